@@ -1,0 +1,107 @@
+#ifndef ONNXGRAD_ERROR_H_
+#define ONNXGRAD_ERROR_H_
+
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+namespace onnxgrad {
+
+/// Where something went wrong; empty fields are unknown or do not apply.
+struct Place {
+  std::string file;     ///< path of the model, checkpoint or data file
+  std::string graph;    ///< name of the graph or function
+  std::string node;     ///< name of the node
+  std::string op_type;  ///< operator of the node, e.g. "MatMul"
+  std::string value;    ///< input, output, weight or column
+};
+
+/// The four parts of every message: what is wrong, where, what was expected and given, what to do.
+struct Problem {
+  std::string what;    ///< e.g. "shape [12, 4], expected [10, *]"; complete in itself
+  Place where = {};
+  std::string detail = {};  ///< expected and given, the reason; may be empty
+  std::string mend = {};    ///< what the user can do; may be empty
+};
+
+/// Base of everything that onnxgrad throws. what() has at most six lines: "<place>: <what>", the
+/// detail, the mend.
+class Error : public std::runtime_error {
+ public:
+  explicit Error(Problem problem);
+  explicit Error(std::string what) : Error(Problem{.what = std::move(what)}) {}
+  const Problem& problem() const { return problem_; }
+  const Place& place() const { return problem_.where; }
+  /// Name of the class: "ShapeError", ...; also the name of the Python class.
+  virtual std::string_view kind() const { return "Error"; }
+
+ private:
+  Problem problem_;
+};
+
+/// The file or graph is not a valid ONNX model, or a name in it is unknown.
+class ModelError : public Error {
+ public:
+  using Error::Error;
+  std::string_view kind() const override { return "ModelError"; }
+};
+
+/// An operator that the engine cannot run, or cannot run with these types or attributes.
+class UnsupportedOperatorError : public Error {
+ public:
+  using Error::Error;
+  std::string_view kind() const override { return "UnsupportedOperatorError"; }
+};
+
+/// A gradient that was asked for does not exist; names every node in the way.
+class GradientError : public Error {
+ public:
+  using Error::Error;
+  std::string_view kind() const override { return "GradientError"; }
+};
+
+/// Shapes that do not fit each other, or that are too large.
+class ShapeError : public Error {
+ public:
+  using Error::Error;
+  std::string_view kind() const override { return "ShapeError"; }
+};
+
+/// Data that a model cannot be fed with: wrong dtype, NaN, label out of range, missing column.
+class DataError : public Error {
+ public:
+  using Error::Error;
+  std::string_view kind() const override { return "DataError"; }
+};
+
+/// A checkpoint or output file that cannot be written, or read, or is of another model.
+class CheckpointError : public Error {
+ public:
+  using Error::Error;
+  std::string_view kind() const override { return "CheckpointError"; }
+};
+
+/// The loss or a weight became NaN or infinite.
+class ConvergenceError : public Error {
+ public:
+  using Error::Error;
+  std::string_view kind() const override { return "ConvergenceError"; }
+};
+
+/// A device is absent, or the memory budget is exhausted.
+class DeviceError : public Error {
+ public:
+  using Error::Error;
+  std::string_view kind() const override { return "DeviceError"; }
+};
+
+/// A fault of onnxgrad itself; the message asks to report it.
+class InternalError : public Error {
+ public:
+  explicit InternalError(std::string what);
+  std::string_view kind() const override { return "InternalError"; }
+};
+
+}  // namespace onnxgrad
+
+#endif  // ONNXGRAD_ERROR_H_

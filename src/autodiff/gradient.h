@@ -1,0 +1,39 @@
+#ifndef ONNXGRAD_AUTODIFF_GRADIENT_H_
+#define ONNXGRAD_AUTODIFF_GRADIENT_H_
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ir/builder.h"
+#include "opdef/registry.h"
+
+namespace onnxgrad::autodiff {
+
+/// A node on a path from a wanted value to the output that has no gradient there.
+struct MissingGradient {
+  std::string op_type;
+  std::string node;
+  int input = 0;
+  std::string reason;
+};
+
+/// Every such node, in graph order; empty: the gradient can be built.
+std::vector<MissingGradient> find_missing_gradients(const ir::Model& model,
+                                                    const opdef::OpRegistry& registry,
+                                                    std::span<ir::Value* const> outputs,
+                                                    std::span<ir::Value* const> wrt);
+
+/// Appends to g.graph() the vector-Jacobian product of `outputs` with `seeds` (same shapes) and
+/// returns d(sum_i <seeds_i, outputs_i>)/d(wrt_j) for each j, with the shape and dtype of wrt_j; zeros
+/// where nothing depends on it. Reverse-mode accumulation over the nodes between wrt and outputs
+/// (Griewank and Walther, Evaluating Derivatives, 2008, chapter 3).
+/// Throws: GradientError naming every node that has no rule (see find_missing_gradients).
+std::vector<ir::Value*> add_vjp(ir::GraphBuilder& g, const opdef::OpRegistry& registry,
+                                std::span<ir::Value* const> outputs,
+                                std::span<ir::Value* const> seeds,
+                                std::span<ir::Value* const> wrt);
+
+}  // namespace onnxgrad::autodiff
+
+#endif  // ONNXGRAD_AUTODIFF_GRADIENT_H_

@@ -1,0 +1,28 @@
+#ifndef ONNXGRAD_BASE_CHECK_H_
+#define ONNXGRAD_BASE_CHECK_H_
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "onnxgrad/error.h"
+
+namespace onnxgrad::base {
+
+/// Throws InternalError; `condition` is the text of what did not hold.
+[[noreturn]] void assertion_failed(const char* condition, const char* file, int line);
+
+/// The candidate nearest to `wrong` by edit distance, as " Did you mean 'x'?", or "" if none is near.
+std::string did_you_mean(std::string_view wrong, std::span<const std::string> candidates);
+
+/// "'a', 'b', 'c'" with at most `limit` names, then ", ... (12 in all)".
+std::string quote_list(std::span<const std::string> names, std::size_t limit = 8);
+
+}  // namespace onnxgrad::base
+
+/// For our own invariants only: a user's mistake throws one of the other errors.
+#define ONNXGRAD_ASSERT(condition) \
+  ((condition) ? void() : ::onnxgrad::base::assertion_failed(#condition, __FILE__, __LINE__))
+
+#endif  // ONNXGRAD_BASE_CHECK_H_

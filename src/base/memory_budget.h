@@ -1,0 +1,49 @@
+#ifndef ONNXGRAD_BASE_MEMORY_BUDGET_H_
+#define ONNXGRAD_BASE_MEMORY_BUDGET_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+namespace onnxgrad::base {
+
+/// The bytes that tensors and arenas may take together. Asked before every allocation, so that a
+/// hostile file gets an error and not the machine's memory. Thread-safe.
+class MemoryBudget {
+ public:
+  /// limit_bytes == 0: three quarters of the memory that the machine (or cgroup) has.
+  explicit MemoryBudget(std::int64_t limit_bytes = 0);
+  /// Throws: DeviceError naming bytes wanted, in use and allowed.
+  void reserve(std::int64_t bytes);
+  void release(std::int64_t bytes) noexcept;
+  std::int64_t used_bytes() const { return used_.load(std::memory_order_relaxed); }
+  std::int64_t limit_bytes() const { return limit_; }
+
+ private:
+  std::int64_t limit_;
+  std::atomic<std::int64_t> used_{0};
+};
+
+/// The budget in force on this thread: the innermost MemoryBudgetScope's, else one of the default size.
+std::shared_ptr<MemoryBudget> current_budget();
+
+/// Puts `budget` in force on this thread for the life of the scope.
+class MemoryBudgetScope {
+ public:
+  explicit MemoryBudgetScope(std::shared_ptr<MemoryBudget> budget);
+  ~MemoryBudgetScope();
+  MemoryBudgetScope(const MemoryBudgetScope&) = delete;
+  MemoryBudgetScope& operator=(const MemoryBudgetScope&) = delete;
+
+ private:
+  std::shared_ptr<MemoryBudget> previous_;
+};
+
+/// 64-byte aligned memory that is charged to the current budget and given back with the pointer.
+/// Throws: DeviceError. `bytes` == 0 gives a valid, unique pointer.
+std::shared_ptr<std::byte> allocate_aligned(std::int64_t bytes);
+
+}  // namespace onnxgrad::base
+
+#endif  // ONNXGRAD_BASE_MEMORY_BUDGET_H_

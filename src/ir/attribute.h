@@ -1,0 +1,48 @@
+#ifndef ONNXGRAD_IR_ATTRIBUTE_H_
+#define ONNXGRAD_IR_ATTRIBUTE_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "ir/type.h"
+#include "onnxgrad/tensor.h"
+
+namespace onnxgrad::ir {
+
+class Graph;
+
+/// Inside a function body: the value is taken from the calling node's attribute of that name.
+/// `type` is ONNX's AttributeProto.AttributeType.
+struct AttributeRef {
+  std::string name;
+  int type = 0;
+  bool operator==(const AttributeRef&) const = default;
+};
+
+/// An attribute that onnxgrad hands through without looking inside (sparse tensors, type protos):
+/// the serialized AttributeProto.
+struct OpaqueAttribute {
+  int type = 0;
+  std::string bytes;
+  bool operator==(const OpaqueAttribute&) const = default;
+};
+
+using GraphPtr = std::shared_ptr<Graph>;
+
+using AttributeValue =
+    std::variant<std::int64_t, float, std::string, Tensor, GraphPtr, std::vector<std::int64_t>,
+                 std::vector<float>, std::vector<std::string>, std::vector<Tensor>,
+                 std::vector<GraphPtr>, AttributeRef, OpaqueAttribute>;
+
+struct Attribute {
+  std::string name;
+  AttributeValue value;
+  std::string doc_string = {};
+};
+
+}  // namespace onnxgrad::ir
+
+#endif  // ONNXGRAD_IR_ATTRIBUTE_H_

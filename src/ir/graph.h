@@ -1,0 +1,234 @@
+#ifndef ONNXGRAD_IR_GRAPH_H_
+#define ONNXGRAD_IR_GRAPH_H_
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "ir/attribute.h"
+#include "ir/origin.h"
+#include "ir/type.h"
+#include "onnxgrad/tensor.h"
+
+// A model is a Graph (with its subgraphs inside attributes), functions and a header. A Graph owns its
+// Values and Nodes; both have stable addresses, so passes hold plain pointers. Every value has one
+// producer: a node, a graph input, or an initializer. A subgraph's nodes name values of the enclosing
+// graphs by pointer. Start reading at Graph.
+
+namespace onnxgrad::ir {
+
+class Node;
+class Graph;
+
+using Metadata = std::vector<std::pair<std::string, std::string>>;
+
+/// A value of a graph. Created by Graph only.
+struct Value {
+  std::string name;
+  Type type;
+  Graph* graph = nullptr;     ///< the graph that owns it
+  Node* producer = nullptr;   ///< nullptr for inputs and initializers
+  int output_index = 0;       ///< which output of `producer`
+  bool is_input = false;      ///< a formal input of `graph` (it may have a default initializer)
+  Tensor initializer = {};    ///< defined for initializers and for inputs with a default
+  bool has_value_info = false;  ///< the file declared its type: written back
+  std::string doc_string = {};
+  Metadata metadata = {};
+  /// Of weights that do not sit in an initializer of this name in the file; see WeightOrigin.
+  std::shared_ptr<const WeightOrigin> origin = {};
+
+  bool is_initializer() const { return initializer.is_defined(); }
+  /// An initializer that no caller can override.
+  bool is_constant() const { return initializer.is_defined() && !is_input; }
+  DataType dtype() const { return type.dtype; }
+};
+
+/// An operator application. Created by Graph only. Absent optional inputs and outputs are nullptr.
+class Node {
+ public:
+  std::string name;
+  std::string domain;   ///< "" is ai.onnx
+  std::string op_type;
+  std::string overload = {};
+  std::vector<Value*> inputs;
+  std::vector<Value*> outputs;
+  std::vector<Attribute> attributes;
+  std::string doc_string = {};
+  Metadata metadata = {};
+  std::vector<std::string> opaque = {};  ///< serialized device configurations, handed through
+  Graph* graph = nullptr;
+
+  Value* input(std::size_t i) const { return i < inputs.size() ? inputs[i] : nullptr; }
+  Value* output(std::size_t i) const { return i < outputs.size() ? outputs[i] : nullptr; }
+  /// nullptr if there is none of that name.
+  const AttributeValue* find_attribute(std::string_view attribute) const;
+  /// Replaces or adds.
+  void set_attribute(std::string attribute, AttributeValue value);
+  void remove_attribute(std::string_view attribute);
+  /// Value of the attribute if it is there with type T, else `fallback`. Types are checked on load.
+  std::int64_t int_attribute(std::string_view attribute, std::int64_t fallback) const;
+  float float_attribute(std::string_view attribute, float fallback) const;
+  std::string string_attribute(std::string_view attribute, std::string_view fallback) const;
+  std::vector<std::int64_t> ints_attribute(std::string_view attribute,
+                                           std::vector<std::int64_t> fallback = {}) const;
+  std::vector<float> floats_attribute(std::string_view attribute) const;
+  /// All graphs in the attributes.
+  std::vector<Graph*> subgraphs() const;
+  /// "MatMul node 'dense_1/matmul'", for messages.
+  std::string describe() const;
+};
+
+/// Gives names that no other value or node of a model has. Shared by a graph and its subgraphs.
+class NameAuthority {
+ public:
+  /// Registers a name that is already in use.
+  void reserve(std::string_view name) { used_.emplace(name); }
+  /// `hint` itself if free, else hint_1, hint_2, ...; the result is reserved.
+  std::string unique(std::string_view hint);
+  bool is_used(const std::string& name) const { return used_.contains(name); }
+
+ private:
+  std::unordered_set<std::string> used_;
+  std::unordered_map<std::string, int> next_;
+};
+
+class Graph {
+ public:
+  explicit Graph(std::shared_ptr<NameAuthority> names, Graph* parent = nullptr)
+      : names_(std::move(names)), parent_(parent) {}
+  Graph() : Graph(std::make_shared<NameAuthority>()) {}
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+
+  std::string name;
+  std::string doc_string;
+  Metadata metadata;
+  std::vector<std::string> opaque;  ///< serialized quantization annotations, handed through
+
+  /// Formal inputs in order; may be reordered and erased from (see Value::is_input).
+  std::vector<Value*> inputs;
+  /// Results in order; may repeat, may be an input, an initializer or a captured value.
+  std::vector<Value*> outputs;
+  /// Initializers in file order, those of inputs included.
+  std::vector<Value*> initializers;
+  /// In a topological order. Passes may reorder and erase; memory is kept until the graph goes.
+  std::vector<Node*> nodes;
+
+  Graph* parent() const { return parent_; }
+  NameAuthority& names() { return *names_; }
+  const std::shared_ptr<NameAuthority>& names_ptr() const { return names_; }
+
+  /// Values with exactly this name, which must be free in this graph: the importer's way.
+  Value* add_value(std::string value_name, Type type = {});
+  Value* add_input(std::string_view hint, Type type);
+  Value* add_initializer(std::string_view hint, Tensor tensor);
+  /// Appends a node with `num_outputs` fresh outputs named after `hint` (default: the operator).
+  Node* add_node(std::string_view op_type, std::vector<Value*> node_inputs, std::size_t num_outputs,
+                 std::vector<Attribute> attributes = {}, std::string_view domain = "",
+                 std::string_view hint = "");
+  /// Appends a node whose outputs the caller sets (each `Value::producer` included): the importer's way.
+  Node* add_bare_node();
+  /// Makes `value` output number `index` of `node`.
+  static void set_output(Node* node, std::size_t index, Value* value);
+
+  /// A value of this graph by name; nullptr if there is none. Not the parents'.
+  Value* find(std::string_view value_name) const;
+  /// A value of this graph or of an enclosing one.
+  Value* find_visible(std::string_view value_name) const;
+  /// Changes a name; the new one must be free.
+  void rename(Value* value, std::string new_name);
+
+ private:
+  std::shared_ptr<NameAuthority> names_;
+  Graph* parent_;
+  std::deque<Value> values_;
+  std::deque<Node> node_store_;
+  std::unordered_map<std::string, Value*> by_name_;
+};
+
+/// A model-local function. Its body is a Graph whose inputs and outputs are the formal ones (types
+/// unknown); attributes of body nodes may be AttributeRefs.
+struct Function {
+  std::string domain;
+  std::string name;
+  std::string overload = {};
+  std::shared_ptr<Graph> body;
+  std::vector<std::string> attribute_names = {};      ///< without default
+  std::vector<Attribute> attribute_defaults = {};
+  std::vector<std::pair<std::string, std::int64_t>> opset_imports = {};
+  std::string doc_string = {};
+  Metadata metadata = {};
+};
+
+/// In a training step: graph input `input` gets the value of `output` after each step.
+struct StateBinding {
+  Value* input = nullptr;
+  Value* output = nullptr;
+};
+
+struct Model {
+  std::shared_ptr<Graph> graph = std::make_shared<Graph>();
+  std::vector<Function> functions;
+  std::vector<StateBinding> state;
+  std::vector<std::pair<std::string, std::int64_t>> opset_imports;
+  std::int64_t ir_version = 10;
+  std::string producer_name;
+  std::string producer_version;
+  std::string domain;
+  std::int64_t model_version = 0;
+  std::string doc_string;
+  Metadata metadata;
+  std::vector<std::string> opaque_training_info;  ///< serialized TrainingInfoProto, handed through
+  std::vector<std::string> opaque_configuration;  ///< serialized DeviceConfigurationProto
+
+  /// Version of that domain ("" is ai.onnx); 0 if not imported.
+  std::int64_t opset(std::string_view opset_domain = "") const;
+  void set_opset(std::string_view opset_domain, std::int64_t version);
+  const Function* find_function(std::string_view function_domain, std::string_view function_name) const;
+  Function* find_function(std::string_view function_domain, std::string_view function_name);
+};
+
+/// A copy of `model` with its own nodes and values; tensors are shared, not copied. `map`, if given,
+/// gets old value -> new value.
+Model clone(const Model& model, std::unordered_map<const Value*, Value*>* map = nullptr);
+
+/// Appends copies of all nodes of `from` to `to`. `map` says what stands for `from`'s inputs (and
+/// captured values: absent ones stay); gets every other value. New values take unique names, with
+/// `prefix` before the old one.
+void append_nodes(const Graph& from, Graph& to, std::unordered_map<const Value*, Value*>& map,
+                  std::string_view prefix = "");
+
+/// Number of readers of each value: node inputs (those in subgraphs included) and graph outputs.
+std::unordered_map<const Value*, int> count_uses(const Graph& graph);
+
+/// Every read of a key of `map` by nodes (subgraphs included) and outputs becomes one of its value.
+void replace_uses(Graph& graph, const std::unordered_map<const Value*, Value*>& map);
+
+/// Sorts nodes so that producers come first; the order of independent nodes stays. Captured values
+/// of subgraphs count as inputs. Throws: ModelError naming a node of the cycle.
+void sort_topologically(Graph& graph);
+
+/// Values of enclosing graphs that `node`'s subgraphs read, each once, in order of first use.
+std::vector<Value*> captured_values(const Node& node);
+
+/// Erases nodes whose outputs nobody needs, then unused initializers that are not inputs.
+/// `keep`: further nodes that stay (e.g. with side effects). Returns the number of nodes erased.
+std::size_t eliminate_dead_nodes(Graph& graph,
+                                 const std::function<bool(const Node&)>& keep = nullptr);
+
+/// Readable text in the manner of ONNX's text syntax: one line per node, types of all values.
+std::string to_text(const Graph& graph);
+std::string to_text(const Model& model);
+
+}  // namespace onnxgrad::ir
+
+#endif  // ONNXGRAD_IR_GRAPH_H_

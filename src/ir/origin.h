@@ -1,0 +1,28 @@
+#ifndef ONNXGRAD_IR_ORIGIN_H_
+#define ONNXGRAD_IR_ORIGIN_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace onnxgrad::ir {
+
+/// Where a weight of the working graph lives in the user's file, with the exact way back:
+/// element i of the stored numbers = factor[i] * weight[index[i]].
+/// An empty `index` is the identity: the stored tensor has the weight's dtype, shape and order.
+struct WeightOrigin {
+  enum class Kind {
+    kInitializer,   ///< `name` is the initializer
+    kConstantNode,  ///< `name` is the output of a Constant node
+    kAttribute,     ///< `name` is the first output of the node that holds `attribute`
+  };
+  Kind kind = Kind::kInitializer;
+  std::string name;
+  std::string attribute = {};
+  std::vector<std::int64_t> index = {};
+  std::vector<float> factor = {};
+};
+
+}  // namespace onnxgrad::ir
+
+#endif  // ONNXGRAD_IR_ORIGIN_H_

@@ -1,0 +1,117 @@
+#ifndef ONNXGRAD_OPDEF_KERNEL_H_
+#define ONNXGRAD_OPDEF_KERNEL_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "ir/graph.h"
+#include "onnxgrad/tensor.h"
+
+// How a kernel comes into a plan. The planner asks the offers for a node, best first; an offer
+// declines with a reason or returns a PreparedKernel: a plain function and a block of plain data in
+// which all that is known at plan time is worked out. Running a step is then a loop over
+// {function, data, pointers}.
+
+namespace onnxgrad::opdef {
+
+/// Dense row-major operand or result. dtype kUndefined: absent.
+struct TensorDesc {
+  DataType dtype = DataType::kUndefined;
+  Dims dims = {};
+  bool is_present() const { return dtype != DataType::kUndefined; }
+};
+
+struct KernelRequest {
+  const ir::Node& node;
+  std::vector<TensorDesc> inputs;
+  std::vector<TensorDesc> outputs;  ///< absent: nobody reads it
+  /// Per input: its value if known at plan time, else nullptr.
+  std::vector<const Tensor*> constants;
+  int threads = 1;
+};
+
+/// What changes from step to step without a pointer: written by the loop before the step.
+struct StepCells {
+  std::uint64_t seed = 0;
+  std::uint64_t step = 0;  ///< counts steps: the random streams' position
+};
+
+/// What every kernel gets beside its pointers.
+struct Launch {
+  void* stream = nullptr;  ///< of asynchronous devices
+  const StepCells* cells = nullptr;
+};
+
+/// args: the inputs, then the outputs (nullptr where absent), then the scratch block. All dense
+/// row-major. Never fails on the request that it was prepared for, never allocates; index values that
+/// are out of range are reported through throw of DataError only.
+using KernelFn = void (*)(const void* data, std::byte* const* args, const Launch& launch);
+
+struct PreparedKernel {
+  KernelFn fn = nullptr;
+  std::shared_ptr<const void> data;  ///< owns what `fn` reads
+  std::int64_t scratch_bytes = 0;    ///< 64-byte aligned; contents do not outlive the call
+  /// (input, output) pairs that may be the same address (only if they have equal bytes).
+  std::vector<std::pair<int, int>> in_place = {};
+  bool deterministic = true;
+  std::string label;        ///< implementation, for plans and profiles: "xsmm 15x50x100"
+  double flops = 0;
+};
+
+struct KernelOffer {
+  PreparedKernel kernel;
+  std::string declined;  ///< the reason, when kernel.fn == nullptr
+  static KernelOffer decline(std::string reason) { return {.kernel = {}, .declined = std::move(reason)}; }
+};
+
+using KernelOfferFn = KernelOffer (*)(const KernelRequest& request);
+
+/// Operators whose output shapes depend on values (NonZero) or that run subgraphs (If).
+struct DynamicCall {
+  const ir::Node& node;
+  std::vector<Tensor> inputs;  ///< undefined where absent
+  /// Runs one of the node's subgraphs on these formal inputs; captured values are bound already.
+  std::function<std::vector<Tensor>(const ir::Graph& body, std::vector<Tensor> inputs)> run_subgraph;
+};
+using DynamicFn = std::vector<Tensor> (*)(const DynamicCall& call);
+
+class KernelRegistry {
+ public:
+  /// Offers with a higher rank are asked first; rank 0 is the plain reference kernel.
+  void add(std::string_view domain, std::string_view op_type, int rank, KernelOfferFn offer);
+  void add_dynamic(std::string_view domain, std::string_view op_type, DynamicFn fn);
+
+  struct Entry {
+    int rank = 0;
+    KernelOfferFn offer = nullptr;
+  };
+  /// Best first; empty if there is none. Specialised function names find their base.
+  std::span<const Entry> offers(std::string_view domain, std::string_view op_type) const;
+  DynamicFn dynamic(std::string_view domain, std::string_view op_type) const;
+
+ private:
+  std::map<std::pair<std::string, std::string>, std::vector<Entry>> offers_;
+  std::map<std::pair<std::string, std::string>, DynamicFn> dynamic_;
+};
+
+/// Computes one node on tensors in memory; constant folding's way to the kernels.
+class Evaluator {
+ public:
+  virtual ~Evaluator() = default;
+  /// nullopt if no kernel takes it. Absent inputs are undefined tensors.
+  virtual std::optional<std::vector<Tensor>> evaluate(const ir::Node& node,
+                                                      std::span<const Tensor> inputs) const = 0;
+};
+
+}  // namespace onnxgrad::opdef
+
+#endif  // ONNXGRAD_OPDEF_KERNEL_H_

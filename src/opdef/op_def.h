@@ -1,0 +1,111 @@
+#ifndef ONNXGRAD_OPDEF_OP_DEF_H_
+#define ONNXGRAD_OPDEF_OP_DEF_H_
+
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "ir/builder.h"
+#include "ir/graph.h"
+#include "opdef/expr.h"
+
+namespace onnxgrad::opdef {
+
+using ir::GraphBuilder;
+using ir::Node;
+using ir::Value;
+
+enum class AttributeType : std::uint8_t {
+  kInt, kFloat, kString, kTensor, kGraph, kInts, kFloats, kStrings, kTensors, kGraphs, kOther,
+};
+
+/// What an attribute may be. Checked before shape inference and before any kernel sees the node.
+struct AttributeSpec {
+  std::string_view name;
+  AttributeType type = AttributeType::kInt;
+  bool required = false;
+  /// Bounds of each integer; of each float where `min_float`/`max_float` say so.
+  std::int64_t min = std::numeric_limits<std::int64_t>::min();
+  std::int64_t max = std::numeric_limits<std::int64_t>::max();
+  double min_float = -std::numeric_limits<double>::infinity();
+  double max_float = std::numeric_limits<double>::infinity();
+  /// Bounds of the length of a list.
+  std::size_t min_count = 0;
+  std::size_t max_count = 1u << 20;
+  /// Allowed strings; empty: any.
+  std::vector<std::string_view> choices = {};
+};
+
+/// What a gradient rule sees. The rule never looks further than this.
+class VjpContext {
+ public:
+  virtual ~VjpContext() = default;
+  virtual const Node& node() const = 0;
+  std::size_t num_inputs() const { return node().inputs.size(); }
+  Value* input(std::size_t i) const { return node().input(i); }
+  Value* output(std::size_t i) const { return node().output(i); }
+  /// The gradient of the loss with respect to output i; nullptr where nothing flows back.
+  virtual Value* cotangent(std::size_t i) const = 0;
+  /// True if a gradient is wanted for input i; rules may return nullptr for the others.
+  virtual bool needs(std::size_t i) const = 0;
+  /// Output i of the primal, added to the node if it was absent (the indices of MaxPool).
+  virtual Value* require_output(std::size_t i) = 0;
+};
+
+/// Returns one value per input (nullptr: no gradient, or not needed). Starts with its formula.
+using VjpFn = std::vector<Value*> (*)(VjpContext& ctx, GraphBuilder& g);
+
+/// Replaces a node by others before anything else looks at it (ai.onnx.ml): returns a value for
+/// each output, or nullopt if this node must stay as it is. Weights that sit in attributes become
+/// initializers with a WeightOrigin.
+using LowerFn = std::optional<std::vector<Value*>> (*)(const Node& node, GraphBuilder& g);
+
+/// Appends the instructions of an element-wise node to `program`, `operands` being its inputs.
+using ExpressionFn = std::int32_t (*)(const Node& node, const std::vector<std::int32_t>& operands,
+                                      ExprProgram& program);
+
+/// The body of an `onnxgrad` function; see ir::FunctionProvider::specialise.
+using FunctionBodyFn = ir::Function (*)(std::string_view base_name,
+                                        const std::vector<Value*>& inputs,
+                                        const std::vector<ir::Attribute>& attributes);
+
+struct OpDef {
+  std::string_view domain = "";
+  std::string_view op_type;
+  int since_version = 1;  ///< of the schema that this record was written for
+  /// Inputs that a gradient can flow to; -1 as the last one: this and all later (variadic) inputs
+  /// like the one before. Inputs that are not listed have no gradient.
+  std::vector<int> differentiable_inputs = {};
+  std::vector<AttributeSpec> attributes = {};
+  VjpFn vjp = nullptr;
+  LowerFn lower = nullptr;
+  FunctionBodyFn function_body = nullptr;
+  /// Element-wise (with broadcasting): the one kernel for all of them runs this expression.
+  ExpressionFn expression = nullptr;
+  /// Inputs broadcast: the engine sums gradients back to the shapes of the inputs.
+  bool broadcasts = false;
+  /// Output 0 has the bytes of input 0 under another shape.
+  bool is_view = false;
+  /// (input, output) pairs that may share memory when the input is not needed afterwards.
+  std::vector<std::pair<int, int>> in_place = {};
+  /// Not folded, not merged with an equal node; its draws come from the plan's random streams.
+  bool is_random = false;
+  /// The shape of an output depends on values: ends a region.
+  bool is_dynamic = false;
+  /// The gradient is zero wherever it exists (Floor, Greater, ...): cotangents stop here.
+  bool zero_gradient = false;
+  /// Inputs that are parameters of a layer, trained by default (MatMul: 1; Conv: 1, 2). An Add whose
+  /// other operand is such a node's output marks its constant too.
+  std::vector<int> weight_inputs = {};
+};
+
+}  // namespace onnxgrad::opdef
+
+#endif  // ONNXGRAD_OPDEF_OP_DEF_H_

@@ -1,0 +1,39 @@
+#ifndef ONNXGRAD_OPDEF_REGISTRY_H_
+#define ONNXGRAD_OPDEF_REGISTRY_H_
+
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "opdef/op_def.h"
+
+namespace onnxgrad::opdef {
+
+/// Every operator that onnxgrad knows. Filled once by ops::register_builtin_ops, then only read.
+class OpRegistry : public ir::FunctionProvider {
+ public:
+  /// Throws: InternalError if the operator is there already.
+  void add(OpDef def);
+  /// nullptr if unknown. Specialised function names ("ConvWeightGrad__...") find their base.
+  const OpDef* find(std::string_view domain, std::string_view op_type) const;
+  const OpDef* find(const ir::Node& node) const { return find(node.domain, node.op_type); }
+  /// All operators, sorted by domain and name.
+  std::vector<const OpDef*> all() const;
+  /// Names like `op_type` in `domain`, for messages.
+  std::vector<std::string> names(std::string_view domain) const;
+
+  ir::Function specialise(std::string_view base_name, const std::vector<ir::Value*>& inputs,
+                          const std::vector<ir::Attribute>& attributes) const override;
+
+ private:
+  std::map<std::pair<std::string, std::string>, OpDef> defs_;
+};
+
+/// Checks the attributes of `node` against `def`: type, bounds, counts, choices, required, unknown.
+/// Throws: ModelError naming node, attribute, expected and given.
+void check_attributes(const ir::Node& node, const OpDef& def);
+
+}  // namespace onnxgrad::opdef
+
+#endif  // ONNXGRAD_OPDEF_REGISTRY_H_
