@@ -1,0 +1,110 @@
+#ifndef ONNXGRAD_RUNTIME_EXECUTOR_H_
+#define ONNXGRAD_RUNTIME_EXECUTOR_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/memory_budget.h"
+#include "ir/graph.h"
+#include "opdef/kernel.h"
+#include "opdef/registry.h"
+
+// An Executor holds a model of the internal opset, its state (weights, statistics, optimizer slots)
+// and the plans that were compiled for the input shapes seen so far. An Execution is a plan bound to
+// that state and to an arena: bind inputs, run, read outputs. Nothing here knows of losses or epochs.
+
+namespace onnxgrad::runtime {
+
+/// What the engine is made of; outlives every Executor.
+struct Engine {
+  const opdef::OpRegistry& ops;
+  const opdef::KernelRegistry& kernels;
+};
+
+struct ExecutorOptions {
+  int threads = 1;
+  std::uint64_t seed = 0;
+  std::shared_ptr<base::MemoryBudget> budget = nullptr;  ///< nullptr: the current one
+  std::size_t max_cached_plans = 64;
+  bool fuse = true;   ///< false: one kernel per node, for finding faults
+};
+
+/// One value that goes in or comes out.
+struct Port {
+  std::string name;
+  ir::Type type;
+};
+
+/// Times of one kernel over the steps since profiling began.
+struct KernelProfile {
+  std::string op_type;
+  std::string node;
+  std::string label;
+  std::int64_t calls = 0;
+  double total_s = 0;
+  double flops = 0;  ///< per call
+};
+
+class Execution {
+ public:
+  virtual ~Execution() = default;
+  /// Reads input `i` (numbering of Executor::inputs) from `data` at each run, until bound anew. Dense,
+  /// row-major, of the planned shape; aligned to its element size. Costs a few pointer writes.
+  virtual void bind(std::size_t i, const std::byte* data) = 0;
+  /// One step: computes all outputs, then the state has its new values. Allocates nothing when every
+  /// shape is static. Throws: DataError (an index value out of range); the state is then unchanged or
+  /// of a whole step.
+  virtual void run() = 0;
+  /// Output `i` of the last run: points into the arena, overwritten by the next run of any plan.
+  virtual const std::byte* output(std::size_t i) const = 0;
+  virtual opdef::TensorDesc output_desc(std::size_t i) const = 0;
+  virtual std::size_t num_kernels() const = 0;
+  virtual std::int64_t arena_bytes() const = 0;
+  /// The plan, one line per kernel: label, operands with offsets, shapes.
+  virtual std::string to_text() const = 0;
+  Tensor output_tensor(std::size_t i) const;  ///< a copy
+};
+
+class Executor {
+ public:
+  /// Initializers become constants of the plans; graph inputs with a StateBinding become state with the
+  /// value of their initializer (which must be there). Function calls are expanded where no kernel
+  /// takes them.
+  /// Throws: UnsupportedOperatorError naming every node without kernel, ModelError.
+  Executor(std::shared_ptr<const ir::Model> model, const Engine& engine, ExecutorOptions options = {});
+  ~Executor();
+  Executor(Executor&&) noexcept;
+
+  const std::vector<Port>& inputs() const;   ///< graph inputs that are not state
+  const std::vector<Port>& outputs() const;  ///< graph outputs that are not only new state
+  const std::vector<Port>& state() const;
+
+  /// The plan for these input shapes (order of inputs()), compiled on first use, then cached.
+  /// Throws: ShapeError (shapes that do not fit), UnsupportedOperatorError, DeviceError (memory).
+  Execution& prepare(const std::vector<Dims>& input_dims);
+
+  /// The current value of state `i`: a view into the slab, or a copy into it.
+  Tensor state_view(std::size_t i) const;
+  void set_state(std::size_t i, const Tensor& value);
+  /// Position of the random streams.
+  opdef::StepCells& cells();
+
+  /// Runs once on these inputs (order of inputs()) and returns copies of all outputs.
+  /// Throws: DataError (dtype), and what prepare and run throw.
+  std::vector<Tensor> run(std::span<const Tensor> inputs);
+
+  void set_profiling(bool on);
+  std::vector<KernelProfile> profile() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace onnxgrad::runtime
+
+#endif  // ONNXGRAD_RUNTIME_EXECUTOR_H_
