@@ -1,0 +1,47 @@
+# onnxgrad_options: the interface target with the flags of all our own code. Nothing is set
+# directory-wide except what CMake offers only as a variable (position independence, ccache).
+
+if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "Debug, Release or RelWithDebInfo" FORCE)
+endif()
+
+if(PROJECT_IS_TOP_LEVEL)
+  set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+  set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+  find_program(ONNXGRAD_CCACHE ccache DOC "Compiler cache; empty to build without")
+  if(ONNXGRAD_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+    # The base directory lets checkouts share results; sloppiness is what precompiled headers need.
+    set(CMAKE_CXX_COMPILER_LAUNCHER
+      "${CMAKE_COMMAND}" -E env "CCACHE_BASEDIR=${CMAKE_SOURCE_DIR}" CCACHE_NOHASHDIR=1
+      "CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime"
+      "${ONNXGRAD_CCACHE}")
+  endif()
+endif()
+
+add_library(onnxgrad_options INTERFACE)
+add_library(onnxgrad::options ALIAS onnxgrad_options)
+target_compile_features(onnxgrad_options INTERFACE cxx_std_20)
+target_compile_options(onnxgrad_options INTERFACE
+  -Wall -Wextra -Wpedantic -Wconversion
+  -fvisibility=hidden -fvisibility-inlines-hidden -ffunction-sections -fdata-sections)
+if(ONNXGRAD_WARNINGS_AS_ERRORS)
+  target_compile_options(onnxgrad_options INTERFACE -Werror)
+endif()
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  # GCC 12 reports these falsely on std::string and std::vector; they stay warnings.
+  foreach(_warning stringop-overflow stringop-overread array-bounds restrict maybe-uninitialized)
+    target_compile_options(onnxgrad_options INTERFACE -Wno-error=${_warning})
+  endforeach()
+  # A shared template whose ABI changed in GCC 7 is nobody's concern here.
+  target_compile_options(onnxgrad_options INTERFACE -Wno-psabi)
+endif()
+
+if(ONNXGRAD_SANITIZE)
+  target_compile_options(onnxgrad_options INTERFACE
+    -fsanitize=${ONNXGRAD_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  target_link_options(onnxgrad_options INTERFACE -fsanitize=${ONNXGRAD_SANITIZE})
+endif()
+if(ONNXGRAD_COVERAGE)
+  target_compile_options(onnxgrad_options INTERFACE --coverage)
+  target_link_options(onnxgrad_options INTERFACE --coverage)
+endif()

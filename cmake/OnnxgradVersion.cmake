@@ -1,0 +1,13 @@
+# Sets ONNXGRAD_VERSION to the version that include/onnxgrad/version.h holds.
+set(_version_header "${CMAKE_CURRENT_LIST_DIR}/../include/onnxgrad/version.h")
+file(STRINGS "${_version_header}" _version_lines REGEX "define ONNXGRAD_VERSION_(MAJOR|MINOR|PATCH) ")
+set(ONNXGRAD_VERSION "")
+foreach(_line IN LISTS _version_lines)
+  string(REGEX MATCH "[0-9]+$" _number "${_line}")
+  list(APPEND ONNXGRAD_VERSION "${_number}")
+endforeach()
+list(JOIN ONNXGRAD_VERSION "." ONNXGRAD_VERSION)
+if(NOT ONNXGRAD_VERSION MATCHES "^[0-9]+\\.[0-9]+\\.[0-9]+$")
+  message(FATAL_ERROR "No version found in ${_version_header}")
+endif()
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${_version_header}")

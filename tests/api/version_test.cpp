@@ -1,0 +1,12 @@
+#include "onnxgrad/version.h"
+
+#include <gtest/gtest.h>
+
+namespace onnxgrad::version_test {
+
+TEST(Version, LibraryAndHeadersAgree) {
+  EXPECT_STREQ(version(), kVersion);
+  EXPECT_STREQ(version(), ONNXGRAD_VERSION);
+}
+
+}  // namespace onnxgrad::version_test
