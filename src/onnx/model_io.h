@@ -1,0 +1,64 @@
+#ifndef ONNXGRAD_ONNX_MODEL_IO_H_
+#define ONNXGRAD_ONNX_MODEL_IO_H_
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "ir/graph.h"
+#include "opdef/registry.h"
+
+// Between files and graphs. A FileModel keeps the bytes of the file beside the graph, so that what is
+// handed back after training is the same file with other numbers in the places of the weights.
+
+namespace onnxgrad::onnx_io {
+
+struct LoadOptions {
+  /// Folder that external data must lie in; empty: the real folder of the model file.
+  std::string external_root;
+  std::int64_t max_file_bytes = std::int64_t{1} << 40;
+};
+
+/// A model as its file has it: own opset, names, functions. Immutable, shareable.
+struct FileModel {
+  std::string path;                          ///< empty if it came from bytes
+  std::shared_ptr<const std::string> bytes;  ///< the serialized ModelProto
+  std::shared_ptr<const ir::Model> model;    ///< tensors are views into `bytes` where aligned
+};
+
+/// Reads, checks (own checks: structure, names, cycles, types, attribute forms, tensor sizes) and
+/// imports. Throws: ModelError naming file and place, DeviceError (memory budget).
+FileModel load_file(const std::string& path, const LoadOptions& options = {});
+FileModel load_bytes(std::string bytes, const LoadOptions& options = {},
+                     const std::string& path = "");
+/// From ONNX's text syntax (tests). Throws: ModelError.
+FileModel load_text(std::string_view text);
+
+/// The serialized ModelProto. Throws: ModelError (more than 2 GiB).
+std::string to_bytes(const ir::Model& model);
+/// Atomically (temporary name, flush, rename). Tensors go to `<path>.data` above 2 GiB in all.
+void save_file(const ir::Model& model, const std::string& path);
+
+/// A working copy: internal opset, Constant nodes as initializers, operators with a lowering rule
+/// replaced (their weights have a WeightOrigin), functions of the model expanded where `registry`
+/// has no operator for them, types inferred. Weights are shared with `file`, not copied.
+/// Throws: ModelError (an operator that cannot be upgraded with its meaning kept).
+ir::Model to_internal(const FileModel& file, const opdef::OpRegistry& registry);
+
+/// For other runtimes: ai.onnx opset `opset` (17 to 26), IR version 10; with `inline_functions` no
+/// local functions stay. Throws: ModelError naming a node that cannot be said in that opset.
+ir::Model to_target_opset(const ir::Model& model, std::int64_t opset, bool inline_functions);
+
+/// The bytes of `file` with new numbers for these weights (by name of the working copy's value; its
+/// origin says where they go) and nothing else changed. dtype and shape must be as before.
+/// Throws: ModelError (unknown weight, other shape), with names.
+std::string with_weights(const FileModel& file, const ir::Model& working,
+                         std::span<const std::pair<std::string, Tensor>> weights);
+
+}  // namespace onnxgrad::onnx_io
+
+#endif  // ONNXGRAD_ONNX_MODEL_IO_H_
