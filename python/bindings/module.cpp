@@ -6,7 +6,7 @@
 
 namespace nb = nanobind;
 
-// NOLINTNEXTLINE(readability-identifier-length): the macro's parameter is the module object
+// NOLINTNEXTLINE(bugprone-signed-bitwise): inside nanobind's macro
 NB_MODULE(_core, module) {
   module.doc() = "Private extension of onnxgrad; use the functions of package onnxgrad.";
   module.def("version", &onnxgrad::version, "The version of the C++ library.");

@@ -1,0 +1,60 @@
+# Everything here runs without questions on a fresh Debian 12 machine; each target does its own set-up.
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+MAKEFLAGS += --no-print-directory
+
+root := $(CURDIR)
+bin := $(root)/.venv/bin
+export PATH := $(bin):$(PATH)
+preset ?= release
+jobs ?= 2
+
+.PHONY: help setup build demo test ctest pytest lint lint-all format bench wheel wheel-test clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: ## install what building and testing need (Debian packages, .venv, ONNX's library)
+	@scripts/setup.sh
+
+build/$(preset)/build.ninja: CMakePresets.json requirements/build.txt | setup
+	@cmake --preset $(preset)
+	@touch $@
+
+build: setup build/$(preset)/build.ninja ## build the C++ core, its tests and the Python extension (preset=release)
+	@cmake --build --preset $(preset) -j $(jobs)
+	@python scripts/develop.py
+
+demo: build ## train a model on real data and show the result
+	@scripts/demo.sh
+
+test: build lint ctest pytest ## set up, build, lint, then every C++ and Python test
+
+ctest: build ## the C++ tests
+	@ctest --preset $(preset) -j $(jobs)
+
+pytest: build ## the Python tests
+	@python -m pytest -n $(jobs) -q
+
+lint: build ## formatting, types, layers, file lengths; clang-tidy on changed files
+	@scripts/lint.sh
+
+lint-all: build ## the same with clang-tidy on every file
+	@scripts/lint.sh --all
+
+format: setup ## apply clang-format and ruff
+	@scripts/lint.sh --fix
+
+bench: setup ## build and run the benchmarks
+	@scripts/bench.sh
+
+wheel: setup ## build the wheel and make it self-contained, into dist/
+	@scripts/wheel.sh
+
+wheel-test: wheel ## install the wheel into a fresh environment and use it there
+	@scripts/wheel_test.sh
+
+clean: ## remove what was built; .venv and ONNX's library stay
+	@rm -rf build dist wheelhouse python/onnxgrad/_core*.so python/onnxgrad/_core.pyi

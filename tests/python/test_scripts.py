@@ -1,0 +1,205 @@
+"""The checks in scripts/: the layer table and the file-length limit, on files made for the test."""
+
+import subprocess
+import sys
+import sysconfig
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+
+import check_file_length  # noqa: E402
+import check_layers  # noqa: E402
+import develop  # noqa: E402
+import source_files  # noqa: E402
+
+FOLDERS = set(check_layers.ALLOWED)
+
+
+def includes(path: str, *lines: str) -> list[str]:
+    text = "\n".join(f"#include {line}" for line in lines)
+    return check_layers.check_includes(Path(path), text, FOLDERS)
+
+
+@pytest.mark.parametrize(
+    ("path", "line"),
+    [
+        ("src/base/check.cpp", '"onnxgrad/error.h"'),
+        ("src/base/log.cpp", "<spdlog/spdlog.h>"),
+        ("src/ir/graph.cpp", '"base/check.h"'),
+        ("src/opdef/registry.cpp", '"base/check.h"'),
+        ("src/onnx/import.cpp", "<onnx/onnx_pb.h>"),
+        ("src/onnx/import.cpp", "<google/protobuf/arena.h>"),
+        ("src/onnx/import.cpp", '"onnx/upgrade.h"'),
+        ("src/device/cpu/gemm.cpp", "<libxsmm.h>"),
+        ("src/ops/nn/softmax.cpp", '"ops/common/shape.h"'),
+        ("src/ops/nn/softmax_cpu.cpp", '"device/cpu/threads.h"'),
+        ("src/ops/nn/softmax_cpu.cpp", "<hwy/highway.h>"),
+        ("src/ops/nn/softmax_test.cpp", '"runtime/executor.h"'),
+        ("src/runtime/plan.cpp", '"device/cpu/arena.h"'),
+        ("src/train/session.cpp", '"autodiff/gradient.h"'),
+        ("src/api/model.cpp", '"train/session.h"'),
+        ("include/onnxgrad/tensor.h", '"onnxgrad/dtype.h"'),
+        ("include/onnxgrad/tensor.h", "<vector>"),
+        ("python/bindings/module.cpp", '"onnxgrad/version.h"'),
+        ("python/bindings/module.cpp", "<nanobind/nanobind.h>"),
+    ],
+)
+def test_allowed_include(path, line):
+    assert includes(path, line) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "line", "words"),
+    [
+        ("src/base/check.cpp", '"ir/graph.h"', "base may include"),
+        ("src/ir/graph.cpp", '"opdef/registry.h"', "ir may include base"),
+        ("src/ir/graph.cpp", "<spdlog/spdlog.h>", "spdlog belongs in base"),
+        ("src/autodiff/reverse.cpp", '"ops/builtin.h"', "autodiff may include"),
+        ("src/runtime/plan.cpp", '"ops/builtin.h"', "runtime may include"),
+        ("src/runtime/plan.cpp", "<oneapi/dnnl/dnnl.hpp>", "oneDNN belongs in"),
+        ("src/ops/nn/softmax.cpp", '"device/cpu/threads.h"', "ops may include"),
+        ("src/ops/nn/softmax.cpp", "<Eigen/Core>", "Eigen belongs in"),
+        ("src/train/session.cpp", "<onnx/onnx_pb.h>", "belongs in src/onnx"),
+        ("src/train/session.cpp", "<google/protobuf/arena.h>", "protobuf belongs in onnx"),
+        ("src/train/session.cpp", '"api/model_impl.h"', "train may include"),
+        ("src/extra/thing.cpp", '"ir/graph.h"', "not in the table"),
+        ("src/ir/graph.cpp", '"../opdef/registry.h"', "relative to src/"),
+        ("include/onnxgrad/tensor.h", '"ir/graph.h"', "src/ir is private"),
+        ("include/onnxgrad/tensor.h", "<fmt/core.h>", "only the standard library"),
+        ("python/bindings/module.cpp", '"train/session.h"', "include/onnxgrad only"),
+    ],
+)
+def test_forbidden_include(path, line, words):
+    problems = includes(path, line)
+    assert len(problems) == 1
+    assert problems[0].startswith(path)
+    assert words in problems[0]
+
+
+@pytest.mark.parametrize(
+    ("path", "source", "words"),
+    [
+        ("python/onnxgrad/trainer.py", "def f():\n    import torch.nn\n", "must not need torch"),
+        ("python/onnxgrad/compat/ort.py", "from onnxgrad import _core", "only public names"),
+        ("python/onnxgrad/compat/ort.py", "import onnxgrad._core", "only public names"),
+        ("python/onnxgrad/trainer.py", "from onnxgrad.compat import ort", "compat sits on top"),
+    ],
+)
+def test_forbidden_import(path, source, words):
+    problems = check_layers.check_imports(Path(path), source)
+    assert len(problems) == 1
+    assert words in problems[0]
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("python/onnxgrad/trainer.py", "from onnxgrad import _core\nimport numpy as np"),
+        ("python/onnxgrad/compat/ort.py", "from onnxgrad import Trainer"),
+        ("tests/python/test_torch.py", "import torch"),
+    ],
+)
+def test_allowed_import(path, source):
+    assert check_layers.check_imports(Path(path), source) == []
+
+
+def test_layers_form_no_cycle():
+    for layer, direct in check_layers.ALLOWED.items():
+        for other in direct:
+            assert layer not in check_layers.closure(other), (
+                f"{layer} and {other} include each other"
+            )
+
+
+def test_headers_that_hide_those_of_onnx(tmp_path):
+    for name in ("src/onnx/checker.h", "src/onnx/import.h", "src/onnx/common/ir.h"):
+        file = tmp_path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    problems = check_layers.shadowing_headers(tmp_path)
+    assert [p.split(":")[0] for p in problems] == ["src/onnx/checker.h", "src/onnx/common/ir.h"]
+
+
+def test_check_layers_exit_status(tmp_path):
+    file = tmp_path / "src/ir/graph.cpp"
+    file.parent.mkdir(parents=True)
+    file.write_text('#include "train/session.h"\n')
+    command = [sys.executable, str(ROOT / "scripts/check_layers.py"), str(tmp_path)]
+    bad = subprocess.run(command, capture_output=True, text=True)
+    assert bad.returncode == 1
+    assert "src/ir/graph.cpp" in bad.stderr
+    file.write_text("#include <vector>\n")
+    assert subprocess.run(command).returncode == 0
+
+
+def test_this_tree_keeps_the_layers():
+    assert check_layers.check_tree(ROOT) == []
+
+
+def test_too_long(tmp_path):
+    (tmp_path / "short.cpp").write_text("x\n" * check_file_length.LIMIT)
+    (tmp_path / "long.cpp").write_text("x\n" * (check_file_length.LIMIT + 1))
+    (tmp_path / "data.csv").write_text("x\n" * 5000)
+    generated = "// Generated by a script. Do not edit.\n" + "x\n" * 5000
+    (tmp_path / "generated.cpp").write_text(generated)
+    problems = check_file_length.too_long(tmp_path)
+    assert len(problems) == 1
+    assert problems[0].startswith("long.cpp: 601 lines")
+
+
+def test_list_files_without_git_skips_build_products(tmp_path):
+    for name in ("src/a.cpp", "build/b.cpp", ".venv/c.py"):
+        file = tmp_path / name
+        file.parent.mkdir(parents=True)
+        file.touch()
+    assert source_files.list_files(tmp_path) == [tmp_path / "src/a.cpp"]
+
+
+def test_develop_install(tmp_path):
+    site, scripts = tmp_path / "site", tmp_path / "bin"
+    scripts.mkdir()
+    old = site / "onnxgrad-0.0.1.dist-info"
+    old.mkdir(parents=True)
+    (old / "METADATA").touch()
+    develop.install(site, scripts, "/usr/bin/python3")
+    version = develop.read_version()
+    assert not old.exists()
+    assert (site / "_onnxgrad_develop.pth").read_text() == f"{ROOT / 'python'}\n"
+    metadata = (site / f"onnxgrad-{version}.dist-info/METADATA").read_text()
+    assert f"\nVersion: {version}\n" in metadata
+    script = scripts / "onnxgrad"
+    assert script.read_text().startswith("#!/usr/bin/python3\n")
+    assert script.stat().st_mode & 0o111
+
+
+def test_one_version_everywhere():
+    import importlib.metadata
+
+    import onnxgrad
+
+    assert onnxgrad.__version__ == develop.read_version()
+    assert importlib.metadata.version("onnxgrad") == develop.read_version()
+
+
+def test_requirements_agree_with_pyproject():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    pins = {}
+    for name in ("build", "runtime", "test", "lint"):
+        for line in (ROOT / f"requirements/{name}.txt").read_text().splitlines():
+            if "==" in line:
+                package, version = line.split("==")
+                pins[package] = version
+    runtime = {d.split(">=")[0] for d in project["project"]["dependencies"]}
+    assert runtime <= set(pins)
+    for requirement in project["build-system"]["requires"]:
+        package, version = requirement.split("==")
+        assert pins[package] == version
+
+
+def test_python_headers_are_those_of_the_interpreter():
+    # The set-up refuses an interpreter without headers; the extension is built against them.
+    assert (Path(sysconfig.get_paths()["include"]) / "Python.h").exists()
