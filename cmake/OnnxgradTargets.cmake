@@ -29,28 +29,47 @@ endfunction()
 # onnxgrad_add_op(<family>/<stem> [CPU] [BENCH])
 #
 # The one build line of an operator (or tight family of operators), relative to src/ops/:
-#   <family>/<stem>.cpp        -> onnxgrad_ops, declares void ops::register_<stem>(opdef::OpRegistry&)
-#   <family>/<stem>_cpu.cpp    -> onnxgrad_kernels_cpu (CPU), ops::register_<stem>_cpu(opdef::KernelRegistry&)
+#   <family>/<stem>.cpp        -> onnxgrad_ops, has void ops::register_<stem>(opdef::OpRegistry&)
+#   <family>/<stem>_cpu.cpp    -> onnxgrad_kernels_cpu (CPU), has
+#                                 void ops::register_<stem>_cpu(opdef::KernelRegistry&)
 #   <family>/<stem>_test.cpp   -> the test binary onnxgrad_ops_test
 #   <family>/<stem>_bench.cpp  -> the benchmark binary onnxgrad_ops_bench (BENCH)
 # Both register functions are called by generated code (onnxgrad_finish_ops); there is no other list.
 function(onnxgrad_add_op path)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "CPU;BENCH" "" "")
+  _onnxgrad_add_op_files("${path}" ${ARGN} OP)
+endfunction()
+
+# onnxgrad_add_kernel(<family>/<stem> [BENCH])
+#
+# Kernels that belong to no single operator (fused elementwise chains, say): <stem>_cpu.cpp,
+# <stem>_test.cpp and <stem>_bench.cpp as above, without <stem>.cpp.
+function(onnxgrad_add_kernel path)
+  _onnxgrad_add_op_files("${path}" ${ARGN} CPU)
+endfunction()
+
+function(_onnxgrad_add_op_files path)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "OP;CPU;BENCH" "" "")
   if(arg_UNPARSED_ARGUMENTS)
-    message(FATAL_ERROR "onnxgrad_add_op(${path}): unexpected ${arg_UNPARSED_ARGUMENTS}")
+    message(FATAL_ERROR "${path}: unexpected ${arg_UNPARSED_ARGUMENTS}; known are CPU and BENCH")
   endif()
   get_filename_component(stem "${path}" NAME)
-  set_property(GLOBAL APPEND PROPERTY ONNXGRAD_OP_STEMS ${stem})
-  set_property(GLOBAL APPEND PROPERTY ONNXGRAD_OP_SOURCES "${CMAKE_CURRENT_SOURCE_DIR}/${path}.cpp")
-  set_property(GLOBAL APPEND PROPERTY ONNXGRAD_OP_TESTS "${CMAKE_CURRENT_SOURCE_DIR}/${path}_test.cpp")
+  get_property(stems GLOBAL PROPERTY ONNXGRAD_ALL_STEMS)
+  if(stem IN_LIST stems)
+    message(FATAL_ERROR "${path}: the stem '${stem}' is taken; register_${stem} would exist twice")
+  endif()
+  set_property(GLOBAL APPEND PROPERTY ONNXGRAD_ALL_STEMS ${stem})
+  set(file "${CMAKE_CURRENT_SOURCE_DIR}/${path}")
+  set_property(GLOBAL APPEND PROPERTY ONNXGRAD_OP_TESTS "${file}_test.cpp")
+  if(arg_OP)
+    set_property(GLOBAL APPEND PROPERTY ONNXGRAD_OP_STEMS ${stem})
+    set_property(GLOBAL APPEND PROPERTY ONNXGRAD_OP_SOURCES "${file}.cpp")
+  endif()
   if(arg_CPU)
     set_property(GLOBAL APPEND PROPERTY ONNXGRAD_CPU_STEMS ${stem})
-    set_property(GLOBAL APPEND PROPERTY ONNXGRAD_CPU_SOURCES
-      "${CMAKE_CURRENT_SOURCE_DIR}/${path}_cpu.cpp")
+    set_property(GLOBAL APPEND PROPERTY ONNXGRAD_CPU_SOURCES "${file}_cpu.cpp")
   endif()
   if(arg_BENCH)
-    set_property(GLOBAL APPEND PROPERTY ONNXGRAD_OP_BENCHES
-      "${CMAKE_CURRENT_SOURCE_DIR}/${path}_bench.cpp")
+    set_property(GLOBAL APPEND PROPERTY ONNXGRAD_OP_BENCHES "${file}_bench.cpp")
   endif()
 endfunction()
 
@@ -70,12 +89,14 @@ function(_onnxgrad_write_registration file function registry header stems suffix
   configure_file("${PROJECT_SOURCE_DIR}/cmake/registration.cpp.in" "${file}" @ONLY)
 endfunction()
 
-# onnxgrad_finish_ops([SOURCES <file>...] [CPU_SOURCES <file>...] [DEPS ...] [CPU_DEPS ...])
+# onnxgrad_finish_ops([SOURCES <file>...] [CPU_SOURCES <file>...] [TEST_SUPPORT <file>...]
+#                     [DEPS ...] [CPU_DEPS ...])
 #
 # After the last onnxgrad_add_op: makes the layers ops and kernels_cpu from what was added, the given
-# shared sources and the generated registration.
+# shared sources and the generated registration; the library onnxgrad::ops_testing from TEST_SUPPORT
+# (the gradient checker, for other tests too); and the test binary onnxgrad_ops_test.
 function(onnxgrad_finish_ops)
-  cmake_parse_arguments(PARSE_ARGV 0 arg "" "" "SOURCES;CPU_SOURCES;DEPS;CPU_DEPS")
+  cmake_parse_arguments(PARSE_ARGV 0 arg "" "" "SOURCES;CPU_SOURCES;TEST_SUPPORT;DEPS;CPU_DEPS")
   get_property(op_stems GLOBAL PROPERTY ONNXGRAD_OP_STEMS)
   get_property(op_sources GLOBAL PROPERTY ONNXGRAD_OP_SOURCES)
   get_property(cpu_stems GLOBAL PROPERTY ONNXGRAD_CPU_STEMS)
@@ -89,6 +110,14 @@ function(onnxgrad_finish_ops)
   onnxgrad_add_layer(ops SOURCES ${ops_file} ${op_sources} ${arg_SOURCES} DEPS ${arg_DEPS})
   onnxgrad_add_layer(kernels_cpu
     SOURCES ${cpu_file} ${cpu_sources} ${arg_CPU_SOURCES} DEPS onnxgrad::ops ${arg_CPU_DEPS})
+
+  get_property(tests GLOBAL PROPERTY ONNXGRAD_OP_TESTS)
+  set(test_deps onnxgrad::train)
+  if(arg_TEST_SUPPORT)
+    onnxgrad_add_test_library(ops_testing SOURCES ${arg_TEST_SUPPORT} DEPS onnxgrad::train)
+    list(PREPEND test_deps onnxgrad::ops_testing)
+  endif()
+  onnxgrad_add_test(ops SHARDS 2 SOURCES ${tests} DEPS ${test_deps})
 endfunction()
 
 # onnxgrad_add_simd_sources(<layer> <file>...)
@@ -99,29 +128,4 @@ endfunction()
 function(onnxgrad_add_simd_sources name)
   target_sources(onnxgrad_${name} PRIVATE ${ARGN})
   target_link_libraries(onnxgrad_${name} PRIVATE hwy::hwy)
-endfunction()
-
-# onnxgrad_collect_library(): the installable static library `onnxgrad`, made of all layers' objects.
-function(onnxgrad_collect_library)
-  get_property(layers GLOBAL PROPERTY ONNXGRAD_LAYERS)
-  add_library(onnxgrad STATIC)
-  add_library(onnxgrad::onnxgrad ALIAS onnxgrad)
-  foreach(layer IN LISTS layers)
-    get_target_property(type onnxgrad_${layer} TYPE)
-    if(type STREQUAL "STATIC_LIBRARY")
-      target_sources(onnxgrad PRIVATE $<TARGET_OBJECTS:onnxgrad_${layer}>)
-    endif()
-  endforeach()
-  set_target_properties(onnxgrad PROPERTIES LINKER_LANGUAGE CXX)
-  target_compile_features(onnxgrad PUBLIC cxx_std_20)
-  target_include_directories(onnxgrad PUBLIC
-    $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
-  target_link_libraries(onnxgrad
-    PRIVATE
-      fmt::fmt spdlog::spdlog protobuf::libprotobuf OpenMP::OpenMP_CXX Threads::Threads
-      $<BUILD_INTERFACE:ONNX::onnx>
-      $<BUILD_INTERFACE:hwy::hwy>
-      $<BUILD_INTERFACE:onnxgrad_xsmm>
-      $<BUILD_INTERFACE:onnxgrad_dnnl>
-      $<BUILD_INTERFACE:onnxgrad_options>)
 endfunction()

@@ -1,18 +1,34 @@
-include(GoogleTest)
+# Tests: one binary per layer, unity-built at -O1 with a precompiled header, because they are built
+# often and run once.
 
-# All tests share one precompiled header and are compiled at -O1: they are built often and run once.
 function(_onnxgrad_test_settings target)
-  target_link_libraries(${target} PRIVATE onnxgrad_options GTest::gmock GTest::gtest_main)
+  target_link_libraries(${target} PRIVATE onnxgrad_options GTest::gmock GTest::gtest)
   target_compile_options(${target} PRIVATE -O1)
   target_precompile_headers(${target} PRIVATE "${PROJECT_SOURCE_DIR}/tests/precompiled.h")
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 6)
 endfunction()
 
-# onnxgrad_add_test(<layer> SOURCES <file>... [DEPS <target>...])
+# onnxgrad_add_test_library(<name> SOURCES <file>... [DEPS <target>...])
 #
-# The test binary onnxgrad_<layer>_test, one CTest entry per binary and shard: a process per test
-# would cost more than the tests. Tests are unity-built, so helpers of a file live in a namespace of
-# their own, not in an anonymous one that two files would share.
+# Support code that several test binaries share (the gradient checker): target onnxgrad_<name>,
+# alias onnxgrad::<name>. Nothing is made when tests are off.
+function(onnxgrad_add_test_library name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;DEPS")
+  if(NOT ONNXGRAD_BUILD_TESTS)
+    return()
+  endif()
+  set(target onnxgrad_${name})
+  add_library(${target} STATIC ${arg_SOURCES})
+  add_library(onnxgrad::${name} ALIAS ${target})
+  _onnxgrad_test_settings(${target})
+  target_link_libraries(${target} PUBLIC ${arg_DEPS})
+endfunction()
+
+# onnxgrad_add_test(<layer> SOURCES <file>... [DEPS <target>...] [SHARDS <n>])
+#
+# The test binary onnxgrad_<layer>_test, one CTest entry per shard: a process per test would cost more
+# than the tests. Tests are unity-built: helpers of a file live in a namespace named after the file,
+# not in an anonymous one, which several files of a batch would share.
 function(onnxgrad_add_test layer)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "SHARDS" "SOURCES;DEPS")
   if(NOT ONNXGRAD_BUILD_TESTS OR NOT arg_SOURCES)
@@ -21,14 +37,19 @@ function(onnxgrad_add_test layer)
   set(target onnxgrad_${layer}_test)
   add_executable(${target} ${arg_SOURCES})
   _onnxgrad_test_settings(${target})
-  target_link_libraries(${target} PRIVATE ${arg_DEPS})
+  target_link_libraries(${target} PRIVATE ${arg_DEPS} GTest::gtest_main)
   if(NOT arg_SHARDS)
     set(arg_SHARDS 1)
   endif()
   math(EXPR last "${arg_SHARDS} - 1")
   foreach(shard RANGE ${last})
-    add_test(NAME ${layer}.${shard} COMMAND ${target} --gtest_brief=1)
-    set_tests_properties(${layer}.${shard} PROPERTIES TIMEOUT 900 ENVIRONMENT
-      "GTEST_TOTAL_SHARDS=${arg_SHARDS};GTEST_SHARD_INDEX=${shard};ONNXGRAD_SOURCE_DIR=${PROJECT_SOURCE_DIR}")
+    set(name ${layer})
+    set(environment "ONNXGRAD_SOURCE_DIR=${PROJECT_SOURCE_DIR}")
+    if(arg_SHARDS GREATER 1)
+      set(name ${layer}.${shard})
+      list(APPEND environment GTEST_TOTAL_SHARDS=${arg_SHARDS} GTEST_SHARD_INDEX=${shard})
+    endif()
+    add_test(NAME ${name} COMMAND ${target} --gtest_brief=1)
+    set_tests_properties(${name} PROPERTIES TIMEOUT 900 ENVIRONMENT "${environment}")
   endforeach()
 endfunction()
