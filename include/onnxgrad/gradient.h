@@ -1,0 +1,60 @@
+#ifndef ONNXGRAD_GRADIENT_H_
+#define ONNXGRAD_GRADIENT_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "onnxgrad/losses.h"
+#include "onnxgrad/model.h"
+#include "onnxgrad/optimizers.h"
+
+namespace onnxgrad {
+
+/// How graphs are written for other runtimes: IR version 10, standard operators and, unless
+/// inlined, model-local functions of domain "onnxgrad" that are made of them.
+struct WriteOptions {
+  std::int64_t target_opset = 26;  ///< of ai.onnx, 17 to 26
+  bool inline_functions = false;   ///< no local function stays, for runtimes without them
+};
+
+struct GradientOptions {
+  /// Weights and inputs to differentiate with respect to, by name; empty: the trainable weights.
+  std::vector<std::string> wrt = {};
+  /// Outputs to differentiate; empty: "loss" if there is one, else every floating tensor output.
+  std::vector<std::string> outputs = {};
+  /// False: the gradient of each output is a new input `<output>_grad` of the output's shape.
+  /// True: it is ones, so the result is the gradient of the sum of all output elements.
+  bool fill_grad = false;
+  bool keep_outputs = false;  ///< the differentiated outputs stay, after the gradients
+  WriteOptions write = {};
+};
+
+/// The gradient as a model of its own. Inputs: those of `model` that are needed, then each weight
+/// of `wrt` (no longer an initializer), then `<output>_grad`. Outputs: `<name>_grad` for every name
+/// in `wrt`, with its shape and dtype; zeros where the outputs do not depend on it. Throws:
+/// GradientError (names every node on a path to `wrt` without a gradient),
+///         ModelError (unknown name, opset out of range).
+Model gradient(const Model& model, const GradientOptions& options = {});
+
+struct TrainingStepOptions {
+  /// Glob patterns of the weights to train; empty: the trainable ones.
+  std::vector<std::string> trainable = {};
+  /// Glob patterns of weights that stay as they are.
+  std::vector<std::string> frozen = {};
+  bool gradients = false;  ///< `<weight>_grad` are outputs too
+  WriteOptions write = {};
+};
+
+/// One training step as one model. Inputs: the model's, the target, the sample weight if there is
+/// one, `learning_rate` (rank 0), then the state: each weight, the optimizer's slots
+/// ("momentum/<weight>", "adam_m/<weight>", "adam_v/<weight>") and "step_count"; state inputs have
+/// their first values as initializers. Outputs: the loss, gradients if asked for, then
+/// "next/<state>" in the same order. Feeding outputs back trains in any runtime. Throws: what
+/// find_loss and gradient throw.
+Model training_step(const Model& model, const Loss& loss = {}, const Optimizer& optimizer = Sgd{},
+                    const TrainingStepOptions& options = {});
+
+}  // namespace onnxgrad
+
+#endif  // ONNXGRAD_GRADIENT_H_

@@ -1,0 +1,111 @@
+#ifndef ONNXGRAD_MODEL_H_
+#define ONNXGRAD_MODEL_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "onnxgrad/tensor.h"
+
+namespace onnxgrad {
+
+/// A tensor under the name of the input, output, weight or state that it belongs to.
+struct NamedTensor {
+  std::string name;
+  Tensor tensor;
+};
+using NamedTensors = std::vector<NamedTensor>;
+
+/// One dimension of a declared shape: a number, a symbol such as "N", or neither (unknown).
+struct Dimension {
+  std::int64_t value = -1;  ///< -1: not a fixed number
+  std::string symbol = {};
+  bool is_fixed() const { return value >= 0; }
+  bool operator==(const Dimension&) const = default;
+};
+
+/// An input or output of a model as its file declares it.
+struct ValueInfo {
+  std::string name;
+  bool is_tensor = true;                             ///< false: sequences, maps, optionals
+  DataType dtype = DataType::kUndefined;             ///< of tensors
+  std::optional<std::vector<Dimension>> shape = {};  ///< of tensors; nullopt: unknown rank
+  std::string type = {};  ///< readable: "float32[N, 4]", "seq(map(int64, float32))"
+};
+
+/// A weight: an initializer, a Constant node's value, or numbers in attributes (LinearClassifier).
+struct WeightInfo {
+  enum class Storage { kInitializer, kConstantNode, kAttribute };
+  std::string name;
+  DataType dtype = DataType::kUndefined;
+  Dims dims = {};
+  Storage storage = Storage::kInitializer;
+  /// Trained when the caller names nothing: floating, and read by a node that scales or shifts with
+  /// it (MatMul, Gemm, Conv, an Add behind these, normalisations, embeddings, ...). Constants such
+  /// as the 1 of `1 - p`, and what only labels or masks depend on, are not.
+  bool trainable = false;
+  std::string op_type = {};  ///< the operator that reads it
+  std::string node = {};     ///< the name of that node
+};
+
+struct LoadOptions {
+  /// Folder that external data must lie in; empty: the real folder of the model file.
+  std::string external_root = {};
+  /// Bytes that loading may take; 0: three quarters of the machine's (or cgroup's) memory.
+  std::int64_t memory_limit_bytes = 0;
+};
+
+/// An ONNX model. Immutable; a copy costs a reference count and shares all data. Thread-safe.
+class Model {
+ public:
+  /// Reads and checks a file. Throws: ModelError (not a valid ONNX model; names file and place),
+  /// DeviceError (memory limit).
+  static Model load(const std::string& path, const LoadOptions& options = {});
+  /// The same from a serialized ModelProto. `bytes` is kept, not copied, when moved in.
+  static Model from_bytes(std::string bytes, const LoadOptions& options = {});
+  /// From ONNX's text syntax ("agraph (float[N, 2] x) => (float[N, 1] y) { ... }" with its header).
+  /// Throws: ModelError.
+  static Model from_text(std::string_view text);
+
+  /// Writes the file atomically: temporary name, flush, rename. Above 2 GiB tensors go to a fresh
+  /// `<path>.data`. Throws: CheckpointError.
+  void save(const std::string& path) const;
+  /// The serialized ModelProto: byte for byte what was loaded, if it was. Throws: ModelError (2
+  /// GiB).
+  std::string to_bytes() const;
+  /// Readable text: one line per node, with types.
+  std::string to_text() const;
+
+  /// Graph inputs that a caller has to feed, in order.
+  const std::vector<ValueInfo>& inputs() const;
+  const std::vector<ValueInfo>& outputs() const;
+  /// All weights in file order, floating or not. The first call looks into every node.
+  /// Throws: ModelError (an operator that cannot be brought to the internal opset).
+  const std::vector<WeightInfo>& weights() const;
+  /// The value of a weight: a view. Throws: ModelError naming the nearest.
+  Tensor weight(std::string_view name) const;
+
+  /// Path of the file; empty if there is none.
+  const std::string& path() const;
+  /// Version of the operator set of `domain` ("" is ai.onnx); 0 if it is not imported.
+  std::int64_t opset(std::string_view domain = "") const;
+  std::int64_t ir_version() const;
+  const std::string& producer_name() const;
+  const std::vector<std::pair<std::string, std::string>>& metadata() const;
+
+  struct Impl;  ///< private to the library
+  explicit Model(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
+  const Impl& impl() const { return *impl_; }
+
+ private:
+  std::shared_ptr<const Impl> impl_;
+};
+
+}  // namespace onnxgrad
+
+#endif  // ONNXGRAD_MODEL_H_

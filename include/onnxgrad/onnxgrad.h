@@ -1,0 +1,21 @@
+#ifndef ONNXGRAD_ONNXGRAD_H_
+#define ONNXGRAD_ONNXGRAD_H_
+
+// The whole public interface. Start reading at model.h, then trainer.h.
+
+#include "onnxgrad/dims.h"               // IWYU pragma: export
+#include "onnxgrad/dtype.h"              // IWYU pragma: export
+#include "onnxgrad/error.h"              // IWYU pragma: export
+#include "onnxgrad/gradient.h"           // IWYU pragma: export
+#include "onnxgrad/inference_session.h"  // IWYU pragma: export
+#include "onnxgrad/losses.h"             // IWYU pragma: export
+#include "onnxgrad/model.h"              // IWYU pragma: export
+#include "onnxgrad/optimizers.h"         // IWYU pragma: export
+#include "onnxgrad/report.h"             // IWYU pragma: export
+#include "onnxgrad/tensor.h"             // IWYU pragma: export
+#include "onnxgrad/trainer.h"            // IWYU pragma: export
+#include "onnxgrad/training_session.h"   // IWYU pragma: export
+#include "onnxgrad/version.h"            // IWYU pragma: export
+#include "onnxgrad/weights.h"            // IWYU pragma: export
+
+#endif  // ONNXGRAD_ONNXGRAD_H_

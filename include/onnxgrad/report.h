@@ -1,0 +1,54 @@
+#ifndef ONNXGRAD_REPORT_H_
+#define ONNXGRAD_REPORT_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "onnxgrad/model.h"
+
+namespace onnxgrad {
+
+/// One operator of a model, as its file names it.
+struct OperatorUse {
+  std::string domain;
+  std::string op_type;
+  std::int64_t count = 0;
+  bool runs = false;  ///< the engine has a kernel, a lowering or a function body for it
+  bool has_gradient = false;
+};
+
+/// A node between the trainable weights and the loss through which no gradient passes.
+struct MissingGradientInfo {
+  std::string op_type;
+  std::string node;
+  int input = 0;
+  std::string reason;
+};
+
+/// What a model is made of, and what training it would meet.
+struct Report {
+  std::string file;
+  std::string producer;
+  std::int64_t opset = 0;
+  std::int64_t ir_version = 0;
+  std::vector<ValueInfo> inputs;
+  std::vector<ValueInfo> outputs;
+  std::vector<OperatorUse> operators;  ///< sorted by domain and name
+  std::vector<WeightInfo> weights;
+  std::int64_t num_trainable = 0;   ///< elements of trainable weights
+  std::int64_t num_parameters = 0;  ///< elements of all floating weights
+  std::string loss_line;            ///< LossInfo::line; empty where no loss is found
+  std::string loss_problem;         ///< why not
+  std::vector<MissingGradientInfo> missing_gradients;
+
+  /// Aligned tables, at most 100 columns wide.
+  std::string to_text() const;
+};
+
+/// Thread-safe. Throws: ModelError (an operator that cannot be brought to the internal opset).
+Report report(const Model& model);
+
+}  // namespace onnxgrad
+
+#endif  // ONNXGRAD_REPORT_H_

@@ -1,0 +1,132 @@
+#ifndef ONNXGRAD_TRAINER_H_
+#define ONNXGRAD_TRAINER_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "onnxgrad/training_session.h"
+
+namespace onnxgrad {
+
+/// Rows to train or validate on; all tensors have the same first dimension N.
+struct Dataset {
+  /// By input name; one tensor with an empty name is the model's only input. Integers and other
+  /// floating types are converted (checked) where the model wants another type.
+  NamedTensors inputs;
+  /// Labels as the user has them; see TrainingSession::encode_target.
+  Tensor target;
+  /// A weight >= 0 for each row [N]; undefined: all 1. Needs Loss::sample_weight.
+  Tensor sample_weight = {};
+};
+
+/// What is known at the end of an epoch.
+struct EpochLog {
+  std::int64_t epoch = 0;  ///< from 1
+  double train_loss = 0;   ///< mean over the rows of the epoch, each before its update
+  std::optional<double> val_loss = {};
+  std::optional<double> val_accuracy = {};
+  double learning_rate = 0;  ///< of the last step
+  double seconds = 0;        ///< of this epoch, validation included
+  double rows_per_s = 0;     ///< of training
+  std::int64_t steps = 0;    ///< since fit() began
+  bool is_best = false;      ///< lowest val_loss (train_loss without validation) so far
+};
+
+struct StepLog {
+  std::int64_t epoch = 0;  ///< from 1
+  std::int64_t step = 0;   ///< of this fit(), from 1
+  double loss = 0;
+};
+
+struct EarlyStopping {
+  std::int64_t patience = 10;  ///< epochs without improvement that are waited for
+  double min_delta = 1e-4;     ///< what counts as improvement
+  bool restore_best = true;    ///< end with the best weights (and optimizer state)
+};
+
+/// What a loss that is NaN or infinite does.
+enum class OnNonFinite {
+  kRaise,   ///< ConvergenceError naming epoch and step; the state is that of the epoch's start
+  kStop,    ///< fit() ends with stop_reason; the state is that of the epoch's start
+  kIgnore,  ///< goes on
+};
+
+struct FitOptions {
+  std::int64_t epochs = 20;
+  std::int64_t batch_size = 32;
+  bool shuffle = true;     ///< false: batches are consecutive rows, read in place
+  bool drop_last = false;  ///< true: a last batch smaller than the others is left out
+  std::uint64_t seed = 0;  ///< of shuffling and of the validation split
+  /// Share of the rows, in (0, 1), that is kept for validation: drawn by `seed`, stratified by
+  /// class for classifiers. 0: none.
+  double validation_fraction = 0;
+  const Dataset* validation = nullptr;  ///< rows of its own to validate on
+  std::int64_t validation_every = 1;    ///< epochs
+  std::optional<EarlyStopping> early_stopping = {};
+  OnNonFinite on_non_finite = OnNonFinite::kRaise;
+  bool allow_nan = false;  ///< NaN and infinity in inputs are let through
+  /// The learning rate of step `step` (from 0, of this fit()); empty: the optimizer's.
+  std::function<double(std::int64_t step)> learning_rate = {};
+  /// At the end of each epoch; true stops. Exceptions leave fit() with the session usable.
+  std::function<bool(const EpochLog&)> on_epoch_end = {};
+  /// After every `every_n_steps` steps; true stops.
+  std::function<bool(const StepLog&)> on_step_end = {};
+  std::int64_t every_n_steps = 0;  ///< 0: never
+};
+
+struct History {
+  std::vector<EpochLog> epochs;
+  std::vector<double> step_losses;  ///< one per step, before its update
+  std::string stop_reason;          ///< empty: all epochs were done
+  std::optional<std::int64_t> best_epoch = {};
+};
+
+/// Trains a session over a dataset: the epoch loop, shuffling, batches, validation, history. One
+/// fit() at a time. fit() goes on from the session's present state.
+class Trainer {
+ public:
+  explicit Trainer(TrainingSession session);
+  explicit Trainer(const Model& model, const Loss& loss = {}, const Optimizer& optimizer = Adam{},
+                   const TrainingOptions& options = {});
+  ~Trainer();
+  Trainer(Trainer&&) noexcept;
+  Trainer& operator=(Trainer&&) noexcept;
+
+  /// All data is checked before the first step. Input arrays that need no conversion are read in
+  /// place and must not change meanwhile. Row order in epoch e is a pure function of (seed, e).
+  /// Throws: DataError (NaN: column and row; label: value and row; dtype, number of rows or
+  /// columns), ShapeError, ConvergenceError.
+  const History& fit(const Dataset& data, const FitOptions& options = {});
+  const History& fit(const Tensor& x, const Tensor& y, const FitOptions& options = {}) {
+    return fit(Dataset{.inputs = {{.name = "", .tensor = x}}, .target = y}, options);
+  }
+  /// Loss and accuracy over all rows, in batches.
+  EvaluationResult evaluate(const Dataset& data, std::int64_t batch_size = 256);
+
+  /// Makes a running fit() end after its present step. Lock-free: callable from any thread, signal
+  /// handler or callback.
+  void stop() noexcept;
+
+  /// First weights, empty optimizer state, empty history.
+  void reset();
+  /// Of the last fit().
+  const History& history() const;
+  TrainingSession& session();
+  const TrainingSession& session() const;
+  Model trained_model() const { return session().trained_model(); }
+  /// trained_model().save(path).
+  void save(const std::string& path) const { trained_model().save(path); }
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace onnxgrad
+
+#endif  // ONNXGRAD_TRAINER_H_

@@ -1,0 +1,104 @@
+#ifndef ONNXGRAD_TRAINING_SESSION_H_
+#define ONNXGRAD_TRAINING_SESSION_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "onnxgrad/inference_session.h"
+#include "onnxgrad/losses.h"
+#include "onnxgrad/model.h"
+#include "onnxgrad/optimizers.h"
+
+namespace onnxgrad {
+
+struct TrainingOptions {
+  /// Glob patterns of the weights to train; empty: WeightInfo::trainable says.
+  std::vector<std::string> trainable = {};
+  /// Glob patterns of weights that stay as they are.
+  std::vector<std::string> frozen = {};
+  /// What step() gives beside the loss: outputs of the model, "<weight>_grad", "gradient_norm" (the
+  /// Euclidean norm of all gradients together).
+  std::vector<std::string> outputs = {};
+  EngineOptions engine = {};
+};
+
+struct StepResult {
+  double loss = 0;              ///< before the update
+  std::vector<Tensor> outputs;  ///< TrainingOptions::outputs in their order; copies
+};
+
+struct EvaluationResult {
+  double loss = 0;
+  std::optional<double> accuracy = {};  ///< share of rows whose class is right; classifiers only
+  std::int64_t rows = 0;
+};
+
+/// Loss, gradient and update in one compiled step over weights and optimizer state that the session
+/// holds. One call at a time: a call while another thread is inside throws Error.
+class TrainingSession {
+ public:
+  /// Throws: what find_loss and gradient throw; UnsupportedOperatorError; ModelError (a pattern
+  /// that matches no weight, no weight to train).
+  explicit TrainingSession(const Model& model, const Loss& loss = {},
+                           const Optimizer& optimizer = Sgd{}, const TrainingOptions& options = {});
+  ~TrainingSession();
+  TrainingSession(TrainingSession&&) noexcept;
+  TrainingSession& operator=(TrainingSession&&) noexcept;
+
+  /// One step on a batch: the model's inputs, the target under its name (LossInfo::target), and the
+  /// sample weight if the loss has one. Feeds are read, not copied.
+  /// Throws: DataError (missing or unknown name, dtype, class number out of range), ShapeError. The
+  /// state is then as before.
+  StepResult step(const NamedTensors& feeds);
+  /// Loss (and accuracy) on a batch with the present weights; nothing is updated.
+  EvaluationResult evaluate(const NamedTensors& feeds);
+  /// The model's outputs (empty: all) with the present weights; outputs as InferenceSession gives
+  /// them.
+  std::vector<Tensor> predict(const NamedTensors& feeds,
+                              std::span<const std::string> output_names = {});
+
+  /// What the model is fed with: its inputs, without target and sample weight.
+  const std::vector<ValueInfo>& inputs() const;
+  const std::vector<ValueInfo>& outputs() const;
+  const LossInfo& loss() const;
+  const Optimizer& optimizer() const;
+  /// Weights that are trained, in file order.
+  const std::vector<WeightInfo>& trained_weights() const;
+
+  /// Labels as the user has them (numbers, strings) as the loss reads them: class numbers int64
+  /// [N], or for a regression numbers in the shape and dtype of the scores. Throws: DataError
+  /// (unknown label; names it, its row, the classes).
+  Tensor encode_target(const Tensor& labels) const;
+
+  /// In force from the next step on.
+  double learning_rate() const;
+  void set_learning_rate(double learning_rate);
+  /// Steps done since construction, reset() or load_state().
+  std::int64_t steps() const;
+
+  /// Weights, then optimizer state, by the names of training_step(); copies.
+  NamedTensors state() const;
+  /// Throws: CheckpointError (unknown or missing name, other dtype or shape). All or nothing.
+  void load_state(const NamedTensors& state);
+  /// First weights and empty optimizer state again.
+  void reset();
+
+  /// The file as it was loaded, with the present weights.
+  Model trained_model() const;
+  /// The step's plan for the last batch shape, one line per kernel; empty before the first.
+  std::string plan_summary() const;
+
+  struct Impl;  ///< private to the library
+  Impl& impl() { return *impl_; }
+
+ private:
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace onnxgrad
+
+#endif  // ONNXGRAD_TRAINING_SESSION_H_

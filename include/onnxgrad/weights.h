@@ -1,0 +1,55 @@
+#ifndef ONNXGRAD_WEIGHTS_H_
+#define ONNXGRAD_WEIGHTS_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "onnxgrad/model.h"
+
+namespace onnxgrad {
+
+/// How initialize() draws weights. For a weight matrix with `fan_in` inputs and `fan_out` outputs:
+enum class InitScheme {
+  /// By what follows the layer, as scikit-learn's MLP does: uniform in ±sqrt(f / (fan_in +
+  /// fan_out)),
+  /// f = 2 behind which a Sigmoid comes, else 6; biases of such layers from the same range (so that
+  /// the first step is scikit-learn's). Embeddings are normal(0, 1); normalisations get scale 1,
+  /// shift 0; recurrent weights are uniform in ±1/sqrt(hidden); convolutions take kHe.
+  kAuto,
+  kGlorotUniform,  ///< uniform in ±sqrt(6 / (fan_in + fan_out)); biases 0
+  kGlorotNormal,   ///< normal, variance 2 / (fan_in + fan_out); biases 0
+  kHeUniform,      ///< uniform in ±sqrt(6 / fan_in); biases 0
+  kHeNormal,       ///< normal, variance 2 / fan_in; biases 0
+  kLecunUniform,   ///< uniform in ±sqrt(3 / fan_in); biases 0
+  kLecunNormal,    ///< normal, variance 1 / fan_in; biases 0
+  kUniform,        ///< uniform in ±1/sqrt(fan_in), biases too (torch.nn.Linear)
+  kNormal,         ///< normal(0, 1), biases too
+  kZeros,
+};
+
+/// "auto", "glorot_uniform", ...; throws ModelError naming the nearest.
+InitScheme init_scheme_from_name(std::string_view name);
+
+struct InitializeOptions {
+  InitScheme scheme = InitScheme::kAuto;
+  std::uint64_t seed = 0;
+  /// Glob patterns of the weights to draw; empty: the trainable ones.
+  std::vector<std::string> weights = {};
+};
+
+/// `model` with new weights, everything else byte for byte as it was. Draws are Philox 4x32-10 with
+/// one stream per weight (seed, place in the list of weights): the same on every machine, and
+/// independent of which other weights are drawn.
+/// Throws: ModelError (a pattern that matches nothing).
+Model initialize(const Model& model, const InitializeOptions& options = {});
+
+/// `model` with these weights; dtype and shape of each must be the weight's.
+/// Throws: ModelError (unknown weight, other dtype or shape).
+Model set_weights(const Model& model, const NamedTensors& weights);
+
+}  // namespace onnxgrad
+
+#endif  // ONNXGRAD_WEIGHTS_H_
