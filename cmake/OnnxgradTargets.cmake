@@ -90,13 +90,14 @@ function(_onnxgrad_write_registration file function registry header stems suffix
 endfunction()
 
 # onnxgrad_finish_ops([SOURCES <file>...] [CPU_SOURCES <file>...] [TEST_SUPPORT <file>...]
-#                     [DEPS ...] [CPU_DEPS ...])
+#                     [TESTS <file>...] [DEPS ...] [CPU_DEPS ...])
 #
 # After the last onnxgrad_add_op: makes the layers ops and kernels_cpu from what was added, the given
 # shared sources and the generated registration; the library onnxgrad::ops_testing from TEST_SUPPORT
-# (the gradient checker, for other tests too); and the test binary onnxgrad_ops_test.
+# (the gradient checker, for other tests too); and the test binary onnxgrad_ops_test from the
+# operators' tests, TESTS and the generated list of all sample cases.
 function(onnxgrad_finish_ops)
-  cmake_parse_arguments(PARSE_ARGV 0 arg "" "" "SOURCES;CPU_SOURCES;TEST_SUPPORT;DEPS;CPU_DEPS")
+  cmake_parse_arguments(PARSE_ARGV 0 arg "" "" "SOURCES;CPU_SOURCES;TEST_SUPPORT;TESTS;DEPS;CPU_DEPS")
   get_property(op_stems GLOBAL PROPERTY ONNXGRAD_OP_STEMS)
   get_property(op_sources GLOBAL PROPERTY ONNXGRAD_OP_SOURCES)
   get_property(cpu_stems GLOBAL PROPERTY ONNXGRAD_CPU_STEMS)
@@ -117,7 +118,9 @@ function(onnxgrad_finish_ops)
     onnxgrad_add_test_library(ops_testing SOURCES ${arg_TEST_SUPPORT} DEPS onnxgrad::train)
     list(PREPEND test_deps onnxgrad::ops_testing)
   endif()
-  onnxgrad_add_test(ops SHARDS 2 SOURCES ${tests} DEPS ${test_deps})
+  set(cases_file "${CMAKE_CURRENT_BINARY_DIR}/op_cases.cpp")
+  onnxgrad_write_op_cases("${cases_file}")
+  onnxgrad_add_test(ops SHARDS 2 SOURCES ${tests} ${cases_file} ${arg_TESTS} DEPS ${test_deps})
 endfunction()
 
 # onnxgrad_add_simd_sources(<layer> <file>...)

@@ -53,3 +53,21 @@ function(onnxgrad_add_test layer)
     set_tests_properties(${name} PROPERTIES TIMEOUT 900 ENVIRONMENT "${environment}")
   endforeach()
 endfunction()
+
+# onnxgrad_write_op_cases(<file>)
+#
+# Writes ops_test::all_op_cases and all_error_cases, which gather <stem>_cases and
+# <stem>_error_cases of every onnxgrad_add_op(); see src/ops/testing/op_case.h.
+function(onnxgrad_write_op_cases file)
+  get_property(stems GLOBAL PROPERTY ONNXGRAD_OP_STEMS)
+  set(ONNXGRAD_CASE_DECLARATIONS "")
+  set(ONNXGRAD_CASE_CALLS "")
+  set(ONNXGRAD_ERROR_CASE_CALLS "")
+  foreach(stem IN LISTS stems)
+    string(APPEND ONNXGRAD_CASE_DECLARATIONS
+      "std::vector<OpCase> ${stem}_cases();\nstd::vector<ErrorCase> ${stem}_error_cases();\n")
+    string(APPEND ONNXGRAD_CASE_CALLS "  add(\"${stem}\", ${stem}_cases());\n")
+    string(APPEND ONNXGRAD_ERROR_CASE_CALLS "  add(\"${stem}\", ${stem}_error_cases());\n")
+  endforeach()
+  configure_file("${PROJECT_SOURCE_DIR}/cmake/op_cases.cpp.in" "${file}" @ONLY)
+endfunction()

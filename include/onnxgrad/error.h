@@ -4,6 +4,8 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <type_traits>
+#include <utility>
 
 namespace onnxgrad {
 
@@ -29,7 +31,10 @@ struct Problem {
 class Error : public std::runtime_error {
  public:
   explicit Error(Problem problem);
-  explicit Error(std::string what) : Error(Problem{.what = std::move(what)}) {}
+  /// From text alone. A template, because GCC 12 also takes Error({.what = ...}) for a string.
+  template <class Text>
+    requires std::is_convertible_v<Text, std::string>
+  explicit Error(Text&& what) : Error(Problem{.what = std::forward<Text>(what)}) {}
   const Problem& problem() const { return problem_; }
   const Place& place() const { return problem_.where; }
   /// Name of the class: "ShapeError", ...; also the name of the Python class.
