@@ -10,6 +10,10 @@
 
 namespace onnxgrad::opdef {
 
+/// The name that an operator is registered under: "ConvWeightGrad" for the specialised function
+/// "ConvWeightGrad__2d_g1" of domain `onnxgrad`, otherwise `op_type` itself.
+std::string_view base_name(std::string_view domain, std::string_view op_type);
+
 /// Every operator that onnxgrad knows. Filled once by ops::register_builtin_ops, then only read.
 class OpRegistry : public ir::FunctionProvider {
  public:

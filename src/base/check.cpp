@@ -1,0 +1,61 @@
+#include "base/check.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+namespace onnxgrad::base {
+
+void assertion_failed(const char* condition, const char* file, int line) {
+  const char* slash = std::strrchr(file, '/');
+  throw InternalError(std::string(condition) + " does not hold at " + (slash ? slash + 1 : file) +
+                      ":" + std::to_string(line));
+}
+
+namespace {
+
+// Levenshtein distance in one row of memory.
+std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    std::size_t diagonal = row[0];
+    row[0] = i + 1;
+    for (std::size_t j = 0; j < b.size(); ++j) {
+      const std::size_t substituted = diagonal + (a[i] == b[j] ? 0 : 1);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({substituted, row[j] + 1, row[j + 1] + 1});
+    }
+  }
+  return row[b.size()];
+}
+
+}  // namespace
+
+std::string did_you_mean(std::string_view wrong, std::span<const std::string> candidates) {
+  constexpr std::size_t kMaxLength = 200;  // names from hostile files can be long
+  if (wrong.size() > kMaxLength) return "";
+  const std::string* best = nullptr;
+  std::size_t best_distance = std::max<std::size_t>(2, wrong.size() / 3) + 1;
+  for (const std::string& candidate : candidates) {
+    if (candidate.size() > kMaxLength) continue;
+    const std::size_t distance = edit_distance(wrong, candidate);
+    if (distance < best_distance) {
+      best = &candidate;
+      best_distance = distance;
+    }
+  }
+  return best == nullptr ? "" : " Did you mean '" + *best + "'?";
+}
+
+std::string quote_list(std::span<const std::string> names, std::size_t limit) {
+  std::string text;
+  for (std::size_t i = 0; i < std::min(names.size(), limit); ++i) {
+    if (i > 0) text += ", ";
+    text += "'" + names[i] + "'";
+  }
+  if (names.size() > limit) text += ", ... (" + std::to_string(names.size()) + " in all)";
+  return text;
+}
+
+}  // namespace onnxgrad::base

@@ -1,0 +1,50 @@
+#include "onnxgrad/error.h"
+
+#include <utility>
+
+namespace onnxgrad {
+namespace {
+
+// "MatMul node 'dense_1/matmul', 'dense_1.weight'", from most to least specific.
+std::string describe(const Place& place) {
+  std::string text;
+  const auto join = [&text](const std::string& part) {
+    if (!text.empty()) text += ", ";
+    text += part;
+  };
+  if (!place.op_type.empty() || !place.node.empty()) {
+    std::string node = place.op_type.empty() ? "node" : place.op_type + " node";
+    if (!place.node.empty()) node += " '" + place.node + "'";
+    join(node);
+  }
+  if (!place.value.empty()) join("'" + place.value + "'");
+  return text;
+}
+
+std::string format(const Problem& problem) {
+  const std::string place = describe(problem.where);
+  std::string text = place.empty() ? problem.what : place + ": " + problem.what;
+  const auto add_line = [&text](const std::string& line) {
+    if (!line.empty()) text += "\n  " + line;
+  };
+  add_line(problem.detail);
+  std::string source;
+  if (!problem.where.graph.empty()) source += "In graph '" + problem.where.graph + "'";
+  if (!problem.where.file.empty()) {
+    source += (source.empty() ? "In file '" : " of file '") + problem.where.file + "'";
+  }
+  if (!source.empty()) source += ".";
+  add_line(source);
+  add_line(problem.mend);
+  return text;
+}
+
+}  // namespace
+
+Error::Error(Problem problem) : std::runtime_error(format(problem)), problem_(std::move(problem)) {}
+
+InternalError::InternalError(std::string what)
+    : Error({.what = "internal error: " + std::move(what),
+             .mend = "This is a fault of onnxgrad: please report it with the model."}) {}
+
+}  // namespace onnxgrad

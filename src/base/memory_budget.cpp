@@ -1,0 +1,81 @@
+#include "base/memory_budget.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <limits>
+#include <new>
+#include <string>
+#include <utility>
+
+#include "onnxgrad/error.h"
+
+namespace onnxgrad::base {
+namespace {
+
+std::int64_t machine_bytes() {
+  std::int64_t bytes = std::int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGE_SIZE);
+  for (const char* path :
+       {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
+    std::int64_t limit = 0;
+    if (std::ifstream(path) >> limit && limit > 0) bytes = std::min(bytes, limit);
+  }
+  return bytes;
+}
+
+// The budget in force is a property of the call, not of the process: scopes nest per thread.
+std::shared_ptr<MemoryBudget>& slot() {
+  thread_local std::shared_ptr<MemoryBudget> budget;
+  return budget;
+}
+
+}  // namespace
+
+MemoryBudget::MemoryBudget(std::int64_t limit_bytes)
+    : limit_(limit_bytes > 0 ? limit_bytes : machine_bytes() / 4 * 3) {}
+
+void MemoryBudget::reserve(std::int64_t bytes) {
+  const std::int64_t before = used_.fetch_add(bytes, std::memory_order_relaxed);
+  if (bytes > limit_ || before > limit_ - bytes) {
+    used_.fetch_sub(bytes, std::memory_order_relaxed);
+    throw DeviceError({.what = "out of memory budget: " + std::to_string(bytes) +
+                               " bytes wanted, " + std::to_string(before) + " in use, " +
+                               std::to_string(limit_) + " allowed",
+                       .mend = "Use a smaller batch or model, or raise the memory limit."});
+  }
+}
+
+void MemoryBudget::release(std::int64_t bytes) noexcept {
+  used_.fetch_sub(bytes, std::memory_order_relaxed);
+}
+
+std::shared_ptr<MemoryBudget> current_budget() {
+  static const auto default_budget = std::make_shared<MemoryBudget>();
+  const std::shared_ptr<MemoryBudget>& scoped = slot();
+  return scoped ? scoped : default_budget;
+}
+
+MemoryBudgetScope::MemoryBudgetScope(std::shared_ptr<MemoryBudget> budget)
+    : previous_(std::exchange(slot(), std::move(budget))) {}
+
+MemoryBudgetScope::~MemoryBudgetScope() { slot() = std::move(previous_); }
+
+std::shared_ptr<std::byte> allocate_aligned(std::int64_t bytes) {
+  constexpr std::int64_t kAlignment = 64;
+  const std::int64_t rounded = (std::max<std::int64_t>(bytes, 1) + kAlignment - 1) / kAlignment * kAlignment;
+  std::shared_ptr<MemoryBudget> budget = current_budget();
+  budget->reserve(rounded);
+  void* data = std::aligned_alloc(kAlignment, static_cast<std::size_t>(rounded));
+  if (data == nullptr) {
+    budget->release(rounded);
+    throw DeviceError({.what = "the system gave no memory for " + std::to_string(bytes) + " bytes"});
+  }
+  return {static_cast<std::byte*>(data), [budget = std::move(budget), rounded](std::byte* p) {
+            std::free(p);
+            budget->release(rounded);
+          }};
+}
+
+}  // namespace onnxgrad::base

@@ -1,0 +1,160 @@
+#include <algorithm>
+#include <queue>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "ir/graph.h"
+#include "onnxgrad/error.h"
+
+// Queries and rewrites over whole graphs. Subgraph nesting is bounded on import, so recursion over
+// subgraphs is; nothing recurses over the depth of a graph.
+
+namespace onnxgrad::ir {
+namespace {
+
+template <class Visit>
+void visit_reads(const Graph& graph, const Visit& visit) {
+  for (Node* node : graph.nodes) {
+    for (Value*& input : node->inputs) {
+      if (input != nullptr) visit(input);
+    }
+    for (Graph* subgraph : node->subgraphs()) visit_reads(*subgraph, visit);
+  }
+}
+
+void visit_outputs(Graph& graph, const std::function<void(Value*&)>& visit) {
+  for (Value*& output : graph.outputs) visit(output);
+  for (Node* node : graph.nodes) {
+    for (Graph* subgraph : node->subgraphs()) visit_outputs(*subgraph, visit);
+  }
+}
+
+// Inputs of `node` and values that its subgraphs capture, restricted to what `graph` owns.
+std::vector<Value*> dependencies(const Node& node, const Graph& graph) {
+  std::vector<Value*> result;
+  for (Value* input : node.inputs) {
+    if (input != nullptr && input->graph == &graph) result.push_back(input);
+  }
+  if (!node.subgraphs().empty()) {
+    for (Value* value : captured_values(node)) {
+      if (value->graph == &graph) result.push_back(value);
+    }
+  }
+  return result;
+}
+
+}  // namespace
+
+std::unordered_map<const Value*, int> count_uses(const Graph& graph) {
+  std::unordered_map<const Value*, int> uses;
+  visit_reads(graph, [&](Value*& value) { ++uses[value]; });
+  visit_outputs(const_cast<Graph&>(graph),  // NOLINT: only read
+                [&](Value*& value) { ++uses[value]; });
+  return uses;
+}
+
+void replace_uses(Graph& graph, const std::unordered_map<const Value*, Value*>& map) {
+  if (map.empty()) return;
+  const auto replace = [&](Value*& value) {
+    for (auto found = map.find(value); found != map.end(); found = map.find(value)) {
+      value = found->second;
+    }
+  };
+  visit_reads(graph, replace);
+  visit_outputs(graph, replace);
+}
+
+void sort_topologically(Graph& graph) {
+  std::unordered_map<const Node*, std::size_t> position;
+  for (std::size_t i = 0; i < graph.nodes.size(); ++i) position.emplace(graph.nodes[i], i);
+  std::vector<std::vector<std::size_t>> readers(graph.nodes.size());
+  std::vector<std::size_t> missing(graph.nodes.size(), 0);
+  for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
+    for (const Value* value : dependencies(*graph.nodes[i], graph)) {
+      const auto producer = position.find(value->producer);
+      if (value->producer == nullptr || producer == position.end()) continue;
+      readers[producer->second].push_back(i);
+      ++missing[i];
+    }
+  }
+  std::priority_queue<std::size_t, std::vector<std::size_t>, std::greater<>> ready;
+  for (std::size_t i = 0; i < missing.size(); ++i) {
+    if (missing[i] == 0) ready.push(i);
+  }
+  std::vector<Node*> sorted;
+  sorted.reserve(graph.nodes.size());
+  while (!ready.empty()) {
+    const std::size_t i = ready.top();
+    ready.pop();
+    sorted.push_back(graph.nodes[i]);
+    for (const std::size_t reader : readers[i]) {
+      if (--missing[reader] == 0) ready.push(reader);
+    }
+  }
+  if (sorted.size() != graph.nodes.size()) {
+    const auto stuck = std::find_if(missing.begin(), missing.end(), [](auto n) { return n > 0; });
+    const Node& node = *graph.nodes[static_cast<std::size_t>(stuck - missing.begin())];
+    throw ModelError({.what = "the graph has a cycle through this node",
+                      .where = {.graph = graph.name, .node = node.name, .op_type = node.op_type},
+                      .mend = "Export the model again: an ONNX graph has no cycles."});
+  }
+  graph.nodes = std::move(sorted);
+}
+
+std::vector<Value*> captured_values(const Node& node) {
+  std::vector<Value*> captured;
+  std::unordered_set<const Value*> seen;
+  std::unordered_set<const Graph*> inside;
+  std::vector<const Graph*> stack;
+  for (const Graph* subgraph : node.subgraphs()) stack.push_back(subgraph);
+  while (!stack.empty()) {
+    const Graph* graph = stack.back();
+    stack.pop_back();
+    inside.insert(graph);
+    for (const Node* inner : graph->nodes) {
+      for (const Graph* subgraph : inner->subgraphs()) stack.push_back(subgraph);
+    }
+  }
+  const auto consider = [&](Value* value) {
+    if (!inside.contains(value->graph) && seen.insert(value).second) captured.push_back(value);
+  };
+  for (Graph* subgraph : node.subgraphs()) {
+    visit_reads(*subgraph, [&](Value*& value) { consider(value); });
+    visit_outputs(*subgraph, [&](Value*& value) {
+      if (value != nullptr) consider(value);
+    });
+  }
+  return captured;
+}
+
+std::size_t eliminate_dead_nodes(Graph& graph, const std::function<bool(const Node&)>& keep) {
+  std::unordered_set<const Node*> live;
+  std::unordered_set<const Value*> read;
+  std::vector<const Node*> work;
+  const auto need = [&](const Value* value) {
+    read.insert(value);
+    if (value->producer != nullptr && value->graph == &graph && live.insert(value->producer).second) {
+      work.push_back(value->producer);
+    }
+  };
+  for (const Value* output : graph.outputs) need(output);
+  for (const Node* node : graph.nodes) {
+    if (keep && keep(*node) && live.insert(node).second) work.push_back(node);
+  }
+  while (!work.empty()) {
+    const Node* node = work.back();
+    work.pop_back();
+    for (const Value* value : dependencies(*node, graph)) need(value);
+  }
+  const std::size_t before = graph.nodes.size();
+  std::erase_if(graph.nodes, [&](const Node* node) { return !live.contains(node); });
+  std::erase_if(graph.initializers, [&](const Value* value) {
+    return !value->is_input && !read.contains(value);
+  });
+  return before - graph.nodes.size();
+}
+
+}  // namespace onnxgrad::ir

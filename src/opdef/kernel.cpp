@@ -1,0 +1,42 @@
+#include "opdef/kernel.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "opdef/registry.h"
+
+namespace onnxgrad::opdef {
+namespace {
+
+std::pair<std::string, std::string> key_of(std::string_view domain, std::string_view op_type) {
+  const std::string_view known = domain == "ai.onnx" ? std::string_view() : domain;
+  return {std::string(known), std::string(base_name(known, op_type))};
+}
+
+}  // namespace
+
+void KernelRegistry::add(std::string_view domain, std::string_view op_type, int rank,
+                         KernelOfferFn offer) {
+  std::vector<Entry>& entries = offers_[key_of(domain, op_type)];
+  const auto place = std::ranges::find_if(entries, [rank](const Entry& e) { return e.rank < rank; });
+  entries.insert(place, {.rank = rank, .offer = offer});
+}
+
+void KernelRegistry::add_dynamic(std::string_view domain, std::string_view op_type, DynamicFn fn) {
+  const bool is_new = dynamic_.emplace(key_of(domain, op_type), fn).second;
+  ONNXGRAD_ASSERT(is_new);
+}
+
+std::span<const KernelRegistry::Entry> KernelRegistry::offers(std::string_view domain,
+                                                              std::string_view op_type) const {
+  const auto found = offers_.find(key_of(domain, op_type));
+  if (found == offers_.end()) return {};
+  return found->second;
+}
+
+DynamicFn KernelRegistry::dynamic(std::string_view domain, std::string_view op_type) const {
+  const auto found = dynamic_.find(key_of(domain, op_type));
+  return found == dynamic_.end() ? nullptr : found->second;
+}
+
+}  // namespace onnxgrad::opdef

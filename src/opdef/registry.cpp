@@ -1,0 +1,55 @@
+#include "opdef/registry.h"
+
+#include <utility>
+
+#include "base/check.h"
+
+namespace onnxgrad::opdef {
+namespace {
+
+std::string_view canonical_domain(std::string_view domain) {
+  return domain == "ai.onnx" ? std::string_view() : domain;
+}
+
+}  // namespace
+
+std::string_view base_name(std::string_view domain, std::string_view op_type) {
+  if (domain != ir::kFunctionDomain) return op_type;
+  return op_type.substr(0, op_type.find("__"));
+}
+
+void OpRegistry::add(OpDef def) {
+  auto key = std::pair(std::string(def.domain), std::string(def.op_type));
+  const bool is_new = defs_.emplace(std::move(key), std::move(def)).second;
+  ONNXGRAD_ASSERT(is_new);
+}
+
+const OpDef* OpRegistry::find(std::string_view domain, std::string_view op_type) const {
+  const std::string_view known = canonical_domain(domain);
+  const auto found = defs_.find({std::string(known), std::string(base_name(known, op_type))});
+  return found == defs_.end() ? nullptr : &found->second;
+}
+
+std::vector<const OpDef*> OpRegistry::all() const {
+  std::vector<const OpDef*> result;
+  result.reserve(defs_.size());
+  for (const auto& [key, def] : defs_) result.push_back(&def);
+  return result;
+}
+
+std::vector<std::string> OpRegistry::names(std::string_view domain) const {
+  std::vector<std::string> result;
+  for (const auto& [key, def] : defs_) {
+    if (key.first == canonical_domain(domain)) result.push_back(key.second);
+  }
+  return result;
+}
+
+ir::Function OpRegistry::specialise(std::string_view name, const std::vector<ir::Value*>& inputs,
+                                    const std::vector<ir::Attribute>& attributes) const {
+  const OpDef* def = find(ir::kFunctionDomain, name);
+  ONNXGRAD_ASSERT(def != nullptr && def->function_body != nullptr);
+  return def->function_body(name, inputs, attributes);
+}
+
+}  // namespace onnxgrad::opdef
