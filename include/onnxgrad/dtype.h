@@ -59,19 +59,32 @@ bool is_integer(DataType dtype);
 /// The DataType of a C++ element type; a compile-time error for others.
 template <class T>
 constexpr DataType dtype_of() {
-  if constexpr (std::is_same_v<T, float>) return DataType::kFloat32;
-  else if constexpr (std::is_same_v<T, double>) return DataType::kFloat64;
-  else if constexpr (std::is_same_v<T, std::int8_t>) return DataType::kInt8;
-  else if constexpr (std::is_same_v<T, std::int16_t>) return DataType::kInt16;
-  else if constexpr (std::is_same_v<T, std::int32_t>) return DataType::kInt32;
-  else if constexpr (std::is_same_v<T, std::int64_t>) return DataType::kInt64;
-  else if constexpr (std::is_same_v<T, std::uint8_t>) return DataType::kUint8;
-  else if constexpr (std::is_same_v<T, std::uint16_t>) return DataType::kUint16;
-  else if constexpr (std::is_same_v<T, std::uint32_t>) return DataType::kUint32;
-  else if constexpr (std::is_same_v<T, std::uint64_t>) return DataType::kUint64;
-  else if constexpr (std::is_same_v<T, bool>) return DataType::kBool;
-  else if constexpr (std::is_same_v<T, std::string>) return DataType::kString;
-  else static_assert(sizeof(T) == 0, "no tensor element type for T");
+  if constexpr (std::is_same_v<T, float>)
+    return DataType::kFloat32;
+  else if constexpr (std::is_same_v<T, double>)
+    return DataType::kFloat64;
+  else if constexpr (std::is_same_v<T, std::int8_t>)
+    return DataType::kInt8;
+  else if constexpr (std::is_same_v<T, std::int16_t>)
+    return DataType::kInt16;
+  else if constexpr (std::is_same_v<T, std::int32_t>)
+    return DataType::kInt32;
+  else if constexpr (std::is_same_v<T, std::int64_t>)
+    return DataType::kInt64;
+  else if constexpr (std::is_same_v<T, std::uint8_t>)
+    return DataType::kUint8;
+  else if constexpr (std::is_same_v<T, std::uint16_t>)
+    return DataType::kUint16;
+  else if constexpr (std::is_same_v<T, std::uint32_t>)
+    return DataType::kUint32;
+  else if constexpr (std::is_same_v<T, std::uint64_t>)
+    return DataType::kUint64;
+  else if constexpr (std::is_same_v<T, bool>)
+    return DataType::kBool;
+  else if constexpr (std::is_same_v<T, std::string>)
+    return DataType::kString;
+  else
+    static_assert(sizeof(T) == 0, "no tensor element type for T");
 }
 
 }  // namespace onnxgrad

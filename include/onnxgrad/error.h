@@ -11,16 +11,16 @@ namespace onnxgrad {
 
 /// Where something went wrong; empty fields are unknown or do not apply.
 struct Place {
-  std::string file;     ///< path of the model, checkpoint or data file
-  std::string graph;    ///< name of the graph or function
-  std::string node;     ///< name of the node
-  std::string op_type;  ///< operator of the node, e.g. "MatMul"
-  std::string value;    ///< input, output, weight or column
+  std::string file = {};     ///< path of the model, checkpoint or data file
+  std::string graph = {};    ///< name of the graph or function
+  std::string node = {};     ///< name of the node
+  std::string op_type = {};  ///< operator of the node, e.g. "MatMul"
+  std::string value = {};    ///< input, output, weight or column
 };
 
 /// The four parts of every message: what is wrong, where, what was expected and given, what to do.
 struct Problem {
-  std::string what;    ///< e.g. "shape [12, 4], expected [10, *]"; complete in itself
+  std::string what = {};  ///< e.g. "shape [12, 4], expected [10, *]"; complete in itself
   Place where = {};
   std::string detail = {};  ///< expected and given, the reason; may be empty
   std::string mend = {};    ///< what the user can do; may be empty

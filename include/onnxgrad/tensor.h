@@ -14,8 +14,8 @@
 
 namespace onnxgrad {
 
-/// A dense row-major array in host memory. Copying a Tensor shares its data; data that may be shared
-/// is written only through mutable_data(), which the owner calls before handing copies out.
+/// A dense row-major array in host memory. Copying a Tensor shares its data; data that may be
+/// shared is written only through mutable_data(), which the owner calls before handing copies out.
 /// bool is one byte (0 or 1); 4-bit and 2-bit types are packed as in ONNX's raw_data.
 class Tensor {
  public:
@@ -85,8 +85,8 @@ class Tensor {
 template <class T>
 Tensor Tensor::from(std::span<const T> values, Dims dims) {
   if (static_cast<std::int64_t>(values.size()) != dims.num_elements()) {
-    throw ShapeError({.what = std::to_string(values.size()) + " values for shape " +
-                              dims.to_string()});
+    throw ShapeError(
+        {.what = std::to_string(values.size()) + " values for shape " + dims.to_string()});
   }
   Tensor tensor = empty(dtype_of<T>(), std::move(dims));
   auto out = tensor.mutable_data<T>();

@@ -25,14 +25,13 @@ std::vector<MissingGradient> find_missing_gradients(const ir::Model& model,
                                                     std::span<ir::Value* const> wrt);
 
 /// Appends to g.graph() the vector-Jacobian product of `outputs` with `seeds` (same shapes) and
-/// returns d(sum_i <seeds_i, outputs_i>)/d(wrt_j) for each j, with the shape and dtype of wrt_j; zeros
-/// where nothing depends on it. Reverse-mode accumulation over the nodes between wrt and outputs
-/// (Griewank and Walther, Evaluating Derivatives, 2008, chapter 3).
-/// Throws: GradientError naming every node that has no rule (see find_missing_gradients).
+/// returns d(sum_i <seeds_i, outputs_i>)/d(wrt_j) for each j, with the shape and dtype of wrt_j;
+/// zeros where nothing depends on it. Reverse-mode accumulation over the nodes between wrt and
+/// outputs (Griewank and Walther, Evaluating Derivatives, 2008, chapter 3). Throws: GradientError
+/// naming every node that has no rule (see find_missing_gradients).
 std::vector<ir::Value*> add_vjp(ir::GraphBuilder& g, const opdef::OpRegistry& registry,
                                 std::span<ir::Value* const> outputs,
-                                std::span<ir::Value* const> seeds,
-                                std::span<ir::Value* const> wrt);
+                                std::span<ir::Value* const> seeds, std::span<ir::Value* const> wrt);
 
 }  // namespace onnxgrad::autodiff
 

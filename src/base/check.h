@@ -13,7 +13,8 @@ namespace onnxgrad::base {
 /// Throws InternalError; `condition` is the text of what did not hold.
 [[noreturn]] void assertion_failed(const char* condition, const char* file, int line);
 
-/// The candidate nearest to `wrong` by edit distance, as " Did you mean 'x'?", or "" if none is near.
+/// The candidate nearest to `wrong` by edit distance, as " Did you mean 'x'?", or "" if none is
+/// near.
 std::string did_you_mean(std::string_view wrong, std::span<const std::string> candidates);
 
 /// "'a', 'b', 'c'" with at most `limit` names, then ", ... (12 in all)".

@@ -33,7 +33,8 @@ Dims::Dims(std::vector<std::int64_t> dims) : dims_(std::move(dims)) {
   for (const std::int64_t dim : dims_) {
     if (dim < 0) throw ShapeError({.what = "negative dimension in shape " + list(dims_)});
     is_empty = is_empty || dim == 0;
-    overflows = overflows || __builtin_mul_overflow(count, std::max<std::int64_t>(dim, 1), &count) ||
+    overflows = overflows ||
+                __builtin_mul_overflow(count, std::max<std::int64_t>(dim, 1), &count) ||
                 count > kMaxElements;
   }
   if (overflows) throw ShapeError({.what = "shape " + list(dims_) + " has too many elements"});
@@ -47,8 +48,8 @@ std::int64_t Dims::product(std::size_t first, std::size_t last) const {
 }
 
 std::int64_t Dims::size_bytes(DataType dtype) const {
-  const int bits = dtype == DataType::kString ? 8 * static_cast<int>(sizeof(std::string))
-                                              : size_bits(dtype);
+  const int bits =
+      dtype == DataType::kString ? 8 * static_cast<int>(sizeof(std::string)) : size_bits(dtype);
   std::int64_t total_bits = 0;
   if (bits < 8) {
     if (__builtin_mul_overflow(num_elements_, std::int64_t{bits}, &total_bits)) {
@@ -83,8 +84,8 @@ Dims broadcast_dims(const Dims& a, const Dims& b) {
     const std::int64_t da = i + a.rank() < rank ? 1 : a[i + a.rank() - rank];
     const std::int64_t db = i + b.rank() < rank ? 1 : b[i + b.rank() - rank];
     if (da != db && da != 1 && db != 1) {
-      throw ShapeError({.what = "shapes " + a.to_string() + " and " + b.to_string() +
-                                " do not broadcast"});
+      throw ShapeError(
+          {.what = "shapes " + a.to_string() + " and " + b.to_string() + " do not broadcast"});
     }
     result[i] = da == 1 ? db : da;
   }
@@ -94,8 +95,8 @@ Dims broadcast_dims(const Dims& a, const Dims& b) {
 std::int64_t normalize_axis(std::int64_t axis, std::size_t rank) {
   const auto signed_rank = static_cast<std::int64_t>(rank);
   if (axis < -signed_rank || axis >= signed_rank) {
-    throw ShapeError({.what = "axis " + std::to_string(axis) + " of a tensor of rank " +
-                              std::to_string(rank)});
+    throw ShapeError(
+        {.what = "axis " + std::to_string(axis) + " of a tensor of rank " + std::to_string(rank)});
   }
   return axis < 0 ? axis + signed_rank : axis;
 }

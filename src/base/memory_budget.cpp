@@ -64,13 +64,15 @@ MemoryBudgetScope::~MemoryBudgetScope() { slot() = std::move(previous_); }
 
 std::shared_ptr<std::byte> allocate_aligned(std::int64_t bytes) {
   constexpr std::int64_t kAlignment = 64;
-  const std::int64_t rounded = (std::max<std::int64_t>(bytes, 1) + kAlignment - 1) / kAlignment * kAlignment;
+  const std::int64_t rounded =
+      (std::max<std::int64_t>(bytes, 1) + kAlignment - 1) / kAlignment * kAlignment;
   std::shared_ptr<MemoryBudget> budget = current_budget();
   budget->reserve(rounded);
   void* data = std::aligned_alloc(kAlignment, static_cast<std::size_t>(rounded));
   if (data == nullptr) {
     budget->release(rounded);
-    throw DeviceError({.what = "the system gave no memory for " + std::to_string(bytes) + " bytes"});
+    throw DeviceError(
+        {.what = "the system gave no memory for " + std::to_string(bytes) + " bytes"});
   }
   return {static_cast<std::byte*>(data), [budget = std::move(budget), rounded](std::byte* p) {
             std::free(p);

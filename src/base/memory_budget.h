@@ -25,7 +25,8 @@ class MemoryBudget {
   std::atomic<std::int64_t> used_{0};
 };
 
-/// The budget in force on this thread: the innermost MemoryBudgetScope's, else one of the default size.
+/// The budget in force on this thread: the innermost MemoryBudgetScope's, else one of the default
+/// size.
 std::shared_ptr<MemoryBudget> current_budget();
 
 /// Puts `budget` in force on this thread for the life of the scope.

@@ -14,17 +14,28 @@ namespace {
 template <class Visitor>
 void visit_arithmetic(DataType dtype, Visitor&& visit) {
   switch (dtype) {
-    case DataType::kFloat32: return visit(float{});
-    case DataType::kFloat64: return visit(double{});
-    case DataType::kInt8: return visit(std::int8_t{});
-    case DataType::kInt16: return visit(std::int16_t{});
-    case DataType::kInt32: return visit(std::int32_t{});
-    case DataType::kInt64: return visit(std::int64_t{});
-    case DataType::kUint8: return visit(std::uint8_t{});
-    case DataType::kUint16: return visit(std::uint16_t{});
-    case DataType::kUint32: return visit(std::uint32_t{});
-    case DataType::kUint64: return visit(std::uint64_t{});
-    case DataType::kBool: return visit(bool{});
+    case DataType::kFloat32:
+      return visit(float{});
+    case DataType::kFloat64:
+      return visit(double{});
+    case DataType::kInt8:
+      return visit(std::int8_t{});
+    case DataType::kInt16:
+      return visit(std::int16_t{});
+    case DataType::kInt32:
+      return visit(std::int32_t{});
+    case DataType::kInt64:
+      return visit(std::int64_t{});
+    case DataType::kUint8:
+      return visit(std::uint8_t{});
+    case DataType::kUint16:
+      return visit(std::uint16_t{});
+    case DataType::kUint32:
+      return visit(std::uint32_t{});
+    case DataType::kUint64:
+      return visit(std::uint64_t{});
+    case DataType::kBool:
+      return visit(bool{});
     default:
       throw DataError({.what = "elements of type " + std::string(dtype_name(dtype)) +
                                " cannot be converted to numbers"});
@@ -68,8 +79,8 @@ Tensor Tensor::empty(DataType dtype, Dims dims) {
   tensor.dims_ = std::move(dims);
   const std::int64_t bytes = tensor.dims_.size_bytes(dtype);
   if (dtype == DataType::kString) {
-    auto strings = std::make_shared<std::vector<std::string>>(
-        static_cast<std::size_t>(tensor.num_elements()));
+    auto strings =
+        std::make_shared<std::vector<std::string>>(static_cast<std::size_t>(tensor.num_elements()));
     tensor.data_ = reinterpret_cast<std::byte*>(strings->data());
     tensor.owner_ = std::move(strings);
     return tensor;
@@ -90,8 +101,8 @@ Tensor Tensor::zeros(DataType dtype, Dims dims) {
 
 Tensor Tensor::from_strings(std::vector<std::string> values, Dims dims) {
   if (static_cast<std::int64_t>(values.size()) != dims.num_elements()) {
-    throw ShapeError({.what = std::to_string(values.size()) + " strings for shape " +
-                              dims.to_string()});
+    throw ShapeError(
+        {.what = std::to_string(values.size()) + " strings for shape " + dims.to_string()});
   }
   Tensor tensor;
   tensor.dtype_ = DataType::kString;
@@ -102,9 +113,7 @@ Tensor Tensor::from_strings(std::vector<std::string> values, Dims dims) {
   return tensor;
 }
 
-Tensor Tensor::scalar_of(DataType dtype, double value) {
-  return scalar(value).cast(dtype);
-}
+Tensor Tensor::scalar_of(DataType dtype, double value) { return scalar(value).cast(dtype); }
 
 Tensor Tensor::view(DataType dtype, Dims dims, void* data, std::shared_ptr<const void> owner) {
   Tensor tensor;
@@ -156,7 +165,8 @@ std::vector<double> Tensor::to_doubles() const { return converted<double>(*this)
 
 std::vector<std::int64_t> Tensor::to_int64s() const {
   if (!is_integer(dtype_) && dtype_ != DataType::kBool) {
-    throw DataError({.what = "expected an integer tensor, given " + std::string(dtype_name(dtype_))});
+    throw DataError(
+        {.what = "expected an integer tensor, given " + std::string(dtype_name(dtype_))});
   }
   return converted<std::int64_t>(*this);
 }

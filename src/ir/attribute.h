@@ -17,7 +17,7 @@ class Graph;
 /// Inside a function body: the value is taken from the calling node's attribute of that name.
 /// `type` is ONNX's AttributeProto.AttributeType.
 struct AttributeRef {
-  std::string name;
+  std::string name = {};
   int type = 0;
   bool operator==(const AttributeRef&) const = default;
 };
@@ -26,7 +26,7 @@ struct AttributeRef {
 /// the serialized AttributeProto.
 struct OpaqueAttribute {
   int type = 0;
-  std::string bytes;
+  std::string bytes = {};
   bool operator==(const OpaqueAttribute&) const = default;
 };
 
@@ -38,8 +38,8 @@ using AttributeValue =
                  std::vector<GraphPtr>, AttributeRef, OpaqueAttribute>;
 
 struct Attribute {
-  std::string name;
-  AttributeValue value;
+  std::string name = {};
+  AttributeValue value = {};
   std::string doc_string = {};
 };
 

@@ -40,8 +40,7 @@ Value* GraphBuilder::op(std::string_view op_type, std::vector<Value*> inputs,
 }
 
 std::vector<Value*> GraphBuilder::call(std::string_view base_name, std::vector<Value*> inputs,
-                                       std::size_t num_outputs,
-                                       std::vector<Attribute> attributes) {
+                                       std::size_t num_outputs, std::vector<Attribute> attributes) {
   Function function = functions_.specialise(base_name, inputs, attributes);
   const std::string name = function.name;
   if (model_.find_function(kFunctionDomain, name) == nullptr) {
@@ -109,9 +108,9 @@ Value* GraphBuilder::transpose_last(Value* x) {
 }
 
 Value* GraphBuilder::reshape(Value* x, Value* shape, bool allow_zero) {
-  return op("Reshape", {x, shape},
-            allow_zero ? std::vector{attribute("allowzero", std::int64_t{1})}
-                       : std::vector<Attribute>{});
+  return op(
+      "Reshape", {x, shape},
+      allow_zero ? std::vector{attribute("allowzero", std::int64_t{1})} : std::vector<Attribute>{});
 }
 
 Value* GraphBuilder::reshape(Value* x, const std::vector<std::int64_t>& shape) {
@@ -232,9 +231,9 @@ Value* GraphBuilder::sum_to(Value* x, Value* like) {
   Value* padded = concat({ones, like_shape}, 0);
   Value* is_one = equal(padded, int_scalar(1));
   Value* axes = squeeze(op("NonZero", {is_one}), {0});
-  Value* sums = op("ReduceSum", {x, axes},
-                   {attribute("keepdims", std::int64_t{1}),
-                    attribute("noop_with_empty_axes", std::int64_t{1})});
+  Value* sums = op(
+      "ReduceSum", {x, axes},
+      {attribute("keepdims", std::int64_t{1}), attribute("noop_with_empty_axes", std::int64_t{1})});
   return reshape(sums, like_shape);
 }
 

@@ -31,8 +31,8 @@ class FunctionProvider {
 };
 
 /// Writes nodes of the internal opset (kInternalOpset) at the end of a graph: the way in which
-/// gradient rules, losses and optimizers are written. Every new value has its type inferred at once.
-/// Element-wise functions broadcast as ONNX does. Names are unique, readable, under `scope`.
+/// gradient rules, losses and optimizers are written. Every new value has its type inferred at
+/// once. Element-wise functions broadcast as ONNX does. Names are unique, readable, under `scope`.
 class GraphBuilder {
  public:
   /// `model` gets the functions that are called; `graph` may be one of its subgraphs.
@@ -103,8 +103,9 @@ class GraphBuilder {
   Value* reduce_max(Value* x, const std::vector<std::int64_t>& axes, bool keepdims);
   Value* zeros_like(Value* x);
   Value* ones_like(Value* x);
-  /// Sums `x`, whose shape is a broadcast of `like`'s, to `like`'s shape: the transpose of broadcasting.
-  /// Nothing is emitted where the shapes are surely equal; symbolic shapes are compared at run time.
+  /// Sums `x`, whose shape is a broadcast of `like`'s, to `like`'s shape: the transpose of
+  /// broadcasting. Nothing is emitted where the shapes are surely equal; symbolic shapes are
+  /// compared at run time.
   Value* sum_to(Value* x, Value* like);
 
  private:

@@ -19,10 +19,10 @@
 #include "ir/type.h"
 #include "onnxgrad/tensor.h"
 
-// A model is a Graph (with its subgraphs inside attributes), functions and a header. A Graph owns its
-// Values and Nodes; both have stable addresses, so passes hold plain pointers. Every value has one
-// producer: a node, a graph input, or an initializer. A subgraph's nodes name values of the enclosing
-// graphs by pointer. Start reading at Graph.
+// A model is a Graph (with its subgraphs inside attributes), functions and a header. A Graph owns
+// its Values and Nodes; both have stable addresses, so passes hold plain pointers. Every value has
+// one producer: a node, a graph input, or an initializer. A subgraph's nodes name values of the
+// enclosing graphs by pointer. Start reading at Graph.
 
 namespace onnxgrad::ir {
 
@@ -35,11 +35,11 @@ using Metadata = std::vector<std::pair<std::string, std::string>>;
 struct Value {
   std::string name;
   Type type;
-  Graph* graph = nullptr;     ///< the graph that owns it
-  Node* producer = nullptr;   ///< nullptr for inputs and initializers
-  int output_index = 0;       ///< which output of `producer`
-  bool is_input = false;      ///< a formal input of `graph` (it may have a default initializer)
-  Tensor initializer = {};    ///< defined for initializers and for inputs with a default
+  Graph* graph = nullptr;       ///< the graph that owns it
+  Node* producer = nullptr;     ///< nullptr for inputs and initializers
+  int output_index = 0;         ///< which output of `producer`
+  bool is_input = false;        ///< a formal input of `graph` (it may have a default initializer)
+  Tensor initializer = {};      ///< defined for initializers and for inputs with a default
   bool has_value_info = false;  ///< the file declared its type: written back
   std::string doc_string = {};
   Metadata metadata = {};
@@ -56,7 +56,7 @@ struct Value {
 class Node {
  public:
   std::string name;
-  std::string domain;   ///< "" is ai.onnx
+  std::string domain;  ///< "" is ai.onnx
   std::string op_type;
   std::string overload = {};
   std::vector<Value*> inputs;
@@ -135,7 +135,8 @@ class Graph {
   Node* add_node(std::string_view op_type, std::vector<Value*> node_inputs, std::size_t num_outputs,
                  std::vector<Attribute> attributes = {}, std::string_view domain = "",
                  std::string_view hint = "");
-  /// Appends a node whose outputs the caller sets (each `Value::producer` included): the importer's way.
+  /// Appends a node whose outputs the caller sets (each `Value::producer` included): the importer's
+  /// way.
   Node* add_bare_node();
   /// Makes `value` output number `index` of `node`.
   static void set_output(Node* node, std::size_t index, Value* value);
@@ -158,11 +159,11 @@ class Graph {
 /// A model-local function. Its body is a Graph whose inputs and outputs are the formal ones (types
 /// unknown); attributes of body nodes may be AttributeRefs.
 struct Function {
-  std::string domain;
-  std::string name;
+  std::string domain = {};
+  std::string name = {};
   std::string overload = {};
-  std::shared_ptr<Graph> body;
-  std::vector<std::string> attribute_names = {};      ///< without default
+  std::shared_ptr<Graph> body = {};
+  std::vector<std::string> attribute_names = {};  ///< without default
   std::vector<Attribute> attribute_defaults = {};
   std::vector<std::pair<std::string, std::int64_t>> opset_imports = {};
   std::string doc_string = {};
@@ -193,12 +194,13 @@ struct Model {
   /// Version of that domain ("" is ai.onnx); 0 if not imported.
   std::int64_t opset(std::string_view opset_domain = "") const;
   void set_opset(std::string_view opset_domain, std::int64_t version);
-  const Function* find_function(std::string_view function_domain, std::string_view function_name) const;
+  const Function* find_function(std::string_view function_domain,
+                                std::string_view function_name) const;
   Function* find_function(std::string_view function_domain, std::string_view function_name);
 };
 
-/// A copy of `model` with its own nodes and values; tensors are shared, not copied. `map`, if given,
-/// gets old value -> new value.
+/// A copy of `model` with its own nodes and values; tensors are shared, not copied. `map`, if
+/// given, gets old value -> new value.
 Model clone(const Model& model, std::unordered_map<const Value*, Value*>* map = nullptr);
 
 /// Appends copies of all nodes of `from` to `to`. `map` says what stands for `from`'s inputs (and

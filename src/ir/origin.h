@@ -17,7 +17,7 @@ struct WeightOrigin {
     kAttribute,     ///< `name` is the first output of the node that holds `attribute`
   };
   Kind kind = Kind::kInitializer;
-  std::string name;
+  std::string name = {};
   std::string attribute = {};
   std::vector<std::int64_t> index = {};
   std::vector<float> factor = {};

@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::size_t kMaxListed = 8;
 
-std::string to_text(const Tensor& tensor) {
+std::string describe(const Tensor& tensor) {
   std::string text = fmt::format("{}{}", dtype_name(tensor.dtype()), tensor.dims().to_string());
   const bool is_number = is_integer(tensor.dtype()) || tensor.dtype() == DataType::kBool ||
                          tensor.dtype() == DataType::kFloat32 ||
@@ -32,7 +32,7 @@ struct Printer {
     if (const auto* i = std::get_if<std::int64_t>(&value)) text += fmt::format("{}", *i);
     if (const auto* f = std::get_if<float>(&value)) text += fmt::format("{}", *f);
     if (const auto* s = std::get_if<std::string>(&value)) text += fmt::format("\"{}\"", *s);
-    if (const auto* t = std::get_if<Tensor>(&value)) text += ir::to_text(*t);
+    if (const auto* t = std::get_if<Tensor>(&value)) text += describe(*t);
     if (const auto* v = std::get_if<std::vector<std::int64_t>>(&value)) text += list(*v);
     if (const auto* v = std::get_if<std::vector<float>>(&value)) text += list(*v);
     if (const auto* v = std::get_if<std::vector<std::string>>(&value)) text += list(*v);
@@ -52,7 +52,8 @@ struct Printer {
     for (std::size_t i = 0; i < node.outputs.size(); ++i) {
       if (i > 0) text += ", ";
       const Value* output = node.outputs[i];
-      text += output == nullptr ? "_" : fmt::format("{} {}", output->type.to_string(), output->name);
+      text +=
+          output == nullptr ? "_" : fmt::format("{} {}", output->type.to_string(), output->name);
     }
     text += fmt::format(" = {}{}{}", node.domain, node.domain.empty() ? "" : ".", node.op_type);
     if (!node.attributes.empty()) {
@@ -86,7 +87,7 @@ struct Printer {
     }
     text += ") {\n";
     for (const Value* value : graph.initializers) {
-      text += fmt::format("{}  init {} = {}\n", pad, value->name, ir::to_text(value->initializer));
+      text += fmt::format("{}  init {} = {}\n", pad, value->name, describe(value->initializer));
     }
     for (const Node* node : graph.nodes) print(*node, indent + 2);
     text += pad + "}\n";

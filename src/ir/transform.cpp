@@ -136,7 +136,8 @@ std::size_t eliminate_dead_nodes(Graph& graph, const std::function<bool(const No
   std::vector<const Node*> work;
   const auto need = [&](const Value* value) {
     read.insert(value);
-    if (value->producer != nullptr && value->graph == &graph && live.insert(value->producer).second) {
+    if (value->producer != nullptr && value->graph == &graph &&
+        live.insert(value->producer).second) {
       work.push_back(value->producer);
     }
   };
@@ -151,9 +152,8 @@ std::size_t eliminate_dead_nodes(Graph& graph, const std::function<bool(const No
   }
   const std::size_t before = graph.nodes.size();
   std::erase_if(graph.nodes, [&](const Node* node) { return !live.contains(node); });
-  std::erase_if(graph.initializers, [&](const Value* value) {
-    return !value->is_input && !read.contains(value);
-  });
+  std::erase_if(graph.initializers,
+                [&](const Value* value) { return !value->is_input && !read.contains(value); });
   return before - graph.nodes.size();
 }
 

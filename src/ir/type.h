@@ -15,7 +15,7 @@ namespace onnxgrad::ir {
 /// One dimension of a value's shape: a number, a symbol such as "N", or unknown.
 class Dim {
  public:
-  Dim() = default;  ///< unknown
+  Dim() = default;                            ///< unknown
   Dim(std::int64_t value) : value_(value) {}  // NOLINT(google-explicit-constructor)
   static Dim named(std::string symbol) {
     Dim dim;
@@ -45,8 +45,8 @@ struct Type {
   enum class Kind : std::uint8_t { kUnknown, kTensor, kSparseTensor, kSequence, kOptional, kMap };
 
   Kind kind = Kind::kUnknown;
-  DataType dtype = DataType::kUndefined;   ///< of tensors; of the keys of a map
-  std::optional<SymbolicShape> shape = {};  ///< of tensors; nullopt: the rank is unknown
+  DataType dtype = DataType::kUndefined;     ///< of tensors; of the keys of a map
+  std::optional<SymbolicShape> shape = {};   ///< of tensors; nullopt: the rank is unknown
   std::shared_ptr<const Type> element = {};  ///< of sequences, optionals, map values
 
   static Type tensor(DataType dtype) { return {.kind = Kind::kTensor, .dtype = dtype}; }

@@ -12,8 +12,8 @@
 #include "ir/graph.h"
 #include "opdef/registry.h"
 
-// Between files and graphs. A FileModel keeps the bytes of the file beside the graph, so that what is
-// handed back after training is the same file with other numbers in the places of the weights.
+// Between files and graphs. A FileModel keeps the bytes of the file beside the graph, so that what
+// is handed back after training is the same file with other numbers in the places of the weights.
 
 namespace onnxgrad::onnx_io {
 

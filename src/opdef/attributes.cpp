@@ -11,15 +11,16 @@
 namespace onnxgrad::opdef {
 namespace {
 
-constexpr const char* kTypeNames[] = {"int",  "float",  "string",  "tensor",  "graph", "ints",
+constexpr const char* kTypeNames[] = {"int",    "float",   "string",  "tensor", "graph", "ints",
                                       "floats", "strings", "tensors", "graphs", "other"};
 
 AttributeType type_of(const ir::AttributeValue& value) {
   // In the order of ir::AttributeValue's alternatives; references are resolved before this check.
   constexpr AttributeType kTypes[] = {
-      AttributeType::kInt,  AttributeType::kFloat,  AttributeType::kString,  AttributeType::kTensor,
-      AttributeType::kGraph, AttributeType::kInts,  AttributeType::kFloats, AttributeType::kStrings,
-      AttributeType::kTensors, AttributeType::kGraphs, AttributeType::kOther, AttributeType::kOther};
+      AttributeType::kInt,    AttributeType::kFloat,   AttributeType::kString,
+      AttributeType::kTensor, AttributeType::kGraph,   AttributeType::kInts,
+      AttributeType::kFloats, AttributeType::kStrings, AttributeType::kTensors,
+      AttributeType::kGraphs, AttributeType::kOther,   AttributeType::kOther};
   static_assert(std::size(kTypes) == std::variant_size_v<ir::AttributeValue>);
   return kTypes[value.index()];
 }
@@ -72,8 +73,8 @@ class Checker {
   }
   void check_count(std::size_t count) const {
     if (count >= spec_.min_count && count <= spec_.max_count) return;
-    fail(fmt::format("has {} elements, expected {} to {}", count, spec_.min_count,
-                     spec_.max_count));
+    fail(
+        fmt::format("has {} elements, expected {} to {}", count, spec_.min_count, spec_.max_count));
   }
   [[noreturn]] void fail(const std::string& what) const {
     throw ModelError({.what = fmt::format("attribute '{}' {}", spec_.name, what),

@@ -18,16 +18,16 @@ struct Row {
 
 // In the order of ExprOp.
 constexpr std::array kRows = {
-    Row{"in", 0},      Row{"const", 0}, Row{"add", 2},     Row{"sub", 2},  Row{"mul", 2},
-    Row{"div", 2},     Row{"pow", 2},   Row{"mod", 2},     Row{"fmod", 2}, Row{"min", 2},
-    Row{"max", 2},     Row{"eq", 2},    Row{"gt", 2},      Row{"ge", 2},   Row{"lt", 2},
-    Row{"le", 2},      Row{"and", 2},   Row{"or", 2},      Row{"xor", 2},  Row{"neg", 1},
-    Row{"abs", 1},     Row{"sign", 1},  Row{"exp", 1},     Row{"log", 1},  Row{"sqrt", 1},
-    Row{"recip", 1},   Row{"tanh", 1},  Row{"sigmoid", 1}, Row{"erf", 1},  Row{"sin", 1},
-    Row{"cos", 1},     Row{"tan", 1},   Row{"asin", 1},    Row{"acos", 1}, Row{"atan", 1},
-    Row{"sinh", 1},    Row{"cosh", 1},  Row{"asinh", 1},   Row{"acosh", 1}, Row{"atanh", 1},
-    Row{"softplus", 1}, Row{"floor", 1}, Row{"ceil", 1},   Row{"round", 1}, Row{"not", 1},
-    Row{"isnan", 1},   Row{"isinf", 1}, Row{"relu", 1},    Row{"select", 3}, Row{"fma", 3},
+    Row{"in", 0},       Row{"const", 0}, Row{"add", 2},     Row{"sub", 2},    Row{"mul", 2},
+    Row{"div", 2},      Row{"pow", 2},   Row{"mod", 2},     Row{"fmod", 2},   Row{"min", 2},
+    Row{"max", 2},      Row{"eq", 2},    Row{"gt", 2},      Row{"ge", 2},     Row{"lt", 2},
+    Row{"le", 2},       Row{"and", 2},   Row{"or", 2},      Row{"xor", 2},    Row{"neg", 1},
+    Row{"abs", 1},      Row{"sign", 1},  Row{"exp", 1},     Row{"log", 1},    Row{"sqrt", 1},
+    Row{"recip", 1},    Row{"tanh", 1},  Row{"sigmoid", 1}, Row{"erf", 1},    Row{"sin", 1},
+    Row{"cos", 1},      Row{"tan", 1},   Row{"asin", 1},    Row{"acos", 1},   Row{"atan", 1},
+    Row{"sinh", 1},     Row{"cosh", 1},  Row{"asinh", 1},   Row{"acosh", 1},  Row{"atanh", 1},
+    Row{"softplus", 1}, Row{"floor", 1}, Row{"ceil", 1},    Row{"round", 1},  Row{"not", 1},
+    Row{"isnan", 1},    Row{"isinf", 1}, Row{"relu", 1},    Row{"select", 3}, Row{"fma", 3},
 };
 static_assert(kRows.size() == static_cast<std::size_t>(ExprOp::kFma) + 1);
 
@@ -42,9 +42,7 @@ int expr_arity(ExprOp op) { return row(op).arity; }
 
 const char* expr_op_name(ExprOp op) { return row(op).name; }
 
-std::int32_t ExprProgram::input(std::int32_t operand) {
-  return emit(ExprOp::kInput, operand);
-}
+std::int32_t ExprProgram::input(std::int32_t operand) { return emit(ExprOp::kInput, operand); }
 
 std::int32_t ExprProgram::constant(double value) {
   const std::int32_t id = emit(ExprOp::kConstant, 0);
@@ -61,9 +59,9 @@ std::vector<std::int64_t> ExprProgram::to_ints() const {
   std::vector<std::int64_t> ints{num_inputs, static_cast<std::int64_t>(instructions.size())};
   ints.reserve(2 + kIntsPerInstruction * instructions.size() + results.size());
   for (const ExprInstruction& instruction : instructions) {
-    ints.insert(ints.end(), {static_cast<std::int64_t>(instruction.op), instruction.a,
-                             instruction.b, instruction.c,
-                             std::bit_cast<std::int64_t>(instruction.constant)});
+    ints.insert(ints.end(),
+                {static_cast<std::int64_t>(instruction.op), instruction.a, instruction.b,
+                 instruction.c, std::bit_cast<std::int64_t>(instruction.constant)});
   }
   ints.insert(ints.end(), results.begin(), results.end());
   return ints;
@@ -105,14 +103,23 @@ std::string ExprProgram::to_string() const {
   const auto at = [&text](std::int32_t i) { return text[static_cast<std::size_t>(i)]; };
   for (const ExprInstruction& i : instructions) {
     switch (i.op) {
-      case ExprOp::kInput: text.push_back(fmt::format("in{}", i.a)); break;
-      case ExprOp::kConstant: text.push_back(fmt::format("{}", i.constant)); break;
+      case ExprOp::kInput:
+        text.push_back(fmt::format("in{}", i.a));
+        break;
+      case ExprOp::kConstant:
+        text.push_back(fmt::format("{}", i.constant));
+        break;
       default:
         switch (row(i.op).arity) {
-          case 1: text.push_back(fmt::format("{}({})", row(i.op).name, at(i.a))); break;
-          case 2: text.push_back(fmt::format("{}({}, {})", row(i.op).name, at(i.a), at(i.b))); break;
+          case 1:
+            text.push_back(fmt::format("{}({})", row(i.op).name, at(i.a)));
+            break;
+          case 2:
+            text.push_back(fmt::format("{}({}, {})", row(i.op).name, at(i.a), at(i.b)));
+            break;
           default:
-            text.push_back(fmt::format("{}({}, {}, {})", row(i.op).name, at(i.a), at(i.b), at(i.c)));
+            text.push_back(
+                fmt::format("{}({}, {}, {})", row(i.op).name, at(i.a), at(i.b), at(i.c)));
         }
         // Long terms that are used again are not spelled out twice.
         if (text.back().size() > 60) text.back() = fmt::format("r{}", text.size() - 1);

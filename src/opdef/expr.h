@@ -13,13 +13,54 @@ namespace onnxgrad::opdef {
 enum class ExprOp : std::uint8_t {
   kInput,     // operand number `a` of the kernel
   kConstant,  // `constant`
-  kAdd, kSub, kMul, kDiv, kPow, kMod, kFmod, kMin, kMax,
-  kEqual, kGreater, kGreaterEqual, kLess, kLessEqual, kAnd, kOr, kXor,
-  kNeg, kAbs, kSign, kExp, kLog, kSqrt, kReciprocal, kTanh, kSigmoid, kErf, kSin, kCos, kTan,
-  kAsin, kAcos, kAtan, kSinh, kCosh, kAsinh, kAcosh, kAtanh, kSoftplus,
-  kFloor, kCeil, kRound, kNot, kIsNan, kIsInf, kRelu,
-  kSelect,    // a != 0 ? b : c
-  kFma,       // a * b + c
+  kAdd,
+  kSub,
+  kMul,
+  kDiv,
+  kPow,
+  kMod,
+  kFmod,
+  kMin,
+  kMax,
+  kEqual,
+  kGreater,
+  kGreaterEqual,
+  kLess,
+  kLessEqual,
+  kAnd,
+  kOr,
+  kXor,
+  kNeg,
+  kAbs,
+  kSign,
+  kExp,
+  kLog,
+  kSqrt,
+  kReciprocal,
+  kTanh,
+  kSigmoid,
+  kErf,
+  kSin,
+  kCos,
+  kTan,
+  kAsin,
+  kAcos,
+  kAtan,
+  kSinh,
+  kCosh,
+  kAsinh,
+  kAcosh,
+  kAtanh,
+  kSoftplus,
+  kFloor,
+  kCeil,
+  kRound,
+  kNot,
+  kIsNan,
+  kIsInf,
+  kRelu,
+  kSelect,  // a != 0 ? b : c
+  kFma,     // a * b + c
 };
 
 /// One instruction; `a`, `b`, `c` are numbers of earlier instructions (of an operand for kInput).
@@ -44,8 +85,9 @@ struct ExprProgram {
   std::int32_t emit(ExprOp op, std::int32_t a, std::int32_t b = 0, std::int32_t c = 0);
   bool operator==(const ExprProgram&) const = default;
 
-  /// As attributes of a fused node: ints [num_inputs, n, (op, a, b, c) * n, results...] and the bits of
-  /// the constants as int64. from_ints throws InternalError on anything that to_ints cannot give.
+  /// As attributes of a fused node: ints [num_inputs, n, (op, a, b, c) * n, results...] and the
+  /// bits of the constants as int64. from_ints throws InternalError on anything that to_ints cannot
+  /// give.
   std::vector<std::int64_t> to_ints() const;
   static ExprProgram from_ints(std::span<const std::int64_t> ints);
   /// "r0 = in0 + in1; r1 = max(r0, 0)".

@@ -18,7 +18,8 @@ std::pair<std::string, std::string> key_of(std::string_view domain, std::string_
 void KernelRegistry::add(std::string_view domain, std::string_view op_type, int rank,
                          KernelOfferFn offer) {
   std::vector<Entry>& entries = offers_[key_of(domain, op_type)];
-  const auto place = std::ranges::find_if(entries, [rank](const Entry& e) { return e.rank < rank; });
+  const auto place =
+      std::ranges::find_if(entries, [rank](const Entry& e) { return e.rank < rank; });
   entries.insert(place, {.rank = rank, .offer = offer});
 }
 

@@ -52,8 +52,8 @@ struct Launch {
 };
 
 /// args: the inputs, then the outputs (nullptr where absent), then the scratch block. All dense
-/// row-major. Never fails on the request that it was prepared for, never allocates; index values that
-/// are out of range are reported through throw of DataError only.
+/// row-major. Never fails on the request that it was prepared for, never allocates; index values
+/// that are out of range are reported through throw of DataError only.
 using KernelFn = void (*)(const void* data, std::byte* const* args, const Launch& launch);
 
 struct PreparedKernel {
@@ -63,14 +63,16 @@ struct PreparedKernel {
   /// (input, output) pairs that may be the same address (only if they have equal bytes).
   std::vector<std::pair<int, int>> in_place = {};
   bool deterministic = true;
-  std::string label;        ///< implementation, for plans and profiles: "xsmm 15x50x100"
+  std::string label;  ///< implementation, for plans and profiles: "xsmm 15x50x100"
   double flops = 0;
 };
 
 struct KernelOffer {
   PreparedKernel kernel;
   std::string declined;  ///< the reason, when kernel.fn == nullptr
-  static KernelOffer decline(std::string reason) { return {.kernel = {}, .declined = std::move(reason)}; }
+  static KernelOffer decline(std::string reason) {
+    return {.kernel = {}, .declined = std::move(reason)};
+  }
 };
 
 using KernelOfferFn = KernelOffer (*)(const KernelRequest& request);
@@ -80,7 +82,8 @@ struct DynamicCall {
   const ir::Node& node;
   std::vector<Tensor> inputs;  ///< undefined where absent
   /// Runs one of the node's subgraphs on these formal inputs; captured values are bound already.
-  std::function<std::vector<Tensor>(const ir::Graph& body, std::vector<Tensor> inputs)> run_subgraph;
+  std::function<std::vector<Tensor>(const ir::Graph& body, std::vector<Tensor> inputs)>
+      run_subgraph;
 };
 using DynamicFn = std::vector<Tensor> (*)(const DynamicCall& call);
 

@@ -23,12 +23,22 @@ using ir::Node;
 using ir::Value;
 
 enum class AttributeType : std::uint8_t {
-  kInt, kFloat, kString, kTensor, kGraph, kInts, kFloats, kStrings, kTensors, kGraphs, kOther,
+  kInt,
+  kFloat,
+  kString,
+  kTensor,
+  kGraph,
+  kInts,
+  kFloats,
+  kStrings,
+  kTensors,
+  kGraphs,
+  kOther,
 };
 
 /// What an attribute may be. Checked before shape inference and before any kernel sees the node.
 struct AttributeSpec {
-  std::string_view name;
+  std::string_view name = {};
   AttributeType type = AttributeType::kInt;
   bool required = false;
   /// Bounds of each integer; of each float where `min_float`/`max_float` say so.
@@ -78,7 +88,7 @@ using FunctionBodyFn = ir::Function (*)(std::string_view base_name,
 
 struct OpDef {
   std::string_view domain = "";
-  std::string_view op_type;
+  std::string_view op_type = {};
   int since_version = 1;  ///< of the schema that this record was written for
   /// Inputs that a gradient can flow to; -1 as the last one: this and all later (variadic) inputs
   /// like the one before. Inputs that are not listed have no gradient.
@@ -101,8 +111,8 @@ struct OpDef {
   bool is_dynamic = false;
   /// The gradient is zero wherever it exists (Floor, Greater, ...): cotangents stop here.
   bool zero_gradient = false;
-  /// Inputs that are parameters of a layer, trained by default (MatMul: 1; Conv: 1, 2). An Add whose
-  /// other operand is such a node's output marks its constant too.
+  /// Inputs that are parameters of a layer, trained by default (MatMul: 1; Conv: 1, 2). An Add
+  /// whose other operand is such a node's output marks its constant too.
   std::vector<int> weight_inputs = {};
 };
 

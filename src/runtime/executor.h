@@ -14,8 +14,9 @@
 #include "opdef/registry.h"
 
 // An Executor holds a model of the internal opset, its state (weights, statistics, optimizer slots)
-// and the plans that were compiled for the input shapes seen so far. An Execution is a plan bound to
-// that state and to an arena: bind inputs, run, read outputs. Nothing here knows of losses or epochs.
+// and the plans that were compiled for the input shapes seen so far. An Execution is a plan bound
+// to that state and to an arena: bind inputs, run, read outputs. Nothing here knows of losses or
+// epochs.
 
 namespace onnxgrad::runtime {
 
@@ -30,7 +31,7 @@ struct ExecutorOptions {
   std::uint64_t seed = 0;
   std::shared_ptr<base::MemoryBudget> budget = nullptr;  ///< nullptr: the current one
   std::size_t max_cached_plans = 64;
-  bool fuse = true;   ///< false: one kernel per node, for finding faults
+  bool fuse = true;  ///< false: one kernel per node, for finding faults
 };
 
 /// One value that goes in or comes out.
@@ -52,12 +53,13 @@ struct KernelProfile {
 class Execution {
  public:
   virtual ~Execution() = default;
-  /// Reads input `i` (numbering of Executor::inputs) from `data` at each run, until bound anew. Dense,
-  /// row-major, of the planned shape; aligned to its element size. Costs a few pointer writes.
+  /// Reads input `i` (numbering of Executor::inputs) from `data` at each run, until bound anew.
+  /// Dense, row-major, of the planned shape; aligned to its element size. Costs a few pointer
+  /// writes.
   virtual void bind(std::size_t i, const std::byte* data) = 0;
-  /// One step: computes all outputs, then the state has its new values. Allocates nothing when every
-  /// shape is static. Throws: DataError (an index value out of range); the state is then unchanged or
-  /// of a whole step.
+  /// One step: computes all outputs, then the state has its new values. Allocates nothing when
+  /// every shape is static. Throws: DataError (an index value out of range); the state is then
+  /// unchanged or of a whole step.
   virtual void run() = 0;
   /// Output `i` of the last run: points into the arena, overwritten by the next run of any plan.
   virtual const std::byte* output(std::size_t i) const = 0;
@@ -71,11 +73,12 @@ class Execution {
 
 class Executor {
  public:
-  /// Initializers become constants of the plans; graph inputs with a StateBinding become state with the
-  /// value of their initializer (which must be there). Function calls are expanded where no kernel
-  /// takes them.
-  /// Throws: UnsupportedOperatorError naming every node without kernel, ModelError.
-  Executor(std::shared_ptr<const ir::Model> model, const Engine& engine, ExecutorOptions options = {});
+  /// Initializers become constants of the plans; graph inputs with a StateBinding become state with
+  /// the value of their initializer (which must be there). Function calls are expanded where no
+  /// kernel takes them. Throws: UnsupportedOperatorError naming every node without kernel,
+  /// ModelError.
+  Executor(std::shared_ptr<const ir::Model> model, const Engine& engine,
+           ExecutorOptions options = {});
   ~Executor();
   Executor(Executor&&) noexcept;
 
