@@ -11,7 +11,7 @@ export PATH := $(bin):$(PATH)
 preset ?= release
 jobs ?= 2
 
-.PHONY: help setup build demo test ctest pytest lint lint-all format bench wheel wheel-test clean
+.PHONY: help setup build demo test ctest pytest lint lint-all format bench bench-kernels wheel wheel-test clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,8 +47,14 @@ lint-all: build ## the same with clang-tidy on every file
 format: setup ## apply clang-format and ruff
 	@scripts/lint.sh --fix
 
-bench: setup ## build and run the benchmarks
-	@scripts/bench.sh
+bench: build ## train the benchmark workloads beside other systems (PEERS=all for all of them)
+	@python benchmarks/peers/run.py
+
+bench-kernels: setup ## the kernels' micro-benchmarks (Google Benchmark); filter=REGEX chooses
+	@cmake --preset bench >/dev/null
+	@cmake --build --preset bench -j $(jobs)
+	@set -e; for binary in build/bench/benchmarks/onnxgrad_*_bench; do \
+	  "$$binary" --benchmark_filter="$(or $(filter),.)" --benchmark_counters_tabular=true; done
 
 wheel: setup ## build the wheel and make it self-contained, into dist/
 	@scripts/wheel.sh

@@ -1,10 +1,23 @@
 # Tests: one binary per layer, unity-built at -O1 with a precompiled header, because they are built
 # often and run once.
 
+# GCC takes a precompiled header only with the very flags that it was made with, so all test targets
+# have the same: -fPIC also in executables (CMake says -fPIE there), -fopenmp even where unused.
+function(_onnxgrad_test_flags target)
+  target_link_libraries(${target} PRIVATE
+    onnxgrad_options fmt::fmt OpenMP::OpenMP_CXX GTest::gmock GTest::gtest)
+  target_compile_options(${target} PRIVATE -O1 -fPIC)
+endfunction()
+
+if(ONNXGRAD_BUILD_TESTS)
+  add_library(onnxgrad_precompiled OBJECT "${PROJECT_SOURCE_DIR}/tests/precompiled.cpp")
+  _onnxgrad_test_flags(onnxgrad_precompiled)
+  target_precompile_headers(onnxgrad_precompiled PRIVATE "${PROJECT_SOURCE_DIR}/tests/precompiled.h")
+endif()
+
 function(_onnxgrad_test_settings target)
-  target_link_libraries(${target} PRIVATE onnxgrad_options GTest::gmock GTest::gtest)
-  target_compile_options(${target} PRIVATE -O1)
-  target_precompile_headers(${target} PRIVATE "${PROJECT_SOURCE_DIR}/tests/precompiled.h")
+  _onnxgrad_test_flags(${target})
+  target_precompile_headers(${target} REUSE_FROM onnxgrad_precompiled)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 6)
 endfunction()
 
