@@ -41,6 +41,8 @@ class GraphBuilder {
 
   Graph& graph() { return graph_; }
   Model& model() { return model_; }
+  const TypeInferer& inferer() const { return inferer_; }
+  const FunctionProvider& functions() const { return functions_; }
   /// Prefix of the names of new nodes and values, e.g. "loss" gives "loss/Mul".
   void set_scope(std::string scope) { scope_ = std::move(scope); }
   const std::string& scope() const { return scope_; }

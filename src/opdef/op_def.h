@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -54,6 +55,8 @@ struct AttributeSpec {
 };
 
 /// What a gradient rule sees. The rule never looks further than this.
+/// Of a node with subgraphs, the values of enclosing graphs that these read count as inputs too:
+/// number num_inputs() + k is ir::captured_values(node())[k].
 class VjpContext {
  public:
   virtual ~VjpContext() = default;
@@ -67,9 +70,14 @@ class VjpContext {
   virtual bool needs(std::size_t i) const = 0;
   /// Output i of the primal, added to the node if it was absent (the indices of MaxPool).
   virtual Value* require_output(std::size_t i) = 0;
+  /// For rules of nodes with subgraphs: appends the vector-Jacobian product of values of g.graph(), a
+  /// subgraph, to it; see autodiff::add_vjp.
+  virtual std::vector<Value*> differentiate(GraphBuilder& g, std::span<Value* const> outputs,
+                                            std::span<Value* const> seeds,
+                                            std::span<Value* const> wrt) = 0;
 };
 
-/// Returns one value per input (nullptr: no gradient, or not needed). Starts with its formula.
+/// Returns one value per input, captured ones included (nullptr: no gradient, or not needed). Starts with its formula.
 using VjpFn = std::vector<Value*> (*)(VjpContext& ctx, GraphBuilder& g);
 
 /// Replaces a node by others before anything else looks at it (ai.onnx.ml): returns a value for

@@ -1,0 +1,38 @@
+#ifndef ONNXGRAD_AUTODIFF_ACTIVITY_H_
+#define ONNXGRAD_AUTODIFF_ACTIVITY_H_
+
+#include <span>
+#include <unordered_set>
+#include <vector>
+
+#include "ir/graph.h"
+#include "opdef/registry.h"
+
+namespace onnxgrad::autodiff {
+
+/// The part of a graph that a gradient goes through: values that depend on `wrt` and that `outputs`
+/// depend on, along inputs that a gradient can flow to.
+class Activity {
+ public:
+  Activity(const ir::Graph& graph, const opdef::OpRegistry& registry,
+           std::span<ir::Value* const> outputs, std::span<ir::Value* const> wrt);
+
+  bool is_active(const ir::Value* value) const { return active_.contains(value); }
+  /// Nodes with an active output and an active differentiable input, in graph order.
+  const std::vector<ir::Node*>& nodes() const { return nodes_; }
+
+ private:
+  std::unordered_set<const ir::Value*> active_;
+  std::vector<ir::Node*> nodes_;
+};
+
+/// The inputs of `node`, then the values that its subgraphs capture.
+std::vector<ir::Value*> gradient_inputs(const ir::Node& node);
+
+/// True if a gradient can flow to input `i` (numbered as gradient_inputs) of a node with this
+/// definition; of an unknown operator (nullptr), to every floating-point input.
+bool can_flow_to(const opdef::OpDef* def, const ir::Node& node, std::size_t i);
+
+}  // namespace onnxgrad::autodiff
+
+#endif  // ONNXGRAD_AUTODIFF_ACTIVITY_H_

@@ -1,0 +1,218 @@
+#include "autodiff/gradient.h"
+
+#include <fmt/format.h>
+
+#include <unordered_map>
+
+#include "autodiff/activity.h"
+#include "base/check.h"
+#include "ir/inline.h"
+
+// Reverse-mode differentiation of a graph: activity analysis, then one sweep over the active nodes from
+// the outputs to the wanted values. Start reading at add_vjp.
+
+namespace onnxgrad::autodiff {
+namespace {
+
+using ir::Node;
+using ir::Value;
+
+// The cotangents that have arrived so far, per value.
+class Cotangents {
+ public:
+  explicit Cotangents(ir::GraphBuilder& g) : g_(g) {}
+
+  void add(const Value* primal, Value* cotangent) { parts_[primal].push_back(cotangent); }
+
+  // Their sum; nullptr if none has arrived.
+  Value* sum(const Value* primal) {
+    const auto found = parts_.find(primal);
+    if (found == parts_.end()) return nullptr;
+    std::vector<Value*>& parts = found->second;
+    Value* total = parts.front();
+    for (std::size_t i = 1; i < parts.size(); ++i) total = g_.add(total, parts[i]);
+    parts.assign(1, total);
+    return total;
+  }
+
+ private:
+  ir::GraphBuilder& g_;
+  std::unordered_map<const Value*, std::vector<Value*>> parts_;
+};
+
+class Context : public opdef::VjpContext {
+ public:
+  Context(ir::GraphBuilder& g, const opdef::OpRegistry& registry, Node& node,
+          std::vector<Value*> cotangents, std::vector<bool> needs)
+      : g_(g),
+        registry_(registry),
+        node_(node),
+        cotangents_(std::move(cotangents)),
+        needs_(std::move(needs)) {}
+
+  const Node& node() const override { return node_; }
+  Value* cotangent(std::size_t i) const override {
+    return i < cotangents_.size() ? cotangents_[i] : nullptr;
+  }
+  bool needs(std::size_t i) const override { return i < needs_.size() && needs_[i]; }
+  Value* require_output(std::size_t i) override {
+    if (Value* output = node_.output(i)) return output;
+    const std::string hint = fmt::format("{}_{}", node_.outputs.at(0)->name, i);
+    ir::Graph& graph = *node_.graph;
+    ir::Graph::set_output(&node_, i, graph.add_value(graph.names().unique(hint)));
+    g_.inferer().infer(node_);
+    return node_.output(i);
+  }
+  std::vector<Value*> differentiate(opdef::GraphBuilder& g, std::span<Value* const> outputs,
+                                    std::span<Value* const> seeds,
+                                    std::span<Value* const> wrt) override {
+    return add_vjp(g, registry_, outputs, seeds, wrt);
+  }
+
+ private:
+  ir::GraphBuilder& g_;
+  const opdef::OpRegistry& registry_;
+  Node& node_;
+  std::vector<Value*> cotangents_;
+  std::vector<bool> needs_;
+};
+
+// What the rule gave, in the shape of the input, and with all that is known of the input's type.
+Value* conform(ir::GraphBuilder& g, const opdef::OpDef& def, const Node& node, Value* gradient,
+               const Value* input) {
+  if (def.broadcasts) gradient = g.sum_to(gradient, const_cast<Value*>(input));  // NOLINT: only read
+  const auto given = gradient->type.static_dims();
+  const auto wanted = input->type.static_dims();
+  if (given && wanted && *given != *wanted) {
+    throw InternalError(fmt::format("the rule of {} gave a gradient of shape {} for '{}' of shape {}",
+                                    node.describe(), given->to_string(), input->name,
+                                    wanted->to_string()));
+  }
+  if (input->type.is_tensor() && !given) gradient->type = input->type;
+  return gradient;
+}
+
+void apply_rule(ir::GraphBuilder& g, const opdef::OpRegistry& registry, const Activity& activity,
+                Node& node, Cotangents& cotangents) {
+  const opdef::OpDef& def = *registry.find(node);
+  std::vector<Value*> upstream;
+  bool any = false;
+  for (const Value* output : node.outputs) {
+    upstream.push_back(output == nullptr ? nullptr : cotangents.sum(output));
+    any = any || upstream.back() != nullptr;
+  }
+  if (!any) return;
+  const std::vector<Value*> inputs = gradient_inputs(node);
+  std::vector<bool> needs;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    needs.push_back(inputs[i] != nullptr && activity.is_active(inputs[i]) &&
+                    can_flow_to(&def, node, i));
+  }
+  Context context(g, registry, node, std::move(upstream), needs);
+  const std::vector<Value*> gradients = def.vjp(context, g);
+  ONNXGRAD_ASSERT(gradients.size() <= inputs.size());
+  for (std::size_t i = 0; i < gradients.size(); ++i) {
+    if (!needs[i] || gradients[i] == nullptr) continue;
+    cotangents.add(inputs[i], conform(g, def, node, gradients[i], inputs[i]));
+  }
+}
+
+std::string reason_for(const opdef::OpDef* def) {
+  return def == nullptr ? "the operator is unknown" : "the operator has no gradient rule";
+}
+
+std::vector<MissingGradient> missing_in(const Activity& activity,
+                                        const opdef::OpRegistry& registry) {
+  std::vector<MissingGradient> missing;
+  for (const Node* node : activity.nodes()) {
+    const opdef::OpDef* def = registry.find(*node);
+    if (def != nullptr && def->vjp != nullptr) continue;
+    const std::vector<Value*> inputs = gradient_inputs(*node);
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      if (!activity.is_active(inputs[i]) || !can_flow_to(def, *node, i)) continue;
+      missing.push_back({.op_type = node->op_type,
+                         .node = node->name,
+                         .input = static_cast<int>(i),
+                         .reason = reason_for(def)});
+      break;
+    }
+  }
+  return missing;
+}
+
+[[noreturn]] void throw_missing(const std::vector<MissingGradient>& missing,
+                                const std::string& graph) {
+  constexpr std::size_t kListed = 10;
+  std::string list;
+  for (std::size_t i = 0; i < std::min(missing.size(), kListed); ++i) {
+    const MissingGradient& m = missing[i];
+    list += fmt::format("{}{} '{}' (input {}: {})", i > 0 ? "; " : "", m.op_type, m.node, m.input,
+                        m.reason);
+  }
+  if (missing.size() > kListed) list += fmt::format("; ... {} in all", missing.size());
+  throw GradientError({.what = fmt::format("no gradient through {} node{} on the way to the weights",
+                                           missing.size(), missing.size() == 1 ? "" : "s"),
+                       .where = {.graph = graph, .node = missing[0].node, .op_type = missing[0].op_type},
+                       .detail = list + ".",
+                       .mend = "Freeze the weights before these nodes, or replace the operators."});
+}
+
+// Calls of functions whose operator has no rule of its own are differentiated through their bodies.
+void expand_functions(ir::GraphBuilder& g, const opdef::OpRegistry& registry,
+                      std::span<Value* const> outputs, std::span<Value* const> wrt) {
+  bool expanded = true;
+  while (expanded) {
+    expanded = false;
+    const Activity activity(g.graph(), registry, outputs, wrt);
+    for (Node* node : activity.nodes()) {
+      const opdef::OpDef* def = registry.find(*node);
+      if (def != nullptr && def->vjp != nullptr) continue;
+      const ir::Function* function = g.model().find_function(node->domain, node->op_type);
+      if (function == nullptr) continue;
+      ir::inline_call(*node, *function, g.inferer());
+      expanded = true;
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<MissingGradient> find_missing_gradients(const ir::Model& model,
+                                                    const opdef::OpRegistry& registry,
+                                                    std::span<Value* const> outputs,
+                                                    std::span<Value* const> wrt) {
+  std::vector<MissingGradient> missing =
+      missing_in(Activity(*model.graph, registry, outputs, wrt), registry);
+  std::erase_if(missing, [&](const MissingGradient& m) {
+    return model.find_function(ir::kFunctionDomain, m.op_type) != nullptr;
+  });
+  return missing;
+}
+
+std::vector<Value*> add_vjp(ir::GraphBuilder& g, const opdef::OpRegistry& registry,
+                            std::span<Value* const> outputs, std::span<Value* const> seeds,
+                            std::span<Value* const> wrt) {
+  ONNXGRAD_ASSERT(outputs.size() == seeds.size());
+  expand_functions(g, registry, outputs, wrt);
+  const Activity activity(g.graph(), registry, outputs, wrt);
+  const std::vector<MissingGradient> missing = missing_in(activity, registry);
+  if (!missing.empty()) throw_missing(missing, g.graph().name);
+
+  Cotangents cotangents(g);
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    if (activity.is_active(outputs[i])) cotangents.add(outputs[i], seeds[i]);
+  }
+  const std::vector<Node*>& nodes = activity.nodes();
+  for (std::size_t n = nodes.size(); n-- > 0;) {
+    apply_rule(g, registry, activity, *nodes[n], cotangents);
+  }
+  std::vector<Value*> gradients;
+  gradients.reserve(wrt.size());
+  for (Value* value : wrt) {
+    Value* gradient = cotangents.sum(value);
+    gradients.push_back(gradient == nullptr ? g.zeros_like(value) : gradient);
+  }
+  return gradients;
+}
+
+}  // namespace onnxgrad::autodiff

@@ -1,0 +1,96 @@
+#include "ir/inline.h"
+
+#include <algorithm>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "onnxgrad/error.h"
+
+namespace onnxgrad::ir {
+namespace {
+
+const AttributeValue* bound_attribute(const Node& call, const Function& function,
+                                      std::string_view name) {
+  if (const AttributeValue* value = call.find_attribute(name)) return value;
+  const auto found = std::ranges::find(function.attribute_defaults, name, &Attribute::name);
+  return found == function.attribute_defaults.end() ? nullptr : &found->value;
+}
+
+void bind_attributes(Node& node, const Node& call, const Function& function) {
+  std::vector<Attribute> bound;
+  for (Attribute& attribute : node.attributes) {
+    const auto* reference = std::get_if<AttributeRef>(&attribute.value);
+    if (reference == nullptr) {
+      bound.push_back(std::move(attribute));
+    } else if (const AttributeValue* value = bound_attribute(call, function, reference->name)) {
+      bound.push_back({.name = attribute.name, .value = *value});
+    }
+  }
+  node.attributes = std::move(bound);
+  for (Graph* subgraph : node.subgraphs()) {
+    for (Node* inner : subgraph->nodes) bind_attributes(*inner, call, function);
+  }
+}
+
+}  // namespace
+
+void inline_call(Node& node, const Function& function, const TypeInferer& inferer) {
+  Graph& graph = *node.graph;
+  const Graph& body = *function.body;
+  if (node.inputs.size() > body.inputs.size() || node.outputs.size() > body.outputs.size()) {
+    throw ModelError({.what = "calls function '" + function.name + "' with " +
+                              std::to_string(node.inputs.size()) + " inputs and " +
+                              std::to_string(node.outputs.size()) + " outputs, expected at most " +
+                              std::to_string(body.inputs.size()) + " and " +
+                              std::to_string(body.outputs.size()),
+                      .where = {.graph = graph.name, .node = node.name, .op_type = node.op_type}});
+  }
+  std::unordered_map<const Value*, Value*> map;
+  for (std::size_t i = 0; i < body.inputs.size(); ++i) map[body.inputs[i]] = node.input(i);
+
+  const std::size_t first_new = graph.nodes.size();
+  append_nodes(body, graph, map, node.name + "/");
+  const auto first = graph.nodes.begin() + static_cast<std::ptrdiff_t>(first_new);
+  std::vector<Node*> inlined(first, graph.nodes.end());
+  graph.nodes.erase(first, graph.nodes.end());
+
+  for (Node* inner : inlined) {
+    bind_attributes(*inner, node, function);
+    while (!inner->inputs.empty() && inner->inputs.back() == nullptr) inner->inputs.pop_back();
+  }
+  // The call's outputs take the place of the body's; one that the body passes through needs a node.
+  for (std::size_t i = 0; i < node.outputs.size(); ++i) {
+    Value* output = node.outputs[i];
+    if (output == nullptr) continue;
+    Value* inner = map.contains(body.outputs[i]) ? map.at(body.outputs[i]) : body.outputs[i];
+    const bool is_fresh = inner != nullptr && inner->producer != nullptr &&
+                          std::ranges::find(inlined, inner->producer) != inlined.end();
+    if (is_fresh) {
+      Node* producer = inner->producer;
+      Graph::set_output(producer, static_cast<std::size_t>(inner->output_index), output);
+      const std::unordered_map<const Value*, Value*> renamed{{inner, output}};
+      for (Node* reader : inlined) {
+        std::ranges::replace(reader->inputs, inner, output);
+        for (Graph* subgraph : reader->subgraphs()) replace_uses(*subgraph, renamed);
+      }
+      map[body.outputs[i]] = output;
+    } else {
+      Node* identity = graph.add_bare_node();
+      graph.nodes.pop_back();
+      identity->op_type = "Identity";
+      identity->name = graph.names().unique(node.name + "/Identity");
+      identity->inputs = {inner};
+      Graph::set_output(identity, 0, output);
+      inlined.push_back(identity);
+    }
+  }
+  for (Node* inner : inlined) inferer.infer(*inner);
+
+  const auto position = std::ranges::find(graph.nodes, &node);
+  const auto next = graph.nodes.erase(position);
+  graph.nodes.insert(next, inlined.begin(), inlined.end());
+}
+
+}  // namespace onnxgrad::ir

@@ -1,0 +1,18 @@
+#ifndef ONNXGRAD_IR_INLINE_H_
+#define ONNXGRAD_IR_INLINE_H_
+
+#include "ir/builder.h"
+#include "ir/graph.h"
+
+namespace onnxgrad::ir {
+
+/// Replaces the call `node` by the body of `function`, in place: the body's nodes take the call's
+/// position in its graph, its outputs keep their names and addresses. Attribute references take the
+/// call's attributes, or the function's defaults; references to neither are dropped. Types of the new
+/// values are inferred. The body is copied, so a function can be inlined any number of times.
+/// Throws: ModelError (more inputs or outputs than the function has).
+void inline_call(Node& node, const Function& function, const TypeInferer& inferer);
+
+}  // namespace onnxgrad::ir
+
+#endif  // ONNXGRAD_IR_INLINE_H_
