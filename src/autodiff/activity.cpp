@@ -6,9 +6,9 @@ namespace onnxgrad::autodiff {
 namespace {
 
 bool carries_gradient(const ir::Value* value) {
-  return value != nullptr && (value->type.kind == ir::Type::Kind::kUnknown ||
-                              value->dtype() == DataType::kUndefined ||
-                              is_floating(value->dtype()));
+  return value != nullptr &&
+         (value->type.kind == ir::Type::Kind::kUnknown || value->dtype() == DataType::kUndefined ||
+          is_floating(value->dtype()));
 }
 
 }  // namespace
@@ -27,7 +27,8 @@ bool can_flow_to(const opdef::OpDef* def, const ir::Node& node, std::size_t i) {
   if (def->zero_gradient) return false;
   const auto& allowed = def->differentiable_inputs;
   if (allowed.empty()) return false;
-  if (allowed.back() == -1 && allowed.size() >= 2 && static_cast<int>(i) >= allowed[allowed.size() - 2]) {
+  if (allowed.back() == -1 && allowed.size() >= 2 &&
+      static_cast<int>(i) >= allowed[allowed.size() - 2]) {
     return true;
   }
   return std::ranges::find(allowed, static_cast<int>(i)) != allowed.end();

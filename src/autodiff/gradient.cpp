@@ -8,8 +8,8 @@
 #include "base/check.h"
 #include "ir/inline.h"
 
-// Reverse-mode differentiation of a graph: activity analysis, then one sweep over the active nodes from
-// the outputs to the wanted values. Start reading at add_vjp.
+// Reverse-mode differentiation of a graph: activity analysis, then one sweep over the active nodes
+// from the outputs to the wanted values. Start reading at add_vjp.
 
 namespace onnxgrad::autodiff {
 namespace {
@@ -80,13 +80,14 @@ class Context : public opdef::VjpContext {
 // What the rule gave, in the shape of the input, and with all that is known of the input's type.
 Value* conform(ir::GraphBuilder& g, const opdef::OpDef& def, const Node& node, Value* gradient,
                const Value* input) {
-  if (def.broadcasts) gradient = g.sum_to(gradient, const_cast<Value*>(input));  // NOLINT: only read
+  if (def.broadcasts)
+    gradient = g.sum_to(gradient, const_cast<Value*>(input));  // NOLINT: only read
   const auto given = gradient->type.static_dims();
   const auto wanted = input->type.static_dims();
   if (given && wanted && *given != *wanted) {
-    throw InternalError(fmt::format("the rule of {} gave a gradient of shape {} for '{}' of shape {}",
-                                    node.describe(), given->to_string(), input->name,
-                                    wanted->to_string()));
+    throw InternalError(
+        fmt::format("the rule of {} gave a gradient of shape {} for '{}' of shape {}",
+                    node.describe(), given->to_string(), input->name, wanted->to_string()));
   }
   if (input->type.is_tensor() && !given) gradient->type = input->type;
   return gradient;
@@ -150,11 +151,12 @@ std::vector<MissingGradient> missing_in(const Activity& activity,
                         m.reason);
   }
   if (missing.size() > kListed) list += fmt::format("; ... {} in all", missing.size());
-  throw GradientError({.what = fmt::format("no gradient through {} node{} on the way to the weights",
-                                           missing.size(), missing.size() == 1 ? "" : "s"),
-                       .where = {.graph = graph, .node = missing[0].node, .op_type = missing[0].op_type},
-                       .detail = list + ".",
-                       .mend = "Freeze the weights before these nodes, or replace the operators."});
+  throw GradientError(
+      {.what = fmt::format("no gradient through {} node{} on the way to the weights",
+                           missing.size(), missing.size() == 1 ? "" : "s"),
+       .where = {.graph = graph, .node = missing[0].node, .op_type = missing[0].op_type},
+       .detail = list + ".",
+       .mend = "Freeze the weights before these nodes, or replace the operators."});
 }
 
 // Calls of functions whose operator has no rule of its own are differentiated through their bodies.

@@ -65,7 +65,8 @@ void inline_call(Node& node, const Function& function, const TypeInferer& infere
     Value* output = node.outputs[i];
     if (output == nullptr) continue;
     Value* inner = map.contains(body.outputs[i]) ? map.at(body.outputs[i]) : body.outputs[i];
-    const bool is_fresh = inner != nullptr && inner->producer != nullptr &&
+    const bool is_taken = std::ranges::find(node.outputs, inner) != node.outputs.end();
+    const bool is_fresh = inner != nullptr && inner->producer != nullptr && !is_taken &&
                           std::ranges::find(inlined, inner->producer) != inlined.end();
     if (is_fresh) {
       Node* producer = inner->producer;

@@ -8,8 +8,8 @@ namespace onnxgrad::ir {
 
 /// Replaces the call `node` by the body of `function`, in place: the body's nodes take the call's
 /// position in its graph, its outputs keep their names and addresses. Attribute references take the
-/// call's attributes, or the function's defaults; references to neither are dropped. Types of the new
-/// values are inferred. The body is copied, so a function can be inlined any number of times.
+/// call's attributes, or the function's defaults; references to neither are dropped. Types of the
+/// new values are inferred. The body is copied, so a function can be inlined any number of times.
 /// Throws: ModelError (more inputs or outputs than the function has).
 void inline_call(Node& node, const Function& function, const TypeInferer& inferer);
 

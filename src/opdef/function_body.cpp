@@ -26,10 +26,8 @@ Value* FunctionBody::input(std::string_view name) {
 }
 
 std::vector<Value*> FunctionBody::ops(std::string_view op_type, std::vector<Value*> inputs,
-                                      std::size_t num_outputs,
-                                      std::vector<Attribute> attributes) {
-  return function_.body
-      ->add_node(op_type, std::move(inputs), num_outputs, std::move(attributes))
+                                      std::size_t num_outputs, std::vector<Attribute> attributes) {
+  return function_.body->add_node(op_type, std::move(inputs), num_outputs, std::move(attributes))
       ->outputs;
 }
 

@@ -23,8 +23,8 @@ namespace onnxgrad::opdef {
 class FunctionBody {
  public:
   /// `key` says everything that the body depends on, in letters, digits and underscores; equal keys
-  /// of one base must mean equal bodies. `call_attributes` are those of the calling node: the function
-  /// declares them, so that the call keeps them for native kernels.
+  /// of one base must mean equal bodies. `call_attributes` are those of the calling node: the
+  /// function declares them, so that the call keeps them for native kernels.
   FunctionBody(std::string_view base_name, std::string_view key,
                const std::vector<ir::Attribute>& call_attributes);
 

@@ -70,14 +70,15 @@ class VjpContext {
   virtual bool needs(std::size_t i) const = 0;
   /// Output i of the primal, added to the node if it was absent (the indices of MaxPool).
   virtual Value* require_output(std::size_t i) = 0;
-  /// For rules of nodes with subgraphs: appends the vector-Jacobian product of values of g.graph(), a
-  /// subgraph, to it; see autodiff::add_vjp.
+  /// For rules of nodes with subgraphs: appends the vector-Jacobian product of values of g.graph(),
+  /// a subgraph, to it; see autodiff::add_vjp.
   virtual std::vector<Value*> differentiate(GraphBuilder& g, std::span<Value* const> outputs,
                                             std::span<Value* const> seeds,
                                             std::span<Value* const> wrt) = 0;
 };
 
-/// Returns one value per input, captured ones included (nullptr: no gradient, or not needed). Starts with its formula.
+/// Returns one value per input, captured ones included (nullptr: no gradient, or not needed).
+/// Starts with its formula.
 using VjpFn = std::vector<Value*> (*)(VjpContext& ctx, GraphBuilder& g);
 
 /// Replaces a node by others before anything else looks at it (ai.onnx.ml): returns a value for
