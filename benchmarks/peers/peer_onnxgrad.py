@@ -1,0 +1,66 @@
+"""onnxgrad itself, the way its users call it: a Trainer from a path, and Trainer.fit.
+
+A timed run is one call of fit over all epochs. Neither the model nor its weights pass through
+Python, and no module of the onnx package is imported: the start-up figures would show it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import onnxgrad as og
+import worker
+import workloads
+
+LOSSES = {"mse": "squared_error", "ce": "softmax_cross_entropy"}
+
+
+def make_optimizer(settings: workloads.Optimizer) -> object:
+    if settings.name == "sgd":
+        return og.optimizers.SGD(
+            settings.rate, momentum=settings.momentum, nesterov=settings.nesterov
+        )
+    if settings.name == "adam":
+        return og.optimizers.Adam(settings.rate)
+    return og.optimizers.AdamW(settings.rate, weight_decay=settings.decay)
+
+
+class Peer:
+    version = og.__version__
+
+    def __init__(self, task: worker.Task) -> None:
+        self.task = task
+        self.trainer = og.Trainer(
+            str(task.model_path),
+            loss=LOSSES[task.workload.loss],
+            optimizer=make_optimizer(task.workload.optimizer),
+            threads=task.threads,
+            seed=0,
+        )
+        if "onnx" in sys.modules:
+            raise AssertionError("training from a path imported the onnx package")
+
+    def fit(self, rows: int, epochs: int) -> None:
+        self.trainer.fit(
+            self.task.inputs[:rows],
+            self.task.targets[:rows],
+            epochs=epochs,
+            batch_size=self.task.workload.batch,
+            shuffle=False,
+            verbose=0,
+        )
+
+    def first(self) -> None:
+        self.fit(self.task.workload.batch, epochs=1)
+
+    def reset(self) -> None:
+        self.trainer.reset()
+
+    def run(self) -> Sequence[float]:
+        self.fit(self.task.workload.rows, self.task.workload.epochs)
+        return self.trainer.history["train_loss"]
+
+
+if __name__ == "__main__":
+    worker.main(Peer)
