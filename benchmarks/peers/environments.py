@@ -25,12 +25,15 @@ DEFAULT_CACHE = pathlib.Path("~/.cache/onnxgrad/peers")
 
 REQUIREMENTS: dict[str, list[str]] = {
     # Also writes the models and the data.
-    "sklearn": ["numpy", "scikit-learn==1.9.1", "onnx"],
-    "jax": ["jax==0.10.2", "numpy"],
-    "ort": ["onnxruntime-training-cpu==1.19.2", "numpy<2", "onnx==1.16.2", "h5py", "setuptools<80"],
-    # 5.6 GB: torch's wheel does not import without its CUDA wheels.
-    "torch": ["torch==2.15.0", "numpy", "setuptools"],
-}
+    "sklearn": ["scikit-learn==1.9.1", "numpy==2.4.6", "onnx==1.23.2"],
+    "jax": ["jax==0.10.2", "numpy==2.4.6"],
+    "ort": [
+        "onnxruntime-training-cpu==1.19.2", "numpy==1.26.4", "onnx==1.16.2", "h5py==3.16.0",
+        "setuptools<80",
+    ],
+    # 5.4 GB: torch's wheel does not import without its CUDA wheels.
+    "torch": ["torch==2.15.0", "numpy==2.4.6", "setuptools==84.2.1"],
+}  # fmt: skip
 FLOOR_FLAGS = ["-O3", "-march=native", "-std=c++20", "-ffast-math", "-I/usr/include/eigen3"]
 FLOOR_LIBRARIES = ["-lxsmm", "-lxsmmext", "-lxsmmnoblas", "-lpthread", "-ldl"]
 

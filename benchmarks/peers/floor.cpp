@@ -1,11 +1,13 @@
-// A ruler, not an engine: the w2_mlp training step (100-50-10-1, ReLU, squared error, batch 15, plain SGD) written by
-// hand over matrix libraries, on one thread: what a compiled plan can hope for on this model. run.py builds it:
+// A ruler, not an engine: the w2_mlp training step (100-50-10-1, ReLU, squared error, batch 15,
+// plain SGD) written by hand over matrix libraries, on one thread: what a compiled plan can hope
+// for on this model. run.py builds it:
 //
 //   g++ -O3 -march=native -std=c++20 -ffast-math floor.cpp -I/usr/include/eigen3 -o floor
 //       -lxsmm -lxsmmext -lxsmmnoblas -lpthread -ldl
 //
-// Debian: libxsmm-dev, and libeigen3-dev if Eigen is to be measured too. The steps go round over 50 batches, as an
-// epoch of w2_mlp does. Prints, as JSON, the shortest of 7 times 5000 steps in microseconds per step.
+// Debian: libxsmm-dev, and libeigen3-dev if Eigen is to be measured too. The steps go round over 50
+// batches, as an epoch of w2_mlp does. Prints, as JSON, the shortest of 7 times 5000 steps in
+// microseconds per step.
 #include <libxsmm.h>
 
 #include <algorithm>
@@ -25,7 +27,8 @@ constexpr std::array<int, 4> kWidth = {100, 50, 10, 1};
 constexpr float kRate = 1e-5F;
 
 struct Mlp {
-  // Layer l maps activation l [kBatch, kWidth[l]] to activation l + 1; activation 0 is a batch of `inputs`.
+  // Layer l maps activation l [kBatch, kWidth[l]] to activation l + 1; activation 0 is a batch of
+  // `inputs`.
   std::array<std::vector<float>, kLayers> weight, bias, weight_grad, bias_grad;
   std::array<std::vector<float>, kLayers + 1> activation, grad;
   std::vector<float> inputs, targets;  // [kBatches * kBatch, 100], [kBatches * kBatch]
@@ -49,7 +52,8 @@ struct Mlp {
   }
 };
 
-// gemm(layer, kind, m, n, k, a, b, c): row-major c[m, n] = a b (kForward), a^T b (kWeight), a b^T (kInput).
+// gemm(layer, kind, m, n, k, a, b, c): row-major c[m, n] = a b (kForward), a^T b (kWeight), a b^T
+// (kInput).
 enum Kind { kForward, kWeight, kInput };
 
 template <class Gemm>
@@ -57,7 +61,8 @@ void forward(Mlp& net, const float* input, const Gemm& gemm) {
   for (int l = 0; l < kLayers; ++l) {
     const int n = kWidth[l + 1];
     float* out = net.activation[l + 1].data();
-    gemm(l, kForward, kBatch, n, kWidth[l], l == 0 ? input : net.activation[l].data(), net.weight[l].data(), out);
+    gemm(l, kForward, kBatch, n, kWidth[l], l == 0 ? input : net.activation[l].data(),
+         net.weight[l].data(), out);
     for (int i = 0; i < kBatch; ++i) {
       for (int j = 0; j < n; ++j) {
         const float value = out[i * n + j] + net.bias[l][j];
@@ -81,7 +86,8 @@ void backward_and_update(Mlp& net, const float* input, const Gemm& gemm) {
       gemm(l, kInput, kBatch, m, n, upstream, net.weight[l].data(), net.grad[l].data());
       for (int i = 0; i < kBatch * m; ++i) net.grad[l][i] = in[i] > 0 ? net.grad[l][i] : 0;
     }
-    for (std::size_t i = 0; i < net.weight[l].size(); ++i) net.weight[l][i] -= kRate * net.weight_grad[l][i];
+    for (std::size_t i = 0; i < net.weight[l].size(); ++i)
+      net.weight[l][i] -= kRate * net.weight_grad[l][i];
     for (int j = 0; j < n; ++j) net.bias[l][j] -= kRate * net.bias_grad[l][j];
   }
 }
@@ -91,7 +97,8 @@ void step(Mlp& net, int batch, const Gemm& gemm) {
   const float* input = net.inputs.data() + batch * kBatch * kWidth[0];
   const float* target = net.targets.data() + batch * kBatch;
   forward(net, input, gemm);
-  for (int i = 0; i < kBatch; ++i) net.grad[kLayers][i] = 2.0F / kBatch * (net.activation[kLayers][i] - target[i]);
+  for (int i = 0; i < kBatch; ++i)
+    net.grad[kLayers][i] = 2.0F / kBatch * (net.activation[kLayers][i] - target[i]);
   backward_and_update(net, input, gemm);
 }
 
@@ -103,7 +110,8 @@ double step_us(const Gemm& gemm) {
   for (int repeat = 0; repeat < kRepeats; ++repeat) {
     const auto start = std::chrono::steady_clock::now();
     for (int i = 0; i < kSteps; ++i) step(net, i % kBatches, gemm);
-    const std::chrono::duration<double, std::micro> elapsed = std::chrono::steady_clock::now() - start;
+    const std::chrono::duration<double, std::micro> elapsed =
+        std::chrono::steady_clock::now() - start;
     best = std::min(best, elapsed.count() / kSteps);
   }
   return best;
@@ -114,7 +122,8 @@ void plain(int, Kind kind, int m, int n, int k, const float* a, const float* b, 
     std::fill(c + i * n, c + i * n + n, 0.0F);
     for (int p = 0; p < k; ++p) {
       const float left = kind == kWeight ? a[p * m + i] : a[i * k + p];
-      for (int j = 0; j < n; ++j) c[i * n + j] += left * (kind == kInput ? b[j * k + p] : b[p * n + j]);
+      for (int j = 0; j < n; ++j)
+        c[i * n + j] += left * (kind == kInput ? b[j * k + p] : b[p * n + j]);
     }
   }
 }
@@ -130,8 +139,8 @@ void eigen(int, Kind kind, int m, int n, int k, const float* a, const float* b, 
 }
 #endif
 
-// libxsmm is column-major, so it is asked for c^T = b^T a^T. It has no kernel for a transposed second operand of
-// this kind: kInput, the smallest of the three, is the plain loop.
+// libxsmm is column-major, so it is asked for c^T = b^T a^T. It has no kernel for a transposed
+// second operand of this kind: kInput, the smallest of the three, is the plain loop.
 class Xsmm {
  public:
   Xsmm() {
@@ -146,7 +155,8 @@ class Xsmm {
     }
   }
 
-  void operator()(int l, Kind kind, int m, int n, int k, const float* a, const float* b, float* c) const {
+  void operator()(int l, Kind kind, int m, int n, int k, const float* a, const float* b,
+                  float* c) const {
     if (kind == kForward) return forward_[l](b, a, c);
     if (kind == kWeight) return weight_[l](b, a, c);
     plain(l, kind, m, n, k, a, b, c);

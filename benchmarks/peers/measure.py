@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -34,8 +35,8 @@ class Settings:
 
 def busy_seconds() -> float:
     """Processor seconds used by the whole machine so far."""
-    with open("/proc/stat") as stat:
-        values = [int(value) for value in stat.readline().split()[1:9]]
+    line = pathlib.Path("/proc/stat").read_text().splitlines()[0]
+    values = [int(value) for value in line.split()[1:9]]
     return (sum(values) - values[3] - values[4]) / os.sysconf("SC_CLK_TCK")
 
 
@@ -64,7 +65,7 @@ class Worker:
             os.environ, OMP_NUM_THREADS=count, OPENBLAS_NUM_THREADS=count, MKL_NUM_THREADS=count,
             JAX_PLATFORMS="cpu", TORCHINDUCTOR_CACHE_DIR=str(inductor),
         )  # fmt: skip
-        self.errors = tempfile.TemporaryFile()
+        self.errors = tempfile.TemporaryFile()  # noqa: SIM115
         request = dict(request, t0=time.time())
         self.process = subprocess.Popen(
             [*command, json.dumps(request)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -82,18 +83,14 @@ class Worker:
         return {"ok": False, "error": "died: " + tail}
 
     def run(self) -> Answer:
-        try:
+        with contextlib.suppress(BrokenPipeError):  # read() says how it died
             self.process.stdin.write("run\n")
             self.process.stdin.flush()
-        except BrokenPipeError:
-            pass  # read() says how it died
         return self.read()
 
     def close(self) -> None:
-        try:
+        with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
-        except BrokenPipeError:
-            pass
         self.process.wait()
         self.process.stdout.close()
         self.errors.close()

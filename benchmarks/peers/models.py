@@ -7,13 +7,13 @@ order in which the layers are written, so the same name always gives the same fi
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 import numpy as np
 import onnx
 import onnx.helper
-from onnx import TensorProto, numpy_helper
-
 import workloads
+from onnx import TensorProto, numpy_helper
 
 OPSET = 17
 IR_VERSION = 8
@@ -76,7 +76,7 @@ def dense(graph: Graph, workload: workloads.Workload) -> str:
     for a regression, Gemm with [out, in] weights as PyTorch exports them for a classifier."""
     sizes = [workload.features, *workload.hidden, workload.outputs]
     value = "X"
-    for layer, (fan_in, fan_out) in enumerate(zip(sizes[:-1], sizes[1:], strict=True)):
+    for layer, (fan_in, fan_out) in enumerate(itertools.pairwise(sizes)):
         weight = graph.uniform((fan_in, fan_out), fan_in)
         weight = graph.weight(f"W{layer}", weight.T if workload.loss == "ce" else weight)
         bias = graph.weight(f"B{layer}", graph.uniform((fan_out,), fan_in))

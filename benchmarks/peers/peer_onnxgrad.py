@@ -9,9 +9,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-import onnxgrad as og
 import worker
 import workloads
+
+import onnxgrad as og
 
 LOSSES = {"mse": "squared_error", "ce": "softmax_cross_entropy"}
 

@@ -2,7 +2,7 @@
 
 ort-api    the on-device API: artifacts.generate_artifacts (loss, gradient graph, optimizer graph),
            then CheckpointState, Module, Optimizer. SGD without momentum and AdamW, no other.
-ort-agent  the TrainingAgent under ORTModule, driven the way the onnxcustom library does it: forward,
+ort-agent  the TrainingAgent under ORTModule, driven as the onnxcustom library does it: forward,
            backward, then an ONNX graph that updates the weights, OrtValues all along. The loss is
            inside the trained graph. The update graph is one's own: SGD, momentum, Nesterov here.
 
@@ -12,7 +12,7 @@ sys.modules as a bare package, so that its __init__ does not run and no torch is
 
 from __future__ import annotations
 
-import os
+import pathlib
 import shutil
 import sys
 import tempfile
@@ -29,7 +29,7 @@ from onnx import TensorProto, numpy_helper
 from onnxruntime.capi import _pybind_state as core
 
 bare = types.ModuleType("onnxruntime.training")
-bare.__path__ = [os.path.join(os.path.dirname(onnxruntime.__file__), "training")]
+bare.__path__ = [str(pathlib.Path(onnxruntime.__file__).parent / "training")]
 sys.modules["onnxruntime.training"] = bare
 
 
@@ -82,7 +82,7 @@ class Api:
         self.reset()
 
     def path(self, name: str) -> str:
-        return os.path.join(self.folder, name)
+        return str(pathlib.Path(self.folder) / name)
 
     def reset(self) -> None:
         self.state = self.api.CheckpointState.load_checkpoint(self.path("checkpoint"))

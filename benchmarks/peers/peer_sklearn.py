@@ -48,16 +48,22 @@ class Mlp:
             [np.ascontiguousarray(kernel) for kernel in kernels],
             [weights[f"B{i}"] for i in layers],
         )
-        self.options: dict[str, object] = dict(
-            solver=optimizer.name, learning_rate_init=optimizer.rate * self.factor,
-            learning_rate="constant", alpha=optimizer.decay, batch_size=workload.batch,
-            hidden_layer_sizes=workload.hidden, activation="relu", shuffle=False, tol=0.0,
-            n_iter_no_change=10**6, max_iter=workload.epochs, random_state=0,
-        )  # fmt: skip
+        self.options: dict[str, object] = {
+            "solver": optimizer.name,
+            "learning_rate_init": optimizer.rate * self.factor,
+            "learning_rate": "constant",
+            "alpha": optimizer.decay,
+            "batch_size": workload.batch,
+            "hidden_layer_sizes": workload.hidden,
+            "activation": "relu",
+            "shuffle": False,
+            "tol": 0.0,
+            "n_iter_no_change": 10**6,
+            "max_iter": workload.epochs,
+            "random_state": 0,
+        }
         if optimizer.name == "sgd":
-            self.options.update(
-                momentum=optimizer.momentum, nesterovs_momentum=optimizer.nesterov
-            )
+            self.options.update(momentum=optimizer.momentum, nesterovs_momentum=optimizer.nesterov)
         self.reset()
 
     def first(self) -> None:

@@ -67,9 +67,9 @@ def best_step(results: Results, workload: str, peer: str, threads: int) -> float
 def summary(results: Results) -> str:
     """One table, workload by system: shortest step time at each thread count."""
     threads, names = thread_counts(results), measured_workloads(results)
-    peers = {peer for name in names for peer in systems(results, name)}
+    everyone = {peer for name in names for peer in systems(results, name)}
     peers = sorted(
-        (peer for peer in peers if any(runs_of(results, name, peer) for name in names)),
+        (peer for peer in everyone if any(runs_of(results, name, peer) for name in names)),
         key=lambda peer: (catalogue.position(peer), peer),
     )
     rows = []
@@ -98,9 +98,11 @@ def reference_loss(results: Results, workload: str) -> float:
 def loss_deviation(results: Results, workload: str, peer: str) -> float:
     """Largest relative distance of a system's loss from `reference_loss`; NaN without one."""
     reference = reference_loss(results, workload)
+    if math.isnan(reference):
+        return math.nan
     answers = runs_of(results, workload, peer).values()
-    distances = [abs(run["loss"] - reference) / abs(reference) for a in answers for run in a["runs"]]
-    return math.nan if math.isnan(reference) else max(distances)
+    losses = [run["loss"] for answer in answers for run in answer["runs"]]
+    return max(abs(loss - reference) for loss in losses) / abs(reference)
 
 
 def loss_cells(results: Results, workload: str, peer: str, runs: Runs) -> list[str]:
@@ -156,7 +158,8 @@ def workload_table(results: Results, workload: str) -> str:
         head += [f"{count}T step min", f"{count}T median"]
     head += [
         f"{threads[0]}T epoch min", f"{threads[0]}T cpu/step min", f"cpu/wall {threads[-1]}T",
-        "loss", "rel", "process start to 1st step", "of which set-up + 1st step", "peak RSS", "runs",
+        "loss", "rel", "process start to 1st step", "of which set-up + 1st step", "peak RSS",
+        "runs",
     ]  # fmt: skip
     peers = systems(results, workload)
     title = (

@@ -60,7 +60,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--threads", type=thread_list, default=[1], help="list; default 1")
     parser.add_argument("--repeats", type=int, default=0, help="timed runs; default 5 to 7")
-    parser.add_argument("--starts", type=int, default=3, help="starts of a process; the best counts")
+    parser.add_argument(
+        "--starts", type=int, default=3, help="starts of a process; the best counts"
+    )
     parser.add_argument(
         "--patience", type=float, default=300,
         help="seconds that may be spent, in all, on waiting for a quiet machine",
