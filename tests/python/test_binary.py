@@ -1,0 +1,67 @@
+"""What the built libraries contain: instruction sets, exported symbols, linked libraries."""
+
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import onnxgrad._core
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+
+import check_symbols  # noqa: E402
+
+EXTENSION = Path(onnxgrad._core.__file__)
+LIBRARY = ROOT / "build/release/libonnxgrad.a"
+
+x86_only = pytest.mark.skipif(platform.machine() != "x86_64", reason="AVX is x86's")
+
+
+def compile_object(folder: Path, source: str, *flags: str) -> Path:
+    (folder / "unit.cpp").write_text(source)
+    target = folder / "unit.o"
+    command = ["c++", "-std=c++20", "-O2", *flags, "-c", str(folder / "unit.cpp")]
+    subprocess.run([*command, "-o", str(target)], check=True)
+    return target
+
+
+SHARED_TEMPLATE = """
+namespace {space} {{
+template <class T> [[gnu::noinline]] void scale(T* x, int n) {{
+  for (int i = 0; i < n; ++i) x[i] *= 2;
+}}
+}}
+void run(float* x, int n) {{ {space}::scale(x, n); }}
+"""
+
+
+@x86_only
+def test_check_finds_a_shared_function_with_avx(tmp_path):
+    flags = ("-O3", "-mavx2")
+    shared = compile_object(tmp_path, SHARED_TEMPLATE.format(space="common"), *flags)
+    assert any("scale" in name for name in check_symbols.shared_special_functions(shared))
+    named = compile_object(tmp_path, SHARED_TEMPLATE.format(space="N_AVX2"), *flags)
+    assert check_symbols.shared_special_functions(named) == []
+    plain = compile_object(tmp_path, SHARED_TEMPLATE.format(space="common"), "-O3")
+    assert check_symbols.shared_special_functions(plain) == []
+
+
+@x86_only
+def test_library_runs_on_every_x86_processor():
+    if not LIBRARY.exists():
+        pytest.skip("only in a checkout with build/release")
+    assert check_symbols.shared_special_functions(LIBRARY) == []
+
+
+def test_extension_exports_only_its_entry_point():
+    listing = subprocess.run(
+        ["nm", "--dynamic", "--defined-only", str(EXTENSION)],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    names = {line.split()[-1] for line in listing.splitlines()}
+    assert names == {"PyInit__core"}
