@@ -90,6 +90,9 @@ using LowerFn = std::optional<std::vector<Value*>> (*)(const Node& node, GraphBu
 using ExpressionFn = std::int32_t (*)(const Node& node, const std::vector<std::int32_t>& operands,
                                       ExprProgram& program);
 
+/// The value of output 0 where the types of the inputs alone give it (Shape, Size), else nullopt.
+using FoldTypesFn = std::optional<Tensor> (*)(const Node& node);
+
 /// The body of an `onnxgrad` function; see ir::FunctionProvider::specialise.
 using FunctionBodyFn = ir::Function (*)(std::string_view base_name,
                                         const std::vector<Value*>& inputs,
@@ -110,10 +113,13 @@ struct OpDef {
   ExpressionFn expression = nullptr;
   /// Inputs broadcast: the engine sums gradients back to the shapes of the inputs.
   bool broadcasts = false;
+  FoldTypesFn fold_types = nullptr;
   /// Output 0 has the bytes of input 0 under another shape.
   bool is_view = false;
   /// (input, output) pairs that may share memory when the input is not needed afterwards.
   std::vector<std::pair<int, int>> in_place = {};
+  /// A node that gives back its input 0 unchanged when its types or attributes say so is dropped.
+  bool (*is_identity)(const Node& node) = nullptr;
   /// Not folded, not merged with an equal node; its draws come from the plan's random streams.
   bool is_random = false;
   /// The shape of an output depends on values: ends a region.

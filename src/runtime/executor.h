@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/memory_budget.h"
+#include "ir/builder.h"
 #include "ir/graph.h"
 #include "opdef/kernel.h"
 #include "opdef/registry.h"
@@ -24,6 +25,8 @@ namespace onnxgrad::runtime {
 struct Engine {
   const opdef::OpRegistry& ops;
   const opdef::KernelRegistry& kernels;
+  /// onnx_io::make_type_inferer
+  std::unique_ptr<ir::TypeInferer> (*make_inferer)(const ir::Model& model);
 };
 
 struct ExecutorOptions {
