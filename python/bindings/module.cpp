@@ -6,7 +6,6 @@
 
 namespace nb = nanobind;
 
-// NOLINTNEXTLINE(bugprone-signed-bitwise): inside nanobind's macro
 NB_MODULE(_core, module) {
   module.doc() = "Private extension of onnxgrad; use the functions of package onnxgrad.";
   module.def("version", &onnxgrad::version, "The version of the C++ library.");
