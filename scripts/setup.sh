@@ -35,7 +35,7 @@ debian_packages=(
 say() { echo "setup: $*" >&2; }
 
 inputs_hash() {
-  cat scripts/setup.sh requirements/*.txt | sha256sum | cut -d' ' -f1
+  { cat scripts/setup.sh requirements/*.txt; echo "$root"; } | sha256sum | cut -d' ' -f1
 }
 
 as_root() {
@@ -116,9 +116,15 @@ find_python() {
   exit 1
 }
 
+# An environment whose interpreter is gone, or that was made elsewhere and moved, is made anew.
+is_good_venv() {
+  [[ -x $venv/bin/pip ]] && head -n 1 "$venv/bin/pip" | grep -qF "$venv/bin/python" &&
+    "$venv/bin/python" -m pip --version >/dev/null 2>&1
+}
+
 make_venv() {
   local python
-  if [[ ! -x $venv/bin/python ]] || ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
+  if ! is_good_venv; then
     python=$(find_python)
     say "making .venv with $("$python" --version)"
     rm -rf "$venv"
