@@ -1,0 +1,249 @@
+#include "onnx/control_flow.h"
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "onnxgrad/error.h"
+
+namespace onnxgrad::onnx_io {
+namespace {
+
+[[noreturn]] void fail(const ir::Node& node, std::string what) {
+  throw ModelError(
+      {.what = std::move(what), .where = {.node = node.name, .op_type = node.op_type}});
+}
+
+ir::Graph& body_of(const ir::Node& node, std::string_view attribute) {
+  const ir::AttributeValue* value = node.find_attribute(attribute);
+  const auto* graph = value == nullptr ? nullptr : std::get_if<ir::GraphPtr>(value);
+  if (graph == nullptr) fail(node, "attribute '" + std::string(attribute) + "' must be a graph");
+  return **graph;
+}
+
+void expect_counts(const ir::Node& node, const ir::Graph& body, std::size_t num_inputs,
+                   std::size_t num_outputs) {
+  if (body.inputs.size() == num_inputs && body.outputs.size() == num_outputs) return;
+  fail(node, "its body '" + body.name + "' has " + std::to_string(body.inputs.size()) +
+                 " inputs and " + std::to_string(body.outputs.size()) + " outputs, expected " +
+                 std::to_string(num_inputs) + " and " + std::to_string(num_outputs));
+}
+
+ir::Type without_axis(ir::Type type, std::size_t axis) {
+  if (type.shape) type.shape->erase(type.shape->begin() + static_cast<std::ptrdiff_t>(axis));
+  return type;
+}
+
+ir::Type with_axis(ir::Type type, std::size_t axis, const ir::Dim& dim) {
+  if (type.shape) type.shape->insert(type.shape->begin() + static_cast<std::ptrdiff_t>(axis), dim);
+  return type;
+}
+
+const ir::Type kUnknown = {};
+
+const ir::Type& type_of(const ir::Value* value) {
+  return value == nullptr ? kUnknown : value->type;
+}
+
+// The types that the file declares for the values of a body, to start each round from.
+class DeclaredTypes {
+ public:
+  explicit DeclaredTypes(ir::Graph& body) { collect(body); }
+  void restore() const {
+    for (const auto& [value, type] : types_) value->type = type;
+  }
+
+ private:
+  void collect(ir::Graph& graph) {
+    for (ir::Value* input : graph.inputs) types_.emplace_back(input, input->type);
+    for (ir::Node* node : graph.nodes) {
+      for (ir::Value* output : node->outputs) {
+        if (output != nullptr) types_.emplace_back(output, output->type);
+      }
+      for (ir::Graph* subgraph : node->subgraphs()) collect(*subgraph);
+    }
+  }
+  std::vector<std::pair<ir::Value*, ir::Type>> types_;
+};
+
+// Forgets the dimensions of `state` that `next` does not keep. True if there was one.
+bool relax(ir::Type& state, const ir::Type& next) {
+  if (!state.shape) return false;
+  if (!next.shape || next.shape->size() != state.shape->size()) {
+    state.shape.reset();
+    return true;
+  }
+  bool has_changed = false;
+  for (std::size_t i = 0; i < state.shape->size(); ++i) {
+    ir::Dim& dim = (*state.shape)[i];
+    const bool is_unknown = !dim.is_static() && !dim.is_symbolic();
+    if (is_unknown || dim.surely_equals((*next.shape)[i])) continue;
+    dim = ir::Dim();
+    has_changed = true;
+  }
+  return has_changed;
+}
+
+std::vector<std::int64_t> axes_or_zeros(const ir::Node& node, std::string_view attribute,
+                                        std::size_t count) {
+  std::vector<std::int64_t> axes =
+      node.ints_attribute(attribute, std::vector<std::int64_t>(count, 0));
+  if (axes.size() != count) {
+    fail(node, "attribute '" + std::string(attribute) + "' has " + std::to_string(axes.size()) +
+                   " elements, expected " + std::to_string(count));
+  }
+  return axes;
+}
+
+}  // namespace
+
+ir::Type common_type(const ir::Type& a, const ir::Type& b) {
+  if (a.kind == ir::Type::Kind::kUnknown || b.kind == ir::Type::Kind::kUnknown) return {};
+  if (a.kind != b.kind ||
+      (a.dtype != b.dtype && a.dtype != DataType::kUndefined && b.dtype != DataType::kUndefined)) {
+    throw ModelError({.what = "types " + a.to_string() + " and " + b.to_string() + " differ"});
+  }
+  ir::Type result = a;
+  if (a.dtype == DataType::kUndefined) result.dtype = b.dtype;
+  if (a.element && b.element) {
+    result.element = std::make_shared<const ir::Type>(common_type(*a.element, *b.element));
+  }
+  if (!a.shape || !b.shape || a.shape->size() != b.shape->size()) {
+    result.shape.reset();
+    return result;
+  }
+  for (std::size_t i = 0; i < a.shape->size(); ++i) {
+    if (!(*a.shape)[i].surely_equals((*b.shape)[i])) (*result.shape)[i] = ir::Dim();
+  }
+  return result;
+}
+
+ir::Type merge_types(const ir::Type& inferred, const ir::Type& declared) {
+  using Kind = ir::Type::Kind;
+  if (declared.kind == Kind::kUnknown) return inferred;
+  if (inferred.kind == Kind::kUnknown) return declared;
+  const bool same_dtype = inferred.dtype == declared.dtype ||
+                          inferred.dtype == DataType::kUndefined ||
+                          declared.dtype == DataType::kUndefined;
+  if (inferred.kind != declared.kind || !same_dtype) {
+    throw ModelError(
+        {.what = "declared as " + declared.to_string() + ", but it is " + inferred.to_string()});
+  }
+  ir::Type result = inferred;
+  if (result.dtype == DataType::kUndefined) result.dtype = declared.dtype;
+  if (inferred.element && declared.element) {
+    result.element =
+        std::make_shared<const ir::Type>(merge_types(*inferred.element, *declared.element));
+  } else if (!inferred.element) {
+    result.element = declared.element;
+  }
+  if (!result.shape) {
+    result.shape = declared.shape;
+  } else if (declared.shape && declared.shape->size() == result.shape->size()) {
+    for (std::size_t i = 0; i < result.shape->size(); ++i) {
+      ir::Dim& dim = (*result.shape)[i];
+      if (!dim.is_static() && !dim.is_symbolic()) dim = (*declared.shape)[i];
+    }
+  }
+  return result;
+}
+
+std::vector<ir::Type> infer_if(ir::Node& node, const InferBody& infer_body) {
+  ir::Graph& then_branch = body_of(node, "then_branch");
+  ir::Graph& else_branch = body_of(node, "else_branch");
+  std::vector<ir::Type> types;
+  for (ir::Graph* branch : {&then_branch, &else_branch}) {
+    expect_counts(node, *branch, 0, node.outputs.size());
+    infer_body(*branch);
+  }
+  for (std::size_t i = 0; i < node.outputs.size(); ++i) {
+    types.push_back(common_type(then_branch.outputs[i]->type, else_branch.outputs[i]->type));
+  }
+  return types;
+}
+
+std::vector<ir::Type> infer_loop(ir::Node& node, const InferBody& infer_body, int max_rounds) {
+  ir::Graph& body = body_of(node, "body");
+  if (node.inputs.size() < 2) fail(node, "it needs inputs M and cond, absent ones as empty names");
+  const std::size_t num_states = node.inputs.size() - 2;
+  if (node.outputs.size() < num_states) {
+    fail(node, "it has " + std::to_string(num_states) + " states, but only " +
+                   std::to_string(node.outputs.size()) + " outputs");
+  }
+  expect_counts(node, body, num_states + 2, node.outputs.size() + 1);
+  const DeclaredTypes declared(body);
+  std::vector<ir::Type> states;
+  for (std::size_t i = 0; i < num_states; ++i) states.push_back(type_of(node.input(i + 2)));
+
+  // Each round forgets the dimensions that an iteration changes; the last one forgets all.
+  bool has_changed = true;
+  for (int round = 1; has_changed; ++round) {
+    if (round >= max_rounds) {
+      for (ir::Type& state : states) state.shape.reset();
+    }
+    declared.restore();
+    body.inputs[0]->type = ir::Type::tensor(DataType::kInt64, Dims{});
+    body.inputs[1]->type = ir::Type::tensor(DataType::kBool, Dims{});
+    for (std::size_t i = 0; i < num_states; ++i) {
+      // A shape that the file declares for the state may hold for the first iteration only.
+      ir::Type declared_element = body.inputs[i + 2]->type;
+      declared_element.shape.reset();
+      body.inputs[i + 2]->type = merge_types(states[i], declared_element);
+    }
+    infer_body(body);
+    has_changed = false;
+    for (std::size_t i = 0; i < num_states; ++i) {
+      has_changed |= relax(states[i], body.outputs[i + 1]->type);
+    }
+  }
+  for (std::size_t i = num_states; i < node.outputs.size(); ++i) {
+    states.push_back(with_axis(body.outputs[i + 1]->type, 0, ir::Dim()));
+  }
+  return states;
+}
+
+std::vector<ir::Type> infer_scan(ir::Node& node, const InferBody& infer_body) {
+  ir::Graph& body = body_of(node, "body");
+  const std::int64_t given = node.int_attribute("num_scan_inputs", -1);
+  const std::size_t num_inputs = node.inputs.size();
+  if (given < 1 || static_cast<std::uint64_t>(given) > num_inputs) {
+    fail(node, "attribute 'num_scan_inputs' is " + std::to_string(given) + ", expected 1 to " +
+                   std::to_string(num_inputs));
+  }
+  const std::size_t num_states = num_inputs - static_cast<std::size_t>(given);
+  if (node.outputs.size() < num_states) fail(node, "it has fewer outputs than states");
+  const std::size_t num_scan_outputs = node.outputs.size() - num_states;
+  expect_counts(node, body, num_inputs, node.outputs.size());
+  const auto input_axes = axes_or_zeros(node, "scan_input_axes", static_cast<std::size_t>(given));
+  const auto output_axes = axes_or_zeros(node, "scan_output_axes", num_scan_outputs);
+
+  ir::Dim length;
+  for (std::size_t i = 0; i < num_inputs; ++i) {
+    ir::Type type = type_of(node.input(i));
+    if (i >= num_states && type.shape) {
+      if (type.rank() == 0) fail(node, "scan input " + std::to_string(i) + " has rank 0");
+      const auto axis =
+          static_cast<std::size_t>(normalize_axis(input_axes[i - num_states], type.rank()));
+      const ir::Dim& dim = (*type.shape)[axis];
+      if (!length.is_static() && (dim.is_static() || dim.is_symbolic())) length = dim;
+      type = without_axis(std::move(type), axis);
+    }
+    body.inputs[i]->type = merge_types(type, body.inputs[i]->type);
+  }
+  infer_body(body);
+  std::vector<ir::Type> types;
+  for (std::size_t i = 0; i < node.outputs.size(); ++i) {
+    ir::Type type = body.outputs[i]->type;
+    if (i < num_states) {
+      type = common_type(type, type_of(node.input(i)));
+    } else if (type.shape) {
+      const auto axis = normalize_axis(output_axes[i - num_states], type.rank() + 1);
+      type = with_axis(std::move(type), static_cast<std::size_t>(axis), length);
+    }
+    types.push_back(std::move(type));
+  }
+  return types;
+}
+
+}  // namespace onnxgrad::onnx_io

@@ -1,0 +1,308 @@
+#include "onnx/inference.h"
+
+#include <onnx/defs/shape_inference.h>
+
+#include <algorithm>
+#include <limits>
+#include <memory>
+#include <new>
+#include <string>
+#include <unordered_map>
+#include <utility>
+
+#include "base/check.h"
+#include "onnx/control_flow.h"
+#include "onnx/functions.h"
+#include "onnx/inferer.h"
+#include "onnx/known_values.h"
+#include "onnx/node_context.h"
+#include "onnx/protos.h"
+
+namespace onnxgrad::onnx_io {
+namespace {
+
+constexpr std::size_t kMaxMessage = 300;    // of a library's message
+constexpr std::int64_t kMaxKeyBytes = 512;  // of constants in the key of a call
+constexpr int kMaxLoopRounds = 4;
+constexpr int kMaxLoopDepth = 2;  // of Loops whose states keep shapes: rounds multiply
+
+// "Inputs: 'x' float32[N, 4], 'w' float32[3, 5]."
+std::string describe_inputs(const ir::Node& node) {
+  constexpr std::size_t kMaxInputs = 6;
+  std::string text = "Inputs: ";
+  for (std::size_t i = 0; i < node.inputs.size() && i < kMaxInputs; ++i) {
+    if (i > 0) text += ", ";
+    const ir::Value* input = node.inputs[i];
+    text += input == nullptr ? "absent" : "'" + input->name + "' " + input->type.to_string();
+  }
+  if (node.inputs.size() > kMaxInputs) {
+    text += ", ... (" + std::to_string(node.inputs.size()) + " in all)";
+  }
+  return text + ".";
+}
+
+// The library's message in one line, without its markers.
+std::string tidy(std::string_view message) {
+  constexpr std::string_view kMarkerEnd = "Error] ";
+  const std::size_t marker = message.find(kMarkerEnd);
+  if (marker != std::string_view::npos) message.remove_prefix(marker + kMarkerEnd.size());
+  message = message.substr(0, std::min(message.find('\n'), kMaxMessage));
+  return std::string(message.empty() ? "its types and shapes cannot be inferred" : message);
+}
+
+Place place_of(const ir::Node& node) {
+  return {.graph = node.graph == nullptr ? "" : node.graph->name,
+          .node = node.name,
+          .op_type = node.op_type};
+}
+
+// Runs `body`; every exception leaves as one of ours that names `node`.
+template <class Body>
+auto at_node(const ir::Node& node, const Body& body) {
+  const auto with_place = [&node](const Error& error) {
+    Problem problem = error.problem();
+    if (problem.where.op_type.empty()) {
+      problem.where = place_of(node);
+      if (problem.detail.empty() && !node.inputs.empty()) problem.detail = describe_inputs(node);
+    }
+    return problem;
+  };
+  try {
+    return body();
+  } catch (const ShapeError& error) {
+    throw ShapeError(with_place(error));
+  } catch (const ModelError& error) {
+    throw ModelError(with_place(error));
+  } catch (const Error&) {
+    throw;
+  } catch (const std::bad_alloc&) {
+    throw DeviceError(
+        {.what = "out of memory while its types are inferred", .where = place_of(node)});
+  } catch (const std::exception& error) {
+    const std::string_view message = error.what();
+    Problem problem{
+        .what = tidy(message), .where = place_of(node), .detail = describe_inputs(node)};
+    if (message.find("ShapeInferenceError") != std::string_view::npos) {
+      throw ShapeError(std::move(problem));
+    }
+    throw ModelError(std::move(problem));
+  }
+}
+
+// What the schema alone says of the outputs: the element type of an input with the same type
+// variable, or the only one that is allowed.
+void fill_element_types(const ir::Node& node, const Schema& schema, std::vector<ir::Type>& types) {
+  std::vector<DataType> bound(schema.num_constraints(), DataType::kUndefined);
+  for (std::size_t i = 0; i < node.inputs.size(); ++i) {
+    const Parameter* parameter = schema.input(i);
+    const ir::Value* input = node.inputs[i];
+    if (parameter == nullptr || parameter->constraint < 0 || input == nullptr) continue;
+    if (input->type.is_tensor())
+      bound[static_cast<std::size_t>(parameter->constraint)] = input->dtype();
+  }
+  for (std::size_t i = 0; i < types.size(); ++i) {
+    const Parameter* parameter = schema.output(i);
+    ir::Type& type = types[i];
+    if (parameter == nullptr || parameter->takes_others || type.dtype != DataType::kUndefined)
+      continue;
+    if (type.kind != ir::Type::Kind::kUnknown && type.kind != ir::Type::Kind::kTensor) continue;
+    DataType dtype = parameter->constraint < 0
+                         ? DataType::kUndefined
+                         : bound[static_cast<std::size_t>(parameter->constraint)];
+    for (int d = 1; d <= static_cast<int>(DataType::kInt2); ++d) {
+      if (parameter->tensors == 1u << d) dtype = static_cast<DataType>(d);
+    }
+    if (dtype == DataType::kUndefined) continue;
+    type.kind = ir::Type::Kind::kTensor;
+    type.dtype = dtype;
+  }
+}
+
+// Equal keys, equal types. Empty: not worth remembering.
+std::string key_of_call(const ir::Node& node, const ir::Function& function, KnownValues& known) {
+  std::string key = function.domain + ":" + function.name + ":" + function.overload;
+  for (const ir::Value* input : node.inputs) {
+    key += "|" + (input == nullptr ? "-" : input->type.to_string());
+    if (input == nullptr) continue;
+    if (!is_integer(input->dtype())) continue;
+    if (input->is_constant() && input->initializer.size_bytes() > kMaxKeyBytes) return "";
+    if (const onnx::TensorProto* tensor = known.tensor(*input)) {
+      key += "=" + tensor->SerializeAsString();
+    } else if (const onnx::TensorShapeProto* elements = known.elements(*input)) {
+      key += "~" + elements->SerializeAsString();
+    }
+  }
+  for (const ir::Attribute& attribute : node.attributes) {
+    onnx::AttributeProto proto;
+    to_proto(attribute, proto);
+    if (proto.type() == onnx::AttributeProto::GRAPH ||
+        proto.type() == onnx::AttributeProto::GRAPHS) {
+      return "";
+    }
+    key += "|" + proto.SerializeAsString();
+  }
+  return key;
+}
+
+}  // namespace
+
+void Inferer::infer_at(ir::Node& node, std::int64_t opset, int depth) const {
+  if (node.domain == ir::kFusedDomain) return;
+  at_node(node, [&] {
+    std::vector<ir::Type> types = output_types(node, opset, depth);
+    for (std::size_t i = 0; i < types.size() && i < node.outputs.size(); ++i) {
+      ir::Value* output = node.outputs[i];
+      if (output == nullptr) continue;
+      try {
+        output->type = merge_types(types[i], output->type);
+      } catch (const ModelError& error) {
+        throw ModelError({.what = "output '" + output->name + "' is " + error.problem().what});
+      }
+    }
+    return 0;
+  });
+}
+
+std::vector<ir::Type> Inferer::output_types(ir::Node& node, std::int64_t opset, int depth) const {
+  if (depth > kMaxNesting) {
+    throw ModelError({.what = "subgraphs or function calls nest deeper than " +
+                              std::to_string(kMaxNesting) + " levels"});
+  }
+  const bool is_standard = is_standard_domain(node.domain);
+  if (!is_standard) {
+    const ir::Function* function = model_.find_function(node.domain, node.op_type);
+    if (function != nullptr) return through_function(node, *function, depth);
+  }
+  const Schema* schema =
+      find_schema(node.domain, node.op_type, is_standard ? opset : newest_opset(node.domain));
+  if (schema == nullptr) {
+    if (!is_standard) return {};
+    throw ModelError({.what = "there is no operator '" + node.op_type + "' in ai.onnx opset " +
+                              std::to_string(opset) + "." +
+                              base::did_you_mean(node.op_type, schema_names(""))});
+  }
+  check_call(node, *schema);
+  const auto infer_body = [&](ir::Graph& body) {
+    for (ir::Node* inner : body.nodes) infer_at(*inner, opset, depth + 1);
+  };
+  if (is_standard && node.op_type == "If") return infer_if(node, infer_body);
+  if (is_standard && node.op_type == "Scan") return infer_scan(node, infer_body);
+  if (is_standard && node.op_type == "Loop") {
+    return infer_loop(node, infer_body, depth < kMaxLoopDepth ? kMaxLoopRounds : 1);
+  }
+  if (is_standard && node.op_type == "Constant") {
+    const ir::AttributeValue* value = node.find_attribute("value");
+    const Tensor* tensor = value == nullptr ? nullptr : std::get_if<Tensor>(value);
+    if (tensor != nullptr) return {ir::Type::tensor(tensor->dtype(), tensor->dims())};
+  }
+  return through_schema(node, *schema, opset);
+}
+
+std::vector<ir::Type> Inferer::through_schema(const ir::Node& node, const Schema& schema,
+                                              std::int64_t opset) const {
+  std::vector<ir::Type> types(node.outputs.size());
+  bool is_ready = static_cast<bool>(schema.infer());
+  for (std::size_t i = 0; i < node.inputs.size(); ++i) {
+    // ONNX's functions read the types of inputs without asking whether they are known.
+    const ir::Value* input = node.inputs[i];
+    if (input != nullptr && (input->type.kind == ir::Type::Kind::kUnknown)) is_ready = false;
+  }
+  for (const ir::Attribute& attribute : node.attributes) {
+    if (std::holds_alternative<ir::AttributeRef>(attribute.value)) is_ready = false;
+  }
+  if (is_ready) {
+    NodeContext context(node, opset);
+    schema.infer()(context);
+    for (std::size_t i = 0; i < types.size(); ++i) types[i] = from_proto(context.outputs()[i]);
+  }
+  fill_element_types(node, schema, types);
+  return types;
+}
+
+std::vector<ir::Type> Inferer::through_function(const ir::Node& node, const ir::Function& function,
+                                                int depth) const {
+  const ir::Graph& body = *function.body;
+  if (node.inputs.size() > body.inputs.size() || node.outputs.size() > body.outputs.size()) {
+    throw ModelError({.what = "the function has " + std::to_string(body.inputs.size()) +
+                              " inputs and " + std::to_string(body.outputs.size()) +
+                              " outputs, the call " + std::to_string(node.inputs.size()) + " and " +
+                              std::to_string(node.outputs.size())});
+  }
+  KnownValues known(opset_);
+  const std::string key = key_of_call(node, function, known);
+  if (!key.empty()) {
+    const std::lock_guard lock(mutex_);
+    const auto known = calls_.find(key);
+    if (known != calls_.end()) return known->second;
+  }
+  ir::Graph copy;
+  std::unordered_map<const ir::Value*, ir::Value*> map;
+  // The copy reads the actual inputs, so what is known of their elements is known inside, too.
+  for (std::size_t i = 0; i < body.inputs.size(); ++i) map[body.inputs[i]] = node.input(i);
+  ir::append_nodes(body, copy, map);
+  bind_attributes(copy, node, function);
+  const std::int64_t opset = opset_of(function, opset_);
+  for (ir::Node* inner : copy.nodes) infer_at(*inner, opset, depth + 1);
+  std::vector<ir::Type> types;
+  for (std::size_t i = 0; i < node.outputs.size(); ++i) {
+    const ir::Value* output = map.at(body.outputs[i]);
+    types.push_back(output == nullptr ? ir::Type{} : output->type);
+  }
+  if (!key.empty()) {
+    const std::lock_guard lock(mutex_);
+    calls_.emplace(key, types);
+  }
+  return types;
+}
+
+void check_call(const ir::Node& node, const Schema& schema) {
+  const auto check_count = [&node](const char* what, std::size_t given, int min, int max) {
+    if (given >= static_cast<std::size_t>(min) && given <= static_cast<std::size_t>(max)) return;
+    const std::string expected = min == max ? std::to_string(min)
+                                 : max == std::numeric_limits<int>::max()
+                                     ? "at least " + std::to_string(min)
+                                     : std::to_string(min) + " to " + std::to_string(max);
+    throw ModelError({.what = std::to_string(given) + " " + what + ", expected " + expected});
+  };
+  check_count("inputs", node.inputs.size(), schema.op().min_input(), schema.op().max_input());
+  check_count("outputs", node.outputs.size(), schema.op().min_output(), schema.op().max_output());
+  std::vector<DataType> bound(schema.num_constraints(), DataType::kUndefined);
+  for (std::size_t i = 0; i < node.inputs.size(); ++i) {
+    const Parameter& parameter = *schema.input(i);
+    const ir::Value* input = node.inputs[i];
+    const auto fail = [&](const std::string& what) {
+      throw ModelError({.what = "input " + parameter.name + what});
+    };
+    if (input == nullptr) {
+      if (parameter.is_required) fail(" is missing");
+      continue;
+    }
+    const ir::Type& type = input->type;
+    if (type.kind == ir::Type::Kind::kUnknown) continue;
+    const std::string given = " '" + input->name + "' is " + type.to_string();
+    if (!type.is_tensor()) {
+      if (!parameter.takes_others) fail(given + ", expected a tensor");
+      continue;
+    }
+    if (type.dtype == DataType::kUndefined) continue;
+    if (!parameter.takes(type.dtype)) {
+      fail(given + ", a type that the operator does not take there");
+    }
+    if (parameter.constraint < 0) continue;
+    DataType& same = bound[static_cast<std::size_t>(parameter.constraint)];
+    if (same == DataType::kUndefined) same = type.dtype;
+    if (same != type.dtype) {
+      fail(given + ", expected " + std::string(dtype_name(same)) + " as the inputs before it");
+    }
+  }
+}
+
+std::unique_ptr<ir::TypeInferer> make_type_inferer(const ir::Model& model) {
+  return std::make_unique<Inferer>(model, ir::kInternalOpset);
+}
+
+void infer_types(ir::Graph& graph, const ir::TypeInferer& inferer) {
+  for (ir::Node* node : graph.nodes) inferer.infer(*node);
+}
+
+}  // namespace onnxgrad::onnx_io

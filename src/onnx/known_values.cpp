@@ -1,0 +1,156 @@
+#include "onnx/known_values.h"
+
+#include <deque>
+#include <exception>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "onnx/functions.h"
+#include "onnx/protos.h"
+#include "onnx/schemas.h"
+
+namespace onnxgrad::onnx_io {
+namespace {
+
+constexpr std::int64_t kMaxElements = 1024;      // of a propagated value
+constexpr std::int64_t kMaxTensorBytes = 65536;  // of a constant that inference may look at
+constexpr int kMaxDepth = 64;                    // of producers that are looked back at
+constexpr int kMaxWork = 512;                    // nodes looked at for one inference
+
+bool is_index_type(DataType dtype) {
+  return dtype == DataType::kInt64 || dtype == DataType::kInt32;
+}
+
+class PropagationContext final : public onnx::DataPropagationContext {
+ public:
+  PropagationContext(const ir::Node& node, KnownValues& known) : node_(node), known_(known) {}
+
+  const onnx::AttributeProto* getAttribute(const std::string& name) const override {
+    for (const ir::Attribute& attribute : node_.attributes) {
+      if (attribute.name != name) continue;
+      to_proto(attribute, attributes_.emplace_back());
+      return &attributes_.back();
+    }
+    return nullptr;
+  }
+  size_t getNumInputs() const override { return node_.inputs.size(); }
+  const onnx::TypeProto* getInputType(size_t index) const override {
+    return type_of(node_.input(index));
+  }
+  size_t getNumOutputs() const override { return node_.outputs.size(); }
+  const onnx::TypeProto* getOutputType(size_t index) const override {
+    return type_of(node_.output(index));
+  }
+  const onnx::TensorShapeProto* getInputData(size_t index) override {
+    const ir::Value* input = node_.input(index);
+    return input == nullptr ? nullptr : known_.elements(*input);
+  }
+  void addOutputData(size_t index, onnx::TensorShapeProto&& elements) override {
+    if (index == 0) result = std::move(elements);
+  }
+
+  std::optional<onnx::TensorShapeProto> result;
+
+ private:
+  const onnx::TypeProto* type_of(const ir::Value* value) const {
+    if (value == nullptr || value->type.kind == ir::Type::Kind::kUnknown) return nullptr;
+    to_proto(value->type, types_.emplace_back());
+    return &types_.back();
+  }
+  const ir::Node& node_;
+  KnownValues& known_;
+  mutable std::deque<onnx::AttributeProto> attributes_;
+  mutable std::deque<onnx::TypeProto> types_;
+};
+
+}  // namespace
+
+const onnx::TensorShapeProto* KnownValues::elements(const ir::Value& value) {
+  const auto known = elements_.find(&value);
+  if (known != elements_.end()) return known->second ? &*known->second : nullptr;
+  if (depth_ >= kMaxDepth || ++work_ > kMaxWork) return nullptr;
+  ++depth_;
+  std::optional<onnx::TensorShapeProto> computed;
+  try {
+    computed = compute(value);
+  } catch (const std::exception&) {
+    // Nothing is known; a node that is wrong is reported by its own inference.
+  }
+  --depth_;
+  const auto& stored = elements_.emplace(&value, std::move(computed)).first->second;
+  return stored ? &*stored : nullptr;
+}
+
+std::optional<onnx::TensorShapeProto> KnownValues::compute(const ir::Value& value) {
+  if (value.is_constant()) {
+    const Tensor& tensor = value.initializer;
+    if (!is_index_type(tensor.dtype()) || tensor.dims().rank() > 1 ||
+        tensor.num_elements() > kMaxElements) {
+      return std::nullopt;
+    }
+    onnx::TensorShapeProto elements;
+    for (const std::int64_t element : tensor.to_int64s()) {
+      elements.add_dim()->set_dim_value(element);
+    }
+    return elements;
+  }
+  if (value.producer == nullptr || value.output_index != 0 || value.type.rank() > 1) {
+    return std::nullopt;
+  }
+  std::optional<onnx::TensorShapeProto> elements = propagate(*value.producer);
+  if (elements && elements->dim_size() <= kMaxElements) return elements;
+  return std::nullopt;
+}
+
+std::optional<onnx::TensorShapeProto> KnownValues::propagate(const ir::Node& node) {
+  if (!is_standard_domain(node.domain)) return std::nullopt;
+  if (node.op_type == "Constant") {
+    const ir::AttributeValue* attribute = node.find_attribute("value");
+    const Tensor* tensor = attribute == nullptr ? nullptr : std::get_if<Tensor>(attribute);
+    if (tensor == nullptr) return std::nullopt;
+    ir::Value constant;
+    constant.initializer = *tensor;
+    return compute(constant);
+  }
+  const Schema* schema = find_schema("", node.op_type, opset_);
+  if (schema == nullptr || !schema->propagate()) return std::nullopt;
+  for (const ir::Value* input : node.inputs) {
+    if (input == nullptr || !input->type.is_tensor()) return std::nullopt;
+  }
+  PropagationContext context(node, *this);
+  schema->propagate()(context);
+  return std::move(context.result);
+}
+
+const onnx::TensorProto* KnownValues::tensor(const ir::Value& value) {
+  const auto known = tensors_.find(&value);
+  if (known != tensors_.end()) return known->second ? &*known->second : nullptr;
+  std::optional<onnx::TensorProto>& result = tensors_[&value];
+  const auto set = [&result](const Tensor& tensor) {
+    to_proto(tensor, result.emplace());
+    return &*result;
+  };
+  if (value.is_constant()) {
+    const Tensor& constant = value.initializer;
+    const bool is_small =
+        constant.dtype() != DataType::kString && constant.size_bytes() <= kMaxTensorBytes;
+    return is_small ? set(constant) : nullptr;
+  }
+  if (!is_index_type(value.dtype()) || !value.type.has_rank() || value.type.rank() > 1) {
+    return nullptr;
+  }
+  const onnx::TensorShapeProto* list = elements(value);
+  if (list == nullptr) return nullptr;
+  std::vector<std::int64_t> numbers;
+  for (const auto& dim : list->dim()) {
+    if (!dim.has_dim_value()) return nullptr;
+    numbers.push_back(dim.dim_value());
+  }
+  const auto count = static_cast<std::int64_t>(numbers.size());
+  if (value.type.rank() == 0 && count != 1) return nullptr;
+  const Dims dims = value.type.rank() == 0 ? Dims{} : Dims{count};
+  return set(Tensor::from(numbers, dims).cast(value.dtype()));
+}
+
+}  // namespace onnxgrad::onnx_io

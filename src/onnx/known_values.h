@@ -1,0 +1,42 @@
+#ifndef ONNXGRAD_ONNX_KNOWN_VALUES_H_
+#define ONNXGRAD_ONNX_KNOWN_VALUES_H_
+
+#include <onnx/onnx_pb.h>
+
+#include <cstdint>
+#include <optional>
+#include <unordered_map>
+
+#include "ir/graph.h"
+
+namespace onnxgrad::onnx_io {
+
+/// What is known of the elements of small integer tensors before anything runs: initializers,
+/// shapes and what ONNX's data propagation makes of them (Gather, Concat, Slice, Squeeze, Cast,
+/// Add, ...). Elements may be numbers, symbols or unknown. Looks back along producers when asked,
+/// so nothing goes stale when a pass rewrites the graph; an object of this class serves one
+/// inference.
+class KnownValues {
+ public:
+  explicit KnownValues(std::int64_t opset) : opset_(opset) {}
+
+  /// The elements of a rank-0 or rank-1 integer value; nullptr if nothing is known of them.
+  const onnx::TensorShapeProto* elements(const ir::Value& value);
+
+  /// The value as a tensor, if all of it is known and it is small.
+  const onnx::TensorProto* tensor(const ir::Value& value);
+
+ private:
+  std::optional<onnx::TensorShapeProto> compute(const ir::Value& value);
+  std::optional<onnx::TensorShapeProto> propagate(const ir::Node& node);
+
+  std::int64_t opset_;
+  int depth_ = 0;
+  int work_ = 0;
+  std::unordered_map<const ir::Value*, std::optional<onnx::TensorShapeProto>> elements_;
+  std::unordered_map<const ir::Value*, std::optional<onnx::TensorProto>> tensors_;
+};
+
+}  // namespace onnxgrad::onnx_io
+
+#endif  // ONNXGRAD_ONNX_KNOWN_VALUES_H_

@@ -1,0 +1,28 @@
+#ifndef ONNXGRAD_ONNX_PROTOS_H_
+#define ONNXGRAD_ONNX_PROTOS_H_
+
+#include <onnx/onnx_pb.h>
+
+#include "ir/attribute.h"
+#include "ir/type.h"
+#include "onnxgrad/tensor.h"
+
+// Single types, tensors and attributes as the messages that ONNX's inference functions read.
+
+namespace onnxgrad::onnx_io {
+
+/// Unknown kinds give an empty message.
+void to_proto(const ir::Type& type, onnx::TypeProto& proto);
+
+/// Throws: ShapeError (negative or too large dimension, rank above 64).
+ir::Type from_proto(const onnx::TypeProto& proto);
+
+/// The data as raw_data; strings as string_data.
+void to_proto(const Tensor& tensor, onnx::TensorProto& proto);
+
+/// Graphs are left out (only type and name are set): inference reaches them in another way.
+void to_proto(const ir::Attribute& attribute, onnx::AttributeProto& proto);
+
+}  // namespace onnxgrad::onnx_io
+
+#endif  // ONNXGRAD_ONNX_PROTOS_H_
