@@ -1,0 +1,44 @@
+#ifndef ONNXGRAD_PASSES_ELEMENTWISE_GROUPS_H_
+#define ONNXGRAD_PASSES_ELEMENTWISE_GROUPS_H_
+
+#include <cstdint>
+#include <unordered_map>
+#include <vector>
+
+#include "ir/graph.h"
+#include "opdef/registry.h"
+
+namespace onnxgrad::passes {
+
+/// What a node does in its group.
+enum class Role : std::uint8_t {
+  kMain,    ///< element-wise over the group's space
+  kReduce,  ///< reduction of a main value
+  kPost,    ///< element-wise over the reduced space
+};
+
+/// Nodes that become one onnxgrad.fused.Elementwise.
+struct ElementwiseGroup {
+  DataType compute = DataType::kUndefined;  ///< float32, float64 or int64
+  Dims space = {};                          ///< of the main members
+  std::vector<std::int64_t> reduce_axes =
+      {};  ///< axes of `space` longer than 1; empty: no reduction
+  std::vector<ir::Node*> main = {};
+  std::vector<ir::Node*> reductions = {};
+  std::vector<ir::Node*> post = {};
+
+  std::size_t size() const { return main.size() + reductions.size() + post.size(); }
+};
+
+/// The type in which an element-wise node is computed; kUndefined if no kernel takes it.
+DataType compute_type(const ir::Node& node);
+
+/// Partitions the element-wise nodes (and reductions over constant axes) of `graph`. With `merge`,
+/// connected nodes share a group where fusing them leaves the graph acyclic; without, each
+/// element-wise node is a group of its own and reductions are left alone.
+std::vector<ElementwiseGroup> group_elementwise(const ir::Graph& graph,
+                                                const opdef::OpRegistry& registry, bool merge);
+
+}  // namespace onnxgrad::passes
+
+#endif  // ONNXGRAD_PASSES_ELEMENTWISE_GROUPS_H_

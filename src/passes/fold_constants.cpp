@@ -1,0 +1,76 @@
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "passes/passes.h"
+
+namespace onnxgrad::passes {
+namespace {
+
+// A folded value takes memory for the life of the plan; a larger one is cheaper to compute again.
+constexpr std::int64_t kMaxFoldedBytes = std::int64_t{1} << 16;
+
+bool is_small(const ir::Value* value) {
+  const auto dims = value->type.static_dims();
+  return dims && dims->size_bytes(value->dtype()) <= kMaxFoldedBytes;
+}
+
+void make_constant(ir::Graph& graph, ir::Value* value, Tensor tensor) {
+  value->type = ir::Type::tensor(tensor.dtype(), tensor.dims());
+  value->initializer = std::move(tensor);
+  value->producer = nullptr;
+  graph.initializers.push_back(value);
+}
+
+bool can_evaluate(const ir::Node& node, const opdef::OpDef* def) {
+  if (def == nullptr || def->is_random || !node.subgraphs().empty()) return false;
+  const bool all_known = std::ranges::all_of(
+      node.inputs, [](const ir::Value* input) { return input == nullptr || input->is_constant(); });
+  if (!all_known) return false;
+  return def->is_dynamic || std::ranges::all_of(node.outputs, [](const ir::Value* output) {
+           return output == nullptr || is_small(output);
+         });
+}
+
+bool fold_by_types(ir::Graph& graph, const ir::Node& node, const opdef::OpDef* def) {
+  if (def == nullptr || def->fold_types == nullptr) return false;
+  std::optional<Tensor> tensor = def->fold_types(node);
+  if (!tensor) return false;
+  make_constant(graph, node.outputs[0], *std::move(tensor));
+  return true;
+}
+
+bool fold_by_value(ir::Graph& graph, const ir::Node& node, const opdef::OpDef* def,
+                   const opdef::Evaluator& evaluator) {
+  if (!can_evaluate(node, def)) return false;
+  std::vector<Tensor> inputs;
+  inputs.reserve(node.inputs.size());
+  for (const ir::Value* input : node.inputs) {
+    inputs.push_back(input == nullptr ? Tensor() : input->initializer);
+  }
+  std::optional<std::vector<Tensor>> results = evaluator.evaluate(node, inputs);
+  if (!results) return false;
+  for (std::size_t i = 0; i < node.outputs.size(); ++i) {
+    if (node.outputs[i] != nullptr) make_constant(graph, node.outputs[i], std::move((*results)[i]));
+  }
+  return true;
+}
+
+}  // namespace
+
+bool fold_constants(ir::Graph& graph, const PassContext& context) {
+  std::vector<ir::Node*> kept;
+  kept.reserve(graph.nodes.size());
+  for (ir::Node* node : graph.nodes) {
+    context.inferer.infer(*node);
+    const opdef::OpDef* def = context.ops.find(*node);
+    if (fold_by_types(graph, *node, def)) continue;
+    if (fold_by_value(graph, *node, def, context.evaluator)) continue;
+    kept.push_back(node);
+  }
+  const bool changed = kept.size() != graph.nodes.size();
+  graph.nodes = std::move(kept);
+  return changed;
+}
+
+}  // namespace onnxgrad::passes

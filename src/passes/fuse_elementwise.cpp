@@ -1,0 +1,232 @@
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "opdef/expr.h"
+#include "passes/elementwise_groups.h"
+#include "passes/passes.h"
+#include "passes/reduction.h"
+
+// Turns groups of element-wise nodes into onnxgrad.fused.Elementwise nodes. Looks through Expand:
+// an operand is broadcast by the kernel itself.
+
+namespace onnxgrad::passes {
+namespace {
+
+using opdef::ExprProgram;
+
+// The straight-line program of some nodes and the values that it reads.
+class ProgramBuilder {
+ public:
+  explicit ProgramBuilder(const opdef::OpRegistry& registry) : registry_(registry) {}
+
+  // Makes `value` known without an operand of its own.
+  void define(const ir::Value* value, std::int32_t instruction) { known_[value] = instruction; }
+
+  std::int32_t add_operand() { return program_.input(program_.num_inputs++); }
+
+  std::int32_t read(ir::Value* value) {
+    const auto [entry, is_new] = known_.try_emplace(value, 0);
+    if (!is_new) return entry->second;
+    const auto dims = value->type.static_dims();
+    if (value->is_constant() && dims->num_elements() == 1) {
+      entry->second = program_.constant(value->initializer.to_doubles().front());
+    } else {
+      operands_.push_back(value);
+      entry->second = add_operand();
+    }
+    return entry->second;
+  }
+
+  void add_node(const ir::Node& node) {
+    std::vector<std::int32_t> operands;
+    for (ir::Value* input : node.inputs) operands.push_back(input == nullptr ? -1 : read(input));
+    known_[node.outputs[0]] = registry_.find(node)->expression(node, operands, program_);
+  }
+
+  std::int32_t emit(opdef::ExprOp op, std::int32_t a, std::int32_t b) {
+    return program_.emit(op, a, b);
+  }
+  std::int32_t constant(double value) { return program_.constant(value); }
+  void add_result(const ir::Value* value) { program_.results.push_back(known_.at(value)); }
+  ExprProgram& program() { return program_; }
+  std::vector<ir::Value*>& operands() { return operands_; }
+
+ private:
+  const opdef::OpRegistry& registry_;
+  ExprProgram program_;
+  std::unordered_map<const ir::Value*, std::int32_t> known_;
+  std::vector<ir::Value*> operands_;
+};
+
+// Constants that a program holds as numbers must be exact as double.
+bool reads_wide_integer_constant(const ir::Node& node) {
+  constexpr std::int64_t kExact = std::int64_t{1} << 53;
+  return std::ranges::any_of(node.inputs, [](const ir::Value* value) {
+    if (value == nullptr || !value->is_constant() || !is_integer(value->dtype())) return false;
+    const auto numbers = value->initializer.num_elements() == 1 ? value->initializer.to_int64s()
+                                                                : std::vector<std::int64_t>{};
+    return std::ranges::any_of(numbers, [](std::int64_t n) { return n > kExact || n < -kExact; });
+  });
+}
+
+// Operands that are Expands of something smaller, if the others still span the whole space.
+void look_through_expands(std::vector<ir::Value*>& operands, const Dims& space) {
+  for (ir::Value*& operand : operands) {
+    const ir::Node* node = operand->producer;
+    if (node == nullptr || node->op_type != "Expand" || !node->domain.empty()) continue;
+    ir::Value* source = node->inputs[0];
+    if (!source->type.static_dims() || source->type.rank() > space.rank()) continue;
+    Dims spanned = *source->type.static_dims();
+    for (const ir::Value* other : operands) {
+      if (other != operand) spanned = broadcast_dims(spanned, *other->type.static_dims());
+    }
+    if (spanned == space) operand = source;
+  }
+}
+
+class Emitter {
+ public:
+  Emitter(ir::Graph& graph, const opdef::OpRegistry& registry)
+      : graph_(graph), registry_(registry), uses_(ir::count_uses(graph)) {}
+
+  ir::Node* emit(const ElementwiseGroup& group) {
+    ProgramBuilder main(registry_);
+    for (const ir::Node* node : group.main) main.add_node(*node);
+    std::vector<ir::Value*> outputs;
+    for (const ir::Node* node : group.main) {
+      if (is_read_outside(node->outputs[0], group)) outputs.push_back(node->outputs[0]);
+    }
+    for (const ir::Value* output : outputs) main.add_result(output);
+    const std::size_t stored = outputs.size();
+
+    // Reduced values: the input of each reduction, then what comes after.
+    ProgramBuilder post(registry_);
+    std::vector<std::int64_t> kinds;
+    bool has_post = !group.post.empty();
+    for (const ir::Node* node : group.reductions) {
+      const Reduction reduction = *match_reduction(*node);
+      main.read(node->inputs[0]);
+      main.add_result(node->inputs[0]);
+      kinds.push_back(reduction.kind);
+      std::int32_t result = post.add_operand();
+      if (reduction.factor != 1) {
+        result = post.emit(opdef::ExprOp::kMul, result, post.constant(reduction.factor));
+        has_post = true;
+      }
+      post.define(node->outputs[0], result);
+    }
+    for (const ir::Node* node : group.post) post.add_node(*node);
+    for (const auto* list : {&group.reductions, &group.post}) {
+      for (const ir::Node* node : *list) {
+        ir::Value* output = node->outputs[0];
+        // Without a post program every reduced result is an output.
+        if (!has_post || is_read_outside(output, group)) {
+          outputs.push_back(output);
+          post.add_result(output);
+        }
+      }
+    }
+    ensure_spanning_operand(main, group);
+    look_through_expands(main.operands(), group.space);
+    std::vector<ir::Attribute> attributes{
+        {.name = "program", .value = main.program().to_ints()},
+        {.name = "compute", .value = static_cast<std::int64_t>(group.compute)},
+        {.name = "stored", .value = static_cast<std::int64_t>(stored)}};
+    if (!group.reductions.empty()) {
+      attributes.push_back({.name = "reduce", .value = kinds});
+      attributes.push_back({.name = "reduce_axes", .value = group.reduce_axes});
+      if (has_post) attributes.push_back({.name = "post", .value = post.program().to_ints()});
+    }
+    std::vector<ir::Value*> inputs = main.operands();
+    inputs.insert(inputs.end(), post.operands().begin(), post.operands().end());
+    return make_node(group, std::move(inputs), std::move(attributes), outputs);
+  }
+
+ private:
+  bool is_read_outside(const ir::Value* value, const ElementwiseGroup& group) const {
+    const auto found = uses_.find(value);
+    int outside = found == uses_.end() ? 0 : found->second;
+    for (const auto* list : {&group.main, &group.reductions, &group.post}) {
+      for (const ir::Node* node : *list) {
+        outside -= static_cast<int>(std::ranges::count(node->inputs, value));
+      }
+    }
+    return outside > 0;
+  }
+
+  // The kernel takes its space from the operands: constants alone do not span it.
+  void ensure_spanning_operand(ProgramBuilder& main, const ElementwiseGroup& group) {
+    Dims spanned;
+    for (const ir::Value* operand : main.operands()) {
+      spanned = broadcast_dims(spanned, *operand->type.static_dims());
+    }
+    if (spanned == group.space) return;
+    main.operands().push_back(
+        graph_.add_initializer("space", Tensor::zeros(DataType::kBool, group.space)));
+    main.add_operand();
+  }
+
+  ir::Node* make_node(const ElementwiseGroup& group, std::vector<ir::Value*> inputs,
+                      std::vector<ir::Attribute> attributes,
+                      const std::vector<ir::Value*>& outputs) {
+    ir::Node* node = graph_.add_bare_node();
+    graph_.nodes.pop_back();
+    node->domain = ir::kFusedDomain;
+    node->op_type = "Elementwise";
+    const ir::Node* last = !group.post.empty()         ? group.post.back()
+                           : !group.reductions.empty() ? group.reductions.back()
+                                                       : group.main.back();
+    node->name = graph_.names().unique(last->name + (group.size() > 1 ? "_fused" : ""));
+    node->inputs = std::move(inputs);
+    node->attributes = std::move(attributes);
+    for (std::size_t i = 0; i < outputs.size(); ++i) ir::Graph::set_output(node, i, outputs[i]);
+    return node;
+  }
+
+  ir::Graph& graph_;
+  const opdef::OpRegistry& registry_;
+  std::unordered_map<const ir::Value*, int> uses_;
+};
+
+}  // namespace
+
+bool fuse_elementwise(ir::Graph& graph, const PassContext& context, bool merge) {
+  std::vector<ElementwiseGroup> groups = group_elementwise(graph, context.ops, merge);
+  std::erase_if(groups, [](const ElementwiseGroup& group) {
+    return std::ranges::any_of(group.main,
+                               [](const ir::Node* n) { return reads_wide_integer_constant(*n); });
+  });
+  if (groups.empty()) return false;
+  Emitter emitter(graph, context.ops);
+  std::unordered_map<const ir::Node*, ir::Node*> last_of;  // the fused node goes to its last member
+  std::unordered_set<const ir::Node*> members;
+  for (const ElementwiseGroup& group : groups) {
+    ir::Node* fused = emitter.emit(group);
+    const ir::Node* anchor = nullptr;
+    for (const auto* list : {&group.main, &group.reductions, &group.post}) {
+      for (const ir::Node* node : *list) {
+        members.insert(node);
+        anchor = node;
+      }
+    }
+    last_of.emplace(anchor, fused);
+  }
+  std::vector<ir::Node*> nodes;
+  for (ir::Node* node : graph.nodes) {
+    if (const auto found = last_of.find(node); found != last_of.end())
+      nodes.push_back(found->second);
+    if (!members.contains(node)) nodes.push_back(node);
+  }
+  graph.nodes = std::move(nodes);
+  ir::sort_topologically(graph);
+  ir::eliminate_dead_nodes(graph);
+  return true;
+}
+
+}  // namespace onnxgrad::passes

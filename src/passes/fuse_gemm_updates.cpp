@@ -1,0 +1,123 @@
+#include <cstdint>
+#include <optional>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "passes/passes.h"
+#include "passes/rewriter.h"
+
+// Pattern: W - a * G and W + a * G, with G an onnxgrad.fused.Gemm that has no other reader (through
+// views and products with one-element tensors). The update of plain gradient descent becomes
+// W += (-a) op(A) op(B): the gradient itself is never stored.
+
+namespace onnxgrad::passes {
+namespace {
+
+using Uses = std::unordered_map<const ir::Value*, int>;
+
+bool is_plain(const ir::Node* node, std::string_view op_type) {
+  return node != nullptr && node->domain.empty() && node->op_type == op_type;
+}
+
+bool is_one_element(const ir::Value* value) {
+  const auto dims = value->type.static_dims();
+  return dims && dims->num_elements() == 1;
+}
+
+// scale * rate * product, with `rate` a one-element value or nullptr.
+struct Scaled {
+  ir::Node* product = nullptr;
+  ir::Value* rate = nullptr;
+  double scale = 1;
+};
+
+std::optional<double> constant_scalar(const ir::Value* value) {
+  if (!value->is_constant() || !is_one_element(value)) return std::nullopt;
+  return value->initializer.to_doubles().front();
+}
+
+std::optional<Scaled> match_scaled(ir::Value* value, const Uses& uses) {
+  Scaled result;
+  while (uses.at(value) == 1 && value->producer != nullptr) {
+    ir::Node* node = value->producer;
+    if (node->domain == ir::kFusedDomain && node->op_type == "Gemm" &&
+        node->find_attribute("epilogue") == nullptr) {
+      result.product = node;
+      return result;
+    }
+    if (is_plain(node, "Neg")) {
+      result.scale = -result.scale;
+      value = node->inputs[0];
+      continue;
+    }
+    if (!is_plain(node, "Mul")) return std::nullopt;
+    const std::size_t scalar = is_one_element(node->inputs[0]) ? 0 : 1;
+    ir::Value* factor = node->inputs[scalar];
+    if (!is_one_element(factor)) return std::nullopt;
+    if (const auto constant = constant_scalar(factor)) {
+      result.scale *= *constant;
+    } else if (result.rate == nullptr) {
+      result.rate = factor;
+    } else {
+      return std::nullopt;
+    }
+    value = node->inputs[1 - scalar];
+  }
+  return std::nullopt;
+}
+
+// The weight (unscaled operand) and the scaled product of an update node.
+std::optional<std::pair<ir::Value*, Scaled>> match_update(const ir::Node& node, const Uses& uses) {
+  const bool is_sub = is_plain(&node, "Sub");
+  if (!is_sub && !is_plain(&node, "Add")) return std::nullopt;
+  for (const std::size_t side : {std::size_t{1}, std::size_t{0}}) {
+    if (is_sub && side == 0) break;
+    ir::Value* weight = node.inputs[1 - side];
+    if (!weight->type.static_dims() || !node.outputs[0]->type.static_dims()) continue;
+    std::optional<Scaled> scaled = match_scaled(node.inputs[side], uses);
+    // Only leaves are updated in place: a sum of two products is not an update.
+    if (!scaled || weight->producer != nullptr || weight->is_constant()) continue;
+    const auto dims = weight->type.static_dims();
+    if (dims != node.outputs[0]->type.static_dims() || dims->rank() != 2 ||
+        dims != scaled->product->outputs[0]->type.static_dims()) {
+      continue;
+    }
+    if (is_sub) scaled->scale = -scaled->scale;
+    return std::pair(weight, *scaled);
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+bool fuse_gemm_updates(ir::Graph& graph, const PassContext&) {
+  const Uses uses = ir::count_uses(graph);
+  bool changed = false;
+  Rewriter out(graph);
+  for (ir::Node* node : std::vector<ir::Node*>(graph.nodes)) {
+    const auto update = match_update(*node, uses);
+    if (!update) {
+      out.keep(node);
+      continue;
+    }
+    const auto& [weight, scaled] = *update;
+    std::vector<ir::Value*> inputs{weight, scaled.product->inputs[0], scaled.product->inputs[1]};
+    if (scaled.rate != nullptr) inputs.push_back(scaled.rate);
+    ir::Value* result = node->outputs[0];
+    ir::Value* updated =
+        out.emit(ir::kFusedDomain, "GemmUpdate", std::move(inputs), result->type,
+                 {{.name = "transA", .value = scaled.product->int_attribute("transA", 0)},
+                  {.name = "transB", .value = scaled.product->int_attribute("transB", 0)},
+                  {.name = "scale", .value = static_cast<float>(scaled.scale)}},
+                 node->name);
+    Rewriter::take_over(result, updated);
+    changed = true;
+  }
+  out.finish();
+  if (changed) ir::eliminate_dead_nodes(graph);
+  return changed;
+}
+
+}  // namespace onnxgrad::passes

@@ -1,0 +1,51 @@
+#ifndef ONNXGRAD_PASSES_PASSES_H_
+#define ONNXGRAD_PASSES_PASSES_H_
+
+#include <unordered_set>
+
+#include "ir/builder.h"
+#include "ir/graph.h"
+#include "opdef/kernel.h"
+#include "opdef/registry.h"
+
+// Passes over the graph of a plan: all shapes that can be known are numbers. Each rewrites the
+// graph in place, keeps what its outputs compute and says whether it changed anything; a second run
+// right after changes nothing. run_passes is the order in which a plan uses them.
+
+namespace onnxgrad::passes {
+
+struct PassContext {
+  const opdef::OpRegistry& ops;
+  const ir::TypeInferer& inferer;
+  const opdef::Evaluator& evaluator;
+};
+
+/// Infers types node by node and replaces what is known by constants: nodes whose inputs are all
+/// constants (results of at most 64 KiB, or of one node's inputs' size), Shape and the like.
+bool fold_constants(ir::Graph& graph, const PassContext& context);
+
+/// Drops nodes that give back their input.
+bool eliminate_identities(ir::Graph& graph, const PassContext& context);
+
+/// Merges nodes that compute the same from the same; constants of equal small value too.
+bool merge_common_subexpressions(ir::Graph& graph, const PassContext& context);
+
+/// MatMul and Gemm of matrices become onnxgrad.fused.Gemm; Transposes of operands become flags.
+bool fuse_gemm(ir::Graph& graph, const PassContext& context);
+
+/// W - rate * op(A) op(B) becomes onnxgrad.fused.GemmUpdate where nothing else reads the product.
+bool fuse_gemm_updates(ir::Graph& graph, const PassContext& context);
+
+/// Every element-wise node becomes (part of) an onnxgrad.fused.Elementwise; with `merge`, connected
+/// nodes over the same index space, trailing reductions and what follows these become one.
+bool fuse_elementwise(ir::Graph& graph, const PassContext& context, bool merge);
+
+/// An element-wise node that alone reads a product becomes the product's epilogue.
+bool fuse_epilogues(ir::Graph& graph, const PassContext& context);
+
+/// All of the above in the order of a plan. Without `fuse`, element-wise nodes are only converted.
+void run_passes(ir::Graph& graph, const PassContext& context, bool fuse);
+
+}  // namespace onnxgrad::passes
+
+#endif  // ONNXGRAD_PASSES_PASSES_H_

@@ -1,0 +1,50 @@
+#ifndef ONNXGRAD_PASSES_REWRITER_H_
+#define ONNXGRAD_PASSES_REWRITER_H_
+
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "ir/builder.h"
+#include "ir/graph.h"
+
+namespace onnxgrad::passes {
+
+/// Builds the new list of nodes of a graph, front to back: keep() or emit() in order, then
+/// finish().
+class Rewriter {
+ public:
+  explicit Rewriter(ir::Graph& graph) : graph_(graph) { nodes_.reserve(graph.nodes.size()); }
+
+  void keep(ir::Node* node) { nodes_.push_back(node); }
+
+  /// A new node with one output of the given type.
+  ir::Value* emit(std::string_view domain, std::string_view op_type, std::vector<ir::Value*> inputs,
+                  ir::Type type, std::vector<ir::Attribute> attributes = {},
+                  std::string_view hint = "") {
+    ir::Node* node = graph_.add_node(op_type, std::move(inputs), 1, std::move(attributes), domain,
+                                     hint.empty() ? op_type : hint);
+    graph_.nodes.pop_back();
+    node->outputs[0]->type = std::move(type);
+    nodes_.push_back(node);
+    return node->outputs[0];
+  }
+
+  /// Makes `to`, freshly emitted, the value that `from` was: readers keep their pointers.
+  static void take_over(ir::Value* from, ir::Value* to) {
+    ir::Node* node = to->producer;
+    const auto index = static_cast<std::size_t>(to->output_index);
+    to->producer = nullptr;
+    ir::Graph::set_output(node, index, from);
+  }
+
+  void finish() { graph_.nodes = std::move(nodes_); }
+
+ private:
+  ir::Graph& graph_;
+  std::vector<ir::Node*> nodes_;
+};
+
+}  // namespace onnxgrad::passes
+
+#endif  // ONNXGRAD_PASSES_REWRITER_H_
