@@ -1,0 +1,314 @@
+#include "base/files.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#if __has_include(<linux/openat2.h>)
+#include <linux/openat2.h>
+#include <sys/syscall.h>
+#endif
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "onnxgrad/error.h"
+
+namespace onnxgrad::base {
+namespace {
+
+constexpr int kReadFlags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
+
+[[noreturn]] void fail(const std::string& path, const std::string& what, std::string mend = {}) {
+  throw Error({.what = what, .where = {.file = path}, .mend = std::move(mend)});
+}
+
+[[noreturn]] void fail_errno(const std::string& path, const std::string& action, int error) {
+  fail(path, "cannot " + action + ": " + std::generic_category().message(error));
+}
+
+// Closes what it holds; close() of a file that was written is checked by its writer.
+class Descriptor {
+ public:
+  explicit Descriptor(int number = -1) : number_(number) {}
+  Descriptor(Descriptor&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    std::swap(number_, other.number_);
+    return *this;
+  }
+  ~Descriptor() {
+    if (number_ >= 0) ::close(number_);
+  }
+  int get() const { return number_; }
+  int release() { return std::exchange(number_, -1); }
+  bool is_open() const { return number_ >= 0; }
+
+ private:
+  int number_;
+};
+
+int open_retrying(int folder, const char* path, int flags, mode_t mode = 0) {
+  int number = -1;
+  do {
+    number = ::openat(folder, path, flags, mode);
+  } while (number < 0 && errno == EINTR);
+  return number;
+}
+
+std::vector<std::string> components(const std::string& relative) {
+  std::vector<std::string> parts;
+  for (const std::filesystem::path& part : std::filesystem::path(relative)) {
+    if (part != "." && !part.empty()) parts.push_back(part.string());
+  }
+  return parts;
+}
+
+// Opens component by component, following no link: for kernels without openat2.
+Descriptor walk(const Descriptor& root, const std::vector<std::string>& parts) {
+  Descriptor folder;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const bool is_last = i + 1 == parts.size();
+    const int flags = kReadFlags | O_NOFOLLOW | (is_last ? 0 : O_DIRECTORY);
+    const int from = i == 0 ? root.get() : folder.get();
+    Descriptor next(open_retrying(from, parts[i].c_str(), flags));
+    if (!next.is_open()) return next;
+    folder = std::move(next);
+  }
+  return folder;
+}
+
+Descriptor open_inside(const Descriptor& root, const std::string& relative) {
+#ifdef SYS_openat2
+  open_how how{};
+  how.flags = static_cast<unsigned>(kReadFlags);
+  how.resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS;
+  for (int attempt = 0; attempt < 16; ++attempt) {
+    const long number = ::syscall(SYS_openat2, root.get(), relative.c_str(), &how, sizeof how);
+    if (number >= 0) return Descriptor(static_cast<int>(number));
+    if (errno == ENOSYS || errno == EPERM) break;  // an old kernel, or a sandbox that refuses it
+    if (errno != EINTR && errno != EAGAIN) return Descriptor();
+  }
+#endif
+  return walk(root, components(relative));
+}
+
+// Names in `folder` that mean the file `wanted`.
+nlink_t count_names(const std::string& folder, const struct stat& wanted) {
+  const std::unique_ptr<DIR, int (*)(DIR*)> dir(::opendir(folder.c_str()), &::closedir);
+  nlink_t count = 0;
+  if (dir == nullptr) return 0;
+  while (const dirent* entry = ::readdir(dir.get())) {  // NOLINT(concurrency-mt-unsafe): own DIR
+    struct stat found{};
+    if (entry->d_ino != wanted.st_ino) continue;
+    if (::fstatat(::dirfd(dir.get()), entry->d_name, &found, AT_SYMLINK_NOFOLLOW) != 0) continue;
+    if (found.st_dev == wanted.st_dev && found.st_ino == wanted.st_ino) ++count;
+  }
+  return count;
+}
+
+void check_relative(const std::string& root, const std::string& relative) {
+  const std::string quoted = "'" + relative.substr(0, 200) + "'";
+  if (relative.empty() || relative.find('\0') != std::string::npos) {
+    fail(root, "the location of external data is not a path");
+  }
+  const std::filesystem::path path(relative);
+  if (path.is_absolute()) fail(root, "external data at the absolute path " + quoted);
+  for (const std::filesystem::path& part : path) {
+    if (part == "..") fail(root, "external data outside the model's folder: " + quoted);
+  }
+}
+
+}  // namespace
+
+ReadableFile::ReadableFile(int descriptor, std::string path)
+    : descriptor_(descriptor), path_(std::move(path)) {
+  struct stat status{};
+  const int result = ::fstat(descriptor_, &status);
+  if (result == 0 && S_ISREG(status.st_mode)) {
+    size_ = status.st_size;
+    return;
+  }
+  const int error = errno;
+  ::close(descriptor_);
+  if (result != 0) fail_errno(path_, "examine the file", error);
+  fail(path_, S_ISDIR(status.st_mode) ? "this is a folder, expected a file"
+                                      : "this is not a regular file");
+}
+
+ReadableFile::ReadableFile(ReadableFile&& other) noexcept
+    : descriptor_(std::exchange(other.descriptor_, -1)),
+      size_(other.size_),
+      path_(std::move(other.path_)) {}
+
+ReadableFile& ReadableFile::operator=(ReadableFile&& other) noexcept {
+  std::swap(descriptor_, other.descriptor_);
+  std::swap(size_, other.size_);
+  std::swap(path_, other.path_);
+  return *this;
+}
+
+ReadableFile::~ReadableFile() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+ReadableFile ReadableFile::open(const std::string& path) {
+  if (path.find('\0') != std::string::npos) fail(path.c_str(), "the path has a zero byte");
+  Descriptor file(open_retrying(AT_FDCWD, path.c_str(), kReadFlags));
+  if (!file.is_open()) fail_errno(path, "open the file", errno);
+  return {file.release(), path};
+}
+
+ReadableFile ReadableFile::open_beneath(const std::string& root, const std::string& relative) {
+  check_relative(root, relative);
+  const std::string full = (std::filesystem::path(root) / relative).string();
+  const Descriptor folder(
+      open_retrying(AT_FDCWD, root.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECTORY));
+  if (!folder.is_open()) fail_errno(root, "open the folder of external data", errno);
+  Descriptor file = open_inside(folder, relative);
+  if (!file.is_open()) {
+    if (errno == ELOOP || errno == EXDEV) {
+      fail(full, "external data behind a symbolic link is not followed",
+           "Copy the data beside the model, or name its folder as the external root.");
+    }
+    fail_errno(full, "open external data", errno);
+  }
+  ReadableFile opened(file.release(), full);
+  struct stat status{};
+  if (::fstat(opened.descriptor_, &status) != 0) fail_errno(full, "examine the file", errno);
+  const std::string own_folder = std::filesystem::path(full).parent_path().string();
+  if (status.st_nlink > 1 && count_names(own_folder, status) != status.st_nlink) {
+    fail(full, "external data is a hard link to a file that has another name elsewhere",
+         "Copy the file: a link could point at data that does not belong to the model.");
+  }
+  return opened;
+}
+
+void ReadableFile::read(std::int64_t offset, std::span<std::byte> out) const {
+  while (!out.empty()) {
+    const ssize_t count = ::pread(descriptor_, out.data(), out.size(), offset);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) fail_errno(path_, "read", errno);
+    if (count == 0) fail(path_, "the file ended while it was read");
+    out = out.subspan(static_cast<std::size_t>(count));
+    offset += count;
+  }
+}
+
+std::string real_folder(const std::string& path) {
+  std::error_code error;
+  const std::filesystem::path real = std::filesystem::canonical(path, error);
+  if (error) fail(path, "cannot resolve the path: " + error.message());
+  return real.parent_path().string();
+}
+
+namespace {
+
+// A temporary file that disappears unless it was renamed.
+class TemporaryFile {
+ public:
+  TemporaryFile(std::string folder, const std::string& name, mode_t mode)
+      : folder_(std::move(folder)) {
+    static constexpr int kAttempts = 100;
+    for (int attempt = 0; attempt < kAttempts && !file_.is_open(); ++attempt) {
+      path_ = folder_ + "/." + name.substr(0, 200) + ".tmp-" + std::to_string(::getpid()) + "-" +
+              std::to_string(attempt);
+      file_ = Descriptor(
+          open_retrying(AT_FDCWD, path_.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, mode));
+      if (!file_.is_open() && errno != EEXIST) {
+        const int error = errno;
+        const std::string temporary = std::exchange(path_, {});
+        fail_errno(temporary, "create the file", error);
+      }
+    }
+    if (!file_.is_open()) fail(std::exchange(path_, {}), "too many temporary files are left here");
+  }
+  TemporaryFile(const TemporaryFile&) = delete;
+  TemporaryFile& operator=(const TemporaryFile&) = delete;
+  ~TemporaryFile() {
+    if (!path_.empty()) ::unlink(path_.c_str());
+  }
+
+  void append(std::string_view bytes) {
+    while (!bytes.empty()) {
+      const ssize_t count = ::write(file_.get(), bytes.data(), bytes.size());
+      if (count < 0 && errno == EINTR) continue;
+      if (count < 0) fail_errno(path_, "write", errno);
+      bytes.remove_prefix(static_cast<std::size_t>(count));
+    }
+  }
+
+  void set_mode(mode_t mode) { (void)::fchmod(file_.get(), mode); }
+
+  // A failed flush is final: the kernel may have dropped the pages, and a second one would succeed.
+  void finish() {
+    if (::fsync(file_.get()) != 0) fail_errno(path_, "flush", errno);
+    if (::close(file_.release()) != 0) fail_errno(path_, "close", errno);
+  }
+
+  void rename_to(const std::string& path, Existing existing) {
+    int result = 0;
+    if (existing == Existing::kReplace) {
+      result = ::rename(path_.c_str(), path.c_str());
+    } else {
+      // Unlike rename, link refuses a name that is taken, in one step.
+      result = ::link(path_.c_str(), path.c_str());
+      if (result == 0) ::unlink(path_.c_str());
+    }
+    if (result != 0) {
+      if (errno == EEXIST) fail(path, "the file exists already");
+      fail_errno(path, "give the file its name", errno);
+    }
+    path_.clear();
+    const Descriptor folder(
+        open_retrying(AT_FDCWD, folder_.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECTORY));
+    // Some file systems cannot flush folders and say EINVAL.
+    if (!folder.is_open() || (::fsync(folder.get()) != 0 && errno != EINVAL)) {
+      fail_errno(folder_, "flush the folder", errno);
+    }
+  }
+
+ private:
+  std::string folder_;
+  std::string path_;
+  Descriptor file_;
+};
+
+}  // namespace
+
+void write_atomically(const std::string& path, const std::function<void(const ByteSink&)>& write,
+                      Existing existing) {
+  if (path.empty() || path.find('\0') != std::string::npos) {
+    fail(path.c_str(), "this is not a path");
+  }
+  // A link to a file is kept: what it points at is replaced.
+  std::error_code error;
+  std::filesystem::path target = path;
+  if (existing == Existing::kReplace && std::filesystem::is_symlink(target, error)) {
+    const std::filesystem::path real = std::filesystem::weakly_canonical(target, error);
+    if (!error) target = real;
+  }
+  const std::filesystem::path parent = target.parent_path();
+  const std::string folder = parent.empty() ? "." : parent.string();
+  struct stat status{};
+  const bool exists = ::stat(target.c_str(), &status) == 0;
+  if (exists && existing == Existing::kRefuse) fail(path, "the file exists already");
+  if (exists && !S_ISREG(status.st_mode)) fail(path, "this is not a regular file");
+  TemporaryFile file(folder, target.filename().string(), 0666);
+  if (exists) file.set_mode(status.st_mode & 07777u);
+  write([&file](std::string_view bytes) { file.append(bytes); });
+  file.finish();
+  file.rename_to(target.string(), existing);
+}
+
+void write_atomically(const std::string& path, std::string_view contents, Existing existing) {
+  write_atomically(path, [contents](const ByteSink& sink) { sink(contents); }, existing);
+}
+
+}  // namespace onnxgrad::base
