@@ -1,0 +1,92 @@
+#include "ops/rules.h"
+
+#include <utility>
+
+namespace onnxgrad::ops {
+
+opdef::AttributeSpec flag_attribute(std::string_view name) {
+  return {.name = name, .type = opdef::AttributeType::kInt, .min = 0, .max = 1};
+}
+
+opdef::AttributeSpec axis_attribute(std::string_view name, bool required) {
+  constexpr auto kMaxRank = static_cast<std::int64_t>(Dims::kMaxRank);
+  return {.name = name,
+          .type = opdef::AttributeType::kInt,
+          .required = required,
+          .min = -kMaxRank,
+          .max = kMaxRank};
+}
+
+opdef::AttributeSpec float_attribute(std::string_view name) {
+  return {.name = name, .type = opdef::AttributeType::kFloat};
+}
+
+opdef::AttributeSpec choice_attribute(std::string_view name,
+                                      std::vector<std::string_view> choices) {
+  return {.name = name, .type = opdef::AttributeType::kString, .choices = std::move(choices)};
+}
+
+std::optional<std::vector<std::int64_t>> constant_ints(const Value* value) {
+  if (value == nullptr || !value->is_constant()) return std::nullopt;
+  if (!is_integer(value->initializer.dtype())) return std::nullopt;
+  return value->initializer.to_int64s();
+}
+
+std::optional<double> constant_number(const Value* value) {
+  if (value == nullptr || !value->is_constant()) return std::nullopt;
+  const Tensor& tensor = value->initializer;
+  const bool is_number = is_floating(tensor.dtype()) || is_integer(tensor.dtype());
+  if (!is_number || tensor.num_elements() != 1) return std::nullopt;
+  return tensor.to_doubles().front();
+}
+
+std::optional<std::size_t> known_rank(const Value* value) {
+  if (!value->type.has_rank()) return std::nullopt;
+  return value->type.rank();
+}
+
+std::optional<std::int64_t> known_dim(const Value* value, std::int64_t axis) {
+  if (!value->type.has_rank()) return std::nullopt;
+  const auto rank = static_cast<std::int64_t>(value->type.rank());
+  if (axis < -rank || axis >= rank) return std::nullopt;
+  const ir::Dim& dim =
+      (*value->type.shape)[static_cast<std::size_t>(axis < 0 ? axis + rank : axis)];
+  if (!dim.is_static()) return std::nullopt;
+  return dim.value();
+}
+
+Value* shape_value(GraphBuilder& g, Value* x) {
+  if (const auto dims = x->type.static_dims()) {
+    return g.ints({dims->begin(), dims->end()});
+  }
+  return g.shape_of(x);
+}
+
+Value* rank_value(GraphBuilder& g, Value* x) {
+  if (const auto rank = known_rank(x)) return g.ints({static_cast<std::int64_t>(*rank)});
+  return g.shape_of(g.shape_of(x));
+}
+
+Value* dim_value(GraphBuilder& g, Value* x, std::int64_t axis) {
+  if (const auto dim = known_dim(x, axis)) return g.ints({*dim});
+  if (axis == -1) return g.op("Shape", {x}, {{"start", std::int64_t{-1}}});
+  return g.op("Shape", {x}, {{"start", axis}, {"end", axis + 1}});
+}
+
+Value* range_value(GraphBuilder& g, Value* start, Value* stop) {
+  return g.op("Range", {g.squeeze(start, {0}), g.squeeze(stop, {0}), g.int_scalar(1)});
+}
+
+Value* zeros_of_shape(GraphBuilder& g, Value* shape, Value* like) {
+  return g.expand(g.scalar_like(like, 0), shape);
+}
+
+Value* keep_where(GraphBuilder& g, Value* condition, Value* x) {
+  return g.where(condition, x, g.scalar_like(x, 0));
+}
+
+Value* drop_where(GraphBuilder& g, Value* condition, Value* x) {
+  return g.where(condition, g.scalar_like(x, 0), x);
+}
+
+}  // namespace onnxgrad::ops
