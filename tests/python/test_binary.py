@@ -65,3 +65,9 @@ def test_extension_exports_only_its_entry_point():
     ).stdout
     names = {line.split()[-1] for line in listing.splitlines()}
     assert names == {"PyInit__core"}
+
+
+def test_extension_holds_no_protobuf_of_its_own():
+    # libprotobuf registers its own descriptors under this name; a static copy would carry it. A
+    # shared one is vendored into the wheel under a hashed name, so that no other copy meets it.
+    assert b"google/protobuf/descriptor.proto" not in EXTENSION.read_bytes()
