@@ -1,0 +1,29 @@
+#include "ops/kernel_support.h"
+
+#include <fmt/format.h>
+
+namespace onnxgrad::ops {
+
+std::int64_t element_bytes(DataType dtype) {
+  const int bits = size_bits(dtype);
+  return bits >= 8 ? bits / 8 : 0;
+}
+
+opdef::KernelOffer decline_dtype(const opdef::KernelRequest& request, DataType dtype) {
+  return opdef::KernelOffer::decline(
+      fmt::format("no kernel of {} for {}", request.node.op_type, dtype_name(dtype)));
+}
+
+std::optional<std::vector<std::int64_t>> planned_ints(const opdef::KernelRequest& request,
+                                                      std::size_t input) {
+  if (input >= request.constants.size() || request.constants[input] == nullptr) return std::nullopt;
+  return request.constants[input]->to_int64s();
+}
+
+void throw_index_error(std::int64_t index, std::int64_t size, const std::string& node) {
+  throw DataError({.what = fmt::format("index {} is out of range", index),
+                   .where = {.node = node},
+                   .detail = fmt::format("Expected an index in [{}, {}).", -size, size)});
+}
+
+}  // namespace onnxgrad::ops

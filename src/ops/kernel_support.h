@@ -1,0 +1,66 @@
+#ifndef ONNXGRAD_OPS_KERNEL_SUPPORT_H_
+#define ONNXGRAD_OPS_KERNEL_SUPPORT_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "opdef/kernel.h"
+
+// What the plain kernels of several families share.
+
+namespace onnxgrad::ops {
+
+/// Bytes of one element as it lies in memory (1, 2, 4, 8 or 16); 0 for strings and for types that
+/// are packed below a byte, which kernels that only move data decline.
+std::int64_t element_bytes(DataType dtype);
+
+/// "no kernel for Cast to string": the reason of a kernel that does not know a type.
+opdef::KernelOffer decline_dtype(const opdef::KernelRequest& request, DataType dtype);
+
+/// A kernel that owns `data` and gets its address.
+template <class Data>
+opdef::KernelOffer prepared(opdef::KernelFn fn, Data data, std::string label) {
+  opdef::KernelOffer offer;
+  offer.kernel.fn = fn;
+  offer.kernel.data = std::make_shared<const Data>(std::move(data));
+  offer.kernel.label = std::move(label);
+  return offer;
+}
+
+/// The numbers of an integer input that are known at plan time; an empty optional if they are not.
+std::optional<std::vector<std::int64_t>> planned_ints(const opdef::KernelRequest& request,
+                                                      std::size_t input);
+
+/// `index` in [-size, size) as a value in [0, size).
+/// Throws: DataError naming `node`, the index and the size.
+inline std::int64_t checked_index(std::int64_t index, std::int64_t size, const std::string& node);
+
+[[noreturn]] void throw_index_error(std::int64_t index, std::int64_t size, const std::string& node);
+
+inline std::int64_t checked_index(std::int64_t index, std::int64_t size, const std::string& node) {
+  if (index < -size || index >= size) throw_index_error(index, size, node);
+  return index < 0 ? index + size : index;
+}
+
+/// Calls f with a value of the unsigned type of `bytes` (1, 2, 4 or 8).
+template <class Function>
+void with_element_type(std::int64_t bytes, Function&& f) {
+  if (bytes == 1)
+    f(std::uint8_t{});
+  else if (bytes == 2)
+    f(std::uint16_t{});
+  else if (bytes == 4)
+    f(std::uint32_t{});
+  else
+    f(std::uint64_t{});
+}
+
+}  // namespace onnxgrad::ops
+
+#endif  // ONNXGRAD_OPS_KERNEL_SUPPORT_H_

@@ -1,0 +1,18 @@
+#include "opdef/registry.h"
+#include "ops/rules.h"
+
+// ArgMax and ArgMin: positions, whose gradient is zero wherever it exists.
+
+namespace onnxgrad::ops {
+
+void register_arg_extremum(opdef::OpRegistry& registry) {
+  for (const char* op_type : {"ArgMax", "ArgMin"}) {
+    registry.add({.op_type = op_type,
+                  .since_version = 13,
+                  .attributes = {axis_attribute("axis"), flag_attribute("keepdims"),
+                                 flag_attribute("select_last_index")},
+                  .zero_gradient = true});
+  }
+}
+
+}  // namespace onnxgrad::ops

@@ -1,0 +1,159 @@
+#include "opdef/registry.h"
+#include "ops/rules.h"
+
+// Reductions over the axes in input 1 (none: all axes, or no axis with noop_with_empty_axes).
+// x: data, y: reduced, dy: its cotangent; "kept" values have the reduced axes as axes of size 1, so
+// that they broadcast against x.
+
+namespace onnxgrad::ops {
+namespace {
+
+using opdef::VjpContext;
+
+// Nothing is reduced: no axes, and the node says what that means.
+bool reduces_nothing(const Node& node) {
+  if (node.int_attribute("noop_with_empty_axes", 0) == 0) return false;
+  if (node.input(1) == nullptr) return true;
+  const auto axes = constant_ints(node.input(1));
+  return axes && axes->empty();
+}
+
+bool reduces_everything(const Node& node) {
+  if (node.int_attribute("noop_with_empty_axes", 0) != 0) return false;
+  if (node.input(1) == nullptr) return true;
+  const auto axes = constant_ints(node.input(1));
+  return axes && axes->empty();
+}
+
+// `v`, of the shape of y, with the reduced axes kept. A scalar broadcasts as it is.
+Value* kept(VjpContext& ctx, GraphBuilder& g, Value* v) {
+  const Node& node = ctx.node();
+  if (node.int_attribute("keepdims", 1) != 0) return v;
+  if (reduces_everything(node) || reduces_nothing(node)) return v;
+  return g.op("Unsqueeze", {v, node.input(1)});
+}
+
+// Another reduction over the same axes, with the axes kept.
+Value* reduce_again(VjpContext& ctx, GraphBuilder& g, std::string_view op_type, Value* v) {
+  const Node& node = ctx.node();
+  std::vector<ir::Attribute> attributes;
+  if (node.int_attribute("noop_with_empty_axes", 0) != 0) {
+    attributes.push_back({"noop_with_empty_axes", std::int64_t{1}});
+  }
+  return g.op(op_type, {v, node.input(1)}, std::move(attributes));
+}
+
+Value* expand_like(GraphBuilder& g, Value* v, Value* x) { return g.expand(v, shape_value(g, x)); }
+
+// y = sum x;  dx = dy, spread over the axes.
+std::vector<Value*> sum_vjp(VjpContext& ctx, GraphBuilder& g) {
+  if (reduces_nothing(ctx.node())) return {ctx.cotangent(0)};
+  return {expand_like(g, kept(ctx, g, ctx.cotangent(0)), ctx.input(0))};
+}
+
+// The number of elements that each element of y comes from, as a number of x's type.
+Value* reduced_count(VjpContext& ctx, GraphBuilder& g) {
+  const auto x = ctx.input(0)->type.static_dims();
+  const auto y = ctx.output(0)->type.static_dims();
+  if (x && y) {
+    const std::int64_t groups = std::max<std::int64_t>(y->num_elements(), 1);
+    return g.scalar_like(ctx.input(0), static_cast<double>(x->num_elements() / groups));
+  }
+  Value* groups = g.op("Max", {g.size_of(ctx.output(0)), g.int_scalar(1)});
+  return g.cast_like(g.div(g.size_of(ctx.input(0)), groups), ctx.input(0));
+}
+
+// y = sum x / n;  dx = dy / n, spread.
+std::vector<Value*> mean_vjp(VjpContext& ctx, GraphBuilder& g) {
+  if (reduces_nothing(ctx.node())) return {ctx.cotangent(0)};
+  Value* share = g.div(ctx.cotangent(0), reduced_count(ctx, g));
+  return {expand_like(g, kept(ctx, g, share), ctx.input(0))};
+}
+
+// y = max x (or min x);  dx = x == y ? dy / (number of elements equal to y) : 0.
+// Ties share the gradient equally.
+std::vector<Value*> extremum_vjp(VjpContext& ctx, GraphBuilder& g) {
+  Value* dy = ctx.cotangent(0);
+  if (reduces_nothing(ctx.node())) return {dy};
+  Value* is_extremum = g.equal(ctx.input(0), kept(ctx, g, ctx.output(0)));
+  Value* count = reduce_again(ctx, g, "ReduceSum", g.cast_like(is_extremum, dy));
+  return {keep_where(g, is_extremum, g.div(kept(ctx, g, dy), count))};
+}
+
+// y = prod x;  dx_i = dy prod_{j != i} x_j. With q = the product of what is not zero, that is
+// q / x_i where no other factor is zero (q for x_i = 0 itself), else 0: exact for any zeros.
+std::vector<Value*> prod_vjp(VjpContext& ctx, GraphBuilder& g) {
+  Value* x = ctx.input(0);
+  Value* dy = ctx.cotangent(0);
+  if (reduces_nothing(ctx.node())) return {dy};
+  Value* is_zero = g.equal(x, g.scalar_like(x, 0));
+  Value* zero_as_number = g.cast_like(is_zero, x);
+  Value* factors = g.where(is_zero, g.scalar_like(x, 1), x);
+  Value* product = reduce_again(ctx, g, "ReduceProd", factors);
+  Value* zeros = reduce_again(ctx, g, "ReduceSum", zero_as_number);
+  Value* others_are_nonzero = g.equal(zeros, zero_as_number);
+  Value* others = keep_where(g, others_are_nonzero, g.div(product, factors));
+  return {g.mul(kept(ctx, g, dy), others)};
+}
+
+// y = sum x^2;  dx = 2 x dy.
+std::vector<Value*> sum_square_vjp(VjpContext& ctx, GraphBuilder& g) {
+  return {g.mul(g.scale(kept(ctx, g, ctx.cotangent(0)), 2), ctx.input(0))};
+}
+
+// y = sum |x|;  dx = sign(x) dy.
+std::vector<Value*> l1_vjp(VjpContext& ctx, GraphBuilder& g) {
+  return {g.mul(kept(ctx, g, ctx.cotangent(0)), g.sign(ctx.input(0)))};
+}
+
+// y = sqrt(sum x^2);  dx = x dy / y, 0 where y is 0.
+std::vector<Value*> l2_vjp(VjpContext& ctx, GraphBuilder& g) {
+  Value* y = ctx.output(0);
+  Value* is_zero = g.equal(y, g.scalar_like(y, 0));
+  Value* ratio = g.div(ctx.cotangent(0), g.where(is_zero, g.scalar_like(y, 1), y));
+  return {g.mul(kept(ctx, g, ratio), ctx.input(0))};
+}
+
+// y = ln sum x;  dx = dy e^-y.
+std::vector<Value*> log_sum_vjp(VjpContext& ctx, GraphBuilder& g) {
+  Value* slope = g.mul(ctx.cotangent(0), g.exp(g.neg(ctx.output(0))));
+  return {expand_like(g, kept(ctx, g, slope), ctx.input(0))};
+}
+
+// y = ln sum e^x;  dx = dy e^(x - y).
+std::vector<Value*> log_sum_exp_vjp(VjpContext& ctx, GraphBuilder& g) {
+  Value* share = g.exp(g.sub(ctx.input(0), kept(ctx, g, ctx.output(0))));
+  return {g.mul(kept(ctx, g, ctx.cotangent(0)), share)};
+}
+
+struct Row {
+  std::string_view op_type;
+  int since_version;
+  opdef::VjpFn vjp;
+  bool is_identity_without_axes;  // else its element-wise function remains
+};
+
+const Row kRows[] = {
+    {"ReduceSum", 13, sum_vjp, true},         {"ReduceMean", 18, mean_vjp, true},
+    {"ReduceMax", 20, extremum_vjp, true},    {"ReduceMin", 20, extremum_vjp, true},
+    {"ReduceProd", 18, prod_vjp, true},       {"ReduceSumSquare", 18, sum_square_vjp, false},
+    {"ReduceL1", 18, l1_vjp, false},          {"ReduceL2", 18, l2_vjp, false},
+    {"ReduceLogSum", 18, log_sum_vjp, false}, {"ReduceLogSumExp", 18, log_sum_exp_vjp, false},
+};
+
+}  // namespace
+
+void register_reduce(opdef::OpRegistry& registry) {
+  for (const Row& row : kRows) {
+    opdef::OpDef def{
+        .op_type = row.op_type,
+        .since_version = row.since_version,
+        .differentiable_inputs = {0},
+        .attributes = {flag_attribute("keepdims"), flag_attribute("noop_with_empty_axes")},
+        .vjp = row.vjp};
+    if (row.is_identity_without_axes) def.is_identity = reduces_nothing;
+    registry.add(std::move(def));
+  }
+}
+
+}  // namespace onnxgrad::ops

@@ -1,0 +1,153 @@
+#include "ops/tensor/strided_copy.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "onnxgrad/dims.h"
+#include "ops/kernel_support.h"
+
+namespace onnxgrad::ops {
+namespace {
+
+using Axis = CopyPlan::Axis;
+
+constexpr std::int64_t kTile = 16;  // rows and columns of a transposed tile
+
+// Axes of size 1 say nothing; two neighbours that both sides step through evenly are one axis.
+std::vector<Axis> merge_axes(const CopyRequest& request) {
+  std::vector<Axis> merged;
+  for (std::size_t i = 0; i < request.sizes.size(); ++i) {
+    if (request.sizes[i] == 1) continue;
+    const Axis axis{request.sizes[i], request.source_strides[i] * request.element_bytes,
+                    request.target_strides[i] * request.element_bytes};
+    if (!merged.empty()) {
+      Axis& outer = merged.back();
+      if (outer.source_stride == axis.source_stride * axis.size &&
+          outer.target_stride == axis.target_stride * axis.size) {
+        outer = {outer.size * axis.size, axis.source_stride, axis.target_stride};
+        continue;
+      }
+    }
+    merged.push_back(axis);
+  }
+  return merged;
+}
+
+bool is_element(std::int64_t bytes) { return bytes == 1 || bytes == 2 || bytes == 4 || bytes == 8; }
+
+// If the target is dense along its last axis and the source along another one, that axis comes
+// second to last, and both are walked in tiles that stay in the first cache.
+bool arrange_tiles(CopyPlan& plan) {
+  if (plan.axes.size() < 2 || !is_element(plan.block_bytes)) return false;
+  if (plan.axes.back().target_stride != plan.block_bytes) return false;
+  for (std::size_t i = 0; i + 1 < plan.axes.size(); ++i) {
+    if (plan.axes[i].source_stride != plan.block_bytes) continue;
+    const Axis dense_source = plan.axes[i];
+    plan.axes.erase(plan.axes.begin() + static_cast<std::ptrdiff_t>(i));
+    plan.axes.insert(plan.axes.end() - 1, dense_source);
+    return true;
+  }
+  return false;
+}
+
+template <class T>
+void copy_elements(const std::byte* source, std::byte* target, const Axis& axis) {
+  for (std::int64_t i = 0; i < axis.size; ++i) {
+    T element;  // through memcpy: the types of the two sides are not known here
+    std::memcpy(&element, source + i * axis.source_stride, sizeof(T));
+    std::memcpy(target + i * axis.target_stride, &element, sizeof(T));
+  }
+}
+
+void copy_axis(const std::byte* source, std::byte* target, const Axis& axis,
+               std::int64_t block_bytes) {
+  if (is_element(block_bytes)) {
+    with_element_type(
+        block_bytes, [&](auto element) { copy_elements<decltype(element)>(source, target, axis); });
+    return;
+  }
+  for (std::int64_t i = 0; i < axis.size; ++i) {
+    std::memcpy(target + i * axis.target_stride, source + i * axis.source_stride,
+                static_cast<std::size_t>(block_bytes));
+  }
+}
+
+template <class T>
+void copy_tiles(const std::byte* source, std::byte* target, const Axis& rows, const Axis& columns) {
+  for (std::int64_t r = 0; r < rows.size; r += kTile) {
+    const std::int64_t last_row = std::min(r + kTile, rows.size);
+    for (std::int64_t c = 0; c < columns.size; c += kTile) {
+      const Axis part{std::min(kTile, columns.size - c), columns.source_stride,
+                      columns.target_stride};
+      const std::byte* from = source + c * columns.source_stride;
+      std::byte* to = target + c * columns.target_stride;
+      for (std::int64_t i = r; i < last_row; ++i) {
+        copy_elements<T>(from + i * rows.source_stride, to + i * rows.target_stride, part);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<std::int64_t> dense_strides(std::span<const std::int64_t> dims) {
+  std::vector<std::int64_t> strides(dims.size(), 1);
+  for (std::size_t i = dims.size(); i-- > 1;) {
+    strides[i - 1] = strides[i] * std::max<std::int64_t>(dims[i], 1);
+  }
+  return strides;
+}
+
+CopyPlan plan_copy(const CopyRequest& request) {
+  CopyPlan plan;
+  if (std::ranges::find(request.sizes, 0) != request.sizes.end()) return plan;
+  plan.source_offset = request.source_offset * request.element_bytes;
+  plan.target_offset = request.target_offset * request.element_bytes;
+  plan.block_bytes = request.element_bytes;
+  plan.axes = merge_axes(request);
+  if (!plan.axes.empty() && plan.axes.back().source_stride == plan.block_bytes &&
+      plan.axes.back().target_stride == plan.block_bytes) {
+    plan.block_bytes *= plan.axes.back().size;
+    plan.axes.pop_back();
+  }
+  plan.is_tiled = arrange_tiles(plan);
+  return plan;
+}
+
+void run_copy(const CopyPlan& plan, const std::byte* source, std::byte* target) {
+  if (plan.block_bytes == 0) return;
+  source += plan.source_offset;
+  target += plan.target_offset;
+  if (plan.axes.empty()) {
+    std::memcpy(target, source, static_cast<std::size_t>(plan.block_bytes));
+    return;
+  }
+  const std::size_t inner = plan.is_tiled ? 2 : 1;
+  const std::size_t outer = plan.axes.size() - inner;
+  std::array<std::int64_t, Dims::kMaxRank * 2> position;
+  std::fill_n(position.begin(), outer, 0);
+  while (true) {
+    if (plan.is_tiled) {
+      with_element_type(plan.block_bytes, [&](auto element) {
+        copy_tiles<decltype(element)>(source, target, plan.axes[outer], plan.axes[outer + 1]);
+      });
+    } else {
+      copy_axis(source, target, plan.axes[outer], plan.block_bytes);
+    }
+    std::size_t axis = outer;
+    while (axis > 0) {
+      const Axis& step = plan.axes[axis - 1];
+      source += step.source_stride;
+      target += step.target_stride;
+      if (++position[axis - 1] < step.size) break;
+      source -= step.source_stride * step.size;
+      target -= step.target_stride * step.size;
+      position[axis - 1] = 0;
+      --axis;
+    }
+    if (axis == 0) return;
+  }
+}
+
+}  // namespace onnxgrad::ops

@@ -1,0 +1,50 @@
+#ifndef ONNXGRAD_OPS_TENSOR_STRIDED_COPY_H_
+#define ONNXGRAD_OPS_TENSOR_STRIDED_COPY_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+// The one loop behind Transpose, Slice, Expand, Concat, Split, Pad and Tile: a copy between two
+// strided views of the same sizes. All decisions are made once, in plan_copy.
+
+namespace onnxgrad::ops {
+
+/// Two views of the same sizes: strides and offsets count elements; strides may be zero (source) or
+/// negative. At most 128 axes.
+struct CopyRequest {
+  std::int64_t element_bytes = 0;  ///< 1, 2, 4, 8 or 16
+  std::vector<std::int64_t> sizes = {};
+  std::vector<std::int64_t> source_strides = {};
+  std::vector<std::int64_t> target_strides = {};
+  std::int64_t source_offset = 0;
+  std::int64_t target_offset = 0;
+};
+
+/// A copy as it will run: axes merged where both sides allow, innermost runs as blocks of bytes.
+struct CopyPlan {
+  struct Axis {
+    std::int64_t size = 1;
+    std::int64_t source_stride = 0;  // bytes
+    std::int64_t target_stride = 0;  // bytes
+  };
+  std::vector<Axis> axes = {};     // outermost first; the last one or two form the inner loop
+  std::int64_t block_bytes = 0;    // contiguous on both sides; 0: nothing to copy
+  std::int64_t source_offset = 0;  // bytes
+  std::int64_t target_offset = 0;  // bytes
+  bool is_tiled = false;           // the last two axes are a transposition
+};
+
+CopyPlan plan_copy(const CopyRequest& request);
+
+/// target[i] = source[i] over all elements of the views. The views lie inside the two buffers and
+/// do not overlap.
+void run_copy(const CopyPlan& plan, const std::byte* source, std::byte* target);
+
+/// Row-major strides, in elements.
+std::vector<std::int64_t> dense_strides(std::span<const std::int64_t> dims);
+
+}  // namespace onnxgrad::ops
+
+#endif  // ONNXGRAD_OPS_TENSOR_STRIDED_COPY_H_
