@@ -24,7 +24,7 @@ ALLOWED: dict[str, set[str]] = {
     "ops": {"opdef"},
     "autodiff": {"opdef"},
     "passes": {"opdef"},
-    "runtime": {"opdef", "device"},
+    "runtime": {"opdef", "device", "passes"},
     "train": {"onnx", "device", "ops", "autodiff", "passes", "runtime"},
     "dist": {"onnx", "device", "ops", "autodiff", "passes", "runtime", "train"},
     "api": {"onnx", "device", "ops", "autodiff", "passes", "runtime", "train", "dist"},

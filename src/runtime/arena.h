@@ -1,0 +1,29 @@
+#ifndef ONNXGRAD_RUNTIME_ARENA_H_
+#define ONNXGRAD_RUNTIME_ARENA_H_
+
+#include <cstdint>
+#include <map>
+
+namespace onnxgrad::runtime {
+
+/// Lays out buffers in one block of memory: best fit over the free ranges, in the order of time.
+class ArenaLayout {
+ public:
+  static constexpr std::int64_t kAlignment = 64;
+
+  /// Offset of a new buffer of `bytes` (at least one alignment unit is taken).
+  std::int64_t allocate(std::int64_t bytes);
+  /// Gives the range back; `bytes` as for allocate.
+  void release(std::int64_t offset, std::int64_t bytes);
+  /// Size that the block must have.
+  std::int64_t size_bytes() const { return end_; }
+
+ private:
+  static std::int64_t rounded(std::int64_t bytes);
+  std::map<std::int64_t, std::int64_t> free_;  // offset -> bytes; neighbours are merged
+  std::int64_t end_ = 0;
+};
+
+}  // namespace onnxgrad::runtime
+
+#endif  // ONNXGRAD_RUNTIME_ARENA_H_

@@ -1,0 +1,244 @@
+#include <algorithm>
+#include <memory>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "ir/inline.h"
+#include "passes/passes.h"
+#include "runtime/evaluator.h"
+#include "runtime/kernel_selection.h"
+#include "runtime/program.h"
+
+namespace onnxgrad::runtime {
+namespace {
+
+using ValueSet = std::unordered_set<const ir::Value*>;
+
+bool is_static(const ir::Value* value) {
+  return value == nullptr || (value->type.is_tensor() && value->type.static_dims().has_value());
+}
+
+std::vector<ir::Value*> reads(const ir::Node& node) {
+  std::vector<ir::Value*> values = node.inputs;
+  if (!node.subgraphs().empty()) {
+    const auto captured = ir::captured_values(node);
+    values.insert(values.end(), captured.begin(), captured.end());
+  }
+  std::erase(values, nullptr);
+  return values;
+}
+
+class Compiler {
+ public:
+  Compiler(const Program& program, const std::vector<FeedInfo>& feeds, const Engine& engine,
+           const ExecutorOptions& options)
+      : program_(program), feeds_(feeds), engine_(engine), options_(options), evaluator_(engine) {}
+
+  CompiledRegion run() {
+    specialise();
+    const std::unique_ptr<ir::TypeInferer> inferer = engine_.make_inferer(*region_.model);
+    const passes::PassContext context{engine_.ops, *inferer, evaluator_};
+    passes::fold_constants(graph(), context);
+    while (expand_calls(*inferer)) passes::fold_constants(graph(), context);
+    const bool is_whole = split();
+    if (!is_whole) make_tail();
+    passes::run_passes(graph(), context, options_.fuse);
+    region_.plan = make_plan(graph(), binding_, engine_, options_.threads);
+    return std::move(region_);
+  }
+
+ private:
+  ir::Graph& graph() { return *region_.model->graph; }
+
+  // A copy of the program's model with the types and values of this run.
+  void specialise() {
+    std::unordered_map<const ir::Value*, ir::Value*> map;
+    region_.model = std::make_shared<ir::Model>(ir::clone(program_.model, &map));
+    for (std::size_t i = 0; i < program_.inputs.size(); ++i) {
+      ir::Value* input = graph().inputs[i];
+      const InputSource& source = program_.inputs[i];
+      if (source.is_state) {
+        binding_.states.emplace(input, source.index);
+        input->initializer = {};  // the state's memory holds the value, not the graph
+        continue;
+      }
+      const FeedInfo& feed = feeds_[source.index];
+      input->type = ir::Type::tensor(feed.desc.dtype, feed.desc.dims);
+      input->initializer = feed.value;
+      if (feed.value.is_defined()) input->is_input = false;  // a constant from now on
+      binding_.feeds.emplace(input, source.index);
+    }
+    std::erase_if(graph().initializers, [](const ir::Value* v) { return !v->is_initializer(); });
+    for (const StateUpdate& update : program_.updates) {
+      binding_.updates.push_back({.input = map.at(update.input), .value = map.at(update.value)});
+    }
+  }
+
+  // Replaces calls of functions that no kernel takes by their bodies.
+  bool expand_calls(const ir::TypeInferer& inferer) {
+    bool changed = false;
+    for (ir::Node* node : std::vector<ir::Node*>(graph().nodes)) {
+      const ir::Function* function = region_.model->find_function(node->domain, node->op_type);
+      if (function == nullptr || runs_natively(*node, *function)) continue;
+      ir::inline_call(*node, *function, inferer);
+      changed = true;
+    }
+    return changed;
+  }
+
+  // A kernel stands for a function only if the body is what the registry builds for this call.
+  bool runs_natively(const ir::Node& node, const ir::Function& function) {
+    const opdef::OpDef* def = engine_.ops.find(node);
+    if (def == nullptr || def->function_body == nullptr ||
+        engine_.kernels.offers(node.domain, node.op_type).empty()) {
+      return false;
+    }
+    const bool all_static =
+        std::ranges::all_of(node.inputs, is_static) && std::ranges::all_of(node.outputs, is_static);
+    if (!all_static || !select_kernel(engine_.kernels, make_request(node, options_.threads))) {
+      return false;
+    }
+    auto [known, is_new] = genuine_.try_emplace(function.name, false);
+    if (is_new) {
+      const ir::Function expected = engine_.ops.specialise(
+          opdef::base_name(node.domain, node.op_type), node.inputs, node.attributes);
+      known->second = expected.name == function.name &&
+                      ir::to_text(*expected.body) == ir::to_text(*function.body);
+    }
+    return known->second;
+  }
+
+  // Leaves the nodes that can be planned now in the graph, the others in rest_. True if that is
+  // all.
+  bool split() {
+    ValueSet available(graph().inputs.begin(), graph().inputs.end());
+    available.insert(graph().initializers.begin(), graph().initializers.end());
+    std::vector<ir::Node*> now;
+    for (ir::Node* node : graph().nodes) {
+      const std::vector<ir::Value*> inputs = reads(*node);
+      const bool has_inputs = std::ranges::all_of(
+          inputs, [&](const ir::Value* v) { return available.contains(v) && is_static(v); });
+      const bool is_dynamic = engine_.kernels.dynamic(node->domain, node->op_type) != nullptr;
+      if (has_inputs && !is_dynamic && std::ranges::all_of(node->outputs, is_static)) {
+        now.push_back(node);
+        available.insert(node->outputs.begin(), node->outputs.end());
+      } else if (has_inputs && is_dynamic) {
+        region_.dynamic.push_back({.node = node, .inputs = {inputs.begin(), inputs.end()}});
+      } else {
+        rest_.push_back(node);
+      }
+    }
+    if (rest_.empty() && region_.dynamic.empty()) return true;
+    if (now.empty() && region_.dynamic.empty() && program_.feeds_give_shapes) {
+      throw_undetermined(*rest_.front());
+    }
+    graph().nodes = std::move(now);
+    return false;
+  }
+
+  [[noreturn]] static void throw_undetermined(const ir::Node& node) {
+    throw UnsupportedOperatorError(
+        {.what = "the shape of the output cannot be determined from the inputs",
+         .where = {.graph = node.graph->name, .node = node.name, .op_type = node.op_type},
+         .mend = "Give shapes, axes and sizes as constants or as small integer inputs."});
+  }
+
+  // The tail computes all that is left, and all outputs; the plan's outputs are what it needs for
+  // that.
+  void make_tail() {
+    auto tail = std::make_unique<Program>();
+    ir::Graph& from = graph();
+    tail->model.functions = region_.model->functions;
+    tail->model.opset_imports = region_.model->opset_imports;
+    tail->model.graph->name = from.name;
+    tail->feeds_give_shapes = true;
+
+    std::vector<ir::Value*> plan_outputs;
+    std::unordered_map<const ir::Value*, std::size_t> output_index;
+    const auto plan_output = [&](ir::Value* value) {
+      const auto [entry, is_new] = output_index.try_emplace(value, plan_outputs.size());
+      if (is_new) plan_outputs.push_back(value);
+      return entry->second;
+    };
+    for (const DynamicNode& dynamic : region_.dynamic) {
+      for (const ir::Value* input : dynamic.inputs) {
+        region_.plan_outputs[input] = plan_output(const_cast<ir::Value*>(input));  // NOLINT: ours
+      }
+    }
+    std::unordered_map<const ir::Value*, TailFeed> dynamic_outputs;
+    for (std::size_t d = 0; d < region_.dynamic.size(); ++d) {
+      const std::vector<ir::Value*>& outputs = region_.dynamic[d].node->outputs;
+      for (std::size_t o = 0; o < outputs.size(); ++o) {
+        if (outputs[o] == nullptr) continue;
+        dynamic_outputs[outputs[o]] = {.kind = TailFeed::Kind::kDynamic, .index = d, .output = o};
+      }
+    }
+    ValueSet inside;
+    for (const ir::Node* node : rest_) inside.insert(node->outputs.begin(), node->outputs.end());
+
+    std::unordered_map<const ir::Value*, ir::Value*> map;
+    const auto import = [&](ir::Value* value) {
+      if (value == nullptr || inside.contains(value) || map.contains(value)) return;
+      if (value->is_constant()) return;  // append_nodes takes initializers along
+      ir::Value* input = tail->model.graph->add_input(value->name, value->type);
+      map.emplace(value, input);
+      if (const auto state = binding_.states.find(value); state != binding_.states.end()) {
+        tail->inputs.push_back({.is_state = true, .index = state->second});
+        return;
+      }
+      tail->inputs.push_back({.is_state = false, .index = tail->num_feeds++});
+      const auto dynamic = dynamic_outputs.find(value);
+      region_.tail_feeds.push_back(dynamic != dynamic_outputs.end()
+                                       ? dynamic->second
+                                       : TailFeed{.kind = TailFeed::Kind::kPlanOutput,
+                                                  .index = plan_output(value),
+                                                  .output = 0});
+    };
+    for (const ir::Node* node : rest_) {
+      for (ir::Value* value : reads(*node)) import(value);
+    }
+    for (ir::Value* output : from.outputs) import(output);
+    for (const StateUpdate& update : binding_.updates) {
+      import(update.input);
+      import(update.value);
+    }
+    std::swap(from.nodes, rest_);
+    ir::append_nodes(from, *tail->model.graph, map);
+    std::swap(from.nodes, rest_);
+    for (const ir::Value* output : from.outputs)
+      tail->model.graph->outputs.push_back(map.at(output));
+    for (const StateUpdate& update : binding_.updates) {
+      tail->updates.push_back({.input = map.at(update.input), .value = map.at(update.value)});
+    }
+    binding_.updates.clear();
+    from.outputs = std::move(plan_outputs);
+    region_.tail = std::move(tail);
+  }
+
+  const Program& program_;
+  const std::vector<FeedInfo>& feeds_;
+  const Engine& engine_;
+  const ExecutorOptions& options_;
+  KernelEvaluator evaluator_;
+  CompiledRegion region_;
+  GraphBinding binding_;
+  std::vector<ir::Node*> rest_;
+  std::unordered_map<std::string, bool> genuine_;  // functions by name
+};
+
+}  // namespace
+
+bool gives_shape(const opdef::TensorDesc& desc) {
+  return (desc.dtype == DataType::kInt64 || desc.dtype == DataType::kInt32) &&
+         desc.dims.rank() <= 1 && desc.dims.num_elements() <= kMaxShapeElements;
+}
+
+CompiledRegion compile(const Program& program, const std::vector<FeedInfo>& feeds,
+                       const Engine& engine, const ExecutorOptions& options) {
+  return Compiler(program, feeds, engine, options).run();
+}
+
+}  // namespace onnxgrad::runtime

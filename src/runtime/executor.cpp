@@ -1,0 +1,213 @@
+#include "runtime/executor.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <list>
+
+#include "base/check.h"
+#include "runtime/arena.h"
+#include "runtime/region.h"
+
+namespace onnxgrad::runtime {
+namespace {
+
+Port port_of(const ir::Value* value) { return {.name = value->name, .type = value->type}; }
+
+}  // namespace
+
+struct Executor::Impl {
+  struct Entry {
+    std::vector<Dims> dims;
+    std::unique_ptr<Region> region;
+  };
+
+  Impl(std::shared_ptr<const ir::Model> source, const Engine& engine_in, ExecutorOptions options_in)
+      : model(std::move(source)), engine(engine_in), options(std::move(options_in)) {
+    if (!options.budget) options.budget = base::current_budget();
+    const base::MemoryBudgetScope scope(options.budget);
+    cells.seed = options.seed;
+    make_program();
+    make_state();
+  }
+
+  // Inputs that are state and the others, outputs that are asked for and the new state.
+  void make_program() {
+    std::unordered_map<const ir::Value*, ir::Value*> map;
+    program.model = ir::clone(*model, &map);
+    ir::Graph& graph = *program.model.graph;
+    std::unordered_map<const ir::Value*, std::size_t> state_of;
+    for (const ir::StateBinding& binding : program.model.state) {
+      if (!binding.input->is_initializer()) {
+        throw ModelError({.what = "a state input has no initial value",
+                          .where = {.graph = graph.name, .value = binding.input->name}});
+      }
+      const Tensor& initial = binding.input->initializer;
+      binding.input->type = ir::Type::tensor(initial.dtype(), initial.dims());
+      state_of.emplace(binding.input, state_ports.size());
+      state_ports.push_back(port_of(binding.input));
+      initial_state.push_back(binding.input->initializer);
+      program.updates.push_back({.input = binding.input, .value = binding.output});
+    }
+    for (ir::Value* input : graph.inputs) {
+      if (const auto state = state_of.find(input); state != state_of.end()) {
+        program.inputs.push_back({.is_state = true, .index = state->second});
+        continue;
+      }
+      program.inputs.push_back({.is_state = false, .index = program.num_feeds++});
+      input_ports.push_back(port_of(input));
+    }
+    for (const ir::Value* output : graph.outputs) output_ports.push_back(port_of(output));
+    // Passes keep what is an output: the new state is one too.
+    for (const StateUpdate& update : program.updates) graph.outputs.push_back(update.value);
+    ir::eliminate_dead_nodes(graph);
+  }
+
+  void make_state() {
+    ArenaLayout layout;
+    std::vector<std::int64_t> offsets;
+    for (const Tensor& value : initial_state)
+      offsets.push_back(layout.allocate(value.size_bytes()));
+    slab.memory = base::allocate_aligned(layout.size_bytes());
+    for (std::size_t i = 0; i < initial_state.size(); ++i) {
+      const Tensor& value = initial_state[i];
+      slab.addresses.push_back(slab.memory.get() + offsets[i]);
+      slab.descs.push_back({.dtype = value.dtype(), .dims = value.dims()});
+      std::memcpy(slab.addresses[i], value.raw(), static_cast<std::size_t>(value.size_bytes()));
+    }
+    initial_state.clear();
+  }
+
+  Region& prepare(const std::vector<Dims>& dims) {
+    const auto found =
+        std::ranges::find_if(entries, [&](const Entry& entry) { return entry.dims == dims; });
+    if (found != entries.end()) {
+      entries.splice(entries.begin(), entries, found);
+      return *entries.front().region;
+    }
+    if (dims.size() != input_ports.size()) {
+      throw DataError(
+          {.what = fmt::format("{} inputs given, expected {}", dims.size(), input_ports.size())});
+    }
+    const base::MemoryBudgetScope scope(options.budget);
+    std::vector<FeedInfo> feeds;
+    for (std::size_t i = 0; i < dims.size(); ++i) {
+      check_dims(input_ports[i], dims[i]);
+      feeds.push_back({.desc = {.dtype = input_ports[i].type.dtype, .dims = dims[i]}, .value = {}});
+    }
+    auto region = std::make_unique<Region>(compile(program, feeds, engine, options),
+                                           RegionContext{engine, options, slab, cells, profiling});
+    if (entries.size() >= std::max<std::size_t>(options.max_cached_plans, 1)) entries.pop_back();
+    fit_arena(*region);
+    entries.push_front({.dims = dims, .region = std::move(region)});
+    return *entries.front().region;
+  }
+
+  // One arena, of the size that the largest plan needs; all plans move when it grows.
+  void fit_arena(Region& region) {
+    if (!arena || region.arena_bytes() > arena_bytes) {
+      arena_bytes = region.arena_bytes();
+      arena.reset();
+      arena = base::allocate_aligned(arena_bytes);
+      for (Entry& entry : entries) entry.region->set_arena(arena.get());
+    }
+    region.set_arena(arena.get());
+  }
+
+  static void check_dims(const Port& port, const Dims& dims) {
+    if (!port.type.has_rank()) return;
+    const ir::SymbolicShape& expected = *port.type.shape;
+    bool fits = expected.size() == dims.rank();
+    for (std::size_t i = 0; fits && i < expected.size(); ++i) {
+      fits = !expected[i].is_static() || expected[i].value() == dims[i];
+    }
+    if (fits) return;
+    throw ShapeError(
+        {.what = fmt::format("shape {}, expected {}", dims.to_string(), port.type.to_string()),
+         .where = {.value = port.name}});
+  }
+
+  std::shared_ptr<const ir::Model> model;
+  Engine engine;
+  ExecutorOptions options;
+  Program program;
+  std::vector<Port> input_ports;
+  std::vector<Port> output_ports;
+  std::vector<Port> state_ports;
+  std::vector<Tensor> initial_state;
+  StateSlab slab;
+  opdef::StepCells cells;
+  bool profiling = false;
+  std::list<Entry> entries;  // most recently prepared first
+  std::shared_ptr<std::byte> arena;
+  std::int64_t arena_bytes = 0;
+};
+
+Executor::Executor(std::shared_ptr<const ir::Model> model, const Engine& engine,
+                   ExecutorOptions options)
+    : impl_(std::make_unique<Impl>(std::move(model), engine, std::move(options))) {}
+Executor::~Executor() = default;
+Executor::Executor(Executor&&) noexcept = default;
+
+const std::vector<Port>& Executor::inputs() const { return impl_->input_ports; }
+const std::vector<Port>& Executor::outputs() const { return impl_->output_ports; }
+const std::vector<Port>& Executor::state() const { return impl_->state_ports; }
+
+Execution& Executor::prepare(const std::vector<Dims>& input_dims) {
+  return impl_->prepare(input_dims);
+}
+
+Tensor Executor::state_view(std::size_t i) const {
+  const opdef::TensorDesc& desc = impl_->slab.descs.at(i);
+  return Tensor::view(desc.dtype, desc.dims, impl_->slab.addresses[i], impl_->slab.memory);
+}
+
+void Executor::set_state(std::size_t i, const Tensor& value) {
+  const opdef::TensorDesc& desc = impl_->slab.descs.at(i);
+  if (value.dtype() != desc.dtype || value.dims() != desc.dims) {
+    throw ShapeError({.what = fmt::format("{}{} given, expected {}{}", dtype_name(value.dtype()),
+                                          value.dims().to_string(), dtype_name(desc.dtype),
+                                          desc.dims.to_string()),
+                      .where = {.value = impl_->state_ports[i].name}});
+  }
+  std::memcpy(impl_->slab.addresses[i], value.raw(), static_cast<std::size_t>(value.size_bytes()));
+}
+
+opdef::StepCells& Executor::cells() { return impl_->cells; }
+
+std::vector<Tensor> Executor::run(std::span<const Tensor> inputs) {
+  std::vector<Dims> dims;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    const DataType expected =
+        i < impl_->input_ports.size() ? impl_->input_ports[i].type.dtype : DataType::kUndefined;
+    if (expected != DataType::kUndefined && inputs[i].dtype() != expected) {
+      throw DataError({.what = fmt::format("{} given, expected {}", dtype_name(inputs[i].dtype()),
+                                           dtype_name(expected)),
+                       .where = {.value = impl_->input_ports[i].name}});
+    }
+    dims.push_back(inputs[i].dims());
+  }
+  Region& region = impl_->prepare(dims);
+  const base::MemoryBudgetScope scope(impl_->options.budget);
+  for (std::size_t i = 0; i < inputs.size(); ++i) region.bind(i, inputs[i].raw());
+  region.run();
+  std::vector<Tensor> outputs;
+  for (std::size_t i = 0; i < impl_->output_ports.size(); ++i) {
+    outputs.push_back(region.output_tensor(i));
+  }
+  return outputs;
+}
+
+void Executor::set_profiling(bool on) { impl_->profiling = on; }
+
+std::vector<KernelProfile> Executor::profile() const {
+  std::map<std::pair<std::string, std::string>, KernelProfile> merged;
+  for (const Impl::Entry& entry : impl_->entries) entry.region->collect(merged);
+  std::vector<KernelProfile> result;
+  for (auto& [key, entry] : merged) result.push_back(std::move(entry));
+  std::ranges::sort(result, std::greater<>(), &KernelProfile::total_s);
+  return result;
+}
+
+}  // namespace onnxgrad::runtime

@@ -1,0 +1,25 @@
+#ifndef ONNXGRAD_RUNTIME_KERNEL_SELECTION_H_
+#define ONNXGRAD_RUNTIME_KERNEL_SELECTION_H_
+
+#include <optional>
+#include <string>
+
+#include "ir/graph.h"
+#include "opdef/kernel.h"
+
+namespace onnxgrad::runtime {
+
+/// The request for a node whose values all have static shapes; constants are those of the graph.
+opdef::KernelRequest make_request(const ir::Node& node, int threads);
+
+/// The first offer that takes the request; nullopt if none does. `reasons`, if given, collects why.
+std::optional<opdef::PreparedKernel> select_kernel(const opdef::KernelRegistry& kernels,
+                                                   const opdef::KernelRequest& request,
+                                                   std::string* reasons = nullptr);
+
+/// Throws UnsupportedOperatorError naming node, operator and the reasons of the offers.
+[[noreturn]] void throw_no_kernel(const ir::Node& node, const std::string& reasons);
+
+}  // namespace onnxgrad::runtime
+
+#endif  // ONNXGRAD_RUNTIME_KERNEL_SELECTION_H_

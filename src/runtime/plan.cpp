@@ -1,0 +1,239 @@
+#include "runtime/plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "base/check.h"
+#include "runtime/arena.h"
+#include "runtime/kernel_selection.h"
+
+namespace onnxgrad::runtime {
+namespace {
+
+std::int64_t bytes_of(const ir::Value* value) {
+  return value->type.static_dims()->size_bytes(value->dtype());
+}
+
+class Planner {
+ public:
+  Planner(const ir::Graph& graph, const GraphBinding& binding, const Engine& engine, int threads)
+      : graph_(graph), binding_(binding), engine_(engine), threads_(threads) {}
+
+  Plan run() {
+    Schedule schedule = make_schedule(graph_, engine_.ops, binding_.updates);
+    select_kernels(schedule.order);
+    find_last_uses();
+    alias_state_updates(schedule);
+    for (std::size_t i = 0; i < nodes_.size(); ++i) place(i);
+    for (const ir::Value* output : graph_.outputs) {
+      plan_.outputs.push_back(
+          {.location = locate(output),
+           .desc = {.dtype = output->dtype(), .dims = *output->type.static_dims()}});
+    }
+    add_commits();
+    plan_.arena_bytes = arena_.size_bytes();
+    return std::move(plan_);
+  }
+
+ private:
+  const ir::Value* root(const ir::Value* value) const { return view_root(value, engine_.ops); }
+
+  bool is_view(const ir::Node& node) const {
+    const opdef::OpDef* def = engine_.ops.find(node);
+    return def != nullptr && def->is_view;
+  }
+
+  void select_kernels(const std::vector<ir::Node*>& order) {
+    for (const ir::Node* node : order) {
+      if (is_view(*node)) continue;
+      std::string reasons;
+      auto kernel = select_kernel(engine_.kernels, make_request(*node, threads_), &reasons);
+      if (!kernel) throw_no_kernel(*node, reasons);
+      nodes_.push_back(node);
+      plan_.steps.push_back({.kernel = *std::move(kernel),
+                             .args = {},
+                             .op_type = node->op_type,
+                             .node = node->name,
+                             .operands = {}});
+    }
+  }
+
+  void find_last_uses() {
+    constexpr auto kForever = std::numeric_limits<std::size_t>::max();
+    for (std::size_t i = 0; i < nodes_.size(); ++i) {
+      for (const ir::Value* input : nodes_[i]->inputs) {
+        if (input != nullptr) last_use_[root(input)] = i;
+      }
+    }
+    for (const ir::Value* output : graph_.outputs) last_use_[root(output)] = kForever;
+    for (const StateUpdate& update : binding_.updates) last_use_[root(update.value)] = kForever;
+  }
+
+  // The new value of a state is written where the old one lies, if the writer is done with the old
+  // one or can work in place.
+  void alias_state_updates(const Schedule& schedule) {
+    for (const std::size_t u : schedule.in_place_updates) {
+      const auto [input, value] = binding_.updates[u];
+      const ir::Value* target = root(value);
+      const auto at = std::ranges::find(nodes_, target->producer);
+      if (at == nodes_.end()) continue;
+      const auto step = static_cast<std::size_t>(at - nodes_.begin());
+      if (can_overwrite(step, input, static_cast<std::size_t>(target->output_index))) {
+        locations_[target] = {Location::Kind::kState,
+                              static_cast<std::int64_t>(binding_.states.at(input))};
+        aliased_.insert(u);
+      }
+    }
+  }
+
+  // True if step `i` may write output `output` over the bytes of `old`.
+  bool can_overwrite(std::size_t i, const ir::Value* old, std::size_t output) const {
+    const ir::Node& node = *nodes_[i];
+    const auto& pairs = plan_.steps[i].kernel.in_place;
+    for (std::size_t k = 0; k < node.inputs.size(); ++k) {
+      if (node.inputs[k] == nullptr || root(node.inputs[k]) != old) continue;
+      const std::pair pair(static_cast<int>(k), static_cast<int>(output));
+      if (std::ranges::find(pairs, pair) == pairs.end()) return false;
+    }
+    return true;
+  }
+
+  Location locate(const ir::Value* value) {
+    if (value == nullptr) return {};
+    const ir::Value* base = root(value);
+    if (const auto found = locations_.find(base); found != locations_.end()) return found->second;
+    Location location;
+    if (const auto state = binding_.states.find(base); state != binding_.states.end()) {
+      location = {Location::Kind::kState, static_cast<std::int64_t>(state->second)};
+    } else if (const auto feed = binding_.feeds.find(base); feed != binding_.feeds.end()) {
+      location = {Location::Kind::kFeed, static_cast<std::int64_t>(feed->second)};
+    } else {
+      ONNXGRAD_ASSERT(base->is_constant());
+      location = {Location::Kind::kConstant, static_cast<std::int64_t>(plan_.constants.size())};
+      plan_.constants.push_back(base->initializer);
+    }
+    return locations_[base] = location;
+  }
+
+  // Gives the outputs of step i their places, then frees what it read last.
+  void place(std::size_t i) {
+    const ir::Node& node = *nodes_[i];
+    PlanStep& step = plan_.steps[i];
+    for (const ir::Value* input : node.inputs) step.args.push_back(locate(input));
+    for (std::size_t o = 0; o < node.outputs.size(); ++o) {
+      const ir::Value* output = node.outputs[o];
+      if (output != nullptr && !locations_.contains(output)) place_output(i, o);
+      step.args.push_back(output == nullptr ? Location{} : locations_.at(output));
+    }
+    const std::int64_t scratch = step.kernel.scratch_bytes;
+    Location scratch_location;
+    if (scratch > 0) {
+      scratch_location = {Location::Kind::kArena, arena_.allocate(scratch)};
+      arena_.release(scratch_location.at, scratch);
+    }
+    step.args.push_back(scratch_location);
+    step.operands = describe_operands(node, step);
+    release_dead(i);
+  }
+
+  void place_output(std::size_t i, std::size_t o) {
+    const ir::Node& node = *nodes_[i];
+    const ir::Value* output = node.outputs[o];
+    const std::int64_t bytes = bytes_of(output);
+    for (const auto& [from, to] : plan_.steps[i].kernel.in_place) {
+      if (static_cast<std::size_t>(to) != o) continue;
+      const ir::Value* input = node.input(static_cast<std::size_t>(from));
+      if (input == nullptr || bytes_of(input) != bytes) continue;
+      const ir::Value* old = root(input);
+      const auto owned = sizes_.find(old);
+      const bool is_last = owned != sizes_.end() && last_use_.at(old) == i;
+      if (!is_last || owned->second < bytes || !can_overwrite(i, old, o)) continue;
+      locations_[output] = locations_.at(old);
+      sizes_[output] = owned->second;  // the buffer has a new owner
+      sizes_.erase(owned);
+      return;
+    }
+    locations_[output] = {Location::Kind::kArena, arena_.allocate(bytes)};
+    sizes_[output] = bytes;
+  }
+
+  void release_dead(std::size_t i) {
+    const ir::Node& node = *nodes_[i];
+    const auto release = [&](const ir::Value* value) {
+      if (value == nullptr) return;
+      const ir::Value* base = root(value);
+      const auto owned = sizes_.find(base);
+      if (owned == sizes_.end()) return;
+      const auto last = last_use_.find(base);
+      if (last != last_use_.end() && last->second > i) return;
+      arena_.release(locations_.at(base).at, owned->second);
+      sizes_.erase(owned);
+    };
+    for (const ir::Value* input : node.inputs) release(input);
+    for (const ir::Value* output : node.outputs) release(output);  // nobody reads it
+  }
+
+  // New values that do not lie in the state already. Those that show another state or a feed are
+  // read before any commit: the executor copies all commits through when they overlap.
+  void add_commits() {
+    for (std::size_t u = 0; u < binding_.updates.size(); ++u) {
+      const auto [input, value] = binding_.updates[u];
+      if (aliased_.contains(u) || root(value) == input) continue;
+      plan_.commits.push_back(
+          {.from = locate(value), .state = binding_.states.at(input), .bytes = bytes_of(value)});
+    }
+  }
+
+  std::string describe_operands(const ir::Node& node, const PlanStep& step) const {
+    constexpr const char* kKinds[] = {"none", "arena", "state", "feed", "const"};
+    std::string text;
+    std::size_t arg = 0;
+    const auto add = [&](const ir::Value* value) {
+      const Location& at = step.args[arg++];
+      if (value == nullptr) return;
+      text +=
+          fmt::format("{}{} {} @{} {}", text.empty() || text.back() == ' ' ? "" : ", ", value->name,
+                      value->type.to_string(), kKinds[static_cast<int>(at.kind)], at.at);
+    };
+    for (const ir::Value* input : node.inputs) add(input);
+    text += " -> ";
+    for (const ir::Value* output : node.outputs) add(output);
+    return text;
+  }
+
+  const ir::Graph& graph_;
+  const GraphBinding& binding_;
+  const Engine& engine_;
+  int threads_;
+  Plan plan_;
+  ArenaLayout arena_;
+  std::vector<const ir::Node*> nodes_;                          // one per step
+  std::unordered_map<const ir::Value*, std::size_t> last_use_;  // of roots, by step
+  std::unordered_map<const ir::Value*, Location> locations_;    // of roots
+  std::unordered_map<const ir::Value*, std::int64_t> sizes_;    // live arena buffers by owner
+  std::unordered_set<std::size_t> aliased_;
+};
+
+}  // namespace
+
+std::string Plan::to_text() const {
+  std::string text = fmt::format("plan of {} kernels, arena {} bytes\n", steps.size(), arena_bytes);
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    const PlanStep& step = steps[i];
+    text += fmt::format("{:4} {} [{}] {}: {}\n", i, step.op_type, step.kernel.label, step.node,
+                        step.operands);
+  }
+  for (const Commit& commit : commits) {
+    text += fmt::format("     commit {} bytes to state {}\n", commit.bytes, commit.state);
+  }
+  return text;
+}
+
+Plan make_plan(const ir::Graph& graph, const GraphBinding& binding, const Engine& engine,
+               int threads) {
+  return Planner(graph, binding, engine, threads).run();
+}
+
+}  // namespace onnxgrad::runtime

@@ -1,0 +1,73 @@
+#ifndef ONNXGRAD_RUNTIME_PLAN_H_
+#define ONNXGRAD_RUNTIME_PLAN_H_
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "ir/graph.h"
+#include "opdef/kernel.h"
+#include "runtime/executor.h"
+#include "runtime/schedule.h"
+
+// A Plan is what make_plan gives for a graph of static shapes: kernels in order, and for each of
+// their operands where it lies. It owns no memory but the constants and can serve any number of
+// executions.
+
+namespace onnxgrad::runtime {
+
+/// Where the bytes of a value lie when the plan runs.
+struct Location {
+  enum class Kind : std::uint8_t { kNone, kArena, kState, kFeed, kConstant };
+  Kind kind = Kind::kNone;
+  std::int64_t at = 0;  ///< offset in the arena; number of the state, feed or constant
+};
+
+struct PlanStep {
+  opdef::PreparedKernel kernel;
+  std::vector<Location> args;  ///< inputs, outputs, scratch
+  std::string op_type;
+  std::string node;
+  std::string operands;  ///< "x float32[15, 100] @feed 0, ...", for printing
+};
+
+/// A result that is copied into the state at the end of a step.
+struct Commit {
+  Location from;
+  std::size_t state = 0;
+  std::int64_t bytes = 0;
+};
+
+struct PlanOutput {
+  Location location;
+  opdef::TensorDesc desc;
+};
+
+struct Plan {
+  std::vector<PlanStep> steps;
+  std::vector<Tensor> constants;
+  std::vector<PlanOutput> outputs;  ///< one per output of the graph
+  std::vector<Commit> commits;
+  std::int64_t arena_bytes = 0;
+
+  std::string to_text() const;
+};
+
+/// How the inputs of a graph are supplied: by number of state or of feed.
+struct GraphBinding {
+  std::unordered_map<const ir::Value*, std::size_t> states;
+  std::unordered_map<const ir::Value*, std::size_t> feeds;
+  std::vector<StateUpdate> updates;
+};
+
+/// Chooses kernels, order and memory. Every value of `graph` has a static shape.
+/// Throws: UnsupportedOperatorError (no kernel), InternalError.
+Plan make_plan(const ir::Graph& graph, const GraphBinding& binding, const Engine& engine,
+               int threads);
+
+}  // namespace onnxgrad::runtime
+
+#endif  // ONNXGRAD_RUNTIME_PLAN_H_

@@ -1,0 +1,78 @@
+#ifndef ONNXGRAD_RUNTIME_PROGRAM_H_
+#define ONNXGRAD_RUNTIME_PROGRAM_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "ir/graph.h"
+#include "runtime/plan.h"
+
+// A Program is a graph whose shapes are not known yet; compile() makes a CompiledRegion of it for
+// given shapes. Nodes whose shapes depend on values that only a run gives are left to the region's
+// tail: a Program of its own, compiled when the values are there. Most programs have no tail.
+
+namespace onnxgrad::runtime {
+
+/// Who supplies an input of a program's graph.
+struct InputSource {
+  bool is_state = false;
+  std::size_t index = 0;  ///< of the state, or of the feed
+};
+
+struct Program {
+  ir::Model model;
+  std::vector<InputSource> inputs;  ///< one per graph input
+  std::vector<StateUpdate> updates;
+  std::size_t num_feeds = 0;
+  /// Small integer feeds become constants of the compiled region: shapes come from them. So in
+  /// tails.
+  bool feeds_give_shapes = false;
+};
+
+/// What a run supplies for one feed when it is compiled.
+struct FeedInfo {
+  opdef::TensorDesc desc;
+  Tensor value;  ///< defined where the region may be compiled for this very value
+};
+
+/// A node that is run through its DynamicFn, after the plan of its region.
+struct DynamicNode {
+  const ir::Node* node = nullptr;        ///< in the graph that `CompiledRegion::model` keeps alive
+  std::vector<const ir::Value*> inputs;  ///< its inputs, then what its subgraphs capture
+};
+
+/// Where the bytes of a tail's feed come from.
+struct TailFeed {
+  enum class Kind : std::uint8_t { kPlanOutput, kDynamic };
+  Kind kind = Kind::kPlanOutput;
+  std::size_t index = 0;   ///< output of the plan; number of the dynamic node
+  std::size_t output = 0;  ///< output of the dynamic node
+};
+
+struct CompiledRegion {
+  Plan plan;
+  /// The specialised graph; alive for the dynamic nodes' sake.
+  std::shared_ptr<ir::Model> model;
+  std::vector<DynamicNode> dynamic;
+  std::unordered_map<const ir::Value*, std::size_t> plan_outputs;  ///< of dynamic nodes' inputs
+  std::unique_ptr<Program> tail;  ///< computes all outputs; nullptr: the plan does
+  std::vector<TailFeed> tail_feeds;
+};
+
+/// Feeds of at most this many elements can give shapes (axes, sizes, repeats...).
+inline constexpr std::int64_t kMaxShapeElements = 64;
+
+/// True for feeds that a tail is compiled for by value.
+bool gives_shape(const opdef::TensorDesc& desc);
+
+/// Specialises `program` to the feeds' shapes (and values) and plans it.
+/// Throws: ShapeError, ModelError (shapes that do not fit), UnsupportedOperatorError.
+CompiledRegion compile(const Program& program, const std::vector<FeedInfo>& feeds,
+                       const Engine& engine, const ExecutorOptions& options);
+
+}  // namespace onnxgrad::runtime
+
+#endif  // ONNXGRAD_RUNTIME_PROGRAM_H_

@@ -1,0 +1,271 @@
+#include "runtime/region.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+
+#include "base/check.h"
+
+namespace onnxgrad::runtime {
+
+Tensor Execution::output_tensor(std::size_t i) const {
+  const opdef::TensorDesc desc = output_desc(i);
+  return Tensor::view(desc.dtype, desc.dims, const_cast<std::byte*>(output(i)), nullptr).clone();
+}
+
+// Runs one subgraph of a dynamic node: its formal inputs, then the captured values.
+class Region::BodyRunner {
+ public:
+  BodyRunner(const ir::Graph& body, const DynamicNode& dynamic, const ir::Model& model,
+             const RegionContext& context) {
+    auto runner = std::make_shared<ir::Model>();
+    runner->functions = model.functions;
+    runner->opset_imports = model.opset_imports;
+    ir::Graph& graph = *runner->graph;
+    graph.name = body.name;
+    std::unordered_map<const ir::Value*, ir::Value*> map;
+    for (const ir::Value* input : body.inputs)
+      map[input] = graph.add_input(input->name, input->type);
+    for (const ir::Value* value : dynamic.inputs) {
+      if (!map.contains(value)) map[value] = graph.add_input(value->name, value->type);
+    }
+    ir::append_nodes(body, graph, map);
+    for (const ir::Value* output : body.outputs) graph.outputs.push_back(map.at(output));
+    ExecutorOptions options = context.options;
+    options.seed = context.cells.seed;
+    executor_ = std::make_unique<Executor>(std::move(runner), context.engine, options);
+  }
+
+  std::vector<Tensor> run(std::vector<Tensor> inputs) { return executor_->run(inputs); }
+  std::size_t num_inputs() const { return executor_->inputs().size(); }
+
+ private:
+  std::unique_ptr<Executor> executor_;
+};
+
+Region::Region(CompiledRegion compiled, RegionContext context)
+    : compiled_(std::move(compiled)), context_(context) {
+  std::size_t num_args = 0;
+  std::int64_t staged = 0;
+  std::size_t num_feeds = 0;
+  for (const PlanStep& step : compiled_.plan.steps) {
+    num_args += step.args.size();
+    for (const Location& at : step.args) {
+      if (at.kind == Location::Kind::kFeed) {
+        num_feeds = std::max(num_feeds, static_cast<std::size_t>(at.at) + 1);
+      }
+    }
+  }
+  for (const PlanOutput& output : compiled_.plan.outputs) {
+    if (output.location.kind == Location::Kind::kFeed) {
+      num_feeds = std::max(num_feeds, static_cast<std::size_t>(output.location.at) + 1);
+    }
+  }
+  for (const Commit& commit : compiled_.plan.commits) {
+    if (commit.from.kind == Location::Kind::kFeed) {
+      num_feeds = std::max(num_feeds, static_cast<std::size_t>(commit.from.at) + 1);
+    }
+    if (commit.from.kind == Location::Kind::kState) staged += commit.bytes;
+  }
+  feeds_.resize(num_feeds, nullptr);
+  feed_slots_.resize(num_feeds);
+  args_.resize(num_args, nullptr);
+  staging_.resize(static_cast<std::size_t>(staged));
+  times_s_.resize(compiled_.plan.steps.size(), 0);
+  std::size_t next = 0;
+  for (const PlanStep& step : compiled_.plan.steps) {
+    calls_.push_back({step.kernel.fn, step.kernel.data.get(), args_.data() + next});
+    for (const Location& at : step.args) {
+      if (at.kind == Location::Kind::kFeed) {
+        feed_slots_[static_cast<std::size_t>(at.at)].push_back(next);
+      }
+      ++next;
+    }
+  }
+}
+
+Region::~Region() = default;
+
+std::byte* Region::resolve(const Location& location) const {
+  switch (location.kind) {
+    case Location::Kind::kArena:
+      return arena_ + location.at;
+    case Location::Kind::kState:
+      return context_.state.addresses[static_cast<std::size_t>(location.at)];
+    case Location::Kind::kConstant: {
+      // Constants are never written: the planner gives outputs to the arena and the state only.
+      const Tensor& constant = compiled_.plan.constants[static_cast<std::size_t>(location.at)];
+      return const_cast<std::byte*>(constant.raw());
+    }
+    case Location::Kind::kFeed:
+      return const_cast<std::byte*>(feeds_[static_cast<std::size_t>(location.at)]);
+    case Location::Kind::kNone:
+      break;
+  }
+  return nullptr;
+}
+
+void Region::set_arena(std::byte* arena) {
+  arena_ = arena;
+  std::size_t next = 0;
+  for (const PlanStep& step : compiled_.plan.steps) {
+    for (const Location& at : step.args) args_[next++] = resolve(at);
+  }
+}
+
+void Region::bind(std::size_t i, const std::byte* data) {
+  if (i >= feeds_.size()) return;  // an input that this region does not read
+  feeds_[i] = data;
+  for (const std::size_t slot : feed_slots_[i]) args_[slot] = const_cast<std::byte*>(data);
+}
+
+void Region::run() {
+  const opdef::Launch launch{.stream = nullptr, .cells = &context_.cells};
+  if (context_.profiling) {
+    run_profiled();
+  } else {
+    for (const Call& call : calls_) call.fn(call.data, call.args, launch);
+  }
+  if (!compiled_.plan.commits.empty()) commit();
+  if (compiled_.tail) {
+    run_dynamic();
+    run_tail();
+  }
+}
+
+void Region::run_profiled() {
+  using Clock = std::chrono::steady_clock;
+  const opdef::Launch launch{.stream = nullptr, .cells = &context_.cells};
+  for (std::size_t i = 0; i < calls_.size(); ++i) {
+    const Clock::time_point start = Clock::now();
+    calls_[i].fn(calls_[i].data, calls_[i].args, launch);
+    times_s_[i] += std::chrono::duration<double>(Clock::now() - start).count();
+  }
+  ++profiled_runs_;
+}
+
+void Region::commit() {
+  // A new value that is another state's old one is read before any state is written.
+  std::size_t staged = 0;
+  for (const Commit& commit : compiled_.plan.commits) {
+    if (commit.from.kind != Location::Kind::kState) continue;
+    std::memcpy(staging_.data() + staged, resolve(commit.from),
+                static_cast<std::size_t>(commit.bytes));
+    staged += static_cast<std::size_t>(commit.bytes);
+  }
+  staged = 0;
+  for (const Commit& commit : compiled_.plan.commits) {
+    const auto bytes = static_cast<std::size_t>(commit.bytes);
+    const bool is_staged = commit.from.kind == Location::Kind::kState;
+    const std::byte* from = is_staged ? staging_.data() + staged : resolve(commit.from);
+    std::memcpy(context_.state.addresses[commit.state], from, bytes);
+    if (is_staged) staged += bytes;
+  }
+}
+
+Tensor Region::plan_tensor(std::size_t output) const {
+  const PlanOutput& planned = compiled_.plan.outputs[output];
+  return Tensor::view(planned.desc.dtype, planned.desc.dims, resolve(planned.location), nullptr);
+}
+
+void Region::run_dynamic() {
+  dynamic_results_.clear();
+  for (const DynamicNode& dynamic : compiled_.dynamic) {
+    const ir::Node& node = *dynamic.node;
+    std::vector<Tensor> inputs;
+    for (const ir::Value* input : node.inputs) {
+      inputs.push_back(input == nullptr ? Tensor() : plan_tensor(compiled_.plan_outputs.at(input)));
+    }
+    const opdef::DynamicFn fn = context_.engine.kernels.dynamic(node.domain, node.op_type);
+    dynamic_results_.push_back(
+        fn({.node = node,
+            .inputs = std::move(inputs),
+            .run_subgraph = [&](const ir::Graph& body, std::vector<Tensor> formal) {
+              return run_body(body, std::move(formal), dynamic);
+            }}));
+    ONNXGRAD_ASSERT(dynamic_results_.back().size() >= node.outputs.size());
+  }
+}
+
+std::vector<Tensor> Region::run_body(const ir::Graph& body, std::vector<Tensor> inputs,
+                                     const DynamicNode& dynamic) {
+  std::unique_ptr<BodyRunner>& runner = bodies_[&body];
+  if (!runner) runner = std::make_unique<BodyRunner>(body, dynamic, *compiled_.model, context_);
+  std::unordered_map<const ir::Value*, bool> seen;
+  for (const ir::Value* value : body.inputs) seen[value] = true;
+  for (const ir::Value* value : dynamic.inputs) {
+    if (seen.emplace(value, true).second) {
+      inputs.push_back(plan_tensor(compiled_.plan_outputs.at(value)));
+    }
+  }
+  return runner->run(std::move(inputs));
+}
+
+void Region::run_tail() {
+  std::vector<FeedInfo> infos;
+  std::vector<const std::byte*> data;
+  std::string key;
+  for (const TailFeed& feed : compiled_.tail_feeds) {
+    const Tensor tensor = feed.kind == TailFeed::Kind::kPlanOutput
+                              ? plan_tensor(feed.index)
+                              : dynamic_results_[feed.index][feed.output];
+    FeedInfo info{.desc = {.dtype = tensor.dtype(), .dims = tensor.dims()}, .value = {}};
+    key += fmt::format("{}{};", static_cast<int>(info.desc.dtype), info.desc.dims.to_string());
+    if (gives_shape(info.desc)) {
+      info.value = tensor.clone();
+      key.append(reinterpret_cast<const char*>(tensor.raw()),
+                 static_cast<std::size_t>(tensor.size_bytes()));
+    }
+    infos.push_back(std::move(info));
+    data.push_back(tensor.raw());
+  }
+  auto found = tails_.find(key);
+  if (found == tails_.end()) {
+    if (tails_.size() >= context_.options.max_cached_plans) tails_.clear();
+    auto region = std::make_unique<Region>(
+        compile(*compiled_.tail, infos, context_.engine, context_.options), context_);
+    auto arena = base::allocate_aligned(region->arena_bytes());
+    region->set_arena(arena.get());
+    found = tails_.emplace(std::move(key), Tail{std::move(region), std::move(arena)}).first;
+  }
+  current_tail_ = found->second.region.get();
+  for (std::size_t i = 0; i < data.size(); ++i) current_tail_->bind(i, data[i]);
+  current_tail_->run();
+}
+
+const std::byte* Region::output(std::size_t i) const {
+  if (compiled_.tail) return current_tail_->output(i);
+  return resolve(compiled_.plan.outputs[i].location);
+}
+
+opdef::TensorDesc Region::output_desc(std::size_t i) const {
+  if (compiled_.tail) return current_tail_->output_desc(i);
+  return compiled_.plan.outputs[i].desc;
+}
+
+std::string Region::to_text() const {
+  std::string text = compiled_.plan.to_text();
+  for (const DynamicNode& dynamic : compiled_.dynamic) {
+    text += fmt::format("     dynamic {}\n", dynamic.node->describe());
+  }
+  if (current_tail_ != nullptr) text += "then " + current_tail_->to_text();
+  return text;
+}
+
+void Region::collect(std::map<std::pair<std::string, std::string>, KernelProfile>& profile) const {
+  for (std::size_t i = 0; i < compiled_.plan.steps.size(); ++i) {
+    const PlanStep& step = compiled_.plan.steps[i];
+    KernelProfile& entry = profile[{step.node, step.kernel.label}];
+    entry.op_type = step.op_type;
+    entry.node = step.node;
+    entry.label = step.kernel.label;
+    entry.calls += profiled_runs_;
+    entry.total_s += times_s_[i];
+    entry.flops = step.kernel.flops;
+  }
+  for (const auto& [key, tail] : tails_) tail.region->collect(profile);
+}
+
+}  // namespace onnxgrad::runtime

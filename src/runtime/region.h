@@ -1,0 +1,93 @@
+#ifndef ONNXGRAD_RUNTIME_REGION_H_
+#define ONNXGRAD_RUNTIME_REGION_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "runtime/executor.h"
+#include "runtime/program.h"
+
+namespace onnxgrad::runtime {
+
+/// The weights and other state: one block of memory, each value on its own cache lines.
+struct StateSlab {
+  std::shared_ptr<std::byte> memory;
+  std::vector<std::byte*> addresses;
+  std::vector<opdef::TensorDesc> descs;
+};
+
+/// What the regions of an executor share.
+struct RegionContext {
+  const Engine& engine;
+  const ExecutorOptions& options;
+  StateSlab& state;
+  opdef::StepCells& cells;
+  bool& profiling;
+};
+
+/// A compiled region bound to memory: a flat list of {function, data, pointers}, and its tail.
+class Region final : public Execution {
+ public:
+  Region(CompiledRegion compiled, RegionContext context);
+  ~Region() override;
+
+  void bind(std::size_t i, const std::byte* data) override;
+  void run() override;
+  const std::byte* output(std::size_t i) const override;
+  opdef::TensorDesc output_desc(std::size_t i) const override;
+  std::size_t num_kernels() const override { return calls_.size(); }
+  std::int64_t arena_bytes() const override { return compiled_.plan.arena_bytes; }
+  std::string to_text() const override;
+
+  /// Puts the arena at `arena`, which has arena_bytes() bytes at least.
+  void set_arena(std::byte* arena);
+  /// Adds this region's times to `profile`.
+  void collect(std::map<std::pair<std::string, std::string>, KernelProfile>& profile) const;
+
+ private:
+  struct Call {
+    opdef::KernelFn fn;
+    const void* data;
+    std::byte** args;
+  };
+  class BodyRunner;
+
+  std::byte* resolve(const Location& location) const;
+  void run_profiled();
+  void commit();
+  void run_dynamic();
+  void run_tail();
+  Tensor plan_tensor(std::size_t output) const;
+  std::vector<Tensor> run_body(const ir::Graph& body, std::vector<Tensor> inputs,
+                               const DynamicNode& dynamic);
+
+  CompiledRegion compiled_;
+  RegionContext context_;
+  std::byte* arena_ = nullptr;
+  std::vector<std::byte*> args_;
+  std::vector<Call> calls_;
+  std::vector<const std::byte*> feeds_;
+  std::vector<std::vector<std::size_t>> feed_slots_;  // places in args_, per feed
+  std::vector<std::byte> staging_;                    // commits that read state
+  std::vector<double> times_s_;
+  std::int64_t profiled_runs_ = 0;
+
+  std::vector<std::vector<Tensor>> dynamic_results_;
+  std::unordered_map<const ir::Graph*, std::unique_ptr<BodyRunner>> bodies_;
+  struct Tail {
+    std::unique_ptr<Region> region;
+    std::shared_ptr<std::byte> arena;
+  };
+  std::map<std::string, Tail> tails_;
+  Region* current_tail_ = nullptr;
+};
+
+}  // namespace onnxgrad::runtime
+
+#endif  // ONNXGRAD_RUNTIME_REGION_H_

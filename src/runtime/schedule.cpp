@@ -1,0 +1,136 @@
+#include "runtime/schedule.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <functional>
+#include <queue>
+#include <unordered_map>
+#include <utility>
+
+namespace onnxgrad::runtime {
+namespace {
+
+class Scheduler {
+ public:
+  Scheduler(const ir::Graph& graph, const opdef::OpRegistry& registry)
+      : graph_(graph), registry_(registry), successors_(graph.nodes.size()) {
+    for (std::size_t i = 0; i < graph.nodes.size(); ++i) position_.emplace(graph.nodes[i], i);
+    for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
+      for (const ir::Value* input : graph.nodes[i]->inputs) {
+        if (input == nullptr) continue;
+        readers_[view_root(input, registry)].push_back(i);
+        if (const auto at = position_.find(input->producer); at != position_.end()) {
+          successors_[at->second].push_back(i);
+        }
+      }
+    }
+  }
+
+  // The node that writes the bytes of `value`; none for inputs and constants.
+  std::optional<std::size_t> writer(const ir::Value* value) const {
+    const auto at = position_.find(view_root(value, registry_)->producer);
+    if (at == position_.end()) return std::nullopt;
+    return at->second;
+  }
+
+  // Puts every other reader of `input` before `writer_at`, if that makes no cycle.
+  bool order_readers_first(const ir::Value* input, std::size_t writer_at) {
+    std::vector<std::size_t> before;
+    for (const std::size_t reader : readers_[input]) {
+      // A view of the old value is no reader itself: those who read through it are listed too.
+      const opdef::OpDef* def = registry_.find(*graph_.nodes[reader]);
+      if (reader == writer_at || (def != nullptr && def->is_view)) continue;
+      if (reaches(writer_at, reader)) return false;
+      before.push_back(reader);
+    }
+    for (const std::size_t reader : before) successors_[reader].push_back(writer_at);
+    return true;
+  }
+
+  std::vector<ir::Node*> order(const std::unordered_set<std::size_t>& urgent) const {
+    const std::size_t count = graph_.nodes.size();
+    std::vector<std::size_t> missing(count, 0);
+    for (const auto& list : successors_) {
+      for (const std::size_t to : list) ++missing[to];
+    }
+    using Entry = std::pair<bool, std::size_t>;  // (not urgent, position)
+    std::priority_queue<Entry, std::vector<Entry>, std::greater<>> ready;
+    for (std::size_t i = 0; i < count; ++i) {
+      if (missing[i] == 0) ready.emplace(!urgent.contains(i), i);
+    }
+    std::vector<ir::Node*> result;
+    result.reserve(count);
+    while (!ready.empty()) {
+      const std::size_t i = ready.top().second;
+      ready.pop();
+      result.push_back(graph_.nodes[i]);
+      for (const std::size_t next : successors_[i]) {
+        if (--missing[next] == 0) ready.emplace(!urgent.contains(next), next);
+      }
+    }
+    return result;
+  }
+
+ private:
+  bool reaches(std::size_t from, std::size_t to) const {
+    std::vector<bool> seen(graph_.nodes.size(), false);
+    std::vector<std::size_t> work{from};
+    seen[from] = true;
+    while (!work.empty()) {
+      const std::size_t at = work.back();
+      work.pop_back();
+      if (at == to) return true;
+      for (const std::size_t next : successors_[at]) {
+        if (!seen[next]) {
+          seen[next] = true;
+          work.push_back(next);
+        }
+      }
+    }
+    return false;
+  }
+
+  const ir::Graph& graph_;
+  const opdef::OpRegistry& registry_;
+  std::unordered_map<const ir::Node*, std::size_t> position_;
+  std::unordered_map<const ir::Value*, std::vector<std::size_t>> readers_;  // of roots
+  std::vector<std::vector<std::size_t>> successors_;
+};
+
+}  // namespace
+
+const ir::Value* view_root(const ir::Value* value, const opdef::OpRegistry& registry) {
+  while (value->producer != nullptr) {
+    const opdef::OpDef* def = registry.find(*value->producer);
+    if (def == nullptr || !def->is_view || value->output_index != 0) break;
+    value = value->producer->inputs[0];
+  }
+  return value;
+}
+
+Schedule make_schedule(const ir::Graph& graph, const opdef::OpRegistry& registry,
+                       std::span<const StateUpdate> updates) {
+  Scheduler scheduler(graph, registry);
+  Schedule schedule;
+  std::unordered_set<std::size_t> urgent;
+  std::unordered_set<const ir::Value*> taken;  // one buffer holds one state
+  for (const ir::Value* output : graph.outputs) {
+    // A result that shows the old value keeps it.
+    const ir::Value* root = view_root(output, registry);
+    if (root->is_input) taken.insert(root);
+  }
+  for (std::size_t i = 0; i < updates.size(); ++i) {
+    const auto [input, value] = updates[i];
+    const auto writer = scheduler.writer(value);
+    const ir::Value* root = view_root(value, registry);
+    if (!writer || taken.contains(input) || taken.contains(root)) continue;
+    if (!scheduler.order_readers_first(input, *writer)) continue;
+    taken.insert(root);
+    schedule.in_place_updates.insert(i);
+    urgent.insert(*writer);
+  }
+  schedule.order = scheduler.order(urgent);
+  return schedule;
+}
+
+}  // namespace onnxgrad::runtime

@@ -1,0 +1,36 @@
+#ifndef ONNXGRAD_RUNTIME_SCHEDULE_H_
+#define ONNXGRAD_RUNTIME_SCHEDULE_H_
+
+#include <span>
+#include <unordered_set>
+#include <vector>
+
+#include "ir/graph.h"
+#include "opdef/registry.h"
+
+namespace onnxgrad::runtime {
+
+/// After a step, state input `input` of the graph takes the value of `value`.
+struct StateUpdate {
+  ir::Value* input = nullptr;
+  ir::Value* value = nullptr;
+};
+
+struct Schedule {
+  std::vector<ir::Node*> order;
+  /// Updates (by number) whose new value may be written over the old one: every other reader of the
+  /// old value comes before the writer.
+  std::unordered_set<std::size_t> in_place_updates;
+};
+
+/// The value whose bytes `value` shows: follows views.
+const ir::Value* view_root(const ir::Value* value, const opdef::OpRegistry& registry);
+
+/// Orders the nodes: dependencies first, writers of state as soon as they can run, otherwise as in
+/// the graph. An update is in place where the added order leaves the graph acyclic.
+Schedule make_schedule(const ir::Graph& graph, const opdef::OpRegistry& registry,
+                       std::span<const StateUpdate> updates);
+
+}  // namespace onnxgrad::runtime
+
+#endif  // ONNXGRAD_RUNTIME_SCHEDULE_H_
