@@ -1,0 +1,212 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "opdef/registry.h"
+#include "ops/nn/conv_task.h"
+
+// The plain kernels of Conv, ConvTranspose, ConvInputGrad and ConvWeightGrad, and which offers
+// there are. Start reading at visit_taps: all three computations are it with another assignment.
+
+namespace onnxgrad::ops {
+
+using opdef::KernelOffer;
+using opdef::KernelRequest;
+using opdef::Launch;
+
+namespace {
+
+std::vector<std::int64_t> spatial(const ConvShape& shape, std::int64_t WindowAxis::* size) {
+  std::vector<std::int64_t> sizes;
+  for (std::size_t i = 3 - shape.spatial_rank; i < 3; ++i) sizes.push_back(shape.axes[i].*size);
+  return sizes;
+}
+
+// The task's tensors must have exactly the shapes that the kernels will index.
+void check_operands(const ConvTask& task, const KernelRequest& request) {
+  const ConvShape& shape = task.shape;
+  const auto check = [&](int arg, std::int64_t first, std::int64_t second,
+                         const std::vector<std::int64_t>& sizes) {
+    std::vector<std::int64_t> expected{first, second};
+    expected.insert(expected.end(), sizes.begin(), sizes.end());
+    const auto index = static_cast<std::size_t>(arg);
+    const Dims& given = index < request.inputs.size()
+                            ? request.inputs[index].dims
+                            : request.outputs[index - request.inputs.size()].dims;
+    if (std::ranges::equal(given, expected)) return;
+    throw ShapeError(
+        problem_at(request.node, fmt::format("operand {} has shape {}, expected {}", arg,
+                                             given.to_string(), Dims(expected).to_string())));
+  };
+  check(task.x, shape.batch, shape.groups * shape.in_channels, spatial(shape, &WindowAxis::input));
+  check(task.y, shape.batch, shape.groups * shape.out_channels,
+        spatial(shape, &WindowAxis::output));
+  check(task.w, shape.groups * shape.out_channels, shape.in_channels,
+        spatial(shape, &WindowAxis::kernel));
+  if (task.bias < 0) return;
+  const std::int64_t channels =
+      shape.groups *
+      (task.pass == ConvTask::Pass::kForward ? shape.out_channels : shape.in_channels);
+  const Dims& given = request.inputs[static_cast<std::size_t>(task.bias)].dims;
+  if (given == Dims{channels}) return;
+  throw ShapeError(problem_at(request.node, fmt::format("bias B has shape {}, expected [{}]",
+                                                        given.to_string(), channels)));
+}
+
+}  // namespace
+
+std::optional<ConvTask> ConvTask::of(const KernelRequest& request) {
+  const ir::Node& node = request.node;
+  const std::string_view op_type = opdef::base_name(node.domain, node.op_type);
+  const auto& in = request.inputs;
+  const int result = static_cast<int>(in.size());
+  ConvTask task;
+  task.scratch = result + static_cast<int>(request.outputs.size());
+  if (op_type == "Conv") {
+    task.pass = Pass::kForward;
+    task.shape = conv_shape(node, in[0].dims, in[1].dims);
+    task.x = 0;
+    task.w = 1;
+    task.y = result;
+  } else if (op_type == "ConvTranspose") {
+    task.pass = Pass::kBackwardData;
+    task.shape = conv_transpose_shape(node, in[0].dims, in[1].dims);
+    task.y = 0;
+    task.w = 1;
+    task.x = result;
+  } else if (op_type == "ConvInputGrad") {
+    task.pass = Pass::kBackwardData;
+    task.shape = conv_shape(node, in[2].dims, in[1].dims);
+    task.y = 0;
+    task.w = 1;
+    task.x = result;
+  } else {
+    task.pass = Pass::kBackwardWeight;
+    task.shape = conv_shape(node, in[1].dims, request.outputs[0].dims);
+    task.y = 0;
+    task.x = 1;
+    task.w = result;
+  }
+  if (task.shape.spatial_rank > 3) return std::nullopt;
+  if (task.pass == Pass::kBackwardWeight && in[0].dims.rank() == task.shape.spatial_rank + 2) {
+    // dy may have fewer windows than would fit: the transposed convolution to a longer output.
+    for (std::size_t i = 0; i < task.shape.spatial_rank; ++i) {
+      std::int64_t& output = task.shape.axes[3 - task.shape.spatial_rank + i].output;
+      output = std::min(output, in[0].dims[i + 2]);
+    }
+  }
+  const bool takes_bias = op_type == "Conv" || op_type == "ConvTranspose";
+  if (takes_bias && in.size() > 2 && in[2].is_present()) task.bias = 2;
+  check_operands(task, request);
+  return task;
+}
+
+namespace {
+
+// Calls f(o, j, i) for all windows o and taps j of one axis that read input position i.
+template <class F>
+void visit_axis(const WindowAxis& axis, F&& f) {
+  for (std::int64_t o = 0; o < axis.output; ++o) {
+    for (std::int64_t j = 0; j < axis.kernel; ++j) {
+      const std::int64_t i = o * axis.stride + j * axis.dilation - axis.pad_begin;
+      if (i >= 0 && i < axis.input) f(o, j, i);
+    }
+  }
+}
+
+// Calls f(x index, w index, y index) for every product of the convolution.
+template <class F>
+void visit_taps(const ConvShape& shape, F&& f) {
+  const auto& [depth, height, width] = shape.axes;
+  for (std::int64_t n = 0; n < shape.batch; ++n) {
+    for (std::int64_t g = 0; g < shape.groups; ++g) {
+      for (std::int64_t m = 0; m < shape.out_channels; ++m) {
+        const std::int64_t out_channel = g * shape.out_channels + m;
+        const std::int64_t y0 =
+            (n * shape.groups * shape.out_channels + out_channel) * shape.output_size();
+        for (std::int64_t c = 0; c < shape.in_channels; ++c) {
+          const std::int64_t x0 =
+              ((n * shape.groups + g) * shape.in_channels + c) * shape.input_size();
+          const std::int64_t w0 = (out_channel * shape.in_channels + c) * shape.kernel_size();
+          visit_axis(depth, [&](std::int64_t od, std::int64_t jd, std::int64_t id) {
+            visit_axis(height, [&](std::int64_t oh, std::int64_t jh, std::int64_t ih) {
+              const std::int64_t x1 = x0 + (id * height.input + ih) * width.input;
+              const std::int64_t w1 = w0 + (jd * height.kernel + jh) * width.kernel;
+              const std::int64_t y1 = y0 + (od * height.output + oh) * width.output;
+              visit_axis(width, [&](std::int64_t ow, std::int64_t jw, std::int64_t iw) {
+                f(x1 + iw, w1 + jw, y1 + ow);
+              });
+            });
+          });
+        }
+      }
+    }
+  }
+}
+
+// result: [batch, channels, positions] = bias[channel], or zero without bias.
+template <class T>
+void fill_bias(T* result, const T* bias, std::int64_t batch, std::int64_t channels,
+               std::int64_t positions) {
+  for (std::int64_t n = 0; n < batch; ++n) {
+    for (std::int64_t c = 0; c < channels; ++c, result += positions) {
+      std::fill_n(result, positions, bias == nullptr ? T{0} : bias[c]);
+    }
+  }
+}
+
+template <class T>
+void run_reference(const void* data, std::byte* const* args, const Launch&) {
+  const auto& task = *static_cast<const ConvTask*>(data);
+  const ConvShape& shape = task.shape;
+  T* x = reinterpret_cast<T*>(args[task.x]);
+  T* w = reinterpret_cast<T*>(args[task.w]);
+  T* y = reinterpret_cast<T*>(args[task.y]);
+  const T* bias = task.bias < 0 ? nullptr : reinterpret_cast<const T*>(args[task.bias]);
+  switch (task.pass) {
+    case ConvTask::Pass::kForward:
+      fill_bias(y, bias, shape.batch, shape.groups * shape.out_channels, shape.output_size());
+      visit_taps(shape, [=](auto i, auto j, auto o) { y[o] += w[j] * x[i]; });
+      break;
+    case ConvTask::Pass::kBackwardData:
+      fill_bias(x, bias, shape.batch, shape.groups * shape.in_channels, shape.input_size());
+      visit_taps(shape, [=](auto i, auto j, auto o) { x[i] += w[j] * y[o]; });
+      break;
+    case ConvTask::Pass::kBackwardWeight:
+      std::fill_n(w, shape.groups * shape.out_channels * shape.in_channels * shape.kernel_size(),
+                  T{0});
+      visit_taps(shape, [=](auto i, auto j, auto o) { w[j] += y[o] * x[i]; });
+      break;
+  }
+}
+
+KernelOffer offer_reference(const KernelRequest& request) {
+  const DataType dtype = request.outputs[0].dtype;
+  if (dtype != DataType::kFloat32 && dtype != DataType::kFloat64) {
+    return KernelOffer::decline("takes float32 and float64 only");
+  }
+  const auto known = ConvTask::of(request);
+  if (!known) return KernelOffer::decline("more than three spatial axes");
+  const auto task = std::make_shared<ConvTask>(*known);
+  opdef::PreparedKernel kernel;
+  kernel.fn = dtype == DataType::kFloat32 ? run_reference<float> : run_reference<double>;
+  kernel.data = task;
+  kernel.label = "reference";
+  kernel.flops = task->shape.flops();
+  return {.kernel = std::move(kernel), .declined = {}};
+}
+
+}  // namespace
+
+void register_conv_cpu(opdef::KernelRegistry& registry) {
+  for (const auto& [domain, op_type] :
+       {std::pair{std::string_view(), "Conv"}, std::pair{std::string_view(), "ConvTranspose"},
+        std::pair{ir::kFunctionDomain, "ConvInputGrad"},
+        std::pair{ir::kFunctionDomain, "ConvWeightGrad"}}) {
+    registry.add(domain, op_type, 0, offer_reference);
+    registry.add(domain, op_type, 20, offer_conv_dnnl);
+  }
+}
+
+}  // namespace onnxgrad::ops

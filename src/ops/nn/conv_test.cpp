@@ -1,0 +1,196 @@
+#include <gtest/gtest.h>
+
+#include "ops/testing/kernel_run.h"
+#include "ops/testing/op_case.h"
+
+namespace onnxgrad::ops_test {
+namespace conv {
+
+OpCase convolution(std::string name, std::string attributes, Dims x, Dims w) {
+  return {.name = std::move(name),
+          .model = "y = Conv " + (attributes.empty() ? "" : "<" + attributes + "> ") + "(x, w)",
+          .inputs = {uniform(std::move(x), -1, 1), uniform(std::move(w), -1, 1)}};
+}
+
+OpCase with_bias(std::string name, std::string attributes, Dims x, Dims w) {
+  OpCase one = convolution(std::move(name), std::move(attributes), x, w);
+  one.model.replace(one.model.rfind("(x, w)"), 6, "(x, w, b)");
+  one.inputs.push_back(uniform({w[0]}, -1, 1));
+  return one;
+}
+
+}  // namespace conv
+
+std::vector<OpCase> conv_cases() {
+  using conv::convolution;
+  using conv::with_bias;
+  return {
+      convolution("plain", "", {2, 3, 5, 4}, {2, 3, 3, 2}),
+      convolution("kernel_shape", "kernel_shape = [3, 2]", {1, 2, 4, 4}, {3, 2, 3, 2}),
+      with_bias("bias", "pads = [1, 1, 1, 1]", {2, 2, 4, 5}, {3, 2, 3, 3}),
+      convolution("one_axis", "pads = [2, 1], strides = [2]", {2, 3, 7}, {4, 3, 3}),
+      convolution("three_axes", "pads = [1, 0, 1, 0, 1, 0], strides = [1, 2, 1]", {1, 2, 3, 5, 4},
+                  {2, 2, 2, 3, 2}),
+      convolution("uneven_pads", "pads = [0, 2, 1, 0]", {1, 2, 4, 4}, {2, 2, 3, 3}),
+      convolution("wide_pads", "pads = [3, 3, 3, 3]", {1, 1, 2, 3}, {2, 1, 2, 2}),
+      convolution("strides", "strides = [2, 3]", {2, 2, 7, 8}, {3, 2, 3, 3}),
+      convolution("strides_leave_rows", "strides = [3, 3], pads = [1, 1, 1, 1]", {1, 2, 6, 7},
+                  {2, 2, 2, 3}),
+      convolution("stride_beyond_kernel", "strides = [3, 2]", {1, 2, 7, 5}, {2, 2, 1, 1}),
+      convolution("dilations", "dilations = [2, 3], pads = [1, 2, 1, 2]", {2, 2, 6, 8},
+                  {3, 2, 3, 2}),
+      convolution("dilations_and_strides", "dilations = [2, 2], strides = [3, 2]", {1, 2, 9, 8},
+                  {2, 2, 3, 2}),
+      convolution("groups", "group = 2, pads = [1, 1, 1, 1], strides = [2, 1]", {2, 4, 5, 4},
+                  {6, 2, 3, 3}),
+      with_bias("depthwise", "group = 3, pads = [1, 1, 1, 1]", {2, 3, 4, 4}, {3, 1, 3, 3}),
+      convolution("same_upper", "auto_pad = \"SAME_UPPER\", strides = [2, 2]", {1, 2, 5, 6},
+                  {2, 2, 3, 4}),
+      convolution("same_lower", "auto_pad = \"SAME_LOWER\", strides = [2, 2]", {1, 2, 5, 6},
+                  {2, 2, 3, 4}),
+      convolution("same_upper_without_strides", "auto_pad = \"SAME_UPPER\"", {1, 2, 4, 3},
+                  {2, 2, 2, 4}),
+      convolution("same_lower_small_kernel", "auto_pad = \"SAME_LOWER\", strides = [3, 3]",
+                  {1, 1, 7, 8}, {2, 1, 1, 2}),
+      convolution("valid", "auto_pad = \"VALID\", strides = [2, 1]", {1, 2, 5, 5}, {2, 2, 3, 3}),
+      convolution("notset", "auto_pad = \"NOTSET\", pads = [1, 1, 1, 1]", {1, 1, 3, 3},
+                  {1, 1, 3, 3}),
+      convolution("one_by_one", "", {2, 3, 2, 2}, {4, 3, 1, 1}),
+      convolution("one_of_everything", "", {1, 1, 1, 1}, {1, 1, 1, 1}),
+      convolution("one_window", "", {2, 2, 3, 3}, {2, 2, 3, 3}),
+      convolution("many_channels", "pads = [1, 1, 1, 1]", {2, 17, 6, 5}, {19, 17, 3, 3}),
+      {.name = "weight_is_constant",
+       .model = "y = Conv <pads = [1, 1, 1, 1]> (x, w, b)",
+       .inputs = {uniform({2, 2, 4, 4}, -1, 1), uniform({3, 2, 3, 3}, -1, 1).constant(),
+                  uniform({3}, -1, 1).constant()}},
+      {.name = "used_twice",
+       .model = "h = Conv <pads = [1, 1, 1, 1]> (x, w)\ny = Conv <pads = [1, 1, 1, 1]> (h, w)",
+       .inputs = {uniform({1, 2, 4, 4}, -1, 1), uniform({2, 2, 3, 3}, -1, 1)}},
+  };
+}
+
+std::vector<ErrorCase> conv_error_cases() {
+  const auto refused = [](std::string name, std::string attributes, Dims x, Dims w,
+                          std::string error, std::vector<std::string> fragments) {
+    const OpCase one = conv::convolution("", std::move(attributes), std::move(x), std::move(w));
+    fragments.emplace_back("head");
+    return ErrorCase{.name = std::move(name),
+                     .model = "[head] " + one.model,
+                     .inputs = one.inputs,
+                     .error = std::move(error),
+                     .fragments = std::move(fragments)};
+  };
+  return {
+      refused("channels", "", {1, 3, 4, 4}, {2, 2, 3, 3}, "ShapeError", {}),
+      refused("groups", "group = 2", {1, 4, 4, 4}, {3, 2, 3, 3}, "ShapeError", {}),
+      refused("kernel_too_large", "", {1, 1, 2, 2}, {1, 1, 3, 3}, "ShapeError", {}),
+      refused("kernel_shape_differs", "kernel_shape = [2, 2]", {1, 1, 4, 4}, {1, 1, 3, 3},
+              "ShapeError", {"kernel_shape"}),
+      refused("zero_stride", "strides = [0, 1]", {1, 1, 4, 4}, {1, 1, 3, 3}, "ModelError",
+              {"strides"}),
+      refused("zero_dilation", "dilations = [1, 0]", {1, 1, 4, 4}, {1, 1, 3, 3}, "ModelError",
+              {"dilations"}),
+      refused("zero_group", "group = 0", {1, 1, 4, 4}, {1, 1, 3, 3}, "ModelError", {"group"}),
+      refused("negative_pads", "pads = [-1, 0, 0, 0]", {1, 1, 4, 4}, {1, 1, 3, 3}, "ModelError",
+              {"pads"}),
+      refused("pads_beside_auto_pad", "pads = [1, 1, 1, 1], auto_pad = \"SAME_UPPER\"",
+              {1, 1, 4, 4}, {1, 1, 3, 3}, "ModelError", {"auto_pad"}),
+      refused("unknown_auto_pad", "auto_pad = \"SAME\"", {1, 1, 4, 4}, {1, 1, 3, 3}, "ModelError",
+              {"auto_pad", "SAME_UPPER"}),
+  };
+}
+
+namespace conv {
+
+struct Layer {
+  Dims x;
+  Dims w;
+  Dims y;
+  std::vector<std::int64_t> strides;
+  std::vector<std::int64_t> pads;
+  std::vector<std::int64_t> dilations;
+  std::int64_t group = 1;
+};
+
+std::vector<Layer> layers() {
+  return {
+      {{2, 3, 9, 7}, {4, 3, 3, 3}, {2, 4, 9, 7}, {1, 1}, {1, 1, 1, 1}, {1, 1}},
+      {{2, 1, 28, 28}, {16, 1, 5, 5}, {2, 16, 28, 28}, {1, 1}, {2, 2, 2, 2}, {1, 1}},
+      {{3, 16, 14, 14}, {32, 16, 5, 5}, {3, 32, 14, 14}, {1, 1}, {2, 2, 2, 2}, {1, 1}},
+      {{2, 17, 8, 9}, {33, 17, 3, 2}, {2, 33, 4, 5}, {2, 2}, {1, 1, 0, 1}, {1, 1}},
+      {{2, 8, 11, 11}, {8, 8, 3, 3}, {2, 8, 4, 7}, {2, 1}, {0, 0, 0, 0}, {2, 2}},
+      {{2, 32, 6, 6}, {64, 32, 1, 1}, {2, 64, 3, 3}, {2, 2}, {0, 0, 0, 0}, {1, 1}},
+      {{2, 32, 7, 7}, {32, 1, 3, 3}, {2, 32, 7, 7}, {1, 1}, {1, 1, 1, 1}, {1, 1}, 32},
+      {{2, 12, 7, 7}, {18, 4, 3, 3}, {2, 18, 5, 5}, {1, 1}, {0, 0, 0, 0}, {1, 1}, 3},
+      {{2, 5, 40}, {7, 5, 4}, {2, 7, 20}, {2}, {1, 1}, {1}},
+      {{1, 16, 5, 6, 7},
+       {16, 16, 3, 3, 3},
+       {1, 16, 5, 6, 7},
+       {1, 1, 1},
+       {1, 1, 1, 1, 1, 1},
+       {1, 1, 1}},
+      {{1, 2, 3, 3}, {2, 2, 2, 2}, {1, 2, 8, 8}, {1, 1}, {3, 3, 3, 3}, {1, 1}},
+  };
+}
+
+KernelCall call_of(const Layer& layer, std::string_view op_type, std::vector<Tensor> inputs,
+                   const Dims& result, std::string_view domain) {
+  return {.op_type = op_type,
+          .attributes = {{.name = "strides", .value = layer.strides},
+                         {.name = "pads", .value = layer.pads},
+                         {.name = "dilations", .value = layer.dilations},
+                         {.name = "group", .value = layer.group}},
+          .inputs = std::move(inputs),
+          .outputs = {{.dtype = DataType::kFloat32, .dims = result}},
+          .domain = domain};
+}
+
+}  // namespace conv
+
+TEST(ConvKernels, FastOnesAgreeWithThePlainOne) {
+  constexpr auto kFloat = DataType::kFloat32;
+  for (const int threads : {1, 2}) {
+    for (const conv::Layer& layer : conv::layers()) {
+      SCOPED_TRACE(layer.x.to_string() + " by " + layer.w.to_string() + ", threads " +
+                   std::to_string(threads));
+      const Tensor x = random_tensor(kFloat, layer.x, 1);
+      const Tensor w = random_tensor(kFloat, layer.w, 2);
+      const Tensor dy = random_tensor(kFloat, layer.y, 3);
+      const Tensor b = random_tensor(kFloat, {layer.w[0]}, 4);
+      for (KernelCall call :
+           {conv::call_of(layer, "Conv", {x, w}, layer.y, ""),
+            conv::call_of(layer, "Conv", {x, w, b}, layer.y, ""),
+            conv::call_of(layer, "ConvInputGrad", {dy, w, x}, layer.x, "onnxgrad"),
+            conv::call_of(layer, "ConvWeightGrad", {dy, x}, layer.w, "onnxgrad")}) {
+        call.threads = threads;
+        EXPECT_EQ(compare_offers(call, 1e-5), 1u) << call.op_type;
+      }
+    }
+  }
+}
+
+TEST(ConvKernels, TransposedWithBiasAgrees) {
+  constexpr auto kFloat = DataType::kFloat32;
+  KernelCall call{
+      .op_type = "ConvTranspose",
+      .attributes = {{.name = "strides", .value = std::vector<std::int64_t>{2, 2}},
+                     {.name = "output_padding", .value = std::vector<std::int64_t>{1, 0}}},
+      .inputs = {random_tensor(kFloat, {2, 16, 5, 4}, 1), random_tensor(kFloat, {16, 20, 3, 3}, 2),
+                 random_tensor(kFloat, {20}, 3)},
+      .outputs = {{.dtype = kFloat, .dims = {2, 20, 12, 9}}}};
+  EXPECT_EQ(compare_offers(call, 1e-5), 1u);
+}
+
+TEST(ConvKernels, OperandsThatDoNotFitAreRefused) {
+  // A gradient function's body may come with any operands: the native kernel must not trust them.
+  const conv::Layer layer = conv::layers().front();
+  const Tensor w = random_tensor(DataType::kFloat32, layer.w, 2);
+  const Tensor x = random_tensor(DataType::kFloat32, layer.x, 1);
+  const Tensor small = random_tensor(DataType::kFloat32, {2, 4, 3, 3}, 3);
+  EXPECT_THROW(
+      run_offers(conv::call_of(layer, "ConvInputGrad", {small, w, x}, layer.x, "onnxgrad")),
+      ShapeError);
+  EXPECT_THROW(run_offers(conv::call_of(layer, "Conv", {x, w, small}, layer.y, "")), ShapeError);
+}
+
+}  // namespace onnxgrad::ops_test

@@ -1,0 +1,97 @@
+#ifndef ONNXGRAD_OPS_NN_WINDOW_H_
+#define ONNXGRAD_OPS_NN_WINDOW_H_
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ir/graph.h"
+#include "opdef/function_body.h"
+#include "opdef/op_def.h"
+
+// Sliding windows, as convolutions and pools have them. Along one axis, tap j of window o reads
+// input position o * stride + j * dilation - pad_begin; positions outside [0, input) are padding.
+
+namespace onnxgrad::ops {
+
+enum class AutoPad : std::uint8_t { kNotset, kSameUpper, kSameLower, kValid };
+
+/// The attributes that Conv, ConvTranspose and the pools share, with defaults filled in.
+struct WindowAttrs {
+  AutoPad auto_pad = AutoPad::kNotset;
+  std::vector<std::int64_t> kernel = {};     ///< empty: the weight's spatial dimensions
+  std::vector<std::int64_t> strides = {};    ///< one per spatial axis
+  std::vector<std::int64_t> dilations = {};  ///< one per spatial axis
+  std::vector<std::int64_t> pads = {};       ///< all begins, then all ends; zeros with auto_pad
+  bool ceil_mode = false;
+
+  std::size_t rank() const { return strides.size(); }
+  /// Pads that depend on the input's size.
+  bool is_same() const {
+    return auto_pad == AutoPad::kSameUpper || auto_pad == AutoPad::kSameLower;
+  }
+  /// Throws: ModelError (a list of another length, pads beside auto_pad), naming node and
+  /// attribute.
+  static WindowAttrs read(const ir::Node& node, std::size_t spatial_rank);
+};
+
+struct WindowAxis {
+  std::int64_t input = 1;
+  std::int64_t output = 1;
+  std::int64_t kernel = 1;
+  std::int64_t stride = 1;
+  std::int64_t dilation = 1;
+  std::int64_t pad_begin = 0;
+  std::int64_t pad_end = 0;
+
+  /// Length of a window on the input.
+  std::int64_t extent() const { return (kernel - 1) * dilation + 1; }
+  bool is_padded() const { return pad_begin != 0 || pad_end != 0; }
+};
+
+/// The axes of a convolution or pool over an input with these spatial dimensions. `kernel` is the
+/// weight's; it must agree with the attribute where that is given.
+/// Throws: ShapeError (no window fits, sizes beyond 2^31), naming node and axis.
+std::vector<WindowAxis> resolve_window(const ir::Node& node, const WindowAttrs& attrs,
+                                       std::span<const std::int64_t> input,
+                                       std::span<const std::int64_t> kernel);
+
+/// Exactly three axes, with leading ones of size 1: what the kernels are written for. At most
+/// three.
+std::array<WindowAxis, 3> three_axes(std::span<const WindowAxis> axes);
+
+/// The attributes of windows for an operator's table: `kernel_shape` (required or not), `strides`,
+/// `dilations`, `pads`, `auto_pad`.
+std::vector<opdef::AttributeSpec> window_attribute_specs(bool kernel_required);
+
+/// "k3x3_s1x1_d1x1_p1x1x1x1" or "..._same_upper": the part of a function's key that says all of
+/// this.
+std::string window_key(const WindowAttrs& attrs);
+
+/// In a function's body: the pads of one axis, int64 [1] each; constants unless auto_pad makes them
+/// depend on the input's size. x: [N, C, X...], y: [N, M, Y...]; w: [.., .., k...] is read only
+/// where attrs.kernel is empty.
+struct PadValues {
+  ir::Value* begin = nullptr;
+  ir::Value* end = nullptr;
+};
+std::vector<PadValues> pad_values(opdef::FunctionBody& f, const WindowAttrs& attrs, ir::Value* x,
+                                  ir::Value* y, ir::Value* w);
+/// int64 [rank]: the kernel's sizes, from the attribute or else from w's shape.
+ir::Value* kernel_dims(opdef::FunctionBody& f, const WindowAttrs& attrs, ir::Value* w);
+
+/// In a function's body: the transpose of "sum over windows", full[.., o * stride + j * dilation]
+/// += y[.., o] * w[.., j], cut to x's spatial dimensions. `y`: [N, M, O...], `w`: [M, C / group,
+/// k...]; the result: [N, C, X...]. One ConvTranspose without pads and one Slice.
+ir::Value* transposed_windows(opdef::FunctionBody& f, const WindowAttrs& attrs, std::int64_t group,
+                              ir::Value* x, ir::Value* y, ir::Value* w);
+
+/// What a ShapeError or ModelError at this node says.
+Problem problem_at(const ir::Node& node, std::string what, std::string detail = {},
+                   std::string mend = {});
+
+}  // namespace onnxgrad::ops
+
+#endif  // ONNXGRAD_OPS_NN_WINDOW_H_

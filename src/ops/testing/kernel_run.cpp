@@ -1,0 +1,162 @@
+#include "ops/testing/kernel_run.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <random>
+
+#include "ops/builtin.h"
+
+namespace onnxgrad::ops_test {
+namespace kernel_run_detail {
+
+constexpr std::int64_t kGuardBytes = 256;
+constexpr auto kGuard = std::byte{0xFF};  // as floating-point numbers: NaN
+
+const opdef::KernelRegistry& kernels() {
+  static const opdef::KernelRegistry registry = [] {
+    opdef::KernelRegistry all;
+    ops::register_builtin_cpu_kernels(all);
+    return all;
+  }();
+  return registry;
+}
+
+// Memory between two guards.
+class GuardedBlock {
+ public:
+  explicit GuardedBlock(std::int64_t bytes)
+      : bytes_(bytes), block_(Tensor::empty(DataType::kUint8, Dims{bytes + 2 * kGuardBytes})) {
+    std::fill_n(block_.mutable_raw(), block_.size_bytes(), kGuard);
+  }
+  std::byte* data() { return block_.mutable_raw() + kGuardBytes; }
+  void expect_guards(const std::string& what) const {
+    for (std::int64_t i = 0; i < kGuardBytes; ++i) {
+      ASSERT_EQ(block_.raw()[i], kGuard) << what << " is written before its begin";
+      ASSERT_EQ(block_.raw()[kGuardBytes + bytes_ + i], kGuard)
+          << what << " is written behind its end";
+    }
+  }
+
+ private:
+  std::int64_t bytes_;
+  Tensor block_;
+};
+
+KernelRun run_one(const KernelCall& call, const opdef::PreparedKernel& kernel, int rank) {
+  std::vector<std::byte*> args;
+  for (const Tensor& input : call.inputs) {
+    args.push_back(input.is_defined() ? const_cast<std::byte*>(input.raw()) : nullptr);  // NOLINT
+  }
+  std::vector<GuardedBlock> blocks;
+  for (const opdef::TensorDesc& output : call.outputs) {
+    blocks.emplace_back(output.is_present() ? output.dims.size_bytes(output.dtype) : 0);
+    args.push_back(output.is_present() ? blocks.back().data() : nullptr);
+  }
+  GuardedBlock scratch(kernel.scratch_bytes);
+  args.push_back(scratch.data());
+  opdef::Launch launch;
+  launch.cells = &call.cells;
+  kernel.fn(kernel.data.get(), args.data(), launch);
+  scratch.expect_guards("the scratch of " + kernel.label);
+
+  KernelRun run{.rank = rank, .label = kernel.label, .outputs = {}};
+  for (std::size_t i = 0; i < call.outputs.size(); ++i) {
+    blocks[i].expect_guards("output " + std::to_string(i) + " of " + kernel.label);
+    const opdef::TensorDesc& desc = call.outputs[i];
+    Tensor copy;
+    if (desc.is_present()) {
+      copy = Tensor::empty(desc.dtype, desc.dims);
+      std::memcpy(copy.mutable_raw(), blocks[i].data(),
+                  static_cast<std::size_t>(copy.size_bytes()));
+    }
+    run.outputs.push_back(std::move(copy));
+  }
+  return run;
+}
+
+double largest(const std::vector<double>& numbers) {
+  double most = 1;
+  for (const double number : numbers) most = std::max(most, std::abs(number));
+  return most;
+}
+
+}  // namespace kernel_run_detail
+
+std::vector<KernelRun> run_offers(const KernelCall& call) {
+  using namespace kernel_run_detail;  // NOLINT(google-build-using-namespace): this file's own
+  ir::Graph graph;
+  std::vector<ir::Value*> values;
+  std::vector<opdef::TensorDesc> inputs;
+  std::vector<const Tensor*> constants(call.inputs.size(), nullptr);
+  for (const Tensor& input : call.inputs) {
+    values.push_back(input.is_defined()
+                         ? graph.add_input("x", ir::Type::tensor(input.dtype(), input.dims()))
+                         : nullptr);
+    inputs.push_back({.dtype = input.dtype(), .dims = input.dims()});
+  }
+  for (const std::size_t index : call.constants) constants[index] = &call.inputs[index];
+  ir::Node* node = graph.add_node(call.op_type, values, call.outputs.size(), call.attributes,
+                                  call.domain, "node_under_test");
+  const opdef::KernelRequest request{.node = *node,
+                                     .inputs = inputs,
+                                     .outputs = call.outputs,
+                                     .constants = constants,
+                                     .threads = call.threads};
+  std::vector<KernelRun> runs;
+  for (const auto& entry : kernels().offers(call.domain, call.op_type)) {
+    const opdef::KernelOffer offer = entry.offer(request);
+    if (offer.kernel.fn == nullptr) {
+      EXPECT_NE(offer.declined, "") << "an offer of " << call.op_type << " gives no reason";
+      continue;
+    }
+    runs.push_back(run_one(call, offer.kernel, entry.rank));
+  }
+  return runs;
+}
+
+std::vector<Tensor> run_plain(const KernelCall& call) {
+  std::vector<KernelRun> runs = run_offers(call);
+  if (runs.empty() || runs.back().rank != 0) {
+    ADD_FAILURE() << call.op_type << ": the plain kernel declines";
+    return {};
+  }
+  return std::move(runs.back().outputs);
+}
+
+std::size_t compare_offers(const KernelCall& call, double tolerance) {
+  const std::vector<KernelRun> runs = run_offers(call);
+  if (runs.empty() || runs.back().rank != 0) {
+    ADD_FAILURE() << call.op_type << ": the plain kernel declines";
+    return 0;
+  }
+  for (std::size_t k = 0; k + 1 < runs.size(); ++k) {
+    for (std::size_t i = 0; i < call.outputs.size(); ++i) {
+      if (!call.outputs[i].is_present()) continue;
+      const std::vector<double> expected = runs.back().outputs[i].to_doubles();
+      const std::vector<double> given = runs[k].outputs[i].to_doubles();
+      const double allowed = tolerance * kernel_run_detail::largest(expected);
+      for (std::size_t j = 0; j < expected.size(); ++j) {
+        if (std::abs(given[j] - expected[j]) <= allowed || given[j] == expected[j]) continue;
+        if (std::isnan(given[j]) && std::isnan(expected[j])) continue;
+        ADD_FAILURE() << call.op_type << " by " << runs[k].label << ", output " << i << ", element "
+                      << j << ": " << given[j] << ", plain: " << expected[j];
+        break;
+      }
+    }
+  }
+  return runs.size() - 1;
+}
+
+Tensor random_tensor(DataType dtype, Dims dims, std::uint64_t seed, double low, double high) {
+  std::mt19937_64 engine(seed);
+  Tensor numbers = Tensor::empty(DataType::kFloat64, std::move(dims));
+  for (double& number : numbers.mutable_data<double>()) {
+    number = low + (high - low) * static_cast<double>(engine() >> 11) * 0x1p-53;
+  }
+  return numbers.cast(dtype);
+}
+
+}  // namespace onnxgrad::ops_test

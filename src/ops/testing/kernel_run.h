@@ -1,0 +1,51 @@
+#ifndef ONNXGRAD_OPS_TESTING_KERNEL_RUN_H_
+#define ONNXGRAD_OPS_TESTING_KERNEL_RUN_H_
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ir/graph.h"
+#include "onnxgrad/tensor.h"
+#include "opdef/kernel.h"
+
+// Runs the kernels of one node directly, each offer by itself: how a fast kernel is compared with
+// the plain one on more shapes than whole models would cover.
+
+namespace onnxgrad::ops_test {
+
+struct KernelCall {
+  std::string_view op_type;
+  std::vector<ir::Attribute> attributes = {};
+  std::vector<Tensor> inputs = {};              ///< undefined: absent
+  std::vector<opdef::TensorDesc> outputs = {};  ///< kUndefined: absent
+  std::string_view domain = "";
+  std::vector<std::size_t> constants = {};  ///< inputs whose values are known at plan time
+  int threads = 1;
+  opdef::StepCells cells = {};
+};
+
+struct KernelRun {
+  int rank = 0;
+  std::string label;
+  std::vector<Tensor> outputs;  ///< undefined where absent
+};
+
+/// One run for each offer that takes the call, best first; outputs and scratch are filled with
+/// NaN-like bytes before. A kernel that writes beyond an output or its scratch fails the test.
+std::vector<KernelRun> run_offers(const KernelCall& call);
+
+/// The outputs of the plain kernel (rank 0). Fails the test if it declines.
+std::vector<Tensor> run_plain(const KernelCall& call);
+
+/// Every faster offer must give what the plain one gives, to `tolerance` in units of the largest
+/// magnitude of each output (at least 1). Returns how many faster offers took the call.
+std::size_t compare_offers(const KernelCall& call, double tolerance);
+
+/// Uniform numbers in [low, high), the same for the same seed.
+Tensor random_tensor(DataType dtype, Dims dims, std::uint64_t seed, double low = -1,
+                     double high = 1);
+
+}  // namespace onnxgrad::ops_test
+
+#endif  // ONNXGRAD_OPS_TESTING_KERNEL_RUN_H_
