@@ -1,0 +1,163 @@
+#include "ir/graph.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "ir/builder.h"
+#include "ir/inline.h"
+#include "onnxgrad/error.h"
+
+namespace onnxgrad::ir {
+namespace {
+
+class NoInference : public TypeInferer {
+ public:
+  void infer(Node&) const override {}
+};
+
+const Type kMatrix = Type::tensor(DataType::kFloat32, Dims{2, 3});
+
+// x -> Relu -> Add(c) -> y
+Model small_model() {
+  Model model;
+  Graph& graph = *model.graph;
+  Value* x = graph.add_input("x", kMatrix);
+  Value* c = graph.add_initializer("c", Tensor::scalar(1.0F));
+  Node* relu = graph.add_node("Relu", {x}, 1);
+  Node* add = graph.add_node("Add", {relu->outputs[0], c}, 1, {}, "", "y");
+  graph.outputs = {add->outputs[0]};
+  return model;
+}
+
+TEST(NameAuthority, NeverGivesANameTwice) {
+  NameAuthority names;
+  names.reserve("a_1");
+  EXPECT_EQ(names.unique("a"), "a");
+  EXPECT_EQ(names.unique("a"), "a_2");
+  EXPECT_EQ(names.unique("a_1"), "a_1_1");
+}
+
+TEST(Graph, CloneIsIndependentAndKeepsNames) {
+  const Model model = small_model();
+  std::unordered_map<const Value*, Value*> map;
+  const Model copy = clone(model, &map);
+  EXPECT_EQ(to_text(model), to_text(copy));
+  copy.graph->nodes.clear();
+  EXPECT_EQ(model.graph->nodes.size(), 2U);
+  Value* c = model.graph->find("c");
+  EXPECT_NE(map.at(c), c);
+  EXPECT_EQ(map.at(c)->initializer.raw(), c->initializer.raw());  // data is shared
+}
+
+TEST(Graph, SortsStablyAndReportsCycles) {
+  const Model model = small_model();
+  Graph& graph = *model.graph;
+  std::swap(graph.nodes[0], graph.nodes[1]);
+  sort_topologically(graph);
+  EXPECT_EQ(graph.nodes[0]->op_type, "Relu");
+  graph.nodes[0]->inputs[0] = graph.nodes[1]->outputs[0];
+  try {
+    sort_topologically(graph);
+    FAIL() << "a cycle was sorted";
+  } catch (const ModelError& error) {
+    EXPECT_NE(std::string(error.what()).find("cycle"), std::string::npos);
+  }
+}
+
+TEST(Graph, SortsALongChainWithoutRecursion) {
+  Graph graph;
+  Value* value = graph.add_input("x", kMatrix);
+  for (int i = 0; i < 100000; ++i) value = graph.add_node("Relu", {value}, 1)->outputs[0];
+  graph.outputs = {value};
+  std::reverse(graph.nodes.begin(), graph.nodes.end());
+  sort_topologically(graph);
+  EXPECT_EQ(graph.nodes.front()->inputs[0], graph.inputs[0]);
+  EXPECT_EQ(eliminate_dead_nodes(graph), 0U);
+}
+
+TEST(Graph, EliminatesWhatNobodyReads) {
+  const Model model = small_model();
+  Graph& graph = *model.graph;
+  graph.add_node("Exp", {graph.find("x")}, 1);
+  graph.add_initializer("unused", Tensor::scalar(2.0F));
+  EXPECT_EQ(eliminate_dead_nodes(graph), 1U);
+  EXPECT_EQ(graph.initializers.size(), 1U);
+  EXPECT_EQ(eliminate_dead_nodes(graph), 0U);
+}
+
+TEST(Graph, SubgraphsReadEnclosingValues) {
+  Model model = small_model();
+  Graph& graph = *model.graph;
+  Value* condition = graph.add_input("condition", Type::tensor(DataType::kBool, Dims{}));
+  auto branch = std::make_shared<Graph>(graph.names_ptr(), &graph);
+  Value* relu = graph.nodes[0]->outputs[0];
+  branch->outputs = {branch->add_node("Neg", {relu}, 1)->outputs[0]};
+  Node* node =
+      graph.add_node("If", {condition}, 1, {{.name = "then_branch", .value = GraphPtr(branch)}});
+  graph.outputs.push_back(node->outputs[0]);
+  EXPECT_EQ(captured_values(*node), std::vector<Value*>{relu});
+  EXPECT_EQ(count_uses(graph).at(relu), 2);
+
+  const Model copy = clone(model);
+  const Node* copied = copy.graph->nodes.back();
+  ASSERT_EQ(captured_values(*copied).size(), 1U);
+  EXPECT_EQ(captured_values(*copied)[0]->graph, copy.graph.get());
+
+  Value* other = graph.add_input("other", kMatrix);
+  replace_uses(graph, {{relu, other}});
+  EXPECT_EQ(captured_values(*node), std::vector<Value*>{other});
+}
+
+// f(a, b) = (a + b, a), with an attribute that the call may leave out.
+Function sum_function() {
+  Function function{.domain = "onnxgrad", .name = "F", .body = std::make_shared<Graph>()};
+  Graph& body = *function.body;
+  Value* a = body.add_input("a", {});
+  Value* b = body.add_input("b", {});
+  Node* sum =
+      body.add_node("Sum", {a, b}, 1,
+                    {{.name = "axis", .value = AttributeRef{.name = "given", .type = 2}},
+                     {.name = "other", .value = AttributeRef{.name = "absent", .type = 2}}});
+  body.outputs = {sum->outputs[0], a};
+  function.attribute_defaults = {{.name = "given", .value = std::int64_t{7}}};
+  return function;
+}
+
+TEST(Inline, TakesThePlaceOfTheCall) {
+  Model model;
+  Graph& graph = *model.graph;
+  Value* x = graph.add_input("x", kMatrix);
+  Node* call = graph.add_node("F", {x, x}, 2, {}, "onnxgrad", "call");
+  Value* first = call->outputs[0];
+  Value* second = call->outputs[1];
+  graph.outputs = {graph.add_node("Neg", {first}, 1)->outputs[0], second};
+  inline_call(*call, sum_function(), NoInference());
+
+  ASSERT_EQ(graph.nodes.size(), 3U);
+  EXPECT_EQ(graph.nodes[0]->op_type, "Sum");
+  EXPECT_EQ(graph.nodes[0]->outputs[0], first);
+  EXPECT_EQ(graph.nodes[0]->int_attribute("axis", 0), 7);
+  EXPECT_EQ(graph.nodes[0]->find_attribute("other"), nullptr);
+  EXPECT_EQ(graph.nodes[1]->op_type, "Identity");  // passes an input through
+  EXPECT_EQ(second->producer, graph.nodes[1]);
+}
+
+TEST(Inline, RefusesTooManyInputs) {
+  Model model;
+  Value* x = model.graph->add_input("x", kMatrix);
+  Node* call = model.graph->add_node("F", {x, x, x}, 1, {}, "onnxgrad");
+  EXPECT_THROW(inline_call(*call, sum_function(), NoInference()), ModelError);
+}
+
+TEST(Type, TextAndStaticDims) {
+  const Type type = Type::tensor(DataType::kFloat32, {Dim::named("N"), 3, Dim()});
+  EXPECT_EQ(type.to_string(), "float32[N, 3, ?]");
+  EXPECT_FALSE(type.static_dims());
+  EXPECT_EQ(kMatrix.static_dims(), (Dims{2, 3}));
+  EXPECT_TRUE(Dim::named("N").surely_equals(Dim::named("N")));
+  EXPECT_FALSE(Dim().surely_equals(Dim()));
+}
+
+}  // namespace
+}  // namespace onnxgrad::ir
