@@ -13,11 +13,12 @@ namespace onnxgrad {
 
 /// How initialize() draws weights. For a weight matrix with `fan_in` inputs and `fan_out` outputs:
 enum class InitScheme {
-  /// By what follows the layer, as scikit-learn's MLP does: uniform in ±sqrt(f / (fan_in +
-  /// fan_out)),
-  /// f = 2 behind which a Sigmoid comes, else 6; biases of such layers from the same range (so that
-  /// the first step is scikit-learn's). Embeddings are normal(0, 1); normalisations get scale 1,
-  /// shift 0; recurrent weights are uniform in ±1/sqrt(hidden); convolutions take kHe.
+  /// Layers of MatMul and Gemm by what follows them, as scikit-learn's MLP: uniform in
+  /// ±sqrt(f / (fan_in + fan_out)), f = 2 before a Sigmoid, else 6 (the layer of the scores: by
+  /// what
+  /// comes before it), biases from the same range. Convolutions: kHeNormal. Embeddings: normal(0,
+  /// 1).
+  /// Normalisations: scale 1, shift 0. Recurrent weights: uniform in ±1/sqrt(hidden).
   kAuto,
   kGlorotUniform,  ///< uniform in ±sqrt(6 / (fan_in + fan_out)); biases 0
   kGlorotNormal,   ///< normal, variance 2 / (fan_in + fan_out); biases 0

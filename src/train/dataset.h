@@ -1,0 +1,47 @@
+#ifndef ONNXGRAD_TRAIN_DATASET_H_
+#define ONNXGRAD_TRAIN_DATASET_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "onnxgrad/trainer.h"
+#include "train/session.h"
+
+namespace onnxgrad::train {
+
+/// One array, checked and in the type that the plan reads; its rows are contiguous.
+struct Column {
+  std::string name;  ///< of the port
+  Tensor values;     ///< [rows, ...]
+  std::int64_t row_bytes = 0;
+
+  const std::byte* row(std::int64_t i) const { return values.raw() + i * row_bytes; }
+  /// The shape of a batch of `rows` rows.
+  Dims batch_dims(std::int64_t rows) const;
+};
+
+/// A data set in the order of a plan's ports.
+struct PreparedData {
+  std::int64_t rows = 0;
+  std::vector<Column> columns;
+  std::size_t target = 0;  ///< which column is the target
+  bool has_weights = false;
+  std::size_t weights = 0;  ///< which column has the sample weights
+
+  /// The rows with these numbers, copied.
+  PreparedData select(std::span<const std::int64_t> chosen) const;
+};
+
+/// Checks everything before anything runs: names, number of rows and columns, dtypes (converted
+/// where nothing is lost), NaN and infinity, labels, weights. Arrays that need no conversion are
+/// shared. `ports`: what is fed, without the learning rate. Throws: DataError, at best naming row
+/// and column.
+PreparedData prepare_data(const Session& session, std::span<const runtime::Port> ports,
+                          const Dataset& data, bool allow_nan);
+
+}  // namespace onnxgrad::train
+
+#endif  // ONNXGRAD_TRAIN_DATASET_H_

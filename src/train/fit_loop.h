@@ -1,0 +1,98 @@
+#ifndef ONNXGRAD_TRAIN_FIT_LOOP_H_
+#define ONNXGRAD_TRAIN_FIT_LOOP_H_
+
+#include <atomic>
+#include <cstdint>
+#include <vector>
+
+#include "onnxgrad/trainer.h"
+#include "train/dataset.h"
+#include "train/session.h"
+
+// The epoch loop. Everything is checked, converted, compiled and allocated before the first step;
+// an epoch is then a loop over {bind, run, read the loss}. Start reading at FitLoop::run.
+
+namespace onnxgrad::train {
+
+/// Copies of all state tensors, for going back.
+class StateSnapshot {
+ public:
+  explicit StateSnapshot(const Session& session);
+  /// Allocates nothing.
+  void take(const Session& session);
+  void restore(Session& session) const;
+
+ private:
+  std::vector<Tensor> copies_;
+  std::int64_t steps_ = 0;
+};
+
+/// Loss and accuracy over a prepared data set, in batches. Plans are compiled in the constructor.
+class Evaluator {
+ public:
+  /// Batches of `batch_size` rows, the last one smaller.
+  Evaluator(Session& session, PreparedData data, std::int64_t batch_size);
+  EvaluationResult run();
+
+ private:
+  struct Sums;
+  void add_batch(runtime::Execution& execution, std::int64_t begin, Sums& sums);
+
+  Session& session_;
+  PreparedData data_;
+  std::int64_t batch_size_;
+  runtime::Execution* full_ = nullptr;
+  runtime::Execution* tail_ = nullptr;
+};
+
+class FitLoop {
+ public:
+  /// `history` is cleared. `stop` is looked at after every step.
+  FitLoop(Session& session, const Dataset& data, const FitOptions& options, std::atomic<bool>& stop,
+          History& history);
+  /// Throws: ConvergenceError, DataError of a kernel, and what callbacks throw.
+  void run();
+
+ private:
+  void prepare_rows(const Dataset& data);
+  void prepare_plans();
+  void reserve_history();
+  bool run_epoch(std::int64_t epoch, EpochLog& log);
+  bool run_batch(runtime::Execution& execution, std::int64_t begin, std::int64_t rows);
+  bool handle_non_finite(double loss);
+  bool call_step_callback(double loss);
+  const std::byte* gather(std::size_t column, std::int64_t begin, std::int64_t rows);
+  void validate(EpochLog& log);
+  bool stops_early(EpochLog& log);
+
+  Session& session_;
+  FitOptions options_;
+  std::atomic<bool>& stop_;
+  History& history_;
+
+  PreparedData data_;
+  std::vector<std::int64_t> train_rows_;  ///< empty: all rows of data_
+  std::vector<std::int64_t> order_;       ///< rows in the order of the epoch; empty: as they come
+  std::vector<Tensor> staging_;           ///< per column, one batch
+  std::vector<std::size_t> ports_;        ///< per column
+  std::int64_t num_rows_ = 0;
+  std::int64_t batch_size_ = 0;
+  runtime::Execution* full_ = nullptr;
+  runtime::Execution* tail_ = nullptr;
+  std::optional<Evaluator> evaluator_;
+
+  DataType loss_dtype_ = DataType::kFloat32;
+  std::optional<StateSnapshot> epoch_start_;
+  std::optional<StateSnapshot> best_;
+  double best_loss_ = 0;
+  std::int64_t epochs_without_improvement_ = 0;
+  std::int64_t epoch_ = 0;
+  std::int64_t step_ = 0;       ///< of this fit
+  std::int64_t countdown_ = 0;  ///< steps until the step callback
+  double loss_sum_ = 0;
+  double weight_sum_ = 0;
+};
+
+}  // namespace onnxgrad::train
+
+#endif  // ONNXGRAD_TRAIN_FIT_LOOP_H_

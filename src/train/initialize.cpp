@@ -1,0 +1,289 @@
+#include "train/initialize.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "base/philox.h"
+#include "train/weights.h"
+
+namespace onnxgrad::train {
+namespace {
+
+using ir::Node;
+using ir::Value;
+
+/// What kind of numbers a weight holds.
+enum class Role {
+  kMatrix,
+  kConvolution,
+  kBias,
+  kScale,
+  kShift,
+  kRunningVariance,
+  kEmbedding,
+  kRecurrent
+};
+
+/// A weight and what its first values depend on.
+struct Layer {
+  Role role = Role::kMatrix;
+  double fan_in = 1;
+  double fan_out = 1;
+  double hidden = 1;            ///< of recurrent weights
+  bool of_convolution = false;  ///< a bias of one
+  bool before_sigmoid = false;  ///< the layer's activation, for scikit-learn's bound
+};
+
+struct Distribution {
+  enum class Kind { kUniform, kNormal, kConstant };
+  Kind kind = Kind::kConstant;
+  double width = 0;  ///< half the interval, the deviation, or the constant
+};
+
+bool is_any(const Node& node, std::initializer_list<std::string_view> names) {
+  return std::ranges::find(names, node.op_type) != names.end();
+}
+
+// Follows the one reader of a layer's output to its activation, through bias and identities.
+class ActivationFinder {
+ public:
+  explicit ActivationFinder(const ir::Graph& graph) {
+    for (const Node* node : graph.nodes) {
+      for (const Value* input : node->inputs) readers_[input].push_back(node);
+    }
+  }
+
+  bool is_hidden_sigmoid(const Node& layer) const {
+    const Node* activation = after(layer);
+    if (activation != nullptr && leads_to_layer(*activation)) {
+      return is_any(*activation, {"Sigmoid"});
+    }
+    // The layer of the scores: scikit-learn takes the hidden layers' activation.
+    const Node* before = activation_before(layer);
+    return before != nullptr && is_any(*before, {"Sigmoid"});
+  }
+
+ private:
+  // The first node behind `layer` that is neither its bias nor an identity.
+  const Node* after(const Node& layer) const {
+    const Node* node = &layer;
+    for (int i = 0; i < kMostSteps; ++i) {
+      const auto readers = readers_.find(node->output(0));
+      if (readers == readers_.end() || readers->second.empty()) return nullptr;
+      node = readers->second.front();
+      if (!is_any(*node, {"Add", "Identity", "Cast", "Reshape", "Dropout"})) return node;
+    }
+    return nullptr;
+  }
+  bool leads_to_layer(const Node& activation) const {
+    std::unordered_set<const Node*> seen;
+    std::vector<const Node*> open{&activation};
+    while (!open.empty()) {
+      const Node* node = open.back();
+      open.pop_back();
+      if (!seen.insert(node).second) continue;
+      if (node != &activation && is_any(*node, {"MatMul", "Gemm", "Conv"})) return true;
+      for (const Value* output : node->outputs) {
+        const auto readers = readers_.find(output);
+        if (readers == readers_.end()) continue;
+        open.insert(open.end(), readers->second.begin(), readers->second.end());
+      }
+    }
+    return false;
+  }
+  static const Node* activation_before(const Node& layer) {
+    const Value* value = layer.input(0);
+    for (int i = 0; value != nullptr && value->producer != nullptr && i < kMostSteps; ++i) {
+      const Node* node = value->producer;
+      if (!is_any(*node, {"Identity", "Cast", "Reshape", "Flatten", "Dropout"})) return node;
+      value = node->input(0);
+    }
+    return nullptr;
+  }
+
+  static constexpr int kMostSteps = 16;
+  std::unordered_map<const Value*, std::vector<const Node*>> readers_;
+};
+
+Layer matrix_layer(const Node& node, const Dims& dims, int input) {
+  Layer layer;
+  if (dims.rank() < 2) {
+    layer.fan_in = static_cast<double>(dims.num_elements());
+    return layer;
+  }
+  auto in = static_cast<double>(dims[dims.rank() - 2]);
+  auto out = static_cast<double>(dims[dims.rank() - 1]);
+  const bool transposed = node.op_type == "Gemm" && node.int_attribute("transB", 0) != 0;
+  if (transposed || input == 0) std::swap(in, out);
+  layer.fan_in = in;
+  layer.fan_out = out;
+  return layer;
+}
+
+Layer convolution_layer(const Node& node, const Dims& dims) {
+  Layer layer{.role = Role::kConvolution};
+  if (dims.rank() < 2) return layer;
+  const auto window = static_cast<double>(dims.product(2, dims.rank()));
+  const auto group = static_cast<double>(std::max<std::int64_t>(1, node.int_attribute("group", 1)));
+  layer.fan_in = static_cast<double>(dims[1]) * window;
+  layer.fan_out = static_cast<double>(dims[0]) / group * window;
+  if (node.op_type == "ConvTranspose") std::swap(layer.fan_in, layer.fan_out);
+  return layer;
+}
+
+Layer layer_of_node(const Node& node, const Dims& dims, int input) {
+  if (is_any(node, {"Conv", "ConvTranspose"})) {
+    return input == 1 ? convolution_layer(node, dims) : Layer{.role = Role::kBias};
+  }
+  if (is_any(node, {"BatchNormalization", "LayerNormalization", "InstanceNormalization",
+                    "GroupNormalization", "RMSNormalization"})) {
+    constexpr std::array kRoles{Role::kScale, Role::kShift, Role::kShift, Role::kRunningVariance};
+    return {.role = kRoles.at(static_cast<std::size_t>(std::clamp(input - 1, 0, 3)))};
+  }
+  if (is_any(node, {"RNN", "GRU", "LSTM"})) {
+    return {.role = Role::kRecurrent,
+            .hidden = static_cast<double>(
+                std::max<std::int64_t>(1, node.int_attribute("hidden_size", 1)))};
+  }
+  if (is_any(node, {"Gather", "GatherND"}) && input == 0) return {.role = Role::kEmbedding};
+  if (node.op_type == "Gemm" && input == 2) return {.role = Role::kBias};
+  return matrix_layer(node, dims, input);
+}
+
+// The layer of a bias: its fans are those of the matrix that it is added behind.
+Layer bias_layer(const Node& layer_node) {
+  Layer layer{.role = Role::kBias};
+  for (std::size_t i = 0; i < layer_node.inputs.size(); ++i) {
+    const Value* source = layer_node.inputs[i];
+    if (source == nullptr) continue;
+    while (source->producer != nullptr && is_any(*source->producer, {"Identity", "Cast"})) {
+      source = source->producer->input(0);
+    }
+    if (!source->is_initializer() || source->initializer.dims().rank() < 2) continue;
+    const Layer matrix = layer_of_node(layer_node, source->initializer.dims(), static_cast<int>(i));
+    layer.of_convolution = matrix.role == Role::kConvolution;
+    layer.fan_in = matrix.fan_in;
+    layer.fan_out = matrix.fan_out;
+  }
+  return layer;
+}
+
+Layer describe(const Weight& weight, const ActivationFinder& activations) {
+  if (weight.reader == nullptr) return {};
+  const Node& node = weight.layer != nullptr ? *weight.layer : *weight.reader;
+  Layer layer = weight.layer != nullptr
+                    ? bias_layer(*weight.layer)
+                    : layer_of_node(node, weight.value->initializer.dims(), weight.input);
+  if (layer.role == Role::kBias && weight.layer == nullptr) {
+    const Role role = layer.role;
+    layer = bias_layer(node);
+    layer.role = role;
+  }
+  if (is_any(node, {"MatMul", "Gemm"})) layer.before_sigmoid = activations.is_hidden_sigmoid(node);
+  return layer;
+}
+
+Distribution uniform(double width) {
+  return {.kind = Distribution::Kind::kUniform, .width = width};
+}
+Distribution normal(double width) { return {.kind = Distribution::Kind::kNormal, .width = width}; }
+Distribution constant(double value) { return {.width = value}; }
+
+Distribution scaled(InitScheme scheme, const Layer& layer) {
+  const double in = std::max(1.0, layer.fan_in);
+  const double both = std::max(1.0, layer.fan_in + layer.fan_out);
+  switch (scheme) {
+    case InitScheme::kGlorotUniform:
+      return uniform(std::sqrt(6 / both));
+    case InitScheme::kGlorotNormal:
+      return normal(std::sqrt(2 / both));
+    case InitScheme::kHeUniform:
+      return uniform(std::sqrt(6 / in));
+    case InitScheme::kHeNormal:
+      return normal(std::sqrt(2 / in));
+    case InitScheme::kLecunUniform:
+      return uniform(std::sqrt(3 / in));
+    case InitScheme::kLecunNormal:
+      return normal(std::sqrt(1 / in));
+    case InitScheme::kUniform:
+      return uniform(1 / std::sqrt(in));
+    case InitScheme::kNormal:
+      return normal(1);
+    case InitScheme::kZeros:
+      return constant(0);
+    case InitScheme::kAuto:
+      return uniform(std::sqrt((layer.before_sigmoid ? 2 : 6) / both));
+  }
+  return constant(0);
+}
+
+Distribution choose(InitScheme scheme, const Layer& layer) {
+  switch (layer.role) {
+    case Role::kScale:
+    case Role::kRunningVariance:
+      return constant(1);
+    case Role::kShift:
+      return constant(0);
+    case Role::kEmbedding:
+      return scheme == InitScheme::kZeros ? constant(0) : normal(1);
+    case Role::kRecurrent:
+      return scheme == InitScheme::kZeros ? constant(0) : uniform(1 / std::sqrt(layer.hidden));
+    case Role::kBias: {
+      const bool drawn = scheme == InitScheme::kUniform || scheme == InitScheme::kNormal ||
+                         (scheme == InitScheme::kAuto && !layer.of_convolution);
+      return drawn ? scaled(scheme, layer) : constant(0);
+    }
+    case Role::kConvolution:
+      return scaled(scheme == InitScheme::kAuto ? InitScheme::kHeNormal : scheme, layer);
+    case Role::kMatrix:
+      return scaled(scheme, layer);
+  }
+  return constant(0);
+}
+
+Tensor draw(const Distribution& distribution, DataType dtype, const Dims& dims,
+            base::PhiloxStream stream) {
+  Tensor numbers = Tensor::empty(DataType::kFloat64, dims);
+  for (double& number : numbers.mutable_data<double>()) {
+    switch (distribution.kind) {
+      case Distribution::Kind::kUniform:
+        number = distribution.width * (2 * stream.uniform() - 1);
+        break;
+      case Distribution::Kind::kNormal:
+        number = distribution.width * stream.normal();
+        break;
+      case Distribution::Kind::kConstant:
+        number = distribution.width;
+        break;
+    }
+  }
+  return numbers.cast(dtype);
+}
+
+}  // namespace
+
+NamedTensors draw_weights(const ir::Model& working, const opdef::OpRegistry& registry,
+                          const InitializeOptions& options) {
+  const auto all = find_weights(working, registry);
+  const auto chosen = select_weights(all, options.weights, {});
+  const ActivationFinder activations(*working.graph);
+  NamedTensors drawn;
+  std::uint32_t place = 0;
+  for (const Weight& weight : all) {
+    const std::uint32_t stream = place++;
+    if (std::ranges::find(chosen, weight.value, &Weight::value) == chosen.end()) continue;
+    const Tensor& old = weight.value->initializer;
+    const Distribution distribution = choose(options.scheme, describe(weight, activations));
+    drawn.push_back(
+        {.name = weight.value->name,
+         .tensor = draw(distribution, old.dtype(), old.dims(),
+                        base::PhiloxStream(options.seed, base::RandomUse::kWeights, stream))});
+  }
+  return drawn;
+}
+
+}  // namespace onnxgrad::train

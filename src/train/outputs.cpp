@@ -1,0 +1,88 @@
+#include "train/outputs.h"
+
+#include <utility>
+
+#include "base/check.h"
+
+namespace onnxgrad::train {
+namespace {
+
+using ir::Node;
+using ir::Value;
+
+bool is_lookup(const Node& node) {
+  return node.op_type == "ArrayFeatureExtractor" ||
+         (node.op_type == "Gather" && node.domain.empty());
+}
+
+// Follows nodes that pass labels on, to the lookup in a constant list of strings.
+void find_label_lookup(RunnableOutput& output) {
+  const Value* value = output.value;
+  while (value->producer != nullptr && !is_lookup(*value->producer)) {
+    const Node& node = *value->producer;
+    if (node.op_type != "Identity" && node.op_type != "Reshape") break;
+    value = node.input(0);
+  }
+  const Node* lookup = value->producer;
+  if (lookup == nullptr || !is_lookup(*lookup)) {
+    output.value = nullptr;
+    return;
+  }
+  Value* table = lookup->input(0);
+  Value* numbers = lookup->input(1);
+  if (table == nullptr || numbers == nullptr || !table->is_initializer() ||
+      table->initializer.dtype() != DataType::kString) {
+    output.value = nullptr;
+    return;
+  }
+  output.labels = table->initializer.reshaped(Dims{table->initializer.num_elements()});
+  output.value = numbers;
+}
+
+}  // namespace
+
+Tensor RunnableOutput::finish(Tensor computed) const {
+  if (!labels.is_defined()) return computed;
+  const auto table = labels.strings();
+  std::vector<std::string> texts;
+  for (const std::int64_t number : computed.to_int64s()) {
+    if (number < 0 || number >= static_cast<std::int64_t>(table.size())) {
+      throw DataError({.what = "class number " + std::to_string(number) + " has no label",
+                       .where = {.value = name}});
+    }
+    texts.push_back(table[static_cast<std::size_t>(number)]);
+  }
+  const auto count = static_cast<std::int64_t>(texts.size());
+  return Tensor::from_strings(std::move(texts), Dims{count});
+}
+
+std::vector<RunnableOutput> runnable_outputs(const ir::Graph& graph) {
+  std::vector<RunnableOutput> outputs;
+  for (Value* value : graph.outputs) {
+    RunnableOutput output{.name = value->name, .value = value};
+    const Node* producer = value->producer;
+    if (producer != nullptr && producer->op_type == "ZipMap") {
+      output.value = producer->input(0);
+    } else if (value->type.is_tensor() && value->dtype() == DataType::kString) {
+      find_label_lookup(output);
+    } else if (!value->type.is_tensor() && value->type.kind != ir::Type::Kind::kUnknown) {
+      output.value = nullptr;
+    }
+    outputs.push_back(std::move(output));
+  }
+  return outputs;
+}
+
+ValueInfo value_info(const std::string& name, const ir::Type& type) {
+  ValueInfo info{.name = name, .is_tensor = type.is_tensor(), .type = type.to_string()};
+  if (!type.is_tensor()) return info;
+  info.dtype = type.dtype;
+  if (!type.shape) return info;
+  info.shape.emplace();
+  for (const ir::Dim& dim : *type.shape) {
+    info.shape->push_back({.value = dim.is_static() ? dim.value() : -1, .symbol = dim.symbol()});
+  }
+  return info;
+}
+
+}  // namespace onnxgrad::train

@@ -1,0 +1,32 @@
+#ifndef ONNXGRAD_TRAIN_OUTPUTS_H_
+#define ONNXGRAD_TRAIN_OUTPUTS_H_
+
+#include <string>
+#include <vector>
+
+#include "ir/graph.h"
+#include "onnxgrad/model.h"
+
+namespace onnxgrad::train {
+
+/// An output of a model in a form that plans can compute: tensors of numbers.
+struct RunnableOutput {
+  std::string name;            ///< of the model's output
+  ir::Value* value = nullptr;  ///< what is computed; nullptr: this output cannot be
+  /// String labels [C]: `value` has class numbers and the output is their labels, [N].
+  Tensor labels = {};
+
+  /// The output itself, from what was computed. Throws: DataError (a class number out of range).
+  Tensor finish(Tensor computed) const;
+};
+
+/// One per output of `graph`, in order. Behind a ZipMap stands the tensor that it reads; string
+/// labels are looked up after the run.
+std::vector<RunnableOutput> runnable_outputs(const ir::Graph& graph);
+
+/// What the public interface says of a value.
+ValueInfo value_info(const std::string& name, const ir::Type& type);
+
+}  // namespace onnxgrad::train
+
+#endif  // ONNXGRAD_TRAIN_OUTPUTS_H_

@@ -1,0 +1,373 @@
+#include "train/session.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <thread>
+
+#include "base/check.h"
+#include "train/engine.h"
+#include "train/targets.h"
+
+namespace onnxgrad::train {
+namespace {
+
+using runtime::Execution;
+using runtime::Port;
+
+std::vector<std::string> names_of(std::span<const Port> ports) {
+  std::vector<std::string> names;
+  names.reserve(ports.size());
+  for (const Port& port : ports) names.push_back(port.name);
+  return names;
+}
+
+std::size_t find_port(std::span<const Port> ports, const std::string& name) {
+  const auto found = std::ranges::find(ports, name, &Port::name);
+  ONNXGRAD_ASSERT(found != ports.end());
+  return static_cast<std::size_t>(found - ports.begin());
+}
+
+std::int64_t rows_of(const Tensor& target) {
+  return target.dims().rank() > 0 ? target.dims()[0] : 1;
+}
+
+StepGraphOptions step_options(const TrainingOptions& options) {
+  return {.trainable = options.trainable, .frozen = options.frozen, .outputs = options.outputs};
+}
+
+[[noreturn]] void bad_state(const std::string& what, const std::string& name) {
+  throw CheckpointError({.what = what,
+                         .where = {.value = name},
+                         .mend = "Load a state that was saved from the same model, loss and "
+                                 "optimizer."});
+}
+
+}  // namespace
+
+double read_scalar(const std::byte* data, DataType dtype) {
+  if (dtype == DataType::kFloat64) {
+    double value = 0;
+    std::memcpy(&value, data, sizeof value);
+    return value;
+  }
+  ONNXGRAD_ASSERT(dtype == DataType::kFloat32);
+  float value = 0;
+  std::memcpy(&value, data, sizeof value);
+  return value;
+}
+
+runtime::ExecutorOptions executor_options(const EngineOptions& options) {
+  if (options.device != "cpu") {
+    throw DeviceError(
+        {.what = "there is no device '" + options.device + "'", .detail = "Available: 'cpu'."});
+  }
+  runtime::ExecutorOptions result{.seed = options.seed, .fuse = options.fuse};
+  if (options.threads < 0) {
+    throw DeviceError({.what = fmt::format("{} threads were asked for", options.threads),
+                       .mend = "Pass 0 for as many as there are cores, or a positive number."});
+  }
+  result.threads = options.threads > 0
+                       ? options.threads
+                       : static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  if (options.memory_limit_bytes > 0) {
+    result.budget = std::make_shared<base::MemoryBudget>(options.memory_limit_bytes);
+  }
+  return result;
+}
+
+std::vector<const Tensor*> order_feeds(const NamedTensors& feeds, std::span<const Port> ports,
+                                       std::span<const std::string> ignored,
+                                       std::span<const std::string> cells) {
+  std::vector<const Tensor*> ordered(ports.size(), nullptr);
+  const auto is_cell = [&](const Port& port) {
+    return std::ranges::find(cells, port.name) != cells.end();
+  };
+  for (const NamedTensor& feed : feeds) {
+    const auto port = std::ranges::find(ports, feed.name, &Port::name);
+    if (port == ports.end() || is_cell(*port)) {
+      if (std::ranges::find(ignored, feed.name) != ignored.end()) continue;
+      const auto names = names_of(ports);
+      throw DataError(
+          {.what = "there is no input '" + feed.name + "'." + base::did_you_mean(feed.name, names),
+           .where = {.value = feed.name},
+           .detail = "Inputs: " + base::quote_list(names) + "."});
+    }
+    const auto place = static_cast<std::size_t>(port - ports.begin());
+    if (ordered[place] != nullptr) {
+      throw DataError(
+          {.what = "input '" + feed.name + "' is fed twice", .where = {.value = feed.name}});
+    }
+    if (feed.tensor.dtype() != port->type.dtype) {
+      throw DataError(
+          {.what = fmt::format("input '{}' is {}, expected {}", feed.name,
+                               dtype_name(feed.tensor.dtype()), dtype_name(port->type.dtype)),
+           .where = {.value = feed.name},
+           .mend = "Convert the array; `Trainer` does so by itself."});
+    }
+    ordered[place] = &feed.tensor;
+  }
+  for (std::size_t i = 0; i < ports.size(); ++i) {
+    if (ordered[i] != nullptr || is_cell(ports[i])) continue;
+    throw DataError({.what = "input '" + ports[i].name + "' of type " + ports[i].type.to_string() +
+                             " is missing",
+                     .where = {.value = ports[i].name}});
+  }
+  return ordered;
+}
+
+Session::Session(Source source, const Loss& loss, const Optimizer& optimizer,
+                 const TrainingOptions& options)
+    : source_(std::move(source)),
+      loss_(loss),
+      optimizer_(optimizer),
+      options_(options),
+      executor_options_(executor_options(options.engine)),
+      graph_(build_step(*source_.working, builtin_engine().ops, loss, optimizer,
+                        step_options(options))),
+      step_(graph_.model, builtin_engine(), executor_options_) {
+  rate_port_ = find_port(step_.inputs(), graph_.learning_rate);
+  set_learning_rate(learning_rate_of(optimizer));
+  step_.cells().seed = options.engine.seed;
+  const ir::Graph& graph = *source_.working->graph;
+  for (const ir::Value* input : graph.inputs) {
+    if (input->is_initializer()) continue;
+    inputs_.push_back(value_info(input->name, input->type));
+    const auto names = names_of(step_.inputs());
+    if (std::ranges::find(names, input->name) == names.end()) unused_inputs_.push_back(input->name);
+  }
+  runnable_ = runnable_outputs(graph);
+  for (std::size_t i = 0; i < runnable_.size(); ++i) {
+    const ir::Value* shown = runnable_[i].value != nullptr && !runnable_[i].labels.is_defined()
+                                 ? runnable_[i].value
+                                 : graph.outputs[i];
+    outputs_.push_back(value_info(runnable_[i].name, shown->type));
+  }
+  for (std::size_t i = 0; i < step_.state().size(); ++i)
+    state_views_.push_back(step_.state_view(i));
+}
+
+void Session::set_learning_rate(double learning_rate) {
+  learning_rate_ = learning_rate;
+  rate_float_ = static_cast<float>(learning_rate);
+  rate_double_ = learning_rate;
+}
+
+void Session::set_steps(std::int64_t steps) {
+  steps_ = steps;
+  step_.cells().step = static_cast<std::uint64_t>(steps);
+}
+
+const std::byte* Session::learning_rate_cell() const {
+  return graph_.learning_rate_dtype == DataType::kFloat64
+             ? reinterpret_cast<const std::byte*>(&rate_double_)
+             : reinterpret_cast<const std::byte*>(&rate_float_);
+}
+
+runtime::Execution& Session::prepare_step(const std::vector<Dims>& dims) {
+  Execution& execution = step_.prepare(dims);
+  execution.bind(rate_port_, learning_rate_cell());
+  last_step_ = &execution;
+  return execution;
+}
+
+void Session::check_class_numbers(const Tensor& target) const {
+  train::check_class_numbers(graph_.loss, target);
+}
+
+StepResult Session::step(const NamedTensors& feeds) {
+  const auto& ports = step_.inputs();
+  const std::string cells[] = {graph_.learning_rate};
+  const auto ordered = order_feeds(feeds, ports, unused_inputs_, cells);
+  std::vector<Dims> dims;
+  for (const Tensor* tensor : ordered) dims.push_back(tensor == nullptr ? Dims{} : tensor->dims());
+  for (std::size_t i = 0; i < ports.size(); ++i) {
+    if (ports[i].name != graph_.loss.target.name) continue;
+    check_class_numbers(*ordered[i]);
+    if (rows_of(*ordered[i]) == 0) throw DataError({.what = "a batch without rows"});
+  }
+  Execution& execution = prepare_step(dims);
+  for (std::size_t i = 0; i < ordered.size(); ++i) {
+    if (ordered[i] != nullptr) execution.bind(i, ordered[i]->raw());
+  }
+  execution.run();
+  set_steps(steps_ + 1);
+  StepResult result;
+  result.loss = read_scalar(execution.output(0), execution.output_desc(0).dtype);
+  const std::size_t first = graph_.sample_weight.empty() ? 1 : 2;
+  for (std::size_t i = 0; i < graph_.num_extra_outputs; ++i) {
+    result.outputs.push_back(execution.output_tensor(first + i));
+  }
+  return result;
+}
+
+const std::byte* Session::weight_data(const std::string& name) const {
+  const auto& ports = step_.state();
+  for (std::size_t i = 0; i < ports.size(); ++i) {
+    if (ports[i].name == name) return state_views_[i].raw();
+  }
+  return nullptr;
+}
+
+runtime::Executor& Session::evaluation() {
+  if (!evaluation_) {
+    evaluation_graph_ =
+        build_evaluation(*source_.working, builtin_engine().ops, loss_, graph_.weights);
+    evaluation_.emplace(evaluation_graph_.model, builtin_engine(), executor_options_);
+  }
+  return *evaluation_;
+}
+
+std::span<const Port> Session::evaluation_ports() {
+  const std::span<const Port> ports = evaluation().inputs();
+  return ports.first(ports.size() - graph_.weights.size());
+}
+
+runtime::Execution& Session::prepare_evaluation(const std::vector<Dims>& dims) {
+  runtime::Executor& executor = evaluation();
+  const auto& ports = executor.inputs();
+  std::vector<Dims> all = dims;
+  for (std::size_t i = dims.size(); i < ports.size(); ++i) {
+    all.push_back(state_views_[find_port(step_.state(), ports[i].name)].dims());
+  }
+  Execution& execution = executor.prepare(all);
+  for (std::size_t i = dims.size(); i < ports.size(); ++i) {
+    execution.bind(i, weight_data(ports[i].name));
+  }
+  return execution;
+}
+
+EvaluationResult Session::evaluate(const NamedTensors& feeds) {
+  const std::span<const Port> ports = evaluation_ports();
+  const auto ordered = order_feeds(feeds, ports, unused_inputs_, {});
+  std::vector<Dims> dims;
+  EvaluationResult result;
+  for (std::size_t i = 0; i < ports.size(); ++i) {
+    dims.push_back(ordered[i]->dims());
+    if (ports[i].name != graph_.loss.target.name) continue;
+    check_class_numbers(*ordered[i]);
+    result.rows = rows_of(*ordered[i]);
+  }
+  if (result.rows == 0) throw DataError({.what = "a batch without rows"});
+  Execution& execution = prepare_evaluation(dims);
+  for (std::size_t i = 0; i < ordered.size(); ++i) execution.bind(i, ordered[i]->raw());
+  execution.run();
+  const DataType dtype = execution.output_desc(0).dtype;
+  const double denominator = read_scalar(execution.output(1), dtype);
+  const double numerator = read_scalar(execution.output(0), dtype);
+  result.loss = loss_.reduction == Reduction::kMean ? numerator / denominator : numerator;
+  if (evaluation_graph_.has_correct_rows) {
+    const double weights =
+        graph_.sample_weight.empty() ? static_cast<double>(result.rows) : denominator;
+    result.accuracy = read_scalar(execution.output(2), dtype) / weights;
+  }
+  return result;
+}
+
+std::vector<Tensor> Session::predict(const NamedTensors& feeds,
+                                     std::span<const std::string> output_names) {
+  if (!prediction_) {
+    std::vector<ir::Value*> values;
+    for (std::size_t i = 0; i < runnable_.size(); ++i) {
+      if (runnable_[i].value == nullptr) continue;
+      values.push_back(runnable_[i].value);
+      prediction_outputs_.push_back(i);
+    }
+    prediction_.emplace(build_prediction(*source_.working, values, graph_.weights),
+                        builtin_engine(), executor_options_);
+  }
+  const auto& all_ports = prediction_->inputs();
+  std::vector<std::string> weights;
+  for (const Port& port : all_ports) {
+    if (weight_data(port.name) != nullptr) weights.push_back(port.name);
+  }
+  NamedTensors complete = feeds;
+  for (const std::string& name : weights) {
+    complete.push_back({.name = name, .tensor = state_views_[find_port(step_.state(), name)]});
+  }
+  std::vector<std::string> input_names;
+  for (const ValueInfo& input : inputs_) input_names.push_back(input.name);
+  const auto ordered = order_feeds(complete, all_ports, input_names, {});
+  std::vector<Tensor> tensors;
+  for (const Tensor* tensor : ordered) tensors.push_back(*tensor);
+  auto computed = prediction_->run(tensors);
+
+  std::vector<std::string> wanted(output_names.begin(), output_names.end());
+  if (wanted.empty()) {
+    for (const std::size_t i : prediction_outputs_) wanted.push_back(runnable_[i].name);
+  }
+  std::vector<Tensor> results;
+  for (const std::string& name : wanted) {
+    const auto place = std::ranges::find_if(
+        prediction_outputs_, [&](std::size_t i) { return runnable_[i].name == name; });
+    if (place == prediction_outputs_.end()) {
+      std::vector<std::string> names;
+      for (const RunnableOutput& output : runnable_) names.push_back(output.name);
+      throw DataError({.what = "there is no output '" + name + "' that can be computed." +
+                               base::did_you_mean(name, names),
+                       .detail = "Outputs: " + base::quote_list(names) + "."});
+    }
+    const auto index = static_cast<std::size_t>(place - prediction_outputs_.begin());
+    results.push_back(runnable_[*place].finish(computed[index]));
+  }
+  return results;
+}
+
+Tensor Session::encode_target(const Tensor& labels) const {
+  return train::encode_target(graph_.loss, labels);
+}
+
+NamedTensors Session::state() const {
+  NamedTensors result;
+  const auto& ports = step_.state();
+  for (std::size_t i = 0; i < ports.size(); ++i) {
+    result.push_back({.name = ports[i].name, .tensor = step_.state_view(i).clone()});
+  }
+  return result;
+}
+
+void Session::load_state(const NamedTensors& state) {
+  const auto& ports = step_.state();
+  std::vector<const Tensor*> ordered(ports.size(), nullptr);
+  for (const NamedTensor& entry : state) {
+    const auto port = std::ranges::find(ports, entry.name, &Port::name);
+    if (port == ports.end()) bad_state("the state has an unknown '" + entry.name + "'", entry.name);
+    const auto place = static_cast<std::size_t>(port - ports.begin());
+    const Tensor& present = state_views_[place];
+    if (entry.tensor.dtype() != present.dtype() || entry.tensor.dims() != present.dims()) {
+      bad_state(fmt::format("'{}' is {}{}, expected {}{}", entry.name,
+                            dtype_name(entry.tensor.dtype()), entry.tensor.dims().to_string(),
+                            dtype_name(present.dtype()), present.dims().to_string()),
+                entry.name);
+    }
+    ordered[place] = &entry.tensor;
+  }
+  for (std::size_t i = 0; i < ports.size(); ++i) {
+    if (ordered[i] == nullptr) bad_state("the state lacks '" + ports[i].name + "'", ports[i].name);
+  }
+  for (std::size_t i = 0; i < ports.size(); ++i) step_.set_state(i, *ordered[i]);
+}
+
+void Session::reset() {
+  for (std::size_t i = 0; i < step_.state().size(); ++i) {
+    const ir::Value& first = *graph_.model->state[i].input;
+    ONNXGRAD_ASSERT(first.name == step_.state()[i].name);
+    step_.set_state(i, first.initializer);
+  }
+  set_steps(0);
+}
+
+std::string Session::trained_bytes() const {
+  std::vector<std::pair<std::string, Tensor>> weights;
+  for (const WeightInfo& weight : graph_.weights) {
+    weights.emplace_back(weight.name, step_.state_view(find_port(step_.state(), weight.name)));
+  }
+  return onnx_io::with_weights(source_.file, *source_.working, weights);
+}
+
+std::string Session::plan_summary() const {
+  return last_step_ == nullptr ? "" : last_step_->to_text();
+}
+
+}  // namespace onnxgrad::train

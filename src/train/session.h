@@ -1,0 +1,124 @@
+#ifndef ONNXGRAD_TRAIN_SESSION_H_
+#define ONNXGRAD_TRAIN_SESSION_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "onnx/model_io.h"
+#include "onnxgrad/training_session.h"
+#include "runtime/executor.h"
+#include "train/outputs.h"
+#include "train/training_graph.h"
+
+namespace onnxgrad::train {
+
+/// A file and its working copy; both immutable and shared.
+struct Source {
+  onnx_io::FileModel file;
+  std::shared_ptr<const ir::Model> working;
+};
+
+/// What the engine options mean for an executor. Throws: DeviceError (unknown device, listing those
+/// there are).
+runtime::ExecutorOptions executor_options(const EngineOptions& options);
+
+/// Tensors by the order of `ports`. `ignored` names may be fed too, without effect. `cells` are
+/// ports that the caller binds itself: their entry is nullptr. Throws: DataError (missing, unknown
+/// or doubly fed name, other dtype).
+std::vector<const Tensor*> order_feeds(const NamedTensors& feeds,
+                                       std::span<const runtime::Port> ports,
+                                       std::span<const std::string> ignored,
+                                       std::span<const std::string> cells);
+
+/// The implementation of TrainingSession. Weights and slots live in the step's executor; evaluation
+/// and prediction read the weights there, without a copy. Not thread-safe.
+class Session {
+ public:
+  Session(Source source, const Loss& loss, const Optimizer& optimizer,
+          const TrainingOptions& options);
+
+  StepResult step(const NamedTensors& feeds);
+  EvaluationResult evaluate(const NamedTensors& feeds);
+  std::vector<Tensor> predict(const NamedTensors& feeds, std::span<const std::string> output_names);
+
+  const std::vector<ValueInfo>& inputs() const { return inputs_; }
+  const std::vector<ValueInfo>& outputs() const { return outputs_; }
+  const StepGraph& graph() const { return graph_; }
+  const LossInfo& loss() const { return graph_.loss; }
+  const Optimizer& optimizer() const { return optimizer_; }
+  Tensor encode_target(const Tensor& labels) const;
+
+  double learning_rate() const { return learning_rate_; }
+  void set_learning_rate(double learning_rate);
+  std::int64_t steps() const { return steps_; }
+  /// The number of steps done: also the position of the random streams.
+  void set_steps(std::int64_t steps);
+
+  NamedTensors state() const;
+  void load_state(const NamedTensors& state);
+  void reset();
+  /// The file's bytes with the present weights.
+  std::string trained_bytes() const;
+  std::string plan_summary() const;
+
+  // For the epoch loop.
+
+  /// The step's executor: inputs as in StepGraph, output 0 is the loss (output 1 its denominator,
+  /// with sample weights).
+  runtime::Executor& step_executor() { return step_; }
+  /// Place of the learning rate among the executor's inputs.
+  std::size_t learning_rate_port() const { return rate_port_; }
+  /// Where the learning rate is read at each step.
+  const std::byte* learning_rate_cell() const;
+  /// A plan of the step for these shapes, with the learning rate bound.
+  runtime::Execution& prepare_step(const std::vector<Dims>& dims);
+  /// What an evaluation is fed with, in order: model inputs, target, sample weight.
+  std::span<const runtime::Port> evaluation_ports();
+  /// A plan of the evaluation for these shapes of evaluation_ports(), with the weights bound.
+  runtime::Execution& prepare_evaluation(const std::vector<Dims>& dims);
+  /// Views of the state, in the executor's order, valid as long as the session.
+  const std::vector<Tensor>& state_views() const { return state_views_; }
+  bool reduces_by_mean() const { return loss_.reduction == Reduction::kMean; }
+  bool counts_correct_rows() const { return evaluation_graph_.has_correct_rows; }
+  /// Names of model inputs that the loss does not need.
+  const std::vector<std::string>& unused_inputs() const { return unused_inputs_; }
+
+ private:
+  runtime::Executor& evaluation();
+  void check_class_numbers(const Tensor& target) const;
+  const std::byte* weight_data(const std::string& name) const;
+
+  Source source_;
+  Loss loss_;
+  Optimizer optimizer_;
+  TrainingOptions options_;
+  runtime::ExecutorOptions executor_options_;
+  StepGraph graph_;
+  runtime::Executor step_;
+  std::vector<ValueInfo> inputs_;
+  std::vector<ValueInfo> outputs_;
+  std::vector<std::string> unused_inputs_;
+  std::vector<RunnableOutput> runnable_;
+  std::size_t rate_port_ = 0;
+  std::int64_t steps_ = 0;
+  double learning_rate_ = 0;
+  float rate_float_ = 0;  // one of the two is bound, by the graph's type
+  double rate_double_ = 0;
+  std::vector<Tensor> state_views_;
+  runtime::Execution* last_step_ = nullptr;
+  EvaluationGraph evaluation_graph_;
+  std::optional<runtime::Executor> evaluation_;
+  std::optional<runtime::Executor> prediction_;
+  std::vector<std::size_t> prediction_outputs_;  // per output of prediction_: which of runnable_
+};
+
+/// The value of a rank-0 floating output.
+double read_scalar(const std::byte* data, DataType dtype);
+
+}  // namespace onnxgrad::train
+
+#endif  // ONNXGRAD_TRAIN_SESSION_H_

@@ -1,0 +1,258 @@
+#include "train/targets.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <limits>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/check.h"
+
+namespace onnxgrad::train {
+namespace {
+
+// "row 17, column 3", counted from 0 as NumPy does.
+std::string position_text(const Dims& dims, std::int64_t element) {
+  if (dims.rank() == 0) return "the scalar";
+  const std::int64_t columns = dims.product(1, dims.rank());
+  if (dims.rank() == 1) return fmt::format("row {}", element);
+  return fmt::format("row {}, column {}", element / columns, element % columns);
+}
+
+template <class T>
+std::int64_t first_non_finite(std::span<const T> values) {
+  // Blocks whose sum of (x - x) is 0 hold finite numbers only: one pass without a branch per
+  // number.
+  constexpr std::size_t kBlock = 1024;
+  for (std::size_t begin = 0; begin < values.size(); begin += kBlock) {
+    const std::size_t end = std::min(begin + kBlock, values.size());
+    T sum = 0;
+    for (std::size_t i = begin; i < end; ++i) sum += values[i] - values[i];
+    if (sum == 0) continue;
+    for (std::size_t i = begin; i < end; ++i) {
+      if (!std::isfinite(values[i])) return static_cast<std::int64_t>(i);
+    }
+  }
+  return -1;
+}
+
+[[noreturn]] void refuse(const std::string& name, const Dims& dims, std::int64_t element,
+                         const std::string& what, const std::string& mend) {
+  throw DataError(
+      {.what = fmt::format("'{}' has {} in {}", name, what, position_text(dims, element)),
+       .where = {.value = name},
+       .mend = mend});
+}
+
+// Whether a value of the type would come out as another number, beyond rounding.
+template <class To>
+bool is_lost(double value) {
+  if constexpr (std::is_floating_point_v<To>) {
+    return std::isfinite(value) && std::abs(value) > std::numeric_limits<To>::max();
+  } else {
+    constexpr auto kLow = static_cast<double>(std::numeric_limits<To>::min());
+    constexpr auto kHigh = static_cast<double>(std::numeric_limits<To>::max());
+    return !(value >= kLow && value <= kHigh && value == std::floor(value));
+  }
+}
+
+bool is_lost_in(DataType dtype, double value) {
+  switch (dtype) {
+    case DataType::kFloat32:
+      return is_lost<float>(value);
+    case DataType::kFloat64:
+      return false;
+    case DataType::kInt8:
+      return is_lost<std::int8_t>(value);
+    case DataType::kInt16:
+      return is_lost<std::int16_t>(value);
+    case DataType::kInt32:
+      return is_lost<std::int32_t>(value);
+    case DataType::kInt64:
+      return is_lost<std::int64_t>(value);
+    case DataType::kUint8:
+      return is_lost<std::uint8_t>(value);
+    case DataType::kUint16:
+      return is_lost<std::uint16_t>(value);
+    case DataType::kUint32:
+      return is_lost<std::uint32_t>(value);
+    case DataType::kUint64:
+      return is_lost<std::uint64_t>(value);
+    case DataType::kBool:
+      return value != 0 && value != 1;
+    default:
+      return true;
+  }
+}
+
+std::string class_list_text(const LossInfo& loss) {
+  if (!loss.classes.is_defined()) return fmt::format("0 to {}", loss.num_classes - 1);
+  std::vector<std::string> names;
+  if (loss.classes.dtype() == DataType::kString) {
+    for (const std::string& name : loss.classes.strings()) names.push_back(name);
+  } else {
+    for (const std::int64_t label : loss.classes.data<std::int64_t>()) {
+      names.push_back(std::to_string(label));
+    }
+  }
+  return base::quote_list(names);
+}
+
+[[noreturn]] void unknown_label(const LossInfo& loss, const std::string& label, std::size_t row) {
+  throw DataError(
+      {.what = fmt::format("label {} in row {} is none of the model's classes", label, row),
+       .where = {.value = loss.target.name},
+       .detail = "Classes: " + class_list_text(loss) + ".",
+       .mend = "Remove or rename such rows, or train a model with this class."});
+}
+
+std::vector<std::int64_t> numbers_of_strings(const LossInfo& loss, const Tensor& labels) {
+  if (loss.classes.dtype() != DataType::kString) {
+    throw DataError({.what = "labels are text, but the model's classes are numbers",
+                     .where = {.value = loss.target.name},
+                     .detail = "Classes: " + class_list_text(loss) + "."});
+  }
+  std::unordered_map<std::string_view, std::int64_t> numbers;
+  for (const std::string& name : loss.classes.strings()) {
+    numbers.emplace(name, static_cast<std::int64_t>(numbers.size()));
+  }
+  std::vector<std::int64_t> result;
+  result.reserve(labels.strings().size());
+  for (const std::string& label : labels.strings()) {
+    const auto found = numbers.find(label);
+    if (found == numbers.end()) unknown_label(loss, "'" + label + "'", result.size());
+    result.push_back(found->second);
+  }
+  return result;
+}
+
+std::vector<std::int64_t> whole_numbers(const LossInfo& loss, const Tensor& labels) {
+  return convert_numbers(loss.target.name, labels, DataType::kInt64).to_int64s();
+}
+
+std::vector<std::int64_t> numbers_of_integers(const LossInfo& loss, const Tensor& labels) {
+  std::vector<std::int64_t> result = whole_numbers(loss, labels);
+  if (!loss.classes.is_defined()) return result;
+  if (loss.classes.dtype() == DataType::kString) {
+    throw DataError({.what = "labels are numbers, but the model's classes are text",
+                     .where = {.value = loss.target.name},
+                     .detail = "Classes: " + class_list_text(loss) + "."});
+  }
+  std::unordered_map<std::int64_t, std::int64_t> numbers;
+  for (const std::int64_t label : loss.classes.data<std::int64_t>()) {
+    numbers.emplace(label, static_cast<std::int64_t>(numbers.size()));
+  }
+  for (std::size_t row = 0; row < result.size(); ++row) {
+    const auto found = numbers.find(result[row]);
+    if (found == numbers.end()) unknown_label(loss, std::to_string(result[row]), row);
+    result[row] = found->second;
+  }
+  return result;
+}
+
+// The shape of class numbers: the declared rank, a trailing 1 dropped.
+Dims label_dims(const LossInfo& loss, const Dims& dims) {
+  const std::size_t rank = loss.target.shape ? loss.target.shape->size() : 1;
+  if (dims.rank() == rank) return dims;
+  if (dims.rank() == rank + 1 && dims[rank] == 1) {
+    return Dims(std::vector<std::int64_t>(dims.begin(), dims.end() - 1));
+  }
+  throw DataError({.what = fmt::format("labels have shape {}, expected one label per row [{}]",
+                                       dims.to_string(), dims.rank() > 0 ? dims[0] : 0),
+                   .where = {.value = loss.target.name},
+                   .mend = "Pass class labels, not one-hot rows."});
+}
+
+Dims quantity_dims(const LossInfo& loss, const Dims& dims) {
+  if (!loss.target.shape || dims.rank() == 0) return dims;
+  const auto& declared = *loss.target.shape;
+  std::vector<std::int64_t> wanted{dims[0]};
+  std::int64_t columns = 1;
+  for (std::size_t axis = 1; axis < declared.size(); ++axis) {
+    if (!declared[axis].is_fixed()) return dims;  // the plan checks it against the scores
+    wanted.push_back(declared[axis].value);
+    columns *= declared[axis].value;
+  }
+  const std::int64_t given = dims.product(1, dims.rank());
+  if (given != columns) {
+    throw DataError({.what = fmt::format("the target has {} column{}, but '{}' has {}", given,
+                                         given == 1 ? "" : "s", loss.scores, columns),
+                     .where = {.value = loss.target.name},
+                     .mend = columns > 1 && given == 1
+                                 ? "For class labels pass loss='softmax_cross_entropy'."
+                                 : ""});
+  }
+  return Dims(std::move(wanted));
+}
+
+}  // namespace
+
+Tensor convert_numbers(const std::string& name, const Tensor& value, DataType dtype) {
+  if (value.dtype() == dtype) return value;
+  if (value.dtype() == DataType::kString || dtype == DataType::kString) {
+    throw DataError({.what = fmt::format("'{}' is {}, expected {}", name, dtype_name(value.dtype()),
+                                         dtype_name(dtype)),
+                     .where = {.value = name}});
+  }
+  // Every number of these types has a place in any floating type of ours.
+  const bool always_fits = is_floating(dtype) && !is_floating(value.dtype());
+  const bool widens = value.dtype() == DataType::kFloat32 && dtype == DataType::kFloat64;
+  if (!always_fits && !widens) {
+    const auto numbers = value.to_doubles();
+    for (std::size_t i = 0; i < numbers.size(); ++i) {
+      if (is_floating(dtype) ? is_lost_in(dtype, numbers[i])
+                             : !std::isfinite(numbers[i]) || is_lost_in(dtype, numbers[i])) {
+        refuse(name, value.dims(), static_cast<std::int64_t>(i), fmt::format("{}", numbers[i]),
+               fmt::format("It cannot be stored as {}, which the model reads.", dtype_name(dtype)));
+      }
+    }
+  }
+  return value.cast(dtype);
+}
+
+void check_finite(const std::string& name, const Tensor& value) {
+  std::int64_t bad = -1;
+  double number = 0;
+  if (value.dtype() == DataType::kFloat32) {
+    bad = first_non_finite(value.data<float>());
+    if (bad >= 0) number = value.data<float>()[static_cast<std::size_t>(bad)];
+  } else if (value.dtype() == DataType::kFloat64) {
+    bad = first_non_finite(value.data<double>());
+    if (bad >= 0) number = value.data<double>()[static_cast<std::size_t>(bad)];
+  }
+  if (bad < 0) return;
+  refuse(name, value.dims(), bad, std::isnan(number) ? "NaN" : "an infinite number",
+         "Remove or fill such rows, or pass allow_nan=True.");
+}
+
+Tensor encode_target(const LossInfo& loss, const Tensor& labels) {
+  if (!loss.is_classifier) {
+    check_finite(loss.target.name, labels);
+    Tensor numbers = convert_numbers(loss.target.name, labels, loss.target.dtype);
+    return numbers.reshaped(quantity_dims(loss, labels.dims()));
+  }
+  const Dims dims = label_dims(loss, labels.dims());
+  const Tensor target =
+      Tensor::from(labels.dtype() == DataType::kString ? numbers_of_strings(loss, labels)
+                                                       : numbers_of_integers(loss, labels),
+                   dims);
+  check_class_numbers(loss, target);
+  return target;
+}
+
+void check_class_numbers(const LossInfo& loss, const Tensor& target) {
+  if (!loss.is_classifier || loss.num_classes == 0) return;
+  const auto numbers = target.data<std::int64_t>();
+  for (std::size_t row = 0; row < numbers.size(); ++row) {
+    if (numbers[row] >= 0 && numbers[row] < loss.num_classes) continue;
+    throw DataError(
+        {.what = fmt::format("class number {} in {} is not in 0 to {}", numbers[row],
+                             position_text(target.dims(), static_cast<std::int64_t>(row)),
+                             loss.num_classes - 1),
+         .where = {.value = loss.target.name}});
+  }
+}
+
+}  // namespace onnxgrad::train

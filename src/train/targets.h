@@ -1,0 +1,30 @@
+#ifndef ONNXGRAD_TRAIN_TARGETS_H_
+#define ONNXGRAD_TRAIN_TARGETS_H_
+
+#include "onnxgrad/losses.h"
+#include "onnxgrad/tensor.h"
+
+namespace onnxgrad::train {
+
+/// Labels as the user has them as the loss reads them; see TrainingSession::encode_target.
+/// Classes: labels [N] or [N, 1] (integers, bool, strings, whole floating numbers) give class
+/// numbers int64 [N], by the model's list or, without one, as they are. Numbers: converted to the
+/// dtype of `loss.target` and reshaped to [N, columns] where only the shape's form differs. Throws:
+/// DataError naming label or value, row and column, and what was expected.
+Tensor encode_target(const LossInfo& loss, const Tensor& labels);
+
+/// Throws: DataError for the first class number outside [0, num_classes), with its row.
+void check_class_numbers(const LossInfo& loss, const Tensor& target);
+
+/// `value` for an input of type `dtype`: itself, or a converted copy. Conversions that lose more
+/// than digits are refused: strings, fractions to integers, what the type cannot hold. Throws:
+/// DataError naming `name`, row and column.
+Tensor convert_numbers(const std::string& name, const Tensor& value, DataType dtype);
+
+/// Throws: DataError for the first NaN or infinite element, with row and column. Non-floating
+/// tensors pass.
+void check_finite(const std::string& name, const Tensor& value);
+
+}  // namespace onnxgrad::train
+
+#endif  // ONNXGRAD_TRAIN_TARGETS_H_

@@ -1,0 +1,313 @@
+#include "train/training_graph.h"
+
+#include <algorithm>
+#include <memory>
+#include <unordered_set>
+
+#include "autodiff/gradient.h"
+#include "base/check.h"
+#include "ir/builder.h"
+#include "onnx/inference.h"
+#include "train/heads.h"
+#include "train/losses.h"
+#include "train/optimizers.h"
+#include "train/outputs.h"
+
+namespace onnxgrad::train {
+namespace {
+
+using ir::GraphBuilder;
+using ir::Value;
+
+/// A copy of the working model that is being written to.
+class Draft {
+ public:
+  Draft(const ir::Model& working, const opdef::OpRegistry& registry)
+      : model_(std::make_shared<ir::Model>(ir::clone(working))),
+        inferer_(onnx_io::make_type_inferer(*model_)),
+        builder_(*model_, *model_->graph, *inferer_, registry) {}
+
+  const std::shared_ptr<ir::Model>& model() { return model_; }
+  ir::Graph& graph() { return *model_->graph; }
+  GraphBuilder& g() { return builder_; }
+
+ private:
+  std::shared_ptr<ir::Model> model_;
+  std::unique_ptr<ir::TypeInferer> inferer_;
+  GraphBuilder builder_;
+};
+
+// Inputs with a default stop being inputs: in training they are constants or state.
+void close_defaults(ir::Graph& graph) {
+  for (Value* value : graph.initializers) value->is_input = false;
+  std::erase_if(graph.inputs, [](const Value* value) { return value->is_initializer(); });
+}
+
+// Cuts everything that `graph.outputs` do not need, inputs included.
+void cut_to_outputs(ir::Graph& graph) {
+  ir::eliminate_dead_nodes(graph);
+  const auto uses = ir::count_uses(graph);
+  std::erase_if(graph.inputs, [&](const Value* value) { return !uses.contains(value); });
+  std::erase_if(graph.initializers, [&](const Value* value) { return !uses.contains(value); });
+}
+
+/// The loss with its inputs, in a draft.
+struct PlacedLoss {
+  ResolvedLoss resolved;
+  Value* target = nullptr;
+  Value* sample_weight = nullptr;
+  WrittenLoss written = {};
+};
+
+PlacedLoss place_loss(Draft& draft, const Loss& loss) {
+  PlacedLoss placed{.resolved = resolve_loss(draft.graph(), loss)};
+  Value* scores = placed.resolved.scores;
+  const LossFunction& function = placed.resolved.function;
+  placed.target = draft.graph().add_input(loss.target, target_type(function, *scores));
+  placed.resolved.info.target = value_info(placed.target->name, placed.target->type);
+  if (!loss.sample_weight.empty()) {
+    ir::SymbolicShape rows{scores->type.has_rank() && scores->type.rank() > 0
+                               ? scores->type.shape->front()
+                               : ir::Dim()};
+    placed.sample_weight = draft.graph().add_input(
+        loss.sample_weight, ir::Type::tensor(scores->dtype(), std::move(rows)));
+  }
+  draft.g().set_scope("loss");
+  placed.written =
+      write_loss(draft.g(), function, loss.reduction, scores, placed.target, placed.sample_weight);
+  draft.g().set_scope("");
+  return placed;
+}
+
+// Gives `value` the name, or one like it where that is taken.
+void name_value(ir::Graph& graph, Value* value, const std::string& wanted) {
+  graph.rename(value, graph.names().unique(wanted));
+}
+
+Value* find_in(const ir::Graph& graph, const WeightInfo& weight) {
+  Value* value = graph.find(weight.name);
+  ONNXGRAD_ASSERT(value != nullptr && value->is_initializer());
+  return value;
+}
+
+// Weights that the loss depends on. Naming one that has no influence is a mistake worth an error.
+std::vector<Weight> reachable_weights(const std::vector<Weight>& selected, Value* loss,
+                                      bool were_named) {
+  std::unordered_set<const Value*> needed;
+  std::vector<const Value*> open{loss};
+  while (!open.empty()) {
+    const Value* value = open.back();
+    open.pop_back();
+    if (value == nullptr || !needed.insert(value).second || value->producer == nullptr) continue;
+    for (const Value* input : value->producer->inputs) open.push_back(input);
+    for (const Value* captured : ir::captured_values(*value->producer)) open.push_back(captured);
+  }
+  std::vector<Weight> reachable;
+  for (const Weight& weight : selected) {
+    if (needed.contains(weight.value)) {
+      reachable.push_back(weight);
+    } else if (were_named) {
+      throw ModelError({.what = "weight '" + weight.value->name + "' has no influence on the loss",
+                        .where = {.value = weight.value->name},
+                        .mend = "Leave it out of trainable=, or put the loss elsewhere."});
+    }
+  }
+  if (reachable.empty()) {
+    throw ModelError({.what = "none of the trainable weights has an influence on the loss",
+                      .mend = "Name weights with trainable=, or put the loss elsewhere."});
+  }
+  return reachable;
+}
+
+// The Euclidean norm of all gradients together, in float32 or, if all are, in float64.
+Value* write_norm(GraphBuilder& g, const std::vector<Value*>& gradients) {
+  const bool wide = std::ranges::all_of(
+      gradients, [](const Value* value) { return value->dtype() == DataType::kFloat64; });
+  Value* total = nullptr;
+  for (Value* gradient : gradients) {
+    Value* x = g.cast(gradient, wide ? DataType::kFloat64 : DataType::kFloat32);
+    Value* squares = g.reduce_sum(g.mul(x, x), {}, false);
+    total = total == nullptr ? squares : g.add(total, squares);
+  }
+  return g.sqrt(total);
+}
+
+class ExtraOutputs {
+ public:
+  ExtraOutputs(Draft& draft, const std::vector<Weight>& weights,
+               const std::vector<Value*>& gradients, std::vector<RunnableOutput> model_outputs)
+      : draft_(draft),
+        weights_(weights),
+        gradients_(gradients),
+        model_outputs_(std::move(model_outputs)) {}
+
+  Value* find(const std::string& name) {
+    for (const RunnableOutput& output : model_outputs_) {
+      if (output.name == name && output.value != nullptr && !output.labels.is_defined()) {
+        return output.value;
+      }
+    }
+    for (std::size_t i = 0; i < weights_.size(); ++i) {
+      if (weights_[i].value->name + "_grad" == name) return named(gradients_[i], name);
+    }
+    if (name == "gradient_norm") return named(write_norm(draft_.g(), gradients_), name);
+    throw_unknown(name);
+  }
+
+ private:
+  // A value of its own, so that its name is free to choose.
+  Value* named(Value* value, const std::string& name) {
+    Value* copy = draft_.g().identity(value);
+    name_value(draft_.graph(), copy, name);
+    return copy;
+  }
+  [[noreturn]] void throw_unknown(const std::string& name) const {
+    std::vector<std::string> known;
+    for (const RunnableOutput& output : model_outputs_) known.push_back(output.name);
+    for (const Weight& weight : weights_) known.push_back(weight.value->name + "_grad");
+    known.emplace_back("gradient_norm");
+    throw ModelError(
+        {.what = "a training step has no output '" + name + "'." + base::did_you_mean(name, known),
+         .detail = "It can give " + base::quote_list(known) + "."});
+  }
+
+  Draft& draft_;
+  const std::vector<Weight>& weights_;
+  const std::vector<Value*>& gradients_;
+  std::vector<RunnableOutput> model_outputs_;
+};
+
+// The type of the learning rate: float64 where a weight is.
+DataType rate_dtype(const std::vector<Weight>& weights) {
+  const bool wide = std::ranges::any_of(
+      weights, [](const Weight& weight) { return weight.value->dtype() == DataType::kFloat64; });
+  return wide ? DataType::kFloat64 : DataType::kFloat32;
+}
+
+std::vector<Value*> values_of(const std::vector<Weight>& weights) {
+  std::vector<Value*> values;
+  for (const Weight& weight : weights) values.push_back(weight.value);
+  return values;
+}
+
+// Turns trained weights into inputs whose first value is what they were.
+void open_weights(ir::Graph& graph, const std::vector<Value*>& weights) {
+  for (Value* weight : weights) {
+    weight->is_input = true;
+    graph.inputs.push_back(weight);
+  }
+}
+
+void append_state_outputs(ir::Model& model) {
+  for (const ir::StateBinding& binding : model.state) {
+    name_value(*model.graph, binding.output, "next/" + binding.input->name);
+    model.graph->outputs.push_back(binding.output);
+  }
+}
+
+}  // namespace
+
+StepGraph build_step(const ir::Model& working, const opdef::OpRegistry& registry, const Loss& loss,
+                     const Optimizer& optimizer, const StepGraphOptions& options) {
+  check_optimizer(optimizer);
+  Draft draft(working, registry);
+  ir::Graph& graph = draft.graph();
+  GraphBuilder& g = draft.g();
+  close_defaults(graph);
+  auto model_outputs = runnable_outputs(graph);
+  const auto selected =
+      select_weights(find_weights(*draft.model(), registry), options.trainable, options.frozen);
+  const PlacedLoss placed = place_loss(draft, loss);
+  Value* loss_value = placed.written.loss;
+  const auto weights = reachable_weights(selected, loss_value, !options.trainable.empty());
+  const auto weight_values = values_of(weights);
+
+  g.set_scope("gradient");
+  Value* const seed = g.scalar_like(loss_value, 1);
+  const std::vector<Value*> gradients =
+      autodiff::add_vjp(g, registry, std::span(&loss_value, 1), std::span(&seed, 1), weight_values);
+  g.set_scope("");
+  name_value(graph, loss_value, "loss");
+
+  ExtraOutputs extra(draft, weights, gradients, std::move(model_outputs));
+  graph.outputs = {loss_value};
+  if (placed.sample_weight != nullptr) graph.outputs.push_back(placed.written.denominator);
+  std::vector<std::string> extra_names = options.outputs;
+  if (options.all_gradients) {
+    for (const Value* weight : weight_values) extra_names.push_back(weight->name + "_grad");
+  }
+  for (const std::string& name : extra_names) graph.outputs.push_back(extra.find(name));
+
+  StepGraph step{.model = draft.model(),
+                 .loss = placed.resolved.info,
+                 .learning_rate_dtype = rate_dtype(weights),
+                 .num_extra_outputs = extra_names.size()};
+  Value* rate =
+      graph.add_input("learning_rate", ir::Type::tensor(step.learning_rate_dtype, Dims{}));
+  step.learning_rate = rate->name;
+  if (placed.sample_weight != nullptr) step.sample_weight = placed.sample_weight->name;
+  for (const Weight& weight : weights) step.weights.push_back(weight_info(weight));
+  open_weights(graph, weight_values);
+  g.set_scope("update");
+  draft.model()->state = write_optimizer(g, optimizer, weight_values, gradients, rate);
+  append_state_outputs(*draft.model());
+  cut_to_outputs(graph);
+  return step;
+}
+
+EvaluationGraph build_evaluation(const ir::Model& working, const opdef::OpRegistry& registry,
+                                 const Loss& loss, const std::vector<WeightInfo>& weights) {
+  Draft draft(working, registry);
+  ir::Graph& graph = draft.graph();
+  close_defaults(graph);
+  Loss mean = loss;
+  mean.reduction = Reduction::kMean;
+  const PlacedLoss placed = place_loss(draft, mean);
+  graph.outputs = {placed.written.numerator, placed.written.denominator};
+  Value* correct = write_correct_rows(draft.g(), placed.resolved.function, placed.resolved.scores,
+                                      placed.target, placed.sample_weight);
+  if (correct != nullptr) graph.outputs.push_back(correct);
+  for (const WeightInfo& weight : weights) {
+    Value* value = find_in(graph, weight);
+    value->initializer = {};
+    open_weights(graph, {value});
+  }
+  std::erase_if(graph.initializers, [](const Value* value) { return !value->is_initializer(); });
+  cut_to_outputs(graph);
+  return {.model = draft.model(), .has_correct_rows = correct != nullptr};
+}
+
+std::shared_ptr<ir::Model> build_prediction(const ir::Model& working,
+                                            const std::vector<Value*>& outputs,
+                                            const std::vector<WeightInfo>& weights) {
+  std::unordered_map<const Value*, Value*> map;
+  auto model = std::make_shared<ir::Model>(ir::clone(working, &map));
+  ir::Graph& graph = *model->graph;
+  close_defaults(graph);
+  graph.outputs.clear();
+  for (const Value* output : outputs) graph.outputs.push_back(map.at(output));
+  for (const WeightInfo& weight : weights) {
+    Value* value = find_in(graph, weight);
+    value->initializer = {};
+    open_weights(graph, {value});
+  }
+  std::erase_if(graph.initializers, [](const Value* value) { return !value->is_initializer(); });
+  cut_to_outputs(graph);
+  return model;
+}
+
+LossGraph build_loss(const ir::Model& working, const opdef::OpRegistry& registry, const Loss& loss,
+                     const std::string& loss_name) {
+  Draft draft(working, registry);
+  LossGraph result{.model = draft.model(), .first_new_node = draft.graph().nodes.size()};
+  const PlacedLoss placed = place_loss(draft, loss);
+  result.info = placed.resolved.info;
+  result.target = placed.target;
+  result.sample_weight = placed.sample_weight;
+  result.loss = placed.written.loss;
+  name_value(draft.graph(), result.loss, loss_name);
+  draft.graph().outputs.insert(draft.graph().outputs.begin(), result.loss);
+  return result;
+}
+
+}  // namespace onnxgrad::train

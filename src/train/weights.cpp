@@ -1,0 +1,191 @@
+#include "train/weights.h"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+#include <unordered_map>
+
+#include "base/check.h"
+#include "train/patterns.h"
+
+namespace onnxgrad::train {
+namespace {
+
+using ir::Node;
+using ir::Value;
+
+struct Use {
+  const Node* node = nullptr;
+  int input = 0;
+};
+using Uses = std::unordered_map<const Value*, std::vector<Use>>;
+
+void collect_uses(const ir::Graph& graph, Uses& uses) {
+  for (const Node* node : graph.nodes) {
+    for (std::size_t i = 0; i < node->inputs.size(); ++i) {
+      if (node->inputs[i] != nullptr) {
+        uses[node->inputs[i]].push_back({.node = node, .input = static_cast<int>(i)});
+      }
+    }
+    for (const ir::Graph* subgraph : node->subgraphs()) collect_uses(*subgraph, uses);
+  }
+}
+
+// A parameter behind such a node is still that parameter.
+bool keeps_parameters(const Node& node, int input) {
+  static constexpr std::array<std::string_view, 6> kOps{"Identity", "Transpose", "Reshape",
+                                                        "Cast",     "Squeeze",   "Unsqueeze"};
+  return node.domain.empty() && input == 0 && std::ranges::find(kOps, node.op_type) != kOps.end();
+}
+
+bool is_weight_input(const Use& use, const opdef::OpRegistry& registry) {
+  const opdef::OpDef* def = registry.find(*use.node);
+  return def != nullptr &&
+         std::ranges::find(def->weight_inputs, use.input) != def->weight_inputs.end();
+}
+
+// True for an initializer, also behind operators that keep parameters.
+bool is_parameter(const Value* value) {
+  while (value != nullptr && value->producer != nullptr && keeps_parameters(*value->producer, 0)) {
+    value = value->producer->input(0);
+  }
+  return value != nullptr && value->is_initializer();
+}
+
+// The node with a weight that computes `value`, seen through operators that keep values.
+const Node* layer_before(const Value* value, const opdef::OpRegistry& registry) {
+  while (value != nullptr && value->producer != nullptr) {
+    const Node* node = value->producer;
+    if (!keeps_parameters(*node, 0)) {
+      const opdef::OpDef* def = registry.find(*node);
+      if (def == nullptr) return nullptr;
+      const bool has_weight = std::ranges::any_of(def->weight_inputs, [&](int input) {
+        return is_parameter(node->input(static_cast<std::size_t>(input)));
+      });
+      return has_weight ? node : nullptr;
+    }
+    value = node->input(0);
+  }
+  return nullptr;
+}
+
+// A bias has an element per column or channel of what it is added to. One number added to many is
+// taken for a constant such as an epsilon.
+bool can_be_bias(const Value& bias, const Value& sum) {
+  if (bias.initializer.num_elements() != 1) return true;
+  return sum.type.has_rank() && sum.type.rank() > 0 && sum.type.shape->back().is_static() &&
+         sum.type.shape->back().value() == 1;
+}
+
+class WeightFinder {
+ public:
+  WeightFinder(const ir::Model& model, const opdef::OpRegistry& registry) : registry_(registry) {
+    collect_uses(*model.graph, uses_);
+  }
+
+  Weight describe(Value* value) const {
+    Weight weight{.value = value};
+    const bool floating = is_floating(value->initializer.dtype());
+    // Depth is bounded by the chain of nodes that keep parameters; each value is seen once per use.
+    std::vector<const Value*> open{value};
+    while (!open.empty() && !weight.trainable) {
+      const Value* current = open.back();
+      open.pop_back();
+      const auto uses = uses_.find(current);
+      if (uses == uses_.end()) continue;
+      for (const Use& use : uses->second) {
+        if (weight.reader == nullptr || !keeps_parameters(*use.node, use.input)) {
+          weight.reader = use.node;
+          weight.input = use.input;
+        }
+        if (floating && settle(use, value, weight)) break;
+        if (keeps_parameters(*use.node, use.input)) open.push_back(use.node->output(0));
+      }
+    }
+    return weight;
+  }
+
+ private:
+  // True if `use` makes `value` a trainable weight.
+  bool settle(const Use& use, const Value* value, Weight& weight) const {
+    const Node& node = *use.node;
+    if (is_weight_input(use, registry_)) {
+      weight.trainable = true;
+    } else if (node.domain.empty() && node.op_type == "Add" && node.output(0) != nullptr &&
+               can_be_bias(*value, *node.output(0))) {
+      weight.layer = layer_before(node.input(use.input == 0 ? 1 : 0), registry_);
+      weight.trainable = weight.layer != nullptr;
+    }
+    if (!weight.trainable) return false;
+    weight.reader = &node;
+    weight.input = use.input;
+    return true;
+  }
+
+  const opdef::OpRegistry& registry_;
+  Uses uses_;
+};
+
+}  // namespace
+
+std::vector<Weight> find_weights(const ir::Model& model, const opdef::OpRegistry& registry) {
+  const WeightFinder finder(model, registry);
+  std::vector<Weight> weights;
+  for (Value* value : model.graph->initializers) weights.push_back(finder.describe(value));
+  return weights;
+}
+
+WeightInfo weight_info(const Weight& weight) {
+  WeightInfo info{.name = weight.value->name,
+                  .dtype = weight.value->initializer.dtype(),
+                  .dims = weight.value->initializer.dims(),
+                  .trainable = weight.trainable};
+  if (weight.value->origin != nullptr) {
+    switch (weight.value->origin->kind) {
+      case ir::WeightOrigin::Kind::kInitializer:
+        break;
+      case ir::WeightOrigin::Kind::kConstantNode:
+        info.storage = WeightInfo::Storage::kConstantNode;
+        break;
+      case ir::WeightOrigin::Kind::kAttribute:
+        info.storage = WeightInfo::Storage::kAttribute;
+        break;
+    }
+  }
+  if (weight.reader != nullptr) {
+    info.op_type = weight.reader->op_type;
+    info.node = weight.reader->name;
+  }
+  return info;
+}
+
+std::vector<Weight> select_weights(const std::vector<Weight>& weights,
+                                   const std::vector<std::string>& trainable,
+                                   const std::vector<std::string>& frozen) {
+  std::vector<std::string> names;
+  std::vector<const Weight*> floating;
+  for (const Weight& weight : weights) {
+    if (!is_floating(weight.value->initializer.dtype())) continue;
+    names.push_back(weight.value->name);
+    floating.push_back(&weight);
+  }
+  const auto wanted = match_patterns(trainable, names, "floating-point weight");
+  const auto excluded = match_patterns(frozen, names, "floating-point weight");
+  std::vector<Weight> selected;
+  for (std::size_t i = 0; i < floating.size(); ++i) {
+    if ((trainable.empty() ? floating[i]->trainable : wanted[i]) && !excluded[i]) {
+      selected.push_back(*floating[i]);
+    }
+  }
+  if (selected.empty()) {
+    throw ModelError(
+        {.what = "there is no weight to train",
+         .detail = "Floating-point weights: " + base::quote_list(names) +
+                   "; frozen: " + std::to_string(std::ranges::count(excluded, true)) + ".",
+         .mend = "Name weights with trainable=; `report` lists them with the operators that read "
+                 "them."});
+  }
+  return selected;
+}
+
+}  // namespace onnxgrad::train
