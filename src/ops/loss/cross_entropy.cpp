@@ -1,0 +1,166 @@
+#include "ops/loss/cross_entropy.h"
+
+#include <string>
+#include <utility>
+
+#include "opdef/function_body.h"
+#include "opdef/registry.h"
+#include "ops/rules.h"
+
+// SoftmaxCrossEntropyLoss (ai.onnx 13), NegativeLogLikelihoodLoss (ai.onnx 22) and the functions of
+// their gradients. Rows are all positions but the class axis 1: scores [N, C, D...], labels [N,
+// D...].
+//   p = softmax(scores),  loss of a row i = -w[label_i] * log p[i, label_i],  0 for ignored rows
+//   reduced by: nothing; the sum; or the sum divided by the sum of the rows' weights w[label_i].
+
+namespace onnxgrad::ops {
+
+using ir::Attribute;
+using opdef::FunctionBody;
+using opdef::VjpContext;
+
+CrossEntropyAttrs CrossEntropyAttrs::read(const ir::Node& node) {
+  CrossEntropyAttrs attrs;
+  const std::string reduction = node.string_attribute("reduction", "mean");
+  if (reduction == "none") attrs.reduction = Reduction::kNone;
+  if (reduction == "sum") attrs.reduction = Reduction::kSum;
+  if (node.find_attribute("ignore_index") != nullptr) {
+    attrs.ignore_index = node.int_attribute("ignore_index", 0);
+  }
+  return attrs;
+}
+
+namespace {
+
+std::vector<Value*> operands(Value* dloss, Value* rows, Value* labels, Value* weights) {
+  std::vector<Value*> inputs{dloss, rows, labels};
+  if (weights != nullptr) inputs.push_back(weights);
+  return inputs;
+}
+
+// With log p as the second output: d scores = (p - onehot) * factor_i of dloss (see grad_body),
+// plus, for a cotangent v of log p: v - p * sum(v over classes).
+std::vector<Value*> softmax_cross_entropy_vjp(VjpContext& ctx, GraphBuilder& g) {
+  Value* log_prob = ctx.require_output(1);
+  Value* grad = nullptr;
+  if (Value* dloss = ctx.cotangent(0)) {
+    grad =
+        g.call("SoftmaxCrossEntropyLossGrad", operands(dloss, log_prob, ctx.input(1), ctx.input(2)),
+               1, ctx.node().attributes)[0];
+  }
+  if (Value* v = ctx.cotangent(1)) {
+    Value* sum = g.reduce_sum(v, {1}, /*keepdims=*/true);
+    Value* through = g.sub(v, g.mul(g.exp(log_prob), sum));
+    grad = grad == nullptr ? through : g.add(grad, through);
+  }
+  std::vector<Value*> grads(ctx.num_inputs(), nullptr);
+  grads[0] = grad;
+  return grads;
+}
+
+// d input = -onehot * factor_i of dloss (see grad_body).
+std::vector<Value*> negative_log_likelihood_vjp(VjpContext& ctx, GraphBuilder& g) {
+  std::vector<Value*> grads(ctx.num_inputs(), nullptr);
+  grads[0] = g.call("NegativeLogLikelihoodLossGrad",
+                    operands(ctx.cotangent(0), ctx.input(0), ctx.input(1), ctx.input(2)), 1,
+                    ctx.node().attributes)[0];
+  return grads;
+}
+
+std::string grad_key(const CrossEntropyAttrs& attrs, bool has_weights) {
+  std::string key = attrs.reduction == Reduction::kNone  ? "none"
+                    : attrs.reduction == Reduction::kSum ? "sum"
+                                                         : "mean";
+  if (attrs.ignore_index) {
+    key += "_ignore_" + opdef::key_of(std::vector<std::int64_t>{*attrs.ignore_index});
+  }
+  return has_weights ? key + "_weighted" : key;
+}
+
+// The weight of each row, [N, D...]; nullptr: all are 1.
+Value* row_weights(FunctionBody& f, Value* like, Value* labels, Value* ignored, Value* weights) {
+  Value* rows = nullptr;
+  if (weights != nullptr) {
+    rows = f.op("Gather", {weights, labels}, {{.name = "axis", .value = std::int64_t{0}}});
+  }
+  if (ignored == nullptr) return rows;
+  if (rows == nullptr) return f.op("CastLike", {f.op("Not", {ignored}), like});
+  return f.op("Where", {ignored, f.scalar_like(like, 0), rows});
+}
+
+// From (dloss, rows, labels) or (dloss, rows, labels, weights), rows being log p or the input of
+// NegativeLogLikelihoodLoss (which gives only its shape):
+//   (p - onehot) * factor  or  -onehot * factor,  with factor_i = dloss_i * w_i, where for the mean
+//   dloss is divided by the sum of all w_i.
+ir::Function grad_body(std::string_view base_name, const std::vector<Value*>& inputs,
+                       const std::vector<Attribute>& attributes) {
+  ir::Node node;
+  node.attributes = attributes;
+  const CrossEntropyAttrs attrs = CrossEntropyAttrs::read(node);
+  const bool is_softmax = base_name == "SoftmaxCrossEntropyLossGrad";
+  const bool has_weights = inputs.size() > 3 && inputs[3] != nullptr;
+  FunctionBody f(base_name, grad_key(attrs, has_weights), attributes);
+  Value* dloss = f.input("dloss");
+  Value* rows = f.input(is_softmax ? "log_prob" : "input");
+  Value* labels = f.input("labels");
+  Value* weights = has_weights ? f.input("weights") : nullptr;
+
+  Value* ignored = nullptr;
+  if (attrs.ignore_index) {
+    ignored =
+        f.op("Equal", {labels, f.op("CastLike", {f.int_scalar(*attrs.ignore_index), labels})});
+    labels = f.op("Where", {ignored, f.op("CastLike", {f.int_scalar(0), labels}), labels});
+  }
+  Value* off_on =
+      f.op("CastLike", {f.constant(Tensor::from(std::vector<double>{0, 1}, {2})), rows});
+  Value* onehot = f.op("OneHot", {labels, f.dims_of(rows, 1, 2), off_on},
+                       {{.name = "axis", .value = std::int64_t{1}}});
+
+  Value* row_weight = row_weights(f, rows, labels, ignored, weights);
+  Value* factor = dloss;
+  if (attrs.reduction == Reduction::kMean) {
+    Value* total = row_weight == nullptr ? f.op("CastLike", {f.op("Size", {labels}), rows})
+                                         : f.op("ReduceSum", {row_weight},
+                                                {{.name = "keepdims", .value = std::int64_t{0}}});
+    factor = f.div(dloss, total);
+  }
+  if (row_weight != nullptr) factor = f.mul(row_weight, factor);
+  const bool is_per_row = row_weight != nullptr || attrs.reduction == Reduction::kNone;
+  if (is_per_row) factor = f.unsqueeze(factor, {1});
+
+  Value* direction = is_softmax ? f.sub(f.op("Exp", {rows}), onehot) : f.op("Neg", {onehot});
+  return std::move(f).finish({f.mul(direction, factor)});
+}
+
+std::vector<opdef::AttributeSpec> attribute_specs() {
+  return {{.name = "ignore_index", .type = opdef::AttributeType::kInt},
+          choice_attribute("reduction", {"none", "sum", "mean"})};
+}
+
+}  // namespace
+
+void register_cross_entropy(opdef::OpRegistry& registry) {
+  registry.add({.op_type = "SoftmaxCrossEntropyLoss",
+                .since_version = 13,
+                .differentiable_inputs = {0},
+                .attributes = attribute_specs(),
+                .vjp = softmax_cross_entropy_vjp});
+  registry.add({.op_type = "NegativeLogLikelihoodLoss",
+                .since_version = 22,
+                .differentiable_inputs = {0},
+                .attributes = attribute_specs(),
+                .vjp = negative_log_likelihood_vjp});
+  // Second derivatives go through the bodies.
+  registry.add({.domain = ir::kFunctionDomain,
+                .op_type = "SoftmaxCrossEntropyLossGrad",
+                .differentiable_inputs = {0, 1},
+                .attributes = attribute_specs(),
+                .function_body = grad_body});
+  registry.add({.domain = ir::kFunctionDomain,
+                .op_type = "NegativeLogLikelihoodLossGrad",
+                .differentiable_inputs = {0},
+                .attributes = attribute_specs(),
+                .function_body = grad_body});
+}
+
+}  // namespace onnxgrad::ops

@@ -1,0 +1,219 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <concepts>
+#include <limits>
+#include <string>
+
+#include "opdef/registry.h"
+#include "ops/kernel_support.h"
+#include "ops/loss/cross_entropy.h"
+
+// Plain kernels of SoftmaxCrossEntropyLoss, NegativeLogLikelihoodLoss and their gradients. A row's
+// elements lie `inner` apart: scores [batch, classes, inner], labels [batch, inner].
+
+namespace onnxgrad::ops {
+
+using opdef::KernelOffer;
+using opdef::KernelRequest;
+using opdef::Launch;
+
+namespace {
+
+struct LossTask {
+  CrossEntropyAttrs attrs = {};
+  bool is_softmax = false;
+  std::int64_t batch = 0;
+  std::int64_t classes = 0;
+  std::int64_t inner = 1;
+  bool labels_are_int32 = false;
+  int scores = 0;  ///< of the gradients: log p, or the input
+  int labels = 1;
+  int weights = -1;
+  int dloss = -1;
+  int result = -1;  ///< the loss, or the gradient
+  int log_prob = -1;
+  std::string node;
+
+  std::int64_t rows() const { return batch * inner; }
+};
+
+[[noreturn]] void throw_label_error(const LossTask& task, std::int64_t row, std::int64_t label) {
+  throw DataError(
+      {.what = fmt::format("label {} of row {} is out of range", label, row),
+       .where = {.node = task.node},
+       .detail =
+           fmt::format("There are {} classes: labels are 0 to {}.", task.classes, task.classes - 1),
+       .mend = task.attrs.ignore_index
+                   ? fmt::format("Rows to be left out have label {}.", *task.attrs.ignore_index)
+                   : "Give rows that shall be left out a label named by ignore_index."});
+}
+
+// The label of a row; -1 if the row is ignored. Throws: DataError.
+std::int64_t label_of(const LossTask& task, const std::byte* labels, std::int64_t row) {
+  const std::int64_t label = task.labels_are_int32
+                                 ? reinterpret_cast<const std::int32_t*>(labels)[row]
+                                 : reinterpret_cast<const std::int64_t*>(labels)[row];
+  if (task.attrs.ignore_index && label == *task.attrs.ignore_index) return -1;
+  if (label < 0 || label >= task.classes) throw_label_error(task, row, label);
+  return label;
+}
+
+// Calls f(row, offset of its first element).
+template <class F>
+void visit_rows(const LossTask& task, F&& f) {
+  for (std::int64_t n = 0; n < task.batch; ++n) {
+    for (std::int64_t d = 0; d < task.inner; ++d) {
+      f(n * task.inner + d, n * task.classes * task.inner + d);
+    }
+  }
+}
+
+template <std::floating_point T>
+T log_sum_exp(const T* x, std::int64_t size, std::int64_t stride) {
+  T most = -std::numeric_limits<T>::infinity();
+  for (std::int64_t i = 0; i < size; ++i) most = std::max(most, x[i * stride]);
+  T sum = 0;
+  for (std::int64_t i = 0; i < size; ++i) sum += std::exp(x[i * stride] - most);
+  return most + std::log(sum);
+}
+
+template <std::floating_point T>
+void run_loss(const void* data, std::byte* const* args, const Launch&) {
+  const auto& task = *static_cast<const LossTask*>(data);
+  const T* scores = reinterpret_cast<const T*>(args[task.scores]);
+  const T* weights = task.weights < 0 ? nullptr : reinterpret_cast<const T*>(args[task.weights]);
+  T* loss = reinterpret_cast<T*>(args[task.result]);  // nullptr: only log p is wanted
+  T* log_prob = task.log_prob < 0 ? nullptr : reinterpret_cast<T*>(args[task.log_prob]);
+  double sum = 0;
+  double total_weight = 0;
+  visit_rows(task, [&](std::int64_t row, std::int64_t first) {
+    const T* x = scores + first;
+    const T shift = task.is_softmax ? log_sum_exp(x, task.classes, task.inner) : T{0};
+    if (log_prob != nullptr) {
+      for (std::int64_t c = 0; c < task.classes; ++c) {
+        log_prob[first + c * task.inner] = x[c * task.inner] - shift;
+      }
+    }
+    const std::int64_t label = label_of(task, args[task.labels], row);
+    if (loss == nullptr) return;
+    const T weight = label < 0 ? T{0} : weights == nullptr ? T{1} : weights[label];
+    const T value = label < 0 ? T{0} : weight * (shift - x[label * task.inner]);
+    if (task.attrs.reduction == Reduction::kNone) loss[row] = value;
+    sum += static_cast<double>(value);
+    total_weight += static_cast<double>(weight);
+  });
+  if (loss == nullptr) return;
+  if (task.attrs.reduction == Reduction::kSum) loss[0] = static_cast<T>(sum);
+  if (task.attrs.reduction == Reduction::kMean) loss[0] = static_cast<T>(sum / total_weight);
+}
+
+template <std::floating_point T>
+void run_grad(const void* data, std::byte* const* args, const Launch&) {
+  const auto& task = *static_cast<const LossTask*>(data);
+  const T* log_prob = reinterpret_cast<const T*>(args[task.scores]);
+  const T* dloss = reinterpret_cast<const T*>(args[task.dloss]);
+  const T* weights = task.weights < 0 ? nullptr : reinterpret_cast<const T*>(args[task.weights]);
+  T* grad = reinterpret_cast<T*>(args[task.result]);
+  const auto weight_of = [&](std::int64_t label) {
+    return label < 0 ? T{0} : weights == nullptr ? T{1} : weights[label];
+  };
+  double total_weight = 1;
+  if (task.attrs.reduction == Reduction::kMean) {
+    total_weight = 0;
+    for (std::int64_t row = 0; row < task.rows(); ++row) {
+      total_weight += static_cast<double>(weight_of(label_of(task, args[task.labels], row)));
+    }
+  }
+  const bool is_per_row = task.attrs.reduction == Reduction::kNone;
+  visit_rows(task, [&](std::int64_t row, std::int64_t first) {
+    const std::int64_t label = label_of(task, args[task.labels], row);
+    const T scale = is_per_row ? dloss[row] : dloss[0] / static_cast<T>(total_weight);
+    const T factor = weight_of(label) * scale;
+    for (std::int64_t c = 0; c < task.classes; ++c) {
+      const std::int64_t i = first + c * task.inner;
+      const T probability = task.is_softmax ? std::exp(log_prob[i]) : T{0};
+      grad[i] = (probability - (c == label ? T{1} : T{0})) * factor;
+    }
+  });
+}
+
+void check_operand(const LossTask& task, const std::string& name, const Dims& given,
+                   const Dims& expected) {
+  if (given == expected) return;
+  throw ShapeError({.what = fmt::format("input {} has shape {}, expected {}", name,
+                                        given.to_string(), expected.to_string()),
+                    .where = {.node = task.node, .value = name},
+                    .detail = "Scores are [N, C, D...], labels [N, D...], weights [C]."});
+}
+
+Dims label_dims(const Dims& scores) {
+  std::vector<std::int64_t> dims(scores.begin(), scores.end());
+  dims.erase(dims.begin() + 1);
+  return Dims(std::move(dims));
+}
+
+// Reads the shapes; `first` is the argument of the scores, `result` that of the first output.
+LossTask make_task(const KernelRequest& request, int first) {
+  const Dims& scores = request.inputs[static_cast<std::size_t>(first)].dims;
+  const auto labels = static_cast<std::size_t>(first) + 1;
+  LossTask task{.attrs = CrossEntropyAttrs::read(request.node), .node = request.node.name};
+  if (scores.rank() < 2) {
+    throw ShapeError(
+        {.what = "the scores have shape " + scores.to_string() + ", expected [N, C, D...]",
+         .where = {.node = request.node.name, .op_type = request.node.op_type}});
+  }
+  task.is_softmax = request.node.op_type.starts_with("Softmax");
+  task.batch = scores[0];
+  task.classes = scores[1];
+  task.inner = scores.product(2, scores.rank());
+  task.scores = first;
+  task.labels = first + 1;
+  task.labels_are_int32 = request.inputs[labels].dtype == DataType::kInt32;
+  task.result = static_cast<int>(request.inputs.size());
+  check_operand(task, "labels", request.inputs[labels].dims, label_dims(scores));
+  if (labels + 1 < request.inputs.size() && request.inputs[labels + 1].is_present()) {
+    task.weights = first + 2;
+    check_operand(task, "weights", request.inputs[labels + 1].dims, Dims{scores[1]});
+  }
+  return task;
+}
+
+template <opdef::KernelFn kFloat, opdef::KernelFn kDouble>
+KernelOffer offer_typed(const KernelRequest& request, LossTask task) {
+  const DataType dtype = request.inputs[static_cast<std::size_t>(task.scores)].dtype;
+  if (dtype == DataType::kFloat32) return prepared(kFloat, std::move(task), "reference");
+  if (dtype == DataType::kFloat64) return prepared(kDouble, std::move(task), "reference");
+  return decline_dtype(request, dtype);
+}
+
+KernelOffer offer_loss(const KernelRequest& request) {
+  LossTask task = make_task(request, 0);
+  if (request.outputs.size() > 1 && request.outputs[1].is_present())
+    task.log_prob = task.result + 1;
+  return offer_typed<run_loss<float>, run_loss<double>>(request, std::move(task));
+}
+
+KernelOffer offer_grad(const KernelRequest& request) {
+  LossTask task = make_task(request, 1);
+  task.dloss = 0;
+  const Dims& dloss = request.inputs[0].dims;
+  const bool is_per_row = task.attrs.reduction == Reduction::kNone;
+  if (is_per_row) check_operand(task, "dloss", dloss, request.inputs[2].dims);
+  if (!is_per_row && dloss.num_elements() != 1) check_operand(task, "dloss", dloss, Dims{});
+  KernelOffer offer = offer_typed<run_grad<float>, run_grad<double>>(request, std::move(task));
+  offer.kernel.in_place = {{1, 0}};
+  return offer;
+}
+
+}  // namespace
+
+void register_cross_entropy_cpu(opdef::KernelRegistry& registry) {
+  registry.add("", "SoftmaxCrossEntropyLoss", 0, offer_loss);
+  registry.add("", "NegativeLogLikelihoodLoss", 0, offer_loss);
+  registry.add(ir::kFunctionDomain, "SoftmaxCrossEntropyLossGrad", 0, offer_grad);
+  registry.add(ir::kFunctionDomain, "NegativeLogLikelihoodLossGrad", 0, offer_grad);
+}
+
+}  // namespace onnxgrad::ops

@@ -1,0 +1,123 @@
+#include <gtest/gtest.h>
+
+#include "ops/testing/kernel_run.h"
+#include "ops/testing/op_case.h"
+
+namespace onnxgrad::ops_test {
+namespace cross_entropy {
+
+OpCase loss(const std::string& op, std::string name, const std::string& attributes, Dims scores,
+            CaseInput labels) {
+  return {.name = op + "_" + std::move(name),
+          .model = "loss = " + op + " " + attributes + "(scores, labels)",
+          .inputs = {uniform(std::move(scores), -2, 2), std::move(labels)}};
+}
+
+OpCase weighted(OpCase one, std::int64_t classes) {
+  one.name += "_weighted";
+  one.model.replace(one.model.rfind("labels)"), 7, "labels, weights)");
+  one.inputs.push_back(uniform({classes}, 0.5, 2));
+  one.wrt = {"scores"};
+  return one;
+}
+
+}  // namespace cross_entropy
+
+std::vector<OpCase> cross_entropy_cases() {
+  using cross_entropy::loss;
+  using cross_entropy::weighted;
+  std::vector<OpCase> cases;
+  for (const std::string op : {"SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss"}) {
+    const std::string ignore = "ignore_index = 2";
+    for (const std::string reduction : {"none", "sum", "mean"}) {
+      const std::string reduce = "reduction = \"" + reduction + "\"";
+      cases.push_back(loss(op, reduction, "<" + reduce + "> ", {5, 3}, integers({5}, 0, 2)));
+      cases.push_back(weighted(cases.back(), 3));
+      cases.push_back(loss(op, reduction + "_ignore", "<" + reduce + ", " + ignore + "> ", {6, 3},
+                           values({0, 2, 1, 2, 1, 0}, {6}, DataType::kInt64)));
+      cases.push_back(weighted(cases.back(), 3));
+      cases.push_back(loss(op, reduction + "_pixels", "<" + reduce + "> ", {2, 3, 2, 2},
+                           integers({2, 2, 2}, 0, 2)));
+      cases.push_back(weighted(cases.back(), 3));
+    }
+    cases.push_back(loss(op, "default", "", {4, 5}, integers({4}, 0, 4)));
+    cases.push_back(loss(op, "int32_labels", "", {4, 5}, integers({4}, 0, 4, DataType::kInt32)));
+    cases.push_back(loss(op, "sequence", "", {2, 4, 3}, integers({2, 3}, 0, 3)));
+    cases.push_back(loss(op, "one_class", "", {3, 1}, integers({3}, 0, 0)));
+    cases.push_back(loss(op, "one_row", "", {1, 4}, integers({1}, 0, 3)));
+    cases.push_back(loss(op, "ignore_outside", "<ignore_index = -100> ", {3, 4},
+                         values({1, -100, 3}, {3}, DataType::kInt64)));
+  }
+  cases.push_back({.name = "log_prob",
+                   .model = "loss, log_prob = SoftmaxCrossEntropyLoss (scores, labels)",
+                   .inputs = {uniform({4, 3}, -2, 2), integers({4}, 0, 2)}});
+  cases.push_back({.name = "log_prob_alone",
+                   .model = "loss, log_prob = SoftmaxCrossEntropyLoss (scores, labels)",
+                   .inputs = {uniform({4, 3}, -2, 2), integers({4}, 0, 2)},
+                   .outputs = {"log_prob"}});
+  cases.push_back(
+      {.name = "far_apart",
+       .model = "loss = SoftmaxCrossEntropyLoss (scores, labels)",
+       .inputs = {values({1000, -1000, 0, 1000}, {2, 2}), values({0, 0}, {2}, DataType::kInt64)},
+       .no_gradient = "differences of 1e3 vanish in float64"});
+  return cases;
+}
+
+std::vector<ErrorCase> cross_entropy_error_cases() {
+  std::vector<ErrorCase> cases;
+  for (const std::string op : {"SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss"}) {
+    const auto add = [&](std::string name, const std::string& attributes, Dims scores,
+                         CaseInput labels, std::string error, std::vector<std::string> fragments) {
+      const OpCase one = cross_entropy::loss(op, std::move(name), attributes, std::move(scores),
+                                             std::move(labels));
+      fragments.emplace_back("head");
+      cases.push_back({.name = one.name,
+                       .model = "[head] " + one.model,
+                       .inputs = one.inputs,
+                       .error = std::move(error),
+                       .fragments = std::move(fragments)});
+    };
+    const auto labels = [](std::vector<double> numbers) {
+      const auto count = static_cast<std::int64_t>(numbers.size());
+      return values(std::move(numbers), {count}, DataType::kInt64);
+    };
+    add("label_too_large", "", {3, 4}, labels({0, 4, 1}), "DataError", {"label 4", "row 1"});
+    add("label_negative", "", {3, 4}, labels({0, 1, -1}), "DataError", {"label -1", "row 2"});
+    add("label_far", "<ignore_index = 7> ", {1, 4}, labels({1e12}), "DataError", {"7"});
+    add("label_count", "", {3, 4}, labels({0, 1}), "ShapeError", {});
+    add("reduction", "<reduction = \"average\"> ", {3, 4}, labels({0, 1, 2}), "ModelError",
+        {"reduction"});
+  }
+  return cases;
+}
+
+TEST(CrossEntropyKernels, FastOnesAgreeWithThePlainOne) {
+  const auto text = [](const char* value) {
+    return std::vector<ir::Attribute>{{.name = "reduction", .value = std::string(value)}};
+  };
+  for (const std::int64_t classes : {1, 2, 10, 16, 100}) {
+    for (const char* reduction : {"none", "sum", "mean"}) {
+      const Dims scores{33, classes};
+      const Dims loss = std::string(reduction) == "none" ? Dims{33} : Dims{};
+      const Tensor x = random_tensor(DataType::kFloat32, scores, 1, -5, 5);
+      const Tensor labels =
+          random_tensor(DataType::kInt64, {33}, 2, 0, static_cast<double>(classes));
+      constexpr auto kFloat = DataType::kFloat32;
+      const KernelCall forward{
+          .op_type = "SoftmaxCrossEntropyLoss",
+          .attributes = text(reduction),
+          .inputs = {x, labels},
+          .outputs = {{.dtype = kFloat, .dims = loss}, {.dtype = kFloat, .dims = scores}}};
+      compare_offers(forward, 2e-6);
+      const KernelCall grad{
+          .op_type = "SoftmaxCrossEntropyLossGrad",
+          .attributes = text(reduction),
+          .inputs = {random_tensor(kFloat, loss, 3), run_plain(forward).at(1), labels},
+          .outputs = {{.dtype = kFloat, .dims = scores}},
+          .domain = "onnxgrad"};
+      compare_offers(grad, 2e-6);
+    }
+  }
+}
+
+}  // namespace onnxgrad::ops_test

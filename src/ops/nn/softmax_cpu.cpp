@@ -1,0 +1,111 @@
+#include <algorithm>
+#include <cmath>
+#include <concepts>
+#include <limits>
+
+#include "opdef/registry.h"
+#include "ops/kernel_support.h"
+
+// Plain kernels of Softmax, LogSoftmax and Hardmax. A tensor is [outer, size, inner] around the
+// axis.
+
+namespace onnxgrad::ops {
+
+using opdef::KernelOffer;
+using opdef::KernelRequest;
+using opdef::Launch;
+
+namespace {
+
+struct AxisShape {
+  std::int64_t outer = 1;
+  std::int64_t size = 1;
+  std::int64_t inner = 1;
+};
+
+// One column x[i * stride], i in [0, size), to y at the same places; they may be the same memory.
+template <std::floating_point T>
+using ColumnFn = void (*)(const T* x, T* y, std::int64_t size, std::int64_t stride);
+
+// The largest element; NaN if there is one.
+template <std::floating_point T>
+T largest(const T* x, std::int64_t size, std::int64_t stride) {
+  T most = -std::numeric_limits<T>::infinity();
+  for (std::int64_t i = 0; i < size; ++i) {
+    const T number = x[i * stride];
+    if (number > most || std::isnan(number)) most = number;
+  }
+  return most;
+}
+
+template <std::floating_point T>
+void softmax_column(const T* x, T* y, std::int64_t size, std::int64_t stride) {
+  const T most = largest(x, size, stride);
+  T sum = 0;
+  for (std::int64_t i = 0; i < size; ++i) {
+    y[i * stride] = std::exp(x[i * stride] - most);
+    sum += y[i * stride];
+  }
+  for (std::int64_t i = 0; i < size; ++i) y[i * stride] /= sum;
+}
+
+template <std::floating_point T>
+void log_softmax_column(const T* x, T* y, std::int64_t size, std::int64_t stride) {
+  const T most = largest(x, size, stride);
+  T sum = 0;
+  for (std::int64_t i = 0; i < size; ++i) sum += std::exp(x[i * stride] - most);
+  const T log_sum = most + std::log(sum);
+  for (std::int64_t i = 0; i < size; ++i) y[i * stride] = x[i * stride] - log_sum;
+}
+
+template <std::floating_point T>
+void hardmax_column(const T* x, T* y, std::int64_t size, std::int64_t stride) {
+  std::int64_t best = 0;
+  for (std::int64_t i = 1; i < size; ++i) {
+    if (x[i * stride] > x[best * stride]) best = i;
+  }
+  for (std::int64_t i = 0; i < size; ++i) y[i * stride] = i == best ? T{1} : T{0};
+}
+
+template <std::floating_point T, ColumnFn<T> kColumn>
+void run_columns(const void* data, std::byte* const* args, const Launch&) {
+  const auto& shape = *static_cast<const AxisShape*>(data);
+  const T* x = reinterpret_cast<const T*>(args[0]);
+  T* y = reinterpret_cast<T*>(args[1]);
+  for (std::int64_t o = 0; o < shape.outer; ++o) {
+    const std::int64_t block = o * shape.size * shape.inner;
+    for (std::int64_t i = 0; i < shape.inner; ++i) {
+      kColumn(x + block + i, y + block + i, shape.size, shape.inner);
+    }
+  }
+}
+
+template <ColumnFn<float> kFloat, ColumnFn<double> kDouble>
+KernelOffer offer_columns(const KernelRequest& request) {
+  const Dims& dims = request.inputs[0].dims;
+  const std::size_t axis =
+      static_cast<std::size_t>(normalize_axis(request.node.int_attribute("axis", -1), dims.rank()));
+  const AxisShape shape{.outer = dims.product(0, axis),
+                        .size = dims[axis],
+                        .inner = dims.product(axis + 1, dims.rank())};
+  const DataType dtype = request.inputs[0].dtype;
+  if (dtype != DataType::kFloat32 && dtype != DataType::kFloat64) {
+    return decline_dtype(request, dtype);
+  }
+  const auto fn =
+      dtype == DataType::kFloat32 ? run_columns<float, kFloat> : run_columns<double, kDouble>;
+  KernelOffer offer = prepared(fn, shape, "reference");
+  offer.kernel.in_place = {{0, 0}};
+  return offer;
+}
+
+}  // namespace
+
+void register_softmax_cpu(opdef::KernelRegistry& registry) {
+  registry.add("", "Softmax", 0, offer_columns<softmax_column<float>, softmax_column<double>>);
+  registry.add("", "LogSoftmax", 0,
+               offer_columns<log_softmax_column<float>, log_softmax_column<double>>);
+  registry.add("", "Hardmax", 0, offer_columns<hardmax_column<float>, hardmax_column<double>>);
+}
+
+}  // namespace onnxgrad::ops
