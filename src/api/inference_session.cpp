@@ -1,0 +1,124 @@
+#include "onnxgrad/inference_session.h"
+
+#include <algorithm>
+#include <atomic>
+#include <optional>
+
+#include "api/call_guard.h"
+#include "api/model_impl.h"
+#include "base/check.h"
+#include "train/engine.h"
+#include "train/outputs.h"
+#include "train/session.h"
+
+namespace onnxgrad {
+namespace {
+
+// Inputs that may be left out, with what they then are.
+NamedTensors take_defaults(ir::Model& model) {
+  NamedTensors defaults;
+  ir::Graph& graph = *model.graph;
+  constexpr std::int64_t kFirstWithDefaults = 4;  // IR version
+  if (model.ir_version < kFirstWithDefaults) {
+    for (ir::Value* value : graph.initializers) value->is_input = false;
+    std::erase_if(graph.inputs, [](const ir::Value* value) { return value->is_initializer(); });
+    return defaults;
+  }
+  for (ir::Value* input : graph.inputs) {
+    if (!input->is_initializer()) continue;
+    defaults.push_back({.name = input->name, .tensor = input->initializer});
+    input->initializer = {};
+  }
+  std::erase_if(graph.initializers, [](const ir::Value* v) { return !v->is_initializer(); });
+  return defaults;
+}
+
+}  // namespace
+
+struct InferenceSession::Impl {
+  Impl(const Model& model, const EngineOptions& options);
+
+  std::vector<ValueInfo> inputs;
+  std::vector<ValueInfo> outputs;
+  std::vector<train::RunnableOutput> runnable;  ///< those that can be computed
+  NamedTensors defaults;
+  std::optional<runtime::Executor> executor;
+  runtime::Execution* last = nullptr;
+  std::atomic<bool> busy{false};
+};
+
+InferenceSession::Impl::Impl(const Model& model, const EngineOptions& options) {
+  auto working = std::make_shared<ir::Model>(ir::clone(*model.impl().working()));
+  ir::Graph& graph = *working->graph;
+  for (const ir::Value* input : graph.inputs) {
+    if (working->ir_version >= 4 || !input->is_initializer()) {
+      inputs.push_back(train::value_info(input->name, input->type));
+    }
+  }
+  defaults = take_defaults(*working);
+  const auto declared = graph.outputs;
+  auto all = train::runnable_outputs(graph);
+  graph.outputs.clear();
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const bool is_number = all[i].value != nullptr && !all[i].labels.is_defined();
+    outputs.push_back(
+        train::value_info(all[i].name, (is_number ? all[i].value : declared[i])->type));
+    if (all[i].value == nullptr) continue;
+    graph.outputs.push_back(all[i].value);
+    runnable.push_back(std::move(all[i]));
+  }
+  ir::eliminate_dead_nodes(graph);
+  executor.emplace(std::move(working), train::builtin_engine(), train::executor_options(options));
+}
+
+InferenceSession::InferenceSession(const Model& model, const EngineOptions& options)
+    : impl_(std::make_unique<Impl>(model, options)) {}
+InferenceSession::~InferenceSession() = default;
+InferenceSession::InferenceSession(InferenceSession&&) noexcept = default;
+InferenceSession& InferenceSession::operator=(InferenceSession&&) noexcept = default;
+
+const std::vector<ValueInfo>& InferenceSession::inputs() const { return impl_->inputs; }
+
+const std::vector<ValueInfo>& InferenceSession::outputs() const { return impl_->outputs; }
+
+std::vector<Tensor> InferenceSession::run(std::span<const std::string> output_names,
+                                          const NamedTensors& feeds) {
+  const api::CallGuard guard(impl_->busy);
+  NamedTensors complete = feeds;
+  for (const NamedTensor& fallback : impl_->defaults) {
+    if (std::ranges::find(feeds, fallback.name, &NamedTensor::name) == feeds.end()) {
+      complete.push_back(fallback);
+    }
+  }
+  const auto ordered = train::order_feeds(complete, impl_->executor->inputs(), {}, {});
+  std::vector<Dims> dims;
+  for (const Tensor* tensor : ordered) dims.push_back(tensor->dims());
+  runtime::Execution& execution = impl_->executor->prepare(dims);
+  for (std::size_t i = 0; i < ordered.size(); ++i) execution.bind(i, ordered[i]->raw());
+  execution.run();
+  impl_->last = &execution;
+
+  std::vector<std::string> known;
+  for (const train::RunnableOutput& output : impl_->runnable) known.push_back(output.name);
+  std::vector<std::string> wanted(output_names.begin(), output_names.end());
+  if (wanted.empty()) wanted = known;
+  std::vector<Tensor> results;
+  for (const std::string& name : wanted) {
+    const auto place = std::ranges::find(known, name);
+    if (place == known.end()) {
+      throw DataError({.what = "there is no output '" + name + "' that can be computed." +
+                               base::did_you_mean(name, known),
+                       .where = {.value = name},
+                       .detail = "Outputs: " + base::quote_list(known) + "."});
+    }
+    const auto index = static_cast<std::size_t>(place - known.begin());
+    results.push_back(impl_->runnable[index].finish(execution.output_tensor(index)));
+  }
+  return results;
+}
+
+std::string InferenceSession::plan_summary() const {
+  return impl_->last == nullptr ? "" : impl_->last->to_text();
+}
+
+}  // namespace onnxgrad

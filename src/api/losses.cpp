@@ -1,0 +1,147 @@
+#include "onnxgrad/losses.h"
+
+#include <array>
+#include <unordered_map>
+#include <utility>
+
+#include "api/model_impl.h"
+#include "base/check.h"
+#include "ir/builder.h"
+#include "train/engine.h"
+#include "train/heads.h"
+#include "train/losses.h"
+#include "train/training_graph.h"
+
+namespace onnxgrad {
+namespace {
+
+using ir::Value;
+
+struct NamedLoss {
+  std::string_view name;
+  LossFunction function;
+  bool is_alias = false;
+};
+
+const std::array<NamedLoss, 11>& named_losses() {
+  static const std::array<NamedLoss, 11> losses{{
+      {.name = "auto", .function = AutoLoss{}},
+      {.name = "binary_cross_entropy", .function = BinaryCrossEntropy{}},
+      {.name = "cross_entropy", .function = SoftmaxCrossEntropy{}, .is_alias = true},
+      {.name = "hinge", .function = OneVsRest{.kind = OneVsRest::Kind::kHinge}},
+      {.name = "modified_huber", .function = OneVsRest{.kind = OneVsRest::Kind::kModifiedHuber}},
+      {.name = "mse", .function = SquaredError{}, .is_alias = true},
+      {.name = "negative_log_likelihood", .function = NegativeLogLikelihood{}},
+      {.name = "nll", .function = NegativeLogLikelihood{}, .is_alias = true},
+      {.name = "one_vs_rest_log", .function = OneVsRest{}},
+      {.name = "softmax_cross_entropy", .function = SoftmaxCrossEntropy{}},
+      {.name = "squared_error", .function = SquaredError{}},
+  }};
+  return losses;
+}
+
+// The nodes of the loss alone, as a model that reads the scores: from a working copy to any opset.
+ir::Model loss_only(const train::LossGraph& loss, const Value& scores) {
+  ir::Model part;
+  part.ir_version = ir::kWrittenIrVersion;
+  part.set_opset("", ir::kInternalOpset);
+  ir::Graph& graph = *part.graph;
+  graph.name = "loss";
+  std::unordered_map<const Value*, Value*> map;
+  const auto add_input = [&](const Value* value) {
+    if (value == nullptr) return;
+    Value* input = graph.add_value(value->name, value->type);
+    input->is_input = true;
+    graph.inputs.push_back(input);
+    map.emplace(value, input);
+  };
+  add_input(&scores);
+  add_input(loss.target);
+  add_input(loss.sample_weight);
+  // The nodes before the loss are dropped from this throw-away copy of the model.
+  auto& nodes = loss.model->graph->nodes;
+  nodes.erase(nodes.begin(), nodes.begin() + static_cast<std::ptrdiff_t>(loss.first_new_node));
+  ir::append_nodes(*loss.model->graph, graph, map);
+  graph.outputs = {map.at(loss.loss)};
+  ir::eliminate_dead_nodes(graph);
+  return part;
+}
+
+// Puts the loss's nodes behind the file's own.
+Model append_to_file(const Model& model, const train::LossGraph& loss, Value& scores,
+                     const AddLossOptions& options) {
+  const ir::Model& original = *model.impl().file.model;
+  const std::int64_t opset = original.opset();
+  ir::Model part = loss_only(loss, scores);
+  if (opset < ir::kInternalOpset) part = onnx_io::to_target_opset(part, opset, true);
+  ir::Model result = ir::clone(original);
+  ir::Graph& graph = *result.graph;
+  const ir::Graph& from = *part.graph;
+  std::unordered_map<const Value*, Value*> map;
+  map.emplace(from.inputs[0], graph.find(scores.name));
+  for (std::size_t i = 1; i < from.inputs.size(); ++i) {
+    map.emplace(from.inputs[i], graph.add_input(from.inputs[i]->name, from.inputs[i]->type));
+  }
+  ir::append_nodes(from, graph, map);
+  Value* output = map.at(from.outputs.front());
+  graph.rename(output, graph.names().unique(options.loss_name));
+  output->type = ir::Type::tensor(scores.type.dtype, Dims{});
+  if (!options.keep_outputs) graph.outputs.clear();
+  graph.outputs.insert(graph.outputs.begin(), output);
+  return api::wrap(std::move(result));
+}
+
+}  // namespace
+
+LossFunction loss_from_name(std::string_view name) {
+  for (const NamedLoss& known : named_losses()) {
+    if (known.name == name) return known.function;
+  }
+  const auto names = loss_names();
+  throw ModelError(
+      {.what = "there is no loss '" + std::string(name) + "'." + base::did_you_mean(name, names),
+       .detail = "Known: " + base::quote_list(names, names.size()) + "."});
+}
+
+std::vector<std::string> loss_names() {
+  std::vector<std::string> names;
+  for (const NamedLoss& known : named_losses()) {
+    if (!known.is_alias) names.emplace_back(known.name);
+  }
+  return names;
+}
+
+LossInfo find_loss(const Model& model, const Loss& loss) {
+  train::LossGraph graph =
+      train::build_loss(*model.impl().working(), train::builtin_engine().ops, loss, "loss");
+  return graph.info;
+}
+
+Model add_loss(const Model& model, const Loss& loss, const AddLossOptions& options) {
+  const auto& ops = train::builtin_engine().ops;
+  const ir::Model& working = *model.impl().working();
+  const ir::Graph& file = *model.impl().file.model->graph;
+  Loss placed = loss;
+  train::LossGraph graph = train::build_loss(working, ops, placed, options.loss_name);
+  if (file.find(graph.info.scores) == nullptr) {
+    // The scores are inside a node of the file (LinearClassifier): its probabilities are not.
+    for (const ir::Value* output : working.graph->outputs) {
+      const train::Head head = train::walk_back(const_cast<ir::Value*>(output));  // NOLINT
+      if (head.probabilities == nullptr || file.find(head.probabilities->name) == nullptr) continue;
+      placed.function = NegativeLogLikelihood{};
+      placed.output = head.probabilities->name;
+      graph = train::build_loss(working, ops, placed, options.loss_name);
+      break;
+    }
+  }
+  Value* scores = graph.model->graph->find(graph.info.scores);
+  if (file.find(graph.info.scores) == nullptr || scores == nullptr) {
+    throw ModelError(
+        {.what = "the scores '" + graph.info.scores + "' are inside a node of the file",
+         .where = {.value = graph.info.scores},
+         .mend = "Name an output of the file with output=."});
+  }
+  return append_to_file(model, graph, *scores, options);
+}
+
+}  // namespace onnxgrad

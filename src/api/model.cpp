@@ -1,0 +1,147 @@
+#include "onnxgrad/model.h"
+
+#include <utility>
+
+#include "api/model_impl.h"
+#include "base/check.h"
+#include "base/files.h"
+#include "ir/builder.h"
+#include "train/engine.h"
+#include "train/outputs.h"
+#include "train/weights.h"
+
+namespace onnxgrad {
+namespace {
+
+onnx_io::LoadOptions io_options(const LoadOptions& options) {
+  return {.external_root = options.external_root};
+}
+
+// A limit of its own for what loading allocates, if the caller gave one; else the one in force.
+std::shared_ptr<base::MemoryBudget> budget_of(const LoadOptions& options) {
+  if (options.memory_limit_bytes <= 0) return base::current_budget();
+  return std::make_shared<base::MemoryBudget>(options.memory_limit_bytes);
+}
+
+}  // namespace
+
+Model::Impl::Impl(onnx_io::FileModel file_model, LoadOptions load_options)
+    : file(std::move(file_model)), options(std::move(load_options)) {
+  const ir::Graph& graph = *file.model->graph;
+  // Before IR version 4 every initializer was listed as an input; none was meant to be fed.
+  for (const ir::Value* input : graph.inputs) {
+    if (!input->is_initializer()) inputs.push_back(train::value_info(input->name, input->type));
+  }
+  for (const ir::Value* output : graph.outputs) {
+    outputs.push_back(train::value_info(output->name, output->type));
+  }
+}
+
+const std::shared_ptr<const ir::Model>& Model::Impl::working() const {
+  std::call_once(working_made_, [&] {
+    const base::MemoryBudgetScope scope(budget_of(options));
+    const opdef::OpRegistry& ops = train::builtin_engine().ops;
+    auto model = std::make_shared<ir::Model>(onnx_io::to_internal(file, ops));
+    for (const train::Weight& weight : train::find_weights(*model, ops)) {
+      weights_.push_back(train::weight_info(weight));
+    }
+    working_ = std::move(model);
+  });
+  return working_;
+}
+
+const std::vector<WeightInfo>& Model::Impl::weight_list() const {
+  working();
+  return weights_;
+}
+
+std::string Model::Impl::bytes() const {
+  return file.bytes != nullptr ? *file.bytes : onnx_io::to_bytes(*file.model);
+}
+
+Model Model::load(const std::string& path, const LoadOptions& options) {
+  const base::MemoryBudgetScope scope(budget_of(options));
+  return Model(
+      std::make_shared<const Impl>(onnx_io::load_file(path, io_options(options)), options));
+}
+
+Model Model::from_bytes(std::string bytes, const LoadOptions& options) {
+  const base::MemoryBudgetScope scope(budget_of(options));
+  return Model(std::make_shared<const Impl>(
+      onnx_io::load_bytes(std::move(bytes), io_options(options)), options));
+}
+
+Model Model::from_text(std::string_view text) {
+  return Model(std::make_shared<const Impl>(onnx_io::load_text(text), LoadOptions{}));
+}
+
+void Model::save(const std::string& path) const {
+  try {
+    if (impl_->file.bytes != nullptr) {
+      base::write_atomically(path, *impl_->file.bytes);
+    } else {
+      onnx_io::save_file(*impl_->file.model, path);
+    }
+  } catch (const CheckpointError&) {
+    throw;
+  } catch (const Error& error) {
+    throw CheckpointError(error.problem());
+  }
+}
+
+std::string Model::to_bytes() const { return impl_->bytes(); }
+
+std::string Model::to_text() const { return ir::to_text(*impl_->file.model); }
+
+const std::vector<ValueInfo>& Model::inputs() const { return impl_->inputs; }
+
+const std::vector<ValueInfo>& Model::outputs() const { return impl_->outputs; }
+
+const std::vector<WeightInfo>& Model::weights() const { return impl_->weight_list(); }
+
+Tensor Model::weight(std::string_view name) const {
+  return api::find_weight(*impl_->working(), name)->initializer;
+}
+
+const std::string& Model::path() const { return impl_->file.path; }
+
+std::int64_t Model::opset(std::string_view domain) const {
+  return impl_->file.model->opset(domain);
+}
+
+std::int64_t Model::ir_version() const { return impl_->file.model->ir_version; }
+
+const std::string& Model::producer_name() const { return impl_->file.model->producer_name; }
+
+const std::vector<std::pair<std::string, std::string>>& Model::metadata() const {
+  return impl_->file.model->metadata;
+}
+
+namespace api {
+
+Model wrap(ir::Model model) {
+  onnx_io::FileModel file;
+  file.model = std::make_shared<const ir::Model>(std::move(model));
+  return Model(std::make_shared<const Model::Impl>(std::move(file), LoadOptions{}));
+}
+
+Model from_changed_bytes(const Model& model, std::string bytes) {
+  const LoadOptions& options = model.impl().options;
+  return Model(std::make_shared<const Model::Impl>(
+      onnx_io::load_bytes(std::move(bytes), io_options(options), model.path()), options));
+}
+
+ir::Value* find_weight(const ir::Model& working, std::string_view name) {
+  std::vector<std::string> names;
+  for (ir::Value* value : working.graph->initializers) {
+    if (value->name == name) return value;
+    names.push_back(value->name);
+  }
+  throw ModelError({.what = "the model has no weight '" + std::string(name) + "'." +
+                            base::did_you_mean(name, names),
+                    .where = {.value = std::string(name)},
+                    .detail = "Weights: " + base::quote_list(names) + "."});
+}
+
+}  // namespace api
+}  // namespace onnxgrad

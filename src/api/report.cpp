@@ -1,0 +1,140 @@
+#include "onnxgrad/report.h"
+
+#include <fmt/format.h>
+
+#include <map>
+#include <utility>
+
+#include "api/model_impl.h"
+#include "autodiff/gradient.h"
+#include "onnxgrad/losses.h"
+#include "train/engine.h"
+#include "train/training_graph.h"
+#include "train/weights.h"
+
+namespace onnxgrad {
+namespace {
+
+using ir::Node;
+
+void count_operators(const ir::Graph& graph,
+                     std::map<std::pair<std::string, std::string>, std::int64_t>& counts) {
+  for (const Node* node : graph.nodes) {
+    ++counts[{node->domain, node->op_type}];
+    for (const ir::Graph* subgraph : node->subgraphs()) count_operators(*subgraph, counts);
+  }
+}
+
+std::vector<OperatorUse> list_operators(const ir::Model& model) {
+  std::map<std::pair<std::string, std::string>, std::int64_t> counts;
+  count_operators(*model.graph, counts);
+  const runtime::Engine& engine = train::builtin_engine();
+  std::vector<OperatorUse> uses;
+  for (const auto& [key, count] : counts) {
+    const auto& [domain, op_type] = key;
+    const opdef::OpDef* def = engine.ops.find(domain, op_type);
+    const bool is_function = model.find_function(domain, op_type) != nullptr;
+    const bool lowers = def != nullptr && def->lower != nullptr;
+    uses.push_back(
+        {.domain = domain,
+         .op_type = op_type,
+         .count = count,
+         .runs = is_function || lowers || (def != nullptr && def->expression != nullptr) ||
+                 (def != nullptr && def->is_view) ||
+                 !engine.kernels.offers(domain, op_type).empty() ||
+                 engine.kernels.dynamic(domain, op_type) != nullptr,
+         .has_gradient = is_function || lowers || (def != nullptr && def->vjp != nullptr)});
+  }
+  return uses;
+}
+
+// The loss that would be chosen, and what stands between it and the weights.
+void describe_training(const Model& model, Report& report) {
+  const auto& ops = train::builtin_engine().ops;
+  try {
+    const train::LossGraph loss = train::build_loss(*model.impl().working(), ops, Loss{}, "loss");
+    report.loss_line = loss.info.line;
+    std::vector<ir::Value*> weights;
+    for (const train::Weight& weight : train::find_weights(*loss.model, ops)) {
+      if (weight.trainable) weights.push_back(weight.value);
+    }
+    const auto missing =
+        autodiff::find_missing_gradients(*loss.model, ops, std::span(&loss.loss, 1), weights);
+    for (const autodiff::MissingGradient& m : missing) {
+      report.missing_gradients.push_back(
+          {.op_type = m.op_type, .node = m.node, .input = m.input, .reason = m.reason});
+    }
+  } catch (const Error& error) {
+    report.loss_problem = error.what();
+  }
+}
+
+// Text that fits a column, shortened in the middle.
+std::string fitted(const std::string& text, std::size_t width) {
+  if (text.size() <= width) return text;
+  const std::size_t tail = width / 3;
+  return text.substr(0, width - tail - 3) + "..." + text.substr(text.size() - tail);
+}
+
+void write_weights(const Report& report, std::string& text) {
+  text += fmt::format("\n{:<34} {:<9} {:<18} {:<20} {}\n", "weight", "dtype", "shape", "read by",
+                      "trained");
+  for (const WeightInfo& weight : report.weights) {
+    if (!is_floating(weight.dtype)) continue;
+    text += fmt::format("{:<34} {:<9} {:<18} {:<20} {}\n", fitted(weight.name, 34),
+                        dtype_name(weight.dtype), fitted(weight.dims.to_string(), 18),
+                        fitted(weight.op_type, 20), weight.trainable ? "yes" : "no");
+  }
+  text += fmt::format("{} numbers in floating-point weights, {} of them trained\n",
+                      report.num_parameters, report.num_trainable);
+}
+
+}  // namespace
+
+Report report(const Model& model) {
+  const ir::Model& file = *model.impl().file.model;
+  Report result;
+  result.file = model.path();
+  result.producer = file.producer_name;
+  if (!file.producer_version.empty()) result.producer += " " + file.producer_version;
+  result.opset = model.opset();
+  result.ir_version = model.ir_version();
+  result.inputs = model.inputs();
+  result.outputs = model.outputs();
+  result.operators = list_operators(file);
+  result.weights = model.weights();
+  for (const WeightInfo& weight : result.weights) {
+    if (!is_floating(weight.dtype)) continue;
+    result.num_parameters += weight.dims.num_elements();
+    if (weight.trainable) result.num_trainable += weight.dims.num_elements();
+  }
+  describe_training(model, result);
+  return result;
+}
+
+std::string Report::to_text() const {
+  std::string text =
+      fmt::format("{}, opset {}, IR version {}{}\n", file.empty() ? "model" : file, opset,
+                  ir_version, producer.empty() ? "" : ", made by " + producer);
+  for (const ValueInfo& input : inputs) {
+    text += fmt::format("input  {}: {}\n", input.name, input.type);
+  }
+  for (const ValueInfo& output : outputs) {
+    text += fmt::format("output {}: {}\n", output.name, output.type);
+  }
+  text += fmt::format("\n{:<44} {:>6}  {:<5} {}\n", "operator", "count", "runs", "gradient");
+  for (const OperatorUse& use : operators) {
+    const std::string name = use.domain.empty() ? use.op_type : use.domain + "." + use.op_type;
+    text += fmt::format("{:<44} {:>6}  {:<5} {}\n", fitted(name, 44), use.count,
+                        use.runs ? "yes" : "no", use.has_gradient ? "yes" : "no");
+  }
+  write_weights(*this, text);
+  text += "\n" + (loss_line.empty() ? "no loss: " + loss_problem : loss_line) + "\n";
+  for (const MissingGradientInfo& missing : missing_gradients) {
+    text += fmt::format("no gradient: {} node '{}', input {}: {}\n", missing.op_type, missing.node,
+                        missing.input, missing.reason);
+  }
+  return text;
+}
+
+}  // namespace onnxgrad

@@ -1,0 +1,61 @@
+#include "onnxgrad/trainer.h"
+
+#include <atomic>
+
+#include "api/call_guard.h"
+#include "api/training_session_impl.h"
+#include "train/fit_loop.h"
+
+namespace onnxgrad {
+
+struct Trainer::Impl {
+  explicit Impl(TrainingSession training_session) : session(std::move(training_session)) {}
+
+  TrainingSession session;
+  History history = {};
+  std::atomic<bool> stop{false};
+  std::atomic<bool> fitting{false};
+};
+
+static_assert(std::atomic<bool>::is_always_lock_free, "stop() is called from signal handlers");
+
+Trainer::Trainer(TrainingSession session) : impl_(std::make_unique<Impl>(std::move(session))) {}
+Trainer::Trainer(const Model& model, const Loss& loss, const Optimizer& optimizer,
+                 const TrainingOptions& options)
+    : Trainer(TrainingSession(model, loss, optimizer, options)) {}
+Trainer::~Trainer() = default;
+Trainer::Trainer(Trainer&&) noexcept = default;
+Trainer& Trainer::operator=(Trainer&&) noexcept = default;
+
+const History& Trainer::fit(const Dataset& data, const FitOptions& options) {
+  // Callbacks may use the session between steps, so only a second fit() is refused.
+  const api::CallGuard guard(impl_->fitting);
+  train::FitLoop loop(impl_->session.impl().session, data, options, impl_->stop, impl_->history);
+  loop.run();
+  return impl_->history;
+}
+
+EvaluationResult Trainer::evaluate(const Dataset& data, std::int64_t batch_size) {
+  train::Session& session = impl_->session.impl().session;
+  if (batch_size < 1) {
+    throw DataError("batch_size is " + std::to_string(batch_size) + ", expected 1 or more");
+  }
+  train::Evaluator evaluator(
+      session, train::prepare_data(session, session.evaluation_ports(), data, false), batch_size);
+  return evaluator.run();
+}
+
+void Trainer::stop() noexcept { impl_->stop.store(true, std::memory_order_relaxed); }
+
+void Trainer::reset() {
+  impl_->session.reset();
+  impl_->history = {};
+}
+
+const History& Trainer::history() const { return impl_->history; }
+
+TrainingSession& Trainer::session() { return impl_->session; }
+
+const TrainingSession& Trainer::session() const { return impl_->session; }
+
+}  // namespace onnxgrad

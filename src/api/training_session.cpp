@@ -1,0 +1,75 @@
+#include "onnxgrad/training_session.h"
+
+#include "api/call_guard.h"
+#include "api/training_session_impl.h"
+
+namespace onnxgrad {
+
+using api::CallGuard;
+
+TrainingSession::TrainingSession(const Model& model, const Loss& loss, const Optimizer& optimizer,
+                                 const TrainingOptions& options)
+    : impl_(std::make_unique<Impl>(model, loss, optimizer, options)) {}
+TrainingSession::~TrainingSession() = default;
+TrainingSession::TrainingSession(TrainingSession&&) noexcept = default;
+TrainingSession& TrainingSession::operator=(TrainingSession&&) noexcept = default;
+
+StepResult TrainingSession::step(const NamedTensors& feeds) {
+  const CallGuard guard(impl_->busy);
+  return impl_->session.step(feeds);
+}
+
+EvaluationResult TrainingSession::evaluate(const NamedTensors& feeds) {
+  const CallGuard guard(impl_->busy);
+  return impl_->session.evaluate(feeds);
+}
+
+std::vector<Tensor> TrainingSession::predict(const NamedTensors& feeds,
+                                             std::span<const std::string> output_names) {
+  const CallGuard guard(impl_->busy);
+  return impl_->session.predict(feeds, output_names);
+}
+
+const std::vector<ValueInfo>& TrainingSession::inputs() const { return impl_->session.inputs(); }
+
+const std::vector<ValueInfo>& TrainingSession::outputs() const { return impl_->session.outputs(); }
+
+const LossInfo& TrainingSession::loss() const { return impl_->session.loss(); }
+
+const Optimizer& TrainingSession::optimizer() const { return impl_->session.optimizer(); }
+
+const std::vector<WeightInfo>& TrainingSession::trained_weights() const {
+  return impl_->session.graph().weights;
+}
+
+Tensor TrainingSession::encode_target(const Tensor& labels) const {
+  return impl_->session.encode_target(labels);
+}
+
+double TrainingSession::learning_rate() const { return impl_->session.learning_rate(); }
+
+void TrainingSession::set_learning_rate(double learning_rate) {
+  impl_->session.set_learning_rate(learning_rate);
+}
+
+std::int64_t TrainingSession::steps() const { return impl_->session.steps(); }
+
+NamedTensors TrainingSession::state() const { return impl_->session.state(); }
+
+void TrainingSession::load_state(const NamedTensors& state) {
+  const CallGuard guard(impl_->busy);
+  impl_->session.load_state(state);
+}
+
+void TrainingSession::reset() {
+  const CallGuard guard(impl_->busy);
+  impl_->session.reset();
+}
+
+Model TrainingSession::trained_model() const {
+  return api::from_changed_bytes(impl_->model, impl_->session.trained_bytes());
+}
+
+std::string TrainingSession::plan_summary() const { return impl_->session.plan_summary(); }
+
+}  // namespace onnxgrad

@@ -1,0 +1,71 @@
+#include "onnxgrad/weights.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <utility>
+
+#include "api/model_impl.h"
+#include "base/check.h"
+#include "train/engine.h"
+#include "train/initialize.h"
+
+namespace onnxgrad {
+namespace {
+
+constexpr std::array<std::pair<std::string_view, InitScheme>, 10> kSchemes{{
+    {"auto", InitScheme::kAuto},
+    {"glorot_normal", InitScheme::kGlorotNormal},
+    {"glorot_uniform", InitScheme::kGlorotUniform},
+    {"he_normal", InitScheme::kHeNormal},
+    {"he_uniform", InitScheme::kHeUniform},
+    {"lecun_normal", InitScheme::kLecunNormal},
+    {"lecun_uniform", InitScheme::kLecunUniform},
+    {"normal", InitScheme::kNormal},
+    {"uniform", InitScheme::kUniform},
+    {"zeros", InitScheme::kZeros},
+}};
+
+}  // namespace
+
+namespace api {
+
+Model with_weights(const Model& model, const NamedTensors& weights) {
+  std::vector<std::pair<std::string, Tensor>> pairs;
+  for (const NamedTensor& weight : weights) pairs.emplace_back(weight.name, weight.tensor);
+  const Model::Impl& impl = model.impl();
+  return from_changed_bytes(model, onnx_io::with_weights(impl.file, *impl.working(), pairs));
+}
+
+}  // namespace api
+
+InitScheme init_scheme_from_name(std::string_view name) {
+  std::vector<std::string> names;
+  for (const auto& [known, scheme] : kSchemes) {
+    if (known == name) return scheme;
+    names.emplace_back(known);
+  }
+  throw ModelError({.what = "there is no initialisation '" + std::string(name) + "'." +
+                            base::did_you_mean(name, names),
+                    .detail = "Known: " + base::quote_list(names, names.size()) + "."});
+}
+
+Model initialize(const Model& model, const InitializeOptions& options) {
+  return api::with_weights(
+      model, train::draw_weights(*model.impl().working(), train::builtin_engine().ops, options));
+}
+
+Model set_weights(const Model& model, const NamedTensors& weights) {
+  for (const NamedTensor& weight : weights) {
+    const Tensor& old = api::find_weight(*model.impl().working(), weight.name)->initializer;
+    if (weight.tensor.dtype() == old.dtype() && weight.tensor.dims() == old.dims()) continue;
+    throw ModelError(
+        {.what = fmt::format("weight '{}' is {}{}, but {}{} was given", weight.name,
+                             dtype_name(old.dtype()), old.dims().to_string(),
+                             dtype_name(weight.tensor.dtype()), weight.tensor.dims().to_string()),
+         .where = {.value = weight.name}});
+  }
+  return api::with_weights(model, weights);
+}
+
+}  // namespace onnxgrad
