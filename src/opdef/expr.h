@@ -77,8 +77,8 @@ struct ExprInstruction {
 /// broadcast operands. `results` are the instructions whose values are stored, one per output.
 struct ExprProgram {
   std::int32_t num_inputs = 0;
-  std::vector<ExprInstruction> instructions;
-  std::vector<std::int32_t> results;
+  std::vector<ExprInstruction> instructions = {};
+  std::vector<std::int32_t> results = {};
 
   std::int32_t input(std::int32_t operand);
   std::int32_t constant(double value);
