@@ -40,7 +40,8 @@ FileModel load_text(std::string_view text);
 
 /// The serialized ModelProto. Throws: ModelError (more than 2 GiB).
 std::string to_bytes(const ir::Model& model);
-/// Atomically (temporary name, flush, rename). Tensors go to `<path>.data` above 2 GiB in all.
+/// Atomically (temporary name, flush, rename). Above 2 GiB in all the tensors go to a new file
+/// `<path>.data` (`<path>.<n>.data` if that exists: external data is never overwritten).
 void save_file(const ir::Model& model, const std::string& path);
 
 /// A working copy: internal opset, Constant nodes as initializers, operators with a lowering rule

@@ -1,0 +1,50 @@
+#ifndef ONNXGRAD_ONNX_EXPORTER_H_
+#define ONNXGRAD_ONNX_EXPORTER_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ir/graph.h"
+#include "onnx/wire.h"
+
+// From a graph to a serialized ModelProto.
+
+namespace onnxgrad::onnx_io {
+
+/// Tensors that go to a file of their own.
+struct ExternalTensors {
+  std::string location;  ///< name of the file, beside the model
+  std::int64_t size_bytes = 0;
+  /// The tensors in order, each at its offset (a multiple of 64).
+  std::vector<std::pair<std::int64_t, Tensor>> tensors = {};
+};
+
+/// `external`, if given, gets all initializers of at least kMinExternalBytes instead of the
+/// message. Throws: ModelError (a value that cannot be written).
+std::string export_model(const ir::Model& model, ExternalTensors* external = nullptr);
+
+inline constexpr std::int64_t kMinExternalBytes = 1024;
+
+/// save_file() with another limit for the bytes of tensors that stay in the model's file.
+void save_model(const ir::Model& model, const std::string& path, std::int64_t max_inline_bytes);
+
+/// `<model_path>.data`, or `<model_path>.<n>.data` if there is such a file: no existing external
+/// data is ever overwritten.
+std::string free_data_path(const std::string& model_path);
+
+/// Writes the tensors to a new file. Throws: Error.
+void write_external(const std::string& path, const ExternalTensors& external);
+
+/// Bytes of all tensors of the main graph, for choosing how to write.
+std::int64_t initializer_bytes(const ir::Model& model);
+
+/// Single messages.
+std::string export_function(const ir::Function& function);
+std::string export_node(const ir::Node& node);
+void write_tensor(WireWriter& out, int field, const Tensor& tensor, std::string_view name = "");
+
+}  // namespace onnxgrad::onnx_io
+
+#endif  // ONNXGRAD_ONNX_EXPORTER_H_

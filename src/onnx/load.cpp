@@ -1,0 +1,105 @@
+#include <onnx/defs/parser.h>
+#include <onnx/onnx_pb.h>
+
+#include <exception>
+#include <new>
+#include <utility>
+
+#include "base/files.h"
+#include "base/memory_budget.h"
+#include "onnx/importer.h"
+#include "onnx/model_io.h"
+#include "onnx/model_rules.h"
+#include "onnxgrad/error.h"
+
+namespace onnxgrad::onnx_io {
+namespace {
+
+// Runs `body`; what leaves names the file and is a ModelError or a DeviceError.
+template <class Body>
+auto in_file(const std::string& path, const Body& body) {
+  const auto with_file = [&path](Problem problem) {
+    if (problem.where.file.empty()) problem.where.file = path;
+    return problem;
+  };
+  try {
+    return body();
+  } catch (const DeviceError& error) {
+    throw DeviceError(with_file(error.problem()));
+  } catch (const InternalError&) {
+    throw;
+  } catch (const Error& error) {
+    throw ModelError(with_file(error.problem()));
+  } catch (const std::bad_alloc&) {
+    throw DeviceError(with_file({.what = "out of memory while the model is read"}));
+  } catch (const std::length_error&) {
+    throw ModelError(with_file({.what = "the model has a length that is impossible"}));
+  }
+}
+
+// The bytes of a file, charged to the memory budget for as long as somebody holds them.
+std::shared_ptr<const std::string> keep(std::string bytes) {
+  auto budget = base::current_budget();
+  const auto size = static_cast<std::int64_t>(bytes.size());
+  budget->reserve(size);
+  return {new std::string(std::move(bytes)), [budget = std::move(budget), size](auto* p) {
+            delete p;
+            budget->release(size);
+          }};
+}
+
+FileModel import_bytes(std::shared_ptr<const std::string> bytes, const LoadOptions& options,
+                       const std::string& path) {
+  std::string root = options.external_root;
+  if (root.empty() && !path.empty()) root = base::real_folder(path);
+  Importer importer(TensorDecoder(bytes, std::move(root)));
+  ir::Model model = importer.import_model(*bytes);
+  check_model(model);
+  return {.path = path,
+          .bytes = std::move(bytes),
+          .model = std::make_shared<const ir::Model>(std::move(model))};
+}
+
+void expect_size(std::int64_t size, const LoadOptions& options) {
+  if (size <= options.max_file_bytes) return;
+  throw ModelError({.what = "the file has " + std::to_string(size) + " bytes, at most " +
+                            std::to_string(options.max_file_bytes) + " are allowed"});
+}
+
+}  // namespace
+
+FileModel load_file(const std::string& path, const LoadOptions& options) {
+  return in_file(path, [&] {
+    const base::ReadableFile file = base::ReadableFile::open(path);
+    expect_size(file.size_bytes(), options);
+    if (file.size_bytes() == 0) throw ModelError({.what = "the file is empty"});
+    const auto budget = base::current_budget();
+    budget->reserve(file.size_bytes());  // refuses before memory is asked for; keep() charges it
+    budget->release(file.size_bytes());
+    std::string bytes(static_cast<std::size_t>(file.size_bytes()), '\0');
+    file.read(0, std::as_writable_bytes(std::span(bytes)));
+    return import_bytes(keep(std::move(bytes)), options, path);
+  });
+}
+
+FileModel load_bytes(std::string bytes, const LoadOptions& options, const std::string& path) {
+  return in_file(path, [&] {
+    expect_size(static_cast<std::int64_t>(bytes.size()), options);
+    return import_bytes(keep(std::move(bytes)), options, path);
+  });
+}
+
+FileModel load_text(std::string_view text) {
+  onnx::ModelProto proto;
+  try {
+    const auto status = onnx::OnnxParser::Parse(proto, text);
+    if (!status.IsOK()) throw ModelError({.what = status.ErrorMessage()});
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw ModelError({.what = error.what()});
+  }
+  return load_bytes(proto.SerializeAsString());
+}
+
+}  // namespace onnxgrad::onnx_io

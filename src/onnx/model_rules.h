@@ -1,0 +1,20 @@
+#ifndef ONNXGRAD_ONNX_MODEL_RULES_H_
+#define ONNXGRAD_ONNX_MODEL_RULES_H_
+
+#include "ir/graph.h"
+
+// What must hold for a model as a whole before anything else, ONNX's library included, looks at it.
+
+namespace onnxgrad::onnx_io {
+
+/// Versions in range, every domain imported once, functions defined once, not recursive, and not so
+/// many after expansion that it would not end.
+/// Throws: ModelError naming what is wrong, what was given and what is possible.
+void check_model(const ir::Model& model);
+
+/// The function that `node` calls (domain, name and overload); nullptr if it is no call.
+const ir::Function* called_function(const ir::Model& model, const ir::Node& node);
+
+}  // namespace onnxgrad::onnx_io
+
+#endif  // ONNXGRAD_ONNX_MODEL_RULES_H_

@@ -1,0 +1,89 @@
+#include <filesystem>
+#include <limits>
+#include <string>
+#include <utility>
+
+#include "base/files.h"
+#include "onnx/exporter.h"
+#include "onnx/model_io.h"
+#include "onnxgrad/error.h"
+
+namespace onnxgrad::onnx_io {
+namespace {
+
+// protobuf's own limit for one message.
+constexpr std::int64_t kMaxMessageBytes = std::numeric_limits<std::int32_t>::max();
+// Above that, tensors leave the message; the rest must fit, too.
+constexpr std::int64_t kMaxInlineBytes = kMaxMessageBytes - (std::int64_t{64} << 20);
+
+void expect_message_size(const std::string& bytes) {
+  if (static_cast<std::int64_t>(bytes.size()) <= kMaxMessageBytes) return;
+  throw ModelError({.what = "the serialized model would have " + std::to_string(bytes.size()) +
+                            " bytes; an ONNX file has at most 2147483647",
+                    .mend = "Save it to a path: big tensors then go to a file beside it."});
+}
+
+}  // namespace
+
+std::string free_data_path(const std::string& model_path) {
+  std::string path = model_path + ".data";
+  for (int i = 1; std::filesystem::exists(std::filesystem::symlink_status(path)); ++i) {
+    path = model_path + "." + std::to_string(i) + ".data";
+  }
+  return path;
+}
+
+void write_external(const std::string& path, const ExternalTensors& external) {
+  base::write_atomically(
+      path,
+      [&external](const base::ByteSink& sink) {
+        std::int64_t position = 0;
+        for (const auto& [offset, tensor] : external.tensors) {
+          sink(std::string(static_cast<std::size_t>(offset - position), '\0'));
+          sink({reinterpret_cast<const char*>(tensor.raw()),
+                static_cast<std::size_t>(tensor.size_bytes())});
+          position = offset + tensor.size_bytes();
+        }
+      },
+      base::Existing::kRefuse);
+}
+
+void save_model(const ir::Model& model, const std::string& path, std::int64_t max_inline_bytes) {
+  if (initializer_bytes(model) <= max_inline_bytes) {
+    base::write_atomically(path, to_bytes(model));
+    return;
+  }
+  // The data first: the model's file, once it has its name, refers to data that is there.
+  const std::string data_path = free_data_path(path);
+  ExternalTensors external{.location = std::filesystem::path(data_path).filename().string()};
+  const std::string bytes = export_model(model, &external);
+  expect_message_size(bytes);
+  write_external(data_path, external);
+  base::write_atomically(path, bytes);
+}
+
+std::string to_bytes(const ir::Model& model) {
+  if (initializer_bytes(model) > kMaxMessageBytes) {
+    throw ModelError({.what = "the model's weights have more than 2 GiB, an ONNX file at most that",
+                      .mend = "Save it to a path: big tensors then go to a file beside it."});
+  }
+  std::string bytes = export_model(model);
+  expect_message_size(bytes);
+  return bytes;
+}
+
+void save_file(const ir::Model& model, const std::string& path) {
+  try {
+    save_model(model, path, kMaxInlineBytes);
+  } catch (const ModelError&) {
+    throw;
+  } catch (const DeviceError&) {
+    throw;
+  } catch (const InternalError&) {
+    throw;
+  } catch (const Error& error) {
+    throw ModelError(error.problem());
+  }
+}
+
+}  // namespace onnxgrad::onnx_io

@@ -1,0 +1,83 @@
+#ifndef ONNXGRAD_ONNX_TENSOR_MESSAGE_H_
+#define ONNXGRAD_ONNX_TENSOR_MESSAGE_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/files.h"
+#include "ir/graph.h"
+#include "onnxgrad/tensor.h"
+
+// Tensors of a file: where their data is, and the data. The one place that decodes TensorProto.
+
+namespace onnxgrad::onnx_io {
+
+/// Part of a typed field (float_data, ...): packed elements, or one element.
+struct DataChunk {
+  bool is_packed = false;
+  std::string_view bytes;
+};
+
+/// Where external data lies: the `external_data` entries of a tensor, checked for form.
+struct ExternalLocation {
+  std::string location;
+  std::int64_t offset = 0;
+  std::optional<std::int64_t> length;
+};
+
+/// A TensorProto as views into the file.
+struct TensorMessage {
+  std::string_view name;
+  std::string_view doc_string;
+  ir::Metadata metadata;
+  DataType dtype = DataType::kUndefined;
+  Dims dims;
+  std::optional<std::string_view> raw;
+  int typed_field = 0;  ///< number of the one typed field that has data; 0: none
+  std::vector<DataChunk> typed;
+  std::optional<ExternalLocation> external;
+  std::string_view whole;  ///< all bytes of the message
+};
+
+/// Throws: ModelError (unknown element type, two storage forms, segments, malformed entries),
+/// ShapeError (dimensions).
+TensorMessage read_tensor_message(std::string_view bytes);
+
+/// The typed field that ONNX's specification assigns to `dtype`.
+int typed_field_of(DataType dtype);
+
+/// A StringStringEntryProto.
+std::pair<std::string, std::string> read_entry(std::string_view bytes);
+
+/// Decodes tensors of one file.
+class TensorDecoder {
+ public:
+  /// `owner` keeps the file's bytes; `external_root` empty: external data is refused.
+  TensorDecoder(std::shared_ptr<const std::string> owner, std::string external_root)
+      : owner_(std::move(owner)), external_root_(std::move(external_root)) {}
+
+  /// The data: a view into the file's bytes where they are aligned and in memory's form, else a
+  /// copy. Throws: ModelError (wrong number of elements or bytes, external data that is missing,
+  /// outside its folder or too short), DeviceError (memory budget).
+  Tensor decode(const TensorMessage& message);
+
+ private:
+  Tensor decode_raw(const TensorMessage& message, std::string_view raw) const;
+  const base::ReadableFile& open_external(const TensorMessage& message,
+                                          const std::string& location);
+  Tensor decode_external(const TensorMessage& message, const ExternalLocation& external);
+
+  std::shared_ptr<const std::string> owner_;
+  std::string external_root_;
+  std::map<std::string, base::ReadableFile> files_;
+};
+
+}  // namespace onnxgrad::onnx_io
+
+#endif  // ONNXGRAD_ONNX_TENSOR_MESSAGE_H_

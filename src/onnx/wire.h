@@ -1,0 +1,109 @@
+#ifndef ONNXGRAD_ONNX_WIRE_H_
+#define ONNXGRAD_ONNX_WIRE_H_
+
+#include <bit>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <string_view>
+#include <vector>
+
+// protobuf's wire format, read and written without building messages: a model's tensors stay where
+// they are in the file, and each thing's place in it is known. Field numbers are those of
+// onnx-ml.pb.h. Nothing here recurses.
+
+namespace onnxgrad::onnx_io {
+
+enum class WireType : std::uint8_t { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5 };
+
+/// Iterates over the fields of one message:
+///   for (WireReader in(bytes); in.next();) switch (in.field()) { case k...: in.text(); ... }
+/// Throws (all functions): ModelError for bytes that are no message or a field of another type.
+class WireReader {
+ public:
+  explicit WireReader(std::string_view message) : rest_(message) {}
+
+  /// Goes to the next field; false at the end.
+  bool next();
+  int field() const { return field_; }
+  WireType type() const { return type_; }
+
+  std::uint64_t varint() const;
+  std::int64_t int64() const { return static_cast<std::int64_t>(varint()); }
+  /// Enumerations and int32: negative ones are written as ten bytes.
+  std::int32_t int32() const {
+    return static_cast<std::int32_t>(static_cast<std::uint32_t>(varint()));
+  }
+  float float32() const;
+  /// Strings, bytes and messages: a view into the file.
+  std::string_view bytes() const;
+  /// The bytes of the value as they are in the file, without the tag and the length of kBytes.
+  std::string_view raw_value() const { return bytes_; }
+  /// A string that must be UTF-8: names and texts that reach messages and Python.
+  std::string_view text() const;
+
+  /// Appends what a repeated field holds here, packed or not.
+  void append_to(std::vector<std::int64_t>& values) const;
+  void append_to(std::vector<float>& values) const;
+
+ private:
+  void expect(WireType type) const;
+  std::string_view rest_;
+  int field_ = 0;
+  WireType type_ = WireType::kVarint;
+  std::uint64_t number_ = 0;  // of varints and fixed fields
+  std::string_view bytes_;    // of the value
+};
+
+/// Reads one varint from the front of `bytes`. Throws: ModelError.
+std::uint64_t take_varint(std::string_view& bytes);
+
+bool is_utf8(std::string_view text);
+
+/// Appends fields to a message.
+class WireWriter {
+ public:
+  explicit WireWriter(std::string& out) : out_(out) {}
+
+  void varint(int field, std::uint64_t value) {
+    tag(field, WireType::kVarint);
+    append_varint(value);
+  }
+  void int64(int field, std::int64_t value) { varint(field, static_cast<std::uint64_t>(value)); }
+  void float32(int field, float value) {
+    tag(field, WireType::kFixed32);
+    const auto bits = std::bit_cast<std::uint32_t>(value);
+    out_.append(reinterpret_cast<const char*>(&bits), sizeof bits);
+  }
+  void bytes(int field, std::string_view value) {
+    tag(field, WireType::kBytes);
+    append_varint(value.size());
+    out_.append(value);
+  }
+  /// Nothing if empty.
+  void text(int field, std::string_view value) {
+    if (!value.empty()) bytes(field, value);
+  }
+  /// A message whose fields `write(WireWriter&)` appends. Big ones should be last in `out`: their
+  /// bytes move when the length is known.
+  template <class Write>
+  void message(int field, const Write& write) {
+    tag(field, WireType::kBytes);
+    const std::size_t start = out_.size();
+    write(*this);
+    const std::string length = encode_varint(out_.size() - start);
+    out_.insert(start, length);
+  }
+  static std::string encode_varint(std::uint64_t value);
+
+ private:
+  void tag(int field, WireType type) {
+    append_varint(static_cast<std::uint64_t>(field) << 3 | static_cast<std::uint64_t>(type));
+  }
+  void append_varint(std::uint64_t value);
+  std::string& out_;
+};
+
+}  // namespace onnxgrad::onnx_io
+
+#endif  // ONNXGRAD_ONNX_WIRE_H_
