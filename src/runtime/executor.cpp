@@ -50,6 +50,12 @@ struct Executor::Impl {
       initial_state.push_back(binding.input->initializer);
       program.updates.push_back({.input = binding.input, .value = binding.output});
     }
+    // A default that no caller overrides is a constant.
+    std::erase_if(graph.inputs, [&](ir::Value* input) {
+      if (!input->is_initializer() || state_of.contains(input)) return false;
+      input->is_input = false;
+      return true;
+    });
     for (ir::Value* input : graph.inputs) {
       if (const auto state = state_of.find(input); state != state_of.end()) {
         program.inputs.push_back({.is_state = true, .index = state->second});

@@ -76,10 +76,10 @@ class Execution {
 
 class Executor {
  public:
-  /// Initializers become constants of the plans; graph inputs with a StateBinding become state with
-  /// the value of their initializer (which must be there). Function calls are expanded where no
-  /// kernel takes them. Throws: UnsupportedOperatorError naming every node without kernel,
-  /// ModelError.
+  /// Initializers, those of inputs included, become constants of the plans; inputs with a
+  /// StateBinding become state with the value of their initializer (which must be there). Function
+  /// calls are expanded where no kernel takes them. Throws: UnsupportedOperatorError naming every
+  /// node without kernel, ModelError.
   Executor(std::shared_ptr<const ir::Model> model, const Engine& engine,
            ExecutorOptions options = {});
   ~Executor();

@@ -27,12 +27,8 @@ class Planner {
     find_last_uses();
     alias_state_updates(schedule);
     for (std::size_t i = 0; i < nodes_.size(); ++i) place(i);
-    for (const ir::Value* output : graph_.outputs) {
-      plan_.outputs.push_back(
-          {.location = locate(output),
-           .desc = {.dtype = output->dtype(), .dims = *output->type.static_dims()}});
-    }
-    add_commits();
+    add_outputs();
+    add_copies();
     plan_.arena_bytes = arena_.size_bytes();
     return std::move(plan_);
   }
@@ -175,15 +171,47 @@ class Planner {
     for (const ir::Value* output : node.outputs) release(output);  // nobody reads it
   }
 
-  // New values that do not lie in the state already. Those that show another state or a feed are
-  // read before any commit: the executor copies all commits through when they overlap.
-  void add_commits() {
+  // A copy in the arena of what lies in a state that this step overwrites; other places stay.
+  Location preserved(const ir::Value* value) {
+    const Location at = locate(value);
+    if (at.kind != Location::Kind::kState || !is_updated(at.at)) return at;
+    const std::int64_t bytes = bytes_of(value);
+    const Location to{Location::Kind::kArena, arena_.allocate(bytes)};
+    plan_.copies.push_back({.from = at, .to = to, .bytes = bytes});
+    return to;
+  }
+
+  bool is_updated(std::int64_t state) const {
+    return std::ranges::any_of(binding_.updates, [&](const StateUpdate& update) {
+      return static_cast<std::int64_t>(binding_.states.at(update.input)) == state &&
+             root(update.value) != update.input;
+    });
+  }
+
+  void add_outputs() {
+    for (const ir::Value* output : graph_.outputs) {
+      // The root of an old value is the graph's input; new values that lie in the state are
+      // results.
+      const bool is_old = root(output)->is_input;
+      plan_.outputs.push_back(
+          {.location = is_old ? preserved(output) : locate(output),
+           .desc = {.dtype = output->dtype(), .dims = *output->type.static_dims()}});
+    }
+  }
+
+  // Of new values that do not lie in the state already.
+  void add_copies() {
+    std::vector<Copy> commits;
     for (std::size_t u = 0; u < binding_.updates.size(); ++u) {
       const auto [input, value] = binding_.updates[u];
       if (aliased_.contains(u) || root(value) == input) continue;
-      plan_.commits.push_back(
-          {.from = locate(value), .state = binding_.states.at(input), .bytes = bytes_of(value)});
+      const Location target{Location::Kind::kState,
+                            static_cast<std::int64_t>(binding_.states.at(input))};
+      commits.push_back({.from = root(value)->is_input ? preserved(value) : locate(value),
+                         .to = target,
+                         .bytes = bytes_of(value)});
     }
+    plan_.copies.insert(plan_.copies.end(), commits.begin(), commits.end());
   }
 
   std::string describe_operands(const ir::Node& node, const PlanStep& step) const {
@@ -225,8 +253,9 @@ std::string Plan::to_text() const {
     text += fmt::format("{:4} {} [{}] {}: {}\n", i, step.op_type, step.kernel.label, step.node,
                         step.operands);
   }
-  for (const Commit& commit : commits) {
-    text += fmt::format("     commit {} bytes to state {}\n", commit.bytes, commit.state);
+  for (const Copy& copy : copies) {
+    const bool is_commit = copy.to.kind == Location::Kind::kState;
+    text += fmt::format("     {} {} bytes\n", is_commit ? "commit" : "preserve", copy.bytes);
   }
   return text;
 }

@@ -34,10 +34,10 @@ struct PlanStep {
   std::string operands;  ///< "x float32[15, 100] @feed 0, ...", for printing
 };
 
-/// A result that is copied into the state at the end of a step.
-struct Commit {
+/// At the end of a step: results that go to the state, old values that an output shows.
+struct Copy {
   Location from;
-  std::size_t state = 0;
+  Location to;
   std::int64_t bytes = 0;
 };
 
@@ -50,7 +50,7 @@ struct Plan {
   std::vector<PlanStep> steps;
   std::vector<Tensor> constants;
   std::vector<PlanOutput> outputs;  ///< one per output of the graph
-  std::vector<Commit> commits;
+  std::vector<Copy> copies;  ///< in order; those that read state come before those that write it
   std::int64_t arena_bytes = 0;
 
   std::string to_text() const;

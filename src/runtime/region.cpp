@@ -48,31 +48,21 @@ class Region::BodyRunner {
 Region::Region(CompiledRegion compiled, RegionContext context)
     : compiled_(std::move(compiled)), context_(context) {
   std::size_t num_args = 0;
-  std::int64_t staged = 0;
   std::size_t num_feeds = 0;
+  const auto count = [&num_feeds](const Location& at) {
+    if (at.kind == Location::Kind::kFeed) {
+      num_feeds = std::max(num_feeds, static_cast<std::size_t>(at.at) + 1);
+    }
+  };
   for (const PlanStep& step : compiled_.plan.steps) {
     num_args += step.args.size();
-    for (const Location& at : step.args) {
-      if (at.kind == Location::Kind::kFeed) {
-        num_feeds = std::max(num_feeds, static_cast<std::size_t>(at.at) + 1);
-      }
-    }
+    for (const Location& at : step.args) count(at);
   }
-  for (const PlanOutput& output : compiled_.plan.outputs) {
-    if (output.location.kind == Location::Kind::kFeed) {
-      num_feeds = std::max(num_feeds, static_cast<std::size_t>(output.location.at) + 1);
-    }
-  }
-  for (const Commit& commit : compiled_.plan.commits) {
-    if (commit.from.kind == Location::Kind::kFeed) {
-      num_feeds = std::max(num_feeds, static_cast<std::size_t>(commit.from.at) + 1);
-    }
-    if (commit.from.kind == Location::Kind::kState) staged += commit.bytes;
-  }
+  for (const PlanOutput& output : compiled_.plan.outputs) count(output.location);
+  for (const Copy& copy : compiled_.plan.copies) count(copy.from);
   feeds_.resize(num_feeds, nullptr);
   feed_slots_.resize(num_feeds);
   args_.resize(num_args, nullptr);
-  staging_.resize(static_cast<std::size_t>(staged));
   times_s_.resize(compiled_.plan.steps.size(), 0);
   std::size_t next = 0;
   for (const PlanStep& step : compiled_.plan.steps) {
@@ -128,7 +118,7 @@ void Region::run() {
   } else {
     for (const Call& call : calls_) call.fn(call.data, call.args, launch);
   }
-  if (!compiled_.plan.commits.empty()) commit();
+  copy_results();
   if (compiled_.tail) {
     run_dynamic();
     run_tail();
@@ -146,22 +136,9 @@ void Region::run_profiled() {
   ++profiled_runs_;
 }
 
-void Region::commit() {
-  // A new value that is another state's old one is read before any state is written.
-  std::size_t staged = 0;
-  for (const Commit& commit : compiled_.plan.commits) {
-    if (commit.from.kind != Location::Kind::kState) continue;
-    std::memcpy(staging_.data() + staged, resolve(commit.from),
-                static_cast<std::size_t>(commit.bytes));
-    staged += static_cast<std::size_t>(commit.bytes);
-  }
-  staged = 0;
-  for (const Commit& commit : compiled_.plan.commits) {
-    const auto bytes = static_cast<std::size_t>(commit.bytes);
-    const bool is_staged = commit.from.kind == Location::Kind::kState;
-    const std::byte* from = is_staged ? staging_.data() + staged : resolve(commit.from);
-    std::memcpy(context_.state.addresses[commit.state], from, bytes);
-    if (is_staged) staged += bytes;
+void Region::copy_results() {
+  for (const Copy& copy : compiled_.plan.copies) {
+    std::memcpy(resolve(copy.to), resolve(copy.from), static_cast<std::size_t>(copy.bytes));
   }
 }
 

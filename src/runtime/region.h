@@ -60,7 +60,7 @@ class Region final : public Execution {
 
   std::byte* resolve(const Location& location) const;
   void run_profiled();
-  void commit();
+  void copy_results();
   void run_dynamic();
   void run_tail();
   Tensor plan_tensor(std::size_t output) const;
@@ -74,7 +74,6 @@ class Region final : public Execution {
   std::vector<Call> calls_;
   std::vector<const std::byte*> feeds_;
   std::vector<std::vector<std::size_t>> feed_slots_;  // places in args_, per feed
-  std::vector<std::byte> staging_;                    // commits that read state
   std::vector<double> times_s_;
   std::int64_t profiled_runs_ = 0;
 

@@ -1,0 +1,228 @@
+#include "runtime/executor.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "autodiff/gradient.h"
+#include "ir/builder.h"
+#include "onnx/inference.h"
+#include "ops/builtin.h"
+
+namespace onnxgrad::runtime::executor_test {
+namespace {
+
+using ir::Value;
+
+struct Registries {
+  opdef::OpRegistry ops;
+  opdef::KernelRegistry kernels;
+  Registries() {
+    ops::register_builtin_ops(ops);
+    ops::register_builtin_cpu_kernels(kernels);
+  }
+};
+
+const Engine& engine() {
+  static const Registries kRegistries;
+  static const Engine kEngine{kRegistries.ops, kRegistries.kernels, onnx_io::make_type_inferer};
+  return kEngine;
+}
+
+// A model under construction, then an executor of it.
+struct Fixture {
+  ir::Model model = [] {
+    ir::Model empty;
+    empty.set_opset("", ir::kInternalOpset);
+    return empty;
+  }();
+  std::unique_ptr<ir::TypeInferer> inferer = onnx_io::make_type_inferer(model);
+  ir::GraphBuilder g{model, *model.graph, *inferer, engine().ops};
+
+  Value* input(const char* name, ir::SymbolicShape shape, DataType dtype = DataType::kFloat64) {
+    return model.graph->add_input(name, ir::Type::tensor(dtype, std::move(shape)));
+  }
+  Value* state(const char* name, const Tensor& initial) {
+    Value* value = model.graph->add_input(name, ir::Type::tensor(initial.dtype(), initial.dims()));
+    value->initializer = initial;
+    model.graph->initializers.push_back(value);
+    return value;
+  }
+  void update(Value* from, Value* to) { model.state.push_back({.input = from, .output = to}); }
+  Executor executor(bool fuse = true) {
+    return Executor(std::make_shared<ir::Model>(ir::clone(model)), engine(), {.fuse = fuse});
+  }
+};
+
+Tensor column(std::vector<double> numbers) {
+  const auto rows = static_cast<std::int64_t>(numbers.size());
+  return Tensor::from(numbers, Dims{rows, 1});
+}
+
+// y = x w + b by gradient descent on the mean squared error.
+class LinearRegression : public testing::TestWithParam<bool> {
+ protected:
+  void SetUp() override {
+    ir::GraphBuilder& g = f.g;
+    Value* x = f.input("x", {ir::Dim::named("N"), 1});
+    Value* y = f.input("y", {ir::Dim::named("N"), 1});
+    Value* rate = f.input("rate", {});
+    Value* w = f.state("w", column({0.5}));
+    Value* b = f.state("b", Tensor::from(std::vector<double>{0.25}, Dims{1}));
+    Value* d = g.sub(g.add(g.matmul(x, w), b), y);
+    Value* loss = g.reduce_mean(g.mul(d, d), {}, false);
+    const std::vector<Value*> outputs{loss};
+    const std::vector<Value*> seeds{g.ones_like(loss)};
+    const std::vector<Value*> weights{w, b};
+    const auto gradients = autodiff::add_vjp(g, engine().ops, outputs, seeds, weights);
+    f.update(w, g.sub(w, g.mul(rate, gradients[0])));
+    f.update(b, g.sub(b, g.mul(rate, gradients[1])));
+    f.model.graph->outputs = {loss};
+  }
+
+  // The same step in plain arithmetic; returns the loss.
+  static double step(double& w, double& b, const std::vector<double>& x,
+                     const std::vector<double>& y, double rate) {
+    double loss = 0;
+    double dw = 0;
+    double db = 0;
+    const auto n = static_cast<double>(x.size());
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      const double d = x[i] * w + b - y[i];
+      loss += d * d / n;
+      dw += 2 * d * x[i] / n;
+      db += 2 * d / n;
+    }
+    w -= rate * dw;
+    b -= rate * db;
+    return loss;
+  }
+
+  Fixture f;
+};
+
+TEST_P(LinearRegression, FollowsTheHandWrittenLoop) {
+  Executor executor = f.executor(GetParam());
+  ASSERT_EQ(executor.inputs().size(), 3U);
+  ASSERT_EQ(executor.state().size(), 2U);
+  double w = 0.5;
+  double b = 0.25;
+  for (int i = 0; i < 30; ++i) {
+    // Two shapes take turns over one state.
+    const std::vector<double> x =
+        i % 2 == 0 ? std::vector<double>{1, -2, 3} : std::vector<double>{0.5};
+    const std::vector<double> y =
+        i % 2 == 0 ? std::vector<double>{2, 1, -1} : std::vector<double>{4};
+    const double expected = step(w, b, x, y, 0.05);
+    const std::vector<Tensor> inputs{column(x), column(y), Tensor::scalar(0.05)};
+    const std::vector<Tensor> outputs = executor.run(inputs);
+    ASSERT_NEAR(outputs[0].to_doubles()[0], expected, 1e-12);
+    ASSERT_NEAR(executor.state_view(0).to_doubles()[0], w, 1e-12);
+    ASSERT_NEAR(executor.state_view(1).to_doubles()[0], b, 1e-12);
+  }
+}
+
+TEST_P(LinearRegression, RunsFewKernelsInPlace) {
+  if (!GetParam()) GTEST_SKIP() << "counts kernels of the fused plan";
+  Executor executor = f.executor();
+  const Execution& plan = executor.prepare({Dims{10, 1}, Dims{10, 1}, Dims{}});
+  EXPECT_EQ(plan.num_kernels(), 3U) << plan.to_text();
+  EXPECT_EQ(plan.to_text().find("commit"), std::string::npos) << plan.to_text();
+}
+
+INSTANTIATE_TEST_SUITE_P(Fusion, LinearRegression, testing::Bool());
+
+// loss = sum((x w) w): the weight is read twice forward, and both reads come before the update.
+TEST(Executor, TiedWeightIsUpdatedAfterItsLastReader) {
+  for (const bool fuse : {true, false}) {
+    Fixture f;
+    Value* x = f.input("x", {2, 2});
+    const std::vector<double> initial{1, 2, 3, 4};
+    Value* w = f.state("w", Tensor::from(initial, Dims{2, 2}));
+    Value* y = f.g.matmul(f.g.matmul(x, w), w);
+    Value* loss = f.g.reduce_sum(y, {}, false);
+    const std::vector<Value*> outputs{loss};
+    const std::vector<Value*> seeds{f.g.ones_like(loss)};
+    const std::vector<Value*> weights{w};
+    const auto gradients = autodiff::add_vjp(f.g, engine().ops, outputs, seeds, weights);
+    f.update(w, f.g.sub(w, gradients[0]));
+    f.model.graph->outputs = {loss};
+    Executor executor = f.executor(fuse);
+    const std::vector<Tensor> inputs{Tensor::from(std::vector<double>{1, 0, 0, 1}, Dims{2, 2})};
+    EXPECT_DOUBLE_EQ(executor.run(inputs)[0].to_doubles()[0], 7 + 10 + 15 + 22);
+    // d sum(W W) / dW_ij = (row sum of column index j of W) + (column sum of row index i of W).
+    EXPECT_EQ(executor.state_view(0).to_doubles(),
+              (std::vector<double>{1 - (3 + 4), 2 - (7 + 4), 3 - (3 + 6), 4 - (7 + 6)}));
+  }
+}
+
+TEST(Executor, StatesCanSwapAndKeepAndShowOldValues) {
+  Fixture f;
+  Value* a = f.state("a", Tensor::scalar(1.0));
+  Value* b = f.state("b", Tensor::scalar(2.0));
+  Value* c = f.state("c", Tensor::scalar(3.0));
+  Value* x = f.input("x", {});
+  f.update(a, b);
+  f.update(b, a);
+  f.update(c, f.g.add(c, x));
+  f.model.graph->outputs = {c};  // the value before the step
+  Executor executor = f.executor();
+  const std::vector<Tensor> inputs{Tensor::scalar(10.0)};
+  EXPECT_EQ(executor.run(inputs)[0].to_doubles()[0], 3);
+  EXPECT_EQ(executor.run(inputs)[0].to_doubles()[0], 13);
+  EXPECT_EQ(executor.state_view(0).to_doubles()[0], 1);
+  EXPECT_EQ(executor.state_view(1).to_doubles()[0], 2);
+  EXPECT_EQ(executor.state_view(2).to_doubles()[0], 23);
+}
+
+TEST(Executor, WrongInputsAreNamed) {
+  Fixture f;
+  Value* x = f.input("pixels", {ir::Dim::named("N"), 3});
+  f.model.graph->outputs = {f.g.exp(x)};
+  Executor executor = f.executor();
+  try {
+    executor.prepare({Dims{2, 4}});
+    FAIL();
+  } catch (const ShapeError& error) {
+    EXPECT_NE(std::string(error.what()).find("'pixels'"), std::string::npos);
+  }
+  const std::vector<Tensor> inputs{Tensor::from(std::vector<float>{1, 2, 3}, Dims{1, 3})};
+  EXPECT_THROW(executor.run(inputs), DataError);
+}
+
+TEST(Executor, OneArenaServesAllShapes) {
+  Fixture f;
+  Value* x = f.input("x", {ir::Dim::named("N"), 4});
+  Value* w = f.state("w", Tensor::zeros(DataType::kFloat64, Dims{4, 4}));
+  Value* y = f.g.matmul(f.g.op("Softmax", {f.g.matmul(x, w)}), w);
+  f.model.graph->outputs = {y};
+  Executor executor = f.executor();
+  Execution& small = executor.prepare({Dims{2, 4}});
+  executor.prepare({Dims{64, 4}});  // moves the arena
+  const Tensor rows = Tensor::zeros(DataType::kFloat64, Dims{2, 4});
+  small.bind(0, rows.raw());
+  small.run();
+  EXPECT_EQ(small.output_desc(0).dims, (Dims{2, 4}));
+  EXPECT_EQ(small.output_tensor(0).to_doubles(), std::vector<double>(8, 0));
+}
+
+TEST(Executor, UnknownOperatorIsRefusedWithItsName) {
+  Fixture f;
+  Value* x = f.input("x", {3}, DataType::kFloat32);
+  ir::Node* node = f.model.graph->add_node("Frobnicate", {x}, 1, {}, "my.domain", "frob");
+  node->outputs[0]->type = x->type;
+  f.model.graph->outputs = {node->outputs[0]};
+  Executor executor = f.executor();
+  try {
+    executor.prepare({Dims{3}});
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("Frobnicate"), std::string::npos) << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace onnxgrad::runtime::executor_test
