@@ -1,0 +1,272 @@
+#include "ops/nn/pool.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "opdef/function_body.h"
+#include "opdef/registry.h"
+#include "ops/rules.h"
+
+// MaxPool and AveragePool (ai.onnx 22) with the functions of their gradients; GlobalMaxPool and
+// GlobalAveragePool (ai.onnx 22).
+
+namespace onnxgrad::ops {
+
+using ir::Attribute;
+using opdef::FunctionBody;
+using opdef::VjpContext;
+
+std::size_t pool_spatial_rank(const ir::Node& node) {
+  const std::vector<std::int64_t> kernel = node.ints_attribute("kernel_shape");
+  if (kernel.empty()) throw ModelError(problem_at(node, "attribute 'kernel_shape' is missing"));
+  return kernel.size();
+}
+
+std::int64_t count_taps(const WindowAxis& axis, std::int64_t window, bool include_pad) {
+  const std::int64_t low = include_pad ? -axis.pad_begin : 0;
+  const std::int64_t high = axis.input + (include_pad ? axis.pad_end : 0);
+  const std::int64_t first = window * axis.stride - axis.pad_begin;
+  // Taps j with low <= first + j * dilation < high.
+  const auto taps_below = [&](std::int64_t bound) {
+    const std::int64_t taps = bound <= first ? 0 : (bound - first - 1) / axis.dilation + 1;
+    return std::min(taps, axis.kernel);
+  };
+  return taps_below(high) - taps_below(low);
+}
+
+PoolShape pool_shape(const ir::Node& node, const Dims& x) {
+  const std::size_t rank = pool_spatial_rank(node);
+  if (x.rank() != rank + 2) {
+    throw ShapeError(problem_at(
+        node, fmt::format("input {} has {} axes, expected {}", x.to_string(), x.rank(), rank + 2),
+        "[N, C, and one axis per element of kernel_shape]."));
+  }
+  const WindowAttrs attrs = WindowAttrs::read(node, rank);
+  const auto axes = resolve_window(node, attrs, x.values().subspan(2), attrs.kernel);
+  for (std::size_t i = 0; i < rank; ++i) {
+    // The number of taps is smallest at the borders.
+    const WindowAxis& axis = axes[i];
+    if (count_taps(axis, 0, false) > 0 && count_taps(axis, axis.output - 1, false) > 0) continue;
+    throw ModelError(
+        problem_at(node, fmt::format("a window along spatial axis {} lies in the padding alone", i),
+                   fmt::format("Input {}, kernel {}, dilation {}, pads {} + {}.", axis.input,
+                               axis.kernel, axis.dilation, axis.pad_begin, axis.pad_end),
+                   "Use less padding."));
+  }
+  return {.planes = x.product(0, 2),
+          .spatial_rank = rank,
+          .axes = rank <= 3 ? three_axes(axes) : std::array<WindowAxis, 3>{}};
+}
+
+namespace {
+
+ir::Node call_node(std::string_view base_name, const std::vector<Attribute>& attributes) {
+  ir::Node node;
+  node.op_type = base_name;
+  node.attributes = attributes;
+  return node;
+}
+
+// y[o] = x[indices[o]], indices over all of x:  dx = zeros with dy added at the indices.
+std::vector<Value*> max_pool_vjp(VjpContext& ctx, GraphBuilder& g) {
+  Value* dy = ctx.cotangent(0);
+  if (dy == nullptr) return {nullptr};  // indices are constant
+  return {g.call("MaxPoolGrad", {dy, ctx.require_output(1), ctx.input(0)}, 1,
+                 ctx.node().attributes)[0]};
+}
+
+// Column-major indices (storage_order 1: h + w * H within a plane) as row-major ones. x: [N, C,
+// X...].
+Value* to_row_major(FunctionBody& f, Value* indices, Value* x, std::size_t rank) {
+  const auto size = [&](std::size_t i) {
+    const auto axis = static_cast<std::int64_t>(i) + 2;
+    return f.dims_of(x, axis, axis + 1);
+  };
+  Value* plane_size = size(0);
+  for (std::size_t i = 1; i < rank; ++i) plane_size = f.mul(plane_size, size(i));
+  Value* plane = f.div(indices, plane_size);
+  Value* rest = f.sub(indices, f.mul(plane, plane_size));
+  Value* within = nullptr;  // Horner's scheme over the coordinates, slowest axis first
+  for (std::size_t i = 0; i < rank; ++i) {
+    Value* quotient = f.div(rest, size(i));
+    Value* coordinate = f.sub(rest, f.mul(quotient, size(i)));
+    within = within == nullptr ? coordinate : f.add(f.mul(within, size(i)), coordinate);
+    rest = quotient;
+  }
+  return f.add(f.mul(plane, plane_size), within);
+}
+
+// dx from (dy, indices, x), of which x gives its shape only.
+ir::Function max_pool_grad_body(std::string_view base_name, const std::vector<Value*>&,
+                                const std::vector<Attribute>& attributes) {
+  const ir::Node node = call_node(base_name, attributes);
+  const std::size_t rank = pool_spatial_rank(node);
+  const bool is_column_major = node.int_attribute("storage_order", 0) == 1 && rank > 1;
+  // The windows do not matter here, but native kernels use them: one function for each.
+  const std::string key = window_key(WindowAttrs::read(node, rank)) +
+                          (node.int_attribute("ceil_mode", 0) != 0 ? "_ceil" : "") +
+                          (is_column_major ? "_column_major" : "");
+  FunctionBody f(base_name, key, attributes);
+  Value* dy = f.input("dy");
+  Value* indices = f.input("indices");
+  Value* x = f.input("x");
+  if (is_column_major) indices = to_row_major(f, indices, x, rank);
+  Value* flat = f.ints({-1});
+  Value* zeros = f.op("Expand", {f.scalar_like(dy, 0), f.unsqueeze(f.op("Size", {x}), {0})});
+  Value* sums = f.op("ScatterElements",
+                     {zeros, f.op("Reshape", {indices, flat}), f.op("Reshape", {dy, flat})},
+                     {{.name = "axis", .value = std::int64_t{0}},
+                      {.name = "reduction", .value = std::string("add")}});
+  return std::move(f).finish({f.reshape(sums, f.shape_of(x))});
+}
+
+// y = (sum of x over each window) / count:  dx = each dy / count spread over its window.
+std::vector<Value*> average_pool_vjp(VjpContext& ctx, GraphBuilder& g) {
+  return {g.call("AveragePoolGrad", {ctx.cotangent(0), ctx.input(0)}, 1, ctx.node().attributes)[0]};
+}
+
+// Along one axis, the number of taps of each window that count, [O] of dy's dtype: those at
+// positions in [0, input), or [-pad_begin, input + pad_end) with include_pad.
+Value* tap_counts(FunctionBody& f, const WindowAttrs& attrs, std::size_t i, const PadValues& pad,
+                  Value* x, Value* dy, bool include_pad) {
+  const auto axis = static_cast<std::int64_t>(i) + 2;
+  Value* zero = f.int_scalar(0);
+  Value* one = f.int_scalar(1);
+  Value* windows = f.op("Squeeze", {f.dims_of(dy, axis, axis + 1)});
+  Value* first =
+      f.sub(f.mul(f.op("Range", {zero, windows, one}), f.ints({attrs.strides[i]})), pad.begin);
+  Value* offsets = f.mul(f.op("Range", {zero, f.int_scalar(attrs.kernel[i]), one}),
+                         f.ints({attrs.dilations[i]}));
+  Value* position = f.add(f.unsqueeze(first, {1}), offsets);  // [O, k]
+  Value* input = f.dims_of(x, axis, axis + 1);
+  Value* low = include_pad ? f.op("Neg", {pad.begin}) : zero;
+  Value* high = include_pad ? f.add(input, pad.end) : input;
+  Value* counts =
+      f.op("And", {f.op("GreaterOrEqual", {position, low}), f.op("Less", {position, high})});
+  return f.reduce_sum(f.op("CastLike", {counts, dy}), {1}, /*keepdims=*/false);
+}
+
+// dx from (dy, x), of which x gives its shape only.
+ir::Function average_pool_grad_body(std::string_view base_name, const std::vector<Value*>&,
+                                    const std::vector<Attribute>& attributes) {
+  const ir::Node node = call_node(base_name, attributes);
+  const std::size_t rank = pool_spatial_rank(node);
+  const WindowAttrs attrs = WindowAttrs::read(node, rank);
+  const bool include_pad = node.int_attribute("count_include_pad", 0) != 0;
+  const std::string key =
+      window_key(attrs) + (attrs.ceil_mode ? "_ceil" : "") + (include_pad ? "_include_pad" : "");
+  FunctionBody f(base_name, key, attributes);
+  Value* dy = f.input("dy");
+  Value* x = f.input("x");
+  const auto pads = pad_values(f, attrs, x, dy, nullptr);
+  Value* shares = dy;
+  for (std::size_t i = 0; i < rank; ++i) {
+    Value* counts = tap_counts(f, attrs, i, pads[i], x, dy, include_pad);
+    std::vector<std::int64_t> trailing(rank - 1 - i);
+    std::iota(trailing.begin(), trailing.end(), 1);
+    if (!trailing.empty()) counts = f.unsqueeze(counts, trailing);
+    shares = f.div(shares, counts);
+  }
+  // Planes as a batch of one channel, spread by a kernel of ones.
+  const auto end = static_cast<std::int64_t>(rank) + 2;
+  Value* planes = f.mul(f.dims_of(x, 0, 1), f.dims_of(x, 1, 2));
+  Value* one_channel = f.ints({1});
+  Value* flat = f.reshape(shares, f.concat({planes, one_channel, f.dims_of(dy, 2, end)}, 0));
+  std::vector<std::int64_t> ones_shape{1, 1};
+  ones_shape.insert(ones_shape.end(), attrs.kernel.begin(), attrs.kernel.end());
+  Value* ones = f.op("Expand", {f.scalar_like(dy, 1), f.ints(ones_shape)});
+  Value* spread = transposed_windows(f, attrs, 1, x, flat, ones);
+  return std::move(f).finish({f.reshape(spread, f.shape_of(x))});
+}
+
+std::vector<std::int64_t> spatial_axes(const Node& node, const Value* x) {
+  const auto rank = known_rank(x);
+  if (!rank || *rank < 2) {
+    throw GradientError(problem_at(node, "the rank of the input is not known",
+                                   "Its spatial axes are all axes but the first two.",
+                                   "Give the input a shape in the model, symbols allowed."));
+  }
+  std::vector<std::int64_t> axes(*rank - 2);
+  std::iota(axes.begin(), axes.end(), 2);
+  return axes;
+}
+
+// The product of the spatial sizes, int64 [1].
+Value* plane_size(GraphBuilder& g, const Node& node, Value* x) {
+  Value* size = g.ints({1});
+  std::int64_t known = 1;
+  for (const std::int64_t axis : spatial_axes(node, x)) {
+    const auto dim = known_dim(x, axis);
+    if (dim)
+      known *= *dim;
+    else
+      size = g.mul(size, dim_value(g, x, axis));
+  }
+  return size->is_constant() ? g.ints({known}) : g.mul(size, g.ints({known}));
+}
+
+// y = mean(x) over the spatial axes;  dx = dy / count everywhere.
+std::vector<Value*> global_average_pool_vjp(VjpContext& ctx, GraphBuilder& g) {
+  Value* x = ctx.input(0);
+  Value* dy = ctx.cotangent(0);
+  Value* share = g.div(dy, g.cast_like(plane_size(g, ctx.node(), x), dy));
+  return {g.expand(share, shape_value(g, x))};
+}
+
+// y = max(x) over the spatial axes;  dx = dy at the first largest element of each plane.
+std::vector<Value*> global_max_pool_vjp(VjpContext& ctx, GraphBuilder& g) {
+  Value* x = ctx.input(0);
+  Value* planes = g.concat({dim_value(g, x, 0), dim_value(g, x, 1)}, 0);
+  Value* flat = g.reshape(x, g.concat({planes, plane_size(g, ctx.node(), x)}, 0));
+  Value* index = g.op("ArgMax", {flat}, {{.name = "axis", .value = std::int64_t{2}}});
+  Value* dy = g.reshape(ctx.cotangent(0), g.concat({planes, g.ints({1})}, 0));
+  Value* dx = g.op("ScatterElements", {g.zeros_like(flat), index, dy},
+                   {{.name = "axis", .value = std::int64_t{2}}});
+  return {g.reshape(dx, shape_value(g, x))};
+}
+
+std::vector<opdef::AttributeSpec> pool_attribute_specs(std::string_view own_flag) {
+  auto specs = window_attribute_specs(/*kernel_required=*/true);
+  specs.push_back(flag_attribute("ceil_mode"));
+  specs.push_back(flag_attribute(own_flag));
+  return specs;
+}
+
+}  // namespace
+
+void register_pool(opdef::OpRegistry& registry) {
+  registry.add({.op_type = "MaxPool",
+                .since_version = 22,
+                .differentiable_inputs = {0},
+                .attributes = pool_attribute_specs("storage_order"),
+                .vjp = max_pool_vjp});
+  registry.add({.op_type = "AveragePool",
+                .since_version = 22,
+                .differentiable_inputs = {0},
+                .attributes = pool_attribute_specs("count_include_pad"),
+                .vjp = average_pool_vjp});
+  // Second derivatives go through the bodies.
+  registry.add({.domain = ir::kFunctionDomain,
+                .op_type = "MaxPoolGrad",
+                .differentiable_inputs = {0},
+                .attributes = pool_attribute_specs("storage_order"),
+                .function_body = max_pool_grad_body});
+  registry.add({.domain = ir::kFunctionDomain,
+                .op_type = "AveragePoolGrad",
+                .differentiable_inputs = {0},
+                .attributes = pool_attribute_specs("count_include_pad"),
+                .function_body = average_pool_grad_body});
+  registry.add({.op_type = "GlobalAveragePool",
+                .since_version = 22,
+                .differentiable_inputs = {0},
+                .vjp = global_average_pool_vjp});
+  registry.add({.op_type = "GlobalMaxPool",
+                .since_version = 22,
+                .differentiable_inputs = {0},
+                .vjp = global_max_pool_vjp});
+}
+
+}  // namespace onnxgrad::ops

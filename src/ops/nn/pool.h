@@ -1,0 +1,35 @@
+#ifndef ONNXGRAD_OPS_NN_POOL_H_
+#define ONNXGRAD_OPS_NN_POOL_H_
+
+#include <array>
+#include <cstdint>
+
+#include "onnxgrad/dims.h"
+#include "ops/nn/window.h"
+
+namespace onnxgrad::ops {
+
+/// A pool over x: [planes / C, C, I...] to y: [planes / C, C, O...]; each plane by itself.
+struct PoolShape {
+  std::int64_t planes = 0;              ///< batch times channels
+  std::size_t spatial_rank = 0;         ///< of the operator, 1 to 3
+  std::array<WindowAxis, 3> axes = {};  ///< input: I, output: O
+
+  std::int64_t input_size() const { return axes[0].input * axes[1].input * axes[2].input; }
+  std::int64_t output_size() const { return axes[0].output * axes[1].output * axes[2].output; }
+};
+
+/// The spatial rank that the node's kernel_shape says. Throws: ModelError.
+std::size_t pool_spatial_rank(const ir::Node& node);
+
+/// Of a pool of `x`. The axes are meaningful up to rank 3 only.
+/// Throws: ShapeError, ModelError (a window that lies in the padding alone), naming the node.
+PoolShape pool_shape(const ir::Node& node, const Dims& x);
+
+/// The number of elements that a window of AveragePool divides by, along one axis: taps inside the
+/// input or, with `include_pad`, inside the input and its declared padding.
+std::int64_t count_taps(const WindowAxis& axis, std::int64_t window, bool include_pad);
+
+}  // namespace onnxgrad::ops
+
+#endif  // ONNXGRAD_OPS_NN_POOL_H_

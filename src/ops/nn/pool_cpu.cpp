@@ -1,0 +1,324 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <concepts>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include "opdef/registry.h"
+#include "ops/kernel_support.h"
+#include "ops/nn/pool.h"
+
+// Plain kernels of MaxPool, AveragePool, their gradients, GlobalMaxPool and GlobalAveragePool.
+
+namespace onnxgrad::ops {
+
+using opdef::KernelOffer;
+using opdef::KernelRequest;
+using opdef::Launch;
+
+namespace {
+
+struct PoolTask {
+  PoolShape shape = {};
+  bool include_pad = false;
+  bool has_indices = false;
+  bool column_major = false;  ///< indices within a plane run along the first spatial axis
+  std::string node;
+};
+
+// Calls f(position in the plane) for all taps of window (o0, o1, o2) inside the input, in row-major
+// order.
+template <class F>
+void visit_window(const PoolShape& shape, const std::array<std::int64_t, 3>& o, F&& f) {
+  const auto& [a0, a1, a2] = shape.axes;
+  for (std::int64_t j0 = 0; j0 < a0.kernel; ++j0) {
+    const std::int64_t i0 = o[0] * a0.stride + j0 * a0.dilation - a0.pad_begin;
+    if (i0 < 0 || i0 >= a0.input) continue;
+    for (std::int64_t j1 = 0; j1 < a1.kernel; ++j1) {
+      const std::int64_t i1 = o[1] * a1.stride + j1 * a1.dilation - a1.pad_begin;
+      if (i1 < 0 || i1 >= a1.input) continue;
+      for (std::int64_t j2 = 0; j2 < a2.kernel; ++j2) {
+        const std::int64_t i2 = o[2] * a2.stride + j2 * a2.dilation - a2.pad_begin;
+        if (i2 >= 0 && i2 < a2.input) f((i0 * a1.input + i1) * a2.input + i2);
+      }
+    }
+  }
+}
+
+// Calls f(window, number of the window in its plane) for all windows of a plane.
+template <class F>
+void visit_windows(const PoolShape& shape, F&& f) {
+  std::int64_t number = 0;
+  for (std::int64_t o0 = 0; o0 < shape.axes[0].output; ++o0) {
+    for (std::int64_t o1 = 0; o1 < shape.axes[1].output; ++o1) {
+      for (std::int64_t o2 = 0; o2 < shape.axes[2].output; ++o2) {
+        f(std::array<std::int64_t, 3>{o0, o1, o2}, number++);
+      }
+    }
+  }
+}
+
+std::int64_t to_column_major(const PoolShape& shape, std::int64_t position) {
+  const auto& [a0, a1, a2] = shape.axes;
+  const std::int64_t i2 = position % a2.input;
+  const std::int64_t i1 = position / a2.input % a1.input;
+  const std::int64_t i0 = position / a2.input / a1.input;
+  return i0 + a0.input * (i1 + a1.input * i2);
+}
+
+std::int64_t to_row_major(const PoolShape& shape, std::int64_t position) {
+  const auto& [a0, a1, a2] = shape.axes;
+  const std::int64_t i0 = position % a0.input;
+  const std::int64_t i1 = position / a0.input % a1.input;
+  const std::int64_t i2 = position / a0.input / a1.input;
+  return (i0 * a1.input + i1) * a2.input + i2;
+}
+
+template <class T>
+bool is_nan(T number) {
+  if constexpr (std::is_floating_point_v<T>)
+    return std::isnan(number);
+  else
+    return false;
+}
+
+// args: x, y, and indices if there are any.
+template <class T>
+void run_max_pool(const void* data, std::byte* const* args, const Launch&) {
+  const auto& task = *static_cast<const PoolTask*>(data);
+  const PoolShape& shape = task.shape;
+  const T* x = reinterpret_cast<const T*>(args[0]);
+  T* y = reinterpret_cast<T*>(args[1]);
+  auto* indices = task.has_indices ? reinterpret_cast<std::int64_t*>(args[2]) : nullptr;
+  for (std::int64_t plane = 0; plane < shape.planes; ++plane) {
+    const T* input = x + plane * shape.input_size();
+    visit_windows(shape, [&](const auto& window, std::int64_t number) {
+      std::int64_t best = -1;
+      visit_window(shape, window, [&](std::int64_t i) {
+        if (best < 0 || input[i] > input[best] || (is_nan(input[i]) && !is_nan(input[best]))) {
+          best = i;
+        }
+      });
+      const std::int64_t o = plane * shape.output_size() + number;
+      if (y != nullptr) y[o] = input[best];
+      if (indices == nullptr) return;
+      const std::int64_t within = task.column_major ? to_column_major(shape, best) : best;
+      indices[o] = plane * shape.input_size() + within;
+    });
+  }
+}
+
+[[noreturn]] void throw_index_range(const PoolTask& task, std::int64_t index) {
+  throw DataError({.what = fmt::format("index {} is out of range", index),
+                   .where = {.node = task.node, .value = "indices"},
+                   .detail = fmt::format("There are {} elements to scatter to.",
+                                         task.shape.planes * task.shape.input_size())});
+}
+
+// args: dy, indices, x (not read), dx.
+template <std::floating_point T>
+void run_max_pool_grad(const void* data, std::byte* const* args, const Launch&) {
+  const auto& task = *static_cast<const PoolTask*>(data);
+  const PoolShape& shape = task.shape;
+  const T* dy = reinterpret_cast<const T*>(args[0]);
+  const auto* indices = reinterpret_cast<const std::int64_t*>(args[1]);
+  T* dx = reinterpret_cast<T*>(args[3]);
+  const std::int64_t count = shape.planes * shape.input_size();
+  std::fill_n(dx, count, T{0});
+  for (std::int64_t o = 0; o < shape.planes * shape.output_size(); ++o) {
+    std::int64_t index = indices[o];
+    if (index < 0 || index >= count) throw_index_range(task, index);
+    if (task.column_major) {
+      const std::int64_t plane = index / shape.input_size();
+      index = plane * shape.input_size() + to_row_major(shape, index % shape.input_size());
+    }
+    dx[index] += dy[o];
+  }
+}
+
+std::int64_t divisor(const PoolTask& task, const std::array<std::int64_t, 3>& window) {
+  std::int64_t count = 1;
+  for (std::size_t i = 0; i < 3; ++i) {
+    count *= count_taps(task.shape.axes[i], window[i], task.include_pad);
+  }
+  return count;
+}
+
+// args: x, y.
+template <std::floating_point T>
+void run_average_pool(const void* data, std::byte* const* args, const Launch&) {
+  const auto& task = *static_cast<const PoolTask*>(data);
+  const PoolShape& shape = task.shape;
+  const T* x = reinterpret_cast<const T*>(args[0]);
+  T* y = reinterpret_cast<T*>(args[1]);
+  for (std::int64_t plane = 0; plane < shape.planes; ++plane) {
+    const T* input = x + plane * shape.input_size();
+    visit_windows(shape, [&](const auto& window, std::int64_t number) {
+      T sum = 0;
+      visit_window(shape, window, [&](std::int64_t i) { sum += input[i]; });
+      y[plane * shape.output_size() + number] = sum / static_cast<T>(divisor(task, window));
+    });
+  }
+}
+
+// args: dy, x (not read), dx.
+template <std::floating_point T>
+void run_average_pool_grad(const void* data, std::byte* const* args, const Launch&) {
+  const auto& task = *static_cast<const PoolTask*>(data);
+  const PoolShape& shape = task.shape;
+  const T* dy = reinterpret_cast<const T*>(args[0]);
+  T* dx = reinterpret_cast<T*>(args[2]);
+  std::fill_n(dx, shape.planes * shape.input_size(), T{0});
+  for (std::int64_t plane = 0; plane < shape.planes; ++plane) {
+    T* result = dx + plane * shape.input_size();
+    visit_windows(shape, [&](const auto& window, std::int64_t number) {
+      const T share =
+          dy[plane * shape.output_size() + number] / static_cast<T>(divisor(task, window));
+      visit_window(shape, window, [&](std::int64_t i) { result[i] += share; });
+    });
+  }
+}
+
+struct PlaneTask {
+  std::int64_t planes = 0;
+  std::int64_t size = 0;
+};
+
+template <std::floating_point T>
+void run_global_average(const void* data, std::byte* const* args, const Launch&) {
+  const auto& task = *static_cast<const PlaneTask*>(data);
+  const T* x = reinterpret_cast<const T*>(args[0]);
+  T* y = reinterpret_cast<T*>(args[1]);
+  for (std::int64_t plane = 0; plane < task.planes; ++plane, x += task.size) {
+    // Four sums: a chain of additions would wait for each other.
+    std::array<T, 4> sums{};
+    std::int64_t i = 0;
+    for (; i + 4 <= task.size; i += 4) {
+      for (std::int64_t k = 0; k < 4; ++k) sums[static_cast<std::size_t>(k)] += x[i + k];
+    }
+    for (; i < task.size; ++i) sums[0] += x[i];
+    y[plane] = ((sums[0] + sums[1]) + (sums[2] + sums[3])) / static_cast<T>(task.size);
+  }
+}
+
+template <std::floating_point T>
+void run_global_max(const void* data, std::byte* const* args, const Launch&) {
+  const auto& task = *static_cast<const PlaneTask*>(data);
+  const T* x = reinterpret_cast<const T*>(args[0]);
+  T* y = reinterpret_cast<T*>(args[1]);
+  for (std::int64_t plane = 0; plane < task.planes; ++plane, x += task.size) {
+    T most = x[0];
+    for (std::int64_t i = 1; i < task.size; ++i) {
+      if (x[i] > most || is_nan(x[i])) most = x[i];
+    }
+    y[plane] = most;
+  }
+}
+
+// y must have the shape of the pool's output; what else indexes like it, too.
+void check_dims(const KernelRequest& request, const Dims& given, const Dims& expected,
+                std::string_view name) {
+  if (given == expected) return;
+  throw ShapeError(problem_at(request.node, fmt::format("{} has shape {}, expected {}", name,
+                                                        given.to_string(), expected.to_string())));
+}
+
+Dims output_dims(const Dims& x, const PoolShape& shape) {
+  std::vector<std::int64_t> dims{x[0], x[1]};
+  for (std::size_t i = 3 - shape.spatial_rank; i < 3; ++i) dims.push_back(shape.axes[i].output);
+  return Dims(std::move(dims));
+}
+
+// `x` and `y`: the numbers of the tensors of the pool's input and output shape, inputs first.
+std::optional<PoolTask> pool_task(const KernelRequest& request, std::size_t x,
+                                  std::initializer_list<std::size_t> ys) {
+  const auto desc = [&](std::size_t i) -> const opdef::TensorDesc& {
+    return i < request.inputs.size() ? request.inputs[i]
+                                     : request.outputs[i - request.inputs.size()];
+  };
+  PoolTask task{.shape = pool_shape(request.node, desc(x).dims),
+                .include_pad = request.node.int_attribute("count_include_pad", 0) != 0,
+                .column_major = request.node.int_attribute("storage_order", 0) != 0,
+                .node = request.node.name};
+  if (task.shape.spatial_rank > 3) return std::nullopt;
+  const Dims expected = output_dims(desc(x).dims, task.shape);
+  for (const std::size_t y : ys) {
+    const bool is_there =
+        y < request.inputs.size() + request.outputs.size() && desc(y).is_present();
+    if (is_there) check_dims(request, desc(y).dims, expected, "an operand of the output's shape");
+  }
+  return task;
+}
+
+template <opdef::KernelFn kFloat, opdef::KernelFn kDouble, class Task>
+KernelOffer offer_typed(const KernelRequest& request, Task task) {
+  const DataType dtype = request.inputs[0].dtype;
+  if (dtype == DataType::kFloat32) return prepared(kFloat, std::move(task), "reference");
+  if (dtype == DataType::kFloat64) return prepared(kDouble, std::move(task), "reference");
+  return decline_dtype(request, dtype);
+}
+
+const char* const kTooManyAxes = "more than three spatial axes";
+
+KernelOffer offer_max_pool(const KernelRequest& request) {
+  auto task = pool_task(request, 0, {1, 2});
+  if (!task) return KernelOffer::decline(kTooManyAxes);
+  task->has_indices = request.outputs.size() > 1 && request.outputs[1].is_present();
+  switch (request.inputs[0].dtype) {
+    case DataType::kInt8:
+      return prepared(run_max_pool<std::int8_t>, std::move(*task), "reference");
+    case DataType::kUint8:
+      return prepared(run_max_pool<std::uint8_t>, std::move(*task), "reference");
+    default:
+      return offer_typed<run_max_pool<float>, run_max_pool<double>>(request, std::move(*task));
+  }
+}
+
+KernelOffer offer_max_pool_grad(const KernelRequest& request) {
+  auto task = pool_task(request, 2, {0, 1});
+  if (!task) return KernelOffer::decline(kTooManyAxes);
+  return offer_typed<run_max_pool_grad<float>, run_max_pool_grad<double>>(request,
+                                                                          std::move(*task));
+}
+
+KernelOffer offer_average_pool(const KernelRequest& request) {
+  auto task = pool_task(request, 0, {1});
+  if (!task) return KernelOffer::decline(kTooManyAxes);
+  return offer_typed<run_average_pool<float>, run_average_pool<double>>(request, std::move(*task));
+}
+
+KernelOffer offer_average_pool_grad(const KernelRequest& request) {
+  auto task = pool_task(request, 1, {0});
+  if (!task) return KernelOffer::decline(kTooManyAxes);
+  return offer_typed<run_average_pool_grad<float>, run_average_pool_grad<double>>(request,
+                                                                                  std::move(*task));
+}
+
+template <opdef::KernelFn kFloat, opdef::KernelFn kDouble>
+KernelOffer offer_global(const KernelRequest& request) {
+  const Dims& x = request.inputs[0].dims;
+  if (x.rank() < 2 || x.product(2, x.rank()) == 0) {
+    throw ShapeError(problem_at(request.node, "input X has shape " + x.to_string() +
+                                                  ", expected [N, C, D...] with D above 0"));
+  }
+  return offer_typed<kFloat, kDouble>(
+      request, PlaneTask{.planes = x.product(0, 2), .size = x.product(2, x.rank())});
+}
+
+}  // namespace
+
+void register_pool_cpu(opdef::KernelRegistry& registry) {
+  registry.add("", "MaxPool", 0, offer_max_pool);
+  registry.add("", "AveragePool", 0, offer_average_pool);
+  registry.add(ir::kFunctionDomain, "MaxPoolGrad", 0, offer_max_pool_grad);
+  registry.add(ir::kFunctionDomain, "AveragePoolGrad", 0, offer_average_pool_grad);
+  registry.add("", "GlobalAveragePool", 0,
+               offer_global<run_global_average<float>, run_global_average<double>>);
+  registry.add("", "GlobalMaxPool", 0, offer_global<run_global_max<float>, run_global_max<double>>);
+}
+
+}  // namespace onnxgrad::ops
