@@ -1,5 +1,6 @@
 #include "ops/rules.h"
 
+#include <string>
 #include <utility>
 
 namespace onnxgrad::ops {
@@ -45,6 +46,16 @@ std::optional<std::size_t> known_rank(const Value* value) {
   return value->type.rank();
 }
 
+std::size_t required_rank(const opdef::VjpContext& ctx, std::size_t i) {
+  if (const auto rank = known_rank(ctx.input(i))) return *rank;
+  throw GradientError(
+      {.what = "the rank of input " + std::to_string(i) + " is not known before the model runs",
+       .where = {.node = ctx.node().name,
+                 .op_type = ctx.node().op_type,
+                 .value = ctx.input(i)->name},
+       .mend = "Give the value a shape in the model; its dimensions may be symbols."});
+}
+
 std::optional<std::int64_t> known_dim(const Value* value, std::int64_t axis) {
   if (!value->type.has_rank()) return std::nullopt;
   const auto rank = static_cast<std::int64_t>(value->type.rank());
@@ -79,6 +90,23 @@ Value* range_value(GraphBuilder& g, Value* start, Value* stop) {
 
 Value* zeros_of_shape(GraphBuilder& g, Value* shape, Value* like) {
   return g.expand(g.scalar_like(like, 0), shape);
+}
+
+Value* position_numbers(GraphBuilder& g, Value* x) {
+  const auto dims = x->type.static_dims();
+  Value* count = dims ? g.int_scalar(dims->num_elements()) : g.size_of(x);
+  Value* numbers = g.op("Range", {g.int_scalar(0), count, g.int_scalar(1)});
+  return g.reshape(numbers, shape_value(g, x));
+}
+
+Value* add_at_positions(GraphBuilder& g, Value* positions, Value* dy, Value* x) {
+  const auto dims = x->type.static_dims();
+  Value* count = dims ? g.ints({dims->num_elements()}) : g.unsqueeze(g.size_of(x), {0});
+  Value* sums =
+      g.op("ScatterElements",
+           {zeros_of_shape(g, count, dy), g.reshape(positions, {-1}), g.reshape(dy, {-1})},
+           {{"axis", std::int64_t{0}}, {"reduction", std::string("add")}});
+  return g.reshape(sums, shape_value(g, x));
 }
 
 Value* keep_where(GraphBuilder& g, Value* condition, Value* x) {

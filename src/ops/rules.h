@@ -33,6 +33,8 @@ std::optional<double> constant_number(const Value* value);
 
 /// The rank; nullopt if it is not known before anything runs.
 std::optional<std::size_t> known_rank(const Value* value);
+/// The rank of input `i`. Throws: GradientError naming the node if it is not known.
+std::size_t required_rank(const opdef::VjpContext& ctx, std::size_t i);
 /// The number of elements along `axis` (negative ones from the end), if known.
 std::optional<std::int64_t> known_dim(const Value* value, std::int64_t axis);
 
@@ -46,6 +48,13 @@ Value* dim_value(GraphBuilder& g, Value* x, std::int64_t axis);
 Value* range_value(GraphBuilder& g, Value* start, Value* stop);
 /// A tensor of `like`'s dtype with this shape (int64 [rank]), all zeros.
 Value* zeros_of_shape(GraphBuilder& g, Value* shape, Value* like);
+
+/// The number that each element of `x` has in row-major order, int64 of x's shape. What an operator
+/// does to these numbers tells where its output elements come from.
+Value* position_numbers(GraphBuilder& g, Value* x);
+/// Zeros of x's shape and dy's dtype to which each element of `dy` is added at the position that
+/// `positions` (same shape as dy) gives: the transpose of picking elements.
+Value* add_at_positions(GraphBuilder& g, Value* positions, Value* dy, Value* x);
 
 /// condition ? x : 0.
 Value* keep_where(GraphBuilder& g, Value* condition, Value* x);

@@ -30,13 +30,8 @@ Value* shared_matrix_gradient(Value* a, Value* dc, std::size_t rank_a, GraphBuil
 std::vector<Value*> matmul_vjp(VjpContext& ctx, GraphBuilder& g) {
   Value* a = ctx.input(0);
   Value* b = ctx.input(1);
-  if (!known_rank(a) || !known_rank(b)) {
-    throw GradientError({.what = "the rank of an operand is not known before the model runs",
-                         .where = {.node = ctx.node().name, .op_type = "MatMul"},
-                         .mend = "Give the operand a shape in the model, symbols allowed."});
-  }
-  const std::size_t rank_a = *known_rank(a);
-  const std::size_t rank_b = *known_rank(b);
+  const std::size_t rank_a = required_rank(ctx, 0);
+  const std::size_t rank_b = required_rank(ctx, 1);
   if (rank_a == 2 && rank_b == 2) return matrix_vjp(ctx, g);
 
   // Vectors become matrices; dC gets the axes that C lacks.

@@ -23,13 +23,11 @@ std::vector<Value*> where_vjp(VjpContext& ctx, GraphBuilder& g) {
           ctx.needs(2) ? drop_where(g, condition, dy) : nullptr};
 }
 
-// The operands that are there, in the order of the inputs.
 std::int32_t clip_expression(const Node& node, const std::vector<std::int32_t>& operands,
                              ExprProgram& program) {
-  std::size_t next = 0;
-  std::int32_t result = operands[next++];
-  if (node.input(1) != nullptr) result = program.emit(ExprOp::kMax, result, operands[next++]);
-  if (node.input(2) != nullptr) result = program.emit(ExprOp::kMin, result, operands[next]);
+  std::int32_t result = operands[0];
+  if (node.input(1) != nullptr) result = program.emit(ExprOp::kMax, result, operands[1]);
+  if (node.input(2) != nullptr) result = program.emit(ExprOp::kMin, result, operands[2]);
   return result;
 }
 

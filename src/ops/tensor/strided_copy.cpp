@@ -52,6 +52,13 @@ bool arrange_tiles(CopyPlan& plan) {
 }
 
 template <class T>
+void fill_elements(const std::byte* source, std::byte* target, std::int64_t size) {
+  T element;
+  std::memcpy(&element, source, sizeof(T));
+  std::fill_n(reinterpret_cast<T*>(target), size, element);
+}
+
+template <class T>
 void copy_elements(const std::byte* source, std::byte* target, const Axis& axis) {
   for (std::int64_t i = 0; i < axis.size; ++i) {
     T element;  // through memcpy: the types of the two sides are not known here

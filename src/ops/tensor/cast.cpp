@@ -1,0 +1,67 @@
+#include "opdef/registry.h"
+#include "ops/rules.h"
+
+// Cast and CastLike. Reading and writing convert, so the expression only keeps what a conversion
+// loses: a number becomes 0 or 1 as a truth value, and a whole number as an integer.
+
+namespace onnxgrad::ops {
+namespace {
+
+using opdef::ExprOp;
+using opdef::ExprProgram;
+using opdef::VjpContext;
+
+std::int32_t cast_expression(const Node& node, const std::vector<std::int32_t>& operands,
+                             ExprProgram& program) {
+  const std::int32_t x = operands[0];
+  const DataType from = node.inputs[0]->dtype();
+  const DataType to = node.outputs[0]->dtype();
+  if (to == DataType::kBool && from != DataType::kBool) {
+    return program.emit(ExprOp::kNot, program.emit(ExprOp::kNot, x));
+  }
+  if (is_floating(from) && is_integer(to)) {  // towards zero
+    const std::int32_t is_negative = program.emit(ExprOp::kLess, x, program.constant(0));
+    return program.emit(ExprOp::kSelect, is_negative, program.emit(ExprOp::kCeil, x),
+                        program.emit(ExprOp::kFloor, x));
+  }
+  return x;
+}
+
+// dx = dy in the type of x.
+std::vector<Value*> cast_vjp(VjpContext& ctx, GraphBuilder& g) {
+  return {g.cast_like(ctx.cotangent(0), ctx.input(0))};
+}
+
+bool keeps_type(const Node& node) {
+  const DataType from = node.inputs[0]->dtype();
+  return from != DataType::kUndefined && from == node.outputs[0]->dtype();
+}
+
+}  // namespace
+
+void register_cast(opdef::OpRegistry& registry) {
+  const std::vector<opdef::AttributeSpec> conversion = {
+      flag_attribute("saturate"), choice_attribute("round_mode", {"up", "down", "nearest"})};
+  opdef::OpDef cast{.op_type = "Cast",
+                    .since_version = 25,
+                    .differentiable_inputs = {0},
+                    .attributes = conversion,
+                    .vjp = cast_vjp,
+                    .expression = cast_expression,
+                    .is_identity = keeps_type};
+  cast.attributes.push_back({.name = "to",
+                             .type = opdef::AttributeType::kInt,
+                             .required = true,
+                             .min = static_cast<std::int64_t>(DataType::kFloat32),
+                             .max = static_cast<std::int64_t>(DataType::kInt2)});
+  registry.add(std::move(cast));
+  registry.add({.op_type = "CastLike",
+                .since_version = 25,
+                .differentiable_inputs = {0},
+                .attributes = conversion,
+                .vjp = cast_vjp,
+                .expression = cast_expression,
+                .is_identity = keeps_type});
+}
+
+}  // namespace onnxgrad::ops

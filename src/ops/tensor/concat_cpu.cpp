@@ -1,0 +1,121 @@
+#include "opdef/kernel.h"
+#include "ops/kernel_support.h"
+#include "ops/tensor/strided_copy.h"
+
+// Concat and Split: one strided copy per part. The whole is [outer, length, inner].
+
+namespace onnxgrad::ops {
+namespace {
+
+using opdef::KernelOffer;
+using opdef::KernelRequest;
+using opdef::TensorDesc;
+
+// parts[i] copies between the whole and the part in args[part_args[i]].
+struct PartsData {
+  std::vector<CopyPlan> parts;
+  std::vector<std::size_t> part_args;
+  std::size_t whole_arg = 0;
+};
+
+void run_concat(const void* data, std::byte* const* args, const opdef::Launch&) {
+  const auto& parts = *static_cast<const PartsData*>(data);
+  for (std::size_t i = 0; i < parts.parts.size(); ++i) {
+    run_copy(parts.parts[i], args[parts.part_args[i]], args[parts.whole_arg]);
+  }
+}
+
+void run_split(const void* data, std::byte* const* args, const opdef::Launch&) {
+  const auto& parts = *static_cast<const PartsData*>(data);
+  for (std::size_t i = 0; i < parts.parts.size(); ++i) {
+    run_copy(parts.parts[i], args[parts.whole_arg], args[parts.part_args[i]]);
+  }
+}
+
+// The copy between a part of `length` rows that begins at row `start` of the whole, and the part.
+CopyPlan plan_part(const Dims& whole, std::size_t axis, std::int64_t start, std::int64_t length,
+                   std::int64_t bytes, bool into_whole) {
+  const std::int64_t inner = whole.product(axis + 1, whole.rank());
+  const std::vector<std::int64_t> whole_strides{whole[axis] * inner, inner, 1};
+  const std::vector<std::int64_t> part_strides{length * inner, inner, 1};
+  CopyRequest copy{.element_bytes = bytes,
+                   .sizes = {whole.product(0, axis), length, inner},
+                   .source_strides = into_whole ? part_strides : whole_strides,
+                   .target_strides = into_whole ? whole_strides : part_strides};
+  (into_whole ? copy.target_offset : copy.source_offset) = start * inner;
+  return plan_copy(copy);
+}
+
+KernelOffer offer_parts(const KernelRequest& request, const TensorDesc& whole,
+                        const std::vector<TensorDesc>& parts,
+                        const std::vector<std::int64_t>& lengths, bool into_whole) {
+  const std::int64_t bytes = element_bytes(whole.dtype);
+  if (bytes == 0) return decline_dtype(request, whole.dtype);
+  const auto axis = static_cast<std::size_t>(
+      normalize_axis(request.node.int_attribute("axis", 0), whole.dims.rank()));
+  PartsData data;
+  data.whole_arg = into_whole ? request.inputs.size() : 0;
+  std::int64_t start = 0;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    if (parts[i].is_present() && lengths[i] > 0) {
+      data.parts.push_back(plan_part(whole.dims, axis, start, lengths[i], bytes, into_whole));
+      data.part_args.push_back(into_whole ? i : request.inputs.size() + i);
+    }
+    start += lengths[i];
+  }
+  return prepared(into_whole ? run_concat : run_split, std::move(data), "strided copies");
+}
+
+KernelOffer offer_concat(const KernelRequest& request) {
+  const TensorDesc& whole = request.outputs[0];
+  const auto axis = static_cast<std::size_t>(
+      normalize_axis(request.node.int_attribute("axis", 0), whole.dims.rank()));
+  std::vector<std::int64_t> lengths;
+  for (const TensorDesc& part : request.inputs) lengths.push_back(part.dims[axis]);
+  return offer_parts(request, whole, request.inputs, lengths, /*into_whole=*/true);
+}
+
+// Lengths come from input 1, or are equal with a smaller last one.
+KernelOffer offer_split(const KernelRequest& request) {
+  const TensorDesc& whole = request.inputs[0];
+  const auto axis = static_cast<std::size_t>(
+      normalize_axis(request.node.int_attribute("axis", 0), whole.dims.rank()));
+  const auto count = static_cast<std::int64_t>(request.outputs.size());
+  std::vector<std::int64_t> lengths;
+  const bool has_lengths = request.inputs.size() > 1 && request.inputs[1].is_present();
+  if (has_lengths) {
+    const auto planned = planned_ints(request, 1);
+    if (!planned) return KernelOffer::decline("the sizes are not known before the step runs");
+    lengths = *planned;
+  } else {
+    const std::int64_t length = (whole.dims[axis] + count - 1) / count;
+    std::int64_t left = whole.dims[axis];
+    for (std::int64_t i = 0; i < count; ++i) {
+      lengths.push_back(std::min(length, left));
+      left -= lengths.back();
+    }
+  }
+  std::int64_t total = 0;
+  bool fits = lengths.size() == request.outputs.size();
+  for (const std::int64_t length : lengths) {
+    fits = fits && length >= 0 && length <= whole.dims[axis];
+    if (fits) total += length;
+  }
+  if (!fits || total != whole.dims[axis]) {
+    throw ShapeError(
+        {.what = "the sizes of the parts do not add up to " + std::to_string(whole.dims[axis]),
+         .where = {.node = request.node.name, .op_type = request.node.op_type},
+         .detail =
+             "Along axis " + std::to_string(axis) + " of shape " + whole.dims.to_string() + "."});
+  }
+  return offer_parts(request, whole, request.outputs, lengths, /*into_whole=*/false);
+}
+
+}  // namespace
+
+void register_concat_cpu(opdef::KernelRegistry& registry) {
+  registry.add("", "Concat", 0, offer_concat);
+  registry.add("", "Split", 0, offer_split);
+}
+
+}  // namespace onnxgrad::ops

@@ -1,0 +1,31 @@
+#include "opdef/registry.h"
+#include "ops/rules.h"
+
+namespace onnxgrad::ops {
+namespace {
+
+// y = values[1] where the index along the new axis is the one given, else values[0];
+// dvalues = [sum of dy elsewhere, sum of dy there].
+std::vector<Value*> one_hot_vjp(opdef::VjpContext& ctx, GraphBuilder& g) {
+  Value* dy = ctx.cotangent(0);
+  Value* off_on = g.constant(Tensor::from(std::vector<double>{0, 1}, Dims{2}));
+  Value* is_hot =
+      g.op("OneHot", {ctx.input(0), ctx.input(1), g.cast_like(off_on, dy)}, ctx.node().attributes);
+  Value* is_cold = g.sub(g.scalar_like(dy, 1), is_hot);
+  const auto sum = [&](Value* mask) {
+    return g.unsqueeze(g.reduce_sum(g.mul(dy, mask), {}, /*keepdims=*/false), {0});
+  };
+  return {nullptr, nullptr, g.concat({sum(is_cold), sum(is_hot)}, 0)};
+}
+
+}  // namespace
+
+void register_one_hot(opdef::OpRegistry& registry) {
+  registry.add({.op_type = "OneHot",
+                .since_version = 11,
+                .differentiable_inputs = {2},
+                .attributes = {axis_attribute("axis")},
+                .vjp = one_hot_vjp});
+}
+
+}  // namespace onnxgrad::ops

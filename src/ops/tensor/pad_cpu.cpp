@@ -1,0 +1,187 @@
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <limits>
+
+#include "opdef/kernel.h"
+#include "ops/kernel_support.h"
+#include "ops/tensor/strided_copy.h"
+
+// Pad. "constant" fills the output and copies what is kept; the other modes work out, for each
+// axis, which element of the input an element of the output comes from.
+
+namespace onnxgrad::ops {
+namespace {
+
+using opdef::KernelOffer;
+using opdef::KernelRequest;
+
+// The pads of all axes (zero where not named).
+struct Pads {
+  std::vector<std::int64_t> before;
+  std::vector<std::int64_t> after;
+};
+
+[[noreturn]] void refuse(const KernelRequest& request, std::string what) {
+  throw ShapeError({.what = std::move(what),
+                    .where = {.node = request.node.name, .op_type = request.node.op_type},
+                    .detail = "The input has shape " + request.inputs[0].dims.to_string() + "."});
+}
+
+std::optional<Pads> read_pads(const KernelRequest& request) {
+  const std::size_t rank = request.inputs[0].dims.rank();
+  const auto numbers = planned_ints(request, 1);
+  if (!numbers) return std::nullopt;
+  std::vector<std::int64_t> axes;
+  if (request.inputs.size() > 3 && request.inputs[3].is_present()) {
+    const auto planned = planned_ints(request, 3);
+    if (!planned) return std::nullopt;
+    axes = *planned;
+  } else {
+    for (std::size_t i = 0; i < rank; ++i) axes.push_back(static_cast<std::int64_t>(i));
+  }
+  if (numbers->size() != 2 * axes.size()) refuse(request, "pads and axes do not fit each other");
+  Pads pads{std::vector<std::int64_t>(rank, 0), std::vector<std::int64_t>(rank, 0)};
+  for (std::size_t i = 0; i < axes.size(); ++i) {
+    const auto axis = static_cast<std::size_t>(normalize_axis(axes[i], rank));
+    pads.before[axis] = (*numbers)[i];
+    pads.after[axis] = (*numbers)[axes.size() + i];
+  }
+  return pads;
+}
+
+struct ConstantData {
+  CopyPlan copy;
+  std::int64_t element_bytes = 0;
+  std::int64_t num_outputs = 0;
+  bool has_value = false;
+  std::size_t output_arg = 0;
+};
+
+void run_constant(const void* data, std::byte* const* args, const opdef::Launch&) {
+  const auto& pad = *static_cast<const ConstantData*>(data);
+  std::byte* y = args[pad.output_arg];
+  if (pad.has_value && pad.element_bytes <= 8) {
+    with_element_type(pad.element_bytes, [&](auto element) {
+      std::memcpy(&element, args[2], sizeof(element));
+      std::fill_n(reinterpret_cast<decltype(element)*>(y), pad.num_outputs, element);
+    });
+  } else {
+    std::memset(y, 0, static_cast<std::size_t>(pad.num_outputs * pad.element_bytes));
+  }
+  run_copy(pad.copy, args[0], y);
+}
+
+KernelOffer offer_constant(const KernelRequest& request, const Pads& pads, std::int64_t bytes) {
+  const Dims& from = request.inputs[0].dims;
+  const Dims& to = request.outputs[0].dims;
+  const std::vector<std::int64_t> to_strides = dense_strides(to.values());
+  CopyRequest copy{.element_bytes = bytes, .source_strides = dense_strides(from.values())};
+  copy.target_strides = to_strides;
+  for (std::size_t i = 0; i < from.rank(); ++i) {
+    const std::int64_t cropped = std::max<std::int64_t>(-pads.before[i], 0);
+    const std::int64_t cut = std::max<std::int64_t>(-pads.after[i], 0);
+    copy.sizes.push_back(std::max<std::int64_t>(from[i] - cropped - cut, 0));
+    copy.source_offset += cropped * copy.source_strides[i];
+    copy.target_offset += std::max<std::int64_t>(pads.before[i], 0) * to_strides[i];
+  }
+  const bool has_value = request.inputs.size() > 2 && request.inputs[2].is_present();
+  if (has_value && bytes > 8) return decline_dtype(request, request.inputs[0].dtype);
+  return prepared(run_constant,
+                  ConstantData{.copy = plan_copy(copy),
+                               .element_bytes = bytes,
+                               .num_outputs = to.num_elements(),
+                               .has_value = has_value,
+                               .output_arg = request.inputs.size()},
+                  "strided copy");
+}
+
+// Where element `i` (counted from the first kept one, so negative in the padding) comes from.
+std::int64_t origin(const std::string& mode, std::int64_t i, std::int64_t dim) {
+  if (mode == "edge") return std::clamp<std::int64_t>(i, 0, dim - 1);
+  if (mode == "wrap") return ((i % dim) + dim) % dim;
+  const std::int64_t period = std::max<std::int64_t>(2 * (dim - 1), 1);  // reflect
+  const std::int64_t phase = ((i % period) + period) % period;
+  return phase < dim ? phase : period - phase;
+}
+
+struct MappedData {
+  std::vector<std::vector<std::int64_t>> origins;  // per axis, in bytes of the input
+  std::int64_t element_bytes = 0;
+  std::size_t output_arg = 0;
+};
+
+template <class T>
+void run_mapped(const void* data, std::byte* const* args, const opdef::Launch&) {
+  const auto& pad = *static_cast<const MappedData*>(data);
+  const std::size_t outer = pad.origins.size() - 1;
+  const std::vector<std::int64_t>& row = pad.origins.back();
+  auto* y = reinterpret_cast<T*>(args[pad.output_arg]);
+  for (const auto& axis : pad.origins) {
+    if (axis.empty()) return;
+  }
+  std::array<std::size_t, Dims::kMaxRank> position;
+  std::fill_n(position.begin(), outer, 0);
+  while (true) {
+    const std::byte* base = args[0];
+    for (std::size_t i = 0; i < outer; ++i) base += pad.origins[i][position[i]];
+    for (const std::int64_t offset : row) std::memcpy(y++, base + offset, sizeof(T));
+    std::size_t axis = outer;
+    while (axis > 0 && ++position[axis - 1] == pad.origins[axis - 1].size()) {
+      position[axis - 1] = 0;
+      --axis;
+    }
+    if (axis == 0) return;
+  }
+}
+
+KernelOffer offer_mapped(const KernelRequest& request, const Pads& pads, std::int64_t bytes) {
+  const std::string mode = request.node.string_attribute("mode", "constant");
+  const Dims& from = request.inputs[0].dims;
+  const Dims& to = request.outputs[0].dims;
+  const std::vector<std::int64_t> strides = dense_strides(from.values());
+  MappedData data{.origins = {}, .element_bytes = bytes, .output_arg = request.inputs.size()};
+  for (std::size_t i = 0; i < from.rank(); ++i) {
+    if (from[i] == 0 && to[i] > 0) refuse(request, "nothing to " + mode + " along an empty axis");
+    std::vector<std::int64_t> origins;
+    for (std::int64_t k = 0; k < to[i]; ++k) {
+      origins.push_back(origin(mode, k - pads.before[i], from[i]) * strides[i] * bytes);
+    }
+    data.origins.push_back(std::move(origins));
+  }
+  if (data.origins.empty()) data.origins.push_back({0});
+  opdef::KernelFn fn = nullptr;
+  if (bytes == 1) fn = run_mapped<std::uint8_t>;
+  if (bytes == 2) fn = run_mapped<std::uint16_t>;
+  if (bytes == 4) fn = run_mapped<std::uint32_t>;
+  if (bytes == 8) fn = run_mapped<std::uint64_t>;
+  if (fn == nullptr) return decline_dtype(request, request.inputs[0].dtype);
+  return prepared(fn, std::move(data), "mapped copy");
+}
+
+KernelOffer offer_pad(const KernelRequest& request) {
+  const std::int64_t bytes = element_bytes(request.inputs[0].dtype);
+  if (bytes == 0) return decline_dtype(request, request.inputs[0].dtype);
+  const auto pads = read_pads(request);
+  if (!pads) return KernelOffer::decline("the pads are not known before the step runs");
+  // Bounds before any arithmetic: the output's shape is the sum, so both are of its size at most.
+  const Dims& from = request.inputs[0].dims;
+  const Dims& to = request.outputs[0].dims;
+  for (std::size_t i = 0; i < from.rank(); ++i) {
+    const std::int64_t limit = std::max(from[i], to[i]);
+    const auto is_bounded = [&](std::int64_t pad) { return pad >= -limit && pad <= limit; };
+    if (!is_bounded(pads->before[i]) || !is_bounded(pads->after[i]) ||
+        from[i] + pads->before[i] + pads->after[i] != to[i]) {
+      refuse(request, "a pad takes away more than there is");
+    }
+  }
+  return request.node.string_attribute("mode", "constant") == "constant"
+             ? offer_constant(request, *pads, bytes)
+             : offer_mapped(request, *pads, bytes);
+}
+
+}  // namespace
+
+void register_pad_cpu(opdef::KernelRegistry& registry) { registry.add("", "Pad", 0, offer_pad); }
+
+}  // namespace onnxgrad::ops

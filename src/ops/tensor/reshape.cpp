@@ -1,0 +1,64 @@
+#include "opdef/registry.h"
+#include "ops/rules.h"
+
+// Reshape, Flatten, Squeeze and Unsqueeze: the same elements under another shape.
+
+namespace onnxgrad::ops {
+namespace {
+
+using opdef::VjpContext;
+
+// dx = dy in the shape of x.
+std::vector<Value*> reshape_vjp(VjpContext& ctx, GraphBuilder& g) {
+  return {g.reshape(ctx.cotangent(0), shape_value(g, ctx.input(0)))};
+}
+
+// dx = dy with the axes put back.
+std::vector<Value*> squeeze_vjp(VjpContext& ctx, GraphBuilder& g) {
+  if (ctx.input(1) == nullptr) return reshape_vjp(ctx, g);
+  return {g.op("Unsqueeze", {ctx.cotangent(0), ctx.input(1)})};
+}
+
+// dx = dy without the axes.
+std::vector<Value*> unsqueeze_vjp(VjpContext& ctx, GraphBuilder& g) {
+  return {g.op("Squeeze", {ctx.cotangent(0), ctx.input(1)})};
+}
+
+// True where the shapes before and after are known to be the same.
+bool keeps_shape(const Node& node) {
+  const auto before = node.inputs[0]->type.static_dims();
+  return before && before == node.outputs[0]->type.static_dims();
+}
+
+}  // namespace
+
+void register_reshape(opdef::OpRegistry& registry) {
+  registry.add({.op_type = "Reshape",
+                .since_version = 25,
+                .differentiable_inputs = {0},
+                .attributes = {flag_attribute("allowzero")},
+                .vjp = reshape_vjp,
+                .is_view = true,
+                .is_identity = keeps_shape});
+  registry.add({.op_type = "Flatten",
+                .since_version = 25,
+                .differentiable_inputs = {0},
+                .attributes = {axis_attribute("axis")},
+                .vjp = reshape_vjp,
+                .is_view = true,
+                .is_identity = keeps_shape});
+  registry.add({.op_type = "Squeeze",
+                .since_version = 25,
+                .differentiable_inputs = {0},
+                .vjp = squeeze_vjp,
+                .is_view = true,
+                .is_identity = keeps_shape});
+  registry.add({.op_type = "Unsqueeze",
+                .since_version = 25,
+                .differentiable_inputs = {0},
+                .vjp = unsqueeze_vjp,
+                .is_view = true,
+                .is_identity = keeps_shape});
+}
+
+}  // namespace onnxgrad::ops

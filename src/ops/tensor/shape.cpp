@@ -1,0 +1,82 @@
+#include <algorithm>
+
+#include "opdef/registry.h"
+#include "ops/rules.h"
+
+// Shape and Size, which the types give, and the operators that make tensors from shapes.
+
+namespace onnxgrad::ops {
+namespace {
+
+using opdef::VjpContext;
+
+std::optional<Tensor> shape_from_types(const Node& node) {
+  const ir::Type& type = node.inputs[0]->type;
+  if (!type.has_rank()) return std::nullopt;
+  const auto rank = static_cast<std::int64_t>(type.rank());
+  const auto clamped = [rank](std::int64_t axis) {
+    return std::clamp<std::int64_t>(axis < 0 ? axis + rank : axis, 0, rank);
+  };
+  const std::int64_t start = clamped(node.int_attribute("start", 0));
+  const std::int64_t end = clamped(node.int_attribute("end", rank));
+  std::vector<std::int64_t> sizes;
+  for (std::int64_t axis = start; axis < end; ++axis) {
+    const ir::Dim& dim = (*type.shape)[static_cast<std::size_t>(axis)];
+    if (!dim.is_static()) return std::nullopt;
+    sizes.push_back(dim.value());
+  }
+  return Tensor::from(sizes, Dims{static_cast<std::int64_t>(sizes.size())});
+}
+
+std::optional<Tensor> size_from_types(const Node& node) {
+  const auto dims = node.inputs[0]->type.static_dims();
+  if (!dims) return std::nullopt;
+  return Tensor::scalar(dims->num_elements());
+}
+
+// y_i = start + i delta for i below (limit - start) / delta;  dstart = sum dy, ddelta = sum i dy;
+// the limit only decides how many there are.
+std::vector<Value*> range_vjp(VjpContext& ctx, GraphBuilder& g) {
+  Value* dy = ctx.cotangent(0);
+  const auto sum = [&g](Value* v) { return g.reduce_sum(v, {}, /*keepdims=*/false); };
+  Value* count = g.squeeze(dim_value(g, ctx.output(0), 0), {0});
+  Value* numbers = g.op("Range", {g.int_scalar(0), count, g.int_scalar(1)});
+  return {ctx.needs(0) ? sum(dy) : nullptr, ctx.needs(1) ? g.zeros_like(ctx.input(1)) : nullptr,
+          ctx.needs(2) ? sum(g.mul(dy, g.cast_like(numbers, dy))) : nullptr};
+}
+
+opdef::AttributeSpec whole_number(std::string_view name) {
+  return {.name = name, .type = opdef::AttributeType::kInt};
+}
+
+}  // namespace
+
+void register_shape(opdef::OpRegistry& registry) {
+  registry.add({.op_type = "Shape",
+                .since_version = 25,
+                .attributes = {axis_attribute("start"), axis_attribute("end")},
+                .fold_types = shape_from_types,
+                .zero_gradient = true});
+  registry.add({.op_type = "Size",
+                .since_version = 25,
+                .fold_types = size_from_types,
+                .zero_gradient = true});
+  registry.add({.op_type = "ConstantOfShape",
+                .since_version = 25,
+                .attributes = {{.name = "value", .type = opdef::AttributeType::kTensor}},
+                .zero_gradient = true});
+  registry.add({.op_type = "EyeLike",
+                .since_version = 22,
+                .attributes = {{.name = "dtype",
+                                .type = opdef::AttributeType::kInt,
+                                .min = static_cast<std::int64_t>(DataType::kFloat32),
+                                .max = static_cast<std::int64_t>(DataType::kInt2)},
+                               whole_number("k")},
+                .zero_gradient = true});
+  registry.add({.op_type = "Range",
+                .since_version = 11,
+                .differentiable_inputs = {0, 1, 2},
+                .vjp = range_vjp});
+}
+
+}  // namespace onnxgrad::ops

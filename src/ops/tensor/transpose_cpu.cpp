@@ -1,0 +1,39 @@
+#include "opdef/kernel.h"
+#include "ops/kernel_support.h"
+#include "ops/tensor/strided_copy.h"
+
+namespace onnxgrad::ops {
+namespace {
+
+using opdef::KernelOffer;
+using opdef::KernelRequest;
+
+void run_transpose(const void* data, std::byte* const* args, const opdef::Launch&) {
+  run_copy(*static_cast<const CopyPlan*>(data), args[0], args[1]);
+}
+
+KernelOffer offer_transpose(const KernelRequest& request) {
+  const Dims& dims = request.inputs[0].dims;
+  const std::int64_t bytes = element_bytes(request.inputs[0].dtype);
+  if (bytes == 0) return decline_dtype(request, request.inputs[0].dtype);
+  std::vector<std::int64_t> perm = request.node.ints_attribute("perm");
+  if (perm.empty()) {
+    for (std::size_t i = dims.rank(); i-- > 0;) perm.push_back(static_cast<std::int64_t>(i));
+  }
+  const std::vector<std::int64_t> strides = dense_strides(dims.values());
+  CopyRequest copy{.element_bytes = bytes};
+  for (const std::int64_t axis : perm) {
+    copy.sizes.push_back(dims[static_cast<std::size_t>(axis)]);
+    copy.source_strides.push_back(strides[static_cast<std::size_t>(axis)]);
+  }
+  copy.target_strides = dense_strides(copy.sizes);
+  return prepared(run_transpose, plan_copy(copy), "strided copy");
+}
+
+}  // namespace
+
+void register_transpose_cpu(opdef::KernelRegistry& registry) {
+  registry.add("", "Transpose", 0, offer_transpose);
+}
+
+}  // namespace onnxgrad::ops
