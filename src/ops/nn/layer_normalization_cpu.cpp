@@ -1,0 +1,214 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <concepts>
+#include <utility>
+#include <vector>
+
+#include "opdef/registry.h"
+#include "ops/kernel_support.h"
+#include "ops/nn/window.h"
+
+// Plain kernels of LayerNormalization and its gradient. x: [rows, size], size being the product of
+// the normalised axes; scale and bias broadcast to x.
+
+namespace onnxgrad::ops {
+
+using opdef::KernelOffer;
+using opdef::KernelRequest;
+using opdef::Launch;
+
+namespace {
+
+// Offsets into an operand that broadcasts to x, for x's elements in order.
+class BroadcastWalk {
+ public:
+  BroadcastWalk() = default;
+  // Throws: ShapeError if `operand` does not broadcast to `x`.
+  BroadcastWalk(const Dims& x, const Dims& operand) {
+    if (broadcast_dims(x, operand) != x) {
+      throw ShapeError(
+          {.what = "shape " + operand.to_string() + " does not broadcast to " + x.to_string()});
+    }
+    const auto strides = operand.strides();
+    for (std::size_t i = 0; i < x.rank(); ++i) {
+      const std::size_t lead = x.rank() - operand.rank();
+      const bool repeats = i < lead || operand[i - lead] == 1;
+      axes_.push_back({.size = x[i], .stride = repeats ? 0 : strides[i - lead]});
+    }
+  }
+
+  // The offset for x's element number `index`.
+  std::int64_t at(std::int64_t index) const {
+    std::int64_t offset = 0;
+    for (std::size_t i = axes_.size(); i-- > 0;) {
+      offset += index % axes_[i].size * axes_[i].stride;
+      index /= axes_[i].size;
+    }
+    return offset;
+  }
+
+ private:
+  struct Axis {
+    std::int64_t size = 1;
+    std::int64_t stride = 0;
+  };
+  std::vector<Axis> axes_;
+};
+
+struct LayerTask {
+  std::int64_t rows = 0;
+  std::int64_t size = 0;
+  double epsilon = 0;
+  BroadcastWalk scale;
+  BroadcastWalk bias;
+  bool has_bias = false;
+  int num_outputs = 1;
+  int outputs = 0;  ///< argument of the first output
+};
+
+struct Statistics {
+  double mean = 0;
+  double inverse = 0;  // 1 / standard deviation
+};
+
+template <std::floating_point T>
+Statistics row_statistics(const T* x, const LayerTask& task) {
+  const auto size = static_cast<double>(task.size);
+  double sum = 0;
+  for (std::int64_t i = 0; i < task.size; ++i) sum += static_cast<double>(x[i]);
+  const double mean = sum / size;
+  double squares = 0;
+  for (std::int64_t i = 0; i < task.size; ++i) {
+    const double centred = static_cast<double>(x[i]) - mean;
+    squares += centred * centred;
+  }
+  return {.mean = mean, .inverse = 1 / std::sqrt(squares / size + task.epsilon)};
+}
+
+// args: x, scale[, bias], y[, mean[, inverse deviation]], the statistics in float32.
+template <std::floating_point T>
+void run_layer_normalization(const void* data, std::byte* const* args, const Launch&) {
+  const auto& task = *static_cast<const LayerTask*>(data);
+  const T* x = reinterpret_cast<const T*>(args[0]);
+  const T* scale = reinterpret_cast<const T*>(args[1]);
+  const T* bias = task.has_bias ? reinterpret_cast<const T*>(args[2]) : nullptr;
+  T* y = reinterpret_cast<T*>(args[task.outputs]);
+  const auto statistic = [&](int output) {
+    return task.num_outputs > output ? reinterpret_cast<float*>(args[task.outputs + output])
+                                     : nullptr;
+  };
+  float* means = statistic(1);
+  float* inverses = statistic(2);
+  for (std::int64_t row = 0; row < task.rows; ++row) {
+    const Statistics s = row_statistics(x + row * task.size, task);
+    if (means != nullptr) means[row] = static_cast<float>(s.mean);
+    if (inverses != nullptr) inverses[row] = static_cast<float>(s.inverse);
+    if (y == nullptr) continue;
+    const auto mean = static_cast<T>(s.mean);
+    const auto inverse = static_cast<T>(s.inverse);
+    for (std::int64_t i = row * task.size; i < (row + 1) * task.size; ++i) {
+      const T shift = bias == nullptr ? T{0} : bias[task.bias.at(i)];
+      y[i] = (x[i] - mean) * inverse * scale[task.scale.at(i)] + shift;
+    }
+  }
+}
+
+// args: dy, x, scale, dx, dscale, dbias; results may be absent. scale: [size].
+template <std::floating_point T>
+void run_grad(const void* data, std::byte* const* args, const Launch&) {
+  const auto& task = *static_cast<const LayerTask*>(data);
+  const T* dy = reinterpret_cast<const T*>(args[0]);
+  const T* x = reinterpret_cast<const T*>(args[1]);
+  const T* scale = reinterpret_cast<const T*>(args[2]);
+  T* dx = reinterpret_cast<T*>(args[3]);
+  T* dscale = reinterpret_cast<T*>(args[4]);
+  T* dbias = reinterpret_cast<T*>(args[5]);
+  if (dscale != nullptr) std::fill_n(dscale, task.size, T{0});
+  if (dbias != nullptr) std::fill_n(dbias, task.size, T{0});
+  const auto size = static_cast<double>(task.size);
+  for (std::int64_t row = 0; row < task.rows; ++row, x += task.size, dy += task.size) {
+    const Statistics s = row_statistics(x, task);
+    double sum = 0;
+    double dot = 0;
+    for (std::int64_t i = 0; i < task.size; ++i) {
+      const double h = (static_cast<double>(x[i]) - s.mean) * s.inverse;
+      const double dh = static_cast<double>(dy[i]) * static_cast<double>(scale[i]);
+      sum += dh;
+      dot += dh * h;
+      if (dscale != nullptr) dscale[i] += static_cast<T>(static_cast<double>(dy[i]) * h);
+      if (dbias != nullptr) dbias[i] += dy[i];
+    }
+    if (dx == nullptr) continue;
+    for (std::int64_t i = 0; i < task.size; ++i) {
+      const double h = (static_cast<double>(x[i]) - s.mean) * s.inverse;
+      const double dh = static_cast<double>(dy[i]) * static_cast<double>(scale[i]);
+      dx[row * task.size + i] = static_cast<T>(s.inverse * (dh - (sum + h * dot) / size));
+    }
+  }
+}
+
+LayerTask make_task(const KernelRequest& request, std::size_t x_input) {
+  const Dims& x = request.inputs[x_input].dims;
+  const auto axis =
+      static_cast<std::size_t>(normalize_axis(request.node.int_attribute("axis", -1), x.rank()));
+  LayerTask task;
+  task.rows = x.product(0, axis);
+  task.size = x.product(axis, x.rank());
+  task.epsilon = static_cast<double>(request.node.float_attribute("epsilon", 1e-5f));
+  task.outputs = static_cast<int>(request.inputs.size());
+  task.num_outputs = static_cast<int>(request.outputs.size());
+  return task;
+}
+
+template <opdef::KernelFn kFloat, opdef::KernelFn kDouble>
+KernelOffer offer_typed(const KernelRequest& request, LayerTask task) {
+  const DataType dtype = request.inputs[0].dtype;
+  if (dtype == DataType::kFloat32) return prepared(kFloat, std::move(task), "reference");
+  if (dtype == DataType::kFloat64) return prepared(kDouble, std::move(task), "reference");
+  return decline_dtype(request, dtype);
+}
+
+KernelOffer offer_layer_normalization(const KernelRequest& request) {
+  LayerTask task = make_task(request, 0);
+  for (std::size_t i = 1; i < request.outputs.size(); ++i) {
+    const DataType dtype = request.outputs[i].dtype;
+    if (request.outputs[i].is_present() && dtype != DataType::kFloat32) {
+      return decline_dtype(request, dtype);
+    }
+  }
+  const Dims& x = request.inputs[0].dims;
+  try {
+    task.scale = BroadcastWalk(x, request.inputs[1].dims);
+    task.has_bias = request.inputs.size() > 2 && request.inputs[2].is_present();
+    if (task.has_bias) task.bias = BroadcastWalk(x, request.inputs[2].dims);
+  } catch (const ShapeError& error) {
+    throw ShapeError(problem_at(request.node, error.problem().what));
+  }
+  return offer_typed<run_layer_normalization<float>, run_layer_normalization<double>>(
+      request, std::move(task));
+}
+
+KernelOffer offer_grad(const KernelRequest& request) {
+  LayerTask task = make_task(request, 1);
+  const bool fits = request.inputs[0].dims == request.inputs[1].dims &&
+                    request.inputs[2].dims.num_elements() == task.size;
+  if (!fits) {
+    throw ShapeError(problem_at(
+        request.node,
+        fmt::format("dy {}, x {} and scale {} do not fit", request.inputs[0].dims.to_string(),
+                    request.inputs[1].dims.to_string(), request.inputs[2].dims.to_string())));
+  }
+  if (task.num_outputs != 3) return KernelOffer::decline("expects three outputs");
+  return offer_typed<run_grad<float>, run_grad<double>>(request, std::move(task));
+}
+
+}  // namespace
+
+void register_layer_normalization_cpu(opdef::KernelRegistry& registry) {
+  registry.add("", "LayerNormalization", 0, offer_layer_normalization);
+  registry.add(ir::kFunctionDomain, "LayerNormalizationGrad", 0, offer_grad);
+}
+
+}  // namespace onnxgrad::ops
