@@ -84,7 +84,9 @@ Model append_to_file(const Model& model, const train::LossGraph& loss, Value& sc
   }
   ir::append_nodes(from, graph, map);
   Value* output = map.at(from.outputs.front());
-  graph.rename(output, graph.names().unique(options.loss_name));
+  if (output->name != options.loss_name) {
+    graph.rename(output, graph.names().unique(options.loss_name));
+  }
   output->type = ir::Type::tensor(scores.type.dtype, Dims{});
   if (!options.keep_outputs) graph.outputs.clear();
   graph.outputs.insert(graph.outputs.begin(), output);
