@@ -111,10 +111,12 @@ ir::Function grad_body(std::string_view base_name, const std::vector<Value*>& in
         f.op("Equal", {labels, f.op("CastLike", {f.int_scalar(*attrs.ignore_index), labels})});
     labels = f.op("Where", {ignored, f.op("CastLike", {f.int_scalar(0), labels}), labels});
   }
-  Value* off_on =
-      f.op("CastLike", {f.constant(Tensor::from(std::vector<double>{0, 1}, {2})), rows});
-  Value* onehot = f.op("OneHot", {labels, f.dims_of(rows, 1, 2), off_on},
-                       {{.name = "axis", .value = std::int64_t{1}}});
+  // onnxruntime has OneHot only for int64 classes and float32 values.
+  Value* classes = f.op("CastLike", {labels, f.int_scalar(0)});
+  Value* off_on = f.constant(Tensor::from(std::vector<float>{0, 1}, {2}));
+  Value* onehot = f.op("CastLike", {f.op("OneHot", {classes, f.dims_of(rows, 1, 2), off_on},
+                                         {{.name = "axis", .value = std::int64_t{1}}}),
+                                    rows});
 
   Value* row_weight = row_weights(f, rows, labels, ignored, weights);
   Value* factor = dloss;
