@@ -193,9 +193,14 @@ WrittenLoss write_loss(GraphBuilder& g, const LossFunction& function, Reduction 
   const Elements elements =
       std::visit([&](const auto& spec) { return write(g, spec, scores, target); }, function);
   WrittenLoss written;
+  Value* divisor = nullptr;
   if (sample_weight != nullptr) {
     written.numerator = g.reduce_sum(g.mul(sample_weight, row_losses(g, elements)), {}, false);
     written.denominator = g.reduce_sum(sample_weight, {}, false);
+    // Batches whose weights are all zero happen; their loss is 0 and moves nothing.
+    Value* one = g.scalar_like(written.denominator, 1);
+    Value* is_positive = g.greater(written.denominator, g.scalar_like(written.denominator, 0));
+    divisor = g.where(is_positive, written.denominator, one);
   } else if (reduction == Reduction::kSum && elements.mean_of_columns) {
     written.numerator = g.reduce_sum(row_losses(g, elements), {}, false);
     written.denominator = row_count(g, elements.values);
@@ -206,7 +211,8 @@ WrittenLoss write_loss(GraphBuilder& g, const LossFunction& function, Reduction 
                               ? g.cast_like(g.size_of(elements.values), elements.values)
                               : row_count(g, elements.values);
   }
-  written.loss = reduction == Reduction::kMean ? g.div(written.numerator, written.denominator)
+  if (divisor == nullptr) divisor = written.denominator;
+  written.loss = reduction == Reduction::kMean ? g.div(written.numerator, divisor)
                                                : g.identity(written.numerator);
   return written;
 }
