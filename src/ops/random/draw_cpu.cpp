@@ -1,0 +1,173 @@
+#include <fmt/format.h>
+
+#include <cmath>
+#include <concepts>
+#include <numbers>
+#include <string>
+#include <utility>
+
+#include "opdef/registry.h"
+#include "ops/kernel_support.h"
+#include "ops/random/draws.h"
+
+// Plain kernels of the random generators. Elements 2 b and 2 b + 1 come from block b, as two
+// uniform numbers of 53 bits or, by Box and Muller (1958), two normal ones.
+
+namespace onnxgrad::ops {
+
+using opdef::KernelOffer;
+using opdef::KernelRequest;
+using opdef::Launch;
+
+namespace {
+
+struct DrawTask {
+  DrawStream draws = {};
+  std::int64_t count = 0;
+  double first = 0;   ///< mean or low
+  double second = 1;  ///< scale or high
+  int output = 0;
+  std::string node;
+};
+
+struct Pair {
+  double a = 0;
+  double b = 0;
+};
+
+// Two numbers in (0, 1).
+Pair uniform_pair(const DrawTask& task, const Launch& launch, std::int64_t block) {
+  const auto words = task.draws.block(launch, static_cast<std::uint64_t>(block));
+  const auto unit = [](std::uint64_t high, std::uint64_t low) {
+    return (static_cast<double>((high << 32 | low) >> 11) + 0.5) * 0x1p-53;
+  };
+  return {.a = unit(words[0], words[1]), .b = unit(words[2], words[3])};
+}
+
+Pair normal_pair(const DrawTask& task, const Launch& launch, std::int64_t block) {
+  const Pair unit = uniform_pair(task, launch, block);
+  const double radius = std::sqrt(-2 * std::log(unit.a));
+  const double angle = 2 * std::numbers::pi * unit.b;
+  return {.a = radius * std::cos(angle), .b = radius * std::sin(angle)};
+}
+
+// f(element, uniform or normal number of it).
+template <auto kPair, class F>
+void visit_draws(const DrawTask& task, const Launch& launch, F&& f) {
+  for (std::int64_t i = 0; i < task.count; i += 2) {
+    const Pair pair = kPair(task, launch, i / 2);
+    f(i, pair.a);
+    if (i + 1 < task.count) f(i + 1, pair.b);
+  }
+}
+
+template <std::floating_point T>
+void run_uniform(const void* data, std::byte* const* args, const Launch& launch) {
+  const auto& task = *static_cast<const DrawTask*>(data);
+  T* y = reinterpret_cast<T*>(args[task.output]);
+  visit_draws<uniform_pair>(task, launch, [&](std::int64_t i, double unit) {
+    y[i] = static_cast<T>(task.first + (task.second - task.first) * unit);
+  });
+}
+
+template <std::floating_point T>
+void run_normal(const void* data, std::byte* const* args, const Launch& launch) {
+  const auto& task = *static_cast<const DrawTask*>(data);
+  T* y = reinterpret_cast<T*>(args[task.output]);
+  visit_draws<normal_pair>(task, launch, [&](std::int64_t i, double number) {
+    y[i] = static_cast<T>(task.first + task.second * number);
+  });
+}
+
+[[noreturn]] void throw_probability(const DrawTask& task, double probability) {
+  throw DataError({.what = fmt::format("a probability is {}", probability),
+                   .where = {.node = task.node, .op_type = "Bernoulli", .value = "input"},
+                   .detail = "Probabilities are between 0 and 1."});
+}
+
+// args: probabilities, draws.
+template <std::floating_point P, class T>
+void run_bernoulli(const void* data, std::byte* const* args, const Launch& launch) {
+  const auto& task = *static_cast<const DrawTask*>(data);
+  const P* p = reinterpret_cast<const P*>(args[0]);
+  T* y = reinterpret_cast<T*>(args[task.output]);
+  visit_draws<uniform_pair>(task, launch, [&](std::int64_t i, double unit) {
+    const auto probability = static_cast<double>(p[i]);
+    if (!(probability >= 0 && probability <= 1)) throw_probability(task, probability);
+    y[i] = static_cast<T>(unit < probability ? 1 : 0);
+  });
+}
+
+DrawTask make_task(const KernelRequest& request) {
+  return {.draws = DrawStream::of(request.node),
+          .count = request.outputs[0].dims.num_elements(),
+          .output = static_cast<int>(request.inputs.size()),
+          .node = request.node.name};
+}
+
+template <opdef::KernelFn kFloat, opdef::KernelFn kDouble>
+KernelOffer offer_numbers(const KernelRequest& request, const char* first, float first_default,
+                          const char* second) {
+  DrawTask task = make_task(request);
+  task.first = static_cast<double>(request.node.float_attribute(first, first_default));
+  task.second = static_cast<double>(request.node.float_attribute(second, 1));
+  const DataType dtype = request.outputs[0].dtype;
+  if (dtype == DataType::kFloat32) return prepared(kFloat, std::move(task), "reference");
+  if (dtype == DataType::kFloat64) return prepared(kDouble, std::move(task), "reference");
+  return decline_dtype(request, dtype);
+}
+
+KernelOffer offer_normal(const KernelRequest& request) {
+  return offer_numbers<run_normal<float>, run_normal<double>>(request, "mean", 0, "scale");
+}
+
+KernelOffer offer_uniform(const KernelRequest& request) {
+  return offer_numbers<run_uniform<float>, run_uniform<double>>(request, "low", 0, "high");
+}
+
+template <std::floating_point P>
+opdef::KernelFn bernoulli_kernel(DataType dtype) {
+  switch (dtype) {
+    case DataType::kBool:
+    case DataType::kUint8:
+    case DataType::kInt8:
+      return run_bernoulli<P, std::uint8_t>;
+    case DataType::kInt16:
+    case DataType::kUint16:
+      return run_bernoulli<P, std::uint16_t>;
+    case DataType::kInt32:
+    case DataType::kUint32:
+      return run_bernoulli<P, std::uint32_t>;
+    case DataType::kInt64:
+    case DataType::kUint64:
+      return run_bernoulli<P, std::uint64_t>;
+    case DataType::kFloat32:
+      return run_bernoulli<P, float>;
+    case DataType::kFloat64:
+      return run_bernoulli<P, double>;
+    default:
+      return nullptr;
+  }
+}
+
+KernelOffer offer_bernoulli(const KernelRequest& request) {
+  const DataType given = request.inputs[0].dtype;
+  const DataType wanted = request.outputs[0].dtype;
+  opdef::KernelFn fn = nullptr;
+  if (given == DataType::kFloat32) fn = bernoulli_kernel<float>(wanted);
+  if (given == DataType::kFloat64) fn = bernoulli_kernel<double>(wanted);
+  if (fn == nullptr) return decline_dtype(request, wanted);
+  return prepared(fn, make_task(request), "reference");
+}
+
+}  // namespace
+
+void register_draw_cpu(opdef::KernelRegistry& registry) {
+  registry.add("", "RandomNormal", 0, offer_normal);
+  registry.add("", "RandomNormalLike", 0, offer_normal);
+  registry.add("", "RandomUniform", 0, offer_uniform);
+  registry.add("", "RandomUniformLike", 0, offer_uniform);
+  registry.add("", "Bernoulli", 0, offer_bernoulli);
+}
+
+}  // namespace onnxgrad::ops

@@ -1,0 +1,37 @@
+#include "ops/random/draws.h"
+
+#include <bit>
+#include <string_view>
+#include <variant>
+
+namespace onnxgrad::ops {
+namespace {
+
+// Fowler, Noll and Vo's FNV-1a, 32 bits.
+std::uint32_t hash_name(std::string_view name) {
+  std::uint32_t hash = 2166136261u;
+  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 16777619u;
+  return hash;
+}
+
+}  // namespace
+
+DrawStream DrawStream::of(const ir::Node& node) {
+  DrawStream draws;
+  for (const ir::Value* output : node.outputs) {
+    if (output == nullptr) continue;
+    draws.stream = hash_name(output->name);
+    break;
+  }
+  if (const ir::AttributeValue* seed = node.find_attribute("seed")) {
+    // Dropout has an integer, the others a float; its bits serve as well.
+    if (const auto* number = std::get_if<std::int64_t>(seed)) {
+      draws.own_seed = static_cast<std::uint64_t>(*number);
+    } else if (const auto* real = std::get_if<float>(seed)) {
+      draws.own_seed = std::bit_cast<std::uint32_t>(*real);
+    }
+  }
+  return draws;
+}
+
+}  // namespace onnxgrad::ops

@@ -1,0 +1,38 @@
+#ifndef ONNXGRAD_OPS_RANDOM_DRAWS_H_
+#define ONNXGRAD_OPS_RANDOM_DRAWS_H_
+
+#include <cstdint>
+#include <optional>
+
+#include "base/philox.h"
+#include "ir/graph.h"
+#include "opdef/kernel.h"
+
+namespace onnxgrad::ops {
+
+/// Where a node's random numbers come from. A draw is a function of the session's seed (or the
+/// node's own, if it has the attribute), of the number of the step, of the node and of the element:
+/// it does not depend on threads, device or the order of nodes, and a resumed run repeats it.
+struct DrawStream {
+  std::optional<std::uint64_t> own_seed = {};
+  std::uint32_t stream = 0;  ///< of the node: from the name of its first output
+
+  static DrawStream of(const ir::Node& node);
+
+  /// Block number `block` of this step: four random words.
+  base::PhiloxBlock block(const opdef::Launch& launch, std::uint64_t block) const {
+    const std::uint64_t seed = own_seed                  ? *own_seed
+                               : launch.cells == nullptr ? 0
+                                                         : launch.cells->seed;
+    const std::uint64_t step = launch.cells == nullptr ? 0 : launch.cells->step;
+    // The use is below 2^8: the rest of the word takes what a large block number has above 2^32.
+    const auto use = static_cast<std::uint32_t>(base::RandomUse::kOperator) |
+                     static_cast<std::uint32_t>(block >> 32 << 8);
+    return base::philox4x32(
+        {static_cast<std::uint32_t>(block), static_cast<std::uint32_t>(step), stream, use}, seed);
+  }
+};
+
+}  // namespace onnxgrad::ops
+
+#endif  // ONNXGRAD_OPS_RANDOM_DRAWS_H_

@@ -1,0 +1,62 @@
+#include <optional>
+
+#include "opdef/registry.h"
+#include "ops/rules.h"
+
+// Dropout (ai.onnx 22): y = x * mask / (1 - ratio) in training mode, otherwise y = x and a mask of
+// ones.
+
+namespace onnxgrad::ops {
+
+using opdef::VjpContext;
+
+namespace {
+
+constexpr double kDefaultRatio = 0.5;
+
+// The mode, if no run can change it.
+std::optional<bool> constant_mode(const Value* training_mode) {
+  if (training_mode == nullptr) return false;
+  if (!training_mode->is_constant()) return std::nullopt;
+  const Tensor& tensor = training_mode->initializer;
+  if (tensor.dtype() != DataType::kBool || tensor.num_elements() != 1) return std::nullopt;
+  return tensor.to_int64s().front() != 0;
+}
+
+// 1 / (1 - ratio), of y's dtype.
+Value* scale_value(GraphBuilder& g, Value* ratio, Value* like) {
+  if (ratio == nullptr) return g.scalar_like(like, 1 / (1 - kDefaultRatio));
+  if (const auto number = constant_number(ratio)) return g.scalar_like(like, 1 / (1 - *number));
+  return g.op("Reciprocal", {g.sub(g.scalar_like(like, 1), g.cast_like(ratio, like))});
+}
+
+// dx = dy * mask * scale; in inference mode dx = dy.
+std::vector<Value*> dropout_vjp(VjpContext& ctx, GraphBuilder& g) {
+  Value* dy = ctx.cotangent(0);
+  Value* training_mode = ctx.input(2);
+  const std::optional<bool> mode = constant_mode(training_mode);
+  std::vector<Value*> grads(ctx.num_inputs(), nullptr);
+  if (dy == nullptr) return grads;
+  if (mode && !*mode) {
+    grads[0] = dy;
+    return grads;
+  }
+  Value* scale = scale_value(g, ctx.input(1), dy);
+  if (!mode) scale = g.where(training_mode, scale, g.scalar_like(dy, 1));
+  grads[0] = g.mul(dy, g.mul(g.cast_like(ctx.require_output(1), dy), scale));
+  return grads;
+}
+
+}  // namespace
+
+void register_dropout(opdef::OpRegistry& registry) {
+  registry.add({.op_type = "Dropout",
+                .since_version = 22,
+                .differentiable_inputs = {0},
+                .attributes = {{.name = "seed", .type = opdef::AttributeType::kInt}},
+                .vjp = dropout_vjp,
+                .in_place = {{0, 0}},
+                .is_random = true});
+}
+
+}  // namespace onnxgrad::ops

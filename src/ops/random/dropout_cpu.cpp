@@ -1,0 +1,115 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <concepts>
+#include <string>
+#include <utility>
+
+#include "opdef/registry.h"
+#include "ops/kernel_support.h"
+#include "ops/random/draws.h"
+
+// The plain kernel of Dropout. Element i takes word i % 4 of block i / 4 and is dropped if that is
+// below ratio * 2^32.
+
+namespace onnxgrad::ops {
+
+using opdef::KernelOffer;
+using opdef::KernelRequest;
+using opdef::Launch;
+
+namespace {
+
+struct DropoutTask {
+  std::int64_t count = 0;
+  DrawStream draws = {};
+  int ratio = -1;  ///< argument; -1: 0.5
+  DataType ratio_dtype = DataType::kUndefined;
+  int training_mode = -1;  ///< argument; -1: false
+  int output = 0;          ///< argument of y
+  bool has_mask = false;
+  std::string node;
+};
+
+double read_ratio(const DropoutTask& task, std::byte* const* args) {
+  if (task.ratio < 0) return 0.5;
+  const double ratio = task.ratio_dtype == DataType::kFloat32
+                           ? static_cast<double>(*reinterpret_cast<const float*>(args[task.ratio]))
+                           : *reinterpret_cast<const double*>(args[task.ratio]);
+  if (ratio >= 0 && ratio < 1) return ratio;
+  throw DataError({.what = fmt::format("ratio is {}", ratio),
+                   .where = {.node = task.node, .op_type = "Dropout", .value = "ratio"},
+                   .detail = "The share of elements to drop is at least 0 and below 1."});
+}
+
+template <std::floating_point T>
+void run_dropout(const void* data, std::byte* const* args, const Launch& launch) {
+  const auto& task = *static_cast<const DropoutTask*>(data);
+  const T* x = reinterpret_cast<const T*>(args[0]);
+  T* y = reinterpret_cast<T*>(args[task.output]);
+  auto* mask = task.has_mask ? reinterpret_cast<std::uint8_t*>(args[task.output + 1]) : nullptr;
+  const bool is_training = task.training_mode >= 0 && args[task.training_mode][0] != std::byte{0};
+  const double ratio = is_training ? read_ratio(task, args) : 0;
+  if (!is_training || ratio == 0) {
+    if (y != nullptr && y != x) std::copy_n(x, task.count, y);
+    if (mask != nullptr) std::fill_n(mask, task.count, std::uint8_t{1});
+    return;
+  }
+  const auto threshold = static_cast<std::uint64_t>(std::ldexp(ratio, 32));
+  const auto scale = static_cast<T>(1 / (1 - ratio));
+  for (std::int64_t first = 0; first < task.count; first += 4) {
+    const auto words = task.draws.block(launch, static_cast<std::uint64_t>(first) / 4);
+    const std::int64_t end = std::min<std::int64_t>(task.count - first, 4);
+    for (std::int64_t k = 0; k < end; ++k) {
+      const bool keep = words[static_cast<std::size_t>(k)] >= threshold;
+      if (y != nullptr) y[first + k] = keep ? x[first + k] * scale : T{0};
+      if (mask != nullptr) mask[first + k] = keep ? 1 : 0;
+    }
+  }
+}
+
+void check_scalar(const KernelRequest& request, std::size_t input) {
+  if (request.inputs[input].dims.num_elements() == 1) return;
+  throw ShapeError({.what = fmt::format("input {} has shape {}, expected a scalar", input,
+                                        request.inputs[input].dims.to_string()),
+                    .where = {.node = request.node.name, .op_type = "Dropout"}});
+}
+
+KernelOffer offer_dropout(const KernelRequest& request) {
+  const auto& in = request.inputs;
+  DropoutTask task{.count = in[0].dims.num_elements(),
+                   .draws = DrawStream::of(request.node),
+                   .output = static_cast<int>(in.size()),
+                   .has_mask = request.outputs.size() > 1 && request.outputs[1].is_present(),
+                   .node = request.node.name};
+  if (in.size() > 1 && in[1].is_present()) {
+    check_scalar(request, 1);
+    task.ratio = 1;
+    task.ratio_dtype = in[1].dtype;
+    if (task.ratio_dtype != DataType::kFloat32 && task.ratio_dtype != DataType::kFloat64) {
+      return decline_dtype(request, task.ratio_dtype);
+    }
+  }
+  if (in.size() > 2 && in[2].is_present()) {
+    check_scalar(request, 2);
+    task.training_mode = 2;
+  }
+  const DataType dtype = in[0].dtype;
+  if (dtype != DataType::kFloat32 && dtype != DataType::kFloat64) {
+    return decline_dtype(request, dtype);
+  }
+  KernelOffer offer =
+      prepared(dtype == DataType::kFloat32 ? run_dropout<float> : run_dropout<double>,
+               std::move(task), "reference");
+  offer.kernel.in_place = {{0, 0}};
+  return offer;
+}
+
+}  // namespace
+
+void register_dropout_cpu(opdef::KernelRegistry& registry) {
+  registry.add("", "Dropout", 0, offer_dropout);
+}
+
+}  // namespace onnxgrad::ops
