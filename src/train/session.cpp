@@ -128,7 +128,7 @@ Session::Session(Source source, const Loss& loss, const Optimizer& optimizer,
                         step_options(options))),
       step_(graph_.model, builtin_engine(), executor_options_) {
   rate_port_ = find_port(step_.inputs(), graph_.learning_rate);
-  set_learning_rate(learning_rate_of(optimizer));
+  set_learning_rate(std::visit([](const auto& spec) { return spec.learning_rate; }, optimizer));
   step_.cells().seed = options.engine.seed;
   const ir::Graph& graph = *source_.working->graph;
   for (const ir::Value* input : graph.inputs) {
