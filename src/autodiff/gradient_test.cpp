@@ -20,60 +20,60 @@ using ir::Node;
 using ir::Value;
 
 const opdef::OpRegistry& registry() {
-  static const opdef::OpRegistry kRegistry = [] {
+  static const opdef::OpRegistry instance = [] {
     opdef::OpRegistry ops;
     ops::register_builtin_ops(ops);
     return ops;
   }();
-  return kRegistry;
+  return instance;
 }
 
 class GradientTest : public testing::Test {
  protected:
   Value* input(const char* name, ir::SymbolicShape shape = {3}) {
-    return model.graph->add_input(name, ir::Type::tensor(DataType::kFloat32, std::move(shape)));
+    return model_.graph->add_input(name, ir::Type::tensor(DataType::kFloat32, std::move(shape)));
   }
   std::vector<Value*> gradients(Value* output, std::vector<Value*> wrt) {
     const std::vector<Value*> outputs{output};
-    const std::vector<Value*> seeds{g.ones_like(output)};
-    return add_vjp(g, registry(), outputs, seeds, wrt);
+    const std::vector<Value*> seeds{g_.ones_like(output)};
+    return add_vjp(g_, registry(), outputs, seeds, wrt);
   }
   std::int64_t count(std::string_view op_type) {
-    return std::ranges::count(model.graph->nodes, op_type, &Node::op_type);
+    return std::ranges::count(model_.graph->nodes, op_type, &Node::op_type);
   }
 
-  ir::Model model = [] {
+  ir::Model model_ = [] {
     ir::Model empty;
     empty.set_opset("", ir::kInternalOpset);
     return empty;
   }();
-  std::unique_ptr<ir::TypeInferer> inferer = onnx_io::make_type_inferer(model);
-  ir::GraphBuilder g{model, *model.graph, *inferer, registry()};
+  std::unique_ptr<ir::TypeInferer> inferer_ = onnx_io::make_type_inferer(model_);
+  ir::GraphBuilder g_{model_, *model_.graph, *inferer_, registry()};
 };
 
 TEST_F(GradientTest, OnlyNodesOnTheWayAreDifferentiated) {
   Value* x = input("x");
   Value* w = input("w");
-  Value* y = g.mul(g.exp(x), w);  // exp(x) does not depend on w
-  Value* unrelated = g.log(w);
-  model.graph->outputs = {y, unrelated};
-  const std::size_t before = model.graph->nodes.size();
+  Value* y = g_.mul(g_.exp(x), w);  // exp(x) does not depend on w
+  Value* unrelated = g_.log(w);
+  model_.graph->outputs = {y, unrelated};
+  const std::size_t before = model_.graph->nodes.size();
   const auto dw = gradients(y, {w});
   // dw = dy * exp(x): the seed's Expand and one Mul.
-  EXPECT_EQ(model.graph->nodes.size(), before + 2) << ir::to_text(model);
+  EXPECT_EQ(model_.graph->nodes.size(), before + 2) << ir::to_text(model_);
   EXPECT_EQ(dw[0]->producer->op_type, "Mul");
 }
 
 TEST_F(GradientTest, AValueThatIsUsedTwiceGetsTheSum) {
   Value* x = input("x");
-  const auto dx = gradients(g.add(g.exp(x), g.log(x)), {x});
+  const auto dx = gradients(g_.add(g_.exp(x), g_.log(x)), {x});
   EXPECT_EQ(dx[0]->producer->op_type, "Add");
 }
 
 TEST_F(GradientTest, WhatNothingDependsOnGetsZeros) {
   Value* x = input("x");
   Value* w = input("w", {2, 2});
-  const auto dw = gradients(g.exp(x), {w});
+  const auto dw = gradients(g_.exp(x), {w});
   EXPECT_EQ(dw[0]->type.static_dims(), (Dims{2, 2}));
 }
 
@@ -81,7 +81,7 @@ TEST_F(GradientTest, BroadcastIsUndoneForSymbolicShapes) {
   Value* x = input("x", {ir::Dim::named("N"), 3});
   Value* row = input("row", {3});
   Value* maybe = input("maybe", {ir::Dim::named("M"), 3});
-  const auto d = gradients(g.add(g.add(x, row), maybe), {x, row, maybe});
+  const auto d = gradients(g_.add(g_.add(x, row), maybe), {x, row, maybe});
   EXPECT_EQ(d[1]->type.to_string(), "float32[3]");
   EXPECT_EQ(d[2]->type.to_string(), "float32[M, 3]");
   EXPECT_GE(count("NonZero"), 1);  // M may be 1: the axes are found at run time
@@ -90,17 +90,17 @@ TEST_F(GradientTest, BroadcastIsUndoneForSymbolicShapes) {
 TEST_F(GradientTest, EveryNodeWithoutRuleIsNamed) {
   Value* x = input("x");
   const auto unknown = [&](Value* in, const char* name) {
-    Node* node = model.graph->add_node("Frob", {in}, 1, {}, "my.domain", name);
+    Node* node = model_.graph->add_node("Frob", {in}, 1, {}, "my.domain", name);
     node->name = name;
     node->outputs[0]->type = in->type;
     return node->outputs[0];
   };
   Value* first = unknown(x, "first");
-  Value* y = g.add(first, unknown(g.exp(x), "second"));
+  Value* y = g_.add(first, unknown(g_.exp(x), "second"));
   unknown(y, "off_the_path");
   const std::vector<Value*> outputs{y};
   const std::vector<Value*> wrt{x};
-  const auto missing = find_missing_gradients(model, registry(), outputs, wrt);
+  const auto missing = find_missing_gradients(model_, registry(), outputs, wrt);
   ASSERT_EQ(missing.size(), 2U);
   EXPECT_EQ(missing[0].node, "first");
   EXPECT_EQ(missing[1].node, "second");
@@ -116,27 +116,27 @@ TEST_F(GradientTest, EveryNodeWithoutRuleIsNamed) {
   }
 }
 
-// f(x) = exp(x) * x as a model function without a rule of its own.
+// f(x) = exp(x) * x as a model_ function without a rule of its own.
 TEST_F(GradientTest, FunctionsAreDifferentiatedThroughTheirBodies) {
   ir::Function f{.domain = "my.domain", .name = "Frob", .body = std::make_shared<ir::Graph>()};
   Value* formal = f.body->add_input("a", {});
   Value* e = f.body->add_node("Exp", {formal}, 1)->outputs[0];
   f.body->outputs = {f.body->add_node("Mul", {e, formal}, 1)->outputs[0]};
   f.opset_imports = {{"", ir::kInternalOpset}};
-  model.functions.push_back(std::move(f));
-  model.set_opset("my.domain", 1);
+  model_.functions.push_back(std::move(f));
+  model_.set_opset("my.domain", 1);
   Value* x = input("x");
-  Value* y = g.op("Frob", {x}, {}, "my.domain");
-  model.graph->outputs = {y};
+  Value* y = g_.op("Frob", {x}, {}, "my.domain");
+  model_.graph->outputs = {y};
   const auto dx = gradients(y, {x});
   EXPECT_EQ(count("Frob"), 0);
   EXPECT_EQ(dx[0]->type.to_string(), "float32[3]");
-  EXPECT_EQ(model.graph->outputs[0], y);
+  EXPECT_EQ(model_.graph->outputs[0], y);
 }
 
 TEST_F(GradientTest, GradientsOfGradientsAreOrdinaryGradients) {
   Value* x = input("x");
-  const auto first = gradients(g.op("Tanh", {x}), {x});
+  const auto first = gradients(g_.op("Tanh", {x}), {x});
   const auto second = gradients(first[0], {x});
   EXPECT_EQ(second[0]->type.to_string(), "float32[3]");
 }
@@ -144,7 +144,7 @@ TEST_F(GradientTest, GradientsOfGradientsAreOrdinaryGradients) {
 TEST_F(GradientTest, ALongChainNeedsNoStack) {
   Value* x = input("x");
   Value* y = x;
-  for (int i = 0; i < 20000; ++i) y = g.neg(y);
+  for (int i = 0; i < 20000; ++i) y = g_.neg(y);
   const auto dx = gradients(y, {x});
   EXPECT_NE(dx[0], nullptr);
 }

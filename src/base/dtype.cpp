@@ -42,8 +42,9 @@ constexpr std::array kRows = {
 };
 
 const Row* find_row(DataType dtype) {
-  const auto row = std::find_if(kRows.begin(), kRows.end(),
-                                [dtype](const Row& candidate) { return candidate.dtype == dtype; });
+  const auto* const row = std::find_if(kRows.begin(), kRows.end(), [dtype](const Row& candidate) {
+    return candidate.dtype == dtype;
+  });
   return row == kRows.end() ? nullptr : &*row;
 }
 

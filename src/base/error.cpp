@@ -33,7 +33,7 @@ std::string format(const Problem& problem) {
   if (!problem.where.file.empty()) {
     source += (source.empty() ? "In file '" : " of file '") + problem.where.file + "'";
   }
-  if (!source.empty()) source += ".";
+  if (!source.empty()) source += '.';
   add_line(source);
   add_line(problem.mend);
   return text;

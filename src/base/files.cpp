@@ -159,7 +159,7 @@ ReadableFile::~ReadableFile() {
 }
 
 ReadableFile ReadableFile::open(const std::string& path) {
-  if (path.find('\0') != std::string::npos) fail(path.c_str(), "the path has a zero byte");
+  if (path.find('\0') != std::string::npos) fail(path, "the path has a zero byte");
   Descriptor file(open_retrying(AT_FDCWD, path.c_str(), kReadFlags));
   if (!file.is_open()) fail_errno(path, "open the file", errno);
   return {file.release(), path};
@@ -285,7 +285,7 @@ class TemporaryFile {
 void write_atomically(const std::string& path, const std::function<void(const ByteSink&)>& write,
                       Existing existing) {
   if (path.empty() || path.find('\0') != std::string::npos) {
-    fail(path.c_str(), "this is not a path");
+    fail(path, "this is not a path");
   }
   // A link to a file is kept: what it points at is replaced.
   std::error_code error;

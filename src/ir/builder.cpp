@@ -204,7 +204,7 @@ std::optional<SumAxes> static_sum_axes(const Type& x, const Type& like) {
     // A summand's axis of length 1 is summed too if the other side says 1: it does no harm.
     if (to.is_static() && to.value() == 1) {
       axes.kept.push_back(static_cast<std::int64_t>(lead + i));
-    } else if (!(to.is_static() && to.value() != 1)) {
+    } else if (!to.is_static()) {
       return std::nullopt;  // a symbol that may be 1 at run time
     }
   }

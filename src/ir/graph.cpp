@@ -41,10 +41,10 @@ void Node::remove_attribute(std::string_view attribute) {
 namespace {
 
 template <class T>
-T attribute_or(const Node& node, std::string_view name, T fallback) {
+T attribute_or(const Node& node, std::string_view name, const T& fallback) {
   const AttributeValue* value = node.find_attribute(name);
   const T* typed = value == nullptr ? nullptr : std::get_if<T>(value);
-  return typed == nullptr ? std::move(fallback) : *typed;
+  return typed == nullptr ? fallback : *typed;
 }
 
 }  // namespace
@@ -62,8 +62,8 @@ std::string Node::string_attribute(std::string_view attribute, std::string_view 
 }
 
 std::vector<std::int64_t> Node::ints_attribute(std::string_view attribute,
-                                               std::vector<std::int64_t> fallback) const {
-  return attribute_or(*this, attribute, std::move(fallback));
+                                               const std::vector<std::int64_t>& fallback) const {
+  return attribute_or(*this, attribute, fallback);
 }
 
 std::vector<float> Node::floats_attribute(std::string_view attribute) const {

@@ -79,7 +79,7 @@ class Node {
   float float_attribute(std::string_view attribute, float fallback) const;
   std::string string_attribute(std::string_view attribute, std::string_view fallback) const;
   std::vector<std::int64_t> ints_attribute(std::string_view attribute,
-                                           std::vector<std::int64_t> fallback = {}) const;
+                                           const std::vector<std::int64_t>& fallback = {}) const;
   std::vector<float> floats_attribute(std::string_view attribute) const;
   /// All graphs in the attributes.
   std::vector<Graph*> subgraphs() const;

@@ -16,13 +16,13 @@ class NoInference : public TypeInferer {
   void infer(Node&) const override {}
 };
 
-const Type kMatrix = Type::tensor(DataType::kFloat32, Dims{2, 3});
+Type matrix() { return Type::tensor(DataType::kFloat32, Dims{2, 3}); }
 
 // x -> Relu -> Add(c) -> y
 Model small_model() {
   Model model;
   Graph& graph = *model.graph;
-  Value* x = graph.add_input("x", kMatrix);
+  Value* x = graph.add_input("x", matrix());
   Value* c = graph.add_initializer("c", Tensor::scalar(1.0F));
   Node* relu = graph.add_node("Relu", {x}, 1);
   Node* add = graph.add_node("Add", {relu->outputs[0], c}, 1, {}, "", "y");
@@ -67,7 +67,7 @@ TEST(Graph, SortsStablyAndReportsCycles) {
 
 TEST(Graph, SortsALongChainWithoutRecursion) {
   Graph graph;
-  Value* value = graph.add_input("x", kMatrix);
+  Value* value = graph.add_input("x", matrix());
   for (int i = 0; i < 100000; ++i) value = graph.add_node("Relu", {value}, 1)->outputs[0];
   graph.outputs = {value};
   std::reverse(graph.nodes.begin(), graph.nodes.end());
@@ -104,7 +104,7 @@ TEST(Graph, SubgraphsReadEnclosingValues) {
   ASSERT_EQ(captured_values(*copied).size(), 1U);
   EXPECT_EQ(captured_values(*copied)[0]->graph, copy.graph.get());
 
-  Value* other = graph.add_input("other", kMatrix);
+  Value* other = graph.add_input("other", matrix());
   replace_uses(graph, {{relu, other}});
   EXPECT_EQ(captured_values(*node), std::vector<Value*>{other});
 }
@@ -127,7 +127,7 @@ Function sum_function() {
 TEST(Inline, TakesThePlaceOfTheCall) {
   Model model;
   Graph& graph = *model.graph;
-  Value* x = graph.add_input("x", kMatrix);
+  Value* x = graph.add_input("x", matrix());
   Node* call = graph.add_node("F", {x, x}, 2, {}, "onnxgrad", "call");
   Value* first = call->outputs[0];
   Value* second = call->outputs[1];
@@ -145,7 +145,7 @@ TEST(Inline, TakesThePlaceOfTheCall) {
 
 TEST(Inline, RefusesTooManyInputs) {
   Model model;
-  Value* x = model.graph->add_input("x", kMatrix);
+  Value* x = model.graph->add_input("x", matrix());
   Node* call = model.graph->add_node("F", {x, x, x}, 1, {}, "onnxgrad");
   EXPECT_THROW(inline_call(*call, sum_function(), NoInference()), ModelError);
 }
@@ -154,7 +154,7 @@ TEST(Type, TextAndStaticDims) {
   const Type type = Type::tensor(DataType::kFloat32, {Dim::named("N"), 3, Dim()});
   EXPECT_EQ(type.to_string(), "float32[N, 3, ?]");
   EXPECT_FALSE(type.static_dims());
-  EXPECT_EQ(kMatrix.static_dims(), (Dims{2, 3}));
+  EXPECT_EQ(matrix().static_dims(), (Dims{2, 3}));
   EXPECT_TRUE(Dim::named("N").surely_equals(Dim::named("N")));
   EXPECT_FALSE(Dim().surely_equals(Dim()));
 }

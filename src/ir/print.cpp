@@ -63,7 +63,7 @@ struct Printer {
         text += node.attributes[i].name + " = ";
         print(node.attributes[i].value, indent);
       }
-      text += ">";
+      text += '>';
     }
     text += " (";
     for (std::size_t i = 0; i < node.inputs.size(); ++i) {

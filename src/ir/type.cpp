@@ -40,7 +40,7 @@ std::string Type::to_string() const {
   std::string text(dtype_name(dtype));
   if (kind == Kind::kSparseTensor) text = "sparse " + text;
   if (!shape) return text + "[...]";
-  text += "[";
+  text += '[';
   for (std::size_t i = 0; i < shape->size(); ++i) {
     if (i > 0) text += ", ";
     text += (*shape)[i].to_string();

@@ -63,7 +63,7 @@ class Grouper {
       }
     }
     groups_.push_back({.compute = compute, .space = *dims});
-    ranges_.push_back({position_.at(node), position_.at(node)});
+    ranges_.emplace_back(position_.at(node), position_.at(node));
     add(node, groups_.size() - 1, Role::kMain);
   }
 
@@ -85,7 +85,7 @@ class Grouper {
     groups_.push_back({.compute = node->outputs[0]->dtype(),
                        .space = *node->inputs[0]->type.static_dims(),
                        .reduce_axes = reduction->axes});
-    ranges_.push_back({position_.at(node), position_.at(node)});
+    ranges_.emplace_back(position_.at(node), position_.at(node));
     add(node, groups_.size() - 1, Role::kReduce);
   }
 

@@ -37,7 +37,7 @@ std::optional<std::vector<std::int64_t>> reduced_axes(const ir::Node& node, std:
 }  // namespace
 
 std::optional<Reduction> match_reduction(const ir::Node& node) {
-  const auto row = std::ranges::find(kRows, node.op_type, &Row::op_type);
+  const auto* const row = std::ranges::find(kRows, node.op_type, &Row::op_type);
   if (row == kRows.end() || !node.domain.empty()) return std::nullopt;
   const ir::Value* input = node.input(0);
   const bool is_float =

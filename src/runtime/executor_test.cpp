@@ -27,9 +27,9 @@ struct Registries {
 };
 
 const Engine& engine() {
-  static const Registries kRegistries;
-  static const Engine kEngine{kRegistries.ops, kRegistries.kernels, onnx_io::make_type_inferer};
-  return kEngine;
+  static const Registries registries;
+  static const Engine instance{registries.ops, registries.kernels, onnx_io::make_type_inferer};
+  return instance;
 }
 
 // A model under construction, then an executor of it.
@@ -52,12 +52,12 @@ struct Fixture {
     return value;
   }
   void update(Value* from, Value* to) { model.state.push_back({.input = from, .output = to}); }
-  Executor executor(bool fuse = true) {
+  Executor executor(bool fuse = true) const {
     return Executor(std::make_shared<ir::Model>(ir::clone(model)), engine(), {.fuse = fuse});
   }
 };
 
-Tensor column(std::vector<double> numbers) {
+Tensor column(const std::vector<double>\& numbers) {
   const auto rows = static_cast<std::int64_t>(numbers.size());
   return Tensor::from(numbers, Dims{rows, 1});
 }
@@ -66,21 +66,21 @@ Tensor column(std::vector<double> numbers) {
 class LinearRegression : public testing::TestWithParam<bool> {
  protected:
   void SetUp() override {
-    ir::GraphBuilder& g = f.g;
-    Value* x = f.input("x", {ir::Dim::named("N"), 1});
-    Value* y = f.input("y", {ir::Dim::named("N"), 1});
-    Value* rate = f.input("rate", {});
-    Value* w = f.state("w", column({0.5}));
-    Value* b = f.state("b", Tensor::from(std::vector<double>{0.25}, Dims{1}));
+    ir::GraphBuilder& g = f_.g;
+    Value* x = f_.input("x", {ir::Dim::named("N"), 1});
+    Value* y = f_.input("y", {ir::Dim::named("N"), 1});
+    Value* rate = f_.input("rate", {});
+    Value* w = f_.state("w", column({0.5}));
+    Value* b = f_.state("b", Tensor::from(std::vector<double>{0.25}, Dims{1}));
     Value* d = g.sub(g.add(g.matmul(x, w), b), y);
     Value* loss = g.reduce_mean(g.mul(d, d), {}, false);
     const std::vector<Value*> outputs{loss};
     const std::vector<Value*> seeds{g.ones_like(loss)};
     const std::vector<Value*> weights{w, b};
     const auto gradients = autodiff::add_vjp(g, engine().ops, outputs, seeds, weights);
-    f.update(w, g.sub(w, g.mul(rate, gradients[0])));
-    f.update(b, g.sub(b, g.mul(rate, gradients[1])));
-    f.model.graph->outputs = {loss};
+    f_.update(w, g.sub(w, g.mul(rate, gradients[0])));
+    f_.update(b, g.sub(b, g.mul(rate, gradients[1])));
+    f_.model.graph->outputs = {loss};
   }
 
   // The same step in plain arithmetic; returns the loss.
@@ -101,11 +101,11 @@ class LinearRegression : public testing::TestWithParam<bool> {
     return loss;
   }
 
-  Fixture f;
+  Fixture f_;
 };
 
 TEST_P(LinearRegression, FollowsTheHandWrittenLoop) {
-  Executor executor = f.executor(GetParam());
+  Executor executor = f_.executor(GetParam());
   ASSERT_EQ(executor.inputs().size(), 3U);
   ASSERT_EQ(executor.state().size(), 2U);
   double w = 0.5;
@@ -127,7 +127,7 @@ TEST_P(LinearRegression, FollowsTheHandWrittenLoop) {
 
 TEST_P(LinearRegression, RunsFewKernelsInPlace) {
   if (!GetParam()) GTEST_SKIP() << "counts kernels of the fused plan";
-  Executor executor = f.executor();
+  Executor executor = f_.executor();
   const Execution& plan = executor.prepare({Dims{10, 1}, Dims{10, 1}, Dims{}});
   EXPECT_EQ(plan.num_kernels(), 3U) << plan.to_text();
   EXPECT_EQ(plan.to_text().find("commit"), std::string::npos) << plan.to_text();

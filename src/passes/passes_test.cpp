@@ -1,0 +1,195 @@
+#include "passes/passes.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "autodiff/gradient.h"
+#include "ir/builder.h"
+#include "onnx/inference.h"
+#include "opdef/expr.h"
+#include "ops/builtin.h"
+
+namespace onnxgrad::passes {
+namespace {
+
+using ir::Value;
+
+const opdef::OpRegistry& registry() {
+  static const opdef::OpRegistry instance = [] {
+    opdef::OpRegistry ops;
+    ops::register_builtin_ops(ops);
+    return ops;
+  }();
+  return instance;
+}
+
+class NoEvaluator : public opdef::Evaluator {
+ public:
+  std::optional<std::vector<Tensor>> evaluate(const ir::Node&,
+                                              std::span<const Tensor>) const override {
+    return std::nullopt;
+  }
+};
+
+class PassTest : public testing::Test {
+ protected:
+  Value* input(const char* name, Dims dims, DataType dtype = DataType::kFloat32) {
+    return graph().add_input(name, ir::Type::tensor(dtype, dims));
+  }
+  ir::Graph& graph() { return *model_.graph; }
+  PassContext context() { return {registry(), *inferer_, evaluator_}; }
+  std::vector<std::string> op_types() {
+    std::vector<std::string> types;
+    for (const ir::Node* node : graph().nodes) types.push_back(node->op_type);
+    return types;
+  }
+  void run(bool fuse = true) {
+    run_passes(graph(), context(), fuse);
+    for (const ir::Node* node : graph().nodes) {
+      for (const Value* output : node->outputs) EXPECT_TRUE(output->type.static_dims());
+    }
+  }
+
+  ir::Model model_ = [] {
+    ir::Model model;
+    model.set_opset("", ir::kInternalOpset);
+    return model;
+  }();
+  std::unique_ptr<ir::TypeInferer> inferer_ = onnx_io::make_type_inferer(model_);
+  NoEvaluator evaluator_;
+  ir::GraphBuilder g_{model_, graph(), *inferer_, registry()};
+};
+
+// Linear regression by gradient descent, as the training step's graph has it.
+TEST_F(PassTest, LinearRegressionStepIsThreeKernels) {
+  Value* x = input("X", {10, 2});
+  Value* y = input("y", {10, 1});
+  Value* w = input("W", {2, 1});
+  Value* b = input("b", {1});
+  Value* rate = input("rate", {});
+  Value* prediction = g_.add(g_.matmul(x, w), b);
+  Value* difference = g_.sub(prediction, y);
+  Value* loss = g_.reduce_sum(g_.mul(difference, difference), {}, false);
+  const std::vector<Value*> weights{w, b};
+  const std::vector<Value*> outputs{loss};
+  const std::vector<Value*> seeds{g_.ones_like(loss)};
+  const auto gradients = autodiff::add_vjp(g_, registry(), outputs, seeds, weights);
+  graph().outputs = {loss, g_.sub(w, g_.mul(rate, gradients[0])),
+                     g_.sub(b, g_.mul(rate, gradients[1]))};
+  run();
+  std::vector<std::string> types = op_types();
+  std::ranges::sort(types);
+  EXPECT_EQ(types, (std::vector<std::string>{"Elementwise", "Gemm", "GemmUpdate"}))
+      << ir::to_text(graph());
+}
+
+TEST_F(PassTest, BiasAndActivationBecomeAnEpilogue) {
+  Value* x = input("x", {15, 100});
+  Value* w = input("w", {100, 50});
+  Value* b = input("b", {50});
+  graph().outputs = {g_.op("Relu", {g_.add(g_.matmul(x, w), b)})};
+  run();
+  ASSERT_EQ(op_types(), std::vector<std::string>{"Gemm"});
+  const ir::Node& gemm = *graph().nodes[0];
+  EXPECT_EQ(gemm.inputs, (std::vector<Value*>{x, w, b}));
+  EXPECT_EQ(opdef::ExprProgram::from_ints(gemm.ints_attribute("epilogue")).to_string(),
+            "relu(add(in0, in1))");
+}
+
+TEST_F(PassTest, GemmIsAProductWithScaledTerms) {
+  Value* a = input("a", {3, 2});
+  Value* b = input("b", {4, 3});
+  Value* c = input("c", {4});
+  graph().outputs = {g_.op("Gemm", {a, b, c},
+                           {{.name = "transA", .value = std::int64_t{1}},
+                            {.name = "transB", .value = std::int64_t{1}},
+                            {.name = "alpha", .value = 0.5F},
+                            {.name = "beta", .value = 2.0F}})};
+  run();
+  // beta c is smaller than the product: computed once, before it.
+  ASSERT_EQ(op_types(), (std::vector<std::string>{"Elementwise", "Gemm"})) << ir::to_text(graph());
+  EXPECT_EQ(graph().nodes[1]->int_attribute("transA", 0), 1);
+  EXPECT_EQ(opdef::ExprProgram::from_ints(graph().nodes[1]->ints_attribute("epilogue")).to_string(),
+            "add(mul(in0, 0.5), in1)");
+}
+
+// softmax(x) = e / sum(e): what comes after the reduction has the full space again.
+TEST_F(PassTest, AReductionEndsItsGroup) {
+  Value* x = input("x", {4, 5});
+  Value* e = g_.exp(g_.sub(x, g_.reduce_max(x, {1}, true)));
+  graph().outputs = {g_.div(e, g_.reduce_sum(e, {1}, true))};
+  run();
+  EXPECT_EQ(op_types(), (std::vector<std::string>{"Elementwise", "Elementwise", "Elementwise"}))
+      << ir::to_text(graph());
+}
+
+// a -> MatMul -> b, and c = a + b: fusing a with c would need the product inside.
+TEST_F(PassTest, NoPathLeavesAGroupAndComesBack) {
+  Value* x = input("x", {4, 4});
+  Value* a = g_.exp(x);
+  Value* product = g_.matmul(a, a);
+  graph().outputs = {g_.add(a, g_.log(product))};
+  run();
+  EXPECT_EQ(op_types(), (std::vector<std::string>{"Elementwise", "Gemm"})) << ir::to_text(graph());
+  EXPECT_NO_THROW(ir::sort_topologically(graph()));
+}
+
+TEST_F(PassTest, EqualNodesAndConstantsAreMerged) {
+  Value* x = input("x", {3});
+  ir::Value* one = graph().add_initializer("one", Tensor::scalar(1.0F));
+  ir::Value* same = graph().add_initializer("same", Tensor::scalar(1.0F));
+  graph().outputs = {g_.mul(g_.add(x, one), g_.add(x, same))};
+  EXPECT_TRUE(merge_common_subexpressions(graph(), context()));
+  EXPECT_EQ(op_types(), (std::vector<std::string>{"Add", "Mul"}));
+  EXPECT_FALSE(merge_common_subexpressions(graph(), context()));
+}
+
+TEST_F(PassTest, ExpandedOperandsAreBroadcastByTheKernel) {
+  Value* x = input("x", {3, 4});
+  Value* row = input("row", {4});
+  graph().outputs = {g_.mul(x, g_.expand(row, g_.ints({3, 4})))};
+  run();
+  ASSERT_EQ(op_types(), std::vector<std::string>{"Elementwise"});
+  EXPECT_EQ(graph().nodes[0]->inputs, (std::vector<Value*>{x, row}));
+}
+
+TEST_F(PassTest, AProductThatIsReadTwiceIsNoUpdate) {
+  Value* w = input("w", {2, 3});
+  Value* x = input("x", {5, 2});
+  Value* dy = input("dy", {5, 3});
+  Value* gradient = g_.matmul(g_.transpose(x, {1, 0}), dy);
+  graph().outputs = {g_.sub(w, g_.scale(gradient, 0.1)), gradient};
+  run();
+  const auto types = op_types();
+  EXPECT_EQ(std::ranges::count(types, "GemmUpdate"), 0);
+  EXPECT_EQ(std::ranges::count(types, "Transpose"), 0);
+}
+
+TEST_F(PassTest, WithoutFusionEveryNodeIsItsOwnKernel) {
+  Value* x = input("x", {3});
+  graph().outputs = {g_.exp(g_.neg(x))};
+  run(/*fuse=*/false);
+  EXPECT_EQ(op_types(), (std::vector<std::string>{"Elementwise", "Elementwise"}));
+}
+
+TEST_F(PassTest, ASecondRunChangesNothing) {
+  Value* x = input("x", {15, 10});
+  Value* w = input("w", {10, 5});
+  graph().outputs = {g_.reduce_sum(g_.op("Tanh", {g_.matmul(x, w)}), {0}, false)};
+  run();
+  const std::string before = ir::to_text(graph());
+  EXPECT_FALSE(eliminate_identities(graph(), context()));
+  EXPECT_FALSE(merge_common_subexpressions(graph(), context()));
+  EXPECT_FALSE(fuse_gemm(graph(), context()));
+  EXPECT_FALSE(fuse_gemm_updates(graph(), context()));
+  EXPECT_FALSE(fuse_elementwise(graph(), context(), true));
+  EXPECT_FALSE(fuse_epilogues(graph(), context()));
+  EXPECT_EQ(ir::to_text(graph()), before);
+}
+
+}  // namespace
+}  // namespace onnxgrad::passes
