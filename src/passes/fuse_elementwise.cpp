@@ -1,5 +1,7 @@
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -20,6 +22,26 @@ namespace {
 
 using opdef::ExprProgram;
 
+// The number that all elements of a constant are, if they are one number and double holds it
+// exactly.
+std::optional<double> uniform_constant(const ir::Value* value) {
+  if (!value->is_constant() || value->initializer.num_elements() == 0) return std::nullopt;
+  const Tensor& tensor = value->initializer;
+  const auto bytes = static_cast<std::size_t>(size_bits(tensor.dtype()) / 8);
+  const auto count = static_cast<std::size_t>(tensor.num_elements());
+  for (std::size_t i = 1; i < count; ++i) {
+    if (std::memcmp(tensor.raw(), tensor.raw() + i * bytes, bytes) != 0) return std::nullopt;
+  }
+  const Tensor first =
+      Tensor::view(tensor.dtype(), Dims{}, const_cast<std::byte*>(tensor.raw()), nullptr);
+  if (is_integer(tensor.dtype())) {
+    constexpr std::int64_t kExact = std::int64_t{1} << 53;
+    const std::int64_t number = first.to_int64s().front();
+    if (number > kExact || number < -kExact) return std::nullopt;
+  }
+  return first.to_doubles().front();
+}
+
 // The straight-line program of some nodes and the values that it reads.
 class ProgramBuilder {
  public:
@@ -33,9 +55,8 @@ class ProgramBuilder {
   std::int32_t read(ir::Value* value) {
     const auto [entry, is_new] = known_.try_emplace(value, 0);
     if (!is_new) return entry->second;
-    const auto dims = value->type.static_dims();
-    if (value->is_constant() && dims->num_elements() == 1) {
-      entry->second = program_.constant(value->initializer.to_doubles().front());
+    if (const auto number = uniform_constant(value)) {
+      entry->second = program_.constant(*number);
     } else {
       operands_.push_back(value);
       entry->second = add_operand();
@@ -63,17 +84,6 @@ class ProgramBuilder {
   std::unordered_map<const ir::Value*, std::int32_t> known_;
   std::vector<ir::Value*> operands_;
 };
-
-// Constants that a program holds as numbers must be exact as double.
-bool reads_wide_integer_constant(const ir::Node& node) {
-  constexpr std::int64_t kExact = std::int64_t{1} << 53;
-  return std::ranges::any_of(node.inputs, [](const ir::Value* value) {
-    if (value == nullptr || !value->is_constant() || !is_integer(value->dtype())) return false;
-    const auto numbers = value->initializer.num_elements() == 1 ? value->initializer.to_int64s()
-                                                                : std::vector<std::int64_t>{};
-    return std::ranges::any_of(numbers, [](std::int64_t n) { return n > kExact || n < -kExact; });
-  });
-}
 
 // Operands that are Expands of something smaller, if the others still span the whole space.
 void look_through_expands(std::vector<ir::Value*>& operands, const Dims& space) {
@@ -198,10 +208,6 @@ class Emitter {
 
 bool fuse_elementwise(ir::Graph& graph, const PassContext& context, bool merge) {
   std::vector<ElementwiseGroup> groups = group_elementwise(graph, context.ops, merge);
-  std::erase_if(groups, [](const ElementwiseGroup& group) {
-    return std::ranges::any_of(group.main,
-                               [](const ir::Node* n) { return reads_wide_integer_constant(*n); });
-  });
   if (groups.empty()) return false;
   Emitter emitter(graph, context.ops);
   std::unordered_map<const ir::Node*, ir::Node*> last_of;  // the fused node goes to its last member
