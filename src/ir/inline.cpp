@@ -18,6 +18,8 @@ const AttributeValue* bound_attribute(const Node& call, const Function& function
   return found == function.attribute_defaults.end() ? nullptr : &found->value;
 }
 
+}  // namespace
+
 void bind_attributes(Node& node, const Node& call, const Function& function) {
   std::vector<Attribute> bound;
   for (Attribute& attribute : node.attributes) {
@@ -34,9 +36,7 @@ void bind_attributes(Node& node, const Node& call, const Function& function) {
   }
 }
 
-}  // namespace
-
-void inline_call(Node& node, const Function& function, const TypeInferer& inferer) {
+std::vector<Node*> expand_call(Node& node, const Function& function) {
   Graph& graph = *node.graph;
   const Graph& body = *function.body;
   if (node.inputs.size() > body.inputs.size() || node.outputs.size() > body.outputs.size()) {
@@ -87,8 +87,13 @@ void inline_call(Node& node, const Function& function, const TypeInferer& infere
       inlined.push_back(identity);
     }
   }
-  for (Node* inner : inlined) inferer.infer(*inner);
+  return inlined;
+}
 
+void inline_call(Node& node, const Function& function, const TypeInferer& inferer) {
+  const std::vector<Node*> inlined = expand_call(node, function);
+  for (Node* inner : inlined) inferer.infer(*inner);
+  Graph& graph = *node.graph;
   const auto position = std::ranges::find(graph.nodes, &node);
   const auto next = graph.nodes.erase(position);
   graph.nodes.insert(next, inlined.begin(), inlined.end());

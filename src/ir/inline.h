@@ -1,6 +1,8 @@
 #ifndef ONNXGRAD_IR_INLINE_H_
 #define ONNXGRAD_IR_INLINE_H_
 
+#include <vector>
+
 #include "ir/builder.h"
 #include "ir/graph.h"
 
@@ -12,6 +14,15 @@ namespace onnxgrad::ir {
 /// new values are inferred. The body is copied, so a function can be inlined any number of times.
 /// Throws: ModelError (more inputs or outputs than the function has).
 void inline_call(Node& node, const Function& function, const TypeInferer& inferer);
+
+/// The first half of inline_call: the body's nodes in order, bound to the call's inputs, outputs
+/// and attributes. They belong to the call's graph but are not in its list of nodes, and the types
+/// of their values are unknown. Throws: ModelError.
+std::vector<Node*> expand_call(Node& node, const Function& function);
+
+/// Replaces the attribute references of `node`, a node of a copy of `function`'s body, and of its
+/// subgraphs by what `call` gives or the function's defaults; references to neither are dropped.
+void bind_attributes(Node& node, const Node& call, const Function& function);
 
 }  // namespace onnxgrad::ir
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace onnxgrad::ir {
@@ -10,10 +11,12 @@ namespace onnxgrad::ir {
 /// Where a weight of the working graph lives in the user's file, with the exact way back:
 /// element i of the stored numbers = factor[i] * weight[index[i]].
 /// An empty `index` is the identity: the stored tensor has the weight's dtype, shape and order.
+/// Weights of subgraphs and of functions' bodies become initializers of the main graph; `function`
+/// and `path` then say where they were.
 struct WeightOrigin {
   enum class Kind {
     kInitializer,   ///< `name` is the initializer
-    kConstantNode,  ///< `name` is the output of a Constant node
+    kConstantNode,  ///< `name` is the output of a Constant node, `attribute` what holds the value
     kAttribute,     ///< `name` is the first output of the node that holds `attribute`
   };
   Kind kind = Kind::kInitializer;
@@ -21,6 +24,10 @@ struct WeightOrigin {
   std::string attribute = {};
   std::vector<std::int64_t> index = {};
   std::vector<float> factor = {};
+  /// "domain:name:overload" of the function; empty: the main graph.
+  std::string function = {};
+  /// From there inwards: (first output of the node, attribute that holds the subgraph).
+  std::vector<std::pair<std::string, std::string>> path = {};
 };
 
 }  // namespace onnxgrad::ir

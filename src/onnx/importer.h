@@ -26,6 +26,8 @@ class Importer {
   ir::Model import_model(std::string_view bytes);
   /// A FunctionProto alone, e.g. the body of a schema.
   ir::Function import_function(std::string_view bytes);
+  /// An AttributeProto alone, without graphs.
+  ir::Attribute import_attribute(std::string_view bytes);
 
  private:
   // A node of the file before its inputs are resolved.

@@ -351,4 +351,9 @@ ir::Attribute Importer::read_attribute(std::string_view bytes, ir::Graph& parent
   return attribute;
 }
 
+ir::Attribute Importer::import_attribute(std::string_view bytes) {
+  ir::Graph nowhere;
+  return read_attribute(bytes, nowhere);
+}
+
 }  // namespace onnxgrad::onnx_io

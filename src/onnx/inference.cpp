@@ -3,7 +3,6 @@
 #include <onnx/defs/shape_inference.h>
 
 #include <algorithm>
-#include <limits>
 #include <memory>
 #include <new>
 #include <string>
@@ -11,11 +10,14 @@
 #include <utility>
 
 #include "base/check.h"
+#include "ir/inline.h"
 #include "onnx/control_flow.h"
 #include "onnx/functions.h"
 #include "onnx/inferer.h"
 #include "onnx/known_values.h"
+#include "onnx/model_rules.h"
 #include "onnx/node_context.h"
+#include "onnx/node_rules.h"
 #include "onnx/protos.h"
 
 namespace onnxgrad::onnx_io {
@@ -119,8 +121,8 @@ void fill_element_types(const ir::Node& node, const Schema& schema, std::vector<
 }
 
 // Equal keys, equal types. Empty: not worth remembering.
-std::string key_of_call(const ir::Node& node, const ir::Function& function, KnownValues& known) {
-  std::string key = function.domain + ":" + function.name + ":" + function.overload;
+std::string key_of_call(const ir::Node& node, KnownValues& known) {
+  std::string key = node.domain + ":" + node.op_type + ":" + node.overload;
   for (const ir::Value* input : node.inputs) {
     key += "|" + (input == nullptr ? "-" : input->type.to_string());
     if (input == nullptr) continue;
@@ -170,8 +172,9 @@ std::vector<ir::Type> Inferer::output_types(ir::Node& node, std::int64_t opset, 
   }
   const bool is_standard = is_standard_domain(node.domain);
   if (!is_standard) {
-    const ir::Function* function = model_.find_function(node.domain, node.op_type);
-    if (function != nullptr) return through_function(node, *function, depth);
+    if (const ir::Function* function = called_function(model_, node)) {
+      return through_body(node, opset_, depth, [function] { return std::optional(*function); });
+    }
   }
   const Schema* schema =
       find_schema(node.domain, node.op_type, is_standard ? opset : newest_opset(node.domain));
@@ -195,13 +198,20 @@ std::vector<ir::Type> Inferer::output_types(ir::Node& node, std::int64_t opset, 
     const Tensor* tensor = value == nullptr ? nullptr : std::get_if<Tensor>(value);
     if (tensor != nullptr) return {ir::Type::tensor(tensor->dtype(), tensor->dims())};
   }
-  return through_schema(node, *schema, opset);
+  std::vector<ir::Type> types;
+  if (schema->infer()) {
+    types = through_schema(node, *schema, opset);
+  } else {
+    types = through_body(node, opset, depth, [&] { return schema_function(node, opset); });
+  }
+  fill_element_types(node, *schema, types);
+  return types;
 }
 
 std::vector<ir::Type> Inferer::through_schema(const ir::Node& node, const Schema& schema,
                                               std::int64_t opset) const {
   std::vector<ir::Type> types(node.outputs.size());
-  bool is_ready = static_cast<bool>(schema.infer());
+  bool is_ready = true;
   for (std::size_t i = 0; i < node.inputs.size(); ++i) {
     // ONNX's functions read the types of inputs without asking whether they are known.
     const ir::Value* input = node.inputs[i];
@@ -215,39 +225,21 @@ std::vector<ir::Type> Inferer::through_schema(const ir::Node& node, const Schema
     schema.infer()(context);
     for (std::size_t i = 0; i < types.size(); ++i) types[i] = from_proto(context.outputs()[i]);
   }
-  fill_element_types(node, schema, types);
   return types;
 }
 
-std::vector<ir::Type> Inferer::through_function(const ir::Node& node, const ir::Function& function,
-                                                int depth) const {
-  const ir::Graph& body = *function.body;
-  if (node.inputs.size() > body.inputs.size() || node.outputs.size() > body.outputs.size()) {
-    throw ModelError({.what = "the function has " + std::to_string(body.inputs.size()) +
-                              " inputs and " + std::to_string(body.outputs.size()) +
-                              " outputs, the call " + std::to_string(node.inputs.size()) + " and " +
-                              std::to_string(node.outputs.size())});
-  }
-  KnownValues known(opset_);
-  const std::string key = key_of_call(node, function, known);
+std::vector<ir::Type> Inferer::through_body(const ir::Node& node, std::int64_t opset, int depth,
+                                            const FindBody& find_body) const {
+  KnownValues known(opset);
+  std::string key = key_of_call(node, known);
   if (!key.empty()) {
+    key += "@" + std::to_string(opset);
     const std::lock_guard lock(mutex_);
-    const auto known = calls_.find(key);
-    if (known != calls_.end()) return known->second;
+    const auto called = calls_.find(key);
+    if (called != calls_.end()) return called->second;
   }
-  ir::Graph copy;
-  std::unordered_map<const ir::Value*, ir::Value*> map;
-  // The copy reads the actual inputs, so what is known of their elements is known inside, too.
-  for (std::size_t i = 0; i < body.inputs.size(); ++i) map[body.inputs[i]] = node.input(i);
-  ir::append_nodes(body, copy, map);
-  bind_attributes(copy, node, function);
-  const std::int64_t opset = opset_of(function, opset_);
-  for (ir::Node* inner : copy.nodes) infer_at(*inner, opset, depth + 1);
-  std::vector<ir::Type> types;
-  for (std::size_t i = 0; i < node.outputs.size(); ++i) {
-    const ir::Value* output = map.at(body.outputs[i]);
-    types.push_back(output == nullptr ? ir::Type{} : output->type);
-  }
+  std::vector<ir::Type> types(node.outputs.size());
+  if (const auto function = find_body()) types = infer_body(node, *function, opset, depth);
   if (!key.empty()) {
     const std::lock_guard lock(mutex_);
     calls_.emplace(key, types);
@@ -255,46 +247,29 @@ std::vector<ir::Type> Inferer::through_function(const ir::Node& node, const ir::
   return types;
 }
 
-void check_call(const ir::Node& node, const Schema& schema) {
-  const auto check_count = [&node](const char* what, std::size_t given, int min, int max) {
-    if (given >= static_cast<std::size_t>(min) && given <= static_cast<std::size_t>(max)) return;
-    const std::string expected = min == max ? std::to_string(min)
-                                 : max == std::numeric_limits<int>::max()
-                                     ? "at least " + std::to_string(min)
-                                     : std::to_string(min) + " to " + std::to_string(max);
-    throw ModelError({.what = std::to_string(given) + " " + what + ", expected " + expected});
-  };
-  check_count("inputs", node.inputs.size(), schema.op().min_input(), schema.op().max_input());
-  check_count("outputs", node.outputs.size(), schema.op().min_output(), schema.op().max_output());
-  std::vector<DataType> bound(schema.num_constraints(), DataType::kUndefined);
-  for (std::size_t i = 0; i < node.inputs.size(); ++i) {
-    const Parameter& parameter = *schema.input(i);
-    const ir::Value* input = node.inputs[i];
-    const auto fail = [&](const std::string& what) {
-      throw ModelError({.what = "input " + parameter.name + what});
-    };
-    if (input == nullptr) {
-      if (parameter.is_required) fail(" is missing");
-      continue;
-    }
-    const ir::Type& type = input->type;
-    if (type.kind == ir::Type::Kind::kUnknown) continue;
-    const std::string given = " '" + input->name + "' is " + type.to_string();
-    if (!type.is_tensor()) {
-      if (!parameter.takes_others) fail(given + ", expected a tensor");
-      continue;
-    }
-    if (type.dtype == DataType::kUndefined) continue;
-    if (!parameter.takes(type.dtype)) {
-      fail(given + ", a type that the operator does not take there");
-    }
-    if (parameter.constraint < 0) continue;
-    DataType& same = bound[static_cast<std::size_t>(parameter.constraint)];
-    if (same == DataType::kUndefined) same = type.dtype;
-    if (same != type.dtype) {
-      fail(given + ", expected " + std::string(dtype_name(same)) + " as the inputs before it");
-    }
+std::vector<ir::Type> Inferer::infer_body(const ir::Node& node, const ir::Function& function,
+                                          std::int64_t opset, int depth) const {
+  const ir::Graph& body = *function.body;
+  if (node.inputs.size() > body.inputs.size() || node.outputs.size() > body.outputs.size()) {
+    throw ModelError({.what = "the function has " + std::to_string(body.inputs.size()) +
+                              " inputs and " + std::to_string(body.outputs.size()) +
+                              " outputs, the call " + std::to_string(node.inputs.size()) + " and " +
+                              std::to_string(node.outputs.size())});
   }
+  ir::Graph copy;
+  std::unordered_map<const ir::Value*, ir::Value*> map;
+  // The copy reads the actual inputs, so what is known of their elements is known inside, too.
+  for (std::size_t i = 0; i < body.inputs.size(); ++i) map[body.inputs[i]] = node.input(i);
+  ir::append_nodes(body, copy, map);
+  for (ir::Node* inner : copy.nodes) ir::bind_attributes(*inner, node, function);
+  const std::int64_t own_opset = opset_of(function, opset);
+  for (ir::Node* inner : copy.nodes) infer_at(*inner, own_opset, depth + 1);
+  std::vector<ir::Type> types;
+  for (std::size_t i = 0; i < node.outputs.size(); ++i) {
+    const ir::Value* output = map.at(body.outputs[i]);
+    types.push_back(output == nullptr ? ir::Type{} : output->type);
+  }
+  return types;
 }
 
 std::unique_ptr<ir::TypeInferer> make_type_inferer(const ir::Model& model) {

@@ -125,6 +125,14 @@ TEST_F(InferenceTest, GoesThroughFunctionBodies) {
   EXPECT_EQ(call(g_.ints({5, 3}), {}), "float32[10, 3]");
 }
 
+TEST_F(InferenceTest, GoesThroughTheBodiesThatOnnxDefines) {
+  Value* x = floats("x", {Dim::named("N"), 6, 5});
+  Value* w = floats("w", {6});
+  Value* y = g_.op("GroupNormalization", {x, w, w},
+                   {{.name = "num_groups", .value = std::int64_t{3}}});
+  EXPECT_EQ(text(y), "float32[N, 6, 5]");
+}
+
 TEST_F(InferenceTest, RecursionIsBounded) {
   ir::Function function{.domain = "local", .name = "Again", .body = std::make_shared<ir::Graph>()};
   Value* x = function.body->add_input("x", {});

@@ -2,8 +2,10 @@
 #define ONNXGRAD_ONNX_INFERER_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,19 +31,19 @@ class Inferer final : public ir::TypeInferer {
   std::vector<ir::Type> output_types(ir::Node& node, std::int64_t opset, int depth) const;
   std::vector<ir::Type> through_schema(const ir::Node& node, const Schema& schema,
                                        std::int64_t opset) const;
-  std::vector<ir::Type> through_function(const ir::Node& node, const ir::Function& function,
-                                         int depth) const;
+  using FindBody = std::function<std::optional<ir::Function>()>;
+  std::vector<ir::Type> through_body(const ir::Node& node, std::int64_t opset, int depth,
+                                     const FindBody& find_body) const;
+  std::vector<ir::Type> infer_body(const ir::Node& node, const ir::Function& function,
+                                   std::int64_t opset, int depth) const;
 
   const ir::Model& model_;
   std::int64_t opset_;
-  // Types of calls of model-local functions, by function, attributes and input types.
+  // Types of calls of functions and of operators that are defined by a body, by operator,
+  // attributes and input types.
   mutable std::mutex mutex_;
   mutable std::map<std::string, std::vector<ir::Type>> calls_;
 };
-
-/// Checks the number of inputs and outputs and the element types of the inputs.
-/// Throws: ModelError naming node, input, expected and given.
-void check_call(const ir::Node& node, const Schema& schema);
 
 }  // namespace onnxgrad::onnx_io
 

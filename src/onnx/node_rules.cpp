@@ -1,0 +1,173 @@
+#include "onnx/node_rules.h"
+
+#include <onnx/defs/schema.h>
+#include <onnx/onnx_pb.h>
+
+#include <exception>
+#include <limits>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "onnx/exporter.h"
+#include "onnx/functions.h"
+#include "onnx/importer.h"
+#include "onnx/protos.h"
+#include "onnxgrad/error.h"
+
+namespace onnxgrad::onnx_io {
+
+void check_call(const ir::Node& node, const Schema& schema) {
+  const auto check_count = [&node](const char* what, std::size_t given, int min, int max) {
+    if (given >= static_cast<std::size_t>(min) && given <= static_cast<std::size_t>(max)) return;
+    const std::string expected = min == max ? std::to_string(min)
+                                 : max == std::numeric_limits<int>::max()
+                                     ? "at least " + std::to_string(min)
+                                     : std::to_string(min) + " to " + std::to_string(max);
+    throw ModelError({.what = std::to_string(given) + " " + what + ", expected " + expected});
+  };
+  check_count("inputs", node.inputs.size(), schema.op().min_input(), schema.op().max_input());
+  check_count("outputs", node.outputs.size(), schema.op().min_output(), schema.op().max_output());
+  std::vector<DataType> bound(schema.num_constraints(), DataType::kUndefined);
+  for (std::size_t i = 0; i < node.inputs.size(); ++i) {
+    const Parameter& parameter = *schema.input(i);
+    const ir::Value* input = node.inputs[i];
+    const auto fail = [&](const std::string& what) {
+      throw ModelError({.what = "input " + parameter.name + what});
+    };
+    if (input == nullptr) {
+      if (parameter.is_required) fail(" is missing");
+      continue;
+    }
+    const ir::Type& type = input->type;
+    if (type.kind == ir::Type::Kind::kUnknown) continue;
+    const std::string given = " '" + input->name + "' is " + type.to_string();
+    if (!type.is_tensor()) {
+      if (!parameter.takes_others) fail(given + ", expected a tensor");
+      continue;
+    }
+    if (type.dtype == DataType::kUndefined) continue;
+    if (!parameter.takes(type.dtype)) {
+      fail(given + ", a type that the operator does not take there");
+    }
+    if (parameter.constraint < 0) continue;
+    DataType& same = bound[static_cast<std::size_t>(parameter.constraint)];
+    if (same == DataType::kUndefined) same = type.dtype;
+    if (same != type.dtype) {
+      fail(given + ", expected " + std::string(dtype_name(same)) + " as the inputs before it");
+    }
+  }
+}
+
+namespace {
+
+[[noreturn]] void fail_attribute(const ir::Node& node, const std::string& name, std::string what) {
+  throw ModelError({.what = "attribute '" + name + "' " + std::move(what),
+                    .where = {.graph = node.graph == nullptr ? "" : node.graph->name,
+                              .node = node.name,
+                              .op_type = node.op_type}});
+}
+
+const char* attribute_type_name(int type) {
+  using onnx::AttributeProto;
+  switch (type) {
+    case AttributeProto::FLOAT:
+      return "float";
+    case AttributeProto::INT:
+      return "int";
+    case AttributeProto::STRING:
+      return "string";
+    case AttributeProto::TENSOR:
+      return "tensor";
+    case AttributeProto::GRAPH:
+      return "graph";
+    case AttributeProto::FLOATS:
+      return "floats";
+    case AttributeProto::INTS:
+      return "ints";
+    case AttributeProto::STRINGS:
+      return "strings";
+    case AttributeProto::TENSORS:
+      return "tensors";
+    case AttributeProto::GRAPHS:
+      return "graphs";
+    default:
+      return "another type";
+  }
+}
+
+}  // namespace
+
+void check_attribute_types(const ir::Node& node, const Schema& schema) {
+  const auto& known = schema.op().attributes();
+  for (const ir::Attribute& attribute : node.attributes) {
+    const auto found = known.find(attribute.name);
+    if (found == known.end()) {
+      std::vector<std::string> names;
+      for (const auto& [name, unused] : known) names.push_back(name);
+      fail_attribute(node, attribute.name,
+                     "is unknown." + base::did_you_mean(attribute.name, names));
+    }
+    const int given = attribute_type(attribute.value);
+    if (given != found->second.type) {
+      fail_attribute(node, attribute.name,
+                     std::string("is of type ") + attribute_type_name(given) + ", expected " +
+                         attribute_type_name(found->second.type));
+    }
+  }
+  for (const auto& [name, expected] : known) {
+    if (expected.required && node.find_attribute(name) == nullptr) {
+      fail_attribute(node, name, "is missing");
+    }
+  }
+}
+
+std::optional<ir::Function> schema_function(const ir::Node& node, std::int64_t opset) {
+  const Schema* schema = find_schema(node.domain, node.op_type, opset);
+  if (schema == nullptr) return std::nullopt;
+  const onnx::OpSchema& op = schema->op();
+  const int version = static_cast<int>(opset);
+  onnx::FunctionProto proto;
+  try {
+    if (op.HasFunction()) {
+      const onnx::FunctionProto* fixed = op.GetFunction(version);
+      if (fixed != nullptr) proto = *fixed;
+    } else if (op.HasContextDependentFunction()) {
+      onnx::NodeProto call;
+      if (!call.ParseFromString(export_node(node))) return std::nullopt;
+      std::vector<onnx::TypeProto> types(node.inputs.size());
+      for (std::size_t i = 0; i < node.inputs.size(); ++i) {
+        if (node.inputs[i] != nullptr) to_proto(node.inputs[i]->type, types[i]);
+      }
+      const onnx::FunctionBodyBuildContextImpl context(call, types);
+      if (!op.BuildContextDependentFunction(context, proto, version)) return std::nullopt;
+    }
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw ModelError({.what = std::string("its function body cannot be made: ") + error.what(),
+                      .where = {.node = node.name, .op_type = node.op_type}});
+  }
+  if (proto.node_size() == 0) return std::nullopt;
+  const auto bytes = std::make_shared<const std::string>(proto.SerializeAsString());
+  ir::Function function = Importer(TensorDecoder(bytes, "")).import_function(*bytes);
+  // Attributes that the schema gives a default, the body may refer to.
+  for (const auto& [name, attribute] : op.attributes()) {
+    if (attribute.default_value.type() == onnx::AttributeProto::UNDEFINED) continue;
+    std::erase(function.attribute_names, name);
+    const auto default_bytes =
+        std::make_shared<const std::string>(attribute.default_value.SerializeAsString());
+    ir::Attribute value =
+        Importer(TensorDecoder(default_bytes, "")).import_attribute(*default_bytes);
+    value.name = name;
+    const auto is_same = [&name = name](const ir::Attribute& a) { return a.name == name; };
+    if (std::ranges::none_of(function.attribute_defaults, is_same)) {
+      function.attribute_defaults.push_back(std::move(value));
+    }
+  }
+  return function;
+}
+
+}  // namespace onnxgrad::onnx_io

@@ -1,0 +1,28 @@
+#ifndef ONNXGRAD_ONNX_NODE_RULES_H_
+#define ONNXGRAD_ONNX_NODE_RULES_H_
+
+#include <cstdint>
+#include <optional>
+
+#include "ir/graph.h"
+#include "onnx/schemas.h"
+
+// Single nodes against ONNX's schemas, before its functions or ours look at them.
+
+namespace onnxgrad::onnx_io {
+
+/// Checks the number of inputs and outputs, the element types of the inputs, and that those with
+/// one type variable have one type. Throws: ModelError naming input, expected and given.
+void check_call(const ir::Node& node, const Schema& schema);
+
+/// Checks that every attribute is known and of its type, and that the required ones are there.
+/// Throws: ModelError naming node and attribute.
+void check_attribute_types(const ir::Node& node, const Schema& schema);
+
+/// The body that ONNX defines for `node`, an ai.onnx operator of `opset`; nullopt if it has none
+/// for these types and attributes. Throws: ModelError.
+std::optional<ir::Function> schema_function(const ir::Node& node, std::int64_t opset);
+
+}  // namespace onnxgrad::onnx_io
+
+#endif  // ONNXGRAD_ONNX_NODE_RULES_H_

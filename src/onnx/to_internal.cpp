@@ -1,0 +1,393 @@
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "ir/inline.h"
+#include "onnx/functions.h"
+#include "onnx/inferer.h"
+#include "onnx/model_io.h"
+#include "onnx/model_rules.h"
+#include "onnx/node_rules.h"
+#include "onnx/upgrade_rules.h"
+#include "onnxgrad/error.h"
+
+namespace onnxgrad::onnx_io {
+namespace {
+
+using ir::Graph;
+using ir::Node;
+using ir::Value;
+
+// Where each constant tensor of the file sits, by the address of its data: copies of a tensor share
+// it, so it is recognised after functions are expanded and subgraphs copied.
+class Origins {
+ public:
+  explicit Origins(const ir::Model& model) {
+    collect(*model.graph);
+    for (const ir::Function& function : model.functions) {
+      place_.function = function.domain + ":" + function.name + ":" + function.overload;
+      collect(*function.body);
+    }
+  }
+
+  std::shared_ptr<const ir::WeightOrigin> find(const Tensor& tensor) const {
+    const auto found = by_data_.find(tensor.raw());
+    return found == by_data_.end() ? nullptr : found->second;
+  }
+
+ private:
+  void collect(const Graph& graph) {
+    for (const Value* value : graph.initializers) {
+      add(value->initializer, ir::WeightOrigin::Kind::kInitializer, value->name, "");
+    }
+    for (const Node* node : graph.nodes) {
+      const std::string output = first_output(*node);
+      for (const ir::Attribute& attribute : node->attributes) {
+        if (const auto* tensor = std::get_if<Tensor>(&attribute.value)) {
+          if (node->op_type != "Constant" || !is_standard_domain(node->domain)) continue;
+          add(*tensor, ir::WeightOrigin::Kind::kConstantNode, output, attribute.name);
+        } else if (const auto* body = std::get_if<ir::GraphPtr>(&attribute.value)) {
+          place_.path.emplace_back(output, attribute.name);
+          collect(**body);
+          place_.path.pop_back();
+        }
+      }
+    }
+  }
+
+  static std::string first_output(const Node& node) {
+    for (const Value* output : node.outputs) {
+      if (output != nullptr) return output->name;
+    }
+    return "";
+  }
+
+  void add(const Tensor& tensor, ir::WeightOrigin::Kind kind, const std::string& name,
+           const std::string& attribute) {
+    if (tensor.dtype() == DataType::kString || tensor.num_elements() == 0) return;
+    ir::WeightOrigin origin = place_;
+    origin.kind = kind;
+    origin.name = name;
+    origin.attribute = attribute;
+    by_data_.emplace(tensor.raw(), std::make_shared<const ir::WeightOrigin>(std::move(origin)));
+  }
+
+  ir::WeightOrigin place_;
+  std::unordered_map<const std::byte*, std::shared_ptr<const ir::WeightOrigin>> by_data_;
+};
+
+// Rebuilds the node list of each graph: every node is checked, expanded, upgraded, lowered and has
+// its types inferred before the next one is looked at.
+class Internaliser {
+ public:
+  Internaliser(const FileModel& file, const opdef::OpRegistry& registry)
+      : file_(*file.model),
+        registry_(registry),
+        origins_(file_),
+        model_(ir::clone(file_)),
+        inferer_(model_, ir::kInternalOpset) {}
+
+  ir::Model run();
+
+ private:
+  struct Work {
+    Node* node = nullptr;
+    std::int64_t opset = 0;  // of ai.onnx, that the node was written for
+  };
+
+  void process_graph(Graph& graph, std::int64_t opset);
+  void process_node(const Work& work, ir::GraphBuilder& g, std::vector<Work>& stack);
+  void process_standard(const Work& work, ir::GraphBuilder& g, std::vector<Work>& stack);
+  void expand(const Work& work, const ir::Function& function, std::vector<Work>& stack);
+  void keep(Node& node, ir::GraphBuilder& g);
+  void replace_outputs(Node& node, const std::vector<Value*>& results, std::size_t first_new,
+                       ir::GraphBuilder& g);
+  bool make_constant(Node& node);
+  void hoist_initializers(Graph& graph);
+  Value* main_initializer(const Tensor& tensor, const std::string& name);
+  void resolve_inputs(Node& node) const;
+  Value* resolved(Value* value) const;
+  bool is_kept_function(const ir::Function& function) const;
+  void finish_imports();
+
+  const ir::Model& file_;
+  const opdef::OpRegistry& registry_;
+  Origins origins_;
+  ir::Model model_;
+  Inferer inferer_;
+  std::unordered_map<const Value*, Value*> replaced_;     // by a hoisted constant
+  std::unordered_map<const std::byte*, Value*> hoisted_;  // by the data
+  std::unordered_set<const Graph*> processed_;
+};
+
+ir::Model Internaliser::run() {
+  const std::int64_t opset = model_.opset();
+  if (opset != 0 && opset < kOldestOpset) {
+    throw ModelError({.what = "opset " + std::to_string(opset) + " of ai.onnx, expected " +
+                              std::to_string(kOldestOpset) + " or newer",
+                      .mend = "Convert the model with onnx.version_converter, and compare what it "
+                              "computes, or export it again."});
+  }
+  for (Value* value : model_.graph->initializers) {
+    // Before IR version 4 every initializer had to be an input, too.
+    if (model_.ir_version < 4) value->is_input = false;
+  }
+  std::erase_if(model_.graph->inputs, [](const Value* value) { return !value->is_input; });
+  process_graph(*model_.graph, opset == 0 ? ir::kInternalOpset : opset);
+  for (Value* output : model_.graph->outputs) {
+    Value* value = resolved(output);
+    if (value == output) continue;
+    Node* identity = model_.graph->add_bare_node();  // outputs keep their names
+    identity->op_type = "Identity";
+    identity->name = model_.graph->names().unique(output->name + "_node");
+    identity->inputs = {value};
+    Graph::set_output(identity, 0, output);
+    replaced_.erase(output);
+    inferer_.infer(*identity);
+  }
+  model_.opaque_training_info.clear();  // written for the file's opset
+  finish_imports();
+  return std::move(model_);
+}
+
+void Internaliser::process_graph(Graph& graph, std::int64_t opset) {
+  std::vector<Node*> nodes = std::exchange(graph.nodes, {});
+  std::vector<Work> stack;
+  stack.reserve(nodes.size());
+  for (auto node = nodes.rbegin(); node != nodes.rend(); ++node) stack.push_back({*node, opset});
+  ir::GraphBuilder g(model_, graph, inferer_, registry_);
+  while (!stack.empty()) {
+    const Work work = stack.back();
+    stack.pop_back();
+    process_node(work, g, stack);
+  }
+}
+
+void Internaliser::process_node(const Work& work, ir::GraphBuilder& g, std::vector<Work>& stack) {
+  Node& node = *work.node;
+  g.set_scope(node.name);
+  resolve_inputs(node);
+  const ir::Function* function = called_function(model_, node);
+  if (function != nullptr && !is_kept_function(*function)) return expand(work, *function, stack);
+  for (Graph* body : node.subgraphs()) {
+    hoist_initializers(*body);
+    process_graph(*body, work.opset);
+    for (Value*& output : body->outputs) {
+      output = resolved(output);
+      if (output->graph == body) continue;
+      // Not every runtime lets a body return a value of an outer graph.
+      Node* identity = body->add_node("Identity", {output}, 1, {}, "", output->name);
+      inferer_.infer(*identity);
+      output = identity->outputs[0];
+    }
+  }
+  if (is_standard_domain(node.domain)) return process_standard(work, g, stack);
+  keep(node, g);
+}
+
+void Internaliser::process_standard(const Work& work, ir::GraphBuilder& g,
+                                    std::vector<Work>& stack) {
+  Node& node = *work.node;
+  node.domain.clear();
+  if (node.op_type == "Constant" && make_constant(node)) return;
+  if (const Schema* schema = find_schema("", node.op_type, work.opset)) {
+    try {
+      check_call(node, *schema);
+    } catch (const ModelError& error) {
+      Problem problem = error.problem();
+      problem.where = {.graph = node.graph->name, .node = node.name, .op_type = node.op_type};
+      throw ModelError(std::move(problem));
+    }
+    check_attribute_types(node, *schema);
+  }
+  if (since_version("", node.op_type, ir::kInternalOpset) == 0 && work.opset > ir::kInternalOpset) {
+    if (const auto function = schema_function(node, work.opset)) {
+      return expand(work, *function, stack);
+    }
+  }
+  const std::size_t first_new = g.graph().nodes.size();
+  const auto results = upgrade_node(node, work.opset, g);
+  if (results) return replace_outputs(node, *results, first_new, g);
+  keep(node, g);
+}
+
+void Internaliser::expand(const Work& work, const ir::Function& function,
+                          std::vector<Work>& stack) {
+  std::vector<Node*> nodes = ir::expand_call(*work.node, function);
+  const std::int64_t opset = opset_of(function, work.opset);
+  for (auto node = nodes.rbegin(); node != nodes.rend(); ++node) stack.push_back({*node, opset});
+  if (stack.size() > 4'000'000) throw ModelError({.what = "its functions expand without end"});
+}
+
+void Internaliser::keep(Node& node, ir::GraphBuilder& g) {
+  const std::size_t first_new = g.graph().nodes.size();
+  const opdef::OpDef* def = registry_.find(node);
+  if (def != nullptr && def->lower != nullptr) {
+    if (const auto results = def->lower(node, g))
+      return replace_outputs(node, *results, first_new, g);
+  }
+  if (def != nullptr) {
+    opdef::check_attributes(node, *def);
+  } else if (const Schema* schema = find_schema(node.domain, node.op_type, ir::kInternalOpset)) {
+    check_attribute_types(node, *schema);
+  }
+  g.graph().nodes.push_back(&node);
+  inferer_.infer(node);
+}
+
+// The values in `results` take the names and the places of the node's outputs. The nodes that were
+// written for them start at `first_new`.
+void Internaliser::replace_outputs(Node& node, const std::vector<Value*>& results,
+                                   std::size_t first_new, ir::GraphBuilder& g) {
+  std::vector<Node*>& nodes = g.graph().nodes;
+  const auto is_new = [&](const Node* producer) {
+    return std::find(nodes.begin() + static_cast<std::ptrdiff_t>(first_new), nodes.end(),
+                     producer) != nodes.end();
+  };
+  for (std::size_t i = 0; i < node.outputs.size(); ++i) {
+    Value* output = node.outputs[i];
+    if (output == nullptr) continue;
+    Value* result = i < results.size() ? results[i] : nullptr;
+    if (result == nullptr) {
+      // An output that newer versions do not have: an error only if somebody reads it.
+      output->producer = nullptr;
+      output->type = {};
+      replaced_[output] = nullptr;
+      continue;
+    }
+    const bool can_rename = is_new(result->producer) && std::ranges::count(results, result) == 1;
+    Value* temporary = can_rename ? result : g.identity(result);
+    Node* producer = temporary->producer;
+    Graph::set_output(producer, static_cast<std::size_t>(temporary->output_index), output);
+    for (std::size_t k = first_new; k < nodes.size(); ++k) {
+      std::ranges::replace(nodes[k]->inputs, temporary, output);
+    }
+    inferer_.infer(*producer);
+  }
+}
+
+bool Internaliser::make_constant(Node& node) {
+  if (node.attributes.size() != 1 || node.outputs.size() != 1 || node.outputs[0] == nullptr) {
+    return false;
+  }
+  const ir::Attribute& attribute = node.attributes.front();
+  Tensor tensor;
+  std::shared_ptr<const ir::WeightOrigin> origin;
+  if (const auto* value = std::get_if<Tensor>(&attribute.value)) {
+    tensor = *value;
+  } else if (const auto* i = std::get_if<std::int64_t>(&attribute.value)) {
+    tensor = Tensor::scalar(*i);
+  } else if (const auto* f = std::get_if<float>(&attribute.value)) {
+    tensor = Tensor::scalar(*f);
+  } else if (const auto* s = std::get_if<std::string>(&attribute.value)) {
+    tensor = Tensor::from_strings({*s}, Dims{});
+  } else if (const auto* is = std::get_if<std::vector<std::int64_t>>(&attribute.value)) {
+    tensor = Tensor::from(*is, Dims{static_cast<std::int64_t>(is->size())});
+  } else if (const auto* fs = std::get_if<std::vector<float>>(&attribute.value)) {
+    tensor = Tensor::from(*fs, Dims{static_cast<std::int64_t>(fs->size())});
+  } else if (const auto* ss = std::get_if<std::vector<std::string>>(&attribute.value)) {
+    tensor = Tensor::from_strings(*ss, Dims{static_cast<std::int64_t>(ss->size())});
+  } else {
+    return false;  // sparse
+  }
+  Value* output = node.outputs[0];
+  Graph& main = *model_.graph;
+  const bool is_first = tensor.dtype() == DataType::kString || tensor.num_elements() == 0 ||
+                        !hoisted_.contains(tensor.raw());
+  if (output->graph != &main || !is_first) {
+    replaced_[output] = main_initializer(tensor, output->name);
+    return true;
+  }
+  output->producer = nullptr;
+  output->type = ir::Type::tensor(tensor.dtype(), tensor.dims());
+  output->origin = origins_.find(tensor);
+  output->initializer = std::move(tensor);
+  hoisted_.emplace(output->initializer.raw(), output);
+  main.initializers.push_back(output);
+  return true;
+}
+
+// The initializer of the main graph with this data.
+Value* Internaliser::main_initializer(const Tensor& tensor, const std::string& name) {
+  const bool has_identity = tensor.dtype() != DataType::kString && tensor.num_elements() > 0;
+  if (has_identity) {
+    const auto known = hoisted_.find(tensor.raw());
+    if (known != hoisted_.end()) return known->second;
+  }
+  Value* value = model_.graph->add_initializer(name, tensor);
+  value->origin = origins_.find(tensor);
+  if (has_identity) hoisted_.emplace(value->initializer.raw(), value);
+  return value;
+}
+
+void Internaliser::hoist_initializers(Graph& graph) {
+  for (Value* value : graph.initializers) {
+    if (value->is_input) continue;
+    replaced_[value] = main_initializer(value->initializer, value->name);
+  }
+  std::erase_if(graph.initializers, [](const Value* value) { return !value->is_input; });
+}
+
+Value* Internaliser::resolved(Value* value) const {
+  for (auto found = replaced_.find(value); found != replaced_.end();
+       found = replaced_.find(value)) {
+    if (found->second == nullptr) {
+      throw ModelError({.what = "value '" + value->name +
+                                "' is read, but newer versions of its operator do not have it"});
+    }
+    value = found->second;
+  }
+  return value;
+}
+
+void Internaliser::resolve_inputs(Node& node) const {
+  if (replaced_.empty()) return;
+  for (Value*& input : node.inputs) {
+    if (input != nullptr) input = resolved(input);
+  }
+}
+
+bool Internaliser::is_kept_function(const ir::Function& function) const {
+  return registry_.find(function.domain, function.name) != nullptr &&
+         opset_of(function, ir::kInternalOpset) == ir::kInternalOpset;
+}
+
+void Internaliser::finish_imports() {
+  std::unordered_set<std::string> domains = {""};
+  const auto collect = [&](const auto& self, const Graph& graph) -> void {
+    for (const Node* node : graph.nodes) {
+      domains.insert(node->domain);
+      for (const Graph* body : node->subgraphs()) self(self, *body);
+    }
+  };
+  collect(collect, *model_.graph);
+  std::erase_if(model_.functions, [&](const ir::Function& f) { return !is_kept_function(f); });
+  std::erase_if(model_.opset_imports, [&](const auto& import) {
+    return is_standard_domain(import.first) || !domains.contains(import.first);
+  });
+  model_.opset_imports.insert(model_.opset_imports.begin(), {"", ir::kInternalOpset});
+  model_.ir_version = ir::kWrittenIrVersion;
+}
+
+}  // namespace
+
+ir::Model to_internal(const FileModel& file, const opdef::OpRegistry& registry) {
+  try {
+    return Internaliser(file, registry).run();
+  } catch (const ModelError& error) {
+    Problem problem = error.problem();
+    if (problem.where.file.empty()) problem.where.file = file.path;
+    throw ModelError(std::move(problem));
+  } catch (const ShapeError& error) {
+    Problem problem = error.problem();
+    if (problem.where.file.empty()) problem.where.file = file.path;
+    throw ShapeError(std::move(problem));
+  }
+}
+
+}  // namespace onnxgrad::onnx_io

@@ -1,0 +1,338 @@
+#include "onnx/upgrade_rules.h"
+
+#include <algorithm>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "onnx/functions.h"
+#include "onnxgrad/error.h"
+
+// One rule per change of form. A rule for version v takes a node as it was before v; several apply
+// one after the other. What a rule appends is in the internal form already.
+
+namespace onnxgrad::onnx_io {
+namespace {
+
+using ir::GraphBuilder;
+using ir::Node;
+using ir::Value;
+using Replacement = std::optional<std::vector<Value*>>;
+
+[[noreturn]] void refuse(const Node& node, std::string what) {
+  throw ModelError({.what = std::move(what),
+                    .where = {.node = node.name, .op_type = node.op_type},
+                    .mend = "Export the model again with opset 18 or newer."});
+}
+
+ir::Attribute attribute(std::string name, ir::AttributeValue value) {
+  return {.name = std::move(name), .value = std::move(value)};
+}
+
+void set_input(Node& node, std::size_t index, Value* value) {
+  if (node.inputs.size() <= index) node.inputs.resize(index + 1, nullptr);
+  node.inputs[index] = value;
+}
+
+// An attribute with a list of integers becomes input `index`; an absent or empty one no input.
+void ints_to_input(Node& node, GraphBuilder& g, std::string_view name, std::size_t index) {
+  const std::vector<std::int64_t> values = node.ints_attribute(name);
+  node.remove_attribute(name);
+  if (!values.empty()) set_input(node, index, g.ints(values));
+}
+
+Replacement axes_to_input(Node& node, GraphBuilder& g) {
+  ints_to_input(node, g, "axes", 1);
+  return std::nullopt;
+}
+
+Replacement unsqueeze_13(Node& node, GraphBuilder& g) {
+  set_input(node, 1, g.ints(node.ints_attribute("axes")));
+  node.remove_attribute("axes");
+  return std::nullopt;
+}
+
+Replacement batch_normalization_9(Node& node, GraphBuilder& /*g*/) {
+  if (node.int_attribute("spatial", 1) != 1) {
+    refuse(node, "spatial = 0, statistics per element, has no successor");
+  }
+  node.remove_attribute("spatial");
+  return std::nullopt;
+}
+
+// Five outputs meant training mode; the last two were buffers for the backward pass.
+Replacement batch_normalization_14(Node& node, GraphBuilder& g) {
+  const auto is_present = [](const Value* value) { return value != nullptr; };
+  if (std::none_of(node.outputs.begin() + 1, node.outputs.end(), is_present)) {
+    node.outputs.resize(1);
+    return std::nullopt;
+  }
+  std::vector<ir::Attribute> attributes = node.attributes;
+  attributes.push_back(attribute("training_mode", std::int64_t{1}));
+  std::vector<Value*> results = g.ops("BatchNormalization", node.inputs, 3, std::move(attributes));
+  results.resize(node.outputs.size(), nullptr);  // saved_mean and saved_var: refused where read
+  return results;
+}
+
+Replacement clip_11(Node& node, GraphBuilder& g) {
+  constexpr float kMax = std::numeric_limits<float>::max();
+  set_input(node, 1, g.scalar_like(node.inputs.at(0), node.float_attribute("min", -kMax)));
+  set_input(node, 2, g.scalar_like(node.inputs.at(0), node.float_attribute("max", kMax)));
+  node.remove_attribute("min");
+  node.remove_attribute("max");
+  return std::nullopt;
+}
+
+// The mask was of the data's type.
+Replacement dropout_10(Node& node, GraphBuilder& g) {
+  if (node.output(1) == nullptr) return std::nullopt;
+  const std::vector<Value*> results = g.ops(
+      "Dropout",
+      {node.inputs.at(0), g.constant(Tensor::scalar(node.float_attribute("ratio", 0.5F)))}, 2);
+  return std::vector<Value*>{results[0], g.op("CastLike", {results[1], node.inputs[0]})};
+}
+
+Replacement dropout_12(Node& node, GraphBuilder& g) {
+  set_input(node, 1, g.constant(Tensor::scalar(node.float_attribute("ratio", 0.5F)), "ratio"));
+  node.remove_attribute("ratio");
+  return std::nullopt;
+}
+
+Replacement upsample_9(Node& node, GraphBuilder& g) {
+  const std::vector<float> scales = node.floats_attribute("scales");
+  node.remove_attribute("scales");
+  set_input(
+      node, 1,
+      g.constant(Tensor::from(scales, Dims{static_cast<std::int64_t>(scales.size())}), "scales"));
+  return std::nullopt;
+}
+
+Replacement upsample_10(Node& node, GraphBuilder& /*g*/) {
+  node.op_type = "Resize";
+  return std::nullopt;
+}
+
+// Resize-10, and Upsample before it, sampled at asymmetric positions; nearest rounded down when it
+// enlarged and up when it shrank, as onnxruntime has it.
+Replacement resize_11(Node& node, GraphBuilder& /*g*/) {
+  const Value* scales = node.input(1);
+  if (node.string_attribute("mode", "nearest") == "nearest") {
+    std::string nearest = "floor";
+    if (scales != nullptr && scales->is_initializer() &&
+        scales->initializer.dtype() == DataType::kFloat32) {
+      const auto values = scales->initializer.data<float>();
+      const bool shrinks = std::ranges::any_of(values, [](float s) { return s < 1; });
+      const bool enlarges = std::ranges::any_of(values, [](float s) { return s > 1; });
+      if (shrinks && enlarges) refuse(node, "it shrinks and enlarges at once");
+      if (shrinks) nearest = "ceil";
+    }
+    node.set_attribute("nearest_mode", nearest);
+  }
+  node.set_attribute("coordinate_transformation_mode", std::string("asymmetric"));
+  node.inputs.insert(node.inputs.begin() + 1, nullptr);
+  return std::nullopt;
+}
+
+// Empty tensors stood for absent roi and scales.
+Replacement resize_13(Node& node, GraphBuilder& /*g*/) {
+  for (std::size_t i = 1; i < node.inputs.size(); ++i) {
+    const Value* input = node.inputs[i];
+    if (input != nullptr && input->is_initializer() && input->initializer.num_elements() == 0) {
+      node.inputs[i] = nullptr;
+    }
+  }
+  while (!node.inputs.empty() && node.inputs.back() == nullptr) node.inputs.pop_back();
+  return std::nullopt;
+}
+
+// Before 13 the dimensions from `axis` on were one.
+Replacement softmax_13(Node& node, GraphBuilder& g) {
+  Value* x = node.inputs.at(0);
+  const std::int64_t axis = node.int_attribute("axis", 1);
+  if (x->type.has_rank()) {
+    const auto rank = static_cast<std::int64_t>(x->type.rank());
+    if (axis == rank - 1 || axis == -1) {
+      node.set_attribute("axis", std::int64_t{-1});
+      return std::nullopt;
+    }
+  }
+  Value* rows = g.op("Flatten", {x}, {attribute("axis", axis)});
+  Value* y = g.op(node.op_type, {rows}, {attribute("axis", std::int64_t{-1})});
+  return std::vector<Value*>{g.reshape(y, g.shape_of(x))};
+}
+
+Replacement split_13(Node& node, GraphBuilder& g) {
+  ints_to_input(node, g, "split", 1);
+  return std::nullopt;
+}
+
+Replacement split_18(Node& node, GraphBuilder& /*g*/) {
+  if (node.input(1) == nullptr) {
+    node.set_attribute("num_outputs", static_cast<std::int64_t>(node.outputs.size()));
+  }
+  return std::nullopt;
+}
+
+Replacement slice_10(Node& node, GraphBuilder& g) {
+  set_input(node, 1, g.ints(node.ints_attribute("starts")));
+  set_input(node, 2, g.ints(node.ints_attribute("ends")));
+  node.remove_attribute("starts");
+  node.remove_attribute("ends");
+  ints_to_input(node, g, "axes", 3);
+  return std::nullopt;
+}
+
+Replacement topk_10(Node& node, GraphBuilder& g) {
+  set_input(node, 1, g.ints({node.int_attribute("k", 0)}));
+  node.remove_attribute("k");
+  return std::nullopt;
+}
+
+Replacement pad_11(Node& node, GraphBuilder& g) {
+  const float value = node.float_attribute("value", 0);
+  set_input(node, 1, g.ints(node.ints_attribute("pads")));
+  if (node.string_attribute("mode", "constant") == "constant") {
+    set_input(node, 2, g.scalar_like(node.inputs.at(0), value));
+  }
+  node.remove_attribute("pads");
+  node.remove_attribute("value");
+  return std::nullopt;
+}
+
+Replacement scatter_11(Node& node, GraphBuilder& /*g*/) {
+  node.op_type = "ScatterElements";
+  return std::nullopt;
+}
+
+Replacement scan_9(Node& node, GraphBuilder& /*g*/) {
+  refuse(node, "Scan of opset 8, with a batch axis of its own, has no successor");
+}
+
+Replacement roi_align_16(Node& node, GraphBuilder& /*g*/) {
+  node.set_attribute("coordinate_transformation_mode", std::string("output_half_pixel"));
+  return std::nullopt;
+}
+
+Replacement grid_sample_20(Node& node, GraphBuilder& /*g*/) {
+  const std::string mode = node.string_attribute("mode", "bilinear");
+  if (mode == "bilinear") node.set_attribute("mode", std::string("linear"));
+  if (mode == "bicubic") node.set_attribute("mode", std::string("cubic"));
+  return std::nullopt;
+}
+
+Replacement dft_20(Node& node, GraphBuilder& g) {
+  set_input(node, 2, g.int_scalar(node.int_attribute("axis", 1)));
+  node.remove_attribute("axis");
+  return std::nullopt;
+}
+
+// scale and bias were per group: [G] becomes [C] with each element C / G times.
+Replacement group_normalization_21(Node& node, GraphBuilder& g) {
+  const std::int64_t groups = node.int_attribute("num_groups", 0);
+  if (groups < 1) refuse(node, "num_groups is " + std::to_string(groups));
+  Value* channels = g.op("Shape", {node.inputs.at(0)},
+                         {attribute("start", std::int64_t{1}), attribute("end", std::int64_t{2})});
+  Value* size = g.div(channels, g.ints({groups}));
+  for (const std::size_t i : {std::size_t{1}, std::size_t{2}}) {
+    Value* columns = g.unsqueeze(node.inputs.at(i), {1});
+    Value* repeated = g.expand(columns, g.concat({g.ints({groups}), size}, 0));
+    node.inputs[i] = g.reshape(repeated, std::vector<std::int64_t>{-1});
+  }
+  return std::nullopt;
+}
+
+// float16 and bfloat16 ranges came with an accumulation type; others are as before.
+Replacement remove_stash_type(Node& node, GraphBuilder& /*g*/) {
+  node.remove_attribute("stash_type");
+  return std::nullopt;
+}
+
+Replacement space_to_depth_28(Node& node, GraphBuilder& /*g*/) {
+  if (node.string_attribute("mode", "DCR") != "DCR") {
+    refuse(node, "mode CRD came with opset 28 and has no older form");
+  }
+  node.remove_attribute("mode");
+  return std::nullopt;
+}
+
+struct Rule {
+  std::string_view op_type;
+  std::int64_t version;  // the first with the new form
+  Replacement (*apply)(Node& node, GraphBuilder& g);
+};
+
+constexpr Rule kRules[] = {
+    {"BatchNormalization", 9, batch_normalization_9},
+    {"BatchNormalization", 14, batch_normalization_14},
+    {"Clip", 11, clip_11},
+    {"DFT", 20, dft_20},
+    {"Dropout", 10, dropout_10},
+    {"Dropout", 12, dropout_12},
+    {"GridSample", 20, grid_sample_20},
+    {"GroupNormalization", 21, group_normalization_21},
+    {"Hardmax", 13, softmax_13},
+    {"LogSoftmax", 13, softmax_13},
+    {"Pad", 11, pad_11},
+    {"ReduceL1", 18, axes_to_input},
+    {"ReduceL2", 18, axes_to_input},
+    {"ReduceLogSum", 18, axes_to_input},
+    {"ReduceLogSumExp", 18, axes_to_input},
+    {"ReduceMax", 18, axes_to_input},
+    {"ReduceMean", 18, axes_to_input},
+    {"ReduceMin", 18, axes_to_input},
+    {"ReduceProd", 18, axes_to_input},
+    {"ReduceSum", 13, axes_to_input},
+    {"ReduceSumSquare", 18, axes_to_input},
+    {"Resize", 11, resize_11},
+    {"Resize", 13, resize_13},
+    {"RoiAlign", 16, roi_align_16},
+    {"Scan", 9, scan_9},
+    {"Scatter", 11, scatter_11},
+    {"Slice", 10, slice_10},
+    {"Softmax", 13, softmax_13},
+    {"Split", 13, split_13},
+    {"Split", 18, split_18},
+    {"Squeeze", 13, axes_to_input},
+    {"TopK", 10, topk_10},
+    {"Unsqueeze", 13, unsqueeze_13},
+    {"Upsample", 9, upsample_9},
+    {"Upsample", 10, upsample_10},
+};
+
+// Changes of opsets above ours that only some nodes use.
+constexpr Rule kNewerRules[] = {
+    {"Range", 27, remove_stash_type},
+    {"SpaceToDepth", 28, space_to_depth_28},
+};
+
+void refuse_references(const Node& node) {
+  for (const ir::Attribute& a : node.attributes) {
+    if (std::holds_alternative<ir::AttributeRef>(a.value)) {
+      refuse(node, "attribute '" + a.name + "' is a reference that no call has set");
+    }
+  }
+}
+
+}  // namespace
+
+std::optional<std::vector<Value*>> upgrade_node(Node& node, std::int64_t opset, GraphBuilder& g) {
+  if (opset > ir::kInternalOpset) {
+    for (const Rule& rule : kNewerRules) {
+      if (node.op_type == rule.op_type && opset >= rule.version) return rule.apply(node, g);
+    }
+    return std::nullopt;
+  }
+  // In order of versions, since a rule may give the node another operator.
+  for (std::int64_t version = opset + 1; version <= ir::kInternalOpset; ++version) {
+    for (const Rule& rule : kRules) {
+      if (rule.version != version || node.op_type != rule.op_type) continue;
+      refuse_references(node);
+      if (Replacement replacement = rule.apply(node, g)) return replacement;
+      break;
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace onnxgrad::onnx_io
