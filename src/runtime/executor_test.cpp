@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <utility>
@@ -208,6 +209,99 @@ TEST(Executor, OneArenaServesAllShapes) {
   small.run();
   EXPECT_EQ(small.output_desc(0).dims, (Dims{2, 4}));
   EXPECT_EQ(small.output_tensor(0).to_doubles(), std::vector<double>(8, 0));
+}
+
+// sum over the positive elements of x w, found by NonZero: the shape depends on the values, and the
+// update of w comes after it.
+TEST(Executor, NonZeroEndsARegion) {
+  for (const bool fuse : {true, false}) {
+    Fixture f;
+    Value* x = f.input("x", {ir::Dim::named("N")});
+    Value* w = f.state("w", Tensor::scalar(2.0));
+    Value* y = f.g.mul(x, w);
+    Value* positive = f.g.greater(y, f.g.scalar_like(y, 0));
+    Value* where = f.g.squeeze(f.g.op("NonZero", {positive}), {0});
+    Value* picked = f.g.gather(y, where, 0);
+    Value* loss = f.g.reduce_sum(f.g.mul(picked, picked), {}, false);
+    const std::vector<Value*> outputs{loss};
+    const std::vector<Value*> seeds{f.g.ones_like(loss)};
+    const std::vector<Value*> weights{w};
+    const auto gradients = autodiff::add_vjp(f.g, engine().ops, outputs, seeds, weights);
+    f.update(w, f.g.sub(w, f.g.scale(gradients[0], 0.01)));
+    f.model.graph->outputs = {loss, picked};
+    Executor executor = f.executor(fuse);
+    double expected_w = 2;
+    for (const std::vector<double>& numbers :
+         {std::vector<double>{1, -1, 3}, std::vector<double>{-1, -2, 2},
+          std::vector<double>{-1, -1, -1}}) {
+      double squares = 0;
+      for (const double v : numbers) squares += v > 0 ? v * v : 0;
+      const std::vector<Tensor> inputs{Tensor::from(numbers, Dims{3})};
+      const std::vector<Tensor> results = executor.run(inputs);
+      EXPECT_NEAR(results[0].to_doubles()[0], squares * expected_w * expected_w, 1e-12);
+      EXPECT_EQ(results[1].num_elements(),
+                std::ranges::count_if(numbers, [](double v) { return v > 0; }));
+      expected_w -= 0.01 * 2 * expected_w * squares;
+      EXPECT_NEAR(executor.state_view(0).to_doubles()[0], expected_w, 1e-12);
+    }
+  }
+}
+
+// y = condition ? x w : x + w, with w captured by both branches.
+TEST(Executor, IfRunsAndDifferentiatesTheBranchTaken) {
+  Fixture f;
+  Value* condition = f.input("condition", {}, DataType::kBool);
+  Value* x = f.input("x", {2});
+  Value* w = f.state("w", Tensor::from(std::vector<double>{3, 5}, Dims{2}));
+  const auto branch = [&](const char* op_type) {
+    auto graph = std::make_shared<ir::Graph>(f.model.graph->names_ptr(), f.model.graph.get());
+    graph->name = op_type;
+    ir::GraphBuilder g(f.model, *graph, *f.inferer, engine().ops);
+    graph->outputs = {g.op(op_type, {x, w})};
+    return ir::GraphPtr(graph);
+  };
+  Value* y = f.g.op("If", {condition},
+                    {{.name = "then_branch", .value = branch("Mul")},
+                     {.name = "else_branch", .value = branch("Add")}});
+  Value* loss = f.g.reduce_sum(f.g.mul(y, y), {}, false);
+  const std::vector<Value*> outputs{loss};
+  const std::vector<Value*> seeds{f.g.ones_like(loss)};
+  const std::vector<Value*> wrt{w, x};
+  const auto gradients = autodiff::add_vjp(f.g, engine().ops, outputs, seeds, wrt);
+  f.model.graph->outputs = {y, gradients[0], gradients[1]};
+  f.update(w, f.g.identity(w));
+  Executor executor = f.executor();
+  const Tensor numbers = Tensor::from(std::vector<double>{2, 7}, Dims{2});
+  const auto run = [&](bool taken) {
+    const std::vector<Tensor> inputs{Tensor::scalar(taken), numbers};
+    return executor.run(inputs);
+  };
+  // dy = 2 y; Mul: dw = dy x, dx = dy w; Add: dw = dx = dy.
+  const std::vector<Tensor> product = run(true);
+  EXPECT_EQ(product[0].to_doubles(), (std::vector<double>{6, 35}));
+  EXPECT_EQ(product[1].to_doubles(), (std::vector<double>{24, 490}));
+  EXPECT_EQ(product[2].to_doubles(), (std::vector<double>{36, 350}));
+  const std::vector<Tensor> sum = run(false);
+  EXPECT_EQ(sum[0].to_doubles(), (std::vector<double>{5, 12}));
+  EXPECT_EQ(sum[1].to_doubles(), (std::vector<double>{10, 24}));
+  EXPECT_EQ(sum[2].to_doubles(), (std::vector<double>{10, 24}));
+}
+
+// A Reshape to a shape that is fed: the tail is compiled for its value.
+TEST(Executor, ShapesCanBeFed) {
+  Fixture f;
+  Value* x = f.input("x", {6});
+  Value* shape = f.input("shape", {ir::Dim::named("R")}, DataType::kInt64);
+  f.model.graph->outputs = {f.g.neg(f.g.reshape(x, shape))};
+  Executor executor = f.executor();
+  const Tensor numbers = Tensor::from(std::vector<double>{1, 2, 3, 4, 5, 6}, Dims{6});
+  for (const std::vector<std::int64_t>& wanted :
+       {std::vector<std::int64_t>{2, 3}, std::vector<std::int64_t>{3, 2}}) {
+    const std::vector<Tensor> inputs{numbers, Tensor::from(wanted, Dims{2})};
+    const std::vector<Tensor> results = executor.run(inputs);
+    EXPECT_EQ(results[0].dims(), Dims(wanted));
+    EXPECT_EQ(results[0].to_doubles()[5], -6);
+  }
 }
 
 TEST(Executor, UnknownOperatorIsRefusedWithItsName) {
