@@ -255,19 +255,10 @@ void Exporter::write_initializer(WireWriter& out, const ir::Value& value) {
     if (!is_external) {
       write_tensor_fields(message, tensor, value.name);
     } else {
-      constexpr std::int64_t kAlignment = 64;
-      const std::int64_t offset =
-          (external_->size_bytes + kAlignment - 1) / kAlignment * kAlignment;
-      external_->tensors.emplace_back(offset, tensor);
-      external_->size_bytes = offset + tensor.size_bytes();
       for (const std::int64_t dim : tensor.dims()) message.int64(Field::kDimsFieldNumber, dim);
       message.int64(Field::kDataTypeFieldNumber, static_cast<std::int64_t>(tensor.dtype()));
       message.bytes(Field::kNameFieldNumber, value.name);
-      write_entries(message, Field::kExternalDataFieldNumber,
-                    {{"location", external_->location},
-                     {"offset", std::to_string(offset)},
-                     {"length", std::to_string(tensor.size_bytes())}});
-      message.int64(Field::kDataLocationFieldNumber, onnx::TensorProto::EXTERNAL);
+      write_external_fields(message, *external_, tensor);
     }
     if (!has_info) {
       message.text(Field::kDocStringFieldNumber, value.doc_string);
@@ -293,6 +284,19 @@ std::int64_t initializer_bytes(const ir::Model& model) {
     if (value->initializer.dtype() != DataType::kString) total += value->initializer.size_bytes();
   }
   return total;
+}
+
+void write_external_fields(WireWriter& out, ExternalTensors& external, const Tensor& tensor) {
+  using Field = onnx::TensorProto;
+  constexpr std::int64_t kAlignment = 64;
+  const std::int64_t offset = (external.size_bytes + kAlignment - 1) / kAlignment * kAlignment;
+  external.tensors.emplace_back(offset, tensor);
+  external.size_bytes = offset + tensor.size_bytes();
+  write_entries(out, Field::kExternalDataFieldNumber,
+                {{"location", external.location},
+                 {"offset", std::to_string(offset)},
+                 {"length", std::to_string(tensor.size_bytes())}});
+  out.int64(Field::kDataLocationFieldNumber, onnx::TensorProto::EXTERNAL);
 }
 
 std::string export_function(const ir::Function& function) {

@@ -34,6 +34,9 @@ void save_model(const ir::Model& model, const std::string& path, std::int64_t ma
 /// data is ever overwritten.
 std::string free_data_path(const std::string& model_path);
 
+/// Gives `tensor` a place in `external` and appends the fields of a TensorProto that say where.
+void write_external_fields(WireWriter& out, ExternalTensors& external, const Tensor& tensor);
+
 /// Writes the tensors to a new file. Throws: Error.
 void write_external(const std::string& path, const ExternalTensors& external);
 

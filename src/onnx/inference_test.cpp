@@ -128,8 +128,8 @@ TEST_F(InferenceTest, GoesThroughFunctionBodies) {
 TEST_F(InferenceTest, GoesThroughTheBodiesThatOnnxDefines) {
   Value* x = floats("x", {Dim::named("N"), 6, 5});
   Value* w = floats("w", {6});
-  Value* y = g_.op("GroupNormalization", {x, w, w},
-                   {{.name = "num_groups", .value = std::int64_t{3}}});
+  Value* y =
+      g_.op("GroupNormalization", {x, w, w}, {{.name = "num_groups", .value = std::int64_t{3}}});
   EXPECT_EQ(text(y), "float32[N, 6, 5]");
 }
 

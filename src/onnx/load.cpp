@@ -52,12 +52,13 @@ FileModel import_bytes(std::shared_ptr<const std::string> bytes, const LoadOptio
                        const std::string& path) {
   std::string root = options.external_root;
   if (root.empty() && !path.empty()) root = base::real_folder(path);
-  Importer importer(TensorDecoder(bytes, std::move(root)));
+  Importer importer(TensorDecoder(bytes, root));
   ir::Model model = importer.import_model(*bytes);
   check_model(model);
   return {.path = path,
           .bytes = std::move(bytes),
-          .model = std::make_shared<const ir::Model>(std::move(model))};
+          .model = std::make_shared<const ir::Model>(std::move(model)),
+          .external_root = std::move(root)};
 }
 
 void expect_size(std::int64_t size, const LoadOptions& options) {

@@ -28,6 +28,7 @@ struct FileModel {
   std::string path;                          ///< empty if it came from bytes
   std::shared_ptr<const std::string> bytes;  ///< the serialized ModelProto
   std::shared_ptr<const ir::Model> model;    ///< tensors are views into `bytes` where aligned
+  std::string external_root = {};            ///< folder of its external data; empty: it has none
 };
 
 /// Reads, checks (own checks: structure, names, cycles, types, attribute forms, tensor sizes) and
@@ -55,10 +56,21 @@ ir::Model to_internal(const FileModel& file, const opdef::OpRegistry& registry);
 ir::Model to_target_opset(const ir::Model& model, std::int64_t opset, bool inline_functions);
 
 /// The bytes of `file` with new numbers for these weights (by name of the working copy's value; its
-/// origin says where they go) and nothing else changed. dtype and shape must be as before.
-/// Throws: ModelError (unknown weight, other shape), with names.
+/// origin says where they go) and nothing else changed: a weight's data is overwritten where it is,
+/// whatever form it is stored in. dtype and shape must be as before. Weights are whole
+/// initializers: one that a frozen node reads, too, changes for that node as well. Weights whose
+/// data lies in external files move into the bytes. Throws: ModelError (unknown weight, other dtype
+/// or shape, more than 2 GiB), with names.
 std::string with_weights(const FileModel& file, const ir::Model& working,
                          std::span<const std::pair<std::string, Tensor>> weights);
+
+/// with_weights() written to `path`, atomically. Weights with external data go to a new external
+/// file beside it (`<path>.data`, or `<path>.<n>.data`), and so does all other external data if
+/// `path` is in another folder than the original; no existing external file is overwritten. Throws:
+/// ModelError.
+void save_with_weights(const FileModel& file, const ir::Model& working,
+                       std::span<const std::pair<std::string, Tensor>> weights,
+                       const std::string& path);
 
 }  // namespace onnxgrad::onnx_io
 

@@ -5,8 +5,4 @@ namespace onnxgrad::onnx_io {
 ir::Model to_target_opset(const ir::Model& /*model*/, std::int64_t /*opset*/, bool /*inline*/) {
   throw ModelError({.what = "not there yet"});
 }
-std::string with_weights(const FileModel&, const ir::Model&,
-                         std::span<const std::pair<std::string, Tensor>>) {
-  throw ModelError({.what = "not there yet"});
-}
 }  // namespace onnxgrad::onnx_io

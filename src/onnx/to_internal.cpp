@@ -27,9 +27,10 @@ using ir::Value;
 // it, so it is recognised after functions are expanded and subgraphs copied.
 class Origins {
  public:
-  explicit Origins(const ir::Model& model) {
+  // Numbers that Constant nodes keep outside tensors become tensors.
+  explicit Origins(ir::Model& model) {
     collect(*model.graph);
-    for (const ir::Function& function : model.functions) {
+    for (ir::Function& function : model.functions) {
       place_.function = function.domain + ":" + function.name + ":" + function.overload;
       collect(*function.body);
     }
@@ -41,13 +42,19 @@ class Origins {
   }
 
  private:
-  void collect(const Graph& graph) {
+  void collect(Graph& graph) {
     for (const Value* value : graph.initializers) {
       add(value->initializer, ir::WeightOrigin::Kind::kInitializer, value->name, "");
     }
-    for (const Node* node : graph.nodes) {
+    for (Node* node : graph.nodes) {
       const std::string output = first_output(*node);
-      for (const ir::Attribute& attribute : node->attributes) {
+      for (ir::Attribute& attribute : node->attributes) {
+        if (const auto* f = std::get_if<float>(&attribute.value)) {
+          if (node->op_type == "Constant") attribute.value = Tensor::scalar(*f);
+        } else if (const auto* fs = std::get_if<std::vector<float>>(&attribute.value)) {
+          const Dims dims = {static_cast<std::int64_t>(fs->size())};
+          if (node->op_type == "Constant") attribute.value = Tensor::from(*fs, dims);
+        }
         if (const auto* tensor = std::get_if<Tensor>(&attribute.value)) {
           if (node->op_type != "Constant" || !is_standard_domain(node->domain)) continue;
           add(*tensor, ir::WeightOrigin::Kind::kConstantNode, output, attribute.name);
@@ -86,10 +93,9 @@ class Origins {
 class Internaliser {
  public:
   Internaliser(const FileModel& file, const opdef::OpRegistry& registry)
-      : file_(*file.model),
-        registry_(registry),
-        origins_(file_),
-        model_(ir::clone(file_)),
+      : registry_(registry),
+        model_(ir::clone(*file.model)),
+        origins_(model_),
         inferer_(model_, ir::kInternalOpset) {}
 
   ir::Model run();
@@ -115,14 +121,12 @@ class Internaliser {
   bool is_kept_function(const ir::Function& function) const;
   void finish_imports();
 
-  const ir::Model& file_;
   const opdef::OpRegistry& registry_;
-  Origins origins_;
   ir::Model model_;
+  Origins origins_;
   Inferer inferer_;
   std::unordered_map<const Value*, Value*> replaced_;     // by a hoisted constant
   std::unordered_map<const std::byte*, Value*> hoisted_;  // by the data
-  std::unordered_set<const Graph*> processed_;
 };
 
 ir::Model Internaliser::run() {
@@ -277,19 +281,14 @@ bool Internaliser::make_constant(Node& node) {
   }
   const ir::Attribute& attribute = node.attributes.front();
   Tensor tensor;
-  std::shared_ptr<const ir::WeightOrigin> origin;
   if (const auto* value = std::get_if<Tensor>(&attribute.value)) {
     tensor = *value;
   } else if (const auto* i = std::get_if<std::int64_t>(&attribute.value)) {
     tensor = Tensor::scalar(*i);
-  } else if (const auto* f = std::get_if<float>(&attribute.value)) {
-    tensor = Tensor::scalar(*f);
   } else if (const auto* s = std::get_if<std::string>(&attribute.value)) {
     tensor = Tensor::from_strings({*s}, Dims{});
   } else if (const auto* is = std::get_if<std::vector<std::int64_t>>(&attribute.value)) {
     tensor = Tensor::from(*is, Dims{static_cast<std::int64_t>(is->size())});
-  } else if (const auto* fs = std::get_if<std::vector<float>>(&attribute.value)) {
-    tensor = Tensor::from(*fs, Dims{static_cast<std::int64_t>(fs->size())});
   } else if (const auto* ss = std::get_if<std::vector<std::string>>(&attribute.value)) {
     tensor = Tensor::from_strings(*ss, Dims{static_cast<std::int64_t>(ss->size())});
   } else {

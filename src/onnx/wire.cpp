@@ -53,7 +53,9 @@ bool WireReader::next() {
       take_fixed(4);
       return true;
     case WireType::kBytes: {
+      const std::string_view before = rest_;
       const std::uint64_t size = take_varint(rest_);
+      prefix_ = before.substr(0, before.size() - rest_.size());
       if (size > rest_.size()) {
         fail("field " + std::to_string(field_) + " has " + std::to_string(size) +
              " bytes, but only " + std::to_string(rest_.size()) + " follow");

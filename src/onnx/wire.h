@@ -37,6 +37,8 @@ class WireReader {
   float float32() const;
   /// Strings, bytes and messages: a view into the file.
   std::string_view bytes() const;
+  /// The bytes that say how long a value of kBytes is; they come right before it.
+  std::string_view length_prefix() const { return prefix_; }
   /// The bytes of the value as they are in the file, without the tag and the length of kBytes.
   std::string_view raw_value() const { return bytes_; }
   /// A string that must be UTF-8: names and texts that reach messages and Python.
@@ -53,6 +55,7 @@ class WireReader {
   WireType type_ = WireType::kVarint;
   std::uint64_t number_ = 0;  // of varints and fixed fields
   std::string_view bytes_;    // of the value
+  std::string_view prefix_;   // of length-delimited values
 };
 
 /// Reads one varint from the front of `bytes`. Throws: ModelError.

@@ -1,0 +1,87 @@
+#ifndef ONNXGRAD_ONNX_FILE_EDIT_H_
+#define ONNXGRAD_ONNX_FILE_EDIT_H_
+
+#include <cstddef>
+#include <map>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <vector>
+
+#include "onnx/wire.h"
+
+// Where things lie in the bytes of a model, and those bytes with some of them replaced.
+
+namespace onnxgrad::onnx_io {
+
+/// A length-delimited value: `size` bytes at `offset`, its length in the bytes before.
+struct MessagePlace {
+  std::size_t prefix_offset = 0;
+  std::size_t offset = 0;
+  std::size_t size = 0;
+};
+
+/// A value with the messages around it, outermost first, itself last.
+using PlacePath = std::vector<MessagePlace>;
+
+/// Finds the tensors and the attributes of a serialized ModelProto by name.
+class FileIndex {
+ public:
+  /// The bytes must have been loaded (their nesting is bounded). Throws: ModelError.
+  explicit FileIndex(std::string_view bytes);
+
+  std::string_view bytes() const { return bytes_; }
+  std::string_view text_at(const MessagePlace& place) const {
+    return bytes_.substr(place.offset, place.size);
+  }
+  /// The TensorProto of an initializer; `scope` as scope_of() makes it. nullptr if there is none.
+  const PlacePath* initializer(const std::string& scope, const std::string& name) const;
+  /// The AttributeProto of the node whose first output is `output`.
+  const PlacePath* attribute(const std::string& scope, const std::string& output,
+                             const std::string& name) const;
+  /// Every TensorProto with external data.
+  const std::vector<PlacePath>& external_tensors() const { return external_; }
+
+  /// Name of the main graph ("") or a function ("domain:name:overload"), then the way inwards.
+  static std::string scope_of(const std::string& function,
+                              const std::vector<std::pair<std::string, std::string>>& path);
+
+ private:
+  enum class Kind : std::uint8_t { kInitializer, kAttribute };
+  using Key = std::tuple<Kind, std::string, std::string, std::string>;
+
+  void read_graph(const PlacePath& path, const std::string& scope);
+  void read_node(const PlacePath& path, const std::string& scope);
+  void read_attribute(const PlacePath& path, const std::string& scope, const std::string& output);
+  void read_tensor(const PlacePath& path);
+  PlacePath inner(const PlacePath& path, const WireReader& in) const;
+
+  std::string_view bytes_;
+  std::map<Key, PlacePath> places_;
+  std::vector<PlacePath> external_;
+};
+
+/// Replaces byte ranges of a file; lengths of the messages around a range that grows or shrinks are
+/// written anew. Ranges do not overlap.
+class FileEdit {
+ public:
+  explicit FileEdit(std::string_view bytes) : bytes_(bytes) {}
+
+  /// Bytes [offset, offset + size) become `replacement`; `path` are the messages around them.
+  void replace(const PlacePath& path, std::size_t offset, std::size_t size,
+               std::string replacement);
+  std::string apply() const;
+
+ private:
+  struct Change {
+    std::size_t size = 0;
+    std::string replacement;
+  };
+  std::string_view bytes_;
+  std::map<std::size_t, Change> changes_;                               // by offset
+  std::map<std::size_t, std::pair<MessagePlace, std::size_t>> around_;  // by offset: place, depth
+};
+
+}  // namespace onnxgrad::onnx_io
+
+#endif  // ONNXGRAD_ONNX_FILE_EDIT_H_

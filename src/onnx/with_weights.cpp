@@ -1,0 +1,276 @@
+#include <onnx/onnx_pb.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "base/files.h"
+#include "onnx/exporter.h"
+#include "onnx/file_edit.h"
+#include "onnx/model_io.h"
+#include "onnx/tensor_message.h"
+#include "onnxgrad/error.h"
+
+namespace onnxgrad::onnx_io {
+namespace {
+
+using Weights = std::span<const std::pair<std::string, Tensor>>;
+using Tensors = onnx::TensorProto;
+
+[[noreturn]] void fail(const std::string& weight, std::string what, std::string detail = {}) {
+  throw ModelError(
+      {.what = std::move(what), .where = {.value = weight}, .detail = std::move(detail)});
+}
+
+std::string_view bytes_of(const Tensor& tensor) {
+  return {reinterpret_cast<const char*>(tensor.raw()),
+          static_cast<std::size_t>(tensor.size_bytes())};
+}
+
+// A TensorProto with its data replaced by what `write_data` appends; other fields as they were.
+template <class WriteData>
+std::string rewrite_tensor(std::string_view message, const WriteData& write_data) {
+  std::string result;
+  std::string_view rest = message;
+  for (WireReader in(message); in.next();) {
+    const std::size_t size =
+        static_cast<std::size_t>(in.raw_value().data() + in.raw_value().size() - rest.data());
+    const std::string_view field = rest.substr(0, size);
+    rest.remove_prefix(size);
+    switch (in.field()) {
+      case Tensors::kFloatDataFieldNumber:
+      case Tensors::kInt32DataFieldNumber:
+      case Tensors::kInt64DataFieldNumber:
+      case Tensors::kDoubleDataFieldNumber:
+      case Tensors::kUint64DataFieldNumber:
+      case Tensors::kRawDataFieldNumber:
+      case Tensors::kExternalDataFieldNumber:
+      case Tensors::kDataLocationFieldNumber:
+        break;
+      default:
+        result += field;
+    }
+  }
+  WireWriter out(result);
+  write_data(out);
+  return result;
+}
+
+class Patcher {
+ public:
+  // `external`, if given, takes the data of weights that lie in external files.
+  Patcher(const FileModel& file, const ir::Model& working, ExternalTensors* external)
+      : file_(file),
+        working_(working),
+        index_(*file.bytes),
+        edit_(*file.bytes),
+        external_(external) {}
+
+  void write(const std::string& name, const Tensor& weight);
+  // Moves the external data that no weight has moved, so that it is beside the new file.
+  void move_other_external_data();
+  std::string apply() const { return edit_.apply(); }
+
+ private:
+  void write_tensor(const std::string& name, const Tensor& tensor, const PlacePath& path);
+  void write_attribute(const std::string& name, const Tensor& weight,
+                       const ir::WeightOrigin& origin, const PlacePath& path);
+  void write_stored(const TensorMessage& message, const Tensor& tensor, const PlacePath& path);
+  void write_external(const Tensor& tensor, const PlacePath& path);
+  std::size_t offset_of(std::string_view part) const {
+    return static_cast<std::size_t>(part.data() - index_.bytes().data());
+  }
+
+  const FileModel& file_;
+  const ir::Model& working_;
+  FileIndex index_;
+  FileEdit edit_;
+  ExternalTensors* external_;
+  std::set<std::size_t> moved_;  // offsets of tensors whose external data has moved
+};
+
+void Patcher::write(const std::string& name, const Tensor& weight) {
+  const ir::Value* value = working_.graph->find(name);
+  if (value == nullptr || !value->is_initializer()) {
+    std::vector<std::string> names;
+    for (const ir::Value* known : working_.graph->initializers) names.push_back(known->name);
+    fail(name, "there is no weight of this name." + base::did_you_mean(name, names));
+  }
+  const Tensor& old = value->initializer;
+  if (weight.dtype() != old.dtype() || weight.dims() != old.dims()) {
+    fail(name,
+         std::string(dtype_name(weight.dtype())) + weight.dims().to_string() + ", expected " +
+             std::string(dtype_name(old.dtype())) + old.dims().to_string(),
+         "New weights have the type and the shape of the old ones.");
+  }
+  const ir::WeightOrigin own{.name = name};
+  const ir::WeightOrigin& origin = value->origin == nullptr ? own : *value->origin;
+  const std::string scope = FileIndex::scope_of(origin.function, origin.path);
+  const bool is_initializer = origin.kind == ir::WeightOrigin::Kind::kInitializer;
+  const PlacePath* path = is_initializer ? index_.initializer(scope, origin.name)
+                                         : index_.attribute(scope, origin.name, origin.attribute);
+  if (path == nullptr) {
+    fail(name, "the file has no such weight",
+         "It was looked for as '" + origin.name + "'" +
+             (origin.attribute.empty() ? "." : ", attribute '" + origin.attribute + "'."));
+  }
+  if (is_initializer) {
+    write_tensor(name, weight, *path);
+  } else {
+    write_attribute(name, weight, origin, *path);
+  }
+}
+
+void Patcher::write_tensor(const std::string& name, const Tensor& tensor, const PlacePath& path) {
+  const TensorMessage message = read_tensor_message(index_.text_at(path.back()));
+  if (message.dtype != tensor.dtype() || message.dims != tensor.dims()) {
+    fail(name, "the file stores " + std::string(dtype_name(message.dtype)) +
+                   message.dims.to_string() + ", the weight is " +
+                   std::string(dtype_name(tensor.dtype())) + tensor.dims().to_string());
+  }
+  if (message.external) {
+    write_external(tensor, path);
+  } else {
+    write_stored(message, tensor, path);
+  }
+}
+
+void Patcher::write_stored(const TensorMessage& message, const Tensor& tensor,
+                           const PlacePath& path) {
+  const std::string_view data = bytes_of(tensor);
+  if (message.raw && message.raw->size() == data.size()) {
+    return edit_.replace(path, offset_of(*message.raw), data.size(), std::string(data));
+  }
+  const bool is_fixed = message.typed_field == Tensors::kFloatDataFieldNumber ||
+                        message.typed_field == Tensors::kDoubleDataFieldNumber;
+  if (is_fixed) {
+    std::size_t position = 0;
+    for (const DataChunk& chunk : message.typed) {
+      edit_.replace(path, offset_of(chunk.bytes), chunk.bytes.size(),
+                    std::string(data.substr(position, chunk.bytes.size())));
+      position += chunk.bytes.size();
+    }
+    return;
+  }
+  // Varints change their size with their value: these tensors become raw data.
+  edit_.replace(path, path.back().offset, path.back().size,
+                rewrite_tensor(message.whole, [&](WireWriter& out) {
+                  out.bytes(Tensors::kRawDataFieldNumber, data);
+                }));
+}
+
+void Patcher::write_external(const Tensor& tensor, const PlacePath& path) {
+  moved_.insert(path.back().offset);
+  edit_.replace(path, path.back().offset, path.back().size,
+                rewrite_tensor(index_.text_at(path.back()), [&](WireWriter& out) {
+                  if (external_ == nullptr) {
+                    out.bytes(Tensors::kRawDataFieldNumber, bytes_of(tensor));
+                  } else {
+                    write_external_fields(out, *external_, tensor);
+                  }
+                }));
+}
+
+void Patcher::move_other_external_data() {
+  TensorDecoder decoder(file_.bytes, file_.external_root);
+  for (const PlacePath& path : index_.external_tensors()) {
+    if (moved_.contains(path.back().offset)) continue;
+    write_external(decoder.decode(read_tensor_message(index_.text_at(path.back()))), path);
+  }
+}
+
+// Numbers in a FLOAT or FLOATS attribute, in place; a tensor attribute like an initializer.
+void Patcher::write_attribute(const std::string& name, const Tensor& weight,
+                              const ir::WeightOrigin& origin, const PlacePath& path) {
+  using Attr = onnx::AttributeProto;
+  std::vector<std::string_view> floats;  // four bytes each
+  for (WireReader in(index_.text_at(path.back())); in.next();) {
+    if (in.field() == Attr::kTFieldNumber) {
+      PlacePath tensor = path;
+      tensor.push_back({.prefix_offset = offset_of(in.length_prefix()),
+                        .offset = offset_of(in.bytes()),
+                        .size = in.bytes().size()});
+      if (!origin.index.empty()) fail(name, "weights are no part of a tensor attribute");
+      return write_tensor(name, weight, tensor);
+    }
+    if (in.field() == Attr::kFFieldNumber || in.field() == Attr::kFloatsFieldNumber) {
+      const std::string_view chunk = in.raw_value();
+      for (std::size_t i = 0; i + sizeof(float) <= chunk.size(); i += sizeof(float)) {
+        floats.push_back(chunk.substr(i, sizeof(float)));
+      }
+    }
+  }
+  const std::vector<double> values = weight.to_doubles();
+  const std::size_t count = origin.index.empty() ? values.size() : origin.index.size();
+  const bool has_factors = !origin.factor.empty();
+  if (count != floats.size() || (has_factors && origin.factor.size() != count)) {
+    fail(name, "attribute '" + origin.attribute + "' has " + std::to_string(floats.size()) +
+                   " numbers, the weight gives " + std::to_string(count));
+  }
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::int64_t from = origin.index.empty() ? static_cast<std::int64_t>(i) : origin.index[i];
+    if (from < 0) continue;  // another weight's, or none's
+    if (from >= static_cast<std::int64_t>(values.size())) fail(name, "its origin is out of range");
+    const double factor = has_factors ? static_cast<double>(origin.factor[i]) : 1.0;
+    const auto number = static_cast<float>(factor * values[static_cast<std::size_t>(from)]);
+    edit_.replace(path, offset_of(floats[i]), sizeof number,
+                  std::string(reinterpret_cast<const char*>(&number), sizeof number));
+  }
+}
+
+void expect_size(std::size_t size) {
+  if (size <= static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max())) return;
+  throw ModelError({.what = "the model with its weights would have " + std::to_string(size) +
+                            " bytes; an ONNX file has at most 2147483647",
+                    .mend = "Save it to a path: external data then stays in a file of its own."});
+}
+
+}  // namespace
+
+std::string with_weights(const FileModel& file, const ir::Model& working, Weights weights) {
+  Patcher patcher(file, working, nullptr);
+  for (const auto& [name, tensor] : weights) patcher.write(name, tensor);
+  std::string bytes = patcher.apply();
+  expect_size(bytes.size());
+  return bytes;
+}
+
+void save_with_weights(const FileModel& file, const ir::Model& working, Weights weights,
+                       const std::string& path) {
+  namespace fs = std::filesystem;
+  try {
+    const std::string data_path = free_data_path(path);
+    ExternalTensors external{.location = fs::path(data_path).filename().string()};
+    Patcher patcher(file, working, &external);
+    for (const auto& [name, tensor] : weights) patcher.write(name, tensor);
+    const fs::path parent = fs::path(path).parent_path();
+    std::error_code error;
+    const bool is_same_folder =
+        !file.external_root.empty() &&
+        fs::equivalent(file.external_root, parent.empty() ? fs::path(".") : parent, error);
+    if (!is_same_folder) patcher.move_other_external_data();
+    const std::string bytes = patcher.apply();
+    expect_size(bytes.size());
+    // The data first: the model's file, once it has its name, refers to data that is there.
+    if (!external.tensors.empty()) write_external(data_path, external);
+    base::write_atomically(path, bytes);
+  } catch (const ModelError&) {
+    throw;
+  } catch (const DeviceError&) {
+    throw;
+  } catch (const InternalError&) {
+    throw;
+  } catch (const Error& error) {
+    throw ModelError(error.problem());
+  }
+}
+
+}  // namespace onnxgrad::onnx_io
