@@ -1,0 +1,115 @@
+#include "device/cpu/convert.h"
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+
+#include "device/cpu/half.h"
+
+namespace onnxgrad::device {
+namespace {
+
+template <class T>
+constexpr bool kIsHalf = std::is_same_v<T, Float16> || std::is_same_v<T, Bfloat16>;
+
+/// A number of type From as one that arithmetic knows.
+template <class From>
+auto widen(From value) {
+  if constexpr (kIsHalf<From>) {
+    return to_float(value);
+  } else {
+    return value;
+  }
+}
+
+template <class To, class From>
+To round_to_half(From value) {
+  // From double directly would be one rounding, not two; no kernel computes halves in double.
+  const auto single = static_cast<float>(value);
+  if constexpr (std::is_same_v<To, Float16>) return to_float16(single);
+  if constexpr (std::is_same_v<To, Bfloat16>) return to_bfloat16(single);
+}
+
+/// Through int64, as processors and NumPy do it.
+template <class To, class From>
+To to_integer(From value) {
+  constexpr auto kLimit = static_cast<From>(9223372036854775808.0);  // 2^63
+  if (value != value) return 0;
+  if constexpr (std::is_same_v<To, std::uint64_t>) {
+    if (value >= 2 * kLimit) return std::numeric_limits<To>::max();
+    if (value >= kLimit) return static_cast<To>(value);
+  }
+  if (value >= kLimit) return static_cast<To>(std::numeric_limits<std::int64_t>::max());
+  if (value <= -kLimit) return static_cast<To>(std::numeric_limits<std::int64_t>::min());
+  return static_cast<To>(static_cast<std::int64_t>(value));
+}
+
+template <class To, class From>
+To convert_one(From given) {
+  const auto value = widen(given);
+  using Wide = decltype(value);
+  if constexpr (std::is_same_v<To, bool>) {
+    return value != 0;
+  } else if constexpr (kIsHalf<To>) {
+    return round_to_half<To>(value);
+  } else if constexpr (std::is_floating_point_v<std::remove_cv_t<Wide>> && std::is_integral_v<To>) {
+    return to_integer<To>(value);
+  } else {
+    return static_cast<To>(value);
+  }
+}
+
+template <class To, class From>
+void convert(void* to, const void* from, std::int64_t n) {
+  const From* x = static_cast<const From*>(from);
+  To* y = static_cast<To*>(to);
+  for (std::int64_t i = 0; i < n; ++i) y[i] = convert_one<To>(x[i]);
+}
+
+/// Calls f with a value of the element type; false if conversions do not know it.
+template <class F>
+bool with_type(DataType dtype, F f) {
+  switch (dtype) {
+    case DataType::kBool:
+      return f(bool{}), true;
+    case DataType::kInt8:
+      return f(std::int8_t{}), true;
+    case DataType::kInt16:
+      return f(std::int16_t{}), true;
+    case DataType::kInt32:
+      return f(std::int32_t{}), true;
+    case DataType::kInt64:
+      return f(std::int64_t{}), true;
+    case DataType::kUint8:
+      return f(std::uint8_t{}), true;
+    case DataType::kUint16:
+      return f(std::uint16_t{}), true;
+    case DataType::kUint32:
+      return f(std::uint32_t{}), true;
+    case DataType::kUint64:
+      return f(std::uint64_t{}), true;
+    case DataType::kFloat16:
+      return f(Float16{}), true;
+    case DataType::kBfloat16:
+      return f(Bfloat16{}), true;
+    case DataType::kFloat32:
+      return f(float{}), true;
+    case DataType::kFloat64:
+      return f(double{}), true;
+    default:
+      return false;
+  }
+}
+
+}  // namespace
+
+ConvertFn find_conversion(DataType from, DataType to) {
+  ConvertFn found = nullptr;
+  with_type(from, [&](auto source) {
+    with_type(to, [&](auto target) { found = convert<decltype(target), decltype(source)>; });
+  });
+  return found;
+}
+
+}  // namespace onnxgrad::device

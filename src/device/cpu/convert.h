@@ -1,0 +1,21 @@
+#ifndef ONNXGRAD_DEVICE_CPU_CONVERT_H_
+#define ONNXGRAD_DEVICE_CPU_CONVERT_H_
+
+#include <cstdint>
+
+#include "onnxgrad/dtype.h"
+
+namespace onnxgrad::device {
+
+/// to[i] = from[i] for i in [0, n).
+using ConvertFn = void (*)(void* to, const void* from, std::int64_t n);
+
+/// From one of bool, the integers of 8 to 64 bits, float16, bfloat16, float32, float64 to another
+/// (or the same); nullptr for other types. Floating to integer: towards zero to int64 (bounded by
+/// its range, NaN gives 0), then as from int64. Integer to narrower integer: the low bits. To bool:
+/// is it not 0 (NaN is not 0).
+ConvertFn find_conversion(DataType from, DataType to);
+
+}  // namespace onnxgrad::device
+
+#endif  // ONNXGRAD_DEVICE_CPU_CONVERT_H_

@@ -1,0 +1,46 @@
+#ifndef ONNXGRAD_DEVICE_CPU_ELEMENTWISE_H_
+#define ONNXGRAD_DEVICE_CPU_ELEMENTWISE_H_
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "device/cpu/tile_ops.h"
+#include "opdef/expr.h"
+#include "opdef/kernel.h"
+
+// One kernel for all element-wise work: a program over broadcast operands, an optional reduction of
+// some of its results, and an optional second program over the reduced space. Start reading at
+// ElementwiseSpec. elementwise_space.h works out how indices map to memory, elementwise_code.h
+// turns the program into instructions over tiles, elementwise_run.cpp runs them, tile_ops.h has the
+// instructions.
+
+namespace onnxgrad::device {
+
+struct ElementwiseSpec {
+  /// Over the first program.num_inputs of `inputs`, which are broadcast to their common shape F.
+  opdef::ExprProgram program;
+  DataType compute = DataType::kFloat32;  ///< float32, float64 or int64
+  /// Operands of `program`, then those of `post`. Any of bool, integers, float16, bfloat16,
+  /// float32, float64 (int64: integers and bool only).
+  std::vector<opdef::TensorDesc> inputs = {};
+  /// Stored results (shape F), then reduced or post results (F without the reduced axes, or with 1
+  /// there). Absent: not computed.
+  std::vector<opdef::TensorDesc> outputs = {};
+  std::int64_t stored = 0;       ///< the first results, which are stored; the others are reduced
+  std::vector<Fold> folds = {};  ///< one per reduced result
+  std::vector<std::int64_t> reduce_axes = {};  ///< in [0, rank of F)
+  /// Inputs: the reduced results, then the rest of `inputs`.
+  std::optional<opdef::ExprProgram> post = {};
+  int threads = 1;
+};
+
+/// The arguments of the kernel are spec.inputs, spec.outputs, scratch. A stored result may
+/// overwrite an operand of `program` of its shape and type, a post result one of `post`. The order
+/// of sums depends on shapes and threads only. Declines types and sizes that it does not know, with
+/// the reason.
+opdef::KernelOffer prepare_elementwise(const ElementwiseSpec& spec);
+
+}  // namespace onnxgrad::device
+
+#endif  // ONNXGRAD_DEVICE_CPU_ELEMENTWISE_H_

@@ -1,0 +1,95 @@
+#ifndef ONNXGRAD_DEVICE_CPU_ELEMENTWISE_PLAN_H_
+#define ONNXGRAD_DEVICE_CPU_ELEMENTWISE_PLAN_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "device/cpu/convert.h"
+#include "device/cpu/elementwise_code.h"
+#include "device/cpu/elementwise_space.h"
+#include "opdef/kernel.h"
+
+// What prepare_elementwise works out and run_elementwise reads.
+//
+// A tile is either a part of one run of the space, or, where runs are short, several whole runs: a
+// block. In a block, operands that are not dense are spread out into buffers.
+
+namespace onnxgrad::device {
+
+/// Where a slot points at the start of a call: args[arg] + offset; arg == kConstants: the
+/// constants.
+struct SlotBase {
+  static constexpr std::int32_t kConstants = -1;
+  std::int32_t arg = 0;
+  std::int64_t offset = 0;
+};
+
+/// A slot that follows the tiles through memory.
+struct Mover {
+  std::int32_t slot = 0;
+  std::int32_t arg = 0;
+  std::int64_t element_bytes = 0;
+  std::vector<std::int64_t> strides;  ///< in elements, per axis of the space
+};
+
+/// An operand that is converted or spread out, or a result that is converted.
+struct Transfer {
+  ConvertFn convert = nullptr;  ///< nullptr: same type
+  std::int32_t slot = 0;        ///< a cell or a buffer
+  Mover memory;                 ///< of the operand or output; its own `slot` is not used
+  bool is_dense = false;
+  bool once = false;  ///< the same for all tiles
+};
+
+struct Reduction {
+  Fold fold = Fold::kSum;
+  std::int32_t slot = 0;    ///< of the value in a tile
+  std::int64_t offset = 0;  ///< of the totals in a thread's part of the scratch block
+  bool is_wide = false;     ///< floats whose totals are doubles until the end
+  /// The result, when there is no second program: args[arg], converted.
+  std::int32_t arg = -1;
+  ConvertFn convert = nullptr;
+};
+
+struct ElementwisePlan {
+  Space space;  ///< operands, then the reduced result if there is one
+  std::int64_t rows = 0, run = 0;
+  bool in_blocks = false;
+  std::int64_t tile = 0;  ///< elements of a part of a run
+  std::int64_t tiles_per_row = 0;
+  std::int64_t rows_per_block = 0;
+  std::int64_t tiles = 0;
+
+  Code code;
+  std::int64_t element_bytes = 0;  ///< of the computation's type
+  TileTable table;
+  std::vector<SlotBase> slots;
+  std::vector<Mover> movers;
+  std::vector<Transfer> call_loads, row_loads, tile_loads, stores;
+
+  std::vector<Reduction> reductions;
+  std::int64_t reduced_size = 0;
+  bool run_is_reduced = false;
+  bool fold_once = false;        ///< one tile has all: its folds are the results
+  std::int64_t fold_offset = 0;  ///< of what the folds of a tile give, in a thread's scratch
+
+  opdef::PreparedKernel post;  ///< fn == nullptr: none
+  std::vector<std::int32_t>
+      post_args;                  ///< per argument of `post` behind the reduced results, in args
+  std::int64_t post_table = 0;    ///< offset of its arguments in the scratch block
+  std::int64_t post_scratch = 0;  ///< offset of its scratch block
+
+  std::int32_t scratch_arg = 0;
+  std::int64_t thread_bytes = 0;
+  int threads = 1;
+};
+
+void run_elementwise(const void* data, std::byte* const* args, const opdef::Launch& launch);
+/// The same on several threads.
+void run_elementwise_parallel(const void* data, std::byte* const* args,
+                              const opdef::Launch& launch);
+
+}  // namespace onnxgrad::device
+
+#endif  // ONNXGRAD_DEVICE_CPU_ELEMENTWISE_PLAN_H_

@@ -1,0 +1,293 @@
+#include "device/cpu/gemm.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "device/cpu/gemm_cost.h"
+#include "device/cpu/gemm_plan.h"
+
+namespace onnxgrad::device {
+namespace {
+
+constexpr std::int64_t kWidestPanel = 64;  // columns of the widest tile of any instruction set
+
+std::int64_t round_up(std::int64_t value, std::int64_t unit) {
+  return (value + unit - 1) / unit * unit;
+}
+
+template <class T>
+const T* zeros() {
+  alignas(64) static constexpr T kZeros[kWidestPanel] = {};
+  return kZeros;
+}
+
+template <class T>
+void run_rows(GemmTile<T>& tile, const RowSplit<T>& rows) {
+  tile.blocks = rows.big_count;
+  rows.big_fn(tile);
+  if (rows.small_count == 0) return;
+  const std::int64_t done = rows.big_count * rows.big;
+  tile.a += done * tile.a_row;
+  tile.c += done * tile.c_row;
+  tile.start += done * tile.start_row;
+  tile.blocks = rows.small_count;
+  rows.small_fn(tile);
+}
+
+/// All panels of columns, and in each all rows. `tile` is at C[0, 0].
+template <class T>
+void run_panels(const GemmPlan<T>& plan, GemmTile<T>& tile) {
+  const ColumnSplit<T>& columns = plan.columns;
+  if (columns.wide_count == 1 && columns.narrow_count == 0) {
+    tile.tail = columns.tail;
+    run_rows(tile, plan.wide_rows);
+    return;
+  }
+  const std::int64_t count = columns.wide_count + columns.narrow_count;
+  const T* a = tile.a;
+  const T* start = tile.start;
+  T* c = tile.c;
+  for (std::int64_t p = 0; p < count; ++p) {
+    tile.tail = p + 1 == count ? columns.tail : plan.target->lanes;
+    const bool wide = p < columns.wide_count;
+    run_rows(tile, wide ? plan.wide_rows : plan.narrow_rows);
+    const std::int64_t width = (wide ? columns.wide : columns.wide - 1) * plan.target->lanes;
+    tile.a = a;
+    tile.b += width;
+    tile.c = c += width;
+    tile.start = start += width * plan.start_column;
+  }
+}
+
+template <class T>
+GemmTile<T> first_tile(const GemmPlan<T>& plan, const GemmOperands& operands) {
+  GemmTile<T> tile = plan.tile;
+  tile.a = static_cast<const T*>(operands.a);
+  tile.b = static_cast<const T*>(operands.b);
+  tile.c = static_cast<T*>(operands.c);
+  tile.start = plan.start == GemmStart::kZero ? zeros<T>() : static_cast<const T*>(operands.start);
+  tile.scale = plan.alpha * static_cast<T>(operands.factor);
+  return tile;
+}
+
+template <class T>
+void run_tiles(const void* data, const GemmOperands& operands) {
+  const auto& plan = *static_cast<const GemmPlan<T>*>(data);
+  GemmTile<T> tile = first_tile(plan, operands);
+  if (plan.pack_b) {
+    T* packed = reinterpret_cast<T*>(operands.scratch);
+    pack_b(plan, tile.b, 0, plan.k, 0, plan.n, packed, tile.b_step);
+    tile.b = packed;
+  }
+  run_panels(plan, tile);
+}
+
+/// One column of C, which is one row of its transpose, [m] = op(A) b: A^T takes the place of B.
+template <class T>
+void run_column_of_transposed_a(const void* data, const GemmOperands& operands) {
+  const auto& plan = *static_cast<const GemmPlan<T>*>(data);
+  GemmTile<T> tile = first_tile(plan, operands);
+  std::swap(tile.a, tile.b);
+  alignas(64) T filled[kWidestPanel];
+  if (plan.start == GemmStart::kRow) {
+    std::fill(filled, filled + kWidestPanel, *tile.start);
+    tile.start = filled;
+  }
+  run_panels(plan, tile);
+}
+
+template <class T>
+void run_column(const void* data, const GemmOperands& operands) {
+  const auto& plan = *static_cast<const GemmPlan<T>*>(data);
+  GemmTile<T> tile = first_tile(plan, operands);
+  run_rows(tile, plan.wide_rows);
+}
+
+/// C = A B^T by dot products of rows, for few rows of one of them.
+template <class T>
+void run_dots(const void* data, const GemmOperands& operands) {
+  const auto& plan = *static_cast<const GemmPlan<T>*>(data);
+  const GemmTile<T> tile = first_tile(plan, operands);
+  const T* b = tile.b;
+  if (plan.pack_b) {  // B^T, [n, k]
+    T* packed = reinterpret_cast<T*>(operands.scratch);
+    plan.target->transpose(b, plan.n, packed, plan.k, plan.k, plan.n);
+    b = packed;
+  }
+  GemmDots<T> dots{.steps = plan.k, .scale = tile.scale, .finish = tile.finish};
+  dots.row = plan.k;
+  if (plan.n < plan.m) {
+    for (std::int64_t j = 0; j < plan.n; ++j) {
+      dots.rows = tile.a;
+      dots.x = b + j * plan.k;
+      dots.count = plan.m;
+      dots.y = tile.c + j;
+      dots.y_step = plan.n;
+      dots.start = tile.start + j * plan.start_column;
+      dots.start_step = tile.start_row;
+      plan.target->dots(dots);
+    }
+    return;
+  }
+  for (std::int64_t i = 0; i < plan.m; ++i) {
+    dots.rows = b;
+    dots.x = tile.a + i * plan.k;
+    dots.count = plan.n;
+    dots.y = tile.c + i * plan.n;
+    dots.y_step = 1;
+    dots.start = tile.start + i * tile.start_row;
+    dots.start_step = plan.start_column;
+    plan.target->dots(dots);
+  }
+}
+
+void run_nothing(const void* /*data*/, const GemmOperands& /*operands*/) {}
+
+template <class T>
+void plan_panels(GemmPlan<T>& plan, std::int64_t rows, std::int64_t columns) {
+  const GemmTarget<T>& target = *plan.target;
+  plan.columns = split_columns(columns, target);
+  const auto rows_of = [&](int vectors) {
+    return vectors == 0 ? RowSplit<T>{}
+                        : split_rows(rows, target.tile[vectors - 1], target.max_rows[vectors - 1]);
+  };
+  plan.wide_rows = rows_of(plan.columns.wide);
+  plan.narrow_rows = rows_of(plan.columns.wide - 1);
+}
+
+template <class T>
+PreparedGemm prepare(const GemmSpec& spec) {
+  auto plan = std::make_shared<GemmPlan<T>>();
+  plan->target = &gemm_target<T>();
+  plan->m = spec.m, plan->n = spec.n, plan->k = spec.k;
+  // A matrix with one row or one column has the same bytes as its transpose.
+  plan->transpose_a = spec.transpose_a && spec.m != 1 && spec.k != 1;
+  plan->transpose_b = spec.transpose_b && spec.n != 1 && spec.k != 1;
+  plan->start = spec.start;
+  plan->alpha = static_cast<T>(spec.alpha);
+  plan->threads = spec.threads;
+  const bool simple =
+      spec.start == GemmStart::kZero && spec.alpha == 1 && !spec.has_run_time_factor;
+  plan->finish = spec.relu ? GemmFinish::kRelu : simple ? GemmFinish::kStore : GemmFinish::kAdd;
+  GemmTile<T>& tile = plan->tile;
+  tile.a_row = plan->transpose_a ? 1 : spec.k;
+  tile.a_step = plan->transpose_a ? spec.m : 1;
+  tile.b_step = spec.n;
+  tile.c_row = spec.n;
+  tile.start_row = spec.start == GemmStart::kMatrix ? spec.n : 0;
+  tile.steps = spec.k;
+  tile.finish = plan->finish;
+  plan->start_column = spec.start == GemmStart::kZero ? 0 : 1;
+
+  PreparedGemm prepared;
+  const std::int64_t lanes = plan->target->lanes;
+  const auto finish = [&](auto fn, const char* name) {
+    prepared.fn = fn;
+    prepared.label =
+        fmt::format("{} {} {}x{}x{}", name, plan->target->name, spec.m, spec.n, spec.k);
+    prepared.data = plan;
+    return prepared;
+  };
+  if (spec.m == 0 || spec.n == 0) return finish(run_nothing, "empty");
+  switch (choose_gemm(spec, *plan->target)) {
+    case GemmChoice::kLibrary:
+      return finish(run_library, "sgemm");
+    case GemmChoice::kBlocked:
+      prepared.scratch_bytes = plan_blocked(*plan);
+      return finish(run_blocked<T>, "blocked");
+    case GemmChoice::kDots:
+      plan->pack_b = !plan->transpose_b && spec.n != 1 && spec.k != 1;
+      if (plan->pack_b)
+        prepared.scratch_bytes = spec.n * spec.k * static_cast<std::int64_t>(sizeof(T));
+      return finish(run_dots<T>, "dots");
+    default:
+      break;
+  }
+  if (spec.n == 1 && plan->transpose_a) {
+    if (!plan->target->needs_padding || spec.m % lanes == 0) {
+      tile.a_row = tile.c_row = tile.start_row = 0;
+      tile.a_step = 1;
+      tile.b_step = spec.m;
+      plan->start_column = spec.start == GemmStart::kMatrix ? 1 : 0;
+      plan_panels(*plan, 1, spec.m);
+      return finish(run_column_of_transposed_a<T>, "row");
+    }
+  }
+  if (spec.n == 1) {
+    plan->wide_rows = split_rows(spec.m, plan->target->column, kGemmMaxRows);
+    return finish(run_column<T>, "column");
+  }
+  plan->pack_b = plan->transpose_b || (plan->target->needs_padding && spec.n % lanes != 0);
+  if (plan->pack_b) {
+    tile.b_step = round_up(spec.n, lanes);
+    prepared.scratch_bytes =
+        tile.b_step * std::max<std::int64_t>(spec.k, 1) * static_cast<std::int64_t>(sizeof(T));
+  }
+  plan_panels(*plan, spec.m, spec.n);
+  return finish(run_tiles<T>, "tiles");
+}
+
+}  // namespace
+
+template <class T>
+RowSplit<T> split_rows(std::int64_t total, const GemmTileFn<T>* tiles, int max_rows) {
+  RowSplit<T> split;
+  const std::int64_t count = (total + max_rows - 1) / max_rows;
+  split.big = static_cast<int>((total + count - 1) / count);
+  split.small_count = split.big * count - total;
+  split.big_count = count - split.small_count;
+  split.big_fn = tiles[split.big - 1];
+  if (split.small_count > 0) split.small_fn = tiles[split.big - 2];
+  return split;
+}
+
+template <class T>
+ColumnSplit<T> split_columns(std::int64_t total, const GemmTarget<T>& target) {
+  ColumnSplit<T> split;
+  const std::int64_t vectors = (total + target.lanes - 1) / target.lanes;
+  const std::int64_t count = (vectors + target.max_vectors - 1) / target.max_vectors;
+  split.wide = static_cast<int>((vectors + count - 1) / count);
+  split.narrow_count = split.wide * count - vectors;
+  split.wide_count = count - split.narrow_count;
+  split.tail = static_cast<int>(total - (vectors - 1) * target.lanes);
+  return split;
+}
+
+template <class T>
+void pack_b(const GemmPlan<T>& plan, const T* b, std::int64_t k0, std::int64_t steps,
+            std::int64_t j0, std::int64_t columns, T* to, std::ptrdiff_t to_step) {
+  const std::int64_t padding =
+      std::min<std::int64_t>(round_up(columns, plan.target->lanes), to_step);
+  if (plan.transpose_b) {
+    plan.target->transpose(b + j0 * plan.k + k0, plan.k, to, to_step, columns, steps);
+  } else {
+    for (std::int64_t k = 0; k < steps; ++k) {
+      std::copy_n(b + (k0 + k) * plan.n + j0, columns, to + k * to_step);
+    }
+  }
+  if (padding == columns) return;
+  for (std::int64_t k = 0; k < steps; ++k) {
+    std::fill(to + k * to_step + columns, to + k * to_step + padding, T(0));
+  }
+}
+
+PreparedGemm prepare_gemm(const GemmSpec& spec) {
+  ONNXGRAD_ASSERT(spec.m >= 0 && spec.n >= 0 && spec.k >= 0);
+  if (spec.dtype == DataType::kFloat64) return prepare<double>(spec);
+  ONNXGRAD_ASSERT(spec.dtype == DataType::kFloat32);
+  return prepare<float>(spec);
+}
+
+template RowSplit<float> split_rows(std::int64_t, const GemmTileFn<float>*, int);
+template RowSplit<double> split_rows(std::int64_t, const GemmTileFn<double>*, int);
+template ColumnSplit<float> split_columns(std::int64_t, const GemmTarget<float>&);
+template ColumnSplit<double> split_columns(std::int64_t, const GemmTarget<double>&);
+template void pack_b(const GemmPlan<float>&, const float*, std::int64_t, std::int64_t, std::int64_t,
+                     std::int64_t, float*, std::ptrdiff_t);
+template void pack_b(const GemmPlan<double>&, const double*, std::int64_t, std::int64_t,
+                     std::int64_t, std::int64_t, double*, std::ptrdiff_t);
+
+}  // namespace onnxgrad::device

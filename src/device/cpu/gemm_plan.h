@@ -1,0 +1,84 @@
+#ifndef ONNXGRAD_DEVICE_CPU_GEMM_PLAN_H_
+#define ONNXGRAD_DEVICE_CPU_GEMM_PLAN_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "device/cpu/gemm.h"
+#include "device/cpu/gemm_tile.h"
+
+// What prepare_gemm works out and the drivers in gemm.cpp and gemm_blocked.cpp read.
+
+namespace onnxgrad::device {
+
+/// `total` rows as `big_count` tiles of `big` rows, then `small_count` of `big - 1`: no tile is
+/// much smaller than the others.
+template <class T>
+struct RowSplit {
+  std::int64_t big_count = 0;
+  std::int64_t small_count = 0;
+  int big = 0;
+  GemmTileFn<T> big_fn = nullptr;
+  GemmTileFn<T> small_fn = nullptr;
+};
+
+template <class T>
+RowSplit<T> split_rows(std::int64_t total, const GemmTileFn<T>* tiles, int max_rows);
+
+/// The columns of C as panels of `wide` vectors, then of `wide - 1`; the last vector has `tail`
+/// columns.
+template <class T>
+struct ColumnSplit {
+  std::int64_t wide_count = 0;
+  std::int64_t narrow_count = 0;
+  int wide = 0;
+  int tail = 0;
+};
+
+template <class T>
+ColumnSplit<T> split_columns(std::int64_t total, const GemmTarget<T>& target);
+
+template <class T>
+struct GemmPlan {
+  const GemmTarget<T>* target = nullptr;
+  std::int64_t m = 0, n = 0, k = 0;
+  bool transpose_a = false, transpose_b = false;
+  GemmStart start = GemmStart::kZero;
+  GemmFinish finish = GemmFinish::kStore;
+  T alpha = 1;
+  int threads = 1;
+
+  // Tiles over the whole product: a tile with all but the pointers, and what `start` moves per
+  // column.
+  GemmTile<T> tile = {};
+  std::ptrdiff_t start_column = 0;
+  bool pack_b = false;
+  ColumnSplit<T> columns = {};
+  RowSplit<T> wide_rows = {}, narrow_rows = {};
+
+  // Blocked: sizes of the blocks and bytes of one thread's scratch.
+  std::int64_t block_m = 0, block_n = 0, block_k = 0;
+  bool pack_a = false;
+  bool split_m = false;  ///< which dimension the threads share
+  std::int64_t thread_scratch = 0;
+};
+
+/// Writes op(B)[k0 : k0 + steps, j0 : j0 + columns] to `to` as [steps, to_step], columns behind the
+/// last one zero.
+template <class T>
+void pack_b(const GemmPlan<T>& plan, const T* b, std::int64_t k0, std::int64_t steps,
+            std::int64_t j0, std::int64_t columns, T* to, std::ptrdiff_t to_step);
+
+/// Sets what the blocked driver needs; gives the scratch bytes of all threads.
+template <class T>
+std::int64_t plan_blocked(GemmPlan<T>& plan);
+
+template <class T>
+void run_blocked(const void* data, const GemmOperands& operands);
+
+/// oneDNN's sgemm.
+void run_library(const void* data, const GemmOperands& operands);
+
+}  // namespace onnxgrad::device
+
+#endif  // ONNXGRAD_DEVICE_CPU_GEMM_PLAN_H_

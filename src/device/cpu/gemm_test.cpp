@@ -1,0 +1,190 @@
+#include "device/cpu/gemm.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "base/memory_budget.h"
+#include "device/testing/instruction_sets.h"
+
+namespace onnxgrad::device::gemm_test {
+namespace {
+
+template <class T>
+std::vector<T> random_numbers(std::int64_t count, std::mt19937& random) {
+  std::normal_distribution<double> normal;
+  std::vector<T> numbers(static_cast<std::size_t>(count));
+  for (T& number : numbers) number = static_cast<T>(normal(random));
+  return numbers;
+}
+
+/// What a product should be, and a bound of the rounding errors of any order of the sums.
+struct Expected {
+  double value = 0;
+  double bound = 0;
+};
+
+template <class T>
+Expected expected_at(const GemmSpec& spec, const std::vector<T>& a, const std::vector<T>& b,
+                     const std::vector<T>& start, double factor, std::int64_t i, std::int64_t j) {
+  const auto at = [](std::int64_t index) { return static_cast<std::size_t>(index); };
+  double sum = 0;
+  double size = 0;
+  for (std::int64_t k = 0; k < spec.k; ++k) {
+    const T x = a[at(spec.transpose_a ? k * spec.m + i : i * spec.k + k)];
+    const T y = b[at(spec.transpose_b ? j * spec.k + k : k * spec.n + j)];
+    sum += static_cast<double>(x) * static_cast<double>(y);
+    size += std::abs(static_cast<double>(x) * static_cast<double>(y));
+  }
+  const double scale = spec.alpha * factor;
+  double value = scale * sum;
+  size *= std::abs(scale);
+  if (spec.start != GemmStart::kZero) {
+    const auto addend =
+        static_cast<double>(start[at(spec.start == GemmStart::kRow ? j : i * spec.n + j)]);
+    value += addend;
+    size += std::abs(addend);
+  }
+  if (spec.relu) value = std::max(value, 0.0);
+  const double epsilon = static_cast<double>(std::numeric_limits<T>::epsilon());
+  return {value, epsilon * (static_cast<double>(spec.k) + 4) * size + 1e-300};
+}
+
+template <class T>
+void check(const GemmSpec& spec, std::mt19937& random, double factor, bool in_place) {
+  const auto a = random_numbers<T>(spec.m * spec.k, random);
+  const auto b = random_numbers<T>(spec.n * spec.k, random);
+  const auto start =
+      random_numbers<T>(spec.start == GemmStart::kRow ? spec.n : spec.m * spec.n, random);
+  const PreparedGemm gemm = prepare_gemm(spec);
+  // A guard behind C shows writes beyond its end.
+  constexpr std::size_t kGuard = 64;
+  std::vector<T> c(static_cast<std::size_t>(spec.m * spec.n) + kGuard, T(77));
+  if (in_place) std::copy(start.begin(), start.end(), c.begin());
+  const auto scratch = base::allocate_aligned(gemm.scratch_bytes + 64);
+  std::fill_n(scratch.get(), gemm.scratch_bytes + 64, std::byte{0xFF});
+  gemm({.a = a.data(),
+        .b = b.data(),
+        .start = in_place ? c.data() : start.data(),
+        .c = c.data(),
+        .scratch = scratch.get(),
+        .factor = factor});
+  const bool all_rows = spec.m * spec.n * spec.k < 1000000;
+  for (std::int64_t i = 0; i < spec.m; ++i) {
+    if (!all_rows && i % 13 != 0 && i != spec.m - 1) continue;
+    for (std::int64_t j = 0; j < spec.n; ++j) {
+      const Expected expected = expected_at(spec, a, b, start, factor, i, j);
+      const auto given = static_cast<double>(c[static_cast<std::size_t>(i * spec.n + j)]);
+      ASSERT_LE(std::abs(given - expected.value), expected.bound)
+          << gemm.label << " at [" << i << ", " << j << "]: " << given << ", expected "
+          << expected.value << " (transposes " << spec.transpose_a << spec.transpose_b << ", start "
+          << static_cast<int>(spec.start) << ", in place " << in_place << ")";
+    }
+  }
+  for (std::size_t i = 0; i < kGuard; ++i) {
+    ASSERT_EQ(c[c.size() - 1 - i], T(77)) << gemm.label << " writes behind C";
+  }
+  for (std::int64_t i = 0; i < 64; ++i) {
+    ASSERT_EQ(scratch.get()[gemm.scratch_bytes + i], std::byte{0xFF})
+        << gemm.label << " writes behind its scratch";
+  }
+}
+
+/// Any of the ways to start and end a product.
+template <class T>
+void check_variants(GemmSpec spec, std::mt19937& random) {
+  spec.dtype = dtype_of<T>();
+  for (const GemmStart start : {GemmStart::kZero, GemmStart::kRow, GemmStart::kMatrix}) {
+    spec.start = start;
+    spec.relu = random() % 2 == 0;
+    spec.alpha = random() % 2 == 0 ? 1 : -0.75;
+    spec.has_run_time_factor = random() % 2 == 0;
+    const double factor = spec.has_run_time_factor ? 0.5 : 1;
+    check<T>(spec, random, factor, start == GemmStart::kMatrix && random() % 2 == 0);
+  }
+}
+
+constexpr GemmChoice kChoices[] = {GemmChoice::kBest, GemmChoice::kTiles, GemmChoice::kDots,
+                                   GemmChoice::kBlocked, GemmChoice::kLibrary};
+
+TEST(Gemm, SmallProductsOfAllShapes) {
+  for_each_instruction_set([] {
+    std::mt19937 random(1);
+    const std::int64_t sizes[] = {0, 1, 2, 3, 7, 10, 15, 16, 17, 33, 50};
+    for (const std::int64_t m : sizes) {
+      for (const std::int64_t n : sizes) {
+        for (const std::int64_t k : {0, 1, 2, 9, 33}) {
+          GemmSpec spec{.m = m, .n = n, .k = k};
+          spec.transpose_a = random() % 2 == 0;
+          spec.transpose_b = random() % 2 == 0;
+          spec.choice = kChoices[random() % 5];
+          check_variants<float>(spec, random);
+          spec.choice = kChoices[random() % 5];
+          check_variants<double>(spec, random);
+        }
+      }
+    }
+  });
+}
+
+TEST(Gemm, LargeProductsByEveryImplementation) {
+  std::mt19937 random(2);
+  for (const auto& [m, n, k] : {std::tuple{200, 530, 270}, {65, 97, 300}, {300, 10, 130}}) {
+    for (int transposes = 0; transposes < 4; ++transposes) {
+      for (const GemmChoice choice : kChoices) {
+        for (const int threads : {1, 2}) {
+          if (threads > 1 && choice != GemmChoice::kBest && choice != GemmChoice::kBlocked)
+            continue;
+          GemmSpec spec{.m = m, .n = n, .k = k};
+          spec.transpose_a = transposes % 2 != 0;
+          spec.transpose_b = transposes / 2 != 0;
+          spec.threads = threads;
+          spec.choice = choice;
+          check_variants<float>(spec, random);
+          if (choice != GemmChoice::kLibrary) check_variants<double>(spec, random);
+        }
+      }
+    }
+  }
+}
+
+TEST(Gemm, ThreadsChangeNoBit) {
+  std::mt19937 random(3);
+  constexpr std::int64_t kSize = 150;
+  const auto a = random_numbers<float>(kSize * kSize, random);
+  const auto b = random_numbers<float>(kSize * kSize, random);
+  std::vector<float> results[3];
+  for (int threads = 1; threads <= 3; ++threads) {
+    const PreparedGemm gemm = prepare_gemm(
+        {.m = kSize, .n = kSize, .k = kSize, .threads = threads, .choice = GemmChoice::kBlocked});
+    auto& c = results[threads - 1];
+    c.resize(kSize * kSize);
+    const auto scratch = base::allocate_aligned(gemm.scratch_bytes);
+    gemm({.a = a.data(), .b = b.data(), .c = c.data(), .scratch = scratch.get()});
+  }
+  EXPECT_EQ(results[0], results[1]);
+  EXPECT_EQ(results[0], results[2]);
+}
+
+TEST(Gemm, NanGoesThrough) {
+  for_each_instruction_set([] {
+    const float nan = std::numeric_limits<float>::quiet_NaN();
+    std::vector<float> a(15 * 20, 1.0F);
+    a[3 * 20 + 4] = nan;
+    const std::vector<float> b(20 * 18, 1.0F);
+    std::vector<float> c(15 * 18);
+    const PreparedGemm gemm = prepare_gemm({.m = 15, .n = 18, .k = 20, .relu = true});
+    const auto scratch = base::allocate_aligned(gemm.scratch_bytes);
+    gemm({.a = a.data(), .b = b.data(), .c = c.data(), .scratch = scratch.get()});
+    for (std::size_t i = 0; i < 15; ++i) {
+      for (std::size_t j = 0; j < 18; ++j) EXPECT_EQ(std::isnan(c[i * 18 + j]), i == 3);
+    }
+  });
+}
+
+}  // namespace
+}  // namespace onnxgrad::device::gemm_test

@@ -1,0 +1,88 @@
+#ifndef ONNXGRAD_DEVICE_CPU_GEMM_TILE_H_
+#define ONNXGRAD_DEVICE_CPU_GEMM_TILE_H_
+
+#include <cstddef>
+#include <cstdint>
+
+// The smallest pieces of a matrix product, one set per instruction set (gemm_tile_simd.cpp).
+// gemm.cpp decides at plan time which pieces a product is made of.
+
+namespace onnxgrad::device {
+
+/// How a tile ends.
+enum class GemmFinish : std::int32_t {
+  kStore,  ///< c = sum
+  kAdd,    ///< c = scale * sum + start
+  kRelu    ///< c = max(0, scale * sum + start); NaN stays NaN
+};
+
+/// Blocks of C, one below the other: c[i, j] = finish(sum over k of a[i, k] * b[k, j]). Each has
+/// the number of rows and of vectors of columns that the function is made for. All strides are in
+/// elements. `c` may be `start`.
+template <class T>
+struct GemmTile {
+  const T* a = nullptr;
+  std::ptrdiff_t a_row = 0;   ///< from a[i, k] to a[i + 1, k]
+  std::ptrdiff_t a_step = 0;  ///< from a[i, k] to a[i, k + 1]
+  const T* b = nullptr;
+  std::ptrdiff_t b_step = 0;  ///< from b[k, j] to b[k + 1, j]; columns are adjacent
+  T* c = nullptr;
+  std::ptrdiff_t c_row = 0;
+  const T* start = nullptr;
+  std::ptrdiff_t start_row = 0;
+  std::int64_t blocks = 1;
+  std::int64_t steps = 0;  ///< number of k
+  std::int64_t tail = 0;   ///< columns in the last vector, 1 to lanes
+  T scale = 1;
+  GemmFinish finish = GemmFinish::kStore;
+};
+
+template <class T>
+using GemmTileFn = void (*)(const GemmTile<T>& tile);
+
+/// y[r * y_step] = finish(sum over k of rows[r, k] * x[k]) for r in [0, count): rows and x are
+/// contiguous in k.
+template <class T>
+struct GemmDots {
+  const T* rows = nullptr;
+  std::ptrdiff_t row = 0;
+  const T* x = nullptr;
+  std::int64_t count = 0;
+  std::int64_t steps = 0;
+  T* y = nullptr;
+  std::ptrdiff_t y_step = 0;
+  const T* start = nullptr;
+  std::ptrdiff_t start_step = 0;
+  T scale = 1;
+  GemmFinish finish = GemmFinish::kStore;
+};
+
+inline constexpr int kGemmMaxVectors = 4;
+inline constexpr int kGemmMaxRows = 16;
+
+/// What one instruction set offers for T.
+template <class T>
+struct GemmTarget {
+  const char* name = "";
+  int lanes = 1;
+  int max_vectors = 1;  ///< columns of a tile, in vectors
+  int max_rows[kGemmMaxVectors] = {};
+  /// [vectors - 1][rows - 1]
+  GemmTileFn<T> tile[kGemmMaxVectors][kGemmMaxRows] = {};
+  /// One column without vectors: [rows - 1].
+  GemmTileFn<T> column[kGemmMaxRows] = {};
+  void (*dots)(const GemmDots<T>& dots) = nullptr;
+  /// to[j, i] = from[i, j] for i in [0, rows), j in [0, columns).
+  void (*transpose)(const T* from, std::ptrdiff_t from_row, T* to, std::ptrdiff_t to_row,
+                    std::int64_t rows, std::int64_t columns) = nullptr;
+  /// Rows of b must be readable up to a whole vector (no masked loads).
+  bool needs_padding = false;
+};
+
+/// Of the best instruction set of this machine.
+template <class T>
+const GemmTarget<T>& gemm_target();
+
+}  // namespace onnxgrad::device
+
+#endif  // ONNXGRAD_DEVICE_CPU_GEMM_TILE_H_

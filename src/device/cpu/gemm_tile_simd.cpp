@@ -1,0 +1,316 @@
+#include "device/cpu/gemm_tile.h"
+
+#include "device/cpu/simd.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "device/cpu/gemm_tile_simd.cpp"
+#include <hwy/foreach_target.h>  // IWYU pragma: keep
+#include <hwy/highway.h>
+
+#include "device/cpu/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace onnxgrad::device::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Sixteen registers hold 12 sums, 3 of b and one of a; thirty-two hold 24, 4 and one.
+#if HWY_TARGET <= HWY_AVX3 || HWY_ARCH_ARM_A64
+constexpr int kMaxVectors = 4;
+constexpr int kMaxRows[kGemmMaxVectors] = {16, 8, 8, 6};
+#else
+constexpr int kMaxVectors = 3;
+constexpr int kMaxRows[kGemmMaxVectors] = {8, 6, 4, 0};
+#endif
+
+/// How C's elements are written: D is the vector, the last one of a row is masked to `tail`
+/// columns.
+template <class D, int kRows, int kVectors>
+struct TileEnd {
+  using T = hn::TFromD<D>;
+  using V = hn::Vec<D>;
+  static constexpr std::ptrdiff_t kLanes = hn::MaxLanes(D());
+
+  hn::Mask<D> mask;
+  std::int64_t tail;
+
+  V load(const T* from, int v) const {
+    const D d;
+    if (v + 1 < kVectors || kLanes == 1) return hn::LoadU(d, from);
+    return load_first(d, mask, from, tail);
+  }
+
+  /// All of `start` is read before anything is written: a load right after a masked store to the
+  /// same cache line waits for it.
+  void add(V (&sum)[kRows][kVectors], const T* start, std::ptrdiff_t start_row, V scale) const {
+#pragma GCC unroll 16
+    for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) {
+        sum[i][v] = hn::MulAdd(scale, sum[i][v], load(start + v * kLanes, v));
+      }
+      start += start_row;
+      keep_in_register(start);
+    }
+  }
+
+  void relu(V (&sum)[kRows][kVectors]) const {
+    const V zero = hn::Zero(D());
+#pragma GCC unroll 16
+    for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) sum[i][v] = max_or_nan(zero, sum[i][v]);
+    }
+  }
+
+  void store(const V (&sum)[kRows][kVectors], T* c, std::ptrdiff_t c_row) const {
+    const D d;
+    const bool whole = tail == kLanes;
+#pragma GCC unroll 16
+    for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) {
+        if (v + 1 < kVectors || kLanes == 1 || whole) {
+          hn::StoreU(sum[i][v], d, c + v * kLanes);
+        } else {
+          store_first(sum[i][v], d, mask, c + v * kLanes, tail);
+        }
+      }
+      c += c_row;
+      keep_in_register(c);
+    }
+  }
+};
+
+/// The sums stay in registers over all of k: each k loads `kVectors` vectors of b, and one scalar
+/// of a per row.
+template <class D, int kRows, int kVectors>
+void gemm_tile(const GemmTile<hn::TFromD<D>>& tile) {
+  using T = hn::TFromD<D>;
+  using V = hn::Vec<D>;
+  const D d;
+  constexpr std::ptrdiff_t kLanes = hn::MaxLanes(D());
+  const TileEnd<D, kRows, kVectors> end{hn::FirstN(d, static_cast<std::size_t>(tile.tail)),
+                                        tile.tail};
+  constexpr int kGroups = (kRows + 3) / 4;  // four rows share a pointer
+  std::ptrdiff_t a_row = tile.a_row;
+  std::ptrdiff_t a_row3 = 3 * a_row;
+  keep_in_register(a_row);
+  keep_in_register(a_row3);
+  const std::ptrdiff_t a_step = tile.a_step;
+  const std::ptrdiff_t b_step = tile.b_step;
+  const std::ptrdiff_t c_row = tile.c_row;
+  const std::ptrdiff_t start_row = tile.start_row;
+  const std::int64_t steps = tile.steps;
+  const GemmFinish finish = tile.finish;
+  const V scale = hn::Set(d, tile.scale);
+  const T* block_a = tile.a;
+  const T* start = tile.start;
+  T* c = tile.c;
+  for (std::int64_t block = tile.blocks; block > 0; --block) {
+    V sum[kRows][kVectors];
+#pragma GCC unroll 16
+    for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) sum[i][v] = hn::Zero(d);
+    }
+    const T* b = tile.b;
+    const T* a[kGroups];
+#pragma GCC unroll 4
+    for (int g = 0; g < kGroups; ++g) {
+      a[g] = block_a + 4 * g * a_row;
+      keep_in_register(a[g]);
+    }
+    for (std::int64_t k = steps; k > 0; --k) {
+      V row[kVectors];
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) {
+        row[v] = v + 1 < kVectors || kLanes == 1 ? hn::LoadU(d, b + v * kLanes)
+                                                 : load_padded(d, end.mask, b + v * kLanes);
+      }
+      b += b_step;
+#pragma GCC unroll 16
+      for (int i = 0; i < kRows; ++i) {
+        const V factor = hn::Set(d, a[i / 4][i % 4 == 3 ? a_row3 : i % 4 * a_row]);
+#pragma GCC unroll 4
+        for (int v = 0; v < kVectors; ++v) sum[i][v] = hn::MulAdd(factor, row[v], sum[i][v]);
+      }
+#pragma GCC unroll 4
+      for (int g = 0; g < kGroups; ++g) a[g] += a_step;
+    }
+    if (finish != GemmFinish::kStore) {
+      end.add(sum, start, start_row, scale);
+      if (finish == GemmFinish::kRelu) end.relu(sum);
+    }
+    end.store(sum, c, c_row);
+    block_a += kRows * a_row;
+    c += kRows * c_row;
+    start += kRows * start_row;
+  }
+}
+
+/// Up to 4 rows at a time against the same x; partial sums by lane, then across lanes.
+template <class T, int kRows>
+void dot_rows(const GemmDots<T>& dots, std::int64_t first) {
+  const hn::ScalableTag<T> d;
+  using V = hn::Vec<decltype(d)>;
+  constexpr std::int64_t kLanes = hn::MaxLanes(d);
+  const T* rows = dots.rows + first * dots.row;
+  V sum[kRows];
+#pragma GCC unroll 4
+  for (int r = 0; r < kRows; ++r) sum[r] = hn::Zero(d);
+  std::int64_t k = 0;
+  for (; k + kLanes <= dots.steps; k += kLanes) {
+    const V x = hn::LoadU(d, dots.x + k);
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) {
+      sum[r] = hn::MulAdd(hn::LoadU(d, rows + r * dots.row + k), x, sum[r]);
+    }
+  }
+  if (k < dots.steps) {
+    const std::int64_t rest = dots.steps - k;
+    const auto mask = hn::FirstN(d, static_cast<std::size_t>(rest));
+    const V x = load_first(d, mask, dots.x + k, rest);
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) {
+      sum[r] = hn::MulAdd(load_first(d, mask, rows + r * dots.row + k, rest), x, sum[r]);
+    }
+  }
+#pragma GCC unroll 4
+  for (int r = 0; r < kRows; ++r) {
+    T value = hn::GetLane(hn::SumOfLanes(d, sum[r]));
+    if (dots.finish != GemmFinish::kStore) {
+      value = dots.scale * value + dots.start[(first + r) * dots.start_step];
+      if (dots.finish == GemmFinish::kRelu && value < 0) value = 0;
+    }
+    dots.y[(first + r) * dots.y_step] = value;
+  }
+}
+
+template <class T>
+void dots(const GemmDots<T>& dots) {
+  std::int64_t r = 0;
+  for (; r + 4 <= dots.count; r += 4) dot_rows<T, 4>(dots, r);
+  for (; r < dots.count; ++r) dot_rows<T, 1>(dots, r);
+}
+
+#if HWY_TARGET != HWY_SCALAR
+inline constexpr std::int64_t kFloatSquare = 4;
+inline constexpr std::int64_t kDoubleSquare = 2;
+
+HWY_INLINE void transpose_square(const float* p, std::ptrdiff_t from_row, float* q,
+                                 std::ptrdiff_t to_row) {
+  const hn::FixedTag<float, 4> d;
+  const hn::FixedTag<double, 2> pair;
+  const auto r0 = hn::LoadU(d, p);
+  const auto r1 = hn::LoadU(d, p + from_row);
+  const auto r2 = hn::LoadU(d, p + 2 * from_row);
+  const auto r3 = hn::LoadU(d, p + 3 * from_row);
+  const auto low01 = hn::BitCast(pair, hn::InterleaveLower(d, r0, r1));
+  const auto low23 = hn::BitCast(pair, hn::InterleaveLower(d, r2, r3));
+  const auto high01 = hn::BitCast(pair, hn::InterleaveUpper(d, r0, r1));
+  const auto high23 = hn::BitCast(pair, hn::InterleaveUpper(d, r2, r3));
+  hn::StoreU(hn::BitCast(d, hn::InterleaveLower(pair, low01, low23)), d, q);
+  hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(pair, low01, low23)), d, q + to_row);
+  hn::StoreU(hn::BitCast(d, hn::InterleaveLower(pair, high01, high23)), d, q + 2 * to_row);
+  hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(pair, high01, high23)), d, q + 3 * to_row);
+}
+
+HWY_INLINE void transpose_square(const double* p, std::ptrdiff_t from_row, double* q,
+                                 std::ptrdiff_t to_row) {
+  const hn::FixedTag<double, 2> d;
+  const auto r0 = hn::LoadU(d, p);
+  const auto r1 = hn::LoadU(d, p + from_row);
+  hn::StoreU(hn::InterleaveLower(d, r0, r1), d, q);
+  hn::StoreU(hn::InterleaveUpper(d, r0, r1), d, q + to_row);
+}
+#endif
+
+/// In squares; those at the lower and right edges overlap their neighbours. Bands of 16 rows, so
+/// that a cache line of `to` is written at once.
+template <class T>
+void transpose(const T* from, std::ptrdiff_t from_row, T* to, std::ptrdiff_t to_row,
+               std::int64_t rows, std::int64_t columns) {
+#if HWY_TARGET != HWY_SCALAR
+  constexpr std::int64_t kSquare = sizeof(T) == 4 ? kFloatSquare : kDoubleSquare;
+  constexpr std::int64_t kBand = 16;
+  if (rows >= kSquare && columns >= kSquare) {
+    for (std::int64_t band = 0; band < rows; band += kBand) {
+      const std::int64_t band_end = band + kBand < rows ? band + kBand : rows;
+      for (std::int64_t j = 0; j < columns; j += kSquare) {
+        const std::int64_t column = j + kSquare <= columns ? j : columns - kSquare;
+        for (std::int64_t i = band; i < band_end; i += kSquare) {
+          const std::int64_t row = i + kSquare <= rows ? i : rows - kSquare;
+          transpose_square(from + row * from_row + column, from_row, to + column * to_row + row,
+                           to_row);
+        }
+      }
+    }
+    return;
+  }
+#endif
+  for (std::int64_t i = 0; i < rows; ++i) {
+    for (std::int64_t j = 0; j < columns; ++j) to[j * to_row + i] = from[i * from_row + j];
+  }
+}
+
+template <class T, int kVectors, int... kRow>
+void fill_tiles(GemmTarget<T>& target, std::integer_sequence<int, kRow...> /*rows*/) {
+  target.max_rows[kVectors - 1] = sizeof...(kRow);
+  ((target.tile[kVectors - 1][kRow] = gemm_tile<hn::ScalableTag<T>, kRow + 1, kVectors>), ...);
+}
+
+template <class T, int... kRow>
+void fill_columns(GemmTarget<T>& target, std::integer_sequence<int, kRow...> /*rows*/) {
+  ((target.column[kRow] = gemm_tile<hn::CappedTag<T, 1>, kRow + 1, 1>), ...);
+}
+
+template <class T>
+GemmTarget<T> make_target() {
+  GemmTarget<T> target;
+  target.name = hwy::TargetName(HWY_TARGET);
+  target.lanes = static_cast<int>(hn::Lanes(hn::ScalableTag<T>()));
+  target.max_vectors = kMaxVectors;
+  target.needs_padding = !kMasksAreSafe;
+  target.dots = dots<T>;
+  target.transpose = transpose<T>;
+  fill_tiles<T, 1>(target, std::make_integer_sequence<int, kMaxRows[0]>());
+  fill_tiles<T, 2>(target, std::make_integer_sequence<int, kMaxRows[1]>());
+  fill_tiles<T, 3>(target, std::make_integer_sequence<int, kMaxRows[2]>());
+  if constexpr (kMaxVectors > 3) {
+    fill_tiles<T, 4>(target, std::make_integer_sequence<int, kMaxRows[3]>());
+  }
+  fill_columns<T>(target, std::make_integer_sequence<int, kGemmMaxRows>());
+  return target;
+}
+
+const GemmTarget<float>* float_target() {
+  static const GemmTarget<float> target = make_target<float>();
+  return &target;
+}
+
+const GemmTarget<double>* double_target() {
+  static const GemmTarget<double> target = make_target<double>();
+  return &target;
+}
+
+}  // namespace onnxgrad::device::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace onnxgrad::device {
+
+HWY_EXPORT(float_target);
+HWY_EXPORT(double_target);
+
+template <>
+const GemmTarget<float>& gemm_target<float>() {
+  return *HWY_DYNAMIC_DISPATCH(float_target)();
+}
+
+template <>
+const GemmTarget<double>& gemm_target<double>() {
+  return *HWY_DYNAMIC_DISPATCH(double_target)();
+}
+
+}  // namespace onnxgrad::device
+#endif  // HWY_ONCE

@@ -1,0 +1,63 @@
+#ifndef ONNXGRAD_DEVICE_CPU_HALF_H_
+#define ONNXGRAD_DEVICE_CPU_HALF_H_
+
+#include <bit>
+#include <cstdint>
+
+// float16 (IEEE binary16) and bfloat16 as stored, to and from float. To nearest, ties to even; NaN
+// stays NaN, what is too large becomes infinity.
+
+namespace onnxgrad::device {
+
+struct Float16 {
+  std::uint16_t bits = 0;
+};
+
+struct Bfloat16 {
+  std::uint16_t bits = 0;
+};
+
+inline float to_float(Bfloat16 value) {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(value.bits) << 16);
+}
+
+inline float to_float(Float16 value) {
+  const std::uint32_t sign = static_cast<std::uint32_t>(value.bits & 0x8000U) << 16;
+  const std::uint32_t magnitude = value.bits & 0x7FFFU;
+  // The exponent's bias is 15, not 127: a product with 2^112 makes up for it, for subnormal numbers
+  // too.
+  float result = std::bit_cast<float>(magnitude << 13) * 0x1p112F;
+  if (magnitude >= 0x7C00U) result = std::bit_cast<float>(0x7F800000U | (magnitude << 13));
+  return std::bit_cast<float>(std::bit_cast<std::uint32_t>(result) | sign);
+}
+
+inline Bfloat16 to_bfloat16(float value) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  if (value != value) return {static_cast<std::uint16_t>((bits >> 16) | 0x40U)};
+  const std::uint32_t rounding = 0x7FFFU + ((bits >> 16) & 1U);
+  return {static_cast<std::uint16_t>((bits + rounding) >> 16)};
+}
+
+inline Float16 to_float16(float value) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  const std::uint32_t sign = (bits >> 16) & 0x8000U;
+  const std::uint32_t magnitude = bits & 0x7FFFFFFFU;
+  std::uint32_t result = 0;
+  if (magnitude > 0x7F800000U) {
+    result = 0x7E00U;
+  } else if (magnitude >= 0x477FF000U) {  // rounds to 65536 or more
+    result = 0x7C00U;
+  } else if (magnitude < 0x38800000U) {  // below 2^-14: subnormal
+    // Adding 0.5 leaves the result's 10 bits at the end of the sum, rounded.
+    const float sum = std::bit_cast<float>(magnitude) + 0.5F;
+    result = std::bit_cast<std::uint32_t>(sum) - std::bit_cast<std::uint32_t>(0.5F);
+  } else {
+    const std::uint32_t rounding = 0xFFFU + ((magnitude >> 13) & 1U);
+    result = (magnitude - 0x38000000U + rounding) >> 13;
+  }
+  return {static_cast<std::uint16_t>(result | sign)};
+}
+
+}  // namespace onnxgrad::device
+
+#endif  // ONNXGRAD_DEVICE_CPU_HALF_H_

@@ -1,0 +1,205 @@
+#include "ops/fused/product_cpu.h"
+
+#include <fmt/format.h>
+
+#include <memory>
+#include <utility>
+
+#include "base/check.h"
+#include "device/cpu/elementwise.h"
+
+namespace onnxgrad::ops {
+namespace {
+
+using device::GemmStart;
+using opdef::ExprInstruction;
+using opdef::ExprOp;
+using opdef::ExprProgram;
+
+struct ProductData {
+  device::PreparedGemm gemm;
+  int a = 0, b = 0, start = -1, factor = -1, c = 0, scratch = 0;
+  DataType dtype = DataType::kFloat32;
+  opdef::PreparedKernel epilogue;
+  /// Arguments of the epilogue; -1: its scratch block.
+  std::vector<int> epilogue_args;
+  std::int64_t table_offset = 0;
+  std::int64_t epilogue_scratch = 0;
+};
+
+void run_gemm(const ProductData& data, std::byte* const* args) {
+  device::GemmOperands operands{
+      .a = args[data.a], .b = args[data.b], .c = args[data.c], .scratch = args[data.scratch]};
+  if (data.start >= 0) operands.start = args[data.start];
+  if (data.factor >= 0) {
+    operands.factor = data.dtype == DataType::kFloat32
+                          ? static_cast<double>(*reinterpret_cast<const float*>(args[data.factor]))
+                          : *reinterpret_cast<const double*>(args[data.factor]);
+  }
+  data.gemm(operands);
+}
+
+void run_product(const void* data, std::byte* const* args, const opdef::Launch& /*launch*/) {
+  run_gemm(*static_cast<const ProductData*>(data), args);
+}
+
+void run_product_and_epilogue(const void* data, std::byte* const* args,
+                              const opdef::Launch& launch) {
+  const auto& product = *static_cast<const ProductData*>(data);
+  run_gemm(product, args);
+  std::byte* scratch = args[product.scratch];
+  auto** table = reinterpret_cast<std::byte**>(scratch + product.table_offset);
+  std::byte** next = table;
+  for (const int arg : product.epilogue_args) {
+    *next++ = arg < 0 ? scratch + product.epilogue_scratch : args[arg];
+  }
+  product.epilogue.fn(product.epilogue.data.get(), table, launch);
+}
+
+bool is_zero(const ExprProgram& program, std::int32_t i) {
+  const ExprInstruction& instruction = program.instructions[static_cast<std::size_t>(i)];
+  return instruction.op == ExprOp::kConstant && instruction.constant == 0;
+}
+
+/// What the product itself can do of an epilogue: relu(in0 + in1), either part missing.
+struct SimpleEpilogue {
+  bool relu = false;
+  std::int32_t addend = -1;  ///< operand
+};
+
+std::optional<SimpleEpilogue> match_simple(const ExprProgram& program) {
+  if (program.results.size() != 1) return std::nullopt;
+  const auto at = [&](std::int32_t i) { return program.instructions[static_cast<std::size_t>(i)]; };
+  SimpleEpilogue simple;
+  ExprInstruction top = at(program.results[0]);
+  if (top.op == ExprOp::kRelu) {
+    simple.relu = true;
+    top = at(top.a);
+  } else if (top.op == ExprOp::kMax && (is_zero(program, top.a) || is_zero(program, top.b))) {
+    simple.relu = true;
+    top = at(is_zero(program, top.a) ? top.b : top.a);
+  }
+  if (top.op == ExprOp::kInput && top.a == 0) return simple;
+  if (top.op != ExprOp::kAdd) return std::nullopt;
+  const ExprInstruction left = at(top.a);
+  const ExprInstruction right = at(top.b);
+  if (left.op != ExprOp::kInput || right.op != ExprOp::kInput || (left.a == 0) == (right.a == 0)) {
+    return std::nullopt;
+  }
+  simple.addend = left.a == 0 ? right.a : left.a;
+  return simple;
+}
+
+/// Moves an epilogue into the product, if the product can do it.
+bool absorb_epilogue(const opdef::KernelRequest& request, ProductSpec& spec) {
+  const auto simple = match_simple(*spec.epilogue);
+  if (!simple || spec.start >= 0) return false;
+  if (simple->addend >= 0) {
+    const int input = spec.epilogue_inputs[static_cast<std::size_t>(simple->addend) - 1];
+    const opdef::TensorDesc& desc = request.inputs[static_cast<std::size_t>(input)];
+    if (desc.dtype != spec.gemm.dtype) return false;
+    const Dims& dims = desc.dims;
+    const std::int64_t last = dims.rank() == 0 ? 1 : dims[dims.rank() - 1];
+    const std::int64_t size = dims.num_elements();
+    if (size == spec.gemm.m * spec.gemm.n && last == spec.gemm.n) {
+      spec.gemm.start = GemmStart::kMatrix;
+    } else if (size == spec.gemm.n && last == spec.gemm.n) {
+      spec.gemm.start = GemmStart::kRow;
+    } else {
+      return false;
+    }
+    spec.start = input;
+  }
+  spec.gemm.relu = simple->relu;
+  spec.epilogue.reset();
+  return true;
+}
+
+std::int64_t align64(std::int64_t bytes) { return (bytes + 63) / 64 * 64; }
+
+/// The epilogue as an element-wise kernel over the result, in place. The reason if there is none.
+std::string prepare_epilogue(const opdef::KernelRequest& request, const ProductSpec& spec,
+                             ProductData& data, std::int64_t& scratch_bytes) {
+  const opdef::TensorDesc& result = request.outputs[0];
+  device::ElementwiseSpec elementwise{.program = *spec.epilogue,
+                                      .compute = spec.gemm.dtype,
+                                      .inputs = {result},
+                                      .outputs = {result},
+                                      .stored = 1,
+                                      .threads = request.threads};
+  data.epilogue_args.push_back(data.c);
+  for (const int input : spec.epilogue_inputs) {
+    elementwise.inputs.push_back(request.inputs[static_cast<std::size_t>(input)]);
+    data.epilogue_args.push_back(input);
+  }
+  data.epilogue_args.push_back(data.c);
+  data.epilogue_args.push_back(-1);
+  opdef::KernelOffer offer = device::prepare_elementwise(elementwise);
+  if (offer.kernel.fn == nullptr) return offer.declined;
+  data.table_offset = 0;
+  data.epilogue_scratch =
+      align64(static_cast<std::int64_t>(data.epilogue_args.size() * sizeof(void*)));
+  // The product is finished with its scratch when the epilogue starts.
+  scratch_bytes = std::max(scratch_bytes, data.epilogue_scratch + offer.kernel.scratch_bytes);
+  data.epilogue = std::move(offer.kernel);
+  return "";
+}
+
+}  // namespace
+
+std::optional<device::GemmSpec> product_shape(const opdef::KernelRequest& request, int a, int b,
+                                              bool transpose_a, bool transpose_b) {
+  const opdef::TensorDesc& left = request.inputs[static_cast<std::size_t>(a)];
+  const Dims& right = request.inputs[static_cast<std::size_t>(b)].dims;
+  const std::size_t rank = left.dims.rank();
+  if (rank < 2 || right.rank() != 2 || (transpose_a && rank != 2)) return std::nullopt;
+  device::GemmSpec gemm{.dtype = left.dtype, .threads = request.threads};
+  gemm.transpose_a = transpose_a;
+  gemm.transpose_b = transpose_b;
+  gemm.m = transpose_a ? left.dims[1] : left.dims.product(0, rank - 1);
+  gemm.k = transpose_a ? left.dims[0] : left.dims[rank - 1];
+  gemm.n = right[transpose_b ? 0 : 1];
+  if (right[transpose_b ? 1 : 0] != gemm.k) return std::nullopt;
+  return gemm;
+}
+
+opdef::KernelOffer offer_product(const opdef::KernelRequest& request, ProductSpec spec) {
+  if (spec.gemm.dtype != DataType::kFloat32 && spec.gemm.dtype != DataType::kFloat64) {
+    return opdef::KernelOffer::decline(
+        fmt::format("no fast product of {}", dtype_name(spec.gemm.dtype)));
+  }
+  const bool absorbed = spec.epilogue && absorb_epilogue(request, spec);
+  spec.gemm.has_run_time_factor = spec.factor >= 0;
+  auto data = std::make_shared<ProductData>();
+  data->gemm = device::prepare_gemm(spec.gemm);
+  data->a = spec.a;
+  data->b = spec.b;
+  data->start = spec.start;
+  data->factor = spec.factor;
+  data->c = static_cast<int>(request.inputs.size());
+  data->scratch = static_cast<int>(request.inputs.size() + request.outputs.size());
+  data->dtype = spec.gemm.dtype;
+
+  opdef::KernelOffer offer;
+  std::int64_t scratch_bytes = data->gemm.scratch_bytes;
+  offer.kernel.fn = run_product;
+  offer.kernel.label = data->gemm.label + (spec.gemm.relu ? " relu" : "");
+  if (spec.epilogue) {
+    if (auto reason = prepare_epilogue(request, spec, *data, scratch_bytes); !reason.empty()) {
+      return opdef::KernelOffer::decline(std::move(reason));
+    }
+    offer.kernel.fn = run_product_and_epilogue;
+    offer.kernel.label += " + " + data->epilogue.label;
+  }
+  // The addend is read where and before the result is written.
+  if (spec.start >= 0 && spec.gemm.start == GemmStart::kMatrix && (absorbed || !spec.epilogue)) {
+    offer.kernel.in_place = {{spec.start, 0}};
+  }
+  offer.kernel.scratch_bytes = scratch_bytes;
+  offer.kernel.flops = 2.0 * static_cast<double>(spec.gemm.m) * static_cast<double>(spec.gemm.n) *
+                       static_cast<double>(spec.gemm.k);
+  offer.kernel.data = std::move(data);
+  return offer;
+}
+
+}  // namespace onnxgrad::ops

@@ -1,0 +1,37 @@
+#ifndef ONNXGRAD_OPS_FUSED_PRODUCT_CPU_H_
+#define ONNXGRAD_OPS_FUSED_PRODUCT_CPU_H_
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "device/cpu/gemm.h"
+#include "opdef/expr.h"
+#include "opdef/kernel.h"
+
+namespace onnxgrad::ops {
+
+/// A kernel made of one matrix product and, perhaps, element-wise work on it. Numbers are those of
+/// the node's inputs; the result is output 0, whose last axis has `gemm.n` elements.
+struct ProductSpec {
+  device::GemmSpec gemm;
+  int a = 0;
+  int b = 1;
+  int start = -1;   ///< what the product is added to; -1: as gemm.start says, nothing
+  int factor = -1;  ///< one element that the product is multiplied with
+  /// Operand 0 is the product, the others are `epilogue_inputs`, broadcast to the result.
+  std::optional<opdef::ExprProgram> epilogue = {};
+  std::vector<int> epilogue_inputs = {};
+};
+
+/// An epilogue that adds a row or a matrix, or is a Relu, or both, costs no pass of its own.
+opdef::KernelOffer offer_product(const opdef::KernelRequest& request, ProductSpec spec);
+
+/// m, n, k of op(A) op(B), where leading axes of A collapse into m. A and B have rank 2 at least if
+/// they are transposed, else B has rank 2. nullopt if the shapes do not fit.
+std::optional<device::GemmSpec> product_shape(const opdef::KernelRequest& request, int a, int b,
+                                              bool transpose_a, bool transpose_b);
+
+}  // namespace onnxgrad::ops
+
+#endif  // ONNXGRAD_OPS_FUSED_PRODUCT_CPU_H_

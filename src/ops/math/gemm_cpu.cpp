@@ -1,0 +1,135 @@
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <type_traits>
+#include <utility>
+
+#include "opdef/kernel.h"
+#include "ops/fused/product_cpu.h"
+#include "ops/kernel_support.h"
+
+// Gemm: C' = alpha op(A) op(B) + beta C with C broadcast to [m, n]. Rank 1: fast products of
+// float32 and float64. Rank 0: loops over all types that Gemm has.
+
+namespace onnxgrad::ops {
+namespace {
+
+bool has_addend(const opdef::KernelRequest& request) {
+  return request.inputs.size() > 2 && request.inputs[2].is_present() &&
+         request.node.float_attribute("beta", 1) != 0;
+}
+
+opdef::KernelOffer offer_gemm(const opdef::KernelRequest& request) {
+  const ir::Node& node = request.node;
+  const auto gemm = product_shape(request, 0, 1, node.int_attribute("transA", 0) != 0,
+                                  node.int_attribute("transB", 0) != 0);
+  if (!gemm) return opdef::KernelOffer::decline("shapes do not fit");
+  ProductSpec spec{.gemm = *gemm};
+  spec.gemm.alpha = static_cast<double>(node.float_attribute("alpha", 1));
+  if (has_addend(request)) {
+    const double beta = static_cast<double>(node.float_attribute("beta", 1));
+    opdef::ExprProgram epilogue{.num_inputs = 2};
+    const std::int32_t product = epilogue.input(0);
+    std::int32_t addend = epilogue.input(1);
+    if (beta != 1) addend = epilogue.emit(opdef::ExprOp::kMul, addend, epilogue.constant(beta));
+    epilogue.results = {epilogue.emit(opdef::ExprOp::kAdd, product, addend)};
+    spec.epilogue = std::move(epilogue);
+    spec.epilogue_inputs = {2};
+  }
+  return offer_product(request, std::move(spec));
+}
+
+// The plain kernel.
+
+struct PlainData {
+  std::int64_t m = 0, n = 0, k = 0;
+  bool transpose_a = false, transpose_b = false;
+  double alpha = 1, beta = 0;
+  std::int64_t c_row = 0, c_column = 0;  // strides
+  std::size_t output = 2;                // which argument
+};
+
+/// Integers wrap around.
+template <class T, bool kIsInteger = std::is_integral_v<T>>
+struct PlainSumOf {
+  using Type = std::make_unsigned_t<T>;
+};
+template <class T>
+struct PlainSumOf<T, false> {
+  using Type = double;
+};
+template <class T>
+using PlainSum = typename PlainSumOf<T>::Type;
+
+template <class T>
+void plain_gemm(const void* data, std::byte* const* args, const opdef::Launch& /*launch*/) {
+  const auto& d = *static_cast<const PlainData*>(data);
+  using Sum = PlainSum<T>;
+  const T* a = reinterpret_cast<const T*>(args[0]);
+  const T* b = reinterpret_cast<const T*>(args[1]);
+  const T* c = reinterpret_cast<const T*>(args[2]);
+  T* out = reinterpret_cast<T*>(args[d.output]);
+  for (std::int64_t i = 0; i < d.m; ++i) {
+    for (std::int64_t j = 0; j < d.n; ++j) {
+      Sum sum = 0;
+      for (std::int64_t k = 0; k < d.k; ++k) {
+        sum += static_cast<Sum>(d.transpose_a ? a[k * d.m + i] : a[i * d.k + k]) *
+               static_cast<Sum>(d.transpose_b ? b[j * d.k + k] : b[k * d.n + j]);
+      }
+      // Factors are float attributes; an integer's product with one is cut to an integer.
+      const bool is_plain = d.alpha == 1 && (d.beta == 0 || d.beta == 1);
+      const Sum addend = d.beta == 0 ? Sum(0) : static_cast<Sum>(c[i * d.c_row + j * d.c_column]);
+      out[i * d.n + j] = is_plain
+                             ? static_cast<T>(sum + addend)
+                             : static_cast<T>(d.alpha * static_cast<double>(static_cast<T>(sum)) +
+                                              d.beta * static_cast<double>(static_cast<T>(addend)));
+    }
+  }
+}
+
+opdef::KernelOffer offer_plain(const opdef::KernelRequest& request) {
+  const ir::Node& node = request.node;
+  const auto gemm = product_shape(request, 0, 1, node.int_attribute("transA", 0) != 0,
+                                  node.int_attribute("transB", 0) != 0);
+  if (!gemm) return opdef::KernelOffer::decline("shapes do not fit");
+  PlainData data{.m = gemm->m,
+                 .n = gemm->n,
+                 .k = gemm->k,
+                 .transpose_a = gemm->transpose_a,
+                 .transpose_b = gemm->transpose_b,
+                 .alpha = static_cast<double>(node.float_attribute("alpha", 1)),
+                 .output = request.inputs.size()};
+  if (has_addend(request)) {
+    const Dims& dims = request.inputs[2].dims;
+    data.beta = static_cast<double>(node.float_attribute("beta", 1));
+    const std::int64_t columns = dims.rank() == 0 ? 1 : dims[dims.rank() - 1];
+    const std::int64_t rows = dims.rank() < 2 ? 1 : dims[0];
+    data.c_column = columns == 1 ? 0 : 1;
+    data.c_row = rows == 1 ? 0 : columns;
+  }
+  switch (gemm->dtype) {
+    case DataType::kFloat32:
+      return prepared(plain_gemm<float>, data, "plain");
+    case DataType::kFloat64:
+      return prepared(plain_gemm<double>, data, "plain");
+    case DataType::kInt32:
+      return prepared(plain_gemm<std::int32_t>, data, "plain");
+    case DataType::kInt64:
+      return prepared(plain_gemm<std::int64_t>, data, "plain");
+    case DataType::kUint32:
+      return prepared(plain_gemm<std::uint32_t>, data, "plain");
+    case DataType::kUint64:
+      return prepared(plain_gemm<std::uint64_t>, data, "plain");
+    default:
+      return decline_dtype(request, gemm->dtype);
+  }
+}
+
+}  // namespace
+
+void register_gemm_cpu(opdef::KernelRegistry& registry) {
+  registry.add("", "Gemm", 1, offer_gemm);
+  registry.add("", "Gemm", 0, offer_plain);
+}
+
+}  // namespace onnxgrad::ops
