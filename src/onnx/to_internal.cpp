@@ -231,12 +231,12 @@ void Internaliser::expand(const Work& work, const ir::Function& function,
 void Internaliser::keep(Node& node, ir::GraphBuilder& g) {
   const std::size_t first_new = g.graph().nodes.size();
   const opdef::OpDef* def = registry_.find(node);
-  if (def != nullptr && def->lower != nullptr) {
-    if (const auto results = def->lower(node, g))
-      return replace_outputs(node, *results, first_new, g);
-  }
   if (def != nullptr) {
     opdef::check_attributes(node, *def);
+    if (def->lower != nullptr) {
+      if (const auto results = def->lower(node, g))
+        return replace_outputs(node, *results, first_new, g);
+    }
   } else if (const Schema* schema = find_schema(node.domain, node.op_type, ir::kInternalOpset)) {
     check_attribute_types(node, *schema);
   }

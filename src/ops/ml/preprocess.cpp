@@ -1,0 +1,130 @@
+#include <fmt/format.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "onnxgrad/error.h"
+#include "opdef/registry.h"
+#include "ops/rules.h"
+
+// Scaler, Normalizer and ArrayFeatureExtractor (ai.onnx.ml 1).
+
+namespace onnxgrad::ops {
+
+using ir::WeightOrigin;
+using opdef::VjpContext;
+
+namespace {
+
+constexpr std::string_view kMl = "ai.onnx.ml";
+
+// The numbers of an attribute, one per feature or one for all, as an initializer that knows its
+// place.
+Value* attribute_weight(GraphBuilder& g, const Node& node, const std::string& attribute,
+                        std::size_t count) {
+  std::vector<float> numbers = node.floats_attribute(attribute);
+  const auto features = known_dim(node.input(0), -1);
+  const bool fits = numbers.size() == count &&
+                    (count == 1 || !features || *features == static_cast<std::int64_t>(count));
+  if (!fits || numbers.empty()) {
+    throw ModelError(
+        {.what = fmt::format("attribute '{}' has {} elements", attribute, numbers.size()),
+         .where = {.node = node.name, .op_type = node.op_type},
+         .detail = "scale and offset have one element per feature, or one for all."});
+  }
+  const std::string& name = node.output(0)->name;
+  Value* weight = g.graph().add_initializer(
+      name + "." + attribute, Tensor::from(numbers, {static_cast<std::int64_t>(numbers.size())}));
+  weight->origin = std::make_shared<const WeightOrigin>(
+      WeightOrigin{.kind = WeightOrigin::Kind::kAttribute, .name = name, .attribute = attribute});
+  return weight;
+}
+
+// y = (x - offset) * scale
+std::optional<std::vector<Value*>> lower_scaler(const Node& node, GraphBuilder& g) {
+  Value* y = g.cast(node.input(0), DataType::kFloat32);
+  const bool has_offset = node.find_attribute("offset") != nullptr;
+  const bool has_scale = node.find_attribute("scale") != nullptr;
+  const std::size_t count = node.floats_attribute(has_scale ? "scale" : "offset").size();
+  if (has_offset) y = g.sub(y, attribute_weight(g, node, "offset", count));
+  if (has_scale) y = g.mul(y, attribute_weight(g, node, "scale", count));
+  return std::vector<Value*>{y == node.input(0) ? g.identity(y) : y};
+}
+
+// Picks columns: z[..., j] = x[..., y[j]]; a vector x gives one row. Lists of strings (of class
+// names) stay as they are.
+std::optional<std::vector<Value*>> lower_array_feature_extractor(const Node& node,
+                                                                 GraphBuilder& g) {
+  Value* x = node.input(0);
+  const auto rank = known_rank(x);
+  if (x->dtype() == DataType::kString || x->dtype() == DataType::kUndefined || !rank ||
+      *rank == 0) {
+    return std::nullopt;
+  }
+  Value* index = g.reshape(node.input(1), std::vector<std::int64_t>{-1});
+  Value* z = g.gather(x, index, -1);
+  if (*rank == 1) z = g.unsqueeze(z, {0});
+  return std::vector<Value*>{z};
+}
+
+// What Normalizer divides a row by, [N, 1]: the sum of magnitudes, the Euclidean length or the
+// largest element; 1 where that is zero.
+Value* row_norm(GraphBuilder& g, Value* x, const std::string& norm) {
+  Value* size = nullptr;
+  if (norm == "L1")
+    size = g.reduce_sum(g.abs(x), {-1}, /*keepdims=*/true);
+  else if (norm == "L2")
+    size = g.sqrt(g.reduce_sum(g.mul(x, x), {-1}, /*keepdims=*/true));
+  else
+    size = g.reduce_max(x, {-1}, /*keepdims=*/true);
+  Value* is_zero = g.equal(size, g.scalar_like(size, 0));
+  return g.where(is_zero, g.scalar_like(size, 1), size);
+}
+
+// y = x / s(x) per row;  dx = (dy - ds/dx * sum(dy * y)) / s  with ds/dx = sign(x) (L1), y (L2), or
+// one at the first largest element (MAX); s is constant where it was zero.
+std::vector<Value*> normalizer_vjp(VjpContext& ctx, GraphBuilder& g) {
+  const std::string norm = ctx.node().string_attribute("norm", "MAX");
+  Value* x = g.cast(ctx.input(0), DataType::kFloat32);
+  Value* y = ctx.output(0);
+  Value* dy = ctx.cotangent(0);
+  Value* dot = g.reduce_sum(g.mul(dy, y), {-1}, /*keepdims=*/true);
+  Value* slope = y;
+  if (norm == "L1") slope = g.sign(x);
+  if (norm == "MAX") {
+    Value* first = g.op("ArgMax", {x}, {{.name = "axis", .value = std::int64_t{-1}}});
+    Value* columns = range_value(g, g.ints({0}), dim_value(g, x, -1));
+    slope = g.cast(g.equal(columns, first), DataType::kFloat32);
+  }
+  Value* dx = g.div(g.sub(dy, g.mul(slope, dot)), row_norm(g, x, norm));
+  return {g.cast_like(dx, ctx.input(0))};
+}
+
+opdef::AttributeSpec floats(std::string_view name) {
+  return {.name = name, .type = opdef::AttributeType::kFloats, .max_count = std::size_t{1} << 31};
+}
+
+}  // namespace
+
+void register_preprocess(opdef::OpRegistry& registry) {
+  registry.add({.domain = kMl,
+                .op_type = "Scaler",
+                .since_version = 1,
+                .attributes = {floats("scale"), floats("offset")},
+                .lower = lower_scaler});
+  registry.add({.domain = kMl,
+                .op_type = "ArrayFeatureExtractor",
+                .since_version = 1,
+                .lower = lower_array_feature_extractor});
+  registry.add({.domain = kMl,
+                .op_type = "Normalizer",
+                .since_version = 1,
+                .differentiable_inputs = {0},
+                .attributes = {choice_attribute("norm", {"MAX", "L1", "L2"})},
+                .vjp = normalizer_vjp});
+}
+
+}  // namespace onnxgrad::ops
