@@ -1,12 +1,17 @@
 // The extension onnxgrad._core. Each topic has its own file with one bind_<topic>(module) function;
 // there is no logic here.
-#include <nanobind/nanobind.h>
-
-#include "onnxgrad/version.h"
+#include "bindings.h"
 
 namespace nb = nanobind;
 
 NB_MODULE(_core, module) {
   module.doc() = "Private extension of onnxgrad; use the functions of package onnxgrad.";
-  module.def("version", &onnxgrad::version, "The version of the C++ library.");
+  onnxgrad::python::bind_errors(module);
+  onnxgrad::python::bind_environment(module);
+  onnxgrad::python::bind_models(module);
+  onnxgrad::python::bind_losses(module);
+  onnxgrad::python::bind_gradients(module);
+  onnxgrad::python::bind_sessions(module);
+  onnxgrad::python::bind_trainer(module);
+  onnxgrad::python::bind_report(module);
 }

@@ -1,0 +1,22 @@
+#ifndef ONNXGRAD_PYTHON_BINDINGS_BINDINGS_H_
+#define ONNXGRAD_PYTHON_BINDINGS_BINDINGS_H_
+
+#include <nanobind/nanobind.h>
+
+// One function per topic, each in the file of its name. Bindings hold no logic: they convert
+// arguments, release the interpreter lock and call the public C++ API.
+
+namespace onnxgrad::python {
+
+void bind_errors(nanobind::module_& module);
+void bind_models(nanobind::module_& module);
+void bind_losses(nanobind::module_& module);
+void bind_gradients(nanobind::module_& module);
+void bind_sessions(nanobind::module_& module);
+void bind_trainer(nanobind::module_& module);
+void bind_report(nanobind::module_& module);
+void bind_environment(nanobind::module_& module);
+
+}  // namespace onnxgrad::python
+
+#endif  // ONNXGRAD_PYTHON_BINDINGS_BINDINGS_H_

@@ -1,0 +1,44 @@
+// Every C++ error becomes the Python class of the same name in onnxgrad.errors, with its fields.
+#include <nanobind/stl/string.h>
+
+#include <exception>
+#include <string>
+
+#include "bindings.h"
+#include "onnxgrad/error.h"
+
+namespace nb = nanobind;
+
+namespace onnxgrad::python {
+namespace {
+
+void set_python_error(const Error& error) {
+  try {
+    const Problem& problem = error.problem();
+    const Place& place = problem.where;
+    const nb::str name(error.kind().data(), error.kind().size());
+    const nb::object type = nb::module_::import_("onnxgrad.errors").attr(name);
+    const nb::object instance =
+        type(error.what(), nb::arg("what") = problem.what, nb::arg("file") = place.file,
+             nb::arg("graph") = place.graph, nb::arg("node") = place.node,
+             nb::arg("op_type") = place.op_type, nb::arg("value") = place.value,
+             nb::arg("detail") = problem.detail, nb::arg("mend") = problem.mend);
+    PyErr_SetObject(type.ptr(), instance.ptr());
+  } catch (nb::python_error& failure) {
+    failure.restore();
+  }
+}
+
+void translate(const std::exception_ptr& pending, void* /*payload*/) {
+  try {
+    std::rethrow_exception(pending);
+  } catch (const Error& error) {
+    set_python_error(error);
+  }
+}
+
+}  // namespace
+
+void bind_errors(nb::module_& /*module*/) { nb::register_exception_translator(translate, nullptr); }
+
+}  // namespace onnxgrad::python

@@ -1,0 +1,49 @@
+// Gradient graphs and training steps as models.
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/variant.h>
+#include <nanobind/stl/vector.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bindings.h"
+#include "onnxgrad/gradient.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace onnxgrad::python {
+
+void bind_gradients(nb::module_& module) {
+  using Names = std::vector<std::string>;
+  using Unlocked = nb::call_guard<nb::gil_scoped_release>;
+  module.def(
+      "gradient",
+      [](const Model& model, Names wrt, Names outputs, bool fill_grad, bool keep_outputs,
+         std::int64_t target_opset, bool inline_functions) {
+        return gradient(
+            model, {.wrt = std::move(wrt),
+                    .outputs = std::move(outputs),
+                    .fill_grad = fill_grad,
+                    .keep_outputs = keep_outputs,
+                    .write = {.target_opset = target_opset, .inline_functions = inline_functions}});
+      },
+      "model"_a, "wrt"_a, "outputs"_a, "fill_grad"_a, "keep_outputs"_a, "target_opset"_a,
+      "inline_functions"_a, Unlocked());
+  module.def(
+      "training_step",
+      [](const Model& model, const Loss& loss, const Optimizer& optimizer, Names trainable,
+         Names frozen, bool gradients, std::int64_t target_opset, bool inline_functions) {
+        return training_step(
+            model, loss, optimizer,
+            {.trainable = std::move(trainable),
+             .frozen = std::move(frozen),
+             .gradients = gradients,
+             .write = {.target_opset = target_opset, .inline_functions = inline_functions}});
+      },
+      "model"_a, "loss"_a, "optimizer"_a, "trainable"_a, "frozen"_a, "gradients"_a,
+      "target_opset"_a, "inline_functions"_a, Unlocked());
+}
+
+}  // namespace onnxgrad::python

@@ -1,0 +1,129 @@
+// Descriptions of losses and optimizers, and finding the place of a loss.
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+#include <nanobind/stl/variant.h>
+#include <nanobind/stl/vector.h>
+
+#include <string>
+
+#include "bindings.h"
+#include "onnxgrad/losses.h"
+#include "onnxgrad/optimizers.h"
+#include "tensor_caster.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace onnxgrad::python {
+namespace {
+
+void bind_functions(nb::module_& module) {
+  nb::class_<AutoLoss>(module, "AutoLoss").def(nb::init<>());
+  nb::class_<SquaredError>(module, "SquaredError").def(nb::init<>());
+  nb::class_<SoftmaxCrossEntropy>(module, "SoftmaxCrossEntropy").def(nb::init<>());
+  nb::class_<BinaryCrossEntropy>(module, "BinaryCrossEntropy").def(nb::init<>());
+  nb::class_<NegativeLogLikelihood>(module, "NegativeLogLikelihood")
+      .def(nb::init<double>(), "min_probability"_a = NegativeLogLikelihood{}.min_probability)
+      .def_ro("min_probability", &NegativeLogLikelihood::min_probability);
+  nb::class_<OneVsRest> one_vs_rest(module, "OneVsRest");
+  nb::enum_<OneVsRest::Kind>(one_vs_rest, "Kind")
+      .value("log", OneVsRest::Kind::kLog)
+      .value("hinge", OneVsRest::Kind::kHinge)
+      .value("modified_huber", OneVsRest::Kind::kModifiedHuber);
+  one_vs_rest.def(nb::init<OneVsRest::Kind>(), "kind"_a = OneVsRest{}.kind)
+      .def_ro("kind", &OneVsRest::kind);
+}
+
+void bind_loss(nb::module_& module) {
+  bind_functions(module);
+  nb::enum_<Reduction>(module, "Reduction")
+      .value("mean", Reduction::kMean)
+      .value("sum", Reduction::kSum);
+  nb::class_<Loss>(module, "Loss")
+      .def(
+          "__init__",
+          [](Loss* place, const LossFunction& function, const std::string& output,
+             const std::string& target, const std::string& sample_weight, Reduction reduction) {
+            new (place) Loss{.function = function,
+                             .output = output,
+                             .target = target,
+                             .sample_weight = sample_weight,
+                             .reduction = reduction};
+          },
+          "function"_a, "output"_a, "target"_a, "sample_weight"_a, "reduction"_a);
+  nb::class_<LossInfo>(module, "LossInfo")
+      .def_ro("line", &LossInfo::line)
+      .def_ro("function", &LossInfo::function)
+      .def_ro("scores", &LossInfo::scores)
+      .def_ro("output", &LossInfo::output)
+      .def_ro("is_classifier", &LossInfo::is_classifier)
+      .def_ro("num_classes", &LossInfo::num_classes)
+      .def_prop_ro("classes",
+                   [](const LossInfo& info) -> nb::object {
+                     return info.classes.is_defined() ? nb::cast(info.classes) : nb::none();
+                   })
+      .def_ro("target", &LossInfo::target);
+  module.def("loss_from_name", &loss_from_name, "name"_a);
+  module.def("loss_names", &loss_names);
+  module.def("find_loss", &find_loss, "model"_a, "loss"_a,
+             nb::call_guard<nb::gil_scoped_release>());
+  module.def(
+      "add_loss",
+      [](const Model& model, const Loss& loss, const std::string& loss_name, bool keep_outputs) {
+        return add_loss(model, loss, {.loss_name = loss_name, .keep_outputs = keep_outputs});
+      },
+      "model"_a, "loss"_a, "loss_name"_a, "keep_outputs"_a,
+      nb::call_guard<nb::gil_scoped_release>());
+}
+
+void bind_optimizers(nb::module_& module) {
+  nb::class_<Sgd>(module, "Sgd")
+      .def(
+          "__init__",
+          [](Sgd* place, double learning_rate, double momentum, double dampening, bool nesterov,
+             double weight_decay) {
+            new (place) Sgd{.learning_rate = learning_rate,
+                            .momentum = momentum,
+                            .dampening = dampening,
+                            .nesterov = nesterov,
+                            .weight_decay = weight_decay};
+          },
+          "learning_rate"_a = Sgd{}.learning_rate, "momentum"_a = Sgd{}.momentum,
+          "dampening"_a = Sgd{}.dampening, "nesterov"_a = Sgd{}.nesterov,
+          "weight_decay"_a = Sgd{}.weight_decay)
+      .def_ro("learning_rate", &Sgd::learning_rate)
+      .def_ro("momentum", &Sgd::momentum)
+      .def_ro("dampening", &Sgd::dampening)
+      .def_ro("nesterov", &Sgd::nesterov)
+      .def_ro("weight_decay", &Sgd::weight_decay);
+  nb::class_<Adam>(module, "Adam")
+      .def(
+          "__init__",
+          [](Adam* place, double learning_rate, double beta1, double beta2, double epsilon,
+             double weight_decay) {
+            new (place) Adam{.learning_rate = learning_rate,
+                             .beta1 = beta1,
+                             .beta2 = beta2,
+                             .epsilon = epsilon,
+                             .weight_decay = weight_decay};
+          },
+          "learning_rate"_a = Adam{}.learning_rate, "beta1"_a = Adam{}.beta1,
+          "beta2"_a = Adam{}.beta2, "epsilon"_a = Adam{}.epsilon,
+          "weight_decay"_a = Adam{}.weight_decay)
+      .def_ro("learning_rate", &Adam::learning_rate)
+      .def_ro("beta1", &Adam::beta1)
+      .def_ro("beta2", &Adam::beta2)
+      .def_ro("epsilon", &Adam::epsilon)
+      .def_ro("weight_decay", &Adam::weight_decay);
+  module.def("optimizer_from_name", &optimizer_from_name, "name"_a);
+  module.def("optimizer_names", &optimizer_names);
+}
+
+}  // namespace
+
+void bind_losses(nb::module_& module) {
+  bind_loss(module);
+  bind_optimizers(module);
+}
+
+}  // namespace onnxgrad::python

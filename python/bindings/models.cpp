@@ -1,0 +1,129 @@
+// Model and what describes it: inputs, outputs, weights; new weights.
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bindings.h"
+#include "onnxgrad/model.h"
+#include "onnxgrad/weights.h"
+#include "tensor_caster.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace onnxgrad::python {
+namespace {
+
+using Unlocked = nb::call_guard<nb::gil_scoped_release>;
+
+std::vector<std::int64_t> dims_of(const WeightInfo& weight) {
+  return {weight.dims.begin(), weight.dims.end()};
+}
+
+const char* storage_name(const WeightInfo& weight) {
+  switch (weight.storage) {
+    case WeightInfo::Storage::kInitializer:
+      return "initializer";
+    case WeightInfo::Storage::kConstantNode:
+      return "constant";
+    case WeightInfo::Storage::kAttribute:
+      return "attribute";
+  }
+  return "";
+}
+
+/// Numbers, symbols, and None where nothing is known; None as a whole for an unknown rank.
+nb::object shape_of(const ValueInfo& value) {
+  if (!value.shape) return nb::none();
+  nb::list shape;
+  for (const Dimension& dimension : *value.shape) {
+    if (dimension.is_fixed()) {
+      shape.append(dimension.value);
+    } else if (!dimension.symbol.empty()) {
+      shape.append(dimension.symbol);
+    } else {
+      shape.append(nb::none());
+    }
+  }
+  return shape;
+}
+
+void bind_infos(nb::module_& module) {
+  nb::class_<ValueInfo>(module, "ValueInfo")
+      .def_ro("name", &ValueInfo::name)
+      .def_ro("is_tensor", &ValueInfo::is_tensor)
+      .def_ro("type", &ValueInfo::type)
+      .def_prop_ro("dtype",
+                   [](const ValueInfo& value) { return std::string(dtype_name(value.dtype)); })
+      .def_prop_ro("shape", &shape_of, nb::sig("def shape(self) -> list[int | str | None] | None"));
+  nb::class_<WeightInfo>(module, "WeightInfo")
+      .def_ro("name", &WeightInfo::name)
+      .def_ro("trainable", &WeightInfo::trainable)
+      .def_ro("op_type", &WeightInfo::op_type)
+      .def_ro("node", &WeightInfo::node)
+      .def_prop_ro("dtype",
+                   [](const WeightInfo& weight) { return std::string(dtype_name(weight.dtype)); })
+      .def_prop_ro("shape", &dims_of)
+      .def_prop_ro("storage", &storage_name);
+}
+
+}  // namespace
+
+void bind_models(nb::module_& module) {
+  bind_infos(module);
+  nb::class_<Model>(module, "Model")
+      .def_static(
+          "load", [](const std::string& path) { return Model::load(path); }, "path"_a, Unlocked())
+      .def_static(
+          "from_bytes",
+          [](const nb::bytes& data) {
+            std::string copy(data.c_str(), data.size());
+            const nb::gil_scoped_release unlocked;
+            return Model::from_bytes(std::move(copy));
+          },
+          "data"_a)
+      .def_static(
+          "from_text", [](const std::string& text) { return Model::from_text(text); }, "text"_a,
+          Unlocked())
+      .def("save", &Model::save, "path"_a, Unlocked())
+      .def("to_bytes",
+           [](const Model& model) {
+             const std::string data = model.to_bytes();
+             return nb::bytes(data.data(), data.size());
+           })
+      .def("to_text", &Model::to_text, Unlocked())
+      .def_prop_ro("inputs", &Model::inputs)
+      .def_prop_ro("outputs", &Model::outputs)
+      .def_prop_ro("weights", &Model::weights)
+      .def(
+          "weight",
+          [](const Model& model, const std::string& name) { return model.weight(name).clone(); },
+          "name"_a)
+      .def_prop_ro("path", &Model::path)
+      .def_prop_ro("ir_version", &Model::ir_version)
+      .def_prop_ro("producer_name", &Model::producer_name)
+      .def_prop_ro("metadata", &Model::metadata)
+      .def(
+          "opset",
+          [](const Model& model, const std::string& domain) { return model.opset(domain); },
+          "domain"_a = "");
+
+  module.def(
+      "initialize",
+      [](const Model& model, const std::string& scheme, std::uint64_t seed,
+         std::vector<std::string> weights) {
+        return initialize(
+            model,
+            {.scheme = init_scheme_from_name(scheme), .seed = seed, .weights = std::move(weights)});
+      },
+      "model"_a, "scheme"_a, "seed"_a, "weights"_a, Unlocked());
+  module.def("set_weights", &set_weights, "model"_a, "weights"_a, Unlocked());
+}
+
+}  // namespace onnxgrad::python

@@ -1,0 +1,43 @@
+#include "onnxgrad/report.h"
+
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "bindings.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace onnxgrad::python {
+
+void bind_report(nb::module_& module) {
+  nb::class_<OperatorUse>(module, "OperatorUse")
+      .def_ro("domain", &OperatorUse::domain)
+      .def_ro("op_type", &OperatorUse::op_type)
+      .def_ro("count", &OperatorUse::count)
+      .def_ro("runs", &OperatorUse::runs)
+      .def_ro("has_gradient", &OperatorUse::has_gradient);
+  nb::class_<MissingGradientInfo>(module, "MissingGradientInfo")
+      .def_ro("op_type", &MissingGradientInfo::op_type)
+      .def_ro("node", &MissingGradientInfo::node)
+      .def_ro("input", &MissingGradientInfo::input)
+      .def_ro("reason", &MissingGradientInfo::reason);
+  nb::class_<Report>(module, "Report")
+      .def_ro("file", &Report::file)
+      .def_ro("producer", &Report::producer)
+      .def_ro("opset", &Report::opset)
+      .def_ro("ir_version", &Report::ir_version)
+      .def_ro("inputs", &Report::inputs)
+      .def_ro("outputs", &Report::outputs)
+      .def_ro("operators", &Report::operators)
+      .def_ro("weights", &Report::weights)
+      .def_ro("num_trainable", &Report::num_trainable)
+      .def_ro("num_parameters", &Report::num_parameters)
+      .def_ro("loss_line", &Report::loss_line)
+      .def_ro("loss_problem", &Report::loss_problem)
+      .def_ro("missing_gradients", &Report::missing_gradients)
+      .def("to_text", &Report::to_text);
+  module.def("report", &report, "model"_a, nb::call_guard<nb::gil_scoped_release>());
+}
+
+}  // namespace onnxgrad::python

@@ -1,0 +1,109 @@
+// InferenceSession and TrainingSession.
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/variant.h>
+#include <nanobind/stl/vector.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bindings.h"
+#include "onnxgrad/training_session.h"
+#include "tensor_caster.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace onnxgrad::python {
+namespace {
+
+using Names = std::vector<std::string>;
+using Unlocked = nb::call_guard<nb::gil_scoped_release>;
+
+void bind_inference(nb::module_& module) {
+  nb::class_<EngineOptions>(module, "EngineOptions")
+      .def(
+          "__init__",
+          [](EngineOptions* place, const std::string& device, int threads, std::uint64_t seed,
+             std::int64_t memory_limit_bytes, bool fuse) {
+            new (place) EngineOptions{.device = device,
+                                      .threads = threads,
+                                      .seed = seed,
+                                      .memory_limit_bytes = memory_limit_bytes,
+                                      .fuse = fuse};
+          },
+          "device"_a = EngineOptions{}.device, "threads"_a = EngineOptions{}.threads,
+          "seed"_a = EngineOptions{}.seed,
+          "memory_limit_bytes"_a = EngineOptions{}.memory_limit_bytes,
+          "fuse"_a = EngineOptions{}.fuse);
+  nb::class_<InferenceSession>(module, "InferenceSession")
+      .def(nb::init<const Model&, const EngineOptions&>(), "model"_a, "engine"_a, Unlocked())
+      .def_prop_ro("inputs", &InferenceSession::inputs)
+      .def_prop_ro("outputs", &InferenceSession::outputs)
+      .def(
+          "run",
+          [](InferenceSession& session, const Names& output_names, const NamedTensors& feeds) {
+            return session.run(output_names, feeds);
+          },
+          "output_names"_a, "feeds"_a, Unlocked())
+      .def("plan_summary", &InferenceSession::plan_summary);
+}
+
+void bind_training(nb::module_& module) {
+  nb::class_<EvaluationResult>(module, "EvaluationResult")
+      .def_ro("loss", &EvaluationResult::loss)
+      .def_ro("accuracy", &EvaluationResult::accuracy)
+      .def_ro("rows", &EvaluationResult::rows);
+  nb::class_<TrainingSession>(module, "TrainingSession")
+      .def(
+          "__init__",
+          [](TrainingSession* place, const Model& model, const Loss& loss,
+             const Optimizer& optimizer, Names trainable, Names frozen, Names outputs,
+             const EngineOptions& engine) {
+            new (place) TrainingSession(model, loss, optimizer,
+                                        {.trainable = std::move(trainable),
+                                         .frozen = std::move(frozen),
+                                         .outputs = std::move(outputs),
+                                         .engine = engine});
+          },
+          "model"_a, "loss"_a, "optimizer"_a, "trainable"_a, "frozen"_a, "outputs"_a, "engine"_a,
+          Unlocked())
+      .def(
+          "step",
+          [](TrainingSession& session, const NamedTensors& feeds) {
+            StepResult result = session.step(feeds);
+            return std::pair(result.loss, std::move(result.outputs));
+          },
+          "feeds"_a, Unlocked())
+      .def("evaluate", &TrainingSession::evaluate, "feeds"_a, Unlocked())
+      .def(
+          "predict",
+          [](TrainingSession& session, const NamedTensors& feeds, const Names& output_names) {
+            return session.predict(feeds, output_names);
+          },
+          "feeds"_a, "output_names"_a, Unlocked())
+      .def_prop_ro("inputs", &TrainingSession::inputs)
+      .def_prop_ro("outputs", &TrainingSession::outputs)
+      .def_prop_ro("loss", &TrainingSession::loss)
+      .def_prop_ro("trained_weights", &TrainingSession::trained_weights)
+      .def("encode_target", &TrainingSession::encode_target, "labels"_a, Unlocked())
+      .def_prop_rw("learning_rate", &TrainingSession::learning_rate,
+                   &TrainingSession::set_learning_rate)
+      .def_prop_ro("steps", &TrainingSession::steps)
+      .def("state", &TrainingSession::state, Unlocked())
+      .def("load_state", &TrainingSession::load_state, "state"_a, Unlocked())
+      .def("reset", &TrainingSession::reset, Unlocked())
+      .def("trained_model", &TrainingSession::trained_model, Unlocked())
+      .def("plan_summary", &TrainingSession::plan_summary);
+}
+
+}  // namespace
+
+void bind_sessions(nb::module_& module) {
+  bind_inference(module);
+  bind_training(module);
+}
+
+}  // namespace onnxgrad::python

@@ -1,0 +1,129 @@
+// Trainer: fit() runs without the interpreter lock; callbacks take it.
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "bindings.h"
+#include "interrupt.h"
+#include "onnxgrad/trainer.h"
+#include "tensor_caster.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace onnxgrad::python {
+namespace {
+
+/// Calls a Python function of one argument, or None, from a thread that does not hold the lock.
+/// Ctrl-C that came before the first step, when there was nothing to stop, ends training here.
+template <class Log>
+auto locked(nb::handle function) {
+  return [function](const Log& log) {
+    if (function.is_none()) return InterruptGuard::was_interrupted();
+    const nb::gil_scoped_acquire lock;
+    const bool stop = nb::cast<bool>(function(log));
+    if (PyErr_CheckSignals() != 0) throw nb::python_error();
+    return stop;
+  };
+}
+
+void fit(Trainer& trainer, const Dataset& data, FitOptions options, const Dataset* validation,
+         const nb::object& on_epoch_end, const nb::object& on_step_end, bool is_main_thread) {
+  options.validation = validation;
+  options.on_epoch_end = locked<EpochLog>(on_epoch_end);
+  if (!on_step_end.is_none()) options.on_step_end = locked<StepLog>(on_step_end);
+  {
+    std::optional<InterruptGuard> guard;
+    if (is_main_thread) guard.emplace(trainer);
+    const nb::gil_scoped_release unlocked;
+    trainer.fit(data, options);
+  }
+  if (PyErr_CheckSignals() != 0) throw nb::python_error();  // Ctrl-C ended it
+}
+
+void bind_logs(nb::module_& module) {
+  nb::class_<EpochLog>(module, "EpochLog")
+      .def_ro("epoch", &EpochLog::epoch)
+      .def_ro("train_loss", &EpochLog::train_loss)
+      .def_ro("val_loss", &EpochLog::val_loss)
+      .def_ro("val_accuracy", &EpochLog::val_accuracy)
+      .def_ro("learning_rate", &EpochLog::learning_rate)
+      .def_ro("seconds", &EpochLog::seconds)
+      .def_ro("rows_per_s", &EpochLog::rows_per_s)
+      .def_ro("steps", &EpochLog::steps)
+      .def_ro("is_best", &EpochLog::is_best);
+  nb::class_<StepLog>(module, "StepLog")
+      .def_ro("epoch", &StepLog::epoch)
+      .def_ro("step", &StepLog::step)
+      .def_ro("loss", &StepLog::loss);
+  nb::class_<History>(module, "History")
+      .def_ro("epochs", &History::epochs)
+      .def_ro("step_losses", &History::step_losses)
+      .def_ro("stop_reason", &History::stop_reason)
+      .def_ro("best_epoch", &History::best_epoch);
+}
+
+void bind_options(nb::module_& module) {
+  nb::class_<Dataset>(module, "Dataset")
+      .def(
+          "__init__",
+          [](Dataset* place, const NamedTensors& inputs, const Tensor& target,
+             const std::optional<Tensor>& sample_weight) {
+            new (place) Dataset{.inputs = inputs,
+                                .target = target,
+                                .sample_weight = sample_weight.value_or(Tensor{})};
+          },
+          "inputs"_a, "target"_a, "sample_weight"_a.none());
+  nb::enum_<OnNonFinite>(module, "OnNonFinite")
+      .value("raise_error", OnNonFinite::kRaise)
+      .value("stop", OnNonFinite::kStop)
+      .value("ignore", OnNonFinite::kIgnore);
+  nb::class_<EarlyStopping>(module, "EarlyStopping")
+      .def(
+          "__init__",
+          [](EarlyStopping* place, std::int64_t patience, double min_delta, bool restore_best) {
+            new (place) EarlyStopping{
+                .patience = patience, .min_delta = min_delta, .restore_best = restore_best};
+          },
+          "patience"_a, "min_delta"_a, "restore_best"_a);
+  nb::class_<FitOptions>(module, "FitOptions")
+      .def(nb::init<>())
+      .def_rw("epochs", &FitOptions::epochs)
+      .def_rw("batch_size", &FitOptions::batch_size)
+      .def_rw("shuffle", &FitOptions::shuffle)
+      .def_rw("drop_last", &FitOptions::drop_last)
+      .def_rw("seed", &FitOptions::seed)
+      .def_rw("validation_fraction", &FitOptions::validation_fraction)
+      .def_rw("early_stopping", &FitOptions::early_stopping, nb::arg().none())
+      .def_rw("on_non_finite", &FitOptions::on_non_finite)
+      .def_rw("allow_nan", &FitOptions::allow_nan)
+      .def_rw("every_n_steps", &FitOptions::every_n_steps);
+}
+
+}  // namespace
+
+void bind_trainer(nb::module_& module) {
+  using Unlocked = nb::call_guard<nb::gil_scoped_release>;
+  bind_logs(module);
+  bind_options(module);
+  nb::class_<Trainer>(module, "Trainer")
+      .def(
+          "__init__",
+          [](Trainer* place, TrainingSession& session) { new (place) Trainer(std::move(session)); },
+          "session"_a, "Takes the session over; `session` is empty afterwards.")
+      .def("fit", &fit, "data"_a, "options"_a, "validation"_a.none(), "on_epoch_end"_a.none(),
+           "on_step_end"_a.none(), "is_main_thread"_a)
+      .def("evaluate", &Trainer::evaluate, "data"_a, "batch_size"_a, Unlocked())
+      .def("stop", &Trainer::stop)
+      .def("reset", &Trainer::reset, Unlocked())
+      .def_prop_ro("history", &Trainer::history)
+      .def_prop_ro("session", nb::overload_cast<>(&Trainer::session))
+      .def("trained_model", &Trainer::trained_model, Unlocked())
+      .def("save", &Trainer::save, "path"_a, Unlocked());
+}
+
+}  // namespace onnxgrad::python
