@@ -1,7 +1,86 @@
-"""onnxgrad trains ONNX models."""
+"""onnxgrad trains ONNX models.
 
+Three lines train a model that scikit-learn, PyTorch or Keras exported, and hand back the same file
+with better weights:
+
+>>> import onnxgrad as og
+>>> trainer = og.Trainer("model.onnx", loss="auto", optimizer="adam")  # doctest: +SKIP
+>>> trainer.fit(X, y, validation=0.1, epochs=20, batch_size=32)        # doctest: +SKIP
+>>> trainer.save("trained.onnx")                                       # doctest: +SKIP
+
+Models are given as path, bytes or ``onnx.ModelProto``; arrays as NumPy or anything with DLPack.
+Everything that is raised derives from `onnxgrad.Error`.
+"""
+
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+
+from onnxgrad import callbacks, errors, losses, optimizers
 from onnxgrad._core import version as _version
+from onnxgrad.errors import (
+    CheckpointError,
+    ConvergenceError,
+    DataError,
+    DeviceError,
+    Error,
+    GradientError,
+    InternalError,
+    ModelError,
+    OptionError,
+    ShapeError,
+    UnsupportedOperatorError,
+)
+from onnxgrad.graphs import add_loss, gradient, initialize, set_weights, training_step
+from onnxgrad.history import History
+from onnxgrad.sessions import Evaluation, InferenceSession, NodeArg, TrainingSession, WeightInfo
+from onnxgrad.trainer import Trainer
 
-__all__ = ["__version__"]
+__all__ = [
+    "CheckpointError",
+    "ConvergenceError",
+    "DataError",
+    "DeviceError",
+    "Error",
+    "Evaluation",
+    "GradientError",
+    "History",
+    "InferenceSession",
+    "InternalError",
+    "ModelError",
+    "NodeArg",
+    "OptionError",
+    "Report",
+    "ShapeError",
+    "Trainer",
+    "TrainingSession",
+    "UnsupportedOperatorError",
+    "WeightInfo",
+    "__version__",
+    "add_loss",
+    "callbacks",
+    "errors",
+    "gradient",
+    "initialize",
+    "losses",
+    "optimizers",
+    "report",
+    "set_weights",
+    "show_versions",
+    "training_step",
+]
 
 __version__: str = _version()
+
+if _TYPE_CHECKING:
+    from onnxgrad._versions import show_versions
+    from onnxgrad.reports import Report, report
+
+# Not needed for training, so imported at the first use: a process trains sooner.
+_LATER = {"Report": "reports", "report": "reports", "show_versions": "_versions"}
+
+
+def __getattr__(name: str) -> object:
+    if name in _LATER:
+        from importlib import import_module
+
+        return getattr(import_module(f"onnxgrad.{_LATER[name]}"), name)
+    raise AttributeError(f"module 'onnxgrad' has no attribute '{name}'")

@@ -1,0 +1,122 @@
+"""Arrays as users have them, made ready for the extension without importing their libraries.
+
+The extension takes contiguous NumPy arrays without a copy. Three kinds of arrays need a companion:
+text (a list of ``str`` and a shape), and the types that NumPy knows only through ``ml_dtypes``
+(their bits and the name of the type).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from onnxgrad.errors import DataError
+
+ArrayLike: TypeAlias = Any
+"""A NumPy array, anything with ``__dlpack__`` or ``__array__``, a number, or nested lists."""
+
+NativeArray: TypeAlias = "np.ndarray[Any, Any] | tuple[Any, Any]"
+
+_NATIVE_KINDS = frozenset("fiub")
+
+
+def as_numpy(value: ArrayLike, name: str) -> np.ndarray[Any, Any]:
+    """Return `value` as a NumPy array, sharing its memory where that is possible."""
+    if isinstance(value, np.ndarray):
+        return value
+    if hasattr(value, "__dlpack__") and not isinstance(value, np.generic):
+        try:
+            return np.from_dlpack(value)
+        except (BufferError, RuntimeError, TypeError, ValueError) as error:
+            if not hasattr(value, "__array__"):
+                raise DataError(
+                    what=f"'{name}': a {type(value).__name__} that NumPy cannot read",
+                    value=name,
+                    detail=f"{error}",
+                    mend="Move it to host memory (and detach it from its gradients) first.",
+                ) from error
+    try:
+        return np.asarray(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DataError(
+            what=f"'{name}': a {type(value).__name__} that is not an array",
+            value=name,
+            detail=str(error).splitlines()[0] if str(error) else "",
+            mend="Give a NumPy array, nested lists of equal lengths, or an object with DLPack.",
+        ) from error
+
+
+def to_native(value: ArrayLike, name: str) -> NativeArray:
+    """Return what the extension takes for `value`; `name` is for messages.
+
+    Contiguous numeric arrays are passed on as they are, without a copy.
+    """
+    array = as_numpy(value, name)
+    if array.dtype.kind == "O":
+        array = _from_objects(array, name)
+    if array.dtype.kind in "UT":
+        return ([str(item) for item in array.ravel().tolist()], list(array.shape))
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    if array.dtype.kind in _NATIVE_KINDS and array.dtype.itemsize <= 8:
+        return _contiguous(array)
+    if array.dtype.kind == "V" and array.dtype.name == "bfloat16":
+        return (_contiguous(array).view(np.uint16), array.dtype.name)
+    raise DataError(
+        what=f"'{name}': arrays of {array.dtype} cannot be used",
+        value=name,
+        mend="Convert it to a floating, integer, bool or string type.",
+    )
+
+
+def to_feeds(feeds: Mapping[str, ArrayLike]) -> dict[str, NativeArray]:
+    """Return a dictionary of inputs as the extension takes it."""
+    if not isinstance(feeds, Mapping):
+        raise DataError(
+            what=f"feeds is a {type(feeds).__name__}, expected a dictionary",
+            mend="Give the inputs by name: {'X': array}.",
+        )
+    return {str(name): to_native(value, str(name)) for name, value in feeds.items()}
+
+
+def from_native(value: Any) -> np.ndarray[Any, Any]:
+    """Return an array of the extension as NumPy array; its memory is shared."""
+    if isinstance(value, tuple):
+        data, dtype = value
+        if dtype == "string":
+            items, shape = data
+            text = np.empty(len(items), dtype=object)
+            text[:] = items
+            return text.reshape(shape)
+        import ml_dtypes
+
+        bits: np.ndarray[Any, Any] = data
+        return bits.view(np.dtype(getattr(ml_dtypes, dtype)))
+    array: np.ndarray[Any, Any] = value
+    return array
+
+
+def from_native_list(values: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
+    """Return `from_native` of each value."""
+    return [from_native(value) for value in values]
+
+
+def _contiguous(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    # np.ascontiguousarray would turn rank 0 into rank 1.
+    return array if array.flags.c_contiguous else array.copy(order="C")
+
+
+def _from_objects(array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
+    items = array.ravel().tolist()
+    if items and all(isinstance(item, str) for item in items):
+        return np.array(items, dtype=np.str_).reshape(array.shape)
+    if all(isinstance(item, (bool, int, float)) for item in items):
+        return np.array(items).reshape(array.shape)
+    kinds = sorted({type(item).__name__ for item in items})
+    raise DataError(
+        what=f"'{name}': an array of Python objects ({', '.join(kinds[:4])})",
+        value=name,
+        mend="Give numbers or texts of one type: array.astype('float32') or array.astype(str).",
+    )

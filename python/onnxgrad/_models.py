@@ -1,0 +1,53 @@
+"""Models as users have them, and the way back; `onnx` is imported only on the way back."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
+
+from onnxgrad import _core
+from onnxgrad.errors import OptionError
+
+if TYPE_CHECKING:
+    import onnx
+
+
+@runtime_checkable
+class SerializableModel(Protocol):
+    """What an ``onnx.ModelProto`` is recognised by."""
+
+    def SerializeToString(self) -> bytes:  # noqa: N802 (protobuf's name)
+        """Return the model as bytes."""
+        ...
+
+
+ModelLike: TypeAlias = (
+    "str | os.PathLike[str] | bytes | bytearray | memoryview | SerializableModel | _core.Model"
+)
+"""A model: the path of a file, the bytes of one, or an ``onnx.ModelProto``."""
+
+
+def to_core_model(model: Any) -> _core.Model:
+    """Return the extension's model of any `ModelLike`."""
+    if isinstance(model, _core.Model):
+        return model
+    if isinstance(model, (str, os.PathLike)):
+        return _core.Model.load(os.fsdecode(model))
+    if isinstance(model, (bytes, bytearray, memoryview)):
+        return _core.Model.from_bytes(bytes(model))
+    if isinstance(model, SerializableModel) and not isinstance(model, type):
+        return _core.Model.from_bytes(model.SerializeToString())
+    raise OptionError(
+        what=f"model: a {type(model).__name__} is not a model",
+        value="model",
+        mend="Give the path of an .onnx file, its bytes, or an onnx.ModelProto.",
+    )
+
+
+def to_proto(model: _core.Model) -> onnx.ModelProto:
+    """Return the extension's model as ``onnx.ModelProto``."""
+    import onnx
+
+    proto = onnx.ModelProto()
+    proto.ParseFromString(model.to_bytes())
+    return proto

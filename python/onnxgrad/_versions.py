@@ -1,0 +1,78 @@
+"""What is installed here: for bug reports."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TextIO
+
+from onnxgrad import _core
+
+__all__ = ["show_versions", "versions"]
+
+_PACKAGES = ("numpy", "onnx", "onnxruntime", "protobuf", "scikit-learn", "skl2onnx", "typer")
+
+
+def versions(full: bool = False) -> dict[str, dict[str, str]]:
+    """Return what `show_versions` prints, as sections of names and versions."""
+    import platform
+
+    system = {
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "cpu": _cpu_name(),
+        "cores": f"{len(os.sched_getaffinity(0))} of {os.cpu_count()}"
+        if hasattr(os, "sched_getaffinity")
+        else str(os.cpu_count()),
+    }
+    if full:
+        system["executable"] = sys.executable
+    return {
+        "onnxgrad": dict(_core.environment()),
+        "system": system,
+        "packages": {name: _version(name) for name in _PACKAGES},
+    }
+
+
+def show_versions(file: TextIO | None = None, full: bool = False) -> None:
+    """Print the versions of onnxgrad, of what it was built with, and of what it works with.
+
+    Parameters
+    ----------
+    file : text file, default=None
+        None is standard output.
+    full : bool, default=False
+        Also what may say who you are: the path of the interpreter.
+
+    Examples
+    --------
+    >>> import onnxgrad as og
+    >>> og.show_versions()  # doctest: +ELLIPSIS
+    onnxgrad
+      version     ...
+    """
+    for section, lines in versions(full).items():
+        print(section, file=file)
+        for name, value in lines.items():
+            print(f"  {name:<12}{value}", file=file)
+
+
+def _version(package: str) -> str:
+    from importlib import metadata
+
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _cpu_name() -> str:
+    try:
+        with Path("/proc/cpuinfo").open(encoding="utf-8") as file:
+            for line in file:
+                if line.startswith("model name"):
+                    return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return "unknown"

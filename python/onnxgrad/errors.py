@@ -1,0 +1,122 @@
+"""The exceptions of onnxgrad, one class for each class of the C++ library.
+
+Every message has four parts: what was wrong, where, what was expected and given, and what to do.
+The same parts are attributes of the exception, for programs that want to react to them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = [
+    "CheckpointError",
+    "ConvergenceError",
+    "DataError",
+    "DeviceError",
+    "Error",
+    "GradientError",
+    "InternalError",
+    "ModelError",
+    "OptionError",
+    "ShapeError",
+    "UnsupportedOperatorError",
+]
+
+
+class Error(Exception):
+    """Base of everything that onnxgrad raises.
+
+    Attributes
+    ----------
+    file : str
+        Path of the model, checkpoint or data file.
+    graph : str
+        Name of the graph or function.
+    node, op_type : str
+        Name of the node and its operator, for example ``"MatMul"``.
+    value : str
+        Input, output, weight or column.
+    what : str
+        What is wrong, in one line, without the place.
+    detail : str
+        What was expected and what was given.
+    mend : str
+        What can be done about it.
+
+    All of them are empty where they are unknown or do not apply.
+
+    Examples
+    --------
+    >>> import onnxgrad as og
+    >>> try:
+    ...     og.Trainer(b"this is not a model")
+    ... except og.Error as error:
+    ...     print(type(error).__name__, isinstance(error, ValueError))
+    ModelError True
+    """
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        what: str = "",
+        file: str = "",
+        graph: str = "",
+        node: str = "",
+        op_type: str = "",
+        value: str = "",
+        detail: str = "",
+        mend: str = "",
+    ) -> None:
+        super().__init__(message or "\n  ".join(part for part in (what, detail, mend) if part))
+        self.what = what or message
+        self.file = file
+        self.graph = graph
+        self.node = node
+        self.op_type = op_type
+        self.value = value
+        self.detail = detail
+        self.mend = mend
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), self.args, self.__dict__)
+
+
+class ModelError(Error, ValueError):
+    """The file or graph is not a valid ONNX model, or a name in it is unknown."""
+
+
+class UnsupportedOperatorError(Error, NotImplementedError):
+    """An operator that cannot be run, or not with these types or attributes."""
+
+
+class GradientError(Error, NotImplementedError):
+    """A gradient that was asked for does not exist; every node in the way is named."""
+
+
+class ShapeError(Error, ValueError):
+    """Shapes that do not fit each other, or that are too large."""
+
+
+class DataError(Error, ValueError, TypeError):
+    """Data that a model cannot be fed with: dtype, NaN, label out of range, missing column."""
+
+
+class OptionError(Error, ValueError, TypeError):
+    """An option that has no meaning here: an unknown loss, a negative learning rate."""
+
+
+class CheckpointError(Error, RuntimeError):
+    """A checkpoint or output file cannot be written or read, or belongs to another model."""
+
+
+class ConvergenceError(Error, RuntimeError):
+    """The loss or a weight became NaN or infinite."""
+
+
+class DeviceError(Error, RuntimeError):
+    """A device is absent, or its memory is exhausted."""
+
+
+class InternalError(Error, RuntimeError):
+    """A fault of onnxgrad itself; the message asks to report it."""

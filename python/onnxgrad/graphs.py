@@ -1,0 +1,307 @@
+"""Functions from models to models: losses, gradients, whole training steps, new weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from onnxgrad import _core
+from onnxgrad._arrays import ArrayLike, to_feeds
+from onnxgrad._checks import patterns, positive_int, unknown_name
+from onnxgrad._models import ModelLike, to_core_model, to_proto
+from onnxgrad.losses import LossLike, to_core_loss
+from onnxgrad.optimizers import OptimizerLike, as_optimizer
+
+if TYPE_CHECKING:
+    import onnx
+
+__all__ = ["add_loss", "gradient", "initialize", "set_weights", "training_step"]
+
+SCHEMES = (
+    "auto",
+    "glorot_uniform",
+    "glorot_normal",
+    "he_uniform",
+    "he_normal",
+    "lecun_uniform",
+    "lecun_normal",
+    "uniform",
+    "normal",
+    "zeros",
+)
+
+
+def gradient(
+    model: ModelLike,
+    wrt: str | Iterable[str] | None = None,
+    outputs: str | Iterable[str] | None = None,
+    *,
+    fill_grad: bool = False,
+    keep_outputs: bool = False,
+    target_opset: int = 26,
+    inline: bool = False,
+) -> onnx.ModelProto:
+    """Return the gradient of a model as a model of standard ONNX operators.
+
+    Parameters
+    ----------
+    model : path, bytes or onnx.ModelProto
+    wrt : str or list of str, default=None
+        Weights and inputs to differentiate with respect to; None is all trainable weights.
+    outputs : str or list of str, default=None
+        Outputs to differentiate; None is ``"loss"`` if there is one, else all floating outputs.
+    fill_grad : bool, default=False
+        False: the gradient of each output is a new input ``<output>_grad`` of its shape. True: it
+        is ones, so that the result is the gradient of the sum of all elements of the outputs.
+    keep_outputs : bool, default=False
+        Whether the differentiated outputs stay, after the gradients.
+    target_opset : int, default=26
+        Operator set of the result, 17 to 26.
+    inline : bool, default=False
+        True leaves no model-local functions, for runtimes that do not know them.
+
+    Returns
+    -------
+    onnx.ModelProto
+        Inputs: those of `model` that are needed, each weight of `wrt` (no longer an initializer),
+        then ``<output>_grad``. Outputs: ``<name>_grad`` for each name of `wrt`, with its shape and
+        dtype.
+
+    Raises
+    ------
+    GradientError
+        Names every node on a path to `wrt` that has no gradient.
+    ModelError
+        No valid model, an unknown name, or an operator set out of range.
+
+    Examples
+    --------
+    >>> import onnxgrad as og
+    >>> grad = og.gradient(linear_model, fill_grad=True)
+    >>> [output.name for output in grad.graph.output]
+    ['coef_grad', 'intercept_grad']
+    """
+    return to_proto(
+        core_gradient(
+            to_core_model(model),
+            wrt,
+            outputs,
+            fill_grad=fill_grad,
+            keep_outputs=keep_outputs,
+            target_opset=target_opset,
+            inline=inline,
+        )
+    )
+
+
+def core_gradient(
+    model: _core.Model,
+    wrt: str | Iterable[str] | None = None,
+    outputs: str | Iterable[str] | None = None,
+    *,
+    fill_grad: bool = False,
+    keep_outputs: bool = False,
+    target_opset: int = 26,
+    inline: bool = False,
+) -> _core.Model:
+    """Do what `gradient` does, on the extension's models."""
+    return _core.gradient(
+        model,
+        patterns("wrt", wrt),
+        patterns("outputs", outputs),
+        bool(fill_grad),
+        bool(keep_outputs),
+        positive_int("target_opset", target_opset),
+        bool(inline),
+    )
+
+
+def add_loss(
+    model: ModelLike,
+    loss: LossLike = "auto",
+    *,
+    target: str = "label",
+    sample_weight: str | None = None,
+    loss_name: str = "loss",
+    keep_outputs: bool = True,
+) -> onnx.ModelProto:
+    """Return a model with a loss as its first output.
+
+    Parameters
+    ----------
+    model : path, bytes or onnx.ModelProto
+    loss : str or Loss, default="auto"
+        See `onnxgrad.losses`.
+    target : str, default="label"
+        Wanted name of the new input for targets: class numbers int64 [N] for a classifier, else
+        values of the type and shape of the scores.
+    sample_weight : str, default=None
+        Name of a new input [N] with a weight for each row; None is no such input.
+    loss_name : str, default="loss"
+        Wanted name of the new output, of shape [].
+    keep_outputs : bool, default=True
+        Whether the model's outputs stay, after the loss.
+
+    Returns
+    -------
+    onnx.ModelProto
+        Operator set, IR version, names and nodes are those of `model`.
+
+    Raises
+    ------
+    ModelError
+        No valid model, or nothing a loss can be put on.
+
+    Examples
+    --------
+    >>> import onnxgrad as og
+    >>> with_loss = og.add_loss(linear_model, "squared_error")
+    >>> [value.name for value in with_loss.graph.input], with_loss.graph.output[0].name
+    (['X', 'label'], 'loss')
+    """
+    described = to_core_loss(loss, target, sample_weight or "")
+    return to_proto(_core.add_loss(to_core_model(model), described, loss_name, bool(keep_outputs)))
+
+
+def training_step(
+    model: ModelLike,
+    loss: LossLike = "auto",
+    optimizer: OptimizerLike = "sgd",
+    *,
+    target: str = "label",
+    sample_weight: str | None = None,
+    trainable: str | Iterable[str] | None = None,
+    frozen: str | Iterable[str] | None = None,
+    gradients: bool = False,
+    target_opset: int = 26,
+    inline: bool = False,
+) -> onnx.ModelProto:
+    """Return a whole training step as one model: loss, gradient and update.
+
+    Feeding the outputs ``next/<state>`` back as the inputs ``<state>`` trains in any runtime.
+
+    Parameters
+    ----------
+    model : path, bytes or onnx.ModelProto
+    loss : str or Loss, default="auto"
+    optimizer : str, SGD or Adam, default="sgd"
+    target : str, default="label"
+        Wanted name of the input for targets.
+    sample_weight : str, default=None
+        Name of an input [N] with a weight for each row; None is no such input.
+    trainable, frozen : str or list of str, default=None
+        Names or glob patterns of weights.
+    gradients : bool, default=False
+        Whether ``<weight>_grad`` are outputs too.
+    target_opset : int, default=26
+    inline : bool, default=False
+        True leaves no model-local functions.
+
+    Returns
+    -------
+    onnx.ModelProto
+        Inputs: the model's, the target, the sample weight if there is one, ``learning_rate``, then
+        the state: weights, optimizer state, ``step_count``, each with its first value as default.
+        Outputs: the loss, gradients if asked for, then ``next/<state>`` in the same order.
+
+    Raises
+    ------
+    ModelError, GradientError
+        As `add_loss` and `gradient`.
+
+    Examples
+    --------
+    >>> import onnxgrad as og
+    >>> step = og.training_step(linear_model, "squared_error", "sgd")
+    >>> [output.name for output in step.graph.output][:2]
+    ['loss', 'next/coef']
+    """
+    return to_proto(
+        _core.training_step(
+            to_core_model(model),
+            to_core_loss(loss, target, sample_weight or ""),
+            as_optimizer(optimizer)._native(),
+            patterns("trainable", trainable),
+            patterns("frozen", frozen),
+            bool(gradients),
+            positive_int("target_opset", target_opset),
+            bool(inline),
+        )
+    )
+
+
+def initialize(
+    model: ModelLike,
+    scheme: str = "auto",
+    seed: int = 0,
+    *,
+    weights: str | Iterable[str] | None = None,
+) -> onnx.ModelProto:
+    """Return a model with new random weights; everything else stays byte for byte as it was.
+
+    Parameters
+    ----------
+    model : path, bytes or onnx.ModelProto
+    scheme : str, default="auto"
+        ``"auto"`` draws as scikit-learn's multi-layer perceptrons do for dense layers, and what is
+        usual for others; or ``"glorot_uniform"``, ``"glorot_normal"``, ``"he_uniform"``,
+        ``"he_normal"``, ``"lecun_uniform"``, ``"lecun_normal"``, ``"uniform"``, ``"normal"``,
+        ``"zeros"``.
+    seed : int, default=0
+        The same seed draws the same weights on every machine.
+    weights : str or list of str, default=None
+        Names or glob patterns of the weights to draw; None is the trainable ones.
+
+    Returns
+    -------
+    onnx.ModelProto
+
+    Raises
+    ------
+    ModelError
+        No valid model, or a pattern that matches nothing.
+
+    Examples
+    --------
+    >>> import onnxgrad as og
+    >>> one, two = og.initialize(linear_model, seed=1), og.initialize(linear_model, seed=2)
+    >>> one == og.initialize(linear_model, seed=1), one == two
+    (True, False)
+    """
+    return to_proto(core_initialize(to_core_model(model), scheme, seed, weights=weights))
+
+
+def core_initialize(
+    model: _core.Model,
+    scheme: str = "auto",
+    seed: int = 0,
+    *,
+    weights: str | Iterable[str] | None = None,
+) -> _core.Model:
+    """Do what `initialize` does, on the extension's models."""
+    if scheme not in SCHEMES:
+        raise unknown_name("scheme", scheme, SCHEMES)
+    return _core.initialize(
+        model, scheme, positive_int("seed", seed, 0), patterns("weights", weights)
+    )
+
+
+def set_weights(model: ModelLike, weights: Mapping[str, ArrayLike]) -> onnx.ModelProto:
+    """Return a model with these weights; everything else stays byte for byte as it was.
+
+    Parameters
+    ----------
+    model : path, bytes or onnx.ModelProto
+    weights : dict of str to array
+        Each with the dtype and shape of the weight.
+
+    Returns
+    -------
+    onnx.ModelProto
+
+    Raises
+    ------
+    ModelError
+        An unknown weight, or another dtype or shape.
+    """
+    return to_proto(_core.set_weights(to_core_model(model), to_feeds(weights)))

@@ -1,0 +1,87 @@
+"""What happened in each epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from onnxgrad._checks import path_text
+from onnxgrad.errors import CheckpointError
+
+if TYPE_CHECKING:
+    import os
+
+__all__ = ["History"]
+
+
+class History(dict[str, list[float]]):
+    """A dictionary of lists, with one number for each epoch.
+
+    The keys are ``epoch``, ``train_loss``, ``val_loss`` and ``val_accuracy`` (where there was
+    validation), ``lr``, ``seconds`` and ``rows_per_s``.
+
+    Examples
+    --------
+    >>> history = History.from_logs([{"train_loss": 2.0}, {"train_loss": 1.0}])
+    >>> history["train_loss"]
+    [2.0, 1.0]
+    """
+
+    @classmethod
+    def from_logs(cls, logs: Iterable[Mapping[str, float]]) -> History:
+        """Return the history of these epochs."""
+        history = cls()
+        for log in logs:
+            history.append(log)
+        return history
+
+    def append(self, log: Mapping[str, float]) -> None:
+        """Add an epoch."""
+        for name, value in log.items():
+            self.setdefault(name, []).append(value)
+
+    def to_csv(self, path: str | os.PathLike[str]) -> None:
+        """Write one line per epoch, with the names in the first line.
+
+        Raises
+        ------
+        CheckpointError
+            If the file cannot be written.
+        """
+        from pathlib import Path
+
+        rows = zip(*self.values(), strict=False)
+        lines = [",".join(self), *(",".join(_cell(value) for value in row) for row in rows)]
+        text = path_text("path", path)
+        try:
+            Path(text).write_text("\n".join(lines) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise CheckpointError(
+                what=f"cannot write '{text}': {error.strerror}",
+                file=text,
+                mend="Choose another place with --history, or to_csv(path).",
+            ) from error
+
+    def to_pandas(self) -> Any:
+        """Return a pandas.DataFrame with one row per epoch."""
+        import pandas as pd
+
+        return pd.DataFrame(dict(self))
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the loss curves; see `onnxgrad.plotting.loss_curves`."""
+        from onnxgrad.plotting import loss_curves
+
+        return loss_curves(self, ax)
+
+    def _repr_html_(self) -> str:
+        head = "".join(f"<th>{name}</th>" for name in self)
+        last = list(zip(*self.values(), strict=False))[-10:]
+        body = "".join(
+            "<tr>" + "".join(f"<td>{value:.6g}</td>" for value in row) + "</tr>" for row in last
+        )
+        return f"<table><tr>{head}</tr>{body}</table>"
+
+
+def _cell(value: float) -> str:
+    return str(int(value)) if float(value).is_integer() and abs(value) < 1e15 else repr(value)

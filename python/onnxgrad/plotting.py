@@ -1,0 +1,51 @@
+"""Pictures of trainings, drawn with matplotlib (the extra ``onnxgrad[plot]``)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+__all__ = ["loss_curves"]
+
+
+def loss_curves(history: Mapping[str, Sequence[float]], ax: Any = None) -> Any:
+    """Draw training and validation loss over the epochs, and the accuracy on a second axis.
+
+    Parameters
+    ----------
+    history : History or dict of lists
+        As `Trainer.history`.
+    ax : matplotlib.axes.Axes, default=None
+        Where to draw; None makes a new figure.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+    """
+    try:
+        import matplotlib.pyplot as plt
+    except ImportError as error:
+        raise ImportError(
+            "matplotlib draws the curves and is not installed: pip install 'onnxgrad[plot]'"
+        ) from error
+    if ax is None:
+        ax = plt.figure(figsize=(7, 4), layout="constrained").add_subplot()
+    epochs = history.get("epoch", range(1, len(history["train_loss"]) + 1))
+    ax.plot(epochs, history["train_loss"], label="training loss", color="tab:blue")
+    if "val_loss" in history:
+        ax.plot(epochs, history["val_loss"], label="validation loss", color="tab:orange")
+    ax.set(xlabel="epoch", ylabel="loss")
+    if min(history["train_loss"]) > 0:
+        ax.set_yscale("log")
+    ax.grid(visible=True, alpha=0.3)
+    handles, labels = ax.get_legend_handles_labels()
+    if "val_accuracy" in history:
+        right = ax.twinx()
+        right.plot(
+            epochs, history["val_accuracy"], label="validation accuracy", color="tab:green", ls="--"
+        )
+        right.set(ylabel="accuracy", ylim=(0, 1.02))
+        more = right.get_legend_handles_labels()
+        handles, labels = handles + more[0], labels + more[1]
+    ax.legend(handles, labels, loc="center right")
+    return ax

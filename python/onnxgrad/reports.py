@@ -1,0 +1,152 @@
+"""What a model is made of, and what training it would meet."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from onnxgrad import _core
+from onnxgrad._models import ModelLike, to_core_model
+from onnxgrad.sessions import NodeArg, WeightInfo, node_args, weight_infos
+
+__all__ = ["MissingGradient", "OperatorUse", "Report", "report"]
+
+
+@dataclass(frozen=True)
+class OperatorUse:
+    """An operator of a model, and how often it is used.
+
+    Attributes
+    ----------
+    domain, op_type : str
+    count : int
+    runs : bool
+        Whether the engine can run it.
+    has_gradient : bool
+    """
+
+    domain: str
+    op_type: str
+    count: int
+    runs: bool
+    has_gradient: bool
+
+
+@dataclass(frozen=True)
+class MissingGradient:
+    """A node between trainable weights and the loss through which no gradient passes.
+
+    Attributes
+    ----------
+    op_type, node : str
+    input : int
+        Number of the node's input.
+    reason : str
+    """
+
+    op_type: str
+    node: str
+    input: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a model is made of; printing it gives aligned tables.
+
+    Attributes
+    ----------
+    file, producer : str
+    opset, ir_version : int
+    inputs, outputs : list of NodeArg
+    operators : list of OperatorUse
+        Sorted by domain and name.
+    weights : list of WeightInfo
+    num_trainable, num_parameters : int
+        Elements of the trainable weights, and of all floating weights.
+    loss_line : str
+        The loss that ``"auto"`` would put on it; empty where none is found.
+    loss_problem : str
+        Why none is found.
+    missing_gradients : list of MissingGradient
+        What cannot be differentiated.
+    """
+
+    file: str
+    producer: str
+    opset: int
+    ir_version: int
+    inputs: list[NodeArg]
+    outputs: list[NodeArg]
+    operators: list[OperatorUse]
+    weights: list[WeightInfo]
+    num_trainable: int
+    num_parameters: int
+    loss_line: str
+    loss_problem: str
+    missing_gradients: list[MissingGradient]
+    _text: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as dictionaries, lists, texts and numbers, ready for JSON."""
+        found = asdict(self)
+        del found["_text"]
+        for name in ("inputs", "outputs", "weights"):
+            found[name] = [item._asdict() for item in getattr(self, name)]
+        return found
+
+    def __str__(self) -> str:
+        return self._text
+
+    def _repr_html_(self) -> str:
+        import html
+
+        return f"<pre>{html.escape(self._text)}</pre>"
+
+
+def report(model: ModelLike) -> Report:
+    """Return what a model is made of, and what training it would meet.
+
+    Parameters
+    ----------
+    model : path, bytes or onnx.ModelProto
+
+    Returns
+    -------
+    Report
+
+    Raises
+    ------
+    ModelError
+        No valid model, or an operator of an unknown operator set.
+
+    Examples
+    --------
+    >>> import onnxgrad as og
+    >>> found = og.report(linear_model)
+    >>> found.num_trainable, [use.op_type for use in found.operators]
+    (3, ['Add', 'MatMul'])
+    """
+    found = _core.report(to_core_model(model))
+    return Report(
+        file=found.file,
+        producer=found.producer,
+        opset=found.opset,
+        ir_version=found.ir_version,
+        inputs=node_args(found.inputs),
+        outputs=node_args(found.outputs),
+        operators=[
+            OperatorUse(use.domain, use.op_type, use.count, use.runs, use.has_gradient)
+            for use in found.operators
+        ],
+        weights=weight_infos(found.weights),
+        num_trainable=found.num_trainable,
+        num_parameters=found.num_parameters,
+        loss_line=found.loss_line,
+        loss_problem=found.loss_problem,
+        missing_gradients=[
+            MissingGradient(gap.op_type, gap.node, gap.input, gap.reason)
+            for gap in found.missing_gradients
+        ],
+        _text=found.to_text(),
+    )

@@ -1,0 +1,422 @@
+"""Sessions: running a model, and training it step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from onnxgrad import _core
+from onnxgrad._arrays import ArrayLike, from_native, from_native_list, to_feeds, to_native
+from onnxgrad._checks import device_name, patterns, positive_int, real_number, thread_count
+from onnxgrad._models import ModelLike, to_core_model, to_proto
+from onnxgrad.losses import LossLike, to_core_loss
+from onnxgrad.optimizers import Optimizer, OptimizerLike, as_optimizer
+
+if TYPE_CHECKING:
+    import numpy as np
+    import onnx
+
+__all__ = ["Evaluation", "InferenceSession", "NodeArg", "TrainingSession", "WeightInfo"]
+
+
+class NodeArg(NamedTuple):
+    """An input or output of a model, as onnxruntime describes it.
+
+    Attributes
+    ----------
+    name : str
+    type : str
+        For example ``"tensor(float)"``.
+    shape : list of int, str or None
+        Numbers, the names of symbolic dimensions, and None for dimensions that have no name.
+    """
+
+    name: str
+    type: str
+    shape: list[int | str | None]
+
+
+_ORT_TYPES = {"float32": "float", "float64": "double", "undefined": "undefined"}
+
+
+def node_args(values: Sequence[_core.ValueInfo]) -> list[NodeArg]:
+    """Return descriptions of the extension as NodeArg."""
+    return [
+        NodeArg(
+            value.name,
+            f"tensor({_ORT_TYPES.get(value.dtype, value.dtype)})"
+            if value.is_tensor
+            else value.type,
+            value.shape or [],
+        )
+        for value in values
+    ]
+
+
+class WeightInfo(NamedTuple):
+    """A weight of a model.
+
+    Attributes
+    ----------
+    name, dtype : str
+    shape : tuple of int
+    trainable : bool
+        Whether it is trained when nothing else is asked for.
+    op_type, node : str
+        The operator that reads it, and the name of that node.
+    storage : {"initializer", "constant", "attribute"}
+        Where the file keeps it.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    trainable: bool
+    op_type: str
+    node: str
+    storage: str
+
+
+def weight_infos(weights: Sequence[_core.WeightInfo]) -> list[WeightInfo]:
+    """Return descriptions of the extension as WeightInfo."""
+    return [
+        WeightInfo(w.name, w.dtype, tuple(w.shape), w.trainable, w.op_type, w.node, w.storage)
+        for w in weights
+    ]
+
+
+def engine_options(device: str, threads: int | None, seed: int = 0) -> _core.EngineOptions:
+    """Return checked options of the engine."""
+    return _core.EngineOptions(
+        device=device_name(device),
+        threads=thread_count(threads),
+        seed=positive_int("seed", seed, 0),
+    )
+
+
+class InferenceSession:
+    """Runs any ONNX model on onnxgrad's engine, gradient graphs and training steps too.
+
+    The interface is that of ``onnxruntime.InferenceSession``.
+
+    Parameters
+    ----------
+    model : path, bytes or onnx.ModelProto
+    device : {"cpu"}, default="cpu"
+    threads : int, default=None
+        None takes the cores that this process may use.
+
+    Raises
+    ------
+    ModelError
+        If it is not a valid model.
+    UnsupportedOperatorError
+        If there are operators that the engine cannot run; names all of them.
+
+    Notes
+    -----
+    One call at a time: a call while another thread is inside raises `Error`. Plans are compiled for
+    each shape of the inputs when it is first seen. The interpreter lock is released during a run.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import onnxgrad as og
+    >>> session = og.InferenceSession(linear_model)
+    >>> [(i.name, i.type, i.shape) for i in session.get_inputs()]
+    [('X', 'tensor(float)', ['N', 2])]
+    >>> session.run(None, {"X": np.ones((3, 2), np.float32)})[0].shape
+    (3, 1)
+    """
+
+    def __init__(
+        self, model: ModelLike, *, device: str = "cpu", threads: int | None = None
+    ) -> None:
+        self._core = _core.InferenceSession(to_core_model(model), engine_options(device, threads))
+
+    def run(
+        self, output_names: Sequence[str] | None, feeds: Mapping[str, ArrayLike]
+    ) -> list[np.ndarray[Any, Any]]:
+        """Return the outputs for the inputs `feeds`.
+
+        Parameters
+        ----------
+        output_names : sequence of str or None
+            None is all outputs.
+        feeds : dict of str to array
+            Arrays of the declared types; contiguous ones are read in place. Inputs with a default
+            value may be left out.
+
+        Returns
+        -------
+        list of numpy.ndarray
+            In the order of `output_names`. Texts come as arrays of objects. The sequence of maps
+            of a ZipMap is given as the array [N, C] of its values.
+
+        Raises
+        ------
+        DataError
+            An unknown or missing input, or another dtype than declared.
+        ShapeError
+            Shapes that do not fit each other or the model.
+        """
+        return from_native_list(self._core.run(list(output_names or []), to_feeds(feeds)))
+
+    def get_inputs(self) -> list[NodeArg]:
+        """Return the inputs that `run` is fed with."""
+        return node_args(self._core.inputs)
+
+    def get_outputs(self) -> list[NodeArg]:
+        """Return the outputs in the order in which ``run(None, feeds)`` gives them."""
+        return node_args(self._core.outputs)
+
+    def plan_summary(self) -> str:
+        """Return the kernels of the last run, one line each; empty before the first run."""
+        return self._core.plan_summary()
+
+
+class Evaluation(NamedTuple):
+    """What `evaluate` found.
+
+    Attributes
+    ----------
+    loss : float
+    accuracy : float or None
+        Share of the rows whose class is right; None if the model is not a classifier.
+    rows : int
+    """
+
+    loss: float
+    accuracy: float | None
+    rows: int
+
+
+class TrainingSession:
+    """Loss, gradient and update in one compiled step over weights that the session holds.
+
+    Parameters
+    ----------
+    model : path, bytes or onnx.ModelProto
+    loss : str or Loss, default="auto"
+        See `onnxgrad.losses`.
+    optimizer : str, SGD or Adam, default="sgd"
+        See `onnxgrad.optimizers`.
+    target : str, default="label"
+        Wanted name of the input for targets; `target_name` is the one it got.
+    sample_weight : str, default=None
+        Name of an input [N] with a weight for each row; None is no such input.
+    trainable, frozen : str or list of str, default=None
+        Names or glob patterns of the weights to train and of those that stay as they are. By
+        default, all are trained that scale or shift values.
+    outputs : list of str, default=()
+        What `step` gives beside the loss: outputs of the model, ``"<weight>_grad"``, or
+        ``"gradient_norm"``.
+    device : {"cpu"}, default="cpu"
+    threads : int, default=None
+        None takes the cores that this process may use.
+    seed : int, default=0
+        Of Dropout and other random operators.
+
+    Raises
+    ------
+    ModelError
+        No valid model, nothing a loss can be put on, or a pattern that matches no weight.
+    GradientError
+        Nodes on the path to a wanted weight have no gradient; names all of them.
+    UnsupportedOperatorError
+        The engine cannot run an operator.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import onnxgrad as og
+    >>> session = og.TrainingSession(linear_model, "squared_error", og.optimizers.SGD(lr=0.1))
+    >>> X = np.array([[0, 1], [1, 0], [1, 1]], np.float32)
+    >>> y = np.array([[2], [1], [3]], np.float32)
+    >>> losses = [session.step({"X": X, "label": y}) for _ in range(100)]
+    >>> losses[-1] < 0.05 * losses[0]
+    True
+    """
+
+    def __init__(
+        self,
+        model: ModelLike,
+        loss: LossLike = "auto",
+        optimizer: OptimizerLike = "sgd",
+        *,
+        target: str = "label",
+        sample_weight: str | None = None,
+        trainable: str | Iterable[str] | None = None,
+        frozen: str | Iterable[str] | None = None,
+        outputs: Sequence[str] = (),
+        device: str = "cpu",
+        threads: int | None = None,
+        seed: int = 0,
+    ) -> None:
+        self._model = to_core_model(model)
+        self._loss = loss
+        self._target = target
+        self._optimizer = as_optimizer(optimizer)
+        self._trainable = patterns("trainable", trainable)
+        self._frozen = patterns("frozen", frozen)
+        self._outputs = list(outputs)
+        self._engine = engine_options(device, threads, seed)
+        self._sample_weight = ""
+        self._core = self._build(sample_weight or "")
+
+    def _build(self, sample_weight: str) -> _core.TrainingSession:
+        self._sample_weight = sample_weight
+        return _core.TrainingSession(
+            self._model,
+            to_core_loss(self._loss, self._target, sample_weight),
+            self._optimizer._native(),
+            self._trainable,
+            self._frozen,
+            self._outputs,
+            self._engine,
+        )
+
+    def step(
+        self, feeds: Mapping[str, ArrayLike]
+    ) -> float | tuple[float, list[np.ndarray[Any, Any]]]:
+        """Do one training step on a batch and return its loss, taken before the update.
+
+        Parameters
+        ----------
+        feeds : dict of str to array
+            The inputs of the model, the target [N] or [N, K] under `target_name` (class numbers
+            for a classifier; see `encode_target`), and the sample weight [N] if there is one.
+
+        Returns
+        -------
+        float, or (float, list of numpy.ndarray) if `outputs` were asked for
+
+        Raises
+        ------
+        DataError
+            A missing or unknown name, another dtype, a class number out of range.
+        ShapeError
+            Shapes that do not fit. The weights are then as before.
+        """
+        loss, outputs = self._core.step(to_feeds(feeds))
+        return (loss, from_native_list(outputs)) if self._outputs else loss
+
+    def evaluate(self, feeds: Mapping[str, ArrayLike]) -> Evaluation:
+        """Return loss and accuracy on a batch; nothing is updated. `feeds` as for `step`."""
+        result = self._core.evaluate(to_feeds(feeds))
+        return Evaluation(result.loss, result.accuracy, result.rows)
+
+    def predict(
+        self, feeds: Mapping[str, ArrayLike], output_names: Sequence[str] | None = None
+    ) -> list[np.ndarray[Any, Any]]:
+        """Return outputs of the model with the present weights, as `InferenceSession.run` does."""
+        return from_native_list(self._core.predict(to_feeds(feeds), list(output_names or [])))
+
+    def get_inputs(self) -> list[NodeArg]:
+        """Return the inputs of the model, without target and sample weight."""
+        return node_args(self._core.inputs)
+
+    def get_outputs(self) -> list[NodeArg]:
+        """Return the outputs of the model."""
+        return node_args(self._core.outputs)
+
+    @property
+    def loss_line(self) -> str:
+        """What the loss is and where it was put, in one line."""
+        return self._core.loss.line
+
+    @property
+    def target_name(self) -> str:
+        """Name of the input for targets."""
+        return self._core.loss.target.name
+
+    @property
+    def classes(self) -> np.ndarray[Any, Any] | None:
+        """Labels of the classes [C] as the model lists them, or None."""
+        classes = self._core.loss.classes
+        return None if classes is None else from_native(classes)
+
+    @property
+    def is_classifier(self) -> bool:
+        """Whether targets are classes."""
+        return self._core.loss.is_classifier
+
+    @property
+    def optimizer(self) -> Optimizer:
+        """The optimizer."""
+        return self._optimizer
+
+    @property
+    def trained_weights(self) -> list[WeightInfo]:
+        """The weights that are trained, in the order of the file."""
+        return weight_infos(self._core.trained_weights)
+
+    @property
+    def lr(self) -> float:
+        """Learning rate; a new one is in force from the next step on."""
+        return self._core.learning_rate
+
+    @lr.setter
+    def lr(self, value: float) -> None:
+        self._core.learning_rate = real_number("lr", value)
+
+    @property
+    def steps(self) -> int:
+        """Steps done since construction, `reset` or `load_state`."""
+        return self._core.steps
+
+    def encode_target(self, labels: ArrayLike) -> np.ndarray[Any, Any]:
+        """Return labels as the loss reads them: class numbers int64 [N], or numbers [N, K].
+
+        Raises
+        ------
+        DataError
+            A label that the model does not know; names it, its row and the classes.
+        """
+        return from_native(self._core.encode_target(to_native(labels, "labels")))
+
+    def state(self) -> dict[str, np.ndarray[Any, Any]]:
+        """Return copies of the weights and of the optimizer's state, by name."""
+        return {name: from_native(value) for name, value in self._core.state().items()}
+
+    def load_state(self, state: Mapping[str, ArrayLike]) -> None:
+        """Set all weights and the optimizer's state, as `state` gave them: all or nothing.
+
+        Raises
+        ------
+        CheckpointError
+            An unknown or missing name, another dtype or shape.
+        """
+        self._core.load_state(to_feeds(state))
+
+    def reset(self) -> None:
+        """Go back to the first weights and an empty optimizer state."""
+        self._core.reset()
+
+    def trained_model(self) -> onnx.ModelProto:
+        """Return the model as it was loaded, with the present weights."""
+        return to_proto(self._core.trained_model())
+
+    def save(self, path: str) -> None:
+        """Write the model as it was loaded, with the present weights.
+
+        Raises
+        ------
+        CheckpointError
+            If the file cannot be written.
+        """
+        self._core.trained_model().save(path)
+
+    def plan_summary(self) -> str:
+        """Return the kernels of the last step, one line each; empty before the first step."""
+        return self._core.plan_summary()
+
+    def _use_sample_weight(self) -> None:
+        """Add an input for sample weights, keeping the present state."""
+        if self._sample_weight:
+            return
+        state = self._core.state()
+        steps = self._core.steps
+        self._core = self._build("sample_weight")
+        if steps:
+            self._core.load_state(state)

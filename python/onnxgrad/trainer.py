@@ -1,0 +1,430 @@
+"""Training a model over a dataset."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from onnxgrad import _core
+from onnxgrad._arrays import ArrayLike, from_native, to_native
+from onnxgrad._checks import path_text, positive_int, real_number, unknown_name
+from onnxgrad._models import ModelLike, to_proto
+from onnxgrad.callbacks import CallbackLike, CallbackList, Progress
+from onnxgrad.errors import DataError, OptionError
+from onnxgrad.history import History
+from onnxgrad.losses import LossLike
+from onnxgrad.optimizers import OptimizerLike, as_optimizer
+from onnxgrad.sessions import Evaluation, TrainingSession
+
+if TYPE_CHECKING:
+    import os
+
+    import numpy as np
+    import onnx
+
+__all__ = ["Trainer"]
+
+Verbosity = Literal["auto", 0, 1, 2]
+
+
+class Trainer:
+    """Trains a model on arrays: epochs, shuffling, batches, validation, history.
+
+    Parameters
+    ----------
+    model : path, bytes, onnx.ModelProto or TrainingSession
+        A session is taken as it is, with its weights, loss and optimizer; the options that
+        describe these cannot be given again.
+    loss : str or Loss, default="auto"
+        See `onnxgrad.losses`; ``"auto"`` takes it from the head of the model.
+    optimizer : str, SGD or Adam, default="adam"
+        See `onnxgrad.optimizers`.
+    lr : float, default=None
+        Learning rate; None is the optimizer's own.
+    seed : int, default=0
+        Of shuffling, the validation split, and random operators.
+    threads : int, default=None
+        None takes the cores that this process may use.
+    trainable, frozen : str or list of str, default=None
+        Names or glob patterns of the weights to train and of those that stay as they are.
+    device : {"cpu"}, default="cpu"
+
+    Attributes
+    ----------
+    history : History
+        Of the last `fit`: a dictionary of lists with one number for each epoch.
+    session : TrainingSession
+        The weights, and what is done with them in a step.
+    stop_reason : str
+        Why the last `fit` ended before its last epoch; empty if it did not.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import onnxgrad as og
+    >>> X = np.random.default_rng(0).normal(size=(200, 2)).astype(np.float32)
+    >>> y = X @ np.array([[1.0], [-2.0]], np.float32) + 0.5
+    >>> trainer = og.Trainer(linear_model, optimizer="sgd", lr=0.1)
+    >>> trainer.fit(X, y, epochs=20, verbose=0).history["train_loss"][-1] < 1e-6
+    True
+    >>> trainer.predict(np.array([[1.0, 1.0]], np.float32)).round(2)
+    array([[-0.5]], dtype=float32)
+    """
+
+    def __init__(
+        self,
+        model: ModelLike | TrainingSession,
+        loss: LossLike = "auto",
+        optimizer: OptimizerLike = "adam",
+        *,
+        lr: float | None = None,
+        seed: int = 0,
+        threads: int | None = None,
+        trainable: str | Iterable[str] | None = None,
+        frozen: str | Iterable[str] | None = None,
+        device: str = "cpu",
+    ) -> None:
+        self.seed = positive_int("seed", seed, 0)
+        if isinstance(model, TrainingSession):
+            given = {
+                "loss": loss != "auto",
+                "optimizer": optimizer != "adam",
+                "threads": threads is not None,
+                "trainable": trainable is not None,
+                "frozen": frozen is not None,
+            }
+            for option, is_given in given.items():
+                if is_given:
+                    raise OptionError(
+                        what=f"{option} cannot be given together with a session",
+                        value=option,
+                        mend="Give it to the TrainingSession.",
+                    )
+            self.session = model
+            if lr is not None:
+                self.session.lr = lr
+        else:
+            self.session = TrainingSession(
+                model,
+                loss,
+                as_optimizer(optimizer, lr),
+                trainable=trainable,
+                frozen=frozen,
+                device=device,
+                threads=threads,
+                seed=seed,
+            )
+        self.history = History()
+        self.stop_reason = ""
+        self.epochs = 0
+        self._callbacks = CallbackList([])
+        self._adopt_session()
+
+    def _adopt_session(self) -> None:
+        # The extension's trainer takes the session over; the Python session then refers to it.
+        self._core = _core.Trainer(self.session._core)
+        self.session._core = self._core.session
+
+    def fit(
+        self,
+        X: ArrayLike | Mapping[str, ArrayLike],
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        *,
+        validation: float | Sequence[Any] | None = None,
+        epochs: int = 10,
+        batch_size: int = 32,
+        shuffle: bool = True,
+        callbacks: Iterable[CallbackLike] = (),
+        verbose: Verbosity = "auto",
+    ) -> Trainer:
+        """Train for some epochs, going on from the present weights.
+
+        Parameters
+        ----------
+        X : array [N, ...] or dict of str to array
+            Rows, for models with several inputs by input name. NumPy, DLPack, or anything that
+            NumPy can read. Contiguous arrays of the declared type are read in place and must not
+            change meanwhile.
+        y : array [N] or [N, K]
+            Labels as the model lists them (numbers or texts), or values.
+        sample_weight : array [N], default=None
+            A weight of at least 0 for each row.
+        validation : float, (X, y), (X, y, sample_weight) or None, default=None
+            A share of the rows in (0, 1) that is kept for validation (the same share of each
+            class), or rows of its own.
+        epochs : int, default=10
+        batch_size : int, default=32
+        shuffle : bool, default=True
+            A new order of the rows in each epoch, given by `seed` and the number of the epoch.
+        callbacks : list of Callback or function, default=()
+            See `onnxgrad.callbacks`; a function is called with (trainer, logs) after each epoch.
+        verbose : {"auto", 0, 1, 2}, default="auto"
+            ``"auto"`` writes a line for each epoch to standard error, with a bar on a terminal;
+            0 nothing, 1 lines, 2 also the weights and the plan.
+
+        Returns
+        -------
+        Trainer
+            Itself.
+
+        Raises
+        ------
+        DataError
+            NaN or infinity (names column and row), an unknown label, wrong dtype, rows or columns.
+            Raised before the first step.
+        ConvergenceError
+            The loss became NaN or infinite; the weights are those of the epoch's start.
+        KeyboardInterrupt
+            Ctrl-C, after the present step; the weights of that step stay, and can be saved.
+
+        Notes
+        -----
+        The loop does not hold the interpreter lock. One `fit` at a time.
+        """
+        options = _core.FitOptions()
+        options.epochs = self.epochs = positive_int("epochs", epochs)
+        options.batch_size = positive_int("batch_size", batch_size)
+        options.shuffle = bool(shuffle)
+        options.seed = self.seed
+        if sample_weight is not None or _has_weight(validation):
+            self._use_sample_weight()
+        data = self._dataset(X, y, sample_weight)
+        held_out = self._validation(validation, options)
+        self._callbacks = CallbackList([*_progress(verbose), *callbacks])
+        self._run(data, options, held_out, verbose)
+        return self
+
+    def _run(
+        self,
+        data: _core.Dataset,
+        options: _core.FitOptions,
+        held_out: _core.Dataset | None,
+        verbose: Verbosity,
+    ) -> None:
+        self.history = History()
+        self.stop_reason = ""
+        if verbose != 0:
+            print(self.session.loss_line, file=sys.stderr)
+        if verbose == 2:
+            for weight in self.session.trained_weights:
+                print(f"trained: {weight.name} {list(weight.shape)}", file=sys.stderr)
+        listeners = self._callbacks
+        steps = [c.every_n_steps for c in listeners.handlers("on_step_end") if c.every_n_steps]
+        options.every_n_steps = min(steps, default=0)
+        hooks_epoch = any(
+            listeners.handlers(hook)
+            for hook in ("on_epoch_begin", "on_epoch_end", "on_validation_end")
+        )
+        self._total_steps = 0
+        try:
+            if self._call("on_train_begin") or self._call("on_epoch_begin"):
+                return
+            self._core.fit(
+                data,
+                options,
+                held_out,
+                self._on_epoch_end if hooks_epoch else None,
+                self._on_step_end if steps else None,
+                threading.current_thread() is threading.main_thread(),
+            )
+        except BaseException as error:
+            self._collect()
+            if isinstance(error, KeyboardInterrupt):
+                self.stop_reason = "interrupted"
+            self._call("on_exception", error)
+            raise
+        else:
+            self._collect()
+        finally:
+            self._call("on_train_end")
+        if verbose == 2:
+            print(self.session.plan_summary(), file=sys.stderr)
+
+    def _collect(self) -> None:
+        native = self._core.history
+        self.history = History.from_logs(log_of(epoch) for epoch in native.epochs)
+        self.stop_reason = self.stop_reason or native.stop_reason
+
+    def _call(self, hook: str, *arguments: Any) -> bool:
+        stop = self._callbacks.call(hook, self, *arguments)
+        if stop and not self.stop_reason:
+            self.stop_reason = f"asked for by {hook} of a callback"
+        return stop
+
+    def _on_epoch_end(self, epoch: _core.EpochLog) -> bool:
+        logs = log_of(epoch)
+        self.history.append(logs)
+        stop = "val_loss" in logs and self._call("on_validation_end", logs)
+        stop = self._call("on_epoch_end", logs) or stop
+        if not stop and epoch.epoch < self.epochs and not self.stop_reason:
+            stop = self._call("on_epoch_begin")
+        return stop or bool(self.stop_reason)
+
+    def _on_step_end(self, step: _core.StepLog) -> bool:
+        logs = {
+            "epoch": float(step.epoch),
+            "step": float(step.step),
+            "train_loss": step.loss,
+        }
+        return self._call("on_step_end", logs) or bool(self.stop_reason)
+
+    def stop(self, reason: str = "stop() was called") -> None:
+        """End a running `fit` after its present step; callable from callbacks and other threads.
+
+        Parameters
+        ----------
+        reason : str
+            What `stop_reason` will say.
+        """
+        self.stop_reason = reason
+        self._core.stop()
+
+    def reset(self) -> None:
+        """Go back to the first weights, an empty optimizer state and an empty history."""
+        self._core.reset()
+        self.history = History()
+        self.stop_reason = ""
+
+    def predict(
+        self, X: ArrayLike | Mapping[str, ArrayLike], output: str | None = None
+    ) -> np.ndarray[Any, Any]:
+        """Return an output of the model with the present weights.
+
+        Parameters
+        ----------
+        X : array [N, ...] or dict of str to array
+        output : str, default=None
+            Name of the output; None is the first one (of a classifier of scikit-learn the label).
+
+        Returns
+        -------
+        numpy.ndarray [N, ...]
+        """
+        outputs = self.session._core.outputs
+        names = [value.name for value in outputs]
+        if output is not None and output not in names:
+            raise unknown_name("output", output, names)
+        feeds = dict(self._inputs(X))
+        dtypes = {value.name: value.dtype for value in self.session._core.inputs}
+        feeds = {name: _cast(value, dtypes.get(name, ""), name) for name, value in feeds.items()}
+        return from_native(self.session._core.predict(feeds, [output or names[0]])[0])
+
+    def evaluate(
+        self,
+        X: ArrayLike | Mapping[str, ArrayLike],
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        *,
+        batch_size: int = 256,
+    ) -> Evaluation:
+        """Return loss and accuracy over rows, as (loss, accuracy, rows); data as for `fit`."""
+        if sample_weight is not None:
+            self._use_sample_weight()
+        data = self._dataset(X, y, sample_weight)
+        result = self._core.evaluate(data, positive_int("batch_size", batch_size))
+        return Evaluation(result.loss, result.accuracy, result.rows)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the model as it was loaded, with the present weights.
+
+        Everything else in the file stays byte for byte as it was. The file is written under
+        another name first, so there is never half a file under this one.
+
+        Raises
+        ------
+        CheckpointError
+            If the file cannot be written.
+        """
+        text = path_text("path", path)
+        self._core.save(text)
+        self._call("on_checkpoint", text)
+
+    def trained_model(self) -> onnx.ModelProto:
+        """Return the model as it was loaded, with the present weights."""
+        return to_proto(self._core.trained_model())
+
+    def __reduce__(self) -> str:
+        raise TypeError("a Trainer cannot be pickled; save(path) writes the trained model")
+
+    def _use_sample_weight(self) -> None:
+        if not self.session._sample_weight:
+            self.session._use_sample_weight()
+            self._adopt_session()
+
+    def _inputs(self, X: ArrayLike | Mapping[str, ArrayLike]) -> Iterable[tuple[str, Any]]:
+        if isinstance(X, Mapping):
+            return [(str(name), to_native(value, str(name))) for name, value in X.items()]
+        names = [value.name for value in self.session._core.inputs]
+        if len(names) != 1:
+            raise DataError(
+                what=f"X is one array, but the model has {len(names)} inputs",
+                value="X",
+                mend=f"Give a dictionary with {', '.join(repr(name) for name in names)}.",
+            )
+        return [(names[0], to_native(X, "X"))]
+
+    def _dataset(self, X: Any, y: Any, sample_weight: Any) -> _core.Dataset:
+        weight = None if sample_weight is None else to_native(sample_weight, "sample_weight")
+        return _core.Dataset(dict(self._inputs(X)), to_native(y, "y"), weight)
+
+    def _validation(
+        self, validation: float | Sequence[Any] | None, options: _core.FitOptions
+    ) -> _core.Dataset | None:
+        if validation is None:
+            return None
+        if isinstance(validation, (tuple, list)):
+            if len(validation) not in (2, 3):
+                raise OptionError(
+                    what=f"validation: {len(validation)} arrays, expected (X, y)",
+                    value="validation",
+                )
+            weight = validation[2] if len(validation) == 3 else None
+            return self._dataset(validation[0], validation[1], weight)
+        share: Any = validation
+        options.validation_fraction = real_number("validation", share, 0.0, 1.0, open_minimum=True)
+        return None
+
+
+def log_of(epoch: _core.EpochLog) -> dict[str, float]:
+    """Return what callbacks get: numbers by the names of `Trainer.history`, and the epoch."""
+    logs = {"epoch": float(epoch.epoch), "train_loss": epoch.train_loss}
+    if epoch.val_loss is not None:
+        logs["val_loss"] = epoch.val_loss
+    if epoch.val_accuracy is not None:
+        logs["val_accuracy"] = epoch.val_accuracy
+    logs["lr"] = epoch.learning_rate
+    logs["seconds"] = epoch.seconds
+    logs["rows_per_s"] = epoch.rows_per_s
+    return logs
+
+
+def _progress(verbose: Verbosity) -> list[Progress]:
+    if verbose not in ("auto", 0, 1, 2):
+        raise OptionError(what=f"verbose: {verbose!r}, expected 'auto', 0, 1 or 2", value="verbose")
+    if verbose == 0:
+        return []
+    return [Progress(bar=None if verbose == "auto" else False)]
+
+
+def _has_weight(validation: Any) -> bool:
+    return (
+        isinstance(validation, (tuple, list))
+        and len(validation) == 3
+        and (validation[2] is not None)
+    )
+
+
+def _cast(value: Any, dtype: str, name: str) -> Any:
+    """Convert an array of numbers to the type of the model's input, as `fit` does."""
+    import numpy as np
+
+    if isinstance(value, np.ndarray) and dtype in ("float32", "float64", "float16", "int64"):
+        if value.dtype.name == dtype:
+            return value
+        if value.dtype.kind in "fiub" and not (dtype == "int64" and value.dtype.kind == "f"):
+            return value.astype(dtype)
+        raise DataError(what=f"'{name}': an array of {value.dtype}, expected {dtype}", value=name)
+    return value
