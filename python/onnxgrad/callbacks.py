@@ -171,9 +171,9 @@ class Progress(Callback):
     def on_train_end(self, trainer: Trainer) -> None:
         """Remove the bar; say why the training stopped early."""
         if self._display is not None:
-            self._display.close()
             if trainer.stop_reason:
                 self._display.line(f"stopped: {trainer.stop_reason}")
+            self._display.close()
             self._display = None
 
 
@@ -235,25 +235,40 @@ class _RichDisplay:
             TextColumn("epoch"),
             MofNCompleteColumn(),
             BarColumn(),
-            TextColumn("loss {task.fields[loss]:.4g}"),
+            TextColumn("{task.fields[loss]}"),
             TimeRemainingColumn(),
             console=self._console,
             auto_refresh=False,
             transient=True,
         )
-        self._task = self._progress.add_task("train", total=epochs, loss=math.nan)
-        self._refreshed = 0.0
+        self._task = self._progress.add_task("train", total=epochs, loss="")
+        self._lines: list[tuple[str, str | None]] = []
+        self._state: tuple[int, str] = (0, "")
+        self._updated = 0.0
         self._progress.start()
 
     def line(self, text: str, is_best: bool = False) -> None:
-        self._progress.print(text, style="bold" if is_best else None, soft_wrap=True)
+        self._lines.append((text, "bold" if is_best else None))
 
     def advance(self, epoch: int, logs: Logs) -> None:
-        self._progress.update(self._task, completed=epoch, loss=logs["train_loss"])
-        now = time.monotonic()
-        if now - self._refreshed >= _MIN_UPDATE_S:
-            self._refreshed = now
-            self._progress.refresh()
+        self._state = (epoch, f"loss {logs['train_loss']:.4g}")
+        if time.monotonic() - self._updated >= _MIN_UPDATE_S:
+            self._update()
 
     def close(self) -> None:
+        self._update()
         self._progress.stop()
+
+    def _update(self) -> None:
+        self._progress.update(self._task, completed=self._state[0], loss=self._state[1])
+        self._print_lines()
+        self._progress.refresh()
+        self._updated = time.monotonic()
+
+    def _print_lines(self) -> None:
+        from rich.text import Text
+
+        if self._lines:
+            rows = Text("\n").join(Text(text, style or "") for text, style in self._lines)
+            self._progress.print(rows, soft_wrap=True)
+            self._lines = []
