@@ -25,23 +25,84 @@ class Grouper {
  public:
   Grouper(const ir::Graph& graph, const opdef::OpRegistry& registry, bool merge)
       : graph_(graph), registry_(registry), merge_(merge) {
-    for (std::size_t i = 0; i < graph.nodes.size(); ++i) position_.emplace(graph.nodes[i], i);
+    for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
+      position_.emplace(graph.nodes[i], i);
+      for (const ir::Value* input : graph.nodes[i]->inputs) {
+        if (input != nullptr) readers_[input].push_back(graph.nodes[i]);
+      }
+    }
+    for (const ir::Value* output : graph.outputs) readers_[output].push_back(nullptr);
   }
 
   std::vector<ElementwiseGroup> run() {
     for (ir::Node* node : graph_.nodes) {
       const opdef::OpDef* def = registry_.find(*node);
       if (def != nullptr && def->expression != nullptr) {
-        place_elementwise(node);
+        if (merge_ && can_wait(*node)) {
+          waiting_.insert(node);
+        } else {
+          place_elementwise(node);
+        }
       } else if (merge_) {
         place_reduction(node);
       }
+    }
+    for (ir::Node* node : graph_.nodes) {
+      if (waiting_.contains(node)) place_elementwise(node);
     }
     std::erase_if(groups_, [](const ElementwiseGroup& group) { return group.size() == 0; });
     return std::move(groups_);
   }
 
  private:
+  bool is_elementwise(const ir::Node* node) const {
+    if (node == nullptr) return false;
+    const opdef::OpDef* def = registry_.find(*node);
+    return def != nullptr && def->expression != nullptr;
+  }
+
+  // A boolean of one stored value, read by one element-wise node over the same space.
+  bool can_wait(const ir::Node& node) const {
+    const ir::Value* output = node.outputs[0];
+    const auto readers = readers_.find(output);
+    if (output->dtype() != DataType::kBool || readers == readers_.end() ||
+        readers->second.size() != 1 || !is_elementwise(readers->second.front()) ||
+        readers->second.front()->outputs[0]->type.static_dims() != output->type.static_dims()) {
+      return false;
+    }
+    const ir::Value* source = nullptr;
+    for (const ir::Value* input : node.inputs) {
+      if (input == nullptr || input->is_constant()) continue;
+      if (source != nullptr) return false;
+      source = input;
+    }
+    // Stored anyway: someone reads it who is not element-wise.
+    return source != nullptr && source->type.static_dims() == output->type.static_dims() &&
+           std::ranges::any_of(readers_.at(source),
+                               [this](const ir::Node* reader) { return !is_elementwise(reader); });
+  }
+
+  // Takes the waiting producers of `node`, which is in group g, into the group.
+  void take_waiting(const ir::Node& node, std::size_t g) {
+    for (const ir::Value* input : node.inputs) {
+      if (input == nullptr || waiting_.erase(input->producer) == 0) continue;
+      ir::Node* producer = input->producer;
+      const bool fits = type_fits(groups_[g].compute, *producer, compute_type(*producer)) &&
+                        std::ranges::all_of(producer->inputs, [&](const ir::Value* v) {
+                          const Membership* home = v == nullptr ? nullptr : find(v->producer);
+                          if (home != nullptr && home->group == g) return home->role == Role::kMain;
+                          return v == nullptr || !depends_on(v, g);
+                        });
+      if (!fits) {
+        place_elementwise(producer);
+        continue;
+      }
+      add(producer, g, Role::kMain);
+      splice(groups_[g].main, {});
+      ranges_[g].first = std::min(ranges_[g].first, position_.at(producer));
+    }
+  }
+
   void place_elementwise(ir::Node* node) {
     const auto dims = node->outputs[0]->type.static_dims();
     DataType compute = compute_type(*node);
@@ -53,6 +114,7 @@ class Grouper {
         const std::size_t g = home->group;
         if (home->role == Role::kMain && can_join_main(g, *node, *dims, compute)) {
           add(node, g, Role::kMain);
+          take_waiting(*node, g);
           merge_other_producers(g, *node);
           return;
         }
@@ -65,6 +127,7 @@ class Grouper {
     groups_.push_back({.compute = compute, .space = *dims});
     ranges_.emplace_back(position_.at(node), position_.at(node));
     add(node, groups_.size() - 1, Role::kMain);
+    take_waiting(*node, groups_.size() - 1);
   }
 
   void place_reduction(ir::Node* node) {
@@ -232,6 +295,9 @@ class Grouper {
   const opdef::OpRegistry& registry_;
   bool merge_;
   std::unordered_map<const ir::Node*, std::size_t> position_;
+  std::unordered_map<const ir::Value*, std::vector<const ir::Node*>>
+      readers_;                                  // nullptr: an output
+  std::unordered_set<const ir::Node*> waiting_;  // for their reader's group
   std::vector<ElementwiseGroup> groups_;
   std::vector<std::pair<std::size_t, std::size_t>> ranges_;  // positions of a group's members
   std::unordered_map<const ir::Node*, Membership> home_;

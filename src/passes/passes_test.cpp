@@ -127,6 +127,22 @@ TEST_F(PassTest, AReductionEndsItsGroup) {
       << ir::to_text(graph());
 }
 
+// The mask of a ReLU is computed where the backward part reads it; the forward part is one kernel.
+TEST_F(PassTest, MasksAreComputedWhereTheyAreRead) {
+  Value* x = input("x", {15, 100});
+  Value* w = input("w", {100, 50});
+  Value* w2 = input("w2", {50, 10});
+  Value* h = g_.op("Relu", {g_.matmul(x, w)});
+  Value* y = g_.matmul(h, w2);
+  const std::vector<Value*> outputs{y};
+  const std::vector<Value*> seeds{input("dy", {15, 10})};
+  const std::vector<Value*> wrt{w};
+  graph().outputs = {y, autodiff::add_vjp(g_, registry(), outputs, seeds, wrt)[0]};
+  run();
+  EXPECT_EQ(op_types(), (std::vector<std::string>{"Gemm", "Gemm", "Gemm", "Gemm"}))
+      << ir::to_text(graph());
+}
+
 // a -> MatMul -> b, and c = a + b: fusing a with c would need the product inside.
 TEST_F(PassTest, NoPathLeavesAGroupAndComesBack) {
   Value* x = input("x", {4, 4});
