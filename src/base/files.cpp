@@ -297,6 +297,7 @@ void write_atomically(const std::string& path, const std::function<void(const By
   const std::filesystem::path parent = target.parent_path();
   const std::string folder = parent.empty() ? "." : parent.string();
   struct stat status{};
+  if (::stat(folder.c_str(), &status) != 0) fail(path, "there is no folder '" + folder + "'");
   const bool exists = ::stat(target.c_str(), &status) == 0;
   if (exists && existing == Existing::kRefuse) fail(path, "the file exists already");
   if (exists && !S_ISREG(status.st_mode)) fail(path, "this is not a regular file");
