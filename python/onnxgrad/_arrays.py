@@ -43,7 +43,7 @@ def as_numpy(value: ArrayLike, name: str) -> np.ndarray[Any, Any]:
         raise DataError(
             what=f"'{name}': a {type(value).__name__} that is not an array",
             value=name,
-            detail=str(error).splitlines()[0] if str(error) else "",
+            detail=str(error).split(". ")[0],
             mend="Give a NumPy array, nested lists of equal lengths, or an object with DLPack.",
         ) from error
 

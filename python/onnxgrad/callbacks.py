@@ -12,12 +12,13 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO, TypeAlias
 
+from onnxgrad._checks import positive_int, real_number
 from onnxgrad.errors import OptionError
 
 if TYPE_CHECKING:
     from onnxgrad.trainer import Trainer
 
-__all__ = ["Callback", "CallbackLike", "Logs", "Progress"]
+__all__ = ["Callback", "CallbackLike", "EarlyStopping", "Logs", "Progress"]
 
 Logs: TypeAlias = Mapping[str, float]
 """What callbacks are given: a dictionary of numbers such as ``train_loss`` and ``val_loss``."""
@@ -71,6 +72,33 @@ class Callback:
 
     def on_train_end(self, trainer: Trainer) -> bool | None:
         """After the last epoch, also after an exception."""
+
+
+class EarlyStopping(Callback):
+    """Ends training when nothing improves any more: `val_loss`, or `train_loss` without validation.
+
+    Parameters
+    ----------
+    patience : int, default=10
+        Epochs without improvement that are waited for.
+    min_delta : float, default=1e-4
+        What counts as an improvement.
+    restore_best : bool, default=True
+        Whether to end with the weights of the best epoch.
+
+    Examples
+    --------
+    >>> import onnxgrad as og
+    >>> stopping = og.callbacks.EarlyStopping(patience=5)
+    """
+
+    def __init__(
+        self, patience: int = 10, min_delta: float = 1e-4, restore_best: bool = True
+    ) -> None:
+        # The loop in C++ does the work: it keeps the best weights without a copy to Python.
+        self.patience = positive_int("patience", patience)
+        self.min_delta = real_number("min_delta", min_delta)
+        self.restore_best = bool(restore_best)
 
 
 class _Function(Callback):
@@ -189,8 +217,12 @@ _COLUMNS: dict[str, tuple[str, Callable[[float], str]]] = {
     "val_accuracy": ("val_accuracy", lambda value: f"{value:12.4f}"),
     "lr": ("       lr", _number(9, 3)),
     "rows_per_s": ("   rows/s", lambda value: f"{value:9.0f}"),
-    "seconds": ("   time", lambda value: f"{value:6.2f}s"),
+    "seconds": ("    time", lambda value: _duration(value)),
 }
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:7.2f}s" if seconds >= 1 else f"{seconds * 1e3:6.1f}ms"
 
 
 def _is_terminal(stream: TextIO) -> bool:

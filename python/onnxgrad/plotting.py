@@ -47,5 +47,5 @@ def loss_curves(history: Mapping[str, Sequence[float]], ax: Any = None) -> Any:
         right.set(ylabel="accuracy", ylim=(0, 1.02))
         more = right.get_legend_handles_labels()
         handles, labels = handles + more[0], labels + more[1]
-    ax.legend(handles, labels, loc="center right")
+    ax.legend(handles, labels, loc="lower left")
     return ax

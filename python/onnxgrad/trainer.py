@@ -11,7 +11,7 @@ from onnxgrad import _core
 from onnxgrad._arrays import ArrayLike, from_native, to_native
 from onnxgrad._checks import path_text, positive_int, real_number, unknown_name
 from onnxgrad._models import ModelLike, to_proto
-from onnxgrad.callbacks import CallbackLike, CallbackList, Progress
+from onnxgrad.callbacks import CallbackLike, CallbackList, EarlyStopping, Progress
 from onnxgrad.errors import DataError, OptionError
 from onnxgrad.history import History
 from onnxgrad.losses import LossLike
@@ -139,6 +139,7 @@ class Trainer:
         shuffle: bool = True,
         callbacks: Iterable[CallbackLike] = (),
         verbose: Verbosity = "auto",
+        allow_nan: bool = False,
     ) -> Trainer:
         """Train for some epochs, going on from the present weights.
 
@@ -164,6 +165,8 @@ class Trainer:
         verbose : {"auto", 0, 1, 2}, default="auto"
             ``"auto"`` writes a line for each epoch to standard error, with a bar on a terminal;
             0 nothing, 1 lines, 2 also the weights and the plan.
+        allow_nan : bool, default=False
+            Whether NaN and infinity in X are let through.
 
         Returns
         -------
@@ -189,11 +192,17 @@ class Trainer:
         options.batch_size = positive_int("batch_size", batch_size)
         options.shuffle = bool(shuffle)
         options.seed = self.seed
+        options.allow_nan = bool(allow_nan)
         if sample_weight is not None or _has_weight(validation):
             self._use_sample_weight()
         data = self._dataset(X, y, sample_weight)
         held_out = self._validation(validation, options)
         self._callbacks = CallbackList([*_progress(verbose), *callbacks])
+        for callback in self._callbacks.callbacks:
+            if isinstance(callback, EarlyStopping):
+                options.early_stopping = _core.EarlyStopping(
+                    callback.patience, callback.min_delta, callback.restore_best
+                )
         self._run(data, options, held_out, verbose)
         return self
 
