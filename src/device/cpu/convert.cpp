@@ -1,6 +1,5 @@
 #include "device/cpu/convert.h"
 
-#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <type_traits>
@@ -105,7 +104,8 @@ bool with_type(DataType dtype, F f) {
 }  // namespace
 
 ConvertFn find_conversion(DataType from, DataType to) {
-  ConvertFn found = nullptr;
+  ConvertFn found = find_vector_conversion(from, to);
+  if (found != nullptr) return found;
   with_type(from, [&](auto source) {
     with_type(to, [&](auto target) { found = convert<decltype(target), decltype(source)>; });
   });

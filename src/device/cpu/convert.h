@@ -16,6 +16,9 @@ using ConvertFn = void (*)(void* to, const void* from, std::int64_t n);
 /// is it not 0 (NaN is not 0).
 ConvertFn find_conversion(DataType from, DataType to);
 
+/// Those of them that are written for vectors (convert_simd.cpp); nullptr for the others.
+ConvertFn find_vector_conversion(DataType from, DataType to);
+
 }  // namespace onnxgrad::device
 
 #endif  // ONNXGRAD_DEVICE_CPU_CONVERT_H_

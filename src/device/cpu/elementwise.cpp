@@ -385,6 +385,17 @@ class Preparer {
         kernel.in_place.emplace_back(static_cast<int>(i), static_cast<int>(o));
       }
     }
+    // All operands have been read when the second program writes.
+    for (std::size_t i = 0; i < num_main(); ++i) {
+      for (std::size_t o = num_stored(); spec_.post && o < spec_.outputs.size(); ++o) {
+        const opdef::TensorDesc& output = spec_.outputs[o];
+        const opdef::TensorDesc& input = spec_.inputs[i];
+        if (output.is_present() && output.dtype == input.dtype &&
+            output.dims.num_elements() == input.dims.num_elements()) {
+          kernel.in_place.emplace_back(static_cast<int>(i), static_cast<int>(o));
+        }
+      }
+    }
     const auto folds = static_cast<int>(spec_.folds.size());
     for (const auto& [from, to] : plan_->post.in_place) {
       if (from < folds) continue;

@@ -209,6 +209,10 @@ class Runner {
     const bool moves = load.memory.strides.back() != 0;
     RowIndex index(plan_.space, row);
     std::byte* to = at_[load.slot];
+    if (load.once) {
+      repeat_row(load, rows);
+      return;
+    }
     for (std::int64_t r = 0; r < rows; ++r, index.advance()) {
       const std::byte* from = start_of(load.memory, index);
       // What is written behind a row's end is overwritten by the next one.
@@ -221,6 +225,24 @@ class Runner {
         fill(to, load.convert != nullptr ? cell : from, nullptr, nullptr, plan_.run, true);
       }
       to += plan_.run * plan_.element_bytes;
+    }
+  }
+
+  /// The one row of an operand, `rows` times: what is there already is copied behind itself.
+  void repeat_row(const Transfer& load, std::int64_t rows) {
+    std::byte* to = at_[load.slot];
+    const std::byte* from = args_[load.memory.arg];
+    const TileFn copy = plan_.table.at(TileOp::kCopy);
+    if (load.convert != nullptr) {
+      load.convert(to, from, plan_.run);
+    } else {
+      copy(to, from, nullptr, nullptr, plan_.run, true);
+    }
+    for (std::int64_t done = 1; done < rows;) {
+      const std::int64_t more = std::min(done, rows - done);
+      copy(to + done * plan_.run * plan_.element_bytes, to, nullptr, nullptr, more * plan_.run,
+           true);
+      done += more;
     }
   }
 

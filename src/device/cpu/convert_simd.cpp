@@ -1,0 +1,94 @@
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "device/cpu/convert.h"
+#include "device/cpu/simd.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "device/cpu/convert_simd.cpp"
+#include <hwy/foreach_target.h>  // IWYU pragma: keep
+#include <hwy/highway.h>
+
+#include "device/cpu/simd-inl.h"
+
+// Conversions that training steps are full of: masks to numbers and back, between the floating
+// types.
+
+HWY_BEFORE_NAMESPACE();
+namespace onnxgrad::device::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+/// Whole vectors by `convert`, the rest one by one through a vector of its own.
+template <class To, class From, class F>
+HWY_INLINE void convert_vectors(To* to, const From* from, std::int64_t n, F convert) {
+  // As many lanes as the wider type has in a vector.
+  using Wide = std::conditional_t<(sizeof(From) > sizeof(To)), From, To>;
+  const hn::ScalableTag<Wide> wide;
+  const hn::Rebind<From, decltype(wide)> d_from;
+  const hn::Rebind<To, decltype(wide)> d_to;
+  constexpr std::int64_t kLanes = hn::MaxLanes(wide);
+  std::int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    hn::StoreU(convert(hn::LoadU(d_from, from + i)), d_to, to + i);
+  }
+  if (i == n) return;
+  HWY_ALIGN From rest[kLanes] = {};
+  HWY_ALIGN To result[kLanes];
+  for (std::int64_t r = i; r < n; ++r) rest[r - i] = from[r];
+  hn::Store(convert(hn::Load(d_from, rest)), d_to, result);
+  for (std::int64_t r = i; r < n; ++r) to[r] = result[r - i];
+}
+
+void mask_to_float(void* to, const void* from, std::int64_t n) {
+  const hn::ScalableTag<float> d;
+  const hn::Rebind<std::int32_t, decltype(d)> di;
+  convert_vectors(static_cast<float*>(to), static_cast<const std::uint8_t*>(from), n,
+                  [&](auto v) { return hn::ConvertTo(d, hn::PromoteTo(di, v)); });
+}
+
+void float_to_mask(void* to, const void* from, std::int64_t n) {
+  const hn::ScalableTag<float> d;
+  const hn::Rebind<std::int32_t, decltype(d)> di;
+  const hn::Rebind<std::uint8_t, decltype(d)> du;
+  convert_vectors(static_cast<std::uint8_t*>(to), static_cast<const float*>(from), n, [&](auto v) {
+    const auto is_set = hn::RebindMask(di, hn::Ne(v, hn::Zero(d)));
+    return hn::DemoteTo(du, hn::IfThenElseZero(is_set, hn::Set(di, 1)));
+  });
+}
+
+void float_to_double(void* to, const void* from, std::int64_t n) {
+  const hn::ScalableTag<double> d;
+  convert_vectors(static_cast<double*>(to), static_cast<const float*>(from), n,
+                  [&](auto v) { return hn::PromoteTo(d, v); });
+}
+
+void double_to_float(void* to, const void* from, std::int64_t n) {
+  const hn::ScalableTag<double> d;
+  const hn::Rebind<float, decltype(d)> df;
+  convert_vectors(static_cast<float*>(to), static_cast<const double*>(from), n,
+                  [&](auto v) { return hn::DemoteTo(df, v); });
+}
+
+ConvertFn find(DataType from, DataType to) {
+  if (from == DataType::kBool && to == DataType::kFloat32) return mask_to_float;
+  if (from == DataType::kFloat32 && to == DataType::kBool) return float_to_mask;
+  if (from == DataType::kFloat32 && to == DataType::kFloat64) return float_to_double;
+  if (from == DataType::kFloat64 && to == DataType::kFloat32) return double_to_float;
+  return nullptr;
+}
+
+}  // namespace onnxgrad::device::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace onnxgrad::device {
+
+HWY_EXPORT(find);
+
+ConvertFn find_vector_conversion(DataType from, DataType to) {
+  return HWY_DYNAMIC_DISPATCH(find)(from, to);
+}
+
+}  // namespace onnxgrad::device
+#endif  // HWY_ONCE
