@@ -86,8 +86,8 @@ using VjpFn = std::vector<Value*> (*)(VjpContext& ctx, GraphBuilder& g);
 /// initializers with a WeightOrigin.
 using LowerFn = std::optional<std::vector<Value*>> (*)(const Node& node, GraphBuilder& g);
 
-/// Appends the instructions of an element-wise node to `program`, `operands` being its inputs (-1: an
-/// input that is absent).
+/// Appends the instructions of an element-wise node to `program`, `operands` being its inputs (-1:
+/// an input that is absent).
 using ExpressionFn = std::int32_t (*)(const Node& node, const std::vector<std::int32_t>& operands,
                                       ExprProgram& program);
 
