@@ -91,6 +91,9 @@ struct History {
 class Trainer {
  public:
   explicit Trainer(TrainingSession session);
+  /// With an automatic loss, a model whose output is several bare columns, and class labels
+  /// (integers or strings, one per row) as target of the first fit(), the columns are taken for
+  /// scores: the loss is softmax cross-entropy then.
   explicit Trainer(const Model& model, const Loss& loss = {}, const Optimizer& optimizer = Adam{},
                    const TrainingOptions& options = {});
   ~Trainer();

@@ -5,12 +5,17 @@
 #include "api/call_guard.h"
 #include "api/training_session_impl.h"
 #include "train/fit_loop.h"
+#include "train/targets.h"
 
 namespace onnxgrad {
 
 struct Trainer::Impl {
   explicit Impl(TrainingSession training_session) : session(std::move(training_session)) {}
 
+  /// An automatic loss is settled by the head and the target: see target_asks_for_classes.
+  void settle_loss(const Tensor& target);
+
+  bool is_automatic = false;
   TrainingSession session;
   History history = {};
   std::atomic<bool> stop{false};
@@ -19,10 +24,18 @@ struct Trainer::Impl {
 
 static_assert(std::atomic<bool>::is_always_lock_free, "stop() is called from signal handlers");
 
+void Trainer::Impl::settle_loss(const Tensor& target) {
+  if (!is_automatic || session.steps() != 0) return;
+  if (!train::target_asks_for_classes(session.loss(), target)) return;
+  session = session.impl().with_loss(SoftmaxCrossEntropy{});
+}
+
 Trainer::Trainer(TrainingSession session) : impl_(std::make_unique<Impl>(std::move(session))) {}
 Trainer::Trainer(const Model& model, const Loss& loss, const Optimizer& optimizer,
                  const TrainingOptions& options)
-    : Trainer(TrainingSession(model, loss, optimizer, options)) {}
+    : Trainer(TrainingSession(model, loss, optimizer, options)) {
+  impl_->is_automatic = std::holds_alternative<AutoLoss>(loss.function);
+}
 Trainer::~Trainer() = default;
 Trainer::Trainer(Trainer&&) noexcept = default;
 Trainer& Trainer::operator=(Trainer&&) noexcept = default;
@@ -30,12 +43,14 @@ Trainer& Trainer::operator=(Trainer&&) noexcept = default;
 const History& Trainer::fit(const Dataset& data, const FitOptions& options) {
   // Callbacks may use the session between steps, so only a second fit() is refused.
   const api::CallGuard guard(impl_->fitting);
+  impl_->settle_loss(data.target);
   train::FitLoop loop(impl_->session.impl().session, data, options, impl_->stop, impl_->history);
   loop.run();
   return impl_->history;
 }
 
 EvaluationResult Trainer::evaluate(const Dataset& data, std::int64_t batch_size) {
+  impl_->settle_loss(data.target);
   train::Session& session = impl_->session.impl().session;
   if (batch_size < 1) {
     throw DataError("batch_size is " + std::to_string(batch_size) + ", expected 1 or more");

@@ -10,11 +10,23 @@
 namespace onnxgrad {
 
 struct TrainingSession::Impl {
-  Impl(const Model& source_model, const Loss& loss, const Optimizer& optimizer,
-       const TrainingOptions& options)
-      : model(source_model), session(source_model.impl().source(), loss, optimizer, options) {}
+  Impl(const Model& source_model, const Loss& session_loss, const Optimizer& optimizer,
+       const TrainingOptions& session_options)
+      : model(source_model),
+        loss(session_loss),
+        options(session_options),
+        session(source_model.impl().source(), loss, optimizer, options) {}
+
+  /// A session like this one with another loss function.
+  TrainingSession with_loss(const LossFunction& function) const {
+    Loss other = loss;
+    other.function = function;
+    return TrainingSession(model, other, session.optimizer(), options);
+  }
 
   Model model;
+  Loss loss;
+  TrainingOptions options;
   train::Session session;
   std::atomic<bool> busy{false};
 };

@@ -125,6 +125,15 @@ TEST(LossPrecision, ProbabilityZeroGivesAFiniteLoss) {
   EXPECT_NEAR(compute(row, DataType::kFloat32).loss, 87.3365, 1e-3);  // -log of 2^-126
 }
 
+// A batch of rows that do not count: its loss is 0 and moves nothing.
+TEST(LossPrecision, WeightsThatAreAllZeroGiveZero) {
+  const json row{{"loss", "squared_error"}, {"reduction", "mean"},      {"scores_shape", {2, 1}},
+                 {"scores", {1.0, 2.0}},    {"target_is_class", false}, {"target_shape", {2, 1}},
+                 {"target", {0.0, 0.0}},    {"weights", {0.0, 0.0}}};
+  EXPECT_EQ(compute(row, DataType::kFloat32).loss, 0);
+  EXPECT_THAT(compute(row, DataType::kFloat32).gradient, testing::ElementsAre(0, 0));
+}
+
 TEST(LossTypes, ScoresThatDoNotFitAreRefused) {
   Draft draft;
   const ir::Value* labels = draft.input("labels", DataType::kInt64, {ir::Dim::named("N")});

@@ -242,6 +242,16 @@ Tensor encode_target(const LossInfo& loss, const Tensor& labels) {
   return target;
 }
 
+bool target_asks_for_classes(const LossInfo& loss, const Tensor& target) {
+  if (!std::holds_alternative<SquaredError>(loss.function)) return false;
+  if (!target.is_defined() || is_floating(target.dtype()) || target.dims().rank() == 0)
+    return false;
+  const auto& shape = loss.target.shape;
+  const bool many_columns =
+      shape && shape->size() == 2 && shape->back().is_fixed() && shape->back().value > 1;
+  return many_columns && target.dims().product(1, target.dims().rank()) == 1;
+}
+
 void check_class_numbers(const LossInfo& loss, const Tensor& target) {
   if (!loss.is_classifier || loss.num_classes == 0) return;
   const auto numbers = target.data<std::int64_t>();

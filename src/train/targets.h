@@ -13,6 +13,10 @@ namespace onnxgrad::train {
 /// DataError naming label or value, row and column, and what was expected.
 Tensor encode_target(const LossInfo& loss, const Tensor& labels);
 
+/// True where an automatic squared error on several bare columns meets a target of one class label
+/// per row: then the columns are scores, and the loss is a softmax cross-entropy.
+bool target_asks_for_classes(const LossInfo& loss, const Tensor& target);
+
 /// Throws: DataError for the first class number outside [0, num_classes), with its row.
 void check_class_numbers(const LossInfo& loss, const Tensor& target);
 

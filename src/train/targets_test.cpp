@@ -87,6 +87,15 @@ TEST(Targets, QuantitiesTakeTheShapeOfTheScores) {
                "NaN in row 1");
 }
 
+TEST(Targets, ClassLabelsForSeveralColumnsAskForClasses) {
+  EXPECT_TRUE(target_asks_for_classes(regression(3), ints({0, 2})));
+  EXPECT_TRUE(target_asks_for_classes(regression(3), texts({"a"})));
+  EXPECT_FALSE(target_asks_for_classes(regression(1), ints({0, 2})));
+  EXPECT_FALSE(target_asks_for_classes(regression(3), ints({0, 2, 1}).reshaped(Dims{1, 3})));
+  EXPECT_FALSE(target_asks_for_classes(regression(3), ints({0}).cast(DataType::kFloat32)));
+  EXPECT_FALSE(target_asks_for_classes(classifier({}, 3), ints({0})));
+}
+
 TEST(Targets, NumbersThatDoNotFitAreRefused) {
   const auto refused = [](const Tensor& value, DataType dtype, const std::string& part) {
     try {
