@@ -9,9 +9,11 @@
 #include "opdef/registry.h"
 #include "ops/kernel_support.h"
 #include "ops/loss/cross_entropy.h"
+#include "ops/nn/softmax_rows.h"
 
-// Plain kernels of SoftmaxCrossEntropyLoss, NegativeLogLikelihoodLoss and their gradients. A row's
-// elements lie `inner` apart: scores [batch, classes, inner], labels [batch, inner].
+// Kernels of SoftmaxCrossEntropyLoss, NegativeLogLikelihoodLoss and their gradients, plain
+// ones and such for contiguous rows. A row's elements lie `inner` apart: scores [batch, classes,
+// inner], labels [batch, inner].
 
 namespace onnxgrad::ops {
 
@@ -34,6 +36,7 @@ struct LossTask {
   int dloss = -1;
   int result = -1;  ///< the loss, or the gradient
   int log_prob = -1;
+  int scratch = -1;
   std::string node;
 
   std::int64_t rows() const { return batch * inner; }
@@ -139,6 +142,86 @@ void run_grad(const void* data, std::byte* const* args, const Launch&) {
   });
 }
 
+// The weight of each row into `weights_out`, the label (-1: ignored) into `labels_out`; returns the
+// sum of the weights. Throws: DataError.
+template <std::floating_point T>
+double read_rows(const LossTask& task, std::byte* const* args, T* weights_out,
+                 std::int64_t* labels_out) {
+  const T* weights = task.weights < 0 ? nullptr : reinterpret_cast<const T*>(args[task.weights]);
+  double total = 0;
+  for (std::int64_t row = 0; row < task.rows(); ++row) {
+    const std::int64_t label = label_of(task, args[task.labels], row);
+    labels_out[row] = label;
+    weights_out[row] = label < 0 ? T{0} : weights == nullptr ? T{1} : weights[label];
+    total += static_cast<double>(weights_out[row]);
+  }
+  return total;
+}
+
+// Scratch of the kernels for contiguous rows: labels, then a number per row, then another.
+template <std::floating_point T>
+struct RowScratch {
+  std::int64_t* labels;
+  T* weights;
+  T* numbers;
+
+  RowScratch(std::byte* scratch, std::int64_t rows)
+      : labels(reinterpret_cast<std::int64_t*>(scratch)),
+        weights(reinterpret_cast<T*>(labels + rows)),
+        numbers(weights + rows) {}
+  static std::int64_t bytes(std::int64_t rows) {
+    return rows * static_cast<std::int64_t>(sizeof(std::int64_t) + 2 * sizeof(T));
+  }
+};
+
+// As run_loss, for softmax over contiguous rows.
+template <std::floating_point T>
+void run_loss_rows(const void* data, std::byte* const* args, const Launch&) {
+  const auto& task = *static_cast<const LossTask*>(data);
+  const T* scores = reinterpret_cast<const T*>(args[task.scores]);
+  T* loss = reinterpret_cast<T*>(args[task.result]);
+  T* log_prob = task.log_prob < 0 ? nullptr : reinterpret_cast<T*>(args[task.log_prob]);
+  const RowScratch<T> scratch(args[task.scratch], task.rows());
+  const double total = read_rows(task, args, scratch.weights, scratch.labels);
+  if (log_prob != nullptr) rows::log_softmax(scores, log_prob, task.rows(), task.classes);
+  if (loss == nullptr) return;
+  if (log_prob == nullptr) {
+    rows::log_sum_exp(scores, scratch.numbers, task.rows(), task.classes);
+  }
+  double sum = 0;
+  for (std::int64_t row = 0; row < task.rows(); ++row) {
+    const std::int64_t label = scratch.labels[row];
+    T value = 0;
+    if (label >= 0) {
+      const std::int64_t i = row * task.classes + label;
+      const T log_p = log_prob != nullptr ? log_prob[i] : scores[i] - scratch.numbers[row];
+      value = -scratch.weights[row] * log_p;
+    }
+    if (task.attrs.reduction == Reduction::kNone) loss[row] = value;
+    sum += static_cast<double>(value);
+  }
+  if (task.attrs.reduction == Reduction::kSum) loss[0] = static_cast<T>(sum);
+  if (task.attrs.reduction == Reduction::kMean) loss[0] = static_cast<T>(sum / total);
+}
+
+// As run_grad, for softmax over contiguous rows.
+template <std::floating_point T>
+void run_grad_rows(const void* data, std::byte* const* args, const Launch&) {
+  const auto& task = *static_cast<const LossTask*>(data);
+  const T* dloss = reinterpret_cast<const T*>(args[task.dloss]);
+  const RowScratch<T> scratch(args[task.scratch], task.rows());
+  const double total = read_rows(task, args, scratch.weights, scratch.labels);
+  const bool is_per_row = task.attrs.reduction == Reduction::kNone;
+  const bool is_mean = task.attrs.reduction == Reduction::kMean;
+  const T common = is_per_row ? T{1} : is_mean ? dloss[0] / static_cast<T>(total) : dloss[0];
+  for (std::int64_t row = 0; row < task.rows(); ++row) {
+    scratch.weights[row] *= is_per_row ? dloss[row] : common;
+  }
+  rows::cross_entropy_grad(reinterpret_cast<const T*>(args[task.scores]), scratch.labels,
+                           scratch.weights, reinterpret_cast<T*>(args[task.result]), task.rows(),
+                           task.classes);
+}
+
 void check_operand(const LossTask& task, const std::string& name, const Dims& given,
                    const Dims& expected) {
   if (given == expected) return;
@@ -172,6 +255,7 @@ LossTask make_task(const KernelRequest& request, int first) {
   task.labels = first + 1;
   task.labels_are_int32 = request.inputs[labels].dtype == DataType::kInt32;
   task.result = static_cast<int>(request.inputs.size());
+  task.scratch = task.result + static_cast<int>(request.outputs.size());
   check_operand(task, "labels", request.inputs[labels].dims, label_dims(scores));
   if (labels + 1 < request.inputs.size() && request.inputs[labels + 1].is_present()) {
     task.weights = first + 2;
@@ -180,29 +264,59 @@ LossTask make_task(const KernelRequest& request, int first) {
   return task;
 }
 
-template <opdef::KernelFn kFloat, opdef::KernelFn kDouble>
-KernelOffer offer_typed(const KernelRequest& request, LossTask task) {
+KernelOffer offer_typed(const KernelRequest& request, LossTask task, opdef::KernelFn for_float,
+                        opdef::KernelFn for_double, const char* label) {
   const DataType dtype = request.inputs[static_cast<std::size_t>(task.scores)].dtype;
-  if (dtype == DataType::kFloat32) return prepared(kFloat, std::move(task), "reference");
-  if (dtype == DataType::kFloat64) return prepared(kDouble, std::move(task), "reference");
+  if (dtype == DataType::kFloat32) return prepared(for_float, std::move(task), label);
+  if (dtype == DataType::kFloat64) return prepared(for_double, std::move(task), label);
   return decline_dtype(request, dtype);
 }
 
-KernelOffer offer_loss(const KernelRequest& request) {
+// With room for RowScratch.
+KernelOffer offer_rows(const KernelRequest& request, const LossTask& task,
+                       opdef::KernelFn for_float, opdef::KernelFn for_double) {
+  if (!task.is_softmax) return KernelOffer::decline("no softmax to compute");
+  if (task.inner != 1) return KernelOffer::decline("rows are not contiguous");
+  KernelOffer offer = offer_typed(request, task, for_float, for_double, "simd rows");
+  offer.kernel.scratch_bytes = RowScratch<double>::bytes(task.rows());
+  return offer;
+}
+
+LossTask loss_task(const KernelRequest& request) {
   LossTask task = make_task(request, 0);
   if (request.outputs.size() > 1 && request.outputs[1].is_present())
     task.log_prob = task.result + 1;
-  return offer_typed<run_loss<float>, run_loss<double>>(request, std::move(task));
+  return task;
 }
 
-KernelOffer offer_grad(const KernelRequest& request) {
+KernelOffer offer_loss(const KernelRequest& request) {
+  return offer_typed(request, loss_task(request), run_loss<float>, run_loss<double>, "reference");
+}
+
+KernelOffer offer_loss_rows(const KernelRequest& request) {
+  return offer_rows(request, loss_task(request), run_loss_rows<float>, run_loss_rows<double>);
+}
+
+LossTask grad_task(const KernelRequest& request) {
   LossTask task = make_task(request, 1);
   task.dloss = 0;
   const Dims& dloss = request.inputs[0].dims;
   const bool is_per_row = task.attrs.reduction == Reduction::kNone;
   if (is_per_row) check_operand(task, "dloss", dloss, request.inputs[2].dims);
   if (!is_per_row && dloss.num_elements() != 1) check_operand(task, "dloss", dloss, Dims{});
-  KernelOffer offer = offer_typed<run_grad<float>, run_grad<double>>(request, std::move(task));
+  return task;
+}
+
+KernelOffer offer_grad(const KernelRequest& request) {
+  KernelOffer offer =
+      offer_typed(request, grad_task(request), run_grad<float>, run_grad<double>, "reference");
+  offer.kernel.in_place = {{1, 0}};
+  return offer;
+}
+
+KernelOffer offer_grad_rows(const KernelRequest& request) {
+  KernelOffer offer =
+      offer_rows(request, grad_task(request), run_grad_rows<float>, run_grad_rows<double>);
   offer.kernel.in_place = {{1, 0}};
   return offer;
 }
@@ -213,6 +327,8 @@ void register_cross_entropy_cpu(opdef::KernelRegistry& registry) {
   registry.add("", "SoftmaxCrossEntropyLoss", 0, offer_loss);
   registry.add("", "NegativeLogLikelihoodLoss", 0, offer_loss);
   registry.add(ir::kFunctionDomain, "SoftmaxCrossEntropyLossGrad", 0, offer_grad);
+  registry.add("", "SoftmaxCrossEntropyLoss", 10, offer_loss_rows);
+  registry.add(ir::kFunctionDomain, "SoftmaxCrossEntropyLossGrad", 10, offer_grad_rows);
   registry.add(ir::kFunctionDomain, "NegativeLogLikelihoodLossGrad", 0, offer_grad);
 }
 

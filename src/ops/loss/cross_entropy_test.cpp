@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include "device/testing/instruction_sets.h"
 #include "ops/testing/kernel_run.h"
 #include "ops/testing/op_case.h"
 
@@ -91,33 +92,49 @@ std::vector<ErrorCase> cross_entropy_error_cases() {
   return cases;
 }
 
+namespace cross_entropy {
+
+// The loss and its gradient for 33 rows, some of them ignored.
+void compare_kernels(std::int64_t classes, const std::string& reduction, bool wants_log_prob) {
+  constexpr auto kFloat = DataType::kFloat32;
+  const std::vector<ir::Attribute> attributes = {
+      {.name = "reduction", .value = reduction},
+      {.name = "ignore_index", .value = std::int64_t{-1}}};
+  const Dims scores{33, classes};
+  const Dims loss = reduction == "none" ? Dims{33} : Dims{};
+  const Tensor x = random_tensor(kFloat, scores, 1, -5, 5);
+  const Tensor weights = random_tensor(kFloat, {classes}, 5, 0.5, 2);
+  const Tensor labels =
+      random_tensor(DataType::kInt64, {33}, 2, -1.9, static_cast<double>(classes));
+  KernelCall forward{
+      .op_type = "SoftmaxCrossEntropyLoss",
+      .attributes = attributes,
+      .inputs = {x, labels, weights},
+      .outputs = {{.dtype = kFloat, .dims = loss}, {.dtype = kFloat, .dims = scores}}};
+  const Tensor log_prob = run_plain(forward).at(1);
+  if (!wants_log_prob) forward.outputs.pop_back();
+  EXPECT_EQ(compare_offers(forward, 2e-6), 1u);
+  const KernelCall grad{.op_type = "SoftmaxCrossEntropyLossGrad",
+                        .attributes = attributes,
+                        .inputs = {random_tensor(kFloat, loss, 3), log_prob, labels, weights},
+                        .outputs = {{.dtype = kFloat, .dims = scores}},
+                        .domain = "onnxgrad"};
+  EXPECT_EQ(compare_offers(grad, 2e-6), 1u);
+}
+
+}  // namespace cross_entropy
+
 TEST(CrossEntropyKernels, FastOnesAgreeWithThePlainOne) {
-  const auto text = [](const char* value) {
-    return std::vector<ir::Attribute>{{.name = "reduction", .value = std::string(value)}};
-  };
-  for (const std::int64_t classes : {1, 2, 10, 16, 100}) {
-    for (const char* reduction : {"none", "sum", "mean"}) {
-      const Dims scores{33, classes};
-      const Dims loss = std::string(reduction) == "none" ? Dims{33} : Dims{};
-      const Tensor x = random_tensor(DataType::kFloat32, scores, 1, -5, 5);
-      const Tensor labels =
-          random_tensor(DataType::kInt64, {33}, 2, 0, static_cast<double>(classes));
-      constexpr auto kFloat = DataType::kFloat32;
-      const KernelCall forward{
-          .op_type = "SoftmaxCrossEntropyLoss",
-          .attributes = text(reduction),
-          .inputs = {x, labels},
-          .outputs = {{.dtype = kFloat, .dims = loss}, {.dtype = kFloat, .dims = scores}}};
-      compare_offers(forward, 2e-6);
-      const KernelCall grad{
-          .op_type = "SoftmaxCrossEntropyLossGrad",
-          .attributes = text(reduction),
-          .inputs = {random_tensor(kFloat, loss, 3), run_plain(forward).at(1), labels},
-          .outputs = {{.dtype = kFloat, .dims = scores}},
-          .domain = "onnxgrad"};
-      compare_offers(grad, 2e-6);
+  const auto check = [] {
+    for (const std::int64_t classes : {1, 2, 10, 16, 100}) {
+      for (const char* reduction : {"none", "sum", "mean"}) {
+        SCOPED_TRACE(std::to_string(classes) + " classes, " + reduction);
+        cross_entropy::compare_kernels(classes, reduction, true);
+        cross_entropy::compare_kernels(classes, reduction, false);
+      }
     }
-  }
+  };
+  device::for_each_instruction_set(check);
 }
 
 }  // namespace onnxgrad::ops_test

@@ -5,9 +5,10 @@
 
 #include "opdef/registry.h"
 #include "ops/kernel_support.h"
+#include "ops/nn/softmax_rows.h"
 
-// Plain kernels of Softmax, LogSoftmax and Hardmax. A tensor is [outer, size, inner] around the
-// axis.
+// Kernels of Softmax, LogSoftmax and Hardmax, plain ones and such for the last axis. A tensor is
+// [outer, size, inner] around the axis.
 
 namespace onnxgrad::ops {
 
@@ -80,14 +81,18 @@ void run_columns(const void* data, std::byte* const* args, const Launch&) {
   }
 }
 
+AxisShape axis_shape(const KernelRequest& request) {
+  const Dims& dims = request.inputs[0].dims;
+  const auto axis =
+      static_cast<std::size_t>(normalize_axis(request.node.int_attribute("axis", -1), dims.rank()));
+  return {.outer = dims.product(0, axis),
+          .size = dims[axis],
+          .inner = dims.product(axis + 1, dims.rank())};
+}
+
 template <ColumnFn<float> kFloat, ColumnFn<double> kDouble>
 KernelOffer offer_columns(const KernelRequest& request) {
-  const Dims& dims = request.inputs[0].dims;
-  const std::size_t axis =
-      static_cast<std::size_t>(normalize_axis(request.node.int_attribute("axis", -1), dims.rank()));
-  const AxisShape shape{.outer = dims.product(0, axis),
-                        .size = dims[axis],
-                        .inner = dims.product(axis + 1, dims.rank())};
+  const AxisShape shape = axis_shape(request);
   const DataType dtype = request.inputs[0].dtype;
   if (dtype != DataType::kFloat32 && dtype != DataType::kFloat64) {
     return decline_dtype(request, dtype);
@@ -99,12 +104,44 @@ KernelOffer offer_columns(const KernelRequest& request) {
   return offer;
 }
 
+template <std::floating_point T, void (*kRows)(const T*, T*, std::int64_t, std::int64_t)>
+void run_rows(const void* data, std::byte* const* args, const Launch&) {
+  const auto& shape = *static_cast<const AxisShape*>(data);
+  kRows(reinterpret_cast<const T*>(args[0]), reinterpret_cast<T*>(args[1]), shape.outer,
+        shape.size);
+}
+
+KernelOffer offer_rows(const KernelRequest& request, opdef::KernelFn for_float,
+                       opdef::KernelFn for_double) {
+  const AxisShape shape = axis_shape(request);
+  if (shape.inner != 1) return KernelOffer::decline("the axis is not the last one");
+  const DataType dtype = request.inputs[0].dtype;
+  if (dtype != DataType::kFloat32 && dtype != DataType::kFloat64) {
+    return decline_dtype(request, dtype);
+  }
+  KernelOffer offer =
+      prepared(dtype == DataType::kFloat32 ? for_float : for_double, shape, "simd rows");
+  offer.kernel.in_place = {{0, 0}};
+  return offer;
+}
+
+KernelOffer offer_softmax_rows(const KernelRequest& request) {
+  return offer_rows(request, run_rows<float, rows::softmax>, run_rows<double, rows::softmax>);
+}
+
+KernelOffer offer_log_softmax_rows(const KernelRequest& request) {
+  return offer_rows(request, run_rows<float, rows::log_softmax>,
+                    run_rows<double, rows::log_softmax>);
+}
+
 }  // namespace
 
 void register_softmax_cpu(opdef::KernelRegistry& registry) {
   registry.add("", "Softmax", 0, offer_columns<softmax_column<float>, softmax_column<double>>);
   registry.add("", "LogSoftmax", 0,
                offer_columns<log_softmax_column<float>, log_softmax_column<double>>);
+  registry.add("", "Softmax", 10, offer_softmax_rows);
+  registry.add("", "LogSoftmax", 10, offer_log_softmax_rows);
   registry.add("", "Hardmax", 0, offer_columns<hardmax_column<float>, hardmax_column<double>>);
 }
 

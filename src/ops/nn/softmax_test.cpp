@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 
+#include "device/testing/instruction_sets.h"
 #include "ops/testing/kernel_run.h"
 #include "ops/testing/op_case.h"
 
@@ -60,17 +61,23 @@ std::vector<ErrorCase> softmax_error_cases() {
 }
 
 TEST(SoftmaxKernels, FastOnesAgreeWithThePlainOne) {
-  for (const char* op : {"Softmax", "LogSoftmax"}) {
-    for (const Dims& dims : {Dims{1, 1}, Dims{3, 5}, Dims{7, 16}, Dims{2, 100}, Dims{5, 1000},
-                             Dims{2, 17, 3}, Dims{0, 4}, Dims{64, 10}}) {
-      SCOPED_TRACE(std::string(op) + dims.to_string());
-      const KernelCall call{.op_type = op,
-                            .attributes = {{.name = "axis", .value = std::int64_t{1}}},
-                            .inputs = {random_tensor(DataType::kFloat32, dims, 7, -9, 9)},
-                            .outputs = {{.dtype = DataType::kFloat32, .dims = dims}}};
-      compare_offers(call, 2e-6);
+  const auto check = [] {
+    for (const char* op : {"Softmax", "LogSoftmax"}) {
+      for (const Dims& dims : {Dims{1, 1}, Dims{3, 5}, Dims{7, 16}, Dims{2, 100}, Dims{5, 1000},
+                               Dims{2, 17, 3}, Dims{0, 4}, Dims{3, 0}, Dims{64, 10}}) {
+        for (const DataType dtype : {DataType::kFloat32, DataType::kFloat64}) {
+          SCOPED_TRACE(std::string(op) + dims.to_string());
+          const KernelCall call{.op_type = op,
+                                .attributes = {{.name = "axis", .value = std::int64_t{1}}},
+                                .inputs = {random_tensor(dtype, dims, 7, -9, 9)},
+                                .outputs = {{.dtype = dtype, .dims = dims}}};
+          const double tolerance = dtype == DataType::kFloat32 ? 2e-6 : 4e-15;
+          EXPECT_EQ(compare_offers(call, tolerance), dims.rank() == 2 ? 1u : 0u);
+        }
+      }
     }
-  }
+  };
+  device::for_each_instruction_set(check);
 }
 
 TEST(SoftmaxKernels, NanAndInfinityGoThrough) {

@@ -1,0 +1,33 @@
+#ifndef ONNXGRAD_OPS_NN_SOFTMAX_ROWS_H_
+#define ONNXGRAD_OPS_NN_SOFTMAX_ROWS_H_
+
+#include <cstdint>
+
+// Rows of scores, with SIMD: what Softmax, LogSoftmax and the cross-entropy losses are made of. All
+// arrays are contiguous [rows, cols] or [rows], for float and double. NaN in a row makes the row
+// NaN.
+
+namespace onnxgrad::ops::rows {
+
+/// y[i, :] = softmax(x[i, :]); y may be x.
+void softmax(const float* x, float* y, std::int64_t rows, std::int64_t cols);
+void softmax(const double* x, double* y, std::int64_t rows, std::int64_t cols);
+
+/// y[i, :] = x[i, :] - log(sum(exp(x[i, :]))); y may be x.
+void log_softmax(const float* x, float* y, std::int64_t rows, std::int64_t cols);
+void log_softmax(const double* x, double* y, std::int64_t rows, std::int64_t cols);
+
+/// sums[i] = log(sum(exp(x[i, :]))).
+void log_sum_exp(const float* x, float* sums, std::int64_t rows, std::int64_t cols);
+void log_sum_exp(const double* x, double* sums, std::int64_t rows, std::int64_t cols);
+
+/// dx[i, :] = (exp(x[i, :]) - onehot(labels[i])) * factors[i]; a label below 0 has no one. dx may
+/// be x.
+void cross_entropy_grad(const float* x, const std::int64_t* labels, const float* factors, float* dx,
+                        std::int64_t rows, std::int64_t cols);
+void cross_entropy_grad(const double* x, const std::int64_t* labels, const double* factors,
+                        double* dx, std::int64_t rows, std::int64_t cols);
+
+}  // namespace onnxgrad::ops::rows
+
+#endif  // ONNXGRAD_OPS_NN_SOFTMAX_ROWS_H_
