@@ -75,7 +75,8 @@ struct Executor::Impl {
     std::vector<std::int64_t> offsets;
     for (const Tensor& value : initial_state)
       offsets.push_back(layout.allocate(value.size_bytes()));
-    slab.memory = base::allocate_aligned(layout.size_bytes());
+    state_bytes = layout.size_bytes();
+    slab.memory = base::allocate_aligned(state_bytes);
     for (std::size_t i = 0; i < initial_state.size(); ++i) {
       const Tensor& value = initial_state[i];
       slab.addresses.push_back(slab.memory.get() + offsets[i]);
@@ -103,7 +104,7 @@ struct Executor::Impl {
       feeds.push_back({.desc = {.dtype = input_ports[i].type.dtype, .dims = dims[i]}, .value = {}});
     }
     auto region = std::make_unique<Region>(compile(program, feeds, engine, options),
-                                           RegionContext{engine, options, slab, cells, profiling});
+                                           RegionContext{engine, options, slab, cells, profiler});
     if (entries.size() >= std::max<std::size_t>(options.max_cached_plans, 1)) entries.pop_back();
     fit_arena(*region);
     entries.push_front({.dims = dims, .region = std::move(region)});
@@ -143,8 +144,9 @@ struct Executor::Impl {
   std::vector<Port> state_ports;
   std::vector<Tensor> initial_state;
   StateSlab slab;
+  std::int64_t state_bytes = 0;
   opdef::StepCells cells;
-  bool profiling = false;
+  Profiler profiler;
   std::list<Entry> entries;  // most recently prepared first
   std::shared_ptr<std::byte> arena;
   std::int64_t arena_bytes = 0;
@@ -205,15 +207,24 @@ std::vector<Tensor> Executor::run(std::span<const Tensor> inputs) {
   return outputs;
 }
 
-void Executor::set_profiling(bool on) { impl_->profiling = on; }
+void Executor::set_profiling(bool on, std::size_t max_events) {
+  if (on) {
+    impl_->profiler.start(max_events);
+  } else {
+    impl_->profiler.stop();
+  }
+}
 
-std::vector<KernelProfile> Executor::profile() const {
-  std::map<std::pair<std::string, std::string>, KernelProfile> merged;
-  for (const Impl::Entry& entry : impl_->entries) entry.region->collect(merged);
-  std::vector<KernelProfile> result;
-  for (auto& [key, entry] : merged) result.push_back(std::move(entry));
-  std::ranges::sort(result, std::greater<>(), &KernelProfile::total_s);
-  return result;
+std::vector<KernelProfile> Executor::profile() const { return impl_->profiler.table(); }
+std::string Executor::trace_json() const { return impl_->profiler.trace_json(); }
+
+MemoryUse Executor::memory() const {
+  MemoryUse use{.state = impl_->state_bytes, .arena = impl_->arena_bytes};
+  for (const Impl::Entry& entry : impl_->entries) {
+    use.scratch = std::max(use.scratch, entry.region->scratch_bytes());
+    use.constants += entry.region->constant_bytes();
+  }
+  return use;
 }
 
 }  // namespace onnxgrad::runtime

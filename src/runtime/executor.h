@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -53,6 +54,21 @@ struct KernelProfile {
   double flops = 0;  ///< per call
 };
 
+/// Bytes that an executor holds, by purpose.
+struct MemoryUse {
+  std::int64_t state = 0;      ///< weights, statistics, optimizer slots
+  std::int64_t arena = 0;      ///< activations, gradients and scratch of the largest plan
+  std::int64_t scratch = 0;    ///< of it, the largest scratch block of one kernel
+  std::int64_t constants = 0;  ///< folded constants of all plans
+};
+
+/// The first value that is NaN or infinite, in the order of the plan.
+struct NonFinite {
+  std::string node;
+  std::string op_type;
+  std::string value;
+};
+
 class Execution {
  public:
   virtual ~Execution() = default;
@@ -72,6 +88,10 @@ class Execution {
   /// The plan, one line per kernel: label, operands with offsets, shapes.
   virtual std::string to_text() const = 0;
   Tensor output_tensor(std::size_t i) const;  ///< a copy
+  /// One step like run(), but looks at each floating-point result and stops at the first that is
+  /// not finite (the state may then be of half a step). With ExecutorOptions::fuse off, results are
+  /// those of the graph's nodes.
+  virtual std::optional<NonFinite> run_until_non_finite() = 0;
 };
 
 class Executor {
@@ -103,8 +123,14 @@ class Executor {
   /// Throws: DataError (dtype), and what prepare and run throw.
   std::vector<Tensor> run(std::span<const Tensor> inputs);
 
-  void set_profiling(bool on);
+  /// While on, run() times each kernel and keeps at most `max_events` events. Switching on starts
+  /// anew.
+  void set_profiling(bool on, std::size_t max_events = 1 << 20);
+  /// Per kernel, slowest first.
   std::vector<KernelProfile> profile() const;
+  /// The events as JSON in the Trace Event format that chrome://tracing and Perfetto read.
+  std::string trace_json() const;
+  MemoryUse memory() const;
 
  private:
   struct Impl;

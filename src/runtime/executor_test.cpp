@@ -304,6 +304,54 @@ TEST(Executor, ShapesCanBeFed) {
   }
 }
 
+TEST(Executor, ProfilesTracesAndCountsMemory) {
+  Fixture f;
+  Value* x = f.input("x", {4, 4});
+  Value* w = f.state("w", Tensor::zeros(DataType::kFloat64, Dims{4, 4}));
+  f.update(w, f.g.add(w, x));
+  f.model.graph->outputs = {f.g.exp(f.g.matmul(x, x))};
+  Executor executor = f.executor();
+  const std::vector<Tensor> inputs{Tensor::zeros(DataType::kFloat64, Dims{4, 4})};
+  executor.run(inputs);
+  EXPECT_TRUE(executor.profile().empty());
+  executor.set_profiling(true, 3);
+  for (int i = 0; i < 5; ++i) executor.run(inputs);
+  executor.set_profiling(false);
+  executor.run(inputs);
+  const auto table = executor.profile();
+  ASSERT_EQ(table.size(), 2U);
+  for (const KernelProfile& kernel : table) {
+    EXPECT_EQ(kernel.calls, 5);
+    EXPECT_GT(kernel.total_s, 0);
+  }
+  EXPECT_GE(table[0].total_s, table[1].total_s);
+  const std::string trace = executor.trace_json();
+  std::size_t events = 0;
+  for (std::size_t at = 0; (at = trace.find("\"ph\":\"X\"", at)) != std::string::npos; ++at)
+    ++events;
+  EXPECT_EQ(events, 3U) << trace;
+  EXPECT_EQ(executor.memory().state, 128);
+  EXPECT_GE(executor.memory().arena, 128);
+}
+
+// y = log(exp(x) - 1): the logarithm of a negative number is the first that is no number.
+TEST(Executor, FindsTheFirstValueThatIsNotFinite) {
+  Fixture f;
+  Value* x = f.input("x", {2});
+  Value* y = f.g.log(f.g.sub(f.g.exp(x), f.g.scalar_like(x, 1)));
+  f.model.graph->outputs = {f.g.mul(y, y)};
+  Executor executor = f.executor(/*fuse=*/false);
+  Execution& execution = executor.prepare({Dims{2}});
+  const std::vector<double> good{1, 2};
+  execution.bind(0, reinterpret_cast<const std::byte*>(good.data()));
+  EXPECT_FALSE(execution.run_until_non_finite());
+  const std::vector<double> bad{1, -2};
+  execution.bind(0, reinterpret_cast<const std::byte*>(bad.data()));
+  const auto found = execution.run_until_non_finite();
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->value, y->name);
+}
+
 TEST(Executor, UnknownOperatorIsRefusedWithItsName) {
   Fixture f;
   Value* x = f.input("x", {3}, DataType::kFloat32);

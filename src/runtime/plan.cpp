@@ -52,6 +52,7 @@ class Planner {
                              .args = {},
                              .op_type = node->op_type,
                              .node = node->name,
+                             .results = {},
                              .operands = {}});
     }
   }
@@ -121,6 +122,12 @@ class Planner {
     for (std::size_t o = 0; o < node.outputs.size(); ++o) {
       const ir::Value* output = node.outputs[o];
       if (output != nullptr && !locations_.contains(output)) place_output(i, o);
+      if (output != nullptr && is_floating(output->dtype())) {
+        step.results.push_back({.arg = step.args.size(),
+                                .name = output->name,
+                                .dtype = output->dtype(),
+                                .num_elements = output->type.static_dims()->num_elements()});
+      }
       step.args.push_back(output == nullptr ? Location{} : locations_.at(output));
     }
     const std::int64_t scratch = step.kernel.scratch_bytes;

@@ -26,11 +26,20 @@ struct Location {
   std::int64_t at = 0;  ///< offset in the arena; number of the state, feed or constant
 };
 
+/// A floating-point result of a step, for looking at it.
+struct PlanResult {
+  std::size_t arg = 0;  ///< which of the step's args
+  std::string name;
+  DataType dtype = DataType::kUndefined;
+  std::int64_t num_elements = 0;
+};
+
 struct PlanStep {
   opdef::PreparedKernel kernel;
   std::vector<Location> args;  ///< inputs, outputs, scratch
   std::string op_type;
   std::string node;
+  std::vector<PlanResult> results;
   std::string operands;  ///< "x float32[15, 100] @feed 0, ...", for printing
 };
 

@@ -3,8 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
+#include <cmath>
 #include <cstring>
+#include <span>
 
 #include "base/check.h"
 
@@ -63,7 +64,6 @@ Region::Region(CompiledRegion compiled, RegionContext context)
   feeds_.resize(num_feeds, nullptr);
   feed_slots_.resize(num_feeds);
   args_.resize(num_args, nullptr);
-  times_s_.resize(compiled_.plan.steps.size(), 0);
   std::size_t next = 0;
   for (const PlanStep& step : compiled_.plan.steps) {
     calls_.push_back({step.kernel.fn, step.kernel.data.get(), args_.data() + next});
@@ -113,7 +113,7 @@ void Region::bind(std::size_t i, const std::byte* data) {
 
 void Region::run() {
   const opdef::Launch launch{.stream = nullptr, .cells = &context_.cells};
-  if (context_.profiling) {
+  if (context_.profiler.is_on()) {
     run_profiled();
   } else {
     for (const Call& call : calls_) call.fn(call.data, call.args, launch);
@@ -121,19 +121,56 @@ void Region::run() {
   copy_results();
   if (compiled_.tail) {
     run_dynamic();
-    run_tail();
+    prepare_tail().run();
   }
 }
 
 void Region::run_profiled() {
-  using Clock = std::chrono::steady_clock;
+  Profiler& profiler = context_.profiler;
+  if (profiled_generation_ != profiler.generation()) {
+    profiles_.clear();
+    for (const PlanStep& step : compiled_.plan.steps) profiles_.push_back(profiler.entry(step));
+    profiled_generation_ = profiler.generation();
+  }
   const opdef::Launch launch{.stream = nullptr, .cells = &context_.cells};
   for (std::size_t i = 0; i < calls_.size(); ++i) {
-    const Clock::time_point start = Clock::now();
+    const Profiler::Clock::time_point start = Profiler::Clock::now();
     calls_[i].fn(calls_[i].data, calls_[i].args, launch);
-    times_s_[i] += std::chrono::duration<double>(Clock::now() - start).count();
+    profiler.record(profiles_[i], start, Profiler::Clock::now());
   }
-  ++profiled_runs_;
+}
+
+namespace {
+
+template <class T>
+bool all_finite(const std::byte* data, std::int64_t count) {
+  const std::span<const T> values(reinterpret_cast<const T*>(data),
+                                  static_cast<std::size_t>(count));
+  return std::ranges::all_of(values, [](T value) { return std::isfinite(value); });
+}
+
+bool is_finite(const PlanResult& result, const std::byte* data) {
+  if (result.dtype == DataType::kFloat32) return all_finite<float>(data, result.num_elements);
+  if (result.dtype == DataType::kFloat64) return all_finite<double>(data, result.num_elements);
+  return true;
+}
+
+}  // namespace
+
+std::optional<NonFinite> Region::run_until_non_finite() {
+  const opdef::Launch launch{.stream = nullptr, .cells = &context_.cells};
+  for (std::size_t i = 0; i < calls_.size(); ++i) {
+    calls_[i].fn(calls_[i].data, calls_[i].args, launch);
+    const PlanStep& step = compiled_.plan.steps[i];
+    for (const PlanResult& result : step.results) {
+      if (is_finite(result, calls_[i].args[result.arg])) continue;
+      return NonFinite{.node = step.node, .op_type = step.op_type, .value = result.name};
+    }
+  }
+  copy_results();
+  if (!compiled_.tail) return std::nullopt;
+  run_dynamic();
+  return prepare_tail().run_until_non_finite();
 }
 
 void Region::copy_results() {
@@ -180,7 +217,7 @@ std::vector<Tensor> Region::run_body(const ir::Graph& body, std::vector<Tensor> 
   return runner->run(std::move(inputs));
 }
 
-void Region::run_tail() {
+Region& Region::prepare_tail() {
   std::vector<FeedInfo> infos;
   std::vector<const std::byte*> data;
   std::string key;
@@ -209,7 +246,7 @@ void Region::run_tail() {
   }
   current_tail_ = found->second.region.get();
   for (std::size_t i = 0; i < data.size(); ++i) current_tail_->bind(i, data[i]);
-  current_tail_->run();
+  return *current_tail_;
 }
 
 const std::byte* Region::output(std::size_t i) const {
@@ -231,18 +268,19 @@ std::string Region::to_text() const {
   return text;
 }
 
-void Region::collect(std::map<std::pair<std::string, std::string>, KernelProfile>& profile) const {
-  for (std::size_t i = 0; i < compiled_.plan.steps.size(); ++i) {
-    const PlanStep& step = compiled_.plan.steps[i];
-    KernelProfile& entry = profile[{step.node, step.kernel.label}];
-    entry.op_type = step.op_type;
-    entry.node = step.node;
-    entry.label = step.kernel.label;
-    entry.calls += profiled_runs_;
-    entry.total_s += times_s_[i];
-    entry.flops = step.kernel.flops;
-  }
-  for (const auto& [key, tail] : tails_) tail.region->collect(profile);
+std::int64_t Region::scratch_bytes() const {
+  std::int64_t most = 0;
+  for (const PlanStep& step : compiled_.plan.steps)
+    most = std::max(most, step.kernel.scratch_bytes);
+  for (const auto& [key, tail] : tails_) most = std::max(most, tail.region->scratch_bytes());
+  return most;
+}
+
+std::int64_t Region::constant_bytes() const {
+  std::int64_t total = 0;
+  for (const Tensor& constant : compiled_.plan.constants) total += constant.size_bytes();
+  for (const auto& [key, tail] : tails_) total += tail.region->constant_bytes();
+  return total;
 }
 
 }  // namespace onnxgrad::runtime

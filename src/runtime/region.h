@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "runtime/executor.h"
+#include "runtime/profiler.h"
 #include "runtime/program.h"
 
 namespace onnxgrad::runtime {
@@ -28,7 +29,7 @@ struct RegionContext {
   const ExecutorOptions& options;
   StateSlab& state;
   opdef::StepCells& cells;
-  bool& profiling;
+  Profiler& profiler;
 };
 
 /// A compiled region bound to memory: a flat list of {function, data, pointers}, and its tail.
@@ -47,8 +48,10 @@ class Region final : public Execution {
 
   /// Puts the arena at `arena`, which has arena_bytes() bytes at least.
   void set_arena(std::byte* arena);
-  /// Adds this region's times to `profile`.
-  void collect(std::map<std::pair<std::string, std::string>, KernelProfile>& profile) const;
+  std::optional<NonFinite> run_until_non_finite() override;
+  /// Bytes of the largest scratch block, and of all folded constants (tails included).
+  std::int64_t scratch_bytes() const;
+  std::int64_t constant_bytes() const;
 
  private:
   struct Call {
@@ -62,7 +65,7 @@ class Region final : public Execution {
   void run_profiled();
   void copy_results();
   void run_dynamic();
-  void run_tail();
+  Region& prepare_tail();
   Tensor plan_tensor(std::size_t output) const;
   std::vector<Tensor> run_body(const ir::Graph& body, std::vector<Tensor> inputs,
                                const DynamicNode& dynamic);
@@ -74,8 +77,8 @@ class Region final : public Execution {
   std::vector<Call> calls_;
   std::vector<const std::byte*> feeds_;
   std::vector<std::vector<std::size_t>> feed_slots_;  // places in args_, per feed
-  std::vector<double> times_s_;
-  std::int64_t profiled_runs_ = 0;
+  std::vector<KernelProfile*> profiles_;              // one per call, of the profiler's generation
+  std::uint64_t profiled_generation_ = 0;
 
   std::vector<std::vector<Tensor>> dynamic_results_;
   std::unordered_map<const ir::Graph*, std::unique_ptr<BodyRunner>> bodies_;

@@ -1,0 +1,54 @@
+#ifndef ONNXGRAD_RUNTIME_PROFILER_H_
+#define ONNXGRAD_RUNTIME_PROFILER_H_
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/executor.h"
+#include "runtime/plan.h"
+
+namespace onnxgrad::runtime {
+
+/// Times of kernels: sums per kernel, and the single calls up to a limit. Not thread-safe; belongs
+/// to one executor.
+class Profiler {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  bool is_on() const { return is_on_; }
+  /// Forgets everything and begins to record.
+  void start(std::size_t max_events);
+  void stop() { is_on_ = false; }
+  /// Changes with every start(): entries of before are gone.
+  std::uint64_t generation() const { return generation_; }
+
+  /// The entry of a plan's step; the same kernel in several plans is one entry.
+  KernelProfile* entry(const PlanStep& step);
+  void record(KernelProfile* kernel, Clock::time_point start, Clock::time_point end);
+
+  std::vector<KernelProfile> table() const;  ///< slowest first
+  std::string trace_json() const;
+
+ private:
+  struct Event {
+    const KernelProfile* kernel = nullptr;
+    double start_s = 0;  ///< since start()
+    double duration_s = 0;
+  };
+  bool is_on_ = false;
+  std::uint64_t generation_ = 0;
+  std::size_t max_events_ = 0;
+  Clock::time_point began_;
+  std::deque<KernelProfile> kernels_;
+  std::map<std::pair<std::string, std::string>, KernelProfile*> by_name_;
+  std::vector<Event> events_;
+};
+
+}  // namespace onnxgrad::runtime
+
+#endif  // ONNXGRAD_RUNTIME_PROFILER_H_
