@@ -107,27 +107,70 @@ class Grouper {
     const auto dims = node->outputs[0]->type.static_dims();
     DataType compute = compute_type(*node);
     if (!dims || compute == DataType::kUndefined) return;
-    if (merge_) {
-      for (const ir::Value* input : node->inputs) {
-        const Membership* home = input == nullptr ? nullptr : find(input->producer);
-        if (home == nullptr) continue;
-        const std::size_t g = home->group;
-        if (home->role == Role::kMain && can_join_main(g, *node, *dims, compute)) {
-          add(node, g, Role::kMain);
-          take_waiting(*node, g);
-          merge_other_producers(g, *node);
-          return;
-        }
-        if (home->role != Role::kMain && can_join_post(g, *node, *dims, compute)) {
-          add(node, g, Role::kPost);
-          return;
-        }
-      }
-    }
+    if (merge_ && (join_post(node, *dims, compute) || join_main(node, *dims, compute))) return;
     groups_.push_back({.compute = compute, .space = *dims});
     ranges_.emplace_back(position_.at(node), position_.at(node));
     add(node, groups_.size() - 1, Role::kMain);
     take_waiting(*node, groups_.size() - 1);
+  }
+
+  bool join_main(ir::Node* node, const Dims& dims, DataType compute) {
+    for (const ir::Value* input : node->inputs) {
+      const Membership* home = input == nullptr ? nullptr : find(input->producer);
+      if (home == nullptr || home->role != Role::kMain) continue;
+      const std::size_t g = home->group;
+      if (!can_join_main(g, *node, dims, compute)) continue;
+      add(node, g, Role::kMain);
+      take_waiting(*node, g);
+      merge_other_producers(g, *node);
+      return true;
+    }
+    return false;
+  }
+
+  // After a reduction is the better place: the update of a bias goes where its gradient is summed.
+  bool join_post(ir::Node* node, const Dims& dims, DataType compute) {
+    for (const ir::Value* input : node->inputs) {
+      const Membership* home = input == nullptr ? nullptr : find(input->producer);
+      if (home == nullptr || home->role == Role::kMain) continue;
+      const std::size_t g = home->group;
+      if (!can_join_post(g, *node, dims, compute)) continue;
+      add(node, g, Role::kPost);
+      absorb_into_post(g, *node, dims);
+      return true;
+    }
+    return false;
+  }
+
+  // Groups without reduction that feed `node`, a post member of g, become post members too.
+  void absorb_into_post(std::size_t g, const ir::Node& node, const Dims& dims) {
+    for (const ir::Value* input : node.inputs) {
+      const Membership* home = input == nullptr ? nullptr : find(input->producer);
+      if (home == nullptr || home->group == g || home->role != Role::kMain) continue;
+      const std::size_t other = home->group;
+      ElementwiseGroup& from = groups_[other];
+      const bool fits =
+          from.space == dims && from.compute == groups_[g].compute && from.reductions.empty() &&
+          from.size() + groups_[g].size() <= kMaxGroupSize &&
+          std::ranges::all_of(from.main,
+                              [&](const ir::Node* member) { return is_flat(*member, dims, g); });
+      if (!fits || reaches(other, g)) continue;
+      for (ir::Node* member : from.main) home_[member] = {g, Role::kPost};
+      splice(groups_[g].post, from.main);
+      ranges_[g] = {std::min(ranges_[g].first, ranges_[other].first),
+                    std::max(ranges_[g].second, ranges_[other].second)};
+      from = {};
+    }
+  }
+
+  // True if all operands of `node` are one number or of the shape `dims`, and none depends on group
+  // g.
+  bool is_flat(const ir::Node& node, const Dims& dims, std::size_t g) {
+    return std::ranges::all_of(node.inputs, [&](const ir::Value* input) {
+      if (input == nullptr) return true;
+      const auto given = input->type.static_dims();
+      return given && (given->num_elements() == 1 || given == dims) && !depends_on(input, g);
+    });
   }
 
   void place_reduction(ir::Node* node) {
