@@ -2,17 +2,22 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cmath>
 #include <concepts>
 #include <string>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "opdef/registry.h"
 #include "ops/kernel_support.h"
+#include "ops/nn/max_pool_planes.h"
 #include "ops/nn/pool.h"
 
-// Plain kernels of MaxPool, AveragePool, their gradients, GlobalMaxPool and GlobalAveragePool.
+// Kernels of MaxPool, AveragePool, their gradients, GlobalMaxPool and GlobalAveragePool: plain
+// ones, and for MaxPool of float32 two with SIMD: windows of 2 x 2 side by side, and any windows by
+// a table.
 
 namespace onnxgrad::ops {
 
@@ -28,7 +33,28 @@ struct PoolTask {
   bool has_indices = false;
   bool column_major = false;  ///< indices within a plane run along the first spatial axis
   std::string node;
+  int threads = 1;
+  std::vector<std::int32_t> taps = {};  ///< of the kernel by table: see planes::TapTable
 };
+
+// Below this many elements read, a second thread costs more than it brings.
+constexpr std::int64_t kParallelElements = 1 << 17;
+
+// Calls f(first plane, number of planes) for shares of the planes, one per thread.
+template <class F>
+void visit_shares(const PoolTask& task, F&& f) {
+  const PoolShape& shape = task.shape;
+  if (task.threads <= 1 || shape.planes * shape.input_size() < kParallelElements) {
+    f(std::int64_t{0}, shape.planes);
+    return;
+  }
+#pragma omp parallel for num_threads(task.threads) schedule(static)
+  for (int i = 0; i < task.threads; ++i) {
+    const std::int64_t first = shape.planes * i / task.threads;
+    const std::int64_t end = shape.planes * (i + 1) / task.threads;
+    if (first < end) f(first, end - first);
+  }
+}
 
 // Calls f(position in the plane) for all taps of window (o0, o1, o2) inside the input, in row-major
 // order.
@@ -140,6 +166,82 @@ void run_max_pool_grad(const void* data, std::byte* const* args, const Launch&) 
   }
 }
 
+bool is_halving(const PoolShape& shape) {
+  const auto halves = [](const WindowAxis& axis) {
+    return axis.kernel == 2 && axis.stride == 2 && axis.dilation == 1 && axis.pad_begin == 0 &&
+           axis.output == axis.input / 2;
+  };
+  return shape.axes[0].input == 1 && shape.axes[0].kernel == 1 && halves(shape.axes[1]) &&
+         halves(shape.axes[2]);
+}
+
+planes::HalvedPlanes halved(const PoolShape& shape, std::int64_t first, std::int64_t count) {
+  return {
+      .first = first, .count = count, .height = shape.axes[1].input, .width = shape.axes[2].input};
+}
+
+template <class T>
+T* at(T* pointer, std::int64_t offset) {
+  return pointer == nullptr ? nullptr : pointer + offset;
+}
+
+// The pointers of MaxPool's kernels.
+struct MaxPoolArgs {
+  const float* x;
+  float* y;
+  std::int64_t* indices;
+
+  MaxPoolArgs(const PoolTask& task, std::byte* const* args)
+      : x(reinterpret_cast<const float*>(args[0])),
+        y(reinterpret_cast<float*>(args[1])),
+        indices(task.has_indices ? reinterpret_cast<std::int64_t*>(args[2]) : nullptr) {}
+};
+
+void run_max_pool_halved(const void* data, std::byte* const* args, const Launch&) {
+  const auto& task = *static_cast<const PoolTask*>(data);
+  const PoolShape& shape = task.shape;
+  const MaxPoolArgs pool(task, args);
+  visit_shares(task, [&](std::int64_t first, std::int64_t count) {
+    planes::max_pool_halved(halved(shape, first, count), pool.x + first * shape.input_size(),
+                            at(pool.y, first * shape.output_size()),
+                            at(pool.indices, first * shape.output_size()));
+  });
+}
+
+void run_max_pool_taps(const void* data, std::byte* const* args, const Launch&) {
+  const auto& task = *static_cast<const PoolTask*>(data);
+  const PoolShape& shape = task.shape;
+  const MaxPoolArgs pool(task, args);
+  const planes::TapTable table{
+      .positions = task.taps.data(),
+      .taps = static_cast<std::int64_t>(task.taps.size()) / shape.output_size(),
+      .windows = shape.output_size(),
+      .plane_size = shape.input_size()};
+  visit_shares(task, [&](std::int64_t first, std::int64_t count) {
+    planes::max_pool_taps(table, first, count, pool.x + first * shape.input_size(),
+                          at(pool.y, first * shape.output_size()),
+                          at(pool.indices, first * shape.output_size()));
+  });
+}
+
+void run_max_pool_halved_grad(const void* data, std::byte* const* args, const Launch& launch) {
+  const auto& task = *static_cast<const PoolTask*>(data);
+  const PoolShape& shape = task.shape;
+  const auto* dy = reinterpret_cast<const float*>(args[0]);
+  const auto* indices = reinterpret_cast<const std::int64_t*>(args[1]);
+  auto* dx = reinterpret_cast<float*>(args[3]);
+  std::atomic<bool> is_done{true};
+  visit_shares(task, [&](std::int64_t first, std::int64_t count) {
+    const std::int64_t output = first * shape.output_size();
+    if (!planes::max_pool_halved_grad(halved(shape, first, count), dy + output, indices + output,
+                                      dx + first * shape.input_size())) {
+      is_done = false;
+    }
+  });
+  // Indices that are not this pool's: any place is allowed.
+  if (!is_done) run_max_pool_grad<float>(data, args, launch);
+}
+
 std::int64_t divisor(const PoolTask& task, const std::array<std::int64_t, 3>& window) {
   std::int64_t count = 1;
   for (std::size_t i = 0; i < 3; ++i) {
@@ -243,7 +345,8 @@ std::optional<PoolTask> pool_task(const KernelRequest& request, std::size_t x,
   PoolTask task{.shape = pool_shape(request.node, desc(x).dims),
                 .include_pad = request.node.int_attribute("count_include_pad", 0) != 0,
                 .column_major = request.node.int_attribute("storage_order", 0) != 0,
-                .node = request.node.name};
+                .node = request.node.name,
+                .threads = request.threads};
   if (task.shape.spatial_rank > 3) return std::nullopt;
   const Dims expected = output_dims(desc(x).dims, task.shape);
   for (const std::size_t y : ys) {
@@ -263,6 +366,8 @@ KernelOffer offer_typed(const KernelRequest& request, Task task) {
 }
 
 const char* const kTooManyAxes = "more than three spatial axes";
+constexpr std::int64_t kMaxPlane = std::int64_t{1} << 30;  // positions fit int32 with room
+constexpr std::int64_t kMaxTable = std::int64_t{1} << 18;  // entries, 1 MB
 
 KernelOffer offer_max_pool(const KernelRequest& request) {
   auto task = pool_task(request, 0, {1, 2});
@@ -276,6 +381,55 @@ KernelOffer offer_max_pool(const KernelRequest& request) {
     default:
       return offer_typed<run_max_pool<float>, run_max_pool<double>>(request, std::move(*task));
   }
+}
+
+// For each tap of the kernel the position that it reads in each window; taps in the padding repeat
+// the first one inside.
+std::vector<std::int32_t> tap_table(const PoolShape& shape) {
+  const auto& [a0, a1, a2] = shape.axes;
+  const std::int64_t taps = a0.kernel * a1.kernel * a2.kernel;
+  std::vector<std::int32_t> table(static_cast<std::size_t>(taps * shape.output_size()));
+  visit_windows(shape, [&](const auto& window, std::int64_t number) {
+    std::int64_t tap = 0;
+    std::int64_t first = 0;
+    const auto set = [&](std::int64_t position) {
+      table[static_cast<std::size_t>(tap++ * shape.output_size() + number)] =
+          static_cast<std::int32_t>(position);
+    };
+    visit_window(shape, window, [&](std::int64_t position) {
+      if (tap == 0) first = position;
+      set(position);
+    });
+    while (tap < taps) set(first);
+  });
+  return table;
+}
+
+KernelOffer offer_max_pool_simd(const KernelRequest& request) {
+  if (request.inputs[0].dtype != DataType::kFloat32) return KernelOffer::decline("float32 only");
+  auto task = pool_task(request, 0, {1, 2});
+  if (!task) return KernelOffer::decline(kTooManyAxes);
+  if (task->column_major) return KernelOffer::decline("indices in row-major order only");
+  task->has_indices = request.outputs.size() > 1 && request.outputs[1].is_present();
+  const PoolShape& shape = task->shape;
+  if (shape.input_size() > kMaxPlane) return KernelOffer::decline("planes above 2^30 elements");
+  if (is_halving(shape)) return prepared(run_max_pool_halved, std::move(*task), "simd 2x2");
+  const std::int64_t taps = shape.axes[0].kernel * shape.axes[1].kernel * shape.axes[2].kernel;
+  if (taps > kMaxTable / shape.output_size()) {
+    return KernelOffer::decline("the table of windows would be larger than the cache");
+  }
+  task->taps = tap_table(shape);
+  return prepared(run_max_pool_taps, std::move(*task), "simd table");
+}
+
+KernelOffer offer_max_pool_grad_simd(const KernelRequest& request) {
+  if (request.inputs[0].dtype != DataType::kFloat32) return KernelOffer::decline("float32 only");
+  auto task = pool_task(request, 2, {0, 1});
+  if (!task) return KernelOffer::decline(kTooManyAxes);
+  const bool fits =
+      !task->column_major && is_halving(task->shape) && task->shape.input_size() <= kMaxPlane;
+  if (!fits) return KernelOffer::decline("windows of 2 x 2 side by side only");
+  return prepared(run_max_pool_halved_grad, std::move(*task), "simd 2x2");
 }
 
 KernelOffer offer_max_pool_grad(const KernelRequest& request) {
@@ -313,6 +467,8 @@ KernelOffer offer_global(const KernelRequest& request) {
 
 void register_pool_cpu(opdef::KernelRegistry& registry) {
   registry.add("", "MaxPool", 0, offer_max_pool);
+  registry.add("", "MaxPool", 10, offer_max_pool_simd);
+  registry.add(ir::kFunctionDomain, "MaxPoolGrad", 10, offer_max_pool_grad_simd);
   registry.add("", "AveragePool", 0, offer_average_pool);
   registry.add(ir::kFunctionDomain, "MaxPoolGrad", 0, offer_max_pool_grad);
   registry.add(ir::kFunctionDomain, "AveragePoolGrad", 0, offer_average_pool_grad);

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 
+#include "device/testing/instruction_sets.h"
 #include "ops/testing/kernel_run.h"
 #include "ops/testing/op_case.h"
 
@@ -197,26 +198,60 @@ KernelCall call_of(const Layer& layer, std::string_view op_type, std::vector<Ten
 
 }  // namespace pool
 
-TEST(PoolKernels, FastOnesAgreeWithThePlainOne) {
+namespace pool {
+
+void compare_kernels(const Layer& layer, int threads) {
   constexpr auto kFloat = DataType::kFloat32;
-  for (const pool::Layer& layer : pool::layers()) {
-    SCOPED_TRACE(layer.x.to_string());
-    // Few distinct numbers: equal ones must give the same indices.
-    Tensor x = random_tensor(DataType::kInt32, layer.x, 1, 0, 5).cast(kFloat);
-    x.mutable_data<float>()[3] = std::numeric_limits<float>::quiet_NaN();
-    const Tensor dy = random_tensor(kFloat, layer.y, 2);
-    const opdef::TensorDesc y{.dtype = kFloat, .dims = layer.y};
-    const opdef::TensorDesc indices{.dtype = DataType::kInt64, .dims = layer.y};
-    const opdef::TensorDesc dx{.dtype = kFloat, .dims = layer.x};
-    const KernelCall max = pool::call_of(layer, "MaxPool", {x}, {y, indices}, "");
-    compare_offers(max, 0);
-    compare_offers(pool::call_of(layer, "MaxPool", {x}, {y}, ""), 0);
-    compare_offers(
-        pool::call_of(layer, "MaxPoolGrad", {dy, run_plain(max).at(1), x}, {dx}, "onnxgrad"), 1e-6);
-    const Tensor image = random_tensor(kFloat, layer.x, 3);
-    compare_offers(pool::call_of(layer, "AveragePool", {image}, {y}, ""), 1e-6);
-    compare_offers(pool::call_of(layer, "AveragePoolGrad", {dy, image}, {dx}, "onnxgrad"), 1e-6);
-  }
+  // Few distinct numbers: equal ones must give the same indices.
+  Tensor x = random_tensor(DataType::kInt32, layer.x, 1, 0, 5).cast(kFloat);
+  x.mutable_data<float>()[3] = std::numeric_limits<float>::quiet_NaN();
+  const Tensor dy = random_tensor(kFloat, layer.y, 2);
+  const opdef::TensorDesc y{.dtype = kFloat, .dims = layer.y};
+  const opdef::TensorDesc indices{.dtype = DataType::kInt64, .dims = layer.y};
+  const opdef::TensorDesc dx{.dtype = kFloat, .dims = layer.x};
+  KernelCall max = call_of(layer, "MaxPool", {x}, {y, indices}, "");
+  max.threads = threads;
+  EXPECT_EQ(compare_offers(max, 0), 1u);
+  const Tensor taken = run_plain(max).at(1);
+  max.outputs[1] = {};
+  compare_offers(max, 0);
+  max.outputs = {{}, indices};
+  compare_offers(max, 0);
+  KernelCall max_grad = call_of(layer, "MaxPoolGrad", {dy, taken, x}, {dx}, "onnxgrad");
+  max_grad.threads = threads;
+  compare_offers(max_grad, 1e-6);
+  const Tensor image = random_tensor(kFloat, layer.x, 3);
+  compare_offers(call_of(layer, "AveragePool", {image}, {y}, ""), 1e-6);
+  compare_offers(call_of(layer, "AveragePoolGrad", {dy, image}, {dx}, "onnxgrad"), 1e-6);
+}
+
+}  // namespace pool
+
+TEST(PoolKernels, FastOnesAgreeWithThePlainOne) {
+  const auto check = [] {
+    for (const pool::Layer& layer : pool::layers()) {
+      SCOPED_TRACE(layer.x.to_string());
+      pool::compare_kernels(layer, 1);
+    }
+  };
+  device::for_each_instruction_set(check);
+}
+
+TEST(PoolKernels, ThreadsGiveTheSame) {
+  pool::compare_kernels({{4, 16, 64, 66}, {4, 16, 32, 33}, {2, 2}, {2, 2}, {0, 0, 0, 0}}, 2);
+  pool::compare_kernels({{4, 16, 64, 66}, {4, 16, 32, 33}, {3, 3}, {2, 2}, {1, 1, 1, 1}}, 3);
+}
+
+TEST(PoolKernels, IndicesOfAnotherPoolAreFollowed) {
+  // The gradient adds to wherever the indices say, in or out of the windows.
+  const pool::Layer layer = pool::layers().front();
+  const Tensor x = random_tensor(DataType::kFloat32, layer.x, 1);
+  const Tensor dy = random_tensor(DataType::kFloat32, layer.y, 2);
+  const Tensor indices = random_tensor(DataType::kInt64, layer.y, 3, 0, 4000);
+  const KernelCall call =
+      pool::call_of(layer, "MaxPoolGrad", {dy, indices, x},
+                    {{.dtype = DataType::kFloat32, .dims = layer.x}}, "onnxgrad");
+  EXPECT_EQ(compare_offers(call, 1e-6), 1u);
 }
 
 TEST(PoolKernels, IndicesOutOfRangeAreRefused) {

@@ -1,0 +1,46 @@
+#ifndef ONNXGRAD_OPS_NN_MAX_POOL_PLANES_H_
+#define ONNXGRAD_OPS_NN_MAX_POOL_PLANES_H_
+
+#include <cstdint>
+
+// Max pooling of float32 planes, with SIMD. Of equal elements the first in row-major order counts;
+// NaN counts as larger than any number.
+
+namespace onnxgrad::ops::planes {
+
+/// Planes [height, width] pooled by windows of 2 x 2 side by side: [height / 2, width / 2].
+struct HalvedPlanes {
+  std::int64_t first = 0;  ///< number of the first plane, for the indices
+  std::int64_t count = 0;
+  std::int64_t height = 0;
+  std::int64_t width = 0;
+
+  std::int64_t size() const { return height * width; }
+  std::int64_t pooled_size() const { return (height / 2) * (width / 2); }
+};
+
+/// y: the maxima; indices: their positions in the whole tensor, or nullptr. x, y and indices are
+/// those of plane `first`.
+void max_pool_halved(const HalvedPlanes& planes, const float* x, float* y, std::int64_t* indices);
+
+/// dx = zeros but for dy at the indices, each of which must be in its own window: false if one is
+/// not; dx is then arbitrary.
+bool max_pool_halved_grad(const HalvedPlanes& planes, const float* dy, const std::int64_t* indices,
+                          float* dx);
+
+/// Windows of any kind as a table: tap k of window o reads position positions[k * windows + o] of
+/// the plane. Taps in the padding repeat the window's first tap inside.
+struct TapTable {
+  const std::int32_t* positions = nullptr;
+  std::int64_t taps = 0;
+  std::int64_t windows = 0;
+  std::int64_t plane_size = 0;
+};
+
+/// As max_pool_halved for `count` planes from number `first` on.
+void max_pool_taps(const TapTable& table, std::int64_t first, std::int64_t count, const float* x,
+                   float* y, std::int64_t* indices);
+
+}  // namespace onnxgrad::ops::planes
+
+#endif  // ONNXGRAD_OPS_NN_MAX_POOL_PLANES_H_

@@ -1,0 +1,220 @@
+#include <algorithm>
+#include <cstdint>
+
+#include "device/cpu/simd.h"
+#include "ops/nn/max_pool_planes.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "ops/nn/max_pool_planes_simd.cpp"
+#include <hwy/foreach_target.h>  // IWYU pragma: keep
+#include <hwy/highway.h>
+
+#include "device/cpu/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace onnxgrad::ops::planes::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+namespace dn = onnxgrad::device::HWY_NAMESPACE;
+
+using F = hn::ScalableTag<float>;
+using I = hn::ScalableTag<std::int32_t>;
+using VF = hn::Vec<F>;
+using VI = hn::Vec<I>;
+
+constexpr std::int64_t kLanes = hn::MaxLanes(F());
+
+// The first `count` elements (up to a vector) from `from`, without reading behind them.
+HWY_INLINE VF load_some(const float* from, std::int64_t count) {
+  const F d;
+  if (count >= kLanes) return hn::LoadU(d, from);
+  if (count <= 0) return hn::Zero(d);
+  return dn::load_first(d, hn::FirstN(d, static_cast<std::size_t>(count)), from, count);
+}
+
+HWY_INLINE void store_some(VF v, float* to, std::int64_t count) {
+  const F d;
+  if (count >= kLanes) return hn::StoreU(v, d, to);
+  if (count <= 0) return;
+  dn::store_first(v, d, hn::FirstN(d, static_cast<std::size_t>(count)), to, count);
+}
+
+// base + offsets as int64.
+HWY_INLINE void store_indices(VI offsets, std::int64_t base, std::int64_t* to, std::int64_t count) {
+  HWY_ALIGN std::int32_t lanes[kLanes];
+  hn::Store(offsets, I(), lanes);
+  const std::int64_t end = std::min(count, kLanes);
+  for (std::int64_t i = 0; i < end; ++i) to[i] = base + lanes[i];
+}
+
+// True where `a` takes the place of `best`, which comes before it.
+HWY_INLINE auto replaces(VF a, VF best) {
+  return hn::Or(hn::Gt(a, best), hn::AndNot(hn::IsNaN(best), hn::IsNaN(a)));
+}
+
+struct Columns {
+  VF even;
+  VF odd;
+};
+
+// Elements 0, 2, 4, ... and 1, 3, 5, ... of 2 * count elements.
+HWY_INLINE Columns load_columns(const float* from, std::int64_t count) {
+  const VF low = load_some(from, 2 * count);
+  const VF high = load_some(from + kLanes, 2 * count - kLanes);
+#if HWY_TARGET == HWY_SCALAR
+  return {low, high};
+#else
+  return {hn::ConcatEven(F(), high, low), hn::ConcatOdd(F(), high, low)};
+#endif
+}
+
+HWY_INLINE void store_columns(VF even, VF odd, float* to, std::int64_t count) {
+  const F d;
+  if (count >= kLanes) return hn::StoreInterleaved2(even, odd, d, to);
+  HWY_ALIGN float lanes[2 * kLanes];
+  hn::StoreInterleaved2(even, odd, d, lanes);
+  std::copy_n(lanes, 2 * count, to);
+}
+
+// One row of windows over the rows x and x + width.
+HWY_INLINE void halve_row(const float* x, std::int64_t width, float* y, std::int64_t* indices,
+                          std::int64_t base) {
+  const I di;
+  const VI step = hn::Set(di, static_cast<std::int32_t>(width));
+  const VI one = hn::Set(di, 1);
+  for (std::int64_t o = 0; o < width / 2; o += kLanes) {
+    const std::int64_t count = width / 2 - o;
+    const Columns top = load_columns(x + 2 * o, std::min(count, kLanes));
+    const Columns bottom = load_columns(x + width + 2 * o, std::min(count, kLanes));
+    const auto top_odd = replaces(top.odd, top.even);
+    const auto bottom_odd = replaces(bottom.odd, bottom.even);
+    const VF upper = hn::IfThenElse(top_odd, top.odd, top.even);
+    const VF lower = hn::IfThenElse(bottom_odd, bottom.odd, bottom.even);
+    const auto below = replaces(lower, upper);
+    if (y != nullptr) store_some(hn::IfThenElse(below, lower, upper), y + o, count);
+    if (indices == nullptr) continue;
+    const VI upper_odd = hn::IfThenElseZero(hn::RebindMask(di, top_odd), one);
+    const VI lower_odd = hn::IfThenElseZero(hn::RebindMask(di, bottom_odd), one);
+    const VI within =
+        hn::IfThenElse(hn::RebindMask(di, below), hn::Add(lower_odd, step), upper_odd);
+    const VI columns = hn::ShiftLeft<1>(hn::Iota(di, static_cast<std::int32_t>(o)));
+    store_indices(hn::Add(columns, within), base, indices + o, count);
+  }
+}
+
+HWY_ATTR void halve(const HalvedPlanes& planes, const float* x, float* y, std::int64_t* indices) {
+  const std::int64_t width = planes.width;
+  for (std::int64_t plane = 0; plane < planes.count; ++plane, x += planes.size()) {
+    const std::int64_t base = (planes.first + plane) * planes.size();
+    for (std::int64_t row = 0; row < planes.height / 2; ++row) {
+      halve_row(x + 2 * row * width, width, y, indices, base + 2 * row * width);
+      if (y != nullptr) y += width / 2;
+      if (indices != nullptr) indices += width / 2;
+    }
+  }
+}
+
+// Writes the two rows of dx; false if an index is outside its window.
+HWY_INLINE bool spread_row(const float* dy, const std::int64_t* indices, std::int64_t width,
+                           float* dx, std::int64_t base) {
+  const F d;
+  const I di;
+  const VI step = hn::Set(di, static_cast<std::int32_t>(width));
+  const VI one = hn::Set(di, 1);
+  for (std::int64_t o = 0; o < width / 2; o += kLanes) {
+    const std::int64_t count = std::min(width / 2 - o, kLanes);
+    HWY_ALIGN std::int32_t lanes[kLanes] = {};
+    for (std::int64_t i = 0; i < count; ++i) {
+      const std::int64_t within = indices[o + i] - base - 2 * (o + i);
+      if (within != 0 && within != 1 && within != width && within != width + 1) return false;
+      lanes[i] = static_cast<std::int32_t>(within);
+    }
+    const VI within = hn::Load(di, lanes);
+    const VF values = load_some(dy + o, count);
+    const auto at = [&](VI place) HWY_ATTR {
+      return hn::IfThenElseZero(hn::RebindMask(d, hn::Eq(within, place)), values);
+    };
+    store_columns(at(hn::Zero(di)), at(one), dx + 2 * o, count);
+    store_columns(at(step), at(hn::Add(step, one)), dx + width + 2 * o, count);
+  }
+  if (width % 2 != 0) dx[width - 1] = dx[2 * width - 1] = 0;
+  return true;
+}
+
+HWY_ATTR bool spread(const HalvedPlanes& planes, const float* dy, const std::int64_t* indices,
+                     float* dx) {
+  const std::int64_t width = planes.width;
+  for (std::int64_t plane = 0; plane < planes.count; ++plane, dx += planes.size()) {
+    const std::int64_t base = (planes.first + plane) * planes.size();
+    for (std::int64_t row = 0; row < planes.height / 2; ++row) {
+      const std::int64_t offset = 2 * row * width;
+      if (!spread_row(dy, indices, width, dx + offset, base + offset)) return false;
+      dy += width / 2;
+      indices += width / 2;
+    }
+    if (planes.height % 2 != 0) std::fill_n(dx + (planes.height - 1) * width, width, 0.0f);
+  }
+  return true;
+}
+
+// Windows [o, o + count) of one plane, count up to a vector.
+HWY_INLINE void pool_windows(const TapTable& table, std::int64_t o, const float* x, float* y,
+                             std::int64_t* indices, std::int64_t base) {
+  const F d;
+  const I di;
+  const std::int64_t count = std::min(table.windows - o, kLanes);
+  const auto positions = [&](std::int64_t tap) HWY_ATTR {
+    const std::int32_t* from = table.positions + tap * table.windows + o;
+    if (count >= kLanes) return hn::LoadU(di, from);
+    return dn::load_first(di, hn::FirstN(di, static_cast<std::size_t>(count)), from, count);
+  };
+  VI best_position = positions(0);
+  VF best = hn::GatherIndex(d, x, best_position);
+  for (std::int64_t tap = 1; tap < table.taps; ++tap) {
+    const VI position = positions(tap);
+    const VF value = hn::GatherIndex(d, x, position);
+    const auto better = replaces(value, best);
+    best = hn::IfThenElse(better, value, best);
+    best_position = hn::IfThenElse(hn::RebindMask(di, better), position, best_position);
+  }
+  if (y != nullptr) store_some(best, y + o, count);
+  if (indices != nullptr) store_indices(best_position, base, indices + o, count);
+}
+
+HWY_ATTR void pool_taps(const TapTable& table, std::int64_t first, std::int64_t count,
+                        const float* x, float* y, std::int64_t* indices) {
+  for (std::int64_t plane = 0; plane < count; ++plane, x += table.plane_size) {
+    const std::int64_t base = (first + plane) * table.plane_size;
+    for (std::int64_t o = 0; o < table.windows; o += kLanes) {
+      pool_windows(table, o, x, y, indices, base);
+    }
+    if (y != nullptr) y += table.windows;
+    if (indices != nullptr) indices += table.windows;
+  }
+}
+
+}  // namespace onnxgrad::ops::planes::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace onnxgrad::ops::planes {
+
+HWY_EXPORT(halve);
+HWY_EXPORT(spread);
+HWY_EXPORT(pool_taps);
+
+void max_pool_halved(const HalvedPlanes& planes, const float* x, float* y, std::int64_t* indices) {
+  HWY_DYNAMIC_DISPATCH(halve)(planes, x, y, indices);
+}
+
+bool max_pool_halved_grad(const HalvedPlanes& planes, const float* dy, const std::int64_t* indices,
+                          float* dx) {
+  return HWY_DYNAMIC_DISPATCH(spread)(planes, dy, indices, dx);
+}
+
+void max_pool_taps(const TapTable& table, std::int64_t first, std::int64_t count, const float* x,
+                   float* y, std::int64_t* indices) {
+  HWY_DYNAMIC_DISPATCH(pool_taps)(table, first, count, x, y, indices);
+}
+
+}  // namespace onnxgrad::ops::planes
+#endif  // HWY_ONCE
