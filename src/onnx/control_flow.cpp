@@ -197,6 +197,11 @@ std::vector<ir::Type> infer_loop(ir::Node& node, const InferBody& infer_body, in
       has_changed |= relax(states[i], body.outputs[i + 1]->type);
     }
   }
+  for (std::size_t i = 0; i < num_states; ++i) {
+    // An optional may come in and what it holds go out.
+    const ir::Type& last = body.outputs[i + 1]->type;
+    if (last.kind != ir::Type::Kind::kUnknown && last.kind != states[i].kind) states[i] = last;
+  }
   for (std::size_t i = num_states; i < node.outputs.size(); ++i) {
     states.push_back(with_axis(body.outputs[i + 1]->type, 0, ir::Dim()));
   }

@@ -121,7 +121,7 @@ ir::Model Importer::import_model(std::string_view bytes) {
   return model;
 }
 
-ir::Function Importer::import_function(std::string_view bytes) {
+ir::Function Importer::import_function(std::string_view bytes, bool may_lack_outputs) {
   using Field = onnx::FunctionProto;
   ir::Function function{.body = std::make_shared<ir::Graph>()};
   ir::Graph& body = *function.body;
@@ -187,7 +187,10 @@ ir::Function Importer::import_function(std::string_view bytes) {
   scopes_.push_back({.graph = &body});
   read_nodes(nodes, body);
   read_value_infos(infos, body, /*are_outputs=*/false);
-  for (const std::string_view name : outputs) body.outputs.push_back(resolve_name(name, nullptr));
+  for (const std::string_view name : outputs) {
+    const bool is_lacking = may_lack_outputs && body.find(name) == nullptr;
+    body.outputs.push_back(is_lacking ? nullptr : resolve_name(name, nullptr));
+  }
   if (!scopes_.back().is_sorted) sort_topologically(body);
   scopes_.pop_back();
   function_ = nullptr;

@@ -24,8 +24,9 @@ class Importer {
 
   /// Throws: ModelError, ShapeError (dimensions of types and tensors), DeviceError.
   ir::Model import_model(std::string_view bytes);
-  /// A FunctionProto alone, e.g. the body of a schema.
-  ir::Function import_function(std::string_view bytes);
+  /// A FunctionProto alone. With `may_lack_outputs`, outputs that the body does not compute are
+  /// nullptr: ONNX makes such bodies for nodes that do not use them.
+  ir::Function import_function(std::string_view bytes, bool may_lack_outputs = false);
   /// An AttributeProto alone, without graphs.
   ir::Attribute import_attribute(std::string_view bytes);
 

@@ -120,6 +120,25 @@ void fill_element_types(const ir::Node& node, const Schema& schema, std::vector<
   }
 }
 
+// ONNX's function gives the last of `num_outputs` parts a negative size where fewer would do.
+void correct_split(const ir::Node& node, NodeContext& context) {
+  const std::int64_t count = node.int_attribute("num_outputs", 0);
+  const std::optional<Dims> dims = node.inputs.at(0)->type.static_dims();
+  if (count <= 0 || !dims || dims->rank() == 0) return;
+  const std::int64_t axis = normalize_axis(node.int_attribute("axis", 0), dims->rank());
+  const std::int64_t size = (*dims)[static_cast<std::size_t>(axis)];
+  const std::int64_t part = size / count + (size % count == 0 ? 0 : 1);
+  for (std::size_t i = 0; i < node.outputs.size(); ++i) {
+    onnx::TypeProto& type = *context.getOutputType(i);
+    if (!type.has_tensor_type() || type.tensor_type().shape().dim_size() <= axis) continue;
+    const auto start = static_cast<std::int64_t>(i) * part;
+    type.mutable_tensor_type()
+        ->mutable_shape()
+        ->mutable_dim(static_cast<int>(axis))
+        ->set_dim_value(std::clamp<std::int64_t>(size - start, 0, part));
+  }
+}
+
 // Equal keys, equal types. Empty: not worth remembering.
 std::string key_of_call(const ir::Node& node, KnownValues& known) {
   std::string key = node.domain + ":" + node.op_type + ":" + node.overload;
@@ -218,11 +237,14 @@ std::vector<ir::Type> Inferer::through_schema(const ir::Node& node, const Schema
     if (input != nullptr && (input->type.kind == ir::Type::Kind::kUnknown)) is_ready = false;
   }
   for (const ir::Attribute& attribute : node.attributes) {
+    // References have no value yet; graphs are known to control flow only.
     if (std::holds_alternative<ir::AttributeRef>(attribute.value)) is_ready = false;
+    if (std::holds_alternative<ir::GraphPtr>(attribute.value)) is_ready = false;
   }
   if (is_ready) {
     NodeContext context(node, opset);
     schema.infer()(context);
+    if (node.op_type == "Split") correct_split(node, context);
     for (std::size_t i = 0; i < types.size(); ++i) types[i] = from_proto(context.outputs()[i]);
   }
   return types;
@@ -266,8 +288,9 @@ std::vector<ir::Type> Inferer::infer_body(const ir::Node& node, const ir::Functi
   for (ir::Node* inner : copy.nodes) infer_at(*inner, own_opset, depth + 1);
   std::vector<ir::Type> types;
   for (std::size_t i = 0; i < node.outputs.size(); ++i) {
-    const ir::Value* output = map.at(body.outputs[i]);
-    types.push_back(output == nullptr ? ir::Type{} : output->type);
+    const auto output = map.find(body.outputs[i]);
+    const bool is_known = output != map.end() && output->second != nullptr;
+    types.push_back(is_known ? output->second->type : ir::Type{});
   }
   return types;
 }

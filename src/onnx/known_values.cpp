@@ -113,6 +113,13 @@ std::optional<onnx::TensorShapeProto> KnownValues::propagate(const ir::Node& nod
     constant.initializer = *tensor;
     return compute(constant);
   }
+  if (node.op_type == "Reshape" || node.op_type == "Identity") {
+    // The same elements; compute() has seen to it that the result has rank 0 or 1.
+    const ir::Value* input = node.input(0);
+    const onnx::TensorShapeProto* same = input == nullptr ? nullptr : elements(*input);
+    return same == nullptr ? std::nullopt : std::optional(*same);
+  }
+  if (node.op_type == "Range") return range(node);
   const Schema* schema = find_schema("", node.op_type, opset_);
   if (schema == nullptr || !schema->propagate()) return std::nullopt;
   for (const ir::Value* input : node.inputs) {
@@ -121,6 +128,26 @@ std::optional<onnx::TensorShapeProto> KnownValues::propagate(const ir::Node& nod
   PropagationContext context(node, *this);
   schema->propagate()(context);
   return std::move(context.result);
+}
+
+std::optional<onnx::TensorShapeProto> KnownValues::range(const ir::Node& node) {
+  std::int64_t numbers[3] = {};  // start, limit, delta
+  for (std::size_t i = 0; i < 3; ++i) {
+    const ir::Value* input = node.input(i);
+    const onnx::TensorShapeProto* number = input == nullptr ? nullptr : elements(*input);
+    if (number == nullptr || number->dim_size() != 1 || !number->dim(0).has_dim_value()) {
+      return std::nullopt;
+    }
+    numbers[i] = number->dim(0).dim_value();
+  }
+  const auto [start, limit, delta] = numbers;
+  const auto is_small = [](std::int64_t n) { return n >= -kMaxElements && n <= kMaxElements; };
+  if (delta == 0 || !is_small(start) || !is_small(limit) || !is_small(delta)) return std::nullopt;
+  onnx::TensorShapeProto list;
+  for (std::int64_t i = start; delta > 0 ? i < limit : i > limit; i += delta) {
+    list.add_dim()->set_dim_value(i);
+  }
+  return list;
 }
 
 const onnx::TensorProto* KnownValues::tensor(const ir::Value& value) {

@@ -152,7 +152,7 @@ std::optional<ir::Function> schema_function(const ir::Node& node, std::int64_t o
   }
   if (proto.node_size() == 0) return std::nullopt;
   const auto bytes = std::make_shared<const std::string>(proto.SerializeAsString());
-  ir::Function function = Importer(TensorDecoder(bytes, "")).import_function(*bytes);
+  ir::Function function = Importer(TensorDecoder(bytes, "")).import_function(*bytes, true);
   // Attributes that the schema gives a default, the body may refer to.
   for (const auto& [name, attribute] : op.attributes()) {
     if (attribute.default_value.type() == onnx::AttributeProto::UNDEFINED) continue;

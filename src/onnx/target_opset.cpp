@@ -1,8 +1,225 @@
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "ir/inline.h"
+#include "onnx/downgrade_rules.h"
+#include "onnx/functions.h"
+#include "onnx/inferer.h"
 #include "onnx/model_io.h"
+#include "onnx/model_rules.h"
+#include "onnx/node_rules.h"
+#include "onnx/rewriting.h"
+#include "onnx/upgrade_rules.h"
 #include "onnxgrad/error.h"
 
 namespace onnxgrad::onnx_io {
-ir::Model to_target_opset(const ir::Model& /*model*/, std::int64_t /*opset*/, bool /*inline*/) {
-  throw ModelError({.what = "not there yet"});
+namespace {
+
+using ir::Graph;
+using ir::Node;
+using ir::Value;
+
+// The IR version of the ONNX release that an opset came with: what a runtime of that time takes.
+std::int64_t ir_version_of(std::int64_t opset, bool has_functions) {
+  if (opset >= 21) return ir::kWrittenIrVersion;
+  if (opset >= 19) return 9;
+  return opset >= 15 || has_functions ? 8 : 7;
 }
+
+// Rules that write through a builder here call no functions.
+class NoFunctions final : public ir::FunctionProvider {
+ public:
+  ir::Function specialise(std::string_view base_name, const std::vector<Value*>& /*inputs*/,
+                          const std::vector<ir::Attribute>& /*attributes*/) const override {
+    throw InternalError("function " + std::string(base_name) + " while an opset is changed");
+  }
+};
+
+// Each node goes through the internal opset's form to that of the target; what a rule writes anew
+// is in the internal form and goes the same way.
+class Retargeter {
+ public:
+  Retargeter(const ir::Model& model, std::int64_t opset, bool inline_functions)
+      : model_(ir::clone(model)),
+        opset_(opset),
+        inline_functions_(inline_functions),
+        inferer_(model_, ir::kInternalOpset) {}
+
+  ir::Model run();
+
+ private:
+  struct Work {
+    Node* node = nullptr;
+    std::int64_t opset = 0;
+    int expansions = 0;  // of operators into bodies, around this node
+  };
+
+  void process_graph(Graph& graph, std::int64_t opset);
+  void process_node(const Work& work, ir::GraphBuilder& g, std::vector<Work>& stack);
+  void process_control_flow(const Work& work, ir::GraphBuilder& g);
+  void process_standard(const Work& work, ir::GraphBuilder& g, std::vector<Work>& stack);
+  void expand(const Work& work, const ir::Function& function, std::vector<Work>& stack);
+  // Takes the nodes from `first_new` on back out of the graph: they are still to be converted.
+  void requeue(std::size_t first_new, const Work& work, ir::GraphBuilder& g,
+               std::vector<Work>& stack);
+  void check(const Node& node) const;
+
+  ir::Model model_;
+  std::int64_t opset_;  // that nodes are brought to
+  bool inline_functions_;
+  Inferer inferer_;
+  NoFunctions no_functions_;
+};
+
+ir::Model Retargeter::run() {
+  const std::int64_t own_opset = model_.opset() == 0 ? ir::kInternalOpset : model_.opset();
+  process_graph(*model_.graph, own_opset);
+  if (inline_functions_) {
+    std::erase_if(model_.opset_imports, [&](const auto& import) {
+      return std::ranges::any_of(model_.functions, [&](const ir::Function& function) {
+        return !is_standard_domain(import.first) && function.domain == import.first;
+      });
+    });
+    model_.functions.clear();
+  }
+  for (ir::Function& function : model_.functions) {
+    process_graph(*function.body, opset_of(function, own_opset));
+    for (auto& [domain, version] : function.opset_imports) {
+      if (is_standard_domain(domain)) version = opset_;
+    }
+  }
+  model_.set_opset("", opset_);
+  model_.ir_version = ir_version_of(opset_, !model_.functions.empty());
+  return std::move(model_);
+}
+
+void Retargeter::process_graph(Graph& graph, std::int64_t opset) {
+  std::vector<Node*> nodes = std::exchange(graph.nodes, {});
+  std::vector<Work> stack;
+  stack.reserve(nodes.size());
+  for (auto node = nodes.rbegin(); node != nodes.rend(); ++node) {
+    stack.push_back({.node = *node, .opset = opset});
+  }
+  ir::GraphBuilder g(model_, graph, inferer_, no_functions_);
+  while (!stack.empty()) {
+    const Work work = stack.back();
+    stack.pop_back();
+    process_node(work, g, stack);
+  }
+}
+
+void Retargeter::process_node(const Work& work, ir::GraphBuilder& g, std::vector<Work>& stack) {
+  Node& node = *work.node;
+  g.set_scope(node.name);
+  const ir::Function* function = called_function(model_, node);
+  if (function != nullptr && inline_functions_) return expand(work, *function, stack);
+  const bool is_call = function != nullptr;
+  if (!node.subgraphs().empty()) return process_control_flow(work, g);
+  if (is_standard_domain(node.domain) && !is_call) return process_standard(work, g, stack);
+  g.graph().nodes.push_back(&node);
+  inferer_.infer(node);
+}
+
+// Types come from bodies in the internal form; then these go on to the target.
+void Retargeter::process_control_flow(const Work& work, ir::GraphBuilder& g) {
+  Node& node = *work.node;
+  if (is_standard_domain(node.domain))
+    upgrade_node(node, work.opset, g);  // refuses Scan of opset 8
+  const std::int64_t target = std::exchange(opset_, ir::kInternalOpset);
+  for (Graph* body : node.subgraphs()) process_graph(*body, work.opset);
+  inferer_.infer(node);
+  opset_ = target;
+  if (target != ir::kInternalOpset) {
+    for (Graph* body : node.subgraphs()) process_graph(*body, ir::kInternalOpset);
+    if (is_standard_domain(node.domain)) check(node);
+  }
+  g.graph().nodes.push_back(&node);
+}
+
+void Retargeter::process_standard(const Work& work, ir::GraphBuilder& g, std::vector<Work>& stack) {
+  Node& node = *work.node;
+  const std::size_t first_new = g.graph().nodes.size();
+  const auto adopt = [&](const std::vector<Value*>& results) {
+    for (const Value* lost : adopt_results(node, results, first_new, g, inferer_)) {
+      throw ModelError({.what = "output '" + lost->name + "' has no equal in other opsets",
+                        .where = {.node = node.name, .op_type = node.op_type}});
+    }
+    requeue(first_new, work, g, stack);
+  };
+  if (const auto results = upgrade_node(node, work.opset, g)) return adopt(*results);
+  const std::int64_t newest = std::max(work.opset, ir::kInternalOpset);
+  if (since_version("", node.op_type, ir::kInternalOpset) != 0) inferer_.infer(node);
+  const bool is_too_new = since_version("", node.op_type, opset_) == 0 ||
+                          (node.op_type == "GroupNormalization" && opset_ < 21);
+  const bool is_renamed = node.op_type == "ScatterElements" && opset_ < 11;
+  if (is_too_new && !is_renamed && node.op_type != "CastLike") {
+    const auto function = schema_function(node, newest);
+    constexpr int kMaxExpansions = 16;
+    if (!function || work.expansions >= kMaxExpansions) {
+      throw ModelError(
+          {.what = "this operator does not exist in opset " + std::to_string(opset_),
+           .where = {.graph = node.graph->name, .node = node.name, .op_type = node.op_type},
+           .mend = "Choose a newer target opset."});
+    }
+    return expand(work, *function, stack);
+  }
+  if (const auto results = downgrade_node(node, opset_, g)) return adopt(*results);
+  check(node);
+  g.graph().nodes.push_back(&node);
+}
+
+void Retargeter::expand(const Work& work, const ir::Function& function, std::vector<Work>& stack) {
+  std::vector<Node*> nodes = ir::expand_call(*work.node, function);
+  const std::int64_t opset = opset_of(function, work.opset);
+  for (auto node = nodes.rbegin(); node != nodes.rend(); ++node) {
+    stack.push_back({.node = *node, .opset = opset, .expansions = work.expansions + 1});
+  }
+}
+
+void Retargeter::requeue(std::size_t first_new, const Work& work, ir::GraphBuilder& g,
+                         std::vector<Work>& stack) {
+  std::vector<Node*>& nodes = g.graph().nodes;
+  for (std::size_t i = nodes.size(); i-- > first_new;) {
+    stack.push_back(
+        {.node = nodes[i], .opset = ir::kInternalOpset, .expansions = work.expansions + 1});
+  }
+  nodes.resize(first_new);
+}
+
+void Retargeter::check(const Node& node) const {
+  const Schema* schema = find_schema("", node.op_type, opset_);
+  const auto with_place = [&](Problem problem) {
+    problem.where = {.graph = node.graph->name, .node = node.name, .op_type = node.op_type};
+    problem.detail = "It is to be written in opset " + std::to_string(opset_) + ".";
+    problem.mend = "Choose a newer target opset.";
+    return problem;
+  };
+  if (schema == nullptr) {
+    throw ModelError(with_place({.what = "the operator does not exist there"}));
+  }
+  try {
+    check_call(node, *schema);
+    const auto is_reference = [](const ir::Attribute& a) {
+      return std::holds_alternative<ir::AttributeRef>(a.value);
+    };
+    if (std::ranges::none_of(node.attributes, is_reference)) check_attribute_types(node, *schema);
+  } catch (const ModelError& error) {
+    throw ModelError(with_place(error.problem()));
+  }
+}
+
+}  // namespace
+
+ir::Model to_target_opset(const ir::Model& model, std::int64_t opset, bool inline_functions) {
+  if (opset < kOldestTarget || opset > ir::kInternalOpset) {
+    throw ModelError({.what = "target opset " + std::to_string(opset) + ", expected " +
+                              std::to_string(kOldestTarget) + " to " +
+                              std::to_string(ir::kInternalOpset)});
+  }
+  return Retargeter(model, opset, inline_functions).run();
+}
+
 }  // namespace onnxgrad::onnx_io

@@ -13,6 +13,7 @@
 #include "onnx/model_io.h"
 #include "onnx/model_rules.h"
 #include "onnx/node_rules.h"
+#include "onnx/rewriting.h"
 #include "onnx/upgrade_rules.h"
 #include "onnxgrad/error.h"
 
@@ -244,34 +245,11 @@ void Internaliser::keep(Node& node, ir::GraphBuilder& g) {
   inferer_.infer(node);
 }
 
-// The values in `results` take the names and the places of the node's outputs. The nodes that were
-// written for them start at `first_new`.
 void Internaliser::replace_outputs(Node& node, const std::vector<Value*>& results,
                                    std::size_t first_new, ir::GraphBuilder& g) {
-  std::vector<Node*>& nodes = g.graph().nodes;
-  const auto is_new = [&](const Node* producer) {
-    return std::find(nodes.begin() + static_cast<std::ptrdiff_t>(first_new), nodes.end(),
-                     producer) != nodes.end();
-  };
-  for (std::size_t i = 0; i < node.outputs.size(); ++i) {
-    Value* output = node.outputs[i];
-    if (output == nullptr) continue;
-    Value* result = i < results.size() ? results[i] : nullptr;
-    if (result == nullptr) {
-      // An output that newer versions do not have: an error only if somebody reads it.
-      output->producer = nullptr;
-      output->type = {};
-      replaced_[output] = nullptr;
-      continue;
-    }
-    const bool can_rename = is_new(result->producer) && std::ranges::count(results, result) == 1;
-    Value* temporary = can_rename ? result : g.identity(result);
-    Node* producer = temporary->producer;
-    Graph::set_output(producer, static_cast<std::size_t>(temporary->output_index), output);
-    for (std::size_t k = first_new; k < nodes.size(); ++k) {
-      std::ranges::replace(nodes[k]->inputs, temporary, output);
-    }
-    inferer_.infer(*producer);
+  // Outputs that newer versions do not have are an error only if somebody reads them.
+  for (Value* lost : adopt_results(node, results, first_new, g, inferer_)) {
+    replaced_[lost] = nullptr;
   }
 }
 

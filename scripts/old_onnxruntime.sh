@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# Makes an environment with an onnxruntime of 2024, which runs opsets up to 20, beside the caches of
+# setup.sh; tests/python/test_onnx_target_opset.py runs models there when it exists.
+#
+#   scripts/old_onnxruntime.sh         makes it, unless it is there; prints the path of its python
+#   scripts/old_onnxruntime.sh --path  only prints the path
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+version=1.17.3
+prefix=${ONNXGRAD_DEPS:-${HOME:-/root}/.cache/onnxgrad}/onnxruntime-$version
+python=$prefix/bin/python
+
+if [[ ${1:-} != --path && ! -f $prefix/finished ]]; then
+  rm -rf "$prefix"
+  "$root/.venv/bin/python" -m venv "$prefix"
+  "$python" -m pip install -q --disable-pip-version-check --no-input \
+    "onnxruntime==$version" "numpy==1.26.4" >&2
+  touch "$prefix/finished"
+fi
+echo "$python"

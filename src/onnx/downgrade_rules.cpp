@@ -1,0 +1,457 @@
+#include "onnx/downgrade_rules.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "onnx/functions.h"
+#include "onnx/known_values.h"
+#include "onnx/schemas.h"
+#include "onnxgrad/error.h"
+
+// One rule per change of form, newest first. What a rule cannot say in the older form is refused;
+// what no rule is needed for is found out by the check against the older schema that follows.
+
+namespace onnxgrad::onnx_io {
+namespace {
+
+using ir::GraphBuilder;
+using ir::Node;
+using ir::Value;
+using Replacement = std::optional<std::vector<Value*>>;
+
+[[noreturn]] void refuse(const Node& node, const std::string& what) {
+  throw ModelError({.what = what + ", which the wanted opset cannot say",
+                    .where = {.node = node.name, .op_type = node.op_type},
+                    .mend = "Choose a newer target opset."});
+}
+
+ir::Attribute attribute(std::string name, ir::AttributeValue value) {
+  return {.name = std::move(name), .value = std::move(value)};
+}
+
+// The value as a tensor if it is constant: an initializer or, in functions, a Constant node.
+const Tensor* constant_of(const Value* value) {
+  if (value == nullptr) return nullptr;
+  if (value->is_constant()) return &value->initializer;
+  if (value->producer == nullptr || value->producer->op_type != "Constant") return nullptr;
+  const ir::AttributeValue* held = value->producer->find_attribute("value");
+  return held == nullptr ? nullptr : std::get_if<Tensor>(held);
+}
+
+std::vector<std::int64_t> constant_ints(const Node& node, std::size_t input, const char* what) {
+  const Value* value = node.input(input);
+  if (const Tensor* tensor = constant_of(value)) return tensor->to_int64s();
+  KnownValues known(ir::kInternalOpset);
+  const onnx::TensorShapeProto* elements = value == nullptr ? nullptr : known.elements(*value);
+  std::vector<std::int64_t> numbers;
+  if (elements != nullptr) {
+    for (const auto& element : elements->dim()) {
+      if (element.has_dim_value()) numbers.push_back(element.dim_value());
+    }
+  }
+  if (elements == nullptr || static_cast<int>(numbers.size()) != elements->dim_size()) {
+    refuse(node, std::string(what) + " that are not constant");
+  }
+  return numbers;
+}
+
+double constant_number(const Node& node, std::size_t input, const char* what) {
+  const Tensor* tensor = constant_of(node.input(input));
+  if (tensor == nullptr || tensor->num_elements() != 1) {
+    refuse(node, std::string(what) + " that is not constant");
+  }
+  return tensor->to_doubles().front();
+}
+
+void erase_input(Node& node, std::size_t index) {
+  if (node.inputs.size() > index) node.inputs[index] = nullptr;
+  while (!node.inputs.empty() && node.inputs.back() == nullptr) node.inputs.pop_back();
+}
+
+std::size_t known_rank(const Node& node) {
+  const Value* x = node.input(0);
+  if (x == nullptr || !x->type.has_rank()) refuse(node, "an input of unknown rank");
+  return x->type.rank();
+}
+
+Replacement reduce_axes(Node& node, GraphBuilder& g) {
+  if (node.input(1) == nullptr) {
+    if (node.int_attribute("noop_with_empty_axes", 0) == 0) return std::nullopt;
+    const bool keeps = node.op_type == "ReduceSum" || node.op_type == "ReduceMean" ||
+                       node.op_type == "ReduceMax" || node.op_type == "ReduceMin" ||
+                       node.op_type == "ReduceProd";
+    if (!keeps) refuse(node, "noop_with_empty_axes");
+    return std::vector<Value*>{g.identity(node.inputs[0])};
+  }
+  const std::vector<std::int64_t> axes = constant_ints(node, 1, "axes");
+  erase_input(node, 1);
+  if (axes.empty()) return reduce_axes(node, g);
+  node.remove_attribute("noop_with_empty_axes");
+  node.set_attribute("axes", axes);
+  return std::nullopt;
+}
+
+Replacement axes_to_attribute(Node& node, GraphBuilder& /*g*/) {
+  if (node.input(1) == nullptr) return std::nullopt;
+  node.set_attribute("axes", constant_ints(node, 1, "axes"));
+  erase_input(node, 1);
+  return std::nullopt;
+}
+
+// Without num_outputs the parts must be equal; else the sizes are computed, the last one smaller.
+Replacement split_17(Node& node, GraphBuilder& g) {
+  if (node.find_attribute("num_outputs") == nullptr) return std::nullopt;
+  const auto count = static_cast<std::int64_t>(node.outputs.size());
+  const std::int64_t axis = node.int_attribute("axis", 0);
+  node.remove_attribute("num_outputs");
+  Value* x = node.inputs.at(0);
+  if (x->type.has_rank()) {
+    const auto i = static_cast<std::size_t>(normalize_axis(axis, x->type.rank()));
+    const ir::Dim& dim = (*x->type.shape)[i];
+    if (dim.is_static() && dim.value() % count == 0) return std::nullopt;
+  }
+  std::vector<ir::Attribute> only_axis = {attribute("start", axis)};
+  if (axis != -1) only_axis.push_back(attribute("end", axis + 1));
+  Value* size = g.op("Shape", {x}, std::move(only_axis));
+  Value* part = g.div(g.add(size, g.ints({count - 1})), g.ints({count}));
+  std::vector<Value*> sizes(static_cast<std::size_t>(count) - 1, part);
+  sizes.push_back(g.sub(size, g.mul(part, g.ints({count - 1}))));
+  return g.ops("Split", {x, g.concat(sizes, 0)}, node.outputs.size(), {attribute("axis", axis)});
+}
+
+Replacement split_12(Node& node, GraphBuilder& /*g*/) {
+  if (node.input(1) == nullptr) return std::nullopt;
+  node.set_attribute("split", constant_ints(node, 1, "sizes"));
+  erase_input(node, 1);
+  return std::nullopt;
+}
+
+Replacement pad_18(Node& node, GraphBuilder& /*g*/) {
+  if (node.string_attribute("mode", "constant") == "wrap") refuse(node, "mode wrap");
+  return std::nullopt;
+}
+
+// Pads of some axes become those of all: each is one of the given or the 0 put behind them.
+Replacement pad_17(Node& node, GraphBuilder& g) {
+  if (node.input(3) == nullptr) return std::nullopt;
+  const std::vector<std::int64_t> axes = constant_ints(node, 3, "axes");
+  const std::size_t rank = known_rank(node);
+  const auto count = static_cast<std::int64_t>(axes.size());
+  std::vector<std::int64_t> from(2 * rank, 2 * count);
+  for (std::int64_t i = 0; i < count; ++i) {
+    const auto axis = normalize_axis(axes[static_cast<std::size_t>(i)], rank);
+    from[static_cast<std::size_t>(axis)] = i;
+    from[rank + static_cast<std::size_t>(axis)] = count + i;
+  }
+  if (const Tensor* pads = constant_of(node.input(1))) {
+    std::vector<std::int64_t> given = pads->to_int64s();
+    if (static_cast<std::int64_t>(given.size()) != 2 * count) {
+      refuse(node, "pads that do not fit the axes");
+    }
+    given.push_back(0);
+    for (std::int64_t& index : from) index = given[static_cast<std::size_t>(index)];
+    node.inputs[1] = g.ints(from);
+    erase_input(node, 3);
+    return std::nullopt;
+  }
+  std::vector<Value*> inputs = node.inputs;
+  inputs[1] = g.gather(g.concat({inputs[1], g.ints({0})}, 0), g.ints(from), 0);
+  inputs.resize(3);
+  return std::vector<Value*>{g.op("Pad", std::move(inputs), node.attributes)};
+}
+
+Replacement pad_10(Node& node, GraphBuilder& /*g*/) {
+  node.set_attribute("pads", constant_ints(node, 1, "pads"));
+  if (node.input(2) != nullptr) {
+    node.set_attribute("value", static_cast<float>(constant_number(node, 2, "a value")));
+  }
+  node.inputs.resize(1);
+  return std::nullopt;
+}
+
+Replacement resize_18(Node& node, GraphBuilder& /*g*/) {
+  if (node.string_attribute("coordinate_transformation_mode", "") == "half_pixel_symmetric") {
+    refuse(node, "half_pixel_symmetric");
+  }
+  return std::nullopt;
+}
+
+// Scales and sizes of some axes become those of all.
+Replacement resize_17(Node& node, GraphBuilder& g) {
+  const std::vector<std::int64_t> axes = node.ints_attribute("axes");
+  node.remove_attribute("axes");
+  if (axes.empty()) return std::nullopt;
+  const std::size_t rank = known_rank(node);
+  if (node.input(1) != nullptr) refuse(node, "a region of interest of some axes");
+  const Tensor* scales = constant_of(node.input(2));
+  if (scales == nullptr) refuse(node, "axes with sizes");
+  const std::vector<double> some = scales->to_doubles();
+  if (some.size() != axes.size()) refuse(node, "scales that do not fit the axes");
+  std::vector<float> all(rank, 1.0F);
+  for (std::size_t i = 0; i < axes.size(); ++i) {
+    all[static_cast<std::size_t>(normalize_axis(axes[i], rank))] = static_cast<float>(some[i]);
+  }
+  node.inputs[2] = g.constant(Tensor::from(all, Dims{static_cast<std::int64_t>(rank)}), "scales");
+  return std::nullopt;
+}
+
+// roi and scales must be there; empty ones stand for absent ones.
+Replacement resize_12(Node& node, GraphBuilder& g) {
+  node.inputs.resize(std::max<std::size_t>(node.inputs.size(), 3), nullptr);
+  for (const std::size_t i : {std::size_t{1}, std::size_t{2}}) {
+    if (node.inputs[i] == nullptr) {
+      node.inputs[i] = g.constant(Tensor::zeros(DataType::kFloat32, {0}), "empty");
+    }
+  }
+  return std::nullopt;
+}
+
+Replacement scatter_17(Node& node, GraphBuilder& /*g*/) {
+  const std::string reduction = node.string_attribute("reduction", "none");
+  if (reduction == "max" || reduction == "min") refuse(node, "reduction " + reduction);
+  return std::nullopt;
+}
+
+Replacement scatter_10(Node& node, GraphBuilder& /*g*/) {
+  node.op_type = "Scatter";
+  return std::nullopt;
+}
+
+// Before 16 there was one mode, and it is no longer the default.
+Replacement roi_align_15(Node& node, GraphBuilder& /*g*/) {
+  const std::string mode = node.string_attribute("coordinate_transformation_mode", "half_pixel");
+  if (mode != "output_half_pixel") refuse(node, "mode " + mode);
+  node.remove_attribute("coordinate_transformation_mode");
+  return std::nullopt;
+}
+
+Replacement resize_10(Node& node, GraphBuilder& /*g*/) {
+  refuse(node, "Resize with coordinate modes");
+}
+
+Replacement dropout_9(Node& node, GraphBuilder& /*g*/) {
+  if (node.output(1) != nullptr) refuse(node, "a mask of booleans");
+  return std::nullopt;
+}
+
+Replacement grid_sample_19(Node& node, GraphBuilder& /*g*/) {
+  const std::string mode = node.string_attribute("mode", "linear");
+  if (mode == "linear") node.set_attribute("mode", std::string("bilinear"));
+  if (mode == "cubic") node.set_attribute("mode", std::string("bicubic"));
+  return std::nullopt;
+}
+
+Replacement dft_19(Node& node, GraphBuilder& /*g*/) {
+  std::int64_t axis = -2;
+  if (node.input(2) != nullptr) {
+    axis = static_cast<std::int64_t>(constant_number(node, 2, "an axis"));
+    erase_input(node, 2);
+  }
+  node.set_attribute("axis", normalize_axis(axis, known_rank(node)));
+  return std::nullopt;
+}
+
+// Dilations of 1 are what older pools do.
+Replacement remove_unit_dilations(Node& node, GraphBuilder& /*g*/) {
+  for (const std::int64_t dilation : node.ints_attribute("dilations")) {
+    if (dilation != 1) refuse(node, "dilations");
+  }
+  node.remove_attribute("dilations");
+  return std::nullopt;
+}
+
+Replacement reshape_13(Node& node, GraphBuilder& /*g*/) {
+  if (node.int_attribute("allowzero", 0) == 0) return std::nullopt;
+  const std::vector<std::int64_t> shape = constant_ints(node, 1, "zero dimensions");
+  if (std::ranges::find(shape, 0) != shape.end()) refuse(node, "a dimension of 0");
+  node.remove_attribute("allowzero");
+  return std::nullopt;
+}
+
+Replacement shape_14(Node& node, GraphBuilder& g) {
+  constexpr std::int64_t kEnd = std::numeric_limits<std::int64_t>::max();
+  const std::int64_t start = node.int_attribute("start", 0);
+  const std::int64_t end = node.int_attribute("end", kEnd);
+  if (start == 0 && end == kEnd) return std::nullopt;
+  return std::vector<Value*>{g.slice(g.shape_of(node.inputs.at(0)), {start}, {end}, {0})};
+}
+
+Replacement cast_like_14(Node& node, GraphBuilder& g) {
+  const Value* like = node.inputs.at(1);
+  if (like == nullptr || like->dtype() == DataType::kUndefined) refuse(node, "CastLike");
+  return std::vector<Value*>{
+      g.op("Cast", {node.inputs[0]}, {attribute("to", static_cast<std::int64_t>(like->dtype()))})};
+}
+
+// Before 13 the dimensions from `axis` on were one, so the axis must be the last.
+Replacement softmax_12(Node& node, GraphBuilder& g) {
+  const auto rank = static_cast<std::int64_t>(known_rank(node));
+  const std::int64_t axis = normalize_axis(node.int_attribute("axis", -1), known_rank(node));
+  if (axis == rank - 1) {
+    node.set_attribute("axis", axis);
+    return std::nullopt;
+  }
+  std::vector<std::int64_t> swapped(static_cast<std::size_t>(rank));
+  std::iota(swapped.begin(), swapped.end(), 0);
+  std::swap(swapped[static_cast<std::size_t>(axis)], swapped.back());
+  Value* y = g.op(node.op_type, {g.transpose(node.inputs[0], swapped)},
+                  {attribute("axis", std::int64_t{-1})});
+  return std::vector<Value*>{g.transpose(y, swapped)};
+}
+
+Replacement dropout_11(Node& node, GraphBuilder& /*g*/) {
+  if (node.input(2) != nullptr && constant_number(node, 2, "a training mode") != 0) {
+    refuse(node, "training mode");
+  }
+  if (node.input(1) != nullptr) {
+    node.set_attribute("ratio", static_cast<float>(constant_number(node, 1, "a ratio")));
+  }
+  node.remove_attribute("seed");
+  node.inputs.resize(1);
+  return std::nullopt;
+}
+
+Replacement clip_10(Node& node, GraphBuilder& /*g*/) {
+  const char* const names[] = {"min", "max"};
+  for (const std::size_t i : {std::size_t{1}, std::size_t{2}}) {
+    if (node.input(i) == nullptr) continue;
+    node.set_attribute(names[i - 1], static_cast<float>(constant_number(node, i, "a bound")));
+  }
+  node.inputs.resize(1);
+  return std::nullopt;
+}
+
+Replacement slice_9(Node& node, GraphBuilder& /*g*/) {
+  if (node.input(4) != nullptr) {
+    const std::vector<std::int64_t> steps = constant_ints(node, 4, "steps");
+    if (std::ranges::any_of(steps, [](std::int64_t s) { return s != 1; })) refuse(node, "steps");
+  }
+  node.set_attribute("starts", constant_ints(node, 1, "starts"));
+  node.set_attribute("ends", constant_ints(node, 2, "ends"));
+  if (node.input(3) != nullptr) node.set_attribute("axes", constant_ints(node, 3, "axes"));
+  node.inputs.resize(1);
+  return std::nullopt;
+}
+
+Replacement topk_9(Node& node, GraphBuilder& /*g*/) {
+  node.set_attribute("k", constant_ints(node, 1, "a number k").at(0));
+  erase_input(node, 1);
+  return std::nullopt;
+}
+
+// Constant nodes of functions.
+Replacement constant_11(Node& node, GraphBuilder& /*g*/) {
+  for (ir::Attribute& a : node.attributes) {
+    Tensor tensor;
+    if (const auto* i = std::get_if<std::int64_t>(&a.value)) {
+      tensor = Tensor::scalar(*i);
+    } else if (const auto* f = std::get_if<float>(&a.value)) {
+      tensor = Tensor::scalar(*f);
+    } else if (const auto* is = std::get_if<std::vector<std::int64_t>>(&a.value)) {
+      tensor = Tensor::from(*is, Dims{static_cast<std::int64_t>(is->size())});
+    } else if (const auto* fs = std::get_if<std::vector<float>>(&a.value)) {
+      tensor = Tensor::from(*fs, Dims{static_cast<std::int64_t>(fs->size())});
+    } else {
+      continue;
+    }
+    a = attribute("value", std::move(tensor));
+  }
+  return std::nullopt;
+}
+
+struct Rule {
+  std::string_view op_type;
+  std::int64_t last;  // the newest opset that needs the older form
+  Replacement (*apply)(Node& node, GraphBuilder& g);
+};
+
+constexpr Rule kRules[] = {
+    {"AveragePool", 18, remove_unit_dilations},
+    {"CastLike", 14, cast_like_14},
+    {"Clip", 10, clip_10},
+    {"Constant", 11, constant_11},
+    {"DFT", 19, dft_19},
+    {"Dropout", 11, dropout_11},
+    {"Dropout", 9, dropout_9},
+    {"GridSample", 19, grid_sample_19},
+    {"Hardmax", 12, softmax_12},
+    {"LogSoftmax", 12, softmax_12},
+    {"LpPool", 17, remove_unit_dilations},
+    {"MaxPool", 9, remove_unit_dilations},
+    {"Pad", 18, pad_18},
+    {"Pad", 17, pad_17},
+    {"Pad", 10, pad_10},
+    {"ReduceL1", 17, reduce_axes},
+    {"ReduceL2", 17, reduce_axes},
+    {"ReduceLogSum", 17, reduce_axes},
+    {"ReduceLogSumExp", 17, reduce_axes},
+    {"ReduceMax", 17, reduce_axes},
+    {"ReduceMean", 17, reduce_axes},
+    {"ReduceMin", 17, reduce_axes},
+    {"ReduceProd", 17, reduce_axes},
+    {"ReduceSum", 12, reduce_axes},
+    {"ReduceSumSquare", 17, reduce_axes},
+    {"Reshape", 13, reshape_13},
+    {"Resize", 18, resize_18},
+    {"Resize", 17, resize_17},
+    {"Resize", 12, resize_12},
+    {"Resize", 10, resize_10},
+    {"RoiAlign", 15, roi_align_15},
+    {"ScatterElements", 17, scatter_17},
+    {"ScatterElements", 10, scatter_10},
+    {"ScatterND", 17, scatter_17},
+    {"Shape", 14, shape_14},
+    {"Slice", 9, slice_9},
+    {"Softmax", 12, softmax_12},
+    {"Split", 17, split_17},
+    {"Split", 12, split_12},
+    {"Squeeze", 12, axes_to_attribute},
+    {"TopK", 9, topk_9},
+    {"Unsqueeze", 12, axes_to_attribute},
+};
+
+bool equals_default(const ir::AttributeValue& value, const onnx::AttributeProto& fallback) {
+  using onnx::AttributeProto;
+  if (attribute_type(value) != fallback.type()) return false;
+  if (const auto* i = std::get_if<std::int64_t>(&value)) return *i == fallback.i();
+  if (const auto* f = std::get_if<float>(&value)) return *f == fallback.f();
+  if (const auto* s = std::get_if<std::string>(&value)) return *s == fallback.s();
+  return false;
+}
+
+// Attributes that came later and say what was always so.
+void remove_new_defaults(Node& node, std::int64_t opset) {
+  const Schema* now = find_schema("", node.op_type, ir::kInternalOpset);
+  const Schema* then = find_schema("", node.op_type, opset);
+  if (now == nullptr || then == nullptr || now == then) return;
+  std::erase_if(node.attributes, [&](const ir::Attribute& a) {
+    if (then->op().attributes().contains(a.name)) return false;
+    const auto found = now->op().attributes().find(a.name);
+    return found != now->op().attributes().end() &&
+           equals_default(a.value, found->second.default_value);
+  });
+}
+
+}  // namespace
+
+std::optional<std::vector<Value*>> downgrade_node(Node& node, std::int64_t opset, GraphBuilder& g) {
+  // A rule may give the node another operator; its own rules have been applied by then.
+  for (std::size_t i = 0; i < std::size(kRules); ++i) {
+    const Rule& rule = kRules[i];
+    if (node.op_type != rule.op_type || opset > rule.last) continue;
+    for (const ir::Attribute& a : node.attributes) {
+      if (std::holds_alternative<ir::AttributeRef>(a.value)) {
+        refuse(node, "attribute '" + a.name + "' that refers to the function's");
+      }
+    }
+    if (Replacement replacement = rule.apply(node, g)) return replacement;
+  }
+  remove_new_defaults(node, opset);
+  return std::nullopt;
+}
+
+}  // namespace onnxgrad::onnx_io

@@ -1,0 +1,20 @@
+#ifndef ONNXGRAD_ONNX_REWRITING_H_
+#define ONNXGRAD_ONNX_REWRITING_H_
+
+#include <cstddef>
+#include <vector>
+
+#include "ir/builder.h"
+
+namespace onnxgrad::onnx_io {
+
+/// The values in `results`, written through `g` as nodes [first_new, ...) of its graph, take the
+/// names and the places of the outputs of `node`, which is in no list. Outputs without a result
+/// lose their producer and are returned.
+std::vector<ir::Value*> adopt_results(ir::Node& node, const std::vector<ir::Value*>& results,
+                                      std::size_t first_new, ir::GraphBuilder& g,
+                                      const ir::TypeInferer& inferer);
+
+}  // namespace onnxgrad::onnx_io
+
+#endif  // ONNXGRAD_ONNX_REWRITING_H_
