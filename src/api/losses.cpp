@@ -70,7 +70,8 @@ ir::Model loss_only(const train::LossGraph& loss, const Value& scores) {
 // Puts the loss's nodes behind the file's own.
 Model append_to_file(const Model& model, const train::LossGraph& loss, Value& scores,
                      const AddLossOptions& options) {
-  const ir::Model& original = *model.impl().file.model;
+  const std::shared_ptr<const ir::Model> file = model.impl().file_graph();
+  const ir::Model& original = *file;
   const std::int64_t opset = original.opset();
   ir::Model part = loss_only(loss, scores);
   if (opset < ir::kInternalOpset) part = onnx_io::to_target_opset(part, opset, true);

@@ -4,7 +4,6 @@
 
 #include "api/model_impl.h"
 #include "base/check.h"
-#include "base/files.h"
 #include "ir/builder.h"
 #include "train/engine.h"
 #include "train/outputs.h"
@@ -37,6 +36,24 @@ Model::Impl::Impl(onnx_io::FileModel file_model, LoadOptions load_options)
   }
 }
 
+Model::Impl::Impl(const Impl& base, const NamedTensors& new_weights)
+    : file(base.file),
+      options(base.options),
+      inputs(base.inputs),
+      outputs(base.outputs),
+      changed_(base.changed_) {
+  auto model = std::make_shared<ir::Model>(ir::clone(*base.working()));
+  for (const NamedTensor& weight : new_weights) {
+    std::erase_if(changed_, [&](const auto& old) { return old.first == weight.name; });
+    changed_.emplace_back(weight.name, weight.tensor);
+    api::find_weight(*model, weight.name)->initializer = weight.tensor;
+  }
+  std::call_once(working_made_, [&] {
+    working_ = std::move(model);
+    weights_ = base.weight_list();
+  });
+}
+
 const std::shared_ptr<const ir::Model>& Model::Impl::working() const {
   std::call_once(working_made_, [&] {
     const base::MemoryBudgetScope scope(budget_of(options));
@@ -56,7 +73,21 @@ const std::vector<WeightInfo>& Model::Impl::weight_list() const {
 }
 
 std::string Model::Impl::bytes() const {
-  return file.bytes != nullptr ? *file.bytes : onnx_io::to_bytes(*file.model);
+  if (file.bytes == nullptr) return onnx_io::to_bytes(*file.model);
+  return changed_.empty() ? *file.bytes : onnx_io::with_weights(file, *working(), changed_);
+}
+
+std::shared_ptr<const ir::Model> Model::Impl::file_graph() const {
+  if (changed_.empty()) return file.model;
+  return onnx_io::load_bytes(bytes(), io_options(options), file.path).model;
+}
+
+void Model::Impl::save(const std::string& path) const {
+  if (file.bytes == nullptr) {
+    onnx_io::save_file(*file.model, path);
+  } else {
+    onnx_io::save_with_weights(file, *working(), changed_, path);
+  }
 }
 
 Model Model::load(const std::string& path, const LoadOptions& options) {
@@ -77,13 +108,7 @@ Model Model::from_text(std::string_view text) {
 
 void Model::save(const std::string& path) const {
   try {
-    if (impl_->file.bytes != nullptr) {
-      base::write_atomically(path, *impl_->file.bytes);
-    } else {
-      onnx_io::save_file(*impl_->file.model, path);
-    }
-  } catch (const CheckpointError&) {
-    throw;
+    impl_->save(path);
   } catch (const Error& error) {
     throw CheckpointError(error.problem());
   }
@@ -123,12 +148,6 @@ Model wrap(ir::Model model) {
   onnx_io::FileModel file;
   file.model = std::make_shared<const ir::Model>(std::move(model));
   return Model(std::make_shared<const Model::Impl>(std::move(file), LoadOptions{}));
-}
-
-Model from_changed_bytes(const Model& model, std::string bytes) {
-  const LoadOptions& options = model.impl().options;
-  return Model(std::make_shared<const Model::Impl>(
-      onnx_io::load_bytes(std::move(bytes), io_options(options), model.path()), options));
 }
 
 ir::Value* find_weight(const ir::Model& working, std::string_view name) {

@@ -4,6 +4,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/memory_budget.h"
@@ -13,15 +14,21 @@
 
 namespace onnxgrad {
 
-/// What a Model stands for: the file, and lazily its working copy.
+/// What a Model stands for: a file, other numbers for some of its weights, and its working copy.
 struct Model::Impl {
   Impl(onnx_io::FileModel file_model, LoadOptions load_options);
+  /// The same file as `base` with other numbers for these weights of its working copy, whose dtypes
+  /// and shapes they have.
+  Impl(const Impl& base, const NamedTensors& new_weights);
 
   /// The working copy; made at the first call, by one thread while others wait.
   const std::shared_ptr<const ir::Model>& working() const;
   train::Source source() const { return {.file = file, .working = working()}; }
   const std::vector<WeightInfo>& weight_list() const;
   std::string bytes() const;
+  /// The graph of the file with the changed weights in it.
+  std::shared_ptr<const ir::Model> file_graph() const;
+  void save(const std::string& path) const;
 
   onnx_io::FileModel file;
   LoadOptions options;
@@ -29,6 +36,7 @@ struct Model::Impl {
   std::vector<ValueInfo> outputs;
 
  private:
+  std::vector<std::pair<std::string, Tensor>> changed_;  // instead of what is in the file
   mutable std::once_flag working_made_;
   mutable std::shared_ptr<const ir::Model> working_;
   mutable std::vector<WeightInfo> weights_;
@@ -39,11 +47,9 @@ namespace api {
 /// A public model of a graph that was made here. Its bytes are serialized when they are asked for.
 Model wrap(ir::Model model);
 
-/// The same file with other numbers in the places of these weights.
+/// The same file with other numbers for these weights. Throws: ModelError (unknown weight, other
+/// dtype or shape).
 Model with_weights(const Model& model, const NamedTensors& weights);
-
-/// A model from the bytes of `model` with some of them changed: same path and options.
-Model from_changed_bytes(const Model& model, std::string bytes);
 
 /// The weight of that name in the working copy. Throws: ModelError naming the nearest.
 ir::Value* find_weight(const ir::Model& working, std::string_view name);

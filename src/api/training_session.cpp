@@ -67,7 +67,7 @@ void TrainingSession::reset() {
 }
 
 Model TrainingSession::trained_model() const {
-  return api::from_changed_bytes(impl_->model, impl_->session.trained_bytes());
+  return api::with_weights(impl_->model, impl_->session.weights());
 }
 
 std::string TrainingSession::plan_summary() const { return impl_->session.plan_summary(); }

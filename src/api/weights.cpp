@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <memory>
 #include <utility>
 
 #include "api/model_impl.h"
@@ -31,10 +32,16 @@ constexpr std::array<std::pair<std::string_view, InitScheme>, 10> kSchemes{{
 namespace api {
 
 Model with_weights(const Model& model, const NamedTensors& weights) {
-  std::vector<std::pair<std::string, Tensor>> pairs;
-  for (const NamedTensor& weight : weights) pairs.emplace_back(weight.name, weight.tensor);
-  const Model::Impl& impl = model.impl();
-  return from_changed_bytes(model, onnx_io::with_weights(impl.file, *impl.working(), pairs));
+  for (const NamedTensor& weight : weights) {
+    const Tensor& old = find_weight(*model.impl().working(), weight.name)->initializer;
+    if (weight.tensor.dtype() == old.dtype() && weight.tensor.dims() == old.dims()) continue;
+    throw ModelError(
+        {.what = fmt::format("weight '{}' is {}{}, but {}{} was given", weight.name,
+                             dtype_name(old.dtype()), old.dims().to_string(),
+                             dtype_name(weight.tensor.dtype()), weight.tensor.dims().to_string()),
+         .where = {.value = weight.name}});
+  }
+  return Model(std::make_shared<const Model::Impl>(model.impl(), weights));
 }
 
 }  // namespace api
@@ -56,16 +63,11 @@ Model initialize(const Model& model, const InitializeOptions& options) {
 }
 
 Model set_weights(const Model& model, const NamedTensors& weights) {
+  NamedTensors copies;  // the caller may go on writing to its arrays
   for (const NamedTensor& weight : weights) {
-    const Tensor& old = api::find_weight(*model.impl().working(), weight.name)->initializer;
-    if (weight.tensor.dtype() == old.dtype() && weight.tensor.dims() == old.dims()) continue;
-    throw ModelError(
-        {.what = fmt::format("weight '{}' is {}{}, but {}{} was given", weight.name,
-                             dtype_name(old.dtype()), old.dims().to_string(),
-                             dtype_name(weight.tensor.dtype()), weight.tensor.dims().to_string()),
-         .where = {.value = weight.name}});
+    copies.push_back({.name = weight.name, .tensor = weight.tensor.clone()});
   }
-  return api::with_weights(model, weights);
+  return api::with_weights(model, copies);
 }
 
 }  // namespace onnxgrad

@@ -358,12 +358,13 @@ void Session::reset() {
   set_steps(0);
 }
 
-std::string Session::trained_bytes() const {
-  std::vector<std::pair<std::string, Tensor>> weights;
+NamedTensors Session::weights() const {
+  NamedTensors result;
   for (const WeightInfo& weight : graph_.weights) {
-    weights.emplace_back(weight.name, step_.state_view(find_port(step_.state(), weight.name)));
+    const Tensor& view = state_views_[find_port(step_.state(), weight.name)];
+    result.push_back({.name = weight.name, .tensor = view.clone()});
   }
-  return onnx_io::with_weights(source_.file, *source_.working, weights);
+  return result;
 }
 
 std::string Session::plan_summary() const {

@@ -61,8 +61,8 @@ class Session {
   NamedTensors state() const;
   void load_state(const NamedTensors& state);
   void reset();
-  /// The file's bytes with the present weights.
-  std::string trained_bytes() const;
+  /// The trained weights alone, under their names in the working copy; copies.
+  NamedTensors weights() const;
   std::string plan_summary() const;
 
   // For the epoch loop.

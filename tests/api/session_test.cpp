@@ -1,0 +1,224 @@
+#include <gmock/gmock.h>
+
+#include <thread>
+
+#include "onnxgrad/onnxgrad.h"
+
+// The public sessions and the trainer. What they compute is tested in src/train.
+
+namespace onnxgrad::api_session_test {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+constexpr const char* kScores = R"(
+<ir_version: 8, opset_import: ["" : 17]>
+scores (float[N, 2] x) => (float[N, 3] y, float[N, 3] twice)
+<float[2, 3] w = {1, 0, 0, 0, 1, 0}, float[3] b = {0, 0, 0.5}, float[1] two = {2}>
+{
+  m = MatMul(x, w)
+  y = Add(m, b)
+  twice = Mul(y, two)
+}
+)";
+
+constexpr const char* kLinear = R"(
+<ir_version: 8, opset_import: ["" : 17]>
+linear (float[N, 2] x) => (float[N, 1] y)
+<float[2, 1] w = {0, 0}, float[1] b = {0}>
+{
+  m = MatMul(x, w)
+  y = Add(m, b)
+}
+)";
+
+Tensor floats(const std::vector<float>& values, Dims dims) {
+  return Tensor::from(values, std::move(dims));
+}
+
+NamedTensors one_row() { return {{.name = "x", .tensor = floats({2, 3}, Dims{1, 2})}}; }
+
+TEST(InferenceSessionApi, RunsChosenOutputs) {
+  InferenceSession session(Model::from_text(kScores), {.threads = 1});
+  EXPECT_EQ(session.inputs().at(0).name, "x");
+  EXPECT_EQ(session.outputs().size(), 2U);
+  EXPECT_TRUE(session.plan_summary().empty());
+  const auto all = session.run({}, one_row());
+  ASSERT_EQ(all.size(), 2U);
+  EXPECT_THAT(all[0].to_doubles(), ElementsAre(2, 3, 0.5));
+  const std::vector<std::string> names{"twice"};
+  EXPECT_THAT(session.run(names, one_row()).at(0).to_doubles(), ElementsAre(4, 6, 1));
+  EXPECT_FALSE(session.plan_summary().empty());
+  const NamedTensors more{{.name = "x", .tensor = floats({2, 3, 1, 1}, Dims{2, 2})}};
+  EXPECT_EQ(session.run(names, more).at(0).dims(), Dims({2, 3}));
+}
+
+TEST(InferenceSessionApi, RefusesWrongFeeds) {
+  InferenceSession session(Model::from_text(kScores), {.threads = 1});
+  EXPECT_THROW(session.run({}, {}), DataError);
+  EXPECT_THROW(session.run(std::vector<std::string>{"z"}, one_row()), DataError);
+  EXPECT_THROW(session.run({}, {{.name = "x", .tensor = floats({1}, Dims{1, 1})}}), ShapeError);
+  EXPECT_THAT(session.run({}, one_row()).at(0).to_doubles(), ElementsAre(2, 3, 0.5));
+}
+
+TEST(InferenceSessionApi, InputsWithDefaultsMayBeLeftOut) {
+  InferenceSession session(Model::from_text(R"(
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[2] x, float[1] factor = {3}) => (float[2] y) { y = Mul(x, factor) }
+)"),
+                           {.threads = 1});
+  const NamedTensor x{.name = "x", .tensor = floats({1, 2}, Dims{2})};
+  EXPECT_THAT(session.run({}, {x}).at(0).to_doubles(), ElementsAre(3, 6));
+  const NamedTensor factor{.name = "factor", .tensor = floats({10}, Dims{1})};
+  EXPECT_THAT(session.run({}, {x, factor}).at(0).to_doubles(), ElementsAre(10, 20));
+}
+
+NamedTensors batch() {
+  return {{.name = "x", .tensor = floats({1, 0, 0, 1, 1, 1, 2, -1}, Dims{4, 2})},
+          {.name = "label", .tensor = floats({2.5F, -0.5F, 1.5F, 5.5F}, Dims{4, 1})}};
+}
+
+TrainingOptions one_thread() { return {.engine = {.threads = 1}}; }
+
+TEST(TrainingSessionApi, TrainsAndHandsTheFileBack) {
+  const Model model = Model::from_text(kLinear);
+  TrainingSession session(model, {}, Sgd{.learning_rate = 0.1}, one_thread());
+  EXPECT_EQ(session.loss().line, "loss: squared error on 'y'");
+  EXPECT_EQ(session.trained_weights().size(), 2U);
+  EXPECT_EQ(session.loss().target.name, "label");
+  const double first = session.step(batch()).loss;
+  for (int i = 0; i < 500; ++i) session.step(batch());
+  EXPECT_EQ(session.steps(), 501);
+  const EvaluationResult result = session.evaluate(batch());
+  EXPECT_LT(result.loss, 1e-3 * first);
+  EXPECT_EQ(result.rows, 4);
+  const Model trained = session.trained_model();
+  EXPECT_EQ(trained.to_bytes().size(), model.to_bytes().size());
+  InferenceSession inference(trained, {.threads = 1});
+  const auto predicted = session.predict({batch()[0]});
+  EXPECT_EQ(inference.run({}, {batch()[0]}).at(0).to_doubles(), predicted.at(0).to_doubles());
+  // What was handed out does not change with further steps.
+  const auto before = trained.weight("w").to_doubles();
+  session.step(batch());
+  EXPECT_EQ(trained.weight("w").to_doubles(), before);
+}
+
+TEST(TrainingSessionApi, LearningRateIsInForceAtOnce) {
+  TrainingSession session(Model::from_text(kLinear), {}, Sgd{.learning_rate = 0.1}, one_thread());
+  session.set_learning_rate(0);
+  EXPECT_EQ(session.learning_rate(), 0);
+  session.step(batch());
+  EXPECT_THAT(session.state().at(0).tensor.to_doubles(), ElementsAre(0, 0));
+}
+
+TEST(TrainingSessionApi, OneCallAtATime) {
+  TrainingSession session(Model::from_text(kLinear), {}, Sgd{}, one_thread());
+  std::atomic<int> refused{0};
+  std::atomic<int> done{0};
+  const auto work = [&] {
+    for (int i = 0; i < 300; ++i) {
+      try {
+        session.step(batch());
+        ++done;
+      } catch (const Error& error) {
+        EXPECT_THAT(error.what(), HasSubstr("busy"));
+        ++refused;
+      }
+    }
+  };
+  std::thread other(work);
+  work();
+  other.join();
+  EXPECT_EQ(done + refused, 600);
+  EXPECT_EQ(session.steps(), done);
+}
+
+Tensor rows_of(const std::vector<float>& values) {
+  return floats(values, Dims{static_cast<std::int64_t>(values.size()) / 2, 2});
+}
+
+TEST(TrainerApi, FitsInThreeLines) {
+  Trainer trainer(Model::from_text(kLinear), {}, Adam{.learning_rate = 0.1}, one_thread());
+  const Tensor x = rows_of({1, 0, 0, 1, 1, 1, 2, -1});
+  const Tensor y = floats({2.5F, -0.5F, 1.5F, 5.5F}, Dims{4});
+  const History& history = trainer.fit(x, y, {.epochs = 200, .batch_size = 2});
+  EXPECT_EQ(history.epochs.size(), 200U);
+  EXPECT_LT(history.epochs.back().train_loss, 1e-2);
+  const Dataset data{.inputs = {{.name = "x", .tensor = x}}, .target = y};
+  EXPECT_NEAR(trainer.evaluate(data, 3).loss, history.epochs.back().train_loss, 1e-2);
+  EXPECT_THROW(trainer.evaluate(data, 0), DataError);
+  trainer.reset();
+  EXPECT_TRUE(trainer.history().epochs.empty());
+  EXPECT_EQ(trainer.session().steps(), 0);
+}
+
+// Bare scores and class labels: the automatic loss becomes a softmax cross-entropy.
+TEST(TrainerApi, TheTargetSettlesAnAutomaticLoss) {
+  Trainer trainer(Model::from_text(kScores), {.output = "y"}, Sgd{.learning_rate = 0.5},
+                  one_thread());
+  EXPECT_EQ(trainer.session().loss().line, "loss: squared error on 'y'");
+  const Tensor x = rows_of({1, 0, 0, 1, -1, -1, 2, 0});
+  const Tensor y = Tensor::from(std::vector<std::int64_t>{2, 1, 0, 2}, Dims{4});
+  trainer.fit(x, y, {.epochs = 300});
+  EXPECT_THAT(trainer.session().loss().line, HasSubstr("softmax cross-entropy on 'y'"));
+  EXPECT_EQ(trainer.evaluate({.inputs = {{.name = "", .tensor = x}}, .target = y}).accuracy, 1.0);
+}
+
+TEST(TrainerApi, StopsFromAnotherThread) {
+  Trainer trainer(Model::from_text(kLinear), {}, Sgd{.learning_rate = 1e-3}, one_thread());
+  const Tensor x = rows_of({1, 0, 0, 1, 1, 1, 2, -1});
+  const Tensor y = floats({2.5F, -0.5F, 1.5F, 5.5F}, Dims{4});
+  std::atomic<bool> begun{false};
+  FitOptions options{.epochs = 100'000'000, .batch_size = 1};
+  options.on_epoch_end = [&](const EpochLog&) {
+    begun = true;
+    return false;
+  };
+  std::thread stopper([&] {
+    while (!begun) std::this_thread::yield();
+    trainer.stop();
+  });
+  const History& history = trainer.fit(x, y, options);
+  stopper.join();
+  EXPECT_EQ(history.stop_reason, "stop() was called");
+  EXPECT_EQ(trainer.fit(x, y, {.epochs = 2}).epochs.size(), 2U);
+}
+
+TEST(NamesApi, OfLossesAndOptimizers) {
+  for (const std::string& name : loss_names()) EXPECT_NO_THROW(loss_from_name(name)) << name;
+  for (const std::string& name : optimizer_names()) {
+    EXPECT_NO_THROW(optimizer_from_name(name)) << name;
+  }
+  EXPECT_TRUE(std::holds_alternative<SquaredError>(loss_from_name("mse")));
+  EXPECT_TRUE(std::get<Sgd>(optimizer_from_name("nesterov")).nesterov);
+  EXPECT_EQ(learning_rate_of(Adam{}), 0.001);
+  EXPECT_EQ(to_string(Sgd{.learning_rate = 0.1, .momentum = 0.9}),
+            "Sgd(learning_rate=0.1, momentum=0.9)");
+  try {
+    optimizer_from_name("adamm");
+    FAIL();
+  } catch (const ModelError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("Did you mean 'adam'?"));
+  }
+  EXPECT_THROW(loss_from_name("sqared_error"), ModelError);
+}
+
+TEST(ReportApi, CountsAndJudges) {
+  const Report result = report(Model::from_text(kScores));
+  EXPECT_EQ(result.opset, 17);
+  EXPECT_EQ(result.num_parameters, 10);
+  EXPECT_EQ(result.num_trainable, 9);
+  ASSERT_EQ(result.operators.size(), 3U);
+  EXPECT_EQ(result.operators[0].op_type, "Add");
+  EXPECT_TRUE(result.operators[0].runs);
+  EXPECT_TRUE(result.operators[0].has_gradient);
+  EXPECT_TRUE(result.loss_line.empty());
+  EXPECT_THAT(result.loss_problem, HasSubstr("several outputs"));
+  EXPECT_THAT(result.to_text(), HasSubstr("MatMul"));
+
+  const Report linear = report(Model::from_text(kLinear));
+  EXPECT_EQ(linear.loss_line, "loss: squared error on 'y'");
+  EXPECT_TRUE(linear.missing_gradients.empty());
+}
+
+}  // namespace onnxgrad::api_session_test
