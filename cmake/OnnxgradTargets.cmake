@@ -113,9 +113,10 @@ function(onnxgrad_finish_ops)
     SOURCES ${cpu_file} ${cpu_sources} ${arg_CPU_SOURCES} DEPS onnxgrad::ops ${arg_CPU_DEPS})
 
   get_property(tests GLOBAL PROPERTY ONNXGRAD_OP_TESTS)
-  set(test_deps onnxgrad::train)
+  set(test_deps
+    onnxgrad::onnx onnxgrad::ops onnxgrad::kernels_cpu onnxgrad::autodiff onnxgrad::runtime)
   if(arg_TEST_SUPPORT)
-    onnxgrad_add_test_library(ops_testing SOURCES ${arg_TEST_SUPPORT} DEPS onnxgrad::train)
+    onnxgrad_add_test_library(ops_testing SOURCES ${arg_TEST_SUPPORT} DEPS ${test_deps})
     list(PREPEND test_deps onnxgrad::ops_testing)
   endif()
   set(cases_file "${CMAKE_CURRENT_BINARY_DIR}/op_cases.cpp")

@@ -179,6 +179,7 @@ void Inferer::infer_at(ir::Node& node, std::int64_t opset, int depth) const {
       } catch (const ModelError& error) {
         throw ModelError({.what = "output '" + output->name + "' is " + error.problem().what});
       }
+      if (output->type.is_tensor()) output->type.static_dims();  // refuses what is too large
     }
     return 0;
   });

@@ -103,10 +103,31 @@ class Grouper {
     }
   }
 
+  // Some schemas leave it to the kernel whether the operands fit (PRelu).
+  static void check_operands(const ir::Node& node, const Dims& dims) {
+    const auto refuse = [&node](const std::string& what) {
+      throw ShapeError({.what = what, .where = {.node = node.name, .op_type = node.op_type}});
+    };
+    try {
+      Dims spanned;
+      for (const ir::Value* input : node.inputs) {
+        if (input != nullptr) spanned = broadcast_dims(spanned, *input->type.static_dims());
+      }
+      if (spanned != dims) {
+        refuse("operands of shape " + spanned.to_string() + " for an output of shape " +
+               dims.to_string());
+      }
+    } catch (const ShapeError& error) {
+      if (!error.place().node.empty()) throw;
+      refuse(error.problem().what);
+    }
+  }
+
   void place_elementwise(ir::Node* node) {
     const auto dims = node->outputs[0]->type.static_dims();
     DataType compute = compute_type(*node);
     if (!dims || compute == DataType::kUndefined) return;
+    check_operands(*node, *dims);
     if (merge_ && (join_post(node, *dims, compute) || join_main(node, *dims, compute))) return;
     groups_.push_back({.compute = compute, .space = *dims});
     ranges_.emplace_back(position_.at(node), position_.at(node));

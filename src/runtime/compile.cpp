@@ -41,8 +41,12 @@ class Compiler {
     specialise();
     const std::unique_ptr<ir::TypeInferer> inferer = engine_.make_inferer(*region_.model);
     const passes::PassContext context{engine_.ops, *inferer, evaluator_};
+    lower(*inferer);
     passes::fold_constants(graph(), context);
-    while (expand_calls(*inferer)) passes::fold_constants(graph(), context);
+    while (expand_calls(*inferer)) {
+      lower(*inferer);
+      passes::fold_constants(graph(), context);
+    }
     const bool is_whole = split();
     if (!is_whole) make_tail();
     passes::run_passes(graph(), context, options_.fuse);
@@ -89,6 +93,26 @@ class Compiler {
     return changed;
   }
 
+  // Function bodies may hold operators that have a lowering (CastLike).
+  void lower(const ir::TypeInferer& inferer) {
+    ir::GraphBuilder g(*region_.model, graph(), inferer, engine_.ops);
+    std::unordered_map<const ir::Value*, ir::Value*> replaced;
+    std::vector<ir::Node*> nodes;
+    for (ir::Node* node : std::exchange(graph().nodes, {})) {
+      const opdef::OpDef* def = engine_.ops.find(*node);
+      const auto results =
+          def != nullptr && def->lower != nullptr ? def->lower(*node, g) : std::nullopt;
+      if (!results) {
+        nodes.push_back(node);
+        continue;
+      }
+      for (std::size_t i = 0; i < results->size(); ++i) replaced[node->outputs[i]] = (*results)[i];
+      for (ir::Node* fresh : std::exchange(graph().nodes, {})) nodes.push_back(fresh);
+    }
+    graph().nodes = std::move(nodes);
+    if (!replaced.empty()) ir::replace_uses(graph(), replaced);
+  }
+
   // A kernel stands for a function only if the body is what the registry builds for this call.
   bool runs_natively(const ir::Node& node, const ir::Function& function) {
     const opdef::OpDef* def = engine_.ops.find(node);
@@ -122,7 +146,8 @@ class Compiler {
       const bool has_inputs = std::ranges::all_of(
           inputs, [&](const ir::Value* v) { return available.contains(v) && is_static(v); });
       const bool is_dynamic = engine_.kernels.dynamic(node->domain, node->op_type) != nullptr;
-      if (has_inputs && !is_dynamic && std::ranges::all_of(node->outputs, is_static)) {
+      if (has_inputs && !is_dynamic && has_planned_values(*node) &&
+          std::ranges::all_of(node->outputs, is_static)) {
         now.push_back(node);
         available.insert(node->outputs.begin(), node->outputs.end());
       } else if (has_inputs && is_dynamic) {
@@ -137,6 +162,16 @@ class Compiler {
     }
     graph().nodes = std::move(now);
     return false;
+  }
+
+  // In a tail, small integers that can be known are constants already.
+  bool has_planned_values(const ir::Node& node) const {
+    const opdef::OpDef* def = engine_.ops.find(node);
+    if (def == nullptr || program_.feeds_give_shapes) return true;
+    return std::ranges::all_of(def->planned_inputs, [&](int i) {
+      const ir::Value* input = node.input(static_cast<std::size_t>(i));
+      return input == nullptr || input->is_constant();
+    });
   }
 
   [[noreturn]] static void throw_undetermined(const ir::Node& node) {

@@ -14,6 +14,20 @@ opdef::TensorDesc describe(const ir::Value* value) {
   return {.dtype = value->dtype(), .dims = *dims};
 }
 
+// An offer that finds shapes that do not fit says so; the place is added here.
+opdef::KernelOffer ask(const opdef::KernelRegistry::Entry& entry,
+                       const opdef::KernelRequest& request) {
+  try {
+    return entry.offer(request);
+  } catch (const ShapeError& error) {
+    if (!error.place().node.empty()) throw;
+    Problem problem = error.problem();
+    problem.where.node = request.node.name;
+    problem.where.op_type = request.node.op_type;
+    throw ShapeError(std::move(problem));
+  }
+}
+
 }  // namespace
 
 opdef::KernelRequest make_request(const ir::Node& node, int threads) {
@@ -33,7 +47,7 @@ std::optional<opdef::PreparedKernel> select_kernel(const opdef::KernelRegistry& 
                                                    std::string* reasons) {
   const ir::Node& node = request.node;
   for (const auto& entry : kernels.offers(node.domain, node.op_type)) {
-    opdef::KernelOffer offer = entry.offer(request);
+    opdef::KernelOffer offer = ask(entry, request);
     if (offer.kernel.fn != nullptr) return std::move(offer.kernel);
     if (reasons != nullptr && !offer.declined.empty()) {
       *reasons += (reasons->empty() ? "" : "; ") + offer.declined;

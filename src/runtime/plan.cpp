@@ -41,9 +41,25 @@ class Planner {
     return def != nullptr && def->is_view;
   }
 
+  static void check_view(const ir::Node& node) {
+    const Dims from = *node.inputs[0]->type.static_dims();
+    const Dims to = *node.outputs[0]->type.static_dims();
+    if (from.num_elements() == to.num_elements() &&
+        node.inputs[0]->dtype() == node.outputs[0]->dtype()) {
+      return;
+    }
+    throw ShapeError(
+        {.what = fmt::format("shape {} cannot become {}: {} elements are not {}", from.to_string(),
+                             to.to_string(), from.num_elements(), to.num_elements()),
+         .where = {.node = node.name, .op_type = node.op_type}});
+  }
+
   void select_kernels(const std::vector<ir::Node*>& order) {
     for (const ir::Node* node : order) {
-      if (is_view(*node)) continue;
+      if (is_view(*node)) {
+        check_view(*node);
+        continue;
+      }
       std::string reasons;
       auto kernel = select_kernel(engine_.kernels, make_request(*node, threads_), &reasons);
       if (!kernel) throw_no_kernel(*node, reasons);

@@ -21,7 +21,8 @@ void register_cumsum(opdef::OpRegistry& registry) {
                 .since_version = 14,
                 .differentiable_inputs = {0},
                 .attributes = {flag_attribute("exclusive"), flag_attribute("reverse")},
-                .vjp = cumsum_vjp});
+                .vjp = cumsum_vjp,
+                .planned_inputs = {1}});
 }
 
 }  // namespace onnxgrad::ops

@@ -150,7 +150,8 @@ void register_reduce(opdef::OpRegistry& registry) {
         .since_version = row.since_version,
         .differentiable_inputs = {0},
         .attributes = {flag_attribute("keepdims"), flag_attribute("noop_with_empty_axes")},
-        .vjp = row.vjp};
+        .vjp = row.vjp,
+        .planned_inputs = {1}};
     if (row.is_identity_without_axes) def.is_identity = reduces_nothing;
     registry.add(std::move(def));
   }

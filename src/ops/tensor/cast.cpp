@@ -1,3 +1,5 @@
+#include <optional>
+
 #include "opdef/registry.h"
 #include "ops/rules.h"
 
@@ -32,6 +34,16 @@ std::vector<Value*> cast_vjp(VjpContext& ctx, GraphBuilder& g) {
   return {g.cast_like(ctx.cotangent(0), ctx.input(0))};
 }
 
+// The type to cast to is that of another value, whose elements do not matter.
+std::optional<std::vector<Value*>> lower_cast_like(const Node& node, GraphBuilder& g) {
+  const DataType to = node.inputs.at(1)->dtype();
+  if (to == DataType::kUndefined) return std::nullopt;
+  if (to == node.inputs[0]->dtype()) return {{g.identity(node.inputs[0])}};
+  std::vector<ir::Attribute> attributes = node.attributes;
+  attributes.push_back({"to", static_cast<std::int64_t>(to)});
+  return {{g.op("Cast", {node.inputs[0]}, std::move(attributes))}};
+}
+
 bool keeps_type(const Node& node) {
   const DataType from = node.inputs[0]->dtype();
   return from != DataType::kUndefined && from == node.outputs[0]->dtype();
@@ -60,7 +72,7 @@ void register_cast(opdef::OpRegistry& registry) {
                 .differentiable_inputs = {0},
                 .attributes = conversion,
                 .vjp = cast_vjp,
-                .expression = cast_expression,
+                .lower = lower_cast_like,
                 .is_identity = keeps_type});
 }
 

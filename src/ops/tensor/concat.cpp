@@ -82,6 +82,7 @@ void register_concat(opdef::OpRegistry& registry) {
                                 .min = 1,
                                 .max = std::int64_t{1} << 20}},
                 .vjp = split_vjp,
+                .planned_inputs = {1},
                 .is_identity = [](const Node& node) { return node.outputs.size() == 1; }});
 }
 

@@ -106,12 +106,12 @@ opdef::KernelFn choose_gather_elements(std::int64_t bytes) {
 // Along other axes the indices may be fewer than the data, never more.
 void check_index_shape(const KernelRequest& request, const Dims& data, const Dims& indices,
                        std::size_t axis) {
-  for (std::size_t i = 0; i < data.rank(); ++i) {
-    if (i == axis || indices[i] <= data[i]) continue;
-    throw ShapeError({.what = "indices of shape " + indices.to_string() +
-                              " do not fit data of shape " + data.to_string(),
-                      .where = {.node = request.node.name, .op_type = request.node.op_type}});
-  }
+  bool fits = indices.rank() == data.rank();
+  for (std::size_t i = 0; fits && i < data.rank(); ++i) fits = i == axis || indices[i] <= data[i];
+  if (fits) return;
+  throw ShapeError({.what = "indices of shape " + indices.to_string() +
+                            " do not fit data of shape " + data.to_string(),
+                    .where = {.node = request.node.name, .op_type = request.node.op_type}});
 }
 
 KernelOffer offer_gather_elements(const KernelRequest& request) {

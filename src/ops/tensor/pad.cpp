@@ -61,6 +61,7 @@ void register_pad(opdef::OpRegistry& registry) {
                 .differentiable_inputs = {0, 2},
                 .attributes = {choice_attribute("mode", {"constant", "reflect", "edge", "wrap"})},
                 .vjp = pad_vjp,
+                .planned_inputs = {1, 3},
                 .is_identity = adds_nothing});
 }
 

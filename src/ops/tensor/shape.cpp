@@ -3,7 +3,8 @@
 #include "opdef/registry.h"
 #include "ops/rules.h"
 
-// Shape and Size, which the types give, and the operators that make tensors from shapes.
+// Constant, Shape and Size, which attributes and types give, and the operators that make tensors
+// from shapes and numbers.
 
 namespace onnxgrad::ops {
 namespace {
@@ -34,8 +35,24 @@ std::optional<Tensor> size_from_types(const Node& node) {
   return Tensor::scalar(dims->num_elements());
 }
 
+std::optional<Tensor> constant_from_attributes(const Node& node) {
+  if (node.attributes.size() != 1) return std::nullopt;
+  const auto list_dims = [](std::size_t size) { return Dims{static_cast<std::int64_t>(size)}; };
+  const ir::AttributeValue& value = node.attributes.front().value;
+  if (const auto* tensor = std::get_if<Tensor>(&value)) return *tensor;
+  if (const auto* number = std::get_if<std::int64_t>(&value)) return Tensor::scalar(*number);
+  if (const auto* number = std::get_if<float>(&value)) return Tensor::scalar(*number);
+  if (const auto* list = std::get_if<std::vector<std::int64_t>>(&value)) {
+    return Tensor::from(*list, list_dims(list->size()));
+  }
+  if (const auto* list = std::get_if<std::vector<float>>(&value)) {
+    return Tensor::from(*list, list_dims(list->size()));
+  }
+  return std::nullopt;
+}
+
 // y_i = start + i delta for i below (limit - start) / delta;  dstart = sum dy, ddelta = sum i dy;
-// the limit only decides how many there are.
+// the limit only decides how many there are, which the numbers give and no type.
 std::vector<Value*> range_vjp(VjpContext& ctx, GraphBuilder& g) {
   Value* dy = ctx.cotangent(0);
   const auto sum = [&g](Value* v) { return g.reduce_sum(v, {}, /*keepdims=*/false); };
@@ -52,6 +69,16 @@ opdef::AttributeSpec whole_number(std::string_view name) {
 }  // namespace
 
 void register_shape(opdef::OpRegistry& registry) {
+  using opdef::AttributeType;
+  registry.add({.op_type = "Constant",
+                .since_version = 25,
+                .attributes = {{.name = "value", .type = AttributeType::kTensor},
+                               {.name = "value_float", .type = AttributeType::kFloat},
+                               {.name = "value_floats", .type = AttributeType::kFloats},
+                               {.name = "value_int", .type = AttributeType::kInt},
+                               {.name = "value_ints", .type = AttributeType::kInts}},
+                .fold_types = constant_from_attributes,
+                .zero_gradient = true});
   registry.add({.op_type = "Shape",
                 .since_version = 25,
                 .attributes = {axis_attribute("start"), axis_attribute("end")},
@@ -76,7 +103,8 @@ void register_shape(opdef::OpRegistry& registry) {
   registry.add({.op_type = "Range",
                 .since_version = 11,
                 .differentiable_inputs = {0, 1, 2},
-                .vjp = range_vjp});
+                .vjp = range_vjp,
+                .is_dynamic = true});
 }
 
 }  // namespace onnxgrad::ops

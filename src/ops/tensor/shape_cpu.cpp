@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <cstring>
 
 #include "opdef/kernel.h"
@@ -117,41 +119,56 @@ KernelOffer offer_eye(const KernelRequest& request) {
   }
 }
 
-struct RangeData {
-  std::int64_t count = 0;
-};
-
-template <class T>
-void run_range(const void* data, std::byte* const* args, const opdef::Launch&) {
-  const std::int64_t count = static_cast<const RangeData*>(data)->count;
-  const T start = *reinterpret_cast<const T*>(args[0]);
-  const T delta = *reinterpret_cast<const T*>(args[2]);
-  T* y = reinterpret_cast<T*>(args[3]);
-  for (std::int64_t i = 0; i < count; ++i) {
-    if constexpr (std::is_floating_point_v<T>) {
-      y[i] = start + static_cast<T>(i) * delta;
-    } else {  // wraps around
-      y[i] = static_cast<T>(static_cast<std::uint64_t>(start) +
-                            static_cast<std::uint64_t>(i) * static_cast<std::uint64_t>(delta));
-    }
-  }
+[[noreturn]] void refuse_range(const opdef::DynamicCall& call, const char* what) {
+  throw ShapeError({.what = what, .where = {.node = call.node.name, .op_type = "Range"}});
 }
 
-KernelOffer offer_range(const KernelRequest& request) {
-  const RangeData data{.count = request.outputs[0].dims.num_elements()};
-  switch (request.outputs[0].dtype) {
+// max(ceil((limit - start) / delta), 0) elements, as ONNX says.
+template <class T>
+std::vector<Tensor> make_range(const opdef::DynamicCall& call) {
+  const T start = call.inputs.at(0).data<T>()[0];
+  const T limit = call.inputs.at(1).data<T>()[0];
+  const T delta = call.inputs.at(2).data<T>()[0];
+  if (delta == 0) refuse_range(call, "the step is zero");
+  // Whole numbers below 2^63 divide exactly enough in extended precision.
+  const long double steps =
+      std::ceil((static_cast<long double>(limit) - static_cast<long double>(start)) /
+                static_cast<long double>(delta));
+  if (!(steps < 0x1p62L)) refuse_range(call, "there are too many numbers");
+  const auto count = static_cast<std::int64_t>(std::max(steps, 0.0L));
+  Tensor y = Tensor::empty(dtype_of<T>(), Dims{count});
+  const auto out = y.mutable_data<T>();
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    if constexpr (std::is_floating_point_v<T>) {
+      out[i] = start + static_cast<T>(i) * delta;
+    } else {  // wraps around
+      out[i] = static_cast<T>(static_cast<std::uint64_t>(start) +
+                              static_cast<std::uint64_t>(i) * static_cast<std::uint64_t>(delta));
+    }
+  }
+  return {y};
+}
+
+std::vector<Tensor> run_range(const opdef::DynamicCall& call) {
+  for (const Tensor& number : call.inputs) {
+    if (number.num_elements() != 1)
+      refuse_range(call, "start, limit and delta are one number each");
+  }
+  switch (call.inputs.at(0).dtype()) {
     case DataType::kFloat32:
-      return prepared(run_range<float>, data, "plain range");
+      return make_range<float>(call);
     case DataType::kFloat64:
-      return prepared(run_range<double>, data, "plain range");
+      return make_range<double>(call);
     case DataType::kInt64:
-      return prepared(run_range<std::int64_t>, data, "plain range");
+      return make_range<std::int64_t>(call);
     case DataType::kInt32:
-      return prepared(run_range<std::int32_t>, data, "plain range");
+      return make_range<std::int32_t>(call);
     case DataType::kInt16:
-      return prepared(run_range<std::int16_t>, data, "plain range");
+      return make_range<std::int16_t>(call);
     default:
-      return decline_dtype(request, request.outputs[0].dtype);
+      throw UnsupportedOperatorError(
+          {.what = "no kernel for " + std::string(dtype_name(call.inputs[0].dtype())),
+           .where = {.node = call.node.name, .op_type = "Range"}});
   }
 }
 
@@ -162,7 +179,7 @@ void register_shape_cpu(opdef::KernelRegistry& registry) {
   registry.add("", "Size", 0, offer_size);
   registry.add("", "ConstantOfShape", 0, offer_constant_of_shape);
   registry.add("", "EyeLike", 0, offer_eye);
-  registry.add("", "Range", 0, offer_range);
+  registry.add_dynamic("", "Range", run_range);
 }
 
 }  // namespace onnxgrad::ops

@@ -47,7 +47,8 @@ Value* begin_value(GraphBuilder& g, Value* x, std::int64_t axis, std::int64_t st
   Value* dim = dim_value(g, x, axis);
   if (start == 0) return g.ints({0});
   if (start > 0) return g.op("Min", {dim, g.ints({start})});
-  return g.op("Max", {g.add(dim, g.ints({start})), g.ints({0})});
+  constexpr std::int64_t kBelowAll = -(std::int64_t{1} << 48);
+  return g.op("Max", {g.add(dim, g.ints({std::max(start, kBelowAll)})), g.ints({0})});
 }
 
 // dx = dy with zeros before and after it.
@@ -96,8 +97,11 @@ std::vector<Value*> slice_vjp(VjpContext& ctx, GraphBuilder& g) {
 }  // namespace
 
 void register_slice(opdef::OpRegistry& registry) {
-  registry.add(
-      {.op_type = "Slice", .since_version = 13, .differentiable_inputs = {0}, .vjp = slice_vjp});
+  registry.add({.op_type = "Slice",
+                .since_version = 13,
+                .differentiable_inputs = {0},
+                .vjp = slice_vjp,
+                .planned_inputs = {1, 2, 3, 4}});
 }
 
 }  // namespace onnxgrad::ops

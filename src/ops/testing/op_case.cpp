@@ -120,7 +120,13 @@ double unit_uniform(std::mt19937_64& engine) {
 }
 
 std::vector<double> draw(const CaseInput& input, std::uint64_t seed) {
-  if (input.source == CaseInput::Source::kValues) return input.numbers;
+  const bool is_under_test = input.dtype == DataType::kUndefined;
+  const auto rounded = [](double x) { return static_cast<double>(static_cast<float>(x)); };
+  if (input.source == CaseInput::Source::kValues) {
+    std::vector<double> numbers = input.numbers;
+    if (is_under_test) std::ranges::transform(numbers, numbers.begin(), rounded);
+    return numbers;
+  }
   std::mt19937_64 engine(seed);
   std::vector<double> drawn(static_cast<std::size_t>(input.dims.num_elements()));
   for (double& number : drawn) {
@@ -134,7 +140,7 @@ std::vector<double> draw(const CaseInput& input, std::uint64_t seed) {
                std::cos(2 * std::numbers::pi * unit_uniform(engine));
     }
     if (input.source != CaseInput::Source::kIntegers) {
-      number = static_cast<double>(static_cast<float>(number));
+      number = rounded(number);
     }
   }
   return drawn;

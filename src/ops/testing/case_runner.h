@@ -1,0 +1,61 @@
+#ifndef ONNXGRAD_OPS_TESTING_CASE_RUNNER_H_
+#define ONNXGRAD_OPS_TESTING_CASE_RUNNER_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "onnxgrad/tensor.h"
+#include "opdef/registry.h"
+#include "ops/testing/gradient_checker.h"
+#include "ops/testing/op_case.h"
+#include "runtime/executor.h"
+
+// From an OpCase to numbers: text -> internal graph -> vector-Jacobian product -> engine.
+
+namespace onnxgrad::ops_test {
+
+/// All built-in operators and kernels.
+const opdef::OpRegistry& builtin_ops();
+const runtime::Engine& builtin_engine();
+
+/// A case as graphs and numbers, in one variant.
+struct BuiltCase {
+  std::shared_ptr<const ir::Model> forward;
+  std::vector<Tensor> inputs;  ///< of forward
+  /// Outputs: those of forward, then the gradient of sum_i <seed_i, output_i> for each `wrt`; the
+  /// seeds are inputs after those of forward. nullptr if the case has no gradient.
+  std::shared_ptr<const ir::Model> gradient;
+  std::vector<std::size_t> wrt;             ///< positions among the inputs
+  std::vector<std::size_t> seeded_outputs;  ///< positions among the outputs
+};
+
+/// Throws what loading, upgrading and differentiating throw.
+BuiltCase build_case(const OpCase& op_case, const CaseVariant& variant,
+                     const opdef::OpRegistry& ops = builtin_ops());
+
+/// What a case computes.
+struct CaseResult {
+  std::vector<Tensor> outputs;
+  std::vector<Tensor> seeds;      ///< uniform in [-1, 1), fixed by the case's name
+  std::vector<Tensor> gradients;  ///< in the order of BuiltCase::wrt
+};
+
+struct RunOptions {
+  bool fuse = true;
+};
+
+CaseResult run_case(const OpCase& op_case, const BuiltCase& built, const RunOptions& options = {},
+                    const runtime::Engine& engine = builtin_engine());
+
+/// The case's gradient in float64 against central differences.
+std::vector<Difference> check_case_gradient(const OpCase& op_case,
+                                            const opdef::OpRegistry& ops = builtin_ops());
+
+/// "" if all elements agree to tolerance * max(1, largest magnitude of `expected`), NaN with NaN,
+/// infinities and integers exactly; else where and how they differ. dtypes may differ.
+std::string compare(const Tensor& given, const Tensor& expected, double tolerance);
+
+}  // namespace onnxgrad::ops_test
+
+#endif  // ONNXGRAD_OPS_TESTING_CASE_RUNNER_H_
