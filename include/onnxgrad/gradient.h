@@ -14,7 +14,7 @@ namespace onnxgrad {
 /// How graphs are written for other runtimes: IR version 10, standard operators and, unless
 /// inlined, model-local functions of domain "onnxgrad" that are made of them.
 struct WriteOptions {
-  std::int64_t target_opset = 26;  ///< of ai.onnx, 17 to 26
+  std::int64_t target_opset = 26;  ///< of ai.onnx, 9 to 26
   bool inline_functions = false;   ///< no local function stays, for runtimes without them
 };
 

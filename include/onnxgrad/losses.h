@@ -106,7 +106,7 @@ struct AddLossOptions {
 
 /// `model` with a loss: one more input for targets (after the others), one for sample weights if
 /// wanted, and the loss as first output. Opset, IR version, names and nodes stay as they are.
-/// Throws: ModelError (see find_loss; an ai.onnx opset below 17), ShapeError.
+/// Throws: ModelError (see find_loss; an ai.onnx opset that cannot express the loss), ShapeError.
 Model add_loss(const Model& model, const Loss& loss = {}, const AddLossOptions& options = {});
 
 }  // namespace onnxgrad

@@ -20,6 +20,7 @@ using ir::Value;
 
 // For other runtimes, with our name in it.
 Model write(ir::Model model, const WriteOptions& options) {
+  model.state.clear();  // in a file, state is plain inputs and outputs
   model.producer_name = "onnxgrad";
   model.producer_version = version();
   return api::wrap(onnx_io::to_target_opset(model, options.target_opset, options.inline_functions));
