@@ -7,11 +7,12 @@
 
 #include "opdef/registry.h"
 #include "ops/kernel_support.h"
+#include "ops/nn/norm_stretches.h"
 #include "ops/nn/window.h"
 
-// Plain kernels of BatchNormalization, InstanceNormalization and their gradients. A group is what
-// shares statistics: `segments` stretches of `length` elements, the first at group * length,
-// `stride` apart.
+// Kernels of BatchNormalization, InstanceNormalization and their gradients: plain ones, and such
+// for float32 with SIMD over long stretches. A group is what shares statistics: `segments`
+// stretches of `length` elements, the first at group * length, `stride` apart.
 
 namespace onnxgrad::ops {
 
@@ -32,9 +33,30 @@ struct NormTask {
   bool uses_batch = true;  ///< else mean and variance are inputs
   int running = 0;         ///< how many of running mean and variance are outputs
   int outputs = 0;         ///< argument of the first output
+  int threads = 1;
 
   std::int64_t count() const { return segments * length; }
 };
+
+// Below this many elements a second thread costs more than it brings.
+constexpr std::int64_t kParallelElements = 1 << 16;
+
+// Calls f(channel) for all channels, on several threads where that pays.
+template <class F>
+void visit_channels(const NormTask& task, F&& f) {
+  if (task.threads <= 1 || task.groups * task.count() < kParallelElements) {
+    for (std::int64_t c = 0; c < task.channels; ++c) f(c);
+    return;
+  }
+#pragma omp parallel for num_threads(task.threads) schedule(static)
+  for (std::int64_t c = 0; c < task.channels; ++c) f(c);
+}
+
+// Calls f(first element) for the stretches of a group.
+template <class F>
+void visit_stretches(const NormTask& task, std::int64_t group, F&& f) {
+  for (std::int64_t s = 0; s < task.segments; ++s) f(group * task.length + s * task.stride);
+}
 
 // Calls f(index) for all elements of a group, in order.
 template <class F>
@@ -65,6 +87,40 @@ Statistics batch_statistics(const NormTask& task, const T* x, std::int64_t group
   return {.mean = mean, .variance = squares / count};
 }
 
+// As batch_statistics, by SIMD.
+Statistics stretch_statistics(const NormTask& task, const float* x, std::int64_t group) {
+  const auto count = static_cast<double>(task.count());
+  double sum = 0;
+  visit_stretches(task, group, [&](auto i) { sum += stretches::sum(x + i, task.length); });
+  const double mean = sum / count;
+  const auto rounded = static_cast<float>(mean);
+  double squares = 0;
+  visit_stretches(task, group, [&](auto i) {
+    squares += stretches::centred_square_sum(x + i, rounded, task.length);
+  });
+  const double error = mean - static_cast<double>(rounded);
+  return {.mean = mean, .variance = std::max(squares / count - error * error, 0.0)};
+}
+
+template <std::floating_point T>
+Statistics given_statistics(std::byte* const* args, std::int64_t c) {
+  return {.mean = static_cast<double>(reinterpret_cast<const T*>(args[3])[c]),
+          .variance = static_cast<double>(reinterpret_cast<const T*>(args[4])[c])};
+}
+
+// running = old * momentum + batch * (1 - momentum)
+template <std::floating_point T>
+void update_running(const NormTask& task, std::byte* const* args, std::int64_t c,
+                    const Statistics& batch) {
+  for (int i = 0; i < task.running; ++i) {
+    T* running = reinterpret_cast<T*>(args[task.outputs + 1 + i]);
+    if (running == nullptr) continue;
+    const auto old = static_cast<double>(reinterpret_cast<const T*>(args[3 + i])[c]);
+    const double current = i == 0 ? batch.mean : batch.variance;
+    running[c] = static_cast<T>(old * task.momentum + current * (1 - task.momentum));
+  }
+}
+
 // args: x, scale, bias[, mean, variance], y[, running mean, running variance].
 template <std::floating_point T>
 void run_normalization(const void* data, std::byte* const* args, const Launch&) {
@@ -75,29 +131,87 @@ void run_normalization(const void* data, std::byte* const* args, const Launch&) 
   T* y = reinterpret_cast<T*>(args[task.outputs]);
   for (std::int64_t group = 0; group < task.groups; ++group) {
     const std::int64_t c = group % task.channels;
-    Statistics batch;
-    if (task.uses_batch) {
-      batch = batch_statistics(task, x, group);
-    } else {
-      batch = {.mean = static_cast<double>(reinterpret_cast<const T*>(args[3])[c]),
-               .variance = static_cast<double>(reinterpret_cast<const T*>(args[4])[c])};
-    }
-    if (task.running > 0) {
-      const auto update = [&](int old_arg, int new_arg, double current) {
-        T* running = reinterpret_cast<T*>(args[new_arg]);
-        if (running == nullptr) return;
-        const double old = static_cast<double>(reinterpret_cast<const T*>(args[old_arg])[c]);
-        running[c] = static_cast<T>(old * task.momentum + current * (1 - task.momentum));
-      };
-      update(3, task.outputs + 1, batch.mean);
-      if (task.running > 1) update(4, task.outputs + 2, batch.variance);
-    }
+    const Statistics batch =
+        task.uses_batch ? batch_statistics(task, x, group) : given_statistics<T>(args, c);
+    update_running<T>(task, args, c, batch);
     if (y == nullptr) continue;
     const double slope = static_cast<double>(scale[c]) / std::sqrt(batch.variance + task.epsilon);
     const auto factor = static_cast<T>(slope);
     const auto mean = static_cast<T>(batch.mean);
     visit_group(task, group, [&](std::int64_t i) { y[i] = (x[i] - mean) * factor + bias[c]; });
   }
+}
+
+// As run_normalization for float32, by SIMD over stretches.
+void run_stretches(const void* data, std::byte* const* args, const Launch&) {
+  const auto& task = *static_cast<const NormTask*>(data);
+  const auto* x = reinterpret_cast<const float*>(args[0]);
+  const auto* scale = reinterpret_cast<const float*>(args[1]);
+  const auto* bias = reinterpret_cast<const float*>(args[2]);
+  auto* y = reinterpret_cast<float*>(args[task.outputs]);
+  visit_channels(task, [&](std::int64_t c) {
+    for (std::int64_t group = c; group < task.groups; group += task.channels) {
+      const Statistics batch =
+          task.uses_batch ? stretch_statistics(task, x, group) : given_statistics<float>(args, c);
+      update_running<float>(task, args, c, batch);
+      if (y == nullptr) continue;
+      const double slope = static_cast<double>(scale[c]) / std::sqrt(batch.variance + task.epsilon);
+      visit_stretches(task, group, [&](auto i) {
+        stretches::normalize(x + i, static_cast<float>(batch.mean), static_cast<float>(slope),
+                             bias[c], y + i, task.length);
+      });
+    }
+  });
+}
+
+// What dx = a * dy + b * (x - mean) + d needs, from the sums over a group of dy and dy * h, where
+// h = (x - mean) * inverse.
+struct GradFactors {
+  double a = 0;
+  double b = 0;
+  double d = 0;
+
+  GradFactors(double scale, double inverse, double sum, double dot, double count)
+      : a(scale * inverse), b(-a * inverse * dot / count), d(-a * sum / count) {}
+};
+
+// As run_grad for float32, by SIMD over stretches.
+void run_grad_stretches(const void* data, std::byte* const* args, const Launch&) {
+  const auto& task = *static_cast<const NormTask*>(data);
+  const auto* dy = reinterpret_cast<const float*>(args[0]);
+  const auto* x = reinterpret_cast<const float*>(args[1]);
+  const auto* scale = reinterpret_cast<const float*>(args[2]);
+  auto* dx = reinterpret_cast<float*>(args[task.outputs]);
+  auto* dscale = reinterpret_cast<float*>(args[task.outputs + 1]);
+  auto* dbias = reinterpret_cast<float*>(args[task.outputs + 2]);
+  const auto count = static_cast<double>(task.count());
+  visit_channels(task, [&](std::int64_t c) {
+    double scale_sum = 0;
+    double bias_sum = 0;
+    for (std::int64_t group = c; group < task.groups; group += task.channels) {
+      const Statistics batch = stretch_statistics(task, x, group);
+      const double inverse = 1 / std::sqrt(batch.variance + task.epsilon);
+      const auto mean = static_cast<float>(batch.mean);
+      stretches::GradSums sums;
+      visit_stretches(task, group, [&](auto i) {
+        const auto more = stretches::grad_sums(dy + i, x + i, mean, task.length);
+        sums.dy += more.dy;
+        sums.dot += more.dot;
+      });
+      const double dot = sums.dot * inverse;
+      scale_sum += dot;
+      bias_sum += sums.dy;
+      if (dx == nullptr) continue;
+      const GradFactors f(static_cast<double>(scale[c]), inverse, sums.dy, dot, count);
+      visit_stretches(task, group, [&](auto i) {
+        stretches::normalize_grad(dy + i, x + i, mean, static_cast<float>(f.a),
+                                  static_cast<float>(f.b), static_cast<float>(f.d), dx + i,
+                                  task.length);
+      });
+    }
+    if (dscale != nullptr) dscale[c] = static_cast<float>(scale_sum);
+    if (dbias != nullptr) dbias[c] = static_cast<float>(bias_sum);
+  });
 }
 
 // args: dy, x, scale, dx, dscale, dbias; results may be absent. See normalization_grad_body.
@@ -127,11 +241,10 @@ void run_grad(const void* data, std::byte* const* args, const Launch&) {
     if (dscale != nullptr) dscale[c] += static_cast<T>(dot);
     if (dbias != nullptr) dbias[c] += static_cast<T>(sum);
     if (dx == nullptr) continue;
-    // dx = a * dy + b * (x - mean) + d
-    const double slope = static_cast<double>(scale[c]) * inverse;
-    const auto a = static_cast<T>(slope);
-    const auto b = static_cast<T>(-slope * inverse * dot / count);
-    const auto d = static_cast<T>(-slope * sum / count);
+    const GradFactors f(static_cast<double>(scale[c]), inverse, sum, dot, count);
+    const auto a = static_cast<T>(f.a);
+    const auto b = static_cast<T>(f.b);
+    const auto d = static_cast<T>(f.d);
     const auto mean = static_cast<T>(batch.mean);
     visit_group(task, group, [&](std::int64_t i) { dx[i] = a * dy[i] + b * (x[i] - mean) + d; });
   }
@@ -151,7 +264,8 @@ NormTask make_task(const KernelRequest& request, std::size_t x_input, bool per_i
                 .channels = x[1],
                 .epsilon = static_cast<double>(request.node.float_attribute("epsilon", 1e-5f)),
                 .momentum = static_cast<double>(request.node.float_attribute("momentum", 0.9f)),
-                .outputs = static_cast<int>(request.inputs.size())};
+                .outputs = static_cast<int>(request.inputs.size()),
+                .threads = request.threads};
   return task;
 }
 
@@ -173,31 +287,73 @@ KernelOffer offer_typed(const KernelRequest& request, NormTask task) {
   return decline_dtype(request, dtype);
 }
 
-KernelOffer offer_batch(const KernelRequest& request) {
+NormTask batch_task(const KernelRequest& request) {
   NormTask task = make_task(request, 0, /*per_instance=*/false);
   for (std::size_t i = 1; i < 5; ++i) check_operand(request, i, Dims{task.channels});
   task.uses_batch = request.node.int_attribute("training_mode", 0) != 0;
   if (task.uses_batch) task.running = static_cast<int>(request.outputs.size()) - 1;
-  return offer_typed<run_normalization<float>, run_normalization<double>>(request, task);
+  return task;
 }
 
-KernelOffer offer_instance(const KernelRequest& request) {
+NormTask instance_task(const KernelRequest& request) {
   const NormTask task = make_task(request, 0, /*per_instance=*/true);
   for (std::size_t i = 1; i < 3; ++i) check_operand(request, i, Dims{task.channels});
-  return offer_typed<run_normalization<float>, run_normalization<double>>(request, task);
+  return task;
 }
 
-KernelOffer offer_grad(const KernelRequest& request, bool per_instance) {
+NormTask grad_task(const KernelRequest& request, bool per_instance) {
   const NormTask task = make_task(request, 1, per_instance);
   check_operand(request, 0, request.inputs[1].dims);
   check_operand(request, 2, Dims{task.channels});
-  if (request.outputs.size() != 3) return KernelOffer::decline("expects three outputs");
-  return offer_typed<run_grad<float>, run_grad<double>>(request, task);
+  if (request.outputs.size() != 3) {
+    throw ModelError(problem_at(request.node, "the gradient function has three outputs"));
+  }
+  return task;
 }
 
-KernelOffer offer_batch_grad(const KernelRequest& request) { return offer_grad(request, false); }
+// The kernel `fn` for float32 and stretches of at least a vector.
+KernelOffer offer_simd(const KernelRequest& request, NormTask task, opdef::KernelFn fn) {
+  constexpr std::int64_t kShortest = 16;
+  for (const opdef::TensorDesc& input : request.inputs) {
+    if (input.dtype != DataType::kFloat32) return KernelOffer::decline("float32 only");
+  }
+  if (task.length < kShortest) return KernelOffer::decline("stretches shorter than 16 elements");
+  return prepared(fn, std::move(task), "simd");
+}
 
-KernelOffer offer_instance_grad(const KernelRequest& request) { return offer_grad(request, true); }
+KernelOffer offer_batch(const KernelRequest& request) {
+  return offer_typed<run_normalization<float>, run_normalization<double>>(request,
+                                                                          batch_task(request));
+}
+
+KernelOffer offer_batch_simd(const KernelRequest& request) {
+  return offer_simd(request, batch_task(request), run_stretches);
+}
+
+KernelOffer offer_instance(const KernelRequest& request) {
+  return offer_typed<run_normalization<float>, run_normalization<double>>(request,
+                                                                          instance_task(request));
+}
+
+KernelOffer offer_instance_simd(const KernelRequest& request) {
+  return offer_simd(request, instance_task(request), run_stretches);
+}
+
+KernelOffer offer_batch_grad(const KernelRequest& request) {
+  return offer_typed<run_grad<float>, run_grad<double>>(request, grad_task(request, false));
+}
+
+KernelOffer offer_batch_grad_simd(const KernelRequest& request) {
+  return offer_simd(request, grad_task(request, false), run_grad_stretches);
+}
+
+KernelOffer offer_instance_grad(const KernelRequest& request) {
+  return offer_typed<run_grad<float>, run_grad<double>>(request, grad_task(request, true));
+}
+
+KernelOffer offer_instance_grad_simd(const KernelRequest& request) {
+  return offer_simd(request, grad_task(request, true), run_grad_stretches);
+}
 
 }  // namespace
 
@@ -206,6 +362,10 @@ void register_batch_normalization_cpu(opdef::KernelRegistry& registry) {
   registry.add("", "InstanceNormalization", 0, offer_instance);
   registry.add(ir::kFunctionDomain, "BatchNormalizationGrad", 0, offer_batch_grad);
   registry.add(ir::kFunctionDomain, "InstanceNormalizationGrad", 0, offer_instance_grad);
+  registry.add("", "BatchNormalization", 10, offer_batch_simd);
+  registry.add("", "InstanceNormalization", 10, offer_instance_simd);
+  registry.add(ir::kFunctionDomain, "BatchNormalizationGrad", 10, offer_batch_grad_simd);
+  registry.add(ir::kFunctionDomain, "InstanceNormalizationGrad", 10, offer_instance_grad_simd);
 }
 
 }  // namespace onnxgrad::ops

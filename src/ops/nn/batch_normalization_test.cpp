@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include "device/testing/instruction_sets.h"
 #include "ops/testing/kernel_run.h"
 #include "ops/testing/op_case.h"
 
@@ -78,33 +79,35 @@ std::vector<ErrorCase> batch_normalization_error_cases() {
 }
 
 TEST(NormalizationKernels, FastOnesAgreeWithThePlainOne) {
-  constexpr auto kFloat = DataType::kFloat32;
-  for (const Dims& dims :
-       {Dims{4, 3, 8, 8}, Dims{2, 5, 7, 3}, Dims{33, 4}, Dims{1, 2, 100}, Dims{3, 16, 16, 16}}) {
-    SCOPED_TRACE(dims.to_string());
-    const opdef::TensorDesc like_x{.dtype = kFloat, .dims = dims};
-    const opdef::TensorDesc like_scale{.dtype = kFloat, .dims = {dims[1]}};
-    const Tensor x = random_tensor(kFloat, dims, 1, 0, 3);
-    const Tensor scale = random_tensor(kFloat, {dims[1]}, 2);
-    const Tensor bias = random_tensor(kFloat, {dims[1]}, 3);
-    const Tensor variance = random_tensor(kFloat, {dims[1]}, 4, 0.5, 2);
-    const Tensor dy = random_tensor(kFloat, dims, 5);
-    for (const std::int64_t training : {0, 1}) {
-      KernelCall call{.op_type = "BatchNormalization",
-                      .attributes = {{.name = "training_mode", .value = training}},
-                      .inputs = {x, scale, bias, bias, variance},
-                      .outputs = {like_x}};
-      if (training == 1) call.outputs = {like_x, like_scale, like_scale};
-      compare_offers(call, 1e-5);
+  device::for_each_instruction_set([] {
+    constexpr auto kFloat = DataType::kFloat32;
+    for (const Dims& dims :
+         {Dims{4, 3, 8, 8}, Dims{2, 5, 7, 3}, Dims{33, 4}, Dims{1, 2, 100}, Dims{3, 16, 16, 16}}) {
+      SCOPED_TRACE(dims.to_string());
+      const opdef::TensorDesc like_x{.dtype = kFloat, .dims = dims};
+      const opdef::TensorDesc like_scale{.dtype = kFloat, .dims = {dims[1]}};
+      const Tensor x = random_tensor(kFloat, dims, 1, 0, 3);
+      const Tensor scale = random_tensor(kFloat, {dims[1]}, 2);
+      const Tensor bias = random_tensor(kFloat, {dims[1]}, 3);
+      const Tensor variance = random_tensor(kFloat, {dims[1]}, 4, 0.5, 2);
+      const Tensor dy = random_tensor(kFloat, dims, 5);
+      for (const std::int64_t training : {0, 1}) {
+        KernelCall call{.op_type = "BatchNormalization",
+                        .attributes = {{.name = "training_mode", .value = training}},
+                        .inputs = {x, scale, bias, bias, variance},
+                        .outputs = {like_x}};
+        if (training == 1) call.outputs = {like_x, like_scale, like_scale};
+        compare_offers(call, 1e-5);
+      }
+      for (const char* op : {"BatchNormalizationGrad", "InstanceNormalizationGrad"}) {
+        compare_offers({.op_type = op,
+                        .inputs = {dy, x, scale},
+                        .outputs = {like_x, like_scale, like_scale},
+                        .domain = "onnxgrad"},
+                       1e-5);
+      }
     }
-    for (const char* op : {"BatchNormalizationGrad", "InstanceNormalizationGrad"}) {
-      compare_offers({.op_type = op,
-                      .inputs = {dy, x, scale},
-                      .outputs = {like_x, like_scale, like_scale},
-                      .domain = "onnxgrad"},
-                     1e-5);
-    }
-  }
+  });
 }
 
 }  // namespace onnxgrad::ops_test

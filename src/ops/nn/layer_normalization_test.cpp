@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include "device/testing/instruction_sets.h"
 #include "ops/testing/kernel_run.h"
 #include "ops/testing/op_case.h"
 
@@ -58,25 +59,27 @@ std::vector<ErrorCase> layer_normalization_error_cases() {
 }
 
 TEST(LayerNormalizationKernels, FastOnesAgreeWithThePlainOne) {
-  constexpr auto kFloat = DataType::kFloat32;
-  for (const Dims& dims : {Dims{3, 5}, Dims{4, 16}, Dims{7, 100}, Dims{2, 768}, Dims{5, 1}}) {
-    SCOPED_TRACE(dims.to_string());
-    const opdef::TensorDesc like_x{.dtype = kFloat, .dims = dims};
-    const opdef::TensorDesc like_scale{.dtype = kFloat, .dims = {dims[1]}};
-    const opdef::TensorDesc per_row{.dtype = kFloat, .dims = {dims[0], 1}};
-    const Tensor x = random_tensor(kFloat, dims, 1, 0, 3);
-    const Tensor scale = random_tensor(kFloat, {dims[1]}, 2);
-    const Tensor bias = random_tensor(kFloat, {dims[1]}, 3);
-    compare_offers({.op_type = "LayerNormalization",
-                    .inputs = {x, scale, bias},
-                    .outputs = {like_x, per_row, per_row}},
-                   1e-5);
-    compare_offers({.op_type = "LayerNormalizationGrad",
-                    .inputs = {random_tensor(kFloat, dims, 4), x, scale},
-                    .outputs = {like_x, like_scale, like_scale},
-                    .domain = "onnxgrad"},
-                   1e-5);
-  }
+  device::for_each_instruction_set([] {
+    constexpr auto kFloat = DataType::kFloat32;
+    for (const Dims& dims : {Dims{3, 5}, Dims{4, 16}, Dims{7, 100}, Dims{2, 768}, Dims{5, 1}}) {
+      SCOPED_TRACE(dims.to_string());
+      const opdef::TensorDesc like_x{.dtype = kFloat, .dims = dims};
+      const opdef::TensorDesc like_scale{.dtype = kFloat, .dims = {dims[1]}};
+      const opdef::TensorDesc per_row{.dtype = kFloat, .dims = {dims[0], 1}};
+      const Tensor x = random_tensor(kFloat, dims, 1, 0, 3);
+      const Tensor scale = random_tensor(kFloat, {dims[1]}, 2);
+      const Tensor bias = random_tensor(kFloat, {dims[1]}, 3);
+      compare_offers({.op_type = "LayerNormalization",
+                      .inputs = {x, scale, bias},
+                      .outputs = {like_x, per_row, per_row}},
+                     1e-5);
+      compare_offers({.op_type = "LayerNormalizationGrad",
+                      .inputs = {random_tensor(kFloat, dims, 4), x, scale},
+                      .outputs = {like_x, like_scale, like_scale},
+                      .domain = "onnxgrad"},
+                     1e-5);
+    }
+  });
 }
 
 }  // namespace onnxgrad::ops_test

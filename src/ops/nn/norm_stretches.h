@@ -1,0 +1,40 @@
+#ifndef ONNXGRAD_OPS_NN_NORM_STRETCHES_H_
+#define ONNXGRAD_OPS_NN_NORM_STRETCHES_H_
+
+#include <cstdint>
+
+// The arithmetic of normalisations on stretches of float32, with SIMD. Sums are taken in float32
+// over blocks of 4096 elements and in double over the blocks.
+
+namespace onnxgrad::ops::stretches {
+
+double sum(const float* x, std::int64_t n);
+/// sum((x - mean)^2)
+double centred_square_sum(const float* x, float mean, std::int64_t n);
+
+struct GradSums {
+  double dy = 0;   ///< sum(dy)
+  double dot = 0;  ///< sum(dy * (x - mean))
+};
+GradSums grad_sums(const float* dy, const float* x, float mean, std::int64_t n);
+
+/// y = (x - mean) * slope + shift; y may be x.
+void normalize(const float* x, float mean, float slope, float shift, float* y, std::int64_t n);
+/// dx = a * dy + b * (x - mean) + d; dx may be dy or x.
+void normalize_grad(const float* dy, const float* x, float mean, float a, float b, float d,
+                    float* dx, std::int64_t n);
+
+/// y = (x - mean) * inverse * scale + bias, element by element; bias may be nullptr.
+void scale_row(const float* x, float mean, float inverse, const float* scale, const float* bias,
+               float* y, std::int64_t n);
+/// With h = (x - mean) * inverse and dh = dy * scale: dscale += dy * h, dbias += dy (each may be
+/// nullptr); returns sum(dh) and sum(dh * h).
+GradSums scale_row_sums(const float* dy, const float* x, float mean, float inverse,
+                        const float* scale, float* dscale, float* dbias, std::int64_t n);
+/// dx = inverse * (dh - mean_dh - h * mean_dot); dx may be dy or x.
+void scale_row_grad(const float* dy, const float* x, float mean, float inverse, const float* scale,
+                    float mean_dh, float mean_dot, float* dx, std::int64_t n);
+
+}  // namespace onnxgrad::ops::stretches
+
+#endif  // ONNXGRAD_OPS_NN_NORM_STRETCHES_H_
