@@ -38,9 +38,14 @@ def use_all(order: tuple[str, ...]) -> None:
         model.SerializeToString(), providers=["CPUExecutionProvider"]
     )
     np.testing.assert_array_equal(stock.run(None, {"x": x})[0], expected)
-    if hasattr(onnxgrad, "InferenceSession"):
-        ours = onnxgrad.InferenceSession(model)
-        np.testing.assert_allclose(ours.run(None, {"x": x})[0], expected, rtol=1e-6)
+    ours = onnxgrad.InferenceSession(model)
+    np.testing.assert_allclose(ours.run(None, {"x": x})[0], expected, rtol=1e-6)
+
+    trainer = onnxgrad.Trainer(model, "squared_error", "sgd", lr=0.01)
+    trainer.fit(x, np.ones_like(x), epochs=3, verbose=0)
+    losses = trainer.history["train_loss"]
+    assert losses[0] > losses[1] > losses[2]
+    onnx.checker.check_model(trainer.trained_model(), full_check=True)
     assert onnxgrad.__version__
 
 

@@ -1,0 +1,35 @@
+"""Fixtures: the smallest model there is, and data for it."""
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+
+from support import LINEAR
+
+
+@pytest.fixture(scope="session")
+def linear_proto():
+    """Y = X @ coef + intercept. X: float32 [N, 2], Y: [N, 1]."""
+    model = onnx.parser.parse_model(LINEAR)
+    onnx.checker.check_model(model)
+    return model
+
+
+@pytest.fixture(scope="session")
+def linear_model(linear_proto):
+    return linear_proto.SerializeToString()
+
+
+@pytest.fixture(scope="session")
+def linear_data():
+    """X [200, 2] and y [200, 1] of y = X @ (1, -2) + 0.5, float32."""
+    X = np.random.default_rng(0).normal(size=(200, 2)).astype(np.float32)
+    return X, (X @ np.array([[1.0], [-2.0]]) + 0.5).astype(np.float32)
+
+
+@pytest.fixture
+def linear_file(tmp_path, linear_model):
+    path = tmp_path / "model.onnx"
+    path.write_bytes(linear_model)
+    return path

@@ -1,0 +1,184 @@
+"""Gradients, losses and training steps as files: run by stock onnxruntime, compared with NumPy."""
+
+import numpy as np
+import onnx
+import onnx.parser
+import onnxruntime
+import pytest
+
+import onnxgrad as og
+from support import TWO_WITHOUT_GRADIENT, initializers, mlp_proto
+
+
+def stock(model):
+    onnx.checker.check_model(model, full_check=True)
+    return onnxruntime.InferenceSession(model.SerializeToString())
+
+
+def softmax_cross_entropy(scores, classes):
+    shifted = scores - scores.max(axis=1, keepdims=True)
+    logs = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    return -logs[np.arange(len(classes)), classes].mean()
+
+
+def mlp_loss(weights, X, y):
+    hidden = np.maximum(X @ weights["W0"] + weights["b0"], 0)
+    return softmax_cross_entropy(hidden @ weights["W1"] + weights["b1"], y)
+
+
+def central_differences(function, weights):
+    """d function / d weights in float64, every element."""
+    found = {}
+    for name, value in weights.items():
+        gradient = np.zeros_like(value)
+        for index in np.ndindex(*value.shape):
+            step = np.cbrt(np.finfo(float).eps) * max(1.0, abs(value[index]))
+            plus, minus = value.copy(), value.copy()
+            plus[index] += step
+            minus[index] -= step
+            difference = function({**weights, name: plus}) - function({**weights, name: minus})
+            gradient[index] = difference / (2 * step)
+        found[name] = gradient
+    return found
+
+
+@pytest.fixture(scope="module")
+def rows():
+    rng = np.random.default_rng(5)
+    return rng.normal(size=(6, 4)), rng.integers(0, 3, 6)
+
+
+def test_add_loss_keeps_the_file(rows):
+    X, y = rows
+    model = mlp_proto([4, 5, 3], dtype=np.float64, head="Softmax")
+    with_loss = og.add_loss(model, "auto", target="class")
+    assert with_loss.ir_version == model.ir_version
+    assert with_loss.opset_import == model.opset_import
+    count = len(model.graph.node)
+    assert list(with_loss.graph.node)[:count] == list(model.graph.node)
+    assert [i.name for i in with_loss.graph.input] == ["X", "class"]
+    assert [o.name for o in with_loss.graph.output] == ["loss", "Y"]
+    loss = stock(with_loss).run(["loss"], {"X": X, "class": y})[0]
+    assert loss.shape == ()
+    assert loss == pytest.approx(mlp_loss(initializers(model), X, y), rel=1e-12)
+
+
+@pytest.mark.parametrize("inline", [False, True])
+@pytest.mark.parametrize("opset", [17, 21, 26])
+def test_gradient_of_a_loss(rows, opset, inline):
+    X, y = rows
+    model = mlp_proto([4, 5, 3], dtype=np.float64)
+    weights = initializers(model)
+    grad = og.gradient(
+        og.add_loss(model, "cross_entropy"), fill_grad=True, target_opset=opset, inline=inline
+    )
+    assert grad.ir_version == 10
+    assert {o.domain: o.version for o in grad.opset_import}[""] == opset
+    assert not (inline and grad.functions)
+    names = [output.name for output in grad.graph.output]
+    assert names == [f"{name}_grad" for name in weights]
+    expected = central_differences(lambda w: mlp_loss(w, X, y), weights)
+    for session in (stock(grad), og.InferenceSession(grad)):
+        found = session.run(names, {"X": X, "label": y, **weights})
+        for name, value in zip(weights, found, strict=True):
+            np.testing.assert_allclose(value, expected[name], rtol=1e-6, atol=1e-9)
+
+
+def test_gradient_with_a_given_upstream_gradient(linear_proto, linear_data):
+    X, _ = linear_data
+    grad = og.gradient(linear_proto, ["coef", "X"], keep_outputs=True)
+    assert [i.name for i in grad.graph.input] == ["X", "coef", "Y_grad"] or {
+        i.name for i in grad.graph.input
+    } == {"X", "coef", "Y_grad"}
+    upstream = np.random.default_rng(0).normal(size=(len(X), 1)).astype(np.float32)
+    coef = initializers(linear_proto)["coef"]
+    feeds = {"X": X, "coef": coef, "Y_grad": upstream}
+    names = ["coef_grad", "X_grad", "Y"]
+    assert [o.name for o in grad.graph.output] == names
+    found = stock(grad).run(names, feeds)
+    np.testing.assert_allclose(found[0], X.T @ upstream, rtol=1e-4)
+    np.testing.assert_allclose(found[1], upstream @ coef.T, rtol=1e-5)
+    np.testing.assert_allclose(found[2], X @ coef + 0.125, rtol=1e-5)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "nesterov", "adam"])
+def test_training_step_in_stock_onnxruntime(rows, optimizer):
+    X, y = rows
+    model = mlp_proto([4, 5, 3], dtype=np.float64)
+    step = og.training_step(model, "cross_entropy", optimizer, target_opset=21)
+    session = stock(step)
+    states = [o.name.removeprefix("next/") for o in session.get_outputs()[1:]]
+    defaults = initializers(step)
+    assert set(states) <= set(defaults)
+    state = {name: defaults[name] for name in states}
+    fixed = {i.name: i.type for i in session.get_inputs()}
+    assert {"X", "label", "learning_rate"} <= set(fixed)
+    rate = np.array(0.1, np.float32 if fixed["learning_rate"] == "tensor(float)" else np.float64)
+
+    described = og.optimizers.from_name(optimizer).replace(lr=0.1)
+    ours = og.TrainingSession(model, "cross_entropy", described)
+    for _ in range(10):
+        loss, *values = session.run(None, {"X": X, "label": y, "learning_rate": rate, **state})
+        assert ours.step({"X": X, "label": y}) == pytest.approx(float(loss), rel=1e-10)
+        state = dict(zip(states, values, strict=True))
+    found = ours.state()
+    assert set(found) == set(states)
+    for name in states:
+        np.testing.assert_allclose(found[name], state[name], rtol=1e-9, atol=1e-12)
+    assert loss < 0.9 * mlp_loss(initializers(model), X, y)
+
+
+def test_initialize_changes_only_the_weights():
+    model = mlp_proto([6, 5, 3])
+    drawn = og.initialize(model, seed=3)
+    assert drawn.SerializeToString() == og.initialize(model, seed=3).SerializeToString()
+    old, new = initializers(model), initializers(drawn)
+    for name in old:
+        assert not np.array_equal(old[name], new[name])
+        assert new[name].dtype == old[name].dtype
+    bound = np.sqrt(6 / (6 + 5))
+    assert 0.8 * bound < np.abs(new["W0"]).max() <= bound
+    kept = og.initialize(model, "zeros", weights="W*")
+    assert not initializers(kept)["W0"].any()
+    np.testing.assert_array_equal(initializers(kept)["b0"], old["b0"])
+    for changed in (drawn, kept):
+        for proto in (changed, copy := onnx.ModelProto()):
+            if proto is copy:
+                copy.CopyFrom(model)
+            del proto.graph.initializer[:]
+        assert changed == copy
+
+
+def test_set_weights(linear_proto):
+    changed = og.set_weights(linear_proto, {"coef": np.array([[3], [4]], np.float32)})
+    found = initializers(changed)
+    np.testing.assert_array_equal(found["coef"], [[3], [4]])
+    np.testing.assert_array_equal(found["intercept"], [0.125])
+    with pytest.raises(og.ModelError, match="coef"):
+        og.set_weights(linear_proto, {"coef": np.zeros((3, 1), np.float32)})
+    with pytest.raises(og.ModelError, match="'coef'"):
+        og.set_weights(linear_proto, {"coeff": np.zeros((2, 1), np.float32)})
+
+
+def test_report(linear_proto):
+    found = og.report(linear_proto)
+    assert found.opset == 17
+    assert (found.num_trainable, found.num_parameters) == (3, 3)
+    assert [use.op_type for use in found.operators] == ["Add", "MatMul"]
+    assert all(use.runs and use.has_gradient for use in found.operators)
+    assert [weight.name for weight in found.weights] == ["coef", "intercept"]
+    assert found.missing_gradients == []
+    assert "squared error" in found.loss_line
+    text = str(found)
+    assert "coef" in text
+    assert max(len(line) for line in text.splitlines()) <= 100
+    assert found.to_dict()["weights"][0]["shape"] == (2, 1)
+
+
+def test_report_names_what_has_no_gradient():
+    found = og.report(onnx.parser.parse_model(TWO_WITHOUT_GRADIENT))
+    used = {use.op_type: use for use in found.operators}
+    assert used["Conv"].has_gradient
+    assert not used["MaxRoiPool"].has_gradient
+    assert {gap.node for gap in found.missing_gradients} == {"first_pool", "second_pool"}
+    assert {gap.op_type for gap in found.missing_gradients} == {"MaxRoiPool"}
