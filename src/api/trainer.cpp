@@ -27,7 +27,9 @@ static_assert(std::atomic<bool>::is_always_lock_free, "stop() is called from sig
 void Trainer::Impl::settle_loss(const Tensor& target) {
   if (!is_automatic || session.steps() != 0) return;
   if (!train::target_asks_for_classes(session.loss(), target)) return;
+  const NamedTensors state = session.state();
   session = session.impl().with_loss(SoftmaxCrossEntropy{});
+  session.load_state(state);
 }
 
 Trainer::Trainer(TrainingSession session) : impl_(std::make_unique<Impl>(std::move(session))) {}
@@ -39,6 +41,12 @@ Trainer::Trainer(const Model& model, const Loss& loss, const Optimizer& optimize
 Trainer::~Trainer() = default;
 Trainer::Trainer(Trainer&&) noexcept = default;
 Trainer& Trainer::operator=(Trainer&&) noexcept = default;
+
+const LossInfo& Trainer::choose_loss(const Tensor& target) {
+  const api::CallGuard guard(impl_->fitting);
+  impl_->settle_loss(target);
+  return impl_->session.loss();
+}
 
 const History& Trainer::fit(const Dataset& data, const FitOptions& options) {
   // Callbacks may use the session between steps, so only a second fit() is refused.
