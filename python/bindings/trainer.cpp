@@ -1,11 +1,13 @@
 // Trainer: fit() runs without the interpreter lock; callbacks take it.
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "bindings.h"
 #include "interrupt.h"
@@ -115,6 +117,18 @@ void bind_trainer(nb::module_& module) {
           "__init__",
           [](Trainer* place, TrainingSession& session) { new (place) Trainer(std::move(session)); },
           "session"_a, "Takes the session over; `session` is empty afterwards.")
+      .def(
+          "__init__",
+          [](Trainer* place, const Model& model, const Loss& loss, const Optimizer& optimizer,
+             std::vector<std::string> trainable, std::vector<std::string> frozen,
+             const EngineOptions& engine) {
+            new (place) Trainer(model, loss, optimizer,
+                                {.trainable = std::move(trainable),
+                                 .frozen = std::move(frozen),
+                                 .engine = engine});
+          },
+          "model"_a, "loss"_a, "optimizer"_a, "trainable"_a, "frozen"_a, "engine"_a, Unlocked())
+      .def("choose_loss", &Trainer::choose_loss, "target"_a, Unlocked())
       .def("fit", &fit, "data"_a, "options"_a, "validation"_a.none(), "on_epoch_end"_a.none(),
            "on_step_end"_a.none(), "is_main_thread"_a)
       .def("evaluate", &Trainer::evaluate, "data"_a, "batch_size"_a, Unlocked())

@@ -213,8 +213,13 @@ def from_name(name: str) -> Loss:
     return loss
 
 
-def to_core_loss(loss: LossLike, target: str = "label", sample_weight: str = "") -> _core.Loss:
-    """Return the extension's description of a loss."""
+def to_core_loss(
+    loss: LossLike,
+    target: str = "label",
+    sample_weight: str = "",
+    chosen: NativeFunction | None = None,
+) -> _core.Loss:
+    """Return the extension's description of a loss, with the function `chosen` if it is given."""
     described: Any = from_name(loss) if isinstance(loss, str) else loss
     if not isinstance(described, Loss):
         raise OptionError(
@@ -223,7 +228,7 @@ def to_core_loss(loss: LossLike, target: str = "label", sample_weight: str = "")
             mend=f"Give an object of onnxgrad.losses or one of {', '.join(names())}.",
         )
     return _core.Loss(
-        described._function(),
+        described._function() if chosen is None else chosen,
         described.output,
         target,
         sample_weight,

@@ -9,7 +9,7 @@ from onnxgrad import _core
 from onnxgrad._arrays import ArrayLike, from_native, from_native_list, to_feeds, to_native
 from onnxgrad._checks import device_name, patterns, positive_int, real_number, thread_count
 from onnxgrad._models import ModelLike, to_core_model, to_proto
-from onnxgrad.losses import LossLike, to_core_loss
+from onnxgrad.losses import LossLike, NativeFunction, to_core_loss
 from onnxgrad.optimizers import Optimizer, OptimizerLike, as_optimizer
 
 if TYPE_CHECKING:
@@ -261,14 +261,14 @@ class TrainingSession:
         self._frozen = patterns("frozen", frozen)
         self._outputs = list(outputs)
         self._engine = engine_options(device, threads, seed)
-        self._sample_weight = ""
-        self._core = self._build(sample_weight or "")
+        self._sample_weight = sample_weight or ""
+        self._chosen: NativeFunction | None = None
+        self._build()
 
-    def _build(self, sample_weight: str) -> _core.TrainingSession:
-        self._sample_weight = sample_weight
-        return _core.TrainingSession(
+    def _build(self) -> None:
+        self._core = _core.TrainingSession(
             self._model,
-            to_core_loss(self._loss, self._target, sample_weight),
+            to_core_loss(self._loss, self._target, self._sample_weight, self._chosen),
             self._optimizer._native(),
             self._trainable,
             self._frozen,
@@ -410,13 +410,3 @@ class TrainingSession:
     def plan_summary(self) -> str:
         """Return the kernels of the last step, one line each; empty before the first step."""
         return self._core.plan_summary()
-
-    def _use_sample_weight(self) -> None:
-        """Add an input for sample weights, keeping the present state."""
-        if self._sample_weight:
-            return
-        state = self._core.state()
-        steps = self._core.steps
-        self._core = self._build("sample_weight")
-        if steps:
-            self._core.load_state(state)

@@ -14,7 +14,7 @@ from onnxgrad._models import ModelLike, to_proto
 from onnxgrad.callbacks import CallbackLike, CallbackList, EarlyStopping, Progress
 from onnxgrad.errors import DataError, OptionError
 from onnxgrad.history import History
-from onnxgrad.losses import LossLike
+from onnxgrad.losses import LossLike, to_core_loss
 from onnxgrad.optimizers import OptimizerLike, as_optimizer
 from onnxgrad.sessions import Evaluation, TrainingSession
 
@@ -105,8 +105,9 @@ class Trainer:
             self.session = model
             if lr is not None:
                 self.session.lr = lr
+            self._core = _core.Trainer(self.session._core)
         else:
-            self.session = TrainingSession(
+            self.session = _OwnSession(
                 model,
                 loss,
                 as_optimizer(optimizer, lr),
@@ -116,16 +117,13 @@ class Trainer:
                 threads=threads,
                 seed=seed,
             )
+            self._core = self.session._trainer
+        # The extension's trainer owns the session; the Python session refers to it.
+        self.session._core = self._core.session
         self.history = History()
         self.stop_reason = ""
         self.epochs = 0
         self._callbacks = CallbackList([])
-        self._adopt_session()
-
-    def _adopt_session(self) -> None:
-        # The extension's trainer takes the session over; the Python session then refers to it.
-        self._core = _core.Trainer(self.session._core)
-        self.session._core = self._core.session
 
     def fit(
         self,
@@ -194,7 +192,7 @@ class Trainer:
         options.seed = self.seed
         options.allow_nan = bool(allow_nan)
         if sample_weight is not None or _has_weight(validation):
-            self._use_sample_weight()
+            self._use_sample_weight(y)
         data = self._dataset(X, y, sample_weight)
         held_out = self._validation(validation, options)
         self._callbacks = CallbackList([*_progress(verbose), *callbacks])
@@ -203,6 +201,7 @@ class Trainer:
                 options.early_stopping = _core.EarlyStopping(
                     callback.patience, callback.min_delta, callback.restore_best
                 )
+        self._core.choose_loss(to_native(y, "y"))
         self._run(data, options, held_out, verbose)
         return self
 
@@ -331,7 +330,7 @@ class Trainer:
     ) -> Evaluation:
         """Return loss and accuracy over rows, as (loss, accuracy, rows); data as for `fit`."""
         if sample_weight is not None:
-            self._use_sample_weight()
+            self._use_sample_weight(y)
         data = self._dataset(X, y, sample_weight)
         result = self._core.evaluate(data, positive_int("batch_size", batch_size))
         return Evaluation(result.loss, result.accuracy, result.rows)
@@ -358,10 +357,19 @@ class Trainer:
     def __reduce__(self) -> str:
         raise TypeError("a Trainer cannot be pickled; save(path) writes the trained model")
 
-    def _use_sample_weight(self) -> None:
-        if not self.session._sample_weight:
-            self.session._use_sample_weight()
-            self._adopt_session()
+    def _use_sample_weight(self, y: ArrayLike) -> None:
+        """Give the loss an input for sample weights; weights and optimizer state stay."""
+        session = self.session
+        if session._sample_weight:
+            return
+        chosen = self._core.choose_loss(to_native(y, "y")).function
+        state = session._core.state()
+        session._sample_weight = "sample_weight"
+        session._chosen = chosen
+        session._build()
+        self._core = _core.Trainer(session._core)
+        session._core = self._core.session
+        session._core.load_state(state)
 
     def _inputs(self, X: ArrayLike | Mapping[str, ArrayLike]) -> Iterable[tuple[str, Any]]:
         if isinstance(X, Mapping):
@@ -395,6 +403,25 @@ class Trainer:
         share: Any = validation
         options.validation_fraction = real_number("validation", share, 0.0, 1.0, open_minimum=True)
         return None
+
+
+class _OwnSession(TrainingSession):
+    """A session that was made by a trainer, which may still settle an automatic loss."""
+
+    _trainer: _core.Trainer
+
+    def _build(self) -> None:
+        if self._sample_weight:
+            super()._build()
+            return
+        self._trainer = _core.Trainer(
+            self._model,
+            to_core_loss(self._loss, self._target),
+            self._optimizer._native(),
+            self._trainable,
+            self._frozen,
+            self._engine,
+        )
 
 
 def log_of(epoch: _core.EpochLog) -> dict[str, float]:
