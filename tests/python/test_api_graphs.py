@@ -72,7 +72,8 @@ def test_gradient_of_a_loss(rows, opset, inline):
     grad = og.gradient(
         og.add_loss(model, "cross_entropy"), fill_grad=True, target_opset=opset, inline=inline
     )
-    assert grad.ir_version == 10
+    # An older operator set comes with the IR version of its time.
+    assert grad.ir_version == {17: 8, 21: 10, 26: 10}[opset]
     assert {o.domain: o.version for o in grad.opset_import}[""] == opset
     assert not (inline and grad.functions)
     names = [output.name for output in grad.graph.output]

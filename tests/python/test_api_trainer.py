@@ -130,6 +130,35 @@ def test_sample_weight_leaves_rows_out(linear_proto, linear_data):
     np.testing.assert_allclose(ours["intercept"], theirs["intercept"], rtol=1e-4)
 
 
+def test_labels_settle_the_loss_of_bare_columns(blobs, capsys):
+    # A file whose output is several bare columns does not say whether they are scores.
+    X, y = blobs
+    trainer = og.Trainer(mlp_proto([4, 8, 3]), lr=0.01)
+    trainer.fit(X, y, epochs=10)
+    assert capsys.readouterr().err.startswith("loss: softmax cross-entropy on 'Y'")
+    assert trainer.session.is_classifier
+    assert trainer.evaluate(X, y).accuracy > 0.9
+    values = og.Trainer(mlp_proto([4, 8, 3]), lr=0.01)
+    values.fit(X, np.eye(3)[y], epochs=1, verbose=0)
+    assert not values.session.is_classifier
+
+
+def test_sample_weights_come_later(blobs):
+    X, y = blobs
+    trainer = og.Trainer(mlp_proto([4, 8, 3]), lr=0.01)
+    trainer.fit(X, y, epochs=5, verbose=0)
+    before = trainer.session.state()
+    loss = trainer.evaluate(X, y).loss
+    weighted = trainer.evaluate(X, y, sample_weight=np.full(len(y), 2.0))
+    assert weighted.loss == pytest.approx(loss, rel=1e-5)
+    after = trainer.session.state()
+    assert before.keys() == after.keys()
+    for name, value in before.items():
+        np.testing.assert_array_equal(after[name], value)
+    trainer.fit(X, y, sample_weight=np.ones(len(y)), epochs=5, verbose=0)
+    assert trainer.evaluate(X, y).loss < loss
+
+
 def test_predict_and_types(classifier, blobs):
     X, y = blobs
     classifier.fit(X.astype(np.float64), y.astype(np.int32), epochs=5, verbose=0)
