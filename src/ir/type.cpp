@@ -4,7 +4,7 @@ namespace onnxgrad::ir {
 
 std::string Dim::to_string() const {
   if (is_static()) return std::to_string(value_);
-  return symbol_.empty() ? "?" : symbol_;
+  return symbol_.empty() || is_open() ? "?" : symbol_;
 }
 
 Type Type::tensor(DataType dtype, const Dims& dims) {

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "onnxgrad/dims.h"
@@ -22,6 +23,10 @@ class Dim {
     dim.symbol_ = std::move(symbol);
     return dim;
   }
+  /// A symbol of our own for a dimension that the file leaves open, so that it equals itself.
+  /// Written to files as an open dimension.
+  static Dim open(std::string_view unique_name) { return named("?" + std::string(unique_name)); }
+  bool is_open() const { return symbol_.starts_with('?'); }
   bool is_static() const { return value_ >= 0; }
   bool is_symbolic() const { return !symbol_.empty(); }
   std::int64_t value() const { return value_; }

@@ -130,6 +130,18 @@ class Internaliser {
   std::unordered_map<const std::byte*, Value*> hoisted_;  // by the data
 };
 
+// An open dimension of an input (an unnamed batch) is the same wherever it reappears: gradients
+// then need no comparison of shapes at run time.
+void name_open_dims(Value& input) {
+  if (!input.type.shape) return;
+  for (std::size_t axis = 0; axis < input.type.shape->size(); ++axis) {
+    ir::Dim& dim = (*input.type.shape)[axis];
+    if (!dim.is_static() && !dim.is_symbolic()) {
+      dim = ir::Dim::open(input.name + "." + std::to_string(axis));
+    }
+  }
+}
+
 ir::Model Internaliser::run() {
   const std::int64_t opset = model_.opset();
   if (opset != 0 && opset < kOldestOpset) {
@@ -143,6 +155,7 @@ ir::Model Internaliser::run() {
     if (model_.ir_version < 4) value->is_input = false;
   }
   std::erase_if(model_.graph->inputs, [](const Value* value) { return !value->is_input; });
+  for (Value* input : model_.graph->inputs) name_open_dims(*input);
   process_graph(*model_.graph, opset == 0 ? ir::kInternalOpset : opset);
   for (Value* output : model_.graph->outputs) {
     Value* value = resolved(output);

@@ -109,7 +109,7 @@ void write_dim(WireWriter& out, const ir::Dim& dim) {
   using Field = onnx::TensorShapeProto_Dimension;
   if (dim.is_static()) {
     out.int64(Field::kDimValueFieldNumber, dim.value());
-  } else {
+  } else if (!dim.is_open()) {
     out.text(Field::kDimParamFieldNumber, dim.symbol());
   }
 }

@@ -80,7 +80,8 @@ ValueInfo value_info(const std::string& name, const ir::Type& type) {
   if (!type.shape) return info;
   info.shape.emplace();
   for (const ir::Dim& dim : *type.shape) {
-    info.shape->push_back({.value = dim.is_static() ? dim.value() : -1, .symbol = dim.symbol()});
+    info.shape->push_back(
+        {.value = dim.is_static() ? dim.value() : -1, .symbol = dim.is_open() ? "" : dim.symbol()});
   }
   return info;
 }
