@@ -2,9 +2,13 @@
 
 #include <algorithm>
 #include <iterator>
+#include <limits>
+
+#include "onnxgrad/error.h"
 
 namespace onnxgrad::runtime {
 
+// Dims refuses tensors above 2^62 bytes, so the sum is safe.
 std::int64_t ArenaLayout::rounded(std::int64_t bytes) {
   return (std::max<std::int64_t>(bytes, 1) + kAlignment - 1) / kAlignment * kAlignment;
 }
@@ -15,6 +19,10 @@ std::int64_t ArenaLayout::allocate(std::int64_t bytes) {
   for (auto range = free_.begin(); range != free_.end(); ++range) {
     const bool fits = range->second >= wanted;
     if (fits && (best == free_.end() || range->second < best->second)) best = range;
+  }
+  if (best == free_.end() && wanted > std::numeric_limits<std::int64_t>::max() - end_) {
+    throw DeviceError({.what = "the step needs more memory than can be addressed",
+                       .mend = "Use a smaller batch or model."});
   }
   if (best == free_.end()) {
     // A free range at the end grows instead of leaving a hole.

@@ -12,6 +12,7 @@ class ArenaLayout {
   static constexpr std::int64_t kAlignment = 64;
 
   /// Offset of a new buffer of `bytes` (at least one alignment unit is taken).
+  /// Throws: DeviceError (the sum of all buffers overflows).
   std::int64_t allocate(std::int64_t bytes);
   /// Gives the range back; `bytes` as for allocate.
   void release(std::int64_t offset, std::int64_t bytes);
