@@ -199,7 +199,8 @@ def train(
         raise
     if history is not None:
         trainer.history.to_csv(history)
-    print(_summary("train", trainer.evaluate(*rows)))
+    is_share = isinstance(held_out, float)  # then the rows of the file are both
+    print(_summary("all rows" if is_share else "train", trainer.evaluate(*rows)))
     if isinstance(held_out, tuple):
         print(_summary("validation", trainer.evaluate(*held_out)))
     elif held_out is not None:

@@ -51,7 +51,7 @@ def test_train_writes_the_trained_model(folder):
     assert "loss: squared error on 'Y'" in err
     assert len([line for line in err.splitlines() if re.match(r" +\d+ ", line)]) == 60
     lines = out.splitlines()
-    assert lines[0].startswith("train: loss ")
+    assert lines[0].startswith("all rows: loss ")
     assert lines[1].startswith("validation: loss ")
     assert lines[2] == "wrote out.onnx"
     found = initializers(folder / "out.onnx")
