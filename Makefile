@@ -11,7 +11,7 @@ export PATH := $(bin):$(PATH)
 preset ?= release
 jobs ?= 2
 
-.PHONY: help setup build demo test ctest pytest lint lint-all format bench bench-kernels wheel wheel-test clean
+.PHONY: help setup build package demo test ctest pytest lint lint-all format bench bench-kernels wheel wheel-test clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,7 +27,11 @@ build: setup build/$(preset)/build.ninja ## build the C++ core, its tests and th
 	@cmake --build --preset $(preset) -j $(jobs)
 	@python scripts/develop.py
 
-demo: build ## train a model on real data and show the result
+package: setup build/$(preset)/build.ninja ## build the C++ core and the Python package, without tests
+	@cmake --build --preset $(preset) -j $(jobs) --target onnxgrad_core onnxgrad_core_stub
+	@python scripts/develop.py
+
+demo: package ## train a model on real data and show the result
 	@scripts/demo.sh
 
 test: build lint ctest pytest ## set up, build, lint, then every C++ and Python test
