@@ -80,7 +80,9 @@ TEST(Import, RefusesHeadersOutOfRange) {
   EXPECT_THAT(text_error(header(999) + body), HasSubstr("IR version 999"));
   EXPECT_THAT(text_error(header(8, "\"\" : 0") + body), HasSubstr("opset 0 of 'ai.onnx'"));
   EXPECT_THAT(text_error(header(8, "\"\" : 999") + body), HasSubstr("expected 1 to 28"));
-  EXPECT_THAT(text_error(header(8, "\"\" : 18, \"ai.onnx\" : 18") + body), HasSubstr("twice"));
+  EXPECT_THAT(text_error(header(8, "\"\" : 18, \"ai.onnx\" : 17") + body),
+              HasSubstr("twice, in versions 18 and 17"));
+  EXPECT_EQ(text_error(header(8, "\"\" : 18, \"\" : 18") + body), "no error");
   EXPECT_THAT(text_error(header(8, "\"other\" : 1") + body),
               HasSubstr("not among the opset imports"));
   EXPECT_THAT(text_error(header(8, "\"ai.onnx.ml\" : 77, \"\" : 18") + body), HasSubstr("1 to 5"));

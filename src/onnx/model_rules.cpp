@@ -37,11 +37,13 @@ FunctionKey key_of(const ir::Node& node) {
 }
 
 void check_imports(const Imports& imports, const std::string& owner) {
-  std::set<std::string_view> seen;
+  std::map<std::string_view, std::int64_t> seen;
   for (const auto& [domain, version] : imports) {
     const std::string shown = domain.empty() ? "ai.onnx" : domain;
-    if (!seen.insert(canonical(domain)).second) {
-      throw ModelError({.what = owner + " imports domain '" + shown + "' twice"});
+    const auto [known, is_new] = seen.emplace(canonical(domain), version);
+    if (!is_new && known->second != version) {  // skl2onnx writes the same line twice
+      throw ModelError({.what = owner + " imports domain '" + shown + "' twice, in versions " +
+                                std::to_string(known->second) + " and " + std::to_string(version)});
     }
     const int newest = newest_opset(domain);
     if (version < 1 || (newest > 0 && version > newest)) {
