@@ -157,6 +157,17 @@ std::optional<std::vector<Value*>> lower_regressor(const Node& node, GraphBuilde
   return std::vector<Value*>{y};
 }
 
+// The class list as an initializer that knows which attribute it is.
+Value* add_labels(GraphBuilder& g, const Node& node, const Tensor& labels) {
+  const bool are_names = labels.dtype() == DataType::kString;
+  Value* list = g.graph().add_initializer(first_output_name(node) + ".classes", labels);
+  list->origin = std::make_shared<const WeightOrigin>(
+      WeightOrigin{.kind = WeightOrigin::Kind::kAttribute,
+                   .name = first_output_name(node),
+                   .attribute = are_names ? "classlabels_strings" : "classlabels_ints"});
+  return list;
+}
+
 // The class list; undefined if there is none.
 Tensor class_labels(const Node& node) {
   const auto numbers = node.ints_attribute("classlabels_ints");
@@ -228,7 +239,7 @@ std::optional<std::vector<Value*>> lower_classifier(const Node& node, GraphBuild
     Value* number = g.op("ArgMax", {result->ranking},
                          {{.name = "axis", .value = std::int64_t{1}},
                           {.name = "keepdims", .value = std::int64_t{0}}});
-    outputs[0] = g.gather(g.constant(labels, "classes"), number, 0);
+    outputs[0] = g.gather(add_labels(g, node, labels), number, 0);
   }
   if (node.output(1) != nullptr) outputs[1] = result->probabilities;
   return outputs;

@@ -15,7 +15,6 @@
 namespace onnxgrad::ops {
 
 using ir::WeightOrigin;
-using opdef::VjpContext;
 
 namespace {
 
@@ -84,23 +83,13 @@ Value* row_norm(GraphBuilder& g, Value* x, const std::string& norm) {
   return g.where(is_zero, g.scalar_like(size, 1), size);
 }
 
-// y = x / s(x) per row;  dx = (dy - ds/dx * sum(dy * y)) / s  with ds/dx = sign(x) (L1), y (L2), or
-// one at the first largest element (MAX); s is constant where it was zero.
-std::vector<Value*> normalizer_vjp(VjpContext& ctx, GraphBuilder& g) {
-  const std::string norm = ctx.node().string_attribute("norm", "MAX");
-  Value* x = g.cast(ctx.input(0), DataType::kFloat32);
-  Value* y = ctx.output(0);
-  Value* dy = ctx.cotangent(0);
-  Value* dot = g.reduce_sum(g.mul(dy, y), {-1}, /*keepdims=*/true);
-  Value* slope = y;
-  if (norm == "L1") slope = g.sign(x);
-  if (norm == "MAX") {
-    Value* first = g.op("ArgMax", {x}, {{.name = "axis", .value = std::int64_t{-1}}});
-    Value* columns = range_value(g, g.ints({0}), dim_value(g, x, -1));
-    slope = g.cast(g.equal(columns, first), DataType::kFloat32);
-  }
-  Value* dx = g.div(g.sub(dy, g.mul(slope, dot)), row_norm(g, x, norm));
-  return {g.cast_like(dx, ctx.input(0))};
+// y = x / s(x) per row. ONNX infers no type for Normalizer, so that nothing behind it could be
+// planned; in tensor operators it also needs no rule and no kernel.
+std::optional<std::vector<Value*>> lower_normalizer(const Node& node, GraphBuilder& g) {
+  const std::string norm = node.string_attribute("norm", "MAX");
+  if (norm != "MAX" && norm != "L1" && norm != "L2") return std::nullopt;  // refused by the check
+  Value* x = g.cast(node.input(0), DataType::kFloat32);
+  return std::vector<Value*>{g.div(x, row_norm(g, x, norm))};
 }
 
 opdef::AttributeSpec floats(std::string_view name) {
@@ -122,9 +111,8 @@ void register_preprocess(opdef::OpRegistry& registry) {
   registry.add({.domain = kMl,
                 .op_type = "Normalizer",
                 .since_version = 1,
-                .differentiable_inputs = {0},
                 .attributes = {choice_attribute("norm", {"MAX", "L1", "L2"})},
-                .vjp = normalizer_vjp});
+                .lower = lower_normalizer});
 }
 
 }  // namespace onnxgrad::ops
