@@ -45,6 +45,9 @@ struct NegativeLogLikelihood {
 struct OneVsRest {
   enum class Kind { kLog, kHinge, kModifiedHuber };
   Kind kind = Kind::kLog;
+  /// Averaged over the columns instead: with two columns of opposite scores that is the loss of
+  /// the one problem that they are.
+  bool average = false;
 };
 
 using LossFunction = std::variant<AutoLoss, SquaredError, SoftmaxCrossEntropy, BinaryCrossEntropy,

@@ -1,11 +1,12 @@
 #include "train/heads.h"
 
 #include <algorithm>
-#include <array>
-#include <optional>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/check.h"
+#include "train/head_patterns.h"
 #include "train/losses.h"
 
 namespace onnxgrad::train {
@@ -14,212 +15,10 @@ namespace {
 using ir::Node;
 using ir::Value;
 
-constexpr std::string_view kMl = "ai.onnx.ml";
-
-/// What has been passed on the way back from an output.
-struct Walk {
-  Value* value = nullptr;
-  Value* probabilities = nullptr;
-  bool labels = false;                ///< an ArgMax
-  bool normalized = false;            ///< division by the sum of the row
-  bool two_columns = false;           ///< [1 - p, p]
-  std::optional<HeadKind> kind = {};  ///< set by the last step
-  ClassList classes = {};
-};
-
-// A step looks at the producer of walk.value and moves walk.value to an input of it; false: it
-// stays.
-using Step = bool (*)(const Node& node, Walk& walk);
-
-void note_classes(Walk& walk, Tensor labels, std::string source) {
-  if (walk.classes.labels.is_defined() || !labels.is_defined()) return;
-  walk.classes = {.labels = labels.reshaped(Dims{labels.num_elements()}),
-                  .source = std::move(source)};
+template <class Function>
+bool is(const LossFunction& function) {
+  return std::holds_alternative<Function>(function);
 }
-
-bool pass(const Node& node, Walk& walk) {
-  walk.value = node.input(0);
-  return true;
-}
-
-// Only matrices are looked behind: a Reshape that merges rows and time steps is not undone.
-bool pass_reshape(const Node& node, Walk& walk) {
-  const Value* before = node.input(0);
-  if (!walk.labels && (!before->type.has_rank() || before->type.rank() > 2)) return false;
-  return pass(node, walk);
-}
-
-bool pass_argmax(const Node& node, Walk& walk) {
-  walk.labels = true;
-  return pass(node, walk);
-}
-
-// Gather or ArrayFeatureExtractor: picks labels from the list of classes by number.
-bool pass_lookup(const Node& node, Walk& walk) {
-  const Value* table = node.input(0);
-  if (table == nullptr || !table->is_initializer() || node.input(1) == nullptr) return false;
-  const DataType dtype = table->initializer.dtype();
-  if (dtype == DataType::kInt64 || dtype == DataType::kString) {
-    note_classes(walk, table->initializer, "initializer '" + table->name + "'");
-  } else if (is_integer(dtype)) {
-    note_classes(walk, table->initializer.cast(DataType::kInt64),
-                 "initializer '" + table->name + "'");
-  } else {
-    return false;
-  }
-  walk.value = node.input(1);
-  return true;
-}
-
-void note_class_attributes(const Node& node, std::string_view ints, std::string_view strings,
-                           Walk& walk) {
-  const auto numbers = node.ints_attribute(ints);
-  if (!numbers.empty()) {
-    note_classes(walk, Tensor::from(numbers, Dims{static_cast<std::int64_t>(numbers.size())}),
-                 node.describe());
-  }
-  const ir::AttributeValue* value = node.find_attribute(strings);
-  const auto* names = value == nullptr ? nullptr : std::get_if<std::vector<std::string>>(value);
-  if (names != nullptr && !names->empty()) {
-    const auto count = static_cast<std::int64_t>(names->size());
-    note_classes(walk, Tensor::from_strings(*names, Dims{count}), node.describe());
-  }
-}
-
-bool pass_zip_map(const Node& node, Walk& walk) {
-  note_class_attributes(node, "classlabels_int64s", "classlabels_strings", walk);
-  return pass(node, walk);
-}
-
-// Maps class numbers 0, 1, ... to labels.
-bool pass_label_encoder(const Node& node, Walk& walk) {
-  const auto keys = node.ints_attribute("keys_int64s");
-  for (std::size_t i = 0; i < keys.size(); ++i) {
-    if (keys[i] != static_cast<std::int64_t>(i)) return pass(node, walk);
-  }
-  if (!keys.empty()) note_class_attributes(node, "values_int64s", "values_strings", walk);
-  return pass(node, walk);
-}
-
-bool pass_normalizer(const Node& node, Walk& walk) {
-  if (node.string_attribute("norm", "MAX") != "L1") return false;
-  walk.normalized = true;
-  walk.probabilities = walk.probabilities == nullptr ? walk.value : walk.probabilities;
-  return pass(node, walk);
-}
-
-bool is_ones(const Value* value) {
-  if (value == nullptr || !value->is_initializer() || !is_floating(value->initializer.dtype()) ||
-      value->initializer.num_elements() != 1) {
-    return false;
-  }
-  return value->initializer.to_doubles().front() == 1;
-}
-
-// Concat(1 - p, p): the columns of a two-class model with one score.
-bool pass_two_columns(const Node& node, Walk& walk) {
-  if (node.inputs.size() != 2) return false;
-  Value* positive = node.input(1);
-  const Node* complement = node.input(0)->producer;
-  if (complement == nullptr || complement->op_type != "Sub" || !is_ones(complement->input(0)) ||
-      complement->input(1) != positive) {
-    return false;
-  }
-  walk.two_columns = true;
-  walk.probabilities = walk.probabilities == nullptr ? walk.value : walk.probabilities;
-  walk.value = positive;
-  return true;
-}
-
-bool is_last_axis(const Node& node, std::int64_t fallback) {
-  const std::int64_t axis = node.int_attribute("axis", fallback);
-  const Value* x = node.input(0);
-  return axis == -1 ||
-         (x->type.has_rank() && axis == static_cast<std::int64_t>(x->type.rank()) - 1);
-}
-
-bool end_softmax(const Node& node, Walk& walk) {
-  const bool classes_second = node.int_attribute("axis", -1) == 1;  // images: [N, C, H, W]
-  if (!is_last_axis(node, -1) && !classes_second) return false;
-  if (walk.probabilities == nullptr) walk.probabilities = walk.value;
-  walk.kind = HeadKind::kSoftmax;
-  return pass(node, walk);
-}
-
-bool is_single_column(const Value& value) {
-  if (!value.type.has_rank() || value.type.rank() == 0) return false;
-  if (value.type.rank() == 1) return true;
-  const ir::Dim& last = value.type.shape->back();
-  return value.type.rank() == 2 && last.is_static() && last.value() == 1;
-}
-
-bool end_sigmoid(const Node& node, Walk& walk) {
-  if (walk.probabilities == nullptr) walk.probabilities = walk.value;
-  if (walk.two_columns || is_single_column(*node.input(0))) {
-    walk.kind = HeadKind::kSigmoid;
-  } else {
-    walk.kind = walk.normalized || walk.labels ? HeadKind::kOneVsRest : HeadKind::kSigmoids;
-  }
-  return pass(node, walk);
-}
-
-struct Rule {
-  std::string_view domain;
-  std::string_view op_type;
-  Step step;
-};
-
-constexpr std::array kRules{
-    Rule{"", "Identity", pass},
-    Rule{"", "Cast", pass},
-    Rule{"", "Squeeze", pass_reshape},
-    Rule{"", "Unsqueeze", pass_reshape},
-    Rule{"", "Flatten", pass_reshape},
-    Rule{"", "Reshape", pass_reshape},
-    Rule{"", "ArgMax", pass_argmax},
-    Rule{"", "Gather", pass_lookup},
-    Rule{kMl, "ArrayFeatureExtractor", pass_lookup},
-    Rule{kMl, "LabelEncoder", pass_label_encoder},
-    Rule{kMl, "ZipMap", pass_zip_map},
-    Rule{kMl, "Normalizer", pass_normalizer},
-    Rule{"", "Concat", pass_two_columns},
-    Rule{"", "Softmax", end_softmax},
-    Rule{"", "LogSoftmax", end_softmax},
-    Rule{"", "Sigmoid", end_sigmoid},
-};
-
-const Rule* find_rule(const Node& node) {
-  const auto* rule = std::ranges::find_if(kRules, [&](const Rule& candidate) {
-    return candidate.op_type == node.op_type && candidate.domain == node.domain;
-  });
-  return rule == kRules.end() ? nullptr : rule;
-}
-
-}  // namespace
-
-Head walk_back(Value* value) {
-  Walk walk{.value = value};
-  while (!walk.kind && walk.value != nullptr && walk.value->producer != nullptr) {
-    const Node& node = *walk.value->producer;
-    const Rule* rule = find_rule(node);
-    if (rule == nullptr || !rule->step(node, walk)) break;
-  }
-  Head head{.scores = walk.value,
-            .probabilities = walk.probabilities,
-            .from_labels = walk.labels,
-            .classes = std::move(walk.classes)};
-  if (walk.kind) {
-    head.kind = *walk.kind;
-  } else if (walk.normalized || walk.two_columns) {
-    head.kind = HeadKind::kProbabilities;
-    head.scores = walk.probabilities;
-  } else if (walk.labels || head.classes.labels.is_defined()) {
-    head.kind = HeadKind::kScores;
-  }
-  return head;
-}
-
-namespace {
 
 // Better heads first: scores behind probabilities tell more than a bare value.
 int rank_of(const Head& head) {
@@ -228,9 +27,11 @@ int rank_of(const Head& head) {
     case HeadKind::kSigmoid:
     case HeadKind::kSigmoids:
     case HeadKind::kOneVsRest:
+    case HeadKind::kModifiedHuber:
       return 0;
     case HeadKind::kProbabilities:
       return 1;
+    case HeadKind::kMargins:
     case HeadKind::kScores:
       return 2;
     case HeadKind::kValues:
@@ -242,6 +43,46 @@ int rank_of(const Head& head) {
 bool is_usable(const Head& head) {
   return head.scores != nullptr && head.scores->type.is_tensor() &&
          is_floating(head.scores->type.dtype) && head.scores->producer != nullptr;
+}
+
+// Number of columns of scores; 0 if it is not known.
+std::int64_t column_count(const Value& scores) {
+  if (is_single_column(scores)) return 1;
+  const ir::Type& type = scores.type;
+  if (!type.has_rank() || type.rank() < 2 || !(*type.shape)[1].is_static()) return 0;
+  return (*type.shape)[1].value();
+}
+
+// Number of classes that scores of this shape can tell apart; 0 if it is not known.
+std::int64_t class_columns(const Value& scores) {
+  const std::int64_t columns = column_count(scores);
+  return columns == 1 ? 2 : columns;
+}
+
+// A sigmoid per column without division by their sum: several labels per row, unless the label
+// output takes the largest.
+void settle_sigmoids(std::vector<Head>& heads) {
+  Head& best = heads.front();
+  if (best.kind != HeadKind::kSigmoids) return;
+  const bool one_label = std::ranges::any_of(heads, [&](const Head& other) {
+    return other.kind == HeadKind::kOneVsRest && other.scores == best.scores;
+  });
+  if (one_label) best.kind = HeadKind::kOneVsRest;
+}
+
+// Another output may know classes that the best one does not: the label beside the probabilities.
+void borrow_classes(std::vector<Head>& heads) {
+  Head& best = heads.front();
+  if (best.classes.labels.is_defined()) return;
+  const std::int64_t wanted = class_columns(*best.scores);
+  for (const Head& other : heads) {
+    const Tensor& labels = other.classes.labels;
+    if (!labels.is_defined()) continue;
+    if (other.scores == best.scores || (other.from_labels && labels.num_elements() == wanted)) {
+      best.classes = other.classes;
+      return;
+    }
+  }
 }
 
 std::vector<Head> find_heads(const ir::Graph& graph) {
@@ -257,13 +98,8 @@ std::vector<Head> find_heads(const ir::Graph& graph) {
     return first != second ? first < second : !a.from_labels && b.from_labels;
   });
   if (heads.empty()) return heads;
-  // The label output may know classes that the probabilities do not.
-  for (const Head& other : heads) {
-    Head& best = heads.front();
-    if (!best.classes.labels.is_defined() && other.scores == best.scores) {
-      best.classes = other.classes;
-    }
-  }
+  settle_sigmoids(heads);
+  borrow_classes(heads);
   return heads;
 }
 
@@ -275,8 +111,12 @@ LossFunction function_for(const Head& head) {
     case HeadKind::kSigmoid:
     case HeadKind::kSigmoids:
       return BinaryCrossEntropy{};
-    case HeadKind::kOneVsRest:
-      return OneVsRest{};
+    case HeadKind::kOneVsRest:  // two columns: sigmoid(s) and sigmoid(-s), one problem
+      return OneVsRest{.average = column_count(*head.scores) == 2};
+    case HeadKind::kModifiedHuber:
+      return OneVsRest{.kind = OneVsRest::Kind::kModifiedHuber};
+    case HeadKind::kMargins:
+      return OneVsRest{.kind = OneVsRest::Kind::kHinge};
     case HeadKind::kProbabilities:
       return NegativeLogLikelihood{};
     case HeadKind::kValues:
@@ -286,9 +126,8 @@ LossFunction function_for(const Head& head) {
 }
 
 bool wants_scores(const LossFunction& function) {
-  return std::holds_alternative<SoftmaxCrossEntropy>(function) ||
-         std::holds_alternative<BinaryCrossEntropy>(function) ||
-         std::holds_alternative<OneVsRest>(function);
+  return is<SoftmaxCrossEntropy>(function) || is<BinaryCrossEntropy>(function) ||
+         is<OneVsRest>(function);
 }
 
 std::vector<std::string> output_names(const ir::Graph& graph) {
@@ -328,38 +167,115 @@ Value* find_value(const ir::Graph& graph, const std::string& name) {
                     .detail = "Outputs: " + base::quote_list(output_names(graph)) + "."});
 }
 
+// "Softmax", or for a pattern of several nodes what it stands for.
+std::string squashing_of(const Head& head) {
+  switch (head.kind) {
+    case HeadKind::kSoftmax:
+      return head.is_log ? "a LogSoftmax" : "a Softmax";
+    case HeadKind::kSigmoid:
+    case HeadKind::kSigmoids:
+    case HeadKind::kOneVsRest:
+      return "a Sigmoid";
+    default:
+      return "what makes probabilities";
+  }
+}
+
+[[noreturn]] void squashed_twice(const LossFunction& function, const Head& head,
+                                 const std::string& name) {
+  const bool has_scores = head.kind != HeadKind::kProbabilities;
+  throw ModelError(
+      {.what =
+           describe(function) + " takes scores, but '" + name + "' is behind " + squashing_of(head),
+       .where = {.value = name},
+       .detail = "The probabilities would be squashed a second time and training would stall.",
+       .mend = has_scores ? "Put it on '" + head.scores->name + "' (output='" + head.scores->name +
+                                "'), or leave output= out."
+                          : "Use loss='negative_log_likelihood' on probabilities."});
+}
+
+[[noreturn]] void wrong_columns(const LossFunction& function, const Value& scores,
+                                const std::string& wanted, const std::string& better) {
+  throw ModelError({.what = describe(function) + " takes " + wanted + ", but '" + scores.name +
+                            "' is " + scores.type.to_string(),
+                    .where = {.value = scores.name},
+                    .mend = "Use loss='" + better + "'."});
+}
+
+// Losses of one score per row and of one score per class are easily taken for each other.
+void check_columns(const ResolvedLoss& resolved, const Head& head) {
+  const Value& scores = *resolved.scores;
+  const std::int64_t columns = column_count(scores);
+  if (columns == 1 && (is<SoftmaxCrossEntropy>(resolved.function) ||
+                       is<NegativeLogLikelihood>(resolved.function))) {
+    wrong_columns(resolved.function, scores, "one column per class", "binary_cross_entropy");
+  }
+  const bool one_of_classes = head.kind != HeadKind::kSigmoids && head.kind != HeadKind::kValues;
+  if (columns > 1 && one_of_classes && is<BinaryCrossEntropy>(resolved.function)) {
+    wrong_columns(resolved.function, scores, "one score per row",
+                  head.kind == HeadKind::kOneVsRest ? "one_vs_rest_log" : "softmax_cross_entropy");
+  }
+}
+
+// The value of `head` that the function reads.
+Value* place_of(const ResolvedLoss& resolved, const Head& head) {
+  if (wants_scores(resolved.function)) {
+    if (head.kind == HeadKind::kProbabilities) {
+      squashed_twice(resolved.function, head, head.scores->name);
+    }
+    return head.scores;
+  }
+  return head.probabilities != nullptr ? head.probabilities : head.scores;
+}
+
+// The function as it is put on `head`: a likelihood of logarithms is a cross-entropy of scores.
+LossFunction adapt(const LossFunction& function, const Head& head) {
+  if (is<AutoLoss>(function)) return function_for(head);
+  if (is<NegativeLogLikelihood>(function) && head.is_log) return SoftmaxCrossEntropy{};
+  return function;
+}
+
 // Puts scores and function together for a value that the user named.
 void place_explicitly(const Head& head, Value* value, ResolvedLoss& resolved) {
+  const bool is_place = value->type.is_tensor() && is_floating(value->type.dtype);
+  if (!is_place) {  // labels and maps only tell where to look
+    resolved.scores = place_of(resolved, head);
+    return;
+  }
   const bool behind_probabilities = head.probabilities != nullptr && head.scores != value;
-  if (wants_scores(resolved.function) && behind_probabilities) {
-    const std::string function = describe(resolved.function);
-    const bool has_scores = head.kind != HeadKind::kProbabilities;
-    throw ModelError(
-        {.what = function + " takes scores, but '" + value->name + "' is behind " +
-                 (head.probabilities->producer->op_type),
-         .where = {.value = value->name},
-         .detail = "The probabilities would be squashed a second time and training would stall.",
-         .mend = has_scores ? "Put it on '" + head.scores->name + "' (output='" +
-                                  head.scores->name + "'), or leave output= out."
-                            : "Use loss='negative_log_likelihood' on probabilities."});
+  if (wants_scores(resolved.function) &&
+      (behind_probabilities || head.kind == HeadKind::kProbabilities)) {
+    if (head.is_log && is<SoftmaxCrossEntropy>(resolved.function)) {
+      resolved.scores =
+          head.scores;  // the softmax of logarithms of probabilities gives these again
+      return;
+    }
+    squashed_twice(resolved.function, head, value->name);
   }
   resolved.scores = value;
+}
+
+// "(scores behind output 'probabilities')"
+std::string describe_place(const ResolvedLoss& resolved, const Head& head) {
+  const LossInfo& info = resolved.info;
+  if (is<NegativeLogLikelihood>(info.function)) {
+    const std::string of = info.output != info.scores && !info.output.empty()
+                               ? "probabilities behind output '" + info.output + "', "
+                               : "";
+    const std::string why = head.kind == HeadKind::kProbabilities ? "no scores found" : "as asked";
+    return " (" + of + why + "; the logarithm is clamped)";
+  }
+  if (info.output == info.scores || info.output.empty()) return "";
+  const bool classes = info.is_classifier || head.kind == HeadKind::kSigmoids;
+  return std::string(" (") + (classes ? "scores " : "") + "behind output '" + info.output + "')";
 }
 
 // "loss: softmax cross-entropy on 'add_result1' (scores behind output 'probabilities'), 10 classes
 // from initializer 'classes'"
 std::string describe_choice(const ResolvedLoss& resolved, const Head& head) {
   const LossInfo& info = resolved.info;
-  std::string line = "loss: " + describe(resolved.function) + " on '" + info.scores + "'";
-  if (info.output != info.scores && !info.output.empty()) {
-    const bool probabilities = std::holds_alternative<NegativeLogLikelihood>(resolved.function);
-    const bool classes = info.is_classifier || head.kind == HeadKind::kSigmoids;
-    line += std::string(" (") +
-            (probabilities ? "probabilities "
-             : classes     ? "scores "
-                           : "") +
-            "behind output '" + info.output + "')";
-  }
+  std::string line = "loss: " + describe(info.function) + " on '" + info.scores + "'" +
+                     describe_place(resolved, head);
   if (info.num_classes > 0) {
     line += ", " + std::to_string(info.num_classes) + " classes";
     if (!head.classes.source.empty()) line += " from " + head.classes.source;
@@ -369,13 +285,7 @@ std::string describe_choice(const ResolvedLoss& resolved, const Head& head) {
 
 // Number of classes by the list, else by the scores' columns; 0 if neither tells.
 std::int64_t count_classes(const ResolvedLoss& resolved, const ClassList& classes) {
-  const ir::Type& type = resolved.scores->type;
-  std::int64_t columns = 0;
-  if (is_single_column(*resolved.scores)) {
-    columns = 2;
-  } else if (type.has_rank() && type.rank() >= 2 && (*type.shape)[1].is_static()) {
-    columns = (*type.shape)[1].value();
-  }
+  const std::int64_t columns = class_columns(*resolved.scores);
   if (!classes.labels.is_defined()) return columns;
   const std::int64_t listed = classes.labels.num_elements();
   if (columns != 0 && listed != columns) {
@@ -387,36 +297,51 @@ std::int64_t count_classes(const ResolvedLoss& resolved, const ClassList& classe
   return listed;
 }
 
+// Head and place for a value that the user named.
+Head resolve_named(const ir::Graph& graph, const Loss& loss, ResolvedLoss& resolved) {
+  Value* value = find_value(graph, loss.output);
+  Head head = walk_back(value);
+  head.output = loss.output;
+  if (!is_usable(head)) no_head(graph);
+  for (const Head& other : find_heads(graph)) {
+    if (other.scores != head.scores) continue;
+    if (!head.classes.labels.is_defined()) head.classes = other.classes;
+    // One label per row, says the label output.
+    if (head.kind == HeadKind::kSigmoids) head.kind = other.kind;
+  }
+  resolved.function = adapt(loss.function, head);
+  if (is<AutoLoss>(loss.function)) {
+    resolved.scores = place_of(resolved, head);
+  } else if (is<NegativeLogLikelihood>(loss.function) && head.is_log) {
+    resolved.scores = head.scores;
+  } else {
+    place_explicitly(head, value, resolved);
+  }
+  return head;
+}
+
+// Head and place among the outputs.
+Head resolve_among_outputs(const ir::Graph& graph, const Loss& loss, ResolvedLoss& resolved) {
+  const auto heads = find_heads(graph);
+  if (heads.empty()) no_head(graph);
+  const Head& head = heads.front();
+  const bool bare = head.kind == HeadKind::kValues;
+  if (bare &&
+      std::ranges::any_of(heads, [&](const Head& other) { return other.scores != head.scores; })) {
+    ambiguous(heads);
+  }
+  resolved.function = adapt(loss.function, head);
+  resolved.scores = place_of(resolved, head);
+  return head;
+}
+
 }  // namespace
 
 ResolvedLoss resolve_loss(const ir::Graph& graph, const Loss& loss) {
   ResolvedLoss resolved{.function = loss.function, .scores = nullptr, .info = {}};
-  const bool automatic = std::holds_alternative<AutoLoss>(loss.function);
-  Head head;
-  if (!loss.output.empty()) {
-    Value* value = find_value(graph, loss.output);
-    head = walk_back(value);
-    head.output = loss.output;
-    if (automatic) {
-      if (!is_usable(head)) no_head(graph);
-      resolved.function = function_for(head);
-      resolved.scores = head.scores;
-    } else {
-      place_explicitly(head, value, resolved);
-    }
-  } else {
-    const auto heads = find_heads(graph);
-    if (heads.empty()) no_head(graph);
-    head = heads.front();
-    const bool bare = head.kind == HeadKind::kValues;
-    if (bare && heads.size() > 1 && heads[1].scores != head.scores) ambiguous(heads);
-    if (automatic) resolved.function = function_for(head);
-    const bool on_probabilities =
-        std::holds_alternative<NegativeLogLikelihood>(resolved.function) ||
-        std::holds_alternative<SquaredError>(resolved.function);
-    resolved.scores =
-        on_probabilities && head.probabilities != nullptr ? head.probabilities : head.scores;
-  }
+  const Head head = loss.output.empty() ? resolve_among_outputs(graph, loss, resolved)
+                                        : resolve_named(graph, loss, resolved);
+  check_columns(resolved, head);
   target_type(resolved.function, *resolved.scores);  // refuses scores that do not fit
   LossInfo& info = resolved.info;
   info.function = resolved.function;

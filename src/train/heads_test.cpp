@@ -111,7 +111,7 @@ TEST(Heads, RegressionOnTheOutputItself) {
 
 TEST(Heads, NormalizedProbabilitiesWithoutScoresTakeTheirLogarithm) {
   Draft draft;
-  ir::Value* votes = draft.g.op("Exp", {add_scores(draft, 3)});
+  ir::Value* votes = draft.g.op("Relu", {add_scores(draft, 3)});
   ir::Value* p = ml_node(draft, "Normalizer", {votes}, votes->type,
                          {{.name = "norm", .value = std::string("L1")}});
   draft.output(p, "probabilities");
@@ -120,12 +120,13 @@ TEST(Heads, NormalizedProbabilitiesWithoutScoresTakeTheirLogarithm) {
   EXPECT_EQ(loss.scores->name, "probabilities");
 }
 
-TEST(Heads, LabelsOfBareScoresAreSoftmax) {
+TEST(Heads, ScoresOfAListOfClassesWithoutProbabilitiesAreMargins) {
   Draft draft;
   ir::Value* scores = add_scores(draft, 3);
   draft.output(add_labels(draft, scores, int_labels({0, 1, 2})), "label");
-  EXPECT_TRUE(
-      std::holds_alternative<SoftmaxCrossEntropy>(resolve_loss(*draft.model->graph, {}).function));
+  const ResolvedLoss loss = resolve_loss(*draft.model->graph, {});
+  ASSERT_TRUE(std::holds_alternative<OneVsRest>(loss.function));
+  EXPECT_EQ(std::get<OneVsRest>(loss.function).kind, OneVsRest::Kind::kHinge);
 }
 
 TEST(Heads, SigmoidPerColumnIsManyLabels) {

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "base/check.h"
+#include "train/head_patterns.h"
 
 namespace onnxgrad::train {
 namespace {
@@ -17,14 +18,6 @@ struct Elements {
   /// The columns of a row are averaged, not summed.
   bool mean_of_columns = false;
 };
-
-// One score per row: the class is a number, but there is one column (or none).
-bool has_one_column(const Value& scores) {
-  if (!scores.type.has_rank()) return false;
-  if (scores.type.rank() == 1) return true;
-  const ir::Dim& last = scores.type.shape->back();
-  return scores.type.rank() == 2 && last.is_static() && last.value() == 1;
-}
 
 // Class numbers [N] as numbers shaped like the one-column scores.
 Value* target_column(GraphBuilder& g, Value* target, Value* scores) {
@@ -51,7 +44,7 @@ Elements write(GraphBuilder& g, const SoftmaxCrossEntropy&, Value* scores, Value
 // Classes: e = log(1 + exp(-(2t - 1) s)), which keeps its digits for any s;
 // numbers t in [0, 1]: e = log(1 + exp(s)) - t s.
 Elements write(GraphBuilder& g, const BinaryCrossEntropy&, Value* scores, Value* target) {
-  if (has_one_column(*scores)) {
+  if (is_single_column(*scores)) {
     Value* margin = g.mul(sign_of(g, target_column(g, target, scores)), scores);
     return {.values = g.op("Softplus", {g.neg(margin)}), .mean_of_columns = true};
   }
@@ -82,7 +75,7 @@ Elements write(GraphBuilder& g, const NegativeLogLikelihood& spec, Value* scores
 
 // y = +1 in the column of the row's class, -1 elsewhere; shaped like the scores.
 Value* class_signs(GraphBuilder& g, Value* scores, Value* target) {
-  if (has_one_column(*scores)) return sign_of(g, target_column(g, target, scores));
+  if (is_single_column(*scores)) return sign_of(g, target_column(g, target, scores));
   const auto classes = scores->type.shape->back().value();
   std::vector<std::int64_t> numbers(static_cast<std::size_t>(classes));
   for (std::int64_t c = 0; c < classes; ++c) numbers[static_cast<std::size_t>(c)] = c;
@@ -92,11 +85,19 @@ Value* class_signs(GraphBuilder& g, Value* scores, Value* target) {
 
 Elements write(GraphBuilder& g, const OneVsRest& spec, Value* scores, Value* target) {
   Value* z = g.mul(class_signs(g, scores, target), scores);
-  if (spec.kind == OneVsRest::Kind::kLog) return {.values = g.op("Softplus", {g.neg(z)})};
+  Elements elements{.mean_of_columns = spec.average};
+  if (spec.kind == OneVsRest::Kind::kLog) {
+    elements.values = g.op("Softplus", {g.neg(z)});
+    return elements;
+  }
   Value* hinge = g.op("Relu", {g.sub(g.scalar_like(z, 1), z)});
-  if (spec.kind == OneVsRest::Kind::kHinge) return {.values = hinge};
-  Value* far = g.less(z, g.scalar_like(z, -1));
-  return {.values = g.where(far, g.scale(z, -4), g.mul(hinge, hinge))};
+  if (spec.kind == OneVsRest::Kind::kHinge) {
+    elements.values = hinge;
+  } else {
+    Value* far = g.less(z, g.scalar_like(z, -1));
+    elements.values = g.where(far, g.scale(z, -4), g.mul(hinge, hinge));
+  }
+  return elements;
 }
 
 Elements write(GraphBuilder&, const AutoLoss&, Value*, Value*) {
@@ -160,7 +161,7 @@ std::string describe(const LossFunction& function) {
 
 bool is_classification(const LossFunction& function, const Value& scores) {
   if (std::holds_alternative<SquaredError>(function)) return false;
-  if (std::holds_alternative<BinaryCrossEntropy>(function)) return has_one_column(scores);
+  if (std::holds_alternative<BinaryCrossEntropy>(function)) return is_single_column(scores);
   return true;
 }
 
@@ -173,7 +174,7 @@ ir::Type target_type(const LossFunction& function, const Value& scores) {
   const bool takes_columns = !std::holds_alternative<BinaryCrossEntropy>(function);
   if (!type.has_rank() || type.rank() == 0) refuse_scores(function, scores, "scores [N, C]");
   if (std::holds_alternative<OneVsRest>(function)) {
-    if (!has_one_column(scores) && (type.rank() != 2 || !type.shape->back().is_static())) {
+    if (!is_single_column(scores) && (type.rank() != 2 || !type.shape->back().is_static())) {
       refuse_scores(function, scores, "scores [N, C] with a known number of classes");
     }
   } else if (takes_columns && type.rank() < 2) {
@@ -221,7 +222,7 @@ Value* write_correct_rows(GraphBuilder& g, const LossFunction& function, Value* 
                           Value* target, Value* sample_weight) {
   if (!is_classification(function, *scores) || target->type.rank() != 1) return nullptr;
   Value* hit = nullptr;
-  if (has_one_column(*scores)) {
+  if (is_single_column(*scores)) {
     Value* column = scores->type.rank() == 1 ? scores : g.squeeze(scores, {1});
     hit = g.equal(g.cast(g.greater(column, g.scalar_like(column, 0)), DataType::kInt64), target);
   } else {
