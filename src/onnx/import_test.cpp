@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 #include <onnx/onnx_pb.h>
 
-#include <chrono>
 #include <functional>
 #include <string>
 #include <vector>
@@ -235,7 +234,7 @@ TEST(Import, FunctionsAreBounded) {
               HasSubstr("expand to more than"));
 }
 
-TEST(Import, ALongChainAndManyPathsTakeNoTime) {
+TEST(Import, ALongChainAndManyPathsAreLinearWork) {
   onnx::ModelProto model = small_model();
   onnx::GraphProto& graph = *model.mutable_graph();
   graph.add_input()->set_name("v0");
@@ -251,11 +250,9 @@ TEST(Import, ALongChainAndManyPathsTakeNoTime) {
   }
   graph.add_output()->set_name("v" + std::to_string(kNodes));
   const std::string bytes = model.SerializeAsString();
-  const auto start = std::chrono::steady_clock::now();
+  // What is quadratic or follows paths would not come back before the test runner's limit.
   const FileModel file = load_bytes(bytes);
-  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
   EXPECT_EQ(file.model->graph->nodes.size(), static_cast<std::size_t>(kNodes));
-  EXPECT_LT(elapsed.count(), 5.0);
 }
 
 TEST(Import, InitializersMustFitTheirInputs) {
