@@ -72,11 +72,14 @@ void register_shape(opdef::OpRegistry& registry) {
   using opdef::AttributeType;
   registry.add({.op_type = "Constant",
                 .since_version = 25,
-                .attributes = {{.name = "value", .type = AttributeType::kTensor},
+                .attributes = {{.name = "sparse_value", .type = AttributeType::kOther},
+                               {.name = "value", .type = AttributeType::kTensor},
                                {.name = "value_float", .type = AttributeType::kFloat},
                                {.name = "value_floats", .type = AttributeType::kFloats},
                                {.name = "value_int", .type = AttributeType::kInt},
-                               {.name = "value_ints", .type = AttributeType::kInts}},
+                               {.name = "value_ints", .type = AttributeType::kInts},
+                               {.name = "value_string", .type = AttributeType::kString},
+                               {.name = "value_strings", .type = AttributeType::kStrings}},
                 .fold_types = constant_from_attributes,
                 .zero_gradient = true});
   registry.add({.op_type = "Shape",

@@ -53,6 +53,25 @@ void add_constants(std::vector<OpCase>& cases) {
                    .inputs = {uniform({3, 3}, -1, 1)}});
 }
 
+// Constants become initializers; y shows their values.
+void add_constant_nodes(std::vector<OpCase>& cases) {
+  const auto add = [&cases](std::string name, const std::string& constant) {
+    cases.push_back(
+        {.name = "node_" + std::move(name),
+         .model = "c = Constant <" + constant + "> ()\nk = CastLike (c, x)\ny = Mul (x, k)",
+         .inputs = {uniform({2, 3}, -1, 1)}});
+  };
+  add("tensor", "value = double[3] {1.5, -2.0, 0.25}");
+  add("float", "value_float = 2.5");
+  add("floats", "value_floats = [1.5, -2.0, 0.25]");
+  add("int", "value_int = 7");
+  add("ints", "value_ints = [7, 8, 9]");
+  cases.push_back({.name = "node_strings",
+                   .model = "s = Constant <value_string = \"a\"> ()\n"
+                            "t = Constant <value_strings = [\"a\", \"b\"]> ()\ny = Neg (x)",
+                   .inputs = {uniform({2, 3}, -1, 1)}});
+}
+
 void add_ranges(std::vector<OpCase>& cases) {
   const auto number = [](double value) { return values({value}, {}); };
   const auto add = [&cases](std::string name, CaseInput start, CaseInput limit, CaseInput delta) {
@@ -80,6 +99,7 @@ std::vector<OpCase> shape_cases() {
   std::vector<OpCase> cases;
   shape::add_shapes(cases);
   shape::add_constants(cases);
+  shape::add_constant_nodes(cases);
   shape::add_ranges(cases);
   return cases;
 }
@@ -116,6 +136,11 @@ std::vector<ErrorCase> shape_error_cases() {
        .inputs = {uniform({2, 3, 4}, -1, 1)},
        .error = "ShapeError",
        .fragments = {"diagonal"}},
+      {.name = "constant_without_value",
+       .model = "[empty] c = Constant ()\ny = Mul (x, c)",
+       .inputs = {uniform({2, 3}, -1, 1)},
+       .error = "ShapeError",
+       .fragments = {"empty"}},
       {.name = "range_delta",
        .model = "[numbers] y = Range (start, limit, delta)",
        .inputs = {int_scalar(0), int_scalar(3), int_scalar(0)},

@@ -1,0 +1,27 @@
+#ifndef ONNXGRAD_ONNX_SCHEMA_INFO_H_
+#define ONNXGRAD_ONNX_SCHEMA_INFO_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+// What ONNX says of an operator, without ONNX's headers: for tests of the registry.
+
+namespace onnxgrad::onnx_io {
+
+struct SchemaInfo {
+  int since_version = 0;
+  std::vector<std::string> attributes;           ///< names, sorted
+  std::vector<std::string> required_attributes;  ///< names, sorted
+};
+
+/// The schema of `op_type` that holds at `opset` of its domain (0: the newest that is known);
+/// nullopt if there is none.
+std::optional<SchemaInfo> schema_info(std::string_view domain, std::string_view op_type,
+                                      std::int64_t opset);
+
+}  // namespace onnxgrad::onnx_io
+
+#endif  // ONNXGRAD_ONNX_SCHEMA_INFO_H_

@@ -1,0 +1,275 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cctype>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "ir/builder.h"
+#include "onnx/inference.h"
+#include "onnx/model_io.h"
+#include "onnx/schema_info.h"
+#include "ops/testing/case_runner.h"
+
+// Fails for an operator that the sample cases leave something of untested: adding an operator to
+// the registry without its cases does not go unseen.
+
+namespace onnxgrad::ops_test {
+namespace coverage {
+
+// An operator application in a case, with what is known of its operands.
+struct Use {
+  const OpCase* op_case;
+  const ir::Node* node;
+};
+
+// Everything that the sample cases do, by operator ("" and "ai.onnx" are one domain).
+struct Uses {
+  std::vector<OpCase> cases = all_op_cases();
+  std::vector<ErrorCase> errors = all_error_cases();
+  std::vector<std::unique_ptr<ir::Model>> models;  // own the nodes
+  std::map<std::pair<std::string, std::string>, std::vector<Use>> by_op;
+  std::set<std::string> function_calls;  // base names of `onnxgrad` functions in gradients
+
+  Uses() {
+    for (const OpCase& op_case : cases) {
+      // As written: internal graphs have lost the operators that were lowered.
+      const onnx_io::FileModel file = onnx_io::load_text(model_text(op_case, {}));
+      models.push_back(std::make_unique<ir::Model>(ir::clone(*file.model)));
+      ir::Graph& graph = *models.back()->graph;
+      onnx_io::infer_types(graph, *onnx_io::make_type_inferer(*models.back()));
+      add_graph(op_case, graph);
+      if (!op_case.no_gradient.empty()) continue;
+      add_functions(*build_case(op_case, {}).gradient);
+      if (op_case.static_only.empty()) {
+        add_functions(*build_case(op_case, {.symbolic = true}).gradient);
+      }
+    }
+  }
+
+  void add_functions(const ir::Model& gradient) {
+    for (const ir::Function& function : gradient.functions) {
+      function_calls.insert(std::string(opdef::base_name(function.domain, function.name)));
+    }
+  }
+
+  void add_graph(const OpCase& op_case, const ir::Graph& graph) {
+    for (const ir::Node* node : graph.nodes) {
+      const std::string domain = node->domain == "ai.onnx" ? "" : node->domain;
+      by_op[{domain, node->op_type}].push_back({&op_case, node});
+      for (const ir::Graph* subgraph : node->subgraphs()) add_graph(op_case, *subgraph);
+    }
+  }
+
+  const std::vector<Use>& of(const opdef::OpDef& def) const {
+    static const std::vector<Use> none;
+    const auto found = by_op.find({std::string(def.domain), std::string(def.op_type)});
+    return found == by_op.end() ? none : found->second;
+  }
+};
+
+const Uses& all_uses() {
+  static const Uses uses;
+  return uses;
+}
+
+// The operators that files hold: not those of plans, nor the functions that gradients call.
+std::vector<const opdef::OpDef*> file_operators() {
+  std::vector<const opdef::OpDef*> defs;
+  for (const opdef::OpDef* def : builtin_ops().all()) {
+    if (def->domain != ir::kFusedDomain && def->domain != ir::kFunctionDomain) defs.push_back(def);
+  }
+  return defs;
+}
+
+bool holds_word(const std::string& text, std::string_view word) {
+  const auto is_part = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0; };
+  for (std::size_t at = text.find(word); at != std::string::npos; at = text.find(word, at + 1)) {
+    const bool begins = at == 0 || !is_part(text[at - 1]);
+    const std::size_t end = at + word.size();
+    if (begins && (end == text.size() || !is_part(text[end]))) return true;
+  }
+  return false;
+}
+
+// The values that a flag or choice attribute takes in some case, as text.
+std::set<std::string> values_used(const opdef::OpDef& def, std::string_view attribute) {
+  std::set<std::string> used;
+  for (const Use& use : all_uses().of(def)) {
+    const ir::AttributeValue* value = use.node->find_attribute(attribute);
+    if (value == nullptr) continue;
+    if (const auto* number = std::get_if<std::int64_t>(value))
+      used.insert(std::to_string(*number));
+    else if (const auto* text = std::get_if<std::string>(value))
+      used.insert(*text);
+    else
+      used.insert("given");
+  }
+  return used;
+}
+
+std::set<std::string> values_wanted(const opdef::AttributeSpec& spec) {
+  std::set<std::string> wanted(spec.choices.begin(), spec.choices.end());
+  const bool is_flag = spec.type == opdef::AttributeType::kInt && spec.min == 0 && spec.max == 1;
+  if (is_flag) wanted = {"0", "1"};
+  return wanted;
+}
+
+std::optional<Dims> dims_of(const ir::Value* value) {
+  return value == nullptr ? std::nullopt : value->type.static_dims();
+}
+
+// True if `small` is stretched along some axis to meet `large`.
+bool is_stretched(const Dims& small, const Dims& large) {
+  if (small.rank() < large.rank()) return true;
+  for (std::size_t i = 0; i < large.rank(); ++i) {
+    const std::size_t axis = small.rank() - large.rank() + i;
+    if (small[axis] == 1 && large[i] != 1) return true;
+  }
+  return false;
+}
+
+struct Sizes {
+  bool has_zero = false;
+  bool has_one = false;
+  bool has_scalar = false;
+  bool takes_tensors = false;
+  bool has_negative_axis = false;
+  bool takes_axis = false;
+};
+
+void look_at_axes(const Use& use, Sizes& sizes) {
+  for (const ir::Value* input : use.node->inputs) {
+    if (input == nullptr || (input->name != "axis" && input->name != "axes")) continue;
+    sizes.takes_axis = true;
+    if (!input->is_constant()) continue;
+    const std::vector<std::int64_t> axes = input->initializer.to_int64s();
+    sizes.has_negative_axis =
+        sizes.has_negative_axis || std::ranges::any_of(axes, [](auto a) { return a < 0; });
+  }
+}
+
+Sizes sizes_used(const opdef::OpDef& def) {
+  Sizes sizes;
+  for (const Use& use : all_uses().of(def)) {
+    for (const ir::Value* input : use.node->inputs) {
+      const auto dims = dims_of(input);
+      if (!dims) continue;
+      sizes.takes_tensors = sizes.takes_tensors || dims->rank() > 0;
+      sizes.has_scalar = sizes.has_scalar || dims->rank() == 0;
+      sizes.has_zero = sizes.has_zero || std::ranges::find(*dims, 0) != dims->end();
+      sizes.has_one = sizes.has_one || std::ranges::find(*dims, 1) != dims->end();
+    }
+    look_at_axes(use, sizes);
+  }
+  for (const opdef::AttributeSpec& spec : def.attributes) {
+    if ((spec.name != "axis" && spec.name != "axes") || spec.min >= 0) continue;
+    sizes.takes_axis = true;
+    for (const std::string& value : values_used(def, spec.name)) {
+      sizes.has_negative_axis = sizes.has_negative_axis || value.front() == '-';
+    }
+  }
+  return sizes;
+}
+
+}  // namespace coverage
+
+TEST(Coverage, EveryOperatorHasValueGradientAndErrorCases) {
+  const coverage::Uses& uses = coverage::all_uses();
+  for (const opdef::OpDef* def : coverage::file_operators()) {
+    EXPECT_FALSE(uses.of(*def).empty()) << "no case of " << def->op_type;
+    if (def->vjp != nullptr) {
+      EXPECT_TRUE(std::ranges::any_of(
+          uses.of(*def), [](const auto& use) { return use.op_case->no_gradient.empty(); }))
+          << "no gradient case of " << def->op_type;
+    }
+    EXPECT_TRUE(std::ranges::any_of(
+        uses.errors,
+        [def](const ErrorCase& one) { return coverage::holds_word(one.model, def->op_type); }))
+        << "no error case of " << def->op_type;
+  }
+}
+
+TEST(Coverage, EveryFunctionIsCalledByAGradient) {
+  for (const opdef::OpDef* def : builtin_ops().all()) {
+    if (def->domain != ir::kFunctionDomain) continue;
+    EXPECT_TRUE(coverage::all_uses().function_calls.contains(std::string(def->op_type)))
+        << def->op_type << " is called by no gradient of a case";
+  }
+}
+
+TEST(Coverage, EveryAttributeValueIsUsed) {
+  for (const opdef::OpDef* def : coverage::file_operators()) {
+    for (const opdef::AttributeSpec& spec : def->attributes) {
+      const std::set<std::string> used = coverage::values_used(*def, spec.name);
+      // ONNX's text syntax has no sparse tensors.
+      if (spec.name == "sparse_value") continue;
+      EXPECT_FALSE(used.empty()) << def->op_type << ": no case gives attribute " << spec.name;
+      for (const std::string& value : coverage::values_wanted(spec)) {
+        EXPECT_TRUE(used.contains(value))
+            << def->op_type << ": no case has " << spec.name << " = " << value;
+      }
+    }
+  }
+}
+
+TEST(Coverage, BroadcastingGoesBothWays) {
+  for (const opdef::OpDef* def : coverage::file_operators()) {
+    if (!def->broadcasts) continue;
+    bool first = false;
+    bool second = false;
+    for (const coverage::Use& use : coverage::all_uses().of(*def)) {
+      const std::size_t count = use.node->inputs.size();
+      if (count < 2) continue;
+      const auto a = coverage::dims_of(use.node->inputs[count - 2]);
+      const auto b = coverage::dims_of(use.node->inputs[count - 1]);
+      if (!a || !b || !use.op_case->no_gradient.empty() != (def->vjp == nullptr)) continue;
+      first = first || coverage::is_stretched(*a, *b);
+      second = second || coverage::is_stretched(*b, *a);
+    }
+    EXPECT_TRUE(first && second) << def->op_type << " is not broadcast both ways";
+  }
+}
+
+TEST(Coverage, SizesZeroAndOneRankZeroAndNegativeAxes) {
+  // Their operands are numbers, shapes or truth values, which cannot be of size zero.
+  const std::set<std::string_view> without_empty = {"Range", "If", "ArgMax", "ArgMin"};
+  for (const opdef::OpDef* def : coverage::file_operators()) {
+    const coverage::Sizes sizes = coverage::sizes_used(*def);
+    if (sizes.takes_tensors && !without_empty.contains(def->op_type)) {
+      EXPECT_TRUE(sizes.has_zero) << def->op_type << ": no case has a dimension of 0";
+      EXPECT_TRUE(sizes.has_one) << def->op_type << ": no case has a dimension of 1";
+    }
+    if (def->expression != nullptr) {
+      EXPECT_TRUE(sizes.has_scalar) << def->op_type << ": no case has a scalar";
+    }
+    if (sizes.takes_axis) {
+      EXPECT_TRUE(sizes.has_negative_axis) << def->op_type << ": no case has a negative axis";
+    }
+  }
+}
+
+TEST(Coverage, RecordsAreOfTheSchemaAtTheInternalOpset) {
+  for (const opdef::OpDef* def : coverage::file_operators()) {
+    const std::int64_t opset = def->domain.empty() ? ir::kInternalOpset : 0;
+    const auto schema = onnx_io::schema_info(def->domain, def->op_type, opset);
+    ASSERT_TRUE(schema.has_value()) << def->op_type;
+    EXPECT_EQ(def->since_version, schema->since_version)
+        << def->op_type << " has a newer schema: look at the record again";
+    std::vector<std::string> names;
+    for (const opdef::AttributeSpec& spec : def->attributes) {
+      names.emplace_back(spec.name);
+      const bool is_required = std::ranges::find(schema->required_attributes, spec.name) !=
+                               schema->required_attributes.end();
+      EXPECT_EQ(spec.required, is_required) << def->op_type << " " << spec.name;
+    }
+    std::ranges::sort(names);
+    EXPECT_EQ(names, schema->attributes) << def->op_type << ": the attributes are not the schema's";
+  }
+}
+
+}  // namespace onnxgrad::ops_test
