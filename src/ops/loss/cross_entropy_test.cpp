@@ -45,6 +45,7 @@ std::vector<OpCase> cross_entropy_cases() {
     cases.push_back(loss(op, "int32_labels", "", {4, 5}, integers({4}, 0, 4, DataType::kInt32)));
     cases.push_back(loss(op, "sequence", "", {2, 4, 3}, integers({2, 3}, 0, 3)));
     cases.push_back(loss(op, "one_class", "", {3, 1}, integers({3}, 0, 0)));
+    cases.push_back(loss(op, "no_rows", "<reduction = \"sum\"> ", {0, 4}, integers({0}, 0, 3)));
     cases.push_back(loss(op, "one_row", "", {1, 4}, integers({1}, 0, 3)));
     cases.push_back(loss(op, "ignore_outside", "<ignore_index = -100> ", {3, 4},
                          values({1, -100, 3}, {3}, DataType::kInt64)));

@@ -56,6 +56,16 @@ std::vector<OpCase> linear_cases() {
     if (transform != "SOFTMAX")
       classifier("one_row_" + transform, one + post + ", multi_class = 0");
   }
+  classifier("no_rows", two);
+  cases.back().inputs = {uniform({0, 2}, -1, 1).as(DataType::kFloat32)};
+  classifier("one_sample", two);
+  cases.back().inputs = {uniform({1, 2}, -1, 1).as(DataType::kFloat32)};
+  classifier("string_labels", two, "classlabels_strings = [\"no\", \"yes\"]");
+  cases.back().outputs = {"z"};
+  regressor("no_rows", "coefficients = [0.5, -0.25]");
+  cases.back().inputs = {uniform({0, 2}, -1, 1).as(DataType::kFloat32)};
+  regressor("one_sample", "coefficients = [0.5, -0.25]");
+  cases.back().inputs = {uniform({1, 2}, -1, 1).as(DataType::kFloat32)};
   return cases;
 }
 

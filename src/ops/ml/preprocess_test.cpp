@@ -27,6 +27,12 @@ std::vector<OpCase> preprocess_cases() {
          {uniform({3}, -2, 2).as(DataType::kFloat32)}),
       ml("scaler_integers", "y = ai.onnx.ml.Scaler <offset = [1.0], scale = [0.5]> (x)",
          {integers({4, 3}, -9, 9)}),
+      ml("scaler_no_rows", "y = ai.onnx.ml.Scaler <offset = [1.0], scale = [2.0]> (x)",
+         {uniform({0, 3}, -2, 2).as(DataType::kFloat32)}),
+      ml("scaler_one", "y = ai.onnx.ml.Scaler <offset = [1.0], scale = [2.0]> (x)",
+         {uniform({1, 1}, -2, 2).as(DataType::kFloat32)}),
+      ml("extractor_no_rows", "z = ai.onnx.ml.ArrayFeatureExtractor (x, i)",
+         {uniform({0, 3}, -2, 2).as(DataType::kFloat32), ints({2, 0})}),
       ml("extractor", "z = ai.onnx.ml.ArrayFeatureExtractor (x, i)", {samples, ints({2, 0})}),
       ml("extractor_vector", "z = ai.onnx.ml.ArrayFeatureExtractor (x, i)",
          {uniform({3}, -2, 2).as(DataType::kFloat32), ints({2, 0, 2})}),
@@ -41,6 +47,16 @@ std::vector<OpCase> preprocess_cases() {
     cases.push_back(
         ml("normalizer_zeros_" + norm, model, {values({0, 0, 1, -1}, {2, 2}, DataType::kFloat32)}));
     cases.push_back(ml("normalizer_integers_" + norm, model, {integers({4, 3}, 1, 9)}));
+    cases.push_back(
+        ml("normalizer_no_rows_" + norm, model, {uniform({0, 3}, -2, 2).as(DataType::kFloat32)}));
+    cases.push_back(
+        ml("normalizer_one_" + norm, model, {uniform({1, 1}, 1, 2).as(DataType::kFloat32)}));
+    cases.push_back({.name = "normalizer_gradient_" + norm,
+                     .model = model,
+                     .inputs = {uniform({4, 3}, 0.5, 2)},
+                     .tolerance = 0.05,
+                     .tolerance_reason = "differences of float32 results carry their rounding",
+                     .domains = {{"ai.onnx.ml", 3}}});
   }
   return cases;
 }
@@ -60,6 +76,12 @@ std::vector<ErrorCase> preprocess_error_cases() {
       refused("scaler_counts_differ",
               "[head] y = ai.onnx.ml.Scaler <offset = [1.0], scale = [1.0, 2.0, 3.0]> (x)",
               {"offset"}),
+      {.name = "extractor_index",
+       .model = "[head] z = ai.onnx.ml.ArrayFeatureExtractor (x, i)",
+       .inputs = {uniform({4, 3}, -1, 1).as(DataType::kFloat32), ints({3})},
+       .error = "DataError",
+       .fragments = {"head", "3"},
+       .domains = {{"ai.onnx.ml", 3}}},
       refused("norm", "[head] y = ai.onnx.ml.Normalizer <norm = \"L3\"> (x)", {"norm", "L2"}),
   };
 }

@@ -50,6 +50,7 @@ std::vector<OpCase> batch_normalization_cases() {
       instance("images", "", {2, 3, 3, 2}),
       instance("one_axis", "", {2, 3, 5}),
       instance("epsilon", "<epsilon = 0.1> ", {1, 2, 4}),
+      instance("no_images", "", {0, 3, 4}),
       instance("three_axes", "", {2, 2, 2, 2, 2}),
   };
 }

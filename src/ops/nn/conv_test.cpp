@@ -57,6 +57,7 @@ std::vector<OpCase> conv_cases() {
                   {1, 1, 3, 3}),
       convolution("one_by_one", "", {2, 3, 2, 2}, {4, 3, 1, 1}),
       convolution("one_of_everything", "", {1, 1, 1, 1}, {1, 1, 1, 1}),
+      with_bias("no_images", "pads = [1, 1, 1, 1]", {0, 2, 4, 4}, {2, 2, 3, 3}),
       convolution("one_window", "", {2, 2, 3, 3}, {2, 2, 3, 3}),
       convolution("many_channels", "pads = [1, 1, 1, 1]", {2, 17, 6, 5}, {19, 17, 3, 3}),
       {.name = "weight_is_constant",

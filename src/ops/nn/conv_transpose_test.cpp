@@ -15,9 +15,15 @@ OpCase fixed_sizes(OpCase one, std::string why) {
   return one;
 }
 
+OpCase beyond_others(OpCase one) {
+  one.no_oracle = "onnxruntime wants the padding below the stride, ONNX's evaluator is wrong on it";
+  return one;
+}
+
 }  // namespace conv_transpose
 
 std::vector<OpCase> conv_transpose_cases() {
+  using conv_transpose::beyond_others;
   using conv_transpose::fixed_sizes;
   using conv_transpose::transposed;
   const std::string by_size = "the pads depend on the kernel's or the input's size";
@@ -35,8 +41,10 @@ std::vector<OpCase> conv_transpose_cases() {
       transposed("dilations", "dilations = [2, 3]", {1, 2, 3, 3}, {2, 2, 2, 2}),
       transposed("output_padding", "strides = [3, 2], output_padding = [2, 1]", {1, 2, 3, 3},
                  {2, 2, 3, 3}),
-      transposed("output_padding_of_a_stride", "dilations = [3, 3], output_padding = [2, 1]",
-                 {1, 1, 3, 3}, {1, 2, 2, 2}),
+      beyond_others(transposed("output_padding_of_a_stride",
+                               "dilations = [3, 3], output_padding = [2, 1]", {1, 1, 3, 3},
+                               {1, 2, 2, 2})),
+      transposed("no_images", "strides = [2, 2]", {0, 2, 3, 3}, {2, 2, 2, 2}),
       transposed("groups", "group = 2, strides = [2, 2]", {2, 4, 2, 3}, {4, 3, 2, 2}),
       transposed("depthwise", "group = 3", {1, 3, 3, 3}, {3, 1, 2, 2}),
       fixed_sizes(transposed("same_upper", "auto_pad = \"SAME_UPPER\", strides = [2, 2]",

@@ -35,6 +35,13 @@ std::vector<OpCase> softmax_cases() {
   cases.push_back({.name = "hardmax_first_axis",
                    .model = "y = Hardmax <axis = 0> (x)",
                    .inputs = {uniform({4, 2, 2}, -2, 2)}});
+  cases.push_back({.name = "hardmax_negative_axis",
+                   .model = "y = Hardmax <axis = -2> (x)",
+                   .inputs = {uniform({2, 3, 2}, -2, 2)}});
+  cases.push_back(
+      {.name = "hardmax_one", .model = "y = Hardmax (x)", .inputs = {uniform({2, 1}, -2, 2)}});
+  cases.push_back(
+      {.name = "hardmax_no_rows", .model = "y = Hardmax (x)", .inputs = {uniform({0, 3}, -2, 2)}});
   cases.push_back({.name = "hardmax_first_of_equal",
                    .model = "y = Hardmax (x)",
                    .inputs = {values({1, 3, 3, 2, 2, 2}, {2, 3})},

@@ -82,6 +82,16 @@ std::vector<OpCase> draw_cases() {
       {0, 1, 0, 0, 0, 1});
   add("bernoulli_bool", "y = Bernoulli <dtype = 9, seed = 3.0> (p)",
       {values({0, 1, 0.5, 0.5, 0.9, 0.1}, {2, 3})}, {0, 1, 0, 0, 0, 1});
+  add("uniform_like_nothing", "y = RandomUniformLike <seed = 3.0> (x)", {uniform({0, 3}, 0, 1)},
+      {});
+  add("normal_like_nothing", "y = RandomNormalLike <seed = 3.0> (x)", {uniform({0, 3}, 0, 1)}, {});
+  add("bernoulli_nothing", "y = Bernoulli <seed = 3.0> (p)", {uniform({0, 3}, 0, 1)}, {});
+  // The first number of a stream does not depend on how many follow.
+  add("uniform_like_one", "y = RandomUniformLike <low = -1.0, high = 3.0, seed = 3.0> (x)",
+      {uniform({1}, 0, 1)}, {draw::uniform_numbers().front()});
+  add("normal_like_one", "y = RandomNormalLike <mean = 2.0, scale = 0.5, seed = 3.0> (x)",
+      {uniform({1}, 0, 1)}, {draw::normal_numbers().front()});
+  add("bernoulli_one", "y = Bernoulli <seed = 3.0> (p)", {values({1}, {1})}, {1});
   add("nothing", "y = RandomUniform <shape = [0, 3], seed = 3.0> ()", {}, {});
   return cases;
 }
@@ -93,6 +103,21 @@ std::vector<ErrorCase> draw_error_cases() {
        .inputs = {values({0.5, 1.5}, {2})},
        .error = "DataError",
        .fragments = {"head", "1.5"}},
+      {.name = "uniform_negative_shape",
+       .model = "[head] y = RandomUniform <shape = [-2]> ()",
+       .inputs = {},
+       .error = "ModelError",
+       .fragments = {"head", "shape"}},
+      {.name = "uniform_like_dtype",
+       .model = "[head] y = RandomUniformLike <dtype = 99> (x)",
+       .inputs = {uniform({2}, 0, 1)},
+       .error = "ModelError",
+       .fragments = {"head", "dtype"}},
+      {.name = "normal_like_dtype",
+       .model = "[head] y = RandomNormalLike <dtype = 99> (x)",
+       .inputs = {uniform({2}, 0, 1)},
+       .error = "ModelError",
+       .fragments = {"head", "dtype"}},
       {.name = "negative_shape",
        .model = "[head] y = RandomNormal <shape = [2, -1]> ()",
        .inputs = {},

@@ -51,6 +51,7 @@ std::vector<OpCase> dropout_cases() {
       {.name = "ratio_zero",
        .model = "y, mask = Dropout (x, ratio, training)",
        .inputs = {uniform({3, 4}, -1, 1), values({0}, {}).constant(), boolean(true)}},
+      {.name = "one_element", .model = "y = Dropout (x)", .inputs = {uniform({1}, -1, 1)}},
       {.name = "no_elements",
        .model = "y = Dropout (x, ratio, training)",
        .inputs = {uniform({0, 4}, -1, 1), quarter, boolean(true)}},

@@ -210,6 +210,9 @@ TEST(Coverage, EveryAttributeValueIsUsed) {
       if (spec.name == "sparse_value") continue;
       EXPECT_FALSE(used.empty()) << def->op_type << ": no case gives attribute " << spec.name;
       for (const std::string& value : coverage::values_wanted(spec)) {
+        // Nodes with these stay as they are, and the engine says that it cannot run them.
+        if (spec.name == "post_transform" && (value == "PROBIT" || value == "SOFTMAX_ZERO"))
+          continue;
         EXPECT_TRUE(used.contains(value))
             << def->op_type << ": no case has " << spec.name << " = " << value;
       }
