@@ -122,10 +122,9 @@ void bind_trainer(nb::module_& module) {
           [](Trainer* place, const Model& model, const Loss& loss, const Optimizer& optimizer,
              std::vector<std::string> trainable, std::vector<std::string> frozen,
              const EngineOptions& engine) {
-            new (place) Trainer(model, loss, optimizer,
-                                {.trainable = std::move(trainable),
-                                 .frozen = std::move(frozen),
-                                 .engine = engine});
+            new (place) Trainer(
+                model, loss, optimizer,
+                {.trainable = std::move(trainable), .frozen = std::move(frozen), .engine = engine});
           },
           "model"_a, "loss"_a, "optimizer"_a, "trainable"_a, "frozen"_a, "engine"_a, Unlocked())
       .def("choose_loss", &Trainer::choose_loss, "target"_a, Unlocked())

@@ -91,8 +91,8 @@ using LowerFn = std::optional<std::vector<Value*>> (*)(const Node& node, GraphBu
 using ExpressionFn = std::int32_t (*)(const Node& node, const std::vector<std::int32_t>& operands,
                                       ExprProgram& program);
 
-/// The value of output 0 where attributes and the types of the inputs alone give it (Constant, Shape,
-/// Size), else nullopt.
+/// The value of output 0 where attributes and the types of the inputs alone give it (Constant,
+/// Shape, Size), else nullopt.
 using FoldTypesFn = std::optional<Tensor> (*)(const Node& node);
 
 /// The body of an `onnxgrad` function; see ir::FunctionProvider::specialise.
@@ -116,8 +116,8 @@ struct OpDef {
   /// Inputs broadcast: the engine sums gradients back to the shapes of the inputs.
   bool broadcasts = false;
   FoldTypesFn fold_types = nullptr;
-  /// Inputs whose values the kernels want at plan time (axes, pads, sizes): a node whose values come
-  /// from the step itself waits for the region that is compiled after they are computed.
+  /// Inputs whose values the kernels want at plan time (axes, pads, sizes): a node whose values
+  /// come from the step itself waits for the region that is compiled after they are computed.
   std::vector<int> planned_inputs = {};
   /// Output 0 has the bytes of input 0 under another shape.
   bool is_view = false;
