@@ -67,6 +67,20 @@ class DeclaredTypes {
   std::vector<std::pair<ir::Value*, ir::Type>> types_;
 };
 
+// A declaration of `output` says nothing where two of its cases surely differ.
+void forget_contradicted(const ir::Type& a, const ir::Type& b, ir::Value* output) {
+  if (output == nullptr || !output->type.shape || !a.shape || !b.shape) return;
+  if (a.shape->size() != b.shape->size()) return output->type.shape.reset();
+  if (output->type.shape->size() != a.shape->size()) return;
+  for (std::size_t i = 0; i < a.shape->size(); ++i) {
+    const ir::Dim& first = (*a.shape)[i];
+    const ir::Dim& second = (*b.shape)[i];
+    if (first.is_static() && second.is_static() && first.value() != second.value()) {
+      (*output->type.shape)[i] = ir::Dim();
+    }
+  }
+}
+
 // Forgets the dimensions of `state` that `next` does not keep. True if there was one.
 bool relax(ir::Type& state, const ir::Type& next) {
   if (!state.shape) return false;
@@ -158,7 +172,10 @@ std::vector<ir::Type> infer_if(ir::Node& node, const InferBody& infer_body) {
     infer_body(*branch);
   }
   for (std::size_t i = 0; i < node.outputs.size(); ++i) {
-    types.push_back(common_type(then_branch.outputs[i]->type, else_branch.outputs[i]->type));
+    const ir::Type& a = then_branch.outputs[i]->type;
+    const ir::Type& b = else_branch.outputs[i]->type;
+    types.push_back(common_type(a, b));
+    forget_contradicted(a, b, node.outputs[i]);
   }
   return types;
 }
@@ -200,6 +217,7 @@ std::vector<ir::Type> infer_loop(ir::Node& node, const InferBody& infer_body, in
   for (std::size_t i = 0; i < num_states; ++i) {
     // An optional may come in and what it holds go out.
     const ir::Type& last = body.outputs[i + 1]->type;
+    forget_contradicted(type_of(node.input(i + 2)), last, node.outputs[i]);
     if (last.kind != ir::Type::Kind::kUnknown && last.kind != states[i].kind) states[i] = last;
   }
   for (std::size_t i = num_states; i < node.outputs.size(); ++i) {

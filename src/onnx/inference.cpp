@@ -19,6 +19,7 @@
 #include "onnx/node_context.h"
 #include "onnx/node_rules.h"
 #include "onnx/protos.h"
+#include "onnx/shape_checks.h"
 
 namespace onnxgrad::onnx_io {
 namespace {
@@ -139,6 +140,14 @@ void correct_split(const ir::Node& node, NodeContext& context) {
   }
 }
 
+// ONNX's schemas of ai.onnx.ml leave out the shapes of operators that keep them.
+void keep_ml_shape(const ir::Node& node, std::vector<ir::Type>& types) {
+  const bool keeps = node.op_type == "Normalizer" || node.op_type == "Scaler" ||
+                     node.op_type == "Imputer" || node.op_type == "Binarizer";
+  if (!keeps || node.domain != "ai.onnx.ml" || types.empty() || node.input(0) == nullptr) return;
+  if (types[0].is_tensor() && !types[0].shape) types[0].shape = node.inputs[0]->type.shape;
+}
+
 // Equal keys, equal types. Empty: not worth remembering.
 std::string key_of_call(const ir::Node& node, KnownValues& known) {
   std::string key = node.domain + ":" + node.op_type + ":" + node.overload;
@@ -225,6 +234,8 @@ std::vector<ir::Type> Inferer::output_types(ir::Node& node, std::int64_t opset, 
     types = through_body(node, opset, depth, [&] { return schema_function(node, opset); });
   }
   fill_element_types(node, *schema, types);
+  keep_ml_shape(node, types);
+  check_shapes(node, types);
   return types;
 }
 

@@ -47,8 +47,10 @@ void save_file(const ir::Model& model, const std::string& path);
 
 /// A working copy: internal opset, Constant nodes as initializers, operators with a lowering rule
 /// replaced (their weights have a WeightOrigin), functions of the model expanded where `registry`
-/// has no operator for them, types inferred. Weights are shared with `file`, not copied.
-/// Throws: ModelError (an operator that cannot be upgraded with its meaning kept).
+/// has no operator for them, operators that it does not know by ONNX's definition of them, types
+/// inferred. Weights are shared with `file`, not copied; those of subgraphs and functions become
+/// initializers of the main graph. Opsets 7 to 28 are understood.
+/// Throws: ModelError (an operator that cannot be upgraded with its meaning kept), ShapeError.
 ir::Model to_internal(const FileModel& file, const opdef::OpRegistry& registry);
 
 /// For other runtimes: ai.onnx opset `opset` (17 to 26; 9 to 16 as far as operators allow) and the

@@ -89,12 +89,19 @@ class Origins {
   std::unordered_map<const std::byte*, std::shared_ptr<const ir::WeightOrigin>> by_data_;
 };
 
+// Subgraphs' tensors that could be trained move to the main graph, where weights are; axes, shapes
+// and single numbers stay where they are read.
+bool may_be_weight(const Tensor& tensor) {
+  return is_floating(tensor.dtype()) && tensor.num_elements() > 1;
+}
+
 // Rebuilds the node list of each graph: every node is checked, expanded, upgraded, lowered and has
 // its types inferred before the next one is looked at.
 class Internaliser {
  public:
   Internaliser(const FileModel& file, const opdef::OpRegistry& registry)
       : registry_(registry),
+        knows_operators_(!registry.all().empty()),
         model_(ir::clone(*file.model)),
         origins_(model_),
         inferer_(model_, ir::kInternalOpset) {}
@@ -123,6 +130,7 @@ class Internaliser {
   void finish_imports();
 
   const opdef::OpRegistry& registry_;
+  bool knows_operators_;  // false: a registry without operators, which expands nothing
   ir::Model model_;
   Origins origins_;
   Inferer inferer_;
@@ -231,6 +239,12 @@ void Internaliser::process_standard(const Work& work, ir::GraphBuilder& g,
   const std::size_t first_new = g.graph().nodes.size();
   const auto results = upgrade_node(node, work.opset, g);
   if (results) return replace_outputs(node, *results, first_new, g);
+  if (knows_operators_ && registry_.find("", node.op_type) == nullptr) {
+    // What the engine has no kernel for runs, and is differentiated, as ONNX defines it.
+    if (const auto function = schema_function(node, ir::kInternalOpset)) {
+      return expand({.node = &node, .opset = ir::kInternalOpset}, *function, stack);
+    }
+  }
   keep(node, g);
 }
 
@@ -287,9 +301,11 @@ bool Internaliser::make_constant(Node& node) {
   }
   Value* output = node.outputs[0];
   Graph& main = *model_.graph;
-  const bool is_first = tensor.dtype() == DataType::kString || tensor.num_elements() == 0 ||
-                        !hoisted_.contains(tensor.raw());
-  if (output->graph != &main || !is_first) {
+  const bool has_identity = tensor.dtype() != DataType::kString && tensor.num_elements() > 0;
+  const bool is_first = !has_identity || !hoisted_.contains(tensor.raw());
+  Graph& graph = *output->graph;
+  const bool moves = &graph != &main && may_be_weight(tensor);
+  if (moves || (&graph == &main && !is_first)) {
     replaced_[output] = main_initializer(tensor, output->name);
     return true;
   }
@@ -297,8 +313,8 @@ bool Internaliser::make_constant(Node& node) {
   output->type = ir::Type::tensor(tensor.dtype(), tensor.dims());
   output->origin = origins_.find(tensor);
   output->initializer = std::move(tensor);
-  hoisted_.emplace(output->initializer.raw(), output);
-  main.initializers.push_back(output);
+  if (&graph == &main && has_identity) hoisted_.emplace(output->initializer.raw(), output);
+  graph.initializers.push_back(output);
   return true;
 }
 
@@ -316,11 +332,11 @@ Value* Internaliser::main_initializer(const Tensor& tensor, const std::string& n
 }
 
 void Internaliser::hoist_initializers(Graph& graph) {
-  for (Value* value : graph.initializers) {
-    if (value->is_input) continue;
+  std::erase_if(graph.initializers, [this](const Value* value) {
+    if (value->is_input || !may_be_weight(value->initializer)) return false;
     replaced_[value] = main_initializer(value->initializer, value->name);
-  }
-  std::erase_if(graph.initializers, [](const Value* value) { return !value->is_input; });
+    return true;
+  });
 }
 
 Value* Internaliser::resolved(Value* value) const {

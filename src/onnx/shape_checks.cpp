@@ -1,0 +1,187 @@
+#include "onnx/shape_checks.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "onnx/functions.h"
+#include "onnxgrad/error.h"
+
+namespace onnxgrad::onnx_io {
+namespace {
+
+// Dimension `axis` of input `i` if it is a number.
+std::optional<std::int64_t> dim_of(const ir::Node& node, std::size_t i, std::size_t axis) {
+  const ir::Value* value = node.input(i);
+  if (value == nullptr || !value->type.shape || value->type.shape->size() <= axis) {
+    return std::nullopt;
+  }
+  const ir::Dim& dim = (*value->type.shape)[axis];
+  return dim.is_static() ? std::optional(dim.value()) : std::nullopt;
+}
+
+void expect_dim(const ir::Node& node, std::size_t i, std::size_t axis, std::int64_t expected,
+                const char* why) {
+  const std::optional<std::int64_t> given = dim_of(node, i, axis);
+  if (!given || *given == expected) return;
+  throw ShapeError({.what = "input '" + node.inputs[i]->name + "' has " + std::to_string(*given) +
+                            " elements along axis " + std::to_string(axis) + ", expected " +
+                            std::to_string(expected) + " " + why});
+}
+
+void expect_rank(const ir::Node& node, std::size_t i, std::size_t expected) {
+  const ir::Value* value = node.input(i);
+  if (value == nullptr || !value->type.shape || value->type.shape->size() == expected) return;
+  throw ShapeError({.what = "input '" + value->name + "' is " + value->type.to_string() +
+                            ", expected rank " + std::to_string(expected)});
+}
+
+std::optional<std::size_t> rank_of(const ir::Node& node, std::size_t i) {
+  const ir::Value* value = node.input(i);
+  if (value == nullptr || !value->type.shape) return std::nullopt;
+  return value->type.shape->size();
+}
+
+// group of Conv and ConvTranspose; W: [M, C/group, ...] and [C, M/group, ...].
+void check_convolution(const ir::Node& node, bool is_transposed) {
+  if (const auto rank = rank_of(node, 0)) expect_rank(node, 1, *rank);
+  expect_rank(node, 2, 1);
+  const std::vector<std::int64_t> kernel = node.ints_attribute("kernel_shape");
+  for (std::size_t axis = 0; axis < kernel.size(); ++axis) {
+    expect_dim(node, 1, axis + 2, kernel[axis], "as kernel_shape says");
+  }
+  const std::int64_t group = node.int_attribute("group", 1);
+  if (group < 1) {
+    throw ShapeError(
+        {.what = "attribute 'group' is " + std::to_string(group) + ", expected 1 or more"});
+  }
+  const std::optional<std::int64_t> first = dim_of(node, 1, 0);
+  const std::optional<std::int64_t> second = dim_of(node, 1, 1);
+  if (first && *first % group != 0) {
+    throw ShapeError({.what = "weight '" + node.inputs[1]->name + "' has " +
+                              std::to_string(*first) + " channels, which " + std::to_string(group) +
+                              " groups cannot share"});
+  }
+  std::int64_t grouped = 0;
+  if (second && __builtin_mul_overflow(*second, group, &grouped)) {
+    throw ShapeError({.what = "its groups and channels are too many"});
+  }
+  const auto& channels = is_transposed ? first : second;
+  const auto& results = is_transposed ? second : first;
+  if (channels) {
+    expect_dim(node, 0, 1, is_transposed ? *first : grouped, "as the weight has channels");
+  }
+  if (results) {
+    expect_dim(node, 2, 0, is_transposed ? grouped : *first, "as there are results");
+  }
+}
+
+// At least one window of Conv and the pools must fit: ONNX's formula rounds its absence up to one.
+void check_windows(const ir::Node& node) {
+  const std::string auto_pad = node.string_attribute("auto_pad", "NOTSET");
+  const std::optional<std::size_t> rank = rank_of(node, 0);
+  if (!rank || *rank < 3 || auto_pad.starts_with("SAME")) return;
+  if (node.int_attribute("ceil_mode", 0) != 0) return;  // parts of windows count
+  const std::size_t spatial = *rank - 2;
+  const std::vector<std::int64_t> kernel = node.ints_attribute("kernel_shape");
+  const std::vector<std::int64_t> dilations = node.ints_attribute("dilations");
+  const std::vector<std::int64_t> pads = node.ints_attribute("pads");
+  for (std::size_t axis = 0; axis < spatial; ++axis) {
+    const std::optional<std::int64_t> size = dim_of(node, 0, axis + 2);
+    const std::optional<std::int64_t> window =
+        kernel.size() == spatial ? std::optional(kernel[axis]) : dim_of(node, 1, axis + 2);
+    if (!size || !window) continue;
+    // As doubles: attributes may be as large as they like.
+    const double dilation = axis < dilations.size() ? static_cast<double>(dilations[axis]) : 1;
+    const double extent = (static_cast<double>(*window) - 1) * dilation + 1;
+    double room = static_cast<double>(*size);
+    if (pads.size() == 2 * spatial && auto_pad == "NOTSET") {
+      room += static_cast<double>(pads[axis]) + static_cast<double>(pads[spatial + axis]);
+    }
+    if (extent <= room) continue;
+    throw ShapeError({.what = "no window fits along spatial axis " + std::to_string(axis) + ": " +
+                              std::to_string(*size) + " elements, a window of " +
+                              std::to_string(*window)});
+  }
+}
+
+// Input `i` must be a broadcast of a part of `to`.
+void expect_broadcast(const ir::Node& node, std::size_t i, const ir::Type& to) {
+  const ir::Value* value = node.input(i);
+  if (value == nullptr || !value->type.shape || !to.shape) return;
+  const ir::SymbolicShape& from = *value->type.shape;
+  bool fits = from.size() <= to.shape->size();
+  for (std::size_t k = 0; fits && k < from.size(); ++k) {
+    const ir::Dim& given = from[from.size() - 1 - k];
+    const ir::Dim& wanted = (*to.shape)[to.shape->size() - 1 - k];
+    fits = !given.is_static() || !wanted.is_static() || given.value() == 1 ||
+           given.value() == wanted.value();
+  }
+  if (!fits) {
+    throw ShapeError({.what = "input '" + value->name + "' is " + value->type.to_string() +
+                              ", which does not broadcast to " + to.to_string()});
+  }
+}
+
+void check_reshape(const ir::Node& node, const ir::Type& result) {
+  const std::optional<Dims> from = node.inputs.at(0)->type.static_dims();
+  const std::optional<Dims> to = result.static_dims();
+  if (!from || !to || from->num_elements() == to->num_elements()) return;
+  throw ShapeError({.what = "shape " + from->to_string() + " cannot become " + to->to_string()});
+}
+
+void check_transpose(const ir::Node& node) {
+  const std::optional<std::size_t> rank = rank_of(node, 0);
+  if (!rank || node.find_attribute("perm") == nullptr) return;
+  std::vector<std::int64_t> perm = node.ints_attribute("perm");
+  std::ranges::sort(perm);
+  bool fits = perm.size() == *rank;
+  for (std::size_t i = 0; fits && i < perm.size(); ++i) {
+    fits = perm[i] == static_cast<std::int64_t>(i);
+  }
+  if (!fits) {
+    throw ShapeError({.what = "attribute 'perm' is not a permutation of the " +
+                              std::to_string(*rank) + " axes of its input"});
+  }
+}
+
+// scores: [N, C, d1, ...], labels: [N, d1, ...], weights: [C].
+void check_loss(const ir::Node& node) {
+  expect_rank(node, 2, 1);
+  const std::optional<std::size_t> rank = rank_of(node, 0);
+  if (!rank) return;
+  if (*rank < 2) {
+    throw ShapeError({.what = "input '" + node.inputs[0]->name + "' is " +
+                              node.inputs[0]->type.to_string() + ", expected [N, C, ...]"});
+  }
+  expect_rank(node, 1, *rank - 1);
+  for (std::size_t axis = 0; axis < *rank; ++axis) {
+    const std::optional<std::int64_t> dim = dim_of(node, 0, axis);
+    if (!dim) continue;
+    if (axis == 1) {
+      expect_dim(node, 2, 0, *dim, "as there are classes");
+    } else {
+      expect_dim(node, 1, axis == 0 ? 0 : axis - 1, *dim, "as the scores have");
+    }
+  }
+}
+
+}  // namespace
+
+void check_shapes(const ir::Node& node, const std::vector<ir::Type>& outputs) {
+  if (!is_standard_domain(node.domain) || outputs.empty() || node.input(0) == nullptr) return;
+  const std::string& op = node.op_type;
+  if (op == "Conv" || op == "ConvTranspose") check_convolution(node, op == "ConvTranspose");
+  if (op == "Conv" || op == "MaxPool" || op == "AveragePool" || op == "LpPool") {
+    check_windows(node);
+  }
+  if (op == "Transpose") check_transpose(node);
+  if (op == "SoftmaxCrossEntropyLoss" || op == "NegativeLogLikelihoodLoss") check_loss(node);
+  if (op == "Gemm") expect_broadcast(node, 2, outputs[0]);
+  if (op == "PRelu") expect_broadcast(node, 1, outputs[0]);
+  if (op == "Reshape") check_reshape(node, outputs[0]);
+}
+
+}  // namespace onnxgrad::onnx_io
