@@ -69,27 +69,26 @@ std::optional<std::vector<Value*>> lower_array_feature_extractor(const Node& nod
   return std::vector<Value*>{z};
 }
 
-// What Normalizer divides a row by, [N, 1]: the sum of magnitudes, the Euclidean length or the
-// largest element; 1 where that is zero.
-Value* row_norm(GraphBuilder& g, Value* x, const std::string& norm) {
-  Value* size = nullptr;
-  if (norm == "L1")
-    size = g.reduce_sum(g.abs(x), {-1}, /*keepdims=*/true);
-  else if (norm == "L2")
-    size = g.sqrt(g.reduce_sum(g.mul(x, x), {-1}, /*keepdims=*/true));
-  else
-    size = g.reduce_max(x, {-1}, /*keepdims=*/true);
-  Value* is_zero = g.equal(size, g.scalar_like(size, 0));
-  return g.where(is_zero, g.scalar_like(size, 1), size);
-}
-
-// y = x / s(x) per row. ONNX infers no type for Normalizer, so that nothing behind it could be
-// planned; in tensor operators it also needs no rule and no kernel.
+// y = x / s per row, s being the sum of magnitudes, the Euclidean length or the largest element, and 1
+// where that is zero; the square root comes last, because its slope at zero is infinite. ONNX infers no
+// type for Normalizer, so that nothing behind it could be planned; in tensor operators it also needs no
+// rule and no kernel.
 std::optional<std::vector<Value*>> lower_normalizer(const Node& node, GraphBuilder& g) {
   const std::string norm = node.string_attribute("norm", "MAX");
   if (norm != "MAX" && norm != "L1" && norm != "L2") return std::nullopt;  // refused by the check
   Value* x = g.cast(node.input(0), DataType::kFloat32);
-  return std::vector<Value*>{g.div(x, row_norm(g, x, norm))};
+  Value* size = nullptr;
+  if (norm == "L1") {
+    size = g.reduce_sum(g.abs(x), {-1}, /*keepdims=*/true);
+  } else if (norm == "L2") {
+    size = g.reduce_sum(g.mul(x, x), {-1}, /*keepdims=*/true);
+  } else {
+    size = g.reduce_max(x, {-1}, /*keepdims=*/true);
+  }
+  Value* is_zero = g.equal(size, g.scalar_like(size, 0));
+  Value* divisor = g.where(is_zero, g.scalar_like(size, 1), size);
+  if (norm == "L2") divisor = g.sqrt(divisor);
+  return std::vector<Value*>{g.div(x, divisor)};
 }
 
 opdef::AttributeSpec floats(std::string_view name) {
