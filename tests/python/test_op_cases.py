@@ -1,0 +1,190 @@
+"""Every operator's sample cases, computed by others: stock onnxruntime and ONNX's evaluator.
+
+The test binary of the operators writes its cases as models (forward, gradient, gradient with
+symbolic dimensions) with inputs and our results; here others run the same models. A case passes if
+every implementation that takes it agrees, and at least one takes it.
+"""
+
+import json
+import os
+import subprocess
+import warnings
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx.reference
+import onnxruntime as ort
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = Path(os.environ.get("ONNXGRAD_BUILD_DIR", ROOT / "build/release"))
+
+# What onnxruntime says when it has no kernel for an operator or a type, as opposed to a model that
+# it finds wrong.
+NOT_TAKEN = (
+    "NOT_IMPLEMENTED",
+    "Could not find an implementation",
+    "is not supported",
+    "not support",
+    "Unsupported",
+    "is only used for",  # Cast's attributes about 8-bit types
+)
+
+# Operators that ONNX's evaluator computes in float32 whatever the type, or wrong.
+NOT_FOR_EVALUATOR = {
+    "Erf": "float32",
+    "Gelu": "float32",
+    "GlobalMaxPool": "wrong shape for other than two spatial axes",
+}
+
+# Operators that onnxruntime expands with constants of float32, whatever the type.
+FLOAT32_IN_ONNXRUNTIME = {"Gelu"}
+
+ort.set_default_logger_severity(4)
+
+
+@dataclass
+class Case:
+    """One sample case in one floating type."""
+
+    folder: Path
+    entry: dict
+    data: bytes = field(repr=False)
+
+    def tensors(self, what: str) -> list[np.ndarray]:
+        """Return the arrays of 'inputs', 'seeds', 'outputs' or 'gradients'."""
+        arrays = []
+        for one in self.entry[what]:
+            count = int(np.prod(one["dims"], dtype=np.int64))
+            flat = np.frombuffer(self.data, one["dtype"], count, one["offset"])
+            arrays.append(flat.reshape(one["dims"]))
+        return arrays
+
+    def model(self, what: str) -> onnx.ModelProto:
+        return onnx.load(self.folder / f"{self.entry['name']}.{self.entry['dtype']}.{what}.onnx")
+
+
+@pytest.fixture(scope="module")
+def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Case]]:
+    """All cases by operator file, written by the test binary."""
+    folder = tmp_path_factory.mktemp("op_cases")
+    subprocess.run(
+        [BUILD / "src/ops/onnxgrad_ops_test", "--gtest_filter=DumpCases.*", "--gtest_brief=1"],
+        env={**os.environ, "ONNXGRAD_DUMP_CASES": str(folder)},
+        check=False,  # cases that fail in our own engine fail the C++ tests
+        timeout=600,
+    )
+    data = (folder / "data.bin").read_bytes()
+    found: dict[str, list[Case]] = {}
+    for entry in json.loads((folder / "manifest.json").read_text()):
+        stem = entry["name"].split(".")[0]
+        found.setdefault(stem, []).append(Case(folder, entry, data))
+    return found
+
+
+def run_onnxruntime(model: onnx.ModelProto, arrays: list[np.ndarray], level: str) -> list | None:
+    """Outputs, or None if this build of onnxruntime has no kernel for an operator or type."""
+    is_double = any(array.dtype == np.float64 for array in arrays)
+    if is_double and any(node.op_type in FLOAT32_IN_ONNXRUNTIME for node in model.graph.node):
+        return None
+    options = ort.SessionOptions()
+    options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, level)
+    options.intra_op_num_threads = 1
+    feeds = {value.name: array for value, array in zip(model.graph.input, arrays, strict=True)}
+    try:
+        session = ort.InferenceSession(
+            model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
+        return session.run(None, feeds)
+    except Exception as error:
+        if any(text in str(error) for text in NOT_TAKEN):
+            return None
+        raise
+
+
+def run_evaluator(model: onnx.ModelProto, arrays: list[np.ndarray]) -> list | None:
+    """Outputs of ONNX's reference evaluator, or None if it has no implementation."""
+    if any(node.op_type in NOT_FOR_EVALUATOR for node in model.graph.node):
+        return None
+    feeds = {value.name: array for value, array in zip(model.graph.input, arrays, strict=True)}
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        try:
+            return onnx.reference.ReferenceEvaluator(model).run(None, feeds)
+        except Exception:  # it has no errors of its own for what it does not know
+            return None
+
+
+def difference(given: np.ndarray, expected: np.ndarray, tolerance_float32: float) -> str:
+    """'' if the arrays agree to tolerance times the largest magnitude (at least 1)."""
+    given, expected = np.asarray(given), np.asarray(expected)
+    if given.shape != expected.shape or given.dtype != expected.dtype:
+        return f"{given.dtype}{given.shape} instead of {expected.dtype}{expected.shape}"
+    if not np.issubdtype(given.dtype, np.floating):
+        return "" if np.array_equal(given, expected) else f"{given} instead of {expected}"
+    finite = np.abs(expected[np.isfinite(expected)])
+    tolerance = 1e-9 if expected.dtype == np.float64 else tolerance_float32
+    scale = max(1.0, float(finite.max(initial=0)))
+    if np.allclose(given, expected, rtol=0, atol=tolerance * scale, equal_nan=True):
+        return ""
+    return f"{given} instead of {expected}"
+
+
+def compare(others: list, ours: list[np.ndarray], tolerance_float32: float) -> list[str]:
+    texts = [difference(a, b, tolerance_float32) for a, b in zip(others, ours, strict=True)]
+    return [f"output {i}: {text}" for i, text in enumerate(texts) if text]
+
+
+def check_model(case: Case, what: str) -> tuple[bool, list[str]]:
+    """Run one model everywhere: (did anyone take it, what differs)."""
+    model = case.model(what)
+    arrays = case.tensors("inputs") + (case.tensors("seeds") if what != "model" else [])
+    ours = case.tensors("outputs") + (case.tensors("gradients") if what != "model" else [])
+    is_double = case.entry["dtype"] == "float64"
+    levels = ["ORT_DISABLE_ALL"] if is_double else ["ORT_DISABLE_ALL", "ORT_ENABLE_ALL"]
+    runs = {level: run_onnxruntime(model, arrays, level) for level in levels}
+    taken = any(outputs is not None for outputs in runs.values())
+    if not taken:
+        runs["evaluator"] = run_evaluator(model, arrays)
+        taken = runs["evaluator"] is not None
+    problems = [
+        f"{case.entry['name']} {case.entry['dtype']} {what} {name}: {text}"
+        for name, outputs in runs.items()
+        if outputs is not None
+        for text in compare(outputs, ours, case.entry["tolerance_float32"])
+    ]
+    return taken, problems
+
+
+def stems() -> list[str]:
+    """The operator files, from the one list of them."""
+    lines = (ROOT / "src/ops/CMakeLists.txt").read_text().splitlines()
+    added = [line for line in lines if line.startswith("onnxgrad_add_op(")]
+    return [line.split("(")[1].split(")")[0].split()[0].split("/")[1] for line in added]
+
+
+@pytest.mark.parametrize("stem", stems())
+def test_others_compute_the_same(cases: dict[str, list[Case]], stem: str) -> None:
+    problems: list[str] = []
+    taken: dict[tuple[str, str], bool] = {}
+    for case in cases.get(stem, []):
+        if case.entry["no_oracle"]:
+            continue
+        whats = ["model"] + ["gradient"] * case.entry["gradient"]
+        whats += ["symbolic"] * (case.entry["symbolic"] and case.entry["dtype"] == "float32")
+        for what in whats:
+            try:
+                is_taken, found = check_model(case, what)
+            except Exception as error:
+                is_taken, found = True, [f"{case.entry['name']} {what}: {error}"]
+            key = (case.entry["name"], what)
+            taken[key] = taken.get(key, False) or is_taken
+            problems += found
+    problems += [
+        f"{name} {what}: nobody takes it"
+        for (name, what), is_taken in taken.items()
+        if not is_taken
+    ]
+    assert not problems, f"{len(problems)} differences\n" + "\n".join(problems[:20])
