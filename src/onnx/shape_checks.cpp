@@ -168,6 +168,28 @@ void check_loss(const ir::Node& node) {
   }
 }
 
+// Bounds of Clip are one number each.
+void check_clip(const ir::Node& node) {
+  for (std::size_t i = 1; i <= 2; ++i) {
+    const ir::Value* bound = node.input(i);
+    if (bound == nullptr) continue;
+    const std::optional<Dims> dims = bound->type.static_dims();
+    if (dims && (dims->rank() > 1 || dims->num_elements() != 1)) {
+      throw ShapeError({.what = "input '" + bound->name + "' is " + bound->type.to_string() +
+                                ", expected one number"});
+    }
+  }
+}
+
+// Inputs 1 and 2 have an element for each channel of input 0: [N, C, ...].
+void check_channels(const ir::Node& node) {
+  const std::optional<std::int64_t> channels = dim_of(node, 0, 1);
+  for (std::size_t i = 1; i <= 2; ++i) {
+    expect_rank(node, i, 1);
+    if (channels) expect_dim(node, i, 0, *channels, "as there are channels");
+  }
+}
+
 }  // namespace
 
 void check_shapes(const ir::Node& node, const std::vector<ir::Type>& outputs) {
@@ -181,6 +203,12 @@ void check_shapes(const ir::Node& node, const std::vector<ir::Type>& outputs) {
   if (op == "SoftmaxCrossEntropyLoss" || op == "NegativeLogLikelihoodLoss") check_loss(node);
   if (op == "Gemm") expect_broadcast(node, 2, outputs[0]);
   if (op == "PRelu") expect_broadcast(node, 1, outputs[0]);
+  if (op == "Clip") check_clip(node);
+  if (op == "LayerNormalization") {
+    expect_broadcast(node, 1, node.inputs[0]->type);
+    expect_broadcast(node, 2, node.inputs[0]->type);
+  }
+  if (op == "InstanceNormalization") check_channels(node);
   if (op == "Reshape") check_reshape(node, outputs[0]);
 }
 

@@ -127,9 +127,12 @@ TEST_P(LinearRegression, FollowsTheHandWrittenLoop) {
 }
 
 TEST_P(LinearRegression, RunsFewKernelsInPlace) {
-  if (!GetParam()) GTEST_SKIP() << "counts kernels of the fused plan";
-  Executor executor = f_.executor();
+  Executor executor = f_.executor(GetParam());
   const Execution& plan = executor.prepare({Dims{10, 1}, Dims{10, 1}, Dims{}});
+  if (!GetParam()) {
+    EXPECT_GE(plan.num_kernels(), 8U);  // about one per operator
+    return;
+  }
   EXPECT_EQ(plan.num_kernels(), 3U) << plan.to_text();
   EXPECT_NE(plan.to_text().find("-> Sub_1 float64[1, 1] @state 0"), std::string::npos)
       << plan.to_text();

@@ -38,10 +38,12 @@ bool keeps_parameters(const Node& node, int input) {
   return node.domain.empty() && input == 0 && std::ranges::find(kOps, node.op_type) != kOps.end();
 }
 
-bool is_weight_input(const Use& use, const opdef::OpRegistry& registry) {
+// A matrix that an unknown operator reads is taken for a weight: the gradient then says that there
+// is none, where leaving it out would train less than the model has without a word.
+bool is_weight_input(const Use& use, const Value& value, const opdef::OpRegistry& registry) {
   const opdef::OpDef* def = registry.find(*use.node);
-  return def != nullptr &&
-         std::ranges::find(def->weight_inputs, use.input) != def->weight_inputs.end();
+  if (def == nullptr) return use.node->subgraphs().empty() && value.initializer.dims().rank() >= 2;
+  return std::ranges::find(def->weight_inputs, use.input) != def->weight_inputs.end();
 }
 
 // True for an initializer, also behind operators that keep parameters.
@@ -109,7 +111,7 @@ class WeightFinder {
   // True if `use` makes `value` a trainable weight.
   bool settle(const Use& use, const Value* value, Weight& weight) const {
     const Node& node = *use.node;
-    if (is_weight_input(use, registry_)) {
+    if (is_weight_input(use, *value, registry_)) {
       weight.trainable = true;
     } else if (node.domain.empty() && node.op_type == "Add" && node.output(0) != nullptr &&
                can_be_bias(*value, *node.output(0))) {

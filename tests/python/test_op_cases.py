@@ -42,6 +42,13 @@ NOT_FOR_EVALUATOR = {
 # Operators that onnxruntime expands with constants of float32, whatever the type.
 FLOAT32_IN_ONNXRUNTIME = {"Gelu"}
 
+# Empty batches that the others cannot do; finite differences and shapes check them all the same.
+NOBODY_ELSE = {
+    "conv.no_images": "onnxruntime 1.31 never ends on a ConvTranspose of an empty batch",
+    "conv_transpose.no_images": "onnxruntime 1.31 never ends on it",
+    "cross_entropy.SoftmaxCrossEntropyLoss_no_rows": "its definition reshapes no rows to -1",
+}
+
 ort.set_default_logger_severity(4)
 
 
@@ -117,7 +124,7 @@ def run_evaluator(model: onnx.ModelProto, arrays: list[np.ndarray]) -> list | No
             return None
 
 
-def difference(given: np.ndarray, expected: np.ndarray, tolerance_float32: float) -> str:
+def difference(given: np.ndarray, expected: np.ndarray, tolerance: float) -> str:
     """'' if the arrays agree to tolerance times the largest magnitude (at least 1)."""
     given, expected = np.asarray(given), np.asarray(expected)
     if given.shape != expected.shape or given.dtype != expected.dtype:
@@ -125,15 +132,22 @@ def difference(given: np.ndarray, expected: np.ndarray, tolerance_float32: float
     if not np.issubdtype(given.dtype, np.floating):
         return "" if np.array_equal(given, expected) else f"{given} instead of {expected}"
     finite = np.abs(expected[np.isfinite(expected)])
-    tolerance = 1e-9 if expected.dtype == np.float64 else tolerance_float32
     scale = max(1.0, float(finite.max(initial=0)))
     if np.allclose(given, expected, rtol=0, atol=tolerance * scale, equal_nan=True):
         return ""
     return f"{given} instead of {expected}"
 
 
-def compare(others: list, ours: list[np.ndarray], tolerance_float32: float) -> list[str]:
-    texts = [difference(a, b, tolerance_float32) for a, b in zip(others, ours, strict=True)]
+def rounds_to_float32(model: onnx.ModelProto, arrays: list[np.ndarray]) -> bool:
+    """Whether values pass float32 on their way, as those of ai.onnx.ml's operators do."""
+    return any(array.dtype == np.float32 for array in arrays) or any(
+        node.op_type == "Cast" and node.attribute[0].i == onnx.TensorProto.FLOAT
+        for node in model.graph.node
+    )
+
+
+def compare(others: list, ours: list[np.ndarray], tolerance: float) -> list[str]:
+    texts = [difference(a, b, tolerance) for a, b in zip(others, ours, strict=True)]
     return [f"output {i}: {text}" for i, text in enumerate(texts) if text]
 
 
@@ -145,6 +159,8 @@ def check_model(case: Case, what: str) -> tuple[bool, list[str]]:
     is_double = case.entry["dtype"] == "float64"
     levels = ["ORT_DISABLE_ALL"] if is_double else ["ORT_DISABLE_ALL", "ORT_ENABLE_ALL"]
     runs = {level: run_onnxruntime(model, arrays, level) for level in levels}
+    is_rounded = rounds_to_float32(model, arrays + ours)
+    tolerance = case.entry["tolerance_float32"] if is_rounded else 1e-9
     taken = any(outputs is not None for outputs in runs.values())
     if not taken:
         runs["evaluator"] = run_evaluator(model, arrays)
@@ -153,7 +169,7 @@ def check_model(case: Case, what: str) -> tuple[bool, list[str]]:
         f"{case.entry['name']} {case.entry['dtype']} {what} {name}: {text}"
         for name, outputs in runs.items()
         if outputs is not None
-        for text in compare(outputs, ours, case.entry["tolerance_float32"])
+        for text in compare(outputs, ours, tolerance)
     ]
     return taken, problems
 
@@ -170,7 +186,7 @@ def test_others_compute_the_same(cases: dict[str, list[Case]], stem: str) -> Non
     problems: list[str] = []
     taken: dict[tuple[str, str], bool] = {}
     for case in cases.get(stem, []):
-        if case.entry["no_oracle"]:
+        if case.entry["no_oracle"] or case.entry["name"] in NOBODY_ELSE:
             continue
         whats = ["model"] + ["gradient"] * case.entry["gradient"]
         whats += ["symbolic"] * (case.entry["symbolic"] and case.entry["dtype"] == "float32")

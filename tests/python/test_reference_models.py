@@ -1,0 +1,119 @@
+"""Exported models of tests/data/models: values and gradients against PyTorch's in float64.
+
+Each gradient graph runs in our engine and in stock onnxruntime; both are compared with the stored
+references by the rule of tests/data/models/README.md.
+"""
+
+import json
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+
+import onnxgrad as og
+from onnx_tool import MODELS
+
+ROWS = {row["name"]: row for row in json.loads((MODELS / "index.json").read_text())}
+WITH_LOSS = [name for name, row in ROWS.items() if row["loss"]]
+
+# Operators without a gradient here yet, by model; a model leaves this table when they have one.
+NO_GRADIENT = {
+    "gru_bidirectional_classifier": {"GRU"},
+    "loop_euler": {"Loop"},
+    "lstm_language_model": {"LSTM"},
+    "scan_leaky_neurons": {"Scan"},
+    "unet_nearest": {"Resize"},
+}
+# And without a kernel.
+NO_KERNEL = {**NO_GRADIENT, "quantized_mlp": {"DequantizeLinear"}}
+
+
+def batches(name: str) -> list[dict[str, np.ndarray]]:
+    """The stored arrays of each batch, without the batch's prefix."""
+    with np.load(MODELS / f"{name}.npz", allow_pickle=False) as data:
+        arrays = dict(data)
+    first = {key: value for key, value in arrays.items() if not key.startswith("2/")}
+    second = {key[2:]: value for key, value in arrays.items() if key.startswith("2/")}
+    return [first, second] if second else [first]
+
+
+def part(batch: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
+    return {key[len(prefix) :]: value for key, value in batch.items() if key.startswith(prefix)}
+
+
+def assert_close(got: np.ndarray, want: np.ndarray, tolerance: float, floor: float) -> None:
+    """`|got - want| <= tolerance * max(largest |want|, floor)` for every element."""
+    assert got.shape == want.shape
+    bound = tolerance * max(np.abs(want).max(initial=0), floor)
+    assert np.abs(got - want).max(initial=0) <= bound
+
+
+def check_gradients(got: dict[str, np.ndarray], want: dict[str, np.ndarray], t: float) -> None:
+    largest = max(np.abs(value).max(initial=0) for value in want.values())
+    for name, value in want.items():
+        assert_close(got[name], value, t, 0.02 * largest)
+
+
+@pytest.mark.parametrize("name", [name for name in WITH_LOSS if name not in NO_GRADIENT])
+def test_loss_and_gradients(name: str) -> None:
+    row = ROWS[name]
+    model = onnx.load(MODELS / f"{name}_loss.onnx")
+    weights = {
+        tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in model.graph.initializer
+    }
+    wrt = row["trainable"] + row["input_gradients"]
+    gradient = og.gradient(model, wrt, ["loss"], fill_grad=True, keep_outputs=True)
+    session = og.InferenceSession(gradient)
+    stock = ort.InferenceSession(gradient.SerializeToString(), providers=["CPUExecutionProvider"])
+    names = [value.name for value in session.get_outputs()]
+    for batch in batches(name):
+        values = {**weights, **part(batch, "in/")}
+        feeds = {value.name: values[value.name] for value in session.get_inputs()}
+        for outputs in (session.run(None, feeds), stock.run(None, feeds)):
+            results = dict(zip(names, outputs, strict=True))
+            assert_close(results["loss"], batch["loss"], row["tolerance"], 1 + abs(batch["loss"]))
+            got = {key.removesuffix("_grad"): value for key, value in results.items()}
+            check_gradients(got, part(batch, "grad/"), row["tolerance"])
+
+
+@pytest.mark.parametrize("name", [name for name in ROWS if name not in NO_KERNEL])
+def test_outputs(name: str) -> None:
+    row = ROWS[name]
+    session = og.InferenceSession(MODELS / f"{name}.onnx")
+    names = [value.name for value in session.get_outputs()]
+    for batch in batches(name):
+        outputs = dict(zip(names, session.run(None, part_of_inputs(session, batch)), strict=True))
+        for key, want in part(batch, "out/").items():
+            got = outputs[key]
+            if isinstance(got, list):  # ZipMap's dictionaries
+                got = np.array([[line[label] for label in row["classes"]] for line in got])
+            if want.dtype.kind != "f":
+                np.testing.assert_array_equal(np.asarray(got).astype(want.dtype), want)
+                continue
+            floor = 1 + np.abs(want).max(initial=0)
+            assert_close(np.asarray(got), want, row["tolerance"], floor)
+
+
+def run_first_batch(name: str) -> list:
+    session = og.InferenceSession(MODELS / f"{name}.onnx")
+    return session.run(None, part_of_inputs(session, batches(name)[0]))
+
+
+def part_of_inputs(session: og.InferenceSession, batch: dict) -> dict[str, np.ndarray]:
+    given = part(batch, "in/")
+    return {value.name: given[value.name] for value in session.get_inputs()}
+
+
+@pytest.mark.parametrize("name", NO_GRADIENT)
+def test_missing_gradients_are_named(name: str) -> None:
+    with pytest.raises(og.GradientError) as caught:
+        og.gradient(MODELS / f"{name}_loss.onnx", None, ["loss"], fill_grad=True)
+    assert all(operator in str(caught.value) for operator in NO_GRADIENT[name])
+
+
+@pytest.mark.parametrize("name", NO_KERNEL)
+def test_missing_kernels_are_named(name: str) -> None:
+    with pytest.raises(og.UnsupportedOperatorError) as caught:
+        run_first_batch(name)
+    assert all(operator in str(caught.value) for operator in NO_KERNEL[name])
