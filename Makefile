@@ -11,7 +11,7 @@ export PATH := $(bin):$(PATH)
 preset ?= release
 jobs ?= 2
 
-.PHONY: help setup build package demo test ctest pytest lint lint-all format bench bench-kernels wheel wheel-test clean
+.PHONY: help setup build package demo test ctest pytest lint lint-all format fuzz bench bench-kernels wheel wheel-test clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,6 +50,9 @@ lint-all: build ## the same with clang-tidy on every file
 
 format: setup ## apply clang-format and ruff
 	@scripts/lint.sh --fix
+
+fuzz: build ## changed model files through the whole library, 100,000 of them (mutants=N)
+	@build/$(preset)/tests/onnxgrad_mutants tests/data/models $(or $(mutants),100000)
 
 bench: build ## train the benchmark workloads beside other systems (PEERS=all for all of them)
 	@python benchmarks/peers/run.py

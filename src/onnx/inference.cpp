@@ -243,10 +243,9 @@ std::vector<ir::Type> Inferer::through_schema(const ir::Node& node, const Schema
                                               std::int64_t opset) const {
   std::vector<ir::Type> types(node.outputs.size());
   bool is_ready = true;
-  for (std::size_t i = 0; i < node.inputs.size(); ++i) {
+  for (const ir::Value* input : node.inputs) {
     // ONNX's functions read the types of inputs without asking whether they are known.
-    const ir::Value* input = node.inputs[i];
-    if (input != nullptr && (input->type.kind == ir::Type::Kind::kUnknown)) is_ready = false;
+    if (input != nullptr && input->type.kind == ir::Type::Kind::kUnknown) is_ready = false;
   }
   for (const ir::Attribute& attribute : node.attributes) {
     // References have no value yet; graphs are known to control flow only.
@@ -268,14 +267,14 @@ std::vector<ir::Type> Inferer::through_body(const ir::Node& node, std::int64_t o
   std::string key = key_of_call(node, known);
   if (!key.empty()) {
     key += "@" + std::to_string(opset);
-    const std::lock_guard lock(mutex_);
+    const std::scoped_lock lock(mutex_);
     const auto called = calls_.find(key);
     if (called != calls_.end()) return called->second;
   }
   std::vector<ir::Type> types(node.outputs.size());
   if (const auto function = find_body()) types = infer_body(node, *function, opset, depth);
   if (!key.empty()) {
-    const std::lock_guard lock(mutex_);
+    const std::scoped_lock lock(mutex_);
     calls_.emplace(key, types);
   }
   return types;

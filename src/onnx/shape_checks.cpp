@@ -96,7 +96,7 @@ void check_windows(const ir::Node& node) {
     // As doubles: attributes may be as large as they like.
     const double dilation = axis < dilations.size() ? static_cast<double>(dilations[axis]) : 1;
     const double extent = (static_cast<double>(*window) - 1) * dilation + 1;
-    double room = static_cast<double>(*size);
+    auto room = static_cast<double>(*size);
     if (pads.size() == 2 * spatial && auto_pad == "NOTSET") {
       room += static_cast<double>(pads[axis]) + static_cast<double>(pads[spatial + axis]);
     }

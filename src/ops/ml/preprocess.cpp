@@ -69,10 +69,10 @@ std::optional<std::vector<Value*>> lower_array_feature_extractor(const Node& nod
   return std::vector<Value*>{z};
 }
 
-// y = x / s per row, s being the sum of magnitudes, the Euclidean length or the largest element, and 1
-// where that is zero; the square root comes last, because its slope at zero is infinite. ONNX infers no
-// type for Normalizer, so that nothing behind it could be planned; in tensor operators it also needs no
-// rule and no kernel.
+// y = x / s per row, s being the sum of magnitudes, the Euclidean length or the largest element,
+// and 1 where that is zero; the square root comes last, because its slope at zero is infinite. ONNX
+// infers no type for Normalizer, so that nothing behind it could be planned; in tensor operators it
+// also needs no rule and no kernel.
 std::optional<std::vector<Value*>> lower_normalizer(const Node& node, GraphBuilder& g) {
   const std::string norm = node.string_attribute("norm", "MAX");
   if (norm != "MAX" && norm != "L1" && norm != "L2") return std::nullopt;  // refused by the check
