@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 
 #include "device/cpu/simd.h"
@@ -24,26 +25,36 @@ using VI = hn::Vec<I>;
 constexpr std::int64_t kLanes = hn::MaxLanes(F());
 
 // The first `count` elements (up to a vector) from `from`, without reading behind them.
-HWY_INLINE VF load_some(const float* from, std::int64_t count) {
-  const F d;
-  if (count >= kLanes) return hn::LoadU(d, from);
+template <class D, class T = hn::TFromD<D>>
+HWY_INLINE hn::Vec<D> load_some(D d, const T* from, std::int64_t count) {
+  constexpr std::int64_t kCount = hn::MaxLanes(D());
+  if (count >= kCount) return hn::LoadU(d, from);
   if (count <= 0) return hn::Zero(d);
   return dn::load_first(d, hn::FirstN(d, static_cast<std::size_t>(count)), from, count);
 }
 
-HWY_INLINE void store_some(VF v, float* to, std::int64_t count) {
-  const F d;
-  if (count >= kLanes) return hn::StoreU(v, d, to);
+template <class D, class T = hn::TFromD<D>>
+HWY_INLINE void store_some(hn::Vec<D> v, D d, T* to, std::int64_t count) {
+  constexpr std::int64_t kCount = hn::MaxLanes(D());
+  if (count >= kCount) return hn::StoreU(v, d, to);
   if (count <= 0) return;
   dn::store_first(v, d, hn::FirstN(d, static_cast<std::size_t>(count)), to, count);
 }
 
 // base + offsets as int64.
-HWY_INLINE void store_indices(VI offsets, std::int64_t base, std::int64_t* to, std::int64_t count) {
-  HWY_ALIGN std::int32_t lanes[kLanes];
-  hn::Store(offsets, I(), lanes);
-  const std::int64_t end = std::min(count, kLanes);
-  for (std::int64_t i = 0; i < end; ++i) to[i] = base + lanes[i];
+HWY_INLINE void store_indices(VI offsets, std::int64_t base, std::int64_t* to,
+                              [[maybe_unused]] std::int64_t count) {
+#if HWY_TARGET != HWY_SCALAR
+  const hn::ScalableTag<std::int64_t> d;
+  const hn::Half<I> half;
+  const auto start = hn::Set(d, base);
+  const auto low = hn::PromoteTo(d, hn::LowerHalf(half, offsets));
+  const auto high = hn::PromoteTo(d, hn::UpperHalf(half, offsets));
+  store_some(hn::Add(start, low), d, to, count);
+  store_some(hn::Add(start, high), d, to + kLanes / 2, count - kLanes / 2);
+#else
+  *to = base + hn::GetLane(offsets);
+#endif
 }
 
 // True where `a` takes the place of `best`, which comes before it.
@@ -58,8 +69,8 @@ struct Columns {
 
 // Elements 0, 2, 4, ... and 1, 3, 5, ... of 2 * count elements.
 HWY_INLINE Columns load_columns(const float* from, std::int64_t count) {
-  const VF low = load_some(from, 2 * count);
-  const VF high = load_some(from + kLanes, 2 * count - kLanes);
+  const VF low = load_some(F(), from, 2 * count);
+  const VF high = load_some(F(), from + kLanes, 2 * count - kLanes);
 #if HWY_TARGET == HWY_SCALAR
   return {low, high};
 #else
@@ -72,7 +83,8 @@ HWY_INLINE void store_columns(VF even, VF odd, float* to, std::int64_t count) {
   if (count >= kLanes) return hn::StoreInterleaved2(even, odd, d, to);
   HWY_ALIGN float lanes[2 * kLanes];
   hn::StoreInterleaved2(even, odd, d, lanes);
-  std::copy_n(lanes, 2 * count, to);
+  store_some(hn::Load(d, lanes), d, to, 2 * count);
+  store_some(hn::Load(d, lanes + kLanes), d, to + kLanes, 2 * count - kLanes);
 }
 
 // One row of windows over the rows x and x + width.
@@ -90,7 +102,7 @@ HWY_INLINE void halve_row(const float* x, std::int64_t width, float* y, std::int
     const VF upper = hn::IfThenElse(top_odd, top.odd, top.even);
     const VF lower = hn::IfThenElse(bottom_odd, bottom.odd, bottom.even);
     const auto below = replaces(lower, upper);
-    if (y != nullptr) store_some(hn::IfThenElse(below, lower, upper), y + o, count);
+    if (y != nullptr) store_some(hn::IfThenElse(below, lower, upper), F(), y + o, count);
     if (indices == nullptr) continue;
     const VI upper_odd = hn::IfThenElseZero(hn::RebindMask(di, top_odd), one);
     const VI lower_odd = hn::IfThenElseZero(hn::RebindMask(di, bottom_odd), one);
@@ -113,6 +125,41 @@ HWY_ATTR void halve(const HalvedPlanes& planes, const float* x, float* y, std::i
   }
 }
 
+// `count` indices as distances from `first` + 0, 2, 4, ..; false if one is no place in a window.
+HWY_INLINE bool load_places(const std::int64_t* indices, std::int64_t first, std::int64_t width,
+                            std::int64_t count, VI& places) {
+  const I di;
+#if HWY_TARGET != HWY_SCALAR
+  // The low halves are places; the high ones must be those of `first`, where none carries.
+  const auto low_of_first = static_cast<std::uint32_t>(first);
+  if (std::endian::native == std::endian::little && low_of_first < 0x70000000U &&
+      width < 0x01000000) {
+    const auto* from = reinterpret_cast<const std::int32_t*>(indices);
+    const VI a = load_some(di, from, 2 * count);
+    const VI b = load_some(di, from + kLanes, 2 * count - kLanes);
+    const VI high = hn::Set(di, static_cast<std::int32_t>(first >> 32));
+    const VI starts = hn::Add(hn::Set(di, static_cast<std::int32_t>(low_of_first)),
+                              hn::ShiftLeft<1>(hn::Iota(di, 0)));
+    places = hn::Sub(hn::ConcatEven(di, b, a), starts);
+    const VI right = hn::Set(di, 1);
+    const VI below = hn::Set(di, static_cast<std::int32_t>(width));
+    const auto column = hn::Or(hn::Eq(places, hn::Zero(di)), hn::Eq(places, right));
+    const auto column_below = hn::Or(hn::Eq(places, below), hn::Eq(places, hn::Add(below, right)));
+    const auto fits = hn::And(hn::Or(column, column_below), hn::Eq(hn::ConcatOdd(di, b, a), high));
+    const auto is_behind = hn::Not(hn::FirstN(di, static_cast<std::size_t>(count)));
+    return hn::AllTrue(di, hn::Or(fits, is_behind));
+  }
+#endif
+  HWY_ALIGN std::int32_t lanes[kLanes] = {};
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::int64_t within = indices[i] - first - 2 * i;
+    if (within != 0 && within != 1 && within != width && within != width + 1) return false;
+    lanes[i] = static_cast<std::int32_t>(within);
+  }
+  places = hn::Load(di, lanes);
+  return true;
+}
+
 // Writes the two rows of dx; false if an index is outside its window.
 HWY_INLINE bool spread_row(const float* dy, const std::int64_t* indices, std::int64_t width,
                            float* dx, std::int64_t base) {
@@ -122,14 +169,9 @@ HWY_INLINE bool spread_row(const float* dy, const std::int64_t* indices, std::in
   const VI one = hn::Set(di, 1);
   for (std::int64_t o = 0; o < width / 2; o += kLanes) {
     const std::int64_t count = std::min(width / 2 - o, kLanes);
-    HWY_ALIGN std::int32_t lanes[kLanes] = {};
-    for (std::int64_t i = 0; i < count; ++i) {
-      const std::int64_t within = indices[o + i] - base - 2 * (o + i);
-      if (within != 0 && within != 1 && within != width && within != width + 1) return false;
-      lanes[i] = static_cast<std::int32_t>(within);
-    }
-    const VI within = hn::Load(di, lanes);
-    const VF values = load_some(dy + o, count);
+    VI within;
+    if (!load_places(indices + o, base + 2 * o, width, count, within)) return false;
+    const VF values = load_some(d, dy + o, count);
     const auto at = [&](VI place) HWY_ATTR {
       return hn::IfThenElseZero(hn::RebindMask(d, hn::Eq(within, place)), values);
     };
@@ -176,7 +218,7 @@ HWY_INLINE void pool_windows(const TapTable& table, std::int64_t o, const float*
     best = hn::IfThenElse(better, value, best);
     best_position = hn::IfThenElse(hn::RebindMask(di, better), position, best_position);
   }
-  if (y != nullptr) store_some(best, y + o, count);
+  if (y != nullptr) store_some(best, d, y + o, count);
   if (indices != nullptr) store_indices(best_position, base, indices + o, count);
 }
 
