@@ -37,6 +37,8 @@ int arity(TileOp op) {
     case TileOp::kNegMulAdd:
     case TileOp::kMulGreater:
       return 3;
+    case TileOp::kAddRelu:
+      return 2;
     default:
       return opdef::expr_arity(static_cast<ExprOp>(op));
   }
@@ -99,7 +101,10 @@ class Compiler {
     simplify_powers();
     find_rates();
     count_uses();
-    if (compute_ != DataType::kInt64) fuse_pairs();
+    if (compute_ != DataType::kInt64) {
+      replace_divisions();
+      fuse_pairs();
+    }
     count_uses();
     code_.operand_slots.assign(operands_.size(), -1);
     code_.result_slots.assign(results_.size(), -1);
@@ -203,6 +208,61 @@ class Compiler {
     return is(node, op) && node.uses == 1 && node.rate == by.rate;
   }
 
+  /// x / s becomes x * (1 / s) where s does not change within a tile: divisions are as slow as ten
+  /// products. Not for results, which are rounded once, nor in programs that jump: a rounding more
+  /// must not change which way a comparison goes.
+  void replace_divisions() {
+    const auto jumps = [](const Node& node) {
+      switch (static_cast<ExprOp>(node.op)) {
+        case ExprOp::kMod:
+        case ExprOp::kFmod:
+        case ExprOp::kFloor:
+        case ExprOp::kCeil:
+        case ExprOp::kRound:
+        case ExprOp::kSign:
+        case ExprOp::kNot:
+        case ExprOp::kEqual:
+        case ExprOp::kGreater:
+        case ExprOp::kGreaterEqual:
+        case ExprOp::kLess:
+        case ExprOp::kLessEqual:
+        case ExprOp::kSelect:
+        case ExprOp::kAnd:
+        case ExprOp::kOr:
+        case ExprOp::kXor:
+        case ExprOp::kPow:
+          return true;
+        default:
+          return false;
+      }
+    };
+    if (std::ranges::any_of(nodes_, jumps)) return;
+    for (std::size_t i = 0; i < nodes_.size(); ++i) {
+      const Node node = nodes_[i];
+      if (!node.is_live || node.is_result || node.rate != Rate::kTile || !is(node, ExprOp::kDiv)) {
+        continue;
+      }
+      const std::int32_t divisor = node.args[1];
+      if (at(divisor).rate == Rate::kTile) continue;
+      Node reciprocal{.is_live = true, .rate = at(divisor).rate};
+      set(reciprocal, tile_op(ExprOp::kReciprocal), divisor);
+      insert(i, reciprocal);
+      set(nodes_[i + 1], tile_op(ExprOp::kMul), node.args[0], static_cast<std::int32_t>(i));
+    }
+    count_uses();
+  }
+
+  /// Makes `node` number i; it must read earlier ones only.
+  void insert(std::size_t i, const Node& node) {
+    const auto first_moved = static_cast<std::int32_t>(i);
+    const auto move = [&](std::int32_t& value) { value += value >= first_moved ? 1 : 0; };
+    for (Node& other : nodes_) {
+      for (int k = 0; k < num_args(other); ++k) move(other.args[k]);
+    }
+    for (CodeResult& result : results_) move(result.value);
+    nodes_.insert(nodes_.begin() + first_moved, node);
+  }
+
   /// Products and the sums that read them become one instruction, rounded once; so do products with
   /// masks.
   void fuse_pairs() {
@@ -228,6 +288,9 @@ class Compiler {
           const Node mask = at(node.args[1]);
           set(node, TileOp::kMulGreater, node.args[0], mask.args[0], mask.args[1]);
         }
+      } else if (is(node, ExprOp::kRelu) && is_private(node.args[0], ExprOp::kAdd, node)) {
+        const Node sum = at(node.args[0]);
+        set(node, TileOp::kAddRelu, sum.args[0], sum.args[1]);
       }
     }
   }

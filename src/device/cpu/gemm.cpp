@@ -27,6 +27,7 @@ const T* zeros() {
 template <class T>
 void run_rows(GemmTile<T>& tile, const RowSplit<T>& rows) {
   tile.blocks = rows.big_count;
+  tile.a_block = rows.big * tile.a_row;
   rows.big_fn(tile);
   if (rows.small_count == 0) return;
   const std::int64_t done = rows.big_count * rows.big;
@@ -34,6 +35,7 @@ void run_rows(GemmTile<T>& tile, const RowSplit<T>& rows) {
   tile.c += done * tile.c_row;
   tile.start += done * tile.start_row;
   tile.blocks = rows.small_count;
+  tile.a_block -= tile.a_row;
   rows.small_fn(tile);
 }
 
@@ -106,7 +108,7 @@ void run_column(const void* data, const GemmOperands& operands) {
   run_rows(tile, plan.wide_rows);
 }
 
-/// C = A B^T by dot products of rows, for few rows of one of them.
+/// C = A B^T by dot products of rows.
 template <class T>
 void run_dots(const void* data, const GemmOperands& operands) {
   const auto& plan = *static_cast<const GemmPlan<T>*>(data);
@@ -117,31 +119,17 @@ void run_dots(const void* data, const GemmOperands& operands) {
     plan.target->transpose(b, plan.n, packed, plan.k, plan.k, plan.n);
     b = packed;
   }
-  GemmDots<T> dots{.steps = plan.k, .scale = tile.scale, .finish = tile.finish};
-  dots.row = plan.k;
-  if (plan.n < plan.m) {
-    for (std::int64_t j = 0; j < plan.n; ++j) {
-      dots.rows = tile.a;
-      dots.x = b + j * plan.k;
-      dots.count = plan.m;
-      dots.y = tile.c + j;
-      dots.y_step = plan.n;
-      dots.start = tile.start + j * plan.start_column;
-      dots.start_step = tile.start_row;
-      plan.target->dots(dots);
-    }
-    return;
-  }
-  for (std::int64_t i = 0; i < plan.m; ++i) {
-    dots.rows = b;
-    dots.x = tile.a + i * plan.k;
-    dots.count = plan.n;
-    dots.y = tile.c + i * plan.n;
-    dots.y_step = 1;
-    dots.start = tile.start + i * tile.start_row;
-    dots.start_step = plan.start_column;
-    plan.target->dots(dots);
-  }
+  plan.target->dots({.a = tile.a,
+                     .b = b,
+                     .rows = plan.m,
+                     .columns = plan.n,
+                     .steps = plan.k,
+                     .c = tile.c,
+                     .start = tile.start,
+                     .start_row = tile.start_row,
+                     .start_column = plan.start_column,
+                     .scale = tile.scale,
+                     .finish = tile.finish});
 }
 
 void run_nothing(const void* /*data*/, const GemmOperands& /*operands*/) {}
@@ -259,18 +247,15 @@ ColumnSplit<T> split_columns(std::int64_t total, const GemmTarget<T>& target) {
 template <class T>
 void pack_b(const GemmPlan<T>& plan, const T* b, std::int64_t k0, std::int64_t steps,
             std::int64_t j0, std::int64_t columns, T* to, std::ptrdiff_t to_step) {
-  const std::int64_t padding =
-      std::min<std::int64_t>(round_up(columns, plan.target->lanes), to_step);
-  if (plan.transpose_b) {
-    plan.target->transpose(b + j0 * plan.k + k0, plan.k, to, to_step, columns, steps);
-  } else {
-    for (std::int64_t k = 0; k < steps; ++k) {
-      std::copy_n(b + (k0 + k) * plan.n + j0, columns, to + k * to_step);
-    }
+  if (!plan.transpose_b) {
+    plan.target->copy(b + k0 * plan.n + j0, plan.n, to, to_step, steps, columns);
+    return;
   }
-  if (padding == columns) return;
+  plan.target->transpose(b + j0 * plan.k + k0, plan.k, to, to_step, columns, steps);
+  const std::int64_t padded = round_up(columns, plan.target->lanes);
+  if (padded == columns) return;
   for (std::int64_t k = 0; k < steps; ++k) {
-    std::fill(to + k * to_step + columns, to + k * to_step + padding, T(0));
+    std::fill(to + k * to_step + columns, to + k * to_step + padded, T(0));
   }
 }
 

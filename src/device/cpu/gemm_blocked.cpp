@@ -14,7 +14,7 @@
 namespace onnxgrad::device {
 namespace {
 
-constexpr std::int64_t kBlockK = 256;
+constexpr std::int64_t kBlockK = 192;
 constexpr std::int64_t kBlockM = 192;
 constexpr std::int64_t kBlockN = 512;
 
@@ -27,19 +27,19 @@ struct Part {
   std::int64_t row = 0, rows = 0, column = 0, columns = 0;
 };
 
+/// op(A)[row : row + count, k0 : k0 + steps] as [steps, count].
 template <class T>
-struct Block {
-  const T* a = nullptr;  // of the first row and k of the block, as the tiles see it
-  std::ptrdiff_t a_row = 0, a_step = 0;
-  bool a_is_packed = false;
-};
-
-/// A^T[row : row + rows, k0 : k0 + steps] as [steps, rows].
-template <class T>
-void pack_a(const GemmPlan<T>& plan, const T* a, std::int64_t row, std::int64_t rows,
-            std::int64_t k0, std::int64_t steps, T* to) {
+void pack_rows(const GemmPlan<T>& plan, const T* a, std::int64_t row, std::int64_t count,
+               std::int64_t k0, std::int64_t steps, T* to) {
+  if (!plan.transpose_a) {
+    plan.target->transpose(a + row * plan.k + k0, plan.k, to, count, count, steps);
+    return;
+  }
+  const T* from = a + k0 * plan.m + row;
   for (std::int64_t k = 0; k < steps; ++k) {
-    std::copy_n(a + (k0 + k) * plan.m + row, rows, to + k * rows);
+    for (std::int64_t i = 0; i < count; ++i) to[i] = from[i];
+    from += plan.m;
+    to += count;
   }
 }
 
@@ -90,15 +90,9 @@ class Blocked {
 
   void run_block(std::int64_t row, std::int64_t rows, std::int64_t k, std::int64_t column) {
     GemmTile<T> tile{.steps = steps_, .scale = scale_};
-    const T* a = a_ + row * plan_.k + k;
-    tile.a_row = plan_.k;
+    tile.a_row = plan_.pack_a ? 1 : plan_.k;
     tile.a_step = 1;
-    if (plan_.transpose_a) {
-      pack_a(plan_, a_, row, rows, k, steps_, packed_a_);
-      a = packed_a_;
-      tile.a_row = 1;
-      tile.a_step = rows;
-    }
+    packed_split_ = {};
     tile.c_row = plan_.n;
     // The first block of k starts from what was asked for, the others add to C.
     tile.finish = is_last_ ? plan_.finish : GemmFinish::kAdd;
@@ -108,14 +102,19 @@ class Blocked {
     for (std::int64_t p = 0; p < panels; ++p) {
       const std::int64_t width = panel_columns(p);
       const int vectors = static_cast<int>(width / plan_.target->lanes);
-      tile.a = a;
+      tile.a = a_ + row * plan_.k + k;
       tile.b = b;
       tile.b_step = width;
       tile.tail = p + 1 == panels ? split_.tail : plan_.target->lanes;
       tile.c = c_ + row * plan_.n + column;
       set_start(tile, row, column);
-      run_panel(tile, split_rows(rows, plan_.target->tile[vectors - 1],
-                                 plan_.target->max_rows[vectors - 1]));
+      const RowSplit<T> split =
+          split_rows(rows, plan_.target->tile[vectors - 1], plan_.target->max_rows[vectors - 1]);
+      if (plan_.pack_a) {
+        pack_block(split, row, k);
+        tile.a = packed_a_;
+      }
+      run_panel(tile, split);
       b += width * steps_;
       column += width;
     }
@@ -136,16 +135,33 @@ class Blocked {
     }
   }
 
-  static void run_panel(GemmTile<T>& tile, const RowSplit<T>& rows) {
-    tile.blocks = rows.big_count;
-    rows.big_fn(tile);
-    if (rows.small_count == 0) return;
-    const std::int64_t done = rows.big_count * rows.big;
-    tile.a += done * tile.a_row;
-    tile.c += done * tile.c_row;
-    tile.start += done * tile.start_row;
-    tile.blocks = rows.small_count;
-    rows.small_fn(tile);
+  void run_panel(GemmTile<T>& tile, const RowSplit<T>& rows) const {
+    const std::ptrdiff_t step = plan_.pack_a ? steps_ : plan_.k;  // from row to row of a
+    const auto run_part = [&](GemmTileFn<T> fn, std::int64_t blocks, std::int64_t height) {
+      tile.blocks = blocks;
+      tile.a_block = height * step;
+      if (plan_.pack_a) tile.a_step = height;
+      fn(tile);
+      tile.a += blocks * tile.a_block;
+      tile.c += blocks * height * tile.c_row;
+      tile.start += blocks * height * tile.start_row;
+    };
+    run_part(rows.big_fn, rows.big_count, rows.big);
+    if (rows.small_count > 0) run_part(rows.small_fn, rows.small_count, rows.big - 1);
+  }
+
+  /// The rows of a block as tiles [steps, height], one behind the other. Panels of another width
+  /// may have tiles of another height.
+  void pack_block(const RowSplit<T>& rows, std::int64_t row, std::int64_t k) {
+    if (packed_split_.big == rows.big && packed_split_.big_count == rows.big_count) return;
+    packed_split_ = rows;
+    T* to = packed_a_;
+    for (std::int64_t i = 0; i < rows.big_count + rows.small_count; ++i) {
+      const std::int64_t height = i < rows.big_count ? rows.big : rows.big - 1;
+      pack_rows(plan_, a_, row, height, k, steps_, to);
+      row += height;
+      to += height * steps_;
+    }
   }
 
   const GemmPlan<T>& plan_;
@@ -157,6 +173,7 @@ class Blocked {
   T* packed_b_;
   T* packed_a_;
   ColumnSplit<T> split_ = {};
+  RowSplit<T> packed_split_ = {};  // of what is in packed_a_
   std::int64_t steps_ = 0;
   bool is_first_ = false, is_last_ = false;
 };

@@ -2,9 +2,9 @@
 
 #include <type_traits>
 
-// The numbers below were fitted to the times that `onnxgrad_ops_bench --benchmark_filter=BM_Gemm`
-// gives for every implementation of a product (docs/kernels.md has the table). They decide by
-// sizes, type and instruction set alone: the same product runs the same code on every run.
+// The numbers below were fitted to the times that onnxgrad_gemm_table (benchmarks/) gives for every
+// implementation of a product; docs/kernels.md has the table. They decide by sizes, type and
+// instruction set alone: the same product runs the same code on every run.
 
 namespace onnxgrad::device {
 namespace {
@@ -14,17 +14,23 @@ constexpr double kMultiplyAdd = 0.55;
 constexpr double kTileStart = 30;
 // Packing transposes an element in about half a cycle.
 constexpr double kTransposed = 0.5;
-// A dot product: one load per vector, then the sum across the lanes.
-constexpr double kDotVector = 1.0;
-constexpr double kDotEnd = 6.5;
+// A dot product: per vector, in a block of several rows or alone, then the sum across the lanes.
+constexpr double kDotVector = 0.6;
+constexpr double kLoneDotVector = 1.1;
+constexpr double kDotEnd = 5.5;
 
-// Above this size of B (bytes) and with this many rows to use it, B is packed panel by panel.
-constexpr double kPackedBytes = 48 * 1024;
+// Bytes of B beyond which rows of tiles find nothing left of it in the second-level cache: it is
+// packed panel by panel. Processors with 512-bit vectors have 1 to 2 MiB.
+constexpr double kCachedBytes512 = 1.75 * 1024 * 1024;
+constexpr double kCachedBytes = 256 * 1024;
+// An operand that is transposed costs more where it lies: its bytes from which packing pays.
+constexpr double kTransposedBytes = 96 * 1024;
+// As many rows must use what has been packed.
 constexpr double kPackedRows = 32;
-// Multiply-adds from which oneDNN's product is ahead: its code prefetches and packs both operands.
-constexpr double kLibraryWork = 40e6;
-constexpr double kLibraryWorkTransposed = 25e6;  // with B transposed
-constexpr double kLibraryDepth = 256;            // k
+// Multiply-adds and k from which oneDNN's product is ahead (by 5 to 15 %: it packs in assembly and
+// prefetches). It allocates in each call, which such products do not notice.
+constexpr double kLibraryWork = 200e6;
+constexpr double kLibraryDepth = 512;
 
 double vectors(std::int64_t elements, int lanes) {
   return static_cast<double>((elements + lanes - 1) / lanes);
@@ -46,7 +52,9 @@ double dots_cost(const GemmSpec& spec, const GemmTarget<T>& target) {
   const auto n = static_cast<double>(spec.n);
   const auto k = static_cast<double>(spec.k);
   const bool packs = !spec.transpose_b && spec.n != 1;
-  const double dot = kDotVector * vectors(spec.k, target.lanes) + kDotEnd;
+  const bool alone = spec.m == 1 || spec.n == 1;
+  const double dot =
+      (alone ? kLoneDotVector : kDotVector) * vectors(spec.k, target.lanes) + kDotEnd;
   return dot * static_cast<double>(spec.m) * n + (packs ? kTransposed * n * k : 0);
 }
 
@@ -62,17 +70,20 @@ GemmChoice choose_gemm(const GemmSpec& spec, const GemmTarget<T>& target) {
                         (spec.choice == GemmChoice::kLibrary && !kHasLibrary);
     return cannot ? GemmChoice::kTiles : spec.choice;
   }
-  const auto b_size = static_cast<double>(spec.n) * static_cast<double>(spec.k);
-  const double work = b_size * static_cast<double>(spec.m);
-  if (!a_is_transposed && dots_cost(spec, target) < tiles_cost(spec, target))
+  if (!a_is_transposed && dots_cost(spec, target) < tiles_cost(spec, target)) {
     return GemmChoice::kDots;
-  if (b_size * sizeof(T) < kPackedBytes || static_cast<double>(spec.m) < kPackedRows ||
-      spec.n <= target.lanes) {
-    return GemmChoice::kTiles;
   }
-  const bool is_deep = static_cast<double>(spec.k) >= kLibraryDepth;
-  const double threshold = spec.transpose_b ? kLibraryWorkTransposed : kLibraryWork;
-  if (kHasLibrary && is_deep && work >= threshold) return GemmChoice::kLibrary;
+  const auto m = static_cast<double>(spec.m);
+  const auto k = static_cast<double>(spec.k);
+  const double a_bytes = m * k * sizeof(T);
+  const double b_bytes = static_cast<double>(spec.n) * k * sizeof(T);
+  const double cached =
+      target.lanes * static_cast<int>(sizeof(T)) == 64 ? kCachedBytes512 : kCachedBytes;
+  const bool packs = b_bytes > cached || (spec.transpose_b && b_bytes > kTransposedBytes) ||
+                     (a_is_transposed && a_bytes > kTransposedBytes);
+  if (!packs || m < kPackedRows || spec.n <= target.lanes) return GemmChoice::kTiles;
+  const double work = m * static_cast<double>(spec.n) * k;
+  if (kHasLibrary && k >= kLibraryDepth && work >= kLibraryWork) return GemmChoice::kLibrary;
   return GemmChoice::kBlocked;
 }
 

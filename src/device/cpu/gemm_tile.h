@@ -22,8 +22,9 @@ enum class GemmFinish : std::int32_t {
 template <class T>
 struct GemmTile {
   const T* a = nullptr;
-  std::ptrdiff_t a_row = 0;   ///< from a[i, k] to a[i + 1, k]
-  std::ptrdiff_t a_step = 0;  ///< from a[i, k] to a[i, k + 1]
+  std::ptrdiff_t a_row = 0;    ///< from a[i, k] to a[i + 1, k]
+  std::ptrdiff_t a_step = 0;   ///< from a[i, k] to a[i, k + 1]
+  std::ptrdiff_t a_block = 0;  ///< from one block's a[0, 0] to the next one's
   const T* b = nullptr;
   std::ptrdiff_t b_step = 0;  ///< from b[k, j] to b[k + 1, j]; columns are adjacent
   T* c = nullptr;
@@ -40,19 +41,18 @@ struct GemmTile {
 template <class T>
 using GemmTileFn = void (*)(const GemmTile<T>& tile);
 
-/// y[r * y_step] = finish(sum over k of rows[r, k] * x[k]) for r in [0, count): rows and x are
-/// contiguous in k.
+/// c[i, j] = finish(sum over k of a[i, k] * b[j, k]): rows of both are contiguous in k.
 template <class T>
 struct GemmDots {
-  const T* rows = nullptr;
-  std::ptrdiff_t row = 0;
-  const T* x = nullptr;
-  std::int64_t count = 0;
-  std::int64_t steps = 0;
-  T* y = nullptr;
-  std::ptrdiff_t y_step = 0;
+  const T* a = nullptr;
+  const T* b = nullptr;
+  std::int64_t rows = 0;     ///< of a
+  std::int64_t columns = 0;  ///< of c: rows of b
+  std::int64_t steps = 0;    ///< number of k, and from row to row of a and b
+  T* c = nullptr;            ///< [rows, columns]
   const T* start = nullptr;
-  std::ptrdiff_t start_step = 0;
+  std::ptrdiff_t start_row = 0;
+  std::ptrdiff_t start_column = 0;
   T scale = 1;
   GemmFinish finish = GemmFinish::kStore;
 };
@@ -75,6 +75,9 @@ struct GemmTarget {
   /// to[j, i] = from[i, j] for i in [0, rows), j in [0, columns).
   void (*transpose)(const T* from, std::ptrdiff_t from_row, T* to, std::ptrdiff_t to_row,
                     std::int64_t rows, std::int64_t columns) = nullptr;
+  /// to[i, j] = from[i, j]; zeros behind the last column up to a whole vector.
+  void (*copy)(const T* from, std::ptrdiff_t from_row, T* to, std::ptrdiff_t to_row,
+               std::int64_t rows, std::int64_t columns) = nullptr;
   /// Rows of b must be readable up to a whole vector (no masked loads).
   bool needs_padding = false;
 };

@@ -91,6 +91,7 @@ void gemm_tile(const GemmTile<hn::TFromD<D>>& tile) {
   constexpr std::ptrdiff_t kLanes = hn::MaxLanes(D());
   const TileEnd<D, kRows, kVectors> end{hn::FirstN(d, static_cast<std::size_t>(tile.tail)),
                                         tile.tail};
+  constexpr std::ptrdiff_t kAhead = 8;
   constexpr int kGroups = (kRows + 3) / 4;  // four rows share a pointer
   std::ptrdiff_t a_row = tile.a_row;
   std::ptrdiff_t a_row3 = 3 * a_row;
@@ -126,6 +127,8 @@ void gemm_tile(const GemmTile<hn::TFromD<D>>& tile) {
       for (int v = 0; v < kVectors; ++v) {
         row[v] = v + 1 < kVectors || kLanes == 1 ? hn::LoadU(d, b + v * kLanes)
                                                  : load_padded(d, end.mask, b + v * kLanes);
+        // Where rows of b lie far from each other, the processor does not foresee the next ones.
+        if (kVectors > 2) __builtin_prefetch(b + kAhead * b_step + v * kLanes);
       }
       b += b_step;
 #pragma GCC unroll 16
@@ -142,55 +145,76 @@ void gemm_tile(const GemmTile<hn::TFromD<D>>& tile) {
       if (finish == GemmFinish::kRelu) end.relu(sum);
     }
     end.store(sum, c, c_row);
-    block_a += kRows * a_row;
+    block_a += tile.a_block;
     c += kRows * c_row;
     start += kRows * start_row;
   }
 }
 
-/// Up to 4 rows at a time against the same x; partial sums by lane, then across lanes.
-template <class T, int kRows>
-void dot_rows(const GemmDots<T>& dots, std::int64_t first) {
+/// A block of dot products: partial sums by lane, then across lanes.
+template <class T, int kRows, int kColumns>
+void dot_block(const GemmDots<T>& dots, std::int64_t row, std::int64_t column) {
   const hn::ScalableTag<T> d;
   using V = hn::Vec<decltype(d)>;
   constexpr std::int64_t kLanes = hn::MaxLanes(d);
-  const T* rows = dots.rows + first * dots.row;
-  V sum[kRows];
-#pragma GCC unroll 4
-  for (int r = 0; r < kRows; ++r) sum[r] = hn::Zero(d);
+  const std::int64_t steps = dots.steps;
+  const T* a = dots.a + row * steps;
+  const T* b = dots.b + column * steps;
+  V sum[kRows][kColumns];
+#pragma GCC unroll 8
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 8
+    for (int j = 0; j < kColumns; ++j) sum[i][j] = hn::Zero(d);
+  }
+  const auto add = [&](auto load) HWY_ATTR {
+    V x[kRows];
+#pragma GCC unroll 8
+    for (int i = 0; i < kRows; ++i) x[i] = load(a + i * steps);
+#pragma GCC unroll 8
+    for (int j = 0; j < kColumns; ++j) {
+      const V y = load(b + j * steps);
+#pragma GCC unroll 8
+      for (int i = 0; i < kRows; ++i) sum[i][j] = hn::MulAdd(x[i], y, sum[i][j]);
+    }
+  };
   std::int64_t k = 0;
-  for (; k + kLanes <= dots.steps; k += kLanes) {
-    const V x = hn::LoadU(d, dots.x + k);
-#pragma GCC unroll 4
-    for (int r = 0; r < kRows; ++r) {
-      sum[r] = hn::MulAdd(hn::LoadU(d, rows + r * dots.row + k), x, sum[r]);
-    }
+  for (; k + kLanes <= steps; k += kLanes) {
+    add([&](const T* from) HWY_ATTR { return hn::LoadU(d, from + k); });
   }
-  if (k < dots.steps) {
-    const std::int64_t rest = dots.steps - k;
-    const auto mask = hn::FirstN(d, static_cast<std::size_t>(rest));
-    const V x = load_first(d, mask, dots.x + k, rest);
-#pragma GCC unroll 4
-    for (int r = 0; r < kRows; ++r) {
-      sum[r] = hn::MulAdd(load_first(d, mask, rows + r * dots.row + k, rest), x, sum[r]);
-    }
+  if (k < steps) {
+    const auto mask = hn::FirstN(d, static_cast<std::size_t>(steps - k));
+    add([&](const T* from) HWY_ATTR { return load_first(d, mask, from + k, steps - k); });
   }
-#pragma GCC unroll 4
-  for (int r = 0; r < kRows; ++r) {
-    T value = hn::GetLane(hn::SumOfLanes(d, sum[r]));
-    if (dots.finish != GemmFinish::kStore) {
-      value = dots.scale * value + dots.start[(first + r) * dots.start_step];
-      if (dots.finish == GemmFinish::kRelu && value < 0) value = 0;
+#pragma GCC unroll 8
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 8
+    for (int j = 0; j < kColumns; ++j) {
+      T value = hn::GetLane(hn::SumOfLanes(d, sum[i][j]));
+      if (dots.finish != GemmFinish::kStore) {
+        value = dots.scale * value +
+                dots.start[(row + i) * dots.start_row + (column + j) * dots.start_column];
+        if (dots.finish == GemmFinish::kRelu && value < 0) value = 0;
+      }
+      dots.c[(row + i) * dots.columns + column + j] = value;
     }
-    dots.y[(first + r) * dots.y_step] = value;
   }
 }
 
+template <class T, int kRows, int kColumns>
+void dot_rows(const GemmDots<T>& dots, std::int64_t row) {
+  std::int64_t j = 0;
+  for (; j + kColumns <= dots.columns; j += kColumns) dot_block<T, kRows, kColumns>(dots, row, j);
+  for (; j < dots.columns; ++j) dot_block<T, kRows, 1>(dots, row, j);
+}
+
+// Sums of a block, with what is loaded, fit the registers.
+inline constexpr int kDotRows = kMaxVectors > 3 ? 4 : 2;
+
 template <class T>
 void dots(const GemmDots<T>& dots) {
-  std::int64_t r = 0;
-  for (; r + 4 <= dots.count; r += 4) dot_rows<T, 4>(dots, r);
-  for (; r < dots.count; ++r) dot_rows<T, 1>(dots, r);
+  std::int64_t i = 0;
+  for (; i + kDotRows <= dots.rows; i += kDotRows) dot_rows<T, kDotRows, 4>(dots, i);
+  for (; i < dots.rows; ++i) dot_rows<T, 1, 8>(dots, i);
 }
 
 #if HWY_TARGET != HWY_SCALAR
@@ -225,24 +249,79 @@ HWY_INLINE void transpose_square(const double* p, std::ptrdiff_t from_row, doubl
 }
 #endif
 
-/// In squares; those at the lower and right edges overlap their neighbours. Bands of 16 rows, so
-/// that a cache line of `to` is written at once.
+#if HWY_TARGET != HWY_SCALAR
+/// Quarters of 128 bits from addresses `step` apart, one behind the other.
+template <class D, class T = hn::TFromD<D>>
+HWY_INLINE hn::Vec<D> load_quarters(D d, const T* from, std::ptrdiff_t step) {
+  if constexpr (hn::MaxLanes(D()) * sizeof(T) == 16) {
+    return hn::LoadU(d, from);
+  } else {
+    const hn::Half<D> half;
+    constexpr std::ptrdiff_t kQuarters = hn::MaxLanes(D()) * sizeof(T) / 32;
+    return hn::Combine(d, load_quarters(half, from + kQuarters * step, step),
+                       load_quarters(half, from, step));
+  }
+}
+
+/// As many rows as a vector has lanes, and as many columns as 128 bits have.
+HWY_INLINE void transpose_strip(const float* p, std::ptrdiff_t from_row, float* q,
+                                std::ptrdiff_t to_row) {
+  const hn::ScalableTag<float> d;
+  const hn::Repartition<double, decltype(d)> pair;
+  const auto r0 = load_quarters(d, p, 4 * from_row);
+  const auto r1 = load_quarters(d, p + from_row, 4 * from_row);
+  const auto r2 = load_quarters(d, p + 2 * from_row, 4 * from_row);
+  const auto r3 = load_quarters(d, p + 3 * from_row, 4 * from_row);
+  const auto low01 = hn::BitCast(pair, hn::InterleaveLower(d, r0, r1));
+  const auto low23 = hn::BitCast(pair, hn::InterleaveLower(d, r2, r3));
+  const auto high01 = hn::BitCast(pair, hn::InterleaveUpper(d, r0, r1));
+  const auto high23 = hn::BitCast(pair, hn::InterleaveUpper(d, r2, r3));
+  hn::StoreU(hn::BitCast(d, hn::InterleaveLower(pair, low01, low23)), d, q);
+  hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(pair, low01, low23)), d, q + to_row);
+  hn::StoreU(hn::BitCast(d, hn::InterleaveLower(pair, high01, high23)), d, q + 2 * to_row);
+  hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(pair, high01, high23)), d, q + 3 * to_row);
+}
+
+HWY_INLINE void transpose_strip(const double* p, std::ptrdiff_t from_row, double* q,
+                                std::ptrdiff_t to_row) {
+  const hn::ScalableTag<double> d;
+  const auto r0 = load_quarters(d, p, 2 * from_row);
+  const auto r1 = load_quarters(d, p + from_row, 2 * from_row);
+  hn::StoreU(hn::InterleaveLower(d, r0, r1), d, q);
+  hn::StoreU(hn::InterleaveUpper(d, r0, r1), d, q + to_row);
+}
+#endif
+
+/// In strips, then in squares; those at the lower and right edges overlap their neighbours.
 template <class T>
 void transpose(const T* from, std::ptrdiff_t from_row, T* to, std::ptrdiff_t to_row,
                std::int64_t rows, std::int64_t columns) {
 #if HWY_TARGET != HWY_SCALAR
   constexpr std::int64_t kSquare = sizeof(T) == 4 ? kFloatSquare : kDoubleSquare;
-  constexpr std::int64_t kBand = 16;
+  constexpr std::int64_t kLanes = hn::MaxLanes(hn::ScalableTag<T>());
   if (rows >= kSquare && columns >= kSquare) {
-    for (std::int64_t band = 0; band < rows; band += kBand) {
-      const std::int64_t band_end = band + kBand < rows ? band + kBand : rows;
+    const auto column_of = [&](std::int64_t j) {
+      return j + kSquare <= columns ? j : columns - kSquare;
+    };
+    constexpr std::int64_t kLine = 64 / sizeof(T);
+    std::int64_t i = 0;
+    for (; i + kLanes <= rows; i += kLanes) {
       for (std::int64_t j = 0; j < columns; j += kSquare) {
-        const std::int64_t column = j + kSquare <= columns ? j : columns - kSquare;
-        for (std::int64_t i = band; i < band_end; i += kSquare) {
-          const std::int64_t row = i + kSquare <= rows ? i : rows - kSquare;
-          transpose_square(from + row * from_row + column, from_row, to + column * to_row + row,
-                           to_row);
+        const std::int64_t column = column_of(j);
+        if (j % kLine == 0 && j + 2 * kLine < columns) {  // too many rows for the processor to see
+          const T* ahead = from + i * from_row + j + 2 * kLine;
+          for (std::int64_t r = 0; r < kLanes; ++r) __builtin_prefetch(ahead + r * from_row);
         }
+        transpose_strip(from + i * from_row + column, from_row, to + column * to_row + i, to_row);
+      }
+    }
+    if (i == rows) return;
+    for (std::int64_t j = 0; j < columns; j += kSquare) {
+      const std::int64_t column = column_of(j);
+      for (std::int64_t k = i; k < rows; k += kSquare) {
+        const std::int64_t row = k + kSquare <= rows ? k : rows - kSquare;
+        transpose_square(from + row * from_row + column, from_row, to + column * to_row + row,
+                         to_row);
       }
     }
     return;
@@ -250,6 +329,36 @@ void transpose(const T* from, std::ptrdiff_t from_row, T* to, std::ptrdiff_t to_
 #endif
   for (std::int64_t i = 0; i < rows; ++i) {
     for (std::int64_t j = 0; j < columns; ++j) to[j * to_row + i] = from[i * from_row + j];
+  }
+}
+
+template <class T>
+void copy(const T* from, std::ptrdiff_t from_row, T* to, std::ptrdiff_t to_row, std::int64_t rows,
+          std::int64_t columns) {
+  const hn::ScalableTag<T> d;
+  constexpr std::int64_t kLanes = hn::MaxLanes(d);
+  constexpr std::int64_t kAhead = 12;  // rows: each lies on a page of its own for the prefetcher
+  const std::int64_t whole = columns / kLanes * kLanes;
+  const std::int64_t rest = columns - whole;
+  const auto mask = hn::FirstN(d, static_cast<std::size_t>(rest));
+  if (columns < 2 * kLanes) {  // short rows: one vector, a part of one, or both
+    for (std::int64_t i = 0; i < rows; ++i) {
+      __builtin_prefetch(from + kAhead * from_row);
+      if (whole > 0) hn::StoreU(hn::LoadU(d, from), d, to);
+      if (rest > 0) hn::StoreU(load_first(d, mask, from + whole, rest), d, to + whole);
+      from += from_row;
+      to += to_row;
+    }
+    return;
+  }
+  for (std::int64_t i = 0; i < rows; ++i) {
+    for (std::int64_t j = 0; j < whole; j += kLanes) {
+      if (i + kAhead < rows) __builtin_prefetch(from + kAhead * from_row + j);
+      hn::StoreU(hn::LoadU(d, from + j), d, to + j);
+    }
+    if (rest > 0) hn::StoreU(load_first(d, mask, from + whole, rest), d, to + whole);
+    from += from_row;
+    to += to_row;
   }
 }
 
@@ -273,6 +382,7 @@ GemmTarget<T> make_target() {
   target.needs_padding = !kMasksAreSafe;
   target.dots = dots<T>;
   target.transpose = transpose<T>;
+  target.copy = copy<T>;
   fill_tiles<T, 1>(target, std::make_integer_sequence<int, kMaxRows[0]>());
   fill_tiles<T, 2>(target, std::make_integer_sequence<int, kMaxRows[1]>());
   fill_tiles<T, 3>(target, std::make_integer_sequence<int, kMaxRows[2]>());

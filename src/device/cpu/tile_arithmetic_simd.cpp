@@ -225,6 +225,13 @@ struct MulGreaterOp {
   }
 };
 
+struct AddReluOp {
+  template <class D, class V>
+  HWY_INLINE V operator()(D d, V a, V b) const {
+    return max_or_nan(hn::Zero(d), hn::Add(a, b));
+  }
+};
+
 template <class T>
 void fill_tile(void* to, const void* a, const void* /*b*/, const void* /*c*/, std::int64_t n,
                bool pad) {
@@ -379,6 +386,7 @@ void fill(TileTable& table) {
   add_ternary<T, MulSubOp>(table, TileOp::kMulSub);
   add_ternary<T, NegMulAddOp>(table, TileOp::kNegMulAdd);
   add_ternary<T, MulGreaterOp>(table, TileOp::kMulGreater);
+  add_binary<T, AddReluOp>(table, TileOp::kAddRelu);
   add_unary<T, CopyOp>(table, TileOp::kCopy);
   table.at(TileOp::kFill) = fill_tile<T>;
   add_fold<T, Fold::kSum>(table);

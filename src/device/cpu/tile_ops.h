@@ -23,6 +23,7 @@ enum class TileOp : std::uint8_t {
   kMulSub,              ///< a * b - c
   kNegMulAdd,           ///< c - a * b
   kMulGreater,          ///< b > c ? a * 1 : a * 0
+  kAddRelu,             ///< max(0, a + b); NaN stays NaN
   kCount
 };
 

@@ -8,13 +8,12 @@
 #include <vector>
 
 #include "base/memory_budget.h"
-#include "device/cpu/gemm.h"
 #include "ir/builder.h"
 #include "opdef/expr.h"
 #include "opdef/kernel.h"
 #include "ops/builtin.h"
 
-// Products by each implementation, and whole training steps put together by hand: kernels in a flat
+// Whole training steps put together by hand: kernels in a flat
 // list as an execution has them, without planner and loop. What the engine costs above this is its
 // own.
 
@@ -23,93 +22,6 @@ namespace {
 
 using opdef::ExprOp;
 using opdef::ExprProgram;
-
-// ---- Products ----
-
-template <class T>
-void BM_Gemm(benchmark::State& state) {
-  const auto choice = static_cast<device::GemmChoice>(state.range(6));
-  const device::PreparedGemm gemm = device::prepare_gemm(
-      {.dtype = dtype_of<T>(),
-       .m = state.range(0),
-       .n = state.range(1),
-       .k = state.range(2),
-       .transpose_a = state.range(3) != 0,
-       .transpose_b = state.range(4) != 0,
-       .start = state.range(5) != 0 ? device::GemmStart::kMatrix : device::GemmStart::kZero,
-       .alpha = state.range(5) != 0 ? -1e-6 : 1,
-       .choice = choice});
-  const std::int64_t m = state.range(0);
-  const std::int64_t n = state.range(1);
-  const std::int64_t k = state.range(2);
-  std::vector<T> a(static_cast<std::size_t>(m * k), T(0.5));
-  std::vector<T> b(static_cast<std::size_t>(n * k), T(0.25));
-  std::vector<T> c(static_cast<std::size_t>(m * n));
-  const auto scratch = base::allocate_aligned(gemm.scratch_bytes);
-  for (auto _ : state) {
-    gemm(
-        {.a = a.data(), .b = b.data(), .start = c.data(), .c = c.data(), .scratch = scratch.get()});
-    benchmark::ClobberMemory();
-  }
-  state.SetLabel(gemm.label);
-  state.counters["flop/s"] = benchmark::Counter(
-      2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k),
-      benchmark::Counter::kIsIterationInvariantRate);
-}
-
-void gemm_arguments(benchmark::internal::Benchmark* bench) {
-  bench->ArgNames({"m", "n", "k", "ta", "tb", "update", "choice"});
-  constexpr std::int64_t kShapes[][6] = {
-      // w1, w2
-      {10, 1, 2, 0, 0, 0},
-      {2, 1, 10, 1, 0, 1},
-      {10, 1, 100, 0, 0, 0},
-      {100, 1, 10, 1, 0, 1},
-      {15, 50, 100, 0, 0, 0},
-      {100, 50, 15, 1, 0, 1},
-      {15, 10, 50, 0, 0, 0},
-      {50, 10, 15, 1, 0, 1},
-      {15, 50, 10, 0, 1, 0},
-      {15, 1, 10, 0, 0, 0},
-      {15, 10, 1, 0, 1, 0},
-      // few rows, few columns
-      {64, 2, 100, 0, 0, 0},
-      {64, 4, 100, 0, 0, 0},
-      {1, 64, 100, 0, 1, 0},
-      {4, 64, 100, 0, 1, 0},
-      {8, 512, 512, 0, 1, 0},
-      // middle
-      {32, 32, 32, 0, 0, 0},
-      {32, 100, 64, 0, 0, 0},
-      {64, 64, 64, 0, 1, 0},
-      {128, 128, 128, 0, 0, 0},
-      {128, 128, 128, 0, 1, 0},
-      {32, 512, 784, 0, 0, 0},
-      // w3
-      {128, 512, 784, 0, 0, 0},
-      {128, 512, 512, 0, 0, 0},
-      {128, 10, 512, 0, 0, 0},
-      {784, 512, 128, 1, 0, 0},
-      {512, 512, 128, 1, 0, 0},
-      {512, 10, 128, 1, 0, 0},
-      {128, 512, 512, 0, 1, 0},
-      {128, 512, 10, 0, 1, 0},
-      // large
-      {512, 512, 512, 0, 0, 0},
-      {512, 768, 768, 0, 0, 0},
-      {512, 3072, 768, 0, 0, 0},
-      {512, 768, 3072, 0, 1, 0},
-      {1024, 1024, 1024, 0, 0, 0},
-  };
-  for (const auto& s : kShapes) {
-    for (std::int64_t choice = 0; choice <= static_cast<std::int64_t>(device::GemmChoice::kLibrary);
-         ++choice) {
-      bench->Args({s[0], s[1], s[2], s[3], s[4], s[5], choice});
-    }
-  }
-}
-BENCHMARK(BM_Gemm<float>)->Apply(gemm_arguments);
-BENCHMARK(BM_Gemm<double>)->Apply(gemm_arguments);
 
 // ---- Training steps ----
 

@@ -1,0 +1,183 @@
+// Times every implementation of matrix products and prints a Markdown table: what the numbers in
+// src/device/cpu/gemm_cost.cpp are fitted to, and whether they choose well. Implementations take
+// turns, so that other load on the machine hits all of them; the least of many times counts.
+//
+//   onnxgrad_gemm_table [seconds per product and implementation, default 0.2]
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/memory_budget.h"
+#include "device/cpu/gemm.h"
+
+namespace {
+
+using onnxgrad::device::GemmChoice;
+using onnxgrad::device::GemmSpec;
+using onnxgrad::device::GemmStart;
+
+struct Shape {
+  std::int64_t m, n, k;
+  const char* form;  ///< transposes of A and B, "+" for an update of C
+};
+
+constexpr Shape kShapes[] = {
+    // Steps of small models.
+    {10, 1, 2, "NN"},
+    {2, 1, 10, "TN+"},
+    {10, 1, 100, "NN"},
+    {100, 1, 10, "TN+"},
+    {15, 50, 100, "NN"},
+    {100, 50, 15, "TN+"},
+    {15, 10, 50, "NN"},
+    {50, 10, 15, "TN+"},
+    {15, 50, 10, "NT"},
+    {15, 1, 10, "NN"},
+    {15, 10, 1, "NT"},
+    {32, 32, 32, "NN"},
+    {32, 100, 64, "NN"},
+    {64, 64, 64, "NN"},
+    {64, 64, 64, "NT"},
+    // Few rows or columns.
+    {1, 64, 100, "NN"},
+    {1, 64, 100, "NT"},
+    {4, 64, 100, "NT"},
+    {8, 512, 512, "NT"},
+    {8, 512, 512, "NN"},
+    {64, 2, 100, "NN"},
+    {64, 4, 100, "NN"},
+    {64, 8, 100, "NN"},
+    {1000, 2, 20, "TN+"},
+    // Between: does packing pay?
+    {128, 128, 128, "NN"},
+    {128, 128, 128, "NT"},
+    {128, 128, 128, "TN+"},
+    {32, 256, 256, "NN"},
+    {64, 256, 256, "NN"},
+    {256, 64, 256, "NN"},
+    {256, 256, 64, "NN"},
+    {32, 512, 784, "NN"},
+    // A layer of 512.
+    {128, 512, 784, "NN"},
+    {128, 512, 512, "NN"},
+    {128, 10, 512, "NN"},
+    {784, 512, 128, "TN"},
+    {512, 512, 128, "TN"},
+    {512, 10, 128, "TN"},
+    {128, 512, 512, "NT"},
+    {128, 512, 10, "NT"},
+    // Large.
+    {512, 512, 512, "NN"},
+    {512, 768, 768, "NN"},
+    {512, 3072, 768, "NN"},
+    {512, 768, 3072, "NT"},
+    {1024, 1024, 1024, "NN"},
+};
+
+constexpr GemmChoice kChoices[] = {GemmChoice::kTiles, GemmChoice::kDots, GemmChoice::kBlocked,
+                                   GemmChoice::kLibrary, GemmChoice::kBest};
+
+/// One product by one implementation.
+template <class T>
+class Product {
+ public:
+  Product(const Shape& shape, GemmChoice choice)
+      : a_(static_cast<std::size_t>(shape.m * shape.k), T(0.5)),
+        b_(static_cast<std::size_t>(shape.n * shape.k), T(0.25)),
+        c_(static_cast<std::size_t>(shape.m * shape.n)) {
+    const std::string form = shape.form;
+    const bool updates = form.size() > 2;
+    gemm_ =
+        onnxgrad::device::prepare_gemm({.dtype = onnxgrad::dtype_of<T>(),
+                                        .m = shape.m,
+                                        .n = shape.n,
+                                        .k = shape.k,
+                                        .transpose_a = form[0] == 'T',
+                                        .transpose_b = form[1] == 'T',
+                                        .start = updates ? GemmStart::kMatrix : GemmStart::kZero,
+                                        .alpha = updates ? -1e-9 : 1,
+                                        .choice = choice});
+    scratch_ = onnxgrad::base::allocate_aligned(gemm_.scratch_bytes);
+  }
+
+  /// Seconds of one product, the mean over `count`.
+  double time(std::int64_t count) {
+    const auto start = std::chrono::steady_clock::now();
+    for (std::int64_t i = 0; i < count; ++i) {
+      gemm_({.a = a_.data(),
+             .b = b_.data(),
+             .start = c_.data(),
+             .c = c_.data(),
+             .scratch = scratch_.get()});
+    }
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() /
+           static_cast<double>(count);
+  }
+
+  std::string name() const { return gemm_.label.substr(0, gemm_.label.find(' ')); }
+
+ private:
+  std::vector<T> a_, b_, c_;
+  onnxgrad::device::PreparedGemm gemm_;
+  std::shared_ptr<std::byte> scratch_;
+};
+
+std::string in_units(double seconds) {
+  if (seconds < 1e-6) return fmt::format("{:.0f} ns", seconds * 1e9);
+  if (seconds < 1e-3) return fmt::format("{:.2f} us", seconds * 1e6);
+  return fmt::format("{:.2f} ms", seconds * 1e3);
+}
+
+template <class T>
+void print_table(double budget_s) {
+  fmt::print("| {} | tiles | dots | blocked | library | chosen | GFLOP/s | over the best |\n",
+             onnxgrad::dtype_name(onnxgrad::dtype_of<T>()));
+  fmt::print("| --- | --- | --- | --- | --- | --- | --- | --- |\n");
+  for (const Shape& shape : kShapes) {
+    const double flops =
+        2.0 * static_cast<double>(shape.m * shape.n) * static_cast<double>(shape.k);
+    std::vector<Product<T>> products;
+    std::vector<double> best;
+    for (const GemmChoice choice : kChoices) {
+      products.emplace_back(shape, choice);
+      best.push_back(1e9);
+    }
+    constexpr int kRounds = 20;
+    const auto count = static_cast<std::int64_t>(budget_s / kRounds / (flops / 50e9 + 50e-9));
+    for (int round = 0; round < kRounds; ++round) {
+      for (std::size_t i = 0; i < products.size(); ++i) {
+        best[i] = std::min(best[i], products[i].time(std::max<std::int64_t>(count, 1)));
+      }
+    }
+    std::string row = fmt::format("| {}x{}x{} {} |", shape.m, shape.n, shape.k, shape.form);
+    double least = best.back();
+    for (std::size_t i = 0; i + 1 < products.size(); ++i) {
+      // What cannot compute this product falls back on tiles.
+      constexpr const char* kNames[] = {"", "dots", "blocked", "sgemm"};
+      if (i > 0 && products[i].name() != kNames[i]) {
+        row += " |";
+        continue;
+      }
+      row += fmt::format(" {} |", in_units(best[i]));
+      least = std::min(least, best[i]);
+    }
+    fmt::print("{} {} | {:.0f} | {:+.0f} % |\n", row, products.back().name(),
+               flops / best.back() * 1e-9, (best.back() / least - 1) * 100);
+  }
+  fmt::print("\n");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const double budget_s = argc > 1 ? std::atof(argv[1]) : 0.2;
+  print_table<float>(budget_s);
+  print_table<double>(budget_s);
+}
