@@ -5,6 +5,7 @@
 
 #include "opdef/registry.h"
 #include "ops/nn/conv_task.h"
+#include "ops/nn/conv_tiles_cpu.h"
 
 // The plain kernels of Conv, ConvTranspose, ConvInputGrad and ConvWeightGrad, and which offers
 // there are. Start reading at visit_taps: all three computations are it with another assignment.
@@ -197,6 +198,18 @@ KernelOffer offer_reference(const KernelRequest& request) {
   return {.kernel = std::move(kernel), .declined = {}};
 }
 
+KernelOffer offer_tiles(const KernelRequest& request) {
+  const DataType dtype = request.outputs[0].dtype;
+  if (dtype != DataType::kFloat32 && dtype != DataType::kFloat64) {
+    return KernelOffer::decline("takes float32 and float64 only");
+  }
+  const auto task = ConvTask::of(request);
+  if (!task) return KernelOffer::decline("more than three spatial axes");
+  if (task->shape.flops() == 0) return KernelOffer::decline("an empty tensor");
+  return task->pass == ConvTask::Pass::kBackwardWeight ? offer_conv_weight(request, *task)
+                                                       : offer_conv_result(request, *task);
+}
+
 }  // namespace
 
 void register_conv_cpu(opdef::KernelRegistry& registry) {
@@ -205,7 +218,7 @@ void register_conv_cpu(opdef::KernelRegistry& registry) {
         std::pair{ir::kFunctionDomain, "ConvInputGrad"},
         std::pair{ir::kFunctionDomain, "ConvWeightGrad"}}) {
     registry.add(domain, op_type, 0, offer_reference);
-    registry.add(domain, op_type, 20, offer_conv_dnnl);
+    registry.add(domain, op_type, 20, offer_tiles);
   }
 }
 

@@ -26,9 +26,6 @@ struct ConvTask {
   static std::optional<ConvTask> of(const opdef::KernelRequest& request);
 };
 
-/// The fast kernels: float32, oneDNN's blocked layouts inside; see conv_dnnl_cpu.cpp.
-opdef::KernelOffer offer_conv_dnnl(const opdef::KernelRequest& request);
-
 }  // namespace onnxgrad::ops
 
 #endif  // ONNXGRAD_OPS_NN_CONV_TASK_H_

@@ -1,5 +1,9 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
+#include "base/philox.h"
+#include "device/testing/instruction_sets.h"
 #include "ops/testing/kernel_run.h"
 #include "ops/testing/op_case.h"
 
@@ -136,37 +140,109 @@ std::vector<Layer> layers() {
 
 KernelCall call_of(const Layer& layer, std::string_view op_type, std::vector<Tensor> inputs,
                    const Dims& result, std::string_view domain) {
+  const DataType dtype = inputs.front().dtype();
   return {.op_type = op_type,
           .attributes = {{.name = "strides", .value = layer.strides},
                          {.name = "pads", .value = layer.pads},
                          {.name = "dilations", .value = layer.dilations},
                          {.name = "group", .value = layer.group}},
           .inputs = std::move(inputs),
-          .outputs = {{.dtype = DataType::kFloat32, .dims = result}},
+          .outputs = {{.dtype = dtype, .dims = result}},
           .domain = domain};
+}
+
+/// All kernels of a layer against the plain one, which sums tap by tap.
+void compare_all(const Layer& layer, DataType dtype, int threads) {
+  SCOPED_TRACE(layer.x.to_string() + " by " + layer.w.to_string() + " to " + layer.y.to_string() +
+               ", threads " + std::to_string(threads) + ", strides " +
+               Dims(layer.strides).to_string() + ", pads " + Dims(layer.pads).to_string() +
+               ", dilations " + Dims(layer.dilations).to_string());
+  const double tolerance = dtype == DataType::kFloat32 ? 1e-5 : 1e-13;
+  const Tensor x = random_tensor(dtype, layer.x, 1);
+  const Tensor w = random_tensor(dtype, layer.w, 2);
+  const Tensor dy = random_tensor(dtype, layer.y, 3);
+  const Tensor b = random_tensor(dtype, {layer.w[0]}, 4);
+  for (KernelCall call :
+       {call_of(layer, "Conv", {x, w}, layer.y, ""), call_of(layer, "Conv", {x, w, b}, layer.y, ""),
+        call_of(layer, "ConvInputGrad", {dy, w, x}, layer.x, "onnxgrad"),
+        call_of(layer, "ConvWeightGrad", {dy, x}, layer.w, "onnxgrad")}) {
+    call.threads = threads;
+    EXPECT_EQ(compare_offers(call, tolerance), 1U) << call.op_type;
+  }
+}
+
+/// Sizes and attributes at random; about `work` multiply-adds at most.
+Layer random_layer(base::PhiloxStream& stream, std::int64_t work) {
+  const auto pick = [&](std::int64_t low, std::int64_t high) {
+    return low + static_cast<std::int64_t>(stream.uniform() * static_cast<double>(high - low + 1));
+  };
+  for (;;) {
+    Layer layer;
+    layer.group = pick(0, 3) == 0 ? pick(2, 4) : 1;
+    const std::int64_t channels = pick(0, 1) == 0 ? pick(1, 4) : pick(5, 40);
+    const std::int64_t out_channels = pick(0, 1) == 0 ? pick(1, 4) : pick(5, 70);
+    const std::int64_t rank = pick(1, 3);
+    std::vector<std::int64_t> x{pick(1, 5), layer.group * channels};
+    std::vector<std::int64_t> w{layer.group * out_channels, channels};
+    std::vector<std::int64_t> y{x[0], w[0]};
+    std::vector<std::int64_t> ends;
+    std::int64_t cost = y[0] * y[1] * channels;
+    for (std::int64_t i = 0; i < rank; ++i) {
+      const std::int64_t kernel = pick(1, 5);
+      layer.strides.push_back(pick(0, 2) == 0 ? pick(2, 3) : 1);
+      layer.dilations.push_back(pick(0, 3) == 0 ? pick(2, 3) : 1);
+      layer.pads.push_back(pick(0, 3));
+      ends.push_back(pick(0, 3));
+      const std::int64_t extent = (kernel - 1) * layer.dilations.back() + 1;
+      const std::int64_t size = pick(1, 40 / rank);
+      const std::int64_t room = size + layer.pads.back() + ends.back() - extent;
+      if (room < 0) cost = work + 1;
+      x.push_back(size);
+      w.push_back(kernel);
+      y.push_back(std::max<std::int64_t>(room, 0) / layer.strides.back() + 1);
+      cost *= y.back() * kernel;
+    }
+    layer.pads.insert(layer.pads.end(), ends.begin(), ends.end());
+    if (cost > work) continue;
+    layer.x = Dims(x);
+    layer.w = Dims(w);
+    layer.y = Dims(y);
+    return layer;
+  }
 }
 
 }  // namespace conv
 
 TEST(ConvKernels, FastOnesAgreeWithThePlainOne) {
-  constexpr auto kFloat = DataType::kFloat32;
   for (const int threads : {1, 2}) {
     for (const conv::Layer& layer : conv::layers()) {
-      SCOPED_TRACE(layer.x.to_string() + " by " + layer.w.to_string() + ", threads " +
-                   std::to_string(threads));
-      const Tensor x = random_tensor(kFloat, layer.x, 1);
-      const Tensor w = random_tensor(kFloat, layer.w, 2);
-      const Tensor dy = random_tensor(kFloat, layer.y, 3);
-      const Tensor b = random_tensor(kFloat, {layer.w[0]}, 4);
-      for (KernelCall call :
-           {conv::call_of(layer, "Conv", {x, w}, layer.y, ""),
-            conv::call_of(layer, "Conv", {x, w, b}, layer.y, ""),
-            conv::call_of(layer, "ConvInputGrad", {dy, w, x}, layer.x, "onnxgrad"),
-            conv::call_of(layer, "ConvWeightGrad", {dy, x}, layer.w, "onnxgrad")}) {
-        call.threads = threads;
-        EXPECT_EQ(compare_offers(call, 1e-5), 1u) << call.op_type;
-      }
+      conv::compare_all(layer, DataType::kFloat32, threads);
     }
+  }
+}
+
+TEST(ConvKernels, AgreeOnLayersAtRandom) {
+  std::uint32_t set = 0;
+  device::for_each_instruction_set([&] {
+    base::PhiloxStream stream(17, base::RandomUse::kOperator, set++);
+    for (int i = 0; i < 60; ++i) {
+      const conv::Layer layer = conv::random_layer(stream, 300'000);
+      conv::compare_all(layer, i % 3 == 0 ? DataType::kFloat64 : DataType::kFloat32, 1 + i % 4);
+    }
+  });
+}
+
+TEST(ConvKernels, AgreeWhereALayerIsComputedInParts) {
+  // Several blocks of results, of the sum over k, of images.
+  const std::vector<conv::Layer> layers = {
+      {{1, 3, 70, 80}, {70, 3, 3, 3}, {1, 70, 70, 80}, {1, 1}, {1, 1, 1, 1}, {1, 1}},
+      {{17, 150, 3, 3}, {40, 150, 3, 3}, {17, 40, 3, 3}, {1, 1}, {1, 1, 1, 1}, {1, 1}},
+      {{2, 20, 5000}, {17, 20, 3}, {2, 17, 2500}, {2}, {1, 1}, {1}},
+      {{2, 33, 1, 2}, {65, 33, 1, 1}, {2, 65, 1, 2}, {1, 1}, {0, 0, 0, 0}, {1, 1}},
+      {{1, 16, 8, 16}, {33, 16, 1, 1}, {1, 33, 8, 16}, {1, 1}, {0, 0, 0, 0}, {1, 1}},
+  };
+  for (const conv::Layer& layer : layers) {
+    for (const int threads : {1, 3}) conv::compare_all(layer, DataType::kFloat32, threads);
   }
 }
 

@@ -1,0 +1,72 @@
+#ifndef ONNXGRAD_DEVICE_CPU_OFFSET_TILE_H_
+#define ONNXGRAD_DEVICE_CPU_OFFSET_TILE_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "device/cpu/gemm_tile.h"
+
+// Tiles of a matrix product one of whose operands is read through a table of offsets: the matrix
+// that a convolution multiplies by is never written down. One set per instruction set
+// (offset_tile_simd.cpp). All strides are in elements.
+
+namespace onnxgrad::device {
+
+/// Blocks of C: c[i, j] = start[i, j] + sum over k of a[offsets[k] + i * a_row] * b[k, j]. Rows and
+/// vectors of columns are what the function is made for.
+template <class T>
+struct OffsetTile {
+  const T* a = nullptr;
+  const std::int32_t* offsets = nullptr;  ///< [steps]
+  std::ptrdiff_t a_row = 0;
+  const T* b = nullptr;  ///< [steps, vectors * lanes]
+  T* c = nullptr;        ///< whole vectors are written
+  std::ptrdiff_t c_row = 0;
+  const T* start = nullptr;  ///< may be `c`
+  std::ptrdiff_t start_row = 0;
+  std::int64_t steps = 0;
+  std::int64_t blocks = 1;  ///< with the same b
+  std::ptrdiff_t a_block = 0;
+  std::ptrdiff_t c_block = 0;
+  std::ptrdiff_t start_block = 0;
+};
+
+template <class T>
+using OffsetTileFn = void (*)(const OffsetTile<T>& tile);
+
+/// Blocks of C: c[i, j] = start[i] + sum over k of a[k, i] * b[offsets[k] + j].
+template <class T>
+struct PlaneTile {
+  const T* a = nullptr;                   ///< [steps, rows]
+  const T* b = nullptr;                   ///< readable to whole vectors
+  const std::int32_t* offsets = nullptr;  ///< [steps]
+  T* c = nullptr;
+  std::ptrdiff_t c_row = 0;
+  const T* start = nullptr;  ///< [rows]
+  std::int64_t steps = 0;
+  std::int64_t tail = 0;    ///< columns in the last vector, 1 to lanes
+  std::int64_t blocks = 1;  ///< with the same a
+  std::ptrdiff_t b_block = 0;
+  std::ptrdiff_t c_block = 0;
+};
+
+template <class T>
+using PlaneTileFn = void (*)(const PlaneTile<T>& tile);
+
+/// What one instruction set offers for T: functions by [vectors - 1][rows - 1].
+template <class T>
+struct OffsetTarget {
+  int lanes = 1;
+  int max_vectors = 1;
+  int max_rows[kGemmMaxVectors] = {};
+  OffsetTileFn<T> offset_tile[kGemmMaxVectors][kGemmMaxRows] = {};
+  PlaneTileFn<T> plane_tile[kGemmMaxVectors][kGemmMaxRows] = {};
+};
+
+/// Of the best instruction set of this machine.
+template <class T>
+const OffsetTarget<T>& offset_target();
+
+}  // namespace onnxgrad::device
+
+#endif  // ONNXGRAD_DEVICE_CPU_OFFSET_TILE_H_

@@ -1,0 +1,190 @@
+#include "device/cpu/offset_tile.h"
+
+#include <utility>
+
+#include "device/cpu/simd.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "device/cpu/offset_tile_simd.cpp"
+#include <hwy/foreach_target.h>  // IWYU pragma: keep
+#include <hwy/highway.h>
+
+#include "device/cpu/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace onnxgrad::device::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// As in gemm_tile_simd.cpp: sums, vectors of b and one element of a fit the registers.
+#if HWY_TARGET <= HWY_AVX3 || HWY_ARCH_ARM_A64
+constexpr int kMaxVectors = 4;
+constexpr int kMaxRows[kGemmMaxVectors] = {16, 12, 8, 6};
+#else
+constexpr int kMaxVectors = 3;
+constexpr int kMaxRows[kGemmMaxVectors] = {8, 6, 4, 0};
+#endif
+
+template <class T, int kRows, int kVectors>
+void offset_tile(const OffsetTile<T>& tile) {
+  const hn::ScalableTag<T> d;
+  using V = hn::Vec<decltype(d)>;
+  constexpr std::ptrdiff_t kLanes = hn::MaxLanes(d);
+  constexpr int kGroups = (kRows + 3) / 4;  // four rows share a pointer
+  std::ptrdiff_t a_row = tile.a_row;
+  std::ptrdiff_t a_row3 = 3 * a_row;
+  keep_in_register(a_row);
+  keep_in_register(a_row3);
+  const std::ptrdiff_t a_group = 4 * a_row;
+  const T* block_a = tile.a;
+  const T* block_start = tile.start;
+  T* block_c = tile.c;
+  for (std::int64_t block = tile.blocks; block > 0; --block) {
+    V sum[kRows][kVectors];
+    const T* start = block_start;
+#pragma GCC unroll 16
+    for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) sum[i][v] = hn::LoadU(d, start + v * kLanes);
+      start += tile.start_row;
+      keep_in_register(start);
+    }
+    const T* b = tile.b;
+    const std::int32_t* offset = tile.offsets;
+    const std::int32_t* const end = offset + tile.steps;
+    for (; offset != end; ++offset) {
+      const T* a[kGroups];
+      a[0] = block_a + *offset;
+      keep_in_register(a[0]);
+#pragma GCC unroll 4
+      for (int g = 1; g < kGroups; ++g) {
+        a[g] = a[g - 1] + a_group;
+        keep_in_register(a[g]);
+      }
+      V row[kVectors];
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) row[v] = hn::LoadU(d, b + v * kLanes);
+      b += kVectors * kLanes;
+#pragma GCC unroll 16
+      for (int i = 0; i < kRows; ++i) {
+        const V factor = hn::Set(d, a[i / 4][i % 4 == 3 ? a_row3 : i % 4 * a_row]);
+#pragma GCC unroll 4
+        for (int v = 0; v < kVectors; ++v) sum[i][v] = hn::MulAdd(factor, row[v], sum[i][v]);
+      }
+    }
+    T* c = block_c;
+#pragma GCC unroll 16
+    for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) hn::StoreU(sum[i][v], d, c + v * kLanes);
+      c += tile.c_row;
+      keep_in_register(c);
+    }
+    block_a += tile.a_block;
+    block_start += tile.start_block;
+    block_c += tile.c_block;
+  }
+}
+
+template <class T, int kRows, int kVectors>
+void plane_tile(const PlaneTile<T>& tile) {
+  const hn::ScalableTag<T> d;
+  using V = hn::Vec<decltype(d)>;
+  constexpr std::ptrdiff_t kLanes = hn::MaxLanes(d);
+  const auto mask = hn::FirstN(d, static_cast<std::size_t>(tile.tail));
+  const bool whole = tile.tail == kLanes;
+  const T* block_b = tile.b;
+  T* block_c = tile.c;
+  for (std::int64_t block = tile.blocks; block > 0; --block) {
+    V sum[kRows][kVectors];
+#pragma GCC unroll 16
+    for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) sum[i][v] = hn::Set(d, tile.start[i]);
+    }
+    const T* a = tile.a;
+    const std::int32_t* offset = tile.offsets;
+    const std::int32_t* const end = offset + tile.steps;
+    for (; offset != end; ++offset) {
+      const T* b = block_b + *offset;
+      V row[kVectors];
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) row[v] = hn::LoadU(d, b + v * kLanes);
+#pragma GCC unroll 16
+      for (int i = 0; i < kRows; ++i) {
+        const V factor = hn::Set(d, a[i]);
+#pragma GCC unroll 4
+        for (int v = 0; v < kVectors; ++v) sum[i][v] = hn::MulAdd(factor, row[v], sum[i][v]);
+      }
+      a += kRows;
+    }
+    T* c = block_c;
+#pragma GCC unroll 16
+    for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) {
+        if (v + 1 < kVectors || kLanes == 1 || whole) {
+          hn::StoreU(sum[i][v], d, c + v * kLanes);
+        } else {
+          store_first(sum[i][v], d, mask, c + v * kLanes, tile.tail);
+        }
+      }
+      c += tile.c_row;
+      keep_in_register(c);
+    }
+    block_b += tile.b_block;
+    block_c += tile.c_block;
+  }
+}
+
+template <class T, int kVectors, int... kRow>
+void fill_tiles(OffsetTarget<T>& target, std::integer_sequence<int, kRow...> /*rows*/) {
+  target.max_rows[kVectors - 1] = sizeof...(kRow);
+  ((target.offset_tile[kVectors - 1][kRow] = offset_tile<T, kRow + 1, kVectors>), ...);
+  ((target.plane_tile[kVectors - 1][kRow] = plane_tile<T, kRow + 1, kVectors>), ...);
+}
+
+template <class T>
+OffsetTarget<T> make_target() {
+  OffsetTarget<T> target;
+  target.lanes = static_cast<int>(hn::Lanes(hn::ScalableTag<T>()));
+  target.max_vectors = kMaxVectors;
+  fill_tiles<T, 1>(target, std::make_integer_sequence<int, kMaxRows[0]>());
+  fill_tiles<T, 2>(target, std::make_integer_sequence<int, kMaxRows[1]>());
+  fill_tiles<T, 3>(target, std::make_integer_sequence<int, kMaxRows[2]>());
+  if constexpr (kMaxVectors > 3) {
+    fill_tiles<T, 4>(target, std::make_integer_sequence<int, kMaxRows[3]>());
+  }
+  return target;
+}
+
+const OffsetTarget<float>* float_offset_target() {
+  static const OffsetTarget<float> target = make_target<float>();
+  return &target;
+}
+
+const OffsetTarget<double>* double_offset_target() {
+  static const OffsetTarget<double> target = make_target<double>();
+  return &target;
+}
+
+}  // namespace onnxgrad::device::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace onnxgrad::device {
+
+HWY_EXPORT(float_offset_target);
+HWY_EXPORT(double_offset_target);
+
+template <>
+const OffsetTarget<float>& offset_target<float>() {
+  return *HWY_DYNAMIC_DISPATCH(float_offset_target)();
+}
+
+template <>
+const OffsetTarget<double>& offset_target<double>() {
+  return *HWY_DYNAMIC_DISPATCH(double_offset_target)();
+}
+
+}  // namespace onnxgrad::device
+#endif  // HWY_ONCE

@@ -1,0 +1,327 @@
+#include <fmt/format.h>
+#include <omp.h>
+
+#include <algorithm>
+
+#include "ops/nn/conv_tiles_cpu.h"
+
+// y = conv(x, w) and its transpose x = conv^T(y, w) as matrix products whose left operand is read
+// through tables of offsets (conv_source_cpu.h). Weights are packed once per call, one panel of
+// channels after the other; then units of work, each some images or a part of one, are computed by
+// the threads. A sum is taken over k in the same order whatever the number of threads.
+//
+// Start reading at Unit::run. Sources: Georganas et al., Anatomy of High-Performance Deep Learning
+// Convolutions on SIMD Architectures, SC 2018; Dukhan, The Indirect Convolution Algorithm, 2019.
+
+namespace onnxgrad::ops {
+
+using opdef::KernelOffer;
+using opdef::KernelRequest;
+using opdef::Launch;
+
+namespace {
+
+// Elements of a panel's weights that stay in the first-level cache while results pass by.
+constexpr std::int64_t kPanelBytes = 24 * 1024;
+
+template <class T>
+T* argument(std::byte* const* args, int index) {
+  return reinterpret_cast<T*>(args[index]);
+}
+
+/// Packs one panel of one group: [steps of all phases, width], k by source channel, then tap.
+/// y = conv(x, w): the panel's channels are rows of w, k its columns.
+template <class T>
+void pack_forward(const ResultPlan<T>& plan, const ChannelPanel& panel, const T* w, T* to) {
+  const std::int64_t steps = plan.panel_steps;
+  const std::int64_t channels = std::min(panel.width, plan.result_channels - panel.first);
+  device::gemm_target<T>().transpose(w + panel.first * steps, steps, to, panel.width, channels,
+                                     steps);
+  if (channels == panel.width) return;
+  for (std::int64_t k = 0; k < steps; ++k) {
+    std::fill(to + k * panel.width + channels, to + (k + 1) * panel.width, T(0));
+  }
+}
+
+/// x = conv^T(y, w): the panel's channels are columns of w; each phase has its own taps.
+template <class T>
+void pack_backward(const ResultPlan<T>& plan, const ChannelPanel& panel, const T* w, T* spare,
+                   T* to) {
+  const std::int64_t width = panel.width;
+  const std::int64_t taps = plan.kernel_size;
+  const std::int64_t channels = std::min(width, plan.result_channels - panel.first);
+  std::fill_n(spare, taps * width, T(0));
+  for (std::int64_t m = 0; m < plan.source_channels; ++m) {
+    device::gemm_target<T>().transpose(w + (m * plan.result_channels + panel.first) * taps, taps,
+                                       spare, width, channels, taps);
+    for (const ResultPhase& phase : plan.phases) {
+      T* row = to + (phase.weights + m * static_cast<std::int64_t>(phase.taps.size())) * width;
+      for (const std::int64_t tap : phase.taps) row = std::copy_n(spare + tap * width, width, row);
+    }
+  }
+}
+
+template <class T>
+void pack_weights(const ResultPlan<T>& plan, std::byte* const* args, std::int64_t first,
+                  std::int64_t last, T* shared, T* spare) {
+  const T* w = argument<const T>(args, plan.task.w);
+  const auto panels = static_cast<std::int64_t>(plan.panels.size());
+  for (std::int64_t i = first; i < last; ++i) {
+    const std::int64_t group = i / panels;
+    const ChannelPanel& panel = plan.panels[static_cast<std::size_t>(i % panels)];
+    const T* from = w + group * plan.source_channels * plan.result_channels * plan.kernel_size;
+    T* to = shared + group * plan.group_weights() + panel.first * plan.panel_steps;
+    if (plan.task.pass == ConvTask::Pass::kForward) {
+      pack_forward(plan, panel, from, to);
+    } else {
+      pack_backward(plan, panel, from, spare, to);
+    }
+    T* bias = shared + plan.bias_at + group * plan.padded_channels + panel.first;
+    const std::int64_t channels = std::min(panel.width, plan.result_channels - panel.first);
+    std::fill_n(bias, panel.width, T(0));
+    if (plan.task.bias < 0) continue;
+    const T* given = argument<const T>(args, plan.task.bias);
+    std::copy_n(given + group * plan.result_channels + panel.first, channels, bias);
+  }
+}
+
+/// Positions of one phase that a unit computes, along each axis.
+struct Range {
+  std::array<std::int64_t, 3> begin = {};
+  std::array<std::int64_t, 3> end = {};
+
+  std::int64_t count(std::size_t axis) const { return end[axis] - begin[axis]; }
+};
+
+/// What one thread computes with.
+template <class T>
+class Unit {
+ public:
+  Unit(const ResultPlan<T>& plan, std::byte* const* args, T* shared, T* own)
+      : plan_(plan),
+        from_(argument<const T>(
+            args, plan.task.pass == ConvTask::Pass::kForward ? plan.task.x : plan.task.y)),
+        to_(argument<T>(args,
+                        plan.task.pass == ConvTask::Pass::kForward ? plan.task.y : plan.task.x)),
+        weights_(shared),
+        bias_(shared + plan.bias_at),
+        copy_(own),
+        sums_(own + plan.sums_at) {
+    for (std::int64_t i = 0; i < plan.images; ++i) {
+      plan.source.clear(plan.source_channels, image_copy(i));
+    }
+  }
+
+  /// Units [first, last) of images, groups and blocks, the last one fastest.
+  void run(std::int64_t first, std::int64_t last) {
+    for (std::int64_t unit = first; unit < last; ++unit) {
+      const std::int64_t whole = unit / plan_.blocks;
+      block_ = unit % plan_.blocks;
+      group_ = whole % plan_.groups;
+      image_ = whole / plan_.groups * plan_.images;
+      images_ = std::min(plan_.images, plan_.batch - image_);
+      if (unit == first || block_ == 0) read_images();
+      const std::int64_t before = block_ * plan_.block * plan_.block_step;
+      first_result_ = before * (plan_.result_size / plan_.result[plan_.block_axis]);
+      for (const ResultPhase& phase : plan_.phases) run_phase(phase);
+      if (!plan_.in_planes) write_results();
+    }
+  }
+
+ private:
+  const T* tensor_image(std::int64_t i) const {
+    return from_ +
+           ((image_ + i) * plan_.groups + group_) * plan_.source_channels * plan_.source_size;
+  }
+  T* result_image(std::int64_t i) const {
+    return to_ + ((image_ + i) * plan_.groups + group_) * plan_.result_channels * plan_.result_size;
+  }
+  T* image_copy(std::int64_t i) const {
+    return copy_ + i * plan_.source.copy_elements(plan_.source_channels);
+  }
+  const T* source_image(std::int64_t i) const {
+    return plan_.source.copies() ? image_copy(i) : tensor_image(i);
+  }
+  T* image_sums(std::int64_t i) const {
+    return sums_ + i * plan_.block_results * plan_.padded_channels;
+  }
+  std::int64_t result_index(const ResultPhase& phase, const std::array<std::int64_t, 3>& q) const {
+    std::int64_t index = 0;
+    for (std::size_t i = 0; i < 3; ++i) {
+      index = index * plan_.result[i] + phase.axes[i].first + q[i] * phase.axes[i].step;
+    }
+    return index;
+  }
+  std::int64_t source_index(const ResultPhase& phase, const std::array<std::int64_t, 3>& q) const {
+    std::int64_t index = 0;
+    for (std::size_t i = 0; i < 3; ++i) {
+      index += q[i] * phase.axes[i].source_step * plan_.source.stride(i);
+    }
+    return index;
+  }
+
+  void read_images() {
+    if (!plan_.source.copies()) return;
+    for (std::int64_t i = 0; i < images_; ++i) {
+      plan_.source.copy(tensor_image(i), plan_.source_channels, image_copy(i));
+    }
+  }
+
+  void run_phase(const ResultPhase& phase) {
+    Range range;
+    for (std::size_t i = 0; i < 3; ++i) range.end[i] = phase.axes[i].count;
+    range.begin[plan_.block_axis] = block_ * plan_.block;
+    range.end[plan_.block_axis] = std::min(range.end[plan_.block_axis], (block_ + 1) * plan_.block);
+    for (std::size_t i = 0; i < 3; ++i) {
+      if (range.count(i) <= 0) return;
+    }
+    for (const ChannelPanel& panel : plan_.panels) {
+      const T* weights = weights_ + group_ * plan_.group_weights() +
+                         panel.first * plan_.panel_steps + phase.weights * panel.width;
+      if (plan_.in_planes) {
+        for (std::int64_t i = 0; i < images_; ++i) run_planes(phase, range, panel, weights, i);
+        continue;
+      }
+      const std::int64_t steps = phase.steps();
+      const std::int64_t largest = std::max<std::int64_t>(
+          kPanelBytes / static_cast<std::int64_t>(sizeof(T)) / panel.width, 1);
+      std::int64_t k = 0;
+      do {  // also without any tap: the result is the bias
+        const std::int64_t count = std::min(largest, steps - k);
+        for (std::int64_t i = 0; i < images_; ++i) {
+          run_tiles(phase, range, panel, weights + k * panel.width, k, count, i);
+        }
+        k += count;
+      } while (k < steps);
+    }
+  }
+
+  /// sums[position, channel] of one panel over k in [first, first + count).
+  void run_tiles(const ResultPhase& phase, const Range& range, const ChannelPanel& panel,
+                 const T* weights, std::int64_t first, std::int64_t count, std::int64_t image) {
+    const std::int64_t width = plan_.padded_channels;
+    const std::int64_t vectors = panel.width / plan_.target->lanes;
+    const auto* functions = plan_.target->offset_tile[vectors - 1];
+    const EvenSplit rows(range.count(2), plan_.target->max_rows[vectors - 1]);
+    const AxisPhase& height = phase.axes[1];
+    device::OffsetTile<T> tile{.offsets = phase.offsets.data() + first,
+                               .a_row = phase.axes[2].source_step,
+                               .b = weights,
+                               .c_row = phase.axes[2].step * width,
+                               .steps = count,
+                               .blocks = range.count(1),
+                               .a_block = height.source_step * plan_.source.stride(1),
+                               .c_block = height.step * plan_.result[2] * width};
+    if (first > 0) {
+      tile.start_row = tile.c_row;
+      tile.start_block = tile.c_block;
+    }
+    std::array<std::int64_t, 3> q = range.begin;
+    for (; q[0] < range.end[0]; ++q[0]) {
+      q[2] = range.begin[2];
+      for (std::int64_t i = 0; i < rows.count(); ++i) {
+        tile.a = source_image(image) + source_index(phase, q);
+        tile.c = image_sums(image) + (result_index(phase, q) - first_result_) * width + panel.first;
+        tile.start = first > 0 ? tile.c : bias_ + group_ * plan_.padded_channels + panel.first;
+        functions[rows.size(i) - 1](tile);
+        q[2] += rows.size(i);
+      }
+    }
+  }
+
+  /// Results of some channels, vectors of positions along a row.
+  void run_planes(const ResultPhase& phase, const Range& range, const ChannelPanel& panel,
+                  const T* weights, std::int64_t image) {
+    const std::int64_t lanes = plan_.target->lanes;
+    const EvenSplit columns((range.count(2) + lanes - 1) / lanes, plan_.vectors);
+    const AxisPhase& height = phase.axes[1];
+    device::PlaneTile<T> tile{.a = weights,
+                              .offsets = phase.offsets.data(),
+                              .c_row = plan_.result_size,
+                              .start = bias_ + group_ * plan_.padded_channels + panel.first,
+                              .steps = phase.steps(),
+                              .blocks = range.count(1),
+                              .b_block = height.source_step * plan_.source.stride(1),
+                              .c_block = height.step * plan_.result[2]};
+    std::array<std::int64_t, 3> q = range.begin;
+    for (; q[0] < range.end[0]; ++q[0]) {
+      q[2] = range.begin[2];
+      for (std::int64_t i = 0; i < columns.count(); ++i) {
+        const std::int64_t width = std::min(columns.size(i) * lanes, range.end[2] - q[2]);
+        tile.b = source_image(image) + source_index(phase, q);
+        tile.c = result_image(image) + panel.first * plan_.result_size + result_index(phase, q);
+        tile.tail = width - (columns.size(i) - 1) * lanes;
+        plan_.target->plane_tile[columns.size(i) - 1][panel.width - 1](tile);
+        q[2] += width;
+      }
+    }
+  }
+
+  void write_results() {
+    const std::int64_t count = std::min(plan_.block_results, plan_.result_size - first_result_);
+    for (std::int64_t i = 0; i < images_; ++i) {
+      device::gemm_target<T>().transpose(image_sums(i), plan_.padded_channels,
+                                         result_image(i) + first_result_, plan_.result_size, count,
+                                         plan_.result_channels);
+    }
+  }
+
+  const ResultPlan<T>& plan_;
+  const T* from_;
+  T* to_;
+  const T* weights_;
+  const T* bias_;
+  T* copy_;
+  T* sums_;
+  std::int64_t block_ = 0, group_ = 0, image_ = 0, images_ = 0, first_result_ = 0;
+};
+
+template <class T>
+void run_result(const void* data, std::byte* const* args, const Launch& /*launch*/) {
+  const auto& plan = *static_cast<const ResultPlan<T>*>(data);
+  T* shared = argument<T>(args, plan.task.scratch);
+  const std::int64_t items = plan.groups * static_cast<std::int64_t>(plan.panels.size());
+  const std::int64_t units =
+      (plan.batch + plan.images - 1) / plan.images * plan.groups * plan.blocks;
+  const auto own = [&](std::int64_t thread) {
+    return shared + plan.threads_at + thread * plan.thread_elements;
+  };
+  if (plan.threads == 1) {
+    pack_weights(plan, args, 0, items, shared, own(0) + plan.spare_at);
+    Unit<T>(plan, args, shared, own(0)).run(0, units);
+    return;
+  }
+#pragma omp parallel num_threads(plan.threads)
+  {
+    const std::int64_t thread = omp_get_thread_num();
+    const std::int64_t threads = omp_get_num_threads();
+    pack_weights(plan, args, items * thread / threads, items * (thread + 1) / threads, shared,
+                 own(thread) + plan.spare_at);
+#pragma omp barrier
+    Unit<T>(plan, args, shared, own(thread))
+        .run(units * thread / threads, units * (thread + 1) / threads);
+  }
+}
+
+template <class T>
+KernelOffer offer(const ConvTask& task, int threads) {
+  auto plan = plan_conv_result<T>(task, threads);
+  if (plan == nullptr) return KernelOffer::decline("mostly padding");
+  opdef::PreparedKernel kernel;
+  kernel.fn = run_result<T>;
+  kernel.scratch_bytes = plan->scratch_bytes();
+  kernel.label =
+      fmt::format("{} of {} vectors", plan->in_planes ? "planes" : "channels", plan->vectors);
+  kernel.flops = task.shape.flops();
+  kernel.data = std::move(plan);
+  return {.kernel = std::move(kernel), .declined = {}};
+}
+
+}  // namespace
+
+KernelOffer offer_conv_result(const KernelRequest& request, const ConvTask& task) {
+  return request.outputs[0].dtype == DataType::kFloat32 ? offer<float>(task, request.threads)
+                                                        : offer<double>(task, request.threads);
+}
+
+}  // namespace onnxgrad::ops

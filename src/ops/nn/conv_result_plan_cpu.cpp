@@ -1,0 +1,242 @@
+#include <algorithm>
+#include <limits>
+
+#include "device/cpu/gemm_tile.h"
+#include "ops/nn/conv_tiles_cpu.h"
+
+namespace onnxgrad::ops {
+namespace {
+
+// Sums of one unit of work, and its padded images, stay in the second-level cache.
+constexpr std::int64_t kSumBytes = 256 * 1024;
+constexpr std::int64_t kCopyBytes = 1024 * 1024;
+// Results that should share what is loaded of the weights.
+constexpr std::int64_t kSharedResults = 256;
+// A padded image may have as many times the elements of the image and the result.
+constexpr std::int64_t kLargestPadding = 16;
+constexpr std::int64_t kPaddingAllowance = 65536;
+// Strides beyond it leave most results without a tap.
+constexpr std::int64_t kMostPhases = 64;
+// Cycles per result: for gathering as [position, channel] and transposing.
+constexpr double kTransposed = 0.6;
+
+bool has_few_phases(const ConvTask& task) {
+  if (task.pass == ConvTask::Pass::kForward) return true;
+  std::int64_t phases = 1;
+  for (const WindowAxis& axis : task.shape.axes) {
+    phases *= std::min({axis.stride, axis.input, kMostPhases + 1});
+  }
+  return phases <= kMostPhases;
+}
+
+std::vector<std::array<AxisPhase, 3>> all_phases(const ConvTask& task) {
+  std::array<std::vector<AxisPhase>, 3> axes;
+  for (std::size_t i = 0; i < 3; ++i) {
+    const WindowAxis& axis = task.shape.axes[i];
+    axes[i] = task.pass == ConvTask::Pass::kForward ? std::vector{forward_phase(axis)}
+                                                    : backward_phases(axis);
+  }
+  std::vector<std::array<AxisPhase, 3>> phases;
+  for (const AxisPhase& d : axes[0]) {
+    for (const AxisPhase& h : axes[1]) {
+      for (const AxisPhase& w : axes[2]) phases.push_back({d, h, w});
+    }
+  }
+  return phases;
+}
+
+/// Fills phases, sizes and which source positions are read.
+template <class T>
+std::array<SourceAxis, 3> describe(const ConvTask& task, ResultPlan<T>& plan) {
+  const ConvShape& shape = task.shape;
+  const bool forward = task.pass == ConvTask::Pass::kForward;
+  plan.task = task;
+  plan.batch = shape.batch;
+  plan.groups = shape.groups;
+  plan.source_channels = forward ? shape.in_channels : shape.out_channels;
+  plan.result_channels = forward ? shape.out_channels : shape.in_channels;
+  plan.source_size = forward ? shape.input_size() : shape.output_size();
+  plan.result_size = forward ? shape.output_size() : shape.input_size();
+  plan.kernel_size = shape.kernel_size();
+  std::array<SourceAxis, 3> source;
+  for (std::size_t i = 0; i < 3; ++i) {
+    source[i].size = forward ? shape.axes[i].input : shape.axes[i].output;
+    plan.result[i] = forward ? shape.axes[i].output : shape.axes[i].input;
+  }
+  for (const auto& axes : all_phases(task)) {
+    for (std::size_t i = 0; i < 3; ++i) source[i].cover(axes[i]);
+    plan.phases.push_back({.axes = axes});
+  }
+  return source;
+}
+
+/// Places in the kernel and in memory of every tap.
+template <class T>
+void set_offsets(ResultPlan<T>& plan) {
+  const auto& kernel = plan.task.shape.axes;
+  for (ResultPhase& phase : plan.phases) {
+    phase.weights = plan.panel_steps;
+    std::vector<std::int64_t> offsets;
+    for (const AxisTap& d : phase.axes[0].taps) {
+      for (const AxisTap& h : phase.axes[1].taps) {
+        for (const AxisTap& w : phase.axes[2].taps) {
+          phase.taps.push_back((d.tap * kernel[1].kernel + h.tap) * kernel[2].kernel + w.tap);
+          offsets.push_back(plan.source.offset(d.offset, h.offset, w.offset));
+        }
+      }
+    }
+    for (std::int64_t c = 0; c < plan.source_channels; ++c) {
+      for (const std::int64_t offset : offsets) {
+        phase.offsets.push_back(static_cast<std::int32_t>(c * plan.source.plane() + offset));
+      }
+    }
+    plan.panel_steps += phase.steps();
+  }
+}
+
+/// Cycles of all tiles of one image, for tiles of so many vectors of channels or of positions.
+template <class T>
+double result_cycles(const ResultPlan<T>& plan, bool in_planes, std::int64_t vectors) {
+  const auto& target = *plan.target;
+  const std::int64_t largest_rows = target.max_rows[vectors - 1];
+  const auto to_vectors = [&](std::int64_t n) { return (n + target.lanes - 1) / target.lanes; };
+  double cycles = in_planes ? 0
+                            : kTransposed * static_cast<double>(plan.result_size) *
+                                  static_cast<double>(plan.result_channels);
+  for (const ResultPhase& phase : plan.phases) {
+    std::int64_t taps = 1;
+    for (const AxisPhase& axis : phase.axes) taps *= static_cast<std::int64_t>(axis.taps.size());
+    const std::int64_t width = phase.axes[2].count;
+    const EvenSplit rows(in_planes ? plan.result_channels : width, largest_rows);
+    const EvenSplit columns(to_vectors(in_planes ? width : plan.result_channels), vectors);
+    double one = 0;
+    for (const std::int64_t c : {columns.big, columns.big - 1}) {
+      const auto of_columns =
+          static_cast<double>(c == columns.big ? columns.big_count : columns.small_count);
+      one += of_columns * (static_cast<double>(rows.big_count) * tile_cycles(rows.big, c) +
+                           static_cast<double>(rows.small_count) * tile_cycles(rows.big - 1, c));
+    }
+    cycles += one * static_cast<double>(phase.axes[0].count * phase.axes[1].count) *
+              static_cast<double>(plan.source_channels * taps);
+  }
+  return cycles;
+}
+
+template <class T>
+void choose_tiles(ResultPlan<T>& plan) {
+  const bool can_be_planes = std::ranges::all_of(plan.phases, [](const ResultPhase& phase) {
+    return phase.axes[2].step == 1 && phase.axes[2].source_step == 1;
+  });
+  double least = std::numeric_limits<double>::infinity();
+  for (const bool in_planes : {false, true}) {
+    if (in_planes && !can_be_planes) continue;
+    for (std::int64_t v = 1; v <= plan.target->max_vectors; ++v) {
+      const double cycles = result_cycles(plan, in_planes, v);
+      if (cycles >= least) continue;
+      least = cycles;
+      plan.in_planes = in_planes;
+      plan.vectors = v;
+    }
+  }
+}
+
+template <class T>
+void split_channels(ResultPlan<T>& plan) {
+  const std::int64_t lanes = plan.in_planes ? 1 : plan.target->lanes;
+  const std::int64_t largest =
+      plan.in_planes ? plan.target->max_rows[plan.vectors - 1] : plan.vectors;
+  const EvenSplit split((plan.result_channels + lanes - 1) / lanes, largest);
+  for (std::int64_t i = 0; i < split.count(); ++i) {
+    plan.panels.push_back({.first = plan.padded_channels, .width = split.size(i) * lanes});
+    plan.padded_channels += plan.panels.back().width;
+  }
+}
+
+/// Units of work: some images, or a part of one.
+template <class T>
+void split_work(ResultPlan<T>& plan) {
+  const auto bytes = static_cast<std::int64_t>(sizeof(T));
+  for (plan.block_axis = 0; plan.block_axis < 2; ++plan.block_axis) {
+    if (plan.result[plan.block_axis] > 1) break;
+  }
+  const AxisPhase& axis = plan.phases.front().axes[plan.block_axis];
+  plan.block_step = axis.step;
+  plan.block = axis.count;
+  const std::int64_t inner = plan.result_size / plan.result[plan.block_axis];
+  if (!plan.in_planes) {
+    const std::int64_t one = plan.block_step * inner * plan.padded_channels * bytes;
+    plan.block = std::clamp<std::int64_t>(kSumBytes / one, 1, plan.block);
+  }
+  const std::int64_t whole_units = plan.batch * plan.groups;
+  if (whole_units < plan.threads) {
+    const std::int64_t wanted = (plan.threads + whole_units - 1) / whole_units;
+    plan.block = std::min(plan.block, (axis.count + wanted - 1) / wanted);
+  }
+  plan.blocks = (axis.count + plan.block - 1) / plan.block;
+  plan.block_results = std::min(plan.block * plan.block_step, plan.result[plan.block_axis]) * inner;
+  if (plan.in_planes || plan.blocks > 1) return;
+  const std::int64_t copy = plan.source.copy_elements(plan.source_channels) * bytes;
+  plan.images = std::min({kSharedResults / plan.result_size, plan.batch / plan.threads,
+                          kCopyBytes / std::max<std::int64_t>(copy, 1)});
+  plan.images = even_part(plan.batch, std::max<std::int64_t>(plan.images, 1));
+}
+
+template <class T>
+void place_scratch(ResultPlan<T>& plan) {
+  std::int64_t widest = 0;
+  for (const ChannelPanel& panel : plan.panels) widest = std::max(widest, panel.width);
+  plan.bias_at = whole_lines<T>(plan.groups * plan.group_weights());
+  plan.threads_at = plan.bias_at + whole_lines<T>(plan.groups * plan.padded_channels);
+  plan.sums_at = whole_lines<T>(plan.images * plan.source.copy_elements(plan.source_channels));
+  const std::int64_t sums =
+      plan.in_planes ? 0 : plan.images * plan.block_results * plan.padded_channels;
+  plan.spare_at = plan.sums_at + whole_lines<T>(sums);
+  plan.thread_elements = plan.spare_at + whole_lines<T>(plan.kernel_size * widest);
+}
+
+}  // namespace
+
+EvenSplit::EvenSplit(std::int64_t total, std::int64_t largest) {
+  const std::int64_t parts = (total + largest - 1) / largest;
+  big = (total + parts - 1) / parts;
+  small_count = big * parts - total;
+  big_count = parts - small_count;
+}
+
+std::int64_t even_part(std::int64_t total, std::int64_t largest) {
+  return EvenSplit(total, largest).big;
+}
+
+double tile_cycles(std::int64_t rows, std::int64_t vectors) {
+  const auto multiply_adds = 0.5 * static_cast<double>(rows * vectors);
+  const auto loads = 0.5 * static_cast<double>(rows + vectors);
+  constexpr double kLatency = 5;  // of a multiply-add, with some waiting
+  constexpr double kLoop = 0.3;
+  return std::max({multiply_adds, loads, kLatency}) + kLoop;
+}
+
+template <class T>
+std::shared_ptr<ResultPlan<T>> plan_conv_result(const ConvTask& task, int threads) {
+  if (!has_few_phases(task)) return nullptr;
+  auto plan = std::make_shared<ResultPlan<T>>();
+  plan->target = &device::offset_target<T>();
+  plan->threads = threads;
+  const std::array<SourceAxis, 3> axes = describe(task, *plan);
+  choose_tiles(*plan);
+  plan->source = ConvSource(axes, plan->in_planes);
+  const std::int64_t padded = plan->source.plane();
+  if (padded > kLargestPadding * (plan->source_size + plan->result_size) + kPaddingAllowance ||
+      padded * plan->source_channels > std::numeric_limits<std::int32_t>::max()) {
+    return nullptr;
+  }
+  set_offsets(*plan);
+  split_channels(*plan);
+  split_work(*plan);
+  place_scratch(*plan);
+  return plan;
+}
+
+template std::shared_ptr<ResultPlan<float>> plan_conv_result(const ConvTask&, int);
+template std::shared_ptr<ResultPlan<double>> plan_conv_result(const ConvTask&, int);
+
+}  // namespace onnxgrad::ops

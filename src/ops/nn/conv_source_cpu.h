@@ -1,0 +1,85 @@
+#ifndef ONNXGRAD_OPS_NN_CONV_SOURCE_CPU_H_
+#define ONNXGRAD_OPS_NN_CONV_SOURCE_CPU_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "ops/nn/conv.h"
+
+// How the fast convolutions read a tensor. Along one axis, result position first + step * q takes,
+// for each of its taps, source position offset + source_step * q:
+//   forward:        result = window o, source = input i:  i = o * stride + j * dilation - pad
+//   backward data:  result = input i, source = window o:  o = (i + pad - j * dilation) / stride,
+//                   where that is whole: the positions i of one remainder by the stride share taps.
+// With the source padded by zeros no tap falls outside, and every tap of a result is one offset in
+// memory from the result's own place: no matrix of windows is ever written down.
+
+namespace onnxgrad::ops {
+
+struct AxisTap {
+  std::int64_t tap = 0;
+  std::int64_t offset = 0;
+};
+
+/// Result positions along one axis that have the same taps.
+struct AxisPhase {
+  std::int64_t first = 0;
+  std::int64_t step = 1;
+  std::int64_t count = 0;
+  std::int64_t source_step = 1;
+  std::vector<AxisTap> taps = {};
+};
+
+AxisPhase forward_phase(const WindowAxis& axis);
+/// One per remainder that has positions.
+std::vector<AxisPhase> backward_phases(const WindowAxis& axis);
+
+/// Source positions [low, high) are read along an axis that has `size` of them.
+struct SourceAxis {
+  std::int64_t size = 0;
+  std::int64_t low = 0;
+  std::int64_t high = 0;
+
+  void cover(const AxisPhase& phase);
+  std::int64_t padded() const { return high - low; }
+  bool is_inside() const { return low >= 0 && high <= size; }
+};
+
+/// Channels [.., depth, height, width] as the taps read them.
+class ConvSource {
+ public:
+  /// Every phase of every axis must have been covered.
+  ConvSource(const std::array<SourceAxis, 3>& axes, bool must_copy);
+
+  /// Elements from one channel to the next.
+  std::int64_t plane() const { return plane_; }
+  /// Of source position (depth, height, width) relative to what copy() gives.
+  std::int64_t offset(std::int64_t depth, std::int64_t height, std::int64_t width) const {
+    return (depth * strides_[0]) + (height * strides_[1]) + width + origin_;
+  }
+  std::int64_t stride(std::size_t axis) const { return strides_[axis]; }
+  /// False: the tensor is read where it lies.
+  bool copies() const { return copies_; }
+  /// Elements of a padded copy of `channels` channels; vectors may be read from any place in it.
+  std::int64_t copy_elements(std::int64_t channels) const;
+
+  /// Zeros in all of a copy; once before the first copy().
+  template <class T>
+  void clear(std::int64_t channels, T* copy) const;
+  /// from: [channels, depth, height, width], dense. Writes the same elements each time.
+  template <class T>
+  void copy(const T* from, std::int64_t channels, T* to) const;
+
+ private:
+  std::array<SourceAxis, 3> axes_;
+  std::array<std::int64_t, 3> strides_ = {};
+  std::int64_t plane_ = 0;
+  std::int64_t origin_ = 0;
+  bool copies_ = false;
+};
+
+}  // namespace onnxgrad::ops
+
+#endif  // ONNXGRAD_OPS_NN_CONV_SOURCE_CPU_H_

@@ -1,0 +1,110 @@
+#ifndef ONNXGRAD_OPS_NN_CONV_TILES_CPU_H_
+#define ONNXGRAD_OPS_NN_CONV_TILES_CPU_H_
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "device/cpu/offset_tile.h"
+#include "ops/nn/conv_source_cpu.h"
+#include "ops/nn/conv_task.h"
+
+// What the fast convolutions work out at plan time. conv_result_cpu.cpp computes y or x,
+// conv_weight_cpu.cpp w.
+
+namespace onnxgrad::ops {
+
+/// `total` as `big_count` parts of `big`, then `small_count` of `big - 1`.
+struct EvenSplit {
+  std::int64_t big = 0;
+  std::int64_t big_count = 0;
+  std::int64_t small_count = 0;
+
+  EvenSplit() = default;
+  EvenSplit(std::int64_t total, std::int64_t largest);
+
+  std::int64_t count() const { return big_count + small_count; }
+  std::int64_t size(std::int64_t i) const { return i < big_count ? big : big - 1; }
+};
+
+/// The larger parts of an even split.
+std::int64_t even_part(std::int64_t total, std::int64_t largest);
+
+/// Elements that fill whole cache lines.
+template <class T>
+std::int64_t whole_lines(std::int64_t elements) {
+  constexpr std::int64_t kLine = 64 / static_cast<std::int64_t>(sizeof(T));
+  return (elements + kLine - 1) / kLine * kLine;
+}
+
+/// Cycles of one k of an offset tile: multiply-adds, loads, or the wait for the last sum.
+double tile_cycles(std::int64_t rows, std::int64_t vectors);
+
+/// Channels of one group that are computed together; as many columns of packed weights.
+struct ChannelPanel {
+  std::int64_t first = 0;
+  std::int64_t width = 0;
+};
+
+/// The results that have the same taps, along each axis.
+struct ResultPhase {
+  std::array<AxisPhase, 3> axes;
+  std::vector<std::int64_t> taps = {};     ///< places in the kernel
+  std::vector<std::int32_t> offsets = {};  ///< [source channels, taps]
+  std::int64_t weights = 0;                ///< elements of a panel's columns before this phase's
+
+  std::int64_t steps() const { return static_cast<std::int64_t>(offsets.size()); }
+};
+
+/// result[n, c, p] = bias[c] + sum over source channels and taps, for y from x or x from y.
+template <class T>
+struct ResultPlan {
+  ConvTask task;
+  const device::OffsetTarget<T>* target = nullptr;
+  int threads = 1;
+  std::int64_t batch = 0, groups = 0;
+  std::int64_t source_channels = 0, result_channels = 0;  ///< per group
+  std::int64_t source_size = 0, result_size = 0;          ///< positions of an image
+  std::int64_t kernel_size = 0;
+  std::array<std::int64_t, 3> result = {};
+  std::vector<ResultPhase> phases;
+  ConvSource source{{}, false};
+
+  /// True: vectors of positions (PlaneTile), each result written at once. False: vectors of
+  /// channels (OffsetTile); results gather as [position, channel] and are transposed at the end.
+  bool in_planes = false;
+  std::int64_t vectors = 1;  ///< of a tile
+  std::vector<ChannelPanel> panels;
+  std::int64_t padded_channels = 0;  ///< of all panels
+  std::int64_t panel_steps = 0;      ///< of all phases
+
+  std::int64_t images = 1;      ///< that one unit of work computes together
+  std::size_t block_axis = 0;   ///< units are cut along it,
+  std::int64_t block = 0;       ///< into as many positions of every phase
+  std::int64_t block_step = 1;  ///< results per such position
+  std::int64_t blocks = 1;
+  std::int64_t block_results = 0;  ///< results of the largest block
+
+  // Scratch, in elements: the packed weights and biases of all groups, then the threads' parts.
+  std::int64_t bias_at = 0, threads_at = 0, thread_elements = 0;
+  std::int64_t sums_at = 0, spare_at = 0;  ///< in a thread's part
+
+  std::int64_t group_weights() const { return padded_channels * panel_steps; }
+  std::int64_t scratch_bytes() const {
+    return (threads_at + thread_elements * threads) * static_cast<std::int64_t>(sizeof(T));
+  }
+};
+
+/// nullptr: padding would outweigh everything else.
+template <class T>
+std::shared_ptr<ResultPlan<T>> plan_conv_result(const ConvTask& task, int threads);
+
+/// Forward and backward data, float32 and float64.
+opdef::KernelOffer offer_conv_result(const opdef::KernelRequest& request, const ConvTask& task);
+/// Backward weight.
+opdef::KernelOffer offer_conv_weight(const opdef::KernelRequest& request, const ConvTask& task);
+
+}  // namespace onnxgrad::ops
+
+#endif  // ONNXGRAD_OPS_NN_CONV_TILES_CPU_H_

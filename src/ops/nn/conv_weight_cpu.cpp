@@ -1,0 +1,441 @@
+#include <fmt/format.h>
+#include <omp.h>
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
+#include "ops/nn/conv_tiles_cpu.h"
+
+// w[m, c, tap] = sum over images and windows p of y[n, m, p] * x[n, c, window p, tap], as products
+// of x's channels (rows, read through a table of windows) with y transposed to [window, channel].
+// With few channels the taps are rows as well, which asks for a matrix of windows of one image.
+// Sums gather as [c, tap, m], one block per thread, which are added in the order of the threads.
+
+namespace onnxgrad::ops {
+
+using opdef::KernelOffer;
+using opdef::KernelRequest;
+using opdef::Launch;
+
+namespace {
+
+// Of y's columns that stay in the first-level cache while rows pass by.
+constexpr std::int64_t kPanelBytes = 28 * 1024;
+constexpr std::int64_t kCopyBytes = 1024 * 1024;
+constexpr std::int64_t kLargestPadding = 16;
+constexpr std::int64_t kPaddingAllowance = 65536;
+// Channels as many elements apart share few sets of a cache.
+constexpr std::int64_t kAliasingElements = 128;
+// Cycles per element of the matrix of windows.
+constexpr double kCopied = 0.4;
+
+template <class T>
+struct WeightPlan {
+  ConvTask task;
+  const device::OffsetTarget<T>* target = nullptr;
+  int threads = 1;
+  std::int64_t batch = 0, groups = 0;
+  std::int64_t channels = 0, y_channels = 0;  ///< per group
+  std::int64_t taps = 0;
+  std::int64_t input = 0, windows = 0;  ///< positions of an image
+  std::array<AxisPhase, 3> axes;
+  ConvSource source{{}, false};
+  std::vector<std::int64_t> tap_offsets;
+  std::vector<std::int32_t> places;  ///< of the windows of a unit's images, or 0, 1, 2, ..
+  bool has_matrix = false;           ///< of windows: [channels * taps, windows]
+  std::int64_t matrix_row = 0;
+  std::vector<ChannelPanel> panels;
+  std::int64_t padded_channels = 0;
+  std::int64_t images = 1;     ///< of a unit of work
+  std::size_t block_axis = 0;  ///< units are cut along it,
+  std::int64_t block = 0;      ///< into as many of its windows
+  std::int64_t blocks = 1;
+  std::int64_t unit_windows = 0;  ///< of the largest unit
+  std::int64_t columns_at = 0, matrix_at = 0, sums_at = 0, thread_elements = 0;
+
+  std::int64_t rows() const { return channels * taps; }
+  std::int64_t sums() const { return groups * rows() * padded_channels; }
+  /// Where a panel's sums start, [channels, taps, width].
+  std::int64_t panel_sums(std::int64_t group, const ChannelPanel& panel) const {
+    return rows() * (group * padded_channels + panel.first);
+  }
+  std::int64_t image_stride() const {
+    return source.copies() ? source.copy_elements(channels) : groups * channels * input;
+  }
+};
+
+/// Cycles for one window with tiles of so many vectors of y's channels.
+template <class T>
+double window_cycles(const WeightPlan<T>& plan, bool has_matrix, std::int64_t vectors) {
+  const std::int64_t lanes = plan.target->lanes;
+  const EvenSplit columns((plan.y_channels + lanes - 1) / lanes, vectors);
+  const EvenSplit rows(has_matrix ? plan.rows() : plan.channels,
+                       plan.target->max_rows[vectors - 1]);
+  double cycles = 0;
+  for (const std::int64_t c : {columns.big, columns.big - 1}) {
+    const auto count =
+        static_cast<double>(c == columns.big ? columns.big_count : columns.small_count);
+    cycles += count * (static_cast<double>(rows.big_count) * tile_cycles(rows.big, c) +
+                       static_cast<double>(rows.small_count) * tile_cycles(rows.big - 1, c));
+  }
+  if (has_matrix) return cycles + kCopied * static_cast<double>(plan.rows());
+  return cycles * static_cast<double>(plan.taps);
+}
+
+template <class T>
+void choose_tiles(WeightPlan<T>& plan) {
+  double least = std::numeric_limits<double>::infinity();
+  std::int64_t vectors = 1;
+  for (const bool has_matrix : {false, true}) {
+    for (std::int64_t v = 1; v <= plan.target->max_vectors; ++v) {
+      const double cycles = window_cycles(plan, has_matrix, v);
+      if (cycles >= least) continue;
+      least = cycles;
+      plan.has_matrix = has_matrix;
+      vectors = v;
+    }
+  }
+  const std::int64_t lanes = plan.target->lanes;
+  const EvenSplit split((plan.y_channels + lanes - 1) / lanes, vectors);
+  for (std::int64_t i = 0; i < split.count(); ++i) {
+    plan.panels.push_back({.first = plan.padded_channels, .width = split.size(i) * lanes});
+    plan.padded_channels += plan.panels.back().width;
+  }
+}
+
+/// Units: some images, or a block of the windows of one.
+template <class T>
+void split_work(WeightPlan<T>& plan) {
+  const auto bytes = static_cast<std::int64_t>(sizeof(T));
+  const std::int64_t largest =
+      std::max<std::int64_t>(kPanelBytes / bytes / plan.panels.front().width, 1);
+  for (plan.block_axis = 0; plan.block_axis < 2; ++plan.block_axis) {
+    if (plan.axes[plan.block_axis].count > 1) break;
+  }
+  const std::int64_t count = plan.axes[plan.block_axis].count;
+  const std::int64_t inner = plan.windows / count;
+  const std::int64_t at_once = std::max<std::int64_t>(largest / inner, 1);
+  plan.blocks = (count + at_once - 1) / at_once;
+  plan.block = (count + plan.blocks - 1) / plan.blocks;
+  plan.blocks = (count + plan.block - 1) / plan.block;
+  if (plan.blocks == 1) {
+    const std::int64_t copy = plan.source.copy_elements(plan.channels) * bytes;
+    plan.images = std::min({largest / plan.windows, plan.batch / plan.threads,
+                            kCopyBytes / std::max<std::int64_t>(copy, 1)});
+    plan.images = even_part(plan.batch, std::max<std::int64_t>(plan.images, 1));
+  }
+  plan.unit_windows = plan.images * plan.block * inner;
+}
+
+template <class T>
+void set_tables(WeightPlan<T>& plan) {
+  for (const AxisTap& d : plan.axes[0].taps) {
+    for (const AxisTap& h : plan.axes[1].taps) {
+      for (const AxisTap& w : plan.axes[2].taps) {
+        plan.tap_offsets.push_back(plan.source.offset(d.offset, h.offset, w.offset));
+      }
+    }
+  }
+  if (plan.has_matrix) {
+    plan.places.resize(static_cast<std::size_t>(plan.unit_windows));
+    std::iota(plan.places.begin(), plan.places.end(), 0);
+    return;
+  }
+  const auto step = [&](std::size_t i) { return plan.axes[i].source_step * plan.source.stride(i); };
+  for (std::int64_t n = 0; n < plan.images; ++n) {
+    for (std::int64_t d = 0; d < plan.axes[0].count; ++d) {
+      for (std::int64_t h = 0; h < plan.axes[1].count; ++h) {
+        for (std::int64_t w = 0; w < plan.axes[2].count; ++w) {
+          plan.places.push_back(static_cast<std::int32_t>(n * plan.image_stride() + d * step(0) +
+                                                          h * step(1) + w * step(2)));
+        }
+      }
+    }
+  }
+}
+
+template <class T>
+std::shared_ptr<WeightPlan<T>> plan_conv_weight(const ConvTask& task, int threads) {
+  auto plan = std::make_shared<WeightPlan<T>>();
+  const ConvShape& shape = task.shape;
+  plan->task = task;
+  plan->target = &device::offset_target<T>();
+  plan->threads = threads;
+  plan->batch = shape.batch;
+  plan->groups = shape.groups;
+  plan->channels = shape.in_channels;
+  plan->y_channels = shape.out_channels;
+  plan->taps = shape.kernel_size();
+  plan->input = shape.input_size();
+  plan->windows = shape.output_size();
+  std::array<SourceAxis, 3> source;
+  for (std::size_t i = 0; i < 3; ++i) {
+    plan->axes[i] = forward_phase(shape.axes[i]);
+    source[i].size = shape.axes[i].input;
+    source[i].cover(plan->axes[i]);
+  }
+  choose_tiles(*plan);
+  plan->source = ConvSource(source, !plan->has_matrix && plan->input % kAliasingElements == 0);
+  const std::int64_t padded = plan->source.plane();
+  if (padded > kLargestPadding * (plan->input + plan->windows) + kPaddingAllowance) return nullptr;
+  split_work(*plan);
+  if (plan->image_stride() > std::numeric_limits<std::int32_t>::max() / plan->images) {
+    return nullptr;
+  }
+  set_tables(*plan);
+  plan->columns_at = whole_lines<T>(plan->images * plan->source.copy_elements(plan->channels));
+  plan->matrix_at = plan->columns_at + whole_lines<T>(plan->unit_windows * plan->padded_channels);
+  std::int64_t matrix = 0;
+  if (plan->has_matrix) {
+    // An odd number of cache lines from row to row, and room for a vector written at the end.
+    plan->matrix_row = whole_lines<T>(plan->unit_windows);
+    if (plan->matrix_row / whole_lines<T>(1) % 2 == 0) plan->matrix_row += whole_lines<T>(1);
+    matrix = plan->rows() * plan->matrix_row + whole_lines<T>(1);
+  }
+  plan->sums_at = plan->matrix_at + matrix;
+  plan->thread_elements = plan->sums_at + whole_lines<T>(plan->sums());
+  return plan;
+}
+
+/// What one thread computes with.
+template <class T>
+class Unit {
+ public:
+  Unit(const WeightPlan<T>& plan, std::byte* const* args, T* own)
+      : plan_(plan),
+        x_(reinterpret_cast<const T*>(args[plan.task.x])),
+        y_(reinterpret_cast<const T*>(args[plan.task.y])),
+        copy_(own),
+        columns_(own + plan.columns_at),
+        matrix_(own + plan.matrix_at),
+        sums_(own + plan.sums_at) {
+    for (std::int64_t i = 0; i < plan.images; ++i) {
+      plan.source.clear(plan.channels, copy_ + i * plan.image_stride());
+    }
+    std::fill_n(columns_, plan.unit_windows * plan.padded_channels, T(0));
+    std::fill_n(sums_, plan.sums(), T(0));
+  }
+
+  /// Units [first, last) of images, groups and blocks, the last one fastest.
+  void run(std::int64_t first, std::int64_t last) {
+    for (std::int64_t unit = first; unit < last; ++unit) {
+      const std::int64_t whole = unit / plan_.blocks;
+      block_ = unit % plan_.blocks;
+      group_ = whole % plan_.groups;
+      image_ = whole / plan_.groups * plan_.images;
+      images_ = std::min(plan_.images, plan_.batch - image_);
+      const std::int64_t axis_count = plan_.axes[plan_.block_axis].count;
+      const std::int64_t inner = plan_.windows / axis_count;
+      begin_ = block_ * plan_.block;
+      end_ = std::min(begin_ + plan_.block, axis_count);
+      first_window_ = begin_ * inner;
+      windows_ = (end_ - begin_) * inner;
+      if (unit == first || block_ == 0) read_images();
+      if (plan_.has_matrix) fill_matrix();
+      for (const ChannelPanel& panel : plan_.panels) {
+        fill_columns(panel);
+        if (plan_.has_matrix) {
+          add_matrix(panel);
+        } else {
+          add_channels(panel);
+        }
+      }
+    }
+  }
+
+ private:
+  std::int64_t total() const { return images_ * windows_; }
+  /// [row, width] of a panel.
+  T* sums(std::int64_t row, const ChannelPanel& panel) const {
+    return sums_ + plan_.panel_sums(group_, panel) + row * panel.width;
+  }
+  const T* tensor_image(std::int64_t i) const {
+    return x_ + ((image_ + i) * plan_.groups + group_) * plan_.channels * plan_.input;
+  }
+  const T* source_image(std::int64_t i) const {
+    return plan_.source.copies() ? copy_ + i * plan_.image_stride() : tensor_image(i);
+  }
+
+  void read_images() {
+    if (!plan_.source.copies()) return;
+    for (std::int64_t i = 0; i < images_; ++i) {
+      plan_.source.copy(tensor_image(i), plan_.channels, copy_ + i * plan_.image_stride());
+    }
+  }
+
+  /// y's channels of a panel as [images, windows, width]; behind the last channel zeros stay.
+  void fill_columns(const ChannelPanel& panel) {
+    const std::int64_t channels = std::min(panel.width, plan_.y_channels - panel.first);
+    const std::int64_t y_image = plan_.groups * plan_.y_channels * plan_.windows;
+    const T* from = y_ + image_ * y_image +
+                    (group_ * plan_.y_channels + panel.first) * plan_.windows + first_window_;
+    for (std::int64_t i = 0; i < images_; ++i) {
+      device::gemm_target<T>().transpose(from + i * y_image, plan_.windows,
+                                         columns(panel) + i * windows_ * panel.width, panel.width,
+                                         channels, windows_);
+    }
+  }
+  /// Each panel has its own place, since zeros behind its channels are written once.
+  T* columns(const ChannelPanel& panel) const {
+    return columns_ + panel.first * plan_.unit_windows;
+  }
+
+  /// matrix[channel and tap, image and window].
+  void fill_matrix() {
+    std::array<std::int64_t, 3> begin = {};
+    std::array<std::int64_t, 3> end = {};
+    for (std::size_t i = 0; i < 3; ++i) end[i] = plan_.axes[i].count;
+    begin[plan_.block_axis] = begin_;
+    end[plan_.block_axis] = end_;
+    const auto step = [&](std::size_t i) {
+      return plan_.axes[i].source_step * plan_.source.stride(i);
+    };
+    const std::int64_t rows = end[1] - begin[1];
+    const std::int64_t columns = end[2] - begin[2];
+    for (std::int64_t r = 0; r < plan_.rows(); ++r) {
+      T* to = matrix_ + r * plan_.matrix_row;
+      const std::int64_t place = r / plan_.taps * plan_.source.plane() +
+                                 plan_.tap_offsets[static_cast<std::size_t>(r % plan_.taps)] +
+                                 begin[1] * step(1) + begin[2] * step(2);
+      for (std::int64_t i = 0; i < images_; ++i) {
+        for (std::int64_t d = begin[0]; d < end[0]; ++d) {
+          const T* from = source_image(i) + place + d * step(0);
+          copy_windows(from, step(1), step(2), to, rows, columns);
+          to += rows * columns;
+        }
+      }
+    }
+  }
+
+  static void copy_windows(const T* from, std::int64_t row_step, std::int64_t step, T* to,
+                           std::int64_t rows, std::int64_t columns) {
+    if (step == 1) {
+      // Zeros up to a whole vector behind each row are overwritten by what follows.
+      device::gemm_target<T>().copy(from, row_step, to, columns, rows, columns);
+      return;
+    }
+    for (std::int64_t i = 0; i < rows; ++i, from += row_step) {
+      for (std::int64_t j = 0; j < columns; ++j) *to++ = from[j * step];
+    }
+  }
+
+  void add_matrix(const ChannelPanel& panel) {
+    device::OffsetTile<T> tile = make_tile(panel);
+    tile.offsets = plan_.places.data();
+    tile.a_row = plan_.matrix_row;
+    tile.c_row = tile.start_row = panel.width;
+    const auto* functions = functions_of(panel);
+    const EvenSplit rows(plan_.rows(), largest_rows(panel));
+    for (std::int64_t i = 0, r = 0; i < rows.count(); r += rows.size(i), ++i) {
+      tile.a = matrix_ + r * plan_.matrix_row;
+      tile.start = tile.c = sums(r, panel);
+      functions[rows.size(i) - 1](tile);
+    }
+  }
+
+  void add_channels(const ChannelPanel& panel) {
+    device::OffsetTile<T> tile = make_tile(panel);
+    tile.offsets = plan_.places.data() + first_window_;
+    tile.a_row = plan_.source.plane();
+    tile.c_row = tile.start_row = plan_.taps * panel.width;
+    const auto* functions = functions_of(panel);
+    const EvenSplit rows(plan_.channels, largest_rows(panel));
+    for (std::int64_t i = 0, c = 0; i < rows.count(); c += rows.size(i), ++i) {
+      for (std::int64_t t = 0; t < plan_.taps; ++t) {
+        tile.a = source_image(0) + c * plan_.source.plane() +
+                 plan_.tap_offsets[static_cast<std::size_t>(t)];
+        tile.start = tile.c = sums(c * plan_.taps + t, panel);
+        functions[rows.size(i) - 1](tile);
+      }
+    }
+  }
+
+  device::OffsetTile<T> make_tile(const ChannelPanel& panel) const {
+    return {.b = columns(panel), .steps = total()};
+  }
+
+  const device::OffsetTileFn<T>* functions_of(const ChannelPanel& panel) const {
+    return plan_.target->offset_tile[panel.width / plan_.target->lanes - 1];
+  }
+  std::int64_t largest_rows(const ChannelPanel& panel) const {
+    return plan_.target->max_rows[panel.width / plan_.target->lanes - 1];
+  }
+
+  const WeightPlan<T>& plan_;
+  const T* x_;
+  const T* y_;
+  T* copy_;
+  T* columns_;
+  T* matrix_;
+  T* sums_;
+  std::int64_t block_ = 0, group_ = 0, image_ = 0, images_ = 0;
+  std::int64_t begin_ = 0, end_ = 0;  ///< of the block, along its axis
+  std::int64_t first_window_ = 0, windows_ = 0;
+};
+
+/// w[m, c, tap] = sums[c, tap, m], panel by panel of each group.
+template <class T>
+void write_weights(const WeightPlan<T>& plan, const T* sums, T* w) {
+  const std::int64_t rows = plan.rows();
+  for (std::int64_t g = 0; g < plan.groups; ++g) {
+    for (const ChannelPanel& panel : plan.panels) {
+      device::gemm_target<T>().transpose(sums + plan.panel_sums(g, panel), panel.width,
+                                         w + (g * plan.y_channels + panel.first) * rows, rows, rows,
+                                         std::min(panel.width, plan.y_channels - panel.first));
+    }
+  }
+}
+
+template <class T>
+void run_weight(const void* data, std::byte* const* args, const Launch& /*launch*/) {
+  const auto& plan = *static_cast<const WeightPlan<T>*>(data);
+  T* scratch = reinterpret_cast<T*>(args[plan.task.scratch]);
+  const std::int64_t units =
+      (plan.batch + plan.images - 1) / plan.images * plan.groups * plan.blocks;
+  T* sums = scratch + plan.sums_at;
+  T* w = reinterpret_cast<T*>(args[plan.task.w]);
+  if (plan.threads == 1) {
+    Unit<T>(plan, args, scratch).run(0, units);
+    write_weights(plan, sums, w);
+    return;
+  }
+#pragma omp parallel num_threads(plan.threads)
+  {
+    const std::int64_t thread = omp_get_thread_num();
+    const std::int64_t threads = omp_get_num_threads();
+    Unit<T>(plan, args, scratch + thread * plan.thread_elements)
+        .run(units * thread / threads, units * (thread + 1) / threads);
+#pragma omp barrier
+    const std::int64_t first = plan.sums() * thread / threads;
+    const std::int64_t last = plan.sums() * (thread + 1) / threads;
+    for (std::int64_t other = 1; other < threads; ++other) {
+      const T* from = sums + other * plan.thread_elements;
+      for (std::int64_t i = first; i < last; ++i) sums[i] += from[i];
+    }
+  }
+  write_weights(plan, sums, w);
+}
+
+template <class T>
+KernelOffer offer(const ConvTask& task, int threads) {
+  auto plan = plan_conv_weight<T>(task, threads);
+  if (plan == nullptr) return KernelOffer::decline("mostly padding");
+  opdef::PreparedKernel kernel;
+  kernel.fn = run_weight<T>;
+  kernel.scratch_bytes = plan->thread_elements * threads * static_cast<std::int64_t>(sizeof(T));
+  kernel.label = fmt::format("{} of {} columns", plan->has_matrix ? "taps" : "channels",
+                             plan->panels.front().width);
+  kernel.flops = task.shape.flops();
+  kernel.data = std::move(plan);
+  return {.kernel = std::move(kernel), .declined = {}};
+}
+
+}  // namespace
+
+KernelOffer offer_conv_weight(const KernelRequest& request, const ConvTask& task) {
+  return request.outputs[0].dtype == DataType::kFloat32 ? offer<float>(task, request.threads)
+                                                        : offer<double>(task, request.threads);
+}
+
+}  // namespace onnxgrad::ops
