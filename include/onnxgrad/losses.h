@@ -2,6 +2,8 @@
 #define ONNXGRAD_LOSSES_H_
 
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -20,15 +22,65 @@ namespace onnxgrad {
 /// probability where no scores are found.
 struct AutoLoss {};
 
-/// sum_j (s_j - t_j)^2 over the outputs of a row, averaged over j. s, t: [N, K] or [N], floating.
+// Regression. d = s - t; s, t: [N, K] or [N], floating. Averaged over the K columns of a row.
+
+/// d^2
 struct SquaredError {};
 
-/// -log softmax(s)[t]. s: [N, C] (or [N, C, d1, ...]), before any Softmax; t: [N] class numbers.
-struct SoftmaxCrossEntropy {};
+/// |d|
+struct AbsoluteError {};
+
+/// d^2 / 2 where |d| <= delta, else delta * (|d| - delta / 2).
+struct Huber {
+  double delta = 1;  ///< > 0
+};
+
+/// The Huber loss divided by beta: d^2 / (2 beta) where |d| <= beta, else |d| - beta / 2.
+struct SmoothL1 {
+  double beta = 1;  ///< > 0
+};
+
+/// l1_weight * |d| + l2_weight * d^2
+struct Elastic {
+  double l1_weight = 0.5;  ///< >= 0
+  double l2_weight = 0.5;  ///< >= 0
+};
+
+/// exp(s) - t * s, with s the logarithm of the expected count; or s - t * log(s + 1e-8) with s the
+/// count itself. t >= 0.
+struct Poisson {
+  bool log_input = true;
+};
+
+/// 1 - s.t / (max(|s|, 1e-8) * max(|t|, 1e-8)), for the rows s, t [N, K] as vectors. Not averaged.
+struct Cosine {};
+
+// Classification.
+
+/// -log softmax(s)[t]. s: [N, C] (or [N, C, d1, ...], averaged over the places of a row), before
+/// any Softmax; t: [N] class numbers. With options, for w = class_weights (1 without) and e =
+/// label_smoothing: w[t] * (1 - e) * -log p[t] + e / C * sum_c w[c] * -log p[c], and in the mean a
+/// row counts w[t] times. With probabilities q as targets: -sum_c w[c] * log p[c] * ((1 - e) * q[c]
+/// + e / C), where each row counts once.
+struct SoftmaxCrossEntropy {
+  /// Rows (or places) of this class number count nothing; integer targets only.
+  std::optional<std::int64_t> ignore_index = {};
+  std::vector<double> class_weights = {};  ///< [C], >= 0; empty: all 1
+  double label_smoothing = 0;              ///< in [0, 1)
+  /// t are probabilities (or 0 and 1) of the scores' type and shape.
+  bool one_hot = false;
+};
 
 /// log(1 + exp(s)) - t*s with t in {0, 1}, averaged over the columns of a row. s: [N] or [N, 1], t:
 /// class numbers [N]; or s: [N, K] before any Sigmoid, t: [N, K] of 0 and 1.
 struct BinaryCrossEntropy {};
+
+/// -t * log(max(p, m)) - (1 - t) * log(max(1 - p, m)) on probabilities, averaged over the columns
+/// of a row. p: [N] or [N, 1], t: class numbers [N]; or p, t: [N, K]. m is min_probability; 0: the
+/// smallest normal number of p's type.
+struct LogLoss {
+  double min_probability = 0;
+};
 
 /// -log(max(p[t], min_probability)) on probabilities. p: [N, C]; t: [N] class numbers.
 /// min_probability 0: the smallest normal number of p's type.
@@ -36,26 +88,54 @@ struct NegativeLogLikelihood {
   double min_probability = 0;
 };
 
+/// Kullback-Leibler divergence sum_c t[c] * (log t[c] - log softmax(s)[c]), where 0 log 0 is 0.
+/// s: [N, C] before any Softmax (logarithms of probabilities do as well); t: [N, C] probabilities.
+struct KlDivergence {};
+
 /// The loss of scikit-learn's SGDClassifier, one problem "this class against the rest" per column.
 /// With y = +1 for the row's class and -1 otherwise, summed over the columns, z = y*s:
 ///   kLog           log(1 + exp(-z))
 ///   kHinge         max(0, 1 - z)
+///   kSquaredHinge  max(0, 1 - z)^2
 ///   kModifiedHuber max(0, 1 - z)^2 for z >= -1, else -4z
 /// s: [N, C] raw scores, or [N, 1] for two classes; t: [N] class numbers.
 struct OneVsRest {
-  enum class Kind { kLog, kHinge, kModifiedHuber };
+  enum class Kind { kLog, kHinge, kSquaredHinge, kModifiedHuber };
   Kind kind = Kind::kLog;
   /// Averaged over the columns instead: with two columns of opposite scores that is the loss of
   /// the one problem that they are.
   bool average = false;
 };
 
-using LossFunction = std::variant<AutoLoss, SquaredError, SoftmaxCrossEntropy, BinaryCrossEntropy,
-                                  NegativeLogLikelihood, OneVsRest>;
+/// A loss of the user's: a model with the inputs scores, target and, if it wants them, sample
+/// weights [N], in this order, and one floating output: the loss of each row [N] or [N, 1], or the
+/// mean loss of the batch ([], [1] or [1, 1]). Initializers are constants. Targets are class
+/// numbers where the second input is int64 [N].
+struct UserLoss {
+  std::shared_ptr<const std::string> model = {};  ///< a serialized ModelProto
+  /// Put on the scores behind Softmax or Sigmoid and not on the probabilities.
+  bool takes_scores = false;
+};
+
+using LossFunction = std::variant<AutoLoss, SquaredError, AbsoluteError, Huber, SmoothL1, Elastic,
+                                  Poisson, Cosine, SoftmaxCrossEntropy, BinaryCrossEntropy, LogLoss,
+                                  NegativeLogLikelihood, KlDivergence, OneVsRest, UserLoss>;
 
 enum class Reduction {
   kMean,  ///< sum of weighted rows / sum of their weights (rows, without weights)
   kSum,
+  /// The loss of each row [N], times its weight. Training follows the gradient of their sum.
+  kNone,
+};
+
+/// l1 * sum |w| + l2 * sum w^2, added to the loss (to the mean, or to the sum) and so in its
+/// gradient. In other terms: l2 is half of an optimizer's weight decay.
+struct Penalty {
+  double l1 = 0;  ///< >= 0
+  double l2 = 0;  ///< >= 0
+  /// Glob patterns of weights; empty: the trainable weights of two or more dimensions that the loss
+  /// depends on.
+  std::vector<std::string> weights = {};
 };
 
 /// A loss and where it is put.
@@ -66,16 +146,26 @@ struct Loss {
   /// LogSoftmax and Sigmoid. A function of scores placed on the name of an output behind Softmax or
   /// Sigmoid is an error that names the scores.
   std::string output = {};
+  /// `output` tells where to begin the walk back, and not the place itself.
+  bool walk_back = false;
   /// Wanted name of the new graph input for targets; a number is added where it is taken.
   std::string target = "label";
   /// Name of a new graph input [N] with a weight for each row; empty: none.
   std::string sample_weight = {};
   Reduction reduction = Reduction::kMean;
+  std::vector<Penalty> penalties = {};
+  /// With `others`: the factor of this loss in the sum.
+  double factor = 1;
+  /// Losses on further outputs, each with a target of its own and its factor; sample weights,
+  /// reduction and penalties are those of the first.
+  std::vector<Loss> others = {};
 };
 
-/// The function of that name: "auto", "squared_error" ("mse"), "softmax_cross_entropy"
-/// ("cross_entropy"), "binary_cross_entropy", "negative_log_likelihood" ("nll"), "one_vs_rest_log",
-/// "hinge", "modified_huber". Throws: ModelError naming the nearest.
+/// The function of that name; with short names in brackets: "absolute_error" ("mae", "l1"), "auto",
+/// "binary_cross_entropy" ("bce"), "cosine", "elastic", "hinge", "huber", "kl_divergence" ("kl"),
+/// "log_loss", "modified_huber", "negative_log_likelihood" ("nll"), "one_vs_rest_log", "poisson",
+/// "smooth_l1", "softmax_cross_entropy" ("cross_entropy"), "squared_error" ("mse", "l2"),
+/// "squared_hinge". Throws: ModelError naming the nearest.
 LossFunction loss_from_name(std::string_view name);
 /// All first names of loss_from_name, sorted.
 std::vector<std::string> loss_names();
@@ -96,6 +186,8 @@ struct LossInfo {
   /// The new graph input for targets: of a classifier class *numbers* int64 [N], else the scores'
   /// type.
   ValueInfo target = {};
+  std::vector<std::string> penalized = {};  ///< weights that penalties are put on
+  std::vector<LossInfo> others = {};        ///< of Loss::others
 };
 
 /// The loss that would be put on the model, without doing so. Throws: ModelError (nothing that a
@@ -103,13 +195,14 @@ struct LossInfo {
 LossInfo find_loss(const Model& model, const Loss& loss = {});
 
 struct AddLossOptions {
-  std::string loss_name = "loss";  ///< wanted name of the new output, of shape []
+  std::string loss_name = "loss";  ///< wanted name of the new output, of shape [], or [N] (kNone)
   bool keep_outputs = true;        ///< the model's outputs stay, after the loss
 };
 
-/// `model` with a loss: one more input for targets (after the others), one for sample weights if
-/// wanted, and the loss as first output. Opset, IR version, names and nodes stay as they are.
-/// Throws: ModelError (see find_loss; an ai.onnx opset that cannot express the loss), ShapeError.
+/// `model` with a loss: one more input for targets (after the others; one for each of several
+/// losses), one for sample weights if wanted, and the loss as first output. Opset, IR version,
+/// names and nodes stay as they are. Throws: ModelError (see find_loss; an ai.onnx opset that
+/// cannot express the loss), ShapeError.
 Model add_loss(const Model& model, const Loss& loss = {}, const AddLossOptions& options = {});
 
 }  // namespace onnxgrad

@@ -20,6 +20,9 @@ struct Dataset {
   NamedTensors inputs;
   /// Labels as the user has them; see TrainingSession::encode_target.
   Tensor target;
+  /// With several losses (Loss::others), in place of `target`: labels by the output that their loss
+  /// is on.
+  NamedTensors targets = {};
   /// A weight >= 0 for each row [N]; undefined: all 1. Needs Loss::sample_weight.
   Tensor sample_weight = {};
 };

@@ -27,7 +27,8 @@ struct TrainingOptions {
 };
 
 struct StepResult {
-  double loss = 0;              ///< before the update
+  double loss = 0;              ///< before the update; the sum of the rows with Reduction::kNone
+  Tensor row_losses = {};       ///< [N], of Reduction::kNone; a copy
   std::vector<Tensor> outputs;  ///< TrainingOptions::outputs in their order; copies
 };
 
@@ -70,9 +71,10 @@ class TrainingSession {
   const std::vector<WeightInfo>& trained_weights() const;
 
   /// Labels as the user has them (numbers, strings) as the loss reads them: class numbers int64
-  /// [N], or for a regression numbers in the shape and dtype of the scores. Throws: DataError
-  /// (unknown label; names it, its row, the classes).
-  Tensor encode_target(const Tensor& labels) const;
+  /// [N], or for a regression numbers in the shape and dtype of the scores. `output`: which of
+  /// several losses; empty: the first. Throws: DataError (unknown label; names it, its row, the
+  /// classes).
+  Tensor encode_target(const Tensor& labels, const std::string& output = "") const;
 
   /// In force from the next step on.
   double learning_rate() const;

@@ -1,11 +1,13 @@
 // InferenceSession and TrainingSession.
 #include <nanobind/stl/optional.h>
-#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
+#include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -74,7 +76,9 @@ void bind_training(nb::module_& module) {
           "step",
           [](TrainingSession& session, const NamedTensors& feeds) {
             StepResult result = session.step(feeds);
-            return std::pair(result.loss, std::move(result.outputs));
+            std::optional<Tensor> row_losses;
+            if (result.row_losses.is_defined()) row_losses = std::move(result.row_losses);
+            return std::tuple(result.loss, std::move(row_losses), std::move(result.outputs));
           },
           "feeds"_a, Unlocked())
       .def("evaluate", &TrainingSession::evaluate, "feeds"_a, Unlocked())
@@ -88,7 +92,7 @@ void bind_training(nb::module_& module) {
       .def_prop_ro("outputs", &TrainingSession::outputs)
       .def_prop_ro("loss", &TrainingSession::loss)
       .def_prop_ro("trained_weights", &TrainingSession::trained_weights)
-      .def("encode_target", &TrainingSession::encode_target, "labels"_a, Unlocked())
+      .def("encode_target", &TrainingSession::encode_target, "labels"_a, "output"_a, Unlocked())
       .def_prop_rw("learning_rate", &TrainingSession::learning_rate,
                    &TrainingSession::set_learning_rate)
       .def_prop_ro("steps", &TrainingSession::steps)

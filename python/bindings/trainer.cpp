@@ -73,13 +73,14 @@ void bind_options(nb::module_& module) {
   nb::class_<Dataset>(module, "Dataset")
       .def(
           "__init__",
-          [](Dataset* place, const NamedTensors& inputs, const Tensor& target,
-             const std::optional<Tensor>& sample_weight) {
+          [](Dataset* place, const NamedTensors& inputs, const std::optional<Tensor>& target,
+             const NamedTensors& targets, const std::optional<Tensor>& sample_weight) {
             new (place) Dataset{.inputs = inputs,
-                                .target = target,
+                                .target = target.value_or(Tensor{}),
+                                .targets = targets,
                                 .sample_weight = sample_weight.value_or(Tensor{})};
           },
-          "inputs"_a, "target"_a, "sample_weight"_a.none());
+          "inputs"_a, "target"_a.none(), "targets"_a, "sample_weight"_a.none());
   nb::enum_<OnNonFinite>(module, "OnNonFinite")
       .value("raise_error", OnNonFinite::kRaise)
       .value("stop", OnNonFinite::kStop)

@@ -9,7 +9,7 @@ from onnxgrad import _core
 from onnxgrad._arrays import ArrayLike, to_feeds
 from onnxgrad._checks import patterns, positive_int, unknown_name
 from onnxgrad._models import ModelLike, to_core_model, to_proto
-from onnxgrad.losses import LossLike, to_core_loss
+from onnxgrad.losses import LossLike, PenaltyLike, to_core_loss
 from onnxgrad.optimizers import OptimizerLike, as_optimizer
 
 if TYPE_CHECKING:
@@ -122,6 +122,7 @@ def add_loss(
     *,
     target: str = "label",
     sample_weight: str | None = None,
+    penalty: PenaltyLike | None = None,
     loss_name: str = "loss",
     keep_outputs: bool = True,
 ) -> onnx.ModelProto:
@@ -134,11 +135,13 @@ def add_loss(
         See `onnxgrad.losses`.
     target : str, default="label"
         Wanted name of the new input for targets: class numbers int64 [N] for a classifier, else
-        values of the type and shape of the scores.
+        values of the type and shape of the scores. Of several losses, ``<target>_<output>`` each.
     sample_weight : str, default=None
         Name of a new input [N] with a weight for each row; None is no such input.
+    penalty : Penalty, list of Penalty or dict, default=None
+        See `onnxgrad.losses.Penalty`; a dictionary is ``{"coef": {"l2": 0.01}}``.
     loss_name : str, default="loss"
-        Wanted name of the new output, of shape [].
+        Wanted name of the new output, of shape [] (or [N] with ``reduction="none"``).
     keep_outputs : bool, default=True
         Whether the model's outputs stay, after the loss.
 
@@ -159,7 +162,7 @@ def add_loss(
     >>> [value.name for value in with_loss.graph.input], with_loss.graph.output[0].name
     (['X', 'label'], 'loss')
     """
-    described = to_core_loss(loss, target, sample_weight or "")
+    described = to_core_loss(loss, target, sample_weight or "", penalty=penalty)
     return to_proto(_core.add_loss(to_core_model(model), described, loss_name, bool(keep_outputs)))
 
 
@@ -170,6 +173,7 @@ def training_step(
     *,
     target: str = "label",
     sample_weight: str | None = None,
+    penalty: PenaltyLike | None = None,
     trainable: str | Iterable[str] | None = None,
     frozen: str | Iterable[str] | None = None,
     gradients: bool = False,
@@ -189,6 +193,8 @@ def training_step(
         Wanted name of the input for targets.
     sample_weight : str, default=None
         Name of an input [N] with a weight for each row; None is no such input.
+    penalty : Penalty, list of Penalty or dict, default=None
+        See `onnxgrad.losses.Penalty`.
     trainable, frozen : str or list of str, default=None
         Names or glob patterns of weights.
     gradients : bool, default=False
@@ -219,7 +225,7 @@ def training_step(
     return to_proto(
         _core.training_step(
             to_core_model(model),
-            to_core_loss(loss, target, sample_weight or ""),
+            to_core_loss(loss, target, sample_weight or "", penalty=penalty),
             as_optimizer(optimizer)._native(),
             patterns("trainable", trainable),
             patterns("frozen", frozen),

@@ -1,76 +1,62 @@
-"""Losses, as plain descriptions.
+"""Losses and penalties, as plain descriptions.
 
 N is the number of rows of a batch, C the number of classes, s the scores that the loss is put on,
-t the target. Each loss is written into the model as standard ONNX operators. The formulas give the
-loss of one row; the loss of a batch is the mean over its rows (weighted with the sample weights, if
-there are any), or their sum with ``reduction="sum"``.
+t the target, d = s - t. Each loss is written into the model as standard ONNX operators. The
+formulas give the loss of one row; the loss of a batch is the mean over its rows (weighted with the
+sample weights, if there are any), their sum with ``reduction="sum"``, or the loss of each row with
+``reduction="none"``.
 
-Wherever a loss is asked for, its name does too: ``"squared_error"`` (``"mse"``),
-``"softmax_cross_entropy"`` (``"cross_entropy"``), ``"binary_cross_entropy"``,
-``"negative_log_likelihood"`` (``"nll"``), ``"one_vs_rest_log"``, ``"hinge"``, ``"modified_huber"``
-and ``"auto"``.
+Wherever a loss is asked for, these do too:
+
+- its name: ``"squared_error"`` (``"mse"``, ``"l2"``), ``"absolute_error"`` (``"mae"``, ``"l1"``),
+  ``"huber"``, ``"smooth_l1"``, ``"elastic"``, ``"poisson"``, ``"cosine"``,
+  ``"softmax_cross_entropy"`` (``"cross_entropy"``), ``"binary_cross_entropy"`` (``"bce"``),
+  ``"log_loss"``, ``"negative_log_likelihood"`` (``"nll"``), ``"kl_divergence"`` (``"kl"``),
+  ``"one_vs_rest_log"``, ``"hinge"``, ``"squared_hinge"``, ``"modified_huber"``, ``"auto"``;
+- a dictionary from outputs of the model to losses, or to pairs (loss, factor): the sum of them,
+  with a target for each output. A loss of scores finds those behind the output.
 """
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal, TypeAlias
 
 from onnxgrad import _core
 from onnxgrad._checks import real_number, unknown_name
-from onnxgrad._description import Description
+from onnxgrad._loss_base import Loss, NativeFunction, Reduction
+from onnxgrad._penalties import Penalty, PenaltyLike, as_penalties
+from onnxgrad._user_losses import User, traced
 from onnxgrad.errors import OptionError
 
 __all__ = [
+    "AbsoluteError",
     "Auto",
     "BinaryCrossEntropy",
+    "Cosine",
+    "Elastic",
+    "Huber",
+    "KlDivergence",
+    "LogLoss",
     "Loss",
     "LossLike",
     "NegativeLogLikelihood",
     "OneVsRest",
+    "Penalty",
+    "PenaltyLike",
+    "Poisson",
+    "SmoothL1",
     "SoftmaxCrossEntropy",
     "SquaredError",
+    "User",
     "from_name",
     "names",
+    "traced",
 ]
 
-NativeFunction: TypeAlias = (
-    "_core.AutoLoss | _core.SquaredError | _core.SoftmaxCrossEntropy | _core.BinaryCrossEntropy"
-    " | _core.NegativeLogLikelihood | _core.OneVsRest"
-)
-
-
-class Loss(Description):
-    """Base of all losses.
-
-    Parameters
-    ----------
-    output : str, default=""
-        Output or inner value of the model that the loss is put on. Empty: it is found by walking
-        back from the outputs to the scores.
-    reduction : {"mean", "sum"}, default="mean"
-        How the losses of the rows are put together.
-    """
-
-    output: str
-    reduction: Literal["mean", "sum"]
-
-    def __init__(
-        self,
-        *,
-        output: str = "",
-        reduction: Literal["mean", "sum"] = "mean",
-        **options: Any,
-    ) -> None:
-        if reduction not in ("mean", "sum"):
-            raise unknown_name("reduction", reduction, ["mean", "sum"])
-        super().__init__(output=output, reduction=reduction, **options)
-
-    def _function(self) -> NativeFunction:
-        raise OptionError(
-            what="loss: 'Loss' itself has no formula",
-            value="loss",
-            mend="Take one of its subclasses in onnxgrad.losses.",
-        )
+Kind: TypeAlias = Literal["log", "hinge", "squared_hinge", "modified_huber"]
+KINDS = ("log", "hinge", "squared_hinge", "modified_huber")
 
 
 class Auto(Loss):
@@ -94,14 +80,169 @@ class SquaredError(Loss):
         return _core.SquaredError()
 
 
+class AbsoluteError(Loss):
+    """sum_j |d_j| over the outputs of a row, averaged over j. s, t: [N, K] or [N], floating."""
+
+    def _function(self) -> NativeFunction:
+        return _core.AbsoluteError()
+
+
+class Huber(Loss):
+    """d^2 / 2 where abs(d) <= delta, else delta (abs(d) - delta / 2); averaged over the outputs.
+
+    s, t: [N, K] or [N], floating.
+
+    Parameters
+    ----------
+    delta : float, default=1
+    """
+
+    delta: float
+
+    def __init__(
+        self, *, delta: float = 1.0, output: str = "", reduction: Reduction = "mean"
+    ) -> None:
+        real_number("delta", delta, open_minimum=True)
+        super().__init__(output=output, reduction=reduction, delta=delta)
+
+    def _function(self) -> NativeFunction:
+        return _core.Huber(self.delta)
+
+
+class SmoothL1(Loss):
+    """d^2 / (2 beta) where abs(d) <= beta, else abs(d) - beta / 2; averaged over the outputs.
+
+    s, t: [N, K] or [N], floating.
+
+    Parameters
+    ----------
+    beta : float, default=1
+    """
+
+    beta: float
+
+    def __init__(
+        self, *, beta: float = 1.0, output: str = "", reduction: Reduction = "mean"
+    ) -> None:
+        real_number("beta", beta, open_minimum=True)
+        super().__init__(output=output, reduction=reduction, beta=beta)
+
+    def _function(self) -> NativeFunction:
+        return _core.SmoothL1(self.beta)
+
+
+class Elastic(Loss):
+    """l1_weight abs(d) + l2_weight d^2, averaged over the outputs.
+
+    s, t: [N, K] or [N], floating.
+
+    Parameters
+    ----------
+    l1_weight, l2_weight : float, default=0.5
+    """
+
+    l1_weight: float
+    l2_weight: float
+
+    def __init__(
+        self,
+        *,
+        l1_weight: float = 0.5,
+        l2_weight: float = 0.5,
+        output: str = "",
+        reduction: Reduction = "mean",
+    ) -> None:
+        real_number("l1_weight", l1_weight)
+        real_number("l2_weight", l2_weight)
+        super().__init__(
+            output=output, reduction=reduction, l1_weight=l1_weight, l2_weight=l2_weight
+        )
+
+    def _function(self) -> NativeFunction:
+        return _core.Elastic(self.l1_weight, self.l2_weight)
+
+
+class Poisson(Loss):
+    """exp(s) - t s, or s - t log(s + 1e-8) without `log_input`; averaged over the outputs.
+
+    s, t: [N, K] or [N]; t >= 0 are counts.
+
+    Parameters
+    ----------
+    log_input : bool, default=True
+        Whether s is the logarithm of the expected count, or the expected count itself.
+    """
+
+    log_input: bool
+
+    def __init__(
+        self, *, log_input: bool = True, output: str = "", reduction: Reduction = "mean"
+    ) -> None:
+        super().__init__(output=output, reduction=reduction, log_input=bool(log_input))
+
+    def _function(self) -> NativeFunction:
+        return _core.Poisson(self.log_input)
+
+
+class Cosine(Loss):
+    """1 - s.t / (norm(s) norm(t)), with norms of at least 1e-8.
+
+    s, t: [N, K]; their rows are vectors.
+    """
+
+    def _function(self) -> NativeFunction:
+        return _core.Cosine()
+
+
 class SoftmaxCrossEntropy(Loss):
     """-log softmax(s)[t].
 
     s: [N, C] (or [N, C, d1, ...]), before any Softmax; t: [N] class numbers.
+    With p = softmax(s), w = class_weights and e = label_smoothing a row's loss is
+    (1 - e) w[t] (-log p[t]) + e / C sum_c w[c] (-log p[c]), and it counts w[t] times in a mean.
+    With one-hot targets it is -sum_c w[c] log p[c] ((1 - e) t[c] + e / C), and counts once.
+
+    Parameters
+    ----------
+    ignore_index : int, default=None
+        Rows of this class count nothing.
+    class_weights : sequence of float [C], default=()
+        Weight of each class, in the order of the columns.
+    label_smoothing : float, default=0
+        In [0, 1).
+    one_hot : bool, default=False
+        Whether targets are rows [N, C] of 0 and 1, or of probabilities.
     """
 
+    ignore_index: int | None
+    class_weights: tuple[float, ...]
+    label_smoothing: float
+    one_hot: bool
+
+    def __init__(
+        self,
+        *,
+        ignore_index: int | None = None,
+        class_weights: Iterable[float] = (),
+        label_smoothing: float = 0.0,
+        one_hot: bool = False,
+        output: str = "",
+        reduction: Reduction = "mean",
+    ) -> None:
+        real_number("label_smoothing", label_smoothing, 0.0, 1.0)
+        super().__init__(
+            output=output,
+            reduction=reduction,
+            ignore_index=ignore_index,
+            class_weights=tuple(real_number("class_weights", w) for w in class_weights),
+            label_smoothing=label_smoothing,
+            one_hot=bool(one_hot),
+        )
+
     def _function(self) -> NativeFunction:
-        return _core.SoftmaxCrossEntropy()
+        return _core.SoftmaxCrossEntropy(
+            self.ignore_index, list(self.class_weights), self.label_smoothing, self.one_hot
+        )
 
 
 class BinaryCrossEntropy(Loss):
@@ -113,6 +254,40 @@ class BinaryCrossEntropy(Loss):
 
     def _function(self) -> NativeFunction:
         return _core.BinaryCrossEntropy()
+
+
+class LogLoss(Loss):
+    """-t log p - (1 - t) log(1 - p) on probabilities, averaged over the columns of a row.
+
+    p: [N] or [N, 1] with class numbers t: [N]; or p, t: [N, K]. Logarithms are of at least
+    min_probability.
+
+    Parameters
+    ----------
+    min_probability : float, default=0
+        0 is the smallest normal number of the type of p.
+    """
+
+    min_probability: float
+
+    def __init__(
+        self, *, min_probability: float = 0.0, output: str = "", reduction: Reduction = "mean"
+    ) -> None:
+        real_number("min_probability", min_probability, 0.0, 1.0)
+        super().__init__(output=output, reduction=reduction, min_probability=min_probability)
+
+    def _function(self) -> NativeFunction:
+        return _core.LogLoss(self.min_probability)
+
+
+class KlDivergence(Loss):
+    """sum_c t[c] (log t[c] - log softmax(s)[c]).
+
+    s: [N, C] before any Softmax, or logarithms of probabilities; t: [N, C] probabilities.
+    """
+
+    def _function(self) -> NativeFunction:
+        return _core.KlDivergence()
 
 
 class NegativeLogLikelihood(Loss):
@@ -133,7 +308,7 @@ class NegativeLogLikelihood(Loss):
         *,
         min_probability: float = 0.0,
         output: str = "",
-        reduction: Literal["mean", "sum"] = "mean",
+        reduction: Reduction = "mean",
     ) -> None:
         real_number("min_probability", min_probability, 0.0, 1.0)
         super().__init__(output=output, reduction=reduction, min_probability=min_probability)
@@ -146,45 +321,59 @@ class OneVsRest(Loss):
     """One problem "this class against the rest" per column, as scikit-learn's SGDClassifier.
 
     With y = +1 for the row's class and -1 otherwise, z = y*s, summed over the columns:
-    ``"log"`` is log(1 + exp(-z)), ``"hinge"`` is max(0, 1 - z), and ``"modified_huber"`` is
-    max(0, 1 - z)^2 for z >= -1, else -4z.
+    ``"log"`` is log(1 + exp(-z)), ``"hinge"`` is max(0, 1 - z), ``"squared_hinge"`` is its square,
+    and ``"modified_huber"`` is max(0, 1 - z)^2 for z >= -1, else -4z.
 
     s: [N, C] raw scores, or [N, 1] for two classes; t: [N] class numbers.
     """
 
-    kind: Literal["log", "hinge", "modified_huber"]
+    kind: Kind
 
     def __init__(
         self,
         *,
-        kind: Literal["log", "hinge", "modified_huber"] = "log",
+        kind: Kind = "log",
         output: str = "",
-        reduction: Literal["mean", "sum"] = "mean",
+        reduction: Reduction = "mean",
     ) -> None:
-        if kind not in ("log", "hinge", "modified_huber"):
-            raise unknown_name("kind", kind, ["log", "hinge", "modified_huber"])
+        if kind not in KINDS:
+            raise unknown_name("kind", kind, KINDS)
         super().__init__(output=output, reduction=reduction, kind=kind)
 
     def _function(self) -> NativeFunction:
         return _core.OneVsRest(getattr(_core.OneVsRest.Kind, self.kind))
 
 
-LossLike: TypeAlias = "Loss | str"
-"""A loss or its name."""
+LossLike: TypeAlias = "Loss | str | Mapping[str, Loss | str | tuple[Loss | str, float]]"
+"""A loss or its name, or for several outputs a dictionary of losses or pairs (loss, factor)."""
 
 _BY_NAME: dict[str, Loss] = {
+    "absolute_error": AbsoluteError(),
     "auto": Auto(),
-    "squared_error": SquaredError(),
-    "softmax_cross_entropy": SoftmaxCrossEntropy(),
     "binary_cross_entropy": BinaryCrossEntropy(),
+    "cosine": Cosine(),
+    "elastic": Elastic(),
+    "hinge": OneVsRest(kind="hinge"),
+    "huber": Huber(),
+    "kl_divergence": KlDivergence(),
+    "log_loss": LogLoss(),
+    "modified_huber": OneVsRest(kind="modified_huber"),
     "negative_log_likelihood": NegativeLogLikelihood(),
     "one_vs_rest_log": OneVsRest(kind="log"),
-    "hinge": OneVsRest(kind="hinge"),
-    "modified_huber": OneVsRest(kind="modified_huber"),
+    "poisson": Poisson(),
+    "smooth_l1": SmoothL1(),
+    "softmax_cross_entropy": SoftmaxCrossEntropy(),
+    "squared_error": SquaredError(),
+    "squared_hinge": OneVsRest(kind="squared_hinge"),
 }
 _SHORT = {
-    "mse": "squared_error",
+    "bce": "binary_cross_entropy",
     "cross_entropy": "softmax_cross_entropy",
+    "kl": "kl_divergence",
+    "l1": "absolute_error",
+    "l2": "squared_error",
+    "mae": "absolute_error",
+    "mse": "squared_error",
     "nll": "negative_log_likelihood",
 }
 
@@ -213,24 +402,62 @@ def from_name(name: str) -> Loss:
     return loss
 
 
-def to_core_loss(
-    loss: LossLike,
-    target: str = "label",
-    sample_weight: str = "",
-    chosen: NativeFunction | None = None,
-) -> _core.Loss:
-    """Return the extension's description of a loss, with the function `chosen` if it is given."""
-    described: Any = from_name(loss) if isinstance(loss, str) else loss
+def as_loss(loss: Any) -> Loss:
+    """Return a loss, or the loss of that name."""
+    described = from_name(loss) if isinstance(loss, str) else loss
     if not isinstance(described, Loss):
         raise OptionError(
             what=f"loss: a {type(loss).__name__} is not a loss",
             value="loss",
             mend=f"Give an object of onnxgrad.losses or one of {', '.join(names())}.",
         )
-    return _core.Loss(
-        described._function() if chosen is None else chosen,
-        described.output,
-        target,
-        sample_weight,
-        getattr(_core.Reduction, described.reduction),
-    )
+    return described
+
+
+def _terms(loss: Any) -> list[tuple[Loss, float]]:
+    """Return the losses of a dictionary, each put on its output, and their factors."""
+    if not loss:
+        raise OptionError(what="loss: an empty dictionary", value="loss")
+    terms = []
+    for output, entry in loss.items():
+        pair = entry if isinstance(entry, (tuple, list)) else (entry, 1.0)
+        if len(pair) != 2:
+            raise OptionError(
+                what=f"loss: {len(pair)} entries for output '{output}', expected (loss, factor)",
+                value="loss",
+            )
+        described = as_loss(pair[0]).replace(output=str(output))
+        terms.append((described, real_number(f"factor of '{output}'", pair[1])))
+    for (first, _), (other, _) in itertools.pairwise(terms):
+        if first.reduction != other.reduction:
+            raise OptionError(what="loss: different reductions", value="loss")
+    return terms
+
+
+def to_core_loss(
+    loss: LossLike,
+    target: str = "label",
+    sample_weight: str = "",
+    chosen: NativeFunction | None = None,
+    penalty: PenaltyLike | None = None,
+) -> _core.Loss:
+    """Return the extension's description of a loss, with the function `chosen` if it is given."""
+    terms = _terms(loss) if isinstance(loss, Mapping) else [(as_loss(loss), 1.0)]
+    several = isinstance(loss, Mapping)
+    natives: list[_core.Loss] = []
+    for described, factor in reversed(terms):
+        is_first = described is terms[0][0]
+        natives.append(
+            _core.Loss(
+                described._function() if chosen is None or not is_first else chosen,
+                described.output,
+                several,
+                f"{target}_{described.output}" if several else target,
+                sample_weight if is_first else "",
+                getattr(_core.Reduction, described.reduction),
+                [one._native() for one in as_penalties(penalty)] if is_first else [],
+                factor,
+                natives[::-1] if is_first else [],
+            )
+        )
+    return natives[-1]

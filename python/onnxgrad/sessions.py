@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from onnxgrad import _core
 from onnxgrad._arrays import ArrayLike, from_native, from_native_list, to_feeds, to_native
 from onnxgrad._checks import device_name, patterns, positive_int, real_number, thread_count
 from onnxgrad._models import ModelLike, to_core_model, to_proto
-from onnxgrad.losses import LossLike, NativeFunction, to_core_loss
+from onnxgrad.losses import LossLike, NativeFunction, PenaltyLike, to_core_loss
 from onnxgrad.optimizers import Optimizer, OptimizerLike, as_optimizer
 
 if TYPE_CHECKING:
@@ -191,6 +191,9 @@ class Evaluation(NamedTuple):
     rows: int
 
 
+StepLoss: TypeAlias = "float | np.ndarray[Any, Any]"
+
+
 class TrainingSession:
     """Loss, gradient and update in one compiled step over weights that the session holds.
 
@@ -202,9 +205,13 @@ class TrainingSession:
     optimizer : str, SGD or Adam, default="sgd"
         See `onnxgrad.optimizers`.
     target : str, default="label"
-        Wanted name of the input for targets; `target_name` is the one it got.
+        Wanted name of the input for targets; `target_name` is the one it got. Of several losses,
+        ``<target>_<output>`` each; see `target_names`.
     sample_weight : str, default=None
         Name of an input [N] with a weight for each row; None is no such input.
+    penalty : Penalty, list of Penalty or dict, default=None
+        What is added to the loss for large weights; see `onnxgrad.losses.Penalty`. A dictionary is
+        ``{"coef": {"l2": 0.01}}``.
     trainable, frozen : str or list of str, default=None
         Names or glob patterns of the weights to train and of those that stay as they are. By
         default, all are trained that scale or shift values.
@@ -246,6 +253,7 @@ class TrainingSession:
         *,
         target: str = "label",
         sample_weight: str | None = None,
+        penalty: PenaltyLike | None = None,
         trainable: str | Iterable[str] | None = None,
         frozen: str | Iterable[str] | None = None,
         outputs: Sequence[str] = (),
@@ -255,6 +263,7 @@ class TrainingSession:
     ) -> None:
         self._model = to_core_model(model)
         self._loss = loss
+        self._penalty = penalty
         self._target = target
         self._optimizer = as_optimizer(optimizer)
         self._trainable = patterns("trainable", trainable)
@@ -268,7 +277,9 @@ class TrainingSession:
     def _build(self) -> None:
         self._core = _core.TrainingSession(
             self._model,
-            to_core_loss(self._loss, self._target, self._sample_weight, self._chosen),
+            to_core_loss(
+                self._loss, self._target, self._sample_weight, self._chosen, self._penalty
+            ),
             self._optimizer._native(),
             self._trainable,
             self._frozen,
@@ -278,7 +289,7 @@ class TrainingSession:
 
     def step(
         self, feeds: Mapping[str, ArrayLike]
-    ) -> float | tuple[float, list[np.ndarray[Any, Any]]]:
+    ) -> StepLoss | tuple[StepLoss, list[np.ndarray[Any, Any]]]:
         """Do one training step on a batch and return its loss, taken before the update.
 
         Parameters
@@ -290,6 +301,7 @@ class TrainingSession:
         Returns
         -------
         float, or (float, list of numpy.ndarray) if `outputs` were asked for
+            With ``reduction="none"`` the loss is an array [N].
 
         Raises
         ------
@@ -298,7 +310,8 @@ class TrainingSession:
         ShapeError
             Shapes that do not fit. The weights are then as before.
         """
-        loss, outputs = self._core.step(to_feeds(feeds))
+        total, rows, outputs = self._core.step(to_feeds(feeds))
+        loss: StepLoss = total if rows is None else from_native(rows)
         return (loss, from_native_list(outputs)) if self._outputs else loss
 
     def evaluate(self, feeds: Mapping[str, ArrayLike]) -> Evaluation:
@@ -329,6 +342,12 @@ class TrainingSession:
     def target_name(self) -> str:
         """Name of the input for targets."""
         return self._core.loss.target.name
+
+    @property
+    def target_names(self) -> dict[str, str]:
+        """Names of the inputs for targets, by the output that their loss is on."""
+        loss = self._core.loss
+        return {one.output: one.target.name for one in (loss, *loss.others)}
 
     @property
     def classes(self) -> np.ndarray[Any, Any] | None:
@@ -365,15 +384,17 @@ class TrainingSession:
         """Steps done since construction, `reset` or `load_state`."""
         return self._core.steps
 
-    def encode_target(self, labels: ArrayLike) -> np.ndarray[Any, Any]:
+    def encode_target(self, labels: ArrayLike, output: str = "") -> np.ndarray[Any, Any]:
         """Return labels as the loss reads them: class numbers int64 [N], or numbers [N, K].
+
+        `output` says which of several losses; empty is the first.
 
         Raises
         ------
         DataError
             A label that the model does not know; names it, its row and the classes.
         """
-        return from_native(self._core.encode_target(to_native(labels, "labels")))
+        return from_native(self._core.encode_target(to_native(labels, "labels"), output))
 
     def state(self) -> dict[str, np.ndarray[Any, Any]]:
         """Return copies of the weights and of the optimizer's state, by name."""

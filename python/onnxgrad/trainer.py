@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from onnxgrad import _core
 from onnxgrad._arrays import ArrayLike, from_native, to_native
 from onnxgrad._checks import path_text, positive_int, real_number, unknown_name
+from onnxgrad._class_weights import ClassWeight, with_class_weights
 from onnxgrad._models import ModelLike, to_proto
 from onnxgrad.callbacks import CallbackLike, CallbackList, EarlyStopping, Progress
 from onnxgrad.errors import DataError, OptionError
 from onnxgrad.history import History
-from onnxgrad.losses import LossLike, to_core_loss
+from onnxgrad.losses import LossLike, PenaltyLike, to_core_loss
 from onnxgrad.optimizers import OptimizerLike, as_optimizer
 from onnxgrad.sessions import Evaluation, TrainingSession
 
@@ -41,6 +42,8 @@ class Trainer:
         See `onnxgrad.losses`; ``"auto"`` takes it from the head of the model.
     optimizer : str, SGD or Adam, default="adam"
         See `onnxgrad.optimizers`.
+    penalty : Penalty, list of Penalty or dict, default=None
+        See `onnxgrad.losses.Penalty`; a dictionary is ``{"coef": {"l2": 0.01}}``.
     lr : float, default=None
         Learning rate; None is the optimizer's own.
     seed : int, default=0
@@ -79,6 +82,7 @@ class Trainer:
         loss: LossLike = "auto",
         optimizer: OptimizerLike = "adam",
         *,
+        penalty: PenaltyLike | None = None,
         lr: float | None = None,
         seed: int = 0,
         threads: int | None = None,
@@ -90,6 +94,7 @@ class Trainer:
         if isinstance(model, TrainingSession):
             given = {
                 "loss": loss != "auto",
+                "penalty": penalty is not None,
                 "optimizer": optimizer != "adam",
                 "threads": threads is not None,
                 "trainable": trainable is not None,
@@ -111,6 +116,7 @@ class Trainer:
                 model,
                 loss,
                 as_optimizer(optimizer, lr),
+                penalty=penalty,
                 trainable=trainable,
                 frozen=frozen,
                 device=device,
@@ -128,9 +134,10 @@ class Trainer:
     def fit(
         self,
         X: ArrayLike | Mapping[str, ArrayLike],
-        y: ArrayLike,
+        y: ArrayLike | Mapping[str, ArrayLike],
         sample_weight: ArrayLike | None = None,
         *,
+        class_weight: ClassWeight | None = None,
         validation: float | Sequence[Any] | None = None,
         epochs: int = 10,
         batch_size: int = 32,
@@ -148,9 +155,14 @@ class Trainer:
             NumPy can read. Contiguous arrays of the declared type are read in place and must not
             change meanwhile.
         y : array [N] or [N, K]
-            Labels as the model lists them (numbers or texts), or values.
+            Labels as the model lists them (numbers or texts), or values; with several losses a
+            dictionary by the output that each is on.
         sample_weight : array [N], default=None
             A weight of at least 0 for each row.
+        class_weight : dict, "balanced" or None, default=None
+            A weight for the rows of each class, by label; others count 1. ``"balanced"`` is
+            N / (number of classes * number of rows of the class). They multiply the sample weights
+            of the rows in X, not those of validation rows of their own.
         validation : float, (X, y), (X, y, sample_weight) or None, default=None
             A share of the rows in (0, 1) that is kept for validation (the same share of each
             class), or rows of its own.
@@ -191,6 +203,8 @@ class Trainer:
         options.shuffle = bool(shuffle)
         options.seed = self.seed
         options.allow_nan = bool(allow_nan)
+        if class_weight is not None:
+            sample_weight = with_class_weights(class_weight, y, sample_weight)
         if sample_weight is not None or _has_weight(validation):
             self._use_sample_weight(y)
         data = self._dataset(X, y, sample_weight)
@@ -201,7 +215,7 @@ class Trainer:
                 options.early_stopping = _core.EarlyStopping(
                     callback.patience, callback.min_delta, callback.restore_best
                 )
-        self._core.choose_loss(to_native(y, "y"))
+        self._choose_loss(y)
         self._run(data, options, held_out, verbose)
         return self
 
@@ -323,7 +337,7 @@ class Trainer:
     def evaluate(
         self,
         X: ArrayLike | Mapping[str, ArrayLike],
-        y: ArrayLike,
+        y: ArrayLike | Mapping[str, ArrayLike],
         sample_weight: ArrayLike | None = None,
         *,
         batch_size: int = 256,
@@ -357,12 +371,18 @@ class Trainer:
     def __reduce__(self) -> str:
         raise TypeError("a Trainer cannot be pickled; save(path) writes the trained model")
 
-    def _use_sample_weight(self, y: ArrayLike) -> None:
+    def _choose_loss(self, y: ArrayLike | Mapping[str, ArrayLike]) -> _core.LossInfo:
+        """Settle an automatic loss by the labels."""
+        if isinstance(y, Mapping):
+            return self._core.session.loss
+        return self._core.choose_loss(to_native(y, "y"))
+
+    def _use_sample_weight(self, y: ArrayLike | Mapping[str, ArrayLike]) -> None:
         """Give the loss an input for sample weights; weights and optimizer state stay."""
         session = self.session
         if session._sample_weight:
             return
-        chosen = self._core.choose_loss(to_native(y, "y")).function
+        chosen = self._choose_loss(y).function
         state = session._core.state()
         session._sample_weight = "sample_weight"
         session._chosen = chosen
@@ -385,7 +405,11 @@ class Trainer:
 
     def _dataset(self, X: Any, y: Any, sample_weight: Any) -> _core.Dataset:
         weight = None if sample_weight is None else to_native(sample_weight, "sample_weight")
-        return _core.Dataset(dict(self._inputs(X)), to_native(y, "y"), weight)
+        inputs = dict(self._inputs(X))
+        if isinstance(y, Mapping):
+            targets = {str(name): to_native(value, str(name)) for name, value in y.items()}
+            return _core.Dataset(inputs, None, targets, weight)
+        return _core.Dataset(inputs, to_native(y, "y"), {}, weight)
 
     def _validation(
         self, validation: float | Sequence[Any] | None, options: _core.FitOptions
@@ -416,7 +440,7 @@ class _OwnSession(TrainingSession):
             return
         self._trainer = _core.Trainer(
             self._model,
-            to_core_loss(self._loss, self._target),
+            to_core_loss(self._loss, self._target, penalty=self._penalty),
             self._optimizer._native(),
             self._trainable,
             self._frozen,

@@ -135,7 +135,17 @@ Model training_step(const Model& model, const Loss& loss, const Optimizer& optim
                         {.trainable = options.trainable,
                          .frozen = options.frozen,
                          .all_gradients = options.gradients});
-  return write(ir::clone(*step.model), options.write);
+  ir::Model graph = ir::clone(*step.model);
+  if (step.has_row_losses) {  // they are the loss that was asked for, not their sum
+    auto& outputs = graph.graph->outputs;
+    const auto rows = outputs.begin() + static_cast<std::ptrdiff_t>(step.first_extra_output()) - 1;
+    Value* losses = *rows;
+    outputs.erase(rows);
+    graph.graph->rename(outputs.front(), graph.graph->names().unique("loss_sum"));
+    outputs.front() = losses;
+    graph.graph->rename(losses, "loss");
+  }
+  return write(std::move(graph), options.write);
 }
 
 }  // namespace onnxgrad

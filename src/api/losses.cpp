@@ -1,6 +1,6 @@
 #include "onnxgrad/losses.h"
 
-#include <array>
+#include <algorithm>
 #include <unordered_map>
 #include <utility>
 
@@ -9,7 +9,7 @@
 #include "ir/builder.h"
 #include "train/engine.h"
 #include "train/heads.h"
-#include "train/losses.h"
+#include "train/losses/table.h"
 #include "train/training_graph.h"
 
 namespace onnxgrad {
@@ -17,31 +17,9 @@ namespace {
 
 using ir::Value;
 
-struct NamedLoss {
-  std::string_view name;
-  LossFunction function;
-  bool is_alias = false;
-};
-
-const std::array<NamedLoss, 11>& named_losses() {
-  static const std::array<NamedLoss, 11> losses{{
-      {.name = "auto", .function = AutoLoss{}},
-      {.name = "binary_cross_entropy", .function = BinaryCrossEntropy{}},
-      {.name = "cross_entropy", .function = SoftmaxCrossEntropy{}, .is_alias = true},
-      {.name = "hinge", .function = OneVsRest{.kind = OneVsRest::Kind::kHinge}},
-      {.name = "modified_huber", .function = OneVsRest{.kind = OneVsRest::Kind::kModifiedHuber}},
-      {.name = "mse", .function = SquaredError{}, .is_alias = true},
-      {.name = "negative_log_likelihood", .function = NegativeLogLikelihood{}},
-      {.name = "nll", .function = NegativeLogLikelihood{}, .is_alias = true},
-      {.name = "one_vs_rest_log", .function = OneVsRest{}},
-      {.name = "softmax_cross_entropy", .function = SoftmaxCrossEntropy{}},
-      {.name = "squared_error", .function = SquaredError{}},
-  }};
-  return losses;
-}
-
-// The nodes of the loss alone, as a model that reads the scores: from a working copy to any opset.
-ir::Model loss_only(const train::LossGraph& loss, const Value& scores) {
+// The nodes of the loss alone, as a model that reads scores and penalized weights: from a working
+// copy to any opset.
+ir::Model loss_only(const train::LossGraph& loss) {
   ir::Model part;
   part.ir_version = ir::kWrittenIrVersion;
   part.set_opset("", ir::kInternalOpset);
@@ -49,15 +27,14 @@ ir::Model loss_only(const train::LossGraph& loss, const Value& scores) {
   graph.name = "loss";
   std::unordered_map<const Value*, Value*> map;
   const auto add_input = [&](const Value* value) {
-    if (value == nullptr) return;
+    if (map.contains(value)) return;
     Value* input = graph.add_value(value->name, value->type);
     input->is_input = true;
     graph.inputs.push_back(input);
     map.emplace(value, input);
   };
-  add_input(&scores);
-  add_input(loss.target);
-  add_input(loss.sample_weight);
+  for (const Value* value : loss.inputs) add_input(value);
+  for (const Value* value : loss.targets) add_input(value);
   // The nodes before the loss are dropped from this throw-away copy of the model.
   auto& nodes = loss.model->graph->nodes;
   nodes.erase(nodes.begin(), nodes.begin() + static_cast<std::ptrdiff_t>(loss.first_new_node));
@@ -68,27 +45,29 @@ ir::Model loss_only(const train::LossGraph& loss, const Value& scores) {
 }
 
 // Puts the loss's nodes behind the file's own.
-Model append_to_file(const Model& model, const train::LossGraph& loss, Value& scores,
+Model append_to_file(const Model& model, const train::LossGraph& loss,
                      const AddLossOptions& options) {
   const std::shared_ptr<const ir::Model> file = model.impl().file_graph();
   const ir::Model& original = *file;
   const std::int64_t opset = original.opset();
-  ir::Model part = loss_only(loss, scores);
+  ir::Model part = loss_only(loss);
   if (opset < ir::kInternalOpset) part = onnx_io::to_target_opset(part, opset, true);
   ir::Model result = ir::clone(original);
   ir::Graph& graph = *result.graph;
   const ir::Graph& from = *part.graph;
   std::unordered_map<const Value*, Value*> map;
-  map.emplace(from.inputs[0], graph.find(scores.name));
-  for (std::size_t i = 1; i < from.inputs.size(); ++i) {
-    map.emplace(from.inputs[i], graph.add_input(from.inputs[i]->name, from.inputs[i]->type));
+  for (Value* input : from.inputs) {
+    const bool is_target = std::ranges::any_of(
+        loss.targets, [&](const Value* target) { return target->name == input->name; });
+    map.emplace(input,
+                is_target ? graph.add_input(input->name, input->type) : graph.find(input->name));
   }
   ir::append_nodes(from, graph, map);
   Value* output = map.at(from.outputs.front());
   if (output->name != options.loss_name) {
     graph.rename(output, graph.names().unique(options.loss_name));
   }
-  output->type = ir::Type::tensor(scores.type.dtype, Dims{});
+  output->type = loss.loss->type;
   if (!options.keep_outputs) graph.outputs.clear();
   graph.outputs.insert(graph.outputs.begin(), output);
   return api::wrap(std::move(result));
@@ -97,8 +76,10 @@ Model append_to_file(const Model& model, const train::LossGraph& loss, Value& sc
 }  // namespace
 
 LossFunction loss_from_name(std::string_view name) {
-  for (const NamedLoss& known : named_losses()) {
-    if (known.name == name) return known.function;
+  for (const train::LossName& known : train::known_losses()) {
+    if (known.name == name || std::ranges::find(known.aliases, name) != known.aliases.end()) {
+      return known.function;
+    }
   }
   const auto names = loss_names();
   throw ModelError(
@@ -108,9 +89,7 @@ LossFunction loss_from_name(std::string_view name) {
 
 std::vector<std::string> loss_names() {
   std::vector<std::string> names;
-  for (const NamedLoss& known : named_losses()) {
-    if (!known.is_alias) names.emplace_back(known.name);
-  }
+  for (const train::LossName& known : train::known_losses()) names.emplace_back(known.name);
   return names;
 }
 
@@ -137,14 +116,17 @@ Model add_loss(const Model& model, const Loss& loss, const AddLossOptions& optio
       break;
     }
   }
-  Value* scores = graph.model->graph->find(graph.info.scores);
-  if (file.find(graph.info.scores) == nullptr || scores == nullptr) {
-    throw ModelError(
-        {.what = "the scores '" + graph.info.scores + "' are inside a node of the file",
-         .where = {.value = graph.info.scores},
-         .mend = "Name an output of the file with output=."});
+  for (const ir::Value* input : graph.inputs) {
+    if (file.find(input->name) != nullptr) continue;
+    const bool is_weight = input->is_initializer();
+    throw ModelError({.what = std::string(is_weight ? "the weight '" : "the scores '") +
+                              input->name + "' " + (is_weight ? "is" : "are") +
+                              " inside a node of the file",
+                      .where = {.value = input->name},
+                      .mend = is_weight ? "Leave it out of the penalties."
+                                        : "Name an output of the file with output=."});
   }
-  return append_to_file(model, graph, *scores, options);
+  return append_to_file(model, graph, options);
 }
 
 }  // namespace onnxgrad

@@ -42,8 +42,8 @@ const std::vector<WeightInfo>& TrainingSession::trained_weights() const {
   return impl_->session.graph().weights;
 }
 
-Tensor TrainingSession::encode_target(const Tensor& labels) const {
-  return impl_->session.encode_target(labels);
+Tensor TrainingSession::encode_target(const Tensor& labels, const std::string& output) const {
+  return impl_->session.encode_target(labels, output);
 }
 
 double TrainingSession::learning_rate() const { return impl_->session.learning_rate(); }

@@ -114,6 +114,20 @@ void check_rows(const std::string& name, std::int64_t given, std::int64_t rows) 
                    .where = {.value = name}});
 }
 
+// The labels of one of several losses.
+const Tensor& find_labels(const LossInfo& whole, const LossInfo& loss, const Dataset& data) {
+  for (const NamedTensor& labels : data.targets) {
+    if (&find_loss_on(whole, labels.name) == &loss) return labels.tensor;
+  }
+  throw DataError({.what = "there is no target for output '" + loss.output + "'",
+                   .where = {.value = loss.output},
+                   .mend = "Give a target for each output that has a loss, by its name."});
+}
+
+void check_target_names(const LossInfo& loss, const Dataset& data) {
+  for (const NamedTensor& labels : data.targets) find_loss_on(loss, labels.name);
+}
+
 Tensor prepare_input(const Session& session, const Port& port, const Dataset& data,
                      std::int64_t rows, bool allow_nan) {
   const Tensor& given = find_input(session, data, port.name);
@@ -150,9 +164,11 @@ PreparedData prepare_data(const Session& session, std::span<const Port> ports, c
                           bool allow_nan) {
   refuse_unknown_inputs(session, data);
   const StepGraph& graph = session.graph();
-  const std::string& target_name = graph.loss.target.name;
+  check_target_names(graph.loss, data);
+  const Tensor& first =
+      data.targets.empty() ? data.target : find_labels(graph.loss, graph.loss, data);
   PreparedData prepared;
-  prepared.rows = rows_of(target_name, data.target);
+  prepared.rows = rows_of(graph.loss.target.name, first);
   if (prepared.rows == 0) throw DataError({.what = "the data set has no rows"});
   if (data.sample_weight.is_defined() && graph.sample_weight.empty()) {
     throw DataError({.what = "sample weights were given, but the loss takes none",
@@ -160,12 +176,12 @@ PreparedData prepare_data(const Session& session, std::span<const Port> ports, c
   }
   for (const Port& port : ports) {
     Column column{.name = port.name, .values = {}};
-    if (port.name == target_name) {
-      prepared.target = prepared.columns.size();
-      column.values = session.encode_target(data.target);
+    if (const LossInfo* loss = find_target(graph.loss, port.name)) {
+      const bool is_first = loss == &graph.loss;
+      if (is_first) prepared.target = prepared.columns.size();
+      column.values = encode_target(*loss, is_first ? first : find_labels(graph.loss, *loss, data));
+      check_rows(port.name, rows_of(port.name, column.values), prepared.rows);
     } else if (port.name == graph.sample_weight) {
-      prepared.has_weights = true;
-      prepared.weights = prepared.columns.size();
       column.values = prepare_weights(port, data, prepared.rows);
     } else {
       column.values = prepare_input(session, port, data, prepared.rows, allow_nan);

@@ -28,8 +28,6 @@ struct PreparedData {
   std::int64_t rows = 0;
   std::vector<Column> columns;
   std::size_t target = 0;  ///< which column is the target
-  bool has_weights = false;
-  std::size_t weights = 0;  ///< which column has the sample weights
 
   /// The rows with these numbers, copied.
   PreparedData select(std::span<const std::int64_t> chosen) const;

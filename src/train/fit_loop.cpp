@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "train/losses.h"
 #include "train/sampler.h"
 
 namespace onnxgrad::train {
@@ -84,6 +85,7 @@ struct Evaluator::Sums {
   double numerator = 0;
   double denominator = 0;
   double correct = 0;
+  double counted = 0;  ///< rows that `correct` is of
 };
 
 Evaluator::Evaluator(Session& session, PreparedData data, std::int64_t batch_size)
@@ -106,7 +108,9 @@ void Evaluator::add_batch(Execution& execution, std::int64_t begin, Sums& sums) 
   const DataType dtype = execution.output_desc(0).dtype;
   sums.numerator += read_scalar(execution.output(0), dtype);
   sums.denominator += read_scalar(execution.output(1), dtype);
-  if (session_.counts_correct_rows()) sums.correct += read_scalar(execution.output(2), dtype);
+  if (!session_.counts_correct_rows()) return;
+  sums.correct += read_scalar(execution.output(2), dtype);
+  sums.counted += read_scalar(execution.output(3), dtype);
 }
 
 EvaluationResult Evaluator::run() {
@@ -118,8 +122,7 @@ EvaluationResult Evaluator::run() {
   result.loss = sums.numerator / sums.denominator;
   result.rows = data_.rows;
   if (session_.counts_correct_rows()) {
-    const double weight = data_.has_weights ? sums.denominator : static_cast<double>(data_.rows);
-    result.accuracy = sums.correct / weight;
+    result.accuracy = sums.correct / sums.counted;
   }
   return result;
 }
@@ -151,8 +154,8 @@ void FitLoop::prepare_rows(const Dataset& data) {
   if (options_.validation_fraction != 0) {
     const Column& target = data_.columns[data_.target];
     const LossInfo& loss = session_.loss();
-    const bool by_class =
-        loss.is_classifier && loss.num_classes > 0 && target.values.dims().rank() == 1;
+    const bool by_class = loss.is_classifier && loss.num_classes > 0 &&
+                          target.values.dims().rank() == 1 && !ignored_class(loss.function);
     Split split = by_class
                       ? split_rows_stratified(target.values.data<std::int64_t>(), loss.num_classes,
                                               options_.validation_fraction, options_.seed)
@@ -196,6 +199,7 @@ void FitLoop::prepare_plans() {
   if (rest > 0 && !options_.drop_last) tail_ = prepare(rest);
   full_ = prepare(batch_size_);
   loss_dtype_ = full_->output_desc(0).dtype;
+  has_denominator_ = session_.graph().has_denominator;
   if (!options_.shuffle && train_rows_.empty()) return;
   order_ = train_rows_;
   order_.resize(static_cast<std::size_t>(num_rows_));
@@ -287,7 +291,7 @@ bool FitLoop::run_batch(Execution& execution, std::int64_t begin, std::int64_t r
   const double loss = read_scalar(execution.output(0), loss_dtype_);
   history_.step_losses.push_back(loss);
   const double weight =
-      data_.has_weights ? read_scalar(execution.output(1), loss_dtype_) : static_cast<double>(rows);
+      has_denominator_ ? read_scalar(execution.output(1), loss_dtype_) : static_cast<double>(rows);
   loss_sum_ += session_.reduces_by_mean() ? loss * weight : loss;
   weight_sum_ += weight;
   if (!std::isfinite(loss) && !handle_non_finite(loss)) return false;

@@ -82,6 +82,7 @@ class FitLoop {
   std::optional<Evaluator> evaluator_;
 
   DataType loss_dtype_ = DataType::kFloat32;
+  bool has_denominator_ = false;  // of the loss, as output 1 of the step
   std::optional<StateSnapshot> epoch_start_;
   std::optional<StateSnapshot> best_;
   double best_loss_ = 0;

@@ -125,11 +125,6 @@ LossFunction function_for(const Head& head) {
   return SquaredError{};
 }
 
-bool wants_scores(const LossFunction& function) {
-  return is<SoftmaxCrossEntropy>(function) || is<BinaryCrossEntropy>(function) ||
-         is<OneVsRest>(function);
-}
-
 std::vector<std::string> output_names(const ir::Graph& graph) {
   std::vector<std::string> names;
   for (const Value* output : graph.outputs) names.push_back(output->name);
@@ -206,20 +201,25 @@ std::string squashing_of(const Head& head) {
 void check_columns(const ResolvedLoss& resolved, const Head& head) {
   const Value& scores = *resolved.scores;
   const std::int64_t columns = column_count(scores);
-  if (columns == 1 && (is<SoftmaxCrossEntropy>(resolved.function) ||
-                       is<NegativeLogLikelihood>(resolved.function))) {
-    wrong_columns(resolved.function, scores, "one column per class", "binary_cross_entropy");
+  if (columns == 1 &&
+      (is<SoftmaxCrossEntropy>(resolved.function) || is<NegativeLogLikelihood>(resolved.function) ||
+       is<KlDivergence>(resolved.function))) {
+    wrong_columns(resolved.function, scores, "one column per class",
+                  head.kind == HeadKind::kProbabilities ? "log_loss" : "binary_cross_entropy");
   }
   const bool one_of_classes = head.kind != HeadKind::kSigmoids && head.kind != HeadKind::kValues;
   if (columns > 1 && one_of_classes && is<BinaryCrossEntropy>(resolved.function)) {
     wrong_columns(resolved.function, scores, "one score per row",
                   head.kind == HeadKind::kOneVsRest ? "one_vs_rest_log" : "softmax_cross_entropy");
   }
+  if (columns > 1 && one_of_classes && is<LogLoss>(resolved.function)) {
+    wrong_columns(resolved.function, scores, "one probability per row", "negative_log_likelihood");
+  }
 }
 
 // The value of `head` that the function reads.
 Value* place_of(const ResolvedLoss& resolved, const Head& head) {
-  if (wants_scores(resolved.function)) {
+  if (takes_scores(resolved.function)) {
     if (head.kind == HeadKind::kProbabilities) {
       squashed_twice(resolved.function, head, head.scores->name);
     }
@@ -243,9 +243,10 @@ void place_explicitly(const Head& head, Value* value, ResolvedLoss& resolved) {
     return;
   }
   const bool behind_probabilities = head.probabilities != nullptr && head.scores != value;
-  if (wants_scores(resolved.function) &&
+  if (takes_scores(resolved.function) &&
       (behind_probabilities || head.kind == HeadKind::kProbabilities)) {
-    if (head.is_log && is<SoftmaxCrossEntropy>(resolved.function)) {
+    if (head.is_log &&
+        (is<SoftmaxCrossEntropy>(resolved.function) || is<KlDivergence>(resolved.function))) {
       resolved.scores =
           head.scores;  // the softmax of logarithms of probabilities gives these again
       return;
@@ -310,7 +311,7 @@ Head resolve_named(const ir::Graph& graph, const Loss& loss, ResolvedLoss& resol
     if (head.kind == HeadKind::kSigmoids) head.kind = other.kind;
   }
   resolved.function = adapt(loss.function, head);
-  if (is<AutoLoss>(loss.function)) {
+  if (is<AutoLoss>(loss.function) || loss.walk_back) {
     resolved.scores = place_of(resolved, head);
   } else if (is<NegativeLogLikelihood>(loss.function) && head.is_log) {
     resolved.scores = head.scores;
@@ -338,6 +339,7 @@ Head resolve_among_outputs(const ir::Graph& graph, const Loss& loss, ResolvedLos
 }  // namespace
 
 ResolvedLoss resolve_loss(const ir::Graph& graph, const Loss& loss) {
+  check_loss_options(loss.function);
   ResolvedLoss resolved{.function = loss.function, .scores = nullptr, .info = {}};
   const Head head = loss.output.empty() ? resolve_among_outputs(graph, loss, resolved)
                                         : resolve_named(graph, loss, resolved);

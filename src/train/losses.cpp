@@ -1,108 +1,23 @@
 #include "train/losses.h"
 
-#include <limits>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
 #include <string>
 
 #include "base/check.h"
 #include "train/head_patterns.h"
+#include "train/losses/table.h"
+
+// Formulas are in losses/, one function each, the table of them in losses/table.cpp. Here elements
+// become rows, rows the loss of a batch.
 
 namespace onnxgrad::train {
 namespace {
 
 using ir::GraphBuilder;
 using ir::Value;
-
-/// The loss of each element, before anything is added up.
-struct Elements {
-  Value* values = nullptr;
-  /// The columns of a row are averaged, not summed.
-  bool mean_of_columns = false;
-};
-
-// Class numbers [N] as numbers shaped like the one-column scores.
-Value* target_column(GraphBuilder& g, Value* target, Value* scores) {
-  Value* numbers = g.cast_like(target, scores);
-  return scores->type.rank() == 1 ? numbers : g.unsqueeze(numbers, {1});
-}
-
-// 2t - 1: -1 for class 0, +1 for class 1.
-Value* sign_of(GraphBuilder& g, Value* t) { return g.sub(g.scale(t, 2), g.scalar_like(t, 1)); }
-
-// e = (s - t)^2
-Elements write(GraphBuilder& g, const SquaredError&, Value* scores, Value* target) {
-  Value* difference = g.sub(scores, target);
-  return {.values = g.mul(difference, difference), .mean_of_columns = true};
-}
-
-// e = -log softmax(s)[t]
-Elements write(GraphBuilder& g, const SoftmaxCrossEntropy&, Value* scores, Value* target) {
-  return {.values = g.op("SoftmaxCrossEntropyLoss", {scores, target},
-                         {{.name = "reduction", .value = std::string("none")}}),
-          .mean_of_columns = true};
-}
-
-// Classes: e = log(1 + exp(-(2t - 1) s)), which keeps its digits for any s;
-// numbers t in [0, 1]: e = log(1 + exp(s)) - t s.
-Elements write(GraphBuilder& g, const BinaryCrossEntropy&, Value* scores, Value* target) {
-  if (is_single_column(*scores)) {
-    Value* margin = g.mul(sign_of(g, target_column(g, target, scores)), scores);
-    return {.values = g.op("Softplus", {g.neg(margin)}), .mean_of_columns = true};
-  }
-  return {.values = g.sub(g.op("Softplus", {scores}), g.mul(target, scores)),
-          .mean_of_columns = true};
-}
-
-double smallest_normal(DataType dtype) {
-  switch (dtype) {
-    case DataType::kFloat64:
-      return std::numeric_limits<double>::min();
-    case DataType::kFloat16:
-      return 0x1p-14;
-    default:
-      return std::numeric_limits<float>::min();  // bfloat16 has float32's exponents
-  }
-}
-
-// e = -log(max(p[t], p_min))
-Elements write(GraphBuilder& g, const NegativeLogLikelihood& spec, Value* scores, Value* target) {
-  Value* picked = g.op("GatherElements", {scores, g.unsqueeze(target, {1})},
-                       {{.name = "axis", .value = std::int64_t{1}}});
-  const double floor =
-      spec.min_probability > 0 ? spec.min_probability : smallest_normal(scores->dtype());
-  Value* clamped = g.op("Max", {picked, g.scalar_like(picked, floor)});
-  return {.values = g.neg(g.log(clamped))};
-}
-
-// y = +1 in the column of the row's class, -1 elsewhere; shaped like the scores.
-Value* class_signs(GraphBuilder& g, Value* scores, Value* target) {
-  if (is_single_column(*scores)) return sign_of(g, target_column(g, target, scores));
-  const auto classes = scores->type.shape->back().value();
-  std::vector<std::int64_t> numbers(static_cast<std::size_t>(classes));
-  for (std::int64_t c = 0; c < classes; ++c) numbers[static_cast<std::size_t>(c)] = c;
-  Value* is_class = g.equal(g.unsqueeze(target, {1}), g.ints(numbers));
-  return g.where(is_class, g.scalar_like(scores, 1), g.scalar_like(scores, -1));
-}
-
-Elements write(GraphBuilder& g, const OneVsRest& spec, Value* scores, Value* target) {
-  Value* z = g.mul(class_signs(g, scores, target), scores);
-  Elements elements{.mean_of_columns = spec.average};
-  if (spec.kind == OneVsRest::Kind::kLog) {
-    elements.values = g.op("Softplus", {g.neg(z)});
-    return elements;
-  }
-  Value* hinge = g.op("Relu", {g.sub(g.scalar_like(z, 1), z)});
-  if (spec.kind == OneVsRest::Kind::kHinge) {
-    elements.values = hinge;
-  } else {
-    Value* far = g.less(z, g.scalar_like(z, -1));
-    elements.values = g.where(far, g.scale(z, -4), g.mul(hinge, hinge));
-  }
-  return elements;
-}
-
-Elements write(GraphBuilder&, const AutoLoss&, Value*, Value*) {
-  throw InternalError("AutoLoss was not resolved before the loss was written");
-}
 
 // Axes 1, 2, ... of x.
 std::vector<std::int64_t> column_axes(const Value& x) {
@@ -113,18 +28,53 @@ std::vector<std::int64_t> column_axes(const Value& x) {
   return axes;
 }
 
-// The loss of each row [N].
-Value* row_losses(GraphBuilder& g, const Elements& elements) {
-  const auto axes = column_axes(*elements.values);
-  if (axes.empty()) return elements.values;
-  return elements.mean_of_columns ? g.reduce_mean(elements.values, axes, false)
-                                  : g.reduce_sum(elements.values, axes, false);
+// Columns put together: [N].
+Value* rows_of(GraphBuilder& g, const Elements& elements, Value* x) {
+  const auto axes = column_axes(*x);
+  if (axes.empty()) return x;
+  return elements.mean_of_columns ? g.reduce_mean(x, axes, false) : g.reduce_sum(x, axes, false);
 }
 
 // Number of rows of x, rank 0, in x's type.
 Value* row_count(GraphBuilder& g, Value* x) {
   Value* shape = g.op("Shape", {x}, {{.name = "end", .value = std::int64_t{1}}});
   return g.cast_like(g.squeeze(shape, {0}), x);
+}
+
+Value* sum_of(GraphBuilder& g, Value* x) { return g.reduce_sum(x, {}, /*keepdims=*/false); }
+
+// Batches in which no row counts happen; their loss is 0 and moves nothing.
+Value* positive_or_one(GraphBuilder& g, Value* x) {
+  return g.where(g.greater(x, g.scalar_like(x, 0)), x, g.scalar_like(x, 1));
+}
+
+// A loss that is given for the batch as a whole: the mean of its rows.
+WrittenLoss put_total_together(GraphBuilder& g, const Elements& elements, Reduction reduction,
+                               const LossInputs& in) {
+  if (reduction == Reduction::kNone) {
+    throw ModelError(
+        {.what = "user loss: it gives one loss for the batch, not one for each row",
+         .mend = "Take reduction 'mean', or let its model give the loss of each row."});
+  }
+  WrittenLoss written{.loss = g.identity(elements.values), .has_counts = in.weight != nullptr};
+  written.denominator = in.weight != nullptr ? sum_of(g, in.weight) : row_count(g, in.scores);
+  written.numerator =
+      reduction == Reduction::kMean ? g.mul(elements.values, written.denominator) : elements.values;
+  return written;
+}
+
+// numerator / denominator of rows that do not all count the same.
+void put_counted_together(GraphBuilder& g, const Elements& elements, Value* weight,
+                          WrittenLoss& written) {
+  Value* rows = rows_of(g, elements, elements.values);
+  Value* counts = elements.counts == nullptr ? nullptr : rows_of(g, elements, elements.counts);
+  if (weight != nullptr) {
+    if (!elements.is_weighted) rows = g.mul(weight, rows);
+    counts = counts == nullptr ? weight : g.mul(weight, counts);
+  }
+  written.numerator = sum_of(g, rows);
+  written.denominator = sum_of(g, counts);
+  written.rows = rows;
 }
 
 [[noreturn]] void refuse_scores(const LossFunction& function, const Value& scores,
@@ -136,32 +86,168 @@ Value* row_count(GraphBuilder& g, Value* x) {
                     .mend = "Name another output or value with output=, or choose another loss."});
 }
 
+// Throws where the table says that the loss does not take scores of this shape.
+void check_score_shape(const LossFunction& function, const Value& scores) {
+  const ir::Type& type = scores.type;
+  const std::size_t rank = type.rank();
+  switch (kind_of(function).scores) {
+    case ScoreShape::kAny:
+      if (is_classification(function, scores) && rank == 0) {
+        refuse_scores(function, scores, "scores [N, C]");
+      }
+      return;
+    case ScoreShape::kMatrix:
+      if (rank != 2) refuse_scores(function, scores, "vectors [N, K]");
+      return;
+    case ScoreShape::kClasses:
+      if (rank != 2) refuse_scores(function, scores, "[N, C], one column per class");
+      return;
+    case ScoreShape::kClassesPlaces:
+      if (rank < 2) refuse_scores(function, scores, "scores [N, C], one column per class");
+      return;
+    case ScoreShape::kBinaryOrKnown:
+      if (!is_single_column(scores) && (rank != 2 || !type.shape->back().is_static())) {
+        refuse_scores(function, scores, "scores [N, C] with a known number of classes");
+      }
+      return;
+  }
+}
+
+// Options of cross-entropy that need the number of classes.
+void check_classes(const SoftmaxCrossEntropy& spec, const Value& scores) {
+  const ir::Dim& classes = (*scores.type.shape)[1];
+  const auto num_weights = static_cast<std::int64_t>(spec.class_weights.size());
+  if (num_weights != 0 && classes.is_static() && classes.value() != num_weights) {
+    throw ModelError({.what = fmt::format("softmax cross-entropy: {} class weights for the {} "
+                                          "columns of '{}'",
+                                          num_weights, classes.value(), scores.name),
+                      .where = {.value = scores.name},
+                      .mend = "Give one weight for each column, in their order."});
+  }
+  if (spec.label_smoothing != 0 && !classes.is_static()) {
+    refuse_scores(spec, scores, "scores with a known number of classes for label smoothing");
+  }
+}
+
+/// Checks numbers of a loss; see check_loss_options.
+class OptionChecks {
+ public:
+  explicit OptionChecks(std::string loss) : loss_(std::move(loss)) {}
+
+  void in_range(bool holds, std::string_view name, double value, std::string_view wanted) const {
+    if (holds) return;  // NaN does not
+    throw ModelError(
+        {.what = fmt::format("{}: {} is {}, expected {}", loss_, name, value, wanted)});
+  }
+  void positive(std::string_view name, double value) const {
+    in_range(value > 0 && std::isfinite(value), name, value, "a number above 0");
+  }
+  void not_negative(std::string_view name, double value) const {
+    in_range(value >= 0 && std::isfinite(value), name, value, "a number of at least 0");
+  }
+  void probability(std::string_view name, double value) const {
+    in_range(value >= 0 && value < 1, name, value, "a number of at least 0 and below 1");
+  }
+
+  void operator()(const Huber& spec) const { positive("delta", spec.delta); }
+  void operator()(const SmoothL1& spec) const { positive("beta", spec.beta); }
+  void operator()(const Elastic& spec) const {
+    not_negative("l1_weight", spec.l1_weight);
+    not_negative("l2_weight", spec.l2_weight);
+    in_range(spec.l1_weight + spec.l2_weight > 0, "l1_weight + l2_weight", 0, "a number above 0");
+  }
+  void operator()(const LogLoss& spec) const {
+    probability("min_probability", spec.min_probability);
+  }
+  void operator()(const NegativeLogLikelihood& spec) const {
+    probability("min_probability", spec.min_probability);
+  }
+  void operator()(const SoftmaxCrossEntropy& spec) const {
+    probability("label_smoothing", spec.label_smoothing);
+    for (const double weight : spec.class_weights) not_negative("a class weight", weight);
+    if (spec.one_hot && spec.ignore_index) {
+      throw ModelError({.what = loss_ + ": ignore_index with one-hot targets",
+                        .mend = "Give class numbers as targets, or rows a sample weight of 0."});
+    }
+  }
+  void operator()(const auto&) const {}
+
+ private:
+  std::string loss_;
+};
+
+// 1 for each row (times its weight) that is not of the ignored class: [N] or nullptr (all count 1).
+Value* counted_rows(GraphBuilder& g, const LossFunction& function, Value* scores, Value* target,
+                    Value* sample_weight) {
+  const auto ignored = ignored_class(function);
+  if (!ignored) return sample_weight;
+  Value* counts = g.cast_like(g.op("Not", {g.equal(target, g.int_scalar(*ignored))}), scores);
+  return sample_weight == nullptr ? counts : g.mul(counts, sample_weight);
+}
+
+Value* largest_column(GraphBuilder& g, Value* x) {
+  return g.op(
+      "ArgMax", {x},
+      {{.name = "axis", .value = std::int64_t{1}}, {.name = "keepdims", .value = std::int64_t{0}}});
+}
+
+// Whether each row's class is right: bool [N].
+Value* hits_of(GraphBuilder& g, const LossFunction& function, Value* scores, Value* target) {
+  if (!is_single_column(*scores)) return g.equal(largest_column(g, scores), target);
+  Value* column = scores->type.rank() == 1 ? scores : g.squeeze(scores, {1});
+  const double middle = takes_scores(function) ? 0 : 0.5;
+  return g.equal(g.cast(g.greater(column, g.scalar_like(column, middle)), DataType::kInt64),
+                 target);
+}
+
 }  // namespace
 
 std::string describe(const LossFunction& function) {
-  struct Describe {
-    std::string operator()(const AutoLoss&) const { return "automatic loss"; }
-    std::string operator()(const SquaredError&) const { return "squared error"; }
-    std::string operator()(const SoftmaxCrossEntropy&) const { return "softmax cross-entropy"; }
-    std::string operator()(const BinaryCrossEntropy&) const { return "binary cross-entropy"; }
-    std::string operator()(const NegativeLogLikelihood&) const { return "negative log-likelihood"; }
-    std::string operator()(const OneVsRest& spec) const {
-      switch (spec.kind) {
-        case OneVsRest::Kind::kHinge:
-          return "one-vs-rest hinge";
-        case OneVsRest::Kind::kModifiedHuber:
-          return "one-vs-rest modified Huber";
-        default:
-          return "one-vs-rest log loss";
-      }
+  if (const auto* spec = std::get_if<OneVsRest>(&function)) {
+    switch (spec->kind) {
+      case OneVsRest::Kind::kHinge:
+        return "one-vs-rest hinge";
+      case OneVsRest::Kind::kSquaredHinge:
+        return "one-vs-rest squared hinge";
+      case OneVsRest::Kind::kModifiedHuber:
+        return "one-vs-rest modified Huber";
+      case OneVsRest::Kind::kLog:
+        break;
     }
-  };
-  return std::visit(Describe{}, function);
+  }
+  return std::string(kind_of(function).description);
+}
+
+void check_loss_options(const LossFunction& function) {
+  std::visit(OptionChecks(describe(function)), function);
+}
+
+bool takes_scores(const LossFunction& function) {
+  const auto* user = std::get_if<UserLoss>(&function);
+  return user != nullptr ? user->takes_scores : kind_of(function).takes_scores;
+}
+
+std::optional<std::int64_t> ignored_class(const LossFunction& function) {
+  const auto* spec = std::get_if<SoftmaxCrossEntropy>(&function);
+  return spec == nullptr ? std::nullopt : spec->ignore_index;
 }
 
 bool is_classification(const LossFunction& function, const Value& scores) {
-  if (std::holds_alternative<SquaredError>(function)) return false;
-  if (std::holds_alternative<BinaryCrossEntropy>(function)) return is_single_column(scores);
+  switch (kind_of(function).target) {
+    case TargetKind::kNumbers:
+      return false;
+    case TargetKind::kClasses:
+      return true;
+    case TargetKind::kByColumns:
+      return is_single_column(scores);
+    case TargetKind::kByOptions:
+      break;
+  }
+  if (const auto* spec = std::get_if<SoftmaxCrossEntropy>(&function)) return !spec->one_hot;
+  if (const auto* spec = std::get_if<UserLoss>(&function)) {
+    const ir::Type type = user_target_type(*spec, scores);
+    return type.dtype == DataType::kInt64 && type.rank() == 1;
+  }
   return true;
 }
 
@@ -170,18 +256,10 @@ ir::Type target_type(const LossFunction& function, const Value& scores) {
   if (!type.is_tensor() || !is_floating(type.dtype)) {
     refuse_scores(function, scores, "floating-point scores");
   }
+  if (const auto* spec = std::get_if<UserLoss>(&function)) return user_target_type(*spec, scores);
+  check_score_shape(function, scores);
+  if (const auto* spec = std::get_if<SoftmaxCrossEntropy>(&function)) check_classes(*spec, scores);
   if (!is_classification(function, scores)) return type;
-  const bool takes_columns = !std::holds_alternative<BinaryCrossEntropy>(function);
-  if (!type.has_rank() || type.rank() == 0) refuse_scores(function, scores, "scores [N, C]");
-  if (std::holds_alternative<OneVsRest>(function)) {
-    if (!is_single_column(scores) && (type.rank() != 2 || !type.shape->back().is_static())) {
-      refuse_scores(function, scores, "scores [N, C] with a known number of classes");
-    }
-  } else if (takes_columns && type.rank() < 2) {
-    refuse_scores(function, scores, "scores [N, C], one column per class");
-  } else if (std::holds_alternative<NegativeLogLikelihood>(function) && type.rank() != 2) {
-    refuse_scores(function, scores, "probabilities [N, C]");
-  }
   ir::SymbolicShape shape{type.shape->front()};
   if (std::holds_alternative<SoftmaxCrossEntropy>(function)) {
     shape.insert(shape.end(), type.shape->begin() + 2, type.shape->end());
@@ -191,49 +269,44 @@ ir::Type target_type(const LossFunction& function, const Value& scores) {
 
 WrittenLoss write_loss(GraphBuilder& g, const LossFunction& function, Reduction reduction,
                        Value* scores, Value* target, Value* sample_weight) {
-  const Elements elements =
-      std::visit([&](const auto& spec) { return write(g, spec, scores, target); }, function);
-  WrittenLoss written;
+  const LossInputs in{.scores = scores, .target = target, .weight = sample_weight};
+  const Elements elements = kind_of(function).rule(g, function, in);
+  if (elements.is_total) return put_total_together(g, elements, reduction, in);
+  WrittenLoss written{.has_counts = sample_weight != nullptr || elements.counts != nullptr};
   Value* divisor = nullptr;
-  if (sample_weight != nullptr) {
-    written.numerator = g.reduce_sum(g.mul(sample_weight, row_losses(g, elements)), {}, false);
-    written.denominator = g.reduce_sum(sample_weight, {}, false);
-    // Batches whose weights are all zero happen; their loss is 0 and moves nothing.
-    Value* one = g.scalar_like(written.denominator, 1);
-    Value* is_positive = g.greater(written.denominator, g.scalar_like(written.denominator, 0));
-    divisor = g.where(is_positive, written.denominator, one);
-  } else if (reduction == Reduction::kSum && elements.mean_of_columns) {
-    written.numerator = g.reduce_sum(row_losses(g, elements), {}, false);
-    written.denominator = row_count(g, elements.values);
-  } else {
+  if (written.has_counts) {
+    put_counted_together(g, elements, sample_weight, written);
+    if (reduction == Reduction::kMean) divisor = positive_or_one(g, written.denominator);
+  } else if (reduction == Reduction::kMean) {
     // A mean of columns is divided once, by all elements: one operation less in every step.
-    written.numerator = g.reduce_sum(elements.values, {}, false);
+    written.numerator = sum_of(g, elements.values);
     written.denominator = elements.mean_of_columns
                               ? g.cast_like(g.size_of(elements.values), elements.values)
                               : row_count(g, elements.values);
+    divisor = written.denominator;
+  } else {
+    written.rows = rows_of(g, elements, elements.values);
+    written.numerator = sum_of(g, written.rows);
+    written.denominator = row_count(g, elements.values);
   }
-  if (divisor == nullptr) divisor = written.denominator;
+  if (reduction != Reduction::kNone) written.rows = nullptr;
   written.loss = reduction == Reduction::kMean ? g.div(written.numerator, divisor)
                                                : g.identity(written.numerator);
   return written;
 }
 
-Value* write_correct_rows(GraphBuilder& g, const LossFunction& function, Value* scores,
-                          Value* target, Value* sample_weight) {
-  if (!is_classification(function, *scores) || target->type.rank() != 1) return nullptr;
-  Value* hit = nullptr;
-  if (is_single_column(*scores)) {
-    Value* column = scores->type.rank() == 1 ? scores : g.squeeze(scores, {1});
-    hit = g.equal(g.cast(g.greater(column, g.scalar_like(column, 0)), DataType::kInt64), target);
-  } else {
-    hit = g.equal(g.op("ArgMax", {scores},
-                       {{.name = "axis", .value = std::int64_t{1}},
-                        {.name = "keepdims", .value = std::int64_t{0}}}),
-                  target);
+CorrectRows write_correct_rows(GraphBuilder& g, const LossFunction& function, Value* scores,
+                               Value* target, Value* sample_weight) {
+  const auto* softmax = std::get_if<SoftmaxCrossEntropy>(&function);
+  if (softmax != nullptr && softmax->one_hot && scores->type.rank() == 2) {
+    target = largest_column(g, target);
+  } else if (!is_classification(function, *scores) || target->type.rank() != 1) {
+    return {};
   }
-  Value* hits = g.cast_like(hit, scores);
-  if (sample_weight != nullptr) hits = g.mul(hits, sample_weight);
-  return g.reduce_sum(hits, {}, false);
+  Value* hits = g.cast_like(hits_of(g, function, scores, target), scores);
+  Value* counts = counted_rows(g, function, scores, target, sample_weight);
+  if (counts == nullptr) return {.correct = sum_of(g, hits), .rows = row_count(g, scores)};
+  return {.correct = sum_of(g, g.mul(hits, counts)), .rows = sum_of(g, counts)};
 }
 
 }  // namespace onnxgrad::train

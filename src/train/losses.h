@@ -1,18 +1,26 @@
 #ifndef ONNXGRAD_TRAIN_LOSSES_H_
 #define ONNXGRAD_TRAIN_LOSSES_H_
 
+#include <optional>
+
 #include "ir/builder.h"
 #include "onnxgrad/losses.h"
 
 namespace onnxgrad::train {
 
 /// A loss written into a graph. The loss is numerator / denominator (Reduction::kMean) or the
-/// numerator (kSum); batches are put together by adding both. All are rank 0, in the scores' type.
+/// numerator (else); batches are put together by adding both. All are rank 0, in the scores' type.
 struct WrittenLoss {
   ir::Value* numerator = nullptr;
   ir::Value* denominator = nullptr;
   ir::Value* loss = nullptr;
+  ir::Value* rows = nullptr;  ///< of Reduction::kNone: the weighted loss of each row [N]
+  /// The denominator depends on more than the number of rows: weights, classes that do not count.
+  bool has_counts = false;
 };
+
+/// Throws: ModelError for a parameter out of its range (onnxgrad/losses.h), naming it.
+void check_loss_options(const LossFunction& function);
 
 /// The type of the graph input that `function` takes its targets from, for these scores: class
 /// numbers int64 [N] or numbers of the scores' type and shape.
@@ -21,20 +29,30 @@ ir::Type target_type(const LossFunction& function, const ir::Value& scores);
 
 /// Appends the nodes of `function` (formulas: onnxgrad/losses.h). `target` has target_type();
 /// `sample_weight` is nullptr or [N] in the scores' type.
-/// Throws: InternalError for AutoLoss.
+/// Throws: InternalError for AutoLoss; ModelError for a user loss that does not fit.
 WrittenLoss write_loss(ir::GraphBuilder& g, const LossFunction& function, Reduction reduction,
                        ir::Value* scores, ir::Value* target, ir::Value* sample_weight);
 
-/// The (weighted) number of rows whose class the scores get right, rank 0, in the scores' type;
-/// nullptr where the target is no class number.
-ir::Value* write_correct_rows(ir::GraphBuilder& g, const LossFunction& function, ir::Value* scores,
-                              ir::Value* target, ir::Value* sample_weight);
+/// How many rows' class the scores get right, and of how many: both weighted, rank 0, in the
+/// scores' type. Rows of the ignored class do not count.
+struct CorrectRows {
+  ir::Value* correct = nullptr;  ///< nullptr where the target is no class
+  ir::Value* rows = nullptr;
+};
+CorrectRows write_correct_rows(ir::GraphBuilder& g, const LossFunction& function, ir::Value* scores,
+                               ir::Value* target, ir::Value* sample_weight);
 
 /// "softmax cross-entropy", for messages.
 std::string describe(const LossFunction& function);
 
 /// True if the target is a class number and not a quantity.
 bool is_classification(const LossFunction& function, const ir::Value& scores);
+
+/// True if the function reads scores, and not what is behind Softmax or Sigmoid.
+bool takes_scores(const LossFunction& function);
+
+/// The class number of rows that do not count.
+std::optional<std::int64_t> ignored_class(const LossFunction& function);
 
 }  // namespace onnxgrad::train
 

@@ -153,20 +153,59 @@ std::vector<double> correct_rows(const LossFunction& function, const std::vector
   ir::Value* target = draft.input("label", DataType::kInt64, {ir::Dim::named("N")});
   ir::Value* weight =
       weights.empty() ? nullptr : draft.input("weight", DataType::kFloat32, {ir::Dim::named("N")});
-  draft.output(write_correct_rows(draft.g, function, x, target, weight));
+  const CorrectRows rows = write_correct_rows(draft.g, function, x, target, weight);
+  draft.output(rows.correct);
+  draft.output(draft.g.identity(rows.rows));
   runtime::Executor executor(draft.model, builtin_engine());
   std::vector<Tensor> inputs{Tensor::from(scores, dims), Tensor::from(labels, Dims{dims[0]})};
   if (!weights.empty()) inputs.push_back(Tensor::from(weights, Dims{dims[0]}));
-  return executor.run(inputs).front().to_doubles();
+  std::vector<double> counts;
+  for (const Tensor& output : executor.run(inputs)) counts.push_back(output.to_doubles().front());
+  return counts;
 }
 
 TEST(CorrectRows, AreCounted) {
   EXPECT_THAT(correct_rows(SoftmaxCrossEntropy{}, {1, 2, 0, 5, 4, 3}, Dims{2, 3}, {1, 1}, {}),
-              testing::ElementsAre(1));
+              testing::ElementsAre(1, 2));
   EXPECT_THAT(correct_rows(BinaryCrossEntropy{}, {1, -2, 0.5}, Dims{3, 1}, {1, 0, 0}, {}),
-              testing::ElementsAre(2));
+              testing::ElementsAre(2, 3));
+  EXPECT_THAT(correct_rows(LogLoss{}, {0.75, 0.25, 0.625}, Dims{3, 1}, {1, 0, 0}, {}),
+              testing::ElementsAre(2, 3));
   EXPECT_THAT(correct_rows(BinaryCrossEntropy{}, {1, -2, 0.5}, Dims{3, 1}, {1, 0, 0}, {1, 0.5, 3}),
-              testing::ElementsAre(1.5));
+              testing::ElementsAre(1.5, 4.5));
+  const LossFunction ignoring = SoftmaxCrossEntropy{.ignore_index = -1};
+  EXPECT_THAT(correct_rows(ignoring, {1, 2, 0, 5, 4, 3, 1, 0, 0}, Dims{3, 3}, {1, -1, 2}, {}),
+              testing::ElementsAre(1, 2));
+}
+
+TEST(LossOptions, OutOfRangeAreRefusedByName) {
+  const auto message = [](const LossFunction& function) -> std::string {
+    try {
+      check_loss_options(function);
+    } catch (const ModelError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_THAT(message(Huber{.delta = 0}), testing::HasSubstr("Huber loss: delta is 0"));
+  EXPECT_THAT(message(SmoothL1{.beta = -1}), testing::HasSubstr("beta is -1"));
+  EXPECT_THAT(message(Elastic{.l1_weight = 0, .l2_weight = 0}), testing::HasSubstr("l1_weight"));
+  EXPECT_THAT(message(SoftmaxCrossEntropy{.label_smoothing = 1}),
+              testing::HasSubstr("label_smoothing is 1"));
+  EXPECT_THAT(message(SoftmaxCrossEntropy{.class_weights = {1, -2}}),
+              testing::HasSubstr("a class weight is -2"));
+  EXPECT_THAT(message(SoftmaxCrossEntropy{.ignore_index = 1, .one_hot = true}),
+              testing::HasSubstr("one-hot"));
+  EXPECT_EQ(message(SoftmaxCrossEntropy{.class_weights = {1, 2}, .label_smoothing = 0.5}), "");
+}
+
+TEST(LossTypes, OneHotTargetsHaveTheShapeOfTheScores) {
+  Draft draft;
+  const ir::Value* scores = draft.input("scores", DataType::kFloat32, {ir::Dim::named("N"), 3});
+  const LossFunction one_hot = SoftmaxCrossEntropy{.one_hot = true};
+  EXPECT_EQ(target_type(one_hot, *scores).to_string(), scores->type.to_string());
+  EXPECT_FALSE(is_classification(one_hot, *scores));
+  EXPECT_THROW(target_type(SoftmaxCrossEntropy{.class_weights = {1, 2}}, *scores), ModelError);
 }
 
 }  // namespace onnxgrad::train::losses_test

@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "train/engine.h"
+#include "train/losses.h"
 #include "train/targets.h"
 
 namespace onnxgrad::train {
@@ -165,15 +166,38 @@ const std::byte* Session::learning_rate_cell() const {
              : reinterpret_cast<const std::byte*>(&rate_float_);
 }
 
+// One column cannot tell classes apart; where the file leaves their number open, data tell.
+void Session::check_class_columns(const std::vector<Dims>& dims) const {
+  if (graph_.class_symbol.empty()) return;
+  const auto& ports = step_.inputs();
+  for (std::size_t i = 0; i < ports.size(); ++i) {
+    const auto& shape = ports[i].type.shape;
+    for (std::size_t axis = 0; shape && axis < shape->size() && axis < dims[i].rank(); ++axis) {
+      if ((*shape)[axis].symbol() != graph_.class_symbol || dims[i][axis] != 1) continue;
+      throw DataError({.what = fmt::format("'{}' has one column in these data, but {} takes one "
+                                           "column per class",
+                                           graph_.loss.scores, describe(graph_.loss.function)),
+                       .where = {.value = graph_.loss.scores},
+                       .mend = "For two classes with one score use loss='binary_cross_entropy'."});
+    }
+  }
+}
+
 runtime::Execution& Session::prepare_step(const std::vector<Dims>& dims) {
+  check_class_columns(dims);
   Execution& execution = step_.prepare(dims);
   execution.bind(rate_port_, learning_rate_cell());
   last_step_ = &execution;
   return execution;
 }
 
-void Session::check_class_numbers(const Tensor& target) const {
-  train::check_class_numbers(graph_.loss, target);
+// False: the port is no target.
+bool Session::check_target(const std::string& port, const Tensor& tensor) const {
+  const LossInfo* loss = find_target(graph_.loss, port);
+  if (loss == nullptr) return false;
+  check_class_numbers(*loss, tensor);
+  if (rows_of(tensor) == 0) throw DataError({.what = "a batch without rows"});
+  return true;
 }
 
 StepResult Session::step(const NamedTensors& feeds) {
@@ -183,9 +207,7 @@ StepResult Session::step(const NamedTensors& feeds) {
   std::vector<Dims> dims;
   for (const Tensor* tensor : ordered) dims.push_back(tensor == nullptr ? Dims{} : tensor->dims());
   for (std::size_t i = 0; i < ports.size(); ++i) {
-    if (ports[i].name != graph_.loss.target.name) continue;
-    check_class_numbers(*ordered[i]);
-    if (rows_of(*ordered[i]) == 0) throw DataError({.what = "a batch without rows"});
+    if (ordered[i] != nullptr) check_target(ports[i].name, *ordered[i]);
   }
   Execution& execution = prepare_step(dims);
   for (std::size_t i = 0; i < ordered.size(); ++i) {
@@ -195,7 +217,8 @@ StepResult Session::step(const NamedTensors& feeds) {
   set_steps(steps_ + 1);
   StepResult result;
   result.loss = read_scalar(execution.output(0), execution.output_desc(0).dtype);
-  const std::size_t first = graph_.sample_weight.empty() ? 1 : 2;
+  const std::size_t first = graph_.first_extra_output();
+  if (graph_.has_row_losses) result.row_losses = execution.output_tensor(first - 1);
   for (std::size_t i = 0; i < graph_.num_extra_outputs; ++i) {
     result.outputs.push_back(execution.output_tensor(first + i));
   }
@@ -245,11 +268,8 @@ EvaluationResult Session::evaluate(const NamedTensors& feeds) {
   EvaluationResult result;
   for (std::size_t i = 0; i < ports.size(); ++i) {
     dims.push_back(ordered[i]->dims());
-    if (ports[i].name != graph_.loss.target.name) continue;
-    check_class_numbers(*ordered[i]);
-    result.rows = rows_of(*ordered[i]);
+    if (check_target(ports[i].name, *ordered[i])) result.rows = rows_of(*ordered[i]);
   }
-  if (result.rows == 0) throw DataError({.what = "a batch without rows"});
   Execution& execution = prepare_evaluation(dims);
   for (std::size_t i = 0; i < ordered.size(); ++i) execution.bind(i, ordered[i]->raw());
   execution.run();
@@ -258,9 +278,8 @@ EvaluationResult Session::evaluate(const NamedTensors& feeds) {
   const double numerator = read_scalar(execution.output(0), dtype);
   result.loss = loss_.reduction == Reduction::kMean ? numerator / denominator : numerator;
   if (evaluation_graph_.has_correct_rows) {
-    const double weights =
-        graph_.sample_weight.empty() ? static_cast<double>(result.rows) : denominator;
-    result.accuracy = read_scalar(execution.output(2), dtype) / weights;
+    result.accuracy =
+        read_scalar(execution.output(2), dtype) / read_scalar(execution.output(3), dtype);
   }
   return result;
 }
@@ -314,8 +333,9 @@ std::vector<Tensor> Session::predict(const NamedTensors& feeds,
   return results;
 }
 
-Tensor Session::encode_target(const Tensor& labels) const {
-  return train::encode_target(graph_.loss, labels);
+Tensor Session::encode_target(const Tensor& labels, const std::string& output) const {
+  return train::encode_target(output.empty() ? graph_.loss : find_loss_on(graph_.loss, output),
+                              labels);
 }
 
 NamedTensors Session::state() const {

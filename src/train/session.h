@@ -50,7 +50,8 @@ class Session {
   const StepGraph& graph() const { return graph_; }
   const LossInfo& loss() const { return graph_.loss; }
   const Optimizer& optimizer() const { return optimizer_; }
-  Tensor encode_target(const Tensor& labels) const;
+  /// For the loss on `output`; empty: the first. Throws: DataError (see train/targets.h).
+  Tensor encode_target(const Tensor& labels, const std::string& output = "") const;
 
   double learning_rate() const { return learning_rate_; }
   void set_learning_rate(double learning_rate);
@@ -67,8 +68,8 @@ class Session {
 
   // For the epoch loop.
 
-  /// The step's executor: inputs as in StepGraph, output 0 is the loss (output 1 its denominator,
-  /// with sample weights).
+  /// The step's executor: inputs as in StepGraph, output 0 is the loss (output 1 its denominator
+  /// where graph().has_denominator).
   runtime::Executor& step_executor() { return step_; }
   /// Place of the learning rate among the executor's inputs.
   std::size_t learning_rate_port() const { return rate_port_; }
@@ -89,7 +90,8 @@ class Session {
 
  private:
   runtime::Executor& evaluation();
-  void check_class_numbers(const Tensor& target) const;
+  void check_class_columns(const std::vector<Dims>& dims) const;
+  bool check_target(const std::string& port, const Tensor& tensor) const;
   const std::byte* weight_data(const std::string& name) const;
 
   Source source_;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "train/losses.h"
 
 namespace onnxgrad::train {
 namespace {
@@ -140,12 +141,14 @@ std::vector<std::int64_t> numbers_of_integers(const LossInfo& loss, const Tensor
                      .where = {.value = loss.target.name},
                      .detail = "Classes: " + class_list_text(loss) + "."});
   }
+  const auto ignored = ignored_class(loss.function);
   std::unordered_map<std::int64_t, std::int64_t> numbers;
   for (const std::int64_t label : loss.classes.data<std::int64_t>()) {
     numbers.emplace(label, static_cast<std::int64_t>(numbers.size()));
   }
   for (std::size_t row = 0; row < result.size(); ++row) {
     const auto found = numbers.find(result[row]);
+    if (found == numbers.end() && result[row] == ignored) continue;
     if (found == numbers.end()) unknown_label(loss, std::to_string(result[row]), row);
     result[row] = found->second;
   }
@@ -162,7 +165,10 @@ Dims label_dims(const LossInfo& loss, const Dims& dims) {
   throw DataError({.what = fmt::format("labels have shape {}, expected one label per row [{}]",
                                        dims.to_string(), dims.rank() > 0 ? dims[0] : 0),
                    .where = {.value = loss.target.name},
-                   .mend = "Pass class labels, not one-hot rows."});
+                   .mend = std::holds_alternative<SoftmaxCrossEntropy>(loss.function)
+                               ? "Pass class labels; for one-hot rows or probabilities set the "
+                                 "loss's one_hot."
+                               : "Pass class labels, not one-hot rows."});
 }
 
 Dims quantity_dims(const LossInfo& loss, const Dims& dims) {
@@ -185,6 +191,34 @@ Dims quantity_dims(const LossInfo& loss, const Dims& dims) {
                                  : ""});
   }
   return Dims(std::move(wanted));
+}
+
+/// What the numbers of a target may be.
+struct TargetRange {
+  double maximum = std::numeric_limits<double>::infinity();
+  std::string_view wanted = {};  ///< empty: any number
+};
+
+TargetRange range_of(const LossFunction& function) {
+  const bool is_probability = std::holds_alternative<SoftmaxCrossEntropy>(function) ||
+                              std::holds_alternative<BinaryCrossEntropy>(function) ||
+                              std::holds_alternative<LogLoss>(function) ||
+                              std::holds_alternative<KlDivergence>(function);
+  if (is_probability) return {.maximum = 1, .wanted = "from 0 to 1"};
+  if (std::holds_alternative<Poisson>(function)) return {.wanted = "of at least 0"};
+  return {};
+}
+
+void check_range(const LossInfo& loss, const Tensor& target) {
+  const TargetRange range = range_of(loss.function);
+  if (range.wanted.empty()) return;
+  const auto numbers = target.to_doubles();
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    if (numbers[i] >= 0 && numbers[i] <= range.maximum) continue;
+    refuse(loss.target.name, target.dims(), static_cast<std::int64_t>(i),
+           fmt::format("{}", numbers[i]),
+           fmt::format("Targets of a {} are numbers {}.", describe(loss.function), range.wanted));
+  }
 }
 
 }  // namespace
@@ -230,8 +264,10 @@ void check_finite(const std::string& name, const Tensor& value) {
 Tensor encode_target(const LossInfo& loss, const Tensor& labels) {
   if (!loss.is_classifier) {
     check_finite(loss.target.name, labels);
-    Tensor numbers = convert_numbers(loss.target.name, labels, loss.target.dtype);
-    return numbers.reshaped(quantity_dims(loss, labels.dims()));
+    const Tensor numbers = convert_numbers(loss.target.name, labels, loss.target.dtype);
+    Tensor target = numbers.reshaped(quantity_dims(loss, labels.dims()));
+    check_range(loss, target);
+    return target;
   }
   const Dims dims = label_dims(loss, labels.dims());
   const Tensor target =
@@ -240,6 +276,30 @@ Tensor encode_target(const LossInfo& loss, const Tensor& labels) {
                    dims);
   check_class_numbers(loss, target);
   return target;
+}
+
+const LossInfo* find_target(const LossInfo& loss, const std::string& port) {
+  if (loss.target.name == port) return &loss;
+  for (const LossInfo& other : loss.others) {
+    if (other.target.name == port) return &other;
+  }
+  return nullptr;
+}
+
+const LossInfo& find_loss_on(const LossInfo& loss, const std::string& output) {
+  const auto is_on = [&](const LossInfo& one) {
+    return one.output == output || one.scores == output;
+  };
+  if (is_on(loss)) return loss;
+  std::vector<std::string> names{loss.output};
+  for (const LossInfo& other : loss.others) {
+    if (is_on(other)) return other;
+    names.push_back(other.output);
+  }
+  throw DataError(
+      {.what = "there is no loss on '" + output + "'." + base::did_you_mean(output, names),
+       .where = {.value = output},
+       .detail = "Losses are on " + base::quote_list(names) + "."});
 }
 
 bool target_asks_for_classes(const LossInfo& loss, const Tensor& target) {
@@ -254,9 +314,11 @@ bool target_asks_for_classes(const LossInfo& loss, const Tensor& target) {
 
 void check_class_numbers(const LossInfo& loss, const Tensor& target) {
   if (!loss.is_classifier || loss.num_classes == 0) return;
+  const auto ignored = ignored_class(loss.function);
   const auto numbers = target.data<std::int64_t>();
   for (std::size_t row = 0; row < numbers.size(); ++row) {
     if (numbers[row] >= 0 && numbers[row] < loss.num_classes) continue;
+    if (numbers[row] == ignored) continue;
     throw DataError(
         {.what = fmt::format("class number {} in {} is not in 0 to {}", numbers[row],
                              position_text(target.dims(), static_cast<std::int64_t>(row)),

@@ -9,15 +9,24 @@ namespace onnxgrad::train {
 /// Labels as the user has them as the loss reads them; see TrainingSession::encode_target.
 /// Classes: labels [N] or [N, 1] (integers, bool, strings, whole floating numbers) give class
 /// numbers int64 [N], by the model's list or, without one, as they are. Numbers: converted to the
-/// dtype of `loss.target` and reshaped to [N, columns] where only the shape's form differs. Throws:
-/// DataError naming label or value, row and column, and what was expected.
+/// dtype of `loss.target` and reshaped to [N, columns] where only the shape's form differs; what a
+/// loss cannot have (a negative count, a probability above 1) is refused. Throws: DataError naming
+/// label or value, row and column, and what was expected.
 Tensor encode_target(const LossInfo& loss, const Tensor& labels);
+
+/// The loss whose targets the input `port` takes; nullptr if there is none.
+const LossInfo* find_target(const LossInfo& loss, const std::string& port);
+
+/// The loss on that output (or value) of the model, among `loss` and its others.
+/// Throws: DataError naming the outputs that have losses.
+const LossInfo& find_loss_on(const LossInfo& loss, const std::string& output);
 
 /// True where an automatic squared error on several bare columns meets a target of one class label
 /// per row: then the columns are scores, and the loss is a softmax cross-entropy.
 bool target_asks_for_classes(const LossInfo& loss, const Tensor& target);
 
-/// Throws: DataError for the first class number outside [0, num_classes), with its row.
+/// Throws: DataError for the first class number outside [0, num_classes), with its row; the class
+/// that a loss ignores passes.
 void check_class_numbers(const LossInfo& loss, const Tensor& target);
 
 /// `value` for an input of type `dtype`: itself, or a converted copy. Conversions that lose more

@@ -8,10 +8,10 @@
 #include "base/check.h"
 #include "ir/builder.h"
 #include "onnx/inference.h"
-#include "train/heads.h"
 #include "train/losses.h"
 #include "train/optimizers.h"
 #include "train/outputs.h"
+#include "train/place_loss.h"
 
 namespace onnxgrad::train {
 namespace {
@@ -51,34 +51,6 @@ void cut_to_outputs(ir::Graph& graph) {
   std::erase_if(graph.initializers, [&](const Value* value) { return !uses.contains(value); });
 }
 
-/// The loss with its inputs, in a draft.
-struct PlacedLoss {
-  ResolvedLoss resolved;
-  Value* target = nullptr;
-  Value* sample_weight = nullptr;
-  WrittenLoss written = {};
-};
-
-PlacedLoss place_loss(Draft& draft, const Loss& loss) {
-  PlacedLoss placed{.resolved = resolve_loss(draft.graph(), loss)};
-  Value* scores = placed.resolved.scores;
-  const LossFunction& function = placed.resolved.function;
-  placed.target = draft.graph().add_input(loss.target, target_type(function, *scores));
-  placed.resolved.info.target = value_info(placed.target->name, placed.target->type);
-  if (!loss.sample_weight.empty()) {
-    ir::SymbolicShape rows{scores->type.has_rank() && scores->type.rank() > 0
-                               ? scores->type.shape->front()
-                               : ir::Dim()};
-    placed.sample_weight = draft.graph().add_input(
-        loss.sample_weight, ir::Type::tensor(scores->dtype(), std::move(rows)));
-  }
-  draft.g().set_scope("loss");
-  placed.written =
-      write_loss(draft.g(), function, loss.reduction, scores, placed.target, placed.sample_weight);
-  draft.g().set_scope("");
-  return placed;
-}
-
 // Gives `value` the name, or one like it where that is taken.
 void name_value(ir::Graph& graph, Value* value, const std::string& wanted) {
   graph.rename(value, graph.names().unique(wanted));
@@ -93,15 +65,7 @@ Value* find_in(const ir::Graph& graph, const WeightInfo& weight) {
 // Weights that the loss depends on. Naming one that has no influence is a mistake worth an error.
 std::vector<Weight> reachable_weights(const std::vector<Weight>& selected, Value* loss,
                                       bool were_named) {
-  std::unordered_set<const Value*> needed;
-  std::vector<const Value*> open{loss};
-  while (!open.empty()) {
-    const Value* value = open.back();
-    open.pop_back();
-    if (value == nullptr || !needed.insert(value).second || value->producer == nullptr) continue;
-    for (const Value* input : value->producer->inputs) open.push_back(input);
-    for (const Value* captured : ir::captured_values(*value->producer)) open.push_back(captured);
-  }
+  const auto needed = values_behind(loss);
   std::vector<Weight> reachable;
   for (const Weight& weight : selected) {
     if (needed.contains(weight.value)) {
@@ -130,6 +94,13 @@ Value* write_norm(GraphBuilder& g, const std::vector<Value*>& gradients) {
     total = total == nullptr ? squares : g.add(total, squares);
   }
   return g.sqrt(total);
+}
+
+// See StepGraph.
+std::string class_symbol(const ResolvedLoss& resolved) {
+  const ir::Type& type = resolved.scores->type;
+  const bool is_open = resolved.info.is_classifier && resolved.info.num_classes == 0;
+  return is_open && type.rank() >= 2 ? (*type.shape)[1].symbol() : "";
 }
 
 class ExtraOutputs {
@@ -217,7 +188,7 @@ StepGraph build_step(const ir::Model& working, const opdef::OpRegistry& registry
   auto model_outputs = runnable_outputs(graph);
   const auto selected =
       select_weights(find_weights(*draft.model(), registry), options.trainable, options.frozen);
-  const PlacedLoss placed = place_loss(draft, loss);
+  const PlacedLoss placed = place_loss(g, registry, loss);
   Value* loss_value = placed.written.loss;
   const auto weights = reachable_weights(selected, loss_value, !options.trainable.empty());
   const auto weight_values = values_of(weights);
@@ -231,7 +202,8 @@ StepGraph build_step(const ir::Model& working, const opdef::OpRegistry& registry
 
   ExtraOutputs extra(draft, weights, gradients, std::move(model_outputs));
   graph.outputs = {loss_value};
-  if (placed.sample_weight != nullptr) graph.outputs.push_back(placed.written.denominator);
+  if (placed.written.has_counts) graph.outputs.push_back(placed.written.denominator);
+  if (placed.written.rows != nullptr) graph.outputs.push_back(placed.written.rows);
   std::vector<std::string> extra_names = options.outputs;
   if (options.all_gradients) {
     for (const Value* weight : weight_values) extra_names.push_back(weight->name + "_grad");
@@ -240,6 +212,9 @@ StepGraph build_step(const ir::Model& working, const opdef::OpRegistry& registry
 
   StepGraph step{.model = draft.model(),
                  .loss = placed.resolved.info,
+                 .class_symbol = class_symbol(placed.resolved),
+                 .has_denominator = placed.written.has_counts,
+                 .has_row_losses = placed.written.rows != nullptr,
                  .learning_rate_dtype = rate_dtype(weights),
                  .num_extra_outputs = extra_names.size()};
   Value* rate =
@@ -260,13 +235,19 @@ EvaluationGraph build_evaluation(const ir::Model& working, const opdef::OpRegist
   Draft draft(working, registry);
   ir::Graph& graph = draft.graph();
   close_defaults(graph);
-  Loss mean = loss;
-  mean.reduction = Reduction::kMean;
-  const PlacedLoss placed = place_loss(draft, mean);
+  Loss reduced = loss;
+  if (loss.reduction == Reduction::kNone) reduced.reduction = Reduction::kSum;
+  const PlacedLoss placed = place_loss(draft.g(), registry, reduced);
   graph.outputs = {placed.written.numerator, placed.written.denominator};
-  Value* correct = write_correct_rows(draft.g(), placed.resolved.function, placed.resolved.scores,
-                                      placed.target, placed.sample_weight);
-  if (correct != nullptr) graph.outputs.push_back(correct);
+  CorrectRows rows;
+  if (placed.others.empty()) {
+    rows = write_correct_rows(draft.g(), placed.resolved.function, placed.resolved.scores,
+                              placed.target, placed.sample_weight);
+  }
+  if (rows.correct != nullptr) {
+    graph.outputs.push_back(rows.correct);
+    graph.outputs.push_back(rows.rows);
+  }
   for (const WeightInfo& weight : weights) {
     Value* value = find_in(graph, weight);
     value->initializer = {};
@@ -274,7 +255,7 @@ EvaluationGraph build_evaluation(const ir::Model& working, const opdef::OpRegist
   }
   std::erase_if(graph.initializers, [](const Value* value) { return !value->is_initializer(); });
   cut_to_outputs(graph);
-  return {.model = draft.model(), .has_correct_rows = correct != nullptr};
+  return {.model = draft.model(), .has_correct_rows = rows.correct != nullptr};
 }
 
 std::shared_ptr<ir::Model> build_prediction(const ir::Model& working,
@@ -300,11 +281,15 @@ LossGraph build_loss(const ir::Model& working, const opdef::OpRegistry& registry
                      const std::string& loss_name) {
   Draft draft(working, registry);
   LossGraph result{.model = draft.model(), .first_new_node = draft.graph().nodes.size()};
-  const PlacedLoss placed = place_loss(draft, loss);
+  const PlacedLoss placed = place_loss(draft.g(), registry, loss);
   result.info = placed.resolved.info;
-  result.target = placed.target;
-  result.sample_weight = placed.sample_weight;
-  result.loss = placed.written.loss;
+  result.inputs.push_back(placed.resolved.scores);
+  for (const PlacedLoss& other : placed.others) result.inputs.push_back(other.resolved.scores);
+  for (Value* weight : placed.penalized) result.inputs.push_back(weight);
+  result.targets.push_back(placed.target);
+  for (const PlacedLoss& other : placed.others) result.targets.push_back(other.target);
+  if (placed.sample_weight != nullptr) result.targets.push_back(placed.sample_weight);
+  result.loss = placed.written.rows != nullptr ? placed.written.rows : placed.written.loss;
   name_value(draft.graph(), result.loss, loss_name);
   draft.graph().outputs.insert(draft.graph().outputs.begin(), result.loss);
   return result;

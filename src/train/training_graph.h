@@ -26,16 +26,25 @@ struct StepGraphOptions {
 
 /// Loss, gradient and update. Graph inputs: those of the model that the loss needs, the target, the
 /// sample weight if there is one, `learning_rate`, then the state (with first values). Graph
-/// outputs: the loss, (with sample weights) its denominator, the further outputs, then the new
-/// state.
+/// outputs: the loss, its denominator (if that is not the number of rows), the loss of each row
+/// (Reduction::kNone), the further outputs, then the new state.
 struct StepGraph {
   std::shared_ptr<ir::Model> model;  ///< with its state bindings
   LossInfo loss;
+  /// The symbol of the number of classes, where a class number is the target and only data tell.
+  std::string class_symbol = {};
+  bool has_denominator = false;    ///< it is an output
+  bool has_row_losses = false;     ///< they are an output
   std::string sample_weight = {};  ///< name of that input; empty: none
   std::string learning_rate = {};  ///< name of that input
   DataType learning_rate_dtype = DataType::kFloat32;
   std::vector<WeightInfo> weights = {};  ///< that are trained: the first state bindings
-  std::size_t num_extra_outputs = 0;     ///< after the loss and the denominator
+  std::size_t num_extra_outputs = 0;     ///< after the loss, denominator and row losses
+
+  /// Place of the first further output.
+  std::size_t first_extra_output() const {
+    return 1 + (has_denominator ? 1U : 0U) + (has_row_losses ? 1U : 0U);
+  }
 };
 
 /// Throws: ModelError (see resolve_loss, select_weights, check_optimizer), GradientError.
@@ -44,7 +53,7 @@ StepGraph build_step(const ir::Model& working, const opdef::OpRegistry& registry
 
 /// The loss alone, for data that is not trained on. Inputs: as of the step, then the trained
 /// weights by name, as plain inputs. Outputs: numerator, denominator, and for classifiers the
-/// number of right rows.
+/// (weighted) number of right rows and of all rows that count.
 struct EvaluationGraph {
   std::shared_ptr<ir::Model> model;
   bool has_correct_rows = false;
@@ -58,13 +67,13 @@ std::shared_ptr<ir::Model> build_prediction(const ir::Model& working,
                                             const std::vector<WeightInfo>& weights);
 
 /// The loss as an output of a working copy, for files: see add_loss() of onnxgrad/losses.h.
-/// `added` gets the new inputs' and nodes' range: nodes from `first_new_node` on are new.
+/// Nodes from `first_new_node` on are new.
 struct LossGraph {
   std::shared_ptr<ir::Model> model;
   LossInfo info = {};
   std::size_t first_new_node = 0;
-  ir::Value* target = nullptr;
-  ir::Value* sample_weight = nullptr;
+  std::vector<ir::Value*> inputs = {};   ///< what it reads of the model: scores, penalized weights
+  std::vector<ir::Value*> targets = {};  ///< new inputs: targets, then the sample weight
   ir::Value* loss = nullptr;
 };
 LossGraph build_loss(const ir::Model& working, const opdef::OpRegistry& registry, const Loss& loss,

@@ -1,0 +1,116 @@
+"""Losses that users write: models, and traced functions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from onnxgrad import _core
+from onnxgrad._checks import unknown_name
+from onnxgrad._loss_base import Loss, NativeFunction, Reduction
+from onnxgrad._models import to_core_model
+from onnxgrad.errors import OptionError
+
+if TYPE_CHECKING:
+    from onnxgrad._models import ModelLike
+
+
+class User(Loss):
+    """A loss of your own: a model.
+
+    Parameters
+    ----------
+    model : path, bytes, onnx.ModelProto or function of onnxscript
+        Its inputs are scores, target and, if it wants them, sample weights [N], in this order. Its
+        output is the loss of each row, [N] or [N, 1], or the mean loss of the batch, [] or [1].
+        Targets are class numbers where the second input is int64 [N].
+    takes_scores : bool, default=False
+        Whether it is put on the scores behind Softmax or Sigmoid, and not on the probabilities.
+
+    See Also
+    --------
+    traced : the same from a Python function.
+    """
+
+    model: bytes
+    takes_scores: bool
+
+    def __init__(
+        self,
+        model: ModelLike | Any,
+        *,
+        takes_scores: bool = False,
+        output: str = "",
+        reduction: Reduction = "mean",
+    ) -> None:
+        to_proto = getattr(model, "to_model_proto", None)  # of a function of onnxscript
+        core = to_core_model(model if to_proto is None else to_proto())
+        super().__init__(
+            output=output,
+            reduction=reduction,
+            model=core.to_bytes(),
+            takes_scores=bool(takes_scores),
+        )
+
+    def _function(self) -> NativeFunction:
+        return _core.UserLoss(to_core_model(self.model), self.takes_scores)
+
+    def __repr__(self) -> str:
+        return f"User(<model of {len(self.model)} bytes>, takes_scores={self.takes_scores})"
+
+
+def traced(
+    function: Any,
+    *,
+    dtype: Literal["float32", "float64"] = "float32",
+    columns: int | None = None,
+    classes: bool = False,
+    weights: bool = False,
+    takes_scores: bool = False,
+    output: str = "",
+    reduction: Reduction = "mean",
+) -> User:
+    """Return the loss that a Python function computes, traced with ndonnx.
+
+    Parameters
+    ----------
+    function : callable
+        Called once, as ``function(scores, target)``, with arrays of ndonnx (the Python array API);
+        returns the loss of each row [N] or [N, 1], or of the batch [].
+    dtype : {"float32", "float64"}, default="float32"
+        Of the scores.
+    columns : int, default=None
+        Number of columns of the scores [N, columns]; None is any.
+    classes : bool, default=False
+        Whether targets are class numbers int64 [N], and not values like the scores.
+    weights : bool, default=False
+        Whether it is called with sample weights [N] as third argument.
+    takes_scores, output, reduction
+        As for `User`.
+
+    Raises
+    ------
+    OptionError
+        If ndonnx is not installed.
+    """
+    try:
+        import ndonnx as ndx
+    except ImportError as error:
+        raise OptionError(
+            what="traced: the package ndonnx is not installed",
+            value="function",
+            mend="Install ndonnx, or give a model to losses.User.",
+        ) from error
+    kind = getattr(ndx, dtype, None) if dtype in ("float32", "float64") else None
+    if kind is None:
+        raise unknown_name("dtype", dtype, ["float32", "float64"])
+    shape = ("N", "K" if columns is None else columns)
+    inputs = {
+        "scores": ndx.argument(shape=shape, dtype=kind),
+        "target": ndx.argument(shape=("N",), dtype=ndx.int64)
+        if classes
+        else ndx.argument(shape=shape, dtype=kind),
+    }
+    if weights:
+        inputs["weights"] = ndx.argument(shape=("N",), dtype=kind)
+    model = ndx.build(inputs, {"loss": function(*inputs.values())})
+    return User(model, takes_scores=takes_scores, output=output, reduction=reduction)

@@ -1,0 +1,61 @@
+#ifndef ONNXGRAD_TRAIN_LOSSES_RULES_H_
+#define ONNXGRAD_TRAIN_LOSSES_RULES_H_
+
+#include "ir/builder.h"
+#include "onnxgrad/losses.h"
+
+// The formulas of losses. Each function appends the nodes for the elements of one loss;
+// train/losses.cpp puts elements together by reduction and sample weights.
+
+namespace onnxgrad::train {
+
+/// What a loss reads. `weight` is nullptr without sample weights, else [N] in the scores' type.
+struct LossInputs {
+  ir::Value* scores = nullptr;
+  ir::Value* target = nullptr;
+  ir::Value* weight = nullptr;
+};
+
+/// The loss of each element [N, ...], before anything is added up.
+struct Elements {
+  ir::Value* values = nullptr;
+  /// The columns of a row are averaged, not summed.
+  bool mean_of_columns = false;
+  /// How much each element counts in a mean, in the shape of `values`; nullptr: all 1. The values
+  /// are multiplied by it already.
+  ir::Value* counts = nullptr;
+  bool is_weighted = false;  ///< the sample weights are in the values already
+  bool is_total = false;     ///< `values` is rank 0, the loss of the batch
+};
+
+using LossRule = Elements (*)(ir::GraphBuilder&, const LossFunction&, const LossInputs&);
+
+// losses/regression.cpp; formulas in onnxgrad/losses.h.
+Elements write_squared_error(ir::GraphBuilder& g, const SquaredError& spec, const LossInputs& in);
+Elements write_absolute_error(ir::GraphBuilder& g, const AbsoluteError& spec, const LossInputs& in);
+Elements write_huber(ir::GraphBuilder& g, const Huber& spec, const LossInputs& in);
+Elements write_smooth_l1(ir::GraphBuilder& g, const SmoothL1& spec, const LossInputs& in);
+Elements write_elastic(ir::GraphBuilder& g, const Elastic& spec, const LossInputs& in);
+Elements write_poisson(ir::GraphBuilder& g, const Poisson& spec, const LossInputs& in);
+Elements write_cosine(ir::GraphBuilder& g, const Cosine& spec, const LossInputs& in);
+
+// losses/classification.cpp.
+Elements write_softmax_cross_entropy(ir::GraphBuilder& g, const SoftmaxCrossEntropy& spec,
+                                     const LossInputs& in);
+Elements write_binary_cross_entropy(ir::GraphBuilder& g, const BinaryCrossEntropy& spec,
+                                    const LossInputs& in);
+Elements write_log_loss(ir::GraphBuilder& g, const LogLoss& spec, const LossInputs& in);
+Elements write_negative_log_likelihood(ir::GraphBuilder& g, const NegativeLogLikelihood& spec,
+                                       const LossInputs& in);
+Elements write_kl_divergence(ir::GraphBuilder& g, const KlDivergence& spec, const LossInputs& in);
+Elements write_one_vs_rest(ir::GraphBuilder& g, const OneVsRest& spec, const LossInputs& in);
+
+// losses/user.cpp.
+Elements write_user_loss(ir::GraphBuilder& g, const UserLoss& spec, const LossInputs& in);
+/// Type of the targets that the model of `spec` reads. Throws: ModelError (no such model, other
+/// inputs or outputs than it should have, scores of another type).
+ir::Type user_target_type(const UserLoss& spec, const ir::Value& scores);
+
+}  // namespace onnxgrad::train
+
+#endif  // ONNXGRAD_TRAIN_LOSSES_RULES_H_

@@ -1,0 +1,220 @@
+#include "train/place_loss.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <string>
+#include <utility>
+
+#include "base/check.h"
+#include "train/outputs.h"
+#include "train/patterns.h"
+#include "train/weights.h"
+
+namespace onnxgrad::train {
+namespace {
+
+using ir::GraphBuilder;
+using ir::Value;
+
+void check_number(std::string_view name, double value) {
+  if (value >= 0 && std::isfinite(value)) return;
+  throw ModelError({.what = fmt::format("{} is {}, expected a number of at least 0", name, value)});
+}
+
+void check_combination(const Loss& loss) {
+  check_number("the factor of a loss", loss.factor);
+  for (const Penalty& penalty : loss.penalties) {
+    check_number("l1 of a penalty", penalty.l1);
+    check_number("l2 of a penalty", penalty.l2);
+  }
+  for (const Loss& other : loss.others) {
+    check_number("the factor of a loss", other.factor);
+    if (other.penalties.empty() && other.others.empty() && other.sample_weight.empty()) continue;
+    throw ModelError({.what = "the loss on '" + other.output +
+                              "' has penalties, sample weights or losses of its own",
+                      .where = {.value = other.output},
+                      .mend = "Give them to the first loss; they count for all."});
+  }
+}
+
+// The loss on one output. `sample_weight` is shared by several.
+PlacedLoss place_one(GraphBuilder& g, const Loss& loss, Reduction reduction, Value* sample_weight) {
+  ir::Graph& graph = g.graph();
+  PlacedLoss placed{.resolved = resolve_loss(graph, loss), .sample_weight = sample_weight};
+  Value* scores = placed.resolved.scores;
+  const LossFunction& function = placed.resolved.function;
+  placed.target = graph.add_input(loss.target, target_type(function, *scores));
+  placed.resolved.info.target = value_info(placed.target->name, placed.target->type);
+  if (!loss.sample_weight.empty()) {
+    ir::SymbolicShape rows{scores->type.has_rank() && scores->type.rank() > 0
+                               ? scores->type.shape->front()
+                               : ir::Dim()};
+    placed.sample_weight =
+        graph.add_input(loss.sample_weight, ir::Type::tensor(scores->dtype(), std::move(rows)));
+  }
+  placed.written = write_loss(g, function, reduction, scores, placed.target, placed.sample_weight);
+  return placed;
+}
+
+/// A weight and what its penalties sum up to.
+struct Penalized {
+  Value* weight = nullptr;
+  double l1 = 0;
+  double l2 = 0;
+};
+
+bool is_matrix(const Weight& weight) {
+  return weight.trainable && weight.value->initializer.dims().rank() >= 2;
+}
+
+// Which of the weights a penalty is put on.
+std::vector<bool> match_penalty(const Penalty& penalty, const std::vector<Weight>& weights,
+                                const std::vector<std::string>& names,
+                                const std::unordered_set<const Value*>& behind) {
+  if (!penalty.weights.empty()) {
+    return match_patterns(penalty.weights, names, "floating-point weight");
+  }
+  std::vector<bool> matched;
+  bool is_any = false;
+  for (const Weight& weight : weights) {
+    matched.push_back(is_matrix(weight) && behind.contains(weight.value));
+    is_any = is_any || matched.back();
+  }
+  if (!is_any) {
+    throw ModelError({.what = "a penalty finds no trainable weight of two or more dimensions",
+                      .detail = "Floating-point weights: " + base::quote_list(names) + ".",
+                      .mend = "Name weights, or a pattern of names."});
+  }
+  return matched;
+}
+
+std::vector<Penalized> find_penalized(const ir::Model& model, const opdef::OpRegistry& registry,
+                                      const Loss& loss,
+                                      const std::unordered_set<const Value*>& behind) {
+  std::vector<Weight> weights;
+  std::vector<std::string> names;
+  for (const Weight& weight : find_weights(model, registry)) {
+    if (!is_floating(weight.value->initializer.dtype())) continue;
+    weights.push_back(weight);
+    names.push_back(weight.value->name);
+  }
+  std::vector<Penalized> sums(weights.size());
+  for (const Penalty& penalty : loss.penalties) {
+    const auto matched = match_penalty(penalty, weights, names, behind);
+    for (std::size_t i = 0; i < weights.size(); ++i) {
+      if (!matched[i]) continue;
+      sums[i].weight = weights[i].value;
+      sums[i].l1 += penalty.l1;
+      sums[i].l2 += penalty.l2;
+    }
+  }
+  std::erase_if(sums, [](const Penalized& sum) { return sum.l1 == 0 && sum.l2 == 0; });
+  return sums;
+}
+
+Value* add_or(GraphBuilder& g, Value* sum, Value* term) {
+  return sum == nullptr ? term : g.add(sum, term);
+}
+
+// l1 sum |w| + l2 sum w^2, rank 0, in the weight's type.
+Value* write_penalty(GraphBuilder& g, const Penalized& penalized) {
+  Value* w = penalized.weight;
+  Value* sum = nullptr;
+  if (penalized.l1 != 0) {
+    sum = g.scale(g.reduce_sum(g.abs(w), {}, /*keepdims=*/false), penalized.l1);
+  }
+  if (penalized.l2 != 0) {
+    Value* squares = g.reduce_sum(g.mul(w, w), {}, /*keepdims=*/false);
+    sum = add_or(g, sum, g.scale(squares, penalized.l2));
+  }
+  return sum;
+}
+
+Value* scaled(GraphBuilder& g, Value* x, double factor, Value* like) {
+  if (x->dtype() != like->dtype()) x = g.cast_like(x, like);
+  return factor == 1 ? x : g.scale(x, factor);
+}
+
+// The sum of all losses and penalties takes the place of the first loss.
+void put_together(GraphBuilder& g, const Loss& loss, const std::vector<Penalized>& penalties,
+                  PlacedLoss& placed) {
+  WrittenLoss& whole = placed.written;
+  Value* like = whole.loss;
+  Value* total = scaled(g, whole.loss, loss.factor, like);
+  if (whole.rows != nullptr) whole.rows = scaled(g, whole.rows, loss.factor, like);
+  for (std::size_t i = 0; i < placed.others.size(); ++i) {
+    const WrittenLoss& other = placed.others[i].written;
+    const double factor = loss.others[i].factor;
+    total = g.add(total, scaled(g, other.loss, factor, like));
+    if (whole.rows != nullptr) {
+      whole.rows = g.add(whole.rows, scaled(g, other.rows, factor, like));
+    }
+  }
+  for (const Penalized& penalized : penalties) {
+    total = g.add(total, scaled(g, write_penalty(g, penalized), 1, like));
+  }
+  whole.loss = total;
+  // Means of batches are put together by what the first loss is divided by.
+  whole.numerator = loss.reduction == Reduction::kMean ? g.mul(total, whole.denominator) : total;
+}
+
+// "squared error on 'y' (...), plus 0.5 times absolute error on 'z'; penalty on 'W0', 'W1'"
+std::string describe_all(const Loss& loss, const PlacedLoss& placed) {
+  const std::string prefix = "loss: ";
+  const auto term = [&](const PlacedLoss& one, double factor) {
+    const std::string text = one.resolved.info.line.substr(prefix.size());
+    return factor == 1 ? text : fmt::format("{:g} times {}", factor, text);
+  };
+  std::string line = prefix + term(placed, loss.factor);
+  for (std::size_t i = 0; i < placed.others.size(); ++i) {
+    line += ", plus " + term(placed.others[i], loss.others[i].factor);
+  }
+  const auto& names = placed.resolved.info.penalized;
+  if (!names.empty()) line += "; penalty on " + base::quote_list(names);
+  return line;
+}
+
+}  // namespace
+
+std::unordered_set<const Value*> values_behind(const Value* value) {
+  std::unordered_set<const Value*> behind;
+  std::vector<const Value*> open{value};
+  while (!open.empty()) {
+    const Value* next = open.back();
+    open.pop_back();
+    if (next == nullptr || !behind.insert(next).second || next->producer == nullptr) continue;
+    for (const Value* input : next->producer->inputs) open.push_back(input);
+    for (const Value* captured : ir::captured_values(*next->producer)) open.push_back(captured);
+  }
+  return behind;
+}
+
+PlacedLoss place_loss(GraphBuilder& g, const opdef::OpRegistry& registry, const Loss& loss) {
+  check_combination(loss);
+  g.set_scope("loss");
+  PlacedLoss placed = place_one(g, loss, loss.reduction, nullptr);
+  for (const Loss& other : loss.others) {
+    placed.others.push_back(place_one(g, other, loss.reduction, placed.sample_weight));
+  }
+  // Weights are looked for among what the losses need, so these come first.
+  std::vector<Penalized> penalties;
+  if (!loss.penalties.empty()) {
+    auto behind = values_behind(placed.written.loss);
+    for (const PlacedLoss& other : placed.others) behind.merge(values_behind(other.written.loss));
+    penalties = find_penalized(g.model(), registry, loss, behind);
+  }
+  LossInfo& info = placed.resolved.info;
+  for (const Penalized& penalized : penalties) {
+    placed.penalized.push_back(penalized.weight);
+    info.penalized.push_back(penalized.weight->name);
+  }
+  const bool is_plain = placed.others.empty() && penalties.empty() && loss.factor == 1;
+  if (!is_plain) put_together(g, loss, penalties, placed);
+  info.line = describe_all(loss, placed);
+  for (const PlacedLoss& other : placed.others) info.others.push_back(other.resolved.info);
+  g.set_scope("");
+  return placed;
+}
+
+}  // namespace onnxgrad::train

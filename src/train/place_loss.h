@@ -1,0 +1,36 @@
+#ifndef ONNXGRAD_TRAIN_PLACE_LOSS_H_
+#define ONNXGRAD_TRAIN_PLACE_LOSS_H_
+
+#include <unordered_set>
+#include <vector>
+
+#include "ir/builder.h"
+#include "opdef/registry.h"
+#include "train/heads.h"
+#include "train/losses.h"
+
+namespace onnxgrad::train {
+
+/// A loss with its inputs, in a graph.
+struct PlacedLoss {
+  ResolvedLoss resolved = {};
+  ir::Value* target = nullptr;
+  ir::Value* sample_weight = nullptr;  ///< or nullptr
+  /// Of the whole: the sum of several losses and the penalties.
+  WrittenLoss written = {};
+  std::vector<ir::Value*> penalized = {};  ///< weights
+  std::vector<PlacedLoss> others = {};     ///< of Loss::others, without their WrittenLoss
+};
+
+/// Adds the inputs for targets and sample weights to the graph that `g` writes, and the nodes of
+/// the loss. Throws: ModelError (see resolve_loss and write_loss; a penalty or a factor that is no
+/// number of at least 0; a pattern that matches no weight; others with penalties, weights or
+/// others of their own).
+PlacedLoss place_loss(ir::GraphBuilder& g, const opdef::OpRegistry& registry, const Loss& loss);
+
+/// All values that `value` is computed from, itself included.
+std::unordered_set<const ir::Value*> values_behind(const ir::Value* value);
+
+}  // namespace onnxgrad::train
+
+#endif  // ONNXGRAD_TRAIN_PLACE_LOSS_H_
