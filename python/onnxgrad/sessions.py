@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from onnxgrad import _core
 from onnxgrad._arrays import ArrayLike, from_native, from_native_list, to_feeds, to_native
 from onnxgrad._checks import device_name, patterns, positive_int, real_number, thread_count
+from onnxgrad._loss_base import NativeFunction
 from onnxgrad._models import ModelLike, to_core_model, to_proto
-from onnxgrad.losses import LossLike, NativeFunction, PenaltyLike, to_core_loss
+from onnxgrad.losses import LossLike, PenaltyLike, to_core_loss
 from onnxgrad.optimizers import Optimizer, OptimizerLike, as_optimizer
 
 if TYPE_CHECKING:
