@@ -41,6 +41,8 @@ LIBRARIES: list[tuple[str, str, set[str]]] = [
     ("Eigen", r"(Eigen|unsupported/Eigen)/", {"device", "kernels"}),
     ("nanobind", r"nanobind/", {"bindings"}),
 ]
+# What python/onnxgrad/sklearn imports besides the public names of onnxgrad.
+ESTIMATORS_MAY_IMPORT = {"numpy", "onnx", "sklearn"}
 _INCLUDE = re.compile(r'^\s*#\s*include\s+([<"])([^>"]+)[>"]', re.MULTILINE)
 _SOURCE_SUFFIXES = {".h", ".hpp", ".cpp", ".cu", ".inc"}
 
@@ -141,6 +143,7 @@ def check_imports(path: Path, text: str) -> list[str]:
     if path.parts[:2] != ("python", "onnxgrad") or path.suffix != ".py":
         return []
     is_compat = "compat" in path.parts
+    is_sklearn = path.parts[2] == "sklearn"
     problems = []
     for name in imported_modules(text):
         parts = name.strip(".").split(".")
@@ -150,7 +153,24 @@ def check_imports(path: Path, text: str) -> list[str]:
             problems.append(f"{path}: imports {name}; compat uses only public names of onnxgrad")
         if not is_compat and name.startswith(("onnxgrad.compat", ".compat")):
             problems.append(f"{path}: imports {name}; compat sits on top, nothing depends on it")
+        if is_sklearn:
+            problems += _check_estimators(path, name)
+        elif not is_compat and name.startswith(("sklearn", "onnxgrad.sklearn", ".sklearn")):
+            problems.append(f"{path}: imports {name}; scikit-learn belongs in onnxgrad.sklearn")
     return problems
+
+
+def _check_estimators(path: Path, name: str) -> list[str]:
+    """Return what is wrong with the import `name` in a file of onnxgrad.sklearn."""
+    parts = name.split(".")
+    if parts[0] in ESTIMATORS_MAY_IMPORT:
+        return []
+    if parts[0] != "onnxgrad" and parts[0] not in sys.stdlib_module_names:
+        may = ", ".join(sorted(ESTIMATORS_MAY_IMPORT))
+        return [f"{path}: imports {name}; estimators may import onnxgrad, {may}"]
+    if parts[0] == "onnxgrad" and any(part.startswith("_") for part in parts[1:]):
+        return [f"{path}: imports {name}; estimators use only public names of onnxgrad"]
+    return []
 
 
 def shadowing_headers(root: Path) -> list[str]:

@@ -402,6 +402,16 @@ def from_name(name: str) -> Loss:
     return loss
 
 
+def name_of(function: NativeFunction) -> str:
+    """Return the name of the extension's loss, whatever its options; empty if it has none."""
+    kind = getattr(function, "kind", None)
+    for name, loss in _BY_NAME.items():
+        named = loss._function()
+        if type(named) is type(function) and getattr(named, "kind", None) == kind:
+            return name
+    return ""
+
+
 def as_loss(loss: Any) -> Loss:
     """Return a loss, or the loss of that name."""
     described = from_name(loss) if isinstance(loss, str) else loss

@@ -10,7 +10,7 @@ from onnxgrad._arrays import ArrayLike, from_native, from_native_list, to_feeds,
 from onnxgrad._checks import device_name, patterns, positive_int, real_number, thread_count
 from onnxgrad._loss_base import NativeFunction
 from onnxgrad._models import ModelLike, to_core_model, to_proto
-from onnxgrad.losses import LossLike, PenaltyLike, to_core_loss
+from onnxgrad.losses import LossLike, PenaltyLike, name_of, to_core_loss
 from onnxgrad.optimizers import Optimizer, OptimizerLike, as_optimizer
 
 if TYPE_CHECKING:
@@ -338,6 +338,16 @@ class TrainingSession:
     def loss_line(self) -> str:
         """What the loss is and where it was put, in one line."""
         return self._core.loss.line
+
+    @property
+    def loss_name(self) -> str:
+        """Name of the loss, one of `losses.names`; never ``"auto"``."""
+        return name_of(self._core.loss.function)
+
+    @property
+    def scores_name(self) -> str:
+        """Name of the value of the model that the loss is put on."""
+        return self._core.loss.scores
 
     @property
     def target_name(self) -> str:

@@ -16,6 +16,7 @@ PACKAGE = Path(onnxgrad.__file__).parent
 MODULES = [
     "onnxgrad",
     *sorted(f"onnxgrad.{p.stem}" for p in PACKAGE.glob("*.py") if not p.stem.startswith("__")),
+    *sorted(f"onnxgrad.sklearn.{p.stem}" for p in (PACKAGE / "sklearn").glob("[!_]*.py")),
 ]
 
 

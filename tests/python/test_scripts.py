@@ -87,6 +87,11 @@ def test_forbidden_include(path, line, words):
         ("python/onnxgrad/compat/ort.py", "from onnxgrad import _core", "only public names"),
         ("python/onnxgrad/compat/ort.py", "import onnxgrad._core", "only public names"),
         ("python/onnxgrad/trainer.py", "from onnxgrad.compat import ort", "compat sits on top"),
+        ("python/onnxgrad/trainer.py", "import sklearn.base", "belongs in onnxgrad.sklearn"),
+        ("python/onnxgrad/cli.py", "from onnxgrad.sklearn import base", "belongs in"),
+        ("python/onnxgrad/sklearn/base.py", "from onnxgrad import _core", "only public names"),
+        ("python/onnxgrad/sklearn/base.py", "from onnxgrad._arrays import x", "only public names"),
+        ("python/onnxgrad/sklearn/base.py", "import scipy.sparse", "may import onnxgrad, numpy"),
     ],
 )
 def test_forbidden_import(path, source, words):
@@ -100,6 +105,9 @@ def test_forbidden_import(path, source, words):
     [
         ("python/onnxgrad/trainer.py", "from onnxgrad import _core\nimport numpy as np"),
         ("python/onnxgrad/compat/ort.py", "from onnxgrad import Trainer"),
+        ("python/onnxgrad/compat/ort.py", "from sklearn.base import BaseEstimator"),
+        ("python/onnxgrad/sklearn/base.py", "import os, onnx, onnxgrad\nimport sklearn.base"),
+        ("python/onnxgrad/sklearn/base.py", "from onnxgrad.sklearn.training import Training"),
         ("tests/python/test_torch.py", "import torch"),
     ],
 )

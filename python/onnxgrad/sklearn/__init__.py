@@ -1,0 +1,17 @@
+"""Estimators of scikit-learn that train ONNX models.
+
+`OnnxRegressor` and `OnnxClassifier` take any ONNX model, or make a multi-layer perceptron of the
+sizes of its layers; `to_onnx` gives the trained model as a file that every ONNX runtime runs.
+
+>>> from onnxgrad.sklearn import OnnxClassifier
+>>> classifier = OnnxClassifier("model.onnx").fit(X, y)  # doctest: +SKIP
+>>> onnx.save(classifier.to_onnx(), "trained.onnx")      # doctest: +SKIP
+
+This module imports scikit-learn and onnx; ``import onnxgrad`` does not import this module.
+"""
+
+from onnxgrad.sklearn.classifier import OnnxClassifier
+from onnxgrad.sklearn.networks import multi_layer_perceptron
+from onnxgrad.sklearn.regressor import OnnxRegressor
+
+__all__ = ["OnnxClassifier", "OnnxRegressor", "multi_layer_perceptron"]

@@ -1,0 +1,249 @@
+"""What the estimators have in common: from parameters to a trained model."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from numbers import Real
+from typing import Any, Literal, Self, TypeAlias
+
+import numpy as np
+import onnx
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+
+import onnxgrad
+from onnxgrad.callbacks import CallbackLike, EarlyStopping
+from onnxgrad.errors import OptionError
+from onnxgrad.losses import LossLike
+from onnxgrad.optimizers import OptimizerLike
+from onnxgrad.sklearn.training import Training
+
+__all__ = ["ModelOrFactory", "OnnxEstimator"]
+
+ModelOrFactory: TypeAlias = "str | os.PathLike[str] | bytes | onnx.ModelProto | Callable[..., Any]"
+"""A model, or a function of (number of features, number of outputs) that returns one."""
+
+_SEEDS = np.iinfo(np.int32).max
+_INPUT_DTYPES = {
+    "tensor(float)": np.float32,
+    "tensor(double)": np.float64,
+    "tensor(int64)": np.int64,
+}
+
+
+class OnnxEstimator(BaseEstimator):  # type: ignore[misc]
+    """Base of `OnnxRegressor` and `OnnxClassifier`, which document the parameters."""
+
+    def __init__(
+        self,
+        model: ModelOrFactory | None = None,
+        *,
+        hidden_layer_sizes: int | Sequence[int] = (100,),
+        activation: str = "relu",
+        loss: LossLike = "auto",
+        optimizer: OptimizerLike = "adam",
+        lr: float | None = None,
+        batch_size: int | Literal["auto"] = "auto",
+        max_iter: int = 200,
+        tol: float | None = 1e-4,
+        n_iter_no_change: int = 10,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        shuffle: bool = True,
+        warm_start: bool = False,
+        initializer: str | None = None,
+        trainable: str | Iterable[str] | None = None,
+        frozen: str | Iterable[str] | None = None,
+        dtype: Literal["float32", "float64"] | None = None,
+        callbacks: Iterable[CallbackLike] = (),
+        random_state: int | np.random.RandomState | None = None,
+        threads: int | None = None,
+        verbose: int | Literal["auto"] = 0,
+    ) -> None:
+        self.model = model
+        self.hidden_layer_sizes = hidden_layer_sizes
+        self.activation = activation
+        self.loss = loss
+        self.optimizer = optimizer
+        self.lr = lr
+        self.batch_size = batch_size
+        self.max_iter = max_iter
+        self.tol = tol
+        self.n_iter_no_change = n_iter_no_change
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.shuffle = shuffle
+        self.warm_start = warm_start
+        self.initializer = initializer
+        self.trainable = trainable
+        self.frozen = frozen
+        self.dtype = dtype
+        self.callbacks = callbacks
+        self.random_state = random_state
+        self.threads = threads
+        self.verbose = verbose
+
+    def to_onnx(self, path: str | os.PathLike[str] | None = None) -> onnx.ModelProto:
+        """Return the trained model, and write it if there is a path.
+
+        Parameters
+        ----------
+        path : path, default=None
+
+        Returns
+        -------
+        onnx.ModelProto
+            A given model with its trained weights, everything else as it was; or the network that
+            was made by the sizes of its layers.
+        """
+        check_is_fitted(self)
+        trained = self._training.trained_model()
+        if path is not None:
+            onnx.save(trained, os.fspath(path))
+        return trained
+
+    # What the two estimators do in their own way.
+
+    def _network(self, num_features: int, dtype: str, seed: int) -> onnx.ModelProto:
+        """Return a new network by the sizes of its layers."""
+        raise NotImplementedError
+
+    def _settle(self, training: Training) -> Training:
+        """Check that the model is of the right kind; return it, or one with a better loss."""
+        raise NotImplementedError
+
+    # Fitting.
+
+    def _is_new(self, incremental: bool) -> bool:
+        """Tell whether a fit starts with new weights."""
+        return not ((incremental or self.warm_start) and hasattr(self, "_training"))
+
+    def _validated(self, X: Any, y: Any, is_new: bool, **options: Any) -> tuple[Any, Any]:
+        """Return X and y as arrays, checked as scikit-learn does."""
+        own = self.model is None
+        X, y = validate_data(
+            self,
+            X,
+            y,
+            reset=is_new,
+            dtype=(np.float64, np.float32) if own else "numeric",
+            allow_nd=not own,
+            **options,
+        )
+        return X, y
+
+    def _weights(self, sample_weight: Any, X: Any) -> Any:
+        if sample_weight is None:
+            return None
+        weight = _check_sample_weight(sample_weight, X, ensure_non_negative=True)
+        if not np.any(weight):
+            raise ValueError("Sample weights must contain at least one non-zero number.")
+        return weight
+
+    def _start(self, X: np.ndarray[Any, Any], num_outputs: int) -> None:
+        """Make the model and what trains it."""
+        self._random = check_random_state(self.random_state)
+        seed = int(self._random.randint(_SEEDS))
+        model: Any = self.model
+        if model is None:
+            dtype = self.dtype or ("float32" if X.dtype == np.float32 else "float64")
+            model = self._network(X.shape[1], dtype, seed)
+        else:
+            if callable(model):
+                model = model(X.shape[1], num_outputs)
+            if self.initializer is not None:
+                model = onnxgrad.initialize(model, self.initializer, seed)
+        options = {
+            "loss": self.loss,
+            "optimizer": self.optimizer,
+            "lr": self.lr,
+            "seed": seed,
+            "threads": self.threads,
+            "trainable": self.trainable,
+            "frozen": self.frozen,
+        }
+        self._training = self._settle(Training(_bytes_of(model), options))
+        inputs = self._training.inputs()
+        if len(inputs) != 1 or inputs[0].type not in _INPUT_DTYPES:
+            found = ", ".join(f"'{value.name}' {value.type}" for value in inputs)
+            raise OptionError(
+                what=f"model: its inputs are {found}; estimators need one input of numbers",
+                value="model",
+                mend="Use onnxgrad.Trainer, which takes a dictionary of inputs.",
+            )
+        self._input_dtype = _INPUT_DTYPES[inputs[0].type]
+        self.loss_curve_: list[float] = []
+        self.n_iter_ = 0
+
+    def _train(
+        self, X: np.ndarray[Any, Any], y: np.ndarray[Any, Any], sample_weight: Any, epochs: int
+    ) -> Self:
+        """Train for some epochs and keep what is known about them; y as the model has it."""
+        lr: Any = self.lr
+        if isinstance(lr, Real):
+            self._training.set_lr(float(lr))
+        batch_size = min(200, len(X)) if self.batch_size == "auto" else self.batch_size
+        stopping: list[CallbackLike] = []
+        validate = self.early_stopping and epochs > 1
+        if self.tol is not None:
+            stopping = [EarlyStopping(self.n_iter_no_change, self.tol, restore_best=validate)]
+        seed = int(self._random.randint(_SEEDS))
+
+        def fit(trainer: onnxgrad.Trainer) -> onnxgrad.Trainer:
+            trainer.seed = seed  # a new order of the rows in each call
+            return trainer.fit(
+                self._as_input(X),
+                y,
+                sample_weight,
+                validation=self.validation_fraction if validate else None,
+                epochs=epochs,
+                batch_size=batch_size,
+                shuffle=self.shuffle,
+                callbacks=[*stopping, *self.callbacks],
+                verbose="auto" if self.verbose == "auto" else int(self.verbose),  # type: ignore[arg-type]
+            )
+
+        trainer = self._training.use(fit)
+        self.history_ = trainer.history
+        self.loss_curve_ = self.loss_curve_ + trainer.history["train_loss"]
+        self.loss_ = self.loss_curve_[-1] if self.loss_curve_ else float("nan")
+        self.n_iter_ = len(self.loss_curve_)
+        self.validation_losses_ = trainer.history.get("val_loss")
+        self.validation_scores_ = trainer.history.get("val_accuracy")
+        self.stop_reason_ = trainer.stop_reason
+        return self
+
+    def _as_input(self, X: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        return np.ascontiguousarray(X, self._input_dtype)
+
+    # Predicting.
+
+    def _values(self, X: Any, output: str) -> np.ndarray[Any, Any]:
+        """Return an output of the fitted model for the rows X, which are checked here."""
+        own = self.model is None
+        rows = validate_data(
+            self,
+            X,
+            reset=False,
+            dtype=(np.float64, np.float32) if own else "numeric",
+            allow_nd=not own,
+        )
+        return self._training.predict(self._as_input(rows), output)
+
+    def _layers(self, num_features: int, num_outputs: int) -> list[int]:
+        hidden: Any = self.hidden_layer_sizes
+        sizes = list(hidden) if hasattr(hidden, "__iter__") else [hidden]
+        if any(int(size) != size or size < 1 for size in sizes):
+            raise ValueError(f"hidden_layer_sizes must be integers above 0, got {hidden!r}.")
+        return [num_features, *(int(size) for size in sizes), num_outputs]
+
+
+def _bytes_of(model: Any) -> bytes:
+    if isinstance(model, (str, os.PathLike)):
+        # Weights in files beside the model are loaded too.
+        model = onnx.load(os.fspath(model))
+    if isinstance(model, onnx.ModelProto):
+        return bytes(model.SerializeToString())
+    return bytes(model)

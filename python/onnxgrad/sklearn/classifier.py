@@ -1,0 +1,389 @@
+"""Classification by any ONNX model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, Self, TypeAlias
+
+import numpy as np
+import onnx
+from sklearn.base import ClassifierMixin
+from sklearn.utils import compute_sample_weight
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted
+
+from onnxgrad import losses
+from onnxgrad.callbacks import CallbackLike
+from onnxgrad.losses import LossLike
+from onnxgrad.optimizers import OptimizerLike
+from onnxgrad.sklearn.base import ModelOrFactory, OnnxEstimator
+from onnxgrad.sklearn.networks import Head, multi_layer_perceptron
+from onnxgrad.sklearn.training import Training
+
+__all__ = ["OnnxClassifier"]
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+
+_MARGIN_LOSSES = ("hinge", "squared_hinge", "modified_huber")
+_PROBABILITY_LOSSES = ("negative_log_likelihood", "log_loss")
+_LABEL_TYPES = ("tensor(int64)", "tensor(int32)", "tensor(string)")
+
+
+def _head_of(loss: LossLike, num_classes: int) -> Head:
+    """Return the head of a network that is trained with this loss."""
+    described: Any = losses.from_name(loss) if isinstance(loss, str) else loss
+    if isinstance(described, losses.OneVsRest):
+        return "one_vs_rest" if described.kind == "log" else "margins"
+    if isinstance(described, losses.BinaryCrossEntropy):
+        return "sigmoid"
+    if isinstance(described, losses.Auto) and num_classes == 2:
+        return "sigmoid"
+    return "softmax"
+
+
+def _has_margins(estimator: Any) -> bool:
+    if hasattr(estimator, "_training"):
+        return bool(estimator._is_margin)
+    return _head_of(estimator.loss, 2) == "margins"
+
+
+def _has_probabilities(estimator: Any) -> bool:
+    return not _has_margins(estimator)
+
+
+class OnnxClassifier(ClassifierMixin, OnnxEstimator):  # type: ignore[misc]
+    """Classification by an ONNX model, given or made by the sizes of its layers.
+
+    A given model may end in labels and probabilities as exporters write them, in probabilities, or
+    in bare scores.
+
+    Parameters
+    ----------
+    model : path, bytes, onnx.ModelProto or function, default=None
+        Any ONNX model with one input of numbers, whose weights training starts from; or a function
+        of (number of features, number of classes) that returns one. None makes a
+        multi-layer perceptron of `hidden_layer_sizes`, see `multi_layer_perceptron`.
+    hidden_layer_sizes : int or sequence of int, default=(100,)
+        Only without `model`, as `activation`.
+    activation : str, default="relu"
+        ``"relu"``, ``"leaky_relu"``, ``"tanh"``, ``"logistic"`` or ``"identity"``.
+    loss : str or Loss, default="auto"
+        See `onnxgrad.losses`; ``"auto"`` takes it from the head of a
+        given model; it is softmax cross-entropy, for two classes binary cross-entropy.
+    optimizer : str or Optimizer, default="adam"
+        See `onnxgrad.optimizers`.
+    lr : float, default=None
+        Learning rate; None is the optimizer's own.
+    batch_size : int or "auto", default="auto"
+        ``"auto"`` is 200, or all rows where there are fewer.
+    max_iter : int, default=200
+        Epochs of a `fit`, at most.
+    tol : float, default=1e-4
+        Training ends when the loss has not become smaller by `tol` for `n_iter_no_change` epochs;
+        None: it always goes on to `max_iter`.
+    n_iter_no_change : int, default=10
+    early_stopping : bool, default=False
+        Whether it is the loss on rows kept for validation that has to become smaller, and the
+        weights of the best epoch are kept.
+    validation_fraction : float, default=0.1
+        Share of the rows kept for validation with `early_stopping`.
+    class_weight : dict, "balanced" or None, default=None
+        Weight of each class, multiplied with the sample weights; ``"balanced"`` gives all classes
+        the same total weight.
+    shuffle : bool, default=True
+        A new order of the rows in each epoch.
+    warm_start : bool, default=False
+        Whether another `fit` goes on from the weights and the optimizer state of the last one.
+    initializer : str, default=None
+        How new weights are drawn, see `onnxgrad.initialize`. None is ``"auto"`` for a network made
+        here; a given model keeps its weights.
+    trainable, frozen : str or list of str, default=None
+        Names or glob patterns of the weights to train and of those that stay as they are.
+    dtype : {"float32", "float64"}, default=None
+        Of a network made here; None is float32 if `X` is, else float64.
+    callbacks : list of Callback or function, default=()
+        See `onnxgrad.callbacks`.
+    random_state : int, RandomState or None, default=None
+        Of weights, order of the rows, validation rows and random operators.
+    threads : int, default=None
+        None takes the cores that this process may use.
+    verbose : {0, 1, 2, "auto"}, default=0
+        As for `onnxgrad.Trainer.fit`.
+
+    Attributes
+    ----------
+    classes_ : array [C]
+        Labels: those that a given model lists, in its order, otherwise those of `y`, sorted.
+    n_features_in_ : int
+    feature_names_in_ : array of str
+        Only if `X` had names of columns.
+    loss_curve_ : list of float
+        Training loss of each epoch since the weights were new.
+    loss_ : float
+        The last of them.
+    n_iter_ : int
+        Number of epochs since the weights were new.
+    history_ : History
+        Of the last `fit`, see `onnxgrad.Trainer`.
+    validation_losses_ : list of float or None
+        Of the epochs of the last `fit`, with `early_stopping`.
+    validation_scores_ : list of float or None
+        Accuracy on these rows.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from onnxgrad.sklearn import OnnxClassifier
+    >>> X, y = load_iris(return_X_y=True)
+    >>> classifier = OnnxClassifier(hidden_layer_sizes=(10,), lr=0.01, random_state=0).fit(X, y)
+    >>> classifier.score(X, y) > 0.95, classifier.predict_proba(X).shape
+    (True, (150, 3))
+    >>> [value.name for value in classifier.to_onnx().graph.output]
+    ['label', 'probabilities']
+    """
+
+    def __init__(
+        self,
+        model: ModelOrFactory | None = None,
+        *,
+        hidden_layer_sizes: int | Sequence[int] = (100,),
+        activation: str = "relu",
+        loss: LossLike = "auto",
+        optimizer: OptimizerLike = "adam",
+        lr: float | None = None,
+        batch_size: int | Literal["auto"] = "auto",
+        max_iter: int = 200,
+        tol: float | None = 1e-4,
+        n_iter_no_change: int = 10,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        class_weight: Mapping[Any, float] | Literal["balanced"] | None = None,
+        shuffle: bool = True,
+        warm_start: bool = False,
+        initializer: str | None = None,
+        trainable: str | Iterable[str] | None = None,
+        frozen: str | Iterable[str] | None = None,
+        dtype: Literal["float32", "float64"] | None = None,
+        callbacks: Iterable[CallbackLike] = (),
+        random_state: int | np.random.RandomState | None = None,
+        threads: int | None = None,
+        verbose: int | Literal["auto"] = 0,
+    ) -> None:
+        super().__init__(
+            model,
+            hidden_layer_sizes=hidden_layer_sizes,
+            activation=activation,
+            loss=loss,
+            optimizer=optimizer,
+            lr=lr,
+            batch_size=batch_size,
+            max_iter=max_iter,
+            tol=tol,
+            n_iter_no_change=n_iter_no_change,
+            early_stopping=early_stopping,
+            validation_fraction=validation_fraction,
+            shuffle=shuffle,
+            warm_start=warm_start,
+            initializer=initializer,
+            trainable=trainable,
+            frozen=frozen,
+            dtype=dtype,
+            callbacks=callbacks,
+            random_state=random_state,
+            threads=threads,
+            verbose=verbose,
+        )
+        self.class_weight = class_weight
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Train on X [N, ...] and labels y [N].
+
+        Parameters
+        ----------
+        X : array-like
+        y : array-like [N]
+        sample_weight : array-like [N], default=None
+
+        Returns
+        -------
+        OnnxClassifier
+            Itself.
+        """
+        return self._fit(X, y, sample_weight, self.max_iter, None, incremental=False)
+
+    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
+        """Train one epoch more, going on from the present weights.
+
+        Parameters
+        ----------
+        X, y, sample_weight : array-like
+            As for `fit`.
+        classes : array-like [C], default=None
+            All labels; needed in the first call, if the model does not list them.
+
+        Returns
+        -------
+        OnnxClassifier
+            Itself.
+        """
+        return self._fit(X, y, sample_weight, 1, classes, incremental=True)
+
+    def _fit(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any,
+        epochs: int,
+        classes: Any,
+        *,
+        incremental: bool,
+    ) -> Self:
+        if incremental and self.class_weight == "balanced":
+            raise ValueError(
+                "class_weight 'balanced' is not supported by partial_fit, which does not see all "
+                "rows. Use compute_class_weight('balanced', classes=classes, y=y) of "
+                "sklearn.utils.class_weight and give the weights as a dictionary."
+            )
+        is_new = self._is_new(incremental)
+        X, y = self._validated(X, y, is_new)
+        check_classification_targets(y)
+        weight = self._weights(sample_weight, X)
+        if self.class_weight is not None:
+            of_classes = compute_sample_weight(self.class_weight, y)
+            weight = of_classes if weight is None else weight * of_classes
+        if is_new:
+            if classes is None and incremental and self.model is None:
+                raise ValueError("classes must be passed on the first call to partial_fit.")
+            self.classes_ = np.unique(y if classes is None else classes)
+            if not incremental:
+                self._check_several_classes(y, weight)
+            self._start(X, len(self.classes_))
+            self._choose_output()
+        return self._train(X, self._file_labels(self._encoded(y)), weight, epochs)
+
+    def _check_several_classes(self, y: Array, weight: Any) -> None:
+        present = np.unique(y if weight is None else y[np.asarray(weight) > 0])
+        if len(present) < 2:
+            of = "" if weight is None else " with a sample_weight above 0"
+            raise ValueError(
+                f"The number of classes{of} has to be greater than one; got 1 class: {present[0]!r}"
+            )
+
+    def _network(self, num_features: int, dtype: str, seed: int) -> onnx.ModelProto:
+        num_classes = len(self.classes_)
+        head = _head_of(self.loss, num_classes)
+        single = head != "softmax" and num_classes == 2
+        labels = self.classes_
+        if labels.dtype.kind == "f":
+            labels = labels.astype(np.int64)  # check_classification_targets: they are whole numbers
+        return multi_layer_perceptron(
+            self._layers(num_features, 1 if single else num_classes),
+            activation=self.activation,
+            head=head,
+            classes=labels,
+            dtype=dtype,
+            scheme=self.initializer or "auto",
+            seed=seed,
+        )
+
+    def _settle(self, training: Training) -> Training:
+        is_classifier = training.use(lambda trainer: trainer.session.is_classifier)
+        if is_classifier or self.loss != "auto":
+            return training
+        # Bare columns look like a regression; here they are scores.
+        shape = training.outputs()[0].shape
+        one_column = len(shape) < 2 or shape[-1] == 1
+        loss = "binary_cross_entropy" if one_column else "softmax_cross_entropy"
+        return training.with_options(loss=loss)
+
+    def _choose_output(self) -> None:
+        """Find out what the model gives: labels, and margins, scores or probabilities."""
+        session = self._training.use(lambda trainer: trainer.session)
+        loss = session.loss_name
+        values = [out for out in session.get_outputs() if out.type not in _LABEL_TYPES]
+        if not values:
+            raise ValueError("The model has neither scores nor probabilities among its outputs.")
+        names = [out.name for out in values]
+        has_scores = session.scores_name in names
+        chosen = values[names.index(session.scores_name) if has_scores else 0]
+        self._output = chosen.name
+        self._is_margin = loss in _MARGIN_LOSSES
+        self._link = loss if has_scores and loss not in _PROBABILITY_LOSSES else ""
+        listed = session.classes
+        if listed is not None and self.model is not None:
+            self.classes_ = np.array(listed.tolist())
+        self._lists_labels = listed is not None
+        columns = chosen.shape[-1] if len(chosen.shape) > 1 else None
+        fits = (len(self.classes_), 1 if len(self.classes_) == 2 else len(self.classes_))
+        if isinstance(columns, int) and columns not in fits:
+            raise ValueError(
+                f"The model has {columns} columns of scores in '{self._output}', but there are "
+                f"{len(self.classes_)} classes."
+            )
+
+    def _encoded(self, y: Array) -> Array:
+        """Return the number of each label's class [N]."""
+        numbers = {label: i for i, label in enumerate(self.classes_.tolist())}
+        labels, inverse = np.unique(y, return_inverse=True)
+        unknown = [label for label in labels.tolist() if label not in numbers]
+        if unknown:
+            raise ValueError(
+                f"y has labels {unknown[:5]} that are not among the classes "
+                f"{self.classes_.tolist()[:20]}"
+            )
+        found: Array = np.array([numbers[label] for label in labels.tolist()], np.int64)
+        of_rows: Array = found[inverse]
+        return of_rows
+
+    def _file_labels(self, numbers: Array) -> Array:
+        """Return labels as the model lists them, for class numbers [N]."""
+        if not self._lists_labels:
+            return numbers
+        listed = self._training.use(lambda trainer: trainer.session.classes)
+        labels: Array = np.asarray(listed)[numbers]
+        return labels
+
+    def predict(self, X: Any) -> Array:
+        """Return the labels [N] of the rows X [N, ...]."""
+        check_is_fitted(self)
+        if self._is_margin:
+            margins = self.decision_function(X)
+            numbers = (margins > 0).astype(int) if margins.ndim == 1 else margins.argmax(axis=1)
+        else:
+            numbers = self.predict_proba(X).argmax(axis=1)
+        labels: Array = self.classes_[numbers]
+        return labels
+
+    @available_if(_has_probabilities)  # type: ignore[untyped-decorator]
+    def predict_proba(self, X: Any) -> Array:
+        """Return the probabilities [N, C] of the classes, in the order of `classes_`.
+
+        Not there for losses of margins such as ``"hinge"``.
+        """
+        check_is_fitted(self)
+        values: Array = self._values(X, self._output)
+        values = values.reshape(len(values), -1)
+        if self._link == "softmax_cross_entropy":
+            values = np.exp(values - values.max(axis=1, keepdims=True))
+        elif self._link:
+            values = 1 / (1 + np.exp(-values))
+        if values.shape[1] == 1:
+            return np.hstack([1 - values, values])
+        return values / values.sum(axis=1, keepdims=True) if self._link else values
+
+    @available_if(_has_probabilities)  # type: ignore[untyped-decorator]
+    def predict_log_proba(self, X: Any) -> Array:
+        """Return the logarithms of `predict_proba`."""
+        with np.errstate(divide="ignore"):
+            logarithms: Array = np.log(self.predict_proba(X))
+        return logarithms
+
+    @available_if(_has_margins)  # type: ignore[untyped-decorator]
+    def decision_function(self, X: Any) -> Array:
+        """Return the margins [N, C], for two classes [N]; only for losses such as ``"hinge"``."""
+        check_is_fitted(self)
+        values: Array = self._values(X, self._output)
+        values = values.reshape(len(values), -1)
+        margins: Array = values[:, -1] if len(self.classes_) == 2 else values
+        return margins

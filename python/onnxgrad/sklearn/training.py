@@ -1,0 +1,94 @@
+"""A model in training that can be pickled: what the estimators keep between calls."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import onnx
+
+import onnxgrad
+
+__all__ = ["Training"]
+
+# Rows that are predicted at once: bounds the memory for inner values.
+_PREDICT_ROWS = 8192
+
+Result = TypeVar("Result")
+
+
+class Training:
+    """A Trainer that is made when it is needed, and pickled as its model, weights and state.
+
+    Parameters
+    ----------
+    model : bytes
+        The model before training.
+    options : dict
+        Of `onnxgrad.Trainer`.
+    """
+
+    def __init__(self, model: bytes, options: dict[str, Any]) -> None:
+        self._model = model
+        self._options = options
+        self._state: dict[str, Any] | None = None
+        self._trainer: onnxgrad.Trainer | None = None
+        self._lock = threading.RLock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        with self._lock:
+            state = self._state if self._trainer is None else self._trainer.session.state()
+        return {"model": self._model, "options": self._options, "state": state}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["model"], state["options"])  # type: ignore[misc]
+        self._state = state["state"]
+
+    def with_options(self, **options: Any) -> Training:
+        """Return a new training of the model with other options."""
+        return Training(self._model, {**self._options, **options})
+
+    def use(self, function: Callable[[onnxgrad.Trainer], Result]) -> Result:
+        """Return what `function` gives for the trainer; one thread at a time."""
+        with self._lock:
+            if self._trainer is None:
+                trainer = onnxgrad.Trainer(self._model, **self._options)
+                if self._state is not None:
+                    trainer.session.load_state(self._state)
+                self._trainer, self._state = trainer, None
+            return function(self._trainer)
+
+    def set_lr(self, lr: float) -> None:
+        """Set the learning rate of the steps to come."""
+        self._options = {**self._options, "lr": lr}
+
+        def change(trainer: onnxgrad.Trainer) -> None:
+            trainer.session.lr = lr
+
+        self.use(change)
+
+    def predict(self, X: np.ndarray[Any, Any], output: str) -> np.ndarray[Any, Any]:
+        """Return an output [N, ...] of the model for the rows X [N, ...]."""
+
+        def run(trainer: onnxgrad.Trainer) -> np.ndarray[Any, Any]:
+            parts = [
+                trainer.predict(X[start : start + _PREDICT_ROWS], output)
+                for start in range(0, len(X), _PREDICT_ROWS)
+            ]
+            return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+        return self.use(run)
+
+    def inputs(self) -> Sequence[onnxgrad.NodeArg]:
+        """Return the inputs of the model."""
+        return self.use(lambda trainer: trainer.session.get_inputs())
+
+    def outputs(self) -> Sequence[onnxgrad.NodeArg]:
+        """Return the outputs of the model."""
+        return self.use(lambda trainer: trainer.session.get_outputs())
+
+    def trained_model(self) -> onnx.ModelProto:
+        """Return the model with the present weights."""
+        return self.use(lambda trainer: trainer.trained_model())
