@@ -171,6 +171,19 @@ def test_one_hot_targets_train_as_class_numbers_do():
     assert two.evaluate(X, np.eye(3)[y]).accuracy == one.evaluate(X, y).accuracy
 
 
+@pytest.mark.parametrize("loss", ["mae", "huber", "smooth_l1", "elastic", "poisson"])
+def test_a_loss_of_numbers_is_one_kernel_with_its_gradient(loss):
+    model = mlp_proto([30, 64, 32, 1])
+    feeds = {"X": np.ones((32, 30), np.float32), "label": np.ones((32, 1), np.float32)}
+    plans = []
+    for name in ("mse", loss):
+        session = og.TrainingSession(model, name, "sgd")
+        session.step(feeds)
+        plans.append([line.split()[1] for line in session.plan_summary().splitlines()])
+    assert plans[0][1:] == plans[1][1:]
+    assert plans[0].count("Elementwise") == 3
+
+
 # Class weights.
 
 
@@ -245,6 +258,23 @@ def test_penalties_are_in_the_loss_and_in_the_gradient(
     file = og.add_loss(linear_proto, loss, penalty=penalty)
     stock = onnxruntime.InferenceSession(file.SerializeToString())
     assert stock.run(["loss"], feeds)[0] == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize(("alpha", "l1_ratio"), [(0.2, 0.5), (0.3, 0.1), (0.1, 0.9)])
+def test_penalized_regression_ends_where_scikit_learns_does(
+    alpha, l1_ratio, linear_proto, linear_data
+):
+    from sklearn.linear_model import ElasticNet
+
+    # scikit-learn's objective is half of ours: |y - X w|^2 / (2 N) + a r |w| + a (1 - r) / 2 |w|^2.
+    penalty = og.losses.Penalty(l1=2 * alpha * l1_ratio, l2=alpha * (1 - l1_ratio))
+    X, y = linear_data
+    trainer = og.Trainer(linear_proto, "mse", "sgd", lr=0.2, penalty=penalty)
+    trainer.fit(X, y, epochs=150, batch_size=len(X), verbose=0)
+    best = ElasticNet(alpha=alpha, l1_ratio=l1_ratio, tol=1e-8, max_iter=10000).fit(X, y[:, 0])
+    state = trainer.session.state()
+    np.testing.assert_allclose(state["coef"][:, 0], best.coef_, atol=1e-5)
+    np.testing.assert_allclose(state["intercept"], best.intercept_, atol=1e-5)
 
 
 def test_penalty_in_the_validation_loss_of_unequal_batches(linear_proto, linear_data):
