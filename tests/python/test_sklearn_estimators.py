@@ -16,7 +16,8 @@ from skl2onnx import to_onnx
 from sklearn.base import clone
 from sklearn.datasets import load_digits, load_iris
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
-from sklearn.linear_model import LinearRegression
+from sklearn.linear_model import LinearRegression, PoissonRegressor, Ridge
+from sklearn.metrics import log_loss
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.multioutput import MultiOutputRegressor
 from sklearn.neural_network import MLPClassifier
@@ -30,7 +31,7 @@ from support import initializers, mlp_proto, run_python
 
 
 # Nothing is expected to fail. scikit-learn itself skips checks that need pandas or another array
-# library where these are not installed, and says so.
+# library where these are not installed, and one of a method that is not there, and says so.
 @parametrize_with_checks(
     [
         OnnxRegressor(threads=1),
@@ -129,6 +130,81 @@ def test_weights_are_those_of_least_squares():
     np.testing.assert_allclose(found["layer0.bias"], expected.intercept_, rtol=1e-8)
     np.testing.assert_allclose(regressor.predict(X), expected.predict(X), rtol=1e-8)
     assert regressor.score(X, y, weight) == pytest.approx(expected.score(X, y, weight))
+
+
+def test_penalty_is_that_of_ridge_regression():
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(60, 3))
+    y = X @ [1.0, -2.0, 0.5] + 1 + rng.normal(size=60) * 0.3
+    expected = Ridge(alpha=6.0).fit(X, y)
+    regressor = OnnxRegressor(
+        hidden_layer_sizes=(), optimizer="sgd", lr=0.3, max_iter=400, tol=None, random_state=0
+    )
+    regressor.set_params(penalty=og.losses.Penalty(l2=6.0 / 60)).fit(X, y)
+    found = initializers(regressor.to_onnx())
+    np.testing.assert_allclose(found["layer0.weight"].ravel(), expected.coef_, rtol=1e-8)
+    np.testing.assert_allclose(found["layer0.bias"][0], expected.intercept_, rtol=1e-8)
+
+
+def test_counts_as_poisson_regression():
+    rng = np.random.default_rng(2)
+    X = rng.normal(size=(200, 3))
+    y = rng.poisson(np.exp(X @ [0.5, -0.3, 0.1] + 1))
+    expected = PoissonRegressor(alpha=0.0, tol=1e-10).fit(X, y)
+    regressor = OnnxRegressor(
+        hidden_layer_sizes=(), loss="poisson", optimizer="sgd", lr=0.1, max_iter=800, tol=None
+    ).fit(X, y)
+    np.testing.assert_allclose(regressor.predict(X), expected.predict(X), rtol=1e-5)
+    (found,) = in_onnxruntime(regressor.to_onnx(), X)
+    np.testing.assert_allclose(found.ravel(), expected.predict(X), rtol=1e-5)
+
+
+@pytest.mark.parametrize("loss", ["absolute_error", "huber", "smooth_l1", "elastic"])
+def test_losses_of_numbers(iris, loss):
+    X = iris[0]
+    y = np.abs(X[:, 0] + X[:, 1] / 2)
+    regressor = OnnxRegressor(hidden_layer_sizes=(8,), loss=loss, lr=0.05, random_state=0)
+    assert regressor.fit(X, y).score(X, y) > 0.95
+
+
+@pytest.mark.parametrize("loss", ["squared_error", "kl_divergence", "squared_hinge", "cosine"])
+@pytest.mark.parametrize("classes", [2, 3])
+def test_further_losses_of_classes(iris, loss, classes):
+    X, y = iris[0][: 50 * classes], LABELS["string"][iris[1][: 50 * classes]]
+    classifier = OnnxClassifier(hidden_layer_sizes=(8,), loss=loss, lr=0.05, random_state=0)
+    assert classifier.fit(X, y).score(X, y) > 0.95
+    np.testing.assert_array_equal(in_onnxruntime(classifier.to_onnx(), X)[0], classifier.predict(X))
+
+
+def test_log_loss_is_that_of_probabilities(iris):
+    X, y = iris[0][50:], iris[1][50:]
+    classifier = OnnxClassifier(hidden_layer_sizes=(), loss="log_loss", random_state=0, max_iter=1)
+    classifier.set_params(lr=0.0).fit(X, y)
+    assert classifier.loss_ == pytest.approx(log_loss(y, classifier.predict_proba(X)), rel=1e-5)
+
+
+@pytest.mark.parametrize("given", [None, "", "Sigmoid"])
+@pytest.mark.parametrize("loss", ["auto", "log_loss"])
+def test_several_labels_a_row(iris, given, loss):
+    if given == "" and loss == "log_loss":
+        loss = "binary_cross_entropy"  # bare scores are no probabilities
+    X = iris[0]
+    y = np.stack([X[:, 0] > 0, X[:, 1] + X[:, 2] > 0, X[:, 3] < 0.5], axis=1).astype(int)
+    model = None if given is None else mlp_proto([4, 8, 3], head=given)
+    classifier = OnnxClassifier(
+        model, hidden_layer_sizes=(8,), loss=loss, lr=0.05, batch_size=30, random_state=0
+    ).fit(X, y)
+    assert classifier.predict(X).shape == y.shape
+    assert (classifier.predict(X) == y).mean() > 0.95
+    found = in_onnxruntime(classifier.to_onnx(), X)
+    if model is None:
+        np.testing.assert_array_equal(found[0], classifier.predict(X))
+    if given != "":
+        np.testing.assert_allclose(found[-1], classifier.predict_proba(X), rtol=1e-5, atol=1e-6)
+    with pytest.raises(ValueError, match="y has 2 columns, expected 3"):
+        classifier.partial_fit(X, y[:, :2])
+    with pytest.raises(ValueError, match="of 0 and 1"):
+        OnnxClassifier().fit(X, y + (np.arange(150) % 3)[:, None])
 
 
 def test_digits_as_well_as_scikit_learn():
@@ -442,6 +518,9 @@ def test_callbacks_and_verbosity(iris, capsys):
         ({"dtype": "int8"}, "dtype"),
         ({"initializer": "glorot"}, "scheme"),
         ({"model": mlp_proto([4, 5, 2])}, "2 columns of scores"),
+        ({"loss": "binary_cross_entropy"}, "softmax_cross_entropy"),
+        ({"loss": "log_loss"}, "negative_log_likelihood"),
+        ({"penalty": "l3"}, "penalty"),
     ],
 )
 def test_wrong_options_are_named(iris, options, words):
@@ -472,6 +551,8 @@ def test_labels_that_the_model_does_not_list(iris):
 def test_sizes_of_layers():
     with pytest.raises(og.OptionError, match="layer_sizes"):
         multi_layer_perceptron([4])
+    with pytest.raises(og.OptionError, match="is for one score"):
+        multi_layer_perceptron([4, 3], head="sigmoid")
     with pytest.raises(og.OptionError, match="head: unknown"):
         multi_layer_perceptron([4, 1], head="softmaxx")
     network = multi_layer_perceptron([20, 30, 2], seed=3)

@@ -16,7 +16,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 import onnxgrad
 from onnxgrad.callbacks import CallbackLike, EarlyStopping
 from onnxgrad.errors import OptionError
-from onnxgrad.losses import LossLike
+from onnxgrad.losses import LossLike, PenaltyLike
 from onnxgrad.optimizers import OptimizerLike
 from onnxgrad.sklearn.training import Training
 
@@ -43,6 +43,7 @@ class OnnxEstimator(BaseEstimator):  # type: ignore[misc]
         hidden_layer_sizes: int | Sequence[int] = (100,),
         activation: str = "relu",
         loss: LossLike = "auto",
+        penalty: PenaltyLike | None = None,
         optimizer: OptimizerLike = "adam",
         lr: float | None = None,
         batch_size: int | Literal["auto"] = "auto",
@@ -66,6 +67,7 @@ class OnnxEstimator(BaseEstimator):  # type: ignore[misc]
         self.hidden_layer_sizes = hidden_layer_sizes
         self.activation = activation
         self.loss = loss
+        self.penalty = penalty
         self.optimizer = optimizer
         self.lr = lr
         self.batch_size = batch_size
@@ -109,6 +111,10 @@ class OnnxEstimator(BaseEstimator):  # type: ignore[misc]
     def _network(self, num_features: int, dtype: str, seed: int) -> onnx.ModelProto:
         """Return a new network by the sizes of its layers."""
         raise NotImplementedError
+
+    def _placed_loss(self) -> LossLike:
+        """Return the loss, in a network that was made here on the right value."""
+        return self.loss
 
     def _settle(self, training: Training) -> Training:
         """Check that the model is of the right kind; return it, or one with a better loss."""
@@ -156,7 +162,8 @@ class OnnxEstimator(BaseEstimator):  # type: ignore[misc]
             if self.initializer is not None:
                 model = onnxgrad.initialize(model, self.initializer, seed)
         options = {
-            "loss": self.loss,
+            "loss": self._placed_loss(),
+            "penalty": self.penalty,
             "optimizer": self.optimizer,
             "lr": self.lr,
             "seed": seed,

@@ -10,12 +10,12 @@ import onnx
 from sklearn.base import ClassifierMixin
 from sklearn.utils import compute_sample_weight
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.multiclass import check_classification_targets, type_of_target
+from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from onnxgrad import losses
 from onnxgrad.callbacks import CallbackLike
-from onnxgrad.losses import LossLike
+from onnxgrad.losses import LossLike, PenaltyLike
 from onnxgrad.optimizers import OptimizerLike
 from onnxgrad.sklearn.base import ModelOrFactory, OnnxEstimator
 from onnxgrad.sklearn.networks import Head, multi_layer_perceptron
@@ -26,7 +26,13 @@ __all__ = ["OnnxClassifier"]
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
 _MARGIN_LOSSES = ("hinge", "squared_hinge", "modified_huber")
-_PROBABILITY_LOSSES = ("negative_log_likelihood", "log_loss")
+# Loss of scores -> the function that makes probabilities of them.
+_LINKS = {
+    "softmax_cross_entropy": "softmax",
+    "kl_divergence": "softmax",
+    "binary_cross_entropy": "sigmoid",
+    "one_vs_rest_log": "sigmoid",
+}
 _LABEL_TYPES = ("tensor(int64)", "tensor(int32)", "tensor(string)")
 
 
@@ -35,11 +41,14 @@ def _head_of(loss: LossLike, num_classes: int) -> Head:
     described: Any = losses.from_name(loss) if isinstance(loss, str) else loss
     if isinstance(described, losses.OneVsRest):
         return "one_vs_rest" if described.kind == "log" else "margins"
-    if isinstance(described, losses.BinaryCrossEntropy):
-        return "sigmoid"
-    if isinstance(described, losses.Auto) and num_classes == 2:
-        return "sigmoid"
-    return "softmax"
+    of_one = isinstance(described, (losses.Auto, losses.BinaryCrossEntropy, losses.LogLoss))
+    return "sigmoid" if of_one and num_classes == 2 else "softmax"
+
+
+def _takes_several_labels(loss: LossLike) -> bool:
+    if isinstance(loss, str):
+        return loss in ("auto", "bce", "binary_cross_entropy", "log_loss")
+    return isinstance(loss, (losses.Auto, losses.BinaryCrossEntropy, losses.LogLoss))
 
 
 def _has_margins(estimator: Any) -> bool:
@@ -70,7 +79,10 @@ class OnnxClassifier(ClassifierMixin, OnnxEstimator):  # type: ignore[misc]
         ``"relu"``, ``"leaky_relu"``, ``"tanh"``, ``"logistic"`` or ``"identity"``.
     loss : str or Loss, default="auto"
         See `onnxgrad.losses`; ``"auto"`` takes it from the head of a
-        given model; it is softmax cross-entropy, for two classes binary cross-entropy.
+        given model; it is softmax cross-entropy, for two classes or several labels a row binary
+        cross-entropy. Losses of numbers are given 0 and 1 for each class.
+    penalty : Penalty, list of Penalty or dict, default=None
+        See `onnxgrad.losses.Penalty`.
     optimizer : str or Optimizer, default="adam"
         See `onnxgrad.optimizers`.
     lr : float, default=None
@@ -150,6 +162,7 @@ class OnnxClassifier(ClassifierMixin, OnnxEstimator):  # type: ignore[misc]
         hidden_layer_sizes: int | Sequence[int] = (100,),
         activation: str = "relu",
         loss: LossLike = "auto",
+        penalty: PenaltyLike | None = None,
         optimizer: OptimizerLike = "adam",
         lr: float | None = None,
         batch_size: int | Literal["auto"] = "auto",
@@ -175,6 +188,7 @@ class OnnxClassifier(ClassifierMixin, OnnxEstimator):  # type: ignore[misc]
             hidden_layer_sizes=hidden_layer_sizes,
             activation=activation,
             loss=loss,
+            penalty=penalty,
             optimizer=optimizer,
             lr=lr,
             batch_size=batch_size,
@@ -202,7 +216,7 @@ class OnnxClassifier(ClassifierMixin, OnnxEstimator):  # type: ignore[misc]
         Parameters
         ----------
         X : array-like
-        y : array-like [N]
+        y : array-like [N], or [N, C] of 0 and 1 for several labels a row
         sample_weight : array-like [N], default=None
 
         Returns
@@ -246,21 +260,33 @@ class OnnxClassifier(ClassifierMixin, OnnxEstimator):  # type: ignore[misc]
                 "sklearn.utils.class_weight and give the weights as a dictionary."
             )
         is_new = self._is_new(incremental)
-        X, y = self._validated(X, y, is_new)
+        X, y = self._validated(X, y, is_new, multi_output=True)
+        if y.ndim == 2 and y.shape[1] == 1:
+            y = column_or_1d(y, warn=True)
         check_classification_targets(y)
         weight = self._weights(sample_weight, X)
         if self.class_weight is not None:
             of_classes = compute_sample_weight(self.class_weight, y)
             weight = of_classes if weight is None else weight * of_classes
         if is_new:
-            if classes is None and incremental and self.model is None:
-                raise ValueError("classes must be passed on the first call to partial_fit.")
-            self.classes_ = np.unique(y if classes is None else classes)
-            if not incremental:
-                self._check_several_classes(y, weight)
+            self._choose_classes(y, weight, classes, incremental)
             self._start(X, len(self.classes_))
             self._choose_output()
-        return self._train(X, self._file_labels(self._encoded(y)), weight, epochs)
+        return self._train(X, self._targets(y), weight, epochs)
+
+    def _choose_classes(self, y: Array, weight: Any, classes: Any, incremental: bool) -> None:
+        """Set `classes_`, which a given model may still replace by its own."""
+        self._is_multi_label = y.ndim == 2
+        if self._is_multi_label:
+            if type_of_target(y) != "multilabel-indicator":
+                raise ValueError(f"y has {y.shape[1]} columns, which have to be of 0 and 1.")
+            self.classes_ = np.arange(y.shape[1])
+            return
+        if classes is None and incremental and self.model is None:
+            raise ValueError("classes must be passed on the first call to partial_fit.")
+        self.classes_ = np.unique(y if classes is None else classes)
+        if not incremental:
+            self._check_several_classes(y, weight)
 
     def _check_several_classes(self, y: Array, weight: Any) -> None:
         present = np.unique(y if weight is None else y[np.asarray(weight) > 0])
@@ -272,8 +298,8 @@ class OnnxClassifier(ClassifierMixin, OnnxEstimator):  # type: ignore[misc]
 
     def _network(self, num_features: int, dtype: str, seed: int) -> onnx.ModelProto:
         num_classes = len(self.classes_)
-        head = _head_of(self.loss, num_classes)
-        single = head != "softmax" and num_classes == 2
+        head = "multi_label" if self._is_multi_label else _head_of(self.loss, num_classes)
+        single = head not in ("softmax", "multi_label") and num_classes == 2
         labels = self.classes_
         if labels.dtype.kind == "f":
             labels = labels.astype(np.int64)  # check_classification_targets: they are whole numbers
@@ -287,14 +313,24 @@ class OnnxClassifier(ClassifierMixin, OnnxEstimator):  # type: ignore[misc]
             seed=seed,
         )
 
+    def _placed_loss(self) -> LossLike:
+        loss: Any = losses.from_name(self.loss) if isinstance(self.loss, str) else self.loss
+        is_single = self.model is None and not self._is_multi_label and len(self.classes_) == 2
+        if is_single and isinstance(loss, losses.LogLoss):
+            loss = loss.replace(output="positive")
+        placed: LossLike = loss
+        return placed
+
     def _settle(self, training: Training) -> Training:
-        is_classifier = training.use(lambda trainer: trainer.session.is_classifier)
-        if is_classifier or self.loss != "auto":
+        session = training.use(lambda trainer: trainer.session)
+        outputs = training.outputs()
+        is_bare = session.scores_name in [value.name for value in outputs]
+        if session.is_classifier or self.loss != "auto" or not is_bare:
             return training
         # Bare columns look like a regression; here they are scores.
-        shape = training.outputs()[0].shape
-        one_column = len(shape) < 2 or shape[-1] == 1
-        loss = "binary_cross_entropy" if one_column else "softmax_cross_entropy"
+        shape = outputs[0].shape
+        binary = self._is_multi_label or len(shape) < 2 or shape[-1] == 1
+        loss = "binary_cross_entropy" if binary else "softmax_cross_entropy"
         return training.with_options(loss=loss)
 
     def _choose_output(self) -> None:
@@ -309,14 +345,19 @@ class OnnxClassifier(ClassifierMixin, OnnxEstimator):  # type: ignore[misc]
         chosen = values[names.index(session.scores_name) if has_scores else 0]
         self._output = chosen.name
         self._is_margin = loss in _MARGIN_LOSSES
-        self._link = loss if has_scores and loss not in _PROBABILITY_LOSSES else ""
+        self._link = _LINKS.get(loss, "") if has_scores else ""
+        self._is_normalised = loss != "binary_cross_entropy"
         listed = session.classes
         if listed is not None and self.model is not None:
             self.classes_ = np.array(listed.tolist())
         self._lists_labels = listed is not None
+        self._takes_labels = session.is_classifier
         columns = chosen.shape[-1] if len(chosen.shape) > 1 else None
-        fits = (len(self.classes_), 1 if len(self.classes_) == 2 else len(self.classes_))
-        if isinstance(columns, int) and columns not in fits:
+        self._num_columns = columns if isinstance(columns, int) else len(self.classes_)
+        fits = [len(self.classes_)]
+        if len(self.classes_) == 2 and not self._is_multi_label:
+            fits.append(1)
+        if self._num_columns not in fits:
             raise ValueError(
                 f"The model has {columns} columns of scores in '{self._output}', but there are "
                 f"{len(self.classes_)} classes."
@@ -336,8 +377,19 @@ class OnnxClassifier(ClassifierMixin, OnnxEstimator):  # type: ignore[misc]
         of_rows: Array = found[inverse]
         return of_rows
 
-    def _file_labels(self, numbers: Array) -> Array:
-        """Return labels as the model lists them, for class numbers [N]."""
+    def _targets(self, y: Array) -> Array:
+        """Return what the loss takes: labels of the model, class numbers, or rows of 0 and 1."""
+        if y.ndim != 1 + self._is_multi_label:
+            raise ValueError("y must have one label a row in all calls, or several in all.")
+        if self._is_multi_label:
+            if y.shape[1] != len(self.classes_):
+                raise ValueError(f"y has {y.shape[1]} columns, expected {len(self.classes_)}.")
+            targets: Array = y.astype(np.float32)
+            return targets
+        numbers = self._encoded(y)
+        if not self._takes_labels:
+            columns: Array = np.eye(len(self.classes_), dtype=np.float32)
+            return columns[numbers] if self._num_columns > 1 else columns[numbers, 1:]
         if not self._lists_labels:
             return numbers
         listed = self._training.use(lambda trainer: trainer.session.classes)
@@ -345,8 +397,11 @@ class OnnxClassifier(ClassifierMixin, OnnxEstimator):  # type: ignore[misc]
         return labels
 
     def predict(self, X: Any) -> Array:
-        """Return the labels [N] of the rows X [N, ...]."""
+        """Return the labels [N], or [N, C] of 0 and 1, of the rows X [N, ...]."""
         check_is_fitted(self)
+        if self._is_multi_label:
+            likely: Array = (self.predict_proba(X) > 0.5).astype(int)
+            return likely
         if self._is_margin:
             margins = self.decision_function(X)
             numbers = (margins > 0).astype(int) if margins.ndim == 1 else margins.argmax(axis=1)
@@ -359,18 +414,22 @@ class OnnxClassifier(ClassifierMixin, OnnxEstimator):  # type: ignore[misc]
     def predict_proba(self, X: Any) -> Array:
         """Return the probabilities [N, C] of the classes, in the order of `classes_`.
 
-        Not there for losses of margins such as ``"hinge"``.
+        Not there for losses of margins such as ``"hinge"``. Several labels a row: each by itself.
         """
         check_is_fitted(self)
         values: Array = self._values(X, self._output)
         values = values.reshape(len(values), -1)
-        if self._link == "softmax_cross_entropy":
+        if self._link == "softmax":
             values = np.exp(values - values.max(axis=1, keepdims=True))
-        elif self._link:
-            values = 1 / (1 + np.exp(-values))
+        elif self._link == "sigmoid":
+            values = (1 + np.tanh(values / 2)) / 2
+        if self._is_multi_label:
+            return values
         if values.shape[1] == 1:
             return np.hstack([1 - values, values])
-        return values / values.sum(axis=1, keepdims=True) if self._link else values
+        if self._link or not self._is_normalised:
+            values = values / values.sum(axis=1, keepdims=True)
+        return values
 
     @available_if(_has_probabilities)  # type: ignore[untyped-decorator]
     def predict_log_proba(self, X: Any) -> Array:
@@ -387,3 +446,8 @@ class OnnxClassifier(ClassifierMixin, OnnxEstimator):  # type: ignore[misc]
         values = values.reshape(len(values), -1)
         margins: Array = values[:, -1] if len(self.classes_) == 2 else values
         return margins
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_label = _takes_several_labels(self.loss)
+        return tags

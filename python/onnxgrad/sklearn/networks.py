@@ -7,14 +7,16 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 import onnxgrad
 from onnxgrad.errors import OptionError
 
 __all__ = ["ACTIVATIONS", "Head", "multi_layer_perceptron"]
 
-Head: TypeAlias = Literal["values", "softmax", "sigmoid", "one_vs_rest", "margins"]
+Head: TypeAlias = Literal[
+    "values", "exponential", "softmax", "sigmoid", "one_vs_rest", "multi_label", "margins"
+]
 
 # Name (scikit-learn's where it has the function) -> operator; None is no operator. Only operators
 # that onnxruntime has for float64 too.
@@ -52,10 +54,12 @@ def multi_layer_perceptron(
     activation : str, default="relu"
         Of the hidden layers: ``"relu"``, ``"leaky_relu"``, ``"tanh"``, ``"logistic"`` or
         ``"identity"``.
-    head : {"values", "softmax", "sigmoid", "one_vs_rest", "margins"}, default="values"
-        What the outputs are: the scores as ``variable`` [N, K]; or ``label`` [N] and
-        ``probabilities`` [N, C], by softmax, by the sigmoid of one score, or by one sigmoid for
-        each class divided by their sum; or ``label`` and the ``scores`` [N, C] or [N, 1].
+    head : str, default="values"
+        What the outputs are. ``"values"``: the scores as ``variable`` [N, K]; ``"exponential"``:
+        exp(scores). With ``label`` [N] and ``probabilities`` [N, C]: ``"softmax"``, ``"sigmoid"``
+        of one score, or ``"one_vs_rest"``, the sigmoids divided by their sum. ``"multi_label"``:
+        the sigmoids as they are, and ``label`` [N, C] of 0 and 1. ``"margins"``: ``label`` and the
+        ``scores`` [N, C] or [N, 1].
     classes : array [C], default=None
         Labels of the classes, int64 or str; None is 0 to C - 1.
     dtype : {"float32", "float64"}, default="float32"
@@ -97,8 +101,11 @@ def multi_layer_perceptron(
             value = f"layer{i}.values"
             nodes.append(helper.make_node(operator, [sums], [value], f"layer{i}/{activation}"))
     trained = [weight.name for weight in weights]
-    if head == "values":
-        nodes[-1].output[0] = "variable"
+    if head in ("values", "exponential"):
+        if head == "values":
+            nodes[-1].output[0] = "variable"
+        else:
+            nodes.append(helper.make_node("Exp", ["scores"], ["variable"], "head/variable"))
         outputs = [helper.make_tensor_value_info("variable", element, ["N", sizes[-1]])]
     else:
         outputs = _add_classifier_head(nodes, weights, head, sizes[-1], classes, dtype)
@@ -123,6 +130,12 @@ def _check(sizes: list[int], activation: str, head: str, dtype: str) -> None:
         raise OptionError(
             what=f"layer_sizes: {sizes}, expected two or more sizes of at least 1",
             value="layer_sizes",
+        )
+    if head == "sigmoid" and sizes[-1] != 1:
+        raise OptionError(
+            what=f"head 'sigmoid' is for one score, not {sizes[-1]}",
+            value="head",
+            mend="Take 'softmax', 'one_vs_rest' or 'multi_label'.",
         )
     known: list[tuple[str, str, Sequence[str]]] = [
         ("activation", activation, list(ACTIVATIONS)),
@@ -149,7 +162,8 @@ def _add_classifier_head(
     """Append what makes labels and probabilities of ``scores``; returns the outputs."""
     num_classes = max(num_scores, 2)
     labels = np.arange(num_classes) if classes is None else np.asarray(classes)
-    constants.append(_label_tensor(labels))
+    if head != "multi_label":
+        constants.append(_label_tensor(labels))
 
     def constant(name: str, array: np.ndarray[Any, Any]) -> str:
         constants.append(numpy_helper.from_array(array, name))
@@ -162,17 +176,28 @@ def _add_classifier_head(
     values = "scores"
     if head == "softmax":
         values = node("Softmax", ["scores"], "probabilities", axis=1)
+    elif head == "multi_label":
+        values = node("Sigmoid", ["scores"], "probabilities")
     elif head in ("sigmoid", "one_vs_rest"):
-        one_column = num_scores == 1
+        one_column = num_scores == 1  # of two classes, also with one_vs_rest
         values = node("Sigmoid", ["scores"], "positive" if one_column else "positives")
         if one_column:
             one = constant("one", np.ones((), dtype))
             node("Sub", [one, values], "negative")
             values = node("Concat", ["negative", values], "probabilities", axis=1)
-        elif head == "one_vs_rest":
+        else:
             axes = constant("columns", np.array([1], np.int64))
             node("ReduceSum", [values, axes], "total", keepdims=1)
             values = node("Div", [values, "total"], "probabilities")
+    element = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    if head == "multi_label":
+        half = constant("half", np.full((), 0.5, dtype))
+        node("Greater", [values, half], "likely")
+        node("Cast", ["likely"], "label", to=int(TensorProto.INT64))
+        return [
+            helper.make_tensor_value_info("label", TensorProto.INT64, ["N", num_scores]),
+            helper.make_tensor_value_info(values, element, ["N", num_scores]),
+        ]
     if head == "margins" and num_scores == 1:
         node("Neg", ["scores"], "opposite")
         both = node("Concat", ["opposite", "scores"], "both", axis=1)
@@ -181,7 +206,6 @@ def _add_classifier_head(
         best = node("ArgMax", [values], "best", axis=1, keepdims=0)
     node("Gather", ["classes", best], "label", axis=0)
     columns = num_scores if head == "margins" else num_classes
-    element = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     label_type = next(int(tensor.data_type) for tensor in constants if tensor.name == "classes")
     return [
         helper.make_tensor_value_info("label", label_type, ["N"]),

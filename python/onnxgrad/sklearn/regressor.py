@@ -9,7 +9,9 @@ import onnx
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
+from onnxgrad import losses
 from onnxgrad.errors import OptionError
+from onnxgrad.losses import LossLike
 from onnxgrad.sklearn.base import OnnxEstimator
 from onnxgrad.sklearn.networks import multi_layer_perceptron
 from onnxgrad.sklearn.training import Training
@@ -31,7 +33,10 @@ class OnnxRegressor(RegressorMixin, OnnxEstimator):  # type: ignore[misc]
     activation : str, default="relu"
         ``"relu"``, ``"leaky_relu"``, ``"tanh"``, ``"logistic"`` or ``"identity"``.
     loss : str or Loss, default="auto"
-        See `onnxgrad.losses`; ``"auto"`` is squared error.
+        See `onnxgrad.losses`; ``"auto"`` is squared error. A network made here for ``"poisson"``
+        ends in an exponential.
+    penalty : Penalty, list of Penalty or dict, default=None
+        See `onnxgrad.losses.Penalty`.
     optimizer : str or Optimizer, default="adam"
         See `onnxgrad.optimizers`.
     lr : float, default=None
@@ -133,10 +138,22 @@ class OnnxRegressor(RegressorMixin, OnnxEstimator):  # type: ignore[misc]
         return multi_layer_perceptron(
             self._layers(num_features, self.n_outputs_),
             activation=self.activation,
+            head="exponential" if self._is_log_linear() else "values",
             dtype=dtype,
             scheme=self.initializer or "auto",
             seed=seed,
         )
+
+    def _is_log_linear(self) -> bool:
+        loss: Any = losses.from_name(self.loss) if isinstance(self.loss, str) else self.loss
+        return self.model is None and isinstance(loss, losses.Poisson) and loss.log_input
+
+    def _placed_loss(self) -> LossLike:
+        if not self._is_log_linear():
+            return self.loss
+        loss: Any = losses.from_name(self.loss) if isinstance(self.loss, str) else self.loss
+        placed: LossLike = loss.replace(output="scores")
+        return placed
 
     def _settle(self, training: Training) -> Training:
         if training.use(lambda trainer: trainer.session.is_classifier):
