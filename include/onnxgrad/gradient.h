@@ -42,16 +42,17 @@ struct TrainingStepOptions {
   std::vector<std::string> trainable = {};
   /// Glob patterns of weights that stay as they are.
   std::vector<std::string> frozen = {};
-  bool gradients = false;  ///< `<weight>_grad` are outputs too
+  UpdateOptions update = {};  ///< groups of weights, clipping, accumulation
+  bool gradients = false;     ///< `<weight>_grad` are outputs too
   WriteOptions write = {};
 };
 
 /// One training step as one model. Inputs: the model's, the target, the sample weight if there is
 /// one, `learning_rate` (rank 0), then the state: each weight, the optimizer's slots
-/// ("momentum/<weight>", "adam_m/<weight>", "adam_v/<weight>") and "step_count"; state inputs have
-/// their first values as initializers. Outputs: the loss, gradients if asked for, then
+/// ("momentum/<weight>", "adam_m/<weight>", "adam_v/<weight>", ...) and "step_count"; state inputs
+/// have their first values as initializers. Outputs: the loss, gradients if asked for, then
 /// "next/<state>" in the same order. Feeding outputs back trains in any runtime. Throws: what
-/// find_loss and gradient throw.
+/// find_loss and gradient throw; ModelError for L-BFGS, which is a loop around such a graph.
 Model training_step(const Model& model, const Loss& loss = {}, const Optimizer& optimizer = Sgd{},
                     const TrainingStepOptions& options = {});
 

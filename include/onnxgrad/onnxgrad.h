@@ -12,6 +12,7 @@
 #include "onnxgrad/model.h"              // IWYU pragma: export
 #include "onnxgrad/optimizers.h"         // IWYU pragma: export
 #include "onnxgrad/report.h"             // IWYU pragma: export
+#include "onnxgrad/schedules.h"          // IWYU pragma: export
 #include "onnxgrad/tensor.h"             // IWYU pragma: export
 #include "onnxgrad/trainer.h"            // IWYU pragma: export
 #include "onnxgrad/training_session.h"   // IWYU pragma: export

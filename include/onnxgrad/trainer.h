@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "onnxgrad/schedules.h"
 #include "onnxgrad/training_session.h"
 
 namespace onnxgrad {
@@ -61,7 +62,8 @@ enum class OnNonFinite {
 
 struct FitOptions {
   std::int64_t epochs = 20;
-  std::int64_t batch_size = 32;
+  /// 0: 32, or all rows with L-BFGS, which takes no less.
+  std::int64_t batch_size = 0;
   bool shuffle = true;     ///< false: batches are consecutive rows, read in place
   bool drop_last = false;  ///< true: a last batch smaller than the others is left out
   std::uint64_t seed = 0;  ///< of shuffling and of the validation split
@@ -73,7 +75,9 @@ struct FitOptions {
   std::optional<EarlyStopping> early_stopping = {};
   OnNonFinite on_non_finite = OnNonFinite::kRaise;
   bool allow_nan = false;  ///< NaN and infinity in inputs are let through
-  /// The learning rate of step `step` (from 0, of this fit()); empty: the optimizer's.
+  /// Learning rates, starting from the session's, which is back in force after the fit.
+  std::optional<Schedule> schedule = {};
+  /// The learning rate of step `step` (from 0, of this fit()); empty: the schedule's.
   std::function<double(std::int64_t step)> learning_rate = {};
   /// At the end of each epoch; true stops. Exceptions leave fit() with the session usable.
   std::function<bool(const EpochLog&)> on_epoch_end = {};

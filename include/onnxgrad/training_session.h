@@ -23,6 +23,7 @@ struct TrainingOptions {
   /// What step() gives beside the loss: outputs of the model, "<weight>_grad", "gradient_norm" (the
   /// Euclidean norm of all gradients together).
   std::vector<std::string> outputs = {};
+  UpdateOptions update = {};  ///< groups of weights, clipping, accumulation
   EngineOptions engine = {};
 };
 
@@ -70,6 +71,17 @@ class TrainingSession {
   /// Weights that are trained, in file order.
   const std::vector<WeightInfo>& trained_weights() const;
 
+  /// From the next step on, the trained weights that match one of these glob patterns stay as they
+  /// are; they and their optimizer state remain part of state(). All others go on as before.
+  /// Throws: ModelError (pattern that matches no trained weight, nothing left to train). The
+  /// session is then as before. The step is compiled anew; so it is by unfreeze().
+  void freeze(std::span<const std::string> patterns);
+  /// Trains floating-point weights that match and are not trained, frozen ones and those that never
+  /// were. A weight goes on from the optimizer state that it had, and counts its updates itself.
+  /// Throws: ModelError (pattern that matches no such weight, weight without influence on the
+  /// loss), GradientError.
+  void unfreeze(std::span<const std::string> patterns);
+
   /// Labels as the user has them (numbers, strings) as the loss reads them: class numbers int64
   /// [N], or for a regression numbers in the shape and dtype of the scores. `output`: which of
   /// several losses; empty: the first. Throws: DataError (unknown label; names it, its row, the
@@ -86,6 +98,9 @@ class TrainingSession {
   NamedTensors state() const;
   /// Throws: CheckpointError (unknown or missing name, other dtype or shape). All or nothing.
   void load_state(const NamedTensors& state);
+  /// Takes over what another session of the same model and optimizer has: the choice of trained
+  /// weights, state, learning rate and number of steps. Throws: CheckpointError as load_state().
+  void continue_from(const TrainingSession& other);
   /// First weights and empty optimizer state again.
   void reset();
 

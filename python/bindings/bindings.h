@@ -11,6 +11,8 @@ namespace onnxgrad::python {
 void bind_errors(nanobind::module_& module);
 void bind_models(nanobind::module_& module);
 void bind_losses(nanobind::module_& module);
+void bind_optimizers(nanobind::module_& module);
+void bind_schedules(nanobind::module_& module);
 void bind_gradients(nanobind::module_& module);
 void bind_sessions(nanobind::module_& module);
 void bind_trainer(nanobind::module_& module);

@@ -34,15 +34,17 @@ void bind_gradients(nb::module_& module) {
   module.def(
       "training_step",
       [](const Model& model, const Loss& loss, const Optimizer& optimizer, Names trainable,
-         Names frozen, bool gradients, std::int64_t target_opset, bool inline_functions) {
+         Names frozen, const UpdateOptions& update, bool gradients, std::int64_t target_opset,
+         bool inline_functions) {
         return training_step(
             model, loss, optimizer,
             {.trainable = std::move(trainable),
              .frozen = std::move(frozen),
+             .update = update,
              .gradients = gradients,
              .write = {.target_opset = target_opset, .inline_functions = inline_functions}});
       },
-      "model"_a, "loss"_a, "optimizer"_a, "trainable"_a, "frozen"_a, "gradients"_a,
+      "model"_a, "loss"_a, "optimizer"_a, "trainable"_a, "frozen"_a, "update"_a, "gradients"_a,
       "target_opset"_a, "inline_functions"_a, Unlocked());
 }
 

@@ -1,4 +1,4 @@
-// Descriptions of losses and optimizers, and finding the place of a loss.
+// Descriptions of losses, and finding the place of a loss.
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
@@ -13,7 +13,6 @@
 
 #include "bindings.h"
 #include "onnxgrad/losses.h"
-#include "onnxgrad/optimizers.h"
 #include "tensor_caster.h"
 
 namespace nb = nanobind;
@@ -143,54 +142,8 @@ void bind_loss(nb::module_& module) {
       nb::call_guard<nb::gil_scoped_release>());
 }
 
-void bind_optimizers(nb::module_& module) {
-  nb::class_<Sgd>(module, "Sgd")
-      .def(
-          "__init__",
-          [](Sgd* place, double learning_rate, double momentum, double dampening, bool nesterov,
-             double weight_decay) {
-            new (place) Sgd{.learning_rate = learning_rate,
-                            .momentum = momentum,
-                            .dampening = dampening,
-                            .nesterov = nesterov,
-                            .weight_decay = weight_decay};
-          },
-          "learning_rate"_a = Sgd{}.learning_rate, "momentum"_a = Sgd{}.momentum,
-          "dampening"_a = Sgd{}.dampening, "nesterov"_a = Sgd{}.nesterov,
-          "weight_decay"_a = Sgd{}.weight_decay)
-      .def_ro("learning_rate", &Sgd::learning_rate)
-      .def_ro("momentum", &Sgd::momentum)
-      .def_ro("dampening", &Sgd::dampening)
-      .def_ro("nesterov", &Sgd::nesterov)
-      .def_ro("weight_decay", &Sgd::weight_decay);
-  nb::class_<Adam>(module, "Adam")
-      .def(
-          "__init__",
-          [](Adam* place, double learning_rate, double beta1, double beta2, double epsilon,
-             double weight_decay) {
-            new (place) Adam{.learning_rate = learning_rate,
-                             .beta1 = beta1,
-                             .beta2 = beta2,
-                             .epsilon = epsilon,
-                             .weight_decay = weight_decay};
-          },
-          "learning_rate"_a = Adam{}.learning_rate, "beta1"_a = Adam{}.beta1,
-          "beta2"_a = Adam{}.beta2, "epsilon"_a = Adam{}.epsilon,
-          "weight_decay"_a = Adam{}.weight_decay)
-      .def_ro("learning_rate", &Adam::learning_rate)
-      .def_ro("beta1", &Adam::beta1)
-      .def_ro("beta2", &Adam::beta2)
-      .def_ro("epsilon", &Adam::epsilon)
-      .def_ro("weight_decay", &Adam::weight_decay);
-  module.def("optimizer_from_name", &optimizer_from_name, "name"_a);
-  module.def("optimizer_names", &optimizer_names);
-}
-
 }  // namespace
 
-void bind_losses(nb::module_& module) {
-  bind_loss(module);
-  bind_optimizers(module);
-}
+void bind_losses(nb::module_& module) { bind_loss(module); }
 
 }  // namespace onnxgrad::python

@@ -10,6 +10,8 @@ NB_MODULE(_core, module) {
   onnxgrad::python::bind_environment(module);
   onnxgrad::python::bind_models(module);
   onnxgrad::python::bind_losses(module);
+  onnxgrad::python::bind_optimizers(module);
+  onnxgrad::python::bind_schedules(module);
   onnxgrad::python::bind_gradients(module);
   onnxgrad::python::bind_sessions(module);
   onnxgrad::python::bind_trainer(module);

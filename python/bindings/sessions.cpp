@@ -63,15 +63,16 @@ void bind_training(nb::module_& module) {
           "__init__",
           [](TrainingSession* place, const Model& model, const Loss& loss,
              const Optimizer& optimizer, Names trainable, Names frozen, Names outputs,
-             const EngineOptions& engine) {
+             const UpdateOptions& update, const EngineOptions& engine) {
             new (place) TrainingSession(model, loss, optimizer,
                                         {.trainable = std::move(trainable),
                                          .frozen = std::move(frozen),
                                          .outputs = std::move(outputs),
+                                         .update = update,
                                          .engine = engine});
           },
-          "model"_a, "loss"_a, "optimizer"_a, "trainable"_a, "frozen"_a, "outputs"_a, "engine"_a,
-          Unlocked())
+          "model"_a, "loss"_a, "optimizer"_a, "trainable"_a, "frozen"_a, "outputs"_a, "update"_a,
+          "engine"_a, Unlocked())
       .def(
           "step",
           [](TrainingSession& session, const NamedTensors& feeds) {
@@ -92,12 +93,21 @@ void bind_training(nb::module_& module) {
       .def_prop_ro("outputs", &TrainingSession::outputs)
       .def_prop_ro("loss", &TrainingSession::loss)
       .def_prop_ro("trained_weights", &TrainingSession::trained_weights)
+      .def(
+          "freeze",
+          [](TrainingSession& session, const Names& patterns) { session.freeze(patterns); },
+          "patterns"_a, Unlocked())
+      .def(
+          "unfreeze",
+          [](TrainingSession& session, const Names& patterns) { session.unfreeze(patterns); },
+          "patterns"_a, Unlocked())
       .def("encode_target", &TrainingSession::encode_target, "labels"_a, "output"_a, Unlocked())
       .def_prop_rw("learning_rate", &TrainingSession::learning_rate,
                    &TrainingSession::set_learning_rate)
       .def_prop_ro("steps", &TrainingSession::steps)
       .def("state", &TrainingSession::state, Unlocked())
       .def("load_state", &TrainingSession::load_state, "state"_a, Unlocked())
+      .def("continue_from", &TrainingSession::continue_from, "other"_a, Unlocked())
       .def("reset", &TrainingSession::reset, Unlocked())
       .def("trained_model", &TrainingSession::trained_model, Unlocked())
       .def("plan_summary", &TrainingSession::plan_summary);

@@ -104,6 +104,7 @@ void bind_options(nb::module_& module) {
       .def_rw("early_stopping", &FitOptions::early_stopping, nb::arg().none())
       .def_rw("on_non_finite", &FitOptions::on_non_finite)
       .def_rw("allow_nan", &FitOptions::allow_nan)
+      .def_rw("schedule", &FitOptions::schedule, nb::arg().none())
       .def_rw("every_n_steps", &FitOptions::every_n_steps);
 }
 
@@ -122,12 +123,15 @@ void bind_trainer(nb::module_& module) {
           "__init__",
           [](Trainer* place, const Model& model, const Loss& loss, const Optimizer& optimizer,
              std::vector<std::string> trainable, std::vector<std::string> frozen,
-             const EngineOptions& engine) {
-            new (place) Trainer(
-                model, loss, optimizer,
-                {.trainable = std::move(trainable), .frozen = std::move(frozen), .engine = engine});
+             const UpdateOptions& update, const EngineOptions& engine) {
+            new (place) Trainer(model, loss, optimizer,
+                                {.trainable = std::move(trainable),
+                                 .frozen = std::move(frozen),
+                                 .update = update,
+                                 .engine = engine});
           },
-          "model"_a, "loss"_a, "optimizer"_a, "trainable"_a, "frozen"_a, "engine"_a, Unlocked())
+          "model"_a, "loss"_a, "optimizer"_a, "trainable"_a, "frozen"_a, "update"_a, "engine"_a,
+          Unlocked())
       .def("choose_loss", &Trainer::choose_loss, "target"_a, Unlocked())
       .def("fit", &fit, "data"_a, "options"_a, "validation"_a.none(), "on_epoch_end"_a.none(),
            "on_step_end"_a.none(), "is_main_thread"_a)

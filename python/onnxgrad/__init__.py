@@ -14,7 +14,7 @@ Everything that is raised derives from `onnxgrad.Error`.
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
-from onnxgrad import callbacks, errors, losses, optimizers
+from onnxgrad import callbacks, errors, losses, optimizers, schedules
 from onnxgrad._core import version as _version
 from onnxgrad.errors import (
     CheckpointError,
@@ -63,6 +63,7 @@ __all__ = [
     "losses",
     "optimizers",
     "report",
+    "schedules",
     "set_weights",
     "show_versions",
     "training_step",

@@ -16,7 +16,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from onnxgrad import errors, losses, optimizers
+from onnxgrad import errors, losses, optimizers, schedules
 from onnxgrad._models import to_core_model
 from onnxgrad._tables import Table, read_table
 from onnxgrad._versions import show_versions
@@ -125,11 +125,17 @@ def train(
         str, typer.Option("-o", "--output", metavar="FILE", help="Where to write the result.")
     ],
     epochs: Annotated[int, typer.Option(help="How often all rows are gone through.")] = 10,
-    batch_size: Annotated[int, typer.Option(help="Rows of a step.")] = 32,
+    batch_size: Annotated[
+        int | None, typer.Option(help="Rows of a step.  [default: 32; all with lbfgs]")
+    ] = None,
     lr: Annotated[
         float | None, typer.Option(help="Learning rate.  [default: the optimizer's]")
     ] = None,
     optimizer: Annotated[str, typer.Option(help=", ".join(optimizers.names()) + ".")] = "adam",
+    schedule: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Of the rate: " + ", ".join(schedules.names()) + "."),
+    ] = None,
     loss: Annotated[str, typer.Option(help=", ".join(losses.names()) + ".")] = "auto",
     validation: Annotated[
         str | None,
@@ -173,6 +179,7 @@ def train(
         loss,
         optimizer,
         lr=lr,
+        schedule=schedule,
         seed=seed,
         threads=threads,
         trainable=trainable,

@@ -10,7 +10,7 @@ from onnxgrad._arrays import ArrayLike, to_feeds
 from onnxgrad._checks import patterns, positive_int, unknown_name
 from onnxgrad._models import ModelLike, to_core_model, to_proto
 from onnxgrad.losses import LossLike, PenaltyLike, to_core_loss
-from onnxgrad.optimizers import OptimizerLike, as_optimizer
+from onnxgrad.optimizers import OptimizerLike, ParameterGroup, as_optimizer, update_options
 
 if TYPE_CHECKING:
     import onnx
@@ -176,6 +176,10 @@ def training_step(
     penalty: PenaltyLike | None = None,
     trainable: str | Iterable[str] | None = None,
     frozen: str | Iterable[str] | None = None,
+    groups: ParameterGroup | Iterable[ParameterGroup] = (),
+    clip_value: float | None = None,
+    clip_norm: float | None = None,
+    accumulate: int = 1,
     gradients: bool = False,
     target_opset: int = 26,
     inline: bool = False,
@@ -188,7 +192,8 @@ def training_step(
     ----------
     model : path, bytes or onnx.ModelProto
     loss : str or Loss, default="auto"
-    optimizer : str, SGD or Adam, default="sgd"
+    optimizer : str or Optimizer, default="sgd"
+        Any but L-BFGS, which is a loop around loss and gradient.
     target : str, default="label"
         Wanted name of the input for targets.
     sample_weight : str, default=None
@@ -197,6 +202,8 @@ def training_step(
         See `onnxgrad.losses.Penalty`.
     trainable, frozen : str or list of str, default=None
         Names or glob patterns of weights.
+    groups, clip_value, clip_norm, accumulate
+        As for `TrainingSession`.
     gradients : bool, default=False
         Whether ``<weight>_grad`` are outputs too.
     target_opset : int, default=26
@@ -222,13 +229,15 @@ def training_step(
     >>> [output.name for output in step.graph.output][:2]
     ['loss', 'next/coef']
     """
+    described = as_optimizer(optimizer)
     return to_proto(
         _core.training_step(
             to_core_model(model),
             to_core_loss(loss, target, sample_weight or "", penalty=penalty),
-            as_optimizer(optimizer)._native(),
+            described._native(),
             patterns("trainable", trainable),
             patterns("frozen", frozen),
+            update_options(described.lr, groups, clip_value, clip_norm, accumulate),
             bool(gradients),
             positive_int("target_opset", target_opset),
             bool(inline),

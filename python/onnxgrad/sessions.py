@@ -7,11 +7,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from onnxgrad import _core
 from onnxgrad._arrays import ArrayLike, from_native, from_native_list, to_feeds, to_native
-from onnxgrad._checks import device_name, patterns, positive_int, real_number, thread_count
+from onnxgrad._checks import device_name, positive_int, real_number, thread_count
+from onnxgrad._checks import patterns as pattern_list
 from onnxgrad._loss_base import NativeFunction
 from onnxgrad._models import ModelLike, to_core_model, to_proto
 from onnxgrad.losses import LossLike, PenaltyLike, name_of, to_core_loss
-from onnxgrad.optimizers import Optimizer, OptimizerLike, as_optimizer
+from onnxgrad.optimizers import (
+    Optimizer,
+    OptimizerLike,
+    ParameterGroup,
+    as_optimizer,
+    update_options,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -203,7 +210,7 @@ class TrainingSession:
     model : path, bytes or onnx.ModelProto
     loss : str or Loss, default="auto"
         See `onnxgrad.losses`.
-    optimizer : str, SGD or Adam, default="sgd"
+    optimizer : str or Optimizer, default="sgd"
         See `onnxgrad.optimizers`.
     target : str, default="label"
         Wanted name of the input for targets; `target_name` is the one it got. Of several losses,
@@ -219,6 +226,14 @@ class TrainingSession:
     outputs : list of str, default=()
         What `step` gives beside the loss: outputs of the model, ``"<weight>_grad"``, or
         ``"gradient_norm"``.
+    groups : list of ParameterGroup, default=()
+        Weights with a learning rate or weight decay of their own; see `onnxgrad.optimizers`.
+    clip_value : float, default=None
+        Each element of each gradient is clipped to [-clip_value, clip_value].
+    clip_norm : float, default=None
+        Gradients are scaled down where the Euclidean norm of all of them together is larger.
+    accumulate : int, default=1
+        The update is done at every n-th step, with the gradient of the rows of n batches together.
     device : {"cpu"}, default="cpu"
     threads : int, default=None
         None takes the cores that this process may use.
@@ -258,6 +273,10 @@ class TrainingSession:
         trainable: str | Iterable[str] | None = None,
         frozen: str | Iterable[str] | None = None,
         outputs: Sequence[str] = (),
+        groups: ParameterGroup | Iterable[ParameterGroup] = (),
+        clip_value: float | None = None,
+        clip_norm: float | None = None,
+        accumulate: int = 1,
         device: str = "cpu",
         threads: int | None = None,
         seed: int = 0,
@@ -267,9 +286,10 @@ class TrainingSession:
         self._penalty = penalty
         self._target = target
         self._optimizer = as_optimizer(optimizer)
-        self._trainable = patterns("trainable", trainable)
-        self._frozen = patterns("frozen", frozen)
+        self._trainable = pattern_list("trainable", trainable)
+        self._frozen = pattern_list("frozen", frozen)
         self._outputs = list(outputs)
+        self._update = update_options(self._optimizer.lr, groups, clip_value, clip_norm, accumulate)
         self._engine = engine_options(device, threads, seed)
         self._sample_weight = sample_weight or ""
         self._chosen: NativeFunction | None = None
@@ -285,6 +305,7 @@ class TrainingSession:
             self._trainable,
             self._frozen,
             self._outputs,
+            self._update,
             self._engine,
         )
 
@@ -333,6 +354,51 @@ class TrainingSession:
     def get_outputs(self) -> list[NodeArg]:
         """Return the outputs of the model."""
         return node_args(self._core.outputs)
+
+    def freeze(self, patterns: str | Iterable[str]) -> None:
+        """Keep trained weights as they are from the next step on.
+
+        They and their optimizer state stay part of `state`; all other weights go on as before.
+
+        Parameters
+        ----------
+        patterns : str or list of str
+            Names or glob patterns.
+
+        Raises
+        ------
+        ModelError
+            A pattern that matches no trained weight, or nothing is left to train.
+
+        Examples
+        --------
+        >>> import onnxgrad as og
+        >>> session = og.TrainingSession(linear_model, optimizer="adam")
+        >>> session.freeze("intercept")
+        >>> [weight.name for weight in session.trained_weights]
+        ['coef']
+        >>> session.unfreeze("*")
+        >>> [weight.name for weight in session.trained_weights]
+        ['coef', 'intercept']
+        """
+        self._core.freeze(pattern_list("patterns", patterns))
+
+    def unfreeze(self, patterns: str | Iterable[str]) -> None:
+        """Train floating-point weights that are frozen, or that never were trained.
+
+        Parameters
+        ----------
+        patterns : str or list of str
+            Names or glob patterns. A weight goes on from the optimizer state that it had.
+
+        Raises
+        ------
+        ModelError
+            A pattern that matches no such weight, or a weight without influence on the loss.
+        GradientError
+            Nodes on the path to a weight have no gradient.
+        """
+        self._core.unfreeze(pattern_list("patterns", patterns))
 
     @property
     def loss_line(self) -> str:

@@ -16,7 +16,8 @@ from onnxgrad.callbacks import CallbackLike, CallbackList, EarlyStopping, Progre
 from onnxgrad.errors import DataError, OptionError
 from onnxgrad.history import History
 from onnxgrad.losses import LossLike, PenaltyLike, to_core_loss
-from onnxgrad.optimizers import OptimizerLike, as_optimizer
+from onnxgrad.optimizers import OptimizerLike, ParameterGroup, as_optimizer
+from onnxgrad.schedules import ScheduleLike, as_schedule
 from onnxgrad.sessions import Evaluation, TrainingSession
 
 if TYPE_CHECKING:
@@ -40,18 +41,23 @@ class Trainer:
         describe these cannot be given again.
     loss : str or Loss, default="auto"
         See `onnxgrad.losses`; ``"auto"`` takes it from the head of the model.
-    optimizer : str, SGD or Adam, default="adam"
+    optimizer : str or Optimizer, default="adam"
         See `onnxgrad.optimizers`.
     penalty : Penalty, list of Penalty or dict, default=None
         See `onnxgrad.losses.Penalty`; a dictionary is ``{"coef": {"l2": 0.01}}``.
     lr : float, default=None
         Learning rate; None is the optimizer's own.
+    schedule : str or Schedule, default=None
+        How the learning rate changes in each `fit`, from the present one on; see
+        `onnxgrad.schedules`. None leaves it as it is.
     seed : int, default=0
         Of shuffling, the validation split, and random operators.
     threads : int, default=None
         None takes the cores that this process may use.
     trainable, frozen : str or list of str, default=None
         Names or glob patterns of the weights to train and of those that stay as they are.
+    groups, clip_value, clip_norm, accumulate
+        See `TrainingSession`.
     device : {"cpu"}, default="cpu"
 
     Attributes
@@ -84,13 +90,19 @@ class Trainer:
         *,
         penalty: PenaltyLike | None = None,
         lr: float | None = None,
+        schedule: ScheduleLike | None = None,
         seed: int = 0,
         threads: int | None = None,
         trainable: str | Iterable[str] | None = None,
         frozen: str | Iterable[str] | None = None,
+        groups: ParameterGroup | Iterable[ParameterGroup] = (),
+        clip_value: float | None = None,
+        clip_norm: float | None = None,
+        accumulate: int = 1,
         device: str = "cpu",
     ) -> None:
         self.seed = positive_int("seed", seed, 0)
+        self.schedule = None if schedule is None else as_schedule(schedule)
         if isinstance(model, TrainingSession):
             given = {
                 "loss": loss != "auto",
@@ -99,6 +111,10 @@ class Trainer:
                 "threads": threads is not None,
                 "trainable": trainable is not None,
                 "frozen": frozen is not None,
+                "groups": groups != (),
+                "clip_value": clip_value is not None,
+                "clip_norm": clip_norm is not None,
+                "accumulate": accumulate != 1,
             }
             for option, is_given in given.items():
                 if is_given:
@@ -119,6 +135,10 @@ class Trainer:
                 penalty=penalty,
                 trainable=trainable,
                 frozen=frozen,
+                groups=groups,
+                clip_value=clip_value,
+                clip_norm=clip_norm,
+                accumulate=accumulate,
                 device=device,
                 threads=threads,
                 seed=seed,
@@ -140,7 +160,7 @@ class Trainer:
         class_weight: ClassWeight | None = None,
         validation: float | Sequence[Any] | None = None,
         epochs: int = 10,
-        batch_size: int = 32,
+        batch_size: int | None = None,
         shuffle: bool = True,
         callbacks: Iterable[CallbackLike] = (),
         verbose: Verbosity = "auto",
@@ -167,7 +187,8 @@ class Trainer:
             A share of the rows in (0, 1) that is kept for validation (the same share of each
             class), or rows of its own.
         epochs : int, default=10
-        batch_size : int, default=32
+        batch_size : int, default=None
+            None is 32 rows, or all rows with `optimizers.LBFGS`.
         shuffle : bool, default=True
             A new order of the rows in each epoch, given by `seed` and the number of the epoch.
         callbacks : list of Callback or function, default=()
@@ -199,7 +220,9 @@ class Trainer:
         """
         options = _core.FitOptions()
         options.epochs = self.epochs = positive_int("epochs", epochs)
-        options.batch_size = positive_int("batch_size", batch_size)
+        if batch_size is not None:
+            options.batch_size = positive_int("batch_size", batch_size)
+        options.schedule = None if self.schedule is None else self.schedule._native()
         options.shuffle = bool(shuffle)
         options.seed = self.seed
         options.allow_nan = bool(allow_nan)
@@ -349,6 +372,14 @@ class Trainer:
         result = self._core.evaluate(data, positive_int("batch_size", batch_size))
         return Evaluation(result.loss, result.accuracy, result.rows)
 
+    def freeze(self, patterns: str | Iterable[str]) -> None:
+        """Keep trained weights as they are in the next `fit`; see `TrainingSession.freeze`."""
+        self.session.freeze(patterns)
+
+    def unfreeze(self, patterns: str | Iterable[str]) -> None:
+        """Train weights again, or for the first time; see `TrainingSession.unfreeze`."""
+        self.session.unfreeze(patterns)
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model as it was loaded, with the present weights.
 
@@ -383,13 +414,13 @@ class Trainer:
         if session._sample_weight:
             return
         chosen = self._choose_loss(y).function
-        state = session._core.state()
+        before = session._core
         session._sample_weight = "sample_weight"
         session._chosen = chosen
         session._build()
         self._core = _core.Trainer(session._core)
         session._core = self._core.session
-        session._core.load_state(state)
+        session._core.continue_from(before)
 
     def _inputs(self, X: ArrayLike | Mapping[str, ArrayLike]) -> Iterable[tuple[str, Any]]:
         if isinstance(X, Mapping):
@@ -444,6 +475,7 @@ class _OwnSession(TrainingSession):
             self._optimizer._native(),
             self._trainable,
             self._frozen,
+            self._update,
             self._engine,
         )
 

@@ -10,6 +10,7 @@
 #include "onnx/inference.h"
 #include "onnxgrad/version.h"
 #include "train/engine.h"
+#include "train/optimizers.h"
 #include "train/training_graph.h"
 #include "train/weights.h"
 
@@ -130,10 +131,15 @@ Model gradient(const Model& model, const GradientOptions& options) {
 
 Model training_step(const Model& model, const Loss& loss, const Optimizer& optimizer,
                     const TrainingStepOptions& options) {
+  if (train::is_host_loop(optimizer)) {
+    throw ModelError({.what = "optimizer: L-BFGS is a loop around loss and gradient, not one graph",
+                      .mend = "Write the two with add_loss() and gradient()."});
+  }
   const train::StepGraph step =
       train::build_step(*model.impl().working(), train::builtin_engine().ops, loss, optimizer,
                         {.trainable = options.trainable,
                          .frozen = options.frozen,
+                         .update = options.update,
                          .all_gradients = options.gradients});
   ir::Model graph = ir::clone(*step.model);
   if (step.has_row_losses) {  // they are the loss that was asked for, not their sum

@@ -27,9 +27,9 @@ static_assert(std::atomic<bool>::is_always_lock_free, "stop() is called from sig
 void Trainer::Impl::settle_loss(const Tensor& target) {
   if (!is_automatic || session.steps() != 0) return;
   if (!train::target_asks_for_classes(session.loss(), target)) return;
-  const NamedTensors state = session.state();
-  session = session.impl().with_loss(SoftmaxCrossEntropy{});
-  session.load_state(state);
+  TrainingSession settled = session.impl().with_loss(SoftmaxCrossEntropy{});
+  settled.continue_from(session);
+  session = std::move(settled);
 }
 
 Trainer::Trainer(TrainingSession session) : impl_(std::make_unique<Impl>(std::move(session))) {}
@@ -49,7 +49,7 @@ const LossInfo& Trainer::choose_loss(const Tensor& target) {
 }
 
 const History& Trainer::fit(const Dataset& data, const FitOptions& options) {
-  // Callbacks may use the session between steps, so only a second fit() is refused.
+  // Callbacks may use the session between steps, so only a second fit() is refused here.
   const api::CallGuard guard(impl_->fitting);
   impl_->settle_loss(data.target);
   train::FitLoop loop(impl_->session.impl().session, data, options, impl_->stop, impl_->history);

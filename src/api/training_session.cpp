@@ -42,6 +42,16 @@ const std::vector<WeightInfo>& TrainingSession::trained_weights() const {
   return impl_->session.graph().weights;
 }
 
+void TrainingSession::freeze(std::span<const std::string> patterns) {
+  const CallGuard guard(impl_->busy);
+  impl_->session.freeze(patterns);
+}
+
+void TrainingSession::unfreeze(std::span<const std::string> patterns) {
+  const CallGuard guard(impl_->busy);
+  impl_->session.unfreeze(patterns);
+}
+
 Tensor TrainingSession::encode_target(const Tensor& labels, const std::string& output) const {
   return impl_->session.encode_target(labels, output);
 }
@@ -59,6 +69,11 @@ NamedTensors TrainingSession::state() const { return impl_->session.state(); }
 void TrainingSession::load_state(const NamedTensors& state) {
   const CallGuard guard(impl_->busy);
   impl_->session.load_state(state);
+}
+
+void TrainingSession::continue_from(const TrainingSession& other) {
+  const CallGuard guard(impl_->busy);
+  impl_->session.continue_from(other.impl_->session);
 }
 
 void TrainingSession::reset() {

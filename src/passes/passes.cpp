@@ -11,6 +11,7 @@ void run_passes(ir::Graph& graph, const PassContext& context, bool fuse) {
     fuse_gemm(graph, context);
     ir::eliminate_dead_nodes(graph);
     fuse_gemm_updates(graph, context);
+    fuse_weight_updates(graph, context);
   }
   fuse_elementwise(graph, context, fuse);
   if (fuse) fuse_epilogues(graph, context);

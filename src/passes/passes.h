@@ -36,6 +36,10 @@ bool fuse_gemm(ir::Graph& graph, const PassContext& context);
 /// W - rate * op(A) op(B) becomes onnxgrad.fused.GemmUpdate where nothing else reads the product.
 bool fuse_gemm_updates(ir::Graph& graph, const PassContext& context);
 
+/// Updates by momentum or Adam become onnxgrad.fused.WeightUpdate, or with the product that gives
+/// the gradient onnxgrad.fused.GemmWeightUpdate.
+bool fuse_weight_updates(ir::Graph& graph, const PassContext& context);
+
 /// Every element-wise node becomes (part of) an onnxgrad.fused.Elementwise; with `merge`, connected
 /// nodes over the same index space, trailing reductions and what follows these become one.
 bool fuse_elementwise(ir::Graph& graph, const PassContext& context, bool merge);

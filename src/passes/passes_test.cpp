@@ -127,6 +127,102 @@ TEST_F(PassTest, AReductionEndsItsGroup) {
       << ir::to_text(graph());
 }
 
+// The update of one weight [4, 3] by its gradient; see train/optimizers.
+class WeightUpdatePass : public PassTest {
+ protected:
+  Value* scaled(Value* x, double factor) { return g_.scale(x, factor); }
+  Value* momentum() { return g_.add(scaled(m_, 0.9), gradient_); }
+  // (w', m', v')
+  std::vector<Value*> adam(Value* start) {
+    Value* m = g_.add(scaled(m_, 0.9), scaled(gradient_, 0.1));
+    Value* v = g_.add(scaled(v_, 0.99), scaled(g_.mul(gradient_, gradient_), 0.01));
+    Value* direction = g_.div(m, g_.add(g_.sqrt(v), epsilon_));
+    return {g_.sub(start, g_.mul(rate_, direction)), m, v};
+  }
+  void expect_types(const std::vector<std::string>& types) {
+    run();
+    EXPECT_EQ(op_types(), types) << ir::to_text(graph());
+    EXPECT_FALSE(fuse_weight_updates(graph(), context()));
+  }
+  const ir::Node& last() { return *graph().nodes.back(); }
+
+  Value* gradient_ = input("g", {4, 3});
+  Value* w_ = input("w", {4, 3});
+  Value* m_ = input("m", {4, 3});
+  Value* v_ = input("v", {4, 3});
+  Value* rate_ = input("rate", {});
+  Value* epsilon_ = input("epsilon", {});
+};
+
+TEST_F(WeightUpdatePass, Momentum) {
+  Value* m = momentum();
+  graph().outputs = {g_.sub(w_, g_.mul(rate_, m)), m};
+  expect_types({"WeightUpdate"});
+  EXPECT_EQ(last().inputs,
+            (std::vector<Value*>{gradient_, w_, m_, nullptr, rate_, nullptr, nullptr}));
+  EXPECT_EQ(last().int_attribute("rule", -1), 0);
+  EXPECT_EQ(graph().outputs[1], last().outputs[1]);
+}
+
+TEST_F(WeightUpdatePass, NesterovWithDecay) {
+  gradient_ = g_.add(gradient_, scaled(w_, 0.5));
+  Value* m = momentum();
+  Value* direction = g_.add(gradient_, scaled(m, 0.9));
+  graph().outputs = {g_.sub(w_, g_.mul(rate_, direction)), m};
+  expect_types({"WeightUpdate"});
+  EXPECT_EQ(last().int_attribute("rule", -1), 1);
+  EXPECT_EQ(last().inputs[0]->name, "g");
+}
+
+TEST_F(WeightUpdatePass, AdamAndAdamW) {
+  Value* shrink = input("shrink", {});
+  graph().outputs = adam(w_);
+  const auto decoupled = adam(g_.mul(w_, shrink));
+  graph().outputs.insert(graph().outputs.end(), decoupled.begin(), decoupled.end());
+  // The two share m' and v', so neither owns them.
+  run();
+  EXPECT_EQ(std::ranges::count(op_types(), "WeightUpdate"), 0);
+}
+
+TEST_F(WeightUpdatePass, Adam) {
+  graph().outputs = adam(w_);
+  expect_types({"WeightUpdate"});
+  EXPECT_EQ(last().inputs, (std::vector<Value*>{gradient_, w_, m_, v_, rate_, epsilon_, nullptr}));
+  EXPECT_EQ(last().outputs, graph().outputs);
+}
+
+TEST_F(WeightUpdatePass, AdamWTakesItsProduct) {
+  Value* shrink = input("shrink", {});
+  gradient_ = g_.matmul(g_.transpose(input("x", {5, 4}), {1, 0}), input("dy", {5, 3}));
+  graph().outputs = adam(g_.mul(w_, shrink));
+  expect_types({"GemmWeightUpdate"});
+  EXPECT_EQ(last().int_attribute("transA", 0), 1);
+  EXPECT_EQ(last().inputs.size(), 8U);
+  EXPECT_EQ(last().inputs.back(), shrink);
+}
+
+TEST_F(WeightUpdatePass, AProductThatIsReadElsewhereStays) {
+  gradient_ = g_.matmul(input("x", {4, 5}), input("dy", {5, 3}));
+  graph().outputs = adam(w_);
+  graph().outputs.push_back(gradient_);
+  expect_types({"Gemm", "WeightUpdate"});
+}
+
+TEST_F(WeightUpdatePass, ReadersOfInnerValuesPreventIt) {
+  auto results = adam(w_);
+  results.push_back(g_.exp(results[2]));  // of v'
+  graph().outputs = results;
+  run();
+  EXPECT_EQ(std::ranges::count(op_types(), "WeightUpdate"), 0) << ir::to_text(graph());
+}
+
+TEST_F(WeightUpdatePass, SlotsMustBeStates) {
+  m_ = g_.exp(m_);
+  graph().outputs = adam(w_);
+  run();
+  EXPECT_EQ(std::ranges::count(op_types(), "WeightUpdate"), 0) << ir::to_text(graph());
+}
+
 // The mask of a ReLU is computed where the backward part reads it; the forward part is one kernel.
 TEST_F(PassTest, MasksAreComputedWhereTheyAreRead) {
   Value* x = input("x", {15, 100});

@@ -41,7 +41,7 @@ void copy_rows(const std::byte* from, std::int64_t row_bytes, std::span<const st
 void check_options(const FitOptions& options) {
   const auto refuse = [](const std::string& what) { throw DataError({.what = what}); };
   if (options.epochs < 0) refuse(fmt::format("epochs is {}, expected 0 or more", options.epochs));
-  if (options.batch_size < 1) {
+  if (options.batch_size < 0) {
     refuse(fmt::format("batch_size is {}, expected 1 or more", options.batch_size));
   }
   if (options.validation_every < 1) {
@@ -79,6 +79,7 @@ void StateSnapshot::restore(Session& session) const {
     session.step_executor().set_state(i, copies_[i]);
   }
   session.set_steps(steps_);
+  session.forget_host_state();
 }
 
 struct Evaluator::Sums {
@@ -129,11 +130,12 @@ EvaluationResult Evaluator::run() {
 
 FitLoop::FitLoop(Session& session, const Dataset& data, const FitOptions& options,
                  std::atomic<bool>& stop, History& history)
-    : session_(session), options_(options), stop_(stop), history_(history) {
+    : session_(session), fit_(session), options_(options), stop_(stop), history_(history) {
   history_ = {};
   check_options(options_);
   prepare_rows(data);
   prepare_plans();
+  prepare_schedule();
   reserve_history();
   if (options_.on_non_finite != OnNonFinite::kIgnore) epoch_start_.emplace(session_);
   if (options_.early_stopping && options_.early_stopping->restore_best) best_.emplace(session_);
@@ -175,9 +177,33 @@ void FitLoop::prepare_rows(const Dataset& data) {
     validation = prepare_data(session_, session_.evaluation_ports(), *options_.validation,
                               options_.allow_nan);
   }
+  choose_batch_size();
   if (validation) {
     evaluator_.emplace(session_, *std::move(validation), evaluation_batch(options_.batch_size));
   }
+}
+
+void FitLoop::choose_batch_size() {
+  constexpr std::int64_t kBatchSize = 32;
+  if (session_.takes_whole_batch()) {
+    if (options_.batch_size != 0 && options_.batch_size < num_rows_) {
+      throw DataError({.what = fmt::format("batch_size is {}, but L-BFGS takes all {} rows at once",
+                                           options_.batch_size, num_rows_),
+                       .mend = "Leave batch_size out, or take another optimizer."});
+    }
+    options_.batch_size = num_rows_;
+    options_.shuffle = false;
+  }
+  if (options_.batch_size == 0) options_.batch_size = kBatchSize;
+}
+
+void FitLoop::prepare_schedule() {
+  first_rate_ = session_.learning_rate();
+  steps_per_update_ = session_.steps_per_update();
+  if (!options_.schedule) return;
+  const bool has_tail = tail_ != nullptr;
+  const std::int64_t steps = options_.epochs * (num_rows_ / batch_size_ + (has_tail ? 1 : 0));
+  schedule_.emplace(*options_.schedule, first_rate_, steps / steps_per_update_, options_.epochs);
 }
 
 void FitLoop::prepare_plans() {
@@ -218,6 +244,12 @@ void FitLoop::reserve_history() {
 }
 
 void FitLoop::run() {
+  struct RateRestorer {
+    FitLoop& loop;
+    ~RateRestorer() {
+      if (loop.schedule_) loop.session_.set_learning_rate(loop.first_rate_);
+    }
+  } const restorer{*this};
   stop_.store(false, std::memory_order_relaxed);
   for (epoch_ = 1; epoch_ <= options_.epochs; ++epoch_) {
     EpochLog log;
@@ -260,6 +292,9 @@ bool FitLoop::run_epoch(std::int64_t epoch, EpochLog& log) {
   const std::int64_t rows = tail_ != nullptr ? num_rows_ : (step_ - first_step) * batch_size_;
   log.rows_per_s = static_cast<double>(rows) / std::max(train_seconds, 1e-9);
   validate(log);
+  if (schedule_) {
+    schedule_->end_epoch(log.val_loss.value_or(log.train_loss), step_ / steps_per_update_);
+  }
   if (stops_early(log)) {
     history_.stop_reason =
         fmt::format("no improvement for {} epochs", options_.early_stopping->patience);
@@ -284,11 +319,11 @@ bool FitLoop::run_batch(Execution& execution, std::int64_t begin, std::int64_t r
   for (std::size_t c = 0; c < ports_.size(); ++c) {
     execution.bind(ports_[c], gather(c, begin, rows));
   }
+  if (schedule_) session_.set_learning_rate(schedule_->rate(step_ / steps_per_update_));
   if (options_.learning_rate) session_.set_learning_rate(options_.learning_rate(step_));
-  execution.run();
+  const double loss = session_.run_step(execution, loss_dtype_);
   session_.set_steps(session_.steps() + 1);
   ++step_;
-  const double loss = read_scalar(execution.output(0), loss_dtype_);
   history_.step_losses.push_back(loss);
   const double weight =
       has_denominator_ ? read_scalar(execution.output(1), loss_dtype_) : static_cast<double>(rows);

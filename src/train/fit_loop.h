@@ -7,6 +7,7 @@
 
 #include "onnxgrad/trainer.h"
 #include "train/dataset.h"
+#include "train/schedules.h"
 #include "train/session.h"
 
 // The epoch loop. Everything is checked, converted, compiled and allocated before the first step;
@@ -55,7 +56,9 @@ class FitLoop {
 
  private:
   void prepare_rows(const Dataset& data);
+  void choose_batch_size();
   void prepare_plans();
+  void prepare_schedule();
   void reserve_history();
   bool run_epoch(std::int64_t epoch, EpochLog& log);
   bool run_batch(runtime::Execution& execution, std::int64_t begin, std::int64_t rows);
@@ -66,6 +69,7 @@ class FitLoop {
   bool stops_early(EpochLog& log);
 
   Session& session_;
+  Session::FitScope fit_;
   FitOptions options_;
   std::atomic<bool>& stop_;
   History& history_;
@@ -80,6 +84,9 @@ class FitLoop {
   runtime::Execution* full_ = nullptr;
   runtime::Execution* tail_ = nullptr;
   std::optional<Evaluator> evaluator_;
+  std::optional<ScheduleRun> schedule_;
+  double first_rate_ = 0;  ///< of the session, before the schedule
+  std::int64_t steps_per_update_ = 1;
 
   DataType loss_dtype_ = DataType::kFloat32;
   bool has_denominator_ = false;  // of the loss, as output 1 of the step

@@ -286,7 +286,7 @@ TEST(FitLoop, BadDataIsRefusedBeforeTheFirstStep) {
   data = good;
   data.sample_weight = Tensor::from(std::vector<float>(23, 1), Dims{23});
   expect_refused(data, {}, "the loss takes none");
-  expect_refused(good, {.batch_size = 0}, "batch_size is 0");
+  expect_refused(good, {.batch_size = -1}, "batch_size is -1");
   expect_refused(good, {.epochs = -1}, "epochs is -1");
   expect_refused(good, {.drop_last = true}, "drop_last");
   expect_refused(good, {.validation_fraction = 1.5}, "validation fraction");

@@ -2,28 +2,56 @@
 #define ONNXGRAD_TRAIN_OPTIMIZERS_H_
 
 #include <span>
+#include <string>
+#include <unordered_set>
 #include <vector>
 
 #include "ir/builder.h"
 #include "onnxgrad/optimizers.h"
 
+// From gradients to new weights, as nodes of the training step. train/optimizers/ has the formulas,
+// one file per family; here is what is done around them.
+
 namespace onnxgrad::train {
 
-/// Name of the state that counts steps: the number done so far, int64, rank 0.
+/// Name of the state that counts updates: the number done so far, int64, rank 0.
 inline constexpr const char* kStepCount = "step_count";
 
-/// Appends the update of each weight by its gradient (formulas: onnxgrad/optimizers.h).
-/// weights: inputs of g.graph() with an initializer; gradients: of the same shapes and dtypes.
-/// learning_rate: rank 0, floating. Slots become further graph inputs "momentum/<weight>",
-/// "adam_m/<weight>", "adam_v/<weight>" that start as zeros, and "step_count" where the formula
-/// needs it. Returns the bindings of the weights in their order, then those of the slots.
+/// What an update is made of.
+struct UpdateInputs {
+  /// Inputs of the graph with an initializer.
+  std::span<ir::Value* const> weights = {};
+  std::span<ir::Value* const> gradients = {};  ///< of the same shapes and dtypes
+  ir::Value* learning_rate = nullptr;          ///< rank 0, floating
+  /// What the loss was divided by, rank 0: the share of this batch among those that are
+  /// accumulated. nullptr: the loss is a sum.
+  ir::Value* denominator = nullptr;
+  /// Weights by name that count their updates themselves, in "step_count/<weight>": they were not
+  /// trained in all steps.
+  std::unordered_set<std::string> with_own_count = {};
+};
+
+/// Appends the update of each weight (formulas: onnxgrad/optimizers.h). Slots become further graph
+/// inputs "<slot>/<weight>" with their first values, "step_count" where the formula needs it, and
+/// those of UpdateOptions. Returns the bindings of the weights in their order, then the others.
+/// L-BFGS has no update: each weight is bound to itself.
+/// Throws: ModelError (a group's pattern that matches no weight, L-BFGS with options that it does
+/// not take).
 std::vector<ir::StateBinding> write_optimizer(ir::GraphBuilder& g, const Optimizer& optimizer,
-                                              std::span<ir::Value* const> weights,
-                                              std::span<ir::Value* const> gradients,
-                                              ir::Value* learning_rate);
+                                              const UpdateInputs& inputs,
+                                              const UpdateOptions& options = {});
+
+/// The Euclidean norm of all gradients together, rank 0, in float32 or, if all are, in float64.
+ir::Value* write_global_norm(ir::GraphBuilder& g, std::span<ir::Value* const> gradients);
+
+/// True if steps are a loop around the graph and not a subgraph.
+inline bool is_host_loop(const Optimizer& optimizer) {
+  return std::holds_alternative<Lbfgs>(optimizer);
+}
 
 /// Throws: ModelError for a parameter out of its range, naming it.
 void check_optimizer(const Optimizer& optimizer);
+void check_update_options(const UpdateOptions& options);
 
 }  // namespace onnxgrad::train
 

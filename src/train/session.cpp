@@ -34,8 +34,13 @@ std::int64_t rows_of(const Tensor& target) {
   return target.dims().rank() > 0 ? target.dims()[0] : 1;
 }
 
-StepGraphOptions step_options(const TrainingOptions& options) {
-  return {.trainable = options.trainable, .frozen = options.frozen, .outputs = options.outputs};
+StepGraphOptions step_options(const TrainingOptions& options,
+                              const std::optional<TrainedSet>& exact) {
+  return {.trainable = options.trainable,
+          .frozen = options.frozen,
+          .exact = exact,
+          .update = options.update,
+          .outputs = options.outputs};
 }
 
 [[noreturn]] void bad_state(const std::string& what, const std::string& name) {
@@ -124,18 +129,14 @@ Session::Session(Source source, const Loss& loss, const Optimizer& optimizer,
       loss_(loss),
       optimizer_(optimizer),
       options_(options),
-      executor_options_(executor_options(options.engine)),
-      graph_(build_step(*source_.working, builtin_engine().ops, loss, optimizer,
-                        step_options(options))),
-      step_(graph_.model, builtin_engine(), executor_options_) {
-  rate_port_ = find_port(step_.inputs(), graph_.learning_rate);
+      executor_options_(executor_options(options.engine)) {
+  build({});
   set_learning_rate(std::visit([](const auto& spec) { return spec.learning_rate; }, optimizer));
-  step_.cells().seed = options.engine.seed;
   const ir::Graph& graph = *source_.working->graph;
   for (const ir::Value* input : graph.inputs) {
     if (input->is_initializer()) continue;
     inputs_.push_back(value_info(input->name, input->type));
-    const auto names = names_of(step_.inputs());
+    const auto names = names_of(step_->inputs());
     if (std::ranges::find(names, input->name) == names.end()) unused_inputs_.push_back(input->name);
   }
   runnable_ = runnable_outputs(graph);
@@ -145,8 +146,43 @@ Session::Session(Source source, const Loss& loss, const Optimizer& optimizer,
                                  : graph.outputs[i];
     outputs_.push_back(value_info(runnable_[i].name, shown->type));
   }
-  for (std::size_t i = 0; i < step_.state().size(); ++i)
-    state_views_.push_back(step_.state_view(i));
+}
+
+// The step's graph and executor, with first values. All or nothing.
+void Session::build(const std::optional<TrainedSet>& set) {
+  if (is_fitting_) {
+    throw Error({.what = "the trained weights cannot be changed while fit() runs",
+                 .mend = "Freeze and unfreeze between two fits."});
+  }
+  StepGraph graph = build_step(*source_.working, builtin_engine().ops, loss_, optimizer_,
+                               step_options(options_, set));
+  auto executor =
+      std::make_unique<runtime::Executor>(graph.model, builtin_engine(), executor_options_);
+  graph_ = std::move(graph);
+  step_ = std::move(executor);
+  with_own_count_ = set ? set->with_own_count : std::unordered_set<std::string>{};
+  adopt_step();
+}
+
+// Everything that points into the step.
+void Session::adopt_step() {
+  rate_port_ = graph_.learning_rate.empty() ? step_->inputs().size()
+                                            : find_port(step_->inputs(), graph_.learning_rate);
+  step_->cells().seed = options_.engine.seed;
+  step_->cells().step = static_cast<std::uint64_t>(steps_);
+  state_views_.clear();
+  for (std::size_t i = 0; i < step_->state().size(); ++i) {
+    state_views_.push_back(step_->state_view(i));
+  }
+  if (const auto* lbfgs = std::get_if<Lbfgs>(&optimizer_)) {
+    const std::size_t first = graph_.first_extra_output() + graph_.num_extra_outputs;
+    lbfgs_ = std::make_unique<LbfgsLoop>(
+        *lbfgs, std::span(state_views_).first(graph_.weights.size()), first);
+  }
+  last_step_ = nullptr;
+  evaluation_.reset();
+  prediction_.reset();
+  prediction_outputs_.clear();
 }
 
 void Session::set_learning_rate(double learning_rate) {
@@ -157,7 +193,7 @@ void Session::set_learning_rate(double learning_rate) {
 
 void Session::set_steps(std::int64_t steps) {
   steps_ = steps;
-  step_.cells().step = static_cast<std::uint64_t>(steps);
+  step_->cells().step = static_cast<std::uint64_t>(steps);
 }
 
 const std::byte* Session::learning_rate_cell() const {
@@ -169,7 +205,7 @@ const std::byte* Session::learning_rate_cell() const {
 // One column cannot tell classes apart; where the file leaves their number open, data tell.
 void Session::check_class_columns(const std::vector<Dims>& dims) const {
   if (graph_.class_symbol.empty()) return;
-  const auto& ports = step_.inputs();
+  const auto& ports = step_->inputs();
   for (std::size_t i = 0; i < ports.size(); ++i) {
     const auto& shape = ports[i].type.shape;
     for (std::size_t axis = 0; shape && axis < shape->size() && axis < dims[i].rank(); ++axis) {
@@ -185,8 +221,8 @@ void Session::check_class_columns(const std::vector<Dims>& dims) const {
 
 runtime::Execution& Session::prepare_step(const std::vector<Dims>& dims) {
   check_class_columns(dims);
-  Execution& execution = step_.prepare(dims);
-  execution.bind(rate_port_, learning_rate_cell());
+  Execution& execution = step_->prepare(dims);
+  if (!graph_.learning_rate.empty()) execution.bind(rate_port_, learning_rate_cell());
   last_step_ = &execution;
   return execution;
 }
@@ -201,7 +237,7 @@ bool Session::check_target(const std::string& port, const Tensor& tensor) const 
 }
 
 StepResult Session::step(const NamedTensors& feeds) {
-  const auto& ports = step_.inputs();
+  const auto& ports = step_->inputs();
   const std::string cells[] = {graph_.learning_rate};
   const auto ordered = order_feeds(feeds, ports, unused_inputs_, cells);
   std::vector<Dims> dims;
@@ -213,10 +249,9 @@ StepResult Session::step(const NamedTensors& feeds) {
   for (std::size_t i = 0; i < ordered.size(); ++i) {
     if (ordered[i] != nullptr) execution.bind(i, ordered[i]->raw());
   }
-  execution.run();
-  set_steps(steps_ + 1);
   StepResult result;
-  result.loss = read_scalar(execution.output(0), execution.output_desc(0).dtype);
+  result.loss = run_step(execution, execution.output_desc(0).dtype);
+  set_steps(steps_ + 1);
   const std::size_t first = graph_.first_extra_output();
   if (graph_.has_row_losses) result.row_losses = execution.output_tensor(first - 1);
   for (std::size_t i = 0; i < graph_.num_extra_outputs; ++i) {
@@ -226,7 +261,7 @@ StepResult Session::step(const NamedTensors& feeds) {
 }
 
 const std::byte* Session::weight_data(const std::string& name) const {
-  const auto& ports = step_.state();
+  const auto& ports = step_->state();
   for (std::size_t i = 0; i < ports.size(); ++i) {
     if (ports[i].name == name) return state_views_[i].raw();
   }
@@ -236,7 +271,7 @@ const std::byte* Session::weight_data(const std::string& name) const {
 runtime::Executor& Session::evaluation() {
   if (!evaluation_) {
     evaluation_graph_ =
-        build_evaluation(*source_.working, builtin_engine().ops, loss_, graph_.weights);
+        build_evaluation(*source_.working, builtin_engine().ops, loss_, graph_.state_weights());
     evaluation_.emplace(evaluation_graph_.model, builtin_engine(), executor_options_);
   }
   return *evaluation_;
@@ -244,7 +279,7 @@ runtime::Executor& Session::evaluation() {
 
 std::span<const Port> Session::evaluation_ports() {
   const std::span<const Port> ports = evaluation().inputs();
-  return ports.first(ports.size() - graph_.weights.size());
+  return ports.first(ports.size() - graph_.weights.size() - graph_.held.size());
 }
 
 runtime::Execution& Session::prepare_evaluation(const std::vector<Dims>& dims) {
@@ -252,7 +287,7 @@ runtime::Execution& Session::prepare_evaluation(const std::vector<Dims>& dims) {
   const auto& ports = executor.inputs();
   std::vector<Dims> all = dims;
   for (std::size_t i = dims.size(); i < ports.size(); ++i) {
-    all.push_back(state_views_[find_port(step_.state(), ports[i].name)].dims());
+    all.push_back(state_views_[find_port(step_->state(), ports[i].name)].dims());
   }
   Execution& execution = executor.prepare(all);
   for (std::size_t i = dims.size(); i < ports.size(); ++i) {
@@ -293,7 +328,7 @@ std::vector<Tensor> Session::predict(const NamedTensors& feeds,
       values.push_back(runnable_[i].value);
       prediction_outputs_.push_back(i);
     }
-    prediction_.emplace(build_prediction(*source_.working, values, graph_.weights),
+    prediction_.emplace(build_prediction(*source_.working, values, graph_.state_weights()),
                         builtin_engine(), executor_options_);
   }
   const auto& all_ports = prediction_->inputs();
@@ -303,7 +338,7 @@ std::vector<Tensor> Session::predict(const NamedTensors& feeds,
   }
   NamedTensors complete = feeds;
   for (const std::string& name : weights) {
-    complete.push_back({.name = name, .tensor = state_views_[find_port(step_.state(), name)]});
+    complete.push_back({.name = name, .tensor = state_views_[find_port(step_->state(), name)]});
   }
   std::vector<std::string> input_names;
   for (const ValueInfo& input : inputs_) input_names.push_back(input.name);
@@ -340,48 +375,71 @@ Tensor Session::encode_target(const Tensor& labels, const std::string& output) c
 
 NamedTensors Session::state() const {
   NamedTensors result;
-  const auto& ports = step_.state();
+  const auto& ports = step_->state();
   for (std::size_t i = 0; i < ports.size(); ++i) {
-    result.push_back({.name = ports[i].name, .tensor = step_.state_view(i).clone()});
+    result.push_back({.name = ports[i].name, .tensor = step_->state_view(i).clone()});
+  }
+  if (lbfgs_ == nullptr) return result;
+  for (const NamedTensor& entry : lbfgs_->solver().state()) {
+    result.push_back({.name = entry.name, .tensor = entry.tensor.clone()});
   }
   return result;
 }
 
 void Session::load_state(const NamedTensors& state) {
-  const auto& ports = step_.state();
-  std::vector<const Tensor*> ordered(ports.size(), nullptr);
+  // Places that take a value, by name; views share the memory of what they show.
+  NamedTensors places;
+  for (std::size_t i = 0; i < state_views_.size(); ++i) {
+    places.push_back({.name = step_->state()[i].name, .tensor = state_views_[i]});
+  }
+  if (lbfgs_ != nullptr) {
+    const NamedTensors& host = lbfgs_->solver().state();
+    places.insert(places.end(), host.begin(), host.end());
+  }
+  std::vector<const Tensor*> ordered(places.size(), nullptr);
   for (const NamedTensor& entry : state) {
-    const auto port = std::ranges::find(ports, entry.name, &Port::name);
-    if (port == ports.end()) bad_state("the state has an unknown '" + entry.name + "'", entry.name);
-    const auto place = static_cast<std::size_t>(port - ports.begin());
-    const Tensor& present = state_views_[place];
+    const auto found = std::ranges::find(places, entry.name, &NamedTensor::name);
+    if (found == places.end()) {
+      bad_state("the state has an unknown '" + entry.name + "'", entry.name);
+    }
+    const Tensor& present = found->tensor;
     if (entry.tensor.dtype() != present.dtype() || entry.tensor.dims() != present.dims()) {
       bad_state(fmt::format("'{}' is {}{}, expected {}{}", entry.name,
                             dtype_name(entry.tensor.dtype()), entry.tensor.dims().to_string(),
                             dtype_name(present.dtype()), present.dims().to_string()),
                 entry.name);
     }
-    ordered[place] = &entry.tensor;
+    ordered[static_cast<std::size_t>(found - places.begin())] = &entry.tensor;
   }
-  for (std::size_t i = 0; i < ports.size(); ++i) {
-    if (ordered[i] == nullptr) bad_state("the state lacks '" + ports[i].name + "'", ports[i].name);
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    if (ordered[i] == nullptr)
+      bad_state("the state lacks '" + places[i].name + "'", places[i].name);
   }
-  for (std::size_t i = 0; i < ports.size(); ++i) step_.set_state(i, *ordered[i]);
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    std::memcpy(places[i].tensor.mutable_raw(), ordered[i]->raw(),
+                static_cast<std::size_t>(places[i].tensor.size_bytes()));
+  }
 }
 
 void Session::reset() {
-  for (std::size_t i = 0; i < step_.state().size(); ++i) {
-    const ir::Value& first = *graph_.model->state[i].input;
-    ONNXGRAD_ASSERT(first.name == step_.state()[i].name);
-    step_.set_state(i, first.initializer);
-  }
   set_steps(0);
+  if (!graph_.held.empty() || !with_own_count_.empty()) {
+    TrainedSet set = present_set();
+    set.with_own_count.clear();  // all begin together
+    return build(set);
+  }
+  for (std::size_t i = 0; i < step_->state().size(); ++i) {
+    const ir::Value& first = *graph_.model->state[i].input;
+    ONNXGRAD_ASSERT(first.name == step_->state()[i].name);
+    step_->set_state(i, first.initializer);
+  }
+  forget_host_state();
 }
 
 NamedTensors Session::weights() const {
   NamedTensors result;
-  for (const WeightInfo& weight : graph_.weights) {
-    const Tensor& view = state_views_[find_port(step_.state(), weight.name)];
+  for (const WeightInfo& weight : graph_.state_weights()) {
+    const Tensor& view = state_views_[find_port(step_->state(), weight.name)];
     result.push_back({.name = weight.name, .tensor = view.clone()});
   }
   return result;

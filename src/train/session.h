@@ -6,11 +6,14 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "onnx/model_io.h"
 #include "onnxgrad/training_session.h"
 #include "runtime/executor.h"
+#include "train/optimizers/lbfgs_loop.h"
 #include "train/outputs.h"
 #include "train/training_graph.h"
 
@@ -21,6 +24,9 @@ struct Source {
   onnx_io::FileModel file;
   std::shared_ptr<const ir::Model> working;
 };
+
+/// The value of a rank-0 floating output.
+double read_scalar(const std::byte* data, DataType dtype);
 
 /// What the engine options mean for an executor. Throws: DeviceError (unknown device, listing those
 /// there are).
@@ -59,8 +65,13 @@ class Session {
   /// The number of steps done: also the position of the random streams.
   void set_steps(std::int64_t steps);
 
+  /// See TrainingSession. Plans and executions of before are gone afterwards.
+  void freeze(std::span<const std::string> patterns);
+  void unfreeze(std::span<const std::string> patterns);
+
   NamedTensors state() const;
   void load_state(const NamedTensors& state);
+  void continue_from(const Session& other);
   void reset();
   /// The trained weights alone, under their names in the working copy; copies.
   NamedTensors weights() const;
@@ -68,15 +79,40 @@ class Session {
 
   // For the epoch loop.
 
+  /// While one lives, plans stay: what would compile the step anew throws Error.
+  class FitScope {
+   public:
+    explicit FitScope(Session& session) : session_(session) { session_.is_fitting_ = true; }
+    ~FitScope() { session_.is_fitting_ = false; }
+    FitScope(const FitScope&) = delete;
+    FitScope& operator=(const FitScope&) = delete;
+
+   private:
+    Session& session_;
+  };
+
   /// The step's executor: inputs as in StepGraph, output 0 is the loss (output 1 its denominator
   /// where graph().has_denominator).
-  runtime::Executor& step_executor() { return step_; }
-  /// Place of the learning rate among the executor's inputs.
+  runtime::Executor& step_executor() { return *step_; }
+  /// Place of the learning rate among the executor's inputs; behind all of them with L-BFGS.
   std::size_t learning_rate_port() const { return rate_port_; }
   /// Where the learning rate is read at each step.
   const std::byte* learning_rate_cell() const;
   /// A plan of the step for these shapes, with the learning rate bound.
   runtime::Execution& prepare_step(const std::vector<Dims>& dims);
+  /// One step on what is bound, and the loss before it.
+  double run_step(runtime::Execution& execution, DataType loss_dtype) {
+    if (lbfgs_ != nullptr) return lbfgs_->step(execution, learning_rate_);
+    execution.run();
+    return read_scalar(execution.output(0), loss_dtype);
+  }
+  bool takes_whole_batch() const { return lbfgs_ != nullptr; }
+  /// Steps from one update to the next.
+  std::int64_t steps_per_update() const { return options_.update.accumulate; }
+  /// After the state was set from outside: what is kept outside the executor begins anew.
+  void forget_host_state() {
+    if (lbfgs_ != nullptr) lbfgs_->solver().clear();
+  }
   /// What an evaluation is fed with, in order: model inputs, target, sample weight.
   std::span<const runtime::Port> evaluation_ports();
   /// A plan of the evaluation for these shapes of evaluation_ports(), with the weights bound.
@@ -89,6 +125,12 @@ class Session {
   const std::vector<std::string>& unused_inputs() const { return unused_inputs_; }
 
  private:
+  void build(const std::optional<TrainedSet>& set);
+  void adopt_step();
+  TrainedSet present_set() const;
+  void change_trained(TrainedSet set);
+  void add_slots_of(const std::string& weight, TrainedSet& set) const;
+  std::unordered_map<std::string, Tensor> states_by_name() const;
   runtime::Executor& evaluation();
   void check_class_columns(const std::vector<Dims>& dims) const;
   bool check_target(const std::string& port, const Tensor& tensor) const;
@@ -100,7 +142,10 @@ class Session {
   TrainingOptions options_;
   runtime::ExecutorOptions executor_options_;
   StepGraph graph_;
-  runtime::Executor step_;
+  std::unique_ptr<runtime::Executor> step_;
+  std::unique_ptr<LbfgsLoop> lbfgs_;  // or nullptr
+  bool is_fitting_ = false;
+  std::unordered_set<std::string> with_own_count_;  // see TrainedSet
   std::vector<ValueInfo> inputs_;
   std::vector<ValueInfo> outputs_;
   std::vector<std::string> unused_inputs_;
@@ -117,9 +162,6 @@ class Session {
   std::optional<runtime::Executor> prediction_;
   std::vector<std::size_t> prediction_outputs_;  // per output of prediction_: which of runnable_
 };
-
-/// The value of a rank-0 floating output.
-double read_scalar(const std::byte* data, DataType dtype);
 
 }  // namespace onnxgrad::train
 

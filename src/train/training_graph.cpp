@@ -1,6 +1,7 @@
 #include "train/training_graph.h"
 
 #include <algorithm>
+#include <iterator>
 #include <memory>
 #include <unordered_set>
 
@@ -83,19 +84,6 @@ std::vector<Weight> reachable_weights(const std::vector<Weight>& selected, Value
   return reachable;
 }
 
-// The Euclidean norm of all gradients together, in float32 or, if all are, in float64.
-Value* write_norm(GraphBuilder& g, const std::vector<Value*>& gradients) {
-  const bool wide = std::ranges::all_of(
-      gradients, [](const Value* value) { return value->dtype() == DataType::kFloat64; });
-  Value* total = nullptr;
-  for (Value* gradient : gradients) {
-    Value* x = g.cast(gradient, wide ? DataType::kFloat64 : DataType::kFloat32);
-    Value* squares = g.reduce_sum(g.mul(x, x), {}, false);
-    total = total == nullptr ? squares : g.add(total, squares);
-  }
-  return g.sqrt(total);
-}
-
 // See StepGraph.
 std::string class_symbol(const ResolvedLoss& resolved) {
   const ir::Type& type = resolved.scores->type;
@@ -121,7 +109,7 @@ class ExtraOutputs {
     for (std::size_t i = 0; i < weights_.size(); ++i) {
       if (weights_[i].value->name + "_grad" == name) return named(gradients_[i], name);
     }
-    if (name == "gradient_norm") return named(write_norm(draft_.g(), gradients_), name);
+    if (name == "gradient_norm") return named(write_global_norm(draft_.g(), gradients_), name);
     throw_unknown(name);
   }
 
@@ -171,9 +159,88 @@ void open_weights(ir::Graph& graph, const std::vector<Value*>& weights) {
 
 void append_state_outputs(ir::Model& model) {
   for (const ir::StateBinding& binding : model.state) {
+    if (binding.output == binding.input) continue;  // held as it is
     name_value(*model.graph, binding.output, "next/" + binding.input->name);
     model.graph->outputs.push_back(binding.output);
   }
+}
+
+// The weights of a session that chose them by name, in file order.
+std::vector<Weight> weights_named(const std::vector<Weight>& weights,
+                                  const std::vector<std::string>& names) {
+  std::vector<Weight> found;
+  for (const Weight& weight : weights) {
+    if (std::ranges::find(names, weight.value->name) != names.end()) found.push_back(weight);
+  }
+  ONNXGRAD_ASSERT(found.size() == names.size());
+  return found;
+}
+
+// States that keep their values: weights and slots of weights that are not trained now.
+void hold_states(Draft& draft, const std::vector<Weight>& weights,
+                 const std::vector<NamedTensor>& slots) {
+  ir::Graph& graph = draft.graph();
+  std::vector<ir::StateBinding>& state = draft.model()->state;
+  for (const Weight& weight : weights) {
+    open_weights(graph, {weight.value});
+    state.push_back({.input = weight.value, .output = weight.value});
+  }
+  for (const NamedTensor& slot : slots) {
+    Value* value =
+        graph.add_input(slot.name, ir::Type::tensor(slot.tensor.dtype(), slot.tensor.dims()));
+    value->initializer = slot.tensor;
+    graph.initializers.push_back(value);
+    state.push_back({.input = value, .output = value});
+  }
+}
+
+// Cuts to the outputs, but keeps all states.
+void cut_around_state(ir::Model& model) {
+  ir::Graph& graph = *model.graph;
+  const std::vector<Value*> outputs = graph.outputs;
+  for (const ir::StateBinding& binding : model.state) graph.outputs.push_back(binding.output);
+  cut_to_outputs(graph);
+  graph.outputs = outputs;
+}
+
+std::vector<WeightInfo> infos_of(const std::vector<Weight>& weights) {
+  std::vector<WeightInfo> infos;
+  std::ranges::transform(weights, std::back_inserter(infos), weight_info);
+  return infos;
+}
+
+struct ChosenWeights {
+  std::vector<Weight> trained;
+  std::vector<Weight> held = {};
+};
+
+ChosenWeights choose_weights(const ir::Model& model, const opdef::OpRegistry& registry,
+                             const StepGraphOptions& options) {
+  const auto all = find_weights(model, registry);
+  if (!options.exact) return {.trained = select_weights(all, options.trainable, options.frozen)};
+  return {.trained = weights_named(all, options.exact->trained),
+          .held = weights_named(all, options.exact->held)};
+}
+
+// The learning rate, the update and all states.
+void add_update(Draft& draft, const Optimizer& optimizer, const StepGraphOptions& options,
+                UpdateInputs inputs, const std::vector<Weight>& held, StepGraph& step) {
+  ir::Graph& graph = draft.graph();
+  inputs.learning_rate =
+      graph.add_input("learning_rate", ir::Type::tensor(step.learning_rate_dtype, Dims{}));
+  if (!is_host_loop(optimizer)) step.learning_rate = inputs.learning_rate->name;
+  open_weights(graph, {inputs.weights.begin(), inputs.weights.end()});
+  if (options.exact) inputs.with_own_count = options.exact->with_own_count;
+  draft.g().set_scope("update");
+  const auto bindings = write_optimizer(draft.g(), optimizer, inputs, options.update);
+  auto& state = draft.model()->state;
+  const auto slots = bindings.begin() + static_cast<std::ptrdiff_t>(inputs.weights.size());
+  state.assign(bindings.begin(), slots);
+  hold_states(draft, held, {});
+  state.insert(state.end(), slots, bindings.end());
+  if (options.exact) hold_states(draft, {}, options.exact->held_slots);
+  append_state_outputs(*draft.model());
+  cut_around_state(*draft.model());
 }
 
 }  // namespace
@@ -181,16 +248,17 @@ void append_state_outputs(ir::Model& model) {
 StepGraph build_step(const ir::Model& working, const opdef::OpRegistry& registry, const Loss& loss,
                      const Optimizer& optimizer, const StepGraphOptions& options) {
   check_optimizer(optimizer);
+  check_update_options(options.update);
   Draft draft(working, registry);
   ir::Graph& graph = draft.graph();
   GraphBuilder& g = draft.g();
   close_defaults(graph);
   auto model_outputs = runnable_outputs(graph);
-  const auto selected =
-      select_weights(find_weights(*draft.model(), registry), options.trainable, options.frozen);
+  const auto [selected, held] = choose_weights(*draft.model(), registry, options);
   const PlacedLoss placed = place_loss(g, registry, loss);
   Value* loss_value = placed.written.loss;
-  const auto weights = reachable_weights(selected, loss_value, !options.trainable.empty());
+  const auto weights =
+      reachable_weights(selected, loss_value, options.exact || !options.trainable.empty());
   const auto weight_values = values_of(weights);
 
   g.set_scope("gradient");
@@ -209,24 +277,25 @@ StepGraph build_step(const ir::Model& working, const opdef::OpRegistry& registry
     for (const Value* weight : weight_values) extra_names.push_back(weight->name + "_grad");
   }
   for (const std::string& name : extra_names) graph.outputs.push_back(extra.find(name));
-
+  if (is_host_loop(optimizer)) {
+    graph.outputs.insert(graph.outputs.end(), gradients.begin(), gradients.end());
+  }
   StepGraph step{.model = draft.model(),
                  .loss = placed.resolved.info,
                  .class_symbol = class_symbol(placed.resolved),
                  .has_denominator = placed.written.has_counts,
                  .has_row_losses = placed.written.rows != nullptr,
                  .learning_rate_dtype = rate_dtype(weights),
+                 .weights = infos_of(weights),
+                 .held = infos_of(held),
                  .num_extra_outputs = extra_names.size()};
-  Value* rate =
-      graph.add_input("learning_rate", ir::Type::tensor(step.learning_rate_dtype, Dims{}));
-  step.learning_rate = rate->name;
   if (placed.sample_weight != nullptr) step.sample_weight = placed.sample_weight->name;
-  for (const Weight& weight : weights) step.weights.push_back(weight_info(weight));
-  open_weights(graph, weight_values);
-  g.set_scope("update");
-  draft.model()->state = write_optimizer(g, optimizer, weight_values, gradients, rate);
-  append_state_outputs(*draft.model());
-  cut_to_outputs(graph);
+  const bool is_mean = loss.reduction == Reduction::kMean;
+  add_update(draft, optimizer, options,
+             {.weights = weight_values,
+              .gradients = gradients,
+              .denominator = is_mean ? placed.written.denominator : nullptr},
+             held, step);
   return step;
 }
 

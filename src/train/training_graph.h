@@ -2,7 +2,9 @@
 #define ONNXGRAD_TRAIN_TRAINING_GRAPH_H_
 
 #include <memory>
+#include <optional>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include "ir/graph.h"
@@ -16,18 +18,33 @@
 
 namespace onnxgrad::train {
 
+/// Weights by name that a session trains, after it froze and unfroze some; and the state of those
+/// that it trained before.
+struct TrainedSet {
+  std::vector<std::string> trained = {};
+  std::vector<std::string> held = {};  ///< weights that stay state, without update
+  /// Slots of held weights: states by name with their first values, without update.
+  std::vector<NamedTensor> held_slots = {};
+  std::unordered_set<std::string> with_own_count = {};  ///< see UpdateInputs
+};
+
 struct StepGraphOptions {
   std::vector<std::string> trainable = {};  ///< patterns; see select_weights
   std::vector<std::string> frozen = {};
+  /// Instead of the patterns.
+  std::optional<TrainedSet> exact = {};
+  UpdateOptions update = {};
   /// Further outputs: outputs of the model, "<weight>_grad", "gradient_norm".
   std::vector<std::string> outputs = {};
   bool all_gradients = false;  ///< "<weight>_grad" of every trained weight, after `outputs`
 };
 
-/// Loss, gradient and update. Graph inputs: those of the model that the loss needs, the target, the
-/// sample weight if there is one, `learning_rate`, then the state (with first values). Graph
-/// outputs: the loss, its denominator (if that is not the number of rows), the loss of each row
-/// (Reduction::kNone), the further outputs, then the new state.
+/// Loss, gradient and update. With L-BFGS the update is a loop around the graph: there is no
+/// `learning_rate`, and the gradients are outputs. Graph inputs: those of the model that the loss
+/// needs, the target, the sample weight if there is one, `learning_rate`, then the state (with
+/// first values). Graph outputs: the loss, its denominator (if that is not the number of rows), the
+/// loss of each row (Reduction::kNone), the further outputs, with L-BFGS the gradients of the
+/// trained weights, then the new state.
 struct StepGraph {
   std::shared_ptr<ir::Model> model;  ///< with its state bindings
   LossInfo loss;
@@ -36,14 +53,22 @@ struct StepGraph {
   bool has_denominator = false;    ///< it is an output
   bool has_row_losses = false;     ///< they are an output
   std::string sample_weight = {};  ///< name of that input; empty: none
-  std::string learning_rate = {};  ///< name of that input
+  std::string learning_rate = {};  ///< name of that input; empty: L-BFGS
   DataType learning_rate_dtype = DataType::kFloat32;
   std::vector<WeightInfo> weights = {};  ///< that are trained: the first state bindings
+  std::vector<WeightInfo> held = {};     ///< weights in the state that are not: the next ones
   std::size_t num_extra_outputs = 0;     ///< after the loss, denominator and row losses
 
   /// Place of the first further output.
   std::size_t first_extra_output() const {
     return 1 + (has_denominator ? 1U : 0U) + (has_row_losses ? 1U : 0U);
+  }
+
+  /// `weights` and `held`.
+  std::vector<WeightInfo> state_weights() const {
+    std::vector<WeightInfo> all = weights;
+    all.insert(all.end(), held.begin(), held.end());
+    return all;
   }
 };
 

@@ -152,7 +152,9 @@ PreparedGemm prepare(const GemmSpec& spec) {
   plan->target = &gemm_target<T>();
   plan->m = spec.m, plan->n = spec.n, plan->k = spec.k;
   // A matrix with one row or one column has the same bytes as its transpose.
-  plan->transpose_a = spec.transpose_a && spec.m != 1 && spec.k != 1;
+  const bool is_part = spec.a_row_length != 0;
+  ONNXGRAD_ASSERT(!is_part || (spec.choice == GemmChoice::kTiles && spec.n > 1));
+  plan->transpose_a = spec.transpose_a && (is_part || (spec.m != 1 && spec.k != 1));
   plan->transpose_b = spec.transpose_b && spec.n != 1 && spec.k != 1;
   plan->start = spec.start;
   plan->alpha = static_cast<T>(spec.alpha);
@@ -161,8 +163,8 @@ PreparedGemm prepare(const GemmSpec& spec) {
       spec.start == GemmStart::kZero && spec.alpha == 1 && !spec.has_run_time_factor;
   plan->finish = spec.relu ? GemmFinish::kRelu : simple ? GemmFinish::kStore : GemmFinish::kAdd;
   GemmTile<T>& tile = plan->tile;
-  tile.a_row = plan->transpose_a ? 1 : spec.k;
-  tile.a_step = plan->transpose_a ? spec.m : 1;
+  tile.a_row = plan->transpose_a ? 1 : is_part ? spec.a_row_length : spec.k;
+  tile.a_step = !plan->transpose_a ? 1 : is_part ? spec.a_row_length : spec.m;
   tile.b_step = spec.n;
   tile.c_row = spec.n;
   tile.start_row = spec.start == GemmStart::kMatrix ? spec.n : 0;

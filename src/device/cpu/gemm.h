@@ -33,6 +33,9 @@ struct GemmSpec {
   std::int64_t k = 0;
   bool transpose_a = false;
   bool transpose_b = false;
+  /// From one row of A, as it lies in memory, to the next: A is a part of a larger matrix. 0:
+  /// dense. Else only for kTiles and n > 1.
+  std::int64_t a_row_length = 0;
   GemmStart start = GemmStart::kZero;
   double alpha = 1;
   bool relu = false;                 ///< floor is 0; else minus infinity. NaN stays NaN.

@@ -1,0 +1,147 @@
+#include "device/cpu/update.h"
+
+#include <cfloat>
+#include <type_traits>
+
+#include "device/cpu/simd.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "device/cpu/update_simd.cpp"
+#include <hwy/foreach_target.h>  // IWYU pragma: keep
+#include <hwy/highway.h>
+
+#include "device/cpu/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace onnxgrad::device::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Estimates of 12 bits and more, which one Newton step makes 23.
+#if HWY_ARCH_X86 && HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128
+inline constexpr bool kHasEstimates = true;
+#else
+inline constexpr bool kHasEstimates = false;
+#endif
+
+/// Divides by sqrt(v) + epsilon.
+template <class D, bool kEstimate>
+struct RootQuotient {
+  using V = hn::Vec<D>;
+  V epsilon;
+
+  V operator()(V m, V v) const {
+    const D d;
+    if constexpr (kEstimate) {
+      // The estimate of 1 / sqrt(0) is infinite; sqrt(v) = v * (1 / sqrt(v)) shall be 0 there.
+      const V y = hn::ApproximateReciprocalSqrt(hn::Max(v, hn::Set(d, FLT_MIN)));
+      const V estimate = hn::Mul(v, y);
+      const V half_y = hn::Mul(hn::Set(d, 0.5F), y);
+      const V root = hn::MulAdd(hn::NegMulAdd(estimate, estimate, v), half_y, estimate);
+      const V divisor = hn::Add(root, epsilon);
+      const V r = hn::ApproximateReciprocal(divisor);
+      const V quotient = hn::Mul(m, r);
+      return hn::MulAdd(hn::NegMulAdd(divisor, quotient, m), r, quotient);
+    } else {
+      return hn::Div(m, hn::Add(hn::Sqrt(v), epsilon));
+    }
+  }
+};
+
+template <class T, UpdateRule kRule, bool kDecays, bool kShrinks, bool kEstimate>
+void update(const UpdateSpec& spec, const UpdateArrays<T>& arrays) {
+  const hn::ScalableTag<T> d;
+  using D = hn::ScalableTag<T>;
+  using V = hn::Vec<D>;
+  constexpr std::int64_t kLanes = hn::MaxLanes(D());
+  const V beta1 = hn::Set(d, static_cast<T>(spec.beta1));
+  const V share1 = hn::Set(d, static_cast<T>(spec.share1));
+  const V beta2 = hn::Set(d, static_cast<T>(spec.beta2));
+  const V share2 = hn::Set(d, static_cast<T>(spec.share2));
+  const V decay = hn::Set(d, static_cast<T>(spec.decay));
+  const V shrink = hn::Set(d, arrays.shrink);
+  const V rate = hn::Set(d, arrays.rate);
+  const RootQuotient<D, kEstimate> root_quotient{hn::Set(d, arrays.epsilon)};
+
+  // `load` and `store` are of whole vectors, or of the rest.
+  const auto step = [&](std::int64_t i, const auto& load, const auto& store) HWY_ATTR {
+    const V w = load(arrays.w + i);
+    V g = load(arrays.gradient + i);
+    const V m = load(arrays.m + i);
+    if constexpr (kDecays) g = hn::MulAdd(decay, w, g);
+    const V start = kShrinks ? hn::Mul(shrink, w) : w;
+    if constexpr (kRule == UpdateRule::kAdam) {
+      const V new_m = hn::MulAdd(beta1, m, hn::Mul(share1, g));
+      const V old_v = hn::Mul(beta2, load(arrays.v + i));
+      const V new_v = hn::MulAdd(hn::Mul(share2, g), g, old_v);
+      store(new_m, arrays.new_m + i);
+      store(new_v, arrays.new_v + i);
+      store(hn::NegMulAdd(rate, root_quotient(new_m, new_v), start), arrays.new_w + i);
+    } else {
+      const V new_m = hn::MulAdd(beta1, m, g);
+      const V direction = kRule == UpdateRule::kNesterov ? hn::MulAdd(beta1, new_m, g) : new_m;
+      store(new_m, arrays.new_m + i);
+      store(hn::NegMulAdd(rate, direction, start), arrays.new_w + i);
+    }
+  };
+  std::int64_t i = 0;
+  for (; i + kLanes <= arrays.count; i += kLanes) {
+    step(
+        i, [&](const T* from) HWY_ATTR { return hn::LoadU(d, from); },
+        [&](V x, T* to) HWY_ATTR { hn::StoreU(x, d, to); });
+  }
+  const std::int64_t rest = arrays.count - i;
+  if (rest == 0) return;
+  const auto mask = hn::FirstN(d, static_cast<std::size_t>(rest));
+  step(
+      i, [&](const T* from) HWY_ATTR { return load_first(d, mask, from, rest); },
+      [&](V x, T* to) HWY_ATTR { store_first(x, d, mask, to, rest); });
+}
+
+template <class T, UpdateRule kRule>
+UpdateFn<T> choose(const UpdateSpec& spec) {
+  constexpr bool kEstimate =
+      kHasEstimates && std::is_same_v<T, float> && kRule == UpdateRule::kAdam;
+  if (spec.decay != 0) {
+    return spec.shrinks ? update<T, kRule, true, true, kEstimate>
+                        : update<T, kRule, true, false, kEstimate>;
+  }
+  return spec.shrinks ? update<T, kRule, false, true, kEstimate>
+                      : update<T, kRule, false, false, kEstimate>;
+}
+
+template <class T>
+UpdateFn<T> find(const UpdateSpec& spec) {
+  switch (spec.rule) {
+    case UpdateRule::kAdam:
+      return choose<T, UpdateRule::kAdam>(spec);
+    case UpdateRule::kNesterov:
+      return choose<T, UpdateRule::kNesterov>(spec);
+    default:
+      return choose<T, UpdateRule::kMomentum>(spec);
+  }
+}
+
+UpdateFn<float> find_float(const UpdateSpec& spec) { return find<float>(spec); }
+UpdateFn<double> find_double(const UpdateSpec& spec) { return find<double>(spec); }
+
+}  // namespace onnxgrad::device::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace onnxgrad::device {
+
+HWY_EXPORT(find_float);
+HWY_EXPORT(find_double);
+
+template <>
+UpdateFn<float> find_update<float>(const UpdateSpec& spec) {
+  return HWY_DYNAMIC_DISPATCH(find_float)(spec);
+}
+
+template <>
+UpdateFn<double> find_update<double>(const UpdateSpec& spec) {
+  return HWY_DYNAMIC_DISPATCH(find_double)(spec);
+}
+
+}  // namespace onnxgrad::device
+#endif  // HWY_ONCE

@@ -1,0 +1,198 @@
+#include "device/cpu/update.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+namespace onnxgrad::device {
+namespace {
+
+const std::vector<UpdateSpec>& specs() {
+  static const std::vector<UpdateSpec> table = [] {
+    std::vector<UpdateSpec> all;
+    for (const UpdateRule rule :
+         {UpdateRule::kMomentum, UpdateRule::kNesterov, UpdateRule::kAdam}) {
+      for (const double decay : {0.0, 0.3}) {
+        for (const bool shrinks : {false, true}) {
+          const bool is_adam = rule == UpdateRule::kAdam;
+          all.push_back({.rule = rule,
+                         .decay = decay,
+                         .beta1 = 0.9,
+                         .share1 = is_adam ? 0.1 : 1,
+                         .beta2 = 0.99,
+                         .share2 = is_adam ? 0.01 : 1,
+                         .shrinks = shrinks});
+        }
+      }
+    }
+    return all;
+  }();
+  return table;
+}
+
+template <class T>
+struct Problem {
+  explicit Problem(std::int64_t count) : n(static_cast<std::size_t>(count)) {
+    std::mt19937 random(static_cast<unsigned>(count) + 1);
+    std::normal_distribution<double> normal;
+    for (auto* row : {&g, &w, &m, &v}) {
+      for (std::size_t i = 0; i < n; ++i) row->push_back(static_cast<T>(normal(random)));
+    }
+    for (T& x : v) x = std::abs(x);
+    // Weights without a gradient so far.
+    for (std::size_t i = 0; i < n; i += 5) g[i] = m[i] = v[i] = 0;
+  }
+
+  UpdateArrays<T> arrays(T* new_w, T* new_m, T* new_v) const {
+    return {.gradient = g.data(),
+            .w = w.data(),
+            .m = m.data(),
+            .v = v.data(),
+            .new_w = new_w,
+            .new_m = new_m,
+            .new_v = new_v,
+            .rate = static_cast<T>(0.05),
+            .epsilon = static_cast<T>(1e-8),
+            .shrink = static_cast<T>(0.97),
+            .count = static_cast<std::int64_t>(n)};
+  }
+
+  std::size_t n;
+  std::vector<T> g, w, m, v;
+};
+
+// The formulas of update.h in long double.
+struct Expected {
+  long double w, m, v;
+};
+
+template <class T>
+Expected expected(const UpdateSpec& spec, const UpdateArrays<T>& arrays, std::size_t i) {
+  const long double w = arrays.w[i];
+  const long double g = arrays.gradient[i] + static_cast<long double>(spec.decay) * w;
+  const long double start = spec.shrinks ? arrays.shrink * w : w;
+  Expected result{};
+  result.m = static_cast<long double>(spec.beta1) * arrays.m[i] +
+             static_cast<long double>(spec.share1) * g;
+  result.v = static_cast<long double>(spec.beta2) * arrays.v[i] +
+             static_cast<long double>(spec.share2) * g * g;
+  long double direction = result.m;
+  if (spec.rule == UpdateRule::kNesterov) direction = g + spec.beta1 * result.m;
+  if (spec.rule == UpdateRule::kAdam) {
+    direction = result.m / (std::sqrt(result.v) + arrays.epsilon);
+  }
+  result.w = start - arrays.rate * direction;
+  return result;
+}
+
+template <class T>
+void expect_near(T found, long double value, const std::string& what) {
+  const long double tolerance = 6 * static_cast<long double>(std::numeric_limits<T>::epsilon());
+  EXPECT_NEAR(static_cast<double>(found), static_cast<double>(value),
+              static_cast<double>(tolerance * (std::abs(value) + 1)))
+      << what;
+}
+
+template <class T>
+class Update : public testing::Test {};
+using Types = testing::Types<float, double>;
+TYPED_TEST_SUITE(Update, Types);
+
+TYPED_TEST(Update, IsTheFormula) {
+  using T = TypeParam;
+  for (const UpdateSpec& spec : specs()) {
+    for (const std::int64_t count : {0, 1, 3, 7, 8, 15, 16, 17, 50, 131}) {
+      const Problem<T> problem(count);
+      // One element more, which nobody may write.
+      std::vector<T> w(problem.n + 1, 42), m(problem.n + 1, 42), v(problem.n + 1, 42);
+      const auto arrays = problem.arrays(w.data(), m.data(), v.data());
+      find_update<T>(spec)(spec, arrays);
+      for (std::size_t i = 0; i < problem.n; ++i) {
+        const Expected right = expected(spec, arrays, i);
+        const std::string where = "rule " + std::to_string(static_cast<int>(spec.rule)) + ", " +
+                                  std::to_string(i) + " of " + std::to_string(count);
+        expect_near(m[i], right.m, "m, " + where);
+        if (spec.rule == UpdateRule::kAdam) expect_near(v[i], right.v, "v, " + where);
+        expect_near(w[i], right.w, "w, " + where);
+      }
+      for (const auto* row : {&w, &m, &v}) EXPECT_EQ(row->back(), 42);
+    }
+  }
+}
+
+TYPED_TEST(Update, WorksInPlaceAndInParts) {
+  using T = TypeParam;
+  for (const UpdateSpec& spec : specs()) {
+    const Problem<T> problem(75);
+    std::vector<T> w(75), m(75), v(problem.v);
+    find_update<T>(spec)(spec, problem.arrays(w.data(), m.data(), v.data()));
+    Problem<T> in_place(75);
+    const auto arrays = in_place.arrays(in_place.w.data(), in_place.m.data(), in_place.v.data());
+    find_update<T>(spec)(spec, arrays.from(0, 33));
+    find_update<T>(spec)(spec, arrays.from(33, 42));
+    EXPECT_EQ(in_place.w, w);
+    EXPECT_EQ(in_place.m, m);
+    if (spec.rule == UpdateRule::kAdam) {
+      EXPECT_EQ(in_place.v, v);
+    }
+  }
+}
+
+// The direction of Adam over many magnitudes, against the exact quotient.
+TEST(AdamDirection, IsAccurateForAllMagnitudes) {
+  const UpdateSpec spec{
+      .rule = UpdateRule::kAdam, .beta1 = 1, .share1 = 0, .beta2 = 1, .share2 = 0};
+  std::vector<float> m, v;
+  for (int exponent = -36; exponent <= 36; ++exponent) {
+    for (const float part : {1.0F, 1.7F, 3.3F, 7.9F}) {
+      v.push_back(part * std::pow(10.0F, static_cast<float>(exponent)));
+      m.push_back(0.7F * std::sqrt(v.back()));
+    }
+  }
+  const std::vector<float> zeros(m.size(), 0);
+  for (const float epsilon : {1e-12F, 1e-8F, 1e-3F}) {
+    std::vector<float> w(m.size()), new_m(m.size()), new_v(m.size());
+    find_update<float>(spec)(spec, {.gradient = zeros.data(),
+                                    .w = zeros.data(),
+                                    .m = m.data(),
+                                    .v = v.data(),
+                                    .new_w = w.data(),
+                                    .new_m = new_m.data(),
+                                    .new_v = new_v.data(),
+                                    .rate = 1,
+                                    .epsilon = epsilon,
+                                    .count = static_cast<std::int64_t>(m.size())});
+    for (std::size_t i = 0; i < m.size(); ++i) {
+      const double exact = -static_cast<double>(m[i]) /
+                           (std::sqrt(static_cast<double>(v[i])) + static_cast<double>(epsilon));
+      EXPECT_NEAR(w[i], exact, 4 * std::numeric_limits<float>::epsilon() * std::abs(exact))
+          << "v = " << v[i] << ", epsilon = " << epsilon;
+    }
+  }
+}
+
+TEST(AdamDirection, OfWeightsWithoutGradientIsZero) {
+  const UpdateSpec spec{
+      .rule = UpdateRule::kAdam, .beta1 = 0.9, .share1 = 0.1, .beta2 = 0.99, .share2 = 0.01};
+  const std::vector<float> zeros(20, 0), ones(20, 1);
+  std::vector<float> w(20), m(20), v(20);
+  find_update<float>(spec)(spec, {.gradient = zeros.data(),
+                                  .w = ones.data(),
+                                  .m = zeros.data(),
+                                  .v = zeros.data(),
+                                  .new_w = w.data(),
+                                  .new_m = m.data(),
+                                  .new_v = v.data(),
+                                  .rate = 1,
+                                  .epsilon = 1e-8F,
+                                  .count = 20});
+  EXPECT_EQ(w, ones);
+  EXPECT_EQ(v, zeros);
+}
+
+}  // namespace
+}  // namespace onnxgrad::device

@@ -1,0 +1,268 @@
+#include <fmt/format.h>
+#include <omp.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "device/cpu/gemm.h"
+#include "device/cpu/gemm_cost.h"
+#include "device/cpu/update.h"
+#include "ir/builder.h"
+#include "opdef/kernel.h"
+#include "ops/fused/product_cpu.h"
+
+// onnxgrad.fused.WeightUpdate (gradient, w, m, v?, rate, epsilon?, shrink?) -> (w', m', v'?): one
+// step of momentum or Adam; formulas: device/cpu/update.h. Attributes `rule` (UpdateRule) and
+// `numbers` (the bits of decay, beta1, share1, beta2, share2 as float64).
+// onnxgrad.fused.GemmWeightUpdate (A, B, w, ...): the gradient is op(A) op(B). Attributes transA,
+// transB. The product is computed in blocks of rows that stay in the nearest cache until the update
+// has read them.
+
+namespace onnxgrad::ops {
+namespace {
+
+using device::UpdateArrays;
+using device::UpdateFn;
+using device::UpdateSpec;
+
+constexpr std::int64_t kBlockBytes = 8192;           // of a product that is updated with at once
+constexpr std::int64_t kParallelElements = 1 << 16;  // per thread: some 20 microseconds
+
+/// Places among the arguments of the kernel; -1: absent.
+struct Places {
+  int gradient = 0;  ///< A, if there is a product
+  int b = -1;
+  int w = 0, m = 0, v = -1, rate = 0, epsilon = -1, shrink = -1;
+  int new_w = 0, new_m = 0, new_v = -1;
+  int scratch = 0;
+};
+
+template <class T>
+struct UpdateData {
+  UpdateSpec spec;
+  UpdateFn<T> update = nullptr;
+  Places at;
+  std::int64_t count = 0;
+  int threads = 1;
+  // The product, in blocks of `block_rows` rows; the last one may have fewer.
+  device::PreparedGemm gemm;
+  device::PreparedGemm last_gemm;
+  std::int64_t rows = 0, columns = 0, block_rows = 0;
+  std::int64_t a_step = 0;         ///< elements of A from block to block
+  std::int64_t product_bytes = 0;  ///< of a block, in the scratch block before the products' own
+};
+
+template <class T>
+UpdateArrays<T> arrays_of(const UpdateData<T>& data, std::byte* const* args) {
+  const auto in = [&](int place) {
+    return place < 0 ? nullptr : reinterpret_cast<const T*>(args[place]);
+  };
+  const auto out = [&](int place) {
+    return place < 0 ? nullptr : reinterpret_cast<T*>(args[place]);
+  };
+  const Places& at = data.at;
+  return {.gradient = in(at.gradient),
+          .w = in(at.w),
+          .m = in(at.m),
+          .v = in(at.v),
+          .new_w = out(at.new_w),
+          .new_m = out(at.new_m),
+          .new_v = out(at.new_v),
+          .rate = *in(at.rate),
+          .epsilon = at.epsilon < 0 ? T(0) : *in(at.epsilon),
+          .shrink = at.shrink < 0 ? T(1) : *in(at.shrink),
+          .count = data.count};
+}
+
+template <class T>
+void update_range(const UpdateData<T>& data, const UpdateArrays<T>& arrays) {
+  if (data.threads == 1) {
+    data.update(data.spec, arrays);
+    return;
+  }
+  constexpr std::int64_t kLine = 64;  // elements that a thread's share is a multiple of
+  const std::int64_t share = (arrays.count / data.threads + kLine) / kLine * kLine;
+#pragma omp parallel for num_threads(data.threads) schedule(static, 1)
+  for (int thread = 0; thread < data.threads; ++thread) {
+    const std::int64_t begin = std::min(arrays.count, thread * share);
+    const std::int64_t end = std::min(arrays.count, begin + share);
+    if (begin < end) data.update(data.spec, arrays.from(begin, end - begin));
+  }
+}
+
+template <class T>
+void run_update(const void* raw, std::byte* const* args, const opdef::Launch& /*launch*/) {
+  const auto& data = *static_cast<const UpdateData<T>*>(raw);
+  update_range(data, arrays_of(data, args));
+}
+
+template <class T>
+void run_product_and_update(const void* raw, std::byte* const* args,
+                            const opdef::Launch& /*launch*/) {
+  const auto& data = *static_cast<const UpdateData<T>*>(raw);
+  const UpdateArrays<T> arrays = arrays_of(data, args);
+  std::byte* scratch = args[data.at.scratch];
+  const T* a = arrays.gradient;
+  for (std::int64_t row = 0; row < data.rows; row += data.block_rows) {
+    const bool is_whole = row + data.block_rows <= data.rows;
+    (is_whole ? data.gemm : data.last_gemm)(
+        {.a = a, .b = args[data.at.b], .c = scratch, .scratch = scratch + data.product_bytes});
+    const std::int64_t rows = is_whole ? data.block_rows : data.rows - row;
+    UpdateArrays<T> block = arrays.from(row * data.columns, rows * data.columns);
+    block.gradient = reinterpret_cast<const T*>(scratch);
+    update_range(data, block);
+    a += data.a_step;
+  }
+}
+
+// The definition, one element at a time.
+template <class T>
+void plain_update(const UpdateSpec& spec, const UpdateArrays<T>& arrays) {
+  const auto number = [](double x) { return static_cast<T>(x); };
+  for (std::int64_t i = 0; i < arrays.count; ++i) {
+    const T w = arrays.w[i];
+    const T g = arrays.gradient[i] + number(spec.decay) * w;
+    const T start = spec.shrinks ? arrays.shrink * w : w;
+    const T m = number(spec.beta1) * arrays.m[i] + number(spec.share1) * g;
+    T direction = m;
+    if (spec.rule == device::UpdateRule::kNesterov) direction = g + number(spec.beta1) * m;
+    if (spec.rule == device::UpdateRule::kAdam) {
+      const T v = number(spec.beta2) * arrays.v[i] + number(spec.share2) * (g * g);
+      direction = m / (std::sqrt(v) + arrays.epsilon);
+      arrays.new_v[i] = v;
+    }
+    arrays.new_m[i] = m;
+    arrays.new_w[i] = start - arrays.rate * direction;
+  }
+}
+
+UpdateSpec read_spec(const ir::Node& node, bool shrinks) {
+  const auto numbers = node.ints_attribute("numbers");
+  const auto number = [&](std::size_t i) { return std::bit_cast<double>(numbers.at(i)); };
+  return {.rule = static_cast<device::UpdateRule>(node.int_attribute("rule", 0)),
+          .decay = number(0),
+          .beta1 = number(1),
+          .share1 = number(2),
+          .beta2 = number(3),
+          .share2 = number(4),
+          .shrinks = shrinks};
+}
+
+Places find_places(const opdef::KernelRequest& request, bool has_product) {
+  const int first = has_product ? 2 : 1;  // w
+  const auto input = [&](int i) {
+    const auto place = static_cast<std::size_t>(first + i);
+    return place < request.inputs.size() && request.inputs[place].is_present() ? first + i : -1;
+  };
+  const auto outputs = static_cast<int>(request.inputs.size());
+  return {.gradient = 0,
+          .b = has_product ? 1 : -1,
+          .w = input(0),
+          .m = input(1),
+          .v = input(2),
+          .rate = input(3),
+          .epsilon = input(4),
+          .shrink = input(5),
+          .new_w = outputs,
+          .new_m = outputs + 1,
+          .new_v = request.outputs.size() > 2 ? outputs + 2 : -1,
+          .scratch = outputs + static_cast<int>(request.outputs.size())};
+}
+
+std::int64_t align64(std::int64_t bytes) { return (bytes + 63) / 64 * 64; }
+
+/// Cuts the product into blocks of rows; gives the scratch bytes.
+template <class T>
+std::int64_t plan_product(device::GemmSpec gemm, UpdateData<T>& data) {
+  data.rows = gemm.m;
+  data.columns = gemm.n;
+  const auto row_bytes = gemm.n * static_cast<std::int64_t>(sizeof(T));
+  const bool in_blocks =
+      gemm.n > 1 && gemm.m * row_bytes > kBlockBytes &&
+      device::choose_gemm(gemm, device::gemm_target<T>()) == device::GemmChoice::kTiles;
+  std::int64_t blocks = 1;
+  if (in_blocks) {
+    blocks = std::min(gemm.m, (gemm.m * row_bytes + kBlockBytes - 1) / kBlockBytes);
+    gemm.choice = device::GemmChoice::kTiles;
+    gemm.a_row_length = gemm.transpose_a ? gemm.m : gemm.k;
+  }
+  data.block_rows = std::max<std::int64_t>((gemm.m + blocks - 1) / blocks, 1);
+  data.a_step = data.block_rows * (gemm.transpose_a ? 1 : gemm.k);
+  const std::int64_t rest = gemm.m % data.block_rows;
+  std::int64_t scratch = 0;
+  if (rest > 0) {
+    gemm.m = rest;
+    data.last_gemm = device::prepare_gemm(gemm);
+    scratch = data.last_gemm.scratch_bytes;
+  }
+  gemm.m = data.block_rows;
+  data.gemm = device::prepare_gemm(gemm);
+  data.product_bytes = align64(data.block_rows * row_bytes);
+  return data.product_bytes + std::max(scratch, data.gemm.scratch_bytes);
+}
+
+template <class T>
+opdef::KernelOffer offer_typed(const opdef::KernelRequest& request,
+                               const std::optional<device::GemmSpec>& gemm, bool is_plain) {
+  auto data = std::make_shared<UpdateData<T>>();
+  data->at = find_places(request, gemm.has_value());
+  data->spec = read_spec(request.node, data->at.shrink >= 0);
+  data->update = is_plain ? plain_update<T> : device::find_update<T>(data->spec);
+  data->count = request.outputs[0].dims.num_elements();
+  data->threads = static_cast<int>(
+      std::clamp<std::int64_t>(data->count / kParallelElements, 1, is_plain ? 1 : request.threads));
+  static constexpr std::array<const char*, 3> kNames{"momentum", "nesterov", "adam"};
+  opdef::KernelOffer offer;
+  offer.kernel.label = fmt::format("{}{} {}", is_plain ? "plain " : "",
+                                   kNames[static_cast<std::size_t>(data->spec.rule)],
+                                   request.outputs[0].dims.to_string());
+  offer.kernel.fn = gemm ? run_product_and_update<T> : run_update<T>;
+  if (gemm) {
+    offer.kernel.scratch_bytes = plan_product(*gemm, *data);
+    offer.kernel.label += fmt::format(" + {}", data->gemm.label);
+    offer.kernel.flops = 2.0 * static_cast<double>(data->count) * static_cast<double>(gemm->k);
+  }
+  offer.kernel.in_place = {{data->at.w, 0}, {data->at.m, 1}};
+  if (data->at.v >= 0) offer.kernel.in_place.emplace_back(data->at.v, 2);
+  offer.kernel.data = std::move(data);
+  return offer;
+}
+
+opdef::KernelOffer offer_any(const opdef::KernelRequest& request, bool has_product, bool is_plain) {
+  const ir::Node& node = request.node;
+  std::optional<device::GemmSpec> gemm;
+  if (has_product) {
+    gemm = product_shape(request, 0, 1, node.int_attribute("transA", 0) != 0,
+                         node.int_attribute("transB", 0) != 0);
+    if (!gemm || request.outputs[0].dims.num_elements() != gemm->m * gemm->n) {
+      return opdef::KernelOffer::decline(node.describe() + ": shapes do not fit");
+    }
+  }
+  const DataType dtype = request.outputs[0].dtype;
+  if (dtype == DataType::kFloat32) return offer_typed<float>(request, gemm, is_plain);
+  if (dtype == DataType::kFloat64) return offer_typed<double>(request, gemm, is_plain);
+  return opdef::KernelOffer::decline(fmt::format("no update of {}", dtype_name(dtype)));
+}
+
+template <bool kHasProduct, bool kIsPlain>
+opdef::KernelOffer offer_update(const opdef::KernelRequest& request) {
+  return offer_any(request, kHasProduct, kIsPlain);
+}
+
+}  // namespace
+
+void register_weight_update_cpu(opdef::KernelRegistry& registry) {
+  registry.add(ir::kFusedDomain, "WeightUpdate", 1, offer_update<false, false>);
+  registry.add(ir::kFusedDomain, "WeightUpdate", 0, offer_update<false, true>);
+  registry.add(ir::kFusedDomain, "GemmWeightUpdate", 1, offer_update<true, false>);
+  registry.add(ir::kFusedDomain, "GemmWeightUpdate", 0, offer_update<true, true>);
+}
+
+}  // namespace onnxgrad::ops

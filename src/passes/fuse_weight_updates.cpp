@@ -1,0 +1,307 @@
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <optional>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "passes/passes.h"
+#include "passes/rewriter.h"
+
+// Pattern: the update of a weight by momentum or by Adam, from the slots' new values to the
+// weight's, as train/optimizers writes them. It becomes one onnxgrad.fused.WeightUpdate; where the
+// gradient is an onnxgrad.fused.Gemm that nothing else reads, the product joins it as
+// onnxgrad.fused.GemmWeightUpdate.
+//
+// The last node is w' = start - rate * direction; everything is found from there, backwards.
+
+namespace onnxgrad::passes {
+namespace {
+
+using ir::Node;
+using ir::Value;
+
+constexpr std::int64_t kMomentum = 0;
+constexpr std::int64_t kNesterov = 1;
+constexpr std::int64_t kAdam = 2;
+
+/// What a weight update is made of; see ops/fused/update_cpu.cpp.
+struct Update {
+  std::int64_t rule = kMomentum;
+  Value* gradient = nullptr;
+  Value* w = nullptr;
+  Value* m = nullptr;
+  Value* v = nullptr;
+  Value* rate = nullptr;
+  Value* epsilon = nullptr;
+  Value* shrink = nullptr;
+  Value* new_m = nullptr;
+  Value* new_v = nullptr;
+  double decay = 0, beta1 = 0, share1 = 1, beta2 = 0, share2 = 1;
+};
+
+struct Scaled {
+  Value* value = nullptr;
+  Value* scalar = nullptr;
+};
+
+bool is_plain(const Node* node, std::string_view op_type) {
+  return node != nullptr && node->domain.empty() && node->op_type == op_type;
+}
+
+bool is_scalar(const Value* value) {
+  const auto dims = value->type.static_dims();
+  return dims && dims->rank() == 0;
+}
+
+// A weight or a slot: its value before the step.
+bool is_leaf(const Value* value) { return value->producer == nullptr && !value->is_constant(); }
+
+// value * scalar, either way round.
+std::optional<Scaled> match_scaled(const Value* product) {
+  const Node* node = product->producer;
+  if (!is_plain(node, "Mul")) return std::nullopt;
+  for (const std::size_t side : {std::size_t{0}, std::size_t{1}}) {
+    Value* scalar = node->inputs[side];
+    Value* value = node->inputs[1 - side];
+    if (is_scalar(scalar) && !is_scalar(value)) return Scaled{.value = value, .scalar = scalar};
+  }
+  return std::nullopt;
+}
+
+struct ScaledBy {
+  Value* value = nullptr;
+  double factor = 1;
+};
+
+std::optional<ScaledBy> match_scaled_by_constant(const Value* product) {
+  const auto scaled = match_scaled(product);
+  if (!scaled || !scaled->scalar->is_constant()) return std::nullopt;
+  return ScaledBy{.value = scaled->value,
+                  .factor = scaled->scalar->initializer.to_doubles().front()};
+}
+
+bool is_square(const Value* value) {
+  const Node* node = value->producer;
+  return is_plain(node, "Mul") && node->inputs[0] == node->inputs[1];
+}
+
+class Matcher {
+ public:
+  explicit Matcher(const ir::Graph& graph) : outputs_(graph.outputs.begin(), graph.outputs.end()) {
+    for (const Node* node : graph.nodes) {
+      for (const Value* input : node->inputs) {
+        if (input != nullptr) readers_[input].push_back(node);
+      }
+      for (const Value* captured : ir::captured_values(*node)) readers_[captured].push_back(node);
+    }
+  }
+
+  std::optional<Update> match(const Node& last) {
+    inner_.clear();
+    Update update;
+    if (!is_plain(&last, "Sub")) return std::nullopt;
+    const Value* result = last.outputs[0];
+    const bool is_float =
+        result->dtype() == DataType::kFloat32 || result->dtype() == DataType::kFloat64;
+    const auto step = match_scaled(last.inputs[1]);
+    if (!is_float || !result->type.static_dims() || is_scalar(result) || !step) return std::nullopt;
+    inner_ = {&last, last.inputs[1]->producer};
+    update.rate = step->scalar;
+    if (!match_start(last.inputs[0], update)) return std::nullopt;
+    if (!match_adam(step->value, update) && !match_momentum(step->value, update)) {
+      return std::nullopt;
+    }
+    match_decay(update);
+    if (!has_one_shape(update, *result) || !is_closed(last, update)) return std::nullopt;
+    return update;
+  }
+
+  /// After a match: true for a product that only the update reads.
+  bool owns_product(const Value* gradient) const {
+    const Node* node = gradient->producer;
+    return node != nullptr && node->domain == ir::kFusedDomain && node->op_type == "Gemm" &&
+           node->find_attribute("epilogue") == nullptr && gradient->type.rank() == 2 &&
+           is_inside(gradient) && !outputs_.contains(gradient);
+  }
+
+ private:
+  // w or w * shrink.
+  bool match_start(Value* start, Update& update) {
+    update.w = start;
+    if (const auto shrunk = match_scaled(start)) {
+      inner_.insert(start->producer);
+      update.w = shrunk->value;
+      update.shrink = shrunk->scalar;
+    }
+    return is_leaf(update.w);
+  }
+
+  // m' / (sqrt(v') + epsilon)
+  bool match_adam(const Value* direction, Update& update) {
+    const Node* quotient = direction->producer;
+    if (!is_plain(quotient, "Div")) return false;
+    const Node* divisor = quotient->inputs[1]->producer;
+    if (!is_plain(divisor, "Add") || !is_scalar(divisor->inputs[1])) return false;
+    const Node* root = divisor->inputs[0]->producer;
+    if (!is_plain(root, "Sqrt")) return false;
+    update.rule = kAdam;
+    update.new_m = quotient->inputs[0];
+    update.new_v = root->inputs[0];
+    update.epsilon = divisor->inputs[1];
+    inner_.insert({quotient, divisor, root});
+    const Node* sum_m = update.new_m->producer;
+    const Node* sum_v = update.new_v->producer;
+    if (!is_plain(sum_m, "Add") || !is_plain(sum_v, "Add")) return false;
+    const auto old_m = match_scaled_by_constant(sum_m->inputs[0]);
+    const auto old_v = match_scaled_by_constant(sum_v->inputs[0]);
+    const auto share_m = match_scaled_by_constant(sum_m->inputs[1]);
+    const auto share_v = match_scaled_by_constant(sum_v->inputs[1]);
+    if (!old_m || !old_v || !share_m || !share_v || !is_square(share_v->value)) return false;
+    const Node* square = share_v->value->producer;
+    if (square->inputs[0] != share_m->value) return false;
+    inner_.insert({sum_m, sum_v, square, sum_m->inputs[0]->producer, sum_v->inputs[0]->producer,
+                   sum_m->inputs[1]->producer, sum_v->inputs[1]->producer});
+    update.gradient = share_m->value;
+    update.m = old_m->value;
+    update.v = old_v->value;
+    update.beta1 = old_m->factor;
+    update.beta2 = old_v->factor;
+    update.share1 = share_m->factor;
+    update.share2 = share_v->factor;
+    return is_leaf(update.m) && is_leaf(update.v);
+  }
+
+  // m' = beta1 m + g, or with Nesterov's correction g + beta1 m'
+  bool match_momentum(Value* direction, Update& update) {
+    const Node* sum = direction->producer;
+    if (!is_plain(sum, "Add")) return false;
+    inner_.insert(sum);
+    update.rule = kMomentum;
+    update.new_m = direction;
+    const Value* corrected = nullptr;
+    double correction = 0;
+    if (const auto ahead = match_scaled_by_constant(sum->inputs[1]);
+        ahead && is_plain(ahead->value->producer, "Add") && !is_leaf_scaled(sum->inputs[0])) {
+      update.rule = kNesterov;
+      update.new_m = ahead->value;
+      corrected = sum->inputs[0];
+      correction = ahead->factor;
+      inner_.insert(sum->inputs[1]->producer);
+      sum = update.new_m->producer;
+      inner_.insert(sum);
+    }
+    const auto old = match_scaled_by_constant(sum->inputs[0]);
+    if (!old) return false;
+    inner_.insert(sum->inputs[0]->producer);
+    update.m = old->value;
+    update.beta1 = old->factor;
+    update.gradient = sum->inputs[1];
+    const bool fits =
+        update.rule == kMomentum || (corrected == update.gradient && correction == update.beta1);
+    return fits && is_leaf(update.m) && outputs_.contains(update.new_m);
+  }
+
+  static bool is_leaf_scaled(const Value* value) {
+    const auto scaled = match_scaled_by_constant(value);
+    return scaled && is_leaf(scaled->value);
+  }
+
+  // The gradient as g + decay * w, if only the update reads that sum.
+  void match_decay(Update& update) {
+    const Node* sum = update.gradient->producer;
+    if (!is_plain(sum, "Add") || outputs_.contains(update.gradient)) return;
+    const auto decayed = match_scaled_by_constant(sum->inputs[1]);
+    if (!decayed || decayed->value != update.w || !is_inside(update.gradient)) return;
+    const Value* product = sum->inputs[1];
+    if (readers_.at(product).size() != 1 || outputs_.contains(product)) return;
+    inner_.insert({sum, product->producer});
+    update.gradient = sum->inputs[0];
+    update.decay = decayed->factor;
+  }
+
+  bool is_inside(const Value* value) const {
+    return std::ranges::all_of(readers_.at(value),
+                               [&](const Node* reader) { return inner_.contains(reader); });
+  }
+
+  static bool has_one_shape(const Update& update, const Value& result) {
+    const auto fits = [&](const Value* value) {
+      return value == nullptr || (value->dtype() == result.dtype() &&
+                                  value->type.static_dims() == result.type.static_dims());
+    };
+    const auto has_type = [&](const Value* scalar) {
+      return scalar == nullptr || scalar->dtype() == result.dtype();
+    };
+    return fits(update.gradient) && fits(update.w) && fits(update.m) && fits(update.v) &&
+           has_type(update.rate) && has_type(update.epsilon) && has_type(update.shrink);
+  }
+
+  // Nobody outside reads what is computed inside, but for the results.
+  bool is_closed(const Node& last, const Update& update) const {
+    return std::ranges::all_of(inner_, [&](const Node* node) {
+      const Value* output = node->outputs[0];
+      const bool is_slot = output == update.new_m || output == update.new_v;
+      return node == &last || (is_inside(output) && (is_slot || !outputs_.contains(output)));
+    });
+  }
+
+  std::unordered_map<const Value*, std::vector<const Node*>> readers_;
+  std::unordered_set<const Value*> outputs_;
+  std::unordered_set<const Node*> inner_;
+};
+
+std::int64_t bits(double number) { return std::bit_cast<std::int64_t>(number); }
+
+std::vector<ir::Attribute> attributes_of(const Update& update) {
+  return {{.name = "rule", .value = update.rule},
+          {.name = "numbers",
+           .value = std::vector<std::int64_t>{bits(update.decay), bits(update.beta1),
+                                              bits(update.share1), bits(update.beta2),
+                                              bits(update.share2)}}};
+}
+
+// The fused node, in the place of the last one of the pattern.
+Node* emit(ir::Graph& graph, const Node& last, const Update& update, bool with_product) {
+  std::vector<Value*> inputs;
+  std::vector<ir::Attribute> attributes = attributes_of(update);
+  if (with_product) {
+    const Node& product = *update.gradient->producer;
+    inputs = {product.inputs[0], product.inputs[1]};
+    for (const char* name : {"transA", "transB"}) {
+      attributes.push_back({.name = name, .value = product.int_attribute(name, 0)});
+    }
+  } else {
+    inputs = {update.gradient};
+  }
+  inputs.insert(inputs.end(),
+                {update.w, update.m, update.v, update.rate, update.epsilon, update.shrink});
+  Node* node = graph.add_node(with_product ? "GemmWeightUpdate" : "WeightUpdate", std::move(inputs),
+                              0, std::move(attributes), ir::kFusedDomain, last.name);
+  graph.nodes.pop_back();
+  ir::Graph::set_output(node, 0, last.outputs[0]);
+  ir::Graph::set_output(node, 1, update.new_m);
+  if (update.new_v != nullptr) ir::Graph::set_output(node, 2, update.new_v);
+  return node;
+}
+
+}  // namespace
+
+bool fuse_weight_updates(ir::Graph& graph, const PassContext&) {
+  Matcher matcher(graph);
+  bool changed = false;
+  std::vector<Node*> nodes;
+  for (Node* node : std::vector<Node*>(graph.nodes)) {
+    const auto update = matcher.match(*node);
+    changed = changed || update;
+    const bool with_product = update && matcher.owns_product(update->gradient);
+    nodes.push_back(update ? emit(graph, *node, *update, with_product) : node);
+  }
+  graph.nodes = std::move(nodes);
+  if (changed) ir::eliminate_dead_nodes(graph);
+  return changed;
+}
+
+}  // namespace onnxgrad::passes

@@ -1,0 +1,164 @@
+#include <map>
+#include <utility>
+
+#include "train/optimizers/rules.h"
+
+// Adam and its kin: m and v are averages of gradients and of their squares, corrected for their
+// start at zero. The corrections are float64 scalars: 1 - 0.999^1 keeps five digits in float32.
+
+namespace onnxgrad::train {
+namespace {
+
+using ir::GraphBuilder;
+using ir::Value;
+
+// 1 - beta^t.
+Value* correction(GraphBuilder& g, double beta, Value* t) {
+  return g.sub(g.scalar_like(t, 1), g.pow(g.scalar_like(t, beta), t));
+}
+
+struct Moments {
+  Value* m = nullptr;
+  Value* v = nullptr;
+};
+
+// m = beta1 m + (1 - beta1) g, v = beta2 v + (1 - beta2) g^2.
+Moments next_moments(StepWriter& writer, const WeightStep& step, Value* gradient,
+                     const std::string& prefix, double beta1, double beta2) {
+  GraphBuilder& g = writer.g();
+  Value* m = writer.slot(prefix + "_m", step);
+  Value* v = writer.slot(prefix + "_v", step);
+  Moments next{
+      .m = g.add(g.scale(m, beta1), g.scale(gradient, 1 - beta1)),
+      .v = g.add(g.scale(v, beta2), g.scale(g.mul(gradient, gradient), 1 - beta2)),
+  };
+  writer.bind(m, next.m);
+  writer.bind(v, next.v);
+  return next;
+}
+
+class AdamRule : public UpdateRule {
+ public:
+  AdamRule(StepWriter& writer, const Adam& spec, bool decoupled)
+      : writer_(writer), spec_(spec), decoupled_(decoupled) {}
+
+  // With c = sqrt(1 - beta2^t), lr / (1 - beta1^t) m / (sqrt(v) / c + epsilon) is
+  // (lr c / (1 - beta1^t)) m / (sqrt(v) + epsilon c): one division less per element.
+  Value* update(const WeightStep& step) override {
+    GraphBuilder& g = writer_.g();
+    Value* gradient = decoupled_ ? step.gradient : writer_.decayed_gradient(step);
+    Value* start = decoupled_ ? writer_.decayed_weight(step) : step.weight;
+    Moments next = next_moments(writer_, step, gradient, "adam", spec_.beta1, spec_.beta2);
+    if (spec_.amsgrad) {
+      Value* largest = writer_.slot("adam_max_v", step);
+      next.v = g.op("Max", {largest, next.v});
+      writer_.bind(largest, next.v);
+    }
+    const Scalars& scalars = scalars_of(step);
+    Value* denominator = g.add(g.sqrt(next.v), writer_.scalar(scalars.epsilon, step.weight));
+    Value* direction = g.div(next.m, denominator);
+    return g.sub(start, g.mul(writer_.scalar(scalars.step_size, step.weight), direction));
+  }
+
+ private:
+  struct Scalars {
+    Value* step_size = nullptr;  // lr c / (1 - beta1^t)
+    Value* epsilon = nullptr;    // epsilon c
+  };
+
+  const Scalars& scalars_of(const WeightStep& step) {
+    Scalars& scalars = scalars_[{step.count, step.rate_factor}];
+    if (scalars.step_size == nullptr) {
+      GraphBuilder& g = writer_.g();
+      Value* t = writer_.steps_after(step);
+      Value* root = g.sqrt(correction(g, spec_.beta2, t));
+      scalars.step_size =
+          g.div(g.mul(writer_.wide_rate(step), root), correction(g, spec_.beta1, t));
+      scalars.epsilon = g.scale(root, spec_.epsilon);
+    }
+    return scalars;
+  }
+
+  StepWriter& writer_;
+  Adam spec_;
+  bool decoupled_;
+  std::map<std::pair<std::string, double>, Scalars> scalars_;  // by count and rate factor
+};
+
+class LambRule : public UpdateRule {
+ public:
+  LambRule(StepWriter& writer, const Lamb& spec) : writer_(writer), spec_(spec) {}
+
+  Value* update(const WeightStep& step) override {
+    GraphBuilder& g = writer_.g();
+    const Moments next =
+        next_moments(writer_, step, step.gradient, "lamb", spec_.beta1, spec_.beta2);
+    const Scalars& scalars = scalars_of(step);
+    Value* m = g.mul(next.m, writer_.scalar(scalars.m_factor, step.weight));
+    Value* v = g.mul(next.v, writer_.scalar(scalars.v_factor, step.weight));
+    Value* u = g.div(m, g.add(g.sqrt(v), g.scalar_like(v, spec_.epsilon)));
+    if (step.weight_decay != 0) u = g.add(u, g.scale(step.weight, step.weight_decay));
+    Value* trust = trust_ratio(norm(step.weight), norm(u));
+    return g.sub(step.weight, g.mul(g.mul(writer_.rate(step), trust), u));
+  }
+
+ private:
+  struct Scalars {
+    Value* m_factor = nullptr;  // 1 / (1 - beta1^t)
+    Value* v_factor = nullptr;  // 1 / (1 - beta2^t)
+  };
+
+  const Scalars& scalars_of(const WeightStep& step) {
+    Scalars& scalars = scalars_[step.count];
+    if (scalars.m_factor == nullptr) {
+      GraphBuilder& g = writer_.g();
+      Value* t = writer_.steps_after(step);
+      const auto inverse = [&](double beta) {
+        return g.div(g.scalar_like(t, 1), correction(g, beta, t));
+      };
+      scalars = {.m_factor = inverse(spec_.beta1), .v_factor = inverse(spec_.beta2)};
+    }
+    return scalars;
+  }
+
+  Value* norm(Value* x) {
+    GraphBuilder& g = writer_.g();
+    return g.sqrt(g.reduce_sum(g.mul(x, x), {}, false));
+  }
+
+  // |w| / |u|, or 1 where one of them is 0.
+  Value* trust_ratio(Value* weight_norm, Value* update_norm) {
+    GraphBuilder& g = writer_.g();
+    Value* zero = g.scalar_like(weight_norm, 0);
+    Value* one = g.scalar_like(weight_norm, 1);
+    Value* is_known = g.op("And", {g.greater(weight_norm, zero), g.greater(update_norm, zero)});
+    Value* divisor = g.where(is_known, update_norm, one);
+    return g.where(is_known, g.div(weight_norm, divisor), one);
+  }
+
+  StepWriter& writer_;
+  Lamb spec_;
+  std::map<std::string, Scalars> scalars_;  // by count
+};
+
+}  // namespace
+
+std::unique_ptr<UpdateRule> make_rule(StepWriter& writer, const Adam& spec) {
+  return std::make_unique<AdamRule>(writer, spec, /*decoupled=*/false);
+}
+
+std::unique_ptr<UpdateRule> make_rule(StepWriter& writer, const AdamW& spec) {
+  const Adam adam{.learning_rate = spec.learning_rate,
+                  .beta1 = spec.beta1,
+                  .beta2 = spec.beta2,
+                  .epsilon = spec.epsilon,
+                  .weight_decay = spec.weight_decay,
+                  .amsgrad = spec.amsgrad};
+  return std::make_unique<AdamRule>(writer, adam, /*decoupled=*/true);
+}
+
+std::unique_ptr<UpdateRule> make_rule(StepWriter& writer, const Lamb& spec) {
+  return std::make_unique<LambRule>(writer, spec);
+}
+
+}  // namespace onnxgrad::train

@@ -1,0 +1,94 @@
+#include <map>
+#include <utility>
+
+#include "train/optimizers/rules.h"
+
+// Optimizers that divide by the root of a sum or an average of squared gradients.
+
+namespace onnxgrad::train {
+namespace {
+
+using ir::GraphBuilder;
+using ir::Value;
+
+class AdagradRule : public UpdateRule {
+ public:
+  AdagradRule(StepWriter& writer, const Adagrad& spec) : writer_(writer), spec_(spec) {}
+
+  Value* update(const WeightStep& step) override {
+    GraphBuilder& g = writer_.g();
+    Value* gradient = writer_.decayed_gradient(step);
+    Value* old = writer_.slot("adagrad_sum", step, spec_.initial_accumulator);
+    Value* sum = g.add(old, g.mul(gradient, gradient));
+    writer_.bind(old, sum);
+    Value* root = g.add(g.sqrt(sum), g.scalar_like(sum, spec_.epsilon));
+    return g.sub(step.weight, g.mul(rate(step), g.div(gradient, root)));
+  }
+
+ private:
+  // lr / (1 + (t - 1) rate_decay)
+  Value* rate(const WeightStep& step) {
+    if (spec_.rate_decay == 0) return writer_.rate(step);
+    Value*& rate = rates_[{step.count, step.rate_factor}];
+    if (rate == nullptr) {
+      GraphBuilder& g = writer_.g();
+      Value* before = writer_.steps_before(step);
+      Value* divisor = g.add(g.scale(before, spec_.rate_decay), g.scalar_like(before, 1));
+      rate = g.div(writer_.wide_rate(step), divisor);
+    }
+    return writer_.scalar(rate, step.weight);
+  }
+
+  StepWriter& writer_;
+  Adagrad spec_;
+  std::map<std::pair<std::string, double>, Value*> rates_;  // by count and rate factor
+};
+
+class RmsPropRule : public UpdateRule {
+ public:
+  RmsPropRule(StepWriter& writer, const RmsProp& spec) : writer_(writer), spec_(spec) {}
+
+  Value* update(const WeightStep& step) override {
+    GraphBuilder& g = writer_.g();
+    Value* gradient = writer_.decayed_gradient(step);
+    Value* squares = average("rmsprop_square", step, g.mul(gradient, gradient));
+    if (spec_.centered) {
+      Value* mean = average("rmsprop_mean", step, gradient);
+      Value* variance = g.sub(squares, g.mul(mean, mean));
+      squares = g.op("Max", {variance, g.scalar_like(variance, 0)});  // rounding
+    }
+    Value* root = g.add(g.sqrt(squares), g.scalar_like(squares, spec_.epsilon));
+    Value* direction = g.div(gradient, root);
+    if (spec_.momentum != 0) {
+      Value* old = writer_.slot("rmsprop_momentum", step);
+      direction = g.add(g.scale(old, spec_.momentum), direction);
+      writer_.bind(old, direction);
+    }
+    return g.sub(step.weight, g.mul(writer_.rate(step), direction));
+  }
+
+ private:
+  // alpha a + (1 - alpha) x, bound to the slot `prefix`.
+  Value* average(const std::string& prefix, const WeightStep& step, Value* x) {
+    GraphBuilder& g = writer_.g();
+    Value* old = writer_.slot(prefix, step);
+    Value* next = g.add(g.scale(old, spec_.alpha), g.scale(x, 1 - spec_.alpha));
+    writer_.bind(old, next);
+    return next;
+  }
+
+  StepWriter& writer_;
+  RmsProp spec_;
+};
+
+}  // namespace
+
+std::unique_ptr<UpdateRule> make_rule(StepWriter& writer, const Adagrad& spec) {
+  return std::make_unique<AdagradRule>(writer, spec);
+}
+
+std::unique_ptr<UpdateRule> make_rule(StepWriter& writer, const RmsProp& spec) {
+  return std::make_unique<RmsPropRule>(writer, spec);
+}
+
+}  // namespace onnxgrad::train

@@ -1,0 +1,92 @@
+#include "train/optimizers/step_writer.h"
+
+#include <cstdint>
+
+namespace onnxgrad::train {
+
+using ir::Value;
+
+Value* StepWriter::scalar(Value* x, Value* like) {
+  Value*& cast = casts_[{x, like->dtype()}];
+  if (cast == nullptr) cast = g_.cast_like(x, like);
+  return cast;
+}
+
+Value* StepWriter::rate(const WeightStep& step) {
+  Value*& rate = rates_[{step.rate_factor, step.weight->dtype()}];
+  if (rate == nullptr) {
+    rate = step.rate_factor == 1 ? scalar(learning_rate_, step.weight)
+                                 : scalar(wide_rate(step), step.weight);
+  }
+  return rate;
+}
+
+Value* StepWriter::wide_rate(const WeightStep& step) {
+  // Not the entry of rate(): for float64 weights both are the same number.
+  Value*& wide = rates_[{step.rate_factor, DataType::kUndefined}];
+  if (wide == nullptr) {
+    wide = g_.cast(learning_rate_, DataType::kFloat64);
+    if (step.rate_factor != 1) wide = g_.scale(wide, step.rate_factor);
+  }
+  return wide;
+}
+
+Value* StepWriter::decayed_gradient(const WeightStep& step) {
+  if (step.weight_decay == 0) return step.gradient;
+  return g_.add(step.gradient, g_.scale(step.weight, step.weight_decay));
+}
+
+Value* StepWriter::decayed_weight(const WeightStep& step) {
+  if (step.weight_decay == 0 || step.rate_factor == 0) return step.weight;
+  Value*& shrink = shrinks_[{step.rate_factor * step.weight_decay, step.weight->dtype()}];
+  if (shrink == nullptr) {
+    Value* wide = wide_rate(step);
+    Value* factor = g_.sub(g_.scalar_like(wide, 1), g_.scale(wide, step.weight_decay));
+    shrink = scalar(factor, step.weight);
+  }
+  return g_.mul(step.weight, shrink);
+}
+
+Value* StepWriter::slot(const std::string& prefix, const WeightStep& step, double first) {
+  const DataType dtype = step.weight->dtype();
+  const Dims& dims = step.weight->initializer.dims();
+  Tensor value = Tensor::zeros(dtype, dims);
+  if (first != 0) {
+    const std::vector<double> numbers(static_cast<std::size_t>(value.num_elements()), first);
+    value = Tensor::from(numbers, dims).cast(dtype);
+  }
+  return state(prefix + "/" + step.weight->name, std::move(value));
+}
+
+Value* StepWriter::state(const std::string& name, Tensor first) {
+  Value* value = g_.graph().add_input(name, ir::Type::tensor(first.dtype(), first.dims()));
+  value->initializer = std::move(first);
+  g_.graph().initializers.push_back(value);
+  return value;
+}
+
+void StepWriter::bind(Value* input, Value* output) {
+  bind_always(input, where_updating(output, input));
+}
+
+Value* StepWriter::where_updating(Value* updated, Value* old) {
+  return is_update_ == nullptr ? updated : g_.where(is_update_, updated, old);
+}
+
+const StepWriter::Count& StepWriter::count(const WeightStep& step) {
+  Count& count = counts_[step.count];
+  if (count.before == nullptr) {
+    Value* done = state(step.count, Tensor::scalar(std::int64_t{0}));
+    Value* next = g_.add(done, g_.int_scalar(1));
+    bind(done, next);
+    count = {.before = g_.cast(done, DataType::kFloat64),
+             .after = g_.cast(next, DataType::kFloat64)};
+  }
+  return count;
+}
+
+Value* StepWriter::steps_before(const WeightStep& step) { return count(step).before; }
+
+Value* StepWriter::steps_after(const WeightStep& step) { return count(step).after; }
+
+}  // namespace onnxgrad::train

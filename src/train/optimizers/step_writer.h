@@ -1,0 +1,80 @@
+#ifndef ONNXGRAD_TRAIN_OPTIMIZERS_STEP_WRITER_H_
+#define ONNXGRAD_TRAIN_OPTIMIZERS_STEP_WRITER_H_
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ir/builder.h"
+
+namespace onnxgrad::train {
+
+/// One weight in an update.
+struct WeightStep {
+  ir::Value* weight = nullptr;
+  ir::Value* gradient = nullptr;  ///< in the weight's shape and dtype
+  double rate_factor = 1;         ///< times the learning rate
+  double weight_decay = 0;
+  std::string count = {};  ///< name of the state that counts its updates
+};
+
+/// What the formulas of all weights share: rates, counts of steps, slots and their bindings.
+class StepWriter {
+ public:
+  /// learning_rate: rank 0, floating. is_update: rank 0, bool; where it is false, every slot and
+  /// weight keeps its value; nullptr: each step updates.
+  StepWriter(ir::GraphBuilder& g, ir::Value* learning_rate, ir::Value* is_update = nullptr)
+      : g_(g), learning_rate_(learning_rate), is_update_(is_update) {}
+
+  ir::GraphBuilder& g() { return g_; }
+
+  /// A scalar in the type of `like`, cast once per type.
+  ir::Value* scalar(ir::Value* x, ir::Value* like);
+  /// The weight's learning rate: in its dtype, or as float64 for formulas of scalars.
+  ir::Value* rate(const WeightStep& step);
+  ir::Value* wide_rate(const WeightStep& step);
+
+  /// gradient + weight_decay * weight.
+  ir::Value* decayed_gradient(const WeightStep& step);
+  /// weight * (1 - rate * weight_decay).
+  ir::Value* decayed_weight(const WeightStep& step);
+
+  /// A state of the weight's shape, "<prefix>/<weight>", that starts as `first` everywhere.
+  ir::Value* slot(const std::string& prefix, const WeightStep& step, double first = 0);
+  /// A state with this first value.
+  ir::Value* state(const std::string& name, Tensor first);
+  /// The state's next value: `output`, or where the step does not update what it was.
+  void bind(ir::Value* input, ir::Value* output);
+  /// The same without looking at is_update.
+  void bind_always(ir::Value* input, ir::Value* output) {
+    slots_.push_back({.input = input, .output = output});
+  }
+  ir::Value* where_updating(ir::Value* updated, ir::Value* old);
+
+  /// Updates of the weight before this one, and with this one, as float64.
+  ir::Value* steps_before(const WeightStep& step);
+  ir::Value* steps_after(const WeightStep& step);
+
+  std::vector<ir::StateBinding> take_slots() { return std::move(slots_); }
+
+ private:
+  struct Count {
+    ir::Value* before = nullptr;
+    ir::Value* after = nullptr;
+  };
+  const Count& count(const WeightStep& step);
+
+  ir::GraphBuilder& g_;
+  ir::Value* learning_rate_;
+  ir::Value* is_update_;
+  std::map<std::pair<ir::Value*, DataType>, ir::Value*> casts_;
+  std::map<std::pair<double, DataType>, ir::Value*> rates_;
+  std::map<std::pair<double, DataType>, ir::Value*> shrinks_;  // by rate_factor * weight_decay
+  std::map<std::string, Count> counts_;
+  std::vector<ir::StateBinding> slots_;
+};
+
+}  // namespace onnxgrad::train
+
+#endif  // ONNXGRAD_TRAIN_OPTIMIZERS_STEP_WRITER_H_

@@ -1,0 +1,350 @@
+#include "train/schedules.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+#include <string>
+
+#include "base/check.h"
+#include "onnxgrad/error.h"
+
+// Each schedule is a function `formula` of (parameters, r, t, T); ScheduleRun brings t and T into
+// the unit of the schedule and chooses the part of a sequence.
+
+namespace onnxgrad::train {
+namespace {
+
+constexpr std::size_t kNumbersPerPlateau = 4;
+
+void expect(std::string_view name, double value, bool good, std::string_view range) {
+  if (good && std::isfinite(value)) return;
+  throw ModelError({.what = "schedule: " + std::string(name) + " is " + std::to_string(value) +
+                            ", expected " + std::string(range)});
+}
+
+void at_least_zero(std::string_view name, double value) {
+  expect(name, value, value >= 0, "a number >= 0");
+}
+
+void above_zero(std::string_view name, double value) {
+  expect(name, value, value > 0, "a number > 0");
+}
+
+// Ranges.
+
+void check(const ConstantRate& spec) { at_least_zero("factor", spec.factor); }
+
+void check(const InverseScaling& spec) { expect("power", spec.power, true, "a number"); }
+
+void check(const OptimalRate& spec) { above_zero("alpha", spec.alpha); }
+
+void check(const StepDecay& spec) {
+  expect("every", static_cast<double>(spec.every), spec.every >= 1, "a whole number >= 1");
+  at_least_zero("factor", spec.factor);
+}
+
+void check(const MultiStepDecay& spec) {
+  at_least_zero("factor", spec.factor);
+  if (!std::ranges::is_sorted(spec.milestones)) {
+    throw ModelError({.what = "schedule: the milestones are not in increasing order"});
+  }
+}
+
+void check(const ExponentialDecay& spec) { at_least_zero("factor", spec.factor); }
+
+void check(const CosineDecay& spec) { at_least_zero("minimum_factor", spec.minimum_factor); }
+
+void check(const CosineRestarts& spec) {
+  above_zero("length", spec.length);
+  expect("length_factor", spec.length_factor, spec.length_factor >= 1, "a number >= 1");
+  at_least_zero("restart_factor", spec.restart_factor);
+  at_least_zero("minimum_factor", spec.minimum_factor);
+}
+
+void check(const OneCycle& spec) {
+  expect("rise", spec.rise, spec.rise >= 0 && spec.rise <= 1, "a number in [0, 1]");
+  above_zero("start_divisor", spec.start_divisor);
+  above_zero("end_divisor", spec.end_divisor);
+}
+
+void check(const LinearRate& spec) {
+  at_least_zero("start_factor", spec.start_factor);
+  at_least_zero("end_factor", spec.end_factor);
+}
+
+void check(const PolynomialDecay& spec) {
+  at_least_zero("power", spec.power);
+  at_least_zero("end_factor", spec.end_factor);
+}
+
+void check(const Plateau& spec) {
+  expect("factor", spec.factor, spec.factor > 0 && spec.factor < 1, "a number in (0, 1)");
+  at_least_zero("patience", static_cast<double>(spec.patience));
+  at_least_zero("cooldown", static_cast<double>(spec.cooldown));
+  expect("threshold", spec.threshold, spec.threshold >= 0 && spec.threshold < 1,
+         "a number in [0, 1)");
+  at_least_zero("minimum_factor", spec.minimum_factor);
+}
+
+void check(const ScheduleSequence& spec) {
+  if (spec.parts.empty()) throw ModelError({.what = "schedule: a sequence without parts"});
+}
+
+void check(const ScheduleProduct& spec) {
+  if (spec.parts.empty()) throw ModelError({.what = "schedule: a product without parts"});
+}
+
+// Formulas. r: rate, t: time in the schedule's unit, length: T.
+
+double formula(const ConstantRate& spec, double r, double, double) { return r * spec.factor; }
+
+double formula(const InverseScaling& spec, double r, double t, double) {
+  return r / std::pow(t + 1, spec.power);
+}
+
+double formula(const OptimalRate& spec, double r, double t, double) {
+  const double a = std::pow(spec.alpha, -0.25);
+  const double first = spec.first_is_rate ? a / std::max(1.0, 2 * (1 + a)) : a;
+  const double value = 1 / (spec.alpha * (1 / (spec.alpha * first) + t));
+  return spec.first_is_rate ? r * (value / first) : value;
+}
+
+double formula(const StepDecay& spec, double r, double t, double) {
+  return r * std::pow(spec.factor, std::floor(t / static_cast<double>(spec.every)));
+}
+
+double formula(const MultiStepDecay& spec, double r, double t, double) {
+  const auto passed = std::ranges::count_if(
+      spec.milestones, [t](std::int64_t milestone) { return static_cast<double>(milestone) <= t; });
+  return r * std::pow(spec.factor, static_cast<double>(passed));
+}
+
+double formula(const ExponentialDecay& spec, double r, double t, double) {
+  return r * std::pow(spec.factor, t);
+}
+
+// From a to b along half a cosine, with share in [0, 1].
+double cosine(double a, double b, double share) {
+  return b + (a - b) * (1 + std::cos(std::numbers::pi * share)) / 2;
+}
+
+double share_of(double t, double length) {
+  return length > 0 ? std::clamp(t / length, 0.0, 1.0) : 1;
+}
+
+double formula(const CosineDecay& spec, double r, double t, double length) {
+  return cosine(r, r * spec.minimum_factor, share_of(t, length));
+}
+
+double formula(const CosineRestarts& spec, double r, double t, double length) {
+  // Round i begins at T (q^i - 1) / (q - 1) and has length T q^i.
+  const double q = spec.length_factor;
+  double round = 0;
+  double begin = 0;
+  if (q == 1) {
+    round = std::floor(t / length);
+    begin = round * length;
+  } else {
+    const auto begin_of = [&](double i) { return length * (std::pow(q, i) - 1) / (q - 1); };
+    round = std::floor(std::log(t * (q - 1) / length + 1) / std::log(q));
+    if (begin_of(round + 1) <= t) round += 1;  // rounding
+    begin = begin_of(round);
+  }
+  const double top = r * std::pow(spec.restart_factor, round);
+  const double share = share_of(t - begin, length * std::pow(q, round));
+  return cosine(top, r * spec.minimum_factor, share);
+}
+
+double formula(const OneCycle& spec, double r, double t, double length) {
+  const double turn = spec.rise * length - 1;
+  const double end = length - 1;
+  const double start = r / spec.start_divisor;
+  const double last = start / spec.end_divisor;
+  const auto between = [&](double a, double b, double share) {
+    return spec.linear ? a + (b - a) * share : cosine(a, b, share);
+  };
+  if (t <= turn) return between(start, r, turn > 0 ? t / turn : 1);
+  return between(r, last, share_of(t - std::max(turn, 0.0), end - std::max(turn, 0.0)));
+}
+
+double formula(const LinearRate& spec, double r, double t, double length) {
+  return r * (spec.start_factor + (spec.end_factor - spec.start_factor) * share_of(t, length));
+}
+
+double formula(const PolynomialDecay& spec, double r, double t, double length) {
+  const double left = std::pow(1 - share_of(t, length), spec.power);
+  return r * (spec.end_factor + (1 - spec.end_factor) * left);
+}
+
+template <class Spec>
+constexpr bool kHasLength = requires(const Spec& spec) { spec.length; };
+
+// Schedules after which the next part of a sequence begins.
+template <class Spec>
+constexpr bool kEnds = kHasLength<Spec> && !std::is_same_v<Spec, CosineRestarts>;
+
+ScheduleUnit unit_of(const auto& spec) {
+  if constexpr (requires { spec.unit; }) {
+    return spec.unit;
+  } else {
+    return ScheduleUnit::kStep;
+  }
+}
+
+}  // namespace
+
+ScheduleRun::ScheduleRun(const Schedule& schedule, double rate, std::int64_t updates,
+                         std::int64_t epochs)
+    : rate_(rate),
+      updates_(static_cast<double>(std::max<std::int64_t>(updates, 1))),
+      epochs_(static_cast<double>(std::max<std::int64_t>(epochs, 1))),
+      root_(make_part(schedule, 0)) {}
+
+// `start`: updates before it.
+ScheduleRun::Part ScheduleRun::make_part(const Schedule& schedule, std::int64_t start) const {
+  Part part{.rule = schedule.rule};
+  std::visit(
+      [&](const auto& spec) {
+        using Spec = std::decay_t<decltype(spec)>;
+        check(spec);
+        if constexpr (kHasLength<Spec>) {
+          at_least_zero("length", spec.length);
+          const bool in_epochs = unit_of(spec) == ScheduleUnit::kEpoch;
+          const double whole = in_epochs ? epochs_ : updates_;
+          const double before = static_cast<double>(start) * (in_epochs ? epochs_ / updates_ : 1.0);
+          part.length = spec.length == 0  ? std::max(whole - before, 0.0)
+                        : spec.length < 1 ? spec.length * whole
+                                          : spec.length;
+        }
+        if constexpr (std::is_same_v<Spec, ScheduleProduct>) {
+          for (const Schedule& child : spec.parts) part.parts.push_back(make_part(child, start));
+        }
+        if constexpr (std::is_same_v<Spec, ScheduleSequence>) {
+          std::int64_t begin = 0;
+          for (const Schedule& child : spec.parts) {
+            part.starts.push_back(begin);
+            part.parts.push_back(make_part(child, start + begin));
+            begin += static_cast<std::int64_t>(std::ceil(length_in_updates(part.parts.back())));
+          }
+        }
+      },
+      schedule.rule);
+  return part;
+}
+
+// All that is left, for schedules without an end.
+double ScheduleRun::length_in_updates(const Part& part) const {
+  return std::visit(
+      [&](const auto& spec) {
+        if constexpr (kEnds<std::decay_t<decltype(spec)>>) {
+          const bool in_epochs = unit_of(spec) == ScheduleUnit::kEpoch;
+          return part.length * (in_epochs ? updates_ / epochs_ : 1.0);
+        } else {
+          return updates_;
+        }
+      },
+      part.rule);
+}
+
+double ScheduleRun::rate(std::int64_t update) const { return part_rate(root_, rate_, update); }
+
+double ScheduleRun::part_rate(const Part& part, double rate, std::int64_t update) const {
+  return std::visit(
+      [&](const auto& spec) {
+        using Spec = std::decay_t<decltype(spec)>;
+        if constexpr (std::is_same_v<Spec, ScheduleSequence>) {
+          std::int64_t local = 0;
+          const Part& child = active(part, update, local);
+          return part_rate(child, rate, local);
+        } else if constexpr (std::is_same_v<Spec, ScheduleProduct>) {
+          double product = rate;
+          for (const Part& child : part.parts) product = part_rate(child, product, update);
+          return product;
+        } else if constexpr (std::is_same_v<Spec, Plateau>) {
+          return rate * part.plateau.factor;
+        } else {
+          const auto t = static_cast<double>(update);
+          const bool in_epochs = unit_of(spec) == ScheduleUnit::kEpoch;
+          return formula(spec, rate, in_epochs ? std::floor(t * epochs_ / updates_) : t,
+                         part.length);
+        }
+      },
+      part.rule);
+}
+
+// The part of a sequence that `update` falls into; `local`: the update counted from its start.
+const ScheduleRun::Part& ScheduleRun::active(const Part& part, std::int64_t update,
+                                             std::int64_t& local) {
+  std::size_t i = part.parts.size() - 1;
+  while (i > 0 && update < part.starts[i]) --i;
+  local = update - part.starts[i];
+  return part.parts[i];
+}
+
+void ScheduleRun::end_epoch(double loss, std::int64_t updates_done) {
+  end_epoch(root_, loss, updates_done);
+}
+
+void ScheduleRun::end_epoch(Part& part, double loss, std::int64_t updates_done) {
+  if (std::holds_alternative<ScheduleSequence>(part.rule)) {
+    std::int64_t local = 0;
+    const Part& child = active(part, std::max<std::int64_t>(updates_done - 1, 0), local);
+    end_epoch(part.parts[static_cast<std::size_t>(&child - part.parts.data())], loss, local + 1);
+    return;
+  }
+  for (Part& child : part.parts) end_epoch(child, loss, updates_done);
+  const auto* spec = std::get_if<Plateau>(&part.rule);
+  if (spec == nullptr) return;
+  PlateauState& state = part.plateau;
+  const bool is_better =
+      state.best ? loss < *state.best - spec->threshold * std::abs(*state.best) : !std::isnan(loss);
+  if (is_better) {
+    state.best = loss;
+    state.bad_epochs = 0;
+  } else {
+    ++state.bad_epochs;
+  }
+  if (state.cooling > 0) {
+    --state.cooling;
+    state.bad_epochs = 0;
+  }
+  if (state.bad_epochs > spec->patience) {
+    state.factor = std::max(state.factor * spec->factor, spec->minimum_factor);
+    state.cooling = spec->cooldown;
+    state.bad_epochs = 0;
+  }
+}
+
+void ScheduleRun::visit_plateaus(Part& part, const auto& visit) {
+  if (std::holds_alternative<Plateau>(part.rule)) visit(part.plateau);
+  for (Part& child : part.parts) visit_plateaus(child, visit);
+}
+
+std::vector<double> ScheduleRun::state() const {
+  std::vector<double> numbers;
+  Part copy = root_;
+  visit_plateaus(copy, [&](const PlateauState& state) {
+    numbers.insert(numbers.end(),
+                   {state.factor, state.best.value_or(std::nan("")),
+                    static_cast<double>(state.bad_epochs), static_cast<double>(state.cooling)});
+  });
+  return numbers;
+}
+
+void ScheduleRun::load_state(const std::vector<double>& state) {
+  if (state.size() != this->state().size()) {
+    throw CheckpointError({.what = "the state of the schedule has " + std::to_string(state.size()) +
+                                   " numbers, expected " + std::to_string(this->state().size()),
+                           .mend = "Resume with the schedule that the run began with."});
+  }
+  const double* next = state.data();
+  visit_plateaus(root_, [&](PlateauState& plateau) {
+    plateau = {.factor = next[0],
+               .best = std::isnan(next[1]) ? std::nullopt : std::optional(next[1]),
+               .bad_epochs = static_cast<std::int64_t>(next[2]),
+               .cooling = static_cast<std::int64_t>(next[3])};
+    next += kNumbersPerPlateau;
+  });
+}
+
+}  // namespace onnxgrad::train

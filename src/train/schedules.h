@@ -1,0 +1,60 @@
+#ifndef ONNXGRAD_TRAIN_SCHEDULES_H_
+#define ONNXGRAD_TRAIN_SCHEDULES_H_
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "onnxgrad/schedules.h"
+
+namespace onnxgrad::train {
+
+/// A schedule in a fit: lengths are numbers, and plateaus know what they have seen.
+class ScheduleRun {
+ public:
+  /// rate: of the optimizer; updates, epochs: of the whole fit.
+  /// Throws: ModelError (a parameter out of its range, naming it).
+  ScheduleRun(const Schedule& schedule, double rate, std::int64_t updates, std::int64_t epochs);
+
+  /// The learning rate of an update, from 0.
+  double rate(std::int64_t update) const;
+  /// Tells plateaus the loss of an epoch that ended after `updates_done` updates.
+  void end_epoch(double loss, std::int64_t updates_done);
+
+  /// What plateaus remember, as a row of numbers, for checkpoints.
+  std::vector<double> state() const;
+  /// Throws: CheckpointError if the row was not written by the same schedule.
+  void load_state(const std::vector<double>& state);
+
+ private:
+  struct PlateauState {
+    double factor = 1;
+    std::optional<double> best = {};
+    std::int64_t bad_epochs = 0;
+    std::int64_t cooling = 0;
+  };
+  /// A node of the tree of schedules.
+  struct Part {
+    Schedule::Rule rule;
+    double length = 0;  ///< in its unit; 0 of schedules that never end
+    PlateauState plateau = {};
+    std::vector<Part> parts = {};
+    std::vector<std::int64_t> starts = {};  ///< of the parts of a sequence, in updates
+  };
+
+  Part make_part(const Schedule& schedule, std::int64_t start) const;
+  double length_in_updates(const Part& part) const;
+  double part_rate(const Part& part, double rate, std::int64_t update) const;
+  static void end_epoch(Part& part, double loss, std::int64_t updates_done);
+  static const Part& active(const Part& part, std::int64_t update, std::int64_t& local);
+  static void visit_plateaus(Part& part, const auto& visit);
+
+  double rate_;
+  double updates_;
+  double epochs_;
+  Part root_;
+};
+
+}  // namespace onnxgrad::train
+
+#endif  // ONNXGRAD_TRAIN_SCHEDULES_H_
