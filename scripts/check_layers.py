@@ -43,6 +43,19 @@ LIBRARIES: list[tuple[str, str, set[str]]] = [
 ]
 # What python/onnxgrad/sklearn imports besides the public names of onnxgrad.
 ESTIMATORS_MAY_IMPORT = {"numpy", "onnx", "sklearn"}
+# What the compatibility layers may import besides the standard library and onnxgrad's public names.
+COMPAT_LIBRARIES = {
+    "IPython",
+    "matplotlib",
+    "ndonnx",
+    "numpy",
+    "onnx",
+    "onnx_array_api",
+    "onnxruntime",
+    "sklearn",
+    "skl2onnx",
+    "tqdm",
+}
 _INCLUDE = re.compile(r'^\s*#\s*include\s+([<"])([^>"]+)[>"]', re.MULTILINE)
 _SOURCE_SUFFIXES = {".h", ".hpp", ".cpp", ".cu", ".inc"}
 
@@ -149,8 +162,8 @@ def check_imports(path: Path, text: str) -> list[str]:
         parts = name.strip(".").split(".")
         if parts[0] in {"torch", "tensorflow", "jax"}:
             problems.append(f"{path}: imports {name}; the package must not need {parts[0]}")
-        if is_compat and any(part.startswith("_") for part in parts[1:]):
-            problems.append(f"{path}: imports {name}; compat uses only public names of onnxgrad")
+        if is_compat and not name.startswith((".", "__future__")):
+            problems += [f"{path}: imports {name}; {what}" for what in _wrong_for_compat(parts)]
         if not is_compat and name.startswith(("onnxgrad.compat", ".compat")):
             problems.append(f"{path}: imports {name}; compat sits on top, nothing depends on it")
         if is_sklearn:
@@ -171,6 +184,17 @@ def _check_estimators(path: Path, name: str) -> list[str]:
     if parts[0] == "onnxgrad" and any(part.startswith("_") for part in parts[1:]):
         return [f"{path}: imports {name}; estimators use only public names of onnxgrad"]
     return []
+
+
+def _wrong_for_compat(parts: list[str]) -> list[str]:
+    if parts[:2] == ["onnxgrad", "compat"]:
+        return []
+    if parts[0] == "onnxgrad":
+        is_private = any(part.startswith("_") and not part.endswith("__") for part in parts[1:])
+        return ["compat uses only public names of onnxgrad"] if is_private else []
+    if parts[0] in COMPAT_LIBRARIES or parts[0] in sys.stdlib_module_names:
+        return []
+    return [f"compat may not need {parts[0]}; see COMPAT_LIBRARIES in scripts/check_layers.py"]
 
 
 def shadowing_headers(root: Path) -> list[str]:

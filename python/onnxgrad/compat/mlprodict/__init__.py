@@ -1,0 +1,1 @@
+"""mlprodict's module tree, as far as the training notebooks use it."""

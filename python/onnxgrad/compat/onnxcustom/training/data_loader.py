@@ -1,0 +1,109 @@
+"""Batches of consecutive rows that start at random places.
+
+For loops of one's own: the optimizers hand whole arrays to the training loop in the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from onnxgrad.compat.onnxcustom.utils.onnxruntime_helper import get_ort_device, numpy_to_ort_value
+from onnxgrad.compat.onnxruntime.values import OrtValue, array_of
+
+__all__ = ["OrtDataLoader"]
+
+
+class OrtDataLoader:
+    """Draws ``ceil(N / batch_size)`` windows of consecutive rows in each iteration.
+
+    Parameters
+    ----------
+    X, y : array or OrtValue
+        N rows each; a target of one dimension becomes a column.
+    sample_weight : array [N], default=None
+    batch_size : int, default=20
+        With N or more, a batch has all rows.
+    device : str, default="cpu"
+    random_iter : bool, default=True
+        False goes through the rows in their order.
+    """
+
+    def __init__(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any = None,
+        batch_size: int = 20,
+        device: str = "cpu",
+        random_iter: bool = True,
+    ) -> None:
+        self.X, self.y = array_of(X), array_of(y)
+        self.sample_weight = None if sample_weight is None else array_of(sample_weight)
+        if self.y.ndim == 1:
+            self.y = self.y.reshape((-1, 1))
+        if self.X.shape[0] != self.y.shape[0]:
+            raise ValueError(f"Shape mismatch X.shape={self.X.shape!r}, y.shape={self.y.shape!r}.")
+        if self.sample_weight is not None and len(self.sample_weight) != len(self.X):
+            raise ValueError(
+                f"Shape mismatch X.shape={self.X.shape!r}, "
+                f"sample_weight.shape={self.sample_weight.shape!r}."
+            )
+        self.batch_size = batch_size
+        self.device = get_ort_device(device)
+        self.random_iter = random_iter
+
+    def __len__(self) -> int:
+        return int(self.X.shape[0])
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        yield from self.iter_numpy()
+
+    def __repr__(self) -> str:
+        return f"OrtDataLoader(..., ..., batch_size={self.batch_size!r}, device={self.device!r})"
+
+    def _windows(self) -> Iterator[slice]:
+        rows, size = len(self), self.batch_size
+        if size >= rows:
+            yield slice(0, rows)
+            return
+        for start in range(0, rows, size):
+            if self.random_iter:
+                drawn = int(np.random.randint(0, rows - size + 1))  # noqa: NPY002 (its global seed)
+                yield slice(drawn, drawn + size)
+            else:
+                yield slice(start, min(start + size, rows))
+
+    def iter_numpy(self) -> Iterator[tuple[Any, ...]]:
+        """Yield (X, y) or (X, y, sample_weight) as views of the arrays."""
+        for rows in self._windows():
+            yield tuple(array[rows] for array in self.data_np)
+
+    def iter_ortvalue(self) -> Iterator[tuple[OrtValue, ...]]:
+        """Yield the same as values that share the memory of the arrays."""
+        for batch in self.iter_numpy():
+            yield tuple(numpy_to_ort_value(array, self.device) for array in batch)
+
+    def iter_bind(self, bind: Any, names: list[str]) -> Iterator[int]:
+        """Bind each batch to the inputs `names` of an IO binding, and yield its number of rows."""
+        for batch in self.iter_numpy():
+            for name, array in zip(names, batch, strict=False):
+                bind.bind_cpu_input(name, np.ascontiguousarray(array))
+            yield len(batch[0])
+
+    def data(self) -> tuple[Any, ...]:
+        """Return all of the data."""
+        return self.data_np
+
+    @property
+    def data_np(self) -> tuple[Any, ...]:
+        """The arrays: (X, y) or (X, y, sample_weight)."""
+        weight = () if self.sample_weight is None else (self.sample_weight,)
+        return (self.X, self.y, *weight)
+
+    @property
+    def data_ort(self) -> tuple[OrtValue, ...]:
+        """The arrays as values that share their memory."""
+        return tuple(numpy_to_ort_value(array, self.device) for array in self.data_np)

@@ -1,0 +1,17 @@
+"""Exceptions and warnings of training."""
+
+from onnxgrad import ConvergenceError
+
+__all__ = ["ConvergenceError", "ConvergenceWarning", "EvaluationError", "ProviderError"]
+
+
+class ConvergenceWarning(UserWarning):
+    """The training may not have converged."""
+
+
+class EvaluationError(RuntimeError):
+    """A loss could not be evaluated."""
+
+
+class ProviderError(RuntimeError):
+    """An execution provider that is not known or not available."""

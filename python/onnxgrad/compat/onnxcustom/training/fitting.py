@@ -1,0 +1,155 @@
+"""What both optimizers have in common: data, epochs, the learning rate, losses, progress."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+import onnxgrad as og
+from onnxgrad.compat.onnxcustom.training.base_onnx_class import BaseOnnxClass
+from onnxgrad.compat.onnxcustom.training.excs import EvaluationError
+from onnxgrad.compat.onnxcustom.training.sgd_learning_rate import BaseLearningRate
+from onnxgrad.compat.onnxruntime.values import array_of
+
+__all__ = ["BaseEstimator", "as_column", "check_device", "draw_weights", "new_seed", "train"]
+
+
+class BaseEstimator(BaseOnnxClass):
+    """Base of the optimizers.
+
+    Parameters
+    ----------
+    model_onnx : onnx.ModelProto
+    learning_rate : float, str or BaseLearningRate
+    device : str
+    """
+
+    max_iter: int
+    batch_size: int
+    verbose: int
+    validation_every: int
+    train_losses_: list[float]
+    validation_losses_: list[float] | None
+
+    def __init__(self, model_onnx: Any, learning_rate: Any, device: Any) -> None:
+        self.model_onnx = model_onnx
+        self.learning_rate = BaseLearningRate.select(learning_rate)
+        self.device = device
+
+    def _set_validation_every(self, validation_every: float) -> None:
+        share = validation_every < 1
+        self.validation_every = int(self.max_iter * validation_every if share else validation_every)
+
+
+class _Epochs(og.callbacks.Callback):
+    """Keeps losses, moves the learning rate and shows the progress at the end of each epoch."""
+
+    def __init__(self, estimator: BaseEstimator, bar: Any, every: int) -> None:
+        super().__init__()
+        self.estimator, self.bar, self.every = estimator, bar, every
+        self.losses: list[float] = []
+        self.validation: list[float] = []
+
+    def on_epoch_end(self, trainer: og.Trainer, logs: Mapping[str, float]) -> None:
+        estimator, epoch = self.estimator, len(self.losses)
+        loss = float(logs["train_loss"])
+        self.losses.append(loss)
+        if "val_loss" in logs and self.every and (epoch + 1) % self.every == 0:
+            self.validation.append(float(logs["val_loss"]))
+        rate = estimator.learning_rate
+        rate.update_loss(loss)
+        trainer.session.lr = rate.update_learning_rate(epoch).value / estimator.batch_size
+        if self.bar is not None:
+            self.bar.set_description(f"loss={loss:1.3g} lr={rate.value:1.3g}", refresh=False)
+            self.bar.update(1)
+
+
+def train(
+    estimator: BaseEstimator,
+    trainer: og.Trainer,
+    data: tuple[Any, Any, Any],
+    validation: tuple[Any, ...] | None,
+) -> None:
+    """Train for the estimator's epochs in the engine's loop, and leave the losses in the estimator.
+
+    The trainer's loss is a sum over the batch, so its rate is the estimator's by the batch size.
+
+    Parameters
+    ----------
+    estimator : BaseEstimator
+    trainer : onnxgrad.Trainer
+    data : (X, y, sample weight or None)
+    validation : (X, y) or (X, y, sample weight), or None
+    """
+    rate = estimator.learning_rate.init_learning_rate()
+    trainer.session.lr = rate.value / estimator.batch_size
+    bar = _bar(estimator)
+    epochs = _Epochs(estimator, bar, estimator.validation_every)
+    X, y, weight = data
+    if not len(y):
+        raise EvaluationError("There are no rows to train on.")
+    try:
+        trainer.fit(
+            X,
+            y,
+            weight,
+            validation=validation,
+            epochs=estimator.max_iter,
+            batch_size=min(estimator.batch_size, len(y)),
+            callbacks=[epochs],
+            verbose=0,
+        )
+    finally:
+        if bar is not None:
+            bar.close()
+        estimator.train_losses_ = epochs.losses
+        estimator.validation_losses_ = None if validation is None else epochs.validation
+
+
+def _bar(estimator: BaseEstimator) -> Any:
+    if not estimator.verbose:
+        return None
+    try:
+        from tqdm import tqdm
+    except ImportError:
+        logging.getLogger("onnxcustom").warning("verbose needs tqdm, which is not installed")
+        return None
+    return tqdm(total=estimator.max_iter)
+
+
+def as_column(y: Any) -> np.ndarray[Any, Any]:
+    """Return a target as an array; one of one dimension becomes a column."""
+    array = array_of(y) if not isinstance(y, (list, tuple)) else np.asarray(y)
+    return array.reshape((-1, 1)) if array.ndim == 1 else array
+
+
+def draw_weights(shapes: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
+    """Return weights drawn from N(0, 1) by NumPy's global generator, in the order given."""
+    return {
+        name: np.asarray(np.random.randn(*array.shape)).astype(array.dtype)  # noqa: NPY002
+        for name, array in shapes.items()
+    }
+
+
+def new_seed() -> int:
+    """Return a seed drawn by NumPy's global generator: `numpy.random.seed` fixes a training."""
+    return int(np.random.randint(0, 2**31 - 1))  # noqa: NPY002
+
+
+def check_device(device: Any) -> str:
+    """Return the name of a device for onnxgrad, ``"cpu"`` or ``"cuda"``.
+
+    Raises
+    ------
+    ValueError
+        If it is neither.
+    """
+    from onnxgrad.compat.onnxcustom.utils.onnxruntime_helper import (
+        get_ort_device,
+        ort_device_to_string,
+    )
+
+    return ort_device_to_string(get_ort_device(device))

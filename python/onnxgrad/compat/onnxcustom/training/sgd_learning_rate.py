@@ -1,0 +1,266 @@
+"""Learning rates: how they change from epoch to epoch, and the update that they are part of.
+
+In `fit` the update is the engine's; `update_weights` is for loops of one's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Self
+
+import numpy as np
+
+import onnxgrad as og
+from onnxgrad.compat.onnxcustom.training.base_onnx_class import BaseOnnxClass, GraphRunner
+from onnxgrad.compat.onnxcustom.utils.onnx_function import function_onnx_graph
+from onnxgrad.compat.onnxruntime.values import OrtValue, array_of
+
+__all__ = ["BaseLearningRate", "LearningRateSGD", "LearningRateSGDNesterov"]
+
+_SCHEDULES = ("adaptive", "constant", "invscaling", "optimal")
+
+
+class BaseLearningRate(BaseOnnxClass):
+    """Base of the learning rates.
+
+    A class of one's own defines `init_learning_rate`, `update_learning_rate` and `value`; it may
+    define `optimizer`, which says what update the engine does.
+    """
+
+    def init_learning_rate(self) -> Self:
+        """Begin a training."""
+        raise NotImplementedError("This method must be overwritten.")
+
+    def update_learning_rate(self, t: int) -> Self:
+        """Set the rate after epoch `t`, counted from 0."""
+        raise NotImplementedError("This method must be overwritten.")
+
+    @property
+    def value(self) -> float:
+        """The present rate."""
+        raise NotImplementedError("This method must be overwritten.")
+
+    @property
+    def needs_grad(self) -> bool:
+        """Whether past gradients are kept."""
+        return False
+
+    def optimizer(self, lr: float) -> Any:
+        """Return the description of the update, with a learning rate."""
+        return og.optimizers.SGD(lr)
+
+    def update_loss(self, loss: float) -> None:
+        """Take note of the loss of an epoch."""
+
+    def loop(self, n: int = 1000) -> Iterator[float]:
+        """Yield the rates of `n` epochs."""
+        self.init_learning_rate()
+        for t in range(n):
+            yield self.value
+            self.update_learning_rate(t + 1)
+
+    @staticmethod
+    def select(class_name: Any, **kwargs: Any) -> BaseLearningRate:
+        """Return the learning rate of a name, of a number (its first value), or the object itself.
+
+        Raises
+        ------
+        ValueError
+            An unknown name.
+        """
+        if isinstance(class_name, BaseLearningRate):
+            return class_name
+        if isinstance(class_name, (int, float)) and not isinstance(class_name, bool):
+            return LearningRateSGD(float(class_name), **kwargs)
+        names: dict[str, type[BaseLearningRate]] = {
+            "SGD": LearningRateSGD,
+            "SGDRegressor": LearningRateSGD,
+            "LearningRateSGD": LearningRateSGD,
+            "Nesterov": LearningRateSGDNesterov,
+            "SGDNesterov": LearningRateSGDNesterov,
+            "LearningRateSGDNesterov": LearningRateSGDNesterov,
+        }
+        if class_name not in names:
+            raise ValueError(
+                f"Unexpected class name {class_name!r}. It should be one of {sorted(names)}."
+            )
+        return names[class_name](**kwargs)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if not name.startswith("_run")}
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, BaseLearningRate):
+            return NotImplemented
+        return type(self) is type(other) and self.get_params() == other.get_params()
+
+    __hash__ = BaseOnnxClass.__hash__
+
+    def __repr__(self) -> str:
+        value = getattr(self, "value_", None)
+        return super().__repr__() + ("" if value is None else f", value={value!r}")
+
+
+class LearningRateSGD(BaseLearningRate):
+    """The rates of scikit-learn's SGDRegressor, changed after each epoch, and its plain update.
+
+    Parameters
+    ----------
+    eta0 : float, default=0.01
+        First rate.
+    alpha : float, default=0.0001
+        Of ``"optimal"``.
+    power_t : float, default=0.25
+        Of ``"invscaling"``.
+    learning_rate : {"invscaling", "constant", "optimal", "adaptive"}, default="invscaling"
+        After epoch t, from 0: ``"invscaling"`` is eta0 / (t + 1)^power_t; ``"optimal"`` is
+        C / (alpha (t0 + t)) with C such that the first rate is eta0 (scikit-learn's own scale is
+        `onnxgrad.schedules.Optimal`); ``"adaptive"`` divides by 5 when the loss has not improved by
+        1e-3 for five epochs.
+    """
+
+    def __init__(
+        self,
+        eta0: float = 0.01,
+        alpha: float = 0.0001,
+        power_t: float = 0.25,
+        learning_rate: str = "invscaling",
+    ) -> None:
+        if learning_rate not in _SCHEDULES:
+            raise ValueError(
+                f"Unexpected value for learning_rate={learning_rate!r}, not in {_SCHEDULES}."
+            )
+        self.eta0 = eta0
+        self.alpha = alpha
+        self.power_t = power_t
+        self.learning_rate = learning_rate.lower()
+        self.value_: float | None = None
+
+    @property
+    def value(self) -> float:
+        """The present rate."""
+        if self.value_ is None:
+            raise RuntimeError("Method init_learning_rate was never called.")
+        return self.value_
+
+    def init_learning_rate(self) -> Self:
+        """Begin a training."""
+        self.eta0_ = float(self.eta0)
+        if self.learning_rate == "optimal":
+            first = (1.0 / self.alpha**0.5) ** 0.5
+            self.optimal_init_ = max(1.0, (1 + first) * 2) / (first * self.alpha)
+            self.optimal_fact_ = self.eta0_ * self.alpha * self.optimal_init_
+        self._best, self._epochs_without = float("inf"), 0
+        self.value_ = self.eta0_
+        return self
+
+    def update_learning_rate(self, t: int) -> Self:
+        """Set the rate after epoch `t`, counted from 0."""
+        if self.learning_rate == "optimal":
+            self.value_ = self.optimal_fact_ / (self.alpha * (self.optimal_init_ + t))
+        elif self.learning_rate == "invscaling":
+            self.value_ = self.eta0_ / float(t + 1) ** self.power_t
+        return self
+
+    def update_loss(self, loss: float) -> None:
+        """Take note of the loss of an epoch, for ``"adaptive"``."""
+        if self.learning_rate != "adaptive":
+            return
+        self._epochs_without = 0 if loss < self._best - 1e-3 else self._epochs_without + 1
+        self._best = min(self._best, loss)
+        if self._epochs_without >= 5:
+            self.value_ = self.value / 5
+            self._epochs_without = 0
+
+    def build_onnx_function(self, opset: int, device: Any, n_tensors: int) -> None:
+        """Make the graph of the update, ``axpy_onnx_``: w - rate / batch_size g."""
+        del device, n_tensors
+        self.axpy_onnx_ = function_onnx_graph("axpy", target_opset=opset)
+
+    def update_weights(
+        self,
+        n_bind: int,
+        device: Any,
+        statei: Any,
+        gradienti: Any,
+        batch_size: int,
+        velocity: Any = None,
+    ) -> OrtValue:
+        """Return a weight after a step along its gradient; the weight itself is changed too."""
+        del n_bind, device
+        if velocity is not None:
+            raise RuntimeError("Velocity must be None for this way of updating weights.")
+        return self._run_update("axpy_onnx_", statei, gradienti, batch_size, {})[0]
+
+    def _run_update(
+        self, name: str, statei: Any, gradienti: Any, batch_size: int, more: dict[str, Any]
+    ) -> list[OrtValue]:
+        if not hasattr(self, name):
+            raise RuntimeError(f"{name!r} is missing: build_onnx_function has not been called.")
+        if not hasattr(self, "_run_axpy"):
+            self._run_axpy = GraphRunner(getattr(self, name))
+        alpha = np.array([-self.value / batch_size], np.float32)
+        found = self._run_axpy({"X1": gradienti, "X2": statei, "alpha": alpha, **more})
+        np.copyto(array_of(statei), found[0].numpy())
+        return found
+
+
+class LearningRateSGDNesterov(LearningRateSGD):
+    """The same with momentum: V' = momentum V - rate g, w' = w + V' or, with Nesterov's correction,
+    w' = w + momentum V' - rate g.
+
+    Parameters
+    ----------
+    eta0, alpha, power_t, learning_rate
+        As in `LearningRateSGD`.
+    momentum : float, default=0.9
+    nesterov : bool, default=True
+    """  # noqa: D205
+
+    def __init__(
+        self,
+        eta0: float = 0.01,
+        alpha: float = 0.0001,
+        power_t: float = 0.25,
+        learning_rate: str = "invscaling",
+        momentum: float = 0.9,
+        nesterov: bool = True,
+    ) -> None:
+        super().__init__(eta0, alpha, power_t, learning_rate)
+        self.momentum = momentum
+        self.nesterov = nesterov
+
+    @property
+    def needs_grad(self) -> bool:
+        """Whether past gradients are kept: yes."""
+        return True
+
+    def optimizer(self, lr: float) -> Any:
+        """Return the description of the update, with a learning rate."""
+        return og.optimizers.SGD(
+            lr, momentum=self.momentum, nesterov=self.nesterov and self.momentum > 0
+        )
+
+    def build_onnx_function(self, opset: int, device: Any, n_tensors: int) -> None:
+        """Make the graph of the update, ``axpyw_onnx_``."""
+        del device, n_tensors
+        name = "axpyw2" if self.nesterov else "axpyw"
+        self.axpyw_onnx_ = function_onnx_graph(name, target_opset=opset)
+
+    def update_weights(
+        self,
+        n_bind: int,
+        device: Any,
+        statei: Any,
+        gradienti: Any,
+        batch_size: int,
+        velocity: Any = None,
+    ) -> Any:
+        """Return weight and velocity after a step; both are changed in place too."""
+        del n_bind, device
+        if velocity is None:
+            raise RuntimeError("Velocity must not be None for this way of updating weights.")
+        more = {"G": velocity, "beta": np.array([self.momentum], np.float32)}
+        found = self._run_update("axpyw_onnx_", statei, gradienti, batch_size, more)
+        np.copyto(array_of(velocity), found[1].numpy())
+        return found

@@ -1,0 +1,84 @@
+"""onnxruntime-training's names on onnxgrad's engine.
+
+What is not about training comes from stock onnxruntime where that is installed. Without it,
+`InferenceSession`, `SessionOptions`, `RunOptions` and `get_device` are onnxgrad's.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnxgrad as og
+from onnxgrad.compat.onnxruntime.gradient_builder import GradientGraphBuilder
+from onnxgrad.compat.onnxruntime.training_session import (
+    NodeArg,
+    TrainingParameters,
+    TrainingSession,
+)
+from onnxgrad.compat.onnxruntime.values import OrtDevice, OrtMemType, OrtValue, OrtValueVector
+
+__all__ = [
+    "GradientGraphBuilder",
+    "NodeArg",
+    "OrtDevice",
+    "OrtMemType",
+    "OrtValue",
+    "OrtValueVector",
+    "TrainingParameters",
+    "TrainingSession",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("__") and name != "__version__":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        import onnxruntime
+    except ImportError:
+        own = {
+            "InferenceSession": _InferenceSession,
+            "SessionOptions": _Options,
+            "RunOptions": _Options,
+            "get_device": lambda: "CPU",
+            "get_available_providers": lambda: ["CPUExecutionProvider"],
+            "__version__": og.__version__,
+        }
+        if name in own:
+            return own[name]
+        raise AttributeError(
+            f"{name!r} is not about training, and stock onnxruntime is not installed"
+        ) from None
+    try:
+        return getattr(onnxruntime, name)
+    except AttributeError:
+        raise AttributeError(f"neither {__name__!r} nor stock onnxruntime has {name!r}") from None
+
+
+class _Options:
+    """Options of sessions or runs: any attribute can be set, none has an effect."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        vars(self)[name] = value
+
+
+class _InferenceSession(og.InferenceSession):
+    """onnxgrad's engine with the signature of onnxruntime's class."""
+
+    def __init__(
+        self,
+        path_or_bytes: Any,
+        sess_options: Any = None,
+        providers: Any = None,
+        provider_options: Any = None,
+    ) -> None:
+        del sess_options, providers, provider_options
+        super().__init__(path_or_bytes)
+
+    def run(self, output_names: Any, input_feed: Any, run_options: Any = None) -> list[Any]:
+        """Return the outputs."""
+        del run_options
+        return super().run(output_names, input_feed)
+
+    def get_providers(self) -> list[str]:
+        """Return the execution providers."""
+        return ["CPUExecutionProvider"]

@@ -1,0 +1,1 @@
+"""Where programs import the classes of onnxruntime's extension from."""

@@ -1,0 +1,289 @@
+"""Tensors and devices under onnxruntime's names: thin classes over NumPy arrays, no copies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import onnx.helper
+
+__all__ = [
+    "OrtDevice",
+    "OrtMemType",
+    "OrtValue",
+    "OrtValueVector",
+    "array_of",
+    "as_ort_value",
+    "tensor_type",
+]
+
+_TYPE_NAMES = {"float32": "float", "float64": "double", "object": "string"}
+
+
+class OrtMemType:
+    """Kinds of memory of a device."""
+
+    DEFAULT = 0
+    CPU_INPUT = -2
+    CPU_OUTPUT = -1
+
+
+class OrtDevice:
+    """A device: its type, kind of memory and number.
+
+    Parameters
+    ----------
+    device_type : int
+        ``OrtDevice.cpu()`` or ``OrtDevice.cuda()``.
+    mem_type : int, default=OrtMemType.DEFAULT
+    device_id : int, default=0
+    """
+
+    def __init__(
+        self, device_type: int = 0, mem_type: int = OrtMemType.DEFAULT, device_id: int = 0
+    ) -> None:
+        self._key = (int(device_type), int(mem_type), int(device_id))
+
+    @staticmethod
+    def cpu() -> int:
+        """Return the type of host memory."""
+        return 0
+
+    @staticmethod
+    def cuda() -> int:
+        """Return the type of NVIDIA's devices."""
+        return 1
+
+    @staticmethod
+    def fpga() -> int:
+        """Return the type of programmable devices."""
+        return 2
+
+    @staticmethod
+    def default_memory() -> int:
+        """Return the default kind of memory."""
+        return OrtMemType.DEFAULT
+
+    @staticmethod
+    def make(name: str, device_id: int = 0) -> OrtDevice:
+        """Return the device of a name such as ``"cpu"``."""
+        types = {"cpu": OrtDevice.cpu(), "cuda": OrtDevice.cuda()}
+        if name not in types:
+            raise ValueError(f"Unexpected device {name!r}, expected one of {sorted(types)}.")
+        return OrtDevice(types[name], OrtMemType.DEFAULT, device_id)
+
+    def device_type(self) -> int:
+        """Return the type."""
+        return self._key[0]
+
+    def mem_type(self) -> int:
+        """Return the kind of memory."""
+        return self._key[1]
+
+    def device_id(self) -> int:
+        """Return the number among the devices of its type."""
+        return self._key[2]
+
+    def _get_c_device(self) -> OrtDevice:
+        return self
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, OrtDevice) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __repr__(self) -> str:
+        return "OrtDevice(device_type={}, mem_type={}, device_id={})".format(*self._key)
+
+
+class OrtValue:
+    """A tensor in host memory, with the methods of onnxruntime's class of that name.
+
+    Parameters
+    ----------
+    array : numpy.ndarray
+        Shared, not copied; it must be contiguous.
+    """
+
+    def __init__(self, array: np.ndarray[Any, Any]) -> None:
+        if not isinstance(array, np.ndarray):
+            raise TypeError(f"expected a NumPy array, not a {type(array).__name__}")
+        self._array = array if array.flags.c_contiguous else np.ascontiguousarray(array)
+
+    @staticmethod
+    def ortvalue_from_numpy(
+        numpy_obj: np.ndarray[Any, Any],
+        device_type: str | OrtDevice = "cpu",
+        device_id: int = 0,  # noqa: ARG004 (there is one host memory)
+    ) -> OrtValue:
+        """Return a value that shares the memory of an array; `device_type` is the host's."""
+        _check_host(device_type)
+        return OrtValue(numpy_obj)
+
+    @staticmethod
+    def ortvalue_from_shape_and_type(
+        shape: Sequence[int],
+        element_type: Any,
+        device_type: str | OrtDevice = "cpu",
+        device_id: int = 0,  # noqa: ARG004
+    ) -> OrtValue:
+        """Return a value of that shape with memory of its own."""
+        _check_host(device_type)
+        return OrtValue(np.empty(tuple(shape), np.dtype(element_type)))
+
+    @property
+    def _ortvalue(self) -> OrtValue:
+        return self
+
+    def numpy(self) -> np.ndarray[Any, Any]:
+        """Return the array itself."""
+        return self._array
+
+    def shape(self) -> list[int]:
+        """Return the dimensions."""
+        return list(self._array.shape)
+
+    def data_type(self) -> str:
+        """Return the type, as ``"tensor(float)"``."""
+        return tensor_type(self._array.dtype)
+
+    def element_type(self) -> int:
+        """Return ONNX's number of the element type."""
+        return int(onnx.helper.np_dtype_to_tensor_dtype(self._array.dtype))
+
+    proto_type = element_type
+
+    def data_ptr(self) -> int:
+        """Return the address of the first element."""
+        return int(self._array.ctypes.data)
+
+    def device_name(self) -> str:
+        """Return ``"cpu"``."""
+        return "cpu"
+
+    def has_value(self) -> bool:
+        """Tell whether there is a tensor: always."""
+        return True
+
+    def is_tensor(self) -> bool:
+        """Tell whether it is a tensor: always."""
+        return True
+
+    def is_sparse_tensor(self) -> bool:
+        """Tell whether it is a sparse tensor: never."""
+        return False
+
+    def is_tensor_sequence(self) -> bool:
+        """Tell whether it is a sequence of tensors: never."""
+        return False
+
+    def tensor_size_in_bytes(self) -> int:
+        """Return the size of the data."""
+        return int(self._array.nbytes)
+
+    def update_inplace(self, np_arr: np.ndarray[Any, Any]) -> None:
+        """Copy the elements of an array of the same shape and type into this value."""
+        if np_arr.shape != self._array.shape or np_arr.dtype != self._array.dtype:
+            raise ValueError(f"an array {np_arr.dtype} {list(np_arr.shape)} does not fit {self!r}")
+        np.copyto(self._array, np_arr)
+
+    def to_dlpack(self) -> Any:
+        """Return a DLPack capsule that shares the memory."""
+        return self.__dlpack__()
+
+    @staticmethod
+    def from_dlpack(value: Any, is_bool_tensor: bool = False) -> OrtValue:
+        """Return a value that shares the memory of an object with DLPack."""
+        array = np.from_dlpack(value)
+        return OrtValue(array.view(np.bool_) if is_bool_tensor else array)
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self._array.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> Any:
+        return self._array.__dlpack_device__()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        return np.array(self._array, dtype=dtype, copy=copy)
+
+    def __repr__(self) -> str:
+        return f"OrtValue({self._array.dtype}, {list(self._array.shape)})"
+
+
+class OrtValueVector(list[OrtValue]):
+    """A list of values; whatever is appended becomes an `OrtValue` without a copy."""
+
+    def __init__(self, values: Iterable[Any] = ()) -> None:
+        super().__init__(as_ort_value(value) for value in values)
+
+    def push_back(self, value: Any) -> None:
+        """Append a value."""
+        self.append(as_ort_value(value))
+
+    def push_back_batch(self, values: Iterable[Any]) -> None:
+        """Append values."""
+        self.extend(as_ort_value(value) for value in values)
+
+    def reserve(self, size: int) -> None:
+        """Do nothing: lists grow by themselves."""
+
+    def shrink_to_fit(self) -> None:
+        """Do nothing."""
+
+    def dlpack_at(self, index: int) -> Any:
+        """Return the capsule of one value."""
+        return self[index].to_dlpack()
+
+    def element_type_at(self, index: int) -> int:
+        """Return ONNX's number of the element type of one value."""
+        return self[index].element_type()
+
+    def bool_tensor_indices(self) -> list[int]:
+        """Return the places of values of type bool."""
+        return [i for i, value in enumerate(self) if value.numpy().dtype == np.bool_]
+
+    def to_dlpacks(self, to_tensor: Any = None) -> Iterator[Any]:
+        """Yield the capsules, each through `to_tensor` if that is given."""
+        for value in self:
+            yield value.to_dlpack() if to_tensor is None else to_tensor(value.to_dlpack())
+
+
+def tensor_type(dtype: Any) -> str:
+    """Return onnxruntime's name of a type of tensors, such as ``"tensor(float)"``."""
+    name = np.dtype(dtype).name
+    return f"tensor({_TYPE_NAMES.get(name, name)})"
+
+
+def array_of(value: Any) -> np.ndarray[Any, Any]:
+    """Return the array behind a value, sharing its memory where it has one.
+
+    Takes `OrtValue`, NumPy arrays, stock onnxruntime's ``OrtValue`` and ``C_OrtValue``, and
+    anything with DLPack.
+    """
+    if isinstance(value, OrtValue):
+        return value.numpy()
+    if isinstance(value, np.ndarray):
+        return value
+    inner = getattr(value, "_ortvalue", value)  # stock onnxruntime's OrtValue holds a C_OrtValue
+    if hasattr(inner, "__dlpack__"):
+        return np.from_dlpack(inner)
+    if hasattr(inner, "numpy"):
+        return np.asarray(inner.numpy())
+    raise TypeError(f"a {type(value).__name__} is neither an OrtValue nor an array")
+
+
+def as_ort_value(value: Any) -> OrtValue:
+    """Return a value as `OrtValue`, sharing its memory."""
+    return value if isinstance(value, OrtValue) else OrtValue(array_of(value))
+
+
+def _check_host(device: Any) -> None:
+    is_host = (
+        device == "cpu" if isinstance(device, str) else device.device_type() == OrtDevice.cpu()
+    )
+    if not is_host:
+        raise RuntimeError(
+            f"device {device!r} is not available in this build of onnxgrad; use 'cpu'"
+        )

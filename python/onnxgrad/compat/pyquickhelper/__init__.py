@@ -1,0 +1,1 @@
+"""pyquickhelper's module tree, as far as the training notebooks use it."""
