@@ -1,0 +1,209 @@
+"""OrtGradientOptimizer."""
+
+import pickle
+
+import numpy as np
+import onnx
+import pytest
+
+from compat_models import linear_regression, names, polynomial, polynomial_data, run
+from onnxgrad.compat.onnxcustom.training import ConvergenceError
+from onnxgrad.compat.onnxcustom.training.optimizers import OrtGradientOptimizer
+from onnxgrad.compat.onnxcustom.training.sgd_learning_rate import (
+    LearningRateSGD,
+    LearningRateSGDNesterov,
+)
+from onnxgrad.compat.onnxcustom.utils.orttraining_helper import add_loss_output
+
+WEIGHTS = ["init", "init_1", "init_b10"]
+
+
+def make(model=None, **options):
+    options = {"learning_rate": 1e-1, "batch_size": 5, "max_iter": 100, **options}
+    return OrtGradientOptimizer(model or add_loss_output(polynomial()), WEIGHTS, **options)
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    np.random.seed(0)  # noqa: NPY002
+
+
+def test_repr_after_training_is_the_printed_one():
+    X, y = polynomial_data()
+    assert repr(make().fit(X, y)) == (
+        "OrtGradientOptimizer(model_onnx='ir_version...', weights_to_train=['init', 'init_1', "
+        "'init_b10'], loss_output_name='loss', max_iter=100, "
+        "training_optimizer_name='SGDOptimizer', batch_size=5, "
+        "learning_rate=LearningRateSGD(eta0=0.1, alpha=0.0001, power_t=0.25, "
+        "learning_rate='invscaling'), value=0.03162277660168379, device='cpu', "
+        "warm_start=False, verbose=0, validation_every=10, saved_gradient=None, "
+        "sample_weight_name='weight')"
+    )
+
+
+def test_training_finds_the_polynomial():
+    X, y = polynomial_data()
+    trainer = make().fit(X, y, X_val=X, y_val=y)
+    assert isinstance(trainer.train_losses_, list)
+    assert len(trainer.train_losses_) == 100
+    assert len(trainer.validation_losses_) == 10
+    assert trainer.train_losses_[-1] < 0.02 < trainer.train_losses_[0]
+    coefs = trainer.trained_coef_
+    assert {name: type(value) for name, value in coefs.items()} == dict.fromkeys(
+        WEIGHTS, np.ndarray
+    )
+    np.testing.assert_allclose(coefs["init_1"], [[-2, 3]], atol=0.9)
+    loss, _ = run(trainer.get_trained_onnx(), {"x": X, "label": y})
+    np.testing.assert_allclose(loss.item() / 100, trainer.validation_losses_[-1], rtol=1e-4)
+    np.testing.assert_allclose(trainer.losses(X, y), loss, rtol=1e-5)
+
+
+def numpy_descent(X, y, start, rates, rows, momentum=0.0, nesterov=False):
+    """Full batches: losses per row and weights [3], each rate divided by the number of rows."""
+    ones = np.column_stack([X, np.ones(len(X))]).astype(float)
+    w, velocity, losses = start.astype(float), np.zeros(3), []
+    for rate in rates:
+        d = ones @ w - y.ravel()
+        losses.append(np.sum(d**2) / rows)
+        step = rate / rows * 2 * ones.T @ d
+        velocity = momentum * velocity - step
+        w = w + (momentum * velocity - step if nesterov else velocity)
+    return losses, w
+
+
+@pytest.mark.parametrize(
+    ("rate", "momentum", "nesterov"),
+    [
+        (LearningRateSGD(0.2, learning_rate="constant"), 0.0, False),
+        (LearningRateSGD(0.2), 0.0, False),
+        (LearningRateSGD(0.2, learning_rate="optimal", alpha=0.01), 0.0, False),
+        (
+            LearningRateSGDNesterov(0.05, learning_rate="constant", nesterov=False),
+            0.9,
+            False,
+        ),
+        (LearningRateSGDNesterov(0.05, learning_rate="constant", momentum=0.8), 0.8, True),
+    ],
+    ids=["constant", "invscaling", "optimal", "momentum", "nesterov"],
+)
+def test_full_batches_are_gradient_descent(rate, momentum, nesterov):
+    rng = np.random.default_rng(3)
+    X = rng.normal(size=(40, 2)).astype(np.float32)
+    y = (X @ [1, -2] + 0.5 + rng.normal(size=40)).astype(np.float32)
+    start = np.array([0.3, 0.2, -0.1], np.float32)
+    model = add_loss_output(linear_regression(start[:2], start[2]))
+    trainer = OrtGradientOptimizer(
+        model, ["coefs", "intercept"], learning_rate=rate, batch_size=40, max_iter=30,
+        warm_start=True,
+    ).fit(X, y)  # fmt: skip
+    rates = [rate.init_learning_rate().value]
+    rates += [rate.update_learning_rate(t).value for t in range(29)]
+    losses, w = numpy_descent(X, y, start, rates, 40, momentum, nesterov)
+    np.testing.assert_allclose(trainer.train_losses_, losses, rtol=1e-5)
+    found = np.append(trainer.trained_coef_["coefs"], trainer.trained_coef_["intercept"])
+    np.testing.assert_allclose(found, w, rtol=1e-5)
+
+
+def test_weights_of_rows_and_penalties():
+    rng = np.random.default_rng(4)
+    X = rng.normal(size=(60, 2)).astype(np.float32)
+    y, w = (X @ [1, -2] + 0.5).astype(np.float32), rng.uniform(0.5, 2, 60).astype(np.float32)
+    options = {"score_name": "elastic", "l1_weight": 0.1, "l2_weight": 0.9}
+    model = add_loss_output(
+        linear_regression([0, 0], 0), weight_name="weight", penalty={"coefs": {"l2": 0.01}},
+        **options,
+    )  # fmt: skip
+    trainer = OrtGradientOptimizer(
+        model, ["intercept", "coefs"], learning_rate=0.1, batch_size=60, max_iter=400
+    ).fit(X, y, w)
+    assert trainer.train_losses_[-1] < 0.01  # the penalty is a part of it
+    state = trainer.get_state()
+    np.testing.assert_allclose(state["coefs"].ravel(), [1, -2], atol=0.02)
+    d = X @ state["coefs"] + state["intercept"] - y[:, None]
+    expected = np.sum(w[:, None] * (0.1 * np.abs(d) + 0.9 * d**2)) + 0.01 * np.sum(
+        state["coefs"] ** 2
+    )
+    np.testing.assert_allclose(trainer.losses(X, y, w).item(), expected, rtol=1e-4)
+    with pytest.raises(ValueError, match="no input 'weight'"):
+        make().fit(*polynomial_data(), np.ones(100))
+
+
+def test_warm_start_goes_on_and_cold_start_draws_again():
+    X, y = polynomial_data()
+    cold = make(max_iter=5).fit(X, y)
+    before = cold.trained_coef_["init"].copy()
+    cold.fit(X, y)
+    assert np.abs(cold.trained_coef_["init"] - before).max() > 1e-3
+    warm = make(max_iter=40, warm_start=True, learning_rate=0.05).fit(X, y)
+    last = warm.train_losses_[-1]
+    warm.fit(X, y)
+    assert warm.train_losses_[0] < 2 * last + 1e-6
+
+
+def test_seed_of_numpy_gives_the_same_training():
+    X, y = polynomial_data()
+    first = make(max_iter=5).fit(X, y).train_losses_
+    np.random.seed(0)  # noqa: NPY002
+    assert make(max_iter=5).fit(X, y).train_losses_ == first
+
+
+@pytest.mark.parametrize("optimizer", ["AdamOptimizer", "adam"])
+def test_other_optimizers(optimizer):
+    X, y = polynomial_data()
+    trainer = make(
+        training_optimizer_name=optimizer,
+        learning_rate=LearningRateSGD(0.5, learning_rate="constant"),
+    ).fit(X, y)
+    assert trainer.train_losses_[-1] < 0.02 * trainer.train_losses_[0]
+
+
+def test_pickle_state_and_parameters(tmp_path):
+    X, y = polynomial_data()
+    trainer = make(max_iter=5, saved_gradient=str(tmp_path / "grad.onnx")).fit(X, y)
+    again = pickle.loads(pickle.dumps(trainer))
+    assert repr(again) == repr(trainer)
+    for name, value in trainer.get_state().items():
+        np.testing.assert_array_equal(again.get_state()[name], value)
+    new = {name: np.ones_like(value) for name, value in trainer.get_state().items()}
+    again.set_state(new)
+    np.testing.assert_array_equal(again.trained_coef_["init"], [[1, 1]])
+    assert names(onnx.load(tmp_path / "grad.onnx").graph.output)[-1] == "loss"
+    changed = again.set_params(batch_size=7, learning_rate__eta0=0.5)
+    assert (changed.batch_size, changed.learning_rate.eta0) == (7, 0.5)
+    params = again.get_params(deep=True)
+    assert params["learning_rate__eta0"] == 0.5
+    with pytest.raises(ValueError, match="Unexpected parameter 'no'"):
+        again.set_params(no=1)
+
+
+def test_saved_graphs_run(tmp_path):
+    saved = make().save_onnx_graph(tmp_path, suffix="_1")
+    assert saved["model_onnx"].endswith("GradOptimizer.model_onnx_1.onnx")
+    X, y = polynomial_data()
+    assert len(run(onnx.load(saved["model_onnx"]), {"x": X, "label": y})) == 2
+    with pytest.raises(FileNotFoundError):
+        make().save_onnx_graph(tmp_path / "no")
+
+
+def test_errors():
+    X, y = polynomial_data()
+    with pytest.raises(AttributeError, match="fit must be called before"):
+        make().get_state()
+    with pytest.raises(ValueError, match="Shape mismatch"):
+        make().fit(X, y[:-1])
+    with pytest.raises(RuntimeError, match="cuda"):
+        make(device="cuda:0").fit(X, y)
+    with pytest.raises(ValueError, match="Unable to interpret"):
+        make(device="tpu").fit(X, y)
+    with pytest.raises(ConvergenceError):
+        make(learning_rate=1e30).fit(X * 100, y)
+
+
+def test_bar_shows_loss_and_rate(capsys):
+    pytest.importorskip("tqdm")
+    X, y = polynomial_data()
+    make(max_iter=3, verbose=1).fit(X, y)
+    shown = capsys.readouterr().err
+    assert "3/3" in shown
+    assert "loss=" in shown
+    assert "lr=0.0" in shown
