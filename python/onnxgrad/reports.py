@@ -7,6 +7,7 @@ from typing import Any
 
 from onnxgrad import _core
 from onnxgrad._models import ModelLike, to_core_model
+from onnxgrad._report_tables import as_html, as_text
 from onnxgrad.sessions import NodeArg, WeightInfo, node_args, weight_infos
 
 __all__ = ["MissingGradient", "OperatorUse", "Report", "report"]
@@ -52,7 +53,7 @@ class MissingGradient:
 
 @dataclass(frozen=True)
 class Report:
-    """What a model is made of; printing it gives aligned tables.
+    """What a model is made of; printing it gives aligned tables, and notebooks show them.
 
     Attributes
     ----------
@@ -85,23 +86,32 @@ class Report:
     loss_line: str
     loss_problem: str
     missing_gradients: list[MissingGradient]
-    _text: str = ""
+
+    @property
+    def num_frozen(self) -> int:
+        """Elements of the floating weights that are not trained unless that is asked for."""
+        return self.num_parameters - self.num_trainable
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all floating weights."""
+        return sum(weight.num_bytes for weight in self.weights if weight.is_floating)
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as dictionaries, lists, texts and numbers, ready for JSON."""
         found = asdict(self)
-        del found["_text"]
-        for name in ("inputs", "outputs", "weights"):
+        for name in ("inputs", "outputs"):
             found[name] = [item._asdict() for item in getattr(self, name)]
-        return found
+        found["weights"] = [
+            {**weight._asdict(), "num_parameters": weight.num_parameters} for weight in self.weights
+        ]
+        return {**found, "num_frozen": self.num_frozen, "num_bytes": self.num_bytes}
 
     def __str__(self) -> str:
-        return self._text
+        return as_text(self)
 
     def _repr_html_(self) -> str:
-        import html
-
-        return f"<pre>{html.escape(self._text)}</pre>"
+        return as_html(self)
 
 
 def report(model: ModelLike) -> Report:
@@ -126,6 +136,8 @@ def report(model: ModelLike) -> Report:
     >>> found = og.report(linear_model)
     >>> found.num_trainable, [use.op_type for use in found.operators]
     (3, ['Add', 'MatMul'])
+    >>> [(weight.name, weight.num_parameters) for weight in found.weights]
+    [('coef', 2), ('intercept', 1)]
     """
     found = _core.report(to_core_model(model))
     return Report(
@@ -148,5 +160,4 @@ def report(model: ModelLike) -> Report:
             MissingGradient(gap.op_type, gap.node, gap.input, gap.reason)
             for gap in found.missing_gradients
         ],
-        _text=found.to_text(),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -83,6 +84,24 @@ class WeightInfo(NamedTuple):
     op_type: str
     node: str
     storage: str
+
+    @property
+    def num_parameters(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def num_bytes(self) -> int:
+        """What the elements take; 0 for types that are not floating."""
+        return self.num_parameters * _ITEM_BYTES.get(self.dtype, 0)
+
+    @property
+    def is_floating(self) -> bool:
+        """Whether elements are of a floating type."""
+        return self.dtype in _ITEM_BYTES
+
+
+_ITEM_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 
 
 def weight_infos(weights: Sequence[_core.WeightInfo]) -> list[WeightInfo]:

@@ -1,5 +1,9 @@
 """Gradients, losses and training steps as files: run by stock onnxruntime, compared with NumPy."""
 
+import json
+import re
+from xml.etree import ElementTree
+
 import numpy as np
 import onnx
 import onnx.parser
@@ -174,6 +178,56 @@ def test_report(linear_proto):
     assert "coef" in text
     assert max(len(line) for line in text.splitlines()) <= 100
     assert found.to_dict()["weights"][0]["shape"] == (2, 1)
+
+
+def table_of(text, first):
+    """The rows of the table of a report whose first title is `first`, split at wide gaps."""
+    lines = text.split(f"\n{first} ")[1].split("\n\n")[0].splitlines()[1:]
+    return [re.split(r" {2,}", line.strip()) for line in lines]
+
+
+def test_report_lists_every_weight():
+    found = og.report(mlp_proto([20, 30, 3], head="Softmax"))
+    *weights, totals = table_of(str(found), "weight")
+    assert weights == [
+        ["W0", "MatMul matmul_0", "float32", "[20, 30]", "600", "yes"],
+        ["b0", "Add add_0", "float32", "[30]", "30", "yes"],
+        ["W1", "MatMul matmul_1", "float32", "[30, 3]", "90", "yes"],
+        ["b1", "Add add_1", "float32", "[3]", "3", "yes"],
+    ]
+    assert totals == ["723 parameters (2.8 KiB): 723 trained, 0 frozen"]
+    assert table_of(str(found), "operator")[1] == ["MatMul", "2", "yes", "yes"]
+    as_json = json.loads(json.dumps(found.to_dict()))
+    assert as_json["weights"][0]["num_parameters"] == 600
+    assert (as_json["num_frozen"], as_json["num_bytes"]) == (0, 4 * 723)
+
+
+def test_report_counts_what_is_frozen():
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        main (float[N, 2] X) => (float[N, 2] Y)
+        <double[2] scale = {1, 2}, float[2, 2] w = {1, 2, 3, 4}, int64[1] axes = {1}>
+        { c = Cast<to = 1>(scale)  s = Shape(c)  z = Cast<to = 1>(s)
+          m = MatMul(X, w)  n = Mul(m, z)  r = ReduceSum(n, axes)  Y = Sub(n, r) }"""
+    )
+    found = og.report(model)
+    assert (found.num_trainable, found.num_frozen, found.num_bytes) == (4, 2, 4 * 4 + 2 * 8)
+    assert [row[-1] for row in table_of(str(found), "weight")[:-1]] == ["no", "yes"]
+
+
+def test_report_in_a_notebook(linear_proto):
+    linear_proto = onnx.ModelProto.FromString(linear_proto.SerializeToString())
+    linear_proto.producer_name = "<b>&"
+    page = ElementTree.fromstring(f"<div>{closed(og.report(linear_proto)._repr_html_())}</div>")
+    cells = [[cell.text for cell in row] for row in page.iter("tr")]
+    assert ["coef", "MatMul", "float32", "[2, 1]", "2", "yes"] in cells
+    assert page.find("b").text.endswith("made by <b>&")
+    assert len(og.report(mlp_proto([3] * 500))._repr_html_()) < 10_000
+    assert "and 968 more" in og.report(mlp_proto([3] * 500))._repr_html_()
+
+
+def closed(page):
+    return page.replace("<br>", "<br/>").replace("colspan=6", 'colspan="6"')
 
 
 def test_report_names_what_has_no_gradient():
