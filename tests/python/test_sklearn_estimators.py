@@ -16,7 +16,7 @@ from skl2onnx import to_onnx
 from sklearn.base import clone
 from sklearn.datasets import load_digits, load_iris
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
-from sklearn.linear_model import LinearRegression, PoissonRegressor, Ridge
+from sklearn.linear_model import LinearRegression, LogisticRegression, PoissonRegressor, Ridge
 from sklearn.metrics import log_loss
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.multioutput import MultiOutputRegressor
@@ -38,6 +38,7 @@ from support import initializers, mlp_proto, run_python
         OnnxRegressor(
             optimizer=og.optimizers.SGD(0.05, momentum=0.9), activation="tanh", threads=1
         ),
+        OnnxRegressor(optimizer="lbfgs", max_iter=5, hidden_layer_sizes=(10,), threads=1),
         OnnxClassifier(threads=1),
         OnnxClassifier(loss="hinge", threads=1),
         OnnxClassifier(loss="one_vs_rest_log", activation="logistic", lr=0.01, threads=1),
@@ -58,6 +59,7 @@ def iris():
     return StandardScaler().fit_transform(X).astype(np.float32), y
 
 
+PLAIN = {"hidden_layer_sizes": (5,), "shuffle": False, "tol": None, "random_state": 0}
 LABELS = {
     "int": np.array([3, 5, 8]),
     "string": np.array(["setosa", "versicolor", "virginica"]),
@@ -371,7 +373,7 @@ def by_joblib(estimator):
 
 
 @pytest.mark.parametrize("copy", [by_pickle, by_joblib])
-@pytest.mark.parametrize("optimizer", ["adam", "momentum"])
+@pytest.mark.parametrize("optimizer", og.optimizers.names())
 def test_a_pickled_estimator_goes_on_as_the_first_one(iris, copy, optimizer):
     X, y = iris
     first = OnnxClassifier(
@@ -385,6 +387,43 @@ def test_a_pickled_estimator_goes_on_as_the_first_one(iris, copy, optimizer):
     assert first.n_iter_ == second.n_iter_ == 6
 
 
+def test_lbfgs_is_that_of_logistic_regression(iris):
+    X, y = iris[0].astype(np.float64), iris[1]
+    expected = LogisticRegression(C=1.0, tol=1e-8, max_iter=1000).fit(X, y)
+    classifier = OnnxClassifier(
+        hidden_layer_sizes=(),
+        loss="softmax_cross_entropy",
+        optimizer=og.optimizers.LBFGS(gradient_tolerance=1e-10, change_tolerance=1e-15),
+        penalty=og.losses.Penalty(l2=0.5 / 150),
+        tol=None,
+        max_iter=10,
+        random_state=0,
+    ).fit(X, y)
+    np.testing.assert_allclose(
+        classifier.predict_proba(X), expected.predict_proba(X), rtol=1e-4, atol=1e-6
+    )
+
+
+def test_options_of_training_arrive(iris):
+    X, y = iris
+    options = {**PLAIN, "optimizer": "sgd", "max_iter": 2}
+    plain = OnnxClassifier(**options, lr=0.1).fit(X, y)
+    half = OnnxClassifier(**options, lr=0.1, schedule=og.schedules.Exponential(0.5)).fit(X, y)
+    assert plain.history_["lr"] == [0.1, 0.1]
+    assert half.history_["lr"] == pytest.approx([0.1, 0.05])
+    still = OnnxClassifier(**options, lr=0.1, clip_norm=0.0 + 1e-12).fit(X, y)
+    first = OnnxClassifier(**options, lr=0.0).fit(X, y)
+    np.testing.assert_allclose(still.predict_proba(X), first.predict_proba(X), rtol=1e-5)
+    group = og.optimizers.ParameterGroup("layer0.*", lr=0.0)
+    grouped = initializers(OnnxClassifier(**options, lr=0.1, groups=[group]).fit(X, y).to_onnx())
+    before = initializers(first.to_onnx())
+    same = {name for name in before if np.array_equal(before[name], grouped[name])}
+    assert same == {"layer0.weight", "layer0.bias", "classes"}
+    whole = OnnxClassifier(**options, lr=0.1, batch_size=150).fit(X, y)
+    parts = OnnxClassifier(**options, lr=0.1, batch_size=50, accumulate=3).fit(X, y)
+    np.testing.assert_allclose(parts.predict_proba(X), whole.predict_proba(X), rtol=1e-4)
+
+
 def test_clone_is_not_fitted(iris, small):
     fitted = clone(small).fit(*iris)
     with pytest.raises(NotFittedError):
@@ -394,8 +433,6 @@ def test_clone_is_not_fitted(iris, small):
 
 
 # Going on.
-
-PLAIN = {"hidden_layer_sizes": (5,), "shuffle": False, "tol": None, "random_state": 0}
 
 
 def test_parts_of_a_training_are_the_whole(iris):

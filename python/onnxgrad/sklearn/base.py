@@ -17,7 +17,8 @@ import onnxgrad
 from onnxgrad.callbacks import CallbackLike, EarlyStopping
 from onnxgrad.errors import OptionError
 from onnxgrad.losses import LossLike, PenaltyLike
-from onnxgrad.optimizers import OptimizerLike
+from onnxgrad.optimizers import LBFGS, OptimizerLike, ParameterGroup
+from onnxgrad.schedules import ScheduleLike
 from onnxgrad.sklearn.training import Training
 
 __all__ = ["ModelOrFactory", "OnnxEstimator"]
@@ -46,6 +47,11 @@ class OnnxEstimator(BaseEstimator):  # type: ignore[misc]
         penalty: PenaltyLike | None = None,
         optimizer: OptimizerLike = "adam",
         lr: float | None = None,
+        schedule: ScheduleLike | None = None,
+        groups: ParameterGroup | Iterable[ParameterGroup] = (),
+        clip_value: float | None = None,
+        clip_norm: float | None = None,
+        accumulate: int = 1,
         batch_size: int | Literal["auto"] = "auto",
         max_iter: int = 200,
         tol: float | None = 1e-4,
@@ -70,6 +76,11 @@ class OnnxEstimator(BaseEstimator):  # type: ignore[misc]
         self.penalty = penalty
         self.optimizer = optimizer
         self.lr = lr
+        self.schedule = schedule
+        self.groups = groups
+        self.clip_value = clip_value
+        self.clip_norm = clip_norm
+        self.accumulate = accumulate
         self.batch_size = batch_size
         self.max_iter = max_iter
         self.tol = tol
@@ -166,6 +177,11 @@ class OnnxEstimator(BaseEstimator):  # type: ignore[misc]
             "penalty": self.penalty,
             "optimizer": self.optimizer,
             "lr": self.lr,
+            "schedule": self.schedule,
+            "groups": self.groups,
+            "clip_value": self.clip_value,
+            "clip_norm": self.clip_norm,
+            "accumulate": self.accumulate,
             "seed": seed,
             "threads": self.threads,
             "trainable": self.trainable,
@@ -191,7 +207,7 @@ class OnnxEstimator(BaseEstimator):  # type: ignore[misc]
         lr: Any = self.lr
         if isinstance(lr, Real):
             self._training.set_lr(float(lr))
-        batch_size = min(200, len(X)) if self.batch_size == "auto" else self.batch_size
+        batch_size = self._rows_of_a_step(len(X)) if self.batch_size == "auto" else self.batch_size
         stopping: list[CallbackLike] = []
         validate = self.early_stopping and epochs > 1
         if self.tol is not None:
@@ -221,6 +237,10 @@ class OnnxEstimator(BaseEstimator):  # type: ignore[misc]
         self.validation_scores_ = trainer.history.get("val_accuracy")
         self.stop_reason_ = trainer.stop_reason
         return self
+
+    def _rows_of_a_step(self, num_rows: int) -> int:
+        takes_all = self.optimizer == "lbfgs" or isinstance(self.optimizer, LBFGS)
+        return num_rows if takes_all else min(200, num_rows)
 
     def _as_input(self, X: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         return np.ascontiguousarray(X, self._input_dtype)

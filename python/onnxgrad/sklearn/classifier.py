@@ -16,7 +16,8 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 from onnxgrad import losses
 from onnxgrad.callbacks import CallbackLike
 from onnxgrad.losses import LossLike, PenaltyLike
-from onnxgrad.optimizers import OptimizerLike
+from onnxgrad.optimizers import OptimizerLike, ParameterGroup
+from onnxgrad.schedules import ScheduleLike
 from onnxgrad.sklearn.base import ModelOrFactory, OnnxEstimator
 from onnxgrad.sklearn.networks import Head, multi_layer_perceptron
 from onnxgrad.sklearn.training import Training
@@ -87,8 +88,16 @@ class OnnxClassifier(ClassifierMixin, OnnxEstimator):  # type: ignore[misc]
         See `onnxgrad.optimizers`.
     lr : float, default=None
         Learning rate; None is the optimizer's own.
+    schedule : str or Schedule, default=None
+        How the learning rate changes in each `fit`, see `onnxgrad.schedules`.
+    groups : list of ParameterGroup, default=()
+        Weights that are updated in a way of their own, see `onnxgrad.optimizers`.
+    clip_value, clip_norm : float, default=None
+        Bounds for the elements of the gradient and for its norm.
+    accumulate : int, default=1
+        Number of batches whose gradients are put together for a step.
     batch_size : int or "auto", default="auto"
-        ``"auto"`` is 200, or all rows where there are fewer.
+        ``"auto"`` is 200, or all rows where there are fewer, and for L-BFGS.
     max_iter : int, default=200
         Epochs of a `fit`, at most.
     tol : float, default=1e-4
@@ -165,6 +174,11 @@ class OnnxClassifier(ClassifierMixin, OnnxEstimator):  # type: ignore[misc]
         penalty: PenaltyLike | None = None,
         optimizer: OptimizerLike = "adam",
         lr: float | None = None,
+        schedule: ScheduleLike | None = None,
+        groups: ParameterGroup | Iterable[ParameterGroup] = (),
+        clip_value: float | None = None,
+        clip_norm: float | None = None,
+        accumulate: int = 1,
         batch_size: int | Literal["auto"] = "auto",
         max_iter: int = 200,
         tol: float | None = 1e-4,
@@ -191,6 +205,11 @@ class OnnxClassifier(ClassifierMixin, OnnxEstimator):  # type: ignore[misc]
             penalty=penalty,
             optimizer=optimizer,
             lr=lr,
+            schedule=schedule,
+            groups=groups,
+            clip_value=clip_value,
+            clip_norm=clip_norm,
+            accumulate=accumulate,
             batch_size=batch_size,
             max_iter=max_iter,
             tol=tol,

@@ -41,8 +41,16 @@ class OnnxRegressor(RegressorMixin, OnnxEstimator):  # type: ignore[misc]
         See `onnxgrad.optimizers`.
     lr : float, default=None
         Learning rate; None is the optimizer's own.
+    schedule : str or Schedule, default=None
+        How the learning rate changes in each `fit`, see `onnxgrad.schedules`.
+    groups : list of ParameterGroup, default=()
+        Weights that are updated in a way of their own, see `onnxgrad.optimizers`.
+    clip_value, clip_norm : float, default=None
+        Bounds for the elements of the gradient and for its norm.
+    accumulate : int, default=1
+        Number of batches whose gradients are put together for a step.
     batch_size : int or "auto", default="auto"
-        ``"auto"`` is 200, or all rows where there are fewer.
+        ``"auto"`` is 200, or all rows where there are fewer, and for L-BFGS.
     max_iter : int, default=200
         Epochs of a `fit`, at most.
     tol : float, default=1e-4
