@@ -6,11 +6,13 @@
 #include "onnxgrad/dims.h"               // IWYU pragma: export
 #include "onnxgrad/dtype.h"              // IWYU pragma: export
 #include "onnxgrad/error.h"              // IWYU pragma: export
+#include "onnxgrad/forward_backward.h"   // IWYU pragma: export
 #include "onnxgrad/gradient.h"           // IWYU pragma: export
 #include "onnxgrad/inference_session.h"  // IWYU pragma: export
 #include "onnxgrad/losses.h"             // IWYU pragma: export
 #include "onnxgrad/model.h"              // IWYU pragma: export
 #include "onnxgrad/optimizers.h"         // IWYU pragma: export
+#include "onnxgrad/profile.h"            // IWYU pragma: export
 #include "onnxgrad/report.h"             // IWYU pragma: export
 #include "onnxgrad/schedules.h"          // IWYU pragma: export
 #include "onnxgrad/tensor.h"             // IWYU pragma: export

@@ -55,8 +55,11 @@ struct EarlyStopping {
 
 /// What a loss that is NaN or infinite does.
 enum class OnNonFinite {
-  kRaise,   ///< ConvergenceError naming epoch and step; the state is that of the epoch's start
-  kStop,    ///< fit() ends with stop_reason; the state is that of the epoch's start
+  /// ConvergenceError naming epoch, step, batch and the first value that is not finite with its
+  /// node. The weights (and optimizer state) are the last ones that were finite. They are found by
+  /// doing the epoch's steps again from a snapshot of its start; see MemoryReport::snapshots.
+  kRaise,
+  kStop,    ///< the same, but fit() ends with the message as stop_reason
   kIgnore,  ///< goes on
 };
 

@@ -12,6 +12,7 @@
 #include "onnxgrad/losses.h"
 #include "onnxgrad/model.h"
 #include "onnxgrad/optimizers.h"
+#include "onnxgrad/profile.h"
 
 namespace onnxgrad {
 
@@ -40,7 +41,8 @@ struct EvaluationResult {
 };
 
 /// Loss, gradient and update in one compiled step over weights and optimizer state that the session
-/// holds. One call at a time: a call while another thread is inside throws Error.
+/// holds. One call at a time: a call while another thread is inside, or its fit(), throws Error. A
+/// callback of fit() may call what only reads the state, and set_learning_rate().
 class TrainingSession {
  public:
   /// Throws: what find_loss and gradient throw; UnsupportedOperatorError; ModelError (a pattern
@@ -108,6 +110,15 @@ class TrainingSession {
   Model trained_model() const;
   /// The step's plan for the last batch shape, one line per kernel; empty before the first.
   std::string plan_summary() const;
+
+  /// While on, the kernels of steps are timed (those of fit() too). Switching on starts anew.
+  void set_profiling(bool on);
+  /// What was measured so far.
+  Profile profile() const;
+  MemoryReport memory() const;
+  /// Step plans compiled so far: one for each set of input shapes, as long as no more than 64 are
+  /// in use.
+  std::int64_t num_compiled() const;
 
   struct Impl;  ///< private to the library
   Impl& impl() { return *impl_; }

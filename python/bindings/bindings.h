@@ -14,6 +14,7 @@ void bind_losses(nanobind::module_& module);
 void bind_optimizers(nanobind::module_& module);
 void bind_schedules(nanobind::module_& module);
 void bind_gradients(nanobind::module_& module);
+void bind_forward_backward(nanobind::module_& module);
 void bind_sessions(nanobind::module_& module);
 void bind_trainer(nanobind::module_& module);
 void bind_report(nanobind::module_& module);

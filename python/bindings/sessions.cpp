@@ -53,6 +53,28 @@ void bind_inference(nb::module_& module) {
       .def("plan_summary", &InferenceSession::plan_summary);
 }
 
+void bind_measures(nb::module_& module) {
+  nb::class_<KernelTime>(module, "KernelTime")
+      .def_ro("op_type", &KernelTime::op_type)
+      .def_ro("node", &KernelTime::node)
+      .def_ro("kernel", &KernelTime::kernel)
+      .def_ro("calls", &KernelTime::calls)
+      .def_ro("total_s", &KernelTime::total_s)
+      .def_ro("flops", &KernelTime::flops);
+  nb::class_<Profile>(module, "Profile")
+      .def_ro("kernels", &Profile::kernels)
+      .def_ro("trace_json", &Profile::trace_json)
+      .def("to_text", &Profile::to_text);
+  nb::class_<MemoryReport>(module, "MemoryReport")
+      .def_ro("weights", &MemoryReport::weights)
+      .def_ro("optimizer_state", &MemoryReport::optimizer_state)
+      .def_ro("activations", &MemoryReport::activations)
+      .def_ro("scratch", &MemoryReport::scratch)
+      .def_ro("constants", &MemoryReport::constants)
+      .def_ro("evaluation", &MemoryReport::evaluation)
+      .def_ro("snapshots", &MemoryReport::snapshots);
+}
+
 void bind_training(nb::module_& module) {
   nb::class_<EvaluationResult>(module, "EvaluationResult")
       .def_ro("loss", &EvaluationResult::loss)
@@ -110,13 +132,18 @@ void bind_training(nb::module_& module) {
       .def("continue_from", &TrainingSession::continue_from, "other"_a, Unlocked())
       .def("reset", &TrainingSession::reset, Unlocked())
       .def("trained_model", &TrainingSession::trained_model, Unlocked())
-      .def("plan_summary", &TrainingSession::plan_summary);
+      .def("plan_summary", &TrainingSession::plan_summary)
+      .def("set_profiling", &TrainingSession::set_profiling, "on"_a)
+      .def("profile", &TrainingSession::profile, Unlocked())
+      .def("memory", &TrainingSession::memory)
+      .def_prop_ro("num_compiled", &TrainingSession::num_compiled);
 }
 
 }  // namespace
 
 void bind_sessions(nb::module_& module) {
   bind_inference(module);
+  bind_measures(module);
   bind_training(module);
 }
 

@@ -29,6 +29,7 @@ from onnxgrad.errors import (
     ShapeError,
     UnsupportedOperatorError,
 )
+from onnxgrad.forward_backward import ForwardBackward, Gradients
 from onnxgrad.graphs import add_loss, gradient, initialize, set_weights, training_step
 from onnxgrad.history import History
 from onnxgrad.sessions import Evaluation, InferenceSession, NodeArg, TrainingSession, WeightInfo
@@ -41,7 +42,9 @@ __all__ = [
     "DeviceError",
     "Error",
     "Evaluation",
+    "ForwardBackward",
     "GradientError",
+    "Gradients",
     "History",
     "InferenceSession",
     "InternalError",

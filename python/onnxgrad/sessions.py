@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import os
+import pathlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from onnxgrad import _core
@@ -25,7 +28,16 @@ if TYPE_CHECKING:
     import numpy as np
     import onnx
 
-__all__ = ["Evaluation", "InferenceSession", "NodeArg", "TrainingSession", "WeightInfo"]
+__all__ = [
+    "Evaluation",
+    "InferenceSession",
+    "KernelTime",
+    "Memory",
+    "NodeArg",
+    "Profile",
+    "TrainingSession",
+    "WeightInfo",
+]
 
 
 class NodeArg(NamedTuple):
@@ -219,6 +231,85 @@ class Evaluation(NamedTuple):
 
 
 StepLoss: TypeAlias = "float | np.ndarray[Any, Any]"
+
+
+class Memory(NamedTuple):
+    """Bytes that a session holds, by purpose.
+
+    Attributes
+    ----------
+    weights : int
+        Those that are trained.
+    optimizer_state : int
+        Slots and counters.
+    activations : int
+        Values and gradients of the largest step so far.
+    scratch : int
+        Work space of kernels during a step.
+    constants : int
+        Weights that are not trained and folded values, of all plans.
+    evaluation : int
+        What `evaluate` and `predict` take.
+    snapshots : int
+        Copies of the state while `Trainer.fit` runs, for going back.
+    """
+
+    weights: int
+    optimizer_state: int
+    activations: int
+    scratch: int
+    constants: int
+    evaluation: int
+    snapshots: int
+
+    @property
+    def total(self) -> int:
+        """All of them together."""
+        return sum(self)
+
+
+class KernelTime(NamedTuple):
+    """Time of one kernel: operator, node, implementation, calls, seconds in all, flop per call."""
+
+    op_type: str
+    node: str
+    kernel: str
+    calls: int
+    total_s: float
+    flops: float
+
+
+class Profile:
+    """Where the time of training steps went; see `TrainingSession.profiling`.
+
+    Attributes
+    ----------
+    kernels : list of KernelTime
+        Slowest first.
+    trace_json : str
+        Single calls (the first million) in the Trace Event format, for Perfetto or
+        chrome://tracing.
+    """
+
+    def __init__(self) -> None:
+        self.kernels: list[KernelTime] = []
+        self.trace_json = ""
+        self._text = ""
+
+    def _fill(self, native: _core.Profile) -> None:
+        self.kernels = [
+            KernelTime(k.op_type, k.node, k.kernel, k.calls, k.total_s, k.flops)
+            for k in native.kernels
+        ]
+        self.trace_json = native.trace_json
+        self._text = native.to_text()
+
+    def __str__(self) -> str:
+        return self._text
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the trace to a file."""
+        pathlib.Path(path).write_text(self.trace_json, encoding="utf-8")
 
 
 class TrainingSession:
@@ -527,3 +618,38 @@ class TrainingSession:
     def plan_summary(self) -> str:
         """Return the kernels of the last step, one line each; empty before the first step."""
         return self._core.plan_summary()
+
+    @contextlib.contextmanager
+    def profiling(self) -> Iterator[Profile]:
+        """Time the kernels of the steps inside a ``with`` block, those of `Trainer.fit` too.
+
+        The `Profile` that it gives is filled in at the end of the block.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import onnxgrad as og
+        >>> session = og.TrainingSession(linear_model, "squared_error")
+        >>> feeds = {"X": np.ones((4, 2), np.float32), "label": np.ones((4, 1), np.float32)}
+        >>> with session.profiling() as profile:
+        ...     losses = [session.step(feeds) for _ in range(10)]
+        >>> profile.kernels[0].calls
+        10
+        """
+        profile = Profile()
+        self._core.set_profiling(True)
+        try:
+            yield profile
+        finally:
+            self._core.set_profiling(False)
+            profile._fill(self._core.profile())
+
+    def memory(self) -> Memory:
+        """Return the bytes that the session holds, by purpose."""
+        report = self._core.memory()
+        return Memory(*(getattr(report, name) for name in Memory._fields))
+
+    @property
+    def num_compiled(self) -> int:
+        """Step plans compiled so far: one for each set of input shapes."""
+        return self._core.num_compiled

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar
 
 from onnxgrad import _core
 from onnxgrad._arrays import ArrayLike, from_native, to_native
@@ -13,7 +14,7 @@ from onnxgrad._checks import path_text, positive_int, real_number, unknown_name
 from onnxgrad._class_weights import ClassWeight, with_class_weights
 from onnxgrad._models import ModelLike, to_proto
 from onnxgrad.callbacks import CallbackLike, CallbackList, EarlyStopping, Progress
-from onnxgrad.errors import DataError, OptionError
+from onnxgrad.errors import DataError, Error, OptionError
 from onnxgrad.history import History
 from onnxgrad.losses import LossLike, PenaltyLike, to_core_loss
 from onnxgrad.optimizers import OptimizerLike, ParameterGroup, as_optimizer
@@ -29,6 +30,32 @@ if TYPE_CHECKING:
 __all__ = ["Trainer"]
 
 Verbosity = Literal["auto", 0, 1, 2]
+
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+def _one_at_a_time(
+    fit: Callable[Concatenate[Trainer, _P], _R],
+) -> Callable[Concatenate[Trainer, _P], _R]:
+    # Refuses a second call before it has changed anything of the first one's.
+    @functools.wraps(fit)
+    def guarded(self: Trainer, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        if self._fitting_thread:
+            is_callback = self._fitting_thread == threading.get_ident()
+            who = "the callback that makes this call" if is_callback else "fit in another thread"
+            raise Error(
+                what=f"the trainer is busy: it is running {who}",
+                mend="Wait for the end of the training, or use another trainer.",
+            )
+        self._fitting_thread = threading.get_ident()
+        try:
+            return fit(self, *args, **kwargs)
+        finally:
+            self._fitting_thread = 0
+
+    return guarded
 
 
 class Trainer:
@@ -81,6 +108,8 @@ class Trainer:
     >>> trainer.predict(np.array([[1.0, 1.0]], np.float32)).round(2)
     array([[-0.5]], dtype=float32)
     """
+
+    _fitting_thread = 0  # its id while `fit` runs
 
     def __init__(
         self,
@@ -151,6 +180,7 @@ class Trainer:
         self.epochs = 0
         self._callbacks = CallbackList([])
 
+    @_one_at_a_time
     def fit(
         self,
         X: ArrayLike | Mapping[str, ArrayLike],
@@ -210,7 +240,8 @@ class Trainer:
             NaN or infinity (names column and row), an unknown label, wrong dtype, rows or columns.
             Raised before the first step.
         ConvergenceError
-            The loss became NaN or infinite; the weights are those of the epoch's start.
+            The loss became NaN or infinite; names step, batch and the first node whose result was
+            not finite. The weights are the last finite ones.
         KeyboardInterrupt
             Ctrl-C, after the present step; the weights of that step stay, and can be saved.
 

@@ -2,27 +2,57 @@
 #define ONNXGRAD_API_CALL_GUARD_H_
 
 #include <atomic>
+#include <thread>
 
 #include "onnxgrad/error.h"
 
 namespace onnxgrad::api {
 
+/// Who is inside a session: no thread, or one.
+class Gate {
+ public:
+  Gate() = default;
+  Gate(const Gate&) = delete;
+  Gate& operator=(const Gate&) = delete;
+
+ private:
+  friend class CallGuard;
+  std::atomic<std::thread::id> owner_{};
+};
+
 /// Lets one call at a time into a session and refuses others.
 class CallGuard {
  public:
-  /// Throws: Error while another CallGuard on `busy` lives.
-  explicit CallGuard(std::atomic<bool>& busy) : busy_(busy) {
-    if (busy_.exchange(true, std::memory_order_acquire)) {
-      throw Error({.what = "the session is busy with another call",
-                   .mend = "Use one session per thread, and none inside its own callbacks."});
+  enum class Kind {
+    kAlone,         ///< refused from everywhere
+    kFromCallback,  ///< lets in the thread that is inside already: calls that callbacks may make
+  };
+
+  /// Throws: Error while another thread is inside, or this one.
+  explicit CallGuard(Gate& gate, Kind kind = Kind::kAlone) : gate_(gate) {
+    const std::thread::id self = std::this_thread::get_id();
+    std::thread::id inside{};
+    if (gate_.owner_.compare_exchange_strong(inside, self, std::memory_order_acquire)) return;
+    is_owner_ = false;
+    if (inside != self) {
+      throw Error({.what = "the session is busy with a call from another thread",
+                   .mend = "Use one session per thread, or wait for the call to end."});
     }
+    if (kind == Kind::kFromCallback) return;
+    throw Error(
+        {.what = "the session is busy while fit() runs: its callbacks cannot make this call",
+         .mend = "Callbacks may read (evaluate, predict, state, trained_model) and set the "
+                 "learning rate; do anything else after the training."});
   }
-  ~CallGuard() { busy_.store(false, std::memory_order_release); }
+  ~CallGuard() {
+    if (is_owner_) gate_.owner_.store(std::thread::id{}, std::memory_order_release);
+  }
   CallGuard(const CallGuard&) = delete;
   CallGuard& operator=(const CallGuard&) = delete;
 
  private:
-  std::atomic<bool>& busy_;
+  Gate& gate_;
+  bool is_owner_ = true;
 };
 
 }  // namespace onnxgrad::api

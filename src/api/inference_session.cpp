@@ -1,7 +1,6 @@
 #include "onnxgrad/inference_session.h"
 
 #include <algorithm>
-#include <atomic>
 #include <optional>
 
 #include "api/call_guard.h"
@@ -44,7 +43,7 @@ struct InferenceSession::Impl {
   NamedTensors defaults;
   std::optional<runtime::Executor> executor;
   runtime::Execution* last = nullptr;
-  std::atomic<bool> busy{false};
+  api::Gate busy;
 };
 
 InferenceSession::Impl::Impl(const Model& model, const EngineOptions& options) {
@@ -118,6 +117,7 @@ std::vector<Tensor> InferenceSession::run(std::span<const std::string> output_na
 }
 
 std::string InferenceSession::plan_summary() const {
+  const api::CallGuard guard(impl_->busy);
   return impl_->last == nullptr ? "" : impl_->last->to_text();
 }
 

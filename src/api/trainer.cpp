@@ -4,6 +4,7 @@
 
 #include "api/call_guard.h"
 #include "api/training_session_impl.h"
+#include "train/evaluator.h"
 #include "train/fit_loop.h"
 #include "train/targets.h"
 
@@ -19,7 +20,7 @@ struct Trainer::Impl {
   TrainingSession session;
   History history = {};
   std::atomic<bool> stop{false};
-  std::atomic<bool> fitting{false};
+  api::Gate fitting;
 };
 
 static_assert(std::atomic<bool>::is_always_lock_free, "stop() is called from signal handlers");
@@ -49,16 +50,19 @@ const LossInfo& Trainer::choose_loss(const Tensor& target) {
 }
 
 const History& Trainer::fit(const Dataset& data, const FitOptions& options) {
-  // Callbacks may use the session between steps, so only a second fit() is refused here.
   const api::CallGuard guard(impl_->fitting);
   impl_->settle_loss(data.target);
+  const api::CallGuard session_guard(impl_->session.impl().busy);
   train::FitLoop loop(impl_->session.impl().session, data, options, impl_->stop, impl_->history);
   loop.run();
   return impl_->history;
 }
 
 EvaluationResult Trainer::evaluate(const Dataset& data, std::int64_t batch_size) {
+  const api::CallGuard guard(impl_->fitting, api::CallGuard::Kind::kFromCallback);
   impl_->settle_loss(data.target);
+  const api::CallGuard session_guard(impl_->session.impl().busy,
+                                     api::CallGuard::Kind::kFromCallback);
   train::Session& session = impl_->session.impl().session;
   if (batch_size < 1) {
     throw DataError("batch_size is " + std::to_string(batch_size) + ", expected 1 or more");
@@ -71,6 +75,7 @@ EvaluationResult Trainer::evaluate(const Dataset& data, std::int64_t batch_size)
 void Trainer::stop() noexcept { impl_->stop.store(true, std::memory_order_relaxed); }
 
 void Trainer::reset() {
+  const api::CallGuard guard(impl_->fitting);
   impl_->session.reset();
   impl_->history = {};
 }

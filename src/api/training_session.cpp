@@ -1,11 +1,14 @@
 #include "onnxgrad/training_session.h"
 
+#include <utility>
+
 #include "api/call_guard.h"
 #include "api/training_session_impl.h"
 
 namespace onnxgrad {
 
 using api::CallGuard;
+using Kind = CallGuard::Kind;
 
 TrainingSession::TrainingSession(const Model& model, const Loss& loss, const Optimizer& optimizer,
                                  const TrainingOptions& options)
@@ -20,13 +23,13 @@ StepResult TrainingSession::step(const NamedTensors& feeds) {
 }
 
 EvaluationResult TrainingSession::evaluate(const NamedTensors& feeds) {
-  const CallGuard guard(impl_->busy);
+  const CallGuard guard(impl_->busy, Kind::kFromCallback);
   return impl_->session.evaluate(feeds);
 }
 
 std::vector<Tensor> TrainingSession::predict(const NamedTensors& feeds,
                                              std::span<const std::string> output_names) {
-  const CallGuard guard(impl_->busy);
+  const CallGuard guard(impl_->busy, Kind::kFromCallback);
   return impl_->session.predict(feeds, output_names);
 }
 
@@ -59,12 +62,16 @@ Tensor TrainingSession::encode_target(const Tensor& labels, const std::string& o
 double TrainingSession::learning_rate() const { return impl_->session.learning_rate(); }
 
 void TrainingSession::set_learning_rate(double learning_rate) {
+  const CallGuard guard(impl_->busy, Kind::kFromCallback);
   impl_->session.set_learning_rate(learning_rate);
 }
 
 std::int64_t TrainingSession::steps() const { return impl_->session.steps(); }
 
-NamedTensors TrainingSession::state() const { return impl_->session.state(); }
+NamedTensors TrainingSession::state() const {
+  const CallGuard guard(impl_->busy, Kind::kFromCallback);
+  return impl_->session.state();
+}
 
 void TrainingSession::load_state(const NamedTensors& state) {
   const CallGuard guard(impl_->busy);
@@ -82,9 +89,44 @@ void TrainingSession::reset() {
 }
 
 Model TrainingSession::trained_model() const {
+  const CallGuard guard(impl_->busy, Kind::kFromCallback);
   return api::with_weights(impl_->model, impl_->session.weights());
 }
 
-std::string TrainingSession::plan_summary() const { return impl_->session.plan_summary(); }
+std::string TrainingSession::plan_summary() const {
+  const CallGuard guard(impl_->busy, Kind::kFromCallback);
+  return impl_->session.plan_summary();
+}
+
+void TrainingSession::set_profiling(bool on) {
+  const CallGuard guard(impl_->busy, Kind::kFromCallback);
+  impl_->session.step_executor().set_profiling(on);
+}
+
+Profile TrainingSession::profile() const {
+  const CallGuard guard(impl_->busy, Kind::kFromCallback);
+  runtime::Executor& executor = impl_->session.step_executor();
+  Profile result;
+  for (runtime::KernelProfile& kernel : executor.profile()) {
+    result.kernels.push_back({.op_type = std::move(kernel.op_type),
+                              .node = std::move(kernel.node),
+                              .kernel = std::move(kernel.label),
+                              .calls = kernel.calls,
+                              .total_s = kernel.total_s,
+                              .flops = kernel.flops});
+  }
+  result.trace_json = executor.trace_json();
+  return result;
+}
+
+MemoryReport TrainingSession::memory() const {
+  const CallGuard guard(impl_->busy, Kind::kFromCallback);
+  return impl_->session.memory();
+}
+
+std::int64_t TrainingSession::num_compiled() const {
+  const CallGuard guard(impl_->busy, Kind::kFromCallback);
+  return impl_->session.step_executor().num_compiled();
+}
 
 }  // namespace onnxgrad

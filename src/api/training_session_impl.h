@@ -1,8 +1,7 @@
 #ifndef ONNXGRAD_API_TRAINING_SESSION_IMPL_H_
 #define ONNXGRAD_API_TRAINING_SESSION_IMPL_H_
 
-#include <atomic>
-
+#include "api/call_guard.h"
 #include "api/model_impl.h"
 #include "onnxgrad/training_session.h"
 #include "train/session.h"
@@ -28,7 +27,7 @@ struct TrainingSession::Impl {
   Loss loss;
   TrainingOptions options;
   train::Session session;
-  std::atomic<bool> busy{false};
+  api::Gate busy;
 };
 
 }  // namespace onnxgrad

@@ -76,6 +76,7 @@ class Compiler {
       binding_.feeds.emplace(input, source.index);
     }
     std::erase_if(graph().initializers, [](const ir::Value* v) { return !v->is_initializer(); });
+    binding_.output_blocks = program_.output_blocks;
     for (const StateUpdate& update : program_.updates) {
       binding_.updates.push_back({.input = map.at(update.input), .value = map.at(update.value)});
     }
@@ -250,6 +251,7 @@ class Compiler {
     }
     binding_.updates.clear();
     from.outputs = std::move(plan_outputs);
+    binding_.output_blocks.clear();
     region_.tail = std::move(tail);
   }
 

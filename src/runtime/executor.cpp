@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "runtime/arena.h"
+#include "runtime/kernel_selection.h"
 #include "runtime/region.h"
 
 namespace onnxgrad::runtime {
@@ -20,6 +21,7 @@ Port port_of(const ir::Value* value) { return {.name = value->name, .type = valu
 struct Executor::Impl {
   struct Entry {
     std::vector<Dims> dims;
+    std::string values;  // bytes of the inputs that it was compiled for by value
     std::unique_ptr<Region> region;
   };
 
@@ -66,8 +68,11 @@ struct Executor::Impl {
     }
     for (const ir::Value* output : graph.outputs) output_ports.push_back(port_of(output));
     // Passes keep what is an output: the new state is one too.
+    program.output_blocks = options.output_blocks;
+    ONNXGRAD_ASSERT(program.output_blocks.size() <= graph.outputs.size());
     for (const StateUpdate& update : program.updates) graph.outputs.push_back(update.value);
     ir::eliminate_dead_nodes(graph);
+    check_operators(program.model, engine);
   }
 
   void make_state() {
@@ -86,9 +91,17 @@ struct Executor::Impl {
     initial_state.clear();
   }
 
-  Region& prepare(const std::vector<Dims>& dims) {
-    const auto found =
-        std::ranges::find_if(entries, [&](const Entry& entry) { return entry.dims == dims; });
+  Region& prepare(const std::vector<Dims>& dims, std::span<const Tensor> inputs = {}) {
+    std::string values;
+    if (!inputs.empty()) {
+      for (const std::size_t i : options.shape_inputs) {
+        if (!gives_shape({.dtype = inputs[i].dtype(), .dims = dims.at(i)})) continue;
+        const auto* bytes = reinterpret_cast<const char*>(inputs[i].raw());
+        values.append(bytes, static_cast<std::size_t>(inputs[i].size_bytes()));
+      }
+    }
+    const auto found = std::ranges::find_if(
+        entries, [&](const Entry& entry) { return entry.dims == dims && entry.values == values; });
     if (found != entries.end()) {
       entries.splice(entries.begin(), entries, found);
       return *entries.front().region;
@@ -103,12 +116,33 @@ struct Executor::Impl {
       check_dims(input_ports[i], dims[i]);
       feeds.push_back({.desc = {.dtype = input_ports[i].type.dtype, .dims = dims[i]}, .value = {}});
     }
+    if (!inputs.empty()) {
+      for (const std::size_t i : options.shape_inputs) {
+        if (gives_shape(feeds[i].desc)) feeds[i].value = inputs[i].clone();
+      }
+    }
+    ++num_compiled;
     auto region = std::make_unique<Region>(compile(program, feeds, engine, options),
                                            RegionContext{engine, options, slab, cells, profiler});
     if (entries.size() >= std::max<std::size_t>(options.max_cached_plans, 1)) entries.pop_back();
     fit_arena(*region);
-    entries.push_front({.dims = dims, .region = std::move(region)});
+    entries.push_front({.dims = dims, .values = std::move(values), .region = std::move(region)});
     return *entries.front().region;
+  }
+
+  std::vector<Dims> checked_dims(std::span<const Tensor> inputs) const {
+    std::vector<Dims> dims;
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      const DataType expected =
+          i < input_ports.size() ? input_ports[i].type.dtype : DataType::kUndefined;
+      if (expected != DataType::kUndefined && inputs[i].dtype() != expected) {
+        throw DataError({.what = fmt::format("{} given, expected {}", dtype_name(inputs[i].dtype()),
+                                             dtype_name(expected)),
+                         .where = {.value = input_ports[i].name}});
+      }
+      dims.push_back(inputs[i].dims());
+    }
+    return dims;
   }
 
   // One arena, of the size that the largest plan needs; all plans move when it grows.
@@ -150,6 +184,7 @@ struct Executor::Impl {
   std::list<Entry> entries;  // most recently prepared first
   std::shared_ptr<std::byte> arena;
   std::int64_t arena_bytes = 0;
+  std::int64_t num_compiled = 0;
 };
 
 Executor::Executor(std::shared_ptr<const ir::Model> model, const Engine& engine,
@@ -185,18 +220,8 @@ void Executor::set_state(std::size_t i, const Tensor& value) {
 opdef::StepCells& Executor::cells() { return impl_->cells; }
 
 std::vector<Tensor> Executor::run(std::span<const Tensor> inputs) {
-  std::vector<Dims> dims;
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    const DataType expected =
-        i < impl_->input_ports.size() ? impl_->input_ports[i].type.dtype : DataType::kUndefined;
-    if (expected != DataType::kUndefined && inputs[i].dtype() != expected) {
-      throw DataError({.what = fmt::format("{} given, expected {}", dtype_name(inputs[i].dtype()),
-                                           dtype_name(expected)),
-                       .where = {.value = impl_->input_ports[i].name}});
-    }
-    dims.push_back(inputs[i].dims());
-  }
-  Region& region = impl_->prepare(dims);
+  ONNXGRAD_ASSERT(impl_->options.output_blocks.empty());
+  Region& region = impl_->prepare(impl_->checked_dims(inputs));
   const base::MemoryBudgetScope scope(impl_->options.budget);
   for (std::size_t i = 0; i < inputs.size(); ++i) region.bind(i, inputs[i].raw());
   region.run();
@@ -206,6 +231,14 @@ std::vector<Tensor> Executor::run(std::span<const Tensor> inputs) {
   }
   return outputs;
 }
+
+std::vector<Tensor> Executor::run_keeping(std::span<const Tensor> inputs) {
+  Region& region = impl_->prepare(impl_->checked_dims(inputs), inputs);
+  const base::MemoryBudgetScope scope(impl_->options.budget);
+  return region.run_keeping(inputs);
+}
+
+std::int64_t Executor::num_compiled() const { return impl_->num_compiled; }
 
 void Executor::set_profiling(bool on, std::size_t max_events) {
   if (on) {
@@ -223,6 +256,7 @@ MemoryUse Executor::memory() const {
   for (const Impl::Entry& entry : impl_->entries) {
     use.scratch = std::max(use.scratch, entry.region->scratch_bytes());
     use.constants += entry.region->constant_bytes();
+    use.blocks += entry.region->block_bytes();
   }
   return use;
 }

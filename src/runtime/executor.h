@@ -36,6 +36,11 @@ struct ExecutorOptions {
   std::shared_ptr<base::MemoryBudget> budget = nullptr;  ///< nullptr: the current one
   std::size_t max_cached_plans = 64;
   bool fuse = true;  ///< false: one kernel per node, for finding faults
+  /// For an executor that is run by run_keeping() alone: the block of memory, numbered from 0, that
+  /// each of outputs() is computed into.
+  std::vector<std::size_t> output_blocks = {};
+  /// Inputs by number whose values plans may be compiled for: small integers that give shapes.
+  std::vector<std::size_t> shape_inputs = {};
 };
 
 /// One value that goes in or comes out.
@@ -60,6 +65,7 @@ struct MemoryUse {
   std::int64_t arena = 0;      ///< activations, gradients and scratch of the largest plan
   std::int64_t scratch = 0;    ///< of it, the largest scratch block of one kernel
   std::int64_t constants = 0;  ///< folded constants of all plans
+  std::int64_t blocks = 0;     ///< results of run_keeping() that are in use or kept for reuse
 };
 
 /// The first value that is NaN or infinite, in the order of the plan.
@@ -122,6 +128,14 @@ class Executor {
   /// Runs once on these inputs (order of inputs()) and returns copies of all outputs.
   /// Throws: DataError (dtype), and what prepare and run throw.
   std::vector<Tensor> run(std::span<const Tensor> inputs);
+
+  /// Like run(), but nothing is copied: the kernels write outputs into blocks of memory that belong
+  /// to the results (see ExecutorOptions::output_blocks), and an output that is an input or a
+  /// constant shares its memory. A block is used again when no tensor of it is left. (Outputs that
+  /// come after a data-dependent shape are copied.)
+  std::vector<Tensor> run_keeping(std::span<const Tensor> inputs);
+  /// Plans compiled so far, those no longer cached included.
+  std::int64_t num_compiled() const;
 
   /// While on, run() times each kernel and keeps at most `max_events` events. Switching on starts
   /// anew.

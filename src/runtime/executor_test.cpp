@@ -355,18 +355,62 @@ TEST(Executor, FindsTheFirstValueThatIsNotFinite) {
   EXPECT_EQ(found->value, y->name);
 }
 
+// Results lie in blocks that the caller owns; an input that is a result is the same memory.
+TEST(Executor, KeepsResultsWithoutCopies) {
+  Fixture f;
+  Value* x = f.input("x", {ir::Dim::named("N")});
+  Value* doubled = f.g.scale(x, 2);
+  Value* squared = f.g.mul(doubled, doubled);
+  f.model.graph->outputs = {squared, doubled, f.g.reshape(x, {-1, 1}), f.g.scalar_like(x, 7)};
+  Executor executor(std::make_shared<ir::Model>(ir::clone(f.model)), engine(),
+                    {.output_blocks = {0, 1, 1, 1}});
+  const Tensor input = Tensor::from(std::vector<double>{1, 2, 3}, Dims{3});
+  const auto first = executor.run_keeping(std::vector{input});
+  const auto second = executor.run_keeping(std::vector{input.clone()});
+  EXPECT_EQ(first[0].to_doubles(), (std::vector<double>{4, 16, 36}));
+  EXPECT_EQ(first[1].to_doubles(), (std::vector<double>{2, 4, 6}));
+  EXPECT_EQ(first[2].raw(), input.raw());
+  EXPECT_EQ(first[2].dims(), Dims({3, 1}));
+  EXPECT_EQ(first[3].to_doubles(), std::vector<double>{7});
+  EXPECT_EQ(first[3].raw(), second[3].raw());
+  EXPECT_NE(first[0].raw(), second[0].raw());
+  EXPECT_EQ(executor.num_compiled(), 1);
+  EXPECT_EQ(executor.memory().blocks, 2 * 2 * 64);  // two runs, two blocks, one cache line each
+}
+
+// A shape that comes in as a value is known when the plan is compiled for it.
+TEST(Executor, ShapeInputsAreCompiledByValue) {
+  Fixture f;
+  Value* x = f.input("x", {ir::Dim::named("N")});
+  Value* shape = f.input("shape", {2}, DataType::kInt64);
+  f.model.graph->outputs = {f.g.scale(f.g.reshape(x, shape), 3)};
+  Executor executor(std::make_shared<ir::Model>(ir::clone(f.model)), engine(),
+                    {.output_blocks = {0}, .shape_inputs = {1}});
+  const Tensor input = Tensor::from(std::vector<double>{1, 2, 3, 4}, Dims{4});
+  const auto run = [&](std::vector<std::int64_t> dims) {
+    return executor.run_keeping(std::vector{input, Tensor::from(dims, Dims{2})}).at(0);
+  };
+  EXPECT_EQ(run({2, 2}).dims(), Dims({2, 2}));
+  EXPECT_EQ(run({4, 1}).dims(), Dims({4, 1}));
+  EXPECT_EQ(run({2, 2}).to_doubles(), (std::vector<double>{3, 6, 9, 12}));
+  EXPECT_EQ(executor.num_compiled(), 2);
+}
+
 TEST(Executor, UnknownOperatorIsRefusedWithItsName) {
   Fixture f;
   Value* x = f.input("x", {3}, DataType::kFloat32);
   ir::Node* node = f.model.graph->add_node("Frobnicate", {x}, 1, {}, "my.domain", "frob");
   node->outputs[0]->type = x->type;
-  f.model.graph->outputs = {node->outputs[0]};
-  Executor executor = f.executor();
+  ir::Node* other = f.model.graph->add_node("Sign", {node->outputs[0]}, 1, {}, "other", "sign");
+  other->outputs[0]->type = x->type;
+  f.model.graph->outputs = {other->outputs[0]};
   try {
-    executor.prepare({Dims{3}});
+    const Executor executor = f.executor();
     FAIL();
-  } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find("Frobnicate"), std::string::npos) << error.what();
+  } catch (const UnsupportedOperatorError& error) {
+    const std::string text = error.what();
+    EXPECT_NE(text.find("2 nodes: my.domain.Frobnicate"), std::string::npos) << text;
+    EXPECT_NE(text.find("other.Sign"), std::string::npos) << text;
   }
 }
 

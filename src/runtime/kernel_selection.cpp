@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <vector>
+
 #include "base/check.h"
 
 namespace onnxgrad::runtime {
@@ -68,6 +71,51 @@ void throw_no_kernel(const ir::Node& node, const std::string& reasons) {
                  .op_type = (node.domain.empty() ? "" : node.domain + ".") + node.op_type},
        .detail = reasons.empty() ? "" : "Declined: " + reasons + ".",
        .mend = "Convert the model to float32, or replace the operator."});
+}
+
+namespace {
+
+bool can_run(const ir::Node& node, const ir::Model& model, const Engine& engine) {
+  if (model.find_function(node.domain, node.op_type) != nullptr) return true;
+  if (!engine.kernels.offers(node.domain, node.op_type).empty()) return true;
+  if (engine.kernels.dynamic(node.domain, node.op_type) != nullptr) return true;
+  const opdef::OpDef* def = engine.ops.find(node);
+  return def != nullptr && (def->expression != nullptr || def->is_view || def->lower != nullptr ||
+                            def->fold_types != nullptr || def->is_identity != nullptr);
+}
+
+void find_unsupported(const ir::Graph& graph, const ir::Model& model, const Engine& engine,
+                      std::vector<const ir::Node*>& found) {
+  for (const ir::Node* node : graph.nodes) {
+    if (!can_run(*node, model, engine)) found.push_back(node);
+    for (const ir::Graph* body : node->subgraphs()) find_unsupported(*body, model, engine, found);
+  }
+}
+
+std::string full_name(const ir::Node& node) {
+  return (node.domain.empty() ? "" : node.domain + ".") + node.op_type;
+}
+
+}  // namespace
+
+void check_operators(const ir::Model& model, const Engine& engine) {
+  std::vector<const ir::Node*> found;
+  find_unsupported(*model.graph, model, engine, found);
+  for (const ir::Function& function : model.functions) {
+    find_unsupported(*function.body, model, engine, found);
+  }
+  if (found.empty()) return;
+  constexpr std::size_t kListed = 10;
+  std::string list;
+  for (std::size_t i = 0; i < std::min(found.size(), kListed); ++i) {
+    list += fmt::format("{}{} '{}'", i > 0 ? ", " : "", full_name(*found[i]), found[i]->name);
+  }
+  if (found.size() > kListed) list += fmt::format(", ... {} in all", found.size());
+  throw UnsupportedOperatorError(
+      {.what = fmt::format("no kernel runs {} node{}: {}", found.size(),
+                           found.size() == 1 ? "" : "s", list),
+       .where = {.graph = model.graph->name, .op_type = full_name(*found.front())},
+       .mend = "Replace these operators, or cut the model before them."});
 }
 
 }  // namespace onnxgrad::runtime

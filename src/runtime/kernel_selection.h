@@ -6,6 +6,7 @@
 
 #include "ir/graph.h"
 #include "opdef/kernel.h"
+#include "runtime/executor.h"
 
 namespace onnxgrad::runtime {
 
@@ -19,6 +20,10 @@ std::optional<opdef::PreparedKernel> select_kernel(const opdef::KernelRegistry& 
 
 /// Throws UnsupportedOperatorError naming node, operator and the reasons of the offers.
 [[noreturn]] void throw_no_kernel(const ir::Node& node, const std::string& reasons);
+
+/// Throws: UnsupportedOperatorError naming every node of `model` (subgraphs and functions included)
+/// whose operator no kernel, expression, lowering or function can compute, whatever its types.
+void check_operators(const ir::Model& model, const Engine& engine);
 
 }  // namespace onnxgrad::runtime
 

@@ -26,6 +26,7 @@ class Planner {
     select_kernels(schedule.order);
     find_last_uses();
     alias_state_updates(schedule);
+    place_in_blocks();
     for (std::size_t i = 0; i < nodes_.size(); ++i) place(i);
     add_outputs();
     add_copies();
@@ -99,6 +100,19 @@ class Planner {
         aliased_.insert(u);
       }
     }
+  }
+
+  // Outputs that a kernel computes lie in blocks from the start; nothing else is put there.
+  void place_in_blocks() {
+    if (binding_.output_blocks.empty()) return;
+    std::vector<ArenaLayout> layouts(1 + std::ranges::max(binding_.output_blocks));
+    for (std::size_t o = 0; o < binding_.output_blocks.size(); ++o) {
+      const ir::Value* value = root(graph_.outputs.at(o));
+      if (value->producer == nullptr || locations_.contains(value)) continue;
+      const std::size_t block = binding_.output_blocks[o];
+      locations_[value] = {Location::Kind::kBlock, layouts[block].allocate(bytes_of(value)), block};
+    }
+    for (const ArenaLayout& layout : layouts) plan_.block_bytes.push_back(layout.size_bytes());
   }
 
   // True if step `i` may write output `output` over the bytes of `old`.
@@ -238,7 +252,7 @@ class Planner {
   }
 
   std::string describe_operands(const ir::Node& node, const PlanStep& step) const {
-    constexpr const char* kKinds[] = {"none", "arena", "state", "feed", "const"};
+    constexpr const char* kKinds[] = {"none", "arena", "state", "feed", "const", "block"};
     std::string text;
     std::size_t arg = 0;
     const auto add = [&](const ir::Value* value) {

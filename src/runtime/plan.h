@@ -21,9 +21,10 @@ namespace onnxgrad::runtime {
 
 /// Where the bytes of a value lie when the plan runs.
 struct Location {
-  enum class Kind : std::uint8_t { kNone, kArena, kState, kFeed, kConstant };
+  enum class Kind : std::uint8_t { kNone, kArena, kState, kFeed, kConstant, kBlock };
   Kind kind = Kind::kNone;
-  std::int64_t at = 0;  ///< offset in the arena; number of the state, feed or constant
+  std::int64_t at = 0;  ///< offset in the arena or block; number of the state, feed or constant
+  std::size_t block = 0;
 };
 
 /// A floating-point result of a step, for looking at it.
@@ -61,6 +62,7 @@ struct Plan {
   std::vector<PlanOutput> outputs;  ///< one per output of the graph
   std::vector<Copy> copies;  ///< in order; those that read state come before those that write it
   std::int64_t arena_bytes = 0;
+  std::vector<std::int64_t> block_bytes;  ///< sizes of the blocks that outputs are written to
 
   std::string to_text() const;
 };
@@ -70,6 +72,8 @@ struct GraphBinding {
   std::unordered_map<const ir::Value*, std::size_t> states;
   std::unordered_map<const ir::Value*, std::size_t> feeds;
   std::vector<StateUpdate> updates;
+  /// Per output of the graph: the block that it is written to; the others lie in the arena.
+  std::vector<std::size_t> output_blocks = {};
 };
 
 /// Chooses kernels, order and memory. Every value of `graph` has a static shape.

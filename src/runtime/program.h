@@ -30,6 +30,7 @@ struct Program {
   /// Small integer feeds become constants of the compiled region: shapes come from them. So in
   /// tails.
   bool feeds_give_shapes = false;
+  std::vector<std::size_t> output_blocks = {};  ///< see GraphBinding
 };
 
 /// What a run supplies for one feed when it is compiled.

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <span>
@@ -36,6 +37,8 @@ class Region::BodyRunner {
     for (const ir::Value* output : body.outputs) graph.outputs.push_back(map.at(output));
     ExecutorOptions options = context.options;
     options.seed = context.cells.seed;
+    options.output_blocks.clear();
+    options.shape_inputs.clear();
     executor_ = std::make_unique<Executor>(std::move(runner), context.engine, options);
   }
 
@@ -70,6 +73,8 @@ Region::Region(CompiledRegion compiled, RegionContext context)
     for (const Location& at : step.args) {
       if (at.kind == Location::Kind::kFeed) {
         feed_slots_[static_cast<std::size_t>(at.at)].push_back(next);
+      } else if (at.kind == Location::Kind::kBlock) {
+        block_slots_.emplace_back(next, at);
       }
       ++next;
     }
@@ -91,6 +96,9 @@ std::byte* Region::resolve(const Location& location) const {
     }
     case Location::Kind::kFeed:
       return const_cast<std::byte*>(feeds_[static_cast<std::size_t>(location.at)]);
+    case Location::Kind::kBlock:
+      return location.block < blocks_.size() ? blocks_[location.block].get() + location.at
+                                             : nullptr;
     case Location::Kind::kNone:
       break;
   }
@@ -123,6 +131,62 @@ void Region::run() {
     run_dynamic();
     prepare_tail().run();
   }
+}
+
+// A block that no result holds any more, or a new one.
+std::shared_ptr<std::byte> Region::take_block(std::size_t block) {
+  constexpr std::size_t kMostPooled = 4;
+  std::vector<std::shared_ptr<std::byte>>& pool = block_pool_[block];
+  for (const std::shared_ptr<std::byte>& known : pool) {
+    if (known.use_count() != 1) continue;
+    std::atomic_thread_fence(std::memory_order_acquire);  // the last reader is done
+    return known;
+  }
+  std::shared_ptr<std::byte> fresh = base::allocate_aligned(compiled_.plan.block_bytes[block]);
+  if (pool.size() < kMostPooled) pool.push_back(fresh);
+  return fresh;
+}
+
+std::vector<Tensor> Region::run_keeping(std::span<const Tensor> feeds) {
+  const std::size_t num_blocks = compiled_.plan.block_bytes.size();
+  block_pool_.resize(num_blocks);
+  for (std::size_t b = 0; b < num_blocks; ++b) blocks_.push_back(take_block(b));
+  for (const auto& [slot, at] : block_slots_) args_[slot] = resolve(at);
+  for (std::size_t i = 0; i < feeds.size(); ++i) bind(i, feeds[i].raw());
+  std::vector<Tensor> results;
+  try {
+    run();
+    for (std::size_t i = 0; i < num_outputs(); ++i) results.push_back(kept_output(i, feeds));
+  } catch (...) {
+    blocks_.clear();
+    throw;
+  }
+  blocks_.clear();
+  return results;
+}
+
+Tensor Region::kept_output(std::size_t i, std::span<const Tensor> feeds) const {
+  if (compiled_.tail) return output_tensor(i);
+  const auto& [location, desc] = compiled_.plan.outputs[i];
+  const auto place = static_cast<std::size_t>(location.at);
+  switch (location.kind) {
+    case Location::Kind::kBlock:
+      return Tensor::view(desc.dtype, desc.dims, resolve(location), blocks_[location.block]);
+    case Location::Kind::kFeed:
+      return feeds[place].reshaped(desc.dims);
+    case Location::Kind::kConstant:
+      return compiled_.plan.constants[place].reshaped(desc.dims);
+    default:
+      return output_tensor(i);
+  }
+}
+
+std::int64_t Region::block_bytes() const {
+  std::int64_t total = 0;
+  for (std::size_t b = 0; b < block_pool_.size(); ++b) {
+    total += compiled_.plan.block_bytes[b] * static_cast<std::int64_t>(block_pool_[b].size());
+  }
+  return total;
 }
 
 void Region::run_profiled() {
@@ -252,6 +316,10 @@ Region& Region::prepare_tail() {
 const std::byte* Region::output(std::size_t i) const {
   if (compiled_.tail) return current_tail_->output(i);
   return resolve(compiled_.plan.outputs[i].location);
+}
+
+std::size_t Region::num_outputs() const {
+  return compiled_.tail ? current_tail_->num_outputs() : compiled_.plan.outputs.size();
 }
 
 opdef::TensorDesc Region::output_desc(std::size_t i) const {

@@ -49,6 +49,9 @@ class Region final : public Execution {
   /// Puts the arena at `arena`, which has arena_bytes() bytes at least.
   void set_arena(std::byte* arena);
   std::optional<NonFinite> run_until_non_finite() override;
+  /// See Executor::run_keeping.
+  std::vector<Tensor> run_keeping(std::span<const Tensor> feeds);
+  std::int64_t block_bytes() const;  ///< of the blocks that it holds
   /// Bytes of the largest scratch block, and of all folded constants (tails included).
   std::int64_t scratch_bytes() const;
   std::int64_t constant_bytes() const;
@@ -62,6 +65,9 @@ class Region final : public Execution {
   class BodyRunner;
 
   std::byte* resolve(const Location& location) const;
+  std::shared_ptr<std::byte> take_block(std::size_t block);
+  std::size_t num_outputs() const;
+  Tensor kept_output(std::size_t i, std::span<const Tensor> feeds) const;
   void run_profiled();
   void copy_results();
   void run_dynamic();
@@ -73,6 +79,9 @@ class Region final : public Execution {
   CompiledRegion compiled_;
   RegionContext context_;
   std::byte* arena_ = nullptr;
+  std::vector<std::pair<std::size_t, Location>> block_slots_;        // places in args_
+  std::vector<std::shared_ptr<std::byte>> blocks_;                   // of the present run
+  std::vector<std::vector<std::shared_ptr<std::byte>>> block_pool_;  // per block, for using again
   std::vector<std::byte*> args_;
   std::vector<Call> calls_;
   std::vector<const std::byte*> feeds_;

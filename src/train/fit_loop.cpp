@@ -21,17 +21,29 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// Copies rows of a fixed size; small ones without a call.
+// Rows of a size that the compiler knows are copied without a call.
+template <std::size_t Bytes>
+void copy_small_rows(const std::byte* from, std::span<const std::int64_t> rows, std::byte* to) {
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    std::memcpy(to + i * Bytes, from + rows[i] * static_cast<std::int64_t>(Bytes), Bytes);
+  }
+}
+
 void copy_rows(const std::byte* from, std::int64_t row_bytes, std::span<const std::int64_t> rows,
                std::byte* to) {
-  const auto copy = [&]<std::size_t kBytes>() {
-    for (std::size_t i = 0; i < rows.size(); ++i) {
-      std::memcpy(to + i * kBytes, from + rows[i] * static_cast<std::int64_t>(kBytes), kBytes);
-    }
-  };
-  if (row_bytes == 4) return copy.operator()<4>();
-  if (row_bytes == 8) return copy.operator()<8>();
-  if (row_bytes == 16) return copy.operator()<16>();
+  switch (row_bytes) {
+    case 4:
+      copy_small_rows<4>(from, rows, to);
+      return;
+    case 8:
+      copy_small_rows<8>(from, rows, to);
+      return;
+    case 16:
+      copy_small_rows<16>(from, rows, to);
+      return;
+    default:
+      break;
+  }
   const auto bytes = static_cast<std::size_t>(row_bytes);
   for (std::size_t i = 0; i < rows.size(); ++i) {
     std::memcpy(to + i * bytes, from + rows[i] * row_bytes, bytes);
@@ -59,11 +71,15 @@ std::int64_t evaluation_batch(std::int64_t batch_size) {
 
 }  // namespace
 
-StateSnapshot::StateSnapshot(const Session& session) {
+StateSnapshot::StateSnapshot(Session& session) : session_(session) {
   for (const Tensor& view : session.state_views()) {
     copies_.push_back(Tensor::empty(view.dtype(), view.dims()));
+    bytes_ += view.size_bytes();
   }
+  session_.add_snapshot_bytes(bytes_);
 }
+
+StateSnapshot::~StateSnapshot() { session_.add_snapshot_bytes(-bytes_); }
 
 void StateSnapshot::take(const Session& session) {
   const auto& views = session.state_views();
@@ -80,52 +96,6 @@ void StateSnapshot::restore(Session& session) const {
   }
   session.set_steps(steps_);
   session.forget_host_state();
-}
-
-struct Evaluator::Sums {
-  double numerator = 0;
-  double denominator = 0;
-  double correct = 0;
-  double counted = 0;  ///< rows that `correct` is of
-};
-
-Evaluator::Evaluator(Session& session, PreparedData data, std::int64_t batch_size)
-    : session_(session), data_(std::move(data)), batch_size_(std::min(batch_size, data_.rows)) {
-  const auto prepare = [&](std::int64_t rows) {
-    std::vector<Dims> dims;
-    for (const Column& column : data_.columns) dims.push_back(column.batch_dims(rows));
-    return &session_.prepare_evaluation(dims);
-  };
-  const std::int64_t rest = data_.rows % batch_size_;
-  if (rest > 0) tail_ = prepare(rest);
-  full_ = prepare(batch_size_);
-}
-
-void Evaluator::add_batch(Execution& execution, std::int64_t begin, Sums& sums) {
-  for (std::size_t c = 0; c < data_.columns.size(); ++c) {
-    execution.bind(c, data_.columns[c].row(begin));
-  }
-  execution.run();
-  const DataType dtype = execution.output_desc(0).dtype;
-  sums.numerator += read_scalar(execution.output(0), dtype);
-  sums.denominator += read_scalar(execution.output(1), dtype);
-  if (!session_.counts_correct_rows()) return;
-  sums.correct += read_scalar(execution.output(2), dtype);
-  sums.counted += read_scalar(execution.output(3), dtype);
-}
-
-EvaluationResult Evaluator::run() {
-  Sums sums;
-  std::int64_t begin = 0;
-  for (; begin + batch_size_ <= data_.rows; begin += batch_size_) add_batch(*full_, begin, sums);
-  if (begin < data_.rows) add_batch(*tail_, begin, sums);
-  EvaluationResult result;
-  result.loss = sums.numerator / sums.denominator;
-  result.rows = data_.rows;
-  if (session_.counts_correct_rows()) {
-    result.accuracy = sums.correct / sums.counted;
-  }
-  return result;
 }
 
 FitLoop::FitLoop(Session& session, const Dataset& data, const FitOptions& options,
@@ -214,16 +184,9 @@ void FitLoop::prepare_plans() {
                                          num_rows_, options_.batch_size),
                      .mend = "Take smaller batches, or keep the last one."});
   }
-  const auto prepare = [&](std::int64_t rows) {
-    std::vector<Dims> dims(session_.step_executor().inputs().size());
-    for (std::size_t c = 0; c < ports_.size(); ++c) {
-      dims[ports_[c]] = data_.columns[c].batch_dims(rows);
-    }
-    return &session_.prepare_step(dims);
-  };
   const std::int64_t rest = num_rows_ % batch_size_;
-  if (rest > 0 && !options_.drop_last) tail_ = prepare(rest);
-  full_ = prepare(batch_size_);
+  if (rest > 0 && !options_.drop_last) tail_ = &session_.prepare_step(batch_dims(rest));
+  full_ = &session_.prepare_step(batch_dims(batch_size_));
   loss_dtype_ = full_->output_desc(0).dtype;
   has_denominator_ = session_.graph().has_denominator;
   if (!options_.shuffle && train_rows_.empty()) return;
@@ -234,6 +197,15 @@ void FitLoop::prepare_plans() {
   }
 }
 
+// Of a batch of so many rows, in the order of the executor's inputs.
+std::vector<Dims> FitLoop::batch_dims(std::int64_t rows) const {
+  std::vector<Dims> dims(session_.step_executor().inputs().size());
+  for (std::size_t c = 0; c < ports_.size(); ++c) {
+    dims[ports_[c]] = data_.columns[c].batch_dims(rows);
+  }
+  return dims;
+}
+
 void FitLoop::reserve_history() {
   // All steps at once unless that is a lot; then a little at a time.
   constexpr std::int64_t kMostSteps = std::int64_t{1} << 22;
@@ -241,6 +213,7 @@ void FitLoop::reserve_history() {
   const std::int64_t epochs = std::min(options_.epochs, kMostSteps / per_epoch + 1);
   history_.step_losses.reserve(static_cast<std::size_t>(per_epoch * epochs));
   history_.epochs.reserve(static_cast<std::size_t>(epochs));
+  epoch_rates_.reserve(static_cast<std::size_t>(per_epoch));
 }
 
 void FitLoop::run() {
@@ -276,7 +249,8 @@ bool FitLoop::run_epoch(std::int64_t epoch, EpochLog& log) {
   }
   loss_sum_ = 0;
   weight_sum_ = 0;
-  const std::int64_t first_step = step_;
+  epoch_first_step_ = step_;
+  epoch_rates_.clear();
   std::int64_t begin = 0;
   for (; begin + batch_size_ <= num_rows_; begin += batch_size_) {
     if (!run_batch(*full_, begin, batch_size_)) return false;
@@ -289,7 +263,8 @@ bool FitLoop::run_epoch(std::int64_t epoch, EpochLog& log) {
   log.train_loss = loss_sum_ / weight_sum_;
   log.learning_rate = session_.learning_rate();
   log.steps = step_;
-  const std::int64_t rows = tail_ != nullptr ? num_rows_ : (step_ - first_step) * batch_size_;
+  const std::int64_t rows =
+      tail_ != nullptr ? num_rows_ : (step_ - epoch_first_step_) * batch_size_;
   log.rows_per_s = static_cast<double>(rows) / std::max(train_seconds, 1e-9);
   validate(log);
   if (schedule_) {
@@ -314,13 +289,18 @@ inline const std::byte* FitLoop::gather(std::size_t column, std::int64_t begin, 
   return batch.raw();
 }
 
-// False: training ends with this step.
-bool FitLoop::run_batch(Execution& execution, std::int64_t begin, std::int64_t rows) {
+void FitLoop::bind_batch(Execution& execution, std::int64_t begin, std::int64_t rows) {
   for (std::size_t c = 0; c < ports_.size(); ++c) {
     execution.bind(ports_[c], gather(c, begin, rows));
   }
+}
+
+// False: training ends with this step.
+bool FitLoop::run_batch(Execution& execution, std::int64_t begin, std::int64_t rows) {
+  bind_batch(execution, begin, rows);
   if (schedule_) session_.set_learning_rate(schedule_->rate(step_ / steps_per_update_));
   if (options_.learning_rate) session_.set_learning_rate(options_.learning_rate(step_));
+  epoch_rates_.push_back(session_.learning_rate());
   const double loss = session_.run_step(execution, loss_dtype_);
   session_.set_steps(session_.steps() + 1);
   ++step_;
@@ -334,25 +314,105 @@ bool FitLoop::run_batch(Execution& execution, std::int64_t begin, std::int64_t r
     history_.stop_reason = "stop() was called";
     return false;
   }
-  if (countdown_ > 0 && --countdown_ == 0) return call_step_callback(loss);
-  return true;
+  if (countdown_ == 0) return true;
+  --countdown_;
+  return countdown_ > 0 || call_step_callback(loss);
 }
 
 bool FitLoop::handle_non_finite(double loss) {
   if (options_.on_non_finite == OnNonFinite::kIgnore) return true;
-  epoch_start_->restore(session_);
-  const std::string what =
-      fmt::format("the training loss is {} at epoch {}, step {}", loss, epoch_, step_);
+  const double rate = session_.learning_rate();
+  const std::int64_t bad_step = step_;
+  const std::string fault = go_back_and_find_fault();
+  session_.set_learning_rate(rate);
+  const std::int64_t batch = bad_step - epoch_first_step_;
+  std::string what = fmt::format("the training loss is {} at epoch {}, step {} (batch {}, {})",
+                                 loss, epoch_, bad_step, batch, describe_rows(batch - 1));
+  if (!fault.empty()) what += "; " + fault;
   if (options_.on_non_finite == OnNonFinite::kStop) {
     history_.stop_reason = what;
     return false;
   }
   throw ConvergenceError(
       {.what = what,
-       .detail = fmt::format("Learning rate {}. The weights are those of the epoch's start.",
-                             session_.learning_rate()),
-       .mend = fmt::format("Try learning rate {:g}, or scale the inputs.",
-                           session_.learning_rate() / 10)});
+       .detail = fmt::format("Learning rate {:g}. The weights are those before step {}: the last "
+                             "finite ones.",
+                             rate, step_ + 1),
+       .mend = fmt::format("Try learning rate {:g}, or scale the inputs.", rate / 10)});
+}
+
+// "row 7", "rows 7, 3, 0, ...", of the data as it was given.
+std::string FitLoop::describe_rows(std::int64_t batch) const {
+  constexpr std::int64_t kListed = 4;
+  const std::int64_t begin = batch * batch_size_;
+  const std::int64_t count = std::min(batch_size_, num_rows_ - begin);
+  std::string text = count == 1 ? "row" : "rows";
+  for (std::int64_t i = 0; i < std::min(count, kListed); ++i) {
+    const auto place = static_cast<std::size_t>(begin + i);
+    text += fmt::format("{} {}", i > 0 ? "," : "", order_.empty() ? begin + i : order_[place]);
+  }
+  return count > kListed ? text + ", ..." : text;
+}
+
+// The steps of this epoch once more, as long as `is_wanted(number of steps done)`.
+template <class F>
+void FitLoop::replay(F&& is_wanted) {
+  epoch_start_->restore(session_);
+  std::int64_t done = 0;
+  for (; is_wanted(done); ++done) {
+    const std::int64_t begin = done * batch_size_;
+    const std::int64_t rows = std::min(batch_size_, num_rows_ - begin);
+    Execution& execution = rows == batch_size_ ? *full_ : *tail_;
+    bind_batch(execution, begin, rows);
+    session_.set_learning_rate(epoch_rates_[static_cast<std::size_t>(done)]);
+    session_.run_step(execution, loss_dtype_);
+    session_.set_steps(session_.steps() + 1);
+  }
+}
+
+bool FitLoop::state_is_finite() const {
+  return std::ranges::all_of(session_.state_views(), [](const Tensor& view) {
+    if (!is_floating(view.dtype())) return true;
+    return std::ranges::all_of(view.to_doubles(), [](double x) { return std::isfinite(x); });
+  });
+}
+
+// Puts the state back to the last finite one, by doing the epoch's steps again from its start (to
+// the bit what they were), then goes on from there with one kernel per node and names the first
+// value that is not finite. Kernels may round differently then: it can be that nothing is found.
+std::string FitLoop::go_back_and_find_fault() {
+  const std::int64_t bad = step_ - epoch_first_step_ - 1;
+  std::int64_t good = 0;  // steps after which all was finite
+  bool is_finite = true;
+  replay([&](std::int64_t done) {
+    is_finite = is_finite && state_is_finite();
+    if (is_finite) good = done;
+    return is_finite && done < bad;
+  });
+  if (!is_finite) replay([&](std::int64_t done) { return done < good; });
+  step_ = epoch_first_step_ + good;
+
+  runtime::Executor executor = session_.make_unfused();
+  const auto& views = session_.state_views();
+  for (std::size_t i = 0; i < views.size(); ++i) executor.set_state(i, views[i]);
+  executor.cells() = session_.step_executor().cells();
+  for (std::int64_t done = good; done <= bad; ++done, ++executor.cells().step) {
+    const std::int64_t begin = done * batch_size_;
+    const std::int64_t rows = std::min(batch_size_, num_rows_ - begin);
+    Execution& execution = executor.prepare(batch_dims(rows));
+    bind_batch(execution, begin, rows);
+    session_.set_learning_rate(epoch_rates_[static_cast<std::size_t>(done)]);
+    execution.bind(session_.learning_rate_port(), session_.learning_rate_cell());
+    const auto found = execution.run_until_non_finite();
+    if (!found) continue;
+    // Plans have nodes of their own; values keep their names.
+    const ir::Value* value = session_.graph().model->graph->find(found->value);
+    const bool is_known = value != nullptr && value->producer != nullptr;
+    return fmt::format("the first value that is not finite is '{}', of {} in step {}", found->value,
+                       is_known ? value->producer->describe() : found->op_type,
+                       epoch_first_step_ + done + 1);
+  }
+  return "";
 }
 
 bool FitLoop::call_step_callback(double loss) {

@@ -7,6 +7,7 @@
 
 #include "onnxgrad/trainer.h"
 #include "train/dataset.h"
+#include "train/evaluator.h"
 #include "train/schedules.h"
 #include "train/session.h"
 
@@ -18,32 +19,19 @@ namespace onnxgrad::train {
 /// Copies of all state tensors, for going back.
 class StateSnapshot {
  public:
-  explicit StateSnapshot(const Session& session);
+  explicit StateSnapshot(Session& session);
+  ~StateSnapshot();
+  StateSnapshot(const StateSnapshot&) = delete;
+  StateSnapshot& operator=(const StateSnapshot&) = delete;
   /// Allocates nothing.
   void take(const Session& session);
   void restore(Session& session) const;
 
  private:
+  Session& session_;
+  std::int64_t bytes_ = 0;
   std::vector<Tensor> copies_;
   std::int64_t steps_ = 0;
-};
-
-/// Loss and accuracy over a prepared data set, in batches. Plans are compiled in the constructor.
-class Evaluator {
- public:
-  /// Batches of `batch_size` rows, the last one smaller.
-  Evaluator(Session& session, PreparedData data, std::int64_t batch_size);
-  EvaluationResult run();
-
- private:
-  struct Sums;
-  void add_batch(runtime::Execution& execution, std::int64_t begin, Sums& sums);
-
-  Session& session_;
-  PreparedData data_;
-  std::int64_t batch_size_;
-  runtime::Execution* full_ = nullptr;
-  runtime::Execution* tail_ = nullptr;
 };
 
 class FitLoop {
@@ -62,7 +50,14 @@ class FitLoop {
   void reserve_history();
   bool run_epoch(std::int64_t epoch, EpochLog& log);
   bool run_batch(runtime::Execution& execution, std::int64_t begin, std::int64_t rows);
+  void bind_batch(runtime::Execution& execution, std::int64_t begin, std::int64_t rows);
+  std::vector<Dims> batch_dims(std::int64_t rows) const;
   bool handle_non_finite(double loss);
+  template <class F>
+  void replay(F&& is_wanted);
+  bool state_is_finite() const;
+  std::string go_back_and_find_fault();
+  std::string describe_rows(std::int64_t batch) const;
   bool call_step_callback(double loss);
   const std::byte* gather(std::size_t column, std::int64_t begin, std::int64_t rows);
   void validate(EpochLog& log);
@@ -95,8 +90,10 @@ class FitLoop {
   double best_loss_ = 0;
   std::int64_t epochs_without_improvement_ = 0;
   std::int64_t epoch_ = 0;
-  std::int64_t step_ = 0;       ///< of this fit
-  std::int64_t countdown_ = 0;  ///< steps until the step callback
+  std::int64_t step_ = 0;  ///< of this fit
+  std::int64_t epoch_first_step_ = 0;
+  std::vector<double> epoch_rates_;  ///< per step of the epoch
+  std::int64_t countdown_ = 0;       ///< steps until the step callback
   double loss_sum_ = 0;
   double weight_sum_ = 0;
 };

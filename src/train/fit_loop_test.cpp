@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include <cmath>
 #include <numeric>
 
 #include "base/philox.h"
@@ -205,17 +206,70 @@ TEST(FitLoop, AnExceptionOfACallbackPassesThrough) {
   EXPECT_EQ(fixture.fit(linear_data(), {.epochs = 2}).epochs.size(), 2U);
 }
 
-TEST(FitLoop, ANonFiniteLossIsAnErrorWithTheEpochsStart) {
-  Fixture fixture(Sgd{.learning_rate = 1e30});
+// The message of the error; the fixture's session is left as fit() left it.
+std::string convergence_error(Fixture& fixture, const Dataset& data, const FitOptions& options) {
   try {
-    fixture.fit(linear_data(), {.epochs = 3, .batch_size = 5});
-    FAIL();
+    fixture.fit(data, options);
   } catch (const ConvergenceError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("at epoch 1, step "));
+    return error.what();
   }
-  EXPECT_THAT(fixture.weights(), testing::Each(0));  // what they were
-  EXPECT_EQ(fixture.session.steps(), 0);
+  ADD_FAILURE() << "no error";
+  return "";
+}
 
+TEST(FitLoop, ANonFiniteLossIsAnErrorWithTheLastFiniteWeights) {
+  const FitOptions options{.epochs = 3, .batch_size = 5, .shuffle = false};
+  Fixture fixture(Sgd{.learning_rate = 1e30});
+  const std::string message = convergence_error(fixture, linear_data(), options);
+  EXPECT_THAT(message, HasSubstr("at epoch 1, step 2 (batch 2, rows 5, 6, 7, 8, ...)"));
+  EXPECT_THAT(message, HasSubstr("not finite is 'loss/Mul', of Mul node 'loss/Mul"));
+  EXPECT_THAT(message, HasSubstr("The weights are those before step 2"));
+  // One step by hand gives the weights that the second step did not survive.
+  Fixture by_hand(Sgd{.learning_rate = 1e30});
+  const Dataset first = linear_data(5);
+  by_hand.session.step({{.name = "x", .tensor = first.inputs[0].tensor},
+                        {.name = "label", .tensor = first.target.reshaped(Dims{5, 1})}});
+  EXPECT_EQ(fixture.weights(), by_hand.weights());
+  EXPECT_THAT(fixture.weights(),
+              testing::Each(testing::Truly([](double w) { return std::isfinite(w) && w != 0; })));
+  EXPECT_EQ(fixture.session.steps(), 1);
+}
+
+TEST(FitLoop, WeightsThatOverflowAreTakenBack) {
+  // The first update overflows, which the loss shows one step later.
+  Fixture fixture(Sgd{.learning_rate = 3e38});
+  const std::string message =
+      convergence_error(fixture, linear_data(), {.epochs = 1, .batch_size = 5});
+  EXPECT_THAT(message, HasSubstr("at epoch 1, step 2 (batch 2"));
+  EXPECT_THAT(message, HasSubstr("node 'update/"));
+  EXPECT_THAT(message, HasSubstr("' in step 1"));
+  EXPECT_THAT(message, HasSubstr("The weights are those before step 1"));
+  EXPECT_THAT(fixture.weights(), testing::Each(0));
+  EXPECT_EQ(fixture.session.steps(), 0);
+}
+
+TEST(FitLoop, StepsBeforeAFaultAreKeptToTheBit) {
+  // Rates that make the third epoch fail in its fourth step; the twin stops before that.
+  const auto options_until = [](std::int64_t bad_step) {
+    FitOptions options{.epochs = 3, .batch_size = 5};
+    options.learning_rate = [bad_step](std::int64_t step) {
+      return step == bad_step ? 1e35 : 0.1 / static_cast<double>(step + 1);
+    };
+    return options;
+  };
+  Fixture fixture;
+  convergence_error(fixture, linear_data(), options_until(12));  // 5 steps an epoch
+  EXPECT_EQ(fixture.session.steps(), 13);
+  Fixture twin;
+  FitOptions options = options_until(12);
+  options.every_n_steps = 13;
+  options.on_step_end = [](const StepLog&) { return true; };
+  twin.fit(linear_data(), options);
+  EXPECT_EQ(fixture.weights(), twin.weights());
+}
+
+TEST(FitLoop, NonFiniteLossesCanStopOrPass) {
+  Fixture fixture(Sgd{.learning_rate = 1e30});
   FitOptions options{.epochs = 3, .batch_size = 5};
   options.on_non_finite = OnNonFinite::kStop;
   EXPECT_THAT(fixture.fit(linear_data(), options).stop_reason, HasSubstr("the training loss is"));

@@ -19,7 +19,8 @@ void permute(PhiloxStream stream, std::span<std::int64_t> order) {
 }
 
 void check_split(std::int64_t rows, double fraction) {
-  if (!(fraction > 0 && fraction < 1)) {
+  const bool is_share = fraction > 0 && fraction < 1;  // false for NaN
+  if (!is_share) {
     throw DataError(
         {.what = "validation fraction " + std::to_string(fraction) + " is not between 0 and 1",
          .mend = "Give a share of the rows, such as 0.1, or a data set of its own."});
@@ -58,8 +59,9 @@ std::vector<std::int64_t> quotas(const std::vector<std::vector<std::int64_t>>& m
   }
   std::vector<std::size_t> by_remainder(members.size());
   std::iota(by_remainder.begin(), by_remainder.end(), std::size_t{0});
-  std::stable_sort(by_remainder.begin(), by_remainder.end(),
-                   [&](std::size_t a, std::size_t b) { return remainder[a] > remainder[b]; });
+  std::ranges::sort(by_remainder, [&](std::size_t a, std::size_t b) {
+    return remainder[a] != remainder[b] ? remainder[a] > remainder[b] : a < b;
+  });
   for (const std::size_t c : by_remainder) {
     if (total >= wanted) break;
     if (quota[c] + 1 >= static_cast<std::int64_t>(members[c].size())) continue;

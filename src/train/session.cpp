@@ -277,6 +277,12 @@ runtime::Executor& Session::evaluation() {
   return *evaluation_;
 }
 
+runtime::Executor Session::make_unfused() const {
+  runtime::ExecutorOptions options = executor_options_;
+  options.fuse = false;
+  return {graph_.model, builtin_engine(), options};
+}
+
 std::span<const Port> Session::evaluation_ports() {
   const std::span<const Port> ports = evaluation().inputs();
   return ports.first(ports.size() - graph_.weights.size() - graph_.held.size());
@@ -443,6 +449,24 @@ NamedTensors Session::weights() const {
     result.push_back({.name = weight.name, .tensor = view.clone()});
   }
   return result;
+}
+
+MemoryReport Session::memory() const {
+  const runtime::MemoryUse use = step_->memory();
+  MemoryReport report{.activations = use.arena - use.scratch,
+                      .scratch = use.scratch,
+                      .constants = use.constants,
+                      .snapshots = snapshot_bytes_};
+  for (std::size_t i = 0; i < state_views_.size(); ++i) {
+    const bool is_weight = i < graph_.weights.size() + graph_.held.size();
+    (is_weight ? report.weights : report.optimizer_state) += state_views_[i].size_bytes();
+  }
+  for (const auto* executor : {&evaluation_, &prediction_}) {
+    if (!*executor) continue;
+    const runtime::MemoryUse other = (*executor)->memory();
+    report.evaluation += other.arena + other.constants;
+  }
+  return report;
 }
 
 std::string Session::plan_summary() const {

@@ -76,6 +76,7 @@ class Session {
   /// The trained weights alone, under their names in the working copy; copies.
   NamedTensors weights() const;
   std::string plan_summary() const;
+  MemoryReport memory() const;
 
   // For the epoch loop.
 
@@ -113,12 +114,16 @@ class Session {
   void forget_host_state() {
     if (lbfgs_ != nullptr) lbfgs_->solver().clear();
   }
+  /// A step of one kernel per node, with a state of its own: for finding where a fault begins.
+  runtime::Executor make_unfused() const;
   /// What an evaluation is fed with, in order: model inputs, target, sample weight.
   std::span<const runtime::Port> evaluation_ports();
   /// A plan of the evaluation for these shapes of evaluation_ports(), with the weights bound.
   runtime::Execution& prepare_evaluation(const std::vector<Dims>& dims);
   /// Views of the state, in the executor's order, valid as long as the session.
   const std::vector<Tensor>& state_views() const { return state_views_; }
+  /// Copies of the state that somebody keeps, for memory().
+  void add_snapshot_bytes(std::int64_t bytes) { snapshot_bytes_ += bytes; }
   bool reduces_by_mean() const { return loss_.reduction == Reduction::kMean; }
   bool counts_correct_rows() const { return evaluation_graph_.has_correct_rows; }
   /// Names of model inputs that the loss does not need.
@@ -156,6 +161,7 @@ class Session {
   float rate_float_ = 0;  // one of the two is bound, by the graph's type
   double rate_double_ = 0;
   std::vector<Tensor> state_views_;
+  std::int64_t snapshot_bytes_ = 0;
   runtime::Execution* last_step_ = nullptr;
   EvaluationGraph evaluation_graph_;
   std::optional<runtime::Executor> evaluation_;

@@ -55,7 +55,8 @@ bool is_lost(double value) {
   } else {
     constexpr auto kLow = static_cast<double>(std::numeric_limits<To>::min());
     constexpr auto kHigh = static_cast<double>(std::numeric_limits<To>::max());
-    return !(value >= kLow && value <= kHigh && value == std::floor(value));
+    const bool holds = value >= kLow && value <= kHigh && value == std::floor(value);
+    return !holds;  // true for NaN
   }
 }
 

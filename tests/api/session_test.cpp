@@ -61,6 +61,24 @@ TEST(InferenceSessionApi, RefusesWrongFeeds) {
   EXPECT_THAT(session.run({}, one_row()).at(0).to_doubles(), ElementsAre(2, 3, 0.5));
 }
 
+TEST(InferenceSessionApi, NamesEveryOperatorThatItCannotRun) {
+  const Model model = Model::from_text(R"(
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[1, 2, 4, 4] x, float[1, 5] rois) => (float[1, 2, 2, 2] y)
+{
+  [first] p = MaxRoiPool<pooled_shape = [4, 4]>(x, rois)
+  r = Relu(p)
+  [second] y = MaxRoiPool<pooled_shape = [2, 2]>(r, rois)
+}
+)");
+  try {
+    const InferenceSession session(model, {.threads = 1});
+    FAIL();
+  } catch (const UnsupportedOperatorError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("2 nodes: MaxRoiPool 'first', MaxRoiPool 'second'"));
+  }
+}
+
 TEST(InferenceSessionApi, InputsWithDefaultsMayBeLeftOut) {
   InferenceSession session(Model::from_text(R"(
 <ir_version: 8, opset_import: ["" : 17]>

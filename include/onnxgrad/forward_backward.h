@@ -1,0 +1,119 @@
+#ifndef ONNXGRAD_FORWARD_BACKWARD_H_
+#define ONNXGRAD_FORWARD_BACKWARD_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "onnxgrad/gradient.h"
+#include "onnxgrad/inference_session.h"
+#include "onnxgrad/model.h"
+
+namespace onnxgrad {
+
+struct ForwardBackwardOptions {
+  /// Glob patterns of the weights to differentiate; empty: WeightInfo::trainable says, and a model
+  /// without such weights is differentiated with respect to its inputs alone.
+  std::vector<std::string> weights = {};
+  /// Glob patterns of weights that are constants.
+  std::vector<std::string> frozen = {};
+  /// Inputs to differentiate by name; empty: all of floating type.
+  std::vector<std::string> inputs = {};
+  bool input_gradients = true;  ///< false: gradients of weights alone
+  EngineOptions engine = {};
+};
+
+/// A model as a function with a gradient, for training loops, losses and layers that live outside:
+/// forward() computes outputs and keeps what the gradients need, backward() takes gradients of the
+/// outputs and gives those of weights and inputs. Between the two, nothing is copied: kernels write
+/// saved tensors and outputs into memory that the context and the results own, and weights and
+/// inputs are read where they lie. Two graphs, each an ordinary model.
+/// One call at a time: a call while another thread is inside throws Error.
+class ForwardBackward {
+ public:
+  /// What one forward pass left for its backward pass. Copies share it; it outlives the
+  /// ForwardBackward, and its memory is free when the last copy is gone.
+  class Context {
+   public:
+    struct Data;  ///< private to the library
+    Context() = default;
+    explicit Context(std::shared_ptr<Data> data) : data_(std::move(data)) {}
+    /// Bytes of the tensors that were saved; inputs and weights, which are shared, not counted.
+    std::int64_t saved_bytes() const;
+    /// Views of the saved tensors by their names in forward_graph(), until the backward pass.
+    NamedTensors saved() const;
+    bool operator==(const Context&) const = default;
+    const std::shared_ptr<Data>& data() const { return data_; }
+
+   private:
+    std::shared_ptr<Data> data_;
+  };
+
+  struct Result {
+    std::vector<Tensor> outputs;  ///< in the order of outputs()
+    Context context;              ///< empty if not for training
+  };
+
+  struct Gradients {
+    NamedTensors weights;  ///< by name of the weight, in the order of weight_infos()
+    NamedTensors inputs;   ///< by name of the input
+  };
+
+  /// Throws: GradientError (names every node without a gradient), ModelError (a pattern or name
+  /// without match, nothing to differentiate), UnsupportedOperatorError, DeviceError.
+  explicit ForwardBackward(const Model& model, const ForwardBackwardOptions& options = {});
+  ~ForwardBackward();
+  ForwardBackward(ForwardBackward&&) noexcept;
+  ForwardBackward& operator=(ForwardBackward&&) noexcept;
+
+  /// The outputs for these inputs. `inputs` are read in place; with `training` they, the outputs
+  /// and the context must not be written to before the backward pass. Without `training` nothing is
+  /// saved. Several passes may be open, each with its own context.
+  /// Throws: DataError (missing or unknown input, dtype), ShapeError.
+  Result forward(const NamedTensors& inputs, bool training = true);
+  /// Gradients of sum_i <output_gradients[i], output_i> for the last open forward pass, which is
+  /// closed; so a stack of passes is gone through backwards. An undefined tensor stands for zeros,
+  /// and so do missing ones at the end; outputs that are not floating-point take none.
+  /// Throws: DataError (too many, dtype), ShapeError; the pass is then still open. Error (no pass
+  /// is open).
+  Gradients backward(std::span<const Tensor> output_gradients);
+  /// The same for any open pass. Throws: Error if it is closed or of another ForwardBackward.
+  Gradients backward(std::span<const Tensor> output_gradients, const Context& context);
+  /// Open passes, the oldest first.
+  std::vector<Context> contexts() const;
+  /// Closes a pass without gradients. Throws: Error as backward().
+  void discard(const Context& context);
+
+  const std::vector<ValueInfo>& inputs() const;
+  const std::vector<ValueInfo>& outputs() const;
+  const std::vector<WeightInfo>& weight_infos() const;
+  const std::vector<std::string>& gradient_inputs() const;
+
+  /// Views of the present weights: set_weights() makes new tensors and does not write to these.
+  NamedTensors weights() const;
+  /// Other numbers for some weights, copied, for forward passes from now on. Open passes keep the
+  /// weights that they were run with. Throws: ModelError (unknown weight, other dtype or shape).
+  void set_weights(const NamedTensors& weights);
+  /// The file as it was loaded, with the present weights.
+  Model trained_model() const;
+
+  /// The graphs that are run: inputs are the model's, then the weights.
+  Model inference_graph(const WriteOptions& options = {}) const;
+  /// With what is saved as further outputs.
+  Model forward_graph(const WriteOptions& options = {}) const;
+  /// Inputs: "<output>_grad", then those inputs and weights of the forward graph, then those of its
+  /// outputs, that it needs, under their names there. Outputs: "<name>_grad".
+  Model backward_graph(const WriteOptions& options = {}) const;
+
+  struct Impl;  ///< private to the library
+
+ private:
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace onnxgrad
+
+#endif  // ONNXGRAD_FORWARD_BACKWARD_H_

@@ -1,0 +1,48 @@
+#ifndef ONNXGRAD_PROFILE_H_
+#define ONNXGRAD_PROFILE_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace onnxgrad {
+
+/// Time of one kernel over the steps since profiling began.
+struct KernelTime {
+  std::string op_type;
+  std::string node;    ///< name of the node (of the first one, if several were fused)
+  std::string kernel;  ///< implementation, e.g. "xsmm 15x50x100"
+  std::int64_t calls = 0;
+  double total_s = 0;
+  double flops = 0;  ///< floating-point operations of one call; 0: not known
+};
+
+/// Where the time of the training steps went.
+struct Profile {
+  std::vector<KernelTime> kernels;  ///< slowest first
+  /// Single calls (the first million) in the Trace Event format, JSON, for Perfetto or
+  /// chrome://tracing.
+  std::string trace_json;
+  /// `kernels` as text, one line each: share, time, calls, mean, GFlop/s, operator, node, kernel.
+  std::string to_text() const;
+};
+
+/// Bytes that a session holds, by purpose.
+struct MemoryReport {
+  std::int64_t weights = 0;          ///< those that are or were trained
+  std::int64_t optimizer_state = 0;  ///< slots and counters
+  std::int64_t activations = 0;      ///< values and gradients of the largest step so far
+  std::int64_t scratch = 0;          ///< work space of kernels during a step
+  std::int64_t constants = 0;        ///< weights that are not trained, folded values; of all plans
+  std::int64_t evaluation = 0;       ///< the same for evaluate() and predict()
+  std::int64_t snapshots = 0;        ///< copies of the state while fit() runs, for going back
+  std::int64_t total() const {
+    return weights + optimizer_state + activations + scratch + constants + evaluation + snapshots;
+  }
+  /// One line per purpose.
+  std::string to_text() const;
+};
+
+}  // namespace onnxgrad
+
+#endif  // ONNXGRAD_PROFILE_H_

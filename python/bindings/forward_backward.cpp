@@ -1,0 +1,95 @@
+// ForwardBackward and its contexts.
+#include "onnxgrad/forward_backward.h"
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bindings.h"
+#include "tensor_caster.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace onnxgrad::python {
+namespace {
+
+using Names = std::vector<std::string>;
+using Unlocked = nb::call_guard<nb::gil_scoped_release>;
+using Context = ForwardBackward::Context;
+
+std::pair<NamedTensors, NamedTensors> backward(ForwardBackward& runner,
+                                               const std::vector<std::optional<Tensor>>& gradients,
+                                               const std::optional<Context>& context) {
+  std::vector<Tensor> given;
+  for (const auto& gradient : gradients) given.push_back(gradient.value_or(Tensor()));
+  auto result = context ? runner.backward(given, *context) : runner.backward(given);
+  return {std::move(result.weights), std::move(result.inputs)};
+}
+
+using GraphOf = Model (ForwardBackward::*)(const WriteOptions&) const;
+
+template <GraphOf graph>
+Model write_graph(const ForwardBackward& runner, std::int64_t target_opset, bool inline_functions) {
+  return (runner.*graph)({.target_opset = target_opset, .inline_functions = inline_functions});
+}
+
+}  // namespace
+
+void bind_forward_backward(nb::module_& module) {
+  nb::class_<Context>(module, "ForwardContext")
+      .def_prop_ro("saved_bytes", &Context::saved_bytes)
+      .def("saved", &Context::saved)
+      .def(
+          "__eq__",
+          [](const Context& self, nb::handle other) {
+            return nb::isinstance<Context>(other) && self == nb::cast<const Context&>(other);
+          },
+          "other"_a)
+      .def("__hash__",
+           [](const Context& context) { return std::hash<const void*>()(context.data().get()); });
+  nb::class_<ForwardBackward>(module, "ForwardBackward")
+      .def(
+          "__init__",
+          [](ForwardBackward* place, const Model& model, Names weights, Names frozen, Names inputs,
+             bool input_gradients, const EngineOptions& engine) {
+            new (place) ForwardBackward(model, {.weights = std::move(weights),
+                                                .frozen = std::move(frozen),
+                                                .inputs = std::move(inputs),
+                                                .input_gradients = input_gradients,
+                                                .engine = engine});
+          },
+          "model"_a, "weights"_a, "frozen"_a, "inputs"_a, "input_gradients"_a, "engine"_a,
+          Unlocked())
+      .def(
+          "forward",
+          [](ForwardBackward& runner, const NamedTensors& inputs, bool training) {
+            auto result = runner.forward(inputs, training);
+            return std::pair(std::move(result.outputs), std::move(result.context));
+          },
+          "inputs"_a, "training"_a, Unlocked())
+      .def("backward", &backward, "output_gradients"_a, "context"_a.none(), Unlocked())
+      .def("discard", &ForwardBackward::discard, "context"_a, Unlocked())
+      .def_prop_ro("contexts", &ForwardBackward::contexts)
+      .def_prop_ro("inputs", &ForwardBackward::inputs)
+      .def_prop_ro("outputs", &ForwardBackward::outputs)
+      .def_prop_ro("weight_infos", &ForwardBackward::weight_infos)
+      .def_prop_ro("gradient_inputs", &ForwardBackward::gradient_inputs)
+      .def("weights", &ForwardBackward::weights)
+      .def("set_weights", &ForwardBackward::set_weights, "weights"_a, Unlocked())
+      .def("trained_model", &ForwardBackward::trained_model, Unlocked())
+      .def("inference_graph", &write_graph<&ForwardBackward::inference_graph>, "target_opset"_a,
+           "inline_functions"_a, Unlocked())
+      .def("forward_graph", &write_graph<&ForwardBackward::forward_graph>, "target_opset"_a,
+           "inline_functions"_a, Unlocked())
+      .def("backward_graph", &write_graph<&ForwardBackward::backward_graph>, "target_opset"_a,
+           "inline_functions"_a, Unlocked());
+}
+
+}  // namespace onnxgrad::python

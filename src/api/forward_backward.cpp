@@ -1,0 +1,105 @@
+#include "onnxgrad/forward_backward.h"
+
+#include "api/call_guard.h"
+#include "api/model_impl.h"
+#include "onnxgrad/version.h"
+#include "train/forward_backward.h"
+
+namespace onnxgrad {
+
+using api::CallGuard;
+
+struct ForwardBackward::Impl {
+  Impl(const Model& source_model, const ForwardBackwardOptions& options)
+      : model(source_model), runner(source_model.impl().source(), options) {}
+
+  Model model;
+  train::SplitRunner runner;
+  mutable api::Gate busy;
+};
+
+namespace {
+
+Model write(const ir::Model& graph, const WriteOptions& options) {
+  ir::Model model = ir::clone(graph);
+  model.producer_name = "onnxgrad";
+  model.producer_version = version();
+  return api::wrap(onnx_io::to_target_opset(model, options.target_opset, options.inline_functions));
+}
+
+}  // namespace
+
+ForwardBackward::ForwardBackward(const Model& model, const ForwardBackwardOptions& options)
+    : impl_(std::make_unique<Impl>(model, options)) {}
+ForwardBackward::~ForwardBackward() = default;
+ForwardBackward::ForwardBackward(ForwardBackward&&) noexcept = default;
+ForwardBackward& ForwardBackward::operator=(ForwardBackward&&) noexcept = default;
+
+ForwardBackward::Result ForwardBackward::forward(const NamedTensors& inputs, bool training) {
+  const CallGuard guard(impl_->busy);
+  return impl_->runner.forward(inputs, training);
+}
+
+ForwardBackward::Gradients ForwardBackward::backward(std::span<const Tensor> output_gradients) {
+  const CallGuard guard(impl_->busy);
+  if (impl_->runner.contexts().empty()) {
+    throw Error(
+        {.what = "no forward pass is open", .mend = "Run forward() first, with training=true."});
+  }
+  const Context last = impl_->runner.contexts().back();
+  return impl_->runner.backward(output_gradients, last);
+}
+
+ForwardBackward::Gradients ForwardBackward::backward(std::span<const Tensor> output_gradients,
+                                                     const Context& context) {
+  const CallGuard guard(impl_->busy);
+  return impl_->runner.backward(output_gradients, context);
+}
+
+std::vector<ForwardBackward::Context> ForwardBackward::contexts() const {
+  const CallGuard guard(impl_->busy);
+  return impl_->runner.contexts();
+}
+
+void ForwardBackward::discard(const Context& context) {
+  const CallGuard guard(impl_->busy);
+  impl_->runner.discard(context);
+}
+
+const std::vector<ValueInfo>& ForwardBackward::inputs() const { return impl_->runner.inputs(); }
+
+const std::vector<ValueInfo>& ForwardBackward::outputs() const { return impl_->runner.outputs(); }
+
+const std::vector<WeightInfo>& ForwardBackward::weight_infos() const {
+  return impl_->runner.graphs().weights;
+}
+
+const std::vector<std::string>& ForwardBackward::gradient_inputs() const {
+  return impl_->runner.graphs().gradient_inputs;
+}
+
+NamedTensors ForwardBackward::weights() const {
+  const CallGuard guard(impl_->busy);
+  return impl_->runner.weights();
+}
+
+void ForwardBackward::set_weights(const NamedTensors& weights) {
+  const CallGuard guard(impl_->busy);
+  impl_->runner.set_weights(weights);
+}
+
+Model ForwardBackward::trained_model() const { return api::with_weights(impl_->model, weights()); }
+
+Model ForwardBackward::inference_graph(const WriteOptions& options) const {
+  return write(*impl_->runner.graphs().inference, options);
+}
+
+Model ForwardBackward::forward_graph(const WriteOptions& options) const {
+  return write(*impl_->runner.graphs().forward, options);
+}
+
+Model ForwardBackward::backward_graph(const WriteOptions& options) const {
+  return write(*impl_->runner.graphs().backward, options);
+}
+
+}  // namespace onnxgrad

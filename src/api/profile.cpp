@@ -1,0 +1,39 @@
+#include "onnxgrad/profile.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace onnxgrad {
+
+std::string Profile::to_text() const {
+  double all = 0;
+  for (const KernelTime& kernel : kernels) all += kernel.total_s;
+  std::string text = fmt::format("{:>6} {:>10} {:>9} {:>10} {:>8}  {}\n", "share", "total ms",
+                                 "calls", "mean us", "GFlop/s", "kernel");
+  for (const KernelTime& kernel : kernels) {
+    const double mean = kernel.calls > 0 ? kernel.total_s / static_cast<double>(kernel.calls) : 0;
+    const double speed = mean > 0 ? kernel.flops / mean * 1e-9 : 0;
+    text +=
+        fmt::format("{:>5.1f}% {:>10.3f} {:>9} {:>10.2f} {:>8.1f}  {} {} [{}]\n",
+                    all > 0 ? 100 * kernel.total_s / all : 0, 1e3 * kernel.total_s, kernel.calls,
+                    1e6 * mean, speed, kernel.op_type, kernel.node, kernel.kernel);
+  }
+  return text;
+}
+
+std::string MemoryReport::to_text() const {
+  const std::pair<const char*, std::int64_t> rows[] = {
+      {"weights", weights},         {"optimizer state", optimizer_state},
+      {"activations", activations}, {"scratch", scratch},
+      {"constants", constants},     {"evaluation", evaluation},
+      {"snapshots", snapshots},     {"total", total()}};
+  std::string text;
+  for (const auto& [purpose, bytes] : rows) {
+    text += fmt::format("{:<16}{:>16} bytes\n", purpose, bytes);
+  }
+  return text;
+}
+
+}  // namespace onnxgrad

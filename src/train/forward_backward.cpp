@@ -1,0 +1,245 @@
+#include "train/forward_backward.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "train/engine.h"
+#include "train/outputs.h"
+
+namespace onnxgrad {
+
+std::int64_t ForwardBackward::Context::saved_bytes() const {
+  std::int64_t total = 0;
+  if (data_ == nullptr) return total;
+  for (std::size_t i = data_->num_outputs; i < data_->kept.size(); ++i) {
+    if (data_->kept[i].is_defined()) total += data_->kept[i].size_bytes();
+  }
+  return total;
+}
+
+NamedTensors ForwardBackward::Context::saved() const {
+  NamedTensors result;
+  if (data_ == nullptr) return result;
+  for (std::size_t i = 0; i < data_->kept.size(); ++i) {
+    if (!data_->kept[i].is_defined()) continue;
+    result.push_back({.name = (*data_->names)[i], .tensor = data_->kept[i]});
+  }
+  return result;
+}
+
+namespace train {
+namespace {
+
+// What is an output of the model, what is saved, and what is for weights lie apart, so that each is
+// freed when it is no longer needed.
+std::vector<std::size_t> two_blocks(std::size_t first, std::size_t all) {
+  std::vector<std::size_t> blocks(all, 1);
+  std::fill_n(blocks.begin(), first, 0);
+  return blocks;
+}
+
+std::string describe(DataType dtype, const Dims& dims) {
+  return fmt::format("{}{}", dtype_name(dtype), dims.to_string());
+}
+
+}  // namespace
+
+SplitRunner::SplitRunner(Source source, const ForwardBackwardOptions& options)
+    : source_(std::move(source)),
+      split_(split_graph(*source_.working, builtin_engine().ops,
+                         {.weights = options.weights,
+                          .frozen = options.frozen,
+                          .inputs = options.inputs,
+                          .input_gradients = options.input_gradients})) {
+  const runtime::Engine& engine = builtin_engine();
+  runtime::ExecutorOptions common = executor_options(options.engine);
+  const std::size_t num_outputs = split_.outputs.size();
+  runtime::ExecutorOptions inference = common;
+  inference.output_blocks = two_blocks(num_outputs, num_outputs);
+  inference_.emplace(split_.inference, engine, inference);
+  runtime::ExecutorOptions forward = common;
+  forward.output_blocks = two_blocks(num_outputs, split_.forward->graph->outputs.size());
+  forward_.emplace(split_.forward, engine, forward);
+  runtime::ExecutorOptions backward = common;
+  backward.output_blocks =
+      two_blocks(split_.weights.size(), split_.backward->graph->outputs.size());
+  for (std::size_t i = 0; i < split_.backward_inputs.size(); ++i) {
+    if (split_.backward_inputs[i].gives_shape) backward.shape_inputs.push_back(i);
+  }
+  backward_.emplace(split_.backward, engine, backward);
+
+  reads_input_.resize(forward_->inputs().size());
+  reads_output_.resize(forward_->outputs().size());
+  for (const BackwardInput& input : split_.backward_inputs) {
+    if (input.kind == BackwardInput::Kind::kForwardInput) reads_input_[input.index] = true;
+    if (input.kind == BackwardInput::Kind::kSaved) reads_output_[input.index] = true;
+  }
+  for (std::size_t i = 0; i < split_.num_model_inputs; ++i) {
+    inputs_.push_back(value_info(forward_->inputs()[i].name, forward_->inputs()[i].type));
+  }
+  for (std::size_t i = 0; i < num_outputs; ++i) {
+    outputs_.push_back(value_info(split_.outputs[i].name, inference_->outputs()[i].type));
+  }
+  std::vector<std::string> names;
+  for (const runtime::Port& port : forward_->outputs()) names.push_back(port.name);
+  names_ = std::make_shared<const std::vector<std::string>>(std::move(names));
+  for (const WeightInfo& weight : split_.weights) {
+    weights_.push_back(source_.working->graph->find(weight.name)->initializer.clone());
+  }
+}
+
+ForwardBackward::Result SplitRunner::forward(const NamedTensors& inputs, bool training) {
+  runtime::Executor& executor = training ? *forward_ : *inference_;
+  const std::span<const runtime::Port> ports = executor.inputs();
+  const auto ordered = order_feeds(inputs, ports.first(split_.num_model_inputs), {}, {});
+  std::vector<Tensor> feeds;
+  for (const Tensor* tensor : ordered) feeds.push_back(*tensor);
+  feeds.insert(feeds.end(), weights_.begin(), weights_.end());
+  executor.cells().step = passes_;
+  std::vector<Tensor> computed = executor.run_keeping(feeds);
+  ForwardBackward::Result result;
+  const std::size_t num_outputs = split_.outputs.size();
+  for (std::size_t i = 0; i < num_outputs; ++i) {
+    result.outputs.push_back(split_.outputs[i].finish(computed[i]));
+  }
+  if (!training) return result;
+  auto data = std::make_shared<Context::Data>();
+  data->names = names_;
+  data->cells = executor.cells();
+  data->num_outputs = num_outputs;
+  for (std::size_t i = 0; i < num_outputs; ++i) {
+    data->outputs.push_back({.dtype = computed[i].dtype(), .dims = computed[i].dims()});
+  }
+  for (std::size_t i = 0; i < feeds.size(); ++i) {
+    data->inputs.push_back(reads_input_[i] ? feeds[i] : Tensor());
+  }
+  for (std::size_t i = 0; i < computed.size(); ++i) {
+    data->kept.push_back(reads_output_[i] ? std::move(computed[i]) : Tensor());
+  }
+  ++passes_;
+  result.context = Context(std::move(data));
+  open_.push_back(result.context);
+  return result;
+}
+
+void SplitRunner::check_open(const Context& context) const {
+  const auto& data = context.data();
+  const bool is_foreign = data == nullptr || data->names != names_;
+  if (!is_foreign && data->is_open) return;
+  throw Error({.what = is_foreign ? "this context belongs to no forward pass of this object"
+                                  : "the backward pass of this context has been done",
+               .mend = "Run forward() again; each context serves one backward pass."});
+}
+
+// The gradient of that output, zeros if there is none.
+Tensor SplitRunner::checked_gradient(std::span<const Tensor> given, std::size_t output,
+                                     const Context::Data& data) const {
+  const auto& [dtype, dims] = data.outputs[output];
+  if (output >= given.size() || !given[output].is_defined()) return Tensor::zeros(dtype, dims);
+  const Tensor& gradient = given[output];
+  if (gradient.dtype() == dtype && gradient.dims() == dims) return gradient;
+  Problem problem{.what = fmt::format(
+                      "the gradient of output '{}' is {}, expected {}", split_.outputs[output].name,
+                      describe(gradient.dtype(), gradient.dims()), describe(dtype, dims)),
+                  .where = {.value = split_.outputs[output].name}};
+  if (gradient.dtype() != dtype) throw DataError(std::move(problem));
+  throw ShapeError(std::move(problem));
+}
+
+std::vector<Tensor> SplitRunner::backward_feeds(std::span<const Tensor> output_gradients,
+                                                const Context::Data& data) const {
+  if (output_gradients.size() > split_.outputs.size()) {
+    throw DataError({.what = fmt::format("{} gradients were given for {} outputs",
+                                         output_gradients.size(), split_.outputs.size())});
+  }
+  for (std::size_t i = 0; i < output_gradients.size(); ++i) {
+    if (output_gradients[i].is_defined()) checked_gradient(output_gradients, i, data);
+    if (!output_gradients[i].is_defined() || is_floating(data.outputs[i].dtype)) continue;
+    throw DataError({.what = fmt::format("output '{}' is {} and has no gradient",
+                                         split_.outputs[i].name, dtype_name(data.outputs[i].dtype)),
+                     .where = {.value = split_.outputs[i].name}});
+  }
+  std::vector<Tensor> feeds;
+  for (const BackwardInput& input : split_.backward_inputs) {
+    switch (input.kind) {
+      case BackwardInput::Kind::kOutputGradient:
+        feeds.push_back(checked_gradient(output_gradients, input.index, data));
+        break;
+      case BackwardInput::Kind::kForwardInput:
+        feeds.push_back(data.inputs[input.index]);
+        break;
+      case BackwardInput::Kind::kSaved:
+        feeds.push_back(data.kept[input.index]);
+        break;
+    }
+  }
+  return feeds;
+}
+
+ForwardBackward::Gradients SplitRunner::backward(std::span<const Tensor> output_gradients,
+                                                 const Context& context) {
+  check_open(context);
+  Context::Data& data = *context.data();
+  std::vector<Tensor> gradients;
+  {
+    const auto feeds = backward_feeds(output_gradients, data);
+    backward_->cells() = data.cells;
+    gradients = backward_->run_keeping(feeds);
+  }
+  discard(context);
+  ForwardBackward::Gradients result;
+  std::size_t next = 0;
+  for (const WeightInfo& weight : split_.weights) {
+    result.weights.push_back({.name = weight.name, .tensor = std::move(gradients[next++])});
+  }
+  for (const std::string& name : split_.gradient_inputs) {
+    result.inputs.push_back({.name = name, .tensor = std::move(gradients[next++])});
+  }
+  return result;
+}
+
+void SplitRunner::discard(const Context& context) {
+  check_open(context);
+  Context::Data& data = *context.data();
+  data.is_open = false;
+  data.inputs.clear();
+  data.kept.clear();
+  std::erase(open_, Context(context));
+}
+
+NamedTensors SplitRunner::weights() const {
+  NamedTensors result;
+  for (std::size_t i = 0; i < weights_.size(); ++i) {
+    result.push_back({.name = split_.weights[i].name, .tensor = weights_[i]});
+  }
+  return result;
+}
+
+void SplitRunner::set_weights(const NamedTensors& weights) {
+  std::vector<Tensor> fresh = weights_;
+  for (const auto& [name, tensor] : weights) {
+    const auto found = std::ranges::find(split_.weights, name, &WeightInfo::name);
+    if (found == split_.weights.end()) {
+      std::vector<std::string> known;
+      for (const WeightInfo& weight : split_.weights) known.push_back(weight.name);
+      throw ModelError({.what = "'" + name + "' is not a weight that is differentiated." +
+                                base::did_you_mean(name, known),
+                        .where = {.value = name},
+                        .detail = "Weights: " + base::quote_list(known) + "."});
+    }
+    if (tensor.dtype() != found->dtype || tensor.dims() != found->dims) {
+      throw ModelError({.what = fmt::format("weight '{}' is {}, expected {}", name,
+                                            describe(tensor.dtype(), tensor.dims()),
+                                            describe(found->dtype, found->dims)),
+                        .where = {.value = name}});
+    }
+    fresh[static_cast<std::size_t>(found - split_.weights.begin())] = tensor.clone();
+  }
+  weights_ = std::move(fresh);
+}
+
+}  // namespace train
+}  // namespace onnxgrad

@@ -1,0 +1,281 @@
+#include "train/split_graph.h"
+
+#include <algorithm>
+#include <set>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+
+#include "autodiff/gradient.h"
+#include "base/check.h"
+#include "ir/builder.h"
+#include "onnx/inference.h"
+
+// The joint graph of outputs and gradients is written first. Nodes that the outputs depend on are
+// forward nodes, all others that the gradients depend on are backward nodes; what is read across
+// is saved. Shapes are taken in the forward graph, so that no tensor is saved for its shape alone.
+// Start reading at Splitter::run.
+
+namespace onnxgrad::train {
+namespace {
+
+using ir::Node;
+using ir::Value;
+using ValueSet = std::unordered_set<const Value*>;
+using NodeSet = std::unordered_set<const Node*>;
+
+std::vector<Value*> reads(const Node& node) {
+  std::vector<Value*> values = node.inputs;
+  if (!node.subgraphs().empty()) {
+    const auto captured = ir::captured_values(node);
+    values.insert(values.end(), captured.begin(), captured.end());
+  }
+  std::erase(values, nullptr);
+  return values;
+}
+
+// Nodes that `values` depend on.
+NodeSet ancestors(const std::vector<Value*>& values) {
+  NodeSet found;
+  std::vector<const Value*> open(values.begin(), values.end());
+  while (!open.empty()) {
+    const Node* node = open.back()->producer;
+    open.pop_back();
+    if (node == nullptr || !found.insert(node).second) continue;
+    for (const Value* value : reads(*node)) open.push_back(value);
+  }
+  return found;
+}
+
+void collect_calls(const ir::Graph& graph, std::set<std::pair<std::string, std::string>>& calls) {
+  for (const Node* node : graph.nodes) {
+    calls.emplace(node->domain, node->op_type);
+    for (const ir::Graph* body : node->subgraphs()) collect_calls(*body, calls);
+  }
+}
+
+// Function bodies call no functions of the model.
+void drop_unused_functions(ir::Model& model) {
+  std::set<std::pair<std::string, std::string>> calls;
+  collect_calls(*model.graph, calls);
+  std::erase_if(model.functions, [&](const ir::Function& function) {
+    return !calls.contains({function.domain, function.name});
+  });
+}
+
+class Splitter {
+ public:
+  Splitter(const ir::Model& working, const opdef::OpRegistry& registry, const SplitOptions& options)
+      : registry_(registry),
+        options_(options),
+        model_(ir::clone(working)),
+        graph_(*model_.graph),
+        inferer_(onnx_io::make_type_inferer(model_)),
+        g_(model_, graph_, *inferer_, registry) {}
+
+  SplitGraph run() {
+    close_defaults();
+    split_.outputs = runnable_outputs(graph_);
+    choose_weights();
+    choose_inputs();
+    inputs_ = graph_.inputs;
+    std::erase_if(split_.outputs, [](const RunnableOutput& o) { return o.value == nullptr; });
+    for (RunnableOutput& output : split_.outputs) {
+      output_values_.push_back(std::exchange(output.value, nullptr));
+    }
+    split_.inference = forward_model(output_values_);
+    add_gradients();
+    sort_nodes();
+    std::vector<Value*> forward_outputs = output_values_;
+    forward_outputs.insert(forward_outputs.end(), saved_.begin(), saved_.end());
+    split_.forward = forward_model(forward_outputs);
+    split_.backward = backward_model();
+    return std::move(split_);
+  }
+
+ private:
+  // Inputs with a default are constants.
+  void close_defaults() {
+    for (Value* value : graph_.initializers) value->is_input = false;
+    std::erase_if(graph_.inputs, [](const Value* value) { return value->is_initializer(); });
+    split_.num_model_inputs = graph_.inputs.size();
+  }
+
+  void choose_weights() {
+    const auto all = find_weights(model_, registry_);
+    const bool by_default = options_.weights.empty();
+    if (by_default && std::ranges::none_of(all, &Weight::trainable)) return;
+    for (const Weight& weight : select_weights(all, options_.weights, options_.frozen)) {
+      split_.weights.push_back(weight_info(weight));
+      wrt_.push_back(weight.value);
+    }
+    for (Value* weight : wrt_) {
+      weight->initializer = {};
+      weight->is_input = true;
+      graph_.inputs.push_back(weight);
+    }
+    std::erase_if(graph_.initializers, [](const Value* value) { return !value->is_initializer(); });
+  }
+
+  void choose_inputs() {
+    const std::span<Value* const> inputs(graph_.inputs.data(), split_.num_model_inputs);
+    std::vector<std::string> floating;
+    for (const Value* input : inputs) {
+      if (input->type.is_tensor() && is_floating(input->dtype())) floating.push_back(input->name);
+    }
+    for (const std::string& name : options_.inputs) {
+      if (std::ranges::find(floating, name) != floating.end()) continue;
+      throw ModelError({.what = "there is no floating-point input '" + name + "'." +
+                                base::did_you_mean(name, floating),
+                        .where = {.value = name},
+                        .detail = "Floating-point inputs: " + base::quote_list(floating) + "."});
+    }
+    if (options_.input_gradients) {
+      split_.gradient_inputs = options_.inputs.empty() ? floating : options_.inputs;
+    }
+    for (const std::string& name : split_.gradient_inputs) wrt_.push_back(graph_.find(name));
+    if (!wrt_.empty()) return;
+    throw ModelError({.what = "there is nothing to differentiate with respect to",
+                      .detail = "The model has no trainable weight and no floating-point input.",
+                      .mend = "Name weights with weights=; `report` lists them."});
+  }
+
+  void add_gradients() {
+    std::vector<Value*> differentiated;
+    for (std::size_t i = 0; i < split_.outputs.size(); ++i) {
+      Value* value = output_values_[i];
+      if (!value->type.is_tensor() || !is_floating(value->dtype())) continue;
+      differentiated.push_back(value);
+      seeds_.push_back(graph_.add_input(split_.outputs[i].name + "_grad", value->type));
+      seed_outputs_.push_back(i);
+    }
+    if (differentiated.empty()) {
+      throw ModelError({.what = "the model has no floating-point output to differentiate"});
+    }
+    g_.set_scope("gradient");
+    const auto gradients = autodiff::add_vjp(g_, registry_, differentiated, seeds_, wrt_);
+    for (std::size_t i = 0; i < wrt_.size(); ++i) {
+      Value* named = g_.identity(gradients[i]);
+      graph_.rename(named, graph_.names().unique(wrt_[i]->name + "_grad"));
+      gradients_.push_back(named);
+    }
+  }
+
+  // Says of each node whether it is a forward node, and what is read from them by others.
+  void sort_nodes() {
+    const NodeSet needed = ancestors(gradients_);
+    forward_ = ancestors(output_values_);
+    ValueSet from_seeds(seeds_.begin(), seeds_.end());
+    for (const Node* node : graph_.nodes) {
+      const auto inputs = reads(*node);
+      const bool sees_seed =
+          std::ranges::any_of(inputs, [&](const Value* v) { return from_seeds.contains(v); });
+      if (sees_seed) from_seeds.insert(node->outputs.begin(), node->outputs.end());
+      if (sees_seed || !needed.contains(node) || !gives_shape(*node)) continue;
+      const bool is_ready = std::ranges::all_of(inputs, [&](const Value* v) {
+        return v->producer == nullptr || forward_.contains(v->producer);
+      });
+      if (is_ready) forward_.insert(node);
+    }
+    for (const Node* node : graph_.nodes) {
+      if (!needed.contains(node) || forward_.contains(node)) continue;
+      for (Value* value : reads(*node)) read_backward(value);
+    }
+  }
+
+  bool gives_shape(const Node& node) const {
+    const opdef::OpDef* def = registry_.find(node);
+    return def != nullptr && def->fold_types != nullptr && !node.inputs.empty();
+  }
+
+  void read_backward(Value* value) {
+    if (!backward_reads_.insert(value).second) return;
+    const bool is_forward = value->producer != nullptr && forward_.contains(value->producer);
+    if (is_forward && std::ranges::find(output_values_, value) == output_values_.end()) {
+      saved_.push_back(value);
+    }
+  }
+
+  std::shared_ptr<ir::Model> forward_model(const std::vector<Value*>& outputs) {
+    std::unordered_map<const Value*, Value*> map;
+    auto model = std::make_shared<ir::Model>(ir::clone(model_, &map));
+    ir::Graph& graph = *model->graph;
+    graph.inputs.clear();
+    for (const Value* input : inputs_) graph.inputs.push_back(map.at(input));
+    graph.outputs.clear();
+    for (const Value* output : outputs) graph.outputs.push_back(map.at(output));
+    finish(*model);
+    return model;
+  }
+
+  std::shared_ptr<ir::Model> backward_model() {
+    std::unordered_map<const Value*, Value*> map;
+    auto model = std::make_shared<ir::Model>(ir::clone(model_, &map));
+    ir::Graph& graph = *model->graph;
+    graph.inputs.clear();
+    const auto add = [&](Value* input, BackwardInput::Kind kind, std::size_t index) {
+      graph.inputs.push_back(input);
+      split_.backward_inputs.push_back({.kind = kind, .index = index});
+    };
+    for (std::size_t i = 0; i < seeds_.size(); ++i) {
+      if (!backward_reads_.contains(seeds_[i])) continue;
+      add(map.at(seeds_[i]), BackwardInput::Kind::kOutputGradient, seed_outputs_[i]);
+    }
+    for (std::size_t i = 0; i < inputs_.size(); ++i) {
+      if (!backward_reads_.contains(inputs_[i])) continue;
+      add(map.at(inputs_[i]), BackwardInput::Kind::kForwardInput, i);
+    }
+    std::vector<Value*> kept = output_values_;
+    kept.insert(kept.end(), saved_.begin(), saved_.end());
+    std::unordered_map<const Value*, Value*> replaced;
+    for (std::size_t i = 0; i < kept.size(); ++i) {
+      const Value* original = kept[i];
+      if (original->producer == nullptr || !backward_reads_.contains(original)) continue;
+      Value* inside = map.at(original);
+      const auto [entry, is_new] = replaced.try_emplace(inside, nullptr);
+      if (!is_new) continue;  // an output that the model has twice
+      graph.rename(inside, graph.names().unique(original->name + "_forward"));
+      Value* input = graph.add_value(original->name, original->type);
+      input->is_input = true;
+      entry->second = input;
+      add(input, BackwardInput::Kind::kSaved, i);
+      split_.backward_inputs.back().gives_shape = gives_shape(*original->producer);
+    }
+    graph.outputs.clear();
+    for (const Value* gradient : gradients_) graph.outputs.push_back(map.at(gradient));
+    ir::replace_uses(graph, replaced);
+    finish(*model);
+    return model;
+  }
+
+  static void finish(ir::Model& model) {
+    ir::eliminate_dead_nodes(*model.graph);
+    drop_unused_functions(model);
+  }
+
+  const opdef::OpRegistry& registry_;
+  const SplitOptions& options_;
+  ir::Model model_;  // the joint graph
+  ir::Graph& graph_;
+  std::unique_ptr<ir::TypeInferer> inferer_;
+  ir::GraphBuilder g_;
+  SplitGraph split_;
+  std::vector<Value*> inputs_;  // of the forward graph
+  std::vector<Value*> wrt_;
+  std::vector<Value*> output_values_;
+  std::vector<Value*> seeds_;
+  std::vector<std::size_t> seed_outputs_;  // per seed, which of the runnable outputs
+  std::vector<Value*> gradients_;
+  NodeSet forward_;
+  ValueSet backward_reads_;  // by backward nodes; of forward nodes, inputs and initializers
+  std::vector<Value*> saved_;
+};
+
+}  // namespace
+
+SplitGraph split_graph(const ir::Model& working, const opdef::OpRegistry& registry,
+                       const SplitOptions& options) {
+  return Splitter(working, registry, options).run();
+}
+
+}  // namespace onnxgrad::train

@@ -1,0 +1,63 @@
+#ifndef ONNXGRAD_TRAIN_SPLIT_GRAPH_H_
+#define ONNXGRAD_TRAIN_SPLIT_GRAPH_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ir/graph.h"
+#include "opdef/registry.h"
+#include "train/outputs.h"
+#include "train/weights.h"
+
+// From a model to two graphs: one that computes the outputs and gives what their gradients need,
+// and one that computes the gradients from that. Nothing here runs anything.
+
+namespace onnxgrad::train {
+
+struct SplitOptions {
+  std::vector<std::string> weights = {};  ///< patterns; empty: the trainable ones, if there are any
+  std::vector<std::string> frozen = {};
+  std::vector<std::string> inputs = {};  ///< names; empty: all floating-point inputs
+  bool input_gradients = true;
+};
+
+/// Where an input of the backward graph comes from.
+struct BackwardInput {
+  enum class Kind : std::uint8_t {
+    kOutputGradient,  ///< of output `index`
+    kForwardInput,    ///< input `index` of the forward graph
+    kSaved,           ///< output `index` of the forward graph
+  };
+  Kind kind = Kind::kSaved;
+  std::size_t index = 0;
+  bool gives_shape = false;  ///< a small integer tensor that plans are compiled for by value
+};
+
+struct SplitGraph {
+  /// Inputs: those of the model, then the weights. Outputs: those of the model that can be computed
+  /// (`outputs` says which).
+  std::shared_ptr<ir::Model> inference = {};
+  /// The same, with further outputs: what the backward graph wants saved.
+  std::shared_ptr<ir::Model> forward = {};
+  /// Inputs: `backward_inputs`. Outputs: "<name>_grad" of each weight, then of each of
+  /// `gradient_inputs`.
+  std::shared_ptr<ir::Model> backward = {};
+  std::size_t num_model_inputs = 0;
+  std::vector<RunnableOutput> outputs = {};  ///< without `value`
+  std::vector<WeightInfo> weights = {};
+  std::vector<std::string> gradient_inputs = {};
+  std::vector<BackwardInput> backward_inputs = {};
+};
+
+/// `working`: a working copy (internal opset, types inferred).
+/// Throws: ModelError (pattern or input name without match, nothing to differentiate),
+/// GradientError naming every node without gradient.
+SplitGraph split_graph(const ir::Model& working, const opdef::OpRegistry& registry,
+                       const SplitOptions& options);
+
+}  // namespace onnxgrad::train
+
+#endif  // ONNXGRAD_TRAIN_SPLIT_GRAPH_H_
