@@ -41,8 +41,9 @@ LIBRARIES: list[tuple[str, str, set[str]]] = [
     ("Eigen", r"(Eigen|unsupported/Eigen)/", {"device", "kernels"}),
     ("nanobind", r"nanobind/", {"bindings"}),
 ]
-# What python/onnxgrad/sklearn imports besides the public names of onnxgrad.
-ESTIMATORS_MAY_IMPORT = {"numpy", "onnx", "sklearn"}
+# What python/onnxgrad/sklearn imports besides the public names of onnxgrad (threadpoolctl comes
+# with scikit-learn).
+ESTIMATORS_MAY_IMPORT = {"numpy", "onnx", "sklearn", "threadpoolctl"}
 # What the compatibility layers may import besides the standard library and onnxgrad's public names.
 COMPAT_LIBRARIES = {
     "IPython",

@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+import threadpoolctl
 from skl2onnx import to_onnx
 from sklearn.base import clone
 from sklearn.datasets import load_digits, load_iris
@@ -300,7 +301,7 @@ def test_frozen_weights_stay(iris):
 
 
 def test_images_are_taken_by_models_that_want_them():
-    X, y = load_digits(n_class=3, return_X_y=True)
+    X, y = (array[:200] for array in load_digits(n_class=3, return_X_y=True))
     X = (X / 16).astype(np.float32).reshape(-1, 1, 8, 8)
     model = onnx.parser.parse_model(
         """<ir_version: 8, opset_import: ["" : 17]>
@@ -312,7 +313,7 @@ def test_images_are_taken_by_models_that_want_them():
         )
     )
     classifier = OnnxClassifier(
-        model, initializer="auto", lr=0.05, max_iter=30, batch_size=32, random_state=0
+        model, initializer="auto", lr=0.05, max_iter=12, batch_size=20, random_state=0
     )
     assert classifier.fit(X, y).score(X, y) > 0.8
     with pytest.raises(ValueError, match="8 features"):
@@ -343,6 +344,20 @@ def test_pipeline_grid_search_and_cross_validation(iris, small):
     scores = cross_val_score(OnnxClassifier(mlp_proto([4, 8, 3]), lr=0.05), X, y, n_jobs=2)
     assert len(scores) == 5
     assert min(scores) > 0.8
+
+
+def threads_of(estimator):
+    return estimator._training.__getstate__()["options"]["threads"]
+
+
+def test_workers_have_a_share_of_the_cores(iris, small):
+    loose = clone(small).set_params(threads=None, max_iter=1)
+    with joblib.parallel_config("loky", inner_max_num_threads=1):
+        fits = joblib.Parallel(n_jobs=2)(joblib.delayed(loose.fit)(*iris) for _ in range(2))
+    assert [threads_of(fit) for fit in fits] == [1, 1]
+    with threadpoolctl.threadpool_limits(1, user_api="openmp"):
+        assert threads_of(clone(loose).fit(*iris)) == 1
+    assert threads_of(clone(loose).set_params(threads=3).fit(*iris)) == 3
 
 
 def test_threads_predict_from_one_estimator(iris, small):

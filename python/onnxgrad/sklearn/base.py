@@ -9,6 +9,7 @@ from typing import Any, Literal, Self, TypeAlias
 
 import numpy as np
 import onnx
+import threadpoolctl
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
@@ -183,7 +184,7 @@ class OnnxEstimator(BaseEstimator):  # type: ignore[misc]
             "clip_norm": self.clip_norm,
             "accumulate": self.accumulate,
             "seed": seed,
-            "threads": self.threads,
+            "threads": _thread_limit() if self.threads is None else self.threads,
             "trainable": self.trainable,
             "frozen": self.frozen,
         }
@@ -274,3 +275,9 @@ def _bytes_of(model: Any) -> bytes:
     if isinstance(model, onnx.ModelProto):
         return bytes(model.SerializeToString())
     return bytes(model)
+
+
+def _thread_limit() -> int:
+    """Return the threads that this process may use: joblib's workers have a share of the cores."""
+    pools = threadpoolctl.threadpool_info()
+    return min((pool["num_threads"] for pool in pools if pool["user_api"] == "openmp"), default=1)

@@ -78,7 +78,8 @@ class OnnxRegressor(RegressorMixin, OnnxEstimator):  # type: ignore[misc]
     random_state : int, RandomState or None, default=None
         Of weights, order of the rows, validation rows and random operators.
     threads : int, default=None
-        None takes the cores that this process may use.
+        None is what OpenMP may use here: all cores, in joblib's workers their share, and what
+        threadpoolctl allows.
     verbose : {0, 1, 2, "auto"}, default=0
         As for `onnxgrad.Trainer.fit`.
 
