@@ -10,6 +10,14 @@ from typing import Any
 
 import onnxgrad as og
 from onnxgrad.compat.onnxruntime.gradient_builder import GradientGraphBuilder
+from onnxgrad.compat.onnxruntime.training_agent import (
+    OrtModuleGraphBuilder,
+    OrtModuleGraphBuilderConfiguration,
+    OrtValueCache,
+    PartialGraphExecutionState,
+    TrainingAgent,
+    TrainingGraphTransformerConfiguration,
+)
 from onnxgrad.compat.onnxruntime.training_session import (
     NodeArg,
     TrainingParameters,
@@ -22,8 +30,14 @@ __all__ = [
     "NodeArg",
     "OrtDevice",
     "OrtMemType",
+    "OrtModuleGraphBuilder",
+    "OrtModuleGraphBuilderConfiguration",
     "OrtValue",
+    "OrtValueCache",
     "OrtValueVector",
+    "PartialGraphExecutionState",
+    "TrainingAgent",
+    "TrainingGraphTransformerConfiguration",
     "TrainingParameters",
     "TrainingSession",
 ]

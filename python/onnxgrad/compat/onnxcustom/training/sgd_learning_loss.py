@@ -30,6 +30,7 @@ class BaseLearningLoss(BaseOnnxClass):
     A class of one's own defines `description` for `fit`, or a graph for `build_onnx_function`.
     """
 
+    is_classifier = False
     _function = ""
 
     def description(self) -> og.losses.Loss:
@@ -178,6 +179,7 @@ class NegLogLearningLoss(BaseLearningLoss):
     probability_function : {"sigmoid"}, default="sigmoid"
     """
 
+    is_classifier = True
     _function = "grad_sigmoid_neg_log_loss_error"
 
     def __init__(self, eps: float = 1e-5, probability_function: str = "sigmoid") -> None:

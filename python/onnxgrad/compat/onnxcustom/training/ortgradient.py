@@ -1,0 +1,397 @@
+"""Forward and backward passes of a model, for training loops of one's own."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.numpy_helper
+
+import onnxgrad as og
+from onnxgrad.compat.onnxcustom.training.excs import ProviderError
+from onnxgrad.compat.onnxcustom.utils.onnxruntime_helper import (
+    get_ort_device,
+    ort_device_to_string,
+    provider_to_device,
+)
+from onnxgrad.compat.onnxcustom.utils.orttraining_helper import get_train_initializer
+from onnxgrad.compat.onnxruntime.training_agent import (
+    OrtModuleGraphBuilder,
+    OrtModuleGraphBuilderConfiguration,
+    OrtValueCache,
+    PartialGraphExecutionState,
+    TrainingAgent,
+    weights_as_inputs,
+)
+from onnxgrad.compat.onnxruntime.values import (
+    OrtDevice,
+    OrtValue,
+    OrtValueVector,
+    array_of,
+    as_ort_value,
+)
+
+__all__ = ["OrtGradientForwardBackward", "OrtGradientForwardBackwardFunction"]
+
+
+class OrtGradientForwardBackward:
+    """Makes a class with the forward and backward passes of a model.
+
+    Weights may have any order, and the model may have subgraphs.
+
+    Parameters
+    ----------
+    onnx_model : onnx.ModelProto
+    weights_to_train : list of str, default=None
+        They become inputs, after those of the model; None is all initializers of floating type.
+    input_names, output_names : list of str, default=None
+        None is all.
+    class_name : str, default=None
+        Of the class `cls_type_`.
+    sess_options, run_options : default=None
+        Kept; they have no effect.
+    providers : list of str, default=None
+        None is the CPU's.
+    provider_options : list of dict, default=None
+        Options are refused.
+    graph_builder_config : OrtModuleGraphBuilderConfiguration, default=None
+        Names of weights and inputs in place of all.
+    device_index : int, default=0
+        The host has only 0.
+    enable_logging : bool, default=False
+        To the logger ``onnxcustom``.
+    debug : bool, default=False
+        Checks the types of what goes in.
+
+    Attributes
+    ----------
+    cls_type_ : type
+        Derived from `OrtGradientForwardBackwardFunction`.
+    """
+
+    def __init__(
+        self,
+        onnx_model: onnx.ModelProto,
+        weights_to_train: Sequence[str] | None = None,
+        input_names: Sequence[str] | None = None,
+        output_names: Sequence[str] | None = None,
+        class_name: str | None = None,
+        sess_options: Any = None,
+        providers: Sequence[str] | None = None,
+        provider_options: Sequence[dict[str, Any]] | None = None,
+        run_options: Any = None,
+        graph_builder_config: OrtModuleGraphBuilderConfiguration | None = None,
+        device_index: int = 0,
+        enable_logging: bool = False,
+        debug: bool = False,
+    ) -> None:
+        self.onnx_model = onnx_model
+        self.class_name = class_name
+        self.sess_options = sess_options
+        self.run_options = run_options
+        self.provider_options = provider_options
+        self.graph_builder_config = graph_builder_config
+        self.device_index = device_index
+        self.enable_logging = enable_logging
+        self.debug = debug
+        self.providers = list(providers or ["CPUExecutionProvider"])
+        graph = onnx_model.graph
+        initializers = {init.name for init in graph.initializer}
+        config = graph_builder_config
+        if weights_to_train is None and config is not None:
+            weights_to_train = config.initializer_names_to_train or None
+        if weights_to_train is None:
+            weights_to_train = self._select_initializer_names(onnx_model)
+        if not weights_to_train:
+            raise ValueError(f"No weight to train was found in {sorted(initializers)}.")
+        self.weights_to_train = list(weights_to_train)
+        known = [value.name for value in graph.input if value.name not in initializers]
+        self.input_names = known if input_names is None else list(input_names)
+        outputs = [value.name for value in graph.output]
+        self.output_names = outputs if output_names is None else list(output_names)
+        for name, names in [
+            *((name, known) for name in self.input_names),
+            *((name, outputs) for name in self.output_names),
+            *((name, sorted(initializers)) for name in self.weights_to_train),
+        ]:
+            if name not in names:
+                raise ValueError(f"Unable to find {name!r} in {names}.")
+        if any(provider_options or []):
+            raise NotImplementedError(f"provider_options={provider_options!r} is not supported.")
+        if device_index != 0 and self.providers[0] == "CPUExecutionProvider":
+            raise ValueError(f"device_index={device_index}: the host has only device 0.")
+        self._init_next()
+
+    @staticmethod
+    def _select_initializer_names(onnx_model: onnx.ModelProto) -> list[str]:
+        return [*get_train_initializer(onnx_model)]
+
+    @staticmethod
+    def _provider_name_to_device_type(provider_name: str) -> int:
+        try:
+            return get_ort_device(provider_to_device(provider_name)).device_type()
+        except ValueError as error:
+            raise ProviderError(str(error)) from error
+
+    @staticmethod
+    def _repr_helper_(obj: Any, indent: int = 0) -> str:
+        """Return the attributes of an object, one line each."""
+        space = " " * indent
+        lines = [
+            f"{space}{name}={getattr(obj, name)!r}"[:100]
+            for name in sorted(dir(obj))
+            if not name.startswith("__") and not callable(getattr(obj, name))
+        ]
+        return "\n".join([f"{space}{type(obj).__name__}", *lines])
+
+    def get_initializer(self, name: str, exc: bool = True) -> OrtValue | None:
+        """Return an initializer as a value; if there is none, raise an exception or return None."""
+        for init in self.onnx_model.graph.initializer:
+            if init.name == name:
+                # The tensor's own memory is not writable, and a trained weight changes.
+                return OrtValue(onnx.numpy_helper.to_array(init).copy())
+        if exc:
+            names = [init.name for init in self.onnx_model.graph.initializer]
+            raise RuntimeError(f"Unable to find name {name!r} in {names}.")
+        return None
+
+    def _init_next(self) -> None:
+        name = self.class_name or f"OrtGradientForwardBackwardFunction_{id(self)}"
+        self._logger = logging.getLogger("onnxcustom") if self.enable_logging else None
+        if self._logger is not None:
+            self._logger.info("[OrtGradientForwardBackward] new class %r", name)
+        attributes = self._create_onnx_graphs()
+        self.cls_type_ = type(name, (OrtGradientForwardBackwardFunction,), attributes)
+
+    def _create_onnx_graphs(self) -> dict[str, Any]:
+        """Return the attributes of the class, made from the graphs."""
+        from onnxgrad.compat.mlprodict.onnx_tools.onnx_manipulations import (
+            select_model_inputs_outputs,
+        )
+
+        model = self.onnx_model
+        if self.output_names != [value.name for value in model.graph.output]:
+            model = select_model_inputs_outputs(model, outputs=self.output_names)
+        trained = weights_as_inputs(model, self.weights_to_train)
+        config = self.graph_builder_config or OrtModuleGraphBuilderConfiguration()
+        config.initializer_names = config.initializer_names_to_train = self.weights_to_train
+        builder = OrtModuleGraphBuilder()
+        builder.initialize(model, config)
+        gradient = onnx.load_model_from_string(builder.get_gradient_model())
+        outputs = set(self.output_names)
+        wrt = [
+            value.name.removesuffix("_grad")
+            for value in gradient.graph.output
+            if value.name not in outputs
+        ]
+        feeds = [*self.input_names, *self.weights_to_train]
+        devices = [
+            OrtDevice(self._provider_name_to_device_type(self.providers[0]), 0, self.device_index)
+        ]
+        agent = TrainingAgent(trained, feeds, None, wrt, providers=self.providers)
+        if self._logger is not None:
+            self._logger.info("[OrtGradientForwardBackward] feeds=%r gradients=%r", feeds, wrt)
+        return {
+            "__doc__": "Forward and backward passes of a model.",
+            "__module__": __name__,
+            "_run_options": self.run_options,
+            "_sess": og.InferenceSession(model),
+            "_sess_eval": og.InferenceSession(trained),
+            "_training_agent": agent,
+            "_cache": OrtValueCache(),
+            "_update_cache": False,
+            "_states": [],
+            "_logger": self._logger,
+            "_input_names": self.input_names,
+            "_debug": self.debug,
+            "_grad_input_names": feeds,
+            "_output_names": self.output_names,
+            "_weights_to_train": self.weights_to_train,
+            "_bw_fetches_names": [f"{name}_grad" for name in wrt],
+            "_fw_outputs_device_info": devices * len(self.output_names),
+            "_bw_outputs_device_info": devices * len(wrt),
+            "_fw_no_grad_output_device_info": devices * len(self.output_names),
+            "_graph_info": {"inputs": feeds, "outputs": self.output_names, "gradients": wrt},
+            "_devices": devices,
+            "_trained_onnx": gradient,
+            "_optimized_pre_grad_model": trained,
+            "_graph_builder": builder,
+        }
+
+    def new_instance(self) -> OrtGradientForwardBackwardFunction:
+        """Return an object of the class `cls_type_`."""
+        instance: OrtGradientForwardBackwardFunction = self.cls_type_()
+        return instance
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {
+            name: value
+            for name, value in vars(self).items()
+            if name not in ("cls_type_", "_logger")
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._init_next()
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}(weights_to_train={self.weights_to_train}, "
+            f"input_names={self.input_names}, output_names={self.output_names})"
+        )
+
+
+class OrtGradientForwardBackwardFunction:
+    """Base of the classes that `OrtGradientForwardBackward` makes.
+
+    Attributes
+    ----------
+    saved_tensors_ : list
+        Stack of the inputs of forward passes whose backward pass is to come.
+    """
+
+    _training_agent: TrainingAgent
+    _sess_eval: og.InferenceSession
+    _logger: logging.Logger | None
+    _debug: bool
+    _devices: list[OrtDevice]
+    _grad_input_names: list[str]
+    _cache: OrtValueCache
+    _trained_onnx: onnx.ModelProto
+    _optimized_pre_grad_model: onnx.ModelProto
+
+    def __init__(self) -> None:
+        self.saved_tensors_: list[list[Any]] = []
+        self.states_: list[PartialGraphExecutionState] = []
+
+    @staticmethod
+    def device_name(device: OrtDevice) -> str:
+        """Return the name of a device."""
+        return ort_device_to_string(device)
+
+    @staticmethod
+    def input_to_ort(
+        tensors: Any, devices: Sequence[OrtDevice] | None = None, debug: bool = False
+    ) -> OrtValueVector:
+        """Return arrays or values of either library as a vector, without copies.
+
+        Raises
+        ------
+        TypeError
+            With `debug`, if one of them is neither.
+        """
+        if isinstance(tensors, OrtValueVector):
+            return tensors
+        if debug:
+            for place, tensor in enumerate(tensors):
+                try:
+                    array_of(tensor)
+                except TypeError as error:
+                    raise TypeError(f"Unexpected type for input {place}: {error}") from error
+            if devices and len({device.device_type() for device in devices}) > 1:
+                raise RuntimeError(f"Values on different devices: {list(devices)}.")
+        return OrtValueVector(tensors)
+
+    def save_for_backward(self, inputs: Sequence[Any]) -> None:
+        """Put a shallow copy of a list of inputs on the stack."""
+        self.saved_tensors_.append(list(inputs))
+
+    @property
+    def saved_tensors(self) -> list[Any]:
+        """Take the last list of inputs from the stack."""
+        return self.saved_tensors_.pop()
+
+    def forward(
+        self,
+        inputs: Sequence[Any],
+        training: bool = False,
+        forward_outputs_cache: OrtValueVector | None = None,
+    ) -> OrtValueVector:
+        """Return the outputs.
+
+        Parameters
+        ----------
+        inputs : list of arrays or values, or OrtValueVector
+            Inputs of the model, then the weights; read in place. Until the backward pass they must
+            not be changed.
+        training : bool, default=False
+            True saves what the backward pass needs; several passes may be open.
+        forward_outputs_cache : OrtValueVector, default=None
+            Values in whose memory the outputs are written, where shapes and types are the same.
+        """
+        feeds = self.input_to_ort(inputs, self._devices, self._debug)
+        if self._logger is not None:
+            self._logger.debug("[%s.forward] training=%r", type(self).__name__, training)
+        state = PartialGraphExecutionState() if training else None
+        fetches = OrtValueVector()
+        self._training_agent.run_forward(feeds, fetches, state, self._cache)
+        if state is not None:
+            self.states_.append(state)
+            self.save_for_backward(feeds)
+        return _into(forward_outputs_cache, fetches)
+
+    def backward(
+        self, grad_outputs: Sequence[Any], backward_outputs_cache: OrtValueVector | None = None
+    ) -> OrtValueVector:
+        """Return the gradients of inputs and weights, for the last forward pass that is open.
+
+        Parameters
+        ----------
+        grad_outputs : list of arrays or values, or OrtValueVector
+            The gradient of each output.
+        backward_outputs_cache : OrtValueVector, default=None
+            Values in whose memory the gradients are written.
+
+        Raises
+        ------
+        RuntimeError
+            If no pass is open.
+        """
+        if not self.states_:
+            raise RuntimeError("backward() needs a forward pass with training=True before it.")
+        feeds = self.input_to_ort(grad_outputs, self._devices, self._debug)
+        if self._logger is not None:
+            self._logger.debug("[%s.backward]", type(self).__name__)
+        fetches = OrtValueVector()
+        self._training_agent.run_backward(feeds, fetches, self.states_[-1])
+        self.states_.pop()
+        if self.saved_tensors_:
+            self.saved_tensors_.pop()
+        return _into(backward_outputs_cache, fetches)
+
+    @classmethod
+    def save_onnx_graph(
+        cls,
+        folder: str | os.PathLike[str],
+        prefix: str | None = None,
+        suffix: str | None = None,
+    ) -> dict[str, str]:
+        """Write the gradient and the model with weights as inputs to files; return their paths."""
+        if not os.path.isdir(folder):  # noqa: PTH112 (paths are returned as text)
+            raise FileNotFoundError(f"Folder {os.fspath(folder)!r} does not exist.")
+        saved = {}
+        for name in ("_trained_onnx", "_optimized_pre_grad_model"):
+            file = f"{cls.__name__}.{prefix or ''}{name}{suffix or ''}.onnx"
+            saved[name] = os.path.join(folder, file)  # noqa: PTH118
+            onnx.save(getattr(cls, name), saved[name])
+        return saved
+
+
+def _into(cache: OrtValueVector | None, values: OrtValueVector) -> OrtValueVector:
+    """Return values in the memory of a cache, as far as that fits; the cache is filled."""
+    if cache is None:
+        return values
+    for place, value in enumerate(values):
+        if place >= len(cache):
+            cache.append(value)
+            continue
+        old, new = as_ort_value(cache[place]).numpy(), value.numpy()
+        if old.shape == new.shape and old.dtype == new.dtype:
+            np.copyto(old, new)
+        else:
+            cache[place] = value
+    return cache

@@ -1,0 +1,208 @@
+"""Forward and backward passes of a model whose weights are inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.helper
+
+import onnxgrad as og
+from onnxgrad.compat.onnxruntime.training_session import device_of, load_proto
+from onnxgrad.compat.onnxruntime.values import OrtValueVector, array_of
+
+__all__ = [
+    "OrtModuleGraphBuilder",
+    "OrtModuleGraphBuilderConfiguration",
+    "OrtValueCache",
+    "PartialGraphExecutionState",
+    "TrainingAgent",
+    "TrainingGraphTransformerConfiguration",
+    "weights_as_inputs",
+]
+
+
+class OrtValueCache(dict[str, Any]):
+    """Values by name that a graph need not compute again; nothing is put there."""
+
+
+class PartialGraphExecutionState:
+    """What a forward pass has saved for its backward pass."""
+
+    def __init__(self) -> None:
+        self.context: Any = None
+
+
+class TrainingGraphTransformerConfiguration:
+    """Options of the optimization of graphs: any can be set, none has an effect."""
+
+
+class OrtModuleGraphBuilderConfiguration:
+    """What a graph builder differentiates.
+
+    Attributes
+    ----------
+    initializer_names, initializer_names_to_train : list of str
+        All weights that become inputs, and those that get a gradient; empty is all of floating
+        type.
+    input_names_require_grad : list of str
+        Inputs that get a gradient; empty is all of floating type.
+    """
+
+    def __init__(self) -> None:
+        self.initializer_names: list[str] = []
+        self.initializer_names_to_train: list[str] = []
+        self.input_names_require_grad: list[str] = []
+        self.build_gradient_graph = True
+        self.use_memory_efficient_gradient = False
+        self.enable_caching = False
+        self.loglevel: Any = None
+
+
+class OrtModuleGraphBuilder:
+    """Builds the model with weights as inputs, and its gradient."""
+
+    def __init__(self) -> None:
+        self._model: onnx.ModelProto | None = None
+        self._names: list[str] = []
+
+    def initialize(self, model: Any, config: OrtModuleGraphBuilderConfiguration) -> None:
+        """Take a model and what is to be differentiated."""
+        proto = load_proto(model)
+        trained = config.initializer_names_to_train or _float_initializers(proto)
+        self._model = weights_as_inputs(proto, config.initializer_names or trained)
+        inputs = config.input_names_require_grad or [
+            value.name for value in _float_inputs(proto) if value.name not in trained
+        ]
+        self._names = [*inputs, *trained]
+
+    def build(self, config: TrainingGraphTransformerConfiguration | None = None) -> None:
+        """Do nothing: graphs are built when they are asked for."""
+        del config
+
+    def get_forward_model(self) -> bytes:
+        """Return the model with weights as inputs."""
+        if self._model is None:
+            raise RuntimeError("initialize() has not been called.")
+        return bytes(self._model.SerializeToString())
+
+    def get_gradient_model(self) -> bytes:
+        """Return the model of outputs and gradients; gradients of outputs are inputs."""
+        model = og.gradient(self.get_forward_model(), self._names, keep_outputs=True, inline=True)
+        return bytes(model.SerializeToString())
+
+
+class TrainingAgent:
+    """Runs forward passes, and backward passes with any gradient of the outputs.
+
+    Parameters
+    ----------
+    session : onnx.ModelProto, bytes, path or onnxgrad.ForwardBackward
+        A model whose weights are inputs.
+    fw_feed_names : list of str
+        Inputs in the order of the feeds.
+    fw_outputs_device_info : list
+        Taken for compatibility.
+    bw_fetches_names : list of str
+        Inputs and weights that get a gradient, or names ``<input>_grad``, in the wanted order.
+    bw_outputs_device_info, local_rank
+        Taken for compatibility.
+    providers : list, default=None
+    """
+
+    def __init__(
+        self,
+        session: Any,
+        fw_feed_names: Sequence[str],
+        fw_outputs_device_info: Any = None,
+        bw_fetches_names: Sequence[str] = (),
+        bw_outputs_device_info: Any = None,
+        local_rank: int = 0,
+        providers: Sequence[Any] | None = None,
+    ) -> None:
+        del fw_outputs_device_info, bw_outputs_device_info, local_rank
+        self.feed_names = list(fw_feed_names)
+        self.wrt = [
+            name if name in self.feed_names else name.removesuffix("_grad")
+            for name in bw_fetches_names
+        ]
+        if isinstance(session, og.ForwardBackward):
+            self.passes = session
+        else:
+            self.passes = og.ForwardBackward(
+                session, inputs=self.wrt or None, device=device_of(providers)
+            )
+        self.wrt = self.wrt or self.passes.gradient_inputs
+
+    def run_forward(
+        self,
+        feeds: Sequence[Any],
+        fetches: OrtValueVector,
+        state: PartialGraphExecutionState | None,
+        cache: OrtValueCache | None = None,
+    ) -> None:
+        """Append the outputs to `fetches`; without a state nothing is saved."""
+        del cache
+        if len(feeds) != len(self.feed_names):
+            raise ValueError(
+                f"{len(feeds)} inputs, expected {len(self.feed_names)}: {self.feed_names}"
+            )
+        arrays = {name: array_of(value) for name, value in zip(self.feed_names, feeds, strict=True)}
+        outputs = self.passes.forward(arrays, training=state is not None)
+        if state is not None:
+            state.context = outputs.context
+        fetches.push_back_batch(outputs)
+
+    def run_backward(
+        self, feeds: Sequence[Any], fetches: OrtValueVector, state: PartialGraphExecutionState
+    ) -> None:
+        """Append the gradients to `fetches`, for the gradients of the outputs as feeds."""
+        given = [None if value is None else array_of(value) for value in feeds]
+        gradients = self.passes.backward(given, state.context)
+        fetches.push_back_batch(gradients.inputs[name] for name in self.wrt)
+
+
+def weights_as_inputs(model: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelProto:
+    """Return a model where some initializers are inputs, after the others and in this order.
+
+    Raises
+    ------
+    ValueError
+        A name that is not an initializer.
+    """
+    result = onnx.ModelProto()
+    result.CopyFrom(model)
+    by_name = {init.name: init for init in model.graph.initializer}
+    for name in names:
+        if name not in by_name:
+            raise ValueError(f"Unable to find initializer {name!r} in {sorted(by_name)}.")
+    result.graph.ClearField("initializer")
+    result.graph.initializer.extend(i for i in model.graph.initializer if i.name not in names)
+    known = {value.name for value in result.graph.input}
+    result.graph.input.extend(
+        onnx.helper.make_tensor_value_info(name, by_name[name].data_type, [*by_name[name].dims])
+        for name in names
+        if name not in known
+    )
+    return result
+
+
+def _is_float(element: int) -> bool:
+    return element != 0 and bool(
+        np.issubdtype(onnx.helper.tensor_dtype_to_np_dtype(element), np.floating)
+    )
+
+
+def _float_initializers(model: onnx.ModelProto) -> list[str]:
+    return [init.name for init in model.graph.initializer if _is_float(init.data_type)]
+
+
+def _float_inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
+    weights = {init.name for init in model.graph.initializer}
+    return [
+        value
+        for value in model.graph.input
+        if value.name not in weights and _is_float(value.type.tensor_type.elem_type)
+    ]
