@@ -147,7 +147,7 @@ def test_seed_of_numpy_gives_the_same_training():
     assert make(max_iter=5).fit(X, y).train_losses_ == first
 
 
-@pytest.mark.parametrize("optimizer", ["AdamOptimizer", "adam"])
+@pytest.mark.parametrize("optimizer", ["AdamOptimizer", "LambOptimizer", "adam", "rmsprop"])
 def test_other_optimizers(optimizer):
     X, y = polynomial_data()
     trainer = make(

@@ -113,13 +113,7 @@ def _optimizer(name: str, options: Mapping[str, float]) -> Any:
                 f"{name} has no attribute {option}={value} here, only {[*table]}."
             )
         ours[table[option]] = value
-    # weight_decay is decoupled here: AdamW. Without it both are the same.
-    made = getattr(og.optimizers, class_name, None)
-    if made is None and class_name == "AdamW" and not ours["weight_decay"]:
-        made = og.optimizers.Adam
-    if made is None:
-        raise NotImplementedError(f"{name}: onnxgrad.optimizers has no {class_name}")
-    return made(**ours)
+    return getattr(og.optimizers, class_name)(**ours)
 
 
 class TrainingSession:

@@ -39,6 +39,12 @@ class BaseEstimator(BaseOnnxClass):
         self.learning_rate = BaseLearningRate.select(learning_rate)
         self.device = device
 
+    def __sklearn_tags__(self) -> Any:
+        # Asked for by scikit-learn alone, which is there then.
+        from sklearn.base import BaseEstimator as Estimator
+
+        return Estimator().__sklearn_tags__()
+
     def _set_validation_every(self, validation_every: float) -> None:
         share = validation_every < 1
         self.validation_every = int(self.max_iter * validation_every if share else validation_every)
@@ -89,7 +95,8 @@ def train(
     bar = _bar(estimator)
     epochs = _Epochs(estimator, bar, estimator.validation_every)
     X, y, weight = data
-    if not len(y):
+    rows = len(next(iter(y.values())) if isinstance(y, Mapping) else y)
+    if not rows:
         raise EvaluationError("There are no rows to train on.")
     try:
         trainer.fit(
@@ -98,7 +105,7 @@ def train(
             weight,
             validation=validation,
             epochs=estimator.max_iter,
-            batch_size=min(estimator.batch_size, len(y)),
+            batch_size=min(estimator.batch_size, rows),
             callbacks=[epochs],
             verbose=0,
         )

@@ -112,7 +112,7 @@ class OrtGradientForwardBackwardOptimizer(BaseEstimator):
             weights_to_train = [*get_train_initializer(model_onnx)]
         self.learning_loss = BaseLearningLoss.select(learning_loss)
         self.learning_penalty = BaseLearningPenalty.select(learning_penalty)
-        self.weights_to_train = list(weights_to_train)
+        self.weights_to_train = weights_to_train
         self.loss_output_name = loss_output_name
         self.max_iter = max_iter
         self.training_optimizer_name = training_optimizer_name
@@ -180,7 +180,7 @@ class OrtGradientForwardBackwardOptimizer(BaseEstimator):
     def _make_function(self) -> None:
         self.train_session_ = OrtGradientForwardBackward(
             self.model_onnx,
-            self.weights_to_train,
+            list(self.weights_to_train),
             providers=device_to_providers(self.device),
             enable_logging=self.enable_logging,
         )
@@ -243,8 +243,8 @@ class OrtGradientForwardBackwardOptimizer(BaseEstimator):
             self.model_onnx,
             self._description(columns),
             self._optimizer(),
-            penalty=self.learning_penalty.description(self.weights_to_train),
-            trainable=self.weights_to_train,
+            penalty=self.learning_penalty.description(list(self.weights_to_train)),
+            trainable=list(self.weights_to_train),
             seed=new_seed(),
             device=check_device(self.device),
         )

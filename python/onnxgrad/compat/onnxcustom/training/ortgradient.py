@@ -165,7 +165,7 @@ class OrtGradientForwardBackward:
         if self._logger is not None:
             self._logger.info("[OrtGradientForwardBackward] new class %r", name)
         attributes = self._create_onnx_graphs()
-        self.cls_type_ = type(name, (OrtGradientForwardBackwardFunction,), attributes)
+        self.cls_type_: Any = type(name, (OrtGradientForwardBackwardFunction,), attributes)
 
     def _create_onnx_graphs(self) -> dict[str, Any]:
         """Return the attributes of the class, made from the graphs."""

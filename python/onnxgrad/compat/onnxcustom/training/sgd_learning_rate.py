@@ -133,7 +133,7 @@ class LearningRateSGD(BaseLearningRate):
         self.eta0 = eta0
         self.alpha = alpha
         self.power_t = power_t
-        self.learning_rate = learning_rate.lower()
+        self.learning_rate = learning_rate
         self.value_: float | None = None
 
     @property
