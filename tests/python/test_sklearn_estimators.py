@@ -580,6 +580,32 @@ def test_wrong_options_are_named(iris, options, words):
         OnnxClassifier(**options).fit(*iris)
 
 
+def test_weights_in_another_file(iris, tmp_path):
+    X, y = iris
+    here = mlp_proto([4, 30, 3])
+    onnx.save(
+        onnx.ModelProto.FromString(here.SerializeToString()),
+        tmp_path / "model.onnx",
+        save_as_external_data=True,
+        size_threshold=0,
+    )
+    options = {"max_iter": 3, "lr": 0.01, "random_state": 0}
+    one = OnnxClassifier(tmp_path / "model.onnx", **options).fit(X, y)
+    other = by_pickle(OnnxClassifier(here, **options).fit(X, y))
+    for file in tmp_path.iterdir():
+        file.unlink()
+    np.testing.assert_array_equal(by_pickle(one).predict_proba(X), other.predict_proba(X))
+    found, expected = initializers(one.to_onnx()), initializers(other.to_onnx())
+    assert all(np.array_equal(found[name], expected[name]) for name in expected)
+
+
+def test_files_that_are_no_models(iris, tmp_path):
+    (tmp_path / "text.onnx").write_text("this is not a model")
+    for path in ("missing.onnx", tmp_path / "text.onnx"):
+        with pytest.raises(og.ModelError, match=Path(path).name):
+            OnnxClassifier(path).fit(*iris)
+
+
 def test_wrong_kind_of_model(iris):
     X, y = iris
     model = multi_layer_perceptron([4, 3], head="softmax")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Sequence
 from numbers import Real
+from pathlib import Path
 from typing import Any, Literal, Self, TypeAlias
 
 import numpy as np
@@ -270,8 +271,10 @@ class OnnxEstimator(BaseEstimator):  # type: ignore[misc]
 
 def _bytes_of(model: Any) -> bytes:
     if isinstance(model, (str, os.PathLike)):
-        # Weights in files beside the model are loaded too.
-        model = onnx.load(os.fspath(model))
+        proto = onnxgrad.set_weights(model, {})  # checked: no file, or no model, is a ModelError
+        folder = Path(model).resolve().parent
+        onnx.load_external_data_for_model(proto, str(folder))
+        model = proto
     if isinstance(model, onnx.ModelProto):
         return bytes(model.SerializeToString())
     return bytes(model)
