@@ -1,1 +1,23 @@
-"""mlprodict's module tree, as far as the training notebooks use it."""
+"""mlprodict's module tree, as far as the training notebooks use it.
+
+``%load_ext onnxgrad.compat.mlprodict`` gives notebooks the magic command ``%onnxview model``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["load_ipython_extension"]
+
+
+def load_ipython_extension(ipython: Any) -> None:
+    """Register ``%onnxview``: it draws a model as SVG."""
+
+    def onnxview(line: str) -> Any:
+        from IPython.display import SVG
+
+        from onnxgrad.compat.onnxcustom.plotting.plotting_onnx import onnx_svg
+
+        return SVG(onnx_svg(ipython.ev(line)))
+
+    ipython.register_magic_function(onnxview, "line", "onnxview")

@@ -1,0 +1,254 @@
+"""Functions of NumPy-like code with annotated shapes, as ONNX models.
+
+The function is called once with traced values. A call with arrays runs the model that comes out.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import onnx
+import onnx.numpy_helper
+
+import onnxgrad as og
+
+__all__ = ["NDArray", "OnnxFunction", "OnnxVar", "apply", "onnxnumpy", "onnxnumpy_default"]
+
+
+class Annotation(NamedTuple):
+    """Shape and type of a value."""
+
+    shape: tuple[int | None, ...]
+    dtype: Any
+
+
+class NDArray:
+    """``NDArray[(None, 2), numpy.float32]`` annotates an array [N, 2]."""
+
+    def __class_getitem__(cls, item: Any) -> Annotation:
+        shape, dtype = item
+        dims = (shape,) if shape is None or isinstance(shape, int) else tuple(shape)
+        return Annotation(dims, dtype)
+
+
+def import_ndonnx() -> Any:
+    """Return the module ndonnx."""
+    try:
+        import ndonnx
+    except ImportError as error:
+        raise ImportError(
+            "onnxnumpy traces with ndonnx, which is not installed: pip install ndonnx"
+        ) from error
+    return ndonnx
+
+
+class OnnxVar:
+    """A traced value: an array of ndonnx with the methods that NumPy's arrays have."""
+
+    __array_ufunc__ = None  # NumPy leaves operators between its arrays and these to these
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+    @property
+    def shape(self) -> Any:
+        """Static shape, with None for open dimensions."""
+        return self.array.shape
+
+    @property
+    def T(self) -> OnnxVar:  # noqa: N802 (NumPy's name)
+        """Transposed."""
+        return OnnxVar(self.array.T)
+
+    def __getitem__(self, index: Any) -> OnnxVar:
+        return OnnxVar(self.array[index])
+
+    def reshape(self, *shape: Any) -> OnnxVar:
+        """Return the same elements in another shape."""
+        wanted = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
+        return apply(import_ndonnx().reshape, self, tuple(wanted))
+
+    def astype(self, dtype: Any) -> OnnxVar:
+        """Return the elements in another type."""
+        ndx = import_ndonnx()
+        return apply(ndx.astype, self, getattr(ndx, np.dtype(dtype).name))
+
+    def sum(self, axis: Any = None, keepdims: bool = False) -> OnnxVar:
+        """Return sums."""
+        return apply(import_ndonnx().sum, self, axis=axis, keepdims=keepdims)
+
+    def mean(self, axis: Any = None, keepdims: bool = False) -> OnnxVar:
+        """Return means."""
+        return apply(import_ndonnx().mean, self, axis=axis, keepdims=keepdims)
+
+
+def apply(function: Callable[..., Any], *arguments: Any, **options: Any) -> OnnxVar:
+    """Call a function of ndonnx with traced values and arrays."""
+    return OnnxVar(function(*(_plain(value) for value in arguments), **options))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, OnnxVar):
+        return value.array
+    return import_ndonnx().asarray(value) if isinstance(value, np.ndarray) else value
+
+
+def _operator(name: str) -> Callable[..., OnnxVar]:
+    def method(self: OnnxVar, *others: Any) -> OnnxVar:
+        return OnnxVar(getattr(self.array, name)(*(_plain(other) for other in others)))
+
+    return method
+
+
+for _name in ("add", "sub", "mul", "truediv", "pow", "matmul", "mod"):
+    setattr(OnnxVar, f"__{_name}__", _operator(f"__{_name}__"))
+    setattr(OnnxVar, f"__r{_name}__", _operator(f"__r{_name}__"))
+for _name in ("neg", "abs", "lt", "le", "gt", "ge"):
+    setattr(OnnxVar, f"__{_name}__", _operator(f"__{_name}__"))
+
+
+class OnnxFunction:
+    """A function as a model; calls run it.
+
+    Parameters
+    ----------
+    function : callable
+        With annotated arguments and result.
+    runtime : str, default="onnxruntime"
+        Taken for compatibility: calls run on onnxgrad's engine.
+    """
+
+    def __init__(self, function: Callable[..., Any], runtime: str = "onnxruntime") -> None:
+        self.function = function
+        self.runtime = runtime
+        self.__doc__ = function.__doc__
+        self.__name__ = function.__name__
+        self._model: onnx.ModelProto | None = None
+        self._session: og.InferenceSession | None = None
+
+    def to_onnx(self) -> onnx.ModelProto:
+        """Return the model: inputs by their names, output ``y``, constants ``init``, ``init_1``."""
+        if self._model is None:
+            self._model = self._trace()
+        copy = onnx.ModelProto()
+        copy.CopyFrom(self._model)
+        return copy
+
+    def _trace(self) -> onnx.ModelProto:
+        ndx = import_ndonnx()
+        annotations = inspect.get_annotations(self.function, eval_str=True)
+        result = annotations.pop("return", None)
+        arguments = {}
+        for name, annotation in annotations.items():
+            dims = tuple("N" if dim is None else dim for dim in annotation.shape)
+            kind = getattr(ndx, np.dtype(annotation.dtype).name)
+            arguments[name] = ndx.argument(shape=dims, dtype=kind)
+        traced = self.function(**{name: OnnxVar(value) for name, value in arguments.items()})
+        model = with_initializers(ndx.build(arguments, {"y": traced.array}))
+        if isinstance(result, Annotation):
+            element = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(result.dtype))
+            dims = tuple("N" if dim is None else dim for dim in result.shape)
+            info = onnx.helper.make_tensor_value_info("y", element, dims)
+            model.graph.output[0].CopyFrom(info)
+        return model
+
+    def __call__(self, *arrays: Any) -> np.ndarray[Any, Any]:
+        """Return the result for arrays."""
+        if self._session is None:
+            self._session = og.InferenceSession(self.to_onnx())
+        names = [value.name for value in self._session.get_inputs()]
+        return self._session.run(None, dict(zip(names, arrays, strict=True)))[0]
+
+
+def onnxnumpy_default(function: Callable[..., Any]) -> OnnxFunction:
+    """Make a function a model, as a decorator."""
+    return OnnxFunction(function)
+
+
+def onnxnumpy(runtime: str = "onnxruntime") -> Callable[[Callable[..., Any]], OnnxFunction]:
+    """Make a function a model, as a decorator with options."""
+    return lambda function: OnnxFunction(function, runtime)
+
+
+def with_initializers(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a traced model whose constants are initializers with the names that mlprodict gives.
+
+    They are numbered from the output back, the last computed input of a node first and its
+    constants after them; equal constants are one. Steps of 1 of a Slice and the Identity at the end
+    go.
+    """
+    graph = model.graph
+    constants = {
+        node.output[0]: onnx.numpy_helper.to_array(node.attribute[0].t)
+        for node in graph.node
+        if node.op_type == "Constant"
+    }
+    nodes = [node for node in graph.node if node.op_type != "Constant"]
+    for node in nodes:
+        if node.op_type == "Slice" and len(node.input) == 5:
+            steps = constants.get(node.input[4])
+            if steps is not None and np.all(steps == 1):
+                del node.input[4]
+    nodes = _without_last_identity(nodes)
+    names = _names_of(nodes, constants, graph.output[0].name)
+    result = onnx.ModelProto()
+    result.CopyFrom(model)
+    result.graph.ClearField("node")
+    seen: dict[str, str] = {}
+    for node in nodes:
+        for place, name in enumerate(node.input):
+            node.input[place] = names.get(name, name)
+        result.graph.node.append(node)
+    for name, new in sorted(names.items(), key=lambda item: item[1]):
+        if new not in seen:
+            seen[new] = name
+            tensor = onnx.numpy_helper.from_array(constants[name], new)
+            result.graph.initializer.append(tensor)
+    return result
+
+
+def _without_last_identity(nodes: list[onnx.NodeProto]) -> list[onnx.NodeProto]:
+    last = nodes[-1]
+    before = nodes[-2] if len(nodes) > 1 else last
+    if last.op_type != "Identity" or list(last.input) != list(before.output):
+        return nodes
+    readers = sum(name == last.input[0] for node in nodes for name in node.input)
+    if readers == 1:
+        before.output[0] = last.output[0]
+        return nodes[:-1]
+    return nodes
+
+
+def _names_of(
+    nodes: list[onnx.NodeProto], constants: dict[str, np.ndarray[Any, Any]], output: str
+) -> dict[str, str]:
+    made = {name: node for node in nodes for name in node.output}
+    names: dict[str, str] = {}
+    values: dict[Any, str] = {}
+    visited: set[int] = set()
+    count = 0
+
+    def visit(node: onnx.NodeProto) -> None:
+        nonlocal count
+        if id(node) in visited:
+            return
+        visited.add(id(node))
+        for name in reversed(node.input):
+            if name in made:
+                visit(made[name])
+        for name in node.input:
+            if name not in constants or name in names:
+                continue
+            array = constants[name]
+            key = (array.dtype.str, array.shape, array.tobytes())
+            # b and c keep the alphabetical order of names with more digits.
+            letter = "" if count < 10 else "b" if count < 100 else "c"
+            fresh = "init" if count == 0 else f"init_{letter}{count}"
+            names[name] = values.setdefault(key, fresh)
+            count += 1
+
+    visit(made[output])
+    return names
