@@ -22,7 +22,8 @@ struct ForwardBackwardOptions {
   std::vector<std::string> frozen = {};
   /// Inputs to differentiate by name; empty: all of floating type.
   std::vector<std::string> inputs = {};
-  bool input_gradients = true;  ///< false: gradients of weights alone
+  bool input_gradients = true;                       ///< false: gradients of weights alone
+  TrainingMode training_mode = TrainingMode::kAuto;  ///< of forward passes for training
   EngineOptions engine = {};
 };
 
@@ -72,6 +73,7 @@ class ForwardBackward {
   /// The outputs for these inputs. `inputs` are read in place; with `training` they, the outputs
   /// and the context must not be written to before the backward pass. Without `training` nothing is
   /// saved. Several passes may be open, each with its own context.
+  /// Passes for training are in training mode (see TrainingMode) and update running statistics.
   /// Throws: DataError (missing or unknown input, dtype), ShapeError.
   Result forward(const NamedTensors& inputs, bool training = true);
   /// Gradients of sum_i <output_gradients[i], output_i> for the last open forward pass, which is
@@ -92,7 +94,8 @@ class ForwardBackward {
   const std::vector<WeightInfo>& weight_infos() const;
   const std::vector<std::string>& gradient_inputs() const;
 
-  /// Views of the present weights: set_weights() makes new tensors and does not write to these.
+  /// Views of the present weights, then of the running statistics: set_weights() makes new tensors
+  /// and does not write to these.
   NamedTensors weights() const;
   /// Other numbers for some weights, copied, for forward passes from now on. Open passes keep the
   /// weights that they were run with. Throws: ModelError (unknown weight, other dtype or shape).
@@ -100,9 +103,9 @@ class ForwardBackward {
   /// The file as it was loaded, with the present weights.
   Model trained_model() const;
 
-  /// The graphs that are run: inputs are the model's, then the weights.
+  /// The graphs that are run: inputs are the model's, then the weights, then running statistics.
   Model inference_graph(const WriteOptions& options = {}) const;
-  /// With what is saved as further outputs.
+  /// In training mode, with what is saved and then new running statistics as further outputs.
   Model forward_graph(const WriteOptions& options = {}) const;
   /// Inputs: "<output>_grad", then those inputs and weights of the forward graph, then those of its
   /// outputs, that it needs, under their names there. Outputs: "<name>_grad".

@@ -8,6 +8,7 @@
 #include "onnxgrad/losses.h"
 #include "onnxgrad/model.h"
 #include "onnxgrad/optimizers.h"
+#include "onnxgrad/training_mode.h"
 
 namespace onnxgrad {
 
@@ -44,6 +45,7 @@ struct TrainingStepOptions {
   std::vector<std::string> frozen = {};
   UpdateOptions update = {};  ///< groups of weights, clipping, accumulation
   bool gradients = false;     ///< `<weight>_grad` are outputs too
+  TrainingMode training_mode = TrainingMode::kAuto;
   WriteOptions write = {};
 };
 

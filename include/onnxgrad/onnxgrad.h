@@ -17,6 +17,7 @@
 #include "onnxgrad/schedules.h"          // IWYU pragma: export
 #include "onnxgrad/tensor.h"             // IWYU pragma: export
 #include "onnxgrad/trainer.h"            // IWYU pragma: export
+#include "onnxgrad/training_mode.h"      // IWYU pragma: export
 #include "onnxgrad/training_session.h"   // IWYU pragma: export
 #include "onnxgrad/version.h"            // IWYU pragma: export
 #include "onnxgrad/weights.h"            // IWYU pragma: export

@@ -29,7 +29,7 @@ struct Profile {
 
 /// Bytes that a session holds, by purpose.
 struct MemoryReport {
-  std::int64_t weights = 0;          ///< those that are or were trained
+  std::int64_t weights = 0;          ///< with running statistics
   std::int64_t optimizer_state = 0;  ///< slots and counters
   std::int64_t activations = 0;      ///< values and gradients of the largest step so far
   std::int64_t scratch = 0;          ///< work space of kernels during a step

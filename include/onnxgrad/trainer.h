@@ -61,6 +61,8 @@ enum class OnNonFinite {
   kRaise,
   kStop,    ///< the same, but fit() ends with the message as stop_reason
   kIgnore,  ///< goes on
+  kSkip,    ///< goes on, but steps that are not finite change nothing: the session is compiled anew
+            ///< as with TrainingOptions::skip_non_finite
 };
 
 struct FitOptions {
@@ -93,6 +95,7 @@ struct History {
   std::vector<EpochLog> epochs;
   std::vector<double> step_losses;  ///< one per step, before its update
   std::string stop_reason;          ///< empty: all epochs were done
+  std::int64_t skipped_steps = 0;   ///< OnNonFinite::kSkip: losses that train_loss leaves out
   std::optional<std::int64_t> best_epoch = {};
 };
 

@@ -13,6 +13,7 @@
 #include "onnxgrad/model.h"
 #include "onnxgrad/optimizers.h"
 #include "onnxgrad/profile.h"
+#include "onnxgrad/training_mode.h"
 
 namespace onnxgrad {
 
@@ -25,6 +26,9 @@ struct TrainingOptions {
   /// Euclidean norm of all gradients together).
   std::vector<std::string> outputs = {};
   UpdateOptions update = {};  ///< groups of weights, clipping, accumulation
+  TrainingMode training_mode = TrainingMode::kAuto;
+  /// A step whose loss or new weights are NaN or infinite changes nothing; its loss is returned.
+  bool skip_non_finite = false;
   EngineOptions engine = {};
 };
 

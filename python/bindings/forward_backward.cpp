@@ -58,15 +58,16 @@ void bind_forward_backward(nb::module_& module) {
       .def(
           "__init__",
           [](ForwardBackward* place, const Model& model, Names weights, Names frozen, Names inputs,
-             bool input_gradients, const EngineOptions& engine) {
+             bool input_gradients, TrainingMode training_mode, const EngineOptions& engine) {
             new (place) ForwardBackward(model, {.weights = std::move(weights),
                                                 .frozen = std::move(frozen),
                                                 .inputs = std::move(inputs),
                                                 .input_gradients = input_gradients,
+                                                .training_mode = training_mode,
                                                 .engine = engine});
           },
-          "model"_a, "weights"_a, "frozen"_a, "inputs"_a, "input_gradients"_a, "engine"_a,
-          Unlocked())
+          "model"_a, "weights"_a, "frozen"_a, "inputs"_a, "input_gradients"_a, "training_mode"_a,
+          "engine"_a, Unlocked())
       .def(
           "forward",
           [](ForwardBackward& runner, const NamedTensors& inputs, bool training) {

@@ -18,6 +18,10 @@ namespace onnxgrad::python {
 void bind_gradients(nb::module_& module) {
   using Names = std::vector<std::string>;
   using Unlocked = nb::call_guard<nb::gil_scoped_release>;
+  nb::enum_<TrainingMode>(module, "TrainingMode")
+      .value("auto", TrainingMode::kAuto)
+      .value("on", TrainingMode::kOn)
+      .value("off", TrainingMode::kOff);
   module.def(
       "gradient",
       [](const Model& model, Names wrt, Names outputs, bool fill_grad, bool keep_outputs,
@@ -34,18 +38,19 @@ void bind_gradients(nb::module_& module) {
   module.def(
       "training_step",
       [](const Model& model, const Loss& loss, const Optimizer& optimizer, Names trainable,
-         Names frozen, const UpdateOptions& update, bool gradients, std::int64_t target_opset,
-         bool inline_functions) {
+         Names frozen, const UpdateOptions& update, bool gradients, TrainingMode training_mode,
+         std::int64_t target_opset, bool inline_functions) {
         return training_step(
             model, loss, optimizer,
             {.trainable = std::move(trainable),
              .frozen = std::move(frozen),
              .update = update,
              .gradients = gradients,
+             .training_mode = training_mode,
              .write = {.target_opset = target_opset, .inline_functions = inline_functions}});
       },
       "model"_a, "loss"_a, "optimizer"_a, "trainable"_a, "frozen"_a, "update"_a, "gradients"_a,
-      "target_opset"_a, "inline_functions"_a, Unlocked());
+      "training_mode"_a, "target_opset"_a, "inline_functions"_a, Unlocked());
 }
 
 }  // namespace onnxgrad::python

@@ -84,7 +84,8 @@ void bind_options(nb::module_& module) {
   nb::enum_<OnNonFinite>(module, "OnNonFinite")
       .value("raise_error", OnNonFinite::kRaise)
       .value("stop", OnNonFinite::kStop)
-      .value("ignore", OnNonFinite::kIgnore);
+      .value("ignore", OnNonFinite::kIgnore)
+      .value("skip", OnNonFinite::kSkip);
   nb::class_<EarlyStopping>(module, "EarlyStopping")
       .def(
           "__init__",
@@ -123,15 +124,16 @@ void bind_trainer(nb::module_& module) {
           "__init__",
           [](Trainer* place, const Model& model, const Loss& loss, const Optimizer& optimizer,
              std::vector<std::string> trainable, std::vector<std::string> frozen,
-             const UpdateOptions& update, const EngineOptions& engine) {
+             const UpdateOptions& update, TrainingMode training_mode, const EngineOptions& engine) {
             new (place) Trainer(model, loss, optimizer,
                                 {.trainable = std::move(trainable),
                                  .frozen = std::move(frozen),
                                  .update = update,
+                                 .training_mode = training_mode,
                                  .engine = engine});
           },
-          "model"_a, "loss"_a, "optimizer"_a, "trainable"_a, "frozen"_a, "update"_a, "engine"_a,
-          Unlocked())
+          "model"_a, "loss"_a, "optimizer"_a, "trainable"_a, "frozen"_a, "update"_a,
+          "training_mode"_a, "engine"_a, Unlocked())
       .def("choose_loss", &Trainer::choose_loss, "target"_a, Unlocked())
       .def("fit", &fit, "data"_a, "options"_a, "validation"_a.none(), "on_epoch_end"_a.none(),
            "on_step_end"_a.none(), "is_main_thread"_a)

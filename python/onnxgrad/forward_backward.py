@@ -12,7 +12,7 @@ from onnxgrad._arrays import ArrayLike, from_native, from_native_list, to_feeds,
 from onnxgrad._checks import did_you_mean, path_text, patterns, positive_int
 from onnxgrad._models import ModelLike, to_core_model, to_proto
 from onnxgrad.errors import DataError
-from onnxgrad.sessions import NodeArg, engine_options, node_args
+from onnxgrad.sessions import NodeArg, engine_options, node_args, training_mode_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -70,6 +70,11 @@ class ForwardBackward:
         Names of inputs to differentiate; None is all of floating type.
     input_gradients : bool, default=True
         False computes the gradients of weights alone.
+    training_mode : "auto", True or False, default="auto"
+        Whether Dropout drops and BatchNormalization takes the statistics of the batch, in a model
+        that was exported for inference. ``"auto"``: Dropout, and each BatchNormalization whose
+        scale or bias is trained. So it is in passes for
+        training alone; they also update the running statistics.
     device : {"cpu"}, default="cpu"
     threads : int, default=None
         None takes the cores that this process may use.
@@ -109,6 +114,7 @@ class ForwardBackward:
         frozen: str | Iterable[str] | None = None,
         inputs: str | Iterable[str] | None = None,
         input_gradients: bool = True,
+        training_mode: bool | str = "auto",
         device: str = "cpu",
         threads: int | None = None,
         seed: int = 0,
@@ -118,6 +124,7 @@ class ForwardBackward:
             "frozen": patterns("frozen", frozen),
             "inputs": patterns("inputs", inputs),
             "input_gradients": bool(input_gradients),
+            "training_mode": training_mode,
             "device": device,
             "threads": threads,
             "seed": seed,
@@ -126,13 +133,13 @@ class ForwardBackward:
 
     def _build(self, model: _core.Model) -> None:
         options = self._options
-        self._model = model
         self._core = _core.ForwardBackward(
             model,
             options["weights"],
             options["frozen"],
             options["inputs"],
             options["input_gradients"],
+            training_mode_of(options["training_mode"]),
             engine_options(options["device"], options["threads"], options["seed"]),
         )
         self._input_names = [value.name for value in self._core.inputs]
@@ -228,8 +235,9 @@ class ForwardBackward:
 
     @property
     def weights(self) -> dict[str, np.ndarray[Any, Any]]:
-        """Read-only views of the present weights, by name. Setting copies any number of them.
+        """Read-only views of the present weights and running statistics, by name.
 
+        Setting copies any number of them.
         Open passes keep the weights that they were run with.
         """
         views = {name: from_native(value) for name, value in self._core.weights().items()}
@@ -309,7 +317,11 @@ class ForwardBackward:
 
     def __getstate__(self) -> dict[str, Any]:
         weights = {name: value.copy() for name, value in self.weights.items()}
-        return {"model": self._model.to_bytes(), "options": self._options, "weights": weights}
+        return {
+            "model": self._core.trained_model().to_bytes(),
+            "options": self._options,
+            "weights": weights,
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._options = state["options"]

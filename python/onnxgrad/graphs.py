@@ -11,6 +11,7 @@ from onnxgrad._checks import patterns, positive_int, unknown_name
 from onnxgrad._models import ModelLike, to_core_model, to_proto
 from onnxgrad.losses import LossLike, PenaltyLike, to_core_loss
 from onnxgrad.optimizers import OptimizerLike, ParameterGroup, as_optimizer, update_options
+from onnxgrad.sessions import training_mode_of
 
 if TYPE_CHECKING:
     import onnx
@@ -180,6 +181,7 @@ def training_step(
     clip_value: float | None = None,
     clip_norm: float | None = None,
     accumulate: int = 1,
+    training_mode: bool | str = "auto",
     gradients: bool = False,
     target_opset: int = 26,
     inline: bool = False,
@@ -202,7 +204,7 @@ def training_step(
         See `onnxgrad.losses.Penalty`.
     trainable, frozen : str or list of str, default=None
         Names or glob patterns of weights.
-    groups, clip_value, clip_norm, accumulate
+    groups, clip_value, clip_norm, accumulate, training_mode
         As for `TrainingSession`.
     gradients : bool, default=False
         Whether ``<weight>_grad`` are outputs too.
@@ -239,6 +241,7 @@ def training_step(
             patterns("frozen", frozen),
             update_options(described.lr, groups, clip_value, clip_norm, accumulate),
             bool(gradients),
+            training_mode_of(training_mode),
             positive_int("target_opset", target_opset),
             bool(inline),
         )

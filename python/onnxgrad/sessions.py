@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
-import pathlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -15,6 +13,7 @@ from onnxgrad._checks import device_name, positive_int, real_number, thread_coun
 from onnxgrad._checks import patterns as pattern_list
 from onnxgrad._loss_base import NativeFunction
 from onnxgrad._models import ModelLike, to_core_model, to_proto
+from onnxgrad.errors import OptionError
 from onnxgrad.losses import LossLike, PenaltyLike, name_of, to_core_loss
 from onnxgrad.optimizers import (
     Optimizer,
@@ -23,6 +22,7 @@ from onnxgrad.optimizers import (
     as_optimizer,
     update_options,
 )
+from onnxgrad.profiles import KernelTime, Memory, Profile
 
 if TYPE_CHECKING:
     import numpy as np
@@ -133,6 +133,17 @@ def engine_options(device: str, threads: int | None, seed: int = 0) -> _core.Eng
     )
 
 
+def training_mode_of(value: bool | str) -> _core.TrainingMode:
+    """Return the option `training_mode` for the extension."""
+    if value == "auto":
+        return _core.TrainingMode.auto
+    if isinstance(value, bool):
+        return _core.TrainingMode.on if value else _core.TrainingMode.off
+    raise OptionError(
+        what=f"training_mode: {value!r}, expected 'auto', True or False", value="training_mode"
+    )
+
+
 class InferenceSession:
     """Runs any ONNX model on onnxgrad's engine, gradient graphs and training steps too.
 
@@ -233,85 +244,6 @@ class Evaluation(NamedTuple):
 StepLoss: TypeAlias = "float | np.ndarray[Any, Any]"
 
 
-class Memory(NamedTuple):
-    """Bytes that a session holds, by purpose.
-
-    Attributes
-    ----------
-    weights : int
-        Those that are trained.
-    optimizer_state : int
-        Slots and counters.
-    activations : int
-        Values and gradients of the largest step so far.
-    scratch : int
-        Work space of kernels during a step.
-    constants : int
-        Weights that are not trained and folded values, of all plans.
-    evaluation : int
-        What `evaluate` and `predict` take.
-    snapshots : int
-        Copies of the state while `Trainer.fit` runs, for going back.
-    """
-
-    weights: int
-    optimizer_state: int
-    activations: int
-    scratch: int
-    constants: int
-    evaluation: int
-    snapshots: int
-
-    @property
-    def total(self) -> int:
-        """All of them together."""
-        return sum(self)
-
-
-class KernelTime(NamedTuple):
-    """Time of one kernel: operator, node, implementation, calls, seconds in all, flop per call."""
-
-    op_type: str
-    node: str
-    kernel: str
-    calls: int
-    total_s: float
-    flops: float
-
-
-class Profile:
-    """Where the time of training steps went; see `TrainingSession.profiling`.
-
-    Attributes
-    ----------
-    kernels : list of KernelTime
-        Slowest first.
-    trace_json : str
-        Single calls (the first million) in the Trace Event format, for Perfetto or
-        chrome://tracing.
-    """
-
-    def __init__(self) -> None:
-        self.kernels: list[KernelTime] = []
-        self.trace_json = ""
-        self._text = ""
-
-    def _fill(self, native: _core.Profile) -> None:
-        self.kernels = [
-            KernelTime(k.op_type, k.node, k.kernel, k.calls, k.total_s, k.flops)
-            for k in native.kernels
-        ]
-        self.trace_json = native.trace_json
-        self._text = native.to_text()
-
-    def __str__(self) -> str:
-        return self._text
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the trace to a file."""
-        pathlib.Path(path).write_text(self.trace_json, encoding="utf-8")
-
-
 class TrainingSession:
     """Loss, gradient and update in one compiled step over weights that the session holds.
 
@@ -344,6 +276,13 @@ class TrainingSession:
         Gradients are scaled down where the Euclidean norm of all of them together is larger.
     accumulate : int, default=1
         The update is done at every n-th step, with the gradient of the rows of n batches together.
+    training_mode : "auto", True or False, default="auto"
+        Whether Dropout drops and BatchNormalization takes the statistics of the batch, in a model
+        that was exported for inference. ``"auto"``: Dropout, and each BatchNormalization whose
+        scale or bias is trained. Evaluation, prediction and the
+        trained model are in inference mode, with the running statistics of the training.
+    skip_non_finite : bool, default=False
+        Whether a step whose loss or new weights are NaN or infinite changes nothing.
     device : {"cpu"}, default="cpu"
     threads : int, default=None
         None takes the cores that this process may use.
@@ -387,6 +326,8 @@ class TrainingSession:
         clip_value: float | None = None,
         clip_norm: float | None = None,
         accumulate: int = 1,
+        training_mode: bool | str = "auto",
+        skip_non_finite: bool = False,
         device: str = "cpu",
         threads: int | None = None,
         seed: int = 0,
@@ -400,6 +341,8 @@ class TrainingSession:
         self._frozen = pattern_list("frozen", frozen)
         self._outputs = list(outputs)
         self._update = update_options(self._optimizer.lr, groups, clip_value, clip_norm, accumulate)
+        self._training_mode = training_mode_of(training_mode)
+        self._skip_non_finite = bool(skip_non_finite)
         self._engine = engine_options(device, threads, seed)
         self._sample_weight = sample_weight or ""
         self._chosen: NativeFunction | None = None
@@ -416,6 +359,8 @@ class TrainingSession:
             self._frozen,
             self._outputs,
             self._update,
+            self._training_mode,
+            self._skip_non_finite,
             self._engine,
         )
 

@@ -32,6 +32,13 @@ __all__ = ["Trainer"]
 Verbosity = Literal["auto", 0, 1, 2]
 
 
+_NON_FINITE = {
+    "raise": _core.OnNonFinite.raise_error,
+    "stop": _core.OnNonFinite.stop,
+    "skip": _core.OnNonFinite.skip,
+    "ignore": _core.OnNonFinite.ignore,
+}
+
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
@@ -83,7 +90,7 @@ class Trainer:
         None takes the cores that this process may use.
     trainable, frozen : str or list of str, default=None
         Names or glob patterns of the weights to train and of those that stay as they are.
-    groups, clip_value, clip_norm, accumulate
+    groups, clip_value, clip_norm, accumulate, training_mode
         See `TrainingSession`.
     device : {"cpu"}, default="cpu"
 
@@ -128,6 +135,7 @@ class Trainer:
         clip_value: float | None = None,
         clip_norm: float | None = None,
         accumulate: int = 1,
+        training_mode: bool | str = "auto",
         device: str = "cpu",
     ) -> None:
         self.seed = positive_int("seed", seed, 0)
@@ -144,6 +152,7 @@ class Trainer:
                 "clip_value": clip_value is not None,
                 "clip_norm": clip_norm is not None,
                 "accumulate": accumulate != 1,
+                "training_mode": training_mode != "auto",
             }
             for option, is_given in given.items():
                 if is_given:
@@ -168,6 +177,7 @@ class Trainer:
                 clip_value=clip_value,
                 clip_norm=clip_norm,
                 accumulate=accumulate,
+                training_mode=training_mode,
                 device=device,
                 threads=threads,
                 seed=seed,
@@ -195,6 +205,7 @@ class Trainer:
         callbacks: Iterable[CallbackLike] = (),
         verbose: Verbosity = "auto",
         allow_nan: bool = False,
+        non_finite: str = "raise",
     ) -> Trainer:
         """Train for some epochs, going on from the present weights.
 
@@ -228,6 +239,10 @@ class Trainer:
             0 nothing, 1 lines, 2 also the weights and the plan.
         allow_nan : bool, default=False
             Whether NaN and infinity in X are let through.
+        non_finite : {"raise", "stop", "skip", "ignore"}, default="raise"
+            What a loss that is NaN or infinite does: raise `ConvergenceError`, end the training
+            with the message as `stop_reason`, leave out the step (weights and optimizer state stay,
+            also where only the new weights would not be finite), or nothing.
 
         Returns
         -------
@@ -257,6 +272,9 @@ class Trainer:
         options.shuffle = bool(shuffle)
         options.seed = self.seed
         options.allow_nan = bool(allow_nan)
+        if non_finite not in _NON_FINITE:
+            raise unknown_name("non_finite", non_finite, list(_NON_FINITE))
+        options.on_non_finite = _NON_FINITE[non_finite]
         if class_weight is not None:
             sample_weight = with_class_weights(class_weight, y, sample_weight)
         if sample_weight is not None or _has_weight(validation):
@@ -507,6 +525,7 @@ class _OwnSession(TrainingSession):
             self._trainable,
             self._frozen,
             self._update,
+            self._training_mode,
             self._engine,
         )
 

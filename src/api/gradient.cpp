@@ -139,6 +139,7 @@ Model training_step(const Model& model, const Loss& loss, const Optimizer& optim
       train::build_step(*model.impl().working(), train::builtin_engine().ops, loss, optimizer,
                         {.trainable = options.trainable,
                          .frozen = options.frozen,
+                         .training_mode = options.training_mode,
                          .update = options.update,
                          .all_gradients = options.gradients});
   ir::Model graph = ir::clone(*step.model);

@@ -53,6 +53,7 @@ const History& Trainer::fit(const Dataset& data, const FitOptions& options) {
   const api::CallGuard guard(impl_->fitting);
   impl_->settle_loss(data.target);
   const api::CallGuard session_guard(impl_->session.impl().busy);
+  if (options.on_non_finite == OnNonFinite::kSkip) impl_->session.impl().session.guard_updates();
   train::FitLoop loop(impl_->session.impl().session, data, options, impl_->stop, impl_->history);
   loop.run();
   return impl_->history;

@@ -107,7 +107,10 @@ FitLoop::FitLoop(Session& session, const Dataset& data, const FitOptions& option
   prepare_plans();
   prepare_schedule();
   reserve_history();
-  if (options_.on_non_finite != OnNonFinite::kIgnore) epoch_start_.emplace(session_);
+  if (options_.on_non_finite == OnNonFinite::kRaise ||
+      options_.on_non_finite == OnNonFinite::kStop) {
+    epoch_start_.emplace(session_);
+  }
   if (options_.early_stopping && options_.early_stopping->restore_best) best_.emplace(session_);
   countdown_ = options_.every_n_steps;
 }
@@ -307,8 +310,12 @@ bool FitLoop::run_batch(Execution& execution, std::int64_t begin, std::int64_t r
   history_.step_losses.push_back(loss);
   const double weight =
       has_denominator_ ? read_scalar(execution.output(1), loss_dtype_) : static_cast<double>(rows);
-  loss_sum_ += session_.reduces_by_mean() ? loss * weight : loss;
-  weight_sum_ += weight;
+  if (options_.on_non_finite == OnNonFinite::kSkip && !std::isfinite(loss)) {
+    ++history_.skipped_steps;
+  } else {
+    loss_sum_ += session_.reduces_by_mean() ? loss * weight : loss;
+    weight_sum_ += weight;
+  }
   if (!std::isfinite(loss) && !handle_non_finite(loss)) return false;
   if (stop_.load(std::memory_order_relaxed)) {
     history_.stop_reason = "stop() was called";
@@ -320,7 +327,7 @@ bool FitLoop::run_batch(Execution& execution, std::int64_t begin, std::int64_t r
 }
 
 bool FitLoop::handle_non_finite(double loss) {
-  if (options_.on_non_finite == OnNonFinite::kIgnore) return true;
+  if (!epoch_start_) return true;
   const double rate = session_.learning_rate();
   const std::int64_t bad_step = step_;
   const std::string fault = go_back_and_find_fault();

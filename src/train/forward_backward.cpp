@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <initializer_list>
 #include <utility>
 
 #include "base/check.h"
@@ -34,10 +35,11 @@ namespace train {
 namespace {
 
 // What is an output of the model, what is saved, and what is for weights lie apart, so that each is
-// freed when it is no longer needed.
-std::vector<std::size_t> two_blocks(std::size_t first, std::size_t all) {
-  std::vector<std::size_t> blocks(all, 1);
-  std::fill_n(blocks.begin(), first, 0);
+// freed when it is no longer needed: so many results for each block.
+std::vector<std::size_t> blocks_of(std::initializer_list<std::size_t> counts) {
+  std::vector<std::size_t> blocks;
+  std::size_t number = 0;
+  for (const std::size_t count : counts) blocks.insert(blocks.end(), count, number++);
   return blocks;
 }
 
@@ -53,19 +55,22 @@ SplitRunner::SplitRunner(Source source, const ForwardBackwardOptions& options)
                          {.weights = options.weights,
                           .frozen = options.frozen,
                           .inputs = options.inputs,
-                          .input_gradients = options.input_gradients})) {
+                          .input_gradients = options.input_gradients,
+                          .training_mode = options.training_mode})) {
   const runtime::Engine& engine = builtin_engine();
   runtime::ExecutorOptions common = executor_options(options.engine);
   const std::size_t num_outputs = split_.outputs.size();
   runtime::ExecutorOptions inference = common;
-  inference.output_blocks = two_blocks(num_outputs, num_outputs);
+  inference.output_blocks = blocks_of({num_outputs});
   inference_.emplace(split_.inference, engine, inference);
   runtime::ExecutorOptions forward = common;
-  forward.output_blocks = two_blocks(num_outputs, split_.forward->graph->outputs.size());
+  const std::size_t num_statistics = split_.statistics.size();
+  const std::size_t num_saved =
+      split_.forward->graph->outputs.size() - num_outputs - num_statistics;
+  forward.output_blocks = blocks_of({num_outputs, num_saved, num_statistics});
   forward_.emplace(split_.forward, engine, forward);
   runtime::ExecutorOptions backward = common;
-  backward.output_blocks =
-      two_blocks(split_.weights.size(), split_.backward->graph->outputs.size());
+  backward.output_blocks = blocks_of({split_.weights.size(), split_.gradient_inputs.size()});
   for (std::size_t i = 0; i < split_.backward_inputs.size(); ++i) {
     if (split_.backward_inputs[i].gives_shape) backward.shape_inputs.push_back(i);
   }
@@ -86,7 +91,9 @@ SplitRunner::SplitRunner(Source source, const ForwardBackwardOptions& options)
   std::vector<std::string> names;
   for (const runtime::Port& port : forward_->outputs()) names.push_back(port.name);
   names_ = std::make_shared<const std::vector<std::string>>(std::move(names));
-  for (const WeightInfo& weight : split_.weights) {
+  weight_infos_ = split_.weights;
+  weight_infos_.insert(weight_infos_.end(), split_.statistics.begin(), split_.statistics.end());
+  for (const WeightInfo& weight : weight_infos_) {
     weights_.push_back(source_.working->graph->find(weight.name)->initializer.clone());
   }
 }
@@ -106,6 +113,9 @@ ForwardBackward::Result SplitRunner::forward(const NamedTensors& inputs, bool tr
     result.outputs.push_back(split_.outputs[i].finish(computed[i]));
   }
   if (!training) return result;
+  const std::size_t num_statistics = split_.statistics.size();
+  std::move(computed.end() - static_cast<std::ptrdiff_t>(num_statistics), computed.end(),
+            weights_.end() - static_cast<std::ptrdiff_t>(num_statistics));
   auto data = std::make_shared<Context::Data>();
   data->names = names_;
   data->cells = executor.cells();
@@ -213,7 +223,7 @@ void SplitRunner::discard(const Context& context) {
 NamedTensors SplitRunner::weights() const {
   NamedTensors result;
   for (std::size_t i = 0; i < weights_.size(); ++i) {
-    result.push_back({.name = split_.weights[i].name, .tensor = weights_[i]});
+    result.push_back({.name = weight_infos_[i].name, .tensor = weights_[i]});
   }
   return result;
 }
@@ -221,10 +231,10 @@ NamedTensors SplitRunner::weights() const {
 void SplitRunner::set_weights(const NamedTensors& weights) {
   std::vector<Tensor> fresh = weights_;
   for (const auto& [name, tensor] : weights) {
-    const auto found = std::ranges::find(split_.weights, name, &WeightInfo::name);
-    if (found == split_.weights.end()) {
+    const auto found = std::ranges::find(weight_infos_, name, &WeightInfo::name);
+    if (found == weight_infos_.end()) {
       std::vector<std::string> known;
-      for (const WeightInfo& weight : split_.weights) known.push_back(weight.name);
+      for (const WeightInfo& weight : weight_infos_) known.push_back(weight.name);
       throw ModelError({.what = "'" + name + "' is not a weight that is differentiated." +
                                 base::did_you_mean(name, known),
                         .where = {.value = name},
@@ -236,7 +246,7 @@ void SplitRunner::set_weights(const NamedTensors& weights) {
                                             describe(found->dtype, found->dims)),
                         .where = {.value = name}});
     }
-    fresh[static_cast<std::size_t>(found - split_.weights.begin())] = tensor.clone();
+    fresh[static_cast<std::size_t>(found - weight_infos_.begin())] = tensor.clone();
   }
   weights_ = std::move(fresh);
 }

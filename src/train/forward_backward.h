@@ -64,6 +64,7 @@ class SplitRunner {
   std::optional<runtime::Executor> backward_;
   std::vector<ValueInfo> inputs_;
   std::vector<ValueInfo> outputs_;
+  std::vector<WeightInfo> weight_infos_;  // weights, then running statistics
   std::vector<Tensor> weights_;
   std::shared_ptr<const std::vector<std::string>> names_;  // see Context::Data
   std::vector<bool> reads_input_;   // per input of the forward graph: the backward graph reads it

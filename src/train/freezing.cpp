@@ -41,7 +41,8 @@ std::unordered_map<std::string, Tensor> Session::states_by_name() const {
 TrainedSet Session::present_set() const {
   return {.trained = names_of(graph_.weights),
           .held = names_of(graph_.held),
-          .with_own_count = with_own_count_};
+          .with_own_count = with_own_count_,
+          .statistics = names_of(graph_.statistics)};
 }
 
 // The slots of a weight that is held, and its count. Sums over batches that were begun are dropped.
@@ -104,6 +105,17 @@ void Session::unfreeze(std::span<const std::string> patterns) {
     set.with_own_count.insert(others[i]);
   }
   change_trained(std::move(set));
+}
+
+void Session::guard_updates() {
+  if (options_.skip_non_finite) return;
+  options_.skip_non_finite = true;
+  try {
+    change_trained(present_set());
+  } catch (...) {
+    options_.skip_non_finite = false;
+    throw;
+  }
 }
 
 void Session::continue_from(const Session& other) {

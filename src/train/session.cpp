@@ -39,6 +39,8 @@ StepGraphOptions step_options(const TrainingOptions& options,
   return {.trainable = options.trainable,
           .frozen = options.frozen,
           .exact = exact,
+          .training_mode = options.training_mode,
+          .skip_non_finite = options.skip_non_finite,
           .update = options.update,
           .outputs = options.outputs};
 }
@@ -285,7 +287,7 @@ runtime::Executor Session::make_unfused() const {
 
 std::span<const Port> Session::evaluation_ports() {
   const std::span<const Port> ports = evaluation().inputs();
-  return ports.first(ports.size() - graph_.weights.size() - graph_.held.size());
+  return ports.first(ports.size() - graph_.state_weights().size());
 }
 
 runtime::Execution& Session::prepare_evaluation(const std::vector<Dims>& dims) {
@@ -457,8 +459,9 @@ MemoryReport Session::memory() const {
                       .scratch = use.scratch,
                       .constants = use.constants,
                       .snapshots = snapshot_bytes_};
+  const std::size_t num_weights = graph_.state_weights().size();
   for (std::size_t i = 0; i < state_views_.size(); ++i) {
-    const bool is_weight = i < graph_.weights.size() + graph_.held.size();
+    const bool is_weight = i < num_weights;
     (is_weight ? report.weights : report.optimizer_state) += state_views_[i].size_bytes();
   }
   for (const auto* executor : {&evaluation_, &prediction_}) {

@@ -68,6 +68,8 @@ class Session {
   /// See TrainingSession. Plans and executions of before are gone afterwards.
   void freeze(std::span<const std::string> patterns);
   void unfreeze(std::span<const std::string> patterns);
+  /// From now on as with TrainingOptions::skip_non_finite.
+  void guard_updates();
 
   NamedTensors state() const;
   void load_state(const NamedTensors& state);

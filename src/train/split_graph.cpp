@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "ir/builder.h"
 #include "onnx/inference.h"
+#include "train/training_mode.h"
 
 // The joint graph of outputs and gradients is written first. Nodes that the outputs depend on are
 // forward nodes, all others that the gradients depend on are backward nodes; what is read across
@@ -76,18 +77,20 @@ class Splitter {
   SplitGraph run() {
     close_defaults();
     split_.outputs = runnable_outputs(graph_);
-    choose_weights();
-    choose_inputs();
-    inputs_ = graph_.inputs;
     std::erase_if(split_.outputs, [](const RunnableOutput& o) { return o.value == nullptr; });
     for (RunnableOutput& output : split_.outputs) {
       output_values_.push_back(std::exchange(output.value, nullptr));
     }
-    split_.inference = forward_model(output_values_);
+    const ir::Model as_exported = ir::clone(model_);
+    choose_weights();
+    choose_inputs();
+    inputs_ = graph_.inputs;
+    split_.inference = inference_model(as_exported);
     add_gradients();
     sort_nodes();
     std::vector<Value*> forward_outputs = output_values_;
     forward_outputs.insert(forward_outputs.end(), saved_.begin(), saved_.end());
+    for (const ir::StateBinding& binding : statistics_) forward_outputs.push_back(binding.output);
     split_.forward = forward_model(forward_outputs);
     split_.backward = backward_model();
     return std::move(split_);
@@ -104,17 +107,42 @@ class Splitter {
   void choose_weights() {
     const auto all = find_weights(model_, registry_);
     const bool by_default = options_.weights.empty();
-    if (by_default && std::ranges::none_of(all, &Weight::trainable)) return;
-    for (const Weight& weight : select_weights(all, options_.weights, options_.frozen)) {
+    std::vector<Weight> selected;
+    if (!by_default || std::ranges::any_of(all, &Weight::trainable)) {
+      selected = select_weights(all, options_.weights, options_.frozen);
+    }
+    enter_training(selected);
+    for (const Weight& weight : selected) {
       split_.weights.push_back(weight_info(weight));
       wrt_.push_back(weight.value);
     }
-    for (Value* weight : wrt_) {
-      weight->initializer = {};
-      weight->is_input = true;
-      graph_.inputs.push_back(weight);
+    for (Value* weight : wrt_) open_input(weight);
+    for (const ir::StateBinding& binding : statistics_) {
+      split_.statistics.push_back(weight_info({.value = binding.input}));
+      open_input(binding.input);
     }
     std::erase_if(graph_.initializers, [](const Value* value) { return !value->is_initializer(); });
+  }
+
+  // Running statistics are not differentiated.
+  void enter_training(std::vector<Weight>& selected) {
+    std::unordered_set<const Value*> needed;
+    for (const Node* node : ancestors(output_values_)) {
+      needed.insert(node->outputs.begin(), node->outputs.end());
+    }
+    std::vector<Value*> trained;
+    for (const Weight& weight : selected) trained.push_back(weight.value);
+    statistics_ = switch_on_training(g_, needed, trained, options_.training_mode);
+    std::erase_if(selected, [&](const Weight& weight) {
+      return std::ranges::find(statistics_, weight.value, &ir::StateBinding::input) !=
+             statistics_.end();
+    });
+  }
+
+  void open_input(Value* weight) {
+    weight->initializer = {};
+    weight->is_input = true;
+    graph_.inputs.push_back(weight);
   }
 
   void choose_inputs() {
@@ -164,7 +192,9 @@ class Splitter {
   // Says of each node whether it is a forward node, and what is read from them by others.
   void sort_nodes() {
     const NodeSet needed = ancestors(gradients_);
-    forward_ = ancestors(output_values_);
+    std::vector<Value*> computed = output_values_;
+    for (const ir::StateBinding& binding : statistics_) computed.push_back(binding.output);
+    forward_ = ancestors(computed);
     ValueSet from_seeds(seeds_.begin(), seeds_.end());
     for (const Node* node : graph_.nodes) {
       const auto inputs = reads(*node);
@@ -204,6 +234,25 @@ class Splitter {
     for (const Value* input : inputs_) graph.inputs.push_back(map.at(input));
     graph.outputs.clear();
     for (const Value* output : outputs) graph.outputs.push_back(map.at(output));
+    finish(*model);
+    return model;
+  }
+
+  // The model as it was exported, with the inputs of the forward graph.
+  std::shared_ptr<ir::Model> inference_model(const ir::Model& as_exported) const {
+    std::unordered_map<const Value*, Value*> map;
+    auto model = std::make_shared<ir::Model>(ir::clone(as_exported, &map));
+    ir::Graph& graph = *model->graph;
+    graph.inputs.clear();
+    for (const Value* input : inputs_) {
+      Value* same = graph.find(input->name);
+      same->initializer = {};
+      same->is_input = true;
+      graph.inputs.push_back(same);
+    }
+    std::erase_if(graph.initializers, [](const Value* value) { return !value->is_initializer(); });
+    graph.outputs.clear();
+    for (const Value* output : output_values_) graph.outputs.push_back(graph.find(output->name));
     finish(*model);
     return model;
   }
@@ -262,6 +311,7 @@ class Splitter {
   SplitGraph split_;
   std::vector<Value*> inputs_;  // of the forward graph
   std::vector<Value*> wrt_;
+  std::vector<ir::StateBinding> statistics_;
   std::vector<Value*> output_values_;
   std::vector<Value*> seeds_;
   std::vector<std::size_t> seed_outputs_;  // per seed, which of the runnable outputs

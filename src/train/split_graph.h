@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "ir/graph.h"
+#include "onnxgrad/training_mode.h"
 #include "opdef/registry.h"
 #include "train/outputs.h"
 #include "train/weights.h"
@@ -22,6 +23,7 @@ struct SplitOptions {
   std::vector<std::string> frozen = {};
   std::vector<std::string> inputs = {};  ///< names; empty: all floating-point inputs
   bool input_gradients = true;
+  TrainingMode training_mode = TrainingMode::kAuto;
 };
 
 /// Where an input of the backward graph comes from.
@@ -37,10 +39,11 @@ struct BackwardInput {
 };
 
 struct SplitGraph {
-  /// Inputs: those of the model, then the weights. Outputs: those of the model that can be computed
-  /// (`outputs` says which).
+  /// Inputs: those of the model, then the weights, then running statistics. Outputs: those of the
+  /// model that can be computed (`outputs` says which).
   std::shared_ptr<ir::Model> inference = {};
-  /// The same, with further outputs: what the backward graph wants saved.
+  /// The same in training mode, with further outputs: what the backward graph wants saved, then the
+  /// new running statistics.
   std::shared_ptr<ir::Model> forward = {};
   /// Inputs: `backward_inputs`. Outputs: "<name>_grad" of each weight, then of each of
   /// `gradient_inputs`.
@@ -48,6 +51,7 @@ struct SplitGraph {
   std::size_t num_model_inputs = 0;
   std::vector<RunnableOutput> outputs = {};  ///< without `value`
   std::vector<WeightInfo> weights = {};
+  std::vector<WeightInfo> statistics = {};
   std::vector<std::string> gradient_inputs = {};
   std::vector<BackwardInput> backward_inputs = {};
 };

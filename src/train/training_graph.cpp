@@ -13,6 +13,7 @@
 #include "train/optimizers.h"
 #include "train/outputs.h"
 #include "train/place_loss.h"
+#include "train/training_mode.h"
 
 namespace onnxgrad::train {
 namespace {
@@ -222,9 +223,77 @@ ChosenWeights choose_weights(const ir::Model& model, const opdef::OpRegistry& re
           .held = weights_named(all, options.exact->held)};
 }
 
+// Trained weights, others in the state, and running statistics with their new values.
+struct StateWeights {
+  std::vector<Weight> trained = {};
+  std::vector<Weight> held = {};
+  std::vector<ir::StateBinding> statistics = {};
+};
+
+// Puts operators into training mode. Statistics that they keep are neither trained nor held.
+StateWeights enter_training(Draft& draft, const opdef::OpRegistry& registry, ChosenWeights chosen,
+                            Value* loss, const StepGraphOptions& options) {
+  const auto needed = values_behind(loss);
+  StateWeights result{.held = std::move(chosen.held)};
+  result.statistics =
+      switch_on_training(draft.g(), needed, values_of(chosen.trained), options.training_mode);
+  const auto is_statistic = [&](const Weight& weight) {
+    return std::ranges::find(result.statistics, weight.value, &ir::StateBinding::input) !=
+           result.statistics.end();
+  };
+  std::erase_if(chosen.trained, is_statistic);
+  std::erase_if(result.held, is_statistic);
+  if (options.exact) {
+    const auto all = find_weights(*draft.model(), registry);
+    for (const Weight& weight : weights_named(all, options.exact->statistics)) {
+      const auto same = [&](const Weight& other) { return other.value == weight.value; };
+      if (is_statistic(weight) || std::ranges::any_of(result.held, same)) continue;
+      if (std::ranges::none_of(chosen.trained, same)) result.held.push_back(weight);
+    }
+  }
+  result.trained =
+      reachable_weights(chosen.trained, loss, options.exact || !options.trainable.empty());
+  return result;
+}
+
+// x * 0 summed up: 0 if all elements are finite, else NaN.
+Value* write_fault(GraphBuilder& g, Value* x) {
+  Value* zeros = g.scale(x, 0);
+  return g.cast(x->type.has_rank() && x->type.rank() == 0 ? zeros : g.reduce_sum(zeros, {}, false),
+                DataType::kFloat32);
+}
+
+// Every state keeps its value where the loss or a new value of the state is not finite.
+void guard_update(GraphBuilder& g, Value* loss, std::vector<ir::StateBinding>& state) {
+  g.set_scope("guard");
+  Value* fault = write_fault(g, loss);
+  for (const auto& [input, output] : state) {
+    if (input == output || !is_floating(input->dtype())) continue;
+    fault = g.add(fault, write_fault(g, output));
+  }
+  Value* is_finite = g.equal(fault, g.scalar_like(fault, 0));
+  for (ir::StateBinding& binding : state) {
+    if (binding.input == binding.output) continue;
+    binding.output = g.where(is_finite, binding.output, binding.input);
+  }
+  g.set_scope("update");
+}
+
+// Running statistics as state; what they are called.
+std::vector<WeightInfo> bind_statistics(Draft& draft,
+                                        const std::vector<ir::StateBinding>& statistics) {
+  std::vector<WeightInfo> infos;
+  for (const ir::StateBinding& binding : statistics) {
+    infos.push_back(weight_info({.value = binding.input}));
+    open_weights(draft.graph(), {binding.input});
+    draft.model()->state.push_back(binding);
+  }
+  return infos;
+}
+
 // The learning rate, the update and all states.
 void add_update(Draft& draft, const Optimizer& optimizer, const StepGraphOptions& options,
-                UpdateInputs inputs, const std::vector<Weight>& held, StepGraph& step) {
+                UpdateInputs inputs, const StateWeights& weights, StepGraph& step) {
   ir::Graph& graph = draft.graph();
   inputs.learning_rate =
       graph.add_input("learning_rate", ir::Type::tensor(step.learning_rate_dtype, Dims{}));
@@ -236,9 +305,13 @@ void add_update(Draft& draft, const Optimizer& optimizer, const StepGraphOptions
   auto& state = draft.model()->state;
   const auto slots = bindings.begin() + static_cast<std::ptrdiff_t>(inputs.weights.size());
   state.assign(bindings.begin(), slots);
-  hold_states(draft, held, {});
+  hold_states(draft, weights.held, {});
+  step.statistics = bind_statistics(draft, weights.statistics);
   state.insert(state.end(), slots, bindings.end());
   if (options.exact) hold_states(draft, {}, options.exact->held_slots);
+  if (options.skip_non_finite && !is_host_loop(optimizer)) {
+    guard_update(draft.g(), graph.outputs.front(), state);
+  }
   append_state_outputs(*draft.model());
   cut_around_state(*draft.model());
 }
@@ -254,11 +327,12 @@ StepGraph build_step(const ir::Model& working, const opdef::OpRegistry& registry
   GraphBuilder& g = draft.g();
   close_defaults(graph);
   auto model_outputs = runnable_outputs(graph);
-  const auto [selected, held] = choose_weights(*draft.model(), registry, options);
+  ChosenWeights chosen = choose_weights(*draft.model(), registry, options);
   const PlacedLoss placed = place_loss(g, registry, loss);
   Value* loss_value = placed.written.loss;
-  const auto weights =
-      reachable_weights(selected, loss_value, options.exact || !options.trainable.empty());
+  const StateWeights state_weights =
+      enter_training(draft, registry, std::move(chosen), loss_value, options);
+  const std::vector<Weight>& weights = state_weights.trained;
   const auto weight_values = values_of(weights);
 
   g.set_scope("gradient");
@@ -287,7 +361,7 @@ StepGraph build_step(const ir::Model& working, const opdef::OpRegistry& registry
                  .has_row_losses = placed.written.rows != nullptr,
                  .learning_rate_dtype = rate_dtype(weights),
                  .weights = infos_of(weights),
-                 .held = infos_of(held),
+                 .held = infos_of(state_weights.held),
                  .num_extra_outputs = extra_names.size()};
   if (placed.sample_weight != nullptr) step.sample_weight = placed.sample_weight->name;
   const bool is_mean = loss.reduction == Reduction::kMean;
@@ -295,7 +369,7 @@ StepGraph build_step(const ir::Model& working, const opdef::OpRegistry& registry
              {.weights = weight_values,
               .gradients = gradients,
               .denominator = is_mean ? placed.written.denominator : nullptr},
-             held, step);
+             state_weights, step);
   return step;
 }
 

@@ -10,6 +10,7 @@
 #include "ir/graph.h"
 #include "onnxgrad/losses.h"
 #include "onnxgrad/optimizers.h"
+#include "onnxgrad/training_mode.h"
 #include "opdef/registry.h"
 #include "train/weights.h"
 
@@ -26,6 +27,7 @@ struct TrainedSet {
   /// Slots of held weights: states by name with their first values, without update.
   std::vector<NamedTensor> held_slots = {};
   std::unordered_set<std::string> with_own_count = {};  ///< see UpdateInputs
+  std::vector<std::string> statistics = {};             ///< that are state in any case
 };
 
 struct StepGraphOptions {
@@ -33,6 +35,9 @@ struct StepGraphOptions {
   std::vector<std::string> frozen = {};
   /// Instead of the patterns.
   std::optional<TrainedSet> exact = {};
+  TrainingMode training_mode = TrainingMode::kAuto;
+  /// A step whose loss or new state is not finite changes nothing.
+  bool skip_non_finite = false;
   UpdateOptions update = {};
   /// Further outputs: outputs of the model, "<weight>_grad", "gradient_norm".
   std::vector<std::string> outputs = {};
@@ -55,19 +60,21 @@ struct StepGraph {
   std::string sample_weight = {};  ///< name of that input; empty: none
   std::string learning_rate = {};  ///< name of that input; empty: L-BFGS
   DataType learning_rate_dtype = DataType::kFloat32;
-  std::vector<WeightInfo> weights = {};  ///< that are trained: the first state bindings
-  std::vector<WeightInfo> held = {};     ///< weights in the state that are not: the next ones
-  std::size_t num_extra_outputs = 0;     ///< after the loss, denominator and row losses
+  std::vector<WeightInfo> weights = {};     ///< that are trained: the first state bindings
+  std::vector<WeightInfo> held = {};        ///< weights in the state that are not: the next ones
+  std::vector<WeightInfo> statistics = {};  ///< running statistics: the ones after these
+  std::size_t num_extra_outputs = 0;        ///< after the loss, denominator and row losses
 
   /// Place of the first further output.
   std::size_t first_extra_output() const {
     return 1 + (has_denominator ? 1U : 0U) + (has_row_losses ? 1U : 0U);
   }
 
-  /// `weights` and `held`.
+  /// `weights`, `held` and `statistics`.
   std::vector<WeightInfo> state_weights() const {
     std::vector<WeightInfo> all = weights;
     all.insert(all.end(), held.begin(), held.end());
+    all.insert(all.end(), statistics.begin(), statistics.end());
     return all;
   }
 };

@@ -9,6 +9,7 @@
 #include "opdef/registry.h"
 #include "ops/nn/window.h"
 #include "ops/rules.h"
+#include "ops/training_switch.h"
 
 // BatchNormalization (ai.onnx 15) and InstanceNormalization (ai.onnx 22) with the functions of
 // their gradients. Both are, with the channels on axis 1 and r = 1 / sqrt(variance + epsilon),
@@ -185,6 +186,23 @@ opdef::AttributeSpec epsilon_spec() {
 }
 
 }  // namespace
+
+std::vector<ir::StateBinding> switch_on_batch_normalization(Node& node, GraphBuilder& g) {
+  Value* mean = node.input(3);
+  Value* variance = node.input(4);
+  const bool is_ready = mean != nullptr && variance != nullptr && mean != variance &&
+                        mean->is_initializer() && variance->is_initializer();
+  if (!is_ready || node.int_attribute("training_mode", 0) != 0) return {};
+  node.set_attribute("training_mode", std::int64_t{1});
+  ir::Graph& graph = g.graph();
+  for (const std::size_t i : {1, 2}) {
+    const std::string hint = node.outputs[0]->name + (i == 1 ? "_running_mean" : "_running_var");
+    ir::Graph::set_output(&node, i, graph.add_value(graph.names().unique(hint)));
+  }
+  g.inferer().infer(node);
+  return {{.input = mean, .output = node.outputs[1]},
+          {.input = variance, .output = node.outputs[2]}};
+}
 
 void register_batch_normalization(opdef::OpRegistry& registry) {
   registry.add(

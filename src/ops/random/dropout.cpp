@@ -2,6 +2,7 @@
 
 #include "opdef/registry.h"
 #include "ops/rules.h"
+#include "ops/training_switch.h"
 
 // Dropout (ai.onnx 22): y = x * mask / (1 - ratio) in training mode, otherwise y = x and a mask of
 // ones.
@@ -48,6 +49,13 @@ std::vector<Value*> dropout_vjp(VjpContext& ctx, GraphBuilder& g) {
 }
 
 }  // namespace
+
+std::vector<ir::StateBinding> switch_on_dropout(Node& node, GraphBuilder& g) {
+  if (constant_mode(node.input(2)) != false) return {};
+  node.inputs.resize(3, nullptr);
+  node.inputs[2] = g.constant(Tensor::scalar(true), "training_mode");
+  return {};
+}
 
 void register_dropout(opdef::OpRegistry& registry) {
   registry.add({.op_type = "Dropout",

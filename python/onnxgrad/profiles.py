@@ -1,0 +1,90 @@
+"""Where the time of training steps went, and what memory a session holds."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from typing import NamedTuple
+
+from onnxgrad import _core
+
+__all__ = ["KernelTime", "Memory", "Profile"]
+
+
+class Memory(NamedTuple):
+    """Bytes that a session holds, by purpose.
+
+    Attributes
+    ----------
+    weights : int
+        Those that are trained.
+    optimizer_state : int
+        Slots and counters.
+    activations : int
+        Values and gradients of the largest step so far.
+    scratch : int
+        Work space of kernels during a step.
+    constants : int
+        Weights that are not trained and folded values, of all plans.
+    evaluation : int
+        What `evaluate` and `predict` take.
+    snapshots : int
+        Copies of the state while `Trainer.fit` runs, for going back.
+    """
+
+    weights: int
+    optimizer_state: int
+    activations: int
+    scratch: int
+    constants: int
+    evaluation: int
+    snapshots: int
+
+    @property
+    def total(self) -> int:
+        """All of them together."""
+        return sum(self)
+
+
+class KernelTime(NamedTuple):
+    """Time of one kernel: operator, node, implementation, calls, seconds in all, flop per call."""
+
+    op_type: str
+    node: str
+    kernel: str
+    calls: int
+    total_s: float
+    flops: float
+
+
+class Profile:
+    """Where the time of training steps went; see `TrainingSession.profiling`.
+
+    Attributes
+    ----------
+    kernels : list of KernelTime
+        Slowest first.
+    trace_json : str
+        Single calls (the first million) in the Trace Event format, for Perfetto or
+        chrome://tracing.
+    """
+
+    def __init__(self) -> None:
+        self.kernels: list[KernelTime] = []
+        self.trace_json = ""
+        self._text = ""
+
+    def _fill(self, native: _core.Profile) -> None:
+        self.kernels = [
+            KernelTime(k.op_type, k.node, k.kernel, k.calls, k.total_s, k.flops)
+            for k in native.kernels
+        ]
+        self.trace_json = native.trace_json
+        self._text = native.to_text()
+
+    def __str__(self) -> str:
+        return self._text
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the trace to a file."""
+        pathlib.Path(path).write_text(self.trace_json, encoding="utf-8")
