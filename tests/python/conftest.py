@@ -33,3 +33,12 @@ def linear_file(tmp_path, linear_model):
     path = tmp_path / "model.onnx"
     path.write_bytes(linear_model)
     return path
+
+
+@pytest.fixture(scope="session")
+def iris():
+    """X [150, 4] float32 of mean 0 and variance 1, and classes y [150] from 0 to 2, in order."""
+    from sklearn.datasets import load_iris
+
+    X, y = load_iris(return_X_y=True)
+    return ((X - X.mean(axis=0)) / X.std(axis=0)).astype(np.float32), y

@@ -1,8 +1,7 @@
-"""OnnxRegressor and OnnxClassifier: scikit-learn's own checks, its tools, files in onnxruntime."""
+"""OnnxRegressor and OnnxClassifier: scikit-learn's own checks and tools, going on, mistakes."""
 
 import io
 import itertools
-import pickle
 import re
 import sys
 from pathlib import Path
@@ -10,25 +9,20 @@ from pathlib import Path
 import joblib
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 import threadpoolctl
-from skl2onnx import to_onnx
 from sklearn.base import clone
-from sklearn.datasets import load_digits, load_iris
-from sklearn.exceptions import ConvergenceWarning, NotFittedError
-from sklearn.linear_model import LinearRegression, LogisticRegression, PoissonRegressor, Ridge
-from sklearn.metrics import log_loss
+from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.multioutput import MultiOutputRegressor
-from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import onnxgrad as og
+from estimator_data import LABELS, PLAIN, by_pickle
 from onnxgrad.sklearn import OnnxClassifier, OnnxRegressor, multi_layer_perceptron
-from support import initializers, mlp_proto, run_python
+from support import mlp_proto, run_python
 
 
 # Nothing is expected to fail. scikit-learn itself skips checks that need pandas or another array
@@ -47,277 +41,6 @@ from support import initializers, mlp_proto, run_python
 )
 def test_scikit_learns_checks(estimator, check):
     check(estimator)
-
-
-def in_onnxruntime(model, X):
-    session = onnxruntime.InferenceSession(model.SerializeToString())
-    return session.run(None, {session.get_inputs()[0].name: X})
-
-
-@pytest.fixture(scope="module")
-def iris():
-    X, y = load_iris(return_X_y=True)
-    return StandardScaler().fit_transform(X).astype(np.float32), y
-
-
-PLAIN = {"hidden_layer_sizes": (5,), "shuffle": False, "tol": None, "random_state": 0}
-LABELS = {
-    "int": np.array([3, 5, 8]),
-    "string": np.array(["setosa", "versicolor", "virginica"]),
-    "object": np.array(["a", "bb", "ccc"], dtype=object),
-    "whole_float": np.array([-1.0, 0.0, 2.0]),
-}
-LOSSES = ["auto", "softmax_cross_entropy", "one_vs_rest_log", "negative_log_likelihood"]
-
-
-@pytest.mark.parametrize("labels", LABELS)
-@pytest.mark.parametrize("classes", [2, 3])
-@pytest.mark.parametrize("loss", LOSSES)
-def test_file_gives_the_same_labels_and_probabilities(iris, loss, classes, labels):
-    X, y = iris[0][: 50 * classes], LABELS[labels][iris[1][: 50 * classes]]
-    classifier = OnnxClassifier(hidden_layer_sizes=(8,), loss=loss, lr=0.05, random_state=0)
-    classifier.fit(X, y)
-    assert classifier.score(X, y) > 0.95
-    np.testing.assert_array_equal(classifier.classes_, LABELS[labels][:classes])
-    found, probabilities = in_onnxruntime(classifier.to_onnx(), X)
-    np.testing.assert_array_equal(found, classifier.predict(X))
-    np.testing.assert_allclose(probabilities, classifier.predict_proba(X), rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(probabilities.sum(axis=1), 1, rtol=1e-5)
-
-
-@pytest.mark.parametrize("classes", [2, 3])
-@pytest.mark.parametrize("loss", ["hinge", "modified_huber"])
-def test_file_gives_the_same_labels_and_margins(iris, loss, classes):
-    X, y = iris[0][: 50 * classes], LABELS["string"][iris[1][: 50 * classes]]
-    classifier = OnnxClassifier(hidden_layer_sizes=(8,), loss=loss, lr=0.05, random_state=0)
-    classifier.fit(X, y)
-    assert classifier.score(X, y) > 0.95
-    assert not hasattr(classifier, "predict_proba")
-    found, margins = in_onnxruntime(classifier.to_onnx(), X)
-    np.testing.assert_array_equal(found, classifier.predict(X))
-    expected = classifier.decision_function(X).reshape(margins.shape)
-    np.testing.assert_allclose(margins, expected, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("activation", ["relu", "leaky_relu", "tanh", "logistic", "identity"])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_file_of_a_regressor(iris, activation, dtype, tmp_path):
-    X = iris[0].astype(dtype)
-    y = X[:, :2] * 2 + 1
-    regressor = OnnxRegressor(
-        hidden_layer_sizes=(6, 5), activation=activation, max_iter=5, random_state=0
-    )
-    regressor.fit(X, y)
-    regressor.to_onnx(tmp_path / "model.onnx")
-    model = onnx.load(tmp_path / "model.onnx")
-    onnx.checker.check_model(model, full_check=True)
-    assert {w.dtype.name for w in initializers(model).values()} == {dtype}
-    (found,) = in_onnxruntime(model, X)
-    assert found.shape == y.shape
-    rtol = 1e-5 if dtype == "float32" else 1e-12
-    np.testing.assert_allclose(found, regressor.predict(X), rtol=rtol, atol=rtol)
-
-
-def test_weights_are_those_of_least_squares():
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(80, 3))
-    y = X @ [[1.0, 2.0], [-2.0, 0.0], [0.5, 3.0]] + 1 + rng.normal(size=(80, 2)) * 0.3
-    weight = rng.uniform(0, 2, 80)
-    expected = LinearRegression().fit(X, y, weight)
-    regressor = OnnxRegressor(
-        hidden_layer_sizes=(), optimizer="sgd", lr=0.3, max_iter=400, tol=None, random_state=0
-    )
-    regressor.fit(X, y, weight)
-    found = initializers(regressor.to_onnx())
-    np.testing.assert_allclose(found["layer0.weight"].T, expected.coef_, rtol=1e-8)
-    np.testing.assert_allclose(found["layer0.bias"], expected.intercept_, rtol=1e-8)
-    np.testing.assert_allclose(regressor.predict(X), expected.predict(X), rtol=1e-8)
-    assert regressor.score(X, y, weight) == pytest.approx(expected.score(X, y, weight))
-
-
-def test_penalty_is_that_of_ridge_regression():
-    rng = np.random.default_rng(1)
-    X = rng.normal(size=(60, 3))
-    y = X @ [1.0, -2.0, 0.5] + 1 + rng.normal(size=60) * 0.3
-    expected = Ridge(alpha=6.0).fit(X, y)
-    regressor = OnnxRegressor(
-        hidden_layer_sizes=(), optimizer="sgd", lr=0.3, max_iter=400, tol=None, random_state=0
-    )
-    regressor.set_params(penalty=og.losses.Penalty(l2=6.0 / 60)).fit(X, y)
-    found = initializers(regressor.to_onnx())
-    np.testing.assert_allclose(found["layer0.weight"].ravel(), expected.coef_, rtol=1e-8)
-    np.testing.assert_allclose(found["layer0.bias"][0], expected.intercept_, rtol=1e-8)
-
-
-def test_counts_as_poisson_regression():
-    rng = np.random.default_rng(2)
-    X = rng.normal(size=(200, 3))
-    y = rng.poisson(np.exp(X @ [0.5, -0.3, 0.1] + 1))
-    expected = PoissonRegressor(alpha=0.0, tol=1e-10).fit(X, y)
-    regressor = OnnxRegressor(
-        hidden_layer_sizes=(), loss="poisson", optimizer="sgd", lr=0.1, max_iter=800, tol=None
-    ).fit(X, y)
-    np.testing.assert_allclose(regressor.predict(X), expected.predict(X), rtol=1e-5)
-    (found,) = in_onnxruntime(regressor.to_onnx(), X)
-    np.testing.assert_allclose(found.ravel(), expected.predict(X), rtol=1e-5)
-
-
-@pytest.mark.parametrize("loss", ["absolute_error", "huber", "smooth_l1", "elastic"])
-def test_losses_of_numbers(iris, loss):
-    X = iris[0]
-    y = np.abs(X[:, 0] + X[:, 1] / 2)
-    regressor = OnnxRegressor(hidden_layer_sizes=(8,), loss=loss, lr=0.05, random_state=0)
-    assert regressor.fit(X, y).score(X, y) > 0.95
-
-
-@pytest.mark.parametrize("loss", ["squared_error", "kl_divergence", "squared_hinge", "cosine"])
-@pytest.mark.parametrize("classes", [2, 3])
-def test_further_losses_of_classes(iris, loss, classes):
-    X, y = iris[0][: 50 * classes], LABELS["string"][iris[1][: 50 * classes]]
-    classifier = OnnxClassifier(hidden_layer_sizes=(8,), loss=loss, lr=0.05, random_state=0)
-    assert classifier.fit(X, y).score(X, y) > 0.95
-    np.testing.assert_array_equal(in_onnxruntime(classifier.to_onnx(), X)[0], classifier.predict(X))
-
-
-def test_log_loss_is_that_of_probabilities(iris):
-    X, y = iris[0][50:], iris[1][50:]
-    classifier = OnnxClassifier(hidden_layer_sizes=(), loss="log_loss", random_state=0, max_iter=1)
-    classifier.set_params(lr=0.0).fit(X, y)
-    assert classifier.loss_ == pytest.approx(log_loss(y, classifier.predict_proba(X)), rel=1e-5)
-
-
-@pytest.mark.parametrize("given", [None, "", "Sigmoid"])
-@pytest.mark.parametrize("loss", ["auto", "log_loss"])
-def test_several_labels_a_row(iris, given, loss):
-    if given == "" and loss == "log_loss":
-        loss = "binary_cross_entropy"  # bare scores are no probabilities
-    X = iris[0]
-    y = np.stack([X[:, 0] > 0, X[:, 1] + X[:, 2] > 0, X[:, 3] < 0.5], axis=1).astype(int)
-    model = None if given is None else mlp_proto([4, 8, 3], head=given)
-    classifier = OnnxClassifier(
-        model, hidden_layer_sizes=(8,), loss=loss, lr=0.05, batch_size=30, random_state=0
-    ).fit(X, y)
-    assert classifier.predict(X).shape == y.shape
-    assert (classifier.predict(X) == y).mean() > 0.95
-    found = in_onnxruntime(classifier.to_onnx(), X)
-    if model is None:
-        np.testing.assert_array_equal(found[0], classifier.predict(X))
-    if given != "":
-        np.testing.assert_allclose(found[-1], classifier.predict_proba(X), rtol=1e-5, atol=1e-6)
-    with pytest.raises(ValueError, match="y has 2 columns, expected 3"):
-        classifier.partial_fit(X, y[:, :2])
-    with pytest.raises(ValueError, match="of 0 and 1"):
-        OnnxClassifier().fit(X, y + (np.arange(150) % 3)[:, None])
-
-
-def test_digits_as_well_as_scikit_learn():
-    X, y = load_digits(return_X_y=True)
-    X = (X / 16).astype(np.float32)
-    options = {"hidden_layer_sizes": (32,), "max_iter": 20, "batch_size": 50, "random_state": 0}
-    ours = OnnxClassifier(**options, lr=0.005).fit(X[:1200], y[:1200])
-    with pytest.warns(ConvergenceWarning):
-        theirs = MLPClassifier(**options, learning_rate_init=0.005).fit(X[:1200], y[:1200])
-    assert ours.score(X[1200:], y[1200:]) > theirs.score(X[1200:], y[1200:]) - 0.02
-
-
-# Models that are given.
-
-
-def exported(labels, iris, classes=3):
-    X, y = iris[0][: 50 * classes], LABELS[labels][iris[1][: 50 * classes]]
-    with pytest.warns(ConvergenceWarning):
-        pipeline = make_pipeline(
-            StandardScaler(), MLPClassifier((6,), max_iter=1, random_state=0)
-        ).fit(X, y)
-    return pipeline, X, y
-
-
-@pytest.mark.parametrize("zipmap", [True, False])
-@pytest.mark.parametrize("classes", [2, 3])
-@pytest.mark.parametrize("labels", ["int", "string"])
-def test_model_that_skl2onnx_wrote(iris, labels, classes, zipmap, tmp_path):
-    pipeline, X, y = exported(labels, iris, classes)
-    options = {} if zipmap else {"options": {"zipmap": False}}
-    onnx.save(to_onnx(pipeline, X[:1], **options), tmp_path / "model.onnx")
-    classifier = OnnxClassifier(tmp_path / "model.onnx", lr=0.05, max_iter=50, random_state=0)
-    before = pipeline.score(X, y)
-    classifier.fit(X, y)
-    assert classifier.score(X, y) > max(0.95, before)
-    np.testing.assert_array_equal(classifier.classes_, pipeline.classes_)
-    found, probabilities = in_onnxruntime(classifier.to_onnx(), X)
-    if zipmap:
-        probabilities = np.array([[row[c] for c in pipeline.classes_] for row in probabilities])
-    np.testing.assert_array_equal(found, classifier.predict(X))
-    np.testing.assert_allclose(probabilities, classifier.predict_proba(X), rtol=1e-4, atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("columns", "head"), [(3, ""), (3, "Softmax"), (2, "Softmax"), (1, ""), (1, "Sigmoid")]
-)
-def test_model_without_labels(iris, columns, head):
-    classes = max(columns, 2)
-    X, y = iris[0][: 50 * classes], LABELS["string"][iris[1][: 50 * classes]]
-    model = mlp_proto([4, 8, columns], head=head)
-    classifier = OnnxClassifier(model, lr=0.05, random_state=0).fit(X, y)
-    assert classifier.score(X, y) > 0.95
-    assert [o.name for o in classifier.to_onnx().graph.output] == ["Y"]
-    (values,) = in_onnxruntime(classifier.to_onnx(), X)
-    values = values.astype(np.float64)
-    if not head:
-        values = np.exp(values) if columns > 1 else 1 / (1 + np.exp(-values))
-    if columns == 1:
-        values = np.hstack([1 - values, values])
-    expected = values / values.sum(axis=1, keepdims=True)
-    np.testing.assert_allclose(classifier.predict_proba(X), expected, rtol=1e-4, atol=1e-6)
-
-
-def test_given_weights_are_the_first(iris):
-    X, y = iris
-    model = mlp_proto([4, 5, 3])
-    for initializer, is_same in ((None, True), ("zeros", False)):
-        classifier = OnnxClassifier(model, lr=0.0, max_iter=1, initializer=initializer)
-        found = initializers(classifier.fit(X, y).to_onnx())
-        same = [np.array_equal(found[k], w) for k, w in initializers(model).items()]
-        assert all(same) == is_same
-
-
-def test_function_that_makes_the_model(iris):
-    asked = []
-
-    def make(num_features, num_outputs):
-        asked.append((num_features, num_outputs))
-        return mlp_proto([num_features, 7, num_outputs])
-
-    X, y = iris
-    OnnxClassifier(make, max_iter=1).fit(X, y)
-    OnnxRegressor(make, max_iter=1).fit(X, X[:, :2])
-    assert asked == [(4, 3), (4, 2)]
-
-
-def test_frozen_weights_stay(iris):
-    regressor = OnnxRegressor(mlp_proto([4, 5, 1]), frozen="W0", max_iter=2).fit(iris[0], iris[1])
-    first, last = initializers(mlp_proto([4, 5, 1])), initializers(regressor.to_onnx())
-    assert {name for name in first if np.array_equal(first[name], last[name])} == {"W0"}
-
-
-def test_images_are_taken_by_models_that_want_them():
-    X, y = (array[:200] for array in load_digits(n_class=3, return_X_y=True))
-    X = (X / 16).astype(np.float32).reshape(-1, 1, 8, 8)
-    model = onnx.parser.parse_model(
-        """<ir_version: 8, opset_import: ["" : 17]>
-        main (float[N, 1, 8, 8] X) => (float[N, 3] Y)
-        <float[4, 1, 3, 3] filters = {FILTERS}, float[4, 3] W = {HEAD}>
-        { c = Conv(X, filters)  r = Relu(c)  m = GlobalMaxPool(r)  f = Flatten(m)
-          Y = MatMul(f, W) }""".replace("FILTERS", ", ".join(["1"] * 36)).replace(
-            "HEAD", ", ".join(["0"] * 12)
-        )
-    )
-    classifier = OnnxClassifier(
-        model, initializer="auto", lr=0.05, max_iter=12, batch_size=20, random_state=0
-    )
-    assert classifier.fit(X, y).score(X, y) > 0.8
-    with pytest.raises(ValueError, match="8 features"):
-        classifier.predict(X[:, 0])
 
 
 # scikit-learn's tools.
@@ -376,10 +99,6 @@ def test_inside_another_estimator(iris):
     assert model.fit(iris[0], y).score(iris[0], y) > 0.99
 
 
-def by_pickle(estimator):
-    return pickle.loads(pickle.dumps(estimator))
-
-
 def by_joblib(estimator):
     file = io.BytesIO()
     joblib.dump(estimator, file)
@@ -400,43 +119,6 @@ def test_a_pickled_estimator_goes_on_as_the_first_one(iris, copy, optimizer):
         first.fit(X, y).predict_proba(X), second.fit(X, y).predict_proba(X)
     )
     assert first.n_iter_ == second.n_iter_ == 6
-
-
-def test_lbfgs_is_that_of_logistic_regression(iris):
-    X, y = iris[0].astype(np.float64), iris[1]
-    expected = LogisticRegression(C=1.0, tol=1e-8, max_iter=1000).fit(X, y)
-    classifier = OnnxClassifier(
-        hidden_layer_sizes=(),
-        loss="softmax_cross_entropy",
-        optimizer=og.optimizers.LBFGS(gradient_tolerance=1e-10, change_tolerance=1e-15),
-        penalty=og.losses.Penalty(l2=0.5 / 150),
-        tol=None,
-        max_iter=10,
-        random_state=0,
-    ).fit(X, y)
-    np.testing.assert_allclose(
-        classifier.predict_proba(X), expected.predict_proba(X), rtol=1e-4, atol=1e-6
-    )
-
-
-def test_options_of_training_arrive(iris):
-    X, y = iris
-    options = {**PLAIN, "optimizer": "sgd", "max_iter": 2}
-    plain = OnnxClassifier(**options, lr=0.1).fit(X, y)
-    half = OnnxClassifier(**options, lr=0.1, schedule=og.schedules.Exponential(0.5)).fit(X, y)
-    assert plain.history_["lr"] == [0.1, 0.1]
-    assert half.history_["lr"] == pytest.approx([0.1, 0.05])
-    still = OnnxClassifier(**options, lr=0.1, clip_norm=0.0 + 1e-12).fit(X, y)
-    first = OnnxClassifier(**options, lr=0.0).fit(X, y)
-    np.testing.assert_allclose(still.predict_proba(X), first.predict_proba(X), rtol=1e-5)
-    group = og.optimizers.ParameterGroup("layer0.*", lr=0.0)
-    grouped = initializers(OnnxClassifier(**options, lr=0.1, groups=[group]).fit(X, y).to_onnx())
-    before = initializers(first.to_onnx())
-    same = {name for name in before if np.array_equal(before[name], grouped[name])}
-    assert same == {"layer0.weight", "layer0.bias", "classes"}
-    whole = OnnxClassifier(**options, lr=0.1, batch_size=150).fit(X, y)
-    parts = OnnxClassifier(**options, lr=0.1, batch_size=50, accumulate=3).fit(X, y)
-    np.testing.assert_allclose(parts.predict_proba(X), whole.predict_proba(X), rtol=1e-4)
 
 
 def test_clone_is_not_fitted(iris, small):
@@ -580,25 +262,6 @@ def test_wrong_options_are_named(iris, options, words):
         OnnxClassifier(**options).fit(*iris)
 
 
-def test_weights_in_another_file(iris, tmp_path):
-    X, y = iris
-    here = mlp_proto([4, 30, 3])
-    onnx.save(
-        onnx.ModelProto.FromString(here.SerializeToString()),
-        tmp_path / "model.onnx",
-        save_as_external_data=True,
-        size_threshold=0,
-    )
-    options = {"max_iter": 3, "lr": 0.01, "random_state": 0}
-    one = OnnxClassifier(tmp_path / "model.onnx", **options).fit(X, y)
-    other = by_pickle(OnnxClassifier(here, **options).fit(X, y))
-    for file in tmp_path.iterdir():
-        file.unlink()
-    np.testing.assert_array_equal(by_pickle(one).predict_proba(X), other.predict_proba(X))
-    found, expected = initializers(one.to_onnx()), initializers(other.to_onnx())
-    assert all(np.array_equal(found[name], expected[name]) for name in expected)
-
-
 def test_files_that_are_no_models(iris, tmp_path):
     (tmp_path / "text.onnx").write_text("this is not a model")
     for path in ("missing.onnx", tmp_path / "text.onnx"):
@@ -624,23 +287,6 @@ def test_labels_that_the_model_does_not_list(iris):
     model = multi_layer_perceptron([4, 3], head="softmax", classes=LABELS["string"])
     with pytest.raises(ValueError, match=r"labels \['rosa'\] that are not among the classes"):
         OnnxClassifier(model).fit(iris[0], np.where(iris[1] == 1, "rosa", "setosa"))
-
-
-def test_sizes_of_layers():
-    with pytest.raises(og.OptionError, match="layer_sizes"):
-        multi_layer_perceptron([4])
-    with pytest.raises(og.OptionError, match="is for one score"):
-        multi_layer_perceptron([4, 3], head="sigmoid")
-    with pytest.raises(og.OptionError, match="head: unknown"):
-        multi_layer_perceptron([4, 1], head="softmaxx")
-    network = multi_layer_perceptron([20, 30, 2], seed=3)
-    weights = initializers(network)
-    # As scikit-learn draws: uniform within sqrt(6 / (inputs + outputs)).
-    for i, sizes in enumerate(itertools.pairwise([20, 30, 2])):
-        bound = np.sqrt(6 / sum(sizes))
-        largest = np.abs(weights[f"layer{i}.weight"]).max()
-        assert 0.8 * bound < largest <= bound * (1 + 1e-6)
-        assert 0 < np.abs(weights[f"layer{i}.bias"]).max() <= bound * (1 + 1e-6)
 
 
 def test_import_of_the_estimators_is_asked_for():

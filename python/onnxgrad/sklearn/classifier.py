@@ -364,7 +364,8 @@ class OnnxClassifier(ClassifierMixin, OnnxEstimator):  # type: ignore[misc]
         has_scores = session.scores_name in names
         chosen = values[names.index(session.scores_name) if has_scores else 0]
         self._output = chosen.name
-        self._is_margin = loss in _MARGIN_LOSSES
+        # skl2onnx makes probabilities of the margins of the modified Huber loss.
+        self._is_margin = loss in _MARGIN_LOSSES and (has_scores or loss != "modified_huber")
         self._link = _LINKS.get(loss, "") if has_scores else ""
         self._is_normalised = loss != "binary_cross_entropy"
         listed = session.classes
