@@ -11,8 +11,9 @@ from onnxgrad import _core
 from onnxgrad._arrays import ArrayLike, from_native, from_native_list, to_feeds, to_native
 from onnxgrad._checks import did_you_mean, path_text, patterns, positive_int
 from onnxgrad._models import ModelLike, to_core_model, to_proto
+from onnxgrad._values import NodeArg, node_args
 from onnxgrad.errors import DataError
-from onnxgrad.sessions import NodeArg, engine_options, node_args, training_mode_of
+from onnxgrad.sessions import engine_options, training_mode_of
 
 if TYPE_CHECKING:
     import numpy as np

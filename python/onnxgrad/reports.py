@@ -8,7 +8,7 @@ from typing import Any
 from onnxgrad import _core
 from onnxgrad._models import ModelLike, to_core_model
 from onnxgrad._report_tables import as_html, as_text
-from onnxgrad.sessions import NodeArg, WeightInfo, node_args, weight_infos
+from onnxgrad._values import NodeArg, WeightInfo, node_args, weight_infos
 
 __all__ = ["MissingGradient", "OperatorUse", "Report", "report"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -13,6 +12,7 @@ from onnxgrad._checks import device_name, positive_int, real_number, thread_coun
 from onnxgrad._checks import patterns as pattern_list
 from onnxgrad._loss_base import NativeFunction
 from onnxgrad._models import ModelLike, to_core_model, to_proto
+from onnxgrad._values import NodeArg, WeightInfo, node_args, weight_infos
 from onnxgrad.errors import OptionError
 from onnxgrad.losses import LossLike, PenaltyLike, name_of, to_core_loss
 from onnxgrad.optimizers import (
@@ -38,90 +38,6 @@ __all__ = [
     "TrainingSession",
     "WeightInfo",
 ]
-
-
-class NodeArg(NamedTuple):
-    """An input or output of a model, as onnxruntime describes it.
-
-    Attributes
-    ----------
-    name : str
-    type : str
-        For example ``"tensor(float)"``.
-    shape : list of int, str or None
-        Numbers, the names of symbolic dimensions, and None for dimensions that have no name.
-    """
-
-    name: str
-    type: str
-    shape: list[int | str | None]
-
-
-_ORT_TYPES = {"float32": "float", "float64": "double", "undefined": "undefined"}
-
-
-def node_args(values: Sequence[_core.ValueInfo]) -> list[NodeArg]:
-    """Return descriptions of the extension as NodeArg."""
-    return [
-        NodeArg(
-            value.name,
-            f"tensor({_ORT_TYPES.get(value.dtype, value.dtype)})"
-            if value.is_tensor
-            else value.type,
-            value.shape or [],
-        )
-        for value in values
-    ]
-
-
-class WeightInfo(NamedTuple):
-    """A weight of a model.
-
-    Attributes
-    ----------
-    name, dtype : str
-    shape : tuple of int
-    trainable : bool
-        Whether it is trained when nothing else is asked for.
-    op_type, node : str
-        The operator that reads it, and the name of that node.
-    storage : {"initializer", "constant", "attribute"}
-        Where the file keeps it.
-    """
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    trainable: bool
-    op_type: str
-    node: str
-    storage: str
-
-    @property
-    def num_parameters(self) -> int:
-        """Number of elements."""
-        return math.prod(self.shape)
-
-    @property
-    def num_bytes(self) -> int:
-        """What the elements take; 0 for types that are not floating."""
-        return self.num_parameters * _ITEM_BYTES.get(self.dtype, 0)
-
-    @property
-    def is_floating(self) -> bool:
-        """Whether elements are of a floating type."""
-        return self.dtype in _ITEM_BYTES
-
-
-_ITEM_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
-
-
-def weight_infos(weights: Sequence[_core.WeightInfo]) -> list[WeightInfo]:
-    """Return descriptions of the extension as WeightInfo."""
-    return [
-        WeightInfo(w.name, w.dtype, tuple(w.shape), w.trainable, w.op_type, w.node, w.storage)
-        for w in weights
-    ]
 
 
 def engine_options(device: str, threads: int | None, seed: int = 0) -> _core.EngineOptions:
