@@ -194,5 +194,34 @@ TEST(AdamDirection, OfWeightsWithoutGradientIsZero) {
   EXPECT_EQ(v, zeros);
 }
 
+// A momentum that decays without a gradient ends as zero, not as a denormal number.
+TYPED_TEST(Update, AveragesThatDecayEndAsZero) {
+  using T = TypeParam;
+  for (const UpdateRule rule : {UpdateRule::kMomentum, UpdateRule::kAdam}) {
+    const UpdateSpec spec{.rule = rule, .beta1 = 0.1, .share1 = 0.9, .beta2 = 0.1, .share2 = 0.9};
+    const T smallest = std::numeric_limits<T>::min();
+    const std::vector<T> zeros(20, 0), ones(20, 1), low(20, smallest);
+    std::vector<T> w(20), m(20, 42), v(20, 42);
+    find_update<T>(spec)(spec, {.gradient = zeros.data(),
+                                .w = ones.data(),
+                                .m = low.data(),
+                                .v = low.data(),
+                                .new_w = w.data(),
+                                .new_m = m.data(),
+                                .new_v = v.data(),
+                                .rate = 1,
+                                .epsilon = 1,
+                                .count = 20});
+    EXPECT_EQ(m, zeros);
+    if (rule == UpdateRule::kAdam) {
+      EXPECT_EQ(v, zeros);
+    }
+    EXPECT_EQ(w, ones);
+    volatile T half = smallest;
+    half = half / 2;
+    EXPECT_NE(half, T(0)) << "denormal numbers are there again";
+  }
+}
+
 }  // namespace
 }  // namespace onnxgrad::device

@@ -1,0 +1,43 @@
+#ifndef ONNXGRAD_DEVICE_CPU_FLUSH_DENORMALS_H_
+#define ONNXGRAD_DEVICE_CPU_FLUSH_DENORMALS_H_
+
+#include <cstdint>
+
+#if defined(__SSE2__)
+#include <xmmintrin.h>
+#endif
+
+namespace onnxgrad::device {
+
+/// While one lives, this thread takes and gives zero for numbers below the smallest normal one.
+/// An average that decays, such as the momentum of a weight whose gradient has become zero, would
+/// else end as a denormal number, and arithmetic with these takes a hundred times as long.
+class FlushDenormals {
+ public:
+#if defined(__SSE2__)
+  FlushDenormals() : before_(_mm_getcsr()) { _mm_setcsr(static_cast<unsigned>(before_) | kFlags); }
+  ~FlushDenormals() { _mm_setcsr(static_cast<unsigned>(before_)); }
+#elif defined(__aarch64__) && (defined(__GNUC__) || defined(__clang__))
+  FlushDenormals() {
+    __asm__ volatile("mrs %0, fpcr" : "=r"(before_));
+    __asm__ volatile("msr fpcr, %0" : : "r"(before_ | kFlags));
+  }
+  ~FlushDenormals() { __asm__ volatile("msr fpcr, %0" : : "r"(before_)); }
+#else
+  FlushDenormals() = default;
+#endif
+  FlushDenormals(const FlushDenormals&) = delete;
+  FlushDenormals& operator=(const FlushDenormals&) = delete;
+
+ private:
+#if defined(__SSE2__)
+  static constexpr unsigned kFlags = 0x8040;  // flush to zero, denormals are zero
+#else
+  static constexpr std::uint64_t kFlags = std::uint64_t{1} << 24;  // FZ
+#endif
+  std::uint64_t before_ = 0;
+};
+
+}  // namespace onnxgrad::device
+
+#endif  // ONNXGRAD_DEVICE_CPU_FLUSH_DENORMALS_H_
