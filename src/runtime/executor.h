@@ -88,6 +88,7 @@ class Execution {
   virtual void run() = 0;
   /// Output `i` of the last run: points into the arena, overwritten by the next run of any plan.
   virtual const std::byte* output(std::size_t i) const = 0;
+  /// Its type and shape; where shapes depend on values, those of the last run, known after one.
   virtual opdef::TensorDesc output_desc(std::size_t i) const = 0;
   virtual std::size_t num_kernels() const = 0;
   virtual std::int64_t arena_bytes() const = 0;

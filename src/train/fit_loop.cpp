@@ -190,7 +190,6 @@ void FitLoop::prepare_plans() {
   const std::int64_t rest = num_rows_ % batch_size_;
   if (rest > 0 && !options_.drop_last) tail_ = &session_.prepare_step(batch_dims(rest));
   full_ = &session_.prepare_step(batch_dims(batch_size_));
-  loss_dtype_ = full_->output_desc(0).dtype;
   has_denominator_ = session_.graph().has_denominator;
   if (!options_.shuffle && train_rows_.empty()) return;
   order_ = train_rows_;
@@ -304,12 +303,12 @@ bool FitLoop::run_batch(Execution& execution, std::int64_t begin, std::int64_t r
   if (schedule_) session_.set_learning_rate(schedule_->rate(step_ / steps_per_update_));
   if (options_.learning_rate) session_.set_learning_rate(options_.learning_rate(step_));
   epoch_rates_.push_back(session_.learning_rate());
-  const double loss = session_.run_step(execution, loss_dtype_);
+  const double loss = session_.run_step(execution);
   session_.set_steps(session_.steps() + 1);
   ++step_;
   history_.step_losses.push_back(loss);
-  const double weight =
-      has_denominator_ ? read_scalar(execution.output(1), loss_dtype_) : static_cast<double>(rows);
+  const double weight = has_denominator_ ? read_scalar(execution.output(1), session_.loss_dtype())
+                                         : static_cast<double>(rows);
   if (options_.on_non_finite == OnNonFinite::kSkip && !std::isfinite(loss)) {
     ++history_.skipped_steps;
   } else {
@@ -372,7 +371,7 @@ void FitLoop::replay(F&& is_wanted) {
     Execution& execution = rows == batch_size_ ? *full_ : *tail_;
     bind_batch(execution, begin, rows);
     session_.set_learning_rate(epoch_rates_[static_cast<std::size_t>(done)]);
-    session_.run_step(execution, loss_dtype_);
+    session_.run_step(execution);
     session_.set_steps(session_.steps() + 1);
   }
 }

@@ -83,7 +83,6 @@ class FitLoop {
   double first_rate_ = 0;  ///< of the session, before the schedule
   std::int64_t steps_per_update_ = 1;
 
-  DataType loss_dtype_ = DataType::kFloat32;
   bool has_denominator_ = false;  // of the loss, as output 1 of the step
   std::optional<StateSnapshot> epoch_start_;
   std::optional<StateSnapshot> best_;

@@ -168,6 +168,7 @@ void Session::build(const std::optional<TrainedSet>& set) {
 
 // Everything that points into the step.
 void Session::adopt_step() {
+  loss_dtype_ = graph_.model->graph->outputs.at(0)->type.dtype;
   rate_port_ = graph_.learning_rate.empty() ? step_->inputs().size()
                                             : find_port(step_->inputs(), graph_.learning_rate);
   step_->cells().seed = options_.engine.seed;
@@ -252,7 +253,7 @@ StepResult Session::step(const NamedTensors& feeds) {
     if (ordered[i] != nullptr) execution.bind(i, ordered[i]->raw());
   }
   StepResult result;
-  result.loss = run_step(execution, execution.output_desc(0).dtype);
+  result.loss = run_step(execution);
   set_steps(steps_ + 1);
   const std::size_t first = graph_.first_extra_output();
   if (graph_.has_row_losses) result.row_losses = execution.output_tensor(first - 1);

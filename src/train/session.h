@@ -104,11 +104,12 @@ class Session {
   /// A plan of the step for these shapes, with the learning rate bound.
   runtime::Execution& prepare_step(const std::vector<Dims>& dims);
   /// One step on what is bound, and the loss before it.
-  double run_step(runtime::Execution& execution, DataType loss_dtype) {
+  double run_step(runtime::Execution& execution) {
     if (lbfgs_ != nullptr) return lbfgs_->step(execution, learning_rate_);
     execution.run();
-    return read_scalar(execution.output(0), loss_dtype);
+    return read_scalar(execution.output(0), loss_dtype_);
   }
+  DataType loss_dtype() const { return loss_dtype_; }  ///< and that of its denominator
   bool takes_whole_batch() const { return lbfgs_ != nullptr; }
   /// Steps from one update to the next.
   std::int64_t steps_per_update() const { return options_.update.accumulate; }
@@ -160,6 +161,7 @@ class Session {
   std::size_t rate_port_ = 0;
   std::int64_t steps_ = 0;
   double learning_rate_ = 0;
+  DataType loss_dtype_ = DataType::kFloat32;
   float rate_float_ = 0;  // one of the two is bound, by the graph's type
   double rate_double_ = 0;
   std::vector<Tensor> state_views_;

@@ -231,6 +231,8 @@ bool check_seeds(const std::string& folder) {
     }
     int status = 0;
     waitpid(child, &status, 0);
+    if (!WIFEXITED(status))
+      std::printf("%s, unchanged: %s\n", seed.file, strsignal(WTERMSIG(status)));
     all_pass = all_pass && WIFEXITED(status) && WEXITSTATUS(status) == 0;
   }
   return all_pass;
