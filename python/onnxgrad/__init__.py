@@ -70,16 +70,22 @@ __all__ = [
     "set_weights",
     "show_versions",
     "training_step",
+    "weight_change",
 ]
 
 __version__: str = _version()
 
 if _TYPE_CHECKING:
     from onnxgrad._versions import show_versions
-    from onnxgrad.reports import Report, report
+    from onnxgrad.reports import Report, report, weight_change
 
 # Not needed for training, so imported at the first use: a process trains sooner.
-_LATER = {"Report": "reports", "report": "reports", "show_versions": "_versions"}
+_LATER = {
+    "Report": "reports",
+    "report": "reports",
+    "show_versions": "_versions",
+    "weight_change": "reports",
+}
 
 
 def __getattr__(name: str) -> object:

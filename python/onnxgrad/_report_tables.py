@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from onnxgrad.reports import Report
+    from onnxgrad.reports import Report, WeightChange
 
 # Rows of a table, and lines of a list, that are shown as HTML; text shows all.
 _HTML_ROWS = 30
@@ -90,6 +90,37 @@ def _weights(report: Report) -> _Table:
         if weight.is_floating
     ]
     return _Table(columns, rows)
+
+
+def _changes(changes: Sequence[WeightChange]) -> _Table:
+    columns = [
+        _Column("weight", 44),
+        _Column("shape", 16),
+        _Column("norm before", 12, is_number=True),
+        _Column("norm after", 12, is_number=True),
+        _Column("change", 8, is_number=True),
+    ]
+    rows = [
+        (
+            change.name,
+            str(list(change.shape)),
+            f"{change.norm_before:.6g}",
+            f"{change.norm_after:.6g}",
+            f"{change.relative:.2%}" if change.relative < 10 else f"{change.relative:.3g}",
+        )
+        for change in changes
+    ]
+    return _Table(columns, rows)
+
+
+def changes_as_text(changes: Sequence[WeightChange]) -> str:
+    """Return an aligned table, at most 100 columns wide."""
+    return "\n".join(_text_table(_changes(changes))) + "\n"
+
+
+def changes_as_html(changes: Sequence[WeightChange]) -> str:
+    """Return a small table."""
+    return _html_table(_changes(changes))
 
 
 def _heading(report: Report) -> str:

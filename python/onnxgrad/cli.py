@@ -23,6 +23,7 @@ from onnxgrad._versions import show_versions
 from onnxgrad.callbacks import Logs
 from onnxgrad.graphs import SCHEMES, core_gradient, core_initialize
 from onnxgrad.reports import report as make_report
+from onnxgrad.reports import weight_change
 from onnxgrad.sessions import Evaluation
 from onnxgrad.trainer import Trainer, Verbosity
 
@@ -329,11 +330,24 @@ def gradient(
 @_with_exit_status
 def report(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="The .onnx file.")],
+    before: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Also how the weights differ from this version."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
 ) -> None:
     """Show operators, weights, the loss, and what has no gradient."""
     found = make_report(model)
-    print(json.dumps(found.to_dict(), indent=2) if as_json else str(found).rstrip())
+    changes = None if before is None else weight_change(before, model)
+    if as_json:
+        known = found.to_dict()
+        if changes is not None:
+            known["weight_changes"] = [change._asdict() for change in changes]
+        print(json.dumps(known, indent=2))
+        return
+    print(str(found).rstrip())
+    if changes is not None:
+        print(f"\n{str(changes).rstrip()}")
 
 
 @app.command(epilog=_example("onnxgrad versions"))

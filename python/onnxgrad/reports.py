@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from onnxgrad import _core
+from onnxgrad._arrays import from_native
 from onnxgrad._models import ModelLike, to_core_model
-from onnxgrad._report_tables import as_html, as_text
+from onnxgrad._report_tables import as_html, as_text, changes_as_html, changes_as_text
 from onnxgrad._values import NodeArg, WeightInfo, node_args, weight_infos
+from onnxgrad.errors import ModelError
 
-__all__ = ["MissingGradient", "OperatorUse", "Report", "report"]
+__all__ = [
+    "MissingGradient",
+    "OperatorUse",
+    "Report",
+    "WeightChange",
+    "WeightChanges",
+    "report",
+    "weight_change",
+]
 
 
 @dataclass(frozen=True)
@@ -112,6 +125,86 @@ class Report:
 
     def _repr_html_(self) -> str:
         return as_html(self)
+
+
+class WeightChange(NamedTuple):
+    """How much a weight differs between two files.
+
+    Attributes
+    ----------
+    name : str
+    shape : tuple of int
+    norm_before, norm_after : float
+        The root of the sum of squares.
+    relative : float
+        The norm of the difference divided by `norm_before`; infinity for a weight that was 0.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    norm_before: float
+    norm_after: float
+    relative: float
+
+
+class WeightChanges(list[WeightChange]):
+    """The changes of all floating weights; printing it gives a table, notebooks show one."""
+
+    def __str__(self) -> str:
+        return changes_as_text(self)
+
+    def _repr_html_(self) -> str:
+        return changes_as_html(self)
+
+
+def weight_change(before: ModelLike, after: ModelLike) -> WeightChanges:
+    """Return how much each floating weight differs between two versions of a model.
+
+    Parameters
+    ----------
+    before, after : path, bytes or onnx.ModelProto
+        The same model with different weights.
+
+    Returns
+    -------
+    WeightChanges
+        A list of `WeightChange`, in the order of the file.
+
+    Raises
+    ------
+    ModelError
+        The models do not have the same weights; names the first that differs.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import onnxgrad as og
+    >>> after = og.set_weights(linear_model, {"intercept": np.array([0.25], np.float32)})
+    >>> [(change.name, change.relative) for change in og.weight_change(linear_model, after)]
+    [('coef', 0.0), ('intercept', 1.0)]
+    """
+    first, second = to_core_model(before), to_core_model(after)
+    others = {weight.name: weight for weight in weight_infos(second.weights)}
+    changes = WeightChanges()
+    for weight in weight_infos(first.weights):
+        if not weight.is_floating:
+            continue
+        other = others.get(weight.name)
+        if other is None or other.shape != weight.shape:
+            found = "is not there" if other is None else f"is {list(other.shape)}"
+            raise ModelError(
+                what=f"weight '{weight.name}' {list(weight.shape)} {found} in the second model",
+                value=weight.name,
+                mend="Give two versions of one model.",
+            )
+        old, new = (
+            from_native(model.weight(weight.name)).astype(np.float64) for model in (first, second)
+        )
+        norm, distance = float(np.linalg.norm(old)), float(np.linalg.norm(new - old))
+        relative = distance / norm if norm else (math.inf if distance else 0.0)
+        norm_after = float(np.linalg.norm(new))
+        changes.append(WeightChange(weight.name, weight.shape, norm, norm_after, relative))
+    return changes
 
 
 def report(model: ModelLike) -> Report:

@@ -14,6 +14,7 @@ import onnx
 import onnxruntime
 import pytest
 
+import onnxgrad as og
 from onnxgrad import _tables, cli, errors
 from support import initializers
 
@@ -135,6 +136,20 @@ def test_report(folder):
     found = json.loads(out)
     assert found["num_trainable"] == 3
     assert found["weights"][0]["name"] == "coef"
+
+
+def test_report_of_changed_weights(folder):
+    model = onnx.load(folder / "model.onnx")
+    after = og.set_weights(model, {"coef": np.array([[0.5], [0.0]], np.float32)})
+    onnx.save(after, folder / "after.onnx")
+    out, _ = run("report", "after.onnx", "--before", "model.onnx", cwd=folder)
+    last = [line.split() for line in out.splitlines()[-2:]]
+    # coef is (0.5, -0.25) in the first file.
+    assert last[0] == ["coef", "[2,", "1]", "0.559017", "0.5", "44.72%"]
+    assert last[1] == ["intercept", "[1]", "0.125", "0.125", "0.00%"]
+    out, _ = run("report", "after.onnx", "--before", "model.onnx", "--json", cwd=folder)
+    changes = json.loads(out)["weight_changes"]
+    assert changes[0]["relative"] == pytest.approx(0.25 / np.hypot(0.5, 0.25))
 
 
 def test_versions():

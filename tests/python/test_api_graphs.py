@@ -226,6 +226,18 @@ def test_report_in_a_notebook(linear_proto):
     assert "and 968 more" in og.report(mlp_proto([3] * 500))._repr_html_()
 
 
+def test_change_of_weights(linear_proto):
+    zero = og.set_weights(linear_proto, {"intercept": np.zeros(1, np.float32)})
+    changes = og.weight_change(zero, linear_proto)
+    assert [change.name for change in changes] == ["coef", "intercept"]
+    assert [change.relative for change in changes] == [0, np.inf]
+    assert "intercept" in changes._repr_html_()
+    with pytest.raises(og.ModelError, match=r"'W0' \[3, 2\] is \[3, 4\] in the second"):
+        og.weight_change(mlp_proto([3, 2, 1]), mlp_proto([3, 4, 1]))
+    with pytest.raises(og.ModelError, match=r"'W1' .* is not there"):
+        og.weight_change(mlp_proto([3, 2, 1]), mlp_proto([3, 2]))
+
+
 def closed(page):
     return page.replace("<br>", "<br/>").replace("colspan=6", 'colspan="6"')
 

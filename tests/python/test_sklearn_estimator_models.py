@@ -252,6 +252,31 @@ def test_numbers_of_words_as_input():
     assert classifier.predict(words).dtype == bool
 
 
+NORMALISED = """<ir_version: 8, opset_import: ["" : 17]>
+main (float[N, 4] X) => (float[N, 3] Y)
+<float[4, 3] W = {1, 0, 0, 0, 1, 0, 0, 0, 1, 1, 1, 1}, float[3] scale = {1, 1, 1},
+ float[3] shift = {0, 0, 0}, float[3] mean = {5, 5, 5}, float[3] variance = {9, 9, 9}>
+{ a = MatMul(X, W)  Y = BatchNormalization(a, scale, shift, mean, variance) }"""
+
+
+def test_batch_statistics_are_kept(iris):
+    X, y = iris
+    model = onnx.parser.parse_model(NORMALISED)
+    options = {"lr": 0.02, "batch_size": 50, "random_state": 0}
+    still = OnnxClassifier(model, training_mode=False, max_iter=2, **options).fit(X, y)
+    assert initializers(still.to_onnx())["mean"].tolist() == [5, 5, 5]
+    first = OnnxClassifier(model, max_iter=40, warm_start=True, **options).fit(X, y)
+    found = initializers(first.to_onnx())
+    values = X @ found["W"]
+    np.testing.assert_allclose(found["mean"], values.mean(axis=0), atol=0.3)
+    np.testing.assert_allclose(found["variance"], values.var(axis=0), rtol=0.3)
+    assert first.score(X, y) > 0.8
+    second = by_pickle(first)
+    np.testing.assert_array_equal(
+        first.fit(X, y).predict_proba(X), second.fit(X, y).predict_proba(X)
+    )
+
+
 @pytest.mark.parametrize(
     ("columns", "head"), [(3, ""), (3, "Softmax"), (2, "Softmax"), (1, ""), (1, "Sigmoid")]
 )

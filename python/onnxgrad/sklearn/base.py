@@ -65,6 +65,7 @@ class OnnxEstimator(BaseEstimator):  # type: ignore[misc]
         initializer: str | None = None,
         trainable: str | Iterable[str] | None = None,
         frozen: str | Iterable[str] | None = None,
+        training_mode: bool | Literal["auto"] = "auto",
         dtype: Literal["float32", "float64"] | None = None,
         callbacks: Iterable[CallbackLike] = (),
         random_state: int | np.random.RandomState | None = None,
@@ -94,6 +95,7 @@ class OnnxEstimator(BaseEstimator):  # type: ignore[misc]
         self.initializer = initializer
         self.trainable = trainable
         self.frozen = frozen
+        self.training_mode = training_mode
         self.dtype = dtype
         self.callbacks = callbacks
         self.random_state = random_state
@@ -188,6 +190,7 @@ class OnnxEstimator(BaseEstimator):  # type: ignore[misc]
             "threads": _thread_limit() if self.threads is None else self.threads,
             "trainable": self.trainable,
             "frozen": self.frozen,
+            "training_mode": self.training_mode,
         }
         self._training = self._settle(Training(_bytes_of(model), options))
         inputs = self._training.inputs()

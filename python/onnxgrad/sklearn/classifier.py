@@ -121,6 +121,8 @@ class OnnxClassifier(ClassifierMixin, OnnxEstimator):  # type: ignore[misc]
         here; a given model keeps its weights.
     trainable, frozen : str or list of str, default=None
         Names or glob patterns of the weights to train and of those that stay as they are.
+    training_mode : "auto", True or False, default="auto"
+        Whether Dropout and BatchNormalization of a given model train, see `TrainingSession`.
     dtype : {"float32", "float64"}, default=None
         Of a network made here; None is float32 if `X` is, else float64.
     callbacks : list of Callback or function, default=()
@@ -192,6 +194,7 @@ class OnnxClassifier(ClassifierMixin, OnnxEstimator):  # type: ignore[misc]
         initializer: str | None = None,
         trainable: str | Iterable[str] | None = None,
         frozen: str | Iterable[str] | None = None,
+        training_mode: bool | Literal["auto"] = "auto",
         dtype: Literal["float32", "float64"] | None = None,
         callbacks: Iterable[CallbackLike] = (),
         random_state: int | np.random.RandomState | None = None,
@@ -222,6 +225,7 @@ class OnnxClassifier(ClassifierMixin, OnnxEstimator):  # type: ignore[misc]
             initializer=initializer,
             trainable=trainable,
             frozen=frozen,
+            training_mode=training_mode,
             dtype=dtype,
             callbacks=callbacks,
             random_state=random_state,

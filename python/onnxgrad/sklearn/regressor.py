@@ -71,6 +71,8 @@ class OnnxRegressor(RegressorMixin, OnnxEstimator):  # type: ignore[misc]
         here; a given model keeps its weights.
     trainable, frozen : str or list of str, default=None
         Names or glob patterns of the weights to train and of those that stay as they are.
+    training_mode : "auto", True or False, default="auto"
+        Whether Dropout and BatchNormalization of a given model train, see `TrainingSession`.
     dtype : {"float32", "float64"}, default=None
         Of a network made here; None is float32 if `X` is, else float64.
     callbacks : list of Callback or function, default=()
