@@ -165,7 +165,7 @@ struct Loss {
 /// "binary_cross_entropy" ("bce"), "cosine", "elastic", "hinge", "huber", "kl_divergence" ("kl"),
 /// "log_loss", "modified_huber", "negative_log_likelihood" ("nll"), "one_vs_rest_log", "poisson",
 /// "smooth_l1", "softmax_cross_entropy" ("cross_entropy"), "squared_error" ("mse", "l2"),
-/// "squared_hinge". Throws: ModelError naming the nearest.
+/// "squared_hinge". Throws: OptionError naming the nearest.
 LossFunction loss_from_name(std::string_view name);
 /// All first names of loss_from_name, sorted.
 std::vector<std::string> loss_names();

@@ -12,6 +12,7 @@
 #include "onnxgrad/losses.h"             // IWYU pragma: export
 #include "onnxgrad/model.h"              // IWYU pragma: export
 #include "onnxgrad/optimizers.h"         // IWYU pragma: export
+#include "onnxgrad/option_error.h"       // IWYU pragma: export
 #include "onnxgrad/profile.h"            // IWYU pragma: export
 #include "onnxgrad/report.h"             // IWYU pragma: export
 #include "onnxgrad/schedules.h"          // IWYU pragma: export

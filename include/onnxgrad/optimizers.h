@@ -147,7 +147,7 @@ struct UpdateOptions {
 };
 
 /// With the defaults above: "adagrad", "adam", "adamw", "lamb", "lbfgs", "lion", "momentum" (Sgd
-/// with 0.9), "nesterov" (0.9), "rmsprop", "sgd". Throws: ModelError naming the nearest.
+/// with 0.9), "nesterov" (0.9), "rmsprop", "sgd". Throws: OptionError naming the nearest.
 Optimizer optimizer_from_name(std::string_view name);
 /// All names of optimizer_from_name, sorted.
 std::vector<std::string> optimizer_names();

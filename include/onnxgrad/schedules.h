@@ -162,7 +162,7 @@ Schedule with_warm_up(double length, Schedule then, double start_factor = 0);
 
 /// The rates of a whole fit, one per update. `losses`: one per epoch, for plateaus; none: they stay
 /// where they are.
-/// Throws: ModelError (a parameter out of its range).
+/// Throws: OptionError (a parameter out of its range).
 std::vector<double> schedule_rates(const Schedule& schedule, double rate, std::int64_t epochs,
                                    std::int64_t steps_per_epoch,
                                    const std::vector<double>& losses = {});
@@ -170,7 +170,7 @@ std::vector<double> schedule_rates(const Schedule& schedule, double rate, std::i
 /// With the defaults above: "constant", "cosine", "cosine_restarts", "exponential",
 /// "inverse_scaling" ("invscaling"), "linear", "one_cycle", "optimal", "plateau", "polynomial",
 /// "step", and "warmup_cosine", "warmup_linear": a tenth of the fit is warm-up.
-/// Throws: ModelError naming the nearest.
+/// Throws: OptionError naming the nearest.
 Schedule schedule_from_name(std::string_view name);
 /// All first names of schedule_from_name, sorted.
 std::vector<std::string> schedule_names();

@@ -118,8 +118,8 @@ class Trainer {
   const LossInfo& choose_loss(const Tensor& target);
   /// All data is checked before the first step. Input arrays that need no conversion are read in
   /// place and must not change meanwhile. Row order in epoch e is a pure function of (seed, e).
-  /// Throws: DataError (NaN: column and row; label: value and row; dtype, number of rows or
-  /// columns), ShapeError, ConvergenceError.
+  /// Throws: OptionError, DataError (NaN: column and row; label: value and row; dtype, number of
+  /// rows or columns), ShapeError, ConvergenceError.
   const History& fit(const Dataset& data, const FitOptions& options = {});
   const History& fit(const Tensor& x, const Tensor& y, const FitOptions& options = {}) {
     return fit(Dataset{.inputs = {{.name = "", .tensor = x}}, .target = y}, options);

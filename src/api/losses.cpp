@@ -7,6 +7,7 @@
 #include "api/model_impl.h"
 #include "base/check.h"
 #include "ir/builder.h"
+#include "onnxgrad/option_error.h"
 #include "train/engine.h"
 #include "train/heads.h"
 #include "train/losses/table.h"
@@ -82,7 +83,7 @@ LossFunction loss_from_name(std::string_view name) {
     }
   }
   const auto names = loss_names();
-  throw ModelError(
+  throw OptionError(
       {.what = "there is no loss '" + std::string(name) + "'." + base::did_you_mean(name, names),
        .detail = "Known: " + base::quote_list(names, names.size()) + "."});
 }

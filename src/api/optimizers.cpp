@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/check.h"
+#include "onnxgrad/option_error.h"
 
 namespace onnxgrad {
 namespace {
@@ -119,9 +120,9 @@ Optimizer optimizer_from_name(std::string_view name) {
     if (known.name == name) return known.optimizer;
   }
   const auto names = optimizer_names();
-  throw ModelError({.what = "there is no optimizer '" + std::string(name) + "'." +
-                            base::did_you_mean(name, names),
-                    .detail = "Known: " + base::quote_list(names, names.size()) + "."});
+  throw OptionError({.what = "there is no optimizer '" + std::string(name) + "'." +
+                             base::did_you_mean(name, names),
+                     .detail = "Known: " + base::quote_list(names, names.size()) + "."});
 }
 
 std::vector<std::string> optimizer_names() {

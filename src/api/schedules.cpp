@@ -6,6 +6,7 @@
 #include <array>
 
 #include "base/check.h"
+#include "onnxgrad/option_error.h"
 #include "train/schedules.h"
 
 namespace onnxgrad {
@@ -131,9 +132,9 @@ Schedule schedule_from_name(std::string_view name) {
     if (known.name == name) return known.schedule;
   }
   const auto names = schedule_names();
-  throw ModelError({.what = "there is no schedule '" + std::string(name) + "'." +
-                            base::did_you_mean(name, names),
-                    .detail = "Known: " + base::quote_list(names, names.size()) + "."});
+  throw OptionError({.what = "there is no schedule '" + std::string(name) + "'." +
+                             base::did_you_mean(name, names),
+                     .detail = "Known: " + base::quote_list(names, names.size()) + "."});
 }
 
 std::vector<std::string> schedule_names() {

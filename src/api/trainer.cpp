@@ -4,6 +4,7 @@
 
 #include "api/call_guard.h"
 #include "api/training_session_impl.h"
+#include "onnxgrad/option_error.h"
 #include "train/evaluator.h"
 #include "train/fit_loop.h"
 #include "train/targets.h"
@@ -66,7 +67,7 @@ EvaluationResult Trainer::evaluate(const Dataset& data, std::int64_t batch_size)
                                      api::CallGuard::Kind::kFromCallback);
   train::Session& session = impl_->session.impl().session;
   if (batch_size < 1) {
-    throw DataError("batch_size is " + std::to_string(batch_size) + ", expected 1 or more");
+    throw OptionError("batch_size is " + std::to_string(batch_size) + ", expected 1 or more");
   }
   train::Evaluator evaluator(
       session, train::prepare_data(session, session.evaluation_ports(), data, false), batch_size);

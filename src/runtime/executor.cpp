@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <list>
 
 #include "base/check.h"
@@ -124,10 +125,16 @@ struct Executor::Impl {
     ++num_compiled;
     auto region = std::make_unique<Region>(compile(program, feeds, engine, options),
                                            RegionContext{engine, options, slab, cells, profiler});
-    if (entries.size() >= std::max<std::size_t>(options.max_cached_plans, 1)) entries.pop_back();
+    if (entries.size() >= std::max<std::size_t>(options.max_cached_plans, 1)) drop_oldest();
     fit_arena(*region);
     entries.push_front({.dims = dims, .values = std::move(values), .region = std::move(region)});
     return *entries.front().region;
+  }
+
+  void drop_oldest() {
+    const auto oldest = std::find_if(entries.rbegin(), entries.rend(),
+                                     [](const Entry& entry) { return !entry.region->is_pinned(); });
+    if (oldest != entries.rend()) entries.erase(std::next(oldest).base());
   }
 
   std::vector<Dims> checked_dims(std::span<const Tensor> inputs) const {

@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/memory_budget.h"
@@ -99,6 +100,27 @@ class Execution {
   /// not finite (the state may then be of half a step). With ExecutorOptions::fuse off, results are
   /// those of the graph's nodes.
   virtual std::optional<NonFinite> run_until_non_finite() = 0;
+  /// Counts the holders that need it to stay: see Pin.
+  void add_pin(int count) { pins_ += count; }
+  bool is_pinned() const { return pins_ > 0; }
+
+ private:
+  int pins_ = 0;
+};
+
+/// Keeps an execution in its Executor's cache, so that references to it stay valid however many
+/// other shapes are run. Does not outlive the Executor.
+class Pin {
+ public:
+  explicit Pin(Execution& execution) : execution_(&execution) { execution_->add_pin(1); }
+  ~Pin() {
+    if (execution_ != nullptr) execution_->add_pin(-1);
+  }
+  Pin(Pin&& other) noexcept : execution_(std::exchange(other.execution_, nullptr)) {}
+  Pin& operator=(Pin&&) = delete;
+
+ private:
+  Execution* execution_;
 };
 
 class Executor {

@@ -20,7 +20,9 @@ Evaluator::Evaluator(Session& session, PreparedData data, std::int64_t batch_siz
   const auto prepare = [&](std::int64_t rows) {
     std::vector<Dims> dims;
     for (const Column& column : data_.columns) dims.push_back(column.batch_dims(rows));
-    return &session_.prepare_evaluation(dims);
+    runtime::Execution& execution = session_.prepare_evaluation(dims);
+    pins_.emplace_back(execution);
+    return &execution;
   };
   const std::int64_t rest = data_.rows % batch_size_;
   if (rest > 0) tail_ = prepare(rest);

@@ -2,6 +2,7 @@
 #define ONNXGRAD_TRAIN_EVALUATOR_H_
 
 #include <cstdint>
+#include <vector>
 
 #include "train/dataset.h"
 #include "train/session.h"
@@ -24,6 +25,7 @@ class Evaluator {
   std::int64_t batch_size_;
   runtime::Execution* full_ = nullptr;
   runtime::Execution* tail_ = nullptr;
+  std::vector<runtime::Pin> pins_;  // of these two
 };
 
 }  // namespace onnxgrad::train

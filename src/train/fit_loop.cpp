@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "onnxgrad/option_error.h"
 #include "train/losses.h"
 #include "train/sampler.h"
 
@@ -51,7 +52,7 @@ void copy_rows(const std::byte* from, std::int64_t row_bytes, std::span<const st
 }
 
 void check_options(const FitOptions& options) {
-  const auto refuse = [](const std::string& what) { throw DataError({.what = what}); };
+  const auto refuse = [](const std::string& what) { throw OptionError({.what = what}); };
   if (options.epochs < 0) refuse(fmt::format("epochs is {}, expected 0 or more", options.epochs));
   if (options.batch_size < 0) {
     refuse(fmt::format("batch_size is {}, expected 1 or more", options.batch_size));
@@ -190,6 +191,9 @@ void FitLoop::prepare_plans() {
   const std::int64_t rest = num_rows_ % batch_size_;
   if (rest > 0 && !options_.drop_last) tail_ = &session_.prepare_step(batch_dims(rest));
   full_ = &session_.prepare_step(batch_dims(batch_size_));
+  for (Execution* execution : {full_, tail_}) {
+    if (execution != nullptr) pins_.emplace_back(*execution);
+  }
   has_denominator_ = session_.graph().has_denominator;
   if (!options_.shuffle && train_rows_.empty()) return;
   order_ = train_rows_;

@@ -78,6 +78,7 @@ class FitLoop {
   std::int64_t batch_size_ = 0;
   runtime::Execution* full_ = nullptr;
   runtime::Execution* tail_ = nullptr;
+  std::vector<runtime::Pin> pins_;  ///< of these two
   std::optional<Evaluator> evaluator_;
   std::optional<ScheduleRun> schedule_;
   double first_rate_ = 0;  ///< of the session, before the schedule

@@ -49,7 +49,7 @@ inline bool is_host_loop(const Optimizer& optimizer) {
   return std::holds_alternative<Lbfgs>(optimizer);
 }
 
-/// Throws: ModelError for a parameter out of its range, naming it.
+/// Throws: OptionError for a parameter out of its range, naming it.
 void check_optimizer(const Optimizer& optimizer);
 void check_update_options(const UpdateOptions& options);
 

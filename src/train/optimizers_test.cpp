@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "onnxgrad/option_error.h"
 #include "train/testing/draft.h"
 
 namespace onnxgrad::train::optimizers_test {
@@ -171,11 +172,11 @@ TEST(ParameterGroups, RateFactorReachesScalarsOfAdam) {
 
 TEST(ParameterGroups, PatternsMustMatch) {
   EXPECT_THROW(TwoWeights(Sgd{}, {.groups = {{.patterns = {"c*"}}}}), ModelError);
-  EXPECT_THROW(check_update_options({.groups = {{}}}), ModelError);
+  EXPECT_THROW(check_update_options({.groups = {{}}}), OptionError);
   EXPECT_THROW(check_update_options({.groups = {{.patterns = {"*"}, .rate_factor = -1}}}),
-               ModelError);
+               OptionError);
   EXPECT_THROW(check_update_options({.groups = {{.patterns = {"*"}, .weight_decay = -1}}}),
-               ModelError);
+               OptionError);
 }
 
 TEST(Clipping, ByValueThenByNorm) {
@@ -190,8 +191,8 @@ TEST(Clipping, ByValueThenByNorm) {
   TwoWeights both(Sgd{}, {.clip_value = 1, .clip_norm = 1});
   const double both_factor = 1 / (std::sqrt(3.0) + 1e-6);
   expect_near(both.step({1, -2}, 2, 1), {1 - both_factor, -2 + both_factor, 0.5 - both_factor});
-  EXPECT_THROW(check_update_options({.clip_value = 0}), ModelError);
-  EXPECT_THROW(check_update_options({.clip_norm = -1}), ModelError);
+  EXPECT_THROW(check_update_options({.clip_value = 0}), OptionError);
+  EXPECT_THROW(check_update_options({.clip_norm = -1}), OptionError);
 }
 
 TEST(Accumulation, WeighsBatchesByTheirDenominators) {
@@ -230,7 +231,7 @@ TEST(Accumulation, CountsUpdatesNotSteps) {
   for (int i = 0; i < 5; ++i) model.step({1, 1}, 1, 0.1);
   expect_near(model.state("step_count"), {2});
   expect_near(model.state("accumulated_batches"), {1});
-  EXPECT_THROW(check_update_options({.accumulate = 0}), ModelError);
+  EXPECT_THROW(check_update_options({.accumulate = 0}), OptionError);
 }
 
 TEST(OwnCounts, StandBesideTheSharedOne) {
@@ -270,7 +271,7 @@ TEST(OptimizerParameters, OutOfRangeAreRefused) {
       Lbfgs{.gradient_tolerance = -1},
   };
   for (std::size_t i = 0; i < bad.size(); ++i) {
-    EXPECT_THROW(check_optimizer(bad[i]), ModelError) << "number " << i;
+    EXPECT_THROW(check_optimizer(bad[i]), OptionError) << "number " << i;
   }
   const std::vector<Optimizer> good{Sgd{},     Adam{}, AdamW{}, Adagrad{},
                                     RmsProp{}, Lion{}, Lamb{},  Lbfgs{}};

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "base/check.h"
-#include "onnxgrad/error.h"
+#include "onnxgrad/option_error.h"
 
 // Each schedule is a function `formula` of (parameters, r, t, T); ScheduleRun brings t and T into
 // the unit of the schedule and chooses the part of a sequence.
@@ -18,8 +18,8 @@ constexpr std::size_t kNumbersPerPlateau = 4;
 
 void expect(std::string_view name, double value, bool good, std::string_view range) {
   if (good && std::isfinite(value)) return;
-  throw ModelError({.what = "schedule: " + std::string(name) + " is " + std::to_string(value) +
-                            ", expected " + std::string(range)});
+  throw OptionError({.what = "schedule: " + std::string(name) + " is " + std::to_string(value) +
+                             ", expected " + std::string(range)});
 }
 
 void at_least_zero(std::string_view name, double value) {
@@ -46,7 +46,7 @@ void check(const StepDecay& spec) {
 void check(const MultiStepDecay& spec) {
   at_least_zero("factor", spec.factor);
   if (!std::ranges::is_sorted(spec.milestones)) {
-    throw ModelError({.what = "schedule: the milestones are not in increasing order"});
+    throw OptionError({.what = "schedule: the milestones are not in increasing order"});
   }
 }
 
@@ -87,11 +87,11 @@ void check(const Plateau& spec) {
 }
 
 void check(const ScheduleSequence& spec) {
-  if (spec.parts.empty()) throw ModelError({.what = "schedule: a sequence without parts"});
+  if (spec.parts.empty()) throw OptionError({.what = "schedule: a sequence without parts"});
 }
 
 void check(const ScheduleProduct& spec) {
-  if (spec.parts.empty()) throw ModelError({.what = "schedule: a product without parts"});
+  if (spec.parts.empty()) throw OptionError({.what = "schedule: a product without parts"});
 }
 
 // Formulas. r: rate, t: time in the schedule's unit, length: T.

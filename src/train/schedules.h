@@ -13,7 +13,7 @@ namespace onnxgrad::train {
 class ScheduleRun {
  public:
   /// rate: of the optimizer; updates, epochs: of the whole fit.
-  /// Throws: ModelError (a parameter out of its range, naming it).
+  /// Throws: OptionError (a parameter out of its range, naming it).
   ScheduleRun(const Schedule& schedule, double rate, std::int64_t updates, std::int64_t epochs);
 
   /// The learning rate of an update, from 0.

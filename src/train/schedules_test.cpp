@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "onnxgrad/error.h"
+#include "onnxgrad/option_error.h"
 
 namespace onnxgrad::train::schedules_test {
 
@@ -198,7 +199,7 @@ TEST(ScheduleParameters, OutOfRangeAreRefused) {
       ScheduleSequence{{ConstantRate{}, StepDecay{.every = 0}}},
   };
   for (std::size_t i = 0; i < bad.size(); ++i) {
-    EXPECT_THROW(ScheduleRun(bad[i], 1, 10, 1), ModelError) << "number " << i;
+    EXPECT_THROW(ScheduleRun(bad[i], 1, 10, 1), OptionError) << "number " << i;
   }
 }
 

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "base/check.h"
+#include "onnxgrad/option_error.h"
 #include "train/engine.h"
 #include "train/losses.h"
 #include "train/targets.h"
@@ -73,7 +74,7 @@ runtime::ExecutorOptions executor_options(const EngineOptions& options) {
   }
   runtime::ExecutorOptions result{.seed = options.seed, .fuse = options.fuse};
   if (options.threads < 0) {
-    throw DeviceError({.what = fmt::format("{} threads were asked for", options.threads),
+    throw OptionError({.what = fmt::format("{} threads were asked for", options.threads),
                        .mend = "Pass 0 for as many as there are cores, or a positive number."});
   }
   result.threads = options.threads > 0

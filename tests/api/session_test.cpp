@@ -164,7 +164,7 @@ TEST(TrainerApi, FitsInThreeLines) {
   EXPECT_LT(history.epochs.back().train_loss, 1e-2);
   const Dataset data{.inputs = {{.name = "x", .tensor = x}}, .target = y};
   EXPECT_NEAR(trainer.evaluate(data, 3).loss, history.epochs.back().train_loss, 1e-2);
-  EXPECT_THROW(trainer.evaluate(data, 0), DataError);
+  EXPECT_THROW(trainer.evaluate(data, 0), OptionError);
   trainer.reset();
   EXPECT_TRUE(trainer.history().epochs.empty());
   EXPECT_EQ(trainer.session().steps(), 0);
@@ -215,10 +215,10 @@ TEST(NamesApi, OfLossesAndOptimizers) {
   try {
     optimizer_from_name("adamm");
     FAIL();
-  } catch (const ModelError& error) {
+  } catch (const OptionError& error) {
     EXPECT_THAT(error.what(), HasSubstr("Did you mean 'adam'?"));
   }
-  EXPECT_THROW(loss_from_name("sqared_error"), ModelError);
+  EXPECT_THROW(loss_from_name("sqared_error"), OptionError);
 }
 
 TEST(ReportApi, CountsAndJudges) {

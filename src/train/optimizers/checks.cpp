@@ -1,7 +1,7 @@
 #include <cmath>
 #include <string>
 
-#include "onnxgrad/error.h"
+#include "onnxgrad/option_error.h"
 #include "train/optimizers.h"
 
 // Ranges of the parameters of optimizers.
@@ -11,8 +11,8 @@ namespace {
 
 void check_range(std::string_view name, double value, bool good, std::string_view range) {
   if (good && std::isfinite(value)) return;
-  throw ModelError({.what = "optimizer: " + std::string(name) + " is " + std::to_string(value) +
-                            ", expected " + std::string(range)});
+  throw OptionError({.what = "optimizer: " + std::string(name) + " is " + std::to_string(value) +
+                             ", expected " + std::string(range)});
 }
 
 void at_least_zero(std::string_view name, double value) {
@@ -31,8 +31,8 @@ void check(const Sgd& sgd) {
   at_least_zero("momentum", sgd.momentum);
   check_range("dampening", sgd.dampening, true, "a number");
   if (sgd.nesterov && (sgd.momentum == 0 || sgd.dampening != 0)) {
-    throw ModelError({.what = "optimizer: nesterov needs momentum > 0 and dampening 0",
-                      .mend = "Pass momentum=0.9, or leave nesterov out."});
+    throw OptionError({.what = "optimizer: nesterov needs momentum > 0 and dampening 0",
+                       .mend = "Pass momentum=0.9, or leave nesterov out."});
   }
 }
 
@@ -98,7 +98,7 @@ void check_update_options(const UpdateOptions& options) {
     at_least_zero("rate_factor of a group", group.rate_factor);
     if (group.weight_decay) at_least_zero("weight_decay of a group", *group.weight_decay);
     if (group.patterns.empty()) {
-      throw ModelError({.what = "optimizer: a group of weights without patterns"});
+      throw OptionError({.what = "optimizer: a group of weights without patterns"});
     }
   }
 }
