@@ -102,8 +102,8 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", nargs="+", choices=list(ROWS), default=list(ROWS), metavar="NAME")
-    parser.add_argument("--epochs", type=int, default=100)
-    parser.add_argument("--repeats", type=int, default=30)
+    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--repeats", type=int, default=300)
     parser.add_argument("--check", action="store_true", help="exit status 1 if an aim is missed")
     parser.add_argument("--work", type=pathlib.Path, default=environments.DEFAULT_CACHE)
     options = parser.parse_args()

@@ -113,6 +113,24 @@ def test_fifty_steps_end_where_torch_ends(name, dtype, stored):
     assert_agrees(train(session, stored, dtype), stored[f"optimizer/{name}"], dtype)
 
 
+def test_decoupled_decay_shrinks_weights_beside_momentum(stored):
+    """w = w (1 - lr decay) - lr b, with b free of the decay."""
+    optimizer = opt.SGD(0.05, momentum=0.9, weight_decay=0.2, decoupled_weight_decay=True)
+    session = og.TrainingSession(problem(stored, np.float64), "squared_error", optimizer)
+    found = train(session, stored, np.float64)
+    weights = np.vstack([stored["weights"], stored["bias"]])
+    momentum = np.zeros_like(weights)
+    expected = []
+    for step in range(50):
+        rows = np.column_stack([stored["x"][step], np.ones(len(stored["x"][step]))])
+        error = rows @ weights - stored["y"][step]
+        momentum = 0.9 * momentum + rows.T @ (2 * error / error.size)
+        weights = weights * (1 - 0.05 * 0.2) - 0.05 * momentum
+        if step + 1 in KEPT:
+            expected.append(weights.ravel())
+    assert_agrees(found, expected, np.float64)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", GROUPS)
 def test_groups_are_those_of_torch(name, dtype, stored):
