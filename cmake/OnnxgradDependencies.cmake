@@ -1,7 +1,7 @@
 # Finds the libraries of docs/architecture.md and wraps those without a CMake package of their own.
 # Targets: fmt::fmt, spdlog::spdlog, nlohmann_json::nlohmann_json, protobuf::libprotobuf, ONNX::onnx,
 # onnxgrad::dnnl, hwy::hwy, Eigen3::Eigen, onnxgrad::xsmm (empty where libxsmm does not exist),
-# OpenMP::OpenMP_CXX.
+# onnxgrad::xxhash, OpenMP::OpenMP_CXX.
 
 # ONNX's own library: in CMAKE_PREFIX_PATH, or where scripts/onnx_library.sh has put it.
 execute_process(
@@ -53,6 +53,12 @@ if(ONNXGRAD_XSMM_INCLUDE_DIR AND ONNXGRAD_XSMM_LIBRARY AND ONNXGRAD_XSMM_NOBLAS_
 else()
   set(ONNXGRAD_HAVE_XSMM OFF)
 endif()
+
+# Only the header is used.
+add_library(onnxgrad_xxhash INTERFACE)
+add_library(onnxgrad::xxhash ALIAS onnxgrad_xxhash)
+find_path(ONNXGRAD_XXHASH_INCLUDE_DIR xxhash.h REQUIRED)
+target_include_directories(onnxgrad_xxhash SYSTEM INTERFACE "${ONNXGRAD_XXHASH_INCLUDE_DIR}")
 
 if(ONNXGRAD_BUILD_TESTS)
   find_package(GTest REQUIRED)

@@ -27,6 +27,7 @@ debian_packages=(
   libprotobuf-dev
   libspdlog-dev
   libxsmm-dev
+  libxxhash-dev
   ninja-build
   nlohmann-json3-dev
   protobuf-compiler

@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #if __has_include(<linux/openat2.h>)
@@ -210,6 +211,13 @@ std::string real_folder(const std::string& path) {
 
 namespace {
 
+// Differs between processes of the same number in different containers, too.
+std::string random_digits(int attempt) {
+  std::uint32_t number = 0;
+  if (::getrandom(&number, sizeof number, GRND_NONBLOCK) != sizeof number) number = 0;
+  return std::to_string(number) + std::to_string(attempt);
+}
+
 // A temporary file that disappears unless it was renamed.
 class TemporaryFile {
  public:
@@ -218,7 +226,7 @@ class TemporaryFile {
     static constexpr int kAttempts = 100;
     for (int attempt = 0; attempt < kAttempts && !file_.is_open(); ++attempt) {
       path_ = folder_ + "/." + name.substr(0, 200) + ".tmp-" + std::to_string(::getpid()) + "-" +
-              std::to_string(attempt);
+              random_digits(attempt);
       file_ = Descriptor(
           open_retrying(AT_FDCWD, path_.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, mode));
       if (!file_.is_open() && errno != EEXIST) {
@@ -235,19 +243,18 @@ class TemporaryFile {
     if (!path_.empty()) ::unlink(path_.c_str());
   }
 
+  // Small pieces are gathered.
   void append(std::string_view bytes) {
-    while (!bytes.empty()) {
-      const ssize_t count = ::write(file_.get(), bytes.data(), bytes.size());
-      if (count < 0 && errno == EINTR) continue;
-      if (count < 0) fail_errno(path_, "write", errno);
-      bytes.remove_prefix(static_cast<std::size_t>(count));
-    }
+    if (gathered_.size() + bytes.size() > kGathered) flush();
+    if (bytes.size() > kGathered) return write_all(bytes);
+    gathered_.append(bytes);
   }
 
   void set_mode(mode_t mode) { (void)::fchmod(file_.get(), mode); }
 
   // A failed flush is final: the kernel may have dropped the pages, and a second one would succeed.
   void finish() {
+    flush();
     if (::fsync(file_.get()) != 0) fail_errno(path_, "flush", errno);
     if (::close(file_.release()) != 0) fail_errno(path_, "close", errno);
   }
@@ -275,9 +282,26 @@ class TemporaryFile {
   }
 
  private:
+  static constexpr std::size_t kGathered = std::size_t{1} << 16;
+
+  void flush() {
+    write_all(gathered_);
+    gathered_.clear();
+  }
+
+  void write_all(std::string_view bytes) {
+    while (!bytes.empty()) {
+      const ssize_t count = ::write(file_.get(), bytes.data(), bytes.size());
+      if (count < 0 && errno == EINTR) continue;
+      if (count <= 0) fail_errno(path_, "write", count < 0 ? errno : ENOSPC);
+      bytes.remove_prefix(static_cast<std::size_t>(count));
+    }
+  }
+
   std::string folder_;
   std::string path_;
   Descriptor file_;
+  std::string gathered_;
 };
 
 }  // namespace

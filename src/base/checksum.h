@@ -1,0 +1,37 @@
+#ifndef ONNXGRAD_BASE_CHECKSUM_H_
+#define ONNXGRAD_BASE_CHECKSUM_H_
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace onnxgrad::base {
+
+/// XXH3 with 128 bits over bytes that come piece by piece. It finds accidents (a flipped bit, a
+/// page that was lost); it is no defence against someone who makes up a file.
+class Checksum {
+ public:
+  Checksum();
+  Checksum(Checksum&&) noexcept;
+  Checksum& operator=(Checksum&&) noexcept;
+  ~Checksum();
+
+  void update(std::span<const std::byte> bytes);
+  void update(std::string_view text) { update(std::as_bytes(std::span(text))); }
+  /// 32 hexadecimal digits in the order of xxHash's canonical form, as `xxhsum -H2` prints them.
+  std::string hex() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+/// Of bytes that are all there.
+std::string checksum_hex(std::span<const std::byte> bytes);
+std::string checksum_hex(std::string_view text);
+
+}  // namespace onnxgrad::base
+
+#endif  // ONNXGRAD_BASE_CHECKSUM_H_

@@ -1,0 +1,100 @@
+#include "base/folder.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <filesystem>
+#include <system_error>
+
+#include "onnxgrad/error.h"
+
+namespace onnxgrad::base {
+namespace {
+
+[[noreturn]] void fail(const std::string& path, const std::string& action, int error) {
+  throw Error({.what = "cannot " + action + ": " + std::generic_category().message(error),
+               .where = {.file = path}});
+}
+
+// The text of a small file; whatever can be read.
+std::string read_some(int descriptor) {
+  std::array<char, 32> buffer{};
+  const ssize_t count = ::pread(descriptor, buffer.data(), buffer.size(), 0);
+  std::string text(buffer.data(), count > 0 ? static_cast<std::size_t>(count) : 0);
+  while (!text.empty() && (text.back() < '0' || text.back() > '9')) text.pop_back();
+  return text;
+}
+
+}  // namespace
+
+void make_folders(const std::string& folder) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) fail(folder, "make the folder", error.value());
+}
+
+std::vector<std::string> list_files(const std::string& folder) {
+  std::error_code error;
+  std::vector<std::string> names;
+  std::filesystem::directory_iterator entries(folder, error);
+  if (error) fail(folder, "list the folder", error.value());
+  for (; entries != std::filesystem::directory_iterator(); entries.increment(error)) {
+    if (error) fail(folder, "list the folder", error.value());
+    if (entries->is_regular_file(error)) names.push_back(entries->path().filename().string());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+void remove_file(const std::string& path) {
+  if (::unlink(path.c_str()) != 0) fail(path, "remove the file", errno);
+}
+
+void rename_file(const std::string& from, const std::string& to) {
+  if (std::rename(from.c_str(), to.c_str()) != 0) fail(from, "rename the file", errno);
+}
+
+std::optional<std::int64_t> available_bytes(const std::string& folder) {
+  struct statvfs status{};
+  if (::statvfs(folder.c_str(), &status) != 0 || status.f_blocks == 0) return std::nullopt;
+  std::int64_t bytes = 0;
+  const bool overflows = __builtin_mul_overflow(static_cast<std::int64_t>(status.f_bavail),
+                                                static_cast<std::int64_t>(status.f_frsize), &bytes);
+  return overflows ? std::nullopt : std::optional(bytes);
+}
+
+FileLock::FileLock(const std::string& path) {
+  do {
+    descriptor_ = ::open(path.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0666);
+  } while (descriptor_ < 0 && errno == EINTR);
+  if (descriptor_ < 0) fail(path, "open the lock", errno);
+  int result = 0;
+  do {
+    result = ::flock(descriptor_, LOCK_EX | LOCK_NB);
+  } while (result != 0 && errno == EINTR);
+  if (result != 0) {
+    const int error = errno;
+    const std::string owner = read_some(descriptor_);
+    ::close(descriptor_);
+    if (error != EWOULDBLOCK) fail(path, "lock the folder", error);
+    throw Error({.what = "process " + (owner.empty() ? "?" : owner) + " is writing to this folder",
+                 .where = {.file = path},
+                 .mend = "Wait until it has ended, or choose another folder."});
+  }
+  // For the message of others; what counts is the lock.
+  const std::string owner = std::to_string(::getpid()) + "\n";
+  if (::ftruncate(descriptor_, 0) == 0) {
+    (void)!::pwrite(descriptor_, owner.data(), owner.size(), 0);
+  }
+}
+
+FileLock::~FileLock() { ::close(descriptor_); }
+
+}  // namespace onnxgrad::base

@@ -1,0 +1,44 @@
+#ifndef ONNXGRAD_BASE_FOLDER_H_
+#define ONNXGRAD_BASE_FOLDER_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+// What a program that keeps files in a folder of its own needs, beside write_atomically of
+// base/files.h. All functions throw onnxgrad::Error naming the path and the system's reason.
+
+namespace onnxgrad::base {
+
+/// Makes the folder and those above it, where they do not exist.
+void make_folders(const std::string& folder);
+
+/// Names of the regular files in the folder, sorted.
+std::vector<std::string> list_files(const std::string& folder);
+
+/// Throws: Error, also if there is no such file.
+void remove_file(const std::string& path);
+void rename_file(const std::string& from, const std::string& to);
+
+/// Bytes that this user can still write to the file system of `folder`; nullopt where it does not
+/// say.
+std::optional<std::int64_t> available_bytes(const std::string& folder);
+
+/// An advisory lock on a file that is made for it and stays for ever, with the number of the
+/// process that holds the lock in it. The kernel frees it when that process ends, however it does.
+class FileLock {
+ public:
+  /// Throws: Error naming the process that holds the lock, or the system's reason.
+  explicit FileLock(const std::string& path);
+  ~FileLock();
+  FileLock(const FileLock&) = delete;
+  FileLock& operator=(const FileLock&) = delete;
+
+ private:
+  int descriptor_ = -1;
+};
+
+}  // namespace onnxgrad::base
+
+#endif  // ONNXGRAD_BASE_FOLDER_H_
