@@ -65,6 +65,22 @@ enum class OnNonFinite {
             ///< as with TrainingOptions::skip_non_finite
 };
 
+/// Where and how often fit() writes checkpoints: everything that it needs to go on as if it had not
+/// been stopped. docs/checkpoints.md says what is promised.
+struct CheckpointOptions {
+  /// A folder of its own, which is made if need be. While fit() runs, no other fit() may use it.
+  std::string folder = {};
+  std::int64_t every_steps = 0;  ///< 0: at the end of each epoch
+  std::int64_t keep = 3;         ///< the newest ones that stay
+  bool keep_best = true;         ///< the one of the best epoch stays too
+};
+
+/// A checkpoint was written, or could not be.
+struct CheckpointLog {
+  std::string path = {};
+  std::string problem = {};  ///< empty: it is on the disk
+};
+
 struct FitOptions {
   std::int64_t epochs = 20;
   /// 0: 32, or all rows with L-BFGS, which takes no less.
@@ -89,6 +105,16 @@ struct FitOptions {
   /// After every `every_n_steps` steps; true stops.
   std::function<bool(const StepLog&)> on_step_end = {};
   std::int64_t every_n_steps = 0;  ///< 0: never
+  /// One is also written where fit() ends, by an exception and by stop() too, unless a kernel
+  /// failed within a step. Where one cannot be written, training goes on and the History says so.
+  std::optional<CheckpointOptions> checkpoint = {};
+  /// Goes on from this checkpoint of a fit(), or from the newest whole one of this folder, bit for
+  /// bit as the fit() that wrote it: same data and options (`epochs` may differ). Empty: begins
+  /// anew.
+  std::string resume = {};
+  bool resume_if_any = false;  ///< a folder without checkpoints, or no folder, is a new beginning
+  /// After each checkpoint, and for each file that was left out when resuming.
+  std::function<void(const CheckpointLog&)> on_checkpoint = {};
 };
 
 struct History {
@@ -97,6 +123,7 @@ struct History {
   std::string stop_reason;          ///< empty: all epochs were done
   std::int64_t skipped_steps = 0;   ///< OnNonFinite::kSkip: losses that train_loss leaves out
   std::optional<std::int64_t> best_epoch = {};
+  std::string checkpoint_problem = {};  ///< why the last checkpoint is missing; empty: it is there
 };
 
 /// Trains a session over a dataset: the epoch loop, shuffling, batches, validation, history. One
@@ -119,7 +146,9 @@ class Trainer {
   /// All data is checked before the first step. Input arrays that need no conversion are read in
   /// place and must not change meanwhile. Row order in epoch e is a pure function of (seed, e).
   /// Throws: OptionError, DataError (NaN: column and row; label: value and row; dtype, number of
-  /// rows or columns), ShapeError, ConvergenceError.
+  /// rows or columns), ShapeError, ConvergenceError, CheckpointError (nothing to resume from, or of
+  /// another model, of other data or options, naming the first difference; a folder that cannot be
+  /// used).
   const History& fit(const Dataset& data, const FitOptions& options = {});
   const History& fit(const Tensor& x, const Tensor& y, const FitOptions& options = {}) {
     return fit(Dataset{.inputs = {{.name = "", .tensor = x}}, .target = y}, options);

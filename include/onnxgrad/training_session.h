@@ -104,6 +104,13 @@ class TrainingSession {
   NamedTensors state() const;
   /// Throws: CheckpointError (unknown or missing name, other dtype or shape). All or nothing.
   void load_state(const NamedTensors& state);
+  /// Writes a checkpoint: state(), the number of steps, the learning rate and the seed, so that
+  /// training goes on from it bit for bit. A safetensors file, described in docs/checkpoints.md;
+  /// written whole or not at all. Throws: CheckpointError.
+  void save(const std::string& path) const;
+  /// Reads such a file. Everything is checked before anything is changed. Throws: CheckpointError
+  /// (a damaged file; one of another model, loss or optimizer, naming the first difference).
+  void load(const std::string& path);
   /// Takes over what another session of the same model and optimizer has: the choice of trained
   /// weights, state, learning rate and number of steps. Throws: CheckpointError as load_state().
   void continue_from(const TrainingSession& other);

@@ -51,6 +51,10 @@ Model initialize(const Model& model, const InitializeOptions& options = {});
 /// Throws: ModelError (unknown weight, other dtype or shape).
 Model set_weights(const Model& model, const NamedTensors& weights);
 
+/// The weights of a checkpoint (without optimizer state), or all tensors of any other safetensors
+/// file. Throws: CheckpointError (a damaged file, a type that tensors do not have).
+NamedTensors load_weights(const std::string& path);
+
 }  // namespace onnxgrad
 
 #endif  // ONNXGRAD_WEIGHTS_H_

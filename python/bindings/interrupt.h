@@ -1,15 +1,16 @@
 #ifndef ONNXGRAD_PYTHON_BINDINGS_INTERRUPT_H_
 #define ONNXGRAD_PYTHON_BINDINGS_INTERRUPT_H_
 
+#include <array>
 #include <csignal>
 
 #include "onnxgrad/trainer.h"
 
 namespace onnxgrad::python {
 
-/// While it lives, Ctrl-C (SIGINT) ends the running fit() of `trainer` after its present step and
-/// then does what it did before. Does nothing if SIGINT is ignored or has its default action.
-/// Only one at a time does something; create it in the main thread.
+/// While it lives, Ctrl-C (SIGINT) and SIGTERM end the running fit() of `trainer` after its present
+/// step and then do what they did before. Each is left alone where it is ignored or has its default
+/// action. Only one guard at a time does something; create it in the main thread.
 class InterruptGuard {
  public:
   explicit InterruptGuard(Trainer& trainer);
@@ -17,12 +18,15 @@ class InterruptGuard {
   InterruptGuard(const InterruptGuard&) = delete;
   InterruptGuard& operator=(const InterruptGuard&) = delete;
 
-  /// Whether Ctrl-C came since the guard was made.
+  /// Whether one of them came since the guard was made.
   static bool was_interrupted() noexcept;
 
  private:
-  struct sigaction previous_ = {};
-  bool is_installed_ = false;
+  static constexpr std::array<int, 2> kSignals{SIGINT, SIGTERM};
+
+  bool is_active_ = false;
+  std::array<struct sigaction, kSignals.size()> previous_ = {};
+  std::array<bool, kSignals.size()> is_installed_ = {};
 };
 
 }  // namespace onnxgrad::python

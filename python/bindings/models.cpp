@@ -124,6 +124,7 @@ void bind_models(nb::module_& module) {
       },
       "model"_a, "scheme"_a, "seed"_a, "weights"_a, Unlocked());
   module.def("set_weights", &set_weights, "model"_a, "weights"_a, Unlocked());
+  module.def("load_weights", &load_weights, "path"_a, Unlocked());
 }
 
 }  // namespace onnxgrad::python

@@ -132,6 +132,8 @@ void bind_training(nb::module_& module) {
       .def_prop_ro("steps", &TrainingSession::steps)
       .def("state", &TrainingSession::state, Unlocked())
       .def("load_state", &TrainingSession::load_state, "state"_a, Unlocked())
+      .def("save", &TrainingSession::save, "path"_a, Unlocked())
+      .def("load", &TrainingSession::load, "path"_a, Unlocked())
       .def("continue_from", &TrainingSession::continue_from, "other"_a, Unlocked())
       .def("reset", &TrainingSession::reset, Unlocked())
       .def("trained_model", &TrainingSession::trained_model, Unlocked())

@@ -34,10 +34,17 @@ auto locked(nb::handle function) {
 }
 
 void fit(Trainer& trainer, const Dataset& data, FitOptions options, const Dataset* validation,
-         const nb::object& on_epoch_end, const nb::object& on_step_end, bool is_main_thread) {
+         const nb::object& on_epoch_end, const nb::object& on_step_end,
+         const nb::object& on_checkpoint, bool is_main_thread) {
   options.validation = validation;
   options.on_epoch_end = locked<EpochLog>(on_epoch_end);
   if (!on_step_end.is_none()) options.on_step_end = locked<StepLog>(on_step_end);
+  if (!on_checkpoint.is_none()) {
+    options.on_checkpoint = [function = nb::handle(on_checkpoint)](const CheckpointLog& log) {
+      const nb::gil_scoped_acquire lock;
+      function(log.path, log.problem);
+    };
+  }
   {
     std::optional<InterruptGuard> guard;
     if (is_main_thread) guard.emplace(trainer);
@@ -66,7 +73,8 @@ void bind_logs(nb::module_& module) {
       .def_ro("epochs", &History::epochs)
       .def_ro("step_losses", &History::step_losses)
       .def_ro("stop_reason", &History::stop_reason)
-      .def_ro("best_epoch", &History::best_epoch);
+      .def_ro("best_epoch", &History::best_epoch)
+      .def_ro("checkpoint_problem", &History::checkpoint_problem);
 }
 
 void bind_options(nb::module_& module) {
@@ -94,6 +102,15 @@ void bind_options(nb::module_& module) {
                 .patience = patience, .min_delta = min_delta, .restore_best = restore_best};
           },
           "patience"_a, "min_delta"_a, "restore_best"_a);
+  nb::class_<CheckpointOptions>(module, "CheckpointOptions")
+      .def(
+          "__init__",
+          [](CheckpointOptions* place, const std::string& folder, std::int64_t every_steps,
+             std::int64_t keep, bool keep_best) {
+            new (place) CheckpointOptions{
+                .folder = folder, .every_steps = every_steps, .keep = keep, .keep_best = keep_best};
+          },
+          "folder"_a, "every_steps"_a, "keep"_a, "keep_best"_a);
   nb::class_<FitOptions>(module, "FitOptions")
       .def(nb::init<>())
       .def_rw("epochs", &FitOptions::epochs)
@@ -106,7 +123,10 @@ void bind_options(nb::module_& module) {
       .def_rw("on_non_finite", &FitOptions::on_non_finite)
       .def_rw("allow_nan", &FitOptions::allow_nan)
       .def_rw("schedule", &FitOptions::schedule, nb::arg().none())
-      .def_rw("every_n_steps", &FitOptions::every_n_steps);
+      .def_rw("every_n_steps", &FitOptions::every_n_steps)
+      .def_rw("checkpoint", &FitOptions::checkpoint, nb::arg().none())
+      .def_rw("resume", &FitOptions::resume)
+      .def_rw("resume_if_any", &FitOptions::resume_if_any);
 }
 
 }  // namespace
@@ -136,7 +156,7 @@ void bind_trainer(nb::module_& module) {
           "training_mode"_a, "engine"_a, Unlocked())
       .def("choose_loss", &Trainer::choose_loss, "target"_a, Unlocked())
       .def("fit", &fit, "data"_a, "options"_a, "validation"_a.none(), "on_epoch_end"_a.none(),
-           "on_step_end"_a.none(), "is_main_thread"_a)
+           "on_step_end"_a.none(), "on_checkpoint"_a.none(), "is_main_thread"_a)
       .def("evaluate", &Trainer::evaluate, "data"_a, "batch_size"_a, Unlocked())
       .def("stop", &Trainer::stop)
       .def("reset", &Trainer::reset, Unlocked())

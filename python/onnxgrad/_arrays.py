@@ -120,3 +120,14 @@ def _from_objects(array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any
         value=name,
         mend="Give numbers or texts of one type: array.astype('float32') or array.astype(str).",
     )
+
+
+def cast_number(value: Any, dtype: str, name: str) -> Any:
+    """Convert an array of numbers to the type of the model's input, as `fit` does."""
+    if isinstance(value, np.ndarray) and dtype in ("float32", "float64", "float16", "int64"):
+        if value.dtype.name == dtype:
+            return value
+        if value.dtype.kind in "fiub" and not (dtype == "int64" and value.dtype.kind == "f"):
+            return value.astype(dtype)
+        raise DataError(what=f"'{name}': an array of {value.dtype}, expected {dtype}", value=name)
+    return value

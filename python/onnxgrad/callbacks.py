@@ -10,15 +10,25 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TextIO, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TextIO, TypeAlias
 
-from onnxgrad._checks import positive_int, real_number
+from onnxgrad._checks import path_text, positive_int, real_number
 from onnxgrad.errors import OptionError
 
 if TYPE_CHECKING:
+    import os
+
     from onnxgrad.trainer import Trainer
 
-__all__ = ["Callback", "CallbackLike", "EarlyStopping", "Logs", "Progress"]
+__all__ = [
+    "Callback",
+    "CallbackLike",
+    "Checkpoint",
+    "CheckpointWarning",
+    "EarlyStopping",
+    "Logs",
+    "Progress",
+]
 
 Logs: TypeAlias = Mapping[str, float]
 """What callbacks are given: a dictionary of numbers such as ``train_loss`` and ``val_loss``."""
@@ -65,7 +75,7 @@ class Callback:
         """After an epoch and its validation."""
 
     def on_checkpoint(self, trainer: Trainer, path: str) -> bool | None:
-        """After a file was written by `Trainer.save`."""
+        """After a checkpoint was written, or a model by `Trainer.save`."""
 
     def on_exception(self, trainer: Trainer, error: BaseException) -> bool | None:
         """When training ends by an exception, Ctrl-C included; the exception is raised after it."""
@@ -99,6 +109,53 @@ class EarlyStopping(Callback):
         self.patience = positive_int("patience", patience)
         self.min_delta = real_number("min_delta", min_delta)
         self.restore_best = bool(restore_best)
+
+
+class CheckpointWarning(UserWarning):
+    """A checkpoint could not be written while training goes on, or a damaged one was left out."""
+
+
+class Checkpoint(Callback):
+    """Writes checkpoints, so that a training that was stopped can go on as if it had not been.
+
+    Parameters
+    ----------
+    path : path
+        A folder of its own, which is made if need be. The files in it are called
+        ``ck-<step>.safetensors``; one process at a time may write there.
+    every : "epoch" or int, default="epoch"
+        At the end of each epoch, or after so many steps. One is also written where training ends,
+        by an exception and by Ctrl-C too.
+    keep : int, default=3
+        How many of the newest stay.
+    best : bool, default=True
+        Whether the one of the best epoch stays too; the file ``best`` has its name.
+
+    Notes
+    -----
+    `Trainer.fit(..., resume=True)` goes on from the newest one. A file has its name only when it is
+    on the disk as a whole, so a process that is killed at any moment leaves whole checkpoints.
+    Where one cannot be written, training goes on, and a warning says why. docs/checkpoints.md
+    describes the format.
+
+    Examples
+    --------
+    >>> import onnxgrad as og
+    >>> keeper = og.callbacks.Checkpoint("run/checkpoints", every=1000, keep=2)
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        every: Literal["epoch"] | int = "epoch",
+        keep: int = 3,
+        best: bool = True,
+    ) -> None:
+        # The loop in C++ does the work, between two steps and without a copy of the weights.
+        self.path = path_text("path", path)
+        self.every_steps = 0 if every == "epoch" else positive_int("every", every)
+        self.keep = positive_int("keep", keep)
+        self.best = bool(best)
 
 
 class _Function(Callback):

@@ -1,7 +1,7 @@
 """The command line: ``onnxgrad train | gradient | report | versions``.
 
 Exit status: 0 done; 1 a fault of onnxgrad; 2 wrong usage; 3 model or gradient; 4 data; 5 diverged;
-6 an output file; 7 device; 130 interrupted.
+6 an output file; 7 device; 130 interrupted; 143 terminated.
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ from __future__ import annotations
 import functools
 import json
 import os
+import signal
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -18,9 +20,9 @@ import typer
 
 from onnxgrad import errors, losses, optimizers, schedules
 from onnxgrad._models import to_core_model
+from onnxgrad._runs import RunFolder, stored_options
 from onnxgrad._tables import Table, read_table
 from onnxgrad._versions import show_versions
-from onnxgrad.callbacks import Logs
 from onnxgrad.graphs import SCHEMES, core_gradient, core_initialize
 from onnxgrad.reports import report as make_report
 from onnxgrad.reports import weight_change
@@ -45,7 +47,7 @@ EXIT_STATUS: dict[type[BaseException], int] = {
 
 _EXIT_HELP = (
     "Exit status: 0 done, 1 fault of onnxgrad, 2 usage, 3 model or gradient, 4 data, 5 diverged, "
-    "6 output file, 7 device, 130 interrupted."
+    "6 output file, 7 device, 130 interrupted, 143 terminated."
 )
 
 
@@ -73,6 +75,9 @@ def _with_exit_status(command: Command) -> Command:
     def wrapped(*args: Any, **kwargs: Any) -> None:
         try:
             command(*args, **kwargs)
+        except _Terminated:
+            print("terminated", file=sys.stderr)
+            raise typer.Exit(143) from None
         except KeyboardInterrupt:
             print("interrupted", file=sys.stderr)
             raise typer.Exit(130) from None
@@ -85,6 +90,14 @@ def _with_exit_status(command: Command) -> Command:
             _report_fault(error)
 
     return wrapped  # type: ignore[return-value]
+
+
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM came, which ends a training as Ctrl-C does: after its present step, and saved."""
+
+
+def _terminate(_signal: int, _frame: object) -> None:
+    raise _Terminated
 
 
 def _message(error: errors.Error) -> str:
@@ -112,19 +125,24 @@ def _report_fault(error: BaseException) -> None:
 )
 @_with_exit_status
 def train(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="The .onnx file to train.")],
+    context: typer.Context,
+    model: Annotated[
+        str | None, typer.Argument(metavar="MODEL", help="The .onnx file to train.")
+    ] = None,
     data: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="FILE", help="Rows to train on: a .csv file with a header line, or .npz."
         ),
-    ],
+    ] = None,
     target: Annotated[
-        str, typer.Option(metavar="NAME", help="Column (array of an .npz) that is predicted.")
-    ],
+        str | None,
+        typer.Option(metavar="NAME", help="Column (array of an .npz) that is predicted."),
+    ] = None,
     output: Annotated[
-        str, typer.Option("-o", "--output", metavar="FILE", help="Where to write the result.")
-    ],
+        str | None,
+        typer.Option("-o", "--output", metavar="FILE", help="Where to write the result."),
+    ] = None,
     epochs: Annotated[int, typer.Option(help="How often all rows are gone through.")] = 10,
     batch_size: Annotated[
         int | None, typer.Option(help="Rows of a step.  [default: 32; all with lbfgs]")
@@ -167,11 +185,89 @@ def train(
     history: Annotated[
         str | None, typer.Option(metavar="FILE", help="Write the numbers of each epoch as CSV.")
     ] = None,
+    run_dir: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FOLDER", help="A new folder for options, metrics and checkpoints of this run."
+        ),
+    ] = None,
+    resume: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FOLDER", help="Go on with the run of this folder; needs no other option."
+        ),
+    ] = None,
+    checkpoint_every: Annotated[
+        int | None, typer.Option(metavar="STEPS", help="[default: at the end of each epoch]")
+    ] = None,
+    keep: Annotated[int, typer.Option(help="Checkpoints that stay, beside the best.")] = 3,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="No progress.")] = False,
     verbose: Annotated[int, typer.Option("-v", "--verbose", count=True, help="More details.")] = 0,
 ) -> None:
     """Train a model on a file of rows; write it with better weights."""
-    _check_writable(output)
+    options = dict(locals())  # by name: those of a run that goes on come from its folder
+    _train(_run_folder(options), **options)
+
+
+_NOT_STORED = ("quiet", "verbose")
+
+
+def _run_folder(options: dict[str, Any]) -> RunFolder | None:
+    """Return the folder of the run, if it has one; complete the options of `train` from it."""
+    context = options.pop("context")
+    run_dir, resume = options.pop("run_dir"), options.pop("resume")
+    if run_dir is not None and resume is not None:
+        raise errors.OptionError(
+            what="both --run-dir and --resume were given",
+            value="--resume",
+            mend="--resume FOLDER alone goes on in that folder.",
+        )
+    folder = None
+    if resume is not None:
+        folder = RunFolder(resume, is_new=False)
+        for name, value in folder.options().items():
+            source = context.get_parameter_source(name)
+            if name in options and (source is None or source.name != "COMMANDLINE"):
+                options[name] = value
+    for name, shown in (("model", "MODEL"), ("data", "--data"), ("target", "--target")):
+        if options[name] is None:
+            raise errors.OptionError(what=f"{shown} is missing", value=shown, mend="See --help.")
+    if options["output"] is None:
+        raise errors.OptionError(what="-o is missing", value="-o", mend="See --help.")
+    _check_writable(options["output"])
+    if run_dir is not None:
+        folder = RunFolder(run_dir, is_new=True)
+        folder.begin(stored_options(options, _NOT_STORED))
+    return folder
+
+
+def _train(
+    folder: RunFolder | None,
+    *,
+    model: str,
+    data: str,
+    target: str,
+    output: str,
+    epochs: int,
+    batch_size: int | None,
+    lr: float | None,
+    optimizer: str,
+    schedule: str | None,
+    loss: str,
+    validation: str | None,
+    weight_column: str | None,
+    init: str | None,
+    trainable: list[str] | None,
+    frozen: list[str] | None,
+    shuffle: bool,
+    seed: int,
+    threads: int | None,
+    history: str | None,
+    checkpoint_every: int | None,
+    keep: int,
+    quiet: bool,
+    verbose: int,
+) -> None:
     start = to_core_model(model)
     if init is not None:
         start = core_initialize(start, init, seed, weights=trainable)
@@ -186,11 +282,12 @@ def train(
         trainable=trainable,
         frozen=frozen,
     )
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _terminate)
     load = functools.partial(_load, trainer, target=target, weight_column=weight_column)
     rows = load(read_table(data))
     held_out = _validation(validation, load)
     level: Verbosity = 0 if quiet else (2 if verbose else "auto")
-    keeper = _KeepLast()
     try:
         trainer.fit(
             *rows,
@@ -198,12 +295,15 @@ def train(
             epochs=epochs,
             batch_size=batch_size,
             shuffle=shuffle,
-            callbacks=[keeper],
+            callbacks=[] if folder is None else folder.callbacks(checkpoint_every, keep),
             verbose=level,
+            resume=folder is not None,
         )
     except KeyboardInterrupt:
         trainer.save(output)
         print(f"wrote {output} as it was when interrupted", file=sys.stderr)
+        if folder is not None:
+            print(f"go on by: onnxgrad train --resume {folder.path}", file=sys.stderr)
         raise
     if history is not None:
         trainer.history.to_csv(history)
@@ -211,21 +311,16 @@ def train(
     print(_summary("all rows" if is_share else "train", trainer.evaluate(*rows)))
     if isinstance(held_out, tuple):
         print(_summary("validation", trainer.evaluate(*held_out)))
-    elif held_out is not None:
-        last = keeper.logs
+    elif held_out is not None and trainer.history:
+        last = {name: values[-1] for name, values in trainer.history.items() if values}
         print(_summary("validation", Evaluation(last["val_loss"], last.get("val_accuracy"), 0)))
     trainer.save(output)
     print(f"wrote {output}")
-
-
-class _KeepLast:
-    """Remembers the numbers of the last epoch."""
-
-    def __init__(self) -> None:
-        self.logs: Logs = {}
-
-    def __call__(self, _trainer: Trainer, logs: Logs) -> None:
-        self.logs = logs
+    if trainer.checkpoint_problem:
+        raise errors.CheckpointError(
+            what=f"the last checkpoint could not be written: {trainer.checkpoint_problem}",
+            file="" if folder is None else str(folder.checkpoints),
+        )
 
 
 Rows = tuple[Any, Any, Any]

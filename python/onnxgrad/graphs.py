@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from onnxgrad import _core
 from onnxgrad._arrays import ArrayLike, to_feeds
-from onnxgrad._checks import patterns, positive_int, unknown_name
+from onnxgrad._checks import path_text, patterns, positive_int, unknown_name
 from onnxgrad._models import ModelLike, to_core_model, to_proto
 from onnxgrad.losses import LossLike, PenaltyLike, to_core_loss
 from onnxgrad.optimizers import OptimizerLike, ParameterGroup, as_optimizer, update_options
@@ -304,14 +305,17 @@ def core_initialize(
     )
 
 
-def set_weights(model: ModelLike, weights: Mapping[str, ArrayLike]) -> onnx.ModelProto:
+def set_weights(
+    model: ModelLike, weights: Mapping[str, ArrayLike] | str | os.PathLike[str]
+) -> onnx.ModelProto:
     """Return a model with these weights; everything else stays byte for byte as it was.
 
     Parameters
     ----------
     model : path, bytes or onnx.ModelProto
-    weights : dict of str to array
-        Each with the dtype and shape of the weight.
+    weights : dict of str to array, or path
+        Each with the dtype and shape of the weight; or the path of a checkpoint or of any other
+        safetensors file.
 
     Returns
     -------
@@ -321,5 +325,11 @@ def set_weights(model: ModelLike, weights: Mapping[str, ArrayLike]) -> onnx.Mode
     ------
     ModelError
         An unknown weight, or another dtype or shape.
+    CheckpointError
+        The file is damaged or no safetensors file.
     """
-    return to_proto(_core.set_weights(to_core_model(model), to_feeds(weights)))
+    if isinstance(weights, (str, os.PathLike)):
+        named = _core.load_weights(path_text("weights", weights))
+    else:
+        named = to_feeds(weights)
+    return to_proto(_core.set_weights(to_core_model(model), named))

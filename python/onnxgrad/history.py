@@ -11,6 +11,8 @@ from onnxgrad.errors import CheckpointError
 if TYPE_CHECKING:
     import os
 
+    from onnxgrad import _core
+
 __all__ = ["History"]
 
 
@@ -39,6 +41,10 @@ class History(dict[str, list[float]]):
         """Add an epoch."""
         for name, value in log.items():
             self.setdefault(name, []).append(value)
+
+    def csv_line(self, log: Mapping[str, float]) -> str:
+        """Return the numbers of an epoch in the order of the columns, as `to_csv` writes them."""
+        return ",".join(_cell(log[name]) if name in log else "" for name in self)
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
         """Write one line per epoch, with the names in the first line.
@@ -85,3 +91,16 @@ class History(dict[str, list[float]]):
 
 def _cell(value: float) -> str:
     return str(int(value)) if float(value).is_integer() and abs(value) < 1e15 else repr(value)
+
+
+def log_of(epoch: _core.EpochLog) -> dict[str, float]:
+    """Return what callbacks get: numbers by the names of `Trainer.history`, and the epoch."""
+    logs = {"epoch": float(epoch.epoch), "train_loss": epoch.train_loss}
+    if epoch.val_loss is not None:
+        logs["val_loss"] = epoch.val_loss
+    if epoch.val_accuracy is not None:
+        logs["val_accuracy"] = epoch.val_accuracy
+    logs["lr"] = epoch.learning_rate
+    logs["seconds"] = epoch.seconds
+    logs["rows_per_s"] = epoch.rows_per_s
+    return logs

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from onnxgrad import _core
 from onnxgrad._arrays import ArrayLike, from_native, from_native_list, to_feeds, to_native
-from onnxgrad._checks import device_name, positive_int, real_number, thread_count
+from onnxgrad._checks import (
+    device_name,
+    path_text,
+    positive_int,
+    real_number,
+    thread_count,
+)
 from onnxgrad._checks import patterns as pattern_list
 from onnxgrad._loss_base import NativeFunction
 from onnxgrad._models import ModelLike, to_core_model, to_proto
@@ -25,6 +31,8 @@ from onnxgrad.optimizers import (
 from onnxgrad.profiles import KernelTime, Memory, Profile
 
 if TYPE_CHECKING:
+    import os
+
     import numpy as np
     import onnx
 
@@ -466,15 +474,52 @@ class TrainingSession:
         """Return the model as it was loaded, with the present weights."""
         return to_proto(self._core.trained_model())
 
-    def save(self, path: str) -> None:
-        """Write the model as it was loaded, with the present weights.
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a checkpoint: everything that training goes on from, bit for bit.
+
+        Weights, optimizer state, number of steps, learning rate and seed, as a safetensors file;
+        see docs/checkpoints.md. The file is written under another name first, so there is never
+        half a checkpoint under this one.
+
+        Parameters
+        ----------
+        path : path
+            Commonly ending in ``.safetensors``. For the model itself see `trained_model`.
 
         Raises
         ------
         CheckpointError
             If the file cannot be written.
+
+        Examples
+        --------
+        >>> import onnxgrad as og
+        >>> session = og.TrainingSession(linear_model)
+        >>> session.save("state.safetensors")
+        >>> og.TrainingSession(linear_model).load("state.safetensors")
         """
-        self._core.trained_model().save(path)
+        text = path_text("path", path)
+        if text.endswith(".onnx"):
+            raise OptionError(
+                what=f"path: '{text}' is the name of a model, but a session saves a checkpoint",
+                value="path",
+                mend="Save it as .safetensors; onnx.save(session.trained_model(), path) writes the "
+                "model.",
+            )
+        self._core.save(text)
+
+    def load(self, path: str | os.PathLike[str]) -> None:
+        """Go on from a checkpoint that `save`, or a training with checkpoints, has written.
+
+        Everything is checked before anything is changed.
+
+        Raises
+        ------
+        CheckpointError
+            A file that is damaged, or of another model, loss or optimizer; names the first
+            difference.
+        """
+        self._core.load(path_text("path", path))
 
     def plan_summary(self) -> str:
         """Return the kernels of the last step, one line each; empty before the first step."""

@@ -5,17 +5,25 @@ from __future__ import annotations
 import functools
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar
 
 from onnxgrad import _core
-from onnxgrad._arrays import ArrayLike, from_native, to_native
+from onnxgrad._arrays import ArrayLike, cast_number, from_native, to_native
 from onnxgrad._checks import path_text, positive_int, real_number, unknown_name
 from onnxgrad._class_weights import ClassWeight, with_class_weights
 from onnxgrad._models import ModelLike, to_proto
-from onnxgrad.callbacks import CallbackLike, CallbackList, EarlyStopping, Progress
+from onnxgrad.callbacks import (
+    CallbackLike,
+    CallbackList,
+    Checkpoint,
+    CheckpointWarning,
+    EarlyStopping,
+    Progress,
+)
 from onnxgrad.errors import DataError, Error, OptionError
-from onnxgrad.history import History
+from onnxgrad.history import History, log_of
 from onnxgrad.losses import LossLike, PenaltyLike, to_core_loss
 from onnxgrad.optimizers import OptimizerLike, ParameterGroup, as_optimizer
 from onnxgrad.schedules import ScheduleLike, as_schedule
@@ -102,6 +110,8 @@ class Trainer:
         The weights, and what is done with them in a step.
     stop_reason : str
         Why the last `fit` ended before its last epoch; empty if it did not.
+    checkpoint_problem : str
+        Why the last checkpoint is missing; empty if it is there, or none was asked for.
 
     Examples
     --------
@@ -187,6 +197,7 @@ class Trainer:
         self.session._core = self._core.session
         self.history = History()
         self.stop_reason = ""
+        self.checkpoint_problem = ""
         self.epochs = 0
         self._callbacks = CallbackList([])
 
@@ -206,6 +217,7 @@ class Trainer:
         verbose: Verbosity = "auto",
         allow_nan: bool = False,
         non_finite: str = "raise",
+        resume: bool | str | os.PathLike[str] = False,
     ) -> Trainer:
         """Train for some epochs, going on from the present weights.
 
@@ -243,6 +255,11 @@ class Trainer:
             What a loss that is NaN or infinite does: raise `ConvergenceError`, end the training
             with the message as `stop_reason`, leave out the step (weights and optimizer state stay,
             also where only the new weights would not be finite), or nothing.
+        resume : bool or path, default=False
+            Goes on from a checkpoint of an earlier `fit` with the same data and options (`epochs`,
+            the number in all, may differ), bit for bit as if that had not been stopped: from this
+            file, from the newest whole one of this folder, or with True from the newest one of the
+            `callbacks.Checkpoint`, if there is any.
 
         Returns
         -------
@@ -257,6 +274,10 @@ class Trainer:
         ConvergenceError
             The loss became NaN or infinite; names step, batch and the first node whose result was
             not finite. The weights are the last finite ones.
+        CheckpointError
+            Nothing to resume from, or a checkpoint of another model, of other data or options;
+            names the first difference. A folder for checkpoints that cannot be used. Raised before
+            the first step; nothing has changed then.
         KeyboardInterrupt
             Ctrl-C, after the present step; the weights of that step stay, and can be saved.
 
@@ -287,6 +308,20 @@ class Trainer:
                 options.early_stopping = _core.EarlyStopping(
                     callback.patience, callback.min_delta, callback.restore_best
                 )
+            elif isinstance(callback, Checkpoint):
+                options.checkpoint = _core.CheckpointOptions(
+                    callback.path, callback.every_steps, callback.keep, callback.best
+                )
+                if resume is True:
+                    options.resume, options.resume_if_any = callback.path, True
+        if not isinstance(resume, bool):
+            options.resume = path_text("resume", resume)
+        elif resume and not options.resume:
+            raise OptionError(
+                what="resume=True, but there is no callbacks.Checkpoint",
+                value="resume",
+                mend="Add one, or give the path of a checkpoint.",
+            )
         self._choose_loss(y)
         self._run(data, options, held_out, verbose)
         return self
@@ -312,7 +347,7 @@ class Trainer:
             listeners.handlers(hook)
             for hook in ("on_epoch_begin", "on_epoch_end", "on_validation_end")
         )
-        self._total_steps = 0
+        saves = options.checkpoint is not None or options.resume
         try:
             if self._call("on_train_begin") or self._call("on_epoch_begin"):
                 return
@@ -322,6 +357,7 @@ class Trainer:
                 held_out,
                 self._on_epoch_end if hooks_epoch else None,
                 self._on_step_end if steps else None,
+                self._on_checkpoint if saves else None,
                 threading.current_thread() is threading.main_thread(),
             )
         except BaseException as error:
@@ -341,6 +377,7 @@ class Trainer:
         native = self._core.history
         self.history = History.from_logs(log_of(epoch) for epoch in native.epochs)
         self.stop_reason = self.stop_reason or native.stop_reason
+        self.checkpoint_problem = native.checkpoint_problem
 
     def _call(self, hook: str, *arguments: Any) -> bool:
         stop = self._callbacks.call(hook, self, *arguments)
@@ -350,7 +387,10 @@ class Trainer:
 
     def _on_epoch_end(self, epoch: _core.EpochLog) -> bool:
         logs = log_of(epoch)
-        self.history.append(logs)
+        if epoch.epoch == len(self.history.get("epoch", ())) + 1:
+            self.history.append(logs)
+        else:  # the fit was resumed
+            self._collect()
         stop = "val_loss" in logs and self._call("on_validation_end", logs)
         stop = self._call("on_epoch_end", logs) or stop
         if not stop and epoch.epoch < self.epochs and not self.stop_reason:
@@ -364,6 +404,12 @@ class Trainer:
             "train_loss": step.loss,
         }
         return self._call("on_step_end", logs) or bool(self.stop_reason)
+
+    def _on_checkpoint(self, path: str, problem: str) -> None:
+        if problem:
+            warnings.warn(f"checkpoint '{path}': {problem}", CheckpointWarning, stacklevel=2)
+        else:
+            self._call("on_checkpoint", path)
 
     def stop(self, reason: str = "stop() was called") -> None:
         """End a running `fit` after its present step; callable from callbacks and other threads.
@@ -403,7 +449,7 @@ class Trainer:
             raise unknown_name("output", output, names)
         feeds = dict(self._inputs(X))
         dtypes = {value.name: value.dtype for value in self.session._core.inputs}
-        feeds = {name: _cast(value, dtypes.get(name, ""), name) for name, value in feeds.items()}
+        feeds = {n: cast_number(value, dtypes.get(n, ""), n) for n, value in feeds.items()}
         return from_native(self.session._core.predict(feeds, [output or names[0]])[0])
 
     def evaluate(
@@ -530,19 +576,6 @@ class _OwnSession(TrainingSession):
         )
 
 
-def log_of(epoch: _core.EpochLog) -> dict[str, float]:
-    """Return what callbacks get: numbers by the names of `Trainer.history`, and the epoch."""
-    logs = {"epoch": float(epoch.epoch), "train_loss": epoch.train_loss}
-    if epoch.val_loss is not None:
-        logs["val_loss"] = epoch.val_loss
-    if epoch.val_accuracy is not None:
-        logs["val_accuracy"] = epoch.val_accuracy
-    logs["lr"] = epoch.learning_rate
-    logs["seconds"] = epoch.seconds
-    logs["rows_per_s"] = epoch.rows_per_s
-    return logs
-
-
 def _progress(verbose: Verbosity) -> list[Progress]:
     if verbose not in ("auto", 0, 1, 2):
         raise OptionError(what=f"verbose: {verbose!r}, expected 'auto', 0, 1 or 2", value="verbose")
@@ -557,16 +590,3 @@ def _has_weight(validation: Any) -> bool:
         and len(validation) == 3
         and (validation[2] is not None)
     )
-
-
-def _cast(value: Any, dtype: str, name: str) -> Any:
-    """Convert an array of numbers to the type of the model's input, as `fit` does."""
-    import numpy as np
-
-    if isinstance(value, np.ndarray) and dtype in ("float32", "float64", "float16", "int64"):
-        if value.dtype.name == dtype:
-            return value
-        if value.dtype.kind in "fiub" and not (dtype == "int64" and value.dtype.kind == "f"):
-            return value.astype(dtype)
-        raise DataError(what=f"'{name}': an array of {value.dtype}, expected {dtype}", value=name)
-    return value

@@ -4,6 +4,7 @@
 
 #include "api/call_guard.h"
 #include "api/training_session_impl.h"
+#include "train/checkpoint.h"
 
 namespace onnxgrad {
 
@@ -76,6 +77,17 @@ NamedTensors TrainingSession::state() const {
 void TrainingSession::load_state(const NamedTensors& state) {
   const CallGuard guard(impl_->busy);
   impl_->session.load_state(state);
+}
+
+void TrainingSession::save(const std::string& path) const {
+  const CallGuard guard(impl_->busy);
+  train::Checkpoint checkpoint = train::checkpoint_of(impl_->session);
+  train::write_checkpoint(path, checkpoint);
+}
+
+void TrainingSession::load(const std::string& path) {
+  const CallGuard guard(impl_->busy);
+  train::restore_session(impl_->session, train::read_checkpoint(path));
 }
 
 void TrainingSession::continue_from(const TrainingSession& other) {

@@ -8,6 +8,7 @@
 
 #include "api/model_impl.h"
 #include "base/check.h"
+#include "train/checkpoint.h"
 #include "train/engine.h"
 #include "train/initialize.h"
 
@@ -61,6 +62,8 @@ Model initialize(const Model& model, const InitializeOptions& options) {
   return api::with_weights(
       model, train::draw_weights(*model.impl().working(), train::builtin_engine().ops, options));
 }
+
+NamedTensors load_weights(const std::string& path) { return train::read_weights(path); }
 
 Model set_weights(const Model& model, const NamedTensors& weights) {
   NamedTensors copies;  // the caller may go on writing to its arrays

@@ -16,12 +16,6 @@ namespace onnxgrad::train {
 namespace {
 
 using runtime::Execution;
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
 // Rows of a size that the compiler knows are copied without a call.
 template <std::size_t Bytes>
 void copy_small_rows(const std::byte* from, std::span<const std::int64_t> rows, std::byte* to) {
@@ -72,6 +66,10 @@ std::int64_t evaluation_batch(std::int64_t batch_size) {
 
 }  // namespace
 
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
 StateSnapshot::StateSnapshot(Session& session) : session_(session) {
   for (const Tensor& view : session.state_views()) {
     copies_.push_back(Tensor::empty(view.dtype(), view.dims()));
@@ -106,7 +104,7 @@ FitLoop::FitLoop(Session& session, const Dataset& data, const FitOptions& option
   check_options(options_);
   prepare_rows(data);
   prepare_plans();
-  prepare_schedule();
+  prepare_schedule(session_.learning_rate());
   reserve_history();
   if (options_.on_non_finite == OnNonFinite::kRaise ||
       options_.on_non_finite == OnNonFinite::kStop) {
@@ -114,6 +112,7 @@ FitLoop::FitLoop(Session& session, const Dataset& data, const FitOptions& option
   }
   if (options_.early_stopping && options_.early_stopping->restore_best) best_.emplace(session_);
   countdown_ = options_.every_n_steps;
+  open_checkpoints();
 }
 
 void FitLoop::prepare_rows(const Dataset& data) {
@@ -151,6 +150,9 @@ void FitLoop::prepare_rows(const Dataset& data) {
     validation = prepare_data(session_, session_.evaluation_ports(), *options_.validation,
                               options_.allow_nan);
   }
+  if (options_.checkpoint || !options_.resume.empty()) {
+    data_hash_ = checksum_of(data_, validation ? &*validation : nullptr);
+  }
   choose_batch_size();
   if (validation) {
     evaluator_.emplace(session_, *std::move(validation), evaluation_batch(options_.batch_size));
@@ -171,8 +173,8 @@ void FitLoop::choose_batch_size() {
   if (options_.batch_size == 0) options_.batch_size = kBatchSize;
 }
 
-void FitLoop::prepare_schedule() {
-  first_rate_ = session_.learning_rate();
+void FitLoop::prepare_schedule(double rate) {
+  first_rate_ = rate;
   steps_per_update_ = session_.steps_per_update();
   if (!options_.schedule) return;
   const bool has_tail = tail_ != nullptr;
@@ -230,41 +232,62 @@ void FitLoop::run() {
     }
   } const restorer{*this};
   stop_.store(false, std::memory_order_relaxed);
-  for (epoch_ = 1; epoch_ <= options_.epochs; ++epoch_) {
-    EpochLog log;
-    if (!run_epoch(epoch_, log)) break;
-    history_.epochs.push_back(log);
-    if (options_.on_epoch_end && options_.on_epoch_end(log)) {
-      if (history_.stop_reason.empty()) history_.stop_reason = "a callback asked to stop";
-      break;
-    }
-    if (!history_.stop_reason.empty()) break;
+  try {
+    run_epochs();
+  } catch (...) {
+    save_last_checkpoint();
+    throw;
   }
+  save_last_checkpoint();
   if (best_ && history_.best_epoch) best_->restore(session_);
+}
+
+void FitLoop::run_epochs() {
+  const CheckpointOptions* saving = options_.checkpoint ? &*options_.checkpoint : nullptr;
+  if (notice_early_stop()) return;  // the fit that is resumed had ended
+  while (epoch_ <= options_.epochs) {
+    EpochLog log;
+    if (!run_epoch(epoch_, log)) return;
+    history_.epochs.push_back(log);
+    ++epoch_;
+    row_ = 0;
+    notice_early_stop();
+    if (options_.on_epoch_end && options_.on_epoch_end(log) && history_.stop_reason.empty()) {
+      history_.stop_reason = "a callback asked to stop";
+    }
+    if (!history_.stop_reason.empty()) return;
+    // After the callbacks, which may have changed the learning rate.
+    if (saving != nullptr && (saving->every_steps == 0 || (log.is_best && saving->keep_best))) {
+      save_checkpoint();
+    }
+  }
 }
 
 // False: stopped before its end.
 bool FitLoop::run_epoch(std::int64_t epoch, EpochLog& log) {
-  const auto start = Clock::now();
-  if (epoch_start_) epoch_start_->take(session_);
+  epoch_began_ = Clock::now();
+  const bool is_resumed = row_ > 0;
+  if (epoch_start_ && !is_resumed) epoch_start_->take(session_);
   if (options_.shuffle) {
     shuffle_rows(options_.seed, static_cast<std::uint32_t>(epoch - 1), order_);
     if (!train_rows_.empty()) {
       for (std::int64_t& row : order_) row = train_rows_[static_cast<std::size_t>(row)];
     }
   }
-  loss_sum_ = 0;
-  weight_sum_ = 0;
-  epoch_first_step_ = step_;
-  epoch_rates_.clear();
-  std::int64_t begin = 0;
-  for (; begin + batch_size_ <= num_rows_; begin += batch_size_) {
-    if (!run_batch(*full_, begin, batch_size_)) return false;
+  if (!is_resumed) {
+    loss_sum_ = 0;
+    weight_sum_ = 0;
+    seconds_before_ = 0;
+    epoch_first_step_ = step_;
+    epoch_rates_.clear();
   }
-  if (tail_ != nullptr && begin < num_rows_ && !run_batch(*tail_, begin, num_rows_ - begin)) {
+  while (row_ + batch_size_ <= num_rows_) {
+    if (!run_batch(*full_, row_, batch_size_)) return false;
+  }
+  if (tail_ != nullptr && row_ < num_rows_ && !run_batch(*tail_, row_, num_rows_ - row_)) {
     return false;
   }
-  const double train_seconds = seconds_since(start);
+  const double train_seconds = seconds_before_ + seconds_since(epoch_began_);
   log.epoch = epoch;
   log.train_loss = loss_sum_ / weight_sum_;
   log.learning_rate = session_.learning_rate();
@@ -276,11 +299,8 @@ bool FitLoop::run_epoch(std::int64_t epoch, EpochLog& log) {
   if (schedule_) {
     schedule_->end_epoch(log.val_loss.value_or(log.train_loss), step_ / steps_per_update_);
   }
-  if (stops_early(log)) {
-    history_.stop_reason =
-        fmt::format("no improvement for {} epochs", options_.early_stopping->patience);
-  }
-  log.seconds = seconds_since(start);
+  mark_best(log);
+  log.seconds = seconds_before_ + seconds_since(epoch_began_);
   return true;
 }
 
@@ -301,39 +321,49 @@ void FitLoop::bind_batch(Execution& execution, std::int64_t begin, std::int64_t 
   }
 }
 
+// To the mean of the epoch.
+void FitLoop::add_loss(const Execution& execution, double loss, std::int64_t rows) {
+  const double weight = has_denominator_ ? read_scalar(execution.output(1), session_.loss_dtype())
+                                         : static_cast<double>(rows);
+  loss_sum_ += session_.reduces_by_mean() ? loss * weight : loss;
+  weight_sum_ += weight;
+}
+
 // False: training ends with this step.
 bool FitLoop::run_batch(Execution& execution, std::int64_t begin, std::int64_t rows) {
   bind_batch(execution, begin, rows);
   if (schedule_) session_.set_learning_rate(schedule_->rate(step_ / steps_per_update_));
   if (options_.learning_rate) session_.set_learning_rate(options_.learning_rate(step_));
   epoch_rates_.push_back(session_.learning_rate());
+  is_inside_step_ = true;
   const double loss = session_.run_step(execution);
+  is_inside_step_ = false;
   session_.set_steps(session_.steps() + 1);
   ++step_;
+  row_ = begin + rows;
   history_.step_losses.push_back(loss);
-  const double weight = has_denominator_ ? read_scalar(execution.output(1), session_.loss_dtype())
-                                         : static_cast<double>(rows);
   if (options_.on_non_finite == OnNonFinite::kSkip && !std::isfinite(loss)) {
     ++history_.skipped_steps;
   } else {
-    loss_sum_ += session_.reduces_by_mean() ? loss * weight : loss;
-    weight_sum_ += weight;
+    add_loss(execution, loss, rows);
   }
   if (!std::isfinite(loss) && !handle_non_finite(loss)) return false;
   if (stop_.load(std::memory_order_relaxed)) {
     history_.stop_reason = "stop() was called";
     return false;
   }
-  if (countdown_ == 0) return true;
-  --countdown_;
-  return countdown_ > 0 || call_step_callback(loss);
+  if (countdown_ > 0 && --countdown_ == 0 && !call_step_callback(loss)) return false;
+  if (checkpoint_steps_ > 0 && step_ % checkpoint_steps_ == 0) save_checkpoint();
+  return true;
 }
 
 bool FitLoop::handle_non_finite(double loss) {
   if (!epoch_start_) return true;
   const double rate = session_.learning_rate();
   const std::int64_t bad_step = step_;
+  is_inside_step_ = true;  // there is no checkpoint if the steps fail when they are done again
   const std::string fault = go_back_and_find_fault();
+  is_inside_step_ = false;
   session_.set_learning_rate(rate);
   const std::int64_t batch = bad_step - epoch_first_step_;
   std::string what = fmt::format("the training loss is {} at epoch {}, step {} (batch {}, {})",
@@ -368,6 +398,8 @@ std::string FitLoop::describe_rows(std::int64_t batch) const {
 template <class F>
 void FitLoop::replay(F&& is_wanted) {
   epoch_start_->restore(session_);
+  loss_sum_ = 0;
+  weight_sum_ = 0;
   std::int64_t done = 0;
   for (; is_wanted(done); ++done) {
     const std::int64_t begin = done * batch_size_;
@@ -375,8 +407,9 @@ void FitLoop::replay(F&& is_wanted) {
     Execution& execution = rows == batch_size_ ? *full_ : *tail_;
     bind_batch(execution, begin, rows);
     session_.set_learning_rate(epoch_rates_[static_cast<std::size_t>(done)]);
-    session_.run_step(execution);
+    const double loss = session_.run_step(execution);
     session_.set_steps(session_.steps() + 1);
+    add_loss(execution, loss, rows);
   }
 }
 
@@ -401,6 +434,7 @@ std::string FitLoop::go_back_and_find_fault() {
   });
   if (!is_finite) replay([&](std::int64_t done) { return done < good; });
   step_ = epoch_first_step_ + good;
+  row_ = good * batch_size_;
 
   runtime::Executor executor = session_.make_unfused();
   const auto& views = session_.state_views();
@@ -440,22 +474,30 @@ void FitLoop::validate(EpochLog& log) {
   log.val_accuracy = result.accuracy;
 }
 
-// Marks the best epoch; true if there was no improvement for as long as the options wait.
-bool FitLoop::stops_early(EpochLog& log) {
-  if (evaluator_ && !log.val_loss) return false;
+void FitLoop::mark_best(EpochLog& log) {
+  if (evaluator_ && !log.val_loss) return;
   const double loss = log.val_loss.value_or(log.train_loss);
   const double delta = options_.early_stopping ? options_.early_stopping->min_delta : 0;
   const bool first = !history_.best_epoch;
   if (first || loss < best_loss_) {
     log.is_best = true;
     history_.best_epoch = log.epoch;
+    is_new_best_ = true;
     if (best_) best_->take(session_);
   }
   const bool improved = first || loss < best_loss_ - delta;
   best_loss_ = log.is_best ? loss : best_loss_;
   epochs_without_improvement_ = improved ? 0 : epochs_without_improvement_ + 1;
-  return options_.early_stopping && epochs_without_improvement_ > 0 &&
-         epochs_without_improvement_ >= options_.early_stopping->patience;
+}
+
+// Whether there was no improvement for as long as the options wait.
+bool FitLoop::notice_early_stop() {
+  const bool has_waited = options_.early_stopping && epochs_without_improvement_ > 0 &&
+                          epochs_without_improvement_ >= options_.early_stopping->patience;
+  if (!has_waited) return false;
+  history_.stop_reason =
+      fmt::format("no improvement for {} epochs", options_.early_stopping->patience);
+  return true;
 }
 
 }  // namespace onnxgrad::train

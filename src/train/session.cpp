@@ -383,16 +383,27 @@ Tensor Session::encode_target(const Tensor& labels, const std::string& output) c
                               labels);
 }
 
-NamedTensors Session::state() const {
+void Session::set_seed(std::uint64_t seed) {
+  options_.engine.seed = seed;
+  step_->cells().seed = seed;
+}
+
+NamedTensors Session::state_view() const {
   NamedTensors result;
   const auto& ports = step_->state();
   for (std::size_t i = 0; i < ports.size(); ++i) {
-    result.push_back({.name = ports[i].name, .tensor = step_->state_view(i).clone()});
+    result.push_back({.name = ports[i].name, .tensor = state_views_[i]});
   }
-  if (lbfgs_ == nullptr) return result;
-  for (const NamedTensor& entry : lbfgs_->solver().state()) {
-    result.push_back({.name = entry.name, .tensor = entry.tensor.clone()});
+  if (lbfgs_ != nullptr) {
+    const NamedTensors& host = lbfgs_->solver().state();
+    result.insert(result.end(), host.begin(), host.end());
   }
+  return result;
+}
+
+NamedTensors Session::state() const {
+  NamedTensors result = state_view();
+  for (NamedTensor& entry : result) entry.tensor = entry.tensor.clone();
   return result;
 }
 

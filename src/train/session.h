@@ -54,6 +54,9 @@ class Session {
   const std::vector<ValueInfo>& inputs() const { return inputs_; }
   const std::vector<ValueInfo>& outputs() const { return outputs_; }
   const StepGraph& graph() const { return graph_; }
+  const Source& source() const { return source_; }
+  /// The weights in the state.
+  std::vector<WeightInfo> state_weights() const { return graph_.state_weights(); }
   const LossInfo& loss() const { return graph_.loss; }
   const Optimizer& optimizer() const { return optimizer_; }
   /// For the loss on `output`; empty: the first. Throws: DataError (see train/targets.h).
@@ -65,6 +68,10 @@ class Session {
   /// The number of steps done: also the position of the random streams.
   void set_steps(std::int64_t steps);
 
+  /// Of Dropout and other random operators.
+  std::uint64_t seed() const { return options_.engine.seed; }
+  void set_seed(std::uint64_t seed);
+
   /// See TrainingSession. Plans and executions of before are gone afterwards.
   void freeze(std::span<const std::string> patterns);
   void unfreeze(std::span<const std::string> patterns);
@@ -72,6 +79,8 @@ class Session {
   void guard_updates();
 
   NamedTensors state() const;
+  /// The same without copies: views that are valid as long as the session is not compiled anew.
+  NamedTensors state_view() const;
   void load_state(const NamedTensors& state);
   void continue_from(const Session& other);
   void reset();

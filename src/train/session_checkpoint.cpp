@@ -1,0 +1,178 @@
+// How a session's state becomes a checkpoint and comes back.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+
+#include "base/checksum.h"
+#include "onnxgrad/version.h"
+#include "train/checkpoint.h"
+#include "train/graph_description.h"
+
+namespace onnxgrad::train {
+namespace {
+
+constexpr const char* kMend =
+    "Resume with the model, loss, optimizer and options of the first run; weights alone can be put "
+    "into a model by set_weights.";
+
+[[noreturn]] void refuse(const Checkpoint& checkpoint, const std::string& what,
+                         const std::string& value = {}, const std::string& detail = {}) {
+  throw CheckpointError({.what = what,
+                         .where = {.file = checkpoint.path, .value = value},
+                         .detail = detail,
+                         .mend = kMend});
+}
+
+std::unordered_set<std::string> weight_names(const Session& session) {
+  std::unordered_set<std::string> names;
+  for (const WeightInfo& weight : session.state_weights()) names.insert(weight.name);
+  return names;
+}
+
+std::string type_text(const Tensor& tensor) {
+  return fmt::format("{}{}", dtype_name(tensor.dtype()), tensor.dims().to_string());
+}
+
+Tensor text_tensor(const std::string& text) {
+  const std::span<const std::uint8_t> bytes(reinterpret_cast<const std::uint8_t*>(text.data()),
+                                            text.size());
+  return Tensor::from(bytes, Dims{static_cast<std::int64_t>(text.size())});
+}
+
+std::string text_of(const Tensor* tensor) {
+  if (tensor == nullptr || tensor->dtype() != DataType::kUint8) return {};
+  const auto bytes = tensor->data<std::uint8_t>();
+  return {bytes.begin(), bytes.end()};
+}
+
+std::string metadata_text(const Checkpoint& checkpoint, const std::string& key) {
+  const auto found = checkpoint.metadata.find(key);
+  return found == checkpoint.metadata.end() ? std::string() : found->second;
+}
+
+/// Splits off the first line.
+std::string take_line(std::string_view& text) {
+  const std::size_t end = std::min(text.find('\n'), text.size());
+  std::string line(text.substr(0, end));
+  text.remove_prefix(std::min(end + 1, text.size()));
+  return line;
+}
+
+// The first line that differs, of what is known to differ.
+[[noreturn]] void refuse_graph(const Checkpoint& checkpoint, std::string_view here) {
+  const std::string stored = text_of(checkpoint.find(fmt::format("{}graph", kReservedPrefix)));
+  std::string_view there = stored;
+  constexpr std::size_t kMostShown = 160;
+  while (!here.empty() || !there.empty()) {
+    const std::string mine = take_line(here).substr(0, kMostShown);
+    const std::string theirs = take_line(there).substr(0, kMostShown);
+    if (mine == theirs) continue;
+    refuse(checkpoint, "the checkpoint is of another model", {},
+           fmt::format("First difference: it has \"{}\", this model \"{}\".", theirs, mine));
+  }
+  refuse(checkpoint, "the checkpoint is of another model");
+}
+
+// Names, types and shapes of all state, before the graph: the difference that says most.
+std::vector<const Tensor*> ordered_state(const NamedTensors& state,
+                                         const std::unordered_set<std::string>& weights,
+                                         const Checkpoint& checkpoint) {
+  std::unordered_map<std::string, const Tensor*> stored;
+  for (const NamedTensor& entry : checkpoint.tensors) stored.emplace(entry.name, &entry.tensor);
+  std::vector<const Tensor*> ordered;
+  std::unordered_set<std::string> expected;
+  for (const NamedTensor& entry : state) {
+    const std::string name = stored_state_name(entry.name, weights.contains(entry.name));
+    const char* what = weights.contains(entry.name) ? "weight" : "optimizer state";
+    expected.insert(name);
+    const auto found = stored.find(name);
+    if (found == stored.end()) {
+      refuse(checkpoint,
+             fmt::format("the checkpoint lacks the {} '{}' of this session", what, entry.name),
+             entry.name);
+    }
+    const Tensor& tensor = *found->second;
+    if (tensor.dtype() != entry.tensor.dtype() || tensor.dims() != entry.tensor.dims()) {
+      refuse(checkpoint,
+             fmt::format("{} '{}' is {} in the checkpoint, {} in this session", what, entry.name,
+                         type_text(tensor), type_text(entry.tensor)),
+             entry.name);
+    }
+    ordered.push_back(&tensor);
+  }
+  std::set<std::string> unknown;
+  for (const NamedTensor& entry : checkpoint.tensors) {
+    const auto state_name = state_of(entry.name);
+    if (state_name && !expected.contains(entry.name)) unknown.insert(*state_name);
+  }
+  if (!unknown.empty()) {
+    const std::string& first = *unknown.begin();
+    refuse(checkpoint, fmt::format("the checkpoint has '{}', which this session has not", first),
+           first);
+  }
+  return ordered;
+}
+
+void check_graphs(const Session& session, const Checkpoint& checkpoint) {
+  // The same file may be imported as another graph by another version.
+  if (metadata_text(checkpoint, "onnxgrad") != onnxgrad::kVersion) return;
+  const std::string graph = describe_model(*session.source().working, weight_names(session));
+  if (metadata_text(checkpoint, "graph_hash") != base::checksum_hex(graph)) {
+    refuse_graph(checkpoint, graph);
+  }
+  if (metadata_text(checkpoint, "optimizer_hash") == training_checksum(*session.graph().model)) {
+    return;
+  }
+  const std::string loss = metadata_text(checkpoint, "loss");
+  if (loss != session.loss().line) {
+    refuse(checkpoint, "the checkpoint was written with another loss", {},
+           fmt::format("It has \"{}\", this session \"{}\".", loss, session.loss().line));
+  }
+  refuse(checkpoint, "the checkpoint was written with other options of loss or optimizer");
+}
+
+}  // namespace
+
+Checkpoint checkpoint_of(const Session& session) {
+  const auto weights = weight_names(session);
+  const std::string graph = describe_model(*session.source().working, weights);
+  Checkpoint checkpoint;
+  for (NamedTensor& entry : session.state_view()) {
+    checkpoint.set(stored_state_name(entry.name, weights.contains(entry.name)), entry.tensor);
+  }
+  checkpoint.set(fmt::format("{}graph", kReservedPrefix), text_tensor(graph));
+  checkpoint.set_int("session/steps", session.steps());
+  checkpoint.set_int("session/seed", static_cast<std::int64_t>(session.seed()));
+  checkpoint.set_double("session/learning_rate", session.learning_rate());
+  checkpoint.metadata = {{"graph_hash", base::checksum_hex(graph)},
+                         {"optimizer_hash", training_checksum(*session.graph().model)},
+                         {"loss", session.loss().line},
+                         {"step", std::to_string(session.steps())}};
+  return checkpoint;
+}
+
+void restore_session(Session& session, const Checkpoint& checkpoint) {
+  const NamedTensors state = session.state_view();
+  const auto ordered = ordered_state(state, weight_names(session), checkpoint);
+  check_graphs(session, checkpoint);
+  const std::int64_t steps = checkpoint.get_int("session/steps");
+  const std::int64_t seed = checkpoint.get_int("session/seed");
+  const double learning_rate = checkpoint.get_double("session/learning_rate");
+  if (steps < 0) refuse(checkpoint, fmt::format("the checkpoint has done {} steps", steps));
+
+  NamedTensors loaded;
+  for (std::size_t i = 0; i < state.size(); ++i) {
+    loaded.push_back({.name = state[i].name, .tensor = *ordered[i]});
+  }
+  session.load_state(loaded);
+  session.set_steps(steps);
+  session.set_seed(static_cast<std::uint64_t>(seed));
+  session.set_learning_rate(learning_rate);
+}
+
+}  // namespace onnxgrad::train
