@@ -11,7 +11,7 @@ export PATH := $(bin):$(PATH)
 preset ?= release
 jobs ?= 2
 
-.PHONY: help setup build package demo test ctest pytest lint lint-all format fuzz bench bench-kernels wheel wheel-test clean
+.PHONY: help setup build package demo test ctest test-faults pytest lint lint-all format fuzz bench bench-kernels wheel wheel-test clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,6 +38,9 @@ test: build lint ctest pytest ## set up, build, lint, then every C++ and Python 
 
 ctest: build ## the C++ tests
 	@ctest --preset $(preset) -j $(jobs)
+
+test-faults: build ## kills and failing file calls, all of them (a sample is part of ctest)
+	@ONNXGRAD_FAULT_TESTS=long ctest --preset $(preset) -R '^faults$$' -V
 
 pytest: build ## the Python tests
 	@scripts/old_onnxruntime.sh >/dev/null || echo "no old onnxruntime here: its test is skipped"

@@ -95,9 +95,9 @@ std::vector<std::pair<std::string, std::int64_t>> FitLoop::fixed_options() const
 void FitLoop::open_checkpoints() {
   if (options_.checkpoint) {
     const CheckpointOptions& wanted = *options_.checkpoint;
-    if (wanted.folder.empty()) throw DataError("checkpoints need a folder");
+    if (wanted.folder.empty()) throw OptionError("checkpoints need a folder");
     if (wanted.keep < 1 || wanted.every_steps < 0) {
-      throw DataError(
+      throw OptionError(
           fmt::format("checkpoints: keep is {}, every_steps {}, expected at least 1 "
                       "and 0",
                       wanted.keep, wanted.every_steps));
