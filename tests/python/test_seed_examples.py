@@ -26,7 +26,9 @@ NEEDS = {"stochastic_gradient_descent": "ndonnx", "linear_regression": "tqdm"}
 
 
 def test_every_example_is_run():
-    assert sorted(path.stem for path in FOLDER.glob("*.py")) == sorted([*PICTURES, "common"])
+    assert sorted(path.stem for path in FOLDER.glob("*.py")) == sorted(
+        [*PICTURES, "common", "make_page"]
+    )
 
 
 @pytest.mark.parametrize("name", PICTURES)
