@@ -2,7 +2,7 @@
 // src/device/cpu/gemm_cost.cpp are fitted to, and whether they choose well. Implementations take
 // turns, so that other load on the machine hits all of them; the least of many times counts.
 //
-//   onnxgrad_gemm_table [seconds per product and implementation, default 0.2]
+//   onnxgrad_gemm_table [seconds per product and implementation, default 0.2] [part of a name]
 
 #include <fmt/format.h>
 
@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/memory_budget.h"
@@ -82,7 +83,7 @@ constexpr Shape kShapes[] = {
 };
 
 constexpr GemmChoice kChoices[] = {GemmChoice::kTiles, GemmChoice::kDots, GemmChoice::kBlocked,
-                                   GemmChoice::kLibrary, GemmChoice::kBest};
+                                   GemmChoice::kBest};
 
 /// One product by one implementation.
 template <class T>
@@ -136,11 +137,13 @@ std::string in_units(double seconds) {
 }
 
 template <class T>
-void print_table(double budget_s) {
-  fmt::print("| {} | tiles | dots | blocked | library | chosen | GFLOP/s | over the best |\n",
+void print_table(double budget_s, std::string_view wanted) {
+  fmt::print("| {} | tiles | dots | blocked | chosen | GFLOP/s | over the best |\n",
              onnxgrad::dtype_name(onnxgrad::dtype_of<T>()));
-  fmt::print("| --- | --- | --- | --- | --- | --- | --- | --- |\n");
+  fmt::print("| --- | --- | --- | --- | --- | --- | --- |\n");
   for (const Shape& shape : kShapes) {
+    const std::string title = fmt::format("{}x{}x{} {}", shape.m, shape.n, shape.k, shape.form);
+    if (title.find(wanted) == std::string::npos) continue;
     const double flops =
         2.0 * static_cast<double>(shape.m * shape.n) * static_cast<double>(shape.k);
     std::vector<Product<T>> products;
@@ -156,11 +159,11 @@ void print_table(double budget_s) {
         best[i] = std::min(best[i], products[i].time(std::max<std::int64_t>(count, 1)));
       }
     }
-    std::string row = fmt::format("| {}x{}x{} {} |", shape.m, shape.n, shape.k, shape.form);
+    std::string row = fmt::format("| {} |", title);
     double least = best.back();
     for (std::size_t i = 0; i + 1 < products.size(); ++i) {
       // What cannot compute this product falls back on tiles.
-      constexpr const char* kNames[] = {"", "dots", "blocked", "sgemm"};
+      constexpr const char* kNames[] = {"", "dots", "blocked"};
       if (i > 0 && products[i].name() != kNames[i]) {
         row += " |";
         continue;
@@ -178,6 +181,7 @@ void print_table(double budget_s) {
 
 int main(int argc, char** argv) {
   const double budget_s = argc > 1 ? std::atof(argv[1]) : 0.2;
-  print_table<float>(budget_s);
-  print_table<double>(budget_s);
+  const std::string_view wanted = argc > 2 ? argv[2] : "";
+  print_table<float>(budget_s, wanted);
+  print_table<double>(budget_s, wanted);
 }

@@ -4,9 +4,9 @@
 
 #include <algorithm>
 #include <cstring>
-#include <thread>
 
 #include "base/check.h"
+#include "device/cpu/thread_count.h"
 #include "onnxgrad/option_error.h"
 #include "train/engine.h"
 #include "train/losses.h"
@@ -77,9 +77,7 @@ runtime::ExecutorOptions executor_options(const EngineOptions& options) {
     throw OptionError({.what = fmt::format("{} threads were asked for", options.threads),
                        .mend = "Pass 0 for as many as there are cores, or a positive number."});
   }
-  result.threads = options.threads > 0
-                       ? options.threads
-                       : static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  result.threads = options.threads > 0 ? options.threads : device::available_threads();
   if (options.memory_limit_bytes > 0) {
     result.budget = std::make_shared<base::MemoryBudget>(options.memory_limit_bytes);
   }

@@ -183,8 +183,6 @@ PreparedGemm prepare(const GemmSpec& spec) {
   };
   if (spec.m == 0 || spec.n == 0) return finish(run_nothing, "empty");
   switch (choose_gemm(spec, *plan->target)) {
-    case GemmChoice::kLibrary:
-      return finish(run_library, "sgemm");
     case GemmChoice::kBlocked:
       prepared.scratch_bytes = plan_blocked(*plan);
       return finish(run_blocked<T>, "blocked");

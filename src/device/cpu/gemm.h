@@ -22,7 +22,7 @@ enum class GemmStart : std::int32_t {
   kMatrix  ///< a matrix [m, n]; may be C itself
 };
 
-enum class GemmChoice : std::int32_t { kBest, kTiles, kDots, kBlocked, kLibrary };
+enum class GemmChoice : std::int32_t { kBest, kTiles, kDots, kBlocked };
 
 /// C = max(floor, alpha * op(A) * op(B) + start), everything dense, row-major.
 /// A: [m, k], or [k, m] if transpose_a. B: [k, n], or [n, k] if transpose_b. C: [m, n].

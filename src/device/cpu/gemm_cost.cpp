@@ -1,7 +1,5 @@
 #include "device/cpu/gemm_cost.h"
 
-#include <type_traits>
-
 // The numbers below were fitted to the times that onnxgrad_gemm_table (benchmarks/) gives for every
 // implementation of a product; docs/kernels.md has the table. They decide by sizes, type and
 // instruction set alone: the same product runs the same code on every run.
@@ -27,10 +25,6 @@ constexpr double kCachedBytes = 256 * 1024;
 constexpr double kTransposedBytes = 96 * 1024;
 // As many rows must use what has been packed.
 constexpr double kPackedRows = 32;
-// Multiply-adds and k from which oneDNN's product is ahead (by 5 to 15 %: it packs in assembly and
-// prefetches). It allocates in each call, which such products do not notice.
-constexpr double kLibraryWork = 200e6;
-constexpr double kLibraryDepth = 512;
 
 double vectors(std::int64_t elements, int lanes) {
   return static_cast<double>((elements + lanes - 1) / lanes);
@@ -62,12 +56,10 @@ double dots_cost(const GemmSpec& spec, const GemmTarget<T>& target) {
 
 template <class T>
 GemmChoice choose_gemm(const GemmSpec& spec, const GemmTarget<T>& target) {
-  constexpr bool kHasLibrary = std::is_same_v<T, float>;
   const bool a_is_transposed = spec.transpose_a && spec.m != 1 && spec.k != 1;
   if (spec.k == 0) return GemmChoice::kTiles;
   if (spec.choice != GemmChoice::kBest) {
-    const bool cannot = (spec.choice == GemmChoice::kDots && a_is_transposed) ||
-                        (spec.choice == GemmChoice::kLibrary && !kHasLibrary);
+    const bool cannot = spec.choice == GemmChoice::kDots && a_is_transposed;
     return cannot ? GemmChoice::kTiles : spec.choice;
   }
   if (!a_is_transposed && dots_cost(spec, target) < tiles_cost(spec, target)) {
@@ -82,8 +74,6 @@ GemmChoice choose_gemm(const GemmSpec& spec, const GemmTarget<T>& target) {
   const bool packs = b_bytes > cached || (spec.transpose_b && b_bytes > kTransposedBytes) ||
                      (a_is_transposed && a_bytes > kTransposedBytes);
   if (!packs || m < kPackedRows || spec.n <= target.lanes) return GemmChoice::kTiles;
-  const double work = m * static_cast<double>(spec.n) * k;
-  if (kHasLibrary && k >= kLibraryDepth && work >= kLibraryWork) return GemmChoice::kLibrary;
   return GemmChoice::kBlocked;
 }
 

@@ -7,7 +7,7 @@
 namespace onnxgrad::device {
 
 /// The implementation of a product; never kBest. A choice that spec.choice demands and that cannot
-/// compute it (dots with a transposed A, the library in double) becomes kTiles.
+/// compute it (dots with a transposed A) becomes kTiles.
 template <class T>
 GemmChoice choose_gemm(const GemmSpec& spec, const GemmTarget<T>& target);
 

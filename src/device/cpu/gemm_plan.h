@@ -76,9 +76,6 @@ std::int64_t plan_blocked(GemmPlan<T>& plan);
 template <class T>
 void run_blocked(const void* data, const GemmOperands& operands);
 
-/// oneDNN's sgemm.
-void run_library(const void* data, const GemmOperands& operands);
-
 }  // namespace onnxgrad::device
 
 #endif  // ONNXGRAD_DEVICE_CPU_GEMM_PLAN_H_

@@ -1,26 +1,20 @@
 #ifndef ONNXGRAD_DEVICE_CPU_THREAD_COUNT_H_
 #define ONNXGRAD_DEVICE_CPU_THREAD_COUNT_H_
 
-#include <omp.h>
+#include <filesystem>
+#include <optional>
+#include <string_view>
 
 namespace onnxgrad::device {
 
-/// The number of OpenMP threads that libraries called from this thread use, for the life of the
-/// object. Other threads are not affected.
-class ThreadCount {
- public:
-  explicit ThreadCount(int threads) : previous_(omp_get_max_threads()) {
-    if (threads != previous_) omp_set_num_threads(threads);
-  }
-  ~ThreadCount() {
-    if (omp_get_max_threads() != previous_) omp_set_num_threads(previous_);
-  }
-  ThreadCount(const ThreadCount&) = delete;
-  ThreadCount& operator=(const ThreadCount&) = delete;
+/// How many threads can run at once here: processors of this thread's affinity mask, at most what
+/// the quota of the control group pays for, at least 1. Reads a few files below /proc and /sys.
+int available_threads();
 
- private:
-  int previous_;
-};
+/// Whole processors that the smallest CPU quota of a control group (version 2) and of those above
+/// it pays for, at least 1; nullopt without a quota. `root` is where control groups are mounted,
+/// `membership` the text of /proc/self/cgroup.
+std::optional<int> quota_threads(const std::filesystem::path& root, std::string_view membership);
 
 }  // namespace onnxgrad::device
 

@@ -1,0 +1,64 @@
+#include "device/cpu/thread_count.h"
+
+#ifdef __linux__
+#include <sched.h>
+#endif
+
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <thread>
+
+// Control groups, version 2: the line "0::/path" of /proc/self/cgroup names the group, and in its
+// folder cpu.max holds "<quota> <period>" in microseconds, or "max <period>".
+// https://docs.kernel.org/admin-guide/cgroup-v2.html
+
+namespace onnxgrad::device {
+namespace {
+
+std::optional<int> read_quota(const std::filesystem::path& folder) {
+  std::ifstream file(folder / "cpu.max");
+  double quota = 0;
+  double period = 0;
+  if (!(file >> quota >> period) || quota <= 0 || period <= 0) return std::nullopt;
+  return static_cast<int>(std::clamp(quota / period, 1.0, 1e6));
+}
+
+int processors() {
+#ifdef __linux__
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof(set), &set) == 0) return CPU_COUNT(&set);
+#endif
+  return static_cast<int>(std::thread::hardware_concurrency());
+}
+
+}  // namespace
+
+std::optional<int> quota_threads(const std::filesystem::path& root, std::string_view membership) {
+  constexpr std::string_view kUnified = "0::/";
+  std::filesystem::path group;
+  while (!membership.empty()) {
+    const std::string_view line = membership.substr(0, membership.find('\n'));
+    if (line.starts_with(kUnified)) group = line.substr(kUnified.size());
+    membership.remove_prefix(std::min(line.size() + 1, membership.size()));
+  }
+  std::filesystem::path folder = root;
+  std::optional<int> least = read_quota(folder);
+  for (const std::filesystem::path& part : group) {
+    folder /= part;
+    const std::optional<int> quota = read_quota(folder);
+    if (quota) least = std::min(*quota, least.value_or(*quota));
+  }
+  return least;
+}
+
+int available_threads() {
+  std::ifstream file("/proc/self/cgroup");
+  const std::string membership(std::istreambuf_iterator<char>(file), {});
+  const int count = std::max(processors(), 1);
+  return std::min(count, quota_threads("/sys/fs/cgroup", membership).value_or(count));
+}
+
+}  // namespace onnxgrad::device
