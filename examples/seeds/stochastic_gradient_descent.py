@@ -18,6 +18,7 @@ from sklearn.datasets import make_regression
 from sklearn.model_selection import train_test_split
 from sklearn.neural_network import MLPRegressor
 
+import onnxgrad
 from onnxgrad.compat.mlprodict.numpy import NDArray, onnxnumpy_default
 from onnxgrad.compat.mlprodict.onnx_tools.onnx_manipulations import (
     onnx_rename_names,
@@ -208,6 +209,14 @@ def show_profile_and_files(trainer, X, y, folder):
     root, _ = profile2graph(ps, clean_text=clean_name)
     text = root.to_text(with_file=False)
     print("\n".join(text.splitlines()[:40]))
+
+    section("Profiling: the engine's kernels")
+    session = onnxgrad.TrainingSession(trainer.model_onnx, "squared_error", "nesterov")
+    session.lr = 1e-5
+    with session.profiling() as kernels:
+        onnxgrad.Trainer(session).fit(X, y, epochs=10, batch_size=15, verbose=0)
+    print(kernels)
+    assert kernels.kernels[0].calls == 10 * 50
 
     section("The graphs as files")
     saved = trainer.save_onnx_graph(str(folder))

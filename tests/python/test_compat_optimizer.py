@@ -4,12 +4,15 @@ import pickle
 
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
+from sklearn.model_selection import GridSearchCV
 
 from compat_models import linear_regression, names, polynomial, polynomial_data, run
 from onnxgrad.compat.onnxcustom.training import ConvergenceError
 from onnxgrad.compat.onnxcustom.training.optimizers import OrtGradientOptimizer
 from onnxgrad.compat.onnxcustom.training.sgd_learning_rate import (
+    BaseLearningRate,
     LearningRateSGD,
     LearningRateSGDNesterov,
 )
@@ -183,6 +186,72 @@ def test_saved_graphs_run(tmp_path):
     assert len(run(onnx.load(saved["model_onnx"]), {"x": X, "label": y})) == 2
     with pytest.raises(FileNotFoundError):
         make().save_onnx_graph(tmp_path / "no")
+
+
+def test_float64_to_ten_digits():
+    rng = np.random.default_rng(3)
+    X, y = rng.normal(size=(40, 2)), rng.normal(size=40)
+    start = np.array([0.3, 0.2, -0.1])
+    text = """
+    <ir_version: 8, opset_import: ["" : 15]>
+    m (double[N, 2] X) => (double[N, 1] Y) <double[2, 1] coefs = {0.3, 0.2}, double[1] b = {-0.1}>
+    { p = MatMul(X, coefs)  Y = Add(p, b) }
+    """
+    model = add_loss_output(onnx.parser.parse_model(text))
+    trainer = OrtGradientOptimizer(
+        model, ["coefs", "b"], learning_rate=0.2, batch_size=40, max_iter=30, warm_start=True
+    ).fit(X, y)
+    rates = [0.2, *(0.2 / (t + 1) ** 0.25 for t in range(29))]
+    losses, w = numpy_descent(X, y, start, rates, 40)
+    np.testing.assert_allclose(trainer.train_losses_, losses, rtol=1e-10)
+    found = np.append(trainer.trained_coef_["coefs"], trainer.trained_coef_["b"])
+    np.testing.assert_allclose(found, w, rtol=1e-10)
+
+
+class Halving(BaseLearningRate):
+    """A learning rate of one's own."""
+
+    def __init__(self, start=0.1):
+        self.start = start
+
+    def init_learning_rate(self):
+        self.value_ = self.start
+        return self
+
+    def update_learning_rate(self, t):
+        self.value_ = self.value_ / 2
+        return self
+
+    @property
+    def value(self):
+        return self.value_
+
+
+def test_learning_rate_of_ones_own():
+    X = np.ones((4, 2), np.float32)
+    trainer = OrtGradientOptimizer(
+        add_loss_output(linear_regression([0, 0], 0)), ["intercept"], learning_rate=Halving(0.1),
+        batch_size=4, max_iter=3, warm_start=True,
+    ).fit(X, np.ones(4, np.float32))  # fmt: skip
+    b, losses = 0.0, []
+    for rate in (0.1, 0.05, 0.025):
+        losses.append((b - 1) ** 2)
+        b -= rate * 2 * (b - 1)
+    np.testing.assert_allclose(trainer.train_losses_, losses, rtol=1e-6)
+    np.testing.assert_allclose(trainer.trained_coef_["intercept"], [b], rtol=1e-6)
+    assert "learning_rate=Halving(start=0.1), value=0.0125" in repr(trainer)
+
+
+def test_grid_search():
+    X, y = polynomial_data()
+    search = GridSearchCV(
+        make(max_iter=30),
+        {"learning_rate": [LearningRateSGD(1e-4), LearningRateSGD(0.1)]},
+        cv=3,
+    ).fit(X, y)
+    assert search.best_params_["learning_rate"].eta0 == 0.1
+    score = search.best_estimator_.score(X, y)
+    np.testing.assert_allclose(score, -search.best_estimator_.losses(X, y).item() / 100)
 
 
 def test_errors():

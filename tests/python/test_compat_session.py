@@ -17,6 +17,7 @@ from onnxgrad.compat.onnxruntime import (
     TrainingSession,
     get_device,
 )
+from support import run_python
 
 RATE = np.array([0.001], np.float32)
 
@@ -210,6 +211,37 @@ def test_penalties_and_weights_of_rows_are_part_of_the_gradient():
     coefs = np.array([[3], [-2]])
     expected = coefs - 0.001 * (X.T @ back + 0.02 * coefs)
     np.testing.assert_allclose(session.get_state()["coefs"], expected, rtol=1e-6)
+
+
+WITHOUT_ONNXRUNTIME = """
+import sys
+sys.modules["onnxruntime"] = None
+import numpy as np
+from onnxgrad.compat import onnxruntime as ort
+from onnxgrad.compat.mlprodict.onnxrt import OnnxInference
+x = {"X": np.ones((1, 2), np.float32)}
+session = ort.InferenceSession(sys.argv[1], ort.SessionOptions(), providers=["CPU"])
+options = ort.RunOptions()
+options.log_severity_level = 4
+print(session.run(None, x, options)[0].item())
+print(OnnxInference(sys.argv[1], runtime="onnxruntime1").run(x)["Y"])
+print(ort.get_device(), ort.__version__, session.get_providers())
+try:
+    ort.IOBinding
+except AttributeError as error:
+    print(error)
+"""
+
+
+def test_everything_works_without_stock_onnxruntime(tmp_path):
+    path = tmp_path / "model.onnx"
+    path.write_bytes(linear_regression([2, 3], 1).SerializeToString())
+    done = run_python(WITHOUT_ONNXRUNTIME, path)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[:2] == ["6.0", "[[6.]]"]
+    assert lines[2].startswith("CPU ")
+    assert "stock onnxruntime is not installed" in lines[3]
 
 
 def test_models_without_names_of_dimensions_and_other_weights():

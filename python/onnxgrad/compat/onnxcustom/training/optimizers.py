@@ -218,9 +218,13 @@ class OrtGradientOptimizer(BaseEstimator):
         return replace_initializers_into_onnx(model or self.model_onnx, self.get_state())
 
     def losses(self, X: Any, y: Any, sample_weight: Any = None) -> np.ndarray[Any, Any]:
-        """Return the loss of the rows X, y with the present weights, without an update, [1, 1]."""
+        """Return the loss of all rows together with the present weights, [1, 1]."""
         import onnxgrad as og
 
         feeds, _ = self._feeds(X, y, sample_weight)
         session = og.InferenceSession(self.get_trained_onnx())
         return session.run([self.loss_output_name], feeds)[0]
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Return minus the loss per row, with any penalty: the larger, the better."""
+        return -float(self.losses(X, y, sample_weight).sum()) / len(array_of(X))

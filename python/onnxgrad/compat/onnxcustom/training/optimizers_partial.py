@@ -378,14 +378,16 @@ class OrtGradientForwardBackwardOptimizer(BaseEstimator):
             self.get_trained_onnx(), loss, target="expected", sample_weight=weight
         )
         session = og.InferenceSession(with_loss)
-        name = self.model_onnx.graph.input[0].name
-        (expected,) = (one for one in session.get_inputs() if one.name == "expected")
         kinds = {"tensor(float)": np.float32, "tensor(double)": np.float64}
-        feeds = {name: array_of(X), "expected": target.astype(kinds.get(expected.type, np.int64))}
-        if len(expected.shape) == 1:
-            feeds["expected"] = feeds["expected"].reshape(-1)
-        if weight is not None:
-            feeds[weight] = array_of(sample_weight).reshape(-1).astype(np.float32)
+        data = {
+            self.model_onnx.graph.input[0].name: array_of(X),
+            "expected": target,
+            "sample_weight": None if weight is None else array_of(sample_weight).reshape(-1),
+        }
+        feeds = {}
+        for one in session.get_inputs():
+            value = data[one.name].astype(kinds.get(one.type, np.int64), copy=False)
+            feeds[one.name] = value.reshape(-1) if len(one.shape) == 1 else value
         found = session.run([with_loss.graph.output[0].name], feeds)[0]
         # The engine takes the mean over the columns of a row.
         return found if self.learning_loss.is_classifier else found * target.shape[1]
