@@ -379,7 +379,7 @@ class OrtGradientForwardBackwardOptimizer(BaseEstimator):
         )
         session = og.InferenceSession(with_loss)
         kinds = {"tensor(float)": np.float32, "tensor(double)": np.float64}
-        data = {
+        data: dict[str, Any] = {
             self.model_onnx.graph.input[0].name: array_of(X),
             "expected": target,
             "sample_weight": None if weight is None else array_of(sample_weight).reshape(-1),
