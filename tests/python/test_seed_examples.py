@@ -1,10 +1,12 @@
 """The examples of examples/seeds: each runs to its end; they check their own numbers."""
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import onnxgrad
@@ -48,3 +50,30 @@ def test_example(name, tmp_path):
     assert sorted(path.stem for path in tmp_path.glob("*.png")) == PICTURES[name]
     for path in tmp_path.glob("*.png"):
         assert path.stat().st_size > 2000
+
+
+def test_the_notebook_is_executed_and_its_code_runs(tmp_path, monkeypatch):
+    """The code of its cells, without IPython's commands, runs and gives the stored loss."""
+    pytest.importorskip("ndonnx")
+    pandas = pytest.importorskip("pandas")
+    matplotlib = pytest.importorskip("matplotlib")
+    matplotlib.use("agg")
+    path = FOLDER / "stochastic_gradient_descent.ipynb"
+    cells = [c for c in json.loads(path.read_text())["cells"] if c["cell_type"] == "code"]
+    assert [cell["execution_count"] for cell in cells] == [*range(1, len(cells) + 1)]
+    outputs = [output for cell in cells for output in cell["outputs"]]
+    assert not [output for output in outputs if output["output_type"] == "error"]
+    assert sum("image/svg+xml" in output.get("data", {}) for output in outputs) == 2
+    assert sum("image/png" in output.get("data", {}) for output in outputs) == 2
+    assert "532.5546" in json.dumps(outputs)
+
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    last = next(i for i, cell in enumerate(cells) if "MLPRegressor" in "".join(cell["source"]))
+    for cell in cells[:last]:
+        source = "".join(line for line in cell["source"] if not line.startswith("%"))
+        exec(compile(source, path.name, "exec"), names)
+    np.testing.assert_allclose(names["result"]["loss"], [[532.5546]], rtol=1e-6)
+    assert names["train_session"].train_losses_[-1] < 2e-3
+    assert pandas is names["pandas"]
+    matplotlib.pyplot.close("all")

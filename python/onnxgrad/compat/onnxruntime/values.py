@@ -218,9 +218,11 @@ class OrtValueVector(list[OrtValue]):
     def __init__(self, values: Iterable[Any] = ()) -> None:
         super().__init__(as_ort_value(value) for value in values)
 
-    def push_back(self, value: Any) -> None:
+    def append(self, value: Any) -> None:
         """Append a value."""
-        self.append(as_ort_value(value))
+        super().append(as_ort_value(value))
+
+    push_back = append
 
     def push_back_batch(self, values: Iterable[Any]) -> None:
         """Append values."""
