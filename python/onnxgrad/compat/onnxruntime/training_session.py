@@ -127,6 +127,9 @@ class TrainingSession:
         ``use_deterministic_compute`` is always so.
     providers, provider_options : list, default=None
         Of providers only the CPU's is there.
+    for_epochs : bool, default=False
+        Whether it is begun with `use_trainer` and not with single steps, which then are compiled
+        at the first one.
     """
 
     def __init__(
@@ -136,6 +139,8 @@ class TrainingSession:
         sess_options: Any = None,
         providers: Sequence[Any] | None = None,
         provider_options: Any = None,
+        *,
+        for_epochs: bool = False,
     ) -> None:
         del sess_options, provider_options
         device = device_of(providers)
@@ -158,7 +163,8 @@ class TrainingSession:
         self._session: og.TrainingSession | None = None
         self._trainer: og.Trainer | None = None
         self._newest: og.TrainingSession | None = None
-        self._use_session()
+        if not for_epochs:
+            self._use_session()
 
     def _parts(self) -> tuple[onnx.ModelProto, Any, Any]:
         """Return what onnxgrad trains: model, loss and optimizer."""
@@ -248,19 +254,18 @@ class TrainingSession:
 
     def get_state(self) -> dict[str, np.ndarray[Any, Any]]:
         """Return copies of the weights, by name."""
-        assert self._newest is not None
-        state = self._newest.state()
+        state = (self._newest or self._use_session()).state()
         return {name: state[name] for name in self.weights}
 
     def load_state(self, dictionary: Mapping[str, Any], strict: bool = False) -> None:
         """Set weights; those that are not given stay, unless `strict`."""
-        assert self._newest is not None
-        state = self._newest.state()
+        newest = self._newest or self._use_session()
+        state = newest.state()
         unknown = set(dictionary) - set(self.weights)
         if unknown or (strict and len(dictionary) != len(self.weights)):
             raise ValueError(f"Expected the weights {self.weights}, not {[*dictionary]}.")
         given = {name: array_of(value) for name, value in dictionary.items()}
-        self._newest.load_state({**state, **given})
+        newest.load_state({**state, **given})
 
     def trained_model(self) -> onnx.ModelProto:
         """Return the model with the present weights."""

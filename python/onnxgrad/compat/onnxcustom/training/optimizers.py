@@ -104,7 +104,10 @@ class OrtGradientOptimizer(BaseEstimator):
             parameters.optimizer = lambda: optimizer  # type: ignore[method-assign]
         check_device(self.device)
         return TrainingSession(
-            self.model_onnx, parameters, providers=device_to_providers(self.device)
+            self.model_onnx,
+            parameters,
+            providers=device_to_providers(self.device),
+            for_epochs=True,
         )
 
     def fit(
@@ -132,6 +135,7 @@ class OrtGradientOptimizer(BaseEstimator):
         del use_numpy
         before = self.get_state() if self.warm_start and self._is_fitted() else None
         self.train_session_ = self._create_training_session()
+        trainer = self.train_session_.use_trainer(new_seed())
         if before is not None:
             self.set_state(before)
         elif not self.warm_start:
@@ -140,7 +144,6 @@ class OrtGradientOptimizer(BaseEstimator):
             self._save_gradient(self.saved_gradient)
         data = self._feeds(X, y, sample_weight)
         validation = None if X_val is None else self._feeds(X_val, y_val, None)
-        trainer = self.train_session_.use_trainer(new_seed())
         train(self, trainer, (*data, None), validation)
         self.trained_coef_ = self.train_session_.get_state()
         return self
