@@ -35,10 +35,7 @@ KERNELS_ALSO = {"device"}  # for the kernel files of src/ops
 LIBRARIES: list[tuple[str, str, set[str]]] = [
     ("protobuf", r"google/protobuf/", {"onnx"}),
     ("spdlog", r"spdlog/", {"base"}),
-    ("oneDNN", r"(oneapi/)?dnnl", {"device", "kernels"}),
-    ("libxsmm", r"libxsmm", {"device", "kernels"}),
     ("Highway", r"hwy/", {"device", "kernels"}),
-    ("Eigen", r"(Eigen|unsupported/Eigen)/", {"device", "kernels"}),
     ("nanobind", r"nanobind/", {"bindings"}),
 ]
 # What python/onnxgrad/sklearn imports besides the public names of onnxgrad (threadpoolctl comes

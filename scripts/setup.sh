@@ -18,15 +18,12 @@ debian_packages=(
   ccache
   g++
   libbenchmark-dev
-  libdnnl-dev
-  libeigen3-dev
   libfmt-dev
   libgmock-dev
   libgtest-dev
   libhwy-dev
   libprotobuf-dev
   libspdlog-dev
-  libxsmm-dev
   libxxhash-dev
   ninja-build
   nlohmann-json3-dev

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the wheel and makes it self-contained: auditwheel copies protobuf, oneDNN, libgomp and the
+# Builds the wheel and makes it self-contained: auditwheel copies protobuf, Highway, libgomp and the
 # like into it under hashed names. The result is in dist/; its size is printed.
 set -euo pipefail
 

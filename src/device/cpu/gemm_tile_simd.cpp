@@ -92,6 +92,7 @@ void gemm_tile(const GemmTile<hn::TFromD<D>>& tile) {
   const TileEnd<D, kRows, kVectors> end{hn::FirstN(d, static_cast<std::size_t>(tile.tail)),
                                         tile.tail};
   constexpr std::ptrdiff_t kAhead = 8;
+  constexpr std::int64_t kLongSum = 96;
   constexpr int kGroups = (kRows + 3) / 4;  // four rows share a pointer
   std::ptrdiff_t a_row = tile.a_row;
   std::ptrdiff_t a_row3 = 3 * a_row;
@@ -103,11 +104,20 @@ void gemm_tile(const GemmTile<hn::TFromD<D>>& tile) {
   const std::ptrdiff_t start_row = tile.start_row;
   const std::int64_t steps = tile.steps;
   const GemmFinish finish = tile.finish;
+  const bool prefetches = steps >= kLongSum && start_row != 0;
   const V scale = hn::Set(d, tile.scale);
   const T* block_a = tile.a;
   const T* start = tile.start;
   T* c = tile.c;
   for (std::int64_t block = tile.blocks; block > 0; --block) {
+    if (prefetches) {  // C may lie far away, and is asked for only after all of k
+      for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 4
+        for (int v = 0; v < kVectors; ++v) {
+          __builtin_prefetch(start + i * start_row + v * kLanes, 1);
+        }
+      }
+    }
     V sum[kRows][kVectors];
 #pragma GCC unroll 16
     for (int i = 0; i < kRows; ++i) {

@@ -53,7 +53,33 @@ struct PlaneTile {
 template <class T>
 using PlaneTileFn = void (*)(const PlaneTile<T>& tile);
 
-/// What one instruction set offers for T: functions by [vectors - 1][rows - 1].
+/// Sums over blocks of rows of positions: sums[i, t] += sum over block n, row r and column j of
+/// y[n, i, r, j] * x[n, r, offsets[t] + j]. Channels i and taps t are what the function is made
+/// for.
+template <class T>
+struct TapDots {
+  const T* y = nullptr;
+  std::ptrdiff_t y_channel = 0;
+  std::ptrdiff_t y_row = 0;
+  std::ptrdiff_t y_block = 0;
+  const T* x = nullptr;
+  const std::int32_t* offsets = nullptr;  ///< [taps]
+  std::ptrdiff_t x_row = 0;
+  std::ptrdiff_t x_block = 0;
+  std::int64_t blocks = 0;
+  std::int64_t rows = 0;
+  std::int64_t columns = 0;
+  T* sums = nullptr;
+  std::ptrdiff_t sums_row = 0;  ///< from channel to channel
+};
+
+template <class T>
+using TapDotsFn = void (*)(const TapDots<T>& dots);
+
+inline constexpr int kMaxDotChannels = 4;
+inline constexpr int kMaxDotTaps = 6;
+
+/// What one instruction set offers for T: tiles by [vectors - 1][rows - 1].
 template <class T>
 struct OffsetTarget {
   int lanes = 1;
@@ -61,6 +87,10 @@ struct OffsetTarget {
   int max_rows[kGemmMaxVectors] = {};
   OffsetTileFn<T> offset_tile[kGemmMaxVectors][kGemmMaxRows] = {};
   PlaneTileFn<T> plane_tile[kGemmMaxVectors][kGemmMaxRows] = {};
+  int max_dot_channels = 1;
+  int max_dot_taps = 1;
+  /// By [channels - 1][taps - 1].
+  TapDotsFn<T> tap_dots[kMaxDotChannels][kMaxDotTaps] = {};
 };
 
 /// Of the best instruction set of this machine.

@@ -9,8 +9,9 @@
 
 // w[m, c, tap] = sum over images and windows p of y[n, m, p] * x[n, c, window p, tap], as products
 // of x's channels (rows, read through a table of windows) with y transposed to [window, channel].
-// With few channels the taps are rows as well, which asks for a matrix of windows of one image.
-// Sums gather as [c, tap, m], one block per thread, which are added in the order of the threads.
+// With few channels the taps are rows as well, which asks for a matrix of windows of one image, or
+// w is computed as dot products along the rows of y, which need neither. Sums gather as [c, tap, m]
+// ([m, c, tap] for dot products), one block per thread, added in the order of the threads.
 
 namespace onnxgrad::ops {
 
@@ -27,8 +28,14 @@ constexpr std::int64_t kLargestPadding = 16;
 constexpr std::int64_t kPaddingAllowance = 65536;
 // Channels as many elements apart share few sets of a cache.
 constexpr std::int64_t kAliasingElements = 128;
-// Cycles per element of the matrix of windows.
+// Cycles per element of the matrix of windows, of y transposed, and per dot product at its end.
 constexpr double kCopied = 0.4;
+constexpr double kTransposed = 0.5;
+constexpr double kDotEnd = 12;
+// Windows that a dot product should have.
+constexpr std::int64_t kDotWindows = 4096;
+
+enum class WeightMode : std::uint8_t { kChannels, kMatrix, kDots };
 
 template <class T>
 struct WeightPlan {
@@ -42,8 +49,10 @@ struct WeightPlan {
   std::array<AxisPhase, 3> axes;
   ConvSource source{{}, false};
   std::vector<std::int64_t> tap_offsets;
-  std::vector<std::int32_t> places;  ///< of the windows of a unit's images, or 0, 1, 2, ..
-  bool has_matrix = false;           ///< of windows: [channels * taps, windows]
+  WeightMode mode = WeightMode::kChannels;
+  /// Of the windows of a unit's images; 0, 1, 2, .. in the matrix of windows [channels * taps,
+  /// windows]; for dot products of [channel, tap].
+  std::vector<std::int32_t> places;
   std::int64_t matrix_row = 0;
   std::vector<ChannelPanel> panels;
   std::int64_t padded_channels = 0;
@@ -65,13 +74,41 @@ struct WeightPlan {
   }
 };
 
+/// Images that fill a dot product.
+template <class T>
+std::int64_t dot_images(const WeightPlan<T>& plan) {
+  return std::clamp<std::int64_t>(kDotWindows / plan.windows, 1,
+                                  std::max<std::int64_t>(plan.batch / plan.threads, 1));
+}
+
+/// Cycles for one window by dot products; they need windows side by side, in one plane.
+template <class T>
+double dot_cycles(const WeightPlan<T>& plan) {
+  if (plan.axes[0].count > 1 || plan.axes[2].source_step != 1) {
+    return std::numeric_limits<double>::infinity();
+  }
+  const EvenSplit channels(plan.y_channels, plan.target->max_dot_channels);
+  const EvenSplit taps(plan.rows(), plan.target->max_dot_taps);
+  // All loads are unaligned: two lines each.
+  const double block =
+      std::max(static_cast<double>(channels.big + taps.big), tile_cycles(channels.big, taps.big));
+  const std::int64_t width = plan.axes[2].count;
+  const std::int64_t lanes = plan.target->lanes;
+  const double vectors =
+      static_cast<double>((width + lanes - 1) / lanes) / static_cast<double>(width);
+  const double end = kDotEnd * static_cast<double>(plan.y_channels * plan.rows()) /
+                     static_cast<double>(plan.windows * dot_images(plan));
+  return block * static_cast<double>(channels.count() * taps.count()) * vectors + end;
+}
+
 /// Cycles for one window with tiles of so many vectors of y's channels.
 template <class T>
-double window_cycles(const WeightPlan<T>& plan, bool has_matrix, std::int64_t vectors) {
+double tile_window_cycles(const WeightPlan<T>& plan, bool has_matrix, std::int64_t vectors) {
   const std::int64_t lanes = plan.target->lanes;
   const EvenSplit columns((plan.y_channels + lanes - 1) / lanes, vectors);
   const EvenSplit rows(has_matrix ? plan.rows() : plan.channels,
                        plan.target->max_rows[vectors - 1]);
+  const double transposed = kTransposed * static_cast<double>(plan.y_channels);
   double cycles = 0;
   for (const std::int64_t c : {columns.big, columns.big - 1}) {
     const auto count =
@@ -79,8 +116,8 @@ double window_cycles(const WeightPlan<T>& plan, bool has_matrix, std::int64_t ve
     cycles += count * (static_cast<double>(rows.big_count) * tile_cycles(rows.big, c) +
                        static_cast<double>(rows.small_count) * tile_cycles(rows.big - 1, c));
   }
-  if (has_matrix) return cycles + kCopied * static_cast<double>(plan.rows());
-  return cycles * static_cast<double>(plan.taps);
+  if (has_matrix) return transposed + cycles + kCopied * static_cast<double>(plan.rows());
+  return transposed + cycles * static_cast<double>(plan.taps);
 }
 
 template <class T>
@@ -89,12 +126,17 @@ void choose_tiles(WeightPlan<T>& plan) {
   std::int64_t vectors = 1;
   for (const bool has_matrix : {false, true}) {
     for (std::int64_t v = 1; v <= plan.target->max_vectors; ++v) {
-      const double cycles = window_cycles(plan, has_matrix, v);
+      const double cycles = tile_window_cycles(plan, has_matrix, v);
       if (cycles >= least) continue;
       least = cycles;
-      plan.has_matrix = has_matrix;
+      plan.mode = has_matrix ? WeightMode::kMatrix : WeightMode::kChannels;
       vectors = v;
     }
+  }
+  if (dot_cycles(plan) < least) {
+    plan.mode = WeightMode::kDots;
+    plan.padded_channels = plan.y_channels;
+    return;
   }
   const std::int64_t lanes = plan.target->lanes;
   const EvenSplit split((plan.y_channels + lanes - 1) / lanes, vectors);
@@ -108,6 +150,14 @@ void choose_tiles(WeightPlan<T>& plan) {
 template <class T>
 void split_work(WeightPlan<T>& plan) {
   const auto bytes = static_cast<std::int64_t>(sizeof(T));
+  const std::int64_t copy = plan.source.copy_elements(plan.channels) * bytes;
+  const std::int64_t fitting = kCopyBytes / std::max<std::int64_t>(copy, 1);
+  if (plan.mode == WeightMode::kDots) {
+    plan.block = plan.axes[plan.block_axis].count;
+    plan.images = std::clamp<std::int64_t>(fitting, 1, dot_images(plan));
+    plan.images = even_part(plan.batch, plan.images);
+    return;
+  }
   const std::int64_t largest =
       std::max<std::int64_t>(kPanelBytes / bytes / plan.panels.front().width, 1);
   for (plan.block_axis = 0; plan.block_axis < 2; ++plan.block_axis) {
@@ -120,9 +170,7 @@ void split_work(WeightPlan<T>& plan) {
   plan.block = (count + plan.blocks - 1) / plan.blocks;
   plan.blocks = (count + plan.block - 1) / plan.block;
   if (plan.blocks == 1) {
-    const std::int64_t copy = plan.source.copy_elements(plan.channels) * bytes;
-    plan.images = std::min({largest / plan.windows, plan.batch / plan.threads,
-                            kCopyBytes / std::max<std::int64_t>(copy, 1)});
+    plan.images = std::min({largest / plan.windows, plan.batch / plan.threads, fitting});
     plan.images = even_part(plan.batch, std::max<std::int64_t>(plan.images, 1));
   }
   plan.unit_windows = plan.images * plan.block * inner;
@@ -137,7 +185,15 @@ void set_tables(WeightPlan<T>& plan) {
       }
     }
   }
-  if (plan.has_matrix) {
+  if (plan.mode == WeightMode::kDots) {
+    for (std::int64_t c = 0; c < plan.channels; ++c) {
+      for (const std::int64_t offset : plan.tap_offsets) {
+        plan.places.push_back(static_cast<std::int32_t>(c * plan.source.plane() + offset));
+      }
+    }
+    return;
+  }
+  if (plan.mode == WeightMode::kMatrix) {
     plan.places.resize(static_cast<std::size_t>(plan.unit_windows));
     std::iota(plan.places.begin(), plan.places.end(), 0);
     return;
@@ -176,7 +232,8 @@ std::shared_ptr<WeightPlan<T>> plan_conv_weight(const ConvTask& task, int thread
     source[i].cover(plan->axes[i]);
   }
   choose_tiles(*plan);
-  plan->source = ConvSource(source, !plan->has_matrix && plan->input % kAliasingElements == 0);
+  plan->source = ConvSource(
+      source, plan->mode == WeightMode::kChannels && plan->input % kAliasingElements == 0);
   const std::int64_t padded = plan->source.plane();
   if (padded > kLargestPadding * (plan->input + plan->windows) + kPaddingAllowance) return nullptr;
   split_work(*plan);
@@ -187,7 +244,7 @@ std::shared_ptr<WeightPlan<T>> plan_conv_weight(const ConvTask& task, int thread
   plan->columns_at = whole_lines<T>(plan->images * plan->source.copy_elements(plan->channels));
   plan->matrix_at = plan->columns_at + whole_lines<T>(plan->unit_windows * plan->padded_channels);
   std::int64_t matrix = 0;
-  if (plan->has_matrix) {
+  if (plan->mode == WeightMode::kMatrix) {
     // An odd number of cache lines from row to row, and room for a vector written at the end.
     plan->matrix_row = whole_lines<T>(plan->unit_windows);
     if (plan->matrix_row / whole_lines<T>(1) % 2 == 0) plan->matrix_row += whole_lines<T>(1);
@@ -232,10 +289,14 @@ class Unit {
       first_window_ = begin_ * inner;
       windows_ = (end_ - begin_) * inner;
       if (unit == first || block_ == 0) read_images();
-      if (plan_.has_matrix) fill_matrix();
+      if (plan_.mode == WeightMode::kDots) {
+        add_dots();
+        continue;
+      }
+      if (plan_.mode == WeightMode::kMatrix) fill_matrix();
       for (const ChannelPanel& panel : plan_.panels) {
         fill_columns(panel);
-        if (plan_.has_matrix) {
+        if (plan_.mode == WeightMode::kMatrix) {
           add_matrix(panel);
         } else {
           add_channels(panel);
@@ -320,6 +381,31 @@ class Unit {
     }
   }
 
+  void add_dots() {
+    const std::int64_t y_image = plan_.groups * plan_.y_channels * plan_.windows;
+    const EvenSplit channels(plan_.y_channels, plan_.target->max_dot_channels);
+    const EvenSplit taps(plan_.rows(), plan_.target->max_dot_taps);
+    device::TapDots<T> dots{.y_channel = plan_.windows,
+                            .y_row = plan_.axes[2].count,
+                            .y_block = y_image,
+                            .x = source_image(0),
+                            .x_row = plan_.axes[1].source_step * plan_.source.stride(1),
+                            .x_block = plan_.image_stride(),
+                            .blocks = images_,
+                            .rows = plan_.axes[1].count,
+                            .columns = plan_.axes[2].count,
+                            .sums_row = plan_.rows()};
+    for (std::int64_t i = 0, m = 0; i < channels.count(); m += channels.size(i), ++i) {
+      dots.y = y_ + image_ * y_image + (group_ * plan_.y_channels + m) * plan_.windows;
+      const auto* functions = plan_.target->tap_dots[channels.size(i) - 1];
+      for (std::int64_t j = 0, t = 0; j < taps.count(); t += taps.size(j), ++j) {
+        dots.offsets = plan_.places.data() + t;
+        dots.sums = sums_ + (group_ * plan_.y_channels + m) * plan_.rows() + t;
+        functions[taps.size(j) - 1](dots);
+      }
+    }
+  }
+
   void add_matrix(const ChannelPanel& panel) {
     device::OffsetTile<T> tile = make_tile(panel);
     tile.offsets = plan_.places.data();
@@ -378,6 +464,10 @@ class Unit {
 template <class T>
 void write_weights(const WeightPlan<T>& plan, const T* sums, T* w) {
   const std::int64_t rows = plan.rows();
+  if (plan.mode == WeightMode::kDots) {
+    std::copy_n(sums, plan.sums(), w);
+    return;
+  }
   for (std::int64_t g = 0; g < plan.groups; ++g) {
     for (const ChannelPanel& panel : plan.panels) {
       device::gemm_target<T>().transpose(sums + plan.panel_sums(g, panel), panel.width,
@@ -424,8 +514,11 @@ KernelOffer offer(const ConvTask& task, int threads) {
   opdef::PreparedKernel kernel;
   kernel.fn = run_weight<T>;
   kernel.scratch_bytes = plan->thread_elements * threads * static_cast<std::int64_t>(sizeof(T));
-  kernel.label = fmt::format("{} of {} columns", plan->has_matrix ? "taps" : "channels",
-                             plan->panels.front().width);
+  kernel.label =
+      plan->mode == WeightMode::kDots
+          ? "dots"
+          : fmt::format("{} of {} columns", plan->mode == WeightMode::kMatrix ? "taps" : "channels",
+                        plan->panels.front().width);
   kernel.flops = task.shape.flops();
   kernel.data = std::move(plan);
   return {.kernel = std::move(kernel), .declined = {}};
