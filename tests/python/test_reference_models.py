@@ -135,7 +135,11 @@ def test_first_losses_of_a_training_session(name: str) -> None:
     kind = og.losses.SquaredError if is_squares else og.losses.SoftmaxCrossEntropy
     loss = kind(output=next(iter(row["outputs"])))
     session = og.TrainingSession(
-        MODELS / f"{name}.onnx", loss=loss, optimizer="sgd", trainable=row["trainable"]
+        MODELS / f"{name}.onnx",
+        loss=loss,
+        optimizer="sgd",
+        trainable=row["trainable"],
+        training_mode=False,
     )
     session.lr = 0.0
     for batch in batches(name):
