@@ -27,7 +27,8 @@ constexpr double kTransposedBytes = 96 * 1024;
 constexpr double kPackedRows = 32;
 
 double vectors(std::int64_t elements, int lanes) {
-  return static_cast<double>((elements + lanes - 1) / lanes);
+  const std::int64_t count = (elements + lanes - 1) / lanes;
+  return static_cast<double>(count);
 }
 
 template <class T>

@@ -22,7 +22,7 @@ using opdef::Launch;
 namespace {
 
 // Elements of a panel's weights that stay in the first-level cache while results pass by.
-constexpr std::int64_t kPanelBytes = 24 * 1024;
+constexpr std::int64_t kPanelBytes = std::int64_t{24} * 1024;
 
 template <class T>
 T* argument(std::byte* const* args, int index) {

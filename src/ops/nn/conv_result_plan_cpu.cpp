@@ -8,8 +8,8 @@ namespace onnxgrad::ops {
 namespace {
 
 // Sums of one unit of work, and its padded images, stay in the second-level cache.
-constexpr std::int64_t kSumBytes = 256 * 1024;
-constexpr std::int64_t kCopyBytes = 1024 * 1024;
+constexpr std::int64_t kSumBytes = std::int64_t{256} * 1024;
+constexpr std::int64_t kCopyBytes = std::int64_t{1024} * 1024;
 // Results that should share what is loaded of the weights.
 constexpr std::int64_t kSharedResults = 256;
 // A padded image may have as many times the elements of the image and the result.

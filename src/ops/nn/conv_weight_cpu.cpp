@@ -22,8 +22,8 @@ using opdef::Launch;
 namespace {
 
 // Of y's columns that stay in the first-level cache while rows pass by.
-constexpr std::int64_t kPanelBytes = 28 * 1024;
-constexpr std::int64_t kCopyBytes = 1024 * 1024;
+constexpr std::int64_t kPanelBytes = std::int64_t{28} * 1024;
+constexpr std::int64_t kCopyBytes = std::int64_t{1024} * 1024;
 constexpr std::int64_t kLargestPadding = 16;
 constexpr std::int64_t kPaddingAllowance = 65536;
 // Channels as many elements apart share few sets of a cache.
@@ -94,11 +94,12 @@ double dot_cycles(const WeightPlan<T>& plan) {
       std::max(static_cast<double>(channels.big + taps.big), tile_cycles(channels.big, taps.big));
   const std::int64_t width = plan.axes[2].count;
   const std::int64_t lanes = plan.target->lanes;
-  const double vectors =
-      static_cast<double>((width + lanes - 1) / lanes) / static_cast<double>(width);
+  const std::int64_t vectors = (width + lanes - 1) / lanes;  // of a row
   const double end = kDotEnd * static_cast<double>(plan.y_channels * plan.rows()) /
                      static_cast<double>(plan.windows * dot_images(plan));
-  return block * static_cast<double>(channels.count() * taps.count()) * vectors + end;
+  return block * static_cast<double>(channels.count() * taps.count() * vectors) /
+             static_cast<double>(width) +
+         end;
 }
 
 /// Cycles for one window with tiles of so many vectors of y's channels.
