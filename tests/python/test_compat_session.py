@@ -1,6 +1,7 @@
 """TrainingSession of the detailed linear regression, with its printed numbers."""
 
 import numpy as np
+import onnxruntime
 import pytest
 from sklearn.datasets import make_regression
 from sklearn.linear_model import LinearRegression
@@ -242,6 +243,37 @@ def test_everything_works_without_stock_onnxruntime(tmp_path):
     assert lines[:2] == ["6.0", "[[6.]]"]
     assert lines[2].startswith("CPU ")
     assert "stock onnxruntime is not installed" in lines[3]
+
+
+def test_bound_inputs_and_outputs_are_those_of_run():
+    model = linear_regression([1, -1], 0.5, with_loss=True)
+    plain, bound = make_session(model), make_session(model)
+    rng = np.random.default_rng(0)
+    binding = bound.io_binding()
+    norm = OrtValue(np.zeros((), np.float32))
+    rate = onnxruntime.OrtValue.ortvalue_from_numpy(np.array([0.02], np.float32))
+    for _ in range(3):
+        X, label = rng.normal(size=(2, 4, 2)).astype(np.float32)
+        label = np.ascontiguousarray(label[:, :1])
+        feeds = {"X": X, "label": label, "Learning_Rate": np.array([0.02], np.float32)}
+        expected = plain.run(["loss", "global_gradient_norm"], feeds)
+        binding.bind_input("X", "cpu", 0, np.float32, X.shape, X.ctypes.data)
+        binding.bind_cpu_input("label", label)
+        binding.bind_ortvalue_input("Learning_Rate", rate)
+        binding.bind_output("loss", "cpu")
+        binding.bind_ortvalue_output("global_gradient_norm", norm)
+        bound._sess.run_with_iobinding(binding._iobinding)
+        for found, value in zip(binding.copy_outputs_to_cpu(), expected, strict=True):
+            np.testing.assert_array_equal(found, value)
+        assert binding.get_outputs()[1] is norm
+    np.testing.assert_array_equal(bound.get_state()["coefs"], plain.get_state()["coefs"])
+    with pytest.raises(ValueError, match="no output 'no'"):
+        binding.bind_output("no")
+    with pytest.raises(RuntimeError, match="not available"):
+        binding.bind_input("X", "cuda", 0, np.float32, [1], 0)
+    binding.clear_binding_inputs()
+    with pytest.raises(ValueError, match="Learning_Rate"):
+        bound.run_with_iobinding(binding)
 
 
 def test_models_without_names_of_dimensions_and_other_weights():

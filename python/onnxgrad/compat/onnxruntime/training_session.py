@@ -13,6 +13,7 @@ import onnx.numpy_helper
 import onnx.shape_inference
 
 import onnxgrad as og
+from onnxgrad.compat.onnxruntime.io_binding import IOBinding
 from onnxgrad.compat.onnxruntime.values import array_of
 
 __all__ = ["NodeArg", "TrainingParameters", "TrainingSession", "node_args"]
@@ -222,6 +223,19 @@ class TrainingSession:
         named[_NORM] = named[_NORM].reshape(())
         names = [*named] if output_names is None else list(output_names)
         return [named[name] for name in names]
+
+    def io_binding(self) -> IOBinding:
+        """Return an object to bind inputs and outputs to, for `run_with_iobinding`."""
+        return IOBinding([*self._outputs, _NORM])
+
+    def run_with_iobinding(self, iobinding: IOBinding, run_options: Any = None) -> None:
+        """Do one step on what is bound; the outputs are then in the binding."""
+        del run_options
+        iobinding.run(self)
+
+    @property
+    def _sess(self) -> TrainingSession:
+        return self
 
     def get_inputs(self) -> list[og.NodeArg]:
         """Return the inputs: those of the model, and the learning rate."""
