@@ -48,7 +48,6 @@ COMPAT_LIBRARIES = {
     "ndonnx",
     "numpy",
     "onnx",
-    "onnx_array_api",
     "onnxruntime",
     "sklearn",
     "skl2onnx",
