@@ -25,6 +25,7 @@ if(NOT ONNX_FOUND)
     "ONNX's C++ library is not in ${_onnx_prefix}. Run scripts/setup.sh (or scripts/onnx_library.sh),"
     " or set CMAKE_PREFIX_PATH to a prefix that holds it.")
 endif()
+find_package(ZLIB REQUIRED)
 find_package(hwy REQUIRED)
 
 # Only the header is used.

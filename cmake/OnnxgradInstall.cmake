@@ -27,6 +27,7 @@ target_link_libraries(onnxgrad PRIVATE
   $<BUILD_INTERFACE:ONNX::onnx>
   $<BUILD_INTERFACE:protobuf::libprotobuf>
   $<BUILD_INTERFACE:hwy::hwy>
+  $<BUILD_INTERFACE:ZLIB::ZLIB>
   $<BUILD_INTERFACE:OpenMP::OpenMP_CXX>
   $<BUILD_INTERFACE:Threads::Threads>
   $<INSTALL_INTERFACE:onnxgrad::private_dependencies>)

@@ -3,6 +3,7 @@
 
 // The whole public interface. Start reading at model.h, then trainer.h.
 
+#include "onnxgrad/data.h"               // IWYU pragma: export
 #include "onnxgrad/dims.h"               // IWYU pragma: export
 #include "onnxgrad/dtype.h"              // IWYU pragma: export
 #include "onnxgrad/error.h"              // IWYU pragma: export
@@ -10,6 +11,7 @@
 #include "onnxgrad/gradient.h"           // IWYU pragma: export
 #include "onnxgrad/inference_session.h"  // IWYU pragma: export
 #include "onnxgrad/losses.h"             // IWYU pragma: export
+#include "onnxgrad/metrics.h"            // IWYU pragma: export
 #include "onnxgrad/model.h"              // IWYU pragma: export
 #include "onnxgrad/optimizers.h"         // IWYU pragma: export
 #include "onnxgrad/option_error.h"       // IWYU pragma: export

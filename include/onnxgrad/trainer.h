@@ -7,26 +7,15 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "onnxgrad/data.h"
+#include "onnxgrad/metrics.h"
 #include "onnxgrad/schedules.h"
 #include "onnxgrad/training_session.h"
 
 namespace onnxgrad {
-
-/// Rows to train or validate on; all tensors have the same first dimension N.
-struct Dataset {
-  /// By input name; one tensor with an empty name is the model's only input. Integers and other
-  /// floating types are converted (checked) where the model wants another type.
-  NamedTensors inputs;
-  /// Labels as the user has them; see TrainingSession::encode_target.
-  Tensor target;
-  /// With several losses (Loss::others), in place of `target`: labels by the output that their loss
-  /// is on.
-  NamedTensors targets = {};
-  /// A weight >= 0 for each row [N]; undefined: all 1. Needs Loss::sample_weight.
-  Tensor sample_weight = {};
-};
 
 /// What is known at the end of an epoch.
 struct EpochLog {
@@ -34,11 +23,14 @@ struct EpochLog {
   double train_loss = 0;   ///< mean over the rows of the epoch, each before its update
   std::optional<double> val_loss = {};
   std::optional<double> val_accuracy = {};
-  double learning_rate = 0;  ///< of the last step
-  double seconds = 0;        ///< of this epoch, validation included
-  double rows_per_s = 0;     ///< of training
-  std::int64_t steps = 0;    ///< since fit() began
-  bool is_best = false;      ///< lowest val_loss (train_loss without validation) so far
+  std::vector<std::pair<std::string, double>> val_metrics = {};  ///< FitOptions::metrics
+  double learning_rate = 0;                                      ///< of the last step
+  double seconds = 0;      ///< of this epoch, validation included
+  double rows_per_s = 0;   ///< of training
+  std::int64_t steps = 0;  ///< since fit() began
+  std::int64_t rows = 0;   ///< that were trained on
+  double data_wait_s = 0;  ///< of a DataSource: how long training waited for rows
+  bool is_best = false;    ///< the best so far; see EarlyStopping::monitor
 };
 
 struct StepLog {
@@ -47,10 +39,15 @@ struct StepLog {
   double loss = 0;
 };
 
+/// Waits for an improvement of one number.
 struct EarlyStopping {
   std::int64_t patience = 10;  ///< epochs without improvement that are waited for
   double min_delta = 1e-4;     ///< what counts as improvement
   bool restore_best = true;    ///< end with the best weights (and optimizer state)
+  /// "train_loss", "val_loss", "val_accuracy" or "val_<metric>"; empty: val_loss, and train_loss
+  /// without validation.
+  std::string monitor = {};
+  bool maximize = false;  ///< a larger number is better
 };
 
 /// What a loss that is NaN or infinite does.
@@ -83,20 +80,30 @@ struct CheckpointLog {
 
 struct FitOptions {
   std::int64_t epochs = 20;
-  /// 0: 32, or all rows with L-BFGS, which takes no less.
+  /// 0: 32, or all rows with L-BFGS, which takes no less. kAsTheyCome: each chunk of a DataSource
+  /// is a batch.
   std::int64_t batch_size = 0;
+  static constexpr std::int64_t kAsTheyCome = -1;
   bool shuffle = true;     ///< false: batches are consecutive rows, read in place
   bool drop_last = false;  ///< true: a last batch smaller than the others is left out
   std::uint64_t seed = 0;  ///< of shuffling and of the validation split
   /// Share of the rows, in (0, 1), that is kept for validation: drawn by `seed`, stratified by
   /// class for classifiers. 0: none.
   double validation_fraction = 0;
-  const Dataset* validation = nullptr;  ///< rows of its own to validate on
-  std::int64_t validation_every = 1;    ///< epochs
+  const Dataset* validation = nullptr;      ///< rows of its own to validate on
+  DataSource* validation_source = nullptr;  ///< the same, in chunks
+  std::int64_t validation_every = 1;        ///< epochs
+  std::vector<Metric> metrics = {};         ///< of the validation
   std::optional<EarlyStopping> early_stopping = {};
+  bool keep_best = false;  ///< end with the best weights, as EarlyStopping::restore_best
+  bool discard = false;    ///< a trial: weights, optimizer state and steps are as before at the end
+  double max_seconds = 0;  ///< training ends at the first step that ends later; 0: no limit
   OnNonFinite on_non_finite = OnNonFinite::kRaise;
   bool allow_nan = false;  ///< NaN and infinity in inputs are let through
-  /// Learning rates, starting from the session's, which is back in force after the fit.
+  /// Of a DataSource: the largest size of one of the two blocks that rows are collected in.
+  std::int64_t block_bytes = std::int64_t{32} << 20;
+  /// Learning rates, starting from the session's, which is back in force after the fit. Of a
+  /// DataSource, it has to know its number of rows.
   std::optional<Schedule> schedule = {};
   /// The learning rate of step `step` (from 0, of this fit()); empty: the schedule's.
   std::function<double(std::int64_t step)> learning_rate = {};
@@ -153,8 +160,18 @@ class Trainer {
   const History& fit(const Tensor& x, const Tensor& y, const FitOptions& options = {}) {
     return fit(Dataset{.inputs = {{.name = "", .tensor = x}}, .target = y}, options);
   }
+  /// Rows that come in chunks, read in a thread of their own. Each chunk is checked when it comes:
+  /// an error of a later chunk leaves the weights of the last step. With batch_size kAsTheyCome
+  /// each chunk is one batch, in the order in which they come. Otherwise rows are collected in two
+  /// blocks of `block_bytes`; shuffling takes the chunks in a random order, as far as the source
+  /// can, and then the rows of each block. A validation fraction is drawn row by row, and read in a
+  /// pass of its own.
+  const History& fit(DataSource& source, const FitOptions& options = {});
   /// Loss and accuracy over all rows, in batches.
-  EvaluationResult evaluate(const Dataset& data, std::int64_t batch_size = 256);
+  EvaluationResult evaluate(const Dataset& data, std::int64_t batch_size = 256,
+                            const std::vector<Metric>& metrics = {});
+  EvaluationResult evaluate(DataSource& source, std::int64_t batch_size = 256,
+                            const std::vector<Metric>& metrics = {});
 
   /// Makes a running fit() end after its present step. Lock-free: callable from any thread, signal
   /// handler or callback.

@@ -42,6 +42,7 @@ struct EvaluationResult {
   double loss = 0;
   std::optional<double> accuracy = {};  ///< share of rows whose class is right; classifiers only
   std::int64_t rows = 0;
+  std::vector<double> metrics = {};  ///< of the Metric list that was given
 };
 
 /// Loss, gradient and update in one compiled step over weights and optimizer state that the session

@@ -13,6 +13,8 @@ void bind_models(nanobind::module_& module);
 void bind_losses(nanobind::module_& module);
 void bind_optimizers(nanobind::module_& module);
 void bind_schedules(nanobind::module_& module);
+void bind_arrow(nanobind::module_& module);
+void bind_data(nanobind::module_& module);
 void bind_gradients(nanobind::module_& module);
 void bind_forward_backward(nanobind::module_& module);
 void bind_sessions(nanobind::module_& module);

@@ -12,6 +12,14 @@ namespace nb = nanobind;
 namespace onnxgrad::python {
 namespace {
 
+/// Messages may quote a file; what is no UTF-8 in it is shown as \\xNN.
+nb::object text(const std::string& bytes) {
+  PyObject* const decoded =
+      PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), "backslashreplace");
+  if (decoded == nullptr) throw nb::python_error();
+  return nb::steal(decoded);
+}
+
 void set_python_error(const Error& error) {
   try {
     const Problem& problem = error.problem();
@@ -19,10 +27,11 @@ void set_python_error(const Error& error) {
     const nb::str name(error.kind().data(), error.kind().size());
     const nb::object type = nb::module_::import_("onnxgrad.errors").attr(name);
     const nb::object instance =
-        type(error.what(), nb::arg("what") = problem.what, nb::arg("file") = place.file,
-             nb::arg("graph") = place.graph, nb::arg("node") = place.node,
-             nb::arg("op_type") = place.op_type, nb::arg("value") = place.value,
-             nb::arg("detail") = problem.detail, nb::arg("mend") = problem.mend);
+        type(text(error.what()), nb::arg("what") = text(problem.what),
+             nb::arg("file") = text(place.file), nb::arg("graph") = text(place.graph),
+             nb::arg("node") = text(place.node), nb::arg("op_type") = text(place.op_type),
+             nb::arg("value") = text(place.value), nb::arg("detail") = text(problem.detail),
+             nb::arg("mend") = text(problem.mend));
     PyErr_SetObject(type.ptr(), instance.ptr());
   } catch (nb::python_error& failure) {
     failure.restore();

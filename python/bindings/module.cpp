@@ -15,6 +15,8 @@ NB_MODULE(_core, module) {
   onnxgrad::python::bind_gradients(module);
   onnxgrad::python::bind_sessions(module);
   onnxgrad::python::bind_forward_backward(module);
+  onnxgrad::python::bind_arrow(module);
+  onnxgrad::python::bind_data(module);
   onnxgrad::python::bind_trainer(module);
   onnxgrad::python::bind_report(module);
 }

@@ -79,7 +79,8 @@ void bind_training(nb::module_& module) {
   nb::class_<EvaluationResult>(module, "EvaluationResult")
       .def_ro("loss", &EvaluationResult::loss)
       .def_ro("accuracy", &EvaluationResult::accuracy)
-      .def_ro("rows", &EvaluationResult::rows);
+      .def_ro("rows", &EvaluationResult::rows)
+      .def_ro("metrics", &EvaluationResult::metrics);
   nb::class_<TrainingSession>(module, "TrainingSession")
       .def(
           "__init__",

@@ -1,5 +1,6 @@
 // Trainer: fit() runs without the interpreter lock; callbacks take it.
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
@@ -33,10 +34,12 @@ auto locked(nb::handle function) {
   };
 }
 
-void fit(Trainer& trainer, const Dataset& data, FitOptions options, const Dataset* validation,
-         const nb::object& on_epoch_end, const nb::object& on_step_end,
-         const nb::object& on_checkpoint, bool is_main_thread) {
+// `data` and `validation` are either rows or a source of them.
+void fit(Trainer& trainer, const Dataset* data, DataSource* source, FitOptions options,
+         const Dataset* validation, DataSource* validation_source, const nb::object& on_epoch_end,
+         const nb::object& on_step_end, const nb::object& on_checkpoint, bool is_main_thread) {
   options.validation = validation;
+  options.validation_source = validation_source;
   options.on_epoch_end = locked<EpochLog>(on_epoch_end);
   if (!on_step_end.is_none()) options.on_step_end = locked<StepLog>(on_step_end);
   if (!on_checkpoint.is_none()) {
@@ -49,7 +52,7 @@ void fit(Trainer& trainer, const Dataset& data, FitOptions options, const Datase
     std::optional<InterruptGuard> guard;
     if (is_main_thread) guard.emplace(trainer);
     const nb::gil_scoped_release unlocked;
-    trainer.fit(data, options);
+    data != nullptr ? trainer.fit(*data, options) : trainer.fit(*source, options);
   }
   if (PyErr_CheckSignals() != 0) throw nb::python_error();  // Ctrl-C ended it
 }
@@ -60,10 +63,13 @@ void bind_logs(nb::module_& module) {
       .def_ro("train_loss", &EpochLog::train_loss)
       .def_ro("val_loss", &EpochLog::val_loss)
       .def_ro("val_accuracy", &EpochLog::val_accuracy)
+      .def_ro("val_metrics", &EpochLog::val_metrics)
       .def_ro("learning_rate", &EpochLog::learning_rate)
       .def_ro("seconds", &EpochLog::seconds)
       .def_ro("rows_per_s", &EpochLog::rows_per_s)
       .def_ro("steps", &EpochLog::steps)
+      .def_ro("rows", &EpochLog::rows)
+      .def_ro("data_wait_s", &EpochLog::data_wait_s)
       .def_ro("is_best", &EpochLog::is_best);
   nb::class_<StepLog>(module, "StepLog")
       .def_ro("epoch", &StepLog::epoch)
@@ -78,17 +84,6 @@ void bind_logs(nb::module_& module) {
 }
 
 void bind_options(nb::module_& module) {
-  nb::class_<Dataset>(module, "Dataset")
-      .def(
-          "__init__",
-          [](Dataset* place, const NamedTensors& inputs, const std::optional<Tensor>& target,
-             const NamedTensors& targets, const std::optional<Tensor>& sample_weight) {
-            new (place) Dataset{.inputs = inputs,
-                                .target = target.value_or(Tensor{}),
-                                .targets = targets,
-                                .sample_weight = sample_weight.value_or(Tensor{})};
-          },
-          "inputs"_a, "target"_a.none(), "targets"_a, "sample_weight"_a.none());
   nb::enum_<OnNonFinite>(module, "OnNonFinite")
       .value("raise_error", OnNonFinite::kRaise)
       .value("stop", OnNonFinite::kStop)
@@ -97,11 +92,15 @@ void bind_options(nb::module_& module) {
   nb::class_<EarlyStopping>(module, "EarlyStopping")
       .def(
           "__init__",
-          [](EarlyStopping* place, std::int64_t patience, double min_delta, bool restore_best) {
-            new (place) EarlyStopping{
-                .patience = patience, .min_delta = min_delta, .restore_best = restore_best};
+          [](EarlyStopping* place, std::int64_t patience, double min_delta, bool restore_best,
+             const std::string& monitor, bool maximize) {
+            new (place) EarlyStopping{.patience = patience,
+                                      .min_delta = min_delta,
+                                      .restore_best = restore_best,
+                                      .monitor = monitor,
+                                      .maximize = maximize};
           },
-          "patience"_a, "min_delta"_a, "restore_best"_a);
+          "patience"_a, "min_delta"_a, "restore_best"_a, "monitor"_a, "maximize"_a);
   nb::class_<CheckpointOptions>(module, "CheckpointOptions")
       .def(
           "__init__",
@@ -115,10 +114,17 @@ void bind_options(nb::module_& module) {
       .def(nb::init<>())
       .def_rw("epochs", &FitOptions::epochs)
       .def_rw("batch_size", &FitOptions::batch_size)
+      .def_ro_static("as_they_come", &FitOptions::kAsTheyCome)
       .def_rw("shuffle", &FitOptions::shuffle)
       .def_rw("drop_last", &FitOptions::drop_last)
       .def_rw("seed", &FitOptions::seed)
       .def_rw("validation_fraction", &FitOptions::validation_fraction)
+      .def_rw("validation_every", &FitOptions::validation_every)
+      .def_rw("metrics", &FitOptions::metrics)
+      .def_rw("keep_best", &FitOptions::keep_best)
+      .def_rw("discard", &FitOptions::discard)
+      .def_rw("max_seconds", &FitOptions::max_seconds)
+      .def_rw("block_bytes", &FitOptions::block_bytes)
       .def_rw("early_stopping", &FitOptions::early_stopping, nb::arg().none())
       .def_rw("on_non_finite", &FitOptions::on_non_finite)
       .def_rw("allow_nan", &FitOptions::allow_nan)
@@ -155,9 +161,17 @@ void bind_trainer(nb::module_& module) {
           "model"_a, "loss"_a, "optimizer"_a, "trainable"_a, "frozen"_a, "update"_a,
           "training_mode"_a, "engine"_a, Unlocked())
       .def("choose_loss", &Trainer::choose_loss, "target"_a, Unlocked())
-      .def("fit", &fit, "data"_a, "options"_a, "validation"_a.none(), "on_epoch_end"_a.none(),
-           "on_step_end"_a.none(), "on_checkpoint"_a.none(), "is_main_thread"_a)
-      .def("evaluate", &Trainer::evaluate, "data"_a, "batch_size"_a, Unlocked())
+      .def("fit", &fit, "data"_a.none(), "source"_a.none(), "options"_a, "validation"_a.none(),
+           "validation_source"_a.none(), "on_epoch_end"_a.none(), "on_step_end"_a.none(),
+           "on_checkpoint"_a.none(), "is_main_thread"_a)
+      .def("evaluate",
+           nb::overload_cast<const Dataset&, std::int64_t, const std::vector<Metric>&>(
+               &Trainer::evaluate),
+           "data"_a, "batch_size"_a, "metrics"_a, Unlocked())
+      .def("evaluate",
+           nb::overload_cast<DataSource&, std::int64_t, const std::vector<Metric>&>(
+               &Trainer::evaluate),
+           "data"_a, "batch_size"_a, "metrics"_a, Unlocked())
       .def("stop", &Trainer::stop)
       .def("reset", &Trainer::reset, Unlocked())
       .def_prop_ro("history", &Trainer::history)

@@ -14,7 +14,7 @@ Everything that is raised derives from `onnxgrad.Error`.
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
-from onnxgrad import callbacks, errors, losses, optimizers, schedules
+from onnxgrad import callbacks, data, errors, losses, metrics, optimizers, schedules
 from onnxgrad._core import version as _version
 from onnxgrad.errors import (
     CheckpointError,
@@ -60,10 +60,12 @@ __all__ = [
     "__version__",
     "add_loss",
     "callbacks",
+    "data",
     "errors",
     "gradient",
     "initialize",
     "losses",
+    "metrics",
     "optimizers",
     "report",
     "schedules",

@@ -12,10 +12,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from onnxgrad import _core
 from onnxgrad.errors import DataError
 
 ArrayLike: TypeAlias = Any
-"""A NumPy array, anything with ``__dlpack__`` or ``__array__``, a number, or nested lists."""
+"""A NumPy array, anything with DLPack, ``__array__`` or the Arrow C interface, nested lists."""
 
 NativeArray: TypeAlias = "np.ndarray[Any, Any] | tuple[Any, Any]"
 
@@ -37,6 +38,12 @@ def as_numpy(value: ArrayLike, name: str) -> np.ndarray[Any, Any]:
                     detail=f"{error}",
                     mend="Move it to host memory (and detach it from its gradients) first.",
                 ) from error
+    if not hasattr(value, "__array__") and (
+        hasattr(value, "__arrow_c_stream__") or hasattr(value, "__arrow_c_array__")
+    ):
+        columns = [from_native(column) for column in _core.arrow_columns(value).values()]
+        if len(columns) == 1:
+            return columns[0]
     try:
         return np.asarray(value)
     except (TypeError, ValueError, RuntimeError) as error:

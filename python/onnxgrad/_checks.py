@@ -59,6 +59,24 @@ def real_number(
     )
 
 
+def duration(option: str, value: Any) -> float:
+    """Return seconds: of a number, or of a text such as ``"30m"``; 0 for None."""
+    if value is None:
+        return 0.0
+    if isinstance(value, str):
+        units = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+        number, unit = value.strip()[:-1], value.strip()[-1:]
+        try:
+            value = float(number) * units[unit]
+        except (ValueError, KeyError):
+            raise OptionError(
+                what=f"{option}: {value!r} is not a duration",
+                value=option,
+                mend="Give seconds, or a text such as '90s', '30m' or '1.5h'.",
+            ) from None
+    return real_number(option, value, open_minimum=True)
+
+
 def patterns(option: str, value: str | Iterable[str] | None) -> list[str]:
     """Return names or glob patterns as a list; one text is one pattern, None is none."""
     if value is None:

@@ -7,20 +7,24 @@ and, where it asks for that, every `every_n_steps` steps.
 from __future__ import annotations
 
 import math
+import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TextIO, TypeAlias
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TextIO, TypeAlias
 
-from onnxgrad._checks import path_text, positive_int, real_number
-from onnxgrad.errors import OptionError
+from onnxgrad import _core
+from onnxgrad._checks import path_text, positive_int, real_number, unknown_name
+from onnxgrad.errors import CheckpointError, OptionError
+from onnxgrad.history import cell_text
+from onnxgrad.metrics import is_larger_better
 
 if TYPE_CHECKING:
-    import os
-
     from onnxgrad.trainer import Trainer
 
 __all__ = [
+    "CSVLogger",
     "Callback",
     "CallbackLike",
     "Checkpoint",
@@ -28,6 +32,7 @@ __all__ = [
     "EarlyStopping",
     "Logs",
     "Progress",
+    "TensorBoard",
 ]
 
 Logs: TypeAlias = Mapping[str, float]
@@ -85,16 +90,22 @@ class Callback:
 
 
 class EarlyStopping(Callback):
-    """Ends training when nothing improves any more: `val_loss`, or `train_loss` without validation.
+    """Ends training when nothing improves any more.
 
     Parameters
     ----------
     patience : int, default=10
-        Epochs without improvement that are waited for.
+        Epochs (with a validation, if there is one) without improvement that are waited for.
     min_delta : float, default=1e-4
         What counts as an improvement.
     restore_best : bool, default=True
         Whether to end with the weights of the best epoch.
+    monitor : str, default=None
+        ``"train_loss"``, ``"val_loss"``, ``"val_accuracy"`` or ``"val_<metric>"``. None is the
+        validation loss, or the training loss without validation.
+    mode : {"auto", "min", "max"}, default="auto"
+        Whether smaller or larger is better; ``"auto"`` knows it of losses and built-in metrics, and
+        takes larger for metrics that are functions.
 
     Examples
     --------
@@ -103,12 +114,147 @@ class EarlyStopping(Callback):
     """
 
     def __init__(
-        self, patience: int = 10, min_delta: float = 1e-4, restore_best: bool = True
+        self,
+        patience: int = 10,
+        min_delta: float = 1e-4,
+        restore_best: bool = True,
+        *,
+        monitor: str | None = None,
+        mode: str = "auto",
     ) -> None:
         # The loop in C++ does the work: it keeps the best weights without a copy to Python.
+        if mode not in ("auto", "min", "max"):
+            raise unknown_name("mode", mode, ["auto", "min", "max"])
         self.patience = positive_int("patience", patience)
         self.min_delta = real_number("min_delta", min_delta)
         self.restore_best = bool(restore_best)
+        self.monitor = monitor
+        self.mode = mode
+
+    def native(self) -> _core.EarlyStopping:
+        """Return it as the extension takes it."""
+        monitor = self.monitor or ""
+        maximize = self.mode == "max"
+        if self.mode == "auto" and monitor.startswith("val_") and monitor != "val_loss":
+            maximize = is_larger_better(monitor.removeprefix("val_"))
+        return _core.EarlyStopping(
+            self.patience, self.min_delta, self.restore_best, monitor, maximize
+        )
+
+
+class CSVLogger(Callback):
+    """Writes a line for each epoch to a CSV file, with the names of the history; flushed at once.
+
+    Parameters
+    ----------
+    path : path
+        The file; the folder must be there.
+    append : bool, default=False
+        Whether to go on with a file that is there; its columns must be the same.
+
+    Examples
+    --------
+    >>> import onnxgrad as og
+    >>> logger = og.callbacks.CSVLogger("metrics.csv")
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, append: bool = False) -> None:
+        self._path = path_text("path", path)
+        self._append = append
+        self._file: TextIO | None = None
+        self._names: list[str] = []
+
+    def on_train_begin(self, trainer: Trainer) -> None:  # noqa: ARG002 (interface)
+        """Open the file."""
+        try:
+            if self._append and Path(self._path).exists():
+                with Path(self._path).open(encoding="utf-8") as file:
+                    self._names = [name for name in file.readline().strip().split(",") if name]
+            mode: Literal["a", "w"] = "a" if self._append else "w"
+            self._file = Path(self._path).open(mode, encoding="utf-8")  # noqa: SIM115 (kept open)
+        except OSError as error:
+            raise CheckpointError(
+                what=f"cannot write '{self._path}': {error.strerror}", file=self._path
+            ) from error
+
+    def on_epoch_end(self, trainer: Trainer, logs: Logs) -> None:
+        """Write the line of the epoch."""
+        if self._file is None:
+            return
+        if not self._names:
+            self._names = list(dict.fromkeys([*logs, *trainer.validation_names]))
+            self._file.write(",".join(self._names) + "\n")
+        cells = [cell_text(logs[name]) if name in logs else "" for name in self._names]
+        self._file.write(",".join(cells) + "\n")
+        self._file.flush()
+
+    def on_train_end(self, trainer: Trainer) -> None:  # noqa: ARG002 (interface)
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+class TensorBoard(Callback):
+    """Writes an event file that TensorBoard shows; needs tensorboardX.
+
+    Parameters
+    ----------
+    log_dir : path
+        Folder of the event file.
+    every_n_steps : int, default=None
+        Write the training loss of every n-th step too.
+
+    Notes
+    -----
+    Tags are ``loss/train``, ``loss/val``, ``lr``, ``rows_per_s`` and ``metric/<name>``, over the
+    epochs; ``loss/step`` over the steps. ``pip install onnxgrad[tensorboard]`` brings the writer.
+    """
+
+    _TAGS: ClassVar = {"train_loss": "loss/train", "val_loss": "loss/val"}
+
+    def __init__(
+        self, log_dir: str | os.PathLike[str], *, every_n_steps: int | None = None
+    ) -> None:
+        self._log_dir = path_text("log_dir", log_dir)
+        if every_n_steps is not None:
+            self.every_n_steps = positive_int("every_n_steps", every_n_steps)
+        self._writer: Any = None
+
+    def on_train_begin(self, trainer: Trainer) -> None:  # noqa: ARG002 (interface)
+        """Open the event file."""
+        try:
+            from tensorboardX import SummaryWriter
+        except ImportError as error:
+            raise OptionError(
+                what="callbacks.TensorBoard needs tensorboardX, which is not installed",
+                mend="pip install 'onnxgrad[tensorboard]'",
+            ) from error
+        self._writer = SummaryWriter(self._log_dir)
+
+    def on_step_end(self, trainer: Trainer, logs: Logs) -> None:  # noqa: ARG002 (interface)
+        """Write the loss of the step."""
+        if self._writer is not None and self.every_n_steps:
+            self._writer.add_scalar("loss/step", logs["train_loss"], int(logs["step"]))
+
+    def on_epoch_end(self, trainer: Trainer, logs: Logs) -> None:  # noqa: ARG002 (interface)
+        """Write the numbers of the epoch."""
+        if self._writer is None:
+            return
+        for name, value in logs.items():
+            if name in ("epoch", "seconds"):
+                continue
+            tag = self._TAGS.get(name)
+            if tag is None:
+                tag = f"metric/{name[4:]}" if name.startswith("val_") else name
+            self._writer.add_scalar(tag, value, int(logs["epoch"]))
+        self._writer.flush()
+
+    def on_train_end(self, trainer: Trainer) -> None:  # noqa: ARG002 (interface)
+        """Close the event file."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
 
 
 class CheckpointWarning(UserWarning):
@@ -174,6 +320,31 @@ class CallbackList(Callback):
     def __init__(self, callbacks: Iterable[CallbackLike]) -> None:
         self.callbacks = [_as_callback(callback) for callback in callbacks]
 
+    def early_stopping(self) -> _core.EarlyStopping | None:
+        """Return the last early stopping among them as the extension takes it."""
+        found = [c for c in self.callbacks if isinstance(c, EarlyStopping)]
+        return found[-1].native() if found else None
+
+    def set_checkpoints(
+        self, options: _core.FitOptions, resume: bool | str | os.PathLike[str]
+    ) -> None:
+        """Put the last `Checkpoint` among them, and what to resume from, into `options`."""
+        for callback in self.callbacks:
+            if isinstance(callback, Checkpoint):
+                options.checkpoint = _core.CheckpointOptions(
+                    callback.path, callback.every_steps, callback.keep, callback.best
+                )
+                if resume is True:
+                    options.resume, options.resume_if_any = callback.path, True
+        if not isinstance(resume, bool):
+            options.resume = path_text("resume", resume)
+        elif resume and not options.resume:
+            raise OptionError(
+                what="resume=True, but there is no callbacks.Checkpoint",
+                value="resume",
+                mend="Add one, or give the path of a checkpoint.",
+            )
+
     def handlers(self, hook: str) -> list[Callback]:
         """Return those that override the method `hook`."""
         base = getattr(Callback, hook)
@@ -198,6 +369,8 @@ def _as_callback(callback: CallbackLike) -> Callback:
         )
     return _Function(callback)
 
+
+Verbosity: TypeAlias = Literal["auto", 0, 1, 2]
 
 _MAX_LINES = 100  # of one training, unless epochs take longer than a second
 _MIN_UPDATE_S = 0.1  # a terminal is updated at most ten times a second
@@ -241,15 +414,18 @@ class Progress(Callback):
         now = time.monotonic()
         epoch = int(logs["epoch"])
         if not self._columns:
-            self._columns = [name for name in _COLUMNS if name in logs]
-            self._display.line("  ".join(_COLUMNS[name][0] for name in self._columns))
-        watched = logs.get("val_loss", logs["train_loss"])
+            self._columns = _columns_of(trainer, logs)
+            self._display.line("  ".join(_column(name)[0] for name in self._columns))
+        watched = logs.get("val_loss", math.inf if trainer.validation_names else logs["train_loss"])
         is_best = watched < self._best
         self._best = min(self._best, watched)
         is_due = epoch % self._every == 0 or epoch in (1, trainer.epochs)
         if is_due or now - self._last_row >= 1.0:
             self._last_row = now
-            cells = [_COLUMNS[name][1](logs[name]) for name in self._columns]
+            cells = [
+                _column(name)[1](logs[name]) if name in logs else " " * len(_column(name)[0])
+                for name in self._columns
+            ]
             self._display.line("  ".join(cells) + (" *" if is_best else ""), is_best)
         self._display.advance(epoch, logs)
 
@@ -276,6 +452,19 @@ _COLUMNS: dict[str, tuple[str, Callable[[float], str]]] = {
     "rows_per_s": ("   rows/s", lambda value: f"{value:9.0f}"),
     "seconds": ("    time", lambda value: _duration(value)),
 }
+
+
+def _column(name: str) -> tuple[str, Callable[[float], str]]:
+    width = max(12, len(name))
+    return _COLUMNS.get(name, (f"{name:>{width}}", _number(width)))
+
+
+def _columns_of(trainer: Trainer, logs: Logs) -> list[str]:
+    """Return the columns of the table; metrics stand behind the accuracy."""
+    known = [name for name in _COLUMNS if name in logs or name in trainer.validation_names]
+    metrics = [name for name in trainer.validation_names if name not in known]
+    place = next((i for i, name in enumerate(known) if name == "lr"), len(known))
+    return [*known[:place], *metrics, *known[place:]]
 
 
 def _duration(seconds: float) -> str:
@@ -361,3 +550,12 @@ class _RichDisplay:
             rows = Text("\n").join(Text(text, style or "") for text, style in self._lines)
             self._progress.print(rows, soft_wrap=True)
             self._lines = []
+
+
+def progress_for(verbose: Verbosity) -> list[Progress]:
+    """Return the table that `verbose` asks for, or nothing."""
+    if verbose not in ("auto", 0, 1, 2):
+        raise OptionError(what=f"verbose: {verbose!r}, expected 'auto', 0, 1 or 2", value="verbose")
+    if verbose == 0:
+        return []
+    return [Progress(bar=None if verbose == "auto" else False)]

@@ -23,11 +23,12 @@ from onnxgrad._models import to_core_model
 from onnxgrad._runs import RunFolder, stored_options
 from onnxgrad._tables import Table, read_table
 from onnxgrad._versions import show_versions
+from onnxgrad.callbacks import Verbosity
 from onnxgrad.graphs import SCHEMES, core_gradient, core_initialize
 from onnxgrad.reports import report as make_report
 from onnxgrad.reports import weight_change
 from onnxgrad.sessions import Evaluation
-from onnxgrad.trainer import Trainer, Verbosity
+from onnxgrad.trainer import Trainer
 
 __all__ = ["app", "main"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -13,14 +14,15 @@ if TYPE_CHECKING:
 
     from onnxgrad import _core
 
-__all__ = ["History"]
+__all__ = ["History", "cell_text", "log_of"]
 
 
 class History(dict[str, list[float]]):
     """A dictionary of lists, with one number for each epoch.
 
-    The keys are ``epoch``, ``train_loss``, ``val_loss`` and ``val_accuracy`` (where there was
-    validation), ``lr``, ``seconds`` and ``rows_per_s``.
+    The keys are ``epoch``, ``train_loss``, ``val_loss``, ``val_accuracy`` and ``val_<metric>``
+    (where there was validation; NaN in epochs without), ``lr``, ``seconds`` and ``rows_per_s``, and
+    of data that is read in chunks ``data_wait_s``: how long training waited for rows.
 
     Examples
     --------
@@ -38,13 +40,20 @@ class History(dict[str, list[float]]):
         return history
 
     def append(self, log: Mapping[str, float]) -> None:
-        """Add an epoch."""
-        for name, value in log.items():
-            self.setdefault(name, []).append(value)
+        """Add an epoch; what it does not have is NaN."""
+        if log.keys() == self.keys():
+            for name, value in log.items():
+                self[name].append(value)
+            return
+        epochs = max((len(column) for column in self.values()), default=0)
+        for name in log:
+            self.setdefault(name, [math.nan] * epochs)
+        for name, column in self.items():
+            column.append(log.get(name, math.nan))
 
     def csv_line(self, log: Mapping[str, float]) -> str:
         """Return the numbers of an epoch in the order of the columns, as `to_csv` writes them."""
-        return ",".join(_cell(log[name]) if name in log else "" for name in self)
+        return ",".join(cell_text(log[name]) if name in log else "" for name in self)
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
         """Write one line per epoch, with the names in the first line.
@@ -57,7 +66,7 @@ class History(dict[str, list[float]]):
         from pathlib import Path
 
         rows = zip(*self.values(), strict=False)
-        lines = [",".join(self), *(",".join(_cell(value) for value in row) for row in rows)]
+        lines = [",".join(self), *(",".join(cell_text(value) for value in row) for row in rows)]
         text = path_text("path", path)
         try:
             Path(text).write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -89,10 +98,6 @@ class History(dict[str, list[float]]):
         return f"<table><tr>{head}</tr>{body}</table>"
 
 
-def _cell(value: float) -> str:
-    return str(int(value)) if float(value).is_integer() and abs(value) < 1e15 else repr(value)
-
-
 def log_of(epoch: _core.EpochLog) -> dict[str, float]:
     """Return what callbacks get: numbers by the names of `Trainer.history`, and the epoch."""
     logs = {"epoch": float(epoch.epoch), "train_loss": epoch.train_loss}
@@ -100,7 +105,15 @@ def log_of(epoch: _core.EpochLog) -> dict[str, float]:
         logs["val_loss"] = epoch.val_loss
     if epoch.val_accuracy is not None:
         logs["val_accuracy"] = epoch.val_accuracy
+    logs.update(epoch.val_metrics)
     logs["lr"] = epoch.learning_rate
     logs["seconds"] = epoch.seconds
     logs["rows_per_s"] = epoch.rows_per_s
+    if epoch.data_wait_s > 0:
+        logs["data_wait_s"] = epoch.data_wait_s
     return logs
+
+
+def cell_text(value: float) -> str:
+    """Return a number as it stands in a CSV file: the shortest text that reads back as it."""
+    return str(int(value)) if float(value).is_integer() and abs(value) < 1e15 else repr(value)

@@ -149,8 +149,14 @@ class InferenceSession:
         return self._core.plan_summary()
 
 
-class Evaluation(NamedTuple):
-    """What `evaluate` found.
+class _Evaluation(NamedTuple):
+    loss: float
+    accuracy: float | None
+    rows: int
+
+
+class Evaluation(_Evaluation):
+    """What `evaluate` found: a tuple of loss, accuracy and rows.
 
     Attributes
     ----------
@@ -158,11 +164,23 @@ class Evaluation(NamedTuple):
     accuracy : float or None
         Share of the rows whose class is right; None if the model is not a classifier.
     rows : int
+    metrics : dict of str to float
+        Those that were asked for; no part of the tuple.
     """
 
-    loss: float
-    accuracy: float | None
-    rows: int
+    metrics: dict[str, float]
+
+    def __new__(
+        cls,
+        loss: float,
+        accuracy: float | None,
+        rows: int,
+        metrics: Mapping[str, float] | None = None,
+    ) -> Evaluation:
+        """Make one of these numbers."""
+        result = super().__new__(cls, loss, accuracy, rows)
+        result.metrics = dict(metrics or {})
+        return result
 
 
 StepLoss: TypeAlias = "float | np.ndarray[Any, Any]"

@@ -2,42 +2,59 @@
 
 from __future__ import annotations
 
-import functools
+import math
+import os
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from onnxgrad import _core
-from onnxgrad._arrays import ArrayLike, cast_number, from_native, to_native
-from onnxgrad._checks import path_text, positive_int, real_number, unknown_name
+from onnxgrad._arrays import ArrayLike, cast_number, from_native
+from onnxgrad._checks import duration, path_text, positive_int, unknown_name
 from onnxgrad._class_weights import ClassWeight, with_class_weights
 from onnxgrad._models import ModelLike, to_proto
+from onnxgrad._rows import (
+    Labels,
+    NativeRows,
+    as_pair,
+    check_alone,
+    has_weight,
+    named_inputs,
+    unpack_table,
+    validation_names,
+)
+from onnxgrad._trainer_base import OwnSession, TrainerBase, one_at_a_time
 from onnxgrad.callbacks import (
     CallbackLike,
     CallbackList,
-    Checkpoint,
     CheckpointWarning,
     EarlyStopping,
-    Progress,
+    Verbosity,
+    progress_for,
 )
-from onnxgrad.errors import DataError, Error, OptionError
+from onnxgrad.data import Batches, Source, as_source
+from onnxgrad.errors import DataError, OptionError
 from onnxgrad.history import History, log_of
-from onnxgrad.losses import LossLike, PenaltyLike, to_core_loss
+from onnxgrad.losses import LossLike, PenaltyLike
+from onnxgrad.metrics import MetricLike, native_metrics
 from onnxgrad.optimizers import OptimizerLike, ParameterGroup, as_optimizer
 from onnxgrad.schedules import ScheduleLike, as_schedule
 from onnxgrad.sessions import Evaluation, TrainingSession
 
 if TYPE_CHECKING:
-    import os
+    from pathlib import Path
 
     import numpy as np
     import onnx
 
+    from onnxgrad.lr_finder import LrFinder
+
 __all__ = ["Trainer"]
 
-Verbosity = Literal["auto", 0, 1, 2]
+DataLike: TypeAlias = Any
+"""An array, a dictionary of arrays, an iterable of batches, or a `data.Source`."""
 
 
 _NON_FINITE = {
@@ -47,33 +64,8 @@ _NON_FINITE = {
     "ignore": _core.OnNonFinite.ignore,
 }
 
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
 
-
-def _one_at_a_time(
-    fit: Callable[Concatenate[Trainer, _P], _R],
-) -> Callable[Concatenate[Trainer, _P], _R]:
-    # Refuses a second call before it has changed anything of the first one's.
-    @functools.wraps(fit)
-    def guarded(self: Trainer, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
-        if self._fitting_thread:
-            is_callback = self._fitting_thread == threading.get_ident()
-            who = "the callback that makes this call" if is_callback else "fit in another thread"
-            raise Error(
-                what=f"the trainer is busy: it is running {who}",
-                mend="Wait for the end of the training, or use another trainer.",
-            )
-        self._fitting_thread = threading.get_ident()
-        try:
-            return fit(self, *args, **kwargs)
-        finally:
-            self._fitting_thread = 0
-
-    return guarded
-
-
-class Trainer:
+class Trainer(TrainerBase):
     """Trains a model on arrays: epochs, shuffling, batches, validation, history.
 
     Parameters
@@ -112,6 +104,12 @@ class Trainer:
         Why the last `fit` ended before its last epoch; empty if it did not.
     checkpoint_problem : str
         Why the last checkpoint is missing; empty if it is there, or none was asked for.
+    is_best : bool
+        For callbacks: whether the epoch that just ended is the best so far.
+    run_dir : pathlib.Path or None
+        The folder that the last `fit` wrote.
+    validation_names : list of str
+        What the last `fit` tells of a validation: ``val_loss`` and so on.
 
     Examples
     --------
@@ -176,7 +174,7 @@ class Trainer:
                 self.session.lr = lr
             self._core = _core.Trainer(self.session._core)
         else:
-            self.session = _OwnSession(
+            self.session = OwnSession(
                 model,
                 loss,
                 as_optimizer(optimizer, lr),
@@ -199,20 +197,33 @@ class Trainer:
         self.stop_reason = ""
         self.checkpoint_problem = ""
         self.epochs = 0
+        self.validation_names: list[str] = []
+        self.is_best = False
+        self._is_trial = False
+        self.run_dir: Path | None = None
+        self._labels = Labels()
         self._callbacks = CallbackList([])
 
-    @_one_at_a_time
+    @one_at_a_time
     def fit(
         self,
-        X: ArrayLike | Mapping[str, ArrayLike],
-        y: ArrayLike | Mapping[str, ArrayLike],
+        X: DataLike,
+        y: ArrayLike | Mapping[str, ArrayLike] | None = None,
         sample_weight: ArrayLike | None = None,
         *,
         class_weight: ClassWeight | None = None,
-        validation: float | Sequence[Any] | None = None,
+        validation: float | Sequence[Any] | Source | None = None,
+        validation_every: int = 1,
         epochs: int = 10,
         batch_size: int | None = None,
         shuffle: bool = True,
+        drop_last: bool = False,
+        metrics: MetricLike | Iterable[MetricLike] | Mapping[str, MetricLike] = (),
+        early_stopping: bool | EarlyStopping = False,
+        keep_best: bool = False,
+        max_time: float | str | None = None,
+        buffer_bytes: int = 64 << 20,
+        run_dir: str | os.PathLike[str] | None = None,
         callbacks: Iterable[CallbackLike] = (),
         verbose: Verbosity = "auto",
         allow_nan: bool = False,
@@ -223,11 +234,13 @@ class Trainer:
 
         Parameters
         ----------
-        X : array [N, ...] or dict of str to array
+        X : array [N, ...], dict of str to array, iterable of batches, path, or data.Source
             Rows, for models with several inputs by input name. NumPy, DLPack, or anything that
             NumPy can read. Contiguous arrays of the declared type are read in place and must not
-            change meanwhile.
-        y : array [N] or [N, K]
+            change meanwhile. Without `y`: batches ``(X, y)``, from an iterable or a function that
+            returns one, or what is in `onnxgrad.data`. The path of a file stands for
+            `onnxgrad.data.open_file`, with the name of the target column as `y`.
+        y : array [N] or [N, K], default=None
             Labels as the model lists them (numbers or texts), or values; with several losses a
             dictionary by the output that each is on.
         sample_weight : array [N], default=None
@@ -235,15 +248,37 @@ class Trainer:
         class_weight : dict, "balanced" or None, default=None
             A weight for the rows of each class, by label; others count 1. ``"balanced"`` is
             N / (number of classes * number of rows of the class). They multiply the sample weights
-            of the rows in X, not those of validation rows of their own.
-        validation : float, (X, y), (X, y, sample_weight) or None, default=None
+            of the rows in X, not those of validation rows of their own. Of arrays only.
+        validation : float, (X, y), (X, y, sample_weight), data.Source or None, default=None
             A share of the rows in (0, 1) that is kept for validation (the same share of each
-            class), or rows of its own.
+            class; of data in chunks each row is drawn by itself), or rows of its own; the path of
+            another file like `X`.
+        validation_every : int, default=1
+            Epochs from one validation to the next.
         epochs : int, default=10
         batch_size : int, default=None
-            None is 32 rows, or all rows with `optimizers.LBFGS`.
+            None is 32 rows, or all rows with `optimizers.LBFGS`; batches of an iterable are then
+            taken as they come.
         shuffle : bool, default=True
-            A new order of the rows in each epoch, given by `seed` and the number of the epoch.
+            A new order of the rows in each epoch, given by `seed` and the number of the epoch. Of
+            data in chunks, see `onnxgrad.data`; batches that are taken as they come keep their
+            order.
+        drop_last : bool, default=False
+            Whether to leave out a last batch with fewer rows than the others.
+        metrics : name, function, list of these, or dict of str to these, default=()
+            Further numbers of the validation; see `onnxgrad.metrics`.
+        early_stopping : bool or callbacks.EarlyStopping, default=False
+            True is ``callbacks.EarlyStopping()``.
+        keep_best : bool, default=False
+            Whether to end with the weights of the best epoch, as early stopping does.
+        max_time : float or str, default=None
+            Seconds, or a text such as ``"90s"``, ``"30m"`` or ``"1.5h"``, after which training ends
+            with the step at hand.
+        buffer_bytes : int, default=67108864
+            Of data in chunks: memory of the two blocks that rows are collected in.
+        run_dir : path, default=None
+            A folder for the log, the options, the best and the last model; see
+            `onnxgrad.run_folder`. None writes nothing.
         callbacks : list of Callback or function, default=()
             See `onnxgrad.callbacks`; a function is called with (trainer, logs) after each epoch.
         verbose : {"auto", 0, 1, 2}, default="auto"
@@ -270,7 +305,7 @@ class Trainer:
         ------
         DataError
             NaN or infinity (names column and row), an unknown label, wrong dtype, rows or columns.
-            Raised before the first step.
+            Of arrays, raised before the first step; of other data, when the chunk is read.
         ConvergenceError
             The loss became NaN or infinite; names step, batch and the first node whose result was
             not finite. The weights are the last finite ones.
@@ -287,50 +322,65 @@ class Trainer:
         """
         options = _core.FitOptions()
         options.epochs = self.epochs = positive_int("epochs", epochs)
-        if batch_size is not None:
-            options.batch_size = positive_int("batch_size", batch_size)
-        options.schedule = None if self.schedule is None else self.schedule._native()
+        options.schedule = None
+        if self.schedule is not None and not self._is_trial:
+            options.schedule = self.schedule._native()
         options.shuffle = bool(shuffle)
+        options.drop_last = bool(drop_last)
         options.seed = self.seed
         options.allow_nan = bool(allow_nan)
         if non_finite not in _NON_FINITE:
             raise unknown_name("non_finite", non_finite, list(_NON_FINITE))
         options.on_non_finite = _NON_FINITE[non_finite]
-        if class_weight is not None:
-            sample_weight = with_class_weights(class_weight, y, sample_weight)
-        if sample_weight is not None or _has_weight(validation):
+        options.keep_best = bool(keep_best)
+        if self._is_trial:
+            options.discard = True
+            options.on_non_finite = _core.OnNonFinite.ignore
+        options.max_seconds = duration("max_time", max_time)
+        options.block_bytes = positive_int("buffer_bytes", buffer_bytes) // 2
+        source, y, sample_weight = as_source(X, y, sample_weight)
+        if batch_size is not None:
+            options.batch_size = positive_int("batch_size", batch_size)
+        elif isinstance(source, Batches):
+            options.batch_size = _core.FitOptions.as_they_come
+        options.validation_every = positive_int("validation_every", validation_every)
+        options.metrics = native_metrics(metrics, has_rows=validation is not None)
+        added: list[CallbackLike] = list(progress_for(verbose))
+        if run_dir is not None:
+            from onnxgrad.run_folder import run_folder
+
+            added.append(run_folder(self, run_dir, options))
+        if early_stopping is not False:
+            added.append(EarlyStopping() if early_stopping is True else early_stopping)
+        self._callbacks = CallbackList([*added, *callbacks])
+        options.early_stopping = self._callbacks.early_stopping()
+        if source is not None:
+            check_alone(source, y=y, sample_weight=sample_weight, class_weight=class_weight)
+        elif y is None:
+            raise DataError(what="there is no y", value="y", mend="Give fit(X, y).")
+        else:
+            X, y, sample_weight = unpack_table(self.session, X, y, sample_weight)
+            self._choose_loss(y)
+            if not isinstance(y, Mapping):
+                self._labels.native(self.session, y, learn=True)
+            if class_weight is not None:
+                sample_weight = with_class_weights(class_weight, y, sample_weight)
+        if sample_weight is not None or has_weight(validation) or has_weight(source):
             self._use_sample_weight(y)
-        data = self._dataset(X, y, sample_weight)
-        held_out = self._validation(validation, options)
-        self._callbacks = CallbackList([*_progress(verbose), *callbacks])
-        for callback in self._callbacks.callbacks:
-            if isinstance(callback, EarlyStopping):
-                options.early_stopping = _core.EarlyStopping(
-                    callback.patience, callback.min_delta, callback.restore_best
-                )
-            elif isinstance(callback, Checkpoint):
-                options.checkpoint = _core.CheckpointOptions(
-                    callback.path, callback.every_steps, callback.keep, callback.best
-                )
-                if resume is True:
-                    options.resume, options.resume_if_any = callback.path, True
-        if not isinstance(resume, bool):
-            options.resume = path_text("resume", resume)
-        elif resume and not options.resume:
-            raise OptionError(
-                what="resume=True, but there is no callbacks.Checkpoint",
-                value="resume",
-                mend="Add one, or give the path of a checkpoint.",
-            )
-        self._choose_loss(y)
-        self._run(data, options, held_out, verbose)
+        self._callbacks.set_checkpoints(options, resume)
+        rows = self._rows(source, X, y, sample_weight)
+        held_out = self._validation(validation, source, options)
+        self.validation_names = (
+            [] if validation is None else validation_names(self.session, options)
+        )
+        self._run(rows, options, held_out, verbose)
         return self
 
     def _run(
         self,
-        data: _core.Dataset,
+        rows: NativeRows,
         options: _core.FitOptions,
-        held_out: _core.Dataset | None,
+        held_out: NativeRows | None,
         verbose: Verbosity,
     ) -> None:
         self.history = History()
@@ -342,7 +392,7 @@ class Trainer:
                 print(f"trained: {weight.name} {list(weight.shape)}", file=sys.stderr)
         listeners = self._callbacks
         steps = [c.every_n_steps for c in listeners.handlers("on_step_end") if c.every_n_steps]
-        options.every_n_steps = min(steps, default=0)
+        options.every_n_steps = math.gcd(*steps)
         hooks_epoch = any(
             listeners.handlers(hook)
             for hook in ("on_epoch_begin", "on_epoch_end", "on_validation_end")
@@ -352,9 +402,9 @@ class Trainer:
             if self._call("on_train_begin") or self._call("on_epoch_begin"):
                 return
             self._core.fit(
-                data,
+                *as_pair(rows),
                 options,
-                held_out,
+                *as_pair(held_out),
                 self._on_epoch_end if hooks_epoch else None,
                 self._on_step_end if steps else None,
                 self._on_checkpoint if saves else None,
@@ -387,6 +437,7 @@ class Trainer:
 
     def _on_epoch_end(self, epoch: _core.EpochLog) -> bool:
         logs = log_of(epoch)
+        self.is_best = epoch.is_best
         if epoch.epoch == len(self.history.get("epoch", ())) + 1:
             self.history.append(logs)
         else:  # the fit was resumed
@@ -403,7 +454,45 @@ class Trainer:
             "step": float(step.step),
             "train_loss": step.loss,
         }
-        return self._call("on_step_end", logs) or bool(self.stop_reason)
+        stop = False
+        for callback in self._callbacks.handlers("on_step_end"):
+            if callback.every_n_steps and step.step % callback.every_n_steps == 0:
+                stop = callback.on_step_end(self, logs) is True or stop
+        if stop and not self.stop_reason:
+            self.stop_reason = "asked for by on_step_end of a callback"
+        return stop or bool(self.stop_reason)
+
+    def lr_find(
+        self,
+        X: DataLike,
+        y: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+        *,
+        min_lr: float = 1e-7,
+        max_lr: float = 10.0,
+        steps: int = 100,
+        batch_size: int | None = None,
+    ) -> LrFinder:
+        """Try rising learning rates, a step each; everything is as before afterwards.
+
+        Parameters
+        ----------
+        X, y, sample_weight
+            As for `fit`.
+        min_lr, max_lr : float, default=1e-7, 10
+        steps : int, default=100
+            How many rates are tried at most; it ends when the loss is four times its smallest.
+        batch_size : int, default=None
+            As for `fit`.
+
+        Returns
+        -------
+        LrFinder
+            With `lrs`, `losses`, `suggestion` and `plot`.
+        """
+        from onnxgrad.lr_finder import find
+
+        return find(self, (X, y, sample_weight), min_lr, max_lr, steps, batch_size)
 
     def _on_checkpoint(self, path: str, problem: str) -> None:
         if problem:
@@ -447,25 +536,29 @@ class Trainer:
         names = [value.name for value in outputs]
         if output is not None and output not in names:
             raise unknown_name("output", output, names)
-        feeds = dict(self._inputs(X))
+        feeds = dict(named_inputs(self.session, unpack_table(self.session, X)[0]))
         dtypes = {value.name: value.dtype for value in self.session._core.inputs}
         feeds = {n: cast_number(value, dtypes.get(n, ""), n) for n, value in feeds.items()}
         return from_native(self.session._core.predict(feeds, [output or names[0]])[0])
 
     def evaluate(
         self,
-        X: ArrayLike | Mapping[str, ArrayLike],
-        y: ArrayLike | Mapping[str, ArrayLike],
+        X: DataLike,
+        y: ArrayLike | Mapping[str, ArrayLike] | None = None,
         sample_weight: ArrayLike | None = None,
         *,
+        metrics: MetricLike | Iterable[MetricLike] | Mapping[str, MetricLike] = (),
         batch_size: int = 256,
     ) -> Evaluation:
-        """Return loss and accuracy over rows, as (loss, accuracy, rows); data as for `fit`."""
-        if sample_weight is not None:
+        """Return (loss, accuracy, rows, metrics) over rows; data and metrics as for `fit`."""
+        source, y, sample_weight = as_source(X, y, sample_weight)
+        if sample_weight is not None or has_weight(source):
             self._use_sample_weight(y)
-        data = self._dataset(X, y, sample_weight)
-        result = self._core.evaluate(data, positive_int("batch_size", batch_size))
-        return Evaluation(result.loss, result.accuracy, result.rows)
+        wanted = native_metrics(metrics)
+        rows = self._rows(source, X, y, sample_weight)
+        result = self._core.evaluate(rows, positive_int("batch_size", batch_size), wanted)
+        values = dict(zip([metric.name for metric in wanted], result.metrics, strict=True))
+        return Evaluation(result.loss, result.accuracy, result.rows, values)
 
     def freeze(self, patterns: str | Iterable[str]) -> None:
         """Keep trained weights as they are in the next `fit`; see `TrainingSession.freeze`."""
@@ -496,97 +589,3 @@ class Trainer:
 
     def __reduce__(self) -> str:
         raise TypeError("a Trainer cannot be pickled; save(path) writes the trained model")
-
-    def _choose_loss(self, y: ArrayLike | Mapping[str, ArrayLike]) -> _core.LossInfo:
-        """Settle an automatic loss by the labels."""
-        if isinstance(y, Mapping):
-            return self._core.session.loss
-        return self._core.choose_loss(to_native(y, "y"))
-
-    def _use_sample_weight(self, y: ArrayLike | Mapping[str, ArrayLike]) -> None:
-        """Give the loss an input for sample weights; weights and optimizer state stay."""
-        session = self.session
-        if session._sample_weight:
-            return
-        chosen = self._choose_loss(y).function
-        before = session._core
-        session._sample_weight = "sample_weight"
-        session._chosen = chosen
-        session._build()
-        self._core = _core.Trainer(session._core)
-        session._core = self._core.session
-        session._core.continue_from(before)
-
-    def _inputs(self, X: ArrayLike | Mapping[str, ArrayLike]) -> Iterable[tuple[str, Any]]:
-        if isinstance(X, Mapping):
-            return [(str(name), to_native(value, str(name))) for name, value in X.items()]
-        names = [value.name for value in self.session._core.inputs]
-        if len(names) != 1:
-            raise DataError(
-                what=f"X is one array, but the model has {len(names)} inputs",
-                value="X",
-                mend=f"Give a dictionary with {', '.join(repr(name) for name in names)}.",
-            )
-        return [(names[0], to_native(X, "X"))]
-
-    def _dataset(self, X: Any, y: Any, sample_weight: Any) -> _core.Dataset:
-        weight = None if sample_weight is None else to_native(sample_weight, "sample_weight")
-        inputs = dict(self._inputs(X))
-        if isinstance(y, Mapping):
-            targets = {str(name): to_native(value, str(name)) for name, value in y.items()}
-            return _core.Dataset(inputs, None, targets, weight)
-        return _core.Dataset(inputs, to_native(y, "y"), {}, weight)
-
-    def _validation(
-        self, validation: float | Sequence[Any] | None, options: _core.FitOptions
-    ) -> _core.Dataset | None:
-        if validation is None:
-            return None
-        if isinstance(validation, (tuple, list)):
-            if len(validation) not in (2, 3):
-                raise OptionError(
-                    what=f"validation: {len(validation)} arrays, expected (X, y)",
-                    value="validation",
-                )
-            weight = validation[2] if len(validation) == 3 else None
-            return self._dataset(validation[0], validation[1], weight)
-        share: Any = validation
-        options.validation_fraction = real_number("validation", share, 0.0, 1.0, open_minimum=True)
-        return None
-
-
-class _OwnSession(TrainingSession):
-    """A session that was made by a trainer, which may still settle an automatic loss."""
-
-    _trainer: _core.Trainer
-
-    def _build(self) -> None:
-        if self._sample_weight:
-            super()._build()
-            return
-        self._trainer = _core.Trainer(
-            self._model,
-            to_core_loss(self._loss, self._target, penalty=self._penalty),
-            self._optimizer._native(),
-            self._trainable,
-            self._frozen,
-            self._update,
-            self._training_mode,
-            self._engine,
-        )
-
-
-def _progress(verbose: Verbosity) -> list[Progress]:
-    if verbose not in ("auto", 0, 1, 2):
-        raise OptionError(what=f"verbose: {verbose!r}, expected 'auto', 0, 1 or 2", value="verbose")
-    if verbose == 0:
-        return []
-    return [Progress(bar=None if verbose == "auto" else False)]
-
-
-def _has_weight(validation: Any) -> bool:
-    return (
-        isinstance(validation, (tuple, list))
-        and len(validation) == 3
-        and (validation[2] is not None)
-    )

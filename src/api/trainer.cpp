@@ -5,8 +5,10 @@
 #include "api/call_guard.h"
 #include "api/training_session_impl.h"
 #include "onnxgrad/option_error.h"
+#include "train/data/block_reader.h"
 #include "train/evaluator.h"
 #include "train/fit_loop.h"
+#include "train/stream_fit.h"
 #include "train/targets.h"
 
 namespace onnxgrad {
@@ -23,6 +25,15 @@ struct Trainer::Impl {
   std::atomic<bool> stop{false};
   api::Gate fitting;
 };
+
+namespace {
+
+void check_batch_size(std::int64_t batch_size) {
+  if (batch_size >= 1) return;
+  throw OptionError("batch_size is " + std::to_string(batch_size) + ", expected 1 or more");
+}
+
+}  // namespace
 
 static_assert(std::atomic<bool>::is_always_lock_free, "stop() is called from signal handlers");
 
@@ -60,18 +71,43 @@ const History& Trainer::fit(const Dataset& data, const FitOptions& options) {
   return impl_->history;
 }
 
-EvaluationResult Trainer::evaluate(const Dataset& data, std::int64_t batch_size) {
+const History& Trainer::fit(DataSource& source, const FitOptions& options) {
+  const api::CallGuard guard(impl_->fitting);
+  const api::CallGuard session_guard(impl_->session.impl().busy);
+  if (options.on_non_finite == OnNonFinite::kSkip) impl_->session.impl().session.guard_updates();
+  train::StreamFit fit(impl_->session.impl().session, source, options, impl_->stop, impl_->history);
+  fit.run();
+  return impl_->history;
+}
+
+EvaluationResult Trainer::evaluate(const Dataset& data, std::int64_t batch_size,
+                                   const std::vector<Metric>& metrics) {
   const api::CallGuard guard(impl_->fitting, api::CallGuard::Kind::kFromCallback);
   impl_->settle_loss(data.target);
   const api::CallGuard session_guard(impl_->session.impl().busy,
                                      api::CallGuard::Kind::kFromCallback);
   train::Session& session = impl_->session.impl().session;
-  if (batch_size < 1) {
-    throw OptionError("batch_size is " + std::to_string(batch_size) + ", expected 1 or more");
-  }
-  train::Evaluator evaluator(
-      session, train::prepare_data(session, session.evaluation_ports(), data, false), batch_size);
-  return evaluator.run();
+  check_batch_size(batch_size);
+  train::Evaluator evaluator(session, metrics);
+  return evaluator.run(train::prepare_data(session, session.evaluation_ports(), data, false),
+                       batch_size);
+}
+
+EvaluationResult Trainer::evaluate(DataSource& source, std::int64_t batch_size,
+                                   const std::vector<Metric>& metrics) {
+  const api::CallGuard guard(impl_->fitting, api::CallGuard::Kind::kFromCallback);
+  const api::CallGuard session_guard(impl_->session.impl().busy,
+                                     api::CallGuard::Kind::kFromCallback);
+  train::Session& session = impl_->session.impl().session;
+  check_batch_size(batch_size);
+  train::Evaluator evaluator(session, metrics);
+  const auto ports = session.evaluation_ports();
+  train::BlockReader reader(
+      source,
+      [&](const Dataset& chunk) { return train::prepare_data(session, ports, chunk, false); }, {},
+      {.batch_size = batch_size});
+  const std::atomic<bool> stop{false};
+  return evaluator.run(reader, batch_size, stop).value();
 }
 
 void Trainer::stop() noexcept { impl_->stop.store(true, std::memory_order_relaxed); }

@@ -90,8 +90,8 @@ Tensor prepare_weights(const Port& port, const Dataset& data, std::int64_t rows)
     std::ranges::fill(ones.mutable_data<double>(), 1.0);
     return ones.cast(port.type.dtype);
   }
-  check_finite(port.name, data.sample_weight);
-  Tensor weights = convert_numbers(port.name, data.sample_weight, port.type.dtype);
+  check_finite(port.name, data.sample_weight, data.first_row);
+  Tensor weights = convert_numbers(port.name, data.sample_weight, port.type.dtype, data.first_row);
   if (weights.num_elements() != rows) {
     throw DataError(
         {.what = fmt::format("{} sample weights for {} rows", weights.num_elements(), rows),
@@ -101,7 +101,7 @@ Tensor prepare_weights(const Port& port, const Dataset& data, std::int64_t rows)
   const auto negative = std::ranges::find_if(numbers, [](double w) { return w < 0; });
   if (negative != numbers.end()) {
     throw DataError({.what = fmt::format("the sample weight of row {} is {}",
-                                         negative - numbers.begin(), *negative),
+                                         data.first_row + (negative - numbers.begin()), *negative),
                      .where = {.value = port.name},
                      .mend = "Weights are numbers >= 0."});
   }
@@ -133,8 +133,8 @@ Tensor prepare_input(const Session& session, const Port& port, const Dataset& da
   const Tensor& given = find_input(session, data, port.name);
   check_rows(port.name, rows_of(port.name, given), rows);
   const Tensor fitted = fit_shape(port, given);
-  if (!allow_nan) check_finite(port.name, fitted);
-  return convert_numbers(port.name, fitted, port.type.dtype);
+  if (!allow_nan) check_finite(port.name, fitted, data.first_row);
+  return convert_numbers(port.name, fitted, port.type.dtype, data.first_row);
 }
 
 }  // namespace
@@ -160,6 +160,20 @@ PreparedData PreparedData::select(std::span<const std::int64_t> chosen) const {
   return part;
 }
 
+PreparedData PreparedData::in_order_of(std::span<const Port> wanted) const {
+  PreparedData result = *this;
+  result.columns.clear();
+  for (const Port& port : wanted) {
+    const auto column = std::ranges::find(columns, port.name, &Column::name);
+    ONNXGRAD_ASSERT(column != columns.end());
+    const auto place = static_cast<std::size_t>(column - columns.begin());
+    if (place == target) result.target = result.columns.size();
+    if (has_weights && place == weights) result.weights = result.columns.size();
+    result.columns.push_back(*column);
+  }
+  return result;
+}
+
 PreparedData prepare_data(const Session& session, std::span<const Port> ports, const Dataset& data,
                           bool allow_nan) {
   refuse_unknown_inputs(session, data);
@@ -179,9 +193,12 @@ PreparedData prepare_data(const Session& session, std::span<const Port> ports, c
     if (const LossInfo* loss = find_target(graph.loss, port.name)) {
       const bool is_first = loss == &graph.loss;
       if (is_first) prepared.target = prepared.columns.size();
-      column.values = encode_target(*loss, is_first ? first : find_labels(graph.loss, *loss, data));
+      column.values = encode_target(*loss, is_first ? first : find_labels(graph.loss, *loss, data),
+                                    data.first_row);
       check_rows(port.name, rows_of(port.name, column.values), prepared.rows);
     } else if (port.name == graph.sample_weight) {
+      prepared.has_weights = true;
+      prepared.weights = prepared.columns.size();
       column.values = prepare_weights(port, data, prepared.rows);
     } else {
       column.values = prepare_input(session, port, data, prepared.rows, allow_nan);

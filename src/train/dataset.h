@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "onnxgrad/trainer.h"
+#include "onnxgrad/data.h"
 #include "train/session.h"
 
 namespace onnxgrad::train {
@@ -27,10 +27,14 @@ struct Column {
 struct PreparedData {
   std::int64_t rows = 0;
   std::vector<Column> columns;
-  std::size_t target = 0;  ///< which column is the target
+  std::size_t target = 0;  ///< which column is the target (of the first loss)
+  bool has_weights = false;
+  std::size_t weights = 0;  ///< which column has the sample weights
 
   /// The rows with these numbers, copied.
   PreparedData select(std::span<const std::int64_t> chosen) const;
+  /// The columns of these ports, in their order; all must be there.
+  PreparedData in_order_of(std::span<const runtime::Port> wanted) const;
 };
 
 /// Checks everything before anything runs: names, number of rows and columns, dtypes (converted

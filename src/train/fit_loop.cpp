@@ -24,6 +24,8 @@ void copy_small_rows(const std::byte* from, std::span<const std::int64_t> rows, 
   }
 }
 
+}  // namespace
+
 void copy_rows(const std::byte* from, std::int64_t row_bytes, std::span<const std::int64_t> rows,
                std::byte* to) {
   switch (row_bytes) {
@@ -44,27 +46,6 @@ void copy_rows(const std::byte* from, std::int64_t row_bytes, std::span<const st
     std::memcpy(to + i * bytes, from + rows[i] * row_bytes, bytes);
   }
 }
-
-void check_options(const FitOptions& options) {
-  const auto refuse = [](const std::string& what) { throw OptionError({.what = what}); };
-  if (options.epochs < 0) refuse(fmt::format("epochs is {}, expected 0 or more", options.epochs));
-  if (options.batch_size < 0) {
-    refuse(fmt::format("batch_size is {}, expected 1 or more", options.batch_size));
-  }
-  if (options.validation_every < 1) {
-    refuse(fmt::format("validation_every is {}, expected 1 or more", options.validation_every));
-  }
-  if (options.validation_fraction != 0 && options.validation != nullptr) {
-    refuse("both a validation fraction and validation data were given");
-  }
-}
-
-// Large enough to keep the engine busy, small enough for its memory.
-std::int64_t evaluation_batch(std::int64_t batch_size) {
-  return std::max(batch_size, std::min<std::int64_t>(256, 4 * batch_size));
-}
-
-}  // namespace
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -101,7 +82,12 @@ FitLoop::FitLoop(Session& session, const Dataset& data, const FitOptions& option
                  std::atomic<bool>& stop, History& history)
     : session_(session), fit_(session), options_(options), stop_(stop), history_(history) {
   history_ = {};
-  check_options(options_);
+  check_fit_options(options_);
+  if (options_.batch_size < 0) {
+    throw OptionError(
+        {.what = fmt::format("batch_size is {}, which is for data in chunks", options_.batch_size),
+         .mend = "Give a batch size of 1 or more."});
+  }
   prepare_rows(data);
   prepare_plans();
   prepare_schedule(session_.learning_rate());
@@ -110,7 +96,12 @@ FitLoop::FitLoop(Session& session, const Dataset& data, const FitOptions& option
       options_.on_non_finite == OnNonFinite::kStop) {
     epoch_start_.emplace(session_);
   }
-  if (options_.early_stopping && options_.early_stopping->restore_best) best_.emplace(session_);
+  const bool restores_best = options_.early_stopping && options_.early_stopping->restore_best;
+  if (restores_best || options_.keep_best) best_.emplace(session_);
+  if (options_.discard) {
+    before_.emplace(session_);
+    before_->take(session_);
+  }
   countdown_ = options_.every_n_steps;
   open_checkpoints();
 }
@@ -138,24 +129,18 @@ void FitLoop::prepare_rows(const Dataset& data) {
     train_rows_ = std::move(split.train);
     num_rows_ = static_cast<std::int64_t>(train_rows_.size());
     // The evaluation is fed with what the loss needs, in its own order.
-    PreparedData chosen = data_.select(split.validation);
-    validation = chosen;
-    validation->columns.clear();
-    for (const runtime::Port& port : session_.evaluation_ports()) {
-      const auto column = std::ranges::find(chosen.columns, port.name, &Column::name);
-      ONNXGRAD_ASSERT(column != chosen.columns.end());
-      validation->columns.push_back(*column);
-    }
-  } else if (options_.validation != nullptr) {
-    validation = prepare_data(session_, session_.evaluation_ports(), *options_.validation,
-                              options_.allow_nan);
+    validation = data_.select(split.validation).in_order_of(session_.evaluation_ports());
+  } else {
+    validation = validation_rows(session_, options_);
   }
   if (options_.checkpoint || !options_.resume.empty()) {
     data_hash_ = checksum_of(data_, validation ? &*validation : nullptr);
   }
   choose_batch_size();
   if (validation) {
-    evaluator_.emplace(session_, *std::move(validation), evaluation_batch(options_.batch_size));
+    validation_.emplace(session_, options_, *std::move(validation));
+  } else if (options_.validation_source != nullptr) {
+    validation_.emplace(session_, options_, *options_.validation_source);
   }
 }
 
@@ -229,9 +214,12 @@ void FitLoop::run() {
     FitLoop& loop;
     ~RateRestorer() {
       if (loop.schedule_) loop.session_.set_learning_rate(loop.first_rate_);
+      if (loop.before_) loop.before_->restore(loop.session_);
     }
   } const restorer{*this};
   stop_.store(false, std::memory_order_relaxed);
+  deadline_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                 std::chrono::duration<double>(options_.max_seconds));
   try {
     run_epochs();
   } catch (...) {
@@ -254,6 +242,9 @@ void FitLoop::run_epochs() {
     notice_early_stop();
     if (options_.on_epoch_end && options_.on_epoch_end(log) && history_.stop_reason.empty()) {
       history_.stop_reason = "a callback asked to stop";
+    }
+    if (stop_.load(std::memory_order_relaxed) && history_.stop_reason.empty()) {
+      history_.stop_reason = "stop() was called";
     }
     if (!history_.stop_reason.empty()) return;
     // After the callbacks, which may have changed the learning rate.
@@ -294,6 +285,7 @@ bool FitLoop::run_epoch(std::int64_t epoch, EpochLog& log) {
   log.steps = step_;
   const std::int64_t rows =
       tail_ != nullptr ? num_rows_ : (step_ - epoch_first_step_) * batch_size_;
+  log.rows = rows;
   log.rows_per_s = static_cast<double>(rows) / std::max(train_seconds, 1e-9);
   validate(log);
   if (schedule_) {
@@ -352,6 +344,7 @@ bool FitLoop::run_batch(Execution& execution, std::int64_t begin, std::int64_t r
     history_.stop_reason = "stop() was called";
     return false;
   }
+  if (options_.max_seconds > 0 && is_time_over()) return false;
   if (countdown_ > 0 && --countdown_ == 0 && !call_step_callback(loss)) return false;
   if (checkpoint_steps_ > 0 && step_ % checkpoint_steps_ == 0) save_checkpoint();
   return true;
@@ -467,16 +460,19 @@ bool FitLoop::call_step_callback(double loss) {
   return false;
 }
 
+bool FitLoop::is_time_over() {
+  if (Clock::now() < deadline_) return false;
+  history_.stop_reason = fmt::format("the time of {:g} s is over", options_.max_seconds);
+  return true;
+}
+
 void FitLoop::validate(EpochLog& log) {
-  if (!evaluator_ || log.epoch % options_.validation_every != 0) return;
-  const EvaluationResult result = evaluator_->run();
-  log.val_loss = result.loss;
-  log.val_accuracy = result.accuracy;
+  if (validation_ && log.epoch % options_.validation_every == 0) validation_->run(stop_, log);
 }
 
 void FitLoop::mark_best(EpochLog& log) {
-  if (evaluator_ && !log.val_loss) return;
-  const double loss = log.val_loss.value_or(log.train_loss);
+  if (validation_ && !log.val_loss) return;
+  const double loss = monitored(options_, log);
   const double delta = options_.early_stopping ? options_.early_stopping->min_delta : 0;
   const bool first = !history_.best_epoch;
   if (first || loss < best_loss_) {

@@ -4,8 +4,10 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -47,6 +49,10 @@ class StateSnapshot {
 using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point start);
 
+/// Copies these rows of `row_bytes` bytes each.
+void copy_rows(const std::byte* from, std::int64_t row_bytes, std::span<const std::int64_t> rows,
+               std::byte* to);
+
 /// Of names, types, shapes and numbers; `validation` may be nullptr.
 std::string checksum_of(const PreparedData& data, const PreparedData* validation);
 
@@ -74,6 +80,7 @@ class FitLoop {
   template <class F>
   void replay(F&& is_wanted);
   bool state_is_finite() const;
+  bool is_time_over();
   std::string go_back_and_find_fault();
   std::string describe_rows(std::int64_t batch) const;
   bool call_step_callback(double loss);
@@ -110,7 +117,7 @@ class FitLoop {
   runtime::Execution* full_ = nullptr;
   runtime::Execution* tail_ = nullptr;
   std::vector<runtime::Pin> pins_;  ///< of these two
-  std::optional<Evaluator> evaluator_;
+  std::optional<Validation> validation_;
   std::optional<ScheduleRun> schedule_;
   double first_rate_ = 0;  ///< of the session, before the schedule
   std::int64_t steps_per_update_ = 1;
@@ -118,6 +125,7 @@ class FitLoop {
   bool has_denominator_ = false;  // of the loss, as output 1 of the step
   std::optional<StateSnapshot> epoch_start_;
   std::optional<StateSnapshot> best_;
+  std::optional<StateSnapshot> before_;  ///< FitOptions::discard
   double best_loss_ = 0;
   std::int64_t epochs_without_improvement_ = 0;
   std::int64_t epoch_ = 1;  ///< that runs, or is the next
@@ -130,6 +138,7 @@ class FitLoop {
   double weight_sum_ = 0;
   double seconds_before_ = 0;  ///< of this epoch, before the fit was resumed
   Clock::time_point epoch_began_ = {};
+  Clock::time_point deadline_ = {};
 
   std::optional<CheckpointFolder> checkpoints_;
   std::int64_t checkpoint_steps_ = 0;  ///< from one checkpoint to the next; 0: by epochs

@@ -272,8 +272,8 @@ const std::byte* Session::weight_data(const std::string& name) const {
 
 runtime::Executor& Session::evaluation() {
   if (!evaluation_) {
-    evaluation_graph_ =
-        build_evaluation(*source_.working, builtin_engine().ops, loss_, graph_.state_weights());
+    evaluation_graph_ = build_evaluation(*source_.working, builtin_engine().ops, loss_,
+                                         graph_.state_weights(), {.scores = gives_scores_});
     evaluation_.emplace(evaluation_graph_.model, builtin_engine(), executor_options_);
   }
   return *evaluation_;
@@ -283,6 +283,12 @@ runtime::Executor Session::make_unfused() const {
   runtime::ExecutorOptions options = executor_options_;
   options.fuse = false;
   return {graph_.model, builtin_engine(), options};
+}
+
+void Session::give_scores_in_evaluation() {
+  if (gives_scores_) return;
+  gives_scores_ = true;
+  evaluation_.reset();
 }
 
 std::span<const Port> Session::evaluation_ports() {

@@ -138,6 +138,8 @@ class Session {
   void add_snapshot_bytes(std::int64_t bytes) { snapshot_bytes_ += bytes; }
   bool reduces_by_mean() const { return loss_.reduction == Reduction::kMean; }
   bool counts_correct_rows() const { return evaluation_graph_.has_correct_rows; }
+  /// From now on the last output of an evaluation are the scores.
+  void give_scores_in_evaluation();
   /// Names of model inputs that the loss does not need.
   const std::vector<std::string>& unused_inputs() const { return unused_inputs_; }
 
@@ -177,6 +179,7 @@ class Session {
   std::int64_t snapshot_bytes_ = 0;
   runtime::Execution* last_step_ = nullptr;
   EvaluationGraph evaluation_graph_;
+  bool gives_scores_ = false;
   std::optional<runtime::Executor> evaluation_;
   std::optional<runtime::Executor> prediction_;
   std::vector<std::size_t> prediction_outputs_;  // per output of prediction_: which of runnable_

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <fstream>
 
+#include "train/evaluator.h"
 #include "train/fit_loop.h"
 #include "train/testing/draft.h"
 
@@ -98,8 +99,9 @@ TEST_P(SklearnMlp, StartsFromScikitLearnsLossAndTrains) {
   EXPECT_EQ(session.graph().weights.size(), GetParam().weights);
   const Dataset data = data_of(name);
   const double loss = row(name)["loss"];
-  Evaluator evaluator(session, prepare_data(session, session.evaluation_ports(), data, false), 64);
-  const EvaluationResult before = evaluator.run();
+  Evaluator evaluator(session, {});
+  const EvaluationResult before =
+      evaluator.run(prepare_data(session, session.evaluation_ports(), data, false), 64);
   EXPECT_NEAR(before.loss, loss, 1e-6 * std::max(1.0, loss));
   if (row(name).contains("accuracy")) {
     EXPECT_NEAR(before.accuracy.value(), row(name)["accuracy"].get<double>(), 1e-9);
@@ -107,7 +109,8 @@ TEST_P(SklearnMlp, StartsFromScikitLearnsLossAndTrains) {
   std::atomic<bool> stop{false};
   History history;
   FitLoop(session, data, {.epochs = 40, .batch_size = 10}, stop, history).run();
-  const EvaluationResult after = evaluator.run();
+  const EvaluationResult after =
+      evaluator.run(prepare_data(session, session.evaluation_ports(), data, false), 64);
   EXPECT_LT(after.loss, 0.6 * before.loss);
   EXPECT_NEAR(history.epochs.back().train_loss, after.loss, 0.5 * after.loss);
 }

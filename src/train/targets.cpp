@@ -15,11 +15,11 @@ namespace onnxgrad::train {
 namespace {
 
 // "row 17, column 3", counted from 0 as NumPy does.
-std::string position_text(const Dims& dims, std::int64_t element) {
+std::string position_text(const Dims& dims, std::int64_t element, std::int64_t first_row) {
   if (dims.rank() == 0) return "the scalar";
   const std::int64_t columns = dims.product(1, dims.rank());
-  if (dims.rank() == 1) return fmt::format("row {}", element);
-  return fmt::format("row {}, column {}", element / columns, element % columns);
+  if (dims.rank() == 1) return fmt::format("row {}", first_row + element);
+  return fmt::format("row {}, column {}", first_row + element / columns, element % columns);
 }
 
 template <class T>
@@ -40,11 +40,11 @@ std::int64_t first_non_finite(std::span<const T> values) {
 }
 
 [[noreturn]] void refuse(const std::string& name, const Dims& dims, std::int64_t element,
-                         const std::string& what, const std::string& mend) {
-  throw DataError(
-      {.what = fmt::format("'{}' has {} in {}", name, what, position_text(dims, element)),
-       .where = {.value = name},
-       .mend = mend});
+                         std::int64_t first_row, const std::string& what, const std::string& mend) {
+  throw DataError({.what = fmt::format("'{}' has {} in {}", name, what,
+                                       position_text(dims, element, first_row)),
+                   .where = {.value = name},
+                   .mend = mend});
 }
 
 // Whether a value of the type would come out as another number, beyond rounding.
@@ -102,7 +102,7 @@ std::string class_list_text(const LossInfo& loss) {
   return base::quote_list(names);
 }
 
-[[noreturn]] void unknown_label(const LossInfo& loss, const std::string& label, std::size_t row) {
+[[noreturn]] void unknown_label(const LossInfo& loss, const std::string& label, std::int64_t row) {
   throw DataError(
       {.what = fmt::format("label {} in row {} is none of the model's classes", label, row),
        .where = {.value = loss.target.name},
@@ -110,7 +110,8 @@ std::string class_list_text(const LossInfo& loss) {
        .mend = "Remove or rename such rows, or train a model with this class."});
 }
 
-std::vector<std::int64_t> numbers_of_strings(const LossInfo& loss, const Tensor& labels) {
+std::vector<std::int64_t> numbers_of_strings(const LossInfo& loss, const Tensor& labels,
+                                             std::int64_t first_row) {
   if (loss.classes.dtype() != DataType::kString) {
     throw DataError({.what = "labels are text, but the model's classes are numbers",
                      .where = {.value = loss.target.name},
@@ -124,18 +125,21 @@ std::vector<std::int64_t> numbers_of_strings(const LossInfo& loss, const Tensor&
   result.reserve(labels.strings().size());
   for (const std::string& label : labels.strings()) {
     const auto found = numbers.find(label);
-    if (found == numbers.end()) unknown_label(loss, "'" + label + "'", result.size());
+    if (found == numbers.end())
+      unknown_label(loss, "'" + label + "'", first_row + std::ssize(result));
     result.push_back(found->second);
   }
   return result;
 }
 
-std::vector<std::int64_t> whole_numbers(const LossInfo& loss, const Tensor& labels) {
-  return convert_numbers(loss.target.name, labels, DataType::kInt64).to_int64s();
+std::vector<std::int64_t> whole_numbers(const LossInfo& loss, const Tensor& labels,
+                                        std::int64_t first_row) {
+  return convert_numbers(loss.target.name, labels, DataType::kInt64, first_row).to_int64s();
 }
 
-std::vector<std::int64_t> numbers_of_integers(const LossInfo& loss, const Tensor& labels) {
-  std::vector<std::int64_t> result = whole_numbers(loss, labels);
+std::vector<std::int64_t> numbers_of_integers(const LossInfo& loss, const Tensor& labels,
+                                              std::int64_t first_row) {
+  std::vector<std::int64_t> result = whole_numbers(loss, labels, first_row);
   if (!loss.classes.is_defined()) return result;
   if (loss.classes.dtype() == DataType::kString) {
     throw DataError({.what = "labels are numbers, but the model's classes are text",
@@ -150,7 +154,9 @@ std::vector<std::int64_t> numbers_of_integers(const LossInfo& loss, const Tensor
   for (std::size_t row = 0; row < result.size(); ++row) {
     const auto found = numbers.find(result[row]);
     if (found == numbers.end() && result[row] == ignored) continue;
-    if (found == numbers.end()) unknown_label(loss, std::to_string(result[row]), row);
+    if (found == numbers.end()) {
+      unknown_label(loss, std::to_string(result[row]), first_row + static_cast<std::int64_t>(row));
+    }
     result[row] = found->second;
   }
   return result;
@@ -210,13 +216,13 @@ TargetRange range_of(const LossFunction& function) {
   return {};
 }
 
-void check_range(const LossInfo& loss, const Tensor& target) {
+void check_range(const LossInfo& loss, const Tensor& target, std::int64_t first_row) {
   const TargetRange range = range_of(loss.function);
   if (range.wanted.empty()) return;
   const auto numbers = target.to_doubles();
   for (std::size_t i = 0; i < numbers.size(); ++i) {
     if (numbers[i] >= 0 && numbers[i] <= range.maximum) continue;
-    refuse(loss.target.name, target.dims(), static_cast<std::int64_t>(i),
+    refuse(loss.target.name, target.dims(), static_cast<std::int64_t>(i), first_row,
            fmt::format("{}", numbers[i]),
            fmt::format("Targets of a {} are numbers {}.", describe(loss.function), range.wanted));
   }
@@ -224,7 +230,8 @@ void check_range(const LossInfo& loss, const Tensor& target) {
 
 }  // namespace
 
-Tensor convert_numbers(const std::string& name, const Tensor& value, DataType dtype) {
+Tensor convert_numbers(const std::string& name, const Tensor& value, DataType dtype,
+                       std::int64_t first_row) {
   if (value.dtype() == dtype) return value;
   if (value.dtype() == DataType::kString || dtype == DataType::kString) {
     throw DataError({.what = fmt::format("'{}' is {}, expected {}", name, dtype_name(value.dtype()),
@@ -239,7 +246,8 @@ Tensor convert_numbers(const std::string& name, const Tensor& value, DataType dt
     for (std::size_t i = 0; i < numbers.size(); ++i) {
       if (is_floating(dtype) ? is_lost_in(dtype, numbers[i])
                              : !std::isfinite(numbers[i]) || is_lost_in(dtype, numbers[i])) {
-        refuse(name, value.dims(), static_cast<std::int64_t>(i), fmt::format("{}", numbers[i]),
+        refuse(name, value.dims(), static_cast<std::int64_t>(i), first_row,
+               fmt::format("{}", numbers[i]),
                fmt::format("It cannot be stored as {}, which the model reads.", dtype_name(dtype)));
       }
     }
@@ -247,7 +255,7 @@ Tensor convert_numbers(const std::string& name, const Tensor& value, DataType dt
   return value.cast(dtype);
 }
 
-void check_finite(const std::string& name, const Tensor& value) {
+void check_finite(const std::string& name, const Tensor& value, std::int64_t first_row) {
   std::int64_t bad = -1;
   double number = 0;
   if (value.dtype() == DataType::kFloat32) {
@@ -258,24 +266,24 @@ void check_finite(const std::string& name, const Tensor& value) {
     if (bad >= 0) number = value.data<double>()[static_cast<std::size_t>(bad)];
   }
   if (bad < 0) return;
-  refuse(name, value.dims(), bad, std::isnan(number) ? "NaN" : "an infinite number",
+  refuse(name, value.dims(), bad, first_row, std::isnan(number) ? "NaN" : "an infinite number",
          "Remove or fill such rows, or pass allow_nan=True.");
 }
 
-Tensor encode_target(const LossInfo& loss, const Tensor& labels) {
+Tensor encode_target(const LossInfo& loss, const Tensor& labels, std::int64_t first_row) {
   if (!loss.is_classifier) {
-    check_finite(loss.target.name, labels);
-    const Tensor numbers = convert_numbers(loss.target.name, labels, loss.target.dtype);
+    check_finite(loss.target.name, labels, first_row);
+    const Tensor numbers = convert_numbers(loss.target.name, labels, loss.target.dtype, first_row);
     Tensor target = numbers.reshaped(quantity_dims(loss, labels.dims()));
-    check_range(loss, target);
+    check_range(loss, target, first_row);
     return target;
   }
   const Dims dims = label_dims(loss, labels.dims());
-  const Tensor target =
-      Tensor::from(labels.dtype() == DataType::kString ? numbers_of_strings(loss, labels)
-                                                       : numbers_of_integers(loss, labels),
-                   dims);
-  check_class_numbers(loss, target);
+  const Tensor target = Tensor::from(labels.dtype() == DataType::kString
+                                         ? numbers_of_strings(loss, labels, first_row)
+                                         : numbers_of_integers(loss, labels, first_row),
+                                     dims);
+  check_class_numbers(loss, target, first_row);
   return target;
 }
 
@@ -313,18 +321,18 @@ bool target_asks_for_classes(const LossInfo& loss, const Tensor& target) {
   return many_columns && target.dims().product(1, target.dims().rank()) == 1;
 }
 
-void check_class_numbers(const LossInfo& loss, const Tensor& target) {
+void check_class_numbers(const LossInfo& loss, const Tensor& target, std::int64_t first_row) {
   if (!loss.is_classifier || loss.num_classes == 0) return;
   const auto ignored = ignored_class(loss.function);
   const auto numbers = target.data<std::int64_t>();
   for (std::size_t row = 0; row < numbers.size(); ++row) {
     if (numbers[row] >= 0 && numbers[row] < loss.num_classes) continue;
     if (numbers[row] == ignored) continue;
-    throw DataError(
-        {.what = fmt::format("class number {} in {} is not in 0 to {}", numbers[row],
-                             position_text(target.dims(), static_cast<std::int64_t>(row)),
-                             loss.num_classes - 1),
-         .where = {.value = loss.target.name}});
+    throw DataError({.what = fmt::format(
+                         "class number {} in {} is not in 0 to {}", numbers[row],
+                         position_text(target.dims(), static_cast<std::int64_t>(row), first_row),
+                         loss.num_classes - 1),
+                     .where = {.value = loss.target.name}});
   }
 }
 

@@ -374,7 +374,8 @@ StepGraph build_step(const ir::Model& working, const opdef::OpRegistry& registry
 }
 
 EvaluationGraph build_evaluation(const ir::Model& working, const opdef::OpRegistry& registry,
-                                 const Loss& loss, const std::vector<WeightInfo>& weights) {
+                                 const Loss& loss, const std::vector<WeightInfo>& weights,
+                                 const EvaluationGraphOptions& options) {
   Draft draft(working, registry);
   ir::Graph& graph = draft.graph();
   close_defaults(graph);
@@ -391,6 +392,7 @@ EvaluationGraph build_evaluation(const ir::Model& working, const opdef::OpRegist
     graph.outputs.push_back(rows.correct);
     graph.outputs.push_back(rows.rows);
   }
+  if (options.scores) graph.outputs.push_back(placed.resolved.scores);
   for (const WeightInfo& weight : weights) {
     Value* value = find_in(graph, weight);
     value->initializer = {};

@@ -85,13 +85,18 @@ StepGraph build_step(const ir::Model& working, const opdef::OpRegistry& registry
 
 /// The loss alone, for data that is not trained on. Inputs: as of the step, then the trained
 /// weights by name, as plain inputs. Outputs: numerator, denominator, and for classifiers the
-/// (weighted) number of right rows and of all rows that count.
+/// (weighted) number of right rows and of all rows that count; last the scores (of the first loss),
+/// if they are asked for.
 struct EvaluationGraph {
   std::shared_ptr<ir::Model> model;
   bool has_correct_rows = false;
 };
+struct EvaluationGraphOptions {
+  bool scores = false;
+};
 EvaluationGraph build_evaluation(const ir::Model& working, const opdef::OpRegistry& registry,
-                                 const Loss& loss, const std::vector<WeightInfo>& weights);
+                                 const Loss& loss, const std::vector<WeightInfo>& weights,
+                                 const EvaluationGraphOptions& options = {});
 
 /// `working` with `outputs` as its only ones and the named weights as plain inputs.
 std::shared_ptr<ir::Model> build_prediction(const ir::Model& working,

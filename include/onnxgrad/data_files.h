@@ -1,0 +1,58 @@
+#ifndef ONNXGRAD_DATA_FILES_H_
+#define ONNXGRAD_DATA_FILES_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "onnxgrad/data.h"
+
+// Files of rows that need not fit into memory. All functions check what a file says of itself
+// against its size before they allocate, and take no more memory than a chunk and an index of the
+// chunks, whatever is in it.
+
+namespace onnxgrad {
+
+/// What the columns of a file are.
+struct FileLayout {
+  /// What the model is fed with. Each input takes the column (or array) of its name. Columns of a
+  /// CSV file that are left make up the rows [N, C] of the one input that has none of its name, in
+  /// their order; the one array that is left of an .npz file does the same.
+  std::vector<ValueInfo> inputs = {};
+  std::string target = "y";               ///< name of the column or array
+  bool target_is_text = false;            ///< CSV: labels are texts
+  std::string sample_weight = {};         ///< name of the column or array; empty: none
+  std::vector<std::string> ignored = {};  ///< columns (or arrays) that are left out
+};
+
+struct CsvOptions {
+  char delimiter = ',';
+  /// Bytes of a chunk: lines that are read together; a line that is longer is an error.
+  std::int64_t chunk_bytes = std::int64_t{1} << 20;
+};
+
+/// Rows of a CSV file with a header line (RFC 4180: quoted cells, "" is a quote; blank lines are
+/// left out; UTF-8 with or without byte order mark). Numbers are read without regard to the locale;
+/// an empty cell is NaN. The constructor reads the file once, to find where lines begin; chunks can
+/// then be read in any order. Throws: DataError naming file, line and column.
+std::unique_ptr<DataSource> open_csv(const std::string& path, const FileLayout& layout,
+                                     const CsvOptions& options = {});
+
+/// Rows of the arrays of an .npz file, as numpy.savez and numpy.savez_compressed write it: the
+/// first dimension counts rows. Stored arrays are read in chunks in any order, compressed ones from
+/// the front. Headers are compared with the size of the file before anything is allocated; no
+/// pickles. Throws: DataError naming file and array.
+std::unique_ptr<DataSource> open_npz(const std::string& path, const FileLayout& layout,
+                                     std::int64_t chunk_bytes = std::int64_t{1} << 20);
+
+/// Names of arrays and the .npy files that hold them.
+using NpyFiles = std::vector<std::pair<std::string, std::string>>;
+/// The same for arrays in .npy files of their own: `layout` refers to the names in `files`.
+std::unique_ptr<DataSource> open_npy(const NpyFiles& files, const FileLayout& layout,
+                                     std::int64_t chunk_bytes = std::int64_t{1} << 20);
+
+}  // namespace onnxgrad
+
+#endif  // ONNXGRAD_DATA_FILES_H_

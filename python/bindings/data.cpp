@@ -1,0 +1,169 @@
+// Rows in chunks, from files and from Python, and metrics.
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bindings.h"
+#include "onnxgrad/data_files.h"
+#include "onnxgrad/metrics.h"
+#include "tensor_caster.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace onnxgrad::python {
+namespace {
+
+/// A source that is written in Python: `start(epoch, shuffle, seed)` and `next()`, which gives a
+/// Dataset or None. Both are called by the reading thread, which takes the interpreter lock.
+class PythonSource final : public DataSource {
+ public:
+  PythonSource(nb::object start, nb::object next, std::optional<std::int64_t> num_rows)
+      : start_(std::move(start)), next_(std::move(next)), num_rows_(num_rows) {}
+
+  std::optional<std::int64_t> num_rows() const override { return num_rows_; }
+  void start(const Pass& pass) override {
+    const nb::gil_scoped_acquire lock;
+    start_(pass.epoch, pass.shuffle, pass.seed);
+  }
+  std::optional<Dataset> next() override {
+    const nb::gil_scoped_acquire lock;
+    const nb::object chunk = next_();
+    if (chunk.is_none()) return std::nullopt;
+    return nb::cast<Dataset>(chunk);
+  }
+
+ private:
+  nb::object start_;
+  nb::object next_;
+  std::optional<std::int64_t> num_rows_;
+};
+
+/// A Python object that may be dropped by any thread.
+std::shared_ptr<nb::object> shared_object(nb::object object) {
+  return {new nb::object(std::move(object)), [](nb::object* held) {
+            const nb::gil_scoped_acquire lock;
+            delete held;
+          }};
+}
+
+Metric metric_of(const std::string& name, nb::object function) {
+  if (function.is_none()) return {.name = name};
+  const auto held = shared_object(std::move(function));
+  return {.name = name, .function = [held](const Predictions& rows) {
+            const nb::gil_scoped_acquire lock;
+            const nb::object weight =
+                rows.sample_weight.is_defined() ? nb::cast(rows.sample_weight) : nb::none();
+            return nb::cast<double>((*held)(rows.target, rows.predicted, weight));
+          }};
+}
+
+void bind_dataset(nb::module_& module) {
+  nb::class_<Dataset>(module, "Dataset")
+      .def(
+          "__init__",
+          [](Dataset* place, const NamedTensors& inputs, const std::optional<Tensor>& target,
+             const NamedTensors& targets, const std::optional<Tensor>& sample_weight,
+             std::int64_t first_row) {
+            new (place) Dataset{.inputs = inputs,
+                                .target = target.value_or(Tensor{}),
+                                .targets = targets,
+                                .sample_weight = sample_weight.value_or(Tensor{}),
+                                .first_row = first_row};
+          },
+          "inputs"_a, "target"_a.none(), "targets"_a, "sample_weight"_a.none(), "first_row"_a = 0)
+      .def_ro("inputs", &Dataset::inputs)
+      .def_ro("target", &Dataset::target)
+      .def_prop_ro("sample_weight",
+                   [](const Dataset& data) {
+                     return data.sample_weight.is_defined() ? std::optional(data.sample_weight)
+                                                            : std::nullopt;
+                   })
+      .def_ro("first_row", &Dataset::first_row);
+}
+
+void bind_sources(nb::module_& module) {
+  using Unlocked = nb::call_guard<nb::gil_scoped_release>;
+  nb::class_<DataSource>(module, "DataSource")
+      .def_prop_ro("num_rows", &DataSource::num_rows)
+      .def(
+          "start",
+          [](DataSource& source, std::uint32_t epoch, bool shuffle, std::uint64_t seed) {
+            source.start({.epoch = epoch, .shuffle = shuffle, .seed = seed});
+          },
+          "epoch"_a = 0, "shuffle"_a = false, "seed"_a = 0, Unlocked())
+      .def("next", &DataSource::next, Unlocked());
+  nb::class_<PythonSource, DataSource>(module, "PythonSource")
+      .def(nb::init<nb::object, nb::object, std::optional<std::int64_t>>(), "start"_a, "next"_a,
+           "num_rows"_a.none());
+}
+
+FileLayout layout_of(const std::vector<ValueInfo>& inputs, const std::string& target,
+                     bool target_is_text, const std::string& sample_weight,
+                     const std::vector<std::string>& ignored) {
+  return {.inputs = inputs,
+          .target = target,
+          .target_is_text = target_is_text,
+          .sample_weight = sample_weight,
+          .ignored = ignored};
+}
+
+void bind_files(nb::module_& module) {
+  using Unlocked = nb::call_guard<nb::gil_scoped_release>;
+  nb::class_<FileLayout>(module, "FileLayout")
+      .def(
+          "__init__",
+          [](FileLayout* place, const std::vector<ValueInfo>& inputs, const std::string& target,
+             bool target_is_text, const std::string& sample_weight,
+             const std::vector<std::string>& ignored) {
+            new (place)
+                FileLayout(layout_of(inputs, target, target_is_text, sample_weight, ignored));
+          },
+          "inputs"_a, "target"_a, "target_is_text"_a, "sample_weight"_a, "ignored"_a);
+  module.def(
+      "open_csv",
+      [](const std::string& path, const FileLayout& layout, char delimiter,
+         std::int64_t chunk_bytes) {
+        return open_csv(path, layout, {.delimiter = delimiter, .chunk_bytes = chunk_bytes});
+      },
+      "path"_a, "layout"_a, "delimiter"_a, "chunk_bytes"_a, Unlocked());
+  module.def("open_npz", &open_npz, "path"_a, "layout"_a, "chunk_bytes"_a, Unlocked());
+  module.def("open_npy", &open_npy, "files"_a, "layout"_a, "chunk_bytes"_a, Unlocked());
+}
+
+}  // namespace
+
+void bind_data(nb::module_& module) {
+  bind_dataset(module);
+  bind_sources(module);
+  bind_files(module);
+  nb::class_<Metric>(module, "Metric")
+      .def(
+          "__init__",
+          [](Metric* place, const std::string& name, nb::object function) {
+            new (place) Metric(metric_of(name, std::move(function)));
+          },
+          "name"_a, "function"_a.none())
+      .def_ro("name", &Metric::name);
+  module.def("metric_names", &metric_names);
+  module.def("is_larger_better", &is_larger_better, "metric"_a);
+  module.def(
+      "metric_value",
+      [](const std::string& name, const Tensor& target, const Tensor& predicted,
+         const std::optional<Tensor>& sample_weight) {
+        return metric_value(name, {.target = target,
+                                   .predicted = predicted,
+                                   .sample_weight = sample_weight.value_or(Tensor{})});
+      },
+      "name"_a, "target"_a, "predicted"_a, "sample_weight"_a.none());
+}
+
+}  // namespace onnxgrad::python

@@ -1,0 +1,165 @@
+"""Reading Parquet files through pyarrow, a piece of a row group at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from onnxgrad import _core
+from onnxgrad._arrays import to_native
+from onnxgrad._checks import did_you_mean
+from onnxgrad.errors import DataError
+
+if TYPE_CHECKING:
+    from onnxgrad.data import ParquetFile
+    from onnxgrad.sessions import TrainingSession
+
+__all__ = ["ParquetReader"]
+
+Array = np.ndarray[Any, Any]
+
+
+class ParquetReader:
+    """The rows of one file for the inputs of one model; used by the reading thread.
+
+    Columns are matched as in CSV files: by the name of an input first, and what is left makes up
+    the rows of the one input that has no column.
+    """
+
+    def __init__(self, source: ParquetFile, session: TrainingSession) -> None:
+        parquet = _import_pyarrow()
+        self._source = source
+        self._path = source.path
+        try:
+            self._file = parquet.ParquetFile(source.path)
+        except (OSError, ValueError) as error:
+            raise DataError(
+                what=f"{source.path}: {str(error).splitlines()[0]}", file=source.path
+            ) from error
+        self._dtypes = {value.name: value.dtype for value in session._core.inputs}
+        self._plan(list(self._file.schema_arrow.names))
+        metadata = self._file.metadata
+        self._group_rows = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
+        self._first_rows = np.concatenate([[0], np.cumsum(self._group_rows)]).astype(int)
+        self.num_rows = int(metadata.num_rows)
+        self._chunks: Iterator[_core.Dataset] = iter(())
+
+    def _plan(self, names: list[str]) -> None:
+        source = self._source
+        taken = [source.target, *source.ignored]
+        if source.sample_weight is not None:
+            taken.append(source.sample_weight)
+        for name in taken:
+            if name not in names:
+                raise DataError(
+                    what=f"{self._path}: there is no column '{name}'",
+                    file=self._path,
+                    value=name,
+                    detail=f"There are {', '.join(names[:8])}.",
+                    mend=did_you_mean(name, names).strip(),
+                )
+        rest = [name for name in names if name not in taken]
+        self._named = [name for name in self._dtypes if name in rest]
+        left = [name for name in rest if name not in self._named]
+        open_inputs = [name for name in self._dtypes if name not in self._named]
+        if len(open_inputs) > 1 or (open_inputs and not left):
+            raise DataError(
+                what=f"{self._path}: nothing for the model's input '{open_inputs[0]}'",
+                file=self._path,
+                value=open_inputs[0],
+                detail=f"The model reads {', '.join(self._dtypes)}; the file has "
+                f"{', '.join(names[:8])}.",
+                mend="Name columns like the inputs.",
+            )
+        self._stacked_input = open_inputs[0] if open_inputs else None
+        self._stacked = left if open_inputs else []
+        read = [*self._named, *self._stacked, source.target]
+        self._columns = [*read, *([source.sample_weight] if source.sample_weight else [])]
+
+    def start(self, epoch: int, shuffle: bool, seed: int) -> None:
+        """Begin a pass; row groups come in an order that seed and epoch give."""
+        groups = np.arange(len(self._group_rows))
+        if shuffle:
+            groups = np.random.Generator(np.random.Philox(key=[seed, epoch])).permutation(groups)
+        self._chunks = self._read([int(group) for group in groups])
+
+    def next(self) -> _core.Dataset | None:
+        """Return the next chunk, or None."""
+        return next(self._chunks, None)
+
+    def _read(self, groups: list[int]) -> Iterator[_core.Dataset]:
+        rows = max(1, self._source.chunk_bytes // (8 * len(self._columns)))
+        for group in groups:
+            first = int(self._first_rows[group])
+            batches = self._file.iter_batches(
+                batch_size=rows, row_groups=[group], columns=self._columns, use_threads=False
+            )
+            for batch in batches:
+                if batch.num_rows:
+                    yield self._dataset(batch, first)
+                    first += batch.num_rows
+
+    def _dataset(self, batch: Any, first: int) -> _core.Dataset:
+        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+        inputs: dict[str, Any] = {}
+        for name in self._named:
+            array = self._array(name, columns[name], first)
+            inputs[name] = to_native(array.reshape(len(array), -1), name)
+        if self._stacked_input is not None:
+            dtype = self._dtypes[self._stacked_input]
+            stacked = np.empty(
+                (batch.num_rows, len(self._stacked)),
+                np.float32 if dtype == "float32" else np.float64,
+            )
+            for i, name in enumerate(self._stacked):
+                stacked[:, i] = self._numbers(name, columns[name], first)
+            inputs[self._stacked_input] = to_native(stacked, self._stacked_input)
+        source = self._source
+        target = to_native(self._array(source.target, columns[source.target], first), "y")
+        weight = None
+        if source.sample_weight is not None:
+            weight = to_native(
+                self._numbers(source.sample_weight, columns[source.sample_weight], first), "weight"
+            )
+        return _core.Dataset(inputs, target, {}, weight, first)
+
+    def _numbers(self, name: str, column: Any, first: int) -> Array:
+        array = self._array(name, column, first)
+        if array.dtype.kind in "fiub":
+            return array
+        raise DataError(
+            what=f"{self._path}: column '{name}' is {column.type}, not numbers",
+            file=self._path,
+            value=name,
+            mend="Leave it out with ignored=, or export its encoding with the model.",
+        )
+
+    def _array(self, name: str, column: Any, first: int) -> Array:
+        if hasattr(column, "dictionary_decode"):
+            column = column.dictionary_decode()
+        array: Array = column.to_numpy(zero_copy_only=False)
+        if array.dtype.kind == "O":
+            for row, value in enumerate(array.tolist()):
+                if value is None:
+                    raise DataError(
+                        what=f"{self._path}: column '{name}', row {first + row} is empty",
+                        file=self._path,
+                        value=name,
+                        mend="Fill or remove such rows.",
+                    )
+            if array.size and not isinstance(array[0], (str, bool, int, float)):
+                array = np.stack(array.tolist())
+        return array
+
+
+def _import_pyarrow() -> Any:
+    try:
+        import pyarrow.parquet
+    except ImportError as error:
+        raise DataError(
+            what="reading a Parquet file needs pyarrow, which is not installed",
+            mend="pip install 'onnxgrad[data]'",
+        ) from error
+    return pyarrow.parquet

@@ -1,0 +1,425 @@
+"""Rows that are not arrays in memory: batches that a program makes, and files.
+
+`Trainer.fit`, `Trainer.evaluate` and their `validation` take what is here in place of arrays. Files
+may be larger than memory: they are read in chunks by a thread of its own, and collected in two
+blocks of at most 32 MiB, one that is trained on and one that is filled. With ``shuffle=True`` the
+chunks of an epoch come in a random order (where a file allows that), and then the rows of each
+block; both orders are functions of the trainer's seed and the number of the epoch.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from onnxgrad import _core
+from onnxgrad._arrays import to_native
+from onnxgrad._checks import path_text, positive_int
+from onnxgrad.errors import DataError, OptionError
+
+if TYPE_CHECKING:
+    from onnxgrad.sessions import TrainingSession
+
+__all__ = ["Batches", "CsvFile", "NpyFiles", "NpzFile", "ParquetFile", "Source", "open_file"]
+
+PathLike: TypeAlias = "str | os.PathLike[str]"
+
+_CHUNK_BYTES = 1 << 20
+
+
+class Source:
+    """Base of everything that gives rows in chunks."""
+
+    has_sample_weight = False
+
+    def native(self, session: TrainingSession) -> _core.DataSource:
+        """Return the reader of the extension for the inputs and the target of `session`."""
+        raise NotImplementedError
+
+
+class Batches(Source):
+    """Batches that Python makes: a list, a DataLoader, a generator function.
+
+    Parameters
+    ----------
+    batches : iterable, or function without parameters that returns one
+        Each batch is ``(X, y)``, ``(X, y, sample_weight)``, or a dictionary of the model's inputs
+        and the target by name (and ``"sample_weight"``). A generator gives one epoch; a function
+        that returns a new one gives any number.
+    sample_weight : bool, default=False
+        Whether batches have sample weights.
+    rows : int, default=None
+        Number of rows of one pass, if it is known: schedules need it.
+
+    Notes
+    -----
+    The batches are made by a thread of their own, at most two ahead of the training.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import onnxgrad as og
+    >>> def batches():
+    ...     rng = np.random.default_rng(0)
+    ...     for _ in range(20):
+    ...         X = rng.normal(size=(16, 2)).astype(np.float32)
+    ...         yield X, X @ np.array([[1.0], [-2.0]], np.float32)
+    >>> trainer = og.Trainer(linear_model, lr=0.1)
+    >>> trainer.fit(og.data.Batches(batches), epochs=5, verbose=0).history["train_loss"][-1] < 0.1
+    True
+    """
+
+    def __init__(
+        self,
+        batches: Iterable[Any] | Callable[[], Iterable[Any]],
+        *,
+        sample_weight: bool = False,
+        rows: int | None = None,
+    ) -> None:
+        if not callable(batches) and not hasattr(batches, "__iter__"):
+            raise DataError(
+                what=f"a {type(batches).__name__} is neither an iterable of batches nor a function",
+                mend="Give a list of (X, y), or a function that returns an iterator of them.",
+            )
+        self._batches = batches
+        self.has_sample_weight = sample_weight
+        self._rows = rows
+
+    def native(self, session: TrainingSession) -> _core.DataSource:
+        """Return the reader of the extension for the inputs and the target of `session`."""
+        inputs = [value.name for value in session.get_inputs()]
+        reader = _BatchReader(self._batches, inputs, session.target_name)
+        return _core.PythonSource(reader.start, reader.next, self._rows)
+
+
+class _BatchReader:
+    """Calls an iterable; used by the reading thread."""
+
+    def __init__(
+        self,
+        batches: Iterable[Any] | Callable[[], Iterable[Any]],
+        inputs: list[str],
+        target: str,
+    ) -> None:
+        self._batches = batches
+        self._inputs = inputs
+        self._target = target
+        self._iterator: Iterator[Any] = iter(())
+        self._number = 0
+        self._rows = 0
+
+    def start(self, epoch: int, shuffle: bool, seed: int) -> None:  # noqa: ARG002 (interface)
+        made = self._batches() if callable(self._batches) else self._batches
+        self._iterator = iter(made)
+        self._number = self._rows = 0
+
+    def next(self) -> _core.Dataset | None:
+        batch = next(self._iterator, None)
+        if batch is None:
+            return None
+        inputs, target, weight = self._parts(batch)
+        arrays = {name: to_native(value, name) for name, value in inputs.items()}
+        labels = to_native(target, "y")
+        first, self._rows = self._rows, self._rows + _count(labels)
+        self._number += 1
+        return _core.Dataset(
+            arrays,
+            labels,
+            {},
+            None if weight is None else to_native(weight, "sample_weight"),
+            first,
+        )
+
+    def _parts(self, batch: Any) -> tuple[dict[str, Any], Any, Any]:
+        if isinstance(batch, Mapping):
+            rest = {str(name): value for name, value in batch.items()}
+            if self._target not in rest:
+                raise self._refusal(f"a dictionary without the target '{self._target}'")
+            target = rest.pop(self._target)
+            weight = None if "sample_weight" in self._inputs else rest.pop("sample_weight", None)
+            return rest, target, weight
+        if not isinstance(batch, (tuple, list)) or len(batch) not in (2, 3):
+            size = f" of length {len(batch)}" if isinstance(batch, (tuple, list)) else ""
+            raise self._refusal(f"a {type(batch).__name__}{size}")
+        X, y = batch[:2]
+        weight = batch[2] if len(batch) == 3 else None
+        if isinstance(X, Mapping):
+            return {str(name): value for name, value in X.items()}, y, weight
+        if len(self._inputs) != 1:
+            raise self._refusal(f"one array for the {len(self._inputs)} inputs of the model")
+        return {self._inputs[0]: X}, y, weight
+
+    def _refusal(self, given: str) -> DataError:
+        return DataError(
+            what=f"batch {self._number} is {given}",
+            mend="Each batch is (X, y), (X, y, sample_weight) or a dictionary of arrays by name.",
+        )
+
+
+class _File(Source):
+    """A file whose columns (or arrays) have names."""
+
+    def __init__(
+        self,
+        path: PathLike,
+        target: str = "y",
+        *,
+        sample_weight: str | None = None,
+        ignored: Sequence[str] = (),
+        chunk_bytes: int = _CHUNK_BYTES,
+    ) -> None:
+        self.path = path_text("path", path)
+        self.target = target
+        self.sample_weight = sample_weight
+        self.ignored = [ignored] if isinstance(ignored, str) else list(ignored)
+        self.chunk_bytes = positive_int("chunk_bytes", chunk_bytes)
+        self.has_sample_weight = sample_weight is not None
+
+    def layout(self, session: TrainingSession) -> _core.FileLayout:
+        """Return what the columns are for the model of `session`."""
+        return _core.FileLayout(
+            session._core.inputs,
+            self.target,
+            _wants_text(session),
+            self.sample_weight or "",
+            self.ignored,
+        )
+
+
+class CsvFile(_File):
+    """Rows of a CSV file with a header line.
+
+    Parameters
+    ----------
+    path : path
+    target : str, default="y"
+        Name of the column that is predicted.
+    sample_weight : str, default=None
+        Name of the column with a weight for each row.
+    ignored : list of str, default=()
+        Columns that are left out.
+    delimiter : str, default=","
+    chunk_bytes : int, default=1048576
+        How much is read at a time; no line may be longer.
+
+    Notes
+    -----
+    A column feeds the model's input of its name; those that are left make up the rows of the one
+    input that has none. An empty cell is NaN. Numbers are read with a point, whatever the locale.
+
+    Examples
+    --------
+    >>> import onnxgrad as og
+    >>> rows = og.data.CsvFile("train.csv", target="price", ignored=["id"])
+    """
+
+    def __init__(
+        self,
+        path: PathLike,
+        target: str = "y",
+        *,
+        sample_weight: str | None = None,
+        ignored: Sequence[str] = (),
+        delimiter: str = ",",
+        chunk_bytes: int = _CHUNK_BYTES,
+    ) -> None:
+        super().__init__(
+            path, target, sample_weight=sample_weight, ignored=ignored, chunk_bytes=chunk_bytes
+        )
+        if not isinstance(delimiter, str) or len(delimiter.encode()) != 1:
+            raise OptionError(
+                what=f"delimiter: {delimiter!r}, expected one character", value="delimiter"
+            )
+        self.delimiter = delimiter
+
+    def native(self, session: TrainingSession) -> _core.DataSource:
+        """Return the reader of the extension for the inputs and the target of `session`."""
+        return _core.open_csv(self.path, self.layout(session), self.delimiter, self.chunk_bytes)
+
+
+class NpzFile(_File):
+    """Rows of the arrays in an ``.npz`` file, stored or compressed.
+
+    Parameters
+    ----------
+    path : path
+    target : str, default="y"
+        Name of the array that is predicted.
+    sample_weight : str, default=None
+        Name of the array with a weight for each row.
+    ignored : list of str, default=()
+        Arrays that are left out.
+    chunk_bytes : int, default=1048576
+        How much is read at a time.
+
+    Notes
+    -----
+    An array feeds the model's input of its name; one that is left feeds the one input that has
+    none. Compressed arrays are read from the front: their chunks keep their order.
+    """
+
+    def native(self, session: TrainingSession) -> _core.DataSource:
+        """Return the reader of the extension for the inputs and the target of `session`."""
+        return _core.open_npz(self.path, self.layout(session), self.chunk_bytes)
+
+
+class NpyFiles(Source):
+    """Rows of arrays in ``.npy`` files of their own.
+
+    Parameters
+    ----------
+    X : path, or dict of str to path
+        The file for each input of the model.
+    y : path
+    sample_weight : path, default=None
+    chunk_bytes : int, default=1048576
+        How much is read at a time.
+    """
+
+    def __init__(
+        self,
+        X: PathLike | Mapping[str, PathLike],
+        y: PathLike,
+        sample_weight: PathLike | None = None,
+        *,
+        chunk_bytes: int = _CHUNK_BYTES,
+    ) -> None:
+        self._inputs = X
+        self._target = path_text("y", y)
+        self._weight = None if sample_weight is None else path_text("sample_weight", sample_weight)
+        self.chunk_bytes = positive_int("chunk_bytes", chunk_bytes)
+        self.has_sample_weight = sample_weight is not None
+
+    def native(self, session: TrainingSession) -> _core.DataSource:
+        """Return the reader of the extension for the inputs and the target of `session`."""
+        target, weight = session.target_name, "sample_weight"
+        names = [value.name for value in session.get_inputs()]
+        inputs = self._inputs if isinstance(self._inputs, Mapping) else {names[0]: self._inputs}
+        files = [(name, path_text("X", path)) for name, path in inputs.items()]
+        files.append((target, self._target))
+        if self._weight is not None:
+            files.append((weight, self._weight))
+        layout = _core.FileLayout(
+            session._core.inputs,
+            target,
+            _wants_text(session),
+            weight if self._weight is not None else "",
+            [],
+        )
+        return _core.open_npy(files, layout, self.chunk_bytes)
+
+
+class ParquetFile(_File):
+    """Rows of a Parquet file; needs pyarrow (``pip install onnxgrad[data]``).
+
+    Parameters
+    ----------
+    path : path
+    target : str, default="y"
+        Name of the column that is predicted.
+    sample_weight : str, default=None
+        Name of the column with a weight for each row.
+    ignored : list of str, default=()
+        Columns that are left out.
+    chunk_bytes : int, default=1048576
+        About how much is decoded at a time.
+
+    Notes
+    -----
+    Columns feed inputs as in `CsvFile`. Row groups are what is shuffled. The file is decoded by
+    pyarrow in this process: what onnxgrad promises about broken files does not hold for it.
+    """
+
+    def native(self, session: TrainingSession) -> _core.DataSource:
+        """Return the reader of the extension for the inputs and the target of `session`."""
+        from onnxgrad._parquet import ParquetReader
+
+        reader = ParquetReader(self, session)
+        return _core.PythonSource(reader.start, reader.next, reader.num_rows)
+
+
+def open_file(
+    path: PathLike,
+    target: str | PathLike | None = None,
+    sample_weight: str | PathLike | None = None,
+) -> Source:
+    """Return the source for a file by its suffix, as `Trainer.fit` does for paths.
+
+    Parameters
+    ----------
+    path : path
+        Of a ``.csv``, ``.tsv``, ``.npz``, ``.npy`` or ``.parquet`` file.
+    target : str or path, default=None
+        Name of the column or array that is predicted, None is ``"y"``; of ``.npy`` the file.
+    sample_weight : str or path, default=None
+        Name of the column or array with the weights; of ``.npy`` the file.
+    """
+    text = path_text("path", path)
+    suffix = Path(text).suffix.lower()
+    if suffix == ".npy":
+        if target is None:
+            raise DataError(
+                what=f"{text}: there is no file for y",
+                file=text,
+                mend="Give fit('X.npy', 'y.npy').",
+            )
+        return NpyFiles(path, target, sample_weight)
+    name = "y" if target is None else str(target)
+    weight = None if sample_weight is None else str(sample_weight)
+    if suffix == ".tsv":
+        return CsvFile(path, name, sample_weight=weight, delimiter="\t")
+    kinds: dict[str, type[_File]] = {".csv": CsvFile, ".npz": NpzFile, ".parquet": ParquetFile}
+    if suffix not in kinds:
+        raise DataError(
+            what=f"{text}: a file of type '{suffix}' cannot be read",
+            file=text,
+            mend="Give a .csv, .tsv, .npz, .npy or .parquet file.",
+        )
+    return kinds[suffix](path, name, sample_weight=weight)
+
+
+def _wants_text(session: TrainingSession) -> bool:
+    classes = session.classes
+    return classes is not None and classes.dtype.kind in "OU"
+
+
+def _count(labels: Any) -> int:
+    if isinstance(labels, tuple):
+        second = labels[1]
+        shape = second if isinstance(second, list) else labels[0].shape
+        return int(shape[0]) if len(shape) else 0
+    return len(labels) if labels.ndim else 0
+
+
+def as_source(X: Any, y: Any, sample_weight: Any = None) -> tuple[Source | None, Any, Any]:
+    """Return the source that `X` is or stands for, and what is left of `y` and `sample_weight`.
+
+    The source is None if these are arrays. Names in a file are taken into its source.
+    """
+    if isinstance(X, Source):
+        return X, y, sample_weight
+    if isinstance(X, (str, os.PathLike)):
+        return open_file(X, y, sample_weight), None, None
+    array_names = ("__array__", "__dlpack__", "__arrow_c_stream__", "__arrow_c_array__")
+    is_array = isinstance(X, Mapping) or any(hasattr(X, name) for name in array_names)
+    if y is None and not is_array and (callable(X) or hasattr(X, "__iter__")):
+        return Batches(X), y, sample_weight
+    return None, y, sample_weight
+
+
+def source_like(source: Source | None, validation: Any) -> Any:
+    """Return the source for another file with the columns of `source`; what is no path stays."""
+    if not isinstance(validation, (str, os.PathLike)):
+        return validation
+    if isinstance(source, _File):
+        other = copy.copy(source)
+        other.path = path_text("validation", validation)
+        return other
+    raise DataError(
+        what="validation is a path, but the rows do not come from a file with named columns",
+        value="validation",
+        mend="Give og.data.CsvFile(path, target) or the like.",
+    )

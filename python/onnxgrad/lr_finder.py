@@ -1,0 +1,103 @@
+"""The learning rate of a training by a short trial."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from onnxgrad._checks import positive_int, real_number
+from onnxgrad.callbacks import Callback, Logs
+
+if TYPE_CHECKING:
+    from onnxgrad.trainer import Trainer
+
+__all__ = ["LrFinder"]
+
+_SMOOTHING = 0.9  # of the mean of the losses so far
+_DIVERGED = 4.0  # times the smallest smoothed loss
+
+
+class LrFinder(Callback):
+    """Losses over rising learning rates; made by `Trainer.lr_find`.
+
+    Attributes
+    ----------
+    lrs : list of float
+        Rates that were tried, each a constant factor above the one before.
+    losses : list of float
+        The smoothed loss at each rate, before its step.
+    suggestion : float or None
+        A tenth of the rate with the smallest loss; None if the loss never falls.
+    """
+
+    every_n_steps = 1
+
+    def __init__(self, min_lr: float, max_lr: float, steps: int) -> None:
+        self._plan = np.geomspace(min_lr, max_lr, steps).tolist()
+        self._mean = 0.0
+        self.lrs: list[float] = []
+        self.losses: list[float] = []
+
+    def on_train_begin(self, trainer: Trainer) -> None:
+        """Set the first rate."""
+        trainer.session.lr = self._plan[0]
+
+    def on_step_end(self, trainer: Trainer, logs: Logs) -> bool:
+        """Note the loss and set the next rate; True when the last one is done, or it diverges."""
+        loss = logs["train_loss"]
+        if not math.isfinite(loss):
+            return True
+        count = len(self.lrs)
+        self._mean = _SMOOTHING * self._mean + (1 - _SMOOTHING) * loss
+        self.lrs.append(self._plan[count])
+        self.losses.append(self._mean / (1 - _SMOOTHING ** (count + 1)))
+        if count + 1 == len(self._plan) or self.losses[-1] > _DIVERGED * min(self.losses):
+            return True
+        trainer.session.lr = self._plan[count + 1]
+        return False
+
+    @property
+    def suggestion(self) -> float | None:
+        """A tenth of the rate with the smallest loss; None if the loss never falls."""
+        if not self.losses or min(self.losses) > 0.99 * self.losses[0]:
+            return None
+        return self.lrs[self.losses.index(min(self.losses))] / 10
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the losses over the rates; returns the matplotlib axes."""
+        if ax is None:
+            import matplotlib.pyplot as plt
+
+            ax = plt.subplots()[1]
+        ax.semilogx(self.lrs, self.losses)
+        if self.suggestion is not None:
+            ax.axvline(self.suggestion, linestyle="--", label=f"{self.suggestion:.3g}")
+            ax.legend()
+        ax.set_xlabel("learning rate")
+        ax.set_ylabel("smoothed training loss")
+        return ax
+
+
+def find(
+    trainer: Trainer,
+    data: tuple[Any, Any, Any],
+    min_lr: float,
+    max_lr: float,
+    steps: int,
+    batch_size: int | None,
+) -> LrFinder:
+    """Do what `Trainer.lr_find` says."""
+    steps = positive_int("steps", steps, 2)
+    low = real_number("min_lr", min_lr, open_minimum=True)
+    high = real_number("max_lr", max_lr, low, open_minimum=True)
+    finder = LrFinder(low, high, steps)
+    before = (trainer.history, trainer.stop_reason, trainer.session.lr)
+    trainer._is_trial = True
+    try:
+        trainer.fit(*data, epochs=steps, batch_size=batch_size, callbacks=[finder], verbose=0)
+    finally:
+        trainer._is_trial = False
+        trainer.history, trainer.stop_reason, trainer.session.lr = before
+    return finder

@@ -1,0 +1,165 @@
+"""Numbers that say how good a model is on its validation rows.
+
+A metric is the name of a built-in one, or a function ``metric(y_true, y_pred)``, which is called
+with all validation rows at once. A function that has a parameter `sample_weight` is given the
+weights of the rows too. For classifiers `y_true` are class numbers int64 [N] and `y_pred`
+probabilities [N, C]; for other models both are numbers [N, K].
+
+In `Trainer.history` and in callbacks, the metric ``"f1"`` has the name ``val_f1``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from onnxgrad import _core
+from onnxgrad._checks import unknown_name
+from onnxgrad.errors import OptionError
+
+__all__ = ["MetricLike", "compute", "is_larger_better", "names"]
+
+MetricLike: TypeAlias = "str | Callable[..., float]"
+"""The name of a built-in metric, or a function of (y_true, y_pred)."""
+
+
+def names() -> list[str]:
+    """Return the names of the built-in metrics.
+
+    Examples
+    --------
+    >>> import onnxgrad as og
+    >>> "f1" in og.metrics.names()
+    True
+    """
+    return _core.metric_names()
+
+
+def is_larger_better(metric: str) -> bool:
+    """Return whether a larger value is better; True for names that are not built in."""
+    return _core.is_larger_better(metric)
+
+
+def compute(name: str, y_true: Any, y_pred: Any, sample_weight: Any = None) -> float:
+    """Return a built-in metric of predictions that you have.
+
+    Parameters
+    ----------
+    name : str
+        See `names`.
+    y_true : array [N], or [N, K]
+        Class numbers (an integer type), or numbers.
+    y_pred : array [N, C], or [N, K]
+        Probabilities or scores of the classes, or numbers.
+    sample_weight : array [N], default=None
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import onnxgrad as og
+    >>> og.metrics.compute("mae", np.array([1.0, 2.0]), np.array([1.5, 2.0]))
+    0.25
+    """
+    if name not in names():
+        raise unknown_name("metric", name, names())
+    predicted = np.ascontiguousarray(y_pred, np.float64)
+    target = np.asarray(y_true)
+    if target.dtype.kind in "iub":
+        target = np.ascontiguousarray(target.ravel(), np.int64)
+        columns = predicted.shape[1] if predicted.ndim == 2 else 1
+        if columns < 2:
+            raise OptionError(
+                what="y_pred has one column, expected a score for each class",
+                value="y_pred",
+                mend="Give [N, C]: for two classes np.column_stack([1 - p, p]).",
+            )
+        if target.size and not 0 <= target.min() <= target.max() < columns:
+            raise OptionError(
+                what=f"y_true has class numbers outside 0 to {columns - 1}", value="y_true"
+            )
+    else:
+        target = np.ascontiguousarray(target, np.float64)
+    predicted, target = (_two_dimensional(predicted), _rows(target, predicted))
+    weight = None if sample_weight is None else np.ascontiguousarray(sample_weight, np.float64)
+    if len(predicted) != len(target) or (weight is not None and weight.shape != (len(target),)):
+        raise OptionError(what="y_true, y_pred and sample_weight have different numbers of rows")
+    return _core.metric_value(name, target, predicted, weight)
+
+
+def _two_dimensional(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return array.reshape(len(array), -1)
+
+
+def _rows(target: np.ndarray[Any, Any], predicted: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    if target.dtype.kind == "i":
+        return target
+    shaped = _two_dimensional(target)
+    if shaped.shape != _two_dimensional(predicted).shape:
+        raise OptionError(
+            what=f"y_true has shape {target.shape}, y_pred {predicted.shape}", value="y_true"
+        )
+    return shaped
+
+
+def native_metrics(
+    metrics: MetricLike | Iterable[MetricLike] | Mapping[str, MetricLike],
+    *,
+    has_rows: bool = True,
+) -> list[_core.Metric]:
+    """Return metrics as the extension takes them; a dictionary gives them names."""
+    given: Iterable[tuple[str | None, MetricLike]]
+    if isinstance(metrics, str) or callable(metrics):
+        given = [(None, metrics)]
+    elif isinstance(metrics, Mapping):
+        given = metrics.items()
+    else:
+        given = [(None, metric) for metric in metrics]
+    result = [_native(name, metric) for name, metric in given]
+    if result and not has_rows:
+        raise OptionError(
+            what="metrics are of validation rows, and there is no validation",
+            value="metrics",
+            mend="Give validation=0.1, or rows of its own.",
+        )
+    taken = [metric.name for metric in result]
+    for name in taken:
+        if taken.count(name) > 1 or name == "loss":
+            raise OptionError(
+                what=f"metrics: there are two of the name '{name}'",
+                value="metrics",
+                mend="Give functions names of their own with a dictionary: {'name': function}.",
+            )
+    return result
+
+
+def _native(name: str | None, metric: MetricLike) -> _core.Metric:
+    if isinstance(metric, str):
+        if metric not in names():
+            raise unknown_name("metrics", metric, names())
+        return _core.Metric(metric, None)
+    if not callable(metric):
+        raise OptionError(
+            what=f"metrics: {metric!r} is neither a name nor a function",
+            value="metrics",
+            mend=f"Known names are {', '.join(names())}.",
+        )
+    title = name or str(getattr(metric, "__name__", type(metric).__name__))
+    return _core.Metric(title, _caller(metric))
+
+
+def _caller(metric: Callable[..., Any]) -> Callable[[Any, Any, Any], float]:
+    import inspect
+
+    try:
+        takes_weight = "sample_weight" in inspect.signature(metric).parameters
+    except (TypeError, ValueError):
+        takes_weight = False
+
+    def call(y_true: Any, y_pred: Any, weight: Any) -> float:
+        if takes_weight and weight is not None:
+            return float(metric(y_true, y_pred, sample_weight=weight))
+        return float(metric(y_true, y_pred))
+
+    return call

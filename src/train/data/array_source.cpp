@@ -1,0 +1,136 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "base/files.h"
+#include "onnxgrad/data_files.h"
+#include "train/data/byte_stream.h"
+#include "train/data/chunked_source.h"
+#include "train/data/npy.h"
+
+// Arrays in .npz and .npy files, read by chunks of rows.
+
+namespace onnxgrad::train {
+namespace {
+
+using base::ReadableFile;
+
+struct NamedStream {
+  std::string name;
+  std::string file;
+  std::unique_ptr<ByteStream> bytes;
+};
+
+class ArraySource final : public ChunkedSource {
+ public:
+  // `streams`: only those that `plan` names are opened.
+  ArraySource(const std::string& path, std::vector<NamedStream> streams, const FileLayout& layout,
+              std::int64_t chunk_bytes)
+      : layout_(layout) {
+    std::vector<std::string> names;
+    for (const NamedStream& stream : streams) names.push_back(stream.name);
+    plan_ = plan_columns(path, names, layout_, false);
+    const auto open = [&](std::int64_t place) {
+      if (place < 0) return std::size_t{0};
+      NamedStream& stream = streams[static_cast<std::size_t>(place)];
+      arrays_.emplace_back(std::move(stream.bytes), stream.file, stream.name);
+      return arrays_.size() - 1;
+    };
+    for (const std::int64_t place : plan_.inputs) inputs_.push_back(open(place));
+    target_ = open(plan_.target);
+    weight_ = open(plan_.sample_weight);
+    check_rows(path);
+    std::int64_t row_bytes = 0;
+    bool any_order = true;
+    for (const NpyArray& array : arrays_) {
+      row_bytes += array.row_bytes();
+      any_order = any_order && array.has_random_access();
+    }
+    rows_ = arrays_.front().rows();
+    chunk_rows_ = std::clamp<std::int64_t>(chunk_bytes / std::max<std::int64_t>(row_bytes, 1), 1,
+                                           std::max<std::int64_t>(rows_, 1));
+    set_size(rows_, (rows_ + chunk_rows_ - 1) / chunk_rows_, any_order);
+  }
+
+ private:
+  void check_rows(const std::string& path) const {
+    const NpyArray& target = arrays_[target_];
+    for (const NpyArray& array : arrays_) {
+      if (array.rows() == target.rows()) continue;
+      throw DataError({.what = fmt::format("'{}' has {} rows, '{}' has {}", array.name(),
+                                           array.rows(), target.name(), target.rows()),
+                       .where = {.file = path, .value = array.name()}});
+    }
+    if (target.rows() == 0) throw DataError({.what = "there are no rows", .where = {.file = path}});
+  }
+
+  Dataset read_chunk(std::int64_t chunk) override {
+    const std::int64_t first = chunk * chunk_rows_;
+    const std::int64_t count = std::min(chunk_rows_, rows_ - first);
+    Dataset data{.inputs = {}, .target = {}, .first_row = first};
+    for (std::size_t i = 0; i < inputs_.size(); ++i) {
+      data.inputs.push_back(
+          {.name = layout_.inputs[i].name, .tensor = arrays_[inputs_[i]].read(first, count)});
+    }
+    data.target = arrays_[target_].read(first, count);
+    if (plan_.sample_weight >= 0) data.sample_weight = arrays_[weight_].read(first, count);
+    return data;
+  }
+
+  FileLayout layout_;
+  ColumnPlan plan_;
+  std::vector<NpyArray> arrays_;
+  std::vector<std::size_t> inputs_;
+  std::size_t target_ = 0;
+  std::size_t weight_ = 0;
+  std::int64_t rows_ = 0;
+  std::int64_t chunk_rows_ = 0;
+};
+
+std::shared_ptr<const ReadableFile> open_file(const std::string& path) {
+  try {
+    return std::make_shared<ReadableFile>(ReadableFile::open(path));
+  } catch (const Error& error) {
+    throw DataError(error.problem());
+  }
+}
+
+std::string without_suffix(const std::string& name) {
+  return name.ends_with(".npy") ? name.substr(0, name.size() - 4) : name;
+}
+
+}  // namespace
+}  // namespace onnxgrad::train
+
+namespace onnxgrad {
+
+std::unique_ptr<DataSource> open_npz(const std::string& path, const FileLayout& layout,
+                                     std::int64_t chunk_bytes) {
+  const auto file = train::open_file(path);
+  std::vector<train::NamedStream> streams;
+  for (const train::ZipMember& member : train::list_zip(*file)) {
+    if (!member.name.ends_with(".npy")) continue;
+    streams.push_back({.name = train::without_suffix(member.name),
+                       .file = path,
+                       .bytes = train::open_zip_member(file, member)});
+  }
+  return std::make_unique<train::ArraySource>(path, std::move(streams), layout, chunk_bytes);
+}
+
+std::unique_ptr<DataSource> open_npy(const NpyFiles& files, const FileLayout& layout,
+                                     std::int64_t chunk_bytes) {
+  std::vector<train::NamedStream> streams;
+  for (const auto& [name, path] : files) {
+    const auto file = train::open_file(path);
+    streams.push_back(
+        {.name = name, .file = path, .bytes = train::file_part(file, 0, file->size_bytes())});
+  }
+  const std::string first = files.empty() ? "" : files.front().second;
+  return std::make_unique<train::ArraySource>(first, std::move(streams), layout, chunk_bytes);
+}
+
+}  // namespace onnxgrad

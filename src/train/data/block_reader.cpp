@@ -1,0 +1,217 @@
+#include "train/data/block_reader.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+#include "base/philox.h"
+
+namespace onnxgrad::train {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// While the other side works, `stop` is looked at this often.
+constexpr std::chrono::milliseconds kPoll{20};
+
+void permute(std::uint64_t seed, std::uint32_t epoch, std::uint32_t block,
+             std::span<std::int64_t> order) {
+  // Each block of each epoch has a stream of its own.
+  base::PhiloxStream stream(seed ^ (std::uint64_t{block} << 32), base::RandomUse::kShuffle, epoch);
+  std::iota(order.begin(), order.end(), std::int64_t{0});
+  for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[stream.below(i)]);
+}
+
+}  // namespace
+
+bool is_validation_row(std::uint64_t seed, double fraction, std::int64_t row) {
+  const auto place = static_cast<std::uint64_t>(row);
+  const auto words =
+      base::philox4x32({static_cast<std::uint32_t>(place), static_cast<std::uint32_t>(place >> 32),
+                        0xFFFFFFFFU, static_cast<std::uint32_t>(base::RandomUse::kValidation)},
+                       seed);
+  return static_cast<double>(words[0]) < fraction * 0x1p32;
+}
+
+BlockReader::BlockReader(DataSource& source, Prepare prepare, Keep keep,
+                         const BlockOptions& options)
+    : source_(source),
+      prepare_(std::move(prepare)),
+      keep_(std::move(keep)),
+      options_(options),
+      budget_(base::current_budget()) {
+  for (int i = 0; i < 2; ++i) {
+    blocks_.push_back(std::make_unique<Block>());
+    free_.push_back(blocks_.back().get());
+  }
+}
+
+BlockReader::~BlockReader() { end_pass(); }
+
+void BlockReader::end_pass() {
+  {
+    const std::lock_guard lock(mutex_);
+    is_ending_ = true;
+  }
+  changed_.notify_all();
+  if (thread_.joinable()) thread_.join();
+  free_.clear();
+  for (const auto& block : blocks_) {
+    *block = {};  // between passes the memory is another reader's, of the validation
+    free_.push_back(block.get());
+  }
+  ready_.clear();
+  filling_ = used_ = nullptr;
+  error_ = nullptr;
+  is_done_ = true;
+}
+
+void BlockReader::start(std::uint32_t epoch) {
+  end_pass();
+  is_ending_ = is_done_ = false;
+  blocks_done_ = 0;
+  thread_ = std::thread([this, epoch] { read_pass(epoch); });
+}
+
+const Block* BlockReader::next(const std::atomic<bool>& stop) {
+  std::unique_lock lock(mutex_);
+  if (used_ != nullptr) {
+    free_.push_back(std::exchange(used_, nullptr));
+    changed_.notify_all();
+  }
+  const auto is_over = [&] { return !ready_.empty() || is_done_; };
+  if (!is_over()) {
+    const auto start = Clock::now();
+    while (!changed_.wait_for(lock, kPoll, is_over) && !stop.load(std::memory_order_relaxed)) {
+    }
+    waited_s_ += std::chrono::duration<double>(Clock::now() - start).count();
+  }
+  if (ready_.empty()) {
+    if (is_done_ && error_) std::rethrow_exception(std::exchange(error_, nullptr));
+    return nullptr;
+  }
+  used_ = ready_.front();
+  ready_.pop_front();
+  return used_;
+}
+
+void BlockReader::read_pass(std::uint32_t epoch) {
+  const base::MemoryBudgetScope scope(budget_);
+  std::exception_ptr error;
+  try {
+    read_chunks(epoch);
+  } catch (...) {
+    error = std::current_exception();
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    error_ = error;
+    is_done_ = true;
+  }
+  changed_.notify_all();
+}
+
+void BlockReader::read_chunks(std::uint32_t epoch) {
+  source_.start({.epoch = epoch, .shuffle = options_.shuffle, .seed = options_.seed});
+  while (const std::optional<Dataset> chunk = source_.next()) {
+    PreparedData rows = prepare_(*chunk);
+    if (keep_) {
+      const auto chosen = keep_(chunk->first_row, rows.rows);
+      if (chosen.empty()) continue;
+      if (std::ssize(chosen) < rows.rows) rows = rows.select(chosen);
+    }
+    if (!add_rows(rows, epoch)) return;
+  }
+  if (filling_ != nullptr && filling_->data.rows > 0) hand_over(epoch);
+}
+
+// Waits for a block that is not used; nullptr: the pass is to end.
+Block* BlockReader::take_free() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return !free_.empty() || is_ending_; });
+  if (is_ending_) return nullptr;
+  Block* const block = free_.back();
+  free_.pop_back();
+  return block;
+}
+
+bool BlockReader::hand_over(std::uint32_t epoch) {
+  Block& block = *std::exchange(filling_, nullptr);
+  block.order.clear();
+  if (options_.shuffle && options_.batch_size > 0) {
+    block.order.resize(static_cast<std::size_t>(block.data.rows));
+    permute(options_.seed, epoch, blocks_done_, block.order);
+  }
+  ++blocks_done_;
+  const std::lock_guard lock(mutex_);
+  ready_.push_back(&block);
+  changed_.notify_all();
+  return !is_ending_;
+}
+
+// The block that is filled gets memory for whole batches, and the form of `sample`.
+void BlockReader::make_room(const PreparedData& sample) {
+  std::int64_t row_bytes = 0;
+  for (const Column& column : sample.columns) row_bytes += column.row_bytes;
+  if (options_.shuffle) row_bytes += static_cast<std::int64_t>(sizeof(std::int64_t));  // the order
+  if (capacity_ == 0) {
+    const std::int64_t rows = options_.block_bytes / std::max<std::int64_t>(row_bytes, 1);
+    const std::int64_t known = source_.num_rows().value_or(rows);
+    const std::int64_t batches =
+        std::min(rows / options_.batch_size, known / options_.batch_size + 1);
+    capacity_ = std::max<std::int64_t>(batches, 1) * options_.batch_size;
+  }
+  PreparedData& data = filling_->data;
+  bool fits = data.columns.size() == sample.columns.size();
+  for (std::size_t c = 0; fits && c < sample.columns.size(); ++c) {
+    fits = data.columns[c].values.dims() == sample.columns[c].batch_dims(capacity_) &&
+           data.columns[c].values.dtype() == sample.columns[c].values.dtype();
+  }
+  if (!fits) {
+    data = sample;
+    for (Column& column : data.columns) {
+      column.values = Tensor::empty(column.values.dtype(), column.batch_dims(capacity_));
+    }
+  }
+  data.rows = 0;
+}
+
+// False: the pass is to end.
+bool BlockReader::add_rows(const PreparedData& rows, std::uint32_t epoch) {
+  if (options_.batch_size == 0) {
+    filling_ = take_free();
+    if (filling_ == nullptr) return false;
+    filling_->data = rows;
+    return hand_over(epoch);
+  }
+  std::int64_t done = 0;
+  while (done < rows.rows) {
+    if (filling_ == nullptr) {
+      filling_ = take_free();
+      if (filling_ == nullptr) return false;
+      make_room(rows);
+    }
+    PreparedData& data = filling_->data;
+    const std::int64_t count = std::min(capacity_ - data.rows, rows.rows - done);
+    for (std::size_t c = 0; c < rows.columns.size(); ++c) {
+      Column& column = data.columns[c];
+      if (column.row_bytes != rows.columns[c].row_bytes) {
+        throw DataError(
+            {.what = "'" + column.name + "' has rows of different shapes, from chunk to chunk",
+             .where = {.value = column.name},
+             .mend = "Give batches of one shape, or leave batch_size out to train on them as they "
+                     "come."});
+      }
+      std::memcpy(column.values.mutable_raw() + data.rows * column.row_bytes,
+                  rows.columns[c].row(done), static_cast<std::size_t>(count * column.row_bytes));
+    }
+    data.rows += count;
+    done += count;
+    if (data.rows == capacity_ && !hand_over(epoch)) return false;
+  }
+  return true;
+}
+
+}  // namespace onnxgrad::train

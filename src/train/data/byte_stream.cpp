@@ -1,0 +1,263 @@
+#include "train/data/byte_stream.h"
+
+#include <fmt/format.h>
+#include <zlib.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "onnxgrad/error.h"
+
+namespace onnxgrad::train {
+namespace {
+
+using base::ReadableFile;
+
+[[noreturn]] void refuse(const ReadableFile& file, const std::string& what,
+                         const std::string& member = {}) {
+  throw DataError({.what = what, .where = {.file = file.path(), .value = member}});
+}
+
+class FilePart final : public ByteStream {
+ public:
+  FilePart(std::shared_ptr<const ReadableFile> file, std::int64_t offset, std::int64_t bytes)
+      : file_(std::move(file)), offset_(offset), bytes_(bytes) {
+    const std::int64_t size = file_->size_bytes();
+    if (offset < 0 || bytes < 0 || offset > size || bytes > size - offset) {
+      refuse(*file_, "a part of the file lies outside of it");
+    }
+  }
+  std::int64_t size_bytes() const override { return bytes_; }
+  bool has_random_access() const override { return true; }
+  void read(std::int64_t offset, std::span<std::byte> out) override {
+    if (offset < 0 || std::ssize(out) > bytes_ || offset > bytes_ - std::ssize(out)) {
+      refuse(*file_, "the file ends before its data");
+    }
+    file_->read(offset_ + offset, out);
+  }
+
+ private:
+  std::shared_ptr<const ReadableFile> file_;
+  std::int64_t offset_;
+  std::int64_t bytes_;
+};
+
+// Reads forwards; a step back begins again.
+class DeflatedPart final : public ByteStream {
+ public:
+  DeflatedPart(std::shared_ptr<const ReadableFile> file, std::int64_t offset, ZipMember member)
+      : file_(std::move(file)),
+        packed_(file_, offset, member.stored_bytes),
+        member_(std::move(member)),
+        input_(kPieceBytes) {
+    if (inflateInit2(&stream_, -MAX_WBITS) != Z_OK) {
+      throw DeviceError({.what = "no memory for unpacking", .where = {.file = file_->path()}});
+    }
+  }
+  DeflatedPart(const DeflatedPart&) = delete;
+  DeflatedPart& operator=(const DeflatedPart&) = delete;
+  ~DeflatedPart() override { inflateEnd(&stream_); }
+
+  std::int64_t size_bytes() const override { return member_.bytes; }
+  bool has_random_access() const override { return false; }
+  void read(std::int64_t offset, std::span<std::byte> out) override {
+    if (offset < 0 || std::ssize(out) > member_.bytes || offset > member_.bytes - std::ssize(out)) {
+      refuse(*file_, "the array ends before its data", member_.name);
+    }
+    if (offset < position_) rewind();
+    std::byte skipped[4096];
+    while (position_ < offset) {
+      const auto step = std::min<std::int64_t>(offset - position_, sizeof skipped);
+      unpack(std::span(skipped).first(static_cast<std::size_t>(step)));
+    }
+    unpack(out);
+  }
+
+ private:
+  static constexpr std::size_t kPieceBytes = std::size_t{1} << 16;
+
+  void rewind() {
+    inflateReset(&stream_);
+    stream_.avail_in = 0;
+    read_ = position_ = 0;
+    checksum_ = 0;
+  }
+
+  void unpack(std::span<std::byte> out) {
+    constexpr std::size_t kMost = std::size_t{1} << 30;  // zlib counts in unsigned int
+    while (!out.empty()) {
+      const auto part = out.first(std::min(out.size(), kMost));
+      unpack_part(part);
+      out = out.subspan(part.size());
+    }
+  }
+
+  void unpack_part(std::span<std::byte> out) {
+    stream_.next_out = reinterpret_cast<Bytef*>(out.data());
+    stream_.avail_out = static_cast<uInt>(out.size());
+    while (stream_.avail_out > 0) {
+      if (stream_.avail_in == 0) refill();
+      const int state = inflate(&stream_, Z_NO_FLUSH);
+      if (state == Z_STREAM_END && stream_.avail_out == 0) break;
+      if (state != Z_OK) refuse(*file_, "the packed array is broken", member_.name);
+    }
+    position_ += std::ssize(out);
+    checksum_ = static_cast<std::uint32_t>(::crc32(
+        checksum_, reinterpret_cast<const Bytef*>(out.data()), static_cast<uInt>(out.size())));
+    if (position_ == member_.bytes && checksum_ != member_.crc32) {
+      refuse(*file_, "the array has another checksum than the archive says", member_.name);
+    }
+  }
+
+  void refill() {
+    const std::int64_t count = std::min<std::int64_t>(kPieceBytes, packed_.size_bytes() - read_);
+    if (count == 0) refuse(*file_, "the packed array ends before its data", member_.name);
+    packed_.read(read_, std::span(input_).first(static_cast<std::size_t>(count)));
+    read_ += count;
+    stream_.next_in = reinterpret_cast<Bytef*>(input_.data());
+    stream_.avail_in = static_cast<uInt>(count);
+  }
+
+  std::shared_ptr<const ReadableFile> file_;
+  FilePart packed_;
+  ZipMember member_;
+  std::vector<std::byte> input_;
+  z_stream stream_{};
+  std::int64_t read_ = 0;      // of the packed bytes
+  std::int64_t position_ = 0;  // of the unpacked bytes
+  std::uint32_t checksum_ = 0;
+};
+
+template <class T>
+T number_at(std::span<const std::byte> bytes, std::size_t offset) {
+  std::uint64_t value = 0;
+  for (std::size_t i = 0; i < sizeof(T); ++i) {
+    value |= std::to_integer<std::uint64_t>(bytes[offset + i]) << (8 * i);
+  }
+  return static_cast<T>(value);
+}
+
+std::vector<std::byte> bytes_of(const ReadableFile& file, std::int64_t offset, std::int64_t count) {
+  if (offset < 0 || count < 0 || offset > file.size_bytes() || count > file.size_bytes() - offset) {
+    refuse(file, "the zip archive refers to places outside the file");
+  }
+  std::vector<std::byte> bytes(static_cast<std::size_t>(count));
+  file.read(offset, bytes);
+  return bytes;
+}
+
+struct Directory {
+  std::int64_t offset = 0;
+  std::int64_t bytes = 0;
+  std::int64_t members = 0;
+};
+
+// By the record at the end of the file, or the zip64 record that it points to.
+Directory find_directory(const ReadableFile& file) {
+  constexpr std::int64_t kEndBytes = 22;
+  constexpr std::int64_t kLongestComment = 65535;
+  const std::int64_t size = file.size_bytes();
+  const std::int64_t tail = std::min(size, kEndBytes + kLongestComment);
+  const auto bytes = bytes_of(file, size - tail, tail);
+  for (std::int64_t at = tail - kEndBytes; at >= 0; --at) {
+    const auto place = static_cast<std::size_t>(at);
+    if (number_at<std::uint32_t>(bytes, place) != 0x06054B50) continue;
+    Directory found{.offset = number_at<std::uint32_t>(bytes, place + 16),
+                    .bytes = number_at<std::uint32_t>(bytes, place + 12),
+                    .members = number_at<std::uint16_t>(bytes, place + 10)};
+    const bool is_long =
+        found.offset == 0xFFFFFFFF || found.bytes == 0xFFFFFFFF || found.members == 0xFFFF;
+    if (!is_long) return found;
+    const std::int64_t locator_at = size - tail + at - 20;
+    const auto locator = bytes_of(file, locator_at, 20);
+    if (number_at<std::uint32_t>(locator, 0) != 0x07064B50) break;
+    const auto record = bytes_of(file, number_at<std::int64_t>(locator, 8), 56);
+    if (number_at<std::uint32_t>(record, 0) != 0x06064B50) break;
+    return {.offset = number_at<std::int64_t>(record, 48),
+            .bytes = number_at<std::int64_t>(record, 40),
+            .members = number_at<std::int64_t>(record, 32)};
+  }
+  refuse(file, "this is no zip archive (an .npz file is one), or it is cut short");
+}
+
+// Sizes of 4 GiB and more stand in an extra field.
+void read_zip64(std::span<const std::byte> extra, ZipMember& member) {
+  constexpr std::int64_t kElsewhere = 0xFFFFFFFF;
+  while (extra.size() >= 4) {
+    const auto id = number_at<std::uint16_t>(extra, 0);
+    const std::size_t length = number_at<std::uint16_t>(extra, 2);
+    if (length > extra.size() - 4) return;
+    if (id == 1) {
+      std::size_t at = 4;
+      for (std::int64_t* field : {&member.bytes, &member.stored_bytes, &member.offset}) {
+        if (*field != kElsewhere || at + 8 > 4 + length) continue;
+        *field = number_at<std::int64_t>(extra, at);
+        at += 8;
+      }
+      return;
+    }
+    extra = extra.subspan(4 + length);
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<ByteStream> file_part(std::shared_ptr<const ReadableFile> file, std::int64_t offset,
+                                      std::int64_t bytes) {
+  return std::make_unique<FilePart>(std::move(file), offset, bytes);
+}
+
+std::vector<ZipMember> list_zip(const ReadableFile& file) {
+  constexpr std::size_t kRecordBytes = 46;
+  const Directory directory = find_directory(file);
+  const auto bytes = bytes_of(file, directory.offset, directory.bytes);
+  std::span<const std::byte> rest = bytes;
+  std::vector<ZipMember> members;
+  for (std::int64_t i = 0; i < directory.members; ++i) {
+    if (rest.size() < kRecordBytes || number_at<std::uint32_t>(rest, 0) != 0x02014B50) {
+      refuse(file, "the directory of the zip archive is broken");
+    }
+    const std::size_t name_bytes = number_at<std::uint16_t>(rest, 28);
+    const std::size_t extra_bytes = number_at<std::uint16_t>(rest, 30);
+    const std::size_t comment_bytes = number_at<std::uint16_t>(rest, 32);
+    const std::size_t total = kRecordBytes + name_bytes + extra_bytes + comment_bytes;
+    if (total > rest.size()) refuse(file, "the directory of the zip archive is broken");
+    ZipMember member{
+        .name = std::string(reinterpret_cast<const char*>(rest.data()) + kRecordBytes, name_bytes),
+        .is_deflated = number_at<std::uint16_t>(rest, 10) != 0,
+        .offset = number_at<std::uint32_t>(rest, 42),
+        .stored_bytes = number_at<std::uint32_t>(rest, 20),
+        .bytes = number_at<std::uint32_t>(rest, 24),
+        .crc32 = number_at<std::uint32_t>(rest, 16)};
+    read_zip64(rest.subspan(kRecordBytes + name_bytes, extra_bytes), member);
+    if ((number_at<std::uint16_t>(rest, 8) & 1) != 0) refuse(file, "it is encrypted", member.name);
+    const auto method = number_at<std::uint16_t>(rest, 10);
+    if (method != 0 && method != 8) {
+      refuse(file, fmt::format("compression method {} is not known; deflate is", method),
+             member.name);
+    }
+    if (!member.is_deflated && member.stored_bytes != member.bytes) {
+      refuse(file, "a stored array has two sizes", member.name);
+    }
+    members.push_back(std::move(member));
+    rest = rest.subspan(total);
+  }
+  return members;
+}
+
+std::unique_ptr<ByteStream> open_zip_member(std::shared_ptr<const ReadableFile> file,
+                                            const ZipMember& member) {
+  constexpr std::int64_t kHeaderBytes = 30;
+  const auto header = bytes_of(*file, member.offset, kHeaderBytes);
+  if (number_at<std::uint32_t>(header, 0) != 0x04034B50) {
+    refuse(*file, "its header in the zip archive is broken", member.name);
+  }
+  const std::int64_t begin = member.offset + kHeaderBytes + number_at<std::uint16_t>(header, 26) +
+                             number_at<std::uint16_t>(header, 28);
+  if (member.bytes < 0) refuse(*file, "its size in the zip archive is broken", member.name);
+  if (!member.is_deflated) return file_part(std::move(file), begin, member.bytes);
+  return std::make_unique<DeflatedPart>(std::move(file), begin, member);
+}
+
+}  // namespace onnxgrad::train

@@ -1,0 +1,99 @@
+#include "train/data/chunked_source.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+
+#include "base/check.h"
+#include "train/sampler.h"
+
+namespace onnxgrad::train {
+namespace {
+
+// Chunks and the rows of blocks are shuffled by the same seed, from different streams.
+constexpr std::uint64_t kChunkStream = 0x9E3779B97F4A7C15;
+
+std::int64_t find(const std::vector<std::string>& names, const std::string& name) {
+  const auto found = std::ranges::find(names, name);
+  return found == names.end() ? -1 : found - names.begin();
+}
+
+std::int64_t find_or_refuse(const std::string& path, const std::vector<std::string>& columns,
+                            const std::string& name) {
+  const std::int64_t place = find(columns, name);
+  if (place >= 0) return place;
+  throw DataError({.what = "there is no column '" + name + "'." + base::did_you_mean(name, columns),
+                   .where = {.file = path, .value = name},
+                   .detail = "There are " + base::quote_list(columns) + "."});
+}
+
+}  // namespace
+
+void ChunkedSource::set_size(std::int64_t rows, std::int64_t chunks, bool any_order) {
+  rows_ = rows;
+  chunks_ = chunks;
+  any_order_ = any_order;
+}
+
+void ChunkedSource::start(const Pass& pass) {
+  position_ = 0;
+  order_.clear();
+  if (!pass.shuffle || !any_order_) return;
+  order_.resize(static_cast<std::size_t>(chunks_));
+  shuffle_rows(pass.seed ^ kChunkStream, pass.epoch, order_);
+}
+
+std::optional<Dataset> ChunkedSource::next() {
+  if (position_ >= chunks_) return std::nullopt;
+  const std::int64_t chunk =
+      order_.empty() ? position_ : order_[static_cast<std::size_t>(position_)];
+  ++position_;
+  return read_chunk(chunk);
+}
+
+ColumnPlan plan_columns(const std::string& path, const std::vector<std::string>& columns,
+                        const FileLayout& layout, bool stacks) {
+  ColumnPlan plan;
+  std::vector<bool> is_taken(columns.size(), false);
+  const auto take = [&](std::int64_t place) {
+    is_taken[static_cast<std::size_t>(place)] = true;
+    return place;
+  };
+  plan.target = take(find_or_refuse(path, columns, layout.target));
+  if (!layout.sample_weight.empty()) {
+    plan.sample_weight = take(find_or_refuse(path, columns, layout.sample_weight));
+  }
+  for (const std::string& name : layout.ignored) take(find_or_refuse(path, columns, name));
+  std::vector<std::size_t> open;
+  for (const ValueInfo& input : layout.inputs) {
+    const std::int64_t place = find(columns, input.name);
+    const bool is_there = place >= 0 && !is_taken[static_cast<std::size_t>(place)];
+    if (!is_there) open.push_back(plan.inputs.size());
+    plan.inputs.push_back(is_there ? take(place) : -1);
+  }
+  std::vector<std::int64_t> left;
+  for (std::size_t c = 0; c < columns.size(); ++c) {
+    if (!is_taken[c]) left.push_back(static_cast<std::int64_t>(c));
+  }
+  if (open.empty()) return plan;
+  if (open.size() > 1 || left.empty() || (!stacks && left.size() > 1)) {
+    std::vector<std::string> names;
+    for (const ValueInfo& input : layout.inputs) names.push_back(input.name);
+    const std::string& missing = names[open.front()];
+    throw DataError({.what = "nothing for the model's input '" + missing + "'",
+                     .where = {.file = path, .value = missing},
+                     .detail = "The model reads " + base::quote_list(names) + "; the file has " +
+                               base::quote_list(columns) + ".",
+                     .mend = "Name columns (or arrays) like the inputs."});
+  }
+  if (stacks) {
+    plan.stacked_input = static_cast<std::int64_t>(open.front());
+    plan.stacked = std::move(left);
+  } else {
+    plan.inputs[open.front()] = left.front();
+  }
+  return plan;
+}
+
+}  // namespace onnxgrad::train

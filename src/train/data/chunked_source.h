@@ -1,0 +1,48 @@
+#ifndef ONNXGRAD_TRAIN_DATA_CHUNKED_SOURCE_H_
+#define ONNXGRAD_TRAIN_DATA_CHUNKED_SOURCE_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "onnxgrad/data_files.h"
+
+namespace onnxgrad::train {
+
+/// A source whose chunks have numbers, and which are read in a random order if that is possible.
+class ChunkedSource : public DataSource {
+ public:
+  std::optional<std::int64_t> num_rows() const final { return rows_; }
+  void start(const Pass& pass) final;
+  std::optional<Dataset> next() final;
+
+ protected:
+  /// After construction of the derived class. `any_order`: read_chunk need not be called in turn.
+  void set_size(std::int64_t rows, std::int64_t chunks, bool any_order);
+  virtual Dataset read_chunk(std::int64_t chunk) = 0;
+
+ private:
+  std::int64_t rows_ = 0;
+  std::int64_t chunks_ = 0;
+  bool any_order_ = true;
+  std::vector<std::int64_t> order_;  ///< of the present pass; empty: in turn
+  std::int64_t position_ = 0;
+};
+
+/// Which column (or array) of a file feeds what; -1: none.
+struct ColumnPlan {
+  std::vector<std::int64_t> inputs;  ///< per input of the model
+  std::int64_t stacked_input = -1;   ///< the input that `stacked` make up
+  std::vector<std::int64_t> stacked;
+  std::int64_t target = -1;
+  std::int64_t sample_weight = -1;
+};
+/// By the rules of FileLayout. `stacks`: columns that are left are put beside each other; otherwise
+/// there may be one only. Throws: DataError naming what is missing, and what there is.
+ColumnPlan plan_columns(const std::string& path, const std::vector<std::string>& columns,
+                        const FileLayout& layout, bool stacks);
+
+}  // namespace onnxgrad::train
+
+#endif  // ONNXGRAD_TRAIN_DATA_CHUNKED_SOURCE_H_

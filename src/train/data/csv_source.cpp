@@ -1,0 +1,409 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/check.h"
+#include "base/files.h"
+#include "onnxgrad/data_files.h"
+#include "train/data/chunked_source.h"
+
+// A CSV file is gone through once, to note where chunks of whole lines begin (Index). A chunk is
+// then read and parsed by itself (ChunkParser), line by line, cell by cell.
+
+namespace onnxgrad::train {
+namespace {
+
+using base::ReadableFile;
+
+constexpr std::int64_t kMaxColumns = 1 << 20;
+
+[[noreturn]] void refuse(const std::string& path, const std::string& what, std::string mend = {},
+                         std::string column = {}) {
+  throw DataError(
+      {.what = what, .where = {.file = path, .value = std::move(column)}, .mend = std::move(mend)});
+}
+
+// The beginning of a cell, for messages.
+std::string shown(std::string_view cell) {
+  std::string text;
+  for (const char c : cell.substr(0, 60)) {
+    const auto code = static_cast<unsigned char>(c);
+    code < 0x20 ? text += fmt::format("\\x{:02x}", code) : text += c;
+  }
+  return text;
+}
+
+std::string_view trimmed(std::string_view text) {
+  const auto is_space = [](char c) { return c == ' ' || c == '\t' || c == '\r'; };
+  while (!text.empty() && is_space(text.front())) text.remove_prefix(1);
+  while (!text.empty() && is_space(text.back())) text.remove_suffix(1);
+  return text;
+}
+
+// The end of the line that begins at `text`: the place of its newline, or the length of `text`.
+// Newlines inside quotes belong to the cell.
+std::size_t line_length(std::string_view text) {
+  std::size_t begin = 0;
+  bool is_quoted = false;
+  while (begin < text.size()) {
+    const auto* const found =
+        static_cast<const char*>(std::memchr(text.data() + begin, '\n', text.size() - begin));
+    const std::size_t end =
+        found != nullptr ? static_cast<std::size_t>(found - text.data()) : text.size();
+    const std::string_view part = text.substr(begin, end - begin);
+    if (std::memchr(part.data(), '"', part.size()) != nullptr) {
+      is_quoted = is_quoted != (std::ranges::count(part, '"') % 2 == 1);
+    }
+    if (!is_quoted) return end;
+    begin = end + 1;
+  }
+  return text.size();
+}
+
+// Cells of one line; views into the line or into `unquoted`.
+class LineSplitter {
+ public:
+  explicit LineSplitter(char delimiter) : delimiter_(delimiter) {}
+
+  // Nothing (and false) if a quote is in a wrong place.
+  bool split(std::string_view line, std::vector<std::string_view>& cells) {
+    cells.clear();
+    unquoted_.clear();
+    unquoted_.reserve(line.size());  // views into it stay valid
+    while (true) {
+      const std::size_t start = line.find_first_not_of(delimiter_ == '\t' ? " " : " \t");
+      if (start != std::string_view::npos && line[start] == '"' && delimiter_ != '"') {
+        line.remove_prefix(start + 1);
+        if (!take_quoted(line, cells)) return false;
+      } else {
+        const std::size_t end = line.find(delimiter_);
+        cells.push_back(trimmed(line.substr(0, end)));
+        if (end == std::string_view::npos) return true;
+        line.remove_prefix(end + 1);
+        continue;
+      }
+      line = trimmed_front(line);
+      if (line.empty()) return true;
+      if (line.front() != delimiter_) return false;
+      line.remove_prefix(1);
+    }
+  }
+
+ private:
+  std::string_view trimmed_front(std::string_view line) const {
+    while (!line.empty() && line.front() != delimiter_ &&
+           (line.front() == ' ' || line.front() == '\t' || line.front() == '\r')) {
+      line.remove_prefix(1);
+    }
+    return line;
+  }
+
+  bool take_quoted(std::string_view& line, std::vector<std::string_view>& cells) {
+    const std::size_t first = unquoted_.size();
+    while (true) {
+      const std::size_t quote = line.find('"');
+      if (quote == std::string_view::npos) return false;
+      unquoted_.append(line.substr(0, quote));
+      line.remove_prefix(quote + 1);
+      if (line.empty() || line.front() != '"') break;
+      unquoted_.push_back('"');
+      line.remove_prefix(1);
+    }
+    cells.push_back(std::string_view(unquoted_).substr(first));
+    return true;
+  }
+
+  char delimiter_;
+  std::string unquoted_;
+};
+
+// The number that a cell is; an empty one is NaN. False: it is none.
+bool parse_number(std::string_view cell, double& number) {
+  if (cell.empty()) {
+    number = std::numeric_limits<double>::quiet_NaN();
+    return true;
+  }
+  if (cell.front() == '+' && cell.size() > 1 && cell[1] != '-') cell.remove_prefix(1);
+  const char* const end = cell.data() + cell.size();
+  const auto [stop, error] = std::from_chars(cell.data(), end, number);
+  if (stop != end) return false;
+  if (error == std::errc::result_out_of_range) {  // as strtod has it: infinity, or nearly 0
+    const std::size_t exponent = cell.find_last_of("eE");
+    const bool is_small = exponent != std::string_view::npos && cell[exponent + 1] == '-';
+    number = is_small ? 0.0 : HUGE_VAL;
+    if (cell.front() == '-') number = -number;
+    return true;
+  }
+  return error == std::errc{};
+}
+
+struct ChunkPlace {
+  std::int64_t offset = 0;
+  std::int64_t bytes = 0;
+  std::int64_t first_line = 0;  ///< from 1
+  std::int64_t first_row = 0;
+};
+
+class CsvSource final : public ChunkedSource {
+ public:
+  CsvSource(const std::string& path, const FileLayout& layout, const CsvOptions& options)
+      : file_(ReadableFile::open(path)),
+        layout_(layout),
+        options_(options),
+        splitter_(options.delimiter) {
+    const std::int64_t rows = make_index();
+    plan_ = plan_columns(path, columns_, layout_, true);
+    set_size(rows, std::ssize(chunks_), true);
+  }
+
+ private:
+  struct Cell {
+    std::int64_t line;
+    std::int64_t column;
+    std::string_view text;
+  };
+
+  std::int64_t make_index();
+  std::int64_t read_header(std::string_view text);
+  Dataset read_chunk(std::int64_t chunk) override;
+  std::vector<std::string_view> lines_of(const ChunkPlace& place,
+                                         std::vector<std::int64_t>& numbers);
+  void make_tensors(std::int64_t rows, Dataset& data) const;
+  void read_line(std::int64_t row, std::int64_t line, Dataset& data);
+  double number(const Cell& cell) const;
+  void store(Tensor& tensor, std::int64_t place, const Cell& cell) const;
+  [[noreturn]] void refuse_cell(const Cell& cell, const std::string& what) const;
+
+  ReadableFile file_;
+  FileLayout layout_;
+  CsvOptions options_;
+  LineSplitter splitter_;
+  std::vector<std::string> columns_;
+  ColumnPlan plan_;
+  std::vector<ChunkPlace> chunks_;
+  std::string buffer_;
+  std::vector<std::string_view> cells_;
+};
+
+// Goes through the file in pieces of chunk_bytes; each piece ends with the last whole line in it.
+std::int64_t CsvSource::make_index() {
+  const std::int64_t size = file_.size_bytes();
+  std::int64_t offset = 0;
+  std::int64_t line = 1;
+  std::int64_t rows = 0;
+  bool has_header = false;
+  while (offset < size) {
+    buffer_.resize(static_cast<std::size_t>(std::min(options_.chunk_bytes, size - offset)));
+    file_.read(offset, std::as_writable_bytes(std::span(buffer_)));
+    const std::int64_t piece = offset;
+    const bool is_last = piece + std::ssize(buffer_) == size;
+    std::string_view rest = buffer_;
+    if (!has_header) {
+      const std::int64_t used = read_header(rest);
+      has_header = true;
+      line += std::ranges::count(rest.substr(0, static_cast<std::size_t>(used)), '\n');
+      offset += used;
+      rest.remove_prefix(static_cast<std::size_t>(used));
+    }
+    ChunkPlace chunk{.offset = offset, .first_line = line, .first_row = rows};
+    while (!rest.empty()) {
+      const std::size_t length = line_length(rest);
+      if (length == rest.size() && !is_last) break;  // goes on in the next piece
+      const std::string_view text = rest.substr(0, length);
+      if (!trimmed(text).empty()) ++rows;
+      line += 1 + std::ranges::count(text, '\n');
+      rest.remove_prefix(std::min(length + 1, rest.size()));
+    }
+    chunk.bytes = rest.data() - buffer_.data() - (chunk.offset - piece);
+    if (chunk.offset + chunk.bytes == piece && !is_last) {
+      refuse(file_.path(),
+             fmt::format("line {} is longer than {} bytes", line, options_.chunk_bytes),
+             "Is a quote missing in it? Otherwise give larger chunks.");
+    }
+    if (rows > chunk.first_row) chunks_.push_back(chunk);
+    offset = chunk.offset + chunk.bytes;
+  }
+  if (!has_header) refuse(file_.path(), "the file is empty");
+  if (rows == 0) refuse(file_.path(), "there are no rows below the header");
+  return rows;
+}
+
+// Returns the length of the header with what precedes it.
+std::int64_t CsvSource::read_header(std::string_view text) {
+  constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+  std::size_t used = text.starts_with(kByteOrderMark) ? kByteOrderMark.size() : 0;
+  std::string_view line;
+  while (trimmed(line).empty() && used < text.size()) {
+    const std::size_t length = line_length(text.substr(used));
+    line = text.substr(used, length);
+    used = std::min(used + length + 1, text.size());
+  }
+  if (!splitter_.split(line, cells_)) refuse(file_.path(), "line 1: a quote in a wrong place");
+  if (std::ssize(cells_) > kMaxColumns) {
+    refuse(file_.path(), fmt::format("{} columns are too many", cells_.size()));
+  }
+  bool all_numbers = true;
+  for (const std::string_view cell : cells_) {
+    double number = 0;
+    all_numbers = all_numbers && !cell.empty() && parse_number(cell, number);
+    if (std::ranges::find(columns_, cell) != columns_.end()) {
+      refuse(file_.path(), fmt::format("the column '{}' is there twice", cell),
+             "The first line of a CSV file gives each column its own name.", std::string(cell));
+    }
+    columns_.emplace_back(cell);
+  }
+  if (all_numbers) {
+    refuse(file_.path(), "the first line has numbers, not the names of the columns",
+           "The first line of a CSV file gives each column its own name.");
+  }
+  return static_cast<std::int64_t>(used);
+}
+
+void CsvSource::refuse_cell(const Cell& cell, const std::string& what) const {
+  const std::string& name = columns_[static_cast<std::size_t>(cell.column)];
+  refuse(file_.path(),
+         fmt::format("line {}, column '{}': '{}' {}", cell.line, name, shown(cell.text), what),
+         "Export the encoding of texts with the model (a scikit-learn pipeline), or leave the "
+         "column out.",
+         name);
+}
+
+double CsvSource::number(const Cell& cell) const {
+  double value = 0;
+  if (!parse_number(cell.text, value)) refuse_cell(cell, "is not a number");
+  return value;
+}
+
+// One cell as element `place` of a tensor of float32, float64, int64 or text.
+void CsvSource::store(Tensor& tensor, std::int64_t place, const Cell& cell) const {
+  const auto i = static_cast<std::size_t>(place);
+  switch (tensor.dtype()) {
+    case DataType::kString:
+      tensor.mutable_strings()[i] = cell.text;
+      return;
+    case DataType::kFloat32: {
+      const double value = number(cell);
+      if (std::isfinite(value) && std::abs(value) > std::numeric_limits<float>::max()) {
+        refuse_cell(cell, "does not fit into float32");
+      }
+      tensor.mutable_data<float>()[i] = static_cast<float>(value);
+      return;
+    }
+    default:
+      tensor.mutable_data<double>()[i] = number(cell);
+  }
+}
+
+void CsvSource::make_tensors(std::int64_t rows, Dataset& data) const {
+  const auto stored = [](DataType dtype) {
+    return dtype == DataType::kString || dtype == DataType::kFloat32 ? dtype : DataType::kFloat64;
+  };
+  for (std::size_t i = 0; i < layout_.inputs.size(); ++i) {
+    const ValueInfo& input = layout_.inputs[i];
+    const bool is_stacked = plan_.stacked_input == static_cast<std::int64_t>(i);
+    const std::int64_t columns = is_stacked ? std::ssize(plan_.stacked) : 1;
+    const bool is_flat = !is_stacked && input.shape && input.shape->size() == 1;
+    data.inputs.push_back(
+        {.name = input.name,
+         .tensor = Tensor::empty(stored(input.dtype), is_flat ? Dims{rows} : Dims{rows, columns})});
+  }
+  data.target =
+      Tensor::empty(layout_.target_is_text ? DataType::kString : DataType::kFloat64, Dims{rows});
+  if (plan_.sample_weight >= 0) data.sample_weight = Tensor::empty(DataType::kFloat64, Dims{rows});
+}
+
+void CsvSource::read_line(std::int64_t row, std::int64_t line, Dataset& data) {
+  const auto cell = [&](std::int64_t column) {
+    return Cell{line, column, cells_[static_cast<std::size_t>(column)]};
+  };
+  for (std::size_t i = 0; i < data.inputs.size(); ++i) {
+    Tensor& tensor = data.inputs[i].tensor;
+    if (plan_.inputs[i] >= 0) {
+      store(tensor, row, cell(plan_.inputs[i]));
+      continue;
+    }
+    const std::int64_t columns = std::ssize(plan_.stacked);
+    for (std::int64_t c = 0; c < columns; ++c) {
+      store(tensor, row * columns + c, cell(plan_.stacked[static_cast<std::size_t>(c)]));
+    }
+  }
+  store(data.target, row, cell(plan_.target));
+  if (plan_.sample_weight >= 0) store(data.sample_weight, row, cell(plan_.sample_weight));
+}
+
+// The lines of a chunk that are not blank, and their numbers.
+std::vector<std::string_view> CsvSource::lines_of(const ChunkPlace& place,
+                                                  std::vector<std::int64_t>& numbers) {
+  buffer_.resize(static_cast<std::size_t>(place.bytes));
+  file_.read(place.offset, std::as_writable_bytes(std::span(buffer_)));
+  std::vector<std::string_view> lines;
+  std::string_view rest = buffer_;
+  std::int64_t number = place.first_line;
+  while (!rest.empty()) {
+    const std::size_t length = line_length(rest);
+    const std::string_view line = rest.substr(0, length);
+    if (!trimmed(line).empty()) {
+      lines.push_back(line);
+      numbers.push_back(number);
+    }
+    number += 1 + (line.find('"') == std::string_view::npos ? 0 : std::ranges::count(line, '\n'));
+    rest.remove_prefix(std::min(length + 1, rest.size()));
+  }
+  return lines;
+}
+
+Dataset CsvSource::read_chunk(std::int64_t chunk) {
+  const ChunkPlace& place = chunks_[static_cast<std::size_t>(chunk)];
+  std::vector<std::int64_t> numbers;
+  const auto lines = lines_of(place, numbers);
+  Dataset data{.inputs = {}, .target = {}, .first_row = place.first_row};
+  make_tensors(std::ssize(lines), data);
+  for (std::size_t row = 0; row < lines.size(); ++row) {
+    if (!splitter_.split(lines[row], cells_)) {
+      refuse(file_.path(), fmt::format("line {}: a quote in a wrong place", numbers[row]),
+             "A quoted cell begins and ends with a quote; a quote inside is doubled.");
+    }
+    if (cells_.size() != columns_.size()) {
+      refuse(file_.path(),
+             fmt::format("line {} has {} cell{}, expected {}", numbers[row], cells_.size(),
+                         cells_.size() == 1 ? "" : "s", columns_.size()));
+    }
+    read_line(static_cast<std::int64_t>(row), numbers[row], data);
+  }
+  return data;
+}
+
+void check_csv_options(const std::string& path, const CsvOptions& options) {
+  if (options.chunk_bytes < 1) refuse(path, "chunk_bytes is not positive");
+  if (std::string_view("\"\n\r").find(options.delimiter) != std::string_view::npos) {
+    refuse(path, "the delimiter is a quote or the end of a line");
+  }
+}
+
+}  // namespace
+}  // namespace onnxgrad::train
+
+namespace onnxgrad {
+
+std::unique_ptr<DataSource> open_csv(const std::string& path, const FileLayout& layout,
+                                     const CsvOptions& options) {
+  train::check_csv_options(path, options);
+  try {
+    return std::make_unique<train::CsvSource>(path, layout, options);
+  } catch (const DataError&) {
+    throw;
+  } catch (const DeviceError&) {
+    throw;
+  } catch (const Error& error) {  // of the file
+    throw DataError(error.problem());
+  }
+}
+
+}  // namespace onnxgrad

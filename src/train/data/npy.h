@@ -1,0 +1,52 @@
+#ifndef ONNXGRAD_TRAIN_DATA_NPY_H_
+#define ONNXGRAD_TRAIN_DATA_NPY_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "onnxgrad/tensor.h"
+#include "train/data/byte_stream.h"
+
+namespace onnxgrad::train {
+
+/// What the header of an .npy file says (NumPy's format 1.0 to 3.0).
+struct NpyHeader {
+  DataType dtype = DataType::kUndefined;
+  std::int64_t item_bytes = 0;     ///< in the file
+  bool is_big_endian = false;      ///< of types with more than one byte
+  bool is_unicode = false;         ///< text: item_bytes / 4 code points; else bytes
+  std::vector<std::int64_t> dims;  ///< dims[0] counts rows
+  std::int64_t data_offset = 0;
+  std::int64_t row_bytes = 0;
+};
+
+/// Reads the header by a parser of its own that knows the literals it can hold, and compares the
+/// shape with the size of `bytes`. `name` is for messages. Throws: DataError (no .npy file, objects
+/// (pickles), records, Fortran order with several columns, more elements than bytes).
+NpyHeader read_npy_header(ByteStream& bytes, const std::string& file, const std::string& name);
+
+/// Rows of an array in a file.
+class NpyArray {
+ public:
+  NpyArray(std::unique_ptr<ByteStream> bytes, const std::string& file, std::string name);
+  const std::string& name() const { return name_; }
+  std::int64_t rows() const { return header_.dims.front(); }
+  std::int64_t row_bytes() const { return header_.row_bytes; }
+  bool has_random_access() const { return bytes_->has_random_access(); }
+  /// [count, ...] from row `first` on. Throws: DataError.
+  Tensor read(std::int64_t first, std::int64_t count);
+
+ private:
+  Tensor texts(std::int64_t first, std::int64_t count);
+  Dims dims_of(std::int64_t count) const;
+
+  std::unique_ptr<ByteStream> bytes_;
+  std::string name_;
+  NpyHeader header_;
+};
+
+}  // namespace onnxgrad::train
+
+#endif  // ONNXGRAD_TRAIN_DATA_NPY_H_

@@ -1,0 +1,41 @@
+#ifndef ONNXGRAD_TRAIN_METRICS_H_
+#define ONNXGRAD_TRAIN_METRICS_H_
+
+#include <span>
+#include <vector>
+
+#include "onnxgrad/losses.h"
+#include "onnxgrad/metrics.h"
+
+namespace onnxgrad::train {
+
+/// Collects the rows of a validation, batch by batch, and gives the metrics of all of them.
+class MetricRows {
+ public:
+  /// `loss` outlives this. Throws: DataError (unknown metric, one that does not fit the loss).
+  MetricRows(const LossInfo& loss, std::vector<Metric> metrics);
+
+  /// Forgets the rows.
+  void clear();
+  /// scores: [n], [n, C] or [n, K] floating; target: as the loss reads it; weights: n numbers, or
+  /// empty. Throws: DataError (scores of another rank).
+  void add(const Tensor& scores, const Tensor& target, std::span<const double> weights);
+  /// One value for each metric. Throws: what the user's functions throw.
+  std::vector<double> values() const;
+  const std::vector<Metric>& metrics() const { return metrics_; }
+
+ private:
+  Predictions predictions() const;
+
+  const LossInfo& loss_;
+  std::vector<Metric> metrics_;
+  std::int64_t columns_ = 0;
+  std::vector<double> scores_;         ///< [rows, columns_]
+  std::vector<std::int64_t> classes_;  ///< of a classifier
+  std::vector<double> numbers_;        ///< [rows, columns_] otherwise
+  std::vector<double> weights_;
+};
+
+}  // namespace onnxgrad::train
+
+#endif  // ONNXGRAD_TRAIN_METRICS_H_

@@ -1,0 +1,280 @@
+"""Batches that Python makes: shapes, order, ends, errors; and the options of the epoch loop."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import onnxgrad as og
+from support import initializers, mlp_proto, run_python
+
+
+def in_batches(X, y, size, *more):
+    return [tuple(array[i : i + size] for array in (X, y, *more)) for i in range(0, len(X), size)]
+
+
+def weights_after(trainer):
+    return initializers(trainer.trained_model())
+
+
+@pytest.fixture(scope="module")
+def rows():
+    rng = np.random.default_rng(5)
+    X = rng.normal(size=(103, 4)).astype(np.float32)
+    return X, (X @ rng.normal(size=(4, 3)) + 0.1).astype(np.float32)
+
+
+def make_trainer(**options):
+    return og.Trainer(mlp_proto([4, 8, 3], seed=1), "squared_error", "sgd", lr=0.05, **options)
+
+
+KINDS = {
+    "list": lambda batches: batches,
+    "function": lambda batches: lambda: iter(batches),
+    "source": lambda batches: og.data.Batches(batches),
+    "dictionaries": lambda batches: [{"X": X, "label": y} for X, y in batches],
+    "inputs by name": lambda batches: [({"X": X}, y) for X, y in batches],
+    "float64": lambda batches: [(X.astype(np.float64), y.tolist()) for X, y in batches],
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_batches_as_they_come_are_the_rows_in_order(kind, rows):
+    X, y = rows
+    expected = make_trainer().fit(X, y, epochs=3, batch_size=10, shuffle=False, verbose=0)
+    found = make_trainer().fit(KINDS[kind](in_batches(X, y, 10)), epochs=3, verbose=0)
+    assert found.history["train_loss"] == pytest.approx(expected.history["train_loss"], rel=1e-6)
+    for name, value in weights_after(expected).items():
+        np.testing.assert_array_equal(weights_after(found)[name], value)
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 10, 64, 103])
+def test_rows_are_collected_to_batches(chunk, rows):
+    X, y = rows
+    expected = make_trainer().fit(X, y, epochs=2, batch_size=16, shuffle=False, verbose=0)
+    found = make_trainer().fit(
+        in_batches(X, y, chunk), epochs=2, batch_size=16, shuffle=False, verbose=0
+    )
+    for name, value in weights_after(expected).items():
+        np.testing.assert_array_equal(weights_after(found)[name], value)
+    assert found.history["epoch"] == [1, 2]
+
+
+def test_shuffling_depends_on_seed_and_epoch_alone(rows):
+    X, y = rows
+
+    def train(seed, chunk):
+        trainer = make_trainer(seed=seed)
+        trainer.fit(in_batches(X, y, chunk), epochs=2, batch_size=16, verbose=0)
+        return weights_after(trainer)
+
+    first = train(1, 9)
+    for name, value in train(1, 20).items():  # all rows are in one block: chunks do not matter
+        np.testing.assert_array_equal(first[name], value)
+    assert any((first[name] != value).any() for name, value in train(2, 9).items())
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "drop_last", "steps"), [(10, False, 11), (10, True, 10), (None, True, 10)]
+)
+def test_last_partial_batch(batch_size, drop_last, steps, rows):
+    X, y = rows
+    for data in ((X, y), (in_batches(X, y, 10), None)):
+        trainer = make_trainer()
+        size = 10 if data[1] is not None else batch_size
+        trainer.fit(*data, epochs=1, batch_size=size, drop_last=drop_last, verbose=0)
+        assert trainer.session.steps == steps
+
+
+def test_generator_gives_one_epoch(rows):
+    X, y = rows
+    trainer = make_trainer()
+    trainer.fit((batch for batch in in_batches(X, y, 10)), epochs=1, verbose=0)
+    assert trainer.session.steps == 11
+    with pytest.raises(og.DataError, match="epoch 2 has no rows"):
+        trainer.fit((batch for batch in in_batches(X, y, 10)), epochs=2, verbose=0)
+    assert trainer.session.steps == 22
+
+
+def test_sequences_of_several_lengths():
+    model = """
+    <ir_version: 8, opset_import: ["" : 17]>
+    seq (float[N, T, 2] X) => (float[N, 1] Y) <float[2, 1] w = {0.5, 0.25}>
+    { h = MatMul(X, w)  Y = ReduceMean<axes = [1], keepdims = 0>(h) }
+    """
+    import onnx.parser
+
+    rng = np.random.default_rng(0)
+    batches = []
+    for length in (3, 5, 3, 8):
+        X = rng.normal(size=(4, length, 2)).astype(np.float32)
+        batches.append((X, X.mean(axis=1) @ np.array([[1.0], [-1.0]], np.float32)))
+    trainer = og.Trainer(onnx.parser.parse_model(model), "squared_error", "adam", lr=0.1)
+    trainer.fit(batches, epochs=100, verbose=0)
+    np.testing.assert_allclose(weights_after(trainer)["w"].ravel(), [1, -1], atol=1e-2)
+    with pytest.raises(og.DataError, match="different shapes"):
+        trainer.fit(batches, epochs=1, batch_size=8, verbose=0)
+
+
+BAD = {
+    "no tuple": ([np.zeros((2, 4))], "batch 0 is a ndarray"),
+    "four": ([(1, 2, 3, 4)], "batch 0 is a tuple of length 4"),
+    "no target": ([{"X": np.zeros((2, 4))}], "without the target 'label'"),
+    "columns": ([(np.zeros((2, 5), np.float32), np.zeros((2, 3)))], "has 5 columns"),
+    "nan": (
+        [
+            (np.zeros((8, 4), np.float32), np.zeros((8, 3))),
+            (np.full((8, 4), np.nan, np.float32), np.zeros((8, 3))),
+        ],
+        "'X' has NaN in row 8, column 0",
+    ),
+    "rows": ([(np.zeros((2, 4), np.float32), np.zeros((3, 3)))], "has 2 rows"),
+    "empty": ([], "epoch 1 has no rows"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_batches(case):
+    batches, message = BAD[case]
+    with pytest.raises(og.DataError, match=message):
+        make_trainer().fit(batches, epochs=1, verbose=0)
+
+
+def test_exception_of_a_generator_comes_out_and_weights_stay_usable(rows):
+    X, y = rows
+
+    def broken():
+        yield X[:10], y[:10]
+        raise KeyError("the user's own")
+
+    trainer = make_trainer()
+    with pytest.raises(KeyError, match="the user's own"):
+        trainer.fit(broken, verbose=0)
+    assert trainer.session.steps <= 1
+    trainer.fit(X, y, epochs=1, verbose=0)
+    assert threading.active_count() == 1
+
+
+def test_sample_weights_in_batches(rows):
+    X, y = rows
+    weight = np.random.default_rng(2).uniform(0, 2, len(X))
+    expected = make_trainer().fit(X, y, weight, epochs=2, batch_size=10, shuffle=False, verbose=0)
+    source = og.data.Batches(in_batches(X, y, 10, weight), sample_weight=True)
+    found = make_trainer().fit(source, epochs=2, verbose=0)
+    assert found.history["train_loss"] == pytest.approx(expected.history["train_loss"], rel=1e-6)
+    for name, value in weights_after(expected).items():
+        np.testing.assert_allclose(weights_after(found)[name], value, rtol=1e-6)
+
+
+def test_validation_share_of_batches(rows):
+    X, y = rows
+    trainer = make_trainer().fit(in_batches(X, y, 10), validation=0.3, epochs=2, verbose=0)
+    assert len(trainer.history["val_loss"]) == 2
+    # The same rows each epoch: with a rate of 0 nothing changes.
+    trainer.session.lr = 0.0
+    trainer.fit(in_batches(X, y, 10), validation=0.3, epochs=3, verbose=0)
+    assert len(set(trainer.history["val_loss"])) == 1
+    # Training and validation rows together are all rows.
+    share = trainer.history["val_loss"][0]
+    rest = trainer.history["train_loss"][0]
+    whole = trainer.evaluate(X, y).loss
+    count = np.round((whole - rest) / (share - rest) * len(X), 3)
+    assert count == pytest.approx(round(count), abs=0.05)
+    assert 15 < count < 47
+
+
+def test_validation_and_evaluation_of_batches(rows):
+    X, y = rows
+    trainer = make_trainer()
+    held_out = og.data.Batches(in_batches(X[80:], y[80:], 5))
+    trainer.fit(X[:80], y[:80], validation=held_out, epochs=1, verbose=0)
+    expected = trainer.evaluate(X[80:], y[80:])
+    assert trainer.history["val_loss"][0] == pytest.approx(expected.loss, rel=1e-6)
+    found = trainer.evaluate(in_batches(X[80:], y[80:], 7), metrics=["mae"])
+    assert found.loss == pytest.approx(expected.loss, rel=1e-6)
+    assert found.rows == 23
+    assert found.metrics["mae"] == pytest.approx(
+        np.abs(trainer.predict(X[80:]) - y[80:]).mean(), rel=1e-5
+    )
+
+
+def test_validation_every(rows):
+    X, y = rows
+    trainer = make_trainer()
+    seen = []
+    trainer.fit(
+        X,
+        y,
+        validation=0.2,
+        validation_every=3,
+        epochs=7,
+        callbacks=[lambda _, logs: seen.append("val_loss" in logs)],
+        verbose=0,
+    )
+    assert seen == [False, False, True, False, False, True, False]
+    assert np.isnan(trainer.history["val_loss"]).tolist() == [not value for value in seen]
+    assert {len(column) for column in trainer.history.values()} == {7}
+
+
+def test_keep_best(rows):
+    X, y = rows
+    trainer = og.Trainer(mlp_proto([4, 8, 3], seed=1), "squared_error", "adam", lr=0.01)
+    losses, states = [], []
+
+    def spoil(trainer, logs):
+        losses.append(logs["val_loss"])
+        states.append(weights_after(trainer)["W0"].copy())
+        trainer.session.lr = 0.01 if logs["epoch"] < 3 else 1.0
+
+    held_out = (X[80:], y[80:])
+    options = {"validation": held_out, "epochs": 6, "callbacks": [spoil], "verbose": 0}
+    trainer.fit(X[:80], y[:80], keep_best=True, **options)
+    best = int(np.argmin(losses))
+    assert best < 5
+    np.testing.assert_array_equal(weights_after(trainer)["W0"], states[best])
+
+
+@pytest.mark.parametrize("limit", [0.3, "0.3s", "0.005m"])
+def test_max_time(limit, rows):
+    X, y = rows
+    start = time.monotonic()
+    trainer = make_trainer().fit(X, y, epochs=10**7, max_time=limit, verbose=0)
+    assert time.monotonic() - start < 20
+    assert "time" in trainer.stop_reason
+    assert trainer.session.steps > 0
+
+
+@pytest.mark.parametrize("bad", ["soon", "30x", -1, 0, "m"])
+def test_max_time_refused(bad, rows):
+    with pytest.raises(og.OptionError, match="max_time"):
+        make_trainer().fit(*rows, max_time=bad, verbose=0)
+
+
+def test_ctrl_c_while_batches_are_awaited():
+    code = """
+import os, signal, sys, threading, time
+sys.path.insert(0, sys.argv[1])
+import numpy as np
+import onnxgrad as og
+from support import mlp_proto
+def slow():
+    yield np.zeros((4, 4), np.float32), np.zeros((4, 3), np.float32)
+    time.sleep(1.0)
+    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    while True:
+        time.sleep(0.1)
+        yield np.zeros((4, 4), np.float32), np.zeros((4, 3), np.float32)
+trainer = og.Trainer(mlp_proto([4, 8, 3]), "squared_error", "sgd")
+try:
+    trainer.fit(slow, verbose=0)
+except KeyboardInterrupt:
+    print("interrupted after", trainer.session.steps > 0, trainer.stop_reason)
+    trainer.fit([(np.zeros((4, 4), np.float32), np.zeros((4, 3), np.float32))], epochs=1, verbose=0)
+    print("usable")
+"""
+    from pathlib import Path
+
+    result = run_python(code, Path(__file__).parent)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.split("\n")[:2] == ["interrupted after True interrupted", "usable"]

@@ -1,0 +1,202 @@
+"""What a training leaves behind: CSV log, event file, run folder; and the learning-rate finder."""
+
+import csv
+import math
+import tomllib
+
+import numpy as np
+import onnx
+import pytest
+
+import onnxgrad as og
+from support import initializers, mlp_proto
+
+
+@pytest.fixture(scope="module")
+def rows():
+    rng = np.random.default_rng(2)
+    X = rng.normal(size=(200, 4)).astype(np.float32)
+    return X, np.tanh(X @ rng.normal(size=(4, 1))).astype(np.float32)
+
+
+def make_trainer(**options):
+    return og.Trainer(mlp_proto([4, 8, 1]), "squared_error", **options)
+
+
+def read_csv(path):
+    with path.open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_csv_logger(rows, tmp_path):
+    path = tmp_path / "log.csv"
+    seen = []
+
+    def look(trainer, logs):
+        seen.append(len(path.read_text().splitlines()))
+
+    trainer = make_trainer().fit(
+        *rows,
+        validation=0.2,
+        validation_every=2,
+        metrics="mae",
+        epochs=4,
+        callbacks=[og.callbacks.CSVLogger(path), look],
+        verbose=0,
+    )
+    assert seen == [2, 3, 4, 5]  # flushed each epoch
+    lines = read_csv(path)
+    assert set(lines[0]) == set(trainer.history)
+    for name, column in trainer.history.items():
+        for line, value in zip(lines, column, strict=True):
+            assert line[name] == "" if math.isnan(value) else float(line[name]) == value
+    trainer.fit(
+        *rows,
+        validation=0.2,
+        metrics="mae",
+        epochs=1,
+        callbacks=[og.callbacks.CSVLogger(path, append=True)],
+        verbose=0,
+    )
+    assert len(read_csv(path)) == 5
+    assert float(read_csv(path)[4]["val_mae"]) == trainer.history["val_mae"][0]
+
+
+def test_csv_logger_cannot_write(rows, tmp_path):
+    with pytest.raises(og.CheckpointError, match="cannot write"):
+        make_trainer().fit(
+            *rows, callbacks=[og.callbacks.CSVLogger(tmp_path / "no" / "x.csv")], verbose=0
+        )
+
+
+def test_tensorboard(rows, tmp_path):
+    pytest.importorskip("tensorboardX")
+    from tensorboardX.proto import event_pb2
+    from tensorboardX.record_writer import RecordWriter  # noqa: F401 (the format's own module)
+
+    trainer = make_trainer().fit(
+        *rows,
+        validation=0.2,
+        metrics="r2",
+        epochs=2,
+        batch_size=16,
+        callbacks=[og.callbacks.TensorBoard(tmp_path / "tb", every_n_steps=5)],
+        verbose=0,
+    )
+    (path,) = (tmp_path / "tb").iterdir()
+    data, scalars = path.read_bytes(), {}
+    while data:  # TFRecord: length, its checksum, the event, its checksum
+        length = int.from_bytes(data[:8], "little")
+        event = event_pb2.Event.FromString(data[12 : 12 + length])
+        for value in event.summary.value:
+            scalars.setdefault(value.tag, []).append((event.step, value.simple_value))
+        data = data[16 + length :]
+    tags = {"loss/train": "train_loss", "loss/val": "val_loss", "metric/r2": "val_r2", "lr": "lr"}
+    for tag, name in tags.items():
+        expected = list(enumerate(trainer.history[name], start=1))
+        assert [step for step, _ in scalars[tag]] == [1, 2]
+        np.testing.assert_allclose(scalars[tag], expected, rtol=1e-6)
+    assert [step for step, _ in scalars["loss/step"]] == [5, 10, 15, 20]
+
+
+def test_step_callbacks_of_different_steps(rows):
+    seen = {4: [], 6: []}
+
+    class Steps(og.callbacks.Callback):
+        def __init__(self, every):
+            self.every_n_steps = every
+
+        def on_step_end(self, trainer, logs):
+            seen[self.every_n_steps].append(int(logs["step"]))
+
+    make_trainer().fit(*rows, epochs=1, batch_size=10, callbacks=[Steps(4), Steps(6)], verbose=0)
+    assert seen == {4: [4, 8, 12, 16, 20], 6: [6, 12, 18]}
+
+
+def test_run_folder(rows, tmp_path):
+    run = tmp_path / "runs" / "digits"
+    trainer = make_trainer(lr=0.01, seed=3)
+    trainer.fit(*rows, validation=0.2, epochs=3, batch_size=20, run_dir=run, verbose=0)
+    assert trainer.run_dir == run
+    names = {"config.toml", "environment.txt", "metrics.csv", "train.log", "best.onnx", "last.onnx"}
+    assert names <= {path.name for path in run.iterdir()}
+    config = tomllib.loads((run / "config.toml").read_text())
+    assert config["epochs"] == 3
+    assert config["batch_size"] == 20
+    assert config["seed"] == 3
+    assert config["lr"] == 0.01
+    assert "onnxgrad" in (run / "environment.txt").read_text()
+    assert len(read_csv(run / "metrics.csv")) == 3
+    assert len((run / "train.log").read_text().splitlines()) >= 4
+    last = initializers(run / "last.onnx")
+    for name, value in initializers(trainer.trained_model()).items():
+        np.testing.assert_array_equal(last[name], value)
+    onnx.checker.check_model(onnx.load(run / "best.onnx"))
+    assert (run / "curves.svg").read_text().lstrip().startswith("<?xml")
+
+
+def test_run_folder_is_never_written_over(rows, tmp_path):
+    run = tmp_path / "run"
+    trainer = make_trainer()
+    folders = []
+    for _ in range(3):
+        trainer.fit(*rows, epochs=1, run_dir=str(run), verbose=0)
+        folders.append(trainer.run_dir.name)
+    assert folders == ["run", "run-2", "run-3"]
+
+
+def test_run_folder_after_an_exception(rows, tmp_path):
+    def stop(trainer, logs):
+        raise KeyboardInterrupt
+
+    trainer = make_trainer()
+    with pytest.raises(KeyboardInterrupt):
+        trainer.fit(*rows, epochs=5, run_dir=tmp_path / "run", callbacks=[stop], verbose=0)
+    assert "KeyboardInterrupt" in (tmp_path / "run" / "train.log").read_text()
+    saved = initializers(tmp_path / "run" / "last.onnx")
+    for name, value in initializers(trainer.trained_model()).items():
+        np.testing.assert_array_equal(saved[name], value)
+
+
+def test_nothing_is_written_without_run_dir(rows, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    make_trainer().fit(*rows, epochs=1, verbose=0)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_lr_find_leaves_everything_as_it_was(optimizer, rows):
+    def train(finds):
+        trainer = make_trainer(optimizer=optimizer, lr=0.02)
+        trainer.fit(*rows, epochs=1, verbose=0)
+        if finds:
+            history = trainer.history
+            trainer.lr_find(*rows, steps=30)
+            assert trainer.history is history
+            assert trainer.session.lr == 0.02
+        return trainer.fit(*rows, epochs=2, verbose=0)
+
+    expected, found = train(False), train(True)
+    assert found.history["train_loss"] == expected.history["train_loss"]
+    assert found.session.steps == expected.session.steps
+
+
+def test_lr_find_suggests_a_rate_that_trains(rows):
+    trainer = make_trainer(optimizer="sgd")
+    finder = trainer.lr_find(*rows, batch_size=20)
+    assert finder.lrs[0] == pytest.approx(1e-7)
+    assert np.all(np.diff(np.log(finder.lrs)) == pytest.approx(math.log(1e8) / 99))
+    assert len(finder.lrs) == len(finder.losses) <= 100
+    assert 1e-4 < finder.suggestion < 3
+    trainer.session.lr = finder.suggestion
+    losses = trainer.fit(*rows, epochs=20, batch_size=20, verbose=0).history["train_loss"]
+    assert losses[-1] < 0.3 * losses[0]
+    pytest.importorskip("matplotlib").use("Agg")
+    assert finder.plot().get_xlabel() == "learning rate"
+
+
+def test_lr_find_of_a_flat_loss():
+    X = np.zeros((50, 4), np.float32)
+    y = np.zeros((50, 1), np.float32)
+    trainer = og.Trainer(mlp_proto([4, 1]), "squared_error", "sgd", frozen="b0")
+    assert trainer.lr_find(X, y, steps=10).suggestion is None
