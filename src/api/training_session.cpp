@@ -80,7 +80,7 @@ void TrainingSession::load_state(const NamedTensors& state) {
 }
 
 void TrainingSession::save(const std::string& path) const {
-  const CallGuard guard(impl_->busy);
+  const CallGuard guard(impl_->busy, Kind::kFromCallback);
   train::Checkpoint checkpoint = train::checkpoint_of(impl_->session);
   train::write_checkpoint(path, checkpoint);
 }

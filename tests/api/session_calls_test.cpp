@@ -133,6 +133,7 @@ TEST(SessionCalls, CallbacksMayReadAndNothingElse) {
     session.predict({batch(2)[0]});
     trainer.evaluate(data);
     session.trained_model();
+    session.save(testing::TempDir() + "/session_calls.safetensors");
     session.set_learning_rate(1e-4);
     const NamedTensors state = session.state();
     expect_refused([&] { session.step(batch(4)); });
