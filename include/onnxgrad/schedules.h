@@ -128,12 +128,12 @@ struct Schedule;
 /// (LinearRate, CosineDecay, PolynomialDecay, OneCycle; others never end). A part with length 0
 /// that is not the last takes all the rest. torch: SequentialLR.
 struct ScheduleSequence {
-  std::vector<Schedule> parts = {};
+  std::vector<Schedule> parts;  // without initializer: Clang would need the whole Schedule here
 };
 
 /// All at once: the rate of each part is the r of the next. torch: ChainedScheduler.
 struct ScheduleProduct {
-  std::vector<Schedule> parts = {};
+  std::vector<Schedule> parts;  // without initializer: Clang would need the whole Schedule here
 };
 
 namespace detail {

@@ -195,7 +195,7 @@ std::vector<ir::StateBinding> switch_on_batch_normalization(Node& node, GraphBui
   if (!is_ready || node.int_attribute("training_mode", 0) != 0) return {};
   node.set_attribute("training_mode", std::int64_t{1});
   ir::Graph& graph = g.graph();
-  for (const std::size_t i : {1, 2}) {
+  for (const std::size_t i : {std::size_t{1}, std::size_t{2}}) {
     const std::string hint = node.outputs[0]->name + (i == 1 ? "_running_mean" : "_running_var");
     ir::Graph::set_output(&node, i, graph.add_value(graph.names().unique(hint)));
   }
