@@ -10,10 +10,10 @@
 #include "passes/passes.h"
 #include "passes/rewriter.h"
 
-// Pattern: the update of a weight by momentum or by Adam, from the slots' new values to the
-// weight's, as train/optimizers writes them. It becomes one onnxgrad.fused.WeightUpdate; where the
-// gradient is an onnxgrad.fused.Gemm that nothing else reads, the product joins it as
-// onnxgrad.fused.GemmWeightUpdate.
+// Pattern: the update of a weight by momentum, Adam, Adagrad, RMSProp or Lion, from the slots' new
+// values to the weight's, as train/optimizers writes them. It becomes one
+// onnxgrad.fused.WeightUpdate; where the gradient is an onnxgrad.fused.Gemm that nothing else
+// reads, the product joins it as onnxgrad.fused.GemmWeightUpdate.
 //
 // The last node is w' = start - rate * direction; everything is found from there, backwards.
 
@@ -26,6 +26,8 @@ using ir::Value;
 constexpr std::int64_t kMomentum = 0;
 constexpr std::int64_t kNesterov = 1;
 constexpr std::int64_t kAdam = 2;
+constexpr std::int64_t kRoot = 3;
+constexpr std::int64_t kLion = 4;
 
 /// What a weight update is made of; see ops/fused/update_cpu.cpp.
 struct Update {
@@ -111,9 +113,7 @@ class Matcher {
     inner_ = {&last, last.inputs[1]->producer};
     update.rate = step->scalar;
     if (!match_start(last.inputs[0], update)) return std::nullopt;
-    if (!match_adam(step->value, update) && !match_momentum(step->value, update)) {
-      return std::nullopt;
-    }
+    if (!match_direction(step->value, update)) return std::nullopt;
     match_decay(update);
     if (!has_one_shape(update, *result) || !is_closed(last, update)) return std::nullopt;
     return update;
@@ -139,8 +139,20 @@ class Matcher {
     return is_leaf(update.w);
   }
 
+  bool match_direction(Value* direction, Update& update) {
+    const auto inner = inner_;
+    const Update given = update;
+    for (const auto rule : {&Matcher::match_adam, &Matcher::match_root, &Matcher::match_lion,
+                            &Matcher::match_momentum}) {
+      if ((this->*rule)(direction, update)) return true;
+      inner_ = inner;
+      update = given;
+    }
+    return false;
+  }
+
   // m' / (sqrt(v') + epsilon)
-  bool match_adam(const Value* direction, Update& update) {
+  bool match_adam(Value* direction, Update& update) {
     const Node* quotient = direction->producer;
     if (!is_plain(quotient, "Div")) return false;
     const Node* divisor = quotient->inputs[1]->producer;
@@ -172,6 +184,76 @@ class Matcher {
     update.share1 = share_m->factor;
     update.share2 = share_v->factor;
     return is_leaf(update.m) && is_leaf(update.v);
+  }
+
+  // g / (sqrt(m') + epsilon), with m' = m + g^2 or beta1 m + share1 g^2
+  bool match_root(Value* direction, Update& update) {
+    const Node* quotient = direction->producer;
+    if (!is_plain(quotient, "Div")) return false;
+    const Node* divisor = quotient->inputs[1]->producer;
+    if (!is_plain(divisor, "Add") || !is_scalar(divisor->inputs[1])) return false;
+    const Node* root = divisor->inputs[0]->producer;
+    if (!is_plain(root, "Sqrt")) return false;
+    const Node* sum = root->inputs[0]->producer;
+    if (!is_plain(sum, "Add")) return false;
+    inner_.insert({quotient, divisor, root, sum});
+    const auto take = [this](Value* value, double& factor) {
+      const auto scaled = match_scaled_by_constant(value);
+      if (!scaled) return value;
+      inner_.insert(value->producer);
+      factor = scaled->factor;
+      return scaled->value;
+    };
+    update.rule = kRoot;
+    update.beta1 = 1;
+    update.m = take(sum->inputs[0], update.beta1);
+    const Value* square = take(sum->inputs[1], update.share1);
+    update.gradient = quotient->inputs[0];
+    update.epsilon = divisor->inputs[1];
+    update.new_m = root->inputs[0];
+    if (!is_square(square) || square->producer->inputs[0] != update.gradient) return false;
+    inner_.insert(square->producer);
+    return is_leaf(update.m) && outputs_.contains(update.new_m);
+  }
+
+  // sign(beta1 m + share1 g), and beside it m' = beta2 m + share2 g
+  bool match_lion(Value* direction, Update& update) {
+    const Node* sign = direction->producer;
+    if (!is_plain(sign, "Sign")) return false;
+    const auto ahead = match_average(sign->inputs[0]);
+    if (!ahead || !is_leaf(ahead->first.value)) return false;
+    inner_.insert(sign);
+    update.rule = kLion;
+    update.m = ahead->first.value;
+    update.gradient = ahead->second.value;
+    update.beta1 = ahead->first.factor;
+    update.share1 = ahead->second.factor;
+    for (const Node* product : readers_.at(update.m)) {
+      const auto readers = readers_.find(product->outputs[0]);
+      if (inner_.contains(product) || readers == readers_.end()) continue;
+      Value* sum = readers->second.front()->outputs[0];
+      const auto average = match_average(sum);
+      if (!average || average->first.value != update.m ||
+          average->second.value != update.gradient || !outputs_.contains(sum)) {
+        continue;
+      }
+      update.new_m = sum;
+      update.beta2 = average->first.factor;
+      update.share2 = average->second.factor;
+      return true;
+    }
+    return false;
+  }
+
+  // a x + b y with constants a and b
+  std::optional<std::pair<ScaledBy, ScaledBy>> match_average(const Value* value) {
+    const Node* sum = value->producer;
+    if (!is_plain(sum, "Add")) return std::nullopt;
+    const auto first = match_scaled_by_constant(sum->inputs[0]);
+    const auto second = match_scaled_by_constant(sum->inputs[1]);
+    if (!first || !second) return std::nullopt;
+    inner_.insert({sum, sum->inputs[0]->producer, sum->inputs[1]->producer});
+    return std::pair(*first, *second);
   }
 
   // m' = beta1 m + g, or with Nesterov's correction g + beta1 m'
@@ -223,7 +305,9 @@ class Matcher {
   }
 
   bool is_inside(const Value* value) const {
-    return std::ranges::all_of(readers_.at(value),
+    const auto readers = readers_.find(value);
+    return readers == readers_.end() ||
+           std::ranges::all_of(readers->second,
                                [&](const Node* reader) { return inner_.contains(reader); });
   }
 

@@ -191,6 +191,32 @@ TEST_F(WeightUpdatePass, Adam) {
   EXPECT_EQ(last().outputs, graph().outputs);
 }
 
+TEST_F(WeightUpdatePass, AdagradAndRmsProp) {
+  for (const double alpha : {1.0, 0.9}) {
+    Value* square = g_.mul(gradient_, gradient_);
+    Value* sum = alpha == 1 ? g_.add(m_, square) : g_.add(scaled(m_, 0.9), scaled(square, 0.1));
+    Value* direction = g_.div(gradient_, g_.add(g_.sqrt(sum), epsilon_));
+    graph().outputs = {g_.sub(w_, g_.mul(rate_, direction)), sum};
+    expect_types({"WeightUpdate"});
+    EXPECT_EQ(last().int_attribute("rule", -1), 3);
+    EXPECT_EQ(last().inputs,
+              (std::vector<Value*>{gradient_, w_, m_, nullptr, rate_, epsilon_, nullptr}));
+    EXPECT_EQ(last().outputs, graph().outputs);
+  }
+}
+
+TEST_F(WeightUpdatePass, Lion) {
+  Value* shrink = input("shrink", {});
+  const auto average = [&](double a) { return g_.add(scaled(m_, a), scaled(gradient_, 1 - a)); };
+  Value* direction = g_.sign(average(0.9));
+  graph().outputs = {g_.sub(g_.mul(w_, shrink), g_.mul(rate_, direction)), average(0.99)};
+  expect_types({"WeightUpdate"});
+  EXPECT_EQ(last().int_attribute("rule", -1), 4);
+  EXPECT_EQ(last().inputs,
+            (std::vector<Value*>{gradient_, w_, m_, nullptr, rate_, nullptr, shrink}));
+  EXPECT_EQ(last().outputs, graph().outputs);
+}
+
 TEST_F(WeightUpdatePass, AdamWTakesItsProduct) {
   Value* shrink = input("shrink", {});
   gradient_ = g_.matmul(g_.transpose(input("x", {5, 4}), {1, 0}), input("dy", {5, 3}));

@@ -5,18 +5,21 @@
 
 #include "onnxgrad/dtype.h"
 
-// Updates of weights by momentum and by Adam in one pass over memory, one set of loops per
-// instruction set (update_simd.cpp). Every other optimizer goes through the element-wise kernel.
+// Updates of weights by momentum, Adam, Adagrad, RMSProp and Lion in one pass over memory, one set
+// of loops per instruction set (update_simd.cpp). Everything else goes through the element-wise
+// kernel.
 
 namespace onnxgrad::device {
 
-enum class UpdateRule : std::int32_t { kMomentum, kNesterov, kAdam };
+enum class UpdateRule : std::int32_t { kMomentum, kNesterov, kAdam, kRoot, kLion };
 
 /// With g = gradient + decay * w and start = w, or shrink * w if `shrinks`:
 ///   kMomentum  m' = beta1 * m + g;  w' = start - rate * m'
 ///   kNesterov  m' = beta1 * m + g;  w' = start - rate * (g + beta1 * m')
 ///   kAdam      m' = beta1 * m + share1 * g;  v' = beta2 * v + share2 * g^2;
 ///              w' = start - rate * m' / (sqrt(v') + epsilon)
+///   kRoot      m' = beta1 * m + share1 * g^2;  w' = start - rate * g / (sqrt(m') + epsilon)
+///   kLion      w' = start - rate * sign(beta1 * m + share1 * g);  m' = beta2 * m + share2 * g
 struct UpdateSpec {
   UpdateRule rule = UpdateRule::kMomentum;
   double decay = 0;
@@ -61,7 +64,7 @@ struct UpdateArrays {
 template <class T>
 using UpdateFn = void (*)(const UpdateSpec& spec, const UpdateArrays<T>& arrays);
 
-/// The loop for `spec`, for float or double. float: kAdam's root and quotient come from estimates
+/// The loop for `spec`, for float or double. float: roots and quotients come from estimates
 /// with a Newton step each where the processor has them: within 4 units in the last place with
 /// AVX-512, 8 with the estimates of other processors. Denormal numbers count as zero.
 template <class T>

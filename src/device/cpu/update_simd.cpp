@@ -29,13 +29,13 @@ inline constexpr bool kHasEstimates = false;
 /// the quotient's other factor. Thirteen operations of vectors, where root and division take as
 /// long as thirty.
 template <class D, bool kEstimate>
-struct AdamStep {
+struct RootStep {
   using T = hn::TFromD<D>;
   using V = hn::Vec<D>;
   static constexpr T kTwo = 2;
   static constexpr T kThree = 3;
 
-  AdamStep(T epsilon, T rate)
+  RootStep(T epsilon, T rate)
       : epsilon_(hn::Set(D(), kEstimate ? 2 * epsilon : epsilon)),
         rate_(hn::Set(D(), kEstimate ? 2 * rate : rate)) {}
 
@@ -72,7 +72,7 @@ void update(const UpdateSpec& spec, const UpdateArrays<T>& arrays) {
   const V decay = hn::Set(d, static_cast<T>(spec.decay));
   const V shrink = hn::Set(d, arrays.shrink);
   const V rate = hn::Set(d, arrays.rate);
-  const AdamStep<D, kEstimate> adam(arrays.epsilon, arrays.rate);
+  const RootStep<D, kEstimate> root_step(arrays.epsilon, arrays.rate);
   const FlushDenormals flush;
 
   // `load` and `store` are of whole vectors, or of the rest.
@@ -88,7 +88,17 @@ void update(const UpdateSpec& spec, const UpdateArrays<T>& arrays) {
       const V new_v = hn::MulAdd(hn::Mul(share2, g), g, old_v);
       store(new_m, arrays.new_m + i);
       store(new_v, arrays.new_v + i);
-      store(adam(start, new_m, new_v), arrays.new_w + i);
+      store(root_step(start, new_m, new_v), arrays.new_w + i);
+    } else if constexpr (kRule == UpdateRule::kRoot) {
+      const V new_m = hn::MulAdd(hn::Mul(share1, g), g, hn::Mul(beta1, m));
+      store(new_m, arrays.new_m + i);
+      store(root_step(start, g, new_m), arrays.new_w + i);
+    } else if constexpr (kRule == UpdateRule::kLion) {
+      const V direction = hn::MulAdd(beta1, m, hn::Mul(share1, g));
+      store(hn::MulAdd(beta2, m, hn::Mul(share2, g)), arrays.new_m + i);
+      const V moved = hn::Sub(start, hn::CopySign(rate, direction));
+      const V moved_or_nan = hn::IfThenElse(hn::Eq(direction, direction), moved, direction);
+      store(hn::IfThenElse(hn::Eq(direction, hn::Zero(d)), start, moved_or_nan), arrays.new_w + i);
     } else {
       const V new_m = hn::MulAdd(beta1, m, g);
       const V direction = kRule == UpdateRule::kNesterov ? hn::MulAdd(beta1, new_m, g) : new_m;
@@ -112,8 +122,8 @@ void update(const UpdateSpec& spec, const UpdateArrays<T>& arrays) {
 
 template <class T, UpdateRule kRule>
 UpdateFn<T> choose(const UpdateSpec& spec) {
-  constexpr bool kEstimate =
-      kHasEstimates && std::is_same_v<T, float> && kRule == UpdateRule::kAdam;
+  constexpr bool kHasRoot = kRule == UpdateRule::kAdam || kRule == UpdateRule::kRoot;
+  constexpr bool kEstimate = kHasEstimates && std::is_same_v<T, float> && kHasRoot;
   if (spec.decay != 0) {
     return spec.shrinks ? update<T, kRule, true, true, kEstimate>
                         : update<T, kRule, true, false, kEstimate>;
@@ -129,6 +139,10 @@ UpdateFn<T> find(const UpdateSpec& spec) {
       return choose<T, UpdateRule::kAdam>(spec);
     case UpdateRule::kNesterov:
       return choose<T, UpdateRule::kNesterov>(spec);
+    case UpdateRule::kRoot:
+      return choose<T, UpdateRule::kRoot>(spec);
+    case UpdateRule::kLion:
+      return choose<T, UpdateRule::kLion>(spec);
     default:
       return choose<T, UpdateRule::kMomentum>(spec);
   }

@@ -14,17 +14,17 @@ namespace {
 const std::vector<UpdateSpec>& specs() {
   static const std::vector<UpdateSpec> table = [] {
     std::vector<UpdateSpec> all;
-    for (const UpdateRule rule :
-         {UpdateRule::kMomentum, UpdateRule::kNesterov, UpdateRule::kAdam}) {
+    for (const UpdateRule rule : {UpdateRule::kMomentum, UpdateRule::kNesterov, UpdateRule::kAdam,
+                                  UpdateRule::kRoot, UpdateRule::kLion}) {
       for (const double decay : {0.0, 0.3}) {
         for (const bool shrinks : {false, true}) {
-          const bool is_adam = rule == UpdateRule::kAdam;
+          const bool is_sum = rule == UpdateRule::kMomentum || rule == UpdateRule::kNesterov;
           all.push_back({.rule = rule,
                          .decay = decay,
                          .beta1 = 0.9,
-                         .share1 = is_adam ? 0.1 : 1,
+                         .share1 = is_sum ? 1 : 0.1,
                          .beta2 = 0.99,
-                         .share2 = is_adam ? 0.01 : 1,
+                         .share2 = is_sum ? 1 : 0.01,
                          .shrinks = shrinks});
         }
       }
@@ -36,13 +36,16 @@ const std::vector<UpdateSpec>& specs() {
 
 template <class T>
 struct Problem {
-  explicit Problem(std::int64_t count) : n(static_cast<std::size_t>(count)) {
+  explicit Problem(std::int64_t count, UpdateRule rule) : n(static_cast<std::size_t>(count)) {
     std::mt19937 random(static_cast<unsigned>(count) + 1);
     std::normal_distribution<double> normal;
     for (auto* row : {&g, &w, &m, &v}) {
       for (std::size_t i = 0; i < n; ++i) row->push_back(static_cast<T>(normal(random)));
     }
     for (T& x : v) x = std::abs(x);
+    if (rule == UpdateRule::kRoot) {
+      for (T& x : m) x = std::abs(x);  // of squares
+    }
     // Weights without a gradient so far.
     for (std::size_t i = 0; i < n; i += 5) g[i] = m[i] = v[i] = 0;
   }
@@ -85,6 +88,16 @@ Expected expected(const UpdateSpec& spec, const UpdateArrays<T>& arrays, std::si
   if (spec.rule == UpdateRule::kAdam) {
     direction = result.m / (std::sqrt(result.v) + arrays.epsilon);
   }
+  if (spec.rule == UpdateRule::kRoot) {
+    result.m = static_cast<long double>(spec.beta1) * arrays.m[i] +
+               static_cast<long double>(spec.share1) * g * g;
+    direction = g / (std::sqrt(result.m) + arrays.epsilon);
+  }
+  if (spec.rule == UpdateRule::kLion) {
+    direction = static_cast<long double>((direction > 0) - (direction < 0));
+    result.m = static_cast<long double>(spec.beta2) * arrays.m[i] +
+               static_cast<long double>(spec.share2) * g;
+  }
   result.w = start - arrays.rate * direction;
   return result;
 }
@@ -106,7 +119,7 @@ TYPED_TEST(Update, IsTheFormula) {
   using T = TypeParam;
   for (const UpdateSpec& spec : specs()) {
     for (const std::int64_t count : {0, 1, 3, 7, 8, 15, 16, 17, 50, 131}) {
-      const Problem<T> problem(count);
+      const Problem<T> problem(count, spec.rule);
       // One element more, which nobody may write.
       std::vector<T> w(problem.n + 1, 42), m(problem.n + 1, 42), v(problem.n + 1, 42);
       const auto arrays = problem.arrays(w.data(), m.data(), v.data());
@@ -127,10 +140,10 @@ TYPED_TEST(Update, IsTheFormula) {
 TYPED_TEST(Update, WorksInPlaceAndInParts) {
   using T = TypeParam;
   for (const UpdateSpec& spec : specs()) {
-    const Problem<T> problem(75);
+    const Problem<T> problem(75, spec.rule);
     std::vector<T> w(75), m(75), v(problem.v);
     find_update<T>(spec)(spec, problem.arrays(w.data(), m.data(), v.data()));
-    Problem<T> in_place(75);
+    Problem<T> in_place(75, spec.rule);
     const auto arrays = in_place.arrays(in_place.w.data(), in_place.m.data(), in_place.v.data());
     find_update<T>(spec)(spec, arrays.from(0, 33));
     find_update<T>(spec)(spec, arrays.from(33, 42));

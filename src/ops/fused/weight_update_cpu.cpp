@@ -19,8 +19,8 @@
 #include "ops/fused/product_cpu.h"
 
 // onnxgrad.fused.WeightUpdate (gradient, w, m, v?, rate, epsilon?, shrink?) -> (w', m', v'?): one
-// step of momentum or Adam; formulas: device/cpu/update.h. Attributes `rule` (UpdateRule) and
-// `numbers` (the bits of decay, beta1, share1, beta2, share2 as float64).
+// step of momentum, Adam, Adagrad, RMSProp or Lion; formulas: device/cpu/update.h. Attributes
+// `rule` (UpdateRule) and `numbers` (the bits of decay, beta1, share1, beta2, share2 as float64).
 // onnxgrad.fused.GemmWeightUpdate (A, B, w, ...): the gradient is op(A) op(B). Attributes transA,
 // transB. The product is computed in blocks of rows that stay in the nearest cache until the update
 // has read them.
@@ -130,8 +130,14 @@ void plain_update(const UpdateSpec& spec, const UpdateArrays<T>& arrays) {
     const T w = arrays.w[i];
     const T g = arrays.gradient[i] + number(spec.decay) * w;
     const T start = spec.shrinks ? arrays.shrink * w : w;
-    const T m = number(spec.beta1) * arrays.m[i] + number(spec.share1) * g;
+    const bool is_root = spec.rule == device::UpdateRule::kRoot;
+    T m = number(spec.beta1) * arrays.m[i] + number(spec.share1) * (is_root ? g * g : g);
     T direction = m;
+    if (is_root) direction = g / (std::sqrt(m) + arrays.epsilon);
+    if (spec.rule == device::UpdateRule::kLion) {
+      if (direction != 0 && !std::isnan(direction)) direction = std::copysign(T(1), direction);
+      m = number(spec.beta2) * arrays.m[i] + number(spec.share2) * g;
+    }
     if (spec.rule == device::UpdateRule::kNesterov) direction = g + number(spec.beta1) * m;
     if (spec.rule == device::UpdateRule::kAdam) {
       const T v = number(spec.beta2) * arrays.v[i] + number(spec.share2) * (g * g);
@@ -218,7 +224,8 @@ opdef::KernelOffer offer_typed(const opdef::KernelRequest& request,
   data->count = request.outputs[0].dims.num_elements();
   data->threads = static_cast<int>(
       std::clamp<std::int64_t>(data->count / kParallelElements, 1, is_plain ? 1 : request.threads));
-  static constexpr std::array<const char*, 3> kNames{"momentum", "nesterov", "adam"};
+  static constexpr std::array<const char*, 5> kNames{"momentum", "nesterov", "adam", "root",
+                                                     "lion"};
   opdef::KernelOffer offer;
   offer.kernel.label = fmt::format("{}{} {}", is_plain ? "plain " : "",
                                    kNames[static_cast<std::size_t>(data->spec.rule)],

@@ -27,7 +27,8 @@ struct Variant {
 
 std::vector<Variant> variants() {
   std::vector<Variant> all;
-  for (const UpdateRule rule : {UpdateRule::kMomentum, UpdateRule::kNesterov, UpdateRule::kAdam}) {
+  for (const UpdateRule rule : {UpdateRule::kMomentum, UpdateRule::kNesterov, UpdateRule::kAdam,
+                                UpdateRule::kRoot, UpdateRule::kLion}) {
     all.push_back({rule, 0, false});
     all.push_back({rule, 0.2, false});
     all.push_back({rule, 0, true});
@@ -41,20 +42,21 @@ std::int64_t bits(double number) { return std::bit_cast<std::int64_t>(number); }
 KernelCall update_call(const Variant& variant, DataType dtype, const Dims& dims,
                        std::vector<Tensor> gradient) {
   const bool is_adam = variant.rule == UpdateRule::kAdam;
+  const bool is_root = variant.rule == UpdateRule::kRoot;
   KernelCall call{.op_type = gradient.size() == 2 ? "GemmWeightUpdate" : "WeightUpdate",
                   .inputs = std::move(gradient),
                   .domain = ir::kFusedDomain};
-  call.attributes = {
-      {.name = "rule", .value = static_cast<std::int64_t>(variant.rule)},
-      {.name = "numbers",
-       .value = std::vector<std::int64_t>{bits(variant.decay), bits(0.9), bits(is_adam ? 0.1 : 1),
-                                          bits(0.99), bits(is_adam ? 0.01 : 1)}}};
+  call.attributes = {{.name = "rule", .value = static_cast<std::int64_t>(variant.rule)},
+                     {.name = "numbers",
+                      .value = std::vector<std::int64_t>{bits(variant.decay), bits(0.9),
+                                                         bits(is_adam || is_root ? 0.1 : 1),
+                                                         bits(0.99), bits(is_adam ? 0.01 : 1)}}};
   const auto scalar = [&](double x) { return Tensor::scalar_of(dtype, x); };
   call.inputs.push_back(random_tensor(dtype, dims, 2));
-  call.inputs.push_back(random_tensor(dtype, dims, 3));
+  call.inputs.push_back(random_tensor(dtype, dims, 3, is_root ? 0 : -1, 1));
   call.inputs.push_back(is_adam ? random_tensor(dtype, dims, 4, 0, 1) : Tensor());
   call.inputs.push_back(scalar(0.05));
-  call.inputs.push_back(is_adam ? scalar(1e-8) : Tensor());
+  call.inputs.push_back(is_adam || is_root ? scalar(1e-8) : Tensor());
   call.inputs.push_back(variant.shrinks ? scalar(0.9) : Tensor());
   call.outputs.assign(is_adam ? 3 : 2, {dtype, dims});
   return call;
