@@ -28,6 +28,7 @@ debian_packages=(
   ninja-build
   nlohmann-json3-dev
   protobuf-compiler
+  zlib1g-dev
 )
 
 say() { echo "setup: $*" >&2; }

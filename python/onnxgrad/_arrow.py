@@ -29,7 +29,12 @@ def is_table(value: Any) -> bool:
 
 
 def columns_of(table: Any) -> dict[str, Array]:
-    """Return the columns of an Arrow table by name; a column alone has the name ``""``."""
+    """Return the columns of an Arrow table by name; a column alone has the name ``""``.
+
+    The index of a pandas table is no column.
+    """
+    if hasattr(table, "reset_index"):
+        table = table.reset_index(drop=True)
     return {name: from_native(value) for name, value in _core.arrow_columns(table).items()}
 
 

@@ -157,6 +157,25 @@ def test_training_on_a_table(wrap, rows):
     found.fit(X, pa.chunked_array([pa.array(y)]), epochs=1, validation=validation, verbose=0)
 
 
+def test_pandas_without_its_index(rows):
+    pd = pytest.importorskip("pandas")
+    X, y, _ = rows
+    table = pd.DataFrame({**{f"c{i}": X[:, i] for i in range(4)}, "t": y})
+    order = np.random.default_rng(0).permutation(len(X))
+    mixed = table.iloc[order]  # the index is no range now
+    options = {"epochs": 2, "verbose": 0}
+    expected = og.Trainer(mlp_proto([4, 8, 1])).fit(X[order], y[order], **options)
+    found = og.Trainer(mlp_proto([4, 8, 1])).fit(mixed, "t", **options)
+    assert found.history["train_loss"] == expected.history["train_loss"]
+    inputs = mixed.drop(columns="t")
+    found.fit(inputs, mixed["t"], epochs=1, verbose=0)
+    np.testing.assert_array_equal(found.predict(inputs), found.predict(X[order]))
+    text = pd.DataFrame({"X": ["a", "b"], "n": pd.array([1, None], "Int64")})
+    columns = columns_of(text)
+    assert columns["X"].tolist() == ["a", "b"]
+    np.testing.assert_array_equal(columns["n"], [1, np.nan])
+
+
 def test_columns_that_are_missing(rows):
     table = pa.table({"a": rows[0][:, 0]})
     with pytest.raises(og.DataError, match="no column 'b'"):
