@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "onnxgrad/option_error.h"
+#include "train/mean.h"
 
 namespace onnxgrad::train {
 namespace {
@@ -95,11 +96,9 @@ void Evaluator::add_metric_rows(Execution& execution, const PreparedData& data, 
 
 EvaluationResult Evaluator::result() const {
   EvaluationResult result;
-  result.loss = numerator_ / denominator_;
+  result.loss = mean_of(numerator_, denominator_);
   result.rows = rows_;
-  if (session_.counts_correct_rows()) {
-    result.accuracy = correct_ / counted_;
-  }
+  if (session_.counts_correct_rows()) result.accuracy = mean_of(correct_, counted_);
   if (metrics_) result.metrics = metrics_->values();
   return result;
 }

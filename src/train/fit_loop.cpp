@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "onnxgrad/option_error.h"
 #include "train/losses.h"
+#include "train/mean.h"
 #include "train/sampler.h"
 
 namespace onnxgrad::train {
@@ -280,7 +281,7 @@ bool FitLoop::run_epoch(std::int64_t epoch, EpochLog& log) {
   }
   const double train_seconds = seconds_before_ + seconds_since(epoch_began_);
   log.epoch = epoch;
-  log.train_loss = loss_sum_ / weight_sum_;
+  log.train_loss = mean_of(loss_sum_, weight_sum_);
   log.learning_rate = session_.learning_rate();
   log.steps = step_;
   const std::int64_t rows =

@@ -10,6 +10,7 @@
 #include "onnxgrad/option_error.h"
 #include "train/engine.h"
 #include "train/losses.h"
+#include "train/mean.h"
 #include "train/targets.h"
 
 namespace onnxgrad::train {
@@ -325,10 +326,10 @@ EvaluationResult Session::evaluate(const NamedTensors& feeds) {
   const DataType dtype = execution.output_desc(0).dtype;
   const double denominator = read_scalar(execution.output(1), dtype);
   const double numerator = read_scalar(execution.output(0), dtype);
-  result.loss = loss_.reduction == Reduction::kMean ? numerator / denominator : numerator;
+  result.loss = loss_.reduction == Reduction::kMean ? mean_of(numerator, denominator) : numerator;
   if (evaluation_graph_.has_correct_rows) {
     result.accuracy =
-        read_scalar(execution.output(2), dtype) / read_scalar(execution.output(3), dtype);
+        mean_of(read_scalar(execution.output(2), dtype), read_scalar(execution.output(3), dtype));
   }
   return result;
 }

@@ -83,6 +83,13 @@ def test_every_loss_has_a_case_and_both_name_tables_agree():
     assert classes == {case["loss"] for case in CASES}
 
 
+def test_the_manual_has_every_loss_and_penalty():
+    text = (Path(__file__).parents[2] / "docs" / "training.md").read_text(encoding="utf-8")
+    names = [*og.losses.names(), "mse", "l1", "l2", "mae", "bce", "kl", "nll", "cross_entropy"]
+    assert [name for name in names if f'`"{name}"`' not in text] == []
+    assert all(type(og.losses.from_name(name)) is not og.losses.Loss for name in names)
+
+
 # Reductions and weights in sessions and trainers.
 
 
@@ -157,6 +164,18 @@ def test_history_and_evaluation_count_what_the_loss_counts():
     assert found.loss == pytest.approx(expected, rel=1e-5)
     assert found.accuracy == pytest.approx((log_p[kept].argmax(axis=1) == y[kept]).mean())
     trainer.fit(X, y, validation=0.2, epochs=1, verbose=0)
+
+
+def test_data_in_which_no_row_counts():
+    model = mlp_proto([4, 3], head="Softmax")
+    X, y = np.ones((20, 4), np.float32), np.full(20, -1)
+    trainer = og.Trainer(model, og.losses.SoftmaxCrossEntropy(ignore_index=-1), "sgd", lr=0.1)
+    trainer.fit(X, y, validation=(X, y), epochs=1, batch_size=8, verbose=0)
+    assert trainer.history["train_loss"] == trainer.history["val_loss"] == [0.0]
+    assert trainer.session.evaluate({"X": X, "label": y}).loss == 0
+    np.testing.assert_array_equal(trainer.session.state()["W0"], initializers(model)["W0"])
+    weighted = og.Trainer(model, optimizer="sgd")
+    assert weighted.evaluate(X, np.zeros(20, int), np.zeros(20)).loss == 0
 
 
 def test_one_hot_targets_train_as_class_numbers_do():
@@ -318,6 +337,54 @@ def test_elastic_loss_with_weights_and_penalty_as_add_loss_output_states_it(line
     expected = (w * (0.1 * np.abs(d) + 0.9 * d**2)).sum() + 0.01 * (coef**2).sum()
     found = stock.run(["loss"], {"X": X, "label": y, "weight": w})[0]
     assert found == pytest.approx(expected, rel=1e-5)
+
+
+# y = sum_j (x_j^2 a_j + x_j b_j) + c, with a sum of squares: numbers that are printed elsewhere.
+POLYNOMIAL = """
+<ir_version: 8, opset_import: ["" : 14]>
+main (float[N, 2] x) => (float[N, 1] y)
+<float[1, 2] init = {2, 3}, float[1, 2] init_1 = {0.5, 0.33333}, float[1] init_b10 = {1},
+ int64[1] i0 = {0}, int64[1] i1 = {1}, int64[1] i2 = {2}>
+{
+  r0 = Mul(x, x)  r1 = Mul(r0, init)  r2 = Mul(x, init_1)  r3 = Add(r2, r1)
+  right = Slice(r3, i1, i2, i1)  left = Slice(r3, i0, i1, i1)
+  both = Add(left, right)  y = Add(both, init_b10)
+}"""
+
+
+@pytest.mark.parametrize("runtime", ["onnxgrad", "onnxruntime"])
+def test_a_printed_derivative_of_a_sum_of_squares(runtime):
+    model = onnx.parser.parse_model(POLYNOMIAL)
+    with_loss = og.add_loss(model, og.losses.SquaredError(output="y", reduction="sum"))
+    expected = {
+        "x": [
+            [2, 1.33332],
+            [54, 3.99996],
+            [2.66666, 33.777676],
+            [59.999943, 84.44432],
+            [356.99966, 517.9994],
+        ],
+        "label": [[-4], [-12], [-5.33332], [-13.333321], [-41.99996]],
+        "init": [[193.33316, 186.66649]],
+        "init_1": [[109.333244, 102.666565]],
+        "init_b10": [76.6666],
+    }
+    gradient = og.gradient(with_loss, list(expected), "loss", fill_grad=True, keep_outputs=True)
+    feeds = {
+        "x": np.array([[0, 0], [1, 0], [0, 1], [1, 1], [2, 2]], np.float32),
+        "label": np.array([[-1], [-2.5], [1.66667], [0.16667], [1.66668]], np.float32),
+        **{k: v for k, v in initializers(model).items() if k in expected},
+    }
+    session = (
+        og.InferenceSession(gradient)
+        if runtime == "onnxgrad"
+        else onnxruntime.InferenceSession(gradient.SerializeToString())
+    )
+    names = [output.name for output in session.get_outputs()]
+    found = dict(zip(names, session.run(None, feeds), strict=True))
+    assert found["loss"] == pytest.approx(532.5546, rel=1e-6)
+    for name, numbers in expected.items():
+        np.testing.assert_allclose(found[f"{name}_grad"], numbers, rtol=1e-5)
 
 
 # Several targets.
