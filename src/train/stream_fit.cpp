@@ -8,6 +8,8 @@
 #include <string>
 #include <utility>
 
+#include "train/mean.h"
+
 namespace onnxgrad::train {
 namespace {
 
@@ -163,7 +165,7 @@ bool StreamFit::run_epoch(EpochLog& log) {
   if (!run_blocks()) return false;
   const double train_seconds = seconds_since(start);
   log.epoch = epoch_;
-  log.train_loss = loss_sum_ / weight_sum_;
+  log.train_loss = mean_of(loss_sum_, weight_sum_);
   log.learning_rate = session_.learning_rate();
   log.steps = step_;
   log.rows = rows_done_;
