@@ -34,7 +34,7 @@ std::span<const std::byte> bytes_of(const Tensor& tensor) {
 // Where the digits of the head's own checksum are. In JSON no other text can hold these bytes,
 // since a quotation mark inside a text is written with a backslash.
 std::optional<std::size_t> find_head_checksum(std::string_view head) {
-  const std::string key = fmt::format("\"{}\":\"", kHeadChecksum);
+  const std::string key = fmt::format(R"("{}":")", kHeadChecksum);
   const std::size_t found = head.find(key);
   if (found == std::string_view::npos) return std::nullopt;
   const std::size_t place = found + key.size();

@@ -40,7 +40,7 @@ template <class OnBad>
 std::optional<Checkpoint> first_whole(const std::string& folder, const OnBad& on_bad) {
   for (const std::string& name : checkpoint_names(folder)) {
     try {
-      return read_checkpoint(folder + "/" + name);
+      return read_checkpoint(fmt::format("{}/{}", folder, name));
     } catch (const CheckpointError& error) {
       on_bad(name, error.problem().what);
     }
@@ -67,13 +67,14 @@ std::string checkpoint_name(std::int64_t step) {
 }
 
 std::optional<std::int64_t> checkpoint_step(const std::string& name) {
-  std::string_view text = name;
+  const std::string_view text = name;
   if (!text.starts_with(kPrefix) || !text.ends_with(kSuffix)) return std::nullopt;
-  text.remove_prefix(kPrefix.size());
-  if (text.size() != kDigits + kSuffix.size()) return std::nullopt;
+  if (text.size() != kPrefix.size() + kDigits + kSuffix.size()) return std::nullopt;
+  const char* const first = name.c_str() + kPrefix.size();
+  const char* const last = first + kDigits;
   std::int64_t step = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + kDigits, step);
-  if (error != std::errc() || end != text.data() + kDigits || step < 0) return std::nullopt;
+  const auto [end, error] = std::from_chars(first, last, step);
+  if (error != std::errc() || end != last || step < 0) return std::nullopt;
   return step;
 }
 

@@ -346,7 +346,10 @@ bool FitLoop::run_batch(Execution& execution, std::int64_t begin, std::int64_t r
     return false;
   }
   if (options_.max_seconds > 0 && is_time_over()) return false;
-  if (countdown_ > 0 && --countdown_ == 0 && !call_step_callback(loss)) return false;
+  if (countdown_ > 0) {
+    --countdown_;
+    if (countdown_ == 0 && !call_step_callback(loss)) return false;
+  }
   if (checkpoint_steps_ > 0 && step_ % checkpoint_steps_ == 0) save_checkpoint();
   return true;
 }

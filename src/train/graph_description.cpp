@@ -41,10 +41,10 @@ class Describer {
     std::ranges::sort(attributes, {}, &ir::Attribute::name);
     for (const ir::Attribute* attribute : attributes) {
       text += " " + attribute->name + "=";
-      std::visit([this](const auto& held) { add_value(held); }, attribute->value);
+      std::visit([this](const auto& held) { this->add_value(held); }, attribute->value);
     }
     for (const ir::Value* input : node.inputs) text += " " + value(input);
-    text += "\n";
+    text += '\n';
   }
 
   void add(const ir::Graph& graph) {
@@ -83,12 +83,12 @@ class Describer {
   void add_value(const ir::OpaqueAttribute& opaque) { text += base::checksum_hex(opaque.bytes); }
   template <class T>
   void add_value(const std::vector<T>& values) {
-    text += "[";
+    text += '[';
     for (const T& one : values) {
       add_value(one);
-      text += ",";
+      text += ',';
     }
-    text += "]";
+    text += ']';
   }
 
   NameOf name_of_;

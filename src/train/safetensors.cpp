@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
+#include <tuple>
 #include <unordered_set>
 #include <utility>
 
@@ -258,8 +259,8 @@ void SafetensorsFile::place_entries() {
   const auto end_of = [](const SafetensorsEntry& entry) {
     return entry.offset + entry.dims.size_bytes(entry.dtype);
   };
-  std::stable_sort(entries_.begin(), entries_.end(), [&](const auto& a, const auto& b) {
-    return std::pair(a.offset, end_of(a)) < std::pair(b.offset, end_of(b));
+  std::sort(entries_.begin(), entries_.end(), [&](const auto& a, const auto& b) {
+    return std::tuple(a.offset, end_of(a), a.name) < std::tuple(b.offset, end_of(b), b.name);
   });
   auto expected = static_cast<std::int64_t>(head_.size());
   for (const SafetensorsEntry& entry : entries_) {
@@ -293,9 +294,13 @@ Tensor SafetensorsFile::read(const SafetensorsEntry& entry) const {
 }
 
 void sort_for_safetensors(NamedTensors& tensors) {
-  std::stable_sort(tensors.begin(), tensors.end(), [](const auto& a, const auto& b) {
-    return size_bits(a.tensor.dtype()) > size_bits(b.tensor.dtype());
-  });
+  NamedTensors sorted;
+  for (const int bits : {128, 64, 32, 16, 8, 4, 2, 0}) {
+    for (const NamedTensor& entry : tensors) {
+      if (size_bits(entry.tensor.dtype()) == bits) sorted.push_back(entry);
+    }
+  }
+  tensors = std::move(sorted);
 }
 
 std::string safetensors_head(const NamedTensors& tensors, const SafetensorsMetadata& metadata) {

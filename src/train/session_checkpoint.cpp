@@ -73,7 +73,7 @@ std::string take_line(std::string_view& text) {
     const std::string theirs = take_line(there).substr(0, kMostShown);
     if (mine == theirs) continue;
     refuse(checkpoint, "the checkpoint is of another model", {},
-           fmt::format("First difference: it has \"{}\", this model \"{}\".", theirs, mine));
+           fmt::format(R"(First difference: it has "{}", this model "{}".)", theirs, mine));
   }
   refuse(checkpoint, "the checkpoint is of another model");
 }
@@ -131,7 +131,7 @@ void check_graphs(const Session& session, const Checkpoint& checkpoint) {
   const std::string loss = metadata_text(checkpoint, "loss");
   if (loss != session.loss().line) {
     refuse(checkpoint, "the checkpoint was written with another loss", {},
-           fmt::format("It has \"{}\", this session \"{}\".", loss, session.loss().line));
+           fmt::format(R"(It has "{}", this session "{}".)", loss, session.loss().line));
   }
   refuse(checkpoint, "the checkpoint was written with other options of loss or optimizer");
 }

@@ -162,7 +162,7 @@ TEST(CheckpointFaults, KilledAtAnyTimeAndResumedIsUninterrupted) {
 
   const int wanted = is_long() ? 150 : 20;
   std::mt19937 random(7);
-  std::uniform_real_distribution<double> share(0.2, 0.9);
+  std::uniform_real_distribution<double> share(0.15, 0.6);
   int killed = 0;
   int finished = 0;
   int with_checkpoint = 0;
