@@ -517,6 +517,7 @@ X = np.zeros((64, 32), np.float32)
 trainer.fit([(X, X[:, 0])], epochs=1, batch_size=64, verbose=0)  # libraries are loaded
 if kind == "parquet":
     import pyarrow.parquet
+    pyarrow.array([1.0]).to_numpy(zero_copy_only=False)  # looks for pandas, and imports it
 def statm():
     with open("/proc/self/statm") as file:
         return [int(value) * resource.getpagesize() for value in file.read().split()[:2]]
