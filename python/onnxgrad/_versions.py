@@ -55,7 +55,7 @@ def show_versions(file: TextIO | None = None, full: bool = False) -> None:
     for section, lines in versions(full).items():
         print(section, file=file)
         for name, value in lines.items():
-            print(f"  {name:<12}{value}", file=file)
+            print(f"  {name:<13}{value}", file=file)
 
 
 def _version(package: str) -> str:
