@@ -18,10 +18,10 @@ namespace {
 
 using runtime::Execution;
 // Rows of a size that the compiler knows are copied without a call.
-template <std::size_t Bytes>
+template <std::size_t kBytes>
 void copy_small_rows(const std::byte* from, std::span<const std::int64_t> rows, std::byte* to) {
   for (std::size_t i = 0; i < rows.size(); ++i) {
-    std::memcpy(to + i * Bytes, from + rows[i] * static_cast<std::int64_t>(Bytes), Bytes);
+    std::memcpy(to + i * kBytes, from + rows[i] * static_cast<std::int64_t>(kBytes), kBytes);
   }
 }
 
