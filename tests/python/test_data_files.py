@@ -226,6 +226,7 @@ def test_numbers_are_those_of_python(tmp_path):
 
 
 def test_point_whatever_the_locale(tmp_path):
+    before = locale.setlocale(locale.LC_ALL)
     for name in ("de_DE.UTF-8", "fr_FR.UTF-8", "C.UTF-8"):
         try:
             locale.setlocale(locale.LC_ALL, name)
@@ -234,7 +235,7 @@ def test_point_whatever_the_locale(tmp_path):
         try:
             X, _ = read_csv(tmp_path, "a,b,y\n1.5,2,3\n")
         finally:
-            locale.setlocale(locale.LC_ALL, "C")
+            locale.setlocale(locale.LC_ALL, before)
         assert X[0, 0] == 1.5
 
 
