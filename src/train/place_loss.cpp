@@ -89,16 +89,19 @@ std::vector<bool> match_penalty(const Penalty& penalty, const std::vector<Weight
   return matched;
 }
 
-std::vector<Penalized> find_penalized(const ir::Model& model, const opdef::OpRegistry& registry,
-                                      const Loss& loss,
+std::vector<Weight> find_floating_weights(const ir::Model& model,
+                                          const opdef::OpRegistry& registry) {
+  std::vector<Weight> weights = find_weights(model, registry);
+  std::erase_if(weights, [](const Weight& weight) {
+    return !is_floating(weight.value->initializer.dtype());
+  });
+  return weights;
+}
+
+std::vector<Penalized> find_penalized(const std::vector<Weight>& weights, const Loss& loss,
                                       const std::unordered_set<const Value*>& behind) {
-  std::vector<Weight> weights;
   std::vector<std::string> names;
-  for (const Weight& weight : find_weights(model, registry)) {
-    if (!is_floating(weight.value->initializer.dtype())) continue;
-    weights.push_back(weight);
-    names.push_back(weight.value->name);
-  }
+  for (const Weight& weight : weights) names.push_back(weight.value->name);
   std::vector<Penalized> sums(weights.size());
   for (const Penalty& penalty : loss.penalties) {
     const auto matched = match_penalty(penalty, weights, names, behind);
@@ -192,17 +195,19 @@ std::unordered_set<const Value*> values_behind(const Value* value) {
 
 PlacedLoss place_loss(GraphBuilder& g, const opdef::OpRegistry& registry, const Loss& loss) {
   check_combination(loss);
+  // Before the loss brings constants of its own, which no pattern shall match.
+  std::vector<Weight> weights;
+  if (!loss.penalties.empty()) weights = find_floating_weights(g.model(), registry);
   g.set_scope("loss");
   PlacedLoss placed = place_one(g, loss, loss.reduction, nullptr);
   for (const Loss& other : loss.others) {
     placed.others.push_back(place_one(g, other, loss.reduction, placed.sample_weight));
   }
-  // Weights are looked for among what the losses need, so these come first.
   std::vector<Penalized> penalties;
   if (!loss.penalties.empty()) {
     auto behind = values_behind(placed.written.loss);
     for (const PlacedLoss& other : placed.others) behind.merge(values_behind(other.written.loss));
-    penalties = find_penalized(g.model(), registry, loss, behind);
+    penalties = find_penalized(weights, loss, behind);
   }
   LossInfo& info = placed.resolved.info;
   for (const Penalized& penalized : penalties) {
