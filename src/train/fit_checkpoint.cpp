@@ -14,6 +14,7 @@
 namespace onnxgrad::train {
 namespace {
 
+constexpr std::size_t kNumColumns = 6;  // of numbers that every epoch has
 constexpr std::string_view kBest = "best";
 constexpr std::string_view kEpochStart = "epoch_start";
 
@@ -21,6 +22,7 @@ constexpr std::string_view kEpochStart = "epoch_start";
 constexpr std::int64_t kHasLoss = 1;
 constexpr std::int64_t kHasAccuracy = 2;
 constexpr std::int64_t kIsBest = 4;
+constexpr std::int64_t kHasMetrics = 8;
 
 std::string copy_name(std::string_view purpose, std::string_view state_name) {
   return fmt::format("{}{}/{}", kReservedPrefix, purpose, state_name);
@@ -206,13 +208,18 @@ void FitLoop::resume_from(const Checkpoint& checkpoint) {
 void FitLoop::read_history(const Checkpoint& checkpoint) {
   const auto flags = checkpoint.get_ints("history/flags");
   const auto steps = checkpoint.get_ints("history/steps");
+  const auto rows = checkpoint.get_ints("history/rows");
   std::vector<std::vector<double>> columns;
   for (const char* name :
        {"train_loss", "val_loss", "val_accuracy", "lr", "seconds", "rows_per_s"}) {
     columns.push_back(checkpoint.get_doubles(fmt::format("history/{}", name)));
   }
+  for (const Metric& metric : options_.metrics) {
+    columns.push_back(checkpoint.get_doubles(fmt::format("history/metric/{}", metric.name)));
+  }
   const auto has_other_size = [&](const auto& column) { return column.size() != flags.size(); };
-  if (has_other_size(steps) || std::ranges::any_of(columns, has_other_size)) {
+  if (has_other_size(steps) || has_other_size(rows) ||
+      std::ranges::any_of(columns, has_other_size)) {
     refuse(checkpoint, "the columns of the checkpoint's history differ in length",
            "The file was not written by onnxgrad.");
   }
@@ -227,6 +234,10 @@ void FitLoop::read_history(const Checkpoint& checkpoint) {
                  .is_best = (flags[i] & kIsBest) != 0};
     if ((flags[i] & kHasLoss) != 0) log.val_loss = columns[1][i];
     if ((flags[i] & kHasAccuracy) != 0) log.val_accuracy = columns[2][i];
+    log.rows = rows[i];
+    for (std::size_t m = 0; m < options_.metrics.size() && (flags[i] & kHasMetrics) != 0; ++m) {
+      log.val_metrics.emplace_back("val_" + options_.metrics[m].name, columns[kNumColumns + m][i]);
+    }
     if (log.is_best) history.best_epoch = log.epoch;
     history.epochs.push_back(log);
   }
@@ -240,25 +251,37 @@ void FitLoop::read_history(const Checkpoint& checkpoint) {
 void FitLoop::write_history(Checkpoint& checkpoint) const {
   std::vector<std::int64_t> flags;
   std::vector<std::int64_t> steps;
-  std::vector<std::vector<double>> columns(6);
+  std::vector<std::int64_t> rows;
+  std::vector<std::vector<double>> columns(kNumColumns + options_.metrics.size());
   for (const EpochLog& log : history_.epochs) {
     flags.push_back((log.val_loss ? kHasLoss : 0) | (log.val_accuracy ? kHasAccuracy : 0) |
-                    (log.is_best ? kIsBest : 0));
+                    (log.is_best ? kIsBest : 0) | (log.val_metrics.empty() ? 0 : kHasMetrics));
     steps.push_back(log.steps);
+    rows.push_back(log.rows);
     const double values[] = {log.train_loss,
                              log.val_loss.value_or(0),
                              log.val_accuracy.value_or(0),
                              log.learning_rate,
                              log.seconds,
                              log.rows_per_s};
-    for (std::size_t i = 0; i < columns.size(); ++i) columns[i].push_back(values[i]);
+    for (std::size_t i = 0; i < kNumColumns; ++i) columns[i].push_back(values[i]);
+    for (std::size_t m = 0; m < options_.metrics.size(); ++m) {
+      const bool is_there = m < log.val_metrics.size();
+      columns[kNumColumns + m].push_back(is_there ? log.val_metrics[m].second : 0);
+    }
   }
   add_column(checkpoint, "history/flags", flags);
   add_column(checkpoint, "history/steps", steps);
+  add_column(checkpoint, "history/rows", rows);
   const char* const names[] = {"train_loss", "val_loss", "val_accuracy",
                                "lr",         "seconds",  "rows_per_s"};
-  for (std::size_t i = 0; i < columns.size(); ++i)
+  for (std::size_t i = 0; i < kNumColumns; ++i) {
     add_column(checkpoint, fmt::format("history/{}", names[i]), columns[i]);
+  }
+  for (std::size_t m = 0; m < options_.metrics.size(); ++m) {
+    add_column(checkpoint, fmt::format("history/metric/{}", options_.metrics[m].name),
+               columns[kNumColumns + m]);
+  }
   // Where training went back to the start of the epoch there are more.
   const std::span<const double> losses = history_.step_losses;
   add_column(checkpoint, "history/step_losses", losses.first(static_cast<std::size_t>(step_)));

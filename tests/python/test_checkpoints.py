@@ -257,6 +257,17 @@ def test_resumed_with_optimizers_and_schedules(tmp_path, rows, options):
     assert whole.session.lr == resumed.session.lr
 
 
+def test_resumed_history_has_its_metrics(tmp_path, rows):
+    whole = fit(trainer_of(), rows, metrics=["mae", "r2"])
+    keeper = og.callbacks.Checkpoint(tmp_path / "run")
+    fit(trainer_of(), rows, metrics=["mae", "r2"], callbacks=[keeper, StopAt(13)])
+    resumed = fit(trainer_of(), rows, metrics=["mae", "r2"], callbacks=[keeper], resume=True)
+    assert "val_mae" in resumed.history
+    assert without_times(whole.history) == without_times(resumed.history)
+    with pytest.raises(og.CheckpointError, match="history/metric/max_error"):
+        fit(trainer_of(), rows, metrics="max_error", callbacks=[keeper], resume=True)
+
+
 def test_session_of_lbfgs_goes_on_bit_for_bit(tmp_path, batch):
     first, second = session_of(optimizer="lbfgs"), session_of(optimizer="lbfgs")
     first.step(batch)
