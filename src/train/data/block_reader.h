@@ -23,8 +23,8 @@
 //          --> blocks of whole batches --> next()
 //
 // A thread per pass does all that. There are two blocks (the double buffer): while one is used the
-// other is filled. Their memory is allocated once in a pass, so what a pass needs does not depend on
-// the number of rows.
+// other is filled. Their memory is allocated once in a pass, so what a pass needs does not depend
+// on the number of rows.
 
 namespace onnxgrad::train {
 
