@@ -209,9 +209,11 @@ std::vector<ir::Type> Inferer::output_types(ir::Node& node, std::int64_t opset, 
       find_schema(node.domain, node.op_type, is_standard ? opset : newest_opset(node.domain));
   if (schema == nullptr) {
     if (!is_standard) return {};
-    throw ModelError({.what = "there is no operator '" + node.op_type + "' in ai.onnx opset " +
-                              std::to_string(opset) + "." +
-                              base::did_you_mean(node.op_type, schema_names(""))});
+    throw UnsupportedOperatorError(
+        {.what = "ONNX has no operator '" + node.op_type + "'." +
+                 base::did_you_mean(node.op_type, schema_names("")),
+         .where = place_of(node),
+         .mend = "Mend the name, or give its domain and a function of that name in the model."});
   }
   check_call(node, *schema);
   const auto infer_body = [&](ir::Graph& body) {

@@ -76,7 +76,7 @@ TEST_F(InferenceTest, RefusesElementTypesAndCounts) {
   try {
     g_.op("Rellu", {x});
     FAIL() << "no exception";
-  } catch (const ModelError& error) {
+  } catch (const UnsupportedOperatorError& error) {
     EXPECT_THAT(error.what(), testing::HasSubstr("Did you mean 'Relu'"));
   }
 }

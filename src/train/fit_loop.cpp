@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "onnxgrad/option_error.h"
+#include "train/finite.h"
 #include "train/losses.h"
 #include "train/mean.h"
 #include "train/sampler.h"
@@ -273,12 +274,11 @@ bool FitLoop::run_epoch(std::int64_t epoch, EpochLog& log) {
     epoch_first_step_ = step_;
     epoch_rates_.clear();
   }
-  while (row_ + batch_size_ <= num_rows_) {
-    if (!run_batch(*full_, row_, batch_size_)) return false;
-  }
-  if (tail_ != nullptr && row_ < num_rows_ && !run_batch(*tail_, row_, num_rows_ - row_)) {
-    return false;
-  }
+  const bool is_whole = run_batches();
+  // The last update may have overflowed, which no loss has shown yet.
+  if (epoch_start_ && !all_finite(session_.state_views()))
+    return handle_fault("a weight is not finite");
+  if (!is_whole) return false;
   const double train_seconds = seconds_before_ + seconds_since(epoch_began_);
   log.epoch = epoch;
   log.train_loss = mean_of(loss_sum_, weight_sum_);
@@ -295,6 +295,14 @@ bool FitLoop::run_epoch(std::int64_t epoch, EpochLog& log) {
   mark_best(log);
   log.seconds = seconds_before_ + seconds_since(epoch_began_);
   return true;
+}
+
+// False: stopped before the epoch's end.
+bool FitLoop::run_batches() {
+  while (row_ + batch_size_ <= num_rows_) {
+    if (!run_batch(*full_, row_, batch_size_)) return false;
+  }
+  return tail_ == nullptr || row_ >= num_rows_ || run_batch(*tail_, row_, num_rows_ - row_);
 }
 
 inline const std::byte* FitLoop::gather(std::size_t column, std::int64_t begin, std::int64_t rows) {
@@ -340,7 +348,9 @@ bool FitLoop::run_batch(Execution& execution, std::int64_t begin, std::int64_t r
   } else {
     add_loss(execution, loss, rows);
   }
-  if (!std::isfinite(loss) && !handle_non_finite(loss)) return false;
+  if (!std::isfinite(loss) && epoch_start_) {
+    return handle_fault(fmt::format("the training loss is {}", loss));
+  }
   if (stop_.load(std::memory_order_relaxed)) {
     history_.stop_reason = "stop() was called";
     return false;
@@ -354,8 +364,8 @@ bool FitLoop::run_batch(Execution& execution, std::int64_t begin, std::int64_t r
   return true;
 }
 
-bool FitLoop::handle_non_finite(double loss) {
-  if (!epoch_start_) return true;
+// After the last step. False, where it does not throw.
+bool FitLoop::handle_fault(const std::string& fault_seen) {
   const double rate = session_.learning_rate();
   const std::int64_t bad_step = step_;
   is_inside_step_ = true;  // there is no checkpoint if the steps fail when they are done again
@@ -363,8 +373,8 @@ bool FitLoop::handle_non_finite(double loss) {
   is_inside_step_ = false;
   session_.set_learning_rate(rate);
   const std::int64_t batch = bad_step - epoch_first_step_;
-  std::string what = fmt::format("the training loss is {} at epoch {}, step {} (batch {}, {})",
-                                 loss, epoch_, bad_step, batch, describe_rows(batch - 1));
+  std::string what = fmt::format("{} at epoch {}, step {} (batch {}, {})", fault_seen, epoch_,
+                                 bad_step, batch, describe_rows(batch - 1));
   if (!fault.empty()) what += "; " + fault;
   if (options_.on_non_finite == OnNonFinite::kStop) {
     history_.stop_reason = what;
@@ -410,13 +420,6 @@ void FitLoop::replay(F&& is_wanted) {
   }
 }
 
-bool FitLoop::state_is_finite() const {
-  return std::ranges::all_of(session_.state_views(), [](const Tensor& view) {
-    if (!is_floating(view.dtype())) return true;
-    return std::ranges::all_of(view.to_doubles(), [](double x) { return std::isfinite(x); });
-  });
-}
-
 // Puts the state back to the last finite one, by doing the epoch's steps again from its start (to
 // the bit what they were), then goes on from there with one kernel per node and names the first
 // value that is not finite. Kernels may round differently then: it can be that nothing is found.
@@ -425,7 +428,7 @@ std::string FitLoop::go_back_and_find_fault() {
   std::int64_t good = 0;  // steps after which all was finite
   bool is_finite = true;
   replay([&](std::int64_t done) {
-    is_finite = is_finite && state_is_finite();
+    is_finite = is_finite && all_finite(session_.state_views());
     if (is_finite) good = done;
     return is_finite && done < bad;
   });

@@ -72,14 +72,14 @@ class FitLoop {
   void prepare_schedule(double rate);
   void reserve_history();
   bool run_epoch(std::int64_t epoch, EpochLog& log);
+  bool run_batches();
   bool run_batch(runtime::Execution& execution, std::int64_t begin, std::int64_t rows);
   void bind_batch(runtime::Execution& execution, std::int64_t begin, std::int64_t rows);
   std::vector<Dims> batch_dims(std::int64_t rows) const;
   void add_loss(const runtime::Execution& execution, double loss, std::int64_t rows);
-  bool handle_non_finite(double loss);
+  bool handle_fault(const std::string& fault_seen);
   template <class F>
   void replay(F&& is_wanted);
-  bool state_is_finite() const;
   bool is_time_over();
   std::string go_back_and_find_fault();
   std::string describe_rows(std::int64_t batch) const;

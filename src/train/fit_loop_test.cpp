@@ -272,6 +272,19 @@ TEST(FitLoop, WeightsThatOverflowAreTakenBack) {
   EXPECT_EQ(fixture.session.steps(), 0);
 }
 
+TEST(FitLoop, WeightsThatOverflowInTheLastStepAreTakenBack) {
+  // One batch per epoch: no loss of this epoch shows the overflow of its update.
+  for (const std::int64_t epochs : {1, 3}) {
+    Fixture fixture(Sgd{.learning_rate = 3e38});
+    const std::string message =
+        convergence_error(fixture, linear_data(), {.epochs = epochs, .batch_size = 1000});
+    EXPECT_THAT(message, HasSubstr("a weight is not finite at epoch 1, step 1 (batch 1"));
+    EXPECT_THAT(message, HasSubstr("The weights are those before step 1"));
+    EXPECT_THAT(fixture.weights(), testing::Each(0));
+    EXPECT_EQ(fixture.session.steps(), 0);
+  }
+}
+
 TEST(FitLoop, StepsBeforeAFaultAreKeptToTheBit) {
   // Rates that make the third epoch fail in its fourth step; the twin stops before that.
   const auto options_until = [](std::int64_t bad_step) {

@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "train/finite.h"
 #include "train/mean.h"
 
 namespace onnxgrad::train {
@@ -162,7 +163,13 @@ bool StreamFit::run_epoch(EpochLog& log) {
   weight_sum_ = 0;
   rows_done_ = 0;
   const double waited_before = reader_->waited_s();
-  if (!run_blocks()) return false;
+  const bool is_whole = run_blocks();
+  // The last update may have overflowed, which no loss has shown yet.
+  if (epoch_start_ && !all_finite(session_.state_views())) {
+    handle_fault("a weight is not finite");
+    return false;
+  }
+  if (!is_whole) return false;
   const double train_seconds = seconds_since(start);
   log.epoch = epoch_;
   log.train_loss = mean_of(loss_sum_, weight_sum_);
@@ -267,7 +274,7 @@ bool StreamFit::run_batch(const PreparedData& rows, std::span<const std::int64_t
 
 bool StreamFit::goes_on(double loss) {
   if (!std::isfinite(loss) && epoch_start_) {
-    handle_non_finite(loss);
+    handle_fault(fmt::format("the training loss is {}", loss));
     return false;
   }
   if (stop_.load(std::memory_order_relaxed)) return end_with("stop() was called");
@@ -282,10 +289,9 @@ bool StreamFit::goes_on(double loss) {
 }
 
 // The rows of the epoch are gone, so its steps cannot be done again: back to its start.
-void StreamFit::handle_non_finite(double loss) {
+void StreamFit::handle_fault(const std::string& fault_seen) {
   epoch_start_->restore(session_);
-  const std::string what =
-      fmt::format("the training loss is {} at epoch {}, step {}", loss, epoch_, step_);
+  const std::string what = fmt::format("{} at epoch {}, step {}", fault_seen, epoch_, step_);
   if (options_.on_non_finite == OnNonFinite::kStop) {
     end_with(what);
     return;

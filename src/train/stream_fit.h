@@ -42,7 +42,7 @@ class StreamFit {
                  std::int64_t count);
   runtime::Execution& plan(const PreparedData& rows, std::int64_t count);
   bool goes_on(double loss);
-  void handle_non_finite(double loss);
+  void handle_fault(const std::string& fault_seen);
   void mark_best(EpochLog& log);
   bool end_with(std::string reason);
 

@@ -53,7 +53,7 @@ CASES = {
     "cycle": (lambda: og.report(cyclic()), og.ModelError, ["cycle"]),
     "unknown_operator": (
         lambda: og.InferenceSession(parse(UNKNOWN_OPERATOR)),
-        (og.ModelError, og.UnsupportedOperatorError),
+        og.UnsupportedOperatorError,
         ["Frobnicate"],
     ),
     "model_of_wrong_type": (lambda: og.report(3), og.OptionError, ["int", "ModelProto"]),
