@@ -205,6 +205,35 @@ def test_pickle():
     np.testing.assert_allclose(function.backward([SEEDS])[0].numpy(), wanted[0], rtol=1e-5)
 
 
+def test_pickle_leaves_out_options_of_stock_onnxruntime():
+    maker = OrtGradientForwardBackward(
+        polynomial(),
+        sess_options=onnxruntime.SessionOptions(),
+        run_options=onnxruntime.RunOptions(),
+    )
+    copy = pickle.loads(pickle.dumps(maker))
+    assert maker.run_options is not None
+    assert (copy.sess_options, copy.run_options) == (None, None)
+    y, expected = (
+        m.new_instance().forward([POINTS, *weight_values()])[0].numpy() for m in (copy, maker)
+    )
+    np.testing.assert_array_equal(y, expected)
+    plain = OrtGradientForwardBackward(polynomial(), sess_options={"kept": 1})
+    assert pickle.loads(pickle.dumps(plain)).sess_options == {"kept": 1}
+
+
+@pytest.mark.parametrize("name", ["terminate", "only_execute_path_to_fetches"])
+def test_run_options_that_change_a_run_are_refused_by_name(name):
+    options = onnxruntime.RunOptions()
+    function = OrtGradientForwardBackward(polynomial(), run_options=options).new_instance()
+    function.forward([POINTS, *weight_values()])
+    setattr(options, name, True)
+    with pytest.raises(NotImplementedError, match=f"run_options.{name}=True"):
+        function.forward([POINTS, *weight_values()])
+    with pytest.raises(NotImplementedError, match=f"run_options.{name}=True"):
+        OrtGradientForwardBackward(polynomial(), run_options=options)
+
+
 def test_saved_graphs_run_in_stock_onnxruntime(tmp_path):
     maker = OrtGradientForwardBackward(polynomial(), class_name="Layer")
     saved = maker.new_instance().save_onnx_graph(tmp_path, suffix="_x")

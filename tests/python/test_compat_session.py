@@ -108,6 +108,117 @@ def test_adam_obeys_its_attributes():
     np.testing.assert_allclose(found, w, rtol=1e-5)
 
 
+def parameters_of(weights=("coefs", "intercept"), **fields):
+    parameters = TrainingParameters()
+    parameters.loss_output_name = "loss"
+    parameters.weights_to_train = set(weights)
+    for name, value in fields.items():
+        setattr(parameters, name, value)
+    return parameters
+
+
+FEEDS = {
+    "X": np.array([[1, 2], [0.5, -1]], np.float32),
+    "label": np.array([[1], [2]], np.float32),
+    "Learning_Rate": np.array([0.1], np.float32),
+}
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"coefs": {"alpha": 0.8}},
+        {"coefs": {"alpha": 0.8}, "intercept": {"alpha": 0.7}},
+        {"intercept": {"epsilon": 1e-3}},
+    ],
+)
+def test_attributes_that_are_not_those_of_all_weights_are_refused(attributes):
+    parameters = parameters_of(
+        training_optimizer_name="AdamOptimizer", optimizer_attributes_map=attributes
+    )
+    model = linear_regression([1, -1], 0.5, with_loss=True)
+    with pytest.raises(NotImplementedError, match="attributes of 'intercept' differ"):
+        TrainingSession(model, parameters)
+    # The defaults, written out for one weight, are no difference; nor are weights not trained.
+    parameters.optimizer_attributes_map = {"coefs": {"alpha": 0.9, "lambda": 0.0}}
+    TrainingSession(model, parameters)
+    other = {"alpha": 0.8}
+    parameters = parameters_of(
+        ["coefs"],
+        training_optimizer_name="AdamOptimizer",
+        optimizer_attributes_map={"coefs": {}, "intercept": other},
+    )
+    assert parameters.optimizer().beta1 == 0.9
+    TrainingSession(model, parameters)
+
+
+def test_weight_decay_may_differ_between_weights():
+    """The first step of Adam is one of size lr; the decay lr * lambda * w comes to one weight."""
+    parameters = parameters_of(
+        training_optimizer_name="AdamOptimizer",
+        optimizer_attributes_map={"coefs": {"lambda": 0.5, "epsilon": 0.0}},
+    )
+    parameters.optimizer_attributes_map["intercept"] = {"epsilon": 0.0}
+    model = linear_regression([1, -1], 0.5, with_loss=True)
+    for decays in ((0.5, 0.0), (0.0, 0.5)):
+        for name, decay in zip(("coefs", "intercept"), decays, strict=True):
+            parameters.optimizer_attributes_map[name]["lambda"] = decay
+        session = TrainingSession(model, parameters)
+        session.run(None, FEEDS)
+        # Errors -1.5 and 0: gradients -3, -6 and -3.
+        coefs = np.array([[1.0], [-1.0]])
+        state = session.get_state()
+        np.testing.assert_allclose(state["coefs"], coefs * (1 - 0.1 * decays[0]) + 0.1, rtol=1e-5)
+        np.testing.assert_allclose(state["intercept"], [0.5 * (1 - 0.1 * decays[1]) + 0.1], 1e-5)
+
+
+def test_gradients_are_clipped_to_a_norm_of_one():
+    model = linear_regression([1, -1], 0.5, with_loss=True)
+    session = TrainingSession(model, parameters_of(enable_grad_norm_clip=True))
+    norm = session.run(["global_gradient_norm"], FEEDS)[0]
+    X, label = FEEDS["X"].astype(float), FEEDS["label"].ravel()
+    ones = np.column_stack([X, np.ones(2)])
+    gradient = 2 * ones.T @ (ones @ [1, -1, 0.5] - label)
+    np.testing.assert_allclose(norm, np.linalg.norm(gradient), rtol=1e-5)
+    state = session.get_state()
+    found = np.append(state["coefs"].ravel(), state["intercept"])
+    expected = np.array([1, -1, 0.5]) - 0.1 * gradient / np.linalg.norm(gradient)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("use_mixed_precision", True),
+        ("gradient_accumulation_steps", 4),
+        ("set_gradients_as_graph_outputs", True),
+        ("world_size", 2),
+        ("model_with_gradient_graph_path", "gradient.onnx"),
+        ("model_with_training_graph_path", "training.onnx"),
+    ],
+)
+def test_parameters_without_a_meaning_here_are_refused_by_name(name, value):
+    model = linear_regression([1, -1], 0.5, with_loss=True)
+    with pytest.raises(NotImplementedError, match=f"{name}={value!r}"):
+        TrainingSession(model, parameters_of(**{name: value}))
+
+
+def test_run_options_that_change_a_run_are_refused_by_name():
+    session = make_session(linear_regression([1, -1], 0.5, with_loss=True))
+    for name in ("terminate", "only_execute_path_to_fetches"):
+        options = onnxruntime.RunOptions()
+        setattr(options, name, True)
+        with pytest.raises(NotImplementedError, match=f"run_options.{name}=True"):
+            session.run(None, FEEDS, options)
+        with pytest.raises(NotImplementedError, match=f"run_options.{name}=True"):
+            session.run_with_iobinding(session.io_binding(), options)
+    np.testing.assert_array_equal(session.get_state()["intercept"], [0.5])
+    options = onnxruntime.RunOptions()
+    options.log_severity_level, options.logid = 4, "quiet"
+    session.run(None, FEEDS, options)
+    assert session.get_state()["intercept"] != 0.5
+
+
 def test_states_are_set_and_only_wanted_weights_move():
     session = make_session(linear_regression([1, -1], 0.5, with_loss=True), ["intercept"])
     session.load_state({"intercept": np.array([4], np.float32)})

@@ -14,6 +14,7 @@ import onnx.shape_inference
 
 import onnxgrad as og
 from onnxgrad.compat.onnxruntime.io_binding import IOBinding
+from onnxgrad.compat.onnxruntime.run_options import check_run_options
 from onnxgrad.compat.onnxruntime.values import array_of
 
 __all__ = ["NodeArg", "TrainingParameters", "TrainingSession", "node_args"]
@@ -36,6 +37,17 @@ _OPTIMIZERS: dict[str, tuple[str, dict[str, str]]] = {
     ),
 }
 _ADAM_DEFAULTS = {"weight_decay": 0.0}
+_MAX_NORM = 1.0  # of enable_grad_norm_clip, as in onnxruntime-training
+
+# Fields of the parameters that are refused with any other value.
+_NEUTRAL: dict[str, tuple[Any, str]] = {
+    "use_mixed_precision": (False, "weights are trained in their own type"),
+    "gradient_accumulation_steps": (1, "use accumulate of onnxgrad.TrainingSession or Trainer"),
+    "set_gradients_as_graph_outputs": (False, "use outputs of onnxgrad.TrainingSession"),
+    "world_size": (1, "training is on one machine"),
+    "model_with_gradient_graph_path": ("", "use onnx_derivative(..., path_name=...)"),
+    "model_with_training_graph_path": ("", "use onnxgrad.training_step"),
+}
 
 
 class TrainingParameters:
@@ -50,10 +62,18 @@ class TrainingParameters:
         `onnxgrad.optimizers`.
     optimizer_attributes_map, optimizer_int_attributes_map : dict
         Attributes by weight: ``{weight: {"alpha": 0.9, "beta": 0.999, "lambda": 0, ...}}``; for
-        names of onnxgrad's optimizers, those of their class. The same for all weights.
+        names of onnxgrad's optimizers, those of their class. A weight that is not named has the
+        defaults. Only the weight decay (``lambda``) may differ between weights.
     lr_params_feed_name : str, default="Learning_Rate"
-    use_mixed_precision : bool, default=False
-        True is refused.
+    enable_grad_norm_clip : bool, default=False
+        Whether gradients are scaled down where the norm of all of them together is above 1. The
+        output ``global_gradient_norm`` is the norm before that.
+
+    Notes
+    -----
+    `use_mixed_precision`, `gradient_accumulation_steps`, `set_gradients_as_graph_outputs`,
+    `world_size`, `model_with_gradient_graph_path` and `model_with_training_graph_path` are refused
+    with other values than their defaults.
     """
 
     def __init__(self) -> None:
@@ -66,12 +86,23 @@ class TrainingParameters:
         self.use_mixed_precision = False
         self.model_with_gradient_graph_path = ""
         self.model_with_training_graph_path = ""
-        # Everything about several machines and recomputation: taken, and without effect on one.
         self.world_rank = -1
         self.world_size = 1
         self.gradient_accumulation_steps = 1
         self.enable_grad_norm_clip = False
         self.set_gradients_as_graph_outputs = False
+
+    def check(self) -> None:
+        """Refuse what is not done.
+
+        Raises
+        ------
+        NotImplementedError
+            Names the field.
+        """
+        for name, (neutral, mend) in _NEUTRAL.items():
+            if getattr(self, name) != neutral:
+                raise NotImplementedError(f"{name}={getattr(self, name)!r} is refused: {mend}.")
 
     def optimizer(self) -> Any:
         """Return the description of the optimizer.
@@ -81,16 +112,45 @@ class TrainingParameters:
         NotImplementedError
             An attribute that the optimizer does not have, or that differs between weights.
         """
-        options: dict[str, float] = {}
-        for table in (self.optimizer_attributes_map, self.optimizer_int_attributes_map):
-            given = [dict(attributes) for attributes in table.values()]
-            if any(attributes != given[0] for attributes in given):
+        return self._optimizers()[0]
+
+    def groups(self) -> list[og.optimizers.ParameterGroup]:
+        """Return the weights whose weight decay is not that of `optimizer`."""
+        if not self.optimizer_attributes_map:
+            return []
+        first, decays = self._optimizers()
+        return [
+            og.optimizers.ParameterGroup(weight, weight_decay=decay)
+            for weight, decay in decays.items()
+            if decay != first.weight_decay
+        ]
+
+    def _optimizers(self) -> tuple[Any, dict[str, float]]:
+        """Return the optimizer of the first weight, and the weight decay of each that has one."""
+        tables = (self.optimizer_attributes_map, self.optimizer_int_attributes_map)
+        found: dict[str, Any] = {}
+        for weight in sorted(self.weights_to_train):
+            options: dict[str, float] = {}
+            for table in tables:
+                options |= table.get(weight, {})
+            found[weight] = _optimizer(self.training_optimizer_name, options)
+        if not found:
+            return _optimizer(self.training_optimizer_name, {}), {}
+        first = next(iter(found.values()))
+        decays = {
+            weight: optimizer.weight_decay
+            for weight, optimizer in found.items()
+            if hasattr(optimizer, "weight_decay")
+        }
+        for weight, optimizer in found.items():
+            same = {"weight_decay": first.weight_decay} if weight in decays else {}
+            if optimizer.replace(**same) != first:
                 raise NotImplementedError(
-                    "optimizer_attributes_map: attributes that differ between weights; use "
-                    "onnxgrad.TrainingSession with groups"
+                    f"optimizer_attributes_map: the attributes of {weight!r} differ from those of "
+                    f"{next(iter(found))!r}; only the weight decay may, and a weight that is not "
+                    "named has the defaults."
                 )
-            options |= given[0] if given else {}
-        return _optimizer(self.training_optimizer_name, options)
+        return first, decays
 
 
 def _optimizer(name: str, options: Mapping[str, float]) -> Any:
@@ -145,8 +205,7 @@ class TrainingSession:
     ) -> None:
         del sess_options, provider_options
         device = device_of(providers)
-        if parameters.use_mixed_precision:
-            raise NotImplementedError("use_mixed_precision: weights are trained in their own type")
+        parameters.check()
         model = load_proto(path_or_bytes)
         self._model = model
         self._parameters = parameters
@@ -161,6 +220,9 @@ class TrainingSession:
         if missing:
             raise ValueError(f"There are no weights {sorted(missing)}, only {names}.")
         self._options: dict[str, Any] = {"trainable": self.weights, "device": device}
+        self._options["groups"] = parameters.groups()
+        if parameters.enable_grad_norm_clip:
+            self._options["clip_norm"] = _MAX_NORM
         self._session: og.TrainingSession | None = None
         self._trainer: og.Trainer | None = None
         self._newest: og.TrainingSession | None = None
@@ -209,9 +271,9 @@ class TrainingSession:
         input_feed : dict
             The inputs of the model and ``Learning_Rate`` [1].
         run_options : RunOptions, default=None
-            Without effect.
+            `terminate` and `only_execute_path_to_fetches` are refused; the others have no effect.
         """
-        del run_options
+        check_run_options(run_options)
         feeds = {name: array_of(value) for name, value in input_feed.items()}
         rate_name = self._parameters.lr_params_feed_name
         if rate_name not in feeds:
@@ -230,7 +292,7 @@ class TrainingSession:
 
     def run_with_iobinding(self, iobinding: IOBinding, run_options: Any = None) -> None:
         """Do one step on what is bound; the outputs are then in the binding."""
-        del run_options
+        check_run_options(run_options)
         iobinding.run(self)
 
     @property

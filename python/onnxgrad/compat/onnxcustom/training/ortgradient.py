@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import pickle
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ from onnxgrad.compat.onnxcustom.utils.onnxruntime_helper import (
     provider_to_device,
 )
 from onnxgrad.compat.onnxcustom.utils.orttraining_helper import get_train_initializer
+from onnxgrad.compat.onnxruntime.run_options import check_run_options
 from onnxgrad.compat.onnxruntime.training_agent import (
     OrtModuleGraphBuilder,
     OrtModuleGraphBuilderConfiguration,
@@ -52,8 +54,10 @@ class OrtGradientForwardBackward:
         None is all.
     class_name : str, default=None
         Of the class `cls_type_`.
-    sess_options, run_options : default=None
-        Kept; they have no effect.
+    sess_options : default=None
+        Kept; no effect.
+    run_options : RunOptions, default=None
+        `terminate` and `only_execute_path_to_fetches` are refused; the others have no effect.
     providers : list of str, default=None
         None is the CPU's.
     provider_options : list of dict, default=None
@@ -122,6 +126,7 @@ class OrtGradientForwardBackward:
                 raise ValueError(f"Unable to find {name!r} in {names}.")
         if any(provider_options or []):
             raise NotImplementedError(f"provider_options={provider_options!r} is not supported.")
+        check_run_options(run_options)
         if device_index != 0 and self.providers[0] == "CPUExecutionProvider":
             raise ValueError(f"device_index={device_index}: the host has only device 0.")
         self._init_next()
@@ -228,11 +233,14 @@ class OrtGradientForwardBackward:
         return instance
 
     def __getstate__(self) -> dict[str, Any]:
-        return {
+        state = {
             name: value
             for name, value in vars(self).items()
             if name not in ("cls_type_", "_logger")
         }
+        for name in ("sess_options", "run_options"):
+            state[name] = _picklable(state[name])
+        return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
@@ -255,6 +263,7 @@ class OrtGradientForwardBackwardFunction:
     """
 
     _training_agent: TrainingAgent
+    _run_options: Any
     _sess_eval: og.InferenceSession
     _logger: logging.Logger | None
     _debug: bool
@@ -323,6 +332,7 @@ class OrtGradientForwardBackwardFunction:
         forward_outputs_cache : OrtValueVector, default=None
             Values in whose memory the outputs are written, where shapes and types are the same.
         """
+        check_run_options(self._run_options)
         feeds = self.input_to_ort(inputs, self._devices, self._debug)
         if self._logger is not None:
             self._logger.debug("[%s.forward] training=%r", type(self).__name__, training)
@@ -353,6 +363,7 @@ class OrtGradientForwardBackwardFunction:
         """
         if not self.states_:
             raise RuntimeError("backward() needs a forward pass with training=True before it.")
+        check_run_options(self._run_options)
         feeds = self.input_to_ort(grad_outputs, self._devices, self._debug)
         if self._logger is not None:
             self._logger.debug("[%s.backward]", type(self).__name__)
@@ -379,6 +390,15 @@ class OrtGradientForwardBackwardFunction:
             saved[name] = os.path.join(folder, file)  # noqa: PTH118
             onnx.save(getattr(cls, name), saved[name])
         return saved
+
+
+def _picklable(value: Any) -> Any:
+    """Return a value, or None if it cannot be pickled, like stock onnxruntime's options."""
+    try:
+        pickle.dumps(value)
+    except (TypeError, AttributeError, pickle.PicklingError):
+        return None
+    return value
 
 
 def _into(cache: OrtValueVector | None, values: OrtValueVector) -> OrtValueVector:
