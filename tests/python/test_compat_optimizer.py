@@ -277,3 +277,14 @@ def test_bar_shows_loss_and_rate(capsys):
     assert "3/3" in shown
     assert "loss=" in shown
     assert "lr=0.0" in shown
+    assert "best=" not in shown
+
+
+def test_longer_bar_shows_the_best_loss_and_the_validation_too(capsys):
+    pytest.importorskip("tqdm")
+    X, y = polynomial_data()
+    optimizer = make(max_iter=3, verbose=2, validation_every=1).fit(X, y, X_val=X, y_val=y)
+    shown = capsys.readouterr().err
+    losses = optimizer.train_losses_
+    assert f"loss={losses[-1]:1.6g} best={min(losses):1.6g} " in shown
+    assert f"validation={optimizer.validation_losses_[-1]:1.6g} lr=0.0" in shown

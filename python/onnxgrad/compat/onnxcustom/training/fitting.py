@@ -69,8 +69,17 @@ class _Epochs(og.callbacks.Callback):
         rate.update_loss(loss)
         trainer.session.lr = rate.update_learning_rate(epoch).value / estimator.batch_size
         if self.bar is not None:
-            self.bar.set_description(f"loss={loss:1.3g} lr={rate.value:1.3g}", refresh=False)
+            self.bar.set_description(self._text(loss, rate.value), refresh=False)
             self.bar.update(1)
+
+    def _text(self, loss: float, rate: float) -> str:
+        """Return what stands before the bar: the longer text for `verbose` above 1."""
+        if self.estimator.verbose < 2:
+            return f"loss={loss:1.3g} lr={rate:1.3g}"
+        parts = [f"loss={loss:1.6g}", f"best={min(self.losses):1.6g}"]
+        if self.validation:
+            parts.append(f"validation={self.validation[-1]:1.6g}")
+        return " ".join([*parts, f"lr={rate:1.6g}"])
 
 
 def train(

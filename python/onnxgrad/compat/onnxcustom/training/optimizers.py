@@ -45,7 +45,8 @@ class OrtGradientOptimizer(BaseEstimator):
         False draws the weights from N(0, 1) at the beginning of `fit`; True goes on from the
         present ones.
     verbose : int, default=0
-        1 and 2 show a bar, with tqdm.
+        1 shows a bar with loss and rate, by tqdm; 2 with more digits, the smallest loss so far
+        and the last one of the validation.
     validation_every : int or float, default=0.1
         Epochs between validations, or that share of `max_iter`.
     saved_gradient : str, default=None

@@ -64,7 +64,8 @@ class OrtGradientForwardBackwardOptimizer(BaseEstimator):
     warm_start : bool, default=False
         False draws the weights from N(0, 1) at the beginning of `fit`.
     verbose : int, default=0
-        1 and 2 show a bar, with tqdm.
+        1 shows a bar with loss and rate, by tqdm; 2 with more digits, the smallest loss so far
+        and the last one of the validation.
     validation_every : int or float, default=0.1
         Epochs between validations, or that share of `max_iter`.
     learning_loss : str or BaseLearningLoss, default="square_error"
