@@ -21,7 +21,7 @@ PICTURES = {
     "forward_backward": ["losses"],
     "linear_regression": ["models", "losses"],
 }
-WIDTH, MOST_LINES = 118, 130
+WIDTH, MOST_LINES = 118, 300
 TOP = """# The original documents as examples
 
 The scripts of [examples/seeds](../examples/seeds) do what the documents of onnxcustom show, through
