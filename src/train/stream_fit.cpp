@@ -83,7 +83,8 @@ void StreamFit::open_readers(DataSource& source) {
     ports_.push_back(i);
   }
   const double fraction = options_.validation_fraction;
-  if (fraction != 0 && !(fraction > 0 && fraction < 1)) {
+  const bool is_share = fraction > 0 && fraction < 1;
+  if (fraction != 0 && !is_share) {
     refuse(fmt::format("validation fraction {} is not between 0 and 1", fraction),
            "Give a share of the rows, such as 0.1.");
   }
@@ -281,7 +282,9 @@ bool StreamFit::goes_on(double loss) {
   if (options_.max_seconds > 0 && Clock::now() >= deadline_) {
     return end_with(fmt::format("the time of {:g} s is over", options_.max_seconds));
   }
-  if (countdown_ == 0 || --countdown_ > 0) return true;
+  if (countdown_ == 0) return true;
+  --countdown_;
+  if (countdown_ > 0) return true;
   countdown_ = options_.every_n_steps;
   const StepLog log{.epoch = epoch_, .step = step_, .loss = loss};
   if (!options_.on_step_end || !options_.on_step_end(log)) return true;
