@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 from onnx.backend.test.case.node import collect_testcases
 
+import onnxgrad as og
 from onnx_tool import MODELS, ROOT, assert_same, convert, npz_feeds, run_ort, run_tool
 
 NAMES = sorted(path.stem for path in MODELS.glob("*.onnx"))
@@ -117,7 +118,7 @@ def single_node(op_type: str, inputs: dict[str, object], outputs: int = 1, **att
     values, initializers = [], []
     for name, value in inputs.items():
         if isinstance(value, np.ndarray | np.float32):
-            initializers.append(onnx.numpy_helper.from_array(np.asarray(value), name))
+            initializers.append(numpy_helper.from_array(np.asarray(value), name))
         elif value is not None:
             values.append(helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, value))
     names = [name if value is not None else "" for name, value in inputs.items()]
@@ -261,12 +262,33 @@ for folder in sys.argv[1:]:
 """
 
 
-def test_in_an_onnxruntime_of_2024(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def old_python() -> Path:
     script = ROOT / "scripts/old_onnxruntime.sh"
     done = subprocess.run([script, "--path"], capture_output=True, text=True, check=True)
     python = Path(done.stdout.strip())
     if not (python.parents[1] / "finished").exists():
         pytest.skip("scripts/old_onnxruntime.sh has not been run: no old onnxruntime here")
+    return python
+
+
+def run_in_the_old(python: Path, folders: list[Path]) -> list[dict[str, np.ndarray]]:
+    """Floating outputs of each folder's model.onnx for its feeds.npz."""
+    runner = folders[0].parent / "runner.py"
+    runner.write_text(RUNNER)
+    done = subprocess.run(
+        [python, runner, *folders], capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("1.17")
+    found = []
+    for folder in folders:
+        with np.load(folder / "outputs.npz") as outputs:
+            found.append(dict(outputs))
+    return found
+
+
+def test_in_an_onnxruntime_of_2024(old_python: Path, tmp_path: Path) -> None:
     jobs, names = [], []
     for name in NAMES:
         for opset in (17, 20):
@@ -276,23 +298,82 @@ def test_in_an_onnxruntime_of_2024(tmp_path: Path) -> None:
             jobs.append((f"target:{opset}", MODELS / f"{name}.onnx", folder / "model.onnx"))
             names.append(name)
     assert run_tool(jobs) == ["ok"] * len(jobs)
-    runner = tmp_path / "runner.py"
-    runner.write_text(RUNNER)
-    folders = [str(target.parent) for _, _, target in jobs]
-    done = subprocess.run(
-        [python, runner, *folders], capture_output=True, text=True, check=False, timeout=300
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("1.17")
-    for name, folder in zip(names, folders, strict=True):
-        with (
-            np.load(f"{folder}/outputs.npz") as outputs,
-            np.load(MODELS / f"{name}.npz".replace("_loss", "")) as reference,
-        ):
-            for key in outputs.files:
+    found = run_in_the_old(old_python, [target.parent for _, _, target in jobs])
+    for name, outputs in zip(names, found, strict=True):
+        with np.load(MODELS / f"{name}.npz".replace("_loss", "")) as reference:
+            for key, output in outputs.items():
                 stored = "loss" if key == "loss" else f"out/{key}"
                 if stored in reference.files:
                     want = reference[stored]
                     np.testing.assert_allclose(
-                        outputs[key], want, rtol=2e-4, atol=2e-4 * (1 + np.abs(want).max())
+                        output, want, rtol=2e-4, atol=2e-4 * (1 + np.abs(want).max())
                     )
+
+
+# model -> its loss
+TRAINED_IN_THE_OLD = {
+    "squeeze_excite": "squared_error",
+    "patch_transformer_class_token": "cross_entropy",
+    "vgg_small_batchnorm": "cross_entropy",
+}
+
+
+@pytest.mark.parametrize("name", TRAINED_IN_THE_OLD)
+def test_training_files_in_an_onnxruntime_of_2024(
+    name: str, old_python: Path, tmp_path: Path
+) -> None:
+    model = onnx.load(MODELS / f"{name}.onnx")
+    assert model.opset_import[0].version == 18
+    model.ir_version = 8  # add_loss keeps it; that onnxruntime refuses 10
+    loss, rate = TRAINED_IN_THE_OLD[name], 0.25
+    with_loss = og.add_loss(model, loss)
+    feeds = npz_feeds(name, with_label=True)
+    weights = {i.name: numpy_helper.to_array(i) for i in model.graph.initializer}
+    with np.load(MODELS / f"{name}.npz") as stored:
+        reference = dict(stored)
+    gradients = {key: reference[f"grad/{key}"] for key in weights if f"grad/{key}" in reference}
+    trained = list(gradients)
+    files = {"loss": (with_loss, feeds)}
+    for opset in (17, 20):
+        gradient = og.gradient(with_loss, trained, fill_grad=True, target_opset=opset, inline=True)
+        inputs = {i.name for i in gradient.graph.input}
+        files[f"gradient-{opset}"] = (
+            gradient,
+            {key: value for key, value in (weights | feeds).items() if key in inputs},
+        )
+        step = og.training_step(
+            model,
+            loss,
+            og.optimizers.SGD(rate),
+            trainable=trained,
+            training_mode=False,
+            target_opset=opset,
+            inline=True,
+        )
+        files[f"step-{opset}"] = (step, feeds | {"learning_rate": np.float32(rate)})
+    for file, (proto, values) in files.items():
+        (tmp_path / file).mkdir()
+        (tmp_path / file / "model.onnx").write_bytes(proto.SerializeToString())
+        np.savez(tmp_path / file / "feeds.npz", **values)
+
+    found = run_in_the_old(old_python, [tmp_path / file for file in files])
+
+    bound = 2e-4 * max(np.abs(value).max() for value in gradients.values())
+    for (file, (proto, _)), outputs in zip(files.items(), found, strict=True):
+        assert not proto.functions
+        if file.startswith("gradient"):
+            assert set(outputs) == {f"{key}_grad" for key in gradients}
+            for key, value in gradients.items():
+                np.testing.assert_allclose(outputs[f"{key}_grad"], value, rtol=0, atol=bound)
+            continue
+        np.testing.assert_allclose(outputs["loss"], reference["loss"], rtol=2e-4)
+        if file.startswith("step"):
+            assert {key for key in outputs if key.startswith("next/")} == {
+                f"next/{key}" for key in gradients
+            }
+            for key, value in gradients.items():
+                moved = weights[key] - outputs[f"next/{key}"]
+                rounding = 2e-7 * np.abs(weights[key]).max()
+                np.testing.assert_allclose(
+                    moved, rate * value, rtol=0, atol=rate * bound + rounding
+                )
