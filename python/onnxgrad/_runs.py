@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import io
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from onnxgrad._files import write_file
 from onnxgrad._versions import show_versions
 from onnxgrad.callbacks import Callback, Checkpoint, Logs
 from onnxgrad.errors import CheckpointError, OptionError
@@ -63,11 +63,9 @@ class RunFolder:
         show_versions(environment)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            (self.path / "environment.txt").write_text(environment.getvalue(), encoding="utf-8")
+            write_file(self.path / "environment.txt", environment.getvalue())
             # Last: with it, the folder is that of a training. A name appears only when it is whole.
-            half = self.path / f".config.toml.tmp-{os.getpid()}"
-            half.write_text(to_toml(options), encoding="utf-8")
-            half.replace(self._config)
+            write_file(self._config, to_toml(options))
         except OSError as error:
             raise _cannot_write(self.path, error) from error
 

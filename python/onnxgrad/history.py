@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from onnxgrad._checks import path_text
+from onnxgrad._files import write_file
 from onnxgrad.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -56,20 +57,18 @@ class History(dict[str, list[float]]):
         return ",".join(cell_text(log[name]) if name in log else "" for name in self)
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
-        """Write one line per epoch, with the names in the first line.
+        """Write one line per epoch, with the names in the first line; at once, never half a file.
 
         Raises
         ------
         CheckpointError
             If the file cannot be written.
         """
-        from pathlib import Path
-
         rows = zip(*self.values(), strict=False)
         lines = [",".join(self), *(",".join(cell_text(value) for value in row) for row in rows)]
         text = path_text("path", path)
         try:
-            Path(text).write_text("\n".join(lines) + "\n", encoding="utf-8")
+            write_file(text, "\n".join(lines) + "\n")
         except OSError as error:
             raise CheckpointError(
                 what=f"cannot write '{text}': {error.strerror}",

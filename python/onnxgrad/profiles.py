@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import pathlib
 from typing import NamedTuple
 
 from onnxgrad import _core
+from onnxgrad._files import write_file
 
 __all__ = ["KernelTime", "Memory", "Profile"]
 
@@ -87,4 +87,4 @@ class Profile:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the trace to a file."""
-        pathlib.Path(path).write_text(self.trace_json, encoding="utf-8")
+        write_file(path, self.trace_json)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from onnxgrad._checks import path_text
+from onnxgrad._files import write_file
 from onnxgrad.callbacks import Callback, CSVLogger, Logs, Progress
 from onnxgrad.errors import CheckpointError
 
@@ -57,8 +58,8 @@ class RunFolder(Callback):
             self.path.mkdir(parents=True, exist_ok=True)
             text = io.StringIO()
             show_versions(text)
-            (self.path / "environment.txt").write_text(text.getvalue(), encoding="utf-8")
-            (self.path / "config.toml").write_text(_toml(self._options), encoding="utf-8")
+            write_file(self.path / "environment.txt", text.getvalue())
+            write_file(self.path / "config.toml", _toml(self._options))
             self._log = (self.path / "train.log").open("w", encoding="utf-8")
         except OSError as error:
             raise CheckpointError(
