@@ -71,7 +71,10 @@ class Callback:
         """Before an epoch."""
 
     def on_step_end(self, trainer: Trainer, logs: Logs) -> bool | None:
-        """After every `every_n_steps` steps; `logs` has ``step``, ``steps`` and ``train_loss``."""
+        """After every `every_n_steps` steps; `logs` has ``epoch``, ``step`` and ``train_loss``.
+
+        Epochs count from 1, steps from 1 at the begin of the fit; the loss is that of the step.
+        """
 
     def on_validation_end(self, trainer: Trainer, logs: Logs) -> bool | None:
         """After the validation at the end of an epoch."""

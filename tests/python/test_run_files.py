@@ -113,6 +113,26 @@ def test_step_callbacks_of_different_steps(rows):
     assert seen == {4: [4, 8, 12, 16, 20], 6: [6, 12, 18]}
 
 
+def test_logs_of_steps(rows):
+    seen = []
+
+    class Steps(og.callbacks.Callback):
+        every_n_steps = 1
+
+        def on_step_end(self, trainer, logs):
+            assert set(logs) == {"epoch", "step", "train_loss"}
+            seen.append((logs["epoch"], logs["step"], logs["train_loss"]))
+
+    trainer = make_trainer()
+    trainer.fit(*rows, epochs=2, batch_size=100, callbacks=[Steps()], verbose=0)
+    assert [entry[:2] for entry in seen] == [(1, 1), (1, 2), (2, 3), (2, 4)]
+    for epoch, loss in enumerate(trainer.history["train_loss"]):
+        steps = [entry[2] for entry in seen if entry[0] == epoch + 1]
+        assert np.mean(steps) == pytest.approx(loss, rel=1e-5)
+    doc = og.callbacks.Callback.on_step_end.__doc__
+    assert all(f"``{name}``" in doc for name in ("epoch", "step", "train_loss"))
+
+
 def test_run_folder(rows, tmp_path):
     run = tmp_path / "runs" / "digits"
     trainer = make_trainer(lr=0.01, seed=3)
