@@ -401,7 +401,7 @@ def gradient(
     keep_outputs: Annotated[
         bool, typer.Option("--keep-outputs", help="The differentiated outputs stay.")
     ] = False,
-    target_opset: Annotated[int, typer.Option(help="Operator set of the result, 17 to 26.")] = 26,
+    target_opset: Annotated[int, typer.Option(help="Operator set of the result, 9 to 26.")] = 26,
     inline: Annotated[
         bool, typer.Option("--inline", help="Leave no model-local functions.")
     ] = False,

@@ -58,7 +58,7 @@ def gradient(
     keep_outputs : bool, default=False
         Whether the differentiated outputs stay, after the gradients.
     target_opset : int, default=26
-        Operator set of the result, 17 to 26.
+        Operator set of the result, 9 to 26; below 17 many gradients cannot be said.
     inline : bool, default=False
         True leaves no model-local functions, for runtimes that do not know them.
 
@@ -74,7 +74,7 @@ def gradient(
     GradientError
         Names every node on a path to `wrt` that has no gradient.
     ModelError
-        No valid model, an unknown name, or an operator set out of range.
+        No valid model, an unknown name, or an operator set that is out of range or too old.
 
     Examples
     --------
@@ -210,6 +210,7 @@ def training_step(
     gradients : bool, default=False
         Whether ``<weight>_grad`` are outputs too.
     target_opset : int, default=26
+        Operator set of the result, 9 to 26, as for `gradient`.
     inline : bool, default=False
         True leaves no model-local functions.
 

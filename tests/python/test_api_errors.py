@@ -1,6 +1,8 @@
 """Every class of errors: how it is reached, its four parts, its Python bases."""
 
 import pickle
+import tempfile
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -44,9 +46,25 @@ def linear():
     return onnx.parser.parse_model(LINEAR).SerializeToString()
 
 
+def without_external_data():
+    """A model whose weights lie in weights.bin, which is lost."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.onnx"
+        onnx.save_model(
+            mlp_proto([4, 3]),
+            path,
+            save_as_external_data=True,
+            location="weights.bin",
+            size_threshold=0,
+        )
+        (Path(folder) / "weights.bin").unlink()
+        og.report(path)
+
+
 # name -> (function, class, texts that the message must hold)
 CASES = {
     "no_file": (lambda: og.report("missing.onnx"), og.ModelError, ["missing.onnx"]),
+    "no_external_data": (without_external_data, og.ModelError, ["'W0'", "/weights.bin'"]),
     "not_onnx": (lambda: og.report(b"this is not a model"), og.ModelError, []),
     "empty": (lambda: og.report(b""), og.ModelError, []),
     "truncated": (lambda: og.report(linear()[:-20]), og.ModelError, []),
@@ -187,6 +205,9 @@ def test_fields_say_where():
     with pytest.raises(og.ModelError) as caught:
         og.report("missing.onnx")
     assert caught.value.file == "missing.onnx"
+    with pytest.raises(og.ModelError) as caught:
+        without_external_data()
+    assert Path(caught.value.file).name == "weights.bin"
     with pytest.raises(og.DataError) as caught:
         fit(NAN, Y)
     assert caught.value.value
@@ -236,8 +257,6 @@ def test_one_class_for_each_of_the_library():
 
 
 def _core_header():
-    from pathlib import Path
-
     return Path(__file__).parents[2] / "include/onnxgrad/error.h"
 
 

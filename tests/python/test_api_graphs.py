@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
@@ -12,6 +13,8 @@ import pytest
 
 import onnxgrad as og
 from support import TWO_WITHOUT_GRADIENT, initializers, mlp_proto
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def stock(model):
@@ -65,6 +68,97 @@ def test_add_loss_keeps_the_file(rows):
     loss = stock(with_loss).run(["loss"], {"X": X, "class": y})[0]
     assert loss.shape == ()
     assert loss == pytest.approx(mlp_loss(initializers(model), X, y), rel=1e-12)
+
+
+def described_model():
+    """Y = Scaled(X) @ W with all that a file can say beside its computation."""
+    value = onnx.helper.make_tensor_value_info
+    scaled = onnx.helper.make_function(
+        "local",
+        "Scaled",
+        ["x"],
+        ["y"],
+        [onnx.helper.make_node("Add", ["x", "x"], ["y"])],
+        [onnx.helper.make_opsetid("", 21)],
+    )
+    scaled.doc_string = "twice"
+    weight = onnx.numpy_helper.from_array(np.ones((3, 1), np.float32), "W")
+    weight.doc_string = "the slopes"
+    graph = onnx.helper.make_graph(
+        [
+            onnx.helper.make_node("Scaled", ["X"], ["S"], "first", "a call", "local"),
+            onnx.helper.make_node("MatMul", ["S", "W"], ["Y"], "second", "a product"),
+        ],
+        "graph",
+        [value("X", onnx.TensorProto.FLOAT, ["N", 3], "the rows")],
+        [value("Y", onnx.TensorProto.FLOAT, ["N", 1], "the prediction")],
+        [weight],
+        doc_string="a graph",
+        value_info=[value("S", onnx.TensorProto.FLOAT, ["N", 3], "doubled")],
+    )
+    graph.node[1].metadata_props.add(key="layer", value="dense")
+    graph.metadata_props.add(key="stage", value="all")
+    annotation = graph.quantization_annotation.add(tensor_name="S")
+    annotation.quant_parameter_tensor_names.add(key="SCALE_TENSOR", value="W")
+    opsets = [onnx.helper.make_opsetid("", 21), onnx.helper.make_opsetid("local", 1)]
+    model = onnx.helper.make_model(
+        graph, functions=[scaled], opset_imports=opsets, ir_version=10, doc_string="a model"
+    )
+    model.producer_name, model.producer_version, model.domain = "maker", "1.2", "org.example"
+    model.model_version = 7
+    onnx.helper.set_model_props(model, {"author": "nobody", "licence": "none"})
+    onnx.checker.check_model(model, full_check=True)
+    return model
+
+
+def test_add_loss_keeps_what_the_file_says_beside_its_computation():
+    model = described_model()
+    with_loss = og.add_loss(model, "squared_error")
+    onnx.checker.check_model(with_loss, full_check=True)
+    for field in (
+        "metadata_props",
+        "doc_string",
+        "producer_name",
+        "producer_version",
+        "domain",
+        "model_version",
+        "ir_version",
+        "opset_import",
+    ):
+        assert getattr(with_loss, field) == getattr(model, field), field
+    for field in ("name", "doc_string", "metadata_props", "quantization_annotation"):
+        assert getattr(with_loss.graph, field) == getattr(model.graph, field), field
+    # What the loss needs may stand behind what was there.
+    for field in ("node", "input", "initializer", "value_info"):
+        was = list(getattr(model.graph, field))
+        assert list(getattr(with_loss.graph, field))[: len(was)] == was, field
+    assert list(with_loss.functions)[:1] == list(model.functions)
+    assert with_loss.graph.output[1] == model.graph.output[0]
+    X = np.arange(6, dtype=np.float32).reshape(2, 3)
+    loss = stock(with_loss).run(["loss"], {"X": X, "label": np.zeros((2, 1), np.float32)})[0]
+    assert loss == pytest.approx(np.mean((2 * X.sum(axis=1)) ** 2))
+
+
+@pytest.mark.parametrize("function", [og.gradient, og.training_step])
+def test_range_of_target_opsets(function):
+    for opset in (8, 27):
+        with pytest.raises(og.ModelError, match=f"opset {opset}, expected 9 to 26"):
+            function(mlp_proto([4, 3]), target_opset=opset)
+    for text in (function.__doc__, (ROOT / "README.md").read_text(encoding="utf-8")):
+        assert "9 to 26" in text
+
+
+def test_training_step_in_an_opset_below_17(rows):
+    X, y = rows
+    model = mlp_proto([4, 5, 3])
+    feeds = {"X": X.astype(np.float32), "label": y, "learning_rate": np.array(0.1, np.float32)}
+    old, new = (
+        stock(og.training_step(model, "cross_entropy", target_opset=opset, inline=True))
+        for opset in (13, 26)
+    )
+    assert [o.name for o in old.get_outputs()] == [o.name for o in new.get_outputs()]
+    for got, want in zip(old.run(None, feeds), new.run(None, feeds), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("inline", [False, True])
