@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cmath>
 #include <cstring>
 #include <span>
 
 #include "base/check.h"
+#include "runtime/finite.h"
 
 namespace onnxgrad::runtime {
 
@@ -204,30 +204,13 @@ void Region::run_profiled() {
   }
 }
 
-namespace {
-
-template <class T>
-bool all_finite(const std::byte* data, std::int64_t count) {
-  const std::span<const T> values(reinterpret_cast<const T*>(data),
-                                  static_cast<std::size_t>(count));
-  return std::ranges::all_of(values, [](T value) { return std::isfinite(value); });
-}
-
-bool is_finite(const PlanResult& result, const std::byte* data) {
-  if (result.dtype == DataType::kFloat32) return all_finite<float>(data, result.num_elements);
-  if (result.dtype == DataType::kFloat64) return all_finite<double>(data, result.num_elements);
-  return true;
-}
-
-}  // namespace
-
 std::optional<NonFinite> Region::run_until_non_finite() {
   const opdef::Launch launch{.stream = nullptr, .cells = &context_.cells};
   for (std::size_t i = 0; i < calls_.size(); ++i) {
     calls_[i].fn(calls_[i].data, calls_[i].args, launch);
     const PlanStep& step = compiled_.plan.steps[i];
     for (const PlanResult& result : step.results) {
-      if (is_finite(result, calls_[i].args[result.arg])) continue;
+      if (all_finite(result.dtype, calls_[i].args[result.arg], result.num_elements)) continue;
       return NonFinite{.node = step.node, .op_type = step.op_type, .value = result.name};
     }
   }

@@ -9,7 +9,7 @@
 
 #include "base/check.h"
 #include "onnxgrad/option_error.h"
-#include "train/finite.h"
+#include "runtime/finite.h"
 #include "train/losses.h"
 #include "train/mean.h"
 #include "train/sampler.h"
@@ -276,7 +276,7 @@ bool FitLoop::run_epoch(std::int64_t epoch, EpochLog& log) {
   }
   const bool is_whole = run_batches();
   // The last update may have overflowed, which no loss has shown yet.
-  if (epoch_start_ && !all_finite(session_.state_views()))
+  if (epoch_start_ && !runtime::all_finite(session_.state_views()))
     return handle_fault("a weight is not finite");
   if (!is_whole) return false;
   const double train_seconds = seconds_before_ + seconds_since(epoch_began_);
@@ -428,7 +428,7 @@ std::string FitLoop::go_back_and_find_fault() {
   std::int64_t good = 0;  // steps after which all was finite
   bool is_finite = true;
   replay([&](std::int64_t done) {
-    is_finite = is_finite && all_finite(session_.state_views());
+    is_finite = is_finite && runtime::all_finite(session_.state_views());
     if (is_finite) good = done;
     return is_finite && done < bad;
   });

@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-#include "train/finite.h"
+#include "runtime/finite.h"
 #include "train/mean.h"
 
 namespace onnxgrad::train {
@@ -166,7 +166,7 @@ bool StreamFit::run_epoch(EpochLog& log) {
   const double waited_before = reader_->waited_s();
   const bool is_whole = run_blocks();
   // The last update may have overflowed, which no loss has shown yet.
-  if (epoch_start_ && !all_finite(session_.state_views())) {
+  if (epoch_start_ && !runtime::all_finite(session_.state_views())) {
     handle_fault("a weight is not finite");
     return false;
   }

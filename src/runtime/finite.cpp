@@ -1,0 +1,47 @@
+#include "runtime/finite.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+namespace onnxgrad::runtime {
+namespace {
+
+// An exponent of ones marks infinities and what is no number. No branch in the loop: it becomes
+// vector code.
+template <class Bits>
+bool are_finite(const std::byte* data, std::size_t count, Bits exponent) {
+  Bits found = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    Bits bits = 0;
+    std::memcpy(&bits, data + i * sizeof(Bits), sizeof(Bits));
+    found = static_cast<Bits>(found | static_cast<Bits>((bits & exponent) == exponent));
+  }
+  return found == 0;
+}
+
+}  // namespace
+
+bool all_finite(DataType dtype, const std::byte* data, std::int64_t count) {
+  const auto size = static_cast<std::size_t>(count);
+  switch (dtype) {
+    case DataType::kFloat64:
+      return are_finite<std::uint64_t>(data, size, 0x7FF0'0000'0000'0000);
+    case DataType::kFloat32:
+      return are_finite<std::uint32_t>(data, size, 0x7F80'0000);
+    case DataType::kFloat16:
+      return are_finite<std::uint16_t>(data, size, 0x7C00);
+    case DataType::kBfloat16:
+      return are_finite<std::uint16_t>(data, size, 0x7F80);
+    default:
+      return true;
+  }
+}
+
+bool all_finite(std::span<const Tensor> tensors) {
+  return std::ranges::all_of(tensors, [](const Tensor& tensor) {
+    return all_finite(tensor.dtype(), tensor.raw(), tensor.num_elements());
+  });
+}
+
+}  // namespace onnxgrad::runtime
