@@ -6,14 +6,11 @@ epoch, ``checkpoints`` the files that ``--resume`` goes on from.
 
 from __future__ import annotations
 
-import io
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from onnxgrad._files import write_file
-from onnxgrad._versions import show_versions
+from onnxgrad._run_description import write_description
 from onnxgrad.callbacks import Callback, Checkpoint, Logs
 from onnxgrad.errors import CheckpointError, OptionError
 
@@ -59,13 +56,8 @@ class RunFolder:
 
     def begin(self, options: Mapping[str, Any]) -> None:
         """Make the folder and write down the options."""
-        environment = io.StringIO()
-        show_versions(environment)
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            write_file(self.path / "environment.txt", environment.getvalue())
-            # Last: with it, the folder is that of a training. A name appears only when it is whole.
-            write_file(self._config, to_toml(options))
+            write_description(self.path, options)
         except OSError as error:
             raise _cannot_write(self.path, error) from error
 
@@ -127,19 +119,3 @@ def _is_number(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def to_toml(options: Mapping[str, Any]) -> str:
-    """Return texts, numbers, true and false, and lists of texts as a TOML document."""
-    return "".join(f"{name} = {_toml_value(value)}\n" for name, value in options.items())
-
-
-def _toml_value(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(_toml_value(item) for item in value) + "]"
-    if isinstance(value, str):
-        # TOML knows the escapes of JSON, but wants one for the delete character, too.
-        return json.dumps(value).replace("\x7f", "\\u007f")
-    return repr(value)

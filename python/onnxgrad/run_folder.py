@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from onnxgrad._checks import path_text
-from onnxgrad._files import write_file
+from onnxgrad._run_description import write_description
 from onnxgrad.callbacks import Callback, CSVLogger, Logs, Progress
 from onnxgrad.errors import CheckpointError
 
@@ -52,14 +51,8 @@ class RunFolder(Callback):
 
     def on_train_begin(self, trainer: Trainer) -> None:
         """Make the folder, and the files that do not change."""
-        from onnxgrad._versions import show_versions
-
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            text = io.StringIO()
-            show_versions(text)
-            write_file(self.path / "environment.txt", text.getvalue())
-            write_file(self.path / "config.toml", _toml(self._options))
+            write_description(self.path, self._options)
             self._log = (self.path / "train.log").open("w", encoding="utf-8")
         except OSError as error:
             raise CheckpointError(
@@ -124,20 +117,3 @@ def _free_folder(path: Path) -> Path:
         number += 1
         candidate = path.with_name(f"{path.name}-{number}")
     return candidate
-
-
-def _toml(options: Mapping[str, Any]) -> str:
-    lines = [f"{name} = {_value(value)}" for name, value in options.items() if value is not None]
-    return "\n".join(lines) + "\n"
-
-
-def _value(value: Any) -> str:
-    import json
-
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, (int, float)):
-        return repr(value)
-    if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(_value(item) for item in value) + "]"
-    return json.dumps(str(value))  # TOML's basic strings are JSON's
