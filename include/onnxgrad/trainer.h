@@ -78,13 +78,28 @@ struct CheckpointLog {
   std::string problem = {};  ///< empty: it is on the disk
 };
 
+/// How the batches of an epoch are made of rows in memory.
+enum class Sampling {
+  kRows,     ///< each row comes once, in the order that FitOptions::shuffle says
+  kWindows,  ///< ceil(N / batch_size) whole batches of consecutive rows that begin at random
+             ///< places, read where they are; rows can come twice or not at all. All rows where the
+             ///< batch size is N or more.
+};
+
+/// First rows of the batches of an epoch (from 0) with Sampling::kWindows, as fit() draws them for
+/// `rows` rows: ceil(rows / batch_size) numbers in [0, rows - batch_size]; 0 alone where a batch is
+/// all rows. A pure function of its arguments. Throws: OptionError (rows or batch_size below 1).
+std::vector<std::int64_t> window_starts(std::int64_t rows, std::int64_t batch_size,
+                                        std::uint64_t seed, std::uint32_t epoch = 0);
+
 struct FitOptions {
   std::int64_t epochs = 20;
   /// 0: 32, or all rows with L-BFGS, which takes no less. kAsTheyCome: each chunk of a DataSource
   /// is a batch.
   std::int64_t batch_size = 0;
   static constexpr std::int64_t kAsTheyCome = -1;
-  bool shuffle = true;     ///< false: batches are consecutive rows, read in place
+  bool shuffle = true;  ///< false: batches are consecutive rows, read in place
+  Sampling sampling = Sampling::kRows;
   bool drop_last = false;  ///< true: a last batch smaller than the others is left out
   std::uint64_t seed = 0;  ///< of shuffling and of the validation split
   /// Share of the rows, in (0, 1), that is kept for validation: drawn by `seed`, stratified by

@@ -110,12 +110,16 @@ void bind_options(nb::module_& module) {
                 .folder = folder, .every_steps = every_steps, .keep = keep, .keep_best = keep_best};
           },
           "folder"_a, "every_steps"_a, "keep"_a, "keep_best"_a);
+  nb::enum_<Sampling>(module, "Sampling")
+      .value("rows", Sampling::kRows)
+      .value("windows", Sampling::kWindows);
   nb::class_<FitOptions>(module, "FitOptions")
       .def(nb::init<>())
       .def_rw("epochs", &FitOptions::epochs)
       .def_rw("batch_size", &FitOptions::batch_size)
       .def_ro_static("as_they_come", &FitOptions::kAsTheyCome)
       .def_rw("shuffle", &FitOptions::shuffle)
+      .def_rw("sampling", &FitOptions::sampling)
       .def_rw("drop_last", &FitOptions::drop_last)
       .def_rw("seed", &FitOptions::seed)
       .def_rw("validation_fraction", &FitOptions::validation_fraction)
@@ -141,6 +145,7 @@ void bind_trainer(nb::module_& module) {
   using Unlocked = nb::call_guard<nb::gil_scoped_release>;
   bind_logs(module);
   bind_options(module);
+  module.def("window_starts", &window_starts, "rows"_a, "batch_size"_a, "seed"_a, "epoch"_a);
   nb::class_<Trainer>(module, "Trainer")
       .def(
           "__init__",

@@ -23,7 +23,16 @@ from onnxgrad.errors import DataError, OptionError
 if TYPE_CHECKING:
     from onnxgrad.sessions import TrainingSession
 
-__all__ = ["Batches", "CsvFile", "NpyFiles", "NpzFile", "ParquetFile", "Source", "open_file"]
+__all__ = [
+    "Batches",
+    "CsvFile",
+    "NpyFiles",
+    "NpzFile",
+    "ParquetFile",
+    "Source",
+    "open_file",
+    "window_starts",
+]
 
 PathLike: TypeAlias = "str | os.PathLike[str]"
 
@@ -423,3 +432,37 @@ def source_like(source: Source | None, validation: Any) -> Any:
         value="validation",
         mend="Give og.data.CsvFile(path, target) or the like.",
     )
+
+
+def window_starts(rows: int, batch_size: int, seed: int = 0, epoch: int = 0) -> list[int]:
+    """Return the first rows of the batches of an epoch of ``fit(sampling="windows")``.
+
+    Parameters
+    ----------
+    rows, batch_size : int
+        At least 1.
+    seed : int, default=0
+        Of the trainer.
+    epoch : int, default=0
+        From 0.
+
+    Returns
+    -------
+    list of int
+        ceil(rows / batch_size) numbers in [0, rows - batch_size], drawn uniformly; 0 alone where a
+        batch is all rows.
+
+    Raises
+    ------
+    OptionError
+        Numbers below 1.
+
+    Examples
+    --------
+    >>> from onnxgrad.data import window_starts
+    >>> len(window_starts(25, 10))
+    3
+    """
+    rows, batch_size = positive_int("rows", rows), positive_int("batch_size", batch_size)
+    seed, epoch = positive_int("seed", seed, 0), positive_int("epoch", epoch, 0)
+    return _core.window_starts(rows, batch_size, seed, epoch)

@@ -57,6 +57,7 @@ DataLike: TypeAlias = Any
 """An array, a dictionary of arrays, an iterable of batches, or a `data.Source`."""
 
 
+_SAMPLING = {"rows": _core.Sampling.rows, "windows": _core.Sampling.windows}
 _NON_FINITE = {
     "raise": _core.OnNonFinite.raise_error,
     "stop": _core.OnNonFinite.stop,
@@ -217,6 +218,7 @@ class Trainer(TrainerBase):
         epochs: int = 10,
         batch_size: int | None = None,
         shuffle: bool = True,
+        sampling: str = "rows",
         drop_last: bool = False,
         metrics: MetricLike | Iterable[MetricLike] | Mapping[str, MetricLike] = (),
         early_stopping: bool | EarlyStopping = False,
@@ -263,6 +265,11 @@ class Trainer(TrainerBase):
             A new order of the rows in each epoch, given by `seed` and the number of the epoch. Of
             data in chunks, see `onnxgrad.data`; batches that are taken as they come keep their
             order.
+        sampling : {"rows", "windows"}, default="rows"
+            ``"rows"`` takes each row once in an epoch. ``"windows"`` takes ceil(N / batch_size)
+            batches of consecutive rows that begin at random places, read where they are: a row can
+            come twice in an epoch, or not at all. All rows where the batch size is N or more; not
+            for data in chunks.
         drop_last : bool, default=False
             Whether to leave out a last batch with fewer rows than the others.
         metrics : name, function, list of these, or dict of str to these, default=()
@@ -326,6 +333,9 @@ class Trainer(TrainerBase):
         if self.schedule is not None and not self._is_trial:
             options.schedule = self.schedule._native()
         options.shuffle = bool(shuffle)
+        if sampling not in _SAMPLING:
+            raise unknown_name("sampling", sampling, list(_SAMPLING))
+        options.sampling = _SAMPLING[sampling]
         options.drop_last = bool(drop_last)
         options.seed = self.seed
         options.allow_nan = bool(allow_nan)

@@ -1,6 +1,8 @@
 #include "onnxgrad/trainer.h"
 
+#include <algorithm>
 #include <atomic>
+#include <string>
 
 #include "api/call_guard.h"
 #include "api/training_session_impl.h"
@@ -8,6 +10,7 @@
 #include "train/data/block_reader.h"
 #include "train/evaluator.h"
 #include "train/fit_loop.h"
+#include "train/sampler.h"
 #include "train/stream_fit.h"
 #include "train/targets.h"
 
@@ -59,6 +62,23 @@ const LossInfo& Trainer::choose_loss(const Tensor& target) {
   const api::CallGuard guard(impl_->fitting);
   impl_->settle_loss(target);
   return impl_->session.loss();
+}
+
+std::vector<std::int64_t> window_starts(std::int64_t rows, std::int64_t batch_size,
+                                        std::uint64_t seed, std::uint32_t epoch) {
+  if (rows < 1 || batch_size < 1) {
+    throw OptionError({.what = "windows of " + std::to_string(batch_size) + " rows out of " +
+                               std::to_string(rows) + ": both are 1 or more"});
+  }
+  const std::int64_t size = std::min(rows, batch_size);
+  std::vector<std::int64_t> order(
+      static_cast<std::size_t>(train::count_windows(rows, size) * size));
+  train::draw_windows(seed, epoch, rows, size, order);
+  std::vector<std::int64_t> starts;
+  for (std::size_t i = 0; i < order.size(); i += static_cast<std::size_t>(size)) {
+    starts.push_back(order[i]);
+  }
+  return starts;
 }
 
 const History& Trainer::fit(const Dataset& data, const FitOptions& options) {

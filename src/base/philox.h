@@ -37,6 +37,7 @@ enum class RandomUse : std::uint32_t {
   kValidation = 2,  ///< index: 0
   kWeights = 3,     ///< index: place of the weight
   kOperator = 4,    ///< index: of the node; dropout masks and the like
+  kWindows = 5,     ///< index: the epoch
 };
 
 /// The stream (seed, use, index) read in order.

@@ -177,6 +177,9 @@ void check_fit_options(const FitOptions& options) {
   if (!options.metrics.empty() && !has_rows && options.validation_fraction == 0) {
     refuse("metrics are of validation rows, and there is no validation");
   }
+  if (options.sampling == Sampling::kWindows && !options.shuffle) {
+    refuse("windows begin at random places, but shuffle is false");
+  }
   if (!(options.max_seconds >= 0)) {
     refuse(fmt::format("max_seconds is {}, expected 0 or more", options.max_seconds));
   }

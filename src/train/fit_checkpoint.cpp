@@ -85,7 +85,8 @@ bool StateSnapshot::take_from(const Checkpoint& checkpoint, std::string_view pur
 
 // What the order of the rows and the numbers depend on, under the names that users know.
 std::vector<std::pair<std::string, std::int64_t>> FitLoop::fixed_options() const {
-  return {{"training_rows", num_rows_},
+  return {{"windows", options_.sampling == Sampling::kWindows ? 1 : 0},
+          {"training_rows", num_rows_},
           {"batch_size", batch_size_},
           {"shuffle", options_.shuffle ? 1 : 0},
           {"drop_last", options_.drop_last ? 1 : 0},

@@ -124,6 +124,9 @@ TEST(FitCheckpoint, ResumedIsUninterruptedWithEveryOption) {
   options.shuffle = false;
   expect_resumed_is_uninterrupted(options, 3, 0, "shuffle");
   options = plain_options();
+  options.sampling = Sampling::kWindows;
+  expect_resumed_is_uninterrupted(options, 3, 2, "windows");
+  options = plain_options();
   options.validation_fraction = 0.3;
   options.early_stopping = {{.patience = 1, .min_delta = 0.01, .restore_best = true}};
   expect_resumed_is_uninterrupted(options, 2, 0, "early stopping");
@@ -256,6 +259,9 @@ TEST(FitCheckpoint, OtherDataOrOptionsAreNamed) {
   other = options;
   other.shuffle = false;
   EXPECT_THAT(refusal(other), HasSubstr("shuffle is 1 in the checkpoint, 0 now"));
+  other = options;
+  other.sampling = Sampling::kWindows;
+  EXPECT_THAT(refusal(other), HasSubstr("windows is 0 in the checkpoint, 1 now"));
   other = options;
   other.validation_fraction = 0.2;
   EXPECT_THAT(refusal(other), HasSubstr("training_rows is 23 in the checkpoint, 18 now"));

@@ -156,6 +156,7 @@ void FitLoop::choose_batch_size() {
     }
     options_.batch_size = num_rows_;
     options_.shuffle = false;
+    options_.sampling = Sampling::kRows;
   }
   if (options_.batch_size == 0) options_.batch_size = kBatchSize;
 }
@@ -177,6 +178,8 @@ void FitLoop::prepare_plans() {
                                          num_rows_, options_.batch_size),
                      .mend = "Take smaller batches, or keep the last one."});
   }
+  const bool has_windows = options_.sampling == Sampling::kWindows;
+  if (has_windows) num_rows_ = count_windows(num_rows_, batch_size_) * batch_size_;
   const std::int64_t rest = num_rows_ % batch_size_;
   if (rest > 0 && !options_.drop_last) tail_ = &session_.prepare_step(batch_dims(rest));
   full_ = &session_.prepare_step(batch_dims(batch_size_));
@@ -187,6 +190,7 @@ void FitLoop::prepare_plans() {
   if (!options_.shuffle && train_rows_.empty()) return;
   order_ = train_rows_;
   order_.resize(static_cast<std::size_t>(num_rows_));
+  if (has_windows && train_rows_.empty()) return;  // which are read in place
   for (const Column& column : data_.columns) {
     staging_.push_back(Tensor::empty(column.values.dtype(), column.batch_dims(batch_size_)));
   }
@@ -261,12 +265,7 @@ bool FitLoop::run_epoch(std::int64_t epoch, EpochLog& log) {
   epoch_began_ = Clock::now();
   const bool is_resumed = row_ > 0;
   if (epoch_start_ && !is_resumed) epoch_start_->take(session_);
-  if (options_.shuffle) {
-    shuffle_rows(options_.seed, static_cast<std::uint32_t>(epoch - 1), order_);
-    if (!train_rows_.empty()) {
-      for (std::int64_t& row : order_) row = train_rows_[static_cast<std::size_t>(row)];
-    }
-  }
+  if (options_.shuffle) order_rows(epoch);
   if (!is_resumed) {
     loss_sum_ = 0;
     weight_sum_ = 0;
@@ -297,6 +296,19 @@ bool FitLoop::run_epoch(std::int64_t epoch, EpochLog& log) {
   return true;
 }
 
+void FitLoop::order_rows(std::int64_t epoch) {
+  const auto number = static_cast<std::uint32_t>(epoch - 1);
+  if (options_.sampling == Sampling::kWindows) {
+    const std::int64_t rows =
+        train_rows_.empty() ? data_.rows : static_cast<std::int64_t>(train_rows_.size());
+    draw_windows(options_.seed, number, rows, batch_size_, order_);
+  } else {
+    shuffle_rows(options_.seed, number, order_);
+  }
+  if (train_rows_.empty()) return;
+  for (std::int64_t& row : order_) row = train_rows_[static_cast<std::size_t>(row)];
+}
+
 // False: stopped before the epoch's end.
 bool FitLoop::run_batches() {
   while (row_ + batch_size_ <= num_rows_) {
@@ -308,6 +320,7 @@ bool FitLoop::run_batches() {
 inline const std::byte* FitLoop::gather(std::size_t column, std::int64_t begin, std::int64_t rows) {
   const Column& source = data_.columns[column];
   if (order_.empty()) return source.row(begin);
+  if (staging_.empty()) return source.row(order_[static_cast<std::size_t>(begin)]);  // a window
   Tensor& batch = staging_[column];
   copy_rows(
       source.values.raw(), source.row_bytes,

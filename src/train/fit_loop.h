@@ -69,6 +69,7 @@ class FitLoop {
   void prepare_rows(const Dataset& data);
   void choose_batch_size();
   void prepare_plans();
+  void order_rows(std::int64_t epoch);
   void prepare_schedule(double rate);
   void reserve_history();
   bool run_epoch(std::int64_t epoch, EpochLog& log);
@@ -112,7 +113,7 @@ class FitLoop {
   std::vector<std::int64_t> order_;       ///< rows in the order of the epoch; empty: as they come
   std::vector<Tensor> staging_;           ///< per column, one batch
   std::vector<std::size_t> ports_;        ///< per column
-  std::int64_t num_rows_ = 0;
+  std::int64_t num_rows_ = 0;             ///< of an epoch: whole batches with Sampling::kWindows
   std::int64_t batch_size_ = 0;
   runtime::Execution* full_ = nullptr;
   runtime::Execution* tail_ = nullptr;

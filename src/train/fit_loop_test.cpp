@@ -6,6 +6,8 @@
 #include <numeric>
 
 #include "base/philox.h"
+#include "onnxgrad/option_error.h"
+#include "train/sampler.h"
 #include "train/testing/draft.h"
 #include "train/testing/malloc_counter.h"
 
@@ -91,6 +93,66 @@ TEST(FitLoop, WithoutShufflingIsTheSameAsSteps) {
     EXPECT_NEAR(history.epochs[0].train_loss, mean / rows, 1e-9);
     EXPECT_EQ(history.epochs[0].steps, drop_last ? 4 : 5);
   }
+}
+
+// The rows [start, start + 5) of every window, by hand.
+TEST(FitLoop, WindowsAreTheirConsecutiveRows) {
+  const Dataset data = linear_data();
+  const auto x = data.inputs[0].tensor.data<float>();
+  const auto y = data.target.data<float>();
+  Fixture fixture;
+  const History& history =
+      fixture.fit(data, {.epochs = 2, .batch_size = 5, .sampling = Sampling::kWindows, .seed = 8});
+  Fixture by_hand;
+  std::vector<double> losses;
+  for (const std::uint32_t epoch : {0U, 1U}) {
+    std::vector<std::int64_t> order(25);
+    draw_windows(8, epoch, kRows, 5, order);
+    for (std::size_t i = 0; i < order.size(); i += 5) {
+      const auto b = static_cast<std::size_t>(order[i]);
+      const NamedTensors feeds{
+          {.name = "x", .tensor = Tensor::from(x.subspan(2 * b, 10), Dims{5, 2})},
+          {.name = "label", .tensor = Tensor::from(y.subspan(b, 5), Dims{5, 1})}};
+      losses.push_back(by_hand.session.step(feeds).loss);
+    }
+  }
+  EXPECT_EQ(history.step_losses, losses);
+  EXPECT_EQ(fixture.weights(), by_hand.weights());
+  EXPECT_EQ(history.epochs[1].rows, 25);
+}
+
+TEST(FitLoop, WindowsOfAllRowsAreOneBatch) {
+  const Dataset data = linear_data();
+  Fixture windows;
+  windows.fit(data, {.epochs = 3, .batch_size = 40, .sampling = Sampling::kWindows});
+  Fixture rows;
+  rows.fit(data, {.epochs = 3, .batch_size = 40, .shuffle = false});
+  EXPECT_EQ(windows.weights(), rows.weights());
+  EXPECT_EQ(windows.history.step_losses.size(), 3U);
+}
+
+// With a split the windows are of the rows that are left for training.
+TEST(FitLoop, WindowsLeaveValidationRowsAlone) {
+  Dataset data = linear_data(20);
+  const Split split = split_rows(20, 0.5, 4);
+  const auto y = data.target.mutable_data<float>();
+  for (const std::int64_t row : split.validation) y[static_cast<std::size_t>(row)] = 1e6F;
+  Fixture fixture;
+  const FitOptions options{.epochs = 50,
+                           .batch_size = 3,
+                           .sampling = Sampling::kWindows,
+                           .seed = 4,
+                           .validation_fraction = 0.5};
+  for (const EpochLog& log : fixture.fit(data, options).epochs) {
+    EXPECT_LT(log.train_loss, 100);
+    EXPECT_EQ(log.rows, 12);
+  }
+}
+
+TEST(FitLoop, WindowsNeedRandomPlaces) {
+  Fixture fixture;
+  EXPECT_THROW(fixture.fit(linear_data(), {.shuffle = false, .sampling = Sampling::kWindows}),
+               OptionError);
 }
 
 TEST(FitLoop, ConvergesAndReportsEveryEpoch) {

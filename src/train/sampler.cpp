@@ -79,6 +79,22 @@ void shuffle_rows(std::uint64_t seed, std::uint32_t epoch, std::span<std::int64_
   permute(PhiloxStream(seed, RandomUse::kShuffle, epoch), order);
 }
 
+std::int64_t count_windows(std::int64_t rows, std::int64_t batch_size) {
+  return rows / batch_size + (rows % batch_size > 0 ? 1 : 0);
+}
+
+void draw_windows(std::uint64_t seed, std::uint32_t epoch, std::int64_t rows,
+                  std::int64_t batch_size, std::span<std::int64_t> order) {
+  const auto size = static_cast<std::size_t>(batch_size);
+  ONNXGRAD_ASSERT(batch_size > 0 && batch_size <= rows && order.size() % size == 0);
+  PhiloxStream stream(seed, RandomUse::kWindows, epoch);
+  const auto starts = static_cast<std::uint64_t>(rows - batch_size + 1);
+  for (std::size_t begin = 0; begin < order.size(); begin += size) {
+    const auto window = order.subspan(begin, size);
+    std::iota(window.begin(), window.end(), static_cast<std::int64_t>(stream.below(starts)));
+  }
+}
+
 Split split_rows(std::int64_t rows, double fraction, std::uint64_t seed) {
   check_split(rows, fraction);
   std::vector<std::int64_t> order(static_cast<std::size_t>(rows));

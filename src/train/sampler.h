@@ -12,6 +12,16 @@ namespace onnxgrad::train {
 /// drawn before. Fisher and Yates with Philox. Allocates nothing. At most 2^32 rows.
 void shuffle_rows(std::uint64_t seed, std::uint32_t epoch, std::span<std::int64_t> order);
 
+/// Batches that cover `rows` rows once if none is taken twice: ceil(rows / batch_size), each whole.
+std::int64_t count_windows(std::int64_t rows, std::int64_t batch_size);
+
+/// Fills `order` with windows of `batch_size` consecutive rows, one after the other: each begins at
+/// a row drawn uniformly from {0, ..., rows - batch_size}, a pure function of (seed, epoch), the
+/// sizes and the number of the window. Rows can come more than once in an epoch, or not at all.
+/// Allocates nothing. batch_size is at most rows, order.size() a multiple of batch_size.
+void draw_windows(std::uint64_t seed, std::uint32_t epoch, std::int64_t rows,
+                  std::int64_t batch_size, std::span<std::int64_t> order);
+
 /// Which rows are for training and which for validation, each in rising order.
 struct Split {
   std::vector<std::int64_t> train;

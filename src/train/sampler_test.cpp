@@ -47,6 +47,35 @@ TEST(Sampler, EveryRowComesToEveryPlaceEquallyOften) {
   EXPECT_LT(chi_square, 39.3);  // 16 degrees of freedom: exceeded with probability 0.001
 }
 
+TEST(Sampler, WindowsAreConsecutiveRowsThatBeginAnywhere) {
+  constexpr std::int64_t kRows = 7;
+  constexpr std::int64_t kBatch = 3;
+  constexpr int kEpochs = 4000;
+  EXPECT_EQ(count_windows(kRows, kBatch), 3);
+  EXPECT_EQ(count_windows(6, kBatch), 2);
+  std::vector<std::int64_t> order(9);
+  std::array<int, kRows - kBatch + 1> counts{};
+  for (std::uint32_t epoch = 0; epoch < kEpochs; ++epoch) {
+    draw_windows(2, epoch, kRows, kBatch, order);
+    for (std::size_t i = 0; i < order.size(); i += 3) {
+      EXPECT_EQ(order[i + 1], order[i] + 1);
+      EXPECT_EQ(order[i + 2], order[i] + 2);
+      ++counts[static_cast<std::size_t>(order[i])];
+    }
+  }
+  double chi_square = 0;
+  for (const int count : counts) {
+    const double expected = 3.0 * kEpochs / counts.size();
+    chi_square += (count - expected) * (count - expected) / expected;
+  }
+  EXPECT_LT(chi_square, 18.5);  // 4 degrees of freedom: exceeded with probability 0.001
+  auto same = order;
+  draw_windows(2, kEpochs - 1, kRows, kBatch, same);
+  EXPECT_EQ(same, order);
+  draw_windows(3, kEpochs - 1, kRows, kBatch, same);
+  EXPECT_NE(same, order);
+}
+
 TEST(Sampler, SplitTakesTheShareAndNothingTwice) {
   const Split split = split_rows(100, 0.25, 9);
   EXPECT_EQ(split.validation.size(), 25U);

@@ -70,6 +70,9 @@ void StreamFit::settle_options() {
     refuse("checkpoints are of fits on arrays, not on data in chunks",
            "Give arrays, or save the session's state after each fit.");
   }
+  if (options_.sampling == Sampling::kWindows) {
+    refuse("windows are of arrays, not of data in chunks", "Give arrays, or take all rows.");
+  }
   as_they_come_ = options_.batch_size == FitOptions::kAsTheyCome;
   if (options_.batch_size == 0) options_.batch_size = kBatchSize;
   batch_size_ = as_they_come_ ? 0 : options_.batch_size;

@@ -75,6 +75,32 @@ def test_shuffling_depends_on_seed_and_epoch_alone(rows):
     assert any((first[name] != value).any() for name, value in train(2, 9).items())
 
 
+def test_windows_are_consecutive_rows_that_begin_anywhere(rows):
+    X, y = rows
+    found = make_trainer(seed=4).fit(X, y, epochs=2, batch_size=10, sampling="windows", verbose=0)
+    starts = [og.data.window_starts(len(X), 10, 4, epoch) for epoch in (0, 1)]
+    assert starts[0] != starts[1]
+    assert all(len(epoch) == 11 and max(epoch) <= 93 and min(epoch) >= 0 for epoch in starts)
+    expected = make_trainer()
+    for epoch in starts:
+        expected.fit([(X[i : i + 10], y[i : i + 10]) for i in epoch], epochs=1, verbose=0)
+    for name, value in weights_after(expected).items():
+        np.testing.assert_array_equal(weights_after(found)[name], value)
+    drawn = [start for seed in range(100) for start in og.data.window_starts(7, 3, seed)]
+    assert {*drawn} == {0, 1, 2, 3, 4}
+    assert og.data.window_starts(7, 20) == [0]
+
+
+def test_windows_that_cannot_be(rows):
+    X, y = rows
+    with pytest.raises(og.OptionError, match="sampling: unknown 'window'"):
+        make_trainer().fit(X, y, sampling="window", verbose=0)
+    with pytest.raises(og.OptionError, match="shuffle is false"):
+        make_trainer().fit(X, y, sampling="windows", shuffle=False, verbose=0)
+    with pytest.raises(og.DataError, match="windows are of arrays"):
+        make_trainer().fit(in_batches(X, y, 10), sampling="windows", verbose=0)
+
+
 @pytest.mark.parametrize(
     ("batch_size", "drop_last", "steps"), [(10, False, 11), (10, True, 10), (None, True, 10)]
 )

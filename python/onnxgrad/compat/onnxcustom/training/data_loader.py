@@ -1,6 +1,7 @@
 """Batches of consecutive rows that start at random places.
 
-For loops of one's own: the optimizers hand whole arrays to the training loop in the engine.
+For loops of one's own: the optimizers hand whole arrays to the training loop in the engine, which
+draws its batches in the same way.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from onnxgrad.compat.onnxcustom.training.fitting import new_seed
 from onnxgrad.compat.onnxcustom.utils.onnxruntime_helper import get_ort_device, numpy_to_ort_value
 from onnxgrad.compat.onnxruntime.values import OrtValue, array_of
+from onnxgrad.data import window_starts
 
 __all__ = ["OrtDataLoader"]
 
@@ -65,16 +68,11 @@ class OrtDataLoader:
         return f"OrtDataLoader(..., ..., batch_size={self.batch_size!r}, device={self.device!r})"
 
     def _windows(self) -> Iterator[slice]:
-        rows, size = len(self), self.batch_size
-        if size >= rows:
-            yield slice(0, rows)
-            return
-        for start in range(0, rows, size):
-            if self.random_iter:
-                drawn = int(np.random.randint(0, rows - size + 1))  # noqa: NPY002 (its global seed)
-                yield slice(drawn, drawn + size)
-            else:
-                yield slice(start, min(start + size, rows))
+        rows, size = len(self), min(self.batch_size, len(self))
+        ordered = range(0, rows, size)
+        starts = window_starts(rows, size, new_seed()) if self.random_iter else ordered
+        for start in starts:
+            yield slice(start, min(start + size, rows))
 
     def iter_numpy(self) -> Iterator[tuple[Any, ...]]:
         """Yield (X, y) or (X, y, sample_weight) as views of the arrays."""

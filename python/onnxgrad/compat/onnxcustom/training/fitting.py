@@ -114,6 +114,7 @@ def train(
             weight,
             validation=validation,
             epochs=estimator.max_iter,
+            sampling="windows",
             batch_size=min(estimator.batch_size, rows),
             callbacks=[epochs],
             verbose=0,
