@@ -266,10 +266,8 @@ class Trainer(TrainerBase):
             data in chunks, see `onnxgrad.data`; batches that are taken as they come keep their
             order.
         sampling : {"rows", "windows"}, default="rows"
-            ``"rows"`` takes each row once in an epoch. ``"windows"`` takes ceil(N / batch_size)
-            batches of consecutive rows that begin at random places, read where they are: a row can
-            come twice in an epoch, or not at all. All rows where the batch size is N or more; not
-            for data in chunks.
+            Each row once in an epoch, or ceil(N / batch_size) batches of consecutive rows of arrays
+            that begin at random places, read where they are; a row can come twice or not at all.
         drop_last : bool, default=False
             Whether to leave out a last batch with fewer rows than the others.
         metrics : name, function, list of these, or dict of str to these, default=()
