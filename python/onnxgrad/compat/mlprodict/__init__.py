@@ -16,8 +16,8 @@ def load_ipython_extension(ipython: Any) -> None:
     def onnxview(line: str) -> Any:
         from IPython.display import SVG
 
-        from onnxgrad.compat.onnxcustom.plotting.plotting_onnx import onnx_svg
+        from onnxgrad.graph_pictures import graph_svg
 
-        return SVG(onnx_svg(ipython.ev(line)))
+        return SVG(graph_svg(ipython.ev(line)))
 
     ipython.register_magic_function(onnxview, "line", "onnxview")

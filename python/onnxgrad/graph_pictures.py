@@ -1,0 +1,253 @@
+"""Pictures of models: laid out by Graphviz, drawn by matplotlib (the extra ``onnxgrad[plot]``).
+
+Both come as wheels: `pygraphviz` brings Graphviz's layout engine along, no program is called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from io import StringIO
+from typing import Any
+
+import onnx
+
+__all__ = ["draw_graph", "draw_graphs", "graph_svg"]
+
+_COLORS = {"input": "#ffe08a", "initializer": "#d6e9c6", "node": "#cfe2f3", "output": "#f6c6c6"}
+_FONT_SIZE = 9.0  # points
+_MARGIN = 8.0  # points: between text and edge of a box, and around the picture
+_TITLE = 24.0  # points above the picture
+_MOST_NUMBERS = 3  # an initializer of integers up to this size is shown by value
+
+
+@dataclass
+class _Drawing:
+    """A graph with places, in points: Graphviz's axes, y upwards."""
+
+    boxes: list[tuple[str, str]] = field(default_factory=list)  # text, kind
+    lines: list[tuple[int, int]] = field(default_factory=list)
+    centers: list[tuple[float, float]] = field(default_factory=list)
+    curves: list[list[tuple[float, float]]] = field(default_factory=list)  # cubic Bezier points
+    size: tuple[float, float] = (0.0, 0.0)
+
+
+def draw_graph(model: onnx.ModelProto, ax: Any = None, title: str | None = None) -> Any:
+    """Draw a model: inputs yellow, initializers green, nodes blue, outputs red.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+    ax : matplotlib.axes.Axes, default=None
+        Where to draw; None makes a figure of the size the graph needs. In given axes everything,
+        text included, is scaled to fit.
+    title : str, default=None
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+
+    Raises
+    ------
+    ImportError
+        matplotlib or pygraphviz is not installed.
+    """
+    return draw_graphs([model], None if ax is None else [ax], [title])[0]
+
+
+def draw_graphs(
+    models: Sequence[onnx.ModelProto],
+    axes: Sequence[Any] | None = None,
+    titles: Sequence[str | None] | None = None,
+) -> list[Any]:
+    """Draw models side by side; see `draw_graph`. Returns the axes, one for each model."""
+    if not models:
+        raise ValueError("Give at least one model.")
+    titles = [None] * len(models) if titles is None else list(titles)
+    if len(titles) != len(models):
+        raise ValueError(f"{len(models)} models were given and {len(titles)} titles.")
+    if axes is not None and len(axes) != len(models):
+        raise ValueError(f"{len(models)} models were given and {len(axes)} axes.")
+    drawings = [_laid_out(model.graph) for model in models]
+    axes = _new_axes(drawings, any(titles)) if axes is None else list(axes)
+    for ax, drawing, title in zip(axes, drawings, titles, strict=True):
+        _draw(ax, drawing)
+        if title:
+            ax.set_title(title)
+    return list(axes)
+
+
+def graph_svg(model: onnx.ModelProto) -> str:
+    """Return the picture of a model as SVG text; the same model gives the same text."""
+    plt = _pyplot()
+    text = StringIO()
+    with plt.rc_context({"svg.fonttype": "none", "svg.hashsalt": "onnxgrad"}):
+        ax = draw_graph(model)
+        ax.figure.savefig(text, format="svg", metadata={"Date": None})
+    plt.close(ax.figure)
+    return text.getvalue()
+
+
+def _pyplot() -> Any:
+    try:
+        import matplotlib.pyplot as plt
+    except ImportError as error:
+        raise ImportError(
+            "matplotlib draws models and is not installed: pip install 'onnxgrad[plot]'"
+        ) from error
+    return plt
+
+
+def _new_axes(drawings: Sequence[_Drawing], with_title: bool) -> list[Any]:
+    """Axes of a new figure in which one unit is one point."""
+    top = _TITLE if with_title else 0.0
+    # A title needs room too, however small the graph is.
+    widths = [max(drawing.size[0], 150.0) for drawing in drawings]
+    height = max(drawing.size[1] for drawing in drawings)
+    figure = _pyplot().figure(figsize=(sum(widths) / 72, (height + top) / 72), dpi=100)
+    left, axes = 0.0, []
+    for drawing, width in zip(drawings, widths, strict=True):
+        below = height - drawing.size[1]
+        place = (left, below, width, drawing.size[1])
+        total = (sum(widths), height + top, sum(widths), height + top)
+        axes.append(figure.add_axes(tuple(a / b for a, b in zip(place, total, strict=True))))
+        left += width
+    return axes
+
+
+def _laid_out(graph: onnx.GraphProto) -> _Drawing:
+    """Boxes and lines of a graph, with the places that Graphviz's dot gives them."""
+    try:
+        import pygraphviz
+    except ImportError as error:
+        raise ImportError(
+            "Graphviz lays out pictures of models; its Python package pygraphviz (2.0 or newer "
+            "brings Graphviz along) is not installed: pip install 'onnxgrad[plot]'"
+        ) from error
+    _pyplot()
+    drawing = _boxes_and_lines(graph)
+    dot = pygraphviz.AGraph(strict=False, directed=True, nodesep="0.2", ranksep="0.28")
+    for place, (text, _) in enumerate(drawing.boxes):
+        width, height = _text_size(text)
+        dot.add_node(
+            place, label="", shape="box", fixedsize="true",
+            width=f"{(width + _MARGIN) / 72:.4f}", height=f"{(height + _MARGIN) / 72:.4f}",
+        )  # fmt: skip
+    for count, (first, second) in enumerate(drawing.lines):
+        dot.add_edge(first, second, key=count, arrowsize="0.6")
+    dot.layout(prog="dot")
+    for place in range(len(drawing.boxes)):
+        drawing.centers.append(_point(dot.get_node(place).attr["pos"]))
+    for count, (first, second) in enumerate(drawing.lines):
+        drawing.curves.append(_curve(dot.get_edge(first, second, count).attr["pos"]))
+    _, _, right, top = (float(number) for number in dot.graph_attr["bb"].split(","))
+    drawing.size = (right + 2 * _MARGIN, top + 2 * _MARGIN)
+    return drawing
+
+
+def _boxes_and_lines(graph: onnx.GraphProto) -> _Drawing:
+    drawing = _Drawing()
+    weights = {init.name: init for init in graph.initializer}
+    made: dict[str, int] = {}
+
+    def box(text: str, kind: str) -> int:
+        drawing.boxes.append((text, kind))
+        return len(drawing.boxes) - 1
+
+    for value in graph.input:
+        if value.name not in weights:
+            made[value.name] = box(_value_text(value), "input")
+    for node in graph.node:
+        place = box(node.op_type, "node")
+        for name in dict.fromkeys(_read_by(node)):
+            if name in weights and name not in made:
+                made[name] = box(_weight_text(weights[name]), "initializer")
+            if name in made:
+                drawing.lines.append((made[name], place))
+        made.update({name: place for name in node.output if name})
+    for value in graph.output:
+        place = box(_value_text(value), "output")
+        if value.name in made:
+            drawing.lines.append((made[value.name], place))
+    return drawing
+
+
+def _read_by(node: onnx.NodeProto) -> Iterator[str]:
+    """Names that a node reads, those of its inner graphs included (outer names are unique)."""
+    yield from node.input
+    for attribute in node.attribute:
+        for inner in [attribute.g, *attribute.graphs]:
+            for each in inner.node:
+                yield from _read_by(each)
+
+
+def _value_text(value: onnx.ValueInfoProto) -> str:
+    dims = value.type.tensor_type.shape.dim
+    shape = ", ".join(
+        str(d.dim_value) if d.HasField("dim_value") else d.dim_param or "?" for d in dims
+    )
+    return f"{value.name}\n[{shape}]"
+
+
+def _weight_text(init: onnx.TensorProto) -> str:
+    size = 1
+    for dim in init.dims:
+        size *= dim
+    if init.data_type == onnx.TensorProto.INT64 and size <= _MOST_NUMBERS:
+        return f"{init.name}\n= {onnx.numpy_helper.to_array(init).tolist()}"
+    return f"{init.name}\n{list(init.dims)}"
+
+
+@lru_cache(maxsize=4096)
+def _text_size(text: str) -> tuple[float, float]:
+    """Width and height of lines of text in points, as matplotlib draws them."""
+    from matplotlib.textpath import TextPath
+
+    lines = text.split("\n")
+    width = max(
+        TextPath((0, 0), line or " ", size=_FONT_SIZE).get_extents().width for line in lines
+    )
+    return float(width), 1.25 * _FONT_SIZE * len(lines)
+
+
+def _point(text: str) -> tuple[float, float]:
+    x, y = text.split(",")
+    return float(x), float(y)
+
+
+def _curve(text: str) -> list[tuple[float, float]]:
+    """Bezier points of an edge, as Graphviz writes them: the tip ("e,x,y") comes first."""
+    tip, *points = text.split()
+    if tip.startswith("e,"):
+        return [*(_point(point) for point in points), _point(tip[2:])]
+    return [_point(point) for point in (tip, *points)]
+
+
+def _draw(ax: Any, drawing: _Drawing) -> None:
+    from matplotlib.patches import FancyArrowPatch, Rectangle
+    from matplotlib.path import Path
+
+    width, height = drawing.size
+    ax.set(xlim=(-_MARGIN, width - _MARGIN), ylim=(-_MARGIN, height - _MARGIN), aspect="equal")
+    ax.axis("off")
+    room = ax.get_window_extent().transformed(ax.figure.dpi_scale_trans.inverted())
+    scale = min(72 * room.width / width, 72 * room.height / height, 1.0)
+    for points in drawing.curves:
+        *curve, tip = points
+        codes = [Path.MOVETO, *[Path.CURVE4] * (len(curve) - 1), Path.LINETO]
+        ax.add_patch(
+            FancyArrowPatch(
+                path=Path([*curve, tip], codes), arrowstyle="-|>", mutation_scale=6 * scale,
+                color="0.4", linewidth=0.9 * scale, shrinkA=0, shrinkB=0, clip_on=False,
+            )
+        )  # fmt: skip
+    for (text, kind), (x, y) in zip(drawing.boxes, drawing.centers, strict=True):
+        box_width, box_height = (size + _MARGIN for size in _text_size(text))
+        ax.add_patch(
+            Rectangle(
+                (x - box_width / 2, y - box_height / 2), box_width, box_height,
+                facecolor=_COLORS[kind], edgecolor="0.5", linewidth=0.8 * scale, clip_on=False,
+            )
+        )  # fmt: skip
+        ax.text(x, y, text, ha="center", va="center", fontsize=_FONT_SIZE * scale)
