@@ -7,6 +7,7 @@
 #include "autodiff/activity.h"
 #include "base/check.h"
 #include "ir/inline.h"
+#include "opdef/random_stream.h"
 
 // Reverse-mode differentiation of a graph: activity analysis, then one sweep over the active nodes
 // from the outputs to the wanted values. Start reading at add_vjp.
@@ -67,6 +68,14 @@ class Context : public opdef::VjpContext {
                                     std::span<Value* const> seeds,
                                     std::span<Value* const> wrt) override {
     return add_vjp(g, registry_, outputs, seeds, wrt);
+  }
+  void repeat_draws(const std::unordered_map<const Value*, Value*>& copies) override {
+    for (const auto& [primal, copy] : copies) {
+      if (primal->producer == nullptr || copy->producer == nullptr) continue;
+      const opdef::OpDef* def = registry_.find(*copy->producer);
+      if (def == nullptr || !def->is_random) continue;
+      opdef::draw_like(*primal->producer, *copy->producer);
+    }
   }
 
  private:

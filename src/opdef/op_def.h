@@ -10,6 +10,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -75,6 +76,9 @@ class VjpContext {
   virtual std::vector<Value*> differentiate(GraphBuilder& g, std::span<Value* const> outputs,
                                             std::span<Value* const> seeds,
                                             std::span<Value* const> wrt) = 0;
+  /// For rules that compute a subgraph again: `copies` says which value repeats which. What is
+  /// drawn at random is drawn alike.
+  virtual void repeat_draws(const std::unordered_map<const Value*, Value*>& copies) = 0;
 };
 
 /// Returns one value per input, captured ones included (nullptr: no gradient, or not needed).
@@ -99,6 +103,12 @@ using FoldTypesFn = std::optional<Tensor> (*)(const Node& node);
 using FunctionBodyFn = ir::Function (*)(std::string_view base_name,
                                         const std::vector<Value*>& inputs,
                                         const std::vector<ir::Attribute>& attributes);
+
+/// Changes `node`, a node of g.graph() in the form that models for inference have, to what it does
+/// in training. Returns its running statistics: an initializer, and the value that it has after the
+/// step. A node that is in training mode already, or whose mode or statistics come from the graph,
+/// stays as it is.
+using SwitchOnFn = std::vector<ir::StateBinding> (*)(Node& node, GraphBuilder& g);
 
 struct OpDef {
   std::string_view domain = "";
@@ -134,6 +144,8 @@ struct OpDef {
   /// Inputs that are parameters of a layer, trained by default (MatMul: 1; Conv: 1, 2). An Add
   /// whose other operand is such a node's output marks its constant too.
   std::vector<int> weight_inputs = {};
+  /// Of operators that do something else in training than in a model for inference.
+  SwitchOnFn switch_on_training = nullptr;
 };
 
 }  // namespace onnxgrad::opdef

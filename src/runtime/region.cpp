@@ -36,13 +36,15 @@ class Region::BodyRunner {
     ir::append_nodes(body, graph, map);
     for (const ir::Value* output : body.outputs) graph.outputs.push_back(map.at(output));
     ExecutorOptions options = context.options;
-    options.seed = context.cells.seed;
     options.output_blocks.clear();
     options.shape_inputs.clear();
     executor_ = std::make_unique<Executor>(std::move(runner), context.engine, options);
   }
 
-  std::vector<Tensor> run(std::vector<Tensor> inputs) { return executor_->run(inputs); }
+  std::vector<Tensor> run(const std::vector<Tensor>& inputs, const opdef::StepCells& cells) {
+    executor_->cells() = cells;
+    return executor_->run(inputs);
+  }
   std::size_t num_inputs() const { return executor_->inputs().size(); }
 
  private:
@@ -261,7 +263,7 @@ std::vector<Tensor> Region::run_body(const ir::Graph& body, std::vector<Tensor> 
       inputs.push_back(plan_tensor(compiled_.plan_outputs.at(value)));
     }
   }
-  return runner->run(std::move(inputs));
+  return runner->run(inputs, context_.cells);
 }
 
 Region& Region::prepare_tail() {

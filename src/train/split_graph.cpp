@@ -132,7 +132,7 @@ class Splitter {
     }
     std::vector<Value*> trained;
     for (const Weight& weight : selected) trained.push_back(weight.value);
-    statistics_ = switch_on_training(g_, needed, trained, options_.training_mode);
+    statistics_ = switch_on_training(g_, registry_, needed, trained, options_.training_mode);
     std::erase_if(selected, [&](const Weight& weight) {
       return std::ranges::find(statistics_, weight.value, &ir::StateBinding::input) !=
              statistics_.end();

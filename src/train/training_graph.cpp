@@ -235,8 +235,8 @@ StateWeights enter_training(Draft& draft, const opdef::OpRegistry& registry, Cho
                             Value* loss, const StepGraphOptions& options) {
   const auto needed = values_behind(loss);
   StateWeights result{.held = std::move(chosen.held)};
-  result.statistics =
-      switch_on_training(draft.g(), needed, values_of(chosen.trained), options.training_mode);
+  result.statistics = switch_on_training(draft.g(), registry, needed, values_of(chosen.trained),
+                                         options.training_mode);
   const auto is_statistic = [&](const Weight& weight) {
     return std::ranges::find(result.statistics, weight.value, &ir::StateBinding::input) !=
            result.statistics.end();

@@ -1,51 +1,112 @@
 #include "train/training_mode.h"
 
 #include <algorithm>
-
-#include "ops/training_switch.h"
+#include <functional>
+#include <utility>
 
 namespace onnxgrad::train {
 namespace {
 
+using ir::GraphBuilder;
 using ir::Node;
 using ir::StateBinding;
 using ir::Value;
 
-bool takes_part(const Node& node, const ops::TrainingSwitch& training,
-                std::span<Value* const> trained, TrainingMode mode) {
-  if (mode == TrainingMode::kOn || training.weights.empty()) return true;
-  return std::ranges::any_of(training.weights, [&](std::size_t i) {
-    return std::ranges::find(trained, node.input(i)) != trained.end();
-  });
+// Running statistics: the initializer, and the value that it has at this point of the graph.
+using Statistics = std::vector<StateBinding>;
+using IsNeeded = std::function<bool(const Node&)>;
+
+Value* current(const Statistics& statistics, Value* initializer) {
+  const auto known = std::ranges::find(statistics, initializer, &StateBinding::input);
+  return known == statistics.end() ? initializer : known->output;
 }
 
-// A layer that is used twice goes on from what its first use left.
-void add_statistic(const StateBinding& fresh, Node& node, std::vector<StateBinding>& statistics) {
-  const auto known = std::ranges::find(statistics, fresh.input, &StateBinding::input);
+void set_current(Statistics& statistics, Value* initializer, Value* value) {
+  const auto known = std::ranges::find(statistics, initializer, &StateBinding::input);
   if (known == statistics.end()) {
-    statistics.push_back(fresh);
-    return;
+    statistics.push_back({.input = initializer, .output = value});
+  } else {
+    known->output = value;
   }
-  std::ranges::replace(node.inputs, fresh.input, known->output);
-  known->output = fresh.output;
 }
+
+class Switcher {
+ public:
+  Switcher(const opdef::OpRegistry& registry, std::span<Value* const> trained, TrainingMode mode)
+      : registry_(registry), trained_(trained), mode_(mode) {}
+
+  // Appends to `statistics` what the nodes of g.graph() make of them.
+  void enter(GraphBuilder& g, const IsNeeded& is_needed, Statistics& statistics) const {
+    for (Node* node : std::vector<Node*>(g.graph().nodes)) {
+      if (!is_needed(*node)) continue;
+      const opdef::OpDef* def = registry_.find(*node);
+      if (node->domain.empty() && node->op_type == "If") {
+        enter_branches(g, *node, statistics);
+      } else if (def != nullptr && def->switch_on_training != nullptr && takes_part(*node, *def)) {
+        for (const StateBinding& fresh : def->switch_on_training(*node, g)) {
+          // A layer that is used twice goes on from what its first use left.
+          std::ranges::replace(node->inputs, fresh.input, current(statistics, fresh.input));
+          set_current(statistics, fresh.input, fresh.output);
+        }
+      }
+    }
+  }
+
+ private:
+  bool takes_part(const Node& node, const opdef::OpDef& def) const {
+    if (mode_ == TrainingMode::kOn || def.weight_inputs.empty()) return true;
+    return std::ranges::any_of(def.weight_inputs, [&](int i) {
+      return std::ranges::find(trained_, node.input(static_cast<std::size_t>(i))) != trained_.end();
+    });
+  }
+
+  // Statistics that change in a branch come out of the If; the other branch hands on the old ones.
+  void enter_branches(GraphBuilder& g, Node& node, Statistics& statistics) const {
+    std::vector<std::pair<ir::Graph*, Statistics>> branches;
+    for (ir::Graph* branch : node.subgraphs()) {
+      GraphBuilder inner(g.model(), *branch, g.inferer(), g.functions());
+      branches.emplace_back(branch, statistics);
+      enter(inner, [](const Node&) { return true; }, branches.back().second);
+    }
+    std::vector<Value*> changed;
+    for (const auto& [branch, after] : branches) {
+      for (const auto& [initializer, value] : after) {
+        const bool is_new = value != current(statistics, initializer) &&
+                            std::ranges::find(changed, initializer) == changed.end();
+        if (is_new) changed.push_back(initializer);
+      }
+    }
+    for (Value* initializer : changed) {
+      for (const auto& [branch, after] : branches) {
+        GraphBuilder inner(g.model(), *branch, g.inferer(), g.functions());
+        Value* value = current(after, initializer);
+        branch->outputs.push_back(value->graph == branch ? value : inner.identity(value));
+      }
+      ir::Graph& graph = g.graph();
+      Value* result = graph.add_value(graph.names().unique(initializer->name + "_running"));
+      result->type = initializer->type;
+      ir::Graph::set_output(&node, node.outputs.size(), result);
+      set_current(statistics, initializer, result);
+    }
+  }
+
+  const opdef::OpRegistry& registry_;
+  std::span<Value* const> trained_;
+  TrainingMode mode_;
+};
 
 }  // namespace
 
-std::vector<StateBinding> switch_on_training(ir::GraphBuilder& g,
+std::vector<StateBinding> switch_on_training(GraphBuilder& g, const opdef::OpRegistry& registry,
                                              const std::unordered_set<const Value*>& needed,
                                              std::span<Value* const> trained, TrainingMode mode) {
-  std::vector<StateBinding> statistics;
+  Statistics statistics;
   if (mode == TrainingMode::kOff) return statistics;
-  for (Node* node : std::vector<Node*>(g.graph().nodes)) {
-    const ops::TrainingSwitch* training = ops::find_training_switch(*node);
-    const bool is_needed = std::ranges::any_of(
-        node->outputs, [&](const Value* value) { return needed.contains(value); });
-    if (training == nullptr || !is_needed || !takes_part(*node, *training, trained, mode)) continue;
-    for (const StateBinding& fresh : training->switch_on(*node, g)) {
-      add_statistic(fresh, *node, statistics);
-    }
-  }
+  const auto is_needed = [&](const Node& node) {
+    return std::ranges::any_of(node.outputs,
+                               [&](const Value* value) { return needed.contains(value); });
+  };
+  Switcher(registry, trained, mode).enter(g, is_needed, statistics);
   return statistics;
 }
 

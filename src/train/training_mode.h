@@ -7,13 +7,16 @@
 
 #include "ir/builder.h"
 #include "onnxgrad/training_mode.h"
+#include "opdef/registry.h"
 
 namespace onnxgrad::train {
 
 /// Switches operators that compute a value of `needed` to training: with kOn all of them, with
-/// kAuto those whose weights are among `trained` and those without weights (Dropout). Returns the
-/// running statistics: initializers, each with its value after the step.
+/// kAuto those whose weights are among `trained` and those without weights (Dropout). Those in the
+/// branches of an If too. Returns the running statistics: initializers, each with its value after
+/// the step.
 std::vector<ir::StateBinding> switch_on_training(ir::GraphBuilder& g,
+                                                 const opdef::OpRegistry& registry,
                                                  const std::unordered_set<const ir::Value*>& needed,
                                                  std::span<ir::Value* const> trained,
                                                  TrainingMode mode);

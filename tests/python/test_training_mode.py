@@ -256,3 +256,73 @@ def test_options_are_checked(normalized):
         og.TrainingSession(normalized, training_mode="sometimes")
     with pytest.raises(og.OptionError, match="non_finite"):
         og.Trainer(normalized, "squared_error").fit(*data(), non_finite="maybe", verbose=0)
+
+
+BRANCHED = """
+<ir_version: 8, opset_import: ["" : 17]>
+branched (float[N, 3] X, bool flag) => (float[N, 2] Y)
+<float[3] scale = {1, 2, 0.5}, float[3] bias = {0, 0.1, -0.2}, float[3] mean = {0.5, 0, 0},
+ float[3] variance = {1, 2, 1}, float[3, 2] w = {1, 0, 0, 1, 1, 1}>
+{
+  h = If(flag) <
+    then_branch = normalized () => (float[N, 3] a) {
+      a = BatchNormalization<momentum = 0.75, epsilon = 0.01>(X, scale, bias, mean, variance)
+    },
+    else_branch = plain () => (float[N, 3] b) { b = Mul(X, scale) }
+  >
+  Y = MatMul(h, w)
+}
+"""
+
+
+def test_batch_normalization_in_a_branch_keeps_statistics():
+    model = onnx.parser.parse_model(BRANCHED)
+    before = initializers(model)
+    session = og.TrainingSession(model, "squared_error", og.optimizers.SGD(lr=0.0))
+    mean, variance = before["mean"], before["variance"]
+    for seed, flag in enumerate([True, False, True]):
+        X, y = data(seed=seed)
+        loss = session.step({"X": X, "flag": np.array(flag), "label": y})
+        h = X * before["scale"]
+        if flag:
+            h = normalize(X, before["scale"], before["bias"], X.mean(axis=0), X.var(axis=0))
+            mean, variance = running(mean, X.mean(axis=0)), running(variance, X.var(axis=0))
+        assert loss == pytest.approx(np.mean((h @ before["w"] - y) ** 2), rel=1e-5)
+        state = session.state()
+        np.testing.assert_allclose(state["mean"], mean, rtol=1e-5)
+        np.testing.assert_allclose(state["variance"], variance, rtol=1e-5)
+    trained = initializers(session.trained_model())
+    np.testing.assert_allclose(trained["mean"], mean, rtol=1e-5)
+
+
+DROPPED_BRANCH = """
+<ir_version: 8, opset_import: ["" : 17]>
+dropped (float[N, 100] X, bool flag) => (float[N, 100] Y)
+<float ratio = {0.25}, float[100] w = {%s}>
+{
+  Y = If(flag) <
+    then_branch = dropping () => (float[N, 100] a) { m = Mul(X, w)  a = Dropout(m, ratio) },
+    else_branch = plain () => (float[N, 100] b) { b = Mul(X, w) }
+  >
+}
+""" % ", ".join("1" for _ in range(100))  # noqa: UP031 (braces)
+
+
+def test_dropout_in_a_branch_drops_alike_in_its_gradient():
+    """With target 0 the loss is the mean of y^2, so its gradient is 2 y X / (count (1 - ratio))."""
+    model = onnx.parser.parse_model(DROPPED_BRANCH)
+    X = np.ones((1, 100), np.float32)
+    feeds = {"X": X, "flag": np.array(True), "label": np.zeros_like(X)}
+    session = og.TrainingSession(
+        model, "squared_error", og.optimizers.SGD(lr=1.0), outputs=["Y"], trainable="w"
+    )
+    drops = []
+    for _ in range(3):
+        before = session.state()["w"]
+        _, (y,) = session.step(feeds)
+        y = y[0]
+        gradient = before - session.state()["w"]
+        np.testing.assert_allclose(gradient, 2 * y / 100 / 0.75, rtol=1e-5, atol=1e-7)
+        drops.append(y == 0)
+        assert 5 <= drops[-1].sum() <= 50
+    assert (drops[0] != drops[1]).any()

@@ -27,6 +27,7 @@ ir::GraphPtr differentiate_branch(VjpContext& ctx, GraphBuilder& g, const ir::Gr
   branch->name = g.graph().names().unique(primal.name + "_grad");
   std::unordered_map<const Value*, Value*> map;
   ir::append_nodes(primal, *branch, map);
+  ctx.repeat_draws(map);
   GraphBuilder inner(g.model(), *branch, g.inferer(), g.functions());
   std::vector<Value*> results;
   for (const std::size_t i : wanted.outputs) {

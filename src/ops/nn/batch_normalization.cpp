@@ -9,7 +9,6 @@
 #include "opdef/registry.h"
 #include "ops/nn/window.h"
 #include "ops/rules.h"
-#include "ops/training_switch.h"
 
 // BatchNormalization (ai.onnx 15) and InstanceNormalization (ai.onnx 22) with the functions of
 // their gradients. Both are, with the channels on axis 1 and r = 1 / sqrt(variance + epsilon),
@@ -185,8 +184,7 @@ opdef::AttributeSpec epsilon_spec() {
       .name = "epsilon", .type = opdef::AttributeType::kFloat, .min_float = 0, .max_float = 1e30};
 }
 
-}  // namespace
-
+// Mean and variance are the batch's; the running ones are kept.
 std::vector<ir::StateBinding> switch_on_batch_normalization(Node& node, GraphBuilder& g) {
   Value* mean = node.input(3);
   Value* variance = node.input(4);
@@ -204,6 +202,8 @@ std::vector<ir::StateBinding> switch_on_batch_normalization(Node& node, GraphBui
           {.input = variance, .output = node.outputs[2]}};
 }
 
+}  // namespace
+
 void register_batch_normalization(opdef::OpRegistry& registry) {
   registry.add(
       {.op_type = "BatchNormalization",
@@ -211,7 +211,8 @@ void register_batch_normalization(opdef::OpRegistry& registry) {
        .differentiable_inputs = {0, 1, 2, 3, 4},
        .attributes = {epsilon_spec(), float_attribute("momentum"), flag_attribute("training_mode")},
        .vjp = batch_normalization_vjp,
-       .weight_inputs = {1, 2}});
+       .weight_inputs = {1, 2},
+       .switch_on_training = switch_on_batch_normalization});
   registry.add({.op_type = "InstanceNormalization",
                 .since_version = 22,
                 .differentiable_inputs = {0, 1, 2},

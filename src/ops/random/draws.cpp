@@ -4,6 +4,8 @@
 #include <string_view>
 #include <variant>
 
+#include "opdef/random_stream.h"
+
 namespace onnxgrad::ops {
 namespace {
 
@@ -17,12 +19,7 @@ std::uint32_t hash_name(std::string_view name) {
 }  // namespace
 
 DrawStream DrawStream::of(const ir::Node& node) {
-  DrawStream draws;
-  for (const ir::Value* output : node.outputs) {
-    if (output == nullptr) continue;
-    draws.stream = hash_name(output->name);
-    break;
-  }
+  DrawStream draws{.stream = hash_name(opdef::random_stream(node))};
   if (const ir::AttributeValue* seed = node.find_attribute("seed")) {
     // Dropout has an integer, the others a float; its bits serve as well.
     if (const auto* number = std::get_if<std::int64_t>(seed)) {

@@ -15,7 +15,7 @@ namespace onnxgrad::ops {
 /// it does not depend on threads, device or the order of nodes, and a resumed run repeats it.
 struct DrawStream {
   std::optional<std::uint64_t> own_seed = {};
-  std::uint32_t stream = 0;  ///< of the node: from the name of its first output
+  std::uint32_t stream = 0;  ///< of the node: from opdef::random_stream()
 
   static DrawStream of(const ir::Node& node);
 

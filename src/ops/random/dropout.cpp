@@ -2,7 +2,6 @@
 
 #include "opdef/registry.h"
 #include "ops/rules.h"
-#include "ops/training_switch.h"
 
 // Dropout (ai.onnx 22): y = x * mask / (1 - ratio) in training mode, otherwise y = x and a mask of
 // ones.
@@ -48,14 +47,14 @@ std::vector<Value*> dropout_vjp(VjpContext& ctx, GraphBuilder& g) {
   return grads;
 }
 
-}  // namespace
-
 std::vector<ir::StateBinding> switch_on_dropout(Node& node, GraphBuilder& g) {
   if (constant_mode(node.input(2)) != false) return {};
   node.inputs.resize(3, nullptr);
   node.inputs[2] = g.constant(Tensor::scalar(true), "training_mode");
   return {};
 }
+
+}  // namespace
 
 void register_dropout(opdef::OpRegistry& registry) {
   registry.add({.op_type = "Dropout",
@@ -64,7 +63,8 @@ void register_dropout(opdef::OpRegistry& registry) {
                 .attributes = {{.name = "seed", .type = opdef::AttributeType::kInt}},
                 .vjp = dropout_vjp,
                 .in_place = {{0, 0}},
-                .is_random = true});
+                .is_random = true,
+                .switch_on_training = switch_on_dropout});
 }
 
 }  // namespace onnxgrad::ops
