@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from onnxgrad.data import ParquetFile
     from onnxgrad.sessions import TrainingSession
 
-__all__ = ["ParquetReader"]
+__all__ = ["ParquetReader", "import_pyarrow"]
 
 Array = np.ndarray[Any, Any]
 
@@ -29,7 +29,7 @@ class ParquetReader:
     """
 
     def __init__(self, source: ParquetFile, session: TrainingSession) -> None:
-        parquet = _import_pyarrow()
+        parquet = import_pyarrow()
         self._source = source
         self._path = source.path
         try:
@@ -154,7 +154,7 @@ class ParquetReader:
         return array
 
 
-def _import_pyarrow() -> Any:
+def import_pyarrow() -> Any:
     try:
         import pyarrow.parquet
     except ImportError as error:

@@ -1,9 +1,9 @@
-"""Reading data files for the command line: CSV with a header line, and NPZ."""
+"""Reading data files for the command line: CSV with a header line, NPZ and Parquet."""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -15,7 +15,7 @@ from onnxgrad.errors import DataError
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
-__all__ = ["Table", "read_table"]
+__all__ = ["Table", "read_npy", "read_table"]
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,7 @@ class Table:
     columns : dict of str to array
         Of a CSV file [N] each; of an NPZ file [N, ...].
     is_csv : bool
+        Whether these are columns, as those of a Parquet file too.
     """
 
     path: str
@@ -72,10 +73,10 @@ class Table:
         return found
 
     def _as_input(self, array: Array) -> Array:
-        return array.reshape(-1, 1) if self.is_csv else array
+        return array.reshape(len(array), -1) if self.is_csv else array
 
     def _stack(self, columns: dict[str, Array]) -> Array:
-        texts = [name for name, column in columns.items() if column.dtype.kind == "U"]
+        texts = [name for name, column in columns.items() if column.dtype.kind in "UO"]
         if texts and len(texts) < len(columns):
             column = columns[texts[0]]
             row = next(i for i, cell in enumerate(column) if not _is_number(str(cell)))
@@ -101,7 +102,7 @@ class Table:
 
 
 def read_table(path: str) -> Table:
-    """Read a ``.csv`` file with a header line, or an ``.npz`` file.
+    """Read a ``.csv`` or ``.tsv`` file with a header line, an ``.npz`` or a ``.parquet`` file.
 
     An empty cell of a column of numbers is NaN.
 
@@ -111,12 +112,17 @@ def read_table(path: str) -> Table:
         If there is no such file, or it cannot be read.
     """
     suffix = Path(path).suffix.lower()
-    readers = {".csv": _read_csv, ".npz": _read_npz}
+    readers: dict[str, Callable[[str], Table]] = {
+        ".csv": _read_csv,
+        ".tsv": lambda path: _read_csv(path, "\t"),
+        ".npz": _read_npz,
+        ".parquet": _read_parquet,
+    }
     if suffix not in readers:
         raise DataError(
             what=f"{path}: a file of type '{suffix}' cannot be read",
             file=path,
-            mend="Give a .csv file with a header line, or an .npz file.",
+            mend="Give a .csv, .tsv, .npz, .npy or .parquet file.",
         )
     try:
         return readers[suffix](path)
@@ -145,10 +151,40 @@ def _bad_zip() -> type[Exception]:
     return BadZipFile
 
 
-def _read_csv(path: str) -> Table:
+def _read_parquet(path: str) -> Table:
+    from onnxgrad._arrow import columns_of
+    from onnxgrad._parquet import import_pyarrow
+
+    try:
+        table = import_pyarrow().ParquetFile(path).read()
+    except (OSError, ValueError) as error:
+        raise DataError(what=f"{path}: {str(error).splitlines()[0]}", file=path) from error
+    return Table(path, columns_of(table))
+
+
+def read_npy(path: str) -> Array:
+    """Return the array of an ``.npy`` file, mapped into memory.
+
+    Raises
+    ------
+    DataError
+        If there is no such file, or it is no array.
+    """
+    try:
+        array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except OSError as error:
+        raise DataError(what=f"{path}: {error.strerror or error}", file=path) from error
+    except ValueError as error:
+        raise DataError(
+            what=f"{path}: not a readable .npy file", file=path, detail=f"{error}"
+        ) from error
+    return array
+
+
+def _read_csv(path: str, delimiter: str = ",") -> Table:
     try:
         with Path(path).open(encoding="utf-8-sig", newline="") as file:
-            header = next(csv.reader(file), [])
+            header = next(csv.reader(file, delimiter=delimiter), [])
     except (UnicodeDecodeError, csv.Error) as error:
         raise DataError(what=f"{path}: not a readable CSV file", file=path) from error
     header = [name.strip() for name in header]
@@ -166,20 +202,20 @@ def _read_csv(path: str) -> Table:
             file=path,
             mend="The first line of a CSV file gives each column its own name.",
         )
-    return Table(path, _read_columns(path, header))
+    return Table(path, _read_columns(path, header, delimiter))
 
 
-def _read_columns(path: str, header: list[str]) -> dict[str, Array]:
+def _read_columns(path: str, header: list[str], delimiter: str) -> dict[str, Array]:
     try:  # all numbers: NumPy's reader in C
         rows = np.loadtxt(
-            path, delimiter=",", skiprows=1, ndmin=2, encoding="utf-8-sig", quotechar='"'
+            path, delimiter=delimiter, skiprows=1, ndmin=2, encoding="utf-8-sig", quotechar='"'
         )
         if rows.size and rows.shape[1] == len(header):
             return {name: _narrow(rows[:, i]) for i, name in enumerate(header)}
     except ValueError:
         pass
     with Path(path).open(encoding="utf-8-sig", newline="") as file:
-        lines = [line for line in csv.reader(file) if line][1:]
+        lines = [line for line in csv.reader(file, delimiter=delimiter) if line][1:]
     for number, line in enumerate(lines, start=2):
         if len(line) != len(header):
             raise DataError(

@@ -22,13 +22,13 @@ def loss_curves(history: Mapping[str, Sequence[float]], ax: Any = None) -> Any:
     -------
     matplotlib.axes.Axes
     """
-    try:
-        import matplotlib.pyplot as plt
-    except ImportError as error:
-        raise ImportError(
-            "matplotlib draws the curves and is not installed: pip install 'onnxgrad[plot]'"
-        ) from error
     if ax is None:
+        try:
+            import matplotlib.pyplot as plt
+        except ImportError as error:
+            raise ImportError(
+                "matplotlib draws the curves and is not installed: pip install 'onnxgrad[plot]'"
+            ) from error
         ax = plt.figure(figsize=(7, 4), layout="constrained").add_subplot()
     epochs = history.get("epoch", range(1, len(history["train_loss"]) + 1))
     ax.plot(epochs, history["train_loss"], label="training loss", color="tab:blue")

@@ -1,74 +1,102 @@
-"""A folder that says all about one training."""
+"""A folder that says all about one training, and that the training can go on from."""
 
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from onnxgrad._checks import path_text
 from onnxgrad._run_description import write_description
-from onnxgrad.callbacks import Callback, CSVLogger, Logs, Progress
+from onnxgrad.callbacks import Callback, Checkpoint, CheckpointWarning, Logs, Progress
 from onnxgrad.errors import CheckpointError
 
 if TYPE_CHECKING:
     from onnxgrad import _core
     from onnxgrad.trainer import Trainer
 
-__all__ = ["RunFolder", "run_folder"]
+__all__ = ["RunFolder", "as_run_folder"]
+
+_CONFIG = "config.toml"
 
 
 class RunFolder(Callback):
-    """Writes the folder of a run; what ``fit(run_dir=...)`` adds to the callbacks.
+    """Writes the folder of a run; what ``fit(run_dir=...)`` and the command line add.
 
     ``config.toml`` has the options of the training, ``environment.txt`` the versions of all parts,
-    ``metrics.csv`` a line for each epoch, ``train.log`` the table that a terminal shows,
-    ``best.onnx`` the model of the best epoch, ``last.onnx`` that of the end, also after Ctrl-C or
-    an exception, and ``curves.svg`` the losses, if matplotlib is there.
+    ``metrics.csv`` a line for each epoch as soon as it is over, ``train.log`` the table that a
+    terminal shows, ``checkpoints`` what the training can go on from, ``best.onnx`` the model of the
+    best epoch, ``last.onnx`` that of the end, also after Ctrl-C or an exception, and ``curves.png``
+    the losses, if matplotlib is there.
 
     Parameters
     ----------
     path : path
         Wanted folder. If it is there and not empty, the next free of ``path-2``, ``path-3``, ... is
-        taken.
-    options : dict of str to str, int, float or bool, default={}
+        taken: no run is written over.
+    options : dict of str to str, int, float, bool or list, default={}
         What ``config.toml`` says.
+    resume : bool, default=False
+        Whether to go on in this very folder, if it is that of a run.
+    every : "epoch" or int, default="epoch"
+        See `onnxgrad.callbacks.Checkpoint`.
+    keep : int, default=3
+        The same.
 
     Attributes
     ----------
     path : pathlib.Path
         The folder that was taken.
+    checkpoint : Checkpoint
+        What writes the checkpoints; no callback of this one, but one beside it.
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], options: Mapping[str, Any] | None = None
+        self,
+        path: str | os.PathLike[str],
+        options: Mapping[str, Any] | None = None,
+        *,
+        resume: bool = False,
+        every: Literal["epoch"] | int = "epoch",
+        keep: int = 3,
     ) -> None:
-        self.path = _free_folder(Path(path_text("run_dir", path)))
+        wanted = Path(path_text("run_dir", path))
+        self._goes_on = resume and (wanted / _CONFIG).is_file()
+        self.path = wanted if self._goes_on else _free_folder(wanted)
+        self.checkpoint = Checkpoint(self.path / "checkpoints", every, keep)
         self._options = dict(options or {})
         self._log: TextIO | None = None
-        self._parts: list[Callback] = []
+        self._table: Progress | None = None
+        self._columns: list[str] = []
 
     def on_train_begin(self, trainer: Trainer) -> None:
         """Make the folder, and the files that do not change."""
         try:
             write_description(self.path, self._options)
-            self._log = (self.path / "train.log").open("w", encoding="utf-8")
+            mode: Literal["a", "w"] = "a" if self._goes_on else "w"
+            self._log = (self.path / "train.log").open(mode, encoding="utf-8")
         except OSError as error:
             raise CheckpointError(
                 what=f"cannot write into '{self.path}': {error.strerror}", file=str(self.path)
             ) from error
         print(trainer.session.loss_line, file=self._log)
-        self._parts = [CSVLogger(self.path / "metrics.csv"), Progress(bar=False, stream=self._log)]
-        for part in self._parts:
-            part.on_train_begin(trainer)
+        self._columns = []
+        self._table = Progress(bar=False, stream=self._log)
+        self._table.on_train_begin(trainer)
 
     def on_epoch_end(self, trainer: Trainer, logs: Logs) -> None:
         """Write the line of the epoch, and the model if it is the best so far."""
-        for part in self._parts:
-            part.on_epoch_end(trainer, logs)
-        if trainer.is_best:
-            trainer.save(self.path / "best.onnx")
+        if self._table is not None:
+            self._table.on_epoch_end(trainer, logs)
+        try:
+            self._write_metrics(trainer, logs)
+            if trainer.is_best:
+                trainer.save(self.path / "best.onnx")
+        except (OSError, CheckpointError) as error:  # no reason to end a training
+            warnings.warn(f"'{self.path}': {error}", CheckpointWarning, stacklevel=2)
+            self._columns = []  # all epochs with the next one
 
     def on_exception(self, trainer: Trainer, error: BaseException) -> None:  # noqa: ARG002
         """Note what ended the training."""
@@ -77,38 +105,58 @@ class RunFolder(Callback):
 
     def on_train_end(self, trainer: Trainer) -> None:
         """Write the model of the end and the curves."""
-        if self._log is None:
+        if self._log is None or self._table is None:
             return
-        for part in self._parts:
-            part.on_train_end(trainer)
+        self._table.on_train_end(trainer)
         self._log.close()
-        self._log = None
+        self._log = self._table = None
         trainer.save(self.path / "last.onnx")
         if trainer.history:
             self._draw(trainer)
+
+    def _write_metrics(self, trainer: Trainer, logs: Logs) -> None:
+        """Add the line of the epoch; where columns are new, or lines missing, write all anew."""
+        path = self.path / "metrics.csv"
+        if self._columns != list(trainer.history):
+            trainer.history.to_csv(path)
+            self._columns = list(trainer.history)
+            return
+        with path.open("ab", buffering=0) as file:  # one call: the line is there, or it is not
+            file.write((trainer.history.csv_line(logs) + "\n").encode())
 
     def _draw(self, trainer: Trainer) -> None:
         try:
             from matplotlib.figure import Figure
         except ImportError:
             return
-        figure = Figure()
+        figure = Figure(figsize=(7, 4), layout="constrained")
         trainer.history.plot(figure.subplots())
-        figure.savefig(self.path / "curves.svg")
+        figure.savefig(self.path / "curves.png", dpi=150)
 
 
-def run_folder(
-    trainer: Trainer, path: str | os.PathLike[str], options: _core.FitOptions
+def as_run_folder(
+    trainer: Trainer,
+    run_dir: str | os.PathLike[str] | RunFolder,
+    options: _core.FitOptions,
+    resume: bool | str | os.PathLike[str],
 ) -> RunFolder:
     """Return the callback that writes the folder of a `fit` with these options."""
+    folder = run_dir
+    if not isinstance(folder, RunFolder):
+        folder = RunFolder(folder, _said(trainer, options), resume=resume is True)
+    trainer.run_dir = folder.path
+    return folder
+
+
+def _said(trainer: Trainer, options: _core.FitOptions) -> dict[str, Any]:
     names = ("epochs", "batch_size", "shuffle", "drop_last", "seed", "validation_every")
     said = {name: getattr(options, name) for name in (*names, "keep_best", "max_seconds")}
     session = trainer.session
     said |= {"optimizer": repr(session.optimizer), "lr": session.lr, "loss": session.loss_line}
+    if trainer.schedule is not None:
+        said["schedule"] = repr(trainer.schedule)
     said["metrics"] = [metric.name for metric in options.metrics]
-    folder = RunFolder(path, said)
-    trainer.run_dir = folder.path
-    return folder
+    return said
 
 
 def _free_folder(path: Path) -> Path:

@@ -14,6 +14,7 @@ from onnxgrad import _core
 from onnxgrad._arrays import ArrayLike, cast_number, from_native
 from onnxgrad._checks import duration, path_text, positive_int, unknown_name
 from onnxgrad._class_weights import ClassWeight, with_class_weights
+from onnxgrad._log import messages
 from onnxgrad._models import ModelLike, to_proto
 from onnxgrad._rows import (
     Labels,
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     import onnx
 
     from onnxgrad.lr_finder import LrFinder
+    from onnxgrad.run_folder import RunFolder
 
 __all__ = ["Trainer"]
 
@@ -225,7 +227,7 @@ class Trainer(TrainerBase):
         keep_best: bool = False,
         max_time: float | str | None = None,
         buffer_bytes: int = 64 << 20,
-        run_dir: str | os.PathLike[str] | None = None,
+        run_dir: str | os.PathLike[str] | RunFolder | None = None,
         callbacks: Iterable[CallbackLike] = (),
         verbose: Verbosity = "auto",
         allow_nan: bool = False,
@@ -281,9 +283,9 @@ class Trainer(TrainerBase):
             with the step at hand.
         buffer_bytes : int, default=67108864
             Of data in chunks: memory of the two blocks that rows are collected in.
-        run_dir : path, default=None
-            A folder for the log, the options, the best and the last model; see
-            `onnxgrad.run_folder`. None writes nothing.
+        run_dir : path or RunFolder, default=None
+            A folder for the log, the options, checkpoints, the best and the last model; see
+            `onnxgrad.run_folder`. With ``resume=True`` training goes on in it. None writes nothing.
         callbacks : list of Callback or function, default=()
             See `onnxgrad.callbacks`; a function is called with (trainer, logs) after each epoch.
         verbose : {"auto", 0, 1, 2}, default="auto"
@@ -299,7 +301,7 @@ class Trainer(TrainerBase):
             Goes on from a checkpoint of an earlier `fit` with the same data and options (`epochs`,
             the number in all, may differ), bit for bit as if that had not been stopped: from this
             file, from the newest whole one of this folder, or with True from the newest one of the
-            `callbacks.Checkpoint`, if there is any.
+            `callbacks.Checkpoint` or of `run_dir`, if there is any.
 
         Returns
         -------
@@ -353,11 +355,12 @@ class Trainer(TrainerBase):
             options.batch_size = _core.FitOptions.as_they_come
         options.validation_every = positive_int("validation_every", validation_every)
         options.metrics = native_metrics(metrics, has_rows=validation is not None)
-        added: list[CallbackLike] = list(progress_for(verbose))
+        added: list[CallbackLike] = [*messages(), *progress_for(verbose)]
         if run_dir is not None:
-            from onnxgrad.run_folder import run_folder
+            from onnxgrad.run_folder import as_run_folder
 
-            added.append(run_folder(self, run_dir, options))
+            folder = as_run_folder(self, run_dir, options, resume)
+            added += [folder] if source is not None else [folder, folder.checkpoint]
         if early_stopping is not False:
             added.append(EarlyStopping() if early_stopping is True else early_stopping)
         self._callbacks = CallbackList([*added, *callbacks])

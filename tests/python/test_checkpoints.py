@@ -377,18 +377,26 @@ def test_command_line_resumes_without_other_options(tmp_path, files):
     assert status == 0, errors
     status, _, errors = onnxgrad_train(*files, "--epochs", 3, "-o", resumed, "--run-dir", run)
     assert status == 0, errors
-    assert {path.name for path in run.iterdir()} == {
+    assert {path.name for path in run.iterdir()} - {"curves.png"} == {
         "config.toml",
         "environment.txt",
         "metrics.csv",
+        "train.log",
         "checkpoints",
+        "best.onnx",
+        "last.onnx",
     }
+    assert (run / "last.onnx").read_bytes() == resumed.read_bytes()
     status, output, errors = onnxgrad_train("--resume", run, "--epochs", 8, "-q")
     assert status == 0, errors
     assert whole.read_bytes() == resumed.read_bytes()
     assert output.replace("resumed", "whole") == first_output
     metrics = (run / "metrics.csv").read_text().splitlines()
     assert [line.split(",")[0] for line in metrics] == ["epoch", *"12345678"]
+    assert (run / "last.onnx").read_bytes() == whole.read_bytes()
+    log = (run / "train.log").read_text().splitlines()
+    assert [line.split()[0] for line in log if line[:6].strip().isdigit()] == [*"12345678"]
+    assert tomllib.loads((run / "config.toml").read_text())["epochs"] == 8
 
 
 def test_command_line_survives_kills(tmp_path, files):
@@ -436,7 +444,7 @@ def test_command_line_refuses_what_makes_no_sense(tmp_path, files):
     status, _, errors = onnxgrad_train(*files, "-o", tmp_path / "o.onnx", "--run-dir", run)
     assert status == 0, errors
     status, _, errors = onnxgrad_train(*files, "-o", tmp_path / "o.onnx", "--run-dir", run)
-    assert (status, "--resume" in errors) == (2, True)
+    assert (status, (tmp_path / "run-2" / "last.onnx").exists()) == (0, True)
     status, _, errors = onnxgrad_train("--resume", run, "--run-dir", run)
     assert (status, "both" in errors) == (2, True)
     status, _, errors = onnxgrad_train("--resume", run, "--batch-size", 4)

@@ -10,10 +10,9 @@ import pytest
 
 import onnxgrad as og
 from onnxgrad._files import write_file
-from onnxgrad._runs import RunFolder
 from onnxgrad.history import History
 from onnxgrad.profiles import Profile
-from onnxgrad.run_folder import RunFolder as FitFolder
+from onnxgrad.run_folder import RunFolder
 
 
 @pytest.fixture
@@ -91,9 +90,7 @@ def test_histories(tmp_path, failing_flush):
 
 def test_run_folders(tmp_path, failing_flush):
     with pytest.raises(og.CheckpointError, match="space"):
-        RunFolder(str(tmp_path / "a"), is_new=True).begin({"epochs": 3})
-    with pytest.raises(og.CheckpointError, match="space"):
-        FitFolder(tmp_path / "b", {"epochs": 3}).on_train_begin(None)
+        RunFolder(tmp_path / "b", {"epochs": 3}).on_train_begin(None)
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 

@@ -152,7 +152,46 @@ def test_run_folder(rows, tmp_path):
     for name, value in initializers(trainer.trained_model()).items():
         np.testing.assert_array_equal(last[name], value)
     onnx.checker.check_model(onnx.load(run / "best.onnx"))
-    assert (run / "curves.svg").read_text().lstrip().startswith("<?xml")
+    assert (run / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_run_folder_goes_on(rows, tmp_path):
+    run = tmp_path / "run"
+    options = {"batch_size": 20, "verbose": 0, "validation": 0.2}
+    whole = make_trainer().fit(*rows, epochs=6, **options)
+    make_trainer().fit(*rows, epochs=2, run_dir=run, **options)
+    trainer = make_trainer().fit(*rows, epochs=6, run_dir=run, resume=True, **options)
+    assert trainer.run_dir == run
+    assert trainer.history["train_loss"] == whole.history["train_loss"]
+    assert [line["epoch"] for line in read_csv(run / "metrics.csv")] == [*"123456"]
+    last = initializers(run / "last.onnx")
+    for name, value in initializers(whole.trained_model()).items():
+        np.testing.assert_array_equal(last[name], value)
+    # A folder that is not there is a new beginning.
+    trainer = make_trainer()
+    trainer.fit(*rows, epochs=1, run_dir=tmp_path / "new", resume=True, **options)
+    assert trainer.run_dir == tmp_path / "new"
+
+
+def test_metrics_of_a_run_with_validation_every_second_epoch(rows, tmp_path):
+    trainer = make_trainer()
+    trainer.fit(
+        *rows, validation=0.2, validation_every=2, epochs=4, run_dir=tmp_path / "run", verbose=0
+    )
+    lines = read_csv(tmp_path / "run" / "metrics.csv")
+    assert set(lines[0]) == set(trainer.history)
+    assert [line["val_loss"] == "" or line["val_loss"] == "nan" for line in lines] == [1, 0, 1, 0]
+
+
+def test_a_run_goes_on_where_the_best_model_cannot_be_written(rows, tmp_path):
+    def block(trainer, logs):
+        if logs["epoch"] == 1:
+            (tmp_path / "run" / "best.onnx").unlink()
+            (tmp_path / "run" / "best.onnx").mkdir()
+
+    with pytest.warns(og.callbacks.CheckpointWarning, match="best.onnx"):
+        make_trainer().fit(*rows, epochs=3, run_dir=tmp_path / "run", callbacks=[block], verbose=0)
+    assert len(read_csv(tmp_path / "run" / "metrics.csv")) == 3
 
 
 def test_run_folder_is_never_written_over(rows, tmp_path):

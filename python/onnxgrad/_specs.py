@@ -1,0 +1,118 @@
+"""Descriptions as text: ``NAME:option=value,...``, as the command line takes them."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from onnxgrad import losses, optimizers, schedules
+from onnxgrad._checks import real_number, unknown_name
+from onnxgrad._description import Description
+from onnxgrad.errors import OptionError
+from onnxgrad.losses import Loss, Penalty
+from onnxgrad.optimizers import Optimizer
+from onnxgrad.schedules import Chain, Product, Schedule
+
+__all__ = ["class_weight_of", "loss_of", "optimizer_of", "penalty_of", "schedule_of"]
+
+DescriptionT = TypeVar("DescriptionT", bound=Description)
+
+
+def optimizer_of(text: str) -> Optimizer:
+    """Return the optimizer of a text such as ``"sgd:momentum=0.9,nesterov=true"``.
+
+    Examples
+    --------
+    >>> optimizer_of("adagrad:lr=0.1").lr
+    0.1
+    """
+    name, _, options = text.partition(":")
+    return _with_options("--optimizer", name, optimizers.from_name(name), options)
+
+
+def loss_of(text: str) -> Loss:
+    """Return the loss of a text such as ``"huber:delta=2"``."""
+    name, _, options = text.partition(":")
+    return _with_options("--loss", name, losses.from_name(name), options)
+
+
+def schedule_of(text: str) -> Schedule:
+    """Return the schedule of a text such as ``"step:length=10,factor=0.5"``."""
+    name, _, options = text.partition(":")
+    return _with_options("--schedule", name, schedules.from_name(name), options)
+
+
+def penalty_of(text: str) -> Penalty:
+    """Return the penalty of ``"l1=X,l2=Y"`` or ``"PATTERN:l1=X,l2=Y"``.
+
+    Examples
+    --------
+    >>> penalty_of("dense*:l1=0.1")
+    Penalty(l1=0.1, l2=0.0, weights=('dense*',))
+    """
+    pattern, _, options = text.rpartition(":")  # names of weights may have colons
+    values = _pairs("--penalty", options)
+    for name in values:
+        if name not in ("l1", "l2"):
+            raise unknown_name("--penalty", name, ["l1", "l2"])
+    return Penalty(**values, weights=pattern or None)
+
+
+def class_weight_of(text: str, is_text: bool) -> Any:
+    """Return ``"balanced"``, or a dictionary from labels to weights of ``LABEL=WEIGHT,...``.
+
+    `is_text` says whether labels are texts; otherwise they are whole numbers.
+    """
+    if text == "balanced":
+        return text
+    weights: dict[Any, float] = {}
+    for label, weight in _split("--class-weight", text):
+        number = real_number(f"--class-weight of {label}", _value(weight))
+        try:
+            weights[label if is_text else int(float(label))] = number
+        except ValueError:
+            raise OptionError(
+                what=f"--class-weight: the label '{label}' is no number, but those of the data are",
+                value="--class-weight",
+            ) from None
+    return weights
+
+
+def _with_options(option: str, name: str, described: DescriptionT, text: str) -> DescriptionT:
+    if not text:
+        return described
+    values = _pairs(option, text)
+    known = [] if isinstance(described, (Chain, Product)) else list(vars(described))
+    for key in values:
+        if not known:
+            raise OptionError(what=f"{option}: {name} has no options", value=option)
+        if key not in known:
+            raise unknown_name(f"{option} {name}", key, known)
+    return described.replace(**values)
+
+
+def _pairs(option: str, text: str) -> dict[str, Any]:
+    return {name: _value(value) for name, value in _split(option, text)}
+
+
+def _split(option: str, text: str) -> list[tuple[str, str]]:
+    pairs = []
+    for part in text.split(","):
+        name, equals, value = (one.strip() for one in part.rpartition("="))
+        if not equals or not name or not value:
+            raise OptionError(
+                what=f"{option}: '{part}' in '{text}' is not name=value", value=option
+            )
+        pairs.append((name, value))
+    return pairs
+
+
+def _value(text: str) -> Any:
+    known = {"true": True, "false": False, "none": None}
+    if text.lower() in known:
+        return known[text.lower()]
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

@@ -1,0 +1,307 @@
+"""What ``onnxgrad train`` does, once its options are known."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from onnxgrad import errors
+from onnxgrad._dry_run import dry_run
+from onnxgrad._models import to_core_model
+from onnxgrad._run_description import to_toml
+from onnxgrad._specs import loss_of, optimizer_of, penalty_of, schedule_of
+from onnxgrad._train_data import TrainData, open_train_data
+from onnxgrad._train_options import merged, stored
+from onnxgrad.callbacks import Callback, CallbackLike, EarlyStopping, TensorBoard, Verbosity
+from onnxgrad.graphs import core_initialize
+from onnxgrad.optimizers import Optimizer
+from onnxgrad.run_folder import RunFolder
+from onnxgrad.sessions import Evaluation
+from onnxgrad.trainer import Trainer
+
+__all__ = ["Terminated", "check_writable", "run"]
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM came, which ends a training as Ctrl-C does: after its present step, and saved."""
+
+
+def run(context: Any, given: Mapping[str, Any]) -> None:
+    """Train as the options `given` on the command line, and the files that they name, say."""
+    options = _resolved(context, given)
+    if options.print_config:
+        print(to_toml(stored(vars(options))), end="")
+        return
+    _log_to_stderr(options.log_level)
+    _check_outputs(options)
+    trainer = _trainer(options)
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _terminate)
+    data = open_train_data(trainer, options)
+    if data.is_streamed and not options.quiet:
+        print(f"rows are read in chunks from {options.data}", file=sys.stderr)
+    if options.dry_run:
+        dry_run(trainer, data, options, _fit_options(options, data))
+        return
+    if options.lr == "auto":
+        options.lr = _suggested_rate(trainer, data, options)
+    folder = _folder(options)
+    if folder is not None and not options.quiet:
+        print(f"run folder: {folder.path}", file=sys.stderr)
+    _fit(trainer, data, options, folder)
+    _finish(trainer, data, options, folder)
+
+
+def _resolved(context: Any, given: Mapping[str, Any]) -> SimpleNamespace:
+    """Return the options, completed from a configuration file or the run that goes on."""
+    options = dict(given)
+    chosen = [name for name in ("run_dir", "resume", "config") if options[name] is not None]
+    if "resume" in chosen and len(chosen) > 1:
+        other = "--" + next(name for name in chosen if name != "resume").replace("_", "-")
+        raise errors.OptionError(
+            what=f"both {other} and --resume were given",
+            value="--resume",
+            mend="--resume FOLDER alone goes on in that folder.",
+        )
+    if options["config"] is not None:
+        options = merged(context, options, Path(options["config"]))
+    if options["resume"] is not None:
+        config = Path(options["resume"]) / "config.toml"
+        if not config.is_file():
+            raise errors.OptionError(
+                what=f"--resume: '{options['resume']}' is not the folder of a training",
+                value="--resume",
+                mend="Give the --run-dir of an earlier training.",
+            )
+        options = merged(context, options, config)
+    for name, shown in (("model", "MODEL"), ("data", "--data"), ("target", "--target")):
+        if options[name] is None:
+            raise errors.OptionError(what=f"{shown} is missing", value=shown, mend="See --help.")
+    needs_folder = options["output"] is None or options["tensorboard"]
+    if needs_folder and options["run_dir"] is None and options["resume"] is None:
+        options["run_dir"] = str(Path("runs") / Path(options["model"]).stem)
+    return SimpleNamespace(**options)
+
+
+def _log_to_stderr(level: str | None) -> None:
+    if level is None:
+        return
+    levels = ["debug", "info", "warning"]
+    if level.lower() not in levels:
+        from onnxgrad._checks import unknown_name
+
+        raise unknown_name("--log-level", level, levels)
+    import logging
+
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logger = logging.getLogger("onnxgrad")
+    logger.handlers = [handler]
+    logger.setLevel(level.upper())
+
+
+def _check_outputs(options: SimpleNamespace) -> None:
+    if options.output is not None:
+        check_writable(options.output)
+    if options.history is not None:
+        check_writable(options.history, "--history")
+
+
+def check_writable(path: str, option: str = "-o") -> None:
+    """Refuse an output that cannot be written before the work is done, not after."""
+    folder = Path(path).parent
+    if not folder.is_dir():
+        problem = f"there is no folder '{folder}'"
+    elif Path(path).is_dir():
+        problem = "it is a folder"
+    elif not os.access(folder, os.W_OK):
+        problem = f"the folder '{folder}' is not writable"
+    else:
+        return
+    raise errors.CheckpointError(
+        what=f"cannot write '{path}': {problem}",
+        file=path,
+        mend=f"Choose another place with {option}.",
+    )
+
+
+def _terminate(_signal: int, _frame: object) -> None:
+    raise Terminated
+
+
+# ------------------------------------------------------------------------------------- the trainer
+
+
+def _trainer(options: SimpleNamespace) -> Trainer:
+    start = to_core_model(options.model)
+    if options.init is not None:
+        start = core_initialize(start, options.init, options.seed, weights=options.trainable)
+    modes: dict[str, str | bool] = {"auto": "auto", "on": True, "off": False}
+    return Trainer(
+        start,
+        loss_of(options.loss),
+        _optimizer(options),
+        penalty=[penalty_of(text) for text in options.penalty or ()] or None,
+        schedule=None if options.schedule is None else schedule_of(options.schedule),
+        seed=options.seed,
+        threads=options.threads,
+        trainable=options.trainable,
+        frozen=options.frozen,
+        clip_value=options.clip_value,
+        clip_norm=options.clip_norm,
+        accumulate=options.accumulate,
+        training_mode=modes.get(options.training_mode, options.training_mode),
+        device=options.device,
+    )
+
+
+def _optimizer(options: SimpleNamespace) -> Optimizer:
+    optimizer = optimizer_of(options.optimizer)
+    if options.weight_decay is not None:
+        if "weight_decay" not in vars(optimizer):
+            raise errors.OptionError(
+                what=f"--weight-decay: {options.optimizer} has none",
+                value="--weight-decay",
+                mend="Give --penalty l2=X.",
+            )
+        optimizer = optimizer.replace(weight_decay=options.weight_decay)
+    if options.lr is None or options.lr == "auto":
+        return optimizer
+    try:
+        return optimizer.replace(lr=float(options.lr))
+    except ValueError as error:
+        if isinstance(error, errors.Error):
+            raise
+        raise errors.OptionError(
+            what=f"--lr: '{options.lr}' is neither a number nor 'auto'", value="--lr"
+        ) from None
+
+
+def _suggested_rate(trainer: Trainer, data: TrainData, options: SimpleNamespace) -> str | None:
+    """Set the learning rate that a short trial suggests, and return it as text."""
+    if options.resume is not None:  # the checkpoint has it
+        return None
+    rate = trainer.lr_find(*data.rows, batch_size=options.batch_size).suggestion
+    if rate is None:
+        raise errors.OptionError(
+            what="--lr auto: the loss falls at no rate between 1e-7 and 10",
+            value="--lr",
+            mend="Give a number, and look whether the loss suits the data.",
+        )
+    trainer.session.lr = rate
+    if not options.quiet:
+        print(f"learning rate: {rate:.3g}, found by a trial", file=sys.stderr)
+    return repr(rate)
+
+
+# -------------------------------------------------------------------------------------------- fit
+
+
+def _folder(options: SimpleNamespace) -> RunFolder | None:
+    place = options.resume or options.run_dir
+    if place is None:
+        return None
+    every: Any = "epoch" if options.checkpoint_every is None else options.checkpoint_every
+    return RunFolder(
+        place,
+        stored(vars(options)),
+        resume=options.resume is not None,
+        every=every,
+        keep=options.keep,
+    )
+
+
+def _fit_options(options: SimpleNamespace, data: TrainData) -> dict[str, Any]:
+    """Return the options of `Trainer.fit` that do not concern what is written."""
+    names = [name for text in options.metrics or () for name in text.split(",")]
+    return {
+        "class_weight": data.class_weight,
+        "validation": data.validation,
+        "validation_every": options.validation_every,
+        "epochs": options.epochs,
+        "batch_size": options.batch_size,
+        "shuffle": options.shuffle,
+        "drop_last": options.drop_last,
+        "metrics": [name.strip() for name in names],
+        "early_stopping": _early_stopping(options),
+        "keep_best": options.keep_best,
+        "max_time": _duration(options.max_time),
+        "buffer_bytes": options.buffer_bytes,
+        "allow_nan": options.allow_nan,
+        "non_finite": options.non_finite,
+    }
+
+
+def _duration(text: str | None) -> float | str | None:
+    with contextlib.suppress(ValueError, TypeError):
+        return float(text)  # type: ignore[arg-type]
+    return text
+
+
+def _early_stopping(options: SimpleNamespace) -> bool | EarlyStopping:
+    said = {name: getattr(options, name) for name in ("patience", "min_delta", "monitor")}
+    said = {name: value for name, value in said.items() if value is not None}
+    return EarlyStopping(**said) if said else bool(options.early_stopping)
+
+
+def _fit(
+    trainer: Trainer, data: TrainData, options: SimpleNamespace, folder: RunFolder | None
+) -> None:
+    level: Verbosity = 0 if options.quiet else (2 if options.verbose else "auto")
+    callbacks: list[CallbackLike | Callback] = []
+    if options.tensorboard and folder is not None:
+        callbacks.append(TensorBoard(folder.path))
+    try:
+        trainer.fit(
+            *data.rows,
+            **_fit_options(options, data),
+            run_dir=folder,
+            callbacks=callbacks,
+            verbose=level,
+            resume=options.resume is not None,
+        )
+    except KeyboardInterrupt:
+        if options.output is not None:
+            trainer.save(options.output)
+            print(f"wrote {options.output} as it was when interrupted", file=sys.stderr)
+        if folder is not None:
+            print(f"go on by: onnxgrad train --resume {folder.path}", file=sys.stderr)
+        raise
+
+
+def _finish(
+    trainer: Trainer, data: TrainData, options: SimpleNamespace, folder: RunFolder | None
+) -> None:
+    """Print how good the model is now, and write it."""
+    if options.history is not None:
+        trainer.history.to_csv(options.history)
+    is_share = isinstance(data.validation, float)  # then the rows of the file are both
+    print(_summary("all rows" if is_share else "train", trainer.evaluate(*data.rows)))
+    if data.validation is not None and not is_share:
+        held_out = data.validation if isinstance(data.validation, tuple) else (data.validation,)
+        print(_summary("validation", trainer.evaluate(*held_out)))
+    elif is_share and trainer.history.get("val_loss"):
+        last = {name: values[-1] for name, values in trainer.history.items() if values}
+        print(_summary("validation", Evaluation(last["val_loss"], last.get("val_accuracy"), 0)))
+    if options.output is not None:
+        trainer.save(options.output)
+        print(f"wrote {options.output}")
+    elif folder is not None:
+        print(f"wrote {folder.path / 'last.onnx'}")
+    if trainer.checkpoint_problem:
+        raise errors.CheckpointError(
+            what=f"the last checkpoint could not be written: {trainer.checkpoint_problem}",
+            file="" if folder is None else str(folder.checkpoint.path),
+        )
+
+
+def _summary(name: str, result: Evaluation) -> str:
+    accuracy = "" if result.accuracy is None else f", accuracy {result.accuracy:.4f}"
+    return f"{name}: loss {result.loss:.6g}{accuracy}"

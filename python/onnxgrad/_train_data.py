@@ -1,0 +1,132 @@
+"""The rows that ``onnxgrad train`` is given: in memory where they fit, else read in chunks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from onnxgrad._class_weights import ClassWeight
+from onnxgrad._memory import free_bytes, size_in_memory
+from onnxgrad._specs import class_weight_of
+from onnxgrad._tables import Table, read_npy, read_table
+from onnxgrad.data import Source, open_file
+from onnxgrad.errors import OptionError
+
+if TYPE_CHECKING:
+    from types import SimpleNamespace
+
+    from onnxgrad.trainer import Trainer
+
+__all__ = ["TrainData", "open_train_data"]
+
+Rows = tuple[Any, Any, Any]
+"""X, y and sample weights, as `Trainer.fit` takes them; of a source the first alone."""
+
+
+class TrainData(NamedTuple):
+    """What a training is fed with.
+
+    Attributes
+    ----------
+    rows : tuple
+        To train on.
+    validation : float, tuple, Source or None
+        As `Trainer.fit` takes it.
+    class_weight : dict, "balanced" or None
+    is_streamed : bool
+        Whether the files are read in chunks.
+    """
+
+    rows: Rows
+    validation: Any
+    class_weight: ClassWeight | None
+    is_streamed: bool
+
+    @property
+    def num_rows(self) -> int | None:
+        """Number of rows, if it is known before the training."""
+        return None if self.is_streamed else len(self.rows[1])
+
+
+def open_train_data(trainer: Trainer, options: SimpleNamespace) -> TrainData:
+    """Read or open the files that the options of the command line name.
+
+    Raises
+    ------
+    DataError
+        A file that cannot be read, or a column that is not there.
+    """
+    files = [options.data]
+    share = _share(options.validation)
+    if options.validation is not None and share is None:
+        files.append(options.validation)
+    is_streamed = _is_streamed(files, options.stream)
+    open_rows = _open if is_streamed else _read
+    rows = open_rows(trainer, options.data, options)
+    validation: Any = share
+    if len(files) > 1:
+        held_out = open_rows(trainer, options.validation, options)
+        validation = held_out[0] if is_streamed else held_out
+    weights = options.class_weight
+    if weights is not None:
+        weights = class_weight_of(weights, not is_streamed and _is_text(rows[1]))
+    return TrainData(rows, validation, weights, is_streamed)
+
+
+def _share(text: str | None) -> float | None:
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        return None
+
+
+def _is_streamed(files: list[str], wanted: bool | None) -> bool:
+    if wanted is not None:
+        return wanted
+    return sum(size_in_memory(file) for file in files) > free_bytes() / 4
+
+
+def _open(_trainer: Trainer, path: str, options: SimpleNamespace) -> Rows:
+    if path.endswith(".npy") and path != options.data:
+        raise _no_validation_file()
+    source: Source = open_file(path, options.target, options.sample_weight)
+    if options.ignored:
+        source.ignored = list(options.ignored)  # type: ignore[attr-defined]
+    return source, None, None
+
+
+def _read(trainer: Trainer, path: str, options: SimpleNamespace) -> Rows:
+    if Path(path).suffix.lower() == ".npy":
+        if path != options.data:
+            raise _no_validation_file()
+        names = (path, options.target, options.sample_weight)
+        X, y, weight = (None if name is None else read_npy(name) for name in names)
+        return X, y, weight
+    table = read_table(path)
+    return _columns(trainer, table, options)
+
+
+def _columns(trainer: Trainer, table: Table, options: SimpleNamespace) -> Rows:
+    without = list(options.ignored or [])
+    for name in without:
+        table.take(name, "--ignored")
+    y = table.take(options.target, "--target")
+    without.append(options.target)
+    weight = None
+    if options.sample_weight is not None:
+        weight = table.take(options.sample_weight, "--sample-weight")
+        without.append(options.sample_weight)
+    names = [value.name for value in trainer.session.get_inputs()]
+    return table.inputs(names, without), y, weight
+
+
+def _no_validation_file() -> OptionError:
+    return OptionError(
+        what="--validation: an .npy file has no target",
+        value="--validation",
+        mend="Give a share of the rows, or put the arrays into .npz files.",
+    )
+
+
+def _is_text(y: Any) -> bool:
+    return y.dtype.kind in "UO"

@@ -1,0 +1,548 @@
+"""The options of ``onnxgrad train``: one table, of which parser, help, files and docs are made."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import typer
+from typer.core import TyperCommand
+
+from onnxgrad import losses, metrics, optimizers, schedules
+from onnxgrad._checks import did_you_mean
+from onnxgrad.errors import OptionError
+from onnxgrad.graphs import SCHEMES
+
+__all__ = [
+    "OPTIONS",
+    "TopicsCommand",
+    "TrainOption",
+    "merged",
+    "stored",
+    "with_parameters",
+]
+
+
+class TrainOption(NamedTuple):
+    """An option of the command line, which is also a key of a configuration file.
+
+    Attributes
+    ----------
+    name : str
+        As in a file and in Python; ``--name`` with hyphens on the command line.
+    kind : type
+        str, int, float, bool, or list (of texts, the option may be given several times).
+    default : object
+    topic : str
+        Heading in the help.
+    help : str
+    metavar : str
+        What stands for the value in the help; None is N, X, or the name.
+    flags : tuple of str
+        How it is spelled on the command line, if not ``--name``.
+    is_path : bool
+        Whether it is stored as an absolute path.
+    is_stored : bool
+        Whether it belongs into a configuration file.
+    """
+
+    name: str
+    kind: type
+    default: Any
+    topic: str
+    help: str
+    metavar: str | None = None
+    flags: tuple[str, ...] = ()
+    is_path: bool = False
+    is_stored: bool = True
+
+    @property
+    def spelling(self) -> str:
+        """The option on the command line, without its value."""
+        if self.flags:
+            return ", ".join(self.flags)
+        long = "--" + self.name.replace("_", "-")
+        return f"{long}/--no-{long[2:]}" if self.kind is bool else long
+
+    @property
+    def shown_value(self) -> str | None:
+        """What stands for the value in the help; None for flags."""
+        if self.name == "verbose":
+            return None
+        return self.metavar or {int: "N", float: "X", str: self.name.upper()}.get(self.kind)
+
+    def parameter(self) -> inspect.Parameter:
+        """Return it as a parameter of the function that typer calls."""
+        annotation: Any = list[str] if self.kind is list else self.kind
+        if self.default is None or self.kind is list:
+            annotation = annotation | None
+        if self.name == "model":
+            info: Any = typer.Argument(metavar=self.metavar, help=self.help)
+        else:
+            info = typer.Option(
+                *self.spelling.split(", "),
+                metavar=self.shown_value,
+                help=self.help,
+                rich_help_panel=self.topic,
+                count=self.name == "verbose",
+                show_default=self.name != "verbose",
+            )
+        return inspect.Parameter(
+            self.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=self.default,
+            annotation=Annotated[annotation, info],
+        )
+
+
+def _names(names: Sequence[str]) -> str:
+    return ", ".join(names) + "."
+
+
+_DATA, _MODEL, _OPTIMIZER = "Data", "Model and loss", "Optimizer"
+_END, _VALIDATION, _RESULTS = "When training ends", "Validation", "Results"
+_PROCESS = "This process"
+
+OPTIONS: tuple[TrainOption, ...] = (
+    TrainOption("model", str, None, "", "The .onnx file to train.", "MODEL", is_path=True),
+    TrainOption(
+        "data",
+        str,
+        None,
+        _DATA,
+        "Rows to train on: .csv or .tsv with a header line, .npz, .parquet, or .npy.",
+        "FILE",
+        is_path=True,
+    ),
+    TrainOption(
+        "target",
+        str,
+        None,
+        _DATA,
+        "Column (array of an .npz) that is predicted; of .npy its file.",
+        "NAME",
+    ),
+    TrainOption(
+        "sample_weight",
+        str,
+        None,
+        _DATA,
+        "Column with a weight for each row; of .npy its file.",
+        "NAME",
+        ("--sample-weight", "--weight-column"),
+    ),
+    TrainOption(
+        "ignored",
+        list,
+        None,
+        _DATA,
+        "Column to leave out; may be given several times.",
+        "NAME",
+        ("--ignored",),
+    ),
+    TrainOption("batch_size", int, None, _DATA, "Rows of a step.  [default: 32; all with lbfgs]"),
+    TrainOption("shuffle", bool, True, _DATA, "A new order of the rows in each epoch."),
+    TrainOption(
+        "drop_last",
+        bool,
+        False,
+        _DATA,
+        "Leave out a last batch with fewer rows than the others.",
+        flags=("--drop-last",),
+    ),
+    TrainOption(
+        "allow_nan", bool, False, _DATA, "Let NaN and infinity through.", flags=("--allow-nan",)
+    ),
+    TrainOption(
+        "stream",
+        bool,
+        None,
+        _DATA,
+        "Read the files in chunks while training.  [default: those above a quarter of the "
+        "free memory]",
+    ),
+    TrainOption(
+        "buffer_bytes", int, 64 << 20, _DATA, "Memory for rows that are read in chunks.", "BYTES"
+    ),
+    TrainOption(
+        "loss", str, "auto", _MODEL, f"NAME or NAME:option=value,...: {_names(losses.names())}"
+    ),
+    TrainOption(
+        "class_weight",
+        str,
+        None,
+        _MODEL,
+        "'balanced', or weights by label: LABEL=WEIGHT,...",
+        "WEIGHTS",
+    ),
+    TrainOption(
+        "penalty",
+        list,
+        None,
+        _MODEL,
+        "l1 sum |w| + l2 sum w^2, as l1=X,l2=Y for all weight matrices or PATTERN:l1=X,l2=Y; may "
+        "be given several times.",
+        "PENALTY",
+        ("--penalty",),
+    ),
+    TrainOption(
+        "init", str, None, _MODEL, f"Draw the weights anew first: {_names(SCHEMES)}", "SCHEME"
+    ),
+    TrainOption(
+        "trainable",
+        list,
+        None,
+        _MODEL,
+        "Weights to train, by name or glob pattern; may be given several times.",
+        "PATTERN",
+        ("--trainable",),
+    ),
+    TrainOption(
+        "frozen",
+        list,
+        None,
+        _MODEL,
+        "Weights to leave as they are; may be given several times.",
+        "PATTERN",
+        ("--frozen", "--freeze"),
+    ),
+    TrainOption(
+        "training_mode",
+        str,
+        "auto",
+        _MODEL,
+        "Whether Dropout and BatchNormalization train: auto, on or off.",
+        "MODE",
+    ),
+    TrainOption(
+        "optimizer",
+        str,
+        "adam",
+        _OPTIMIZER,
+        f"NAME or NAME:option=value,...: {_names(optimizers.names())}",
+    ),
+    TrainOption(
+        "lr",
+        str,
+        None,
+        _OPTIMIZER,
+        "Learning rate, or 'auto': by a short trial.  [default: the optimizer's]",
+        "RATE",
+    ),
+    TrainOption(
+        "schedule",
+        str,
+        None,
+        _OPTIMIZER,
+        f"Of the rate, NAME or NAME:option=value,...: {_names(schedules.names())}",
+    ),
+    TrainOption(
+        "weight_decay", float, None, _OPTIMIZER, "Weight decay.  [default: the optimizer's]"
+    ),
+    TrainOption(
+        "clip_norm", float, None, _OPTIMIZER, "Scale gradients down to this norm of all together."
+    ),
+    TrainOption(
+        "clip_value", float, None, _OPTIMIZER, "Clip each element of a gradient to [-X, X]."
+    ),
+    TrainOption(
+        "accumulate", int, 1, _OPTIMIZER, "Batches whose gradients are put together for an update."
+    ),
+    TrainOption("epochs", int, 10, _END, "How often all rows are gone through."),
+    TrainOption(
+        "max_time", str, None, _END, "Seconds, or 90s, 30m, 1.5h: end after that.", "DURATION"
+    ),
+    TrainOption(
+        "early_stopping",
+        bool,
+        False,
+        _END,
+        "End when nothing improves, with the best weights.",
+        flags=("--early-stopping",),
+    ),
+    TrainOption(
+        "patience",
+        int,
+        None,
+        _END,
+        "Epochs without improvement that early stopping waits for, and early stopping.  "
+        "[default: 10]",
+    ),
+    TrainOption(
+        "min_delta", float, None, _END, "The same: what counts as improvement.  [default: 1e-4]"
+    ),
+    TrainOption(
+        "monitor",
+        str,
+        None,
+        _END,
+        "The same: the number that is watched.  [default: val_loss, else train_loss]",
+        "NAME",
+    ),
+    TrainOption(
+        "keep_best",
+        bool,
+        False,
+        _END,
+        "End with the weights of the best epoch.",
+        flags=("--keep-best",),
+    ),
+    TrainOption(
+        "non_finite",
+        str,
+        "raise",
+        _END,
+        "What a loss that is NaN or infinite does: raise, stop, skip (the step) or ignore.",
+        "WHAT",
+    ),
+    TrainOption(
+        "validation",
+        str,
+        None,
+        _VALIDATION,
+        "Share of the rows in (0, 1), or a file like --data.",
+        "SHARE|FILE",
+        is_path=True,
+    ),
+    TrainOption("validation_every", int, 1, _VALIDATION, "Epochs from one to the next."),
+    TrainOption(
+        "metrics",
+        list,
+        None,
+        _VALIDATION,
+        f"Further numbers, NAME,... of {_names(metrics.names())}",
+        "NAMES",
+        ("--metrics",),
+    ),
+    TrainOption(
+        "output",
+        str,
+        None,
+        _RESULTS,
+        "Where to write the trained model.  [default: last.onnx of the run folder]",
+        "FILE",
+        ("-o", "--output"),
+        is_path=True,
+    ),
+    TrainOption(
+        "history",
+        str,
+        None,
+        _RESULTS,
+        "Write the numbers of each epoch as CSV.",
+        "FILE",
+        is_path=True,
+    ),
+    TrainOption(
+        "run_dir",
+        str,
+        None,
+        _RESULTS,
+        "A new folder for options, metrics, models and checkpoints of this run.  [default: "
+        "runs/<model> if there is no -o]",
+        "FOLDER",
+        is_stored=False,
+    ),
+    TrainOption(
+        "resume",
+        str,
+        None,
+        _RESULTS,
+        "Go on with the run of this folder; needs no other option.",
+        "FOLDER",
+        is_stored=False,
+    ),
+    TrainOption(
+        "checkpoint_every",
+        int,
+        None,
+        _RESULTS,
+        "Of a run folder.  [default: at the end of each epoch]",
+        "STEPS",
+    ),
+    TrainOption("keep", int, 3, _RESULTS, "Checkpoints that stay, beside the best."),
+    TrainOption(
+        "tensorboard",
+        bool,
+        False,
+        _RESULTS,
+        "Write an event file into the run folder.",
+        flags=("--tensorboard",),
+    ),
+    TrainOption(
+        "config",
+        str,
+        None,
+        _PROCESS,
+        "A TOML file with these options; those of the command line count more.",
+        "FILE",
+        is_stored=False,
+    ),
+    TrainOption(
+        "print_config",
+        bool,
+        False,
+        _PROCESS,
+        "Print all options as such a file, and end.",
+        flags=("--print-config",),
+        is_stored=False,
+    ),
+    TrainOption(
+        "dry_run",
+        bool,
+        False,
+        _PROCESS,
+        "Check everything, do a few steps, say what would be done; write nothing.",
+        flags=("--dry-run",),
+        is_stored=False,
+    ),
+    TrainOption("seed", int, 0, _PROCESS, "Of shuffling, the split, Dropout and --init."),
+    TrainOption("threads", int, None, _PROCESS, "Number of threads.  [default: all cores]"),
+    TrainOption("device", str, "cpu", _PROCESS, "Where to compute: cpu."),
+    TrainOption(
+        "log_level",
+        str,
+        None,
+        _PROCESS,
+        "Show the messages of the logger 'onnxgrad' from this level on: debug, info, warning.",
+        "LEVEL",
+        is_stored=False,
+    ),
+    TrainOption(
+        "quiet",
+        bool,
+        False,
+        _PROCESS,
+        "No progress.",
+        flags=("-q", "--quiet"),
+        is_stored=False,
+    ),
+    TrainOption(
+        "verbose",
+        int,
+        0,
+        _PROCESS,
+        "More details.",
+        flags=("-v", "--verbose"),
+        is_stored=False,
+    ),
+)
+
+_BY_NAME = {option.name: option for option in OPTIONS}
+
+
+def with_parameters(function: Callable[..., None]) -> Callable[..., None]:
+    """Give `function`, which takes the context and ``**options``, a parameter for each option."""
+    context = inspect.Parameter(
+        "context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context
+    )
+    parameters = [context, *(option.parameter() for option in OPTIONS)]
+    function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    function.__annotations__ = {one.name: one.annotation for one in parameters}
+    return function
+
+
+class TopicsCommand(TyperCommand):
+    """A command whose help has its options under headings."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the options of each topic; those that have none come last."""
+        topics: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is None:
+                continue
+            is_argument = parameter.param_type_name == "argument"
+            topic = "Arguments" if is_argument else getattr(parameter, "rich_help_panel", None)
+            topics.setdefault(topic or "Other", []).append(record)
+        for topic, records in topics.items():
+            with formatter.section(topic):
+                formatter.write_dl(records)
+
+
+# ---------------------------------------------------------------------------------------- files
+
+
+def merged(context: Any, given: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """Return the options: those of the command line, then of the file `path`, then the defaults.
+
+    Raises
+    ------
+    OptionError
+        The file cannot be read, or has a key or a value that makes no sense.
+    """
+    result = dict(given)
+    for key, value in _read(path).items():
+        name = key.replace("-", "_")
+        option = _BY_NAME.get(
+            {"weight_column": "sample_weight", "freeze": "frozen"}.get(name, name)
+        )
+        if option is None or not option.is_stored:
+            known = [one.name for one in OPTIONS if one.is_stored]
+            raise OptionError(
+                what=f"{path}: there is no option '{key}'",
+                file=str(path),
+                value=key,
+                mend=did_you_mean(name, known) + "'onnxgrad train --help' lists all.",
+            )
+        source = context.get_parameter_source(option.name)
+        if source is None or source.name != "COMMANDLINE":
+            result[option.name] = _converted(option, value, path)
+    return result
+
+
+def stored(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options as they are written down: without those that are not set, paths in full."""
+    result = {}
+    for option in OPTIONS:
+        value = options[option.name]
+        if value is None or not option.is_stored:
+            continue
+        is_path = option.is_path and not _is_number(value)
+        if option.name in ("target", "sample_weight"):  # of .npy these are files, too
+            is_path = str(options["data"]).endswith(".npy")
+        result[option.name] = str(Path(value).absolute()) if is_path else value
+    return result
+
+
+def _read(path: Path) -> dict[str, Any]:
+    import tomllib
+
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:  # ValueError: no TOML, or no UTF-8
+        problem = error.strerror if isinstance(error, OSError) else str(error)
+        raise OptionError(what=f"cannot read '{path}': {problem}", file=str(path)) from error
+
+
+_KINDS = {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}
+
+
+def _converted(option: TrainOption, value: Any, path: Path) -> Any:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if option.kind is list:
+        values = value if isinstance(value, list) else [value]
+        if all(isinstance(one, str) for one in values):
+            return values
+    elif option.kind is str and is_number:  # such as lr, max_time, validation
+        return repr(value)
+    elif option.kind is float and is_number:
+        return float(value)
+    elif type(value) is option.kind:
+        return value
+    expected = _KINDS.get(option.kind, "a text, or a list of texts")
+    raise OptionError(
+        what=f"{path}: {option.name} is {value!r}, expected {expected}",
+        file=str(path),
+        value=option.name,
+    )
+
+
+def _is_number(text: Any) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
