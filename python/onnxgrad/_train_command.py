@@ -228,6 +228,7 @@ def _fit_options(options: SimpleNamespace, data: TrainData) -> dict[str, Any]:
         "epochs": options.epochs,
         "batch_size": options.batch_size,
         "shuffle": options.shuffle,
+        "sampling": options.sampling,
         "drop_last": options.drop_last,
         "metrics": [name.strip() for name in names],
         "early_stopping": _early_stopping(options),

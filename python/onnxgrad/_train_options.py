@@ -145,6 +145,14 @@ OPTIONS: tuple[TrainOption, ...] = (
     TrainOption("batch_size", int, None, _DATA, "Rows of a step.  [default: 32; all with lbfgs]"),
     TrainOption("shuffle", bool, True, _DATA, "A new order of the rows in each epoch."),
     TrainOption(
+        "sampling",
+        str,
+        "rows",
+        _DATA,
+        "rows: each once in an epoch; windows: batches of consecutive rows at random places.",
+        "HOW",
+    ),
+    TrainOption(
         "drop_last",
         bool,
         False,

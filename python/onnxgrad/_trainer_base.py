@@ -1,20 +1,26 @@
-"""What a trainer does with rows before its loop runs."""
+"""What a trainer does beside its loop: rows made ready, predictions, the model."""
 
 from __future__ import annotations
 
 import functools
+import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from onnxgrad import _core as native
-from onnxgrad._arrays import ArrayLike, to_native
-from onnxgrad._checks import real_number
+from onnxgrad._arrays import ArrayLike, cast_number, from_native, to_native
+from onnxgrad._checks import path_text, real_number, unknown_name
+from onnxgrad._models import to_proto
 from onnxgrad._rows import Labels, NativeRows, named_inputs, unpack_table
 from onnxgrad.data import Source, source_like
 from onnxgrad.errors import Error, OptionError
 from onnxgrad.losses import to_core_loss
 from onnxgrad.sessions import TrainingSession
+
+if TYPE_CHECKING:
+    import numpy as np
+    import onnx
 
 __all__ = ["OwnSession", "TrainerBase", "one_at_a_time"]
 
@@ -68,12 +74,15 @@ class OwnSession(TrainingSession):
 
 
 class TrainerBase:
-    """The private half of `Trainer`."""
+    """What `Trainer` is made on."""
 
     session: TrainingSession
     _core: native.Trainer
     _labels: Labels
     _fitting_thread: int
+
+    def _call(self, hook: str, *arguments: Any) -> bool:
+        raise NotImplementedError
 
     def _rows(self, source: Source | None, X: Any, y: Any, sample_weight: Any) -> NativeRows:
         if source is not None:
@@ -131,3 +140,57 @@ class TrainerBase:
         share: Any = validation
         options.validation_fraction = real_number("validation", share, 0.0, 1.0, open_minimum=True)
         return None
+
+    def predict(
+        self, X: ArrayLike | Mapping[str, ArrayLike], output: str | None = None
+    ) -> np.ndarray[Any, Any]:
+        """Return an output of the model with the present weights.
+
+        Parameters
+        ----------
+        X : array [N, ...] or dict of str to array
+        output : str, default=None
+            Name of the output; None is the first one (of a classifier of scikit-learn the label).
+
+        Returns
+        -------
+        numpy.ndarray [N, ...]
+        """
+        outputs = self.session._core.outputs
+        names = [value.name for value in outputs]
+        if output is not None and output not in names:
+            raise unknown_name("output", output, names)
+        feeds = dict(named_inputs(self.session, unpack_table(self.session, X)[0]))
+        dtypes = {value.name: value.dtype for value in self.session._core.inputs}
+        feeds = {n: cast_number(value, dtypes.get(n, ""), n) for n, value in feeds.items()}
+        return from_native(self.session._core.predict(feeds, [output or names[0]])[0])
+
+    def freeze(self, patterns: str | Iterable[str]) -> None:
+        """Keep trained weights as they are in the next `fit`; see `TrainingSession.freeze`."""
+        self.session.freeze(patterns)
+
+    def unfreeze(self, patterns: str | Iterable[str]) -> None:
+        """Train weights again, or for the first time; see `TrainingSession.unfreeze`."""
+        self.session.unfreeze(patterns)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the model as it was loaded, with the present weights.
+
+        Everything else in the file stays byte for byte as it was. The file is written under
+        another name first, so there is never half a file under this one.
+
+        Raises
+        ------
+        CheckpointError
+            If the file cannot be written.
+        """
+        text = path_text("path", path)
+        self._core.save(text)
+        self._call("on_checkpoint", text)
+
+    def trained_model(self) -> onnx.ModelProto:
+        """Return the model as it was loaded, with the present weights."""
+        return to_proto(self._core.trained_model())
+
+    def __reduce__(self) -> str:
+        raise TypeError("a Trainer cannot be pickled; save(path) writes the trained model")

@@ -11,18 +11,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from onnxgrad import _core
-from onnxgrad._arrays import ArrayLike, cast_number, from_native
-from onnxgrad._checks import duration, path_text, positive_int, unknown_name
+from onnxgrad._arrays import ArrayLike
+from onnxgrad._checks import duration, positive_int, unknown_name
 from onnxgrad._class_weights import ClassWeight, with_class_weights
 from onnxgrad._log import messages
-from onnxgrad._models import ModelLike, to_proto
+from onnxgrad._models import ModelLike
 from onnxgrad._rows import (
     Labels,
     NativeRows,
     as_pair,
     check_alone,
     has_weight,
-    named_inputs,
     unpack_table,
     validation_names,
 )
@@ -46,9 +45,6 @@ from onnxgrad.sessions import Evaluation, TrainingSession
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import numpy as np
-    import onnx
 
     from onnxgrad.lr_finder import LrFinder
     from onnxgrad.run_folder import RunFolder
@@ -528,30 +524,6 @@ class Trainer(TrainerBase):
         self.history = History()
         self.stop_reason = ""
 
-    def predict(
-        self, X: ArrayLike | Mapping[str, ArrayLike], output: str | None = None
-    ) -> np.ndarray[Any, Any]:
-        """Return an output of the model with the present weights.
-
-        Parameters
-        ----------
-        X : array [N, ...] or dict of str to array
-        output : str, default=None
-            Name of the output; None is the first one (of a classifier of scikit-learn the label).
-
-        Returns
-        -------
-        numpy.ndarray [N, ...]
-        """
-        outputs = self.session._core.outputs
-        names = [value.name for value in outputs]
-        if output is not None and output not in names:
-            raise unknown_name("output", output, names)
-        feeds = dict(named_inputs(self.session, unpack_table(self.session, X)[0]))
-        dtypes = {value.name: value.dtype for value in self.session._core.inputs}
-        feeds = {n: cast_number(value, dtypes.get(n, ""), n) for n, value in feeds.items()}
-        return from_native(self.session._core.predict(feeds, [output or names[0]])[0])
-
     def evaluate(
         self,
         X: DataLike,
@@ -570,33 +542,3 @@ class Trainer(TrainerBase):
         result = self._core.evaluate(rows, positive_int("batch_size", batch_size), wanted)
         values = dict(zip([metric.name for metric in wanted], result.metrics, strict=True))
         return Evaluation(result.loss, result.accuracy, result.rows, values)
-
-    def freeze(self, patterns: str | Iterable[str]) -> None:
-        """Keep trained weights as they are in the next `fit`; see `TrainingSession.freeze`."""
-        self.session.freeze(patterns)
-
-    def unfreeze(self, patterns: str | Iterable[str]) -> None:
-        """Train weights again, or for the first time; see `TrainingSession.unfreeze`."""
-        self.session.unfreeze(patterns)
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the model as it was loaded, with the present weights.
-
-        Everything else in the file stays byte for byte as it was. The file is written under
-        another name first, so there is never half a file under this one.
-
-        Raises
-        ------
-        CheckpointError
-            If the file cannot be written.
-        """
-        text = path_text("path", path)
-        self._core.save(text)
-        self._call("on_checkpoint", text)
-
-    def trained_model(self) -> onnx.ModelProto:
-        """Return the model as it was loaded, with the present weights."""
-        return to_proto(self._core.trained_model())
-
-    def __reduce__(self) -> str:
-        raise TypeError("a Trainer cannot be pickled; save(path) writes the trained model")
