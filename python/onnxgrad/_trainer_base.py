@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import os
+import tempfile
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from onnxgrad import _core as native
@@ -13,6 +15,8 @@ from onnxgrad._arrays import ArrayLike, cast_number, from_native, to_native
 from onnxgrad._checks import path_text, real_number, unknown_name
 from onnxgrad._models import to_proto
 from onnxgrad._rows import Labels, NativeRows, named_inputs, unpack_table
+from onnxgrad._session_words import described
+from onnxgrad.callbacks import CallbackList
 from onnxgrad.data import Source, source_like
 from onnxgrad.errors import Error, OptionError
 from onnxgrad.losses import to_core_loss
@@ -80,6 +84,9 @@ class TrainerBase:
     _core: native.Trainer
     _labels: Labels
     _fitting_thread: int
+    _callbacks: CallbackList
+    _is_trial: bool
+    is_best: bool
 
     def _call(self, hook: str, *arguments: Any) -> bool:
         raise NotImplementedError
@@ -192,5 +199,74 @@ class TrainerBase:
         """Return the model as it was loaded, with the present weights."""
         return to_proto(self._core.trained_model())
 
-    def __reduce__(self) -> str:
-        raise TypeError("a Trainer cannot be pickled; save(path) writes the trained model")
+    def __repr__(self) -> str:
+        return f"Trainer({described(self.session)})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return pickled(self)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        unpickle(self, state)
+
+
+# What a pickled trainer has beside its session.
+_KEPT = (
+    "seed",
+    "schedule",
+    "history",
+    "stop_reason",
+    "checkpoint_problem",
+    "epochs",
+    "validation_names",
+    "run_dir",
+    "_labels",
+)
+
+
+def pickled(trainer: TrainerBase) -> dict[str, Any]:
+    """Return what a trainer is made of: its model, its options, and a checkpoint as bytes."""
+    session = trainer.session
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "state.safetensors"
+        session._core.save(str(path))
+        checkpoint = path.read_bytes()
+    return {
+        "model": session._model.to_bytes(),
+        "arguments": {**session._arguments, "sample_weight": None},
+        "is_own": isinstance(session, OwnSession),
+        "sample_weight": session._sample_weight,
+        "loss_line": session.loss_line,
+        "trained": [weight.name for weight in session.trained_weights],
+        "checkpoint": checkpoint,
+        "kept": {name: vars(trainer)[name] for name in _KEPT},
+    }
+
+
+def unpickle(trainer: TrainerBase, state: dict[str, Any]) -> None:
+    """Make `trainer` that of `pickled`."""
+    kind = OwnSession if state["is_own"] else TrainingSession
+    arguments = state["arguments"]
+    if not state["is_own"]:
+        arguments = arguments | {"sample_weight": state["sample_weight"] or None}
+    session = trainer.session = kind(state["model"], **arguments)
+    if isinstance(session, OwnSession):
+        trainer._core = session._trainer
+    else:
+        trainer._core = native.Trainer(session._core)
+    session._core = trainer._core.session
+    if session.loss_line != state["loss_line"]:  # chosen by the labels of the fit: classes
+        trainer._core.choose_loss(to_native([0, 1], "y"))
+    if state["sample_weight"] and state["is_own"]:
+        trainer._use_sample_weight({})
+    now = {weight.name for weight in session.trained_weights}
+    if added := set(state["trained"]) - now:
+        session.unfreeze(added)
+    if dropped := now - set(state["trained"]):
+        session.freeze(dropped)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "state.safetensors"
+        path.write_bytes(state["checkpoint"])
+        session._core.load(str(path))
+    vars(trainer).update(state["kept"])
+    trainer.is_best = trainer._is_trial = False
+    trainer._callbacks = CallbackList([])

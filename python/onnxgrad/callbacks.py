@@ -134,6 +134,11 @@ class EarlyStopping(Callback):
         self.monitor = monitor
         self.mode = mode
 
+    def __repr__(self) -> str:
+        watched = "" if self.monitor is None else f", monitor={self.monitor!r}"
+        options = f"min_delta={self.min_delta}, restore_best={self.restore_best}"
+        return f"EarlyStopping(patience={self.patience}, {options}{watched})"
+
     def native(self) -> _core.EarlyStopping:
         """Return it as the extension takes it."""
         monitor = self.monitor or ""
@@ -306,6 +311,10 @@ class Checkpoint(Callback):
         self.keep = positive_int("keep", keep)
         self.best = bool(best)
 
+    def __repr__(self) -> str:
+        every: object = self.every_steps or "epoch"
+        return f"Checkpoint({self.path!r}, every={every!r}, keep={self.keep}, best={self.best})"
+
 
 class _Function(Callback):
     """A bare function, called at the end of every epoch."""
@@ -343,7 +352,7 @@ class CallbackList(Callback):
             options.resume = path_text("resume", resume)
         elif resume and not options.resume:
             raise OptionError(
-                what="resume=True, but there is no callbacks.Checkpoint",
+                what="resume=True, but there is neither callbacks.Checkpoint nor run_dir",
                 value="resume",
                 mend="Add one, or give the path of a checkpoint.",
             )

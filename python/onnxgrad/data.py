@@ -97,6 +97,10 @@ class Batches(Source):
         self.has_sample_weight = sample_weight
         self._rows = rows
 
+    def __repr__(self) -> str:
+        rows = "" if self._rows is None else f", rows={self._rows}"
+        return f"Batches(<{type(self._batches).__name__}>{rows})"
+
     def native(self, session: TrainingSession) -> _core.DataSource:
         """Return the reader of the extension for the inputs and the target of `session`."""
         inputs = [value.name for value in session.get_inputs()]
@@ -186,6 +190,12 @@ class _File(Source):
         self.ignored = [ignored] if isinstance(ignored, str) else list(ignored)
         self.chunk_bytes = positive_int("chunk_bytes", chunk_bytes)
         self.has_sample_weight = sample_weight is not None
+
+    def __repr__(self) -> str:
+        text = f"{type(self).__name__}({self.path!r}, target={self.target!r}"
+        if self.sample_weight is not None:
+            text += f", sample_weight={self.sample_weight!r}"
+        return text + (f", ignored={self.ignored!r})" if self.ignored else ")")
 
     def layout(self, session: TrainingSession) -> _core.FileLayout:
         """Return what the columns are for the model of `session`."""
@@ -301,6 +311,10 @@ class NpyFiles(Source):
         self._weight = None if sample_weight is None else path_text("sample_weight", sample_weight)
         self.chunk_bytes = positive_int("chunk_bytes", chunk_bytes)
         self.has_sample_weight = sample_weight is not None
+
+    def __repr__(self) -> str:
+        weight = "" if self._weight is None else f", {self._weight!r}"
+        return f"NpyFiles({self._inputs!r}, {self._target!r}{weight})"
 
     def native(self, session: TrainingSession) -> _core.DataSource:
         """Return the reader of the extension for the inputs and the target of `session`."""

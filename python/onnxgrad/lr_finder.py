@@ -40,6 +40,9 @@ class LrFinder(Callback):
         self.lrs: list[float] = []
         self.losses: list[float] = []
 
+    def __repr__(self) -> str:
+        return f"LrFinder({len(self.lrs)} rates, suggestion={self.suggestion})"
+
     def on_train_begin(self, trainer: Trainer) -> None:
         """Set the first rate."""
         trainer.session.lr = self._plan[0]

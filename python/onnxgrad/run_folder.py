@@ -71,6 +71,9 @@ class RunFolder(Callback):
         self._table: Progress | None = None
         self._columns: list[str] = []
 
+    def __repr__(self) -> str:
+        return f"RunFolder({str(self.path)!r})"
+
     def on_train_begin(self, trainer: Trainer) -> None:
         """Make the folder, and the files that do not change."""
         try:

@@ -18,6 +18,7 @@ from onnxgrad._checks import (
 from onnxgrad._checks import patterns as pattern_list
 from onnxgrad._loss_base import NativeFunction
 from onnxgrad._models import ModelLike, to_core_model, to_proto
+from onnxgrad._session_words import NotPickled, described
 from onnxgrad._values import NodeArg, WeightInfo, node_args, weight_infos
 from onnxgrad.errors import OptionError
 from onnxgrad.losses import LossLike, PenaltyLike, name_of, to_core_loss
@@ -68,7 +69,7 @@ def training_mode_of(value: bool | str) -> _core.TrainingMode:
     )
 
 
-class InferenceSession:
+class InferenceSession(NotPickled):
     """Runs any ONNX model on onnxgrad's engine, gradient graphs and training steps too.
 
     The interface is that of ``onnxruntime.InferenceSession``.
@@ -136,6 +137,10 @@ class InferenceSession:
         """
         return from_native_list(self._core.run(list(output_names or []), to_feeds(feeds)))
 
+    def __repr__(self) -> str:
+        inputs = [value.name for value in self._core.inputs]
+        return f"InferenceSession(inputs={inputs}, outputs={[o.name for o in self._core.outputs]})"
+
     def get_inputs(self) -> list[NodeArg]:
         """Return the inputs that `run` is fed with."""
         return node_args(self._core.inputs)
@@ -186,7 +191,7 @@ class Evaluation(_Evaluation):
 StepLoss: TypeAlias = "float | np.ndarray[Any, Any]"
 
 
-class TrainingSession:
+class TrainingSession(NotPickled):
     """Loss, gradient and update in one compiled step over weights that the session holds.
 
     Parameters
@@ -274,6 +279,7 @@ class TrainingSession:
         threads: int | None = None,
         seed: int = 0,
     ) -> None:
+        arguments = dict(locals())
         self._model = to_core_model(model)
         self._loss = loss
         self._penalty = penalty
@@ -282,12 +288,16 @@ class TrainingSession:
         self._trainable = pattern_list("trainable", trainable)
         self._frozen = pattern_list("frozen", frozen)
         self._outputs = list(outputs)
+        groups = [groups] if isinstance(groups, ParameterGroup) else list(groups)
         self._update = update_options(self._optimizer.lr, groups, clip_value, clip_norm, accumulate)
         self._training_mode = training_mode_of(training_mode)
         self._skip_non_finite = bool(skip_non_finite)
         self._engine = engine_options(device, threads, seed)
         self._sample_weight = sample_weight or ""
         self._chosen: NativeFunction | None = None
+        del arguments["self"], arguments["model"]  # what is left makes another one
+        again = {"trainable": self._trainable, "frozen": self._frozen, "outputs": self._outputs}
+        self._arguments = arguments | again | {"groups": groups}
         self._build()
 
     def _build(self) -> None:
@@ -577,3 +587,6 @@ class TrainingSession:
     def num_compiled(self) -> int:
         """Step plans compiled so far: one for each set of input shapes."""
         return self._core.num_compiled
+
+    def __repr__(self) -> str:
+        return f"TrainingSession({described(self)})"

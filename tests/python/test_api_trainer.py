@@ -452,10 +452,3 @@ def test_several_inputs(linear_data):
     np.testing.assert_allclose(trainer.session.state()["coef"].ravel(), [1, -2], atol=1e-2)
     with pytest.raises(og.DataError, match="2 inputs"):
         trainer.fit(X, y, verbose=0)
-
-
-def test_a_trainer_is_not_pickled(linear_proto):
-    import pickle
-
-    with pytest.raises(TypeError, match="save"):
-        pickle.dumps(og.Trainer(linear_proto))
