@@ -1,0 +1,360 @@
+"""The documents stay true: their Python blocks and shell lines run, their names and defaults exist.
+
+Blocks of a document run in order, in one namespace and one folder, after a preparation that makes
+what the text takes for granted (a model, rows). A document with blocks must be listed here.
+"""
+
+import inspect
+import re
+import shlex
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+import onnxgrad as og
+from onnxgrad import callbacks, data, losses, metrics, optimizers, schedules
+from support import mlp_proto
+
+ROOT = Path(__file__).parents[2]
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
+SHELL_LINE = re.compile(r"^ *(onnxgrad (?:train|gradient|report|versions)\b.*)$")
+
+
+def text_of(name):
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def blocks_of(name, language):
+    return [code for found, code in BLOCK.findall(text_of(name)) if found == language]
+
+
+def shell_lines_of(name):
+    """Commands without placeholders, which are in capitals; what follows a # is a remark."""
+    without_code = BLOCK.sub(lambda block: "" if block[1] == "python" else block[2], text_of(name))
+    found = [SHELL_LINE.match(line) for line in without_code.splitlines()]
+    lines = [re.split(r"   +", match[1])[0] for match in found if match]
+    return [line for line in lines if not re.search(r"\b[A-Z]{4,}\b|\[", line)]
+
+
+# --------------------------------------------------------------------------------- preparations
+
+
+def rows(number=120, features=4):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(number, features)).astype(np.float32)
+    return X, (X @ rng.normal(size=(features, 1))).astype(np.float32)
+
+
+def write_csv(path, X, y, target):
+    header = ",".join([*(f"x{i}" for i in range(X.shape[1])), target])
+    np.savetxt(path, np.column_stack([X, y]), "%.9g", ",", header=header, comments="")
+
+
+def regression(names):
+    X, y = rows()
+    onnx.save(mlp_proto([4, 8, 1]), "model.onnx")
+    names |= {"X": X, "y": y, "og": og, "trainer": og.Trainer("model.onnx", lr=1e-2)}
+
+
+def readme(names):
+    """The files of the shell lines; the Python blocks make theirs themselves."""
+    from sklearn.datasets import load_digits
+
+    X, y = load_digits(return_X_y=True)
+    onnx.save(mlp_proto([64, 16, 10], head="Softmax"), "model.onnx")
+    write_csv("train.csv", X[:1500] / 16, y[:1500], "digit")
+    write_csv("held_out.csv", X[1500:] / 16, y[1500:], "digit")
+
+
+def checkpoints(names):
+    X, y = rows(96)  # three steps an epoch
+    onnx.save(mlp_proto([4, 1]), "model.onnx")
+    trainer = og.Trainer("model.onnx")
+    names |= {"X": X, "y": y, "og": og, "trainer": trainer, "session": trainer.session}
+    write_csv("d.csv", X, y, "y")
+
+
+def data_files(names):
+    regression(names)
+    X, y = names["X"], names["y"]
+    write_csv("train.csv", X, y, "price")
+    write_csv("held_out.csv", X[:30], y[:30], "price")
+
+
+def command_line(names):
+    regression(names)
+    write_csv("train.csv", names["X"], names["y"], "y")
+    model = onnx.load("model.onnx")
+    for tensor in model.graph.initializer:
+        tensor.name = {"W0": "coef"}.get(tensor.name, tensor.name)
+    for node in model.graph.node:
+        node.input[:] = ["coef" if name == "W0" else name for name in node.input]
+    onnx.save(model, "model.onnx")
+
+
+DENSE = """
+<ir_version: 8, opset_import: ["" : 17]>
+main (float[N, 4] X) => (float[N, 2] Y)
+<float[4, 2] dense.weight = {0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8}, float[2] dense.bias = {0, 0}>
+{ product = MatMul(X, dense.weight)  Y = Add(product, dense.bias) }
+"""
+
+
+def sessions(names):
+    model = onnx.parser.parse_model(DENSE.replace("dense.", "dense_"))
+    for value in [*model.graph.initializer, *model.graph.node]:
+        value.name = value.name.replace("dense_", "dense.")
+    for node in model.graph.node:
+        node.input[:] = [name.replace("dense_", "dense.") for name in node.input]
+    onnx.save(model, "model.onnx")
+    X, y = rows()[0], rows()[0][:, :2].copy()
+    trainer = og.Trainer("model.onnx", loss="squared_error")
+    names |= {"X": X, "y": y, "dY": y, "trainer": trainer, "session": trainer.session}
+
+
+TWO_HEADS = """
+<ir_version: 8, opset_import: ["" : 17]>
+main (float[N, 2] X) => (float[N, 1] price, float[N, 2] kind)
+<float[2, 2] norm_weight = {1, 0, 0, 1}, float[2, 1] coef = {0.5, -0.25}, float[1] bias = {0.1},
+ float[2, 2] mix = {0.1, 0.2, -0.3, 0.4}>
+{
+  h = MatMul(X, norm_weight)  product = MatMul(h, coef)  price = Add(product, bias)
+  kind = MatMul(h, mix)
+}
+"""
+
+
+def training(names):
+    onnx.save(onnx.parser.parse_model(TWO_HEADS), "model.onnx")
+    X, y = rows(features=2)
+    kinds = (X[:, 0] > 0).astype(np.int64)
+    names |= {"og": og, "X": X, "prices": y, "kinds": kinds}
+    names["after"] = {0: lambda: onnx.save(one_head(), "model.onnx")}
+
+
+def one_head():
+    """The rest of the page is about any model; this one has a bias and a normalisation."""
+    model = onnx.parser.parse_model(TWO_HEADS)
+    del model.graph.node[-1], model.graph.output[-1]
+    return model
+
+
+DOCUMENTS = {
+    "README.md": readme,
+    "docs/checkpoints.md": checkpoints,
+    "docs/command-line.md": command_line,
+    "docs/data.md": data_files,
+    "docs/python.md": regression,
+    "docs/scikit-learn.md": lambda names: None,
+    "docs/sessions.md": sessions,
+    "docs/training.md": training,
+}
+
+
+@pytest.fixture
+def prepared(request, tmp_path, monkeypatch):
+    """(document, its names), in a folder with what it takes for granted."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MPLBACKEND", "Agg")
+    names = {}
+    DOCUMENTS[request.param](names)
+    return request.param, names
+
+
+def test_every_document_with_code_is_tested():
+    documents = ["README.md", *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
+    have_code = [name for name in documents if blocks_of(name, "python") or shell_lines_of(name)]
+    assert sorted(have_code) == sorted(DOCUMENTS)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize(
+    "prepared", [name for name in DOCUMENTS if blocks_of(name, "python")], indirect=True
+)
+def test_python_blocks_run(prepared):
+    name, names = prepared
+    after = names.pop("after", {})
+    for number, code in enumerate(blocks_of(name, "python")):
+        if "import ndonnx" not in code or find_spec("ndonnx") is not None:
+            exec(compile(code, name, "exec"), names)
+        after.get(number, lambda: None)()
+
+
+def run(command):
+    words = shlex.split(command)
+    assert words[0] == "onnxgrad"
+    done = subprocess.run(
+        [sys.executable, "-m", "onnxgrad.cli", *words[1:]],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+    return done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    "prepared", [name for name in DOCUMENTS if shell_lines_of(name)], indirect=True
+)
+def test_shell_lines_run(prepared):
+    for line in shell_lines_of(prepared[0]):
+        run(line)
+
+
+@pytest.mark.parametrize("prepared", ["docs/command-line.md"], indirect=True)
+def test_options_in_the_text_of_the_command_line(prepared):
+    spans = re.findall(r"`(--[a-z-]+ [^`]+)`", text_of(prepared[0]))
+    spans = [span for span in spans if not re.search(r"\b[A-Z]{3,}\b| [NX]$", span)]
+    assert len(spans) >= 4
+    for span in spans:
+        run(f"onnxgrad train model.onnx --data train.csv --target y -o o.onnx -q --epochs 1 {span}")
+    Path("run.toml").write_text(*blocks_of(prepared[0], "toml"), encoding="utf-8")
+    run("onnxgrad train --config run.toml")
+    assert Path("trained.onnx").exists()
+
+
+def test_commands_of_the_synopsis_are_those_of_the_help():
+    synopsis = set(re.findall(r"^onnxgrad (\w+)", text_of("docs/command-line.md"), re.M))
+    listed = run("onnxgrad --help")[0].split("Commands:")[1].split("\n\n")[0]
+    assert synopsis == {line.split()[0] for line in listed.splitlines() if line.strip()}
+
+
+@pytest.mark.parametrize("prepared", ["README.md"], indirect=True)
+def test_what_the_readme_prints(prepared, capsys):
+    """The loss that was found and the head of the table, as they stand below the first block."""
+    exec(blocks_of("README.md", "python")[0], prepared[1])
+    printed = capsys.readouterr().err.splitlines()
+    shown = [line[4:] for line in text_of("README.md").splitlines() if line.startswith("    ")]
+    start = next(i for i, line in enumerate(shown) if line.startswith("loss: "))
+    assert printed[:2] == shown[start : start + 2]
+    accuracy = re.search(r"^ +20 +\S+ +\S+ +(\S+)", "\n".join(printed), re.M)[1]
+    assert float(accuracy) > 0.95
+
+
+# ------------------------------------------------------------------------------ names and defaults
+
+
+def test_links_lead_somewhere():
+    for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+        text = BLOCK.sub("", path.read_text(encoding="utf-8"))
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
+            assert (path.parent / target).exists(), f"{path.name}: {target}"
+
+
+def anchors(path):
+    heads = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.M)
+    return {re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+def test_links_to_headings_lead_somewhere():
+    for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+        text = BLOCK.sub("", path.read_text(encoding="utf-8"))
+        for target, anchor in re.findall(r"\]\(([^)#:]*)#([^)]+)\)", text):
+            other = path.parent / target if target else path
+            assert anchor in anchors(other), f"{path.name}: {target}#{anchor}"
+
+
+def section(name, title):
+    text = text_of(name).split(f"\n## {title}\n")[1]
+    return text.split("\n## ")[0]
+
+
+def names_in(table):
+    """The short names in quotes, in the first cells of the rows of a table."""
+    cells = [line.split("|")[1] for line in table.splitlines() if line.startswith("| ")]
+    return {name for cell in cells for name in re.findall(r'`"(\w+)"`', cell)}
+
+
+def test_tables_have_all_names():
+    known = {"Losses": losses, "Optimizers": optimizers, "Schedules": schedules}
+    for title, module in known.items():
+        found = names_in(section("docs/training.md", title))
+        assert set(module.names()) <= found
+        for name in found:
+            module.from_name(name)
+    table = section("docs/data.md", "Validation and metrics")
+    cells = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    assert set(re.findall(r"`(\w+)`", "".join(cells))) == set(metrics.names())
+
+
+DEFAULT = re.compile(r"(\w+)(?: [^\s,;\[]+)? \[([^\];]+)")
+
+
+@pytest.mark.parametrize(
+    ("title", "module", "least"),
+    [("Losses", losses, 8), ("Optimizers", optimizers, 30), ("Schedules", schedules, 25)],
+)
+def test_defaults_in_brackets(title, module, least):
+    """`lr [0.001]` in the row of a class is the default of its parameter `lr`."""
+    checked, described = 0, None
+    for line in section("docs/training.md", title).splitlines():
+        cells = re.split(r"(?<!\\)\|", line)
+        named = re.search(r"`(\w+)[`(]", cells[1]) if len(cells) > 4 else None
+        described = getattr(module, named[1], described) if named else described
+        if len(cells) <= 4 or not callable(described):
+            continue
+        parameters = inspect.signature(described).parameters
+        for name, shown in DEFAULT.findall(cells[3]):
+            if name not in parameters or " " in shown:  # words such as "all 1"
+                continue
+            checked += 1
+            expected = parameters[name].default
+            is_number = isinstance(expected, (int, float)) and not isinstance(expected, bool)
+            value = float(shown) if is_number else shown.strip('"')
+            assert value == (expected if is_number else str(expected)), (described, name)
+    assert checked >= least
+
+
+def test_names_in_the_tables_of_the_python_page():
+    """Every `name` in the first column of the table of the package is there."""
+    text = text_of("docs/python.md")
+    hooks = re.findall(r"^\| `(on_\w+)\((.*?)\)`", text, re.M)
+    assert {name for name, _ in hooks} == {
+        name for name in vars(callbacks.Callback) if name.startswith("on_")
+    }
+    for name, arguments in hooks:
+        found = list(inspect.signature(getattr(callbacks.Callback, name)).parameters)[1:]
+        assert found == arguments.split(", ")
+    for call in re.findall(r"^\| `([A-Z]\w+)\((.*?)\)`", text.split("## Callbacks")[1], re.M):
+        known = inspect.signature(getattr(callbacks, call[0])).parameters
+        assert {part.split("=")[0] for part in call[1].split(", ") if part} <= set(known)
+    for row in re.findall(r"^\| `(\w+)\(.*?\)`.*?\| (.*) \|$", text.split("## Training")[0], re.M):
+        owner = getattr(og, row[0])
+        if isinstance(owner, type):
+            methods = re.findall(r"`(\w+)`", row[1])
+            for method in methods:
+                assert hasattr(owner, method) or method in (owner.__doc__ or ""), (row[0], method)
+
+
+def test_classes_of_data_are_documented():
+    text = text_of("docs/data.md")
+    for name in data.__all__:
+        if name not in ("Source", "open_file"):
+            assert name in text
+
+
+def test_exit_statuses_of_the_page():
+    from onnxgrad.cli import EXIT_STATUS
+
+    table = section("docs/command-line.md", "Exit status")
+    for line in table.splitlines():
+        cells = [cell.strip() for cell in line.split("|")]
+        if len(cells) > 3 and cells[1].isdigit():
+            for name in re.findall(r"`(\w+Error)`", cells[3]):
+                assert EXIT_STATUS[getattr(og.errors, name)] == int(cells[1])
+
+
+def test_documents_name_no_missing_environment():
+    """What the documents call files of the project is there."""
+    for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+        text = path.read_text(encoding="utf-8")
+        for name in re.findall(
+            r"`((?:tests|scripts|examples|benchmarks|src|docs)/[\w./-]+)`", text
+        ):
+            assert (ROOT / name).exists(), (path, name)
