@@ -44,6 +44,12 @@ def as_numpy(value: ArrayLike, name: str) -> np.ndarray[Any, Any]:
         columns = [from_native(column) for column in _core.arrow_columns(value).values()]
         if len(columns) == 1:
             return columns[0]
+    if hasattr(value, "toarray") and hasattr(value, "nnz"):
+        raise DataError(
+            what=f"'{name}': a sparse {type(value).__name__}",
+            value=name,
+            mend="Give toarray(), or batches of rows: data.Batches of X[rows].toarray(), y[rows].",
+        )
     try:
         return np.asarray(value)
     except (TypeError, ValueError, RuntimeError) as error:

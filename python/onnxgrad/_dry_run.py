@@ -6,6 +6,7 @@ import math
 import time
 from typing import TYPE_CHECKING, Any
 
+from onnxgrad._report_tables import size_text
 from onnxgrad.callbacks import Callback, Logs
 
 if TYPE_CHECKING:
@@ -31,7 +32,8 @@ class _Clock(Callback):
 
     def on_step_end(self, trainer: Trainer, logs: Logs) -> bool:  # noqa: ARG002 (interface)
         self._times.append(time.perf_counter())
-        self.loss = logs["train_loss"]
+        if len(self._times) == 1:
+            self.loss = logs["train_loss"]
         passed = self._times[-1] - self._times[0]
         return len(self._times) >= _MAX_STEPS or passed >= _MAX_SECONDS
 
@@ -60,8 +62,8 @@ def dry_run(
         print(f"{name + ':':<13}{value}")
     if clock.seconds is not None:
         print(f"{'time:':<13}{_time_text(clock.seconds, _steps(trainer, data, options), options)}")
-    print(f"{'first loss:':<13}{clock.loss:.6g} after a few steps, which were undone")
-    print("dry run: nothing was written")
+    print(f"{'first loss:':<13}{clock.loss:.6g}")
+    print("dry run: a few steps were done and undone; nothing was written")
 
 
 def _model_lines(trainer: Trainer, options: SimpleNamespace) -> list[tuple[str, str]]:
@@ -89,7 +91,7 @@ def _work_lines(
         lines.append(("steps", f"{steps} in an epoch, {steps * options.epochs} in all"))
     memory = trainer.session.memory()
     total = sum(value for value in memory if isinstance(value, int))
-    lines.append(("memory", f"{total / 1e6:.1f} MB for weights, state and inner values"))
+    lines.append(("memory", f"{size_text(total)} for weights, state and inner values"))
     places = [options.output, options.history, options.run_dir or options.resume]
     lines.append(("would write", ", ".join(str(place) for place in places if place)))
     return lines

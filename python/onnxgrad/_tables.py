@@ -86,7 +86,7 @@ class Table:
                 file=self.path,
                 value=texts[0],
                 mend="Export the encoding of texts with the model (a scikit-learn pipeline), or "
-                "leave the column out.",
+                f"leave the column out: --ignored {texts[0]}.",
             )
         rows: Array = np.column_stack(list(columns.values()))
         if rows.dtype.kind == "f" and not np.isfinite(rows).all():

@@ -69,7 +69,7 @@ def open_train_data(trainer: Trainer, options: SimpleNamespace) -> TrainData:
         validation = held_out[0] if is_streamed else held_out
     weights = options.class_weight
     if weights is not None:
-        weights = class_weight_of(weights, not is_streamed and _is_text(rows[1]))
+        weights = class_weight_of(weights, _has_text_labels(trainer, rows[1]))
     return TrainData(rows, validation, weights, is_streamed)
 
 
@@ -128,5 +128,7 @@ def _no_validation_file() -> OptionError:
     )
 
 
-def _is_text(y: Any) -> bool:
-    return y.dtype.kind in "UO"
+def _has_text_labels(trainer: Trainer, y: Any) -> bool:
+    if y is None:  # read later
+        y = trainer.session.classes
+    return y is not None and y.dtype.kind in "UO"

@@ -91,6 +91,9 @@ class TrainerBase:
     def _call(self, hook: str, *arguments: Any) -> bool:
         raise NotImplementedError
 
+    def _num_trained(self) -> int:
+        return sum(weight.num_parameters for weight in self.session.trained_weights)
+
     def _rows(self, source: Source | None, X: Any, y: Any, sample_weight: Any) -> NativeRows:
         if source is not None:
             return source.native(self.session)

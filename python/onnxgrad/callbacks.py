@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TextIO, TypeAlias
 
 from onnxgrad import _core
 from onnxgrad._checks import path_text, positive_int, real_number, unknown_name
+from onnxgrad._displays import PlainDisplay, RichDisplay, column, columns_of, is_terminal
 from onnxgrad.errors import CheckpointError, OptionError
 from onnxgrad.history import cell_text
 from onnxgrad.metrics import is_larger_better
@@ -331,6 +332,12 @@ class CallbackList(Callback):
 
     def __init__(self, callbacks: Iterable[CallbackLike]) -> None:
         self.callbacks = [_as_callback(callback) for callback in callbacks]
+        others = [c.every_n_steps for c in self.callbacks if not isinstance(c, Progress)]
+        often = math.gcd(*(steps for steps in others if steps))
+        for callback in self.callbacks:
+            if often and isinstance(callback, Progress) and callback.every_n_steps:
+                # A multiple of it: the loop need not stop more often than others ask for.
+                callback.every_n_steps = often * max(1, callback.every_n_steps // often)
 
     def early_stopping(self) -> _core.EarlyStopping | None:
         """Return the last early stopping among them as the extension takes it."""
@@ -385,7 +392,6 @@ def _as_callback(callback: CallbackLike) -> Callback:
 Verbosity: TypeAlias = Literal["auto", 0, 1, 2]
 
 _MAX_LINES = 100  # of one training, unless epochs take longer than a second
-_MIN_UPDATE_S = 0.1  # a terminal is updated at most ten times a second
 
 
 class Progress(Callback):
@@ -407,8 +413,8 @@ class Progress(Callback):
 
     def __init__(self, bar: bool | None = None, stream: TextIO | None = None) -> None:
         self._stream = stream if stream is not None else sys.stderr
-        self._wants_bar = bar if bar is not None else _is_terminal(self._stream)
-        self._display: _RichDisplay | _PlainDisplay | None = None
+        self.wants_bar = bar if bar is not None else is_terminal(self._stream)
+        self._display: RichDisplay | PlainDisplay | None = None
 
     def on_train_begin(self, trainer: Trainer) -> None:
         """Print the head of the table."""
@@ -416,7 +422,7 @@ class Progress(Callback):
         self._every = max(1, math.ceil(trainer.epochs / _MAX_LINES))
         self._last_row = 0.0
         self._columns: Sequence[str] = ()
-        display = _RichDisplay if self._wants_bar else _PlainDisplay
+        display = RichDisplay if self.wants_bar else PlainDisplay
         self._display = display(self._stream, trainer.epochs)
 
     def on_epoch_end(self, trainer: Trainer, logs: Logs) -> None:
@@ -426,8 +432,8 @@ class Progress(Callback):
         now = time.monotonic()
         epoch = int(logs["epoch"])
         if not self._columns:
-            self._columns = _columns_of(trainer, logs)
-            self._display.line("  ".join(_column(name)[0] for name in self._columns))
+            self._columns = columns_of(trainer, logs)
+            self._display.line("  ".join(column(name)[0] for name in self._columns))
         watched = logs.get("val_loss", math.inf if trainer.validation_names else logs["train_loss"])
         is_best = watched < self._best
         self._best = min(self._best, watched)
@@ -435,11 +441,16 @@ class Progress(Callback):
         if is_due or now - self._last_row >= 1.0:
             self._last_row = now
             cells = [
-                _column(name)[1](logs[name]) if name in logs else " " * len(_column(name)[0])
+                column(name)[1](logs[name]) if name in logs else " " * len(column(name)[0])
                 for name in self._columns
             ]
             self._display.line("  ".join(cells) + (" *" if is_best else ""), is_best)
         self._display.advance(epoch, logs)
+
+    def on_step_end(self, trainer: Trainer, logs: Logs) -> None:  # noqa: ARG002 (interface)
+        """Show the step and its loss beside the bar."""
+        if self._display is not None:
+            self._display.step(int(logs["step"]), logs["train_loss"])
 
     def on_train_end(self, trainer: Trainer) -> None:
         """Remove the bar; say why the training stopped early."""
@@ -450,124 +461,17 @@ class Progress(Callback):
             self._display = None
 
 
-def _number(width: int, digits: int = 6) -> Callable[[float], str]:
-    return lambda value: f"{value:{width}.{digits}g}"
+def progress_for(verbose: Verbosity, num_weights: Callable[[], int] = int) -> list[Progress]:
+    """Return the table that `verbose` asks for, or nothing.
 
-
-# name in the logs -> (title, format), both of the same width
-_COLUMNS: dict[str, tuple[str, Callable[[float], str]]] = {
-    "epoch": (" epoch", lambda value: f"{int(value):6d}"),
-    "train_loss": ("  train_loss", _number(12)),
-    "val_loss": ("    val_loss", _number(12)),
-    "val_accuracy": ("val_accuracy", lambda value: f"{value:12.4f}"),
-    "lr": ("       lr", _number(9, 3)),
-    "rows_per_s": ("   rows/s", lambda value: f"{value:9.0f}"),
-    "seconds": ("    time", lambda value: _duration(value)),
-}
-
-
-def _column(name: str) -> tuple[str, Callable[[float], str]]:
-    width = max(12, len(name))
-    return _COLUMNS.get(name, (f"{name:>{width}}", _number(width)))
-
-
-def _columns_of(trainer: Trainer, logs: Logs) -> list[str]:
-    """Return the columns of the table; metrics stand behind the accuracy."""
-    known = [name for name in _COLUMNS if name in logs or name in trainer.validation_names]
-    metrics = [name for name in trainer.validation_names if name not in known]
-    place = next((i for i, name in enumerate(known) if name == "lr"), len(known))
-    return [*known[:place], *metrics, *known[place:]]
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds:7.2f}s" if seconds >= 1 else f"{seconds * 1e3:6.1f}ms"
-
-
-def _is_terminal(stream: TextIO) -> bool:
-    try:
-        return stream.isatty()
-    except (AttributeError, ValueError):
-        return False
-
-
-class _PlainDisplay:
-    """Lines only: for pipes and files."""
-
-    def __init__(self, stream: TextIO, epochs: int) -> None:
-        self._stream = stream
-        self._epochs = epochs
-
-    def line(self, text: str, is_best: bool = False) -> None:  # noqa: ARG002 (plain text)
-        print(text, file=self._stream, flush=True)
-
-    def advance(self, epoch: int, logs: Logs) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
-class _RichDisplay:
-    """Lines with a bar that stays below them."""
-
-    def __init__(self, stream: TextIO, epochs: int) -> None:
-        from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            MofNCompleteColumn,
-            Progress,
-            TextColumn,
-            TimeRemainingColumn,
-        )
-
-        self._console = Console(file=stream, force_terminal=True, highlight=False)
-        self._progress = Progress(
-            TextColumn("epoch"),
-            MofNCompleteColumn(),
-            BarColumn(),
-            TextColumn("{task.fields[loss]}"),
-            TimeRemainingColumn(),
-            console=self._console,
-            auto_refresh=False,
-            transient=True,
-        )
-        self._task = self._progress.add_task("train", total=epochs, loss="")
-        self._lines: list[tuple[str, str | None]] = []
-        self._state: tuple[int, str] = (0, "")
-        self._updated = 0.0
-        self._progress.start()
-
-    def line(self, text: str, is_best: bool = False) -> None:
-        self._lines.append((text, "bold" if is_best else None))
-
-    def advance(self, epoch: int, logs: Logs) -> None:
-        self._state = (epoch, f"loss {logs['train_loss']:.4g}")
-        if time.monotonic() - self._updated >= _MIN_UPDATE_S:
-            self._update()
-
-    def close(self) -> None:
-        self._update()
-        self._progress.stop()
-
-    def _update(self) -> None:
-        self._progress.update(self._task, completed=self._state[0], loss=self._state[1])
-        self._print_lines()
-        self._progress.refresh()
-        self._updated = time.monotonic()
-
-    def _print_lines(self) -> None:
-        from rich.text import Text
-
-        if self._lines:
-            rows = Text("\n").join(Text(text, style or "") for text, style in self._lines)
-            self._progress.print(rows, soft_wrap=True)
-            self._lines = []
-
-
-def progress_for(verbose: Verbosity) -> list[Progress]:
-    """Return the table that `verbose` asks for, or nothing."""
+    `num_weights` says how many numbers are trained: with many, a step takes long, and the bar is
+    told more often.
+    """
     if verbose not in ("auto", 0, 1, 2):
         raise OptionError(what=f"verbose: {verbose!r}, expected 'auto', 0, 1 or 2", value="verbose")
     if verbose == 0:
         return []
-    return [Progress(bar=None if verbose == "auto" else False)]
+    progress = Progress(bar=None if verbose == "auto" else False)
+    if progress.wants_bar:
+        progress.every_n_steps = max(1, min(1000, 10**7 // max(1, num_weights())))
+    return [progress]

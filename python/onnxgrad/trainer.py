@@ -351,7 +351,7 @@ class Trainer(TrainerBase):
             options.batch_size = _core.FitOptions.as_they_come
         options.validation_every = positive_int("validation_every", validation_every)
         options.metrics = native_metrics(metrics, has_rows=validation is not None)
-        added: list[CallbackLike] = [*messages(), *progress_for(verbose)]
+        added: list[CallbackLike] = [*messages(), *progress_for(verbose, self._num_trained)]
         if run_dir is not None:
             from onnxgrad.run_folder import as_run_folder
 

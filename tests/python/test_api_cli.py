@@ -306,6 +306,7 @@ def on_terminal(arguments, cwd, environment):
 def test_bar_on_a_terminal(folder):
     shown = on_terminal([*TRAIN, "--epochs", 5], folder, {})
     assert "5/5" in shown
+    assert "loss " in shown
     assert "\x1b[" in shown
     assert "wrote out.onnx" in shown
     plain = on_terminal([*TRAIN, "--epochs", 5], folder, {"NO_COLOR": "1"})

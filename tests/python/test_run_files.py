@@ -1,7 +1,9 @@
 """What a training leaves behind: CSV log, event file, run folder; and the learning-rate finder."""
 
 import csv
+import io
 import math
+import sys
 import tomllib
 
 import numpy as np
@@ -259,3 +261,31 @@ def test_lr_find_of_a_flat_loss():
     y = np.zeros((50, 1), np.float32)
     trainer = og.Trainer(mlp_proto([4, 1]), "squared_error", "sgd", frozen="b0")
     assert trainer.lr_find(X, y, steps=10).suggestion is None
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_the_bar_shows_steps_within_an_epoch(rows, monkeypatch):
+    stream = Terminal()
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setattr("onnxgrad._displays.MIN_UPDATE_S", 0.0)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
+    seen = []
+
+    class Steps(og.callbacks.Callback):
+        every_n_steps = 30
+
+        def on_step_end(self, trainer, logs):
+            seen.append(int(logs["step"]))
+
+    trainer = make_trainer()
+    trainer.fit(*rows, epochs=2, batch_size=2, callbacks=[Steps()])
+    assert seen == [30, 60, 90, 120, 150, 180]
+    assert "step" not in stream.getvalue()  # a small model: each 1000th step, here 990th
+    trainer = og.Trainer(mlp_proto([4, 400, 400, 1]), "squared_error")
+    trainer.fit(*rows, epochs=2, batch_size=2)
+    assert "step 61, loss" in stream.getvalue()

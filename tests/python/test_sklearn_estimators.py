@@ -205,6 +205,36 @@ def test_early_stopping_keeps_the_best_epoch(iris):
     np.testing.assert_array_equal(shorter.predict_proba(X), classifier.predict_proba(X))
 
 
+@pytest.mark.parametrize("loss", ["squared_error", "poisson"])
+def test_validation_scores_of_a_regressor(iris, loss):
+    """They are R^2 on the rows that were kept: with all rows kept but one, on nearly all."""
+    X, y = iris[0], np.exp(iris[0][:, :2] / 2).sum(axis=1)
+    regressor = OnnxRegressor(
+        hidden_layer_sizes=(20,),
+        loss=loss,
+        lr=0.01,
+        max_iter=30,
+        tol=None,
+        early_stopping=True,
+        validation_fraction=0.9,
+        random_state=0,
+    ).fit(X, y)
+    assert len(regressor.validation_scores_) == regressor.n_iter_ == 30
+    assert regressor.validation_scores_[-1] == pytest.approx(regressor.score(X, y), abs=0.05)
+    assert OnnxRegressor(max_iter=2).fit(X, y).validation_scores_ is None
+
+
+def test_sparse_rows_are_refused_with_a_way_out(iris):
+    sparse = pytest.importorskip("scipy.sparse")
+    rows = sparse.csr_array(iris[0])
+    with pytest.raises(TypeError, match="toarray"):
+        OnnxRegressor(max_iter=1).fit(rows, iris[1])
+    model = OnnxRegressor(max_iter=1).fit(*iris).to_onnx()
+    with pytest.raises(og.DataError, match="sparse csr_array") as caught:
+        og.Trainer(model).fit(rows, iris[1].astype(float))
+    assert "data.Batches" in str(caught.value)
+
+
 def test_training_ends_when_the_loss_does_not_fall(iris):
     regressor = OnnxRegressor(lr=0.0, n_iter_no_change=3).fit(iris[0], iris[1])
     assert regressor.n_iter_ == 4

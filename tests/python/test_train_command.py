@@ -244,7 +244,7 @@ def test_dry_run_says_what_would_be_done_and_writes_nothing(folder):
     assert lines["trained"].startswith("51 numbers: W0 [4, 6], b0 [6]")
     assert lines["would write"] == "o.onnx, h.csv"
     assert "softmax cross-entropy" in lines["loss"]
-    assert lines["dry run"] == "nothing was written"
+    assert lines["dry run"].endswith("nothing was written")
     out, _ = train(*DATA, "--dry-run", "--stream")
     assert "rows.csv: read in chunks" in out
     (folder / "rows.csv").write_text("a,b,c,d,kind,w\n1,2,3,4,9,1\n")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Real
 from pathlib import Path
 from typing import Any, Literal, Self, TypeAlias
@@ -19,6 +19,7 @@ import onnxgrad
 from onnxgrad.callbacks import CallbackLike, EarlyStopping
 from onnxgrad.errors import OptionError
 from onnxgrad.losses import LossLike, PenaltyLike
+from onnxgrad.metrics import MetricLike
 from onnxgrad.optimizers import LBFGS, OptimizerLike, ParameterGroup
 from onnxgrad.schedules import ScheduleLike
 from onnxgrad.sklearn.training import Training
@@ -131,6 +132,10 @@ class OnnxEstimator(BaseEstimator):  # type: ignore[misc]
         """Return the loss, in a network that was made here on the right value."""
         return self.loss
 
+    def _metrics(self) -> str | Mapping[str, MetricLike] | tuple[()]:
+        """Return what is asked of a validation beside loss and accuracy."""
+        return ()
+
     def _settle(self, training: Training) -> Training:
         """Check that the model is of the right kind; return it, or one with a better loss."""
         raise NotImplementedError
@@ -226,6 +231,7 @@ class OnnxEstimator(BaseEstimator):  # type: ignore[misc]
                 y,
                 sample_weight,
                 validation=self.validation_fraction if validate else None,
+                metrics=self._metrics() if validate else (),
                 epochs=epochs,
                 batch_size=batch_size,
                 shuffle=self.shuffle,
@@ -239,7 +245,7 @@ class OnnxEstimator(BaseEstimator):  # type: ignore[misc]
         self.loss_ = self.loss_curve_[-1] if self.loss_curve_ else float("nan")
         self.n_iter_ = len(self.loss_curve_)
         self.validation_losses_ = trainer.history.get("val_loss")
-        self.validation_scores_ = trainer.history.get("val_accuracy")
+        self.validation_scores_ = trainer.history.get("val_r2", trainer.history.get("val_accuracy"))
         self.stop_reason_ = trainer.stop_reason
         return self
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Self
 
 import numpy as np
 import onnx
 from sklearn.base import RegressorMixin
+from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_is_fitted
 
 from onnxgrad import losses
 from onnxgrad.errors import OptionError
 from onnxgrad.losses import LossLike
+from onnxgrad.metrics import MetricLike
 from onnxgrad.sklearn.base import OnnxEstimator
 from onnxgrad.sklearn.networks import multi_layer_perceptron
 from onnxgrad.sklearn.training import Training
@@ -100,6 +103,8 @@ class OnnxRegressor(RegressorMixin, OnnxEstimator):  # type: ignore[misc]
         Of the last `fit`, see `onnxgrad.Trainer`.
     validation_losses_ : list of float or None
         Of the epochs of the last `fit`, with `early_stopping`.
+    validation_scores_ : list of float or None
+        The same: R^2 on the rows kept for validation.
     n_outputs_ : int
         Number of targets.
 
@@ -158,6 +163,11 @@ class OnnxRegressor(RegressorMixin, OnnxEstimator):  # type: ignore[misc]
     def _is_log_linear(self) -> bool:
         loss: Any = losses.from_name(self.loss) if isinstance(self.loss, str) else self.loss
         return self.model is None and isinstance(loss, losses.Poisson) and loss.log_input
+
+    def _metrics(self) -> str | Mapping[str, MetricLike] | tuple[()]:
+        if not self._is_log_linear():
+            return "r2"
+        return {"r2": lambda y, log_values: r2_score(y, np.exp(log_values))}
 
     def _placed_loss(self) -> LossLike:
         if not self._is_log_linear():

@@ -1,0 +1,140 @@
+"""How the progress of a training is shown: the table of epochs, and a bar on a terminal."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, TextIO, TypeAlias
+
+if TYPE_CHECKING:
+    from onnxgrad.trainer import Trainer
+
+__all__ = ["PlainDisplay", "RichDisplay", "column", "columns_of", "is_terminal"]
+
+Logs: TypeAlias = Mapping[str, float]
+
+MIN_UPDATE_S = 0.1  # a terminal is updated at most ten times a second
+
+
+def _number(width: int, digits: int = 6) -> Callable[[float], str]:
+    return lambda value: f"{value:{width}.{digits}g}"
+
+
+# name in the logs -> (title, format), both of the same width
+_COLUMNS: dict[str, tuple[str, Callable[[float], str]]] = {
+    "epoch": (" epoch", lambda value: f"{int(value):6d}"),
+    "train_loss": ("  train_loss", _number(12)),
+    "val_loss": ("    val_loss", _number(12)),
+    "val_accuracy": ("val_accuracy", lambda value: f"{value:12.4f}"),
+    "lr": ("       lr", _number(9, 3)),
+    "rows_per_s": ("   rows/s", lambda value: f"{value:9.0f}"),
+    "seconds": ("    time", lambda value: _duration(value)),
+}
+
+
+def column(name: str) -> tuple[str, Callable[[float], str]]:
+    width = max(12, len(name))
+    return _COLUMNS.get(name, (f"{name:>{width}}", _number(width)))
+
+
+def columns_of(trainer: Trainer, logs: Logs) -> list[str]:
+    """Return the columns of the table; metrics stand behind the accuracy."""
+    known = [name for name in _COLUMNS if name in logs or name in trainer.validation_names]
+    metrics = [name for name in trainer.validation_names if name not in known]
+    place = next((i for i, name in enumerate(known) if name == "lr"), len(known))
+    return [*known[:place], *metrics, *known[place:]]
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 1e-3:
+        return f"{seconds * 1e6:6.0f}us"
+    return f"{seconds:7.2f}s" if seconds >= 1 else f"{seconds * 1e3:6.1f}ms"
+
+
+def is_terminal(stream: TextIO) -> bool:
+    try:
+        return stream.isatty()
+    except (AttributeError, ValueError):
+        return False
+
+
+class PlainDisplay:
+    """Lines only: for pipes and files."""
+
+    def __init__(self, stream: TextIO, epochs: int) -> None:
+        self._stream = stream
+        self._epochs = epochs
+
+    def line(self, text: str, is_best: bool = False) -> None:  # noqa: ARG002 (plain text)
+        print(text, file=self._stream, flush=True)
+
+    def advance(self, epoch: int, logs: Logs) -> None:
+        pass
+
+    def step(self, step: int, loss: float) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class RichDisplay:
+    """Lines with a bar that stays below them."""
+
+    def __init__(self, stream: TextIO, epochs: int) -> None:
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+        )
+
+        self._console = Console(file=stream, force_terminal=True, highlight=False)
+        self._progress = Progress(
+            TextColumn("epoch"),
+            MofNCompleteColumn(),
+            BarColumn(),
+            TextColumn("{task.fields[loss]}"),
+            TimeRemainingColumn(),
+            console=self._console,
+            auto_refresh=False,
+            transient=True,
+        )
+        self._task = self._progress.add_task("train", total=epochs, loss="")
+        self._lines: list[tuple[str, str | None]] = []
+        self._state: tuple[int, str] = (0, "")
+        self._updated = 0.0
+        self._progress.start()
+
+    def line(self, text: str, is_best: bool = False) -> None:
+        self._lines.append((text, "bold" if is_best else None))
+
+    def advance(self, epoch: int, logs: Logs) -> None:
+        self._state = (epoch, f"loss {logs['train_loss']:.4g}")
+        if time.monotonic() - self._updated >= MIN_UPDATE_S:
+            self._update()
+
+    def step(self, step: int, loss: float) -> None:
+        if time.monotonic() - self._updated >= MIN_UPDATE_S:
+            self._state = (self._state[0], f"step {step}, loss {loss:.4g}")
+            self._update()
+
+    def close(self) -> None:
+        self._update()
+        self._progress.stop()
+
+    def _update(self) -> None:
+        self._progress.update(self._task, completed=self._state[0], loss=self._state[1])
+        self._print_lines()
+        self._progress.refresh()
+        self._updated = time.monotonic()
+
+    def _print_lines(self) -> None:
+        from rich.text import Text
+
+        if self._lines:
+            rows = Text("\n").join(Text(text, style or "") for text, style in self._lines)
+            self._progress.print(rows, soft_wrap=True)
+            self._lines = []
