@@ -54,7 +54,8 @@ struct EarlyStopping {
 enum class OnNonFinite {
   /// ConvergenceError naming epoch, step, batch and the first value that is not finite with its
   /// node. The weights (and optimizer state) are the last ones that were finite. They are found by
-  /// doing the epoch's steps again from a snapshot of its start; see MemoryReport::snapshots.
+  /// doing steps again from a snapshot: of the epoch's start, of data in chunks of the block's; see
+  /// FitOptions::snapshot_every_steps and MemoryReport::snapshots.
   kRaise,
   kStop,    ///< the same, but fit() ends with the message as stop_reason
   kIgnore,  ///< goes on
@@ -114,6 +115,9 @@ struct FitOptions {
   bool discard = false;    ///< a trial: weights, optimizer state and steps are as before at the end
   double max_seconds = 0;  ///< training ends at the first step that ends later; 0: no limit
   OnNonFinite on_non_finite = OnNonFinite::kRaise;
+  /// Of kRaise and kStop: takes the snapshot anew after so many steps, so that fewer are done
+  /// again. 0: only where an epoch, or a block of a DataSource, begins.
+  std::int64_t snapshot_every_steps = 0;
   bool allow_nan = false;  ///< NaN and infinity in inputs are let through
   /// Of a DataSource: the largest size of one of the two blocks that rows are collected in.
   std::int64_t block_bytes = std::int64_t{32} << 20;

@@ -1,8 +1,5 @@
 #include "onnxgrad/schedules.h"
 
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-
 #include <array>
 
 #include "base/check.h"
@@ -35,72 +32,6 @@ const std::array<NamedSchedule, 13>& named_schedules() {
   }};
   return schedules;
 }
-
-const char* name_of(ScheduleUnit unit) { return unit == ScheduleUnit::kEpoch ? "epoch" : "step"; }
-
-std::string list(const std::vector<Schedule>& parts) {
-  std::vector<std::string> texts;
-  for (const Schedule& part : parts) texts.push_back(to_string(part));
-  return fmt::format("[{}]", fmt::join(texts, ", "));
-}
-
-struct Describe {
-  std::string operator()(const ConstantRate& s) const {
-    return fmt::format("ConstantRate(factor={:g})", s.factor);
-  }
-  std::string operator()(const InverseScaling& s) const {
-    return fmt::format("InverseScaling(power={:g}, unit={})", s.power, name_of(s.unit));
-  }
-  std::string operator()(const OptimalRate& s) const {
-    return fmt::format("OptimalRate(alpha={:g}, first_is_rate={}, unit={})", s.alpha,
-                       s.first_is_rate, name_of(s.unit));
-  }
-  std::string operator()(const StepDecay& s) const {
-    return fmt::format("StepDecay(every={}, factor={:g}, unit={})", s.every, s.factor,
-                       name_of(s.unit));
-  }
-  std::string operator()(const MultiStepDecay& s) const {
-    return fmt::format("MultiStepDecay(milestones=[{}], factor={:g}, unit={})",
-                       fmt::join(s.milestones, ", "), s.factor, name_of(s.unit));
-  }
-  std::string operator()(const ExponentialDecay& s) const {
-    return fmt::format("ExponentialDecay(factor={:g}, unit={})", s.factor, name_of(s.unit));
-  }
-  std::string operator()(const CosineDecay& s) const {
-    return fmt::format("CosineDecay(length={:g}, minimum_factor={:g}, unit={})", s.length,
-                       s.minimum_factor, name_of(s.unit));
-  }
-  std::string operator()(const CosineRestarts& s) const {
-    return fmt::format(
-        "CosineRestarts(length={:g}, length_factor={:g}, restart_factor={:g}, "
-        "minimum_factor={:g}, unit={})",
-        s.length, s.length_factor, s.restart_factor, s.minimum_factor, name_of(s.unit));
-  }
-  std::string operator()(const OneCycle& s) const {
-    return fmt::format(
-        "OneCycle(length={:g}, rise={:g}, start_divisor={:g}, end_divisor={:g}, linear={})",
-        s.length, s.rise, s.start_divisor, s.end_divisor, s.linear);
-  }
-  std::string operator()(const LinearRate& s) const {
-    return fmt::format("LinearRate(length={:g}, start_factor={:g}, end_factor={:g}, unit={})",
-                       s.length, s.start_factor, s.end_factor, name_of(s.unit));
-  }
-  std::string operator()(const PolynomialDecay& s) const {
-    return fmt::format("PolynomialDecay(length={:g}, power={:g}, end_factor={:g}, unit={})",
-                       s.length, s.power, s.end_factor, name_of(s.unit));
-  }
-  std::string operator()(const Plateau& s) const {
-    return fmt::format(
-        "Plateau(factor={:g}, patience={}, threshold={:g}, cooldown={}, minimum_factor={:g})",
-        s.factor, s.patience, s.threshold, s.cooldown, s.minimum_factor);
-  }
-  std::string operator()(const ScheduleSequence& s) const {
-    return "ScheduleSequence(" + list(s.parts) + ")";
-  }
-  std::string operator()(const ScheduleProduct& s) const {
-    return "ScheduleProduct(" + list(s.parts) + ")";
-  }
-};
 
 }  // namespace
 
@@ -143,6 +74,6 @@ std::vector<std::string> schedule_names() {
   return names;
 }
 
-std::string to_string(const Schedule& schedule) { return std::visit(Describe{}, schedule.rule); }
+std::string to_string(const Schedule& schedule) { return train::schedule_text(schedule); }
 
 }  // namespace onnxgrad

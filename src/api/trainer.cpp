@@ -11,7 +11,6 @@
 #include "train/evaluator.h"
 #include "train/fit_loop.h"
 #include "train/sampler.h"
-#include "train/stream_fit.h"
 #include "train/targets.h"
 
 namespace onnxgrad {
@@ -95,8 +94,8 @@ const History& Trainer::fit(DataSource& source, const FitOptions& options) {
   const api::CallGuard guard(impl_->fitting);
   const api::CallGuard session_guard(impl_->session.impl().busy);
   if (options.on_non_finite == OnNonFinite::kSkip) impl_->session.impl().session.guard_updates();
-  train::StreamFit fit(impl_->session.impl().session, source, options, impl_->stop, impl_->history);
-  fit.run();
+  train::FitLoop loop(impl_->session.impl().session, source, options, impl_->stop, impl_->history);
+  loop.run();
   return impl_->history;
 }
 

@@ -145,9 +145,34 @@ Dims Column::batch_dims(std::int64_t rows) const {
   return Dims(std::move(dims));
 }
 
+std::int64_t PreparedData::row_number(std::int64_t row) const {
+  const RowRange* found = nullptr;
+  for (const RowRange& range : ranges) {
+    if (range.begin <= row) found = &range;
+  }
+  if (found == nullptr) return row;
+  const std::int64_t place = found->first + (row - found->begin);
+  return found->numbers ? (*found->numbers)[static_cast<std::size_t>(place)] : place;
+}
+
+void PreparedData::add_ranges(const PreparedData& from, std::int64_t begin, std::int64_t count) {
+  for (std::size_t i = 0; i < from.ranges.size(); ++i) {
+    const RowRange& range = from.ranges[i];
+    const std::int64_t end = i + 1 < from.ranges.size() ? from.ranges[i + 1].begin : from.rows;
+    const std::int64_t first = std::max(range.begin, begin);
+    if (first >= std::min(end, begin + count)) continue;
+    ranges.push_back({.begin = rows + (first - begin),
+                      .first = range.first + (first - range.begin),
+                      .numbers = range.numbers});
+  }
+}
+
 PreparedData PreparedData::select(std::span<const std::int64_t> chosen) const {
   PreparedData part = *this;
   part.rows = static_cast<std::int64_t>(chosen.size());
+  auto numbers = std::make_shared<std::vector<std::int64_t>>();
+  for (const std::int64_t row : chosen) numbers->push_back(row_number(row));
+  part.ranges = {{.begin = 0, .first = 0, .numbers = std::move(numbers)}};
   for (std::size_t c = 0; c < columns.size(); ++c) {
     Column& column = part.columns[c];
     column.values = Tensor::empty(column.values.dtype(), column.batch_dims(part.rows));
@@ -183,6 +208,7 @@ PreparedData prepare_data(const Session& session, std::span<const Port> ports, c
       data.targets.empty() ? data.target : find_labels(graph.loss, graph.loss, data);
   PreparedData prepared;
   prepared.rows = rows_of(graph.loss.target.name, first);
+  prepared.ranges = {{.begin = 0, .first = data.first_row}};
   if (prepared.rows == 0) throw DataError({.what = "the data set has no rows"});
   if (data.sample_weight.is_defined() && graph.sample_weight.empty()) {
     throw DataError({.what = "sample weights were given, but the loss takes none",

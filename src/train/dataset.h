@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -23,15 +24,28 @@ struct Column {
   Dims batch_dims(std::int64_t rows) const;
 };
 
+/// Rows that follow each other, and their numbers in the whole.
+struct RowRange {
+  std::int64_t begin = 0;  ///< the first one, among the rows at hand
+  std::int64_t first = 0;  ///< its number; the others are counted on
+  /// Where rows were left out: all numbers, of which the range has those from `first` on.
+  std::shared_ptr<const std::vector<std::int64_t>> numbers = {};
+};
+
 /// A data set in the order of a plan's ports.
 struct PreparedData {
   std::int64_t rows = 0;
+  std::vector<RowRange> ranges;  ///< in rising order, the first from 0 on
   std::vector<Column> columns;
   std::size_t target = 0;  ///< which column is the target (of the first loss)
   bool has_weights = false;
   std::size_t weights = 0;  ///< which column has the sample weights
 
-  /// The rows with these numbers, copied.
+  /// What messages call a row: its number in the whole.
+  std::int64_t row_number(std::int64_t row) const;
+  /// Adds the ranges of `count` rows of `from`, from `begin` on, behind `rows` of these.
+  void add_ranges(const PreparedData& from, std::int64_t begin, std::int64_t count);
+  /// The rows at these places, copied.
   PreparedData select(std::span<const std::int64_t> chosen) const;
   /// The columns of these ports, in their order; all must be there.
   PreparedData in_order_of(std::span<const runtime::Port> wanted) const;

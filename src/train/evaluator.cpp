@@ -162,26 +162,37 @@ std::optional<PreparedData> validation_rows(Session& session, const FitOptions& 
 }
 
 void check_fit_options(const FitOptions& options) {
-  const auto refuse = [](const std::string& what) { throw OptionError({.what = what}); };
-  if (options.epochs < 0) refuse(fmt::format("epochs is {}, expected 0 or more", options.epochs));
+  const auto refuse = [](const std::string& what, const char* mend) {
+    throw OptionError({.what = what, .mend = mend});
+  };
+  const auto at_least = [&](const char* name, std::int64_t value, std::int64_t least) {
+    if (value >= least) return;
+    throw OptionError({.what = fmt::format("{} is {}, expected {} or more", name, value, least),
+                       .mend = fmt::format("Give {} = {} or more.", name, least)});
+  };
+  at_least("epochs", options.epochs, 0);
   if (options.batch_size < FitOptions::kAsTheyCome) {
-    refuse(fmt::format("batch_size is {}, expected 1 or more", options.batch_size));
+    refuse(fmt::format("batch_size is {}, expected 1 or more", options.batch_size),
+           "Give a batch size of 1 or more; 0 stands for the usual one.");
   }
-  if (options.validation_every < 1) {
-    refuse(fmt::format("validation_every is {}, expected 1 or more", options.validation_every));
-  }
+  at_least("validation_every", options.validation_every, 1);
+  at_least("snapshot_every_steps", options.snapshot_every_steps, 0);
+  at_least("every_n_steps", options.every_n_steps, 0);
   const bool has_rows = options.validation != nullptr || options.validation_source != nullptr;
   if (options.validation_fraction != 0 && has_rows) {
-    refuse("both a validation fraction and validation data were given");
+    refuse("both a validation fraction and validation data were given", "Give one of them.");
   }
   if (!options.metrics.empty() && !has_rows && options.validation_fraction == 0) {
-    refuse("metrics are of validation rows, and there is no validation");
+    refuse("metrics are of validation rows, and there is no validation",
+           "Give validation rows, or a share of the rows for it.");
   }
   if (options.sampling == Sampling::kWindows && !options.shuffle) {
-    refuse("windows begin at random places, but shuffle is false");
+    refuse("windows begin at random places, but shuffle is false",
+           "Leave shuffle true, or take the rows as they are.");
   }
   if (!(options.max_seconds >= 0)) {
-    refuse(fmt::format("max_seconds is {}, expected 0 or more", options.max_seconds));
+    refuse(fmt::format("max_seconds is {}, expected 0 or more", options.max_seconds),
+           "Give a number of seconds; 0 stands for no limit.");
   }
 }
 
@@ -203,7 +214,8 @@ double monitored(const FitOptions& options, const EpochLog& log) {
   }
   throw DataError(
       {.what = "there is no '" + monitor + "' to monitor." + base::did_you_mean(monitor, known),
-       .detail = "There are " + base::quote_list(known) + "."});
+       .detail = "There are " + base::quote_list(known) + ".",
+       .mend = "Monitor one of these, or add the metric, or validation rows."});
 }
 
 }  // namespace onnxgrad::train

@@ -1,109 +1,88 @@
 // How a fit becomes a checkpoint, and goes on from one.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cstring>
 #include <filesystem>
-#include <span>
+#include <map>
 #include <utility>
 
-#include "base/checksum.h"
 #include "onnxgrad/option_error.h"
+#include "runtime/finite.h"
+#include "train/fit_history.h"
 #include "train/fit_loop.h"
 
 namespace onnxgrad::train {
 namespace {
 
-constexpr std::size_t kNumColumns = 6;  // of numbers that every epoch has
 constexpr std::string_view kBest = "best";
-constexpr std::string_view kEpochStart = "epoch_start";
-
-// Bits of "history/flags".
-constexpr std::int64_t kHasLoss = 1;
-constexpr std::int64_t kHasAccuracy = 2;
-constexpr std::int64_t kIsBest = 4;
-constexpr std::int64_t kHasMetrics = 8;
-
-std::string copy_name(std::string_view purpose, std::string_view state_name) {
-  return fmt::format("{}{}/{}", kReservedPrefix, purpose, state_name);
-}
+constexpr std::string_view kOption = "option:";  // in the metadata
 
 [[noreturn]] void refuse(const Checkpoint& checkpoint, const std::string& what,
                          const std::string& mend) {
   throw CheckpointError({.what = what, .where = {.file = checkpoint.path}, .mend = mend});
 }
 
-void add_column(Checkpoint& checkpoint, std::string_view name, const auto& values) {
-  checkpoint.set(fmt::format("{}{}", kReservedPrefix, name),
-                 Tensor::from(values, Dims{static_cast<std::int64_t>(values.size())}));
+std::string option_of(const Checkpoint& checkpoint, const std::string& name) {
+  const auto found = checkpoint.metadata.find(fmt::format("{}{}", kOption, name));
+  return found == checkpoint.metadata.end() ? "" : found->second;
+}
+
+std::string early_stopping_text(const FitOptions& options) {
+  if (!options.early_stopping) return options.keep_best ? "none, keep_best" : "none";
+  const EarlyStopping& given = *options.early_stopping;
+  const std::string monitor = given.monitor.empty() ? "the loss" : given.monitor;
+  return fmt::format("{}, patience {}, min_delta {}{}{}", monitor, given.patience, given.min_delta,
+                     given.maximize ? ", maximize" : "",
+                     given.restore_best || options.keep_best ? ", best restored" : "");
+}
+
+std::string metrics_text(const std::vector<Metric>& metrics) {
+  std::vector<std::string> names;
+  for (const Metric& metric : metrics) names.push_back(metric.name);
+  return names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", "));
+}
+
+std::string number_or_none(std::optional<std::int64_t> number) {
+  return number ? std::to_string(*number) : "not known";
 }
 
 }  // namespace
 
-std::string checksum_of(const PreparedData& data, const PreparedData* validation) {
-  base::Checksum checksum;
-  const auto add = [&checksum](const PreparedData& rows) {
-    for (const Column& column : rows.columns) {
-      checksum.update(fmt::format("{} {}{}\n", column.name, dtype_name(column.values.dtype()),
-                                  column.values.dims().to_string()));
-      checksum.update(
-          std::span(column.values.raw(), static_cast<std::size_t>(column.values.size_bytes())));
-    }
-  };
-  add(data);
-  checksum.update(std::string_view("\nvalidation\n"));
-  if (validation != nullptr) add(*validation);
-  return checksum.hex();
-}
-
-void StateSnapshot::add_to(Checkpoint& checkpoint, std::string_view purpose,
-                           const Session& session) const {
-  const NamedTensors state = session.state_view();
-  for (std::size_t i = 0; i < copies_.size(); ++i) {
-    checkpoint.set(copy_name(purpose, state[i].name), copies_[i]);
-  }
-  checkpoint.set_int(fmt::format("fit/{}_steps", purpose), steps_);
-}
-
-bool StateSnapshot::take_from(const Checkpoint& checkpoint, std::string_view purpose,
-                              const Session& session) {
-  const NamedTensors state = session.state_view();
-  std::vector<const Tensor*> stored;
-  for (std::size_t i = 0; i < copies_.size(); ++i) {
-    const Tensor* tensor = checkpoint.find(copy_name(purpose, state[i].name));
-    if (tensor == nullptr) return false;
-    if (tensor->dtype() != copies_[i].dtype() || tensor->dims() != copies_[i].dims()) return false;
-    stored.push_back(tensor);
-  }
-  steps_ = checkpoint.get_int(fmt::format("fit/{}_steps", purpose));
-  for (std::size_t i = 0; i < copies_.size(); ++i) {
-    std::memcpy(copies_[i].mutable_raw(), stored[i]->raw(),
-                static_cast<std::size_t>(copies_[i].size_bytes()));
-  }
-  return true;
-}
-
-// What the order of the rows and the numbers depend on, under the names that users know.
-std::vector<std::pair<std::string, std::int64_t>> FitLoop::fixed_options() const {
-  return {{"windows", options_.sampling == Sampling::kWindows ? 1 : 0},
-          {"training_rows", num_rows_},
-          {"batch_size", batch_size_},
-          {"shuffle", options_.shuffle ? 1 : 0},
-          {"drop_last", options_.drop_last ? 1 : 0},
-          {"seed", static_cast<std::int64_t>(options_.seed)},
-          {"validation_every", options_.validation_every},
-          {"schedule", schedule_ ? 1 : 0}};
+// What the order of the rows, the numbers and the end depend on, under the names that users know.
+// The first one that differs is named, so what explains the others comes first.
+std::vector<std::pair<std::string, std::string>> FitLoop::fixed_options() const {
+  const bool has_windows = options_.sampling == Sampling::kWindows;
+  const bool has_arrays = feed_->known_block() != nullptr;
+  return {{"data", has_arrays ? "arrays" : "chunks"},
+          {"windows", has_windows ? "1" : "0"},
+          {"validation", fmt::format("{}", options_.validation_fraction)},
+          {"training_rows", number_or_none(feed_->num_rows())},
+          {"batch_size", options_.batch_size == FitOptions::kAsTheyCome
+                             ? "as they come"
+                             : std::to_string(options_.batch_size)},
+          {"block_bytes", has_arrays ? "none" : std::to_string(options_.block_bytes)},
+          {"shuffle", options_.shuffle ? "1" : "0"},
+          {"drop_last", options_.drop_last ? "1" : "0"},
+          {"seed", std::to_string(options_.seed)},
+          {"validation_every", std::to_string(options_.validation_every)},
+          {"metrics", metrics_text(options_.metrics)},
+          {"early_stopping", early_stopping_text(options_)},
+          {"schedule", options_.schedule ? schedule_text(*options_.schedule) : "none"}};
 }
 
 void FitLoop::open_checkpoints() {
   if (options_.checkpoint) {
     const CheckpointOptions& wanted = *options_.checkpoint;
-    if (wanted.folder.empty()) throw OptionError("checkpoints need a folder");
+    if (wanted.folder.empty()) {
+      throw OptionError({.what = "checkpoints need a folder",
+                         .mend = "Give CheckpointOptions::folder, a folder of their own."});
+    }
     if (wanted.keep < 1 || wanted.every_steps < 0) {
-      throw OptionError(
-          fmt::format("checkpoints: keep is {}, every_steps {}, expected at least 1 "
-                      "and 0",
-                      wanted.keep, wanted.every_steps));
+      throw OptionError({.what = fmt::format("checkpoints: keep is {}, every_steps {}, expected at "
+                                             "least 1 and 0",
+                                             wanted.keep, wanted.every_steps),
+                         .mend = "Keep one or more; 0 steps stand for the end of each epoch."});
     }
     checkpoint_steps_ = wanted.every_steps;
     checkpoints_.emplace(
@@ -148,169 +127,118 @@ void FitLoop::check_fit(const Checkpoint& checkpoint) const {
            "Load it into the session, then train without resuming.");
   }
   for (const auto& [name, value] : fixed_options()) {
-    const std::int64_t stored = checkpoint.get_int("fit/" + name);
+    const std::string stored = option_of(checkpoint, name);
     if (stored == value) continue;
     refuse(checkpoint, fmt::format("{} is {} in the checkpoint, {} now", name, stored, value),
            "Resume with the data and options of the first run.");
   }
-  const auto hash = checkpoint.metadata.find("data_hash");
-  if (hash == checkpoint.metadata.end() || hash->second != data_hash_) {
-    refuse(checkpoint, "the checkpoint was written with other training or validation rows",
-           "Resume with the data of the first run.");
+}
+
+// Goes to the place in the data, with the same rows before it. False: stopped while reading.
+bool FitLoop::seek_rows(const Checkpoint& checkpoint, std::int64_t epoch, std::int64_t row) {
+  if (row > 0) {
+    feed_->begin_epoch(epoch);
+    while ((block_ = feed_->next(stop_)) != nullptr && block_first_row_ + block_->rows < row) {
+      block_first_row_ += block_->rows;
+    }
+    if (stop_.load(std::memory_order_relaxed)) return false;
+    if (block_ == nullptr) {
+      refuse(checkpoint,
+             fmt::format("epoch {} has {} rows, the checkpoint was made after {}", epoch,
+                         block_first_row_, row),
+             "Give the data of the first run; an iterator that is used up gives no rows again: "
+             "give a list, or a function that returns a new iterator.");
+    }
   }
+  const auto stored = checkpoint.metadata.find("data_hash");
+  if (stored == checkpoint.metadata.end() || stored->second != feed_->checksum(row)) {
+    refuse(checkpoint, "the checkpoint was written with other training or validation rows",
+           "Resume with the data of the first run, in the same order.");
+  }
+  return true;
 }
 
 void FitLoop::resume_from(const Checkpoint& checkpoint) {
   check_fit(checkpoint);
-  read_history(checkpoint);
   const std::int64_t epoch = checkpoint.get_int("fit/epoch");
   const std::int64_t row = checkpoint.get_int("fit/row");
   const std::int64_t step = checkpoint.get_int("fit/step");
+  const std::int64_t epoch_steps = checkpoint.get_int("fit/epoch_steps");
   const std::int64_t skipped = checkpoint.get_int("fit/skipped_steps");
   const std::int64_t waited = checkpoint.get_int("fit/epochs_without_improvement");
-  const std::int64_t done = (row + batch_size_ - 1) / batch_size_;  // steps of the epoch
-  const std::vector<double> rates = checkpoint.get_doubles("fit/epoch_rates");
-  if (epoch < 1 || row < 0 || row > num_rows_ || step < done || skipped < 0 || waited < 0 ||
-      static_cast<std::int64_t>(rates.size()) != done) {
+  if (epoch < 1 || row < 0 || row > feed_->num_rows().value_or(row) || epoch_steps < 0 ||
+      step < epoch_steps || skipped < 0 || waited < 0) {
     refuse(checkpoint,
            fmt::format("the checkpoint is at epoch {}, row {}, step {}", epoch, row, step),
-           "The file was not written by onnxgrad.");
+           "Use another checkpoint: this file was not written by onnxgrad.");
   }
-  const double loss_sum = checkpoint.get_double("fit/loss_sum");
-  const double weight_sum = checkpoint.get_double("fit/weight_sum");
+  if (!seek_rows(checkpoint, epoch, row)) {
+    is_stopped_ = true;
+    return;
+  }
+  History history;
+  read_history(checkpoint, options_, history);
+  const EpochLoss loss{.sum = checkpoint.get_double("fit/loss_sum"),
+                       .weight = checkpoint.get_double("fit/weight_sum")};
   const double seconds = checkpoint.get_double("fit/seconds");
+  const double data_wait = checkpoint.get_double("fit/data_wait_s");
   const double best_loss = checkpoint.get_double("fit/best_loss");
-  if (best_ && history_.best_epoch && !best_->take_from(checkpoint, kBest, session_)) {
+  if (best_ && history.best_epoch && !best_->take_from(checkpoint, kBest, session_)) {
     refuse(checkpoint, "the checkpoint has no copy of the best weights",
            "Resume without restore_best, as in the first run.");
   }
-  if (epoch_start_ && row > 0 && !epoch_start_->take_from(checkpoint, kEpochStart, session_)) {
-    refuse(checkpoint, "the checkpoint has no copy of the weights at the epoch's start",
-           "Resume with on_non_finite = kIgnore, as in the first run.");
-  }
   prepare_schedule(checkpoint.get_double("fit/first_rate"));
-  if (schedule_) schedule_->load_state(checkpoint.get_doubles("fit/schedule_state"));
+  if (options_.schedule) {
+    schedule_state_ = checkpoint.get_doubles("fit/schedule_state");
+    if (schedule_) schedule_->load_state(schedule_state_);
+  }
   restore_session(session_, checkpoint);
+  history_.epochs.insert(history_.epochs.end(), history.epochs.begin(), history.epochs.end());
+  history_.step_losses.insert(history_.step_losses.end(), history.step_losses.begin(),
+                              history.step_losses.end());
+  history_.best_epoch = history.best_epoch;
+  history_.skipped_steps = skipped;
   epoch_ = epoch;
   row_ = row;
   step_ = step;
-  epoch_first_step_ = step - done;
-  epoch_rates_.assign(rates.begin(), rates.end());
-  history_.skipped_steps = skipped;
+  epoch_first_step_ = step - epoch_steps;
   epochs_without_improvement_ = waited;
-  loss_sum_ = loss_sum;
-  weight_sum_ = weight_sum;
+  loss_ = loss;
   seconds_before_ = seconds;
+  waited_before_ = data_wait;
   best_loss_ = best_loss;
   if (countdown_ > 0) countdown_ -= step_ % options_.every_n_steps;
   saved_at_ = {session_.steps(), epoch_, row_};
 }
 
-void FitLoop::read_history(const Checkpoint& checkpoint) {
-  const auto flags = checkpoint.get_ints("history/flags");
-  const auto steps = checkpoint.get_ints("history/steps");
-  const auto rows = checkpoint.get_ints("history/rows");
-  std::vector<std::vector<double>> columns;
-  for (const char* name :
-       {"train_loss", "val_loss", "val_accuracy", "lr", "seconds", "rows_per_s"}) {
-    columns.push_back(checkpoint.get_doubles(fmt::format("history/{}", name)));
-  }
-  for (const Metric& metric : options_.metrics) {
-    columns.push_back(checkpoint.get_doubles(fmt::format("history/metric/{}", metric.name)));
-  }
-  const auto has_other_size = [&](const auto& column) { return column.size() != flags.size(); };
-  if (has_other_size(steps) || has_other_size(rows) ||
-      std::ranges::any_of(columns, has_other_size)) {
-    refuse(checkpoint, "the columns of the checkpoint's history differ in length",
-           "The file was not written by onnxgrad.");
-  }
-  History history;
-  for (std::size_t i = 0; i < flags.size(); ++i) {
-    EpochLog log{.epoch = static_cast<std::int64_t>(i) + 1,
-                 .train_loss = columns[0][i],
-                 .learning_rate = columns[3][i],
-                 .seconds = columns[4][i],
-                 .rows_per_s = columns[5][i],
-                 .steps = steps[i],
-                 .is_best = (flags[i] & kIsBest) != 0};
-    if ((flags[i] & kHasLoss) != 0) log.val_loss = columns[1][i];
-    if ((flags[i] & kHasAccuracy) != 0) log.val_accuracy = columns[2][i];
-    log.rows = rows[i];
-    for (std::size_t m = 0; m < options_.metrics.size() && (flags[i] & kHasMetrics) != 0; ++m) {
-      log.val_metrics.emplace_back("val_" + options_.metrics[m].name, columns[kNumColumns + m][i]);
-    }
-    if (log.is_best) history.best_epoch = log.epoch;
-    history.epochs.push_back(log);
-  }
-  history.step_losses = checkpoint.get_doubles("history/step_losses");
-  history_.epochs.insert(history_.epochs.end(), history.epochs.begin(), history.epochs.end());
-  history_.step_losses.insert(history_.step_losses.end(), history.step_losses.begin(),
-                              history.step_losses.end());
-  history_.best_epoch = history.best_epoch;
-}
-
-void FitLoop::write_history(Checkpoint& checkpoint) const {
-  std::vector<std::int64_t> flags;
-  std::vector<std::int64_t> steps;
-  std::vector<std::int64_t> rows;
-  std::vector<std::vector<double>> columns(kNumColumns + options_.metrics.size());
-  for (const EpochLog& log : history_.epochs) {
-    flags.push_back((log.val_loss ? kHasLoss : 0) | (log.val_accuracy ? kHasAccuracy : 0) |
-                    (log.is_best ? kIsBest : 0) | (log.val_metrics.empty() ? 0 : kHasMetrics));
-    steps.push_back(log.steps);
-    rows.push_back(log.rows);
-    const double values[] = {log.train_loss,
-                             log.val_loss.value_or(0),
-                             log.val_accuracy.value_or(0),
-                             log.learning_rate,
-                             log.seconds,
-                             log.rows_per_s};
-    for (std::size_t i = 0; i < kNumColumns; ++i) columns[i].push_back(values[i]);
-    for (std::size_t m = 0; m < options_.metrics.size(); ++m) {
-      const bool is_there = m < log.val_metrics.size();
-      columns[kNumColumns + m].push_back(is_there ? log.val_metrics[m].second : 0);
-    }
-  }
-  add_column(checkpoint, "history/flags", flags);
-  add_column(checkpoint, "history/steps", steps);
-  add_column(checkpoint, "history/rows", rows);
-  const char* const names[] = {"train_loss", "val_loss", "val_accuracy",
-                               "lr",         "seconds",  "rows_per_s"};
-  for (std::size_t i = 0; i < kNumColumns; ++i) {
-    add_column(checkpoint, fmt::format("history/{}", names[i]), columns[i]);
-  }
-  for (std::size_t m = 0; m < options_.metrics.size(); ++m) {
-    add_column(checkpoint, fmt::format("history/metric/{}", options_.metrics[m].name),
-               columns[kNumColumns + m]);
-  }
-  // Where training went back to the start of the epoch there are more.
-  const std::span<const double> losses = history_.step_losses;
-  add_column(checkpoint, "history/step_losses", losses.first(static_cast<std::size_t>(step_)));
-}
-
 Checkpoint FitLoop::make_checkpoint() const {
   Checkpoint checkpoint = checkpoint_of(session_);
-  for (const auto& [name, value] : fixed_options()) checkpoint.set_int("fit/" + name, value);
+  const bool is_within = row_ > 0;  // an epoch
+  for (const auto& [name, value] : fixed_options()) {
+    checkpoint.metadata[fmt::format("{}{}", kOption, name)] = value;
+  }
   checkpoint.set_int("fit/epoch", epoch_);
   checkpoint.set_int("fit/row", row_);
   checkpoint.set_int("fit/step", step_);
+  checkpoint.set_int("fit/epoch_steps", is_within ? step_ - epoch_first_step_ : 0);
   checkpoint.set_int("fit/skipped_steps", history_.skipped_steps);
   checkpoint.set_int("fit/epochs_without_improvement", epochs_without_improvement_);
-  checkpoint.set_double("fit/loss_sum", row_ > 0 ? loss_sum_ : 0);
-  checkpoint.set_double("fit/weight_sum", row_ > 0 ? weight_sum_ : 0);
+  checkpoint.set_double("fit/loss_sum", is_within ? loss_.sum : 0);
+  checkpoint.set_double("fit/weight_sum", is_within ? loss_.weight : 0);
   checkpoint.set_double("fit/seconds",
-                        row_ > 0 ? seconds_before_ + seconds_since(epoch_began_) : 0);
+                        is_within ? seconds_before_ + seconds_since(epoch_began_) : 0);
+  checkpoint.set_double("fit/data_wait_s", is_within ? data_wait_s() : 0);
   checkpoint.set_double("fit/best_loss", best_loss_);
   checkpoint.set_double("fit/first_rate", first_rate_);
-  const std::span<const double> rates = epoch_rates_;
-  const std::int64_t done = row_ > 0 ? step_ - epoch_first_step_ : 0;
-  add_column(checkpoint, "fit/epoch_rates", rates.first(static_cast<std::size_t>(done)));
-  if (schedule_) add_column(checkpoint, "fit/schedule_state", schedule_->state());
+  if (options_.schedule) {
+    const std::vector<double> state = schedule_ ? schedule_->state() : schedule_state_;
+    checkpoint.set(fmt::format("{}fit/schedule_state", kReservedPrefix),
+                   Tensor::from(state, Dims{static_cast<std::int64_t>(state.size())}));
+  }
   if (best_ && history_.best_epoch) best_->add_to(checkpoint, kBest, session_);
-  if (epoch_start_ && row_ > 0) epoch_start_->add_to(checkpoint, kEpochStart, session_);
-  write_history(checkpoint);
+  write_history(checkpoint, options_, history_, step_);
   checkpoint.metadata["epoch"] = std::to_string(epoch_);
-  checkpoint.metadata["data_hash"] = data_hash_;
+  checkpoint.metadata["data_hash"] = feed_->checksum(row_);
   return checkpoint;
 }
 
@@ -318,6 +246,11 @@ void FitLoop::save_checkpoint() {
   const bool is_best = is_new_best_ && row_ == 0;
   CheckpointLog log;
   try {
+    if (search_ && !runtime::all_finite(session_.state_views())) {
+      throw CheckpointError({.what = "the weights are not finite",
+                             .where = {.file = checkpoints_->path()},
+                             .mend = "Resume from the checkpoint before, with a smaller rate."});
+    }
     Checkpoint checkpoint = make_checkpoint();
     log.path = checkpoints_->save(checkpoint, session_.steps(), is_best);
     saved_at_ = {session_.steps(), epoch_, row_};

@@ -20,19 +20,19 @@ using train_test::write_bytes;
 constexpr std::int64_t kRows = 23;
 
 // y = 2 a - b + 0.5 with noise, so that the validation loss goes up and down.
-Dataset noisy_data(std::uint64_t seed = 1) {
+Dataset noisy_data(std::uint64_t seed = 1, std::int64_t rows = kRows) {
   base::PhiloxStream stream(seed, base::RandomUse::kOperator, 0);
   std::vector<float> x;
   std::vector<float> y;
-  for (std::int64_t i = 0; i < kRows; ++i) {
+  for (std::int64_t i = 0; i < rows; ++i) {
     const double a = stream.normal();
     const double b = stream.normal();
     x.push_back(static_cast<float>(a));
     x.push_back(static_cast<float>(b));
     y.push_back(static_cast<float>(2 * a - b + 0.5 + stream.normal()));
   }
-  return {.inputs = {{.name = "", .tensor = Tensor::from(x, Dims{kRows, 2})}},
-          .target = Tensor::from(y, Dims{kRows})};
+  return {.inputs = {{.name = "", .tensor = Tensor::from(x, Dims{rows, 2})}},
+          .target = Tensor::from(y, Dims{rows})};
 }
 
 /// A session with its loop's surroundings: what a process would have.
@@ -264,7 +264,7 @@ TEST(FitCheckpoint, OtherDataOrOptionsAreNamed) {
   EXPECT_THAT(refusal(other), HasSubstr("windows is 0 in the checkpoint, 1 now"));
   other = options;
   other.validation_fraction = 0.2;
-  EXPECT_THAT(refusal(other), HasSubstr("training_rows is 23 in the checkpoint, 18 now"));
+  EXPECT_THAT(refusal(other), HasSubstr("validation is 0 in the checkpoint, 0.2 now"));
   EXPECT_THAT(refusal(options, noisy_data(2)), HasSubstr("other training or validation rows"));
   const Dataset held_out = noisy_data(3);
   other = options;
@@ -272,7 +272,18 @@ TEST(FitCheckpoint, OtherDataOrOptionsAreNamed) {
   EXPECT_THAT(refusal(other), HasSubstr("other training or validation rows"));
   other = options;
   other.early_stopping.emplace();
-  EXPECT_THAT(refusal(other), HasSubstr("no copy of the best weights"));
+  EXPECT_THAT(refusal(other), HasSubstr("early_stopping is none in the checkpoint, the loss, "
+                                        "patience 10, min_delta 0.0001, best restored now"));
+  other = options;
+  other.keep_best = true;
+  EXPECT_THAT(refusal(other),
+              HasSubstr("early_stopping is none in the checkpoint, none, keep_best"));
+  other = options;
+  other.schedule = StepDecay{.every = 2};
+  EXPECT_THAT(refusal(other), HasSubstr("schedule is none in the checkpoint, StepDecay(every=2, "
+                                        "factor=0.1, unit=epoch) now"));
+  const Dataset fewer = noisy_data(1, kRows - 1);
+  EXPECT_THAT(refusal(options, fewer), HasSubstr("training_rows is 23 in the checkpoint, 22 now"));
   other = options;
   other.resume = temporary.path("none");
   EXPECT_NE(refusal(other), "accepted");
@@ -283,6 +294,37 @@ TEST(FitCheckpoint, OtherDataOrOptionsAreNamed) {
   other.resume = temporary.path("session");
   other.checkpoint = {};
   EXPECT_THAT(refusal(other), HasSubstr("of a session, not of a fit"));
+}
+
+TEST(FitCheckpoint, SettingsOfScheduleAndEarlyStoppingAreNamed) {
+  const TemporaryFolder temporary;
+  FitOptions options = plain_options();
+  options.validation_fraction = 0.3;
+  options.early_stopping = {{.patience = 3}};
+  options.schedule = StepDecay{.every = 3, .factor = 0.5};
+  options.checkpoint = {{.folder = temporary.path("run")}};
+  Process().fit(options);
+  options.resume = temporary.path("run");
+  EXPECT_EQ(refusal(options), "accepted");
+  const auto with = [&](const auto& change) {
+    FitOptions other = options;
+    change(other);
+    return refusal(other);
+  };
+  EXPECT_THAT(with([](FitOptions& o) { o.early_stopping->patience = 4; }),
+              HasSubstr("the loss, patience 3, min_delta 0.0001, best restored in the checkpoint, "
+                        "the loss, patience 4"));
+  EXPECT_THAT(with([](FitOptions& o) { o.early_stopping->min_delta = 0.5; }),
+              HasSubstr("min_delta 0.5, best restored now"));
+  EXPECT_THAT(with([](FitOptions& o) { o.early_stopping->monitor = "train_loss"; }),
+              HasSubstr("train_loss, patience 3"));
+  EXPECT_THAT(with([](FitOptions& o) { o.schedule = StepDecay{.every = 3, .factor = 0.25}; }),
+              HasSubstr("schedule is StepDecay(every=3, factor=0.5, unit=epoch) in the "
+                        "checkpoint, StepDecay(every=3, factor=0.25, unit=epoch) now"));
+  EXPECT_THAT(with([](FitOptions& o) { o.metrics = {{.name = "mae"}}; }),
+              HasSubstr("metrics is none in the checkpoint, mae now"));
+  EXPECT_THAT(with([](FitOptions& o) { o.validation_every = 2; }),
+              HasSubstr("validation_every is 1 in the checkpoint, 2 now"));
 }
 
 TEST(FitCheckpoint, AFailedSaveIsReportedAndTrainingGoesOn) {

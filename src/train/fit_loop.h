@@ -4,89 +4,67 @@
 #include <array>
 #include <atomic>
 #include <chrono>
-#include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
-#include <span>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "onnxgrad/trainer.h"
+#include "train/batch_binder.h"
+#include "train/batch_feed.h"
 #include "train/checkpoint_folder.h"
 #include "train/dataset.h"
+#include "train/epoch_loss.h"
 #include "train/evaluator.h"
+#include "train/fault_search.h"
 #include "train/schedules.h"
 #include "train/session.h"
+#include "train/state_snapshot.h"
 
-// The epoch loop. Everything is checked, converted, compiled and allocated before the first step;
-// an epoch is then a loop over {bind, run, read the loss}. Start reading at FitLoop::run.
+// The epoch loop, whatever the rows come from (BatchFeed): stops, schedule, history, validation,
+// early stopping, the best weights, faults, checkpoints. Rows in memory are checked and converted,
+// and their plans compiled, before the first step; an epoch is then a loop over {bind, run, read
+// the loss}. Start reading at FitLoop::run.
 
 namespace onnxgrad::train {
 
-/// Copies of all state tensors, for going back.
-class StateSnapshot {
- public:
-  explicit StateSnapshot(Session& session);
-  ~StateSnapshot();
-  StateSnapshot(const StateSnapshot&) = delete;
-  StateSnapshot& operator=(const StateSnapshot&) = delete;
-  /// Allocates nothing.
-  void take(const Session& session);
-  void restore(Session& session) const;
-  /// Into a checkpoint under names of their own, and back. False: it is not in the checkpoint.
-  void add_to(Checkpoint& checkpoint, std::string_view purpose, const Session& session) const;
-  bool take_from(const Checkpoint& checkpoint, std::string_view purpose, const Session& session);
-
- private:
-  Session& session_;
-  std::int64_t bytes_ = 0;
-  std::vector<Tensor> copies_;
-  std::int64_t steps_ = 0;
-};
-
 using Clock = std::chrono::steady_clock;
-double seconds_since(Clock::time_point start);
-
-/// Copies these rows of `row_bytes` bytes each.
-void copy_rows(const std::byte* from, std::int64_t row_bytes, std::span<const std::int64_t> rows,
-               std::byte* to);
-
-/// Of names, types, shapes and numbers; `validation` may be nullptr.
-std::string checksum_of(const PreparedData& data, const PreparedData* validation);
 
 class FitLoop {
  public:
-  /// `history` is cleared. `stop` is looked at after every step.
+  /// `history` is cleared. `stop` is looked at after every step, and while rows are awaited.
+  /// `source` outlives this.
   FitLoop(Session& session, const Dataset& data, const FitOptions& options, std::atomic<bool>& stop,
           History& history);
-  /// Throws: ConvergenceError, DataError of a kernel, and what callbacks throw.
+  FitLoop(Session& session, DataSource& source, const FitOptions& options, std::atomic<bool>& stop,
+          History& history);
+  /// Throws: ConvergenceError, DataError of a kernel or of a chunk, and what sources and callbacks
+  /// throw.
   void run();
 
  private:
-  void run_epochs();
-  void prepare_rows(const Dataset& data);
-  void choose_batch_size();
-  void prepare_plans();
-  void order_rows(std::int64_t epoch);
+  struct RunEnder;
+  FitLoop(Session& session, const FitOptions& options, std::atomic<bool>& stop, History& history);
+  void prepare();
   void prepare_schedule(double rate);
   void reserve_history();
-  bool run_epoch(std::int64_t epoch, EpochLog& log);
-  bool run_batches();
-  bool run_batch(runtime::Execution& execution, std::int64_t begin, std::int64_t rows);
-  void bind_batch(runtime::Execution& execution, std::int64_t begin, std::int64_t rows);
-  std::vector<Dims> batch_dims(std::int64_t rows) const;
-  void add_loss(const runtime::Execution& execution, double loss, std::int64_t rows);
+  void run_epochs();
+  bool run_epoch(EpochLog& log);
+  bool train_epoch();
+  bool run_blocks();
+  bool begin_block(bool is_first);
+  bool run_block();
+  bool run_batch(std::int64_t begin, std::int64_t rows);
+  bool check_state();
+  void take_snapshot();
   bool handle_fault(const std::string& fault_seen);
-  template <class F>
-  void replay(F&& is_wanted);
-  bool is_time_over();
-  std::string go_back_and_find_fault();
-  std::string describe_rows(std::int64_t batch) const;
   bool call_step_callback(double loss);
-  const std::byte* gather(std::size_t column, std::int64_t begin, std::int64_t rows);
-  void validate(EpochLog& log);
+  bool is_time_over();
+  bool end_with(std::string reason);
+  void fill_log(EpochLog& log) const;
+  double data_wait_s() const;
   void mark_best(EpochLog& log);
   bool notice_early_stop();
 
@@ -95,12 +73,11 @@ class FitLoop {
   std::optional<Checkpoint> find_checkpoint();
   void resume_from(const Checkpoint& checkpoint);
   void check_fit(const Checkpoint& checkpoint) const;
-  void read_history(const Checkpoint& checkpoint);
+  bool seek_rows(const Checkpoint& checkpoint, std::int64_t epoch, std::int64_t row);
   Checkpoint make_checkpoint() const;
-  void write_history(Checkpoint& checkpoint) const;
   void save_checkpoint();
   void save_last_checkpoint();
-  std::vector<std::pair<std::string, std::int64_t>> fixed_options() const;
+  std::vector<std::pair<std::string, std::string>> fixed_options() const;
 
   Session& session_;
   Session::FitScope fit_;
@@ -108,46 +85,46 @@ class FitLoop {
   std::atomic<bool>& stop_;
   History& history_;
 
-  PreparedData data_;
-  std::vector<std::int64_t> train_rows_;  ///< empty: all rows of data_
-  std::vector<std::int64_t> order_;       ///< rows in the order of the epoch; empty: as they come
-  std::vector<Tensor> staging_;           ///< per column, one batch
-  std::vector<std::size_t> ports_;        ///< per column
-  std::int64_t num_rows_ = 0;             ///< of an epoch: whole batches with Sampling::kWindows
-  std::int64_t batch_size_ = 0;
-  runtime::Execution* full_ = nullptr;
-  runtime::Execution* tail_ = nullptr;
-  std::vector<runtime::Pin> pins_;  ///< of these two
+  BatchBinder binder_;
+  std::unique_ptr<BatchFeed> feed_;
   std::optional<Validation> validation_;
   std::optional<ScheduleRun> schedule_;
-  double first_rate_ = 0;  ///< of the session, before the schedule
+  std::vector<double> schedule_state_;  ///< that it goes on from, once there is one
+  double first_rate_ = 0;               ///< of the session, before the schedule
   std::int64_t steps_per_update_ = 1;
 
-  bool has_denominator_ = false;  // of the loss, as output 1 of the step
-  std::optional<StateSnapshot> epoch_start_;
+  std::optional<FaultSearch> search_;  ///< OnNonFinite::kRaise and kStop
+  std::int64_t snapshot_step_ = 0;     ///< where its snapshot was taken
+  std::int64_t snapshot_row_ = 0;
+  std::int64_t snapshot_steps_ = 0;  ///< within a block, from one to the next; 0: none
   std::optional<StateSnapshot> best_;
   std::optional<StateSnapshot> before_;  ///< FitOptions::discard
   double best_loss_ = 0;
   std::int64_t epochs_without_improvement_ = 0;
-  std::int64_t epoch_ = 1;  ///< that runs, or is the next
-  std::int64_t row_ = 0;    ///< first one of the next batch, in the order of the epoch
-  std::int64_t step_ = 0;   ///< of this fit
+
+  const RowBlock* block_ = nullptr;   ///< that is trained on
+  std::int64_t block_first_row_ = 0;  ///< rows of the epoch before it
+  std::int64_t epoch_ = 1;            ///< that runs, or is the next
+  std::int64_t row_ = 0;              ///< rows of the epoch that are done
+  std::int64_t step_ = 0;             ///< of this fit
   std::int64_t epoch_first_step_ = 0;
-  std::vector<double> epoch_rates_;  ///< per step of the epoch
-  std::int64_t countdown_ = 0;       ///< steps until the step callback
-  double loss_sum_ = 0;
-  double weight_sum_ = 0;
-  double seconds_before_ = 0;  ///< of this epoch, before the fit was resumed
+  std::int64_t countdown_ = 0;  ///< steps until the step callback
+  EpochLoss loss_;              ///< of the epoch
+  double seconds_before_ = 0;   ///< of this epoch, before the fit was resumed
+  double waited_before_ = 0;    ///< for rows, the same
+  double feed_waited_ = 0;      ///< of feed_, when the epoch began
   Clock::time_point epoch_began_ = {};
   Clock::time_point deadline_ = {};
 
   std::optional<CheckpointFolder> checkpoints_;
   std::int64_t checkpoint_steps_ = 0;  ///< from one checkpoint to the next; 0: by epochs
-  std::string data_hash_;              ///< with checkpoints_ or options_.resume
   std::array<std::int64_t, 3> saved_at_{-1, -1, -1};  ///< steps of the session, epoch_, row_
   bool is_new_best_ = false;  ///< the last epoch was the best, and is not saved
   bool is_inside_step_ = false;
+  bool is_stopped_ = false;  ///< while it was resumed: nothing has changed
 };
+
+double seconds_since(Clock::time_point start);
 
 }  // namespace onnxgrad::train
 

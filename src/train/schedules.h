@@ -3,11 +3,15 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "onnxgrad/schedules.h"
 
 namespace onnxgrad::train {
+
+/// "CosineDecay(length=0, minimum_factor=0, unit=step)"; numbers read back as they are.
+std::string schedule_text(const Schedule& schedule);
 
 /// A schedule in a fit: lengths are numbers, and plateaus know what they have seen.
 class ScheduleRun {

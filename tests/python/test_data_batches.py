@@ -305,3 +305,99 @@ except KeyboardInterrupt:
     result = run_python(code, Path(__file__).parent)
     assert result.returncode == 0, result.stderr
     assert result.stdout.split("\n")[:2] == ["interrupted after True interrupted", "usable"]
+
+
+@pytest.fixture
+def npz(rows, tmp_path):
+    X, y = rows
+    path = tmp_path / "rows.npz"
+    np.savez(path, X=X, y=y)
+    return path
+
+
+def chunked(kind, rows, npz):
+    """Return the rows as data in chunks, and the options of `fit` that go with it."""
+    X, y = rows
+    if kind == "file":
+        return og.data.NpzFile(npz, chunk_bytes=500), {"batch_size": 10, "buffer_bytes": 1500}
+    if kind == "as they come":
+        return lambda: iter(in_batches(X, y, 10)), {}
+    return in_batches(X, y, 7), {"batch_size": 10, "buffer_bytes": 1500}
+
+
+class StopAt(og.callbacks.Callback):
+    every_n_steps = 1
+
+    def __init__(self, step):
+        self.step = step
+
+    def on_step_end(self, trainer, logs):
+        return logs["step"] == self.step
+
+
+@pytest.mark.parametrize("kind", ["file", "collected", "as they come"])
+@pytest.mark.parametrize("stop", [3, 11, 17])
+def test_resumed_is_uninterrupted(kind, stop, rows, npz, tmp_path):
+    data, options = chunked(kind, rows, npz)
+    options |= {"epochs": 3, "validation": 0.2, "verbose": 0}
+    if kind != "file":
+        data = og.data.Batches(data, rows=len(rows[0]))
+    whole = make_trainer(schedule="linear").fit(data, **options)
+    keeper = og.callbacks.Checkpoint(tmp_path / "run", every=2)
+    stopped = make_trainer(schedule="linear")
+    stopped.fit(data, callbacks=[keeper, StopAt(stop)], **options)
+    assert stopped.session.steps == stop
+    resumed = make_trainer(schedule="linear")
+    resumed.fit(data, callbacks=[keeper], resume=True, **options)
+    assert resumed.session.steps == whole.session.steps
+    for column in ("train_loss", "val_loss", "lr"):
+        assert resumed.history[column] == whole.history[column]
+    for name, value in weights_after(whole).items():
+        np.testing.assert_array_equal(weights_after(resumed)[name], value)
+
+
+def test_what_cannot_be_resumed_says_why(rows, tmp_path):
+    X, y = rows
+    keeper = og.callbacks.Checkpoint(tmp_path / "run")
+    batches = in_batches(X, y, 10)
+    make_trainer().fit(batches, epochs=2, callbacks=[keeper, StopAt(5)], verbose=0)
+    resume = {"epochs": 2, "callbacks": [keeper], "resume": True, "verbose": 0}
+    used_up = (batch for batch in batches)
+    list(used_up)
+    with pytest.raises(og.CheckpointError, match="epoch 1 has 0 rows") as error:
+        make_trainer().fit(used_up, **resume)
+    assert "a function that returns a new iterator" in str(error.value)
+    with pytest.raises(og.CheckpointError, match="other training or validation rows"):
+        make_trainer().fit(in_batches(X + 1, y, 10), **resume)
+    with pytest.raises(og.CheckpointError, match="data is chunks in the checkpoint, arrays now"):
+        make_trainer().fit(X, y, **resume)
+    with pytest.raises(og.CheckpointError, match="batch_size is as they come in"):
+        make_trainer().fit(batches, batch_size=5, **resume)
+    # An iterator that can be read once is enough for what is left of the epoch.
+    trainer = make_trainer().fit((batch for batch in batches), **resume | {"epochs": 1})
+    assert trainer.session.steps == 11
+
+
+@pytest.mark.parametrize("kind", ["file", "collected", "as they come"])
+def test_fault_names_step_rows_and_node(kind, rows, npz):
+    X, y = rows[0].copy(), rows[1]
+    X[64] = 1e30  # its square is not finite in float32
+    np.savez(npz, X=X, y=y)
+    data, options = chunked(kind, (X, y), npz)
+    options |= {"epochs": 2, "shuffle": False, "verbose": 0}
+    trainer = make_trainer()
+    with pytest.raises(
+        og.ConvergenceError, match=r"epoch 1, step 7 \(batch 7, rows 60, 61"
+    ) as error:
+        trainer.fit(data, **options)
+    assert "the first value that is not finite is" in str(error.value)
+    expected = make_trainer()
+    expected.fit(X[:60], y[:60], epochs=1, batch_size=10, shuffle=False, verbose=0)
+    assert trainer.session.steps == 6
+    for name, value in weights_after(expected).items():
+        np.testing.assert_array_equal(weights_after(trainer)[name], value)
+    stopped = make_trainer().fit(data, non_finite="stop", **options)
+    assert "rows 60, 61, 62, 63, ..." in stopped.stop_reason
+    skipped = make_trainer().fit(data, non_finite="skip", **options)
+    assert np.isfinite(weights_after(skipped)["W0"]).all()
+    assert skipped.session.steps == 22

@@ -176,6 +176,7 @@ void BlockReader::make_room(const PreparedData& sample) {
     }
   }
   data.rows = 0;
+  data.ranges.clear();
 }
 
 // False: the pass is to end.
@@ -207,6 +208,7 @@ bool BlockReader::add_rows(const PreparedData& rows, std::uint32_t epoch) {
       std::memcpy(column.values.mutable_raw() + data.rows * column.row_bytes,
                   rows.columns[c].row(done), static_cast<std::size_t>(count * column.row_bytes));
     }
+    data.add_ranges(rows, done, count);
     data.rows += count;
     done += count;
     if (data.rows == capacity_ && !hand_over(epoch)) return false;
