@@ -1,4 +1,4 @@
-"""What the examples of this folder share: the folder for their files, and pictures."""
+"""What the examples of this folder share: the folder for their files, pictures, reports."""
 
 import sys
 from pathlib import Path
@@ -22,18 +22,18 @@ def begin():
 
 
 def save(axes, path):
-    """Save the figure of some axes as a small PNG and close it."""
-    axes.figure.savefig(path, dpi=60)
+    """Save the figure of some axes as a PNG and close it."""
+    axes.figure.savefig(path, dpi=80)
     plt.close(axes.figure)
     print(f"picture: {path.name}")
 
 
-def plot_losses(losses, path, title, logy=True):
+def plot_losses(losses, path, title, logy=True, ylabel="loss (mean over the rows)"):
     """Draw curves of losses by name."""
     axes = plt.figure(figsize=(6, 3.5), layout="constrained").add_subplot()
     for name, values in losses.items():
         axes.plot(range(1, len(values) + 1), values, label=name)
-    axes.set(xlabel="epoch", ylabel="loss", title=title, yscale="log" if logy else "linear")
+    axes.set(xlabel="epoch", ylabel=ylabel, title=title, yscale="log" if logy else "linear")
     axes.grid(visible=True, alpha=0.3)
     axes.legend()
     save(axes, path)
@@ -42,3 +42,8 @@ def plot_losses(losses, path, title, logy=True):
 def section(title):
     """Print a heading."""
     print(f"\n{title}\n{'-' * len(title)}")
+
+
+def skipped(reason):
+    """Print why a part is left out, and return None."""
+    print("skipped:", " ".join(str(reason).split()))

@@ -6,50 +6,118 @@ its gradient, backward, update; on full batches both give the same losses.
     python examples/seeds/forward_backward.py [folder]
 """
 
+import logging
 import pickle
 import pprint
+import sys
 
 import numpy
 import onnx
 import onnxruntime
-from common import begin, plot_losses, section
+from common import begin, plot_losses, save, section
 from full_training import linear_model
 
+from onnxgrad.compat.onnxcustom.plotting.plotting_onnx import plot_onnxs
 from onnxgrad.compat.onnxcustom.training.data_loader import OrtDataLoader
 from onnxgrad.compat.onnxcustom.training.optimizers_partial import (
     OrtGradientForwardBackwardOptimizer,
 )
-from onnxgrad.compat.onnxcustom.training.ortgradient import OrtGradientForwardBackward
+from onnxgrad.compat.onnxcustom.training.ortgradient import (
+    OrtGradientForwardBackward,
+    OrtGradientForwardBackwardFunction,
+)
 from onnxgrad.compat.onnxcustom.training.sgd_learning_loss import SquareLearningLoss
 from onnxgrad.compat.onnxcustom.training.sgd_learning_rate import LearningRateSGD
 from onnxgrad.compat.onnxcustom.utils.print_helper import str_ortvalue
 from onnxgrad.compat.onnxruntime import OrtValueVector
 
+CLASS_ATTRIBUTES = [
+    "__doc__", "__module__", "_run_options", "_sess", "_sess_eval", "_training_agent", "_cache",
+    "_logger", "_input_names", "_debug", "_grad_input_names", "_output_names", "_weights_to_train",
+    "_bw_fetches_names", "_fw_outputs_device_info", "_bw_outputs_device_info",
+    "_fw_no_grad_output_device_info", "_graph_info", "_trained_onnx", "_optimized_pre_grad_model",
+    "_graph_builder",
+]  # fmt: skip
 
-def show_passes(onx, X):
-    section("Passes")
-    forback = OrtGradientForwardBackward(onx, debug=True)
+
+def show_class(onx, folder):
+    section("The class that is made")
+    forback = OrtGradientForwardBackward(onx, class_name="LinearPasses", debug=True)
     print(forback)
     cls = forback.cls_type_
-    for name in ("_grad_input_names", "_output_names", "_weights_to_train", "_bw_fetches_names"):
-        print(f"{name}={getattr(cls, name)}")
+    assert cls.__name__ == "LinearPasses"
+    assert issubclass(cls, OrtGradientForwardBackwardFunction)
+    for name in CLASS_ATTRIBUTES:
+        value = getattr(cls, name)
+        shown = isinstance(value, str | list | dict | bool) or value is None
+        print(f"{name}={value!r}" if shown else f"{name}: {type(value).__name__}")
+    print(OrtGradientForwardBackward._repr_helper_(forback, indent=2))
+    print(forback._select_initializer_names(onx), end=" ")
+    print(forback._provider_name_to_device_type("CPUExecutionProvider"))
+    print("coef", str_ortvalue(forback.get_initializer("coef")))
+    assert forback.get_initializer("no", exc=False) is None
+    save(plot_onnxs(cls._trained_onnx, title="_trained_onnx"), folder / "trained.png")
+    title = "_optimized_pre_grad_model"
+    save(plot_onnxs(cls._optimized_pre_grad_model, title=title), folder / "pre_grad.png")
+    return forback
+
+
+def show_passes(forback, X):
+    section("Passes")
+    cls = forback.cls_type_
     weights = [numpy.array([[1.0], [2.0]], numpy.float32), numpy.array([3.0], numpy.float32)]
     function = forback.new_instance()
-    outputs = function.forward([X[:4], *weights], training=True)
+    print([function.device_name(device) for device in cls._fw_outputs_device_info])
+    vector = function.input_to_ort([X[:4], *weights], cls._fw_outputs_device_info, debug=True)
+    outputs = function.forward(vector, training=True)
     print("output  ", str_ortvalue(outputs[0]))
     numpy.testing.assert_allclose(outputs[0].numpy(), X[:4] @ weights[0] + 3, rtol=1e-5)
+    assert len(function.saved_tensors_) == 1
     seeds = numpy.ones((4, 1), numpy.float32)
     gradients = function.backward([onnxruntime.OrtValue.ortvalue_from_numpy(seeds)])
     for name, value in zip(cls._bw_fetches_names, gradients, strict=True):
         print(f"{name:14}", str_ortvalue(value))
+    numpy.testing.assert_allclose(gradients[0].numpy(), seeds @ weights[0].T, rtol=1e-5)
     numpy.testing.assert_allclose(gradients[1].numpy(), X[:4].T @ seeds, rtol=1e-5)
+    numpy.testing.assert_allclose(gradients[2].numpy(), [4], rtol=1e-5)
     assert function.saved_tensors_ == []
-    assert forback.get_initializer("no", exc=False) is None
+
+    section("Two passes open, the last one first")
+    first, second = X[:2], X[2:4]
+    for rows in (first, second):
+        function.forward([rows, *weights], training=True)
+    for rows in (second, first):
+        gradients = function.backward([seeds[:2]])
+        print("coef_grad", str_ortvalue(gradients[1]))
+        numpy.testing.assert_allclose(gradients[1].numpy(), rows.T @ seeds[:2], rtol=1e-5)
+    inputs = [first]
+    function.save_for_backward(inputs)
+    inputs.append(second)
+    assert len(function.saved_tensors) == 1
+    function.forward([first, *weights], training=False)
+    assert function.saved_tensors_ == []
+    print("a pass with training=False saves nothing")
     again = pickle.loads(pickle.dumps(forback)).new_instance()
     numpy.testing.assert_array_equal(
         again.forward([X[:4], *weights])[0].numpy(), outputs[0].numpy()
     )
+    print("the pickled object gives the same output")
     return function
+
+
+def show_log(onx, X):
+    section("A log")
+    log = logging.getLogger("onnxcustom")
+    handler = logging.StreamHandler(sys.stdout)
+    log.addHandler(handler)
+    log.setLevel(logging.DEBUG)
+    function = OrtGradientForwardBackward(
+        onx, class_name="Logged", enable_logging=True
+    ).new_instance()
+    weights = [numpy.zeros((2, 1), numpy.float32), numpy.zeros(1, numpy.float32)]
+    function.forward([X[:1], *weights], training=True)
+    function.backward([numpy.ones((1, 1), numpy.float32)])
+    log.removeHandler(handler)
 
 
 def own_loop(onx, X, y, epochs, rate):
@@ -80,7 +148,9 @@ def main():
     X = numpy.random.randn(100, 2).astype(numpy.float32)
     y = X @ numpy.array([[1], [-2]], numpy.float32) + 0.5
     onx = linear_model(2)
-    function = show_passes(onx, X)
+    forback = show_class(onx, folder)
+    function = show_passes(forback, X)
+    show_log(onx, X)
 
     section("A loop of one's own")
     losses, state = own_loop(onx, X, y, 30, LearningRateSGD(0.2))

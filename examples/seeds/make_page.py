@@ -1,6 +1,9 @@
 """Runs the examples of this folder and writes docs/seeds.md with what they print and draw.
 
-python examples/seeds/make_page.py
+    python examples/seeds/make_page.py
+
+A test runs the examples too and compares what they print with the page, numbers and the sections in
+VOLATILE apart.
 """
 
 import ast
@@ -14,58 +17,105 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 DOCS = HERE.parents[1] / "docs"
-PICTURES = {
-    "stochastic_gradient_descent": ["function", "losses_function", "losses_network", "update"],
-    "full_training": ["losses"],
-    "training_tutorial": ["graph_loss_and_its_gradient", "graph_penalty", "losses"],
-    "forward_backward": ["losses"],
-    "linear_regression": ["models", "losses"],
-}
-WIDTH, MOST_LINES = 118, 300
+PICTURES = DOCS / "pictures" / "seeds"
+SCRIPTS = [
+    "stochastic_gradient_descent",
+    "full_training",
+    "neural_network",
+    "benchmark",
+    "training_tutorial",
+    "forward_backward",
+    "linear_regression",
+    "linear_regression_gpu",
+]
+# Sections that say how fast, with which packages, and which of near equals was best.
+VOLATILE = {"GridSearchCV", "Profiling", "Profiling: the engine's kernels", "Versions"}
+LONG = 40  # lines
 TOP = """# The original documents as examples
 
 The scripts of [examples/seeds](../examples/seeds) do what the documents of onnxcustom show, through
 `onnxgrad.compat`, and check every printed number that does not depend on chance. This page is what
-they print (long lines and parts are cut, marked with ...) and some of the pictures they draw; it is
-written by `python examples/seeds/make_page.py`. See [the migration guide](migration.md) for the
-names and for what differs. Times are of one run on a machine that did other things too.
+they print and draw; `make docs` writes it. See [the migration guide](migration.md) for the names
+and for what differs. Times are of one run on a machine that did other things too.
 """
 
 
-def run(name, folder):
+def run(name, folder, *args):
     """What the example prints."""
     done = subprocess.run(
-        [sys.executable, str(HERE / f"{name}.py"), str(folder)],
+        [sys.executable, str(HERE / f"{name}.py"), str(folder), *args],
         capture_output=True,
         text=True,
-        check=True,
+        check=False,
+        cwd=folder,
         env=os.environ,
     )
-    text = done.stdout.replace(f"{folder}/", "")
+    if done.returncode != 0:
+        raise RuntimeError(f"{name} failed:\n{done.stdout[-2000:]}{done.stderr[-4000:]}")
+    return done.stdout
+
+
+def cleaned(text, folder):
+    """Without the folder, numbers of objects and what says which machine it ran on."""
+    text = text.replace(f"{folder}/", "")
     text = re.sub(r"Function_\d+", "Function_<id>", text)
-    text = re.sub(r"\n(  (?:cpu|system|cores) .*)(?=\n)", "", text)  # of the machine it ran on
-    lines = [line[:WIDTH] + (" ..." if len(line) > WIDTH else "") for line in text.splitlines()]
-    if len(lines) > MOST_LINES:
-        lines = [*lines[: MOST_LINES // 2], "...", *lines[-MOST_LINES // 2 :]]
-    return "\n".join(lines).strip()
+    return re.sub(r"\n(  (?:cpu|system|cores) .*)(?=\n)", "", text)
+
+
+def block(lines):
+    """Lines as Markdown, folded if they are many."""
+    text = "\n".join(lines).strip("\n")
+    if not text:
+        return []
+    shown = f"```text\n{text}\n```\n"
+    if len(lines) > LONG:
+        shown = f"<details><summary>{len(lines)} lines</summary>\n\n{shown}\n</details>\n"
+    return [shown]
+
+
+def page_part(name, text):
+    """The part of the page for an example, from what it printed; and its pictures."""
+    source = (HERE / f"{name}.py").read_text(encoding="utf-8")
+    title = ast.get_docstring(ast.parse(source)).splitlines()[0].rstrip(".")
+    parts = [f"## {title}\n", f"[{name}.py](../examples/seeds/{name}.py)\n"]
+    lines, pictures, waiting = text.splitlines(), [], []
+    for place, line in enumerate(lines):
+        following = lines[place + 1] if place + 1 < len(lines) else ""
+        if line and following == "-" * len(line):
+            parts += [*block(waiting), f"### {line}\n"]
+            waiting = []
+        elif line.startswith("picture: "):
+            picture = line.removeprefix("picture: ")
+            words = picture.removesuffix(".png").replace("_", " ")
+            parts += [*block(waiting), f"![{words}](pictures/seeds/{name}_{picture})\n"]
+            waiting = []
+            pictures.append(picture)
+        elif not (line and set(line) == {"-"}):
+            waiting.append(line)
+    return "\n".join([*parts, *block(waiting)]), pictures
+
+
+def comparable(part):
+    """A part of the page without numbers, spaces and the sections that change from run to run."""
+    sections = re.split(r"(?m)^### ", part)
+    kept = [s for s in sections if s.split("\n", 1)[0].strip() not in VOLATILE]
+    text = re.sub(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", "#", "### ".join(kept))
+    text = re.sub(r"</?details>|<summary>.*?</summary>", "", text)  # by the number of lines
+    return re.sub(r"\s+", "", text)
 
 
 def main():
     parts = [TOP]
-    pictures = DOCS / "pictures" / "seeds"
-    pictures.mkdir(parents=True, exist_ok=True)
-    for name, wanted in PICTURES.items():
-        source = (HERE / f"{name}.py").read_text(encoding="utf-8")
-        title = ast.get_docstring(ast.parse(source)).splitlines()[0].rstrip(".")
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    for old in PICTURES.glob("*.png"):
+        old.unlink()
+    for name in SCRIPTS:
+        print(name, flush=True)
         with tempfile.TemporaryDirectory() as folder:
-            text = run(name, folder)
-            links = []
-            for picture in wanted:
-                file = f"{name}_{picture}.png"
-                shutil.copyfile(Path(folder) / f"{picture}.png", pictures / file)
-                links.append(f"![{picture.replace('_', ' ')}](pictures/seeds/{file})")
-        link = f"[{name}.py](../examples/seeds/{name}.py)"
-        parts.append(f"## {title}\n\n{link}\n\n```text\n{text}\n```\n\n" + "\n".join(links) + "\n")
+            part, pictures = page_part(name, cleaned(run(name, folder), folder))
+            for picture in pictures:
+                shutil.copyfile(Path(folder) / picture, PICTURES / f"{name}_{picture}")
+        parts.append(part)
     (DOCS / "seeds.md").write_text("\n".join(parts), encoding="utf-8")
 
 

@@ -10,6 +10,7 @@ perceptron; Nesterov's momentum; a profile; the graphs as files.
 import pprint
 import time
 import warnings
+from pathlib import Path
 
 import numpy
 from common import begin, plot_losses, save, section
@@ -35,6 +36,7 @@ from onnxgrad.compat.onnxcustom.training.optimizers_partial import (
 from onnxgrad.compat.onnxcustom.training.sgd_learning_rate import LearningRateSGDNesterov
 from onnxgrad.compat.onnxcustom.utils.onnx_helper import onnx_rename_weights
 from onnxgrad.compat.onnxcustom.utils.orttraining_helper import add_loss_output
+from onnxgrad.compat.onnxruntime import get_device
 from onnxgrad.compat.pyquickhelper.pycode.profiling import profile, profile2graph
 
 POINTS = numpy.array([[0, 0], [1, 0], [0, 1], [1, 1], [2, 2]], dtype=numpy.float32)
@@ -53,6 +55,43 @@ PRINTED = {
     ],
 }
 WEIGHTS = ["init", "init_1", "init_b10"]
+MAX_ITER, BATCH_SIZE = 100, 15
+# What the trained objects print, with the rate after 100 epochs behind it.
+RATE = "LearningRateSGD(eta0={eta0}, alpha=0.0001, power_t=0.25, learning_rate='invscaling')"
+REPR_WITH_LOSS = (
+    "OrtGradientOptimizer(model_onnx='ir_version...', weights_to_train=['init', 'init_1', "
+    "'init_b10'], loss_output_name='loss', max_iter=100, training_optimizer_name='SGDOptimizer', "
+    "batch_size=5, learning_rate=" + RATE.format(eta0=0.1) + ", value=0.03162277660168379, "
+    "device='cpu', warm_start=False, verbose=0, validation_every=10, saved_gradient=None, "
+    "sample_weight_name='weight')"
+)
+PASSES = (
+    "OrtGradientForwardBackwardOptimizer(model_onnx='ir_version...', weights_to_train={weights}, "
+    "loss_output_name='loss', max_iter=100, training_optimizer_name='SGDOptimizer', "
+    "batch_size={batch}, learning_rate={rate}, value={value}, device='cpu', warm_start=False, "
+    "verbose=0, validation_every=10, learning_loss=SquareLearningLoss(), enable_logging=False, "
+    "weight_name=None, learning_penalty=NoLearningPenalty(), exc=True)"
+)
+REPR_WITH_PASSES = PASSES.format(
+    weights=WEIGHTS, batch=2, rate=RATE.format(eta0=0.1), value=0.03162277660168379
+)
+SHORTENED = '"[\'I0_coeff...]"'
+REPR_NETWORK = PASSES.format(
+    weights=SHORTENED, batch=15, rate=RATE.format(eta0=5e-05), value=1.5811388300841898e-05
+)
+NESTEROV = RATE.format(eta0=1e-05).replace("SGD(", "SGDNesterov(")
+NESTEROV = NESTEROV.removesuffix(")") + ", momentum=0.9, nesterov=True)"
+REPR_NESTEROV = PASSES.format(
+    weights=SHORTENED, batch=15, rate=NESTEROV, value=3.162277660168379e-06
+)
+SAVED = {
+    "learning_rate": {"axpyw_onnx_": "LRateSGDNesterov.learning_rate.axpyw_onnx_.onnx"},
+    "learning_loss": {
+        "loss_grad_onnx_": "SquareLLoss.learning_loss.loss_grad_onnx_.onnx",
+        "loss_score_onnx_": "SquareLLoss.learning_loss.loss_score_onnx_.onnx",
+    },
+    "learning_penalty": {},
+}
 
 
 @onnxnumpy_default
@@ -74,141 +113,177 @@ def show_function(folder):
     )
     print(onnx_simple_text_plot(fct.to_onnx()))
     save(plot_onnxs(fct.to_onnx(), title="fct"), folder / "function.png")
-    return fct.to_onnx(), y
+    return fct.to_onnx()
 
 
 def show_gradient(onx, folder):
     section("Gradient: retropropagation")
     grad = onnx_derivative(onx)
-    print(onnx_text_plot_io(grad))
-    assert [o.name for o in grad.graph.output] == ["x_grad", *(f"{w}_grad" for w in WEIGHTS)]
     save(plot_onnxs(grad, title="gradient"), folder / "gradient.png")
+    print(onnx_text_plot_io(grad))
+    assert [i.name for i in grad.graph.input] == ["x", *WEIGHTS, "y_grad"]
+    assert [o.name for o in grad.graph.output] == ["x_grad", *(f"{w}_grad" for w in WEIGHTS)]
     renamed = onnx_rename_names(grad)
     print(onnx_simple_text_plot(renamed))
     print(sorted({n.op_type for n in grad.graph.node}))
     assert {n.domain for n in grad.graph.node} == {""}
 
 
-def show_loss(onx, y, folder):
+def show_loss(onx, folder):
     section("Add a square loss")
     onx_loss = add_loss_output(onx)
-    print(onnx_text_plot_io(onx_loss))
     save(plot_onnxs(onx_loss, title="with a loss"), folder / "loss.png")
-    onx_loss_only = select_model_inputs_outputs(onx_loss, outputs=["loss"])
+    print(onnx_simple_text_plot(onx_loss))
+    assert [i.name for i in onx_loss.graph.input] == ["x", "label"]
+    assert [o.name for o in onx_loss.graph.output] == ["loss", "y"]
 
+    section("The loss alone")
+    onx_loss_only = select_model_inputs_outputs(onx_loss, outputs=["loss"])
+    print(onnx_simple_text_plot(onx_loss_only))
+    assert [o.name for o in onx_loss_only.graph.output] == ["loss"]
+    return onx_loss, onx_loss_only
+
+
+def show_gradient_of_loss(onx_loss_only, folder):
     section("Gradient again: loss and retropropagation")
     grad_loss = onnx_rename_names(
         onnx_derivative(
             onx_loss_only, options=DerivativeOptions.FillGrad | DerivativeOptions.KeepOutputs
         )
     )
-    print(onnx_text_plot_io(grad_loss))
+    save(plot_onnxs(grad_loss, title="gradient of the loss"), folder / "gradient_loss.png")
+    print(onnx_simple_text_plot(grad_loss))
+    assert [i.name for i in grad_loss.graph.input] == ["x", "label", *WEIGHTS]
+    gradients = [f"{name}_grad" for name in ("x", "label", *WEIGHTS)]
+    assert [o.name for o in grad_loss.graph.output] == [*gradients, "loss"]
+
+    section("The gradient by numbers")
+    x = POINTS
+    y = fct(x)
+    print(x, y, sep="\n")
     oinf = OnnxInference(grad_loss, runtime="onnxruntime1")
-    result = oinf.run(
-        {
-            "x": POINTS,
-            "label": y,
-            "init": numpy.array([[2, 3]], dtype=numpy.float32),
-            "init_1": numpy.array([[0.5, 0.33333]], dtype=numpy.float32),
-            "init_b10": numpy.array([1], dtype=numpy.float32),
-        }
-    )
+    init = numpy.array([[2, 3]], dtype=numpy.float32)
+    init_1 = numpy.array([[0.5, 0.33333]], dtype=numpy.float32)
+    init_b10 = numpy.array([1], dtype=numpy.float32)
+    result = oinf.run({"x": x, "label": y, "init": init, "init_1": init_1, "init_b10": init_b10})
     pprint.pprint(result)
+    assert sorted(result) == sorted(PRINTED)
     for name, value in PRINTED.items():
         numpy.testing.assert_allclose(result[name], value, rtol=2e-6, err_msg=name)
-    return onx_loss
 
 
-def train_function(onx, onx_loss, folder):
+def train_with_loss(onx, onx_loss, folder):
     section("TrainingSession")
     X = numpy.random.randn(100, 2).astype(numpy.float32) / 10
     y = fct(X) + (numpy.random.randn(100, 1) / 1000).astype(numpy.float32)
+    print(X.shape, y.shape)
+    print(onnx_simple_text_plot(onx))
     train_session = OrtGradientOptimizer(
         onx_loss, WEIGHTS, learning_rate=1e-1, batch_size=5, max_iter=100
     )
     print(train_session.fit(X, y))
-    assert "value=0.03162277660168379" in repr(train_session)
+    assert repr(train_session) == REPR_WITH_LOSS
     print(train_session.trained_coef_)
     print(train_session.train_losses_[-5:])
-    assert train_session.train_losses_[-1] < 0.02
+    assert train_session.train_losses_[-1] < 0.02  # the original: 0.0032
+    plot_losses({"loss": train_session.train_losses_}, folder / "losses_session.png",
+                "OrtGradientOptimizer", logy=False)  # fmt: skip
+    return X, y
 
-    section("Forward backward")
-    partial = OrtGradientForwardBackwardOptimizer(
+
+def train_with_passes(onx, X, y, folder):
+    section("Forward backward: TrainingAgent")
+    train_session = OrtGradientForwardBackwardOptimizer(
         onx, WEIGHTS, learning_rate=1e-1, batch_size=2, max_iter=100
     )
-    print(partial.fit(X, y))
-    print(partial.train_losses_[-5:])
-    print({k: v.numpy() for k, v in partial.trained_coef_.items()})
-    assert partial.train_losses_[-1] < 2e-3
-    trained_onx = partial.get_trained_onnx()
+    print(train_session.fit(X, y))
+    assert repr(train_session) == REPR_WITH_PASSES
+    print(train_session.train_losses_[-5:])
+    assert train_session.train_losses_[-1] < 2e-3  # the original: 0.0003
+    plot_losses({"loss": train_session.train_losses_}, folder / "losses_passes.png",
+                "OrtGradientForwardBackwardOptimizer", logy=False)  # fmt: skip
+    print({name: type(value).__name__ for name, value in train_session.trained_coef_.items()})
+    print({k: v.numpy() for k, v in train_session.trained_coef_.items()})
+
+    section("The trained model")
+    trained_onx = train_session.get_trained_onnx()
+    print(onnx_simple_text_plot(trained_onx))
     predicted = OnnxInference(trained_onx).run({"x": X})["y"]
-    print("predicted", predicted[:5].ravel(), "expected", y[:5].ravel())
+    print("predicted", predicted[:5].ravel())
+    print("expected ", y[:5].ravel())
     assert numpy.abs(predicted - y).max() < 0.3
-    curves = {"loss in the graph": train_session.train_losses_, "passes": partial.train_losses_}
-    plot_losses(curves, folder / "losses_function.png", "a function of two variables")
 
 
-def train_network(folder):
+def make_network():
     section("MLPRegressor")
+    print("device", get_device())
     X, y = make_regression(1000, n_features=100, bias=2, random_state=0)
     X, y = X.astype(numpy.float32), y.astype(numpy.float32)
     X_train, _, y_train, _ = train_test_split(X, y, random_state=0)
-    batch_size, max_iter = 15, 100
     nn = MLPRegressor(
-        hidden_layer_sizes=(50, 10), max_iter=max_iter, solver="sgd", learning_rate_init=5e-5,
-        n_iter_no_change=max_iter * 3, batch_size=batch_size, learning_rate="invscaling",
+        hidden_layer_sizes=(50, 10), max_iter=MAX_ITER, solver="sgd", learning_rate_init=5e-5,
+        n_iter_no_change=MAX_ITER * 3, batch_size=BATCH_SIZE, learning_rate="invscaling",
         momentum=0.9, nesterovs_momentum=True, power_t=0.5, random_state=0,
     )  # fmt: skip
-    times = {}
+    seconds = timed("scikit-learn", nn, X_train, y_train)
+    onx = onnx_rename_weights(to_onnx(nn, X_train[:1], target_opset=15))
+    print([init.name for init in onx.graph.initializer])
+    return nn, onx, X_train, y_train, seconds
+
+
+def timed(name, model, X, y):
+    start = time.perf_counter()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        start = time.perf_counter()
-        nn.fit(X_train, y_train)
-        times["scikit-learn"] = time.perf_counter() - start
-    onx = onnx_rename_weights(to_onnx(nn, X_train[:1], target_opset=15))
-    onx_loss = add_loss_output(onx)
-    trainers = {
-        "OrtGradientOptimizer": OrtGradientOptimizer(
-            onx_loss, [i.name for i in onx.graph.initializer if "shape" not in i.name],
-            learning_rate=5e-5, max_iter=max_iter, batch_size=batch_size,
-        ),
-        "forward backward": OrtGradientForwardBackwardOptimizer(
-            onx, device="cpu", learning_rate=5e-5, warm_start=False, max_iter=max_iter,
-            batch_size=batch_size,
-        ),
-        "Nesterov": OrtGradientForwardBackwardOptimizer(
-            onx, device="cpu", warm_start=False, max_iter=max_iter, batch_size=batch_size,
-            learning_rate=LearningRateSGDNesterov(1e-5, nesterov=True, momentum=0.9),
-        ),
-    }  # fmt: skip
-    curves = {"scikit-learn (half of the square)": nn.loss_curve_}
-    for name, trainer in trainers.items():
-        start = time.perf_counter()
-        trainer.fit(X_train, y_train)
-        times[name] = time.perf_counter() - start
-        curves[name] = trainer.train_losses_
-        print(trainer)
-        assert trainer.train_losses_[-1] < 0.05 * trainer.train_losses_[0]
+        model.fit(X, y)
+    seconds = time.perf_counter() - start
+    print(f"{name}: fit takes {seconds:.3f} s")
+    return seconds
+
+
+def train_network(folder):
+    nn, onx, X_train, y_train, seconds = make_network()
+    train_session = OrtGradientForwardBackwardOptimizer(
+        onx, device="cpu", learning_rate=5e-5, warm_start=False, max_iter=MAX_ITER,
+        batch_size=BATCH_SIZE,
+    )  # fmt: skip
+    own = timed("OrtGradientForwardBackwardOptimizer", train_session, X_train, y_train)
+    print(f"{seconds / own:.1f} times as fast as scikit-learn")
+    print(train_session)
+    assert repr(train_session) == REPR_NETWORK
+    assert train_session.train_losses_[-1] < 0.05 * train_session.train_losses_[0]
+    # scikit-learn's loss is half of the square.
+    curves = {"skl_loss": nn.loss_curve_, "ort_loss": train_session.train_losses_}
     plot_losses(curves, folder / "losses_network.png", "MLPRegressor 100-50-10-1")
-    for name, seconds in times.items():
-        faster = times["scikit-learn"] / seconds
-        print(f"{name:24} {seconds:7.3f} s, {faster:5.1f} times scikit-learn's speed")
-    return trainers["Nesterov"], X_train, y_train
+
+    section("Not exactly the same: Nesterov")
+    train_session2 = OrtGradientForwardBackwardOptimizer(
+        onx, device="cpu", warm_start=False, max_iter=MAX_ITER, batch_size=BATCH_SIZE,
+        learning_rate=LearningRateSGDNesterov(1e-5, nesterov=True, momentum=0.9),
+    )  # fmt: skip
+    own = timed("with Nesterov's momentum", train_session2, X_train, y_train)
+    print(f"{seconds / own:.1f} times as fast as scikit-learn")
+    print(train_session2)
+    assert repr(train_session2) == REPR_NESTEROV
+    assert train_session2.train_losses_[-1] < 0.05 * train_session2.train_losses_[0]
+    curves["ort_loss2"] = train_session2.train_losses_
+    plot_losses(curves, folder / "losses_nesterov.png", "MLPRegressor 100-50-10-1")
+    return train_session2, X_train, y_train
 
 
 def show_profile_and_files(trainer, X, y, folder):
     section("Profiling")
 
     def clean_name(text):
-        for word in ("onnxgrad", "onnxruntime", "sklearn", "site-packages"):
+        for word in ("examples", "onnxgrad", "onnxruntime", "sklearn", "site-packages"):
             if word in text:
                 return text[text.index(word) :]
         return text
 
     ps = profile(lambda: trainer.fit(X, y))[0]
     root, _ = profile2graph(ps, clean_text=clean_name)
-    text = root.to_text(with_file=False)
-    print("\n".join(text.splitlines()[:40]))
+    print("\n".join(root.to_text().splitlines()[:20]))
+    print("\n".join(root.to_text(with_file=False).splitlines()[:20]))
 
     section("Profiling: the engine's kernels")
     session = onnxgrad.TrainingSession(trainer.model_onnx, "squared_error", "nesterov")
@@ -221,7 +296,10 @@ def show_profile_and_files(trainer, X, y, folder):
     section("The graphs as files")
     saved = trainer.save_onnx_graph(str(folder))
     pprint.pprint(saved)
-    assert saved["learning_penalty"] == {}
+    assert Path(saved["model_onnx"]).name == "GradFBOptimizer.model_onnx.onnx"
+    assert Path(saved["zero_onnx_"]).name == "GradFBOptimizer.zero_onnx_.onnx"
+    for key, name in SAVED.items():
+        assert {k: Path(v).name for k, v in saved[key].items()} == name
     assert [*saved["train_function_"]] == ["_trained_onnx", "_optimized_pre_grad_model"]
     graph = trainer.learning_rate.axpyw_onnx_
     save(plot_onnxs(graph, title="Nesterov's update"), folder / "update.png")
@@ -229,10 +307,12 @@ def show_profile_and_files(trainer, X, y, folder):
 
 def main():
     folder = begin()
-    onx, y = show_function(folder)
+    onx = show_function(folder)
     show_gradient(onx, folder)
-    onx_loss = show_loss(onx, y, folder)
-    train_function(onx, onx_loss, folder)
+    onx_loss, onx_loss_only = show_loss(onx, folder)
+    show_gradient_of_loss(onx_loss_only, folder)
+    X, y = train_with_loss(onx, onx_loss, folder)
+    train_with_passes(onx, X, y, folder)
     show_profile_and_files(*train_network(folder), folder)
 
 

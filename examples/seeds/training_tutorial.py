@@ -34,6 +34,10 @@ from onnxgrad.compat.onnxcustom.utils.orttraining_helper import (
     get_train_initializer,
 )
 
+PACKAGES = [
+    "scipy", "lightgbm", "xgboost", "onnxmltools", "onnxconverter-common", "mlprodict",
+    "pyquickhelper", "onnxcustom", "torch",
+]  # fmt: skip
 OPTIONS = {"max_iter": 200, "batch_size": 15}
 
 
@@ -109,7 +113,8 @@ def show_search(onx, X, y, X_test, y_test):
 
 def main():
     folder = begin()
-    onnxgrad.show_versions()
+    section("Versions")
+    onnxgrad.show_versions(packages=PACKAGES)
     onx, X_train, X_test, y_train, y_test = make_model()
     curves = {"loss in the graph": show_first_way(onx, X_train, y_train)}
     curves["four graphs, Nesterov"] = show_second_way(onx, X_train, y_train, X_test, y_test, folder)

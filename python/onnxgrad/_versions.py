@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
 
@@ -14,7 +15,7 @@ __all__ = ["show_versions", "versions"]
 _PACKAGES = ("numpy", "onnx", "onnxruntime", "protobuf", "scikit-learn", "skl2onnx", "typer")
 
 
-def versions(full: bool = False) -> dict[str, dict[str, str]]:
+def versions(full: bool = False, packages: Sequence[str] = ()) -> dict[str, dict[str, str]]:
     """Return what `show_versions` prints, as sections of names and versions."""
     import platform
 
@@ -31,11 +32,13 @@ def versions(full: bool = False) -> dict[str, dict[str, str]]:
     return {
         "onnxgrad": dict(_core.environment()),
         "system": system,
-        "packages": {name: _version(name) for name in _PACKAGES},
+        "packages": {name: _version(name) for name in dict.fromkeys([*_PACKAGES, *packages])},
     }
 
 
-def show_versions(file: TextIO | None = None, full: bool = False) -> None:
+def show_versions(
+    file: TextIO | None = None, full: bool = False, packages: Sequence[str] = ()
+) -> None:
     """Print the versions of onnxgrad, of what it was built with, and of what it works with.
 
     Parameters
@@ -44,6 +47,8 @@ def show_versions(file: TextIO | None = None, full: bool = False) -> None:
         None is standard output.
     full : bool, default=False
         Also what may say who you are: the path of the interpreter.
+    packages : sequence of str, default=()
+        More packages to look up; one that is absent is listed as not installed.
 
     Examples
     --------
@@ -52,10 +57,12 @@ def show_versions(file: TextIO | None = None, full: bool = False) -> None:
     onnxgrad
       version     ...
     """
-    for section, lines in versions(full).items():
+    sections = versions(full, packages)
+    width = 1 + max(12, *(len(name) for lines in sections.values() for name in lines))
+    for section, lines in sections.items():
         print(section, file=file)
         for name, value in lines.items():
-            print(f"  {name:<13}{value}", file=file)
+            print(f"  {name:<{width}}{value}", file=file)
 
 
 def _version(package: str) -> str:

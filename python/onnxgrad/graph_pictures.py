@@ -70,7 +70,7 @@ def draw_graphs(
     if axes is not None and len(axes) != len(models):
         raise ValueError(f"{len(models)} models were given and {len(axes)} axes.")
     drawings = [_laid_out(model.graph) for model in models]
-    axes = _new_axes(drawings, any(titles)) if axes is None else list(axes)
+    axes = _new_axes(drawings, titles) if axes is None else list(axes)
     for ax, drawing, title in zip(axes, drawings, titles, strict=True):
         _draw(ax, drawing)
         if title:
@@ -99,11 +99,14 @@ def _pyplot() -> Any:
     return plt
 
 
-def _new_axes(drawings: Sequence[_Drawing], with_title: bool) -> list[Any]:
+def _new_axes(drawings: Sequence[_Drawing], titles: Sequence[str | None]) -> list[Any]:
     """Axes of a new figure in which one unit is one point."""
-    top = _TITLE if with_title else 0.0
-    # A title needs room too, however small the graph is.
-    widths = [max(drawing.size[0], 150.0) for drawing in drawings]
+    top = _TITLE if any(titles) else 0.0
+    # A title needs room too, however small the graph is; matplotlib's are a third larger.
+    widths = [
+        max(drawing.size[0], 1.4 * _text_size(title or "")[0] + 2 * _MARGIN)
+        for drawing, title in zip(drawings, titles, strict=True)
+    ]
     height = max(drawing.size[1] for drawing in drawings)
     figure = _pyplot().figure(figsize=(sum(widths) / 72, (height + top) / 72), dpi=100)
     left, axes = 0.0, []
@@ -205,9 +208,8 @@ def _text_size(text: str) -> tuple[float, float]:
     from matplotlib.textpath import TextPath
 
     lines = text.split("\n")
-    width = max(
-        TextPath((0, 0), line or " ", size=_FONT_SIZE).get_extents().width for line in lines
-    )
+    inked = [TextPath((0, 0), line, size=_FONT_SIZE) for line in lines if line.strip()]
+    width = max((path.get_extents().width for path in inked), default=0.0)
     return float(width), 1.25 * _FONT_SIZE * len(lines)
 
 

@@ -1,10 +1,14 @@
 """What the notebook uses besides training: traced functions, pictures, profiles."""
 
+import sys
+import types
+
 import numpy as np
 import onnx
 import pytest
 
 from compat_models import POINTS, polynomial, run
+from onnxgrad.compat.jyquickhelper import add_notebook_menu
 from onnxgrad.compat.mlprodict import load_ipython_extension
 from onnxgrad.compat.mlprodict.numpy import NDArray, onnxnumpy, onnxnumpy_default
 from onnxgrad.compat.onnxcustom.plotting.plotting_onnx import plot_onnxs
@@ -100,6 +104,22 @@ def test_magic_command():
     shell = Shell()
     load_ipython_extension(shell)
     assert shell.magics["onnxview"][1] == "line"
+
+
+def test_menu_of_headings(monkeypatch):
+    class HTML:
+        def __init__(self, data):
+            self.data = data
+
+    module = types.ModuleType("IPython.display")
+    module.HTML = HTML
+    monkeypatch.setitem(sys.modules, "IPython", types.ModuleType("IPython"))
+    monkeypatch.setitem(sys.modules, "IPython.display", module)
+    shown = add_notebook_menu(menu_id="menu", first_level=1, last_level=2, header="Contents").data
+    assert '<div id="menu"><b>Contents</b></div>' in shown
+    assert '"h1 h2".split' in shown
+    assert shown.count("{") == shown.count("}")
+    assert "{{" not in shown
 
 
 def add(a, b):

@@ -122,9 +122,13 @@ def test_values_read_inside_a_branch_are_joined_with_its_node():
 
 
 def test_side_by_side():
-    both = pictures.draw_graphs([polynomial(), gradient_of_polynomial()], titles=["f", "its"])
-    assert [axes.get_title() for axes in both] == ["f", "its"]
+    long = "the gradient of a function of two variables, with a long title above a narrow graph"
+    both = pictures.draw_graphs([polynomial(), polynomial()], titles=["f", long])
+    both[0].figure.canvas.draw()
+    assert [axes.get_title() for axes in both] == ["f", long]
     assert both[0].get_position().x1 <= both[1].get_position().x0 + 1e-9
+    assert both[0].get_position().x1 <= both[1].title.get_window_extent().x0
+    assert both[1].title.get_window_extent().x1 <= both[1].figure.bbox.x1
     with pytest.raises(ValueError, match="1 models were given and 2 titles"):
         pictures.draw_graphs([polynomial()], titles=["a", "b"])
 

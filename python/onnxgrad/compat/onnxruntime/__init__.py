@@ -1,7 +1,8 @@
 """onnxruntime-training's names on onnxgrad's engine.
 
 What is not about training comes from stock onnxruntime where that is installed. Without it,
-`InferenceSession`, `SessionOptions`, `RunOptions` and `get_device` are onnxgrad's.
+`InferenceSession`, `SessionOptions` and `RunOptions` are onnxgrad's. `get_device` always is: it
+names where training runs, whatever devices stock onnxruntime has.
 """
 
 from __future__ import annotations
@@ -40,7 +41,13 @@ __all__ = [
     "TrainingGraphTransformerConfiguration",
     "TrainingParameters",
     "TrainingSession",
+    "get_device",
 ]
+
+
+def get_device() -> str:
+    """Return the kind of device that trainings can use here: ``"CPU"``."""
+    return "CPU"
 
 
 def __getattr__(name: str) -> Any:
@@ -53,7 +60,6 @@ def __getattr__(name: str) -> Any:
             "InferenceSession": _InferenceSession,
             "SessionOptions": _Options,
             "RunOptions": _Options,
-            "get_device": lambda: "CPU",
             "get_available_providers": lambda: ["CPUExecutionProvider"],
             "__version__": og.__version__,
         }

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import onnx.helper
 
+from onnxgrad.errors import DeviceError
+
 __all__ = [
     "OrtDevice",
     "OrtMemType",
@@ -286,6 +288,6 @@ def _check_host(device: Any) -> None:
         device == "cpu" if isinstance(device, str) else device.device_type() == OrtDevice.cpu()
     )
     if not is_host:
-        raise RuntimeError(
+        raise DeviceError(
             f"device {device!r} is not available in this build of onnxgrad; use 'cpu'"
         )
