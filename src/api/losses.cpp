@@ -96,18 +96,19 @@ std::vector<std::string> loss_names() {
 
 LossInfo find_loss(const Model& model, const Loss& loss) {
   train::LossGraph graph =
-      train::build_loss(*model.impl().working(), train::builtin_engine().ops, loss, "loss");
+      train::build_loss(*model.impl().training_copy(), train::builtin_engine().ops, loss, "loss");
   return graph.info;
 }
 
 Model add_loss(const Model& model, const Loss& loss, const AddLossOptions& options) {
   const auto& ops = train::builtin_engine().ops;
-  const ir::Model& working = *model.impl().working();
+  const ir::Model& working = *model.impl().training_copy();
   const ir::Graph& file = *model.impl().file.model->graph;
   Loss placed = loss;
   train::LossGraph graph = train::build_loss(working, ops, placed, options.loss_name);
   if (file.find(graph.info.scores) == nullptr) {
-    // The scores are inside a node of the file (LinearClassifier): its probabilities are not.
+    // The scores are inside a node of the file (LinearClassifier), or a column of its scores: the
+    // probabilities are not.
     for (const ir::Value* output : working.graph->outputs) {
       const train::Head head = train::walk_back(const_cast<ir::Value*>(output));  // NOLINT
       if (head.probabilities == nullptr || file.find(head.probabilities->name) == nullptr) continue;
@@ -118,11 +119,14 @@ Model add_loss(const Model& model, const Loss& loss, const AddLossOptions& optio
     }
   }
   for (const ir::Value* input : graph.inputs) {
-    if (file.find(input->name) != nullptr) continue;
     const bool is_weight = input->is_initializer();
+    const bool is_tied = is_weight && input->origin != nullptr && !input->origin->index.empty();
+    if (file.find(input->name) != nullptr && !is_tied) continue;
     throw ModelError({.what = std::string(is_weight ? "the weight '" : "the scores '") +
-                              input->name + "' " + (is_weight ? "is" : "are") +
-                              " inside a node of the file",
+                              input->name + "' " +
+                              (is_tied     ? "is one of two opposite columns of the file's"
+                               : is_weight ? "is inside a node of the file"
+                                           : "are inside a node of the file"),
                       .where = {.value = input->name},
                       .mend = is_weight ? "Leave it out of the penalties."
                                         : "Name an output of the file with output=."});

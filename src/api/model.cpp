@@ -7,6 +7,7 @@
 #include "ir/builder.h"
 #include "train/engine.h"
 #include "train/outputs.h"
+#include "train/tie_columns.h"
 #include "train/weights.h"
 
 namespace onnxgrad {
@@ -65,6 +66,14 @@ const std::shared_ptr<const ir::Model>& Model::Impl::working() const {
     working_ = std::move(model);
   });
   return working_;
+}
+
+const std::shared_ptr<const ir::Model>& Model::Impl::training_copy() const {
+  std::call_once(training_copy_made_, [&] {
+    const base::MemoryBudgetScope scope(budget_of(options));
+    training_copy_ = train::tie_opposite_columns(working());
+  });
+  return training_copy_;
 }
 
 const std::vector<WeightInfo>& Model::Impl::weight_list() const {

@@ -24,6 +24,9 @@ struct Model::Impl {
   /// The working copy; made at the first call, by one thread while others wait.
   const std::shared_ptr<const ir::Model>& working() const;
   train::Source source() const { return {.file = file, .working = working()}; }
+  /// The working copy as it is trained: opposite columns are one weight (train/tie_columns.h).
+  const std::shared_ptr<const ir::Model>& training_copy() const;
+  train::Source training_source() const { return {.file = file, .working = training_copy()}; }
   const std::vector<WeightInfo>& weight_list() const;
   std::string bytes() const;
   /// The graph of the file with the changed weights in it.
@@ -39,6 +42,8 @@ struct Model::Impl {
   std::vector<std::pair<std::string, Tensor>> changed_;  // instead of what is in the file
   mutable std::once_flag working_made_;
   mutable std::shared_ptr<const ir::Model> working_;
+  mutable std::once_flag training_copy_made_;
+  mutable std::shared_ptr<const ir::Model> training_copy_;
   mutable std::vector<WeightInfo> weights_;
 };
 
@@ -47,8 +52,8 @@ namespace api {
 /// A public model of a graph that was made here. Its bytes are serialized when they are asked for.
 Model wrap(ir::Model model);
 
-/// The same file with other numbers for these weights. Throws: ModelError (unknown weight, other
-/// dtype or shape).
+/// The same file with other numbers for these weights, each in the shape that it has in the file or
+/// in the training copy. Throws: ModelError (unknown weight, other dtype or shape).
 Model with_weights(const Model& model, const NamedTensors& weights);
 
 /// The weight of that name in the working copy. Throws: ModelError naming the nearest.

@@ -52,7 +52,8 @@ std::vector<OperatorUse> list_operators(const ir::Model& model) {
 void describe_training(const Model& model, Report& report) {
   const auto& ops = train::builtin_engine().ops;
   try {
-    const train::LossGraph loss = train::build_loss(*model.impl().working(), ops, Loss{}, "loss");
+    const train::LossGraph loss =
+        train::build_loss(*model.impl().training_copy(), ops, Loss{}, "loss");
     report.loss_line = loss.info.line;
     std::vector<ir::Value*> weights;
     for (const train::Weight& weight : train::find_weights(*loss.model, ops)) {

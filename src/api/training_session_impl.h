@@ -14,7 +14,7 @@ struct TrainingSession::Impl {
       : model(source_model),
         loss(session_loss),
         options(session_options),
-        session(source_model.impl().source(), loss, optimizer, options) {}
+        session(source_model.impl().training_source(), loss, optimizer, options) {}
 
   /// A session like this one with another loss function.
   TrainingSession with_loss(const LossFunction& function) const {

@@ -8,6 +8,7 @@
 
 #include "api/model_impl.h"
 #include "base/check.h"
+#include "ir/stored_form.h"
 #include "train/checkpoint.h"
 #include "train/engine.h"
 #include "train/initialize.h"
@@ -33,16 +34,25 @@ constexpr std::array<std::pair<std::string_view, InitScheme>, 10> kSchemes{{
 namespace api {
 
 Model with_weights(const Model& model, const NamedTensors& weights) {
-  for (const NamedTensor& weight : weights) {
+  NamedTensors stored = weights;
+  for (NamedTensor& weight : stored) {
     const Tensor& old = find_weight(*model.impl().working(), weight.name)->initializer;
-    if (weight.tensor.dtype() == old.dtype() && weight.tensor.dims() == old.dims()) continue;
+    const auto is_like = [&weight](const Tensor& other) {
+      return weight.tensor.dtype() == other.dtype() && weight.tensor.dims() == other.dims();
+    };
+    if (is_like(old)) continue;
+    const ir::Value& trained = *find_weight(*model.impl().training_copy(), weight.name);
+    if (is_like(trained.initializer) && trained.origin != nullptr) {
+      weight.tensor = ir::stored_form(weight.tensor, *trained.origin, old.dims());
+      continue;
+    }
     throw ModelError(
         {.what = fmt::format("weight '{}' is {}{}, but {}{} was given", weight.name,
                              dtype_name(old.dtype()), old.dims().to_string(),
                              dtype_name(weight.tensor.dtype()), weight.tensor.dims().to_string()),
          .where = {.value = weight.name}});
   }
-  return Model(std::make_shared<const Model::Impl>(model.impl(), weights));
+  return Model(std::make_shared<const Model::Impl>(model.impl(), stored));
 }
 
 }  // namespace api
@@ -59,8 +69,8 @@ InitScheme init_scheme_from_name(std::string_view name) {
 }
 
 Model initialize(const Model& model, const InitializeOptions& options) {
-  return api::with_weights(
-      model, train::draw_weights(*model.impl().working(), train::builtin_engine().ops, options));
+  return api::with_weights(model, train::draw_weights(*model.impl().training_copy(),
+                                                      train::builtin_engine().ops, options));
 }
 
 NamedTensors load_weights(const std::string& path) { return train::read_weights(path); }

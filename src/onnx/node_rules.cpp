@@ -19,6 +19,25 @@
 
 namespace onnxgrad::onnx_io {
 
+namespace {
+
+// What to do about an input of a type that `parameter` does not take.
+std::string mend_type(const ir::Node& node, const Parameter& parameter) {
+  if (node.op_type == "ZipMap") {  // what exporters of float64 models write all the same
+    return "ONNX has no ZipMap of this type, and onnxruntime refuses it as well. Export the model "
+           "with zipmap=False or zipmap='columns', or with float32 inputs.";
+  }
+  std::vector<std::string> types;
+  for (int i = 1; i < 32; ++i) {
+    const auto dtype = static_cast<DataType>(i);
+    if (parameter.takes(dtype)) types.emplace_back(dtype_name(dtype));
+  }
+  if (types.empty()) return "";
+  return "It takes " + base::quote_list(types) + ": put a Cast before it.";
+}
+
+}  // namespace
+
 void check_call(const ir::Node& node, const Schema& schema) {
   const auto check_count = [&node](const char* what, std::size_t given, int min, int max) {
     if (given >= static_cast<std::size_t>(min) && given <= static_cast<std::size_t>(max)) return;
@@ -34,8 +53,8 @@ void check_call(const ir::Node& node, const Schema& schema) {
   for (std::size_t i = 0; i < node.inputs.size(); ++i) {
     const Parameter& parameter = *schema.input(i);
     const ir::Value* input = node.inputs[i];
-    const auto fail = [&](const std::string& what) {
-      throw ModelError({.what = "input " + parameter.name + what});
+    const auto fail = [&](const std::string& what, std::string mend = {}) {
+      throw ModelError({.what = "input " + parameter.name + what, .mend = std::move(mend)});
     };
     if (input == nullptr) {
       if (parameter.is_required) fail(" is missing");
@@ -50,7 +69,7 @@ void check_call(const ir::Node& node, const Schema& schema) {
     }
     if (type.dtype == DataType::kUndefined) continue;
     if (!parameter.takes(type.dtype)) {
-      fail(given + ", a type that the operator does not take there");
+      fail(given + ", a type that the operator does not take there", mend_type(node, parameter));
     }
     if (parameter.constraint < 0) continue;
     DataType& same = bound[static_cast<std::size_t>(parameter.constraint)];

@@ -13,6 +13,7 @@
 
 #include "base/check.h"
 #include "base/files.h"
+#include "ir/stored_form.h"
 #include "onnx/exporter.h"
 #include "onnx/file_edit.h"
 #include "onnx/model_io.h"
@@ -80,7 +81,8 @@ class Patcher {
   std::string apply() const { return edit_.apply(); }
 
  private:
-  void write_tensor(const std::string& name, const Tensor& tensor, const PlacePath& path);
+  void write_tensor(const std::string& name, const Tensor& weight, const ir::WeightOrigin& origin,
+                    const PlacePath& path);
   void write_attribute(const std::string& name, const Tensor& weight,
                        const ir::WeightOrigin& origin, const PlacePath& path);
   void write_stored(const TensorMessage& message, const Tensor& tensor, const PlacePath& path);
@@ -123,14 +125,16 @@ void Patcher::write(const std::string& name, const Tensor& weight) {
              (origin.attribute.empty() ? "." : ", attribute '" + origin.attribute + "'."));
   }
   if (is_initializer) {
-    write_tensor(name, weight, *path);
+    write_tensor(name, weight, origin, *path);
   } else {
     write_attribute(name, weight, origin, *path);
   }
 }
 
-void Patcher::write_tensor(const std::string& name, const Tensor& tensor, const PlacePath& path) {
+void Patcher::write_tensor(const std::string& name, const Tensor& weight,
+                           const ir::WeightOrigin& origin, const PlacePath& path) {
   const TensorMessage message = read_tensor_message(index_.text_at(path.back()));
+  const Tensor tensor = ir::stored_form(weight, origin, message.dims);
   if (message.dtype != tensor.dtype() || message.dims != tensor.dims()) {
     fail(name, "the file stores " + std::string(dtype_name(message.dtype)) +
                    message.dims.to_string() + ", the weight is " +
@@ -198,8 +202,7 @@ void Patcher::write_attribute(const std::string& name, const Tensor& weight,
       tensor.push_back({.prefix_offset = offset_of(in.length_prefix()),
                         .offset = offset_of(in.bytes()),
                         .size = in.bytes().size()});
-      if (!origin.index.empty()) fail(name, "weights are no part of a tensor attribute");
-      return write_tensor(name, weight, tensor);
+      return write_tensor(name, weight, origin, tensor);
     }
     if (in.field() == Attr::kFFieldNumber || in.field() == Attr::kFloatsFieldNumber) {
       const std::string_view chunk = in.raw_value();

@@ -237,6 +237,39 @@ TEST(WithWeights, NumbersInAttributesGoThroughIndexAndFactor) {
               testing::ElementsAre(20, -20, 3, 5));
 }
 
+TEST(WithWeights, NumbersInTensorsGoThroughIndexAndFactor) {
+  const FileModel file = load_text(R"(
+    <ir_version: 8, opset_import: ["" : 18]>
+    main (double[N, 2] x) => (double[N, 2] y)
+    <double[2, 2] w = {-1, 1, -2, 2}> { b = Constant <value = double[2] {3, -3}> ()
+                                        z = MatMul(x, w)  y = Add(z, b) })");
+  ir::Model working = ir::clone(*file.model);
+  const auto narrow = [&](const std::string& name, ir::WeightOrigin origin, Tensor kept) {
+    ir::Value* weight = working.graph->find(name);
+    weight->producer = nullptr;
+    weight->initializer = std::move(kept);
+    weight->origin = std::make_shared<const ir::WeightOrigin>(std::move(origin));
+  };
+  narrow("w", {.name = "w", .index = {0, 0, 1, 1}, .factor = {-1, 1, -1, 1}},
+         Tensor::from(std::vector<double>{1, 2}, Dims{2, 1}));
+  narrow("b",
+         {.kind = ir::WeightOrigin::Kind::kConstantNode,
+          .name = "b",
+          .attribute = "value",
+          .index = {0, 0},
+          .factor = {1, -1}},
+         Tensor::from(std::vector<double>{3}, Dims{1}));
+  const std::string changed =
+      with_weights(file, working,
+                   Weights{{"w", Tensor::from(std::vector<double>{0.1, 0.3}, Dims{2, 1})},
+                           {"b", Tensor::from(std::vector<double>{0.7}, Dims{1})}});
+  const FileModel again = load_bytes(changed);
+  EXPECT_THAT(again.model->graph->find("w")->initializer.to_doubles(),
+              testing::ElementsAre(-0.1, 0.1, -0.3, 0.3));
+  EXPECT_THAT(std::get<Tensor>(*again.model->graph->nodes[0]->find_attribute("value")).to_doubles(),
+              testing::ElementsAre(0.7, -0.7));
+}
+
 TEST(WithWeights, RefusesWhatDoesNotFit) {
   const FileModel file = load_file((models_folder() / "sk_mlp_regressor.onnx").string());
   const ir::Model working = to_internal(file, kNoOperators);

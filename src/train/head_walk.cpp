@@ -145,9 +145,11 @@ bool pass_normalizer(const Node& node, Walk& walk) {
 
 // Ends the walk before a sigmoid of `scores`.
 bool end_logistic(Value* scores, Walk& walk) {
-  if (walk.opposite_columns || (walk.second_column && !is_single_column(*scores))) return false;
+  if (walk.opposite_columns) return false;
+  Value* positive = match_opposite_columns(scores);
+  if (walk.second_column && positive == nullptr && !is_single_column(*scores)) return false;
   note_probabilities(walk);
-  if (Value* positive = match_opposite_columns(scores)) {  // [sigmoid(-s), sigmoid(s)]
+  if (positive != nullptr) {  // [sigmoid(-s), sigmoid(s)], whose sum is 1
     walk.kind = HeadKind::kSigmoid;
     walk.value = positive;
     return true;

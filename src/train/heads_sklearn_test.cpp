@@ -8,6 +8,7 @@
 #include "train/evaluator.h"
 #include "train/fit_loop.h"
 #include "train/testing/draft.h"
+#include "train/tie_columns.h"
 
 // Heads in files as skl2onnx writes them, with scikit-learn's own loss as the truth.
 // tests/data/heads/make_heads.py writes the files and index.json.
@@ -29,8 +30,8 @@ const json& models() {
 Source load(const json& row) {
   Source source;
   source.file = onnx_io::load_file(folder() + row["file"].get<std::string>());
-  source.working =
-      std::make_shared<const ir::Model>(onnx_io::to_internal(source.file, builtin_engine().ops));
+  source.working = tie_opposite_columns(
+      std::make_shared<const ir::Model>(onnx_io::to_internal(source.file, builtin_engine().ops)));
   return source;
 }
 
@@ -91,9 +92,10 @@ TEST_P(SklearnHead, GetsTrainedWeightsBack) {
   EXPECT_EQ(bytes.size(), source.file.bytes->size());
   // The file's own reading of its weights is the session's.
   const onnx_io::FileModel file = onnx_io::load_bytes(bytes);
-  const ir::Model again = onnx_io::to_internal(file, builtin_engine().ops);
+  const auto again = tie_opposite_columns(
+      std::make_shared<const ir::Model>(onnx_io::to_internal(file, builtin_engine().ops)));
   for (const auto& [name, tensor] : weights) {
-    const ir::Value* weight = again.graph->find(name);
+    const ir::Value* weight = again->graph->find(name);
     ASSERT_NE(weight, nullptr) << name;
     EXPECT_TRUE(weight->initializer.equals(tensor)) << name;
     EXPECT_FALSE(weight->initializer.equals(source.working->graph->find(name)->initializer))

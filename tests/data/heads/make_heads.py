@@ -41,6 +41,7 @@ CASES = [
     HeadCase("ridge_classifier", 2),
     HeadCase("ridge_classifier", 3),
     HeadCase("one_vs_rest", 2),
+    HeadCase("one_vs_rest", 2, dtype="float64"),
     HeadCase("one_vs_rest", 3),
     *regression_cases(),
 ]
