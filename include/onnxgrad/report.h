@@ -36,6 +36,11 @@ struct Report {
   std::vector<ValueInfo> outputs;
   std::vector<OperatorUse> operators;  ///< sorted by domain and name
   std::vector<WeightInfo> weights;
+  /// For each weight, the floating-point operations of its layer in a forward pass of one row: 2
+  /// for each product and sum of a matrix product or convolution, else 1 for each element of the
+  /// result. Dimensions that are not known count as 1; 0 where the rank is not known, or nothing is
+  /// computed.
+  std::vector<double> weight_flops;
   std::int64_t num_trainable = 0;   ///< elements of trainable weights
   std::int64_t num_parameters = 0;  ///< elements of all floating weights
   std::string loss_line;            ///< LossInfo::line; empty where no loss is found

@@ -49,6 +49,22 @@ def size_text(num_bytes: int) -> str:
     return f"{num_bytes} B" if unit == "B" else f"{size:.1f} {unit}"
 
 
+def count_text(number: int) -> str:
+    """Return a large number as people read it.
+
+    Examples
+    --------
+    >>> count_text(99999), count_text(1234567), count_text(2 * 10**9)
+    ('99999', '1.23 M', '2 G')
+    """
+    if number < 10**5:
+        return str(number)
+    for unit, size in (("k", 10**3), ("M", 10**6), ("G", 10**9)):
+        if number < 1000 * size:
+            return f"{number / size:.3g} {unit}"
+    return f"{number / 10**12:.3g} T"
+
+
 def _operators(report: Report) -> _Table:
     columns = [
         _Column("operator", 44),
@@ -70,11 +86,12 @@ def _operators(report: Report) -> _Table:
 
 def _weights(report: Report) -> _Table:
     columns = [
-        _Column("weight", 27),
-        _Column("read by", 26),
+        _Column("weight", 23),
+        _Column("read by", 20),
         _Column("dtype", 8),
         _Column("shape", 12),
         _Column("parameters", 10, is_number=True),
+        _Column("FLOPs", 8, is_number=True),
         _Column("trained", 7),
     ]
     rows = [
@@ -84,9 +101,10 @@ def _weights(report: Report) -> _Table:
             weight.dtype,
             str(list(weight.shape)),
             str(weight.num_parameters),
+            count_text(flops),
             _yes(weight.trainable),
         )
-        for weight in report.weights
+        for weight, flops in zip(report.weights, report.weight_flops, strict=True)
         if weight.is_floating
     ]
     return _Table(columns, rows)
@@ -141,7 +159,8 @@ def _values(report: Report) -> list[str]:
 def _totals(report: Report) -> str:
     return (
         f"{report.num_parameters} parameters ({size_text(report.num_bytes)}): "
-        f"{report.num_trainable} trained, {report.num_frozen} frozen"
+        f"{report.num_trainable} trained, {report.num_frozen} frozen; "
+        f"{count_text(report.flops)} FLOPs a row forward"
     )
 
 

@@ -1,4 +1,4 @@
-"""The command line: ``onnxgrad train | gradient | report | versions``.
+"""The command line: ``onnxgrad train | evaluate | predict | gradient | report | versions``.
 
 Exit status: 0 done; 1 a fault of onnxgrad; 2 wrong usage; 3 model or gradient; 4 data; 5 diverged;
 6 an output file; 7 device; 130 interrupted; 143 terminated.
@@ -14,7 +14,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from onnxgrad import errors
+from onnxgrad import _apply_commands, errors
 from onnxgrad._models import to_core_model
 from onnxgrad._train_command import Terminated, check_writable
 from onnxgrad._train_command import run as run_training
@@ -119,6 +119,68 @@ app.command(
 
 
 # ----------------------------------------------------------------------------------- other commands
+
+
+_IGNORED_HELP = "Column to leave out; may be given several times."
+
+
+@app.command(epilog=_example("onnxgrad evaluate model.onnx --data train.csv --target y"))
+@_with_exit_status
+def evaluate(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="The .onnx file.")],
+    data: Annotated[
+        str, typer.Option(metavar="FILE", help="Rows: .csv, .tsv, .npz, .parquet or .npy.")
+    ],
+    target: Annotated[
+        str, typer.Option(metavar="NAME", help="Column with the right values; of .npy its file.")
+    ],
+    sample_weight: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Column with a weight for each row.")
+    ] = None,
+    ignored: Annotated[list[str] | None, typer.Option(metavar="NAME", help=_IGNORED_HELP)] = None,
+    loss: Annotated[str, typer.Option(help="As for train.")] = "auto",
+    metrics: Annotated[
+        list[str] | None, typer.Option(metavar="NAMES", help="Further numbers, as for train.")
+    ] = None,
+    stream: Annotated[
+        bool | None, typer.Option("--stream/--no-stream", help="Read the file in chunks.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
+) -> None:
+    """Print loss, accuracy and metrics of a model on a file of rows."""
+    _apply_commands.evaluate(
+        model, data, target, sample_weight, ignored, loss, metrics, stream, as_json
+    )
+
+
+@app.command(epilog=_example("onnxgrad predict model.onnx --data train.csv --ignored y -o out.csv"))
+@_with_exit_status
+def predict(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="The .onnx file.")],
+    data: Annotated[
+        str, typer.Option(metavar="FILE", help="Rows: .csv, .tsv, .npz, .parquet or .npy.")
+    ],
+    output: Annotated[
+        str | None,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FILE",
+            help="Where to write them: .csv, .npz or .npy.  [default: CSV to standard output]",
+        ),
+    ] = None,
+    outputs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--of", metavar="NAME", help="Output; may be given several times.  [default: all]"
+        ),
+    ] = None,
+    ignored: Annotated[list[str] | None, typer.Option(metavar="NAME", help=_IGNORED_HELP)] = None,
+) -> None:
+    """Write the outputs of a model for a file of rows."""
+    if output is not None:
+        check_writable(output)
+    _apply_commands.predict(model, data, output, outputs, ignored)
 
 
 @app.command(epilog=_example("onnxgrad gradient model.onnx -o gradient.onnx --fill-grad"))

@@ -76,6 +76,10 @@ class Report:
     operators : list of OperatorUse
         Sorted by domain and name.
     weights : list of WeightInfo
+    weight_flops : list of int
+        For each weight the floating-point operations of its layer in a forward pass of one row:
+        2 for each product and sum of a matrix product or convolution, else 1 for each element of
+        the result. Dimensions that are not known count as 1.
     num_trainable, num_parameters : int
         Elements of the trainable weights, and of all floating weights.
     loss_line : str
@@ -94,6 +98,7 @@ class Report:
     outputs: list[NodeArg]
     operators: list[OperatorUse]
     weights: list[WeightInfo]
+    weight_flops: list[int]
     num_trainable: int
     num_parameters: int
     loss_line: str
@@ -110,15 +115,22 @@ class Report:
         """Bytes of all floating weights."""
         return sum(weight.num_bytes for weight in self.weights if weight.is_floating)
 
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of all layers with weights in a forward pass of one row."""
+        return sum(self.weight_flops)
+
     def to_dict(self) -> dict[str, Any]:
         """Return everything as dictionaries, lists, texts and numbers, ready for JSON."""
         found = asdict(self)
         for name in ("inputs", "outputs"):
             found[name] = [item._asdict() for item in getattr(self, name)]
         found["weights"] = [
-            {**weight._asdict(), "num_parameters": weight.num_parameters} for weight in self.weights
+            {**weight._asdict(), "num_parameters": weight.num_parameters, "flops": flops}
+            for weight, flops in zip(self.weights, found.pop("weight_flops"), strict=True)
         ]
-        return {**found, "num_frozen": self.num_frozen, "num_bytes": self.num_bytes}
+        totals = {name: getattr(self, name) for name in ("num_frozen", "num_bytes", "flops")}
+        return found | totals
 
     def __str__(self) -> str:
         return as_text(self)
@@ -231,6 +243,8 @@ def report(model: ModelLike) -> Report:
     (3, ['Add', 'MatMul'])
     >>> [(weight.name, weight.num_parameters) for weight in found.weights]
     [('coef', 2), ('intercept', 1)]
+    >>> found.flops
+    5
     """
     found = _core.report(to_core_model(model))
     return Report(
@@ -245,6 +259,7 @@ def report(model: ModelLike) -> Report:
             for use in found.operators
         ],
         weights=weight_infos(found.weights),
+        weight_flops=[round(flops) for flops in found.weight_flops],
         num_trainable=found.num_trainable,
         num_parameters=found.num_parameters,
         loss_line=found.loss_line,

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 #include <utility>
 
@@ -46,6 +47,44 @@ std::vector<OperatorUse> list_operators(const ir::Model& model) {
          .has_gradient = is_function || lowers || (def != nullptr && def->vjp != nullptr)});
   }
   return uses;
+}
+
+double num_elements(const ir::SymbolicShape& shape) {
+  double count = 1;
+  for (const ir::Dim& dim : shape) count *= dim.is_static() ? static_cast<double>(dim.value()) : 1;
+  return count;
+}
+
+double dim_of(const ir::SymbolicShape& shape, std::size_t axis) {
+  if (axis >= shape.size() || !shape[axis].is_static()) return 1;
+  return std::max<double>(1, static_cast<double>(shape[axis].value()));
+}
+
+// The operations of the layer that a weight belongs to; see Report::weight_flops.
+double count_flops(const train::Weight& weight) {
+  const Node* node = weight.reader;
+  if (node == nullptr || node->outputs.empty() || node->output(0) == nullptr) return 0;
+  const ir::Type& result = node->output(0)->type;
+  if (!result.has_rank() || !is_floating(result.dtype)) return 0;
+  const Dims& dims = weight.value->initializer.dims();
+  const auto numbers = static_cast<double>(dims.num_elements());
+  const double elements = num_elements(*result.shape);
+  if (!node->domain.empty() || dims.rank() < 2) return elements;
+  if (node->op_type == "Gather") return 0;
+  if (node->op_type == "Conv") return 2 * numbers * elements / dim_of(*result.shape, 1);
+  if (node->op_type == "ConvTranspose" && node->input(0)->type.has_rank()) {
+    const ir::SymbolicShape& input = *node->input(0)->type.shape;
+    return 2 * numbers * num_elements(input) / dim_of(input, 1);
+  }
+  const bool is_product =
+      node->op_type == "MatMul" || (node->op_type == "Gemm" && weight.input < 2);
+  if (!is_product) return elements;
+  // The sums go over K: [.., M, K] x [.., K, N].
+  if (dims.rank() > 2) {
+    return 2 * elements * static_cast<double>(dims[dims.rank() - (weight.input == 0 ? 1 : 2)]);
+  }
+  const std::size_t kept = result.rank() - (weight.input == 0 ? 2 : 1);
+  return 2 * elements * numbers / (result.rank() < 2 ? 1 : dim_of(*result.shape, kept));
 }
 
 // The loss that would be chosen, and what stands between it and the weights.
@@ -104,6 +143,10 @@ Report report(const Model& model) {
   result.outputs = model.outputs();
   result.operators = list_operators(file);
   result.weights = model.weights();
+  for (const train::Weight& weight :
+       train::find_weights(*model.impl().working(), train::builtin_engine().ops)) {
+    result.weight_flops.push_back(count_flops(weight));
+  }
   for (const WeightInfo& weight : result.weights) {
     if (!is_floating(weight.dtype)) continue;
     result.num_parameters += weight.dims.num_elements();

@@ -284,16 +284,59 @@ def test_report_lists_every_weight():
     found = og.report(mlp_proto([20, 30, 3], head="Softmax"))
     *weights, totals = table_of(str(found), "weight")
     assert weights == [
-        ["W0", "MatMul matmul_0", "float32", "[20, 30]", "600", "yes"],
-        ["b0", "Add add_0", "float32", "[30]", "30", "yes"],
-        ["W1", "MatMul matmul_1", "float32", "[30, 3]", "90", "yes"],
-        ["b1", "Add add_1", "float32", "[3]", "3", "yes"],
+        ["W0", "MatMul matmul_0", "float32", "[20, 30]", "600", "1200", "yes"],
+        ["b0", "Add add_0", "float32", "[30]", "30", "30", "yes"],
+        ["W1", "MatMul matmul_1", "float32", "[30, 3]", "90", "180", "yes"],
+        ["b1", "Add add_1", "float32", "[3]", "3", "3", "yes"],
     ]
-    assert totals == ["723 parameters (2.8 KiB): 723 trained, 0 frozen"]
+    assert totals == ["723 parameters (2.8 KiB): 723 trained, 0 frozen; 1413 FLOPs a row forward"]
     assert table_of(str(found), "operator")[1] == ["MatMul", "2", "yes", "yes"]
     as_json = json.loads(json.dumps(found.to_dict()))
     assert as_json["weights"][0]["num_parameters"] == 600
     assert (as_json["num_frozen"], as_json["num_bytes"]) == (0, 4 * 723)
+
+
+LAYERS = """
+<ir_version: 8, opset_import: ["" : 17]>
+main (float[N, 4, 6, 5] X, int64[N, 3] ids) =>
+  (float[N, 2, 9, 9] Y, float[N, 3, 7] Z, float[5, N] T)
+{
+  c = Conv<group = 2>(X, conv, bias)  Y = ConvTranspose<strides = [2, 2]>(c, up)
+  e = Gather(table, ids)  back = Transpose<perm = [1, 0]>(square)  z = MatMul(e, back)
+  Z = Mul(z, scale)
+  one = ReduceMean<axes = [1], keepdims = 0>(e)  turned = Transpose<perm = [1, 0]>(one)
+  T = MatMul(left, turned)
+}
+"""
+SHAPES = {
+    "conv": (6, 2, 3, 2),
+    "bias": (6,),
+    "up": (6, 2, 3, 2),
+    "table": (10, 4),
+    "square": (7, 4),
+    "left": (5, 4),
+    "scale": (7,),
+}
+
+
+def test_operations_of_layers():
+    """Counted by hand, for one row: two for each product and its sum."""
+    model = onnx.parser.parse_model(LAYERS)
+    for name, dims in SHAPES.items():
+        model.graph.initializer.append(
+            onnx.numpy_helper.from_array(np.ones(dims, np.float32), name)
+        )
+    found = og.report(model)
+    flops = dict(zip([weight.name for weight in found.weights], found.weight_flops, strict=True))
+    # Each of 6 x 4 x 4 results sums 2 x 3 x 2 products; 6 x 4 x 4 inputs meet 2 x 3 x 2 weights.
+    assert flops["conv"] == 2 * (6 * 4 * 4) * (2 * 3 * 2)
+    assert flops["bias"] == 6 * 4 * 4
+    assert flops["up"] == 2 * (6 * 4 * 4) * (2 * 3 * 2)
+    assert flops["table"] == 0
+    assert flops["square"] == 2 * 3 * 7 * 4
+    assert flops["scale"] == 3 * 7
+    assert flops["left"] == 2 * 5 * 4
+    assert found.flops == sum(flops.values())
 
 
 def test_report_counts_what_is_frozen():
@@ -314,7 +357,7 @@ def test_report_in_a_notebook(linear_proto):
     linear_proto.producer_name = "<b>&"
     page = ElementTree.fromstring(f"<div>{closed(og.report(linear_proto)._repr_html_())}</div>")
     cells = [[cell.text for cell in row] for row in page.iter("tr")]
-    assert ["coef", "MatMul", "float32", "[2, 1]", "2", "yes"] in cells
+    assert ["coef", "MatMul", "float32", "[2, 1]", "2", "4", "yes"] in cells
     assert page.find("b").text.endswith("made by <b>&")
     assert len(og.report(mlp_proto([3] * 500))._repr_html_()) < 10_000
     assert "and 968 more" in og.report(mlp_proto([3] * 500))._repr_html_()

@@ -1,0 +1,171 @@
+"""What ``onnxgrad evaluate`` and ``onnxgrad predict`` do: a model as it is, on a file of rows."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, TextIO
+
+import numpy as np
+
+from onnxgrad._files import write_file
+from onnxgrad._specs import loss_of
+from onnxgrad._tables import read_npy, read_table
+from onnxgrad._train_data import open_train_data
+from onnxgrad.errors import CheckpointError, DataError, OptionError
+from onnxgrad.sessions import InferenceSession
+from onnxgrad.trainer import Trainer
+
+__all__ = ["evaluate", "predict"]
+
+_ROWS = 4096  # that are predicted at once: bounds the memory for inner values
+
+
+def evaluate(
+    model: str,
+    data: str,
+    target: str,
+    sample_weight: str | None,
+    ignored: Sequence[str] | None,
+    loss: str,
+    metrics: Sequence[str] | None,
+    stream: bool | None,
+    as_json: bool,
+) -> None:
+    """Print loss, accuracy and metrics of a model on a file of rows."""
+    trainer = Trainer(model, loss_of(loss))
+    options = SimpleNamespace(
+        data=data,
+        target=target,
+        sample_weight=sample_weight,
+        ignored=ignored,
+        stream=stream,
+        validation=None,
+        class_weight=None,
+    )
+    rows = open_train_data(trainer, options).rows
+    names = [name.strip() for text in metrics or () for name in text.split(",")]
+    found = trainer.evaluate(*rows, metrics=names)
+    numbers = {"loss": found.loss, "accuracy": found.accuracy, "rows": found.rows, **found.metrics}
+    numbers = {name: value for name, value in numbers.items() if value is not None}
+    if as_json:
+        print(json.dumps({**numbers, "loss_line": trainer.session.loss_line}, indent=2))
+        return
+    print(trainer.session.loss_line, file=sys.stderr)
+    for name, value in numbers.items():
+        print(f"{name:<12}{value if isinstance(value, int) else format(value, '.6g')}")
+
+
+def predict(
+    model: str,
+    data: str,
+    output: str | None,
+    outputs: Sequence[str] | None,
+    ignored: Sequence[str] | None,
+) -> None:
+    """Write outputs of a model for a file of rows: as CSV to standard output, or as `output` says.
+
+    Raises
+    ------
+    OptionError
+        A suffix that is not known, or several outputs for an ``.npy`` file.
+    """
+    session = InferenceSession(model)
+    feeds = _feeds(session, data, list(ignored or ()))
+    names = list(outputs or [value.name for value in session.get_outputs()])
+    suffix = Path(output).suffix.lower() if output is not None else ".csv"
+    if suffix not in (".csv", ".npz", ".npy") or (suffix == ".npy" and len(names) != 1):
+        raise OptionError(
+            what=f"-o {output}: expected .csv, .npz, or .npy for one output",
+            value="-o",
+            mend="Choose the output with --of.",
+        )
+    found = _run(session, names, feeds)
+    if output is None:
+        _write_csv(found, sys.stdout)
+        return
+    try:
+        _write(found, output, suffix)
+    except OSError as error:
+        raise CheckpointError(
+            what=f"cannot write '{output}': {error.strerror}",
+            file=output,
+            mend="Choose another place with -o.",
+        ) from error
+    print(f"wrote {output} with {', '.join(names)} of {len(next(iter(found.values())))} rows")
+
+
+def _feeds(session: InferenceSession, data: str, ignored: list[str]) -> dict[str, Any]:
+    inputs = session.get_inputs()
+    if Path(data).suffix.lower() == ".npy":
+        return {inputs[0].name: read_npy(data)}
+    table = read_table(data)
+    for name in ignored:
+        table.take(name, "--ignored")
+    feeds = table.inputs([value.name for value in inputs], ignored)
+    for value in inputs:
+        found, wanted = feeds[value.name].shape, value.shape
+        if len(found) == len(wanted) == 2 and isinstance(wanted[1], int) and found[1] != wanted[1]:
+            raise DataError(
+                what=f"{data}: {found[1]} columns for input '{value.name}', expected {wanted[1]}",
+                file=data,
+                value=value.name,
+                detail=f"The file has {', '.join(list(table.columns)[:8])}.",
+                mend="Leave out what is no input: --ignored NAME.",
+            )
+    dtypes = {"tensor(float)": "float32", "tensor(double)": "float64"}
+    return {
+        value.name: feeds[value.name].astype(dtypes.get(value.type, feeds[value.name].dtype))
+        for value in inputs
+    }
+
+
+def _run(
+    session: InferenceSession, names: list[str], feeds: Mapping[str, Any]
+) -> dict[str, np.ndarray[Any, Any]]:
+    number = len(next(iter(feeds.values())))
+    if number == 0:
+        raise DataError(what="there are no rows", value="--data")
+    parts = []
+    for start in range(0, number, _ROWS):
+        stop = start + _ROWS
+        batch = {name: np.ascontiguousarray(rows[start:stop]) for name, rows in feeds.items()}
+        parts.append(session.run(names, batch))
+    columns = zip(*parts, strict=True)
+    return {name: np.concatenate(found) for name, found in zip(names, columns, strict=True)}
+
+
+def _write(found: Mapping[str, np.ndarray[Any, Any]], output: str, suffix: str) -> None:
+    import io
+
+    if suffix == ".csv":
+        text = io.StringIO(newline="")
+        _write_csv(found, text)
+        write_file(output, text.getvalue())
+        return
+    plain = {
+        name: array.astype(np.str_) if array.dtype.kind == "O" else array
+        for name, array in found.items()
+    }
+    binary = io.BytesIO()
+    if suffix == ".npy":
+        np.save(binary, next(iter(plain.values())), allow_pickle=False)
+    else:
+        np.savez(binary, **plain)  # type: ignore[arg-type]
+    write_file(output, binary.getvalue())
+
+
+def _write_csv(found: Mapping[str, np.ndarray[Any, Any]], stream: TextIO) -> None:
+    """Write a line for each row; an output with several numbers a row has a column for each."""
+    columns: dict[str, np.ndarray[Any, Any]] = {}
+    for name, array in found.items():
+        rows = array.reshape(len(array), -1)
+        for place in range(rows.shape[1]):
+            columns[name if rows.shape[1] == 1 else f"{name}_{place}"] = rows[:, place]
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(zip(*(column.tolist() for column in columns.values()), strict=True))
