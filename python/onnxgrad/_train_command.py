@@ -191,7 +191,7 @@ def _suggested_rate(trainer: Trainer, data: TrainData, options: SimpleNamespace)
     rate = trainer.lr_find(*data.rows, batch_size=options.batch_size).suggestion
     if rate is None:
         raise errors.OptionError(
-            what="--lr auto: the loss falls at no rate between 1e-7 and 10",
+            what="--lr auto: at no rate between 1e-7 and 10 the loss falls clearly",
             value="--lr",
             mend="Give a number, and look whether the loss suits the data.",
         )

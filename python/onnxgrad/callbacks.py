@@ -330,8 +330,9 @@ class _Function(Callback):
 class CallbackList(Callback):
     """Several callbacks as one, called in order; used by the Trainer."""
 
-    def __init__(self, callbacks: Iterable[CallbackLike]) -> None:
-        self.callbacks = [_as_callback(callback) for callback in callbacks]
+    def __init__(self, callbacks: Iterable[CallbackLike] | CallbackLike) -> None:
+        several: Any = callbacks if hasattr(callbacks, "__iter__") else [callbacks]
+        self.callbacks = [_as_callback(callback) for callback in several]
         others = [c.every_n_steps for c in self.callbacks if not isinstance(c, Progress)]
         often = math.gcd(*(steps for steps in others if steps))
         for callback in self.callbacks:
@@ -375,6 +376,21 @@ class CallbackList(Callback):
         for callback in self.handlers(hook):
             stop = getattr(callback, hook)(*arguments) is True or stop
         return stop
+
+
+def stopping_of(early_stopping: Any) -> list[CallbackLike]:
+    """Return the callback that the option `early_stopping` stands for, or nothing."""
+    if early_stopping is False or early_stopping is None:
+        return []
+    if early_stopping is True:
+        return [EarlyStopping()]
+    if not isinstance(early_stopping, EarlyStopping):
+        raise OptionError(
+            what=f"early_stopping: {early_stopping!r}",
+            value="early_stopping",
+            mend="Give True, False or callbacks.EarlyStopping(patience=5).",
+        )
+    return [early_stopping]
 
 
 def _as_callback(callback: CallbackLike) -> Callback:

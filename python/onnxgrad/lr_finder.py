@@ -29,7 +29,8 @@ class LrFinder(Callback):
     losses : list of float
         The smoothed loss at each rate, before its step.
     suggestion : float or None
-        A tenth of the rate with the smallest loss; None if the loss never falls.
+        A tenth of the rate with the smallest loss; None if the loss never falls by more than a
+        hundredth, and than it varies between batches.
     """
 
     every_n_steps = 1
@@ -39,6 +40,7 @@ class LrFinder(Callback):
         self._mean = 0.0
         self.lrs: list[float] = []
         self.losses: list[float] = []
+        self._raw: list[float] = []
 
     def __repr__(self) -> str:
         return f"LrFinder({len(self.lrs)} rates, suggestion={self.suggestion})"
@@ -55,6 +57,7 @@ class LrFinder(Callback):
         count = len(self.lrs)
         self._mean = _SMOOTHING * self._mean + (1 - _SMOOTHING) * loss
         self.lrs.append(self._plan[count])
+        self._raw.append(loss)
         self.losses.append(self._mean / (1 - _SMOOTHING ** (count + 1)))
         if count + 1 == len(self._plan) or self.losses[-1] > _DIVERGED * min(self.losses):
             return True
@@ -64,9 +67,19 @@ class LrFinder(Callback):
     @property
     def suggestion(self) -> float | None:
         """A tenth of the rate with the smallest loss; None if the loss never falls."""
-        if not self.losses or min(self.losses) > 0.99 * self.losses[0]:
+        # At the first rates nothing is learned yet: there losses differ as batches do.
+        first = max(2, len(self._plan) // 5)
+        if len(self.losses) <= first:
             return None
-        return self.lrs[self.losses.index(min(self.losses))] / 10
+        before = float(np.mean(self._raw[:first]))
+        smallest = min(self.losses[first:])
+        place = self.losses.index(smallest, first)
+        near = self._raw[max(0, place - first) : place + 1]
+        smoothed = math.sqrt((1 - _SMOOTHING) / (1 + _SMOOTHING))
+        errors = np.std(self._raw[:first]) / math.sqrt(first), np.std(near) * smoothed
+        if before - smallest < max(0.01 * abs(before), 2.5 * float(sum(errors))):
+            return None
+        return self.lrs[place] / 10
 
     def plot(self, ax: Any = None) -> Any:
         """Draw the losses over the rates; returns the matplotlib axes."""

@@ -33,6 +33,7 @@ from onnxgrad.callbacks import (
     EarlyStopping,
     Verbosity,
     progress_for,
+    stopping_of,
 )
 from onnxgrad.data import Batches, Source, as_source
 from onnxgrad.errors import DataError, OptionError
@@ -224,7 +225,7 @@ class Trainer(TrainerBase):
         max_time: float | str | None = None,
         buffer_bytes: int = 64 << 20,
         run_dir: str | os.PathLike[str] | RunFolder | None = None,
-        callbacks: Iterable[CallbackLike] = (),
+        callbacks: CallbackLike | Iterable[CallbackLike] = (),
         verbose: Verbosity = "auto",
         allow_nan: bool = False,
         non_finite: str = "raise",
@@ -282,7 +283,7 @@ class Trainer(TrainerBase):
         run_dir : path or RunFolder, default=None
             A folder for the log, the options, checkpoints, the best and the last model; see
             `onnxgrad.run_folder`. With ``resume=True`` training goes on in it. None writes nothing.
-        callbacks : list of Callback or function, default=()
+        callbacks : Callback, function, or list of these, default=()
             See `onnxgrad.callbacks`; a function is called with (trainer, logs) after each epoch.
         verbose : {"auto", 0, 1, 2}, default="auto"
             ``"auto"`` writes a line for each epoch to standard error, with a bar on a terminal;
@@ -351,15 +352,15 @@ class Trainer(TrainerBase):
             options.batch_size = _core.FitOptions.as_they_come
         options.validation_every = positive_int("validation_every", validation_every)
         options.metrics = native_metrics(metrics, has_rows=validation is not None)
-        added: list[CallbackLike] = [*messages(), *progress_for(verbose, self._num_trained)]
+        added: list[CallbackLike] = [] if self._is_trial else [*messages()]
+        added += progress_for(verbose, self._num_trained)
         if run_dir is not None:
             from onnxgrad.run_folder import as_run_folder
 
             folder = as_run_folder(self, run_dir, options, resume)
-            added += [folder] if source is not None else [folder, folder.checkpoint]
-        if early_stopping is not False:
-            added.append(EarlyStopping() if early_stopping is True else early_stopping)
-        self._callbacks = CallbackList([*added, *callbacks])
+            added += [folder, folder.checkpoint]
+        added += stopping_of(early_stopping)
+        self._callbacks = CallbackList([*added, *CallbackList(callbacks).callbacks])
         options.early_stopping = self._callbacks.early_stopping()
         if source is not None:
             check_alone(source, y=y, sample_weight=sample_weight, class_weight=class_weight)

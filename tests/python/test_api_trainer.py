@@ -30,6 +30,19 @@ def classifier():
     return og.Trainer(mlp_proto([4, 8, 3], head="Softmax"), lr=0.01)
 
 
+def test_one_callback_need_not_be_in_a_list(linear_proto, linear_data):
+    seen = []
+    trainer = og.Trainer(linear_proto)
+    trainer.fit(*linear_data, epochs=2, verbose=0, callbacks=lambda _, logs: seen.append(logs))
+    assert len(seen) == 2
+    stopping = og.callbacks.EarlyStopping(1, min_delta=1e9)
+    trainer.fit(*linear_data, epochs=9, verbose=0, callbacks=stopping)
+    assert trainer.stop_reason
+    with pytest.raises(og.OptionError, match="early_stopping: 5") as caught:
+        trainer.fit(*linear_data, early_stopping=5)
+    assert "EarlyStopping(patience=5)" in str(caught.value)
+
+
 def test_three_lines(linear_file, linear_data, tmp_path):
     X, y = linear_data
     trainer = og.Trainer(str(linear_file), loss="auto", optimizer="adam", lr=0.05)

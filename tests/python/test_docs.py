@@ -350,7 +350,16 @@ def test_exit_statuses_of_the_page():
                 assert EXIT_STATUS[getattr(og.errors, name)] == int(cells[1])
 
 
-def test_documents_name_no_missing_environment():
+def test_imports_of_the_migration_page():
+    """What stands in the column of new lines can be imported."""
+    table = text_of("docs/migration.md").split("| old line | new line |")[1].split("\n\n")[0]
+    lines = re.findall(r"`(from onnxgrad\.[^`]+)`", table)
+    assert len(lines) >= 5
+    for line in lines:
+        exec(line, {})
+
+
+def test_files_that_documents_name_are_there():
     """What the documents call files of the project is there."""
     for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
         text = path.read_text(encoding="utf-8")

@@ -256,6 +256,28 @@ def test_lr_find_suggests_a_rate_that_trains(rows):
     assert finder.plot().get_xlabel() == "learning rate"
 
 
+def test_lr_find_is_not_taken_in_by_noise():
+    """Labels that nothing can tell: batches differ, and no rate makes the loss fall."""
+    rng = np.random.default_rng(0)
+    X = np.zeros((2000, 4), np.float32)
+    y = rng.normal(size=(2000, 1)).astype(np.float32)
+    y -= y.mean()
+    model = og.set_weights(mlp_proto([4, 1]), {"b0": np.zeros(1, np.float32)})
+    trainer = og.Trainer(model, "squared_error", "sgd", frozen="W0")
+    found = []
+    for seed in range(20):
+        trainer.seed = seed
+        found.append(trainer.lr_find(X, y, batch_size=8).suggestion)
+    assert found.count(None) >= 18
+
+
+@pytest.mark.parametrize("batch_size", [8, 40, 200])
+def test_lr_find_sees_what_can_be_learned(rows, batch_size):
+    for seed in range(5):
+        trainer = make_trainer(optimizer="sgd", seed=seed)
+        assert 1e-4 < trainer.lr_find(*rows, batch_size=batch_size).suggestion < 3
+
+
 def test_lr_find_of_a_flat_loss():
     X = np.zeros((50, 4), np.float32)
     y = np.zeros((50, 1), np.float32)

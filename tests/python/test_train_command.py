@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import logging
 import re
 import subprocess
 import sys
@@ -202,6 +203,19 @@ def test_a_run_can_be_done_again_from_its_file(folder):
     assert (folder / "other.onnx").read_bytes() != (folder / "o.onnx").read_bytes()
 
 
+@pytest.mark.parametrize("way", ["--stream", "--no-stream"])
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_run_goes_on(folder, name, way):
+    target, weight = FORMATS[name]
+    data = ("model.onnx", "--data", name, "--target", target, "--sample-weight", weight, way, "-q")
+    train(*data, "--epochs", 5, "-o", "whole.onnx", "--seed", 4)
+    train(*data, "--epochs", 2, "--run-dir", "run", "--seed", 4)
+    train("--resume", "run", "--epochs", 5, "-q")
+    assert (folder / "run" / "last.onnx").read_bytes() == (folder / "whole.onnx").read_bytes()
+    lines = (folder / "run" / "metrics.csv").read_text().splitlines()
+    assert [line.split(",")[0] for line in lines] == ["epoch", *"12345"]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -251,7 +265,10 @@ def test_dry_run_says_what_would_be_done_and_writes_nothing(folder):
     train(*DATA, "--dry-run", status=4)
 
 
-def test_log_level(folder):
+def test_log_level(folder, monkeypatch):
+    logger = logging.getLogger("onnxgrad")
+    monkeypatch.setattr(logger, "handlers", [])
+    monkeypatch.setattr(logger, "level", logger.level)
     _, err = train(*DATA, *FEW, "--log-level", "debug")
     assert "INFO epoch 3 of 3: train_loss" in err
     assert "DEBUG trained: W0 [4, 6]" in err
