@@ -49,6 +49,8 @@ class DataSource {
   /// The next chunk of the pass, of at least one row; nothing at its end. `start` and `next` are
   /// called by one thread at a time, not always the same. Throws: DataError naming the place.
   virtual std::optional<Dataset> next() = 0;
+  /// False: there is one pass at most.
+  virtual bool can_start_again() const { return true; }
 };
 
 }  // namespace onnxgrad

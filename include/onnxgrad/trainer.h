@@ -93,6 +93,16 @@ enum class Sampling {
 std::vector<std::int64_t> window_starts(std::int64_t rows, std::int64_t batch_size,
                                         std::uint64_t seed, std::uint32_t epoch = 0);
 
+/// A weight for the rows of each class, which multiplies their sample weights. The loss has to take
+/// these (Loss::sample_weight). Rows of a validation of its own count as they are.
+struct ClassWeights {
+  Tensor labels = {};                ///< [C], as TrainingSession::encode_target takes them
+  std::vector<double> weights = {};  ///< of these; other classes count 1
+  /// Instead: N / (number of classes * number of rows of the class). Of a DataSource all rows are
+  /// read once before the first step.
+  bool balanced = false;
+};
+
 struct FitOptions {
   std::int64_t epochs = 20;
   /// 0: 32, or all rows with L-BFGS, which takes no less. kAsTheyCome: each chunk of a DataSource
@@ -110,6 +120,7 @@ struct FitOptions {
   DataSource* validation_source = nullptr;  ///< the same, in chunks
   std::int64_t validation_every = 1;        ///< epochs
   std::vector<Metric> metrics = {};         ///< of the validation
+  std::optional<ClassWeights> class_weights = {};
   std::optional<EarlyStopping> early_stopping = {};
   bool keep_best = false;  ///< end with the best weights, as EarlyStopping::restore_best
   bool discard = false;    ///< a trial: weights, optimizer state and steps are as before at the end
@@ -121,8 +132,9 @@ struct FitOptions {
   bool allow_nan = false;  ///< NaN and infinity in inputs are let through
   /// Of a DataSource: the largest size of one of the two blocks that rows are collected in.
   std::int64_t block_bytes = std::int64_t{32} << 20;
-  /// Learning rates, starting from the session's, which is back in force after the fit. Of a
-  /// DataSource, it has to know its number of rows.
+  /// Learning rates, starting from the session's, which is back in force after the fit. If the
+  /// lengths in it depend on the number of steps, and a DataSource does not know its number of
+  /// rows, all rows are read once before the first step.
   std::optional<Schedule> schedule = {};
   /// The learning rate of step `step` (from 0, of this fit()); empty: the schedule's.
   std::function<double(std::int64_t step)> learning_rate = {};

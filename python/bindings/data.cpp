@@ -26,10 +26,15 @@ namespace {
 /// Dataset or None. Both are called by the reading thread, which takes the interpreter lock.
 class PythonSource final : public DataSource {
  public:
-  PythonSource(nb::object start, nb::object next, std::optional<std::int64_t> num_rows)
-      : start_(std::move(start)), next_(std::move(next)), num_rows_(num_rows) {}
+  PythonSource(nb::object start, nb::object next, std::optional<std::int64_t> num_rows,
+               bool can_start_again)
+      : start_(std::move(start)),
+        next_(std::move(next)),
+        num_rows_(num_rows),
+        can_start_again_(can_start_again) {}
 
   std::optional<std::int64_t> num_rows() const override { return num_rows_; }
+  bool can_start_again() const override { return can_start_again_; }
   void start(const Pass& pass) override {
     const nb::gil_scoped_acquire lock;
     start_(pass.epoch, pass.shuffle, pass.seed);
@@ -45,6 +50,7 @@ class PythonSource final : public DataSource {
   nb::object start_;
   nb::object next_;
   std::optional<std::int64_t> num_rows_;
+  bool can_start_again_;
 };
 
 /// A Python object that may be dropped by any thread.
@@ -102,8 +108,8 @@ void bind_sources(nb::module_& module) {
           "epoch"_a = 0, "shuffle"_a = false, "seed"_a = 0, Unlocked())
       .def("next", &DataSource::next, Unlocked());
   nb::class_<PythonSource, DataSource>(module, "PythonSource")
-      .def(nb::init<nb::object, nb::object, std::optional<std::int64_t>>(), "start"_a, "next"_a,
-           "num_rows"_a.none());
+      .def(nb::init<nb::object, nb::object, std::optional<std::int64_t>, bool>(), "start"_a,
+           "next"_a, "num_rows"_a.none(), "can_start_again"_a = true);
 }
 
 FileLayout layout_of(const std::vector<ValueInfo>& inputs, const std::string& target,

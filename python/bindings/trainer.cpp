@@ -113,6 +113,15 @@ void bind_options(nb::module_& module) {
   nb::enum_<Sampling>(module, "Sampling")
       .value("rows", Sampling::kRows)
       .value("windows", Sampling::kWindows);
+  nb::class_<ClassWeights>(module, "ClassWeights")
+      .def(
+          "__init__",
+          [](ClassWeights* place, const std::optional<Tensor>& labels,
+             const std::vector<double>& weights, bool balanced) {
+            new (place) ClassWeights{
+                .labels = labels.value_or(Tensor{}), .weights = weights, .balanced = balanced};
+          },
+          "labels"_a.none(), "weights"_a, "balanced"_a);
   nb::class_<FitOptions>(module, "FitOptions")
       .def(nb::init<>())
       .def_rw("epochs", &FitOptions::epochs)
@@ -125,6 +134,8 @@ void bind_options(nb::module_& module) {
       .def_rw("validation_fraction", &FitOptions::validation_fraction)
       .def_rw("validation_every", &FitOptions::validation_every)
       .def_rw("metrics", &FitOptions::metrics)
+      .def_rw("class_weights", &FitOptions::class_weights, nb::arg().none())
+      .def_rw("snapshot_every_steps", &FitOptions::snapshot_every_steps)
       .def_rw("keep_best", &FitOptions::keep_best)
       .def_rw("discard", &FitOptions::discard)
       .def_rw("max_seconds", &FitOptions::max_seconds)

@@ -7,6 +7,8 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
+from onnxgrad import _core
+from onnxgrad._arrays import to_native
 from onnxgrad._checks import did_you_mean, real_number
 from onnxgrad.errors import DataError, OptionError
 
@@ -42,13 +44,35 @@ def with_class_weights(class_weight: Any, y: Any, sample_weight: Any) -> np.ndar
                 )
             weights[places[label]] = real_number(f"class_weight of {label!r}", weight)
     else:
-        raise OptionError(
-            what=f"class_weight: {class_weight!r}",
-            value="class_weight",
-            mend="Give a dictionary from labels to numbers, or 'balanced'.",
-        )
+        raise _refusal(class_weight)
     result = weights[rows.reshape(-1)]
     return result if sample_weight is None else result * np.asarray(sample_weight).reshape(-1)
+
+
+def native_class_weights(class_weight: Any) -> _core.ClassWeights:
+    """Return weights of classes for rows that come in chunks.
+
+    Raises
+    ------
+    OptionError
+        Neither a dictionary nor ``"balanced"``, or a weight that is no number of at least 0.
+    """
+    if isinstance(class_weight, str) and class_weight == "balanced":
+        return _core.ClassWeights(None, [], True)
+    if not isinstance(class_weight, Mapping) or not class_weight:
+        raise _refusal(class_weight)
+    weights = [
+        real_number(f"class_weight of {label!r}", weight) for label, weight in class_weight.items()
+    ]
+    return _core.ClassWeights(to_native(list(class_weight), "class_weight"), weights, False)
+
+
+def _refusal(class_weight: Any) -> OptionError:
+    return OptionError(
+        what=f"class_weight: {class_weight!r}",
+        value="class_weight",
+        mend="Give a dictionary from labels to numbers, or 'balanced'.",
+    )
 
 
 def _labels(y: Any) -> np.ndarray[Any, Any]:

@@ -237,6 +237,7 @@ def _fit_options(options: SimpleNamespace, data: TrainData) -> dict[str, Any]:
         "buffer_bytes": options.buffer_bytes,
         "allow_nan": options.allow_nan,
         "non_finite": options.non_finite,
+        "snapshot_every": options.snapshot_every,
     }
 
 

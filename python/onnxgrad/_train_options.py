@@ -306,6 +306,15 @@ OPTIONS: tuple[TrainOption, ...] = (
         "WHAT",
     ),
     TrainOption(
+        "snapshot_every",
+        int,
+        None,
+        _END,
+        "Steps from one copy of the weights, to go back to then, to the next.  [default: an epoch, "
+        "or a block of rows]",
+        "STEPS",
+    ),
+    TrainOption(
         "validation",
         str,
         None,

@@ -61,7 +61,8 @@ class Batches(Source):
     sample_weight : bool, default=False
         Whether batches have sample weights.
     rows : int, default=None
-        Number of rows of one pass, if it is known: schedules need it.
+        Number of rows of one pass, if it is known. Without it, a pass is made to count them where a
+        schedule needs it; of a generator, which can be read once, it has to be given then.
 
     Notes
     -----
@@ -105,7 +106,8 @@ class Batches(Source):
         """Return the reader of the extension for the inputs and the target of `session`."""
         inputs = [value.name for value in session.get_inputs()]
         reader = _BatchReader(self._batches, inputs, session.target_name)
-        return _core.PythonSource(reader.start, reader.next, self._rows)
+        once = isinstance(self._batches, Iterator)
+        return _core.PythonSource(reader.start, reader.next, self._rows, not once)
 
 
 class _BatchReader:

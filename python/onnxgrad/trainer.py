@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from onnxgrad import _core
 from onnxgrad._arrays import ArrayLike
-from onnxgrad._checks import duration, positive_int, unknown_name
-from onnxgrad._class_weights import ClassWeight, with_class_weights
+from onnxgrad._checks import positive_int
+from onnxgrad._class_weights import ClassWeight, native_class_weights, with_class_weights
+from onnxgrad._fit_options import fit_options
 from onnxgrad._log import messages
 from onnxgrad._models import ModelLike
 from onnxgrad._rows import (
@@ -54,15 +55,6 @@ __all__ = ["Trainer"]
 
 DataLike: TypeAlias = Any
 """An array, a dictionary of arrays, an iterable of batches, or a `data.Source`."""
-
-
-_SAMPLING = {"rows": _core.Sampling.rows, "windows": _core.Sampling.windows}
-_NON_FINITE = {
-    "raise": _core.OnNonFinite.raise_error,
-    "stop": _core.OnNonFinite.stop,
-    "skip": _core.OnNonFinite.skip,
-    "ignore": _core.OnNonFinite.ignore,
-}
 
 
 class Trainer(TrainerBase):
@@ -229,6 +221,7 @@ class Trainer(TrainerBase):
         verbose: Verbosity = "auto",
         allow_nan: bool = False,
         non_finite: str = "raise",
+        snapshot_every: int | None = None,
         resume: bool | str | os.PathLike[str] = False,
     ) -> Trainer:
         """Train for some epochs, going on from the present weights.
@@ -249,7 +242,8 @@ class Trainer(TrainerBase):
         class_weight : dict, "balanced" or None, default=None
             A weight for the rows of each class, by label; others count 1. ``"balanced"`` is
             N / (number of classes * number of rows of the class). They multiply the sample weights
-            of the rows in X, not those of validation rows of their own. Of arrays only.
+            of the rows in X, not those of validation rows of their own. Of data in chunks,
+            ``"balanced"`` reads all of it once more before the first step.
         validation : float, (X, y), (X, y, sample_weight), data.Source or None, default=None
             A share of the rows in (0, 1) that is kept for validation (the same share of each
             class; of data in chunks each row is drawn by itself), or rows of its own; the path of
@@ -294,6 +288,10 @@ class Trainer(TrainerBase):
             What a loss that is NaN or infinite does: raise `ConvergenceError`, end the training
             with the message as `stop_reason`, leave out the step (weights and optimizer state stay,
             also where only the new weights would not be finite), or nothing.
+        snapshot_every : int, default=None
+            For ``"raise"`` and ``"stop"``, steps are done again from a copy of weights and
+            optimizer state: of the start of the epoch (of data in chunks, of the block of rows),
+            or, with a number, at most so many steps back.
         resume : bool or path, default=False
             Goes on from a checkpoint of an earlier `fit` with the same data and options (`epochs`,
             the number in all, may differ), bit for bit as if that had not been stopped: from this
@@ -324,33 +322,28 @@ class Trainer(TrainerBase):
         -----
         The loop does not hold the interpreter lock. One `fit` at a time.
         """
-        options = _core.FitOptions()
-        options.epochs = self.epochs = positive_int("epochs", epochs)
-        options.schedule = None
-        if self.schedule is not None and not self._is_trial:
-            options.schedule = self.schedule._native()
-        options.shuffle = bool(shuffle)
-        if sampling not in _SAMPLING:
-            raise unknown_name("sampling", sampling, list(_SAMPLING))
-        options.sampling = _SAMPLING[sampling]
-        options.drop_last = bool(drop_last)
-        options.seed = self.seed
-        options.allow_nan = bool(allow_nan)
-        if non_finite not in _NON_FINITE:
-            raise unknown_name("non_finite", non_finite, list(_NON_FINITE))
-        options.on_non_finite = _NON_FINITE[non_finite]
-        options.keep_best = bool(keep_best)
-        if self._is_trial:
-            options.discard = True
-            options.on_non_finite = _core.OnNonFinite.ignore
-        options.max_seconds = duration("max_time", max_time)
-        options.block_bytes = positive_int("buffer_bytes", buffer_bytes) // 2
+        options = fit_options(
+            epochs=epochs,
+            schedule=None if self.schedule is None else self.schedule._native(),
+            seed=self.seed,
+            shuffle=shuffle,
+            sampling=sampling,
+            drop_last=drop_last,
+            allow_nan=allow_nan,
+            non_finite=non_finite,
+            snapshot_every=snapshot_every,
+            keep_best=keep_best,
+            max_time=max_time,
+            buffer_bytes=buffer_bytes,
+            validation_every=validation_every,
+            is_trial=self._is_trial,
+        )
+        self.epochs = options.epochs
         source, y, sample_weight = as_source(X, y, sample_weight)
         if batch_size is not None:
             options.batch_size = positive_int("batch_size", batch_size)
         elif isinstance(source, Batches):
             options.batch_size = _core.FitOptions.as_they_come
-        options.validation_every = positive_int("validation_every", validation_every)
         options.metrics = native_metrics(metrics, has_rows=validation is not None)
         added: list[CallbackLike] = [] if self._is_trial else [*messages()]
         added += progress_for(verbose, self._num_trained)
@@ -363,7 +356,10 @@ class Trainer(TrainerBase):
         self._callbacks = CallbackList([*added, *CallbackList(callbacks).callbacks])
         options.early_stopping = self._callbacks.early_stopping()
         if source is not None:
-            check_alone(source, y=y, sample_weight=sample_weight, class_weight=class_weight)
+            check_alone(source, y=y, sample_weight=sample_weight)
+            if class_weight is not None:
+                options.class_weights = native_class_weights(class_weight)
+                self._use_sample_weight(None)
         elif y is None:
             raise DataError(what="there is no y", value="y", mend="Give fit(X, y).")
         else:

@@ -64,6 +64,12 @@ ArrayFeed::ArrayFeed(Session& session, std::span<const runtime::Port> ports, con
     : session_(session),
       options_(options),
       data_(prepare_data(session, ports, data, options.allow_nan)) {
+  if (options.class_weights) {
+    ClassWeigher weigher(session, *options.class_weights);
+    if (weigher.needs_counts()) weigher.count(data_.columns[data_.target].values);
+    weigher.settle();
+    weigher.weigh(data_);
+  }
   validation_ = take_validation(session);
   if (options.checkpoint || !options.resume.empty()) {
     checksum_ = checksum_of(data_, validation_ ? &*validation_ : nullptr);

@@ -57,6 +57,9 @@ class BatchFeed {
   virtual std::optional<std::int64_t> num_rows() const = 0;
   /// Batches of an epoch; nothing if that is not known (yet).
   virtual std::optional<std::int64_t> num_batches() const = 0;
+  /// Finds out num_batches() by reading all rows, if they can be read again afterwards. False: they
+  /// cannot, or `stop` became true meanwhile.
+  virtual bool count_batches(const std::atomic<bool>& /*stop*/) { return true; }
   /// Seconds that next() waited since construction.
   virtual double waited_s() const { return 0; }
   /// Of what a fit that is resumed behind the first `row` rows of the epoch must find again: all

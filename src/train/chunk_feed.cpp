@@ -33,7 +33,7 @@ BlockReader::Keep drawn_rows(double fraction, std::uint64_t seed, bool for_valid
 }  // namespace
 
 ChunkFeed::ChunkFeed(Session& session, std::vector<runtime::Port> ports, DataSource& source,
-                     FitOptions& options)
+                     FitOptions& options, const std::atomic<bool>& stop)
     : session_(session),
       source_(source),
       options_(options),
@@ -55,10 +55,13 @@ ChunkFeed::ChunkFeed(Session& session, std::vector<runtime::Port> ports, DataSou
   }
   if (options.batch_size == 0) options.batch_size = kBatchSize;
   block_.batch_rows = as_they_come_ ? 0 : options.batch_size;
+  if (options_.class_weights) prepare_class_weights(stop);
   reader_.emplace(
       source_,
       [this](const Dataset& chunk) {
-        return prepare_data(session_, ports_, chunk, options_.allow_nan);
+        PreparedData rows = prepare_data(session_, ports_, chunk, options_.allow_nan);
+        if (weigher_) weigher_->weigh(rows);
+        return rows;
       },
       drawn_rows(fraction, options_.seed, false),
       BlockOptions{.batch_size = block_.batch_rows,
@@ -67,10 +70,39 @@ ChunkFeed::ChunkFeed(Session& session, std::vector<runtime::Port> ports, DataSou
                    .seed = options_.seed});
 }
 
+void ChunkFeed::prepare_class_weights(const std::atomic<bool>& stop) {
+  weigher_.emplace(session_, *options_.class_weights);
+  if (!weigher_->needs_counts()) return;
+  if (!source_.can_start_again()) {
+    refuse(
+        "balanced class weights need a pass over all rows before the first step, and the "
+        "batches can be read once",
+        "Give the weights as numbers by label, or a function that returns a new iterator.");
+  }
+  if (count(stop)) weigher_->settle();
+}
+
+// A pass over all rows. False: stopped.
+bool ChunkFeed::count(const std::atomic<bool>& stop) {
+  const auto see = [this](const Dataset& chunk) {
+    if (weigher_ && weigher_->needs_counts()) {
+      weigher_->count(session_.encode_target(chunk.target));
+    }
+  };
+  count_ = count_source(source_, block_.batch_rows, options_.drop_last,
+                        drawn_rows(options_.validation_fraction, options_.seed, false), see, stop);
+  return count_.has_value();
+}
+
+bool ChunkFeed::count_batches(const std::atomic<bool>& stop) {
+  return count_ || (source_.can_start_again() && count(stop));
+}
+
 void ChunkFeed::open_validation(std::optional<Validation>& validation) {
   const double fraction = options_.validation_fraction;
   if (fraction != 0) {
-    validation.emplace(session_, options_, source_, drawn_rows(fraction, options_.seed, true));
+    validation.emplace(session_, options_, source_, drawn_rows(fraction, options_.seed, true),
+                       weigher_ ? &*weigher_ : nullptr);
   } else if (options_.validation_source != nullptr) {
     validation.emplace(session_, options_, *options_.validation_source);
   } else if (auto rows = validation_rows(session_, options_)) {
@@ -125,12 +157,14 @@ std::string ChunkFeed::checksum(std::int64_t row) const {
 }
 
 std::optional<std::int64_t> ChunkFeed::num_rows() const {
+  if (count_) return count_->rows;
   const auto all = source_.num_rows();
   if (!all) return std::nullopt;
   return std::llround((1 - options_.validation_fraction) * static_cast<double>(*all));
 }
 
 std::optional<std::int64_t> ChunkFeed::num_batches() const {
+  if (count_) return count_->batches;
   const auto rows = num_rows();
   const std::int64_t batch_rows = as_they_come_ ? first_rows_ : block_.batch_rows;
   if (!rows || batch_rows == 0) return std::nullopt;

@@ -8,7 +8,9 @@
 
 #include "base/checksum.h"
 #include "train/batch_feed.h"
+#include "train/class_weigher.h"
 #include "train/data/block_reader.h"
+#include "train/data/source_count.h"
 
 namespace onnxgrad::train {
 
@@ -17,9 +19,10 @@ namespace onnxgrad::train {
 class ChunkFeed final : public BatchFeed {
  public:
   /// `source` and `options`, in which the size of batches is settled, outlive this.
-  /// Throws: DataError (options that need all rows).
+  /// With ClassWeights::balanced the source is read once, unless `stop` becomes true.
+  /// Throws: DataError (options that need all rows at once, or a pass more than there is).
   ChunkFeed(Session& session, std::vector<runtime::Port> ports, DataSource& source,
-            FitOptions& options);
+            FitOptions& options, const std::atomic<bool>& stop);
 
   void begin_epoch(std::int64_t epoch) override;
   const RowBlock* next(const std::atomic<bool>& stop) override;
@@ -28,10 +31,13 @@ class ChunkFeed final : public BatchFeed {
   bool gives_single_batches() const override { return as_they_come_; }
   std::optional<std::int64_t> num_rows() const override;
   std::optional<std::int64_t> num_batches() const override;
+  bool count_batches(const std::atomic<bool>& stop) override;
   double waited_s() const override { return reader_->waited_s(); }
   std::string checksum(std::int64_t row) const override;
 
  private:
+  void prepare_class_weights(const std::atomic<bool>& stop);
+  bool count(const std::atomic<bool>& stop);
   bool is_left_out(const Block& block) const;
   void add_to_checksum(const Block& block);
 
@@ -41,6 +47,8 @@ class ChunkFeed final : public BatchFeed {
   std::vector<runtime::Port> ports_;
   bool as_they_come_ = false;
   bool has_checksum_ = false;
+  std::optional<ClassWeigher> weigher_;
+  std::optional<SourceCount> count_;
   std::optional<BlockReader> reader_;
   const Block* present_ = nullptr;
   RowBlock block_;

@@ -130,15 +130,18 @@ Validation::Validation(Session& session, const FitOptions& options, PreparedData
 }
 
 Validation::Validation(Session& session, const FitOptions& options, DataSource& source,
-                       BlockReader::Keep keep)
+                       BlockReader::Keep keep, const ClassWeigher* weigher)
     : options_(options),
       evaluator_(session, options.metrics),
       batch_size_(evaluation_batch(options.batch_size)) {
   const auto ports = session.evaluation_ports();
   reader_.emplace(
       source,
-      [&session, &options, wanted = std::vector(ports.begin(), ports.end())](const Dataset& chunk) {
-        return prepare_data(session, wanted, chunk, options.allow_nan);
+      [&session, &options, weigher,
+       wanted = std::vector(ports.begin(), ports.end())](const Dataset& chunk) {
+        PreparedData rows = prepare_data(session, wanted, chunk, options.allow_nan);
+        if (weigher != nullptr) weigher->weigh(rows);
+        return rows;
       },
       std::move(keep),
       BlockOptions{.batch_size = options.batch_size == FitOptions::kAsTheyCome ? 0 : batch_size_,

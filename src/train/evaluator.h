@@ -9,6 +9,7 @@
 
 #include "onnxgrad/metrics.h"
 #include "onnxgrad/trainer.h"
+#include "train/class_weigher.h"
 #include "train/data/block_reader.h"
 #include "train/dataset.h"
 #include "train/metrics.h"
@@ -68,9 +69,10 @@ class Validation {
  public:
   /// `options` and what they refer to outlive this.
   Validation(Session& session, const FitOptions& options, PreparedData rows);
-  /// `keep`: which rows of the source; empty: all.
+  /// `keep`: which rows of the source; empty: all. `weigher`, which outlives this: of these rows;
+  /// or nullptr.
   Validation(Session& session, const FitOptions& options, DataSource& source,
-             BlockReader::Keep keep = {});
+             BlockReader::Keep keep = {}, const ClassWeigher* weigher = nullptr);
   /// The numbers of the validation; leaves them out if `stop` became true meanwhile.
   void run(const std::atomic<bool>& stop, EpochLog& log);
 

@@ -66,6 +66,7 @@ std::vector<std::pair<std::string, std::string>> FitLoop::fixed_options() const 
           {"drop_last", options_.drop_last ? "1" : "0"},
           {"seed", std::to_string(options_.seed)},
           {"validation_every", std::to_string(options_.validation_every)},
+          {"class_weights", class_weights_text(options_)},
           {"metrics", metrics_text(options_.metrics)},
           {"early_stopping", early_stopping_text(options_)},
           {"schedule", options_.schedule ? schedule_text(*options_.schedule) : "none"}};

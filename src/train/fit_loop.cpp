@@ -53,11 +53,12 @@ FitLoop::FitLoop(Session& session, DataSource& source, const FitOptions& options
     : FitLoop(session, options, stop, history) {
   const auto ports = binder_.data_ports();
   feed_ = std::make_unique<ChunkFeed>(
-      session_, std::vector<runtime::Port>(ports.begin(), ports.end()), source, options_);
+      session_, std::vector<runtime::Port>(ports.begin(), ports.end()), source, options_, stop_);
   prepare();
 }
 
 void FitLoop::prepare() {
+  if (has_stopped()) return;
   feed_->open_validation(validation_);
   if (const RowBlock* block = feed_->known_block()) binder_.prepare(*block, options_.drop_last);
   if (goes_back(options_.on_non_finite)) search_.emplace(session_, binder_);
@@ -71,21 +72,28 @@ void FitLoop::prepare() {
   countdown_ = options_.every_n_steps;
   if (search_ && !feed_->gives_single_batches()) snapshot_steps_ = options_.snapshot_every_steps;
   prepare_schedule(first_rate_);
-  open_checkpoints();
+  if (!has_stopped()) open_checkpoints();
 }
 
 // Called again when the first block has told the size of batches that are taken as they come.
 void FitLoop::prepare_schedule(double rate) {
   first_rate_ = rate;
   if (!options_.schedule) return;
-  const auto batches = feed_->num_batches();
-  if (!batches && (feed_->num_rows() && block_ == nullptr)) return;
-  if (!batches) {
-    throw DataError({.what = "a schedule needs to know how many rows there are",
-                     .mend = "Say it: onnxgrad.data.Batches(batches, rows=1000)."});
+  if (needs_updates(*options_.schedule) && !feed_->num_batches()) {
+    if (feed_->num_rows() && block_ == nullptr) return;
+    if (!feed_->count_batches(stop_)) {
+      if (stop_.load(std::memory_order_relaxed)) return;
+      throw DataError({.what = "the schedule needs to know how many rows there are, and they can "
+                               "be read once",
+                       .mend = "Say it: onnxgrad.data.Batches(batches, rows=1000); or give a "
+                               "function that returns a new iterator."});
+    }
   }
-  schedule_.emplace(*options_.schedule, first_rate_, options_.epochs * *batches / steps_per_update_,
-                    options_.epochs);
+  std::optional<std::int64_t> updates;
+  if (const auto batches = feed_->num_batches()) {
+    updates = options_.epochs * *batches / steps_per_update_;
+  }
+  schedule_.emplace(*options_.schedule, first_rate_, updates, options_.epochs);
   if (!schedule_state_.empty()) schedule_->load_state(schedule_state_);
 }
 
@@ -110,6 +118,12 @@ struct FitLoop::RunEnder {
   RunEnder& operator=(const RunEnder&) = delete;
   FitLoop& loop;
 };
+
+// Before the first step: while rows were counted, or read to resume.
+bool FitLoop::has_stopped() {
+  is_stopped_ = is_stopped_ || stop_.load(std::memory_order_relaxed);
+  return is_stopped_;
+}
 
 void FitLoop::run() {
   if (is_stopped_) {
@@ -259,7 +273,7 @@ bool FitLoop::run_block() {
 // False: training ends with this step.
 bool FitLoop::run_batch(std::int64_t begin, std::int64_t rows) {
   runtime::Execution& execution = binder_.bind(*block_, begin, rows);
-  if (schedule_) session_.set_learning_rate(schedule_->rate(step_ / steps_per_update_));
+  if (schedule_) session_.set_learning_rate(schedule_->rate(step_ / steps_per_update_, epoch_ - 1));
   if (options_.learning_rate) session_.set_learning_rate(options_.learning_rate(step_));
   if (search_) search_->note_rate(session_.learning_rate());
   is_inside_step_ = true;

@@ -48,6 +48,7 @@ class FitLoop {
   struct RunEnder;
   FitLoop(Session& session, const FitOptions& options, std::atomic<bool>& stop, History& history);
   void prepare();
+  bool has_stopped();
   void prepare_schedule(double rate);
   void reserve_history();
   void run_epochs();
@@ -121,7 +122,7 @@ class FitLoop {
   std::array<std::int64_t, 3> saved_at_{-1, -1, -1};  ///< steps of the session, epoch_, row_
   bool is_new_best_ = false;  ///< the last epoch was the best, and is not saved
   bool is_inside_step_ = false;
-  bool is_stopped_ = false;  ///< while it was resumed: nothing has changed
+  bool is_stopped_ = false;  ///< before the first step: nothing has changed
 };
 
 double seconds_since(Clock::time_point start);

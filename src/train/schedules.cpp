@@ -191,12 +191,34 @@ ScheduleUnit unit_of(const auto& spec) {
   }
 }
 
+bool needs_updates(const Schedule& schedule, bool in_sequence) {
+  return std::visit(
+      [&](const auto& spec) {
+        using Spec = std::decay_t<decltype(spec)>;
+        constexpr bool kIsSequence = std::is_same_v<Spec, ScheduleSequence>;
+        if constexpr (kIsSequence || std::is_same_v<Spec, ScheduleProduct>) {
+          return std::ranges::any_of(spec.parts, [&](const Schedule& part) {
+            return needs_updates(part, in_sequence || kIsSequence);
+          });
+        } else {
+          const bool in_epochs = unit_of(spec) == ScheduleUnit::kEpoch;
+          if (in_epochs) return in_sequence;
+          if constexpr (kHasLength<Spec>) return spec.length < 1;
+          return false;
+        }
+      },
+      schedule.rule);
+}
+
 }  // namespace
 
-ScheduleRun::ScheduleRun(const Schedule& schedule, double rate, std::int64_t updates,
+bool needs_updates(const Schedule& schedule) { return needs_updates(schedule, false); }
+
+ScheduleRun::ScheduleRun(const Schedule& schedule, double rate, std::optional<std::int64_t> updates,
                          std::int64_t epochs)
     : rate_(rate),
-      updates_(static_cast<double>(std::max<std::int64_t>(updates, 1))),
+      knows_updates_(updates.has_value()),
+      updates_(static_cast<double>(std::max<std::int64_t>(updates.value_or(1), 1))),
       epochs_(static_cast<double>(std::max<std::int64_t>(epochs, 1))),
       root_(make_part(schedule, 0)) {}
 
@@ -246,27 +268,32 @@ double ScheduleRun::length_in_updates(const Part& part) const {
       part.rule);
 }
 
-double ScheduleRun::rate(std::int64_t update) const { return part_rate(root_, rate_, update); }
+double ScheduleRun::rate(std::int64_t update, std::int64_t epoch) const {
+  return part_rate(root_, rate_, update, epoch);
+}
 
-double ScheduleRun::part_rate(const Part& part, double rate, std::int64_t update) const {
+double ScheduleRun::part_rate(const Part& part, double rate, std::int64_t update,
+                              std::int64_t epoch) const {
   return std::visit(
       [&](const auto& spec) {
         using Spec = std::decay_t<decltype(spec)>;
         if constexpr (std::is_same_v<Spec, ScheduleSequence>) {
           std::int64_t local = 0;
           const Part& child = active(part, update, local);
-          return part_rate(child, rate, local);
+          return part_rate(child, rate, local, epoch);
         } else if constexpr (std::is_same_v<Spec, ScheduleProduct>) {
           double product = rate;
-          for (const Part& child : part.parts) product = part_rate(child, product, update);
+          for (const Part& child : part.parts) product = part_rate(child, product, update, epoch);
           return product;
         } else if constexpr (std::is_same_v<Spec, Plateau>) {
           return rate * part.plateau.factor;
         } else {
           const auto t = static_cast<double>(update);
           const bool in_epochs = unit_of(spec) == ScheduleUnit::kEpoch;
-          return formula(spec, rate, in_epochs ? std::floor(t * epochs_ / updates_) : t,
-                         part.length);
+          if (!in_epochs) return formula(spec, rate, t, part.length);
+          const double epochs_done =
+              knows_updates_ ? std::floor(t * epochs_ / updates_) : static_cast<double>(epoch);
+          return formula(spec, rate, epochs_done, part.length);
         }
       },
       part.rule);

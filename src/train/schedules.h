@@ -13,15 +13,22 @@ namespace onnxgrad::train {
 /// "CosineDecay(length=0, minimum_factor=0, unit=step)"; numbers read back as they are.
 std::string schedule_text(const Schedule& schedule);
 
+/// Whether rates depend on the number of updates in the whole fit: those with a length that is a
+/// share of it or all the rest, and sequences with parts that count epochs.
+bool needs_updates(const Schedule& schedule);
+
 /// A schedule in a fit: lengths are numbers, and plateaus know what they have seen.
 class ScheduleRun {
  public:
-  /// rate: of the optimizer; updates, epochs: of the whole fit.
+  /// rate: of the optimizer; updates, epochs: of the whole fit. updates may be missing unless
+  /// needs_updates(schedule).
   /// Throws: OptionError (a parameter out of its range, naming it).
-  ScheduleRun(const Schedule& schedule, double rate, std::int64_t updates, std::int64_t epochs);
+  ScheduleRun(const Schedule& schedule, double rate, std::optional<std::int64_t> updates,
+              std::int64_t epochs);
 
-  /// The learning rate of an update, from 0.
-  double rate(std::int64_t update) const;
+  /// The learning rate of an update, from 0. `epoch`, from 0: the one that it falls into, where the
+  /// number of updates is not known.
+  double rate(std::int64_t update, std::int64_t epoch = 0) const;
   /// Tells plateaus the loss of an epoch that ended after `updates_done` updates.
   void end_epoch(double loss, std::int64_t updates_done);
 
@@ -48,12 +55,13 @@ class ScheduleRun {
 
   Part make_part(const Schedule& schedule, std::int64_t start) const;
   double length_in_updates(const Part& part) const;
-  double part_rate(const Part& part, double rate, std::int64_t update) const;
+  double part_rate(const Part& part, double rate, std::int64_t update, std::int64_t epoch) const;
   static void end_epoch(Part& part, double loss, std::int64_t updates_done);
   static const Part& active(const Part& part, std::int64_t update, std::int64_t& local);
   static void visit_plateaus(Part& part, const auto& visit);
 
   double rate_;
+  bool knows_updates_;
   double updates_;
   double epochs_;
   Part root_;

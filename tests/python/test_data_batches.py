@@ -401,3 +401,129 @@ def test_fault_names_step_rows_and_node(kind, rows, npz):
     skipped = make_trainer().fit(data, non_finite="skip", **options)
     assert np.isfinite(weights_after(skipped)["W0"]).all()
     assert skipped.session.steps == 22
+
+
+@pytest.fixture(scope="module")
+def labelled():
+    rng = np.random.default_rng(8)
+    X = rng.normal(size=(90, 4)).astype(np.float32)
+    return X, np.repeat([0, 1, 2], [60, 20, 10])[rng.permutation(90)]
+
+
+def make_classifier(**options):
+    return og.Trainer(
+        mlp_proto([4, 8, 3], seed=1), "softmax_cross_entropy", "sgd", lr=0.05, **options
+    )
+
+
+@pytest.mark.parametrize("class_weight", [{0: 0.5, 2: 3.0}, "balanced"])
+@pytest.mark.parametrize("kind", ["as they come", "collected", "file", "with sample weights"])
+def test_class_weights_of_data_in_chunks(kind, class_weight, labelled, tmp_path):
+    X, y = labelled
+    weight = None
+    if kind == "file":
+        np.savez(tmp_path / "rows.npz", X=X, y=y)
+        data, options = og.data.NpzFile(tmp_path / "rows.npz"), {"batch_size": 10}
+    elif kind == "with sample weights":
+        weight = np.random.default_rng(1).uniform(0, 2, len(X))
+        data = og.data.Batches(in_batches(X, y, 10, weight), sample_weight=True)
+        options = {}
+    else:
+        data, options = in_batches(X, y, 10 if kind == "as they come" else 7), {}
+        if kind == "collected":
+            options["batch_size"] = 10
+    options |= {"class_weight": class_weight, "epochs": 2, "shuffle": False, "verbose": 0}
+    expected = make_classifier().fit(X, y, weight, **options | {"batch_size": 10})
+    found = make_classifier().fit(data, **options)
+    assert found.history["train_loss"] == pytest.approx(expected.history["train_loss"], rel=1e-6)
+    for name, value in weights_after(expected).items():
+        np.testing.assert_allclose(weights_after(found)[name], value, rtol=1e-5, atol=1e-7)
+    plain = make_classifier().fit(
+        X, y, weight, **options | {"class_weight": None, "batch_size": 10}
+    )
+    assert plain.history["train_loss"] != pytest.approx(expected.history["train_loss"], rel=1e-3)
+
+
+def test_class_weights_that_cannot_be(labelled, rows):
+    X, y = labelled
+    batches = in_batches(X, y, 10)
+    once = (batch for batch in batches)
+    with pytest.raises(og.DataError, match="can be read once") as error:
+        make_classifier().fit(once, class_weight="balanced", epochs=1, verbose=0)
+    assert "as numbers by label" in str(error.value)
+    assert next(once) is batches[0]
+    trainer = make_classifier().fit(once, class_weight={1: 2.0}, epochs=1, verbose=0)
+    assert trainer.session.steps == 8
+    for bad in ({7: 1.0}, {0.5: 1.0}):
+        with pytest.raises(og.DataError, match=r"label|class"):
+            make_classifier().fit(batches, class_weight=bad, epochs=1, verbose=0)
+    for bad in ({0: -1.0}, "even", {}):
+        with pytest.raises(og.OptionError, match="class_weight"):
+            make_classifier().fit(batches, class_weight=bad, epochs=1, verbose=0)
+
+
+SCHEDULES = {
+    "linear": og.schedules.Linear(),
+    "share": og.schedules.Cosine(length=0.5),
+    "warm-up": "warmup_linear",
+    "epochs in a chain": og.schedules.Chain([og.schedules.Linear(3), og.schedules.Step(1)]),
+    "steps": og.schedules.Exponential(0.9, unit="step"),
+    "by epoch": og.schedules.Step(2, 0.5),
+    "plateau": og.schedules.Plateau(patience=0, threshold=0.9),
+}
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("size", [None, 16])
+def test_schedules_without_a_number_of_rows(name, size, rows):
+    X, y = rows
+    passes = []
+
+    def batches():
+        passes.append(1)
+        return iter(in_batches(X, y, 10))
+
+    rates = {}
+    for data in ((X, y), (batches, None)):
+        trainer = make_trainer(schedule=SCHEDULES[name])
+        options = {"batch_size": size or 10} if data[1] is not None else {"batch_size": size}
+        trainer.fit(*data, epochs=4, shuffle=False, verbose=0, **options)
+        rates[data[1] is None] = trainer.history["lr"]
+    assert rates[True] == rates[False]
+    needs_rows = name in ("linear", "share", "warm-up", "epochs in a chain")
+    assert len(passes) == 4 + needs_rows
+
+
+def test_schedule_of_batches_that_can_be_read_once(rows):
+    X, y = rows
+
+    def once():
+        return (batch for batch in in_batches(X, y, 10))
+
+    with pytest.raises(og.DataError, match="how many rows there are") as error:
+        make_trainer(schedule="linear").fit(once(), epochs=1, verbose=0)
+    assert "rows=1000" in str(error.value)
+    trainer = make_trainer(schedule="linear")
+    trainer.fit(og.data.Batches(once(), rows=len(X)), epochs=1, verbose=0)
+    expected = make_trainer(schedule="linear")
+    expected.fit(X, y, epochs=1, batch_size=10, shuffle=False, verbose=0)
+    assert trainer.history["lr"] == expected.history["lr"]
+    make_trainer(schedule=og.schedules.Step(2)).fit(once(), epochs=1, verbose=0)
+
+
+@pytest.mark.parametrize("every", [1, 4])
+def test_snapshots_can_be_taken_more_often(every, rows):
+    X, y = rows[0].copy(), rows[1]
+    X[64] = 1e30
+    expected = make_trainer()
+    expected.fit(X[:60], y[:60], epochs=1, batch_size=10, shuffle=False, verbose=0)
+    for data in ((X, y), (in_batches(X, y, 10), None)):
+        trainer = make_trainer()
+        options = {"batch_size": 10, "shuffle": False, "verbose": 0, "epochs": 1}
+        with pytest.raises(og.ConvergenceError, match=r"step 7 \(batch 7, rows 60, 61"):
+            trainer.fit(*data, snapshot_every=every, **options)
+        assert trainer.session.steps == 6
+        for name, value in weights_after(expected).items():
+            np.testing.assert_array_equal(weights_after(trainer)[name], value)
+    with pytest.raises(og.OptionError, match="snapshot_every"):
+        make_trainer().fit(X, y, snapshot_every=0, verbose=0)

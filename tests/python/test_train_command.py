@@ -113,6 +113,7 @@ CASES = {
         {},
         {"batch_size": 20, "drop_last": True, "shuffle": False},
     ),
+    "snapshots": (["--snapshot-every", 3], {}, {"snapshot_every": 3}),
     "seed": (["--seed", 7, "--threads", 1], {"seed": 7, "threads": 1}, {}),
     "best": (
         ["--validation", 0.3, "--keep-best", "--validation-every", 2, "--lr", 0.5],

@@ -12,6 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "train/data/source_count.h"
+
 namespace onnxgrad::train {
 namespace {
 
@@ -192,6 +194,46 @@ TEST(ValidationRows, AreTheShareAndDoNotDependOnChunks) {
   for (std::int64_t row = 0; row < 20000; ++row) count += is_validation_row(3, 0.2, row) ? 1 : 0;
   EXPECT_NEAR(count, 4000, 4 * 57);  // four standard deviations
   EXPECT_FALSE(is_validation_row(3, 0.0, 17));
+}
+
+TEST(SourceCount, CountsWhatABlockReaderGives) {
+  struct Case {
+    std::int64_t batch_size;
+    bool drop_last;
+    bool is_half;  // every second row is kept
+    SourceCount expected;
+  };
+  const std::vector<Case> cases{
+      {10, false, false, {.rows = 103, .batches = 11}},
+      {10, true, false, {.rows = 103, .batches = 10}},
+      {0, false, false, {.rows = 103, .batches = 15}},
+      {0, true, false, {.rows = 103, .batches = 14}},
+      {10, false, true, {.rows = 52, .batches = 6}},
+      {0, false, true, {.rows = 52, .batches = 15}},
+  };
+  const auto even_rows = [](std::int64_t first, std::int64_t rows) {
+    std::vector<std::int64_t> chosen;
+    for (std::int64_t row = 0; row < rows; ++row) {
+      if ((first + row) % 2 == 0) chosen.push_back(row);
+    }
+    return chosen;
+  };
+  std::atomic<bool> stop{false};
+  for (const Case& test : cases) {
+    Counting source(103, 7);
+    std::int64_t seen = 0;
+    const auto found = count_source(
+        source, test.batch_size, test.drop_last,
+        test.is_half ? BlockReader::Keep(even_rows) : BlockReader::Keep(),
+        [&](const Dataset& chunk) { seen += chunk.target.dims()[0]; }, stop);
+    ASSERT_TRUE(found.has_value());
+    EXPECT_EQ(found->rows, test.expected.rows);
+    EXPECT_EQ(found->batches, test.expected.batches) << test.batch_size << test.drop_last;
+    EXPECT_EQ(seen, 103);
+  }
+  stop = true;
+  Counting source(103, 7);
+  EXPECT_FALSE(count_source(source, 0, false, {}, {}, stop).has_value());
 }
 
 }  // namespace

@@ -1,0 +1,65 @@
+"""Options of `Trainer.fit` as the extension takes them."""
+
+from __future__ import annotations
+
+from onnxgrad import _core
+from onnxgrad._checks import duration, positive_int, unknown_name
+
+__all__ = ["fit_options"]
+
+_SAMPLING = {"rows": _core.Sampling.rows, "windows": _core.Sampling.windows}
+_NON_FINITE = {
+    "raise": _core.OnNonFinite.raise_error,
+    "stop": _core.OnNonFinite.stop,
+    "skip": _core.OnNonFinite.skip,
+    "ignore": _core.OnNonFinite.ignore,
+}
+
+
+def fit_options(
+    *,
+    epochs: int,
+    schedule: _core.Schedule | None,
+    seed: int,
+    shuffle: bool,
+    sampling: str,
+    drop_last: bool,
+    allow_nan: bool,
+    non_finite: str,
+    snapshot_every: int | None,
+    keep_best: bool,
+    max_time: float | str | None,
+    buffer_bytes: int,
+    validation_every: int,
+    is_trial: bool,
+) -> _core.FitOptions:
+    """Return what the loop needs to know besides the data; the names are those of `Trainer.fit`.
+
+    Raises
+    ------
+    OptionError
+        An unknown name, or a number out of its range.
+    """
+    options = _core.FitOptions()
+    options.epochs = positive_int("epochs", epochs)
+    options.schedule = None if is_trial else schedule
+    options.seed = seed
+    options.shuffle = bool(shuffle)
+    if sampling not in _SAMPLING:
+        raise unknown_name("sampling", sampling, list(_SAMPLING))
+    options.sampling = _SAMPLING[sampling]
+    options.drop_last = bool(drop_last)
+    options.allow_nan = bool(allow_nan)
+    if non_finite not in _NON_FINITE:
+        raise unknown_name("non_finite", non_finite, list(_NON_FINITE))
+    options.on_non_finite = _NON_FINITE[non_finite]
+    if snapshot_every is not None:
+        options.snapshot_every_steps = positive_int("snapshot_every", snapshot_every)
+    options.keep_best = bool(keep_best)
+    if is_trial:
+        options.discard = True
+        options.on_non_finite = _core.OnNonFinite.ignore
+    options.max_seconds = duration("max_time", max_time)
+    options.block_bytes = positive_int("buffer_bytes", buffer_bytes) // 2
+    options.validation_every = positive_int("validation_every", validation_every)
+    return options

@@ -1,0 +1,38 @@
+#include "train/data/source_count.h"
+
+namespace onnxgrad::train {
+namespace {
+
+std::int64_t rows_of(const Dataset& chunk) {
+  const Tensor& target = chunk.targets.empty() ? chunk.target : chunk.targets.front().tensor;
+  return target.is_defined() && target.dims().rank() > 0 ? target.dims()[0] : 0;
+}
+
+}  // namespace
+
+std::optional<SourceCount> count_source(DataSource& source, std::int64_t batch_size, bool drop_last,
+                                        const BlockReader::Keep& keep,
+                                        const std::function<void(const Dataset&)>& see,
+                                        const std::atomic<bool>& stop) {
+  SourceCount count;
+  std::int64_t first_rows = 0;  // of the first chunk, as a batch
+  source.start({});
+  while (const std::optional<Dataset> chunk = source.next()) {
+    if (stop.load(std::memory_order_relaxed)) return std::nullopt;
+    if (see) see(*chunk);
+    std::int64_t rows = rows_of(*chunk);
+    if (keep) rows = std::ssize(keep(chunk->first_row, rows));
+    if (rows == 0) continue;
+    if (first_rows == 0) first_rows = rows;
+    const bool is_left_out = drop_last && rows < first_rows;
+    if (batch_size == 0 && !is_left_out) ++count.batches;
+    count.rows += rows;
+  }
+  if (batch_size > 0) {
+    const bool has_tail = count.rows % batch_size > 0 && !drop_last;
+    count.batches = count.rows / batch_size + (has_tail ? 1 : 0);
+  }
+  return count;
+}
+
+}  // namespace onnxgrad::train

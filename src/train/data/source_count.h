@@ -1,0 +1,28 @@
+#ifndef ONNXGRAD_TRAIN_DATA_SOURCE_COUNT_H_
+#define ONNXGRAD_TRAIN_DATA_SOURCE_COUNT_H_
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <optional>
+
+#include "train/data/block_reader.h"
+
+namespace onnxgrad::train {
+
+struct SourceCount {
+  std::int64_t rows = 0;     ///< that are kept
+  std::int64_t batches = 0;  ///< that they make up
+};
+
+/// Reads a whole pass and counts. `batch_size`: 0, each chunk is a batch. `keep`: as of a
+/// BlockReader. `see`, which may be empty, is given each chunk. Nothing if `stop` became true.
+/// Throws: what the source and `see` throw.
+std::optional<SourceCount> count_source(DataSource& source, std::int64_t batch_size, bool drop_last,
+                                        const BlockReader::Keep& keep,
+                                        const std::function<void(const Dataset&)>& see,
+                                        const std::atomic<bool>& stop);
+
+}  // namespace onnxgrad::train
+
+#endif  // ONNXGRAD_TRAIN_DATA_SOURCE_COUNT_H_
