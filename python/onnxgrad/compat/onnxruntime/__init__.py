@@ -7,6 +7,7 @@ names where training runs, whatever devices stock onnxruntime has.
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import onnxgrad as og
@@ -53,6 +54,8 @@ def get_device() -> str:
 def __getattr__(name: str) -> Any:
     if name.startswith("__") and name != "__version__":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name == "training":  # this package's, also where stock onnxruntime has one
+        return importlib.import_module(f"{__name__}.training")
     try:
         import onnxruntime
     except ImportError:
