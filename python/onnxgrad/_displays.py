@@ -68,7 +68,7 @@ class PlainDisplay:
     def line(self, text: str, is_best: bool = False) -> None:  # noqa: ARG002 (plain text)
         print(text, file=self._stream, flush=True)
 
-    def advance(self, epoch: int, logs: Logs) -> None:
+    def advance(self, epoch: int, logs: Logs, steps: int) -> None:
         pass
 
     def step(self, step: int, loss: float) -> None:
@@ -104,21 +104,25 @@ class RichDisplay:
         )
         self._task = self._progress.add_task("train", total=epochs, loss="")
         self._lines: list[tuple[str, str | None]] = []
-        self._state: tuple[int, str] = (0, "")
+        self._state: tuple[float, str] = (0.0, "")
+        self._per_epoch = 0.0
         self._updated = 0.0
         self._progress.start()
 
     def line(self, text: str, is_best: bool = False) -> None:
         self._lines.append((text, "bold" if is_best else None))
 
-    def advance(self, epoch: int, logs: Logs) -> None:
+    def advance(self, epoch: int, logs: Logs, steps: int) -> None:
+        self._per_epoch = steps / epoch
         self._state = (epoch, f"loss {logs['train_loss']:.4g}")
         if time.monotonic() - self._updated >= MIN_UPDATE_S:
             self._update()
 
     def step(self, step: int, loss: float) -> None:
         if time.monotonic() - self._updated >= MIN_UPDATE_S:
-            self._state = (self._state[0], f"step {step}, loss {loss:.4g}")
+            # In the first epoch, its number of steps is not known yet.
+            done = step / self._per_epoch if self._per_epoch else 0.0
+            self._state = (max(self._state[0], done), f"step {step}, loss {loss:.4g}")
             self._update()
 
     def close(self) -> None:

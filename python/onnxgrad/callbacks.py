@@ -437,6 +437,7 @@ class Progress(Callback):
         self._best = math.inf
         self._every = max(1, math.ceil(trainer.epochs / _MAX_LINES))
         self._last_row = 0.0
+        self._first_step = trainer.session.steps
         self._columns: Sequence[str] = ()
         display = RichDisplay if self.wants_bar else PlainDisplay
         self._display = display(self._stream, trainer.epochs)
@@ -461,7 +462,7 @@ class Progress(Callback):
                 for name in self._columns
             ]
             self._display.line("  ".join(cells) + (" *" if is_best else ""), is_best)
-        self._display.advance(epoch, logs)
+        self._display.advance(epoch, logs, trainer.session.steps - self._first_step)
 
     def on_step_end(self, trainer: Trainer, logs: Logs) -> None:  # noqa: ARG002 (interface)
         """Show the step and its loss beside the bar."""

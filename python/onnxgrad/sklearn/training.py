@@ -20,7 +20,7 @@ Result = TypeVar("Result")
 
 
 class Training:
-    """A Trainer that is made when it is needed, and pickled as its model, weights and state.
+    """A Trainer that is made when it is needed, also when it comes from a pickle.
 
     Parameters
     ----------
@@ -39,7 +39,9 @@ class Training:
 
     def __getstate__(self) -> dict[str, Any]:
         with self._lock:
-            state = self._state if self._trainer is None else self._trainer.session.state()
+            state = self._state
+            if self._trainer is not None:
+                state = {**self._trainer.__getstate__(), "model": None}  # once is enough
         return {"model": self._model, "options": self._options, "state": state}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -54,10 +56,12 @@ class Training:
         """Return what `function` gives for the trainer; one thread at a time."""
         with self._lock:
             if self._trainer is None:
-                trainer = onnxgrad.Trainer(self._model, **self._options)
-                if self._state is not None:
-                    trainer.session.load_state(self._state)
-                self._trainer, self._state = trainer, None
+                if self._state is None:
+                    self._trainer = onnxgrad.Trainer(self._model, **self._options)
+                else:
+                    self._trainer = onnxgrad.Trainer.__new__(onnxgrad.Trainer)
+                    self._trainer.__setstate__({**self._state, "model": self._model})
+                    self._state = None
             return function(self._trainer)
 
     def set_lr(self, lr: float) -> None:
