@@ -12,7 +12,14 @@ from onnxgrad.losses import Loss, Penalty
 from onnxgrad.optimizers import Optimizer
 from onnxgrad.schedules import Chain, Product, Schedule
 
-__all__ = ["class_weight_of", "loss_of", "optimizer_of", "penalty_of", "schedule_of"]
+__all__ = [
+    "class_weight_of",
+    "loss_of",
+    "optimizer_of",
+    "penalty_of",
+    "schedule_of",
+    "text_of",
+]
 
 DescriptionT = TypeVar("DescriptionT", bound=Description)
 
@@ -75,6 +82,40 @@ def class_weight_of(text: str, is_text: bool) -> Any:
                 value="--class-weight",
             ) from None
     return weights
+
+
+def text_of(described: Description, module: Any, without: str = "") -> str | None:
+    """Return the text that stands for an optimizer, a loss or a schedule, with its options.
+
+    The inverse of `optimizer_of` and so on; None for what has no text: functions, several in one.
+
+    Examples
+    --------
+    >>> text_of(optimizers.SGD(momentum=0.9, weight_decay=0.1), optimizers)
+    'momentum:weight_decay=0.1'
+    """
+    best: list[str] | None = None
+    for name in module.names():
+        known = module.from_name(name)
+        if type(known) is not type(described):
+            continue
+        changed = {
+            key: value for key, value in vars(described).items() if value != vars(known)[key]
+        }
+        changed.pop(without, None)
+        if all(isinstance(value, (bool, int, float, str)) for value in changed.values()):
+            texts = [f"{key}={_text(value)}" for key, value in changed.items()]
+            if best is None or len(texts) < len(best) - 1:
+                best = [name, *texts]
+    if best is None or (isinstance(described, (Chain, Product)) and len(best) > 1):
+        return None
+    return best[0] + (":" if len(best) > 1 else "") + ",".join(best[1:])
+
+
+def _text(value: float | str) -> str:
+    if isinstance(value, str):
+        return value
+    return repr(value).lower() if isinstance(value, bool) else repr(value)
 
 
 def _with_options(option: str, name: str, described: DescriptionT, text: str) -> DescriptionT:

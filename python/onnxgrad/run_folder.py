@@ -14,7 +14,6 @@ from onnxgrad.callbacks import Callback, Checkpoint, CheckpointWarning, Logs, Pr
 from onnxgrad.errors import CheckpointError
 
 if TYPE_CHECKING:
-    from onnxgrad import _core
     from onnxgrad.trainer import Trainer
 
 __all__ = ["RunFolder", "as_run_folder"]
@@ -138,28 +137,16 @@ class RunFolder(Callback):
 
 
 def as_run_folder(
-    trainer: Trainer,
-    run_dir: str | os.PathLike[str] | RunFolder,
-    options: _core.FitOptions,
-    resume: bool | str | os.PathLike[str],
+    trainer: Trainer, run_dir: str | os.PathLike[str] | RunFolder, fit: Mapping[str, Any]
 ) -> RunFolder:
-    """Return the callback that writes the folder of a `fit` with these options."""
+    """Return the callback that writes the folder of a `fit` with these arguments."""
     folder = run_dir
     if not isinstance(folder, RunFolder):
-        folder = RunFolder(folder, _said(trainer, options), resume=resume is True)
+        from onnxgrad._run_options import run_options
+
+        folder = RunFolder(folder, run_options(trainer, fit), resume=fit["resume"] is True)
     trainer.run_dir = folder.path
     return folder
-
-
-def _said(trainer: Trainer, options: _core.FitOptions) -> dict[str, Any]:
-    names = ("epochs", "batch_size", "shuffle", "drop_last", "seed", "validation_every")
-    said = {name: getattr(options, name) for name in (*names, "keep_best", "max_seconds")}
-    session = trainer.session
-    said |= {"optimizer": repr(session.optimizer), "lr": session.lr, "loss": session.loss_line}
-    if trainer.schedule is not None:
-        said["schedule"] = repr(trainer.schedule)
-    said["metrics"] = [metric.name for metric in options.metrics]
-    return said
 
 
 def _free_folder(path: Path) -> Path:

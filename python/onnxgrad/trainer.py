@@ -322,6 +322,7 @@ class Trainer(TrainerBase):
         -----
         The loop does not hold the interpreter lock. One `fit` at a time.
         """
+        given = dict(locals())
         options = fit_options(
             epochs=epochs,
             schedule=None if self.schedule is None else self.schedule._native(),
@@ -350,7 +351,7 @@ class Trainer(TrainerBase):
         if run_dir is not None:
             from onnxgrad.run_folder import as_run_folder
 
-            folder = as_run_folder(self, run_dir, options, resume)
+            folder = as_run_folder(self, run_dir, given)
             added += [folder, folder.checkpoint]
         added += stopping_of(early_stopping)
         self._callbacks = CallbackList([*added, *CallbackList(callbacks).callbacks])

@@ -264,7 +264,9 @@ def test_resumed_history_has_its_metrics(tmp_path, rows):
     resumed = fit(trainer_of(), rows, metrics=["mae", "r2"], callbacks=[keeper], resume=True)
     assert "val_mae" in resumed.history
     assert without_times(whole.history) == without_times(resumed.history)
-    with pytest.raises(og.CheckpointError, match="metrics is mae, r2 in the checkpoint, max_error now"):
+    with pytest.raises(
+        og.CheckpointError, match="metrics is mae, r2 in the checkpoint, max_error now"
+    ):
         fit(trainer_of(), rows, metrics="max_error", callbacks=[keeper], resume=True)
 
 

@@ -9,8 +9,10 @@ import tomllib
 import numpy as np
 import onnx
 import pytest
+from typer.testing import CliRunner
 
 import onnxgrad as og
+from onnxgrad import cli
 from support import initializers, mlp_proto
 
 
@@ -155,6 +157,62 @@ def test_run_folder(rows, tmp_path):
         np.testing.assert_array_equal(last[name], value)
     onnx.checker.check_model(onnx.load(run / "best.onnx"))
     assert (run / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+RUNS = {
+    "plain": ({}, {}),
+    "optimizer": (
+        {"optimizer": og.optimizers.SGD(0.02, 0.9, nesterov=True), "schedule": "cosine"},
+        {"batch_size": 10, "shuffle": False, "early_stopping": og.callbacks.EarlyStopping(2)},
+    ),
+    "loss": (
+        {
+            "loss": og.losses.Huber(delta=0.5),
+            "penalty": {"W*": {"l2": 0.01}, "b0": {"l1": 0.1}},
+            "clip_norm": 0.5,
+            "frozen": "b1",
+            "accumulate": 2,
+            "seed": 5,
+        },
+        {"validation": 0.2, "metrics": ["mae", "r2"], "keep_best": True, "max_time": "1h"},
+    ),
+    "more": (
+        {
+            "optimizer": "lion",
+            "lr": 0.003,
+            "schedule": og.schedules.Step(3, 0.5),
+            "loss": "poisson",
+        },
+        {"drop_last": True, "sampling": "windows", "non_finite": "stop"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_the_command_line_repeats_a_run_of_python(rows, tmp_path, name):
+    X, y = rows[0], np.abs(rows[1])
+    onnx.save(mlp_proto([4, 8, 1]), tmp_path / "model.onnx")
+    np.savez(tmp_path / "rows.npz", X=X, y=y)
+    of_trainer, of_fit = RUNS[name]
+    trainer = og.Trainer(tmp_path / "model.onnx", **of_trainer)
+    trainer.fit(X, y, epochs=4, run_dir=tmp_path / "run", verbose=0, **of_fit)
+    command = ["train", "--config", tmp_path / "run" / "config.toml", "--data"]
+    command += [tmp_path / "rows.npz", "--target", "y", "-o", tmp_path / "out.onnx", "-q"]
+    done = CliRunner().invoke(cli.app, [str(part) for part in command])
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "out.onnx").read_bytes() == (tmp_path / "run" / "last.onnx").read_bytes()
+
+
+def test_the_command_line_repeats_a_run_on_files(rows, tmp_path):
+    onnx.save(mlp_proto([4, 8, 1]), tmp_path / "model.onnx")
+    np.savez(tmp_path / "rows.npz", X=rows[0], kind=rows[1])
+    trainer = og.Trainer(tmp_path / "model.onnx")
+    paths = {"run_dir": tmp_path / "run", "validation": tmp_path / "rows.npz"}
+    trainer.fit(tmp_path / "rows.npz", "kind", epochs=2, verbose=0, **paths)
+    command = ["train", "--config", tmp_path / "run" / "config.toml", "-o", tmp_path / "o.onnx"]
+    done = CliRunner().invoke(cli.app, [str(part) for part in command])
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "o.onnx").read_bytes() == (tmp_path / "run" / "last.onnx").read_bytes()
 
 
 def test_run_folder_goes_on(rows, tmp_path):

@@ -121,6 +121,21 @@ def test_a_pickled_estimator_goes_on_as_the_first_one(iris, copy, optimizer):
     assert first.n_iter_ == second.n_iter_ == 6
 
 
+def test_a_pickled_estimator_draws_what_the_first_one_draws(iris):
+    """Dropout goes on in its stream of random numbers."""
+    model = multi_layer_perceptron([4, 20, 3], head="softmax", seed=1)
+    place = next(i for i, node in enumerate(model.graph.node) if node.op_type == "Relu")
+    after = model.graph.node[place].output[0]
+    model.graph.node[place].output[0] = "kept"
+    model.graph.node.insert(place + 1, onnx.helper.make_node("Dropout", ["kept"], [after]))
+    options = {"max_iter": 2, "warm_start": True, "random_state": 0}
+    first = OnnxClassifier(model, **options).fit(*iris)
+    second = by_pickle(first)
+    np.testing.assert_array_equal(
+        first.fit(*iris).predict_proba(iris[0]), second.fit(*iris).predict_proba(iris[0])
+    )
+
+
 def test_clone_is_not_fitted(iris, small):
     fitted = clone(small).fit(*iris)
     with pytest.raises(NotFittedError):

@@ -160,6 +160,23 @@ def test_formats(folder, name, streamed):
         np.testing.assert_allclose(found[key], value, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("weights", ["balanced", "0=2,2=0.5"])
+def test_class_weights_of_a_file_that_is_streamed(folder, weights):
+    of_fit = weights if weights == "balanced" else {0: 2.0, 2: 0.5}
+    train(*DATA, *FEW, "--no-shuffle", "--stream", "--class-weight", weights)
+    trainer = og.Trainer("model.onnx")
+    trainer.fit(*rows()[:2], epochs=3, shuffle=False, class_weight=of_fit, verbose=0)
+    found = initializers("o.onnx")
+    for key, value in initializers(trainer.trained_model()).items():
+        np.testing.assert_allclose(found[key], value, rtol=1e-4, atol=1e-6)
+
+
+def test_tensorboard(folder):
+    pytest.importorskip("tensorboardX")
+    train(*DATA[:-2], *FEW, "--tensorboard")
+    assert len(list((folder / "runs" / "model").glob("events.*"))) == 1
+
+
 def test_large_files_are_streamed(folder, monkeypatch):
     _, err = train(*DATA, "--epochs", 1)
     assert "in chunks" not in err
