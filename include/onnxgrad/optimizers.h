@@ -19,7 +19,10 @@ namespace onnxgrad {
 /// b = momentum * b + (1 - dampening) * g; then w -= lr * b, or with nesterov
 /// w -= lr * (g + momentum * b). nesterov needs momentum > 0 and dampening == 0.
 /// weight_decay: g += weight_decay * w before all that, or if decoupled w *= 1 - lr * weight_decay.
-/// State per weight: b (only with momentum).
+/// rate_in_velocity, which needs momentum > 0 and no dampening: as scikit-learn, the velocity holds
+/// the rates of its steps, v = momentum * v - lr * g; then w += v, or with nesterov
+/// w += momentum * v - lr * g. The same while lr does not change.
+/// State per weight: b, or v (only with momentum).
 struct Sgd {
   double learning_rate = 0.01;
   double momentum = 0;
@@ -27,6 +30,7 @@ struct Sgd {
   bool nesterov = false;
   double weight_decay = 0;
   bool decoupled_weight_decay = false;
+  bool rate_in_velocity = false;
 };
 
 /// Kingma and Ba, 2014. g += weight_decay * w; m = beta1 * m + (1 - beta1) * g;

@@ -38,7 +38,8 @@ void bind_descriptions(nb::module_& module) {
       .def_rw("dampening", &Sgd::dampening)
       .def_rw("nesterov", &Sgd::nesterov)
       .def_rw("weight_decay", &Sgd::weight_decay)
-      .def_rw("decoupled_weight_decay", &Sgd::decoupled_weight_decay);
+      .def_rw("decoupled_weight_decay", &Sgd::decoupled_weight_decay)
+      .def_rw("rate_in_velocity", &Sgd::rate_in_velocity);
   bind_moments<Adam>(module, "Adam").def_rw("amsgrad", &Adam::amsgrad);
   bind_moments<AdamW>(module, "AdamW").def_rw("amsgrad", &AdamW::amsgrad);
   bind_moments<Lamb>(module, "Lamb");

@@ -66,6 +66,10 @@ class SGD(Optimizer):
         Before all that, g += weight_decay * w.
     decoupled_weight_decay : bool, default=False
         Instead, w *= 1 - lr * weight_decay.
+    rate_in_velocity : bool, default=False
+        As scikit-learn, the velocity holds the rates of its steps: v = momentum * v - lr * g, then
+        w += v, or with Nesterov's correction w += momentum * v - lr * g. The same while lr does
+        not change. Needs momentum above 0 and no dampening.
     """
 
     momentum: float
@@ -73,6 +77,7 @@ class SGD(Optimizer):
     nesterov: bool
     weight_decay: float
     decoupled_weight_decay: bool
+    rate_in_velocity: bool
 
     _native_type = _core.Sgd
 
@@ -84,6 +89,7 @@ class SGD(Optimizer):
         nesterov: bool = False,
         weight_decay: float = 0.0,
         decoupled_weight_decay: bool = False,
+        rate_in_velocity: bool = False,
     ) -> None:
         super().__init__(
             lr=real_number("lr", lr),
@@ -92,13 +98,15 @@ class SGD(Optimizer):
             nesterov=bool(nesterov),
             weight_decay=real_number("weight_decay", weight_decay),
             decoupled_weight_decay=bool(decoupled_weight_decay),
+            rate_in_velocity=bool(rate_in_velocity),
         )
-        if nesterov and (momentum == 0 or dampening != 0):
-            raise OptionError(
-                what="nesterov needs a momentum above 0 and no dampening",
-                value="nesterov",
-                mend="SGD(momentum=0.9, nesterov=True) is a common choice.",
-            )
+        for name in ("nesterov", "rate_in_velocity"):
+            if getattr(self, name) and (momentum == 0 or dampening != 0):
+                raise OptionError(
+                    what=f"{name} needs a momentum above 0 and no dampening",
+                    value=name,
+                    mend=f"SGD(momentum=0.9, {name}=True) is a common choice.",
+                )
 
 
 class _Moments(Optimizer):

@@ -63,6 +63,7 @@ struct Describe {
         .add_flag("nesterov", sgd.nesterov)
         .add_unless_zero("weight_decay", sgd.weight_decay)
         .add_flag("decoupled_weight_decay", sgd.decoupled_weight_decay)
+        .add_flag("rate_in_velocity", sgd.rate_in_velocity)
         .finish();
   }
   std::string operator()(const Adam& adam) const {

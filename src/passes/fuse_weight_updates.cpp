@@ -15,7 +15,8 @@
 // onnxgrad.fused.WeightUpdate; where the gradient is an onnxgrad.fused.Gemm that nothing else
 // reads, the product joins it as onnxgrad.fused.GemmWeightUpdate.
 //
-// The last node is w' = start - rate * direction; everything is found from there, backwards.
+// The last node is w' = start - rate * direction, or start + velocity; everything is found from
+// there, backwards.
 
 namespace onnxgrad::passes {
 namespace {
@@ -28,6 +29,8 @@ constexpr std::int64_t kNesterov = 1;
 constexpr std::int64_t kAdam = 2;
 constexpr std::int64_t kRoot = 3;
 constexpr std::int64_t kLion = 4;
+constexpr std::int64_t kVelocity = 5;
+constexpr std::int64_t kNesterovVelocity = 6;
 
 /// What a weight update is made of; see ops/fused/update_cpu.cpp.
 struct Update {
@@ -104,16 +107,23 @@ class Matcher {
   std::optional<Update> match(const Node& last) {
     inner_.clear();
     Update update;
-    if (!is_plain(&last, "Sub")) return std::nullopt;
+    const bool has_velocity = is_plain(&last, "Add");
+    if (!has_velocity && !is_plain(&last, "Sub")) return std::nullopt;
     const Value* result = last.outputs[0];
     const bool is_float =
         result->dtype() == DataType::kFloat32 || result->dtype() == DataType::kFloat64;
-    const auto step = match_scaled(last.inputs[1]);
-    if (!is_float || !result->type.static_dims() || is_scalar(result) || !step) return std::nullopt;
-    inner_ = {&last, last.inputs[1]->producer};
-    update.rate = step->scalar;
+    if (!is_float || !result->type.static_dims() || is_scalar(result)) return std::nullopt;
+    inner_ = {&last};
     if (!match_start(last.inputs[0], update)) return std::nullopt;
-    if (!match_direction(step->value, update)) return std::nullopt;
+    if (has_velocity) {
+      if (!match_velocity(last.inputs[1], update)) return std::nullopt;
+    } else {
+      const auto step = match_scaled(last.inputs[1]);
+      if (!step) return std::nullopt;
+      inner_.insert(last.inputs[1]->producer);
+      update.rate = step->scalar;
+      if (!match_direction(step->value, update)) return std::nullopt;
+    }
     match_decay(update);
     if (!has_one_shape(update, *result) || !is_closed(last, update)) return std::nullopt;
     return update;
@@ -284,6 +294,32 @@ class Matcher {
     const bool fits =
         update.rule == kMomentum || (corrected == update.gradient && correction == update.beta1);
     return fits && is_leaf(update.m) && outputs_.contains(update.new_m);
+  }
+
+  // m' = beta1 m - rate g, or with Nesterov's correction beta1 m' - rate g
+  bool match_velocity(Value* velocity, Update& update) {
+    const Node* last = velocity->producer;
+    if (!is_plain(last, "Sub")) return false;
+    const auto move = match_scaled(last->inputs[1]);
+    auto old = match_scaled_by_constant(last->inputs[0]);
+    if (!move || !old) return false;
+    inner_.insert({last, last->inputs[0]->producer, last->inputs[1]->producer});
+    update.rule = kVelocity;
+    update.new_m = velocity;
+    update.beta1 = old->factor;
+    if (!is_leaf(old->value)) {
+      update.rule = kNesterovVelocity;
+      update.new_m = old->value;
+      const Node* inner = update.new_m->producer;
+      if (!is_plain(inner, "Sub") || inner->inputs[1] != last->inputs[1]) return false;
+      old = match_scaled_by_constant(inner->inputs[0]);
+      if (!old || old->factor != update.beta1) return false;
+      inner_.insert({inner, inner->inputs[0]->producer});
+    }
+    update.m = old->value;
+    update.rate = move->scalar;
+    update.gradient = move->value;
+    return is_leaf(update.m) && outputs_.contains(update.new_m);
   }
 
   static bool is_leaf_scaled(const Value* value) {

@@ -174,6 +174,27 @@ TEST_F(WeightUpdatePass, NesterovWithDecay) {
   EXPECT_EQ(last().inputs[0]->name, "g");
 }
 
+TEST_F(WeightUpdatePass, VelocityThatHoldsTheRate) {
+  for (const bool is_ahead : {false, true}) {
+    Value* move = g_.mul(rate_, gradient_);
+    Value* m = g_.sub(scaled(m_, 0.9), move);
+    graph().outputs = {g_.add(w_, is_ahead ? g_.sub(scaled(m, 0.9), move) : m), m};
+    expect_types({"WeightUpdate"});
+    EXPECT_EQ(last().inputs,
+              (std::vector<Value*>{gradient_, w_, m_, nullptr, rate_, nullptr, nullptr}));
+    EXPECT_EQ(last().int_attribute("rule", -1), is_ahead ? 6 : 5);
+    EXPECT_EQ(last().outputs, graph().outputs);
+  }
+}
+
+TEST_F(WeightUpdatePass, VelocitiesOfTwoMomentaStay) {
+  Value* move = g_.mul(rate_, gradient_);
+  Value* m = g_.sub(scaled(m_, 0.9), move);
+  graph().outputs = {g_.add(w_, g_.sub(scaled(m, 0.8), move)), m};
+  run();
+  EXPECT_EQ(std::ranges::count(op_types(), "WeightUpdate"), 0) << ir::to_text(graph());
+}
+
 TEST_F(WeightUpdatePass, AdamAndAdamW) {
   Value* shrink = input("shrink", {});
   graph().outputs = adam(w_);

@@ -255,6 +255,8 @@ TEST(OptimizerParameters, OutOfRangeAreRefused) {
       Sgd{.nesterov = true},
       Sgd{.momentum = 0.9, .dampening = 0.1, .nesterov = true},
       Sgd{.weight_decay = -1},
+      Sgd{.rate_in_velocity = true},
+      Sgd{.momentum = 0.9, .dampening = 0.1, .rate_in_velocity = true},
       Adam{.beta1 = 1},
       Adam{.beta2 = -0.1},
       Adam{.epsilon = -1},

@@ -9,6 +9,7 @@ from onnx import numpy_helper
 from sklearn.datasets import load_digits, make_regression
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.neural_network import MLPClassifier, MLPRegressor
+from sklearn.neural_network._stochastic_optimizers import SGDOptimizer
 
 import onnxgrad as og
 from support import initializers
@@ -46,7 +47,6 @@ def continued(kind, X, y, **options):
     """(ONNX model of the weights before, network after EPOCHS epochs in order of the rows)."""
     network = kind(
         hidden_layer_sizes=(20, 10),
-        alpha=0.0,
         batch_size=BATCH,
         epsilon=1e-200,
         learning_rate_init=LR,
@@ -55,7 +55,7 @@ def continued(kind, X, y, **options):
         random_state=0,
         shuffle=False,
         warm_start=True,
-        **options,
+        **{"alpha": 0.0, **options},
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
@@ -105,6 +105,85 @@ def test_regressor(optimizer):
     trainer = og.Trainer(model, "squared_error", make(lr), threads=1)
     trainer.fit(X, y[:, None], epochs=EPOCHS, batch_size=BATCH, shuffle=False, verbose=0)
     assert_same(trainer, network, 0.5, 1e-9)
+
+
+class RateOf(og.callbacks.Callback):
+    """Rates of scikit-learn, which fall with the number of rows, after each epoch."""
+
+    def __init__(self, first, power, rows):
+        super().__init__()
+        self.first, self.power, self.rows = first, power, rows
+
+    def on_epoch_end(self, trainer, logs):
+        seen = logs["epoch"] * self.rows
+        trainer.session.lr = self.first / (seen + 1) ** self.power
+
+
+@pytest.mark.parametrize("nesterov", [False, True], ids=["momentum", "nesterov"])
+@pytest.mark.parametrize("alpha", [0.0, 0.5])
+def test_velocity_that_holds_the_rate_while_it_falls(nesterov, alpha):
+    X, y = make_regression(210, 6, noise=1.0, random_state=0)
+    y = y / 100
+    options = {"learning_rate": "invscaling", "power_t": 0.1, "alpha": alpha}
+    model, network = continued(
+        MLPRegressor, X, y, solver="sgd", momentum=0.9, nesterovs_momentum=nesterov, **options
+    )
+    optimizer = og.optimizers.SGD(LR, momentum=0.9, nesterov=nesterov, rate_in_velocity=True)
+    trainer = og.Trainer(
+        model,
+        {"Y": ("squared_error", 0.5)},
+        optimizer,
+        penalty={"W*": {"l2": alpha / (2 * BATCH)}},
+        threads=1,
+    )
+    trainer.fit(
+        X,
+        {"Y": y[:, None]},
+        epochs=EPOCHS,
+        batch_size=BATCH,
+        shuffle=False,
+        callbacks=[RateOf(LR, 0.1, len(X))],
+        verbose=0,
+    )
+    assert_same(trainer, network, 1.0, 1e-12)
+
+
+@pytest.mark.parametrize("nesterov", [False, True], ids=["momentum", "nesterov"])
+@pytest.mark.parametrize("shape", [(4, 3), (40, 37)], ids=["small", "product"])
+def test_velocity_is_that_of_scikit_learns_optimizer(nesterov, shape):
+    """Another rate at each step; y = X W + b with the gradient by hand."""
+    rng = np.random.default_rng(1)
+    W, b = rng.normal(size=shape), rng.normal(size=shape[1])
+    text = f"""
+    <ir_version: 8, opset_import: ["" : 17]>
+    main (double[N, {shape[0]}] X) => (double[N, {shape[1]}] Y)
+    {{ product = MatMul(X, W)  Y = Add(product, b) }}"""
+    model = onnx.parser.parse_model(text)
+    model.graph.initializer.extend(
+        [numpy_helper.from_array(W.copy(), "W"), numpy_helper.from_array(b.copy(), "b")]
+    )
+    optimizer = og.optimizers.SGD(0.1, momentum=0.8, nesterov=nesterov, rate_in_velocity=True)
+    session = og.TrainingSession(model, "squared_error", optimizer, threads=1)
+    reference = SGDOptimizer([W, b], momentum=0.8, nesterov=nesterov)
+    for step in range(50):
+        X, y = rng.normal(size=(15, shape[0])), rng.normal(size=(15, shape[1]))
+        session.lr = reference.learning_rate = 0.1 / (step + 1) ** 0.5
+        session.step({"X": X, "label": y})
+        error = 2 * (X @ W + b - y) / y.size
+        reference.update_params([W, b], [X.T @ error, error.sum(axis=0)])
+    state = session.state()
+    for found, expected in (("W", W), ("b", b)):
+        np.testing.assert_allclose(state[found], expected, rtol=1e-12, atol=1e-12)
+    for found, expected in zip("Wb", reference.velocities, strict=True):
+        np.testing.assert_allclose(state[f"velocity/{found}"], expected, rtol=1e-12, atol=1e-12)
+    with session.profiling() as profile:
+        session.step({"X": X, "label": y})
+    assert sum("velocity" in kernel.kernel for kernel in profile.kernels) == 2  # one a weight
+
+
+def test_velocity_needs_momentum():
+    with pytest.raises(og.OptionError, match="rate_in_velocity needs a momentum"):
+        og.optimizers.SGD(0.1, rate_in_velocity=True)
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)

@@ -86,8 +86,18 @@ def numpy_descent(X, y, start, rates, rows, momentum=0.0, nesterov=False):
             False,
         ),
         (LearningRateSGDNesterov(0.05, learning_rate="constant", momentum=0.8), 0.8, True),
+        (LearningRateSGDNesterov(0.05, power_t=0.5, momentum=0.8), 0.8, True),
+        (LearningRateSGDNesterov(0.05, momentum=0.0), 0.0, False),
     ],
-    ids=["constant", "invscaling", "optimal", "momentum", "nesterov"],
+    ids=[
+        "constant",
+        "invscaling",
+        "optimal",
+        "momentum",
+        "nesterov",
+        "nesterov invscaling",
+        "no momentum",
+    ],
 )
 def test_full_batches_are_gradient_descent(rate, momentum, nesterov):
     rng = np.random.default_rng(3)

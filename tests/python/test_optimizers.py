@@ -180,6 +180,7 @@ def step_cases():
     yield from ((name, optimizer, {}) for name, optimizer in CASES.items())
     yield "with_everything", opt.AdamW(0.05, amsgrad=True), {**around, "accumulate": 2}
     yield "clip_value", opt.SGD(0.1), {"clip_value": 0.01}
+    yield "velocity", opt.SGD(0.1, momentum=0.9, rate_in_velocity=True, weight_decay=0.1), {}
 
 
 @pytest.mark.parametrize(

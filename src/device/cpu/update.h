@@ -11,7 +11,15 @@
 
 namespace onnxgrad::device {
 
-enum class UpdateRule : std::int32_t { kMomentum, kNesterov, kAdam, kRoot, kLion };
+enum class UpdateRule : std::int32_t {
+  kMomentum,
+  kNesterov,
+  kAdam,
+  kRoot,
+  kLion,
+  kVelocity,
+  kNesterovVelocity,
+};
 
 /// With g = gradient + decay * w and start = w, or shrink * w if `shrinks`:
 ///   kMomentum  m' = beta1 * m + g;  w' = start - rate * m'
@@ -20,6 +28,8 @@ enum class UpdateRule : std::int32_t { kMomentum, kNesterov, kAdam, kRoot, kLion
 ///              w' = start - rate * m' / (sqrt(v') + epsilon)
 ///   kRoot      m' = beta1 * m + share1 * g^2;  w' = start - rate * g / (sqrt(m') + epsilon)
 ///   kLion      w' = start - rate * sign(beta1 * m + share1 * g);  m' = beta2 * m + share2 * g
+///   kVelocity  m' = beta1 * m - rate * g;  w' = start + m'
+///   kNesterovVelocity  the same m';  w' = start + (beta1 * m' - rate * g)
 struct UpdateSpec {
   UpdateRule rule = UpdateRule::kMomentum;
   double decay = 0;

@@ -99,6 +99,12 @@ void update(const UpdateSpec& spec, const UpdateArrays<T>& arrays) {
       const V moved = hn::Sub(start, hn::CopySign(rate, direction));
       const V moved_or_nan = hn::IfThenElse(hn::Eq(direction, direction), moved, direction);
       store(hn::IfThenElse(hn::Eq(direction, hn::Zero(d)), start, moved_or_nan), arrays.new_w + i);
+    } else if constexpr (kRule == UpdateRule::kVelocity || kRule == UpdateRule::kNesterovVelocity) {
+      const V move = hn::Mul(rate, g);
+      const V new_m = hn::MulSub(beta1, m, move);
+      store(new_m, arrays.new_m + i);
+      constexpr bool kIsAhead = kRule == UpdateRule::kNesterovVelocity;
+      store(hn::Add(start, kIsAhead ? hn::MulSub(beta1, new_m, move) : new_m), arrays.new_w + i);
     } else {
       const V new_m = hn::MulAdd(beta1, m, g);
       const V direction = kRule == UpdateRule::kNesterov ? hn::MulAdd(beta1, new_m, g) : new_m;
@@ -143,6 +149,10 @@ UpdateFn<T> find(const UpdateSpec& spec) {
       return choose<T, UpdateRule::kRoot>(spec);
     case UpdateRule::kLion:
       return choose<T, UpdateRule::kLion>(spec);
+    case UpdateRule::kVelocity:
+      return choose<T, UpdateRule::kVelocity>(spec);
+    case UpdateRule::kNesterovVelocity:
+      return choose<T, UpdateRule::kNesterovVelocity>(spec);
     default:
       return choose<T, UpdateRule::kMomentum>(spec);
   }

@@ -14,11 +14,13 @@ namespace {
 const std::vector<UpdateSpec>& specs() {
   static const std::vector<UpdateSpec> table = [] {
     std::vector<UpdateSpec> all;
-    for (const UpdateRule rule : {UpdateRule::kMomentum, UpdateRule::kNesterov, UpdateRule::kAdam,
-                                  UpdateRule::kRoot, UpdateRule::kLion}) {
+    for (const UpdateRule rule :
+         {UpdateRule::kMomentum, UpdateRule::kNesterov, UpdateRule::kAdam, UpdateRule::kRoot,
+          UpdateRule::kLion, UpdateRule::kVelocity, UpdateRule::kNesterovVelocity}) {
       for (const double decay : {0.0, 0.3}) {
         for (const bool shrinks : {false, true}) {
-          const bool is_sum = rule == UpdateRule::kMomentum || rule == UpdateRule::kNesterov;
+          const bool is_sum =
+              rule != UpdateRule::kAdam && rule != UpdateRule::kRoot && rule != UpdateRule::kLion;
           all.push_back({.rule = rule,
                          .decay = decay,
                          .beta1 = 0.9,
@@ -99,6 +101,12 @@ Expected expected(const UpdateSpec& spec, const UpdateArrays<T>& arrays, std::si
                static_cast<long double>(spec.share2) * g;
   }
   result.w = start - arrays.rate * direction;
+  if (spec.rule == UpdateRule::kVelocity || spec.rule == UpdateRule::kNesterovVelocity) {
+    const long double move = arrays.rate * g;
+    result.m = static_cast<long double>(spec.beta1) * arrays.m[i] - move;
+    const bool is_ahead = spec.rule == UpdateRule::kNesterovVelocity;
+    result.w = start + (is_ahead ? spec.beta1 * result.m - move : result.m);
+  }
   return result;
 }
 
@@ -210,7 +218,7 @@ TEST(AdamDirection, OfWeightsWithoutGradientIsZero) {
 // A momentum that decays without a gradient ends as zero, not as a denormal number.
 TYPED_TEST(Update, AveragesThatDecayEndAsZero) {
   using T = TypeParam;
-  for (const UpdateRule rule : {UpdateRule::kMomentum, UpdateRule::kAdam}) {
+  for (const UpdateRule rule : {UpdateRule::kMomentum, UpdateRule::kAdam, UpdateRule::kVelocity}) {
     const UpdateSpec spec{.rule = rule, .beta1 = 0.1, .share1 = 0.9, .beta2 = 0.1, .share2 = 0.9};
     const T smallest = std::numeric_limits<T>::min();
     const std::vector<T> zeros(20, 0), ones(20, 1), low(20, smallest);

@@ -139,6 +139,14 @@ void plain_update(const UpdateSpec& spec, const UpdateArrays<T>& arrays) {
       m = number(spec.beta2) * arrays.m[i] + number(spec.share2) * g;
     }
     if (spec.rule == device::UpdateRule::kNesterov) direction = g + number(spec.beta1) * m;
+    const bool is_ahead = spec.rule == device::UpdateRule::kNesterovVelocity;
+    if (is_ahead || spec.rule == device::UpdateRule::kVelocity) {
+      const T move = arrays.rate * g;
+      m = number(spec.beta1) * arrays.m[i] - move;
+      arrays.new_m[i] = m;
+      arrays.new_w[i] = start + (is_ahead ? number(spec.beta1) * m - move : m);
+      continue;
+    }
     if (spec.rule == device::UpdateRule::kAdam) {
       const T v = number(spec.beta2) * arrays.v[i] + number(spec.share2) * (g * g);
       direction = m / (std::sqrt(v) + arrays.epsilon);
@@ -224,8 +232,8 @@ opdef::KernelOffer offer_typed(const opdef::KernelRequest& request,
   data->count = request.outputs[0].dims.num_elements();
   data->threads = static_cast<int>(
       std::clamp<std::int64_t>(data->count / kParallelElements, 1, is_plain ? 1 : request.threads));
-  static constexpr std::array<const char*, 5> kNames{"momentum", "nesterov", "adam", "root",
-                                                     "lion"};
+  static constexpr std::array<const char*, 7> kNames{
+      "momentum", "nesterov", "adam", "root", "lion", "velocity", "nesterov velocity"};
   opdef::KernelOffer offer;
   offer.kernel.label = fmt::format("{}{} {}", is_plain ? "plain " : "",
                                    kNames[static_cast<std::size_t>(data->spec.rule)],

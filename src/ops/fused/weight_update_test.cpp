@@ -27,8 +27,9 @@ struct Variant {
 
 std::vector<Variant> variants() {
   std::vector<Variant> all;
-  for (const UpdateRule rule : {UpdateRule::kMomentum, UpdateRule::kNesterov, UpdateRule::kAdam,
-                                UpdateRule::kRoot, UpdateRule::kLion}) {
+  for (const UpdateRule rule :
+       {UpdateRule::kMomentum, UpdateRule::kNesterov, UpdateRule::kAdam, UpdateRule::kRoot,
+        UpdateRule::kLion, UpdateRule::kVelocity, UpdateRule::kNesterovVelocity}) {
     all.push_back({rule, 0, false});
     all.push_back({rule, 0.2, false});
     all.push_back({rule, 0, true});

@@ -34,6 +34,10 @@ void check(const Sgd& sgd) {
     throw OptionError({.what = "optimizer: nesterov needs momentum > 0 and dampening 0",
                        .mend = "Pass momentum=0.9, or leave nesterov out."});
   }
+  if (sgd.rate_in_velocity && (sgd.momentum == 0 || sgd.dampening != 0)) {
+    throw OptionError({.what = "optimizer: rate_in_velocity needs momentum > 0 and dampening 0",
+                       .mend = "Pass momentum=0.9, or leave rate_in_velocity out."});
+  }
 }
 
 void check_moments(const auto& spec) {

@@ -19,11 +19,22 @@ class SgdRule : public UpdateRule {
     const bool decoupled = spec_.decoupled_weight_decay;
     Value* direction = decoupled ? step.gradient : writer_.decayed_gradient(step);
     Value* start = decoupled ? writer_.decayed_weight(step) : step.weight;
+    if (spec_.rate_in_velocity) return g.add(start, next_velocity(step, direction));
     if (spec_.momentum != 0) direction = with_momentum(step, direction);
     return g.sub(start, g.mul(writer_.rate(step), direction));
   }
 
  private:
+  // v' = momentum v - lr g, or with Nesterov's correction momentum v' - lr g.
+  Value* next_velocity(const WeightStep& step, Value* gradient) {
+    GraphBuilder& g = writer_.g();
+    Value* old = writer_.slot("velocity", step);
+    Value* move = g.mul(writer_.rate(step), gradient);
+    Value* velocity = g.sub(g.scale(old, spec_.momentum), move);
+    writer_.bind(old, velocity);
+    return spec_.nesterov ? g.sub(g.scale(velocity, spec_.momentum), move) : velocity;
+  }
+
   Value* with_momentum(const WeightStep& step, Value* gradient) {
     GraphBuilder& g = writer_.g();
     Value* old = writer_.slot("momentum", step);

@@ -237,8 +237,10 @@ class LearningRateSGDNesterov(LearningRateSGD):
 
     def optimizer(self, lr: float) -> Any:
         """Return the description of the update, with a learning rate."""
+        if not self.momentum:
+            return og.optimizers.SGD(lr)
         return og.optimizers.SGD(
-            lr, momentum=self.momentum, nesterov=self.nesterov and self.momentum > 0
+            lr, momentum=self.momentum, nesterov=self.nesterov, rate_in_velocity=True
         )
 
     def build_onnx_function(self, opset: int, device: Any, n_tensors: int) -> None:
