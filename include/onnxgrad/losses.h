@@ -117,9 +117,17 @@ struct UserLoss {
   bool takes_scores = false;
 };
 
-using LossFunction = std::variant<AutoLoss, SquaredError, AbsoluteError, Huber, SmoothL1, Elastic,
-                                  Poisson, Cosine, SoftmaxCrossEntropy, BinaryCrossEntropy, LogLoss,
-                                  NegativeLogLikelihood, KlDivergence, OneVsRest, UserLoss>;
+/// The model has its loss already: `Loss::output` (or an inner value) is the loss of each row, [N]
+/// or [N, K] as for other losses, or of the batch, one number, of which Reduction says whether it
+/// is a mean of the rows or their sum. `Loss::target` and `Loss::sample_weight` name inputs of the
+/// model; with an empty `target`, or no input of its default name, there is no target. What weights
+/// do is the model's business. Stands alone: no others beside it.
+struct OutputLoss {};
+
+using LossFunction =
+    std::variant<AutoLoss, SquaredError, AbsoluteError, Huber, SmoothL1, Elastic, Poisson, Cosine,
+                 SoftmaxCrossEntropy, BinaryCrossEntropy, LogLoss, NegativeLogLikelihood,
+                 KlDivergence, OneVsRest, UserLoss, OutputLoss>;
 
 enum class Reduction {
   kMean,  ///< sum of weighted rows / sum of their weights (rows, without weights)
@@ -184,7 +192,7 @@ struct LossInfo {
   /// labels are 0..C-1).
   Tensor classes = {};
   /// The new graph input for targets: of a classifier class *numbers* int64 [N], else the scores'
-  /// type.
+  /// type. Of OutputLoss the model's own; without a name there is none.
   ValueInfo target = {};
   std::vector<std::string> penalized = {};  ///< weights that penalties are put on
   std::vector<LossInfo> others = {};        ///< of Loss::others

@@ -74,6 +74,7 @@ void bind_functions(nb::module_& module) {
           },
           "model"_a, "takes_scores"_a)
       .def_ro("takes_scores", &UserLoss::takes_scores);
+  nb::class_<OutputLoss>(module, "OutputLoss").def(nb::init<>());
   nb::class_<OneVsRest> one_vs_rest(module, "OneVsRest");
   nb::enum_<OneVsRest::Kind>(one_vs_rest, "Kind")
       .value("log", OneVsRest::Kind::kLog)

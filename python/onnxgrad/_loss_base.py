@@ -13,7 +13,7 @@ NativeFunction: TypeAlias = (
     "_core.AutoLoss | _core.SquaredError | _core.AbsoluteError | _core.Huber | _core.SmoothL1"
     " | _core.Elastic | _core.Poisson | _core.Cosine | _core.SoftmaxCrossEntropy"
     " | _core.BinaryCrossEntropy | _core.LogLoss | _core.NegativeLogLikelihood"
-    " | _core.KlDivergence | _core.OneVsRest | _core.UserLoss"
+    " | _core.KlDivergence | _core.OneVsRest | _core.UserLoss | _core.OutputLoss"
 )
 Reduction: TypeAlias = Literal["mean", "sum", "none"]
 REDUCTIONS = ("mean", "sum", "none")

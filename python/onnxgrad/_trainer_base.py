@@ -126,7 +126,9 @@ class TrainerBase:
         if isinstance(y, Mapping):
             targets = {str(name): to_native(value, str(name)) for name, value in y.items()}
             return native.Dataset(inputs, None, targets, weight)
-        return native.Dataset(inputs, self._labels.native(self.session, y), {}, weight)
+        is_without = y is None and not self.session.target_name
+        labels = None if is_without else self._labels.native(self.session, y)
+        return native.Dataset(inputs, labels, {}, weight)
 
     def _validation(
         self,

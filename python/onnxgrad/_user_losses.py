@@ -58,6 +58,59 @@ class User(Loss):
         return f"User(<model of {len(self.model)} bytes>, takes_scores={self.takes_scores})"
 
 
+class Output(Loss):
+    """The loss that the model has already, as one of its outputs: nothing is added to it.
+
+    Parameters
+    ----------
+    output : str
+        The output (or an inner value): the loss of each row, [N] or [N, K], or of the batch, one
+        number.
+    target : str, default="label"
+        Input of the model that takes the targets, `y` of `Trainer.fit`. Empty, or without an input
+        ``label``, there are none, and all inputs are fed by X.
+    sample_weight : str, default=""
+        Input of the model that takes the weights of rows, `sample_weight` of `Trainer.fit`; all 1
+        where none are given.
+    reduction : {"mean", "sum", "none"}, default="mean"
+        What one number is: the mean of the rows of the batch, or their sum. Of the loss of each
+        row, what training does with them.
+
+    Notes
+    -----
+    Penalties can be added. There are no metrics, since the engine knows no scores; `predict` gives
+    the outputs that do not depend on target or weights.
+
+    Examples
+    --------
+    >>> import onnxgrad as og
+    >>> with_loss = og.add_loss(linear_model, "squared_error")
+    >>> og.Trainer(with_loss, og.losses.Output("loss")).session.loss_line
+    "loss: the model's own, 'loss'"
+    """
+
+    target: str
+    sample_weight: str
+
+    def __init__(
+        self,
+        output: str,
+        *,
+        target: str = "label",
+        sample_weight: str = "",
+        reduction: Reduction = "mean",
+    ) -> None:
+        super().__init__(
+            output=str(output),
+            reduction=reduction,
+            target=str(target),
+            sample_weight=str(sample_weight),
+        )
+
+    def _function(self) -> NativeFunction:
+        return _core.OutputLoss()
+
+
 def traced(
     function: Any,
     *,

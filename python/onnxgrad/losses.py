@@ -27,7 +27,7 @@ from onnxgrad import _core
 from onnxgrad._checks import real_number, unknown_name
 from onnxgrad._loss_base import Loss, NativeFunction, Reduction
 from onnxgrad._penalties import Penalty, PenaltyLike, as_penalties
-from onnxgrad._user_losses import User, traced
+from onnxgrad._user_losses import Output, User, traced
 from onnxgrad.errors import OptionError
 
 __all__ = [
@@ -43,6 +43,7 @@ __all__ = [
     "LossLike",
     "NegativeLogLikelihood",
     "OneVsRest",
+    "Output",
     "Penalty",
     "PenaltyLike",
     "Poisson",
@@ -378,6 +379,9 @@ _SHORT = {
 }
 
 
+_OUTPUT = "output:"  # before the name of an output that is the loss
+
+
 def names() -> list[str]:
     """Return the names of all losses, sorted."""
     return sorted(_BY_NAME)
@@ -414,6 +418,8 @@ def name_of(function: NativeFunction) -> str:
 
 def as_loss(loss: Any) -> Loss:
     """Return a loss, or the loss of that name."""
+    if isinstance(loss, str) and loss.startswith(_OUTPUT):
+        return Output(loss.removeprefix(_OUTPUT))
     described = from_name(loss) if isinstance(loss, str) else loss
     if not isinstance(described, Loss):
         raise OptionError(
@@ -457,13 +463,16 @@ def to_core_loss(
     natives: list[_core.Loss] = []
     for described, factor in reversed(terms):
         is_first = described is terms[0][0]
+        own_target, own_weight = target, sample_weight
+        if isinstance(described, Output):
+            own_target, own_weight = described.target, described.sample_weight or sample_weight
         natives.append(
             _core.Loss(
                 described._function() if chosen is None or not is_first else chosen,
                 described.output,
                 several,
-                f"{target}_{described.output}" if several else target,
-                sample_weight if is_first else "",
+                f"{target}_{described.output}" if several else own_target,
+                own_weight if is_first else "",
                 getattr(_core.Reduction, described.reduction),
                 [one._native() for one in as_penalties(penalty)] if is_first else [],
                 factor,

@@ -361,12 +361,12 @@ class Trainer(TrainerBase):
             if class_weight is not None:
                 options.class_weights = native_class_weights(class_weight)
                 self._use_sample_weight(None)
-        elif y is None:
+        elif y is None and self.session.target_name:
             raise DataError(what="there is no y", value="y", mend="Give fit(X, y).")
         else:
             X, y, sample_weight = unpack_table(self.session, X, y, sample_weight)
             self._choose_loss(y)
-            if not isinstance(y, Mapping):
+            if y is not None and not isinstance(y, Mapping):
                 self._labels.native(self.session, y, learn=True)
             if class_weight is not None:
                 sample_weight = with_class_weights(class_weight, y, sample_weight)

@@ -85,10 +85,13 @@ Tensor fit_shape(const Port& port, const Tensor& tensor) {
 }
 
 Tensor prepare_weights(const Port& port, const Dataset& data, std::int64_t rows) {
+  // The input of a model's own loss may be a column.
+  const bool is_column = port.type.has_rank() && port.type.rank() == 2;
+  const Dims dims = is_column ? Dims{rows, 1} : Dims{rows};
   if (!data.sample_weight.is_defined()) {
     Tensor ones = Tensor::empty(DataType::kFloat64, Dims{rows});
     std::ranges::fill(ones.mutable_data<double>(), 1.0);
-    return ones.cast(port.type.dtype);
+    return ones.cast(port.type.dtype).reshaped(dims);
   }
   check_finite(port.name, data.sample_weight, data.first_row);
   Tensor weights = convert_numbers(port.name, data.sample_weight, port.type.dtype, data.first_row);
@@ -105,7 +108,18 @@ Tensor prepare_weights(const Port& port, const Dataset& data, std::int64_t rows)
                      .where = {.value = port.name},
                      .mend = "Weights are numbers >= 0."});
   }
-  return weights.reshaped(Dims{rows});
+  return weights.reshaped(dims);
+}
+
+// Rows of a data set whose loss reads no target.
+std::int64_t count_rows(const Session& session, std::span<const Port> ports, const Dataset& data) {
+  if (data.target.is_defined() || !data.targets.empty()) {
+    throw DataError({.what = "a target was given, but the model's own loss takes none",
+                     .mend = "Name its input: losses.Output('loss', target='y')."});
+  }
+  ONNXGRAD_ASSERT(!ports.empty());
+  const std::string& name = ports.front().name;
+  return rows_of(name, find_input(session, data, name));
 }
 
 void check_rows(const std::string& name, std::int64_t given, std::int64_t rows) {
@@ -204,10 +218,12 @@ PreparedData prepare_data(const Session& session, std::span<const Port> ports, c
   refuse_unknown_inputs(session, data);
   const StepGraph& graph = session.graph();
   check_target_names(graph.loss, data);
+  const bool has_target = !graph.loss.target.name.empty();
   const Tensor& first =
       data.targets.empty() ? data.target : find_labels(graph.loss, graph.loss, data);
   PreparedData prepared;
-  prepared.rows = rows_of(graph.loss.target.name, first);
+  prepared.rows =
+      has_target ? rows_of(graph.loss.target.name, first) : count_rows(session, ports, data);
   prepared.ranges = {{.begin = 0, .first = data.first_row}};
   if (prepared.rows == 0) throw DataError({.what = "the data set has no rows"});
   if (data.sample_weight.is_defined() && graph.sample_weight.empty()) {

@@ -26,6 +26,11 @@ using runtime::Execution;
 
 Evaluator::Evaluator(Session& session, const std::vector<Metric>& metrics) : session_(session) {
   if (metrics.empty()) return;
+  if (std::holds_alternative<OutputLoss>(session.loss().function)) {
+    throw OptionError(
+        {.what = "metrics compare scores with targets, but the loss is the model's own",
+         .mend = "Put a loss of onnxgrad on the scores, or leave metrics out."});
+  }
   metrics_.emplace(session.loss(), metrics);
   session.give_scores_in_evaluation();
 }

@@ -338,8 +338,29 @@ Head resolve_among_outputs(const ir::Graph& graph, const Loss& loss, ResolvedLos
 
 }  // namespace
 
+// The output or value that is the loss already.
+ResolvedLoss resolve_output(const ir::Graph& graph, const Loss& loss) {
+  if (loss.output.empty()) {
+    throw ModelError({.what = "the model's own loss: which output it is was not said",
+                      .detail = "Outputs: " + base::quote_list(output_names(graph)) + ".",
+                      .mend = "Name it: losses.Output('loss')."});
+  }
+  Value* value = find_value(graph, loss.output);
+  if (!value->type.is_tensor() || !is_floating(value->type.dtype)) {
+    throw ModelError({.what = "the model's own loss: '" + value->name + "' is " +
+                              value->type.to_string() + ", expected a floating-point tensor",
+                      .where = {.value = value->name}});
+  }
+  ResolvedLoss resolved{.function = loss.function, .scores = value, .info = {}};
+  resolved.info.function = loss.function;
+  resolved.info.scores = resolved.info.output = loss.output;
+  resolved.info.line = "loss: the model's own, '" + loss.output + "'";
+  return resolved;
+}
+
 ResolvedLoss resolve_loss(const ir::Graph& graph, const Loss& loss) {
   check_loss_options(loss.function);
+  if (is<OutputLoss>(loss.function)) return resolve_output(graph, loss);
   ResolvedLoss resolved{.function = loss.function, .scores = nullptr, .info = {}};
   const Head head = loss.output.empty() ? resolve_among_outputs(graph, loss, resolved)
                                         : resolve_named(graph, loss, resolved);

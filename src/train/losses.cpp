@@ -49,15 +49,20 @@ Value* positive_or_one(GraphBuilder& g, Value* x) {
 }
 
 // A loss that is given for the batch as a whole: the mean of its rows.
-WrittenLoss put_total_together(GraphBuilder& g, const Elements& elements, Reduction reduction,
+WrittenLoss put_total_together(GraphBuilder& g, const LossFunction& function,
+                               const Elements& elements, Reduction reduction,
                                const LossInputs& in) {
   if (reduction == Reduction::kNone) {
     throw ModelError(
-        {.what = "user loss: it gives one loss for the batch, not one for each row",
+        {.what = describe(function) + ": it gives one loss for the batch, not one for each row",
          .mend = "Take reduction 'mean', or let its model give the loss of each row."});
   }
   WrittenLoss written{.loss = g.identity(elements.values), .has_counts = in.weight != nullptr};
-  written.denominator = in.weight != nullptr ? sum_of(g, in.weight) : row_count(g, in.scores);
+  // A loss of the model's own has its rows in the target.
+  Value* with_rows = std::holds_alternative<OutputLoss>(function) ? in.target : in.scores;
+  written.denominator = in.weight != nullptr
+                            ? sum_of(g, in.weight)
+                            : g.cast_like(row_count(g, with_rows), elements.values);
   written.numerator =
       reduction == Reduction::kMean ? g.mul(elements.values, written.denominator) : elements.values;
   return written;
@@ -271,7 +276,7 @@ WrittenLoss write_loss(GraphBuilder& g, const LossFunction& function, Reduction 
                        Value* scores, Value* target, Value* sample_weight) {
   const LossInputs in{.scores = scores, .target = target, .weight = sample_weight};
   const Elements elements = kind_of(function).rule(g, function, in);
-  if (elements.is_total) return put_total_together(g, elements, reduction, in);
+  if (elements.is_total) return put_total_together(g, function, elements, reduction, in);
   WrittenLoss written{.has_counts = sample_weight != nullptr || elements.counts != nullptr};
   Value* divisor = nullptr;
   if (written.has_counts) {

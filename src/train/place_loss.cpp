@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <utility>
@@ -28,6 +29,13 @@ void check_combination(const Loss& loss) {
     check_number("l1 of a penalty", penalty.l1);
     check_number("l2 of a penalty", penalty.l2);
   }
+  const auto is_own = [](const Loss& one) {
+    return std::holds_alternative<OutputLoss>(one.function);
+  };
+  if (!loss.others.empty() && (is_own(loss) || std::ranges::any_of(loss.others, is_own))) {
+    throw ModelError({.what = "the model's own loss cannot be one of several",
+                      .mend = "Let the model add them up."});
+  }
   for (const Loss& other : loss.others) {
     check_number("the factor of a loss", other.factor);
     if (other.penalties.empty() && other.others.empty() && other.sample_weight.empty()) continue;
@@ -38,8 +46,60 @@ void check_combination(const Loss& loss) {
   }
 }
 
+// Inputs of the model that are fed with rows.
+std::vector<Value*> data_inputs(const ir::Graph& graph) {
+  std::vector<Value*> inputs;
+  for (Value* input : graph.inputs) {
+    const bool has_rows = !input->type.has_rank() || input->type.rank() > 0;
+    if (!input->is_initializer() && has_rows) inputs.push_back(input);
+  }
+  return inputs;
+}
+
+Value* find_data_input(const ir::Graph& graph, const std::string& name) {
+  const auto inputs = data_inputs(graph);
+  const auto found = std::ranges::find(inputs, name, &Value::name);
+  return found == inputs.end() ? nullptr : *found;
+}
+
+[[noreturn]] void no_such_input(const ir::Graph& graph, const std::string& purpose,
+                                const std::string& name) {
+  std::vector<std::string> names;
+  for (const Value* input : data_inputs(graph)) names.push_back(input->name);
+  throw ModelError({.what = "the model's own loss: there is no input '" + name + "' for " +
+                            purpose + "." + base::did_you_mean(name, names),
+                    .where = {.value = name},
+                    .detail = "Inputs: " + base::quote_list(names) + "."});
+}
+
+// A loss that the model has, with target and weights among its own inputs.
+PlacedLoss place_own(GraphBuilder& g, const Loss& loss, Reduction reduction) {
+  const ir::Graph& graph = g.graph();
+  PlacedLoss placed{.resolved = resolve_loss(graph, loss)};
+  placed.target = find_data_input(graph, loss.target);
+  if (placed.target == nullptr && !loss.target.empty() && loss.target != Loss{}.target) {
+    no_such_input(graph, "targets", loss.target);
+  }
+  if (placed.target != nullptr) {
+    placed.resolved.info.target = value_info(placed.target->name, placed.target->type);
+  }
+  if (!loss.sample_weight.empty()) {
+    placed.sample_weight = find_data_input(graph, loss.sample_weight);
+    if (placed.sample_weight == nullptr) no_such_input(graph, "weights", loss.sample_weight);
+  }
+  Value* rows = placed.target;
+  if (rows == nullptr) {
+    const auto inputs = data_inputs(graph);
+    if (inputs.empty()) throw ModelError("the model's own loss: the model has no inputs");
+    rows = inputs.front();
+  }
+  placed.written = write_loss(g, loss.function, reduction, placed.resolved.scores, rows, nullptr);
+  return placed;
+}
+
 // The loss on one output. `sample_weight` is shared by several.
 PlacedLoss place_one(GraphBuilder& g, const Loss& loss, Reduction reduction, Value* sample_weight) {
+  if (std::holds_alternative<OutputLoss>(loss.function)) return place_own(g, loss, reduction);
   ir::Graph& graph = g.graph();
   PlacedLoss placed{.resolved = resolve_loss(graph, loss), .sample_weight = sample_weight};
   Value* scores = placed.resolved.scores;

@@ -14,7 +14,7 @@ namespace onnxgrad::train {
 /// A loss with its inputs, in a graph.
 struct PlacedLoss {
   ResolvedLoss resolved = {};
-  ir::Value* target = nullptr;
+  ir::Value* target = nullptr;         ///< nullptr: the model's own loss has none
   ir::Value* sample_weight = nullptr;  ///< or nullptr
   /// Of the whole: the sum of several losses and the penalties.
   WrittenLoss written = {};

@@ -11,6 +11,7 @@
 #include "train/engine.h"
 #include "train/losses.h"
 #include "train/mean.h"
+#include "train/place_loss.h"
 #include "train/targets.h"
 
 namespace onnxgrad::train {
@@ -135,9 +136,14 @@ Session::Session(Source source, const Loss& loss, const Optimizer& optimizer,
   build({});
   set_learning_rate(std::visit([](const auto& spec) { return spec.learning_rate; }, optimizer));
   const ir::Graph& graph = *source_.working->graph;
+  const bool has_own_loss = std::holds_alternative<OutputLoss>(loss.function);
+  const std::vector<std::string> own{graph_.loss.target.name, graph_.sample_weight};
+  const auto is_own = [&](const ir::Value* value) {
+    return has_own_loss && std::ranges::find(own, value->name) != own.end();
+  };
   for (const ir::Value* input : graph.inputs) {
     if (input->is_initializer()) continue;
-    inputs_.push_back(value_info(input->name, input->type));
+    if (!is_own(input)) inputs_.push_back(value_info(input->name, input->type));
     const auto names = names_of(step_->inputs());
     if (std::ranges::find(names, input->name) == names.end()) unused_inputs_.push_back(input->name);
   }
@@ -147,6 +153,11 @@ Session::Session(Source source, const Loss& loss, const Optimizer& optimizer,
                                  ? runnable_[i].value
                                  : graph.outputs[i];
     outputs_.push_back(value_info(runnable_[i].name, shown->type));
+    // Predictions are made without targets.
+    if (has_own_loss && runnable_[i].value != nullptr &&
+        std::ranges::any_of(values_behind(runnable_[i].value), is_own)) {
+      runnable_[i].value = nullptr;
+    }
   }
 }
 
@@ -320,6 +331,7 @@ EvaluationResult Session::evaluate(const NamedTensors& feeds) {
     dims.push_back(ordered[i]->dims());
     if (check_target(ports[i].name, *ordered[i])) result.rows = rows_of(*ordered[i]);
   }
+  if (graph_.loss.target.name.empty() && !ordered.empty()) result.rows = rows_of(*ordered[0]);
   Execution& execution = prepare_evaluation(dims);
   for (std::size_t i = 0; i < ordered.size(); ++i) execution.bind(i, ordered[i]->raw());
   execution.run();

@@ -288,6 +288,7 @@ Tensor encode_target(const LossInfo& loss, const Tensor& labels, std::int64_t fi
 }
 
 const LossInfo* find_target(const LossInfo& loss, const std::string& port) {
+  if (port.empty()) return nullptr;
   if (loss.target.name == port) return &loss;
   for (const LossInfo& other : loss.others) {
     if (other.target.name == port) return &other;

@@ -431,9 +431,14 @@ LossGraph build_loss(const ir::Model& working, const opdef::OpRegistry& registry
   result.inputs.push_back(placed.resolved.scores);
   for (const PlacedLoss& other : placed.others) result.inputs.push_back(other.resolved.scores);
   for (Value* weight : placed.penalized) result.inputs.push_back(weight);
-  result.targets.push_back(placed.target);
+  if (std::holds_alternative<OutputLoss>(loss.function)) {
+    // Targets, weights and what counts rows are inputs of the model.
+    if (placed.target != nullptr) result.inputs.push_back(placed.target);
+  } else {
+    result.targets.push_back(placed.target);
+    if (placed.sample_weight != nullptr) result.targets.push_back(placed.sample_weight);
+  }
   for (const PlacedLoss& other : placed.others) result.targets.push_back(other.target);
-  if (placed.sample_weight != nullptr) result.targets.push_back(placed.sample_weight);
   result.loss = placed.written.rows != nullptr ? placed.written.rows : placed.written.loss;
   name_value(draft.graph(), result.loss, loss_name);
   draft.graph().outputs.insert(draft.graph().outputs.begin(), result.loss);

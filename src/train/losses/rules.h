@@ -1,6 +1,8 @@
 #ifndef ONNXGRAD_TRAIN_LOSSES_RULES_H_
 #define ONNXGRAD_TRAIN_LOSSES_RULES_H_
 
+#include <string>
+
 #include "ir/builder.h"
 #include "onnxgrad/losses.h"
 
@@ -52,6 +54,11 @@ Elements write_one_vs_rest(ir::GraphBuilder& g, const OneVsRest& spec, const Los
 
 // losses/user.cpp.
 Elements write_user_loss(ir::GraphBuilder& g, const UserLoss& spec, const LossInputs& in);
+/// Whether `loss` is that of a batch, one number, and not one for each of `rows`. `subject` is for
+/// messages. Throws: ModelError (unknown rank).
+bool is_batch_loss(const ir::Value& loss, const ir::Dim& rows, const std::string& subject);
+/// The loss that the model has, see OutputLoss: the scores themselves.
+Elements write_output_loss(ir::GraphBuilder& g, const OutputLoss& spec, const LossInputs& in);
 /// Type of the targets that the model of `spec` reads. Throws: ModelError (no such model, other
 /// inputs or outputs than it should have, scores of another type).
 ir::Type user_target_type(const UserLoss& spec, const ir::Value& scores);

@@ -43,6 +43,8 @@ constexpr std::array<LossKind, std::variant_size_v<LossFunction>> kKinds{{
     {"one-vs-rest log loss", kClasses, ScoreShape::kBinaryOrKnown, true,
      rule<OneVsRest, write_one_vs_rest>},
     {"user loss", kByOptions, ScoreShape::kAny, false, rule<UserLoss, write_user_loss>},
+    {"the model's own loss", kNumbers, ScoreShape::kAny, false,
+     rule<OutputLoss, write_output_loss>},
 }};
 
 LossFunction one_vs_rest(OneVsRest::Kind kind) { return OneVsRest{.kind = kind}; }

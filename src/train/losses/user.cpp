@@ -1,11 +1,11 @@
 #include <algorithm>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
-#include "onnx/model_io.h"
-#include "train/engine.h"
 #include "train/losses/rules.h"
+#include "train/user_graph.h"
 
 // A loss that the user wrote as a model: its nodes are written behind the scores, with the types
 // that they have there.
@@ -17,24 +17,16 @@ using ir::Value;
 
 namespace {
 
+const UserPart& part() {
+  static const UserPart loss{.subject = "user loss",
+                             .form =
+                                 "A loss is a model with the inputs scores, target and, if it "
+                                 "wants them, sample weights, and one floating-point output."};
+  return loss;
+}
+
 [[noreturn]] void refuse(const std::string& what, const std::string& mend) {
-  throw ModelError({.what = "user loss: " + what,
-                    .detail = "A loss is a model with the inputs scores, target and, if it wants "
-                              "them, sample weights, and one floating-point output.",
-                    .mend = mend});
-}
-
-ir::Model load(const UserLoss& spec) {
-  if (spec.model == nullptr) refuse("there is no model", "Give one.");
-  return onnx_io::to_internal(onnx_io::load_bytes(*spec.model), builtin_engine().ops);
-}
-
-std::vector<const Value*> formal_inputs(const ir::Graph& graph) {
-  std::vector<const Value*> inputs;
-  for (const Value* value : graph.inputs) {
-    if (!value->is_initializer()) inputs.push_back(value);
-  }
-  return inputs;
+  refuse_user_part(part(), what, mend);
 }
 
 bool is_floating_tensor(const ir::Type& type) {
@@ -42,7 +34,9 @@ bool is_floating_tensor(const ir::Type& type) {
 }
 
 // Throws where the model is not of the form that a loss has.
-void check_form(const ir::Graph& graph) {
+ir::Model load(const UserLoss& spec) {
+  ir::Model model = load_user_part(part(), spec.model);
+  const ir::Graph& graph = *model.graph;
   const auto inputs = formal_inputs(graph);
   if (inputs.size() < 2 || inputs.size() > 3) {
     refuse("the model has " + std::to_string(inputs.size()) + " inputs, expected 2 or 3",
@@ -53,64 +47,32 @@ void check_form(const ir::Graph& graph) {
                " outputs, expected one of a floating-point type",
            "Keep the loss alone, for each row or for the batch.");
   }
-  for (const Value* input : inputs) {
-    if (!input->type.is_tensor()) refuse("input '" + input->name + "' is no tensor", "");
-  }
-  for (const ir::Node* node : graph.nodes) {
-    if (!node->subgraphs().empty()) {
-      refuse(node->describe() + " has a subgraph", "Write it with Where in place of If.");
-    }
-  }
-}
-
-void check_dtype(const Value& input, DataType expected, const std::string& of) {
-  if (input.type.dtype == expected) return;
-  refuse("input '" + input.name + "' is " + std::string(dtype_name(input.type.dtype)) + ", but " +
-             of + " are " + std::string(dtype_name(expected)),
-         "Export the loss for " + std::string(dtype_name(expected)) + ".");
-}
-
-// Writes the nodes again, with types inferred from what stands for the inputs here.
-Value* rewrite(GraphBuilder& g, const ir::Graph& graph,
-               std::unordered_map<const Value*, Value*>& map) {
-  for (const Value* value : graph.initializers) {
-    map.emplace(value, g.constant(value->initializer, value->name));
-  }
-  for (const ir::Node* node : graph.nodes) {
-    std::vector<Value*> inputs;
-    for (const Value* input : node->inputs) {
-      inputs.push_back(input == nullptr ? nullptr : map.at(input));
-    }
-    const auto outputs =
-        g.ops(node->op_type, inputs, node->outputs.size(), node->attributes, node->domain);
-    for (std::size_t i = 0; i < outputs.size(); ++i) {
-      if (node->outputs[i] != nullptr) map.emplace(node->outputs[i], outputs[i]);
-    }
-  }
-  return map.at(graph.outputs.front());
-}
-
-// True for the loss of a batch: one number. Types decide where they can.
-bool is_batch_loss(const Value& loss, const Value& scores) {
-  const ir::Type& type = loss.type;
-  if (!type.has_rank()) {
-    refuse("the rank of its output '" + loss.name + "' is not known", "Declare the shape.");
-  }
-  if (type.rank() == 0) return true;
-  const bool one = std::ranges::all_of(
-      *type.shape, [](const ir::Dim& dim) { return dim.is_static() && dim.value() == 1; });
-  const ir::Dim& rows = scores.type.shape->front();
-  return one && !(rows.is_static() && rows.value() == 1);
+  return model;
 }
 
 }  // namespace
 
+// Types decide where they can.
+bool is_batch_loss(const Value& loss, const ir::Dim& rows, const std::string& subject) {
+  const ir::Type& type = loss.type;
+  if (!type.has_rank()) {
+    throw ModelError({.what = subject + ": the rank of its output '" + loss.name + "' is not known",
+                      .where = {.value = loss.name},
+                      .mend = "Declare the shape."});
+  }
+  if (type.rank() == 0) return true;
+  const bool one = std::ranges::all_of(
+      *type.shape, [](const ir::Dim& dim) { return dim.is_static() && dim.value() == 1; });
+  return one && !(rows.is_static() && rows.value() == 1);
+}
+
 ir::Type user_target_type(const UserLoss& spec, const Value& scores) {
   const ir::Model model = load(spec);
-  check_form(*model.graph);
   const auto inputs = formal_inputs(*model.graph);
-  check_dtype(*inputs[0], scores.dtype(), "the scores");
-  if (inputs.size() == 3) check_dtype(*inputs[2], scores.dtype(), "sample weights");
+  check_user_dtype(part(), *inputs[0], scores.dtype(), "the scores");
+  if (inputs.size() == 3) {
+    check_user_dtype(part(), *inputs[2], scores.dtype(), "sample weights");
+  }
   const ir::Type& declared = inputs[1]->type;
   if (!scores.type.has_rank() || scores.type.rank() == 0) {
     refuse("the scores '" + scores.name + "' have no rows", "Name another output with output=.");
@@ -138,12 +100,6 @@ ir::Type user_target_type(const UserLoss& spec, const Value& scores) {
 // e = what the model says
 Elements write_user_loss(GraphBuilder& g, const UserLoss& spec, const LossInputs& in) {
   const ir::Model model = load(spec);
-  check_form(*model.graph);
-  for (const ir::Function& function : model.functions) {
-    if (g.model().find_function(function.domain, function.name) == nullptr) {
-      g.model().functions.push_back(function);
-    }
-  }
   const auto inputs = formal_inputs(*model.graph);
   std::unordered_map<const Value*, Value*> map{{inputs[0], in.scores}, {inputs[1], in.target}};
   const bool wants_weights = inputs.size() == 3;
@@ -155,18 +111,28 @@ Elements write_user_loss(GraphBuilder& g, const UserLoss& spec, const LossInputs
     }
     map.emplace(inputs[2], weight);
   }
-  Value* loss = rewrite(g, *model.graph, map);
+  Value* loss = write_user_part(g, model, std::move(map)).front();
   if (loss->dtype() != in.scores->dtype()) loss = g.cast_like(loss, in.scores);
-  Elements elements{.values = loss,
-                    .mean_of_columns = true,
-                    .is_weighted = wants_weights && in.weight != nullptr,
-                    .is_total = is_batch_loss(*loss, *in.scores)};
+  Elements elements{
+      .values = loss,
+      .mean_of_columns = true,
+      .is_weighted = wants_weights && in.weight != nullptr,
+      .is_total = is_batch_loss(*loss, in.scores->type.shape->front(), part().subject)};
   if (!elements.is_total) return elements;
   if (in.weight != nullptr && !wants_weights) {
     refuse("it gives one loss for the batch and takes no sample weights",
            "Give its model a third input for them, or let it give the loss of each row.");
   }
   if (loss->type.rank() > 0) elements.values = g.reduce_sum(loss, {}, /*keepdims=*/false);
+  return elements;
+}
+
+Elements write_output_loss(GraphBuilder& g, const OutputLoss& /*spec*/, const LossInputs& in) {
+  Elements elements{.values = in.scores, .mean_of_columns = true};
+  elements.is_total = is_batch_loss(*in.scores, ir::Dim(), "the model's own loss");
+  if (elements.is_total && in.scores->type.rank() > 0) {
+    elements.values = g.reduce_sum(in.scores, {}, /*keepdims=*/false);
+  }
   return elements;
 }
 
