@@ -2,6 +2,7 @@
 #define ONNXGRAD_OPTIMIZERS_H_
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -124,13 +125,30 @@ struct Lbfgs {
   bool line_search = true;  ///< false: every step has the length lr
 };
 
-using Optimizer = std::variant<Sgd, Adam, AdamW, Adagrad, RmsProp, Lion, Lamb, Lbfgs>;
+/// An update of the user's: a model with the inputs weight, gradient, learning rate [], step []
+/// (the number of this update, from 1) and any slots, in this order, and the outputs new weight and
+/// the new slots in their order. It is written once for each weight, with the weight's shape; a
+/// model that declares the weight as a vector [n] reads each one flat. Weight, gradient and slots
+/// have the weights' dtype, the others any numeric one. g += weight_decay * w before it. State per
+/// weight: "<name of the slot's input>/<weight>", in the weight's shape; it starts as the input's
+/// default, one number, or 0. The number of updates, if the model reads it.
+struct UserOptimizer {
+  std::shared_ptr<const std::string> model = {};  ///< a serialized ModelProto
+  double learning_rate = 0.01;
+  double weight_decay = 0;
+};
+
+using Optimizer =
+    std::variant<Sgd, Adam, AdamW, Adagrad, RmsProp, Lion, Lamb, Lbfgs, UserOptimizer>;
 
 /// Weights that are updated in a way of their own.
 struct ParameterGroup {
   std::vector<std::string> patterns = {};   ///< glob patterns of trained weights
   double rate_factor = 1;                   ///< times the learning rate
   std::optional<double> weight_decay = {};  ///< instead of the optimizer's
+  /// Another optimizer for these weights, not L-BFGS. Its learning rate is not read: they are
+  /// updated with `rate_factor` times that of all.
+  std::optional<Optimizer> optimizer = {};
 };
 
 /// What is done around the formula of any optimizer but L-BFGS, inside the graph. In order:

@@ -8,7 +8,11 @@
 #include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
+#include <memory>
+#include <string>
+
 #include "bindings.h"
+#include "onnxgrad/model.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -67,14 +71,27 @@ void bind_descriptions(nb::module_& module) {
       .def_rw("line_search", &Lbfgs::line_search);
 }
 
+void bind_user_optimizer(nb::module_& module) {
+  bind_spec<UserOptimizer>(module, "UserOptimizer")
+      .def_rw("weight_decay", &UserOptimizer::weight_decay)
+      .def(
+          "set_model",
+          [](UserOptimizer& optimizer, const Model& model) {
+            optimizer.model = std::make_shared<const std::string>(model.to_bytes());
+          },
+          "model"_a);
+}
+
 }  // namespace
 
 void bind_optimizers(nb::module_& module) {
   bind_descriptions(module);
+  bind_user_optimizer(module);
   nb::class_<ParameterGroup>(module, "ParameterGroup")
       .def(nb::init<>())
       .def_rw("patterns", &ParameterGroup::patterns)
       .def_rw("rate_factor", &ParameterGroup::rate_factor)
+      .def_rw("optimizer", &ParameterGroup::optimizer, nb::arg().none())
       .def_rw("weight_decay", &ParameterGroup::weight_decay, nb::arg().none());
   nb::class_<UpdateOptions>(module, "UpdateOptions")
       .def(nb::init<>())

@@ -8,12 +8,14 @@ its name does too: ``"adamw"``, ``"nesterov"``, ... (see `names`).
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, TypeAlias
 
 from onnxgrad import _core
 from onnxgrad._checks import patterns as pattern_list
 from onnxgrad._checks import positive_int, real_number, unknown_name
 from onnxgrad._description import Description
+from onnxgrad._optimizer_base import Optimizer
+from onnxgrad._user_optimizers import User, traced
 from onnxgrad.errors import OptionError
 
 __all__ = [
@@ -28,24 +30,11 @@ __all__ = [
     "OptimizerLike",
     "ParameterGroup",
     "RMSProp",
+    "User",
     "from_name",
     "names",
+    "traced",
 ]
-
-
-class Optimizer(Description):
-    """What all optimizers have in common."""
-
-    lr: float
-
-    _native_type: Any
-    _native_names: ClassVar[dict[str, str]] = {"lr": "learning_rate"}
-
-    def _native(self) -> Any:
-        native = self._native_type()
-        for name, value in vars(self).items():
-            setattr(native, self._native_names.get(name, name), value)
-        return native
 
 
 class SGD(Optimizer):
@@ -422,6 +411,9 @@ class ParameterGroup(Description):
         The same as a factor of the optimizer's rate.
     weight_decay : float, default=None
         None is the optimizer's.
+    optimizer : Optimizer or str, default=None
+        Another optimizer for these weights, with its rate and decay where no others are given; not
+        L-BFGS. None is that of all weights.
 
     Examples
     --------
@@ -437,6 +429,7 @@ class ParameterGroup(Description):
     lr: float | None
     lr_factor: float
     weight_decay: float | None
+    optimizer: Optimizer | None
 
     def __init__(
         self,
@@ -444,6 +437,7 @@ class ParameterGroup(Description):
         lr: float | None = None,
         lr_factor: float = 1.0,
         weight_decay: float | None = None,
+        optimizer: OptimizerLike | None = None,
     ) -> None:
         super().__init__(
             patterns=tuple(pattern_list("patterns", patterns)),
@@ -452,6 +446,7 @@ class ParameterGroup(Description):
             weight_decay=None
             if weight_decay is None
             else real_number("weight_decay", weight_decay),
+            optimizer=None if optimizer is None else as_optimizer(optimizer),
         )
         if not self.patterns:
             raise OptionError(what="a group of weights needs a pattern", value="patterns")
@@ -463,12 +458,17 @@ class ParameterGroup(Description):
         native.patterns = list(self.patterns)
         native.weight_decay = self.weight_decay
         native.rate_factor = self.lr_factor
-        if self.lr is not None:
+        own = self.lr
+        if self.optimizer is not None:
+            native.optimizer = self.optimizer._native()
+            if own is None and self.optimizer.lr != lr:
+                own = self.optimizer.lr * self.lr_factor
+        if own is not None:
             if lr == 0:
                 raise OptionError(
                     what="a group with its own lr needs an optimizer with lr above 0", value="lr"
                 )
-            native.rate_factor = self.lr / lr
+            native.rate_factor = own / lr
         return native
 
 

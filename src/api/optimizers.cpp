@@ -103,6 +103,12 @@ struct Describe {
         .add("history", static_cast<double>(lbfgs.history))
         .finish();
   }
+  std::string operator()(const UserOptimizer& user) const {
+    return Text("UserOptimizer", user.learning_rate)
+        .add("model_bytes", user.model == nullptr ? 0 : static_cast<double>(user.model->size()))
+        .add_unless_zero("weight_decay", user.weight_decay)
+        .finish();
+  }
 
  private:
   static Text moments(std::string_view name, const auto& spec) {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <iterator>
+#include <map>
 #include <memory>
 #include <optional>
 
@@ -31,19 +31,26 @@ double decay_of(const Optimizer& optimizer) {
       optimizer);
 }
 
+/// A weight in an update, and the optimizer that does it.
+struct Step {
+  WeightStep step = {};
+  const Optimizer* optimizer = nullptr;
+};
+
 // The weights with what their groups say.
-std::vector<WeightStep> make_steps(const Optimizer& optimizer, const UpdateInputs& inputs,
-                                   const UpdateOptions& options) {
-  std::vector<WeightStep> steps;
+std::vector<Step> make_steps(const Optimizer& optimizer, const UpdateInputs& inputs,
+                             const UpdateOptions& options) {
+  std::vector<Step> steps;
   std::vector<std::string> names;
   for (std::size_t i = 0; i < inputs.weights.size(); ++i) {
     const std::string& name = inputs.weights[i]->name;
     const bool own = inputs.with_own_count.contains(name);
     names.push_back(name);
-    steps.push_back({.weight = inputs.weights[i],
-                     .gradient = inputs.gradients[i],
-                     .weight_decay = decay_of(optimizer),
-                     .count = own ? kStepCount + ("/" + name) : kStepCount});
+    steps.push_back({.step = {.weight = inputs.weights[i],
+                              .gradient = inputs.gradients[i],
+                              .weight_decay = decay_of(optimizer),
+                              .count = own ? kStepCount + ("/" + name) : kStepCount},
+                     .optimizer = &optimizer});
   }
   std::vector<bool> taken(names.size(), false);
   for (const ParameterGroup& group : options.groups) {
@@ -51,8 +58,13 @@ std::vector<WeightStep> make_steps(const Optimizer& optimizer, const UpdateInput
     for (std::size_t i = 0; i < names.size(); ++i) {
       if (!matched[i] || taken[i]) continue;
       taken[i] = true;
-      steps[i].rate_factor = group.rate_factor;
-      if (group.weight_decay) steps[i].weight_decay = *group.weight_decay;
+      WeightStep& step = steps[i].step;
+      step.rate_factor = group.rate_factor;
+      if (group.optimizer) {
+        steps[i].optimizer = &*group.optimizer;
+        step.weight_decay = decay_of(*group.optimizer);
+      }
+      if (group.weight_decay) step.weight_decay = *group.weight_decay;
     }
   }
   return steps;
@@ -72,7 +84,7 @@ class Accumulator {
   Value* is_update() { return is_update_; }
 
   /// Replaces the gradient of each weight by that of all rows so far.
-  void accumulate(StepWriter& writer, std::vector<WeightStep>& steps, Value* denominator) {
+  void accumulate(StepWriter& writer, std::vector<Step>& steps, Value* denominator) {
     GraphBuilder& g = writer.g();
     writer.bind_always(done_, next_done_);
     Value* divisor = nullptr;
@@ -87,7 +99,7 @@ class Accumulator {
       Value* is_positive = g.greater(sum, g.scalar_like(sum, 0));
       divisor = g.where(is_positive, sum, g.scalar_like(sum, 1));
     }
-    for (WeightStep& step : steps) {
+    for (auto& [step, optimizer] : steps) {
       Value* gradient = step.gradient;
       if (denominator != nullptr) gradient = g.mul(gradient, writer.scalar(denominator, gradient));
       Value* sum = add_to_sum(writer, "accumulated/" + step.weight->name,
@@ -116,10 +128,10 @@ class Accumulator {
   Value* is_update_ = nullptr;
 };
 
-void clip(StepWriter& writer, const UpdateOptions& options, std::vector<WeightStep>& steps) {
+void clip(StepWriter& writer, const UpdateOptions& options, std::vector<Step>& steps) {
   GraphBuilder& g = writer.g();
   if (options.clip_value) {
-    for (WeightStep& step : steps) {
+    for (auto& [step, optimizer] : steps) {
       step.gradient =
           g.op("Clip", {step.gradient, g.scalar_like(step.gradient, -*options.clip_value),
                         g.scalar_like(step.gradient, *options.clip_value)});
@@ -127,12 +139,12 @@ void clip(StepWriter& writer, const UpdateOptions& options, std::vector<WeightSt
   }
   if (!options.clip_norm) return;
   std::vector<Value*> gradients;
-  std::ranges::transform(steps, std::back_inserter(gradients), &WeightStep::gradient);
+  for (const Step& one : steps) gradients.push_back(one.step.gradient);
   Value* norm = write_global_norm(g, gradients);
   Value* ratio =
       g.div(g.scalar_like(norm, *options.clip_norm), g.add(norm, g.scalar_like(norm, 1e-6)));
   Value* factor = g.op("Min", {ratio, g.scalar_like(ratio, 1)});
-  for (WeightStep& step : steps) {
+  for (auto& [step, optimizer] : steps) {
     step.gradient = g.mul(step.gradient, writer.scalar(factor, step.gradient));
   }
 }
@@ -181,15 +193,17 @@ std::vector<StateBinding> write_optimizer(GraphBuilder& g, const Optimizer& opti
     }
     return hold(inputs.weights);
   }
-  std::vector<WeightStep> steps = make_steps(optimizer, inputs, options);
+  std::vector<Step> steps = make_steps(optimizer, inputs, options);
   std::optional<Accumulator> accumulator;
   if (options.accumulate > 1) accumulator.emplace(g, options.accumulate);
   StepWriter writer(g, inputs.learning_rate, accumulator ? accumulator->is_update() : nullptr);
   if (accumulator) accumulator->accumulate(writer, steps, inputs.denominator);
   clip(writer, options, steps);
-  const auto rule = std::visit(MakeRule{writer}, optimizer);
+  std::map<const Optimizer*, std::unique_ptr<UpdateRule>> rules;
   std::vector<StateBinding> bindings;
-  for (const WeightStep& step : steps) {
+  for (const auto& [step, described] : steps) {
+    std::unique_ptr<UpdateRule>& rule = rules[described];
+    if (rule == nullptr) rule = std::visit(MakeRule{writer}, *described);
     Value* updated = rule->update(step);
     bindings.push_back(
         {.input = step.weight, .output = writer.where_updating(updated, step.weight)});

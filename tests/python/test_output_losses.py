@@ -180,8 +180,6 @@ def test_file_by_add_loss_is_trained(rows):
     own = og.Trainer(proto, "output:loss", "sgd", lr=0.05).fit(X, y, epochs=3, verbose=0)
     known = og.losses.Huber(delta=0.5)
     ours = og.Trainer(model(), known, "sgd", lr=0.05).fit(X, y, epochs=3, verbose=0)
-        X, y, epochs=3, verbose=0
-    )
     assert_same_weights(own.trained_model(), ours.trained_model(), rtol=1e-5)
 
 

@@ -69,6 +69,8 @@ void check(const RmsProp& rmsprop) {
   at_least_zero("epsilon", rmsprop.epsilon);
 }
 
+void check(const UserOptimizer& /*spec*/) {}  // its model is checked where it is written
+
 void check(const Lbfgs& lbfgs) {
   at_least_one("max_iterations", lbfgs.max_iterations);
   at_least_one("history", lbfgs.history);
@@ -101,6 +103,13 @@ void check_update_options(const UpdateOptions& options) {
   for (const ParameterGroup& group : options.groups) {
     at_least_zero("rate_factor of a group", group.rate_factor);
     if (group.weight_decay) at_least_zero("weight_decay of a group", *group.weight_decay);
+    if (group.optimizer) {
+      check_optimizer(*group.optimizer);
+      if (is_host_loop(*group.optimizer)) {
+        throw OptionError({.what = "optimizer: L-BFGS cannot be that of a group of weights",
+                           .mend = "Give it to all weights, or take another one."});
+      }
+    }
     if (group.patterns.empty()) {
       throw OptionError({.what = "optimizer: a group of weights without patterns"});
     }

@@ -25,6 +25,8 @@ std::unique_ptr<UpdateRule> make_rule(StepWriter& writer, const AdamW& spec);
 std::unique_ptr<UpdateRule> make_rule(StepWriter& writer, const Lamb& spec);
 std::unique_ptr<UpdateRule> make_rule(StepWriter& writer, const Adagrad& spec);
 std::unique_ptr<UpdateRule> make_rule(StepWriter& writer, const RmsProp& spec);
+/// Throws: ModelError (a model that is no update, or not one of weights of this type).
+std::unique_ptr<UpdateRule> make_rule(StepWriter& writer, const UserOptimizer& spec);
 
 }  // namespace onnxgrad::train
 

@@ -1,0 +1,160 @@
+"""Optimizers that users write: models, and traced functions."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from typing import TYPE_CHECKING, Any, Literal
+
+from onnxgrad import _core
+from onnxgrad._checks import real_number, unknown_name
+from onnxgrad._models import to_core_model
+from onnxgrad._optimizer_base import Optimizer
+from onnxgrad.errors import OptionError
+
+if TYPE_CHECKING:
+    from onnxgrad._models import ModelLike
+
+__all__ = ["User", "traced"]
+
+_KNOWN_INPUTS = 4  # weight, gradient, learning rate, step
+
+
+class User(Optimizer):
+    """An update of your own: a model, written into the training step once for each weight.
+
+    Parameters
+    ----------
+    model : path, bytes, onnx.ModelProto or function of onnxscript
+        Its inputs are weight, gradient, learning rate [], step [] (the number of this update, from
+        1) and any slots, in this order; its outputs are the new weight and the new slots, in their
+        order. Slots have the weight's shape and start as the input's default, one number, or as 0.
+        Where the weight is declared as a vector [n], each weight is read as one; else it has its
+        own shape. Weight, gradient and slots have the dtype of the weights.
+    lr : float, default=0.01
+        Learning rate.
+    weight_decay : float, default=0
+        g += weight_decay * w.
+
+    See Also
+    --------
+    traced : the same from a Python function.
+
+    Notes
+    -----
+    In a state, slots are called ``<name of the input>/<weight>``.
+    """
+
+    model: bytes
+    weight_decay: float
+
+    def __init__(self, model: ModelLike | Any, lr: float = 0.01, weight_decay: float = 0.0) -> None:
+        to_proto = getattr(model, "to_model_proto", None)  # of a function of onnxscript
+        core = to_core_model(model if to_proto is None else to_proto())
+        super().__init__(
+            model=core.to_bytes(),
+            lr=real_number("lr", lr),
+            weight_decay=real_number("weight_decay", weight_decay),
+        )
+
+    def _native(self) -> Any:
+        native = _core.UserOptimizer()
+        native.learning_rate = self.lr
+        native.weight_decay = self.weight_decay
+        native.set_model(to_core_model(self.model))
+        return native
+
+    def __repr__(self) -> str:
+        return (
+            f"User(<model of {len(self.model)} bytes>, lr={self.lr!r}, "
+            f"weight_decay={self.weight_decay!r})"
+        )
+
+
+def traced(
+    function: Any,
+    *,
+    lr: float = 0.01,
+    weight_decay: float = 0.0,
+    dtype: Literal["float32", "float64"] = "float32",
+) -> User:
+    """Return the optimizer that a Python function computes, traced with ndonnx.
+
+    Parameters
+    ----------
+    function : callable
+        Called once, as ``function(weight, gradient, lr, step, *slots)``, with arrays of ndonnx (the
+        Python array API): weight, gradient and slots are vectors [n], `lr` and `step` are scalars
+        [] of `dtype`. Each parameter after the fourth is a slot of its name, which starts as its
+        default or as 0. Returns the new weight, or with slots a tuple of it and the new slots.
+    lr : float, default=0.01
+    weight_decay : float, default=0
+        As for `User`.
+    dtype : {"float32", "float64"}, default="float32"
+        Of the weights.
+
+    Raises
+    ------
+    OptionError
+        If ndonnx is not installed, or the function has other parameters or results.
+
+    Examples
+    --------
+    Momentum as PyTorch has it::
+
+        def momentum(weight, gradient, lr, step, velocity):
+            velocity = 0.9 * velocity + gradient
+            return weight - lr * velocity, velocity
+
+        trainer = og.Trainer("model.onnx", optimizer=og.optimizers.traced(momentum, lr=1e-3))
+    """
+    try:
+        import ndonnx as ndx
+    except ImportError as error:
+        raise OptionError(
+            what="traced: the package ndonnx is not installed",
+            value="function",
+            mend="Install ndonnx, or give a model to optimizers.User.",
+        ) from error
+    kind = getattr(ndx, dtype, None) if dtype in ("float32", "float64") else None
+    if kind is None:
+        raise unknown_name("dtype", dtype, ["float32", "float64"])
+    parameters = [*inspect.signature(function).parameters.values()]
+    if len(parameters) < _KNOWN_INPUTS:
+        raise OptionError(
+            what=f"traced: the function has {len(parameters)} parameters, expected at least 4",
+            value="function",
+            mend="They are weight, gradient, lr, step, and one for each slot.",
+        )
+    names = ["weight", "gradient", "learning_rate", "step"]
+    slots = parameters[_KNOWN_INPUTS:]
+    names += [slot.name for slot in slots]
+    inputs = {
+        name: ndx.argument(shape=() if name in names[2:4] else ("n",), dtype=kind) for name in names
+    }
+    results = function(*inputs.values())
+    if not isinstance(results, tuple):
+        results = (results,)
+    if len(results) != len(slots) + 1:
+        raise OptionError(
+            what=f"traced: the function gives {len(results)} results for {len(slots)} slots",
+            value="function",
+            mend="Return the new weight and the new value of each slot.",
+        )
+    outputs = dict(zip([f"new_{name}" for name in ["weight", *names[4:]]], results, strict=True))
+    model = ndx.build(inputs, outputs)
+    _set_first_values(model, slots)
+    return User(model, lr=lr, weight_decay=weight_decay)
+
+
+def _set_first_values(model: Any, slots: list[inspect.Parameter]) -> None:
+    """Give the slots of a traced model the defaults of the function's parameters."""
+    from onnx import helper
+
+    for slot in slots:
+        if slot.default is inspect.Parameter.empty or not slot.default:
+            continue
+        (value,) = (value for value in model.graph.input if value.name == slot.name)
+        element = value.type.tensor_type.elem_type
+        first = [real_number(slot.name, slot.default, -math.inf)]
+        model.graph.initializer.append(helper.make_tensor(slot.name, element, [1], first))
