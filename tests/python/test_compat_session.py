@@ -124,32 +124,35 @@ FEEDS = {
 }
 
 
-@pytest.mark.parametrize(
-    "attributes",
-    [
-        {"coefs": {"alpha": 0.8}},
-        {"coefs": {"alpha": 0.8}, "intercept": {"alpha": 0.7}},
-        {"intercept": {"epsilon": 1e-3}},
-    ],
-)
-def test_attributes_that_are_not_those_of_all_weights_are_refused(attributes):
+def test_attributes_may_differ_between_weights():
+    """Three steps of Adam by NumPy, each weight with its own alpha, beta and epsilon."""
+    attributes = {
+        "coefs": {"alpha": 0.8, "beta": 0.95, "epsilon": 1e-3},
+        "intercept": {"alpha": 0.5, "lambda": 0.25},
+        "not trained": {"alpha": 0.1},
+    }
     parameters = parameters_of(
         training_optimizer_name="AdamOptimizer", optimizer_attributes_map=attributes
     )
-    model = linear_regression([1, -1], 0.5, with_loss=True)
-    with pytest.raises(NotImplementedError, match="attributes of 'intercept' differ"):
-        TrainingSession(model, parameters)
-    # The defaults, written out for one weight, are no difference; nor are weights not trained.
-    parameters.optimizer_attributes_map = {"coefs": {"alpha": 0.9, "lambda": 0.0}}
-    TrainingSession(model, parameters)
-    other = {"alpha": 0.8}
-    parameters = parameters_of(
-        ["coefs"],
-        training_optimizer_name="AdamOptimizer",
-        optimizer_attributes_map={"coefs": {}, "intercept": other},
-    )
-    assert parameters.optimizer().beta1 == 0.9
-    TrainingSession(model, parameters)
+    session = TrainingSession(linear_regression([1, -1], 0.5, with_loss=True), parameters)
+    w = {"coefs": np.array([[1.0], [-1.0]]), "intercept": np.array([0.5])}
+    m, v = ({name: np.zeros_like(value) for name, value in w.items()} for _ in range(2))
+    for step in (1, 2, 3):
+        session.run(None, FEEDS)
+        d = FEEDS["X"] @ w["coefs"] + w["intercept"] - FEEDS["label"]
+        gradients = {"coefs": 2 * FEEDS["X"].T @ d, "intercept": 2 * d.sum(axis=0)}
+        for name, g in gradients.items():
+            given = {"beta": 0.999, "epsilon": 1e-8, "lambda": 0.0, **attributes[name]}
+            m[name] = given["alpha"] * m[name] + (1 - given["alpha"]) * g
+            v[name] = given["beta"] * v[name] + (1 - given["beta"]) * g**2
+            rate = 0.1 / (1 - given["alpha"] ** step)
+            root = np.sqrt(v[name] / (1 - given["beta"] ** step)) + given["epsilon"]
+            w[name] = w[name] * (1 - 0.1 * given["lambda"]) - rate * m[name] / root
+    for name, value in session.get_state().items():
+        np.testing.assert_allclose(value, w[name], rtol=1e-5)
+    parameters.optimizer_attributes_map = {"coefs": {"gamma": 1}}
+    with pytest.raises(NotImplementedError, match="no attribute gamma=1"):
+        TrainingSession(linear_regression([1, -1], 0.5, with_loss=True), parameters)
 
 
 def test_weight_decay_may_differ_between_weights():

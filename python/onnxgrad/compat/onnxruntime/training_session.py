@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx.helper
-import onnx.numpy_helper
 import onnx.shape_inference
 
 import onnxgrad as og
@@ -22,7 +21,6 @@ __all__ = ["NodeArg", "TrainingParameters", "TrainingSession", "node_args"]
 NodeArg = og.NodeArg
 
 _NORM = "global_gradient_norm"
-_ROWS = "onnxgrad_loss_of_rows"
 
 # Name of an optimizer -> its class here, and the names of its attributes.
 _OPTIMIZERS: dict[str, tuple[str, dict[str, str]]] = {
@@ -63,7 +61,7 @@ class TrainingParameters:
     optimizer_attributes_map, optimizer_int_attributes_map : dict
         Attributes by weight: ``{weight: {"alpha": 0.9, "beta": 0.999, "lambda": 0, ...}}``; for
         names of onnxgrad's optimizers, those of their class. A weight that is not named has the
-        defaults. Only the weight decay (``lambda``) may differ between weights.
+        defaults.
     lr_params_feed_name : str, default="Learning_Rate"
     enable_grad_norm_clip : bool, default=False
         Whether gradients are scaled down where the norm of all of them together is above 1. The
@@ -105,52 +103,40 @@ class TrainingParameters:
                 raise NotImplementedError(f"{name}={getattr(self, name)!r} is refused: {mend}.")
 
     def optimizer(self) -> Any:
-        """Return the description of the optimizer.
+        """Return the description of the optimizer, that of the first weight by name.
 
         Raises
         ------
         NotImplementedError
-            An attribute that the optimizer does not have, or that differs between weights.
+            An attribute that the optimizer does not have.
         """
-        return self._optimizers()[0]
+        found = self._optimizers()
+        return next(iter(found.values())) if found else self._described({})
 
     def groups(self) -> list[og.optimizers.ParameterGroup]:
-        """Return the weights whose weight decay is not that of `optimizer`."""
-        if not self.optimizer_attributes_map:
+        """Return the weights whose attributes are not those of `optimizer`."""
+        if not self.optimizer_attributes_map and not self.optimizer_int_attributes_map:
             return []
-        first, decays = self._optimizers()
+        first = self.optimizer()
         return [
-            og.optimizers.ParameterGroup(weight, weight_decay=decay)
-            for weight, decay in decays.items()
-            if decay != first.weight_decay
+            og.optimizers.ParameterGroup(weight, optimizer=optimizer)
+            for weight, optimizer in self._optimizers().items()
+            if optimizer != first
         ]
 
-    def _optimizers(self) -> tuple[Any, dict[str, float]]:
-        """Return the optimizer of the first weight, and the weight decay of each that has one."""
+    def _optimizers(self) -> dict[str, Any]:
+        """Return the optimizer of each weight."""
         tables = (self.optimizer_attributes_map, self.optimizer_int_attributes_map)
         found: dict[str, Any] = {}
         for weight in sorted(self.weights_to_train):
-            options: dict[str, float] = {}
+            attributes: dict[str, float] = {}
             for table in tables:
-                options |= table.get(weight, {})
-            found[weight] = _optimizer(self.training_optimizer_name, options)
-        if not found:
-            return _optimizer(self.training_optimizer_name, {}), {}
-        first = next(iter(found.values()))
-        decays = {
-            weight: optimizer.weight_decay
-            for weight, optimizer in found.items()
-            if hasattr(optimizer, "weight_decay")
-        }
-        for weight, optimizer in found.items():
-            same = {"weight_decay": first.weight_decay} if weight in decays else {}
-            if optimizer.replace(**same) != first:
-                raise NotImplementedError(
-                    f"optimizer_attributes_map: the attributes of {weight!r} differ from those of "
-                    f"{next(iter(found))!r}; only the weight decay may, and a weight that is not "
-                    "named has the defaults."
-                )
-        return first, decays
+                attributes |= table.get(weight, {})
+            found[weight] = self._described(attributes)
+        return found
+
+    def _described(self, attributes: Mapping[str, float]) -> Any:
+        return _optimizer(self.training_optimizer_name, attributes)
 
 
 def _optimizer(name: str, options: Mapping[str, float]) -> Any:
@@ -231,8 +217,9 @@ class TrainingSession:
 
     def _parts(self) -> tuple[onnx.ModelProto, Any, Any]:
         """Return what onnxgrad trains: model, loss and optimizer."""
-        model, loss = with_loss_of_rows(self._model, self._parameters.loss_output_name)
-        return model, loss, self._parameters.optimizer()
+        name = self._parameters.loss_output_name
+        loss = og.losses.Output(name, target="", reduction="sum")
+        return self._model, loss, self._parameters.optimizer()
 
     def _use_session(self) -> og.TrainingSession:
         """Return the session that does single steps, with the newest weights."""
@@ -380,57 +367,3 @@ def node_args(values: Iterable[onnx.ValueInfoProto]) -> list[og.NodeArg]:
         ]
         found.append(og.NodeArg(value.name, f"tensor({name})", dims))
     return found
-
-
-def with_loss_of_rows(
-    model: onnx.ModelProto, loss_name: str, rows_of: str | None = None
-) -> tuple[onnx.ModelProto, Any]:
-    """Return a model and a loss for `onnxgrad.Trainer`, for a model that has its loss already.
-
-    The loss of the batch is given to its N rows in equal parts, [N, 1], as one more output; the
-    loss, which ignores its target, is their sum: the number and the gradient that the model has.
-
-    Parameters
-    ----------
-    model : onnx.ModelProto
-    loss_name : str
-        Output with one element.
-    rows_of : str, default=None
-        Input whose first dimension is N; None is the first.
-    """
-    result = onnx.ModelProto()
-    result.CopyFrom(model)
-    graph = result.graph
-    weights = {init.name for init in graph.initializer}
-    first = next(value.name for value in graph.input if value.name not in weights)
-    (output,) = (value for value in graph.output if value.name == loss_name)
-    element = output.type.tensor_type.elem_type
-    make = onnx.helper.make_node
-    graph.initializer.extend(
-        [
-            onnx.numpy_helper.from_array(np.array([0], np.int64), f"{_ROWS}/zero"),
-            onnx.numpy_helper.from_array(np.array([1], np.int64), f"{_ROWS}/one"),
-        ]
-    )
-    graph.node.extend(
-        [
-            make("Shape", [rows_of or first], [f"{_ROWS}/shape"]),
-            make("Gather", [f"{_ROWS}/shape", f"{_ROWS}/zero"], [f"{_ROWS}/rows"]),
-            make("Cast", [f"{_ROWS}/rows"], [f"{_ROWS}/count"], to=element),
-            make("Div", [loss_name, f"{_ROWS}/count"], [f"{_ROWS}/part"]),
-            make("Concat", [f"{_ROWS}/rows", f"{_ROWS}/one"], [f"{_ROWS}/column"], axis=0),
-            make("Expand", [f"{_ROWS}/part", f"{_ROWS}/column"], [_ROWS]),
-        ]
-    )
-    info = onnx.helper.make_tensor_value_info
-    graph.output.append(info(_ROWS, element, [None, 1]))
-    scores, target = (info(name, element, ["N", 1]) for name in ("scores", "target"))
-    identity = onnx.helper.make_graph(
-        [make("Identity", ["scores"], ["loss"])],
-        "loss_of_rows",
-        [scores, target],
-        [info("loss", element, ["N", 1])],
-    )
-    opset = onnx.helper.make_opsetid("", 17)
-    loss = onnx.helper.make_model(identity, opset_imports=[opset], ir_version=8)
-    return result, og.losses.User(loss, output=_ROWS, reduction="sum")

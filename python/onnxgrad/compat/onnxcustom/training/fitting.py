@@ -97,6 +97,7 @@ def train(
     estimator : BaseEstimator
     trainer : onnxgrad.Trainer
     data : (X, y, sample weight or None)
+        `y` is None where X has the inputs of a model with a loss, by name.
     validation : (X, y) or (X, y, sample weight), or None
     """
     rate = estimator.learning_rate.init_learning_rate()
@@ -104,7 +105,8 @@ def train(
     bar = _bar(estimator)
     epochs = _Epochs(estimator, bar, estimator.validation_every)
     X, y, weight = data
-    rows = len(next(iter(y.values())) if isinstance(y, Mapping) else y)
+    first = next(array for array in (y, X) if array is not None)
+    rows = len(next(iter(first.values())) if isinstance(first, Mapping) else first)
     if not rows:
         raise EvaluationError("There are no rows to train on.")
     try:

@@ -149,8 +149,8 @@ class OrtGradientOptimizer(BaseEstimator):
         self.trained_coef_ = self.train_session_.get_state()
         return self
 
-    def _feeds(self, X: Any, y: Any, weight: Any) -> tuple[dict[str, Any], Any]:
-        """Return the inputs of the model by name, and a target for the loss, which ignores it."""
+    def _feeds(self, X: Any, y: Any, weight: Any) -> tuple[dict[str, Any], None]:
+        """Return the inputs of the model by name, and no target beside them."""
         names = [value.name for value in self.train_session_.get_inputs()[:-1]]
         target = as_column(y)
         feeds = {names[0]: array_of(X), names[1]: target}
@@ -166,7 +166,7 @@ class OrtGradientOptimizer(BaseEstimator):
                 f"The model has no input {self.sample_weight_name!r} for sample weights; give "
                 "weight_name to add_loss_output."
             )
-        return feeds, np.zeros((len(target), 1), np.float32)
+        return feeds, None
 
     def _save_gradient(self, path: str) -> None:
         from onnxgrad.compat.onnxcustom.training.grad_helper import (
