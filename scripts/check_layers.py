@@ -48,10 +48,30 @@ COMPAT_LIBRARIES = {
     "ndonnx",
     "numpy",
     "onnx",
+    "onnx_array_api",
     "onnxruntime",
     "sklearn",
     "skl2onnx",
     "tqdm",
+}
+# What compat modules do not use, since they hold no algorithms: names (of functions and
+# attributes) -> where that is done.
+COMPAT_NEVER_USES = {
+    "graphs are written by onnxgrad itself": {
+        "make_function",
+        "make_graph",
+        "make_model",
+        "make_node",
+        "parse_function",
+        "parse_graph",
+        "parse_model",
+        "parse_node",
+    },
+    "rows are drawn by onnxgrad.data and the sampler of Trainer.fit": {
+        "choice",
+        "permutation",
+        "shuffle",
+    },
 }
 _INCLUDE = re.compile(r'^\s*#\s*include\s+([<"])([^>"]+)[>"]', re.MULTILINE)
 _SOURCE_SUFFIXES = {".h", ".hpp", ".cpp", ".cu", ".inc"}
@@ -148,6 +168,19 @@ def imported_modules(text: str) -> list[str]:
     return names
 
 
+def used_names(text: str) -> set[str]:
+    """Return the names and attributes that Python source `text` reads or imports."""
+    names = set[str]()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Name):
+            names.add(node.id)
+        elif isinstance(node, ast.Attribute):
+            names.add(node.attr)
+        elif isinstance(node, ast.ImportFrom):
+            names.update(alias.name for alias in node.names)
+    return names
+
+
 def check_imports(path: Path, text: str) -> list[str]:
     """Return what is wrong with the imports of `path`, a file of python/onnxgrad."""
     if path.parts[:2] != ("python", "onnxgrad") or path.suffix != ".py":
@@ -155,6 +188,13 @@ def check_imports(path: Path, text: str) -> list[str]:
     is_compat = "compat" in path.parts
     is_sklearn = path.parts[2] == "sklearn"
     problems = []
+    if is_compat:
+        names = used_names(text)
+        problems += [
+            f"{path}: uses {name}; compat holds no algorithms: {where}"
+            for where, banned in COMPAT_NEVER_USES.items()
+            for name in sorted(banned & names)
+        ]
     for name in imported_modules(text):
         parts = name.strip(".").split(".")
         if parts[0] in {"torch", "tensorflow", "jax"}:

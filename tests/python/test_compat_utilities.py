@@ -355,18 +355,17 @@ def test_windows_bound_to_a_session():
 
 
 def test_texts():
+    pytest.importorskip("onnx_array_api")
     lines = onnx_simple_text_plot(polynomial()).splitlines()
     assert lines[0] == "opset: domain='' version=14"
-    assert lines[1] == "input: name='x' type=dtype('float32') shape=('N', 2)"
-    assert (
-        "init: name='init_1' type=dtype('float32') shape=(1, 2) -- "
-        "array([-2.,  3.], dtype=float32)" in lines
-    )
+    assert lines[1].startswith("input: name='x' type=dtype('float32') shape=")
+    (weight,) = (line for line in lines if line.startswith("init: name='init_1' "))
+    assert weight.endswith("shape=(1, 2) -- array([-2.,  3.], dtype=float32)")
     at = lines.index("Mul(x, x) -> out_mul_0")
     assert lines[at + 1] == "  Mul(out_mul_0, init) -> out_mul_0_1"
     assert lines[at + 2] == "Mul(x, init_1) -> out_mul_0_2"
     assert lines[at + 3] == "  Add(out_mul_0_2, out_mul_0_1) -> out_add_0"
-    assert lines[-1] == "output: name='y' type=dtype('float32') shape=('N', 1)"
+    assert lines[-1].startswith("output: name='y' type=dtype('float32') shape=")
     short = onnx_text_plot_io(polynomial()).splitlines()
     assert [line.split(":")[0] for line in short] == ["opset", "input", *["init"] * 7, "output"]
 

@@ -16,9 +16,9 @@ import onnxgrad
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "examples" / "seeds"
 NEEDS = {
-    "stochastic_gradient_descent": "ndonnx",
-    "linear_regression": "tqdm",
-    "linear_regression_gpu": "onnx",
+    "stochastic_gradient_descent": ["ndonnx", "onnx_array_api"],
+    "linear_regression": ["tqdm"],
+    "linear_regression_gpu": ["onnx"],
 }
 # Two epochs, and no demand on the speed: timings decide nothing here.
 ARGUMENTS = {"benchmark": ["2", "0"]}
@@ -52,8 +52,8 @@ def test_every_example_is_run():
 
 @pytest.mark.parametrize("name", make_page.SCRIPTS)
 def test_example(name, tmp_path, parts, monkeypatch):
-    pytest.importorskip(NEEDS.get(name, "skl2onnx"))
-    pytest.importorskip("pygraphviz")
+    for module in [*NEEDS.get(name, ["skl2onnx"]), "pygraphviz"]:
+        pytest.importorskip(module)
     package = str(Path(onnxgrad.__file__).resolve().parents[1])
     paths = [package, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
@@ -84,6 +84,7 @@ def test_comparing_pages_sees_words_and_not_numbers():
 def test_the_notebook_is_executed_and_its_code_runs(tmp_path, monkeypatch):
     """The code of its cells, without IPython's commands, runs and gives the stored loss."""
     pytest.importorskip("ndonnx")
+    pytest.importorskip("onnx_array_api")
     pandas = pytest.importorskip("pandas")
     matplotlib = pytest.importorskip("matplotlib")
     matplotlib.use("agg")

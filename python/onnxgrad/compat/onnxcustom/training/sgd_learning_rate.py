@@ -113,10 +113,11 @@ class LearningRateSGD(BaseLearningRate):
     power_t : float, default=0.25
         Of ``"invscaling"``.
     learning_rate : {"invscaling", "constant", "optimal", "adaptive"}, default="invscaling"
-        After epoch t, from 0: ``"invscaling"`` is eta0 / (t + 1)^power_t; ``"optimal"`` is
-        C / (alpha (t0 + t)) with C such that the first rate is eta0 (scikit-learn's own scale is
-        `onnxgrad.schedules.Optimal`); ``"adaptive"`` divides by 5 when the loss has not improved by
-        1e-3 for five epochs.
+        After epoch t, from 0: ``"invscaling"`` is eta0 / (t + 1)^power_t,
+        `onnxgrad.schedules.InverseScaling`; ``"optimal"`` is `onnxgrad.schedules.Optimal` with
+        eta0 as its first rate (scikit-learn's own scale is that without `first_is_lr`);
+        ``"adaptive"`` divides by 5 when the loss has not improved by a thousandth for five epochs,
+        `onnxgrad.schedules.Plateau`.
     """
 
     def __init__(
@@ -146,31 +147,36 @@ class LearningRateSGD(BaseLearningRate):
     def init_learning_rate(self) -> Self:
         """Begin a training."""
         self.eta0_ = float(self.eta0)
-        if self.learning_rate == "optimal":
-            first = (1.0 / self.alpha**0.5) ** 0.5
-            self.optimal_init_ = max(1.0, (1 + first) * 2) / (first * self.alpha)
-            self.optimal_fact_ = self.eta0_ * self.alpha * self.optimal_init_
-        self._best, self._epochs_without = float("inf"), 0
+        self._losses: list[float] = []
+        self._rates = [self.eta0_]
         self.value_ = self.eta0_
         return self
 
+    def _schedule(self) -> og.schedules.Schedule:
+        if self.learning_rate == "optimal":
+            return og.schedules.Optimal(self.alpha, first_is_lr=True, unit="epoch")
+        if self.learning_rate == "invscaling":
+            return og.schedules.InverseScaling(self.power_t, unit="epoch")
+        if self.learning_rate == "adaptive":
+            return og.schedules.Plateau(factor=0.2, patience=4, threshold=1e-3)
+        return og.schedules.Constant()
+
     def update_learning_rate(self, t: int) -> Self:
         """Set the rate after epoch `t`, counted from 0."""
-        if self.learning_rate == "optimal":
-            self.value_ = self.optimal_fact_ / (self.alpha * (self.optimal_init_ + t))
-        elif self.learning_rate == "invscaling":
-            self.value_ = self.eta0_ / float(t + 1) ** self.power_t
+        if self.learning_rate == "adaptive":
+            epochs = len(self._losses) + 1
+            rates = self._schedule().rates(self.eta0_, epochs, 1, self._losses)
+            self.value_ = rates[-1]
+            return self
+        if t >= len(self._rates):
+            self._rates = self._schedule().rates(self.eta0_, 2 * (t + 1), 1)
+        self.value_ = self._rates[t]
         return self
 
     def update_loss(self, loss: float) -> None:
         """Take note of the loss of an epoch, for ``"adaptive"``."""
-        if self.learning_rate != "adaptive":
-            return
-        self._epochs_without = 0 if loss < self._best - 1e-3 else self._epochs_without + 1
-        self._best = min(self._best, loss)
-        if self._epochs_without >= 5:
-            self.value_ = self.value / 5
-            self._epochs_without = 0
+        if self.learning_rate == "adaptive":
+            self._losses.append(loss)
 
     def build_onnx_function(self, opset: int, device: Any, n_tensors: int) -> None:
         """Make the graph of the update, ``axpy_onnx_``: w - rate / batch_size g."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import onnx
-import onnx.helper
+
+from onnxgrad import summed_losses
 
 __all__ = ["onnx_rewrite_operator", "unreduced_onnx_loss"]
 
@@ -41,39 +42,9 @@ def onnx_rewrite_operator(
 def unreduced_onnx_loss(onx: onnx.ModelProto, output_name: str = "score") -> onnx.ModelProto:
     """Return a loss model that gives the loss of each element in place of their sum or mean.
 
-    The node of the output (ReduceSum or ReduceMean, behind any Reshape or Neg) is taken out.
-
-    Raises
-    ------
-    ValueError
-        If the model does not have one output, or no such node makes it.
+    See `onnxgrad.summed_losses.unreduced_loss`.
     """
-    graph = onx.graph
-    if len(graph.output) != 1:
-        raise ValueError(f"Expected one output, not {[o.name for o in graph.output]}.")
-    made = {name: node for node in graph.node for name in node.output}
-    name, behind = graph.output[0].name, []
-    while name in made and made[name].op_type in ("Reshape", "Neg", "Identity"):
-        behind.append(made[name])
-        name = made[name].input[0]
-    if name not in made or made[name].op_type not in ("ReduceSum", "ReduceMean"):
-        raise ValueError(f"No ReduceSum or ReduceMean makes the output {graph.output[0].name!r}.")
-    reduced = made[name]
-    dropped = [reduced, *behind]
-    result = onnx.ModelProto()
-    result.CopyFrom(onx)
-    result.graph.ClearField("node")
-    result.graph.ClearField("output")
-    result.graph.node.extend(node for node in graph.node if not any(node is d for d in dropped))
-    is_negative = sum(node.op_type == "Neg" for node in behind) % 2 == 1
-    op_type = "Neg" if is_negative else "Identity"
-    result.graph.node.append(onnx.helper.make_node(op_type, [reduced.input[0]], [output_name]))
-    element = graph.output[0].type.tensor_type.elem_type
-    result.graph.output.append(onnx.helper.make_tensor_value_info(output_name, element, [None, 1]))
-    used = {name for node in result.graph.node for name in node.input}
-    result.graph.ClearField("initializer")
-    result.graph.initializer.extend(init for init in graph.initializer if init.name in used)
-    return result
+    return summed_losses.unreduced_loss(onx, output_name)
 
 
 def _all_names(graph: onnx.GraphProto) -> set[str]:

@@ -1,0 +1,200 @@
+"""Losses, penalties and updates as small models of their own, by name.
+
+Training does not need them: there, these are parts of the compiled step. They are for looking at,
+and for loops of one's own.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.numpy_helper
+import onnx.parser
+
+from onnxgrad.errors import OptionError
+
+__all__ = ["graph", "names"]
+
+# Inputs and outputs, then the nodes. T is the type; {w} is the weight's input, {weigh} what
+# multiplies a column by the weight. Constants are initializers of shape [1].
+_FUNCTIONS: dict[str, str] = {
+    # Y = alpha X1 + X2
+    "axpy": "(T X1, T X2, T[1] alpha) => (T Y) { s = Mul(X1, alpha) Y = Add(s, X2) }",
+    # Z = beta G + alpha X1; Y = Z + X2
+    "axpyw": """(T X1, T X2, T G, T[1] alpha, T[1] beta) => (T Y, T Z)
+        { s = Mul(X1, alpha) b = Mul(G, beta) Z = Add(s, b) Y = Add(Z, X2) }""",
+    # Z = beta G + alpha X1; Y = beta Z + alpha X1 + X2
+    "axpyw2": """(T X1, T X2, T G, T[1] alpha, T[1] beta) => (T Y, T Z)
+        { s = Mul(X1, alpha) b = Mul(G, beta) Z = Add(s, b)
+          bz = Mul(Z, beta) u = Add(s, bz) Y = Add(u, X2) }""",
+    "copy": "(T X) => (T Y) { Y = Identity(X) }",
+    "zero": "(T X) => (T Y) { Y = Mul(X, c_zero) }",
+    # Y = sum w (X1 - X2)^2; X1 is expected, X2 predicted.
+    "square_error": """(T[N, K] X1, T[N, K] X2{w}) => (T[1, 1] Y)
+        { d = Sub(X1, X2) e = Mul(d, d) {weigh:e} Y = ReduceSum(weighted) }""",
+    # Its gradient by X2.
+    "grad_square_error": """(T[N, K] X1, T[N, K] X2{w}) => (T[N, K] Y_grad)
+        { d = Sub(X1, X2) e = Mul(d, c_minus_two) {weigh:e} Y_grad = Identity(weighted) }""",
+    "linear_regression": """(T[N, D] X, T[D, K] A, T[K] B) => (T[N, K] Y)
+        { p = MatMul(X, A) Y = Add(p, B) }""",
+    # Y is the loss, Z its gradient by X2.
+    "grad_loss_square_error": """(T[N, K] X1, T[N, K] X2{w}) => (T[1, 1] Y, T[N, K] Z)
+        { d = Sub(X1, X2) {weigh:d} e = Mul(weighted, d) Y = ReduceSum(e)
+          Z = Mul(weighted, c_minus_two) }""",
+    "grad_loss_absolute_error": """(T[N, K] X1, T[N, K] X2{w}) => (T[1, 1] Y, T[N, K] Z)
+        { d = Sub(X1, X2) {weigh:d} a = Abs(weighted) Y = ReduceSum(a)
+          s = Sign(weighted) minus = Neg(s) Z = {scale:minus} }""",
+    "grad_loss_elastic_error": """(T[N, K] X1, T[N, K] X2{w}) => (T[1, 1] Y, T[N, K] Z)
+        { d = Sub(X1, X2) a = Abs(d) a1 = Mul(a, c_l1) e = Mul(d, d) e2 = Mul(e, c_l2)
+          t = Add(a1, e2) {weigh:t} Y = ReduceSum(weighted)
+          s = Sign(d) s1 = Mul(s, c_l1) g = Mul(d, c_two) g2 = Mul(g, c_l2)
+          u = Add(s1, g2) minus = Neg(u) Z = {scale:minus} }""",
+    # X1 are classes 0 and 1, X2 raw scores; p = clip(sigmoid(X2)), Z = p - X1.
+    "grad_sigmoid_neg_log_loss_error": """(int64[N, 1] X1, T[N, 1] X2{w}) => (T[1, 1] Y, T[N, 1] Z)
+        { t = CastLike(X1, X2) raw = Sigmoid(X2) p = Clip(raw, c_eps, c_one_minus_eps)
+          q = Sub(c_one, p) r = Sub(c_one, t) lp = Log(p) lq = Log(q)
+          a = Mul(t, lp) b = Mul(r, lq) l = Add(a, b) n = Neg(l) {weigh:n}
+          Y = ReduceSum(weighted) g = Sub(p, t) Z = {scale:g} }""",
+    # Y = l1 sum |X| + l2 sum X^2, and its gradient.
+    "grad_penalty_elastic_error": """(T X) => (T[1] Y, T Z)
+        { a = Abs(X) ar = Reshape(a, c_flat) a0 = ReduceSum(ar) a1 = Mul(a0, c_l1)
+          e = Mul(X, X) er = Reshape(e, c_flat) e0 = ReduceSum(er) e2 = Mul(e0, c_l2)
+          Y = Add(a1, e2)
+          s = Sign(X) s1 = Mul(s, c_l1) g = Mul(X, c_two) g2 = Mul(g, c_l2) Z = Add(s1, g2) }""",
+    # One step against the gradient of the penalty.
+    "update_penalty_elastic_error": """(T X, T[1] alpha) => (T Y)
+        { s = Sign(X) s1 = Mul(s, c_l1) g = Mul(X, c_two) g2 = Mul(g, c_l2) z = Add(s1, g2)
+          u = Mul(z, alpha) Y = Sub(X, u) }""",
+}
+
+
+def names() -> list[str]:
+    """Return the names of all functions, sorted."""
+    return sorted([*_FUNCTIONS, "n_penalty_elastic_error"])
+
+
+def graph(
+    name: str,
+    target_opset: int | None = None,
+    dtype: Any = np.float32,
+    weight_name: str | None = None,
+    **kwargs: Any,
+) -> onnx.ModelProto:
+    """Return a function as a model.
+
+    Parameters
+    ----------
+    name : str
+        One of `names`.
+    target_opset : int, default=None
+        None is 15.
+    dtype : NumPy type, default=float32
+        Of the tensors.
+    weight_name : str, default=None
+        Name of one more input [N] that weighs rows; for losses.
+    **kwargs
+        ``l1_weight``, ``l2_weight`` (0.5) of the elastic ones, ``eps`` (1e-5) of the log loss,
+        ``n_tensors`` (1) and ``loss_shape`` of ``n_penalty_elastic_error``.
+
+    Raises
+    ------
+    OptionError
+        An unknown name or option.
+    """
+    options = _options(name, dict(kwargs))
+    if name == "n_penalty_elastic_error":
+        source = _penalty_of_several(int(options.pop("n_tensors")), options.pop("loss_shape"))
+    elif name in _FUNCTIONS:
+        source = _FUNCTIONS[name]
+    else:
+        raise OptionError(
+            what=f"Unable to find function {name!r} in {', '.join(names())}.", value="name"
+        )
+    if weight_name is not None and "{w}" not in source:
+        raise OptionError(what=f"Function {name!r} takes no weight.", value="weight_name")
+    kind = onnx.TensorProto.DataType.Name(onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
+    text = _with_weight(source, weight_name).replace("T[", f"{kind.lower()}[")
+    # A type without brackets is any shape here.
+    text = text.replace("(T ", f"({kind.lower()}[] ").replace(", T ", f", {kind.lower()}[] ")
+    model = onnx.parser.parse_model(
+        f'<ir_version: 8, opset_import: ["" : {target_opset or 15}]>\n{name} {text}'
+    )
+    constants = {
+        "c_zero": 0,
+        "c_one": 1,
+        "c_two": 2,
+        "c_minus_two": -2,
+        "c_l1": options.get("l1_weight", 0.5),
+        "c_l2": options.get("l2_weight", 0.5),
+        "c_eps": options.get("eps", 1e-5),
+        "c_one_minus_eps": 1 - options.get("eps", 1e-5),
+    }
+    arrays = {
+        key: np.array(value if key.endswith("eps") else [value], dtype)
+        for key, value in constants.items()
+    }
+    arrays |= {"c_flat": np.array([-1], np.int64), "c_column": np.array([-1, 1], np.int64)}
+    used = {value for node in model.graph.node for value in node.input}
+    model.graph.initializer.extend(
+        onnx.numpy_helper.from_array(array, key) for key, array in arrays.items() if key in used
+    )
+    return model
+
+
+def _options(name: str, options: dict[str, Any]) -> dict[str, Any]:
+    known: dict[str, Any] = {}
+    if "elastic" in name:
+        known = {"l1_weight": 0.5, "l2_weight": 0.5}
+    if name == "n_penalty_elastic_error":
+        known |= {"n_tensors": 1, "loss_shape": (1, 1)}
+    if name == "grad_sigmoid_neg_log_loss_error":
+        known = {"eps": 1e-5}
+    for option in options:
+        if option not in known:
+            raise OptionError(
+                what=f"Function {name!r} has no option {option!r}, only {[*known]}.", value=option
+            )
+    return known | options
+
+
+def _with_weight(source: str, weight_name: str | None) -> str:
+    """Fill in the places of the weight: {w}, {weigh:x} and {scale:x}."""
+    weighted = weight_name is not None
+    text = source.replace("{w}", f", T[N] {weight_name}" if weighted else "")
+    column = f"column = Reshape({weight_name}, c_column) " if weighted else ""
+    text = re.sub(
+        r"\{weigh:(\w+)\}",
+        lambda m: (
+            f"{column}weighted = Mul({m[1]}, column)"
+            if weighted
+            else f"weighted = Identity({m[1]})"
+        ),
+        text,
+    )
+    return re.sub(
+        r"\{scale:(\w+)\}",
+        lambda m: f"Mul({m[1]}, column)" if weighted else f"Identity({m[1]})",
+        text,
+    )
+
+
+def _penalty_of_several(count: int, loss_shape: Any) -> str:
+    """Return the text of Y = loss + l1 sum |W_i| + l2 sum W_i^2 over the inputs W_i."""
+    shape = ", ".join(str(int(dim)) for dim in loss_shape)
+    inputs = ", ".join(f"T W{i}" for i in range(count))
+    nodes, total = [], "loss"
+    for i in range(count):
+        nodes.append(
+            f"a{i} = Abs(W{i}) ar{i} = Reshape(a{i}, c_flat) as{i} = ReduceSum(ar{i}) "
+            f"al{i} = Mul(as{i}, c_l1) e{i} = Mul(W{i}, W{i}) er{i} = Reshape(e{i}, c_flat) "
+            f"es{i} = ReduceSum(er{i}) el{i} = Mul(es{i}, c_l2) p{i} = Add(al{i}, el{i}) "
+            f"t{i} = Add({total}, p{i})"
+        )
+        total = f"t{i}"
+    return (
+        f"(T[{shape}] loss, {inputs}) => (T[{shape}] Y) "
+        f"{{ {' '.join(nodes)} Y = Identity({total}) }}"
+    )
