@@ -1,12 +1,14 @@
 """OrtGradientOptimizer."""
 
 import pickle
+import warnings
 
 import numpy as np
 import onnx
 import onnx.parser
 import pytest
 from sklearn.model_selection import GridSearchCV
+from sklearn.neural_network import MLPRegressor
 
 from compat_models import linear_regression, names, polynomial, polynomial_data, run
 from onnxgrad.compat.onnxcustom.training import ConvergenceError
@@ -16,7 +18,11 @@ from onnxgrad.compat.onnxcustom.training.sgd_learning_rate import (
     LearningRateSGD,
     LearningRateSGDNesterov,
 )
-from onnxgrad.compat.onnxcustom.utils.orttraining_helper import add_loss_output
+from onnxgrad.compat.onnxcustom.utils.orttraining_helper import (
+    add_loss_output,
+    get_train_initializer,
+)
+from onnxgrad.optimizers import User
 
 WEIGHTS = ["init", "init_1", "init_b10"]
 
@@ -169,6 +175,61 @@ def test_other_optimizers(optimizer):
         max_iter=200,
     ).fit(X, y)
     assert trainer.train_losses_[-1] < 0.5 * trainer.train_losses_[0]  # LAMB is slow here
+
+
+SIGNS = """
+<ir_version: 8, opset_import: ["" : 17]>
+signs (float[n] w, float[n] g, float rate, int64 step) => (float[n] new_w)
+{ direction = Sign(g)  move = Mul(rate, direction)  new_w = Sub(w, move) }
+"""
+
+
+def test_update_from_a_graph():
+    """Three full batches by the sign of the gradient; the rate is divided by the batch size."""
+    rng = np.random.default_rng(3)
+    X, y = rng.normal(size=(20, 2)).astype(np.float32), rng.normal(size=20).astype(np.float32)
+    trainer = OrtGradientOptimizer(
+        add_loss_output(linear_regression([0.3, 0.2], -0.1)), ["coefs", "intercept"],
+        training_optimizer_name=User(onnx.parser.parse_model(SIGNS)), batch_size=20, max_iter=3,
+        learning_rate=LearningRateSGD(0.2, learning_rate="constant"), warm_start=True,
+    ).fit(X, y)  # fmt: skip
+    ones, w = np.column_stack([X, np.ones(20)]), np.array([0.3, 0.2, -0.1])
+    for _ in range(3):
+        w = w - 0.2 / 20 * np.sign(ones.T @ (ones @ w - y))
+    found = np.append(trainer.trained_coef_["coefs"], trainer.trained_coef_["intercept"])
+    np.testing.assert_allclose(found, w, rtol=1e-6)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9], ids=["plain", "nesterov"])
+def test_float64_network_with_a_penalty_is_that_of_scikit_learn(momentum):
+    skl2onnx = pytest.importorskip("skl2onnx")
+    rng = np.random.default_rng(6)
+    X, alpha, rate = rng.normal(size=(50, 5)), 0.5, 1e-2
+    y = X @ rng.normal(size=5) + rng.normal(size=50)
+    options = {
+        "hidden_layer_sizes": (8, 4), "solver": "sgd", "batch_size": 50, "alpha": alpha,
+        "momentum": momentum, "nesterovs_momentum": momentum > 0, "shuffle": False,
+        "n_iter_no_change": 1000, "random_state": 0, "warm_start": True,
+    }  # fmt: skip
+    reference = MLPRegressor(max_iter=1, learning_rate_init=1e-300, **options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        reference.fit(X, y)
+        start = skl2onnx.to_onnx(reference, X[:1], target_opset=15)
+        reference.set_params(max_iter=30, learning_rate_init=rate)
+        del reference._optimizer
+        reference.loss_curve_ = []
+        reference.fit(X, y)
+    weights = [*get_train_initializer(start)]
+    # The loss is twice scikit-learn's, which has no penalty on intercepts.
+    penalty = {name: {"l2": alpha} for name in weights if "coef" in name}
+    schedule = LearningRateSGDNesterov(rate / 2, learning_rate="constant", momentum=momentum)
+    trainer = OrtGradientOptimizer(
+        add_loss_output(start, penalty=penalty), weights, learning_rate=schedule, batch_size=50,
+        max_iter=30, warm_start=True,
+    ).fit(X, y)  # fmt: skip
+    curve = np.array(trainer.train_losses_) / 2
+    np.testing.assert_allclose(curve, reference.loss_curve_[-30:], rtol=1e-10)
 
 
 def test_pickle_state_and_parameters(tmp_path):

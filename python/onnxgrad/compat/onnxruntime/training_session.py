@@ -55,9 +55,9 @@ class TrainingParameters:
     ----------
     loss_output_name : str
     weights_to_train : set of str
-    training_optimizer_name : str
-        ``"SGDOptimizer"``, ``"AdamOptimizer"``, ``"LambOptimizer"``, or any name of
-        `onnxgrad.optimizers`.
+    training_optimizer_name : str or Optimizer
+        ``"SGDOptimizer"``, ``"AdamOptimizer"``, ``"LambOptimizer"``, or any name or object of
+        `onnxgrad.optimizers`: `User` makes one of an ONNX graph.
     optimizer_attributes_map, optimizer_int_attributes_map : dict
         Attributes by weight: ``{weight: {"alpha": 0.9, "beta": 0.999, "lambda": 0, ...}}``; for
         names of onnxgrad's optimizers, those of their class. A weight that is not named has the
@@ -77,7 +77,7 @@ class TrainingParameters:
     def __init__(self) -> None:
         self.loss_output_name = ""
         self.weights_to_train: Iterable[str] = set()
-        self.training_optimizer_name = "SGDOptimizer"
+        self.training_optimizer_name: Any = "SGDOptimizer"
         self.lr_params_feed_name = "Learning_Rate"
         self.optimizer_attributes_map: Mapping[str, Mapping[str, float]] = {}
         self.optimizer_int_attributes_map: Mapping[str, Mapping[str, int]] = {}
@@ -139,7 +139,9 @@ class TrainingParameters:
         return _optimizer(self.training_optimizer_name, attributes)
 
 
-def _optimizer(name: str, options: Mapping[str, float]) -> Any:
+def _optimizer(name: Any, options: Mapping[str, float]) -> Any:
+    if isinstance(name, og.optimizers.Optimizer):
+        return name.replace(**options)
     if name not in _OPTIMIZERS:
         try:
             return og.optimizers.from_name(name).replace(**options)

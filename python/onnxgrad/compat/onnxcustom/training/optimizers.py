@@ -36,7 +36,7 @@ class OrtGradientOptimizer(BaseEstimator):
     loss_output_name : str, default="loss"
     max_iter : int, default=100
         Epochs.
-    training_optimizer_name : str, default="SGDOptimizer"
+    training_optimizer_name : str or onnxgrad.optimizers.Optimizer, default="SGDOptimizer"
         See `TrainingParameters`; with the default, the update is the learning rate's.
     batch_size : int, default=10
     learning_rate : float, str or BaseLearningRate, default="SGD"
@@ -69,7 +69,7 @@ class OrtGradientOptimizer(BaseEstimator):
         weights_to_train: Iterable[str],
         loss_output_name: str = "loss",
         max_iter: int = 100,
-        training_optimizer_name: str = "SGDOptimizer",
+        training_optimizer_name: Any = "SGDOptimizer",
         batch_size: int = 10,
         learning_rate: Any = "SGD",
         device: str = "cpu",

@@ -56,7 +56,7 @@ class OrtGradientForwardBackwardOptimizer(BaseEstimator):
         Taken for compatibility.
     max_iter : int, default=100
         Epochs.
-    training_optimizer_name : str, default="SGDOptimizer"
+    training_optimizer_name : str or onnxgrad.optimizers.Optimizer, default="SGDOptimizer"
         With the default, the update is the learning rate's; else see `TrainingParameters`.
     batch_size : int, default=10
     learning_rate : float, str or BaseLearningRate, default="SGD"
@@ -95,7 +95,7 @@ class OrtGradientForwardBackwardOptimizer(BaseEstimator):
         weights_to_train: Sequence[str] | None = None,
         loss_output_name: str = "loss",
         max_iter: int = 100,
-        training_optimizer_name: str = "SGDOptimizer",
+        training_optimizer_name: Any = "SGDOptimizer",
         batch_size: int = 10,
         learning_rate: Any = "SGD",
         device: str = "cpu",
