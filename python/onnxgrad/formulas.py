@@ -7,6 +7,7 @@ and for loops of one's own.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ import onnx.parser
 
 from onnxgrad.errors import OptionError
 
-__all__ = ["graph", "names"]
+__all__ = ["graph", "inner_product", "names"]
 
 # Inputs and outputs, then the nodes. T is the type; {w} is the weight's input, {weigh} what
 # multiplies a column by the weight. Constants are initializers of shape [1].
@@ -142,6 +143,47 @@ def graph(
         onnx.numpy_helper.from_array(array, key) for key, array in arrays.items() if key in used
     )
     return model
+
+
+def inner_product(
+    weights: Mapping[str, np.ndarray[Any, Any]], factors: Mapping[str, str], output: str
+) -> onnx.ModelProto:
+    """Return a model whose loss has the gradients that are fed: sum <w, g> over its weights.
+
+    Parameters
+    ----------
+    weights : dict of str to array
+        Initializers, of one dtype; at least one.
+    factors : dict of str to str
+        Name of the input g for each weight, of its shape.
+    output : str
+        Name of the output, [1, 1].
+
+    Notes
+    -----
+    With ``losses.Output(output, target="", reduction="sum")`` a training step of it is an
+    optimizer's update with given gradients.
+    """
+    make = onnx.helper.make_node
+    dtype = onnx.helper.np_dtype_to_tensor_dtype(next(iter(weights.values())).dtype)
+    nodes, inputs, terms = [], [], []
+    for place, (name, value) in enumerate(weights.items()):
+        inputs.append(onnx.helper.make_tensor_value_info(factors[name], dtype, value.shape))
+        product, total = f"update/product_{place}", f"update/sum_{place}"
+        nodes.append(make("Mul", [name, factors[name]], [product]))
+        nodes.append(make("Reshape", [product, "update/row"], [f"{product}_row"]))
+        nodes.append(make("ReduceSum", [f"{product}_row", "update/axis"], [total], keepdims=1))
+        terms.append(total)
+    nodes.append(make("Sum", terms, [output]))
+    constants = {"update/row": [1, -1], "update/axis": [1]}
+    initializers = [
+        *(onnx.numpy_helper.from_array(value, name) for name, value in weights.items()),
+        *(onnx.numpy_helper.from_array(np.array(v, np.int64), n) for n, v in constants.items()),
+    ]
+    total = onnx.helper.make_tensor_value_info(output, dtype, [1, 1])
+    graph = onnx.helper.make_graph(nodes, "update", inputs, [total], initializers)
+    opset = onnx.helper.make_opsetid("", 17)
+    return onnx.helper.make_model(graph, opset_imports=[opset], ir_version=8)
 
 
 def _options(name: str, options: dict[str, Any]) -> dict[str, Any]:

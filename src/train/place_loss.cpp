@@ -89,9 +89,10 @@ PlacedLoss place_own(GraphBuilder& g, const Loss& loss, Reduction reduction) {
   }
   Value* rows = placed.target;
   if (rows == nullptr) {
+    // Without any input that has rows, the loss counts as one.
     const auto inputs = data_inputs(graph);
-    if (inputs.empty()) throw ModelError("the model's own loss: the model has no inputs");
-    rows = inputs.front();
+    rows = inputs.empty() ? g.reshape(placed.resolved.scores, std::vector<std::int64_t>{-1})
+                          : inputs.front();
   }
   placed.written = write_loss(g, loss.function, reduction, placed.resolved.scores, rows, nullptr);
   return placed;

@@ -134,8 +134,7 @@ def generate_artifacts(
         CheckpointState.save_checkpoint(state, folder / f"{prefix}nominal_checkpoint")
     if update is not None:
         values = _values(with_loss, trained)
-        total = step_sum(next(iter(values.values())).dtype)
-        graph = og.training_step(step_model(values), total, update, trainable=trained)
+        graph = og.training_step(step_model(values), step_sum(), update, trainable=trained)
         onnx.helper.set_model_props(graph, {KEY: described(update)})
         onnx.save(graph, folder / f"{prefix}optimizer_model.onnx")
 

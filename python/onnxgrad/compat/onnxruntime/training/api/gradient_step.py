@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper
 
 import onnxgrad as og
+from onnxgrad import formulas
 
 __all__ = ["described", "gradient_name", "optimizer_from", "step_model", "step_sum"]
 
-_OPSET = 17
+_TOTAL = "update/scores"
 
 
 def gradient_name(weight: str) -> str:
@@ -28,41 +28,13 @@ def gradient_name(weight: str) -> str:
 
 def step_model(weights: Mapping[str, np.ndarray[Any, Any]]) -> onnx.ModelProto:
     """Return the model: inputs are gradients, the output [1, 1] is sum_i <w_i, g_i>."""
-    nodes, inputs, terms = [], [], []
-    first = next(iter(weights.values()))
-    dtype = helper.np_dtype_to_tensor_dtype(first.dtype)
-    for place, (name, value) in enumerate(weights.items()):
-        inputs.append(helper.make_tensor_value_info(gradient_name(name), dtype, value.shape))
-        product, total = f"update/product_{place}", f"update/sum_{place}"
-        nodes.append(helper.make_node("Mul", [name, gradient_name(name)], [product]))
-        nodes.append(helper.make_node("Reshape", [product, "update/row"], [f"{product}_row"]))
-        nodes.append(
-            helper.make_node("ReduceSum", [f"{product}_row", "update/axis"], [total], keepdims=1)
-        )
-        terms.append(total)
-    nodes.append(helper.make_node("Sum", terms, ["update/scores"]))
-    graph = helper.make_graph(
-        nodes, "update", inputs, [helper.make_tensor_value_info("update/scores", dtype, [1, 1])],
-        [
-            *(numpy_helper.from_array(value, name) for name, value in weights.items()),
-            numpy_helper.from_array(np.array([1, -1], np.int64), "update/row"),
-            numpy_helper.from_array(np.array([1], np.int64), "update/axis"),
-        ],
-    )  # fmt: skip
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=8)
+    gradients = {name: gradient_name(name) for name in weights}
+    return formulas.inner_product(weights, gradients, _TOTAL)
 
 
-def step_sum(dtype: Any = np.float32) -> og.losses.Loss:
-    """Return the loss that is the model's output (the target is added, and fed as 0)."""
-    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
-    scores, target, loss = (
-        helper.make_tensor_value_info(name, kind, ["N", 1]) for name in ("scores", "target", "loss")
-    )
-    graph = helper.make_graph(
-        [helper.make_node("Add", ["scores", "target"], ["loss"])], "sum", [scores, target], [loss]
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=8)
-    return og.losses.User(model)
+def step_sum() -> og.losses.Loss:
+    """Return the loss that is the model's output."""
+    return og.losses.Output(_TOTAL, target="", reduction="sum")
 
 
 def described(optimizer: og.optimizers.Optimizer) -> str:

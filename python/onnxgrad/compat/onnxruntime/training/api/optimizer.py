@@ -38,11 +38,9 @@ class Optimizer:
         self._trained = module._trained
         optimizer = optimizer_from(metadata(onnx.load(optimizer_uri), optimizer_uri)[KEY])
         values = {name: self._state._values[name] for name in self._trained}
-        dtype = next(iter(values.values())).dtype
         self._session = og.TrainingSession(
-            step_model(values), step_sum(dtype), optimizer, target="target", trainable=self._trained
+            step_model(values), step_sum(), optimizer, trainable=self._trained
         )
-        self._target = {self._session.target_name: np.zeros((1, 1), dtype)}
         self._steps = 0
         self._seen = self._state._changes
         self._restore(self._state._optimizer)
@@ -63,7 +61,7 @@ class Optimizer:
             own = {name: self._state._values[name] for name in self._trained}
             self._session.load_state(self._session.state() | own)
         feeds = {gradient_name(name): gradients[name] for name in self._trained}
-        self._session.step(feeds | self._target)
+        self._session.step(feeds)
         self._steps += 1
         new = self._session.state()
         for name in self._trained:
