@@ -22,7 +22,16 @@ MOVEMENTS = (
     *("Expand", "Reshape"),
 )
 BATCH = 3  # no other dimension is 3
-NOT_IN_FLOAT64 = {"Conv", "Elu", "Erf", "GlobalAveragePool", "LeakyRelu", "Mean", "Softsign"}
+NOT_IN_FLOAT64 = {
+    "AveragePool",
+    "Conv",
+    "Elu",
+    "Erf",
+    "GlobalAveragePool",
+    "LeakyRelu",
+    "Mean",
+    "Softsign",
+}
 
 
 @dataclass
