@@ -119,11 +119,11 @@ def check_step(model, seed, dtype):
     session = og.TrainingSession(
         model, "squared_error", og.optimizers.SGD(lr=0.01), trainable=names, training_mode=False
     )
-    before = {name: session.state()[name] for name in names}
+    before = session.state()
     _, gradient = gradient_file(model)
     for rows in (3, 5):
         feeds = draw_inputs(seed, rows, dtype)
-        expected = gradient.run({**feeds, **before})
+        expected = gradient.run({**before, **feeds})
         session.step(feeds)
         after = session.state()
         for name in names:
@@ -133,7 +133,7 @@ def check_step(model, seed, dtype):
                 dtype,
                 f"seed {seed}, weight {name}, {rows} rows",
             )
-        before = {name: after[name] for name in names}
+        session.reset()
 
 
 @pytest.mark.parametrize("seeds", BLOCKS, ids=lambda seeds: f"{seeds.start}")
