@@ -34,6 +34,7 @@ def evaluate(
     loss: str,
     metrics: Sequence[str] | None,
     stream: bool | None,
+    delimiter: str | None,
     as_json: bool,
 ) -> None:
     """Print loss, accuracy and metrics of a model on a file of rows."""
@@ -46,8 +47,11 @@ def evaluate(
         stream=stream,
         validation=None,
         class_weight=None,
+        delimiter=delimiter,
     )
     rows = open_train_data(trainer, options).rows
+    if rows[1] is not None:  # texts of a model without a list of classes are numbered as by `fit`
+        trainer._labels.native(trainer.session, rows[1], learn=True)
     names = [name.strip() for text in metrics or () for name in text.split(",")]
     found = trainer.evaluate(*rows, metrics=names)
     numbers = {"loss": found.loss, "accuracy": found.accuracy, "rows": found.rows, **found.metrics}
@@ -66,6 +70,7 @@ def predict(
     output: str | None,
     outputs: Sequence[str] | None,
     ignored: Sequence[str] | None,
+    delimiter: str | None,
 ) -> None:
     """Write outputs of a model for a file of rows: as CSV to standard output, or as `output` says.
 
@@ -75,7 +80,7 @@ def predict(
         A suffix that is not known, or several outputs for an ``.npy`` file.
     """
     session = InferenceSession(model)
-    feeds = _feeds(session, data, list(ignored or ()))
+    feeds = _feeds(session, data, list(ignored or ()), delimiter)
     names = list(outputs or [value.name for value in session.get_outputs()])
     suffix = Path(output).suffix.lower() if output is not None else ".csv"
     if suffix not in (".csv", ".npz", ".npy") or (suffix == ".npy" and len(names) != 1):
@@ -99,11 +104,13 @@ def predict(
     print(f"wrote {output} with {', '.join(names)} of {len(next(iter(found.values())))} rows")
 
 
-def _feeds(session: InferenceSession, data: str, ignored: list[str]) -> dict[str, Any]:
+def _feeds(
+    session: InferenceSession, data: str, ignored: list[str], delimiter: str | None
+) -> dict[str, Any]:
     inputs = session.get_inputs()
     if Path(data).suffix.lower() == ".npy":
         return {inputs[0].name: read_npy(data)}
-    table = read_table(data)
+    table = read_table(data, delimiter)
     for name in ignored:
         table.take(name, "--ignored")
     feeds = table.inputs([value.name for value in inputs], ignored)

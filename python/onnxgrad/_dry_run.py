@@ -118,6 +118,8 @@ def _time_text(seconds: float, steps: int | None, options: SimpleNamespace) -> s
 
 
 def _duration(seconds: float) -> str:
+    if seconds < 1e-3:
+        return f"{seconds * 1e6:.3g} us"
     if seconds < 1:
         return f"{seconds * 1e3:.3g} ms"
     return f"{seconds:.3g} s" if seconds < 120 else f"{seconds / 60:.3g} min"

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from onnxgrad._checks import did_you_mean
+from onnxgrad.data import one_character
 from onnxgrad.errors import DataError
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -101,10 +102,11 @@ class Table:
         return rows
 
 
-def read_table(path: str) -> Table:
+def read_table(path: str, delimiter: str | None = None) -> Table:
     """Read a ``.csv`` or ``.tsv`` file with a header line, an ``.npz`` or a ``.parquet`` file.
 
-    An empty cell of a column of numbers is NaN.
+    An empty cell of a column of numbers is NaN. `delimiter` separates the columns of a ``.csv``
+    file; None is a comma, and a tab in ``.tsv``.
 
     Raises
     ------
@@ -113,8 +115,8 @@ def read_table(path: str) -> Table:
     """
     suffix = Path(path).suffix.lower()
     readers: dict[str, Callable[[str], Table]] = {
-        ".csv": _read_csv,
-        ".tsv": lambda path: _read_csv(path, "\t"),
+        ".csv": lambda path: _read_csv(path, delimiter or ","),
+        ".tsv": lambda path: _read_csv(path, delimiter or "\t"),
         ".npz": _read_npz,
         ".parquet": _read_parquet,
     }
@@ -181,7 +183,8 @@ def read_npy(path: str) -> Array:
     return array
 
 
-def _read_csv(path: str, delimiter: str = ",") -> Table:
+def _read_csv(path: str, delimiter: str) -> Table:
+    delimiter = one_character("--delimiter", delimiter)
     try:
         with Path(path).open(encoding="utf-8-sig", newline="") as file:
             header = next(csv.reader(file, delimiter=delimiter), [])
@@ -201,6 +204,13 @@ def _read_csv(path: str, delimiter: str = ",") -> Table:
             what=f"{path}: {problem}",
             file=path,
             mend="The first line of a CSV file gives each column its own name.",
+        )
+    other = next((mark for mark in ";\t|" if mark in header[0]), None)
+    if len(header) == 1 and other is not None:
+        raise DataError(
+            what=f"{path}: there is one column, '{header[0][:40]}'",
+            file=path,
+            mend=f"Its columns seem to be separated by {other!r}: give --delimiter {other!r}.",
         )
     return Table(path, _read_columns(path, header, delimiter))
 

@@ -9,7 +9,7 @@ from onnxgrad._class_weights import ClassWeight
 from onnxgrad._memory import free_bytes, size_in_memory
 from onnxgrad._specs import class_weight_of
 from onnxgrad._tables import Table, read_npy, read_table
-from onnxgrad.data import Source, open_file
+from onnxgrad.data import CsvFile, Source, one_character, open_file
 from onnxgrad.errors import OptionError
 
 if TYPE_CHECKING:
@@ -92,6 +92,8 @@ def _open(_trainer: Trainer, path: str, options: SimpleNamespace) -> Rows:
     source: Source = open_file(path, options.target, options.sample_weight)
     if options.ignored:
         source.ignored = list(options.ignored)  # type: ignore[attr-defined]
+    if options.delimiter is not None and isinstance(source, CsvFile):
+        source.delimiter = one_character("--delimiter", options.delimiter)
     return source, None, None
 
 
@@ -102,7 +104,7 @@ def _read(trainer: Trainer, path: str, options: SimpleNamespace) -> Rows:
         names = (path, options.target, options.sample_weight)
         X, y, weight = (None if name is None else read_npy(name) for name in names)
         return X, y, weight
-    table = read_table(path)
+    table = read_table(path, options.delimiter)
     return _columns(trainer, table, options)
 
 

@@ -142,6 +142,14 @@ OPTIONS: tuple[TrainOption, ...] = (
         "NAME",
         ("--ignored",),
     ),
+    TrainOption(
+        "delimiter",
+        str,
+        None,
+        _DATA,
+        "What separates the columns of a .csv file.  [default: a comma; a tab in .tsv]",
+        "CHARACTER",
+    ),
     TrainOption("batch_size", int, None, _DATA, "Rows of a step.  [default: 32; all with lbfgs]"),
     TrainOption("shuffle", bool, True, _DATA, "A new order of the rows in each epoch."),
     TrainOption(

@@ -121,6 +121,10 @@ app.command(
 # ----------------------------------------------------------------------------------- other commands
 
 
+_Delimiter = Annotated[
+    str | None,
+    typer.Option(metavar="CHARACTER", help="What separates the columns of a .csv file."),
+]
 _IGNORED_HELP = "Column to leave out; may be given several times."
 
 
@@ -145,11 +149,12 @@ def evaluate(
     stream: Annotated[
         bool | None, typer.Option("--stream/--no-stream", help="Read the file in chunks.")
     ] = None,
+    delimiter: _Delimiter = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
 ) -> None:
     """Print loss, accuracy and metrics of a model on a file of rows."""
     _apply_commands.evaluate(
-        model, data, target, sample_weight, ignored, loss, metrics, stream, as_json
+        model, data, target, sample_weight, ignored, loss, metrics, stream, delimiter, as_json
     )
 
 
@@ -176,11 +181,12 @@ def predict(
         ),
     ] = None,
     ignored: Annotated[list[str] | None, typer.Option(metavar="NAME", help=_IGNORED_HELP)] = None,
+    delimiter: _Delimiter = None,
 ) -> None:
     """Write the outputs of a model for a file of rows."""
     if output is not None:
         check_writable(output)
-    _apply_commands.predict(model, data, output, outputs, ignored)
+    _apply_commands.predict(model, data, output, outputs, ignored, delimiter)
 
 
 @app.command(epilog=_example("onnxgrad gradient model.onnx -o gradient.onnx --fill-grad"))

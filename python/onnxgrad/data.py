@@ -174,6 +174,13 @@ class _BatchReader:
         )
 
 
+def one_character(option: str, value: Any) -> str:
+    """Return `value` if it is one character of ASCII, as separators of columns are."""
+    if not isinstance(value, str) or len(value.encode()) != 1:
+        raise OptionError(what=f"{option}: {value!r}, expected one character", value=option)
+    return value
+
+
 class _File(Source):
     """A file whose columns (or arrays) have names."""
 
@@ -250,11 +257,7 @@ class CsvFile(_File):
         super().__init__(
             path, target, sample_weight=sample_weight, ignored=ignored, chunk_bytes=chunk_bytes
         )
-        if not isinstance(delimiter, str) or len(delimiter.encode()) != 1:
-            raise OptionError(
-                what=f"delimiter: {delimiter!r}, expected one character", value="delimiter"
-            )
-        self.delimiter = delimiter
+        self.delimiter = one_character("delimiter", delimiter)
 
     def native(self, session: TrainingSession) -> _core.DataSource:
         """Return the reader of the extension for the inputs and the target of `session`."""

@@ -66,6 +66,18 @@ def test_evaluate_with_weights_as_text(folder):
     assert "softmax cross-entropy" in err
 
 
+def test_text_labels_are_numbered_as_by_training(folder):
+    """The model lists no classes: they are the sorted labels, in `train` and in `evaluate`."""
+    X, y = rows()
+    header, names = "a;b;c;d;kind", np.array(["ant", "bee", "cat"])
+    lines = [";".join([*map(str, row.tolist()), names[k]]) for row, k in zip(X, y, strict=True)]
+    (folder / "t.csv").write_text("\n".join([header, *lines]) + "\n")
+    options = ("--data", "t.csv", "--target", "kind", "--delimiter", ";", "--json")
+    found = json.loads(run("evaluate", "model.onnx", *options)[0])
+    expected = sklearn.metrics.log_loss(y, probabilities())
+    assert found["loss"] == pytest.approx(expected, rel=1e-5)
+
+
 def test_predict(folder):
     run("predict", "model.onnx", "--data", "X.npy", "-o", "p.npy")
     np.testing.assert_allclose(np.load("p.npy"), probabilities(), rtol=1e-5)

@@ -177,6 +177,19 @@ def test_tensorboard(folder):
     assert len(list((folder / "runs" / "model").glob("events.*"))) == 1
 
 
+@pytest.mark.parametrize("way", ["--stream", "--no-stream"])
+def test_other_delimiters(folder, way):
+    (folder / "rows.csv").write_text((folder / "rows.csv").read_text().replace(",", ";"))
+    _, err = train(*DATA, *FEW, status=4)
+    assert "--delimiter ';'" in err
+    train(*DATA, *FEW, "--no-shuffle", "--delimiter", ";", way)
+    trainer = og.Trainer("model.onnx").fit(*rows()[:2], epochs=3, shuffle=False, verbose=0)
+    found = initializers("o.onnx")
+    for key, value in initializers(trainer.trained_model()).items():
+        np.testing.assert_allclose(found[key], value, rtol=1e-4, atol=1e-6)
+    train(*DATA, *FEW, "--delimiter", ";;", way, status=2)
+
+
 def test_large_files_are_streamed(folder, monkeypatch):
     _, err = train(*DATA, "--epochs", 1)
     assert "in chunks" not in err
