@@ -48,9 +48,7 @@ def run_options(trainer: Trainer, fit: Mapping[str, Any]) -> dict[str, Any]:
     said["optimizer"] = text_of(session.optimizer, optimizers, without="lr")
     said["lr"] = session.lr
     if not isinstance(arguments["loss"], Mapping):
-        loss = arguments["loss"]
-        described = losses.from_name(loss) if isinstance(loss, str) else loss
-        said["loss"] = text_of(described, losses)
+        said["loss"] = text_of(losses.as_loss(arguments["loss"]), losses)
     if trainer.schedule is not None:
         said["schedule"] = text_of(trainer.schedule, schedules)
     said["penalty"] = [

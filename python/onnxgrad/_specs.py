@@ -37,8 +37,10 @@ def optimizer_of(text: str) -> Optimizer:
 
 
 def loss_of(text: str) -> Loss:
-    """Return the loss of a text such as ``"huber:delta=2"``."""
+    """Return the loss of a text such as ``"huber:delta=2"``, or ``"output:name"``."""
     name, _, options = text.partition(":")
+    if name == "output":
+        return losses.Output(options)
     return _with_options("--loss", name, losses.from_name(name), options)
 
 
@@ -94,6 +96,8 @@ def text_of(described: Description, module: Any, without: str = "") -> str | Non
     >>> text_of(optimizers.SGD(momentum=0.9, weight_decay=0.1), optimizers)
     'momentum:weight_decay=0.1'
     """
+    if isinstance(described, losses.Output) and described == losses.Output(described.output):
+        return f"output:{described.output}"
     best: list[str] | None = None
     for name in module.names():
         known = module.from_name(name)

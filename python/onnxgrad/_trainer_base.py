@@ -15,10 +15,11 @@ from onnxgrad._arrays import ArrayLike, cast_number, from_native, to_native
 from onnxgrad._checks import path_text, real_number, unknown_name
 from onnxgrad._models import to_proto
 from onnxgrad._rows import Labels, NativeRows, named_inputs, unpack_table
-from onnxgrad._session_words import described
+from onnxgrad._session_words import as_html, described
 from onnxgrad.callbacks import CallbackList
 from onnxgrad.data import Source, source_like
 from onnxgrad.errors import Error, OptionError
+from onnxgrad.history import History
 from onnxgrad.losses import to_core_loss
 from onnxgrad.sessions import TrainingSession
 
@@ -86,6 +87,7 @@ class TrainerBase:
     _fitting_thread: int
     _callbacks: CallbackList
     _is_trial: bool
+    history: History
     is_best: bool
 
     def _call(self, hook: str, *arguments: Any) -> bool:
@@ -206,6 +208,9 @@ class TrainerBase:
 
     def __repr__(self) -> str:
         return f"Trainer({described(self.session)})"
+
+    def _repr_html_(self) -> str:
+        return as_html(self.session, self.history)
 
     def __getstate__(self) -> dict[str, Any]:
         return pickled(self)

@@ -296,10 +296,16 @@ def test_dry_run_says_what_would_be_done_and_writes_nothing(folder):
     train(*DATA, "--dry-run", status=4)
 
 
-def test_log_level(folder, monkeypatch):
+@pytest.fixture
+def logger():
     logger = logging.getLogger("onnxgrad")
-    monkeypatch.setattr(logger, "handlers", [])
-    monkeypatch.setattr(logger, "level", logger.level)
+    before = logger.level, logger.handlers
+    yield logger
+    logger.setLevel(before[0])
+    logger.handlers = before[1]
+
+
+def test_log_level(folder, logger):
     _, err = train(*DATA, *FEW, "--log-level", "debug")
     assert "INFO epoch 3 of 3: train_loss" in err
     assert "DEBUG trained: W0 [4, 6]" in err
@@ -339,6 +345,13 @@ def test_mistakes(folder, arguments, status, message):
 
 
 def test_texts_of_descriptions():
+    for text in ("huber:delta=2.0", "output:my:loss", "hinge", "elastic:l1_weight=0.1"):
+        assert _specs.text_of(_specs.loss_of(text), og.losses) == text
+    for text in ("sgd", "nesterov:weight_decay=0.1", "adam:amsgrad=true", "lbfgs:history=3"):
+        assert _specs.text_of(_specs.optimizer_of(text), og.optimizers) == text
+    for text in ("warmup_cosine", "step:every=3,unit=step", "cosine"):
+        assert _specs.text_of(_specs.schedule_of(text), og.schedules) == text
+    assert _specs.text_of(og.schedules.warm_up(3), og.schedules) is None
     assert _specs.penalty_of("a:b:l1=1").weights == ("a:b",)
     assert _specs.class_weight_of("no=1,yes=2.5", is_text=True) == {"no": 1, "yes": 2.5}
     assert _specs.optimizer_of("adam:amsgrad=True,lr=1e-2").amsgrad is True

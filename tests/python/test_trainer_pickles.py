@@ -4,6 +4,7 @@ import copy
 import pickle
 import subprocess
 import sys
+from xml.etree import ElementTree
 
 import numpy as np
 import onnx
@@ -112,6 +113,16 @@ def test_sessions_are_not_pickled(linear_proto):
     for session in (og.TrainingSession(linear_proto), og.InferenceSession(linear_proto)):
         with pytest.raises(TypeError, match="cannot be pickled"):
             pickle.dumps(session)
+
+
+def test_a_trainer_in_a_notebook(rows):
+    trainer = og.Trainer(mlp_proto([4, *[5] * 12, 3], head="Softmax"))
+    page = ElementTree.fromstring(f"<div>{trainer.fit(*rows, **OPTIONS)._repr_html_()}</div>")
+    cells = {row[0].text: row[1].text for row in page.iter("tr") if len(row) == 2}
+    assert cells["loss"].startswith("softmax cross-entropy on 'scores'")
+    assert float(cells["last train_loss"]) > 0
+    assert cells["W0"] == "[4, 5]"
+    assert "and 6 more" in [cell.text for cell in page.iter("td")]
 
 
 def test_what_objects_show(linear_proto):
