@@ -121,14 +121,21 @@ const PlacePath* FileIndex::attribute(const std::string& scope, const std::strin
 
 void FileEdit::replace(const PlacePath& path, std::size_t offset, std::size_t size,
                        std::string replacement) {
+  owned_.push_back(std::move(replacement));
+  replace_by_view(path, offset, size, owned_.back());
+}
+
+void FileEdit::replace_by_view(const PlacePath& path, std::size_t offset, std::size_t size,
+                               std::string_view replacement) {
   for (std::size_t depth = 0; depth < path.size(); ++depth) {
     around_.emplace(path[depth].offset, std::pair(path[depth], depth));
   }
-  changes_[offset] = {.size = size, .replacement = std::move(replacement)};
+  changes_[offset] = {.size = size, .replacement = replacement};
 }
 
 std::string FileEdit::apply() const {
   std::map<std::size_t, Change> all = changes_;
+  std::deque<std::string> lengths;
   // Innermost messages first: their new lengths change the sizes of those around them.
   std::vector<std::pair<MessagePlace, std::size_t>> messages;
   for (const auto& [offset, message] : around_) messages.push_back(message);
@@ -142,12 +149,17 @@ std::string FileEdit::apply() const {
     }
     if (growth == 0) continue;
     const auto new_size = static_cast<std::ptrdiff_t>(place.size) + growth;
-    all[place.prefix_offset] = {
-        .size = place.offset - place.prefix_offset,
-        .replacement = WireWriter::encode_varint(static_cast<std::uint64_t>(new_size))};
+    lengths.push_back(WireWriter::encode_varint(static_cast<std::uint64_t>(new_size)));
+    all[place.prefix_offset] = {.size = place.offset - place.prefix_offset,
+                                .replacement = lengths.back()};
+  }
+  std::ptrdiff_t growth = 0;
+  for (const auto& [offset, change] : all) {
+    growth += static_cast<std::ptrdiff_t>(change.replacement.size()) -
+              static_cast<std::ptrdiff_t>(change.size);
   }
   std::string result;
-  result.reserve(bytes_.size() + 64);
+  result.reserve(static_cast<std::size_t>(static_cast<std::ptrdiff_t>(bytes_.size()) + growth));
   std::size_t position = 0;
   for (const auto& [offset, change] : all) {
     ONNXGRAD_ASSERT(offset >= position);

@@ -2,6 +2,7 @@
 #define ONNXGRAD_ONNX_FILE_EDIT_H_
 
 #include <cstddef>
+#include <deque>
 #include <map>
 #include <string>
 #include <string_view>
@@ -70,15 +71,20 @@ class FileEdit {
   /// Bytes [offset, offset + size) become `replacement`; `path` are the messages around them.
   void replace(const PlacePath& path, std::size_t offset, std::size_t size,
                std::string replacement);
+  /// The same without a copy: `replacement` must live until apply() is done.
+  void replace_by_view(const PlacePath& path, std::size_t offset, std::size_t size,
+                       std::string_view replacement);
+  /// Allocates the result alone.
   std::string apply() const;
 
  private:
   struct Change {
     std::size_t size = 0;
-    std::string replacement;
+    std::string_view replacement = {};
   };
   std::string_view bytes_;
-  std::map<std::size_t, Change> changes_;                               // by offset
+  std::deque<std::string> owned_;          // what changes refer to; addresses stay
+  std::map<std::size_t, Change> changes_;  // by offset
   std::map<std::size_t, std::pair<MessagePlace, std::size_t>> around_;  // by offset: place, depth
 };
 

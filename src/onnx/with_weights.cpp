@@ -97,6 +97,7 @@ class Patcher {
   FileEdit edit_;
   ExternalTensors* external_;
   std::set<std::size_t> moved_;  // offsets of tensors whose external data has moved
+  std::vector<Tensor> kept_;     // whose data edit_ refers to
 };
 
 void Patcher::write(const std::string& name, const Tensor& weight) {
@@ -151,15 +152,17 @@ void Patcher::write_stored(const TensorMessage& message, const Tensor& tensor,
                            const PlacePath& path) {
   const std::string_view data = bytes_of(tensor);
   if (message.raw && message.raw->size() == data.size()) {
-    return edit_.replace(path, offset_of(*message.raw), data.size(), std::string(data));
+    kept_.push_back(tensor);
+    return edit_.replace_by_view(path, offset_of(*message.raw), data.size(), data);
   }
   const bool is_fixed = message.typed_field == Tensors::kFloatDataFieldNumber ||
                         message.typed_field == Tensors::kDoubleDataFieldNumber;
   if (is_fixed) {
+    kept_.push_back(tensor);
     std::size_t position = 0;
     for (const DataChunk& chunk : message.typed) {
-      edit_.replace(path, offset_of(chunk.bytes), chunk.bytes.size(),
-                    std::string(data.substr(position, chunk.bytes.size())));
+      edit_.replace_by_view(path, offset_of(chunk.bytes), chunk.bytes.size(),
+                            data.substr(position, chunk.bytes.size()));
       position += chunk.bytes.size();
     }
     return;

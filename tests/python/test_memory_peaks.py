@@ -1,0 +1,98 @@
+"""How much memory loading, training and saving a big model takes, in multiples of its weights.
+
+Each job runs in a process of its own, which reads the peak of its resident memory (VmHWM of
+/proc/self/status, reset between the steps) and subtracts what was there before the model.
+docs/sessions.md has the table that these bounds keep true.
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+WIDTH = 1024
+LAYERS = 50  # of 4 MiB each: 200 MiB
+
+JOB = """
+import json, os, sys
+
+def peak():
+    with open("/proc/self/status") as status:
+        found = next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
+    with open("/proc/self/clear_refs", "w") as refs:
+        refs.write("5")
+    return found * 1024
+
+import numpy as np
+import onnxgrad as og
+from onnxgrad import _core
+
+source, target = sys.argv[1:]
+rows = np.zeros((4, 1024), np.float32)
+before = peak()
+before = peak()  # what is resident now, the first one having been reset
+found = {}
+def note(name):
+    found[name] = peak() - before
+
+model = _core.Model.load(source)
+note("load")
+model.weights
+note("working copy")
+trainer = og.Trainer(source, optimizer="sgd", threads=1)
+trainer.fit(rows, rows, epochs=1, batch_size=4, verbose=0)
+del model
+peak()
+note("trained")
+trainer.save(target)
+note("save")
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module")
+def big_model(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    rng = np.random.default_rng(0)
+    nodes, weights = [], []
+    for i in range(LAYERS):
+        numbers = (rng.standard_normal((WIDTH, WIDTH)) / 32).astype(np.float32)
+        weights.append(numpy_helper.from_array(numbers, f"w{i}"))
+        nodes.append(helper.make_node("MatMul", [f"x{i}", f"w{i}"], [f"x{i + 1}"]))
+    ends = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", WIDTH])
+        for name in ("x0", f"x{LAYERS}")
+    ]
+    graph = helper.make_graph(nodes, "big", ends[:1], ends[1:], weights)
+    opset = helper.make_opsetid("", 21)
+    model = helper.make_model(graph, opset_imports=[opset], ir_version=10)
+    folder = tmp_path_factory.mktemp("big")
+    paths = {"inside": folder / "inside.onnx", "external": folder / "external.onnx"}
+    onnx.save(model, paths["inside"])
+    onnx.save(model, paths["external"], save_as_external_data=True, location="external.data")
+    return paths
+
+
+# The file's bytes are kept, for they are handed back; of tensors in the model's file that are not
+# aligned in it there is a copy, of external ones none.
+BOUNDS = {
+    "inside": {"load": 2.0, "working copy": 2.0, "trained": 3.0, "save": 5.0},
+    "external": {"load": 1.1, "working copy": 1.1, "trained": 2.1, "save": 3.1},
+}
+
+
+@pytest.mark.parametrize("kind", ["inside", "external"])
+def test_peaks(big_model: dict[str, Path], kind: str, tmp_path: Path) -> None:
+    job = [sys.executable, "-c", JOB, str(big_model[kind]), str(tmp_path / "trained.onnx")]
+    done = subprocess.run(job, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    weight_bytes = 4 * LAYERS * WIDTH**2
+    found = {name: size / weight_bytes for name, size in json.loads(done.stdout).items()}
+    print(kind, {name: round(size, 2) for name, size in found.items()})
+    assert {name: size for name, size in found.items() if size > BOUNDS[kind][name]} == {}
+    # What is measured is there: the weights are in memory, and more of them once they are trained.
+    assert 0.99 < found["load"] < found["trained"] < found["save"]
