@@ -2,6 +2,7 @@
 #include <nanobind/stl/string.h>
 
 #include <exception>
+#include <new>
 #include <string>
 
 #include "bindings.h"
@@ -43,6 +44,9 @@ void translate(const std::exception_ptr& pending, void* /*payload*/) {
     std::rethrow_exception(pending);
   } catch (const Error& error) {
     set_python_error(error);
+  } catch (const std::bad_alloc&) {
+    set_python_error(DeviceError(
+        {.what = "the system gave no more memory", .mend = "Use a smaller batch or model."}));
   }
 }
 

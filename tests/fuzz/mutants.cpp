@@ -18,6 +18,7 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "mutator.h"
@@ -29,6 +30,7 @@
 //
 //   onnxgrad_mutants <folder of models> <number of mutants> [<first mutant>]   all, in parallel
 //   onnxgrad_mutants <folder of models> --one <mutant>        one, in this process, told in detail
+//   onnxgrad_mutants <folder of models> --write <number> <folder>     <number>.onnx for other tests
 
 namespace onnxgrad::fuzz {
 namespace {
@@ -38,6 +40,7 @@ constexpr int kProcesses = 2;
 constexpr int kSecondsPerMutant = 5;                // of processor time
 constexpr std::int64_t kBudgetBytes = 256LL << 20;  // that onnxgrad may use
 constexpr std::int64_t kAddressBytes = 3LL << 30;   // that the process may map
+constexpr std::int64_t kPeakBytes = 128LL << 20;    // that it may have in memory
 constexpr std::int64_t kMaxFeedElements = 1 << 14;
 
 struct Seed {
@@ -71,7 +74,21 @@ struct Report {
   std::array<std::atomic<std::size_t>, 5> stages{};  // mutants that got through so many stages
   std::atomic<std::size_t> failures{0};              // foreign exceptions
   char message[400] = {};                            // of the first
+  std::atomic<std::int64_t> peak_bytes{0};           // the most memory that a mutant took
+  std::atomic<std::size_t> peak_mutant{0};
 };
+
+// The most memory that this process had resident since the last call (or ever, where the kernel
+// does not let it be reset): VmHWM of proc(5). What is only mapped does not count.
+std::int64_t take_peak_bytes() {
+  std::int64_t kibibytes = 0;
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("VmHWM:")) kibibytes = std::atoll(line.c_str() + 6);
+  }
+  std::ofstream("/proc/self/clear_refs") << "5";
+  return kibibytes << 10;
+}
 
 // Small numbers; whole ones are sometimes out of any range when `odd` is set.
 Tensor make_feed(const ValueInfo& info, Random& random, bool odd) {
@@ -195,6 +212,11 @@ void limit_time() {
                       error.what());
       }
     }
+    const std::int64_t peak = take_peak_bytes();
+    if (peak > report.peak_bytes) {
+      report.peak_bytes = peak;
+      report.peak_mutant = mutant;
+    }
     ++report.done;
   }
   _exit(0);
@@ -250,6 +272,7 @@ int run_all(const std::string& folder, std::size_t first, std::size_t count) {
   std::array<std::size_t, 5> stages{};
   std::size_t done = 0;
   std::size_t failures = 0;
+  std::pair<std::int64_t, std::size_t> peak{0, 0};
   const auto start = std::chrono::steady_clock::now();
   while (!waiting.empty() || !running.empty()) {
     while (!waiting.empty() && running.size() < kProcesses) {
@@ -270,6 +293,7 @@ int run_all(const std::string& folder, std::size_t first, std::size_t count) {
     done += report.done;
     for (std::size_t i = 0; i < stages.size(); ++i) stages[i] += report.stages[i];
     failures += report.failures;
+    peak = std::max(peak, {report.peak_bytes.load(), report.peak_mutant.load()});
     if (report.failures > 0) std::printf("foreign exception: %s\n", report.message);
     if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
       ++failures;
@@ -285,6 +309,14 @@ int run_all(const std::string& folder, std::size_t first, std::size_t count) {
   std::printf(
       "%zu mutants in %.1f s; stages passed: none %zu, one %zu, two %zu, three %zu, more %zu\n",
       done, elapsed.count(), stages[0], stages[1], stages[2], stages[3], stages[4]);
+  std::printf("most memory: %lld MiB, mutant %zu (of %s)\n",
+              static_cast<long long>(peak.first >> 20), peak.second, seed_of(peak.second).file);
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+  if (peak.first > kPeakBytes) {
+    std::printf("that is more than %lld MiB\n", static_cast<long long>(kPeakBytes >> 20));
+    ++failures;
+  }
+#endif
   if (done != count) {
     std::printf("expected %zu mutants\n", count);
     return 1;
@@ -309,17 +341,30 @@ int run_one(const std::string& folder, std::size_t mutant) {
   return 0;
 }
 
+int write_all(const std::string& folder, std::size_t count, const std::string& to) {
+  for (std::size_t mutant = 0; mutant < count; ++mutant) {
+    std::ofstream file(to + "/" + std::to_string(mutant) + ".onnx", std::ios::binary);
+    if (!(file << mutant_bytes(folder, mutant))) return 1;
+  }
+  return 0;
+}
+
 }  // namespace
 }  // namespace onnxgrad::fuzz
 
 int main(int argc, char** argv) {
   if (argc < 3) {
-    std::puts("usage: onnxgrad_mutants <folder> (<count> [<first>] | --one <mutant>)");
+    std::puts(
+        "usage: onnxgrad_mutants <folder> (<count> [<first>] | --one <mutant> | "
+        "--write <count> <folder>)");
     return 2;
   }
   const std::string folder = argv[1];
   if (std::string_view(argv[2]) == "--one" && argc == 4) {
     return onnxgrad::fuzz::run_one(folder, std::stoull(argv[3]));
+  }
+  if (std::string_view(argv[2]) == "--write" && argc == 5) {
+    return onnxgrad::fuzz::write_all(folder, std::stoull(argv[3]), argv[4]);
   }
   return onnxgrad::fuzz::run_all(folder, argc > 3 ? std::stoull(argv[3]) : 0, std::stoull(argv[2]));
 }
