@@ -47,7 +47,8 @@ struct Report {
   std::string loss_problem;         ///< why not
   std::vector<MissingGradientInfo> missing_gradients;
 
-  /// Aligned tables, at most 100 columns wide.
+  /// Aligned tables; those of operators and weights are at most 100 columns wide. What Python and
+  /// the command line print.
   std::string to_text() const;
 };
 

@@ -1,4 +1,4 @@
-"""What a report shows, as text and as HTML."""
+"""What a report shows as HTML (its text is the C++ library's), and both of changes of weights."""
 
 from __future__ import annotations
 
@@ -171,14 +171,6 @@ def _training(report: Report) -> list[str]:
         for gap in report.missing_gradients
     ]
     return lines
-
-
-def as_text(report: Report) -> str:
-    """Return aligned tables; those of operators and weights are at most 100 columns wide."""
-    parts = [[_heading(report), *_values(report)]]
-    parts += [_text_table(_operators(report))]
-    parts += [[*_text_table(_weights(report)), _totals(report)], _training(report)]
-    return "\n\n".join("\n".join(lines) for lines in parts) + "\n"
 
 
 def _text_table(table: _Table) -> list[str]:

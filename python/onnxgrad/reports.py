@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from onnxgrad import _core
 from onnxgrad._arrays import from_native
 from onnxgrad._models import ModelLike, to_core_model
-from onnxgrad._report_tables import as_html, as_text, changes_as_html, changes_as_text
+from onnxgrad._report_tables import as_html, changes_as_html, changes_as_text
 from onnxgrad._values import NodeArg, WeightInfo, node_args, weight_infos
 from onnxgrad.errors import ModelError
 
@@ -88,6 +88,8 @@ class Report:
         Why none is found.
     missing_gradients : list of MissingGradient
         What cannot be differentiated.
+    text : str
+        What `str` gives: the text of the C++ library.
     """
 
     file: str
@@ -104,6 +106,7 @@ class Report:
     loss_line: str
     loss_problem: str
     missing_gradients: list[MissingGradient]
+    text: str = field(repr=False)
 
     @property
     def num_frozen(self) -> int:
@@ -123,6 +126,7 @@ class Report:
     def to_dict(self) -> dict[str, Any]:
         """Return everything as dictionaries, lists, texts and numbers, ready for JSON."""
         found = asdict(self)
+        del found["text"]
         for name in ("inputs", "outputs"):
             found[name] = [item._asdict() for item in getattr(self, name)]
         found["weights"] = [
@@ -133,7 +137,7 @@ class Report:
         return found | totals
 
     def __str__(self) -> str:
-        return as_text(self)
+        return self.text
 
     def _repr_html_(self) -> str:
         return as_html(self)
@@ -268,4 +272,5 @@ def report(model: ModelLike) -> Report:
             MissingGradient(gap.op_type, gap.node, gap.input, gap.reason)
             for gap in found.missing_gradients
         ],
+        text=found.to_text(),
     )

@@ -1,7 +1,5 @@
 #include "onnxgrad/report.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <map>
 #include <utility>
@@ -109,26 +107,6 @@ void describe_training(const Model& model, Report& report) {
   }
 }
 
-// Text that fits a column, shortened in the middle.
-std::string fitted(const std::string& text, std::size_t width) {
-  if (text.size() <= width) return text;
-  const std::size_t tail = width / 3;
-  return text.substr(0, width - tail - 3) + "..." + text.substr(text.size() - tail);
-}
-
-void write_weights(const Report& report, std::string& text) {
-  text += fmt::format("\n{:<34} {:<9} {:<18} {:<20} {}\n", "weight", "dtype", "shape", "read by",
-                      "trained");
-  for (const WeightInfo& weight : report.weights) {
-    if (!is_floating(weight.dtype)) continue;
-    text += fmt::format("{:<34} {:<9} {:<18} {:<20} {}\n", fitted(weight.name, 34),
-                        dtype_name(weight.dtype), fitted(weight.dims.to_string(), 18),
-                        fitted(weight.op_type, 20), weight.trainable ? "yes" : "no");
-  }
-  text += fmt::format("{} numbers in floating-point weights, {} of them trained\n",
-                      report.num_parameters, report.num_trainable);
-}
-
 }  // namespace
 
 Report report(const Model& model) {
@@ -154,31 +132,6 @@ Report report(const Model& model) {
   }
   describe_training(model, result);
   return result;
-}
-
-std::string Report::to_text() const {
-  std::string text =
-      fmt::format("{}, opset {}, IR version {}{}\n", file.empty() ? "model" : file, opset,
-                  ir_version, producer.empty() ? "" : ", made by " + producer);
-  for (const ValueInfo& input : inputs) {
-    text += fmt::format("input  {}: {}\n", input.name, input.type);
-  }
-  for (const ValueInfo& output : outputs) {
-    text += fmt::format("output {}: {}\n", output.name, output.type);
-  }
-  text += fmt::format("\n{:<44} {:>6}  {:<5} {}\n", "operator", "count", "runs", "gradient");
-  for (const OperatorUse& use : operators) {
-    const std::string name = use.domain.empty() ? use.op_type : use.domain + "." + use.op_type;
-    text += fmt::format("{:<44} {:>6}  {:<5} {}\n", fitted(name, 44), use.count,
-                        use.runs ? "yes" : "no", use.has_gradient ? "yes" : "no");
-  }
-  write_weights(*this, text);
-  text += "\n" + (loss_line.empty() ? "no loss: " + loss_problem : loss_line) + "\n";
-  for (const MissingGradientInfo& missing : missing_gradients) {
-    text += fmt::format("no gradient: {} node '{}', input {}: {}\n", missing.op_type, missing.node,
-                        missing.input, missing.reason);
-  }
-  return text;
 }
 
 }  // namespace onnxgrad

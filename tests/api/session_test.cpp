@@ -237,6 +237,21 @@ TEST(ReportApi, CountsAndJudges) {
   const Report linear = report(Model::from_text(kLinear));
   EXPECT_EQ(linear.loss_line, "loss: squared error on 'y'");
   EXPECT_TRUE(linear.missing_gradients.empty());
+  EXPECT_EQ(linear.to_text(), R"(model, opset 17, IR version 8
+input  x: float32[N, 2]
+output y: float32[N, 1]
+
+operator  count  runs  gradient
+Add           1  yes   yes
+MatMul        1  yes   yes
+
+weight  read by  dtype    shape   parameters  FLOPs  trained
+w       MatMul   float32  [2, 1]           2      4  yes
+b       Add      float32  [1]              1      1  yes
+3 parameters (12 B): 3 trained, 0 frozen; 5 FLOPs a row forward
+
+loss: squared error on 'y'
+)");
 }
 
 }  // namespace onnxgrad::api_session_test

@@ -363,6 +363,29 @@ def test_report_in_a_notebook(linear_proto):
     assert "and 968 more" in og.report(mlp_proto([3] * 500))._repr_html_()
 
 
+def test_report_says_the_same_in_a_notebook():
+    found = og.report(mlp_proto([20, 30, 3], head="Softmax"))
+    page = ElementTree.fromstring(f"<div>{closed(found._repr_html_())}</div>")
+    rows = [[cell.text for cell in row] for row in page.iter("tr")]
+    tables = [table_of(str(found), first) for first in ("operator", "weight")]
+    totals = tables[1].pop()
+    assert [row for row in rows if row[0] not in ("operator", "weight")] == tables[0] + tables[1]
+    assert totals == [page.findall("p")[1].text]
+
+
+def test_report_of_names_beyond_ascii():
+    model = onnx.ModelProto.FromString(mlp_proto([3, 2]).SerializeToString())
+    name = "größe_" * 9
+    for field in (model.graph.initializer[0], model.graph.node[0]):
+        field.name = name
+    model.graph.node[0].input[1] = name
+    line = next(row for row in str(og.report(model)).splitlines() if row.startswith("größe_"))
+    cells = re.split(r" {2,}", line)
+    assert cells[0] == name[:20] + "..."
+    assert cells[1] == f"MatMul {name}"[:17] + "..."
+    assert line.encode().decode() == line
+
+
 def test_change_of_weights(linear_proto):
     zero = og.set_weights(linear_proto, {"intercept": np.zeros(1, np.float32)})
     changes = og.weight_change(zero, linear_proto)

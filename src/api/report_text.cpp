@@ -1,0 +1,154 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "onnxgrad/report.h"
+
+// The one text of a report: Python and the command line print it too.
+
+namespace onnxgrad {
+namespace {
+
+struct Column {
+  std::string_view title;
+  std::size_t width = 0;  // characters that a cell has at most
+  bool is_number = false;
+};
+
+using Row = std::vector<std::string>;
+
+// Continuation bytes of UTF-8 are no characters of their own.
+bool begins_character(char byte) { return (static_cast<unsigned char>(byte) & 0xC0) != 0x80; }
+
+std::size_t count_characters(std::string_view text) {
+  return static_cast<std::size_t>(std::ranges::count_if(text, begins_character));
+}
+
+// `text`, or as many of its characters as fit before "...".
+std::string fitted(std::string_view text, std::size_t width) {
+  if (count_characters(text) <= width) return std::string(text);
+  std::size_t characters = 0;
+  std::size_t size = 0;
+  while (size < text.size()) {
+    if (begins_character(text[size]) && characters++ == width - 3) break;
+    ++size;
+  }
+  return std::string(text.substr(0, size)) + "...";
+}
+
+std::string table_text(std::span<const Column> columns, const std::vector<Row>& rows) {
+  std::vector<Row> cells(rows.size() + 1);
+  std::vector<std::size_t> widths(columns.size(), 0);
+  for (std::size_t r = 0; r < cells.size(); ++r) {
+    for (std::size_t c = 0; c < columns.size(); ++c) {
+      const std::string_view text = r == 0 ? columns[c].title : std::string_view(rows[r - 1][c]);
+      cells[r].push_back(fitted(text, std::max(columns[c].width, columns[c].title.size())));
+      widths[c] = std::max(widths[c], count_characters(cells[r][c]));
+    }
+  }
+  std::string text;
+  for (const Row& row : cells) {
+    std::string line;
+    for (std::size_t c = 0; c < columns.size(); ++c) {
+      const std::string blanks(widths[c] - count_characters(row[c]), ' ');
+      line += c == 0 ? "" : "  ";
+      line += columns[c].is_number ? blanks + row[c] : row[c] + blanks;
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    text += line + '\n';
+  }
+  return text;
+}
+
+std::string yes_or_no(bool value) { return value ? "yes" : "no"; }
+
+// A number of bytes as people read it.
+std::string size_text(std::int64_t num_bytes) {
+  constexpr std::array<std::string_view, 3> kUnits{"KiB", "MiB", "GiB"};
+  if (num_bytes < 1024) return fmt::format("{} B", num_bytes);
+  double size = static_cast<double>(num_bytes) / 1024;
+  std::size_t unit = 0;
+  for (; size >= 1024 && unit + 1 < kUnits.size(); ++unit) size /= 1024;
+  return fmt::format("{:.1f} {}", size, kUnits[unit]);
+}
+
+// A large number as people read it.
+std::string count_text(double number) {
+  constexpr std::array<std::string_view, 4> kUnits{"k", "M", "G", "T"};
+  number = std::round(number);
+  if (number < 1e5) return fmt::format("{:.0f}", number);
+  std::size_t unit = 0;
+  double size = number / 1000;
+  for (; size >= 1000 && unit + 1 < kUnits.size(); ++unit) size /= 1000;
+  return fmt::format("{:.3g} {}", size, kUnits[unit]);
+}
+
+std::string operators_text(const Report& report) {
+  constexpr std::array<Column, 4> kColumns{
+      {{"operator", 44}, {"count", 8, true}, {"runs", 4}, {"gradient", 8}}};
+  std::vector<Row> rows;
+  for (const OperatorUse& use : report.operators) {
+    rows.push_back({use.domain.empty() ? use.op_type : use.domain + "." + use.op_type,
+                    std::to_string(use.count), yes_or_no(use.runs), yes_or_no(use.has_gradient)});
+  }
+  return table_text(kColumns, rows);
+}
+
+std::string weights_text(const Report& report) {
+  constexpr std::array<Column, 7> kColumns{{{"weight", 23},
+                                            {"read by", 20},
+                                            {"dtype", 8},
+                                            {"shape", 12},
+                                            {"parameters", 10, true},
+                                            {"FLOPs", 8, true},
+                                            {"trained", 7}}};
+  std::vector<Row> rows;
+  std::int64_t num_bytes = 0;
+  double flops = 0;
+  for (std::size_t i = 0; i < report.weights.size(); ++i) {
+    const WeightInfo& weight = report.weights[i];
+    const double weight_flops = i < report.weight_flops.size() ? report.weight_flops[i] : 0;
+    flops += weight_flops;
+    if (!is_floating(weight.dtype)) continue;
+    num_bytes += weight.dims.size_bytes(weight.dtype);
+    rows.push_back({weight.name, weight.op_type + (weight.node.empty() ? "" : " " + weight.node),
+                    std::string(dtype_name(weight.dtype)), weight.dims.to_string(),
+                    std::to_string(weight.dims.num_elements()), count_text(weight_flops),
+                    yes_or_no(weight.trainable)});
+  }
+  const std::string totals =
+      fmt::format("{} parameters ({}): {} trained, {} frozen; {} FLOPs a row forward\n",
+                  report.num_parameters, size_text(num_bytes), report.num_trainable,
+                  report.num_parameters - report.num_trainable, count_text(flops));
+  return table_text(kColumns, rows) + totals;
+}
+
+}  // namespace
+
+std::string Report::to_text() const {
+  std::string text =
+      fmt::format("{}, opset {}, IR version {}{}\n", file.empty() ? "model" : file, opset,
+                  ir_version, producer.empty() ? "" : ", made by " + producer);
+  for (const ValueInfo& input : inputs) {
+    text += fmt::format("input  {}: {}\n", input.name, input.type);
+  }
+  for (const ValueInfo& output : outputs) {
+    text += fmt::format("output {}: {}\n", output.name, output.type);
+  }
+  text += "\n" + operators_text(*this) + "\n" + weights_text(*this);
+  text += "\n" + (loss_line.empty() ? "no loss: " + loss_problem : loss_line) + "\n";
+  for (const MissingGradientInfo& missing : missing_gradients) {
+    text += fmt::format("no gradient: {} node '{}', input {}: {}\n", missing.op_type, missing.node,
+                        missing.input, missing.reason);
+  }
+  return text;
+}
+
+}  // namespace onnxgrad
