@@ -367,3 +367,9 @@ def test_files_that_documents_name_are_there():
             r"`((?:tests|scripts|examples|benchmarks|src|docs)/[\w./-]+)`", text
         ):
             assert (ROOT / name).exists(), (path, name)
+
+
+def test_program_in_cpp_has_the_lines_that_the_readme_says():
+    lines = (ROOT / "examples/cpp/train.cpp").read_text(encoding="utf-8").splitlines()
+    assert len([line for line in lines if line.strip()]) <= 30
+    assert "a whole program of 30 lines is in [examples/cpp]" in text_of("README.md")
