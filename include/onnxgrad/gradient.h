@@ -13,8 +13,9 @@
 namespace onnxgrad {
 
 /// How graphs are written for other runtimes: standard operators and, unless inlined, model-local
-/// functions of domain "onnxgrad" that are made of them. The IR version is that of the opset's time:
-/// 10 from opset 21 on, 9 for 19 and 20, 8 for 15 to 18 and wherever local functions stay, 7 before.
+/// functions of domain "onnxgrad" that are made of them. The IR version is that of the opset's
+/// time: 10 from opset 21 on, 9 for 19 and 20, 8 for 15 to 18 and wherever local functions stay, 7
+/// before.
 struct WriteOptions {
   std::int64_t target_opset = 26;  ///< of ai.onnx, 9 to 26
   bool inline_functions = false;   ///< no local function stays, for runtimes without them
