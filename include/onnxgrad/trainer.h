@@ -24,19 +24,23 @@ struct EpochLog {
   std::optional<double> val_loss = {};
   std::optional<double> val_accuracy = {};
   std::vector<std::pair<std::string, double>> val_metrics = {};  ///< FitOptions::metrics
-  double learning_rate = 0;                                      ///< of the last step
-  double seconds = 0;      ///< of this epoch, validation included
-  double rows_per_s = 0;   ///< of training
-  std::int64_t steps = 0;  ///< since fit() began
-  std::int64_t rows = 0;   ///< that were trained on
-  double data_wait_s = 0;  ///< of a DataSource: how long training waited for rows
-  bool is_best = false;    ///< the best so far; see EarlyStopping::monitor
+  /// With several targets, "train_loss_<output>" for each: its own loss, without its factor.
+  std::vector<std::pair<std::string, double>> target_losses = {};
+  std::optional<double> grad_norm = {};  ///< FitOptions::grad_norm: mean of the epoch's steps
+  double learning_rate = 0;              ///< of the last step
+  double seconds = 0;                    ///< of this epoch, validation included
+  double rows_per_s = 0;                 ///< of training
+  std::int64_t steps = 0;                ///< since fit() began
+  std::int64_t rows = 0;                 ///< that were trained on
+  double data_wait_s = 0;                ///< of a DataSource: how long training waited for rows
+  bool is_best = false;                  ///< the best so far; see EarlyStopping::monitor
 };
 
 struct StepLog {
   std::int64_t epoch = 0;  ///< from 1
   std::int64_t step = 0;   ///< of this fit(), from 1
   double loss = 0;
+  std::optional<double> grad_norm = {};  ///< FitOptions::grad_norm
 };
 
 /// Waits for an improvement of one number.
@@ -122,6 +126,10 @@ struct FitOptions {
   std::vector<Metric> metrics = {};         ///< of the validation
   std::optional<ClassWeights> class_weights = {};
   std::optional<EarlyStopping> early_stopping = {};
+  /// Tells the Euclidean norm of all gradients together, before any clipping, in the logs. (Of
+  /// L-BFGS it is that of the last point that was tried.) The session is compiled anew where that
+  /// was not asked for before.
+  bool grad_norm = false;
   bool keep_best = false;  ///< end with the best weights, as EarlyStopping::restore_best
   bool discard = false;    ///< a trial: weights, optimizer state and steps are as before at the end
   double max_seconds = 0;  ///< training ends at the first step that ends later; 0: no limit

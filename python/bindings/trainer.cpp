@@ -64,6 +64,8 @@ void bind_logs(nb::module_& module) {
       .def_ro("val_loss", &EpochLog::val_loss)
       .def_ro("val_accuracy", &EpochLog::val_accuracy)
       .def_ro("val_metrics", &EpochLog::val_metrics)
+      .def_ro("target_losses", &EpochLog::target_losses)
+      .def_ro("grad_norm", &EpochLog::grad_norm)
       .def_ro("learning_rate", &EpochLog::learning_rate)
       .def_ro("seconds", &EpochLog::seconds)
       .def_ro("rows_per_s", &EpochLog::rows_per_s)
@@ -74,7 +76,8 @@ void bind_logs(nb::module_& module) {
   nb::class_<StepLog>(module, "StepLog")
       .def_ro("epoch", &StepLog::epoch)
       .def_ro("step", &StepLog::step)
-      .def_ro("loss", &StepLog::loss);
+      .def_ro("loss", &StepLog::loss)
+      .def_ro("grad_norm", &StepLog::grad_norm);
   nb::class_<History>(module, "History")
       .def_ro("epochs", &History::epochs)
       .def_ro("step_losses", &History::step_losses)
@@ -136,6 +139,7 @@ void bind_options(nb::module_& module) {
       .def_rw("metrics", &FitOptions::metrics)
       .def_rw("class_weights", &FitOptions::class_weights, nb::arg().none())
       .def_rw("snapshot_every_steps", &FitOptions::snapshot_every_steps)
+      .def_rw("grad_norm", &FitOptions::grad_norm)
       .def_rw("keep_best", &FitOptions::keep_best)
       .def_rw("discard", &FitOptions::discard)
       .def_rw("max_seconds", &FitOptions::max_seconds)

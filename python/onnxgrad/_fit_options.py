@@ -27,6 +27,7 @@ def fit_options(
     allow_nan: bool,
     non_finite: str,
     snapshot_every: int | None,
+    grad_norm: bool,
     keep_best: bool,
     max_time: float | str | None,
     buffer_bytes: int,
@@ -55,6 +56,7 @@ def fit_options(
     options.on_non_finite = _NON_FINITE[non_finite]
     if snapshot_every is not None:
         options.snapshot_every_steps = positive_int("snapshot_every", snapshot_every)
+    options.grad_norm = bool(grad_norm)
     options.keep_best = bool(keep_best)
     if is_trial:
         options.discard = True

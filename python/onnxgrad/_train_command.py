@@ -232,6 +232,7 @@ def _fit_options(options: SimpleNamespace, data: TrainData) -> dict[str, Any]:
         "drop_last": options.drop_last,
         "metrics": [name.strip() for name in names],
         "early_stopping": _early_stopping(options),
+        "grad_norm": options.grad_norm,
         "keep_best": options.keep_best,
         "max_time": _duration(options.max_time),
         "buffer_bytes": options.buffer_bytes,

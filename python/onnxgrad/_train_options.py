@@ -342,6 +342,14 @@ OPTIONS: tuple[TrainOption, ...] = (
         ("--metrics",),
     ),
     TrainOption(
+        "grad_norm",
+        bool,
+        False,
+        _RESULTS,
+        "Tell the norm of all gradients, before any clipping, in the history.",
+        flags=("--grad-norm",),
+    ),
+    TrainOption(
         "output",
         str,
         None,

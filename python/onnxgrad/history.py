@@ -23,7 +23,10 @@ class History(dict[str, list[float]]):
 
     The keys are ``epoch``, ``train_loss``, ``val_loss``, ``val_accuracy`` and ``val_<metric>``
     (where there was validation; NaN in epochs without), ``lr``, ``seconds`` and ``rows_per_s``, and
-    of data that is read in chunks ``data_wait_s``: how long training waited for rows.
+    of data that is read in chunks ``data_wait_s``: how long training waited for rows. With several
+    targets there is ``train_loss_<output>``, the loss of each without its factor, and with
+    ``fit(grad_norm=True)`` there is ``grad_norm``, the mean over the steps of the norm of all
+    gradients together, before any clipping.
 
     Examples
     --------
@@ -100,11 +103,14 @@ class History(dict[str, list[float]]):
 def log_of(epoch: _core.EpochLog) -> dict[str, float]:
     """Return what callbacks get: numbers by the names of `Trainer.history`, and the epoch."""
     logs = {"epoch": float(epoch.epoch), "train_loss": epoch.train_loss}
+    logs.update(epoch.target_losses)
     if epoch.val_loss is not None:
         logs["val_loss"] = epoch.val_loss
     if epoch.val_accuracy is not None:
         logs["val_accuracy"] = epoch.val_accuracy
     logs.update(epoch.val_metrics)
+    if epoch.grad_norm is not None:
+        logs["grad_norm"] = epoch.grad_norm
     logs["lr"] = epoch.learning_rate
     logs["seconds"] = epoch.seconds
     logs["rows_per_s"] = epoch.rows_per_s

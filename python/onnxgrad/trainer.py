@@ -213,6 +213,7 @@ class Trainer(TrainerBase):
         drop_last: bool = False,
         metrics: MetricLike | Iterable[MetricLike] | Mapping[str, MetricLike] = (),
         early_stopping: bool | EarlyStopping = False,
+        grad_norm: bool = False,
         keep_best: bool = False,
         max_time: float | str | None = None,
         buffer_bytes: int = 64 << 20,
@@ -267,6 +268,9 @@ class Trainer(TrainerBase):
             Further numbers of the validation; see `onnxgrad.metrics`.
         early_stopping : bool or callbacks.EarlyStopping, default=False
             True is ``callbacks.EarlyStopping()``.
+        grad_norm : bool, default=False
+            Whether to tell the norm of all gradients together, before any clipping: as
+            ``grad_norm`` in the history (the mean over the epoch's steps) and in logs of steps.
         keep_best : bool, default=False
             Whether to end with the weights of the best epoch, as early stopping does.
         max_time : float or str, default=None
@@ -333,6 +337,7 @@ class Trainer(TrainerBase):
             allow_nan=allow_nan,
             non_finite=non_finite,
             snapshot_every=snapshot_every,
+            grad_norm=grad_norm,
             keep_best=keep_best,
             max_time=max_time,
             buffer_bytes=buffer_bytes,
@@ -459,6 +464,8 @@ class Trainer(TrainerBase):
             "step": float(step.step),
             "train_loss": step.loss,
         }
+        if step.grad_norm is not None:
+            logs["grad_norm"] = step.grad_norm
         stop = False
         for callback in self._callbacks.handlers("on_step_end"):
             if callback.every_n_steps and step.step % callback.every_n_steps == 0:

@@ -20,6 +20,8 @@ struct Trainer::Impl {
 
   /// An automatic loss is settled by the head and the target: see target_asks_for_classes.
   void settle_loss(const Tensor& target);
+  /// What the options want of the step.
+  void compile_for(const FitOptions& options);
 
   bool is_automatic = false;
   TrainingSession session;
@@ -45,6 +47,12 @@ void Trainer::Impl::settle_loss(const Tensor& target) {
   TrainingSession settled = session.impl().with_loss(SoftmaxCrossEntropy{});
   settled.continue_from(session);
   session = std::move(settled);
+}
+
+void Trainer::Impl::compile_for(const FitOptions& options) {
+  train::Session& compiled = session.impl().session;
+  if (options.on_non_finite == OnNonFinite::kSkip) compiled.guard_updates();
+  compiled.log_gradient_norm(options.grad_norm);
 }
 
 Trainer::Trainer(TrainingSession session) : impl_(std::make_unique<Impl>(std::move(session))) {}
@@ -84,7 +92,7 @@ const History& Trainer::fit(const Dataset& data, const FitOptions& options) {
   const api::CallGuard guard(impl_->fitting);
   impl_->settle_loss(data.target);
   const api::CallGuard session_guard(impl_->session.impl().busy);
-  if (options.on_non_finite == OnNonFinite::kSkip) impl_->session.impl().session.guard_updates();
+  impl_->compile_for(options);
   train::FitLoop loop(impl_->session.impl().session, data, options, impl_->stop, impl_->history);
   loop.run();
   return impl_->history;
@@ -93,7 +101,7 @@ const History& Trainer::fit(const Dataset& data, const FitOptions& options) {
 const History& Trainer::fit(DataSource& source, const FitOptions& options) {
   const api::CallGuard guard(impl_->fitting);
   const api::CallGuard session_guard(impl_->session.impl().busy);
-  if (options.on_non_finite == OnNonFinite::kSkip) impl_->session.impl().session.guard_updates();
+  impl_->compile_for(options);
   train::FitLoop loop(impl_->session.impl().session, source, options, impl_->stop, impl_->history);
   loop.run();
   return impl_->history;

@@ -23,6 +23,11 @@ constexpr std::string_view kOption = "option:";  // in the metadata
   throw CheckpointError({.what = what, .where = {.file = checkpoint.path}, .mend = mend});
 }
 
+void set_row(Checkpoint& checkpoint, std::string_view name, const std::vector<double>& numbers) {
+  checkpoint.set(fmt::format("{}{}", kReservedPrefix, name),
+                 Tensor::from(numbers, Dims{static_cast<std::int64_t>(numbers.size())}));
+}
+
 std::string option_of(const Checkpoint& checkpoint, const std::string& name) {
   const auto found = checkpoint.metadata.find(fmt::format("{}{}", kOption, name));
   return found == checkpoint.metadata.end() ? "" : found->second;
@@ -67,6 +72,7 @@ std::vector<std::pair<std::string, std::string>> FitLoop::fixed_options() const 
           {"seed", std::to_string(options_.seed)},
           {"validation_every", std::to_string(options_.validation_every)},
           {"class_weights", class_weights_text(options_)},
+          {"grad_norm", session_.graph().has_gradient_norm ? "1" : "0"},
           {"metrics", metrics_text(options_.metrics)},
           {"early_stopping", early_stopping_text(options_)},
           {"schedule", options_.schedule ? schedule_text(*options_.schedule) : "none"}};
@@ -178,9 +184,12 @@ void FitLoop::resume_from(const Checkpoint& checkpoint) {
     return;
   }
   History history;
-  read_history(checkpoint, options_, history);
-  const EpochLoss loss{.sum = checkpoint.get_double("fit/loss_sum"),
-                       .weight = checkpoint.get_double("fit/weight_sum")};
+  read_history(checkpoint, options_, session_.graph().target_losses, history);
+  EpochLoss loss;
+  if (!loss.set_state(session_, checkpoint.get_doubles("fit/epoch_loss"))) {
+    refuse(checkpoint, "the losses of the epoch in the checkpoint are not those of these targets",
+           "Use another checkpoint: this file was not written by onnxgrad.");
+  }
   const double seconds = checkpoint.get_double("fit/seconds");
   const double data_wait = checkpoint.get_double("fit/data_wait_s");
   const double best_loss = checkpoint.get_double("fit/best_loss");
@@ -224,8 +233,7 @@ Checkpoint FitLoop::make_checkpoint() const {
   checkpoint.set_int("fit/epoch_steps", is_within ? step_ - epoch_first_step_ : 0);
   checkpoint.set_int("fit/skipped_steps", history_.skipped_steps);
   checkpoint.set_int("fit/epochs_without_improvement", epochs_without_improvement_);
-  checkpoint.set_double("fit/loss_sum", is_within ? loss_.sum : 0);
-  checkpoint.set_double("fit/weight_sum", is_within ? loss_.weight : 0);
+  set_row(checkpoint, "fit/epoch_loss", is_within ? loss_.state() : EpochLoss().state());
   checkpoint.set_double("fit/seconds",
                         is_within ? seconds_before_ + seconds_since(epoch_began_) : 0);
   checkpoint.set_double("fit/data_wait_s", is_within ? data_wait_s() : 0);
@@ -233,8 +241,7 @@ Checkpoint FitLoop::make_checkpoint() const {
   checkpoint.set_double("fit/first_rate", first_rate_);
   if (options_.schedule) {
     const std::vector<double> state = schedule_ ? schedule_->state() : schedule_state_;
-    checkpoint.set(fmt::format("{}fit/schedule_state", kReservedPrefix),
-                   Tensor::from(state, Dims{static_cast<std::int64_t>(state.size())}));
+    set_row(checkpoint, "fit/schedule_state", state);
   }
   if (best_ && history_.best_epoch) best_->add_to(checkpoint, kBest, session_);
   write_history(checkpoint, options_, history_, step_);

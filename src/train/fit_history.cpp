@@ -35,10 +35,12 @@ constexpr std::int64_t kHasLoss = 1;
 constexpr std::int64_t kHasAccuracy = 2;
 constexpr std::int64_t kIsBest = 4;
 constexpr std::int64_t kHasMetrics = 8;
+constexpr std::int64_t kHasNorm = 16;
 
 std::int64_t flags_of(const EpochLog& log) {
   return (log.val_loss ? kHasLoss : 0) | (log.val_accuracy ? kHasAccuracy : 0) |
-         (log.is_best ? kIsBest : 0) | (log.val_metrics.empty() ? 0 : kHasMetrics);
+         (log.is_best ? kIsBest : 0) | (log.val_metrics.empty() ? 0 : kHasMetrics) |
+         (log.grad_norm ? kHasNorm : 0);
 }
 
 template <class T>
@@ -63,6 +65,22 @@ std::vector<T> column_of(const Checkpoint& checkpoint, const std::string& name,
   throw CheckpointError({.what = "the columns of the checkpoint's history differ in length",
                          .where = {.file = checkpoint.path},
                          .mend = "Use another checkpoint: this file was not written by onnxgrad."});
+}
+
+// What a step tells beside its loss.
+void read_log_outputs(const Checkpoint& checkpoint, std::span<const std::int64_t> flags,
+                      std::span<const std::string> targets, std::span<EpochLog> logs) {
+  const auto norms = column_of<double>(checkpoint, "grad_norm", logs.size());
+  for (std::size_t i = 0; i < logs.size(); ++i) {
+    if ((flags[i] & kHasNorm) != 0) logs[i].grad_norm = norms[i];
+  }
+  for (const std::string& target : targets) {
+    const std::string name = "train_loss_" + target;
+    const auto values = column_of<double>(checkpoint, "target/" + name, logs.size());
+    for (std::size_t i = 0; i < logs.size(); ++i) {
+      logs[i].target_losses.emplace_back(name, values[i]);
+    }
+  }
 }
 
 void read_validation(const Checkpoint& checkpoint, const FitOptions& options,
@@ -102,6 +120,12 @@ void write_history(Checkpoint& checkpoint, const FitOptions& options, const Hist
   for (const NumberColumn& column : kColumns) add_doubles(column.name, column.get);
   add_doubles("val_loss", [](const EpochLog& log) { return log.val_loss.value_or(0); });
   add_doubles("val_accuracy", [](const EpochLog& log) { return log.val_accuracy.value_or(0); });
+  add_doubles("grad_norm", [](const EpochLog& log) { return log.grad_norm.value_or(0); });
+  const std::size_t targets = history.epochs.empty() ? 0 : history.epochs[0].target_losses.size();
+  for (std::size_t t = 0; t < targets; ++t) {
+    add_doubles("target/" + history.epochs[0].target_losses[t].first,
+                [t](const EpochLog& log) { return log.target_losses[t].second; });
+  }
   for (std::size_t m = 0; m < options.metrics.size(); ++m) {
     add_doubles(metric_column(options.metrics[m]), [m](const EpochLog& log) {
       return m < log.val_metrics.size() ? log.val_metrics[m].second : 0;
@@ -111,7 +135,8 @@ void write_history(Checkpoint& checkpoint, const FitOptions& options, const Hist
   add_column<double>(checkpoint, "step_losses", losses.first(static_cast<std::size_t>(steps)));
 }
 
-void read_history(const Checkpoint& checkpoint, const FitOptions& options, History& history) {
+void read_history(const Checkpoint& checkpoint, const FitOptions& options,
+                  std::span<const std::string> targets, History& history) {
   const auto flags = checkpoint.get_ints("history/flags");
   const std::size_t num_epochs = flags.size();
   const auto steps = column_of<std::int64_t>(checkpoint, "steps", num_epochs);
@@ -128,6 +153,7 @@ void read_history(const Checkpoint& checkpoint, const FitOptions& options, Histo
     for (std::size_t i = 0; i < num_epochs; ++i) column.set(logs[i], values[i]);
   }
   read_validation(checkpoint, options, flags, logs);
+  if (num_epochs > 0) read_log_outputs(checkpoint, flags, targets, logs);
   const auto losses = checkpoint.get_doubles("history/step_losses");
   for (const EpochLog& log : logs) {
     if (log.is_best) history.best_epoch = log.epoch;

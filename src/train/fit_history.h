@@ -2,6 +2,8 @@
 #define ONNXGRAD_TRAIN_FIT_HISTORY_H_
 
 #include <cstdint>
+#include <span>
+#include <string>
 
 #include "onnxgrad/trainer.h"
 #include "train/checkpoint.h"
@@ -13,9 +15,10 @@ namespace onnxgrad::train {
 void write_history(Checkpoint& checkpoint, const FitOptions& options, const History& history,
                    std::int64_t steps);
 
-/// Puts what write_history wrote into `history`, which keeps its memory.
+/// Puts what write_history wrote into `history`. `targets`: outputs, where several have losses.
 /// Throws: CheckpointError (columns of different lengths; metrics that are not there).
-void read_history(const Checkpoint& checkpoint, const FitOptions& options, History& history);
+void read_history(const Checkpoint& checkpoint, const FitOptions& options,
+                  std::span<const std::string> targets, History& history);
 
 }  // namespace onnxgrad::train
 

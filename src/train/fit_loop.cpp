@@ -189,7 +189,7 @@ double FitLoop::data_wait_s() const { return waited_before_ + feed_->waited_s() 
 void FitLoop::fill_log(EpochLog& log) const {
   const double seconds = seconds_before_ + seconds_since(epoch_began_);
   log.epoch = epoch_;
-  log.train_loss = loss_.mean();
+  loss_.tell(session_, log);
   log.learning_rate = session_.learning_rate();
   log.steps = step_;
   log.rows = row_;
@@ -202,7 +202,7 @@ bool FitLoop::train_epoch() {
   const EpochEnder ender{*feed_};
   if (row_ == 0) {  // else the epoch was begun by the fit that is resumed
     block_first_row_ = 0;
-    loss_ = {};
+    loss_.clear();
     seconds_before_ = waited_before_ = 0;
     epoch_first_step_ = step_;
     feed_->begin_epoch(epoch_);
@@ -294,7 +294,7 @@ bool FitLoop::run_batch(std::int64_t begin, std::int64_t rows) {
   if (options_.max_seconds > 0 && is_time_over()) return false;
   if (countdown_ > 0) {
     --countdown_;
-    if (countdown_ == 0 && !call_step_callback(loss)) return false;
+    if (countdown_ == 0 && !call_step_callback(loss, execution)) return false;
   }
   if (checkpoint_steps_ > 0 && step_ % checkpoint_steps_ == 0) {
     if (!check_state()) return false;
@@ -340,10 +340,14 @@ bool FitLoop::handle_fault(const std::string& fault_seen) {
        .mend = fmt::format("Try learning rate {:g}, or scale the inputs.", rate / 10)});
 }
 
-bool FitLoop::call_step_callback(double loss) {
+bool FitLoop::call_step_callback(double loss, const runtime::Execution& execution) {
   countdown_ = options_.every_n_steps;
   if (!options_.on_step_end) return true;
-  if (!options_.on_step_end({.epoch = epoch_, .step = step_, .loss = loss})) return true;
+  const StepLog log{.epoch = epoch_,
+                    .step = step_,
+                    .loss = loss,
+                    .grad_norm = gradient_norm(session_, execution)};
+  if (!options_.on_step_end(log)) return true;
   return end_with("a callback asked to stop");
 }
 

@@ -61,7 +61,7 @@ class FitLoop {
   bool check_state();
   void take_snapshot();
   bool handle_fault(const std::string& fault_seen);
-  bool call_step_callback(double loss);
+  bool call_step_callback(double loss, const runtime::Execution& execution);
   bool is_time_over();
   bool end_with(std::string reason);
   void fill_log(EpochLog& log) const;

@@ -118,6 +118,17 @@ void Session::guard_updates() {
   }
 }
 
+void Session::log_gradient_norm(bool wanted) {
+  if (logs_gradient_norm_ == wanted) return;
+  logs_gradient_norm_ = wanted;
+  try {
+    change_trained(present_set());
+  } catch (...) {
+    logs_gradient_norm_ = !wanted;
+    throw;
+  }
+}
+
 void Session::continue_from(const Session& other) {
   if (!other.graph_.held.empty() || !other.with_own_count_.empty()) {
     TrainedSet set = other.present_set();

@@ -115,6 +115,7 @@ PlacedLoss place_one(GraphBuilder& g, const Loss& loss, Reduction reduction, Val
         graph.add_input(loss.sample_weight, ir::Type::tensor(scores->dtype(), std::move(rows)));
   }
   placed.written = write_loss(g, function, reduction, scores, placed.target, placed.sample_weight);
+  placed.own_loss = placed.written.loss;
   return placed;
 }
 

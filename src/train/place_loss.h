@@ -18,6 +18,7 @@ struct PlacedLoss {
   ir::Value* sample_weight = nullptr;  ///< or nullptr
   /// Of the whole: the sum of several losses and the penalties.
   WrittenLoss written = {};
+  ir::Value* own_loss = nullptr;           ///< of this one alone, without its factor
   std::vector<ir::Value*> penalized = {};  ///< weights
   std::vector<PlacedLoss> others = {};     ///< of Loss::others, without their WrittenLoss
 };

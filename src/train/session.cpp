@@ -45,7 +45,8 @@ StepGraphOptions step_options(const TrainingOptions& options,
           .training_mode = options.training_mode,
           .skip_non_finite = options.skip_non_finite,
           .update = options.update,
-          .outputs = options.outputs};
+          .outputs = options.outputs,
+          .target_losses = true};
 }
 
 [[noreturn]] void bad_state(const std::string& what, const std::string& name) {
@@ -167,8 +168,9 @@ void Session::build(const std::optional<TrainedSet>& set) {
     throw Error({.what = "the trained weights cannot be changed while fit() runs",
                  .mend = "Freeze and unfreeze between two fits."});
   }
-  StepGraph graph = build_step(*source_.working, builtin_engine().ops, loss_, optimizer_,
-                               step_options(options_, set));
+  StepGraphOptions options = step_options(options_, set);
+  options.gradient_norm = logs_gradient_norm_;
+  StepGraph graph = build_step(*source_.working, builtin_engine().ops, loss_, optimizer_, options);
   auto executor =
       std::make_unique<runtime::Executor>(graph.model, builtin_engine(), executor_options_);
   graph_ = std::move(graph);
@@ -189,10 +191,11 @@ void Session::adopt_step() {
     state_views_.push_back(step_->state_view(i));
   }
   if (const auto* lbfgs = std::get_if<Lbfgs>(&optimizer_)) {
-    const std::size_t first = graph_.first_extra_output() + graph_.num_extra_outputs;
+    const std::size_t first = graph_.first_log_output() + graph_.num_log_outputs();
     lbfgs_ = std::make_unique<LbfgsLoop>(
         *lbfgs, std::span(state_views_).first(graph_.weights.size()), first);
   }
+  has_log_outputs_ = graph_.num_log_outputs() > 0;
   last_step_ = nullptr;
   evaluation_.reset();
   prediction_.reset();

@@ -77,6 +77,8 @@ class Session {
   void unfreeze(std::span<const std::string> patterns);
   /// From now on as with TrainingOptions::skip_non_finite.
   void guard_updates();
+  /// Whether steps also give the norm of all gradients (StepGraph::has_gradient_norm).
+  void log_gradient_norm(bool wanted);
 
   NamedTensors state() const;
   /// The same without copies: views that are valid as long as the session is not compiled anew.
@@ -137,6 +139,8 @@ class Session {
   /// Copies of the state that somebody keeps, for memory().
   void add_snapshot_bytes(std::int64_t bytes) { snapshot_bytes_ += bytes; }
   bool reduces_by_mean() const { return loss_.reduction == Reduction::kMean; }
+  /// Beside the loss, for the history: StepGraph::num_log_outputs.
+  bool has_log_outputs() const { return has_log_outputs_; }
   bool counts_correct_rows() const { return evaluation_graph_.has_correct_rows; }
   /// From now on the last output of an evaluation are the scores.
   void give_scores_in_evaluation();
@@ -164,6 +168,8 @@ class Session {
   std::unique_ptr<runtime::Executor> step_;
   std::unique_ptr<LbfgsLoop> lbfgs_;  // or nullptr
   bool is_fitting_ = false;
+  bool logs_gradient_norm_ = false;
+  bool has_log_outputs_ = false;
   std::unordered_set<std::string> with_own_count_;  // see TrainedSet
   std::vector<ValueInfo> inputs_;
   std::vector<ValueInfo> outputs_;

@@ -291,6 +291,36 @@ std::vector<WeightInfo> bind_statistics(Draft& draft,
   return infos;
 }
 
+struct LogOutputs {
+  std::vector<std::string> target_losses = {};
+  Value* gradient_norm = nullptr;
+};
+
+// Each is a value of its own, in the type of the loss.
+LogOutputs add_log_outputs(Draft& draft, const PlacedLoss& placed,
+                           const std::vector<Value*>& gradients, const StepGraphOptions& options) {
+  GraphBuilder& g = draft.g();
+  std::vector<Value*>& outputs = draft.graph().outputs;
+  LogOutputs log;
+  const auto add_loss = [&](const PlacedLoss& one) {
+    Value* const like = placed.written.loss;
+    const bool is_same = one.own_loss->dtype() == like->dtype();
+    outputs.push_back(is_same ? g.identity(one.own_loss) : g.cast_like(one.own_loss, like));
+    log.target_losses.push_back(one.resolved.info.output);
+  };
+  g.set_scope("log");
+  if (options.target_losses && !placed.others.empty()) {
+    add_loss(placed);
+    for (const PlacedLoss& other : placed.others) add_loss(other);
+  }
+  if (options.gradient_norm) {
+    log.gradient_norm = g.identity(write_global_norm(g, gradients));
+    outputs.push_back(log.gradient_norm);
+  }
+  g.set_scope("");
+  return log;
+}
+
 // The learning rate, the update and all states.
 void add_update(Draft& draft, const Optimizer& optimizer, const StepGraphOptions& options,
                 UpdateInputs inputs, const StateWeights& weights, StepGraph& step) {
@@ -351,6 +381,7 @@ StepGraph build_step(const ir::Model& working, const opdef::OpRegistry& registry
     for (const Value* weight : weight_values) extra_names.push_back(weight->name + "_grad");
   }
   for (const std::string& name : extra_names) graph.outputs.push_back(extra.find(name));
+  const LogOutputs log = add_log_outputs(draft, placed, gradients, options);
   if (is_host_loop(optimizer)) {
     graph.outputs.insert(graph.outputs.end(), gradients.begin(), gradients.end());
   }
@@ -362,7 +393,10 @@ StepGraph build_step(const ir::Model& working, const opdef::OpRegistry& registry
                  .learning_rate_dtype = rate_dtype(weights),
                  .weights = infos_of(weights),
                  .held = infos_of(state_weights.held),
-                 .num_extra_outputs = extra_names.size()};
+                 .num_extra_outputs = extra_names.size(),
+                 .target_losses = log.target_losses,
+                 .has_gradient_norm = log.gradient_norm != nullptr};
+  if (log.gradient_norm != nullptr) step.gradient_norm_dtype = log.gradient_norm->dtype();
   if (placed.sample_weight != nullptr) step.sample_weight = placed.sample_weight->name;
   const bool is_mean = loss.reduction == Reduction::kMean;
   add_update(draft, optimizer, options,

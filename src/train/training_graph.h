@@ -42,14 +42,17 @@ struct StepGraphOptions {
   /// Further outputs: outputs of the model, "<weight>_grad", "gradient_norm".
   std::vector<std::string> outputs = {};
   bool all_gradients = false;  ///< "<weight>_grad" of every trained weight, after `outputs`
+  /// What a history of the training tells, after all these; see StepGraph::first_log_output.
+  bool target_losses = false;
+  bool gradient_norm = false;
 };
 
 /// Loss, gradient and update. With L-BFGS the update is a loop around the graph: there is no
 /// `learning_rate`, and the gradients are outputs. Graph inputs: those of the model that the loss
 /// needs, the target, the sample weight if there is one, `learning_rate`, then the state (with
 /// first values). Graph outputs: the loss, its denominator (if that is not the number of rows), the
-/// loss of each row (Reduction::kNone), the further outputs, with L-BFGS the gradients of the
-/// trained weights, then the new state.
+/// loss of each row (Reduction::kNone), the further outputs, those for the log, with L-BFGS the
+/// gradients of the trained weights, then the new state.
 struct StepGraph {
   std::shared_ptr<ir::Model> model;  ///< with its state bindings
   LossInfo loss;
@@ -64,10 +67,21 @@ struct StepGraph {
   std::vector<WeightInfo> held = {};        ///< weights in the state that are not: the next ones
   std::vector<WeightInfo> statistics = {};  ///< running statistics: the ones after these
   std::size_t num_extra_outputs = 0;        ///< after the loss, denominator and row losses
+  /// The loss of each of several targets, without its factor; names of the outputs that they are
+  /// on.
+  std::vector<std::string> target_losses = {};
+  bool has_gradient_norm = false;  ///< the last of them
+  DataType gradient_norm_dtype = DataType::kFloat32;
 
   /// Place of the first further output.
   std::size_t first_extra_output() const {
     return 1 + (has_denominator ? 1U : 0U) + (has_row_losses ? 1U : 0U);
+  }
+
+  /// Scalars after these: `target_losses`, in the type of the loss, and the norm of all gradients.
+  std::size_t first_log_output() const { return first_extra_output() + num_extra_outputs; }
+  std::size_t num_log_outputs() const {
+    return target_losses.size() + (has_gradient_norm ? 1U : 0U);
   }
 
   /// `weights`, `held` and `statistics`.
