@@ -37,10 +37,11 @@ def optimizer_of(text: str) -> Optimizer:
 
 
 def loss_of(text: str) -> Loss:
-    """Return the loss of a text such as ``"huber:delta=2"``, or ``"output:name"``."""
+    """Return the loss of a text such as ``"huber:delta=2"`` or ``"output:loss,reduction=sum"``."""
     name, _, options = text.partition(":")
     if name == "output":
-        return losses.Output(options)
+        output, _, options = options.partition(",")
+        return _with_options("--loss", name, losses.Output(output), options)
     return _with_options("--loss", name, losses.from_name(name), options)
 
 
@@ -96,8 +97,8 @@ def text_of(described: Description, module: Any, without: str = "") -> str | Non
     >>> text_of(optimizers.SGD(momentum=0.9, weight_decay=0.1), optimizers)
     'momentum:weight_decay=0.1'
     """
-    if isinstance(described, losses.Output) and described == losses.Output(described.output):
-        return f"output:{described.output}"
+    if isinstance(described, losses.Output):
+        return _text_of_output(described)
     best: list[str] | None = None
     for name in module.names():
         known = module.from_name(name)
@@ -114,6 +115,15 @@ def text_of(described: Description, module: Any, without: str = "") -> str | Non
     if best is None or (isinstance(described, (Chain, Product)) and len(best) > 1):
         return None
     return best[0] + (":" if len(best) > 1 else "") + ",".join(best[1:])
+
+
+def _text_of_output(described: losses.Output) -> str | None:
+    known = vars(losses.Output(described.output))
+    changed = {key: value for key, value in vars(described).items() if value != known[key]}
+    if not all(changed.values()):
+        return None  # an empty target
+    options = "".join(f",{key}={value}" for key, value in changed.items())
+    return f"output:{described.output}{options}"
 
 
 def _text(value: float | str) -> str:

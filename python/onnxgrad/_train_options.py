@@ -183,7 +183,12 @@ OPTIONS: tuple[TrainOption, ...] = (
         "buffer_bytes", int, 64 << 20, _DATA, "Memory for rows that are read in chunks.", "BYTES"
     ),
     TrainOption(
-        "loss", str, "auto", _MODEL, f"NAME or NAME:option=value,...: {_names(losses.names())}"
+        "loss",
+        str,
+        "auto",
+        _MODEL,
+        f"NAME or NAME:option=value,...: {_names(losses.names())}; or output:NAME, the loss that "
+        "the model has already.",
     ),
     TrainOption(
         "class_weight",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,6 +12,8 @@ from onnxgrad._optimizer_base import Optimizer
 from onnxgrad.errors import OptionError
 
 if TYPE_CHECKING:
+    import inspect
+
     from onnxgrad._models import ModelLike
 
 __all__ = ["User", "traced"]
@@ -119,7 +120,9 @@ def traced(
     kind = getattr(ndx, dtype, None) if dtype in ("float32", "float64") else None
     if kind is None:
         raise unknown_name("dtype", dtype, ["float32", "float64"])
-    parameters = [*inspect.signature(function).parameters.values()]
+    from inspect import signature
+
+    parameters = [*signature(function).parameters.values()]
     if len(parameters) < _KNOWN_INPUTS:
         raise OptionError(
             what=f"traced: the function has {len(parameters)} parameters, expected at least 4",
@@ -152,7 +155,7 @@ def _set_first_values(model: Any, slots: list[inspect.Parameter]) -> None:
     from onnx import helper
 
     for slot in slots:
-        if slot.default is inspect.Parameter.empty or not slot.default:
+        if slot.default is slot.empty or not slot.default:
             continue
         (value,) = (value for value in model.graph.input if value.name == slot.name)
         element = value.type.tensor_type.elem_type

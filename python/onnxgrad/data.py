@@ -137,8 +137,9 @@ class _BatchReader:
             return None
         inputs, target, weight = self._parts(batch)
         arrays = {name: to_native(value, name) for name, value in inputs.items()}
-        labels = to_native(target, "y")
-        first, self._rows = self._rows, self._rows + _count(labels)
+        labels = to_native(target, "y") if self._target or target is not None else None
+        counted = next(iter(arrays.values())) if labels is None else labels
+        first, self._rows = self._rows, self._rows + _count(counted)
         self._number += 1
         return _core.Dataset(
             arrays,
@@ -151,9 +152,9 @@ class _BatchReader:
     def _parts(self, batch: Any) -> tuple[dict[str, Any], Any, Any]:
         if isinstance(batch, Mapping):
             rest = {str(name): value for name, value in batch.items()}
-            if self._target not in rest:
+            if self._target and self._target not in rest:
                 raise self._refusal(f"a dictionary without the target '{self._target}'")
-            target = rest.pop(self._target)
+            target = rest.pop(self._target, None)
             weight = None if "sample_weight" in self._inputs else rest.pop("sample_weight", None)
             return rest, target, weight
         if not isinstance(batch, (tuple, list)) or len(batch) not in (2, 3):

@@ -7,6 +7,7 @@ import onnxruntime
 import pytest
 
 import onnxgrad as og
+from onnxgrad._specs import loss_of, text_of
 from onnxgrad.losses import Output
 from onnxgrad.optimizers import SGD
 from support import initializers
@@ -181,6 +182,32 @@ def test_file_by_add_loss_is_trained(rows):
     known = og.losses.Huber(delta=0.5)
     ours = og.Trainer(model(), known, "sgd", lr=0.05).fit(X, y, epochs=3, verbose=0)
     assert_same_weights(own.trained_model(), ours.trained_model(), rtol=1e-5)
+
+
+def test_batches_without_targets(rows):
+    X, y = rows
+    batches = [{"X": X[i : i + 10], "label": y[i : i + 10]} for i in range(0, 50, 10)]
+    options = {"schedule": og.schedules.Linear(end_factor=0.5)}  # which counts the rows
+    apart = og.Trainer(with_mean("double"), Output("loss", target=""), "sgd", lr=0.05, **options)
+    usual = og.Trainer(with_mean("double"), "output:loss", "sgd", lr=0.05, **options)
+    for trainer in (apart, usual):
+        trainer.fit(batches, epochs=2, verbose=0)
+    pairs = [({"X": b["X"], "label": b["label"]}, None) for b in batches]
+    paired = og.Trainer(with_mean("double"), Output("loss", target=""), "sgd", lr=0.05, **options)
+    paired.fit(pairs, epochs=2, verbose=0)
+    for trainer in (apart, paired):
+        assert_same_weights(trainer.trained_model(), usual.trained_model(), rtol=0)
+        assert trainer.history["train_loss"] == usual.history["train_loss"]
+
+
+def test_text_of_the_command_line_and_run_folder(rows, tmp_path):
+    for text in ("output:loss", "output:loss,reduction=sum,target=wanted"):
+        assert text_of(loss_of(text), og.losses) == text
+    assert text_of(Output("loss", target=""), og.losses) is None
+    trainer = og.Trainer(with_mean("double"), "output:loss", "sgd", lr=0.05)
+    trainer.fit(*rows, epochs=1, verbose=0, run_dir=tmp_path / "run")
+    written = "".join(path.read_text() for path in (tmp_path / "run").glob("*.toml"))
+    assert '"output:loss"' in written
 
 
 BAD = {

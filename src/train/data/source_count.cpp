@@ -5,7 +5,9 @@ namespace {
 
 std::int64_t rows_of(const Dataset& chunk) {
   const Tensor& target = chunk.targets.empty() ? chunk.target : chunk.targets.front().tensor;
-  return target.is_defined() && target.dims().rank() > 0 ? target.dims()[0] : 0;
+  const bool is_alone = !target.is_defined() && !chunk.inputs.empty();  // no target at all
+  const Tensor& counted = is_alone ? chunk.inputs.front().tensor : target;
+  return counted.is_defined() && counted.dims().rank() > 0 ? counted.dims()[0] : 0;
 }
 
 }  // namespace
