@@ -326,6 +326,9 @@ def test_parameters_can_be_set_one_by_one_and_all_together(tmp_path, data):
         module.copy_buffer_to_parameters(np.zeros(5, np.float32))
     with pytest.raises(ValueError, match=r"float32 \[2\]"):
         state.parameters["intercept"] = np.zeros(3, np.float32)
+    for array in (state.parameters["coef"].data, state.parameters["coef"].grad):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0, 0] = 1
     with pytest.raises(KeyError, match="intercpt"):
         state.parameters["intercpt"]
     with pytest.raises(TypeError, match="property"):

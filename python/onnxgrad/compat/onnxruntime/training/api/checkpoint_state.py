@@ -22,9 +22,10 @@ class Parameter:
     ----------
     name : str
     data : numpy.ndarray
-        Its value; a copy is taken when it is set, and shape and dtype must be the same.
+        Its value, a read-only view; a copy is taken when it is set, and shape and dtype must be the
+        same.
     grad : numpy.ndarray or None
-        What the training steps since the last reset add up to.
+        What the training steps since the last reset add up to, a read-only view.
     requires_grad : bool
     """
 
@@ -35,7 +36,7 @@ class Parameter:
     @property
     def data(self) -> _Array:
         """The value."""
-        return self._state._values[self.name]
+        return _read_only(self._state._values[self.name])
 
     @data.setter
     def data(self, value: Any) -> None:
@@ -51,7 +52,8 @@ class Parameter:
     @property
     def grad(self) -> _Array | None:
         """The gradient, or None before the first step."""
-        return self._state._gradients.get(self.name)
+        gradient = self._state._gradients.get(self.name)
+        return None if gradient is None else _read_only(gradient)
 
     @property
     def requires_grad(self) -> bool:
@@ -60,6 +62,12 @@ class Parameter:
 
     def __repr__(self) -> str:
         return f"Parameter({self.name!r}, requires_grad={self.requires_grad})"
+
+
+def _read_only(array: _Array) -> _Array:
+    view = array.view()
+    view.flags.writeable = False
+    return view
 
 
 class Parameters:

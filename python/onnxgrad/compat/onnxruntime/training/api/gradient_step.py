@@ -39,7 +39,12 @@ def step_sum() -> og.losses.Loss:
 
 def described(optimizer: og.optimizers.Optimizer) -> str:
     """Return an optimizer as text."""
-    return json.dumps({"type": type(optimizer).__name__, "options": vars(optimizer)})
+    try:
+        return json.dumps({"type": type(optimizer).__name__, "options": vars(optimizer)})
+    except TypeError as error:
+        raise TypeError(
+            f"{type(optimizer).__name__} has no text for an artifact: {error}"
+        ) from error
 
 
 def optimizer_from(text: str) -> og.optimizers.Optimizer:
