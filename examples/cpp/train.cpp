@@ -4,12 +4,13 @@
 #include <cmath>
 #include <iostream>
 #include <random>
+#include <stdexcept>
 #include <vector>
 
 namespace og = onnxgrad;
 
 int main(int argc, char** argv) try {
-  if (argc != 3) throw og::Error("usage: train MODEL.onnx TRAINED.onnx");
+  if (argc != 3) throw std::runtime_error("usage: train MODEL.onnx TRAINED.onnx");
   const og::Model model = og::Model::load(argv[1]);
 
   const std::int64_t rows = 2000;
@@ -29,7 +30,7 @@ int main(int argc, char** argv) try {
     std::cout << log.train_loss << ' ' << *log.val_loss << '\n';
   trainer.save(argv[2]);
   return history.epochs.back().train_loss < history.epochs.front().train_loss ? 0 : 1;
-} catch (const og::Error& error) {
+} catch (const std::exception& error) {
   std::cerr << error.kind() << ": " << error.what() << '\n';
   return 2;
 }

@@ -18,12 +18,30 @@ struct Place {
   std::string value = {};    ///< input, output, weight or column
 };
 
+/// What the user can do about a problem: one sentence or two. It has no default, so a Problem
+/// without one does not compile, and neither does an empty literal.
+class Mend {
+ public:
+  template <class Text>
+    requires(std::is_convertible_v<Text, std::string> &&
+             !std::is_same_v<std::remove_cvref_t<Text>, Mend>)
+  Mend(Text&& text) : text_(std::forward<Text>(text)) {  // NOLINT: from texts as if it were one
+    using Literal = std::remove_reference_t<Text>;
+    static_assert(!std::is_array_v<Literal> || sizeof(Literal) > 1, "say what the user can do");
+  }
+  const std::string& text() const { return text_; }
+  operator const std::string&() const { return text_; }  // NOLINT: to texts as if it were one
+
+ private:
+  std::string text_;
+};
+
 /// The four parts of every message: what is wrong, where, what was expected and given, what to do.
 struct Problem {
   std::string what = {};  ///< e.g. "shape [12, 4], expected [10, *]"; complete in itself
   Place where = {};
   std::string detail = {};  ///< expected and given, the reason; may be empty
-  std::string mend = {};    ///< what the user can do; may be empty
+  Mend mend;                ///< what the user can do; required
 };
 
 /// Base of everything that onnxgrad throws. what() has at most six lines: "<place>: <what>", the
@@ -31,10 +49,6 @@ struct Problem {
 class Error : public std::runtime_error {
  public:
   explicit Error(Problem problem);
-  /// From text alone. A template, because GCC 12 also takes Error({.what = ...}) for a string.
-  template <class Text>
-    requires std::is_convertible_v<Text, std::string>
-  explicit Error(Text&& what) : Error(Problem{.what = std::forward<Text>(what)}) {}
   const Problem& problem() const { return problem_; }
   const Place& place() const { return problem_.where; }
   /// Name of the class: "ShapeError", ...; also the name of the Python class.

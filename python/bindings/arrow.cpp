@@ -40,13 +40,19 @@ template <class T>
 std::shared_ptr<T> take(nb::handle capsule, const char* name) {
   auto* const inside = static_cast<T*>(PyCapsule_GetPointer(capsule.ptr(), name));
   if (inside == nullptr) throw nb::python_error();
-  if (inside->release == nullptr) throw DataError("an Arrow capsule that was used already");
+  if (inside->release == nullptr) {
+    throw DataError({.what = "an Arrow capsule that was used already",
+                     .mend = "Give the table itself: a capsule can be read once."});
+  }
   const T moved = *inside;
   inside->release = nullptr;
   return owned(moved);
 }
 
 using Batch = std::shared_ptr<ArrowArray>;
+
+constexpr const char* kBrokenTable =
+    "The library that made the table broke Arrow's rules: write it to a file and read it again.";
 
 /// One column of one batch.
 class Column {
@@ -69,7 +75,7 @@ class Column {
   Tensor read() const;
 
  private:
-  [[noreturn]] void refuse(const std::string& what, std::string mend = {}) const {
+  [[noreturn]] void refuse(const std::string& what, Mend mend = kBrokenTable) const {
     throw DataError(
         {.what = "column '" + name_ + "' " + what, .where = {}, .mend = std::move(mend)});
   }
@@ -266,7 +272,8 @@ Tensor Column::lists() const {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), width);
   const bool is_width = error == std::errc{} && end == text.data() + text.size() && width > 0;
   if (!is_width || array_.n_children != 1 || schema_.n_children != 1 || first_null()) {
-    refuse("has lists that are missing or of several lengths");
+    refuse("has lists that are missing or of several lengths",
+           "Fill them, so that each row has a list of the same length.");
   }
   const Tensor values = Column(name_, *schema_.children[0], *array_.children[0], offset_ * width,
                                length_ * width, owner_)
@@ -282,7 +289,8 @@ Tensor joined(const std::string& name, const std::vector<Tensor>& parts) {
   dims[0] = 0;
   for (const Tensor& part : parts) {
     if ((part.dtype() == DataType::kString) != (dtype == DataType::kString)) {
-      throw DataError("column '" + name + "' has texts and numbers");
+      throw DataError({.what = "column '" + name + "' has texts and numbers",
+                       .mend = "Give all of its chunks one type."});
     }
     if (part.dtype() != dtype) dtype = DataType::kFloat64;  // some of the parts have nulls
     dims[0] += part.dims()[0];
@@ -309,8 +317,9 @@ std::vector<Batch> read_stream(nb::handle capsule, std::shared_ptr<ArrowSchema>&
   const auto check = [&](int status) {
     if (status == 0) return;
     const char* const message = stream->get_last_error(stream.get());
-    throw DataError(std::string("the Arrow stream failed: ") +
-                    (message != nullptr ? message : std::strerror(status)));
+    throw DataError({.what = std::string("the Arrow stream failed: ") +
+                             (message != nullptr ? message : std::strerror(status)),
+                     .mend = "Read the table into memory first, to see what its library says."});
   };
   ArrowSchema read_schema{};
   check(stream->get_schema(stream.get(), &read_schema));
@@ -336,7 +345,9 @@ nb::dict arrow_columns(const nb::object& table) {
     batches.push_back(take<ArrowArray>(pair[1], "arrow_array"));
   }
   std::erase_if(batches, [](const Batch& batch) { return batch->length == 0; });
-  if (batches.empty()) throw DataError("the Arrow table has no rows");
+  if (batches.empty()) {
+    throw DataError({.what = "the Arrow table has no rows", .mend = "Give a table with rows."});
+  }
   const bool is_table = std::string_view(schema->format) == "+s";
   nb::dict columns;
   const std::int64_t count = is_table ? schema->n_children : 1;
@@ -346,14 +357,18 @@ nb::dict arrow_columns(const nb::object& table) {
     std::vector<Tensor> parts;
     for (const Batch& batch : batches) {
       if (is_table && batch->n_children != schema->n_children) {
-        throw DataError("a batch of the Arrow table has another number of columns");
+        throw DataError({.what = "a batch of the Arrow table has another number of columns",
+                         .mend = std::string(kBrokenTable)});
       }
       const ArrowArray& array = is_table ? *batch->children[c] : *batch;
       parts.push_back(
           Column(name, field, array, is_table ? batch->offset : 0, batch->length, batch).read());
     }
     const nb::str key(name.data(), name.size());
-    if (columns.contains(key)) throw DataError("the Arrow table has two columns '" + name + "'");
+    if (columns.contains(key)) {
+      throw DataError({.what = "the Arrow table has two columns '" + name + "'",
+                       .mend = "Rename or remove one of the two."});
+    }
     columns[key] = nb::cast(joined(name, parts));
   }
   return columns;

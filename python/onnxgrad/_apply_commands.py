@@ -136,7 +136,9 @@ def _run(
 ) -> dict[str, np.ndarray[Any, Any]]:
     number = len(next(iter(feeds.values())))
     if number == 0:
-        raise DataError(what="there are no rows", value="--data")
+        raise DataError(
+            what="there are no rows", value="--data", mend="Give a file with one row or more."
+        )
     parts = []
     for start in range(0, number, _ROWS):
         stop = start + _ROWS

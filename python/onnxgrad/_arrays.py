@@ -142,5 +142,9 @@ def cast_number(value: Any, dtype: str, name: str) -> Any:
             return value
         if value.dtype.kind in "fiub" and not (dtype == "int64" and value.dtype.kind == "f"):
             return value.astype(dtype)
-        raise DataError(what=f"'{name}': an array of {value.dtype}, expected {dtype}", value=name)
+        raise DataError(
+            what=f"'{name}': an array of {value.dtype}, expected {dtype}",
+            value=name,
+            mend=f"Convert it: array.astype('{dtype}').",
+        )
     return value

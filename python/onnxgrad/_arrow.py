@@ -9,7 +9,7 @@ import numpy as np
 
 from onnxgrad import _core
 from onnxgrad._arrays import from_native
-from onnxgrad._checks import did_you_mean
+from onnxgrad._checks import nearest_or
 from onnxgrad.errors import DataError
 
 Array = np.ndarray[Any, Any]
@@ -71,7 +71,7 @@ def take_column(columns: Mapping[str, Array], name: str) -> Array:
         what=f"the table has no column '{name}'",
         value=name,
         detail=f"It has {', '.join(list(columns)[:8])}.",
-        mend=did_you_mean(name, columns).strip(),
+        mend=nearest_or(name, columns, "Take one of these columns."),
     )
 
 

@@ -11,22 +11,24 @@ from typing import Any
 from onnxgrad.errors import DeviceError, OptionError
 
 
-def did_you_mean(wrong: str, known: Iterable[str]) -> str:
-    """Return ``"Did you mean 'x'? "`` for the nearest known name, or nothing."""
+def nearest_or(
+    wrong: str, known: Iterable[str], otherwise: str = "Take one of these names."
+) -> str:
+    """Return ``"Did you mean 'x'?"`` for the nearest known name, or `otherwise` if none is near."""
     import difflib
 
     names = {name.lower(): name for name in known}
     near = difflib.get_close_matches(wrong.lower(), names, n=1, cutoff=0.5)
-    return f"Did you mean '{names[near[0]]}'? " if near else ""
+    return f"Did you mean '{names[near[0]]}'?" if near else otherwise
 
 
 def unknown_name(option: str, given: object, known: Sequence[str]) -> OptionError:
     """Return the error for a name that is not one of `known`."""
-    hint = did_you_mean(given, known) if isinstance(given, str) else ""
+    hint = nearest_or(given, known, "") if isinstance(given, str) else ""
     return OptionError(
         what=f"{option}: unknown {given!r}",
         value=option,
-        mend=f"{hint}Known are {', '.join(repr(name) for name in known)}.",
+        mend=f"{hint} Known are {', '.join(repr(name) for name in known)}.".strip(),
     )
 
 
@@ -36,7 +38,9 @@ def positive_int(option: str, value: Any, minimum: int = 1) -> int:
     if is_whole and int(value) >= minimum:
         return int(value)
     raise OptionError(
-        what=f"{option}: {value!r}, expected a whole number of at least {minimum}", value=option
+        what=f"{option}: {value!r}, expected a whole number of at least {minimum}",
+        value=option,
+        mend=f"Give a number such as {max(minimum, 1)}.",
     )
 
 
@@ -55,7 +59,9 @@ def real_number(
     left = "above" if open_minimum else "of at least"
     right = "" if math.isinf(below) else f" and below {below:g}"
     raise OptionError(
-        what=f"{option}: {value!r}, expected a number {left} {minimum:g}{right}", value=option
+        what=f"{option}: {value!r}, expected a number {left} {minimum:g}{right}",
+        value=option,
+        mend=f"Give a number {left} {minimum:g}{right}, or leave {option} out.",
     )
 
 
@@ -84,7 +90,11 @@ def patterns(option: str, value: str | Iterable[str] | None) -> list[str]:
     names = [value] if isinstance(value, str) else list(value)
     for name in names:
         if not isinstance(name, str):
-            raise OptionError(what=f"{option}: {name!r} is not a name or pattern", value=option)
+            raise OptionError(
+                what=f"{option}: {name!r} is not a name or pattern",
+                value=option,
+                mend="Give texts such as 'fc1.weight' or 'fc*'.",
+            )
     return names
 
 
@@ -110,5 +120,7 @@ def path_text(option: str, path: Any) -> str:
         return os.fsdecode(path)
     except TypeError:
         raise OptionError(
-            what=f"{option}: a {type(path).__name__} is not a path", value=option
+            what=f"{option}: a {type(path).__name__} is not a path",
+            value=option,
+            mend="Give a text or a pathlib.Path.",
         ) from None

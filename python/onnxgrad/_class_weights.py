@@ -9,7 +9,7 @@ import numpy as np
 
 from onnxgrad import _core
 from onnxgrad._arrays import to_native
-from onnxgrad._checks import did_you_mean, real_number
+from onnxgrad._checks import nearest_or, real_number
 from onnxgrad.errors import DataError, OptionError
 
 ClassWeight: TypeAlias = "Mapping[Any, float] | Literal['balanced']"
@@ -40,7 +40,7 @@ def with_class_weights(class_weight: Any, y: Any, sample_weight: Any) -> np.ndar
                     what=f"class_weight: no row has the label {label!r}",
                     value="class_weight",
                     detail=f"Labels: {', '.join(known)}{', ...' if len(classes) > 20 else ''}.",
-                    mend=did_you_mean(str(label), known).strip(),
+                    mend=nearest_or(str(label), known, "Give weights for labels of y alone."),
                 )
             weights[places[label]] = real_number(f"class_weight of {label!r}", weight)
     else:

@@ -9,7 +9,7 @@ import numpy as np
 
 from onnxgrad import _core
 from onnxgrad._arrays import to_native
-from onnxgrad._checks import did_you_mean
+from onnxgrad._checks import nearest_or
 from onnxgrad.errors import DataError
 
 if TYPE_CHECKING:
@@ -36,7 +36,9 @@ class ParquetReader:
             self._file = parquet.ParquetFile(source.path)
         except (OSError, ValueError) as error:
             raise DataError(
-                what=f"{source.path}: {str(error).splitlines()[0]}", file=source.path
+                what=f"{source.path}: {str(error).splitlines()[0]}",
+                file=source.path,
+                mend="Check the path; the file has to be a whole Parquet file.",
             ) from error
         self._dtypes = {value.name: value.dtype for value in session._core.inputs}
         self._plan(list(self._file.schema_arrow.names))
@@ -58,7 +60,7 @@ class ParquetReader:
                     file=self._path,
                     value=name,
                     detail=f"There are {', '.join(names[:8])}.",
-                    mend=did_you_mean(name, names).strip(),
+                    mend=nearest_or(name, names),
                 )
         rest = [name for name in names if name not in taken]
         self._named = [name for name in self._dtypes if name in rest]
@@ -160,6 +162,6 @@ def import_pyarrow() -> Any:
     except ImportError as error:
         raise DataError(
             what="reading a Parquet file needs pyarrow, which is not installed",
-            mend="pip install 'onnxgrad[data]'",
+            mend="Install it: pip install 'onnxgrad[data]'.",
         ) from error
     return pyarrow.parquet

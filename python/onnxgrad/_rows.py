@@ -82,7 +82,9 @@ def check_alone(source: Source, **given: Any) -> None:
     for name, value in given.items():
         if value is not None:
             raise DataError(
-                what=f"{name} cannot be given beside a {type(source).__name__}", value=name
+                what=f"{name} cannot be given beside a {type(source).__name__}",
+                value=name,
+                mend="Leave it out: the rows of the source have it.",
             )
 
 
@@ -124,6 +126,7 @@ class Labels:
                 raise DataError(
                     what=f"there are {found} different labels, but the model has {known} classes",
                     value="y",
+                    mend="Remove rows, or train a model with as many classes as labels.",
                 )
         numbers = {label: number for number, label in enumerate(self.classes)}
         unknown = next((row for row, label in enumerate(texts) if label not in numbers), None)
@@ -132,5 +135,6 @@ class Labels:
                 what=f"label '{texts[unknown]}' in row {unknown} is none of the classes",
                 value="y",
                 detail=f"Classes: {', '.join(self.classes[:8])}.",
+                mend="Remove or rename such rows, or train on rows that have this label, too.",
             )
         return np.array([numbers[label] for label in texts], np.int64).reshape(shape)

@@ -83,6 +83,7 @@ def class_weight_of(text: str, is_text: bool) -> Any:
             raise OptionError(
                 what=f"--class-weight: the label '{label}' is no number, but those of the data are",
                 value="--class-weight",
+                mend="Give the labels as the column of the target has them.",
             ) from None
     return weights
 
@@ -139,7 +140,11 @@ def _with_options(option: str, name: str, described: DescriptionT, text: str) ->
     known = [] if isinstance(described, (Chain, Product)) else list(vars(described))
     for key in values:
         if not known:
-            raise OptionError(what=f"{option}: {name} has no options", value=option)
+            raise OptionError(
+                what=f"{option}: {name} has no options",
+                value=option,
+                mend=f"Give {name} alone.",
+            )
         if key not in known:
             raise unknown_name(f"{option} {name}", key, known)
     return described.replace(**values)
@@ -155,7 +160,9 @@ def _split(option: str, text: str) -> list[tuple[str, str]]:
         name, equals, value = (one.strip() for one in part.rpartition("="))
         if not equals or not name or not value:
             raise OptionError(
-                what=f"{option}: '{part}' in '{text}' is not name=value", value=option
+                what=f"{option}: '{part}' in '{text}' is not name=value",
+                value=option,
+                mend="Give pairs such as momentum=0.9, with commas between them.",
             )
         pairs.append((name, value))
     return pairs

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from onnxgrad._checks import did_you_mean
+from onnxgrad._checks import nearest_or
 from onnxgrad.data import one_character
 from onnxgrad.errors import DataError
 
@@ -47,7 +47,7 @@ class Table:
             file=self.path,
             value=name,
             detail=f"{option} asks for it; the file has {shown}.",
-            mend=did_you_mean(name, known).strip(),
+            mend=nearest_or(name, known, "Take one of these columns."),
         )
 
     def inputs(self, names: Sequence[str], without: Sequence[str]) -> dict[str, Array]:
@@ -142,7 +142,10 @@ def _read_npz(path: str) -> Table:
             columns = {name: archive[name] for name in archive.files}
     except (ValueError, EOFError, KeyError, _bad_zip()) as error:
         raise DataError(
-            what=f"{path}: not a readable .npz file", file=path, detail=f"{error}"
+            what=f"{path}: not a readable .npz file",
+            file=path,
+            detail=f"{error}",
+            mend="Write it with numpy.savez, from arrays of numbers or texts.",
         ) from error
     return Table(path, columns, is_csv=False)
 
@@ -160,7 +163,11 @@ def _read_parquet(path: str) -> Table:
     try:
         table = import_pyarrow().ParquetFile(path).read()
     except (OSError, ValueError) as error:
-        raise DataError(what=f"{path}: {str(error).splitlines()[0]}", file=path) from error
+        raise DataError(
+            what=f"{path}: {str(error).splitlines()[0]}",
+            file=path,
+            mend="Check the path; the file has to be a whole Parquet file.",
+        ) from error
     return Table(path, columns_of(table))
 
 
@@ -175,10 +182,17 @@ def read_npy(path: str) -> Array:
     try:
         array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
     except OSError as error:
-        raise DataError(what=f"{path}: {error.strerror or error}", file=path) from error
+        raise DataError(
+            what=f"{path}: {error.strerror or error}",
+            file=path,
+            mend="Check the path; a relative one begins at the present folder.",
+        ) from error
     except ValueError as error:
         raise DataError(
-            what=f"{path}: not a readable .npy file", file=path, detail=f"{error}"
+            what=f"{path}: not a readable .npy file",
+            file=path,
+            detail=f"{error}",
+            mend="Write it with numpy.save, from an array of numbers or texts.",
         ) from error
     return array
 
@@ -189,7 +203,11 @@ def _read_csv(path: str, delimiter: str) -> Table:
         with Path(path).open(encoding="utf-8-sig", newline="") as file:
             header = next(csv.reader(file, delimiter=delimiter), [])
     except (UnicodeDecodeError, csv.Error) as error:
-        raise DataError(what=f"{path}: not a readable CSV file", file=path) from error
+        raise DataError(
+            what=f"{path}: not a readable CSV file",
+            file=path,
+            mend="Save it as UTF-8 with commas between the cells.",
+        ) from error
     header = [name.strip() for name in header]
     repeated = next((name for name in header if header.count(name) > 1), None)
     if not header or repeated is not None or all(_is_number(name) for name in header):
@@ -231,9 +249,14 @@ def _read_columns(path: str, header: list[str], delimiter: str) -> dict[str, Arr
             raise DataError(
                 what=f"{path}: line {number} has {len(line)} cells, expected {len(header)}",
                 file=path,
+                mend="Mend the line; a cell that has a comma inside needs quotes.",
             )
     if not lines:
-        raise DataError(what=f"{path}: no rows below the header", file=path)
+        raise DataError(
+            what=f"{path}: no rows below the header",
+            file=path,
+            mend="Give one line for each row.",
+        )
     return {name: _convert([line[i].strip() for line in lines]) for i, name in enumerate(header)}
 
 

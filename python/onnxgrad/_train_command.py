@@ -180,7 +180,9 @@ def _optimizer(options: SimpleNamespace) -> Optimizer:
         if isinstance(error, errors.Error):
             raise
         raise errors.OptionError(
-            what=f"--lr: '{options.lr}' is neither a number nor 'auto'", value="--lr"
+            what=f"--lr: '{options.lr}' is neither a number nor 'auto'",
+            value="--lr",
+            mend="Give a number such as 0.001; 'auto' looks for one.",
         ) from None
 
 
@@ -302,6 +304,7 @@ def _finish(
         raise errors.CheckpointError(
             what=f"the last checkpoint could not be written: {trainer.checkpoint_problem}",
             file="" if folder is None else str(folder.checkpoint.path),
+            mend="Make room; the trained model itself is written.",
         )
 
 

@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperCommand
 
 from onnxgrad import losses, metrics, optimizers, schedules
-from onnxgrad._checks import did_you_mean
+from onnxgrad._checks import nearest_or
 from onnxgrad.errors import OptionError
 from onnxgrad.graphs import SCHEMES
 
@@ -437,7 +437,13 @@ OPTIONS: tuple[TrainOption, ...] = (
         is_stored=False,
     ),
     TrainOption("seed", int, 0, _PROCESS, "Of shuffling, the split, Dropout and --init."),
-    TrainOption("threads", int, None, _PROCESS, "Number of threads.  [default: all cores]"),
+    TrainOption(
+        "threads",
+        int,
+        None,
+        _PROCESS,
+        "Number of threads.  [default: all cores, or OMP_NUM_THREADS]",
+    ),
     TrainOption("device", str, "cpu", _PROCESS, "Where to compute: cpu."),
     TrainOption(
         "log_level",
@@ -523,7 +529,7 @@ def merged(context: Any, given: Mapping[str, Any], path: Path) -> dict[str, Any]
                 what=f"{path}: there is no option '{key}'",
                 file=str(path),
                 value=key,
-                mend=did_you_mean(name, known) + "'onnxgrad train --help' lists all.",
+                mend=nearest_or(name, known, "'onnxgrad train --help' lists all."),
             )
         source = context.get_parameter_source(option.name)
         if source is None or source.name != "COMMANDLINE":
@@ -552,7 +558,11 @@ def _read(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:  # ValueError: no TOML, or no UTF-8
         problem = error.strerror if isinstance(error, OSError) else str(error)
-        raise OptionError(what=f"cannot read '{path}': {problem}", file=str(path)) from error
+        raise OptionError(
+            what=f"cannot read '{path}': {problem}",
+            file=str(path),
+            mend="Give a TOML file with lines such as epochs = 20.",
+        ) from error
 
 
 _KINDS = {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}
@@ -575,6 +585,7 @@ def _converted(option: TrainOption, value: Any, path: Path) -> Any:
         what=f"{path}: {option.name} is {value!r}, expected {expected}",
         file=str(path),
         value=option.name,
+        mend=f"Give {expected}.",
     )
 
 

@@ -148,6 +148,7 @@ class TrainerBase:
                 raise OptionError(
                     what=f"validation: {len(validation)} arrays, expected (X, y)",
                     value="validation",
+                    mend="Give (X, y), (X, y, sample_weight), or a share such as 0.1.",
                 )
             weight = validation[2] if len(validation) == 3 else None
             return self._dataset(validation[0], validation[1], weight)

@@ -183,7 +183,9 @@ class CSVLogger(Callback):
             self._file = Path(self._path).open(mode, encoding="utf-8")  # noqa: SIM115 (kept open)
         except OSError as error:
             raise CheckpointError(
-                what=f"cannot write '{self._path}': {error.strerror}", file=self._path
+                what=f"cannot write '{self._path}': {error.strerror}",
+                file=self._path,
+                mend="Choose another path, in a folder that exists.",
             ) from error
 
     def on_epoch_end(self, trainer: Trainer, logs: Logs) -> None:
@@ -237,7 +239,7 @@ class TensorBoard(Callback):
         except ImportError as error:
             raise OptionError(
                 what="callbacks.TensorBoard needs tensorboardX, which is not installed",
-                mend="pip install 'onnxgrad[tensorboard]'",
+                mend="Install it: pip install 'onnxgrad[tensorboard]'.",
             ) from error
         self._writer = SummaryWriter(self._log_dir)
 
@@ -485,7 +487,11 @@ def progress_for(verbose: Verbosity, num_weights: Callable[[], int] = int) -> li
     told more often.
     """
     if verbose not in ("auto", 0, 1, 2):
-        raise OptionError(what=f"verbose: {verbose!r}, expected 'auto', 0, 1 or 2", value="verbose")
+        raise OptionError(
+            what=f"verbose: {verbose!r}, expected 'auto', 0, 1 or 2",
+            value="verbose",
+            mend="Give 0 for silence, 1 for lines, 2 also for the weights and the plan.",
+        )
     if verbose == 0:
         return []
     progress = Progress(bar=None if verbose == "auto" else False)

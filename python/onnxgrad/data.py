@@ -178,7 +178,11 @@ class _BatchReader:
 def one_character(option: str, value: Any) -> str:
     """Return `value` if it is one character of ASCII, as separators of columns are."""
     if not isinstance(value, str) or len(value.encode()) != 1:
-        raise OptionError(what=f"{option}: {value!r}, expected one character", value=option)
+        raise OptionError(
+            what=f"{option}: {value!r}, expected one character",
+            value=option,
+            mend="Give the character between the cells, such as ',' or ';'.",
+        )
     return value
 
 

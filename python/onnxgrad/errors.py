@@ -43,7 +43,8 @@ class Error(Exception):
     mend : str
         What can be done about it.
 
-    All of them are empty where they are unknown or do not apply.
+    What says where is empty if it is unknown or does not apply, as `detail` is if there is nothing
+    to add.
 
     Examples
     --------

@@ -15,6 +15,7 @@ import onnx
 import onnx.numpy_helper
 import onnx.parser
 
+from onnxgrad._checks import nearest_or
 from onnxgrad.errors import OptionError
 
 __all__ = ["graph", "inner_product", "names"]
@@ -112,10 +113,16 @@ def graph(
         source = _FUNCTIONS[name]
     else:
         raise OptionError(
-            what=f"Unable to find function {name!r} in {', '.join(names())}.", value="name"
+            what=f"Unable to find function {name!r} in {', '.join(names())}.",
+            value="name",
+            mend=nearest_or(name, names()),
         )
     if weight_name is not None and "{w}" not in source:
-        raise OptionError(what=f"Function {name!r} takes no weight.", value="weight_name")
+        raise OptionError(
+            what=f"Function {name!r} takes no weight.",
+            value="weight_name",
+            mend="Leave weight_name out.",
+        )
     kind = onnx.TensorProto.DataType.Name(onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
     text = _with_weight(source, weight_name).replace("T[", f"{kind.lower()}[")
     # A type without brackets is any shape here.
@@ -197,7 +204,9 @@ def _options(name: str, options: dict[str, Any]) -> dict[str, Any]:
     for option in options:
         if option not in known:
             raise OptionError(
-                what=f"Function {name!r} has no option {option!r}, only {[*known]}.", value=option
+                what=f"Function {name!r} has no option {option!r}, only {[*known]}.",
+                value=option,
+                mend=nearest_or(option, known, "Leave it out."),
             )
     return known | options
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from onnxgrad import _core
 from onnxgrad._arrays import ArrayLike, from_native, from_native_list, to_feeds, to_native
-from onnxgrad._checks import did_you_mean, path_text, patterns, positive_int
+from onnxgrad._checks import nearest_or, path_text, patterns, positive_int
 from onnxgrad._models import ModelLike, to_core_model, to_proto
 from onnxgrad._values import NodeArg, node_args
 from onnxgrad.errors import DataError
@@ -78,7 +78,8 @@ class ForwardBackward:
         training alone; they also update the running statistics.
     device : {"cpu"}, default="cpu"
     threads : int, default=None
-        None takes the cores that this process may use.
+        None takes the cores that this process may use, or as many as ``OMP_NUM_THREADS`` says if
+        that is fewer.
     seed : int, default=0
         Of Dropout and other random operators.
 
@@ -207,7 +208,8 @@ class ForwardBackward:
             given = _as_list(output_gradients)
             if len(given) > len(self._output_names):
                 raise DataError(
-                    what=f"{len(given)} gradients were given for {len(self._output_names)} outputs"
+                    what=f"{len(given)} gradients were given for {len(self._output_names)} outputs",
+                    mend="Give one for each output in their order, or a dictionary by name.",
                 )
             by_name: Mapping[str, Any] = dict(zip(self._output_names, given, strict=False))
         else:
@@ -349,6 +351,7 @@ def _by_name(values: Any, names: list[str], what: str) -> Mapping[str, Any]:
         raise DataError(
             what=f"{len(given)} {what} were given, expected {len(names)}",
             detail=f"In this order: {', '.join(repr(name) for name in names)}.",
+            mend="Give one for each, or a dictionary by name.",
         )
     return dict(zip(names, given, strict=True))
 
@@ -360,5 +363,5 @@ def _check_names(values: Mapping[str, Any], names: list[str], what: str) -> None
                 what=f"there is no {what} {name!r}",
                 value=str(name),
                 detail=f"There are {', '.join(repr(known) for known in names)}.",
-                mend=did_you_mean(str(name), names).strip(),
+                mend=nearest_or(str(name), names),
             )

@@ -433,7 +433,11 @@ def as_loss(loss: Any) -> Loss:
 def _terms(loss: Any) -> list[tuple[Loss, float]]:
     """Return the losses of a dictionary, each put on its output, and their factors."""
     if not loss:
-        raise OptionError(what="loss: an empty dictionary", value="loss")
+        raise OptionError(
+            what="loss: an empty dictionary",
+            value="loss",
+            mend="Give losses by the name of their outputs: {'Y': 'squared_error'}.",
+        )
     terms = []
     for output, entry in loss.items():
         pair = entry if isinstance(entry, (tuple, list)) else (entry, 1.0)
@@ -441,12 +445,17 @@ def _terms(loss: Any) -> list[tuple[Loss, float]]:
             raise OptionError(
                 what=f"loss: {len(pair)} entries for output '{output}', expected (loss, factor)",
                 value="loss",
+                mend="Give the loss alone, or (loss, factor).",
             )
         described = as_loss(pair[0]).replace(output=str(output))
         terms.append((described, real_number(f"factor of '{output}'", pair[1])))
     for (first, _), (other, _) in itertools.pairwise(terms):
         if first.reduction != other.reduction:
-            raise OptionError(what="loss: different reductions", value="loss")
+            raise OptionError(
+                what="loss: different reductions",
+                value="loss",
+                mend="Give all of them the same reduction.",
+            )
     return terms
 
 

@@ -77,14 +77,19 @@ def compute(name: str, y_true: Any, y_pred: Any, sample_weight: Any = None) -> f
             )
         if target.size and not 0 <= target.min() <= target.max() < columns:
             raise OptionError(
-                what=f"y_true has class numbers outside 0 to {columns - 1}", value="y_true"
+                what=f"y_true has class numbers outside 0 to {columns - 1}",
+                value="y_true",
+                mend="Give classes as numbers from 0, and y_pred a column for each.",
             )
     else:
         target = np.ascontiguousarray(target, np.float64)
     predicted, target = (_two_dimensional(predicted), _rows(target, predicted))
     weight = None if sample_weight is None else np.ascontiguousarray(sample_weight, np.float64)
     if len(predicted) != len(target) or (weight is not None and weight.shape != (len(target),)):
-        raise OptionError(what="y_true, y_pred and sample_weight have different numbers of rows")
+        raise OptionError(
+            what="y_true, y_pred and sample_weight have different numbers of rows",
+            mend="Give one row of each for each example.",
+        )
     return _core.metric_value(name, target, predicted, weight)
 
 
@@ -98,7 +103,9 @@ def _rows(target: np.ndarray[Any, Any], predicted: np.ndarray[Any, Any]) -> np.n
     shaped = _two_dimensional(target)
     if shaped.shape != _two_dimensional(predicted).shape:
         raise OptionError(
-            what=f"y_true has shape {target.shape}, y_pred {predicted.shape}", value="y_true"
+            what=f"y_true has shape {target.shape}, y_pred {predicted.shape}",
+            value="y_true",
+            mend="Give both the same shape; reshape(-1, 1) makes a column.",
         )
     return shaped
 

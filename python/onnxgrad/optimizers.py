@@ -449,9 +449,17 @@ class ParameterGroup(Description):
             optimizer=None if optimizer is None else as_optimizer(optimizer),
         )
         if not self.patterns:
-            raise OptionError(what="a group of weights needs a pattern", value="patterns")
+            raise OptionError(
+                what="a group of weights needs a pattern",
+                value="patterns",
+                mend="Give a name, or a pattern such as 'fc*'.",
+            )
         if lr is not None and lr_factor != 1:
-            raise OptionError(what="a group takes lr or lr_factor, not both", value="lr_factor")
+            raise OptionError(
+                what="a group takes lr or lr_factor, not both",
+                value="lr_factor",
+                mend="Give one of the two.",
+            )
 
     def _native(self, lr: float) -> _core.ParameterGroup:
         native = _core.ParameterGroup()
@@ -466,7 +474,9 @@ class ParameterGroup(Description):
         if own is not None:
             if lr == 0:
                 raise OptionError(
-                    what="a group with its own lr needs an optimizer with lr above 0", value="lr"
+                    what="a group with its own lr needs an optimizer with lr above 0",
+                    value="lr",
+                    mend="Give the optimizer a learning rate, or the group lr_factor.",
                 )
             native.rate_factor = own / lr
         return native

@@ -81,7 +81,9 @@ class RunFolder(Callback):
             self._log = (self.path / "train.log").open(mode, encoding="utf-8")
         except OSError as error:
             raise CheckpointError(
-                what=f"cannot write into '{self.path}': {error.strerror}", file=str(self.path)
+                what=f"cannot write into '{self.path}': {error.strerror}",
+                file=str(self.path),
+                mend="Make room, or choose another run_dir.",
             ) from error
         print(trainer.session.loss_line, file=self._log)
         self._columns = []

@@ -209,7 +209,9 @@ class MultiStep(Schedule):
         times = tuple(positive_int("milestones", milestone, 0) for milestone in milestones)
         if list(times) != sorted(times):
             raise OptionError(
-                what=f"milestones: {list(times)} are not in increasing order", value="milestones"
+                what=f"milestones: {list(times)} are not in increasing order",
+                value="milestones",
+                mend=f"Give {sorted(times)}.",
             )
         super().__init__(milestones=times, factor=real_number("factor", factor), unit=_unit(unit))
 
@@ -458,7 +460,11 @@ class _Composite(Schedule):
     def __init__(self, parts: Iterable[ScheduleLike]) -> None:
         super().__init__(parts=tuple(as_schedule(part) for part in parts))
         if not self.parts:
-            raise OptionError(what="parts: no schedules were given", value="parts")
+            raise OptionError(
+                what="parts: no schedules were given",
+                value="parts",
+                mend="Give one schedule or more.",
+            )
 
     def _native(self) -> _core.Schedule:
         native = self._native_type()

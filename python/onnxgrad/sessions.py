@@ -65,7 +65,9 @@ def training_mode_of(value: bool | str) -> _core.TrainingMode:
     if isinstance(value, bool):
         return _core.TrainingMode.on if value else _core.TrainingMode.off
     raise OptionError(
-        what=f"training_mode: {value!r}, expected 'auto', True or False", value="training_mode"
+        what=f"training_mode: {value!r}, expected 'auto', True or False",
+        value="training_mode",
+        mend="Leave it out: 'auto' switches Dropout and BatchNormalization on where it should.",
     )
 
 
@@ -79,7 +81,8 @@ class InferenceSession(NotPickled):
     model : path, bytes or onnx.ModelProto
     device : {"cpu"}, default="cpu"
     threads : int, default=None
-        None takes the cores that this process may use.
+        None takes the cores that this process may use, or as many as ``OMP_NUM_THREADS`` says if
+        that is fewer.
 
     Raises
     ------
@@ -232,7 +235,8 @@ class TrainingSession(NotPickled):
         Whether a step whose loss or new weights are NaN or infinite changes nothing.
     device : {"cpu"}, default="cpu"
     threads : int, default=None
-        None takes the cores that this process may use.
+        None takes the cores that this process may use, or as many as ``OMP_NUM_THREADS`` says if
+        that is fewer.
     seed : int, default=0
         Of Dropout and other random operators.
 

@@ -15,6 +15,7 @@ import onnx.numpy_helper
 from onnx import TensorProto
 from onnx.helper import make_node, make_tensor_value_info
 
+from onnxgrad._checks import nearest_or
 from onnxgrad.errors import OptionError
 
 __all__ = ["add_summed_loss", "penalty_nodes", "unreduced_loss"]
@@ -82,7 +83,10 @@ def penalty_nodes(
         If both are None or 0.
     """
     if not l1 and not l2:
-        raise OptionError(what=f"l1 and l2 cannot be null or None at the same time, name={name!r}.")
+        raise OptionError(
+            what=f"l1 and l2 cannot be null or None at the same time, name={name!r}.",
+            mend="Give one of them a number above 0.",
+        )
     taken = set() if existing_names is None else existing_names
     out = _Nodes(taken, onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
     shape = out.constant(f"shape_{name}", [-1], np.int64)
@@ -142,14 +146,18 @@ def add_summed_loss(
     """
     if score_name not in _SCORES:
         raise OptionError(
-            what=f"Unexpected {score_name!r} value for score_name, not in {[*_SCORES]}."
+            what=f"Unexpected {score_name!r} value for score_name, not in {[*_SCORES]}.",
+            value="score_name",
+            mend=nearest_or(str(score_name), _SCORES),
         )
     output = _pick(list(onx.graph.output), output_index)
     kind = _SCORES[score_name]
     allowed = {"elastic": {"l1_weight", "l2_weight"}, "log": {"eps"}}.get(kind, set())
     if not set(kwargs) <= allowed:
         raise OptionError(
-            what=f"score_name={score_name!r} has no options {sorted({*kwargs} - allowed)}."
+            what=f"score_name={score_name!r} has no options {sorted({*kwargs} - allowed)}.",
+            value="score_name",
+            mend="Leave them out.",
         )
     element = output.type.tensor_type.elem_type
     out = _Nodes(_all_names(onx), element)
@@ -190,12 +198,18 @@ def _pick(outputs: list[onnx.ValueInfoProto], index: int | str | None) -> onnx.V
     if index is None:
         if len(outputs) != 1:
             raise OptionError(
-                what=f"Unable to guess the output to compare: output_index among {names}."
+                what=f"Unable to guess the output to compare: output_index among {names}.",
+                value="output_index",
+                mend="Give its name or its number.",
             )
         return outputs[0]
     if isinstance(index, str):
         if index not in names:
-            raise OptionError(what=f"Unable to find {index!r} in {names}.")
+            raise OptionError(
+                what=f"Unable to find {index!r} in {names}.",
+                value="output_index",
+                mend=nearest_or(str(index), names),
+            )
         return outputs[names.index(index)]
     return outputs[index]
 
@@ -254,7 +268,11 @@ def _write_penalties(
     terms = []
     for name, options in penalty.items():
         if name not in dtypes:
-            raise OptionError(what=f"Unable to find weight {name!r} among {sorted(dtypes)}.")
+            raise OptionError(
+                what=f"Unable to find weight {name!r} among {sorted(dtypes)}.",
+                value=name,
+                mend=nearest_or(name, dtypes),
+            )
         given = dict(options) if isinstance(options, Mapping) else {"l2": options}
         inits, nodes = penalty_nodes(name, dtypes[name], existing_names=out.taken, **given)
         out.inits += inits
@@ -278,7 +296,10 @@ def unreduced_loss(onx: onnx.ModelProto, output_name: str = "score") -> onnx.Mod
     """
     graph = onx.graph
     if len(graph.output) != 1:
-        raise OptionError(what=f"Expected one output, not {[o.name for o in graph.output]}.")
+        raise OptionError(
+            what=f"Expected one output, not {[o.name for o in graph.output]}.",
+            mend="Give a model whose output is the loss alone.",
+        )
     made = {name: node for node in graph.node for name in node.output}
     name, behind = graph.output[0].name, []
     while name in made and made[name].op_type in ("Reshape", "Neg", "Identity"):
@@ -286,7 +307,8 @@ def unreduced_loss(onx: onnx.ModelProto, output_name: str = "score") -> onnx.Mod
         name = made[name].input[0]
     if name not in made or made[name].op_type not in ("ReduceSum", "ReduceMean"):
         raise OptionError(
-            what=f"No ReduceSum or ReduceMean makes the output {graph.output[0].name!r}."
+            what=f"No ReduceSum or ReduceMean makes the output {graph.output[0].name!r}.",
+            mend="Give a model whose last node sums or averages the loss of the rows.",
         )
     reduced = made[name]
     dropped = [reduced, *behind]

@@ -79,7 +79,8 @@ class Trainer(TrainerBase):
     seed : int, default=0
         Of shuffling, the validation split, and random operators.
     threads : int, default=None
-        None takes the cores that this process may use.
+        None takes the cores that this process may use, or as many as ``OMP_NUM_THREADS`` says if
+        that is fewer.
     trainable, frozen : str or list of str, default=None
         Names or glob patterns of the weights to train and of those that stay as they are.
     groups, clip_value, clip_norm, accumulate, training_mode

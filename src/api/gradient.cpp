@@ -47,10 +47,10 @@ std::vector<Value*> find_wrt(const ir::Model& model, const std::vector<std::stri
   for (const std::string& name : names) {
     Value* value = model.graph->find(name);
     if (value == nullptr || value->producer != nullptr || !is_differentiable(*value)) {
-      throw ModelError({.what = "there is no floating-point weight or input '" + name + "'." +
-                                base::did_you_mean(name, known),
+      throw ModelError({.what = "there is no floating-point weight or input '" + name + "'",
                         .where = {.value = name},
-                        .detail = "There are " + base::quote_list(known) + "."});
+                        .detail = "There are " + base::quote_list(known) + ".",
+                        .mend = base::nearest_or(name, known)});
     }
     wrt.push_back(value);
   }
@@ -75,10 +75,10 @@ std::vector<Value*> find_outputs(const ir::Graph& graph, const std::vector<std::
   for (const std::string& name : names) {
     Value* value = graph.find(name);
     if (value == nullptr || !is_differentiable(*value)) {
-      throw ModelError({.what = "there is no floating-point output or value '" + name + "'." +
-                                base::did_you_mean(name, known),
+      throw ModelError({.what = "there is no floating-point output or value '" + name + "'",
                         .where = {.value = name},
-                        .detail = "Outputs: " + base::quote_list(known) + "."});
+                        .detail = "Outputs: " + base::quote_list(known) + ".",
+                        .mend = base::nearest_or(name, known)});
     }
     outputs.push_back(value);
   }

@@ -105,10 +105,10 @@ std::vector<Tensor> InferenceSession::run(std::span<const std::string> output_na
   for (const std::string& name : wanted) {
     const auto place = std::ranges::find(known, name);
     if (place == known.end()) {
-      throw DataError({.what = "there is no output '" + name + "' that can be computed." +
-                               base::did_you_mean(name, known),
+      throw DataError({.what = "there is no output '" + name + "' that can be computed",
                        .where = {.value = name},
-                       .detail = "Outputs: " + base::quote_list(known) + "."});
+                       .detail = "Outputs: " + base::quote_list(known) + ".",
+                       .mend = base::nearest_or(name, known)});
     }
     const auto index = static_cast<std::size_t>(place - known.begin());
     results.push_back(impl_->runnable[index].finish(execution.output_tensor(index)));

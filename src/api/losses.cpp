@@ -52,7 +52,7 @@ Model append_to_file(const Model& model, const train::LossGraph& loss,
   const ir::Model& original = *file;
   const std::int64_t opset = original.opset();
   ir::Model part = loss_only(loss);
-  if (opset < ir::kInternalOpset) part = onnx_io::to_target_opset(part, opset, true);
+  part = onnx_io::to_target_opset(part, std::min(opset, ir::kInternalOpset), true);
   ir::Model result = ir::clone(original);
   ir::Graph& graph = *result.graph;
   const ir::Graph& from = *part.graph;
@@ -83,9 +83,9 @@ LossFunction loss_from_name(std::string_view name) {
     }
   }
   const auto names = loss_names();
-  throw OptionError(
-      {.what = "there is no loss '" + std::string(name) + "'." + base::did_you_mean(name, names),
-       .detail = "Known: " + base::quote_list(names, names.size()) + "."});
+  throw OptionError({.what = "there is no loss '" + std::string(name) + "'",
+                     .detail = "Known: " + base::quote_list(names, names.size()) + ".",
+                     .mend = base::nearest_or(name, names)});
 }
 
 std::vector<std::string> loss_names() {

@@ -165,10 +165,10 @@ ir::Value* find_weight(const ir::Model& working, std::string_view name) {
     if (value->name == name) return value;
     names.push_back(value->name);
   }
-  throw ModelError({.what = "the model has no weight '" + std::string(name) + "'." +
-                            base::did_you_mean(name, names),
+  throw ModelError({.what = "the model has no weight '" + std::string(name) + "'",
                     .where = {.value = std::string(name)},
-                    .detail = "Weights: " + base::quote_list(names) + "."});
+                    .detail = "Weights: " + base::quote_list(names) + ".",
+                    .mend = base::nearest_or(name, names)});
 }
 
 }  // namespace api

@@ -127,9 +127,9 @@ Optimizer optimizer_from_name(std::string_view name) {
     if (known.name == name) return known.optimizer;
   }
   const auto names = optimizer_names();
-  throw OptionError({.what = "there is no optimizer '" + std::string(name) + "'." +
-                             base::did_you_mean(name, names),
-                     .detail = "Known: " + base::quote_list(names, names.size()) + "."});
+  throw OptionError({.what = "there is no optimizer '" + std::string(name) + "'",
+                     .detail = "Known: " + base::quote_list(names, names.size()) + ".",
+                     .mend = base::nearest_or(name, names)});
 }
 
 std::vector<std::string> optimizer_names() {

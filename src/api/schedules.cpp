@@ -63,9 +63,9 @@ Schedule schedule_from_name(std::string_view name) {
     if (known.name == name) return known.schedule;
   }
   const auto names = schedule_names();
-  throw OptionError({.what = "there is no schedule '" + std::string(name) + "'." +
-                             base::did_you_mean(name, names),
-                     .detail = "Known: " + base::quote_list(names, names.size()) + "."});
+  throw OptionError({.what = "there is no schedule '" + std::string(name) + "'",
+                     .detail = "Known: " + base::quote_list(names, names.size()) + ".",
+                     .mend = base::nearest_or(name, names)});
 }
 
 std::vector<std::string> schedule_names() {

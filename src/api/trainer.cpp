@@ -34,7 +34,8 @@ namespace {
 
 void check_batch_size(std::int64_t batch_size) {
   if (batch_size >= 1) return;
-  throw OptionError("batch_size is " + std::to_string(batch_size) + ", expected 1 or more");
+  throw OptionError({.what = "batch_size is " + std::to_string(batch_size) + ", expected 1 or more",
+                     .mend = "Give a number of rows, such as 32."});
 }
 
 }  // namespace
@@ -75,7 +76,8 @@ std::vector<std::int64_t> window_starts(std::int64_t rows, std::int64_t batch_si
                                         std::uint64_t seed, std::uint32_t epoch) {
   if (rows < 1 || batch_size < 1) {
     throw OptionError({.what = "windows of " + std::to_string(batch_size) + " rows out of " +
-                               std::to_string(rows) + ": both are 1 or more"});
+                               std::to_string(rows) + ": both are 1 or more",
+                       .mend = "Give the numbers of rows of the data and of a batch."});
   }
   const std::int64_t size = std::min(rows, batch_size);
   std::vector<std::int64_t> order(

@@ -50,7 +50,8 @@ Model with_weights(const Model& model, const NamedTensors& weights) {
         {.what = fmt::format("weight '{}' is {}{}, but {}{} was given", weight.name,
                              dtype_name(old.dtype()), old.dims().to_string(),
                              dtype_name(weight.tensor.dtype()), weight.tensor.dims().to_string()),
-         .where = {.value = weight.name}});
+         .where = {.value = weight.name},
+         .mend = "Give it the type and the shape that the model has."});
   }
   return Model(std::make_shared<const Model::Impl>(model.impl(), stored));
 }
@@ -63,9 +64,9 @@ InitScheme init_scheme_from_name(std::string_view name) {
     if (known == name) return scheme;
     names.emplace_back(known);
   }
-  throw ModelError({.what = "there is no initialisation '" + std::string(name) + "'." +
-                            base::did_you_mean(name, names),
-                    .detail = "Known: " + base::quote_list(names, names.size()) + "."});
+  throw ModelError({.what = "there is no initialisation '" + std::string(name) + "'",
+                    .detail = "Known: " + base::quote_list(names, names.size()) + ".",
+                    .mend = base::nearest_or(name, names)});
 }
 
 Model initialize(const Model& model, const InitializeOptions& options) {

@@ -32,9 +32,10 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 
 }  // namespace
 
-std::string did_you_mean(std::string_view wrong, std::span<const std::string> candidates) {
+std::string nearest_or(std::string_view wrong, std::span<const std::string> candidates,
+                       std::string otherwise) {
   constexpr std::size_t kMaxLength = 200;  // names from hostile files can be long
-  if (wrong.size() > kMaxLength) return "";
+  if (wrong.size() > kMaxLength) return otherwise;
   const std::string* best = nullptr;
   std::size_t best_distance = std::max<std::size_t>(2, wrong.size() / 3) + 1;
   for (const std::string& candidate : candidates) {
@@ -45,7 +46,7 @@ std::string did_you_mean(std::string_view wrong, std::span<const std::string> ca
       best_distance = distance;
     }
   }
-  return best == nullptr ? "" : " Did you mean '" + *best + "'?";
+  return best == nullptr ? otherwise : "Did you mean '" + *best + "'?";
 }
 
 std::string quote_list(std::span<const std::string> names, std::size_t limit) {

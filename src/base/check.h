@@ -13,9 +13,10 @@ namespace onnxgrad::base {
 /// Throws InternalError; `condition` is the text of what did not hold.
 [[noreturn]] void assertion_failed(const char* condition, const char* file, int line);
 
-/// The candidate nearest to `wrong` by edit distance, as " Did you mean 'x'?", or "" if none is
-/// near.
-std::string did_you_mean(std::string_view wrong, std::span<const std::string> candidates);
+/// What to do about a name that is unknown: "Did you mean 'x'?" for the nearest candidate, or
+/// `otherwise` if none is near.
+std::string nearest_or(std::string_view wrong, std::span<const std::string> candidates,
+                       std::string otherwise = "Take one of these names.");
 
 /// "'a', 'b', 'c'" with at most `limit` names, then ", ... (12 in all)".
 std::string quote_list(std::span<const std::string> names, std::size_t limit = 8);

@@ -25,19 +25,24 @@ std::string list(std::span<const std::int64_t> dims) {
 Dims::Dims(std::vector<std::int64_t> dims) : dims_(std::move(dims)) {
   if (dims_.size() > kMaxRank) {
     throw ShapeError({.what = "rank " + std::to_string(dims_.size()) + " is above the limit of " +
-                              std::to_string(kMaxRank)});
+                              std::to_string(kMaxRank),
+                      .mend = "Merge dimensions with a reshape."});
   }
   bool is_empty = false;
   bool overflows = false;
   std::int64_t count = 1;
   for (const std::int64_t dim : dims_) {
-    if (dim < 0) throw ShapeError({.what = "negative dimension in shape " + list(dims_)});
+    if (dim < 0)
+      throw ShapeError({.what = "negative dimension in shape " + list(dims_),
+                        .mend = "Give each dimension a size of 0 or more."});
     is_empty = is_empty || dim == 0;
     overflows = overflows ||
                 __builtin_mul_overflow(count, std::max<std::int64_t>(dim, 1), &count) ||
                 count > kMaxElements;
   }
-  if (overflows) throw ShapeError({.what = "shape " + list(dims_) + " has too many elements"});
+  if (overflows)
+    throw ShapeError({.what = "shape " + list(dims_) + " has too many elements",
+                      .mend = "Make it smaller: their number has to be below 2^63."});
   num_elements_ = is_empty ? 0 : count;
 }
 
@@ -53,14 +58,16 @@ std::int64_t Dims::size_bytes(DataType dtype) const {
   std::int64_t total_bits = 0;
   if (bits < 8) {
     if (__builtin_mul_overflow(num_elements_, std::int64_t{bits}, &total_bits)) {
-      throw ShapeError({.what = "shape " + to_string() + " has too many bytes"});
+      throw ShapeError({.what = "shape " + to_string() + " has too many bytes",
+                        .mend = "Make it smaller: their number has to be below 2^63."});
     }
     return (total_bits + 7) / 8;
   }
   std::int64_t bytes = 0;
   if (__builtin_mul_overflow(num_elements_, std::int64_t{bits / 8}, &bytes) ||
       bytes > kMaxElements) {
-    throw ShapeError({.what = "shape " + to_string() + " has too many bytes"});
+    throw ShapeError({.what = "shape " + to_string() + " has too many bytes",
+                      .mend = "Make it smaller: their number has to be below 2^63."});
   }
   return bytes;
 }
@@ -85,7 +92,8 @@ Dims broadcast_dims(const Dims& a, const Dims& b) {
     const std::int64_t db = i + b.rank() < rank ? 1 : b[i + b.rank() - rank];
     if (da != db && da != 1 && db != 1) {
       throw ShapeError(
-          {.what = "shapes " + a.to_string() + " and " + b.to_string() + " do not broadcast"});
+          {.what = "shapes " + a.to_string() + " and " + b.to_string() + " do not broadcast",
+           .mend = "Make their dimensions equal, counted from the last, or 1."});
     }
     result[i] = da == 1 ? db : da;
   }
@@ -96,7 +104,11 @@ std::int64_t normalize_axis(std::int64_t axis, std::size_t rank) {
   const auto signed_rank = static_cast<std::int64_t>(rank);
   if (axis < -signed_rank || axis >= signed_rank) {
     throw ShapeError(
-        {.what = "axis " + std::to_string(axis) + " of a tensor of rank " + std::to_string(rank)});
+        {.what = "axis " + std::to_string(axis) + " of a tensor of rank " + std::to_string(rank),
+         .mend = rank == 0
+                     ? "Leave the axis out: a number has none."
+                     : "Give an axis from " + std::to_string(-static_cast<std::int64_t>(rank)) +
+                           " to " + std::to_string(rank - 1) + "."});
   }
   return axis < 0 ? axis + signed_rank : axis;
 }

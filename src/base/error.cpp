@@ -35,7 +35,7 @@ std::string format(const Problem& problem) {
   }
   if (!source.empty()) source += '.';
   add_line(source);
-  add_line(problem.mend);
+  add_line(problem.mend.text());
   return text;
 }
 

@@ -23,16 +23,48 @@
 #include "onnxgrad/error.h"
 
 namespace onnxgrad::base {
+
+std::string advice_for(int system_error) {
+  switch (system_error) {
+    case ENOENT:
+    case ENOTDIR:
+      return "Check the path; a relative one begins at the folder that the program runs in.";
+    case EISDIR:
+      return "Give the path of a file.";
+    case EACCES:
+    case EPERM:
+    case EROFS:
+      return "Choose another path, or get the rights for this one.";
+    case ENOSPC:
+    case EDQUOT:
+    case EFBIG:
+      return "Make room on the disk, or choose another one.";
+    case EMFILE:
+    case ENFILE:
+      return "Close other files, or raise the limit on open files (ulimit -n).";
+    case ENAMETOOLONG:
+      return "Choose a shorter path.";
+    case ELOOP:
+      return "Remove the circle of symbolic links, or choose another path.";
+    case EIO:
+      return "The disk does not answer: check it, or choose another one.";
+    default:
+      return "Choose another path, or ask who looks after the disk.";
+  }
+}
+
 namespace {
+
+constexpr const char* kOtherName = "Choose another name, or remove the file.";
 
 constexpr int kReadFlags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
 
-[[noreturn]] void fail(const std::string& path, const std::string& what, std::string mend = {}) {
+[[noreturn]] void fail(const std::string& path, const std::string& what, Mend mend) {
   throw Error({.what = what, .where = {.file = path}, .mend = std::move(mend)});
 }
 
 [[noreturn]] void fail_errno(const std::string& path, const std::string& action, int error) {
-  fail(path, "cannot " + action + ": " + std::generic_category().message(error));
+  fail(path, "cannot " + action + ": " + std::generic_category().message(error), advice_for(error));
 }
 
 // Closes what it holds; close() of a file that was written is checked by its writer.
@@ -114,15 +146,21 @@ nlink_t count_names(const std::string& folder, const struct stat& wanted) {
   return count;
 }
 
+constexpr const char* kBesideModel =
+    "Save the model again with its data in a file beside it, or name the folder of the data as the "
+    "external root.";
+
 void check_relative(const std::string& root, const std::string& relative) {
   const std::string quoted = "'" + relative.substr(0, 200) + "'";
   if (relative.empty() || relative.find('\0') != std::string::npos) {
-    fail(root, "the location of external data is not a path");
+    fail(root, "the location of external data is not a path", kBesideModel);
   }
   const std::filesystem::path path(relative);
-  if (path.is_absolute()) fail(root, "external data at the absolute path " + quoted);
+  if (path.is_absolute()) fail(root, "external data at the absolute path " + quoted, kBesideModel);
   for (const std::filesystem::path& part : path) {
-    if (part == "..") fail(root, "external data outside the model's folder: " + quoted);
+    if (part == "..") {
+      fail(root, "external data outside the model's folder: " + quoted, kBesideModel);
+    }
   }
 }
 
@@ -139,8 +177,9 @@ ReadableFile::ReadableFile(int descriptor, std::string path)
   const int error = errno;
   ::close(descriptor_);
   if (result != 0) fail_errno(path_, "examine the file", error);
-  fail(path_, S_ISDIR(status.st_mode) ? "this is a folder, expected a file"
-                                      : "this is not a regular file");
+  fail(path_,
+       S_ISDIR(status.st_mode) ? "this is a folder, expected a file" : "this is not a regular file",
+       "Give the path of a file on a disk.");
 }
 
 ReadableFile::ReadableFile(ReadableFile&& other) noexcept
@@ -160,7 +199,8 @@ ReadableFile::~ReadableFile() {
 }
 
 ReadableFile ReadableFile::open(const std::string& path) {
-  if (path.find('\0') != std::string::npos) fail(path, "the path has a zero byte");
+  if (path.find('\0') != std::string::npos)
+    fail(path, "the path has a zero byte", "Take it out of the path.");
   Descriptor file(open_retrying(AT_FDCWD, path.c_str(), kReadFlags));
   if (!file.is_open()) fail_errno(path, "open the file", errno);
   return {file.release(), path};
@@ -196,7 +236,9 @@ void ReadableFile::read(std::int64_t offset, std::span<std::byte> out) const {
     const ssize_t count = ::pread(descriptor_, out.data(), out.size(), offset);
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) fail_errno(path_, "read", errno);
-    if (count == 0) fail(path_, "the file ended while it was read");
+    if (count == 0)
+      fail(path_, "the file ended while it was read",
+           "Another program shortened it: try again when it is whole.");
     out = out.subspan(static_cast<std::size_t>(count));
     offset += count;
   }
@@ -205,7 +247,7 @@ void ReadableFile::read(std::int64_t offset, std::span<std::byte> out) const {
 std::string real_folder(const std::string& path) {
   std::error_code error;
   const std::filesystem::path real = std::filesystem::canonical(path, error);
-  if (error) fail(path, "cannot resolve the path: " + error.message());
+  if (error) fail(path, "cannot resolve the path: " + error.message(), advice_for(error.value()));
   return real.parent_path().string();
 }
 
@@ -235,7 +277,10 @@ class TemporaryFile {
         fail_errno(temporary, "create the file", error);
       }
     }
-    if (!file_.is_open()) fail(std::exchange(path_, {}), "too many temporary files are left here");
+    if (!file_.is_open()) {
+      fail(std::exchange(path_, {}), "too many temporary files are left here",
+           "Remove the files .*.tmp-* of this folder that no program is writing.");
+    }
   }
   TemporaryFile(const TemporaryFile&) = delete;
   TemporaryFile& operator=(const TemporaryFile&) = delete;
@@ -269,7 +314,7 @@ class TemporaryFile {
       if (result == 0) ::unlink(path_.c_str());
     }
     if (result != 0) {
-      if (errno == EEXIST) fail(path, "the file exists already");
+      if (errno == EEXIST) fail(path, "the file exists already", kOtherName);
       fail_errno(path, "give the file its name", errno);
     }
     path_.clear();
@@ -309,7 +354,7 @@ class TemporaryFile {
 void write_atomically(const std::string& path, const std::function<void(const ByteSink&)>& write,
                       Existing existing) {
   if (path.empty() || path.find('\0') != std::string::npos) {
-    fail(path, "this is not a path");
+    fail(path, "this is not a path", "Give a path without zero bytes that is not empty.");
   }
   // A link to a file is kept: what it points at is replaced.
   std::error_code error;
@@ -321,10 +366,16 @@ void write_atomically(const std::string& path, const std::function<void(const By
   const std::filesystem::path parent = target.parent_path();
   const std::string folder = parent.empty() ? "." : parent.string();
   struct stat status{};
-  if (::stat(folder.c_str(), &status) != 0) fail(path, "there is no folder '" + folder + "'");
+  if (::stat(folder.c_str(), &status) != 0) {
+    fail(path, "there is no folder '" + folder + "'", "Make the folder first, or choose another.");
+  }
   const bool exists = ::stat(target.c_str(), &status) == 0;
-  if (exists && existing == Existing::kRefuse) fail(path, "the file exists already");
-  if (exists && !S_ISREG(status.st_mode)) fail(path, "this is not a regular file");
+  if (exists && existing == Existing::kRefuse) {
+    fail(path, "the file exists already", kOtherName);
+  }
+  if (exists && !S_ISREG(status.st_mode)) {
+    fail(path, "this is not a regular file", "Choose the path of a file, or of none yet.");
+  }
   TemporaryFile file(folder, target.filename().string(), 0666);
   if (exists) file.set_mode(status.st_mode & 07777u);
   write([&file](std::string_view bytes) { file.append(bytes); });

@@ -14,6 +14,9 @@
 
 namespace onnxgrad::base {
 
+/// What a user can do about an error number of the system: make room, choose another path, ...
+std::string advice_for(int system_error);
+
 /// An open regular file, read by position. Pipes, devices and folders are refused without blocking.
 class ReadableFile {
  public:

@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <system_error>
 
+#include "base/files.h"
 #include "onnxgrad/error.h"
 
 namespace onnxgrad::base {
@@ -20,7 +21,8 @@ namespace {
 
 [[noreturn]] void fail(const std::string& path, const std::string& action, int error) {
   throw Error({.what = "cannot " + action + ": " + std::generic_category().message(error),
-               .where = {.file = path}});
+               .where = {.file = path},
+               .mend = advice_for(error)});
 }
 
 // The text of a small file; whatever can be read.

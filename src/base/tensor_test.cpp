@@ -7,7 +7,6 @@
 #include <limits>
 #include <numeric>
 
-#include "base/check.h"
 #include "base/memory_budget.h"
 #include "onnxgrad/dims.h"
 
@@ -81,25 +80,6 @@ TEST(MemoryBudget, IsAskedBeforeAndGivenBack) {
   }
   EXPECT_EQ(budget->used_bytes(), 0);
   EXPECT_THROW(Tensor::empty(DataType::kFloat32, Dims{std::int64_t{1} << 50}), DeviceError);
-}
-
-TEST(Check, OffersTheNearestName) {
-  const std::vector<std::string> names{"coefficient", "intercept"};
-  EXPECT_EQ(base::did_you_mean("coeficient", names), " Did you mean 'coefficient'?");
-  EXPECT_EQ(base::did_you_mean("zzz", names), "");
-  EXPECT_EQ(base::quote_list(names, 1), "'coefficient', ... (2 in all)");
-}
-
-TEST(Error, HasAtMostSixLinesAndThePlace) {
-  const ShapeError error(
-      {.what = "shape [2], expected [3]",
-       .where = {.file = "m.onnx", .graph = "main", .node = "n", .op_type = "Add"},
-       .detail = "because",
-       .mend = "Do this."});
-  EXPECT_STREQ(error.what(),
-               "Add node 'n': shape [2], expected [3]\n  because\n"
-               "  In graph 'main' of file 'm.onnx'.\n  Do this.");
-  EXPECT_EQ(error.kind(), "ShapeError");
 }
 
 }  // namespace

@@ -12,7 +12,9 @@ namespace {
 
 [[noreturn]] void fail(const ir::Node& node, std::string what) {
   throw ModelError(
-      {.what = std::move(what), .where = {.node = node.name, .op_type = node.op_type}});
+      {.what = std::move(what),
+       .where = {.node = node.name, .op_type = node.op_type},
+       .mend = "Export the model again: the operator's inputs, outputs and body have to fit."});
 }
 
 ir::Graph& body_of(const ir::Node& node, std::string_view attribute) {
@@ -116,7 +118,8 @@ ir::Type common_type(const ir::Type& a, const ir::Type& b) {
   if (a.kind == ir::Type::Kind::kUnknown || b.kind == ir::Type::Kind::kUnknown) return {};
   if (a.kind != b.kind ||
       (a.dtype != b.dtype && a.dtype != DataType::kUndefined && b.dtype != DataType::kUndefined)) {
-    throw ModelError({.what = "types " + a.to_string() + " and " + b.to_string() + " differ"});
+    throw ModelError({.what = "types " + a.to_string() + " and " + b.to_string() + " differ",
+                      .mend = "Give both branches the same type, with a Cast in one of them."});
   }
   ir::Type result = a;
   if (a.dtype == DataType::kUndefined) result.dtype = b.dtype;
@@ -142,7 +145,8 @@ ir::Type merge_types(const ir::Type& inferred, const ir::Type& declared) {
                           declared.dtype == DataType::kUndefined;
   if (inferred.kind != declared.kind || !same_dtype) {
     throw ModelError(
-        {.what = "declared as " + declared.to_string() + ", but it is " + inferred.to_string()});
+        {.what = "declared as " + declared.to_string() + ", but it is " + inferred.to_string(),
+         .mend = "Mend the declaration, or leave it out: types are worked out anew."});
   }
   ir::Type result = inferred;
   if (result.dtype == DataType::kUndefined) result.dtype = declared.dtype;

@@ -25,7 +25,8 @@ std::pair<std::string, std::int64_t> read_opset(std::string_view bytes) {
 
 [[noreturn]] void fail_value(const ir::Graph& graph, std::string_view name, std::string what) {
   throw ModelError({.what = std::move(what),
-                    .where = {.graph = graph.name, .value = std::string(name.substr(0, 200))}});
+                    .where = {.graph = graph.name, .value = std::string(name.substr(0, 200))},
+                    .mend = "Export the model again, or give each value one name and one type."});
 }
 
 void expect_free(const ir::Graph& graph, std::string_view name, const char* what) {
@@ -89,7 +90,9 @@ ir::Model Importer::import_model(std::string_view bytes) {
         model.doc_string = in.text();
         break;
       case Field::kGraphFieldNumber:
-        if (has_graph) throw ModelError({.what = "the model has two graphs"});
+        if (has_graph)
+          throw ModelError({.what = "the model has two graphs",
+                            .mend = "Two files were joined: give one of them."});
         has_graph = true;
         graph = in.bytes();
         break;
@@ -173,7 +176,9 @@ ir::Function Importer::import_function(std::string_view bytes, bool may_lack_out
     }
   }
   body.name = function.name;
-  if (function.name.empty()) throw ModelError({.what = "a function has no name"});
+  if (function.name.empty())
+    throw ModelError({.what = "a function has no name",
+                      .mend = "Name it in the model, or remove it: nothing can call it."});
   for (const std::string_view attribute : defaults) {
     function.attribute_defaults.push_back(read_attribute(attribute, body));
   }

@@ -21,11 +21,13 @@ using Attr = onnx::AttributeProto;
   throw ModelError(
       {.what = std::move(what),
        .where = {.graph = node.graph->name, .node = node.name, .op_type = node.op_type},
-       .detail = std::move(detail)});
+       .detail = std::move(detail),
+       .mend = "Export the model again, or mend this node."});
 }
 
 [[noreturn]] void fail_attribute(std::string_view name, const std::string& what) {
-  throw ModelError({.what = "attribute '" + std::string(name.substr(0, 100)) + "' " + what});
+  throw ModelError({.what = "attribute '" + std::string(name.substr(0, 100)) + "' " + what,
+                    .mend = "Export the model again, or mend this attribute."});
 }
 
 // The field that holds values of an AttributeType; 0 for unknown types.
@@ -246,9 +248,11 @@ ir::Value* Importer::resolve_name(std::string_view name, const NodeParts* reader
       if (output != nullptr) names.push_back(output->name);
     }
   }
-  throw ModelError({.what = what + "." + base::did_you_mean(name, names),
-                    .where = std::move(where),
-                    .detail = "Every value is an input, an initializer or the output of a node."});
+  throw ModelError(
+      {.what = std::move(what),
+       .where = std::move(where),
+       .detail = "Every value is an input, an initializer or the output of a node.",
+       .mend = base::nearest_or(name, names, "Export the model again with all of it.")});
 }
 
 // A value that is read before its node comes makes the graph of that node unsorted.
@@ -264,7 +268,8 @@ void Importer::note_order(const ir::Value& value) {
 ir::GraphPtr Importer::read_subgraph(std::string_view bytes, ir::Graph& parent) {
   if (scopes_.size() > kMaxNesting) {
     throw ModelError(
-        {.what = "subgraphs nest deeper than " + std::to_string(kMaxNesting) + " levels"});
+        {.what = "subgraphs nest deeper than " + std::to_string(kMaxNesting) + " levels",
+         .mend = "Export the model with fewer If, Loop and Scan inside each other."});
   }
   auto graph = std::make_shared<ir::Graph>(parent.names_ptr(), &parent);
   read_graph(bytes, *graph);

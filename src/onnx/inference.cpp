@@ -79,12 +79,16 @@ auto at_node(const ir::Node& node, const Body& body) {
   } catch (const Error&) {
     throw;
   } catch (const std::bad_alloc&) {
-    throw DeviceError(
-        {.what = "out of memory while its types are inferred", .where = place_of(node)});
+    throw DeviceError({.what = "out of memory while its types are inferred",
+                       .where = place_of(node),
+                       .mend = "Look for a constant shape of absurd size, or free memory."});
   } catch (const std::exception& error) {
     const std::string_view message = error.what();
     Problem problem{
-        .what = tidy(message), .where = place_of(node), .detail = describe_inputs(node)};
+        .what = tidy(message),
+        .where = place_of(node),
+        .detail = describe_inputs(node),
+        .mend = "Give inputs and attributes that the operator takes, or export the model again."};
     if (message.find("ShapeInferenceError") != std::string_view::npos) {
       throw ShapeError(std::move(problem));
     }
@@ -186,7 +190,8 @@ void Inferer::infer_at(ir::Node& node, std::int64_t opset, int depth) const {
       try {
         output->type = merge_types(types[i], output->type);
       } catch (const ModelError& error) {
-        throw ModelError({.what = "output '" + output->name + "' is " + error.problem().what});
+        throw ModelError({.what = "output '" + output->name + "' is " + error.problem().what,
+                          .mend = error.problem().mend});
       }
       if (output->type.is_tensor()) output->type.static_dims();  // refuses what is too large
     }
@@ -197,7 +202,8 @@ void Inferer::infer_at(ir::Node& node, std::int64_t opset, int depth) const {
 std::vector<ir::Type> Inferer::output_types(ir::Node& node, std::int64_t opset, int depth) const {
   if (depth > kMaxNesting) {
     throw ModelError({.what = "subgraphs or function calls nest deeper than " +
-                              std::to_string(kMaxNesting) + " levels"});
+                              std::to_string(kMaxNesting) + " levels",
+                      .mend = "Export the model with fewer of them inside each other."});
   }
   const bool is_standard = is_standard_domain(node.domain);
   if (!is_standard) {
@@ -210,10 +216,10 @@ std::vector<ir::Type> Inferer::output_types(ir::Node& node, std::int64_t opset, 
   if (schema == nullptr) {
     if (!is_standard) return {};
     throw UnsupportedOperatorError(
-        {.what = "ONNX has no operator '" + node.op_type + "'." +
-                 base::did_you_mean(node.op_type, schema_names("")),
+        {.what = "ONNX has no operator '" + node.op_type + "'",
          .where = place_of(node),
-         .mend = "Mend the name, or give its domain and a function of that name in the model."});
+         .mend = base::nearest_or(node.op_type, schema_names(""),
+                                  "Give its domain, and a function of that name in the model.")});
   }
   check_call(node, *schema);
   const auto infer_body = [&](ir::Graph& body) {
@@ -289,7 +295,8 @@ std::vector<ir::Type> Inferer::infer_body(const ir::Node& node, const ir::Functi
     throw ModelError({.what = "the function has " + std::to_string(body.inputs.size()) +
                               " inputs and " + std::to_string(body.outputs.size()) +
                               " outputs, the call " + std::to_string(node.inputs.size()) + " and " +
-                              std::to_string(node.outputs.size())});
+                              std::to_string(node.outputs.size()),
+                      .mend = "Leave out what the function does not have, or export it again."});
   }
   ir::Graph copy;
   std::unordered_map<const ir::Value*, ir::Value*> map;

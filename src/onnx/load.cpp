@@ -31,9 +31,11 @@ auto in_file(const std::string& path, const Body& body) {
   } catch (const Error& error) {
     throw ModelError(with_file(error.problem()));
   } catch (const std::bad_alloc&) {
-    throw DeviceError(with_file({.what = "out of memory while the model is read"}));
+    throw DeviceError(with_file({.what = "out of memory while the model is read",
+                                 .mend = "Free memory, or load the model on a larger machine."}));
   } catch (const std::length_error&) {
-    throw ModelError(with_file({.what = "the model has a length that is impossible"}));
+    throw ModelError(with_file({.what = "the model has a length that is impossible",
+                                .mend = "The file is damaged: fetch or export it again."}));
   }
 }
 
@@ -64,7 +66,8 @@ FileModel import_bytes(std::shared_ptr<const std::string> bytes, const LoadOptio
 void expect_size(std::int64_t size, const LoadOptions& options) {
   if (size <= options.max_file_bytes) return;
   throw ModelError({.what = "the file has " + std::to_string(size) + " bytes, at most " +
-                            std::to_string(options.max_file_bytes) + " are allowed"});
+                            std::to_string(options.max_file_bytes) + " are allowed",
+                    .mend = "Save its tensors as external data, or allow more bytes."});
 }
 
 }  // namespace
@@ -73,7 +76,10 @@ FileModel load_file(const std::string& path, const LoadOptions& options) {
   return in_file(path, [&] {
     const base::ReadableFile file = base::ReadableFile::open(path);
     expect_size(file.size_bytes(), options);
-    if (file.size_bytes() == 0) throw ModelError({.what = "the file is empty"});
+    if (file.size_bytes() == 0) {
+      throw ModelError({.what = "the file is empty",
+                        .mend = "Export the model again: its writing was cut off."});
+    }
     const auto budget = base::current_budget();
     budget->reserve(file.size_bytes());  // refuses before memory is asked for; keep() charges it
     budget->release(file.size_bytes());
@@ -91,14 +97,15 @@ FileModel load_bytes(std::string bytes, const LoadOptions& options, const std::s
 }
 
 FileModel load_text(std::string_view text) {
+  constexpr const char* kSyntax = "Write it as ONNX's docs/Syntax.md says.";
   onnx::ModelProto proto;
   try {
     const auto status = onnx::OnnxParser::Parse(proto, text);
-    if (!status.IsOK()) throw ModelError({.what = status.ErrorMessage()});
+    if (!status.IsOK()) throw ModelError({.what = status.ErrorMessage(), .mend = kSyntax});
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
-    throw ModelError({.what = error.what()});
+    throw ModelError({.what = error.what(), .mend = kSyntax});
   }
   return load_bytes(proto.SerializeAsString());
 }

@@ -43,7 +43,8 @@ void check_imports(const Imports& imports, const std::string& owner) {
     const auto [known, is_new] = seen.emplace(canonical(domain), version);
     if (!is_new && known->second != version) {  // skl2onnx writes the same line twice
       throw ModelError({.what = owner + " imports domain '" + shown + "' twice, in versions " +
-                                std::to_string(known->second) + " and " + std::to_string(version)});
+                                std::to_string(known->second) + " and " + std::to_string(version),
+                        .mend = "Keep the import that its nodes were written for."});
     }
     const int newest = newest_opset(domain);
     if (version < 1 || (newest > 0 && version > newest)) {
@@ -74,7 +75,8 @@ void check_domains(const ir::Graph& graph, const Imports& imports, const std::st
     if (imports_domain(imports, node.domain)) return;
     const std::string shown = node.domain.empty() ? "ai.onnx" : node.domain;
     throw ModelError({.what = "domain '" + shown + "' is not among the opset imports of " + owner,
-                      .where = {.graph = graph.name, .node = node.name, .op_type = node.op_type}});
+                      .where = {.graph = graph.name, .node = node.name, .op_type = node.op_type},
+                      .mend = "Add the domain with its version to the opset imports."});
   });
 }
 
@@ -99,7 +101,8 @@ class ExpansionCounter {
     const std::int64_t own = collect(*model_.graph, calls);
     if (total(own, calls) > kMaxExpandedNodes) {
       throw ModelError({.what = "its functions expand to more than " +
-                                std::to_string(kMaxExpandedNodes) + " nodes"});
+                                std::to_string(kMaxExpandedNodes) + " nodes",
+                        .mend = "Export the model with fewer calls of functions by functions."});
     }
   }
 
@@ -145,7 +148,8 @@ class ExpansionCounter {
         if (sizes_[callee] == kOpen) {
           throw ModelError({.what = "function '" + model_.functions[callee].name +
                                     "' calls itself, directly or through others",
-                            .where = {.graph = model_.functions[i].name}});
+                            .where = {.graph = model_.functions[i].name},
+                            .mend = "Write the repetition with Loop or Scan."});
         }
         if (sizes_[callee] == kUnknown) {
           stack.push_back(callee);
@@ -182,14 +186,17 @@ void check_model(const ir::Model& model) {
                               std::to_string(int{onnx::IR_VERSION}),
                       .mend = "Export the model again, or use a newer onnxgrad."});
   }
-  if (model.opset_imports.empty()) throw ModelError({.what = "the model imports no opset"});
+  if (model.opset_imports.empty())
+    throw ModelError({.what = "the model imports no opset",
+                      .mend = "Add the import of ai.onnx in the version it was written for."});
   check_imports(model.opset_imports, "the model");
   check_domains(*model.graph, model.opset_imports, "the model");
   std::set<FunctionKey> seen;
   for (const ir::Function& function : model.functions) {
     const std::string owner = "function '" + function.name + "'";
     if (!seen.insert(key_of(function)).second) {
-      throw ModelError({.what = owner + " is defined twice"});
+      throw ModelError({.what = owner + " is defined twice",
+                        .mend = "Remove one of the two, or give it another name."});
     }
     const Imports& imports =
         function.opset_imports.empty() ? model.opset_imports : function.opset_imports;

@@ -32,7 +32,7 @@ std::string mend_type(const ir::Node& node, const Parameter& parameter) {
     const auto dtype = static_cast<DataType>(i);
     if (parameter.takes(dtype)) types.emplace_back(dtype_name(dtype));
   }
-  if (types.empty()) return "";
+  if (types.empty()) return "Export the model again: the operator takes no tensor there.";
   return "It takes " + base::quote_list(types) + ": put a Cast before it.";
 }
 
@@ -45,7 +45,8 @@ void check_call(const ir::Node& node, const Schema& schema) {
                                  : max == std::numeric_limits<int>::max()
                                      ? "at least " + std::to_string(min)
                                      : std::to_string(min) + " to " + std::to_string(max);
-    throw ModelError({.what = std::to_string(given) + " " + what + ", expected " + expected});
+    throw ModelError({.what = std::to_string(given) + " " + what + ", expected " + expected,
+                      .mend = "Export the model again, or give the node what it takes."});
   };
   check_count("inputs", node.inputs.size(), schema.op().min_input(), schema.op().max_input());
   check_count("outputs", node.outputs.size(), schema.op().min_output(), schema.op().max_output());
@@ -53,18 +54,20 @@ void check_call(const ir::Node& node, const Schema& schema) {
   for (std::size_t i = 0; i < node.inputs.size(); ++i) {
     const Parameter& parameter = *schema.input(i);
     const ir::Value* input = node.inputs[i];
-    const auto fail = [&](const std::string& what, std::string mend = {}) {
+    const auto fail = [&](const std::string& what, Mend mend) {
       throw ModelError({.what = "input " + parameter.name + what, .mend = std::move(mend)});
     };
     if (input == nullptr) {
-      if (parameter.is_required) fail(" is missing");
+      if (parameter.is_required) fail(" is missing", "Name a value for it, or export it again.");
       continue;
     }
     const ir::Type& type = input->type;
     if (type.kind == ir::Type::Kind::kUnknown) continue;
     const std::string given = " '" + input->name + "' is " + type.to_string();
     if (!type.is_tensor()) {
-      if (!parameter.takes_others) fail(given + ", expected a tensor");
+      if (!parameter.takes_others) {
+        fail(given + ", expected a tensor", "Take the tensor out of the sequence or optional.");
+      }
       continue;
     }
     if (type.dtype == DataType::kUndefined) continue;
@@ -75,18 +78,21 @@ void check_call(const ir::Node& node, const Schema& schema) {
     DataType& same = bound[static_cast<std::size_t>(parameter.constraint)];
     if (same == DataType::kUndefined) same = type.dtype;
     if (same != type.dtype) {
-      fail(given + ", expected " + std::string(dtype_name(same)) + " as the inputs before it");
+      fail(given + ", expected " + std::string(dtype_name(same)) + " as the inputs before it",
+           "Put a Cast before it, or export the model in one type.");
     }
   }
 }
 
 namespace {
 
-[[noreturn]] void fail_attribute(const ir::Node& node, const std::string& name, std::string what) {
+[[noreturn]] void fail_attribute(const ir::Node& node, const std::string& name, std::string what,
+                                 Mend mend) {
   throw ModelError({.what = "attribute '" + name + "' " + std::move(what),
                     .where = {.graph = node.graph == nullptr ? "" : node.graph->name,
                               .node = node.name,
-                              .op_type = node.op_type}});
+                              .op_type = node.op_type},
+                    .mend = std::move(mend)});
 }
 
 const char* attribute_type_name(int type) {
@@ -126,19 +132,21 @@ void check_attribute_types(const ir::Node& node, const Schema& schema) {
     if (found == known.end()) {
       std::vector<std::string> names;
       for (const auto& [name, unused] : known) names.push_back(name);
-      fail_attribute(node, attribute.name,
-                     "is unknown." + base::did_you_mean(attribute.name, names));
+      fail_attribute(node, attribute.name, "is unknown",
+                     base::nearest_or(attribute.name, names,
+                                      "Remove it, or export the model with another opset."));
     }
     const int given = attribute_type(attribute.value);
     if (given != found->second.type) {
       fail_attribute(node, attribute.name,
                      std::string("is of type ") + attribute_type_name(given) + ", expected " +
-                         attribute_type_name(found->second.type));
+                         attribute_type_name(found->second.type),
+                     "Give it in that type, or export the model again.");
     }
   }
   for (const auto& [name, expected] : known) {
     if (expected.required && node.find_attribute(name) == nullptr) {
-      fail_attribute(node, name, "is missing");
+      fail_attribute(node, name, "is missing", "Give it a value, or export the model again.");
     }
   }
 }
@@ -167,7 +175,8 @@ std::optional<ir::Function> schema_function(const ir::Node& node, std::int64_t o
     throw;
   } catch (const std::exception& error) {
     throw ModelError({.what = std::string("its function body cannot be made: ") + error.what(),
-                      .where = {.node = node.name, .op_type = node.op_type}});
+                      .where = {.node = node.name, .op_type = node.op_type},
+                      .mend = "Give the types of its inputs, or export it as simpler operators."});
   }
   if (proto.node_size() == 0) return std::nullopt;
   const auto bytes = std::make_shared<const std::string>(proto.SerializeAsString());

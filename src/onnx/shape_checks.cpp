@@ -26,16 +26,19 @@ void expect_dim(const ir::Node& node, std::size_t i, std::size_t axis, std::int6
                 const char* why) {
   const std::optional<std::int64_t> given = dim_of(node, i, axis);
   if (!given || *given == expected) return;
-  throw ShapeError({.what = "input '" + node.inputs[i]->name + "' has " + std::to_string(*given) +
-                            " elements along axis " + std::to_string(axis) + ", expected " +
-                            std::to_string(expected) + " " + why});
+  throw ShapeError(
+      {.what = "input '" + node.inputs[i]->name + "' has " + std::to_string(*given) +
+               " elements along axis " + std::to_string(axis) + ", expected " +
+               std::to_string(expected) + " " + why,
+       .mend = "Give it " + std::to_string(expected) + " there, or change what it has to fit."});
 }
 
 void expect_rank(const ir::Node& node, std::size_t i, std::size_t expected) {
   const ir::Value* value = node.input(i);
   if (value == nullptr || !value->type.shape || value->type.shape->size() == expected) return;
   throw ShapeError({.what = "input '" + value->name + "' is " + value->type.to_string() +
-                            ", expected rank " + std::to_string(expected)});
+                            ", expected rank " + std::to_string(expected),
+                    .mend = "Reshape it to " + std::to_string(expected) + " dimensions."});
 }
 
 std::optional<std::size_t> rank_of(const ir::Node& node, std::size_t i) {
@@ -55,18 +58,21 @@ void check_convolution(const ir::Node& node, bool is_transposed) {
   const std::int64_t group = node.int_attribute("group", 1);
   if (group < 1) {
     throw ShapeError(
-        {.what = "attribute 'group' is " + std::to_string(group) + ", expected 1 or more"});
+        {.what = "attribute 'group' is " + std::to_string(group) + ", expected 1 or more",
+         .mend = "Leave it out for one group."});
   }
   const std::optional<std::int64_t> first = dim_of(node, 1, 0);
   const std::optional<std::int64_t> second = dim_of(node, 1, 1);
   if (first && *first % group != 0) {
     throw ShapeError({.what = "weight '" + node.inputs[1]->name + "' has " +
                               std::to_string(*first) + " channels, which " + std::to_string(group) +
-                              " groups cannot share"});
+                              " groups cannot share",
+                      .mend = "Make the channels a multiple of group."});
   }
   std::int64_t grouped = 0;
   if (second && __builtin_mul_overflow(*second, group, &grouped)) {
-    throw ShapeError({.what = "its groups and channels are too many"});
+    throw ShapeError({.what = "its groups and channels are too many",
+                      .mend = "Give attribute 'group' the number of groups of the weight."});
   }
   const auto& channels = is_transposed ? first : second;
   const auto& results = is_transposed ? second : first;
@@ -103,7 +109,8 @@ void check_windows(const ir::Node& node) {
     if (extent <= room) continue;
     throw ShapeError({.what = "no window fits along spatial axis " + std::to_string(axis) + ": " +
                               std::to_string(*size) + " elements, a window of " +
-                              std::to_string(*window)});
+                              std::to_string(*window),
+                      .mend = "Use larger inputs, more padding or a smaller kernel."});
   }
 }
 
@@ -121,7 +128,8 @@ void expect_broadcast(const ir::Node& node, std::size_t i, const ir::Type& to) {
   }
   if (!fits) {
     throw ShapeError({.what = "input '" + value->name + "' is " + value->type.to_string() +
-                              ", which does not broadcast to " + to.to_string()});
+                              ", which does not broadcast to " + to.to_string(),
+                      .mend = "Make its dimensions equal to these, counted from the last, or 1."});
   }
 }
 
@@ -129,7 +137,8 @@ void check_reshape(const ir::Node& node, const ir::Type& result) {
   const std::optional<Dims> from = node.inputs.at(0)->type.static_dims();
   const std::optional<Dims> to = result.static_dims();
   if (!from || !to || from->num_elements() == to->num_elements()) return;
-  throw ShapeError({.what = "shape " + from->to_string() + " cannot become " + to->to_string()});
+  throw ShapeError({.what = "shape " + from->to_string() + " cannot become " + to->to_string(),
+                    .mend = "Reshape to the same number of elements; -1 stands for what is left."});
 }
 
 void check_transpose(const ir::Node& node) {
@@ -143,7 +152,8 @@ void check_transpose(const ir::Node& node) {
   }
   if (!fits) {
     throw ShapeError({.what = "attribute 'perm' is not a permutation of the " +
-                              std::to_string(*rank) + " axes of its input"});
+                              std::to_string(*rank) + " axes of its input",
+                      .mend = "Name each axis from 0 to " + std::to_string(*rank - 1) + " once."});
   }
 }
 
@@ -154,7 +164,8 @@ void check_loss(const ir::Node& node) {
   if (!rank) return;
   if (*rank < 2) {
     throw ShapeError({.what = "input '" + node.inputs[0]->name + "' is " +
-                              node.inputs[0]->type.to_string() + ", expected [N, C, ...]"});
+                              node.inputs[0]->type.to_string() + ", expected [N, C, ...]",
+                      .mend = "Give scores with a column per class."});
   }
   expect_rank(node, 1, *rank - 1);
   for (std::size_t axis = 0; axis < *rank; ++axis) {
@@ -176,7 +187,8 @@ void check_clip(const ir::Node& node) {
     const std::optional<Dims> dims = bound->type.static_dims();
     if (dims && (dims->rank() > 1 || dims->num_elements() != 1)) {
       throw ShapeError({.what = "input '" + bound->name + "' is " + bound->type.to_string() +
-                                ", expected one number"});
+                                ", expected one number",
+                        .mend = "Give one bound for all elements, or use Min and Max."});
     }
   }
 }

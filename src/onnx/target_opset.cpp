@@ -11,6 +11,7 @@
 #include "onnx/model_io.h"
 #include "onnx/model_rules.h"
 #include "onnx/node_rules.h"
+#include "onnx/portable_rules.h"
 #include "onnx/rewriting.h"
 #include "onnx/upgrade_rules.h"
 #include "onnxgrad/error.h"
@@ -145,7 +146,8 @@ void Retargeter::process_standard(const Work& work, ir::GraphBuilder& g, std::ve
   const auto adopt = [&](const std::vector<Value*>& results) {
     for (const Value* lost : adopt_results(node, results, first_new, g, inferer_)) {
       throw ModelError({.what = "output '" + lost->name + "' has no equal in other opsets",
-                        .where = {.node = node.name, .op_type = node.op_type}});
+                        .where = {.node = node.name, .op_type = node.op_type},
+                        .mend = "Leave target_opset out, or do not read this output."});
     }
     requeue(first_new, work, g, stack);
   };
@@ -166,6 +168,7 @@ void Retargeter::process_standard(const Work& work, ir::GraphBuilder& g, std::ve
     }
     return expand(work, *function, stack);
   }
+  if (const auto results = portable_form(node, g)) return adopt(*results);
   if (const auto results = downgrade_node(node, opset_, g)) return adopt(*results);
   check(node);
   g.graph().nodes.push_back(&node);
@@ -198,7 +201,8 @@ void Retargeter::check(const Node& node) const {
     return problem;
   };
   if (schema == nullptr) {
-    throw ModelError(with_place({.what = "the operator does not exist there"}));
+    throw ModelError(with_place(
+        {.what = "the operator does not exist there", .mend = "Choose a newer target opset."}));
   }
   try {
     check_call(node, *schema);
@@ -217,7 +221,8 @@ ir::Model to_target_opset(const ir::Model& model, std::int64_t opset, bool inlin
   if (opset < kOldestTarget || opset > ir::kInternalOpset) {
     throw ModelError({.what = "target opset " + std::to_string(opset) + ", expected " +
                               std::to_string(kOldestTarget) + " to " +
-                              std::to_string(ir::kInternalOpset)});
+                              std::to_string(ir::kInternalOpset),
+                      .mend = "Choose an opset in this range, or leave target_opset out."});
   }
   return Retargeter(model, opset, inline_functions).run();
 }

@@ -16,7 +16,9 @@ namespace {
 using Field = onnx::TensorProto;
 
 [[noreturn]] void fail(const TensorMessage& message, std::string what) {
-  throw ModelError({.what = std::move(what), .where = {.value = std::string(message.name)}});
+  throw ModelError({.what = std::move(what),
+                    .where = {.value = std::string(message.name)},
+                    .mend = "Fetch or export the model again, with all of its files."});
 }
 
 // Unsigned decimal without sign or space, as the external data specification has it.

@@ -253,7 +253,10 @@ void Internaliser::expand(const Work& work, const ir::Function& function,
   std::vector<Node*> nodes = ir::expand_call(*work.node, function);
   const std::int64_t opset = opset_of(function, work.opset);
   for (auto node = nodes.rbegin(); node != nodes.rend(); ++node) stack.push_back({*node, opset});
-  if (stack.size() > 4'000'000) throw ModelError({.what = "its functions expand without end"});
+  if (stack.size() > 4'000'000) {
+    throw ModelError({.what = "its functions expand without end",
+                      .mend = "Export the model without functions that call each other."});
+  }
 }
 
 void Internaliser::keep(Node& node, ir::GraphBuilder& g) {
@@ -344,7 +347,8 @@ Value* Internaliser::resolved(Value* value) const {
        found = replaced_.find(value)) {
     if (found->second == nullptr) {
       throw ModelError({.what = "value '" + value->name +
-                                "' is read, but newer versions of its operator do not have it"});
+                                "' is read, but newer versions of its operator do not have it",
+                        .mend = "Export the model again with opset 18 or newer."});
     }
     value = found->second;
   }

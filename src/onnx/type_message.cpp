@@ -46,7 +46,8 @@ ir::SymbolicShape read_shape(std::string_view bytes) {
   for (WireReader in(bytes); in.next();) {
     if (in.field() != onnx::TensorShapeProto::kDimFieldNumber) continue;
     if (shape.size() == Dims::kMaxRank) {
-      throw ShapeError({.what = "a type with more than 64 dimensions"});
+      throw ShapeError({.what = "a type with more than 64 dimensions",
+                        .mend = "Merge dimensions with a reshape."});
     }
     shape.push_back(read_dim(in.bytes()));
   }
@@ -79,7 +80,9 @@ ir::Type read_container(Kind kind, std::string_view bytes, int depth) {
 
 ir::Type read_nested(std::string_view bytes, int depth) {
   using Field = onnx::TypeProto;
-  if (depth > kMaxTypeNesting) throw ModelError({.what = "a type nests deeper than 32 levels"});
+  if (depth > kMaxTypeNesting)
+    throw ModelError({.what = "a type nests deeper than 32 levels",
+                      .mend = "Use tensors in place of sequences of sequences."});
   ir::Type type;
   for (WireReader in(bytes); in.next();) {
     switch (in.field()) {

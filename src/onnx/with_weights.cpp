@@ -26,9 +26,12 @@ namespace {
 using Weights = std::span<const std::pair<std::string, Tensor>>;
 using Tensors = onnx::TensorProto;
 
-[[noreturn]] void fail(const std::string& weight, std::string what, std::string detail = {}) {
-  throw ModelError(
-      {.what = std::move(what), .where = {.value = weight}, .detail = std::move(detail)});
+[[noreturn]] void fail(const std::string& weight, std::string what, std::string detail = {},
+                       Mend mend = "Give the weights of a model that came from this file.") {
+  throw ModelError({.what = std::move(what),
+                    .where = {.value = weight},
+                    .detail = std::move(detail),
+                    .mend = std::move(mend)});
 }
 
 std::string_view bytes_of(const Tensor& tensor) {
@@ -105,7 +108,8 @@ void Patcher::write(const std::string& name, const Tensor& weight) {
   if (value == nullptr || !value->is_initializer()) {
     std::vector<std::string> names;
     for (const ir::Value* known : working_.graph->initializers) names.push_back(known->name);
-    fail(name, "there is no weight of this name." + base::did_you_mean(name, names));
+    fail(name, "there is no weight of this name", "There are " + base::quote_list(names) + ".",
+         base::nearest_or(name, names));
   }
   const Tensor& old = value->initializer;
   if (weight.dtype() != old.dtype() || weight.dims() != old.dims()) {

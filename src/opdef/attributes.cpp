@@ -34,7 +34,8 @@ class Checker {
     const AttributeType given = type_of(value);
     if (given != spec_.type && spec_.type != AttributeType::kOther) {
       fail(fmt::format("is of type {}, expected {}", kTypeNames[static_cast<int>(given)],
-                       kTypeNames[static_cast<int>(spec_.type)]));
+                       kTypeNames[static_cast<int>(spec_.type)]),
+           "Give it in that type, or export the model again.");
     }
     if (const auto* i = std::get_if<std::int64_t>(&value)) check_int(*i);
     if (const auto* f = std::get_if<float>(&value)) check_float(*f);
@@ -56,30 +57,34 @@ class Checker {
  private:
   void check_int(std::int64_t value) const {
     if (value >= spec_.min && value <= spec_.max) return;
-    fail(fmt::format("is {}, expected {} to {}", value, spec_.min, spec_.max));
+    fail(fmt::format("is {}, expected {} to {}", value, spec_.min, spec_.max), kInRange);
   }
   void check_float(float value) const {
     const double wide = value;
     if (wide >= spec_.min_float && wide <= spec_.max_float) return;
     if (std::isnan(wide) && std::isinf(spec_.min_float) && std::isinf(spec_.max_float)) return;
-    fail(fmt::format("is {}, expected {} to {}", wide, spec_.min_float, spec_.max_float));
+    fail(fmt::format("is {}, expected {} to {}", wide, spec_.min_float, spec_.max_float), kInRange);
   }
   void check_string(const std::string& value) const {
     if (spec_.choices.empty() || std::ranges::find(spec_.choices, value) != spec_.choices.end()) {
       return;
     }
     fail(fmt::format("is '{}', expected one of {}", value.substr(0, 80),
-                     fmt::join(spec_.choices, ", ")));
+                     fmt::join(spec_.choices, ", ")),
+         "Take one of them, or export the model again.");
   }
   void check_count(std::size_t count) const {
     if (count >= spec_.min_count && count <= spec_.max_count) return;
-    fail(
-        fmt::format("has {} elements, expected {} to {}", count, spec_.min_count, spec_.max_count));
+    fail(fmt::format("has {} elements, expected {} to {}", count, spec_.min_count, spec_.max_count),
+         "Give it that many, or export the model again.");
   }
-  [[noreturn]] void fail(const std::string& what) const {
+  [[noreturn]] void fail(const std::string& what, Mend mend) const {
     throw ModelError({.what = fmt::format("attribute '{}' {}", spec_.name, what),
-                      .where = {.node = node_.name, .op_type = node_.op_type}});
+                      .where = {.node = node_.name, .op_type = node_.op_type},
+                      .mend = std::move(mend)});
   }
+
+  static constexpr const char* kInRange = "Give a value in this range, or export the model again.";
 
   const ir::Node& node_;
   const AttributeSpec& spec_;
@@ -93,11 +98,13 @@ void check_attributes(const ir::Node& node, const OpDef& def) {
     if (spec == def.attributes.end()) {
       std::vector<std::string> names;
       for (const AttributeSpec& known : def.attributes) names.emplace_back(known.name);
-      throw ModelError({.what = fmt::format("unknown attribute '{}'.{}", attribute.name,
-                                            base::did_you_mean(attribute.name, names)),
-                        .where = {.node = node.name, .op_type = node.op_type},
-                        .detail = fmt::format("{} has {}.", node.op_type,
-                                              names.empty() ? "none" : base::quote_list(names))});
+      throw ModelError(
+          {.what = fmt::format("unknown attribute '{}'", attribute.name),
+           .where = {.node = node.name, .op_type = node.op_type},
+           .detail = fmt::format("{} has {}.", node.op_type,
+                                 names.empty() ? "none" : base::quote_list(names)),
+           .mend = base::nearest_or(attribute.name, names,
+                                    "Remove it, or export the model with another opset.")});
     }
     Checker(node, *spec).check(attribute.value);
   }

@@ -106,7 +106,10 @@ class Grouper {
   // Some schemas leave it to the kernel whether the operands fit (PRelu).
   static void check_operands(const ir::Node& node, const Dims& dims) {
     const auto refuse = [&node](const std::string& what) {
-      throw ShapeError({.what = what, .where = {.node = node.name, .op_type = node.op_type}});
+      throw ShapeError(
+          {.what = what,
+           .where = {.node = node.name, .op_type = node.op_type},
+           .mend = "Make the operands' dimensions equal, counted from the last, or 1."});
     };
     try {
       Dims spanned;

@@ -102,11 +102,11 @@ void look_through_expands(std::vector<ir::Value*>& operands, const Dims& space) 
 
 class Emitter {
  public:
-  Emitter(ir::Graph& graph, const opdef::OpRegistry& registry)
-      : graph_(graph), registry_(registry), uses_(ir::count_uses(graph)) {}
+  Emitter(ir::Graph& graph, const PassContext& context)
+      : graph_(graph), context_(context), uses_(ir::count_uses(graph)) {}
 
   ir::Node* emit(const ElementwiseGroup& group) {
-    ProgramBuilder main(registry_);
+    ProgramBuilder main(context_.ops);
     for (const ir::Node* node : group.main) main.add_node(*node);
     std::vector<ir::Value*> outputs;
     for (const ir::Node* node : group.main) {
@@ -116,7 +116,7 @@ class Emitter {
     const std::size_t stored = outputs.size();
 
     // Reduced values: the input of each reduction, then what comes after.
-    ProgramBuilder post(registry_);
+    ProgramBuilder post(context_.ops);
     std::vector<std::int64_t> kinds;
     bool has_post = !group.post.empty();
     for (const ir::Node* node : group.reductions) {
@@ -153,12 +153,23 @@ class Emitter {
       attributes.push_back({.name = "reduce_axes", .value = group.reduce_axes});
       if (has_post) attributes.push_back({.name = "post", .value = post.program().to_ints()});
     }
+    if (updates_slots(outputs)) {
+      attributes.push_back({.name = "flush_denormals", .value = std::int64_t{1}});
+    }
     std::vector<ir::Value*> inputs = main.operands();
     inputs.insert(inputs.end(), post.operands().begin(), post.operands().end());
     return make_node(group, std::move(inputs), std::move(attributes), outputs);
   }
 
  private:
+  // Slots of an optimizer: averages of gradients, which decay to denormal numbers where the
+  // gradient has become zero. A weight, from which a step is subtracted, does not.
+  bool updates_slots(const std::vector<ir::Value*>& outputs) const {
+    return std::ranges::any_of(outputs, [this](const ir::Value* output) {
+      return context_.next_states.contains(output) && output->producer->op_type != "Sub";
+    });
+  }
+
   bool is_read_outside(const ir::Value* value, const ElementwiseGroup& group) const {
     const auto found = uses_.find(value);
     int outside = found == uses_.end() ? 0 : found->second;
@@ -200,7 +211,7 @@ class Emitter {
   }
 
   ir::Graph& graph_;
-  const opdef::OpRegistry& registry_;
+  const PassContext& context_;
   std::unordered_map<const ir::Value*, int> uses_;
 };
 
@@ -209,7 +220,7 @@ class Emitter {
 bool fuse_elementwise(ir::Graph& graph, const PassContext& context, bool merge) {
   std::vector<ElementwiseGroup> groups = group_elementwise(graph, context.ops, merge);
   if (groups.empty()) return false;
-  Emitter emitter(graph, context.ops);
+  Emitter emitter(graph, context);
   std::unordered_map<const ir::Node*, ir::Node*> last_of;  // the fused node goes to its last member
   std::unordered_set<const ir::Node*> members;
   for (const ElementwiseGroup& group : groups) {

@@ -18,6 +18,8 @@ struct PassContext {
   const opdef::OpRegistry& ops;
   const ir::TypeInferer& inferer;
   const opdef::Evaluator& evaluator;
+  /// Outputs that become the next value of a state (a weight, a slot of an optimizer).
+  std::unordered_set<const ir::Value*> next_states = {};
 };
 
 /// Infers types node by node and replaces what is known by constants: nodes whose inputs are all

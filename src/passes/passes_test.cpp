@@ -212,6 +212,29 @@ TEST_F(WeightUpdatePass, Adam) {
   EXPECT_EQ(last().outputs, graph().outputs);
 }
 
+// With the largest average so far (AMSGrad) the update is no WeightUpdate: element-wise work that
+// may flush denormal numbers, since its averages decay.
+TEST_F(WeightUpdatePass, AveragesInElementwiseWorkMayBecomeZero) {
+  std::vector<Value*> results = adam(w_);
+  results.push_back(g_.op("Max", {results[2], input("most", {4, 3})}));
+  graph().outputs = results;
+  PassContext with_states = context();
+  with_states.next_states = {results.begin(), results.end()};
+  run_passes(graph(), with_states, true);
+  EXPECT_EQ(op_types(), (std::vector<std::string>{"Elementwise"})) << ir::to_text(graph());
+  EXPECT_EQ(last().int_attribute("flush_denormals", 0), 1);
+}
+
+// A weight without slots does not decay.
+TEST_F(PassTest, PlainDescentIsNotFlushed) {
+  Value* b = input("b", {3});
+  graph().outputs = {g_.sub(b, g_.scale(input("g", {3}), 0.1))};
+  PassContext with_states = context();
+  with_states.next_states = {graph().outputs.front()};
+  run_passes(graph(), with_states, true);
+  EXPECT_EQ(graph().nodes.back()->find_attribute("flush_denormals"), nullptr);
+}
+
 TEST_F(WeightUpdatePass, AdagradAndRmsProp) {
   for (const double alpha : {1.0, 0.9}) {
     Value* square = g_.mul(gradient_, gradient_);

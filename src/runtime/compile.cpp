@@ -40,7 +40,8 @@ class Compiler {
   CompiledRegion run() {
     specialise();
     const std::unique_ptr<ir::TypeInferer> inferer = engine_.make_inferer(*region_.model);
-    const passes::PassContext context{engine_.ops, *inferer, evaluator_};
+    passes::PassContext context{engine_.ops, *inferer, evaluator_};
+    for (const StateUpdate& update : binding_.updates) context.next_states.insert(update.value);
     lower(*inferer);
     passes::fold_constants(graph(), context);
     while (expand_calls(*inferer)) {

@@ -44,7 +44,8 @@ struct Executor::Impl {
     for (const ir::StateBinding& binding : program.model.state) {
       if (!binding.input->is_initializer()) {
         throw ModelError({.what = "a state input has no initial value",
-                          .where = {.graph = graph.name, .value = binding.input->name}});
+                          .where = {.graph = graph.name, .value = binding.input->name},
+                          .mend = "Give it an initializer of its name."});
       }
       const Tensor& initial = binding.input->initializer;
       binding.input->type = ir::Type::tensor(initial.dtype(), initial.dims());
@@ -109,7 +110,8 @@ struct Executor::Impl {
     }
     if (dims.size() != input_ports.size()) {
       throw DataError(
-          {.what = fmt::format("{} inputs given, expected {}", dims.size(), input_ports.size())});
+          {.what = fmt::format("{} inputs given, expected {}", dims.size(), input_ports.size()),
+           .mend = "Give one array for each input."});
     }
     const base::MemoryBudgetScope scope(options.budget);
     std::vector<FeedInfo> feeds;
@@ -145,7 +147,8 @@ struct Executor::Impl {
       if (expected != DataType::kUndefined && inputs[i].dtype() != expected) {
         throw DataError({.what = fmt::format("{} given, expected {}", dtype_name(inputs[i].dtype()),
                                              dtype_name(expected)),
-                         .where = {.value = input_ports[i].name}});
+                         .where = {.value = input_ports[i].name},
+                         .mend = fmt::format("Convert it to {}.", dtype_name(expected))});
       }
       dims.push_back(inputs[i].dims());
     }
@@ -173,7 +176,8 @@ struct Executor::Impl {
     if (fits) return;
     throw ShapeError(
         {.what = fmt::format("shape {}, expected {}", dims.to_string(), port.type.to_string()),
-         .where = {.value = port.name}});
+         .where = {.value = port.name},
+         .mend = "Give an array of the declared shape; dimensions with a name may have any size."});
   }
 
   std::shared_ptr<const ir::Model> model;
@@ -219,7 +223,8 @@ void Executor::set_state(std::size_t i, const Tensor& value) {
     throw ShapeError({.what = fmt::format("{}{} given, expected {}{}", dtype_name(value.dtype()),
                                           value.dims().to_string(), dtype_name(desc.dtype),
                                           desc.dims.to_string()),
-                      .where = {.value = impl_->state_ports[i].name}});
+                      .where = {.value = impl_->state_ports[i].name},
+                      .mend = "Give the state that a session of this model had."});
   }
   std::memcpy(impl_->slab.addresses[i], value.raw(), static_cast<std::size_t>(value.size_bytes()));
 }

@@ -23,8 +23,10 @@ constexpr const char* kHeadChecksum = "header_checksum";
 constexpr std::size_t kChecksumDigits = 32;
 
 [[noreturn]] void refuse(const std::string& path, const std::string& what,
-                         const std::string& value = {}, const std::string& mend = {}) {
-  throw CheckpointError({.what = what, .where = {.file = path, .value = value}, .mend = mend});
+                         const std::string& value = {},
+                         Mend mend = "The file was changed since; use an older checkpoint.") {
+  throw CheckpointError(
+      {.what = what, .where = {.file = path, .value = value}, .mend = std::move(mend)});
 }
 
 std::span<const std::byte> bytes_of(const Tensor& tensor) {

@@ -44,10 +44,10 @@ void refuse_unknown_inputs(const Session& session, const Dataset& data) {
   for (const NamedTensor& input : data.inputs) {
     if (input.name.empty() && data.inputs.size() == 1) continue;
     if (std::ranges::find(names, input.name) != names.end()) continue;
-    throw DataError({.what = "the model has no input '" + input.name + "'." +
-                             base::did_you_mean(input.name, names),
+    throw DataError({.what = "the model has no input '" + input.name + "'",
                      .where = {.value = input.name},
-                     .detail = "Its inputs are " + base::quote_list(names) + "."});
+                     .detail = "Its inputs are " + base::quote_list(names) + ".",
+                     .mend = base::nearest_or(input.name, names)});
   }
 }
 
@@ -65,9 +65,11 @@ Tensor fit_shape(const Port& port, const Tensor& tensor) {
     return tensor.reshaped(Dims{given[0], 1});
   }
   if (given.rank() != declared.size()) {
-    throw DataError({.what = fmt::format("'{}' has shape {}, but the model reads {}", port.name,
-                                         given.to_string(), port.type.to_string()),
-                     .where = {.value = port.name}});
+    throw DataError(
+        {.what = fmt::format("'{}' has shape {}, but the model reads {}", port.name,
+                             given.to_string(), port.type.to_string()),
+         .where = {.value = port.name},
+         .mend = fmt::format("Give {} dimensions: array.reshape(...).", declared.size())});
   }
   for (std::size_t axis = 1; axis < declared.size(); ++axis) {
     if (!declared[axis].is_static() || declared[axis].value() == given[axis]) continue;
@@ -75,11 +77,13 @@ Tensor fit_shape(const Port& port, const Tensor& tensor) {
       throw DataError(
           {.what = fmt::format("'{}' has {}, but the model reads {}", port.name,
                                columns_text(given[1]), columns_text(declared[1].value())),
-           .where = {.value = port.name}});
+           .where = {.value = port.name},
+           .mend = "Give the columns that the model was made for, in their order."});
     }
     throw DataError({.what = fmt::format("'{}' has shape {}, but the model reads {}", port.name,
                                          given.to_string(), port.type.to_string()),
-                     .where = {.value = port.name}});
+                     .where = {.value = port.name},
+                     .mend = "Give rows of the shape that the model was made for."});
   }
   return tensor;
 }
@@ -98,7 +102,8 @@ Tensor prepare_weights(const Port& port, const Dataset& data, std::int64_t rows)
   if (weights.num_elements() != rows) {
     throw DataError(
         {.what = fmt::format("{} sample weights for {} rows", weights.num_elements(), rows),
-         .where = {.value = port.name}});
+         .where = {.value = port.name},
+         .mend = "Give one weight for each row."});
   }
   const auto numbers = weights.to_doubles();
   const auto negative = std::ranges::find_if(numbers, [](double w) { return w < 0; });
@@ -125,7 +130,8 @@ std::int64_t count_rows(const Session& session, std::span<const Port> ports, con
 void check_rows(const std::string& name, std::int64_t given, std::int64_t rows) {
   if (given == rows) return;
   throw DataError({.what = fmt::format("'{}' has {} rows, the target has {}", name, given, rows),
-                   .where = {.value = name}});
+                   .where = {.value = name},
+                   .mend = "Give one row of each for each example."});
 }
 
 // The labels of one of several losses.
@@ -225,7 +231,10 @@ PreparedData prepare_data(const Session& session, std::span<const Port> ports, c
   prepared.rows =
       has_target ? rows_of(graph.loss.target.name, first) : count_rows(session, ports, data);
   prepared.ranges = {{.begin = 0, .first = data.first_row}};
-  if (prepared.rows == 0) throw DataError({.what = "the data set has no rows"});
+  if (prepared.rows == 0) {
+    throw DataError({.what = "the data set has no rows",
+                     .mend = "Give arrays whose first dimension counts rows."});
+  }
   if (data.sample_weight.is_defined() && graph.sample_weight.empty()) {
     throw DataError({.what = "sample weights were given, but the loss takes none",
                      .mend = "Build the loss with sample_weight='weight'."});

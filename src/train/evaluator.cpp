@@ -221,9 +221,10 @@ double monitored(const FitOptions& options, const EpochLog& log) {
     known.push_back(name);
   }
   throw DataError(
-      {.what = "there is no '" + monitor + "' to monitor." + base::did_you_mean(monitor, known),
+      {.what = "there is no '" + monitor + "' to monitor",
        .detail = "There are " + base::quote_list(known) + ".",
-       .mend = "Monitor one of these, or add the metric, or validation rows."});
+       .mend = base::nearest_or(monitor, known,
+                                "Monitor one of these, or add the metric, or validation rows.")});
 }
 
 }  // namespace onnxgrad::train

@@ -154,7 +154,8 @@ Tensor SplitRunner::checked_gradient(std::span<const Tensor> given, std::size_t 
   Problem problem{.what = fmt::format(
                       "the gradient of output '{}' is {}, expected {}", split_.outputs[output].name,
                       describe(gradient.dtype(), gradient.dims()), describe(dtype, dims)),
-                  .where = {.value = split_.outputs[output].name}};
+                  .where = {.value = split_.outputs[output].name},
+                  .mend = "Give it the type and the shape of the output."};
   if (gradient.dtype() != dtype) throw DataError(std::move(problem));
   throw ShapeError(std::move(problem));
 }
@@ -163,14 +164,16 @@ std::vector<Tensor> SplitRunner::backward_feeds(std::span<const Tensor> output_g
                                                 const Context::Data& data) const {
   if (output_gradients.size() > split_.outputs.size()) {
     throw DataError({.what = fmt::format("{} gradients were given for {} outputs",
-                                         output_gradients.size(), split_.outputs.size())});
+                                         output_gradients.size(), split_.outputs.size()),
+                     .mend = "Give one for each output, in their order."});
   }
   for (std::size_t i = 0; i < output_gradients.size(); ++i) {
     if (output_gradients[i].is_defined()) checked_gradient(output_gradients, i, data);
     if (!output_gradients[i].is_defined() || is_floating(data.outputs[i].dtype)) continue;
     throw DataError({.what = fmt::format("output '{}' is {} and has no gradient",
                                          split_.outputs[i].name, dtype_name(data.outputs[i].dtype)),
-                     .where = {.value = split_.outputs[i].name}});
+                     .where = {.value = split_.outputs[i].name},
+                     .mend = "Leave its gradient out."});
   }
   std::vector<Tensor> feeds;
   for (const BackwardInput& input : split_.backward_inputs) {
@@ -235,16 +238,17 @@ void SplitRunner::set_weights(const NamedTensors& weights) {
     if (found == weight_infos_.end()) {
       std::vector<std::string> known;
       for (const WeightInfo& weight : weight_infos_) known.push_back(weight.name);
-      throw ModelError({.what = "'" + name + "' is not a weight that is differentiated." +
-                                base::did_you_mean(name, known),
+      throw ModelError({.what = "'" + name + "' is not a weight that is differentiated",
                         .where = {.value = name},
-                        .detail = "Weights: " + base::quote_list(known) + "."});
+                        .detail = "Weights: " + base::quote_list(known) + ".",
+                        .mend = base::nearest_or(name, known)});
     }
     if (tensor.dtype() != found->dtype || tensor.dims() != found->dims) {
       throw ModelError({.what = fmt::format("weight '{}' is {}, expected {}", name,
                                             describe(tensor.dtype(), tensor.dims()),
                                             describe(found->dtype, found->dims)),
-                        .where = {.value = name}});
+                        .where = {.value = name},
+                        .mend = "Give it the type and the shape that the model has."});
     }
     fresh[static_cast<std::size_t>(found - weight_infos_.begin())] = tensor.clone();
   }

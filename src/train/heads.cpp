@@ -158,8 +158,9 @@ Value* find_value(const ir::Graph& graph, const std::string& name) {
       if (value != nullptr) names.push_back(value->name);
     }
   }
-  throw ModelError({.what = "no output or value '" + name + "'." + base::did_you_mean(name, names),
-                    .detail = "Outputs: " + base::quote_list(output_names(graph)) + "."});
+  throw ModelError({.what = "no output or value '" + name + "'",
+                    .detail = "Outputs: " + base::quote_list(output_names(graph)) + ".",
+                    .mend = base::nearest_or(name, names)});
 }
 
 // "Softmax", or for a pattern of several nodes what it stands for.
@@ -293,7 +294,8 @@ std::int64_t count_classes(const ResolvedLoss& resolved, const ClassList& classe
     throw ModelError({.what = classes.source + " lists " + std::to_string(listed) +
                               " classes, but '" + resolved.scores->name + "' has scores for " +
                               std::to_string(columns),
-                      .where = {.value = resolved.scores->name}});
+                      .where = {.value = resolved.scores->name},
+                      .mend = "Export the model again: its labels do not belong to its scores."});
   }
   return listed;
 }
@@ -349,7 +351,8 @@ ResolvedLoss resolve_output(const ir::Graph& graph, const Loss& loss) {
   if (!value->type.is_tensor() || !is_floating(value->type.dtype)) {
     throw ModelError({.what = "the model's own loss: '" + value->name + "' is " +
                               value->type.to_string() + ", expected a floating-point tensor",
-                      .where = {.value = value->name}});
+                      .where = {.value = value->name},
+                      .mend = "Name the output that is the loss with output=."});
   }
   ResolvedLoss resolved{.function = loss.function, .scores = value, .info = {}};
   resolved.info.function = loss.function;

@@ -141,8 +141,8 @@ class OptionChecks {
 
   void in_range(bool holds, std::string_view name, double value, std::string_view wanted) const {
     if (holds) return;  // NaN does not
-    throw ModelError(
-        {.what = fmt::format("{}: {} is {}, expected {}", loss_, name, value, wanted)});
+    throw ModelError({.what = fmt::format("{}: {} is {}, expected {}", loss_, name, value, wanted),
+                      .mend = fmt::format("Give {}, or leave {} out.", wanted, name)});
   }
   void positive(std::string_view name, double value) const {
     in_range(value > 0 && std::isfinite(value), name, value, "a number above 0");

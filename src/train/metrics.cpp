@@ -306,8 +306,9 @@ const BuiltIn& checked_built_in(const std::string& name, bool has_classes) {
   const BuiltIn* const metric = find_built_in(name);
   if (metric == nullptr) {
     const auto names = metric_names();
-    throw DataError({.what = "there is no metric '" + name + "'." + base::did_you_mean(name, names),
-                     .detail = "Metrics: " + base::quote_list(names, names.size()) + "."});
+    throw DataError({.what = "there is no metric '" + name + "'",
+                     .detail = "Metrics: " + base::quote_list(names, names.size()) + ".",
+                     .mend = base::nearest_or(name, names)});
   }
   if (metric->for_classes == has_classes) return *metric;
   std::vector<std::string> fitting;

@@ -138,7 +138,7 @@ class TwoWeights {
     for (std::size_t i = 0; i < executor_->state().size(); ++i) {
       if (executor_->state()[i].name == name) return executor_->state_view(i).to_doubles();
     }
-    throw Error("no state " + name);
+    throw InternalError("no state " + name);
   }
 
   std::vector<std::string> state_names() const {

@@ -47,8 +47,10 @@ Tensor RunnableOutput::finish(Tensor computed) const {
   std::vector<std::string> texts;
   for (const std::int64_t number : computed.to_int64s()) {
     if (number < 0 || number >= static_cast<std::int64_t>(table.size())) {
-      throw DataError({.what = "class number " + std::to_string(number) + " has no label",
-                       .where = {.value = name}});
+      throw DataError(
+          {.what = "class number " + std::to_string(number) + " has no label",
+           .where = {.value = name},
+           .mend = "Ask for the scores instead: the model has more classes than labels."});
     }
     texts.push_back(table[static_cast<std::size_t>(number)]);
   }

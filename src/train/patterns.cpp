@@ -38,10 +38,11 @@ std::vector<bool> match_patterns(std::span<const std::string> patterns,
       any = true;
     }
     if (!any) {
-      throw ModelError({.what = "no " + std::string(what) + " matches '" + pattern + "'." +
-                                base::did_you_mean(pattern, names),
-                        .detail = names.empty() ? "There are none."
-                                                : "There are " + base::quote_list(names) + "."});
+      throw ModelError(
+          {.what = "no " + std::string(what) + " matches '" + pattern + "'",
+           .detail =
+               names.empty() ? "There are none." : "There are " + base::quote_list(names) + ".",
+           .mend = base::nearest_or(pattern, names, "Name one, or give a pattern such as 'fc*'.")});
     }
   }
   return matched;

@@ -20,7 +20,8 @@ using ir::Value;
 
 void check_number(std::string_view name, double value) {
   if (value >= 0 && std::isfinite(value)) return;
-  throw ModelError({.what = fmt::format("{} is {}, expected a number of at least 0", name, value)});
+  throw ModelError({.what = fmt::format("{} is {}, expected a number of at least 0", name, value),
+                    .mend = "Give a number such as 0.01, or leave it out."});
 }
 
 void check_combination(const Loss& loss) {
@@ -66,10 +67,10 @@ Value* find_data_input(const ir::Graph& graph, const std::string& name) {
                                 const std::string& name) {
   std::vector<std::string> names;
   for (const Value* input : data_inputs(graph)) names.push_back(input->name);
-  throw ModelError({.what = "the model's own loss: there is no input '" + name + "' for " +
-                            purpose + "." + base::did_you_mean(name, names),
+  throw ModelError({.what = "the model's own loss: there is no input '" + name + "' for " + purpose,
                     .where = {.value = name},
-                    .detail = "Inputs: " + base::quote_list(names) + "."});
+                    .detail = "Inputs: " + base::quote_list(names) + ".",
+                    .mend = base::nearest_or(name, names)});
 }
 
 // A loss that the model has, with target and weights among its own inputs.

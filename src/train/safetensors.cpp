@@ -313,11 +313,13 @@ std::string safetensors_head(const NamedTensors& tensors, const SafetensorsMetad
     if (!type) {
       throw CheckpointError({.what = fmt::format("'{}' is {}, which a safetensors file cannot hold",
                                                  name, dtype_name(tensor.dtype())),
-                             .where = {.value = name}});
+                             .where = {.value = name},
+                             .mend = "Leave it out, or convert it to a type of numbers."});
     }
     if (!names.insert(name).second) {
-      throw CheckpointError(
-          {.what = "two tensors have the name '" + name + "'", .where = {.value = name}});
+      throw CheckpointError({.what = "two tensors have the name '" + name + "'",
+                             .where = {.value = name},
+                             .mend = "Give each weight of the model a name of its own."});
     }
     nlohmann::ordered_json& entry = header[name];
     const std::span<const std::int64_t> dims = tensor.dims().values();
@@ -330,11 +332,13 @@ std::string safetensors_head(const NamedTensors& tensors, const SafetensorsMetad
   try {
     text = header.dump();
   } catch (const nlohmann::json::exception&) {
-    throw CheckpointError("a name or a text of a checkpoint is not UTF-8");
+    throw CheckpointError({.what = "a name or a text of a checkpoint is not UTF-8",
+                           .mend = "Name the weights of the model in UTF-8."});
   }
   text.append((kLengthBytes - text.size() % kLengthBytes) % kLengthBytes, ' ');
   if (text.size() > static_cast<std::size_t>(kMaxHeaderBytes)) {
-    throw CheckpointError(fmt::format("a header of {} bytes is too long", text.size()));
+    throw CheckpointError({.what = fmt::format("a header of {} bytes is too long", text.size()),
+                           .mend = "Give the weights shorter names."});
   }
   const std::uint64_t length = text.size();
   std::string head(kLengthBytes, '\0');

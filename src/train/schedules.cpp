@@ -19,7 +19,8 @@ constexpr std::size_t kNumbersPerPlateau = 4;
 void expect(std::string_view name, double value, bool good, std::string_view range) {
   if (good && std::isfinite(value)) return;
   throw OptionError({.what = "schedule: " + std::string(name) + " is " + std::to_string(value) +
-                             ", expected " + std::string(range)});
+                             ", expected " + std::string(range),
+                     .mend = "Give " + std::string(range) + ", or leave it out."});
 }
 
 void at_least_zero(std::string_view name, double value) {
@@ -46,7 +47,8 @@ void check(const StepDecay& spec) {
 void check(const MultiStepDecay& spec) {
   at_least_zero("factor", spec.factor);
   if (!std::ranges::is_sorted(spec.milestones)) {
-    throw OptionError({.what = "schedule: the milestones are not in increasing order"});
+    throw OptionError(
+        {.what = "schedule: the milestones are not in increasing order", .mend = "Sort them."});
   }
 }
 
@@ -87,11 +89,17 @@ void check(const Plateau& spec) {
 }
 
 void check(const ScheduleSequence& spec) {
-  if (spec.parts.empty()) throw OptionError({.what = "schedule: a sequence without parts"});
+  if (spec.parts.empty()) {
+    throw OptionError({.what = "schedule: a sequence without parts",
+                       .mend = "Give one schedule or more, each with its end."});
+  }
 }
 
 void check(const ScheduleProduct& spec) {
-  if (spec.parts.empty()) throw OptionError({.what = "schedule: a product without parts"});
+  if (spec.parts.empty()) {
+    throw OptionError(
+        {.what = "schedule: a product without parts", .mend = "Give one schedule or more."});
+  }
 }
 
 // Formulas. r: rate, t: time in the schedule's unit, length: T.

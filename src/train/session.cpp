@@ -73,7 +73,7 @@ double read_scalar(const std::byte* data, DataType dtype) {
 runtime::ExecutorOptions executor_options(const EngineOptions& options) {
   if (options.device != "cpu") {
     throw DeviceError(
-        {.what = "there is no device '" + options.device + "'", .detail = "Available: 'cpu'."});
+        {.what = "there is no device '" + options.device + "'", .mend = "Available: 'cpu'."});
   }
   runtime::ExecutorOptions result{.seed = options.seed, .fuse = options.fuse};
   if (options.threads < 0) {
@@ -99,15 +99,16 @@ std::vector<const Tensor*> order_feeds(const NamedTensors& feeds, std::span<cons
     if (port == ports.end() || is_cell(*port)) {
       if (std::ranges::find(ignored, feed.name) != ignored.end()) continue;
       const auto names = names_of(ports);
-      throw DataError(
-          {.what = "there is no input '" + feed.name + "'." + base::did_you_mean(feed.name, names),
-           .where = {.value = feed.name},
-           .detail = "Inputs: " + base::quote_list(names) + "."});
+      throw DataError({.what = "there is no input '" + feed.name + "'",
+                       .where = {.value = feed.name},
+                       .detail = "Inputs: " + base::quote_list(names) + ".",
+                       .mend = base::nearest_or(feed.name, names)});
     }
     const auto place = static_cast<std::size_t>(port - ports.begin());
     if (ordered[place] != nullptr) {
-      throw DataError(
-          {.what = "input '" + feed.name + "' is fed twice", .where = {.value = feed.name}});
+      throw DataError({.what = "input '" + feed.name + "' is fed twice",
+                       .where = {.value = feed.name},
+                       .mend = "Give each input one array."});
     }
     if (feed.tensor.dtype() != port->type.dtype) {
       throw DataError(
@@ -122,7 +123,8 @@ std::vector<const Tensor*> order_feeds(const NamedTensors& feeds, std::span<cons
     if (ordered[i] != nullptr || is_cell(ports[i])) continue;
     throw DataError({.what = "input '" + ports[i].name + "' of type " + ports[i].type.to_string() +
                              " is missing",
-                     .where = {.value = ports[i].name}});
+                     .where = {.value = ports[i].name},
+                     .mend = "Feed an array under this name."});
   }
   return ordered;
 }
@@ -249,7 +251,10 @@ bool Session::check_target(const std::string& port, const Tensor& tensor) const 
   const LossInfo* loss = find_target(graph_.loss, port);
   if (loss == nullptr) return false;
   check_class_numbers(*loss, tensor);
-  if (rows_of(tensor) == 0) throw DataError({.what = "a batch without rows"});
+  if (rows_of(tensor) == 0) {
+    throw DataError({.what = "a batch without rows",
+                     .mend = "Leave empty batches out: the mean over no rows is no number."});
+  }
   return true;
 }
 
@@ -388,9 +393,9 @@ std::vector<Tensor> Session::predict(const NamedTensors& feeds,
     if (place == prediction_outputs_.end()) {
       std::vector<std::string> names;
       for (const RunnableOutput& output : runnable_) names.push_back(output.name);
-      throw DataError({.what = "there is no output '" + name + "' that can be computed." +
-                               base::did_you_mean(name, names),
-                       .detail = "Outputs: " + base::quote_list(names) + "."});
+      throw DataError({.what = "there is no output '" + name + "' that can be computed",
+                       .detail = "Outputs: " + base::quote_list(names) + ".",
+                       .mend = base::nearest_or(name, names)});
     }
     const auto index = static_cast<std::size_t>(place - prediction_outputs_.begin());
     results.push_back(runnable_[*place].finish(computed[index]));

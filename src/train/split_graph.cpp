@@ -153,10 +153,10 @@ class Splitter {
     }
     for (const std::string& name : options_.inputs) {
       if (std::ranges::find(floating, name) != floating.end()) continue;
-      throw ModelError({.what = "there is no floating-point input '" + name + "'." +
-                                base::did_you_mean(name, floating),
+      throw ModelError({.what = "there is no floating-point input '" + name + "'",
                         .where = {.value = name},
-                        .detail = "Floating-point inputs: " + base::quote_list(floating) + "."});
+                        .detail = "Floating-point inputs: " + base::quote_list(floating) + ".",
+                        .mend = base::nearest_or(name, floating)});
     }
     if (options_.input_gradients) {
       split_.gradient_inputs = options_.inputs.empty() ? floating : options_.inputs;
@@ -178,7 +178,8 @@ class Splitter {
       seed_outputs_.push_back(i);
     }
     if (differentiated.empty()) {
-      throw ModelError({.what = "the model has no floating-point output to differentiate"});
+      throw ModelError({.what = "the model has no floating-point output to differentiate",
+                        .mend = "Make the scores an output: labels have no gradient."});
     }
     g_.set_scope("gradient");
     const auto gradients = autodiff::add_vjp(g_, registry_, differentiated, seeds_, wrt_);

@@ -115,7 +115,8 @@ std::vector<std::int64_t> numbers_of_strings(const LossInfo& loss, const Tensor&
   if (loss.classes.dtype() != DataType::kString) {
     throw DataError({.what = "labels are text, but the model's classes are numbers",
                      .where = {.value = loss.target.name},
-                     .detail = "Classes: " + class_list_text(loss) + "."});
+                     .detail = "Classes: " + class_list_text(loss) + ".",
+                     .mend = "Give the labels as numbers: y.astype(int)."});
   }
   std::unordered_map<std::string_view, std::int64_t> numbers;
   for (const std::string& name : loss.classes.strings()) {
@@ -144,7 +145,8 @@ std::vector<std::int64_t> numbers_of_integers(const LossInfo& loss, const Tensor
   if (loss.classes.dtype() == DataType::kString) {
     throw DataError({.what = "labels are numbers, but the model's classes are text",
                      .where = {.value = loss.target.name},
-                     .detail = "Classes: " + class_list_text(loss) + "."});
+                     .detail = "Classes: " + class_list_text(loss) + ".",
+                     .mend = "Give the labels as texts, as the classes are written."});
   }
   const auto ignored = ignored_class(loss.function);
   std::unordered_map<std::int64_t, std::int64_t> numbers;
@@ -195,7 +197,8 @@ Dims quantity_dims(const LossInfo& loss, const Dims& dims) {
                      .where = {.value = loss.target.name},
                      .mend = columns > 1 && given == 1
                                  ? "For class labels pass loss='softmax_cross_entropy'."
-                                 : ""});
+                                 : "Give a target of that many columns, or put the loss on an "
+                                   "output that has as many as the target."});
   }
   return Dims(std::move(wanted));
 }
@@ -236,7 +239,11 @@ Tensor convert_numbers(const std::string& name, const Tensor& value, DataType dt
   if (value.dtype() == DataType::kString || dtype == DataType::kString) {
     throw DataError({.what = fmt::format("'{}' is {}, expected {}", name, dtype_name(value.dtype()),
                                          dtype_name(dtype)),
-                     .where = {.value = name}});
+                     .where = {.value = name},
+                     .mend = value.dtype() == DataType::kString
+                                 ? "Give numbers: array.astype('float32'), or an encoding of "
+                                   "the texts."
+                                 : "Give texts: array.astype(str)."});
   }
   // Every number of these types has a place in any floating type of ours.
   const bool always_fits = is_floating(dtype) && !is_floating(value.dtype());
@@ -306,10 +313,10 @@ const LossInfo& find_loss_on(const LossInfo& loss, const std::string& output) {
     if (is_on(other)) return other;
     names.push_back(other.output);
   }
-  throw DataError(
-      {.what = "there is no loss on '" + output + "'." + base::did_you_mean(output, names),
-       .where = {.value = output},
-       .detail = "Losses are on " + base::quote_list(names) + "."});
+  throw DataError({.what = "there is no loss on '" + output + "'",
+                   .where = {.value = output},
+                   .detail = "Losses are on " + base::quote_list(names) + ".",
+                   .mend = base::nearest_or(output, names)});
 }
 
 bool target_asks_for_classes(const LossInfo& loss, const Tensor& target) {
@@ -333,7 +340,9 @@ void check_class_numbers(const LossInfo& loss, const Tensor& target, std::int64_
                          "class number {} in {} is not in 0 to {}", numbers[row],
                          position_text(target.dims(), static_cast<std::int64_t>(row), first_row),
                          loss.num_classes - 1),
-                     .where = {.value = loss.target.name}});
+                     .where = {.value = loss.target.name},
+                     .mend = "Remove such rows, or train a model with more classes; they are "
+                             "counted from 0."});
   }
 }
 

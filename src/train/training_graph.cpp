@@ -126,9 +126,9 @@ class ExtraOutputs {
     for (const RunnableOutput& output : model_outputs_) known.push_back(output.name);
     for (const Weight& weight : weights_) known.push_back(weight.value->name + "_grad");
     known.emplace_back("gradient_norm");
-    throw ModelError(
-        {.what = "a training step has no output '" + name + "'." + base::did_you_mean(name, known),
-         .detail = "It can give " + base::quote_list(known) + "."});
+    throw ModelError({.what = "a training step has no output '" + name + "'",
+                      .detail = "It can give " + base::quote_list(known) + ".",
+                      .mend = base::nearest_or(name, known)});
   }
 
   Draft& draft_;

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <fstream>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -76,7 +77,7 @@ void write_result(const std::string& path, const og::Trainer& trainer) {
 }  // namespace
 
 int main(int argc, char** argv) try {
-  if (argc != 4) throw og::Error("usage: checkpoint_tool FOLDER EPOCHS RESULT");
+  if (argc != 4) throw std::runtime_error("usage: checkpoint_tool FOLDER EPOCHS RESULT");
   const std::string folder = argv[1];
   og::Trainer trainer(og::Model::from_text(kModel), {}, og::Adam{.learning_rate = 0.01},
                       {.engine = {.threads = 1}});

@@ -193,6 +193,8 @@ def test_message(name):
         assert sign not in message
     assert error.what
     assert error.what.splitlines()[0] in message
+    assert error.mend.endswith((".", "?")), message
+    assert error.mend in message
 
 
 @pytest.mark.parametrize("name", ["unknown_wrt", "unknown_feed", "unknown_optimizer"])

@@ -130,6 +130,7 @@ def _check(sizes: list[int], activation: str, head: str, dtype: str) -> None:
         raise OptionError(
             what=f"layer_sizes: {sizes}, expected two or more sizes of at least 1",
             value="layer_sizes",
+            mend="Give inputs, hidden layers and outputs: [10, 50, 3].",
         )
     if head == "sigmoid" and sizes[-1] != 1:
         raise OptionError(

@@ -36,6 +36,7 @@ class Preparer {
       return opdef::KernelOffer::decline(std::move(reason));
     }
     plan_->element_bytes = bytes_of(spec_.compute);
+    plan_->flush_denormals = spec_.flush_denormals;
     plan_->table = make_tile_table(spec_.compute);
     plan_->scratch_arg = static_cast<std::int32_t>(spec_.inputs.size() + spec_.outputs.size());
     choose_results();

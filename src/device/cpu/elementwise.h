@@ -33,6 +33,7 @@ struct ElementwiseSpec {
   /// Inputs: the reduced results, then the rest of `inputs`.
   std::optional<opdef::ExprProgram> post = {};
   int threads = 1;
+  bool flush_denormals = false;  ///< of `program`, see FlushDenormals
 };
 
 /// The arguments of the kernel are spec.inputs, spec.outputs, scratch. A stored result may

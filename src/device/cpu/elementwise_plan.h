@@ -83,6 +83,7 @@ struct ElementwisePlan {
   std::int32_t scratch_arg = 0;
   std::int64_t thread_bytes = 0;
   int threads = 1;
+  bool flush_denormals = false;
 };
 
 void run_elementwise(const void* data, std::byte* const* args, const opdef::Launch& launch);

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "device/cpu/elementwise_plan.h"
+#include "device/cpu/flush_denormals.h"
 
 namespace onnxgrad::device {
 namespace {
@@ -353,11 +354,21 @@ void finish(const ElementwisePlan& plan, std::byte* const* args, const opdef::La
   plan.post.fn(plan.post.data.get(), table, launch);
 }
 
+void run_tiles(const ElementwisePlan& plan, std::byte* const* args, std::int64_t thread,
+               std::int64_t begin, std::int64_t end) {
+  if (plan.flush_denormals) {
+    const FlushDenormals flush;
+    Runner(plan, args, thread).run(begin, end);
+  } else {
+    Runner(plan, args, thread).run(begin, end);
+  }
+}
+
 }  // namespace
 
 void run_elementwise(const void* data, std::byte* const* args, const opdef::Launch& launch) {
   const auto& plan = *static_cast<const ElementwisePlan*>(data);
-  Runner(plan, args, 0).run(0, plan.tiles);
+  run_tiles(plan, args, 0, 0, plan.tiles);
   if (!plan.reductions.empty()) finish(plan, args, launch);
 }
 
@@ -369,8 +380,8 @@ void run_elementwise_parallel(const void* data, std::byte* const* args,
   {
     const std::int64_t thread = omp_get_thread_num();
     const std::int64_t threads = omp_get_num_threads();
-    Runner(plan, args, thread)
-        .run(plan.tiles * thread / threads, plan.tiles * (thread + 1) / threads);
+    run_tiles(plan, args, thread, plan.tiles * thread / threads,
+              plan.tiles * (thread + 1) / threads);
 #pragma omp single nowait
     used = static_cast<int>(threads);
   }

@@ -5,9 +5,12 @@
 #endif
 
 #include <algorithm>
+#include <charconv>
+#include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <system_error>
 #include <thread>
 
 // Control groups, version 2: the line "0::/path" of /proc/self/cgroup names the group, and in its
@@ -54,11 +57,24 @@ std::optional<int> quota_threads(const std::filesystem::path& root, std::string_
   return least;
 }
 
+std::optional<int> openmp_threads(std::string_view text) {
+  const auto is_blank = [](char c) { return c == ' ' || c == '\t'; };
+  text = text.substr(0, text.find(','));
+  while (!text.empty() && is_blank(text.front())) text.remove_prefix(1);
+  while (!text.empty() && is_blank(text.back())) text.remove_suffix(1);
+  int count = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), count);
+  const bool is_number = error == std::errc{} && end == text.data() + text.size() && count > 0;
+  return is_number ? std::optional(count) : std::nullopt;
+}
+
 int available_threads() {
   std::ifstream file("/proc/self/cgroup");
   const std::string membership(std::istreambuf_iterator<char>(file), {});
   const int count = std::max(processors(), 1);
-  return std::min(count, quota_threads("/sys/fs/cgroup", membership).value_or(count));
+  const char* wanted = std::getenv("OMP_NUM_THREADS");  // NOLINT(concurrency-mt-unsafe): only reads
+  return std::min({count, quota_threads("/sys/fs/cgroup", membership).value_or(count),
+                   openmp_threads(wanted == nullptr ? "" : wanted).value_or(count)});
 }
 
 }  // namespace onnxgrad::device

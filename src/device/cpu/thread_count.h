@@ -7,9 +7,14 @@
 
 namespace onnxgrad::device {
 
-/// How many threads can run at once here: processors of this thread's affinity mask, at most what
-/// the quota of the control group pays for, at least 1. Reads a few files below /proc and /sys.
+/// How many threads shall run at once here: processors of this thread's affinity mask, at most what
+/// the quota of the control group pays for and what OMP_NUM_THREADS asks for, at least 1. Reads a
+/// few files below /proc and /sys, and the environment (no other file of the library does).
 int available_threads();
+
+/// The number that a value of OMP_NUM_THREADS asks for: of a list ("4,2", for nested regions) the
+/// first. nullopt for what is no whole number above 0. OpenMP 5.2, 21.1.2.
+std::optional<int> openmp_threads(std::string_view text);
 
 /// Whole processors that the smallest CPU quota of a control group (version 2) and of those above
 /// it pays for, at least 1; nullopt without a quota. `root` is where control groups are mounted,

@@ -52,6 +52,14 @@ TEST_F(ControlGroups, NonsenseIsNoQuota) {
   EXPECT_EQ(quota_threads(root_, ""), std::nullopt);
 }
 
+TEST(ThreadCount, ReadsOpenmpsVariable) {
+  EXPECT_EQ(openmp_threads("3"), 3);
+  EXPECT_EQ(openmp_threads(" 4, 2"), 4);
+  for (const char* text : {"", "0", "-1", "many", "1.5", "99999999999", ",2", "2 3"}) {
+    EXPECT_EQ(openmp_threads(text), std::nullopt) << text;
+  }
+}
+
 TEST(ThreadCount, FollowsTheAffinityMask) {
   EXPECT_GE(available_threads(), 1);
 #ifdef __linux__

@@ -9,6 +9,7 @@
 //   stored          number of results that are stored (default: those that are not reduced)
 //   reduce          one of 0 sum, 1 max, 2 min for each of the other results
 //   reduce_axes     axes of the operands' common shape
+//   flush_denormals 1: numbers below the smallest normal one may be taken for and become zero
 
 namespace onnxgrad::ops {
 namespace {
@@ -22,7 +23,8 @@ opdef::KernelOffer offer_elementwise(const opdef::KernelRequest& request) {
       .inputs = request.inputs,
       .outputs = request.outputs,
       .reduce_axes = node.ints_attribute("reduce_axes"),
-      .threads = request.threads};
+      .threads = request.threads,
+      .flush_denormals = node.int_attribute("flush_denormals", 0) != 0};
   for (const std::int64_t fold : node.ints_attribute("reduce")) {
     spec.folds.push_back(static_cast<device::Fold>(fold));
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <random>
 #include <string>
 #include <utility>
@@ -374,6 +375,33 @@ TEST(FusedElementwise, AdamInPlace) {
     EXPECT_NEAR(static_cast<double>(results[0].data<float>()[i]), w1, 1e-6);
     EXPECT_NEAR(static_cast<double>(results[1].data<float>()[i]), m1, 1e-6);
     EXPECT_NEAR(static_cast<double>(results[2].data<float>()[i]), v1, 1e-6);
+  }
+}
+
+// Halves of the smallest normal number: denormal, or zero where the kernel may flush them.
+TEST(FusedElementwise, FlushesDenormalsWhereItMay) {
+  constexpr std::int64_t kCount = 100000;  // enough for several threads
+  ExprProgram program{.num_inputs = 1};
+  program.results = {program.emit(ExprOp::kMul, program.input(0), program.constant(0.5))};
+  constexpr float kSmallest = std::numeric_limits<float>::min();
+  Tensor x = Tensor::empty(DataType::kFloat32, Dims{kCount});
+  std::ranges::fill(x.mutable_data<float>(), kSmallest);
+  for (const bool flush : {false, true}) {
+    for (const int threads : {1, 2}) {
+      const device::ElementwiseSpec spec{.program = program,
+                                         .inputs = {{DataType::kFloat32, {kCount}}},
+                                         .outputs = {{DataType::kFloat32, {kCount}}},
+                                         .stored = 1,
+                                         .threads = threads,
+                                         .flush_denormals = flush};
+      const auto results = run_in_place(spec, device::prepare_elementwise(spec).kernel, {x}, {});
+      const float expected = flush ? 0 : kSmallest / 2;
+      const auto found = results[0].data<float>();
+      EXPECT_EQ(std::ranges::count(found, expected), kCount) << flush << ' ' << threads;
+      volatile float half = kSmallest;
+      half = half / 2;
+      EXPECT_NE(half, 0.0F) << "denormal numbers are there again";
+    }
   }
 }
 

@@ -228,7 +228,8 @@ void check_operand(const LossTask& task, const std::string& name, const Dims& gi
   throw ShapeError({.what = fmt::format("input {} has shape {}, expected {}", name,
                                         given.to_string(), expected.to_string()),
                     .where = {.node = task.node, .value = name},
-                    .detail = "Scores are [N, C, D...], labels [N, D...], weights [C]."});
+                    .detail = "Scores are [N, C, D...], labels [N, D...], weights [C].",
+                    .mend = "Give as many labels as rows, and as many weights as classes."});
 }
 
 Dims label_dims(const Dims& scores) {
@@ -245,7 +246,8 @@ LossTask make_task(const KernelRequest& request, int first) {
   if (scores.rank() < 2) {
     throw ShapeError(
         {.what = "the scores have shape " + scores.to_string() + ", expected [N, C, D...]",
-         .where = {.node = request.node.name, .op_type = request.node.op_type}});
+         .where = {.node = request.node.name, .op_type = request.node.op_type},
+         .mend = "Give scores with a column per class."});
   }
   task.is_softmax = request.node.op_type.starts_with("Softmax");
   task.batch = scores[0];

@@ -25,7 +25,8 @@ constexpr std::string_view kMl = "ai.onnx.ml";
 [[noreturn]] void refuse(const Node& node, std::string what, std::string detail = {}) {
   throw ModelError({.what = std::move(what),
                     .where = {.node = node.name, .op_type = node.op_type},
-                    .detail = std::move(detail)});
+                    .detail = std::move(detail),
+                    .mend = "Export the model again: its attributes do not fit each other."});
 }
 
 const std::string& first_output_name(const Node& node) {
@@ -85,7 +86,8 @@ LinearModel read_model(const Node& node, std::int64_t rows) {
   if (features && *features != model.features) {
     throw ShapeError({.what = fmt::format("input X has {} features, the coefficients are for {}",
                                           *features, model.features),
-                      .where = {.node = node.name, .op_type = node.op_type, .value = "X"}});
+                      .where = {.node = node.name, .op_type = node.op_type, .value = "X"},
+                      .mend = fmt::format("Give {} features.", model.features)});
   }
   return model;
 }

@@ -253,8 +253,9 @@ void run_grad(const void* data, std::byte* const* args, const Launch&) {
 NormTask make_task(const KernelRequest& request, std::size_t x_input, bool per_instance) {
   const Dims& x = request.inputs[x_input].dims;
   if (x.rank() < 2) {
-    throw ShapeError(
-        problem_at(request.node, "input X has shape " + x.to_string() + ", expected [N, C, D...]"));
+    throw ShapeError(problem_at(request.node,
+                                "input X has shape " + x.to_string() + ", expected [N, C, D...]",
+                                {}, "Reshape it so that axis 1 counts the channels."));
   }
   const std::int64_t length = x.product(2, x.rank());
   NormTask task{.groups = per_instance ? x[0] * x[1] : x[1],
@@ -272,8 +273,11 @@ NormTask make_task(const KernelRequest& request, std::size_t x_input, bool per_i
 void check_operand(const KernelRequest& request, std::size_t input, const Dims& expected) {
   const Dims& given = request.inputs[input].dims;
   if (given == expected) return;
-  throw ShapeError(problem_at(request.node, fmt::format("input {} has shape {}, expected {}", input,
-                                                        given.to_string(), expected.to_string())));
+  throw ShapeError(problem_at(request.node,
+                              fmt::format("input {} has shape {}, expected {}", input,
+                                          given.to_string(), expected.to_string()),
+                              "There is one number for each channel of X.",
+                              "Give X the channels that the weights were made for."));
 }
 
 template <opdef::KernelFn kFloat, opdef::KernelFn kDouble>
@@ -306,7 +310,8 @@ NormTask grad_task(const KernelRequest& request, bool per_instance) {
   check_operand(request, 0, request.inputs[1].dims);
   check_operand(request, 2, Dims{task.channels});
   if (request.outputs.size() != 3) {
-    throw ModelError(problem_at(request.node, "the gradient function has three outputs"));
+    throw ModelError(problem_at(request.node, "the gradient function has three outputs", {},
+                                "Give a call of this function three outputs."));
   }
   return task;
 }

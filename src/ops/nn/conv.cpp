@@ -282,7 +282,8 @@ ConvShape conv_shape(const ir::Node& node, const Dims& x, const Dims& w) {
   if (x.rank() < 3 || x.rank() != w.rank()) {
     throw ShapeError(problem_at(
         node, fmt::format("input {} and weight {} do not fit", x.to_string(), w.to_string()),
-        "Both need the same rank, at least 3: [N, C, X...], [M, C, k...]."));
+        "Both need the same rank, at least 3: [N, C, X...], [M, C, k...].",
+        "Reshape the input to these axes."));
   }
   if (w[0] % groups != 0 || x[1] != w[1] * groups) {
     throw ShapeError(problem_at(
@@ -291,7 +292,8 @@ ConvShape conv_shape(const ir::Node& node, const Dims& x, const Dims& w) {
                     groups),
         fmt::format("The input needs {} channels (weight dimension 1 times group), and the "
                     "weight's first dimension a multiple of group.",
-                    w[1] * groups)));
+                    w[1] * groups),
+        "Change the input, the weight or group so that they fit."));
   }
   const WindowAttrs attrs = WindowAttrs::read(node, x.rank() - 2);
   const auto axes = resolve_window(node, attrs, x.values().subspan(2), w.values().subspan(2));

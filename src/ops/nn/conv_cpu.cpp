@@ -36,9 +36,10 @@ void check_operands(const ConvTask& task, const KernelRequest& request) {
                             ? request.inputs[index].dims
                             : request.outputs[index - request.inputs.size()].dims;
     if (std::ranges::equal(given, expected)) return;
-    throw ShapeError(
-        problem_at(request.node, fmt::format("operand {} has shape {}, expected {}", arg,
-                                             given.to_string(), Dims(expected).to_string())));
+    throw ShapeError(problem_at(request.node,
+                                fmt::format("operand {} has shape {}, expected {}", arg,
+                                            given.to_string(), Dims(expected).to_string()),
+                                {}, "Give it the shape that the other operands ask for."));
   };
   check(task.x, shape.batch, shape.groups * shape.in_channels, spatial(shape, &WindowAxis::input));
   check(task.y, shape.batch, shape.groups * shape.out_channels,
@@ -51,8 +52,9 @@ void check_operands(const ConvTask& task, const KernelRequest& request) {
       (task.pass == ConvTask::Pass::kForward ? shape.out_channels : shape.in_channels);
   const Dims& given = request.inputs[static_cast<std::size_t>(task.bias)].dims;
   if (given == Dims{channels}) return;
-  throw ShapeError(problem_at(request.node, fmt::format("bias B has shape {}, expected [{}]",
-                                                        given.to_string(), channels)));
+  throw ShapeError(problem_at(
+      request.node, fmt::format("bias B has shape {}, expected [{}]", given.to_string(), channels),
+      {}, "Give one number for each channel of the result."));
 }
 
 }  // namespace

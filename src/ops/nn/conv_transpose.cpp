@@ -35,8 +35,9 @@ TransposeAttrs TransposeAttrs::read(const ir::Node& node, std::size_t rank) {
   for (const auto& [name, list] : {std::pair("output_padding", &attrs.output_padding),
                                    std::pair("output_shape", &attrs.output_shape)}) {
     if (list->empty() || list->size() == rank) continue;
-    throw ModelError(problem_at(node, fmt::format("attribute '{}' has {} elements, expected {}",
-                                                  name, list->size(), rank)));
+    throw ModelError(problem_at(
+        node, fmt::format("attribute '{}' has {} elements, expected {}", name, list->size(), rank),
+        "It has one number per spatial axis of the input.", "Give it that many, or leave it out."));
   }
   return attrs;
 }
@@ -151,14 +152,16 @@ void check_transpose_operands(const ir::Node& node, const Dims& y, const Dims& w
   if (y.rank() < 3 || y.rank() != w.rank()) {
     throw ShapeError(problem_at(
         node, fmt::format("input {} and weight {} do not fit", y.to_string(), w.to_string()),
-        "Both need the same rank, at least 3: [N, C, X...], [C, M, k...]."));
+        "Both need the same rank, at least 3: [N, C, X...], [C, M, k...].",
+        "Reshape the input to these axes."));
   }
   if (w[0] != y[1] || w[0] % groups != 0) {
     throw ShapeError(problem_at(
         node,
         fmt::format("{} input channels and a weight {} with group = {}", y[1], w.to_string(),
                     groups),
-        "The weight's first dimension is the number of input channels, a multiple of group."));
+        "The weight's first dimension is the number of input channels, a multiple of group.",
+        "Change the input, the weight or group so that they fit."));
   }
 }
 
@@ -177,12 +180,14 @@ ConvShape conv_transpose_shape(const ir::Node& node, const Dims& y, const Dims& 
     if (input <= 0 || kernel <= 0 || input > kMaxSize || kernel > kMaxSize) {
       throw ShapeError(
           problem_at(node, fmt::format("spatial axis {}: input {} and kernel {}", i, input, kernel),
-                     "Both must be positive and below 2^31."));
+                     "Both must be positive and below 2^31.", "Give an input that is not empty."));
     }
     if (!attrs.windows.kernel.empty() && attrs.windows.kernel[i] != kernel) {
       throw ShapeError(problem_at(
-          node, fmt::format("attribute 'kernel_shape' says {} for spatial axis {}, the weight {}",
-                            attrs.windows.kernel[i], i, kernel)));
+          node,
+          fmt::format("attribute 'kernel_shape' says {} for spatial axis {}, the weight {}",
+                      attrs.windows.kernel[i], i, kernel),
+          {}, "Leave kernel_shape out, or give it the weight's sizes."));
     }
     const WindowAttrs& windows = attrs.windows;
     const Pads pads = transpose_pads(attrs, i, input, kernel);
@@ -199,7 +204,8 @@ ConvShape conv_transpose_shape(const ir::Node& node, const Dims& y, const Dims& 
       throw ShapeError(problem_at(node,
                                   fmt::format("spatial axis {} would have size {}", i, axis.input),
                                   fmt::format("Input {}, kernel {}, stride {}, pads {} + {}.",
-                                              input, kernel, axis.stride, pads.begin, pads.end)));
+                                              input, kernel, axis.stride, pads.begin, pads.end),
+                                  "Use less padding, or a larger input."));
     }
   }
   return {.batch = y[0],

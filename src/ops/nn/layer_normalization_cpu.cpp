@@ -31,7 +31,8 @@ class BroadcastWalk {
   BroadcastWalk(const Dims& x, const Dims& operand) {
     if (broadcast_dims(x, operand) != x) {
       throw ShapeError(
-          {.what = "shape " + operand.to_string() + " does not broadcast to " + x.to_string()});
+          {.what = "shape " + operand.to_string() + " does not broadcast to " + x.to_string(),
+           .mend = "Give it the shape of the axes that are normalised."});
     }
     const auto strides = operand.strides();
     for (std::size_t i = 0; i < x.rank(); ++i) {
@@ -257,7 +258,7 @@ LayerTask layer_task(const KernelRequest& request) {
     task.has_bias = request.inputs.size() > 2 && request.inputs[2].is_present();
     if (task.has_bias) task.bias = BroadcastWalk(x, request.inputs[2].dims);
   } catch (const ShapeError& error) {
-    throw ShapeError(problem_at(request.node, error.problem().what));
+    throw ShapeError(problem_at(request.node, error.problem().what, {}, error.problem().mend));
   }
   return task;
 }
@@ -300,10 +301,12 @@ LayerTask grad_task(const KernelRequest& request) {
     throw ShapeError(problem_at(
         request.node,
         fmt::format("dy {}, x {} and scale {} do not fit", request.inputs[0].dims.to_string(),
-                    request.inputs[1].dims.to_string(), request.inputs[2].dims.to_string())));
+                    request.inputs[1].dims.to_string(), request.inputs[2].dims.to_string()),
+        {}, "Give dy the shape of x, and scale that of the axes that are normalised."));
   }
   if (task.num_outputs != 3) {
-    throw ModelError(problem_at(request.node, "the gradient function has three outputs"));
+    throw ModelError(problem_at(request.node, "the gradient function has three outputs", {},
+                                "Give a call of this function three outputs."));
   }
   return task;
 }

@@ -21,7 +21,9 @@ using opdef::VjpContext;
 
 std::size_t pool_spatial_rank(const ir::Node& node) {
   const std::vector<std::int64_t> kernel = node.ints_attribute("kernel_shape");
-  if (kernel.empty()) throw ModelError(problem_at(node, "attribute 'kernel_shape' is missing"));
+  if (kernel.empty())
+    throw ModelError(problem_at(node, "attribute 'kernel_shape' is missing", {},
+                                "Give the size of the window, one number per spatial axis."));
   return kernel.size();
 }
 
@@ -42,7 +44,8 @@ PoolShape pool_shape(const ir::Node& node, const Dims& x) {
   if (x.rank() != rank + 2) {
     throw ShapeError(problem_at(
         node, fmt::format("input {} has {} axes, expected {}", x.to_string(), x.rank(), rank + 2),
-        "[N, C, and one axis per element of kernel_shape]."));
+        "[N, C, and one axis per element of kernel_shape].",
+        "Reshape the input, or give kernel_shape another length."));
   }
   const WindowAttrs attrs = WindowAttrs::read(node, rank);
   const auto axes = resolve_window(node, attrs, x.values().subspan(2), attrs.kernel);

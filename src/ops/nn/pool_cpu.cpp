@@ -142,7 +142,8 @@ void run_max_pool(const void* data, std::byte* const* args, const Launch&) {
   throw DataError({.what = fmt::format("index {} is out of range", index),
                    .where = {.node = task.node, .value = "indices"},
                    .detail = fmt::format("There are {} elements to scatter to.",
-                                         task.shape.planes * task.shape.input_size())});
+                                         task.shape.planes * task.shape.input_size()),
+                   .mend = "Give the indices that MaxPool gave for an input of this shape."});
 }
 
 // args: dy, indices, x (not read), dx.
@@ -325,8 +326,10 @@ void run_global_max(const void* data, std::byte* const* args, const Launch&) {
 void check_dims(const KernelRequest& request, const Dims& given, const Dims& expected,
                 std::string_view name) {
   if (given == expected) return;
-  throw ShapeError(problem_at(request.node, fmt::format("{} has shape {}, expected {}", name,
-                                                        given.to_string(), expected.to_string())));
+  throw ShapeError(problem_at(
+      request.node,
+      fmt::format("{} has shape {}, expected {}", name, given.to_string(), expected.to_string()),
+      {}, "Give it the shape that the input and the attributes ask for."));
 }
 
 Dims output_dims(const Dims& x, const PoolShape& shape) {
@@ -456,8 +459,10 @@ template <opdef::KernelFn kFloat, opdef::KernelFn kDouble>
 KernelOffer offer_global(const KernelRequest& request) {
   const Dims& x = request.inputs[0].dims;
   if (x.rank() < 2 || x.product(2, x.rank()) == 0) {
-    throw ShapeError(problem_at(request.node, "input X has shape " + x.to_string() +
-                                                  ", expected [N, C, D...] with D above 0"));
+    throw ShapeError(
+        problem_at(request.node,
+                   "input X has shape " + x.to_string() + ", expected [N, C, D...] with D above 0",
+                   {}, "Reshape it, or feed a larger input."));
   }
   return offer_typed<kFloat, kDouble>(
       request, PlaneTask{.planes = x.product(0, 2), .size = x.product(2, x.rank())});

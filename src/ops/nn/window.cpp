@@ -24,7 +24,8 @@ std::vector<std::int64_t> list_attribute(const ir::Node& node, std::string_view 
   if (list.size() != count) {
     throw ModelError(problem_at(
         node, fmt::format("attribute '{}' has {} elements, expected {}", name, list.size(), count),
-        "It has one number per spatial axis of the input (pads: two)."));
+        "It has one number per spatial axis of the input (pads: two).",
+        "Give it that many, or leave it out."));
   }
   return list;
 }
@@ -57,12 +58,13 @@ void set_same_pads(WindowAxis& axis, AutoPad auto_pad) {
 void check_size(const ir::Node& node, std::size_t axis, std::string_view name, std::int64_t value) {
   if (value >= 0 && value <= kMaxSize) return;
   throw ShapeError(
-      problem_at(node, fmt::format("{} {} of spatial axis {} is out of range", name, value, axis)));
+      problem_at(node, fmt::format("{} {} of spatial axis {} is out of range", name, value, axis),
+                 {}, "Give a number that is not negative and below 2^31."));
 }
 
 }  // namespace
 
-Problem problem_at(const ir::Node& node, std::string what, std::string detail, std::string mend) {
+Problem problem_at(const ir::Node& node, std::string what, std::string detail, Mend mend) {
   return {.what = std::move(what),
           .where = {.node = node.name, .op_type = node.op_type},
           .detail = std::move(detail),
@@ -94,9 +96,11 @@ std::vector<WindowAxis> resolve_window(const ir::Node& node, const WindowAttrs& 
   const std::size_t rank = attrs.rank();
   ONNXGRAD_ASSERT(input.size() == rank);
   if (!attrs.kernel.empty() && !std::ranges::equal(attrs.kernel, kernel)) {
-    throw ShapeError(problem_at(
-        node, fmt::format("attribute 'kernel_shape' is [{}], the weight's kernel is [{}]",
-                          fmt::join(attrs.kernel, ", "), fmt::join(kernel, ", "))));
+    throw ShapeError(
+        problem_at(node,
+                   fmt::format("attribute 'kernel_shape' is [{}], the weight's kernel is [{}]",
+                               fmt::join(attrs.kernel, ", "), fmt::join(kernel, ", ")),
+                   {}, "Leave kernel_shape out, or give it the weight's sizes."));
   }
   std::vector<WindowAxis> axes(rank);
   for (std::size_t i = 0; i < rank; ++i) {

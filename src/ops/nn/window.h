@@ -89,8 +89,7 @@ ir::Value* transposed_windows(opdef::FunctionBody& f, const WindowAttrs& attrs, 
                               ir::Value* x, ir::Value* y, ir::Value* w);
 
 /// What a ShapeError or ModelError at this node says.
-Problem problem_at(const ir::Node& node, std::string what, std::string detail = {},
-                   std::string mend = {});
+Problem problem_at(const ir::Node& node, std::string what, std::string detail, Mend mend);
 
 }  // namespace onnxgrad::ops
 

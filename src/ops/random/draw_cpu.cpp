@@ -82,7 +82,8 @@ void run_normal(const void* data, std::byte* const* args, const Launch& launch) 
 [[noreturn]] void throw_probability(const DrawTask& task, double probability) {
   throw DataError({.what = fmt::format("a probability is {}", probability),
                    .where = {.node = task.node, .op_type = "Bernoulli", .value = "input"},
-                   .detail = "Probabilities are between 0 and 1."});
+                   .detail = "Probabilities are between 0 and 1.",
+                   .mend = "Put scores through Sigmoid first."});
 }
 
 // args: probabilities, draws.

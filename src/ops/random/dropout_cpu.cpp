@@ -40,7 +40,8 @@ double read_ratio(const DropoutTask& task, std::byte* const* args) {
   if (ratio >= 0 && ratio < 1) return ratio;
   throw DataError({.what = fmt::format("ratio is {}", ratio),
                    .where = {.node = task.node, .op_type = "Dropout", .value = "ratio"},
-                   .detail = "The share of elements to drop is at least 0 and below 1."});
+                   .detail = "The share of elements to drop is at least 0 and below 1.",
+                   .mend = "Give a share such as 0.5."});
 }
 
 template <std::floating_point T>
@@ -73,7 +74,8 @@ void check_scalar(const KernelRequest& request, std::size_t input) {
   if (request.inputs[input].dims.num_elements() == 1) return;
   throw ShapeError({.what = fmt::format("input {} has shape {}, expected a scalar", input,
                                         request.inputs[input].dims.to_string()),
-                    .where = {.node = request.node.name, .op_type = "Dropout"}});
+                    .where = {.node = request.node.name, .op_type = "Dropout"},
+                    .mend = "Give one number for all elements."});
 }
 
 KernelOffer offer_dropout(const KernelRequest& request) {

@@ -106,7 +106,8 @@ KernelOffer offer_split(const KernelRequest& request) {
         {.what = "the sizes of the parts do not add up to " + std::to_string(whole.dims[axis]),
          .where = {.node = request.node.name, .op_type = request.node.op_type},
          .detail =
-             "Along axis " + std::to_string(axis) + " of shape " + whole.dims.to_string() + "."});
+             "Along axis " + std::to_string(axis) + " of shape " + whole.dims.to_string() + ".",
+         .mend = "Change the sizes of the split, or feed an input that they add up to."});
   }
   return offer_parts(request, whole, request.outputs, lengths, /*into_whole=*/false);
 }

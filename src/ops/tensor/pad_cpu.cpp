@@ -22,10 +22,11 @@ struct Pads {
   std::vector<std::int64_t> after;
 };
 
-[[noreturn]] void refuse(const KernelRequest& request, std::string what) {
+[[noreturn]] void refuse(const KernelRequest& request, std::string what, Mend mend) {
   throw ShapeError({.what = std::move(what),
                     .where = {.node = request.node.name, .op_type = request.node.op_type},
-                    .detail = "The input has shape " + request.inputs[0].dims.to_string() + "."});
+                    .detail = "The input has shape " + request.inputs[0].dims.to_string() + ".",
+                    .mend = std::move(mend)});
 }
 
 std::optional<Pads> read_pads(const KernelRequest& request) {
@@ -40,7 +41,9 @@ std::optional<Pads> read_pads(const KernelRequest& request) {
   } else {
     for (std::size_t i = 0; i < rank; ++i) axes.push_back(static_cast<std::int64_t>(i));
   }
-  if (numbers->size() != 2 * axes.size()) refuse(request, "pads and axes do not fit each other");
+  if (numbers->size() != 2 * axes.size()) {
+    refuse(request, "pads and axes do not fit each other", "Give two pads for each axis.");
+  }
   Pads pads{std::vector<std::int64_t>(rank, 0), std::vector<std::int64_t>(rank, 0)};
   for (std::size_t i = 0; i < axes.size(); ++i) {
     const auto axis = static_cast<std::size_t>(normalize_axis(axes[i], rank));
@@ -142,7 +145,10 @@ KernelOffer offer_mapped(const KernelRequest& request, const Pads& pads, std::in
   const std::vector<std::int64_t> strides = dense_strides(from.values());
   MappedData data{.origins = {}, .element_bytes = bytes, .output_arg = request.inputs.size()};
   for (std::size_t i = 0; i < from.rank(); ++i) {
-    if (from[i] == 0 && to[i] > 0) refuse(request, "nothing to " + mode + " along an empty axis");
+    if (from[i] == 0 && to[i] > 0) {
+      refuse(request, "nothing to " + mode + " along an empty axis",
+             "Feed an input that is not empty, or use mode 'constant'.");
+    }
     std::vector<std::int64_t> origins;
     for (std::int64_t k = 0; k < to[i]; ++k) {
       origins.push_back(origin(mode, k - pads.before[i], from[i]) * strides[i] * bytes);
@@ -172,7 +178,8 @@ KernelOffer offer_pad(const KernelRequest& request) {
     const auto is_bounded = [&](std::int64_t pad) { return pad >= -limit && pad <= limit; };
     if (!is_bounded(pads->before[i]) || !is_bounded(pads->after[i]) ||
         from[i] + pads->before[i] + pads->after[i] != to[i]) {
-      refuse(request, "a pad takes away more than there is");
+      refuse(request, "a pad takes away more than there is",
+             "Use pads that leave something of the axis.");
     }
   }
   return request.node.string_attribute("mode", "constant") == "constant"

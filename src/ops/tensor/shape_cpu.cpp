@@ -69,7 +69,8 @@ KernelOffer offer_constant_of_shape(const KernelRequest& request) {
   if (const auto* value = attribute == nullptr ? nullptr : std::get_if<Tensor>(attribute)) {
     if (value->num_elements() != 1 || value->dtype() != request.outputs[0].dtype) {
       throw ModelError({.what = "attribute 'value' must hold one element",
-                        .where = {.node = request.node.name, .op_type = request.node.op_type}});
+                        .where = {.node = request.node.name, .op_type = request.node.op_type},
+                        .mend = "Give the one number that fills the result."});
     }
     std::memcpy(data.element.data(), value->raw(), static_cast<std::size_t>(data.element_bytes));
   }
@@ -99,7 +100,8 @@ KernelOffer offer_eye(const KernelRequest& request) {
   const Dims& dims = request.outputs[0].dims;
   if (dims.rank() != 2) {
     throw ShapeError({.what = "shape " + dims.to_string() + ", expected a matrix",
-                      .where = {.node = request.node.name, .op_type = "EyeLike"}});
+                      .where = {.node = request.node.name, .op_type = "EyeLike"},
+                      .mend = "Reshape the input to two axes."});
   }
   const std::int64_t k = std::clamp(request.node.int_attribute("k", 0), -dims[0], dims[1]);
   const EyeData data{.rows = dims[0], .columns = dims[1], .k = k};
@@ -119,8 +121,9 @@ KernelOffer offer_eye(const KernelRequest& request) {
   }
 }
 
-[[noreturn]] void refuse_range(const opdef::DynamicCall& call, const char* what) {
-  throw ShapeError({.what = what, .where = {.node = call.node.name, .op_type = "Range"}});
+[[noreturn]] void refuse_range(const opdef::DynamicCall& call, const char* what, const char* mend) {
+  throw ShapeError(
+      {.what = what, .where = {.node = call.node.name, .op_type = "Range"}, .mend = mend});
 }
 
 // max(ceil((limit - start) / delta), 0) elements, as ONNX says.
@@ -129,12 +132,14 @@ std::vector<Tensor> make_range(const opdef::DynamicCall& call) {
   const T start = call.inputs.at(0).data<T>()[0];
   const T limit = call.inputs.at(1).data<T>()[0];
   const T delta = call.inputs.at(2).data<T>()[0];
-  if (delta == 0) refuse_range(call, "the step is zero");
+  if (delta == 0) refuse_range(call, "the step is zero", "Give a delta that is not 0.");
   // Whole numbers below 2^63 divide exactly enough in extended precision.
   const long double steps =
       std::ceil((static_cast<long double>(limit) - static_cast<long double>(start)) /
                 static_cast<long double>(delta));
-  if (!(steps < 0x1p62L)) refuse_range(call, "there are too many numbers");
+  if (!(steps < 0x1p62L)) {
+    refuse_range(call, "there are too many numbers", "Use a larger delta or a nearer limit.");
+  }
   const auto count = static_cast<std::int64_t>(std::max(steps, 0.0L));
   Tensor y = Tensor::empty(dtype_of<T>(), Dims{count});
   const auto out = y.mutable_data<T>();
@@ -151,8 +156,9 @@ std::vector<Tensor> make_range(const opdef::DynamicCall& call) {
 
 std::vector<Tensor> run_range(const opdef::DynamicCall& call) {
   for (const Tensor& number : call.inputs) {
-    if (number.num_elements() != 1)
-      refuse_range(call, "start, limit and delta are one number each");
+    if (number.num_elements() != 1) {
+      refuse_range(call, "start, limit and delta are one number each", "Feed three numbers.");
+    }
   }
   switch (call.inputs.at(0).dtype()) {
     case DataType::kFloat32:
@@ -168,7 +174,8 @@ std::vector<Tensor> run_range(const opdef::DynamicCall& call) {
     default:
       throw UnsupportedOperatorError(
           {.what = "no kernel for " + std::string(dtype_name(call.inputs[0].dtype())),
-           .where = {.node = call.node.name, .op_type = "Range"}});
+           .where = {.node = call.node.name, .op_type = "Range"},
+           .mend = "Count in float32, float64, int16, int32 or int64."});
   }
 }
 

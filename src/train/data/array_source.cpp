@@ -63,9 +63,14 @@ class ArraySource final : public ChunkedSource {
       if (array.rows() == target.rows()) continue;
       throw DataError({.what = fmt::format("'{}' has {} rows, '{}' has {}", array.name(),
                                            array.rows(), target.name(), target.rows()),
-                       .where = {.file = path, .value = array.name()}});
+                       .where = {.file = path, .value = array.name()},
+                       .mend = "Save arrays with one row for each row of the target."});
     }
-    if (target.rows() == 0) throw DataError({.what = "there are no rows", .where = {.file = path}});
+    if (target.rows() == 0) {
+      throw DataError({.what = "there are no rows",
+                       .where = {.file = path},
+                       .mend = "Save arrays whose first dimension counts rows."});
+    }
   }
 
   Dataset read_chunk(std::int64_t chunk) override {

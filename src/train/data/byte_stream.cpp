@@ -14,9 +14,12 @@ namespace {
 
 using base::ReadableFile;
 
+constexpr const char* kDamaged = "The file is damaged or was cut off: write or fetch it again.";
+
 [[noreturn]] void refuse(const ReadableFile& file, const std::string& what,
-                         const std::string& member = {}) {
-  throw DataError({.what = what, .where = {.file = file.path(), .value = member}});
+                         const std::string& member = {}, Mend mend = kDamaged) {
+  throw DataError(
+      {.what = what, .where = {.file = file.path(), .value = member}, .mend = std::move(mend)});
 }
 
 class FilePart final : public ByteStream {
@@ -52,7 +55,9 @@ class DeflatedPart final : public ByteStream {
         member_(std::move(member)),
         input_(kPieceBytes) {
     if (inflateInit2(&stream_, -MAX_WBITS) != Z_OK) {
-      throw DeviceError({.what = "no memory for unpacking", .where = {.file = file_->path()}});
+      throw DeviceError({.what = "no memory for unpacking",
+                         .where = {.file = file_->path()},
+                         .mend = "Free memory, or write the arrays with numpy.savez."});
     }
   }
   DeflatedPart(const DeflatedPart&) = delete;
@@ -231,11 +236,13 @@ std::vector<ZipMember> list_zip(const ReadableFile& file) {
         .bytes = number_at<std::uint32_t>(rest, 24),
         .crc32 = number_at<std::uint32_t>(rest, 16)};
     read_zip64(rest.subspan(kRecordBytes + name_bytes, extra_bytes), member);
-    if ((number_at<std::uint16_t>(rest, 8) & 1) != 0) refuse(file, "it is encrypted", member.name);
+    if ((number_at<std::uint16_t>(rest, 8) & 1) != 0) {
+      refuse(file, "it is encrypted", member.name, "Write the archive without a password.");
+    }
     const auto method = number_at<std::uint16_t>(rest, 10);
     if (method != 0 && method != 8) {
       refuse(file, fmt::format("compression method {} is not known; deflate is", method),
-             member.name);
+             member.name, "Write it with numpy.savez or numpy.savez_compressed.");
     }
     if (!member.is_deflated && member.stored_bytes != member.bytes) {
       refuse(file, "a stored array has two sizes", member.name);

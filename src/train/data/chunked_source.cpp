@@ -23,9 +23,10 @@ std::int64_t find_or_refuse(const std::string& path, const std::vector<std::stri
                             const std::string& name) {
   const std::int64_t place = find(columns, name);
   if (place >= 0) return place;
-  throw DataError({.what = "there is no column '" + name + "'." + base::did_you_mean(name, columns),
+  throw DataError({.what = "there is no column '" + name + "'",
                    .where = {.file = path, .value = name},
-                   .detail = "There are " + base::quote_list(columns) + "."});
+                   .detail = "There are " + base::quote_list(columns) + ".",
+                   .mend = base::nearest_or(name, columns)});
 }
 
 }  // namespace

@@ -24,7 +24,10 @@ using base::ReadableFile;
 
 constexpr std::int64_t kMaxColumns = 1 << 20;
 
-[[noreturn]] void refuse(const std::string& path, const std::string& what, std::string mend = {},
+constexpr const char* kQuotes =
+    "A quoted cell begins and ends with a quote; a quote inside is doubled.";
+
+[[noreturn]] void refuse(const std::string& path, const std::string& what, Mend mend,
                          std::string column = {}) {
   throw DataError(
       {.what = what, .where = {.file = path, .value = std::move(column)}, .mend = std::move(mend)});
@@ -230,8 +233,10 @@ std::int64_t CsvSource::make_index() {
     if (rows > chunk.first_row) chunks_.push_back(chunk);
     offset = chunk.offset + chunk.bytes;
   }
-  if (!has_header) refuse(file_.path(), "the file is empty");
-  if (rows == 0) refuse(file_.path(), "there are no rows below the header");
+  if (!has_header) refuse(file_.path(), "the file is empty", "Give a line with names, then rows.");
+  if (rows == 0) {
+    refuse(file_.path(), "there are no rows below the header", "Give one line for each row.");
+  }
   return rows;
 }
 
@@ -245,9 +250,12 @@ std::int64_t CsvSource::read_header(std::string_view text) {
     line = text.substr(used, length);
     used = std::min(used + length + 1, text.size());
   }
-  if (!splitter_.split(line, cells_)) refuse(file_.path(), "line 1: a quote in a wrong place");
+  if (!splitter_.split(line, cells_)) {
+    refuse(file_.path(), "line 1: a quote in a wrong place", kQuotes);
+  }
   if (std::ssize(cells_) > kMaxColumns) {
-    refuse(file_.path(), fmt::format("{} columns are too many", cells_.size()));
+    refuse(file_.path(), fmt::format("{} columns are too many", cells_.size()),
+           "Save the rows as an .npz file: one array of many columns.");
   }
   bool all_numbers = true;
   for (const std::string_view cell : cells_) {
@@ -367,13 +375,13 @@ Dataset CsvSource::read_chunk(std::int64_t chunk) {
   make_tensors(std::ssize(lines), data);
   for (std::size_t row = 0; row < lines.size(); ++row) {
     if (!splitter_.split(lines[row], cells_)) {
-      refuse(file_.path(), fmt::format("line {}: a quote in a wrong place", numbers[row]),
-             "A quoted cell begins and ends with a quote; a quote inside is doubled.");
+      refuse(file_.path(), fmt::format("line {}: a quote in a wrong place", numbers[row]), kQuotes);
     }
     if (cells_.size() != columns_.size()) {
       refuse(file_.path(),
              fmt::format("line {} has {} cell{}, expected {}", numbers[row], cells_.size(),
-                         cells_.size() == 1 ? "" : "s", columns_.size()));
+                         cells_.size() == 1 ? "" : "s", columns_.size()),
+             "Mend the line; a cell that has the delimiter inside needs quotes.");
     }
     read_line(static_cast<std::int64_t>(row), numbers[row], data);
   }
@@ -381,9 +389,12 @@ Dataset CsvSource::read_chunk(std::int64_t chunk) {
 }
 
 void check_csv_options(const std::string& path, const CsvOptions& options) {
-  if (options.chunk_bytes < 1) refuse(path, "chunk_bytes is not positive");
+  if (options.chunk_bytes < 1) {
+    refuse(path, "chunk_bytes is not positive", "Leave it out, or give a number of bytes.");
+  }
   if (std::string_view("\"\n\r").find(options.delimiter) != std::string_view::npos) {
-    refuse(path, "the delimiter is a quote or the end of a line");
+    refuse(path, "the delimiter is a quote or the end of a line",
+           "Give the character between the cells, such as ',' or ';'.");
   }
 }
 

@@ -20,10 +20,13 @@ namespace {
 
 constexpr std::int64_t kLongestHeader = 1 << 16;
 
+constexpr const char* kDamaged = "The data are damaged or were cut off: write them again.";
+constexpr const char* kTypes = "Save it as a floating, integer, bool or text type.";
+
 struct Place {
   const std::string& file;
   const std::string& name;
-  [[noreturn]] void refuse(const std::string& what, std::string mend = {}) const {
+  [[noreturn]] void refuse(const std::string& what, Mend mend) const {
     throw DataError(
         {.what = what, .where = {.file = file, .value = name}, .mend = std::move(mend)});
   }
@@ -62,7 +65,9 @@ class HeaderParser {
   }
 
  private:
-  [[noreturn]] void broken() const { place_.refuse("the header of the .npy data is broken"); }
+  [[noreturn]] void broken() const {
+    place_.refuse("the header of the .npy data is broken", kDamaged);
+  }
   char peek() {
     const std::size_t start = rest_.find_first_not_of(" \n");
     rest_.remove_prefix(std::min(start, rest_.size()));
@@ -128,7 +133,8 @@ std::optional<DataType> number_type(std::string_view kind) {
 // "<f4", "|b1", ">i8", "<U10", "|S3".
 void read_descr(std::string_view descr, const Place& place, NpyHeader& header) {
   if (descr.size() < 3 || std::string_view("<>|=").find(descr.front()) == std::string_view::npos) {
-    place.refuse("an array of type '" + std::string(descr.substr(0, 40)) + "' cannot be read");
+    place.refuse("an array of type '" + std::string(descr.substr(0, 40)) + "' cannot be read",
+                 kTypes);
   }
   header.is_big_endian = descr.front() == '>';
   const std::string_view kind = descr.substr(1);
@@ -148,7 +154,7 @@ void read_descr(std::string_view descr, const Place& place, NpyHeader& header) {
   const auto dtype = number_type(kind);
   if (!dtype) {
     place.refuse("an array of type '" + std::string(descr.substr(0, 40)) + "' cannot be read",
-                 "Save it as a floating, integer, bool or text type.");
+                 kTypes);
   }
   header.dtype = *dtype;
   header.item_bytes = count;
@@ -191,17 +197,18 @@ NpyHeader read_npy_header(ByteStream& bytes, const std::string& file, const std:
   const auto start_bytes = static_cast<std::size_t>(std::min<std::int64_t>(bytes.size_bytes(), 12));
   bytes.read(0, std::span(start).first(start_bytes));
   if (start_bytes < 12 || std::memcmp(start, "\x93NUMPY", 6) != 0) {
-    place.refuse("this is no .npy data, or it is cut short");
+    place.refuse("this is no .npy data, or it is cut short", "Write it with numpy.save.");
   }
   const auto at = [&](std::size_t i) { return std::to_integer<std::int64_t>(start[i]); };
   const std::int64_t version = at(6);
   if (version < 1 || version > 3) {
-    place.refuse(fmt::format("version {}.{} of the .npy format is not known", version, at(7)));
+    place.refuse(fmt::format("version {}.{} of the .npy format is not known", version, at(7)),
+                 "Write it with numpy.save.");
   }
   const std::int64_t begin = version == 1 ? 10 : 12;
   const std::int64_t length = at(8) | at(9) << 8 | (version == 1 ? 0 : at(10) << 16 | at(11) << 24);
   if (length > kLongestHeader || length > bytes.size_bytes() - begin) {
-    place.refuse("the header of the .npy data is broken");
+    place.refuse("the header of the .npy data is broken", kDamaged);
   }
   std::string text(static_cast<std::size_t>(length), '\0');
   bytes.read(begin, std::as_writable_bytes(std::span(text)));
@@ -211,7 +218,9 @@ NpyHeader read_npy_header(ByteStream& bytes, const std::string& file, const std:
   bool is_fortran = false;
   HeaderParser(text, place).parse(descr, is_fortran, header.dims);
   read_descr(descr, place, header);
-  if (header.dims.empty()) place.refuse("it is one number, not rows");
+  if (header.dims.empty()) {
+    place.refuse("it is one number, not rows", "Save an array whose first dimension counts rows.");
+  }
   const std::int64_t available = bytes.size_bytes() - header.data_offset;
   header.row_bytes = header.item_bytes;
   std::int64_t total = 1;
@@ -224,9 +233,12 @@ NpyHeader read_npy_header(ByteStream& bytes, const std::string& file, const std:
   times(total, header.dims.front());
   if (!fits || total > available) {
     place.refuse(fmt::format("the header says shape ({}), but there are {} bytes of data",
-                             fmt::join(header.dims, ", "), available));
+                             fmt::join(header.dims, ", "), available),
+                 kDamaged);
   }
-  if (header.row_bytes == 0 && header.dims.front() > 0) place.refuse("its rows are empty");
+  if (header.row_bytes == 0 && header.dims.front() > 0) {
+    place.refuse("its rows are empty", "Save rows with one number or more.");
+  }
   if (is_fortran && header.dims.size() > 1 && header.row_bytes > header.item_bytes) {
     place.refuse("it is stored column by column (Fortran order)",
                  "Save numpy.ascontiguousarray(array).");

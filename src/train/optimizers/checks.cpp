@@ -12,7 +12,8 @@ namespace {
 void check_range(std::string_view name, double value, bool good, std::string_view range) {
   if (good && std::isfinite(value)) return;
   throw OptionError({.what = "optimizer: " + std::string(name) + " is " + std::to_string(value) +
-                             ", expected " + std::string(range)});
+                             ", expected " + std::string(range),
+                     .mend = "Give " + std::string(range) + ", or leave it out."});
 }
 
 void at_least_zero(std::string_view name, double value) {
@@ -111,7 +112,8 @@ void check_update_options(const UpdateOptions& options) {
       }
     }
     if (group.patterns.empty()) {
-      throw OptionError({.what = "optimizer: a group of weights without patterns"});
+      throw OptionError({.what = "optimizer: a group of weights without patterns",
+                         .mend = "Name its weights, or a pattern such as 'fc*'."});
     }
   }
 }

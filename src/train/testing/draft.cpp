@@ -8,7 +8,7 @@ const nlohmann::json& training_values() {
   static const nlohmann::json values = [] {
     const std::string path = source_dir() + "/tests/data/training_values.json";
     std::ifstream file(path);
-    if (!file) throw Error("cannot read " + path);
+    if (!file) throw InternalError("cannot read " + path);
     return nlohmann::json::parse(file);
   }();
   return values;

@@ -3,10 +3,9 @@
     python tests/data/optimizers/make_reference_values.py      # in an environment with torch
 
 The problem is linear: y = x W + b with W [4, 3] and b [3], mean squared error, a new batch of 8
-rows in each step. Everything is float64. torch.optim and torch.optim.lr_scheduler give the numbers
-where they have the method; Lion and LAMB are written out below from the algorithms in their papers
-(Chen et al., 2023, algorithm 2; You et al., 2019, algorithm 2). tests/python/test_optimizers.py and
-tests/python/test_schedules.py read the file.
+rows in each step. Everything is float64. torch.optim and torch.optim.lr_scheduler give the numbers;
+make_optax_values.py beside this file adds those of Lion and LAMB, which torch does not have.
+tests/python/test_optimizers.py and tests/python/test_schedules.py read the file.
 
 Written with torch 2.15.0 and numpy 2.4.6.
 """
@@ -30,46 +29,6 @@ def make_problem():
     true = rng.normal(0, 1, (4, 3))
     y = x @ true + rng.normal(0, 0.3, (STEPS, ROWS, 3)) + 0.5
     return x, y, rng.normal(0, 0.5, (4, 3)), rng.normal(0, 0.5, 3)
-
-
-def gradients(weights, bias, x, y):
-    """Gradient of the mean squared error of x W + b."""
-    error = 2 * (x @ weights + bias - y) / y.size
-    return x.T @ error, error.sum(axis=0)
-
-
-def lion(params, grads, state, lr, beta1=0.9, beta2=0.99, weight_decay=0.0):
-    """Chen et al., 2023, algorithm 2."""
-    for i, (w, g) in enumerate(zip(params, grads, strict=True)):
-        m = state.setdefault(i, np.zeros_like(w))
-        c = beta1 * m + (1 - beta1) * g
-        w -= lr * (np.sign(c) + weight_decay * w)
-        state[i] = beta2 * m + (1 - beta2) * g
-
-
-def lamb(params, grads, state, lr, beta1=0.9, beta2=0.999, epsilon=1e-6, weight_decay=0.01):
-    """You et al., 2019, algorithm 2, with phi(x) = x."""
-    t = state["t"] = state.get("t", 0) + 1
-    for i, (w, g) in enumerate(zip(params, grads, strict=True)):
-        m, v = state.setdefault(i, (np.zeros_like(w), np.zeros_like(w)))
-        m = beta1 * m + (1 - beta1) * g
-        v = beta2 * v + (1 - beta2) * g**2
-        state[i] = (m, v)
-        r = (m / (1 - beta1**t)) / (np.sqrt(v / (1 - beta2**t)) + epsilon)
-        u = r + weight_decay * w
-        norm_w, norm_u = np.linalg.norm(w), np.linalg.norm(u)
-        w -= lr * (norm_w / norm_u if norm_w > 0 and norm_u > 0 else 1.0) * u
-
-
-def run_written_out(rule, options):
-    """50 steps of a rule of this file."""
-    x, y, weights, bias = make_problem()
-    state, kept = {}, []
-    for step in range(STEPS):
-        rule([weights, bias], gradients(weights, bias, x[step], y[step]), state, **options)
-        if step + 1 in KEPT:
-            kept.append(np.concatenate([weights.ravel(), bias]))
-    return np.array(kept)
 
 
 def run_torch(make, clip_value=None, clip_norm=None, schedule=None, closure_steps=None):
@@ -138,14 +97,6 @@ def optimizer_cases():
         ),
     }
     values = {name: run_torch(lambda w, b, m=make: m([w, b])) for name, make in both.items()}
-    values["lion"] = run_written_out(lion, {"lr": 0.02})
-    values["lion_options"] = run_written_out(
-        lion, {"lr": 0.02, "beta1": 0.8, "beta2": 0.95, "weight_decay": 0.5}
-    )
-    values["lamb"] = run_written_out(lamb, {"lr": 0.05})
-    values["lamb_options"] = run_written_out(
-        lamb, {"lr": 0.05, "beta1": 0.8, "beta2": 0.95, "epsilon": 1e-3, "weight_decay": 0.2}
-    )
     groups = {
         "groups_adamw": lambda w, b: torch.optim.AdamW(
             [{"params": [w]}, {"params": [b], "lr": 0.005, "weight_decay": 0.0}],
