@@ -177,8 +177,8 @@ def show_batches(X, y):
 def show_steps(X, y):
     section("First iterations of training")
     onx_train = onnx_linear_regression(
-        numpy.array([-1.9766996, -0.5457616], numpy.float32),
-        numpy.array([-0.8779792], numpy.float32),
+        numpy.array([-2.157093, -0.9130589], numpy.float32),
+        numpy.array([-0.5833204], numpy.float32),
         with_loss=True,
     )
     session = create_training_session(onx_train, ["coefs", "intercept"])
@@ -192,6 +192,11 @@ def show_steps(X, y):
         "label": numpy.array([[-145.45398]], numpy.float32),
         "Learning_Rate": numpy.array([0.001], numpy.float32),
     }
+    session.run(None, inputs)
+    state = session.get_state()
+    pprint(state)
+    numpy.testing.assert_allclose(state["coefs"], [[-1.9766996], [-0.5457616]], rtol=1e-5)
+    numpy.testing.assert_allclose(state["intercept"], [-0.8779792], rtol=1e-5)
     res = session.run(None, inputs)
     state = session.get_state()
     pprint(res)

@@ -1,7 +1,8 @@
 """Runs the examples of this folder and writes docs/seeds.md with what they print and draw.
 
-    python examples/seeds/make_page.py
+    python examples/seeds/make_page.py [script ...]
 
+With names of scripts, only their parts are written anew.
 A test runs the examples too and compares what they print with the page, numbers and the sections in
 VOLATILE apart.
 """
@@ -104,19 +105,31 @@ def comparable(part):
     return re.sub(r"\s+", "", text)
 
 
+def stored_parts():
+    """The parts of the page as it is, by name of the script."""
+    page = DOCS / "seeds.md"
+    text = page.read_text(encoding="utf-8") if page.exists() else ""
+    found = re.split(r"(?m)^(?=## )", text)[1:]
+    names = [re.search(r"\[(\w+)\.py\]", part)[1] for part in found]
+    return dict(zip(names, found, strict=True))
+
+
 def main():
-    parts = [TOP]
+    wanted = sys.argv[1:] or SCRIPTS
+    parts = stored_parts()
     PICTURES.mkdir(parents=True, exist_ok=True)
-    for old in PICTURES.glob("*.png"):
-        old.unlink()
-    for name in SCRIPTS:
+    for name in wanted:
         print(name, flush=True)
         with tempfile.TemporaryDirectory() as folder:
             part, pictures = page_part(name, cleaned(run(name, folder), folder))
             for picture in pictures:
                 shutil.copyfile(Path(folder) / picture, PICTURES / f"{name}_{picture}")
-        parts.append(part)
-    (DOCS / "seeds.md").write_text("\n".join(parts), encoding="utf-8")
+        parts[name] = part
+    text = "\n".join([TOP, *(parts[name].rstrip("\n") + "\n" for name in SCRIPTS)])
+    (DOCS / "seeds.md").write_text(text, encoding="utf-8")
+    for picture in PICTURES.glob("*.png"):
+        if f"(pictures/seeds/{picture.name})" not in text:
+            picture.unlink()  # of a picture that is not drawn any more
 
 
 if __name__ == "__main__":

@@ -39,10 +39,9 @@ make_page = load_make_page()
 @pytest.fixture(scope="module")
 def parts():
     """The parts of the stored page by name of the script."""
-    text = (ROOT / "docs" / "seeds.md").read_text(encoding="utf-8")
-    found = ["## " + part for part in text.split("\n## ")[1:]]
-    assert len(found) == len(make_page.SCRIPTS)
-    return dict(zip(make_page.SCRIPTS, found, strict=True))
+    found = make_page.stored_parts()
+    assert [*found] == make_page.SCRIPTS
+    return found
 
 
 def test_every_example_is_run():
