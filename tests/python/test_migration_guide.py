@@ -132,6 +132,18 @@ def test_old_lines_run_under_the_old_names(names):
     assert ran >= 8
 
 
+def test_old_lines_about_artifacts_run_under_the_old_names(names):
+    """All of them, one after the other, as a program has them."""
+    ((_, found),) = lines_of("You have programs with onnxruntime.training.api")
+    for old, new, *_ in found:
+        exec(new if PREFIX in new else old, names)
+    assert np.isfinite(names["loss"])
+    assert Path("trained.onnx").exists()
+    again = names["CheckpointState"].load_checkpoint("checkpoint")
+    for name, parameter in again.parameters:
+        np.testing.assert_array_equal(parameter.data, names["state"].parameters[name].data)
+
+
 def module_names():
     """(module, names) of the tables of names."""
     for title, text in parts():
