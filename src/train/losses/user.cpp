@@ -63,7 +63,8 @@ bool is_batch_loss(const Value& loss, const ir::Dim& rows, const std::string& su
   if (type.rank() == 0) return true;
   const bool one = std::ranges::all_of(
       *type.shape, [](const ir::Dim& dim) { return dim.is_static() && dim.value() == 1; });
-  return one && !(rows.is_static() && rows.value() == 1);
+  const bool is_one_row = rows.is_static() && rows.value() == 1;
+  return one && !is_one_row;
 }
 
 ir::Type user_target_type(const UserLoss& spec, const Value& scores) {
