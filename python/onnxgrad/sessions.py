@@ -521,7 +521,8 @@ class TrainingSession(NotPickled):
         Raises
         ------
         CheckpointError
-            If the file cannot be written.
+            If the file cannot be written, has no room on the disk, or has the name of a checkpoint
+            in a folder that a `fit` is writing to.
 
         Examples
         --------

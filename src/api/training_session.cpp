@@ -5,6 +5,7 @@
 #include "api/call_guard.h"
 #include "api/training_session_impl.h"
 #include "train/checkpoint.h"
+#include "train/checkpoint_folder.h"
 
 namespace onnxgrad {
 
@@ -82,7 +83,7 @@ void TrainingSession::load_state(const NamedTensors& state) {
 void TrainingSession::save(const std::string& path) const {
   const CallGuard guard(impl_->busy, Kind::kFromCallback);
   train::Checkpoint checkpoint = train::checkpoint_of(impl_->session);
-  train::write_checkpoint(path, checkpoint);
+  train::save_checkpoint_file(path, checkpoint);
 }
 
 void TrainingSession::load(const std::string& path) {

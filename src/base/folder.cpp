@@ -25,6 +25,18 @@ namespace {
                .mend = advice_for(error)});
 }
 
+// The names in a folder survive a power cut then.
+void flush_folder(const std::filesystem::path& folder) {
+  const std::string path = folder.empty() ? "." : folder.string();
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECTORY);
+  if (descriptor < 0) return;  // one that may be searched but not read
+  const int result = ::fsync(descriptor);
+  const int error = errno;
+  ::close(descriptor);
+  // Some file systems cannot flush folders and say EINVAL.
+  if (result != 0 && error != EINVAL) fail(path, "flush the folder", error);
+}
+
 // The text of a small file; whatever can be read.
 std::string read_some(int descriptor) {
   std::array<char, 32> buffer{};
@@ -38,8 +50,14 @@ std::string read_some(int descriptor) {
 
 void make_folders(const std::string& folder) {
   std::error_code error;
+  std::vector<std::filesystem::path> made;  // the innermost first
+  for (std::filesystem::path path = folder; !path.empty() && !std::filesystem::exists(path, error);
+       path = path.parent_path()) {
+    if (path.has_filename()) made.push_back(path);
+  }
   std::filesystem::create_directories(folder, error);
   if (error) fail(folder, "make the folder", error.value());
+  for (const std::filesystem::path& path : made) flush_folder(path.parent_path());
 }
 
 std::vector<std::string> list_files(const std::string& folder) {

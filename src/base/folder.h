@@ -11,7 +11,7 @@
 
 namespace onnxgrad::base {
 
-/// Makes the folder and those above it, where they do not exist.
+/// Makes the folder and those above it, where they do not exist; they survive a power cut.
 void make_folders(const std::string& folder);
 
 /// Names of the regular files in the folder, sorted.

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <charconv>
+#include <filesystem>
 #include <utility>
 
+#include "base/check.h"
 #include "base/files.h"
 
 namespace onnxgrad::train {
@@ -15,6 +17,12 @@ constexpr std::string_view kPrefix = "ck-";
 constexpr std::string_view kSuffix = ".safetensors";
 constexpr std::size_t kDigits = 12;
 constexpr const char* kBestKey = "best";
+constexpr const char* kLockName = "lock";
+constexpr std::string_view kBadSuffix = ".bad";
+
+std::string no_room(std::int64_t bytes, std::int64_t free_bytes) {
+  return fmt::format("a checkpoint needs {} bytes, but {} are free", bytes, free_bytes);
+}
 
 // What base throws, as the error of a checkpoint.
 template <class Action>
@@ -84,11 +92,38 @@ std::optional<Checkpoint> newest_checkpoint(const std::string& folder, const Fil
   });
 }
 
+void save_checkpoint_file(const std::string& path, Checkpoint& checkpoint,
+                          const FreeBytes& free_bytes) {
+  const std::filesystem::path given = path;
+  const std::string folder = given.has_parent_path() ? given.parent_path().string() : ".";
+  const std::string name = given.filename().string();
+  const std::string lock_path = folder + "/" + kLockName;
+  std::error_code ignored;
+  std::optional<base::FileLock> lock;
+  if (std::filesystem::is_regular_file(lock_path, ignored)) {
+    if (name == kLockName || name == kBestKey) {
+      throw CheckpointError({.what = fmt::format("'{}' is a file of the checkpoints there", name),
+                             .where = {.file = path},
+                             .mend = "Choose another name, or another folder."});
+    }
+    if (checkpoint_step(name)) with_checkpoint_error([&] { lock.emplace(lock_path); });
+  }
+  const std::int64_t bytes = checkpoint_bytes(checkpoint);
+  const auto available = free_bytes(folder);
+  if (available && *available < bytes) {
+    throw CheckpointError({.what = no_room(bytes, *available),
+                           .where = {.file = path},
+                           .mend = "Make room on the disk, or choose a place on another one; a "
+                                   "file of that name stays until the new one is whole."});
+  }
+  write_checkpoint(path, checkpoint);
+}
+
 CheckpointFolder::CheckpointFolder(std::string folder, Options options, FileReport report)
-    : folder_(std::move(folder)), options_(options), report_(std::move(report)) {
+    : folder_(std::move(folder)), options_(std::move(options)), report_(std::move(report)) {
   with_checkpoint_error([&] {
     base::make_folders(folder_);
-    lock_.emplace(path_of("lock"));
+    lock_.emplace(path_of(kLockName));
     for (const std::string& name : base::list_files(folder_)) {
       if (is_temporary(name)) try_remove(name);
     }
@@ -99,8 +134,8 @@ std::optional<Checkpoint> CheckpointFolder::take_newest() {
   auto found = first_whole(folder_, [&](const std::string& name, const std::string& problem) {
     std::string note = problem;
     try {
-      base::rename_file(path_of(name), path_of(name + ".bad"));
-      note += "; it is called '" + name + ".bad' now";
+      base::rename_file(path_of(name), path_of(fmt::format("{}{}", name, kBadSuffix)));
+      note += fmt::format("; it is called '{}{}' now", name, kBadSuffix);
     } catch (const Error&) {
       whole_[name] = false;  // stays where it is, and is not counted
     }
@@ -152,21 +187,32 @@ bool CheckpointFolder::try_remove(const std::string& name) {
   }
 }
 
-// A save needs one file more than stay. If there is no room for it, the oldest goes before, as long
-// as a whole one is left.
+// A save needs one file more than stay. If there is no room for it, the oldest go before, as long
+// as the newest whole one and the best are left: these must be there should the save fail.
 void CheckpointFolder::make_room(std::int64_t bytes) {
   const auto has_room = [&] {
-    const auto available = base::available_bytes(folder_);
+    const auto available = options_.free_bytes(folder_);
     return !available || *available >= bytes;
   };
-  if (has_room()) return;
-  std::int64_t keep = options_.keep - 1;
+  std::int64_t keep = std::max<std::int64_t>(options_.keep - 1, 1);
   for (; keep >= 1 && !has_room(); --keep) prune(keep);
   if (has_room()) return;
-  throw CheckpointError({.what = fmt::format("a checkpoint needs {} bytes, but {} are free", bytes,
-                                             base::available_bytes(folder_).value_or(0)),
-                         .where = {.file = folder_},
-                         .mend = "Make room, or keep fewer checkpoints."});
+  std::vector<std::string> left = names_newest_first();
+  std::erase_if(left, [&](const std::string& name) { return !is_whole(name); });
+  std::string detail;
+  if (!left.empty()) {
+    detail =
+        fmt::format("What is left, {}, stays until the new one is whole.", base::quote_list(left));
+  }
+  const bool has_bad = std::ranges::any_of(base::list_files(folder_), [](const std::string& name) {
+    return name.ends_with(kBadSuffix);
+  });
+  throw CheckpointError(
+      {.what = no_room(bytes, options_.free_bytes(folder_).value_or(0)),
+       .where = {.file = folder_},
+       .detail = detail,
+       .mend = fmt::format("Make room on the disk{}, or choose a folder on another one.",
+                           has_bad ? " (files called *.bad are damaged ones)" : "")});
 }
 
 std::string CheckpointFolder::save(Checkpoint& checkpoint, std::int64_t step, bool is_best) {

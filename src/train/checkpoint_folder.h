@@ -18,6 +18,16 @@ std::string checkpoint_name(std::int64_t step);
 /// The step of such a name; nullopt for other names.
 std::optional<std::int64_t> checkpoint_step(const std::string& name);
 
+/// Bytes that can still be written where a folder is; nullopt: not known. As base::available_bytes.
+using FreeBytes = std::function<std::optional<std::int64_t>(const std::string& folder)>;
+
+/// Writes a checkpoint of its own, which is none of a fit's, with the same care: it is refused
+/// where its bytes do not fit on the disk (a file that it replaces stays until the new one is
+/// whole), and where a fit is writing to the folder and the name is one of those that the fit has
+/// there. Throws: CheckpointError.
+void save_checkpoint_file(const std::string& path, Checkpoint& checkpoint,
+                          const FreeBytes& free_bytes = base::available_bytes);
+
 /// Told of a file that is left out, and why.
 using FileReport = std::function<void(const std::string& path, const std::string& problem)>;
 
@@ -33,6 +43,7 @@ class CheckpointFolder {
   struct Options {
     std::int64_t keep = 3;  ///< the newest ones that stay, at least 1
     bool keep_best = true;  ///< the best one stays too
+    FreeBytes free_bytes = base::available_bytes;
   };
   /// Makes the folder where it does not exist; removes temporary files that a killed process left.
   /// Throws: CheckpointError (the folder cannot be made or is in use).

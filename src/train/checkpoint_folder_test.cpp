@@ -1,7 +1,10 @@
 #include "train/checkpoint_folder.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <sys/stat.h>
+
+#include <memory>
 
 #include "train/testing/temporary_folder.h"
 
@@ -24,7 +27,7 @@ Checkpoint numbers(std::int64_t value) {
 
 struct Fixture {
   CheckpointFolder open(CheckpointFolder::Options options = {}) {
-    return {temporary.path("run"), options,
+    return {temporary.path("run"), std::move(options),
             [this](const std::string& path, const std::string& why) {
               reports.push_back(fs::path(path).filename().string() + ": " + why);
             }};
@@ -153,6 +156,98 @@ TEST(CheckpointFolder, FoldersThatCannotBeUsed) {
   EXPECT_THROW(CheckpointFolder(temporary.path("file"), {}, nullptr), CheckpointError);
   EXPECT_THROW(newest_checkpoint(temporary.path("none"), nullptr), CheckpointError);
   EXPECT_FALSE(newest_checkpoint(temporary.path(), nullptr));
+}
+
+/// A disk that has room for so many files of one size, and some.
+FreeBytes room_for(const Fixture& fixture, std::int64_t files) {
+  return [&fixture, files](const std::string&) -> std::optional<std::int64_t> {
+    std::int64_t used = 0;
+    std::int64_t largest = 0;
+    for (const std::string& name : fixture.names()) {
+      if (name == "lock" || name == "best") continue;
+      const auto size = static_cast<std::int64_t>(fs::file_size(fixture.path(name)));
+      used += size;
+      largest = std::max(largest, size);
+    }
+    return largest == 0 ? std::nullopt : std::optional(files * largest + 100 - used);
+  };
+}
+
+TEST(CheckpointFolder, MakesRoomOnAFullDisk) {
+  struct Case {
+    std::int64_t keep;
+    std::int64_t room;               // files
+    std::vector<std::int64_t> left;  // after ten saves, of which the fourth was the best
+    int failed;
+  };
+  const std::vector<Case> cases{
+      {3, 10, {4, 8, 9, 10}, 0},  // no need
+      {3, 4, {4, 8, 9, 10}, 0},   // fewer stay while one is written
+      {3, 3, {4, 9, 10}, 0},     {1, 3, {4, 10}, 0},
+      {1, 2, {4, 5}, 5},  // the best and the newest stay
+      {3, 2, {4, 5}, 5},         {1, 1, {1}, 9},
+  };
+  for (const Case& test : cases) {
+    Fixture fixture;
+    CheckpointFolder folder =
+        fixture.open({.keep = test.keep, .free_bytes = room_for(fixture, test.room)});
+    int failed = 0;
+    for (std::int64_t step = 1; step <= 10; ++step) {
+      try {
+        save(folder, step, step == 4);
+      } catch (const CheckpointError& error) {
+        ++failed;
+        EXPECT_THAT(error.what(), HasSubstr("a checkpoint needs"));
+        EXPECT_THAT(error.what(), HasSubstr("stays until the new one is whole"));
+        EXPECT_THAT(error.what(), HasSubstr("Make room on the disk, or choose a folder"));
+      }
+    }
+    const std::string what = fmt::format("keep {}, room for {}", test.keep, test.room);
+    EXPECT_EQ(fixture.steps(), test.left) << what;
+    EXPECT_EQ(failed, test.failed) << what;
+  }
+}
+
+TEST(CheckpointFolder, WhatALargerNumberToKeepLeftGoesFirst) {
+  Fixture fixture;
+  {
+    CheckpointFolder folder = fixture.open({.keep = 5, .keep_best = false});
+    for (std::int64_t step = 1; step <= 5; ++step) save(folder, step);
+  }
+  CheckpointFolder folder =
+      fixture.open({.keep = 1, .keep_best = false, .free_bytes = room_for(fixture, 5)});
+  save(folder, 6);
+  EXPECT_THAT(fixture.steps(), ElementsAre(6));
+  EXPECT_THAT(fixture.reports, IsEmpty());
+}
+
+TEST(SaveCheckpointFile, LooksForRoomAndRespectsAFit) {
+  Fixture fixture;
+  const auto none_free = [](const std::string&) { return std::optional<std::int64_t>(10); };
+  Checkpoint checkpoint;
+  checkpoint.set("x", Tensor::from(std::vector<std::int64_t>{7}, Dims{1}));
+  const auto refusal = [&](const std::string& name, const FreeBytes& free_bytes) {
+    try {
+      save_checkpoint_file(fixture.path(name), checkpoint, free_bytes);
+      return std::string("saved");
+    } catch (const CheckpointError& error) {
+      EXPECT_NE(error.problem().mend, "");
+      return std::string(error.what());
+    }
+  };
+  auto folder = std::make_unique<CheckpointFolder>(fixture.temporary.path("run"),
+                                                   CheckpointFolder::Options{}, nullptr);
+  EXPECT_THAT(refusal("mine", none_free), HasSubstr("bytes, but 10 are free"));
+  EXPECT_FALSE(fs::exists(fixture.path("mine")));
+  EXPECT_EQ(refusal("mine", base::available_bytes), "saved");
+  EXPECT_EQ(read_checkpoint(fixture.path("mine")).find("x")->data<std::int64_t>()[0], 7);
+  EXPECT_THAT(refusal(checkpoint_name(3), base::available_bytes),
+              HasSubstr("is writing to this folder"));
+  EXPECT_THAT(refusal("lock", base::available_bytes), HasSubstr("a file of the checkpoints"));
+  EXPECT_THAT(refusal("best", base::available_bytes), HasSubstr("a file of the checkpoints"));
+  folder.reset();
+  EXPECT_EQ(refusal(checkpoint_name(3), base::available_bytes), "saved");
+  EXPECT_THAT(fixture.steps(), ElementsAre(3));
 }
 
 }  // namespace onnxgrad::train::checkpoint_folder_test

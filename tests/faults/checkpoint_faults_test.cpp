@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <spawn.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -56,13 +57,18 @@ struct Outcome {
 /// Runs the training tool in `folder`; kills it after `kill_after_s`, if that is given.
 class Runner {
  public:
-  explicit Runner(int epochs) : epochs_(std::to_string(epochs)) {}
+  explicit Runner(int epochs) : epochs_(std::to_string(epochs)) {
+    fs::create_directory(temporary_.path("disk"));
+  }
 
-  std::string folder() const { return temporary_.path("run"); }
+  /// What faults are about.
+  std::string disk() const { return temporary_.path("disk"); }
+  std::string folder() const { return temporary_.path("disk/run"); }
+  std::string path(const std::string& name) const { return temporary_.path(name); }
   std::string result() const { return read_bytes(temporary_.path("result")); }
   std::string log() const { return read_bytes(temporary_.path("log")); }
   void clear() const {
-    for (const char* name : {"run", "result", "log"}) fs::remove_all(temporary_.path(name));
+    for (const char* name : {"disk/run", "result", "log"}) fs::remove_all(temporary_.path(name));
   }
 
   Outcome run(const std::vector<std::string>& environment = {},
@@ -76,7 +82,7 @@ class Runner {
     std::vector<std::string> variables = environment;
     if (!environment.empty()) {
       variables.push_back(std::string("LD_PRELOAD=") + ONNXGRAD_FAULT_LIBRARY);
-      variables.push_back("ONNXGRAD_FAULT_FOLDER=" + this->folder());
+      variables.push_back("ONNXGRAD_FAULT_FOLDER=" + disk());
       variables.push_back("ONNXGRAD_FAULT_LOG=" + temporary_.path("log"));
     }
     for (char** variable = ::environ; *variable != nullptr; ++variable) {
@@ -283,6 +289,138 @@ TEST(CheckpointFaults, AFullDiskIsSaidBeforeWriting) {
   EXPECT_THAT(outcome.lines("saved "), IsEmpty());
   EXPECT_THAT(outcome.output, HasSubstr("bytes, but 10 are free"));
   EXPECT_THAT(outcome.lines("last "), testing::SizeIs(1));
+}
+
+/// What is left of a disk when the power goes, by the mirror that the library wrote.
+class PowerCut {
+ public:
+  enum class Names {
+    kFlushed,  ///< as when their folder was flushed last
+    kAll,      ///< as they were: the system had written them of its own accord
+  };
+  PowerCut(std::string mirror, std::string disk)
+      : mirror_(std::move(mirror)), disk_(std::move(disk)) {}
+
+  void restore(Names names, const std::string& to) const {
+    fs::remove_all(to);
+    restore_folder(names, disk_, inode_of(disk_), to);
+  }
+
+ private:
+  struct Entry {
+    std::uint64_t inode = 0;
+    bool is_folder = false;
+    std::string name;
+  };
+
+  static std::uint64_t inode_of(const std::string& path) {
+    struct stat status{};
+    return ::stat(path.c_str(), &status) == 0 ? status.st_ino : 0;
+  }
+
+  std::string mirrored(const char* kind, std::uint64_t inode) const {
+    return mirror_ + "/" + kind + "-" + std::to_string(inode);
+  }
+
+  std::vector<Entry> flushed_names(std::uint64_t folder) const {
+    std::istringstream lines(read_bytes(mirrored("folder", folder)));
+    std::vector<Entry> entries;
+    Entry entry;
+    for (std::string kind; lines >> entry.inode >> kind >> entry.name;) {
+      entry.is_folder = kind == "d";
+      entries.push_back(entry);
+    }
+    return entries;
+  }
+
+  static std::vector<Entry> all_names(const std::string& folder) {
+    std::vector<Entry> entries;
+    if (!fs::exists(folder)) return entries;
+    for (const auto& entry : fs::directory_iterator(folder)) {
+      entries.push_back({.inode = inode_of(entry.path().string()),
+                         .is_folder = entry.is_directory(),
+                         .name = entry.path().filename().string()});
+    }
+    return entries;
+  }
+
+  // Bytes that were not flushed are lost.
+  void restore_folder(Names names, const std::string& folder, std::uint64_t inode,
+                      const std::string& to) const {
+    fs::create_directory(to);
+    const auto entries = names == Names::kAll ? all_names(folder) : flushed_names(inode);
+    for (const Entry& entry : entries) {
+      const std::string target = to + "/" + entry.name;
+      if (entry.is_folder) {
+        restore_folder(names, folder + "/" + entry.name, entry.inode, target);
+      } else {
+        train_test::write_bytes(target, read_bytes(mirrored("file", entry.inode)));
+      }
+    }
+  }
+
+  std::string mirror_;
+  std::string disk_;
+};
+
+/// A run in which the power goes at a call; then what is left is looked at, and gone on from.
+void expect_power_cut_is_survived(const Runner& runner, long at, bool resumes,
+                                  const std::string& expected) {
+  runner.clear();
+  const std::string mirror = runner.path("mirror");
+  fs::remove_all(mirror);
+  fs::create_directory(mirror);
+  const Outcome outcome =
+      runner.run({"ONNXGRAD_FAULT_AT=" + std::to_string(at), "ONNXGRAD_FAULT_KIND=kill",
+                  "ONNXGRAD_FAULT_MIRROR=" + mirror});
+  const PowerCut cut(mirror, runner.disk());
+  const std::string left = runner.path("left");
+  for (const auto names : {PowerCut::Names::kFlushed, PowerCut::Names::kAll}) {
+    const std::string what = "power cut at call " + std::to_string(at) +
+                             (names == PowerCut::Names::kAll ? ", names were written" : "");
+    cut.restore(names, left);
+    const std::int64_t newest = expect_all_whole(left + "/run", what);
+    expect_nothing_lost(outcome, newest, what);
+    if (!resumes) continue;
+    const Outcome resumed = runner.run({}, {}, left + "/run");
+    EXPECT_EQ(resumed.status, 0) << what << ": " << resumed.errors;
+    EXPECT_EQ(runner.result(), expected) << what;
+  }
+}
+
+TEST(CheckpointFaults, APowerCutLeavesWhatWasFlushed) {
+  const Runner runner(2);
+  ASSERT_EQ(runner.run({}, {}, "-").status, 0);
+  const std::string expected = runner.result();
+  runner.clear();
+  ASSERT_EQ(runner.run({"ONNXGRAD_FAULT_AT=0"}).status, 0);
+  const long calls = std::stol(runner.log().substr(6));
+  const long resumed_every = is_long() ? 1 : 7;
+  for (long at = 1; at <= calls + 1; ++at) {  // the last one comes after all of them
+    expect_power_cut_is_survived(runner, at, at % resumed_every == 0, expected);
+    ASSERT_FALSE(HasFailure());
+  }
+  std::printf("  %ld power cuts\n", calls + 1);
+}
+
+// Otherwise the test above would prove nothing.
+TEST(CheckpointFaults, ADiskThatLiesLosesCheckpoints) {
+  const Runner runner(2);
+  const std::string mirror = runner.path("mirror");
+  fs::create_directory(mirror);
+  const Outcome outcome = runner.run(
+      {"ONNXGRAD_FAULT_AT=0", "ONNXGRAD_FAULT_LIES=1", "ONNXGRAD_FAULT_MIRROR=" + mirror});
+  ASSERT_EQ(outcome.status, 0) << outcome.errors;
+  EXPECT_FALSE(outcome.lines("saved ").empty());
+  const std::string left = runner.path("left");
+  const PowerCut cut(mirror, runner.disk());
+  cut.restore(PowerCut::Names::kFlushed, left);
+  EXPECT_THAT(names_in(left + "/run"), IsEmpty());
+  cut.restore(PowerCut::Names::kAll, left);
+  for (const std::string& name : names_in(left + "/run")) {
+    if (!checkpoint_step(name)) continue;
+    EXPECT_THROW((void)read_checkpoint(left + "/run/" + name), CheckpointError) << name;
+  }
 }
 
 }  // namespace onnxgrad::train::checkpoint_faults_test

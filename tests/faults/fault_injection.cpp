@@ -9,10 +9,16 @@
 //   anything;
 //                           short: of a write, half is written; other calls go through;
 //                           kill: the process ends there by SIGKILL, a write after one half
+//   ONNXGRAD_FAULT_MIRROR   a folder (elsewhere, of the same file system) that gets what a power
+//   cut
+//                           would leave: the bytes of a file as "file-<inode>" when it is flushed,
+//                           the names in a folder as "folder-<inode>" when that is flushed
+//   ONNXGRAD_FAULT_LIES     1: flushing says that it has been done, and does nothing
 //   ONNXGRAD_FAULT_FREE     what statvfs gives as free bytes, for calls about the folder
 //   ONNXGRAD_FAULT_LOG      a file (elsewhere) that gets one line for each call that was made to
 //   fail,
 //                           and at the end the number of calls
+#include <dirent.h>
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/file.h>
@@ -45,6 +51,8 @@ struct Settings {
   bool forever = false;
   Kind kind = Kind::kInputOutput;
   long free_bytes = -1;
+  std::string mirror;
+  bool lies = false;
   std::string log;
 };
 
@@ -68,6 +76,8 @@ const Settings& settings() {
     if (!text_of("ONNXGRAD_FAULT_FREE").empty()) {
       s.free_bytes = std::atol(text_of("ONNXGRAD_FAULT_FREE").c_str());
     }
+    s.mirror = text_of("ONNXGRAD_FAULT_MIRROR");
+    s.lies = text_of("ONNXGRAD_FAULT_LIES") == "1";
     s.log = text_of("ONNXGRAD_FAULT_LOG");
     return made;
   }();
@@ -102,6 +112,67 @@ void write_log(const std::string& line) {
   if (descriptor < 0) return;
   (void)syscall(SYS_write, descriptor, line.data(), line.size());
   (void)syscall(SYS_close, descriptor);
+}
+
+void write_file(const std::string& path, const std::string& bytes) {
+  const long descriptor =
+      syscall(SYS_openat, AT_FDCWD, path.c_str(), O_CREAT | O_WRONLY | O_TRUNC | O_CLOEXEC, 0644);
+  if (descriptor < 0) return;
+  (void)syscall(SYS_write, descriptor, bytes.data(), bytes.size());
+  (void)syscall(SYS_close, descriptor);
+}
+
+std::string name_in_mirror(const char* kind, ino_t inode) {
+  return settings().mirror + "/" + kind + "-" + std::to_string(inode);
+}
+
+std::string link_of(int descriptor) { return "/proc/self/fd/" + std::to_string(descriptor); }
+
+// A name in the mirror keeps the number of a file's inode from being used again.
+void keep_inode(int descriptor) {
+  struct stat status{};
+  if (settings().mirror.empty() || ::fstat(descriptor, &status) != 0) return;
+  if (!S_ISREG(status.st_mode)) return;
+  (void)syscall(SYS_linkat, AT_FDCWD, link_of(descriptor).c_str(), AT_FDCWD,
+                name_in_mirror("inode", status.st_ino).c_str(), AT_SYMLINK_FOLLOW);
+}
+
+// The bytes of a file, which may have been opened for writing alone.
+std::string bytes_of(int descriptor) {
+  std::string bytes;
+  const long again =
+      syscall(SYS_openat, AT_FDCWD, link_of(descriptor).c_str(), O_RDONLY | O_CLOEXEC, 0);
+  std::array<char, 1 << 16> buffer{};
+  for (long count = 0; (count = syscall(SYS_read, again, buffer.data(), buffer.size())) > 0;) {
+    bytes.append(buffer.data(), static_cast<std::size_t>(count));
+  }
+  (void)syscall(SYS_close, again);
+  return bytes;
+}
+
+// Lines "<inode> <d or f> <name>".
+std::string names_of(int descriptor) {
+  std::string lines;
+  DIR* const entries = ::opendir(link_of(descriptor).c_str());
+  if (entries == nullptr) return lines;
+  while (const dirent* const entry = ::readdir(entries)) {
+    const std::string name = entry->d_name;
+    if (name == "." || name == "..") continue;
+    lines += std::to_string(entry->d_ino) + (entry->d_type == DT_DIR ? " d " : " f ") + name + "\n";
+  }
+  ::closedir(entries);
+  return lines;
+}
+
+// After a flush.
+void copy_to_mirror(int descriptor) {
+  struct stat status{};
+  if (settings().mirror.empty() || ::fstat(descriptor, &status) != 0) return;
+  if (S_ISDIR(status.st_mode)) {
+    write_file(name_in_mirror("folder", status.st_ino), names_of(descriptor));
+  } else {
+    write_file(name_in_mirror("file", status.st_ino), bytes_of(descriptor));
+  }
 }
 
 enum class Verdict : std::uint8_t { kGo, kFail, kHalf, kHalfThenDie };
@@ -142,6 +213,7 @@ int opened(const char* call, const char* path, int flags, auto open_it) {
   if (fails(name)) return -1;
   const int descriptor = open_it();
   watch(descriptor, true);
+  if (descriptor >= 0 && (flags & O_CREAT) != 0) keep_inode(descriptor);
   return descriptor;
 }
 
@@ -156,6 +228,15 @@ ssize_t written(const char* call, int descriptor, std::size_t count, auto write_
   if (verdict == Verdict::kGo || count < 2) return write_it(count);
   const ssize_t result = write_it(count / 2);
   if (verdict == Verdict::kHalfThenDie) (void)::kill(::getpid(), SIGKILL);
+  return result;
+}
+
+int flushed(const char* call, int descriptor, auto flush_it) {
+  if (!is_inside(descriptor)) return flush_it();
+  if (fails(call)) return -1;
+  if (settings().lies) return 0;
+  const int result = flush_it();
+  if (result == 0) copy_to_mirror(descriptor);
   return result;
 }
 
@@ -217,13 +298,12 @@ ssize_t writev(int descriptor, const struct iovec* pieces, int count) {
 }
 
 int fsync(int descriptor) {
-  if (is_inside(descriptor) && fails("fsync")) return -1;
-  return real(&fsync, "fsync")(descriptor);
+  return flushed("fsync", descriptor, [&] { return real(&fsync, "fsync")(descriptor); });
 }
 
 int fdatasync(int descriptor) {
-  if (is_inside(descriptor) && fails("fdatasync")) return -1;
-  return real(&fdatasync, "fdatasync")(descriptor);
+  return flushed("fdatasync", descriptor,
+                 [&] { return real(&fdatasync, "fdatasync")(descriptor); });
 }
 
 // As on Linux, a descriptor is closed even if closing it fails.
