@@ -26,6 +26,7 @@ _COLUMNS: dict[str, tuple[str, Callable[[float], str]]] = {
     "train_loss": ("  train_loss", _number(12)),
     "val_loss": ("    val_loss", _number(12)),
     "val_accuracy": ("val_accuracy", lambda value: f"{value:12.4f}"),
+    "grad_norm": ("   grad_norm", _number(12)),
     "lr": ("       lr", _number(9, 3)),
     "rows_per_s": ("   rows/s", lambda value: f"{value:9.0f}"),
     "seconds": ("    time", lambda value: _duration(value)),
@@ -38,11 +39,12 @@ def column(name: str) -> tuple[str, Callable[[float], str]]:
 
 
 def columns_of(trainer: Trainer, logs: Logs) -> list[str]:
-    """Return the columns of the table; metrics stand behind the accuracy."""
+    """Return the columns of the table; losses of targets follow their sum, metrics the accuracy."""
     known = [name for name in _COLUMNS if name in logs or name in trainer.validation_names]
     metrics = [name for name in trainer.validation_names if name not in known]
-    place = next((i for i, name in enumerate(known) if name == "lr"), len(known))
-    return [*known[:place], *metrics, *known[place:]]
+    place = next((i for i, name in enumerate(known) if name in ("grad_norm", "lr")), len(known))
+    targets = [name for name in logs if name.startswith("train_loss_")]
+    return [*known[:2], *targets, *known[2:place], *metrics, *known[place:]]
 
 
 def _duration(seconds: float) -> str:

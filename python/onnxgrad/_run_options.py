@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 
 __all__ = ["run_options"]
 
-# Options of `fit`, and of the session, that are plain numbers, texts, or None.
-_OF_FIT = (
-    "validation_every",
-    "epochs",
-    "batch_size",
-    "shuffle",
-    "sampling",
-    "drop_last",
-    "keep_best",
-    "max_time",
-    "buffer_bytes",
-    "allow_nan",
-    "non_finite",
-    "snapshot_every",
+# Arguments of `fit` that are no plain numbers, texts, or None, or no options of a training.
+_OTHERS = (
+    "self",
+    "X",
+    "y",
+    "sample_weight",
+    "class_weight",
+    "validation",
+    "metrics",
+    "early_stopping",
+    "run_dir",
+    "callbacks",
+    "verbose",
+    "resume",
 )
 _OF_SESSION = ("clip_norm", "clip_value", "accumulate", "threads", "device", "trainable", "frozen")
 
@@ -43,7 +43,7 @@ def run_options(trainer: Trainer, fit: Mapping[str, Any]) -> dict[str, Any]:
     session = trainer.session
     arguments = session._arguments
     said: dict[str, Any] = {"model": session._model.path or None, "seed": trainer.seed}
-    said |= {name: fit[name] for name in _OF_FIT} | _data(fit)
+    said |= {name: value for name, value in fit.items() if name not in _OTHERS} | _data(fit)
     said |= {name: arguments[name] or None for name in _OF_SESSION}
     said["optimizer"] = text_of(session.optimizer, optimizers, without="lr")
     said["lr"] = session.lr

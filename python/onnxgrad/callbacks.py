@@ -255,9 +255,9 @@ class TensorBoard(Callback):
         for name, value in logs.items():
             if name in ("epoch", "seconds"):
                 continue
-            tag = self._TAGS.get(name)
-            if tag is None:
-                tag = f"metric/{name[4:]}" if name.startswith("val_") else name
+            tag = self._TAGS.get(name, name.replace("train_loss_", "loss/train_"))
+            if tag.startswith("val_"):
+                tag = f"metric/{name[4:]}"
             self._writer.add_scalar(tag, value, int(logs["epoch"]))
         self._writer.flush()
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import time
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,11 +16,16 @@ from onnxgrad.callbacks import Callback, Checkpoint, CheckpointWarning, Logs, Pr
 from onnxgrad.errors import CheckpointError
 
 if TYPE_CHECKING:
+    from onnxgrad import _core
     from onnxgrad.trainer import Trainer
 
 __all__ = ["RunFolder", "as_run_folder"]
 
 _CONFIG = "config.toml"
+
+# Between two best models: each of them waits for the disk, which can take longer than many short
+# epochs.
+_MIN_SECONDS = 1.0
 
 
 class RunFolder(Callback):
@@ -69,6 +76,8 @@ class RunFolder(Callback):
         self._log: TextIO | None = None
         self._table: Progress | None = None
         self._columns: list[str] = []
+        self._best: _core.Model | None = None  # that is not written yet
+        self._best_written = -math.inf
 
     def __repr__(self) -> str:
         return f"RunFolder({str(self.path)!r})"
@@ -96,11 +105,13 @@ class RunFolder(Callback):
             self._table.on_epoch_end(trainer, logs)
         try:
             self._write_metrics(trainer, logs)
-            if trainer.is_best:
-                trainer.save(self.path / "best.onnx")
         except (OSError, CheckpointError) as error:  # no reason to end a training
             warnings.warn(f"'{self.path}': {error}", CheckpointWarning, stacklevel=2)
             self._columns = []  # all epochs with the next one
+        if trainer.is_best:
+            self._best = trainer._core.trained_model()
+        if time.monotonic() - self._best_written >= _MIN_SECONDS:
+            self._write_best()
 
     def on_exception(self, trainer: Trainer, error: BaseException) -> None:  # noqa: ARG002
         """Note what ended the training."""
@@ -114,9 +125,19 @@ class RunFolder(Callback):
         self._table.on_train_end(trainer)
         self._log.close()
         self._log = self._table = None
+        self._write_best()
         trainer.save(self.path / "last.onnx")
         if trainer.history:
             self._draw(trainer)
+
+    def _write_best(self) -> None:
+        if self._best is None:
+            return
+        try:
+            self._best.save(str(self.path / "best.onnx"))
+        except CheckpointError as error:
+            warnings.warn(f"'{self.path}': {error}", CheckpointWarning, stacklevel=2)
+        self._best, self._best_written = None, time.monotonic()
 
     def _write_metrics(self, trainer: Trainer, logs: Logs) -> None:
         """Add the line of the epoch; where columns are new, or lines missing, write all anew."""

@@ -8,6 +8,7 @@ import tomllib
 
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
 from typer.testing import CliRunner
 
@@ -252,6 +253,41 @@ def test_a_run_goes_on_where_the_best_model_cannot_be_written(rows, tmp_path):
     with pytest.warns(og.callbacks.CheckpointWarning, match="best.onnx"):
         make_trainer().fit(*rows, epochs=3, run_dir=tmp_path / "run", callbacks=[block], verbose=0)
     assert len(read_csv(tmp_path / "run" / "metrics.csv")) == 3
+
+
+def test_best_model_of_a_run(rows, tmp_path):
+    """It is that of the best epoch, though short epochs do not all write it."""
+    best = []
+
+    def note(trainer, logs):
+        if trainer.is_best:
+            best.append(initializers(trainer.trained_model()))
+
+    options = {"validation": 0.3, "epochs": 60, "batch_size": 10, "verbose": 0}
+    trainer = make_trainer(lr=0.05)
+    trainer.fit(*rows, run_dir=tmp_path / "run", callbacks=note, **options)
+    losses = trainer.history["val_loss"]
+    assert losses.index(min(losses)) + 1 < 60
+    found = initializers(tmp_path / "run" / "best.onnx")
+    for name, value in best[-1].items():
+        np.testing.assert_array_equal(found[name], value)
+    name = (tmp_path / "run" / "checkpoints" / "best").read_text().strip()
+    assert (tmp_path / "run" / "checkpoints" / name).exists()
+
+
+def test_table_of_several_targets_and_norms(rows, capsys):
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        main (float[N, 4] X) => (float[N, 1] a, float[N, 1] b)
+        <float[4, 1] u = {0.1, 0.2, 0.3, 0.4}, float[4, 1] v = {0.4, 0.3, 0.2, 0.1}>
+        { a = MatMul(X, u)  b = MatMul(X, v) }"""
+    )
+    trainer = og.Trainer(model, loss={"a": "squared_error", "b": "absolute_error"})
+    y = {"a": rows[1], "b": -rows[1]}
+    trainer.fit(rows[0], y, epochs=2, grad_norm=True, metrics=(), verbose=1)
+    head = capsys.readouterr().err.splitlines()[1].split()
+    names = ["train_loss", "train_loss_a", "train_loss_b", "grad_norm", "lr", "rows/s", "time"]
+    assert head == ["epoch", *names]
 
 
 def test_run_folder_is_never_written_over(rows, tmp_path):
