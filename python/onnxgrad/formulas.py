@@ -35,41 +35,58 @@ _FUNCTIONS: dict[str, str] = {
     "copy": "(T X) => (T Y) { Y = Identity(X) }",
     "zero": "(T X) => (T Y) { Y = Mul(X, c_zero) }",
     # Y = sum w (X1 - X2)^2; X1 is expected, X2 predicted.
-    "square_error": """(T[N, K] X1, T[N, K] X2{w}) => (T[1, 1] Y)
-        { d = Sub(X1, X2) e = Mul(d, d) {weigh:e} Y = ReduceSum(weighted) }""",
+    "square_error": """(T[N, K] X1, T[N, K] X2{w}) => (T[1] Y)
+        { d = Sub(X1, X2) e = Mul(d, d) {weigh:e} total = ReduceSum(weighted)
+          Y = Reshape(total, c_flat) }""",
     # Its gradient by X2.
     "grad_square_error": """(T[N, K] X1, T[N, K] X2{w}) => (T[N, K] Y_grad)
         { d = Sub(X1, X2) e = Mul(d, c_minus_two) {weigh:e} Y_grad = Identity(weighted) }""",
     "linear_regression": """(T[N, D] X, T[D, K] A, T[K] B) => (T[N, K] Y)
         { p = MatMul(X, A) Y = Add(p, B) }""",
-    # Y is the loss, Z its gradient by X2.
-    "grad_loss_square_error": """(T[N, K] X1, T[N, K] X2{w}) => (T[1, 1] Y, T[N, K] Z)
-        { d = Sub(X1, X2) {weigh:d} e = Mul(weighted, d) Y = ReduceSum(e)
-          Z = Mul(weighted, c_minus_two) }""",
-    "grad_loss_absolute_error": """(T[N, K] X1, T[N, K] X2{w}) => (T[1, 1] Y, T[N, K] Z)
-        { d = Sub(X1, X2) {weigh:d} a = Abs(weighted) Y = ReduceSum(a)
-          s = Sign(weighted) minus = Neg(s) Z = {scale:minus} }""",
-    "grad_loss_elastic_error": """(T[N, K] X1, T[N, K] X2{w}) => (T[1, 1] Y, T[N, K] Z)
+    # Y is the loss, times multiply / 2; Y_grad is its gradient by X2.
+    "grad_loss_square_error": """(T[N, K] X1, T[N, K] X2{w}) => (T[1] Y, T[N, K] Y_grad)
+        { d = Sub(X1, X2) {weigh:d} e = Mul(weighted, d) f = Mul(e, c_half_multiply)
+          total = ReduceSum(f) Y = Reshape(total, c_flat)
+          Y_grad = Mul(weighted, c_minus_multiply) }""",
+    "grad_loss_absolute_error": """(T[N, K] X1, T[N, K] X2{w}) => (T[1] Y, T[N, K] Y_grad)
+        { d = Sub(X1, X2) {weigh:d} a = Abs(weighted)
+          total = ReduceSum(a) Y = Reshape(total, c_flat)
+          s = Sign(weighted) minus = Neg(s) Y_grad = {scale:minus} }""",
+    "grad_loss_elastic_error": """(T[N, K] X1, T[N, K] X2{w}) => (T[1] Y, T[N, K] Y_grad)
         { d = Sub(X1, X2) a = Abs(d) a1 = Mul(a, c_l1) e = Mul(d, d) e2 = Mul(e, c_l2)
-          t = Add(a1, e2) {weigh:t} Y = ReduceSum(weighted)
+          t = Add(a1, e2) {weigh:t} total = ReduceSum(weighted) Y = Reshape(total, c_flat)
           s = Sign(d) s1 = Mul(s, c_l1) g = Mul(d, c_two) g2 = Mul(g, c_l2)
-          u = Add(s1, g2) minus = Neg(u) Z = {scale:minus} }""",
-    # X1 are classes 0 and 1, X2 raw scores; p = clip(sigmoid(X2)), Z = p - X1.
-    "grad_sigmoid_neg_log_loss_error": """(int64[N, 1] X1, T[N, 1] X2{w}) => (T[1, 1] Y, T[N, 1] Z)
+          u = Add(s1, g2) minus = Neg(u) Y_grad = {scale:minus} }""",
+    # X1 are classes 0 and 1, X2 raw scores; p = clip(sigmoid(X2)), Y_grad = p - X1.
+    "grad_sigmoid_neg_log_loss_error": """(int64[N, K] X1, T[N, K] X2{w})
+          => (T[1] Y, T[N, K] Y_grad)
         { t = CastLike(X1, X2) raw = Sigmoid(X2) p = Clip(raw, c_eps, c_one_minus_eps)
           q = Sub(c_one, p) r = Sub(c_one, t) lp = Log(p) lq = Log(q)
           a = Mul(t, lp) b = Mul(r, lq) l = Add(a, b) n = Neg(l) {weigh:n}
-          Y = ReduceSum(weighted) g = Sub(p, t) Z = {scale:g} }""",
+          total = ReduceSum(weighted) Y = Reshape(total, c_flat)
+          g = Sub(p, t) Y_grad = {scale:g} }""",
     # Y = l1 sum |X| + l2 sum X^2, and its gradient.
-    "grad_penalty_elastic_error": """(T X) => (T[1] Y, T Z)
+    "grad_penalty_elastic_error": """(T X) => (T[1] Y, T Y_grad)
         { a = Abs(X) ar = Reshape(a, c_flat) a0 = ReduceSum(ar) a1 = Mul(a0, c_l1)
           e = Mul(X, X) er = Reshape(e, c_flat) e0 = ReduceSum(er) e2 = Mul(e0, c_l2)
           Y = Add(a1, e2)
-          s = Sign(X) s1 = Mul(s, c_l1) g = Mul(X, c_two) g2 = Mul(g, c_l2) Z = Add(s1, g2) }""",
-    # One step against the gradient of the penalty.
-    "update_penalty_elastic_error": """(T X, T[1] alpha) => (T Y)
+          s = Sign(X) s1 = Mul(s, c_l1) g = Mul(X, c_two) g2 = Mul(g, c_l2)
+          Y_grad = Add(s1, g2) }""",
+    # One step of rate 1 against the gradient of the penalty.
+    "update_penalty_elastic_error": """(T X) => (T Y)
         { s = Sign(X) s1 = Mul(s, c_l1) g = Mul(X, c_two) g2 = Mul(g, c_l2) z = Add(s1, g2)
-          u = Mul(z, alpha) Y = Sub(X, u) }""",
+          Y = Sub(X, z) }""",
+}
+
+# Options of the functions that have any, and their defaults.
+_ELASTIC = {"l1_weight": 0.01, "l2_weight": 0.01}
+_OPTIONS: dict[str, dict[str, Any]] = {
+    "grad_loss_elastic_error": _ELASTIC,
+    "grad_loss_square_error": {"multiply": 2},
+    "grad_penalty_elastic_error": _ELASTIC,
+    "grad_sigmoid_neg_log_loss_error": {"eps": 1e-5},
+    "n_penalty_elastic_error": {**_ELASTIC, "n_tensors": 1, "loss_shape": (1, 1)},
+    "update_penalty_elastic_error": {"l1": 1e-4, "l2": 1e-4},
 }
 
 
@@ -96,10 +113,17 @@ def graph(
     dtype : NumPy type, default=float32
         Of the tensors.
     weight_name : str, default=None
-        Name of one more input [N] that weighs rows; for losses.
+        Name of one more input [N] that weighs rows; for losses. Left out, all weigh 1.
     **kwargs
-        ``l1_weight``, ``l2_weight`` (0.5) of the elastic ones, ``eps`` (1e-5) of the log loss,
-        ``n_tensors`` (1) and ``loss_shape`` of ``n_penalty_elastic_error``.
+        ``l1_weight``, ``l2_weight`` (0.01) of the elastic losses and penalties, ``l1``, ``l2``
+        (1e-4) of ``update_penalty_elastic_error``, ``multiply`` (2) of ``grad_loss_square_error``,
+        ``eps`` (1e-5) of the log loss, ``n_tensors`` (1) and ``loss_shape`` ((1, 1), None is any)
+        of ``n_penalty_elastic_error``.
+
+    Returns
+    -------
+    onnx.ModelProto
+        Losses Y and penalties are of shape [1].
 
     Raises
     ------
@@ -135,10 +159,12 @@ def graph(
         "c_one": 1,
         "c_two": 2,
         "c_minus_two": -2,
-        "c_l1": options.get("l1_weight", 0.5),
-        "c_l2": options.get("l2_weight", 0.5),
-        "c_eps": options.get("eps", 1e-5),
-        "c_one_minus_eps": 1 - options.get("eps", 1e-5),
+        "c_half_multiply": options.get("multiply", 2) / 2,
+        "c_minus_multiply": -options.get("multiply", 2),
+        "c_l1": options.get("l1_weight", options.get("l1", 0)),
+        "c_l2": options.get("l2_weight", options.get("l2", 0)),
+        "c_eps": options.get("eps", 0),
+        "c_one_minus_eps": 1 - options.get("eps", 0),
     }
     arrays = {
         key: np.array(value if key.endswith("eps") else [value], dtype)
@@ -149,6 +175,9 @@ def graph(
     model.graph.initializer.extend(
         onnx.numpy_helper.from_array(array, key) for key, array in arrays.items() if key in used
     )
+    if weight_name is not None:
+        ones = onnx.numpy_helper.from_array(np.ones(1, dtype), weight_name)
+        model.graph.initializer.append(ones)
     return model
 
 
@@ -194,13 +223,7 @@ def inner_product(
 
 
 def _options(name: str, options: dict[str, Any]) -> dict[str, Any]:
-    known: dict[str, Any] = {}
-    if "elastic" in name:
-        known = {"l1_weight": 0.5, "l2_weight": 0.5}
-    if name == "n_penalty_elastic_error":
-        known |= {"n_tensors": 1, "loss_shape": (1, 1)}
-    if name == "grad_sigmoid_neg_log_loss_error":
-        known = {"eps": 1e-5}
+    known = _OPTIONS.get(name, {})
     for option in options:
         if option not in known:
             raise OptionError(
@@ -234,7 +257,9 @@ def _with_weight(source: str, weight_name: str | None) -> str:
 
 def _penalty_of_several(count: int, loss_shape: Any) -> str:
     """Return the text of Y = loss + l1 sum |W_i| + l2 sum W_i^2 over the inputs W_i."""
-    shape = ", ".join(str(int(dim)) for dim in loss_shape)
+    if count < 1:
+        raise OptionError(what=f"n_tensors={count}, expected at least 1", value="n_tensors")
+    kind = "T" if loss_shape is None else f"T[{', '.join(str(int(dim)) for dim in loss_shape)}]"
     inputs = ", ".join(f"T W{i}" for i in range(count))
     nodes, total = [], "loss"
     for i in range(count):
@@ -246,6 +271,5 @@ def _penalty_of_several(count: int, loss_shape: Any) -> str:
         )
         total = f"t{i}"
     return (
-        f"(T[{shape}] loss, {inputs}) => (T[{shape}] Y) "
-        f"{{ {' '.join(nodes)} Y = Identity({total}) }}"
+        f"({kind} loss, {inputs}) => (T[1] Y) {{ {' '.join(nodes)} Y = Reshape({total}, c_flat) }}"
     )

@@ -328,9 +328,9 @@ def test_penalty_of_a_loop_of_ones_own():
     penalty.build_onnx_function(15, None, 2)
     w = np.array([1, -2], np.float32)
     loss = penalty.penalty_loss(None, np.ones((1, 1), np.float32), w, np.ones(3, np.float32))
-    np.testing.assert_allclose(loss.numpy(), [[1 + 0.2 * 6 + 0.7 * 8]], rtol=1e-6)
-    penalty.update_weights(0, None, w, 0.1)
-    np.testing.assert_allclose(w, [1 - 0.1 * (0.2 + 1.4), -2 + 0.1 * (0.2 + 2.8)], rtol=1e-6)
+    np.testing.assert_allclose(loss.numpy(), [1 + 0.2 * 6 + 0.7 * 8], rtol=1e-6)
+    penalty.update_weights(0, None, w)
+    np.testing.assert_allclose(w, [1 - (0.2 + 1.4), -2 + (0.2 + 2.8)], rtol=1e-6)
 
 
 def test_state_pickle_and_warm_start():

@@ -92,11 +92,7 @@ def function_cases(w):
         ),
         "grad_sigmoid_neg_log_loss_error": ({}, *sigmoid_case(w)),
         "grad_penalty_elastic_error": (weights, {"X": A}, [elastic, elastic_grad]),
-        "update_penalty_elastic_error": (
-            weights,
-            {"X": A, "alpha": ALPHA},
-            [A - ALPHA * elastic_grad],
-        ),
+        "update_penalty_elastic_error": ({"l1": l1, "l2": l2}, {"X": A}, [A - elastic_grad]),
         "n_penalty_elastic_error": (
             {**weights, "n_tensors": 2},
             several,

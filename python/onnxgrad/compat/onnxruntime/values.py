@@ -18,6 +18,7 @@ __all__ = [
     "array_of",
     "as_ort_value",
     "tensor_type",
+    "write_into",
 ]
 
 _TYPE_NAMES = {"float32": "float", "float64": "double", "object": "string"}
@@ -272,7 +273,10 @@ def array_of(value: Any) -> np.ndarray[Any, Any]:
         return value
     inner = getattr(value, "_ortvalue", value)  # stock onnxruntime's OrtValue holds a C_OrtValue
     if hasattr(inner, "__dlpack__"):
-        return np.from_dlpack(inner)
+        array = np.from_dlpack(inner)
+        # onnxruntime hands bool over as bytes: DLPack did not have the type.
+        is_bool = hasattr(inner, "data_type") and inner.data_type() == "tensor(bool)"
+        return array.view(np.bool_) if is_bool else array
     if hasattr(inner, "numpy"):
         return np.asarray(inner.numpy())
     raise TypeError(f"a {type(value).__name__} is neither an OrtValue nor an array")
@@ -281,6 +285,27 @@ def array_of(value: Any) -> np.ndarray[Any, Any]:
 def as_ort_value(value: Any) -> OrtValue:
     """Return a value as `OrtValue`, sharing its memory."""
     return value if isinstance(value, OrtValue) else OrtValue(array_of(value))
+
+
+def write_into(value: Any, array: np.ndarray[Any, Any]) -> None:
+    """Copy the elements of an array of the same shape and type into a value.
+
+    Raises
+    ------
+    TypeError
+        If the memory of the value may not be written.
+    """
+    inner = getattr(value, "_ortvalue", value)
+    if not isinstance(value, (OrtValue, np.ndarray)) and hasattr(inner, "update_inplace"):
+        inner.update_inplace(np.ascontiguousarray(array))
+        return
+    target = array_of(value)
+    if not target.flags.writeable:
+        raise TypeError(
+            f"the memory of a {type(value).__name__} {target.dtype} {list(target.shape)} is read "
+            "only and cannot be changed in place. Give a NumPy array or an OrtValue of one."
+        )
+    np.copyto(target, array)
 
 
 def _check_host(device: Any) -> None:

@@ -14,7 +14,16 @@ from onnxgrad.compat.onnxcustom.training.excs import EvaluationError
 from onnxgrad.compat.onnxcustom.training.sgd_learning_rate import BaseLearningRate
 from onnxgrad.compat.onnxruntime.values import array_of
 
-__all__ = ["BaseEstimator", "as_column", "check_device", "draw_weights", "new_seed", "train"]
+__all__ = [
+    "BaseEstimator",
+    "as_array",
+    "as_column",
+    "as_inputs",
+    "check_device",
+    "draw_weights",
+    "new_seed",
+    "train",
+]
 
 
 class BaseEstimator(BaseOnnxClass):
@@ -139,9 +148,28 @@ def _bar(estimator: BaseEstimator) -> Any:
     return tqdm(total=estimator.max_iter)
 
 
+def as_array(data: Any) -> np.ndarray[Any, Any]:
+    """Return data as an array: a value or an array without a copy, a list, a table of pandas."""
+    if isinstance(data, (list, tuple)) or hasattr(data, "__dataframe__") or hasattr(data, "iloc"):
+        return np.asarray(data)
+    return array_of(data)
+
+
+def as_inputs(
+    data: Mapping[str, np.ndarray[Any, Any]], session: og.InferenceSession
+) -> dict[str, np.ndarray[Any, Any]]:
+    """Return data in the types of a model's inputs; an input of rank 1 gets a flat array."""
+    kinds = {"tensor(float)": np.float32, "tensor(double)": np.float64}
+    feeds = {}
+    for one in session.get_inputs():
+        value = data[one.name].astype(kinds.get(one.type, np.int64), copy=False)
+        feeds[one.name] = value.reshape(-1) if len(one.shape) == 1 else value
+    return feeds
+
+
 def as_column(y: Any) -> np.ndarray[Any, Any]:
     """Return a target as an array; one of one dimension becomes a column."""
-    array = array_of(y) if not isinstance(y, (list, tuple)) else np.asarray(y)
+    array = as_array(y)
     return array.reshape((-1, 1)) if array.ndim == 1 else array
 
 

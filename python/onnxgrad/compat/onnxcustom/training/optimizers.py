@@ -10,7 +10,9 @@ import onnx
 
 from onnxgrad.compat.onnxcustom.training.fitting import (
     BaseEstimator,
+    as_array,
     as_column,
+    as_inputs,
     check_device,
     draw_weights,
     new_seed,
@@ -19,7 +21,6 @@ from onnxgrad.compat.onnxcustom.training.fitting import (
 from onnxgrad.compat.onnxcustom.utils.onnx_helper import replace_initializers_into_onnx
 from onnxgrad.compat.onnxcustom.utils.onnxruntime_helper import device_to_providers
 from onnxgrad.compat.onnxruntime.training_session import TrainingParameters, TrainingSession
-from onnxgrad.compat.onnxruntime.values import array_of
 
 __all__ = ["BaseEstimator", "OrtGradientOptimizer"]
 
@@ -60,7 +61,8 @@ class OrtGradientOptimizer(BaseEstimator):
     trained_coef_ : dict of str to numpy.ndarray
     train_losses_ : list of float
         Loss per row of each epoch.
-    validation_losses_ : list of float or None
+    validation_losses_ : list of float
+        Empty without validation.
     """
 
     def __init__(
@@ -138,29 +140,30 @@ class OrtGradientOptimizer(BaseEstimator):
         self.train_session_ = self._create_training_session()
         trainer = self.train_session_.use_trainer(new_seed())
         if before is not None:
-            self.set_state(before)
+            self.train_session_.load_state(before)
         elif not self.warm_start:
-            self.set_state(draw_weights(self.train_session_.get_state()))
+            self.train_session_.load_state(draw_weights(self.train_session_.get_state()))
         if self.saved_gradient is not None:
             self._save_gradient(self.saved_gradient)
         data = self._feeds(X, y, sample_weight)
         validation = None if X_val is None else self._feeds(X_val, y_val, None)
         train(self, trainer, (*data, None), validation)
+        self.validation_losses_ = self.validation_losses_ or []
         self.trained_coef_ = self.train_session_.get_state()
         return self
 
     def _feeds(self, X: Any, y: Any, weight: Any) -> tuple[dict[str, Any], None]:
         """Return the inputs of the model by name, and no target beside them."""
-        names = [value.name for value in self.train_session_.get_inputs()[:-1]]
+        names = [value.name for value in self._session().get_inputs()[:-1]]
         target = as_column(y)
-        feeds = {names[0]: array_of(X), names[1]: target}
+        feeds = {names[0]: as_array(X), names[1]: target}
         if len(feeds[names[0]]) != len(target):
             raise ValueError(
                 f"Shape mismatch X.shape={feeds[names[0]].shape!r}, y.shape={target.shape!r}."
             )
         if self.sample_weight_name in names:
             ones = np.ones(len(target), np.float32)
-            feeds[self.sample_weight_name] = ones if weight is None else np.asarray(weight)
+            feeds[self.sample_weight_name] = ones if weight is None else as_array(weight)
         elif weight is not None:
             raise ValueError(
                 f"The model has no input {self.sample_weight_name!r} for sample weights; give "
@@ -187,22 +190,8 @@ class OrtGradientOptimizer(BaseEstimator):
     def _is_fitted(self) -> bool:
         return hasattr(self, "trained_coef_")
 
-    def get_state(self) -> dict[str, np.ndarray[Any, Any]]:
-        """Return the trained weights.
-
-        Raises
-        ------
-        AttributeError
-            Before `fit`.
-        """
-        if hasattr(self, "train_session_"):
-            return self.train_session_.get_state()
-        if self._is_fitted():
-            return self.trained_coef_
-        raise AttributeError("Method fit must be called before.")
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Change the trained weights.
+    def _session(self) -> TrainingSession:
+        """Return the session; an object that has been unpickled makes a new one.
 
         Raises
         ------
@@ -212,8 +201,30 @@ class OrtGradientOptimizer(BaseEstimator):
         if not hasattr(self, "train_session_"):
             if not self._is_fitted():
                 raise AttributeError("Method fit must be called before.")
-            self.train_session_ = self._create_training_session()
-        self.train_session_.load_state(state)
+            session = self._create_training_session()
+            session.load_state(self.trained_coef_)
+            self.train_session_ = session
+        return self.train_session_
+
+    def get_state(self) -> dict[str, np.ndarray[Any, Any]]:
+        """Return the trained weights.
+
+        Raises
+        ------
+        AttributeError
+            Before `fit`.
+        """
+        return self._session().get_state()
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Change the trained weights.
+
+        Raises
+        ------
+        AttributeError
+            Before `fit`.
+        """
+        self._session().load_state(state)
         if self._is_fitted():
             self.trained_coef_ = self.train_session_.get_state()
 
@@ -227,8 +238,8 @@ class OrtGradientOptimizer(BaseEstimator):
 
         feeds, _ = self._feeds(X, y, sample_weight)
         session = og.InferenceSession(self.get_trained_onnx())
-        return session.run([self.loss_output_name], feeds)[0]
+        return session.run([self.loss_output_name], as_inputs(feeds, session))[0]
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return minus the loss per row, with any penalty: the larger, the better."""
-        return -float(self.losses(X, y, sample_weight).sum()) / len(array_of(X))
+        return -float(self.losses(X, y, sample_weight).sum()) / len(as_array(X))

@@ -13,7 +13,9 @@ import onnxgrad as og
 from onnxgrad.compat.onnxcustom.training.base_onnx_class import BaseOnnxClass
 from onnxgrad.compat.onnxcustom.training.fitting import (
     BaseEstimator,
+    as_array,
     as_column,
+    as_inputs,
     check_device,
     draw_weights,
     new_seed,
@@ -33,7 +35,7 @@ from onnxgrad.compat.onnxcustom.utils.onnx_helper import (
 from onnxgrad.compat.onnxcustom.utils.onnxruntime_helper import device_to_providers, get_ort_device
 from onnxgrad.compat.onnxcustom.utils.orttraining_helper import get_train_initializer
 from onnxgrad.compat.onnxruntime.training_session import TrainingParameters
-from onnxgrad.compat.onnxruntime.values import OrtValue, array_of, as_ort_value
+from onnxgrad.compat.onnxruntime.values import OrtValue, as_ort_value
 
 __all__ = ["OrtGradientForwardBackwardOptimizer"]
 
@@ -136,11 +138,21 @@ class OrtGradientForwardBackwardOptimizer(BaseEstimator):
         opset = get_onnx_opset(self.model_onnx)
         device = get_ort_device(check_device(self.device))
         count = len(self.weights_to_train)
+        dtype = self._dtype()
+        # A class of one's own may not have the option: float32 is what it makes.
+        more = {} if dtype == np.float32 else {"dtype": dtype}
         for part in (self.learning_rate, self.learning_penalty):
             if hasattr(part, "build_onnx_function"):
-                part.build_onnx_function(opset, device, count)
-        self.learning_loss.build_onnx_function(opset, device, self.weight_name)
-        self.zero_onnx_ = function_onnx_graph("zero", target_opset=opset)
+                part.build_onnx_function(opset, device, count, **more)
+        self.learning_loss.build_onnx_function(opset, device, self.weight_name, **more)
+        self.zero_onnx_ = function_onnx_graph("zero", target_opset=opset, dtype=dtype)
+
+    def _dtype(self) -> Any:
+        """Return the NumPy type of the weights."""
+        for init in self.model_onnx.graph.initializer:
+            if init.name in self.weights_to_train:
+                return onnx.helper.tensor_dtype_to_np_dtype(init.data_type)
+        return np.dtype(np.float32)
 
     def _graphs(self) -> dict[str, Any]:
         # The order of the notebook.
@@ -203,6 +215,17 @@ class OrtGradientForwardBackwardOptimizer(BaseEstimator):
         parameters.training_optimizer_name = self.training_optimizer_name
         return parameters.optimizer()
 
+    def _trainer(self, columns: int, seed: int) -> og.Trainer:
+        return og.Trainer(
+            self.model_onnx,
+            self._description(columns),
+            self._optimizer(),
+            penalty=self.learning_penalty.description(list(self.weights_to_train)),
+            trainable=list(self.weights_to_train),
+            seed=seed,
+            device=check_device(self.device),
+        )
+
     def fit(
         self,
         X: Any,
@@ -232,25 +255,17 @@ class OrtGradientForwardBackwardOptimizer(BaseEstimator):
         del use_numpy
         check_device(self.device)
         logger = logging.getLogger("onnxcustom") if self.enable_logging else None
-        X, target = array_of(X), as_column(y)
+        X, target = as_array(X), as_column(y)
         if len(X) != len(target):
             raise ValueError(f"Shape mismatch X.shape={X.shape!r}, y.shape={target.shape!r}.")
-        weight = None if sample_weight is None else array_of(sample_weight).reshape(-1)
+        weight = None if sample_weight is None else as_array(sample_weight).reshape(-1)
         self._make_function()
         if logger is not None:
             logger.info("[fit] begin: %d rows, %r", len(X), self.weights_to_train)
         columns = target.shape[1]
-        trainer = og.Trainer(
-            self.model_onnx,
-            self._description(columns),
-            self._optimizer(),
-            penalty=self.learning_penalty.description(list(self.weights_to_train)),
-            trainable=list(self.weights_to_train),
-            seed=new_seed(),
-            device=check_device(self.device),
-        )
+        trainer = self._trainer(columns, new_seed())
         self._set_start(trainer.session)
-        validation = None if X_val is None else (array_of(X_val), self._target(as_column(y_val)))
+        validation = None if X_val is None else (as_array(X_val), self._target(as_column(y_val)))
         try:
             train(self, trainer, (X, self._target(target), weight), validation)
         except og.ConvergenceError as error:
@@ -283,14 +298,26 @@ class OrtGradientForwardBackwardOptimizer(BaseEstimator):
         elif self._is_fitted():
             before = {name: value.numpy() for name, value in self._states_["weight"].items()}
             moments = {name: value.numpy() for name, value in self._states_["grad"].items()}
-            slots = {name: moments[name] for name in moments if name in state}
+            slots = {
+                name: moments[name] for name in moments if name in state and name not in before
+            }
             session.load_state({**state, **before, **slots})
 
     def _take_state(self, session: og.TrainingSession) -> None:
+        """Keep weights and slots, both in the order of `weights_to_train`.
+
+        A slot is named ``<kind>/<weight>``; what belongs to no weight, a count of steps, is last.
+        """
         state = session.state()
-        weights = {name: OrtValue(state[name]) for name in self.weights_to_train}
-        slots = {name: OrtValue(value) for name, value in state.items() if name not in weights}
-        self._states_ = {"weight": weights, "grad": slots}
+        places = {name: place for place, name in enumerate(self.weights_to_train)}
+        slots = sorted(
+            (name for name in state if name not in places),
+            key=lambda name: places.get(name.partition("/")[2], len(places)),
+        )
+        self._states_ = {
+            "weight": {name: OrtValue(state[name]) for name in places},
+            "grad": {name: OrtValue(state[name]) for name in slots},
+        }
 
     @property
     def trained_coef_(self) -> dict[str, OrtValue]:
@@ -325,6 +352,7 @@ class OrtGradientForwardBackwardOptimizer(BaseEstimator):
         """Return the same with None for each input of the model before it."""
         if isinstance(kind, (list, tuple)):
             return [self.get_full_state(one) for one in kind]
+        self._fitted()
         inputs: list[Any] = [None] * len(self.train_session_.input_names)
         return [*inputs, *self.get_state(kind)]
 
@@ -348,10 +376,11 @@ class OrtGradientForwardBackwardOptimizer(BaseEstimator):
         if not self._is_fitted():
             if check_trained:
                 raise AttributeError("Method fit must be called before.")
-            found = get_train_initializer(self.model_onnx)
-            start = {name: OrtValue(found[name][0].copy()) for name in self.weights_to_train}
-            self._states_ = {"weight": start, "grad": {}}
+            self._take_state(self._trainer(1, 0).session)
             self._make_function()
+        if not self._states_[kind]:  # a plain update has none: kept under the weights' names
+            zeros = {n: np.zeros_like(v.numpy()) for n, v in self._states_["weight"].items()}
+            self._states_[kind] = {name: OrtValue(value) for name, value in zeros.items()}
         names = list(self._states_[kind])
         if not isinstance(state, dict):
             given = [value for value in state if value is not None]
@@ -379,16 +408,12 @@ class OrtGradientForwardBackwardOptimizer(BaseEstimator):
             self.get_trained_onnx(), loss, target="expected", sample_weight=weight
         )
         session = og.InferenceSession(with_loss)
-        kinds = {"tensor(float)": np.float32, "tensor(double)": np.float64}
         data: dict[str, Any] = {
-            self.model_onnx.graph.input[0].name: array_of(X),
+            self.model_onnx.graph.input[0].name: as_array(X),
             "expected": target,
-            "sample_weight": None if weight is None else array_of(sample_weight).reshape(-1),
+            "sample_weight": None if weight is None else as_array(sample_weight).reshape(-1),
         }
-        feeds = {}
-        for one in session.get_inputs():
-            value = data[one.name].astype(kinds.get(one.type, np.int64), copy=False)
-            feeds[one.name] = value.reshape(-1) if len(one.shape) == 1 else value
+        feeds = as_inputs(data, session)
         found = session.run([with_loss.graph.output[0].name], feeds)[0]
         # The engine takes the mean over the columns of a row.
         return found if self.learning_loss.is_classifier else found * target.shape[1]

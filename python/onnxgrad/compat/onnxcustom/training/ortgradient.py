@@ -8,7 +8,6 @@ import pickle
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import onnx
 import onnx.numpy_helper
 
@@ -34,7 +33,7 @@ from onnxgrad.compat.onnxruntime.values import (
     OrtValue,
     OrtValueVector,
     array_of,
-    as_ort_value,
+    write_into,
 )
 
 __all__ = ["OrtGradientForwardBackward", "OrtGradientForwardBackwardFunction"]
@@ -401,17 +400,30 @@ def _picklable(value: Any) -> Any:
     return value
 
 
-def _into(cache: OrtValueVector | None, values: OrtValueVector) -> OrtValueVector:
-    """Return values in the memory of a cache, as far as that fits; the cache is filled."""
+def _into(cache: Any, values: OrtValueVector) -> Any:
+    """Return values in the memory of a cache, as far as that fits; the cache is filled.
+
+    Raises
+    ------
+    TypeError
+        If a cache of stock onnxruntime's values does not fit: nothing can be put into it.
+    """
     if cache is None:
         return values
     for place, value in enumerate(values):
-        if place >= len(cache):
+        new = value.numpy()
+        old = array_of(cache[place]) if place < len(cache) else None
+        if old is not None and old.shape == new.shape and old.dtype == new.dtype:
+            write_into(cache[place], new)
+        elif not isinstance(cache, list):
+            found = "nothing" if old is None else f"{old.dtype} {list(old.shape)}"
+            raise TypeError(
+                f"cache: a {type(cache).__name__} has {found} at place {place}, expected "
+                f"{new.dtype} {list(new.shape)}. Give a list or an OrtValueVector of "
+                "onnxgrad.compat.onnxruntime, which can be filled."
+            )
+        elif old is None:
             cache.append(value)
-            continue
-        old, new = as_ort_value(cache[place]).numpy(), value.numpy()
-        if old.shape == new.shape and old.dtype == new.dtype:
-            np.copyto(old, new)
         else:
             cache[place] = value
     return cache

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import onnx
 
 import onnxgrad as og
 from onnxgrad.compat.onnxcustom.training.base_onnx_class import BaseOnnxClass, GraphRunner
 from onnxgrad.compat.onnxcustom.utils.onnx_function import function_onnx_graph
+from onnxgrad.compat.onnxcustom.utils.onnx_rewriter import unreduced_onnx_loss
 from onnxgrad.compat.onnxruntime.values import OrtValue
 
 __all__ = [
@@ -41,33 +43,41 @@ class BaseLearningLoss(BaseOnnxClass):
         return {}
 
     def build_onnx_function(
-        self, opset: int, device: Any = None, weight_name: str | None = None
+        self,
+        opset: int,
+        device: Any = None,
+        weight_name: str | None = None,
+        dtype: Any = np.float32,
     ) -> None:
-        """Make the graphs: ``loss_grad_onnx_`` (Y: loss, Z: gradient) and ``loss_score_onnx_``.
+        """Make the graphs: ``loss_grad_onnx_`` (Y, Y_grad: gradient) and ``loss_score_onnx_`` (Y).
 
-        Inputs are X1 (expected), X2 (predicted), and the weight of rows if it has a name.
+        Inputs are X1 (expected), X2 (predicted), of type `dtype`, and the weight of rows if it has
+        a name. Y is the sum over the rows [1]; that of the scores is element by element.
         """
         del device
         self.weight_name_ = weight_name
+        options = self._options()
         self.loss_grad_onnx_ = function_onnx_graph(
-            self._function, target_opset=opset, weight_name=weight_name, **self._options()
+            self._function, target_opset=opset, dtype=dtype, weight_name=weight_name, **options
         )
-        scores = onnx.ModelProto()
-        scores.CopyFrom(self.loss_grad_onnx_)
-        del scores.graph.output[1]
-        self.loss_score_onnx_ = scores
+        loss = onnx.ModelProto()
+        loss.CopyFrom(self.loss_grad_onnx_)
+        del loss.graph.output[1]
+        self.loss_score_onnx_ = unreduced_onnx_loss(loss, "Y")
+        for name in [name for name in vars(self) if name.startswith("_run")]:
+            delattr(self, name)
 
     def loss_gradient(
         self, device: Any, expected: Any, predicted: Any, weight: Any = None
     ) -> list[OrtValue]:
-        """Return the loss, summed over the rows, and its gradient by the prediction."""
+        """Return the loss, summed over the rows [1], and its gradient by the prediction."""
         return self._run("loss_grad_onnx_", device, expected, predicted, weight)
 
     def loss_scores(
         self, device: Any, expected: Any, predicted: Any, weight: Any = None
-    ) -> list[OrtValue]:
-        """Return the loss, summed over the rows, in a list."""
-        return self._run("loss_score_onnx_", device, expected, predicted, weight)
+    ) -> OrtValue:
+        """Return the loss of each element of the prediction, with the weight of its row."""
+        return self._run("loss_score_onnx_", device, expected, predicted, weight)[0]
 
     def _run(
         self, name: str, device: Any, expected: Any, predicted: Any, weight: Any

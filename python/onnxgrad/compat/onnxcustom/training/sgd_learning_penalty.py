@@ -13,7 +13,7 @@ import numpy as np
 import onnxgrad as og
 from onnxgrad.compat.onnxcustom.training.base_onnx_class import BaseOnnxClass, GraphRunner
 from onnxgrad.compat.onnxcustom.utils.onnx_function import function_onnx_graph
-from onnxgrad.compat.onnxruntime.values import OrtValue, array_of, as_ort_value
+from onnxgrad.compat.onnxruntime.values import OrtValue, as_ort_value, write_into
 
 __all__ = [
     "BaseLearningPenalty",
@@ -37,24 +37,31 @@ class BaseLearningPenalty(BaseOnnxClass):
         return og.losses.Penalty(l1=self.l1, l2=self.l2, weights=weights)
 
     def build_onnx_function(
-        self, opset: int, device: Any, n_tensors: int, loss_shape: Any = (1, 1)
+        self, opset: int, device: Any, n_tensors: int, dtype: Any = np.float32
     ) -> None:
         """Make the graphs: ``penalty_onnx_`` of the loss, ``penalty_grad_onnx_`` of the update."""
         del device
-        options: dict[str, Any] = {"l1_weight": self.l1, "l2_weight": self.l2}
         self.penalty_onnx_ = function_onnx_graph(
             "n_penalty_elastic_error",
             target_opset=opset,
+            dtype=dtype,
             n_tensors=n_tensors,
-            loss_shape=loss_shape,
-            **options,
+            loss_shape=None,
+            l1_weight=self.l1,
+            l2_weight=self.l2,
         )
         self.penalty_grad_onnx_ = function_onnx_graph(
-            "update_penalty_elastic_error", target_opset=opset, **options
+            "update_penalty_elastic_error",
+            target_opset=opset,
+            dtype=dtype,
+            l1=self.l1,
+            l2=self.l2,
         )
+        for name in [name for name in vars(self) if name.startswith("_run")]:
+            delattr(self, name)
 
     def penalty_loss(self, device: Any, *inputs: Any) -> OrtValue:
-        """Return the loss with the penalty of the weights that follow it in `inputs`."""
+        """Return the loss [1] with the penalty of the weights that follow it in `inputs`."""
         del device
         loss, *weights = inputs
         feeds = {"loss": loss, **{f"W{i}": weight for i, weight in enumerate(weights)}}
@@ -62,13 +69,13 @@ class BaseLearningPenalty(BaseOnnxClass):
             self._run_loss = GraphRunner(self.penalty_onnx_)
         return self._run_loss(feeds)[0]
 
-    def update_weights(self, n_bind: int, device: Any, statei: Any, alpha: float = 1.0) -> OrtValue:
-        """Return a weight after a step of size `alpha` against the penalty, changed in place."""
+    def update_weights(self, n_bind: int, device: Any, statei: Any) -> OrtValue:
+        """Return a weight after a step of rate 1 against the penalty; it is changed in place."""
         del n_bind, device
         if not hasattr(self, "_run_update"):
             self._run_update = GraphRunner(self.penalty_grad_onnx_)
-        found = self._run_update({"X": statei, "alpha": np.array([alpha], np.float32)})[0]
-        np.copyto(array_of(statei), found.numpy())
+        found = self._run_update({"X": statei})[0]
+        write_into(statei, found.numpy())
         return found
 
     @staticmethod
@@ -87,6 +94,7 @@ class BaseLearningPenalty(BaseOnnxClass):
             "": NoLearningPenalty,
             "penalty": ElasticLearningPenalty,
             "elastic": ElasticLearningPenalty,
+            "l1l2": ElasticLearningPenalty,
             "l1": L1LearningPenalty,
             "l2": L2LearningPenalty,
             **{cls.__name__: cls for cls in BaseLearningPenalty.__subclasses__()},
@@ -111,7 +119,7 @@ class NoLearningPenalty(BaseLearningPenalty):
         pass
 
     def build_onnx_function(
-        self, opset: int, device: Any, n_tensors: int, loss_shape: Any = (1, 1)
+        self, opset: int, device: Any, n_tensors: int, dtype: Any = np.float32
     ) -> None:
         """Make no graphs: there are none."""
 
@@ -120,9 +128,9 @@ class NoLearningPenalty(BaseLearningPenalty):
         del device
         return as_ort_value(inputs[0])
 
-    def update_weights(self, n_bind: int, device: Any, statei: Any, alpha: float = 1.0) -> OrtValue:
+    def update_weights(self, n_bind: int, device: Any, statei: Any) -> OrtValue:
         """Return the weight as it is."""
-        del n_bind, device, alpha
+        del n_bind, device
         return as_ort_value(statei)
 
 

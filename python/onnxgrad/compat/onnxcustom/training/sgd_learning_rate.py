@@ -13,7 +13,7 @@ import numpy as np
 import onnxgrad as og
 from onnxgrad.compat.onnxcustom.training.base_onnx_class import BaseOnnxClass, GraphRunner
 from onnxgrad.compat.onnxcustom.utils.onnx_function import function_onnx_graph
-from onnxgrad.compat.onnxruntime.values import OrtValue, array_of
+from onnxgrad.compat.onnxruntime.values import OrtValue, array_of, write_into
 
 __all__ = ["BaseLearningRate", "LearningRateSGD", "LearningRateSGDNesterov"]
 
@@ -178,10 +178,13 @@ class LearningRateSGD(BaseLearningRate):
         if self.learning_rate == "adaptive":
             self._losses.append(loss)
 
-    def build_onnx_function(self, opset: int, device: Any, n_tensors: int) -> None:
+    def build_onnx_function(
+        self, opset: int, device: Any, n_tensors: int, dtype: Any = np.float32
+    ) -> None:
         """Make the graph of the update, ``axpy_onnx_``: w - rate / batch_size g."""
         del device, n_tensors
-        self.axpy_onnx_ = function_onnx_graph("axpy", target_opset=opset)
+        self.axpy_onnx_ = function_onnx_graph("axpy", target_opset=opset, dtype=dtype)
+        vars(self).pop("_run_axpy", None)
 
     def update_weights(
         self,
@@ -205,9 +208,9 @@ class LearningRateSGD(BaseLearningRate):
             raise RuntimeError(f"{name!r} is missing: build_onnx_function has not been called.")
         if not hasattr(self, "_run_axpy"):
             self._run_axpy = GraphRunner(getattr(self, name))
-        alpha = np.array([-self.value / batch_size], np.float32)
+        alpha = np.array([-self.value / batch_size], array_of(statei).dtype)
         found = self._run_axpy({"X1": gradienti, "X2": statei, "alpha": alpha, **more})
-        np.copyto(array_of(statei), found[0].numpy())
+        write_into(statei, found[0].numpy())
         return found
 
 
@@ -249,11 +252,14 @@ class LearningRateSGDNesterov(LearningRateSGD):
             lr, momentum=self.momentum, nesterov=self.nesterov, rate_in_velocity=True
         )
 
-    def build_onnx_function(self, opset: int, device: Any, n_tensors: int) -> None:
+    def build_onnx_function(
+        self, opset: int, device: Any, n_tensors: int, dtype: Any = np.float32
+    ) -> None:
         """Make the graph of the update, ``axpyw_onnx_``."""
         del device, n_tensors
         name = "axpyw2" if self.nesterov else "axpyw"
-        self.axpyw_onnx_ = function_onnx_graph(name, target_opset=opset)
+        self.axpyw_onnx_ = function_onnx_graph(name, target_opset=opset, dtype=dtype)
+        vars(self).pop("_run_axpy", None)
 
     def update_weights(
         self,
@@ -268,7 +274,7 @@ class LearningRateSGDNesterov(LearningRateSGD):
         del n_bind, device
         if velocity is None:
             raise RuntimeError("Velocity must not be None for this way of updating weights.")
-        more = {"G": velocity, "beta": np.array([self.momentum], np.float32)}
+        more = {"G": velocity, "beta": np.array([self.momentum], array_of(statei).dtype)}
         found = self._run_update("axpyw_onnx_", statei, gradienti, batch_size, more)
-        np.copyto(array_of(velocity), found[1].numpy())
+        write_into(velocity, found[1].numpy())
         return found
