@@ -2,12 +2,14 @@
 #define ONNXGRAD_GRADIENT_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "onnxgrad/losses.h"
 #include "onnxgrad/model.h"
 #include "onnxgrad/optimizers.h"
+#include "onnxgrad/schedules.h"
 #include "onnxgrad/training_mode.h"
 
 namespace onnxgrad {
@@ -48,11 +50,20 @@ struct TrainingStepOptions {
   UpdateOptions update = {};  ///< groups of weights, clipping, accumulation
   bool gradients = false;     ///< `<weight>_grad` are outputs too
   TrainingMode training_mode = TrainingMode::kAuto;
+  /// The rate of each update follows from `learning_rate` and the count of updates, in the graph.
+  std::optional<Schedule> schedule = {};
+  /// Of the whole training, for schedules whose length is a share of it or all of it, and for those
+  /// that count epochs. 0: not known.
+  std::int64_t updates = 0;
+  std::int64_t epochs = 1;  ///< that these updates are
   WriteOptions write = {};
 };
 
 /// One training step as one model. Inputs: the model's, the target, the sample weight if there is
-/// one, `learning_rate` (rank 0), then the state: each weight, the optimizer's slots
+/// one, `learning_rate` (rank 0; OptimalRate has none), of a schedule with plateaus their factors
+/// so far
+/// (`plateau_factor`, float64, rank 0: what looks at the loss of an epoch stays outside), then the
+/// state: each weight, the optimizer's slots
 /// ("momentum/<weight>", "adam_m/<weight>", "adam_v/<weight>", ...) and "step_count"; state inputs
 /// have their first values as initializers. Outputs: the loss, gradients if asked for, then
 /// "next/<state>" in the same order. Feeding outputs back trains in any runtime. Throws: what

@@ -1,8 +1,10 @@
 // Gradient graphs and training steps as models.
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -39,6 +41,7 @@ void bind_gradients(nb::module_& module) {
       "training_step",
       [](const Model& model, const Loss& loss, const Optimizer& optimizer, Names trainable,
          Names frozen, const UpdateOptions& update, bool gradients, TrainingMode training_mode,
+         std::optional<Schedule> schedule, std::int64_t updates, std::int64_t epochs,
          std::int64_t target_opset, bool inline_functions) {
         return training_step(
             model, loss, optimizer,
@@ -47,10 +50,14 @@ void bind_gradients(nb::module_& module) {
              .update = update,
              .gradients = gradients,
              .training_mode = training_mode,
+             .schedule = std::move(schedule),
+             .updates = updates,
+             .epochs = epochs,
              .write = {.target_opset = target_opset, .inline_functions = inline_functions}});
       },
       "model"_a, "loss"_a, "optimizer"_a, "trainable"_a, "frozen"_a, "update"_a, "gradients"_a,
-      "training_mode"_a, "target_opset"_a, "inline_functions"_a, Unlocked());
+      "training_mode"_a, "schedule"_a, "updates"_a, "epochs"_a, "target_opset"_a,
+      "inline_functions"_a, Unlocked());
 }
 
 }  // namespace onnxgrad::python

@@ -12,6 +12,7 @@ from onnxgrad._checks import path_text, patterns, positive_int, unknown_name
 from onnxgrad._models import ModelLike, to_core_model, to_proto
 from onnxgrad.losses import LossLike, PenaltyLike, to_core_loss
 from onnxgrad.optimizers import OptimizerLike, ParameterGroup, as_optimizer, update_options
+from onnxgrad.schedules import ScheduleLike, as_schedule
 from onnxgrad.sessions import training_mode_of
 
 if TYPE_CHECKING:
@@ -183,6 +184,9 @@ def training_step(
     clip_norm: float | None = None,
     accumulate: int = 1,
     training_mode: bool | str = "auto",
+    schedule: ScheduleLike | None = None,
+    updates: int | None = None,
+    epochs: int = 1,
     gradients: bool = False,
     target_opset: int = 26,
     inline: bool = False,
@@ -207,6 +211,14 @@ def training_step(
         Names or glob patterns of weights.
     groups, clip_value, clip_norm, accumulate, training_mode
         As for `TrainingSession`.
+    schedule : str or Schedule, default=None
+        See `onnxgrad.schedules`: the rate of each update follows from ``learning_rate`` and the
+        count of updates, which is part of the state then.
+    updates : int, default=None
+        Updates of the whole training, for schedules whose length is a share of it or all of it, and
+        for those that count epochs.
+    epochs : int, default=1
+        The epochs that these updates are.
     gradients : bool, default=False
         Whether ``<weight>_grad`` are outputs too.
     target_opset : int, default=26
@@ -217,8 +229,10 @@ def training_step(
     Returns
     -------
     onnx.ModelProto
-        Inputs: the model's, the target, the sample weight if there is one, ``learning_rate``, then
-        the state: weights, optimizer state, ``step_count``, each with its first value as default.
+        Inputs: the model's, the target, the sample weight if there is one, ``learning_rate``
+        (unless it is scheduled by `schedules.Optimal`, which takes no rate), with a
+        `schedules.Plateau` its factor so far as ``plateau_factor`` (float64, rank 0), then the
+        state: weights, optimizer state, ``step_count``, each with its first value as default.
         Outputs: the loss, gradients if asked for, then ``next/<state>`` in the same order.
 
     Raises
@@ -244,6 +258,9 @@ def training_step(
             update_options(described.lr, groups, clip_value, clip_norm, accumulate),
             bool(gradients),
             training_mode_of(training_mode),
+            None if schedule is None else as_schedule(schedule)._native(),
+            0 if updates is None else positive_int("updates", updates),
+            positive_int("epochs", epochs),
             positive_int("target_opset", target_opset),
             bool(inline),
         )

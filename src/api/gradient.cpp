@@ -1,6 +1,7 @@
 #include "onnxgrad/gradient.h"
 
 #include <algorithm>
+#include <optional>
 #include <unordered_set>
 
 #include "api/model_impl.h"
@@ -97,6 +98,13 @@ void open_inputs(ir::Graph& graph, const std::vector<Value*>& wrt) {
   std::erase_if(graph.initializers, [](const Value* value) { return !value->is_initializer(); });
 }
 
+std::optional<train::ScheduleInGraph> schedule_of(const TrainingStepOptions& options) {
+  if (!options.schedule) return std::nullopt;
+  train::ScheduleInGraph spec{.schedule = *options.schedule, .epochs = options.epochs};
+  if (options.updates > 0) spec.updates = options.updates;
+  return spec;
+}
+
 }  // namespace
 
 Model gradient(const Model& model, const GradientOptions& options) {
@@ -141,6 +149,7 @@ Model training_step(const Model& model, const Loss& loss, const Optimizer& optim
                          .frozen = options.frozen,
                          .training_mode = options.training_mode,
                          .update = options.update,
+                         .schedule = schedule_of(options),
                          .all_gradients = options.gradients});
   ir::Model graph = ir::clone(*step.model);
   if (step.has_row_losses) {  // they are the loss that was asked for, not their sum

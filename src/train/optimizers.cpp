@@ -149,6 +149,15 @@ void clip(StepWriter& writer, const UpdateOptions& options, std::vector<Step>& s
   }
 }
 
+// The rate in the type that it is fed in: what a session that is told the rate would have.
+void write_schedule(StepWriter& writer, const UpdateInputs& inputs) {
+  GraphBuilder& g = writer.g();
+  Value* first = g.cast(inputs.learning_rate, DataType::kFloat64);
+  Value* update = writer.steps_before({.count = kStepCount});
+  Value* rate = inputs.schedule->write(g, first, update, inputs.plateau_factors);
+  writer.set_learning_rate(g.cast(rate, inputs.learning_rate->dtype()));
+}
+
 struct MakeRule {
   StepWriter& writer;
   std::unique_ptr<UpdateRule> operator()(const Lbfgs& /*spec*/) const {
@@ -197,6 +206,7 @@ std::vector<StateBinding> write_optimizer(GraphBuilder& g, const Optimizer& opti
   std::optional<Accumulator> accumulator;
   if (options.accumulate > 1) accumulator.emplace(g, options.accumulate);
   StepWriter writer(g, inputs.learning_rate, accumulator ? accumulator->is_update() : nullptr);
+  if (inputs.schedule != nullptr) write_schedule(writer, inputs);
   if (accumulator) accumulator->accumulate(writer, steps, inputs.denominator);
   clip(writer, options, steps);
   std::map<const Optimizer*, std::unique_ptr<UpdateRule>> rules;

@@ -8,6 +8,7 @@
 
 #include "ir/builder.h"
 #include "onnxgrad/optimizers.h"
+#include "train/schedules.h"
 
 // From gradients to new weights, as nodes of the training step. train/optimizers/ has the formulas,
 // one file per family; here is what is done around them.
@@ -23,6 +24,9 @@ struct UpdateInputs {
   std::span<ir::Value* const> weights = {};
   std::span<ir::Value* const> gradients = {};  ///< of the same shapes and dtypes
   ir::Value* learning_rate = nullptr;          ///< rank 0, floating
+  /// Its schedule in the graph, by the count of updates; nullptr: the rate is what is fed.
+  const ScheduleRun* schedule = nullptr;
+  std::span<ir::Value* const> plateau_factors = {};  ///< see ScheduleRun::write
   /// What the loss was divided by, rank 0: the share of this batch among those that are
   /// accumulated. nullptr: the loss is a sum.
   ir::Value* denominator = nullptr;

@@ -2,14 +2,15 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numbers>
 #include <string>
 
 #include "base/check.h"
 #include "onnxgrad/option_error.h"
+#include "train/schedule_formulas.h"
+#include "train/schedule_nodes.h"
 
-// Each schedule is a function `formula` of (parameters, r, t, T); ScheduleRun brings t and T into
-// the unit of the schedule and chooses the part of a sequence.
+// ScheduleRun brings t and T of the formulas into the unit of the schedule and chooses the part of
+// a sequence: for a number, and as nodes of a graph.
 
 namespace onnxgrad::train {
 namespace {
@@ -102,88 +103,6 @@ void check(const ScheduleProduct& spec) {
   }
 }
 
-// Formulas. r: rate, t: time in the schedule's unit, length: T.
-
-double formula(const ConstantRate& spec, double r, double, double) { return r * spec.factor; }
-
-double formula(const InverseScaling& spec, double r, double t, double) {
-  return r / std::pow(t + 1, spec.power);
-}
-
-double formula(const OptimalRate& spec, double r, double t, double) {
-  const double a = std::pow(spec.alpha, -0.25);
-  const double first = spec.first_is_rate ? a / std::max(1.0, 2 * (1 + a)) : a;
-  const double value = 1 / (spec.alpha * (1 / (spec.alpha * first) + t));
-  return spec.first_is_rate ? r * (value / first) : value;
-}
-
-double formula(const StepDecay& spec, double r, double t, double) {
-  return r * std::pow(spec.factor, std::floor(t / static_cast<double>(spec.every)));
-}
-
-double formula(const MultiStepDecay& spec, double r, double t, double) {
-  const auto passed = std::ranges::count_if(
-      spec.milestones, [t](std::int64_t milestone) { return static_cast<double>(milestone) <= t; });
-  return r * std::pow(spec.factor, static_cast<double>(passed));
-}
-
-double formula(const ExponentialDecay& spec, double r, double t, double) {
-  return r * std::pow(spec.factor, t);
-}
-
-// From a to b along half a cosine, with share in [0, 1].
-double cosine(double a, double b, double share) {
-  return b + (a - b) * (1 + std::cos(std::numbers::pi * share)) / 2;
-}
-
-double share_of(double t, double length) {
-  return length > 0 ? std::clamp(t / length, 0.0, 1.0) : 1;
-}
-
-double formula(const CosineDecay& spec, double r, double t, double length) {
-  return cosine(r, r * spec.minimum_factor, share_of(t, length));
-}
-
-double formula(const CosineRestarts& spec, double r, double t, double length) {
-  // Round i begins at T (q^i - 1) / (q - 1) and has length T q^i.
-  const double q = spec.length_factor;
-  double round = 0;
-  double begin = 0;
-  if (q == 1) {
-    round = std::floor(t / length);
-    begin = round * length;
-  } else {
-    const auto begin_of = [&](double i) { return length * (std::pow(q, i) - 1) / (q - 1); };
-    round = std::floor(std::log(t * (q - 1) / length + 1) / std::log(q));
-    if (begin_of(round + 1) <= t) round += 1;  // rounding
-    begin = begin_of(round);
-  }
-  const double top = r * std::pow(spec.restart_factor, round);
-  const double share = share_of(t - begin, length * std::pow(q, round));
-  return cosine(top, r * spec.minimum_factor, share);
-}
-
-double formula(const OneCycle& spec, double r, double t, double length) {
-  const double turn = spec.rise * length - 1;
-  const double end = length - 1;
-  const double start = r / spec.start_divisor;
-  const double last = start / spec.end_divisor;
-  const auto between = [&](double a, double b, double share) {
-    return spec.linear ? a + (b - a) * share : cosine(a, b, share);
-  };
-  if (t <= turn) return between(start, r, turn > 0 ? t / turn : 1);
-  return between(r, last, share_of(t - std::max(turn, 0.0), end - std::max(turn, 0.0)));
-}
-
-double formula(const LinearRate& spec, double r, double t, double length) {
-  return r * (spec.start_factor + (spec.end_factor - spec.start_factor) * share_of(t, length));
-}
-
-double formula(const PolynomialDecay& spec, double r, double t, double length) {
-  const double left = std::pow(1 - share_of(t, length), spec.power);
-  return r * (spec.end_factor + (1 - spec.end_factor) * left);
-}
-
 template <class Spec>
 constexpr bool kHasLength = requires(const Spec& spec) { spec.length; };
 
@@ -221,6 +140,31 @@ bool needs_updates(const Schedule& schedule, bool in_sequence) {
 }  // namespace
 
 bool needs_updates(const Schedule& schedule) { return needs_updates(schedule, false); }
+
+bool counts_epochs(const Schedule& schedule) {
+  return std::visit(
+      [](const auto& spec) {
+        if constexpr (requires { spec.parts; }) {
+          return std::ranges::any_of(spec.parts, counts_epochs);
+        } else {
+          return unit_of(spec) == ScheduleUnit::kEpoch;
+        }
+      },
+      schedule.rule);
+}
+
+std::size_t num_plateaus(const Schedule& schedule) {
+  return std::visit(
+      [](const auto& spec) -> std::size_t {
+        using Spec = std::decay_t<decltype(spec)>;
+        std::size_t count = std::is_same_v<Spec, Plateau> ? 1 : 0;
+        if constexpr (requires { spec.parts; }) {
+          for (const Schedule& part : spec.parts) count += num_plateaus(part);
+        }
+        return count;
+      },
+      schedule.rule);
+}
 
 ScheduleRun::ScheduleRun(const Schedule& schedule, double rate, std::optional<std::int64_t> updates,
                          std::int64_t epochs)
@@ -305,6 +249,41 @@ double ScheduleRun::part_rate(const Part& part, double rate, std::int64_t update
         }
       },
       part.rule);
+}
+
+ir::Value* ScheduleRun::write(ir::GraphBuilder& g, ir::Value* rate, ir::Value* update,
+                              std::span<ir::Value* const> plateau_factors) const {
+  return write_part(root_, {&g, rate}, {&g, update}, plateau_factors).value;
+}
+
+ScheduleNode ScheduleRun::write_part(const Part& part, ScheduleNode rate, ScheduleNode update,
+                                     std::span<ir::Value* const>& plateau_factors) const {
+  const auto write_rule = [&](const auto& spec) {
+    using Spec = std::decay_t<decltype(spec)>;
+    if constexpr (std::is_same_v<Spec, ScheduleSequence>) {
+      ScheduleNode result = write_part(part.parts.front(), rate, update, plateau_factors);
+      for (std::size_t i = 1; i < part.parts.size(); ++i) {
+        const auto start = static_cast<double>(part.starts[i]);
+        const ScheduleNode next = write_part(part.parts[i], rate, update - start, plateau_factors);
+        result = select(at_most(start, update), next, result);
+      }
+      return result;
+    } else if constexpr (std::is_same_v<Spec, ScheduleProduct>) {
+      ScheduleNode product = rate;
+      for (const Part& child : part.parts) {
+        product = write_part(child, product, update, plateau_factors);
+      }
+      return product;
+    } else if constexpr (std::is_same_v<Spec, Plateau>) {
+      const ScheduleNode factor{rate.g, plateau_factors.front()};
+      plateau_factors = plateau_factors.subspan(1);
+      return rate * factor;
+    } else {
+      if (unit_of(spec) != ScheduleUnit::kEpoch) return formula(spec, rate, update, part.length);
+      return formula(spec, rate, floor(update * epochs_ / updates_), part.length);
+    }
+  };
+  return std::visit(write_rule, part.rule);
 }
 
 // The part of a sequence that `update` falls into; `local`: the update counted from its start.

@@ -3,9 +3,11 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "ir/builder.h"
 #include "onnxgrad/schedules.h"
 
 namespace onnxgrad::train {
@@ -16,6 +18,12 @@ std::string schedule_text(const Schedule& schedule);
 /// Whether rates depend on the number of updates in the whole fit: those with a length that is a
 /// share of it or all the rest, and sequences with parts that count epochs.
 bool needs_updates(const Schedule& schedule);
+/// Whether a part of it has its time in epochs.
+bool counts_epochs(const Schedule& schedule);
+/// How many plateaus it is made of.
+std::size_t num_plateaus(const Schedule& schedule);
+
+struct ScheduleNode;
 
 /// A schedule in a fit: lengths are numbers, and plateaus know what they have seen.
 class ScheduleRun {
@@ -29,6 +37,11 @@ class ScheduleRun {
   /// The learning rate of an update, from 0. `epoch`, from 0: the one that it falls into, where the
   /// number of updates is not known.
   double rate(std::int64_t update, std::int64_t epoch = 0) const;
+  /// The same as nodes of a graph: rate and update (from 0) are float64 of rank 0, and so is the
+  /// result. plateau_factors: one for each plateau, in the order of the description. The number of
+  /// updates has to be known if counts_epochs().
+  ir::Value* write(ir::GraphBuilder& g, ir::Value* rate, ir::Value* update,
+                   std::span<ir::Value* const> plateau_factors) const;
   /// Tells plateaus the loss of an epoch that ended after `updates_done` updates.
   void end_epoch(double loss, std::int64_t updates_done);
 
@@ -56,6 +69,8 @@ class ScheduleRun {
   Part make_part(const Schedule& schedule, std::int64_t start) const;
   double length_in_updates(const Part& part) const;
   double part_rate(const Part& part, double rate, std::int64_t update, std::int64_t epoch) const;
+  ScheduleNode write_part(const Part& part, ScheduleNode rate, ScheduleNode update,
+                          std::span<ir::Value* const>& plateau_factors) const;
   static void end_epoch(Part& part, double loss, std::int64_t updates_done);
   static const Part& active(const Part& part, std::int64_t update, std::int64_t& local);
   static void visit_plateaus(Part& part, const auto& visit);

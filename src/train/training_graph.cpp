@@ -9,10 +9,12 @@
 #include "base/check.h"
 #include "ir/builder.h"
 #include "onnx/inference.h"
+#include "onnxgrad/option_error.h"
 #include "train/losses.h"
 #include "train/optimizers.h"
 #include "train/outputs.h"
 #include "train/place_loss.h"
+#include "train/schedules.h"
 #include "train/training_mode.h"
 
 namespace onnxgrad::train {
@@ -321,6 +323,16 @@ LogOutputs add_log_outputs(Draft& draft, const PlacedLoss& placed,
   return log;
 }
 
+ScheduleRun make_schedule(const ScheduleInGraph& spec) {
+  if (!spec.updates && (needs_updates(spec.schedule) || counts_epochs(spec.schedule))) {
+    throw OptionError(
+        {.what = "the schedule depends on the number of updates in the whole training",
+         .mend = "Say it with updates=, and epochs= where the schedule counts those; "
+                 "or give lengths in updates."});
+  }
+  return ScheduleRun(spec.schedule, /*rate=*/0, spec.updates, spec.epochs);
+}
+
 // The learning rate, the update and all states.
 void add_update(Draft& draft, const Optimizer& optimizer, const StepGraphOptions& options,
                 UpdateInputs inputs, const StateWeights& weights, StepGraph& step) {
@@ -328,6 +340,17 @@ void add_update(Draft& draft, const Optimizer& optimizer, const StepGraphOptions
   inputs.learning_rate =
       graph.add_input("learning_rate", ir::Type::tensor(step.learning_rate_dtype, Dims{}));
   if (!is_host_loop(optimizer)) step.learning_rate = inputs.learning_rate->name;
+  std::optional<ScheduleRun> schedule;
+  std::vector<Value*> plateau_factors;
+  if (options.schedule) {
+    schedule = make_schedule(*options.schedule);
+    inputs.schedule = &*schedule;
+    for (std::size_t i = num_plateaus(options.schedule->schedule); i > 0; --i) {
+      plateau_factors.push_back(
+          graph.add_input("plateau_factor", ir::Type::tensor(DataType::kFloat64, Dims{})));
+    }
+    inputs.plateau_factors = plateau_factors;
+  }
   open_weights(graph, {inputs.weights.begin(), inputs.weights.end()});
   if (options.exact) inputs.with_own_count = options.exact->with_own_count;
   draft.g().set_scope("update");

@@ -10,6 +10,7 @@
 #include "ir/graph.h"
 #include "onnxgrad/losses.h"
 #include "onnxgrad/optimizers.h"
+#include "onnxgrad/schedules.h"
 #include "onnxgrad/training_mode.h"
 #include "opdef/registry.h"
 #include "train/weights.h"
@@ -30,6 +31,13 @@ struct TrainedSet {
   std::vector<std::string> statistics = {};             ///< that are state in any case
 };
 
+/// A schedule and the fit that it is for.
+struct ScheduleInGraph {
+  Schedule schedule = {};
+  std::optional<std::int64_t> updates = {};
+  std::int64_t epochs = 1;
+};
+
 struct StepGraphOptions {
   std::vector<std::string> trainable = {};  ///< patterns; see select_weights
   std::vector<std::string> frozen = {};
@@ -39,6 +47,8 @@ struct StepGraphOptions {
   /// A step whose loss or new state is not finite changes nothing.
   bool skip_non_finite = false;
   UpdateOptions update = {};
+  /// Of the learning rate, in the graph; L-BFGS has none.
+  std::optional<ScheduleInGraph> schedule = {};
   /// Further outputs: outputs of the model, "<weight>_grad", "gradient_norm".
   std::vector<std::string> outputs = {};
   bool all_gradients = false;  ///< "<weight>_grad" of every trained weight, after `outputs`
@@ -49,10 +59,11 @@ struct StepGraphOptions {
 
 /// Loss, gradient and update. With L-BFGS the update is a loop around the graph: there is no
 /// `learning_rate`, and the gradients are outputs. Graph inputs: those of the model that the loss
-/// needs, the target, the sample weight if there is one, `learning_rate`, then the state (with
-/// first values). Graph outputs: the loss, its denominator (if that is not the number of rows), the
-/// loss of each row (Reduction::kNone), the further outputs, those for the log, with L-BFGS the
-/// gradients of the trained weights, then the new state.
+/// needs, the target, the sample weight if there is one, `learning_rate`, with a schedule a
+/// `plateau_factor` for each of its plateaus, then the state (with first values). Graph outputs:
+/// the loss, its denominator (if that is not the number of rows), the loss of each row
+/// (Reduction::kNone), the further outputs, those for the log, with L-BFGS the gradients of the
+/// trained weights, then the new state.
 struct StepGraph {
   std::shared_ptr<ir::Model> model;  ///< with its state bindings
   LossInfo loss;

@@ -5,6 +5,8 @@ import pickle
 from pathlib import Path
 
 import numpy as np
+import onnx.parser
+import onnxruntime
 import pytest
 from sklearn.linear_model import SGDRegressor
 
@@ -157,3 +159,89 @@ def test_mistakes(name):
     make, message = MISTAKES[name]
     with pytest.raises(og.OptionError, match=message):
         make()
+
+
+# --- In the graph of a step -------------------------------------------------------------------
+
+SLOPE = """
+<ir_version: 8, opset_import: ["" : 17]>
+slope (double[N, 1] X) => (double[N, 1] Y)
+<double[1, 1] w = {0}, double[1] high = {1000}>
+{ product = MatMul(X, w)  Y = Add(product, high) }
+"""
+
+IN_GRAPH = {
+    **CASES,
+    "inverse_scaling": s.InverseScaling(0.3),
+    "optimal": s.Optimal(alpha=1e-3),
+    "optimal_scaled": s.Optimal(alpha=1e-3, first_is_lr=True),
+    "share": s.Cosine(0.5),
+    "rest": s.warm_up(0.2, s.Linear()),
+    "sequence": s.Chain([s.Linear(5, 0.1, 1.0), s.Exponential(0.9, unit="step")]),
+    "restarts_lower": s.CosineRestarts(6, 1.5, restart_factor=0.7),
+}
+
+
+def rates_in_graph(schedule, updates, epochs, factors=(), **options):
+    """The rates of a step in stock onnxruntime: the loss has the slope 1 everywhere."""
+    step = og.training_step(
+        onnx.parser.parse_model(SLOPE),
+        "absolute_error",
+        "sgd",
+        trainable="w",
+        schedule=schedule,
+        updates=updates,
+        epochs=epochs,
+        **options,
+    )
+    session = onnxruntime.InferenceSession(step.SerializeToString())
+    outputs = [output.name for output in session.get_outputs()]
+    feeds = {"X": np.ones((2, 1)), "label": np.zeros((2, 1)), "learning_rate": np.array(BASE)}
+    names = [i.name for i in step.graph.input]
+    rates = []
+    before = 0.0
+    for t in range(updates):
+        feeds["plateau_factor"] = np.array(factors[t]) if len(factors) else None
+        given = {name: value for name, value in feeds.items() if name in names}
+        results = dict(zip(outputs, session.run(None, given), strict=True))
+        state = {
+            name.removeprefix("next/"): value
+            for name, value in results.items()
+            if name.startswith("next/")
+        }
+        rates.append(before - float(state["w"][0, 0]))
+        before = float(state["w"][0, 0])
+        feeds.update(state)
+    return np.array(rates)
+
+
+@pytest.mark.parametrize("name", IN_GRAPH)
+def test_rates_of_a_step_in_stock_onnxruntime(name, stored):
+    """60 updates in 20 epochs; what looks at losses comes in as a factor."""
+    schedule = IN_GRAPH[name]
+    losses = stored["losses"][:20] if name.startswith("plateau") else ()
+    expected = schedule.rates(BASE, epochs=20, steps_per_epoch=3, losses=losses)
+    found = rates_in_graph(schedule, 60, 20, factors=np.array(expected) / BASE)
+    np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-13)
+
+
+def test_a_schedule_in_a_step_counts_updates_not_batches():
+    """Of three batches that are accumulated, the last one updates."""
+    rates = rates_in_graph(s.Exponential(0.5, unit="step"), 9, 1, accumulate=3)
+    np.testing.assert_allclose(rates, [0, 0, BASE, 0, 0, BASE / 2, 0, 0, BASE / 4], atol=1e-12)
+
+
+def test_a_schedule_shares_the_count_of_its_optimizer():
+    step = og.training_step(
+        onnx.parser.parse_model(SLOPE), "absolute_error", "adam", schedule="exponential", updates=9
+    )
+    names = [i.name for i in step.graph.input]
+    assert names.count("step_count") == 1
+    assert not any(name.startswith("step_count_") for name in names)
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "step", s.Cosine(0.5)])
+def test_a_schedule_in_a_step_has_to_know_its_end(schedule):
+    with pytest.raises(og.OptionError, match="updates=") as caught:
+        og.training_step(onnx.parser.parse_model(SLOPE), "absolute_error", "sgd", schedule=schedule)
+    assert caught.value.mend
