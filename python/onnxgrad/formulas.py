@@ -258,7 +258,11 @@ def _with_weight(source: str, weight_name: str | None) -> str:
 def _penalty_of_several(count: int, loss_shape: Any) -> str:
     """Return the text of Y = loss + l1 sum |W_i| + l2 sum W_i^2 over the inputs W_i."""
     if count < 1:
-        raise OptionError(what=f"n_tensors={count}, expected at least 1", value="n_tensors")
+        raise OptionError(
+            what=f"n_tensors={count}, expected at least 1",
+            value="n_tensors",
+            mend="Give the number of tensors to add up.",
+        )
     kind = "T" if loss_shape is None else f"T[{', '.join(str(int(dim)) for dim in loss_shape)}]"
     inputs = ", ".join(f"T W{i}" for i in range(count))
     nodes, total = [], "loss"
