@@ -175,6 +175,9 @@ Layer bias_layer(const Node& layer_node) {
 Layer describe(const Weight& weight, const ActivationFinder& activations) {
   if (weight.reader == nullptr) return {};
   const Node& node = weight.layer != nullptr ? *weight.layer : *weight.reader;
+  if (weight.trainable && is_any(node, {"Mul"})) {  // a normalisation that is written out
+    return {.role = weight.layer != nullptr ? Role::kShift : Role::kScale};
+  }
   Layer layer = weight.layer != nullptr
                     ? bias_layer(*weight.layer)
                     : layer_of_node(node, weight.value->initializer.dims(), weight.input);

@@ -55,6 +55,33 @@ void expect_uniform(const std::vector<double>& values, double bound, double slac
   EXPECT_NEAR(deviation(values), bound / std::sqrt(3.0), bound * slack);
 }
 
+// LayerNormalization, or the same written out, with `scale` and `shift`.
+Draft normalization(bool written_out) {
+  Draft draft;
+  ir::GraphBuilder& g = draft.g;
+  const Tensor threes = Tensor::from(std::vector<float>{3, 3}, Dims{2});
+  ir::Value* x = draft.input("x", DataType::kFloat32, {ir::Dim::named("N"), 2});
+  ir::Value* scale = draft.weight("scale", threes);
+  ir::Value* shift = draft.weight("shift", threes);
+  if (!written_out) {
+    draft.output(g.op("LayerNormalization", {x, scale, shift}));
+    return draft;
+  }
+  ir::Value* last = draft.weight("last", Tensor::from(std::vector<std::int64_t>{-1}, Dims{1}));
+  ir::Value* d = g.sub(x, g.op("ReduceMean", {x, last}));
+  ir::Value* root = g.op("Sqrt", {g.op("ReduceMean", {g.mul(d, d), last})});
+  draft.output(g.add(g.mul(g.div(d, root), scale), shift));
+  return draft;
+}
+
+TEST(Initialize, NormalizationsBeginAsNone) {
+  for (const bool written_out : {false, true}) {
+    const Drawn drawn = draw(normalization(written_out), {});
+    EXPECT_THAT(drawn.at("scale"), testing::ElementsAre(1, 1)) << written_out;
+    EXPECT_THAT(drawn.at("shift"), testing::ElementsAre(0, 0)) << written_out;
+  }
+}
+
 TEST(Initialize, AutoIsScikitLearnsBound) {
   const Drawn relu = draw(mlp("Relu"), {});
   expect_uniform(relu.at("w0"), std::sqrt(6.0 / 300));

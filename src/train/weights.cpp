@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "base/check.h"
+#include "train/normalizations.h"
 #include "train/patterns.h"
 
 namespace onnxgrad::train {
@@ -54,11 +55,22 @@ bool is_parameter(const Value* value) {
   return value != nullptr && value->is_initializer();
 }
 
+bool is_standard(const Node& node, std::string_view op_type) {
+  return node.domain.empty() && node.op_type == op_type;
+}
+
+// True for the Mul of a normalisation that is written out, with its scale as operand `input`.
+bool is_scale_of_normalization(const Node& node, std::size_t input) {
+  return is_standard(node, "Mul") && is_parameter(node.input(input)) &&
+         is_normalized(node.input(1 - input));
+}
+
 // The node with a weight that computes `value`, seen through operators that keep values.
 const Node* layer_before(const Value* value, const opdef::OpRegistry& registry) {
   while (value != nullptr && value->producer != nullptr) {
     const Node* node = value->producer;
     if (!keeps_parameters(*node, 0)) {
+      if (is_scale_of_normalization(*node, 0) || is_scale_of_normalization(*node, 1)) return node;
       const opdef::OpDef* def = registry.find(*node);
       if (def == nullptr) return nullptr;
       const bool has_weight = std::ranges::any_of(def->weight_inputs, [&](int input) {
@@ -111,10 +123,12 @@ class WeightFinder {
   // True if `use` makes `value` a trainable weight.
   bool settle(const Use& use, const Value* value, Weight& weight) const {
     const Node& node = *use.node;
+    const bool is_like_bias = node.output(0) != nullptr && can_be_bias(*value, *node.output(0));
     if (is_weight_input(use, *value, registry_)) {
       weight.trainable = true;
-    } else if (node.domain.empty() && node.op_type == "Add" && node.output(0) != nullptr &&
-               can_be_bias(*value, *node.output(0))) {
+    } else if (is_standard(node, "Mul") && is_like_bias) {
+      weight.trainable = is_scale_of_normalization(node, static_cast<std::size_t>(use.input));
+    } else if (is_standard(node, "Add") && is_like_bias) {
       weight.layer = layer_before(node.input(use.input == 0 ? 1 : 0), registry_);
       weight.trainable = weight.layer != nullptr;
     }

@@ -14,8 +14,8 @@ namespace onnxgrad::train {
 struct Weight {
   ir::Value* value = nullptr;
   /// See WeightInfo::trainable: OpDef::weight_inputs of a reader, seen through Identity, Transpose,
-  /// Reshape, Cast, Squeeze, Unsqueeze; or an Add behind such a reader; or rank 2 and more at an
-  /// operator that is not known.
+  /// Reshape, Cast, Squeeze, Unsqueeze; or the Mul of a normalisation that is written out; or an
+  /// Add behind such a reader; or rank 2 and more at an operator that is not known.
   bool trainable = false;
   const ir::Node* reader =
       nullptr;    ///< the layer if trainable (the Add for its bias), else a reader

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include "onnx/model_io.h"
 #include "train/testing/draft.h"
 
 namespace onnxgrad::train::weights_test {
@@ -57,6 +58,49 @@ TEST(Weights, AreSeenThroughTransposeAndIdentity) {
   ir::Value* y = g.identity(g.matmul(x, g.identity(g.transpose(w, {1, 0}))));
   draft.output(g.add(g.identity(b), y));
   EXPECT_THAT(trainable_names(draft), ElementsAre("w", "b"));
+}
+
+// What exporters write of a normalisation, and what only looks like one.
+TEST(Weights, ScaleAndShiftOfNormalizationsThatAreWrittenOut) {
+  const auto trainable = [](const std::string& nodes) {
+    const auto file = onnx_io::load_text(
+        "<ir_version: 10, opset_import: [\"\" : 23]>\n"
+        "main (float[N, 4] x, float[N, 4] k) => (float[N, 4] y)\n"
+        "<float[4] scale = {1, 1, 1, 1}, float[4] shift = {0, 0, 0, 0}, float epsilon = {1e-5},\n"
+        " float two = {2}, float half = {0.5}, float minus_half = {-0.5}, float one = {1},\n"
+        " float[4] mean = {1, 2, 3, 4}, int64[1] last = {-1}> {\n" +
+        nodes + "}");
+    const ir::Model model = onnx_io::to_internal(file, builtin_engine().ops);
+    std::vector<std::string> names;
+    for (const Weight& weight : find_weights(model, builtin_engine().ops)) {
+      if (weight.trainable) names.push_back(weight.value->name);
+    }
+    return names;
+  };
+  const std::string center = "m = ReduceMean(x, last)  d = Sub(x, m)  ";
+  const std::string variance = "q = Pow(d, two)  v = ReduceMean(q, last)  e = Add(v, epsilon)  ";
+  const std::string affine = "  t = Mul(n, scale)  y = Add(t, shift)";
+  // Layer normalisation before opset 17, and its forms.
+  EXPECT_THAT(trainable(center + variance + "s = Sqrt(e)  n = Div(d, s)" + affine),
+              ElementsAre("scale", "shift"));
+  EXPECT_THAT(trainable(center + variance + "s = Pow(e, half)  n = Div(d, s)" + affine),
+              ElementsAre("scale", "shift"));
+  EXPECT_THAT(trainable(center + variance + "s = Pow(e, minus_half)  n = Mul(s, d)" + affine),
+              ElementsAre("scale", "shift"));
+  EXPECT_THAT(trainable(center + variance + "s = Sqrt(e)  r = Reciprocal(s)  n = Mul(d, r)" +
+                        "  t = Mul(scale, n)  y = Add(shift, t)"),
+              ElementsAre("scale", "shift"));
+  EXPECT_THAT(trainable(center + variance + "s = Sqrt(e)  r = Div(one, s)  n = Mul(d, r)" + affine),
+              ElementsAre("scale", "shift"));
+  EXPECT_THAT(trainable("y = RMSNormalization(x, scale)"), ElementsAre("scale"));
+  // A scaler's numbers, a division by another root, a scale of plain data, a shift without scale.
+  EXPECT_THAT(trainable("c = Sub(x, mean)  y = Mul(c, scale)"), testing::IsEmpty());
+  EXPECT_THAT(trainable("a = Abs(k)  s = Sqrt(a)  n = Div(x, s)" + affine), testing::IsEmpty());
+  EXPECT_THAT(trainable(center + variance + "s = Sqrt(e)  n = Div(d, s)  t = Mul(n, k)" +
+                        "  y = Add(t, shift)"),
+              testing::IsEmpty());
+  EXPECT_THAT(trainable(center + variance + "s = Sqrt(e)  n = Div(d, s)  y = Mul(n, two)"),
+              testing::IsEmpty());
 }
 
 TEST(Weights, AMaskAddedToProductsOfActivationsIsNone) {
