@@ -75,6 +75,9 @@ struct CheckpointOptions {
   std::int64_t every_steps = 0;  ///< 0: at the end of each epoch
   std::int64_t keep = 3;         ///< the newest ones that stay
   bool keep_best = true;         ///< the one of the best epoch stays too
+  /// At the end of an epoch none is written where the one before is younger than this: short
+  /// epochs would wait for the disk. The best epoch is then the best one that was written.
+  double min_seconds = 0;
 };
 
 /// A checkpoint was written, or could not be.

@@ -108,11 +108,14 @@ void bind_options(nb::module_& module) {
       .def(
           "__init__",
           [](CheckpointOptions* place, const std::string& folder, std::int64_t every_steps,
-             std::int64_t keep, bool keep_best) {
-            new (place) CheckpointOptions{
-                .folder = folder, .every_steps = every_steps, .keep = keep, .keep_best = keep_best};
+             std::int64_t keep, bool keep_best, double min_seconds) {
+            new (place) CheckpointOptions{.folder = folder,
+                                          .every_steps = every_steps,
+                                          .keep = keep,
+                                          .keep_best = keep_best,
+                                          .min_seconds = min_seconds};
           },
-          "folder"_a, "every_steps"_a, "keep"_a, "keep_best"_a);
+          "folder"_a, "every_steps"_a, "keep"_a, "keep_best"_a, "min_seconds"_a = 0.0);
   nb::enum_<Sampling>(module, "Sampling")
       .value("rows", Sampling::kRows)
       .value("windows", Sampling::kWindows);

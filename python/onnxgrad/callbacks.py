@@ -287,6 +287,10 @@ class Checkpoint(Callback):
         How many of the newest stay.
     best : bool, default=True
         Whether the one of the best epoch stays too; the file ``best`` has its name.
+    min_seconds : float, default=0
+        At the end of an epoch none is written where the one before is younger than this: with short
+        epochs, training would wait for the disk. The best epoch is then the best one that was
+        written.
 
     Notes
     -----
@@ -307,12 +311,14 @@ class Checkpoint(Callback):
         every: Literal["epoch"] | int = "epoch",
         keep: int = 3,
         best: bool = True,
+        min_seconds: float = 0.0,
     ) -> None:
         # The loop in C++ does the work, between two steps and without a copy of the weights.
         self.path = path_text("path", path)
         self.every_steps = 0 if every == "epoch" else positive_int("every", every)
         self.keep = positive_int("keep", keep)
         self.best = bool(best)
+        self.min_seconds = real_number("min_seconds", min_seconds)
 
     def __repr__(self) -> str:
         every: object = self.every_steps or "epoch"
@@ -354,7 +360,11 @@ class CallbackList(Callback):
         for callback in self.callbacks:
             if isinstance(callback, Checkpoint):
                 options.checkpoint = _core.CheckpointOptions(
-                    callback.path, callback.every_steps, callback.keep, callback.best
+                    callback.path,
+                    callback.every_steps,
+                    callback.keep,
+                    callback.best,
+                    callback.min_seconds,
                 )
                 if resume is True:
                     options.resume, options.resume_if_any = callback.path, True

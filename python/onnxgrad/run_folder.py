@@ -23,8 +23,8 @@ __all__ = ["RunFolder", "as_run_folder"]
 
 _CONFIG = "config.toml"
 
-# Between two best models: each of them waits for the disk, which can take longer than many short
-# epochs.
+# Between two best models, and between two checkpoints at ends of epochs: each of them waits for the
+# disk, which can take longer than many short epochs.
 _MIN_SECONDS = 1.0
 
 
@@ -71,7 +71,9 @@ class RunFolder(Callback):
         wanted = Path(path_text("run_dir", path))
         self._goes_on = resume and (wanted / _CONFIG).is_file()
         self.path = wanted if self._goes_on else _free_folder(wanted)
-        self.checkpoint = Checkpoint(self.path / "checkpoints", every, keep)
+        self.checkpoint = Checkpoint(
+            self.path / "checkpoints", every, keep, min_seconds=_MIN_SECONDS
+        )
         self._options = dict(options or {})
         self._log: TextIO | None = None
         self._table: Progress | None = None

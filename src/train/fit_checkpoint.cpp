@@ -252,6 +252,7 @@ Checkpoint FitLoop::make_checkpoint() const {
 
 void FitLoop::save_checkpoint() {
   const bool is_best = is_new_best_ && row_ == 0;
+  saved_time_ = Clock::now();
   CheckpointLog log;
   try {
     if (search_ && !runtime::all_finite(session_.state_views())) {

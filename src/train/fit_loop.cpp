@@ -157,9 +157,10 @@ void FitLoop::run_epochs() {
     if (stop_.load(std::memory_order_relaxed)) end_with("stop() was called");
     if (!history_.stop_reason.empty()) return;
     // After the callbacks, which may have changed the learning rate.
-    if (saving != nullptr && (saving->every_steps == 0 || (log.is_best && saving->keep_best))) {
-      save_checkpoint();
+    if (saving == nullptr || (saved_time_ && seconds_since(*saved_time_) < saving->min_seconds)) {
+      continue;
     }
+    if (saving->every_steps == 0 || (log.is_best && saving->keep_best)) save_checkpoint();
   }
 }
 

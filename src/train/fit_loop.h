@@ -120,6 +120,7 @@ class FitLoop {
   std::optional<CheckpointFolder> checkpoints_;
   std::int64_t checkpoint_steps_ = 0;  ///< from one checkpoint to the next; 0: by epochs
   std::array<std::int64_t, 3> saved_at_{-1, -1, -1};  ///< steps of the session, epoch_, row_
+  std::optional<Clock::time_point> saved_time_;
   bool is_new_best_ = false;  ///< the last epoch was the best, and is not saved
   bool is_inside_step_ = false;
   bool is_stopped_ = false;  ///< before the first step: nothing has changed

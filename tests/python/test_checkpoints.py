@@ -340,8 +340,20 @@ def test_a_damaged_checkpoint_is_left_out_with_a_warning(tmp_path, rows):
     assert damaged.with_name(damaged.name + ".bad").exists()
 
 
+def test_short_epochs_do_not_wait_for_the_disk(tmp_path, rows):
+    """The first epoch is written and the end; what comes soon after a checkpoint is left out."""
+    keeper = og.callbacks.Checkpoint(tmp_path / "run", keep=9, min_seconds=3600)
+    whole = fit(trainer_of(), rows, callbacks=[keeper])
+    steps = sorted(int(path.name[3:15]) for path in (tmp_path / "run").glob("ck-*"))
+    assert steps == [5, 30]
+    resumed = trainer_of()
+    fit(resumed, rows, epochs=9, callbacks=[keeper], resume=True)
+    assert same_state(fit(trainer_of(), rows, epochs=9).session, resumed.session)
+    assert len(whole.history["epoch"]) == 6
+
+
 def test_options_of_the_callback_are_checked(tmp_path):
-    for options in ({"every": 0}, {"every": "step"}, {"keep": 0}):
+    for options in ({"every": 0}, {"every": "step"}, {"keep": 0}, {"min_seconds": -1}):
         with pytest.raises(og.OptionError):
             og.callbacks.Checkpoint(tmp_path, **options)
     assert list(tmp_path.iterdir()) == []
