@@ -25,7 +25,6 @@ void EpochLoss::add_log_outputs(const Session& session, const runtime::Execution
     target_sums_[i] += share * read_scalar(value, session.loss_dtype());
   }
   norm_sum_ += gradient_norm(session, execution).value_or(0);
-  steps_ += 1;
 }
 
 void EpochLoss::clear() {

@@ -2,6 +2,7 @@
 #define ONNXGRAD_TRAIN_EPOCH_LOSS_H_
 
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "onnxgrad/trainer.h"
@@ -24,12 +25,16 @@ class EpochLoss {
     const double share = session.reduces_by_mean() ? counted : 1;
     sum_ += loss * share;
     weight_ += counted;
+    steps_ += 1;
     if (session.has_log_outputs()) add_log_outputs(session, execution, share);
   }
   /// Keeps its memory.
   void clear();
 
-  double mean() const { return mean_of(sum_, weight_); }
+  /// NaN without steps: all of them were skipped.
+  double mean() const {
+    return steps_ == 0 ? std::numeric_limits<double>::quiet_NaN() : mean_of(sum_, weight_);
+  }
   /// Into the log of the epoch.
   void tell(const Session& session, EpochLog& log) const;
 

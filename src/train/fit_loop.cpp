@@ -361,6 +361,10 @@ bool FitLoop::is_time_over() {
 void FitLoop::mark_best(EpochLog& log) {
   if (validation_ && !log.val_loss) return;
   const double loss = monitored(options_, log);
+  if (std::isnan(loss)) {  // never the best
+    ++epochs_without_improvement_;
+    return;
+  }
   const double delta = options_.early_stopping ? options_.early_stopping->min_delta : 0;
   const bool first = !history_.best_epoch;
   if (first || loss < best_loss_) {

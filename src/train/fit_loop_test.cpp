@@ -95,6 +95,17 @@ TEST(FitLoop, WithoutShufflingIsTheSameAsSteps) {
   }
 }
 
+TEST(FitLoop, AnEpochWithoutANumberIsNeverTheBest) {
+  Fixture fixture(Sgd{.learning_rate = 1e30});
+  const History& history = fixture.fit(
+      linear_data(), {.epochs = 3, .batch_size = 5, .on_non_finite = OnNonFinite::kIgnore});
+  ASSERT_EQ(history.epochs.size(), 3U);
+  EXPECT_TRUE(std::isnan(history.epochs.back().train_loss));
+  for (const EpochLog& log : history.epochs) {
+    if (std::isnan(log.train_loss)) EXPECT_FALSE(log.is_best) << log.epoch;
+  }
+}
+
 // The rows [start, start + 5) of every window, by hand.
 TEST(FitLoop, WindowsAreTheirConsecutiveRows) {
   const Dataset data = linear_data();

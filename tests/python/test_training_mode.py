@@ -258,6 +258,16 @@ def test_options_are_checked(normalized):
         og.Trainer(normalized, "squared_error").fit(*data(), non_finite="maybe", verbose=0)
 
 
+def test_an_epoch_of_skipped_steps_has_no_loss():
+    X, y = np.random.default_rng(0).normal(size=(2, 40, 3)).astype(np.float32)
+    model = onnx.parser.parse_model(NORMALIZED)
+    trainer = og.Trainer(model, "squared_error", og.optimizers.SGD(lr=1e20))
+    trainer.fit(X, y[:, :2], epochs=3, non_finite="skip", verbose=0)
+    losses = trainer.history["train_loss"]
+    assert np.isfinite(losses[0])
+    assert np.all(np.isnan(losses[1:]))
+
+
 BRANCHED = """
 <ir_version: 8, opset_import: ["" : 17]>
 branched (float[N, 3] X, bool flag) => (float[N, 2] Y)
