@@ -102,7 +102,7 @@ TEST(FitLoop, AnEpochWithoutANumberIsNeverTheBest) {
   ASSERT_EQ(history.epochs.size(), 3U);
   EXPECT_TRUE(std::isnan(history.epochs.back().train_loss));
   for (const EpochLog& log : history.epochs) {
-    if (std::isnan(log.train_loss)) EXPECT_FALSE(log.is_best) << log.epoch;
+    EXPECT_FALSE(std::isnan(log.train_loss) && log.is_best) << log.epoch;
   }
 }
 
