@@ -67,8 +67,9 @@ docs: package ## run the examples of onnxcustom's documents; write docs/seeds.md
 	@python examples/seeds/make_notebook.py
 	@python examples/seeds/make_page.py
 
-bench: build ## train the benchmark workloads beside other systems (PEERS=all for all of them)
+bench: build ## train the benchmark workloads beside other systems (PEERS=all for all of them), and with each optimizer
 	@python benchmarks/peers/run.py
+	@python benchmarks/optimizers.py
 
 bench-kernels: setup ## the kernels' micro-benchmarks (Google Benchmark); filter=REGEX chooses
 	@cmake --preset bench >/dev/null
