@@ -26,11 +26,10 @@ int main(int argc, char** argv) try {
   const og::History& history =
       trainer.fit(og::Tensor::from(x, {rows, columns}), og::Tensor::from(y, {rows}),
                   {.epochs = 30, .validation_fraction = 0.1});
-  for (const auto& log : history.epochs)
-    std::cout << log.train_loss << ' ' << *log.val_loss << '\n';
+  for (const auto& e : history.epochs) std::cout << e.train_loss << ' ' << *e.val_loss << '\n';
   trainer.save(argv[2]);
   return history.epochs.back().train_loss < history.epochs.front().train_loss ? 0 : 1;
 } catch (const std::exception& error) {
-  std::cerr << error.kind() << ": " << error.what() << '\n';
+  std::cerr << error.what() << '\n';
   return 2;
 }
