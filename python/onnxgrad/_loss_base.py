@@ -35,16 +35,14 @@ class Loss(Description):
     output: str
     reduction: Reduction
 
-    def __init__(
-        self,
-        *,
-        output: str = "",
-        reduction: Reduction = "mean",
-        **options: Any,
-    ) -> None:
+    def __init__(self, *, output: str = "", reduction: Reduction = "mean") -> None:
+        self._set(output, reduction)
+
+    def _set(self, output: str, reduction: Reduction, **options: Any) -> None:
+        """Take the options that all losses have, and those of this one."""
         if reduction not in REDUCTIONS:
             raise unknown_name("reduction", reduction, REDUCTIONS)
-        super().__init__(output=output, reduction=reduction, **options)
+        Description.__init__(self, output=output, reduction=reduction, **options)
 
     def _function(self) -> NativeFunction:
         raise OptionError(

@@ -44,9 +44,9 @@ class User(Loss):
     ) -> None:
         to_proto = getattr(model, "to_model_proto", None)  # of a function of onnxscript
         core = to_core_model(model if to_proto is None else to_proto())
-        super().__init__(
-            output=output,
-            reduction=reduction,
+        self._set(
+            output,
+            reduction,
             model=core.to_bytes(),
             takes_scores=bool(takes_scores),
         )
@@ -100,9 +100,9 @@ class Output(Loss):
         sample_weight: str = "",
         reduction: Reduction = "mean",
     ) -> None:
-        super().__init__(
-            output=str(output),
-            reduction=reduction,
+        self._set(
+            str(output),
+            reduction,
             target=str(target),
             sample_weight=str(sample_weight),
         )

@@ -104,7 +104,7 @@ class Huber(Loss):
         self, *, delta: float = 1.0, output: str = "", reduction: Reduction = "mean"
     ) -> None:
         real_number("delta", delta, open_minimum=True)
-        super().__init__(output=output, reduction=reduction, delta=delta)
+        self._set(output, reduction, delta=delta)
 
     def _function(self) -> NativeFunction:
         return _core.Huber(self.delta)
@@ -126,7 +126,7 @@ class SmoothL1(Loss):
         self, *, beta: float = 1.0, output: str = "", reduction: Reduction = "mean"
     ) -> None:
         real_number("beta", beta, open_minimum=True)
-        super().__init__(output=output, reduction=reduction, beta=beta)
+        self._set(output, reduction, beta=beta)
 
     def _function(self) -> NativeFunction:
         return _core.SmoothL1(self.beta)
@@ -155,9 +155,7 @@ class Elastic(Loss):
     ) -> None:
         real_number("l1_weight", l1_weight)
         real_number("l2_weight", l2_weight)
-        super().__init__(
-            output=output, reduction=reduction, l1_weight=l1_weight, l2_weight=l2_weight
-        )
+        self._set(output, reduction, l1_weight=l1_weight, l2_weight=l2_weight)
 
     def _function(self) -> NativeFunction:
         return _core.Elastic(self.l1_weight, self.l2_weight)
@@ -179,7 +177,7 @@ class Poisson(Loss):
     def __init__(
         self, *, log_input: bool = True, output: str = "", reduction: Reduction = "mean"
     ) -> None:
-        super().__init__(output=output, reduction=reduction, log_input=bool(log_input))
+        self._set(output, reduction, log_input=bool(log_input))
 
     def _function(self) -> NativeFunction:
         return _core.Poisson(self.log_input)
@@ -231,9 +229,9 @@ class SoftmaxCrossEntropy(Loss):
         reduction: Reduction = "mean",
     ) -> None:
         real_number("label_smoothing", label_smoothing, 0.0, 1.0)
-        super().__init__(
-            output=output,
-            reduction=reduction,
+        self._set(
+            output,
+            reduction,
             ignore_index=ignore_index,
             class_weights=tuple(real_number("class_weights", w) for w in class_weights),
             label_smoothing=label_smoothing,
@@ -275,7 +273,7 @@ class LogLoss(Loss):
         self, *, min_probability: float = 0.0, output: str = "", reduction: Reduction = "mean"
     ) -> None:
         real_number("min_probability", min_probability, 0.0, 1.0)
-        super().__init__(output=output, reduction=reduction, min_probability=min_probability)
+        self._set(output, reduction, min_probability=min_probability)
 
     def _function(self) -> NativeFunction:
         return _core.LogLoss(self.min_probability)
@@ -312,7 +310,7 @@ class NegativeLogLikelihood(Loss):
         reduction: Reduction = "mean",
     ) -> None:
         real_number("min_probability", min_probability, 0.0, 1.0)
-        super().__init__(output=output, reduction=reduction, min_probability=min_probability)
+        self._set(output, reduction, min_probability=min_probability)
 
     def _function(self) -> NativeFunction:
         return _core.NegativeLogLikelihood(self.min_probability)
@@ -339,7 +337,7 @@ class OneVsRest(Loss):
     ) -> None:
         if kind not in KINDS:
             raise unknown_name("kind", kind, KINDS)
-        super().__init__(output=output, reduction=reduction, kind=kind)
+        self._set(output, reduction, kind=kind)
 
     def _function(self) -> NativeFunction:
         return _core.OneVsRest(getattr(_core.OneVsRest.Kind, self.kind))

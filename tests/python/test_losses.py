@@ -519,3 +519,27 @@ def test_log_loss_is_scikit_learns():
     found = trainer.evaluate(X, y, weight)
     assert found.loss == pytest.approx(log_loss(y, p, sample_weight=weight), rel=1e-5)
     assert found.accuracy == pytest.approx(np.average((p > 0.5) == y, weights=weight))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: og.losses.BinaryCrossEntropy(pos_weight=2), "BinaryCrossEntropy: unknown"),
+        (lambda: og.losses.SquaredError(nonsense=3), "Known are 'output', 'reduction'"),
+        (lambda: og.losses.AbsoluteError(delta=1), "AbsoluteError: unknown 'delta'"),
+        (lambda: og.losses.Cosine(reductions="sum"), "Did you mean 'reduction'"),
+        (lambda: og.losses.KlDivergence(ouput="Y"), "Did you mean 'output'"),
+        (lambda: og.losses.Auto(delta=1), "Auto: unknown 'delta'"),
+        (lambda: og.losses.Huber(detla=1), "Did you mean 'delta'"),
+        (lambda: og.losses.SquaredError().replace(reducton="sum"), "Did you mean 'reduction'"),
+        (lambda: og.losses.Penalty(l3=1), "Penalty: unknown 'l3'"),
+        (lambda: og.optimizers.Adam(beta_1=0.5), "Did you mean 'beta1'"),
+        (lambda: og.optimizers.ParameterGroup("W0", rate=0.5), "ParameterGroup: unknown 'rate'"),
+        (lambda: og.schedules.Cosine(lenght=5), "Did you mean 'length'"),
+    ],
+)
+def test_options_that_do_not_exist(make, message):
+    with pytest.raises(og.OptionError, match=message):
+        make()
+    with pytest.raises(TypeError):
+        make()
