@@ -15,6 +15,13 @@
 
 namespace onnxgrad {
 
+/// The column (or array) of one of several targets.
+struct TargetColumn {
+  std::string output = {};  ///< that its loss is on
+  std::string column = {};
+  bool is_text = false;  ///< CSV: labels are texts
+};
+
 /// What the columns of a file are.
 struct FileLayout {
   /// What the model is fed with. Each input takes the column (or array) of its name. Columns of a
@@ -25,6 +32,8 @@ struct FileLayout {
   bool target_is_text = false;            ///< CSV: labels are texts
   std::string sample_weight = {};         ///< name of the column or array; empty: none
   std::vector<std::string> ignored = {};  ///< columns (or arrays) that are left out
+  /// With several losses (Loss::others), in place of `target` and `target_is_text`.
+  std::vector<TargetColumn> targets = {};
 };
 
 struct CsvOptions {

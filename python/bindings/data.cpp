@@ -114,26 +114,37 @@ void bind_sources(nb::module_& module) {
 
 FileLayout layout_of(const std::vector<ValueInfo>& inputs, const std::string& target,
                      bool target_is_text, const std::string& sample_weight,
-                     const std::vector<std::string>& ignored) {
+                     const std::vector<std::string>& ignored,
+                     const std::vector<TargetColumn>& targets) {
   return {.inputs = inputs,
           .target = target,
           .target_is_text = target_is_text,
           .sample_weight = sample_weight,
-          .ignored = ignored};
+          .ignored = ignored,
+          .targets = targets};
 }
 
 void bind_files(nb::module_& module) {
   using Unlocked = nb::call_guard<nb::gil_scoped_release>;
+  nb::class_<TargetColumn>(module, "TargetColumn")
+      .def(
+          "__init__",
+          [](TargetColumn* place, const std::string& output, const std::string& column,
+             bool is_text) {
+            new (place) TargetColumn{.output = output, .column = column, .is_text = is_text};
+          },
+          "output"_a, "column"_a, "is_text"_a);
   nb::class_<FileLayout>(module, "FileLayout")
       .def(
           "__init__",
           [](FileLayout* place, const std::vector<ValueInfo>& inputs, const std::string& target,
              bool target_is_text, const std::string& sample_weight,
-             const std::vector<std::string>& ignored) {
-            new (place)
-                FileLayout(layout_of(inputs, target, target_is_text, sample_weight, ignored));
+             const std::vector<std::string>& ignored, const std::vector<TargetColumn>& targets) {
+            new (place) FileLayout(
+                layout_of(inputs, target, target_is_text, sample_weight, ignored, targets));
           },
-          "inputs"_a, "target"_a, "target_is_text"_a, "sample_weight"_a, "ignored"_a);
+          "inputs"_a, "target"_a, "target_is_text"_a, "sample_weight"_a, "ignored"_a,
+          "targets"_a = std::vector<TargetColumn>{});
   module.def(
       "open_csv",
       [](const std::string& path, const FileLayout& layout, char delimiter,

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from onnxgrad import _core
-from onnxgrad._arrays import from_native
+from onnxgrad._arrays import as_numpy, from_native
 from onnxgrad._checks import nearest_or
 from onnxgrad.errors import DataError
 
 Array = np.ndarray[Any, Any]
 
-__all__ = ["columns_of", "is_table", "match_columns"]
+__all__ = ["columns_of", "is_table", "match_columns", "named_arrays"]
 
 
 def is_table(value: Any) -> bool:
@@ -61,6 +61,40 @@ def match_columns(
         )
     feeds[missing[0]] = _stack(rest, inputs[missing[0]])
     return feeds
+
+
+def named_arrays(
+    inputs: Mapping[str, str], X: Any, y: Any = None, sample_weight: Any = None
+) -> tuple[Any, Any, Any]:
+    """Return (X, y, sample_weight) with the columns of a table as arrays by input.
+
+    `inputs` are the names of the model's inputs and their dtypes. `y` (or its values, if it is a
+    dictionary by output) and `sample_weight` may be names of columns. These come back as NumPy
+    arrays or None, whatever they were; an `X` that is no table comes back as it is.
+    """
+    columns: Mapping[str, Array] | None = None
+    if is_table(X):
+        columns = columns_of(X)
+        targets = y.values() if isinstance(y, Mapping) else [y]
+        taken = [name for name in (*targets, sample_weight) if isinstance(name, str)]
+        X = match_columns(columns, inputs, taken)
+
+    def read(value: Any, name: str) -> Array:
+        if not isinstance(value, str):
+            return as_numpy(value, name)
+        if columns is None:
+            raise DataError(
+                what=f"{name} is the text {value!r}, but X has no columns with names",
+                value=name,
+                mend="Give an array, or a table or a file as X.",
+            )
+        return take_column(columns, value)
+
+    if isinstance(y, Mapping):
+        y = {str(output): read(value, str(output)) for output, value in y.items()}
+    elif y is not None:
+        y = read(y, "y")
+    return X, y, None if sample_weight is None else read(sample_weight, "sample_weight")
 
 
 def take_column(columns: Mapping[str, Array], name: str) -> Array:

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from onnxgrad import _core
-from onnxgrad._arrays import to_native
+from onnxgrad._arrays import as_numpy, to_native
 from onnxgrad._checks import nearest_or, real_number
 from onnxgrad.errors import DataError, OptionError
 
@@ -45,8 +45,10 @@ def with_class_weights(class_weight: Any, y: Any, sample_weight: Any) -> np.ndar
             weights[places[label]] = real_number(f"class_weight of {label!r}", weight)
     else:
         raise _refusal(class_weight)
-    result = weights[rows.reshape(-1)]
-    return result if sample_weight is None else result * np.asarray(sample_weight).reshape(-1)
+    result: np.ndarray[Any, Any] = weights[rows.reshape(-1)]
+    if sample_weight is not None:
+        result = result * as_numpy(sample_weight, "sample_weight").reshape(-1)
+    return result
 
 
 def native_class_weights(class_weight: Any) -> _core.ClassWeights:
@@ -82,11 +84,11 @@ def _labels(y: Any) -> np.ndarray[Any, Any]:
             value="class_weight",
             mend="Give sample_weight.",
         )
-    labels = np.asarray(y)
+    labels = as_numpy(y, "y")
     is_classes = labels.dtype.kind in "biuUSOT" or (
         labels.dtype.kind == "f" and np.array_equal(labels, np.floor(labels))
     )
-    if labels.size != len(labels) or not is_classes:
+    if labels.ndim == 0 or labels.size != len(labels) or not is_classes:
         raise DataError(
             what="class_weight: the labels are not one class for each row",
             value="class_weight",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -50,7 +50,9 @@ class ParquetReader:
 
     def _plan(self, names: list[str]) -> None:
         source = self._source
-        taken = [source.target, *source.ignored]
+        target = source.target
+        self._targets = {**target} if isinstance(target, Mapping) else {"": target}
+        taken = [*self._targets.values(), *source.ignored]
         if source.sample_weight is not None:
             taken.append(source.sample_weight)
         for name in taken:
@@ -77,8 +79,9 @@ class ParquetReader:
             )
         self._stacked_input = open_inputs[0] if open_inputs else None
         self._stacked = left if open_inputs else []
-        read = [*self._named, *self._stacked, source.target]
-        self._columns = [*read, *([source.sample_weight] if source.sample_weight else [])]
+        read = [*self._named, *self._stacked, *self._targets.values()]
+        read += [source.sample_weight] if source.sample_weight else []
+        self._columns = list(dict.fromkeys(read))
 
     def start(self, epoch: int, shuffle: bool, seed: int) -> None:
         """Begin a pass; row groups come in an order that seed and epoch give."""
@@ -119,13 +122,17 @@ class ParquetReader:
                 stacked[:, i] = self._numbers(name, columns[name], first)
             inputs[self._stacked_input] = to_native(stacked, self._stacked_input)
         source = self._source
-        target = to_native(self._array(source.target, columns[source.target], first), "y")
+        targets = {
+            output: to_native(self._array(name, columns[name], first), output or "y")
+            for output, name in self._targets.items()
+        }
         weight = None
         if source.sample_weight is not None:
             weight = to_native(
                 self._numbers(source.sample_weight, columns[source.sample_weight], first), "weight"
             )
-        return _core.Dataset(inputs, target, {}, weight, first)
+        target = targets.pop("", None)
+        return _core.Dataset(inputs, target, targets, weight, first)
 
     def _numbers(self, name: str, column: Any, first: int) -> Array:
         array = self._array(name, column, first)

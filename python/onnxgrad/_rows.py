@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from onnxgrad import _core
-from onnxgrad._arrays import to_native
-from onnxgrad._arrow import columns_of, is_table, match_columns, take_column
+from onnxgrad._arrays import NativeArray, to_native
+from onnxgrad._arrow import named_arrays
 from onnxgrad.data import Source
 from onnxgrad.errors import DataError
 
@@ -33,20 +33,9 @@ NativeRows: TypeAlias = "_core.Dataset | _core.DataSource"
 def unpack_table(
     session: TrainingSession, X: Any, y: Any = None, sample_weight: Any = None
 ) -> tuple[Any, Any, Any]:
-    """Return (X, y, sample_weight) with the columns of an Arrow table as arrays by input.
-
-    `y` and `sample_weight` may be names of columns. What is no table comes back as it is.
-    """
-    if not is_table(X):
-        return X, y, sample_weight
-    columns = columns_of(X)
-    taken = [name for name in (y, sample_weight) if isinstance(name, str)]
+    """Return `_arrow.named_arrays` for the inputs of `session`."""
     dtypes = {value.name: value.dtype for value in session._core.inputs}
-    inputs = match_columns(columns, dtypes, taken)
-    y = take_column(columns, y) if isinstance(y, str) else y
-    if isinstance(sample_weight, str):
-        sample_weight = take_column(columns, sample_weight)
-    return inputs, y, sample_weight
+    return named_arrays(dtypes, X, y, sample_weight)
 
 
 def named_inputs(session: TrainingSession, X: Any) -> Iterable[tuple[str, Any]]:
@@ -98,43 +87,69 @@ def validation_names(session: TrainingSession, options: _core.FitOptions) -> lis
 class Labels:
     """Class numbers of text labels, for models that do not list their classes.
 
-    The classes are the sorted labels of the first rows that are trained on.
+    The classes are the sorted labels of the first rows that are trained on, of each loss its own.
     """
 
     def __init__(self) -> None:
-        self.classes: list[str] | None = None
+        self.classes: dict[str, list[str]] = {}  # by the output that the loss is on
 
-    def native(self, session: TrainingSession, y: Any, *, learn: bool = False) -> Any:
-        """Return labels as the extension takes them."""
-        labels = to_native(y, "y")
-        is_text = isinstance(labels, tuple) and isinstance(labels[0], list)
-        if not is_text or not session.is_classifier or session.classes is not None:
-            return labels
-        texts, shape = labels
-        if self.classes is None:
-            if not learn:
+    def learn(self, session: TrainingSession, y: Any) -> None:
+        """Take the classes of rows to train on, where there are none yet."""
+        targets = y if isinstance(y, Mapping) else {"": y}
+        for output, labels in targets.items():
+            loss = _loss_on(session, output)
+            found = to_native(labels, str(output) or "y")
+            if loss is None or not _needs_numbers(loss, found) or loss.output in self.classes:
+                continue
+            classes = sorted(set(found[0]))
+            if loss.num_classes and len(classes) > loss.num_classes:
                 raise DataError(
-                    what="labels are text, but the model does not list its classes",
-                    value="y",
-                    mend="Train it on them first, or give class numbers.",
-                )
-            self.classes = sorted(set(texts))
-            known = session._core.loss.num_classes
-            if known and len(self.classes) > known:
-                found = len(self.classes)
-                self.classes = None
-                raise DataError(
-                    what=f"there are {found} different labels, but the model has {known} classes",
-                    value="y",
+                    what=f"there are {len(classes)} different labels{_of(output)}, but the model "
+                    f"has {loss.num_classes} classes",
+                    value=output or "y",
                     mend="Remove rows, or train a model with as many classes as labels.",
                 )
-        numbers = {label: number for number, label in enumerate(self.classes)}
+            self.classes[loss.output] = classes
+
+    def native(self, session: TrainingSession, y: Any, output: str = "") -> NativeArray:
+        """Return the labels of one loss as the extension takes them."""
+        labels = to_native(y, output or "y")
+        loss = _loss_on(session, output)
+        if loss is None or not _needs_numbers(loss, labels):
+            return labels
+        texts, shape = labels
+        classes = self.classes.get(loss.output)
+        if classes is None:
+            raise DataError(
+                what=f"labels{_of(output)} are text, but the model does not list its classes",
+                value=output or "y",
+                mend="Train it on them first, or give class numbers.",
+            )
+        numbers = {label: number for number, label in enumerate(classes)}
         unknown = next((row for row, label in enumerate(texts) if label not in numbers), None)
         if unknown is not None:
             raise DataError(
-                what=f"label '{texts[unknown]}' in row {unknown} is none of the classes",
-                value="y",
-                detail=f"Classes: {', '.join(self.classes[:8])}.",
+                what=f"label '{texts[unknown]}' in row {unknown}{_of(output)} is none of the "
+                "classes",
+                value=output or "y",
+                detail=f"Classes: {', '.join(classes[:8])}.",
                 mend="Remove or rename such rows, or train on rows that have this label, too.",
             )
         return np.array([numbers[label] for label in texts], np.int64).reshape(shape)
+
+
+def _of(output: str) -> str:
+    return f" of '{output}'" if output else ""
+
+
+def _loss_on(session: TrainingSession, output: str) -> _core.LossInfo | None:
+    """Return the loss on that output or value; of the first one for an empty name."""
+    first = session._core.loss
+    losses = (first, *first.others)
+    named = (loss for loss in losses if output in ("", loss.output, loss.scores))
+    return next(named, None)
+
+
+def _needs_numbers(loss: _core.LossInfo, labels: Any) -> bool:
+    is_text = isinstance(labels, tuple) and isinstance(labels[0], list)
+    return is_text and loss.is_classifier and loss.classes is None

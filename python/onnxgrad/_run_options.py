@@ -68,7 +68,7 @@ def _data(fit: Mapping[str, Any]) -> dict[str, Any]:
     data = _absolute(fit["X"])
     said: dict[str, Any] = {"data": data, "stream": True}
     for name, option in (("y", "target"), ("sample_weight", "sample_weight")):
-        if fit[name] is not None:
+        if fit[name] is not None and not isinstance(fit[name], Mapping):  # has one target
             is_file = data.endswith(".npy")
             said[option] = _absolute(fit[name]) if is_file else str(fit[name])
     return said

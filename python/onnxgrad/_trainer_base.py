@@ -126,7 +126,10 @@ class TrainerBase:
         weight = None if sample_weight is None else to_native(sample_weight, "sample_weight")
         inputs = dict(named_inputs(self.session, X))
         if isinstance(y, Mapping):
-            targets = {str(name): to_native(value, str(name)) for name, value in y.items()}
+            targets = {
+                str(name): self._labels.native(self.session, value, str(name))
+                for name, value in y.items()
+            }
             return native.Dataset(inputs, None, targets, weight)
         is_without = y is None and not self.session.target_name
         labels = None if is_without else self._labels.native(self.session, y)

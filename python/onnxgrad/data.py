@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from onnxgrad import _core
-from onnxgrad._arrays import to_native
+from onnxgrad._arrays import from_native
+from onnxgrad._batch_reader import BatchReader
 from onnxgrad._checks import path_text, positive_int
 from onnxgrad.errors import DataError, OptionError
 
@@ -35,6 +36,9 @@ __all__ = [
 ]
 
 PathLike: TypeAlias = "str | os.PathLike[str]"
+
+Target: TypeAlias = "str | Mapping[str, str]"
+"""The name of the target's column, or with several losses those by output."""
 
 _CHUNK_BYTES = 1 << 20
 
@@ -55,11 +59,15 @@ class Batches(Source):
     Parameters
     ----------
     batches : iterable, or function without parameters that returns one
-        Each batch is ``(X, y)``, ``(X, y, sample_weight)``, or a dictionary of the model's inputs
-        and the target by name (and ``"sample_weight"``). A generator gives one epoch; a function
-        that returns a new one gives any number.
-    sample_weight : bool, default=False
-        Whether batches have sample weights.
+        Each batch is ``(X, y)``, ``(X, y, sample_weight)``, a dictionary of the model's inputs and
+        the target by name (and ``"sample_weight"``), or a table with the Arrow C interface, whose
+        columns feed inputs as those of a `CsvFile`. With several targets `y` is a dictionary by
+        output. A generator gives one epoch; a function that returns a new one gives any number.
+    target : str or dict of str to str, default=None
+        The target's name in batches that are tables or dictionaries, or the names of several by
+        output. None: the names of the session's inputs for targets, such as ``"label"``.
+    sample_weight : bool or str, default=False
+        Whether batches have sample weights, or their name in tables and dictionaries.
     rows : int, default=None
         Number of rows of one pass, if it is known. Without it, a pass is made to count them where a
         schedule needs it; of a generator, which can be read once, it has to be given then.
@@ -86,7 +94,8 @@ class Batches(Source):
         self,
         batches: Iterable[Any] | Callable[[], Iterable[Any]],
         *,
-        sample_weight: bool = False,
+        target: Target | None = None,
+        sample_weight: bool | str = False,
         rows: int | None = None,
     ) -> None:
         if not callable(batches) and not hasattr(batches, "__iter__"):
@@ -95,7 +104,9 @@ class Batches(Source):
                 mend="Give a list of (X, y), or a function that returns an iterator of them.",
             )
         self._batches = batches
-        self.has_sample_weight = sample_weight
+        self._target = target
+        self._weight = sample_weight
+        self.has_sample_weight = bool(sample_weight)
         self._rows = rows
 
     def __repr__(self) -> str:
@@ -104,75 +115,9 @@ class Batches(Source):
 
     def native(self, session: TrainingSession) -> _core.DataSource:
         """Return the reader of the extension for the inputs and the target of `session`."""
-        inputs = [value.name for value in session.get_inputs()]
-        reader = _BatchReader(self._batches, inputs, session.target_name)
+        reader = BatchReader(self._batches, session, self._target, self._weight)
         once = isinstance(self._batches, Iterator)
         return _core.PythonSource(reader.start, reader.next, self._rows, not once)
-
-
-class _BatchReader:
-    """Calls an iterable; used by the reading thread."""
-
-    def __init__(
-        self,
-        batches: Iterable[Any] | Callable[[], Iterable[Any]],
-        inputs: list[str],
-        target: str,
-    ) -> None:
-        self._batches = batches
-        self._inputs = inputs
-        self._target = target
-        self._iterator: Iterator[Any] = iter(())
-        self._number = 0
-        self._rows = 0
-
-    def start(self, epoch: int, shuffle: bool, seed: int) -> None:  # noqa: ARG002 (interface)
-        made = self._batches() if callable(self._batches) else self._batches
-        self._iterator = iter(made)
-        self._number = self._rows = 0
-
-    def next(self) -> _core.Dataset | None:
-        batch = next(self._iterator, None)
-        if batch is None:
-            return None
-        inputs, target, weight = self._parts(batch)
-        arrays = {name: to_native(value, name) for name, value in inputs.items()}
-        labels = to_native(target, "y") if self._target or target is not None else None
-        counted = next(iter(arrays.values())) if labels is None else labels
-        first, self._rows = self._rows, self._rows + _count(counted)
-        self._number += 1
-        return _core.Dataset(
-            arrays,
-            labels,
-            {},
-            None if weight is None else to_native(weight, "sample_weight"),
-            first,
-        )
-
-    def _parts(self, batch: Any) -> tuple[dict[str, Any], Any, Any]:
-        if isinstance(batch, Mapping):
-            rest = {str(name): value for name, value in batch.items()}
-            if self._target and self._target not in rest:
-                raise self._refusal(f"a dictionary without the target '{self._target}'")
-            target = rest.pop(self._target, None)
-            weight = None if "sample_weight" in self._inputs else rest.pop("sample_weight", None)
-            return rest, target, weight
-        if not isinstance(batch, (tuple, list)) or len(batch) not in (2, 3):
-            size = f" of length {len(batch)}" if isinstance(batch, (tuple, list)) else ""
-            raise self._refusal(f"a {type(batch).__name__}{size}")
-        X, y = batch[:2]
-        weight = batch[2] if len(batch) == 3 else None
-        if isinstance(X, Mapping):
-            return {str(name): value for name, value in X.items()}, y, weight
-        if len(self._inputs) != 1:
-            raise self._refusal(f"one array for the {len(self._inputs)} inputs of the model")
-        return {self._inputs[0]: X}, y, weight
-
-    def _refusal(self, given: str) -> DataError:
-        return DataError(
-            what=f"batch {self._number} is {given}",
-            mend="Each batch is (X, y), (X, y, sample_weight) or a dictionary of arrays by name.",
-        )
 
 
 def one_character(option: str, value: Any) -> str:
@@ -192,14 +137,14 @@ class _File(Source):
     def __init__(
         self,
         path: PathLike,
-        target: str = "y",
+        target: Target = "y",
         *,
         sample_weight: str | None = None,
         ignored: Sequence[str] = (),
         chunk_bytes: int = _CHUNK_BYTES,
     ) -> None:
         self.path = path_text("path", path)
-        self.target = target
+        self.target = {**target} if isinstance(target, Mapping) else target
         self.sample_weight = sample_weight
         self.ignored = [ignored] if isinstance(ignored, str) else list(ignored)
         self.chunk_bytes = positive_int("chunk_bytes", chunk_bytes)
@@ -213,13 +158,7 @@ class _File(Source):
 
     def layout(self, session: TrainingSession) -> _core.FileLayout:
         """Return what the columns are for the model of `session`."""
-        return _core.FileLayout(
-            session._core.inputs,
-            self.target,
-            _wants_text(session),
-            self.sample_weight or "",
-            self.ignored,
-        )
+        return _layout(session, self.target, self.sample_weight, self.ignored)
 
 
 class CsvFile(_File):
@@ -228,8 +167,8 @@ class CsvFile(_File):
     Parameters
     ----------
     path : path
-    target : str, default="y"
-        Name of the column that is predicted.
+    target : str or dict of str to str, default="y"
+        Name of the column that is predicted; with several losses the names by output.
     sample_weight : str, default=None
         Name of the column with a weight for each row.
     ignored : list of str, default=()
@@ -252,7 +191,7 @@ class CsvFile(_File):
     def __init__(
         self,
         path: PathLike,
-        target: str = "y",
+        target: Target = "y",
         *,
         sample_weight: str | None = None,
         ignored: Sequence[str] = (),
@@ -275,8 +214,8 @@ class NpzFile(_File):
     Parameters
     ----------
     path : path
-    target : str, default="y"
-        Name of the array that is predicted.
+    target : str or dict of str to str, default="y"
+        Name of the array that is predicted; with several losses the names by output.
     sample_weight : str, default=None
         Name of the array with a weight for each row.
     ignored : list of str, default=()
@@ -302,7 +241,8 @@ class NpyFiles(Source):
     ----------
     X : path, or dict of str to path
         The file for each input of the model.
-    y : path
+    y : path, or dict of str to path
+        With several losses the file for each output.
     sample_weight : path, default=None
     chunk_bytes : int, default=1048576
         How much is read at a time.
@@ -311,13 +251,17 @@ class NpyFiles(Source):
     def __init__(
         self,
         X: PathLike | Mapping[str, PathLike],
-        y: PathLike,
+        y: PathLike | Mapping[str, PathLike],
         sample_weight: PathLike | None = None,
         *,
         chunk_bytes: int = _CHUNK_BYTES,
     ) -> None:
         self._inputs = X
-        self._target = path_text("y", y)
+        self._target = (
+            {str(output): path_text("y", path) for output, path in y.items()}
+            if isinstance(y, Mapping)
+            else path_text("y", y)
+        )
         self._weight = None if sample_weight is None else path_text("sample_weight", sample_weight)
         self.chunk_bytes = positive_int("chunk_bytes", chunk_bytes)
         self.has_sample_weight = sample_weight is not None
@@ -328,20 +272,21 @@ class NpyFiles(Source):
 
     def native(self, session: TrainingSession) -> _core.DataSource:
         """Return the reader of the extension for the inputs and the target of `session`."""
-        target, weight = session.target_name, "sample_weight"
+        weight = "sample_weight"
+        target: Target
+        if isinstance(self._target, Mapping):
+            target = {output: f"{output} (target)" for output in self._target}
+            targets = [(target[output], path) for output, path in self._target.items()]
+        else:
+            target = session.target_name
+            targets = [(target, self._target)]
         names = [value.name for value in session.get_inputs()]
         inputs = self._inputs if isinstance(self._inputs, Mapping) else {names[0]: self._inputs}
         files = [(name, path_text("X", path)) for name, path in inputs.items()]
-        files.append((target, self._target))
+        files += targets
         if self._weight is not None:
             files.append((weight, self._weight))
-        layout = _core.FileLayout(
-            session._core.inputs,
-            target,
-            _wants_text(session),
-            weight if self._weight is not None else "",
-            [],
-        )
+        layout = _layout(session, target, weight if self._weight is not None else None, [])
         return _core.open_npy(files, layout, self.chunk_bytes)
 
 
@@ -351,8 +296,8 @@ class ParquetFile(_File):
     Parameters
     ----------
     path : path
-    target : str, default="y"
-        Name of the column that is predicted.
+    target : str or dict of str to str, default="y"
+        Name of the column that is predicted; with several losses the names by output.
     sample_weight : str, default=None
         Name of the column with a weight for each row.
     ignored : list of str, default=()
@@ -370,14 +315,15 @@ class ParquetFile(_File):
         """Return the reader of the extension for the inputs and the target of `session`."""
         from onnxgrad._parquet import ParquetReader
 
+        self.layout(session)  # for its checks
         reader = ParquetReader(self, session)
         return _core.PythonSource(reader.start, reader.next, reader.num_rows)
 
 
 def open_file(
     path: PathLike,
-    target: str | PathLike | None = None,
-    sample_weight: str | PathLike | None = None,
+    target: PathLike | Mapping[str, PathLike] | None = None,
+    sample_weight: PathLike | None = None,
 ) -> Source:
     """Return the source for a file by its suffix, as `Trainer.fit` does for paths.
 
@@ -385,8 +331,9 @@ def open_file(
     ----------
     path : path
         Of a ``.csv``, ``.tsv``, ``.npz``, ``.npy`` or ``.parquet`` file.
-    target : str or path, default=None
-        Name of the column or array that is predicted, None is ``"y"``; of ``.npy`` the file.
+    target : str, path or dict of str to these, default=None
+        Name of the column or array that is predicted, None is ``"y"``; of ``.npy`` the file. With
+        several losses those by output.
     sample_weight : str or path, default=None
         Name of the column or array with the weights; of ``.npy`` the file.
     """
@@ -400,7 +347,9 @@ def open_file(
                 mend="Give fit('X.npy', 'y.npy').",
             )
         return NpyFiles(path, target, sample_weight)
-    name = "y" if target is None else str(target)
+    name: Target = "y" if target is None else str(target)
+    if isinstance(target, Mapping):
+        name = {str(output): str(column) for output, column in target.items()}
     weight = None if sample_weight is None else str(sample_weight)
     if suffix == ".tsv":
         return CsvFile(path, name, sample_weight=weight, delimiter="\t")
@@ -414,17 +363,41 @@ def open_file(
     return kinds[suffix](path, name, sample_weight=weight)
 
 
-def _wants_text(session: TrainingSession) -> bool:
-    classes = session.classes
-    return classes is not None and classes.dtype.kind in "OU"
+def _layout(
+    session: TrainingSession, target: Target, sample_weight: str | None, ignored: Sequence[str]
+) -> _core.FileLayout:
+    """Return what the columns of a file are for the model of `session`."""
+    first = session._core.loss
+    losses = (first, *first.others)
+
+    def is_text(output: str) -> bool:
+        one = next((loss for loss in losses if output in (loss.output, loss.scores)), first)
+        classes = None if one.classes is None else from_native(one.classes)
+        return classes is not None and classes.dtype.kind in "OU"
+
+    several = target if isinstance(target, Mapping) else {}
+    missing = [one for one in losses if not {one.output, one.scores} & {*several}]
+    if missing and (several or len(losses) > 1):
+        raise DataError(
+            what=f"there is no target for output '{missing[0].output}'",
+            value=missing[0].output,
+            detail=f"Given are {', '.join(several)}." if several else "",
+            mend="Name a column for each output that has a loss: {'output': 'column'}.",
+        )
+    return _core.FileLayout(
+        session._core.inputs,
+        "" if isinstance(target, Mapping) else target,
+        is_text(first.output),
+        sample_weight or "",
+        list(ignored),
+        [_core.TargetColumn(output, name, is_text(output)) for output, name in several.items()],
+    )
 
 
-def _count(labels: Any) -> int:
-    if isinstance(labels, tuple):
-        second = labels[1]
-        shape = second if isinstance(second, list) else labels[0].shape
-        return int(shape[0]) if len(shape) else 0
-    return len(labels) if labels.ndim else 0
+def _are_names(y: Any) -> bool:
+    if isinstance(y, Mapping):
+        return bool(y) and all(isinstance(name, str) for name in y.values())
+    return isinstance(y, str)
 
 
 def as_source(X: Any, y: Any, sample_weight: Any = None) -> tuple[Source | None, Any, Any]:
@@ -438,8 +411,14 @@ def as_source(X: Any, y: Any, sample_weight: Any = None) -> tuple[Source | None,
         return open_file(X, y, sample_weight), None, None
     array_names = ("__array__", "__dlpack__", "__arrow_c_stream__", "__arrow_c_array__")
     is_array = isinstance(X, Mapping) or any(hasattr(X, name) for name in array_names)
-    if y is None and not is_array and (callable(X) or hasattr(X, "__iter__")):
+    if is_array or not (callable(X) or hasattr(X, "__iter__")):
+        return None, y, sample_weight
+    if y is None:
         return Batches(X), y, sample_weight
+    if _are_names(y):
+        has_name = isinstance(sample_weight, str)
+        source = Batches(X, target=y, sample_weight=sample_weight if has_name else False)
+        return source, None, None if has_name else sample_weight
     return None, y, sample_weight
 
 

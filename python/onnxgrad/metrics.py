@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from onnxgrad import _core
+from onnxgrad._arrays import as_numpy
 from onnxgrad._checks import unknown_name
 from onnxgrad.errors import OptionError
 
@@ -64,8 +65,8 @@ def compute(name: str, y_true: Any, y_pred: Any, sample_weight: Any = None) -> f
     """
     if name not in names():
         raise unknown_name("metric", name, names())
-    predicted = np.ascontiguousarray(y_pred, np.float64)
-    target = np.asarray(y_true)
+    predicted = np.ascontiguousarray(as_numpy(y_pred, "y_pred"), np.float64)
+    target = as_numpy(y_true, "y_true")
     if target.dtype.kind in "iub":
         target = np.ascontiguousarray(target.ravel(), np.int64)
         columns = predicted.shape[1] if predicted.ndim == 2 else 1
@@ -84,7 +85,9 @@ def compute(name: str, y_true: Any, y_pred: Any, sample_weight: Any = None) -> f
     else:
         target = np.ascontiguousarray(target, np.float64)
     predicted, target = (_two_dimensional(predicted), _rows(target, predicted))
-    weight = None if sample_weight is None else np.ascontiguousarray(sample_weight, np.float64)
+    weight = None
+    if sample_weight is not None:
+        weight = np.ascontiguousarray(as_numpy(sample_weight, "sample_weight"), np.float64)
     if len(predicted) != len(target) or (weight is not None and weight.shape != (len(target),)):
         raise OptionError(
             what="y_true, y_pred and sample_weight have different numbers of rows",

@@ -238,7 +238,8 @@ class Trainer(TrainerBase):
             `onnxgrad.data.open_file`, with the name of the target column as `y`.
         y : array [N] or [N, K], default=None
             Labels as the model lists them (numbers or texts), or values; with several losses a
-            dictionary by the output that each is on.
+            dictionary by the output that each is on. Of tables, and of batches of these, the name
+            of a column, or a dictionary of names.
         sample_weight : array [N], default=None
             A weight of at least 0 for each row.
         class_weight : dict, "balanced" or None, default=None
@@ -372,8 +373,8 @@ class Trainer(TrainerBase):
         else:
             X, y, sample_weight = unpack_table(self.session, X, y, sample_weight)
             self._choose_loss(y)
-            if y is not None and not isinstance(y, Mapping):
-                self._labels.native(self.session, y, learn=True)
+            if y is not None:
+                self._labels.learn(self.session, y)
             if class_weight is not None:
                 sample_weight = with_class_weights(class_weight, y, sample_weight)
         if sample_weight is not None or has_weight(validation) or has_weight(source):

@@ -113,10 +113,11 @@ std::string class_list_text(const LossInfo& loss) {
 std::vector<std::int64_t> numbers_of_strings(const LossInfo& loss, const Tensor& labels,
                                              std::int64_t first_row) {
   if (loss.classes.dtype() != DataType::kString) {
-    throw DataError({.what = "labels are text, but the model's classes are numbers",
-                     .where = {.value = loss.target.name},
-                     .detail = "Classes: " + class_list_text(loss) + ".",
-                     .mend = "Give the labels as numbers: y.astype(int)."});
+    throw DataError(
+        {.what = "labels are text, but the model's classes are numbers",
+         .where = {.value = loss.target.name},
+         .detail = "Classes: " + class_list_text(loss) + ".",
+         .mend = "Give numbers: y.astype(int) of digits; Trainer.fit numbers other texts itself."});
   }
   std::unordered_map<std::string_view, std::int64_t> numbers;
   for (const std::string& name : loss.classes.strings()) {

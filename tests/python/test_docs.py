@@ -84,6 +84,28 @@ def data_files(names):
     X, y = names["X"], names["y"]
     write_csv("train.csv", X, y, "price")
     write_csv("held_out.csv", X[:30], y[:30], "price")
+    two_heads(names)
+
+
+def two_heads(names):
+    """What "Several targets" takes for granted."""
+    pa = pytest.importorskip("pyarrow")
+    text = TWO_HEADS.replace("X) =>", "X4) =>").replace("N, 2] X4", "N, 4] X4")
+    text = text.replace("MatMul(X, norm_weight)", "Slice(X4, first, last, axis)").replace(
+        "float[2, 2] norm_weight = {1, 0, 0, 1}",
+        "int64[1] first = {0}, int64[1] last = {2}, int64[1] axis = {1}",
+    )
+    onnx.save(onnx.parser.parse_model(text), "two_heads.onnx")
+    X, prices = names["X"], names["y"][:, 0]
+    kinds = (X[:, 0] > 0).astype(np.int64)
+    columns = {f"x{i}": X[:, i] for i in range(4)} | {"p": prices, "k": kinds}
+    write_csv("rows.csv", X, np.column_stack([prices, kinds]), "p,k")
+    np.save("X.npy", X)
+    np.save("p.npy", prices)
+    np.save("k.npy", kinds)
+    table = pa.table(columns)
+    names |= {"prices": prices, "kinds": kinds, "table": table}
+    names["record_batches"] = table.to_batches(max_chunksize=40)
 
 
 def command_line(names):

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -34,14 +35,17 @@ class ArraySource final : public ChunkedSource {
     std::vector<std::string> names;
     for (const NamedStream& stream : streams) names.push_back(stream.name);
     plan_ = plan_columns(path, names, layout_, false);
+    std::map<std::int64_t, std::size_t> opened;  // an array may be the target of two outputs
     const auto open = [&](std::int64_t place) {
       if (place < 0) return std::size_t{0};
+      const auto [known, is_new] = opened.emplace(place, arrays_.size());
+      if (!is_new) return known->second;
       NamedStream& stream = streams[static_cast<std::size_t>(place)];
       arrays_.emplace_back(std::move(stream.bytes), stream.file, stream.name);
       return arrays_.size() - 1;
     };
     for (const std::int64_t place : plan_.inputs) inputs_.push_back(open(place));
-    target_ = open(plan_.target);
+    for (const std::int64_t place : plan_.targets) targets_.push_back(open(place));
     weight_ = open(plan_.sample_weight);
     check_rows(path);
     std::int64_t row_bytes = 0;
@@ -58,7 +62,7 @@ class ArraySource final : public ChunkedSource {
 
  private:
   void check_rows(const std::string& path) const {
-    const NpyArray& target = arrays_[target_];
+    const NpyArray& target = arrays_[targets_.front()];
     for (const NpyArray& array : arrays_) {
       if (array.rows() == target.rows()) continue;
       throw DataError({.what = fmt::format("'{}' has {} rows, '{}' has {}", array.name(),
@@ -81,7 +85,13 @@ class ArraySource final : public ChunkedSource {
       data.inputs.push_back(
           {.name = layout_.inputs[i].name, .tensor = arrays_[inputs_[i]].read(first, count)});
     }
-    data.target = arrays_[target_].read(first, count);
+    place_targets(data, layout_);
+    for (std::size_t i = 0; i < targets_.size(); ++i) {
+      const auto before = std::find(targets_.begin(), targets_.end(), targets_[i]);
+      const auto earlier = static_cast<std::size_t>(before - targets_.begin());
+      target_at(data, i) =
+          earlier < i ? target_at(data, earlier) : arrays_[targets_[i]].read(first, count);
+    }
     if (plan_.sample_weight >= 0) data.sample_weight = arrays_[weight_].read(first, count);
     return data;
   }
@@ -90,7 +100,7 @@ class ArraySource final : public ChunkedSource {
   ColumnPlan plan_;
   std::vector<NpyArray> arrays_;
   std::vector<std::size_t> inputs_;
-  std::size_t target_ = 0;
+  std::vector<std::size_t> targets_;
   std::size_t weight_ = 0;
   std::int64_t rows_ = 0;
   std::int64_t chunk_rows_ = 0;

@@ -53,6 +53,21 @@ std::optional<Dataset> ChunkedSource::next() {
   return read_chunk(chunk);
 }
 
+std::vector<TargetColumn> target_columns(const FileLayout& layout) {
+  if (!layout.targets.empty()) return layout.targets;
+  return {{.output = {}, .column = layout.target, .is_text = layout.target_is_text}};
+}
+
+void place_targets(Dataset& data, const FileLayout& layout) {
+  for (const TargetColumn& target : layout.targets) {
+    data.targets.push_back({.name = target.output, .tensor = {}});
+  }
+}
+
+Tensor& target_at(Dataset& data, std::size_t i) {
+  return data.targets.empty() ? data.target : data.targets[i].tensor;
+}
+
 ColumnPlan plan_columns(const std::string& path, const std::vector<std::string>& columns,
                         const FileLayout& layout, bool stacks) {
   ColumnPlan plan;
@@ -61,7 +76,9 @@ ColumnPlan plan_columns(const std::string& path, const std::vector<std::string>&
     is_taken[static_cast<std::size_t>(place)] = true;
     return place;
   };
-  plan.target = take(find_or_refuse(path, columns, layout.target));
+  for (const TargetColumn& target : target_columns(layout)) {
+    plan.targets.push_back(take(find_or_refuse(path, columns, target.column)));
+  }
   if (!layout.sample_weight.empty()) {
     plan.sample_weight = take(find_or_refuse(path, columns, layout.sample_weight));
   }

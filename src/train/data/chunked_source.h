@@ -35,9 +35,15 @@ struct ColumnPlan {
   std::vector<std::int64_t> inputs;  ///< per input of the model
   std::int64_t stacked_input = -1;   ///< the input that `stacked` make up
   std::vector<std::int64_t> stacked;
-  std::int64_t target = -1;
+  std::vector<std::int64_t> targets;  ///< per target_columns()
   std::int64_t sample_weight = -1;
 };
+/// FileLayout::targets; of one target alone that one, with an empty output.
+std::vector<TargetColumn> target_columns(const FileLayout& layout);
+/// Target i of target_columns() in `data`, where place_targets() has made room for them.
+Tensor& target_at(Dataset& data, std::size_t i);
+void place_targets(Dataset& data, const FileLayout& layout);
+
 /// By the rules of FileLayout. `stacks`: columns that are left are put beside each other; otherwise
 /// there may be one only. Throws: DataError naming what is missing, and what there is.
 ColumnPlan plan_columns(const std::string& path, const std::vector<std::string>& columns,

@@ -322,8 +322,12 @@ void CsvSource::make_tensors(std::int64_t rows, Dataset& data) const {
         {.name = input.name,
          .tensor = Tensor::empty(stored(input.dtype), is_flat ? Dims{rows} : Dims{rows, columns})});
   }
-  data.target =
-      Tensor::empty(layout_.target_is_text ? DataType::kString : DataType::kFloat64, Dims{rows});
+  place_targets(data, layout_);
+  const auto targets = target_columns(layout_);
+  for (std::size_t i = 0; i < targets.size(); ++i) {
+    target_at(data, i) =
+        Tensor::empty(targets[i].is_text ? DataType::kString : DataType::kFloat64, Dims{rows});
+  }
   if (plan_.sample_weight >= 0) data.sample_weight = Tensor::empty(DataType::kFloat64, Dims{rows});
 }
 
@@ -342,7 +346,9 @@ void CsvSource::read_line(std::int64_t row, std::int64_t line, Dataset& data) {
       store(tensor, row * columns + c, cell(plan_.stacked[static_cast<std::size_t>(c)]));
     }
   }
-  store(data.target, row, cell(plan_.target));
+  for (std::size_t i = 0; i < plan_.targets.size(); ++i) {
+    store(target_at(data, i), row, cell(plan_.targets[i]));
+  }
   if (plan_.sample_weight >= 0) store(data.sample_weight, row, cell(plan_.sample_weight));
 }
 
