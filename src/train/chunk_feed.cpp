@@ -6,6 +6,7 @@
 #include <span>
 #include <utility>
 
+#include "train/array_feed.h"
 #include "train/sampler.h"
 
 namespace onnxgrad::train {
@@ -106,6 +107,7 @@ void ChunkFeed::open_validation(std::optional<Validation>& validation) {
   } else if (options_.validation_source != nullptr) {
     validation.emplace(session_, options_, *options_.validation_source);
   } else if (auto rows = validation_rows(session_, options_)) {
+    if (has_checksum_) validation_checksum_ = checksum_of(*rows, nullptr);
     validation.emplace(session_, options_, *std::move(rows));
   }
 }
@@ -149,9 +151,9 @@ void ChunkFeed::add_to_checksum(const Block& block) {
 }
 
 std::string ChunkFeed::checksum(std::int64_t row) const {
-  if (row == 0) return "";
+  if (row == 0) return validation_checksum_;
   for (const Mark& mark : marks_) {
-    if (mark.rows_done >= row) return mark.checksum;
+    if (mark.rows_done >= row) return mark.checksum + validation_checksum_;
   }
   return "";
 }

@@ -58,7 +58,8 @@ class ChunkFeed final : public BatchFeed {
     std::int64_t rows_done = 0;  ///< of the epoch, with this block
     std::string checksum;
   };
-  std::deque<Mark> marks_;  ///< of the last blocks
+  std::deque<Mark> marks_;           ///< of the last blocks
+  std::string validation_checksum_;  ///< of rows of its own, in memory
 };
 
 }  // namespace onnxgrad::train
