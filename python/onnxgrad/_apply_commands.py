@@ -51,7 +51,7 @@ def evaluate(
     )
     rows = open_train_data(trainer, options).rows
     if rows[1] is not None:  # texts of a model without a list of classes are numbered as by `fit`
-        trainer._labels.native(trainer.session, rows[1], learn=True)
+        trainer._labels.learn(trainer.session, rows[1])
     names = [name.strip() for text in metrics or () for name in text.split(",")]
     found = trainer.evaluate(*rows, metrics=names)
     numbers = {"loss": found.loss, "accuracy": found.accuracy, "rows": found.rows, **found.metrics}
