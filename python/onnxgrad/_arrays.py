@@ -23,6 +23,11 @@ NativeArray: TypeAlias = "np.ndarray[Any, Any] | tuple[Any, Any]"
 _NATIVE_KINDS = frozenset("fiub")
 
 
+def is_sparse(value: Any) -> bool:
+    """Tell whether `value` is a sparse array or matrix, as those of SciPy."""
+    return all(hasattr(value, name) for name in ("toarray", "tocsr", "nnz"))
+
+
 def as_numpy(value: ArrayLike, name: str) -> np.ndarray[Any, Any]:
     """Return `value` as a NumPy array, sharing its memory where that is possible."""
     if isinstance(value, np.ndarray):
@@ -44,11 +49,11 @@ def as_numpy(value: ArrayLike, name: str) -> np.ndarray[Any, Any]:
         columns = [from_native(column) for column in _core.arrow_columns(value).values()]
         if len(columns) == 1:
             return columns[0]
-    if hasattr(value, "toarray") and hasattr(value, "nnz"):
+    if is_sparse(value):
         raise DataError(
             what=f"'{name}': a sparse {type(value).__name__}",
             value=name,
-            mend="Give toarray(), or batches of rows: data.Batches of X[rows].toarray(), y[rows].",
+            mend="Give toarray(); X [N, C] of a Trainer may be sparse.",
         )
     try:
         return np.asarray(value)

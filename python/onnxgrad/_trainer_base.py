@@ -10,12 +10,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
+import numpy as np
+
 from onnxgrad import _core as native
 from onnxgrad._arrays import ArrayLike, cast_number, from_native, to_native
 from onnxgrad._checks import path_text, real_number, unknown_name
 from onnxgrad._models import to_proto
 from onnxgrad._rows import Labels, NativeRows, named_inputs, unpack_table
 from onnxgrad._session_words import as_html, described
+from onnxgrad._sparse import dense_pieces, has_sparse, sparse_source
 from onnxgrad.callbacks import CallbackList
 from onnxgrad.data import Source, source_like
 from onnxgrad.errors import Error, OptionError
@@ -24,7 +27,6 @@ from onnxgrad.losses import to_core_loss
 from onnxgrad.sessions import TrainingSession
 
 if TYPE_CHECKING:
-    import numpy as np
     import onnx
 
 __all__ = ["OwnSession", "TrainerBase", "one_at_a_time"]
@@ -121,19 +123,19 @@ class TrainerBase:
         session._core = self._core.session
         session._core.continue_from(before)
 
-    def _dataset(self, X: Any, y: Any, sample_weight: Any) -> native.Dataset:
+    def _dataset(self, X: Any, y: Any, sample_weight: Any) -> NativeRows:
         X, y, sample_weight = unpack_table(self.session, X, y, sample_weight)
         weight = None if sample_weight is None else to_native(sample_weight, "sample_weight")
-        inputs = dict(named_inputs(self.session, X))
+        labels, targets = None, {}
         if isinstance(y, Mapping):
             targets = {
-                str(name): self._labels.native(self.session, value, str(name))
-                for name, value in y.items()
+                name: self._labels.native(self.session, value, name) for name, value in y.items()
             }
-            return native.Dataset(inputs, None, targets, weight)
-        is_without = y is None and not self.session.target_name
-        labels = None if is_without else self._labels.native(self.session, y)
-        return native.Dataset(inputs, labels, {}, weight)
+        elif y is not None or self.session.target_name:
+            labels = self._labels.native(self.session, y)
+        if has_sparse(X):
+            return sparse_source(self.session, X, labels, targets, weight)
+        return native.Dataset(dict(named_inputs(self.session, X)), labels, targets, weight)
 
     def _validation(
         self,
@@ -178,6 +180,9 @@ class TrainerBase:
         names = [value.name for value in outputs]
         if output is not None and output not in names:
             raise unknown_name("output", output, names)
+        if has_sparse(X):
+            parts = [self.predict(piece, output or names[0]) for piece in dense_pieces(X)]
+            return np.concatenate(parts)
         feeds = dict(named_inputs(self.session, unpack_table(self.session, X)[0]))
         dtypes = {value.name: value.dtype for value in self.session._core.inputs}
         feeds = {n: cast_number(value, dtypes.get(n, ""), n) for n, value in feeds.items()}

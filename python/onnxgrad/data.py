@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from onnxgrad import _core
-from onnxgrad._arrays import from_native
+from onnxgrad._arrays import from_native, is_sparse
 from onnxgrad._batch_reader import BatchReader
 from onnxgrad._checks import path_text, positive_int
 from onnxgrad.errors import DataError, OptionError
@@ -410,7 +410,8 @@ def as_source(X: Any, y: Any, sample_weight: Any = None) -> tuple[Source | None,
     if isinstance(X, (str, os.PathLike)):
         return open_file(X, y, sample_weight), None, None
     array_names = ("__array__", "__dlpack__", "__arrow_c_stream__", "__arrow_c_array__")
-    is_array = isinstance(X, Mapping) or any(hasattr(X, name) for name in array_names)
+    is_array = isinstance(X, Mapping) or is_sparse(X)
+    is_array = is_array or any(hasattr(X, name) for name in array_names)
     if is_array or not (callable(X) or hasattr(X, "__iter__")):
         return None, y, sample_weight
     if y is None:

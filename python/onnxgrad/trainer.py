@@ -231,8 +231,8 @@ class Trainer(TrainerBase):
         Parameters
         ----------
         X : array [N, ...], dict of str to array, iterable of batches, path, or data.Source
-            Rows, for models with several inputs by input name. NumPy, DLPack, or anything that
-            NumPy can read. Contiguous arrays of the declared type are read in place and must not
+            Rows, for models with several inputs by input name. NumPy, DLPack, anything that NumPy
+            can read, or sparse matrices of SciPy, which are made dense in chunks. Contiguous arrays of the declared type are read in place and must not
             change meanwhile. Without `y`: batches ``(X, y)``, from an iterable or a function that
             returns one, or what is in `onnxgrad.data`. The path of a file stands for
             `onnxgrad.data.open_file`, with the name of the target column as `y`.
