@@ -69,7 +69,9 @@ class SparseReader:
         for name, value in given.items():
             if value is not None and _length(value) != self.num_rows:
                 raise DataError(
-                    what=f"'{name}' has {_length(value)} rows, X has {self.num_rows}", value=name
+                    what=f"'{name}' has {_length(value)} rows, X has {self.num_rows}",
+                    value=name,
+                    mend="Give one for each row of X.",
                 )
         self._step = _chunk_rows(self._inputs)
         self._firsts: Iterator[int] = iter(())
@@ -111,7 +113,11 @@ def _count_rows(arrays: Mapping[str, Any]) -> int:
     first, rows = next(iter(counts.items()))
     for name, count in counts.items():
         if count != rows:
-            raise DataError(what=f"'{name}' has {count} rows, '{first}' has {rows}", value=name)
+            raise DataError(
+                what=f"'{name}' has {count} rows, '{first}' has {rows}",
+                value=name,
+                mend="Give as many rows of each input.",
+            )
     return int(rows)
 
 

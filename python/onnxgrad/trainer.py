@@ -232,10 +232,11 @@ class Trainer(TrainerBase):
         ----------
         X : array [N, ...], dict of str to array, iterable of batches, path, or data.Source
             Rows, for models with several inputs by input name. NumPy, DLPack, anything that NumPy
-            can read, or sparse matrices of SciPy, which are made dense in chunks. Contiguous arrays of the declared type are read in place and must not
-            change meanwhile. Without `y`: batches ``(X, y)``, from an iterable or a function that
-            returns one, or what is in `onnxgrad.data`. The path of a file stands for
-            `onnxgrad.data.open_file`, with the name of the target column as `y`.
+            can read, or sparse matrices of SciPy, which are made dense in chunks. Contiguous arrays
+            of the declared type are read in place and must not change meanwhile. Without `y`:
+            batches ``(X, y)``, from an iterable or a function that returns one, or what is in
+            `onnxgrad.data`. The path of a file stands for `onnxgrad.data.open_file`, with the name
+            of the target column as `y`.
         y : array [N] or [N, K], default=None
             Labels as the model lists them (numbers or texts), or values; with several losses a
             dictionary by the output that each is on. Of tables, and of batches of these, the name
