@@ -67,6 +67,7 @@ COMPAT_NEVER_USES = {
         "parse_model",
         "parse_node",
     },
+    "graphs are taken apart and changed by onnxgrad.graph_tools": {"GraphProto"},
     "rows are drawn by onnxgrad.data and the sampler of Trainer.fit": {
         "choice",
         "permutation",

@@ -90,9 +90,14 @@ _LATER = {
 }
 
 
-def __getattr__(name: str) -> object:
-    if name in _LATER:
-        from importlib import import_module
+_LATER_MODULES = ("graph_pictures", "plotting", "sklearn")
 
+
+def __getattr__(name: str) -> object:
+    from importlib import import_module
+
+    if name in _LATER_MODULES:
+        return import_module(f"onnxgrad.{name}")
+    if name in _LATER:
         return getattr(import_module(f"onnxgrad.{_LATER[name]}"), name)
     raise AttributeError(f"module 'onnxgrad' has no attribute '{name}'")

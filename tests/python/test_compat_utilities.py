@@ -23,7 +23,7 @@ from onnxgrad.compat.onnxcustom.utils.onnx_rewriter import (
     onnx_rewrite_operator,
     unreduced_onnx_loss,
 )
-from onnxgrad.compat.onnxcustom.utils.onnx_split import split_onnx
+from onnxgrad.compat.onnxcustom.utils.onnx_split import OnnxSegment, OnnxSplitting, split_onnx
 from onnxgrad.compat.onnxcustom.utils.print_helper import str_ortvalue
 from onnxgrad.compat.onnxruntime import OrtDevice, OrtValue, OrtValueVector
 from onnxgrad.compat.onnxruntime.capi._pybind_state import C_OrtValue
@@ -373,3 +373,29 @@ def test_inference_by_names(runtime):
     found = inference.run({"x": POINTS})
     assert [*found] == ["y"]
     np.testing.assert_allclose(found["y"], run(polynomial(), {"x": POINTS})[0], rtol=1e-6)
+
+
+def test_a_splitting_and_its_segments():
+    model = polynomial()
+    lines = []
+    parts, more = split_onnx(
+        model, n_parts=2, verbose=1, stats=True, doc_string=True, fLOG=lines.append
+    )
+    splitting = more["split"]
+    assert isinstance(splitting, OnnxSplitting)
+    assert lines
+    assert len(splitting.segments) == len(splitting.cutting_points) + 1
+    assert all(isinstance(segment, OnnxSegment) for segment in splitting.segments)
+    assert sum(row["nodes"] for row in more["segments"]) == len(model.graph.node)
+    assert more["extremities"][0] == 0
+    assert more["extremities"][-1] == len(splitting.segments)
+    assert more["split_points"] == names(parts[0].graph.output)
+    assert "segments 0:" in parts[0].doc_string
+    assert [part.graph for part in splitting.make_onnx(more["extremities"])] == [
+        part.graph for part in parts
+    ]
+    # All segments one after the other are the model.
+    value = POINTS
+    for part in splitting.make_onnx(range(len(splitting.segments) + 1)):
+        value = run(part, {part.graph.input[0].name: value})[0]
+    np.testing.assert_array_equal(value, run(model, {"x": POINTS})[0])

@@ -93,9 +93,6 @@ def test_new_lines_run(title, found, names):
     import onnx.utils
     import sklearn.model_selection
 
-    import onnxgrad.graph_pictures
-    import onnxgrad.sklearn  # noqa: F401
-
     matplotlib.use("agg")
     names |= {"onnx": onnx, "GridSearchCV": sklearn.model_selection.GridSearchCV}
     for old, new, *_ in found:

@@ -123,6 +123,7 @@ def test_allowed_import(path, source):
         ("import onnx\nn = onnx.helper.make_node('Add', ['a', 'b'], ['c'])", "uses make_node"),
         ("from onnx.helper import make_graph", "uses make_graph"),
         ("import numpy as np\nrows = np.random.permutation(10)", "uses permutation"),
+        ("import onnx\ndef walk(graph: onnx.GraphProto): ...", "uses GraphProto"),
     ],
 )
 def test_compat_holds_no_algorithms(source, words):

@@ -6,6 +6,9 @@ from typing import Any
 
 __all__ = ["add_notebook_menu"]
 
+# Of the release whose names these are.
+__version__ = "0.4.220"
+
 # Lists the headings of the page and links to them; runs in the reader's browser.
 _SCRIPT = """
 <div id="{menu_id}"><b>{title}</b></div>

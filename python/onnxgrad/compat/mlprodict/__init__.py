@@ -9,6 +9,9 @@ from typing import Any
 
 __all__ = ["load_ipython_extension"]
 
+# Of the release whose names these are.
+__version__ = "0.9.1887"
+
 
 def load_ipython_extension(ipython: Any) -> None:
     """Register ``%onnxview``: it draws a model as SVG."""

@@ -11,6 +11,7 @@ import importlib
 from typing import Any
 
 import onnxgrad as og
+from onnxgrad import formulas
 from onnxgrad.compat.onnxruntime.gradient_builder import GradientGraphBuilder
 from onnxgrad.compat.onnxruntime.training_agent import (
     OrtModuleGraphBuilder,
@@ -27,7 +28,10 @@ from onnxgrad.compat.onnxruntime.training_session import (
 )
 from onnxgrad.compat.onnxruntime.values import OrtDevice, OrtMemType, OrtValue, OrtValueVector
 
+C_OrtValue = OrtValue
+
 __all__ = [
+    "C_OrtValue",
     "GradientGraphBuilder",
     "NodeArg",
     "OrtDevice",
@@ -47,8 +51,12 @@ __all__ = [
 
 
 def get_device() -> str:
-    """Return the kind of device that trainings can use here: ``"CPU"``."""
-    return "CPU"
+    """Return the kind of device that trainings can use here, ``"CPU"`` or ``"GPU"``."""
+    try:
+        og.InferenceSession(formulas.graph("copy"), device="cuda")
+    except og.DeviceError:
+        return "CPU"
+    return "GPU"
 
 
 def __getattr__(name: str) -> Any:

@@ -10,6 +10,7 @@ import onnx
 import onnx.helper
 
 import onnxgrad as og
+from onnxgrad import graph_tools
 from onnxgrad.compat.onnxruntime.training_session import device_of, load_proto
 from onnxgrad.compat.onnxruntime.values import OrtValueVector, array_of
 
@@ -20,7 +21,6 @@ __all__ = [
     "PartialGraphExecutionState",
     "TrainingAgent",
     "TrainingGraphTransformerConfiguration",
-    "weights_as_inputs",
 ]
 
 
@@ -72,7 +72,7 @@ class OrtModuleGraphBuilder:
         """Take a model and what is to be differentiated."""
         proto = load_proto(model)
         trained = config.initializer_names_to_train or _float_initializers(proto)
-        self._model = weights_as_inputs(proto, config.initializer_names or trained)
+        self._model = graph_tools.weights_as_inputs(proto, config.initializer_names or trained)
         inputs = config.input_names_require_grad or [
             value.name for value in _float_inputs(proto) if value.name not in trained
         ]
@@ -99,8 +99,8 @@ class TrainingAgent:
 
     Parameters
     ----------
-    session : onnx.ModelProto, bytes, path or onnxgrad.ForwardBackward
-        A model whose weights are inputs.
+    session : onnx.ModelProto, bytes, path, onnxgrad.ForwardBackward or stock InferenceSession
+        A model whose weights are inputs; of a session, the model that it was made of.
     fw_feed_names : list of str
         Inputs in the order of the feeds.
     fw_outputs_device_info : list
@@ -132,7 +132,7 @@ class TrainingAgent:
             self.passes = session
         else:
             self.passes = og.ForwardBackward(
-                session, inputs=self.wrt or None, device=device_of(providers)
+                _model_of(session), inputs=self.wrt or None, device=device_of(providers)
             )
         self.wrt = self.wrt or self.passes.gradient_inputs
 
@@ -164,29 +164,17 @@ class TrainingAgent:
         fetches.push_back_batch(gradients.inputs[name] for name in self.wrt)
 
 
-def weights_as_inputs(model: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelProto:
-    """Return a model where some initializers are inputs, after the others and in this order.
-
-    Raises
-    ------
-    ValueError
-        A name that is not an initializer.
-    """
-    result = onnx.ModelProto()
-    result.CopyFrom(model)
-    by_name = {init.name: init for init in model.graph.initializer}
-    for name in names:
-        if name not in by_name:
-            raise ValueError(f"Unable to find initializer {name!r} in {sorted(by_name)}.")
-    result.graph.ClearField("initializer")
-    result.graph.initializer.extend(i for i in model.graph.initializer if i.name not in names)
-    known = {value.name for value in result.graph.input}
-    result.graph.input.extend(
-        onnx.helper.make_tensor_value_info(name, by_name[name].data_type, [*by_name[name].dims])
-        for name in names
-        if name not in known
-    )
-    return result
+def _model_of(session: Any) -> Any:
+    """Return the model behind a session of stock onnxruntime; what is a model stays as it is."""
+    for name in ("_model_bytes", "_model_path"):
+        if getattr(session, name, None):
+            return getattr(session, name)
+    if hasattr(session, "run_with_iobinding"):
+        raise TypeError(
+            f"session is stock onnxruntime's {type(session).__name__}, which does not hand out its "
+            "model. Give the InferenceSession itself instead of its _sess, or the model."
+        )
+    return session
 
 
 def _is_float(element: int) -> bool:

@@ -14,6 +14,7 @@ import onnx
 import onnx.numpy_helper
 
 import onnxgrad as og
+from onnxgrad import graph_tools
 
 __all__ = ["NDArray", "OnnxFunction", "OnnxVar", "apply", "onnxnumpy", "onnxnumpy_default"]
 
@@ -147,7 +148,7 @@ class OnnxFunction:
             kind = getattr(ndx, np.dtype(annotation.dtype).name)
             arguments[name] = ndx.argument(shape=dims, dtype=kind)
         traced = self.function(**{name: OnnxVar(value) for name, value in arguments.items()})
-        model = with_initializers(ndx.build(arguments, {"y": traced.array}))
+        model = graph_tools.name_constants(ndx.build(arguments, {"y": traced.array}))
         if isinstance(result, Annotation):
             element = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(result.dtype))
             dims = tuple("N" if dim is None else dim for dim in result.shape)
@@ -171,84 +172,3 @@ def onnxnumpy_default(function: Callable[..., Any]) -> OnnxFunction:
 def onnxnumpy(runtime: str = "onnxruntime") -> Callable[[Callable[..., Any]], OnnxFunction]:
     """Make a function a model, as a decorator with options."""
     return lambda function: OnnxFunction(function, runtime)
-
-
-def with_initializers(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a traced model whose constants are initializers with the names that mlprodict gives.
-
-    They are numbered from the output back, the last computed input of a node first and its
-    constants after them; equal constants are one. Steps of 1 of a Slice and the Identity at the end
-    go.
-    """
-    graph = model.graph
-    constants = {
-        node.output[0]: onnx.numpy_helper.to_array(node.attribute[0].t)
-        for node in graph.node
-        if node.op_type == "Constant"
-    }
-    nodes = [node for node in graph.node if node.op_type != "Constant"]
-    for node in nodes:
-        if node.op_type == "Slice" and len(node.input) == 5:
-            steps = constants.get(node.input[4])
-            if steps is not None and np.all(steps == 1):
-                del node.input[4]
-    nodes = _without_last_identity(nodes)
-    names = _names_of(nodes, constants, graph.output[0].name)
-    result = onnx.ModelProto()
-    result.CopyFrom(model)
-    result.graph.ClearField("node")
-    seen: dict[str, str] = {}
-    for node in nodes:
-        for place, name in enumerate(node.input):
-            node.input[place] = names.get(name, name)
-        result.graph.node.append(node)
-    for name, new in sorted(names.items(), key=lambda item: item[1]):
-        if new not in seen:
-            seen[new] = name
-            tensor = onnx.numpy_helper.from_array(constants[name], new)
-            result.graph.initializer.append(tensor)
-    return result
-
-
-def _without_last_identity(nodes: list[onnx.NodeProto]) -> list[onnx.NodeProto]:
-    last = nodes[-1]
-    before = nodes[-2] if len(nodes) > 1 else last
-    if last.op_type != "Identity" or list(last.input) != list(before.output):
-        return nodes
-    readers = sum(name == last.input[0] for node in nodes for name in node.input)
-    if readers == 1:
-        before.output[0] = last.output[0]
-        return nodes[:-1]
-    return nodes
-
-
-def _names_of(
-    nodes: list[onnx.NodeProto], constants: dict[str, np.ndarray[Any, Any]], output: str
-) -> dict[str, str]:
-    made = {name: node for node in nodes for name in node.output}
-    names: dict[str, str] = {}
-    values: dict[Any, str] = {}
-    visited: set[int] = set()
-    count = 0
-
-    def visit(node: onnx.NodeProto) -> None:
-        nonlocal count
-        if id(node) in visited:
-            return
-        visited.add(id(node))
-        for name in reversed(node.input):
-            if name in made:
-                visit(made[name])
-        for name in node.input:
-            if name not in constants or name in names:
-                continue
-            array = constants[name]
-            key = (array.dtype.str, array.shape, array.tobytes())
-            # b and c keep the alphabetical order of names with more digits.
-            letter = "" if count < 10 else "b" if count < 100 else "c"
-            fresh = "init" if count == 0 else f"init_{letter}{count}"
-            names[name] = values.setdefault(key, fresh)
-            count += 1
-
-    visit(made[output])
-    return names

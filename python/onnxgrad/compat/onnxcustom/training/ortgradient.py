@@ -12,6 +12,7 @@ import onnx
 import onnx.numpy_helper
 
 import onnxgrad as og
+from onnxgrad import graph_tools
 from onnxgrad.compat.onnxcustom.training.excs import ProviderError
 from onnxgrad.compat.onnxcustom.utils.onnxruntime_helper import (
     get_ort_device,
@@ -26,7 +27,6 @@ from onnxgrad.compat.onnxruntime.training_agent import (
     OrtValueCache,
     PartialGraphExecutionState,
     TrainingAgent,
-    weights_as_inputs,
 )
 from onnxgrad.compat.onnxruntime.values import (
     OrtDevice,
@@ -180,7 +180,7 @@ class OrtGradientForwardBackward:
         model = self.onnx_model
         if self.output_names != [value.name for value in model.graph.output]:
             model = select_model_inputs_outputs(model, outputs=self.output_names)
-        trained = weights_as_inputs(model, self.weights_to_train)
+        trained = graph_tools.weights_as_inputs(model, self.weights_to_train)
         config = self.graph_builder_config or OrtModuleGraphBuilderConfiguration()
         config.initializer_names = config.initializer_names_to_train = self.weights_to_train
         builder = OrtModuleGraphBuilder()

@@ -60,10 +60,9 @@ class BaseLearningPenalty(BaseOnnxClass):
         for name in [name for name in vars(self) if name.startswith("_run")]:
             delattr(self, name)
 
-    def penalty_loss(self, device: Any, *inputs: Any) -> OrtValue:
-        """Return the loss [1] with the penalty of the weights that follow it in `inputs`."""
+    def penalty_loss(self, device: Any, loss: Any, *weights: Any) -> OrtValue:
+        """Return the loss [1] with the penalty of the weights that follow it."""
         del device
-        loss, *weights = inputs
         feeds = {"loss": loss, **{f"W{i}": weight for i, weight in enumerate(weights)}}
         if not hasattr(self, "_run_loss"):
             self._run_loss = GraphRunner(self.penalty_onnx_)
@@ -123,10 +122,10 @@ class NoLearningPenalty(BaseLearningPenalty):
     ) -> None:
         """Make no graphs: there are none."""
 
-    def penalty_loss(self, device: Any, *inputs: Any) -> OrtValue:
+    def penalty_loss(self, device: Any, loss: Any, *weights: Any) -> OrtValue:
         """Return the loss as it is."""
-        del device
-        return as_ort_value(inputs[0])
+        del device, weights
+        return as_ort_value(loss)
 
     def update_weights(self, n_bind: int, device: Any, statei: Any) -> OrtValue:
         """Return the weight as it is."""

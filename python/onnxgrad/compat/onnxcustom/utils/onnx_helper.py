@@ -74,7 +74,7 @@ def dtype_to_var_type(dtype: Any) -> Any:
     return getattr(data_types, kinds[name])
 
 
-def add_initializer(onx: onnx.ModelProto, name: str, value: Any) -> onnx.ModelProto:
+def add_initializer(model: onnx.ModelProto, name: str, value: Any) -> onnx.ModelProto:
     """Return the model with one more initializer.
 
     Raises
@@ -82,10 +82,10 @@ def add_initializer(onx: onnx.ModelProto, name: str, value: Any) -> onnx.ModelPr
     ValueError
         If the name is taken.
     """
-    if any(init.name == name for init in onx.graph.initializer):
+    if any(init.name == name for init in model.graph.initializer):
         raise ValueError(f"Name {name!r} is already taken.")
     changed = onnx.ModelProto()
-    changed.CopyFrom(onx)
+    changed.CopyFrom(model)
     tensor = (
         value
         if isinstance(value, onnx.TensorProto)
@@ -96,13 +96,15 @@ def add_initializer(onx: onnx.ModelProto, name: str, value: Any) -> onnx.ModelPr
     return changed
 
 
-def replace_initializers_into_onnx(onx: onnx.ModelProto, state: dict[str, Any]) -> onnx.ModelProto:
+def replace_initializers_into_onnx(
+    model: onnx.ModelProto, results: dict[str, Any]
+) -> onnx.ModelProto:
     """Return the model with other values of some initializers.
 
     Parameters
     ----------
-    onx : onnx.ModelProto
-    state : dict of str to array or OrtValue
+    model : onnx.ModelProto
+    results : dict of str to array or OrtValue
         Each as large as the initializer of its name.
 
     Raises
@@ -113,9 +115,9 @@ def replace_initializers_into_onnx(onx: onnx.ModelProto, state: dict[str, Any]) 
     from onnxgrad.compat.onnxruntime.values import array_of
 
     changed = onnx.ModelProto()
-    changed.CopyFrom(onx)
+    changed.CopyFrom(model)
     by_name = {init.name: init for init in changed.graph.initializer}
-    for name, value in state.items():
+    for name, value in results.items():
         if name not in by_name:
             raise ValueError(f"Unable to find initializer {name!r} in {sorted(by_name)}.")
         init = by_name[name]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from onnxgrad.compat import onnxruntime as _onnxruntime
 from onnxgrad.compat.onnxruntime import (
+    C_OrtValue,
     GradientGraphBuilder,
     OrtDevice,
     OrtMemType,
@@ -13,8 +13,7 @@ from onnxgrad.compat.onnxruntime import (
     OrtValueVector,
     TrainingParameters,
 )
-
-C_OrtValue = OrtValue
+from onnxgrad.compat.onnxruntime.stock import from_stock
 
 __all__ = [
     "C_OrtValue",
@@ -28,4 +27,4 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    return getattr(_onnxruntime, name)
+    return from_stock("onnxruntime.capi._pybind_state", name)

@@ -6,27 +6,82 @@ The time inside `fit` is the engine's: `onnxgrad.TrainingSession.profiling` has 
 from __future__ import annotations
 
 import cProfile
+import enum
 import io
 import pstats
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
-__all__ = ["ProfileNode", "profile", "profile2graph"]
+__all__ = ["ProfileNode", "SortKey", "profile", "profile2graph"]
 
 _Key = tuple[str, int, str]
+_Numbers = tuple[int, int, float, float]
+
+# Files of the interpreter and its library, whose small functions are left out of the text.
+_LIBRARY = frozenset(
+    (
+        *("~", "_collections_abc.py", "abc.py", "contextlib.py", "functools.py", "inspect.py"),
+        *("os.py", "posixpath.py", "threading.py", "types.py", "typing.py", "warnings.py"),
+    )
+)
 
 
-def profile(fct: Callable[[], Any], sort: str = "cumulative") -> tuple[cProfile.Profile, str]:
-    """Run a function under the profiler and return the profile, and its table as text."""
-    profiler = cProfile.Profile()
+class SortKey(enum.Enum):
+    """Order of what a function calls."""
+
+    LINE = "line"
+    CUMULATIVE = "cumulative"
+    TIME = "time"
+
+
+def profile(
+    fct: Callable[[], Any],
+    sort: str = "cumulative",
+    rootrem: str | None = None,
+    as_df: bool = False,
+    pyinst_format: str | None = None,
+    return_results: bool = False,
+    **kwargs: Any,
+) -> tuple[Any, ...]:
+    """Run a function under the profiler and return the profile, and its table as text.
+
+    Parameters
+    ----------
+    fct : callable
+    sort : str, default="cumulative"
+        Order of the table.
+    rootrem : str, default=None
+        Removed from the names of files.
+    as_df, pyinst_format
+        Not there: refused.
+    return_results : bool, default=False
+        Put the result of the function first.
+    **kwargs
+        Of ``cProfile.Profile``.
+    """
+    if as_df or pyinst_format is not None:
+        raise NotImplementedError("as_df and pyinst_format are not there; profile2graph has trees.")
+    profiler = cProfile.Profile(**kwargs)
     profiler.enable()
     try:
-        fct()
+        result = fct()
     finally:
         profiler.disable()
     text = io.StringIO()
-    pstats.Stats(profiler, stream=text).strip_dirs().sort_stats(sort).print_stats()
-    return profiler, text.getvalue()
+    stats = pstats.Stats(profiler, stream=text)
+    stats.sort_stats(sort).print_stats()
+    table = text.getvalue()
+    found = (stats, table if rootrem is None else table.replace(rootrem, ""))
+    return (result, *found) if return_results else found
+
+
+class _Line(NamedTuple):
+    """A line of the text; the numbers are those of the call, or of the function for a root."""
+
+    node: ProfileNode
+    depth: int
+    numbers: _Numbers
+    again: bool
 
 
 class ProfileNode:
@@ -41,96 +96,197 @@ class ProfileNode:
     tin, tall : float
         Seconds in the function itself, and with what it calls.
     called_by, calls_to : list of ProfileNode
+    calls_to_elements : list of (nc1, nc2, tin, tall)
+        The share of each function of `calls_to` that this one has caused.
     """
 
     def __init__(
-        self, filename: str, line: int, func_name: str, numbers: tuple[int, int, float, float]
+        self,
+        filename: str,
+        line: int,
+        func_name: str,
+        nc1: int,
+        nc2: int,
+        tin: float,
+        tall: float,
     ) -> None:
         self.filename, self.line, self.func_name = filename, line, func_name
-        self.nc1, self.nc2, self.tin, self.tall = numbers
+        self.nc1, self.nc2, self.tin, self.tall = nc1, nc2, tin, tall
         self.called_by: list[ProfileNode] = []
         self.calls_to: list[ProfileNode] = []
+        self.calls_to_elements: list[_Numbers] = []
+
+    def add_called_by(self, pnode: ProfileNode) -> None:
+        """Add a function that calls this one."""
+        self.called_by.append(pnode)
+
+    def add_calls_to(self, pnode: ProfileNode, time_elements: _Numbers) -> None:
+        """Add a function that this one calls, with the numbers of these calls."""
+        self.calls_to.append(pnode)
+        self.calls_to_elements.append(time_elements)
+
+    @property
+    def key(self) -> str:
+        """``file:line:name``."""
+        return f"{self.filename}:{self.line}:{self.func_name}"
+
+    @property
+    def numbers(self) -> _Numbers:
+        """Calls and times of the function, whoever calls it."""
+        return self.nc1, self.nc2, self.tin, self.tall
+
+    def __iter__(self) -> Iterator[ProfileNode]:
+        """Iterate over this function and all below it, each once."""
+        found, stack = {self.key: self}, [self]
+        while stack:
+            node = stack.pop(0)
+            yield node
+            new = [child for child in node.calls_to if child.key not in found]
+            found |= {child.key: child for child in new}
+            stack += [child for place, child in enumerate(new) if child not in new[:place]]
 
     def __repr__(self) -> str:
         return f"ProfileNode({self.filename!r}, {self.line!r}, {self.func_name!r})"
 
     def to_text(
         self,
-        clean_text: Callable[[str], str] | None = None,
+        filter_node: Callable[..., bool] | None = None,
+        sort_key: SortKey = SortKey.LINE,
         fct_width: int = 60,
         with_file: bool = True,
     ) -> str:
-        """Return the tree below this function, two spaces more for each level.
+        """Return the tree below this function, four spaces more for each level.
 
-        A function that has been shown already is marked ``+++``, and what it calls is left out.
+        Numbers are those of the calls from the line above that has one level less. A function that
+        several others call is marked ``+++`` there and is a tree of its own, with all of its calls,
+        below; without files it is opened everywhere instead, except below itself.
 
         Parameters
         ----------
-        clean_text : callable, default=None
-            Applied to the names of files.
+        filter_node : callable, default=None
+            Takes a node, and ``info`` with ``nc1``, ``nc2`` and ``tall`` of a call, and tells
+            whether to show it. None leaves out small functions of Python's library.
+        sort_key : SortKey, default=SortKey.LINE
         fct_width : int, default=60
             Width of the column of names.
         with_file : bool, default=True
             False leaves the files out.
         """
-        clean = clean_text or getattr(self, "_clean", None) or (lambda text: text)
-        lines: list[str] = []
-        shown: set[int] = set()
+        keep = _is_shown if filter_node is None else filter_node
+        lines = [*(_forest if with_file else _opened)(self, keep, SortKey(sort_key))]
+        digits = 1 + max(len(str(count)) for line in lines for count in line.numbers[:2])
+        return "\n".join(_format(line, digits, fct_width, with_file) for line in lines)
 
-        def visit(node: ProfileNode, depth: int) -> None:
-            name = "    " * depth + _short(node.func_name)
-            line = (
-                f"{name:<{fct_width}} -- {node.nc1: 6d} {node.nc2: 6d} -- "
-                f"{node.tin:1.5f} {node.tall:1.5f} --"
-            )
-            if with_file:
-                line += f" {clean(node.filename)}:{node.line}:{_short(node.func_name)}"
-                line += f" ({node.func_name})"
-            again = id(node) in shown
-            lines.append(line + (" +++" if again else ""))
-            if again:
-                return
-            shown.add(id(node))
-            for child in node.calls_to:
-                visit(child, depth + 1)
 
-        visit(self, 0)
-        return "\n".join(lines)
+def _is_shown(node: ProfileNode, info: dict[str, Any] | None = None) -> bool:
+    calls, total = (node.nc2, node.tall) if info is None else (info["nc2"], info["tall"])
+    return node.filename not in _LIBRARY or calls > 10 or total > 1e-4
+
+
+def _children(
+    node: ProfileNode, keep: Callable[..., bool], sort_key: SortKey
+) -> list[tuple[ProfileNode, _Numbers]]:
+    def place(call: tuple[ProfileNode, _Numbers]) -> Any:
+        child, numbers = call
+        if sort_key is SortKey.LINE:
+            return child.filename, child.line
+        return -numbers[3 if sort_key is SortKey.CUMULATIVE else 2]
+
+    names = ("nc1", "nc2", "tin", "tall")
+    calls = zip(node.calls_to, node.calls_to_elements, strict=True)
+    kept = [call for call in calls if keep(call[0], info=dict(zip(names, call[1], strict=True)))]
+    return sorted(kept, key=place)
+
+
+def _forest(root: ProfileNode, keep: Callable[..., bool], sort_key: SortKey) -> Iterator[_Line]:
+    """Yield the lines of the root's tree, then a tree for each function with several callers."""
+    shared = [node for node in root if node is not root and len(node.called_by) != 1]
+    trees = {id(node) for node in [root, *shared]}
+
+    def visit(node: ProfileNode, numbers: _Numbers, depth: int) -> Iterator[_Line]:
+        yield _Line(node, depth, numbers, again=False)
+        for child, part in _children(node, keep, sort_key):
+            if id(child) in trees:
+                yield _Line(child, depth + 1, part, again=True)
+            else:
+                yield from visit(child, part, depth + 1)
+
+    yield from visit(root, root.numbers, 0)
+    holder = ProfileNode("", 0, "", 0, 0, 0.0, 0.0)
+    for node in shared:
+        holder.add_calls_to(node, node.numbers)
+    for node, numbers in _children(holder, keep, sort_key):
+        yield from visit(node, numbers, 0)
+
+
+def _opened(root: ProfileNode, keep: Callable[..., bool], sort_key: SortKey) -> Iterator[_Line]:
+    """Yield the lines of one tree where every call is opened, except below itself."""
+
+    def visit(node: ProfileNode, numbers: _Numbers, above: tuple[int, ...]) -> Iterator[_Line]:
+        yield _Line(node, len(above), numbers, again=False)
+        if id(node) not in above:
+            for child, part in _children(node, keep, sort_key):
+                yield from visit(child, part, (*above, id(node)))
+
+    yield from visit(root, root.numbers, ())
+
+
+def _format(line: _Line, digits: int, fct_width: int, with_file: bool) -> str:
+    indent = 4 * line.depth
+    calls, all_calls, inside, total = line.numbers
+    name = line.node.func_name
+    text = (
+        f"{' ' * indent}{_fit(name, fct_width - indent)} -- {calls: {digits}d} "
+        f"{all_calls: {digits}d} -- {inside:1.5f} {total:1.5f} --"
+    )
+    if with_file:
+        text += f" {line.node.key} ({name})"
+    return text + (" +++" if line.again else "")
+
+
+def _fit(name: str, width: int) -> str:
+    """Return a name of just this width; a longer one has dots in the middle."""
+    if width < 8:
+        return name
+    half = width // 2 - 1
+    return name.ljust(width) if len(name) <= width else f"{name[:half]}...{name[1 - half :]}"
 
 
 def profile2graph(
-    ps: cProfile.Profile | pstats.Stats, clean_text: Callable[[str], str] | None = None
-) -> tuple[ProfileNode, dict[_Key, ProfileNode]]:
-    """Return a profile as a tree: its root, and all functions by (file, line, name).
+    ps: Any,
+    clean_text: Callable[[str], str] | None = None,
+    verbose: bool = False,
+    fLOG: Callable[..., Any] | None = None,
+) -> tuple[ProfileNode, dict[str, ProfileNode]]:
+    """Return a profile as a tree: its root, and all functions by ``file:line:name``.
 
     Parameters
     ----------
-    ps : cProfile.Profile or pstats.Stats
+    ps : pstats.Stats or cProfile.Profile
     clean_text : callable, default=None
         Applied to the names of files.
+    verbose : bool, default=False
+        Whether `fLOG` is called with each function.
+    fLOG : callable, default=None
     """
-    table: Any = getattr(ps, "stats", None) if isinstance(ps, pstats.Stats) else None
+    table: Any = getattr(ps, "stats", None) if not isinstance(ps, cProfile.Profile) else None
     if table is None:
-        table = pstats.Stats(ps).stats  # type: ignore[arg-type,attr-defined]
+        table = pstats.Stats(ps).stats  # type: ignore[attr-defined]
+    table = {key: value for key, value in table.items() if "_lsprof.Profiler" not in key[2]}
     clean = clean_text or (lambda text: text)
     nodes = {
-        key: ProfileNode(clean(key[0].replace("\\", "/")), key[1], key[2], numbers[:4])
+        key: ProfileNode(clean(key[0].replace("\\", "/")), key[1], key[2], *numbers[:4])
         for key, numbers in table.items()
     }
     for key, numbers in table.items():
-        for caller in numbers[4]:
-            if caller in nodes and caller != key:
-                nodes[caller].calls_to.append(nodes[key])
-                nodes[key].called_by.append(nodes[caller])
-    roots = [
-        node
-        for node in nodes.values()
-        if not node.called_by and "_lsprof.Profiler" not in node.func_name
-    ]
+        if verbose and fLOG is not None:
+            fLOG(f"[pstats] {key}={numbers!r}")
+        for caller, part in numbers[4].items():
+            if caller in nodes:
+                nodes[caller].add_calls_to(nodes[key], tuple(part))
+                nodes[key].add_called_by(nodes[caller])
+    roots = [n for n in nodes.values() if all(caller is n for caller in n.called_by)]
     if not roots:
         raise RuntimeError("The profile has no function that nothing calls.")
-    return max(roots, key=lambda node: node.tall), nodes
-
-
-def _short(name: str, width: int = 28) -> str:
-    return name if len(name) <= width else f"{name[: width // 2]}...{name[-width // 2 + 3 :]}"
+    by_name = {node.key: node for node in nodes.values()}
+    return max(roots, key=lambda node: node.tall), by_name

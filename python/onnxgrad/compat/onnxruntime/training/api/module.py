@@ -11,6 +11,7 @@ import onnx
 import onnx.utils
 
 import onnxgrad as og
+from onnxgrad import graph_tools
 from onnxgrad.compat.onnxruntime.training.api.checkpoint_state import CheckpointState
 from onnxgrad.compat.onnxruntime.values import OrtValue, array_of
 
@@ -183,7 +184,7 @@ class Module:
         """Write the model with its present parameters, without loss and target."""
         model = og.set_weights(self._model, self._state._values)
         del model.metadata_props[:]
-        needed = _inputs_of(model.graph, graph_output_names)
+        needed = graph_tools.values_behind(model, graph_output_names)
         inputs = [value.name for value in model.graph.input if value.name in needed]
         part = onnx.utils.Extractor(model).extract_model(inputs, list(graph_output_names))
         part.ir_version = model.ir_version
@@ -196,21 +197,3 @@ class Module:
     def output_names(self) -> list[str]:
         """Return the names of the outputs, the loss first."""
         return list(self._outputs)
-
-
-def _inputs_of(graph: onnx.GraphProto, outputs: list[str]) -> set[str]:
-    """Names that some outputs are computed from."""
-    made_by = {name: node for node in graph.node for name in node.output}
-    seen: set[str] = set()
-    waiting = list(outputs)
-    while waiting:
-        name = waiting.pop()
-        if name in seen:
-            continue
-        seen.add(name)
-        if name in made_by:
-            waiting += list(made_by[name].input)
-            for attribute in made_by[name].attribute:
-                for inner in [attribute.g, *attribute.graphs]:
-                    waiting += [each for node in inner.node for each in node.input]
-    return seen
