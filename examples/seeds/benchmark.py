@@ -92,7 +92,6 @@ def main():
     report = {"onnxgrad": onnxgrad.__version__, "epochs": epochs, "seconds": seconds,
               "fastest_first": sorted(seconds, key=seconds.get),
               "times_as_fast_as_scikit_learn": ratios}  # fmt: skip
-    print("fastest first:", "; ".join(report["fastest_first"]))
     slow = []
     for name, value in seconds.items():
         ratio = ratios[name]
