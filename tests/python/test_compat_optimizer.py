@@ -22,7 +22,6 @@ from onnxgrad.compat.onnxcustom.utils.orttraining_helper import (
     add_loss_output,
     get_train_initializer,
 )
-from onnxgrad.optimizers import User
 
 WEIGHTS = ["init", "init_1", "init_b10"]
 
@@ -190,7 +189,7 @@ def test_update_from_a_graph():
     X, y = rng.normal(size=(20, 2)).astype(np.float32), rng.normal(size=20).astype(np.float32)
     trainer = OrtGradientOptimizer(
         add_loss_output(linear_regression([0.3, 0.2], -0.1)), ["coefs", "intercept"],
-        training_optimizer_name=User(onnx.parser.parse_model(SIGNS)), batch_size=20, max_iter=3,
+        training_optimizer_name=onnx.parser.parse_model(SIGNS), batch_size=20, max_iter=3,
         learning_rate=LearningRateSGD(0.2, learning_rate="constant"), warm_start=True,
     ).fit(X, y)  # fmt: skip
     ones, w = np.column_stack([X, np.ones(20)]), np.array([0.3, 0.2, -0.1])

@@ -55,9 +55,9 @@ class TrainingParameters:
     ----------
     loss_output_name : str
     weights_to_train : set of str
-    training_optimizer_name : str or Optimizer
-        ``"SGDOptimizer"``, ``"AdamOptimizer"``, ``"LambOptimizer"``, or any name or object of
-        `onnxgrad.optimizers`: `User` makes one of an ONNX graph.
+    training_optimizer_name : str, Optimizer or onnx.ModelProto
+        ``"SGDOptimizer"``, ``"AdamOptimizer"``, ``"LambOptimizer"``, any name or object of
+        `onnxgrad.optimizers`, or an update as a graph, see `onnxgrad.optimizers.User`.
     optimizer_attributes_map, optimizer_int_attributes_map : dict
         Attributes by weight: ``{weight: {"alpha": 0.9, "beta": 0.999, "lambda": 0, ...}}``; for
         names of onnxgrad's optimizers, those of their class. A weight that is not named has the
@@ -140,6 +140,8 @@ class TrainingParameters:
 
 
 def _optimizer(name: Any, options: Mapping[str, float]) -> Any:
+    if isinstance(name, onnx.ModelProto):
+        name = og.optimizers.User(name)
     if isinstance(name, og.optimizers.Optimizer):
         return name.replace(**options)
     if name not in _OPTIMIZERS:

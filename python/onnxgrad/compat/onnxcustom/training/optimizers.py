@@ -37,7 +37,7 @@ class OrtGradientOptimizer(BaseEstimator):
     loss_output_name : str, default="loss"
     max_iter : int, default=100
         Epochs.
-    training_optimizer_name : str or onnxgrad.optimizers.Optimizer, default="SGDOptimizer"
+    training_optimizer_name : str, Optimizer or onnx.ModelProto, default="SGDOptimizer"
         See `TrainingParameters`; with the default, the update is the learning rate's.
     batch_size : int, default=10
     learning_rate : float, str or BaseLearningRate, default="SGD"

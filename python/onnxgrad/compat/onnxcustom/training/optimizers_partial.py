@@ -58,7 +58,7 @@ class OrtGradientForwardBackwardOptimizer(BaseEstimator):
         Taken for compatibility.
     max_iter : int, default=100
         Epochs.
-    training_optimizer_name : str or onnxgrad.optimizers.Optimizer, default="SGDOptimizer"
+    training_optimizer_name : str, Optimizer or onnx.ModelProto, default="SGDOptimizer"
         With the default, the update is the learning rate's; else see `TrainingParameters`.
     batch_size : int, default=10
     learning_rate : float, str or BaseLearningRate, default="SGD"
