@@ -1,5 +1,6 @@
 #include "onnx/file_edit.h"
 
+#include <fmt/format.h>
 #include <onnx/onnx_pb.h>
 
 #include <algorithm>
@@ -25,7 +26,7 @@ FileIndex::FileIndex(std::string_view bytes) : bytes_(bytes) {
         if (part.field() == Field::kOverloadFieldNumber) overload = part.bytes();
       }
       const PlacePath path = inner(whole, in);
-      const std::string scope = scope_of(domain + ":" + name + ":" + overload, {});
+      const std::string scope = scope_of(fmt::format("{}:{}:{}", domain, name, overload), {});
       for (WireReader part(in.bytes()); part.next();) {
         if (part.field() == Field::kNodeFieldNumber) read_node(inner(path, part), scope);
       }
@@ -93,7 +94,7 @@ void FileIndex::read_attribute(const PlacePath& path, const std::string& scope,
     if (in.field() == Field::kTFieldNumber || in.field() == Field::kTensorsFieldNumber) {
       read_tensor(inner(path, in));
     } else if (in.field() == Field::kGFieldNumber || in.field() == Field::kGraphsFieldNumber) {
-      read_graph(inner(path, in), scope + '\x1f' + output + '\x1f' + name);
+      read_graph(inner(path, in), fmt::format("{}\x1f{}\x1f{}", scope, output, name));
     }
   }
 }
@@ -139,7 +140,7 @@ std::string FileEdit::apply() const {
   // Innermost messages first: their new lengths change the sizes of those around them.
   std::vector<std::pair<MessagePlace, std::size_t>> messages;
   for (const auto& [offset, message] : around_) messages.push_back(message);
-  std::ranges::stable_sort(messages, std::greater<>(), [](const auto& m) { return m.second; });
+  std::ranges::sort(messages, std::greater<>(), [](const auto& m) { return m.second; });
   for (const auto& [place, depth] : messages) {
     std::ptrdiff_t growth = 0;
     const auto end = all.lower_bound(place.offset + place.size);

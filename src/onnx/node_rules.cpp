@@ -39,7 +39,7 @@ std::string mend_type(const ir::Node& node, const Parameter& parameter) {
 }  // namespace
 
 void check_call(const ir::Node& node, const Schema& schema) {
-  const auto check_count = [&node](const char* what, std::size_t given, int min, int max) {
+  const auto check_count = [](const char* what, std::size_t given, int min, int max) {
     if (given >= static_cast<std::size_t>(min) && given <= static_cast<std::size_t>(max)) return;
     const std::string expected = min == max ? std::to_string(min)
                                  : max == std::numeric_limits<int>::max()

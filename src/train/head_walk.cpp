@@ -48,7 +48,7 @@ void note_probabilities(Walk& walk) {
   walk.probabilities = walk.alias == nullptr ? walk.value : walk.alias;
 }
 
-void note_classes(Walk& walk, Tensor labels, std::string source) {
+void note_classes(Walk& walk, const Tensor& labels, std::string source) {
   if (walk.classes.labels.is_defined() || !labels.is_defined()) return;
   walk.classes = {.labels = labels.reshaped(Dims{labels.num_elements()}),
                   .source = std::move(source)};
