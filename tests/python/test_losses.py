@@ -73,12 +73,37 @@ def test_values_and_gradients_are_those_of_torch(case, dtype, runtime):
     np.testing.assert_allclose(gradient, case["gradient"], rtol=rtol, atol=atol)
 
 
-def test_every_loss_has_a_case_and_both_name_tables_agree():
+def test_every_loss_has_all_cases_and_both_name_tables_agree():
     from onnxgrad import _core
 
     assert og.losses.names() == _core.loss_names()
-    classes = {type(og.losses.from_name(name)).__name__ for name in og.losses.names()} - {"Auto"}
-    assert classes == {case["loss"] for case in CASES}
+    found = {}
+    for case in CASES:
+        loss = getattr(og.losses, case["loss"])(**case["options"])
+        found.setdefault(repr(loss), set()).add((case["reduction"], case["weights"] is not None))
+    everything = {(r, weighted) for r in ("mean", "sum", "none") for weighted in (False, True)}
+    for name in set(og.losses.names()) - {"auto"}:
+        assert found.get(repr(og.losses.from_name(name))) == everything, name
+
+
+@pytest.mark.parametrize("columns", ["one", "three"])
+@pytest.mark.parametrize("kind", ["hinge", "squared_hinge", "modified_huber"])
+def test_stored_margin_losses_are_scikit_learns(kind, columns):
+    """The formulas that PyTorch does not have are those of SGDClassifier, as are their slopes."""
+    from sklearn.linear_model import _sgd_fast
+
+    [case] = [c for c in CASES if case_name(c) == f"one_vs_rest_{kind}_{columns}-none"]
+    scores, classes = np.array(case["scores"]), np.array(case["target"])
+    signs = 2.0 * (classes[:, None] if columns == "one" else np.eye(3)[classes]) - 1
+    formula = {
+        "hinge": lambda: _sgd_fast.Hinge(1.0),
+        "squared_hinge": lambda: _sgd_fast.SquaredHinge(1.0),
+        "modified_huber": lambda: _sgd_fast.ModifiedHuber(),
+    }[kind]()
+    losses = np.vectorize(formula.py_loss)(signs, scores)
+    slopes = np.vectorize(formula.py_dloss)(scores, signs)
+    np.testing.assert_allclose(case["value"], losses.sum(axis=1), rtol=1e-12)
+    np.testing.assert_allclose(case["gradient"], slopes, rtol=1e-12)
 
 
 def test_the_manual_has_every_loss_and_penalty():

@@ -114,7 +114,7 @@ def element_losses():
 
 def class_losses():
     """The same of losses of classes, one element for each row."""
-    one, four = normal(ROWS, 1), normal(ROWS, 4)
+    one, _ = normal(ROWS, 1), normal(ROWS, 4)
     two = torch.tensor([0, 1, 1, 0, 1, 0])
     classes = torch.tensor([0, 3, 2, 2, 1, 3])
     probabilities = torch.softmax(normal(ROWS, 4), dim=1).round(decimals=4)
@@ -156,6 +156,45 @@ def class_losses():
             two,
         ),
     ]
+
+
+def one_vs_rest_losses():
+    """The same of every kind of one-vs-rest loss; a row is the sum of its columns' problems."""
+
+    def hinge(z):
+        return F.hinge_embedding_loss(z, -torch.ones_like(z), reduction="none")  # max(0, 1 - z)
+
+    kinds = {
+        "log": lambda z: F.softplus(-z),
+        "hinge": hinge,
+        "squared_hinge": lambda z: hinge(z) ** 2,
+        "modified_huber": lambda z: torch.where(z >= -1, hinge(z) ** 2, -4 * z),
+    }
+    columns = {
+        "one": (normal(ROWS, 1), torch.tensor([1, 0, 1, 1, 0, 0])),
+        "three": (normal(ROWS, 3), torch.tensor([2, 0, 1, 1, 0, 2])),
+    }
+    found = []
+    for kind, of_margins in kinds.items():
+        for count, (scores, classes) in columns.items():
+            true = classes[:, None] if count == "one" else F.one_hot(classes, 3)
+            signs = 2.0 * true - 1
+
+            def rows(s, _, of=of_margins, y=signs):
+                return of(s * y).sum(dim=1)
+
+            name = f"one_vs_rest_{kind}_{count}"
+            found.append((name, "OneVsRest", {"kind": kind}, rows, scores, classes))
+    return found
+
+
+def elastic_of_halves():
+    """The same of the elastic loss's defaults."""
+
+    def elements(s, t):
+        return (F.l1_loss(s, t, reduction="none") + F.mse_loss(s, t, reduction="none")) / 2
+
+    return ("elastic_halves", "Elastic", {}, elements, normal(ROWS, 3), normal(ROWS, 3))
 
 
 def cross_entropy_losses():
@@ -240,8 +279,11 @@ def reduce(rows, weights, counts, reduction):
 
 def cases():
     """All entries."""
+    row_losses = [*element_losses(), *class_losses()]
+    cross_entropies = cross_entropy_losses()
+    row_losses += [*one_vs_rest_losses(), elastic_of_halves()]
     found = []
-    for name, loss, options, elements, scores, target in [*element_losses(), *class_losses()]:
+    for name, loss, options, elements, scores, target in row_losses:
         for weights in (None, WEIGHTS):
             for reduction in ("mean", "sum", "none"):
 
@@ -251,7 +293,7 @@ def cases():
                 found.append(
                     case(name, loss, options, reduction, function, scores, target, weights)
                 )
-    for name, options, torch_options, scores, target, counts in cross_entropy_losses():
+    for name, options, torch_options, scores, target, counts in cross_entropies:
         for weights in (None, WEIGHTS[: len(scores)]):
             for reduction in ("mean", "sum", "none"):
                 if counts is None and weights is not None:
