@@ -7,6 +7,7 @@
 #include "onnxgrad/dims.h"               // IWYU pragma: export
 #include "onnxgrad/dtype.h"              // IWYU pragma: export
 #include "onnxgrad/error.h"              // IWYU pragma: export
+#include "onnxgrad/files.h"              // IWYU pragma: export
 #include "onnxgrad/forward_backward.h"   // IWYU pragma: export
 #include "onnxgrad/gradient.h"           // IWYU pragma: export
 #include "onnxgrad/inference_session.h"  // IWYU pragma: export

@@ -8,6 +8,7 @@ NB_MODULE(_core, module) {
   module.doc() = "Private extension of onnxgrad; use the functions of package onnxgrad.";
   onnxgrad::python::bind_errors(module);
   onnxgrad::python::bind_environment(module);
+  onnxgrad::python::bind_file_writer(module);
   onnxgrad::python::bind_models(module);
   onnxgrad::python::bind_losses(module);
   onnxgrad::python::bind_optimizers(module);

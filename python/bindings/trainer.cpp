@@ -83,6 +83,7 @@ void bind_logs(nb::module_& module) {
       .def_ro("step_losses", &History::step_losses)
       .def_ro("stop_reason", &History::stop_reason)
       .def_ro("best_epoch", &History::best_epoch)
+      .def_ro("skipped_steps", &History::skipped_steps)
       .def_ro("checkpoint_problem", &History::checkpoint_problem);
 }
 

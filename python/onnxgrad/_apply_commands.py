@@ -12,11 +12,11 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from onnxgrad._files import write_file
 from onnxgrad._specs import loss_of
 from onnxgrad._tables import read_npy, read_table
 from onnxgrad._train_data import open_train_data
-from onnxgrad.errors import CheckpointError, DataError, OptionError
+from onnxgrad.errors import DataError, OptionError
+from onnxgrad.files import write_file
 from onnxgrad.sessions import InferenceSession
 from onnxgrad.trainer import Trainer
 
@@ -93,14 +93,7 @@ def predict(
     if output is None:
         _write_csv(found, sys.stdout)
         return
-    try:
-        _write(found, output, suffix)
-    except OSError as error:
-        raise CheckpointError(
-            what=f"cannot write '{output}': {error.strerror}",
-            file=output,
-            mend="Choose another place with -o.",
-        ) from error
+    _write(found, output, suffix)
     print(f"wrote {output} with {', '.join(names)} of {len(next(iter(found.values())))} rows")
 
 

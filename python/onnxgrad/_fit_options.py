@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from onnxgrad import _core
 from onnxgrad._checks import duration, positive_int, unknown_name
+from onnxgrad.errors import OptionError
 
-__all__ = ["fit_options"]
+__all__ = ["fit_options", "one_of_two_names"]
 
 _SAMPLING = {"rows": _core.Sampling.rows, "windows": _core.Sampling.windows}
 _NON_FINITE = {
@@ -65,3 +66,16 @@ def fit_options(
     options.block_bytes = positive_int("buffer_bytes", buffer_bytes) // 2
     options.validation_every = positive_int("validation_every", validation_every)
     return options
+
+
+def one_of_two_names(non_finite: str, on_nan: str | None) -> str:
+    """Return what `non_finite` or its other name `on_nan` says. Raises: OptionError."""
+    if on_nan is None:
+        return non_finite
+    if non_finite not in ("raise", on_nan):
+        raise OptionError(
+            what=f"non_finite={non_finite!r} and on_nan={on_nan!r} are two names of one option",
+            value="on_nan",
+            mend="Give one of them.",
+        )
+    return on_nan

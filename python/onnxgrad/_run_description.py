@@ -8,12 +8,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from onnxgrad._files import write_file
 from onnxgrad._versions import show_versions
+from onnxgrad.files import write_file
 
 
 def write_description(folder: Path, options: Mapping[str, Any]) -> None:
-    """Make `folder` with ``environment.txt`` and ``config.toml``. Raises: OSError."""
+    """Make `folder` with ``environment.txt`` and ``config.toml``.
+
+    Raises
+    ------
+    OSError, CheckpointError
+    """
     environment = io.StringIO()
     show_versions(environment)
     folder.mkdir(parents=True, exist_ok=True)

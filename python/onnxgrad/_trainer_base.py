@@ -22,6 +22,7 @@ from onnxgrad._sparse import dense_pieces, has_sparse, sparse_source
 from onnxgrad.callbacks import CallbackList
 from onnxgrad.data import Source, source_like
 from onnxgrad.errors import Error, OptionError
+from onnxgrad.files import write_file
 from onnxgrad.history import History
 from onnxgrad.losses import to_core_loss
 from onnxgrad.sessions import TrainingSession
@@ -235,6 +236,7 @@ _KEPT = (
     "history",
     "stop_reason",
     "checkpoint_problem",
+    "skipped_steps",
     "epochs",
     "validation_names",
     "run_dir",
@@ -284,7 +286,7 @@ def unpickle(trainer: TrainerBase, state: dict[str, Any]) -> None:
         session.freeze(dropped)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "state.safetensors"
-        path.write_bytes(state["checkpoint"])
+        write_file(path, state["checkpoint"])
         session._core.load(str(path))
     vars(trainer).update(state["kept"])
     trainer.is_best = trainer._is_trial = False

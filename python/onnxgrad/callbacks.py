@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TextIO, TypeAlias
 from onnxgrad import _core
 from onnxgrad._checks import path_text, positive_int, real_number, unknown_name
 from onnxgrad._displays import PlainDisplay, RichDisplay, column, columns_of, is_terminal
-from onnxgrad.errors import CheckpointError, OptionError
+from onnxgrad.errors import OptionError
+from onnxgrad.files import LineFile
 from onnxgrad.history import cell_text
 from onnxgrad.metrics import is_larger_better
 
@@ -98,18 +99,18 @@ class EarlyStopping(Callback):
 
     Parameters
     ----------
+    monitor : str, default=None
+        ``"train_loss"``, ``"val_loss"``, ``"val_accuracy"`` or ``"val_<metric>"``. None is the
+        validation loss, or the training loss without validation.
     patience : int, default=10
         Epochs (with a validation, if there is one) without improvement that are waited for.
     min_delta : float, default=1e-4
         What counts as an improvement.
-    restore_best : bool, default=True
-        Whether to end with the weights of the best epoch.
-    monitor : str, default=None
-        ``"train_loss"``, ``"val_loss"``, ``"val_accuracy"`` or ``"val_<metric>"``. None is the
-        validation loss, or the training loss without validation.
     mode : {"auto", "min", "max"}, default="auto"
         Whether smaller or larger is better; ``"auto"`` knows it of losses and built-in metrics, and
         takes larger for metrics that are functions.
+    restore_best : bool, default=True
+        Whether to end with the weights of the best epoch.
 
     Examples
     --------
@@ -119,14 +120,19 @@ class EarlyStopping(Callback):
 
     def __init__(
         self,
+        monitor: str | None = None,
         patience: int = 10,
         min_delta: float = 1e-4,
-        restore_best: bool = True,
-        *,
-        monitor: str | None = None,
         mode: str = "auto",
+        restore_best: bool = True,
     ) -> None:
         # The loop in C++ does the work: it keeps the best weights without a copy to Python.
+        if monitor is not None and not isinstance(monitor, str):
+            raise OptionError(
+                what=f"monitor: {monitor!r}, expected a name such as 'val_loss'",
+                value="monitor",
+                mend="Epochs to wait for are given by name: EarlyStopping(patience=5).",
+            )
         if mode not in ("auto", "min", "max"):
             raise unknown_name("mode", mode, ["auto", "min", "max"])
         self.patience = positive_int("patience", patience)
@@ -170,23 +176,15 @@ class CSVLogger(Callback):
     def __init__(self, path: str | os.PathLike[str], *, append: bool = False) -> None:
         self._path = path_text("path", path)
         self._append = append
-        self._file: TextIO | None = None
+        self._file: LineFile | None = None
         self._names: list[str] = []
 
     def on_train_begin(self, trainer: Trainer) -> None:  # noqa: ARG002 (interface)
         """Open the file."""
-        try:
-            if self._append and Path(self._path).exists():
-                with Path(self._path).open(encoding="utf-8") as file:
-                    self._names = [name for name in file.readline().strip().split(",") if name]
-            mode: Literal["a", "w"] = "a" if self._append else "w"
-            self._file = Path(self._path).open(mode, encoding="utf-8")  # noqa: SIM115 (kept open)
-        except OSError as error:
-            raise CheckpointError(
-                what=f"cannot write '{self._path}': {error.strerror}",
-                file=self._path,
-                mend="Choose another path, in a folder that exists.",
-            ) from error
+        self._file = LineFile(self._path, append=self._append)
+        if self._append:
+            with Path(self._path).open(encoding="utf-8") as file:
+                self._names = [name for name in file.readline().strip().split(",") if name]
 
     def on_epoch_end(self, trainer: Trainer, logs: Logs) -> None:
         """Write the line of the epoch."""
@@ -197,7 +195,6 @@ class CSVLogger(Callback):
             self._file.write(",".join(self._names) + "\n")
         cells = [cell_text(logs[name]) if name in logs else "" for name in self._names]
         self._file.write(",".join(cells) + "\n")
-        self._file.flush()
 
     def on_train_end(self, trainer: Trainer) -> None:  # noqa: ARG002 (interface)
         """Close the file."""
@@ -349,25 +346,52 @@ class CallbackList(Callback):
                 callback.every_n_steps = often * max(1, callback.every_n_steps // often)
 
     def early_stopping(self) -> _core.EarlyStopping | None:
-        """Return the last early stopping among them as the extension takes it."""
+        """Return the early stopping among them as the extension takes it.
+
+        Raises
+        ------
+        OptionError
+            There are several.
+        """
         found = [c for c in self.callbacks if isinstance(c, EarlyStopping)]
-        return found[-1].native() if found else None
+        if len(found) > 1:
+            raise OptionError(
+                what=f"early stopping is given {len(found)} times; there can be one",
+                value="early_stopping",
+                mend="Give early_stopping or one callbacks.EarlyStopping; stop for other reasons "
+                "in a callback that returns True.",
+            )
+        return found[0].native() if found else None
 
     def set_checkpoints(
         self, options: _core.FitOptions, resume: bool | str | os.PathLike[str]
     ) -> None:
-        """Put the last `Checkpoint` among them, and what to resume from, into `options`."""
-        for callback in self.callbacks:
-            if isinstance(callback, Checkpoint):
-                options.checkpoint = _core.CheckpointOptions(
-                    callback.path,
-                    callback.every_steps,
-                    callback.keep,
-                    callback.best,
-                    callback.min_seconds,
-                )
-                if resume is True:
-                    options.resume, options.resume_if_any = callback.path, True
+        """Put the `Checkpoint` among them, and what to resume from, into `options`.
+
+        Raises
+        ------
+        OptionError
+            There are several, that of a run folder included; or nothing to resume from.
+        """
+        found = [c for c in self.callbacks if isinstance(c, Checkpoint)]
+        if len(found) > 1:
+            raise OptionError(
+                what="checkpoints are wanted in " + " and ".join(repr(c.path) for c in found),
+                value="callbacks",
+                detail="One training writes to one folder; run_dir has its own.",
+                mend="Give one callbacks.Checkpoint without run_dir, or "
+                "run_dir=run_folder.RunFolder(path, every=..., keep=...).",
+            )
+        for callback in found:
+            options.checkpoint = _core.CheckpointOptions(
+                callback.path,
+                callback.every_steps,
+                callback.keep,
+                callback.best,
+                callback.min_seconds,
+            )
+            if resume is True:
+                options.resume, options.resume_if_any = callback.path, True
         if not isinstance(resume, bool):
             options.resume = path_text("resume", resume)
         elif resume and not options.resume:

@@ -6,9 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from onnxgrad._checks import path_text
-from onnxgrad._files import write_file
-from onnxgrad.errors import CheckpointError
+from onnxgrad.files import write_file
 
 if TYPE_CHECKING:
     import os
@@ -69,15 +67,7 @@ class History(dict[str, list[float]]):
         """
         rows = zip(*self.values(), strict=False)
         lines = [",".join(self), *(",".join(cell_text(value) for value in row) for row in rows)]
-        text = path_text("path", path)
-        try:
-            write_file(text, "\n".join(lines) + "\n")
-        except OSError as error:
-            raise CheckpointError(
-                what=f"cannot write '{text}': {error.strerror}",
-                file=text,
-                mend="Choose another place with --history, or to_csv(path).",
-            ) from error
+        write_file(path, "\n".join(lines) + "\n")
 
     def to_pandas(self) -> Any:
         """Return a pandas.DataFrame with one row per epoch."""

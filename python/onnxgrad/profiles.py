@@ -6,7 +6,7 @@ import os
 from typing import NamedTuple
 
 from onnxgrad import _core
-from onnxgrad._files import write_file
+from onnxgrad.files import write_file
 
 __all__ = ["KernelTime", "Memory", "Profile"]
 
@@ -86,5 +86,5 @@ class Profile:
         return self._text
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the trace to a file."""
+        """Write the trace to a file. Raises: CheckpointError."""
         write_file(path, self.trace_json)

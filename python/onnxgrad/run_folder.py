@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import math
 import os
 import time
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TextIO
+from typing import TYPE_CHECKING, Any, Literal, TextIO, cast
 
 from onnxgrad._checks import path_text
 from onnxgrad._run_description import write_description
 from onnxgrad.callbacks import Callback, Checkpoint, CheckpointWarning, Logs, Progress
 from onnxgrad.errors import CheckpointError
+from onnxgrad.files import LineFile, write_file
 
 if TYPE_CHECKING:
     from onnxgrad import _core
@@ -34,7 +36,7 @@ class RunFolder(Callback):
     ``config.toml`` has the options of the training, ``environment.txt`` the versions of all parts,
     ``metrics.csv`` a line for each epoch as soon as it is over, ``train.log`` the table that a
     terminal shows, ``checkpoints`` what the training can go on from, ``best.onnx`` the model of the
-    best epoch, ``last.onnx`` that of the end, also after Ctrl-C or an exception, and ``curves.png``
+    best epoch, ``last.onnx`` that of the end, also after Ctrl-C or an exception, and ``curves.svg``
     the losses, if matplotlib is there.
 
     Parameters
@@ -75,7 +77,8 @@ class RunFolder(Callback):
             self.path / "checkpoints", every, keep, min_seconds=_MIN_SECONDS
         )
         self._options = dict(options or {})
-        self._log: TextIO | None = None
+        self._log: LineFile | None = None
+        self._metrics: LineFile | None = None
         self._table: Progress | None = None
         self._columns: list[str] = []
         self._best: _core.Model | None = None  # that is not written yet
@@ -88,8 +91,7 @@ class RunFolder(Callback):
         """Make the folder, and the files that do not change."""
         try:
             write_description(self.path, self._options)
-            mode: Literal["a", "w"] = "a" if self._goes_on else "w"
-            self._log = (self.path / "train.log").open(mode, encoding="utf-8")
+            self._log = LineFile(self.path / "train.log", append=self._goes_on)
         except OSError as error:
             raise CheckpointError(
                 what=f"cannot write into '{self.path}': {error.strerror}",
@@ -98,16 +100,16 @@ class RunFolder(Callback):
             ) from error
         print(trainer.session.loss_line, file=self._log)
         self._columns = []
-        self._table = Progress(bar=False, stream=self._log)
+        self._table = Progress(bar=False, stream=cast("TextIO", self._log))
         self._table.on_train_begin(trainer)
 
     def on_epoch_end(self, trainer: Trainer, logs: Logs) -> None:
         """Write the line of the epoch, and the model if it is the best so far."""
-        if self._table is not None:
-            self._table.on_epoch_end(trainer, logs)
         try:
+            if self._table is not None:
+                self._table.on_epoch_end(trainer, logs)
             self._write_metrics(trainer, logs)
-        except (OSError, CheckpointError) as error:  # no reason to end a training
+        except CheckpointError as error:  # no reason to end a training
             warnings.warn(f"'{self.path}': {error}", CheckpointWarning, stacklevel=2)
             self._columns = []  # all epochs with the next one
         if trainer.is_best:
@@ -125,8 +127,13 @@ class RunFolder(Callback):
         if self._log is None or self._table is None:
             return
         self._table.on_train_end(trainer)
-        self._log.close()
-        self._log = self._table = None
+        try:
+            self._log.close()
+            if self._metrics is not None:
+                self._metrics.close()
+        except CheckpointError as error:
+            warnings.warn(f"'{self.path}': {error}", CheckpointWarning, stacklevel=2)
+        self._log = self._table = self._metrics = None
         self._write_best()
         trainer.save(self.path / "last.onnx")
         if trainer.history:
@@ -144,12 +151,12 @@ class RunFolder(Callback):
     def _write_metrics(self, trainer: Trainer, logs: Logs) -> None:
         """Add the line of the epoch; where columns are new, or lines missing, write all anew."""
         path = self.path / "metrics.csv"
-        if self._columns != list(trainer.history):
+        if self._metrics is None or self._columns != list(trainer.history):
             trainer.history.to_csv(path)
+            self._metrics = LineFile(path, append=True)
             self._columns = list(trainer.history)
             return
-        with path.open("ab", buffering=0) as file:  # one call: the line is there, or it is not
-            file.write((trainer.history.csv_line(logs) + "\n").encode())
+        self._metrics.write(trainer.history.csv_line(logs) + "\n")
 
     def _draw(self, trainer: Trainer) -> None:
         try:
@@ -158,7 +165,9 @@ class RunFolder(Callback):
             return
         figure = Figure(figsize=(7, 4), layout="constrained")
         trainer.history.plot(figure.subplots())
-        figure.savefig(self.path / "curves.png", dpi=150)
+        picture = io.StringIO()
+        figure.savefig(picture, format="svg", metadata={"Date": None})
+        write_file(self.path / "curves.svg", picture.getvalue())
 
 
 def as_run_folder(

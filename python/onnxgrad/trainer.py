@@ -14,7 +14,7 @@ from onnxgrad import _core
 from onnxgrad._arrays import ArrayLike
 from onnxgrad._checks import positive_int
 from onnxgrad._class_weights import ClassWeight, native_class_weights, with_class_weights
-from onnxgrad._fit_options import fit_options
+from onnxgrad._fit_options import fit_options, one_of_two_names
 from onnxgrad._log import messages
 from onnxgrad._models import ModelLike
 from onnxgrad._rows import (
@@ -97,6 +97,8 @@ class Trainer(TrainerBase):
         Why the last `fit` ended before its last epoch; empty if it did not.
     checkpoint_problem : str
         Why the last checkpoint is missing; empty if it is there, or none was asked for.
+    skipped_steps : int
+        Steps that the last ``fit(non_finite="skip")`` left out.
     is_best : bool
         For callbacks: whether the epoch that just ended is the best so far.
     run_dir : pathlib.Path or None
@@ -189,6 +191,7 @@ class Trainer(TrainerBase):
         self.history = History()
         self.stop_reason = ""
         self.checkpoint_problem = ""
+        self.skipped_steps = 0
         self.epochs = 0
         self.validation_names: list[str] = []
         self.is_best = False
@@ -223,6 +226,7 @@ class Trainer(TrainerBase):
         verbose: Verbosity = "auto",
         allow_nan: bool = False,
         non_finite: str = "raise",
+        on_nan: str | None = None,
         snapshot_every: int | None = None,
         resume: bool | str | os.PathLike[str] = False,
     ) -> Trainer:
@@ -295,6 +299,8 @@ class Trainer(TrainerBase):
             What a loss that is NaN or infinite does: raise `ConvergenceError`, end the training
             with the message as `stop_reason`, leave out the step (weights and optimizer state stay,
             also where only the new weights would not be finite), or nothing.
+        on_nan : str, default=None
+            Another name of `non_finite`.
         snapshot_every : int, default=None
             For ``"raise"`` and ``"stop"``, steps are done again from a copy of weights and
             optimizer state: of the start of the epoch (of data in chunks, of the block of rows),
@@ -329,7 +335,8 @@ class Trainer(TrainerBase):
         -----
         The loop does not hold the interpreter lock. One `fit` at a time.
         """
-        given = dict(locals())
+        non_finite = one_of_two_names(non_finite, on_nan)
+        given = {name: value for name, value in locals().items() if name != "on_nan"}
         options = fit_options(
             epochs=epochs,
             schedule=None if self.schedule is None else self.schedule._native(),
@@ -440,6 +447,7 @@ class Trainer(TrainerBase):
         native = self._core.history
         self.history = History.from_logs(log_of(epoch) for epoch in native.epochs)
         self.stop_reason = self.stop_reason or native.stop_reason
+        self.skipped_steps = native.skipped_steps
         self.checkpoint_problem = native.checkpoint_problem
 
     def _call(self, hook: str, *arguments: Any) -> bool:

@@ -290,7 +290,10 @@ bool FitLoop::run_batch(std::int64_t begin, std::int64_t rows) {
   } else {
     loss_.add(session_, execution, loss, rows);
   }
-  if (!is_finite && search_) return handle_fault(fmt::format("the training loss is {}", loss));
+  if (!is_finite && search_) {
+    return handle_fault(std::isnan(loss) ? "the training loss is nan"  // no word of its sign
+                                         : fmt::format("the training loss is {}", loss));
+  }
   if (stop_.load(std::memory_order_relaxed)) return end_with("stop() was called");
   if (options_.max_seconds > 0 && is_time_over()) return false;
   if (countdown_ > 0) {
@@ -333,12 +336,13 @@ bool FitLoop::handle_fault(const std::string& fault_seen) {
   row_ = snapshot_row_ + finding.good_rows;
   loss_ = finding.loss;
   if (options_.on_non_finite == OnNonFinite::kStop) return end_with(what);
+  const char* const clip = session_.takes_whole_batch() ? "" : ", a (smaller) clip_norm";
   throw ConvergenceError(
       {.what = what,
        .detail = fmt::format("Learning rate {:g}. The weights are those before step {}: the last "
                              "finite ones.",
                              rate, step_ + 1),
-       .mend = fmt::format("Try learning rate {:g}, or scale the inputs.", rate / 10)});
+       .mend = fmt::format("Try learning rate {:g}{}, or scale the inputs.", rate / 10, clip)});
 }
 
 bool FitLoop::call_step_callback(double loss, const runtime::Execution& execution) {

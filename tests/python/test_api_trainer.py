@@ -35,12 +35,55 @@ def test_one_callback_need_not_be_in_a_list(linear_proto, linear_data):
     trainer = og.Trainer(linear_proto)
     trainer.fit(*linear_data, epochs=2, verbose=0, callbacks=lambda _, logs: seen.append(logs))
     assert len(seen) == 2
-    stopping = og.callbacks.EarlyStopping(1, min_delta=1e9)
+    stopping = og.callbacks.EarlyStopping(patience=1, min_delta=1e9)
     trainer.fit(*linear_data, epochs=9, verbose=0, callbacks=stopping)
     assert trainer.stop_reason
     with pytest.raises(og.OptionError, match="early_stopping: 5") as caught:
         trainer.fit(*linear_data, early_stopping=5)
     assert "EarlyStopping(patience=5)" in str(caught.value)
+
+
+def test_early_stopping_as_in_other_packages():
+    stopping = og.callbacks.EarlyStopping("val_loss", 5, 0.1, "min", False)
+    expected = ("val_loss", 5, 0.1, "min", False)
+    names = ("monitor", "patience", "min_delta", "mode", "restore_best")
+    assert tuple(getattr(stopping, name) for name in names) == expected
+    with pytest.raises(og.OptionError, match="EarlyStopping\\(patience=5\\)"):
+        og.callbacks.EarlyStopping(5)
+
+
+def test_early_stopping_is_given_once(linear_proto, linear_data):
+    trainer = og.Trainer(linear_proto)
+    one, other = og.callbacks.EarlyStopping(), og.callbacks.EarlyStopping(patience=1)
+    for options in (
+        {"callbacks": [one, other]},
+        {"callbacks": one, "early_stopping": True},
+        {"callbacks": one, "early_stopping": other},
+    ):
+        with pytest.raises(og.OptionError, match="given 2 times"):
+            trainer.fit(*linear_data, verbose=0, **options)
+    assert trainer.session.steps == 0
+
+
+def test_what_to_do_about_a_bad_loss(linear_proto, linear_data):
+    X, y = linear_data
+    trainer = og.Trainer(linear_proto, optimizer="sgd", lr=0.5)
+    with pytest.raises(og.ConvergenceError, match=r"the training loss is (inf|nan) at") as caught:
+        trainer.fit(X, y * np.float32(1e30), epochs=3, verbose=0)
+    assert "Try learning rate 0.05, a (smaller) clip_norm" in str(caught.value)
+    assert "-nan" not in str(caught.value)
+
+
+def test_on_nan_is_non_finite(linear_proto, linear_data):
+    X, y = linear_data
+    y = y * np.float32(1e30)
+    trainer = og.Trainer(linear_proto, optimizer="sgd", lr=0.5)
+    trainer.fit(X, y, epochs=3, on_nan="stop", verbose=0)
+    assert "the training loss is" in trainer.stop_reason
+    with pytest.raises(og.OptionError, match="two names of one option"):
+        trainer.fit(X, y, on_nan="stop", non_finite="ignore", verbose=0)
+    with pytest.raises(og.OptionError, match="maybe"):
+        trainer.fit(X, y, on_nan="maybe", verbose=0)
 
 
 def test_three_lines(linear_file, linear_data, tmp_path):

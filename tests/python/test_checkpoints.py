@@ -352,6 +352,17 @@ def test_short_epochs_do_not_wait_for_the_disk(tmp_path, rows):
     assert len(whole.history["epoch"]) == 6
 
 
+def test_one_folder_for_a_training(tmp_path, rows):
+    own = og.callbacks.Checkpoint(tmp_path / "own")
+    other = og.callbacks.Checkpoint(tmp_path / "other")
+    for options in ({"callbacks": [own, other]}, {"callbacks": own, "run_dir": tmp_path / "run"}):
+        trainer = trainer_of()
+        with pytest.raises(og.OptionError, match="One training writes to one folder"):
+            fit(trainer, rows, **options)
+        assert trainer.session.steps == 0
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_options_of_the_callback_are_checked(tmp_path):
     for options in ({"every": 0}, {"every": "step"}, {"keep": 0}, {"min_seconds": -1}):
         with pytest.raises(og.OptionError):
@@ -391,7 +402,7 @@ def test_command_line_resumes_without_other_options(tmp_path, files):
     assert status == 0, errors
     status, _, errors = onnxgrad_train(*files, "--epochs", 3, "-o", resumed, "--run-dir", run)
     assert status == 0, errors
-    assert {path.name for path in run.iterdir()} - {"curves.png"} == {
+    assert {path.name for path in run.iterdir()} - {"curves.svg"} == {
         "config.toml",
         "environment.txt",
         "metrics.csv",

@@ -208,7 +208,7 @@ def test_metrics_need_a_validation(linear_model, linear_data):
 )
 def test_early_stopping_monitors(monitor, mode, stops, linear_model, linear_data):
     values = iter(range(100))
-    stopping = og.callbacks.EarlyStopping(3, 0.0, monitor=monitor, mode=mode)
+    stopping = og.callbacks.EarlyStopping(patience=3, min_delta=0.0, monitor=monitor, mode=mode)
     trainer = og.Trainer(linear_model, "squared_error", "sgd", lr=0.01)
     trainer.fit(
         *linear_data,

@@ -123,7 +123,7 @@ CASES = {
     "stopping": (
         ["--validation", 0.3, "--patience", 1, "--min-delta", 10],
         {},
-        {"validation": 0.3, "early_stopping": og.callbacks.EarlyStopping(1, 10)},
+        {"validation": 0.3, "early_stopping": og.callbacks.EarlyStopping(patience=1, min_delta=10)},
     ),
 }
 

@@ -137,7 +137,7 @@ def test_what_objects_show(linear_proto):
     assert shown == "CsvFile('rows.csv', target='price', ignored=['id'])"
     shown = repr(og.data.NpyFiles("X.npy", "y.npy"))
     assert shown == "NpyFiles('X.npy', 'y.npy')"
-    shown = repr(og.callbacks.EarlyStopping(3))
+    shown = repr(og.callbacks.EarlyStopping(patience=3))
     assert shown == "EarlyStopping(patience=3, min_delta=0.0001, restore_best=True)"
     shown = repr(og.callbacks.Checkpoint("run"))
     assert shown == "Checkpoint('run', every='epoch', keep=3, best=True)"

@@ -233,6 +233,8 @@ def test_steps_that_are_not_finite_are_skipped():
     for name in theirs:
         np.testing.assert_allclose(mine[name], theirs[name], rtol=1e-5, atol=1e-7, err_msg=name)
     assert trainer.session.steps == 3
+    assert trainer.skipped_steps == 1
+    assert good.skipped_steps == 0
     assert np.isfinite(trainer.history["train_loss"][-1])
     assert trainer.history["train_loss"][-1] == pytest.approx(good.history["train_loss"][-1])
 

@@ -18,6 +18,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 import onnxgrad
 from onnxgrad.callbacks import CallbackLike, EarlyStopping
 from onnxgrad.errors import OptionError
+from onnxgrad.files import save_model
 from onnxgrad.losses import LossLike, PenaltyLike
 from onnxgrad.metrics import MetricLike
 from onnxgrad.optimizers import LBFGS, OptimizerLike, ParameterGroup
@@ -119,7 +120,7 @@ class OnnxEstimator(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         trained = self._training.trained_model()
         if path is not None:
-            onnx.save(trained, os.fspath(path))
+            save_model(trained, path)
         return trained
 
     # What the two estimators do in their own way.
@@ -220,8 +221,9 @@ class OnnxEstimator(BaseEstimator):  # type: ignore[misc]
         batch_size = self._rows_of_a_step(len(X)) if self.batch_size == "auto" else self.batch_size
         stopping: list[CallbackLike] = []
         validate = self.early_stopping and epochs > 1
-        if self.tol is not None:
-            stopping = [EarlyStopping(self.n_iter_no_change, self.tol, restore_best=validate)]
+        has_own = any(isinstance(callback, EarlyStopping) for callback in self.callbacks)
+        if self.tol is not None and not has_own:
+            stopping = [EarlyStopping(None, self.n_iter_no_change, self.tol, restore_best=validate)]
         seed = int(self._random.randint(_SEEDS))
 
         def fit(trainer: onnxgrad.Trainer) -> onnxgrad.Trainer:

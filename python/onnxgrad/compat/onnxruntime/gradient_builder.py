@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import onnxgrad as og
 from onnxgrad.compat.onnxruntime.training_session import load_proto
+from onnxgrad.files import write_file
 
 __all__ = ["GradientGraphBuilder"]
 
@@ -67,4 +67,4 @@ class GradientGraphBuilder:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model to a file."""
-        Path(path).write_bytes(self.get_model())
+        write_file(path, self.get_model())

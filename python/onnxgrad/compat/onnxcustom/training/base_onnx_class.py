@@ -11,6 +11,7 @@ import onnx
 
 import onnxgrad as og
 from onnxgrad.compat.onnxruntime.values import OrtValue, array_of
+from onnxgrad.files import save_model
 
 __all__ = ["BaseOnnxClass", "GraphRunner"]
 
@@ -46,7 +47,7 @@ class BaseOnnxClass:
         for name, value in self._graphs().items():
             if isinstance(value, onnx.ModelProto):
                 path = os.path.join(folder, f"{start}{name}{end}.onnx")  # noqa: PTH118
-                onnx.save(value, path)
+                save_model(value, path)
                 saved[name] = path
             else:
                 short = f"{value._short_name()}." if prefix is None else prefix

@@ -10,6 +10,7 @@ import onnx
 import onnxgrad as og
 from onnxgrad.compat.onnxcustom.utils.onnx_helper import get_onnx_opset
 from onnxgrad.compat.onnxcustom.utils.orttraining_helper import get_train_initializer
+from onnxgrad.files import save_model
 
 __all__ = ["DerivativeOptions", "onnx_derivative"]
 
@@ -106,5 +107,5 @@ def onnx_derivative(
         inline=True,
     )
     if path_name is not None:
-        onnx.save(grad, path_name)
+        save_model(grad, path_name)
     return grad

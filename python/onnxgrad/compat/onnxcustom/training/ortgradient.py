@@ -35,6 +35,7 @@ from onnxgrad.compat.onnxruntime.values import (
     array_of,
     write_into,
 )
+from onnxgrad.files import save_model
 
 __all__ = ["OrtGradientForwardBackward", "OrtGradientForwardBackwardFunction"]
 
@@ -387,7 +388,7 @@ class OrtGradientForwardBackwardFunction:
         for name in ("_trained_onnx", "_optimized_pre_grad_model"):
             file = f"{cls.__name__}.{prefix or ''}{name}{suffix or ''}.onnx"
             saved[name] = os.path.join(folder, file)  # noqa: PTH118
-            onnx.save(getattr(cls, name), saved[name])
+            save_model(getattr(cls, name), saved[name])
         return saved
 
 

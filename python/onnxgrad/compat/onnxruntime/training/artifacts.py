@@ -20,6 +20,7 @@ import onnx
 import onnxgrad as og
 from onnxgrad.compat.onnxruntime.training.api.checkpoint_state import CheckpointState
 from onnxgrad.compat.onnxruntime.training.api.gradient_step import described, step_model, step_sum
+from onnxgrad.files import save_model
 
 __all__ = ["LossType", "OptimType", "generate_artifacts"]
 
@@ -127,7 +128,7 @@ def generate_artifacts(
 
     folder = Path(artifact_directory or ".")
     for name in ("training_model", "eval_model"):
-        onnx.save(with_loss, folder / f"{prefix}{name}.onnx")
+        save_model(with_loss, folder / f"{prefix}{name}.onnx")
     state = CheckpointState(_values(with_loss, [*trained, *frozen]), trained)
     CheckpointState.save_checkpoint(state, folder / f"{prefix}checkpoint")
     if nominal_checkpoint:
@@ -136,7 +137,7 @@ def generate_artifacts(
         values = _values(with_loss, trained)
         graph = og.training_step(step_model(values), step_sum(), update, trainable=trained)
         onnx.helper.set_model_props(graph, {KEY: described(update)})
-        onnx.save(graph, folder / f"{prefix}optimizer_model.onnx")
+        save_model(graph, folder / f"{prefix}optimizer_model.onnx")
 
 
 def _optimizer_of(optimizer: Any) -> Any:

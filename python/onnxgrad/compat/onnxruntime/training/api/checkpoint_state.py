@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from onnxgrad.files import write_file
 
 __all__ = ["CheckpointState", "Parameter", "Parameters", "Properties"]
 
@@ -179,10 +182,6 @@ class CheckpointState:
         }
         arrays = {f"parameter/{name}": value for name, value in state._values.items()}
         arrays |= {f"optimizer/{name}": value for name, value in optimizer.items()}
-        path = Path(checkpoint_uri)
-        unfinished = path.with_name(path.name + ".part")
-        with unfinished.open("wb") as file:
-            np.savez(file, head=np.array(json.dumps(head)), **arrays)  # type: ignore[arg-type]
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.replace(path)
+        contents = io.BytesIO()
+        np.savez(contents, head=np.array(json.dumps(head)), **arrays)  # type: ignore[arg-type]
+        write_file(checkpoint_uri, contents.getvalue())

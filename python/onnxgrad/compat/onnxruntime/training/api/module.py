@@ -14,6 +14,7 @@ import onnxgrad as og
 from onnxgrad import graph_tools
 from onnxgrad.compat.onnxruntime.training.api.checkpoint_state import CheckpointState
 from onnxgrad.compat.onnxruntime.values import OrtValue, array_of
+from onnxgrad.files import save_model
 
 __all__ = ["Module", "metadata"]
 
@@ -188,7 +189,7 @@ class Module:
         inputs = [value.name for value in model.graph.input if value.name in needed]
         part = onnx.utils.Extractor(model).extract_model(inputs, list(graph_output_names))
         part.ir_version = model.ir_version
-        onnx.save(part, inference_model_uri)
+        save_model(part, inference_model_uri)
 
     def input_names(self) -> list[str]:
         """Return the names of the inputs, the target among them."""

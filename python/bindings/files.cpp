@@ -1,0 +1,27 @@
+// Writing of files that are there in full or not at all.
+#include "onnxgrad/files.h"
+
+#include <nanobind/stl/string.h>
+
+#include <string>
+#include <string_view>
+
+#include "bindings.h"
+
+namespace nb = nanobind;
+
+namespace onnxgrad::python {
+
+void bind_file_writer(nb::module_& module) {
+  module.def(
+      "write_file",
+      [](const std::string& path, const nb::bytes& contents) {
+        const std::string_view text(contents.c_str(), contents.size());
+        const nb::gil_scoped_release unlocked;
+        write_file(path, text);
+      },
+      nb::arg("path"), nb::arg("contents"),
+      "Write a file whole or not at all. Raises: CheckpointError.");
+}
+
+}  // namespace onnxgrad::python

@@ -1,0 +1,132 @@
+"""Writing of files, so that a name never stands for half a file.
+
+Everything that the Python package writes goes through here. A whole file is written by the C++
+library, as checkpoints and models are; a file that grows by a line at a time is a `LineFile`.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from onnxgrad import _core
+from onnxgrad._checks import path_text
+from onnxgrad.errors import CheckpointError
+
+if TYPE_CHECKING:
+    import onnx
+
+__all__ = ["LineFile", "save_model", "write_file"]
+
+_SECONDS_BETWEEN_FLUSHES = 1.0  # of the disk: each takes longer than many short epochs
+
+
+def write_file(path: str | os.PathLike[str], contents: str | bytes) -> None:
+    """Write a file that is there in full or, after any error, as it was before.
+
+    It is written under a temporary name in the same folder, flushed, and renamed; then the folder
+    is flushed. Links are followed; permissions of a file that was there stay. A stream such as
+    ``/dev/stdout`` is written to directly.
+
+    Raises
+    ------
+    CheckpointError
+        If it cannot be written; no temporary file stays.
+    """
+    text = path_text("path", path)
+    data = contents.encode("utf-8") if isinstance(contents, str) else contents
+    there = Path(text)
+    if there.exists() and not there.is_file() and not there.is_dir():
+        try:
+            with there.open("wb") as stream:
+                stream.write(data)
+        except OSError as error:
+            raise _unwritten(text, error) from error
+        return
+    _core.write_file(text, data)
+
+
+def save_model(model: onnx.ModelProto, path: str | os.PathLike[str]) -> None:
+    """Write a model to a file; see `write_file`."""
+    write_file(path, model.SerializeToString())
+
+
+class LineFile:
+    """A text file that grows: what was written up to the last line break is in it at once.
+
+    Each piece is one call of the system, so that a process that is killed leaves whole lines. It is
+    flushed to the disk at most once in a second, and when it is closed.
+
+    Parameters
+    ----------
+    path : path
+    append : bool, default=False
+        Whether to go on with what is there.
+
+    Raises
+    ------
+    CheckpointError
+        If it cannot be opened or, later, written.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, append: bool = False) -> None:
+        self._path = path_text("path", path)
+        self._rest = ""  # of a line that is not over
+        self._flushed = time.monotonic()
+        try:
+            self._file: Any = Path(self._path).open("ab" if append else "wb", buffering=0)  # noqa: SIM115
+        except OSError as error:
+            raise _unwritten(self._path, error) from error
+
+    def write(self, text: str) -> int:
+        """Add text; return the number of characters, as streams do."""
+        lines, is_over, rest = (self._rest + text).rpartition("\n")
+        self._rest = rest
+        if is_over:
+            self._put(f"{lines}\n")
+        return len(text)
+
+    def flush(self) -> None:
+        """Do nothing: lines are written at once."""
+
+    def close(self) -> None:
+        """Write the rest, flush to the disk and close."""
+        if self._file is None:
+            return
+        file = self._file
+        try:
+            if self._rest:
+                self._put(self._rest)
+            self._sync()
+        finally:
+            self._file = None
+            file.close()
+
+    def _put(self, text: str) -> None:
+        try:
+            data = text.encode("utf-8")
+            while data:
+                data = data[self._file.write(data) :]
+        except OSError as error:
+            raise _unwritten(self._path, error) from error
+        if time.monotonic() - self._flushed >= _SECONDS_BETWEEN_FLUSHES:
+            self._sync()
+
+    def _sync(self) -> None:
+        self._flushed = time.monotonic()
+        if not Path(self._path).is_file():
+            return  # streams and devices have nothing to flush
+        try:
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise _unwritten(self._path, error) from error
+
+
+def _unwritten(path: str, error: OSError) -> CheckpointError:
+    return CheckpointError(
+        what=f"cannot write '{path}': {error.strerror}",
+        file=path,
+        mend="Make room, or choose another path, in a folder that exists.",
+    )

@@ -1,0 +1,16 @@
+#include "onnxgrad/files.h"
+
+#include "base/files.h"
+#include "onnxgrad/error.h"
+
+namespace onnxgrad {
+
+void write_file(const std::string& path, std::string_view contents) {
+  try {
+    base::write_atomically(path, contents);
+  } catch (const Error& error) {
+    throw CheckpointError(error.problem());
+  }
+}
+
+}  // namespace onnxgrad
