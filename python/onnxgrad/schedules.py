@@ -191,7 +191,7 @@ class MultiStep(Schedule):
 
     Parameters
     ----------
-    milestones : list of int
+    milestones : list of int, default=(30, 60, 90)
         In increasing order.
     factor : float, default=0.1
     unit : {"step", "epoch"}, default="epoch"
@@ -204,7 +204,10 @@ class MultiStep(Schedule):
     _native_type = _core.MultiStepDecay
 
     def __init__(
-        self, milestones: Sequence[int], factor: float = 0.1, unit: Unit = "epoch"
+        self,
+        milestones: Sequence[int] = (30, 60, 90),
+        factor: float = 0.1,
+        unit: Unit = "epoch",
     ) -> None:
         times = tuple(positive_int("milestones", milestone, 0) for milestone in milestones)
         if list(times) != sorted(times):
@@ -521,6 +524,7 @@ def _by_name() -> dict[str, Schedule]:
         "inverse_scaling": InverseScaling(),
         "invscaling": InverseScaling(),
         "linear": Linear(),
+        "multi_step": MultiStep(),
         "one_cycle": OneCycle(),
         "optimal": Optimal(),
         "plateau": Plateau(),

@@ -14,14 +14,15 @@ struct NamedSchedule {
   Schedule schedule;
 };
 
-const std::array<NamedSchedule, 13>& named_schedules() {
-  static const std::array<NamedSchedule, 13> schedules{{
+const std::array<NamedSchedule, 14>& named_schedules() {
+  static const std::array<NamedSchedule, 14> schedules{{
       {.name = "constant", .schedule = ConstantRate{}},
       {.name = "cosine", .schedule = CosineDecay{}},
       {.name = "cosine_restarts", .schedule = CosineRestarts{}},
       {.name = "exponential", .schedule = ExponentialDecay{}},
       {.name = "inverse_scaling", .schedule = InverseScaling{}},
       {.name = "linear", .schedule = LinearRate{}},
+      {.name = "multi_step", .schedule = MultiStepDecay{.milestones = {30, 60, 90}}},
       {.name = "one_cycle", .schedule = OneCycle{}},
       {.name = "optimal", .schedule = OptimalRate{}},
       {.name = "plateau", .schedule = Plateau{}},

@@ -125,12 +125,16 @@ def test_rate_is_back_after_an_interrupted_fit(linear_model, linear_data):
 
 
 def test_every_name_gives_rates(linear_model, linear_data):
+    from onnxgrad import _core
+
     for name in s.names():
         rates = s.from_name(name).rates(0.1, epochs=5, steps_per_epoch=20)
         assert len(rates) == 100
         assert all(math.isfinite(rate) and rate >= 0 for rate in rates), name
         og.Trainer(linear_model, schedule=name).fit(*linear_data, epochs=2, verbose=0)
     assert s.from_name("invscaling") == s.InverseScaling()
+    assert s.from_name("multi_step") == s.MultiStep([30, 60, 90])
+    assert s.names() == _core.schedule_names()
 
 
 def test_composition_is_flat_and_comparable():
