@@ -99,13 +99,13 @@ def patterns(option: str, value: str | Iterable[str] | None) -> list[str]:
 
 
 def device_name(device: Any) -> str:
-    """Return `device` if it is one that exists here."""
-    if device == "cpu":
+    """Return the device that `device` stands for; ``"auto"`` is the best one that exists here."""
+    if device in ("cpu", "auto"):
         return "cpu"
     raise DeviceError(
         what=f"device {device!r} is not available",
         value="device",
-        mend="Available here: 'cpu'.",
+        mend="Available here: 'cpu', which 'auto' takes.",
     )
 
 

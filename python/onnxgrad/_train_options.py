@@ -444,7 +444,7 @@ OPTIONS: tuple[TrainOption, ...] = (
         _PROCESS,
         "Number of threads.  [default: all cores, or OMP_NUM_THREADS]",
     ),
-    TrainOption("device", str, "cpu", _PROCESS, "Where to compute: cpu."),
+    TrainOption("device", str, "cpu", _PROCESS, "Where to compute: cpu, or auto."),
     TrainOption(
         "log_level",
         str,

@@ -98,7 +98,7 @@ class RunFolder(Callback):
                 file=str(self.path),
                 mend="Make room, or choose another run_dir.",
             ) from error
-        print(trainer.session.loss_line, file=self._log)
+        print(trainer.session.loss_line, f"seed: {trainer.seed}", sep="\n", file=self._log)
         self._columns = []
         self._table = Progress(bar=False, stream=cast("TextIO", self._log))
         self._table.on_train_begin(trainer)

@@ -79,7 +79,7 @@ class InferenceSession(NotPickled):
     Parameters
     ----------
     model : path, bytes or onnx.ModelProto
-    device : {"cpu"}, default="cpu"
+    device : {"cpu", "auto"}, default="cpu"
     threads : int, default=None
         None takes the cores that this process may use, or as many as ``OMP_NUM_THREADS`` says if
         that is fewer.
@@ -233,7 +233,7 @@ class TrainingSession(NotPickled):
         trained model are in inference mode, with the running statistics of the training.
     skip_non_finite : bool, default=False
         Whether a step whose loss or new weights are NaN or infinite changes nothing.
-    device : {"cpu"}, default="cpu"
+    device : {"cpu", "auto"}, default="cpu"
     threads : int, default=None
         None takes the cores that this process may use, or as many as ``OMP_NUM_THREADS`` says if
         that is fewer.

@@ -85,7 +85,7 @@ class Trainer(TrainerBase):
         Names or glob patterns of the weights to train and of those that stay as they are.
     groups, clip_value, clip_norm, accumulate, training_mode
         See `TrainingSession`.
-    device : {"cpu"}, default="cpu"
+    device : {"cpu", "auto"}, default="cpu"
 
     Attributes
     ----------
@@ -406,7 +406,7 @@ class Trainer(TrainerBase):
         self.history = History()
         self.stop_reason = ""
         if verbose != 0:
-            print(self.session.loss_line, file=sys.stderr)
+            print(self.session.loss_line, f"seed: {self.seed}", sep="\n", file=sys.stderr)
         if verbose == 2:
             for weight in self.session.trained_weights:
                 print(f"trained: {weight.name} {list(weight.shape)}", file=sys.stderr)

@@ -86,6 +86,18 @@ def test_on_nan_is_non_finite(linear_proto, linear_data):
         trainer.fit(X, y, on_nan="maybe", verbose=0)
 
 
+def test_the_device_that_there_is(linear_proto, linear_data):
+    states = []
+    for device in ("cpu", "auto"):
+        trainer = og.Trainer(linear_proto, device=device)
+        trainer.fit(*linear_data, epochs=1, verbose=0)
+        states.append(trainer.session.state())
+    for name, value in states[0].items():
+        np.testing.assert_array_equal(value, states[1][name])
+    with pytest.raises(og.DeviceError, match="Available here: 'cpu'"):
+        og.Trainer(linear_proto, device="tpu")
+
+
 def test_three_lines(linear_file, linear_data, tmp_path):
     X, y = linear_data
     trainer = og.Trainer(str(linear_file), loss="auto", optimizer="adam", lr=0.05)
@@ -452,8 +464,9 @@ def test_lines_when_piped(classifier, blobs, capsys):
     lines = found.err.splitlines()
     assert lines[0].startswith("loss: softmax cross-entropy on 'scores'")
     titles = ["epoch", "train_loss", "val_loss", "val_accuracy", "lr", "rows/s", "time"]
-    assert lines[1].split() == titles
-    assert [int(line.split()[0]) for line in lines[2:]] == [1, 2, 3]
+    assert lines[1] == "seed: 0"
+    assert lines[2].split() == titles
+    assert [int(line.split()[0]) for line in lines[3:]] == [1, 2, 3]
     assert "\x1b" not in found.err
     classifier.fit(X, y, epochs=3, verbose=0)
     assert capsys.readouterr() == ("", "")

@@ -254,7 +254,7 @@ def test_what_the_readme_prints(prepared, capsys):
     printed = capsys.readouterr().err.splitlines()
     shown = [line[4:] for line in text_of("README.md").splitlines() if line.startswith("    ")]
     start = next(i for i, line in enumerate(shown) if line.startswith("loss: "))
-    assert printed[:2] == shown[start : start + 2]
+    assert printed[:3] == shown[start : start + 3]
     accuracy = re.search(r"^ +20 +\S+ +\S+ +(\S+)", "\n".join(printed), re.M)[1]
     assert float(accuracy) > 0.95
 
