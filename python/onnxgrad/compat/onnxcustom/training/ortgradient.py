@@ -401,7 +401,7 @@ def _picklable(value: Any) -> Any:
     return value
 
 
-def _into(cache: Any, values: OrtValueVector) -> Any:
+def _into(cache: Any, values: OrtValueVector) -> OrtValueVector:
     """Return values in the memory of a cache, as far as that fits; the cache is filled.
 
     Raises
@@ -427,4 +427,5 @@ def _into(cache: Any, values: OrtValueVector) -> Any:
             cache.append(value)
         else:
             cache[place] = value
-    return cache
+    filled: OrtValueVector = cache
+    return filled
