@@ -24,6 +24,7 @@ def cleaned(text):
     text = re.sub(r" at 0x[0-9a-f]+", "", text)
     text = re.sub(r"Function_\d+", "Function_<id>", text)
     text = re.sub(r"/\S*/site-packages/", "site-packages/", text)
+    text = re.sub(r"/\S*/(?=python3\.\d+/)", "", text)
     text = re.sub(r"/tmp/ipykernel_\d+/\d+\.py", "<cell>", text)
     return text.replace(f"{PACKAGE}/", "")
 

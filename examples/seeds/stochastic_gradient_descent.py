@@ -275,7 +275,7 @@ def show_profile_and_files(trainer, X, y, folder):
     section("Profiling")
 
     def clean_name(text):
-        for word in ("examples", "onnxgrad", "onnxruntime", "sklearn", "site-packages"):
+        for word in ("examples", "onnxgrad", "onnxruntime", "sklearn", "site-packages", "python3."):
             if word in text:
                 return text[text.index(word) :]
         return text
