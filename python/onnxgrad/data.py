@@ -19,6 +19,7 @@ from onnxgrad import _core
 from onnxgrad._arrays import from_native, is_sparse
 from onnxgrad._batch_reader import BatchReader
 from onnxgrad._checks import path_text, positive_int
+from onnxgrad._data_notes import DataWarning
 from onnxgrad.errors import DataError, OptionError
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Batches",
     "CsvFile",
+    "DataWarning",
     "NpyFiles",
     "NpzFile",
     "ParquetFile",

@@ -14,6 +14,7 @@ from onnxgrad import _core
 from onnxgrad._arrays import ArrayLike
 from onnxgrad._checks import positive_int
 from onnxgrad._class_weights import ClassWeight, native_class_weights, with_class_weights
+from onnxgrad._data_notes import tell
 from onnxgrad._fit_options import fit_options, one_of_two_names
 from onnxgrad._log import messages
 from onnxgrad._models import ModelLike
@@ -292,7 +293,7 @@ class Trainer(TrainerBase):
             See `onnxgrad.callbacks`; a function is called with (trainer, logs) after each epoch.
         verbose : {"auto", 0, 1, 2}, default="auto"
             ``"auto"`` writes a line for each epoch to standard error, with a bar on a terminal;
-            0 nothing, 1 lines, 2 also the weights and the plan.
+            0 nothing, 1 lines, 2 also the weights, inputs that are copied, and the plan.
         allow_nan : bool, default=False
             Whether NaN and infinity in X are let through.
         non_finite : {"raise", "stop", "skip", "ignore"}, default="raise"
@@ -383,6 +384,8 @@ class Trainer(TrainerBase):
             self._choose_loss(y)
             if y is not None:
                 self._labels.learn(self.session, y)
+            if not self._is_trial:
+                tell(self.session, X, y, validation, verbose)
             if class_weight is not None:
                 sample_weight = with_class_weights(class_weight, y, sample_weight)
         if sample_weight is not None or has_weight(validation) or has_weight(source):

@@ -1,0 +1,119 @@
+"""What a fit says of its rows: classes with few of them, arrays that had to be copied."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from onnxgrad._arrays import as_numpy, is_sparse
+from onnxgrad._log import log, logger
+
+if TYPE_CHECKING:
+    from onnxgrad import _core
+    from onnxgrad.callbacks import Verbosity
+    from onnxgrad.sessions import TrainingSession
+
+__all__ = ["FEW_ROWS", "DataWarning", "class_notes", "copy_notes", "tell"]
+
+FEW_ROWS = 10
+_MOST_NAMES = 5
+_MOST_COUNTED = 1 << 20
+_DEBUG = 10
+_STACK = 4  # the caller of Trainer.fit, above `tell`, `fit` and its guard
+
+
+class DataWarning(UserWarning):
+    """Rows that a model can be trained on, but hardly learns from."""
+
+
+def tell(session: TrainingSession, X: Any, y: Any, validation: Any, verbose: Verbosity) -> None:
+    """Warn of classes with few rows, and report copies; with ``verbose=0`` to the logger alone."""
+    for note in class_notes(session, y, validation):
+        log("warning", note)
+        if verbose != 0:
+            warnings.warn(note, DataWarning, stacklevel=_STACK)
+    listener = logger()
+    if verbose == 2 or (listener is not None and listener.isEnabledFor(_DEBUG)):
+        for note in copy_notes(session, X):
+            log("debug", note)
+            if verbose == 2:
+                print(note, file=sys.stderr)
+
+
+def class_notes(session: TrainingSession, y: Any, validation: Any) -> Iterator[str]:
+    """Say which classes have fewer than `FEW_ROWS` rows, and which none for validation.
+
+    y : array or dict of arrays by output. validation : as for `Trainer.fit`.
+    """
+    first = session._core.loss
+    held_out = validation[1] if isinstance(validation, (tuple, list)) else None
+    for loss in (first, *first.others):
+        counts = _counts(loss, y)
+        of = f" of '{loss.output}'" if first.others else ""
+        few = {label: count for label, count in counts.items() if count < FEW_ROWS}
+        if few:
+            rows = [f"{label!r} has {count}" for label, count in few.items()]
+            yield f"classes{of} with fewer than {FEW_ROWS} rows: {_listed(rows)}"
+        if held_out is not None:
+            there = _counts(loss, held_out)
+            missing = [repr(label) for label in counts if there and label not in there]
+            if missing:
+                yield f"classes{of} that no validation row has: {_listed(missing)}"
+        elif isinstance(validation, float):
+            missing = [repr(label) for label, count in counts.items() if count * validation < 1]
+            if missing:
+                yield (
+                    f"classes{of} that may be in no validation row, with a share of "
+                    f"{validation:g}: {_listed(missing)}"
+                )
+
+
+def copy_notes(session: TrainingSession, X: Any) -> Iterator[str]:
+    """Say which inputs are not read in place, and why."""
+    dtypes = {value.name: value.dtype for value in session._core.inputs}
+    values = X if isinstance(X, Mapping) else dict.fromkeys(list(dtypes)[:1], X)
+    for name, value in values.items():
+        if is_sparse(value):
+            yield f"{name}: sparse, made dense in chunks"
+            continue
+        array = as_numpy(value, str(name))
+        shown = f"{name} {list(array.shape)}: copied,"
+        if array.dtype.kind in "fiub" and array.dtype.name != dtypes.get(name):
+            yield f"{shown} {array.dtype.name} to {dtypes.get(name)}"
+        elif not array.flags.c_contiguous:
+            yield f"{shown} its rows are not one after the other in memory"
+        elif isinstance(value, (list, tuple)):
+            yield f"{shown} a {type(value).__name__}"
+
+
+def _counts(loss: _core.LossInfo, y: Any) -> dict[Any, int]:
+    """Return the number of rows of each label; nothing for targets that are no classes."""
+    if isinstance(y, Mapping):
+        y = y.get(loss.output, y.get(loss.scores))
+    if y is None or not loss.is_classifier:
+        return {}
+    labels = as_numpy(y, "y")
+    if labels.ndim == 0 or labels.size != len(labels) or labels.dtype.kind not in "biufUSOT":
+        return {}
+    if (
+        labels.dtype.kind == "i"
+        and labels.size
+        and 0 <= labels.min() <= labels.max() < _MOST_COUNTED
+    ):
+        counts = np.bincount(labels.reshape(-1))  # no sorting
+        names = np.flatnonzero(counts)
+        counts = counts[names]
+    else:
+        names, counts = np.unique(labels, return_counts=True)
+    found: dict[Any, int] = dict(zip(names.tolist(), counts.tolist(), strict=True))
+    found.pop(getattr(loss.function, "ignore_index", None), None)
+    return found
+
+
+def _listed(texts: list[str]) -> str:
+    more = len(texts) - _MOST_NAMES
+    return ", ".join(texts[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
