@@ -317,6 +317,7 @@ OPTIONS: tuple[TrainOption, ...] = (
         _END,
         "What a loss that is NaN or infinite does: raise, stop, skip (the step) or ignore.",
         "WHAT",
+        ("--non-finite", "--on-nan"),
     ),
     TrainOption(
         "snapshot_every",
@@ -509,6 +510,9 @@ class TopicsCommand(TyperCommand):
 # ---------------------------------------------------------------------------------------- files
 
 
+_OTHER_NAMES = {"weight_column": "sample_weight", "freeze": "frozen", "on_nan": "non_finite"}
+
+
 def merged(context: Any, given: Mapping[str, Any], path: Path) -> dict[str, Any]:
     """Return the options: those of the command line, then of the file `path`, then the defaults.
 
@@ -520,9 +524,7 @@ def merged(context: Any, given: Mapping[str, Any], path: Path) -> dict[str, Any]
     result = dict(given)
     for key, value in _read(path).items():
         name = key.replace("-", "_")
-        option = _BY_NAME.get(
-            {"weight_column": "sample_weight", "freeze": "frozen"}.get(name, name)
-        )
+        option = _BY_NAME.get(_OTHER_NAMES.get(name, name))
         if option is None or not option.is_stored:
             known = [one.name for one in OPTIONS if one.is_stored]
             raise OptionError(
