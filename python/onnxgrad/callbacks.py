@@ -33,6 +33,7 @@ __all__ = [
     "CheckpointWarning",
     "EarlyStopping",
     "Logs",
+    "OptunaPruning",
     "Progress",
     "TensorBoard",
 ]
@@ -263,6 +264,38 @@ class TensorBoard(Callback):
         if self._writer is not None:
             self._writer.close()
             self._writer = None
+
+
+class OptunaPruning(Callback):
+    """Reports each epoch to a trial of Optuna, and ends the trial where Optuna prunes it.
+
+    Parameters
+    ----------
+    trial : optuna.Trial
+    monitor : str, default="val_loss"
+        What is reported, by its name in the history; epochs without it are left out.
+
+    Notes
+    -----
+    `fit` raises ``optuna.TrialPruned`` then, which a study expects. Steps count from 1.
+    """
+
+    def __init__(self, trial: Any, monitor: str = "val_loss") -> None:
+        self._trial = trial
+        self._monitor = monitor
+
+    def on_epoch_end(self, trainer: Trainer, logs: Logs) -> None:
+        """Report the epoch."""
+        if self._monitor not in logs and self._monitor not in trainer.validation_names:
+            names = sorted({*logs, *trainer.validation_names})
+            raise unknown_name("monitor", self._monitor, names)
+        if self._monitor not in logs:
+            return
+        self._trial.report(logs[self._monitor], int(logs["epoch"]))
+        if self._trial.should_prune():
+            from optuna import TrialPruned
+
+            raise TrialPruned(f"pruned at epoch {int(logs['epoch'])}")
 
 
 class CheckpointWarning(UserWarning):

@@ -5,6 +5,7 @@ import io
 import math
 import sys
 import tomllib
+import types
 
 import numpy as np
 import onnx
@@ -102,6 +103,36 @@ def test_tensorboard(rows, tmp_path):
         assert [step for step, _ in scalars[tag]] == [1, 2]
         np.testing.assert_allclose(scalars[tag], expected, rtol=1e-6)
     assert [step for step, _ in scalars["loss/step"]] == [5, 10, 15, 20]
+
+
+class TrialPruned(Exception):  # noqa: N818 (as Optuna names it)
+    """What Optuna raises to end a trial."""
+
+
+class Trial:
+    """A trial of Optuna that is pruned at the third epoch that is reported."""
+
+    def __init__(self):
+        self.seen = {}
+
+    def report(self, value, step):
+        self.seen[step] = value
+
+    def should_prune(self):
+        return len(self.seen) == 3
+
+
+def test_optuna_prunes(rows, monkeypatch):
+    optuna = types.ModuleType("optuna")
+    optuna.TrialPruned = TrialPruned
+    monkeypatch.setitem(sys.modules, "optuna", optuna)
+    trial, trainer = Trial(), make_trainer()
+    options = {"validation": 0.2, "validation_every": 2, "epochs": 9, "verbose": 0}
+    with pytest.raises(TrialPruned, match="epoch 6"):
+        trainer.fit(*rows, callbacks=og.callbacks.OptunaPruning(trial), **options)
+    assert trial.seen == {epoch: trainer.history["val_loss"][epoch - 1] for epoch in (2, 4, 6)}
+    with pytest.raises(og.OptionError, match="val_los"):
+        trainer.fit(*rows, callbacks=og.callbacks.OptunaPruning(Trial(), "val_los"), **options)
 
 
 def test_step_callbacks_of_different_steps(rows):
