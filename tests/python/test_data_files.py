@@ -555,7 +555,8 @@ def write_large(kind, path, mebibytes):
                 file.write(block + "\n")
                 count += 1000
         return count
-    count = (mebibytes << 20) // (4 * 33)
+    noise = 1.25 if kind == "packed" else 1.0  # random numbers get a tenth smaller
+    count = int(noise * (mebibytes << 20)) // (4 * 33)
     X = rng.normal(size=(count, 32)).astype(np.float32)
     y = X[:, 0].copy()
     if kind == "npy":
@@ -576,12 +577,12 @@ def write_large(kind, path, mebibytes):
 @pytest.mark.parametrize("kind", ["csv", "npy", "npz", "packed", "parquet"])
 def test_file_four_times_the_memory(kind, tmp_path):
     path = tmp_path / f"large.{kind}"
-    count = write_large(kind, path, LARGER * LIMIT_MIB)
+    allowed = LIMIT_MIB + (16 if kind == "parquet" else 0)  # pyarrow's own pool
+    count = write_large(kind, path, LARGER * allowed)
     size = sum(file.stat().st_size for file in tmp_path.iterdir())
-    if kind != "packed":
-        assert size >= LARGER * (LIMIT_MIB << 20) - (1 << 20)
+    assert size >= LARGER * (allowed << 20) - (1 << 20)
     result = run_python(MEMORY_CODE, Path(__file__).parent, path, kind, LIMIT_MIB)
     assert result.returncode == 0, result.stderr[-2000:]
     steps, added = map(int, result.stdout.split())
     assert steps == 1 + -(-count // 64)
-    assert added <= LIMIT_MIB + (16 if kind == "parquet" else 0)  # pyarrow's own pool
+    assert added <= allowed
