@@ -1,5 +1,6 @@
 #include "onnx/model_rules.h"
 
+#include <fmt/format.h>
 #include <onnx/onnx_pb.h>
 
 #include <algorithm>
@@ -42,16 +43,16 @@ void check_imports(const Imports& imports, const std::string& owner) {
     const std::string shown = domain.empty() ? "ai.onnx" : domain;
     const auto [known, is_new] = seen.emplace(canonical(domain), version);
     if (!is_new && known->second != version) {  // skl2onnx writes the same line twice
-      throw ModelError({.what = owner + " imports domain '" + shown + "' twice, in versions " +
-                                std::to_string(known->second) + " and " + std::to_string(version),
+      throw ModelError({.what = fmt::format("{} imports domain '{}' twice, in versions {} and {}",
+                                            owner, shown, known->second, version),
                         .mend = "Keep the import that its nodes were written for."});
     }
     const int newest = newest_opset(domain);
     if (version < 1 || (newest > 0 && version > newest)) {
-      throw ModelError({.what = owner + " imports opset " + std::to_string(version) + " of '" +
-                                shown + "', expected 1 to " +
-                                (newest > 0 ? std::to_string(newest) : "2^63 - 1"),
-                        .mend = "Export it with an older opset, or use a newer onnxgrad."});
+      throw ModelError(
+          {.what = fmt::format("{} imports opset {} of '{}', expected 1 to {}", owner, version,
+                               shown, newest > 0 ? std::to_string(newest) : "2^63 - 1"),
+           .mend = "Export it with an older opset, or use a newer onnxgrad."});
     }
   }
 }

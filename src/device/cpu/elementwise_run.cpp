@@ -299,8 +299,8 @@ class Runner {
   /// totals[at : at + n] = fold(totals[at : at + n], x).
   void combine(const Reduction& reduction, std::int64_t at, const std::byte* x, std::int64_t n) {
     if (reduction.is_wide) {
-      double* to = reinterpret_cast<double*>(totals(reduction)) + at;
-      const float* from = reinterpret_cast<const float*>(x);
+      auto* to = reinterpret_cast<double*>(totals(reduction)) + at;
+      const auto* from = reinterpret_cast<const float*>(x);
       for (std::int64_t i = 0; i < n; ++i) to[i] += static_cast<double>(from[i]);
       return;
     }

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#if defined(__SSE2__)
+#ifdef __SSE2__
 #include <xmmintrin.h>
 #endif
 
@@ -14,7 +14,7 @@ namespace onnxgrad::device {
 /// else end as a denormal number, and arithmetic with these takes a hundred times as long.
 class FlushDenormals {
  public:
-#if defined(__SSE2__)
+#ifdef __SSE2__
   FlushDenormals() : before_(_mm_getcsr()) { _mm_setcsr(static_cast<unsigned>(before_) | kFlags); }
   ~FlushDenormals() { _mm_setcsr(static_cast<unsigned>(before_)); }
 #elif defined(__aarch64__) && (defined(__GNUC__) || defined(__clang__))
@@ -30,7 +30,7 @@ class FlushDenormals {
   FlushDenormals& operator=(const FlushDenormals&) = delete;
 
  private:
-#if defined(__SSE2__)
+#ifdef __SSE2__
   static constexpr unsigned kFlags = 0x8040;  // flush to zero, denormals are zero
 #else
   static constexpr std::uint64_t kFlags = std::uint64_t{1} << 24;  // FZ
