@@ -9,7 +9,7 @@
 #include "ir/builder.h"
 #include "onnxgrad/option_error.h"
 #include "train/engine.h"
-#include "train/heads.h"
+#include "train/heads/heads.h"
 #include "train/losses/table.h"
 #include "train/training_graph.h"
 

@@ -6,8 +6,8 @@
 #include "base/check.h"
 #include "ir/builder.h"
 #include "train/engine.h"
+#include "train/heads/tie_columns.h"
 #include "train/outputs.h"
-#include "train/tie_columns.h"
 #include "train/weights.h"
 
 namespace onnxgrad {

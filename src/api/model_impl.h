@@ -24,7 +24,8 @@ struct Model::Impl {
   /// The working copy; made at the first call, by one thread while others wait.
   const std::shared_ptr<const ir::Model>& working() const;
   train::Source source() const { return {.file = file, .working = working()}; }
-  /// The working copy as it is trained: opposite columns are one weight (train/tie_columns.h).
+  /// The working copy as it is trained: opposite columns are one weight
+  /// (train/heads/tie_columns.h).
   const std::shared_ptr<const ir::Model>& training_copy() const;
   train::Source training_source() const { return {.file = file, .working = training_copy()}; }
   const std::vector<WeightInfo>& weight_list() const;

@@ -4,7 +4,7 @@
 
 #include "base/check.h"
 #include "onnxgrad/option_error.h"
-#include "train/schedules.h"
+#include "train/schedules/schedules.h"
 
 namespace onnxgrad {
 namespace {

@@ -8,9 +8,9 @@
 #include "api/training_session_impl.h"
 #include "onnxgrad/option_error.h"
 #include "train/data/block_reader.h"
-#include "train/evaluator.h"
-#include "train/fit_loop.h"
-#include "train/sampler.h"
+#include "train/fit/evaluator.h"
+#include "train/fit/fit_loop.h"
+#include "train/fit/sampler.h"
 #include "train/targets.h"
 
 namespace onnxgrad {

@@ -4,8 +4,8 @@
 
 #include "api/call_guard.h"
 #include "api/training_session_impl.h"
-#include "train/checkpoint.h"
-#include "train/checkpoint_folder.h"
+#include "train/checkpoints/checkpoint.h"
+#include "train/checkpoints/checkpoint_folder.h"
 
 namespace onnxgrad {
 

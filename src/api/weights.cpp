@@ -9,7 +9,7 @@
 #include "api/model_impl.h"
 #include "base/check.h"
 #include "ir/stored_form.h"
-#include "train/checkpoint.h"
+#include "train/checkpoints/checkpoint.h"
 #include "train/engine.h"
 #include "train/initialize.h"
 

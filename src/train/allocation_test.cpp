@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "base/philox.h"
-#include "train/fit_loop.h"
+#include "train/fit/fit_loop.h"
 #include "train/testing/draft.h"
 #include "train/testing/malloc_counter.h"
 

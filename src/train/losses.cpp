@@ -7,7 +7,7 @@
 #include <string>
 
 #include "base/check.h"
-#include "train/head_patterns.h"
+#include "train/heads/head_patterns.h"
 #include "train/losses/table.h"
 
 // Formulas are in losses/, one function each, the table of them in losses/table.cpp. Here elements

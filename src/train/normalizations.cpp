@@ -4,7 +4,7 @@
 #include <array>
 #include <string_view>
 
-#include "train/head_patterns.h"
+#include "train/heads/head_patterns.h"
 
 namespace onnxgrad::train {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "ir/builder.h"
 #include "onnxgrad/optimizers.h"
-#include "train/schedules.h"
+#include "train/schedules/schedules.h"
 
 // From gradients to new weights, as nodes of the training step. train/optimizers/ has the formulas,
 // one file per family; here is what is done around them.

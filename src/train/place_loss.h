@@ -6,7 +6,7 @@
 
 #include "ir/builder.h"
 #include "opdef/registry.h"
-#include "train/heads.h"
+#include "train/heads/heads.h"
 #include "train/losses.h"
 
 namespace onnxgrad::train {

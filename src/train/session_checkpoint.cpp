@@ -10,7 +10,7 @@
 
 #include "base/checksum.h"
 #include "onnxgrad/version.h"
-#include "train/checkpoint.h"
+#include "train/checkpoints/checkpoint.h"
 #include "train/graph_description.h"
 
 namespace onnxgrad::train {

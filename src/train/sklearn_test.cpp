@@ -3,8 +3,8 @@
 #include <atomic>
 #include <fstream>
 
-#include "train/evaluator.h"
-#include "train/fit_loop.h"
+#include "train/fit/evaluator.h"
+#include "train/fit/fit_loop.h"
 #include "train/testing/draft.h"
 
 // Files as skl2onnx writes them, with scikit-learn's own loss as the truth: what a user has on the

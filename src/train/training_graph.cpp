@@ -14,7 +14,7 @@
 #include "train/optimizers.h"
 #include "train/outputs.h"
 #include "train/place_loss.h"
-#include "train/schedules.h"
+#include "train/schedules/schedules.h"
 #include "train/training_mode.h"
 
 namespace onnxgrad::train {

@@ -20,7 +20,7 @@
 #include <thread>
 #include <vector>
 
-#include "train/checkpoint_folder.h"
+#include "train/checkpoints/checkpoint_folder.h"
 #include "train/testing/temporary_folder.h"
 
 namespace onnxgrad::train::checkpoint_faults_test {

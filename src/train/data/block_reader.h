@@ -15,7 +15,7 @@
 
 #include "base/memory_budget.h"
 #include "onnxgrad/data.h"
-#include "train/dataset.h"
+#include "train/data/dataset.h"
 
 // Reads a DataSource ahead of the one who uses its rows:
 //

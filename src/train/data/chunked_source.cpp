@@ -6,7 +6,7 @@
 #include <string>
 
 #include "base/check.h"
-#include "train/sampler.h"
+#include "train/fit/sampler.h"
 
 namespace onnxgrad::train {
 namespace {

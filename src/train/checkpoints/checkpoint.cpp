@@ -1,0 +1,231 @@
+#include "train/checkpoints/checkpoint.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+#include <optional>
+#include <span>
+#include <unordered_map>
+#include <utility>
+
+#include "base/checksum.h"
+#include "onnxgrad/version.h"
+
+namespace onnxgrad::train {
+namespace {
+
+constexpr std::int64_t kVersion = 1;
+constexpr std::string_view kFormat = "onnxgrad-checkpoint";
+constexpr std::string_view kChecksumPrefix = "checksum:";
+constexpr const char* kHeadChecksum = "header_checksum";
+constexpr std::size_t kChecksumDigits = 32;
+
+[[noreturn]] void refuse(const std::string& path, const std::string& what,
+                         const std::string& value = {},
+                         Mend mend = "The file was changed since; use an older checkpoint.") {
+  throw CheckpointError(
+      {.what = what, .where = {.file = path, .value = value}, .mend = std::move(mend)});
+}
+
+std::span<const std::byte> bytes_of(const Tensor& tensor) {
+  return {tensor.raw(), static_cast<std::size_t>(tensor.size_bytes())};
+}
+
+// Where the digits of the head's own checksum are. In JSON no other text can hold these bytes,
+// since a quotation mark inside a text is written with a backslash.
+std::optional<std::size_t> find_head_checksum(std::string_view head) {
+  const std::string key = fmt::format(R"("{}":")", kHeadChecksum);
+  const std::size_t found = head.find(key);
+  if (found == std::string_view::npos) return std::nullopt;
+  const std::size_t place = found + key.size();
+  if (place + kChecksumDigits > head.size()) return std::nullopt;
+  return place;
+}
+
+void check_format(const SafetensorsFile& file) {
+  const auto text = [&](const char* key) {
+    const auto found = file.metadata().find(key);
+    return found == file.metadata().end() ? std::string() : found->second;
+  };
+  if (text("format") != kFormat) {
+    refuse(file.path(), "this safetensors file is not a checkpoint of onnxgrad", {},
+           "Weights of other files can be put into a model by set_weights.");
+  }
+  const std::string least = text("min_reader");
+  std::int64_t version = 0;
+  const auto [end, error] = std::from_chars(least.data(), least.data() + least.size(), version);
+  if (error != std::errc() || end != least.data() + least.size() || version < 1) {
+    refuse(file.path(), "the checkpoint's 'min_reader' is '" + least + "', expected a version");
+  }
+  if (version > kVersion) {
+    refuse(file.path(),
+           fmt::format("the checkpoint has format version {}, this onnxgrad {} reads up to {}",
+                       version, onnxgrad::kVersion, kVersion),
+           {}, "Use the onnxgrad that wrote it (" + text("onnxgrad") + ") or a newer one.");
+  }
+}
+
+void check_head(const SafetensorsFile& file) {
+  std::string head = file.head();
+  const auto place = find_head_checksum(head);
+  if (!place) refuse(file.path(), "the checkpoint has no checksum of its header");
+  const std::string expected = head.substr(*place, kChecksumDigits);
+  head.replace(*place, kChecksumDigits, kChecksumDigits, '0');
+  if (base::checksum_hex(head) != expected) {
+    refuse(file.path(), "the checkpoint's header has changed: its checksum differs", {},
+           "The file is damaged; use an older checkpoint.");
+  }
+}
+
+}  // namespace
+
+const Tensor* Checkpoint::find(std::string_view name) const {
+  const auto found = std::ranges::find(tensors, name, &NamedTensor::name);
+  return found == tensors.end() ? nullptr : &found->tensor;
+}
+
+void Checkpoint::set(std::string name, Tensor tensor) {
+  tensors.push_back({.name = std::move(name), .tensor = std::move(tensor)});
+}
+
+void Checkpoint::set_int(std::string_view name, std::int64_t value) {
+  set(fmt::format("{}{}", kReservedPrefix, name), Tensor::scalar(value));
+}
+
+void Checkpoint::set_double(std::string_view name, double value) {
+  set(fmt::format("{}{}", kReservedPrefix, name), Tensor::scalar(value));
+}
+
+namespace {
+
+template <class T>
+std::vector<T> numbers(const Checkpoint& checkpoint, std::string_view name, std::size_t rank) {
+  const std::string full = fmt::format("{}{}", kReservedPrefix, name);
+  const Tensor* tensor = checkpoint.find(full);
+  if (tensor == nullptr) refuse(checkpoint.path, "the checkpoint lacks '" + full + "'", full);
+  if (tensor->dtype() != dtype_of<T>() || tensor->dims().rank() != rank) {
+    refuse(checkpoint.path,
+           fmt::format("'{}' is {}{}, expected {} of rank {}", full, dtype_name(tensor->dtype()),
+                       tensor->dims().to_string(), dtype_name(dtype_of<T>()), rank),
+           full);
+  }
+  const auto data = tensor->data<T>();
+  return {data.begin(), data.end()};
+}
+
+}  // namespace
+
+std::int64_t Checkpoint::get_int(std::string_view name) const {
+  return numbers<std::int64_t>(*this, name, 0).front();
+}
+
+double Checkpoint::get_double(std::string_view name) const {
+  return numbers<double>(*this, name, 0).front();
+}
+
+std::vector<double> Checkpoint::get_doubles(std::string_view name) const {
+  return numbers<double>(*this, name, 1);
+}
+
+std::vector<std::int64_t> Checkpoint::get_ints(std::string_view name) const {
+  return numbers<std::int64_t>(*this, name, 1);
+}
+
+std::int64_t checkpoint_bytes(const Checkpoint& checkpoint) {
+  std::int64_t bytes = 0;
+  for (const NamedTensor& entry : checkpoint.tensors) {
+    bytes += entry.tensor.size_bytes() + 4 * static_cast<std::int64_t>(entry.name.size()) + 200;
+  }
+  return bytes;
+}
+
+void write_checkpoint(const std::string& path, Checkpoint& checkpoint) {
+  sort_for_safetensors(checkpoint.tensors);
+  SafetensorsMetadata& metadata = checkpoint.metadata;
+  metadata["format"] = kFormat;
+  metadata["version"] = std::to_string(kVersion);
+  metadata["min_reader"] = std::to_string(kVersion);
+  metadata["onnxgrad"] = onnxgrad::kVersion;
+  metadata[kHeadChecksum] = std::string(kChecksumDigits, '0');
+  for (const NamedTensor& entry : checkpoint.tensors) {
+    metadata[std::string(kChecksumPrefix) + entry.name] =
+        base::checksum_hex(bytes_of(entry.tensor));
+  }
+  std::string head = safetensors_head(checkpoint.tensors, metadata);
+  const auto place = find_head_checksum(head);
+  head.replace(place.value(), kChecksumDigits, base::checksum_hex(head));
+  write_safetensors(path, head, checkpoint.tensors);
+}
+
+Checkpoint read_checkpoint(const std::string& path) {
+  const SafetensorsFile file = SafetensorsFile::open(path);
+  check_format(file);
+  check_head(file);
+  Checkpoint checkpoint{.metadata = file.metadata(), .path = path};
+  for (const SafetensorsEntry& entry : file.entries()) {
+    const auto expected = file.metadata().find(std::string(kChecksumPrefix) + entry.name);
+    if (expected == file.metadata().end()) {
+      refuse(path, "the checkpoint has no checksum of '" + entry.name + "'", entry.name);
+    }
+    Tensor tensor = file.read(entry);
+    if (base::checksum_hex(bytes_of(tensor)) != expected->second) {
+      refuse(path, "the numbers of '" + entry.name + "' have changed: their checksum differs",
+             entry.name, "The file is damaged; use an older checkpoint.");
+    }
+    checkpoint.set(entry.name, std::move(tensor));
+  }
+  return checkpoint;
+}
+
+namespace {
+
+constexpr std::string_view kWeightSection = "weight/";
+constexpr std::string_view kStateSection = "state/";
+
+// The rest of a name behind the reserved prefix and the section.
+std::optional<std::string> name_in(std::string_view section, std::string_view stored) {
+  if (!stored.starts_with(kReservedPrefix)) return std::nullopt;
+  stored.remove_prefix(kReservedPrefix.size());
+  if (!stored.starts_with(section)) return std::nullopt;
+  return std::string(stored.substr(section.size()));
+}
+
+std::optional<std::string> weight_of(std::string_view stored) {
+  if (!stored.starts_with(kReservedPrefix)) return std::string(stored);
+  return name_in(kWeightSection, stored);
+}
+
+}  // namespace
+
+std::string stored_state_name(const std::string& state_name, bool is_weight) {
+  const bool is_free = !state_name.starts_with(kReservedPrefix) && state_name != "__metadata__";
+  if (is_weight && is_free) return state_name;
+  return fmt::format("{}{}{}", kReservedPrefix, is_weight ? kWeightSection : kStateSection,
+                     state_name);
+}
+
+std::optional<std::string> state_of(std::string_view stored_name) {
+  const auto weight = weight_of(stored_name);
+  return weight ? weight : name_in(kStateSection, stored_name);
+}
+
+NamedTensors read_weights(const std::string& path) {
+  const SafetensorsFile file = SafetensorsFile::open(path);
+  NamedTensors weights;
+  if (file.metadata().contains("format") && file.metadata().at("format") == kFormat) {
+    for (NamedTensor& entry : read_checkpoint(path).tensors) {
+      if (auto name = weight_of(entry.name)) {
+        weights.push_back({.name = *std::move(name), .tensor = std::move(entry.tensor)});
+      }
+    }
+    return weights;
+  }
+  for (const SafetensorsEntry& entry : file.entries()) {
+    weights.push_back({.name = entry.name, .tensor = file.read(entry)});
+  }
+  return weights;
+}
+
+}  // namespace onnxgrad::train

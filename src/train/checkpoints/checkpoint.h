@@ -1,0 +1,71 @@
+#ifndef ONNXGRAD_TRAIN_CHECKPOINTS_CHECKPOINT_H_
+#define ONNXGRAD_TRAIN_CHECKPOINTS_CHECKPOINT_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "train/checkpoints/safetensors.h"
+#include "train/session.h"
+
+// A checkpoint is a safetensors file. Weights have their own names; everything else has names that
+// begin with kReservedPrefix. The metadata hold format, version and checksums, and what the file
+// belongs to. docs/checkpoints.md describes all of it.
+
+namespace onnxgrad::train {
+
+inline constexpr std::string_view kReservedPrefix = "onnxgrad:";
+
+/// Metadata and tensors as they are written and read. Tensors may be views of a session's state.
+struct Checkpoint {
+  SafetensorsMetadata metadata = {};
+  NamedTensors tensors = {};
+
+  const Tensor* find(std::string_view name) const;
+  void set(std::string name, Tensor tensor);
+  /// Rank-0 numbers under kReservedPrefix + name.
+  void set_int(std::string_view name, std::int64_t value);
+  void set_double(std::string_view name, double value);
+  /// Throws: CheckpointError (not there, or not such a number).
+  std::int64_t get_int(std::string_view name) const;
+  double get_double(std::string_view name) const;
+  /// Rows of numbers; float64 [N] and int64 [N].
+  std::vector<double> get_doubles(std::string_view name) const;
+  std::vector<std::int64_t> get_ints(std::string_view name) const;
+
+  std::string path = {};  ///< where it was read from
+};
+
+/// Adds format, version and checksums, and writes the file whole or not at all. `checkpoint` is
+/// sorted. Throws: CheckpointError.
+void write_checkpoint(const std::string& path, Checkpoint& checkpoint);
+
+/// Bytes that write_checkpoint will write, up to the length of the metadata.
+std::int64_t checkpoint_bytes(const Checkpoint& checkpoint);
+
+/// Reads the file and compares all checksums. Throws: CheckpointError (no safetensors file, no
+/// checkpoint, a newer format, a checksum that differs; names the first tensor).
+Checkpoint read_checkpoint(const std::string& path);
+
+/// The weights in a checkpoint or in any other safetensors file, by their own names.
+/// Throws: CheckpointError.
+NamedTensors read_weights(const std::string& path);
+
+/// State, number of steps, learning rate, seed, and what they belong to. The tensors are views.
+Checkpoint checkpoint_of(const Session& session);
+
+/// Checks that the checkpoint belongs to such a session and then puts it into it: all or nothing.
+/// Throws: CheckpointError naming the first difference.
+void restore_session(Session& session, const Checkpoint& checkpoint);
+
+/// The name of a state tensor in a checkpoint: a weight's own name (unless it looks like a reserved
+/// one), else a reserved one.
+std::string stored_state_name(const std::string& state_name, bool is_weight);
+/// The state tensor that a stored one is; nullopt for what is no state.
+std::optional<std::string> state_of(std::string_view stored_name);
+
+}  // namespace onnxgrad::train
+
+#endif  // ONNXGRAD_TRAIN_CHECKPOINTS_CHECKPOINT_H_

@@ -1,0 +1,263 @@
+#include "train/data/dataset.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.h"
+#include "train/targets.h"
+
+namespace onnxgrad::train {
+namespace {
+
+using runtime::Port;
+
+std::int64_t rows_of(const std::string& name, const Tensor& tensor) {
+  if (!tensor.is_defined() || tensor.dims().rank() == 0) {
+    throw DataError({.what = "'" + name + "' has no rows",
+                     .where = {.value = name},
+                     .mend = "Pass an array whose first dimension counts rows."});
+  }
+  return tensor.dims()[0];
+}
+
+const Tensor& find_input(const Session& session, const Dataset& data, const std::string& name) {
+  const auto& inputs = data.inputs;
+  if (inputs.size() == 1 && inputs.front().name.empty() && session.inputs().size() == 1) {
+    return inputs.front().tensor;
+  }
+  for (const NamedTensor& input : inputs) {
+    if (input.name == name) return input.tensor;
+  }
+  std::vector<std::string> names;
+  for (const ValueInfo& info : session.inputs()) names.push_back(info.name);
+  throw DataError({.what = "there is no data for input '" + name + "'",
+                   .where = {.value = name},
+                   .detail = "The model's inputs are " + base::quote_list(names) + ".",
+                   .mend = "Pass a dict of arrays, one per input."});
+}
+
+void refuse_unknown_inputs(const Session& session, const Dataset& data) {
+  std::vector<std::string> names;
+  for (const ValueInfo& info : session.inputs()) names.push_back(info.name);
+  for (const NamedTensor& input : data.inputs) {
+    if (input.name.empty() && data.inputs.size() == 1) continue;
+    if (std::ranges::find(names, input.name) != names.end()) continue;
+    throw DataError({.what = "the model has no input '" + input.name + "'",
+                     .where = {.value = input.name},
+                     .detail = "Its inputs are " + base::quote_list(names) + ".",
+                     .mend = base::nearest_or(input.name, names)});
+  }
+}
+
+std::string columns_text(std::int64_t count) {
+  return std::to_string(count) + (count == 1 ? " column" : " columns");
+}
+
+// Rank and all dimensions but the first, as far as the model declares them.
+Tensor fit_shape(const Port& port, const Tensor& tensor) {
+  if (!port.type.shape) return tensor;
+  const ir::SymbolicShape& declared = *port.type.shape;
+  const Dims& given = tensor.dims();
+  if (given.rank() == 1 && declared.size() == 2 &&
+      (!declared[1].is_static() || declared[1].value() == 1)) {
+    return tensor.reshaped(Dims{given[0], 1});
+  }
+  if (given.rank() != declared.size()) {
+    throw DataError(
+        {.what = fmt::format("'{}' has shape {}, but the model reads {}", port.name,
+                             given.to_string(), port.type.to_string()),
+         .where = {.value = port.name},
+         .mend = fmt::format("Give {} dimensions: array.reshape(...).", declared.size())});
+  }
+  for (std::size_t axis = 1; axis < declared.size(); ++axis) {
+    if (!declared[axis].is_static() || declared[axis].value() == given[axis]) continue;
+    if (declared.size() == 2) {
+      throw DataError(
+          {.what = fmt::format("'{}' has {}, but the model reads {}", port.name,
+                               columns_text(given[1]), columns_text(declared[1].value())),
+           .where = {.value = port.name},
+           .mend = "Give the columns that the model was made for, in their order."});
+    }
+    throw DataError({.what = fmt::format("'{}' has shape {}, but the model reads {}", port.name,
+                                         given.to_string(), port.type.to_string()),
+                     .where = {.value = port.name},
+                     .mend = "Give rows of the shape that the model was made for."});
+  }
+  return tensor;
+}
+
+Tensor prepare_weights(const Port& port, const Dataset& data, std::int64_t rows) {
+  // The input of a model's own loss may be a column.
+  const bool is_column = port.type.has_rank() && port.type.rank() == 2;
+  const Dims dims = is_column ? Dims{rows, 1} : Dims{rows};
+  if (!data.sample_weight.is_defined()) {
+    Tensor ones = Tensor::empty(DataType::kFloat64, Dims{rows});
+    std::ranges::fill(ones.mutable_data<double>(), 1.0);
+    return ones.cast(port.type.dtype).reshaped(dims);
+  }
+  check_finite(port.name, data.sample_weight, data.first_row);
+  Tensor weights = convert_numbers(port.name, data.sample_weight, port.type.dtype, data.first_row);
+  if (weights.num_elements() != rows) {
+    throw DataError(
+        {.what = fmt::format("{} sample weights for {} rows", weights.num_elements(), rows),
+         .where = {.value = port.name},
+         .mend = "Give one weight for each row."});
+  }
+  const auto numbers = weights.to_doubles();
+  const auto negative = std::ranges::find_if(numbers, [](double w) { return w < 0; });
+  if (negative != numbers.end()) {
+    throw DataError({.what = fmt::format("the sample weight of row {} is {}",
+                                         data.first_row + (negative - numbers.begin()), *negative),
+                     .where = {.value = port.name},
+                     .mend = "Weights are numbers >= 0."});
+  }
+  return weights.reshaped(dims);
+}
+
+// Rows of a data set whose loss reads no target.
+std::int64_t count_rows(const Session& session, std::span<const Port> ports, const Dataset& data) {
+  if (data.target.is_defined() || !data.targets.empty()) {
+    throw DataError({.what = "a target was given, but the model's own loss takes none",
+                     .mend = "Name its input: losses.Output('loss', target='y')."});
+  }
+  ONNXGRAD_ASSERT(!ports.empty());
+  const std::string& name = ports.front().name;
+  return rows_of(name, find_input(session, data, name));
+}
+
+void check_rows(const std::string& name, std::int64_t given, std::int64_t rows) {
+  if (given == rows) return;
+  throw DataError({.what = fmt::format("'{}' has {} rows, the target has {}", name, given, rows),
+                   .where = {.value = name},
+                   .mend = "Give one row of each for each example."});
+}
+
+// The labels of one of several losses.
+const Tensor& find_labels(const LossInfo& whole, const LossInfo& loss, const Dataset& data) {
+  for (const NamedTensor& labels : data.targets) {
+    if (&find_loss_on(whole, labels.name) == &loss) return labels.tensor;
+  }
+  throw DataError({.what = "there is no target for output '" + loss.output + "'",
+                   .where = {.value = loss.output},
+                   .mend = "Give a target for each output that has a loss, by its name."});
+}
+
+void check_target_names(const LossInfo& loss, const Dataset& data) {
+  for (const NamedTensor& labels : data.targets) find_loss_on(loss, labels.name);
+}
+
+Tensor prepare_input(const Session& session, const Port& port, const Dataset& data,
+                     std::int64_t rows, bool allow_nan) {
+  const Tensor& given = find_input(session, data, port.name);
+  check_rows(port.name, rows_of(port.name, given), rows);
+  const Tensor fitted = fit_shape(port, given);
+  if (!allow_nan) check_finite(port.name, fitted, data.first_row);
+  return convert_numbers(port.name, fitted, port.type.dtype, data.first_row);
+}
+
+}  // namespace
+
+Dims Column::batch_dims(std::int64_t rows) const {
+  std::vector<std::int64_t> dims(values.dims().begin(), values.dims().end());
+  dims[0] = rows;
+  return Dims(std::move(dims));
+}
+
+std::int64_t PreparedData::row_number(std::int64_t row) const {
+  const RowRange* found = nullptr;
+  for (const RowRange& range : ranges) {
+    if (range.begin <= row) found = &range;
+  }
+  if (found == nullptr) return row;
+  const std::int64_t place = found->first + (row - found->begin);
+  return found->numbers ? (*found->numbers)[static_cast<std::size_t>(place)] : place;
+}
+
+void PreparedData::add_ranges(const PreparedData& from, std::int64_t begin, std::int64_t count) {
+  for (std::size_t i = 0; i < from.ranges.size(); ++i) {
+    const RowRange& range = from.ranges[i];
+    const std::int64_t end = i + 1 < from.ranges.size() ? from.ranges[i + 1].begin : from.rows;
+    const std::int64_t first = std::max(range.begin, begin);
+    if (first >= std::min(end, begin + count)) continue;
+    ranges.push_back({.begin = rows + (first - begin),
+                      .first = range.first + (first - range.begin),
+                      .numbers = range.numbers});
+  }
+}
+
+PreparedData PreparedData::select(std::span<const std::int64_t> chosen) const {
+  PreparedData part = *this;
+  part.rows = static_cast<std::int64_t>(chosen.size());
+  auto numbers = std::make_shared<std::vector<std::int64_t>>();
+  for (const std::int64_t row : chosen) numbers->push_back(row_number(row));
+  part.ranges = {{.begin = 0, .first = 0, .numbers = std::move(numbers)}};
+  for (std::size_t c = 0; c < columns.size(); ++c) {
+    Column& column = part.columns[c];
+    column.values = Tensor::empty(column.values.dtype(), column.batch_dims(part.rows));
+    std::byte* out = column.values.mutable_raw();
+    for (const std::int64_t row : chosen) {
+      std::memcpy(out, columns[c].row(row), static_cast<std::size_t>(column.row_bytes));
+      out += column.row_bytes;
+    }
+  }
+  return part;
+}
+
+PreparedData PreparedData::in_order_of(std::span<const Port> wanted) const {
+  PreparedData result = *this;
+  result.columns.clear();
+  for (const Port& port : wanted) {
+    const auto column = std::ranges::find(columns, port.name, &Column::name);
+    ONNXGRAD_ASSERT(column != columns.end());
+    const auto place = static_cast<std::size_t>(column - columns.begin());
+    if (place == target) result.target = result.columns.size();
+    if (has_weights && place == weights) result.weights = result.columns.size();
+    result.columns.push_back(*column);
+  }
+  return result;
+}
+
+PreparedData prepare_data(const Session& session, std::span<const Port> ports, const Dataset& data,
+                          bool allow_nan) {
+  refuse_unknown_inputs(session, data);
+  const StepGraph& graph = session.graph();
+  check_target_names(graph.loss, data);
+  const bool has_target = !graph.loss.target.name.empty();
+  const Tensor& first =
+      data.targets.empty() ? data.target : find_labels(graph.loss, graph.loss, data);
+  PreparedData prepared;
+  prepared.rows =
+      has_target ? rows_of(graph.loss.target.name, first) : count_rows(session, ports, data);
+  prepared.ranges = {{.begin = 0, .first = data.first_row}};
+  if (prepared.rows == 0) {
+    throw DataError({.what = "the data set has no rows",
+                     .mend = "Give arrays whose first dimension counts rows."});
+  }
+  if (data.sample_weight.is_defined() && graph.sample_weight.empty()) {
+    throw DataError({.what = "sample weights were given, but the loss takes none",
+                     .mend = "Build the loss with sample_weight='weight'."});
+  }
+  for (const Port& port : ports) {
+    Column column{.name = port.name, .values = {}};
+    if (const LossInfo* loss = find_target(graph.loss, port.name)) {
+      const bool is_first = loss == &graph.loss;
+      if (is_first) prepared.target = prepared.columns.size();
+      column.values = encode_target(*loss, is_first ? first : find_labels(graph.loss, *loss, data),
+                                    data.first_row);
+      check_rows(port.name, rows_of(port.name, column.values), prepared.rows);
+    } else if (port.name == graph.sample_weight) {
+      prepared.has_weights = true;
+      prepared.weights = prepared.columns.size();
+      column.values = prepare_weights(port, data, prepared.rows);
+    } else {
+      column.values = prepare_input(session, port, data, prepared.rows, allow_nan);
+    }
+    column.row_bytes = column.values.size_bytes() / prepared.rows;
+    prepared.columns.push_back(std::move(column));
+  }
+  return prepared;
+}
+
+}  // namespace onnxgrad::train

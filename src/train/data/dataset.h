@@ -1,0 +1,63 @@
+#ifndef ONNXGRAD_TRAIN_DATA_DATASET_H_
+#define ONNXGRAD_TRAIN_DATA_DATASET_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "onnxgrad/data.h"
+#include "train/session.h"
+
+namespace onnxgrad::train {
+
+/// One array, checked and in the type that the plan reads; its rows are contiguous.
+struct Column {
+  std::string name;  ///< of the port
+  Tensor values;     ///< [rows, ...]
+  std::int64_t row_bytes = 0;
+
+  const std::byte* row(std::int64_t i) const { return values.raw() + i * row_bytes; }
+  /// The shape of a batch of `rows` rows.
+  Dims batch_dims(std::int64_t rows) const;
+};
+
+/// Rows that follow each other, and their numbers in the whole.
+struct RowRange {
+  std::int64_t begin = 0;  ///< the first one, among the rows at hand
+  std::int64_t first = 0;  ///< its number; the others are counted on
+  /// Where rows were left out: all numbers, of which the range has those from `first` on.
+  std::shared_ptr<const std::vector<std::int64_t>> numbers = {};
+};
+
+/// A data set in the order of a plan's ports.
+struct PreparedData {
+  std::int64_t rows = 0;
+  std::vector<RowRange> ranges;  ///< in rising order, the first from 0 on
+  std::vector<Column> columns;
+  std::size_t target = 0;  ///< which column is the target (of the first loss)
+  bool has_weights = false;
+  std::size_t weights = 0;  ///< which column has the sample weights
+
+  /// What messages call a row: its number in the whole.
+  std::int64_t row_number(std::int64_t row) const;
+  /// Adds the ranges of `count` rows of `from`, from `begin` on, behind `rows` of these.
+  void add_ranges(const PreparedData& from, std::int64_t begin, std::int64_t count);
+  /// The rows at these places, copied.
+  PreparedData select(std::span<const std::int64_t> chosen) const;
+  /// The columns of these ports, in their order; all must be there.
+  PreparedData in_order_of(std::span<const runtime::Port> wanted) const;
+};
+
+/// Checks everything before anything runs: names, number of rows and columns, dtypes (converted
+/// where nothing is lost), NaN and infinity, labels, weights. Arrays that need no conversion are
+/// shared. `ports`: what is fed, without the learning rate. Throws: DataError, at best naming row
+/// and column.
+PreparedData prepare_data(const Session& session, std::span<const runtime::Port> ports,
+                          const Dataset& data, bool allow_nan);
+
+}  // namespace onnxgrad::train
+
+#endif  // ONNXGRAD_TRAIN_DATA_DATASET_H_

@@ -1,0 +1,48 @@
+#ifndef ONNXGRAD_TRAIN_FIT_ARRAY_FEED_H_
+#define ONNXGRAD_TRAIN_FIT_ARRAY_FEED_H_
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "train/fit/batch_feed.h"
+
+namespace onnxgrad::train {
+
+/// Rows that are all in memory: checked, converted and split when this is made. An epoch is one
+/// block, in the order of the rows or in a permutation that is a function of (seed, epoch).
+class ArrayFeed final : public BatchFeed {
+ public:
+  /// Settles the size of batches in `options`, which outlive this. `ports`: what is fed.
+  /// Throws: DataError, OptionError.
+  ArrayFeed(Session& session, std::span<const runtime::Port> ports, const Dataset& data,
+            FitOptions& options);
+
+  void begin_epoch(std::int64_t epoch) override;
+  const RowBlock* next(const std::atomic<bool>& stop) override;
+  void open_validation(std::optional<Validation>& validation) override;
+  const RowBlock* known_block() const override { return &block_; }
+  std::optional<std::int64_t> num_rows() const override { return block_.rows; }
+  std::optional<std::int64_t> num_batches() const override;
+  std::string checksum(std::int64_t /*row*/) const override { return checksum_; }
+
+ private:
+  std::optional<PreparedData> take_validation(Session& session);
+
+  Session& session_;
+  const FitOptions& options_;
+  PreparedData data_;
+  std::vector<std::int64_t> train_rows_;  ///< empty: all rows of data_
+  std::vector<std::int64_t> order_;       ///< of the epoch; empty: as they are
+  std::optional<PreparedData> validation_;
+  std::string checksum_;
+  RowBlock block_;
+  bool is_given_ = false;  ///< the block of this epoch
+};
+
+/// Of names, types, shapes and numbers; `validation` may be nullptr.
+std::string checksum_of(const PreparedData& data, const PreparedData* validation);
+
+}  // namespace onnxgrad::train
+
+#endif  // ONNXGRAD_TRAIN_FIT_ARRAY_FEED_H_

@@ -1,0 +1,104 @@
+#include "train/fit/batch_binder.h"
+
+#include <cstring>
+#include <utility>
+
+namespace onnxgrad::train {
+namespace {
+
+// Rows of a size that the compiler knows are copied without a call.
+template <std::size_t kBytes>
+void copy_small_rows(const std::byte* from, std::span<const std::int64_t> rows, std::byte* to) {
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    std::memcpy(to + i * kBytes, from + rows[i] * static_cast<std::int64_t>(kBytes), kBytes);
+  }
+}
+
+// Whether such rows make a batch of these dimensions, but for the number of rows.
+bool have_same_rows(const Dims& batch, const Dims& rows) {
+  if (batch.rank() != rows.rank()) return false;
+  for (std::size_t axis = 1; axis < batch.rank(); ++axis) {
+    if (batch[axis] != rows[axis]) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+void copy_rows(const std::byte* from, std::int64_t row_bytes, std::span<const std::int64_t> rows,
+               std::byte* to) {
+  switch (row_bytes) {
+    case 4:
+      copy_small_rows<4>(from, rows, to);
+      return;
+    case 8:
+      copy_small_rows<8>(from, rows, to);
+      return;
+    case 16:
+      copy_small_rows<16>(from, rows, to);
+      return;
+    default:
+      break;
+  }
+  const auto bytes = static_cast<std::size_t>(row_bytes);
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    std::memcpy(to + i * bytes, from + rows[i] * row_bytes, bytes);
+  }
+}
+
+BatchBinder::BatchBinder(Session& session) : session_(session) {
+  const auto& all_ports = session_.step_executor().inputs();
+  for (std::size_t i = 0; i < all_ports.size(); ++i) {
+    if (i == session_.learning_rate_port()) continue;
+    data_ports_.push_back(all_ports[i]);
+    ports_.push_back(i);
+  }
+}
+
+std::vector<Dims> BatchBinder::batch_dims(const PreparedData& data, std::int64_t rows) const {
+  std::vector<Dims> dims(session_.step_executor().inputs().size());
+  for (std::size_t c = 0; c < ports_.size(); ++c) {
+    dims[ports_[c]] = data.columns[c].batch_dims(rows);
+  }
+  return dims;
+}
+
+bool BatchBinder::fits(const Plan& plan, const PreparedData& data, std::int64_t rows) const {
+  if (plan.execution == nullptr || plan.rows != rows) return false;
+  for (std::size_t c = 0; c < ports_.size(); ++c) {
+    if (!have_same_rows(plan.dims[ports_[c]], data.columns[c].values.dims())) return false;
+  }
+  return true;
+}
+
+void BatchBinder::prepare(Plan& plan, const PreparedData& data, std::int64_t rows) {
+  if (fits(plan, data, rows)) return;
+  std::vector<Dims> dims = batch_dims(data, rows);
+  plan.execution = &session_.prepare_step(dims);
+  plan.pin.emplace(*plan.execution);
+  plan.rows = rows;
+  plan.dims = std::move(dims);
+}
+
+void BatchBinder::prepare(const RowBlock& block, bool drop_last) {
+  const std::int64_t rest = block.rows % block.batch_rows;
+  if (rest > 0 && !drop_last) prepare(tail_, *block.data, rest);
+  if (block.rows >= block.batch_rows) prepare(full_, *block.data, block.batch_rows);
+  if (!block.order.empty() && !block.has_windows) prepare_staging(block);
+}
+
+void BatchBinder::prepare_staging(const RowBlock& block) {
+  const auto& columns = block.data->columns;
+  const auto is_large_enough = [&](std::size_t c) {
+    return staging_[c].size_bytes() >= block.batch_rows * columns[c].row_bytes;
+  };
+  bool fits = staging_.size() == columns.size();
+  for (std::size_t c = 0; fits && c < columns.size(); ++c) fits = is_large_enough(c);
+  if (fits) return;
+  staging_.clear();
+  for (const Column& column : columns) {
+    staging_.push_back(Tensor::empty(column.values.dtype(), column.batch_dims(block.batch_rows)));
+  }
+}
+
+}  // namespace onnxgrad::train

@@ -1,0 +1,80 @@
+#ifndef ONNXGRAD_TRAIN_FIT_BATCH_BINDER_H_
+#define ONNXGRAD_TRAIN_FIT_BATCH_BINDER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "train/fit/batch_feed.h"
+#include "train/session.h"
+
+namespace onnxgrad::train {
+
+/// Copies these rows of `row_bytes` bytes each.
+void copy_rows(const std::byte* from, std::int64_t row_bytes, std::span<const std::int64_t> rows,
+               std::byte* to);
+
+/// The plans of a fit's batches, and how their rows get there: read in place where a batch is
+/// consecutive rows, else gathered into one batch of memory.
+class BatchBinder {
+ public:
+  explicit BatchBinder(Session& session);
+
+  /// What is fed with data: all inputs of the step but the learning rate.
+  std::span<const runtime::Port> data_ports() const { return data_ports_; }
+
+  /// Compiles the plans for the batches of such a block, unless they are those of the last call:
+  /// for batch_rows rows, and for the rest unless that is left out. Then bind() allocates nothing.
+  void prepare(const RowBlock& block, bool drop_last);
+  /// The plan for so many rows from this place on, with the rows bound. Call prepare(block) before.
+  runtime::Execution& bind(const RowBlock& block, std::int64_t begin, std::int64_t rows) {
+    runtime::Execution& execution = rows == block.batch_rows ? *full_.execution : *tail_.execution;
+    bind_to(execution, block, begin, rows);
+    return execution;
+  }
+  /// The same with a plan of the caller's.
+  void bind_to(runtime::Execution& execution, const RowBlock& block, std::int64_t begin,
+               std::int64_t rows) {
+    for (std::size_t c = 0; c < ports_.size(); ++c) {
+      execution.bind(ports_[c], gather(block, c, begin, rows));
+    }
+  }
+  /// Of a batch of so many rows, in the order of the step's inputs.
+  std::vector<Dims> batch_dims(const PreparedData& data, std::int64_t rows) const;
+
+ private:
+  struct Plan {
+    std::int64_t rows = 0;
+    std::vector<Dims> dims = {};
+    runtime::Execution* execution = nullptr;
+    std::optional<runtime::Pin> pin = {};
+  };
+  bool fits(const Plan& plan, const PreparedData& data, std::int64_t rows) const;
+  void prepare(Plan& plan, const PreparedData& data, std::int64_t rows);
+  void prepare_staging(const RowBlock& block);
+
+  const std::byte* gather(const RowBlock& block, std::size_t column, std::int64_t begin,
+                          std::int64_t rows) {
+    const Column& source = block.data->columns[column];
+    if (block.order.empty()) return source.row(begin);
+    if (block.has_windows) return source.row(block.order[static_cast<std::size_t>(begin)]);
+    Tensor& batch = staging_[column];
+    copy_rows(source.values.raw(), source.row_bytes,
+              block.order.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(rows)),
+              batch.mutable_raw());
+    return batch.raw();
+  }
+
+  Session& session_;
+  std::vector<runtime::Port> data_ports_;
+  std::vector<std::size_t> ports_;  ///< their places, per column
+  std::vector<Tensor> staging_;     ///< per column, one batch
+  Plan full_;
+  Plan tail_;
+};
+
+}  // namespace onnxgrad::train
+
+#endif  // ONNXGRAD_TRAIN_FIT_BATCH_BINDER_H_

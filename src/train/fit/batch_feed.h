@@ -1,0 +1,82 @@
+#ifndef ONNXGRAD_TRAIN_FIT_BATCH_FEED_H_
+#define ONNXGRAD_TRAIN_FIT_BATCH_FEED_H_
+
+#include <atomic>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "train/data/dataset.h"
+#include "train/fit/evaluator.h"
+
+namespace onnxgrad::train {
+
+/// Rows that are in memory together, and how they are cut into batches: batch k has the places
+/// [k * batch_rows, (k + 1) * batch_rows) of the block.
+struct RowBlock {
+  const PreparedData* data = nullptr;
+  /// The row of `data` at each place; empty: the rows as they are, which are then read in place.
+  std::span<const std::int64_t> order = {};
+  bool has_windows = false;     ///< the rows of a batch follow each other: they are read in place
+  std::int64_t rows = 0;        ///< places: all of `order`, or all rows of `data`
+  std::int64_t batch_rows = 0;  ///< of every batch but a smaller last one
+
+  /// The number of the row at this place, as its user counts rows.
+  std::int64_t row_number(std::int64_t place) const {
+    return data->row_number(order.empty() ? place : order[static_cast<std::size_t>(place)]);
+  }
+};
+
+/// Where the epoch loop has its rows from, block by block. An epoch of arrays is one block, so
+/// nothing here is called in the loop over its batches. Everything about an epoch (which rows, in
+/// which blocks and order) is a function of the data, the options and the number of the epoch: a
+/// loop that is resumed begins the epoch again and leaves out the blocks that are done.
+class BatchFeed {
+ public:
+  BatchFeed() = default;
+  BatchFeed(const BatchFeed&) = delete;
+  BatchFeed& operator=(const BatchFeed&) = delete;
+  virtual ~BatchFeed() = default;
+
+  /// Begins an epoch, from 1.
+  virtual void begin_epoch(std::int64_t epoch) = 0;
+  /// The next block of the epoch, valid until the next call; nullptr at its end, or if `stop`
+  /// became true meanwhile. Throws: DataError, what a source throws.
+  virtual const RowBlock* next(const std::atomic<bool>& stop) = 0;
+  /// Ends the epoch, also before its end.
+  virtual void end_epoch() {}
+
+  /// The validation that the options ask for; at most one call.
+  virtual void open_validation(std::optional<Validation>& validation) = 0;
+  /// A block as all of them are, where that is known before the first epoch; else nullptr.
+  virtual const RowBlock* known_block() const { return nullptr; }
+  /// True: each block is one batch, with rows that may be kept by copying its PreparedData.
+  virtual bool gives_single_batches() const { return false; }
+  /// Rows of an epoch; nothing if that is not known (yet).
+  virtual std::optional<std::int64_t> num_rows() const = 0;
+  /// Batches of an epoch; nothing if that is not known (yet).
+  virtual std::optional<std::int64_t> num_batches() const = 0;
+  /// Finds out num_batches() by reading all rows, if they can be read again afterwards. False: they
+  /// cannot, or `stop` became true meanwhile.
+  virtual bool count_batches(const std::atomic<bool>& /*stop*/) { return true; }
+  /// Seconds that next() waited since construction.
+  virtual double waited_s() const { return 0; }
+  /// Of what a fit that is resumed behind the first `row` rows of the epoch must find again: all
+  /// rows of arrays; else the blocks up to there, which are the present one or shortly before it.
+  /// Only with checkpoints or a resumed fit.
+  virtual std::string checksum(std::int64_t row) const = 0;
+};
+
+/// Ends the epoch of a feed, whatever ends its use.
+struct EpochEnder {
+  explicit EpochEnder(BatchFeed& ended) : feed(ended) {}
+  ~EpochEnder() { feed.end_epoch(); }
+  EpochEnder(const EpochEnder&) = delete;
+  EpochEnder& operator=(const EpochEnder&) = delete;
+  BatchFeed& feed;
+};
+
+}  // namespace onnxgrad::train
+
+#endif  // ONNXGRAD_TRAIN_FIT_BATCH_FEED_H_

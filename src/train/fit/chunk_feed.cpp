@@ -1,0 +1,177 @@
+#include "train/fit/chunk_feed.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <span>
+#include <utility>
+
+#include "train/fit/array_feed.h"
+#include "train/fit/sampler.h"
+
+namespace onnxgrad::train {
+namespace {
+
+constexpr std::int64_t kBatchSize = 32;
+constexpr std::size_t kMarks = 1024;  // more than FaultSearch keeps batches
+
+void refuse(const std::string& what, const std::string& mend) {
+  throw DataError({.what = what, .mend = mend});
+}
+
+// Rows of the source that are (or are not) drawn for validation.
+BlockReader::Keep drawn_rows(double fraction, std::uint64_t seed, bool for_validation) {
+  if (fraction == 0) return {};
+  return [=](std::int64_t first, std::int64_t rows) {
+    std::vector<std::int64_t> chosen;
+    for (std::int64_t row = 0; row < rows; ++row) {
+      if (is_validation_row(seed, fraction, first + row) == for_validation) chosen.push_back(row);
+    }
+    return chosen;
+  };
+}
+
+}  // namespace
+
+ChunkFeed::ChunkFeed(Session& session, std::vector<runtime::Port> ports, DataSource& source,
+                     FitOptions& options, const std::atomic<bool>& stop)
+    : session_(session),
+      source_(source),
+      options_(options),
+      ports_(std::move(ports)),
+      as_they_come_(options.batch_size == FitOptions::kAsTheyCome),
+      has_checksum_(options.checkpoint || !options.resume.empty()) {
+  if (session_.takes_whole_batch()) {
+    refuse("L-BFGS takes all rows at once, not data in chunks",
+           "Give arrays, or take another optimizer.");
+  }
+  if (options_.sampling == Sampling::kWindows) {
+    refuse("windows are of arrays, not of data in chunks", "Give arrays, or take all rows.");
+  }
+  const double fraction = options_.validation_fraction;
+  const bool is_share = fraction > 0 && fraction < 1;
+  if (fraction != 0 && !is_share) {
+    refuse(fmt::format("validation fraction {} is not between 0 and 1", fraction),
+           "Give a share of the rows, such as 0.1.");
+  }
+  if (options.batch_size == 0) options.batch_size = kBatchSize;
+  block_.batch_rows = as_they_come_ ? 0 : options.batch_size;
+  if (options_.class_weights) prepare_class_weights(stop);
+  reader_.emplace(
+      source_,
+      [this](const Dataset& chunk) {
+        PreparedData rows = prepare_data(session_, ports_, chunk, options_.allow_nan);
+        if (weigher_) weigher_->weigh(rows);
+        return rows;
+      },
+      drawn_rows(fraction, options_.seed, false),
+      BlockOptions{.batch_size = block_.batch_rows,
+                   .block_bytes = options_.block_bytes,
+                   .shuffle = options_.shuffle,
+                   .seed = options_.seed});
+}
+
+void ChunkFeed::prepare_class_weights(const std::atomic<bool>& stop) {
+  weigher_.emplace(session_, *options_.class_weights);
+  if (!weigher_->needs_counts()) return;
+  if (!source_.can_start_again()) {
+    refuse(
+        "balanced class weights need a pass over all rows before the first step, and the "
+        "batches can be read once",
+        "Give the weights as numbers by label, or a function that returns a new iterator.");
+  }
+  if (count(stop)) weigher_->settle();
+}
+
+// A pass over all rows. False: stopped.
+bool ChunkFeed::count(const std::atomic<bool>& stop) {
+  const auto see = [this](const Dataset& chunk) {
+    if (weigher_ && weigher_->needs_counts()) {
+      weigher_->count(session_.encode_target(chunk.target));
+    }
+  };
+  count_ = count_source(source_, block_.batch_rows, options_.drop_last,
+                        drawn_rows(options_.validation_fraction, options_.seed, false), see, stop);
+  return count_.has_value();
+}
+
+bool ChunkFeed::count_batches(const std::atomic<bool>& stop) {
+  return count_ || (source_.can_start_again() && count(stop));
+}
+
+void ChunkFeed::open_validation(std::optional<Validation>& validation) {
+  const double fraction = options_.validation_fraction;
+  if (fraction != 0) {
+    validation.emplace(session_, options_, source_, drawn_rows(fraction, options_.seed, true),
+                       weigher_ ? &*weigher_ : nullptr);
+  } else if (options_.validation_source != nullptr) {
+    validation.emplace(session_, options_, *options_.validation_source);
+  } else if (auto rows = validation_rows(session_, options_)) {
+    if (has_checksum_) validation_checksum_ = checksum_of(*rows, nullptr);
+    validation.emplace(session_, options_, *std::move(rows));
+  }
+}
+
+void ChunkFeed::begin_epoch(std::int64_t epoch) {
+  first_rows_ = 0;
+  marks_.clear();
+  if (has_checksum_) checksum_.emplace();
+  reader_->start(static_cast<std::uint32_t>(epoch - 1));
+}
+
+// drop_last, of batches that are taken as they come: those with fewer rows than the first.
+bool ChunkFeed::is_left_out(const Block& block) const {
+  return as_they_come_ && options_.drop_last && block.data.rows < first_rows_;
+}
+
+const RowBlock* ChunkFeed::next(const std::atomic<bool>& stop) {
+  do {
+    present_ = reader_->next(stop);
+    if (present_ == nullptr) return nullptr;
+    if (first_rows_ == 0) first_rows_ = present_->data.rows;
+  } while (is_left_out(*present_));
+  if (has_checksum_) add_to_checksum(*present_);
+  block_.data = &present_->data;
+  block_.order = present_->order;
+  block_.rows = present_->data.rows;
+  if (as_they_come_) block_.batch_rows = block_.rows;
+  return &block_;
+}
+
+void ChunkFeed::add_to_checksum(const Block& block) {
+  for (const Column& column : block.data.columns) {
+    checksum_->update(fmt::format("{} {} {}\n", column.name, dtype_name(column.values.dtype()),
+                                  column.row_bytes));
+    checksum_->update(std::span(column.values.raw(),
+                                static_cast<std::size_t>(block.data.rows * column.row_bytes)));
+  }
+  const std::int64_t before = marks_.empty() ? 0 : marks_.back().rows_done;
+  marks_.push_back({.rows_done = before + block.data.rows, .checksum = checksum_->hex()});
+  if (marks_.size() > kMarks) marks_.pop_front();
+}
+
+std::string ChunkFeed::checksum(std::int64_t row) const {
+  if (row == 0) return validation_checksum_;
+  for (const Mark& mark : marks_) {
+    if (mark.rows_done >= row) return mark.checksum + validation_checksum_;
+  }
+  return "";
+}
+
+std::optional<std::int64_t> ChunkFeed::num_rows() const {
+  if (count_) return count_->rows;
+  const auto all = source_.num_rows();
+  if (!all) return std::nullopt;
+  return std::llround((1 - options_.validation_fraction) * static_cast<double>(*all));
+}
+
+std::optional<std::int64_t> ChunkFeed::num_batches() const {
+  if (count_) return count_->batches;
+  const auto rows = num_rows();
+  const std::int64_t batch_rows = as_they_come_ ? first_rows_ : block_.batch_rows;
+  if (!rows || batch_rows == 0) return std::nullopt;
+  const bool has_tail = *rows % batch_rows > 0 && !options_.drop_last;
+  return *rows / batch_rows + (has_tail ? 1 : 0);
+}
+
+}  // namespace onnxgrad::train

@@ -1,0 +1,67 @@
+#ifndef ONNXGRAD_TRAIN_FIT_CHUNK_FEED_H_
+#define ONNXGRAD_TRAIN_FIT_CHUNK_FEED_H_
+
+#include <deque>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/checksum.h"
+#include "train/data/block_reader.h"
+#include "train/data/source_count.h"
+#include "train/fit/batch_feed.h"
+#include "train/fit/class_weigher.h"
+
+namespace onnxgrad::train {
+
+/// Rows that come in chunks, read in a thread of its own: the blocks are those of a BlockReader.
+/// Plans are compiled when a batch of a new shape comes.
+class ChunkFeed final : public BatchFeed {
+ public:
+  /// `source` and `options`, in which the size of batches is settled, outlive this.
+  /// With ClassWeights::balanced the source is read once, unless `stop` becomes true.
+  /// Throws: DataError (options that need all rows at once, or a pass more than there is).
+  ChunkFeed(Session& session, std::vector<runtime::Port> ports, DataSource& source,
+            FitOptions& options, const std::atomic<bool>& stop);
+
+  void begin_epoch(std::int64_t epoch) override;
+  const RowBlock* next(const std::atomic<bool>& stop) override;
+  void end_epoch() override { reader_->end_pass(); }
+  void open_validation(std::optional<Validation>& validation) override;
+  bool gives_single_batches() const override { return as_they_come_; }
+  std::optional<std::int64_t> num_rows() const override;
+  std::optional<std::int64_t> num_batches() const override;
+  bool count_batches(const std::atomic<bool>& stop) override;
+  double waited_s() const override { return reader_->waited_s(); }
+  std::string checksum(std::int64_t row) const override;
+
+ private:
+  void prepare_class_weights(const std::atomic<bool>& stop);
+  bool count(const std::atomic<bool>& stop);
+  bool is_left_out(const Block& block) const;
+  void add_to_checksum(const Block& block);
+
+  Session& session_;
+  DataSource& source_;
+  const FitOptions& options_;
+  std::vector<runtime::Port> ports_;
+  bool as_they_come_ = false;
+  bool has_checksum_ = false;
+  std::optional<ClassWeigher> weigher_;
+  std::optional<SourceCount> count_;
+  std::optional<BlockReader> reader_;
+  const Block* present_ = nullptr;
+  RowBlock block_;
+  std::int64_t first_rows_ = 0;             ///< of batches as they come: of the epoch's first one
+  std::optional<base::Checksum> checksum_;  ///< of the epoch's rows so far
+  struct Mark {
+    std::int64_t rows_done = 0;  ///< of the epoch, with this block
+    std::string checksum;
+  };
+  std::deque<Mark> marks_;           ///< of the last blocks
+  std::string validation_checksum_;  ///< of rows of its own, in memory
+};
+
+}  // namespace onnxgrad::train
+
+#endif  // ONNXGRAD_TRAIN_FIT_CHUNK_FEED_H_

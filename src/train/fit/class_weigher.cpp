@@ -1,0 +1,94 @@
+#include "train/fit/class_weigher.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "onnxgrad/option_error.h"
+
+namespace onnxgrad::train {
+namespace {
+
+void check_weights(const ClassWeights& options) {
+  const std::int64_t labels = options.labels.is_defined() ? options.labels.num_elements() : 0;
+  if (!options.balanced && labels != std::ssize(options.weights)) {
+    throw OptionError({.what = fmt::format("class_weights: {} labels and {} weights", labels,
+                                           options.weights.size()),
+                       .mend = "Give one weight for each label."});
+  }
+  for (const double weight : options.weights) {
+    if (weight >= 0 && std::isfinite(weight)) continue;
+    throw OptionError({.what = fmt::format("class_weights: a weight is {}", weight),
+                       .mend = "Weights are numbers >= 0."});
+  }
+}
+
+}  // namespace
+
+ClassWeigher::ClassWeigher(const Session& session, const ClassWeights& options)
+    : is_balanced_(options.balanced) {
+  check_weights(options);
+  const StepGraph& graph = session.graph();
+  if (!graph.loss.others.empty()) {
+    throw DataError(
+        {.what = "class_weights: there are several targets", .mend = "Give sample weights."});
+  }
+  if (graph.sample_weight.empty()) {
+    throw DataError({.what = "class_weights: the loss takes no sample weights",
+                     .mend = "Build the loss with sample_weight='weight'."});
+  }
+  if (is_balanced_) return;
+  const auto labels = session.encode_target(options.labels).to_doubles();
+  for (std::size_t i = 0; i < labels.size(); ++i) weights_[labels[i]] = options.weights[i];
+}
+
+void ClassWeigher::count(const Tensor& target) {
+  for (const double label : target.to_doubles()) ++counts_[label];
+}
+
+void ClassWeigher::settle() {
+  if (!is_balanced_) return;
+  double rows = 0;
+  for (const auto& [label, count] : counts_) rows += static_cast<double>(count);
+  const double classes = static_cast<double>(counts_.size());
+  for (const auto& [label, count] : counts_) {
+    weights_[label] = rows / (classes * static_cast<double>(count));
+  }
+  is_balanced_ = false;
+}
+
+double ClassWeigher::weight_of(double label) const {
+  const auto found = weights_.find(label);
+  return found == weights_.end() ? 1 : found->second;
+}
+
+void ClassWeigher::weigh(PreparedData& data) const {
+  const Tensor& target = data.columns[data.target].values;
+  if (target.num_elements() != data.rows) {
+    throw DataError({.what = "class_weights: the labels are not one class for each row",
+                     .mend = "Give class labels [N], or sample weights."});
+  }
+  const std::vector<double> labels = target.to_doubles();
+  Tensor& weights = data.columns[data.weights].values;
+  std::vector<double> weighed = weights.to_doubles();
+  for (std::size_t i = 0; i < weighed.size(); ++i) weighed[i] *= weight_of(labels[i]);
+  weights = Tensor::from(weighed, weights.dims()).cast(weights.dtype());
+}
+
+std::string class_weights_text(const FitOptions& options) {
+  if (!options.class_weights) return "none";
+  const ClassWeights& given = *options.class_weights;
+  if (given.balanced) return "balanced";
+  const bool is_text = given.labels.dtype() == DataType::kString;
+  std::string text;
+  for (std::size_t i = 0; i < given.weights.size(); ++i) {
+    const std::string label = is_text ? given.labels.data<std::string>()[i]
+                                      : fmt::format("{}", given.labels.to_doubles()[i]);
+    text += fmt::format("{}{}: {}", i > 0 ? ", " : "", label, given.weights[i]);
+  }
+  return text;
+}
+
+}  // namespace onnxgrad::train

@@ -1,0 +1,45 @@
+#ifndef ONNXGRAD_TRAIN_FIT_CLASS_WEIGHER_H_
+#define ONNXGRAD_TRAIN_FIT_CLASS_WEIGHER_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "onnxgrad/trainer.h"
+#include "train/data/dataset.h"
+
+namespace onnxgrad::train {
+
+/// Multiplies the sample weights of rows by a weight for their class; see ClassWeights. Classes are
+/// known by their value in the target as the loss reads it.
+class ClassWeigher {
+ public:
+  /// Throws: OptionError (weights that are no numbers >= 0, not one per label), DataError (a label
+  /// that the model does not know; a loss without sample weights, or with several targets).
+  ClassWeigher(const Session& session, const ClassWeights& options);
+
+  /// ClassWeights::balanced, and count() has not seen all rows yet.
+  bool needs_counts() const { return is_balanced_; }
+  /// Counts the classes of target values as the loss reads them.
+  void count(const Tensor& target);
+  /// From the counts: N / (number of classes * number of rows of the class).
+  void settle();
+
+  /// Gives `data` sample weights of its own. Thread-safe after settle().
+  /// Throws: DataError (targets that are not one class for each row).
+  void weigh(PreparedData& data) const;
+
+ private:
+  double weight_of(double label) const;
+
+  bool is_balanced_ = false;
+  std::map<double, double> weights_;  ///< by label; others count 1
+  std::map<double, std::int64_t> counts_;
+};
+
+/// "none", "balanced" or "0: 1.5, 1: 2", as the user gave them.
+std::string class_weights_text(const FitOptions& options);
+
+}  // namespace onnxgrad::train
+
+#endif  // ONNXGRAD_TRAIN_FIT_CLASS_WEIGHER_H_

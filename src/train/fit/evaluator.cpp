@@ -1,0 +1,230 @@
+#include "train/fit/evaluator.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "base/check.h"
+#include "onnxgrad/option_error.h"
+#include "train/mean.h"
+
+namespace onnxgrad::train {
+namespace {
+
+// Large enough to keep the engine busy, small enough for its memory.
+std::int64_t evaluation_batch(std::int64_t batch_size) {
+  if (batch_size < 1) return 256;
+  return std::max(batch_size, std::min<std::int64_t>(256, 4 * batch_size));
+}
+
+}  // namespace
+
+using runtime::Execution;
+
+Evaluator::Evaluator(Session& session, const std::vector<Metric>& metrics) : session_(session) {
+  if (metrics.empty()) return;
+  if (std::holds_alternative<OutputLoss>(session.loss().function)) {
+    throw OptionError(
+        {.what = "metrics compare scores with targets, but the loss is the model's own",
+         .mend = "Put a loss of onnxgrad on the scores, or leave metrics out."});
+  }
+  metrics_.emplace(session.loss(), metrics);
+  session.give_scores_in_evaluation();
+}
+
+Execution& Evaluator::plan(const PreparedData& data, std::int64_t rows) {
+  if (&data == prepared_) {
+    const auto known = std::ranges::find(plans_, rows, &Plan::rows);
+    if (known != plans_.end()) return *known->execution;
+  }
+  std::vector<Dims> dims;
+  for (const Column& column : data.columns) dims.push_back(column.batch_dims(rows));
+  return session_.prepare_evaluation(dims);
+}
+
+void Evaluator::prepare(const PreparedData& data, std::int64_t batch_size) {
+  plans_.clear();
+  const auto add_plan = [&](std::int64_t rows) {
+    Execution& execution = plan(data, rows);
+    plans_.push_back({rows, &execution, runtime::Pin(execution)});
+  };
+  const std::int64_t rows = std::min(batch_size, data.rows);
+  if (data.rows % rows > 0) add_plan(data.rows % rows);
+  add_plan(rows);
+  prepared_ = &data;
+}
+
+void Evaluator::begin() {
+  numerator_ = denominator_ = correct_ = counted_ = 0;
+  rows_ = 0;
+  if (metrics_) metrics_->clear();
+}
+
+void Evaluator::add(const PreparedData& data, std::int64_t batch_size) {
+  for (std::int64_t begin = 0; begin < data.rows; begin += batch_size) {
+    add_batch(data, begin, std::min(batch_size, data.rows - begin));
+  }
+}
+
+void Evaluator::add_batch(const PreparedData& data, std::int64_t begin, std::int64_t rows) {
+  Execution& execution = plan(data, rows);
+  for (std::size_t c = 0; c < data.columns.size(); ++c) {
+    execution.bind(c, data.columns[c].row(begin));
+  }
+  execution.run();
+  const DataType dtype = execution.output_desc(0).dtype;
+  numerator_ += read_scalar(execution.output(0), dtype);
+  denominator_ += read_scalar(execution.output(1), dtype);
+  if (session_.counts_correct_rows()) {
+    correct_ += read_scalar(execution.output(2), dtype);
+    counted_ += read_scalar(execution.output(3), dtype);
+  }
+  rows_ += rows;
+  if (metrics_) add_metric_rows(execution, data, begin, rows);
+}
+
+void Evaluator::add_metric_rows(Execution& execution, const PreparedData& data, std::int64_t begin,
+                                std::int64_t rows) {
+  const auto view = [&](const Column& column) {
+    return Tensor::view(column.values.dtype(), column.batch_dims(rows),
+                        const_cast<std::byte*>(column.row(begin)),
+                        std::make_shared<Tensor>(column.values));
+  };
+  std::vector<double> weights;
+  if (data.has_weights) weights = view(data.columns[data.weights]).to_doubles();
+  const std::size_t scores = session_.counts_correct_rows() ? 4 : 2;
+  metrics_->add(execution.output_tensor(scores), view(data.columns[data.target]), weights);
+}
+
+EvaluationResult Evaluator::result() const {
+  EvaluationResult result;
+  result.loss = mean_of(numerator_, denominator_);
+  result.rows = rows_;
+  if (session_.counts_correct_rows()) result.accuracy = mean_of(correct_, counted_);
+  if (metrics_) result.metrics = metrics_->values();
+  return result;
+}
+
+std::optional<EvaluationResult> Evaluator::run(BlockReader& reader, std::int64_t batch_size,
+                                               const std::atomic<bool>& stop) {
+  const PassEnder ender{reader};
+  begin();
+  reader.start(0);
+  while (const Block* const block = reader.next(stop)) {
+    if (stop.load(std::memory_order_relaxed)) break;
+    add(block->data, batch_size);
+  }
+  if (stop.load(std::memory_order_relaxed)) return std::nullopt;
+  if (rows_ == 0) {
+    throw DataError({.what = "the validation has no rows",
+                     .mend = "Give it rows of its own, or take a larger share; an iterator that is "
+                             "used up gives none a second time."});
+  }
+  return result();
+}
+
+Validation::Validation(Session& session, const FitOptions& options, PreparedData rows)
+    : options_(options),
+      evaluator_(session, options.metrics),
+      rows_(std::move(rows)),
+      batch_size_(evaluation_batch(options.batch_size)) {
+  evaluator_.prepare(rows_, batch_size_);
+}
+
+Validation::Validation(Session& session, const FitOptions& options, DataSource& source,
+                       BlockReader::Keep keep, const ClassWeigher* weigher)
+    : options_(options),
+      evaluator_(session, options.metrics),
+      batch_size_(evaluation_batch(options.batch_size)) {
+  const auto ports = session.evaluation_ports();
+  reader_.emplace(
+      source,
+      [&session, &options, weigher,
+       wanted = std::vector(ports.begin(), ports.end())](const Dataset& chunk) {
+        PreparedData rows = prepare_data(session, wanted, chunk, options.allow_nan);
+        if (weigher != nullptr) weigher->weigh(rows);
+        return rows;
+      },
+      std::move(keep),
+      BlockOptions{.batch_size = options.batch_size == FitOptions::kAsTheyCome ? 0 : batch_size_,
+                   .block_bytes = options.block_bytes});
+}
+
+void Validation::run(const std::atomic<bool>& stop, EpochLog& log) {
+  const std::optional<EvaluationResult> result =
+      reader_ ? evaluator_.run(*reader_, batch_size_, stop) : evaluator_.run(rows_, batch_size_);
+  if (!result) return;
+  log.val_loss = result->loss;
+  log.val_accuracy = result->accuracy;
+  for (std::size_t i = 0; i < result->metrics.size(); ++i) {
+    log.val_metrics.emplace_back("val_" + options_.metrics[i].name, result->metrics[i]);
+  }
+}
+
+std::optional<PreparedData> validation_rows(Session& session, const FitOptions& options) {
+  if (options.validation == nullptr) return std::nullopt;
+  return prepare_data(session, session.evaluation_ports(), *options.validation, options.allow_nan);
+}
+
+void check_fit_options(const FitOptions& options) {
+  const auto refuse = [](const std::string& what, const char* mend) {
+    throw OptionError({.what = what, .mend = mend});
+  };
+  const auto at_least = [&](const char* name, std::int64_t value, std::int64_t least) {
+    if (value >= least) return;
+    throw OptionError({.what = fmt::format("{} is {}, expected {} or more", name, value, least),
+                       .mend = fmt::format("Give {} = {} or more.", name, least)});
+  };
+  at_least("epochs", options.epochs, 0);
+  if (options.batch_size < FitOptions::kAsTheyCome) {
+    refuse(fmt::format("batch_size is {}, expected 1 or more", options.batch_size),
+           "Give a batch size of 1 or more; 0 stands for the usual one.");
+  }
+  at_least("validation_every", options.validation_every, 1);
+  at_least("snapshot_every_steps", options.snapshot_every_steps, 0);
+  at_least("every_n_steps", options.every_n_steps, 0);
+  const bool has_rows = options.validation != nullptr || options.validation_source != nullptr;
+  if (options.validation_fraction != 0 && has_rows) {
+    refuse("both a validation fraction and validation data were given", "Give one of them.");
+  }
+  if (!options.metrics.empty() && !has_rows && options.validation_fraction == 0) {
+    refuse("metrics are of validation rows, and there is no validation",
+           "Give validation rows, or a share of the rows for it.");
+  }
+  if (options.sampling == Sampling::kWindows && !options.shuffle) {
+    refuse("windows begin at random places, but shuffle is false",
+           "Leave shuffle true, or take the rows as they are.");
+  }
+  if (!(options.max_seconds >= 0)) {
+    refuse(fmt::format("max_seconds is {}, expected 0 or more", options.max_seconds),
+           "Give a number of seconds; 0 stands for no limit.");
+  }
+}
+
+double monitored(const FitOptions& options, const EpochLog& log) {
+  if (!options.early_stopping || options.early_stopping->monitor.empty()) {
+    return log.val_loss.value_or(log.train_loss);
+  }
+  const std::string& monitor = options.early_stopping->monitor;
+  const double sign = options.early_stopping->maximize ? -1 : 1;
+  if (monitor == "train_loss") return sign * log.train_loss;
+  if (monitor == "val_loss" && log.val_loss) return sign * *log.val_loss;
+  if (monitor == "val_accuracy" && log.val_accuracy) return sign * *log.val_accuracy;
+  std::vector<std::string> known{"train_loss"};
+  if (log.val_loss) known.emplace_back("val_loss");
+  if (log.val_accuracy) known.emplace_back("val_accuracy");
+  for (const auto& [name, value] : log.val_metrics) {
+    if (name == monitor) return sign * value;
+    known.push_back(name);
+  }
+  throw DataError(
+      {.what = "there is no '" + monitor + "' to monitor",
+       .detail = "There are " + base::quote_list(known) + ".",
+       .mend = base::nearest_or(monitor, known,
+                                "Monitor one of these, or add the metric, or validation rows.")});
+}
+
+}  // namespace onnxgrad::train

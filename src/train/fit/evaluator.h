@@ -1,0 +1,99 @@
+#ifndef ONNXGRAD_TRAIN_FIT_EVALUATOR_H_
+#define ONNXGRAD_TRAIN_FIT_EVALUATOR_H_
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "onnxgrad/metrics.h"
+#include "onnxgrad/trainer.h"
+#include "train/data/block_reader.h"
+#include "train/data/dataset.h"
+#include "train/fit/class_weigher.h"
+#include "train/metrics.h"
+#include "train/session.h"
+
+namespace onnxgrad::train {
+
+/// Loss, accuracy and metrics over rows, in batches: begin(), add() any number of times, result().
+class Evaluator {
+ public:
+  explicit Evaluator(Session& session, const std::vector<Metric>& metrics = {});
+
+  /// Compiles the plans that add() will need for these rows, which outlive this and stay where they
+  /// are: add() then allocates nothing.
+  void prepare(const PreparedData& data, std::int64_t batch_size);
+  void begin();
+  /// Batches of `batch_size` rows, the last one smaller. The columns are those of
+  /// Session::evaluation_ports().
+  void add(const PreparedData& data, std::int64_t batch_size);
+  EvaluationResult result() const;
+
+  EvaluationResult run(const PreparedData& data, std::int64_t batch_size) {
+    begin();
+    add(data, batch_size);
+    return result();
+  }
+  /// A whole pass of `reader`; nothing if `stop` became true meanwhile. Throws: DataError (no
+  /// rows), what the reader throws.
+  std::optional<EvaluationResult> run(BlockReader& reader, std::int64_t batch_size,
+                                      const std::atomic<bool>& stop);
+
+ private:
+  runtime::Execution& plan(const PreparedData& data, std::int64_t rows);
+  void add_batch(const PreparedData& data, std::int64_t begin, std::int64_t rows);
+  void add_metric_rows(runtime::Execution& execution, const PreparedData& data, std::int64_t begin,
+                       std::int64_t rows);
+
+  struct Plan {
+    std::int64_t rows;
+    runtime::Execution* execution;
+    runtime::Pin pin;
+  };
+
+  Session& session_;
+  std::optional<MetricRows> metrics_;
+  const PreparedData* prepared_ = nullptr;
+  std::vector<Plan> plans_;  ///< for batches of prepared_
+  double numerator_ = 0;
+  double denominator_ = 0;
+  double correct_ = 0;
+  double counted_ = 0;  ///< rows that correct_ is of
+  std::int64_t rows_ = 0;
+};
+
+/// The validation of a fit: rows in memory, or a source of them.
+class Validation {
+ public:
+  /// `options` and what they refer to outlive this.
+  Validation(Session& session, const FitOptions& options, PreparedData rows);
+  /// `keep`: which rows of the source; empty: all. `weigher`, which outlives this: of these rows;
+  /// or nullptr.
+  Validation(Session& session, const FitOptions& options, DataSource& source,
+             BlockReader::Keep keep = {}, const ClassWeigher* weigher = nullptr);
+  /// The numbers of the validation; leaves them out if `stop` became true meanwhile.
+  void run(const std::atomic<bool>& stop, EpochLog& log);
+
+ private:
+  const FitOptions& options_;
+  Evaluator evaluator_;
+  PreparedData rows_;
+  std::optional<BlockReader> reader_;
+  std::int64_t batch_size_ = 0;
+};
+
+/// What `options` give to validate on besides a fraction; nothing if there is none.
+std::optional<PreparedData> validation_rows(Session& session, const FitOptions& options);
+
+/// Throws: OptionError for options that have no meaning, whatever the data.
+void check_fit_options(const FitOptions& options);
+
+/// The number that says which epoch is best; the smaller the better. Throws: DataError (the log has
+/// no such number; names those that there are).
+double monitored(const FitOptions& options, const EpochLog& log);
+
+}  // namespace onnxgrad::train
+
+#endif  // ONNXGRAD_TRAIN_FIT_EVALUATOR_H_

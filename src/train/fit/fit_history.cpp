@@ -1,0 +1,165 @@
+#include "train/fit/fit_history.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace onnxgrad::train {
+namespace {
+
+// Numbers that every epoch has, by the names of their columns.
+struct NumberColumn {
+  const char* name;
+  double (*get)(const EpochLog& log);
+  void (*set)(EpochLog& log, double value);
+};
+
+constexpr NumberColumn kColumns[] = {
+    {"train_loss", [](const EpochLog& log) { return log.train_loss; },
+     [](EpochLog& log, double value) { log.train_loss = value; }},
+    {"lr", [](const EpochLog& log) { return log.learning_rate; },
+     [](EpochLog& log, double value) { log.learning_rate = value; }},
+    {"seconds", [](const EpochLog& log) { return log.seconds; },
+     [](EpochLog& log, double value) { log.seconds = value; }},
+    {"rows_per_s", [](const EpochLog& log) { return log.rows_per_s; },
+     [](EpochLog& log, double value) { log.rows_per_s = value; }},
+    {"data_wait_s", [](const EpochLog& log) { return log.data_wait_s; },
+     [](EpochLog& log, double value) { log.data_wait_s = value; }},
+};
+
+// Bits of "history/flags".
+constexpr std::int64_t kHasLoss = 1;
+constexpr std::int64_t kHasAccuracy = 2;
+constexpr std::int64_t kIsBest = 4;
+constexpr std::int64_t kHasMetrics = 8;
+constexpr std::int64_t kHasNorm = 16;
+
+std::int64_t flags_of(const EpochLog& log) {
+  return (log.val_loss ? kHasLoss : 0) | (log.val_accuracy ? kHasAccuracy : 0) |
+         (log.is_best ? kIsBest : 0) | (log.val_metrics.empty() ? 0 : kHasMetrics) |
+         (log.grad_norm ? kHasNorm : 0);
+}
+
+template <class T>
+void add_column(Checkpoint& checkpoint, const std::string& name, std::span<const T> values) {
+  checkpoint.set(fmt::format("{}history/{}", kReservedPrefix, name),
+                 Tensor::from(values, Dims{static_cast<std::int64_t>(values.size())}));
+}
+
+std::string metric_column(const Metric& metric) { return "metric/" + metric.name; }
+
+// A column of one number for each epoch.
+template <class T>
+std::vector<T> column_of(const Checkpoint& checkpoint, const std::string& name,
+                         std::size_t num_epochs) {
+  std::vector<T> column;
+  if constexpr (std::is_same_v<T, double>) {
+    column = checkpoint.get_doubles("history/" + name);
+  } else {
+    column = checkpoint.get_ints("history/" + name);
+  }
+  if (column.size() == num_epochs) return column;
+  throw CheckpointError({.what = "the columns of the checkpoint's history differ in length",
+                         .where = {.file = checkpoint.path},
+                         .mend = "Use another checkpoint: this file was not written by onnxgrad."});
+}
+
+// What a step tells beside its loss.
+void read_log_outputs(const Checkpoint& checkpoint, std::span<const std::int64_t> flags,
+                      std::span<const std::string> targets, std::span<EpochLog> logs) {
+  const auto norms = column_of<double>(checkpoint, "grad_norm", logs.size());
+  for (std::size_t i = 0; i < logs.size(); ++i) {
+    if ((flags[i] & kHasNorm) != 0) logs[i].grad_norm = norms[i];
+  }
+  for (const std::string& target : targets) {
+    const std::string name = "train_loss_" + target;
+    const auto values = column_of<double>(checkpoint, "target/" + name, logs.size());
+    for (std::size_t i = 0; i < logs.size(); ++i) {
+      logs[i].target_losses.emplace_back(name, values[i]);
+    }
+  }
+}
+
+void read_validation(const Checkpoint& checkpoint, const FitOptions& options,
+                     std::span<const std::int64_t> flags, std::span<EpochLog> logs) {
+  const auto losses = column_of<double>(checkpoint, "val_loss", logs.size());
+  const auto accuracies = column_of<double>(checkpoint, "val_accuracy", logs.size());
+  for (std::size_t i = 0; i < logs.size(); ++i) {
+    if ((flags[i] & kHasLoss) != 0) logs[i].val_loss = losses[i];
+    if ((flags[i] & kHasAccuracy) != 0) logs[i].val_accuracy = accuracies[i];
+  }
+  for (const Metric& metric : options.metrics) {
+    const auto values = column_of<double>(checkpoint, metric_column(metric), logs.size());
+    for (std::size_t i = 0; i < logs.size(); ++i) {
+      if ((flags[i] & kHasMetrics) == 0) continue;
+      logs[i].val_metrics.emplace_back("val_" + metric.name, values[i]);
+    }
+  }
+}
+
+}  // namespace
+
+void write_history(Checkpoint& checkpoint, const FitOptions& options, const History& history,
+                   std::int64_t steps) {
+  const auto add_doubles = [&](const std::string& name, const auto& get) {
+    std::vector<double> values;
+    for (const EpochLog& log : history.epochs) values.push_back(get(log));
+    add_column<double>(checkpoint, name, values);
+  };
+  const auto add_ints = [&](const std::string& name, const auto& get) {
+    std::vector<std::int64_t> values;
+    for (const EpochLog& log : history.epochs) values.push_back(get(log));
+    add_column<std::int64_t>(checkpoint, name, values);
+  };
+  add_ints("flags", flags_of);
+  add_ints("steps", [](const EpochLog& log) { return log.steps; });
+  add_ints("rows", [](const EpochLog& log) { return log.rows; });
+  for (const NumberColumn& column : kColumns) add_doubles(column.name, column.get);
+  add_doubles("val_loss", [](const EpochLog& log) { return log.val_loss.value_or(0); });
+  add_doubles("val_accuracy", [](const EpochLog& log) { return log.val_accuracy.value_or(0); });
+  add_doubles("grad_norm", [](const EpochLog& log) { return log.grad_norm.value_or(0); });
+  const std::size_t targets = history.epochs.empty() ? 0 : history.epochs[0].target_losses.size();
+  for (std::size_t t = 0; t < targets; ++t) {
+    add_doubles("target/" + history.epochs[0].target_losses[t].first,
+                [t](const EpochLog& log) { return log.target_losses[t].second; });
+  }
+  for (std::size_t m = 0; m < options.metrics.size(); ++m) {
+    add_doubles(metric_column(options.metrics[m]), [m](const EpochLog& log) {
+      return m < log.val_metrics.size() ? log.val_metrics[m].second : 0;
+    });
+  }
+  const std::span<const double> losses = history.step_losses;
+  add_column<double>(checkpoint, "step_losses", losses.first(static_cast<std::size_t>(steps)));
+}
+
+void read_history(const Checkpoint& checkpoint, const FitOptions& options,
+                  std::span<const std::string> targets, History& history) {
+  const auto flags = checkpoint.get_ints("history/flags");
+  const std::size_t num_epochs = flags.size();
+  const auto steps = column_of<std::int64_t>(checkpoint, "steps", num_epochs);
+  const auto rows = column_of<std::int64_t>(checkpoint, "rows", num_epochs);
+  std::vector<EpochLog> logs(num_epochs);
+  for (std::size_t i = 0; i < num_epochs; ++i) {
+    logs[i].epoch = static_cast<std::int64_t>(i) + 1;
+    logs[i].steps = steps[i];
+    logs[i].rows = rows[i];
+    logs[i].is_best = (flags[i] & kIsBest) != 0;
+  }
+  for (const NumberColumn& column : kColumns) {
+    const auto values = column_of<double>(checkpoint, column.name, num_epochs);
+    for (std::size_t i = 0; i < num_epochs; ++i) column.set(logs[i], values[i]);
+  }
+  read_validation(checkpoint, options, flags, logs);
+  if (num_epochs > 0) read_log_outputs(checkpoint, flags, targets, logs);
+  const auto losses = checkpoint.get_doubles("history/step_losses");
+  for (const EpochLog& log : logs) {
+    if (log.is_best) history.best_epoch = log.epoch;
+  }
+  history.epochs.insert(history.epochs.end(), logs.begin(), logs.end());
+  history.step_losses.insert(history.step_losses.end(), losses.begin(), losses.end());
+}
+
+}  // namespace onnxgrad::train

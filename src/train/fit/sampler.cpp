@@ -1,0 +1,136 @@
+#include "train/fit/sampler.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <string>
+
+#include "base/check.h"
+#include "base/philox.h"
+
+namespace onnxgrad::train {
+namespace {
+
+using base::PhiloxStream;
+using base::RandomUse;
+
+void permute(PhiloxStream stream, std::span<std::int64_t> order) {
+  for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[stream.below(i)]);
+}
+
+void check_split(std::int64_t rows, double fraction) {
+  const bool is_share = fraction > 0 && fraction < 1;  // false for NaN
+  if (!is_share) {
+    throw DataError(
+        {.what = "validation fraction " + std::to_string(fraction) + " is not between 0 and 1",
+         .mend = "Give a share of the rows, such as 0.1, or a data set of its own."});
+  }
+  if (rows < 2) {
+    throw DataError({.what = std::to_string(rows) + " rows cannot be split for validation",
+                     .mend = "Train without validation, or give it rows of its own."});
+  }
+}
+
+// Moves the rows that are marked to `validation`.
+Split divide(const std::vector<bool>& marked) {
+  Split split;
+  for (std::size_t i = 0; i < marked.size(); ++i) {
+    (marked[i] ? split.validation : split.train).push_back(static_cast<std::int64_t>(i));
+  }
+  return split;
+}
+
+std::int64_t wanted_rows(std::int64_t rows, double fraction) {
+  const auto wanted = static_cast<std::int64_t>(std::llround(fraction * static_cast<double>(rows)));
+  return std::clamp<std::int64_t>(wanted, 1, rows - 1);
+}
+
+// Rows of each class that go to validation.
+std::vector<std::int64_t> quotas(const std::vector<std::vector<std::int64_t>>& members,
+                                 double fraction, std::int64_t wanted) {
+  std::vector<std::int64_t> quota(members.size(), 0);
+  std::vector<double> remainder(members.size(), 0);
+  std::int64_t total = 0;
+  for (std::size_t c = 0; c < members.size(); ++c) {
+    const double share = fraction * static_cast<double>(members[c].size());
+    quota[c] = static_cast<std::int64_t>(share);
+    remainder[c] = share - static_cast<double>(quota[c]);
+    total += quota[c];
+  }
+  std::vector<std::size_t> by_remainder(members.size());
+  std::iota(by_remainder.begin(), by_remainder.end(), std::size_t{0});
+  std::ranges::sort(by_remainder, [&](std::size_t a, std::size_t b) {
+    return remainder[a] != remainder[b] ? remainder[a] > remainder[b] : a < b;
+  });
+  for (const std::size_t c : by_remainder) {
+    if (total >= wanted) break;
+    if (quota[c] + 1 >= static_cast<std::int64_t>(members[c].size())) continue;
+    ++quota[c];
+    ++total;
+  }
+  return quota;
+}
+
+}  // namespace
+
+void shuffle_rows(std::uint64_t seed, std::uint32_t epoch, std::span<std::int64_t> order) {
+  ONNXGRAD_ASSERT(order.size() <= std::size_t{1} << 32);
+  std::iota(order.begin(), order.end(), std::int64_t{0});
+  permute(PhiloxStream(seed, RandomUse::kShuffle, epoch), order);
+}
+
+std::int64_t count_windows(std::int64_t rows, std::int64_t batch_size) {
+  return rows / batch_size + (rows % batch_size > 0 ? 1 : 0);
+}
+
+void draw_windows(std::uint64_t seed, std::uint32_t epoch, std::int64_t rows,
+                  std::int64_t batch_size, std::span<std::int64_t> order) {
+  const auto size = static_cast<std::size_t>(batch_size);
+  ONNXGRAD_ASSERT(batch_size > 0 && batch_size <= rows && order.size() % size == 0);
+  PhiloxStream stream(seed, RandomUse::kWindows, epoch);
+  const auto starts = static_cast<std::uint64_t>(rows - batch_size + 1);
+  for (std::size_t begin = 0; begin < order.size(); begin += size) {
+    const auto window = order.subspan(begin, size);
+    std::iota(window.begin(), window.end(), static_cast<std::int64_t>(stream.below(starts)));
+  }
+}
+
+Split split_rows(std::int64_t rows, double fraction, std::uint64_t seed) {
+  check_split(rows, fraction);
+  std::vector<std::int64_t> order(static_cast<std::size_t>(rows));
+  std::iota(order.begin(), order.end(), std::int64_t{0});
+  permute(PhiloxStream(seed, RandomUse::kValidation, 0), order);
+  std::vector<bool> marked(order.size(), false);
+  const std::int64_t wanted = wanted_rows(rows, fraction);
+  for (std::int64_t i = 0; i < wanted; ++i) {
+    marked[static_cast<std::size_t>(order[static_cast<std::size_t>(i)])] = true;
+  }
+  return divide(marked);
+}
+
+Split split_rows_stratified(std::span<const std::int64_t> classes, std::int64_t num_classes,
+                            double fraction, std::uint64_t seed) {
+  const auto rows = static_cast<std::int64_t>(classes.size());
+  check_split(rows, fraction);
+  std::vector<std::vector<std::int64_t>> members(static_cast<std::size_t>(num_classes));
+  for (std::int64_t row = 0; row < rows; ++row) {
+    const auto c = static_cast<std::size_t>(classes[static_cast<std::size_t>(row)]);
+    ONNXGRAD_ASSERT(c < members.size());
+    members[c].push_back(row);
+  }
+  const auto quota = quotas(members, fraction, wanted_rows(rows, fraction));
+  if (std::accumulate(quota.begin(), quota.end(), std::int64_t{0}) == 0) {
+    return split_rows(rows, fraction, seed);  // classes too small for a stratified row each
+  }
+  std::vector<bool> marked(classes.size(), false);
+  for (std::size_t c = 0; c < members.size(); ++c) {
+    permute(PhiloxStream(seed, RandomUse::kValidation, static_cast<std::uint32_t>(c + 1)),
+            members[c]);
+    for (std::int64_t i = 0; i < quota[c]; ++i) {
+      marked[static_cast<std::size_t>(members[c][static_cast<std::size_t>(i)])] = true;
+    }
+  }
+  return divide(marked);
+}
+
+}  // namespace onnxgrad::train

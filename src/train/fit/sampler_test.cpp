@@ -1,0 +1,118 @@
+#include "train/fit/sampler.h"
+
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <numeric>
+#include <vector>
+
+#include "onnxgrad/error.h"
+
+namespace onnxgrad::train::sampler_test {
+
+std::vector<std::int64_t> shuffled(std::uint64_t seed, std::uint32_t epoch, std::size_t rows) {
+  std::vector<std::int64_t> order(rows, -1);
+  shuffle_rows(seed, epoch, order);
+  return order;
+}
+
+TEST(Sampler, IsAPermutationAndAFunctionOfSeedAndEpoch) {
+  for (const std::size_t rows : {0U, 1U, 2U, 7U, 1000U}) {
+    auto order = shuffled(3, 5, rows);
+    EXPECT_EQ(order, shuffled(3, 5, rows));
+    std::ranges::sort(order);
+    std::vector<std::int64_t> identity(rows);
+    std::iota(identity.begin(), identity.end(), 0);
+    EXPECT_EQ(order, identity);
+  }
+  EXPECT_NE(shuffled(3, 5, 100), shuffled(3, 6, 100));
+  EXPECT_NE(shuffled(3, 5, 100), shuffled(4, 5, 100));
+}
+
+TEST(Sampler, EveryRowComesToEveryPlaceEquallyOften) {
+  constexpr std::size_t kRows = 5;
+  constexpr int kEpochs = 20000;
+  std::array<std::array<int, kRows>, kRows> counts{};
+  for (std::uint32_t epoch = 0; epoch < kEpochs; ++epoch) {
+    const auto order = shuffled(1, epoch, kRows);
+    for (std::size_t i = 0; i < kRows; ++i) ++counts[i][static_cast<std::size_t>(order[i])];
+  }
+  double chi_square = 0;
+  for (const auto& row : counts) {
+    for (const int count : row) {
+      const double expected = static_cast<double>(kEpochs) / kRows;
+      chi_square += (count - expected) * (count - expected) / expected;
+    }
+  }
+  EXPECT_LT(chi_square, 39.3);  // 16 degrees of freedom: exceeded with probability 0.001
+}
+
+TEST(Sampler, WindowsAreConsecutiveRowsThatBeginAnywhere) {
+  constexpr std::int64_t kRows = 7;
+  constexpr std::int64_t kBatch = 3;
+  constexpr int kEpochs = 4000;
+  EXPECT_EQ(count_windows(kRows, kBatch), 3);
+  EXPECT_EQ(count_windows(6, kBatch), 2);
+  std::vector<std::int64_t> order(9);
+  std::array<int, kRows - kBatch + 1> counts{};
+  for (std::uint32_t epoch = 0; epoch < kEpochs; ++epoch) {
+    draw_windows(2, epoch, kRows, kBatch, order);
+    for (std::size_t i = 0; i < order.size(); i += 3) {
+      EXPECT_EQ(order[i + 1], order[i] + 1);
+      EXPECT_EQ(order[i + 2], order[i] + 2);
+      ++counts[static_cast<std::size_t>(order[i])];
+    }
+  }
+  double chi_square = 0;
+  for (const int count : counts) {
+    const double expected = 3.0 * kEpochs / counts.size();
+    chi_square += (count - expected) * (count - expected) / expected;
+  }
+  EXPECT_LT(chi_square, 18.5);  // 4 degrees of freedom: exceeded with probability 0.001
+  auto same = order;
+  draw_windows(2, kEpochs - 1, kRows, kBatch, same);
+  EXPECT_EQ(same, order);
+  draw_windows(3, kEpochs - 1, kRows, kBatch, same);
+  EXPECT_NE(same, order);
+}
+
+TEST(Sampler, SplitTakesTheShareAndNothingTwice) {
+  const Split split = split_rows(100, 0.25, 9);
+  EXPECT_EQ(split.validation.size(), 25U);
+  auto all = split.train;
+  all.insert(all.end(), split.validation.begin(), split.validation.end());
+  std::ranges::sort(all);
+  for (std::int64_t i = 0; i < 100; ++i) EXPECT_EQ(all[static_cast<std::size_t>(i)], i);
+  EXPECT_EQ(split_rows(100, 0.25, 9).validation, split.validation);
+  EXPECT_NE(split_rows(100, 0.25, 10).validation, split.validation);
+  EXPECT_EQ(split_rows(2, 0.01, 0).validation.size(), 1U);
+  EXPECT_EQ(split_rows(2, 0.99, 0).train.size(), 1U);
+}
+
+TEST(Sampler, StratifiedSplitKeepsTheSharesOfClasses) {
+  std::vector<std::int64_t> classes;
+  for (int i = 0; i < 100; ++i) classes.push_back(i < 60 ? 0 : i < 90 ? 1 : 2);
+  const Split split = split_rows_stratified(classes, 3, 0.1, 4);
+  std::array<int, 3> counts{};
+  for (const auto row : split.validation) {
+    ++counts[static_cast<std::size_t>(classes[static_cast<std::size_t>(row)])];
+  }
+  EXPECT_THAT(counts, testing::ElementsAre(6, 3, 1));
+  EXPECT_EQ(split.train.size(), 90U);
+}
+
+TEST(Sampler, AClassWithOneRowStaysInTraining) {
+  const std::vector<std::int64_t> classes{0, 0, 0, 0, 0, 0, 0, 0, 0, 1};
+  const Split split = split_rows_stratified(classes, 2, 0.5, 4);
+  EXPECT_THAT(split.train, testing::Contains(9));
+  EXPECT_FALSE(split.validation.empty());
+}
+
+TEST(Sampler, RefusesWhatCannotBeSplit) {
+  EXPECT_THROW(split_rows(1, 0.5, 0), DataError);
+  EXPECT_THROW(split_rows(10, 0, 0), DataError);
+  EXPECT_THROW(split_rows(10, 1, 0), DataError);
+  EXPECT_THROW(split_rows(10, std::nan(""), 0), DataError);
+}
+
+}  // namespace onnxgrad::train::sampler_test

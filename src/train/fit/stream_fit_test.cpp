@@ -1,0 +1,284 @@
+// The epoch loop over data that comes in chunks: the same promises as for arrays.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+
+#include <cmath>
+#include <functional>
+#include <limits>
+
+#include "base/philox.h"
+#include "train/fit/fit_loop.h"
+#include "train/testing/draft.h"
+#include "train/testing/temporary_folder.h"
+
+namespace onnxgrad::train::stream_fit_test {
+
+using testing::Each;
+using testing::HasSubstr;
+using testing::Truly;
+using train_test::TemporaryFolder;
+
+/// y = 2 a - b + 0.5 with noise, in chunks of so many rows.
+class NoisyChunks final : public DataSource {
+ public:
+  explicit NoisyChunks(std::int64_t rows = 47, std::int64_t chunk = 6, std::uint64_t seed = 1)
+      : rows_(rows), chunk_(chunk) {
+    base::PhiloxStream stream(seed, base::RandomUse::kOperator, 0);
+    for (std::int64_t i = 0; i < rows; ++i) {
+      const double a = stream.normal();
+      const double b = stream.normal();
+      x.insert(x.end(), {static_cast<float>(a), static_cast<float>(b)});
+      y.push_back(static_cast<float>(2 * a - b + 0.5 + stream.normal()));
+    }
+  }
+  std::optional<std::int64_t> num_rows() const override { return rows_; }
+  void start(const Pass& pass) override {
+    // The chunks of epoch e begin with chunk e: a function of the epoch alone.
+    const std::int64_t chunks = (rows_ + chunk_ - 1) / chunk_;
+    order_.clear();
+    for (std::int64_t c = 0; c < chunks; ++c) {
+      order_.push_back(pass.shuffle ? (c + pass.epoch) % chunks : c);
+    }
+    ++passes;
+    next_ = 0;
+  }
+  std::optional<Dataset> next() override {
+    if (next_ >= order_.size()) return std::nullopt;
+    const std::int64_t first = order_[next_++] * chunk_;
+    return rows(first, std::min(chunk_, rows_ - first));
+  }
+  Dataset rows(std::int64_t first, std::int64_t count) const {
+    const auto f = static_cast<std::size_t>(first);
+    const auto n = static_cast<std::size_t>(count);
+    return {
+        .inputs = {{.name = "x",
+                    .tensor = Tensor::from(std::span(x).subspan(2 * f, 2 * n), Dims{count, 2})}},
+        .target = Tensor::from(std::span(y).subspan(f, n), Dims{count}),
+        .first_row = first};
+  }
+  Dataset all() const { return rows(0, rows_); }
+
+  int passes = 0;
+  std::vector<float> x;
+  std::vector<float> y;
+
+ private:
+  std::int64_t rows_;
+  std::int64_t chunk_;
+  std::vector<std::int64_t> order_;
+  std::size_t next_ = 0;
+};
+
+/// A session with its loop's surroundings: what a process would have.
+struct Process {
+  explicit Process(const Optimizer& optimizer = Adam{.learning_rate = 0.2})
+      : session({.file = {}, .working = train_test::linear_model().model}, {}, optimizer,
+                {.engine = {.threads = 1}}) {}
+
+  const History& fit(const FitOptions& options) {
+    FitLoop(session, source, options, stop, history).run();
+    return history;
+  }
+  std::vector<double> weights() const { return session.state()[0].tensor.to_doubles(); }
+
+  NoisyChunks source;
+  Session session;
+  std::atomic<bool> stop{false};
+  History history;
+};
+
+void expect_same(const Process& a, const Process& b, const std::string& what) {
+  const NamedTensors of_a = a.session.state();
+  const NamedTensors of_b = b.session.state();
+  for (std::size_t i = 0; i < of_a.size(); ++i) {
+    EXPECT_TRUE(of_a[i].tensor.equals(of_b[i].tensor)) << what << " " << of_a[i].name;
+  }
+  EXPECT_EQ(a.session.steps(), b.session.steps()) << what;
+  EXPECT_EQ(a.history.step_losses, b.history.step_losses) << what;
+  EXPECT_EQ(a.history.stop_reason, b.history.stop_reason) << what;
+  EXPECT_EQ(a.history.best_epoch, b.history.best_epoch) << what;
+  ASSERT_EQ(a.history.epochs.size(), b.history.epochs.size()) << what;
+  for (std::size_t i = 0; i < a.history.epochs.size(); ++i) {
+    EXPECT_EQ(a.history.epochs[i].train_loss, b.history.epochs[i].train_loss) << what << i;
+    EXPECT_EQ(a.history.epochs[i].val_loss, b.history.epochs[i].val_loss) << what << i;
+    EXPECT_EQ(a.history.epochs[i].rows, b.history.epochs[i].rows) << what << i;
+    EXPECT_EQ(a.history.epochs[i].learning_rate, b.history.epochs[i].learning_rate) << what;
+  }
+}
+
+/// Blocks of 10 to 20 rows, so that an epoch has several.
+FitOptions small_blocks() { return {.epochs = 4, .batch_size = 5, .block_bytes = 10 * 20}; }
+
+// Training that is stopped after `steps` steps and resumed in a new process, as often as it takes.
+void expect_resumed_is_uninterrupted(FitOptions options, std::int64_t steps,
+                                     std::int64_t every_steps, const std::string& what) {
+  Process whole;
+  whole.fit(options);
+  const TemporaryFolder temporary;
+  options.checkpoint = {{.folder = temporary.path("run"), .every_steps = every_steps}};
+  options.resume = temporary.path("run");
+  options.resume_if_any = true;
+  for (int start = 0; start < 100; ++start) {
+    Process process;
+    FitOptions stopped = options;
+    std::int64_t done = 0;
+    stopped.every_n_steps = 1;
+    stopped.on_step_end = [&](const StepLog&) { return ++done == steps; };
+    process.fit(stopped);
+    EXPECT_EQ(process.history.checkpoint_problem, "");
+    if (process.history.stop_reason == "a callback asked to stop") continue;
+    expect_same(whole, process, what);
+    return;
+  }
+  FAIL() << "does not end";
+}
+
+TEST(StreamFit, ResumedIsUninterrupted) {
+  struct Case {
+    std::string name;
+    std::function<void(FitOptions&)> change;
+  };
+  const std::vector<Case> cases{
+      {"blocks", [](FitOptions&) {}},
+      {"one block", [](FitOptions& o) { o.block_bytes = 1 << 20; }},
+      {"in order", [](FitOptions& o) { o.shuffle = false; }},
+      {"drop_last", [](FitOptions& o) { o.drop_last = true; }},
+      {"as they come", [](FitOptions& o) { o.batch_size = FitOptions::kAsTheyCome; }},
+      {"validation share",
+       [](FitOptions& o) {
+         o.validation_fraction = 0.3;
+         o.early_stopping = {{.patience = 1, .min_delta = 0.01}};
+       }},
+      {"schedule", [](FitOptions& o) { o.schedule = OneCycle{}; }},
+      {"no snapshots", [](FitOptions& o) { o.on_non_finite = OnNonFinite::kIgnore; }},
+  };
+  for (const Case& test : cases) {
+    FitOptions options = small_blocks();
+    test.change(options);
+    expect_resumed_is_uninterrupted(options, 3, 0, test.name);
+    expect_resumed_is_uninterrupted(options, 7, 2, test.name + ", every second step");
+  }
+}
+
+TEST(StreamFit, OtherRowsAreNoticed) {
+  const TemporaryFolder temporary;
+  FitOptions options = small_blocks();
+  options.checkpoint = {{.folder = temporary.path("run")}};
+  FitOptions stopped = options;
+  stopped.every_n_steps = 13;
+  stopped.on_step_end = [](const StepLog&) { return true; };
+  Process().fit(stopped);
+  options.resume = temporary.path("run");
+  struct Case {
+    std::string expected;
+    std::function<void(Process&, FitOptions&)> change;
+  };
+  const Dataset held_out = NoisyChunks(10, 10, 2).all();
+  const std::vector<Case> cases{
+      {"other training or validation rows", [](Process& p, FitOptions&) { p.source.y[20] += 1; }},
+      {"block_bytes is 200 in the checkpoint, 100 now",
+       [](Process&, FitOptions& o) { o.block_bytes = 100; }},
+      {"other training or validation rows",
+       [&held_out](Process&, FitOptions& o) { o.validation = &held_out; }},
+      {"seed is 0 in the checkpoint, 1 now", [](Process&, FitOptions& o) { o.seed = 1; }},
+      {"batch_size is 5 in the checkpoint, as they come now",
+       [](Process&, FitOptions& o) { o.batch_size = FitOptions::kAsTheyCome; }},
+  };
+  for (const Case& test : cases) {
+    Process process;
+    FitOptions other = options;
+    test.change(process, other);
+    try {
+      process.fit(other);
+      ADD_FAILURE() << "accepted: " << test.expected;
+    } catch (const CheckpointError& error) {
+      EXPECT_THAT(error.what(), HasSubstr(test.expected));
+      EXPECT_NE(error.problem().mend.text(), "");
+    }
+    EXPECT_THAT(process.weights(), Each(0)) << test.expected;
+    EXPECT_EQ(process.session.steps(), 0);
+  }
+}
+
+// Of arrays this is tested by steps of the session (fit_loop_test.cpp): here by the arrays.
+TEST(StreamFit, AFaultIsFoundAndTheLastFiniteWeightsStay) {
+  for (const std::int64_t batch_size : {std::int64_t{6}, FitOptions::kAsTheyCome}) {
+    for (const std::int64_t every : {0, 1, 3}) {
+      const auto rates = [](std::int64_t step) {
+        return step == 12 ? 1e35 : 0.1 / static_cast<double>(step + 1);
+      };
+      FitOptions options{.epochs = 3, .batch_size = 6, .shuffle = false};
+      options.learning_rate = rates;
+      Process arrays(Sgd{.learning_rate = 0.1});
+      std::string expected;
+      try {
+        const Dataset rows = arrays.source.all();
+        FitLoop(arrays.session, rows, options, arrays.stop, arrays.history).run();
+      } catch (const ConvergenceError& error) {
+        expected = error.what();
+      }
+      EXPECT_THAT(expected, HasSubstr("at epoch 2, step 14 (batch 6, rows 30, 31, 32, 33, ...)"));
+      options.batch_size = batch_size;
+      options.block_bytes = 12 * 12;
+      options.snapshot_every_steps = every;
+      Process chunks(Sgd{.learning_rate = 0.1});
+      try {
+        chunks.fit(options);
+        ADD_FAILURE() << "no error";
+      } catch (const ConvergenceError& error) {
+        if (every == 0) {
+          EXPECT_EQ(error.what(), expected);
+        }
+        EXPECT_THAT(error.what(), HasSubstr("the first value that is not finite is"));
+      }
+      EXPECT_EQ(chunks.weights(), arrays.weights()) << batch_size << " " << every;
+      EXPECT_EQ(chunks.session.steps(), arrays.session.steps());
+    }
+  }
+}
+
+// The update of the last step of a block overflows: no loss of the block shows it.
+TEST(StreamFit, AFaultInTheLastStepOfABlockIsFoundBeforeItsRowsAreGone) {
+  for (const std::int64_t batch_size : {std::int64_t{5}, FitOptions::kAsTheyCome}) {
+    for (const std::int64_t bad_step : {3, 7, 9}) {
+      FitOptions options = small_blocks();
+      options.batch_size = batch_size;
+      options.on_non_finite = OnNonFinite::kStop;
+      options.learning_rate = [bad_step](std::int64_t step) {
+        return step == bad_step ? std::numeric_limits<double>::infinity() : 0.1;
+      };
+      Process process(Sgd{.learning_rate = 0.1});
+      EXPECT_THAT(process.fit(options).stop_reason, HasSubstr("not finite"));
+      EXPECT_EQ(process.session.steps(), bad_step);
+      EXPECT_THAT(process.weights(), Each(Truly([](double w) { return std::isfinite(w); })));
+    }
+  }
+}
+
+TEST(StreamFit, FaultsCanPass) {
+  FitOptions options = small_blocks();
+  options.learning_rate = [](std::int64_t step) { return step == 3 ? 1e35 : 0.1; };
+  options.on_non_finite = OnNonFinite::kIgnore;
+  Process process(Sgd{.learning_rate = 0.1});
+  EXPECT_EQ(process.fit(options).epochs.size(), 4U);
+}
+
+TEST(StreamFit, SnapshotsAreCounted) {
+  FitOptions options = small_blocks();
+  Process process;
+  std::int64_t bytes = 0;
+  options.on_epoch_end = [&](const EpochLog&) {
+    bytes = process.session.memory().snapshots;
+    return false;
+  };
+  options.on_non_finite = OnNonFinite::kIgnore;
+  process.fit(options);
+  EXPECT_EQ(bytes, 0);
+  options.on_non_finite = OnNonFinite::kRaise;
+  process.fit(options);
+  std::int64_t state = 0;
+  for (const NamedTensor& tensor : process.session.state()) state += tensor.tensor.size_bytes();
+  EXPECT_EQ(bytes, state);
+}
+
+}  // namespace onnxgrad::train::stream_fit_test

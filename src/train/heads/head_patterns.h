@@ -1,0 +1,57 @@
+#ifndef ONNXGRAD_TRAIN_HEADS_HEAD_PATTERNS_H_
+#define ONNXGRAD_TRAIN_HEADS_HEAD_PATTERNS_H_
+
+#include <cstdint>
+
+#include "ir/graph.h"
+
+// What exporters write at the end of a classifier where one operator would do: sigmoids in four
+// nodes, divisions by the sum of a row with a guard against zero, the second column of a two-class
+// model. Each function looks at the few nodes behind a value and gives back what they were made
+// from, or nullptr. Operands are taken in either order; Identity nodes in between are ignored.
+
+namespace onnxgrad::train {
+
+/// True for a constant whose elements all are `number` (and of which there is at least one).
+bool is_number(const ir::Value* value, double number);
+
+/// x of -x: Neg(x), Mul(x, -1), Div(x, -1), Sub(0, x).
+ir::Value* match_negation(const ir::Value* value);
+
+/// x of 1 / (1 + exp(-x)): Sigmoid(x), Reciprocal(Add(Exp(-x), 1)), Div(1, Add(Exp(-x), 1)).
+ir::Value* match_logistic(const ir::Value* value);
+
+/// x of (min(max(x, -1), 1) + 1) / 2, the probability of a modified Huber loss.
+ir::Value* match_clipped_margin(const ir::Value* value);
+
+/// x of x / sum(x) over the columns of each row of a matrix. Numerator and denominator may add what
+/// depends on the sum alone (a guard against division by zero); the sum may be of absolute values.
+ir::Value* match_row_share(const ir::Value* value);
+
+/// x of x - max(x) over the columns of each row.
+ir::Value* match_unshifted(const ir::Value* value);
+
+/// p of Concat(1 - p, p) along the columns.
+ir::Value* match_complement_columns(const ir::Value* value);
+
+/// s of Concat(-s, s) along the columns.
+ir::Value* match_opposite_columns(const ir::Value* value);
+
+/// One column of a matrix.
+struct ColumnOf {
+  ir::Value* matrix = nullptr;  ///< nullptr: not a column
+  std::int64_t index = 0;
+};
+/// Slice, Gather or ArrayFeatureExtractor with a constant place.
+ColumnOf match_column(const ir::Value* value);
+
+/// True if `value` is a layer's result without an activation: MatMul, Gemm, Conv, a pooled mean,
+/// and these with constants added or multiplied.
+bool is_affine(const ir::Value* value);
+
+/// True for scores [N] or [N, 1].
+bool is_single_column(const ir::Value& value);
+
+}  // namespace onnxgrad::train
+
+#endif  // ONNXGRAD_TRAIN_HEADS_HEAD_PATTERNS_H_

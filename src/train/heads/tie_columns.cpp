@@ -1,0 +1,229 @@
+#include "train/heads/tie_columns.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "train/heads/head_patterns.h"
+
+namespace onnxgrad::train {
+namespace {
+
+using ir::Graph;
+using ir::Node;
+using ir::Value;
+
+// How a constant [.., 2] or, transposed, [2, ..] is laid out as pairs.
+struct Pairs {
+  std::int64_t count = 0;
+  bool transposed = false;
+
+  std::size_t first(std::int64_t pair) const {
+    return static_cast<std::size_t>(transposed ? pair : 2 * pair);
+  }
+  std::size_t second(std::int64_t pair) const {
+    return static_cast<std::size_t>(transposed ? count + pair : (2 * pair) + 1);
+  }
+};
+
+/// A layer that gives [-s, s].
+struct Layer {
+  Node* product = nullptr;  // MatMul or Gemm
+  Node* last = nullptr;     // the Add of the bias, or `product`
+  Value* weight = nullptr;
+  Pairs weight_pairs = {};
+  Value* bias = nullptr;  // or none
+
+  Value* scores() const { return last->output(0); }
+};
+
+class Tier {
+ public:
+  explicit Tier(Graph& graph) : graph_(graph), uses_(ir::count_uses(graph)) {
+    for (Node* node : graph.nodes) {
+      for (const Value* input : node->inputs) {
+        if (input != nullptr) readers_[input].push_back(node);
+      }
+    }
+  }
+
+  std::vector<Layer> find() const;
+  void tie(const Layer& layer);
+
+ private:
+  bool is_opposite(const Value* constant, const Pairs& pairs) const;
+  bool is_opposite_bias(const Value* constant) const;
+  bool add_bias(Layer& layer) const;
+  bool gives_classes(const Layer& layer) const;
+  bool is_normalized(const Value* rows) const;
+  Node* only_reader(const Value* value) const;
+  Node* insert_after(Node* node, const char* op_type, std::vector<Value*> inputs, Value* output);
+
+  Graph& graph_;
+  std::unordered_map<const Value*, int> uses_;
+  std::unordered_map<const Value*, std::vector<Node*>> readers_;
+};
+
+bool is_op(const Node& node, std::string_view op_type) {
+  return node.domain.empty() && node.op_type == op_type;
+}
+
+// The one node of the main graph that reads `value`; nullptr if others or an output do.
+Node* Tier::only_reader(const Value* value) const {
+  const auto uses = uses_.find(value);
+  const auto readers = readers_.find(value);
+  if (uses == uses_.end() || uses->second != 1 || readers == readers_.end()) return nullptr;
+  return readers->second.front();
+}
+
+// True for a constant of this node alone whose pairs all are (-a, a).
+bool Tier::is_opposite(const Value* constant, const Pairs& pairs) const {
+  if (pairs.count == 0 || only_reader(constant) == nullptr) return false;
+  if (constant->origin != nullptr && !constant->origin->index.empty()) return false;
+  const std::vector<double> numbers = constant->initializer.to_doubles();
+  for (std::int64_t i = 0; i < pairs.count; ++i) {
+    if (numbers[pairs.first(i)] != -numbers[pairs.second(i)]) return false;
+  }
+  return true;
+}
+
+bool is_float_constant(const Value* value) {
+  return value != nullptr && value->is_constant() && is_floating(value->initializer.dtype());
+}
+
+// [2] or [1, 2]
+bool Tier::is_opposite_bias(const Value* constant) const {
+  const Dims& dims = constant->initializer.dims();
+  const bool is_row = dims.rank() == 1 || (dims.rank() == 2 && dims[0] == 1);
+  return is_row && dims.num_elements() == 2 && is_opposite(constant, {.count = 1});
+}
+
+// Takes the bias into `layer`. False: something is added that is not opposite.
+bool Tier::add_bias(Layer& layer) const {
+  layer.last = layer.product;
+  if (layer.product->op_type == "Gemm") {
+    layer.bias = layer.product->input(2);
+    return layer.bias == nullptr || (is_float_constant(layer.bias) && is_opposite_bias(layer.bias));
+  }
+  Node* sum = only_reader(layer.product->output(0));
+  if (sum == nullptr || !is_op(*sum, "Add")) return true;
+  const std::size_t place = sum->input(0) == layer.product->output(0) ? 1 : 0;
+  layer.last = sum;
+  layer.bias = sum->input(place);
+  return is_float_constant(layer.bias) && is_opposite_bias(layer.bias);
+}
+
+bool Tier::is_normalized(const Value* rows) const {
+  return std::ranges::any_of(graph_.nodes, [&](const Node* node) {
+    if (node->op_type == "Normalizer") {
+      return node->input(0) == rows && node->string_attribute("norm", "MAX") == "L1";
+    }
+    return is_op(*node, "Div") && match_row_share(node->output(0)) == rows;
+  });
+}
+
+bool Tier::gives_classes(const Layer& layer) const {
+  const auto readers = readers_.find(layer.scores());
+  if (readers == readers_.end()) return false;
+  const bool is_zero = std::ranges::all_of(layer.weight->initializer.to_doubles(),
+                                           [](double number) { return number == 0; });
+  return std::ranges::any_of(readers->second, [&](const Node* reader) {
+    if (is_op(*reader, "Sigmoid")) return !is_zero || is_normalized(reader->output(0));
+    return !is_zero && (is_op(*reader, "Softmax") || is_op(*reader, "ArgMax"));
+  });
+}
+
+bool has_two_columns(const Value& value) {
+  return value.type.is_tensor() && value.type.rank() == 2 && value.type.shape->back() == ir::Dim(2);
+}
+
+std::vector<Layer> Tier::find() const {
+  std::vector<Layer> layers;
+  for (Node* node : graph_.nodes) {
+    const bool is_gemm = is_op(*node, "Gemm");
+    if (!is_gemm && !is_op(*node, "MatMul")) continue;
+    Layer layer{.product = node, .weight = node->input(1)};
+    if (!is_float_constant(layer.weight) || !has_two_columns(*node->output(0))) continue;
+    const Dims& dims = layer.weight->initializer.dims();
+    const bool transposed = is_gemm && node->int_attribute("transB", 0) != 0;
+    if (dims.rank() != 2 || dims[transposed ? 0 : 1] != 2) continue;
+    layer.weight_pairs = {.count = dims[transposed ? 1 : 0], .transposed = transposed};
+    if (is_opposite(layer.weight, layer.weight_pairs) && add_bias(layer) &&
+        has_two_columns(*layer.scores()) && gives_classes(layer)) {
+      layers.push_back(layer);
+    }
+  }
+  return layers;
+}
+
+// Keeps the second of each pair; the origin leads back to both.
+void keep_second(Value* constant, const Pairs& pairs, Dims dims) {
+  const std::vector<double> numbers = constant->initializer.to_doubles();
+  std::vector<double> kept(static_cast<std::size_t>(pairs.count));
+  ir::WeightOrigin origin{.name = constant->name};
+  if (constant->origin != nullptr) origin = *constant->origin;
+  origin.index.resize(numbers.size());
+  origin.factor.resize(numbers.size());
+  for (std::int64_t i = 0; i < pairs.count; ++i) {
+    kept[static_cast<std::size_t>(i)] = numbers[pairs.second(i)];
+    origin.index[pairs.first(i)] = origin.index[pairs.second(i)] = i;
+    origin.factor[pairs.first(i)] = -1;
+    origin.factor[pairs.second(i)] = 1;
+  }
+  constant->initializer = Tensor::from(kept, std::move(dims)).cast(constant->initializer.dtype());
+  constant->type = ir::Type::tensor(constant->initializer.dtype(), constant->initializer.dims());
+  constant->origin = std::make_shared<const ir::WeightOrigin>(std::move(origin));
+}
+
+Node* Tier::insert_after(Node* node, const char* op_type, std::vector<Value*> inputs,
+                         Value* output) {
+  Node* added = graph_.add_bare_node();
+  graph_.nodes.pop_back();
+  added->op_type = op_type;
+  added->name = graph_.names().unique(node->name + "/" + op_type);
+  added->inputs = std::move(inputs);
+  Graph::set_output(added, 0, output);
+  graph_.nodes.insert(std::ranges::find(graph_.nodes, node) + 1, added);
+  return added;
+}
+
+void Tier::tie(const Layer& layer) {
+  const Pairs& pairs = layer.weight_pairs;
+  keep_second(layer.weight, pairs, pairs.transposed ? Dims{1, pairs.count} : Dims{pairs.count, 1});
+  if (layer.bias != nullptr) {
+    const bool is_vector = layer.bias->initializer.dims().rank() == 1;
+    keep_second(layer.bias, {.count = 1}, is_vector ? Dims{1} : Dims{1, 1});
+  }
+  Value* scores = layer.scores();
+  ir::Type column = scores->type;
+  column.shape->back() = ir::Dim(1);
+  if (layer.product != layer.last) {
+    Value* product = layer.product->output(0);
+    graph_.rename(product, graph_.names().unique(product->name + "_1"));
+    product->type = column;
+  }
+  const auto name = [&](const char* end) { return graph_.names().unique(scores->name + end); };
+  Value* positive = graph_.add_value(name("_1"), column);
+  Value* negative = graph_.add_value(name("_0"), column);
+  Graph::set_output(layer.last, 0, positive);
+  Node* negation = insert_after(layer.last, "Neg", {positive}, negative);
+  Node* columns = insert_after(negation, "Concat", {negative, positive}, scores);
+  columns->set_attribute("axis", std::int64_t{1});
+}
+
+}  // namespace
+
+std::shared_ptr<const ir::Model> tie_opposite_columns(std::shared_ptr<const ir::Model> working) {
+  // Found in `working`, which stays as it is; tied in a copy, which has its nodes in the same
+  // order.
+  if (Tier(*working->graph).find().empty()) return working;
+  auto copy = std::make_shared<ir::Model>(ir::clone(*working));
+  Tier tier(*copy->graph);
+  for (const Layer& layer : tier.find()) tier.tie(layer);
+  return copy;
+}
+
+}  // namespace onnxgrad::train

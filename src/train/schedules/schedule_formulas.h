@@ -1,0 +1,120 @@
+#ifndef ONNXGRAD_TRAIN_SCHEDULES_SCHEDULE_FORMULAS_H_
+#define ONNXGRAD_TRAIN_SCHEDULES_SCHEDULE_FORMULAS_H_
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "onnxgrad/schedules.h"
+#include "train/schedules/schedule_nodes.h"
+
+// Each schedule as a function of (parameters, r, t, T): r the rate, t the time in the schedule's
+// unit, length T. S is double, or ScheduleNode: then it is written into a graph. The formulas with
+// their sources are in onnxgrad/schedules.h.
+
+namespace onnxgrad::train {
+
+using std::cos;
+using std::floor;
+using std::log;
+using std::pow;
+
+template <class S>
+S formula(const ConstantRate& spec, S r, S /*t*/, double /*length*/) {
+  return r * spec.factor;
+}
+
+template <class S>
+S formula(const InverseScaling& spec, S r, S t, double /*length*/) {
+  return r / pow(t + 1.0, spec.power);
+}
+
+template <class S>
+S formula(const OptimalRate& spec, S r, S t, double /*length*/) {
+  const double a = std::pow(spec.alpha, -0.25);
+  const double first = spec.first_is_rate ? a / std::max(1.0, 2 * (1 + a)) : a;
+  const S value = 1.0 / (spec.alpha * (1 / (spec.alpha * first) + t));
+  return spec.first_is_rate ? r * (value / first) : value;
+}
+
+template <class S>
+S formula(const StepDecay& spec, S r, S t, double /*length*/) {
+  return r * pow(spec.factor, floor(t / static_cast<double>(spec.every)));
+}
+
+template <class S>
+S formula(const MultiStepDecay& spec, S r, S t, double /*length*/) {
+  S passed = number_like(t, 0);
+  for (const std::int64_t milestone : spec.milestones) {
+    const auto is_passed = at_most(static_cast<double>(milestone), t);
+    passed = select(is_passed, passed + 1.0, passed);
+  }
+  return r * pow(spec.factor, passed);
+}
+
+template <class S>
+S formula(const ExponentialDecay& spec, S r, S t, double /*length*/) {
+  return r * pow(spec.factor, t);
+}
+
+/// From a to b along half a cosine, with share in [0, 1].
+template <class S>
+S along_cosine(S a, S b, S share) {
+  return b + (a - b) * (1.0 + cos(std::numbers::pi * share)) / 2.0;
+}
+
+template <class S>
+S share_of(S t, double length) {
+  return length > 0 ? clamp_share(t / length) : number_like(t, 1);
+}
+
+template <class S>
+S formula(const CosineDecay& spec, S r, S t, double length) {
+  return along_cosine(r, r * spec.minimum_factor, share_of(t, length));
+}
+
+template <class S>
+S formula(const CosineRestarts& spec, S r, S t, double length) {
+  // Round i begins at T (q^i - 1) / (q - 1) and has length T q^i.
+  const double q = spec.length_factor;
+  const auto begin_of = [&](S i) {
+    return q == 1 ? i * length : length * (pow(q, i) - 1.0) / (q - 1);
+  };
+  S round = q == 1 ? floor(t / length) : floor(log(t * (q - 1) / length + 1.0) / std::log(q));
+  if (q != 1) {  // rounding
+    const S next = round + 1.0;
+    round = select(at_most(begin_of(next), t), next, round);
+  }
+  const S top = r * pow(spec.restart_factor, round);
+  const S share = clamp_share((t - begin_of(round)) / (length * pow(q, round)));
+  return along_cosine(top, r * spec.minimum_factor, share);
+}
+
+template <class S>
+S formula(const OneCycle& spec, S r, S t, double length) {
+  const double turn = spec.rise * length - 1;
+  const double fall = std::max(turn, 0.0);  // where it begins
+  const S start = r / spec.start_divisor;
+  const S last = start / spec.end_divisor;
+  const auto between = [&](S a, S b, S share) {
+    return spec.linear ? a + (b - a) * share : along_cosine(a, b, share);
+  };
+  const S rising = between(start, r, turn > 0 ? t / turn : number_like(t, 1));
+  const S falling = between(r, last, share_of(t - fall, length - 1 - fall));
+  return select(at_most(t, turn), rising, falling);
+}
+
+template <class S>
+S formula(const LinearRate& spec, S r, S t, double length) {
+  return r * (spec.start_factor + (spec.end_factor - spec.start_factor) * share_of(t, length));
+}
+
+template <class S>
+S formula(const PolynomialDecay& spec, S r, S t, double length) {
+  const S left = pow(1.0 - share_of(t, length), spec.power);
+  return r * (spec.end_factor + (1 - spec.end_factor) * left);
+}
+
+}  // namespace onnxgrad::train
+
+#endif  // ONNXGRAD_TRAIN_SCHEDULES_SCHEDULE_FORMULAS_H_
