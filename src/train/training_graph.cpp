@@ -330,7 +330,7 @@ ScheduleRun make_schedule(const ScheduleInGraph& spec) {
          .mend = "Say it with updates=, and epochs= where the schedule counts those; "
                  "or give lengths in updates."});
   }
-  return ScheduleRun(spec.schedule, /*rate=*/0, spec.updates, spec.epochs);
+  return {spec.schedule, /*rate=*/0, spec.updates, spec.epochs};
 }
 
 // The learning rate, the update and all states.

@@ -234,7 +234,7 @@ void run_grad(const void* data, std::byte* const* args, const Launch&) {
     double sum = 0;
     double dot = 0;
     visit_group(task, group, [&](std::int64_t i) {
-      const double v = static_cast<double>(dy[i]);
+      const auto v = static_cast<double>(dy[i]);
       sum += v;
       dot += v * (static_cast<double>(x[i]) - batch.mean) * inverse;
     });
@@ -286,8 +286,8 @@ KernelOffer offer_typed(const KernelRequest& request, NormTask task) {
   for (const opdef::TensorDesc& input : request.inputs) {
     if (input.dtype != dtype) return KernelOffer::decline("inputs of different types");
   }
-  if (dtype == DataType::kFloat32) return prepared(kFloat, std::move(task), "reference");
-  if (dtype == DataType::kFloat64) return prepared(kDouble, std::move(task), "reference");
+  if (dtype == DataType::kFloat32) return prepared(kFloat, task, "reference");
+  if (dtype == DataType::kFloat64) return prepared(kDouble, task, "reference");
   return decline_dtype(request, dtype);
 }
 
@@ -323,7 +323,7 @@ KernelOffer offer_simd(const KernelRequest& request, NormTask task, opdef::Kerne
     if (input.dtype != DataType::kFloat32) return KernelOffer::decline("float32 only");
   }
   if (task.length < kShortest) return KernelOffer::decline("stretches shorter than 16 elements");
-  return prepared(fn, std::move(task), "simd");
+  return prepared(fn, task, "simd");
 }
 
 KernelOffer offer_batch(const KernelRequest& request) {

@@ -96,7 +96,7 @@ WindowAttrs transposed_attrs(const ir::Node& node, const Value* x, const Value* 
     conv.pads[i] = pads.begin;
     conv.pads[rank + i] = pads.end;
   }
-  if (std::ranges::find(kernel, -1) == kernel.end()) conv.kernel = kernel;
+  if (std::ranges::find(kernel, -1) == kernel.end()) conv.kernel = std::move(kernel);
   return conv;
 }
 

@@ -29,14 +29,14 @@ using Arithmetic =
 struct Add {
   template <class T>
   static T apply(T old, T update) {
-    using A = typename Arithmetic<T>::type;
+    using A = Arithmetic<T>::type;
     return static_cast<T>(static_cast<A>(old) + static_cast<A>(update));
   }
 };
 struct Multiply {
   template <class T>
   static T apply(T old, T update) {
-    using A = typename Arithmetic<T>::type;
+    using A = Arithmetic<T>::type;
     return static_cast<T>(static_cast<A>(old) * static_cast<A>(update));
   }
 };

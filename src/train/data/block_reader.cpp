@@ -52,7 +52,7 @@ BlockReader::~BlockReader() { end_pass(); }
 
 void BlockReader::end_pass() {
   {
-    const std::lock_guard lock(mutex_);
+    const std::scoped_lock lock(mutex_);
     is_ending_ = true;
   }
   changed_.notify_all();
@@ -106,7 +106,7 @@ void BlockReader::read_pass(std::uint32_t epoch) {
     error = std::current_exception();
   }
   {
-    const std::lock_guard lock(mutex_);
+    const std::scoped_lock lock(mutex_);
     error_ = error;
     is_done_ = true;
   }
@@ -145,7 +145,7 @@ bool BlockReader::hand_over(std::uint32_t epoch) {
     permute(options_.seed, epoch, blocks_done_, block.order);
   }
   ++blocks_done_;
-  const std::lock_guard lock(mutex_);
+  const std::scoped_lock lock(mutex_);
   ready_.push_back(&block);
   changed_.notify_all();
   return !is_ending_;

@@ -52,7 +52,7 @@ void ClassWeigher::settle() {
   if (!is_balanced_) return;
   double rows = 0;
   for (const auto& [label, count] : counts_) rows += static_cast<double>(count);
-  const double classes = static_cast<double>(counts_.size());
+  const auto classes = static_cast<double>(counts_.size());
   for (const auto& [label, count] : counts_) {
     weights_[label] = rows / (classes * static_cast<double>(count));
   }

@@ -213,7 +213,7 @@ void FitLoop::resume_from(const Checkpoint& checkpoint) {
   step_ = step;
   epoch_first_step_ = step - epoch_steps;
   epochs_without_improvement_ = waited;
-  loss_ = loss;
+  loss_ = std::move(loss);
   seconds_before_ = seconds;
   waited_before_ = data_wait;
   best_loss_ = best_loss;

@@ -150,8 +150,9 @@ Value* match_logistic(const Value* value) {
   const Value* denominator = nullptr;
   if (const Node* reciprocal = producer_of(value, "Reciprocal")) {
     denominator = reciprocal->input(0);
-  } else if (const Node* div = producer_of(value, "Div"); div != nullptr) {
-    if (is_number(div->input(0), 1)) denominator = div->input(1);
+  } else if (const Node* div = producer_of(value, "Div");
+             div != nullptr && is_number(div->input(0), 1)) {
+    denominator = div->input(1);
   }
   const Node* exponential =
       denominator == nullptr ? nullptr : producer_of(match_plus_one(denominator), "Exp");
@@ -202,9 +203,8 @@ Value* match_complement_columns(const Value* value) {
   const Node* complement = producer_of(first, "Sub");
   if (complement == nullptr || !is_number(complement->input(0), 1)) return nullptr;
   const Value* minuend = strip(complement->input(1));
-  if (const Node* alone = producer_of(minuend, "Concat"); alone != nullptr) {
-    if (alone->inputs.size() == 1) minuend = strip(alone->input(0));
-  }
+  const Node* alone = producer_of(minuend, "Concat");
+  if (alone != nullptr && alone->inputs.size() == 1) minuend = strip(alone->input(0));
   return minuend == second ? found(second) : nullptr;
 }
 

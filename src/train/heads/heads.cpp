@@ -86,17 +86,19 @@ void borrow_classes(std::vector<Head>& heads) {
 }
 
 std::vector<Head> find_heads(const ir::Graph& graph) {
-  std::vector<Head> heads;
-  for (Value* output : graph.outputs) {
-    Head head = walk_back(output);
-    head.output = output->name;
-    if (is_usable(head)) heads.push_back(std::move(head));
-  }
-  std::ranges::stable_sort(heads, [](const Head& a, const Head& b) {
+  const auto is_before = [](const Head& a, const Head& b) {
     const int first = rank_of(a);
     const int second = rank_of(b);
     return first != second ? first < second : !a.from_labels && b.from_labels;
-  });
+  };
+  std::vector<Head> heads;  // equal ones in the order of the outputs
+  for (Value* output : graph.outputs) {
+    Head head = walk_back(output);
+    head.output = output->name;
+    if (!is_usable(head)) continue;
+    const auto place = std::ranges::upper_bound(heads, head, is_before);
+    heads.insert(place, std::move(head));
+  }
   if (heads.empty()) return heads;
   settle_sigmoids(heads);
   borrow_classes(heads);
