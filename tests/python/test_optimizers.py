@@ -463,6 +463,32 @@ class TestLbfgs:
         )
 
     @pytest.mark.parametrize("dtype", DTYPES)
+    def test_fifty_iterations_are_those_of_torch(self, dtype, stored):
+        """Each of them, where the problem does not amplify rounding; it is not quadratic."""
+        with np.load(DATA / "lbfgs.npz") as arrays:
+            expected = arrays[np.dtype(dtype).name]
+        optimizer = opt.LBFGS(
+            max_iterations=1,
+            max_evaluations=100,
+            history=2,
+            gradient_tolerance=1e-12,
+            change_tolerance=0,
+        )
+        session = og.TrainingSession(
+            problem(stored, dtype),
+            "softmax_cross_entropy",
+            optimizer,
+            penalty={"W": {"l2": 0.01}, "b": {"l2": 0.01}},
+            threads=1,
+        )
+        X, y = self.rows(stored)
+        X = (X * np.array([1, 2, 0.5, 0.3])).astype(dtype)
+        tolerance = (1e-5 if dtype is np.float32 else 1e-12) * np.abs(expected).max()
+        for row in expected:
+            session.step({"X": X, "label": y.argmax(axis=1)})
+            np.testing.assert_allclose(row_of(session.state()), row, rtol=0, atol=tolerance)
+
+    @pytest.mark.parametrize("dtype", DTYPES)
     @pytest.mark.parametrize("name", LBFGS_CASES)
     def test_differs_from_torch_as_rows_in_another_order_do(self, name, dtype, stored):
         """What is left is rounding: the same sum over the rows in other orders is as far away."""
