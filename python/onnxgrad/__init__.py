@@ -29,7 +29,6 @@ from onnxgrad.errors import (
     ShapeError,
     UnsupportedOperatorError,
 )
-from onnxgrad.forward_backward import ForwardBackward, Gradients
 from onnxgrad.graphs import add_loss, gradient, initialize, set_weights, training_step
 from onnxgrad.history import History
 from onnxgrad.sessions import Evaluation, InferenceSession, NodeArg, TrainingSession, WeightInfo
@@ -79,10 +78,13 @@ __version__: str = _version()
 
 if _TYPE_CHECKING:
     from onnxgrad._versions import show_versions
+    from onnxgrad.forward_backward import ForwardBackward, Gradients
     from onnxgrad.reports import Report, report, weight_change
 
 # Not needed for training, so imported at the first use: a process trains sooner.
 _LATER = {
+    "ForwardBackward": "forward_backward",
+    "Gradients": "forward_backward",
     "Report": "reports",
     "report": "reports",
     "show_versions": "_versions",
