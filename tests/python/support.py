@@ -30,6 +30,27 @@ main (float[1, 2, 4, 4] X, float[1, 5] rois) => (float[1, 2, 2, 2] Y)
 """
 
 
+TWO_HEADS = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[N, 2] X) => (float[N, 1] price, float[N, 3] kind)
+<float[2, 1] a = {0.5, -0.25}, float[2, 3] b = {0.1, 0.2, 0.3, -0.3, 0.4, 0.0}>
+{ price = MatMul(X, a)  logits = MatMul(X, b)  kind = Softmax(logits) }
+"""
+
+
+class DLPackOnly:
+    """An array of which nothing is known but DLPack."""
+
+    def __init__(self, array):
+        self._array = array
+
+    def __dlpack__(self, **options):
+        return self._array.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self._array.__dlpack_device__()
+
+
 def mlp_proto(sizes, seed=0, dtype=np.float32, head=""):
     """A multi-layer perceptron with Relu, weights W0, b0, W1, ... and the input X [N, sizes[0]].
 

@@ -7,6 +7,7 @@ import pytest
 
 import onnxgrad as og
 from onnxgrad import _arrays
+from support import DLPackOnly
 
 DTYPES = ["float32", "float64", "int32", "int64", "uint8", "int8", "bool", "float16"]
 
@@ -17,19 +18,6 @@ def identity(dtype, shape):
     kind = f"{names.get(dtype, dtype)}[{dims}]" if shape else names.get(dtype, dtype)
     text = f'<ir_version: 8, opset_import: ["" : 17]> main ({kind} x) => ({kind} y)'
     return og.InferenceSession(onnx.parser.parse_model(text + "{ y = Identity(x) }"))
-
-
-class OnlyDlpack:
-    """An array of another library: nothing but the DLPack protocol."""
-
-    def __init__(self, array):
-        self._array = array
-
-    def __dlpack__(self, **options):
-        return self._array.__dlpack__(**options)
-
-    def __dlpack_device__(self):
-        return self._array.__dlpack_device__()
 
 
 class OnlyArray:
@@ -52,7 +40,7 @@ def test_every_type_and_shape_comes_back(dtype, shape):
     np.testing.assert_array_equal(found, given)
 
 
-@pytest.mark.parametrize("wrap", [np.asarray, OnlyDlpack, OnlyArray, np.ndarray.tolist])
+@pytest.mark.parametrize("wrap", [np.asarray, DLPackOnly, OnlyArray, np.ndarray.tolist])
 def test_foreign_arrays(wrap):
     given = np.array([[1.5, -2.0], [0.25, 8.0]])
     found = identity("float64", given.shape).run(None, {"x": wrap(given)})[0]

@@ -5,7 +5,7 @@ import pytest
 
 import onnxgrad as og
 from onnxgrad._arrow import columns_of
-from support import mlp_proto, run_python
+from support import DLPackOnly, mlp_proto, run_python
 
 pa = pytest.importorskip("pyarrow")
 
@@ -188,20 +188,10 @@ def test_columns_that_are_missing(rows):
 
 
 def test_dlpack_alone_is_enough(rows):
-    class Tensor:
-        def __init__(self, array):
-            self._array = array
-
-        def __dlpack__(self, **options):
-            return self._array.__dlpack__(**options)
-
-        def __dlpack_device__(self):
-            return self._array.__dlpack_device__()
-
     X, y, w = rows
     expected = og.Trainer(mlp_proto([4, 8, 1])).fit(X, y, w, epochs=2, verbose=0)
     found = og.Trainer(mlp_proto([4, 8, 1]))
-    found.fit(Tensor(X), Tensor(y), Tensor(w), epochs=2, verbose=0)
+    found.fit(DLPackOnly(X), DLPackOnly(y), DLPackOnly(w), epochs=2, verbose=0)
     assert found.history["train_loss"] == expected.history["train_loss"]
 
 

@@ -5,28 +5,8 @@ import onnx.parser
 import pytest
 
 import onnxgrad as og
-from support import initializers, mlp_proto
+from support import TWO_HEADS, DLPackOnly, initializers, mlp_proto
 
-
-class DLPackOnly:
-    """An array of which nothing is known but DLPack."""
-
-    def __init__(self, array):
-        self._array = array
-
-    def __dlpack__(self, **options):
-        return self._array.__dlpack__(**options)
-
-    def __dlpack_device__(self):
-        return self._array.__dlpack_device__()
-
-
-TWO_HEADS = """
-<ir_version: 8, opset_import: ["" : 17]>
-g (float[N, 2] X) => (float[N, 1] price, float[N, 3] kind)
-<float[2, 1] a = {0.5, -0.25}, float[2, 3] b = {0.1, 0.2, 0.3, -0.3, 0.4, 0.0}>
-{ price = MatMul(X, a)  logits = MatMul(X, b)  kind = Softmax(logits) }
-"""
 TWO_LOSSES = {"price": "mse", "kind": "cross_entropy"}
 NAMES = np.array(["ash", "birch", "cedar"])
 

@@ -7,14 +7,8 @@ import onnx.parser
 import pytest
 
 import onnxgrad as og
-from support import initializers, mlp_proto
+from support import TWO_HEADS, initializers, mlp_proto
 
-TWO_HEADS = """
-<ir_version: 8, opset_import: ["" : 17]>
-g (float[N, 2] X) => (float[N, 1] price, float[N, 3] kind)
-<float[2, 1] a = {0.5, -0.25}, float[2, 3] b = {0.1, 0.2, 0.3, -0.3, 0.4, 0.0}>
-{ price = MatMul(X, a)  logits = MatMul(X, b)  kind = Softmax(logits) }
-"""
 BY_OUTPUT = {"price": "p", "kind": "k"}
 OPTIONS = {"epochs": 2, "batch_size": 16, "shuffle": False, "verbose": 0}
 

@@ -11,7 +11,7 @@
 #include "train/testing/draft.h"
 #include "train/testing/temporary_folder.h"
 
-namespace onnxgrad::train::stream_fit_test {
+namespace onnxgrad::train::chunk_feed_test {
 
 using testing::Each;
 using testing::HasSubstr;
@@ -133,7 +133,7 @@ void expect_resumed_is_uninterrupted(FitOptions options, std::int64_t steps,
   FAIL() << "does not end";
 }
 
-TEST(StreamFit, ResumedIsUninterrupted) {
+TEST(ChunkFeed, ResumedIsUninterrupted) {
   struct Case {
     std::string name;
     std::function<void(FitOptions&)> change;
@@ -160,7 +160,7 @@ TEST(StreamFit, ResumedIsUninterrupted) {
   }
 }
 
-TEST(StreamFit, OtherRowsAreNoticed) {
+TEST(ChunkFeed, OtherRowsAreNoticed) {
   const TemporaryFolder temporary;
   FitOptions options = small_blocks();
   options.checkpoint = {{.folder = temporary.path("run")}};
@@ -201,7 +201,7 @@ TEST(StreamFit, OtherRowsAreNoticed) {
 }
 
 // Of arrays this is tested by steps of the session (fit_loop_test.cpp): here by the arrays.
-TEST(StreamFit, AFaultIsFoundAndTheLastFiniteWeightsStay) {
+TEST(ChunkFeed, AFaultIsFoundAndTheLastFiniteWeightsStay) {
   for (const std::int64_t batch_size : {std::int64_t{6}, FitOptions::kAsTheyCome}) {
     for (const std::int64_t every : {0, 1, 3}) {
       const auto rates = [](std::int64_t step) {
@@ -238,7 +238,7 @@ TEST(StreamFit, AFaultIsFoundAndTheLastFiniteWeightsStay) {
 }
 
 // The update of the last step of a block overflows: no loss of the block shows it.
-TEST(StreamFit, AFaultInTheLastStepOfABlockIsFoundBeforeItsRowsAreGone) {
+TEST(ChunkFeed, AFaultInTheLastStepOfABlockIsFoundBeforeItsRowsAreGone) {
   for (const std::int64_t batch_size : {std::int64_t{5}, FitOptions::kAsTheyCome}) {
     for (const std::int64_t bad_step : {3, 7, 9}) {
       FitOptions options = small_blocks();
@@ -255,7 +255,7 @@ TEST(StreamFit, AFaultInTheLastStepOfABlockIsFoundBeforeItsRowsAreGone) {
   }
 }
 
-TEST(StreamFit, FaultsCanPass) {
+TEST(ChunkFeed, FaultsCanPass) {
   FitOptions options = small_blocks();
   options.learning_rate = [](std::int64_t step) { return step == 3 ? 1e35 : 0.1; };
   options.on_non_finite = OnNonFinite::kIgnore;
@@ -263,7 +263,7 @@ TEST(StreamFit, FaultsCanPass) {
   EXPECT_EQ(process.fit(options).epochs.size(), 4U);
 }
 
-TEST(StreamFit, SnapshotsAreCounted) {
+TEST(ChunkFeed, SnapshotsAreCounted) {
   FitOptions options = small_blocks();
   Process process;
   std::int64_t bytes = 0;
@@ -281,4 +281,4 @@ TEST(StreamFit, SnapshotsAreCounted) {
   EXPECT_EQ(bytes, state);
 }
 
-}  // namespace onnxgrad::train::stream_fit_test
+}  // namespace onnxgrad::train::chunk_feed_test
