@@ -6,31 +6,23 @@
 #include <functional>
 #include <limits>
 
-#include "base/philox.h"
-#include "train/fit/fit_loop.h"
-#include "train/testing/draft.h"
-#include "train/testing/temporary_folder.h"
+#include "train/testing/resumed_fit.h"
 
 namespace onnxgrad::train::chunk_feed_test {
 
 using testing::Each;
 using testing::HasSubstr;
 using testing::Truly;
+using train_test::FitProcess;
+using train_test::Interruption;
+using train_test::LinearRows;
 using train_test::TemporaryFolder;
 
-/// y = 2 a - b + 0.5 with noise, in chunks of so many rows.
-class NoisyChunks final : public DataSource {
+/// In chunks of so many rows.
+class NoisyChunks final : public LinearRows, public DataSource {
  public:
   explicit NoisyChunks(std::int64_t rows = 47, std::int64_t chunk = 6, std::uint64_t seed = 1)
-      : rows_(rows), chunk_(chunk) {
-    base::PhiloxStream stream(seed, base::RandomUse::kOperator, 0);
-    for (std::int64_t i = 0; i < rows; ++i) {
-      const double a = stream.normal();
-      const double b = stream.normal();
-      x.insert(x.end(), {static_cast<float>(a), static_cast<float>(b)});
-      y.push_back(static_cast<float>(2 * a - b + 0.5 + stream.normal()));
-    }
-  }
+      : LinearRows(rows, seed), rows_(rows), chunk_(chunk) {}
   std::optional<std::int64_t> num_rows() const override { return rows_; }
   void start(const Pass& pass) override {
     // The chunks of epoch e begin with chunk e: a function of the epoch alone.
@@ -56,11 +48,8 @@ class NoisyChunks final : public DataSource {
         .target = Tensor::from(std::span(y).subspan(f, n), Dims{count}),
         .first_row = first};
   }
-  Dataset all() const { return rows(0, rows_); }
 
   int passes = 0;
-  std::vector<float> x;
-  std::vector<float> y;
 
  private:
   std::int64_t rows_;
@@ -69,68 +58,21 @@ class NoisyChunks final : public DataSource {
   std::size_t next_ = 0;
 };
 
-/// A session with its loop's surroundings: what a process would have.
-struct Process {
-  explicit Process(const Optimizer& optimizer = Adam{.learning_rate = 0.2})
-      : session({.file = {}, .working = train_test::linear_model().model}, {}, optimizer,
-                {.engine = {.threads = 1}}) {}
-
-  const History& fit(const FitOptions& options) {
-    FitLoop(session, source, options, stop, history).run();
-    return history;
-  }
-  std::vector<double> weights() const { return session.state()[0].tensor.to_doubles(); }
+struct Process : FitProcess {
+  using FitProcess::FitProcess;
+  const History& fit(const FitOptions& options) { return FitProcess::fit(source, options); }
 
   NoisyChunks source;
-  Session session;
-  std::atomic<bool> stop{false};
-  History history;
 };
-
-void expect_same(const Process& a, const Process& b, const std::string& what) {
-  const NamedTensors of_a = a.session.state();
-  const NamedTensors of_b = b.session.state();
-  for (std::size_t i = 0; i < of_a.size(); ++i) {
-    EXPECT_TRUE(of_a[i].tensor.equals(of_b[i].tensor)) << what << " " << of_a[i].name;
-  }
-  EXPECT_EQ(a.session.steps(), b.session.steps()) << what;
-  EXPECT_EQ(a.history.step_losses, b.history.step_losses) << what;
-  EXPECT_EQ(a.history.stop_reason, b.history.stop_reason) << what;
-  EXPECT_EQ(a.history.best_epoch, b.history.best_epoch) << what;
-  ASSERT_EQ(a.history.epochs.size(), b.history.epochs.size()) << what;
-  for (std::size_t i = 0; i < a.history.epochs.size(); ++i) {
-    EXPECT_EQ(a.history.epochs[i].train_loss, b.history.epochs[i].train_loss) << what << i;
-    EXPECT_EQ(a.history.epochs[i].val_loss, b.history.epochs[i].val_loss) << what << i;
-    EXPECT_EQ(a.history.epochs[i].rows, b.history.epochs[i].rows) << what << i;
-    EXPECT_EQ(a.history.epochs[i].learning_rate, b.history.epochs[i].learning_rate) << what;
-  }
-}
 
 /// Blocks of 10 to 20 rows, so that an epoch has several.
 FitOptions small_blocks() { return {.epochs = 4, .batch_size = 5, .block_bytes = 10 * 20}; }
 
-// Training that is stopped after `steps` steps and resumed in a new process, as often as it takes.
-void expect_resumed_is_uninterrupted(FitOptions options, std::int64_t steps,
+void expect_resumed_is_uninterrupted(const FitOptions& options, std::int64_t steps,
                                      std::int64_t every_steps, const std::string& what) {
-  Process whole;
-  whole.fit(options);
-  const TemporaryFolder temporary;
-  options.checkpoint = {{.folder = temporary.path("run"), .every_steps = every_steps}};
-  options.resume = temporary.path("run");
-  options.resume_if_any = true;
-  for (int start = 0; start < 100; ++start) {
-    Process process;
-    FitOptions stopped = options;
-    std::int64_t done = 0;
-    stopped.every_n_steps = 1;
-    stopped.on_step_end = [&](const StepLog&) { return ++done == steps; };
-    process.fit(stopped);
-    EXPECT_EQ(process.history.checkpoint_problem, "");
-    if (process.history.stop_reason == "a callback asked to stop") continue;
-    expect_same(whole, process, what);
-    return;
-  }
-  FAIL() << "does not end";
+  const auto make_data = [] { return NoisyChunks(); };
+  train_test::expect_resumed_is_uninterrupted(make_data, options, steps, every_steps,
+                                              Interruption::kCallback, what);
 }
 
 TEST(ChunkFeed, ResumedIsUninterrupted) {
@@ -213,7 +155,7 @@ TEST(ChunkFeed, AFaultIsFoundAndTheLastFiniteWeightsStay) {
       std::string expected;
       try {
         const Dataset rows = arrays.source.all();
-        FitLoop(arrays.session, rows, options, arrays.stop, arrays.history).run();
+        arrays.FitProcess::fit(rows, options);
       } catch (const ConvergenceError& error) {
         expected = error.what();
       }

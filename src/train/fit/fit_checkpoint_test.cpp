@@ -3,10 +3,7 @@
 
 #include <limits>
 
-#include "base/philox.h"
-#include "train/fit/fit_loop.h"
-#include "train/testing/draft.h"
-#include "train/testing/temporary_folder.h"
+#include "train/testing/resumed_fit.h"
 
 namespace onnxgrad::train::fit_checkpoint_test {
 
@@ -14,97 +11,33 @@ using testing::AnyOf;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::SizeIs;
+using train_test::expect_same;
+using train_test::FitProcess;
+using train_test::Interruption;
+using train_test::LinearRows;
 using train_test::TemporaryFolder;
 using train_test::write_bytes;
 
 constexpr std::int64_t kRows = 23;
 
-// y = 2 a - b + 0.5 with noise, so that the validation loss goes up and down.
+// With noise, so that the validation loss goes up and down.
 Dataset noisy_data(std::uint64_t seed = 1, std::int64_t rows = kRows) {
-  base::PhiloxStream stream(seed, base::RandomUse::kOperator, 0);
-  std::vector<float> x;
-  std::vector<float> y;
-  for (std::int64_t i = 0; i < rows; ++i) {
-    const double a = stream.normal();
-    const double b = stream.normal();
-    x.push_back(static_cast<float>(a));
-    x.push_back(static_cast<float>(b));
-    y.push_back(static_cast<float>(2 * a - b + 0.5 + stream.normal()));
-  }
-  return {.inputs = {{.name = "", .tensor = Tensor::from(x, Dims{rows, 2})}},
-          .target = Tensor::from(y, Dims{rows})};
+  return LinearRows(rows, seed).all();
 }
 
-/// A session with its loop's surroundings: what a process would have.
-struct Process {
-  Process()
-      : session({.file = {}, .working = train_test::linear_model().model}, {},
-                Adam{.learning_rate = 0.2}, {.engine = {.threads = 1}}) {}
-
+struct Process : FitProcess {
   const History& fit(const FitOptions& options, const Dataset& data = noisy_data()) {
-    FitLoop(session, data, options, stop, history).run();
-    return history;
+    return FitProcess::fit(data, options);
   }
-
-  Session session;
-  std::atomic<bool> stop{false};
-  History history;
 };
-
-void expect_same(const Process& a, const Process& b, const std::string& what) {
-  const NamedTensors of_a = a.session.state();
-  const NamedTensors of_b = b.session.state();
-  ASSERT_EQ(of_a.size(), of_b.size());
-  for (std::size_t i = 0; i < of_a.size(); ++i) {
-    EXPECT_TRUE(of_a[i].tensor.equals(of_b[i].tensor)) << what << " " << of_a[i].name;
-  }
-  EXPECT_EQ(a.session.steps(), b.session.steps()) << what;
-  EXPECT_EQ(a.session.learning_rate(), b.session.learning_rate()) << what;
-  EXPECT_EQ(a.history.step_losses, b.history.step_losses) << what;
-  EXPECT_EQ(a.history.stop_reason, b.history.stop_reason) << what;
-  EXPECT_EQ(a.history.best_epoch, b.history.best_epoch) << what;
-  ASSERT_EQ(a.history.epochs.size(), b.history.epochs.size()) << what;
-  for (std::size_t i = 0; i < a.history.epochs.size(); ++i) {
-    const EpochLog& left = a.history.epochs[i];
-    const EpochLog& right = b.history.epochs[i];
-    EXPECT_EQ(left.epoch, right.epoch) << what;
-    EXPECT_EQ(left.train_loss, right.train_loss) << what << " epoch " << i;
-    EXPECT_EQ(left.val_loss, right.val_loss) << what << " epoch " << i;
-    EXPECT_EQ(left.val_accuracy, right.val_accuracy) << what;
-    EXPECT_EQ(left.learning_rate, right.learning_rate) << what;
-    EXPECT_EQ(left.steps, right.steps) << what;
-    EXPECT_EQ(left.is_best, right.is_best) << what;
-  }
-}
 
 FitOptions plain_options() { return {.epochs = 6, .batch_size = 5}; }
 
-// Training that is stopped after `steps` steps and resumed in a new process, as often as it takes.
-void expect_resumed_is_uninterrupted(FitOptions options, std::int64_t steps,
+void expect_resumed_is_uninterrupted(const FitOptions& options, std::int64_t steps,
                                      std::int64_t every_steps, const std::string& what) {
-  Process whole;
-  whole.fit(options);
-  const TemporaryFolder temporary;
-  options.checkpoint = {{.folder = temporary.path("run"), .every_steps = every_steps}};
-  options.resume = temporary.path("run");
-  options.resume_if_any = true;
-  for (int start = 0; start < 100; ++start) {
-    Process process;
-    FitOptions stopped = options;
-    std::int64_t done = 0;
-    stopped.every_n_steps = 1;
-    stopped.on_step_end = [&](const StepLog&) {
-      if (++done == steps) process.stop.store(true);
-      return false;
-    };
-    process.fit(stopped);
-    EXPECT_EQ(process.history.checkpoint_problem, "");
-    // stop() ends a step later than the callback, since it is looked at after the next.
-    if (process.history.stop_reason == "stop() was called") continue;
-    expect_same(whole, process, what);
-    return;
-  }
-  FAIL() << "does not end";
+  const auto make_data = [] { return noisy_data(); };
+  train_test::expect_resumed_is_uninterrupted(make_data, options, steps, every_steps,
+                                              Interruption::kStop, what);
 }
 
 TEST(FitCheckpoint, ResumedIsUninterrupted) {

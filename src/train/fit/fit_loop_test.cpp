@@ -5,11 +5,10 @@
 #include <cmath>
 #include <numeric>
 
-#include "base/philox.h"
 #include "onnxgrad/option_error.h"
 #include "train/fit/sampler.h"
-#include "train/testing/draft.h"
 #include "train/testing/malloc_counter.h"
+#include "train/testing/resumed_fit.h"
 
 namespace onnxgrad::train::fit_loop_test {
 
@@ -17,37 +16,14 @@ using testing::HasSubstr;
 
 constexpr std::int64_t kRows = 23;
 
-// y = 2 a - b + 0.5.
+// Without noise.
 Dataset linear_data(std::int64_t rows = kRows, std::uint64_t seed = 1) {
-  base::PhiloxStream stream(seed, base::RandomUse::kOperator, 0);
-  std::vector<float> x;
-  std::vector<float> y;
-  for (std::int64_t i = 0; i < rows; ++i) {
-    const double a = stream.normal();
-    const double b = stream.normal();
-    x.push_back(static_cast<float>(a));
-    x.push_back(static_cast<float>(b));
-    y.push_back(static_cast<float>(2 * a - b + 0.5));
-  }
-  return {.inputs = {{.name = "", .tensor = Tensor::from(x, Dims{rows, 2})}},
-          .target = Tensor::from(y, Dims{rows})};
+  return train_test::LinearRows(rows, seed, 0).all();
 }
 
-/// A session with its loop's surroundings.
-struct Fixture {
-  explicit Fixture(const Optimizer& optimizer = Sgd{.learning_rate = 0.1}, Loss loss = {})
-      : session({.file = {}, .working = train_test::linear_model().model}, loss, optimizer,
-                {.engine = {.threads = 1}}) {}
-
-  const History& fit(const Dataset& data, const FitOptions& options) {
-    FitLoop(session, data, options, stop, history).run();
-    return history;
-  }
-  std::vector<double> weights() const { return session.state()[0].tensor.to_doubles(); }
-
-  Session session;
-  std::atomic<bool> stop{false};
-  History history;
+struct Fixture : train_test::FitProcess {
+  explicit Fixture(const Optimizer& optimizer = Sgd{.learning_rate = 0.1}, const Loss& loss = {})
+      : FitProcess(optimizer, loss) {}
 };
 
 // The same training by steps of the session, in the order of the rows.
