@@ -161,19 +161,33 @@ class Matcher {
     return false;
   }
 
+  struct RootQuotient {
+    Value* dividend = nullptr;
+    Value* square = nullptr;
+    Value* epsilon = nullptr;
+  };
+
+  // dividend / (sqrt(square) + epsilon)
+  std::optional<RootQuotient> match_root_quotient(const Value* direction) {
+    const Node* quotient = direction->producer;
+    if (!is_plain(quotient, "Div")) return std::nullopt;
+    const Node* divisor = quotient->inputs[1]->producer;
+    if (!is_plain(divisor, "Add") || !is_scalar(divisor->inputs[1])) return std::nullopt;
+    const Node* root = divisor->inputs[0]->producer;
+    if (!is_plain(root, "Sqrt")) return std::nullopt;
+    inner_.insert({quotient, divisor, root});
+    return RootQuotient{
+        .dividend = quotient->inputs[0], .square = root->inputs[0], .epsilon = divisor->inputs[1]};
+  }
+
   // m' / (sqrt(v') + epsilon)
   bool match_adam(Value* direction, Update& update) {
-    const Node* quotient = direction->producer;
-    if (!is_plain(quotient, "Div")) return false;
-    const Node* divisor = quotient->inputs[1]->producer;
-    if (!is_plain(divisor, "Add") || !is_scalar(divisor->inputs[1])) return false;
-    const Node* root = divisor->inputs[0]->producer;
-    if (!is_plain(root, "Sqrt")) return false;
+    const auto quotient = match_root_quotient(direction);
+    if (!quotient) return false;
     update.rule = kAdam;
-    update.new_m = quotient->inputs[0];
-    update.new_v = root->inputs[0];
-    update.epsilon = divisor->inputs[1];
-    inner_.insert({quotient, divisor, root});
+    update.new_m = quotient->dividend;
+    update.new_v = quotient->square;
+    update.epsilon = quotient->epsilon;
     const Node* sum_m = update.new_m->producer;
     const Node* sum_v = update.new_v->producer;
     if (!is_plain(sum_m, "Add") || !is_plain(sum_v, "Add")) return false;
@@ -198,15 +212,11 @@ class Matcher {
 
   // g / (sqrt(m') + epsilon), with m' = m + g^2 or beta1 m + share1 g^2
   bool match_root(Value* direction, Update& update) {
-    const Node* quotient = direction->producer;
-    if (!is_plain(quotient, "Div")) return false;
-    const Node* divisor = quotient->inputs[1]->producer;
-    if (!is_plain(divisor, "Add") || !is_scalar(divisor->inputs[1])) return false;
-    const Node* root = divisor->inputs[0]->producer;
-    if (!is_plain(root, "Sqrt")) return false;
-    const Node* sum = root->inputs[0]->producer;
+    const auto quotient = match_root_quotient(direction);
+    if (!quotient) return false;
+    const Node* sum = quotient->square->producer;
     if (!is_plain(sum, "Add")) return false;
-    inner_.insert({quotient, divisor, root, sum});
+    inner_.insert(sum);
     const auto take = [this](Value* value, double& factor) {
       const auto scaled = match_scaled_by_constant(value);
       if (!scaled) return value;
@@ -218,9 +228,9 @@ class Matcher {
     update.beta1 = 1;
     update.m = take(sum->inputs[0], update.beta1);
     const Value* square = take(sum->inputs[1], update.share1);
-    update.gradient = quotient->inputs[0];
-    update.epsilon = divisor->inputs[1];
-    update.new_m = root->inputs[0];
+    update.gradient = quotient->dividend;
+    update.epsilon = quotient->epsilon;
+    update.new_m = quotient->square;
     if (!is_square(square) || square->producer->inputs[0] != update.gradient) return false;
     inner_.insert(square->producer);
     return is_leaf(update.m) && outputs_.contains(update.new_m);
