@@ -219,6 +219,14 @@ void replace_uses(Graph& graph, const std::unordered_map<const Value*, Value*>& 
 /// of subgraphs count as inputs. Throws: ModelError naming a node of the cycle.
 void sort_topologically(Graph& graph);
 
+/// The same, but false, with the graph as it was, if there is a cycle.
+bool try_sort_topologically(Graph& graph);
+
+/// What is wrong with the structure of `graph` and of its subgraphs, with names, or "": every value
+/// that is read is there by then, comes from where it says, and belongs to the graph or one around
+/// it; no node is listed twice. For tests of what rewrites graphs.
+std::string find_fault(const Graph& graph);
+
 /// Values of enclosing graphs that `node`'s subgraphs read, each once, in order of first use.
 std::vector<Value*> captured_values(const Node& node);
 

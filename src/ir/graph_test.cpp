@@ -65,6 +65,26 @@ TEST(Graph, SortsStablyAndReportsCycles) {
   }
 }
 
+TEST(Graph, FaultsAreFound) {
+  const auto expect = [](const std::string& part, auto change) {
+    const Model model = small_model();
+    Graph& graph = *model.graph;
+    EXPECT_EQ(find_fault(graph), "");
+    change(graph, *graph.nodes[0], *graph.nodes[1]);
+    EXPECT_NE(find_fault(graph).find(part), std::string::npos) << find_fault(graph);
+  };
+  expect("not there yet",
+         [](Graph& graph, Node&, Node&) { std::swap(graph.nodes[0], graph.nodes[1]); });
+  expect("not there yet", [](Graph&, Node& relu, Node& add) { relu.inputs[0] = add.outputs[0]; });
+  expect("not there yet", [](Graph& graph, Node&, Node&) { graph.initializers.clear(); });
+  expect("listed twice", [](Graph& graph, Node& relu, Node&) { graph.nodes.push_back(&relu); });
+  expect("names another producer",
+         [](Graph&, Node& relu, Node& add) { relu.outputs[0]->producer = &add; });
+  expect("is there already",
+         [](Graph& graph, Node& relu, Node&) { Graph::set_output(&relu, 0, graph.inputs[0]); });
+  expect("computed nowhere", [](Graph& graph, Node&, Node&) { graph.nodes.pop_back(); });
+}
+
 TEST(Graph, SortsALongChainWithoutRecursion) {
   Graph graph;
   Value* value = graph.add_input("x", matrix());

@@ -46,28 +46,8 @@ std::vector<Value*> dependencies(const Node& node, const Graph& graph) {
   return result;
 }
 
-}  // namespace
-
-std::unordered_map<const Value*, int> count_uses(const Graph& graph) {
-  std::unordered_map<const Value*, int> uses;
-  visit_reads(graph, [&](Value*& value) { ++uses[value]; });
-  visit_outputs(const_cast<Graph&>(graph),  // NOLINT: only read
-                [&](Value*& value) { ++uses[value]; });
-  return uses;
-}
-
-void replace_uses(Graph& graph, const std::unordered_map<const Value*, Value*>& map) {
-  if (map.empty()) return;
-  const auto replace = [&](Value*& value) {
-    for (auto found = map.find(value); found != map.end(); found = map.find(value)) {
-      value = found->second;
-    }
-  };
-  visit_reads(graph, replace);
-  visit_outputs(graph, replace);
-}
-
-void sort_topologically(Graph& graph) {
+// Sorts the nodes of `graph`, or returns one that waits for itself and changes nothing.
+const Node* sort_nodes(Graph& graph) {
   std::unordered_map<const Node*, std::size_t> position;
   for (std::size_t i = 0; i < graph.nodes.size(); ++i) position.emplace(graph.nodes[i], i);
   std::vector<std::vector<std::size_t>> readers(graph.nodes.size());
@@ -96,13 +76,42 @@ void sort_topologically(Graph& graph) {
   }
   if (sorted.size() != graph.nodes.size()) {
     const auto stuck = std::find_if(missing.begin(), missing.end(), [](auto n) { return n > 0; });
-    const Node& node = *graph.nodes[static_cast<std::size_t>(stuck - missing.begin())];
-    throw ModelError({.what = "the graph has a cycle through this node",
-                      .where = {.graph = graph.name, .node = node.name, .op_type = node.op_type},
-                      .mend = "Export the model again: an ONNX graph has no cycles."});
+    return graph.nodes[static_cast<std::size_t>(stuck - missing.begin())];
   }
   graph.nodes = std::move(sorted);
+  return nullptr;
 }
+
+}  // namespace
+
+std::unordered_map<const Value*, int> count_uses(const Graph& graph) {
+  std::unordered_map<const Value*, int> uses;
+  visit_reads(graph, [&](Value*& value) { ++uses[value]; });
+  visit_outputs(const_cast<Graph&>(graph),  // NOLINT: only read
+                [&](Value*& value) { ++uses[value]; });
+  return uses;
+}
+
+void replace_uses(Graph& graph, const std::unordered_map<const Value*, Value*>& map) {
+  if (map.empty()) return;
+  const auto replace = [&](Value*& value) {
+    for (auto found = map.find(value); found != map.end(); found = map.find(value)) {
+      value = found->second;
+    }
+  };
+  visit_reads(graph, replace);
+  visit_outputs(graph, replace);
+}
+
+void sort_topologically(Graph& graph) {
+  const Node* stuck = sort_nodes(graph);
+  if (stuck == nullptr) return;
+  throw ModelError({.what = "the graph has a cycle through this node",
+                    .where = {.graph = graph.name, .node = stuck->name, .op_type = stuck->op_type},
+                    .mend = "Export the model again: an ONNX graph has no cycles."});
+}
+
+bool try_sort_topologically(Graph& graph) { return sort_nodes(graph) == nullptr; }
 
 std::vector<Value*> captured_values(const Node& node) {
   std::vector<Value*> captured;

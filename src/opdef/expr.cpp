@@ -34,7 +34,6 @@ static_assert(kRows.size() == static_cast<std::size_t>(ExprOp::kFma) + 1);
 const Row& row(ExprOp op) { return kRows[static_cast<std::size_t>(op)]; }
 
 constexpr std::size_t kIntsPerInstruction = 5;  // op, a, b, c, bits of the constant
-constexpr std::int64_t kMaxInstructions = 4096;
 
 }  // namespace
 

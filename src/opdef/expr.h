@@ -80,6 +80,9 @@ struct ExprProgram {
   std::vector<ExprInstruction> instructions = {};
   std::vector<std::int32_t> results = {};
 
+  /// Of a program, and operands of one; who makes programs keeps to it.
+  static constexpr std::int64_t kMaxInstructions = 4096;
+
   std::int32_t input(std::int32_t operand);
   std::int32_t constant(double value);
   std::int32_t emit(ExprOp op, std::int32_t a, std::int32_t b = 0, std::int32_t c = 0);

@@ -98,6 +98,7 @@ bool merge_common_subexpressions(ir::Graph& graph, const PassContext& context) {
   }
   graph.nodes = std::move(kept);
   ir::replace_uses(graph, merged);
+  ir::eliminate_dead_nodes(graph);
   return changed || !merged.empty();
 }
 

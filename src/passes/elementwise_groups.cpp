@@ -5,16 +5,20 @@
 #include <unordered_set>
 #include <utility>
 
+#include "opdef/expr.h"
+#include "passes/contraction.h"
 #include "passes/reduction.h"
 
 // Greedy, in graph order: a node joins the group of one of its producers if it has the same space
-// (or the reduced one) and if no path leaves the group and comes back through the node.
+// (or the reduced one), if it can read what it reads there, and if the groups, which become one
+// node each, stay free of cycles (see Contraction).
 
 namespace onnxgrad::passes {
 namespace {
 
-constexpr std::size_t kMaxGroupSize = 48;
-constexpr std::size_t kMaxVisited = 512;  // of the search for paths; beyond it a node does not join
+constexpr std::size_t kMaxNodes = 48;
+// One less than a program may have: an operand that spans the space may be added.
+constexpr std::size_t kMaxInstructions = opdef::ExprProgram::kMaxInstructions - 1;
 
 struct Membership {
   std::size_t group;
@@ -24,11 +28,10 @@ struct Membership {
 class Grouper {
  public:
   Grouper(const ir::Graph& graph, const opdef::OpRegistry& registry, bool merge)
-      : graph_(graph), registry_(registry), merge_(merge) {
-    for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
-      position_.emplace(graph.nodes[i], i);
-      for (const ir::Value* input : graph.nodes[i]->inputs) {
-        if (input != nullptr) readers_[input].push_back(graph.nodes[i]);
+      : graph_(graph), registry_(registry), merge_(merge), contraction_(graph) {
+    for (const ir::Node* node : graph.nodes) {
+      for (const ir::Value* input : node->inputs) {
+        if (input != nullptr) readers_[input].push_back(node);
       }
     }
     for (const ir::Value* output : graph.outputs) readers_[output].push_back(nullptr);
@@ -51,6 +54,7 @@ class Grouper {
       if (waiting_.contains(node)) place_elementwise(node);
     }
     std::erase_if(groups_, [](const ElementwiseGroup& group) { return group.size() == 0; });
+    sort_members();
     return std::move(groups_);
   }
 
@@ -82,24 +86,15 @@ class Grouper {
                                [this](const ir::Node* reader) { return !is_elementwise(reader); });
   }
 
-  // Takes the waiting producers of `node`, which is in group g, into the group.
+  // Takes the waiting producers of `node`, a main member of group g, into the group.
   void take_waiting(const ir::Node& node, std::size_t g) {
     for (const ir::Value* input : node.inputs) {
       if (input == nullptr || waiting_.erase(input->producer) == 0) continue;
       ir::Node* producer = input->producer;
-      const bool fits = type_fits(groups_[g].compute, *producer, compute_type(*producer)) &&
-                        std::ranges::all_of(producer->inputs, [&](const ir::Value* v) {
-                          const Membership* home = v == nullptr ? nullptr : find(v->producer);
-                          if (home != nullptr && home->group == g) return home->role == Role::kMain;
-                          return v == nullptr || !depends_on(v, g);
-                        });
-      if (!fits) {
+      if (!type_fits(groups_[g].compute, *producer, compute_type(*producer)) ||
+          !join(producer, g, Role::kMain)) {
         place_elementwise(producer);
-        continue;
       }
-      add(producer, g, Role::kMain);
-      splice(groups_[g].main, {});
-      ranges_[g].first = std::min(ranges_[g].first, position_.at(producer));
     }
   }
 
@@ -128,13 +123,11 @@ class Grouper {
 
   void place_elementwise(ir::Node* node) {
     const auto dims = node->outputs[0]->type.static_dims();
-    DataType compute = compute_type(*node);
+    const DataType compute = compute_type(*node);
     if (!dims || compute == DataType::kUndefined) return;
     check_operands(*node, *dims);
     if (merge_ && (join_post(node, *dims, compute) || join_main(node, *dims, compute))) return;
-    groups_.push_back({.compute = compute, .space = *dims});
-    ranges_.emplace_back(position_.at(node), position_.at(node));
-    add(node, groups_.size() - 1, Role::kMain);
+    add_group({.compute = compute, .space = *dims}, node, Role::kMain);
     take_waiting(*node, groups_.size() - 1);
   }
 
@@ -143,8 +136,10 @@ class Grouper {
       const Membership* home = input == nullptr ? nullptr : find(input->producer);
       if (home == nullptr || home->role != Role::kMain) continue;
       const std::size_t g = home->group;
-      if (!can_join_main(g, *node, dims, compute)) continue;
-      add(node, g, Role::kMain);
+      if (groups_[g].space != dims || !type_fits(groups_[g].compute, *node, compute) ||
+          !join(node, g, Role::kMain)) {
+        continue;
+      }
       take_waiting(*node, g);
       merge_other_producers(g, *node);
       return true;
@@ -158,12 +153,23 @@ class Grouper {
       const Membership* home = input == nullptr ? nullptr : find(input->producer);
       if (home == nullptr || home->role == Role::kMain) continue;
       const std::size_t g = home->group;
-      if (!can_join_post(g, *node, dims, compute)) continue;
-      add(node, g, Role::kPost);
+      if (!type_fits(groups_[g].compute, *node, compute) || !is_flat(*node, dims) ||
+          !join(node, g, Role::kPost)) {
+        continue;
+      }
       absorb_into_post(g, *node, dims);
       return true;
     }
     return false;
+  }
+
+  // The reduced space is flat: an operand is one number or has the very shape.
+  static bool is_flat(const ir::Node& node, const Dims& dims) {
+    return std::ranges::all_of(node.inputs, [&](const ir::Value* input) {
+      if (input == nullptr) return true;
+      const auto given = input->type.static_dims();
+      return given && (given->num_elements() == 1 || given == dims);
+    });
   }
 
   // Groups without reduction that feed `node`, a post member of g, become post members too.
@@ -171,30 +177,13 @@ class Grouper {
     for (const ir::Value* input : node.inputs) {
       const Membership* home = input == nullptr ? nullptr : find(input->producer);
       if (home == nullptr || home->group == g || home->role != Role::kMain) continue;
-      const std::size_t other = home->group;
-      ElementwiseGroup& from = groups_[other];
+      const ElementwiseGroup& from = groups_[home->group];
       const bool fits =
           from.space == dims && from.compute == groups_[g].compute && from.reductions.empty() &&
-          from.size() + groups_[g].size() <= kMaxGroupSize &&
           std::ranges::all_of(from.main,
-                              [&](const ir::Node* member) { return is_flat(*member, dims, g); });
-      if (!fits || reaches(other, g)) continue;
-      for (ir::Node* member : from.main) home_[member] = {g, Role::kPost};
-      splice(groups_[g].post, from.main);
-      ranges_[g] = {std::min(ranges_[g].first, ranges_[other].first),
-                    std::max(ranges_[g].second, ranges_[other].second)};
-      from = {};
+                              [&](const ir::Node* member) { return is_flat(*member, dims); });
+      if (fits) unite(g, home->group, /*as_post=*/true);
     }
-  }
-
-  // True if all operands of `node` are one number or of the shape `dims`, and none depends on group
-  // g.
-  bool is_flat(const ir::Node& node, const Dims& dims, std::size_t g) {
-    return std::ranges::all_of(node.inputs, [&](const ir::Value* input) {
-      if (input == nullptr) return true;
-      const auto given = input->type.static_dims();
-      return given && (given->num_elements() == 1 || given == dims) && !depends_on(input, g);
-    });
   }
 
   void place_reduction(ir::Node* node) {
@@ -204,19 +193,16 @@ class Grouper {
     if (home != nullptr && home->role == Role::kMain) {
       ElementwiseGroup& group = groups_[home->group];
       const bool fits = group.compute == node->outputs[0]->dtype() &&
-                        (group.reduce_axes.empty() || group.reduce_axes == reduction->axes) &&
-                        group.size() < kMaxGroupSize;
-      if (fits) {
+                        (group.reduce_axes.empty() || group.reduce_axes == reduction->axes);
+      if (fits && join(node, home->group, Role::kReduce)) {
         group.reduce_axes = reduction->axes;
-        add(node, home->group, Role::kReduce);
         return;
       }
     }
-    groups_.push_back({.compute = node->outputs[0]->dtype(),
-                       .space = *node->inputs[0]->type.static_dims(),
-                       .reduce_axes = reduction->axes});
-    ranges_.emplace_back(position_.at(node), position_.at(node));
-    add(node, groups_.size() - 1, Role::kReduce);
+    add_group({.compute = node->outputs[0]->dtype(),
+               .space = *node->inputs[0]->type.static_dims(),
+               .reduce_axes = reduction->axes},
+              node, Role::kReduce);
   }
 
   // Masks (boolean in and out) are computed in any type.
@@ -229,118 +215,83 @@ class Grouper {
            node.outputs[0]->dtype() == DataType::kBool;
   }
 
-  bool can_join_main(std::size_t g, const ir::Node& node, const Dims& dims, DataType compute) {
-    const ElementwiseGroup& group = groups_[g];
-    if (group.space != dims || !type_fits(group.compute, node, compute)) return false;
-    if (group.size() >= kMaxGroupSize) return false;
-    return std::ranges::all_of(node.inputs, [&](const ir::Value* input) {
-      if (input == nullptr) return true;
-      const Membership* home = find(input->producer);
-      if (home != nullptr && home->group == g) return home->role == Role::kMain;
-      return !depends_on(input, g);
-    });
-  }
-
-  bool can_join_post(std::size_t g, const ir::Node& node, const Dims& dims, DataType compute) {
-    const ElementwiseGroup& group = groups_[g];
-    if (!type_fits(group.compute, node, compute) || group.size() >= kMaxGroupSize) return false;
-    return std::ranges::all_of(node.inputs, [&](const ir::Value* input) {
-      if (input == nullptr) return true;
-      const auto given = input->type.static_dims();
-      const Membership* home = find(input->producer);
-      if (home != nullptr && home->group == g) return home->role != Role::kMain && given == dims;
-      // The reduced space is flat: an operand is one number or has the very shape.
-      return given && (given->num_elements() == 1 || given == dims) && !depends_on(input, g);
-    });
-  }
-
-  // The other groups that feed `node`, now in group g, join g where that makes no cycle.
+  // The other groups that feed `node`, a main member of g, join g.
   void merge_other_producers(std::size_t g, const ir::Node& node) {
     for (const ir::Value* input : node.inputs) {
       const Membership* home = input == nullptr ? nullptr : find(input->producer);
       if (home == nullptr || home->group == g || home->role != Role::kMain) continue;
-      const std::size_t other = home->group;
-      ElementwiseGroup& from = groups_[other];
-      ElementwiseGroup& to = groups_[g];
+      const ElementwiseGroup& from = groups_[home->group];
+      const ElementwiseGroup& to = groups_[g];
       const bool fits = from.space == to.space && from.compute == to.compute &&
                         (from.reduce_axes.empty() || to.reduce_axes.empty() ||
-                         from.reduce_axes == to.reduce_axes) &&
-                        from.size() + to.size() <= kMaxGroupSize;
-      if (!fits || reaches(other, g) || reaches(g, other)) continue;
-      for (ir::Node* member : from.main) home_[member] = {g, Role::kMain};
-      for (ir::Node* member : from.reductions) home_[member] = {g, Role::kReduce};
-      for (ir::Node* member : from.post) home_[member] = {g, Role::kPost};
-      splice(to.main, from.main);
-      splice(to.reductions, from.reductions);
-      splice(to.post, from.post);
-      if (to.reduce_axes.empty()) to.reduce_axes = from.reduce_axes;
-      ranges_[g] = {std::min(ranges_[g].first, ranges_[other].first),
-                    std::max(ranges_[g].second, ranges_[other].second)};
-      from = {};
+                         from.reduce_axes == to.reduce_axes);
+      if (fits) unite(g, home->group, /*as_post=*/false);
     }
   }
 
-  void splice(std::vector<ir::Node*>& to, const std::vector<ir::Node*>& from) {
-    to.insert(to.end(), from.begin(), from.end());
-    std::ranges::sort(to, {}, [this](const ir::Node* node) { return position_.at(node); });
+  // The one rule of what may be read inside a group: main values by main members and reductions,
+  // what comes after by post members of the same shape.
+  bool can_read(const ir::Node& node, Role role, const ir::Value& input, Role producer) const {
+    if (role != Role::kPost) return producer == Role::kMain;
+    return producer != Role::kMain &&
+           input.type.static_dims() == node.outputs[0]->type.static_dims();
   }
 
-  // True if a path leads from group `from` to group `to` through a node outside both.
-  bool reaches(std::size_t from, std::size_t to) {
-    const ElementwiseGroup& group = groups_[to];
-    for (const auto* list : {&group.main, &group.reductions, &group.post}) {
-      for (const ir::Node* member : *list) {
-        for (const ir::Value* input : member->inputs) {
-          if (input == nullptr) continue;
-          const Membership* home = find(input->producer);
-          if (home != nullptr &&
-              (home->group == to || (home->group == from && home->role == Role::kMain))) {
-            continue;
-          }
-          if (depends_on(input, from)) return true;
-        }
-      }
-    }
-    return false;
+  // True if `node` can read all that members of group g give it, if they have their roles, or
+  // `as_post` all that of a post member.
+  bool can_read_group(const ir::Node& node, Role role, std::size_t g, bool as_post = false) const {
+    return std::ranges::all_of(node.inputs, [&](const ir::Value* input) {
+      const Membership* home = input == nullptr ? nullptr : find(input->producer);
+      if (home == nullptr || home->group != g) return true;
+      return can_read(node, role, *input, as_post ? Role::kPost : home->role);
+    });
   }
 
-  // True if `value` may depend on group g; whole groups are units of the search, since they become
-  // one node each. Gives up with true after kMaxVisited nodes.
-  bool depends_on(const ir::Value* value, std::size_t g) {
-    const std::size_t first = ranges_[g].first;
-    std::unordered_set<const ir::Node*> seen;
-    std::unordered_set<std::size_t> seen_groups;
-    std::vector<const ir::Node*> work;
-    const auto push = [&](const ir::Value* v) {
-      if (v != nullptr && v->producer != nullptr && seen.insert(v->producer).second) {
-        work.push_back(v->producer);
-      }
-    };
-    const auto push_inputs = [&](const ir::Node* node) {
-      for (const ir::Value* input : node->inputs) push(input);
-      if (!node->subgraphs().empty()) {
-        for (const ir::Value* captured : ir::captured_values(*node)) push(captured);
-      }
-    };
-    push(value);
-    while (!work.empty()) {
-      if (seen.size() > kMaxVisited) return true;
-      const ir::Node* node = work.back();
-      work.pop_back();
-      const Membership* home = find(node);
-      if (home == nullptr) {
-        const auto at = position_.find(node);
-        if (at != position_.end() && at->second > first) push_inputs(node);
-        continue;
-      }
-      if (home->group == g) return true;
-      if (ranges_[home->group].second < first || !seen_groups.insert(home->group).second) continue;
-      const ElementwiseGroup& unit = groups_[home->group];
-      for (const auto* list : {&unit.main, &unit.reductions, &unit.post}) {
-        for (const ir::Node* member : *list) push_inputs(member);
-      }
+  // Puts `node` into group g if that is allowed.
+  bool join(ir::Node* node, std::size_t g, Role role) {
+    const ElementwiseGroup& group = groups_[g];
+    if (group.size() >= kMaxNodes ||
+        group.num_instructions + count_instructions(*node) > kMaxInstructions ||
+        !can_read_group(*node, role, g) || !contraction_.merge(group.any_member(), node)) {
+      return false;
     }
-    return false;
+    add(node, g, role);
+    return true;
+  }
+
+  // Puts group `other` into group g if that is allowed, `as_post` as post members all.
+  void unite(std::size_t g, std::size_t other, bool as_post) {
+    ElementwiseGroup& to = groups_[g];
+    ElementwiseGroup& from = groups_[other];
+    if (to.size() + from.size() > kMaxNodes ||
+        to.num_instructions + from.num_instructions > kMaxInstructions) {
+      return;
+    }
+    const auto role_of = [&](Role role) { return as_post ? Role::kPost : role; };
+    bool fits = true;
+    from.for_each([&](const ir::Node* member, Role role) {
+      fits = fits && can_read_group(*member, role_of(role), g);
+    });
+    to.for_each([&](const ir::Node* member, Role role) {
+      fits = fits && can_read_group(*member, role, other, as_post);
+    });
+    if (!fits || !contraction_.merge(to.any_member(), from.any_member())) return;
+    from.for_each([&](ir::Node* member, Role role) { add(member, g, role_of(role)); });
+    if (to.reduce_axes.empty()) to.reduce_axes = from.reduce_axes;
+    from = {};
+  }
+
+  std::size_t count_instructions(const ir::Node& node) const {
+    const opdef::OpDef* def = registry_.find(node);
+    if (def->expression == nullptr)
+      return 3;  // a reduction: its operand, a product with a constant
+    opdef::ExprProgram program;
+    std::vector<std::int32_t> operands;
+    for (const ir::Value* input : node.inputs) {
+      operands.push_back(input == nullptr ? -1 : program.input(0));
+    }
+    def->expression(node, operands, program);
+    return program.instructions.size();
   }
 
   const Membership* find(const ir::Node* node) const {
@@ -348,25 +299,36 @@ class Grouper {
     return node == nullptr || found == home_.end() ? nullptr : &found->second;
   }
 
+  void add_group(ElementwiseGroup group, ir::Node* node, Role role) {
+    groups_.push_back(std::move(group));
+    add(node, groups_.size() - 1, role);
+  }
+
   void add(ir::Node* node, std::size_t g, Role role) {
-    ElementwiseGroup& group = groups_[g];
-    (role == Role::kMain     ? group.main
-     : role == Role::kReduce ? group.reductions
-                             : group.post)
-        .push_back(node);
+    groups_[g].members(role).push_back(node);
+    groups_[g].num_instructions += count_instructions(*node);
     home_[node] = {g, role};
-    ranges_[g].second = std::max(ranges_[g].second, position_.at(node));
+  }
+
+  void sort_members() {
+    std::unordered_map<const ir::Node*, std::size_t> position;
+    for (const ir::Node* node : graph_.nodes) position.emplace(node, position.size());
+    for (ElementwiseGroup& group : groups_) {
+      for (const Role role : {Role::kMain, Role::kReduce, Role::kPost}) {
+        std::ranges::sort(group.members(role), {},
+                          [&](const ir::Node* node) { return position.at(node); });
+      }
+    }
   }
 
   const ir::Graph& graph_;
   const opdef::OpRegistry& registry_;
   bool merge_;
-  std::unordered_map<const ir::Node*, std::size_t> position_;
+  Contraction contraction_;
   std::unordered_map<const ir::Value*, std::vector<const ir::Node*>>
       readers_;                                  // nullptr: an output
   std::unordered_set<const ir::Node*> waiting_;  // for their reader's group
   std::vector<ElementwiseGroup> groups_;
-  std::vector<std::pair<std::size_t, std::size_t>> ranges_;  // positions of a group's members
   std::unordered_map<const ir::Node*, Membership> home_;
 };
 

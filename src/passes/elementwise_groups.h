@@ -27,7 +27,21 @@ struct ElementwiseGroup {
   std::vector<ir::Node*> reductions = {};
   std::vector<ir::Node*> post = {};
 
+  std::size_t num_instructions = 0;  ///< at most, of the programs that they become
+
   std::size_t size() const { return main.size() + reductions.size() + post.size(); }
+  std::vector<ir::Node*>& members(Role role) {
+    return role == Role::kMain ? main : role == Role::kReduce ? reductions : post;
+  }
+  /// Of a group that is not empty.
+  const ir::Node* any_member() const { return main.empty() ? reductions.front() : main.front(); }
+  /// Calls visit(node, role) for all members.
+  template <class Visit>
+  void for_each(const Visit& visit) const {
+    for (ir::Node* node : main) visit(node, Role::kMain);
+    for (ir::Node* node : reductions) visit(node, Role::kReduce);
+    for (ir::Node* node : post) visit(node, Role::kPost);
+  }
 };
 
 /// The type in which an element-wise node is computed; kUndefined if no kernel takes it.

@@ -22,12 +22,14 @@ bool is_identity(const ir::Node& node, const opdef::OpDef& def) {
 }  // namespace
 
 bool eliminate_identities(ir::Graph& graph, const PassContext& context) {
-  std::unordered_map<const ir::Value*, ir::Value*> replaced;
+  std::unordered_map<const ir::Value*, ir::Value*> replaced;  // by what no identity gives
   std::vector<ir::Node*> kept;
   for (ir::Node* node : graph.nodes) {
     const opdef::OpDef* def = context.ops.find(*node);
     if (def != nullptr && is_identity(*node, *def)) {
-      replaced.emplace(node->outputs[0], node->inputs[0]);
+      const auto source = replaced.find(node->inputs[0]);
+      replaced.emplace(node->outputs[0],
+                       source == replaced.end() ? node->inputs[0] : source->second);
     } else {
       kept.push_back(node);
     }

@@ -241,7 +241,8 @@ bool fuse_elementwise(ir::Graph& graph, const PassContext& context, bool merge) 
     if (!members.contains(node)) nodes.push_back(node);
   }
   graph.nodes = std::move(nodes);
-  ir::sort_topologically(graph);
+  const bool is_acyclic = ir::try_sort_topologically(graph);
+  ONNXGRAD_ASSERT(is_acyclic);
   ir::eliminate_dead_nodes(graph);
   return true;
 }

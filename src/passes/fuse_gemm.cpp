@@ -101,6 +101,7 @@ bool fuse_gemm(ir::Graph& graph, const PassContext&) {
     }
   }
   out.finish();
+  if (changed) ir::eliminate_dead_nodes(graph);
   return changed;
 }
 

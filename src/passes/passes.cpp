@@ -1,20 +1,42 @@
 #include "passes/passes.h"
 
 namespace onnxgrad::passes {
+namespace {
+
+bool convert_elementwise(ir::Graph& graph, const PassContext& context) {
+  return fuse_elementwise(graph, context, /*merge=*/false);
+}
+
+bool merge_elementwise(ir::Graph& graph, const PassContext& context) {
+  return fuse_elementwise(graph, context, /*merge=*/true);
+}
+
+constexpr Pass kSimplify[] = {
+    {"fold_constants", fold_constants},
+    {"eliminate_identities", eliminate_identities},
+    {"merge_common_subexpressions", merge_common_subexpressions},
+    {"fuse_elementwise", convert_elementwise},
+};
+
+constexpr Pass kFuse[] = {
+    {"fold_constants", fold_constants},
+    {"eliminate_identities", eliminate_identities},
+    {"merge_common_subexpressions", merge_common_subexpressions},
+    {"fuse_gemm", fuse_gemm},
+    {"fuse_gemm_updates", fuse_gemm_updates},
+    {"fuse_weight_updates", fuse_weight_updates},
+    {"fuse_elementwise", merge_elementwise},
+    {"fuse_epilogues", fuse_epilogues},
+};
+
+}  // namespace
+
+std::span<const Pass> plan_passes(bool fuse) {
+  return fuse ? std::span<const Pass>(kFuse) : std::span<const Pass>(kSimplify);
+}
 
 void run_passes(ir::Graph& graph, const PassContext& context, bool fuse) {
-  fold_constants(graph, context);
-  eliminate_identities(graph, context);
-  merge_common_subexpressions(graph, context);
-  ir::eliminate_dead_nodes(graph);
-  if (fuse) {
-    fuse_gemm(graph, context);
-    ir::eliminate_dead_nodes(graph);
-    fuse_gemm_updates(graph, context);
-    fuse_weight_updates(graph, context);
-  }
-  fuse_elementwise(graph, context, fuse);
-  if (fuse) fuse_epilogues(graph, context);
+  for (const Pass& pass : plan_passes(fuse)) pass.run(graph, context);
 }
 
 }  // namespace onnxgrad::passes

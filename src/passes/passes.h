@@ -1,6 +1,7 @@
 #ifndef ONNXGRAD_PASSES_PASSES_H_
 #define ONNXGRAD_PASSES_PASSES_H_
 
+#include <span>
 #include <unordered_set>
 
 #include "ir/builder.h"
@@ -10,7 +11,8 @@
 
 // Passes over the graph of a plan: all shapes that can be known are numbers. Each rewrites the
 // graph in place, keeps what its outputs compute and says whether it changed anything; a second run
-// right after changes nothing. run_passes is the order in which a plan uses them.
+// right after changes nothing. plan_passes is the order in which a plan uses them; after each of
+// them ir::find_fault finds none.
 
 namespace onnxgrad::passes {
 
@@ -21,6 +23,19 @@ struct PassContext {
   /// Outputs that become the next value of a state (a weight, a slot of an optimizer).
   std::unordered_set<const ir::Value*> next_states = {};
 };
+
+struct Pass {
+  const char* name;
+  /// True if it changed anything. Keeps what the outputs compute, though other values may take
+  /// their places in `graph.outputs`.
+  bool (*run)(ir::Graph& graph, const PassContext& context);
+};
+
+/// All passes in the order of a plan. Without `fuse`, element-wise nodes are only converted.
+std::span<const Pass> plan_passes(bool fuse);
+
+/// Runs plan_passes.
+void run_passes(ir::Graph& graph, const PassContext& context, bool fuse);
 
 /// Infers types node by node and replaces what is known by constants: nodes whose inputs are all
 /// constants (results of at most 64 KiB, or of one node's inputs' size), Shape and the like.
@@ -48,9 +63,6 @@ bool fuse_elementwise(ir::Graph& graph, const PassContext& context, bool merge);
 
 /// An element-wise node that alone reads a product becomes the product's epilogue.
 bool fuse_epilogues(ir::Graph& graph, const PassContext& context);
-
-/// All of the above in the order of a plan. Without `fuse`, element-wise nodes are only converted.
-void run_passes(ir::Graph& graph, const PassContext& context, bool fuse);
 
 }  // namespace onnxgrad::passes
 

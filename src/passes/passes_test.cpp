@@ -3,65 +3,44 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "autodiff/gradient.h"
 #include "ir/builder.h"
-#include "onnx/inference.h"
 #include "opdef/expr.h"
-#include "ops/builtin.h"
+#include "passes/testing/context.h"
 
 namespace onnxgrad::passes {
 namespace {
 
 using ir::Value;
 
-const opdef::OpRegistry& registry() {
-  static const opdef::OpRegistry instance = [] {
-    opdef::OpRegistry ops;
-    ops::register_builtin_ops(ops);
-    return ops;
-  }();
-  return instance;
-}
-
-class NoEvaluator : public opdef::Evaluator {
- public:
-  std::optional<std::vector<Tensor>> evaluate(const ir::Node&,
-                                              std::span<const Tensor>) const override {
-    return std::nullopt;
-  }
-};
-
 class PassTest : public testing::Test {
  protected:
   Value* input(const char* name, Dims dims, DataType dtype = DataType::kFloat32) {
     return graph().add_input(name, ir::Type::tensor(dtype, dims));
   }
-  ir::Graph& graph() { return *model_.graph; }
-  PassContext context() { return {registry(), *inferer_, evaluator_}; }
+  ir::Graph& graph() { return bench_.graph(); }
+  const opdef::OpRegistry& registry() { return testing_support::Workbench::registry(); }
+  PassContext context() { return bench_.context(); }
   std::vector<std::string> op_types() {
     std::vector<std::string> types;
     for (const ir::Node* node : graph().nodes) types.push_back(node->op_type);
     return types;
   }
   void run(bool fuse = true) {
-    run_passes(graph(), context(), fuse);
+    for (const Pass& pass : plan_passes(fuse)) {
+      pass.run(graph(), context());
+      ASSERT_EQ(ir::find_fault(graph()), "") << pass.name;
+    }
     for (const ir::Node* node : graph().nodes) {
       for (const Value* output : node->outputs) EXPECT_TRUE(output->type.static_dims());
     }
   }
 
-  ir::Model model_ = [] {
-    ir::Model model;
-    model.set_opset("", ir::kInternalOpset);
-    return model;
-  }();
-  std::unique_ptr<ir::TypeInferer> inferer_ = onnx_io::make_type_inferer(model_);
-  NoEvaluator evaluator_;
-  ir::GraphBuilder g_{model_, graph(), *inferer_, registry()};
+  testing_support::Workbench bench_;
+  ir::GraphBuilder& g_ = bench_.builder();
 };
 
 // Linear regression by gradient descent, as the training step's graph has it.
@@ -174,18 +153,21 @@ TEST_F(WeightUpdatePass, NesterovWithDecay) {
   EXPECT_EQ(last().inputs[0]->name, "g");
 }
 
-TEST_F(WeightUpdatePass, VelocityThatHoldsTheRate) {
-  for (const bool is_ahead : {false, true}) {
-    Value* move = g_.mul(rate_, gradient_);
-    Value* m = g_.sub(scaled(m_, 0.9), move);
-    graph().outputs = {g_.add(w_, is_ahead ? g_.sub(scaled(m, 0.9), move) : m), m};
-    expect_types({"WeightUpdate"});
-    EXPECT_EQ(last().inputs,
-              (std::vector<Value*>{gradient_, w_, m_, nullptr, rate_, nullptr, nullptr}));
-    EXPECT_EQ(last().int_attribute("rule", -1), is_ahead ? 6 : 5);
-    EXPECT_EQ(last().outputs, graph().outputs);
-  }
+class VelocityPass : public WeightUpdatePass, public testing::WithParamInterface<bool> {};
+
+TEST_P(VelocityPass, VelocityThatHoldsTheRate) {
+  const bool is_ahead = GetParam();
+  Value* move = g_.mul(rate_, gradient_);
+  Value* m = g_.sub(scaled(m_, 0.9), move);
+  graph().outputs = {g_.add(w_, is_ahead ? g_.sub(scaled(m, 0.9), move) : m), m};
+  expect_types({"WeightUpdate"});
+  EXPECT_EQ(last().inputs,
+            (std::vector<Value*>{gradient_, w_, m_, nullptr, rate_, nullptr, nullptr}));
+  EXPECT_EQ(last().int_attribute("rule", -1), is_ahead ? 6 : 5);
+  EXPECT_EQ(last().outputs, graph().outputs);
 }
+
+INSTANTIATE_TEST_SUITE_P(Passes, VelocityPass, testing::Bool());
 
 TEST_F(WeightUpdatePass, VelocitiesOfTwoMomentaStay) {
   Value* move = g_.mul(rate_, gradient_);
@@ -318,6 +300,40 @@ TEST_F(PassTest, NoPathLeavesAGroupAndComesBack) {
   run();
   EXPECT_EQ(op_types(), (std::vector<std::string>{"Elementwise", "Gemm"})) << ir::to_text(graph());
   EXPECT_NO_THROW(ir::sort_topologically(graph()));
+}
+
+// y reads q, which the second program of the group of ab, y, p and r must not take in.
+class SharedDivisor : public PassTest, public testing::WithParamInterface<bool> {};
+
+TEST_P(SharedDivisor, WhatTheFirstProgramReadsIsNotInTheSecond) {
+  Value* ab = g_.add(input("a", {4, 3}), input("b", {4, 3}));
+  Value* root = g_.sqrt(input("v", {3}));
+  Value* q = g_.div(input("s", {3}), root);
+  Value* y = g_.mul(ab, q);
+  Value* r = g_.reduce_sum(g_.mul(ab, input("c", {4, 3})), {0}, false);
+  graph().outputs = {y, g_.div(r, root)};
+  if (GetParam()) graph().outputs.push_back(q);
+  run();
+  EXPECT_EQ(op_types(), (std::vector<std::string>{"Elementwise", "Elementwise"}))
+      << ir::to_text(graph());
+}
+
+INSTANTIATE_TEST_SUITE_P(Passes, SharedDivisor, testing::Bool());
+
+// A Sum of more inputs than one program may have instructions: the operands stay outside.
+TEST_F(PassTest, GroupsKeepToTheLimitOfInstructions) {
+  std::vector<Value*> terms;
+  for (int i = 0; i < 40; ++i) {
+    std::vector<Value*> inner;
+    for (int k = 0; k < 120; ++k) inner.push_back(input("x", {3}));
+    terms.push_back(g_.op("Sum", inner));
+  }
+  graph().outputs = {g_.op("Sum", terms)};
+  run();
+  EXPECT_GT(graph().nodes.size(), 1U);
+  for (const ir::Node* node : graph().nodes) {
+    EXPECT_NO_THROW(opdef::ExprProgram::from_ints(node->ints_attribute("program")));
+  }
 }
 
 TEST_F(PassTest, EqualNodesAndConstantsAreMerged) {

@@ -7,6 +7,8 @@
 #include <unordered_map>
 #include <utility>
 
+#include "base/check.h"
+
 namespace onnxgrad::runtime {
 namespace {
 
@@ -68,6 +70,8 @@ class Scheduler {
         if (--missing[next] == 0) ready.emplace(!urgent.contains(next), next);
       }
     }
+    const bool is_acyclic = result.size() == count;
+    ONNXGRAD_ASSERT(is_acyclic);
     return result;
   }
 

@@ -1,0 +1,55 @@
+#ifndef ONNXGRAD_PASSES_CONTRACTION_H_
+#define ONNXGRAD_PASSES_CONTRACTION_H_
+
+#include <cstdint>
+#include <unordered_map>
+#include <vector>
+
+#include "ir/graph.h"
+
+namespace onnxgrad::passes {
+
+/// The nodes of a graph in units, each of which is to become one node; at first every node is a
+/// unit of its own. The graph of the units stays acyclic.
+///
+/// Every unit has a place, and a unit comes behind those that it reads. A merge looks at, and
+/// moves, only what lies between the two places (after Pearce and Kelly, "A dynamic topological
+/// sort algorithm for directed acyclic graphs", 2006).
+class Contraction {
+ public:
+  /// `graph.nodes` are in a topological order and do not change meanwhile.
+  explicit Contraction(const ir::Graph& graph);
+
+  /// Makes one unit of those of `a` and `b`. False, and nothing changes, if a path leads from one
+  /// of them through a third unit to the other, or if more than kMaxSearched reads would have to be
+  /// followed to see that none does.
+  bool merge(const ir::Node* a, const ir::Node* b);
+
+  static constexpr std::size_t kMaxSearched = 2048;
+
+ private:
+  using Unit = std::uint32_t;
+  using Nodes = std::vector<std::uint32_t>;  // by their positions in the graph
+
+  /// Collects the units that `neighbours` lead to from `start` and that `is_between` lets in.
+  /// False if one of them leads to `forbidden`, or after too many steps.
+  template <class IsBetween>
+  bool search(Unit start, Unit forbidden, const std::vector<Nodes>& neighbours,
+              const IsBetween& is_between, std::vector<Unit>& found);
+  void unite(Unit to, Unit from);
+
+  std::unordered_map<const ir::Node*, std::uint32_t> position_;
+  std::vector<Nodes> producers_;  // of each node
+  std::vector<Nodes> readers_;
+  std::vector<Unit> unit_of_;   // by node
+  std::vector<Nodes> members_;  // by unit
+  std::vector<std::uint32_t> place_;
+  std::vector<std::uint32_t> seen_;  // by unit: the last search that found it
+  std::uint32_t search_ = 0;
+  std::vector<Unit> before_;  // of one merge: what the later unit needs, what needs the earlier one
+  std::vector<Unit> behind_;
+};
+
+}  // namespace onnxgrad::passes
+
+#endif  // ONNXGRAD_PASSES_CONTRACTION_H_
