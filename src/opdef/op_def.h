@@ -90,6 +90,10 @@ using VjpFn = std::vector<Value*> (*)(VjpContext& ctx, GraphBuilder& g);
 /// initializers with a WeightOrigin.
 using LowerFn = std::optional<std::vector<Value*>> (*)(const Node& node, GraphBuilder& g);
 
+/// Replaces a node of more inputs than one kernel should read by several nodes, when a plan is
+/// made: returns a value for each output, or nullopt if this node may stay as it is.
+using SplitFn = std::optional<std::vector<Value*>> (*)(const Node& node, GraphBuilder& g);
+
 /// Appends the instructions of an element-wise node to `program`, `operands` being its inputs (-1:
 /// an input that is absent).
 using ExpressionFn = std::int32_t (*)(const Node& node, const std::vector<std::int32_t>& operands,
@@ -120,6 +124,7 @@ struct OpDef {
   std::vector<AttributeSpec> attributes = {};
   VjpFn vjp = nullptr;
   LowerFn lower = nullptr;
+  SplitFn split = nullptr;
   FunctionBodyFn function_body = nullptr;
   /// Element-wise (with broadcasting): the one kernel for all of them runs this expression.
   ExpressionFn expression = nullptr;

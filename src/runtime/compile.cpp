@@ -48,9 +48,11 @@ class Compiler {
       lower(*inferer);
       passes::fold_constants(graph(), context);
     }
+    follow_updates();
     const bool is_whole = split();
     if (!is_whole) make_tail();
     passes::run_passes(graph(), context, options_.fuse);
+    follow_updates();
     region_.plan = make_plan(graph(), binding_, engine_, options_.threads);
     return std::move(region_);
   }
@@ -83,6 +85,14 @@ class Compiler {
     }
   }
 
+  // The new state is what the last outputs are; rewrites put other values in their places.
+  void follow_updates() {
+    const std::size_t first = graph().outputs.size() - binding_.updates.size();
+    for (std::size_t u = 0; u < binding_.updates.size(); ++u) {
+      binding_.updates[u].value = graph().outputs[first + u];
+    }
+  }
+
   // Replaces calls of functions that no kernel takes by their bodies.
   bool expand_calls(const ir::TypeInferer& inferer) {
     bool changed = false;
@@ -95,15 +105,17 @@ class Compiler {
     return changed;
   }
 
-  // Function bodies may hold operators that have a lowering (CastLike).
+  // Function bodies may hold operators that have a lowering (CastLike). Nodes of very many inputs
+  // become several.
   void lower(const ir::TypeInferer& inferer) {
     ir::GraphBuilder g(*region_.model, graph(), inferer, engine_.ops);
     std::unordered_map<const ir::Value*, ir::Value*> replaced;
     std::vector<ir::Node*> nodes;
     for (ir::Node* node : std::exchange(graph().nodes, {})) {
       const opdef::OpDef* def = engine_.ops.find(*node);
-      const auto results =
-          def != nullptr && def->lower != nullptr ? def->lower(*node, g) : std::nullopt;
+      std::optional<std::vector<ir::Value*>> results;
+      if (def != nullptr && def->lower != nullptr) results = def->lower(*node, g);
+      if (def != nullptr && def->split != nullptr) results = def->split(*node, g);
       if (!results) {
         nodes.push_back(node);
         continue;

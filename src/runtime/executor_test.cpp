@@ -183,6 +183,28 @@ TEST(Executor, StatesCanSwapAndKeepAndShowOldValues) {
   EXPECT_EQ(executor.state_view(2).to_doubles()[0], 23);
 }
 
+// Equal nodes are merged, and nodes that do nothing are dropped, under the states too.
+TEST(Executor, StatesMayTakeOneValue) {
+  for (const bool fuse : {false, true}) {
+    Fixture f;
+    Value* x = f.input("x", {ir::Dim::named("N"), 1});
+    Value* a = f.state("a", column({0, 0}));
+    Value* b = f.state("b", column({0, 0}));
+    Value* c = f.state("c", column({0, 0}));
+    f.update(a, f.g.mul(x, x));
+    f.update(b, f.g.mul(x, x));
+    f.update(c, f.g.identity(f.g.mul(x, x)));
+    f.model.graph->outputs = {f.g.add(a, f.g.add(b, c))};
+    Executor executor = f.executor(fuse);
+    const std::vector<Tensor> inputs{column({2, 3})};
+    EXPECT_EQ(executor.run(inputs)[0].to_doubles(), (std::vector<double>{0, 0}));
+    EXPECT_EQ(executor.run(inputs)[0].to_doubles(), (std::vector<double>{12, 27}));
+    for (std::size_t i = 0; i < 3; ++i) {
+      EXPECT_EQ(executor.state_view(i).to_doubles(), (std::vector<double>{4, 9})) << i;
+    }
+  }
+}
+
 TEST(Executor, WrongInputsAreNamed) {
   Fixture f;
   Value* x = f.input("pixels", {ir::Dim::named("N"), 3});

@@ -57,17 +57,42 @@ std::vector<Value*> extremum_vjp(VjpContext& ctx, GraphBuilder& g) {
   return gradients;
 }
 
+// x_1 + ... + x_n from the left, as one node computes it, by nodes of at most kMaxOperands inputs:
+// those and what computes them fit into one kernel.
+Value* fold(std::string_view op_type, const std::vector<Value*>& operands, GraphBuilder& g) {
+  constexpr std::size_t kMaxOperands = 32;
+  std::vector<Value*> group;
+  for (Value* operand : operands) {
+    if (group.size() == kMaxOperands) group = {g.op(op_type, group)};
+    group.push_back(operand);
+  }
+  return group.size() == operands.size() ? nullptr : g.op(op_type, group);
+}
+
+std::optional<std::vector<Value*>> split_fold(const Node& node, GraphBuilder& g) {
+  Value* result = fold(node.op_type, node.inputs, g);
+  if (result == nullptr) return std::nullopt;
+  return std::vector{result};
+}
+
+std::optional<std::vector<Value*>> split_mean(const Node& node, GraphBuilder& g) {
+  Value* sum = fold("Sum", node.inputs, g);
+  if (sum == nullptr) return std::nullopt;
+  return std::vector{g.div(sum, g.scalar_like(sum, static_cast<double>(node.inputs.size())))};
+}
+
 struct Row {
   std::string_view op_type;
   opdef::ExpressionFn expression;
   opdef::VjpFn vjp;
+  opdef::SplitFn split;
 };
 
 const Row kRows[] = {
-    {"Sum", fold_expression<ExprOp::kAdd>, sum_vjp},
-    {"Mean", mean_expression, mean_vjp},
-    {"Max", fold_expression<ExprOp::kMax>, extremum_vjp},
-    {"Min", fold_expression<ExprOp::kMin>, extremum_vjp},
+    {"Sum", fold_expression<ExprOp::kAdd>, sum_vjp, split_fold},
+    {"Mean", mean_expression, mean_vjp, split_mean},
+    {"Max", fold_expression<ExprOp::kMax>, extremum_vjp, split_fold},
+    {"Min", fold_expression<ExprOp::kMin>, extremum_vjp, split_fold},
 };
 
 }  // namespace
@@ -78,6 +103,7 @@ void register_variadic(opdef::OpRegistry& registry) {
                   .since_version = 13,
                   .differentiable_inputs = {0, -1},
                   .vjp = row.vjp,
+                  .split = row.split,
                   .expression = row.expression,
                   .broadcasts = true,
                   .in_place = {{0, 0}, {1, 0}},

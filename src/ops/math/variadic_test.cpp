@@ -1,8 +1,20 @@
 #include <limits>
+#include <string>
 
 #include "ops/testing/op_case.h"
 
 namespace onnxgrad::ops_test {
+
+// More operands than one kernel takes.
+OpCase many(const std::string& op) {
+  OpCase many{.name = op + "_many", .model = "y = " + op + " ("};
+  for (int i = 0; i < 70; ++i) {
+    many.model += (i == 0 ? "x" : ", x") + std::to_string(i);
+    many.inputs.push_back(uniform(i % 9 == 0 ? Dims{2, 1} : Dims{3}, -1, 1));
+  }
+  many.model += ")";
+  return many;
+}
 
 std::vector<OpCase> variadic_cases() {
   std::vector<OpCase> cases;
@@ -32,6 +44,7 @@ std::vector<OpCase> variadic_cases() {
     cases.push_back({.name = op + "_constant_operand",
                      .model = two,
                      .inputs = {uniform({2, 3}, 0.1, 1), values({0.05}, {}).constant()}});
+    cases.push_back(many(op));
     cases.push_back({.name = op + "_same_twice",
                      .model = "y = " + op + " (a, a)",
                      .inputs = {uniform({4}, -1, 1)}});
