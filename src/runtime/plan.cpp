@@ -25,6 +25,7 @@ class Planner {
     Schedule schedule = make_schedule(graph_, engine_.ops, binding_.updates);
     select_kernels(schedule.order);
     find_last_uses();
+    find_updated_states();
     alias_state_updates(schedule);
     place_in_blocks();
     for (std::size_t i = 0; i < nodes_.size(); ++i) place(i);
@@ -87,16 +88,24 @@ class Planner {
     for (const StateUpdate& update : binding_.updates) last_use_[root(update.value)] = kForever;
   }
 
+  void find_updated_states() {
+    for (const auto& [input, value] : binding_.updates) {
+      if (root(value) == input) continue;
+      updated_.insert(static_cast<std::int64_t>(binding_.states.at(input)));
+    }
+  }
+
   // The new value of a state is written where the old one lies, if the writer is done with the old
   // one or can work in place.
   void alias_state_updates(const Schedule& schedule) {
+    std::unordered_map<const ir::Node*, std::size_t> steps;
+    for (std::size_t i = 0; i < nodes_.size(); ++i) steps.emplace(nodes_[i], i);
     for (const std::size_t u : schedule.in_place_updates) {
       const auto [input, value] = binding_.updates[u];
       const ir::Value* target = root(value);
-      const auto at = std::ranges::find(nodes_, target->producer);
-      if (at == nodes_.end()) continue;
-      const auto step = static_cast<std::size_t>(at - nodes_.begin());
-      if (can_overwrite(step, input, static_cast<std::size_t>(target->output_index))) {
+      const auto step = steps.find(target->producer);
+      if (step == steps.end()) continue;
+      if (can_overwrite(step->second, input, static_cast<std::size_t>(target->output_index))) {
         locations_[target] = {Location::Kind::kState,
                               static_cast<std::int64_t>(binding_.states.at(input))};
         aliased_.insert(u);
@@ -220,12 +229,7 @@ class Planner {
     return to;
   }
 
-  bool is_updated(std::int64_t state) const {
-    return std::ranges::any_of(binding_.updates, [&](const StateUpdate& update) {
-      return static_cast<std::int64_t>(binding_.states.at(update.input)) == state &&
-             root(update.value) != update.input;
-    });
-  }
+  bool is_updated(std::int64_t state) const { return updated_.contains(state); }
 
   void add_outputs() {
     for (const ir::Value* output : graph_.outputs) {
@@ -280,7 +284,8 @@ class Planner {
   std::unordered_map<const ir::Value*, std::size_t> last_use_;  // of roots, by step
   std::unordered_map<const ir::Value*, Location> locations_;    // of roots
   std::unordered_map<const ir::Value*, std::int64_t> sizes_;    // live arena buffers by owner
-  std::unordered_set<std::size_t> aliased_;
+  std::unordered_set<std::size_t> aliased_;                     // updates by number
+  std::unordered_set<std::int64_t> updated_;                    // states by number
 };
 
 }  // namespace
