@@ -2,7 +2,8 @@
 
 `draw_model` puts together inputs, weights and 4 to 16 operators of all kinds, in any order that the
 shapes allow, from one number. All is smooth enough, and of moderate size, that finite differences
-tell something. Output "Y" is [N, 1]; N is symbolic.
+tell something. Output "Y" is [N, 1]; N is symbolic. `with_any_outputs` gives a model that shows any
+of its values.
 """
 
 from __future__ import annotations
@@ -349,14 +350,49 @@ def picture(draft: Draft) -> list[Value]:
     return [draft.op(kind, [x], (BATCH, channels, height - 1, width - 1), kernel_shape=[2, 2])]
 
 
+def shared(draft: Draft) -> list[Value]:
+    """A value, the sum over its rows, and one row that both are scaled by: y = x q, z = sum / q."""
+    x = draft.pick(lambda v: v.rank >= 2 and v.shape[-1] != BATCH)
+    if x is None:
+        return []
+    row = x.shape[-1:]
+    axes = draft.ints(*range(x.rank - 1))
+    q = draft.op("Sqrt", [draft.one_plus_square(draft.weight(*row))], row)
+    y = draft.op("Mul", [x, draft.op("Div", [draft.weight(*row), q], row)], x.shape)
+    other = draft.op("Mul", [x, partner_like(draft, x)], x.shape)
+    total = draft.op("ReduceMean", [other, axes], row, keepdims=0)
+    return [y, draft.op("Div", [total, q], row)]
+
+
+def partner_like(draft: Draft, x: Value) -> Value:
+    return draft.pick(lambda v: v.shape == x.shape) or x
+
+
+def branches(draft: Draft) -> list[Value]:
+    """An If over what is there outside: one side bends a value, the other scales it."""
+    x, y = draft.pick(), draft.pick()
+    total = draft.op("ReduceSum", [y], (), keepdims=0)
+    condition = draft.op("Greater", [total, draft.number(0.0)], ())
+    sides = []
+    for kind in ("Tanh", "Neg"):
+        name = f"b{len(draft.nodes)}_{kind}"
+        node = helper.make_node(kind, [x.name], [name])
+        value = helper.make_value_info(name, onnx.TypeProto())
+        value.type.tensor_type.elem_type = helper.np_dtype_to_tensor_dtype(draft.dtype)
+        sides.append(helper.make_graph([node], name, [], [value]))
+    draft.read.add(x.name)
+    return [draft.op("If", [condition], x.shape, then_branch=sides[0], else_branch=sides[1])]
+
+
 STEPS = (
     [unary, bounded, binary, product, movement] * 3
     + [reduction, along_axis, picture] * 2
     + [gram, normalization]
 )
+MORE_STEPS = (*STEPS, shared, shared, branches)
 
 
-def draw_model(seed: int, dtype) -> onnx.ModelProto:
+def draw_model(seed: int, dtype, steps=STEPS) -> onnx.ModelProto:
     """Return a model with inputs X [N, 4] and Z [N, 2, 4, 5] and output Y [N, 1]."""
     rng = np.random.default_rng(seed)
     draft = Draft(rng, np.dtype(dtype))
@@ -364,7 +400,7 @@ def draw_model(seed: int, dtype) -> onnx.ModelProto:
     first = draft.op("MatMul", [x, draft.weight(4, 4)], (BATCH, 4))
     draft.values += [first, draft.op("Mul", [z, draft.weight(2, 1, 1)], z.shape)]
     for _ in range(int(rng.integers(4, 17))):
-        results = draft.choice(STEPS)(draft)
+        results = draft.choice(steps)(draft)
         draft.values += [v for v in results if v.rank <= 4 and np.prod(v.shape) <= 600]
     finish(draft)
     element = helper.np_dtype_to_tensor_dtype(draft.dtype)
@@ -407,3 +443,26 @@ def draw_inputs(seed: int, rows: int, dtype) -> dict[str, np.ndarray]:
 
 def weight_names(model: onnx.ModelProto) -> list[str]:
     return [w.name for w in model.graph.initializer if w.name.startswith("w")]
+
+
+def with_any_outputs(model: onnx.ModelProto, seed: int, twice: bool = True) -> onnx.ModelProto:
+    """Return `model` with other outputs: any of its values, inputs and initializers too.
+
+    They come in any order, and some come twice.
+    """
+    rng = np.random.default_rng([seed, 1])
+    inferred = onnx.shape_inference.infer_shapes(model).graph
+    known = {value.name: value for value in (*inferred.value_info, *inferred.output)}
+    known |= {value.name: value for value in model.graph.input}
+    for weight in model.graph.initializer:
+        info = helper.make_tensor_value_info(weight.name, weight.data_type, weight.dims)
+        known.setdefault(weight.name, info)
+    share = rng.choice([0.05, 0.2, 0.5])
+    names = [name for name in known if rng.random() < share]
+    names += [name for name in names if twice and rng.random() < 0.1]
+    names = rng.permutation(names or list(known)[:1]).tolist()
+    changed = onnx.ModelProto()
+    changed.CopyFrom(model)
+    del changed.graph.output[:]
+    changed.graph.output.extend(known[name] for name in names)
+    return changed
