@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/interrupt.h"
 #include "onnxgrad/error.h"
 
 namespace onnxgrad::base {
@@ -232,8 +233,11 @@ ReadableFile ReadableFile::open_beneath(const std::string& root, const std::stri
 }
 
 void ReadableFile::read(std::int64_t offset, std::span<std::byte> out) const {
+  constexpr std::size_t kMaxPart = std::size_t{16} << 20;  // between two looks at interrupts
   while (!out.empty()) {
-    const ssize_t count = ::pread(descriptor_, out.data(), out.size(), offset);
+    poll_interrupt();
+    const std::size_t part = std::min(out.size(), kMaxPart);
+    const ssize_t count = ::pread(descriptor_, out.data(), part, offset);
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) fail_errno(path_, "read", errno);
     if (count == 0)
