@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <unordered_map>
 
 #include "autodiff/activity.h"
@@ -58,7 +59,9 @@ class Context : public opdef::VjpContext {
   bool needs(std::size_t i) const override { return i < needs_.size() && needs_[i]; }
   Value* require_output(std::size_t i) override {
     if (Value* output = node_.output(i)) return output;
-    const std::string hint = fmt::format("{}_{}", node_.outputs.at(0)->name, i);
+    const auto named =
+        std::ranges::find_if(node_.outputs, [](const Value* output) { return output != nullptr; });
+    const std::string hint = fmt::format("{}_{}", (*named)->name, i);  // a gradient came to one
     ir::Graph& graph = *node_.graph;
     ir::Graph::set_output(&node_, i, graph.add_value(graph.names().unique(hint)));
     g_.inferer().infer(node_);

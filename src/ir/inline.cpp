@@ -36,6 +36,10 @@ void bind_attributes(Node& node, const Node& call, const Function& function) {
   }
 }
 
+void trim_inputs(Node& node, std::size_t min_inputs) {
+  while (node.inputs.size() > min_inputs && node.inputs.back() == nullptr) node.inputs.pop_back();
+}
+
 std::vector<Node*> expand_call(Node& node, const Function& function) {
   Graph& graph = *node.graph;
   const Graph& body = *function.body;
@@ -57,10 +61,7 @@ std::vector<Node*> expand_call(Node& node, const Function& function) {
   std::vector<Node*> inlined(first, graph.nodes.end());
   graph.nodes.erase(first, graph.nodes.end());
 
-  for (Node* inner : inlined) {
-    bind_attributes(*inner, node, function);
-    while (!inner->inputs.empty() && inner->inputs.back() == nullptr) inner->inputs.pop_back();
-  }
+  for (Node* inner : inlined) bind_attributes(*inner, node, function);
   // The call's outputs take the place of the body's; one that the body passes through needs a node.
   for (std::size_t i = 0; i < node.outputs.size(); ++i) {
     Value* output = node.outputs[i];
@@ -93,7 +94,10 @@ std::vector<Node*> expand_call(Node& node, const Function& function) {
 
 void inline_call(Node& node, const Function& function, const TypeInferer& inferer) {
   const std::vector<Node*> inlined = expand_call(node, function);
-  for (Node* inner : inlined) inferer.infer(*inner);
+  for (Node* inner : inlined) {
+    trim_inputs(*inner);
+    inferer.infer(*inner);
+  }
   Graph& graph = *node.graph;
   const auto position = std::ranges::find(graph.nodes, &node);
   const auto next = graph.nodes.erase(position);

@@ -1,6 +1,7 @@
 #ifndef ONNXGRAD_IR_INLINE_H_
 #define ONNXGRAD_IR_INLINE_H_
 
+#include <cstddef>
 #include <vector>
 
 #include "ir/builder.h"
@@ -14,6 +15,10 @@ namespace onnxgrad::ir {
 /// new values are inferred. The body is copied, so a function can be inlined any number of times.
 /// Throws: ModelError (more inputs or outputs than the function has).
 void inline_call(Node& node, const Function& function, const TypeInferer& inferer);
+
+/// Drops absent inputs at the end of the list while there are more than `min_inputs`: an optional
+/// input that is named "" is as one that is not listed.
+void trim_inputs(Node& node, std::size_t min_inputs = 0);
 
 /// The first half of inline_call: the body's nodes in order, bound to the call's inputs, outputs
 /// and attributes. They belong to the call's graph but are not in its list of nodes, and the types

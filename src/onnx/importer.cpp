@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "onnx/opaque_message.h"
 #include "onnx/type_message.h"
 #include "onnx/wire.h"
 #include "onnxgrad/error.h"
@@ -100,13 +101,15 @@ ir::Model Importer::import_model(std::string_view bytes) {
         model.metadata.push_back(read_entry(in.bytes()));
         break;
       case Field::kTrainingInfoFieldNumber:
-        model.opaque_training_info.emplace_back(in.bytes());
+        model.opaque_training_info.push_back(
+            opaque<onnx::TrainingInfoProto>(in.bytes(), "training information"));
         break;
       case Field::kFunctionsFieldNumber:
         functions.push_back(in.bytes());
         break;
       case Field::kConfigurationFieldNumber:
-        model.opaque_configuration.emplace_back(in.bytes());
+        model.opaque_configuration.push_back(
+            opaque<onnx::DeviceConfigurationProto>(in.bytes(), "a device configuration"));
         break;
       default:
         break;
@@ -236,7 +239,8 @@ void Importer::read_graph(std::string_view bytes, ir::Graph& graph) {
         infos.push_back(in.bytes());
         break;
       case Graph::kQuantizationAnnotationFieldNumber:
-        graph.opaque.emplace_back(in.bytes());
+        graph.opaque.push_back(
+            opaque<onnx::TensorAnnotation>(in.bytes(), "a quantization annotation"));
         break;
       case Graph::kMetadataPropsFieldNumber:
         graph.metadata.push_back(read_entry(in.bytes()));

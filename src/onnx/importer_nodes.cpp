@@ -5,8 +5,10 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/interrupt.h"
 #include "onnx/importer.h"
 #include "onnx/inferer.h"
+#include "onnx/opaque_message.h"
 #include "onnx/wire.h"
 #include "onnxgrad/error.h"
 
@@ -157,7 +159,8 @@ Importer::NodeParts Importer::read_node(std::string_view bytes, ir::Graph& graph
         node.metadata.push_back(read_entry(in.bytes()));
         break;
       case Field::kDeviceConfigurationsFieldNumber:
-        node.opaque.emplace_back(in.bytes());
+        node.opaque.push_back(opaque<onnx::NodeDeviceConfigurationProto>(
+            in.bytes(), "a node's device configuration"));
         break;
       default:
         break;
@@ -185,6 +188,7 @@ void Importer::read_nodes(std::span<const std::string_view> nodes, ir::Graph& gr
   Scope& scope = scopes_.back();
   scope.position.reserve(nodes.size());
   for (const std::string_view bytes : nodes) {
+    base::poll_interrupt();
     parts.push_back(read_node(bytes, graph));
     scope.position.emplace(parts.back().node, scope.position.size());
   }
@@ -194,6 +198,7 @@ void Importer::read_nodes(std::span<const std::string_view> nodes, ir::Graph& gr
 void Importer::resolve(std::vector<NodeParts>& parts) {
   const std::size_t level = scopes_.size() - 1;
   for (std::size_t i = 0; i < parts.size(); ++i) {
+    base::poll_interrupt();
     scopes_[level].current = i;  // by index: subgraphs add scopes
     ir::Node& node = *parts[i].node;
     node.inputs.reserve(parts[i].inputs.size());
@@ -266,9 +271,11 @@ void Importer::note_order(const ir::Value& value) {
 }
 
 ir::GraphPtr Importer::read_subgraph(std::string_view bytes, ir::Graph& parent) {
-  if (scopes_.size() > kMaxNesting) {
+  // One level is three messages; with what a graph holds, 32 graphs are the 100 that protobuf
+  // reads.
+  if (scopes_.size() >= kMaxNesting) {
     throw ModelError(
-        {.what = "subgraphs nest deeper than " + std::to_string(kMaxNesting) + " levels",
+        {.what = "subgraphs nest deeper than " + std::to_string(kMaxNesting - 1) + " levels",
          .mend = "Export the model with fewer If, Loop and Scan inside each other."});
   }
   auto graph = std::make_shared<ir::Graph>(parent.names_ptr(), &parent);
@@ -350,7 +357,8 @@ ir::Attribute Importer::read_attribute(std::string_view bytes, ir::Graph& parent
       break;
     }
     default:
-      value = ir::OpaqueAttribute{.type = parts.type, .bytes = std::string(bytes)};
+      value = ir::OpaqueAttribute{.type = parts.type,
+                                  .bytes = opaque<onnx::AttributeProto>(bytes, "an attribute")};
       break;
   }
   return attribute;

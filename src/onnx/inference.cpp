@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/interrupt.h"
 #include "ir/inline.h"
 #include "onnx/control_flow.h"
 #include "onnx/functions.h"
@@ -182,6 +183,7 @@ std::string key_of_call(const ir::Node& node, KnownValues& known) {
 
 void Inferer::infer_at(ir::Node& node, std::int64_t opset, int depth) const {
   if (node.domain == ir::kFusedDomain) return;
+  base::poll_interrupt();
   at_node(node, [&] {
     std::vector<ir::Type> types = output_types(node, opset, depth);
     for (std::size_t i = 0; i < types.size() && i < node.outputs.size(); ++i) {
@@ -222,6 +224,7 @@ std::vector<ir::Type> Inferer::output_types(ir::Node& node, std::int64_t opset, 
                                   "Give its domain, and a function of that name in the model.")});
   }
   check_call(node, *schema);
+  check_attribute_values(node);
   const auto infer_body = [&](ir::Graph& body) {
     for (ir::Node* inner : body.nodes) infer_at(*inner, opset, depth + 1);
   };

@@ -1,5 +1,6 @@
 #include "onnx/known_values.h"
 
+#include <algorithm>
 #include <deque>
 #include <exception>
 #include <string>
@@ -120,6 +121,7 @@ std::optional<onnx::TensorShapeProto> KnownValues::propagate(const ir::Node& nod
     return same == nullptr ? std::nullopt : std::optional(*same);
   }
   if (node.op_type == "Range") return range(node);
+  if (node.op_type == "Slice" && !has_small_steps(node)) return std::nullopt;
   const Schema* schema = find_schema("", node.op_type, opset_);
   if (schema == nullptr || !schema->propagate()) return std::nullopt;
   for (const ir::Value* input : node.inputs) {
@@ -128,6 +130,17 @@ std::optional<onnx::TensorShapeProto> KnownValues::propagate(const ir::Node& nod
   PropagationContext context(node, *this);
   schema->propagate()(context);
   return std::move(context.result);
+}
+
+// ONNX's function for Slice counts with an int: it never ends with a step of 2^32.
+bool KnownValues::has_small_steps(const ir::Node& node) {
+  const ir::Value* input = node.input(4);
+  const onnx::TensorShapeProto* steps = input == nullptr ? nullptr : elements(*input);
+  if (steps == nullptr) return input == nullptr;
+  return std::ranges::all_of(steps->dim(), [](const auto& step) {
+    return step.has_dim_value() && step.dim_value() >= -kMaxElements &&
+           step.dim_value() <= kMaxElements;
+  });
 }
 
 std::optional<onnx::TensorShapeProto> KnownValues::range(const ir::Node& node) {

@@ -29,6 +29,7 @@ class KnownValues {
  private:
   std::optional<onnx::TensorShapeProto> compute(const ir::Value& value);
   std::optional<onnx::TensorShapeProto> propagate(const ir::Node& node);
+  bool has_small_steps(const ir::Node& node);
   std::optional<onnx::TensorShapeProto> range(const ir::Node& node);
 
   std::int64_t opset_;

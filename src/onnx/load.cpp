@@ -65,9 +65,10 @@ FileModel import_bytes(std::shared_ptr<const std::string> bytes, const LoadOptio
 
 void expect_size(std::int64_t size, const LoadOptions& options) {
   if (size <= options.max_file_bytes) return;
-  throw ModelError({.what = "the file has " + std::to_string(size) + " bytes, at most " +
-                            std::to_string(options.max_file_bytes) + " are allowed",
-                    .mend = "Save its tensors as external data, or allow more bytes."});
+  throw ModelError({.what = "the model has " + std::to_string(size) +
+                            " bytes, an ONNX file at most " +
+                            std::to_string(options.max_file_bytes),
+                    .mend = "Save its large tensors as external data, in a file beside it."});
 }
 
 }  // namespace

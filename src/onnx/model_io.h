@@ -2,6 +2,7 @@
 #define ONNXGRAD_ONNX_MODEL_IO_H_
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -20,7 +21,8 @@ namespace onnxgrad::onnx_io {
 struct LoadOptions {
   /// Folder that external data must lie in; empty: the real folder of the model file.
   std::string external_root;
-  std::int64_t max_file_bytes = std::int64_t{1} << 40;
+  /// protobuf's own limit for one message: no larger file is a model, so it is not even read.
+  std::int64_t max_file_bytes = std::numeric_limits<std::int32_t>::max();
 };
 
 /// A model as its file has it: own opset, names, functions. Immutable, shareable.

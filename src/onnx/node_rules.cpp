@@ -36,6 +36,16 @@ std::string mend_type(const ir::Node& node, const Parameter& parameter) {
   return "It takes " + base::quote_list(types) + ": put a Cast before it.";
 }
 
+// Optional outputs and those of a list may be absent; nothing needs to read the others.
+void check_outputs_are_named(const ir::Node& node, const Schema& schema) {
+  for (std::size_t i = 0; i < node.outputs.size(); ++i) {
+    const Parameter& parameter = *schema.output(i);
+    if (node.outputs[i] != nullptr || !parameter.is_required) continue;
+    throw ModelError({.what = "output " + parameter.name + " has no name",
+                      .mend = "Name it, even if nothing reads it, or export the model again."});
+  }
+}
+
 }  // namespace
 
 void check_call(const ir::Node& node, const Schema& schema) {
@@ -50,6 +60,7 @@ void check_call(const ir::Node& node, const Schema& schema) {
   };
   check_count("inputs", node.inputs.size(), schema.op().min_input(), schema.op().max_input());
   check_count("outputs", node.outputs.size(), schema.op().min_output(), schema.op().max_output());
+  check_outputs_are_named(node, schema);
   std::vector<DataType> bound(schema.num_constraints(), DataType::kUndefined);
   for (std::size_t i = 0; i < node.inputs.size(); ++i) {
     const Parameter& parameter = *schema.input(i);
@@ -59,6 +70,11 @@ void check_call(const ir::Node& node, const Schema& schema) {
     };
     if (input == nullptr) {
       if (parameter.is_required) fail(" is missing", "Name a value for it, or export it again.");
+      // A list has no gaps: what an absent element would stand for is nowhere said.
+      if (parameter.is_variadic) {
+        fail(" has no value at position " + std::to_string(i),
+             "Leave the empty name out of the node's inputs, or name a value for it.");
+      }
       continue;
     }
     const ir::Type& type = input->type;
@@ -151,9 +167,72 @@ void check_attribute_types(const ir::Node& node, const Schema& schema) {
   }
 }
 
+namespace {
+
+// A term of an equation: labels a-z and A-Z, and the ellipsis at most once. Returns its labels.
+std::string labels_of_term(const ir::Node& node, std::string_view equation, std::string_view term) {
+  constexpr std::string_view kEllipsis = "...";
+  const auto fail = [&](const std::string& what) {
+    fail_attribute(node, "equation", "is '" + std::string(equation.substr(0, 80)) + "': " + what,
+                   "Write terms of letters like 'ij,jk->ik', with '...' at most once in each.");
+  };
+  std::string labels(term);
+  const std::size_t ellipsis = labels.find(kEllipsis);
+  if (ellipsis != std::string::npos) labels.erase(ellipsis, kEllipsis.size());
+  for (const char c : labels) {
+    const bool is_label = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+    if (!is_label) fail("a term cannot hold '" + std::string(1, c) + "'");
+  }
+  return labels;
+}
+
+// inputs[,inputs...][->output]; ONNX's own parser never ends on other characters.
+void check_equation(const ir::Node& node, std::string equation) {
+  std::erase(equation, ' ');
+  if (equation.empty()) return;
+  const std::string_view whole = equation;
+  const std::size_t arrow = whole.find("->");
+  std::string_view left = whole.substr(0, arrow);
+  std::string known;
+  std::size_t num_terms = 1;
+  for (; left.find(',') != std::string_view::npos; ++num_terms) {
+    known += labels_of_term(node, whole, left.substr(0, left.find(',')));
+    left.remove_prefix(left.find(',') + 1);
+  }
+  known += labels_of_term(node, whole, left);
+  if (num_terms != node.inputs.size()) {
+    fail_attribute(node, "equation",
+                   "has " + std::to_string(num_terms) + " terms, but the node has " +
+                       std::to_string(node.inputs.size()) + " inputs",
+                   "Write one term for each input, with commas between them.");
+  }
+  if (arrow == std::string_view::npos) return;
+  std::string seen;
+  for (const char label : labels_of_term(node, whole, whole.substr(arrow + 2))) {
+    if (known.find(label) != std::string::npos && seen.find(label) == std::string::npos) {
+      seen += label;
+      continue;
+    }
+    fail_attribute(node, "equation",
+                   std::string("has the label '") + label + "' in its output " +
+                       (seen.find(label) == std::string::npos ? "only" : "twice"),
+                   "Name each label of the output once, and in one of the inputs' terms.");
+  }
+}
+
+}  // namespace
+
+void check_attribute_values(const ir::Node& node) {
+  if (node.op_type != "Einsum" || !is_standard_domain(node.domain)) return;
+  const ir::AttributeValue* equation = node.find_attribute("equation");
+  const auto* text = equation == nullptr ? nullptr : std::get_if<std::string>(equation);
+  if (text != nullptr) check_equation(node, *text);
+}
+
 std::optional<ir::Function> schema_function(const ir::Node& node, std::int64_t opset) {
   const Schema* schema = find_schema(node.domain, node.op_type, opset);
   if (schema == nullptr) return std::nullopt;
+  check_attribute_values(node);
   const onnx::OpSchema& op = schema->op();
   const int version = static_cast<int>(opset);
   onnx::FunctionProto proto;

@@ -11,13 +11,18 @@
 
 namespace onnxgrad::onnx_io {
 
-/// Checks the number of inputs and outputs, the element types of the inputs, and that those with
-/// one type variable have one type. Throws: ModelError naming input, expected and given.
+/// Checks the number of inputs and outputs, that only optional ones are absent, the element types
+/// of the inputs, and that those with one type variable have one type. Throws: ModelError naming
+/// input, expected and given.
 void check_call(const ir::Node& node, const Schema& schema);
 
 /// Checks that every attribute is known and of its type, and that the required ones are there.
 /// Throws: ModelError naming node and attribute.
 void check_attribute_types(const ir::Node& node, const Schema& schema);
+
+/// Checks the attributes that ONNX's own inference functions and bodies parse without looking for
+/// what they do not expect: equations of Einsum. Throws: ModelError.
+void check_attribute_values(const ir::Node& node);
 
 /// The body that ONNX defines for `node`, an ai.onnx operator of `opset`; nullopt if it has none
 /// for these types and attributes. Throws: ModelError.

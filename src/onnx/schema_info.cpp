@@ -5,13 +5,33 @@
 #include "onnx/schemas.h"
 
 namespace onnxgrad::onnx_io {
+namespace {
+
+std::vector<SchemaParameter> parameters_of(
+    const std::vector<onnx::OpSchema::FormalParameter>& formals) {
+  using Kind = SchemaParameter::Kind;
+  std::vector<SchemaParameter> parameters;
+  for (const auto& formal : formals) {
+    const auto option = formal.GetOption();
+    const Kind kind = option == onnx::OpSchema::Optional   ? Kind::kOptional
+                      : option == onnx::OpSchema::Variadic ? Kind::kVariadic
+                                                           : Kind::kRequired;
+    parameters.push_back({.name = formal.GetName(), .kind = kind});
+  }
+  return parameters;
+}
+
+}  // namespace
 
 std::optional<SchemaInfo> schema_info(std::string_view domain, std::string_view op_type,
                                       std::int64_t opset) {
   const Schema* schema = find_schema(domain, op_type, opset == 0 ? newest_opset(domain) : opset);
   if (schema == nullptr) return std::nullopt;
-  SchemaInfo info{
-      .since_version = schema->op().SinceVersion(), .attributes = {}, .required_attributes = {}};
+  SchemaInfo info{.since_version = schema->op().SinceVersion(),
+                  .attributes = {},
+                  .required_attributes = {},
+                  .inputs = parameters_of(schema->op().inputs()),
+                  .outputs = parameters_of(schema->op().outputs())};
   for (const auto& [name, attribute] : schema->op().attributes()) {
     info.attributes.push_back(name);
     if (attribute.required) info.required_attributes.push_back(name);

@@ -11,10 +11,19 @@
 
 namespace onnxgrad::onnx_io {
 
+/// A formal input or output.
+struct SchemaParameter {
+  enum class Kind { kRequired, kOptional, kVariadic };
+  std::string name;
+  Kind kind = Kind::kRequired;
+};
+
 struct SchemaInfo {
   int since_version = 0;
   std::vector<std::string> attributes;           ///< names, sorted
   std::vector<std::string> required_attributes;  ///< names, sorted
+  std::vector<SchemaParameter> inputs;
+  std::vector<SchemaParameter> outputs;
 };
 
 /// The schema of `op_type` that holds at `opset` of its domain (0: the newest that is known);

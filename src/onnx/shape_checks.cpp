@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "onnx/functions.h"
@@ -193,6 +194,114 @@ void check_clip(const ir::Node& node) {
   }
 }
 
+// Shapes, axes, sizes and single numbers among the inputs: ONNX's functions look at their elements
+// alone, and take those of a matrix as well.
+enum class Form : std::uint8_t {
+  kList,           // [n]
+  kListOrElement,  // [n] or []: axes
+  kElement,        // [] or [1]
+};
+
+struct FormRow {
+  std::string_view op_type;
+  std::size_t first = 0;  // of the inputs that have this form
+  std::size_t last = 0;
+  Form form = Form::kList;
+};
+
+constexpr FormRow kForms[] = {
+    {"AffineGrid", 1, 1, Form::kList},
+    {"BlackmanWindow", 0, 0, Form::kElement},
+    {"CenterCropPad", 1, 1, Form::kList},
+    {"Col2Im", 1, 2, Form::kList},
+    {"ConstantOfShape", 0, 0, Form::kList},
+    {"CumSum", 1, 1, Form::kElement},
+    {"Dropout", 1, 2, Form::kElement},
+    {"Expand", 1, 1, Form::kList},
+    {"HammingWindow", 0, 0, Form::kElement},
+    {"HannWindow", 0, 0, Form::kElement},
+    {"Loop", 0, 1, Form::kElement},
+    {"If", 0, 0, Form::kElement},
+    {"MaxUnpool", 2, 2, Form::kList},
+    {"OneHot", 1, 1, Form::kElement},
+    {"OneHot", 2, 2, Form::kList},
+    {"Pad", 1, 1, Form::kList},
+    {"Pad", 2, 2, Form::kElement},
+    {"Pad", 3, 3, Form::kListOrElement},
+    {"Range", 0, 2, Form::kElement},
+    {"ReduceL1", 1, 1, Form::kListOrElement},
+    {"ReduceL2", 1, 1, Form::kListOrElement},
+    {"ReduceLogSum", 1, 1, Form::kListOrElement},
+    {"ReduceLogSumExp", 1, 1, Form::kListOrElement},
+    {"ReduceMax", 1, 1, Form::kListOrElement},
+    {"ReduceMean", 1, 1, Form::kListOrElement},
+    {"ReduceMin", 1, 1, Form::kListOrElement},
+    {"ReduceProd", 1, 1, Form::kListOrElement},
+    {"ReduceSum", 1, 1, Form::kListOrElement},
+    {"ReduceSumSquare", 1, 1, Form::kListOrElement},
+    {"Reshape", 1, 1, Form::kList},
+    {"Resize", 1, 3, Form::kList},
+    {"Slice", 1, 4, Form::kList},
+    {"Split", 1, 1, Form::kList},
+    {"Squeeze", 1, 1, Form::kListOrElement},
+    {"Tile", 1, 1, Form::kList},
+    {"TopK", 1, 1, Form::kElement},
+    {"Trilu", 1, 1, Form::kElement},
+    {"Unsqueeze", 1, 1, Form::kListOrElement},
+};
+
+void check_form(const ir::Node& node, std::size_t i, Form form) {
+  const std::optional<std::size_t> rank = rank_of(node, i);
+  if (!rank) return;
+  const std::optional<std::int64_t> size = dim_of(node, i, 0);
+  bool fits = *rank <= 1;
+  if (form == Form::kList) fits = *rank == 1;
+  if (form == Form::kElement && *rank == 1) fits = !size || *size == 1;
+  if (fits) return;
+  const char* expected = form == Form::kList      ? "a list: one axis"
+                         : form == Form::kElement ? "one number: shape [] or [1]"
+                                                  : "a list or one number: at most one axis";
+  throw ShapeError({.what = "input '" + node.inputs[i]->name + "' is " +
+                            node.inputs[i]->type.to_string() + ", expected " + expected,
+                    .mend = "Reshape it, or export the model again."});
+}
+
+// updates: the shape of indices, which is that of data but along one axis.
+void check_scatter_elements(const ir::Node& node) {
+  const std::optional<std::size_t> rank = rank_of(node, 0);
+  const std::optional<std::size_t> index_rank = rank_of(node, 1);
+  if (rank) expect_rank(node, 1, *rank);
+  if (!index_rank) return;
+  expect_rank(node, 2, *index_rank);
+  for (std::size_t axis = 0; axis < *index_rank; ++axis) {
+    if (const auto size = dim_of(node, 1, axis)) {
+      expect_dim(node, 2, axis, *size, "as the indices have");
+    }
+  }
+}
+
+// indices: [..., k], updates: [...] with the axes of data behind the first k.
+void check_scatter_nd(const ir::Node& node) {
+  const std::optional<std::size_t> rank = rank_of(node, 0);
+  const std::optional<std::size_t> index_rank = rank_of(node, 1);
+  if (!rank || !index_rank || *index_rank == 0) return;
+  const std::size_t outer = *index_rank - 1;
+  const std::optional<std::int64_t> depth = dim_of(node, 1, outer);
+  for (std::size_t axis = 0; axis < outer; ++axis) {
+    if (const auto size = dim_of(node, 1, axis)) {
+      expect_dim(node, 2, axis, *size, "as there are indices");
+    }
+  }
+  if (!depth || *depth < 0 || static_cast<std::size_t>(*depth) > *rank) return;
+  const auto first = static_cast<std::size_t>(*depth);
+  expect_rank(node, 2, outer + *rank - first);
+  for (std::size_t axis = first; axis < *rank; ++axis) {
+    if (const auto size = dim_of(node, 0, axis)) {
+      expect_dim(node, 2, outer + axis - first, *size, "as the data has");
+    }
+  }
+}
+
 // Inputs 1 and 2 have an element for each channel of input 0: [N, C, ...].
 void check_channels(const ir::Node& node) {
   const std::optional<std::int64_t> channels = dim_of(node, 0, 1);
@@ -207,6 +316,12 @@ void check_channels(const ir::Node& node) {
 void check_shapes(const ir::Node& node, const std::vector<ir::Type>& outputs) {
   if (!is_standard_domain(node.domain) || outputs.empty() || node.input(0) == nullptr) return;
   const std::string& op = node.op_type;
+  for (const FormRow& row : kForms) {
+    if (row.op_type != op) continue;
+    for (std::size_t i = row.first; i <= row.last; ++i) check_form(node, i, row.form);
+  }
+  if (op == "ScatterElements") check_scatter_elements(node);
+  if (op == "ScatterND") check_scatter_nd(node);
   if (op == "Conv" || op == "ConvTranspose") check_convolution(node, op == "ConvTranspose");
   if (op == "Conv" || op == "MaxPool" || op == "AveragePool" || op == "LpPool") {
     check_windows(node);

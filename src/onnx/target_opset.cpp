@@ -177,6 +177,7 @@ void Retargeter::process_standard(const Work& work, ir::GraphBuilder& g, std::ve
 void Retargeter::expand(const Work& work, const ir::Function& function, std::vector<Work>& stack) {
   std::vector<Node*> nodes = ir::expand_call(*work.node, function);
   const std::int64_t opset = opset_of(function, work.opset);
+  for (Node* node : nodes) ir::trim_inputs(*node);
   for (auto node = nodes.rbegin(); node != nodes.rend(); ++node) {
     stack.push_back({.node = *node, .opset = opset, .expansions = work.expansions + 1});
   }

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/interrupt.h"
 #include "ir/inline.h"
 #include "onnx/functions.h"
 #include "onnx/inferer.h"
@@ -181,6 +182,25 @@ ir::Model Internaliser::run() {
   return std::move(model_);
 }
 
+// What a node of a file is checked for before anything else looks at it, ONNX's own functions
+// included. Absent inputs and optional outputs at the ends of their lists are dropped.
+void check_node(Node& node, const Schema& schema) {
+  try {
+    check_call(node, schema);
+    check_attribute_types(node, schema);
+    check_attribute_values(node);
+  } catch (const ModelError& error) {
+    Problem problem = error.problem();
+    problem.where = {.graph = node.graph->name, .node = node.name, .op_type = node.op_type};
+    throw ModelError(std::move(problem));
+  }
+  ir::trim_inputs(node, static_cast<std::size_t>(schema.op().min_input()));
+  const auto is_list = [&] { return schema.output(node.outputs.size() - 1)->is_variadic; };
+  while (node.outputs.size() > 1 && node.outputs.back() == nullptr && !is_list()) {
+    node.outputs.pop_back();
+  }
+}
+
 void Internaliser::process_graph(Graph& graph, std::int64_t opset) {
   std::vector<Node*> nodes = std::exchange(graph.nodes, {});
   std::vector<Work> stack;
@@ -195,6 +215,7 @@ void Internaliser::process_graph(Graph& graph, std::int64_t opset) {
 }
 
 void Internaliser::process_node(const Work& work, ir::GraphBuilder& g, std::vector<Work>& stack) {
+  base::poll_interrupt();
   Node& node = *work.node;
   g.set_scope(node.name);
   resolve_inputs(node);
@@ -213,6 +234,9 @@ void Internaliser::process_node(const Work& work, ir::GraphBuilder& g, std::vect
     }
   }
   if (is_standard_domain(node.domain)) return process_standard(work, g, stack);
+  // Of other domains, nodes are of the newest version that ONNX has.
+  const Schema* schema = find_schema(node.domain, node.op_type, newest_opset(node.domain));
+  if (schema != nullptr) check_node(node, *schema);
   keep(node, g);
 }
 
@@ -221,16 +245,7 @@ void Internaliser::process_standard(const Work& work, ir::GraphBuilder& g,
   Node& node = *work.node;
   node.domain.clear();
   if (node.op_type == "Constant" && make_constant(node)) return;
-  if (const Schema* schema = find_schema("", node.op_type, work.opset)) {
-    try {
-      check_call(node, *schema);
-    } catch (const ModelError& error) {
-      Problem problem = error.problem();
-      problem.where = {.graph = node.graph->name, .node = node.name, .op_type = node.op_type};
-      throw ModelError(std::move(problem));
-    }
-    check_attribute_types(node, *schema);
-  }
+  if (const Schema* schema = find_schema("", node.op_type, work.opset)) check_node(node, *schema);
   if (since_version("", node.op_type, ir::kInternalOpset) == 0 && work.opset > ir::kInternalOpset) {
     if (const auto function = schema_function(node, work.opset)) {
       return expand(work, *function, stack);
@@ -242,6 +257,7 @@ void Internaliser::process_standard(const Work& work, ir::GraphBuilder& g,
   if (knows_operators_ && registry_.find("", node.op_type) == nullptr) {
     // What the engine has no kernel for runs, and is differentiated, as ONNX defines it.
     if (const auto function = schema_function(node, ir::kInternalOpset)) {
+      inferer_.infer(node);  // what the operator's schema checks, its body need not
       return expand({.node = &node, .opset = ir::kInternalOpset}, *function, stack);
     }
   }

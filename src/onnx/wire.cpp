@@ -10,6 +10,15 @@ namespace {
       {.what = std::move(what), .mend = "The file is truncated, damaged or not an ONNX model."});
 }
 
+// Tags and lengths, to which protobuf gives at most five bytes.
+std::uint64_t take_short_varint(std::string_view& bytes) {
+  constexpr std::size_t kMaxBytes = 5;
+  const std::size_t before = bytes.size();
+  const std::uint64_t value = take_varint(bytes);
+  if (before - bytes.size() > kMaxBytes) fail("a tag or length has more than five bytes");
+  return value;
+}
+
 }  // namespace
 
 std::uint64_t take_varint(std::string_view& bytes) {
@@ -27,7 +36,7 @@ std::uint64_t take_varint(std::string_view& bytes) {
 bool WireReader::next() {
   static_assert(std::endian::native == std::endian::little, "files are little-endian");
   if (rest_.empty()) return false;
-  const std::uint64_t tag = take_varint(rest_);
+  const std::uint64_t tag = take_short_varint(rest_);
   const std::uint64_t field = tag >> 3;
   if (field == 0 || field > 0x1fffffff) fail("a field has the number " + std::to_string(field));
   field_ = static_cast<int>(field);
@@ -54,7 +63,7 @@ bool WireReader::next() {
       return true;
     case WireType::kBytes: {
       const std::string_view before = rest_;
-      const std::uint64_t size = take_varint(rest_);
+      const std::uint64_t size = take_short_varint(rest_);
       prefix_ = before.substr(0, before.size() - rest_.size());
       if (size > rest_.size()) {
         fail("field " + std::to_string(field_) + " has " + std::to_string(size) +

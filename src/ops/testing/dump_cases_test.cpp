@@ -74,7 +74,41 @@ class Writer {
   bool is_first_ = true;
 };
 
+// The case in float32 with a weight that can be trained: its first floating input x is fed as
+// x_fed, and x = x_fed + case_weight.
+OpCase with_weight(const OpCase& op_case) {
+  OpCase changed = op_case;
+  const std::vector<std::string> names = input_names(op_case);
+  changed.outputs = output_names(op_case);
+  bool has_weight = false;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    CaseInput& input = changed.inputs[i];
+    input = input.named(names[i]);
+    if (has_weight || input.is_constant || input.dtype != DataType::kUndefined) continue;
+    input = input.named(names[i] + "_fed");
+    changed.model =
+        fmt::format("{} = Add ({}_fed, case_weight)\n{}", names[i], names[i], changed.model);
+    has_weight = true;
+    changed.inputs.push_back(uniform(input.dims, -0.01, 0.01).named("case_weight").constant());
+  }
+  return changed;
+}
+
 }  // namespace dump
+
+// Seeds of tests/fuzz: <dir>/<case>.onnx as they would be in a file.
+TEST(DumpCases, WritesTheirModels) {
+  const char* folder = std::getenv("ONNXGRAD_CASE_MODELS");
+  if (folder == nullptr) GTEST_SKIP() << "ONNXGRAD_CASE_MODELS names no folder";
+  std::filesystem::remove_all(folder);
+  std::filesystem::create_directories(folder);
+  for (const OpCase& op_case : all_op_cases()) {
+    const OpCase with_weight = dump::with_weight(op_case);
+    const auto file = onnx_io::load_text(model_text(with_weight, {.dtype = DataType::kFloat32}));
+    std::ofstream(std::filesystem::path(folder) / (op_case.name + ".onnx"), std::ios::binary)
+        << *file.bytes;
+  }
+}
 
 TEST(DumpCases, WritesThemWhereAskedTo) {
   const char* folder = std::getenv("ONNXGRAD_DUMP_CASES");

@@ -16,33 +16,6 @@ struct BodyNames {
   std::vector<std::string> last_outputs;  // of the last statement
 };
 
-// The body without attributes <...>, node names [...] and strings.
-std::string strip_attributes(const std::string& body) {
-  std::string plain;
-  int depth = 0;
-  bool in_string = false;
-  for (std::size_t i = 0; i < body.size(); ++i) {
-    const char c = body[i];
-    if (in_string) {
-      if (c == '\\')
-        ++i;
-      else if (c == '"')
-        in_string = false;
-      continue;
-    }
-    if (c == '"') in_string = true;
-    // "=>" of a subgraph's signature closes nothing.
-    const bool is_arrow = c == '>' && i > 0 && body[i - 1] == '=';
-    if (c == '<' || c == '[' || c == '{')
-      ++depth;
-    else if ((c == '>' && !is_arrow) || c == ']' || c == '}')
-      --depth;
-    else if (depth == 0)
-      plain.push_back(c);
-  }
-  return plain;
-}
-
 std::vector<std::string> split_names(std::string_view text) {
   std::vector<std::string> names;
   std::string current;
@@ -53,7 +26,7 @@ std::vector<std::string> split_names(std::string_view text) {
   for (const char c : text) {
     if (c == ',')
       flush();
-    else if (!std::isspace(static_cast<unsigned char>(c)) && c != '"')
+    else if (!std::isspace(static_cast<unsigned char>(c)))
       current.push_back(c);
   }
   flush();
@@ -61,7 +34,7 @@ std::vector<std::string> split_names(std::string_view text) {
 }
 
 BodyNames scan_body(const std::string& body) {
-  const std::string plain = strip_attributes(body);
+  const std::string plain = mask_attributes(body);
   BodyNames found;
   std::vector<std::string> produced;
   std::size_t position = 0;
@@ -160,6 +133,37 @@ std::string number_text(double number, DataType dtype) {
 }
 
 }  // namespace op_case_detail
+
+std::string mask_attributes(const std::string& body) {
+  std::string plain;
+  int depth = 0;
+  bool in_string = false;
+  for (std::size_t i = 0; i < body.size(); ++i) {
+    const char c = body[i];
+    plain.push_back(' ');
+    if (in_string) {
+      if (c == '\\') {
+        ++i;
+        plain.push_back(' ');
+      } else if (c == '"') {
+        in_string = false;
+      }
+      continue;
+    }
+    // "=>" of a subgraph's signature closes nothing.
+    const bool is_arrow = c == '>' && i > 0 && body[i - 1] == '=';
+    if (c == '"') {
+      in_string = true;
+    } else if (c == '<' || c == '[' || c == '{') {
+      ++depth;
+    } else if ((c == '>' && !is_arrow) || c == ']' || c == '}') {
+      --depth;
+    } else if (depth == 0) {
+      plain.back() = c;
+    }
+  }
+  return plain;
+}
 
 CaseInput CaseInput::as(DataType wanted) const {
   CaseInput copy = *this;

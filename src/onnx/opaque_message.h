@@ -1,0 +1,25 @@
+#ifndef ONNXGRAD_ONNX_OPAQUE_MESSAGE_H_
+#define ONNXGRAD_ONNX_OPAQUE_MESSAGE_H_
+
+#include <string>
+#include <string_view>
+
+#include "onnxgrad/error.h"
+
+namespace onnxgrad::onnx_io {
+
+/// The bytes of a message that is handed on unread. They are a `Message` for protobuf, too: files
+/// that we write hold them. `what` names it. Throws: ModelError.
+template <class Message>
+std::string opaque(std::string_view bytes, const char* what) {
+  Message message;
+  if (!message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
+    throw ModelError({.what = std::string("the bytes of ") + what + " are damaged",
+                      .mend = "Fetch or export the model again."});
+  }
+  return std::string(bytes);
+}
+
+}  // namespace onnxgrad::onnx_io
+
+#endif  // ONNXGRAD_ONNX_OPAQUE_MESSAGE_H_
