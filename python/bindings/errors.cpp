@@ -7,6 +7,7 @@
 
 #include "bindings.h"
 #include "onnxgrad/error.h"
+#include "unlocked.h"
 
 namespace nb = nanobind;
 
@@ -44,6 +45,8 @@ void translate(const std::exception_ptr& pending, void* /*payload*/) {
     std::rethrow_exception(pending);
   } catch (const Error& error) {
     set_python_error(error);
+  } catch (const Interrupted&) {
+    raise_interrupt();
   } catch (const std::bad_alloc&) {
     set_python_error(DeviceError(
         {.what = "the system gave no more memory", .mend = "Use a smaller batch or model."}));

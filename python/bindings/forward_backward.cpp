@@ -13,6 +13,7 @@
 
 #include "bindings.h"
 #include "tensor_caster.h"
+#include "unlocked.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -21,7 +22,6 @@ namespace onnxgrad::python {
 namespace {
 
 using Names = std::vector<std::string>;
-using Unlocked = nb::call_guard<nb::gil_scoped_release>;
 using Context = ForwardBackward::Context;
 
 std::pair<NamedTensors, NamedTensors> backward(ForwardBackward& runner,

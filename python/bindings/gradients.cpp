@@ -11,6 +11,7 @@
 
 #include "bindings.h"
 #include "onnxgrad/gradient.h"
+#include "unlocked.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -19,7 +20,6 @@ namespace onnxgrad::python {
 
 void bind_gradients(nb::module_& module) {
   using Names = std::vector<std::string>;
-  using Unlocked = nb::call_guard<nb::gil_scoped_release>;
   nb::enum_<TrainingMode>(module, "TrainingMode")
       .value("auto", TrainingMode::kAuto)
       .value("on", TrainingMode::kOn)

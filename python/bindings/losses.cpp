@@ -14,6 +14,7 @@
 #include "bindings.h"
 #include "onnxgrad/losses.h"
 #include "tensor_caster.h"
+#include "unlocked.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -72,7 +73,7 @@ void bind_functions(nb::module_& module) {
             new (place) UserLoss{.model = std::make_shared<const std::string>(model.to_bytes()),
                                  .takes_scores = takes_scores};
           },
-          "model"_a, "takes_scores"_a)
+          "model"_a, "takes_scores"_a, Unlocked())
       .def_ro("takes_scores", &UserLoss::takes_scores);
   nb::class_<OutputLoss>(module, "OutputLoss").def(nb::init<>());
   nb::class_<OneVsRest> one_vs_rest(module, "OneVsRest");

@@ -13,14 +13,13 @@
 #include "onnxgrad/model.h"
 #include "onnxgrad/weights.h"
 #include "tensor_caster.h"
+#include "unlocked.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
 
 namespace onnxgrad::python {
 namespace {
-
-using Unlocked = nb::call_guard<nb::gil_scoped_release>;
 
 std::vector<std::int64_t> dims_of(const WeightInfo& weight) {
   return {weight.dims.begin(), weight.dims.end()};
@@ -84,7 +83,7 @@ void bind_models(nb::module_& module) {
           "from_bytes",
           [](const nb::bytes& data) {
             std::string copy(data.c_str(), data.size());
-            const nb::gil_scoped_release unlocked;
+            const InterruptibleCall unlocked;
             return Model::from_bytes(std::move(copy));
           },
           "data"_a)
@@ -94,17 +93,20 @@ void bind_models(nb::module_& module) {
       .def("save", &Model::save, "path"_a, Unlocked())
       .def("to_bytes",
            [](const Model& model) {
-             const std::string data = model.to_bytes();
+             const std::string data = [&model] {
+               const InterruptibleCall unlocked;
+               return model.to_bytes();
+             }();
              return nb::bytes(data.data(), data.size());
            })
       .def("to_text", &Model::to_text, Unlocked())
       .def_prop_ro("inputs", &Model::inputs)
       .def_prop_ro("outputs", &Model::outputs)
-      .def_prop_ro("weights", &Model::weights)
+      .def_prop_ro("weights", &Model::weights, Unlocked())
       .def(
           "weight",
           [](const Model& model, const std::string& name) { return model.weight(name).clone(); },
-          "name"_a)
+          "name"_a, Unlocked())
       .def_prop_ro("path", &Model::path)
       .def_prop_ro("ir_version", &Model::ir_version)
       .def_prop_ro("producer_name", &Model::producer_name)

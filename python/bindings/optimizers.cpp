@@ -13,6 +13,7 @@
 
 #include "bindings.h"
 #include "onnxgrad/model.h"
+#include "unlocked.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -79,7 +80,7 @@ void bind_user_optimizer(nb::module_& module) {
           [](UserOptimizer& optimizer, const Model& model) {
             optimizer.model = std::make_shared<const std::string>(model.to_bytes());
           },
-          "model"_a);
+          "model"_a, Unlocked());
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "bindings.h"
+#include "unlocked.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -38,7 +39,7 @@ void bind_report(nb::module_& module) {
       .def_ro("loss_problem", &Report::loss_problem)
       .def_ro("missing_gradients", &Report::missing_gradients)
       .def("to_text", &Report::to_text);
-  module.def("report", &report, "model"_a, nb::call_guard<nb::gil_scoped_release>());
+  module.def("report", &report, "model"_a, Unlocked());
 }
 
 }  // namespace onnxgrad::python

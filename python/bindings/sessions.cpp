@@ -14,6 +14,7 @@
 #include "bindings.h"
 #include "onnxgrad/training_session.h"
 #include "tensor_caster.h"
+#include "unlocked.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -22,7 +23,6 @@ namespace onnxgrad::python {
 namespace {
 
 using Names = std::vector<std::string>;
-using Unlocked = nb::call_guard<nb::gil_scoped_release>;
 
 void bind_inference(nb::module_& module) {
   nb::class_<EngineOptions>(module, "EngineOptions")

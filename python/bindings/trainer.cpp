@@ -14,6 +14,7 @@
 #include "interrupt.h"
 #include "onnxgrad/trainer.h"
 #include "tensor_caster.h"
+#include "unlocked.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -161,7 +162,6 @@ void bind_options(nb::module_& module) {
 }  // namespace
 
 void bind_trainer(nb::module_& module) {
-  using Unlocked = nb::call_guard<nb::gil_scoped_release>;
   bind_logs(module);
   bind_options(module);
   module.def("window_starts", &window_starts, "rows"_a, "batch_size"_a, "seed"_a, "epoch"_a);

@@ -13,7 +13,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from onnxgrad import _core
-from onnxgrad.errors import DataError
+from onnxgrad._memory import free_bytes
+from onnxgrad.errors import DataError, DeviceError
 
 ArrayLike: TypeAlias = Any
 """A NumPy array, anything with DLPack, ``__array__`` or the Arrow C interface, nested lists."""
@@ -21,6 +22,16 @@ ArrayLike: TypeAlias = Any
 NativeArray: TypeAlias = "np.ndarray[Any, Any] | tuple[Any, Any]"
 
 _NATIVE_KINDS = frozenset("fiub")
+# The types of ml_dtypes that the extension takes as bits, under the same names.
+_BITS = {
+    "bfloat16": np.uint16,
+    "float8_e4m3fn": np.uint8,
+    "float8_e4m3fnuz": np.uint8,
+    "float8_e5m2": np.uint8,
+    "float8_e5m2fnuz": np.uint8,
+    "float8_e8m0fnu": np.uint8,
+}
+_LARGE = 64 << 20  # bytes: before a copy of more, somebody asks whether there is room
 
 
 def is_sparse(value: Any) -> bool:
@@ -57,7 +68,9 @@ def as_numpy(value: ArrayLike, name: str) -> np.ndarray[Any, Any]:
         )
     try:
         return np.asarray(value)
-    except (TypeError, ValueError, RuntimeError) as error:
+    except MemoryError as error:
+        raise _no_room(name, str(error)) from None
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise DataError(
             what=f"'{name}': a {type(value).__name__} that is not an array",
             value=name,
@@ -72,16 +85,21 @@ def to_native(value: ArrayLike, name: str) -> NativeArray:
     Contiguous numeric arrays are passed on as they are, without a copy.
     """
     array = as_numpy(value, name)
+    if array.dtype.kind in "OUT":
+        _expect_room(array, name)
     if array.dtype.kind == "O":
         array = _from_objects(array, name)
     if array.dtype.kind in "UT":
         return ([str(item) for item in array.ravel().tolist()], list(array.shape))
     if not array.dtype.isnative:
+        _expect_room(array, name)
         array = array.astype(array.dtype.newbyteorder("="))
-    if array.dtype.kind in _NATIVE_KINDS and array.dtype.itemsize <= 8:
-        return _contiguous(array)
-    if array.dtype.kind == "V" and array.dtype.name == "bfloat16":
-        return (_contiguous(array).view(np.uint16), array.dtype.name)
+    # The kind alone does not say: one of the types of ml_dtypes calls itself floating.
+    if array.dtype.isbuiltin == 1:
+        if array.dtype.kind in _NATIVE_KINDS and array.dtype.itemsize <= 8:
+            return _contiguous(array, name)
+    elif array.dtype.names is None and array.dtype.name in _BITS:
+        return (_contiguous(array, name).view(_BITS[array.dtype.name]), array.dtype.name)
     raise DataError(
         what=f"'{name}': arrays of {array.dtype} cannot be used",
         value=name,
@@ -121,9 +139,32 @@ def from_native_list(values: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
     return [from_native(value) for value in values]
 
 
-def _contiguous(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _contiguous(array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
+    if array.flags.c_contiguous:
+        return array
+    _expect_room(array, name)
     # np.ascontiguousarray would turn rank 0 into rank 1.
-    return array if array.flags.c_contiguous else array.copy(order="C")
+    return array.copy(order="C")
+
+
+def _no_room(name: str, detail: str) -> DeviceError:
+    return DeviceError(
+        what=f"'{name}': no memory for a copy of the array",
+        value=name,
+        detail=detail,
+        mend="Give it in parts: smaller batches, or a data source that reads them.",
+    )
+
+
+def _expect_room(array: np.ndarray[Any, Any], name: str) -> None:
+    """Raise DeviceError for a view whose copy would take more memory than there is."""
+    wanted = array.size * array.itemsize  # of a view that repeats rows much more than it holds
+    if wanted > _LARGE and wanted > free_bytes():
+        raise _no_room(
+            name,
+            f"An array {list(array.shape)} of {array.dtype} is a view that takes {wanted} bytes "
+            "when it is written out; the extension takes contiguous arrays.",
+        )
 
 
 def _from_objects(array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
@@ -145,7 +186,9 @@ def cast_number(value: Any, dtype: str, name: str) -> Any:
     if isinstance(value, np.ndarray) and dtype in ("float32", "float64", "float16", "int64"):
         if value.dtype.name == dtype:
             return value
-        if value.dtype.kind in "fiub" and not (dtype == "int64" and value.dtype.kind == "f"):
+        is_number = value.dtype.kind in "fiub" and value.dtype.isbuiltin == 1
+        if is_number and not (dtype == "int64" and value.dtype.kind == "f"):
+            _expect_room(value, name)
             return value.astype(dtype)
         raise DataError(
             what=f"'{name}': an array of {value.dtype}, expected {dtype}",

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 from onnxgrad import _core
-from onnxgrad.errors import OptionError
+from onnxgrad.errors import ModelError, OptionError
 
 if TYPE_CHECKING:
     import onnx
@@ -47,7 +47,16 @@ def to_core_model(model: Any) -> _core.Model:
 def to_proto(model: _core.Model) -> onnx.ModelProto:
     """Return the extension's model as ``onnx.ModelProto``."""
     import onnx
+    from google.protobuf.message import DecodeError
 
     proto = onnx.ModelProto()
-    proto.ParseFromString(model.to_bytes())
+    try:
+        proto.ParseFromString(model.to_bytes())
+    except DecodeError as error:
+        raise ModelError(
+            what="protobuf cannot read the model",
+            detail=f"{type(error).__name__}: {error}",
+            mend="Save it with save(), or export the original again: its nesting is too deep or "
+            "its bytes are damaged.",
+        ) from error
     return proto
