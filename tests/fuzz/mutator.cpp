@@ -5,6 +5,10 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
+
+#include "onnx/schema_info.h"
+#include "onnx/schemas.h"
 
 namespace onnxgrad::fuzz {
 namespace {
@@ -50,78 +54,86 @@ const std::vector<float>& extreme_floats() {
   return values;
 }
 
+// Every operator of ONNX, one that is not, and the ones that models are made of many times over.
 const std::vector<std::string>& operators() {
-  static const std::vector<std::string> names = {"Add",
-                                                 "Abs",
-                                                 "And",
-                                                 "ArgMax",
-                                                 "AveragePool",
-                                                 "BatchNormalization",
-                                                 "Cast",
-                                                 "Clip",
-                                                 "Concat",
-                                                 "Constant",
-                                                 "ConstantOfShape",
-                                                 "Conv",
-                                                 "ConvTranspose",
-                                                 "CumSum",
-                                                 "Dropout",
-                                                 "Einsum",
-                                                 "Elu",
-                                                 "Equal",
-                                                 "Expand",
-                                                 "Flatten",
-                                                 "Gather",
-                                                 "GatherElements",
-                                                 "GatherND",
-                                                 "Gelu",
-                                                 "Gemm",
-                                                 "GlobalAveragePool",
-                                                 "Greater",
-                                                 "Identity",
-                                                 "If",
-                                                 "LayerNormalization",
-                                                 "LSTM",
-                                                 "LogSoftmax",
-                                                 "Loop",
-                                                 "MatMul",
-                                                 "Max",
-                                                 "MaxPool",
-                                                 "Mod",
-                                                 "Mul",
-                                                 "NonZero",
-                                                 "Not",
-                                                 "OneHot",
-                                                 "Pad",
-                                                 "Pow",
-                                                 "Range",
-                                                 "ReduceMean",
-                                                 "ReduceSum",
-                                                 "ReduceMax",
-                                                 "Relu",
-                                                 "Reshape",
-                                                 "Resize",
-                                                 "Scan",
-                                                 "ScatterElements",
-                                                 "ScatterND",
-                                                 "Shape",
-                                                 "Sigmoid",
-                                                 "Size",
-                                                 "Slice",
-                                                 "Softmax",
-                                                 "SoftmaxCrossEntropyLoss",
-                                                 "Split",
-                                                 "Sqrt",
-                                                 "Squeeze",
-                                                 "Sub",
-                                                 "Tile",
-                                                 "TopK",
-                                                 "Transpose",
-                                                 "Trilu",
-                                                 "Unsqueeze",
-                                                 "Where",
-                                                 "NoSuchOperator"};
+  static const std::vector<std::string> names = [] {
+    std::vector<std::string> all = onnx_io::schema_names("");
+    std::ranges::sort(all);
+    for (const char* common : {"Add",
+                               "Mul",
+                               "MatMul",
+                               "Gemm",
+                               "Relu",
+                               "Concat",
+                               "Split",
+                               "Slice",
+                               "Reshape",
+                               "Gather",
+                               "ScatterElements",
+                               "ScatterND",
+                               "Sum",
+                               "Max",
+                               "Mean",
+                               "Einsum",
+                               "If",
+                               "Pad",
+                               "Expand",
+                               "ReduceSum",
+                               "Squeeze",
+                               "Unsqueeze",
+                               "Where",
+                               "Clip",
+                               "Conv",
+                               "MaxPool",
+                               "NoSuchOperator"}) {
+      all.insert(all.end(), 3, common);
+    }
+    return all;
+  }();
   return names;
+}
+
+// What attributes that are texts may say; equations among them.
+std::string odd_text(Random& random) {
+  static const std::vector<std::string> texts = {"NONE",
+                                                 "",
+                                                 "constant",
+                                                 "reflect",
+                                                 "edge",
+                                                 "wrap",
+                                                 "add",
+                                                 "mul",
+                                                 "max",
+                                                 "min",
+                                                 "sum",
+                                                 "mean",
+                                                 "none",
+                                                 "linear",
+                                                 "cubic",
+                                                 "tanh",
+                                                 "SAME_UPPER",
+                                                 "VALID",
+                                                 "NCHW",
+                                                 "ij,jk->ik",
+                                                 "ii->i",
+                                                 "ii>",
+                                                 "ij-",
+                                                 "i.j",
+                                                 "...ij->...ji",
+                                                 "i..j",
+                                                 "->",
+                                                 ",",
+                                                 "forward",
+                                                 "bidirectional",
+                                                 "DCR",
+                                                 std::string("\xff\0x", 3),
+                                                 std::string(300, 'a')};
+  std::string text = random.pick(texts);
+  if (random.one_in(4)) {
+    static const std::string letters = "ijkab.,-> \x7f(";
+    text.insert(random.below(text.size() + 1), 1, letters[random.below(letters.size())]);
+  }
+  return text;
 }
 
 std::string mutate_bytes(std::string bytes, Random& random) {
@@ -166,7 +178,7 @@ class FieldMutator {
 
   void run() {
     onnx::GraphProto& graph = choose_graph();
-    switch (random_.below(14)) {
+    switch (random_.below(17)) {
       case 0:
         return change_dims(graph);
       case 1:
@@ -192,8 +204,14 @@ class FieldMutator {
         return change_header();
       case 12:
         return change_initializers(graph);
-      default:
+      case 13:
         return add_attribute(graph);
+      case 14:
+        return drop_operand(graph);
+      case 15:
+        return swap_operands(graph);
+      default:
+        return add_operator_attribute(graph);
     }
   }
 
@@ -335,6 +353,62 @@ class FieldMutator {
     }
   }
 
+  // An input or output named "": anywhere, or behind the last one.
+  void drop_operand(onnx::GraphProto& graph) {
+    onnx::NodeProto* node = choose(graph.mutable_node());
+    if (node == nullptr) return;
+    auto& names = random_.one_in(3) ? *node->mutable_output() : *node->mutable_input();
+    if (names.empty() || random_.one_in(6)) {
+      *names.Add() = "";
+    } else {
+      names.Mutable(static_cast<int>(random_.below(static_cast<std::size_t>(names.size()))))
+          ->clear();
+    }
+  }
+
+  void swap_operands(onnx::GraphProto& graph) {
+    onnx::NodeProto* node = choose(graph.mutable_node());
+    onnx::NodeProto* other = random_.one_in(2) ? node : choose(graph.mutable_node());
+    if (node == nullptr || node->input_size() == 0 || other->input_size() == 0) return;
+    const auto at = [this](const onnx::NodeProto& of) {
+      return static_cast<int>(random_.below(static_cast<std::size_t>(of.input_size())));
+    };
+    std::swap(*node->mutable_input(at(*node)), *other->mutable_input(at(*other)));
+  }
+
+  // An attribute that the operator has, with a value of its type that may mean anything.
+  void add_operator_attribute(onnx::GraphProto& graph) {
+    onnx::NodeProto* node = choose(graph.mutable_node());
+    if (node == nullptr) return;
+    const auto schema = onnx_io::schema_info(node->domain(), node->op_type(), 0);
+    if (!schema || schema->attributes.empty()) return rename_input(graph);
+    const std::string name = random_.pick(schema->attributes);
+    for (int i = 0; i < node->attribute_size(); ++i) {
+      if (node->attribute(i).name() != name) continue;
+      node->mutable_attribute()->DeleteSubrange(i, 1);
+      break;
+    }
+    onnx::AttributeProto& attribute = *node->add_attribute();
+    attribute.set_name(name);
+    switch (random_.below(5)) {
+      case 0:
+        attribute.set_type(onnx::AttributeProto::STRING);
+        return attribute.set_s(odd_text(random_));
+      case 1:
+        attribute.set_type(onnx::AttributeProto::FLOAT);
+        return attribute.set_f(random_.pick(extreme_floats()));
+      case 2:
+        attribute.set_type(onnx::AttributeProto::INTS);
+        for (std::size_t i = random_.below(5); i > 0; --i) {
+          attribute.add_ints(random_.pick(extreme_ints()));
+        }
+        return;
+      default:
+        attribute.set_type(onnx::AttributeProto::INT);
+        return attribute.set_i(random_.pick(extreme_ints()));
+    }
+  }
+
   void change_operator(onnx::GraphProto& graph) {
     onnx::NodeProto* node = choose(graph.mutable_node());
     if (node == nullptr) return;
@@ -360,7 +434,7 @@ class FieldMutator {
     if (random_.one_in(20)) *node.add_attribute() = attribute;
     if (attribute.has_i()) attribute.set_i(random_.pick(extreme_ints()));
     if (attribute.has_f()) attribute.set_f(random_.pick(extreme_floats()));
-    if (attribute.has_s()) attribute.set_s(random_.one_in(2) ? "NONE" : std::string("\xff\0x", 3));
+    if (attribute.has_s()) attribute.set_s(odd_text(random_));
     change_list(attribute);
   }
 

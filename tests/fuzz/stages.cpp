@@ -1,0 +1,223 @@
+#include "stages.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <optional>
+#include <stdexcept>
+#include <utility>
+
+#include "mutator.h"
+
+namespace onnxgrad::fuzz {
+namespace {
+
+constexpr std::int64_t kMaxFeedElements = 1 << 14;
+constexpr std::int64_t kOpenDim = 2;
+constexpr std::string_view kCaseWeight = "case_weight";  // see DumpCases.WritesTheirModels
+
+// Of the models of tests/data/models: what gets through all stages unchanged.
+constexpr std::string_view kComplete[] = {"contrastive_pair_loss.onnx",
+                                          "dense_autoencoder_elu.onnx",
+                                          "dense_mixture_of_experts_loss.onnx",
+                                          "densenet_block_loss.onnx",
+                                          "rmsnorm_gated_mlp.onnx",
+                                          "sk_mlp_classifier_strings.onnx",
+                                          "sk_mlp_regressor_two_targets.onnx",
+                                          "squeeze_excite.onnx",
+                                          "vgg_small_batchnorm.onnx"};
+
+std::string read_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+std::vector<Seed> find_seeds(const std::string& folder, bool are_cases) {
+  const Loss squares = {.function = SquaredError{}};
+  std::vector<Seed> seeds;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    const std::string name = entry.path().filename();
+    if (!name.ends_with(".onnx")) continue;
+    Seed seed{.path = entry.path(), .bytes = read_file(entry.path()), .is_case = are_cases};
+    seed.has_loss = !are_cases && name.ends_with("_loss.onnx");
+    if (!name.starts_with("sk_")) seed.loss = squares;
+    if (seed.has_loss) seed.loss.output = "loss";
+    seed.is_complete = std::ranges::find(kComplete, name) != std::end(kComplete);
+    const Model model = Model::from_bytes(seed.bytes);
+    seed.inputs = model.inputs();
+    for (const ValueInfo& output : model.outputs()) {
+      if (are_cases && seed.loss.output.empty() && is_floating(output.dtype)) {
+        seed.loss.output = output.name;
+      }
+    }
+    seeds.push_back(std::move(seed));
+  }
+  std::ranges::sort(seeds, {}, &Seed::path);
+  if (seeds.empty()) throw std::runtime_error("no .onnx files in " + folder);
+  return seeds;
+}
+
+// Makes feeds for a mutant: small numbers, open dimensions as its seed has them.
+class Feeder {
+ public:
+  Feeder(const Seed& seed, Random& random, bool odd) : seed_(seed), random_(random), odd_(odd) {}
+
+  NamedTensors feeds(const std::vector<ValueInfo>& inputs) {
+    NamedTensors made;
+    for (const ValueInfo& input : inputs) made.push_back({input.name, feed(input)});
+    return made;
+  }
+
+  // Whole numbers are sometimes out of any range.
+  Tensor feed(const ValueInfo& info) {
+    const Dims dims = dims_of(info);
+    if (info.dtype == DataType::kString) {
+      const auto count = static_cast<std::size_t>(dims.num_elements());
+      return Tensor::from_strings(std::vector<std::string>(count, "a"), dims);
+    }
+    const bool is_whole = !is_floating(info.dtype);
+    Tensor numbers = Tensor::zeros(DataType::kFloat64, dims);
+    for (double& number : numbers.mutable_data<double>()) {
+      const auto draw = static_cast<double>(random_.below(1000));
+      const std::size_t range = odd_ && random_.one_in(50) ? 1000 : 2;
+      number = is_whole ? static_cast<double>(random_.below(range)) : draw / 500 - 1;
+    }
+    const bool is_known =
+        is_whole ? is_integer(info.dtype) || info.dtype == DataType::kBool
+                 : info.dtype == DataType::kFloat32 || info.dtype == DataType::kFloat64;
+    return is_known ? numbers.cast(info.dtype) : Tensor::zeros(info.dtype, dims);
+  }
+
+ private:
+  Dims dims_of(const ValueInfo& info) const {
+    const auto same = std::ranges::find(seed_.inputs, info.name, &ValueInfo::name);
+    const bool is_of_seed = same != seed_.inputs.end() && same->shape;
+    const std::vector<Dimension> open(is_of_seed ? same->shape->size() : 2);
+    const std::vector<Dimension>& shape = info.shape ? *info.shape : open;
+    std::vector<std::int64_t> dims;
+    std::int64_t elements = 1;
+    for (std::size_t axis = 0; axis < shape.size(); ++axis) {
+      std::int64_t value = kOpenDim;
+      if (is_of_seed && axis < same->shape->size() && (*same->shape)[axis].is_fixed()) {
+        value = (*same->shape)[axis].value;
+      }
+      if (shape[axis].is_fixed()) value = shape[axis].value;
+      value = std::min(value, kMaxFeedElements / std::max<std::int64_t>(elements, 1));
+      elements *= value;
+      dims.push_back(value);
+    }
+    return Dims(std::move(dims));
+  }
+
+  const Seed& seed_;
+  Random& random_;
+  bool odd_;
+};
+
+// The floating inputs of a case, and the weight that was added to it.
+std::vector<std::string> case_values(const Model& model) {
+  std::vector<std::string> names;
+  for (const ValueInfo& input : model.inputs()) {
+    if (is_floating(input.dtype)) names.push_back(input.name);
+  }
+  for (const WeightInfo& weight : model.weights()) {
+    if (weight.name == kCaseWeight) names.push_back(weight.name);
+  }
+  return names;
+}
+
+void run_gradient(const Model& model, const Seed& seed, Feeder& feeder,
+                  const EngineOptions& engine) {
+  GradientOptions options{.fill_grad = true};
+  if (seed.is_case) {
+    options.wrt = case_values(model);
+  } else {
+    options.outputs = {"loss"};
+  }
+  const bool is_lossy = seed.is_case || seed.has_loss;
+  const Model gradients = gradient(is_lossy ? model : add_loss(model, seed.loss), options);
+  InferenceSession session(gradients, engine);
+  (void)session.run({}, feeder.feeds(session.inputs()));
+}
+
+void run_passes(const Model& model, Feeder& feeder, const EngineOptions& engine) {
+  ForwardBackward passes(model, {.engine = engine});
+  const auto result = passes.forward(feeder.feeds(passes.inputs()));
+  std::vector<Tensor> seeds;
+  for (const Tensor& output : result.outputs) {
+    const bool takes_one = is_floating(output.dtype());
+    seeds.push_back(takes_one ? Tensor::zeros(output.dtype(), output.dims()) : Tensor());
+  }
+  (void)passes.backward(seeds);
+}
+
+void run_step(const Model& model, const Seed& seed, Feeder& feeder, const EngineOptions& engine) {
+  TrainingOptions options{.engine = engine};
+  if (seed.is_case) options.trainable = {std::string(kCaseWeight)};
+  TrainingSession session(model, seed.loss, Sgd{.learning_rate = 0.01}, options);
+  NamedTensors feeds = feeder.feeds(session.inputs());
+  feeds.push_back({session.loss().target.name, feeder.feed(session.loss().target)});
+  (void)session.step(feeds);
+  (void)session.trained_model();
+}
+
+}  // namespace
+
+Seeds::Seeds(const std::string& folders) {
+  const std::size_t comma = folders.find(',');
+  models_ = find_seeds(folders.substr(0, comma), false);
+  if (comma != std::string::npos) cases_ = find_seeds(folders.substr(comma + 1), true);
+}
+
+const Seed& Seeds::of(std::size_t mutant) const {
+  if (cases_.empty()) return models_[mutant % models_.size()];
+  const std::vector<Seed>& list = mutant % 2 == 0 ? models_ : cases_;
+  return list[mutant / 2 % list.size()];
+}
+
+std::vector<const Seed*> Seeds::all() const {
+  std::vector<const Seed*> all;
+  for (const Seed& seed : models_) all.push_back(&seed);
+  for (const Seed& seed : cases_) all.push_back(&seed);
+  return all;
+}
+
+Passed try_model(const std::string& bytes, const Seed& seed, std::uint64_t random_seed, bool odd,
+                 const Report& report) {
+  Random random(random_seed);
+  Feeder feeder(seed, random, odd);
+  const EngineOptions engine{.threads = 1, .memory_limit_bytes = kBudgetBytes};
+  Passed passed{};
+  std::size_t at = 0;
+  const auto stage = [&](const auto& body) {
+    const char* name = kStages.at(at);
+    try {
+      body();
+      passed.at(at) = true;
+      report(name, "ok");
+    } catch (const Error& error) {
+      report(name, std::string(error.kind()) + ": " + error.what());
+      if (error.kind() == "InternalError") {
+        throw std::runtime_error(std::string(name) + ": " + error.what());
+      }
+    } catch (const std::exception& error) {
+      throw std::runtime_error(std::string(name) + ": foreign exception: " + error.what());
+    }
+    ++at;
+  };
+  std::optional<Model> model;
+  stage([&] { model.emplace(Model::from_bytes(bytes, {.memory_limit_bytes = kBudgetBytes})); });
+  if (!model) return passed;
+  stage([&] { (void)model->weights(); });
+  stage([&] {
+    InferenceSession session(*model, engine);
+    (void)session.run({}, feeder.feeds(session.inputs()));
+  });
+  stage([&] { run_gradient(*model, seed, feeder, engine); });
+  stage([&] { run_passes(*model, feeder, engine); });
+  stage([&] { run_step(*model, seed, feeder, engine); });
+  return passed;
+}
+
+}  // namespace onnxgrad::fuzz
