@@ -47,7 +47,7 @@ def to_core_model(model: Any) -> _core.Model:
 def to_proto(model: _core.Model) -> onnx.ModelProto:
     """Return the extension's model as ``onnx.ModelProto``."""
     import onnx
-    from google.protobuf.message import DecodeError
+    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
     proto = onnx.ModelProto()
     try:

@@ -17,8 +17,8 @@ JOB = textwrap.dedent("""
     import onnxgrad as og
     calls = {
         "load": lambda path: og.InferenceSession(path),
-        "gradient": lambda path: og.gradient(path, fill_grad=True),
-        "session": lambda path: og.TrainingSession(path, loss="squared_error"),
+        "gradient": lambda path: og.gradient(path, wrt=["w"], fill_grad=True),
+        "session": lambda path: og.TrainingSession(path, loss="squared_error", trainable="w"),
         "passes": lambda path: og.ForwardBackward(path),
         "report": lambda path: og.report(path),
     }
