@@ -183,7 +183,7 @@ ir::Model Internaliser::run() {
 }
 
 // What a node of a file is checked for before anything else looks at it, ONNX's own functions
-// included. Absent inputs and optional outputs at the ends of their lists are dropped.
+// included. Absent inputs at the end of its list are dropped.
 void check_node(Node& node, const Schema& schema) {
   try {
     check_call(node, schema);
@@ -195,10 +195,6 @@ void check_node(Node& node, const Schema& schema) {
     throw ModelError(std::move(problem));
   }
   ir::trim_inputs(node, static_cast<std::size_t>(schema.op().min_input()));
-  const auto is_list = [&] { return schema.output(node.outputs.size() - 1)->is_variadic; };
-  while (node.outputs.size() > 1 && node.outputs.back() == nullptr && !is_list()) {
-    node.outputs.pop_back();
-  }
 }
 
 void Internaliser::process_graph(Graph& graph, std::int64_t opset) {

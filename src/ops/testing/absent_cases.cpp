@@ -28,6 +28,9 @@ const std::set<std::pair<std::string_view, std::string_view>> kNeeded = {
     {"Split", "split"},  // else num_outputs is wanted
 };
 
+// An attribute says how many outputs they have, absent ones counted.
+const std::set<std::string_view> kCountedOutputs = {"BatchNormalization"};
+
 // One statement of a case's body: `outputs = op_type <...> (inputs)`, by positions in the text.
 struct Call {
   std::string domain;
@@ -212,7 +215,9 @@ void name_the_rest(const OpCase& op_case, const Call& call, const SchemaInfo& sc
     return names;
   };
   const std::vector<std::string> inputs = extended(call.inputs, schema.inputs);
-  const std::vector<std::string> outputs = extended(call.outputs, schema.outputs);
+  const std::vector<std::string> outputs = kCountedOutputs.contains(call.op_type)
+                                               ? call.outputs
+                                               : extended(call.outputs, schema.outputs);
   if (inputs == call.inputs && outputs == call.outputs) return;
   const std::string key = call.op_type + "_rest";
   if (made.has(key)) return;
