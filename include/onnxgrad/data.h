@@ -2,12 +2,32 @@
 #define ONNXGRAD_DATA_H_
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "onnxgrad/model.h"
 #include "onnxgrad/tensor.h"
 
 namespace onnxgrad {
+
+/// Where rows come from: what messages call them and their columns. What has no name is counted
+/// from 0.
+struct DataOrigin {
+  struct Columns {
+    std::string array = {};
+    std::vector<std::string> names = {};
+  };
+  std::string file = {};  ///< path; empty: arrays of a program
+  /// The line of the file that a row is on (rows are counted as Dataset::first_row says); empty:
+  /// rows have no lines. Called for messages alone, by any thread.
+  std::function<std::int64_t(std::int64_t row)> line_of = {};
+  std::vector<Columns> inputs = {};   ///< by input
+  std::vector<Columns> targets = {};  ///< by output, as Dataset::targets; of Dataset::target ""
+  Columns sample_weight = {};
+};
 
 /// Rows to train or validate on; all tensors have the same first dimension N.
 struct Dataset {
@@ -24,6 +44,7 @@ struct Dataset {
   /// Place of the first row in the whole: messages count from it, and a share for validation is
   /// drawn by it.
   std::int64_t first_row = 0;
+  std::shared_ptr<const DataOrigin> origin = {};  ///< null: arrays of a program
 };
 
 /// One pass over all rows.

@@ -62,6 +62,10 @@ using NpyFiles = std::vector<std::pair<std::string, std::string>>;
 std::unique_ptr<DataSource> open_npy(const NpyFiles& files, const FileLayout& layout,
                                      std::int64_t chunk_bytes = std::int64_t{1} << 20);
 
+/// What can be done about a text that is not a number: "Write it with a decimal point: 0.5.". The
+/// `column` is one that can be left out; empty: there is none.
+std::string number_hint(const std::string& text, const std::string& column = {});
+
 }  // namespace onnxgrad
 
 #endif  // ONNXGRAD_DATA_FILES_H_

@@ -33,6 +33,8 @@ struct GradientOptions {
   bool fill_grad = false;
   bool keep_outputs = false;  ///< the differentiated outputs stay, after the gradients
   WriteOptions write = {};
+  /// Takes the names in `wrt` whose gradient is zero whatever the inputs are; null: no one asks.
+  std::vector<std::string>* zeros = nullptr;
 };
 
 /// The gradient as a model of its own. Inputs: those of `model` that are needed, then each weight

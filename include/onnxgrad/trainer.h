@@ -172,6 +172,8 @@ struct History {
   std::string stop_reason;          ///< empty: all epochs were done
   std::int64_t skipped_steps = 0;   ///< OnNonFinite::kSkip: losses that train_loss leaves out
   std::optional<std::int64_t> best_epoch = {};
+  /// What was odd: weights that the first epoch has not changed.
+  std::vector<std::string> notes = {};
   std::string checkpoint_problem = {};  ///< why the last checkpoint is missing; empty: it is there
 };
 
@@ -209,11 +211,11 @@ class Trainer {
   /// can, and then the rows of each block. A validation fraction is drawn row by row, and read in a
   /// pass of its own.
   const History& fit(DataSource& source, const FitOptions& options = {});
-  /// Loss and accuracy over all rows, in batches.
+  /// Loss and accuracy over all rows, in batches. `allow_nan` as in FitOptions.
   EvaluationResult evaluate(const Dataset& data, std::int64_t batch_size = 256,
-                            const std::vector<Metric>& metrics = {});
+                            const std::vector<Metric>& metrics = {}, bool allow_nan = false);
   EvaluationResult evaluate(DataSource& source, std::int64_t batch_size = 256,
-                            const std::vector<Metric>& metrics = {});
+                            const std::vector<Metric>& metrics = {}, bool allow_nan = false);
 
   /// Makes a running fit() end after its present step. Lock-free: callable from any thread, signal
   /// handler or callback.

@@ -1,6 +1,7 @@
 // Rows in chunks, from files and from Python, and metrics.
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
@@ -72,20 +73,50 @@ Metric metric_of(const std::string& name, nb::object function) {
           }};
 }
 
+using ColumnNames = std::vector<std::pair<std::string, std::vector<std::string>>>;
+
+std::vector<DataOrigin::Columns> columns_of(const ColumnNames& given) {
+  std::vector<DataOrigin::Columns> columns;
+  for (const auto& [array, names] : given) columns.push_back({.array = array, .names = names});
+  return columns;
+}
+
+/// `line_of` is None, or a function of a row; which is called for messages alone.
+std::shared_ptr<DataOrigin> make_origin(const std::string& file, nb::object line_of,
+                                        const ColumnNames& inputs, const ColumnNames& targets,
+                                        const std::string& sample_weight) {
+  auto origin = std::make_shared<DataOrigin>();
+  origin->file = file;
+  origin->inputs = columns_of(inputs);
+  origin->targets = columns_of(targets);
+  if (!sample_weight.empty()) origin->sample_weight.names = {sample_weight};
+  if (line_of.is_none()) return origin;
+  origin->line_of = [held = shared_object(std::move(line_of))](std::int64_t row) {
+    const nb::gil_scoped_acquire lock;
+    return nb::cast<std::int64_t>((*held)(row));
+  };
+  return origin;
+}
+
 void bind_dataset(nb::module_& module) {
+  nb::class_<DataOrigin>(module, "DataOrigin")
+      .def(nb::new_(&make_origin), "file"_a, "line_of"_a.none(), "inputs"_a, "targets"_a,
+           "sample_weight"_a);
   nb::class_<Dataset>(module, "Dataset")
       .def(
           "__init__",
           [](Dataset* place, const NamedTensors& inputs, const std::optional<Tensor>& target,
              const NamedTensors& targets, const std::optional<Tensor>& sample_weight,
-             std::int64_t first_row) {
+             std::int64_t first_row, const std::shared_ptr<DataOrigin>& origin) {
             new (place) Dataset{.inputs = inputs,
                                 .target = target.value_or(Tensor{}),
                                 .targets = targets,
                                 .sample_weight = sample_weight.value_or(Tensor{}),
-                                .first_row = first_row};
+                                .first_row = first_row,
+                                .origin = origin};
           },
-          "inputs"_a, "target"_a.none(), "targets"_a, "sample_weight"_a.none(), "first_row"_a = 0)
+          "inputs"_a, "target"_a.none(), "targets"_a, "sample_weight"_a.none(), "first_row"_a = 0,
+          "origin"_a.none() = nb::none())
       .def_ro("inputs", &Dataset::inputs)
       .def_ro("target", &Dataset::target)
       .def_prop_ro("sample_weight",
@@ -145,6 +176,7 @@ void bind_files(nb::module_& module) {
           },
           "inputs"_a, "target"_a, "target_is_text"_a, "sample_weight"_a, "ignored"_a,
           "targets"_a = std::vector<TargetColumn>{});
+  module.def("number_hint", &number_hint, "text"_a, "column"_a = "");
   module.def(
       "open_csv",
       [](const std::string& path, const FileLayout& layout, char delimiter,

@@ -1,5 +1,6 @@
 // Gradient graphs and training steps as models.
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
@@ -28,12 +29,15 @@ void bind_gradients(nb::module_& module) {
       "gradient",
       [](const Model& model, Names wrt, Names outputs, bool fill_grad, bool keep_outputs,
          std::int64_t target_opset, bool inline_functions) {
-        return gradient(
+        Names zeros;
+        Model result = gradient(
             model, {.wrt = std::move(wrt),
                     .outputs = std::move(outputs),
                     .fill_grad = fill_grad,
                     .keep_outputs = keep_outputs,
-                    .write = {.target_opset = target_opset, .inline_functions = inline_functions}});
+                    .write = {.target_opset = target_opset, .inline_functions = inline_functions},
+                    .zeros = &zeros});
+        return std::pair(std::move(result), std::move(zeros));
       },
       "model"_a, "wrt"_a, "outputs"_a, "fill_grad"_a, "keep_outputs"_a, "target_opset"_a,
       "inline_functions"_a, Unlocked());

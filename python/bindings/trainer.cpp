@@ -83,6 +83,7 @@ void bind_logs(nb::module_& module) {
       .def_ro("epochs", &History::epochs)
       .def_ro("step_losses", &History::step_losses)
       .def_ro("stop_reason", &History::stop_reason)
+      .def_ro("notes", &History::notes)
       .def_ro("best_epoch", &History::best_epoch)
       .def_ro("skipped_steps", &History::skipped_steps)
       .def_ro("checkpoint_problem", &History::checkpoint_problem);
@@ -189,13 +190,13 @@ void bind_trainer(nb::module_& module) {
            "validation_source"_a.none(), "on_epoch_end"_a.none(), "on_step_end"_a.none(),
            "on_checkpoint"_a.none(), "is_main_thread"_a)
       .def("evaluate",
-           nb::overload_cast<const Dataset&, std::int64_t, const std::vector<Metric>&>(
+           nb::overload_cast<const Dataset&, std::int64_t, const std::vector<Metric>&, bool>(
                &Trainer::evaluate),
-           "data"_a, "batch_size"_a, "metrics"_a, Unlocked())
+           "data"_a, "batch_size"_a, "metrics"_a, "allow_nan"_a, Unlocked())
       .def("evaluate",
-           nb::overload_cast<DataSource&, std::int64_t, const std::vector<Metric>&>(
+           nb::overload_cast<DataSource&, std::int64_t, const std::vector<Metric>&, bool>(
                &Trainer::evaluate),
-           "data"_a, "batch_size"_a, "metrics"_a, Unlocked())
+           "data"_a, "batch_size"_a, "metrics"_a, "allow_nan"_a, Unlocked())
       .def("stop", &Trainer::stop)
       .def("reset", &Trainer::reset, Unlocked())
       .def_prop_ro("history", &Trainer::history)

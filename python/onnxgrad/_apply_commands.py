@@ -12,8 +12,9 @@ from typing import Any, TextIO
 
 import numpy as np
 
+from onnxgrad._columns import Feeds, name_list
 from onnxgrad._specs import loss_of
-from onnxgrad._tables import read_npy, read_table
+from onnxgrad._tables import Table, read_npy, read_table
 from onnxgrad._train_data import open_train_data
 from onnxgrad.errors import DataError, OptionError
 from onnxgrad.files import write_file
@@ -107,6 +108,7 @@ def _feeds(
     for name in ignored:
         table.take(name, "--ignored")
     feeds = table.inputs([value.name for value in inputs], ignored)
+    names = dict(feeds.plan.names())
     for value in inputs:
         found, wanted = feeds[value.name].shape, value.shape
         if len(found) == len(wanted) == 2 and isinstance(wanted[1], int) and found[1] != wanted[1]:
@@ -114,14 +116,31 @@ def _feeds(
                 what=f"{data}: {found[1]} columns for input '{value.name}', expected {wanted[1]}",
                 file=data,
                 value=value.name,
-                detail=f"The file has {', '.join(list(table.columns)[:8])}.",
-                mend="Leave out what is no input: --ignored NAME.",
+                detail=f"Columns: {name_list(names.get(value.name, list(table.columns)), 20)}.",
+                mend="Leave out what is no input with ignored=, each column by its name."
+                if found[1] > wanted[1]
+                else "Give the columns that the model was made for, in their order.",
             )
+    table.check_finite(feeds)
+    if feeds.plan.stacked_input is not None:  # no name says that these are the right ones
+        columns = name_list(feeds.plan.stacked, 20)
+        print(f"input '{feeds.plan.stacked_input}' reads the columns {columns}", file=sys.stderr)
     dtypes = {"tensor(float)": "float32", "tensor(double)": "float64"}
     return {
-        value.name: feeds[value.name].astype(dtypes.get(value.type, feeds[value.name].dtype))
+        value.name: _converted(feeds[value.name], dtypes.get(value.type), value.name, table, feeds)
         for value in inputs
     }
+
+
+def _converted(
+    array: np.ndarray[Any, Any], dtype: str | None, name: str, table: Table, feeds: Feeds
+) -> np.ndarray[Any, Any]:
+    """Return an array in the type of an input; texts that are no numbers are refused."""
+    if dtype is not None and array.dtype.kind in "UO":
+        columns = dict(feeds.plan.names()).get(name, [])
+        for place, column in enumerate(columns):
+            table.check_numbers(column, array[:, place])
+    return array if dtype is None else array.astype(dtype)
 
 
 def _run(

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from onnxgrad import _core
 from onnxgrad._arrays import as_numpy, from_native
-from onnxgrad._checks import nearest_or
+from onnxgrad._checks import is_number, nearest_or
+from onnxgrad._columns import Feeds, name_list, plan_columns
 from onnxgrad.errors import DataError
 
 Array = np.ndarray[Any, Any]
+_MOST_CELLS = 100_000  # that are searched for the one to show
 
 __all__ = ["columns_of", "is_table", "match_columns", "named_arrays"]
 
@@ -39,28 +41,22 @@ def columns_of(table: Any) -> dict[str, Array]:
 
 
 def match_columns(
-    columns: Mapping[str, Array], inputs: Mapping[str, str], taken: Sequence[str] = ()
-) -> dict[str, Array]:
-    """Return what the inputs (name to dtype) are fed with.
+    columns: Mapping[str, Array],
+    inputs: Mapping[str, str],
+    targets: Mapping[str, str] | None = None,
+    sample_weight: str | None = None,
+) -> Feeds:
+    """Return what the inputs (name to dtype) are fed with; see `plan_columns`.
 
-    Columns are matched by name first; what is left makes up the rows [N, C] of the one input that
-    has no column of its name. `taken` are columns that are used otherwise.
+    The columns of `targets` (by output) and `sample_weight` are used otherwise.
     """
-    rest = {name: column for name, column in columns.items() if name not in taken}
-    feeds = {name: _as_rows(rest.pop(name)) for name in inputs if name in rest}
-    missing = [name for name in inputs if name not in feeds]
-    if not missing:
-        return feeds
-    if len(missing) > 1 or not rest:
-        raise DataError(
-            what=f"the table has nothing for the model's input '{missing[0]}'",
-            value=missing[0],
-            detail=f"The model reads {', '.join(inputs)}; the table has "
-            f"{', '.join(list(columns)[:8])}.",
-            mend="Name columns like the inputs, or give a dictionary of arrays.",
-        )
-    feeds[missing[0]] = _stack(rest, inputs[missing[0]])
-    return feeds
+    taken = [*(targets or {}).values(), *([] if sample_weight is None else [sample_weight])]
+    plan = plan_columns(list(columns), list(inputs), taken)
+    feeds = {name: _as_rows(columns[name]) for name in plan.named}
+    if plan.stacked_input is not None:
+        stacked = {name: columns[name] for name in plan.stacked}
+        feeds[plan.stacked_input] = _stack(stacked, inputs[plan.stacked_input])
+    return Feeds(feeds, plan, targets=targets, sample_weight=sample_weight)
 
 
 def named_arrays(
@@ -75,9 +71,10 @@ def named_arrays(
     columns: Mapping[str, Array] | None = None
     if is_table(X):
         columns = columns_of(X)
-        targets = y.values() if isinstance(y, Mapping) else [y]
-        taken = [name for name in (*targets, sample_weight) if isinstance(name, str)]
-        X = match_columns(columns, inputs, taken)
+        several = y if isinstance(y, Mapping) else {"": y}
+        targets = {str(key): name for key, name in several.items() if isinstance(name, str)}
+        weight = sample_weight if isinstance(sample_weight, str) else None
+        X = match_columns(columns, inputs, targets, weight)
 
     def read(value: Any, name: str) -> Array:
         if not isinstance(value, str):
@@ -104,7 +101,7 @@ def take_column(columns: Mapping[str, Array], name: str) -> Array:
     raise DataError(
         what=f"the table has no column '{name}'",
         value=name,
-        detail=f"It has {', '.join(list(columns)[:8])}.",
+        detail=f"It has {name_list(list(columns))}.",
         mend=nearest_or(name, columns, "Take one of these columns."),
     )
 
@@ -117,12 +114,18 @@ def _stack(columns: Mapping[str, Array], dtype: str) -> Array:
     if all(column.dtype.kind == "O" for column in columns.values()):
         return np.stack(list(columns.values()), axis=1)
     for name, column in columns.items():
-        if column.dtype.kind not in "fiub":
-            raise DataError(
-                what=f"column '{name}' is text, not numbers",
-                value=name,
-                mend="Leave it out, or export its encoding with the model (a pipeline).",
-            )
+        if column.dtype.kind in "fiub":
+            continue
+        cells = [str(cell) for cell in column.reshape(-1)[:_MOST_CELLS]]
+        row = next((i for i, cell in enumerate(cells) if not is_number(cell)), 0)
+        first = f" ({cells[row]!r} in row {row})" if cells else ""
+        raise DataError(
+            what=f"column '{name}' is text{first}, not numbers",
+            value=name,
+            mend=_core.number_hint(cells[row], name)
+            if cells and not is_number(cells[row])
+            else "Convert it to numbers.",
+        )
     parts = [_as_rows(column) for column in columns.values()]
     if len(parts) == 1:
         return parts[0]

@@ -2,24 +2,92 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import numbers
 import os
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, ParamSpec, TypeVar
 
 from onnxgrad.errors import DeviceError, OptionError
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+# What options, losses and so on are called elsewhere, and by hand.
+_ELSEWHERE = {
+    "lr": ("learning_rate", "learningrate", "rate", "eta", "eta0", "alpha", "step_size"),
+    "epochs": ("epoch", "n_epochs", "num_epochs", "nb_epoch", "max_epochs", "max_iter", "n_iter"),
+    "batch_size": ("batch", "bs", "batchsize", "minibatch_size"),
+    "validation": ("val", "valid", "validation_split", "validation_data", "validation_fraction"),
+    "optimizer": ("optim", "solver", "opt", "algorithm"),
+    "weight_decay": ("decay", "l2", "l2_penalty"),
+    "seed": ("random_state", "random_seed", "rng"),
+    "threads": ("n_jobs", "num_threads", "jobs", "workers", "num_workers"),
+    "loss": ("criterion", "objective", "loss_function", "loss_fn"),
+    "frozen": ("freeze", "fixed", "non_trainable"),
+    "trainable": ("train", "weights_to_train", "requires_grad"),
+    "sample_weight": ("sample_weights", "row_weight", "weights"),
+    "class_weight": ("class_weights", "weight_of_class"),
+    "clip_norm": ("gradient_clip", "grad_clip", "max_grad_norm", "clip_grad_norm", "clipnorm"),
+    "clip_value": ("clipvalue", "gradient_clip_val"),
+    "schedule": ("scheduler", "lr_scheduler", "lr_schedule"),
+    "accumulate": ("accumulate_grad_batches", "gradient_accumulation_steps"),
+    "target": ("label", "labels", "y", "target_column", "output_column"),
+    "ignored": ("ignore", "exclude", "drop", "without"),
+    "output": ("out", "save", "save_to", "destination"),
+    "delimiter": ("sep", "separator"),
+    "metrics": ("metric", "scoring", "score"),
+    "stream": ("streaming", "chunks", "chunked"),
+    "accuracy": ("acc",),
+    "softmax_cross_entropy": ("ce", "cce", "crossentropy", "categorical_crossentropy", "xent"),
+    "binary_cross_entropy": ("bce", "bcewithlogits", "logistic", "binary_crossentropy"),
+    "squared_error": ("mse", "l2", "mean_squared_error", "mseloss"),
+    "absolute_error": ("mae", "l1", "mean_absolute_error", "l1loss"),
+}
+
+
+def nearest_name(wrong: str, known: Iterable[str]) -> str | None:
+    """Return the known name that `wrong` stands for elsewhere, or the nearest one, or None."""
+    import difflib
+
+    names = {name.lower(): name for name in known}
+    plain = wrong.lower().strip("-").replace("-", "_")
+    for name, others in _ELSEWHERE.items():
+        if name in names and plain in others:
+            return names[name]
+    near = difflib.get_close_matches(plain, names, n=1, cutoff=0.5)
+    return names[near[0]] if near else None
 
 
 def nearest_or(
     wrong: str, known: Iterable[str], otherwise: str = "Take one of these names."
 ) -> str:
     """Return ``"Did you mean 'x'?"`` for the nearest known name, or `otherwise` if none is near."""
-    import difflib
+    near = nearest_name(wrong, known)
+    return otherwise if near is None else f"Did you mean '{near}'?"
 
-    names = {name.lower(): name for name in known}
-    near = difflib.get_close_matches(wrong.lower(), names, n=1, cutoff=0.5)
-    return f"Did you mean '{names[near[0]]}'?" if near else otherwise
+
+def checked_names(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Refuse arguments that a function does not have, naming the nearest that it has."""
+    code = function.__code__
+    known = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    owner = function.__qualname__.removesuffix(".__init__")
+
+    @functools.wraps(function)
+    def checked(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        for name in kwargs:
+            if name not in known:
+                names = [one for one in known if one != "self"]
+                raise OptionError(
+                    what=f"{owner} has no argument '{name}'",
+                    value=name,
+                    mend=nearest_or(name, names, f"It has {', '.join(names)}."),
+                )
+        return function(*args, **kwargs)
+
+    return checked
 
 
 def unknown_name(option: str, given: object, known: Sequence[str]) -> OptionError:
@@ -53,8 +121,8 @@ def real_number(
     open_minimum: bool = False,
 ) -> float:
     """Return `value` as float if it is a number in [minimum, below), or (minimum, below)."""
-    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    if is_number and minimum <= value < below and not (open_minimum and value == minimum):
+    is_real = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if is_real and minimum <= value < below and not (open_minimum and value == minimum):
         return float(value)
     left = "above" if open_minimum else "of at least"
     right = "" if math.isinf(below) else f" and below {below:g}"
@@ -96,6 +164,15 @@ def patterns(option: str, value: str | Iterable[str] | None) -> list[str]:
                 mend="Give texts such as 'fc1.weight' or 'fc*'.",
             )
     return names
+
+
+def is_number(text: Any) -> bool:
+    """Tell whether a text is that of a number."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def device_name(device: Any) -> str:

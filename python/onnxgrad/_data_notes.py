@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,17 +18,16 @@ if TYPE_CHECKING:
     from onnxgrad.callbacks import Verbosity
     from onnxgrad.sessions import TrainingSession
 
-__all__ = ["FEW_ROWS", "DataWarning", "class_notes", "copy_notes", "tell"]
+__all__ = ["FEW_ROWS", "DataWarning", "class_notes", "copy_notes", "tell", "warn"]
 
 FEW_ROWS = 10
 _MOST_NAMES = 5
 _MOST_COUNTED = 1 << 20
 _DEBUG = 10
-_STACK = 4  # the caller of Trainer.fit, above `tell`, `fit` and its guard
 
 
 class DataWarning(UserWarning):
-    """Rows that a model can be trained on, but hardly learns from."""
+    """A model can be trained on the rows, but hardly learns from them."""
 
 
 def tell(session: TrainingSession, X: Any, y: Any, validation: Any, verbose: Verbosity) -> None:
@@ -35,13 +35,25 @@ def tell(session: TrainingSession, X: Any, y: Any, validation: Any, verbose: Ver
     for note in class_notes(session, y, validation):
         log("warning", note)
         if verbose != 0:
-            warnings.warn(note, DataWarning, stacklevel=_STACK)
+            warn(note)
     listener = logger()
     if verbose == 2 or (listener is not None and listener.isEnabledFor(_DEBUG)):
         for note in copy_notes(session, X):
             log("debug", note)
             if verbose == 2:
                 print(note, file=sys.stderr)
+
+
+def warn(note: str) -> None:
+    """Warn as if the code that called onnxgrad did."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and _is_ours(frame):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(note, DataWarning, stacklevel=level + 1)
+
+
+def _is_ours(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0] == "onnxgrad"
 
 
 def class_notes(session: TrainingSession, y: Any, validation: Any) -> Iterator[str]:
@@ -99,6 +111,8 @@ def _counts(loss: _core.LossInfo, y: Any) -> dict[Any, int]:
     labels = as_numpy(y, "y")
     if labels.ndim == 0 or labels.size != len(labels) or labels.dtype.kind not in "biufUSOT":
         return {}
+    if labels.dtype.kind == "f" and not np.array_equal(labels, np.floor(labels)):
+        return {}  # no classes: refused soon
     if (
         labels.dtype.kind == "i"
         and labels.size

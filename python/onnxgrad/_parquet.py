@@ -10,6 +10,7 @@ import numpy as np
 from onnxgrad import _core
 from onnxgrad._arrays import to_native
 from onnxgrad._checks import nearest_or
+from onnxgrad._columns import name_list, plan_columns
 from onnxgrad.errors import DataError
 
 if TYPE_CHECKING:
@@ -61,24 +62,18 @@ class ParquetReader:
                     what=f"{self._path}: there is no column '{name}'",
                     file=self._path,
                     value=name,
-                    detail=f"There are {', '.join(names[:8])}.",
+                    detail=f"There are {name_list(names)}.",
                     mend=nearest_or(name, names),
                 )
-        rest = [name for name in names if name not in taken]
-        self._named = [name for name in self._dtypes if name in rest]
-        left = [name for name in rest if name not in self._named]
-        open_inputs = [name for name in self._dtypes if name not in self._named]
-        if len(open_inputs) > 1 or (open_inputs and not left):
-            raise DataError(
-                what=f"{self._path}: nothing for the model's input '{open_inputs[0]}'",
-                file=self._path,
-                value=open_inputs[0],
-                detail=f"The model reads {', '.join(self._dtypes)}; the file has "
-                f"{', '.join(names[:8])}.",
-                mend="Name columns like the inputs.",
-            )
-        self._stacked_input = open_inputs[0] if open_inputs else None
-        self._stacked = left if open_inputs else []
+        plan = plan_columns(names, list(self._dtypes), taken, path=self._path)
+        self._named, self._stacked_input, self._stacked = plan
+        self._origin = _core.DataOrigin(
+            self._path,
+            None,
+            plan.names(),
+            [(output, [name]) for output, name in self._targets.items()],
+            source.sample_weight or "",
+        )
         read = [*self._named, *self._stacked, *self._targets.values()]
         read += [source.sample_weight] if source.sample_weight else []
         self._columns = list(dict.fromkeys(read))
@@ -132,7 +127,7 @@ class ParquetReader:
                 self._numbers(source.sample_weight, columns[source.sample_weight], first), "weight"
             )
         target = targets.pop("", None)
-        return _core.Dataset(inputs, target, targets, weight, first)
+        return _core.Dataset(inputs, target, targets, weight, first, self._origin)
 
     def _numbers(self, name: str, column: Any, first: int) -> Array:
         array = self._array(name, column, first)

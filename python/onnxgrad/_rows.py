@@ -10,6 +10,7 @@ import numpy as np
 from onnxgrad import _core
 from onnxgrad._arrays import NativeArray, to_native
 from onnxgrad._arrow import named_arrays
+from onnxgrad._columns import Feeds, name_list
 from onnxgrad.data import Source
 from onnxgrad.errors import DataError
 
@@ -107,12 +108,15 @@ class Labels:
                     what=f"there are {len(classes)} different labels{_of(output)}, but the model "
                     f"has {loss.num_classes} classes",
                     value=output or "y",
-                    mend="Remove rows, or train a model with as many classes as labels.",
+                    detail=f"Labels: {name_list(classes)}.",
+                    mend="Remove or rename rows, or train a model with as many classes as labels.",
                 )
             self.classes[loss.output] = classes
 
-    def native(self, session: TrainingSession, y: Any, output: str = "") -> NativeArray:
-        """Return the labels of one loss as the extension takes them."""
+    def native(
+        self, session: TrainingSession, y: Any, output: str = "", feeds: Feeds | None = None
+    ) -> NativeArray:
+        """Return the labels of one loss as the extension takes them; `feeds` names their rows."""
         labels = to_native(y, output or "y")
         loss = _loss_on(session, output)
         if loss is None or not _needs_numbers(loss, labels):
@@ -128,14 +132,18 @@ class Labels:
         numbers = {label: number for number, label in enumerate(classes)}
         unknown = next((row for row, label in enumerate(texts) if label not in numbers), None)
         if unknown is not None:
+            row = _row_name(feeds, unknown)
             raise DataError(
-                what=f"label '{texts[unknown]}' in row {unknown}{_of(output)} is none of the "
-                "classes",
+                what=f"label '{texts[unknown]}' in {row}{_of(output)} is none of the classes",
                 value=output or "y",
                 detail=f"Classes: {', '.join(classes[:8])}.",
                 mend="Remove or rename such rows, or train on rows that have this label, too.",
             )
         return np.array([numbers[label] for label in texts], np.int64).reshape(shape)
+
+
+def _row_name(feeds: Feeds | None, row: int) -> str:
+    return f"row {row}" if feeds is None else feeds.row(row)
 
 
 def _of(output: str) -> str:

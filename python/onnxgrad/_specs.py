@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, TypeVar
 
 from onnxgrad import losses, optimizers, schedules
@@ -21,6 +22,8 @@ __all__ = [
     "text_of",
 ]
 
+_OF_OUTPUT = re.compile(r",(?=(?:reduction|target|sample_weight)=)")
+
 DescriptionT = TypeVar("DescriptionT", bound=Description)
 
 
@@ -33,22 +36,23 @@ def optimizer_of(text: str) -> Optimizer:
     0.1
     """
     name, _, options = text.partition(":")
-    return _with_options("--optimizer", name, optimizers.from_name(name), options)
+    return _with_options("optimizer", name, optimizers.from_name(name), options)
 
 
 def loss_of(text: str) -> Loss:
     """Return the loss of a text such as ``"huber:delta=2"`` or ``"output:loss,reduction=sum"``."""
     name, _, options = text.partition(":")
     if name == "output":
-        output, _, options = options.partition(",")
-        return _with_options("--loss", name, losses.Output(output), options)
-    return _with_options("--loss", name, losses.from_name(name), options)
+        output = _OF_OUTPUT.split(options, maxsplit=1)[0]  # which may have commas itself
+        options = options[len(output) + 1 :]
+        return _with_options("loss", name, losses.Output(output), options)
+    return _with_options("loss", name, losses.from_name(name), options)
 
 
 def schedule_of(text: str) -> Schedule:
     """Return the schedule of a text such as ``"step:length=10,factor=0.5"``."""
     name, _, options = text.partition(":")
-    return _with_options("--schedule", name, schedules.from_name(name), options)
+    return _with_options("schedule", name, schedules.from_name(name), options)
 
 
 def penalty_of(text: str) -> Penalty:
@@ -60,10 +64,10 @@ def penalty_of(text: str) -> Penalty:
     Penalty(l1=0.1, l2=0.0, weights=('dense*',))
     """
     pattern, _, options = text.rpartition(":")  # names of weights may have colons
-    values = _pairs("--penalty", options)
+    values = _pairs("penalty", options)
     for name in values:
         if name not in ("l1", "l2"):
-            raise unknown_name("--penalty", name, ["l1", "l2"])
+            raise unknown_name("penalty", name, ["l1", "l2"])
     return Penalty(**values, weights=pattern or None)
 
 
@@ -75,15 +79,15 @@ def class_weight_of(text: str, is_text: bool) -> Any:
     if text == "balanced":
         return text
     weights: dict[Any, float] = {}
-    for label, weight in _split("--class-weight", text):
-        number = real_number(f"--class-weight of {label}", _value(weight))
+    for label, weight in _split("class_weight", text):
+        number = real_number(f"class_weight of {label}", _value(weight))
         try:
             weights[label if is_text else int(float(label))] = number
         except ValueError:
             raise OptionError(
-                what=f"--class-weight: the label '{label}' is no number, but those of the data are",
-                value="--class-weight",
-                mend="Give the labels as the column of the target has them.",
+                what=f"class_weight: the label '{label}' is no number, but those of the data are",
+                value="class_weight",
+                mend="Give the labels as the target has them.",
             ) from None
     return weights
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +11,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from onnxgrad._checks import nearest_or
+from onnxgrad import _core
+from onnxgrad._checks import is_number, nearest_or
+from onnxgrad._columns import ColumnPlan, Feeds, name_list, plan_columns
 from onnxgrad.data import one_character
 from onnxgrad.errors import DataError
 
@@ -30,48 +33,72 @@ class Table:
         Of a CSV file [N] each; of an NPZ file [N, ...].
     is_csv : bool
         Whether these are columns, as those of a Parquet file too.
+    delimiter : str
+        Of a CSV file, else empty.
     """
 
     path: str
     columns: dict[str, Array] = field(repr=False)
     is_csv: bool = True
+    delimiter: str = ""
 
     def take(self, name: str, option: str) -> Array:
         """Return the column `name`, which the command line's `option` asks for."""
         if name in self.columns:
             return self.columns[name]
         known = list(self.columns)
-        shown = ", ".join(known[:6]) + (f", ... ({len(known)} in all)" if len(known) > 6 else "")
         raise DataError(
             what=f"{self.path}: there is no column '{name}'",
             file=self.path,
             value=name,
-            detail=f"{option} asks for it; the file has {shown}.",
+            detail=f"{option} asks for it; the file has {name_list(known)}.",
             mend=nearest_or(name, known, "Take one of these columns."),
         )
 
-    def inputs(self, names: Sequence[str], without: Sequence[str]) -> dict[str, Array]:
-        """Return what the model's inputs `names` are fed with.
+    def inputs(
+        self,
+        names: Sequence[str],
+        without: Sequence[str],
+        target: str | None = None,
+        sample_weight: str | None = None,
+    ) -> Feeds:
+        """Return what the model's inputs `names` are fed with; see `plan_columns`.
 
-        Columns (or arrays) are matched by name first. What is left of a CSV file makes up the rows
-        [N, C] of the one input that has no column of its name.
+        `without` are columns that feed no input; `target` and `sample_weight` are names of such.
         """
-        rest = {name: array for name, array in self.columns.items() if name not in without}
-        found = {name: self._as_input(rest.pop(name)) for name in names if name in rest}
-        missing = [name for name in names if name not in found]
-        if not missing:
-            return found
-        if len(missing) > 1 or not rest or not (self.is_csv or len(rest) == 1):
-            raise DataError(
-                what=f"{self.path}: nothing for the model's input '{missing[0]}'",
-                file=self.path,
-                value=missing[0],
-                detail=f"The model has the inputs {', '.join(names)}; "
-                f"the file has {', '.join(list(self.columns)[:8])}.",
-                mend="Name columns (or arrays of the .npz) like the inputs.",
+        plan = plan_columns(list(self.columns), names, without, path=self.path, stacks=self.is_csv)
+        arrays = {name: self._as_input(self.columns[name]) for name in plan.named}
+        if plan.stacked_input is not None:
+            columns = {name: self.columns[name] for name in plan.stacked}
+            arrays[plan.stacked_input] = (
+                self._stack(columns) if self.is_csv else next(iter(columns.values()))
             )
-        found[missing[0]] = self._stack(rest) if self.is_csv else next(iter(rest.values()))
-        return found
+        if not self.is_csv:  # the columns of an array have no names
+            plan = ColumnPlan([], None, [])
+        return Feeds(
+            arrays,
+            plan,
+            targets={"": target} if target is not None and self.is_csv else None,
+            sample_weight=sample_weight if self.is_csv else None,
+            path=self.path,
+            line_of=self.line_of if self.delimiter else None,
+        )
+
+    def line_of(self, row: int) -> int:
+        """Return the line of a CSV file that a row is on; the file is read again for it."""
+        with Path(self.path).open(encoding="utf-8-sig", newline="") as file:
+            lines = csv.reader(file, delimiter=self.delimiter)
+            number, before = -1, 0  # of the header, and lines before the one at hand
+            for cells in lines:
+                if cells and number == row:
+                    break
+                number += bool(cells)
+                before = lines.line_num
+        return before + 1
+
+    def row_name(self, row: int) -> str:
+        """Return what messages call a row."""
+        return f"line {self.line_of(row)}" if self.delimiter else f"row {row}"
 
     def _as_input(self, array: Array) -> Array:
         return array.reshape(len(array), -1) if self.is_csv else array
@@ -79,27 +106,50 @@ class Table:
     def _stack(self, columns: dict[str, Array]) -> Array:
         texts = [name for name, column in columns.items() if column.dtype.kind in "UO"]
         if texts and len(texts) < len(columns):
-            column = columns[texts[0]]
-            row = next(i for i, cell in enumerate(column) if not _is_number(str(cell)))
-            raise DataError(
-                what=f"{self.path}: column '{texts[0]}', row {row}: "
-                f"{str(column[row])!r} is not a number",
-                file=self.path,
-                value=texts[0],
-                mend="Export the encoding of texts with the model (a scikit-learn pipeline), or "
-                f"leave the column out: --ignored {texts[0]}.",
-            )
+            self.check_numbers(texts[0], columns[texts[0]])
         rows: Array = np.column_stack(list(columns.values()))
-        if rows.dtype.kind == "f" and not np.isfinite(rows).all():
-            row, place = np.argwhere(~np.isfinite(rows))[0]
-            raise DataError(
-                what=f"{self.path}: column '{list(columns)[place]}', row {row}: "
-                f"{rows[row, place]} (an empty cell is nan)",
-                file=self.path,
-                value=list(columns)[place],
-                mend="Fill or remove such rows; rows are counted from 0.",
-            )
         return rows
+
+    def check_numbers(self, name: str, column: Array) -> None:
+        """Refuse a column of texts that are not all numbers.
+
+        Raises
+        ------
+        DataError
+            Names line, column and cell.
+        """
+        row = next((i for i, cell in enumerate(column) if not is_number(str(cell))), None)
+        if row is None:
+            return
+        cell = str(column[row])
+        raise DataError(
+            what=f"{self.path}: {self.row_name(row)}, column '{name}': "
+            + (f"{cell!r} is not a number" if cell else "the cell is empty"),
+            file=self.path,
+            value=name,
+            mend=_core.number_hint(cell, name),
+        )
+
+    def check_finite(self, feeds: Feeds) -> None:
+        """Refuse NaN and infinity in the columns that feed a model.
+
+        Raises
+        ------
+        DataError
+            Names line and column.
+        """
+        for name in [name for _, names in feeds.plan.names() for name in names]:
+            column = self.columns[name]
+            if column.dtype.kind != "f" or np.isfinite(column).all():
+                continue
+            row = int(np.flatnonzero(~np.isfinite(column))[0])
+            what = "an infinite number" if np.isinf(column[row]) else "NaN or an empty cell"
+            raise DataError(
+                what=f"{self.path}: {what} in {self.row_name(row)}, column '{name}'",
+                file=self.path,
+                value=name,
+                mend="Fill or remove such rows.",
+            )
 
 
 def read_table(path: str, delimiter: str | None = None) -> Table:
@@ -132,7 +182,7 @@ def read_table(path: str, delimiter: str | None = None) -> Table:
         raise DataError(
             what=f"{path}: {error.strerror or error}",
             file=path,
-            mend="Check the path given with --data or --validation.",
+            mend="Check the path; a relative one begins at the present folder.",
         ) from error
 
 
@@ -206,16 +256,17 @@ def _read_csv(path: str, delimiter: str) -> Table:
         raise DataError(
             what=f"{path}: not a readable CSV file",
             file=path,
+            detail=_encoding_of(path),
             mend="Save it as UTF-8 with commas between the cells.",
         ) from error
     header = [name.strip() for name in header]
     repeated = next((name for name in header if header.count(name) > 1), None)
-    if not header or repeated is not None or all(_is_number(name) for name in header):
+    if not header or repeated is not None or all(is_number(name) for name in header):
         problem = (
             "the file is empty"
             if not header
             else f"the column '{repeated}' is there twice"
-            if repeated is not None and not _is_number(repeated)
+            if repeated is not None and not is_number(repeated)
             else "the first line has numbers, not the names of the columns"
         )
         raise DataError(
@@ -223,21 +274,34 @@ def _read_csv(path: str, delimiter: str) -> Table:
             file=path,
             mend="The first line of a CSV file gives each column its own name.",
         )
-    other = next((mark for mark in ";\t|" if mark in header[0]), None)
+    other = next((mark for mark in ";\t|," if mark in header[0]), None)
     if len(header) == 1 and other is not None:
         raise DataError(
             what=f"{path}: there is one column, '{header[0][:40]}'",
             file=path,
-            mend=f"Its columns seem to be separated by {other!r}: give --delimiter {other!r}.",
+            mend=f"Its columns seem to be separated by {other!r}: give delimiter={other!r}.",
         )
-    return Table(path, _read_columns(path, header, delimiter))
+    return Table(path, _read_columns(path, header, delimiter), delimiter=delimiter)
+
+
+def _encoding_of(path: str) -> str:
+    """Return what a file that is no UTF-8 seems to be."""
+    with Path(path).open("rb") as file:
+        start = file.read(4)
+    if start[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        return "It is UTF-16, as spreadsheets export 'Unicode text'."
+    if start[:2] == b"PK":
+        return "It is a spreadsheet (.xlsx) or another ZIP archive, not text."
+    return ""
 
 
 def _read_columns(path: str, header: list[str], delimiter: str) -> dict[str, Array]:
     try:  # all numbers: NumPy's reader in C
-        rows = np.loadtxt(
-            path, delimiter=delimiter, skiprows=1, ndmin=2, encoding="utf-8-sig", quotechar='"'
-        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a file without rows
+            rows = np.loadtxt(
+                path, delimiter=delimiter, skiprows=1, ndmin=2, encoding="utf-8-sig", quotechar='"'
+            )
         if rows.size and rows.shape[1] == len(header):
             return {name: _narrow(rows[:, i]) for i, name in enumerate(header)}
     except ValueError:
@@ -249,7 +313,7 @@ def _read_columns(path: str, header: list[str], delimiter: str) -> dict[str, Arr
             raise DataError(
                 what=f"{path}: line {number} has {len(line)} cells, expected {len(header)}",
                 file=path,
-                mend="Mend the line; a cell that has a comma inside needs quotes.",
+                mend=f"Fix the line; a cell that has {delimiter!r} inside needs quotes.",
             )
     if not lines:
         raise DataError(
@@ -273,11 +337,3 @@ def _narrow(column: Array) -> Array:
     with np.errstate(invalid="ignore"):
         whole = column.astype(np.int64)
     return whole if np.array_equal(whole, column) else np.ascontiguousarray(column)
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True

@@ -288,10 +288,13 @@ def _finish(
     if options.history is not None:
         trainer.history.to_csv(options.history)
     is_share = isinstance(data.validation, float)  # then the rows of the file are both
-    print(_summary("all rows" if is_share else "train", trainer.evaluate(*data.rows)))
+    nan = options.allow_nan
+    print(
+        _summary("all rows" if is_share else "train", trainer.evaluate(*data.rows, allow_nan=nan))
+    )
     if data.validation is not None and not is_share:
         held_out = data.validation if isinstance(data.validation, tuple) else (data.validation,)
-        print(_summary("validation", trainer.evaluate(*held_out)))
+        print(_summary("validation", trainer.evaluate(*held_out, allow_nan=nan)))
     elif is_share and trainer.history.get("val_loss"):
         last = {name: values[-1] for name, values in trainer.history.items() if values}
         print(_summary("validation", Evaluation(last["val_loss"], last.get("val_accuracy"), 0)))

@@ -119,7 +119,7 @@ def _columns(trainer: Trainer, table: Table, options: SimpleNamespace) -> Rows:
         weight = table.take(options.sample_weight, "--sample-weight")
         without.append(options.sample_weight)
     names = [value.name for value in trainer.session.get_inputs()]
-    return table.inputs(names, without), y, weight
+    return table.inputs(names, without, options.target, options.sample_weight), y, weight
 
 
 def _no_validation_file() -> OptionError:

@@ -8,16 +8,14 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import typer
-from typer.core import TyperCommand
 
 from onnxgrad import losses, metrics, optimizers, schedules
-from onnxgrad._checks import nearest_or
+from onnxgrad._checks import is_number, nearest_or
 from onnxgrad.errors import OptionError
 from onnxgrad.graphs import SCHEMES
 
 __all__ = [
     "OPTIONS",
-    "TopicsCommand",
     "TrainOption",
     "merged",
     "stored",
@@ -489,24 +487,6 @@ def with_parameters(function: Callable[..., None]) -> Callable[..., None]:
     return function
 
 
-class TopicsCommand(TyperCommand):
-    """A command whose help has its options under headings."""
-
-    def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the options of each topic; those that have none come last."""
-        topics: dict[str, list[tuple[str, str]]] = {}
-        for parameter in self.get_params(ctx):
-            record = parameter.get_help_record(ctx)
-            if record is None:
-                continue
-            is_argument = parameter.param_type_name == "argument"
-            topic = "Arguments" if is_argument else getattr(parameter, "rich_help_panel", None)
-            topics.setdefault(topic or "Other", []).append(record)
-        for topic, records in topics.items():
-            with formatter.section(topic):
-                formatter.write_dl(records)
-
-
 # ---------------------------------------------------------------------------------------- files
 
 
@@ -546,7 +526,7 @@ def stored(options: Mapping[str, Any]) -> dict[str, Any]:
         value = options[option.name]
         if value is None or not option.is_stored:
             continue
-        is_path = option.is_path and not _is_number(value)
+        is_path = option.is_path and not is_number(value)
         if option.name in ("target", "sample_weight"):  # of .npy these are files, too
             is_path = str(options["data"]).endswith(".npy")
         result[option.name] = str(Path(value).absolute()) if is_path else value
@@ -571,14 +551,14 @@ _KINDS = {str: "a text", int: "a whole number", float: "a number", bool: "true o
 
 
 def _converted(option: TrainOption, value: Any, path: Path) -> Any:
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    is_real = isinstance(value, (int, float)) and not isinstance(value, bool)
     if option.kind is list:
         values = value if isinstance(value, list) else [value]
         if all(isinstance(one, str) for one in values):
             return values
-    elif option.kind is str and is_number:  # such as lr, max_time, validation
+    elif option.kind is str and is_real:  # such as lr, max_time, validation
         return repr(value)
-    elif option.kind is float and is_number:
+    elif option.kind is float and is_real:
         return float(value)
     elif type(value) is option.kind:
         return value
@@ -589,11 +569,3 @@ def _converted(option: TrainOption, value: Any, path: Path) -> Any:
         value=option.name,
         mend=f"Give {expected}.",
     )
-
-
-def _is_number(text: Any) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True

@@ -15,6 +15,7 @@ import numpy as np
 from onnxgrad import _core as native
 from onnxgrad._arrays import ArrayLike, cast_number, from_native, to_native
 from onnxgrad._checks import path_text, real_number, unknown_name
+from onnxgrad._columns import Feeds
 from onnxgrad._models import to_proto
 from onnxgrad._rows import Labels, NativeRows, named_inputs, unpack_table
 from onnxgrad._session_words import as_html, described
@@ -126,17 +127,21 @@ class TrainerBase:
 
     def _dataset(self, X: Any, y: Any, sample_weight: Any) -> NativeRows:
         X, y, sample_weight = unpack_table(self.session, X, y, sample_weight)
+        feeds = X if isinstance(X, Feeds) else None
         weight = None if sample_weight is None else to_native(sample_weight, "sample_weight")
         labels, targets = None, {}
         if isinstance(y, Mapping):
             targets = {
-                name: self._labels.native(self.session, value, name) for name, value in y.items()
+                name: self._labels.native(self.session, value, name, feeds)
+                for name, value in y.items()
             }
         elif y is not None or self.session.target_name:
-            labels = self._labels.native(self.session, y)
+            labels = self._labels.native(self.session, y, feeds=feeds)
         if has_sparse(X):
             return sparse_source(self.session, X, labels, targets, weight)
-        return native.Dataset(dict(named_inputs(self.session, X)), labels, targets, weight)
+        inputs = dict(named_inputs(self.session, X))
+        origin = None if feeds is None else feeds.origin
+        return native.Dataset(inputs, labels, targets, weight, 0, origin)
 
     def _validation(
         self,

@@ -15,12 +15,13 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from onnxgrad import _apply_commands, errors
+from onnxgrad._command import Command, TopicsCommand, message_of, plain_warnings
 from onnxgrad._models import to_core_model
 from onnxgrad._train_command import Terminated, check_writable
 from onnxgrad._train_command import run as run_training
-from onnxgrad._train_options import TopicsCommand, with_parameters
+from onnxgrad._train_options import with_parameters
 from onnxgrad._versions import show_versions
-from onnxgrad.graphs import core_gradient
+from onnxgrad.graphs import core_gradient, zeros_text
 from onnxgrad.reports import report as make_report
 from onnxgrad.reports import weight_change
 
@@ -60,16 +61,17 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-Command = TypeVar("Command", bound=Callable[..., None])
+CommandFunction = TypeVar("CommandFunction", bound=Callable[..., None])
 
 
-def _with_exit_status(command: Command) -> Command:
+def _with_exit_status(command: CommandFunction) -> CommandFunction:
     """Turn the exceptions of a command into messages and exit statuses."""
 
     @functools.wraps(command)
     def wrapped(*args: Any, **kwargs: Any) -> None:
         try:
-            command(*args, **kwargs)
+            with plain_warnings():
+                command(*args, **kwargs)
         except Terminated:
             print("terminated", file=sys.stderr)
             raise typer.Exit(143) from None
@@ -79,18 +81,12 @@ def _with_exit_status(command: Command) -> Command:
         except errors.InternalError as error:
             _report_fault(error)
         except errors.Error as error:
-            print(_message(error), file=sys.stderr)
+            print(message_of(error), file=sys.stderr)
             raise typer.Exit(EXIT_STATUS.get(type(error), 1)) from None
         except (ValueError, TypeError, KeyError, IndexError, AttributeError, OSError) as error:
             _report_fault(error)
 
     return wrapped  # type: ignore[return-value]
-
-
-def _message(error: errors.Error) -> str:
-    name = type(error).__name__
-    text = str(error)
-    return text if text.startswith(name) else f"{name}: {text}"
 
 
 def _report_fault(error: BaseException) -> None:
@@ -128,7 +124,9 @@ _Delimiter = Annotated[
 _IGNORED_HELP = "Column to leave out; may be given several times."
 
 
-@app.command(epilog=_example("onnxgrad evaluate model.onnx --data train.csv --target y"))
+@app.command(
+    cls=Command, epilog=_example("onnxgrad evaluate model.onnx --data train.csv --target y")
+)
 @_with_exit_status
 def evaluate(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="The .onnx file.")],
@@ -158,7 +156,10 @@ def evaluate(
     )
 
 
-@app.command(epilog=_example("onnxgrad predict model.onnx --data train.csv --ignored y -o out.csv"))
+@app.command(
+    cls=Command,
+    epilog=_example("onnxgrad predict model.onnx --data train.csv --ignored y -o out.csv"),
+)
 @_with_exit_status
 def predict(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="The .onnx file.")],
@@ -189,7 +190,9 @@ def predict(
     _apply_commands.predict(model, data, output, outputs, ignored, delimiter)
 
 
-@app.command(epilog=_example("onnxgrad gradient model.onnx -o gradient.onnx --fill-grad"))
+@app.command(
+    cls=Command, epilog=_example("onnxgrad gradient model.onnx -o gradient.onnx --fill-grad")
+)
 @_with_exit_status
 def gradient(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="The .onnx file.")],
@@ -229,7 +232,7 @@ def gradient(
 ) -> None:
     """Write the gradient of a model as a standard ONNX model."""
     check_writable(output)
-    result = core_gradient(
+    result, zeros = core_gradient(
         to_core_model(model),
         wrt,
         outputs,
@@ -241,9 +244,11 @@ def gradient(
     result.save(output)
     names = ", ".join(value.name for value in result.outputs)
     print(f"wrote {output} with the outputs {names}")
+    if zeros:
+        print(f"warning: {zeros_text(zeros)}", file=sys.stderr)
 
 
-@app.command(epilog=_example("onnxgrad report model.onnx"))
+@app.command(cls=Command, epilog=_example("onnxgrad report model.onnx"))
 @_with_exit_status
 def report(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="The .onnx file.")],
@@ -267,7 +272,7 @@ def report(
         print(f"\n{str(changes).rstrip()}")
 
 
-@app.command(epilog=_example("onnxgrad versions"))
+@app.command(cls=Command, epilog=_example("onnxgrad versions"))
 @_with_exit_status
 def versions(
     full: Annotated[bool, typer.Option("--full", help="Also the path of the interpreter.")] = False,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from onnxgrad import _core
 from onnxgrad._arrays import ArrayLike, from_native, from_native_list, to_feeds, to_native
-from onnxgrad._checks import nearest_or, path_text, patterns, positive_int
+from onnxgrad._checks import checked_names, nearest_or, path_text, patterns, positive_int
 from onnxgrad._models import ModelLike, to_core_model, to_proto
 from onnxgrad._values import NodeArg, node_args
 from onnxgrad.errors import DataError
@@ -108,6 +108,7 @@ class ForwardBackward:
     (3, 2)
     """
 
+    @checked_names
     def __init__(
         self,
         model: ModelLike,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from onnxgrad import _core
 from onnxgrad._arrays import ArrayLike, to_feeds
-from onnxgrad._checks import path_text, patterns, positive_int, unknown_name
+from onnxgrad._checks import checked_names, path_text, patterns, positive_int, unknown_name
+from onnxgrad._columns import name_list
 from onnxgrad._models import ModelLike, to_core_model, to_proto
 from onnxgrad.losses import LossLike, PenaltyLike, to_core_loss
 from onnxgrad.optimizers import OptimizerLike, ParameterGroup, as_optimizer, update_options
@@ -34,6 +36,7 @@ SCHEMES = (
 )
 
 
+@checked_names
 def gradient(
     model: ModelLike,
     wrt: str | Iterable[str] | None = None,
@@ -84,16 +87,25 @@ def gradient(
     >>> [output.name for output in grad.graph.output]
     ['coef_grad', 'intercept_grad']
     """
-    return to_proto(
-        core_gradient(
-            to_core_model(model),
-            wrt,
-            outputs,
-            fill_grad=fill_grad,
-            keep_outputs=keep_outputs,
-            target_opset=target_opset,
-            inline=inline,
-        )
+    result, zeros = core_gradient(
+        to_core_model(model),
+        wrt,
+        outputs,
+        fill_grad=fill_grad,
+        keep_outputs=keep_outputs,
+        target_opset=target_opset,
+        inline=inline,
+    )
+    if zeros and sum(value.name.endswith("_grad") for value in result.outputs) == len(zeros):
+        warnings.warn(zeros_text(zeros), stacklevel=3)
+    return to_proto(result)
+
+
+def zeros_text(names: Sequence[str]) -> str:
+    """Return what is said of gradients that are zero whatever the inputs are."""
+    return (
+        f"the gradient of {name_list(names)} is zero whatever the inputs are: the outputs do not "
+        "depend on it, or through operators alone that are constant between their steps"
     )
 
 
@@ -106,8 +118,11 @@ def core_gradient(
     keep_outputs: bool = False,
     target_opset: int = 26,
     inline: bool = False,
-) -> _core.Model:
-    """Do what `gradient` does, on the extension's models."""
+) -> tuple[_core.Model, list[str]]:
+    """Do what `gradient` does, on the extension's models.
+
+    Returns the gradient, and the names in `wrt` whose gradient is zero whatever the inputs are.
+    """
     return _core.gradient(
         model,
         patterns("wrt", wrt),
@@ -119,6 +134,7 @@ def core_gradient(
     )
 
 
+@checked_names
 def add_loss(
     model: ModelLike,
     loss: LossLike = "auto",
@@ -169,6 +185,7 @@ def add_loss(
     return to_proto(_core.add_loss(to_core_model(model), described, loss_name, bool(keep_outputs)))
 
 
+@checked_names
 def training_step(
     model: ModelLike,
     loss: LossLike = "auto",
@@ -267,6 +284,7 @@ def training_step(
     )
 
 
+@checked_names
 def initialize(
     model: ModelLike,
     scheme: str = "auto",
@@ -323,6 +341,7 @@ def core_initialize(
     )
 
 
+@checked_names
 def set_weights(
     model: ModelLike, weights: Mapping[str, ArrayLike] | str | os.PathLike[str]
 ) -> onnx.ModelProto:

@@ -13,6 +13,7 @@ Wherever a loss is asked for, these do too:
   ``"softmax_cross_entropy"`` (``"cross_entropy"``), ``"binary_cross_entropy"`` (``"bce"``),
   ``"log_loss"``, ``"negative_log_likelihood"`` (``"nll"``), ``"kl_divergence"`` (``"kl"``),
   ``"one_vs_rest_log"``, ``"hinge"``, ``"squared_hinge"``, ``"modified_huber"``, ``"auto"``;
+- a name with options, ``"huber:delta=2"``, or ``"output:NAME"``, as the command line has them;
 - a dictionary from outputs of the model to losses, or to pairs (loss, factor): the sum of them,
   with a target for each output. A loss of scores finds those behind the output.
 """
@@ -377,9 +378,6 @@ _SHORT = {
 }
 
 
-_OUTPUT = "output:"  # before the name of an output that is the loss
-
-
 def names() -> list[str]:
     """Return the names of all losses, sorted."""
     return sorted(_BY_NAME)
@@ -416,8 +414,10 @@ def name_of(function: NativeFunction) -> str:
 
 def as_loss(loss: Any) -> Loss:
     """Return a loss, or the loss of that name."""
-    if isinstance(loss, str) and loss.startswith(_OUTPUT):
-        return Output(loss.removeprefix(_OUTPUT))
+    if isinstance(loss, str) and ":" in loss:  # with options, as the command line has them
+        from onnxgrad._specs import loss_of
+
+        return loss_of(loss)
     described = from_name(loss) if isinstance(loss, str) else loss
     if not isinstance(described, Loss):
         raise OptionError(

@@ -525,7 +525,11 @@ def from_name(name: str) -> Optimizer:
 
 def as_optimizer(optimizer: OptimizerLike, lr: float | None = None) -> Optimizer:
     """Return the description of an optimizer or a name, with another learning rate if given."""
-    described: Any = from_name(optimizer) if isinstance(optimizer, str) else optimizer
+    described: Any = optimizer
+    if isinstance(optimizer, str):  # with options as the command line has them
+        from onnxgrad._specs import optimizer_of
+
+        described = optimizer_of(optimizer)
     if not isinstance(described, Optimizer):
         raise OptionError(
             what=f"optimizer: a {type(optimizer).__name__} is not an optimizer",

@@ -561,7 +561,11 @@ def from_name(name: str) -> Schedule:
 
 def as_schedule(schedule: ScheduleLike) -> Schedule:
     """Return the description of a schedule or a name."""
-    described: Any = from_name(schedule) if isinstance(schedule, str) else schedule
+    described: Any = schedule
+    if isinstance(schedule, str):  # with options as the command line has them
+        from onnxgrad._specs import schedule_of
+
+        described = schedule_of(schedule)
     if not isinstance(described, Schedule):
         raise OptionError(
             what=f"schedule: a {type(schedule).__name__} is not a schedule",

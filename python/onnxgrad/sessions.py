@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from onnxgrad import _core
 from onnxgrad._arrays import ArrayLike, from_native, from_native_list, to_feeds, to_native
 from onnxgrad._checks import (
+    checked_names,
     device_name,
     path_text,
     positive_int,
@@ -107,6 +108,7 @@ class InferenceSession(NotPickled):
     (3, 1)
     """
 
+    @checked_names
     def __init__(
         self, model: ModelLike, *, device: str = "cpu", threads: int | None = None
     ) -> None:
@@ -261,6 +263,7 @@ class TrainingSession(NotPickled):
     True
     """
 
+    @checked_names
     def __init__(
         self,
         model: ModelLike,

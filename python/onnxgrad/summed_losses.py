@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx.numpy_helper
+import onnx.shape_inference
 from onnx import TensorProto
 from onnx.helper import make_node, make_tensor_value_info
 
@@ -129,7 +130,8 @@ def add_summed_loss(
         ``"elastic"`` is l1_weight abs(d) + l2_weight d^2. ``"log"`` is the mean log loss of two
         columns of probabilities, with classes 0 and 1 (int64 [N, 1]) as labels.
     loss_name, label_name : str
-        Names of the output [1, 1] and of the input.
+        Names of the output [1, 1] and of the input. What the model computes under the name of the
+        input, such as the label of a classifier, is called ``_label_`` then.
     weight_name : str, default=None
         Name of one more input [N] with a weight for each row.
     penalty : dict, default=None
@@ -150,7 +152,9 @@ def add_summed_loss(
             value="score_name",
             mend=nearest_or(str(score_name), _SCORES),
         )
-    output = _pick(list(onx.graph.output), output_index)
+    place = list(onx.graph.output).index(_pick(list(onx.graph.output), output_index))
+    onx = _free_name(onx, label_name)
+    output = onx.graph.output[place]
     kind = _SCORES[score_name]
     allowed = {"elastic": {"l1_weight", "l2_weight"}, "log": {"eps"}}.get(kind, set())
     if not set(kwargs) <= allowed:
@@ -164,21 +168,25 @@ def add_summed_loss(
     label, loss = out.name(label_name), out.name(loss_name)
     weight = None if weight_name is None else out.name(weight_name)
     total = out.name("loss_without_penalty") if penalty else loss
-    dims = [d.dim_value or d.dim_param or None for d in output.type.tensor_type.shape.dim]
+    dims = _dims_of(onx, output)
+    rank = 2 if dims is None else len(dims)
+    rows_dim = None if not dims else dims[0]
 
-    inputs = [make_tensor_value_info(label, TensorProto.INT64 if kind == "log" else element, dims)]
+    expected = [rows_dim, 1] if kind == "log" else dims
+    inputs = [
+        make_tensor_value_info(label, TensorProto.INT64 if kind == "log" else element, expected)
+    ]
     if kind == "log":
-        inputs[0].type.tensor_type.shape.dim[1].dim_value = 1
         _write_log_loss(out, output.name, label, weight, total, kwargs.get("eps", 1e-6))
     else:
         rows = _row_losses(out, kind, output.name, label, kwargs)
         if weight is not None:
-            column = out.constant("weight_shape", [-1] + [1] * (len(dims) - 1), np.int64)
+            column = out.constant("weight_shape", [-1] + [1] * (rank - 1), np.int64)
             shaped = out.op("Reshape", [weight, column], "weight_column")
             rows = out.op("Mul", [rows, shaped], "loss_diff_weight")
         out.nodes.append(make_node("ReduceSum", [rows], [total], keepdims=1))
     if weight is not None:
-        inputs.append(make_tensor_value_info(weight, element, dims[:1]))
+        inputs.append(make_tensor_value_info(weight, element, [rows_dim]))
     if penalty:
         _write_penalties(out, onx, penalty, total, loss)
 
@@ -191,6 +199,44 @@ def add_summed_loss(
     result.graph.output.append(make_tensor_value_info(loss, element, [1, 1]))
     result.graph.output.extend([output] if output_index is None else onx.graph.output)
     return result
+
+
+def _free_name(onx: onnx.ModelProto, name: str) -> onnx.ModelProto:
+    """Return the model, in which a node's result of that name is called ``_name_``."""
+    made = {value for node in onx.graph.node for value in node.output}
+    if name not in made:
+        return onx
+    taken = _all_names(onx)
+    other = f"_{name}_"
+    while other in taken:
+        other = f"_{other}_"
+    result = onnx.ModelProto()
+    result.CopyFrom(onx)
+    _rename(result.graph, name, other)
+    return result
+
+
+def _rename(graph: onnx.GraphProto, name: str, other: str) -> None:
+    for value in (*graph.output, *graph.value_info):
+        if value.name == name:
+            value.name = other
+    for node in graph.node:
+        for names in (node.input, node.output):
+            names[:] = [other if one == name else one for one in names]
+        for attribute in node.attribute:
+            for body in (attribute.g, *attribute.graphs):
+                _rename(body, name, other)
+
+
+def _dims_of(onx: onnx.ModelProto, output: onnx.ValueInfoProto) -> list[Any] | None:
+    """Return the dimensions of an output, declared or inferred, or None for an unknown shape."""
+    kind = output.type.tensor_type
+    if not kind.HasField("shape"):
+        inferred = onnx.shape_inference.infer_shapes(onx).graph.output
+        kind = next(value for value in inferred if value.name == output.name).type.tensor_type
+    if not kind.HasField("shape"):
+        return None
+    return [d.dim_value or d.dim_param or None for d in kind.shape.dim]
 
 
 def _pick(outputs: list[onnx.ValueInfoProto], index: int | str | None) -> onnx.ValueInfoProto:

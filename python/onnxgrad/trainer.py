@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from onnxgrad import _core
 from onnxgrad._arrays import ArrayLike
-from onnxgrad._checks import positive_int
+from onnxgrad._checks import checked_names, positive_int
 from onnxgrad._class_weights import ClassWeight, native_class_weights, with_class_weights
-from onnxgrad._data_notes import tell
+from onnxgrad._data_notes import tell, warn
 from onnxgrad._fit_options import fit_options, one_of_two_names
-from onnxgrad._log import messages
+from onnxgrad._log import log, messages
 from onnxgrad._models import ModelLike
 from onnxgrad._rows import (
     Labels,
@@ -121,7 +121,9 @@ class Trainer(TrainerBase):
     """
 
     _fitting_thread = 0  # its id while `fit` runs
+    _num_notes = 0  # of the loop, which have been told
 
+    @checked_names
     def __init__(
         self,
         model: ModelLike | TrainingSession,
@@ -202,6 +204,7 @@ class Trainer(TrainerBase):
         self._callbacks = CallbackList([])
 
     @one_at_a_time
+    @checked_names
     def fit(
         self,
         X: DataLike,
@@ -378,7 +381,7 @@ class Trainer(TrainerBase):
                 options.class_weights = native_class_weights(class_weight)
                 self._use_sample_weight(None)
         elif y is None and self.session.target_name:
-            raise DataError(what="there is no y", value="y", mend="Give fit(X, y).")
+            raise DataError(what="there is no y", value="y", mend="Give the targets: fit(X, y).")
         else:
             X, y, sample_weight = unpack_table(self.session, X, y, sample_weight)
             self._choose_loss(y)
@@ -408,6 +411,7 @@ class Trainer(TrainerBase):
     ) -> None:
         self.history = History()
         self.stop_reason = ""
+        self._num_notes = 0
         if verbose != 0:
             print(self.session.loss_line, f"seed: {self.seed}", sep="\n", file=sys.stderr)
         if verbose == 2:
@@ -447,11 +451,20 @@ class Trainer(TrainerBase):
             print(self.session.plan_summary(), file=sys.stderr)
 
     def _collect(self) -> None:
+        self._tell_notes()
         native = self._core.history
         self.history = History.from_logs(log_of(epoch) for epoch in native.epochs)
         self.stop_reason = self.stop_reason or native.stop_reason
         self.skipped_steps = native.skipped_steps
         self.checkpoint_problem = native.checkpoint_problem
+
+    def _tell_notes(self) -> None:
+        """Warn of what the loop found odd, once each."""
+        for note in self._core.history.notes[self._num_notes :]:
+            self._num_notes += 1
+            if not self._is_trial:
+                log("warning", note)
+                warn(note)
 
     def _call(self, hook: str, *arguments: Any) -> bool:
         stop = self._callbacks.call(hook, self, *arguments)
@@ -460,6 +473,7 @@ class Trainer(TrainerBase):
         return stop
 
     def _on_epoch_end(self, epoch: _core.EpochLog) -> bool:
+        self._tell_notes()
         logs = log_of(epoch)
         self.is_best = epoch.is_best
         if epoch.epoch == len(self.history.get("epoch", ())) + 1:
@@ -551,13 +565,15 @@ class Trainer(TrainerBase):
         *,
         metrics: MetricLike | Iterable[MetricLike] | Mapping[str, MetricLike] = (),
         batch_size: int = 256,
+        allow_nan: bool = False,
     ) -> Evaluation:
-        """Return (loss, accuracy, rows, metrics) over rows; data and metrics as for `fit`."""
+        """Return (loss, accuracy, rows, metrics) over rows; data and options as for `fit`."""
         source, y, sample_weight = as_source(X, y, sample_weight)
         if sample_weight is not None or has_weight(source):
             self._use_sample_weight(y)
         wanted = native_metrics(metrics)
         rows = self._rows(source, X, y, sample_weight)
-        result = self._core.evaluate(rows, positive_int("batch_size", batch_size), wanted)
+        size = positive_int("batch_size", batch_size)
+        result = self._core.evaluate(rows, size, wanted, bool(allow_nan))
         values = dict(zip([metric.name for metric in wanted], result.metrics, strict=True))
         return Evaluation(result.loss, result.accuracy, result.rows, values)

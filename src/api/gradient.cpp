@@ -122,7 +122,11 @@ Model gradient(const Model& model, const GradientOptions& options) {
     seeds.push_back(options.fill_grad ? g.ones_like(output)
                                       : graph.add_input(output->name + "_grad", output->type));
   }
-  const auto gradients = autodiff::add_vjp(g, ops, outputs, seeds, wrt);
+  autodiff::ZeroGradients found;
+  const auto gradients = autodiff::add_vjp(g, ops, outputs, seeds, wrt, &found);
+  for (std::size_t i = 0; options.zeros != nullptr && i < wrt.size(); ++i) {
+    if (found.is_zero[i]) options.zeros->push_back(wrt[i]->name);
+  }
   g.set_scope("");
   graph.outputs.clear();
   for (std::size_t i = 0; i < wrt.size(); ++i) {

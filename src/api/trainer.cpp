@@ -110,7 +110,7 @@ const History& Trainer::fit(DataSource& source, const FitOptions& options) {
 }
 
 EvaluationResult Trainer::evaluate(const Dataset& data, std::int64_t batch_size,
-                                   const std::vector<Metric>& metrics) {
+                                   const std::vector<Metric>& metrics, bool allow_nan) {
   const api::CallGuard guard(impl_->fitting, api::CallGuard::Kind::kFromCallback);
   impl_->settle_loss(data.target);
   const api::CallGuard session_guard(impl_->session.impl().busy,
@@ -118,12 +118,12 @@ EvaluationResult Trainer::evaluate(const Dataset& data, std::int64_t batch_size,
   train::Session& session = impl_->session.impl().session;
   check_batch_size(batch_size);
   train::Evaluator evaluator(session, metrics);
-  return evaluator.run(train::prepare_data(session, session.evaluation_ports(), data, false),
+  return evaluator.run(train::prepare_data(session, session.evaluation_ports(), data, allow_nan),
                        batch_size);
 }
 
 EvaluationResult Trainer::evaluate(DataSource& source, std::int64_t batch_size,
-                                   const std::vector<Metric>& metrics) {
+                                   const std::vector<Metric>& metrics, bool allow_nan) {
   const api::CallGuard guard(impl_->fitting, api::CallGuard::Kind::kFromCallback);
   const api::CallGuard session_guard(impl_->session.impl().busy,
                                      api::CallGuard::Kind::kFromCallback);
@@ -133,8 +133,8 @@ EvaluationResult Trainer::evaluate(DataSource& source, std::int64_t batch_size,
   const auto ports = session.evaluation_ports();
   train::BlockReader reader(
       source,
-      [&](const Dataset& chunk) { return train::prepare_data(session, ports, chunk, false); }, {},
-      {.batch_size = batch_size});
+      [&](const Dataset& chunk) { return train::prepare_data(session, ports, chunk, allow_nan); },
+      {}, {.batch_size = batch_size});
   const std::atomic<bool> stop{false};
   return evaluator.run(reader, batch_size, stop).value();
 }

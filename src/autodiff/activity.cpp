@@ -3,15 +3,12 @@
 #include <algorithm>
 
 namespace onnxgrad::autodiff {
-namespace {
 
 bool carries_gradient(const ir::Value* value) {
   return value != nullptr &&
          (value->type.kind == ir::Type::Kind::kUnknown || value->dtype() == DataType::kUndefined ||
           is_floating(value->dtype()));
 }
-
-}  // namespace
 
 std::vector<ir::Value*> gradient_inputs(const ir::Node& node) {
   std::vector<ir::Value*> inputs = node.inputs;

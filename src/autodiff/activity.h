@@ -26,6 +26,9 @@ class Activity {
   std::vector<ir::Node*> nodes_;
 };
 
+/// Whether a value may have a gradient: floating-point, or of a type that is not known.
+bool carries_gradient(const ir::Value* value);
+
 /// The inputs of `node`, then the values that its subgraphs capture.
 std::vector<ir::Value*> gradient_inputs(const ir::Node& node);
 

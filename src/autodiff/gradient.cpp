@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "autodiff/activity.h"
 #include "base/check.h"
@@ -105,7 +106,8 @@ Value* conform(ir::GraphBuilder& g, const opdef::OpDef& def, const Node& node, V
   return gradient;
 }
 
-void apply_rule(ir::GraphBuilder& g, const opdef::OpRegistry& registry, const Activity& activity,
+// True: something arrives at the node, and nothing of it goes on to its active inputs.
+bool apply_rule(ir::GraphBuilder& g, const opdef::OpRegistry& registry, const Activity& activity,
                 Node& node, Cotangents& cotangents) {
   const opdef::OpDef& def = *registry.find(node);
   std::vector<Value*> upstream;
@@ -114,7 +116,7 @@ void apply_rule(ir::GraphBuilder& g, const opdef::OpRegistry& registry, const Ac
     upstream.push_back(output == nullptr ? nullptr : cotangents.sum(output));
     any = any || upstream.back() != nullptr;
   }
-  if (!any) return;
+  if (!any) return false;
   const std::vector<Value*> inputs = gradient_inputs(node);
   std::vector<bool> needs;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
@@ -124,14 +126,18 @@ void apply_rule(ir::GraphBuilder& g, const opdef::OpRegistry& registry, const Ac
   Context context(g, registry, node, std::move(upstream), needs);
   const std::vector<Value*> gradients = def.vjp(context, g);
   ONNXGRAD_ASSERT(gradients.size() <= inputs.size());
+  bool is_end = true;
   for (std::size_t i = 0; i < gradients.size(); ++i) {
     if (!needs[i] || gradients[i] == nullptr) continue;
     cotangents.add(inputs[i], conform(g, def, node, gradients[i], inputs[i]));
+    is_end = false;
   }
+  return is_end;
 }
 
 std::string reason_for(const opdef::OpDef* def) {
-  return def == nullptr ? "the operator is unknown" : "the operator has no gradient rule";
+  return def == nullptr ? "onnxgrad does not have the operator"
+                        : "the operator has no gradient rule";
 }
 
 std::vector<MissingGradient> missing_in(const Activity& activity,
@@ -145,6 +151,9 @@ std::vector<MissingGradient> missing_in(const Activity& activity,
       if (!activity.is_active(inputs[i]) || !can_flow_to(def, *node, i)) continue;
       missing.push_back({.op_type = node->op_type,
                          .node = node->name,
+                         .output = node->outputs.empty() || node->outputs[0] == nullptr
+                                       ? ""
+                                       : node->outputs[0]->name,
                          .input = static_cast<int>(i),
                          .reason = reason_for(def)});
       break;
@@ -159,7 +168,8 @@ std::vector<MissingGradient> missing_in(const Activity& activity,
   std::string list;
   for (std::size_t i = 0; i < std::min(missing.size(), kListed); ++i) {
     const MissingGradient& m = missing[i];
-    list += fmt::format("{}{} '{}' (input {}: {})", i > 0 ? "; " : "", m.op_type, m.node, m.input,
+    list += fmt::format("{}{} {} (input {}: {})", i > 0 ? "; " : "", m.op_type,
+                        m.node.empty() ? "of '" + m.output + "'" : "'" + m.node + "'", m.input,
                         m.reason);
   }
   if (missing.size() > kListed) list += fmt::format("; ... {} in all", missing.size());
@@ -189,6 +199,40 @@ void expand_functions(ir::GraphBuilder& g, const opdef::OpRegistry& registry,
   }
 }
 
+// Nodes that what comes from `wrt` reaches, and that no gradient goes through.
+void find_ends(const ir::Graph& graph, const opdef::OpRegistry& registry,
+               std::span<Value* const> outputs, std::span<Value* const> wrt,
+               std::vector<const Node*>& ends) {
+  std::unordered_set<const Value*> needed(outputs.begin(), outputs.end());
+  std::unordered_set<const Node*> before;
+  for (std::size_t n = graph.nodes.size(); n-- > 0;) {
+    const Node& node = *graph.nodes[n];
+    const auto is_needed = [&](const Value* value) { return needed.contains(value); };
+    if (std::ranges::none_of(node.outputs, is_needed)) continue;
+    before.insert(&node);
+    for (const Value* input : gradient_inputs(node)) needed.insert(input);
+  }
+  std::unordered_set<const Value*> live(wrt.begin(), wrt.end());
+  for (const Node* node : graph.nodes) {
+    if (!before.contains(node)) continue;
+    const opdef::OpDef* def = registry.find(*node);
+    const std::vector<Value*> inputs = gradient_inputs(*node);
+    bool is_reached = false;
+    bool passes = false;
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      if (!live.contains(inputs[i])) continue;
+      is_reached = true;
+      passes = passes || can_flow_to(def, *node, i);
+    }
+    const bool has_floating = std::ranges::any_of(node->outputs, carries_gradient);
+    if (is_reached && passes && has_floating) {
+      for (const Value* output : node->outputs) live.insert(output);
+    } else if (is_reached) {
+      ends.push_back(node);
+    }
+  }
+}
+
 }  // namespace
 
 std::vector<MissingGradient> find_missing_gradients(const ir::Model& model,
@@ -205,7 +249,7 @@ std::vector<MissingGradient> find_missing_gradients(const ir::Model& model,
 
 std::vector<Value*> add_vjp(ir::GraphBuilder& g, const opdef::OpRegistry& registry,
                             std::span<Value* const> outputs, std::span<Value* const> seeds,
-                            std::span<Value* const> wrt) {
+                            std::span<Value* const> wrt, ZeroGradients* zeros) {
   ONNXGRAD_ASSERT(outputs.size() == seeds.size());
   expand_functions(g, registry, outputs, wrt);
   const Activity activity(g.graph(), registry, outputs, wrt);
@@ -218,13 +262,19 @@ std::vector<Value*> add_vjp(ir::GraphBuilder& g, const opdef::OpRegistry& regist
   }
   const std::vector<Node*>& nodes = activity.nodes();
   for (std::size_t n = nodes.size(); n-- > 0;) {
-    apply_rule(g, registry, activity, *nodes[n], cotangents);
+    const bool is_end = apply_rule(g, registry, activity, *nodes[n], cotangents);
+    if (is_end && zeros != nullptr) zeros->ends.push_back(nodes[n]);
   }
+
   std::vector<Value*> gradients;
   gradients.reserve(wrt.size());
   for (Value* value : wrt) {
     Value* gradient = cotangents.sum(value);
+    if (zeros != nullptr) zeros->is_zero.push_back(gradient == nullptr);
     gradients.push_back(gradient == nullptr ? g.zeros_like(value) : gradient);
+  }
+  if (zeros != nullptr && std::ranges::find(zeros->is_zero, true) != zeros->is_zero.end()) {
+    find_ends(g.graph(), registry, outputs, wrt, zeros->ends);
   }
   return gradients;
 }

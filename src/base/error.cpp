@@ -5,8 +5,9 @@
 namespace onnxgrad {
 namespace {
 
-// "MatMul node 'dense_1/matmul', 'dense_1.weight'", from most to least specific.
-std::string describe(const Place& place) {
+// "MatMul node 'dense_1/matmul', 'dense_1.weight'", from most to least specific; without what the
+// problem names itself.
+std::string describe(const Place& place, const std::string& what) {
   std::string text;
   const auto join = [&text](const std::string& part) {
     if (!text.empty()) text += ", ";
@@ -17,12 +18,13 @@ std::string describe(const Place& place) {
     if (!place.node.empty()) node += " '" + place.node + "'";
     join(node);
   }
-  if (!place.value.empty()) join("'" + place.value + "'");
+  const std::string value = "'" + place.value + "'";
+  if (!place.value.empty() && what.find(value) == std::string::npos) join(value);
   return text;
 }
 
 std::string format(const Problem& problem) {
-  const std::string place = describe(problem.where);
+  const std::string place = describe(problem.where, problem.what);
   std::string text = place.empty() ? problem.what : place + ": " + problem.what;
   const auto add_line = [&text](const std::string& line) {
     if (!line.empty()) text += "\n  " + line;

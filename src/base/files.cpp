@@ -219,7 +219,13 @@ ReadableFile ReadableFile::open_beneath(const std::string& root, const std::stri
       fail(full, "external data behind a symbolic link is not followed",
            "Copy the data beside the model, or name its folder as the external root.");
     }
-    fail_errno(full, "open external data", errno);
+    const std::string reason = std::generic_category().message(errno);
+    throw Error({.what = "cannot open its external data '" + relative + "': " + reason,
+                 .where = {.file = full},
+                 .detail = "Its path is relative to the folder of the model.",
+                 .mend = errno == ENOENT || errno == ENOTDIR
+                             ? "Put the file into '" + root + "', or load the model where it is."
+                             : advice_for(errno)});
   }
   ReadableFile opened(file.release(), full);
   struct stat status{};

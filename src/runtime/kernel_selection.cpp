@@ -108,7 +108,12 @@ void check_operators(const ir::Model& model, const Engine& engine) {
   constexpr std::size_t kListed = 10;
   std::string list;
   for (std::size_t i = 0; i < std::min(found.size(), kListed); ++i) {
-    list += fmt::format("{}{} '{}'", i > 0 ? ", " : "", full_name(*found[i]), found[i]->name);
+    const ir::Node& node = *found[i];
+    const bool has_output = !node.outputs.empty() && node.outputs[0] != nullptr;
+    const std::string name = !node.name.empty() || !has_output
+                                 ? "'" + node.name + "'"
+                                 : "of '" + node.outputs[0]->name + "'";
+    list += fmt::format("{}{} {}", i > 0 ? ", " : "", full_name(node), name);
   }
   if (found.size() > kListed) list += fmt::format(", ... {} in all", found.size());
   throw UnsupportedOperatorError(

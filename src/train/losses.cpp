@@ -88,7 +88,8 @@ void put_counted_together(GraphBuilder& g, const Elements& elements, Value* weig
                             "' of type " + scores.type.to_string(),
                     .where = {.value = scores.name},
                     .detail = "It takes " + std::string(wanted) + ".",
-                    .mend = "Name another output or value with output=, or choose another loss."});
+                    .mend = "Name another output or value in the loss "
+                            "(loss='squared_error:output=VALUE'), or choose another loss."});
 }
 
 // Throws where the table says that the loss does not take scores of this shape.

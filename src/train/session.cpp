@@ -253,7 +253,7 @@ runtime::Execution& Session::prepare_step(const std::vector<Dims>& dims) {
 bool Session::check_target(const std::string& port, const Tensor& tensor) const {
   const LossInfo* loss = find_target(graph_.loss, port);
   if (loss == nullptr) return false;
-  check_class_numbers(*loss, tensor);
+  check_class_numbers(*loss, tensor, port);
   if (rows_of(tensor) == 0) {
     throw DataError({.what = "a batch without rows",
                      .mend = "Leave empty batches out: the mean over no rows is no number."});
@@ -407,8 +407,8 @@ std::vector<Tensor> Session::predict(const NamedTensors& feeds,
 }
 
 Tensor Session::encode_target(const Tensor& labels, const std::string& output) const {
-  return train::encode_target(output.empty() ? graph_.loss : find_loss_on(graph_.loss, output),
-                              labels);
+  const LossInfo& loss = output.empty() ? graph_.loss : find_loss_on(graph_.loss, output);
+  return train::encode_target(loss, labels);
 }
 
 void Session::set_seed(std::uint64_t seed) {

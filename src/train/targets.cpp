@@ -2,25 +2,21 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/check.h"
+#include "onnxgrad/data_files.h"
+#include "train/data/number_text.h"
 #include "train/losses.h"
 
 namespace onnxgrad::train {
 namespace {
-
-// "row 17, column 3", counted from 0 as NumPy does.
-std::string position_text(const Dims& dims, std::int64_t element, std::int64_t first_row) {
-  if (dims.rank() == 0) return "the scalar";
-  const std::int64_t columns = dims.product(1, dims.rank());
-  if (dims.rank() == 1) return fmt::format("row {}", first_row + element);
-  return fmt::format("row {}, column {}", first_row + element / columns, element % columns);
-}
 
 template <class T>
 std::int64_t first_non_finite(std::span<const T> values) {
@@ -39,12 +35,39 @@ std::int64_t first_non_finite(std::span<const T> values) {
   return -1;
 }
 
-[[noreturn]] void refuse(const std::string& name, const Dims& dims, std::int64_t element,
-                         std::int64_t first_row, const std::string& what, const std::string& mend) {
-  throw DataError({.what = fmt::format("'{}' has {} in {}", name, what,
-                                       position_text(dims, element, first_row)),
-                   .where = {.value = name},
-                   .mend = mend});
+// "<array> has <what> in <row and column><reason>".
+[[noreturn]] void refuse(const ArrayPlace& place, const Dims& dims, std::int64_t element,
+                         const std::string& what, const std::string& reason, Mend mend) {
+  throw DataError({.what = fmt::format("{} has {} in {}{}", place.subject, what,
+                                       place.element(dims, element), reason),
+                   .where = place.where(),
+                   .mend = std::move(mend)});
+}
+
+// Texts where numbers are wanted: the first one that is no number.
+[[noreturn]] void refuse_texts(const ArrayPlace& place, const Tensor& value, DataType wanted) {
+  const auto texts = value.strings();
+  double number = 0;
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    if (!texts[i].empty() && parse_number(texts[i], number)) continue;
+    if (texts[i].empty()) {
+      refuse(place, value.dims(), static_cast<std::int64_t>(i), "an empty text", "",
+             "Fill such cells with numbers, or remove their rows.");
+    }
+    refuse(place, value.dims(), static_cast<std::int64_t>(i), quoted(texts[i]),
+           ", which is not a number", number_hint(texts[i]));
+  }
+  throw DataError(
+      {.what = fmt::format("{} is text, expected {}", place.subject, dtype_name(wanted)),
+       .where = place.where(),
+       .mend = fmt::format("Convert it to {}.", dtype_name(wanted))});
+}
+
+// "NaN"; where rows are lines of a file, what stands for it there, too.
+std::string non_finite_text(const ArrayPlace& place, double number) {
+  if (!std::isnan(number)) return "an infinite number";
+  const bool has_lines = place.origin != nullptr && place.origin->line_of;
+  return has_lines ? "NaN or an empty cell" : "NaN";
 }
 
 // Whether a value of the type would come out as another number, beyond rounding.
@@ -102,22 +125,26 @@ std::string class_list_text(const LossInfo& loss) {
   return base::quote_list(names);
 }
 
-[[noreturn]] void unknown_label(const LossInfo& loss, const std::string& label, std::int64_t row) {
+[[noreturn]] void unknown_label(const LossInfo& loss, const std::string& label,
+                                const ArrayPlace& place, const Tensor& labels, std::size_t i) {
+  const std::string position = place.element(labels.dims(), static_cast<std::int64_t>(i));
   throw DataError(
-      {.what = fmt::format("label {} in row {} is none of the model's classes", label, row),
-       .where = {.value = loss.target.name},
+      {.what = fmt::format("label {} in {} is none of the model's classes", label, position),
+       .where = place.where(),
        .detail = "Classes: " + class_list_text(loss) + ".",
        .mend = "Remove or rename such rows, or train a model with this class."});
 }
 
 std::vector<std::int64_t> numbers_of_strings(const LossInfo& loss, const Tensor& labels,
-                                             std::int64_t first_row) {
+                                             const ArrayPlace& place) {
   if (loss.classes.dtype() != DataType::kString) {
-    throw DataError(
-        {.what = "labels are text, but the model's classes are numbers",
-         .where = {.value = loss.target.name},
-         .detail = "Classes: " + class_list_text(loss) + ".",
-         .mend = "Give numbers: y.astype(int) of digits; Trainer.fit numbers other texts itself."});
+    const std::string first = labels.strings().empty() ? "" : quoted(labels.strings()[0]) + " in ";
+    throw DataError({.what = fmt::format("labels are text ({}{}), but the model's classes are "
+                                         "numbers",
+                                         first, place.element(labels.dims(), 0)),
+                     .where = place.where(),
+                     .detail = "Classes: " + class_list_text(loss) + ".",
+                     .mend = "Give the labels as numbers, as the model lists its classes."});
   }
   std::unordered_map<std::string_view, std::int64_t> numbers;
   for (const std::string& name : loss.classes.strings()) {
@@ -127,25 +154,38 @@ std::vector<std::int64_t> numbers_of_strings(const LossInfo& loss, const Tensor&
   result.reserve(labels.strings().size());
   for (const std::string& label : labels.strings()) {
     const auto found = numbers.find(label);
-    if (found == numbers.end())
-      unknown_label(loss, "'" + label + "'", first_row + std::ssize(result));
+    if (found == numbers.end()) unknown_label(loss, quoted(label), place, labels, result.size());
     result.push_back(found->second);
   }
   return result;
 }
 
+// Numbers with fractions are no classes: the loss, or the target, is another one.
 std::vector<std::int64_t> whole_numbers(const LossInfo& loss, const Tensor& labels,
-                                        std::int64_t first_row) {
-  return convert_numbers(loss.target.name, labels, DataType::kInt64, first_row).to_int64s();
+                                        const ArrayPlace& place) {
+  if (is_floating(labels.dtype())) {
+    check_finite(place, labels);
+    const auto numbers = labels.to_doubles();
+    for (std::size_t i = 0; i < numbers.size(); ++i) {
+      if (!is_lost<std::int64_t>(numbers[i])) continue;
+      refuse(place, labels.dims(), static_cast<std::int64_t>(i), fmt::format("{}", numbers[i]),
+             fmt::format(", but the loss ({} on '{}') takes class labels", describe(loss.function),
+                         loss.scores),
+             fmt::format("Give a column of classes{}; to predict numbers, train a model that ends "
+                         "in them, with loss='squared_error'.",
+                         loss.num_classes > 0 ? " (" + class_list_text(loss) + ")" : ""));
+    }
+  }
+  return convert_numbers(place, labels, DataType::kInt64).to_int64s();
 }
 
 std::vector<std::int64_t> numbers_of_integers(const LossInfo& loss, const Tensor& labels,
-                                              std::int64_t first_row) {
-  std::vector<std::int64_t> result = whole_numbers(loss, labels, first_row);
+                                              const ArrayPlace& place) {
+  std::vector<std::int64_t> result = whole_numbers(loss, labels, place);
   if (!loss.classes.is_defined()) return result;
   if (loss.classes.dtype() == DataType::kString) {
     throw DataError({.what = "labels are numbers, but the model's classes are text",
-                     .where = {.value = loss.target.name},
+                     .where = place.where(),
                      .detail = "Classes: " + class_list_text(loss) + ".",
                      .mend = "Give the labels as texts, as the classes are written."});
   }
@@ -158,7 +198,7 @@ std::vector<std::int64_t> numbers_of_integers(const LossInfo& loss, const Tensor
     const auto found = numbers.find(result[row]);
     if (found == numbers.end() && result[row] == ignored) continue;
     if (found == numbers.end()) {
-      unknown_label(loss, std::to_string(result[row]), first_row + static_cast<std::int64_t>(row));
+      unknown_label(loss, std::to_string(result[row]), place, labels, row);
     }
     result[row] = found->second;
   }
@@ -166,7 +206,7 @@ std::vector<std::int64_t> numbers_of_integers(const LossInfo& loss, const Tensor
 }
 
 // The shape of class numbers: the declared rank, a trailing 1 dropped.
-Dims label_dims(const LossInfo& loss, const Dims& dims) {
+Dims label_dims(const LossInfo& loss, const Dims& dims, const ArrayPlace& place) {
   const std::size_t rank = loss.target.shape ? loss.target.shape->size() : 1;
   if (dims.rank() == rank) return dims;
   if (dims.rank() == rank + 1 && dims[rank] == 1) {
@@ -174,14 +214,14 @@ Dims label_dims(const LossInfo& loss, const Dims& dims) {
   }
   throw DataError({.what = fmt::format("labels have shape {}, expected one label per row [{}]",
                                        dims.to_string(), dims.rank() > 0 ? dims[0] : 0),
-                   .where = {.value = loss.target.name},
+                   .where = place.where(),
                    .mend = std::holds_alternative<SoftmaxCrossEntropy>(loss.function)
-                               ? "Pass class labels; for one-hot rows or probabilities set the "
-                                 "loss's one_hot."
-                               : "Pass class labels, not one-hot rows."});
+                               ? "Give class labels; one-hot rows or probabilities need "
+                                 "loss='softmax_cross_entropy:one_hot=true'."
+                               : "Give class labels, not one-hot rows."});
 }
 
-Dims quantity_dims(const LossInfo& loss, const Dims& dims) {
+Dims quantity_dims(const LossInfo& loss, const Dims& dims, const ArrayPlace& place) {
   if (!loss.target.shape || dims.rank() == 0) return dims;
   const auto& declared = *loss.target.shape;
   std::vector<std::int64_t> wanted{dims[0]};
@@ -193,11 +233,11 @@ Dims quantity_dims(const LossInfo& loss, const Dims& dims) {
   }
   const std::int64_t given = dims.product(1, dims.rank());
   if (given != columns) {
-    throw DataError({.what = fmt::format("the target has {} column{}, but '{}' has {}", given,
-                                         given == 1 ? "" : "s", loss.scores, columns),
-                     .where = {.value = loss.target.name},
+    throw DataError({.what = fmt::format("{} has {} column{}, but '{}' has {}", place.subject,
+                                         given, given == 1 ? "" : "s", loss.scores, columns),
+                     .where = place.where(),
                      .mend = columns > 1 && given == 1
-                                 ? "For class labels pass loss='softmax_cross_entropy'."
+                                 ? "For class labels give loss='softmax_cross_entropy'."
                                  : "Give a target of that many columns, or put the loss on an "
                                    "output that has as many as the target."});
   }
@@ -220,31 +260,27 @@ TargetRange range_of(const LossFunction& function) {
   return {};
 }
 
-void check_range(const LossInfo& loss, const Tensor& target, std::int64_t first_row) {
+void check_range(const LossInfo& loss, const Tensor& target, const ArrayPlace& place) {
   const TargetRange range = range_of(loss.function);
   if (range.wanted.empty()) return;
   const auto numbers = target.to_doubles();
   for (std::size_t i = 0; i < numbers.size(); ++i) {
     if (numbers[i] >= 0 && numbers[i] <= range.maximum) continue;
-    refuse(loss.target.name, target.dims(), static_cast<std::int64_t>(i), first_row,
-           fmt::format("{}", numbers[i]),
+    refuse(place, target.dims(), static_cast<std::int64_t>(i), fmt::format("{}", numbers[i]), "",
            fmt::format("Targets of a {} are numbers {}.", describe(loss.function), range.wanted));
   }
 }
 
 }  // namespace
 
-Tensor convert_numbers(const std::string& name, const Tensor& value, DataType dtype,
-                       std::int64_t first_row) {
+Tensor convert_numbers(const ArrayPlace& place, const Tensor& value, DataType dtype) {
   if (value.dtype() == dtype) return value;
-  if (value.dtype() == DataType::kString || dtype == DataType::kString) {
-    throw DataError({.what = fmt::format("'{}' is {}, expected {}", name, dtype_name(value.dtype()),
-                                         dtype_name(dtype)),
-                     .where = {.value = name},
-                     .mend = value.dtype() == DataType::kString
-                                 ? "Give numbers: array.astype('float32'), or an encoding of "
-                                   "the texts."
-                                 : "Give texts: array.astype(str)."});
+  if (value.dtype() == DataType::kString) refuse_texts(place, value, dtype);
+  if (dtype == DataType::kString) {
+    throw DataError({.what = fmt::format("{} is {}, expected {}", place.subject,
+                                         dtype_name(value.dtype()), dtype_name(dtype)),
+                     .where = place.where(),
+                     .mend = "Give texts."});
   }
   // Every number of these types has a place in any floating type of ours.
   const bool always_fits = is_floating(dtype) && !is_floating(value.dtype());
@@ -254,16 +290,17 @@ Tensor convert_numbers(const std::string& name, const Tensor& value, DataType dt
     for (std::size_t i = 0; i < numbers.size(); ++i) {
       if (is_floating(dtype) ? is_lost_in(dtype, numbers[i])
                              : !std::isfinite(numbers[i]) || is_lost_in(dtype, numbers[i])) {
-        refuse(name, value.dims(), static_cast<std::int64_t>(i), first_row,
-               fmt::format("{}", numbers[i]),
-               fmt::format("It cannot be stored as {}, which the model reads.", dtype_name(dtype)));
+        refuse(
+            place, value.dims(), static_cast<std::int64_t>(i), fmt::format("{}", numbers[i]),
+            fmt::format(", which {} cannot hold", dtype_name(dtype)),
+            fmt::format("The model reads {}: give numbers that it can hold.", dtype_name(dtype)));
       }
     }
   }
   return value.cast(dtype);
 }
 
-void check_finite(const std::string& name, const Tensor& value, std::int64_t first_row) {
+void check_finite(const ArrayPlace& place, const Tensor& value, bool can_be_allowed) {
   std::int64_t bad = -1;
   double number = 0;
   if (value.dtype() == DataType::kFloat32) {
@@ -274,24 +311,25 @@ void check_finite(const std::string& name, const Tensor& value, std::int64_t fir
     if (bad >= 0) number = value.data<double>()[static_cast<std::size_t>(bad)];
   }
   if (bad < 0) return;
-  refuse(name, value.dims(), bad, first_row, std::isnan(number) ? "NaN" : "an infinite number",
-         "Remove or fill such rows, or pass allow_nan=True.");
+  refuse(place, value.dims(), bad, non_finite_text(place, number), "",
+         can_be_allowed ? "Remove or fill such rows, or give allow_nan=True."
+                        : "Remove or fill such rows.");
 }
 
-Tensor encode_target(const LossInfo& loss, const Tensor& labels, std::int64_t first_row) {
+Tensor encode_target(const LossInfo& loss, const Tensor& labels, const ArrayPlace& place) {
   if (!loss.is_classifier) {
-    check_finite(loss.target.name, labels, first_row);
-    const Tensor numbers = convert_numbers(loss.target.name, labels, loss.target.dtype, first_row);
-    Tensor target = numbers.reshaped(quantity_dims(loss, labels.dims()));
-    check_range(loss, target, first_row);
+    check_finite(place, labels);
+    const Tensor numbers = convert_numbers(place, labels, loss.target.dtype);
+    Tensor target = numbers.reshaped(quantity_dims(loss, labels.dims(), place));
+    check_range(loss, target, place);
     return target;
   }
-  const Dims dims = label_dims(loss, labels.dims());
-  const Tensor target = Tensor::from(labels.dtype() == DataType::kString
-                                         ? numbers_of_strings(loss, labels, first_row)
-                                         : numbers_of_integers(loss, labels, first_row),
-                                     dims);
-  check_class_numbers(loss, target, first_row);
+  const Dims dims = label_dims(loss, labels.dims(), place);
+  const Tensor target =
+      Tensor::from(labels.dtype() == DataType::kString ? numbers_of_strings(loss, labels, place)
+                                                       : numbers_of_integers(loss, labels, place),
+                   dims);
+  check_class_numbers(loss, target, place);
   return target;
 }
 
@@ -330,20 +368,23 @@ bool target_asks_for_classes(const LossInfo& loss, const Tensor& target) {
   return many_columns && target.dims().product(1, target.dims().rank()) == 1;
 }
 
-void check_class_numbers(const LossInfo& loss, const Tensor& target, std::int64_t first_row) {
+void check_class_numbers(const LossInfo& loss, const Tensor& target, const ArrayPlace& place) {
   if (!loss.is_classifier || loss.num_classes == 0) return;
   const auto ignored = ignored_class(loss.function);
   const auto numbers = target.data<std::int64_t>();
   for (std::size_t row = 0; row < numbers.size(); ++row) {
     if (numbers[row] >= 0 && numbers[row] < loss.num_classes) continue;
     if (numbers[row] == ignored) continue;
-    throw DataError({.what = fmt::format(
-                         "class number {} in {} is not in 0 to {}", numbers[row],
-                         position_text(target.dims(), static_cast<std::int64_t>(row), first_row),
-                         loss.num_classes - 1),
-                     .where = {.value = loss.target.name},
-                     .mend = "Remove such rows, or train a model with more classes; they are "
-                             "counted from 0."});
+    const bool from_one =
+        numbers[row] == loss.num_classes && *std::ranges::min_element(numbers) > 0;
+    throw DataError(
+        {.what = fmt::format("class number {} in {} is not in 0 to {}", numbers[row],
+                             place.element(target.dims(), static_cast<std::int64_t>(row)),
+                             loss.num_classes - 1),
+         .where = place.where(),
+         .mend = from_one ? "Classes are counted from 0: subtract 1."
+                          : "Remove such rows, or train a model with more classes; they are "
+                            "counted from 0."});
   }
 }
 

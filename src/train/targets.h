@@ -5,10 +5,11 @@
 
 #include "onnxgrad/losses.h"
 #include "onnxgrad/tensor.h"
+#include "train/data/array_place.h"
 
 namespace onnxgrad::train {
 
-// Rows in messages are counted from `first_row`, the place of the first one in the whole.
+// `place` is what messages call the array.
 
 /// Labels as the user has them as the loss reads them; see TrainingSession::encode_target.
 /// Classes: labels [N] or [N, 1] (integers, bool, strings, whole floating numbers) give class
@@ -16,7 +17,8 @@ namespace onnxgrad::train {
 /// dtype of `loss.target` and reshaped to [N, columns] where only the shape's form differs; what a
 /// loss cannot have (a negative count, a probability above 1) is refused. Throws: DataError naming
 /// label or value, row and column, and what was expected.
-Tensor encode_target(const LossInfo& loss, const Tensor& labels, std::int64_t first_row = 0);
+Tensor encode_target(const LossInfo& loss, const Tensor& labels,
+                     const ArrayPlace& place = target_place());
 
 /// The loss whose targets the input `port` takes; nullptr if there is none.
 const LossInfo* find_target(const LossInfo& loss, const std::string& port);
@@ -31,17 +33,16 @@ bool target_asks_for_classes(const LossInfo& loss, const Tensor& target);
 
 /// Throws: DataError for the first class number outside [0, num_classes), with its row; the class
 /// that a loss ignores passes.
-void check_class_numbers(const LossInfo& loss, const Tensor& target, std::int64_t first_row = 0);
+void check_class_numbers(const LossInfo& loss, const Tensor& target, const ArrayPlace& place);
 
 /// `value` for an input of type `dtype`: itself, or a converted copy. Conversions that lose more
 /// than digits are refused: strings, fractions to integers, what the type cannot hold. Throws:
-/// DataError naming `name`, row and column.
-Tensor convert_numbers(const std::string& name, const Tensor& value, DataType dtype,
-                       std::int64_t first_row = 0);
+/// DataError naming the array, row and column.
+Tensor convert_numbers(const ArrayPlace& place, const Tensor& value, DataType dtype);
 
 /// Throws: DataError for the first NaN or infinite element, with row and column. Non-floating
-/// tensors pass.
-void check_finite(const std::string& name, const Tensor& value, std::int64_t first_row = 0);
+/// tensors pass. `can_be_allowed`: FitOptions::allow_nan lets such elements through.
+void check_finite(const ArrayPlace& place, const Tensor& value, bool can_be_allowed = false);
 
 }  // namespace onnxgrad::train
 

@@ -114,7 +114,8 @@ TEST(Targets, NumbersThatDoNotFitAreRefused) {
   refused(doubles({std::nan("")}), DataType::kInt64, "nan in row 0");
   refused(doubles({300}), DataType::kUint8, "300 in row 0");
   refused(ints({-1}), DataType::kUint32, "-1 in row 0");
-  refused(texts({"1"}), DataType::kFloat32, "is string, expected float32");
+  refused(texts({"1"}), DataType::kFloat32, "is text, expected float32");
+  refused(texts({"1", "n/a"}), DataType::kFloat32, "'n/a' in row 1, which is not a number");
   refused(ints({2}), DataType::kBool, "2 in row 0");
   EXPECT_THAT(convert_numbers("x", doubles({1, -2}), DataType::kInt8).to_doubles(),
               ElementsAre(1, -2));

@@ -87,6 +87,24 @@ std::vector<Weight> reachable_weights(const std::vector<Weight>& selected, Value
   return reachable;
 }
 
+// Nothing could be learned, whatever the data.
+[[noreturn]] void refuse_zero(const autodiff::ZeroGradients& zeros) {
+  constexpr std::size_t kListed = 5;
+  std::string list;
+  for (const ir::Node* node : std::span(zeros.ends).first(std::min(zeros.ends.size(), kListed))) {
+    list += (list.empty() ? "" : ", ") + node->describe();
+    if (node->name.empty() && !node->outputs.empty() && node->outputs[0] != nullptr) {
+      list += " of '" + node->outputs[0]->name + "'";
+    }
+  }
+  throw GradientError({.what = "the gradient of all weights is zero everywhere",
+                       .where = zeros.ends.empty() ? Place{}
+                                                   : Place{.node = zeros.ends.front()->name,
+                                                           .op_type = zeros.ends.front()->op_type},
+                       .detail = "It ends at what is constant between its steps: " + list + ".",
+                       .mend = "Put the loss on a value before these nodes, or replace them."});
+}
+
 // See StepGraph.
 std::string class_symbol(const ResolvedLoss& resolved) {
   const ir::Type& type = resolved.scores->type;
@@ -390,8 +408,10 @@ StepGraph build_step(const ir::Model& working, const opdef::OpRegistry& registry
 
   g.set_scope("gradient");
   Value* const seed = g.scalar_like(loss_value, 1);
-  const std::vector<Value*> gradients =
-      autodiff::add_vjp(g, registry, std::span(&loss_value, 1), std::span(&seed, 1), weight_values);
+  autodiff::ZeroGradients zeros;
+  const std::vector<Value*> gradients = autodiff::add_vjp(
+      g, registry, std::span(&loss_value, 1), std::span(&seed, 1), weight_values, &zeros);
+  if (std::ranges::find(zeros.is_zero, false) == zeros.is_zero.end()) refuse_zero(zeros);
   g.set_scope("");
   name_value(graph, loss_value, "loss");
 

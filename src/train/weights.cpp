@@ -175,6 +175,36 @@ WeightInfo weight_info(const Weight& weight) {
   return info;
 }
 
+namespace {
+
+// Nothing is left of the floating-point weights `names`.
+[[noreturn]] void refuse_no_weight(const std::vector<std::string>& names,
+                                   const std::vector<std::string>& trainable,
+                                   const std::vector<std::string>& frozen) {
+  if (names.empty()) {
+    throw ModelError({.what = "the model has no weight to train: none of its initializers and "
+                              "constants is floating-point",
+                      .mend = "Export the model with its weights as initializers; weights that are "
+                              "inputs cannot be trained."});
+  }
+  const std::string list = "Floating-point weights: " + base::quote_list(names) + ".";
+  if (!frozen.empty()) {
+    throw ModelError({.what = "there is no weight to train: all that could be are frozen by " +
+                              base::quote_list(frozen),
+                      .detail = list,
+                      .mend = trainable.empty()
+                                  ? "Give frozen= fewer weights, or a narrower pattern."
+                                  : "Give frozen= weights that trainable= does not name."});
+  }
+  throw ModelError({.what = "there is no weight to train: none is read by an operator that scales "
+                            "or shifts with weights",
+                    .detail = list,
+                    .mend = "Name weights with trainable=; `report` lists them with the operators "
+                            "that read them."});
+}
+
+}  // namespace
+
 std::vector<Weight> select_weights(const std::vector<Weight>& weights,
                                    const std::vector<std::string>& trainable,
                                    const std::vector<std::string>& frozen) {
@@ -193,14 +223,7 @@ std::vector<Weight> select_weights(const std::vector<Weight>& weights,
       selected.push_back(*floating[i]);
     }
   }
-  if (selected.empty()) {
-    throw ModelError(
-        {.what = "there is no weight to train",
-         .detail = "Floating-point weights: " + base::quote_list(names) +
-                   "; frozen: " + std::to_string(std::ranges::count(excluded, true)) + ".",
-         .mend = "Name weights with trainable=; `report` lists them with the operators that read "
-                 "them."});
-  }
+  if (selected.empty()) refuse_no_weight(names, trainable, frozen);
   return selected;
 }
 

@@ -70,7 +70,7 @@ def test_what_to_do_about_a_bad_loss(linear_proto, linear_data):
     trainer = og.Trainer(linear_proto, optimizer="sgd", lr=0.5)
     with pytest.raises(og.ConvergenceError, match=r"the training loss is (inf|nan) at") as caught:
         trainer.fit(X, y * np.float32(1e30), epochs=3, verbose=0)
-    assert "Try learning rate 0.05, a (smaller) clip_norm" in str(caught.value)
+    assert "Try lr=0.05, a (smaller) clip_norm" in str(caught.value)
     assert "-nan" not in str(caught.value)
 
 

@@ -484,7 +484,7 @@ def test_several_targets_with_mistakes():
 @pytest.mark.parametrize(
     ("loss", "y", "message"),
     [
-        ("poisson", [[-1.0]], "label' has -1 in row 0, column 0"),
+        ("poisson", [[-1.0]], "the target has -1 in row 0, column 0"),
         (og.losses.SoftmaxCrossEntropy(), [0], "one column per class"),
         ("kl", [[1.0]], "one column per class"),
         ("cosine", [0.0], "vectors"),

@@ -95,15 +95,18 @@ ColumnPlan plan_columns(const std::string& path, const std::vector<std::string>&
     if (!is_taken[c]) left.push_back(static_cast<std::int64_t>(c));
   }
   if (open.empty()) return plan;
-  if (open.size() > 1 || left.empty() || (!stacks && left.size() > 1)) {
+  // Where other inputs have columns of their names, one that is left is not taken for another.
+  const bool by_name = open.size() < layout.inputs.size() && left.size() == 1;
+  if (open.size() > 1 || left.empty() || by_name || (!stacks && left.size() > 1)) {
     std::vector<std::string> names;
     for (const ValueInfo& input : layout.inputs) names.push_back(input.name);
     const std::string& missing = names[open.front()];
-    throw DataError({.what = "nothing for the model's input '" + missing + "'",
-                     .where = {.file = path, .value = missing},
-                     .detail = "The model reads " + base::quote_list(names) + "; the file has " +
-                               base::quote_list(columns) + ".",
-                     .mend = "Name columns (or arrays) like the inputs."});
+    throw DataError(
+        {.what = "nothing for the model's input '" + missing + "'",
+         .where = {.file = path, .value = missing},
+         .detail = "The model reads " + base::quote_list(names) + "; the file has " +
+                   base::quote_list(columns) + ".",
+         .mend = base::nearest_or(missing, columns, "Name columns (or arrays) like the inputs.")});
   }
   if (stacks) {
     plan.stacked_input = static_cast<std::int64_t>(open.front());

@@ -1,10 +1,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 #include <limits>
+#include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,6 +15,7 @@
 #include "base/files.h"
 #include "onnxgrad/data_files.h"
 #include "train/data/chunked_source.h"
+#include "train/data/number_text.h"
 
 // A CSV file is gone through once, to note where chunks of whole lines begin (Index). A chunk is
 // then read and parsed by itself (ChunkParser), line by line, cell by cell.
@@ -31,16 +34,6 @@ constexpr const char* kQuotes =
                          std::string column = {}) {
   throw DataError(
       {.what = what, .where = {.file = path, .value = std::move(column)}, .mend = std::move(mend)});
-}
-
-// The beginning of a cell, for messages.
-std::string shown(std::string_view cell) {
-  std::string text;
-  for (const char c : cell.substr(0, 60)) {
-    const auto code = static_cast<unsigned char>(c);
-    code < 0x20 ? text += fmt::format("\\x{:02x}", code) : text += c;
-  }
-  return text;
 }
 
 std::string_view trimmed(std::string_view text) {
@@ -68,6 +61,23 @@ std::size_t line_length(std::string_view text) {
     begin = end + 1;
   }
   return text.size();
+}
+
+// The lines of a chunk that are not blank, and their numbers, from `number` on.
+std::vector<std::string_view> split_lines(std::string_view text, std::int64_t number,
+                                          std::vector<std::int64_t>& numbers) {
+  std::vector<std::string_view> lines;
+  while (!text.empty()) {
+    const std::size_t length = line_length(text);
+    const std::string_view line = text.substr(0, length);
+    if (!trimmed(line).empty()) {
+      lines.push_back(line);
+      numbers.push_back(number);
+    }
+    number += 1 + (line.find('"') == std::string_view::npos ? 0 : std::ranges::count(line, '\n'));
+    text.remove_prefix(std::min(length + 1, text.size()));
+  }
+  return lines;
 }
 
 // Cells of one line; views into the line or into `unquoted`.
@@ -127,26 +137,6 @@ class LineSplitter {
   std::string unquoted_;
 };
 
-// The number that a cell is; an empty one is NaN. False: it is none.
-bool parse_number(std::string_view cell, double& number) {
-  if (cell.empty()) {
-    number = std::numeric_limits<double>::quiet_NaN();
-    return true;
-  }
-  if (cell.front() == '+' && cell.size() > 1 && cell[1] != '-') cell.remove_prefix(1);
-  const char* const end = cell.data() + cell.size();
-  const auto [stop, error] = std::from_chars(cell.data(), end, number);
-  if (stop != end) return false;
-  if (error == std::errc::result_out_of_range) {  // as strtod has it: infinity, or nearly 0
-    const std::size_t exponent = cell.find_last_of("eE");
-    const bool is_small = exponent != std::string_view::npos && cell[exponent + 1] == '-';
-    number = is_small ? 0.0 : HUGE_VAL;
-    if (cell.front() == '-') number = -number;
-    return true;
-  }
-  return error == std::errc{};
-}
-
 struct ChunkPlace {
   std::int64_t offset = 0;
   std::int64_t bytes = 0;
@@ -163,6 +153,7 @@ class CsvSource final : public ChunkedSource {
         splitter_(options.delimiter) {
     const std::int64_t rows = make_index();
     plan_ = plan_columns(path, columns_, layout_, true);
+    make_origin();
     set_size(rows, std::ssize(chunks_), true);
   }
 
@@ -176,6 +167,8 @@ class CsvSource final : public ChunkedSource {
   std::int64_t make_index();
   std::int64_t read_header(std::string_view text);
   Dataset read_chunk(std::int64_t chunk) override;
+  void make_origin();
+  std::int64_t line_of(std::int64_t row) const;
   std::vector<std::string_view> lines_of(const ChunkPlace& place,
                                          std::vector<std::int64_t>& numbers);
   void make_tensors(std::int64_t rows, Dataset& data) const;
@@ -190,6 +183,7 @@ class CsvSource final : public ChunkedSource {
   LineSplitter splitter_;
   std::vector<std::string> columns_;
   ColumnPlan plan_;
+  std::shared_ptr<const DataOrigin> origin_;  ///< for as long as this source lives
   std::vector<ChunkPlace> chunks_;
   std::string buffer_;
   std::vector<std::string_view> cells_;
@@ -269,18 +263,24 @@ std::int64_t CsvSource::read_header(std::string_view text) {
   }
   if (all_numbers) {
     refuse(file_.path(), "the first line has numbers, not the names of the columns",
-           "The first line of a CSV file gives each column its own name.");
+           "Add a line before it that gives each column a name.");
+  }
+  const std::size_t mark = columns_[0].find_first_of(";\t|,");
+  if (columns_.size() == 1 && mark != std::string::npos) {
+    const std::string other = columns_[0][mark] == '\t' ? "\\t" : std::string(1, columns_[0][mark]);
+    refuse(file_.path(), "there is one column, " + quoted(columns_[0]),
+           fmt::format("Its columns seem to be separated by '{0}': give delimiter='{0}'.", other));
   }
   return static_cast<std::int64_t>(used);
 }
 
 void CsvSource::refuse_cell(const Cell& cell, const std::string& what) const {
   const std::string& name = columns_[static_cast<std::size_t>(cell.column)];
+  const bool is_target = std::ranges::find(plan_.targets, cell.column) != plan_.targets.end();
+  const bool can_be_left_out = !is_target && cell.column != plan_.sample_weight;
   refuse(file_.path(),
-         fmt::format("line {}, column '{}': '{}' {}", cell.line, name, shown(cell.text), what),
-         "Export the encoding of texts with the model (a scikit-learn pipeline), or leave the "
-         "column out.",
-         name);
+         fmt::format("line {}, column '{}': {} {}", cell.line, name, quoted(cell.text), what),
+         number_hint(std::string(cell.text), can_be_left_out ? name : ""), name);
 }
 
 double CsvSource::number(const Cell& cell) const {
@@ -352,25 +352,51 @@ void CsvSource::read_line(std::int64_t row, std::int64_t line, Dataset& data) {
   if (plan_.sample_weight >= 0) store(data.sample_weight, row, cell(plan_.sample_weight));
 }
 
-// The lines of a chunk that are not blank, and their numbers.
 std::vector<std::string_view> CsvSource::lines_of(const ChunkPlace& place,
                                                   std::vector<std::int64_t>& numbers) {
   buffer_.resize(static_cast<std::size_t>(place.bytes));
   file_.read(place.offset, std::as_writable_bytes(std::span(buffer_)));
-  std::vector<std::string_view> lines;
-  std::string_view rest = buffer_;
-  std::int64_t number = place.first_line;
-  while (!rest.empty()) {
-    const std::size_t length = line_length(rest);
-    const std::string_view line = rest.substr(0, length);
-    if (!trimmed(line).empty()) {
-      lines.push_back(line);
-      numbers.push_back(number);
+  return split_lines(buffer_, place.first_line, numbers);
+}
+
+// What messages call the rows and their columns. Lines are looked up in the file when asked for.
+void CsvSource::make_origin() {
+  const auto names_of = [this](std::span<const std::int64_t> places) {
+    std::vector<std::string> names;
+    for (const std::int64_t place : places) {
+      names.push_back(columns_[static_cast<std::size_t>(place)]);
     }
-    number += 1 + (line.find('"') == std::string_view::npos ? 0 : std::ranges::count(line, '\n'));
-    rest.remove_prefix(std::min(length + 1, rest.size()));
+    return names;
+  };
+  auto origin = std::make_shared<DataOrigin>();
+  origin->file = file_.path();
+  origin->line_of = [this](std::int64_t row) { return line_of(row); };
+  for (std::size_t i = 0; i < layout_.inputs.size(); ++i) {
+    const std::int64_t& place = plan_.inputs[i];
+    origin->inputs.push_back(
+        {.array = layout_.inputs[i].name,
+         .names = names_of(place < 0 ? std::span<const std::int64_t>(plan_.stacked)
+                                     : std::span(&place, 1))});
   }
-  return lines;
+  const auto targets = target_columns(layout_);
+  for (std::size_t i = 0; i < targets.size(); ++i) {
+    origin->targets.push_back(
+        {.array = targets[i].output, .names = names_of(std::span(&plan_.targets[i], 1))});
+  }
+  if (plan_.sample_weight >= 0) {
+    origin->sample_weight.names = names_of(std::span(&plan_.sample_weight, 1));
+  }
+  origin_ = std::move(origin);
+}
+
+std::int64_t CsvSource::line_of(std::int64_t row) const {
+  const auto after = std::ranges::upper_bound(chunks_, row, {}, &ChunkPlace::first_row);
+  const ChunkPlace& place = *std::prev(after);
+  std::string text(static_cast<std::size_t>(place.bytes), '\0');
+  file_.read(place.offset, std::as_writable_bytes(std::span(text)));
+  std::vector<std::int64_t> numbers;
+  split_lines(text, place.first_line, numbers);
+  return numbers.at(static_cast<std::size_t>(row - place.first_row));
 }
 
 Dataset CsvSource::read_chunk(std::int64_t chunk) {
@@ -378,6 +404,7 @@ Dataset CsvSource::read_chunk(std::int64_t chunk) {
   std::vector<std::int64_t> numbers;
   const auto lines = lines_of(place, numbers);
   Dataset data{.inputs = {}, .target = {}, .first_row = place.first_row};
+  data.origin = origin_;
   make_tensors(std::ssize(lines), data);
   for (std::size_t row = 0; row < lines.size(); ++row) {
     if (!splitter_.split(lines[row], cells_)) {
@@ -387,7 +414,7 @@ Dataset CsvSource::read_chunk(std::int64_t chunk) {
       refuse(file_.path(),
              fmt::format("line {} has {} cell{}, expected {}", numbers[row], cells_.size(),
                          cells_.size() == 1 ? "" : "s", columns_.size()),
-             "Mend the line; a cell that has the delimiter inside needs quotes.");
+             "Fix the line; a cell that has the delimiter inside needs quotes.");
     }
     read_line(static_cast<std::int64_t>(row), numbers[row], data);
   }

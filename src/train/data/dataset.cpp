@@ -17,7 +17,7 @@ std::int64_t rows_of(const std::string& name, const Tensor& tensor) {
   if (!tensor.is_defined() || tensor.dims().rank() == 0) {
     throw DataError({.what = "'" + name + "' has no rows",
                      .where = {.value = name},
-                     .mend = "Pass an array whose first dimension counts rows."});
+                     .mend = "Give an array whose first dimension counts rows."});
   }
   return tensor.dims()[0];
 }
@@ -35,7 +35,7 @@ const Tensor& find_input(const Session& session, const Dataset& data, const std:
   throw DataError({.what = "there is no data for input '" + name + "'",
                    .where = {.value = name},
                    .detail = "The model's inputs are " + base::quote_list(names) + ".",
-                   .mend = "Pass a dict of arrays, one per input."});
+                   .mend = "Give one array, or column, for each input, by its name."});
 }
 
 void refuse_unknown_inputs(const Session& session, const Dataset& data) {
@@ -55,8 +55,25 @@ std::string columns_text(std::int64_t count) {
   return std::to_string(count) + (count == 1 ? " column" : " columns");
 }
 
+// Columns that are not as many as the model reads; by name where they have names.
+[[noreturn]] void refuse_columns(const ArrayPlace& place, std::int64_t given, std::int64_t wanted) {
+  const bool is_file = place.origin != nullptr && !place.origin->file.empty();
+  const bool too_many = given > wanted;
+  throw DataError({.what = fmt::format("{} has {}, but the model reads {}", place.subject,
+                                       columns_text(given), columns_text(wanted)),
+                   .where = place.where(),
+                   .detail = place.columns == nullptr
+                                 ? ""
+                                 : "Columns: " + base::quote_list(place.columns->names, 20) + ".",
+                   .mend = is_file && too_many
+                               ? "Leave out the columns that are no inputs with ignored=, each by "
+                                 "its name."
+                               : "Give the columns that the model was made for, in their order."});
+}
+
 // Rank and all dimensions but the first, as far as the model declares them.
-Tensor fit_shape(const Port& port, const Tensor& tensor) {
+Tensor fit_shape(const Port& port, const Tensor& tensor, std::int64_t rows,
+                 const ArrayPlace& place) {
   if (!port.type.shape) return tensor;
   const ir::SymbolicShape& declared = *port.type.shape;
   const Dims& given = tensor.dims();
@@ -64,31 +81,29 @@ Tensor fit_shape(const Port& port, const Tensor& tensor) {
       (!declared[1].is_static() || declared[1].value() == 1)) {
     return tensor.reshaped(Dims{given[0], 1});
   }
+  const auto refuse = [&](Mend mend) {
+    throw DataError({.what = fmt::format("{} has shape {}, but the model reads {}", place.subject,
+                                         given.to_string(), port.type.to_string()),
+                     .where = place.where(),
+                     .mend = std::move(mend)});
+  };
   if (given.rank() != declared.size()) {
-    throw DataError(
-        {.what = fmt::format("'{}' has shape {}, but the model reads {}", port.name,
-                             given.to_string(), port.type.to_string()),
-         .where = {.value = port.name},
-         .mend = fmt::format("Give {} dimensions: array.reshape(...).", declared.size())});
+    refuse(fmt::format("Reshape it to {} dimensions, of which the first one counts rows.",
+                       declared.size()));
   }
   for (std::size_t axis = 1; axis < declared.size(); ++axis) {
     if (!declared[axis].is_static() || declared[axis].value() == given[axis]) continue;
-    if (declared.size() == 2) {
-      throw DataError(
-          {.what = fmt::format("'{}' has {}, but the model reads {}", port.name,
-                               columns_text(given[1]), columns_text(declared[1].value())),
-           .where = {.value = port.name},
-           .mend = "Give the columns that the model was made for, in their order."});
-    }
-    throw DataError({.what = fmt::format("'{}' has shape {}, but the model reads {}", port.name,
-                                         given.to_string(), port.type.to_string()),
-                     .where = {.value = port.name},
-                     .mend = "Give rows of the shape that the model was made for."});
+    const bool is_transposed =
+        declared.size() == 2 && given[0] == declared[1].value() && given[1] == rows;
+    if (is_transposed) refuse("It seems to be transposed: rows come first.");
+    if (declared.size() == 2) refuse_columns(place, given[1], declared[1].value());
+    refuse("Give rows of the shape that the model was made for.");
   }
   return tensor;
 }
 
-Tensor prepare_weights(const Port& port, const Dataset& data, std::int64_t rows) {
+Tensor prepare_weights(const Port& port, const Dataset& data, std::int64_t rows,
+                       const ArrayPlace& place) {
   // The input of a model's own loss may be a column.
   const bool is_column = port.type.has_rank() && port.type.rank() == 2;
   const Dims dims = is_column ? Dims{rows, 1} : Dims{rows};
@@ -97,20 +112,20 @@ Tensor prepare_weights(const Port& port, const Dataset& data, std::int64_t rows)
     std::ranges::fill(ones.mutable_data<double>(), 1.0);
     return ones.cast(port.type.dtype).reshaped(dims);
   }
-  check_finite(port.name, data.sample_weight, data.first_row);
-  Tensor weights = convert_numbers(port.name, data.sample_weight, port.type.dtype, data.first_row);
+  check_finite(place, data.sample_weight);
+  Tensor weights = convert_numbers(place, data.sample_weight, port.type.dtype);
   if (weights.num_elements() != rows) {
     throw DataError(
         {.what = fmt::format("{} sample weights for {} rows", weights.num_elements(), rows),
-         .where = {.value = port.name},
+         .where = place.where(),
          .mend = "Give one weight for each row."});
   }
   const auto numbers = weights.to_doubles();
   const auto negative = std::ranges::find_if(numbers, [](double w) { return w < 0; });
   if (negative != numbers.end()) {
-    throw DataError({.what = fmt::format("the sample weight of row {} is {}",
-                                         data.first_row + (negative - numbers.begin()), *negative),
-                     .where = {.value = port.name},
+    throw DataError({.what = fmt::format("the sample weight of {} is {}",
+                                         place.row(negative - numbers.begin()), *negative),
+                     .where = place.where(),
                      .mend = "Weights are numbers >= 0."});
   }
   return weights.reshaped(dims);
@@ -120,7 +135,9 @@ Tensor prepare_weights(const Port& port, const Dataset& data, std::int64_t rows)
 std::int64_t count_rows(const Session& session, std::span<const Port> ports, const Dataset& data) {
   if (data.target.is_defined() || !data.targets.empty()) {
     throw DataError({.what = "a target was given, but the model's own loss takes none",
-                     .mend = "Name its input: losses.Output('loss', target='y')."});
+                     .mend = fmt::format("Name the input that takes it: "
+                                         "loss='output:{},target=NAME'.",
+                                         session.loss().output)});
   }
   ONNXGRAD_ASSERT(!ports.empty());
   const std::string& name = ports.front().name;
@@ -134,10 +151,10 @@ void check_rows(const std::string& name, std::int64_t given, std::int64_t rows) 
                    .mend = "Give one row of each for each example."});
 }
 
-// The labels of one of several losses.
-const Tensor& find_labels(const LossInfo& whole, const LossInfo& loss, const Dataset& data) {
+// The labels of one of several losses, by the name that they were given under.
+const NamedTensor& find_labels(const LossInfo& whole, const LossInfo& loss, const Dataset& data) {
   for (const NamedTensor& labels : data.targets) {
-    if (&find_loss_on(whole, labels.name) == &loss) return labels.tensor;
+    if (&find_loss_on(whole, labels.name) == &loss) return labels;
   }
   throw DataError({.what = "there is no target for output '" + loss.output + "'",
                    .where = {.value = loss.output},
@@ -149,12 +166,13 @@ void check_target_names(const LossInfo& loss, const Dataset& data) {
 }
 
 Tensor prepare_input(const Session& session, const Port& port, const Dataset& data,
-                     std::int64_t rows, bool allow_nan) {
+                     std::int64_t rows, bool allow_nan, const ArrayPlace& place) {
   const Tensor& given = find_input(session, data, port.name);
-  check_rows(port.name, rows_of(port.name, given), rows);
-  const Tensor fitted = fit_shape(port, given);
-  if (!allow_nan) check_finite(port.name, fitted, data.first_row);
-  return convert_numbers(port.name, fitted, port.type.dtype, data.first_row);
+  const std::int64_t own_rows = rows_of(port.name, given);
+  const Tensor fitted = fit_shape(port, given, rows, place);
+  check_rows(port.name, own_rows, rows);
+  if (!allow_nan) check_finite(place, fitted, true);
+  return convert_numbers(place, fitted, port.type.dtype);
 }
 
 }  // namespace
@@ -220,13 +238,13 @@ PreparedData PreparedData::in_order_of(std::span<const Port> wanted) const {
 }
 
 PreparedData prepare_data(const Session& session, std::span<const Port> ports, const Dataset& data,
-                          bool allow_nan) {
+                          bool allow_nan, const std::string& part) {
   refuse_unknown_inputs(session, data);
   const StepGraph& graph = session.graph();
   check_target_names(graph.loss, data);
   const bool has_target = !graph.loss.target.name.empty();
   const Tensor& first =
-      data.targets.empty() ? data.target : find_labels(graph.loss, graph.loss, data);
+      data.targets.empty() ? data.target : find_labels(graph.loss, graph.loss, data).tensor;
   PreparedData prepared;
   prepared.rows =
       has_target ? rows_of(graph.loss.target.name, first) : count_rows(session, ports, data);
@@ -244,15 +262,18 @@ PreparedData prepare_data(const Session& session, std::span<const Port> ports, c
     if (const LossInfo* loss = find_target(graph.loss, port.name)) {
       const bool is_first = loss == &graph.loss;
       if (is_first) prepared.target = prepared.columns.size();
-      column.values = encode_target(*loss, is_first ? first : find_labels(graph.loss, *loss, data),
-                                    data.first_row);
+      const NamedTensor labels = data.targets.empty()
+                                     ? NamedTensor{.name = "", .tensor = data.target}
+                                     : find_labels(graph.loss, *loss, data);
+      column.values = encode_target(*loss, labels.tensor, target_place(data, labels.name, part));
       check_rows(port.name, rows_of(port.name, column.values), prepared.rows);
     } else if (port.name == graph.sample_weight) {
       prepared.has_weights = true;
       prepared.weights = prepared.columns.size();
-      column.values = prepare_weights(port, data, prepared.rows);
+      column.values = prepare_weights(port, data, prepared.rows, weight_place(data, part));
     } else {
-      column.values = prepare_input(session, port, data, prepared.rows, allow_nan);
+      column.values = prepare_input(session, port, data, prepared.rows, allow_nan,
+                                    input_place(data, port.name, part));
     }
     column.row_bytes = column.values.size_bytes() / prepared.rows;
     prepared.columns.push_back(std::move(column));

@@ -53,10 +53,10 @@ struct PreparedData {
 
 /// Checks everything before anything runs: names, number of rows and columns, dtypes (converted
 /// where nothing is lost), NaN and infinity, labels, weights. Arrays that need no conversion are
-/// shared. `ports`: what is fed, without the learning rate. Throws: DataError, at best naming row
-/// and column.
+/// shared. `ports`: what is fed, without the learning rate. `part`: what the rows are for, if that
+/// has to be said ("validation"). Throws: DataError, at best naming row and column.
 PreparedData prepare_data(const Session& session, std::span<const runtime::Port> ports,
-                          const Dataset& data, bool allow_nan);
+                          const Dataset& data, bool allow_nan, const std::string& part = {});
 
 }  // namespace onnxgrad::train
 

@@ -14,6 +14,8 @@
 namespace onnxgrad::train {
 namespace {
 
+constexpr const char* kValidation = "validation";  // what its rows are called in messages
+
 // Large enough to keep the engine busy, small enough for its memory.
 std::int64_t evaluation_batch(std::int64_t batch_size) {
   if (batch_size < 1) return 256;
@@ -144,7 +146,7 @@ Validation::Validation(Session& session, const FitOptions& options, DataSource& 
       source,
       [&session, &options, weigher,
        wanted = std::vector(ports.begin(), ports.end())](const Dataset& chunk) {
-        PreparedData rows = prepare_data(session, wanted, chunk, options.allow_nan);
+        PreparedData rows = prepare_data(session, wanted, chunk, options.allow_nan, kValidation);
         if (weigher != nullptr) weigher->weigh(rows);
         return rows;
       },
@@ -166,7 +168,8 @@ void Validation::run(const std::atomic<bool>& stop, EpochLog& log) {
 
 std::optional<PreparedData> validation_rows(Session& session, const FitOptions& options) {
   if (options.validation == nullptr) return std::nullopt;
-  return prepare_data(session, session.evaluation_ports(), *options.validation, options.allow_nan);
+  return prepare_data(session, session.evaluation_ports(), *options.validation, options.allow_nan,
+                      kValidation);
 }
 
 void check_fit_options(const FitOptions& options) {

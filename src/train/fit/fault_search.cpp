@@ -20,6 +20,12 @@ void FaultSearch::take_snapshot(std::int64_t begin, const EpochLoss& loss) {
   forget_batches();
 }
 
+std::vector<std::string> FaultSearch::unchanged_weights() const {
+  std::vector<std::string> names;
+  for (const WeightInfo& weight : session_.graph().weights) names.push_back(weight.name);
+  return snapshot_.unchanged(session_, names);
+}
+
 void FaultSearch::keep_batch(const RowBlock& block) {
   kept_.push_back(*block.data);
   for (const Column& column : block.data->columns) kept_bytes_ += column.values.size_bytes();

@@ -27,6 +27,8 @@ class FaultSearch {
   /// Of the step that comes next. Allocates nothing after reserve().
   void note_rate(double rate) { rates_.push_back(rate); }
   void reserve(std::int64_t steps) { rates_.reserve(static_cast<std::size_t>(steps)); }
+  /// Names of the trained weights that no step since the snapshot has changed.
+  std::vector<std::string> unchanged_weights() const;
   /// Keeps a batch that its feed will not: one that is a block.
   void keep_batch(const RowBlock& block);
   /// Since the snapshot.

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cmath>
 
+#include "base/check.h"
 #include "runtime/finite.h"
 #include "train/fit/array_feed.h"
 #include "train/fit/chunk_feed.h"
@@ -175,6 +176,7 @@ bool FitLoop::run_epoch(EpochLog& log) {
   epoch_began_ = Clock::now();
   feed_waited_ = feed_->waited_s();
   if (!train_epoch()) return false;
+  if (epoch_ == 1) note_unchanged_weights();
   fill_log(log);
   if (validation_ && log.epoch % options_.validation_every == 0) validation_->run(stop_, log);
   if (schedule_) {
@@ -183,6 +185,20 @@ bool FitLoop::run_epoch(EpochLog& log) {
   mark_best(log);
   log.seconds = seconds_before_ + seconds_since(epoch_began_);
   return true;
+}
+
+// Weights whose gradient is zero in all steps: training goes on, but that is worth a word.
+void FitLoop::note_unchanged_weights() {
+  if (!search_ || options_.discard || session_.learning_rate() <= 0) return;
+  if (search_->num_steps() < steps_per_update_) return;
+  const auto names = search_->unchanged_weights();
+  if (names.empty()) return;
+  const bool is_all = names.size() == session_.graph().weights.size();
+  history_.notes.push_back(fmt::format(
+      "{} changed in epoch 1: {}. Their gradients are zero (behind a Relu whose inputs are all "
+      "negative, or before a step such as Round), or the learning rate {:g} is too small.",
+      is_all ? "no weight has" : "some weights have not", base::quote_list(names),
+      session_.learning_rate()));
 }
 
 double FitLoop::data_wait_s() const { return waited_before_ + feed_->waited_s() - feed_waited_; }
@@ -342,7 +358,7 @@ bool FitLoop::handle_fault(const std::string& fault_seen) {
        .detail = fmt::format("Learning rate {:g}. The weights are those before step {}: the last "
                              "finite ones.",
                              rate, step_ + 1),
-       .mend = fmt::format("Try learning rate {:g}{}, or scale the inputs.", rate / 10, clip)});
+       .mend = fmt::format("Try lr={:g}{}, or scale the inputs.", rate / 10, clip)});
 }
 
 bool FitLoop::call_step_callback(double loss, const runtime::Execution& execution) {

@@ -65,6 +65,7 @@ class FitLoop {
   bool is_time_over();
   bool end_with(std::string reason);
   void fill_log(EpochLog& log) const;
+  void note_unchanged_weights();
   double data_wait_s() const;
   void mark_best(EpochLog& log);
   bool notice_early_stop();

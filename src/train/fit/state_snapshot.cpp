@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 
@@ -39,6 +40,20 @@ void StateSnapshot::restore(Session& session) const {
   }
   session.set_steps(steps_);
   session.forget_host_state();
+}
+
+std::vector<std::string> StateSnapshot::unchanged(const Session& session,
+                                                  std::span<const std::string> names) const {
+  const NamedTensors state = session.state_view();
+  std::vector<std::string> same;
+  for (std::size_t i = 0; i < copies_.size(); ++i) {
+    if (std::ranges::find(names, state[i].name) == names.end()) continue;
+    const auto bytes = static_cast<std::size_t>(copies_[i].size_bytes());
+    if (std::memcmp(copies_[i].raw(), state[i].tensor.raw(), bytes) == 0) {
+      same.push_back(state[i].name);
+    }
+  }
+  return same;
 }
 
 void StateSnapshot::add_to(Checkpoint& checkpoint, std::string_view purpose,

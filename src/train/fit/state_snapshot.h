@@ -2,6 +2,8 @@
 #define ONNXGRAD_TRAIN_FIT_STATE_SNAPSHOT_H_
 
 #include <cstdint>
+#include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -20,6 +22,9 @@ class StateSnapshot {
   /// Allocates nothing.
   void take(const Session& session);
   void restore(Session& session) const;
+  /// Names of the tensors that have the same bits now, of those in `names`.
+  std::vector<std::string> unchanged(const Session& session,
+                                     std::span<const std::string> names) const;
   /// Into a checkpoint under names of their own, and back. False: it is not in the checkpoint.
   void add_to(Checkpoint& checkpoint, std::string_view purpose, const Session& session) const;
   bool take_from(const Checkpoint& checkpoint, std::string_view purpose, const Session& session);

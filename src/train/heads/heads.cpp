@@ -138,7 +138,8 @@ std::vector<std::string> output_names(const ir::Graph& graph) {
   throw ModelError({.what = "no output that a loss can be put on",
                     .detail = "Looked back from " + base::quote_list(names) +
                               " for floating-point scores and found none.",
-                    .mend = "Name an output or inner value with output=."});
+                    .mend = "Name an output or inner value in the loss: "
+                            "loss='squared_error:output=VALUE'."});
 }
 
 // A choice between several bare outputs is the user's.
@@ -146,7 +147,8 @@ std::vector<std::string> output_names(const ir::Graph& graph) {
   std::vector<std::string> names;
   for (const Head& head : heads) names.push_back(head.output);
   throw ModelError({.what = "several outputs could take the loss: " + base::quote_list(names),
-                    .mend = "Name one with output=."});
+                    .mend = "Name one in the loss, such as loss='squared_error:output=" +
+                            heads.front().output + "'."});
 }
 
 Value* find_value(const ir::Graph& graph, const std::string& name) {
@@ -187,8 +189,8 @@ std::string squashing_of(const Head& head) {
            describe(function) + " takes scores, but '" + name + "' is behind " + squashing_of(head),
        .where = {.value = name},
        .detail = "The probabilities would be squashed a second time and training would stall.",
-       .mend = has_scores ? "Put it on '" + head.scores->name + "' (output='" + head.scores->name +
-                                "'), or leave output= out."
+       .mend = has_scores ? "Put it on '" + head.scores->name +
+                                "', or leave the output of the loss out: it is found then."
                           : "Use loss='negative_log_likelihood' on probabilities."});
 }
 
@@ -347,14 +349,14 @@ ResolvedLoss resolve_output(const ir::Graph& graph, const Loss& loss) {
   if (loss.output.empty()) {
     throw ModelError({.what = "the model's own loss: which output it is was not said",
                       .detail = "Outputs: " + base::quote_list(output_names(graph)) + ".",
-                      .mend = "Name it: losses.Output('loss')."});
+                      .mend = "Name it: loss='output:NAME'."});
   }
   Value* value = find_value(graph, loss.output);
   if (!value->type.is_tensor() || !is_floating(value->type.dtype)) {
     throw ModelError({.what = "the model's own loss: '" + value->name + "' is " +
                               value->type.to_string() + ", expected a floating-point tensor",
                       .where = {.value = value->name},
-                      .mend = "Name the output that is the loss with output=."});
+                      .mend = "Name the output that is the loss: loss='output:NAME'."});
   }
   ResolvedLoss resolved{.function = loss.function, .scores = value, .info = {}};
   resolved.info.function = loss.function;

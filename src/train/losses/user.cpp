@@ -76,7 +76,8 @@ ir::Type user_target_type(const UserLoss& spec, const Value& scores) {
   }
   const ir::Type& declared = inputs[1]->type;
   if (!scores.type.has_rank() || scores.type.rank() == 0) {
-    refuse("the scores '" + scores.name + "' have no rows", "Name another output with output=.");
+    refuse("the scores '" + scores.name + "' have no rows",
+           "Name another output in the loss, by its output.");
   }
   // Symbols of the loss's own file mean nothing here: the rows are the scores' rows.
   ir::SymbolicShape shape{scores.type.shape->front()};

@@ -1,9 +1,27 @@
 """onnxcustom's module tree on onnxgrad's engine."""
 
+from typing import Any
+
+__all__ = ["__version__", "get_max_opset"]
+
 __version__ = "0.4.344"
-__max_supported_opset__ = 26
+
+_NEWEST = 26  # that can be trained
 
 
 def get_max_opset() -> int:
-    """Return the newest operator set that can be trained."""
-    return __max_supported_opset__
+    """Return the newest operator set that can be trained, and that skl2onnx converts to.
+
+    Without skl2onnx it is the newest one that can be trained.
+    """
+    try:
+        from skl2onnx import __max_supported_opset__ as newest
+    except ImportError:
+        return _NEWEST
+    return min(_NEWEST, int(newest))
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__max_supported_opset__":  # asks skl2onnx, whose import takes a second
+        return get_max_opset()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -16,7 +16,7 @@ from onnxgrad.compat.onnxruntime.io_binding import IOBinding
 from onnxgrad.compat.onnxruntime.run_options import check_run_options
 from onnxgrad.compat.onnxruntime.values import array_of
 
-__all__ = ["NodeArg", "TrainingParameters", "TrainingSession", "node_args"]
+__all__ = ["NodeArg", "TrainingParameters", "TrainingSession", "check_providers", "node_args"]
 
 NodeArg = og.NodeArg
 
@@ -351,11 +351,33 @@ def load_proto(model: Any) -> onnx.ModelProto:
     return onnx.load(os.fspath(model))
 
 
+_DEVICES = {"CPUExecutionProvider": "cpu", "CUDAExecutionProvider": "cuda"}
+
+
+def check_providers(providers: Sequence[Any]) -> list[str]:
+    """Return the names of execution providers, which may have options.
+
+    Raises
+    ------
+    ValueError
+        A name that is not one of an execution provider here.
+    """
+    names = [one if isinstance(one, str) else one[0] for one in providers]
+    unknown = [name for name in names if name not in _DEVICES]
+    if unknown:
+        raise ValueError(f"Unexpected providers {unknown}, expected some of {[*_DEVICES]}.")
+    return names
+
+
 def device_of(providers: Sequence[Any] | None) -> str:
-    """Return the device of the first of a list of execution providers."""
-    first = "CPUExecutionProvider" if not providers else providers[0]
-    name = first if isinstance(first, str) else first[0]
-    return {"CPUExecutionProvider": "cpu", "CUDAExecutionProvider": "cuda"}.get(name, name)
+    """Return the device of the first of a list of execution providers.
+
+    Raises
+    ------
+    ValueError
+        An unknown provider.
+    """
+    return _DEVICES[check_providers(providers or ["CPUExecutionProvider"])[0]]
 
 
 def node_args(values: Iterable[onnx.ValueInfoProto]) -> list[og.NodeArg]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 import onnx
 
@@ -13,23 +13,47 @@ import onnxgrad as og
 from onnxgrad.compat.onnxruntime.values import OrtValue, array_of
 from onnxgrad.files import save_model
 
-__all__ = ["BaseOnnxClass", "GraphRunner"]
+__all__ = ["BaseOnnxClass", "GraphFolder", "GraphRunner", "check_graph_folder", "save_graph"]
 
 _MAX_SHOWN = 50
+
+
+GraphFolder: TypeAlias = "str | os.PathLike[str] | type[bytes]"
+"""Where graphs are written; the type `bytes` has them returned instead."""
+
+
+def check_graph_folder(folder: GraphFolder) -> None:
+    """Refuse a folder that does not exist.
+
+    Raises
+    ------
+    FileNotFoundError
+    """
+    if folder is not bytes and not os.path.isdir(folder):  # type: ignore[arg-type] # noqa: PTH112
+        raise FileNotFoundError(f"Folder {os.fspath(folder)!r} does not exist.")  # type: ignore[arg-type]
+
+
+def save_graph(model: onnx.ModelProto, folder: GraphFolder, file: str) -> str | bytes:
+    """Write a graph and return its path, or return it as bytes."""
+    if folder is bytes:
+        return bytes(model.SerializeToString())
+    path = os.path.join(folder, file)  # type: ignore[arg-type] # noqa: PTH118 (returned as text)
+    save_model(model, path)
+    return path
 
 
 class BaseOnnxClass:
     """An object whose attributes may be ONNX graphs, or other such objects."""
 
     def save_onnx_graph(
-        self, folder: str | os.PathLike[str], prefix: str | None = None, suffix: str | None = None
+        self, folder: GraphFolder, prefix: str | None = None, suffix: str | None = None
     ) -> dict[str, Any]:
         """Write all graphs to files.
 
         Parameters
         ----------
-        folder : path
-            Must exist.
+        folder : path or the type bytes
+            Must exist. ``bytes`` writes nothing: the dictionary then has the graphs as bytes.
         prefix, suffix : str, default=None
             Of the names of the files; default prefix is the name of the class, shortened.
 
@@ -39,16 +63,13 @@ class BaseOnnxClass:
             Paths by name of the attribute, with a dictionary for each attribute that is an object
             with graphs of its own.
         """
-        if not os.path.isdir(folder):  # noqa: PTH112 (paths are returned as text)
-            raise FileNotFoundError(f"Folder {os.fspath(folder)!r} does not exist.")
+        check_graph_folder(folder)
         start = f"{self._short_name()}." if prefix is None else prefix
         end = suffix or ""
         saved: dict[str, Any] = {}
         for name, value in self._graphs().items():
             if isinstance(value, onnx.ModelProto):
-                path = os.path.join(folder, f"{start}{name}{end}.onnx")  # noqa: PTH118
-                save_model(value, path)
-                saved[name] = path
+                saved[name] = save_graph(value, folder, f"{start}{name}{end}.onnx")
             else:
                 short = f"{value._short_name()}." if prefix is None else prefix
                 saved[name] = value.save_onnx_graph(folder, f"{short}{name.rstrip('_')}.", suffix)

@@ -12,7 +12,11 @@ from typing import Any
 import numpy as np
 
 from onnxgrad.compat.onnxcustom.training.fitting import new_seed
-from onnxgrad.compat.onnxcustom.utils.onnxruntime_helper import get_ort_device, numpy_to_ort_value
+from onnxgrad.compat.onnxcustom.utils.onnxruntime_helper import (
+    get_ort_device,
+    numpy_to_ort_value,
+    ort_device_to_string,
+)
 from onnxgrad.compat.onnxruntime.values import OrtValue, array_of
 from onnxgrad.data import window_starts
 
@@ -26,12 +30,17 @@ class OrtDataLoader:
     ----------
     X, y : array or OrtValue
         N rows each; a target of one dimension becomes a column.
-    sample_weight : array [N], default=None
+    sample_weight : array [N] or [N, 1], default=None
     batch_size : int, default=20
-        With N or more, a batch has all rows.
+        With N or more, or 0, a batch has all rows.
     device : str, default="cpu"
     random_iter : bool, default=True
         False goes through the rows in their order.
+
+    Attributes
+    ----------
+    desc : list of (shape, dtype)
+        Of X, y and, if there are any, the sample weights.
     """
 
     def __init__(
@@ -49,11 +58,14 @@ class OrtDataLoader:
             self.y = self.y.reshape((-1, 1))
         if self.X.shape[0] != self.y.shape[0]:
             raise ValueError(f"Shape mismatch X.shape={self.X.shape!r}, y.shape={self.y.shape!r}.")
-        if self.sample_weight is not None and len(self.sample_weight) != len(self.X):
-            raise ValueError(
-                f"Shape mismatch X.shape={self.X.shape!r}, "
-                f"sample_weight.shape={self.sample_weight.shape!r}."
-            )
+        if self.sample_weight is not None:
+            if self.sample_weight.size != len(self.X):
+                raise ValueError(
+                    f"Shape mismatch X.shape={self.X.shape!r}, "
+                    f"sample_weight.shape={self.sample_weight.shape!r}."
+                )
+            self.sample_weight = self.sample_weight.reshape(-1)
+        self.desc = [(array.shape, array.dtype) for array in self.data_np]
         self.batch_size = batch_size
         self.device = get_ort_device(device)
         self.random_iter = random_iter
@@ -65,10 +77,12 @@ class OrtDataLoader:
         yield from self.iter_numpy()
 
     def __repr__(self) -> str:
-        return f"OrtDataLoader(..., ..., batch_size={self.batch_size!r}, device={self.device!r})"
+        device = ort_device_to_string(self.device)
+        return f"OrtDataLoader(..., ..., batch_size={self.batch_size!r}, device={device!r})"
 
     def _windows(self) -> Iterator[slice]:
-        rows, size = len(self), min(self.batch_size, len(self))
+        rows = len(self)
+        size = min(self.batch_size, rows) if self.batch_size > 0 else rows
         ordered = range(0, rows, size)
         starts = window_starts(rows, size, new_seed()) if self.random_iter else ordered
         for start in starts:
@@ -94,6 +108,13 @@ class OrtDataLoader:
     def data(self) -> tuple[Any, ...]:
         """Return all of the data."""
         return self.data_np
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "device": ort_device_to_string(self.device)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self.device = get_ort_device(state["device"])
 
     @property
     def data_np(self) -> tuple[Any, ...]:

@@ -13,5 +13,5 @@ class EvaluationError(RuntimeError):
     """A loss could not be evaluated."""
 
 
-class ProviderError(RuntimeError):
+class ProviderError(RuntimeError, ValueError):
     """An execution provider that is not known or not available."""

@@ -19,6 +19,7 @@ __all__ = [
     "as_array",
     "as_column",
     "as_inputs",
+    "as_weights",
     "check_device",
     "draw_weights",
     "new_seed",
@@ -171,6 +172,22 @@ def as_column(y: Any) -> np.ndarray[Any, Any]:
     """Return a target as an array; one of one dimension becomes a column."""
     array = as_array(y)
     return array.reshape((-1, 1)) if array.ndim == 1 else array
+
+
+def as_weights(sample_weight: Any, target: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return the weights of rows, [N] or [N, 1], as an array [N].
+
+    Raises
+    ------
+    ValueError
+        There are not as many as rows of the target.
+    """
+    weights = as_array(sample_weight)
+    if weights.size != len(target) or weights.shape[:1] != target.shape[:1]:
+        raise ValueError(
+            f"Shape mismatch y.shape={target.shape!r}, sample_weight.shape={weights.shape!r}."
+        )
+    return weights.reshape(-1)
 
 
 def draw_weights(shapes: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:

@@ -13,6 +13,7 @@ from onnxgrad.compat.onnxcustom.training.fitting import (
     as_array,
     as_column,
     as_inputs,
+    as_weights,
     check_device,
     draw_weights,
     new_seed,
@@ -128,7 +129,7 @@ class OrtGradientOptimizer(BaseEstimator):
         ----------
         X : array [N, ...]
         y : array [N] or [N, K]
-        sample_weight : array [N], default=None
+        sample_weight : array [N] or [N, 1], default=None
             For a model with an input `sample_weight_name`.
         X_val, y_val : arrays, default=None
             To validate on.
@@ -163,7 +164,7 @@ class OrtGradientOptimizer(BaseEstimator):
             )
         if self.sample_weight_name in names:
             ones = np.ones(len(target), np.float32)
-            feeds[self.sample_weight_name] = ones if weight is None else as_array(weight)
+            feeds[self.sample_weight_name] = ones if weight is None else as_weights(weight, target)
         elif weight is not None:
             raise ValueError(
                 f"The model has no input {self.sample_weight_name!r} for sample weights; give "

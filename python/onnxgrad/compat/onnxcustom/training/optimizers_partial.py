@@ -16,6 +16,7 @@ from onnxgrad.compat.onnxcustom.training.fitting import (
     as_array,
     as_column,
     as_inputs,
+    as_weights,
     check_device,
     draw_weights,
     new_seed,
@@ -241,7 +242,7 @@ class OrtGradientForwardBackwardOptimizer(BaseEstimator):
         ----------
         X : array [N, ...]
         y : array [N] or [N, K]
-        sample_weight : array [N], default=None
+        sample_weight : array [N] or [N, 1], default=None
         X_val, y_val : arrays, default=None
             To validate on.
         use_numpy : bool, default=False
@@ -258,7 +259,7 @@ class OrtGradientForwardBackwardOptimizer(BaseEstimator):
         X, target = as_array(X), as_column(y)
         if len(X) != len(target):
             raise ValueError(f"Shape mismatch X.shape={X.shape!r}, y.shape={target.shape!r}.")
-        weight = None if sample_weight is None else as_array(sample_weight).reshape(-1)
+        weight = None if sample_weight is None else as_weights(sample_weight, target)
         self._make_function()
         if logger is not None:
             logger.info("[fit] begin: %d rows, %r", len(X), self.weights_to_train)
@@ -411,7 +412,7 @@ class OrtGradientForwardBackwardOptimizer(BaseEstimator):
         data: dict[str, Any] = {
             self.model_onnx.graph.input[0].name: as_array(X),
             "expected": target,
-            "sample_weight": None if weight is None else as_array(sample_weight).reshape(-1),
+            "sample_weight": None if weight is None else as_weights(sample_weight, target),
         }
         feeds = as_inputs(data, session)
         found = session.run([with_loss.graph.output[0].name], feeds)[0]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import pickle
 from collections.abc import Sequence
 from typing import Any
@@ -13,6 +12,11 @@ import onnx.numpy_helper
 
 import onnxgrad as og
 from onnxgrad import graph_tools
+from onnxgrad.compat.onnxcustom.training.base_onnx_class import (
+    GraphFolder,
+    check_graph_folder,
+    save_graph,
+)
 from onnxgrad.compat.onnxcustom.training.excs import ProviderError
 from onnxgrad.compat.onnxcustom.utils.onnxruntime_helper import (
     get_ort_device,
@@ -28,6 +32,7 @@ from onnxgrad.compat.onnxruntime.training_agent import (
     PartialGraphExecutionState,
     TrainingAgent,
 )
+from onnxgrad.compat.onnxruntime.training_session import check_providers
 from onnxgrad.compat.onnxruntime.values import (
     OrtDevice,
     OrtValue,
@@ -35,7 +40,6 @@ from onnxgrad.compat.onnxruntime.values import (
     array_of,
     write_into,
 )
-from onnxgrad.files import save_model
 
 __all__ = ["OrtGradientForwardBackward", "OrtGradientForwardBackwardFunction"]
 
@@ -103,6 +107,10 @@ class OrtGradientForwardBackward:
         self.enable_logging = enable_logging
         self.debug = debug
         self.providers = list(providers or ["CPUExecutionProvider"])
+        try:
+            check_providers(self.providers)
+        except ValueError as error:
+            raise ProviderError(str(error)) from error
         graph = onnx_model.graph
         initializers = {init.name for init in graph.initializer}
         config = graph_builder_config
@@ -377,18 +385,19 @@ class OrtGradientForwardBackwardFunction:
     @classmethod
     def save_onnx_graph(
         cls,
-        folder: str | os.PathLike[str],
+        folder: GraphFolder,
         prefix: str | None = None,
         suffix: str | None = None,
-    ) -> dict[str, str]:
-        """Write the gradient and the model with weights as inputs to files; return their paths."""
-        if not os.path.isdir(folder):  # noqa: PTH112 (paths are returned as text)
-            raise FileNotFoundError(f"Folder {os.fspath(folder)!r} does not exist.")
+    ) -> dict[str, Any]:
+        """Write the gradient and the model with weights as inputs to files; return their paths.
+
+        With the type ``bytes`` as folder, return the graphs as bytes.
+        """
+        check_graph_folder(folder)
         saved = {}
         for name in ("_trained_onnx", "_optimized_pre_grad_model"):
             file = f"{cls.__name__}.{prefix or ''}{name}{suffix or ''}.onnx"
-            saved[name] = os.path.join(folder, file)  # noqa: PTH118
-            save_model(getattr(cls, name), saved[name])
+            saved[name] = save_graph(getattr(cls, name), folder, file)
         return saved
 
 

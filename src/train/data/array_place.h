@@ -1,0 +1,42 @@
+#ifndef ONNXGRAD_TRAIN_DATA_ARRAY_PLACE_H_
+#define ONNXGRAD_TRAIN_DATA_ARRAY_PLACE_H_
+
+#include <cstdint>
+#include <string>
+
+#include "onnxgrad/data.h"
+#include "onnxgrad/error.h"
+
+namespace onnxgrad::train {
+
+/// An array of a data set, and what messages call it and its rows and columns.
+struct ArrayPlace {
+  /// An array alone, whose rows are counted from 0.
+  ArrayPlace(const std::string& name)  // NOLINT: from names as if it were one
+      : value(name), subject("'" + name + "'") {}
+  ArrayPlace(const char* name) : ArrayPlace(std::string(name)) {}  // NOLINT: the same
+
+  std::string value;           ///< Place::value, where no column has a name
+  std::string subject;         ///< "'x'", "the target"
+  std::int64_t first_row = 0;  ///< Dataset::first_row
+  std::string part = {};       ///< "validation": what its rows are for
+  const DataOrigin* origin = nullptr;
+  const DataOrigin::Columns* columns = nullptr;
+
+  /// "row 17", "row 17 of the validation rows", "line 19".
+  std::string row(std::int64_t place) const;
+  /// "row 17, column 3", "line 19, column 'age'"; numbers are counted from 0, as NumPy does.
+  std::string element(const Dims& dims, std::int64_t place) const;
+  Place where() const;
+};
+
+/// Of an input, of the target on `output` ("" for the only one), and of the sample weights.
+ArrayPlace input_place(const Dataset& data, const std::string& name, const std::string& part);
+ArrayPlace target_place(const Dataset& data, const std::string& output, const std::string& part);
+ArrayPlace weight_place(const Dataset& data, const std::string& part);
+/// Of a target alone.
+ArrayPlace target_place();
+
+}  // namespace onnxgrad::train
+
+#endif  // ONNXGRAD_TRAIN_DATA_ARRAY_PLACE_H_
