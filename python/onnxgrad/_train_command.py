@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from onnxgrad import errors
+from onnxgrad._checks import unknown_name
 from onnxgrad._dry_run import dry_run
 from onnxgrad._models import to_core_model
 from onnxgrad._run_description import to_toml
@@ -95,8 +96,6 @@ def _log_to_stderr(level: str | None) -> None:
         return
     levels = ["debug", "info", "warning"]
     if level.lower() not in levels:
-        from onnxgrad._checks import unknown_name
-
         raise unknown_name("--log-level", level, levels)
     import logging
 
@@ -144,6 +143,8 @@ def _trainer(options: SimpleNamespace) -> Trainer:
     if options.init is not None:
         start = core_initialize(start, options.init, options.seed, weights=options.trainable)
     modes: dict[str, str | bool] = {"auto": "auto", "on": True, "off": False}
+    if options.training_mode not in modes:
+        raise unknown_name("training_mode", options.training_mode, list(modes))
     return Trainer(
         start,
         loss_of(options.loss),
@@ -157,7 +158,7 @@ def _trainer(options: SimpleNamespace) -> Trainer:
         clip_value=options.clip_value,
         clip_norm=options.clip_norm,
         accumulate=options.accumulate,
-        training_mode=modes.get(options.training_mode, options.training_mode),
+        training_mode=modes[options.training_mode],
         device=options.device,
     )
 

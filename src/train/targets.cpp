@@ -54,7 +54,7 @@ std::int64_t first_non_finite(std::span<const T> values) {
       refuse(place, value.dims(), static_cast<std::int64_t>(i), "an empty text", "",
              "Fill such cells with numbers, or remove their rows.");
     }
-    refuse(place, value.dims(), static_cast<std::int64_t>(i), quoted(texts[i]),
+    refuse(place, value.dims(), static_cast<std::int64_t>(i), in_quotes(texts[i]),
            ", which is not a number", number_hint(texts[i]));
   }
   throw DataError(
@@ -138,7 +138,8 @@ std::string class_list_text(const LossInfo& loss) {
 std::vector<std::int64_t> numbers_of_strings(const LossInfo& loss, const Tensor& labels,
                                              const ArrayPlace& place) {
   if (loss.classes.dtype() != DataType::kString) {
-    const std::string first = labels.strings().empty() ? "" : quoted(labels.strings()[0]) + " in ";
+    const std::string first =
+        labels.strings().empty() ? "" : in_quotes(labels.strings()[0]) + " in ";
     throw DataError({.what = fmt::format("labels are text ({}{}), but the model's classes are "
                                          "numbers",
                                          first, place.element(labels.dims(), 0)),
@@ -154,7 +155,7 @@ std::vector<std::int64_t> numbers_of_strings(const LossInfo& loss, const Tensor&
   result.reserve(labels.strings().size());
   for (const std::string& label : labels.strings()) {
     const auto found = numbers.find(label);
-    if (found == numbers.end()) unknown_label(loss, quoted(label), place, labels, result.size());
+    if (found == numbers.end()) unknown_label(loss, in_quotes(label), place, labels, result.size());
     result.push_back(found->second);
   }
   return result;

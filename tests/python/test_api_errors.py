@@ -104,7 +104,7 @@ CASES = {
     ),
     "fit_rows_differ": (lambda: fit(X, Y[:3]), (og.DataError, og.ShapeError), ["3", "4"]),
     "fit_nan": (lambda: fit(NAN, Y), og.DataError, ["nan", "2", "1"]),
-    "fit_text": (lambda: fit(X.astype(str), Y), og.DataError, ["string", "float32"]),
+    "fit_text": (lambda: fit(X.astype(str), Y), og.DataError, ["is text", "float32"]),
     "fit_objects": (lambda: fit([[None, {}]], Y), og.DataError, ["X"]),
     "fit_ragged": (lambda: fit([[1], [1, 2]], Y), og.DataError, ["X"]),
     "unknown_loss": (lambda: og.Trainer(linear(), "square_error"), og.OptionError, ["'squared_"]),
@@ -150,7 +150,7 @@ CASES = {
             mlp_proto([4, 3], head="Softmax"), og.losses.SoftmaxCrossEntropy(output="Y")
         ),
         og.ModelError,
-        ["Softmax", "output='scores'"],
+        ["Softmax", "put it on 'scores'"],
     ),
     "weights_of_other_rows": (
         lambda: fit(X, Y, sample_weight=[1, 2]),

@@ -281,7 +281,7 @@ def test_empty_cell_is_nan_and_refused_in_training(tmp_path):
     path = tmp_path / "rows.csv"
     path.write_text("a,b,y\n" + "1,2,3\n" * 40 + "1,,3\n")
     model = og.Trainer(onnx.parser.parse_model(LINEAR2), "squared_error")
-    with pytest.raises(og.DataError, match="'X' has NaN in row 40, column 1"):
+    with pytest.raises(og.DataError, match="'X' has NaN or an empty cell in line 42, column 'b'"):
         model.fit(path, "y", verbose=0)
     options = {"batch_size": 40, "drop_last": True, "shuffle": False, "verbose": 0}
     model.fit(path, "y", allow_nan=True, epochs=1, **options)
@@ -319,7 +319,7 @@ def test_text_labels_in_files(tmp_path):
     assert results[1] == pytest.approx(results[0], rel=1e-6)
     assert results[2] == pytest.approx(results[0], rel=1e-6)
     (tmp_path / "t.csv").write_text("a,b,c,tree\n1,2,3,ash\n1,2,3,elm\n")
-    with pytest.raises(og.DataError, match="label 'elm' in row 1"):
+    with pytest.raises(og.DataError, match="label 'elm' in line 3, column 'tree'"):
         og.Trainer(model).fit(tmp_path / "t.csv", "tree", verbose=0)
 
 

@@ -327,7 +327,7 @@ def test_log_level(folder, logger):
         (["--lr", "fast"], 2, "neither a number nor 'auto'"),
         (["--lr", "-1"], 2, "lr"),
         (["--max-time", "soon"], 2, "not a duration"),
-        (["--training-mode", "maybe"], 2, "training_mode"),
+        (["--training-mode", "maybe"], 2, "--training-mode: unknown 'maybe'"),
         (["--device", "cuda"], 7, "cuda"),
         (["--ignored", "nothing"], 4, "'nothing'"),
         (["--metrics", "f2"], 2, "f2"),

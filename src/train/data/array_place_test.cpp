@@ -80,8 +80,8 @@ TEST(NumberText, IsReadAsStrtodDoes) {
 }
 
 TEST(NumberText, IsShownInQuotes) {
-  EXPECT_EQ(quoted("a\tb"), "'a\\x09b'");
-  EXPECT_EQ(quoted(std::string(70, 'x')), "'" + std::string(60, 'x') + "...'");
+  EXPECT_EQ(in_quotes("a\tb"), "'a\\x09b'");
+  EXPECT_EQ(in_quotes(std::string(70, 'x')), "'" + std::string(60, 'x') + "...'");
 }
 
 }  // namespace

@@ -268,7 +268,7 @@ std::int64_t CsvSource::read_header(std::string_view text) {
   const std::size_t mark = columns_[0].find_first_of(";\t|,");
   if (columns_.size() == 1 && mark != std::string::npos) {
     const std::string other = columns_[0][mark] == '\t' ? "\\t" : std::string(1, columns_[0][mark]);
-    refuse(file_.path(), "there is one column, " + quoted(columns_[0]),
+    refuse(file_.path(), "there is one column, " + in_quotes(columns_[0]),
            fmt::format("Its columns seem to be separated by '{0}': give delimiter='{0}'.", other));
   }
   return static_cast<std::int64_t>(used);
@@ -279,7 +279,7 @@ void CsvSource::refuse_cell(const Cell& cell, const std::string& what) const {
   const bool is_target = std::ranges::find(plan_.targets, cell.column) != plan_.targets.end();
   const bool can_be_left_out = !is_target && cell.column != plan_.sample_weight;
   refuse(file_.path(),
-         fmt::format("line {}, column '{}': {} {}", cell.line, name, quoted(cell.text), what),
+         fmt::format("line {}, column '{}': {} {}", cell.line, name, in_quotes(cell.text), what),
          number_hint(std::string(cell.text), can_be_left_out ? name : ""), name);
 }
 

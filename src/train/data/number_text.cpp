@@ -114,7 +114,7 @@ bool parse_number(std::string_view text, double& number) {
   return error == std::errc{};
 }
 
-std::string quoted(std::string_view text) {
+std::string in_quotes(std::string_view text) {
   constexpr std::size_t kShown = 60;
   std::string result = "'";
   for (const char c : text.substr(0, kShown)) {

@@ -10,7 +10,7 @@ namespace onnxgrad::train {
 bool parse_number(std::string_view text, double& number);
 
 /// The beginning of a text, in quotes, for messages; control characters are shown as \xNN.
-std::string quoted(std::string_view text);
+std::string in_quotes(std::string_view text);
 
 }  // namespace onnxgrad::train
 

@@ -151,7 +151,7 @@ TEST(Heads, ScoresLossOnProbabilitiesIsAnErrorWithTheMend) {
   Draft draft;
   draft.output(draft.g.op("Softmax", {add_scores(draft, 3)}), "probabilities");
   expect_error(draft, {.function = SoftmaxCrossEntropy{}, .output = "probabilities"},
-               "output='add_result1'");
+               "Put it on 'add_result1'");
   EXPECT_EQ(resolve_loss(*draft.model->graph, {.function = SoftmaxCrossEntropy{}}).scores->name,
             "add_result1");
   EXPECT_EQ(resolve_loss(*draft.model->graph,
