@@ -21,14 +21,18 @@ std::vector<ir::Value*> gradient_inputs(const ir::Node& node) {
 
 bool can_flow_to(const opdef::OpDef* def, const ir::Node& node, std::size_t i) {
   if (def == nullptr || i >= node.inputs.size()) return true;
-  if (def->zero_gradient) return false;
-  const auto& allowed = def->differentiable_inputs;
-  if (allowed.empty()) return false;
-  if (allowed.back() == -1 && allowed.size() >= 2 &&
-      static_cast<int>(i) >= allowed[allowed.size() - 2]) {
+  return !def->zero_gradient;
+}
+
+bool has_rule_for(const opdef::OpDef* def, const ir::Node& node, std::size_t i) {
+  if (def == nullptr || def->vjp == nullptr) return false;
+  if (i >= node.inputs.size()) return true;  // captured by a subgraph
+  const auto& listed = def->differentiable_inputs;
+  if (listed.size() >= 2 && listed.back() == -1 &&
+      static_cast<int>(i) >= listed[listed.size() - 2]) {
     return true;
   }
-  return std::ranges::find(allowed, static_cast<int>(i)) != allowed.end();
+  return std::ranges::find(listed, static_cast<int>(i)) != listed.end();
 }
 
 Activity::Activity(const ir::Graph& graph, const opdef::OpRegistry& registry,

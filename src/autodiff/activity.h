@@ -18,7 +18,7 @@ class Activity {
            std::span<ir::Value* const> outputs, std::span<ir::Value* const> wrt);
 
   bool is_active(const ir::Value* value) const { return active_.contains(value); }
-  /// Nodes with an active output and an active differentiable input, in graph order.
+  /// Nodes with an active output and an active input, in graph order.
   const std::vector<ir::Node*>& nodes() const { return nodes_; }
 
  private:
@@ -32,9 +32,12 @@ bool carries_gradient(const ir::Value* value);
 /// The inputs of `node`, then the values that its subgraphs capture.
 std::vector<ir::Value*> gradient_inputs(const ir::Node& node);
 
-/// True if a gradient can flow to input `i` (numbered as gradient_inputs) of a node with this
-/// definition; of an unknown operator (nullptr), to every floating-point input.
+/// True unless the definition says that the gradient is zero; for inputs that subgraphs capture
+/// (numbered as gradient_inputs) and for those of an unknown operator (nullptr) always.
 bool can_flow_to(const opdef::OpDef* def, const ir::Node& node, std::size_t i);
+
+/// True if the definition has a rule, and this answers for input `i`.
+bool has_rule_for(const opdef::OpDef* def, const ir::Node& node, std::size_t i);
 
 }  // namespace onnxgrad::autodiff
 

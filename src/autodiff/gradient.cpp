@@ -135,9 +135,10 @@ bool apply_rule(ir::GraphBuilder& g, const opdef::OpRegistry& registry, const Ac
   return is_end;
 }
 
-std::string reason_for(const opdef::OpDef* def) {
-  return def == nullptr ? "onnxgrad does not have the operator"
-                        : "the operator has no gradient rule";
+std::string reason_for(const opdef::OpDef* def, const Value& input) {
+  if (def == nullptr) return "onnxgrad does not have the operator";
+  if (def->vjp == nullptr) return "the operator has no gradient rule";
+  return fmt::format("the operator's gradient rule has nothing for '{}'", input.name);
 }
 
 std::vector<MissingGradient> missing_in(const Activity& activity,
@@ -145,17 +146,17 @@ std::vector<MissingGradient> missing_in(const Activity& activity,
   std::vector<MissingGradient> missing;
   for (const Node* node : activity.nodes()) {
     const opdef::OpDef* def = registry.find(*node);
-    if (def != nullptr && def->vjp != nullptr) continue;
     const std::vector<Value*> inputs = gradient_inputs(*node);
     for (std::size_t i = 0; i < inputs.size(); ++i) {
       if (!activity.is_active(inputs[i]) || !can_flow_to(def, *node, i)) continue;
+      if (has_rule_for(def, *node, i)) continue;
       missing.push_back({.op_type = node->op_type,
                          .node = node->name,
                          .output = node->outputs.empty() || node->outputs[0] == nullptr
                                        ? ""
                                        : node->outputs[0]->name,
                          .input = static_cast<int>(i),
-                         .reason = reason_for(def)});
+                         .reason = reason_for(def, *inputs[i])});
       break;
     }
   }

@@ -116,6 +116,36 @@ TEST_F(GradientTest, EveryNodeWithoutRuleIsNamed) {
   }
 }
 
+// The built-in operators with another record of Mul.
+opdef::OpRegistry with_mul(std::vector<int> differentiable) {
+  opdef::OpRegistry ops;
+  for (const opdef::OpDef* def : registry().all()) {
+    opdef::OpDef copy = *def;
+    if (copy.domain.empty() && copy.op_type == "Mul") {
+      copy.differentiable_inputs = differentiable;
+    }
+    ops.add(std::move(copy));
+  }
+  return ops;
+}
+
+TEST_F(GradientTest, AnInputThatTheRuleLeavesOutIsRefused) {
+  const opdef::OpRegistry ops = with_mul({0});
+  Value* x = input("x");
+  Value* w = input("w");
+  const std::vector<Value*> outputs{g_.mul(x, w)};
+  outputs[0]->producer->name = "product";
+  const std::vector<Value*> seeds{g_.ones_like(outputs[0])};
+  EXPECT_NE(add_vjp(g_, ops, outputs, seeds, std::vector{x})[0], nullptr);
+  try {
+    add_vjp(g_, ops, outputs, seeds, std::vector{x, w});
+    FAIL() << "a gradient of zero was made up";
+  } catch (const GradientError& error) {
+    const std::string text = error.what();
+    EXPECT_NE(text.find("Mul 'product' (input 1: the operator's gradient rule has nothing for 'w'"), std::string::npos) << text;
+  }
+}
+
 // f(x) = exp(x) * x as a model_ function without a rule of its own.
 TEST_F(GradientTest, FunctionsAreDifferentiatedThroughTheirBodies) {
   ir::Function f{.domain = "my.domain", .name = "Frob", .body = std::make_shared<ir::Graph>()};

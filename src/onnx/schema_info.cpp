@@ -10,13 +10,15 @@ namespace {
 std::vector<SchemaParameter> parameters_of(
     const std::vector<onnx::OpSchema::FormalParameter>& formals) {
   using Kind = SchemaParameter::Kind;
+  const onnx::DataType double_type = onnx::Utils::DataTypeUtils::ToType("tensor(double)");
   std::vector<SchemaParameter> parameters;
   for (const auto& formal : formals) {
     const auto option = formal.GetOption();
     const Kind kind = option == onnx::OpSchema::Optional   ? Kind::kOptional
                       : option == onnx::OpSchema::Variadic ? Kind::kVariadic
                                                            : Kind::kRequired;
-    parameters.push_back({.name = formal.GetName(), .kind = kind});
+    const bool takes_floats = formal.GetTypes().contains(double_type);
+    parameters.push_back({.name = formal.GetName(), .kind = kind, .takes_floats = takes_floats});
   }
   return parameters;
 }

@@ -16,6 +16,7 @@ struct SchemaParameter {
   enum class Kind { kRequired, kOptional, kVariadic };
   std::string name;
   Kind kind = Kind::kRequired;
+  bool takes_floats = false;  ///< it may be a float64 tensor
 };
 
 struct SchemaInfo {

@@ -81,7 +81,7 @@ class VjpContext {
   virtual void repeat_draws(const std::unordered_map<const Value*, Value*>& copies) = 0;
 };
 
-/// Returns one value per input, captured ones included (nullptr: no gradient, or not needed).
+/// Returns one value per input, captured ones included (nullptr: zero everywhere, or not needed).
 /// Starts with its formula.
 using VjpFn = std::vector<Value*> (*)(VjpContext& ctx, GraphBuilder& g);
 
@@ -118,8 +118,8 @@ struct OpDef {
   std::string_view domain = "";
   std::string_view op_type = {};
   int since_version = 1;  ///< of the schema that this record was written for
-  /// Inputs that a gradient can flow to; -1 as the last one: this and all later (variadic) inputs
-  /// like the one before. Inputs that are not listed have no gradient.
+  /// Inputs that the rule answers for; -1 as the last one: this and all later (variadic) inputs like
+  /// the one before. A gradient with respect to any other floating-point input is refused.
   std::vector<int> differentiable_inputs = {};
   std::vector<AttributeSpec> attributes = {};
   VjpFn vjp = nullptr;

@@ -38,12 +38,44 @@ std::vector<Value*> operands(Value* dloss, Value* rows, Value* labels, Value* we
   return inputs;
 }
 
+// True for the rows that count for nothing; nullptr: none is left out.
+Value* ignored_rows(GraphBuilder& g, const CrossEntropyAttrs& attrs, Value* labels) {
+  if (!attrs.ignore_index) return nullptr;
+  return g.equal(labels, g.cast_like(g.int_scalar(*attrs.ignore_index), labels));
+}
+
+// Of `rows`, log p or the input of NegativeLogLikelihoodLoss, and n_i = -rows[i, label_i]:
+//   dw[c] = sum of dloss_i n_i over the rows i of class c that are not ignored,
+// where for the mean, L = sum(w_i n_i) / W with W = sum(w_i) over those rows, dloss_i n_i is
+//   dloss (n_i - L) / W.
+Value* class_weight_gradient(VjpContext& ctx, GraphBuilder& g, Value* rows) {
+  const CrossEntropyAttrs attrs = CrossEntropyAttrs::read(ctx.node());
+  Value* dloss = ctx.cotangent(0);
+  Value* weights = ctx.input(2);
+  Value* labels = ctx.input(1);
+  Value* ignored = ignored_rows(g, attrs, labels);
+  if (ignored != nullptr) labels = g.where(ignored, g.scalar_like(labels, 0), labels);
+  Value* picked = g.op("GatherElements", {rows, g.unsqueeze(labels, {1})},
+                       {{.name = "axis", .value = std::int64_t{1}}});
+  Value* part = g.neg(g.squeeze(picked, {1}));
+  if (ignored != nullptr) part = drop_where(g, ignored, part);
+  if (attrs.reduction == Reduction::kMean) {
+    Value* row_weights = g.gather(weights, labels, 0);
+    if (ignored != nullptr) row_weights = drop_where(g, ignored, row_weights);
+    Value* total = g.reduce_sum(row_weights, {}, /*keepdims=*/false);
+    part = g.div(g.sub(part, ctx.output(0)), total);
+    if (ignored != nullptr) part = drop_where(g, ignored, part);
+  }
+  return add_at_positions(g, labels, g.mul(part, dloss), weights);
+}
+
 // With log p as the second output: d scores = (p - onehot) * factor_i of dloss (see grad_body),
 // plus, for a cotangent v of log p: v - p * sum(v over classes).
 std::vector<Value*> softmax_cross_entropy_vjp(VjpContext& ctx, GraphBuilder& g) {
   Value* log_prob = ctx.require_output(1);
   Value* grad = nullptr;
-  if (Value* dloss = ctx.cotangent(0)) {
+  Value* dloss = ctx.needs(0) ? ctx.cotangent(0) : nullptr;
+  if (dloss != nullptr) {
     grad =
         g.call("SoftmaxCrossEntropyLossGrad", operands(dloss, log_prob, ctx.input(1), ctx.input(2)),
                1, ctx.node().attributes)[0];
@@ -55,15 +87,21 @@ std::vector<Value*> softmax_cross_entropy_vjp(VjpContext& ctx, GraphBuilder& g) 
   }
   std::vector<Value*> grads(ctx.num_inputs(), nullptr);
   grads[0] = grad;
+  if (ctx.needs(2) && ctx.cotangent(0) != nullptr) {
+    grads[2] = class_weight_gradient(ctx, g, log_prob);
+  }
   return grads;
 }
 
 // d input = -onehot * factor_i of dloss (see grad_body).
 std::vector<Value*> negative_log_likelihood_vjp(VjpContext& ctx, GraphBuilder& g) {
   std::vector<Value*> grads(ctx.num_inputs(), nullptr);
-  grads[0] = g.call("NegativeLogLikelihoodLossGrad",
-                    operands(ctx.cotangent(0), ctx.input(0), ctx.input(1), ctx.input(2)), 1,
-                    ctx.node().attributes)[0];
+  if (ctx.needs(0)) {
+    grads[0] = g.call("NegativeLogLikelihoodLossGrad",
+                      operands(ctx.cotangent(0), ctx.input(0), ctx.input(1), ctx.input(2)), 1,
+                      ctx.node().attributes)[0];
+  }
+  if (ctx.needs(2)) grads[2] = class_weight_gradient(ctx, g, ctx.input(0));
   return grads;
 }
 
@@ -110,6 +148,9 @@ ir::Function grad_body(std::string_view base_name, const std::vector<Value*>& in
     ignored =
         f.op("Equal", {labels, f.op("CastLike", {f.int_scalar(*attrs.ignore_index), labels})});
     labels = f.op("Where", {ignored, f.op("CastLike", {f.int_scalar(0), labels}), labels});
+    if (is_softmax) {  // their gradient is 0 even where their scores are NaN
+      rows = f.op("Where", {f.unsqueeze(ignored, {1}), f.scalar_like(rows, 0), rows});
+    }
   }
   // onnxruntime has OneHot only for int64 classes and float32 values.
   Value* classes = f.op("CastLike", {labels, f.int_scalar(0)});
@@ -144,23 +185,21 @@ std::vector<opdef::AttributeSpec> attribute_specs() {
 void register_cross_entropy(opdef::OpRegistry& registry) {
   registry.add({.op_type = "SoftmaxCrossEntropyLoss",
                 .since_version = 13,
-                .differentiable_inputs = {0},
+                .differentiable_inputs = {0, 2},
                 .attributes = attribute_specs(),
                 .vjp = softmax_cross_entropy_vjp});
   registry.add({.op_type = "NegativeLogLikelihoodLoss",
                 .since_version = 22,
-                .differentiable_inputs = {0},
+                .differentiable_inputs = {0, 2},
                 .attributes = attribute_specs(),
                 .vjp = negative_log_likelihood_vjp});
   // Second derivatives go through the bodies.
   registry.add({.domain = ir::kFunctionDomain,
                 .op_type = "SoftmaxCrossEntropyLossGrad",
-                .differentiable_inputs = {0, 1},
                 .attributes = attribute_specs(),
                 .function_body = grad_body});
   registry.add({.domain = ir::kFunctionDomain,
                 .op_type = "NegativeLogLikelihoodLossGrad",
-                .differentiable_inputs = {0},
                 .attributes = attribute_specs(),
                 .function_body = grad_body});
 }

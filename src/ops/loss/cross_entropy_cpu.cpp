@@ -137,7 +137,7 @@ void run_grad(const void* data, std::byte* const* args, const Launch&) {
     for (std::int64_t c = 0; c < task.classes; ++c) {
       const std::int64_t i = first + c * task.inner;
       const T probability = task.is_softmax ? std::exp(log_prob[i]) : T{0};
-      grad[i] = (probability - (c == label ? T{1} : T{0})) * factor;
+      grad[i] = label < 0 ? T{0} : (probability - (c == label ? T{1} : T{0})) * factor;
     }
   });
 }

@@ -1,11 +1,15 @@
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "device/testing/instruction_sets.h"
 #include "ops/testing/kernel_run.h"
 #include "ops/testing/op_case.h"
 
 namespace onnxgrad::ops_test {
 namespace cross_entropy {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 OpCase loss(const std::string& op, std::string name, const std::string& attributes, Dims scores,
             CaseInput labels) {
@@ -18,13 +22,13 @@ OpCase weighted(OpCase one, std::int64_t classes) {
   one.name += "_weighted";
   one.model.replace(one.model.rfind("labels)"), 7, "labels, weights)");
   one.inputs.push_back(uniform({classes}, 0.5, 2));
-  one.wrt = {"scores"};
   return one;
 }
 
 }  // namespace cross_entropy
 
 std::vector<OpCase> cross_entropy_cases() {
+  using cross_entropy::kInfinity;
   using cross_entropy::loss;
   using cross_entropy::weighted;
   std::vector<OpCase> cases;
@@ -49,10 +53,24 @@ std::vector<OpCase> cross_entropy_cases() {
     cases.push_back(loss(op, "one_row", "", {1, 4}, integers({1}, 0, 3)));
     cases.push_back(loss(op, "ignore_outside", "<ignore_index = -100> ", {3, 4},
                          values({1, -100, 3}, {3}, DataType::kInt64)));
+    cases.push_back(weighted(cases.back(), 4));
+    cases.push_back(loss(op, "ignore_int32", "<ignore_index = 1> ", {3, 4},
+                         values({1, 0, 3}, {3}, DataType::kInt32)));
+    cases.push_back(weighted(cases.back(), 4));
+    cases.push_back(weighted(loss(op, "class_without_rows", "", {3, 4}, ints({1, 3, 1}).fed()), 4));
   }
+  // A row that is left out may hold anything.
+  OpCase masked = loss("SoftmaxCrossEntropyLoss", "ignore_masked", "<ignore_index = 3> ", {2, 3},
+                       values({3, 1}, {2}, DataType::kInt64));
+  masked.inputs[0] = values({-kInfinity, -kInfinity, -kInfinity, 0.5, -0.5, 1}, {2, 3});
+  cases.push_back(masked);
+  cases.push_back(weighted(masked, 3));
   cases.push_back({.name = "log_prob",
                    .model = "loss, log_prob = SoftmaxCrossEntropyLoss (scores, labels)",
                    .inputs = {uniform({4, 3}, -2, 2), integers({4}, 0, 2)}});
+  cases.push_back({.name = "log_prob_weighted",
+                   .model = "loss, log_prob = SoftmaxCrossEntropyLoss (scores, labels, weights)",
+                   .inputs = {uniform({4, 3}, -2, 2), integers({4}, 0, 2), uniform({3}, 0.5, 2)}});
   cases.push_back({.name = "log_prob_alone",
                    .model = "loss, log_prob = SoftmaxCrossEntropyLoss (scores, labels)",
                    .inputs = {uniform({4, 3}, -2, 2), integers({4}, 0, 2)},

@@ -222,12 +222,10 @@ void register_batch_normalization(opdef::OpRegistry& registry) {
   // Second derivatives go through the bodies.
   registry.add({.domain = ir::kFunctionDomain,
                 .op_type = "BatchNormalizationGrad",
-                .differentiable_inputs = {0, 1, 2},
                 .attributes = {epsilon_spec()},
                 .function_body = batch_grad_body});
   registry.add({.domain = ir::kFunctionDomain,
                 .op_type = "InstanceNormalizationGrad",
-                .differentiable_inputs = {0, 1, 2},
                 .attributes = {epsilon_spec()},
                 .function_body = instance_grad_body});
 }

@@ -314,13 +314,13 @@ void register_conv(opdef::OpRegistry& registry) {
                 .weight_inputs = {1, 2}});
   registry.add({.domain = ir::kFunctionDomain,
                 .op_type = "ConvInputGrad",
-                .differentiable_inputs = {0, 1},
+                .differentiable_inputs = {0, 1, 2},
                 .attributes = conv_attribute_specs(),
                 .vjp = conv_input_grad_vjp,
                 .function_body = conv_input_grad_body});
   registry.add({.domain = ir::kFunctionDomain,
                 .op_type = "ConvWeightGrad",
-                .differentiable_inputs = {0, 1},
+                .differentiable_inputs = {0, 1, 2},
                 .attributes = conv_attribute_specs(),
                 .vjp = conv_weight_grad_vjp,
                 .function_body = conv_weight_grad_body});

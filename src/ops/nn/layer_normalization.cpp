@@ -200,7 +200,6 @@ void register_layer_normalization(opdef::OpRegistry& registry) {
   // Second derivatives go through the body.
   registry.add({.domain = ir::kFunctionDomain,
                 .op_type = "LayerNormalizationGrad",
-                .differentiable_inputs = {0, 1, 2},
                 .attributes = {axis_attribute("axis"), epsilon_spec()},
                 .function_body = grad_body});
 }

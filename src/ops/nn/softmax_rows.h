@@ -21,7 +21,7 @@ void log_softmax(const double* x, double* y, std::int64_t rows, std::int64_t col
 void log_sum_exp(const float* x, float* sums, std::int64_t rows, std::int64_t cols);
 void log_sum_exp(const double* x, double* sums, std::int64_t rows, std::int64_t cols);
 
-/// dx[i, :] = (exp(x[i, :]) - onehot(labels[i])) * factors[i]; a label below 0 has no one. dx may
+/// dx[i, :] = (exp(x[i, :]) - onehot(labels[i])) * factors[i], 0 where the label is below 0. dx may
 /// be x.
 void cross_entropy_grad(const float* x, const std::int64_t* labels, const float* factors, float* dx,
                         std::int64_t rows, std::int64_t cols);

@@ -128,9 +128,12 @@ HWY_INLINE void cross_entropy_grad_of(const T* x, const std::int64_t* labels, co
   for (std::int64_t row = 0; row < rows; ++row, x += cols, dx += cols) {
     const Vector<T> factor = hn::Set(d, factors[row]);
     const std::int64_t label = labels[row];
-    const Vector<T> at_label = hn::Set(d, label < 0 ? T(0) : x[label]);  // before dx replaces it
+    if (label < 0) {
+      std::fill_n(dx, cols, T(0));
+      continue;
+    }
+    const Vector<T> at_label = hn::Set(d, x[label]);  // before dx replaces it
     map_row(x, dx, cols, [&](Vector<T> v) HWY_ATTR { return hn::Mul(dn::exp_of(d, v), factor); });
-    if (label < 0) continue;
     const auto excess = hn::Sub(dn::exp_of(d, at_label), hn::Set(d, T(1)));
     dx[label] = hn::GetLane(hn::Mul(excess, factor));
   }

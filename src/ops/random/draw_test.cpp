@@ -80,6 +80,8 @@ std::vector<OpCase> draw_cases() {
       {integers({5}, 0, 1)}, draw::rounded(draw::normal_numbers()));
   add("bernoulli", "y = Bernoulli <seed = 3.0> (p)", {values({0, 1, 0.5, 0.5, 0.9, 0.1}, {6})},
       {0, 1, 0, 0, 0, 1});
+  add("bernoulli_inside", "y = Bernoulli <seed = 3.0> (p)",
+      {values({0.35, 0.75, 0.8, 0.5, 0.96, 0.1}, {6})}, {1, 0, 1, 0, 1, 1});
   add("bernoulli_bool", "y = Bernoulli <dtype = 9, seed = 3.0> (p)",
       {values({0, 1, 0.5, 0.5, 0.9, 0.1}, {2, 3})}, {0, 1, 0, 0, 0, 1});
   add("uniform_like_nothing", "y = RandomUniformLike <seed = 3.0> (x)", {uniform({0, 3}, 0, 1)},

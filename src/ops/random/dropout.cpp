@@ -30,7 +30,15 @@ Value* scale_value(GraphBuilder& g, Value* ratio, Value* like) {
   return g.op("Reciprocal", {g.sub(g.scalar_like(like, 1), g.cast_like(ratio, like))});
 }
 
-// dx = dy * mask * scale; in inference mode dx = dy.
+// dratio = sum(dy * y) / (1 - ratio), as the mask does not change but where it jumps.
+Value* ratio_gradient(VjpContext& ctx, GraphBuilder& g, Value* scale) {
+  Value* along = g.reduce_sum(g.mul(ctx.cotangent(0), ctx.output(0)), {}, /*keepdims=*/false);
+  Value* ratio = ctx.input(1);
+  Value* slope = g.cast_like(g.mul(along, scale), ratio);
+  return g.reshape(slope, shape_value(g, ratio));
+}
+
+// dx = dy * mask * scale, dratio as above; in inference mode dx = dy, dratio = 0.
 std::vector<Value*> dropout_vjp(VjpContext& ctx, GraphBuilder& g) {
   Value* dy = ctx.cotangent(0);
   Value* training_mode = ctx.input(2);
@@ -42,6 +50,11 @@ std::vector<Value*> dropout_vjp(VjpContext& ctx, GraphBuilder& g) {
     return grads;
   }
   Value* scale = scale_value(g, ctx.input(1), dy);
+  if (ctx.needs(1)) {
+    grads[1] = ratio_gradient(ctx, g, scale);
+    if (!mode) grads[1] = keep_where(g, training_mode, grads[1]);
+  }
+  if (!ctx.needs(0)) return grads;
   if (!mode) scale = g.where(training_mode, scale, g.scalar_like(dy, 1));
   grads[0] = g.mul(dy, g.mul(g.cast_like(ctx.require_output(1), dy), scale));
   return grads;
@@ -59,7 +72,7 @@ std::vector<ir::StateBinding> switch_on_dropout(Node& node, GraphBuilder& g) {
 void register_dropout(opdef::OpRegistry& registry) {
   registry.add({.op_type = "Dropout",
                 .since_version = 22,
-                .differentiable_inputs = {0},
+                .differentiable_inputs = {0, 1},
                 .attributes = {{.name = "seed", .type = opdef::AttributeType::kInt}},
                 .vjp = dropout_vjp,
                 .in_place = {{0, 0}},

@@ -29,7 +29,7 @@ std::int32_t cast_expression(const Node& node, const std::vector<std::int32_t>& 
   return x;
 }
 
-// dx = dy in the type of x.
+// dx = dy in the type of x. What CastLike takes only the type of has a gradient of zero.
 std::vector<Value*> cast_vjp(VjpContext& ctx, GraphBuilder& g) {
   return {g.cast_like(ctx.cotangent(0), ctx.input(0))};
 }
@@ -69,7 +69,7 @@ void register_cast(opdef::OpRegistry& registry) {
   registry.add(std::move(cast));
   registry.add({.op_type = "CastLike",
                 .since_version = 25,
-                .differentiable_inputs = {0},
+                .differentiable_inputs = {0, 1},
                 .attributes = conversion,
                 .vjp = cast_vjp,
                 .lower = lower_cast_like,

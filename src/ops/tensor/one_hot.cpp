@@ -5,8 +5,9 @@ namespace onnxgrad::ops {
 namespace {
 
 // y = values[1] where the index along the new axis is the one given, else values[0];
-// dvalues = [sum of dy elsewhere, sum of dy there].
+// dvalues = [sum of dy elsewhere, sum of dy there]. Indices and depth jump.
 std::vector<Value*> one_hot_vjp(opdef::VjpContext& ctx, GraphBuilder& g) {
+  if (!ctx.needs(2)) return {};
   Value* dy = ctx.cotangent(0);
   Value* off_on = g.constant(Tensor::from(std::vector<double>{0, 1}, Dims{2}));
   Value* is_hot =
@@ -23,7 +24,7 @@ std::vector<Value*> one_hot_vjp(opdef::VjpContext& ctx, GraphBuilder& g) {
 void register_one_hot(opdef::OpRegistry& registry) {
   registry.add({.op_type = "OneHot",
                 .since_version = 11,
-                .differentiable_inputs = {2},
+                .differentiable_inputs = {0, 1, 2},
                 .attributes = {axis_attribute("axis")},
                 .vjp = one_hot_vjp});
 }

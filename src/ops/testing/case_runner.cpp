@@ -118,7 +118,8 @@ CaseResult run_case(const OpCase& op_case, const BuiltCase& built, const RunOpti
   return result;
 }
 
-std::vector<Difference> check_case_gradient(const OpCase& op_case, const opdef::OpRegistry& ops) {
+std::vector<Difference> check_case_gradient(const OpCase& op_case, const opdef::OpRegistry& ops,
+                                            bool only_where_smooth) {
   const runtime::Engine engine{ops, builtin_engine().kernels, onnx_io::make_type_inferer};
   const BuiltCase built = build_case(op_case, {.dtype = DataType::kFloat64}, ops);
   const CaseResult result = run_case(op_case, built, {}, engine);
@@ -134,7 +135,7 @@ std::vector<Difference> check_case_gradient(const OpCase& op_case, const opdef::
     return sum;
   };
   return check_gradient(f, built.inputs, built.wrt, result.gradients,
-                        {.tolerance = op_case.tolerance});
+                        {.tolerance = op_case.tolerance, .only_where_smooth = only_where_smooth});
 }
 
 std::string compare(const Tensor& given, const Tensor& expected, double tolerance) {

@@ -48,9 +48,10 @@ struct RunOptions {
 CaseResult run_case(const OpCase& op_case, const BuiltCase& built, const RunOptions& options = {},
                     const runtime::Engine& engine = builtin_engine());
 
-/// The case's gradient in float64 against central differences.
+/// The case's gradient in float64 against central differences; see CheckOptions.
 std::vector<Difference> check_case_gradient(const OpCase& op_case,
-                                            const opdef::OpRegistry& ops = builtin_ops());
+                                            const opdef::OpRegistry& ops = builtin_ops(),
+                                            bool only_where_smooth = false);
 
 /// "" if all elements agree to tolerance * max(1, largest magnitude of `expected`), NaN with NaN,
 /// infinities and integers exactly; else where and how they differ. dtypes may differ.

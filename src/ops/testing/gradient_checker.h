@@ -21,6 +21,9 @@ struct CheckOptions {
   std::int64_t max_elements = 48;
   /// Larger ones along this many fixed directions of length 1.
   int num_directions = 12;
+  /// Elements without a derivative are left out: where the differences to both sides do not agree
+  /// (a kink or a jump), or are not finite.
+  bool only_where_smooth = false;
 };
 
 /// One derivative that the rule got wrong.

@@ -1,0 +1,69 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "onnxgrad/error.h"
+#include "ops/testing/case_runner.h"
+
+// Every floating-point input of every case is moved, those too that the case holds constant and
+// those that no rule lists: where finite differences see a derivative, the rule gives it or the
+// gradient is refused. A gradient of zero where there is one is what this is for.
+
+namespace onnxgrad::ops_test {
+namespace float_inputs {
+
+bool is_floating_input(const CaseInput& input) {
+  return input.dtype == DataType::kUndefined || is_floating(input.dtype);
+}
+
+bool is_checked_anyway(const OpCase& op_case, std::size_t input) {
+  const CaseInput& one = op_case.inputs[input];
+  return op_case.no_gradient.empty() && op_case.wrt.empty() && !one.is_constant &&
+         one.dtype == DataType::kUndefined;
+}
+
+// The cases with one more input fed and differentiated, one at a time.
+std::vector<OpCase> all() {
+  std::vector<OpCase> variants;
+  for (const OpCase& op_case : all_op_cases()) {
+    const std::vector<std::string> names = input_names(op_case);
+    for (std::size_t i = 0; i < op_case.inputs.size(); ++i) {
+      if (!is_floating_input(op_case.inputs[i]) || is_checked_anyway(op_case, i)) continue;
+      OpCase variant = op_case;
+      variant.name += "." + names[i];
+      variant.no_gradient.clear();
+      variant.wrt = {names[i]};
+      variant.inputs[i].is_constant = false;
+      variant.inputs[i].dtype = DataType::kUndefined;  // float64
+      // Operators of ai.onnx.ml compute in float32.
+      if (!variant.domains.empty()) variant.tolerance = 5e-2;
+      variants.push_back(std::move(variant));
+    }
+  }
+  return variants;
+}
+
+}  // namespace float_inputs
+
+TEST(FloatInputs, HaveTheirGradientOrAreRefused) {
+  for (const OpCase& variant : float_inputs::all()) {
+    SCOPED_TRACE(variant.name);
+    try {
+      for (const Difference& difference : check_case_gradient(variant, builtin_ops(), /*only_where_smooth=*/true)) {
+        ADD_FAILURE() << difference.to_string() << "\n" << model_text(variant, {});
+      }
+    } catch (const GradientError& error) {
+      const std::string text = error.what();
+      EXPECT_FALSE(error.problem().where.op_type.empty()) << text;
+      EXPECT_NE(text.find("'" + variant.wrt[0] + "'"), std::string::npos) << text;
+    } catch (const DataError&) {
+      // At the edge of what is allowed, as a probability of 1, it cannot be moved.
+    } catch (const Error& error) {
+      ADD_FAILURE() << error.what();
+    }
+  }
+}
+
+}  // namespace onnxgrad::ops_test
