@@ -1,7 +1,8 @@
 #include "opdef/registry.h"
 #include "ops/rules.h"
 
-// Softmax, LogSoftmax and Hardmax (ai.onnx 13).
+// Softmax, LogSoftmax and Hardmax (ai.onnx 13). The softmax of a row of -inf is NaN; the rules give
+// such a row, which a mask that leaves nothing makes, the gradient 0 where nothing depends on it.
 
 namespace onnxgrad::ops {
 
@@ -9,11 +10,18 @@ using opdef::VjpContext;
 
 namespace {
 
+// x, but 0 for the NaN whose cotangent `dy` is 0: what the loss does not depend on adds nothing,
+// where 0 times NaN would spoil everything before it. Every other NaN stays.
+Value* unused_nan_as_zero(GraphBuilder& g, Value* x, Value* dy) {
+  Value* is_unused = g.equal(dy, g.scalar_like(dy, 0));
+  return drop_where(g, g.op("And", {g.op("IsNaN", {x}), is_unused}), x);
+}
+
 // y = softmax(x) along axis;  dx = y * (dy - sum(y * dy, axis)).
 std::vector<Value*> softmax_vjp(VjpContext& ctx, GraphBuilder& g) {
   const std::int64_t axis = ctx.node().int_attribute("axis", -1);
-  Value* y = ctx.output(0);
   Value* dy = ctx.cotangent(0);
+  Value* y = unused_nan_as_zero(g, ctx.output(0), dy);
   Value* dot = g.reduce_sum(g.mul(y, dy), {axis}, /*keepdims=*/true);
   return {g.mul(y, g.sub(dy, dot))};
 }
@@ -23,7 +31,8 @@ std::vector<Value*> log_softmax_vjp(VjpContext& ctx, GraphBuilder& g) {
   const std::int64_t axis = ctx.node().int_attribute("axis", -1);
   Value* dy = ctx.cotangent(0);
   Value* sum = g.reduce_sum(dy, {axis}, /*keepdims=*/true);
-  return {g.sub(dy, g.mul(g.exp(ctx.output(0)), sum))};
+  Value* probability = unused_nan_as_zero(g, g.exp(ctx.output(0)), dy);
+  return {g.sub(dy, g.mul(probability, sum))};
 }
 
 }  // namespace

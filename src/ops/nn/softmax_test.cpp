@@ -9,6 +9,26 @@
 
 namespace onnxgrad::ops_test {
 
+namespace softmax {
+
+// Rows of -inf, as a mask that leaves nothing makes them, are NaN; a Where replaces them, or nobody
+// reads them.
+void add_masked(std::vector<OpCase>& cases, const std::string& op) {
+  constexpr double kMasked = -std::numeric_limits<double>::infinity();
+  const CaseInput x = values(
+      {0.5, -1, 2, kMasked, kMasked, kMasked, kMasked, 0.25, kMasked, 1, kMasked, -1}, {4, 3});
+  const CaseInput keep = values({1, 1, 1, 0, 0, 0, 0, 1, 0, 1, 0, 1}, {4, 3}, DataType::kBool);
+  cases.push_back({.name = op + "_masked_row",
+                   .model = "p = " + op + " (x)\ny = Where (keep, p, zero)",
+                   .inputs = {x, keep, values({0}, {})}});
+  cases.push_back({.name = op + "_masked_row_unread",
+                   .model = "p = " + op + " (x)\nrows = Gather (p, indices)",
+                   .inputs = {values({0.5, -1, 2, kMasked, kMasked, kMasked, 1, 0, -1}, {3, 3}),
+                              ints({0, 2})}});
+}
+
+}  // namespace softmax
+
 std::vector<OpCase> softmax_cases() {
   std::vector<OpCase> cases;
   for (const std::string op : {"Softmax", "LogSoftmax"}) {
@@ -29,6 +49,7 @@ std::vector<OpCase> softmax_cases() {
     add("far_apart", "", values({-60, 0, 60, -1, 0, 1}, {2, 3}));
     add("large", "", values({1000, 1001, 999, -1000, -1001, -1000.5}, {2, 3}));
     add("wide", "", uniform({3, 77}, -4, 4));
+    softmax::add_masked(cases, op);
   }
   cases.push_back(
       {.name = "hardmax", .model = "y = Hardmax (x)", .inputs = {uniform({3, 5}, -2, 2)}});

@@ -120,10 +120,13 @@ std::vector<Value*> log_sum_vjp(VjpContext& ctx, GraphBuilder& g) {
   return {expand_like(g, kept(ctx, g, slope), ctx.input(0))};
 }
 
-// y = ln sum e^x;  dx = dy e^(x - y).
+// y = ln sum e^x;  dx = dy e^(x - y), where a y of -inf that nothing depends on gives 0.
 std::vector<Value*> log_sum_exp_vjp(VjpContext& ctx, GraphBuilder& g) {
-  Value* share = g.exp(g.sub(ctx.input(0), kept(ctx, g, ctx.output(0))));
-  return {g.mul(kept(ctx, g, ctx.cotangent(0)), share)};
+  Value* dy = ctx.cotangent(0);
+  Value* y = ctx.output(0);
+  Value* is_unused = g.op("And", {g.op("IsInf", {y}), g.equal(dy, g.scalar_like(dy, 0))});
+  Value* log_share = g.sub(ctx.input(0), kept(ctx, g, drop_where(g, is_unused, y)));
+  return {g.mul(kept(ctx, g, dy), g.exp(log_share))};
 }
 
 struct Row {
