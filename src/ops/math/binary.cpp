@@ -69,13 +69,26 @@ std::vector<Value*> pow_vjp(VjpContext& ctx, GraphBuilder& g) {
   return {dx, dp};
 }
 
-// c = a - b trunc(a / b);  da = dc, db = -dc trunc(a / b). Only fmod = 1 takes floating inputs.
+// c = a - b trunc(a / b);  da = dc, db = -dc trunc(a / b): fmod = 1, see lower_mod.
 std::vector<Value*> mod_vjp(VjpContext& ctx, GraphBuilder& g) {
   Value* dc = ctx.cotangent(0);
   if (!ctx.needs(1)) return {dc, nullptr};
   Value* quotient = g.div(ctx.input(0), ctx.input(1));
   Value* magnitude = g.op("Floor", {g.abs(quotient)});
   return {dc, g.neg(g.mul(dc, g.mul(g.sign(quotient), magnitude)))};
+}
+
+// Floating a - b floor(a / b), which came with opset 28: the remainder with the sign of a, plus b
+// where that is not the sign of b.
+std::optional<std::vector<Value*>> lower_mod(const Node& node, GraphBuilder& g) {
+  Value* a = node.inputs.at(0);
+  Value* b = node.inputs.at(1);
+  if (node.int_attribute("fmod", 0) != 0 || !is_floating(a->dtype())) return std::nullopt;
+  Value* zero = g.scalar_like(a, 0);
+  Value* rest = g.op("Mod", {a, b}, {{.name = "fmod", .value = std::int64_t{1}}});
+  Value* differs = g.op("Xor", {g.less(rest, zero), g.less(b, zero)});
+  Value* is_off = g.op("And", {differs, g.op("Not", {g.equal(rest, zero)})});
+  return {{g.where(is_off, g.add(rest, b), rest)}};
 }
 
 std::int32_t mod_expression(const Node& node, const std::vector<std::int32_t>& operands,
@@ -126,6 +139,7 @@ void register_binary(opdef::OpRegistry& registry) {
                 .differentiable_inputs = {0, 1},
                 .attributes = {flag_attribute("fmod")},
                 .vjp = mod_vjp,
+                .lower = lower_mod,
                 .expression = mod_expression,
                 .broadcasts = true,
                 .in_place = {{0, 0}, {1, 0}}});

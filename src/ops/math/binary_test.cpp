@@ -112,6 +112,15 @@ std::vector<OpCase> binary_cases() {
   cases.push_back({.name = "mod_fmod_signs",
                    .model = "c = Mod <fmod = 1> (a, b)",
                    .inputs = {values({5.3, -5.3, 5.3, -5.3}, {4}), values({2, 2, -2, -2}, {4})}});
+  // Of opset 28: a - b floor(a / b).
+  cases.push_back({.name = "mod_floor",
+                   .model = "c = Mod (a, b)",
+                   .inputs = {values({-4.25, 4.25, -4.25, 4.25, 0.5, -0.5}, {6}),
+                              values({2, 2, -2, -2, 3, 3}, {6})},
+                   .expected = {{1.75, 0.25, -0.25, -1.75, 0.5, 2.5}}});
+  cases.push_back({.name = "mod_floor_wide",
+                   .model = "c = Mod (a, b)",
+                   .inputs = {values({-4.3, 4.3}, {2, 1}), values({2.1, -2.1, 0.8}, {3})}});
   cases.push_back(
       {.name = "mod_plain",
        .model = "c = Mod <fmod = 0> (a, b)",
