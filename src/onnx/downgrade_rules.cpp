@@ -33,30 +33,10 @@ ir::Attribute attribute(std::string name, ir::AttributeValue value) {
   return {.name = std::move(name), .value = std::move(value)};
 }
 
-// The value as a tensor if it is constant: an initializer or, in functions, a Constant node.
-const Tensor* constant_of(const Value* value) {
-  if (value == nullptr) return nullptr;
-  if (value->is_constant()) return &value->initializer;
-  if (value->producer == nullptr || value->producer->op_type != "Constant") return nullptr;
-  const ir::AttributeValue* held = value->producer->find_attribute("value");
-  return held == nullptr ? nullptr : std::get_if<Tensor>(held);
-}
-
 std::vector<std::int64_t> constant_ints(const Node& node, std::size_t input, const char* what) {
-  const Value* value = node.input(input);
-  if (const Tensor* tensor = constant_of(value)) return tensor->to_int64s();
-  KnownValues known(ir::kInternalOpset);
-  const onnx::TensorShapeProto* elements = value == nullptr ? nullptr : known.elements(*value);
-  std::vector<std::int64_t> numbers;
-  if (elements != nullptr) {
-    for (const auto& element : elements->dim()) {
-      if (element.has_dim_value()) numbers.push_back(element.dim_value());
-    }
-  }
-  if (elements == nullptr || static_cast<int>(numbers.size()) != elements->dim_size()) {
-    refuse(node, std::string(what) + " that are not constant");
-  }
-  return numbers;
+  const auto numbers = known_ints(node.input(input));
+  if (!numbers) refuse(node, std::string(what) + " that are not constant");
+  return *numbers;
 }
 
 double constant_number(const Node& node, std::size_t input, const char* what) {
@@ -135,33 +115,12 @@ Replacement pad_18(Node& node, GraphBuilder& /*g*/) {
   return std::nullopt;
 }
 
-// Pads of some axes become those of all: each is one of the given or the 0 put behind them.
-Replacement pad_17(Node& node, GraphBuilder& g) {
+// Where rank and axes are known, portable_form has made the pads those of all axes.
+Replacement pad_17(Node& node, GraphBuilder& /*g*/) {
   if (node.input(3) == nullptr) return std::nullopt;
-  const std::vector<std::int64_t> axes = constant_ints(node, 3, "axes");
-  const std::size_t rank = known_rank(node);
-  const auto count = static_cast<std::int64_t>(axes.size());
-  std::vector<std::int64_t> from(2 * rank, 2 * count);
-  for (std::int64_t i = 0; i < count; ++i) {
-    const auto axis = normalize_axis(axes[static_cast<std::size_t>(i)], rank);
-    from[static_cast<std::size_t>(axis)] = i;
-    from[rank + static_cast<std::size_t>(axis)] = count + i;
-  }
-  if (const Tensor* pads = constant_of(node.input(1))) {
-    std::vector<std::int64_t> given = pads->to_int64s();
-    if (static_cast<std::int64_t>(given.size()) != 2 * count) {
-      refuse(node, "pads that do not fit the axes");
-    }
-    given.push_back(0);
-    for (std::int64_t& index : from) index = given[static_cast<std::size_t>(index)];
-    node.inputs[1] = g.ints(from);
-    erase_input(node, 3);
-    return std::nullopt;
-  }
-  std::vector<Value*> inputs = node.inputs;
-  inputs[1] = g.gather(g.concat({inputs[1], g.ints({0})}, 0), g.ints(from), 0);
-  inputs.resize(3);
-  return std::vector<Value*>{g.op("Pad", std::move(inputs), node.attributes)};
+  constant_ints(node, 3, "axes");
+  known_rank(node);
+  refuse(node, "pads that do not fit the axes");
 }
 
 Replacement pad_10(Node& node, GraphBuilder& /*g*/) {
@@ -233,11 +192,6 @@ Replacement resize_10(Node& node, GraphBuilder& /*g*/) {
   refuse(node, "Resize with coordinate modes");
 }
 
-Replacement dropout_9(Node& node, GraphBuilder& /*g*/) {
-  if (node.output(1) != nullptr) refuse(node, "a mask of booleans");
-  return std::nullopt;
-}
-
 Replacement grid_sample_19(Node& node, GraphBuilder& /*g*/) {
   const std::string mode = node.string_attribute("mode", "linear");
   if (mode == "linear") node.set_attribute("mode", std::string("bilinear"));
@@ -303,9 +257,14 @@ Replacement softmax_12(Node& node, GraphBuilder& g) {
   return std::vector<Value*>{g.transpose(y, swapped)};
 }
 
-Replacement dropout_11(Node& node, GraphBuilder& /*g*/) {
+// A mask, all true here, was of the data's type at first, and said nothing then.
+Replacement dropout_11(Node& node, GraphBuilder& g) {
   if (node.input(2) != nullptr && constant_number(node, 2, "a training mode") != 0) {
     refuse(node, "training mode");
+  }
+  if (node.output(1) != nullptr) {
+    Value* x = node.inputs.at(0);
+    return std::vector<Value*>{g.identity(x), g.cast(g.ones_like(x), DataType::kBool)};
   }
   if (node.input(1) != nullptr) {
     node.set_attribute("ratio", static_cast<float>(constant_number(node, 1, "a ratio")));
@@ -376,7 +335,6 @@ constexpr Rule kRules[] = {
     {"Constant", 11, constant_11},
     {"DFT", 19, dft_19},
     {"Dropout", 11, dropout_11},
-    {"Dropout", 9, dropout_9},
     {"GridSample", 19, grid_sample_19},
     {"Hardmax", 12, softmax_12},
     {"LogSoftmax", 12, softmax_12},

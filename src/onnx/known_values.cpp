@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "ir/builder.h"
 #include "onnx/functions.h"
 #include "onnx/protos.h"
 #include "onnx/schemas.h"
@@ -191,6 +192,30 @@ const onnx::TensorProto* KnownValues::tensor(const ir::Value& value) {
   if (value.type.rank() == 0 && count != 1) return nullptr;
   const Dims dims = value.type.rank() == 0 ? Dims{} : Dims{count};
   return set(Tensor::from(numbers, dims).cast(value.dtype()));
+}
+
+const Tensor* constant_of(const ir::Value* value) {
+  if (value == nullptr) return nullptr;
+  if (value->is_constant()) return &value->initializer;
+  if (value->producer == nullptr || value->producer->op_type != "Constant") return nullptr;
+  const ir::AttributeValue* held = value->producer->find_attribute("value");
+  return held == nullptr ? nullptr : std::get_if<Tensor>(held);
+}
+
+std::optional<std::vector<std::int64_t>> known_ints(const ir::Value* value) {
+  if (const Tensor* tensor = constant_of(value)) {
+    if (!is_integer(tensor->dtype())) return std::nullopt;
+    return tensor->to_int64s();
+  }
+  KnownValues known(ir::kInternalOpset);
+  const onnx::TensorShapeProto* elements = value == nullptr ? nullptr : known.elements(*value);
+  if (elements == nullptr) return std::nullopt;
+  std::vector<std::int64_t> numbers;
+  for (const auto& element : elements->dim()) {
+    if (!element.has_dim_value()) return std::nullopt;
+    numbers.push_back(element.dim_value());
+  }
+  return numbers;
 }
 
 }  // namespace onnxgrad::onnx_io

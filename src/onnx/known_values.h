@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <unordered_map>
+#include <vector>
 
 #include "ir/graph.h"
 
@@ -38,6 +39,13 @@ class KnownValues {
   std::unordered_map<const ir::Value*, std::optional<onnx::TensorShapeProto>> elements_;
   std::unordered_map<const ir::Value*, std::optional<onnx::TensorProto>> tensors_;
 };
+
+/// The value as a tensor if it is constant: an initializer or, in functions, a Constant node's;
+/// else nullptr.
+const Tensor* constant_of(const ir::Value* value);
+
+/// All elements of an integer value of the internal opset, if they are known before anything runs.
+std::optional<std::vector<std::int64_t>> known_ints(const ir::Value* value);
 
 }  // namespace onnxgrad::onnx_io
 

@@ -58,8 +58,8 @@ ir::Model to_internal(const FileModel& file, const opdef::OpRegistry& registry);
 /// For other runtimes: ai.onnx opset `opset` (17 to 26; 9 to 16 as far as operators allow) and the
 /// IR version of its time, at most 10; with `inline_functions` no local functions stay. `model` may
 /// be of any opset. Operators that came later are expanded to their bodies, those that stock
-/// onnxruntime does not run in float64 are written by others. Throws: ModelError naming a node that
-/// cannot be said in that opset.
+/// onnxruntime does not run (in float64, or in the version of that opset) are written by others.
+/// Throws: ModelError naming a node that cannot be said in that opset.
 ir::Model to_target_opset(const ir::Model& model, std::int64_t opset, bool inline_functions);
 
 /// The bytes of `file` with new numbers for these weights (by name of the working copy's value; its

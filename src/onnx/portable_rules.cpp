@@ -1,26 +1,285 @@
 #include "onnx/portable_rules.h"
 
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <numbers>
+#include <numeric>
+#include <string>
+#include <string_view>
+#include <unordered_set>
+#include <utility>
+
+#include "onnx/known_values.h"
+#include "opdef/random_stream.h"
+
 namespace onnxgrad::onnx_io {
 namespace {
 
 using ir::GraphBuilder;
+using ir::Node;
 using ir::Value;
+using Replacement = std::optional<std::vector<Value*>>;
 
 // Softplus has a kernel for float32 alone. log(1 + exp(x)) = (x + |x|) / 2 + log(1 + exp(-|x|)),
 // where nothing overflows; with 0 as the derivative of |x| at 0 its gradient is right there, too.
-Value* softplus(GraphBuilder& g, Value* x) {
+Replacement softplus(Node& node, GraphBuilder& g) {
+  Value* x = node.inputs.at(0);
+  if (!x->type.is_tensor() || x->dtype() != DataType::kFloat64) return std::nullopt;
   Value* size = g.abs(x);
   Value* bend = g.log(g.add(g.exp(g.neg(size)), g.scalar_like(x, 1)));
-  return g.add(g.scale(g.add(x, size), 0.5), bend);
+  return {{g.add(g.scale(g.add(x, size), 0.5), bend)}};
+}
+
+// The truth value that no run can change.
+std::optional<bool> constant_flag(const Value* value) {
+  const Tensor* tensor = constant_of(value);
+  if (tensor == nullptr || tensor->num_elements() != 1) return std::nullopt;
+  return tensor->to_int64s().front() != 0;
+}
+
+// Pads of some axes become those of all: each is one of the given or the 0 put behind them. The
+// optimizer that moves Transpose nodes past a Pad takes its pads for those of all axes.
+Replacement pads_of_all_axes(Node& node, GraphBuilder& g) {
+  if (node.input(3) == nullptr || !node.inputs[0]->type.has_rank()) return std::nullopt;
+  const auto axes = known_ints(node.input(3));
+  if (!axes) return std::nullopt;
+  const std::size_t rank = node.inputs[0]->type.rank();
+  const auto count = static_cast<std::int64_t>(axes->size());
+  std::vector<std::int64_t> from(2 * rank, 2 * count);
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::int64_t axis = normalize_axis((*axes)[static_cast<std::size_t>(i)], rank);
+    from[static_cast<std::size_t>(axis)] = i;
+    from[rank + static_cast<std::size_t>(axis)] = count + i;
+  }
+  if (auto given = known_ints(node.input(1))) {
+    if (static_cast<std::int64_t>(given->size()) != 2 * count) return std::nullopt;
+    given->push_back(0);
+    for (std::int64_t& index : from) index = (*given)[static_cast<std::size_t>(index)];
+    node.inputs.resize(node.inputs[2] == nullptr ? 2 : 3);
+    node.inputs[1] = g.ints(from);
+    return std::nullopt;
+  }
+  Value* pads = g.gather(g.concat({node.inputs.at(1), g.ints({0})}, 0), g.ints(from), 0);
+  return {{g.op("Pad", {node.inputs[0], pads, node.inputs[2]}, node.attributes)}};
+}
+
+// Along negative axes the reductions of an empty tensor leave it as it is; before opset 11 there
+// are none.
+Replacement positive_axes(Node& node, GraphBuilder& g) {
+  const Value* x = node.input(0);
+  auto axes = known_ints(node.input(1));
+  if (!axes || x == nullptr || !x->type.has_rank()) return std::nullopt;
+  if (std::ranges::none_of(*axes, [](std::int64_t axis) { return axis < 0; })) return std::nullopt;
+  const std::size_t rank = x->type.rank() + (node.op_type == "Unsqueeze" ? axes->size() : 0);
+  for (std::int64_t& axis : *axes) axis = normalize_axis(axis, rank);
+  node.inputs[1] = g.ints(*axes);
+  return std::nullopt;
+}
+
+Replacement positive_axis(Node& node, GraphBuilder& /*g*/) {
+  const Value* x = node.input(0);
+  const std::int64_t axis = node.int_attribute("axis", 1);
+  if (axis >= 0 || x == nullptr || !x->type.has_rank()) return std::nullopt;
+  node.set_attribute("axis", normalize_axis(axis, x->type.rank()));
+  return std::nullopt;
+}
+
+// The optimizer takes a Dropout in training mode out as well, if nothing reads its mask.
+Replacement dropout(Node& node, GraphBuilder& g) {
+  const bool is_training = node.input(2) != nullptr && constant_flag(node.input(2)) != false;
+  if (!is_training || node.output(1) != nullptr) return std::nullopt;
+  const std::vector<Value*> results = g.ops("Dropout", node.inputs, 2, node.attributes);
+  opdef::draw_like(node, *results[0]->producer);
+  return {{g.where(results[1], results[0], g.scalar_like(results[0], 0))}};
+}
+
+// y = (sum |x|^p)^(1/p) over the spatial axes.
+Replacement global_lp_pool(Node& node, GraphBuilder& g) {
+  Value* x = node.inputs.at(0);
+  if (!x->type.has_rank() || x->type.rank() < 3) return std::nullopt;
+  std::vector<std::int64_t> axes(x->type.rank() - 2);
+  std::iota(axes.begin(), axes.end(), 2);
+  const std::int64_t p = node.int_attribute("p", 2);
+  if (p == 1 || p == 2) return {{g.op(p == 1 ? "ReduceL1" : "ReduceL2", {x, g.ints(axes)})}};
+  const auto power = static_cast<double>(p);
+  Value* powers = g.pow(g.abs(x), g.scalar_like(x, power));
+  return {{g.pow(g.reduce_sum(powers, axes, /*keepdims=*/true), g.scalar_like(x, 1 / power))}};
+}
+
+// The random operators have kernels for their versions before opset 22, which cannot be said there;
+// Dropout has one. Each element of its mask, true with probability 1/2, is a binary digit of a
+// number.
+class Draws {
+ public:
+  Draws(const Node& node, GraphBuilder& g) : node_(node), g_(g) {}
+
+  // Numbers of this shape (int64 [rank]), uniform in [0, 1): multiples of 2^-24, of 2^-53 if
+  // double.
+  Value* uniform(Value* shape, bool is_double) {
+    const int num_digits = is_double ? 53 : 24;
+    std::vector<double> places;
+    for (int i = 1; i <= num_digits; ++i) places.push_back(std::ldexp(1, -i));
+    const DataType dtype = is_double ? DataType::kFloat64 : DataType::kFloat32;
+    Value* place = g_.constant(Tensor::from(places, Dims{num_digits}).cast(dtype), "places");
+    Value* one = g_.scalar_like(place, 1);
+    Value* ones = g_.expand(one, g_.concat({shape, g_.ints({num_digits})}, 0));
+    Value* half = g_.constant(Tensor::scalar(0.5F), "half");
+    Value* training = g_.constant(Tensor::scalar(true), "training");
+    const auto drawn = g_.ops("Dropout", {ones, half, training}, 2, seed());
+    // Draws that the gradient repeats are repeated here, too.
+    opdef::set_random_stream(*drawn[1]->producer, std::string(opdef::random_stream(node_)) + "/" +
+                                                      std::to_string(num_drawn_++));
+    Value* last = known_ints(shape)
+                      ? g_.ints({static_cast<std::int64_t>(known_ints(shape)->size())})
+                      : g_.shape_of(shape);
+    return g_.op("ReduceSum", {g_.mul(g_.cast_like(drawn[1], place), place), last},
+                 {{.name = "keepdims", .value = std::int64_t{0}}});
+  }
+
+  // Standard normal numbers. Box and Muller, A Note on the Generation of Random Normal Deviates,
+  // 1958.
+  Value* normal(Value* shape, bool is_double) {
+    Value* u = uniform(shape, is_double);
+    Value* angle = g_.scale(uniform(shape, is_double), 2 * std::numbers::pi);
+    Value* square = g_.scale(g_.log(g_.sub(g_.scalar_like(u, 1), u)), -2);
+    return g_.mul(g_.sqrt(square), g_.op("Cos", {angle}));
+  }
+
+ private:
+  std::vector<ir::Attribute> seed() const {
+    if (node_.find_attribute("seed") == nullptr) return {};
+    const auto bits = std::bit_cast<std::uint32_t>(node_.float_attribute("seed", 0));
+    return {{.name = "seed", .value = static_cast<std::int64_t>(bits) + num_drawn_}};
+  }
+
+  const Node& node_;
+  GraphBuilder& g_;
+  int num_drawn_ = 0;
+};
+
+Value* shape_of(GraphBuilder& g, Value* x) {
+  if (const auto dims = x->type.static_dims()) return g.ints({dims->begin(), dims->end()});
+  return g.shape_of(x);
+}
+
+// What a random operator gives: its dtype, else that of its input, else float32.
+DataType drawn_type(const Node& node) {
+  const DataType fallback = node.input(0) == nullptr ? DataType::kFloat32 : node.inputs[0]->dtype();
+  return static_cast<DataType>(node.int_attribute("dtype", static_cast<std::int64_t>(fallback)));
+}
+
+Value* drawn_shape(Node& node, GraphBuilder& g) {
+  return node.input(0) == nullptr ? g.ints(node.ints_attribute("shape"))
+                                  : shape_of(g, node.inputs[0]);
+}
+
+Replacement random_uniform(Node& node, GraphBuilder& g) {
+  const DataType dtype = drawn_type(node);
+  if (!is_floating(dtype)) return std::nullopt;
+  const double low = node.float_attribute("low", 0);
+  const double high = node.float_attribute("high", 1);
+  Value* u = Draws(node, g).uniform(drawn_shape(node, g), dtype == DataType::kFloat64);
+  return {{g.cast(g.add(g.scale(u, high - low), g.scalar_like(u, low)), dtype)}};
+}
+
+Replacement random_normal(Node& node, GraphBuilder& g) {
+  const DataType dtype = drawn_type(node);
+  if (!is_floating(dtype)) return std::nullopt;
+  Value* z = Draws(node, g).normal(drawn_shape(node, g), dtype == DataType::kFloat64);
+  Value* mean = g.scalar_like(z, node.float_attribute("mean", 0));
+  return {{g.cast(g.add(g.scale(z, node.float_attribute("scale", 1)), mean), dtype)}};
+}
+
+// ONNX's definition, by which runtimes without a kernel draw, gives 1 with probability 1 - p.
+Replacement bernoulli(Node& node, GraphBuilder& g) {
+  const DataType dtype = drawn_type(node);
+  Value* p = node.inputs.at(0);
+  if (dtype == DataType::kUndefined || p->dtype() == DataType::kUndefined) return std::nullopt;
+  std::vector<ir::Attribute> attributes = node.attributes;
+  std::erase_if(attributes, [](const ir::Attribute& a) { return a.name == "dtype"; });
+  Value* u = g.op("RandomUniformLike", {p}, std::move(attributes));
+  opdef::draw_like(node, *u->producer);
+  return {{g.cast(g.less(u, p), dtype)}};
+}
+
+// The class whose stretch of the running sum of the probabilities the number u falls into.
+Replacement multinomial(Node& node, GraphBuilder& g) {
+  Value* x = node.inputs.at(0);
+  if (!is_floating(x->dtype())) return std::nullopt;
+  const bool is_double = x->dtype() == DataType::kFloat64;
+  const auto dtype = static_cast<DataType>(node.int_attribute("dtype", 6));
+  const std::int64_t count = node.int_attribute("sample_size", 1);
+  Value* rows = g.op("Shape", {x}, {{.name = "end", .value = std::int64_t{1}}});
+  Value* u = Draws(node, g).uniform(g.concat({rows, g.ints({count})}, 0), is_double);
+  Value* sums = g.op("CumSum", {g.op("Softmax", {g.cast_like(x, u)}), g.int_scalar(1)});
+  // Rounding may leave the last sum below 1: it is not compared.
+  Value* bounds = g.op("Slice", {sums, g.ints({0}), g.ints({-1}), g.ints({1})});
+  Value* is_past = g.op("GreaterOrEqual", {g.unsqueeze(u, {2}), g.unsqueeze(bounds, {1})});
+  return {{g.reduce_sum(g.cast(is_past, dtype), {2}, /*keepdims=*/false)}};
+}
+
+struct Rule {
+  std::string_view op_type;
+  std::int64_t first;  // the oldest opset that needs the other form
+  Replacement (*apply)(Node& node, GraphBuilder& g);
+};
+
+constexpr Rule kRules[] = {
+    {"Bernoulli", 0, bernoulli},
+    {"Dropout", 0, dropout},
+    {"Flatten", 0, positive_axis},
+    {"GlobalLpPool", 22, global_lp_pool},
+    {"Multinomial", 22, multinomial},
+    {"Pad", 0, pads_of_all_axes},
+    {"RandomNormal", 22, random_normal},
+    {"RandomNormalLike", 22, random_normal},
+    {"RandomUniform", 22, random_uniform},
+    {"RandomUniformLike", 22, random_uniform},
+    {"ReduceL1", 0, positive_axes},
+    {"ReduceL2", 0, positive_axes},
+    {"ReduceLogSum", 0, positive_axes},
+    {"ReduceLogSumExp", 0, positive_axes},
+    {"ReduceMax", 0, positive_axes},
+    {"ReduceMean", 0, positive_axes},
+    {"ReduceMin", 0, positive_axes},
+    {"ReduceProd", 0, positive_axes},
+    {"ReduceSum", 0, positive_axes},
+    {"ReduceSumSquare", 0, positive_axes},
+    {"Softplus", 0, softplus},
+    {"Squeeze", 0, positive_axes},
+    {"Unsqueeze", 0, positive_axes},
+};
+
+void collect_read(const ir::Graph& graph, std::unordered_set<const Value*>& read) {
+  read.insert(graph.outputs.begin(), graph.outputs.end());
+  for (const Node* node : graph.nodes) {
+    read.insert(node->inputs.begin(), node->inputs.end());
+    for (const ir::Graph* body : node->subgraphs()) collect_read(*body, read);
+  }
+}
+
+void drop_unread_masks(ir::Graph& graph, const std::unordered_set<const Value*>& read) {
+  for (Node* node : graph.nodes) {
+    for (ir::Graph* body : node->subgraphs()) drop_unread_masks(*body, read);
+    if (node->op_type == "Dropout" && node->outputs.size() == 2 && !read.contains(node->outputs[1]))
+      node->outputs.resize(1);
+  }
 }
 
 }  // namespace
 
-std::optional<std::vector<Value*>> portable_form(const ir::Node& node, GraphBuilder& g) {
-  Value* x = node.input(0);
-  if (node.op_type != "Softplus" || x == nullptr) return std::nullopt;
-  if (!x->type.is_tensor() || x->dtype() != DataType::kFloat64) return std::nullopt;
-  return std::vector<Value*>{softplus(g, x)};
+void drop_unread_masks(ir::Graph& graph) {
+  std::unordered_set<const Value*> read;
+  collect_read(graph, read);
+  drop_unread_masks(graph, read);
+}
+
+std::optional<std::vector<Value*>> portable_form(Node& node, std::int64_t opset, GraphBuilder& g) {
+  for (const Rule& rule : kRules) {
+    if (node.op_type == rule.op_type && opset >= rule.first) return rule.apply(node, g);
+  }
+  return std::nullopt;
 }
 
 }  // namespace onnxgrad::onnx_io

@@ -1,6 +1,7 @@
 #ifndef ONNXGRAD_ONNX_PORTABLE_RULES_H_
 #define ONNXGRAD_ONNX_PORTABLE_RULES_H_
 
+#include <cstdint>
 #include <optional>
 #include <vector>
 
@@ -8,11 +9,18 @@
 
 namespace onnxgrad::onnx_io {
 
-/// Operators that ONNX defines for an element type, but that stock onnxruntime's CPU provider does
-/// not run in it, in terms of others that it does: for graphs that are written for other runtimes.
+/// What stock onnxruntime's CPU provider does not run, or breaks in its optimizer, in terms of what
+/// it does run: for graphs that are written for other runtimes, in `opset`. That are operators in
+/// an element type or in a version that it has no kernel for, pads of some axes, negative axes of
+/// reductions, Dropout without a mask.
 /// `node` is of ai.onnx in the internal opset's form, the types of its inputs are known as far as
 /// they can be. Returns one value per output, appended through `g`; nullopt leaves the node alone.
-std::optional<std::vector<ir::Value*>> portable_form(const ir::Node& node, ir::GraphBuilder& g);
+/// The node itself may be changed as well.
+std::optional<std::vector<ir::Value*>> portable_form(ir::Node& node, std::int64_t opset,
+                                                     ir::GraphBuilder& g);
+
+/// Removes the masks of Dropout nodes that nothing reads: those nodes need another form.
+void drop_unread_masks(ir::Graph& graph);
 
 }  // namespace onnxgrad::onnx_io
 

@@ -77,6 +77,8 @@ class Retargeter {
 
 ir::Model Retargeter::run() {
   const std::int64_t own_opset = model_.opset() == 0 ? ir::kInternalOpset : model_.opset();
+  drop_unread_masks(*model_.graph);
+  for (ir::Function& function : model_.functions) drop_unread_masks(*function.body);
   process_graph(*model_.graph, own_opset);
   if (inline_functions_) {
     std::erase_if(model_.opset_imports, [&](const auto& import) {
@@ -154,6 +156,7 @@ void Retargeter::process_standard(const Work& work, ir::GraphBuilder& g, std::ve
   if (const auto results = upgrade_node(node, work.opset, g)) return adopt(*results);
   const std::int64_t newest = std::max(work.opset, ir::kInternalOpset);
   if (since_version("", node.op_type, ir::kInternalOpset) != 0) inferer_.infer(node);
+  if (const auto results = portable_form(node, opset_, g)) return adopt(*results);
   const bool is_too_new = since_version("", node.op_type, opset_) == 0 ||
                           (node.op_type == "GroupNormalization" && opset_ < 21);
   const bool is_renamed = node.op_type == "ScatterElements" && opset_ < 11;
@@ -168,7 +171,6 @@ void Retargeter::process_standard(const Work& work, ir::GraphBuilder& g, std::ve
     }
     return expand(work, *function, stack);
   }
-  if (const auto results = portable_form(node, g)) return adopt(*results);
   if (const auto results = downgrade_node(node, opset_, g)) return adopt(*results);
   check(node);
   g.graph().nodes.push_back(&node);

@@ -118,8 +118,8 @@ struct OpDef {
   std::string_view domain = "";
   std::string_view op_type = {};
   int since_version = 1;  ///< of the schema that this record was written for
-  /// Inputs that the rule answers for; -1 as the last one: this and all later (variadic) inputs like
-  /// the one before. A gradient with respect to any other floating-point input is refused.
+  /// Inputs that the rule answers for; -1 as the last one: this and all later (variadic) inputs
+  /// like the one before. A gradient with respect to any other floating-point input is refused.
   std::vector<int> differentiable_inputs = {};
   std::vector<AttributeSpec> attributes = {};
   VjpFn vjp = nullptr;

@@ -23,11 +23,14 @@ std::string_view random_stream(const ir::Node& node) {
   return output == node.outputs.end() ? std::string_view() : (*output)->name;
 }
 
-void draw_like(const ir::Node& node, ir::Node& copy) {
-  std::string stream(random_stream(node));
-  if (find_note(copy.metadata) == copy.metadata.end()) {
-    copy.metadata.emplace_back(kKey, std::move(stream));
+void set_random_stream(ir::Node& node, std::string stream) {
+  if (find_note(node.metadata) == node.metadata.end()) {
+    node.metadata.emplace_back(kKey, std::move(stream));
   }
+}
+
+void draw_like(const ir::Node& node, ir::Node& copy) {
+  set_random_stream(copy, std::string(random_stream(node)));
 }
 
 }  // namespace onnxgrad::opdef

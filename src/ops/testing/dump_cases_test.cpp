@@ -13,7 +13,9 @@
 
 // Writes every case for tests/python/test_op_cases.py, which runs the models through other
 // implementations: <dir>/manifest.json, <dir>/data.bin and <dir>/<case>.<dtype>.<what>.onnx with
-// `what` model, gradient or symbolic (the gradient with all dimensions symbolic).
+// `what` model, gradient, symbolic (the gradient with all dimensions symbolic) or older (gradient,
+// or model if there is none, in the older opset that `older` in the manifest says), all as they are
+// written for users.
 
 namespace onnxgrad::ops_test {
 namespace dump {
@@ -32,6 +34,7 @@ class Writer {
     save(*built.forward, stem + ".model.onnx");
     const bool has_gradient = built.gradient != nullptr;
     if (has_gradient) save(*built.gradient, stem + ".gradient.onnx");
+    const std::int64_t older = save_older(has_gradient ? *built.gradient : *built.forward, stem);
     const bool has_symbolic = has_gradient && op_case.static_only.empty();
     if (has_symbolic) {
       save(*build_case(op_case, {.dtype = dtype, .symbolic = true}).gradient,
@@ -39,11 +42,12 @@ class Writer {
     }
     manifest_ << fmt::format(
         "{}{{\"name\": \"{}\", \"dtype\": \"{}\", \"tolerance_float32\": {}, \"no_oracle\": {}, "
-        "\"gradient\": {}, \"symbolic\": {},\n \"inputs\": {}, \"seeds\": {}, \"outputs\": {}, "
+        "\"gradient\": {}, \"symbolic\": {}, \"older\": {},\n \"inputs\": {}, \"seeds\": {}, "
+        "\"outputs\": {}, "
         "\"gradients\": {}}}",
         is_first_ ? "[" : ",\n", op_case.name, dtype_name(dtype), op_case.tolerance_float32,
         op_case.no_oracle.empty() ? "false" : "true", has_gradient ? "true" : "false",
-        has_symbolic ? "true" : "false", list(built.inputs), list(result.seeds),
+        has_symbolic ? "true" : "false", older, list(built.inputs), list(result.seeds),
         list(result.outputs), list(result.gradients));
     is_first_ = false;
   }
@@ -51,8 +55,24 @@ class Writer {
   void finish() { manifest_ << (is_first_ ? "[]\n" : "]\n"); }
 
  private:
-  void save(const ir::Model& model, const std::string& name) {
-    std::ofstream(folder_ / name, std::ios::binary) << onnx_io::to_bytes(model);
+  static constexpr std::int64_t kOldest = 9;
+  static constexpr std::int64_t kFirstWithFunctions = 15;
+
+  void save(const ir::Model& model, const std::string& name,
+            std::int64_t opset = ir::kInternalOpset) {
+    const ir::Model written = onnx_io::to_target_opset(model, opset, opset < kFirstWithFunctions);
+    std::ofstream(folder_ / name, std::ios::binary) << onnx_io::to_bytes(written);
+  }
+
+  // Each case in another opset, all opsets in turn. Returns 0 if that opset cannot say it.
+  std::int64_t save_older(const ir::Model& model, const std::string& stem) {
+    const std::int64_t opset = kOldest + num_added_++ % (ir::kInternalOpset - kOldest);
+    try {
+      save(model, stem + ".older.onnx", opset);
+    } catch (const ModelError&) {
+      return 0;
+    }
+    return opset;
   }
 
   std::string list(const std::vector<Tensor>& tensors) {
@@ -71,6 +91,7 @@ class Writer {
   std::ofstream manifest_;
   std::ofstream data_;
   std::int64_t offset_ = 0;
+  std::int64_t num_added_ = 0;
   bool is_first_ = true;
 };
 

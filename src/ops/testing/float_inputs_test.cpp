@@ -51,7 +51,8 @@ TEST(FloatInputs, HaveTheirGradientOrAreRefused) {
   for (const OpCase& variant : float_inputs::all()) {
     SCOPED_TRACE(variant.name);
     try {
-      for (const Difference& difference : check_case_gradient(variant, builtin_ops(), /*only_where_smooth=*/true)) {
+      for (const Difference& difference :
+           check_case_gradient(variant, builtin_ops(), /*only_where_smooth=*/true)) {
         ADD_FAILURE() << difference.to_string() << "\n" << model_text(variant, {});
       }
     } catch (const GradientError& error) {
