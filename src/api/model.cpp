@@ -59,7 +59,8 @@ const std::shared_ptr<const ir::Model>& Model::Impl::working() const {
   std::call_once(working_made_, [&] {
     const base::MemoryBudgetScope scope(budget_of(options));
     const opdef::OpRegistry& ops = train::builtin_engine().ops;
-    auto model = std::make_shared<ir::Model>(onnx_io::to_internal(file, ops));
+    auto model =
+        std::make_shared<ir::Model>(onnx_io::to_internal(file, ops, &train::builtin_evaluator()));
     for (const train::Weight& weight : train::find_weights(*model, ops)) {
       weights_.push_back(train::weight_info(weight));
     }

@@ -18,6 +18,50 @@ const AttributeValue* bound_attribute(const Node& call, const Function& function
   return found == function.attribute_defaults.end() ? nullptr : &found->value;
 }
 
+using ValueMap = std::unordered_map<const Value*, Value*>;
+
+// Copies of the body's nodes, in the graph but not in its list.
+std::vector<Node*> take_copies(const Graph& body, Graph& graph, ValueMap& map,
+                               std::string_view prefix) {
+  const std::size_t first_new = graph.nodes.size();
+  append_nodes(body, graph, map, prefix);
+  const auto first = graph.nodes.begin() + static_cast<std::ptrdiff_t>(first_new);
+  std::vector<Node*> copies(first, graph.nodes.end());
+  graph.nodes.erase(first, graph.nodes.end());
+  return copies;
+}
+
+// The node's outputs take the place of the body's; one that the body passes through needs a node.
+void take_outputs(const Node& node, const Graph& body, ValueMap& map, std::vector<Node*>& inlined) {
+  Graph& graph = *node.graph;
+  for (std::size_t i = 0; i < node.outputs.size(); ++i) {
+    Value* output = node.outputs[i];
+    if (output == nullptr) continue;
+    Value* inner = map.contains(body.outputs[i]) ? map.at(body.outputs[i]) : body.outputs[i];
+    const bool is_taken = std::ranges::find(node.outputs, inner) != node.outputs.end();
+    const bool is_fresh = inner != nullptr && inner->producer != nullptr && !is_taken &&
+                          std::ranges::find(inlined, inner->producer) != inlined.end();
+    if (is_fresh) {
+      Node* producer = inner->producer;
+      Graph::set_output(producer, static_cast<std::size_t>(inner->output_index), output);
+      const std::unordered_map<const Value*, Value*> renamed{{inner, output}};
+      for (Node* reader : inlined) {
+        std::ranges::replace(reader->inputs, inner, output);
+        for (Graph* subgraph : reader->subgraphs()) replace_uses(*subgraph, renamed);
+      }
+      map[body.outputs[i]] = output;
+    } else {
+      Node* identity = graph.add_bare_node();
+      graph.nodes.pop_back();
+      identity->op_type = "Identity";
+      identity->name = graph.names().unique(node.name + "/Identity");
+      identity->inputs = {inner};
+      Graph::set_output(identity, 0, output);
+      inlined.push_back(identity);
+    }
+  }
+}
+
 }  // namespace
 
 void bind_attributes(Node& node, const Node& call, const Function& function) {
@@ -52,43 +96,18 @@ std::vector<Node*> expand_call(Node& node, const Function& function) {
                       .where = {.graph = graph.name, .node = node.name, .op_type = node.op_type},
                       .mend = "Leave out what the function does not have, or export it again."});
   }
-  std::unordered_map<const Value*, Value*> map;
+  ValueMap map;
   for (std::size_t i = 0; i < body.inputs.size(); ++i) map[body.inputs[i]] = node.input(i);
-
-  const std::size_t first_new = graph.nodes.size();
-  append_nodes(body, graph, map, node.name + "/");
-  const auto first = graph.nodes.begin() + static_cast<std::ptrdiff_t>(first_new);
-  std::vector<Node*> inlined(first, graph.nodes.end());
-  graph.nodes.erase(first, graph.nodes.end());
-
+  std::vector<Node*> inlined = take_copies(body, graph, map, node.name + "/");
   for (Node* inner : inlined) bind_attributes(*inner, node, function);
-  // The call's outputs take the place of the body's; one that the body passes through needs a node.
-  for (std::size_t i = 0; i < node.outputs.size(); ++i) {
-    Value* output = node.outputs[i];
-    if (output == nullptr) continue;
-    Value* inner = map.contains(body.outputs[i]) ? map.at(body.outputs[i]) : body.outputs[i];
-    const bool is_taken = std::ranges::find(node.outputs, inner) != node.outputs.end();
-    const bool is_fresh = inner != nullptr && inner->producer != nullptr && !is_taken &&
-                          std::ranges::find(inlined, inner->producer) != inlined.end();
-    if (is_fresh) {
-      Node* producer = inner->producer;
-      Graph::set_output(producer, static_cast<std::size_t>(inner->output_index), output);
-      const std::unordered_map<const Value*, Value*> renamed{{inner, output}};
-      for (Node* reader : inlined) {
-        std::ranges::replace(reader->inputs, inner, output);
-        for (Graph* subgraph : reader->subgraphs()) replace_uses(*subgraph, renamed);
-      }
-      map[body.outputs[i]] = output;
-    } else {
-      Node* identity = graph.add_bare_node();
-      graph.nodes.pop_back();
-      identity->op_type = "Identity";
-      identity->name = graph.names().unique(node.name + "/Identity");
-      identity->inputs = {inner};
-      Graph::set_output(identity, 0, output);
-      inlined.push_back(identity);
-    }
-  }
+  take_outputs(node, body, map, inlined);
+  return inlined;
+}
+
+std::vector<Node*> expand_body(Node& node, const Graph& body) {
+  ValueMap map;
+  std::vector<Node*> inlined = take_copies(body, *node.graph, map, "");
+  take_outputs(node, body, map, inlined);
   return inlined;
 }
 

@@ -25,6 +25,10 @@ void trim_inputs(Node& node, std::size_t min_inputs = 0);
 /// of their values are unknown. Throws: ModelError.
 std::vector<Node*> expand_call(Node& node, const Function& function);
 
+/// The nodes of a copy of `body`, a subgraph of `node` without inputs that the node stands for; its
+/// outputs keep their names and addresses. As after expand_call(), the nodes are in no list.
+std::vector<Node*> expand_body(Node& node, const Graph& body);
+
 /// Replaces the attribute references of `node`, a node of a copy of `function`'s body, and of its
 /// subgraphs by what `call` gives or the function's defaults; references to neither are dropped.
 void bind_attributes(Node& node, const Node& call, const Function& function);

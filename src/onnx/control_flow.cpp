@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -68,6 +69,31 @@ class DeclaredTypes {
   }
   std::vector<std::pair<ir::Value*, ir::Type>> types_;
 };
+
+std::optional<bool> known_condition(const ir::Value* condition) {
+  if (condition == nullptr || !condition->is_constant()) return std::nullopt;
+  const Tensor& value = condition->initializer;
+  if (value.dtype() != DataType::kBool || value.num_elements() != 1) return std::nullopt;
+  return value.data<bool>()[0];
+}
+
+std::optional<ShapeError> try_branch(ir::Graph& branch, const InferBody& infer_body) {
+  try {
+    infer_body(branch);
+    return std::nullopt;
+  } catch (const ShapeError& error) {
+    return error;
+  }
+}
+
+void forget_types(ir::Graph& graph) {
+  for (ir::Node* node : graph.nodes) {
+    for (ir::Value* output : node->outputs) {
+      if (output != nullptr) output->type = {};
+    }
+    for (ir::Graph* subgraph : node->subgraphs()) forget_types(*subgraph);
+  }
+}
 
 // A declaration of `output` says nothing where two of its cases surely differ.
 void forget_contradicted(const ir::Type& a, const ir::Type& b, ir::Value* output) {
@@ -168,18 +194,27 @@ ir::Type merge_types(const ir::Type& inferred, const ir::Type& declared) {
 }
 
 std::vector<ir::Type> infer_if(ir::Node& node, const InferBody& infer_body) {
-  ir::Graph& then_branch = body_of(node, "then_branch");
-  ir::Graph& else_branch = body_of(node, "else_branch");
-  std::vector<ir::Type> types;
-  for (ir::Graph* branch : {&then_branch, &else_branch}) {
-    expect_counts(node, *branch, 0, node.outputs.size());
-    infer_body(*branch);
+  ir::Graph* const branches[] = {&body_of(node, "then_branch"), &body_of(node, "else_branch")};
+  std::optional<ShapeError> failures[2];
+  const std::optional<bool> condition = known_condition(node.input(0));
+  for (int i = 0; i < 2; ++i) {
+    expect_counts(node, *branches[i], 0, node.outputs.size());
+    const bool is_taken = !condition || *condition == (i == 0);
+    if (is_taken) failures[i] = try_branch(*branches[i], infer_body);
+    // A branch whose shapes do not fit is not the one that is taken.
+    if (failures[i]) forget_types(*branches[i]);
   }
+  const bool none_fits = condition ? failures[*condition ? 0 : 1].has_value()
+                                   : failures[0].has_value() && failures[1].has_value();
+  if (none_fits) throw *(failures[0] ? failures[0] : failures[1]);
+  std::vector<ir::Type> types;
   for (std::size_t i = 0; i < node.outputs.size(); ++i) {
-    const ir::Type& a = then_branch.outputs[i]->type;
-    const ir::Type& b = else_branch.outputs[i]->type;
-    types.push_back(common_type(a, b));
-    forget_contradicted(a, b, node.outputs[i]);
+    const ir::Type& a = branches[0]->outputs[i]->type;
+    const ir::Type& b = branches[1]->outputs[i]->type;
+    const bool only_first = failures[1] || (condition && *condition);
+    const bool only_second = failures[0] || (condition && !*condition);
+    types.push_back(only_first ? a : only_second ? b : common_type(a, b));
+    if (!only_first && !only_second) forget_contradicted(a, b, node.outputs[i]);
   }
   return types;
 }

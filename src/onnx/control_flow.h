@@ -14,7 +14,9 @@ namespace onnxgrad::onnx_io {
 /// Infers the nodes of a body whose inputs have their types.
 using InferBody = std::function<void(ir::Graph& body)>;
 
-/// One type per output of `node`, with unknown parts. Sets the types of the bodies' values.
+/// One type per output of `node`, with unknown parts. Of an If, a branch whose shapes do not fit is
+/// no error as long as the other one fits: it is not taken then, and the types of its values are
+/// forgotten. Sets the types of the bodies' values.
 /// Throws: ModelError (missing body, counts that do not fit), ShapeError (axes out of range).
 std::vector<ir::Type> infer_if(ir::Node& node, const InferBody& infer_body);
 /// `max_rounds`: how often the body may be inferred to find what its iterations keep; 1: no shapes.

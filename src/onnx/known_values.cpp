@@ -178,20 +178,23 @@ const onnx::TensorProto* KnownValues::tensor(const ir::Value& value) {
         constant.dtype() != DataType::kString && constant.size_bytes() <= kMaxTensorBytes;
     return is_small ? set(constant) : nullptr;
   }
-  if (!is_index_type(value.dtype()) || !value.type.has_rank() || value.type.rank() > 1) {
-    return nullptr;
-  }
+  const Tensor numbers = integers(value);
+  return numbers.is_defined() ? set(numbers) : nullptr;
+}
+
+Tensor KnownValues::integers(const ir::Value& value) {
+  if (!is_index_type(value.dtype()) || !value.type.has_rank() || value.type.rank() > 1) return {};
   const onnx::TensorShapeProto* list = elements(value);
-  if (list == nullptr) return nullptr;
+  if (list == nullptr) return {};
   std::vector<std::int64_t> numbers;
   for (const auto& dim : list->dim()) {
-    if (!dim.has_dim_value()) return nullptr;
+    if (!dim.has_dim_value()) return {};
     numbers.push_back(dim.dim_value());
   }
   const auto count = static_cast<std::int64_t>(numbers.size());
-  if (value.type.rank() == 0 && count != 1) return nullptr;
+  if (value.type.rank() == 0 && count != 1) return {};
   const Dims dims = value.type.rank() == 0 ? Dims{} : Dims{count};
-  return set(Tensor::from(numbers, dims).cast(value.dtype()));
+  return Tensor::from(numbers, dims).cast(value.dtype());
 }
 
 const Tensor* constant_of(const ir::Value* value) {

@@ -24,6 +24,9 @@ class KnownValues {
   /// The elements of a rank-0 or rank-1 integer value; nullptr if nothing is known of them.
   const onnx::TensorShapeProto* elements(const ir::Value& value);
 
+  /// All elements of such a value, if each is a number; undefined if not.
+  Tensor integers(const ir::Value& value);
+
   /// The value as a tensor, if all of it is known and it is small.
   const onnx::TensorProto* tensor(const ir::Value& value);
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "ir/graph.h"
+#include "opdef/kernel.h"
 #include "opdef/registry.h"
 
 // Between files and graphs. A FileModel keeps the bytes of the file beside the graph, so that what
@@ -51,9 +52,12 @@ void save_file(const ir::Model& model, const std::string& path);
 /// replaced (their weights have a WeightOrigin), functions of the model expanded where `registry`
 /// has no operator for them, operators that it does not know by ONNX's definition of them, types
 /// inferred. Weights are shared with `file`, not copied; those of subgraphs and functions become
-/// initializers of the main graph. Opsets 7 to 28 are understood.
+/// initializers of the main graph. An If whose condition is known becomes its branch; `evaluator`
+/// computes conditions, without one only those are known that are constants of the file.
+/// Opsets 7 to 28 are understood.
 /// Throws: ModelError (an operator that cannot be upgraded with its meaning kept), ShapeError.
-ir::Model to_internal(const FileModel& file, const opdef::OpRegistry& registry);
+ir::Model to_internal(const FileModel& file, const opdef::OpRegistry& registry,
+                      const opdef::Evaluator* evaluator = nullptr);
 
 /// For other runtimes: ai.onnx opset `opset` (17 to 26; 9 to 16 as far as operators allow) and the
 /// IR version of its time, at most 10; with `inline_functions` no local functions stay. `model` may

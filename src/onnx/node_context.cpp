@@ -33,7 +33,15 @@ const onnx::TypeProto* NodeContext::getInputType(size_t index) const {
 
 const onnx::TensorProto* NodeContext::getInputData(size_t index) const {
   const ir::Value* input = node_.input(index);
-  return input == nullptr ? nullptr : known_.tensor(*input);
+  const onnx::TensorProto* tensor = input == nullptr ? nullptr : known_.tensor(*input);
+  // ONNX's own definitions (AffineGrid) give Range lists of one number, and runtimes take them.
+  if (tensor != nullptr && node_.op_type == "Range" && tensor->dims_size() == 1 &&
+      tensor->dims(0) == 1) {
+    onnx::TensorProto& number = numbers_.emplace_back(*tensor);
+    number.clear_dims();
+    return &number;
+  }
+  return tensor;
 }
 
 onnx::TypeProto* NodeContext::getOutputType(size_t index) {

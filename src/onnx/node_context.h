@@ -42,6 +42,7 @@ class NodeContext final : public onnx::InferenceContext {
   std::vector<onnx::TypeProto> outputs_;
   mutable KnownValues known_;
   mutable std::deque<onnx::AttributeProto> attributes_;
+  mutable std::deque<onnx::TensorProto> numbers_;
 };
 
 }  // namespace onnxgrad::onnx_io

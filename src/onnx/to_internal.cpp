@@ -11,6 +11,7 @@
 #include "ir/inline.h"
 #include "onnx/functions.h"
 #include "onnx/inferer.h"
+#include "onnx/known_branches.h"
 #include "onnx/model_io.h"
 #include "onnx/model_rules.h"
 #include "onnx/node_rules.h"
@@ -100,8 +101,10 @@ bool may_be_weight(const Tensor& tensor) {
 // its types inferred before the next one is looked at.
 class Internaliser {
  public:
-  Internaliser(const FileModel& file, const opdef::OpRegistry& registry)
+  Internaliser(const FileModel& file, const opdef::OpRegistry& registry,
+               const opdef::Evaluator* evaluator)
       : registry_(registry),
+        evaluator_(evaluator),
         knows_operators_(!registry.all().empty()),
         model_(ir::clone(*file.model)),
         origins_(model_),
@@ -119,6 +122,9 @@ class Internaliser {
   void process_node(const Work& work, ir::GraphBuilder& g, std::vector<Work>& stack);
   void process_standard(const Work& work, ir::GraphBuilder& g, std::vector<Work>& stack);
   void expand(const Work& work, const ir::Function& function, std::vector<Work>& stack);
+  void take_branch(const Work& work, Graph& branch, std::vector<Work>& stack);
+  void process_bodies(const Work& work);
+  void infer(Node& node) const;
   void keep(Node& node, ir::GraphBuilder& g);
   void replace_outputs(Node& node, const std::vector<Value*>& results, std::size_t first_new,
                        ir::GraphBuilder& g);
@@ -131,12 +137,14 @@ class Internaliser {
   void finish_imports();
 
   const opdef::OpRegistry& registry_;
+  const opdef::Evaluator* evaluator_;
   bool knows_operators_;  // false: a registry without operators, which expands nothing
   ir::Model model_;
   Origins origins_;
   Inferer inferer_;
   std::unordered_map<const Value*, Value*> replaced_;     // by a hoisted constant
   std::unordered_map<const std::byte*, Value*> hoisted_;  // by the data
+  int branches_ = 0;                                      // around the present node
 };
 
 // An open dimension of an input (an unnamed batch) is the same wherever it reappears: gradients
@@ -217,7 +225,22 @@ void Internaliser::process_node(const Work& work, ir::GraphBuilder& g, std::vect
   resolve_inputs(node);
   const ir::Function* function = called_function(model_, node);
   if (function != nullptr && !is_kept_function(*function)) return expand(work, *function, stack);
-  for (Graph* body : node.subgraphs()) {
+  if (const Graph* branch = known_body(node, registry_, evaluator_)) {
+    return take_branch(work, const_cast<Graph&>(*branch), stack);  // NOLINT: a body of our node
+  }
+  process_bodies(work);
+  if (is_standard_domain(node.domain)) return process_standard(work, g, stack);
+  // Of other domains, nodes are of the newest version that ONNX has.
+  const Schema* schema = find_schema(node.domain, node.op_type, newest_opset(node.domain));
+  if (schema != nullptr) check_node(node, *schema);
+  keep(node, g);
+}
+
+void Internaliser::process_bodies(const Work& work) {
+  const opdef::OpDef* def = registry_.find("", work.node->op_type);
+  const bool has_branches = def != nullptr && def->taken_body != nullptr;
+  branches_ += has_branches ? 1 : 0;
+  for (Graph* body : work.node->subgraphs()) {
     hoist_initializers(*body);
     process_graph(*body, work.opset);
     for (Value*& output : body->outputs) {
@@ -229,11 +252,35 @@ void Internaliser::process_node(const Work& work, ir::GraphBuilder& g, std::vect
       output = identity->outputs[0];
     }
   }
-  if (is_standard_domain(node.domain)) return process_standard(work, g, stack);
-  // Of other domains, nodes are of the newest version that ONNX has.
-  const Schema* schema = find_schema(node.domain, node.op_type, newest_opset(node.domain));
-  if (schema != nullptr) check_node(node, *schema);
-  keep(node, g);
+  branches_ -= has_branches ? 1 : 0;
+}
+
+// The nodes of the branch, in the place of the node, are looked at next.
+void Internaliser::take_branch(const Work& work, Graph& branch, std::vector<Work>& stack) {
+  Graph& graph = *work.node->graph;
+  hoist_initializers(branch);
+  for (Value*& output : branch.outputs) output = resolved(output);
+  const std::size_t first_new = graph.initializers.size();
+  const std::vector<Node*> nodes = ir::expand_body(*work.node, branch);
+  for (std::size_t i = first_new; i < graph.initializers.size(); ++i) {
+    graph.initializers[i]->origin = origins_.find(graph.initializers[i]->initializer);
+  }
+  for (auto node = nodes.rbegin(); node != nodes.rend(); ++node) {
+    stack.push_back({*node, work.opset});
+  }
+}
+
+// A branch whose shapes do not fit is never taken with these shapes, so it is no error of the
+// model: nothing is known of what it computes. If it is taken all the same, the run says so.
+void Internaliser::infer(Node& node) const {
+  try {
+    inferer_.infer(node);
+  } catch (const ShapeError&) {
+    if (branches_ == 0) throw;
+    for (Value* output : node.outputs) {
+      if (output != nullptr) output->type = {};
+    }
+  }
 }
 
 void Internaliser::process_standard(const Work& work, ir::GraphBuilder& g,
@@ -284,7 +331,7 @@ void Internaliser::keep(Node& node, ir::GraphBuilder& g) {
     check_attribute_types(node, *schema);
   }
   g.graph().nodes.push_back(&node);
-  inferer_.infer(node);
+  infer(node);
 }
 
 void Internaliser::replace_outputs(Node& node, const std::vector<Value*>& results,
@@ -398,9 +445,10 @@ void Internaliser::finish_imports() {
 
 }  // namespace
 
-ir::Model to_internal(const FileModel& file, const opdef::OpRegistry& registry) {
+ir::Model to_internal(const FileModel& file, const opdef::OpRegistry& registry,
+                      const opdef::Evaluator* evaluator) {
   try {
-    return Internaliser(file, registry).run();
+    return Internaliser(file, registry, evaluator).run();
   } catch (const ModelError& error) {
     Problem problem = error.problem();
     if (problem.where.file.empty()) problem.where.file = file.path;

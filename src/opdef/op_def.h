@@ -103,6 +103,10 @@ using ExpressionFn = std::int32_t (*)(const Node& node, const std::vector<std::i
 /// Shape, Size), else nullopt.
 using FoldTypesFn = std::optional<Tensor> (*)(const Node& node);
 
+/// The subgraph without inputs that the node stands for when these are the values of its inputs
+/// (undefined where absent), or nullptr (If).
+using TakenBodyFn = const ir::Graph* (*)(const Node& node, std::span<const Tensor> inputs);
+
 /// The body of an `onnxgrad` function; see ir::FunctionProvider::specialise.
 using FunctionBodyFn = ir::Function (*)(std::string_view base_name,
                                         const std::vector<Value*>& inputs,
@@ -131,9 +135,13 @@ struct OpDef {
   /// Inputs broadcast: the engine sums gradients back to the shapes of the inputs.
   bool broadcasts = false;
   FoldTypesFn fold_types = nullptr;
+  TakenBodyFn taken_body = nullptr;
   /// Inputs whose values the kernels want at plan time (axes, pads, sizes): a node whose values
   /// come from the step itself waits for the region that is compiled after they are computed.
   std::vector<int> planned_inputs = {};
+  /// Inputs whose values the shape of an output follows from (the shape of Reshape, the depth of
+  /// OneHot). Those in planned_inputs need not be repeated.
+  std::vector<int> shape_inputs = {};
   /// Output 0 has the bytes of input 0 under another shape.
   bool is_view = false;
   /// (input, output) pairs that may share memory when the input is not needed afterwards.

@@ -1,7 +1,9 @@
 #include <algorithm>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
+#include "ir/inline.h"
 #include "passes/passes.h"
 
 namespace onnxgrad::passes {
@@ -56,19 +58,42 @@ bool fold_by_value(ir::Graph& graph, const ir::Node& node, const opdef::OpDef* d
   return true;
 }
 
+// The subgraph that stands for a node whose inputs are all constants.
+const ir::Graph* taken_body(const ir::Node& node, const opdef::OpDef* def) {
+  if (def == nullptr || def->taken_body == nullptr) return nullptr;
+  std::vector<Tensor> inputs;
+  for (const ir::Value* input : node.inputs) {
+    if (input != nullptr && !input->is_constant()) return nullptr;
+    inputs.push_back(input == nullptr ? Tensor() : input->initializer);
+  }
+  return def->taken_body(node, inputs);
+}
+
 }  // namespace
 
 bool fold_constants(ir::Graph& graph, const PassContext& context) {
+  std::vector<ir::Node*> stack = std::exchange(graph.nodes, {});
+  std::ranges::reverse(stack);
   std::vector<ir::Node*> kept;
-  kept.reserve(graph.nodes.size());
-  for (ir::Node* node : graph.nodes) {
-    context.inferer.infer(*node);
+  kept.reserve(stack.size());
+  bool changed = false;
+  while (!stack.empty()) {
+    ir::Node* node = stack.back();
+    stack.pop_back();
     const opdef::OpDef* def = context.ops.find(*node);
-    if (fold_by_types(graph, *node, def)) continue;
-    if (fold_by_value(graph, *node, def, context.evaluator)) continue;
-    kept.push_back(node);
+    if (const ir::Graph* body = taken_body(*node, def)) {
+      const std::vector<ir::Node*> inner = ir::expand_body(*node, *body);
+      stack.insert(stack.end(), inner.rbegin(), inner.rend());
+      changed = true;
+      continue;
+    }
+    context.inferer.infer(*node);
+    if (fold_by_types(graph, *node, def) || fold_by_value(graph, *node, def, context.evaluator)) {
+      changed = true;
+    } else {
+      kept.push_back(node);
+    }
   }
-  const bool changed = kept.size() != graph.nodes.size();
   graph.nodes = std::move(kept);
   return changed;
 }

@@ -38,7 +38,8 @@ std::span<const Pass> plan_passes(bool fuse);
 void run_passes(ir::Graph& graph, const PassContext& context, bool fuse);
 
 /// Infers types node by node and replaces what is known by constants: nodes whose inputs are all
-/// constants (results of at most 64 KiB, or of one node's inputs' size), Shape and the like.
+/// constants (results of at most 64 KiB, or of one node's inputs' size), Shape and the like. A node
+/// that stands for one of its subgraphs then (If) becomes the nodes of that.
 bool fold_constants(ir::Graph& graph, const PassContext& context);
 
 /// Drops nodes that give back their input.

@@ -2,6 +2,7 @@
 
 #include "onnx/inference.h"
 #include "ops/builtin.h"
+#include "runtime/evaluator.h"
 
 namespace onnxgrad::train {
 
@@ -19,6 +20,11 @@ const runtime::Engine& builtin_engine() {
   static const runtime::Engine engine{
       .ops = ops, .kernels = kernels, .make_inferer = onnx_io::make_type_inferer};
   return engine;
+}
+
+const opdef::Evaluator& builtin_evaluator() {
+  static const runtime::KernelEvaluator evaluator(builtin_engine());
+  return evaluator;
 }
 
 }  // namespace onnxgrad::train

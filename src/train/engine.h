@@ -9,6 +9,9 @@ namespace onnxgrad::train {
 /// Thread-safe.
 const runtime::Engine& builtin_engine();
 
+/// Computes single nodes with those kernels: for constants. Thread-safe.
+const opdef::Evaluator& builtin_evaluator();
+
 }  // namespace onnxgrad::train
 
 #endif  // ONNXGRAD_TRAIN_ENGINE_H_

@@ -9,7 +9,9 @@
 #include "base/check.h"
 #include "ir/builder.h"
 #include "onnx/inference.h"
+#include "onnx/known_branches.h"
 #include "onnxgrad/option_error.h"
+#include "train/engine.h"
 #include "train/losses.h"
 #include "train/optimizers.h"
 #include "train/outputs.h"
@@ -397,6 +399,7 @@ StepGraph build_step(const ir::Model& working, const opdef::OpRegistry& registry
   ir::Graph& graph = draft.graph();
   GraphBuilder& g = draft.g();
   close_defaults(graph);
+  onnx_io::take_known_branches(*draft.model(), g.inferer(), registry, builtin_evaluator());
   auto model_outputs = runnable_outputs(graph);
   ChosenWeights chosen = choose_weights(*draft.model(), registry, options);
   const PlacedLoss placed = place_loss(g, registry, loss);

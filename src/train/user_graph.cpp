@@ -15,7 +15,8 @@ void refuse_user_part(const UserPart& part, const std::string& what, const std::
 
 ir::Model load_user_part(const UserPart& part, const std::shared_ptr<const std::string>& bytes) {
   if (bytes == nullptr) refuse_user_part(part, "there is no model", "Give one.");
-  ir::Model model = onnx_io::to_internal(onnx_io::load_bytes(*bytes), builtin_engine().ops);
+  ir::Model model =
+      onnx_io::to_internal(onnx_io::load_bytes(*bytes), builtin_engine().ops, &builtin_evaluator());
   for (const Value* input : model.graph->inputs) {
     if (input->type.is_tensor()) continue;
     refuse_user_part(part, "input '" + input->name + "' is no tensor", "");

@@ -1,4 +1,5 @@
 #include <memory>
+#include <string>
 #include <unordered_map>
 
 #include "opdef/registry.h"
@@ -20,6 +21,27 @@ struct Wanted {
   std::vector<Value*> cotangents;    // theirs
 };
 
+// A branch that gives zeros for wanted.captured: that of one which is never taken.
+ir::GraphPtr make_zeros_branch(GraphBuilder& g, const std::string& name, const Wanted& wanted) {
+  auto branch = std::make_shared<ir::Graph>(g.graph().names_ptr(), &g.graph());
+  branch->name = name;
+  GraphBuilder inner(g.model(), *branch, g.inferer(), g.functions());
+  for (Value* value : wanted.captured) {
+    branch->outputs.push_back(inner.identity(inner.zeros_like(value)));
+  }
+  return branch;
+}
+
+// False for a branch whose shapes do not fit, which is no error as long as it is not taken.
+bool fits(const ir::Graph& branch, const ir::TypeInferer& inferer) {
+  try {
+    for (Node* node : branch.nodes) inferer.infer(*node);
+  } catch (const ShapeError&) {
+    return false;
+  }
+  return true;
+}
+
 // A branch that gives the gradients of wanted.captured, each computed inside of it.
 ir::GraphPtr differentiate_branch(VjpContext& ctx, GraphBuilder& g, const ir::Graph& primal,
                                   const Wanted& wanted) {
@@ -27,6 +49,7 @@ ir::GraphPtr differentiate_branch(VjpContext& ctx, GraphBuilder& g, const ir::Gr
   branch->name = g.graph().names().unique(primal.name + "_grad");
   std::unordered_map<const Value*, Value*> map;
   ir::append_nodes(primal, *branch, map);
+  if (!fits(*branch, g.inferer())) return make_zeros_branch(g, branch->name, wanted);
   ctx.repeat_draws(map);
   GraphBuilder inner(g.model(), *branch, g.inferer(), g.functions());
   std::vector<Value*> results;
@@ -72,6 +95,16 @@ std::vector<Value*> if_vjp(VjpContext& ctx, GraphBuilder& g) {
   return gradients;
 }
 
+const ir::Graph* taken_branch(const Node& node, std::span<const Tensor> inputs) {
+  if (inputs.size() != 1 || inputs[0].dtype() != DataType::kBool || inputs[0].num_elements() != 1) {
+    return nullptr;
+  }
+  const ir::AttributeValue* branch =
+      node.find_attribute(inputs[0].data<bool>()[0] ? "then_branch" : "else_branch");
+  const auto* body = branch == nullptr ? nullptr : std::get_if<ir::GraphPtr>(branch);
+  return body == nullptr ? nullptr : body->get();
+}
+
 }  // namespace
 
 void register_if(opdef::OpRegistry& registry) {
@@ -82,6 +115,7 @@ void register_if(opdef::OpRegistry& registry) {
            {{.name = "then_branch", .type = opdef::AttributeType::kGraph, .required = true},
             {.name = "else_branch", .type = opdef::AttributeType::kGraph, .required = true}},
        .vjp = if_vjp,
+       .taken_body = taken_branch,
        .is_dynamic = true});
 }
 

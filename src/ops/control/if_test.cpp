@@ -36,6 +36,25 @@ const std::string kNested = R"(
     },
     else_branch = outer_else () => ($T[2, 3] else_y) { else_y = Neg (x) }>)";
 
+// Of the two, only the branch that is taken has shapes that fit.
+const std::string kMisfit = R"(
+  y = If (taken) <
+    then_branch = fits () => ($T[2, 3] then_y) { then_y = Mul (x, w) },
+    else_branch = misfit () => ($T[2, 3] else_y) {
+      shifted = Add (x, long)
+      else_y = Mul (shifted, w)
+    }>)";
+
+// The condition is known, and with it the branch.
+const std::string kKnown = R"(
+  sizes = Shape (x)
+  rank = Size (sizes)
+  flat = Equal (rank, two)
+  h = If (flat) <
+    then_branch = known () => ($T[P, Q] then_h) { sum = Add (x, w)  then_h = Tanh (sum) },
+    else_branch = other () => ($T[R] else_h) { else_h = Reshape (x, last) }>
+  y = MatMul (h, m))";
+
 std::vector<CaseInput> operands(bool taken) {
   return {condition(taken), uniform({2, 3}, -1, 1).named("x"), uniform({3}, 0.5, 1).named("w")};
 }
@@ -69,6 +88,22 @@ std::vector<OpCase> if_cases() {
                    .model = "s = Tanh (x)\n" + if_op::kTwoFormulas + "\nr = Mul (y, s)",
                    .inputs = if_op::operands(false),
                    .outputs = {"r"}});
+  cases.push_back(
+      {.name = "misfit",
+       .model = if_op::kMisfit,
+       .inputs = {if_op::condition(true), values({1, 2, 3, 4, 5, 6}, {2, 3}).named("x"),
+                  values({2, -1, 0.5}, {3}).named("w"), uniform({5}, -1, 1).named("long")},
+       .outputs = {"y"},
+       .wrt = {"x", "w"},
+       .expected = {{2, -2, 1.5, 8, -5, 3}},
+       .static_only = "the shapes of both branches could fit",
+       .no_oracle = "others refuse the branch that is not taken"});
+  cases.push_back({.name = "known",
+                   .model = if_op::kKnown,
+                   .inputs = {uniform({2, 3}, -1, 1).named("x"), uniform({3}, 0.5, 1).named("w"),
+                              uniform({3, 2}, -1, 1).named("m"), int_scalar(2).named("two"),
+                              ints({-1}).named("last")},
+                   .outputs = {"y"}});
   return cases;
 }
 

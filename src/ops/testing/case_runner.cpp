@@ -9,6 +9,7 @@
 #include "onnx/inference.h"
 #include "onnx/model_io.h"
 #include "ops/builtin.h"
+#include "runtime/evaluator.h"
 
 namespace onnxgrad::ops_test {
 namespace {
@@ -85,8 +86,9 @@ const runtime::Engine& builtin_engine() {
 BuiltCase build_case(const OpCase& op_case, const CaseVariant& variant,
                      const opdef::OpRegistry& ops) {
   const onnx_io::FileModel file = onnx_io::load_text(model_text(op_case, variant));
+  const runtime::KernelEvaluator evaluator(builtin_engine());
   BuiltCase built;
-  built.forward = std::make_shared<const ir::Model>(onnx_io::to_internal(file, ops));
+  built.forward = std::make_shared<const ir::Model>(onnx_io::to_internal(file, ops, &evaluator));
   for (std::size_t i = 0; i < op_case.inputs.size(); ++i) {
     if (op_case.inputs[i].is_constant) continue;
     built.inputs.push_back(make_input(op_case, i, variant.dtype));
