@@ -34,10 +34,12 @@ struct MemoryReport {
   std::int64_t activations = 0;      ///< values and gradients of the largest step so far
   std::int64_t scratch = 0;          ///< work space of kernels during a step
   std::int64_t constants = 0;        ///< weights that are not trained, folded values; of all plans
+  std::int64_t dynamic = 0;          ///< plans of branches and of data-dependent shapes
   std::int64_t evaluation = 0;       ///< the same for evaluate() and predict()
   std::int64_t snapshots = 0;        ///< copies of the state while fit() runs, for going back
   std::int64_t total() const {
-    return weights + optimizer_state + activations + scratch + constants + evaluation + snapshots;
+    return weights + optimizer_state + activations + scratch + constants + dynamic + evaluation +
+           snapshots;
   }
   /// One line per purpose.
   std::string to_text() const;

@@ -129,8 +129,12 @@ class TrainingSession {
   Profile profile() const;
   MemoryReport memory() const;
   /// Step plans compiled so far: one for each set of input shapes, as long as no more than 64 are
-  /// in use.
+  /// in use; of models with an If or with shapes that depend on values, one more for each branch
+  /// and for each set of shapes that was seen.
   std::int64_t num_compiled() const;
+  /// Step plans that are kept, the ones used last: at most 64 for input shapes and 64 for shapes
+  /// that depend on values.
+  std::int64_t num_cached() const;
 
   struct Impl;  ///< private to the library
   Impl& impl() { return *impl_; }

@@ -71,6 +71,7 @@ void bind_measures(nb::module_& module) {
       .def_ro("activations", &MemoryReport::activations)
       .def_ro("scratch", &MemoryReport::scratch)
       .def_ro("constants", &MemoryReport::constants)
+      .def_ro("dynamic", &MemoryReport::dynamic)
       .def_ro("evaluation", &MemoryReport::evaluation)
       .def_ro("snapshots", &MemoryReport::snapshots);
 }
@@ -142,7 +143,8 @@ void bind_training(nb::module_& module) {
       .def("set_profiling", &TrainingSession::set_profiling, "on"_a)
       .def("profile", &TrainingSession::profile, Unlocked())
       .def("memory", &TrainingSession::memory)
-      .def_prop_ro("num_compiled", &TrainingSession::num_compiled);
+      .def_prop_ro("num_compiled", &TrainingSession::num_compiled)
+      .def_prop_ro("num_cached", &TrainingSession::num_cached);
 }
 
 }  // namespace

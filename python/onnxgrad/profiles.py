@@ -26,6 +26,8 @@ class Memory(NamedTuple):
         Work space of kernels during a step.
     constants : int
         Weights that are not trained and folded values, of all plans.
+    dynamic : int
+        Plans for shapes that depend on values and of the branches of If, with their values.
     evaluation : int
         What `evaluate` and `predict` take.
     snapshots : int
@@ -37,8 +39,13 @@ class Memory(NamedTuple):
     activations: int
     scratch: int
     constants: int
+    dynamic: int
     evaluation: int
     snapshots: int
+
+    @classmethod
+    def _of(cls, report: _core.MemoryReport) -> Memory:
+        return cls(*(getattr(report, name) for name in cls._fields))
 
     @property
     def total(self) -> int:

@@ -552,8 +552,7 @@ class TrainingSession(NotPickled):
         Raises
         ------
         CheckpointError
-            A file that is damaged, or of another model, loss or optimizer; names the first
-            difference.
+            A damaged file, or one of another model, loss or optimizer; names the difference.
         """
         self._core.load(path_text("path", path))
 
@@ -588,13 +587,17 @@ class TrainingSession(NotPickled):
 
     def memory(self) -> Memory:
         """Return the bytes that the session holds, by purpose."""
-        report = self._core.memory()
-        return Memory(*(getattr(report, name) for name in Memory._fields))
+        return Memory._of(self._core.memory())
 
     @property
     def num_compiled(self) -> int:
-        """Step plans compiled so far: one for each set of input shapes."""
+        """Plans of the step so far: one for each set of shapes, and for each branch of an If."""
         return self._core.num_compiled
+
+    @property
+    def num_cached(self) -> int:
+        """Those of them that are kept: at most 64 of input shapes, 64 of data-dependent ones."""
+        return self._core.num_cached
 
     def __repr__(self) -> str:
         return f"TrainingSession({described(self)})"

@@ -24,11 +24,15 @@ std::string Profile::to_text() const {
 }
 
 std::string MemoryReport::to_text() const {
-  const std::pair<const char*, std::int64_t> rows[] = {
-      {"weights", weights},         {"optimizer state", optimizer_state},
-      {"activations", activations}, {"scratch", scratch},
-      {"constants", constants},     {"evaluation", evaluation},
-      {"snapshots", snapshots},     {"total", total()}};
+  const std::pair<const char*, std::int64_t> rows[] = {{"weights", weights},
+                                                       {"optimizer state", optimizer_state},
+                                                       {"activations", activations},
+                                                       {"scratch", scratch},
+                                                       {"constants", constants},
+                                                       {"dynamic", dynamic},
+                                                       {"evaluation", evaluation},
+                                                       {"snapshots", snapshots},
+                                                       {"total", total()}};
   std::string text;
   for (const auto& [purpose, bytes] : rows) {
     text += fmt::format("{:<16}{:>16} bytes\n", purpose, bytes);

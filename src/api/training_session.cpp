@@ -142,4 +142,9 @@ std::int64_t TrainingSession::num_compiled() const {
   return impl_->session.step_executor().num_compiled();
 }
 
+std::int64_t TrainingSession::num_cached() const {
+  const CallGuard guard(impl_->busy, Kind::kFromCallback);
+  return impl_->session.step_executor().num_cached();
+}
+
 }  // namespace onnxgrad

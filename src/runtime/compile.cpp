@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "ir/inline.h"
+#include "opdef/shape_values.h"
 #include "passes/passes.h"
 #include "runtime/evaluator.h"
 #include "runtime/kernel_selection.h"
@@ -74,10 +75,16 @@ class Compiler {
       }
       const FeedInfo& feed = feeds_[source.index];
       input->type = ir::Type::tensor(feed.desc.dtype, feed.desc.dims);
-      input->initializer = feed.value;
-      if (feed.value.is_defined()) input->is_input = false;  // a constant from now on
-      binding_.feeds.emplace(input, source.index);
+      if (feed.value.is_defined()) {
+        input->initializer = feed.value;
+        input->is_input = false;  // a constant from now on
+        graph().initializers.push_back(input);
+      } else {
+        input->initializer = {};
+        binding_.feeds.emplace(input, source.index);
+      }
     }
+    std::erase_if(graph().inputs, [](const ir::Value* v) { return !v->is_input; });
     std::erase_if(graph().initializers, [](const ir::Value* v) { return !v->is_initializer(); });
     binding_.output_blocks = program_.output_blocks;
     for (const StateUpdate& update : program_.updates) {
@@ -171,17 +178,16 @@ class Compiler {
       }
     }
     if (rest_.empty() && region_.dynamic.empty()) return true;
-    if (now.empty() && region_.dynamic.empty() && program_.feeds_give_shapes) {
+    if (now.empty() && region_.dynamic.empty() && program_.is_tail) {
       throw_undetermined(*rest_.front());
     }
     graph().nodes = std::move(now);
     return false;
   }
 
-  // In a tail, small integers that can be known are constants already.
   bool has_planned_values(const ir::Node& node) const {
     const opdef::OpDef* def = engine_.ops.find(node);
-    if (def == nullptr || program_.feeds_give_shapes) return true;
+    if (def == nullptr) return true;
     return std::ranges::all_of(def->planned_inputs, [&](int i) {
       const ir::Value* input = node.input(static_cast<std::size_t>(i));
       return input == nullptr || input->is_constant();
@@ -203,7 +209,7 @@ class Compiler {
     tail->model.functions = region_.model->functions;
     tail->model.opset_imports = region_.model->opset_imports;
     tail->model.graph->name = from.name;
-    tail->feeds_give_shapes = true;
+    tail->is_tail = true;
 
     std::vector<ir::Value*> plan_outputs;
     std::unordered_map<const ir::Value*, std::size_t> output_index;
@@ -228,6 +234,7 @@ class Compiler {
     ValueSet inside;
     for (const ir::Node* node : rest_) inside.insert(node->outputs.begin(), node->outputs.end());
 
+    const auto by_value = opdef::shape_values(rest_, *region_.model, engine_.ops);
     std::unordered_map<const ir::Value*, ir::Value*> map;
     const auto import = [&](ir::Value* value) {
       if (value == nullptr || inside.contains(value) || map.contains(value)) return;
@@ -240,11 +247,12 @@ class Compiler {
       }
       tail->inputs.push_back({.is_state = false, .index = tail->num_feeds++});
       const auto dynamic = dynamic_outputs.find(value);
-      region_.tail_feeds.push_back(dynamic != dynamic_outputs.end()
-                                       ? dynamic->second
-                                       : TailFeed{.kind = TailFeed::Kind::kPlanOutput,
-                                                  .index = plan_output(value),
-                                                  .output = 0});
+      TailFeed feed =
+          dynamic != dynamic_outputs.end()
+              ? dynamic->second
+              : TailFeed{.kind = TailFeed::Kind::kPlanOutput, .index = plan_output(value)};
+      feed.gives_shape = by_value.contains(value);
+      region_.tail_feeds.push_back(feed);
     };
     for (const ir::Node* node : rest_) {
       for (ir::Value* value : reads(*node)) import(value);

@@ -11,6 +11,7 @@
 #include "runtime/arena.h"
 #include "runtime/kernel_selection.h"
 #include "runtime/region.h"
+#include "runtime/tail_cache.h"
 
 namespace onnxgrad::runtime {
 namespace {
@@ -29,6 +30,9 @@ struct Executor::Impl {
   Impl(std::shared_ptr<const ir::Model> source, const Engine& engine_in, ExecutorOptions options_in)
       : model(std::move(source)), engine(engine_in), options(std::move(options_in)) {
     if (!options.budget) options.budget = base::current_budget();
+    max_plans = std::max<std::size_t>(options.max_cached_plans, 1);
+    owns_tails = options.tails == nullptr;
+    if (owns_tails) options.tails = std::make_shared<TailCache>(max_plans);
     const base::MemoryBudgetScope scope(options.budget);
     cells.seed = options.seed;
     make_program();
@@ -124,10 +128,11 @@ struct Executor::Impl {
         if (gives_shape(feeds[i].desc)) feeds[i].value = inputs[i].clone();
       }
     }
-    ++num_compiled;
-    auto region = std::make_unique<Region>(compile(program, feeds, engine, options),
-                                           RegionContext{engine, options, slab, cells, profiler});
-    if (entries.size() >= std::max<std::size_t>(options.max_cached_plans, 1)) drop_oldest();
+    ++options.tails->num_compiled;
+    auto region = std::make_unique<Region>(
+        compile(program, feeds, engine, options),
+        RegionContext{engine, options, slab, cells, profiler, *options.tails});
+    if (entries.size() >= max_plans) drop_oldest();
     fit_arena(*region);
     entries.push_front({.dims = dims, .values = std::move(values), .region = std::move(region)});
     return *entries.front().region;
@@ -183,6 +188,8 @@ struct Executor::Impl {
   std::shared_ptr<const ir::Model> model;
   Engine engine;
   ExecutorOptions options;
+  std::size_t max_plans = 1;
+  bool owns_tails = true;
   Program program;
   std::vector<Port> input_ports;
   std::vector<Port> output_ports;
@@ -195,7 +202,6 @@ struct Executor::Impl {
   std::list<Entry> entries;  // most recently prepared first
   std::shared_ptr<std::byte> arena;
   std::int64_t arena_bytes = 0;
-  std::int64_t num_compiled = 0;
 };
 
 Executor::Executor(std::shared_ptr<const ir::Model> model, const Engine& engine,
@@ -250,7 +256,16 @@ std::vector<Tensor> Executor::run_keeping(std::span<const Tensor> inputs) {
   return region.run_keeping(inputs);
 }
 
-std::int64_t Executor::num_compiled() const { return impl_->num_compiled; }
+std::int64_t Executor::num_compiled() const { return impl_->options.tails->num_compiled; }
+
+std::int64_t Executor::num_cached() const {
+  auto total = static_cast<std::int64_t>(impl_->entries.size());
+  for (const Impl::Entry& entry : impl_->entries) total += entry.region->num_body_plans();
+  if (!impl_->owns_tails) return total;
+  impl_->options.tails->for_each(
+      [&total](const Region& tail) { total += 1 + tail.num_body_plans(); });
+  return total;
+}
 
 void Executor::set_profiling(bool on, std::size_t max_events) {
   if (on) {
@@ -269,7 +284,12 @@ MemoryUse Executor::memory() const {
     use.scratch = std::max(use.scratch, entry.region->scratch_bytes());
     use.constants += entry.region->constant_bytes();
     use.blocks += entry.region->block_bytes();
+    use.dynamic += entry.region->body_bytes();
   }
+  if (!impl_->owns_tails) return use;
+  impl_->options.tails->for_each([&use](const Region& tail) {
+    use.dynamic += tail.arena_bytes() + tail.constant_bytes() + tail.body_bytes();
+  });
   return use;
 }
 

@@ -23,6 +23,8 @@
 
 namespace onnxgrad::runtime {
 
+class TailCache;
+
 /// What the engine is made of; outlives every Executor.
 struct Engine {
   const opdef::OpRegistry& ops;
@@ -35,6 +37,8 @@ struct ExecutorOptions {
   int threads = 1;
   std::uint64_t seed = 0;
   std::shared_ptr<base::MemoryBudget> budget = nullptr;  ///< nullptr: the current one
+  /// Plans that are kept, of input shapes and of tails (data-dependent shapes) each; the ones used
+  /// last.
   std::size_t max_cached_plans = 64;
   bool fuse = true;  ///< false: one kernel per node, for finding faults
   /// For an executor that is run by run_keeping() alone: the block of memory, numbered from 0, that
@@ -42,6 +46,8 @@ struct ExecutorOptions {
   std::vector<std::size_t> output_blocks = {};
   /// Inputs by number whose values plans may be compiled for: small integers that give shapes.
   std::vector<std::size_t> shape_inputs = {};
+  /// Of the executor that this one runs a body for: their tails are counted together.
+  std::shared_ptr<TailCache> tails = nullptr;
 };
 
 /// One value that goes in or comes out.
@@ -66,6 +72,7 @@ struct MemoryUse {
   std::int64_t arena = 0;      ///< activations, gradients and scratch of the largest plan
   std::int64_t scratch = 0;    ///< of it, the largest scratch block of one kernel
   std::int64_t constants = 0;  ///< folded constants of all plans
+  std::int64_t dynamic = 0;    ///< plans of tails and bodies, with their arenas and constants
   std::int64_t blocks = 0;     ///< results of run_keeping() that are in use or kept for reuse
 };
 
@@ -157,8 +164,10 @@ class Executor {
   /// constant shares its memory. A block is used again when no tensor of it is left. (Outputs that
   /// come after a data-dependent shape are copied.)
   std::vector<Tensor> run_keeping(std::span<const Tensor> inputs);
-  /// Plans compiled so far, those no longer cached included.
+  /// Plans compiled so far, those of tails and bodies and those no longer cached included.
   std::int64_t num_compiled() const;
+  /// Plans that are kept now.
+  std::int64_t num_cached() const;
 
   /// While on, run() times each kernel and keeps at most `max_events` events. Switching on starts
   /// anew.

@@ -418,6 +418,112 @@ TEST(Executor, ShapeInputsAreCompiledByValue) {
   EXPECT_EQ(executor.num_compiled(), 2);
 }
 
+// Rows of a table by number, of those rows of x that are positive: the numbers decide no shape.
+struct PickedRows : Fixture {
+  PickedRows() {
+    Value* x = input("x", {ir::Dim::named("N")});
+    Value* labels = input("labels", {ir::Dim::named("N")}, DataType::kInt64);
+    Value* table = g.constant(column({10, 20, 30}), "table");
+    Value* where = g.squeeze(g.op("NonZero", {g.greater(x, g.scalar_like(x, 0))}), {0});
+    model.graph->outputs = {g.gather(table, g.gather(labels, where, 0), 0)};
+  }
+  static std::vector<Tensor> feeds(const std::vector<double>& x,
+                                   const std::vector<std::int64_t>& labels) {
+    const auto rows = static_cast<std::int64_t>(x.size());
+    return {Tensor::from(x, Dims{rows}), Tensor::from(labels, Dims{rows})};
+  }
+};
+
+TEST(Executor, TailsAreCompiledForShapesAndNotForLabels) {
+  const PickedRows f;
+  Executor executor = f.executor();
+  EXPECT_EQ(executor.run(f.feeds({1, -1, 1}, {2, 0, 1}))[0].to_doubles(),
+            (std::vector<double>{30, 20}));
+  const std::int64_t compiled = executor.num_compiled();
+  EXPECT_GE(compiled, 2);  // the tail counts
+  EXPECT_EQ(executor.run(f.feeds({1, 1, -1}, {0, 2, 1}))[0].to_doubles(),
+            (std::vector<double>{10, 30}));
+  EXPECT_EQ(executor.num_compiled(), compiled);
+  EXPECT_EQ(executor.run(f.feeds({-1, 1, -1}, {0, 2, 1}))[0].to_doubles(),
+            (std::vector<double>{30}));
+  EXPECT_EQ(executor.num_compiled(), compiled + 1);  // one row is another shape
+}
+
+TEST(Executor, TailsUsedLastAreKept) {
+  const PickedRows f;
+  Executor executor(std::make_shared<ir::Model>(ir::clone(f.model)), engine(),
+                    {.max_cached_plans = 4});
+  const auto run = [&](std::size_t positive) {
+    std::vector<double> x(20, -1);
+    std::fill_n(x.begin(), positive, 1);
+    EXPECT_EQ(executor.run(f.feeds(x, std::vector<std::int64_t>(20, 1)))[0].to_doubles(),
+              std::vector<double>(positive, 20));
+    return executor.num_compiled();
+  };
+  for (std::size_t positive = 1; positive <= 15; ++positive) run(positive);
+  EXPECT_EQ(executor.num_cached(), 1 + 4);
+  const std::int64_t dynamic = executor.memory().dynamic;
+  EXPECT_GT(dynamic, 0);
+  const std::int64_t compiled = run(15);
+  EXPECT_EQ(compiled, 16);
+  EXPECT_EQ(run(12), compiled);  // still there, and now the one used last
+  EXPECT_EQ(run(1), compiled + 1);
+  EXPECT_EQ(run(12), compiled + 1);
+  EXPECT_EQ(executor.num_cached(), 1 + 4);
+  EXPECT_LE(executor.memory().dynamic, 2 * dynamic);
+}
+
+// An integer state that a tail carries on to a second tail.
+TEST(Executor, CountsThroughTwoTails) {
+  Fixture f;
+  Value* x = f.input("x", {ir::Dim::named("N")});
+  Value* count = f.state("count", Tensor::scalar(std::int64_t{0}));
+  const auto positive = [&](Value* values) {
+    Value* where = f.g.op("NonZero", {f.g.greater(values, f.g.scalar_like(values, 0))});
+    return f.g.gather(values, f.g.squeeze(where, {0}), 0);
+  };
+  Value* once = positive(x);
+  Value* twice = positive(f.g.sub(once, f.g.scalar_like(once, 1)));
+  f.update(count, f.g.add(count, f.g.int_scalar(1)));
+  f.model.graph->outputs = {twice};
+  Executor executor = f.executor();
+  for (const std::vector<double>& numbers : {std::vector<double>{3, -1, 0.5, 2}, {5, 3, 1, 0}}) {
+    const auto results = executor.run(std::vector{Tensor::from(numbers, Dims{4})});
+    EXPECT_EQ(results[0].to_doubles(),
+              (std::vector<double>{numbers[0] - 1, numbers[0] == 3 ? 1.0 : 2.0}));
+  }
+  EXPECT_EQ(executor.state_view(0).to_int64s(), std::vector<std::int64_t>{2});
+  EXPECT_EQ(executor.num_compiled(), 3);
+}
+
+// The condition follows from the shape that the plan is made for; the other branch does not fit it.
+TEST(Executor, AKnownConditionIsItsBranch) {
+  Fixture f;
+  Value* x = f.input("x", {ir::Dim::named("N")});
+  Value* rows = f.g.op("Size", {x});
+  const auto branch = [&](const std::vector<double>& numbers) {
+    auto graph = std::make_shared<ir::Graph>(f.model.graph->names_ptr(), f.model.graph.get());
+    graph->name = f.model.graph->names().unique("branch");
+    ir::GraphBuilder g(f.model, *graph, *f.inferer, engine().ops);
+    const auto count = static_cast<std::int64_t>(numbers.size());
+    graph->outputs = {g.add(x, g.constant(Tensor::from(numbers, Dims{count}), "numbers"))};
+    return ir::GraphPtr(graph);
+  };
+  Value* y = f.g.op("If", {f.g.equal(rows, f.g.int_scalar(2))},
+                    {{.name = "then_branch", .value = branch({10, 20})},
+                     {.name = "else_branch", .value = branch({1, 2, 3})}});
+  f.model.graph->outputs = {f.g.neg(y)};
+  Executor executor = f.executor();
+  const auto run = [&](const std::vector<double>& numbers) {
+    const auto count = static_cast<std::int64_t>(numbers.size());
+    return executor.run(std::vector{Tensor::from(numbers, Dims{count})})[0].to_doubles();
+  };
+  EXPECT_EQ(run({1, 1}), (std::vector<double>{-11, -21}));
+  EXPECT_EQ(run({1, 1, 1}), (std::vector<double>{-2, -3, -4}));
+  EXPECT_EQ(executor.num_compiled(), 2);  // one plan each, and neither tails nor bodies
+  EXPECT_EQ(executor.memory().dynamic, 0);
+}
+
 TEST(Executor, UnknownOperatorIsRefusedWithItsName) {
   Fixture f;
   Value* x = f.input("x", {3}, DataType::kFloat32);

@@ -27,9 +27,7 @@ struct Program {
   std::vector<InputSource> inputs;  ///< one per graph input
   std::vector<StateUpdate> updates;
   std::size_t num_feeds = 0;
-  /// Small integer feeds become constants of the compiled region: shapes come from them. So in
-  /// tails.
-  bool feeds_give_shapes = false;
+  bool is_tail = false;
   std::vector<std::size_t> output_blocks = {};  ///< see GraphBinding
 };
 
@@ -49,8 +47,9 @@ struct DynamicNode {
 struct TailFeed {
   enum class Kind : std::uint8_t { kPlanOutput, kDynamic };
   Kind kind = Kind::kPlanOutput;
-  std::size_t index = 0;   ///< output of the plan; number of the dynamic node
-  std::size_t output = 0;  ///< output of the dynamic node
+  std::size_t index = 0;     ///< output of the plan; number of the dynamic node
+  std::size_t output = 0;    ///< output of the dynamic node
+  bool gives_shape = false;  ///< the tail is compiled for its value, if that is small
 };
 
 struct CompiledRegion {
@@ -66,7 +65,7 @@ struct CompiledRegion {
 /// Feeds of at most this many elements can give shapes (axes, sizes, repeats...).
 inline constexpr std::int64_t kMaxShapeElements = 64;
 
-/// True for feeds that a tail is compiled for by value.
+/// True for feeds that a region can be compiled for by value.
 bool gives_shape(const opdef::TensorDesc& desc);
 
 /// Specialises `program` to the feeds' shapes (and values) and plans it.

@@ -31,7 +31,9 @@ class Region::BodyRunner {
     for (const ir::Value* input : body.inputs)
       map[input] = graph.add_input(input->name, input->type);
     for (const ir::Value* value : dynamic.inputs) {
-      if (!map.contains(value)) map[value] = graph.add_input(value->name, value->type);
+      if (map.contains(value)) continue;
+      map[value] = value->is_constant() ? graph.add_initializer(value->name, value->initializer)
+                                        : graph.add_input(value->name, value->type);
     }
     ir::append_nodes(body, graph, map);
     for (const ir::Value* output : body.outputs) graph.outputs.push_back(map.at(output));
@@ -45,11 +47,31 @@ class Region::BodyRunner {
     executor_->cells() = cells;
     return executor_->run(inputs);
   }
-  std::size_t num_inputs() const { return executor_->inputs().size(); }
+  const Executor& executor() const { return *executor_; }
 
  private:
   std::unique_ptr<Executor> executor_;
 };
+
+namespace {
+
+class Running {
+ public:
+  explicit Running(bool& flag) : flag_(flag) { flag_ = true; }
+  ~Running() { flag_ = false; }
+  Running(const Running&) = delete;
+  Running& operator=(const Running&) = delete;
+
+ private:
+  bool& flag_;
+};
+
+template <class T>
+void append_bytes(std::string& key, const T& value) {
+  key.append(reinterpret_cast<const char*>(&value), sizeof value);
+}
+
+}  // namespace
 
 Region::Region(CompiledRegion compiled, RegionContext context)
     : compiled_(std::move(compiled)), context_(context) {
@@ -83,7 +105,11 @@ Region::Region(CompiledRegion compiled, RegionContext context)
   }
 }
 
-Region::~Region() = default;
+Region::~Region() { context_.tails.drop_tails_of(*this); }
+
+void Region::forget(const Region& tail) {
+  if (current_tail_ == &tail) current_tail_ = nullptr;
+}
 
 std::byte* Region::resolve(const Location& location) const {
   switch (location.kind) {
@@ -130,6 +156,7 @@ void Region::run() {
   }
   copy_results();
   if (compiled_.tail) {
+    const Running running(is_running_);
     run_dynamic();
     prepare_tail().run();
   }
@@ -218,6 +245,7 @@ std::optional<NonFinite> Region::run_until_non_finite() {
   }
   copy_results();
   if (!compiled_.tail) return std::nullopt;
+  const Running running(is_running_);
   run_dynamic();
   return prepare_tail().run_until_non_finite();
 }
@@ -259,7 +287,7 @@ std::vector<Tensor> Region::run_body(const ir::Graph& body, std::vector<Tensor> 
   std::unordered_map<const ir::Value*, bool> seen;
   for (const ir::Value* value : body.inputs) seen[value] = true;
   for (const ir::Value* value : dynamic.inputs) {
-    if (seen.emplace(value, true).second) {
+    if (seen.emplace(value, true).second && !value->is_constant()) {
       inputs.push_back(plan_tensor(compiled_.plan_outputs.at(value)));
     }
   }
@@ -275,25 +303,30 @@ Region& Region::prepare_tail() {
                               ? plan_tensor(feed.index)
                               : dynamic_results_[feed.index][feed.output];
     FeedInfo info{.desc = {.dtype = tensor.dtype(), .dims = tensor.dims()}, .value = {}};
-    key += fmt::format("{}{};", static_cast<int>(info.desc.dtype), info.desc.dims.to_string());
-    if (gives_shape(info.desc)) {
-      info.value = tensor.clone();
+    append_bytes(key, info.desc.dtype);
+    append_bytes(key, info.desc.dims.rank());
+    for (const std::int64_t dim : info.desc.dims) append_bytes(key, dim);
+    if (feed.gives_shape && gives_shape(info.desc)) {
+      info.value = tensor;
       key.append(reinterpret_cast<const char*>(tensor.raw()),
                  static_cast<std::size_t>(tensor.size_bytes()));
     }
     infos.push_back(std::move(info));
     data.push_back(tensor.raw());
   }
-  auto found = tails_.find(key);
-  if (found == tails_.end()) {
-    if (tails_.size() >= context_.options.max_cached_plans) tails_.clear();
-    auto region = std::make_unique<Region>(
+  current_tail_ = context_.tails.find(*this, key);
+  if (current_tail_ == nullptr) {
+    // Constants of the tail outlive what they were computed in.
+    for (FeedInfo& info : infos) {
+      if (info.value.is_defined()) info.value = info.value.clone();
+    }
+    ++context_.tails.num_compiled;
+    auto tail = std::make_unique<Region>(
         compile(*compiled_.tail, infos, context_.engine, context_.options), context_);
-    auto arena = base::allocate_aligned(region->arena_bytes());
-    region->set_arena(arena.get());
-    found = tails_.emplace(std::move(key), Tail{std::move(region), std::move(arena)}).first;
+    auto arena = base::allocate_aligned(tail->arena_bytes());
+    tail->set_arena(arena.get());
+    current_tail_ = &context_.tails.add(*this, key, std::move(tail), std::move(arena));
   }
-  current_tail_ = found->second.region.get();
   for (std::size_t i = 0; i < data.size(); ++i) current_tail_->bind(i, data[i]);
   return *current_tail_;
 }
@@ -325,14 +358,27 @@ std::int64_t Region::scratch_bytes() const {
   std::int64_t most = 0;
   for (const PlanStep& step : compiled_.plan.steps)
     most = std::max(most, step.kernel.scratch_bytes);
-  for (const auto& [key, tail] : tails_) most = std::max(most, tail.region->scratch_bytes());
   return most;
 }
 
 std::int64_t Region::constant_bytes() const {
   std::int64_t total = 0;
   for (const Tensor& constant : compiled_.plan.constants) total += constant.size_bytes();
-  for (const auto& [key, tail] : tails_) total += tail.region->constant_bytes();
+  return total;
+}
+
+std::int64_t Region::body_bytes() const {
+  std::int64_t total = 0;
+  for (const auto& [body, runner] : bodies_) {
+    const MemoryUse use = runner->executor().memory();
+    total += use.state + use.arena + use.constants + use.dynamic;
+  }
+  return total;
+}
+
+std::int64_t Region::num_body_plans() const {
+  std::int64_t total = 0;
+  for (const auto& [body, runner] : bodies_) total += runner->executor().num_cached();
   return total;
 }
 

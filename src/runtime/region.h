@@ -2,7 +2,6 @@
 #define ONNXGRAD_RUNTIME_REGION_H_
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -13,6 +12,7 @@
 #include "runtime/executor.h"
 #include "runtime/profiler.h"
 #include "runtime/program.h"
+#include "runtime/tail_cache.h"
 
 namespace onnxgrad::runtime {
 
@@ -30,6 +30,7 @@ struct RegionContext {
   StateSlab& state;
   opdef::StepCells& cells;
   Profiler& profiler;
+  TailCache& tails;
 };
 
 /// A compiled region bound to memory: a flat list of {function, data, pointers}, and its tail.
@@ -51,10 +52,16 @@ class Region final : public Execution {
   std::optional<NonFinite> run_until_non_finite() override;
   /// See Executor::run_keeping.
   std::vector<Tensor> run_keeping(std::span<const Tensor> feeds);
-  std::int64_t block_bytes() const;  ///< of the blocks that it holds
-  /// Bytes of the largest scratch block, and of all folded constants (tails included).
-  std::int64_t scratch_bytes() const;
-  std::int64_t constant_bytes() const;
+  std::int64_t block_bytes() const;     ///< of the blocks that it holds
+  std::int64_t scratch_bytes() const;   ///< of the largest scratch block
+  std::int64_t constant_bytes() const;  ///< of its folded constants
+  /// What the executors of its subgraphs hold, and their plans; tails not included.
+  std::int64_t body_bytes() const;
+  std::int64_t num_body_plans() const;
+  /// True while its tail is looked for and run: it must stay then.
+  bool is_running() const { return is_running_; }
+  /// The tail is gone.
+  void forget(const Region& tail);
 
  private:
   struct Call {
@@ -91,12 +98,8 @@ class Region final : public Execution {
 
   std::vector<std::vector<Tensor>> dynamic_results_;
   std::unordered_map<const ir::Graph*, std::unique_ptr<BodyRunner>> bodies_;
-  struct Tail {
-    std::unique_ptr<Region> region;
-    std::shared_ptr<std::byte> arena;
-  };
-  std::map<std::string, Tail> tails_;
-  Region* current_tail_ = nullptr;
+  Region* current_tail_ = nullptr;  // of the last run; in context_.tails
+  bool is_running_ = false;
 };
 
 }  // namespace onnxgrad::runtime

@@ -499,6 +499,7 @@ MemoryReport Session::memory() const {
   MemoryReport report{.activations = use.arena - use.scratch,
                       .scratch = use.scratch,
                       .constants = use.constants,
+                      .dynamic = use.dynamic,
                       .snapshots = snapshot_bytes_};
   const std::size_t num_weights = graph_.state_weights().size();
   for (std::size_t i = 0; i < state_views_.size(); ++i) {
@@ -508,7 +509,7 @@ MemoryReport Session::memory() const {
   for (const auto* executor : {&evaluation_, &prediction_}) {
     if (!*executor) continue;
     const runtime::MemoryUse other = (*executor)->memory();
-    report.evaluation += other.arena + other.constants;
+    report.evaluation += other.arena + other.constants + other.dynamic;
   }
   return report;
 }

@@ -10,6 +10,9 @@
 #include "base/check.h"
 #include "ir/builder.h"
 #include "onnx/inference.h"
+#include "onnx/known_branches.h"
+#include "opdef/shape_values.h"
+#include "train/engine.h"
 #include "train/training_mode.h"
 
 // The joint graph of outputs and gradients is written first. Nodes that the outputs depend on are
@@ -76,6 +79,7 @@ class Splitter {
 
   SplitGraph run() {
     close_defaults();
+    onnx_io::take_known_branches(model_, *inferer_, registry_, builtin_evaluator());
     split_.outputs = runnable_outputs(graph_);
     std::erase_if(split_.outputs, [](const RunnableOutput& o) { return o.value == nullptr; });
     for (RunnableOutput& output : split_.outputs) {
@@ -289,12 +293,15 @@ class Splitter {
       input->is_input = true;
       entry->second = input;
       add(input, BackwardInput::Kind::kSaved, i);
-      split_.backward_inputs.back().gives_shape = gives_shape(*original->producer);
     }
     graph.outputs.clear();
     for (const Value* gradient : gradients_) graph.outputs.push_back(map.at(gradient));
     ir::replace_uses(graph, replaced);
     finish(*model);
+    const auto by_value = opdef::shape_values(graph.nodes, *model, registry_);
+    for (std::size_t i = 0; i < graph.inputs.size(); ++i) {
+      split_.backward_inputs[i].gives_shape = by_value.contains(graph.inputs[i]);
+    }
     return model;
   }
 

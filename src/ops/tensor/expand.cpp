@@ -52,11 +52,13 @@ void register_expand(opdef::OpRegistry& registry) {
                 .since_version = 13,
                 .differentiable_inputs = {0},
                 .vjp = expand_vjp,
+                .shape_inputs = {1},
                 .is_identity = keeps_shape});
   registry.add({.op_type = "Tile",
                 .since_version = 13,
                 .differentiable_inputs = {0},
                 .vjp = tile_vjp,
+                .shape_inputs = {1},
                 .is_identity = keeps_shape});
 }
 

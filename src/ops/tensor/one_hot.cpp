@@ -26,7 +26,8 @@ void register_one_hot(opdef::OpRegistry& registry) {
                 .since_version = 11,
                 .differentiable_inputs = {0, 1, 2},
                 .attributes = {axis_attribute("axis")},
-                .vjp = one_hot_vjp});
+                .vjp = one_hot_vjp,
+                .shape_inputs = {1}});
 }
 
 }  // namespace onnxgrad::ops

@@ -38,6 +38,7 @@ void register_reshape(opdef::OpRegistry& registry) {
                 .differentiable_inputs = {0},
                 .attributes = {flag_attribute("allowzero")},
                 .vjp = reshape_vjp,
+                .shape_inputs = {1},
                 .is_view = true,
                 .is_identity = keeps_shape});
   registry.add({.op_type = "Flatten",
@@ -51,12 +52,14 @@ void register_reshape(opdef::OpRegistry& registry) {
                 .since_version = 25,
                 .differentiable_inputs = {0},
                 .vjp = squeeze_vjp,
+                .shape_inputs = {1},
                 .is_view = true,
                 .is_identity = keeps_shape});
   registry.add({.op_type = "Unsqueeze",
                 .since_version = 25,
                 .differentiable_inputs = {0},
                 .vjp = unsqueeze_vjp,
+                .shape_inputs = {1},
                 .is_view = true,
                 .is_identity = keeps_shape});
 }

@@ -94,6 +94,7 @@ void register_shape(opdef::OpRegistry& registry) {
   registry.add({.op_type = "ConstantOfShape",
                 .since_version = 25,
                 .attributes = {{.name = "value", .type = opdef::AttributeType::kTensor}},
+                .shape_inputs = {0},
                 .zero_gradient = true});
   registry.add({.op_type = "EyeLike",
                 .since_version = 22,
@@ -107,6 +108,7 @@ void register_shape(opdef::OpRegistry& registry) {
                 .since_version = 11,
                 .differentiable_inputs = {0, 1, 2},
                 .vjp = range_vjp,
+                .shape_inputs = {0, 1, 2},
                 .is_dynamic = true});
 }
 

@@ -7,6 +7,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ir/builder.h"
@@ -293,6 +294,61 @@ TEST(Coverage, RecordsAreOfTheSchemaAtTheInternalOpset) {
     }
     std::ranges::sort(names);
     EXPECT_EQ(names, schema->attributes) << def->op_type << ": the attributes are not the schema's";
+  }
+}
+
+// True if the shapes of the outputs are known, but not without the value of this input.
+bool gives_shape(ir::Node& node, ir::Value& input, const ir::TypeInferer& inferer) {
+  std::vector<ir::Type> known;
+  for (ir::Value* output : node.outputs) {
+    known.push_back(output == nullptr ? ir::Type{} : std::exchange(output->type, {}));
+  }
+  input.is_input = true;
+  inferer.infer(node);
+  bool gives = false;
+  for (std::size_t i = 0; i < known.size(); ++i) {
+    ir::Value* output = node.outputs[i];
+    if (output == nullptr) continue;
+    const bool was_static = known[i].is_tensor() && known[i].static_dims();
+    gives = gives || (was_static && !(output->type.is_tensor() && output->type.static_dims()));
+    output->type = known[i];
+  }
+  input.is_input = false;
+  return gives;
+}
+
+// A plan waits for these values; all others it is not compiled for.
+TEST(Coverage, InputsWhoseValuesGiveShapesAreListed) {
+  std::set<std::pair<const opdef::OpDef*, int>> found;
+  for (const OpCase& op_case : all_op_cases()) {
+    const onnx_io::FileModel file = onnx_io::load_text(model_text(op_case, {}));
+    const ir::Model model = ir::clone(*file.model);
+    const auto inferer = onnx_io::make_type_inferer(model);
+    onnx_io::infer_types(*model.graph, *inferer);
+    for (ir::Node* node : model.graph->nodes) {
+      const opdef::OpDef* def = builtin_ops().find(*node);
+      if (def == nullptr) continue;
+      for (std::size_t i = 0; i < node->inputs.size(); ++i) {
+        ir::Value* input = node->inputs[i];
+        const bool is_listed =
+            std::ranges::find(def->shape_inputs, static_cast<int>(i)) != def->shape_inputs.end() ||
+            std::ranges::find(def->planned_inputs, static_cast<int>(i)) !=
+                def->planned_inputs.end();
+        if (input == nullptr || !input->is_constant() || !gives_shape(*node, *input, *inferer)) {
+          continue;
+        }
+        found.emplace(def, static_cast<int>(i));
+        EXPECT_TRUE(is_listed) << op_case.name << ": input " << i << " of " << def->op_type
+                               << " gives a shape";
+      }
+    }
+  }
+  for (const opdef::OpDef* def : builtin_ops().all()) {
+    if (def->is_dynamic) continue;  // Range: its cases feed the numbers
+    for (const int i : def->shape_inputs) {
+      EXPECT_TRUE(found.contains({def, i}))
+          << def->op_type << ": no case shows that input " << i << " gives a shape";
+    }
   }
 }
 

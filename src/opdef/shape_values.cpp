@@ -1,0 +1,123 @@
+#include "opdef/shape_values.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <ranges>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+// One pass forwards says what can be known once the integers are there, one backwards what of it is
+// wanted.
+
+namespace onnxgrad::opdef {
+namespace {
+
+using ir::Node;
+using ir::Value;
+
+constexpr int kMaxDepth = 32;  // of calls
+
+bool has_static_outputs(const Node& node) {
+  return std::ranges::all_of(node.outputs, [](const Value* output) {
+    return output == nullptr || (output->type.is_tensor() && output->type.static_dims());
+  });
+}
+
+class ShapeValues {
+ public:
+  ShapeValues(const ir::Model& model, const OpRegistry& ops) : model_(model), ops_(ops) {}
+
+  std::unordered_set<const Value*> find(std::span<Node* const> nodes, int depth = 0) {
+    std::unordered_map<const Value*, bool> knowable;  // results of `nodes`
+    const auto is_knowable = [&](const Value* value) {
+      const auto result = knowable.find(value);
+      return result == knowable.end() ? is_integer(*value) : result->second;
+    };
+    for (const Node* node : nodes) {
+      const bool all =
+          can_be_known(*node) &&
+          (is_known_by_types(*node) || std::ranges::all_of(node->inputs, [&](const Value* input) {
+             return input == nullptr || is_knowable(input);
+           }));
+      for (const Value* output : node->outputs) knowable[output] = all;
+    }
+    std::unordered_set<const Value*> wanted;
+    const auto want = [&](const Value* value) {
+      if (value != nullptr && is_knowable(value)) wanted.insert(value);
+    };
+    for (const Node* node : nodes | std::views::reverse) {
+      for (const Value* value : direct_values(*node, depth)) want(value);
+      const bool is_wanted = std::ranges::any_of(
+          node->outputs, [&](const Value* output) { return wanted.contains(output); });
+      if (!is_wanted || is_known_by_types(*node)) continue;
+      for (const Value* input : node->inputs) want(input);
+    }
+    return wanted;
+  }
+
+ private:
+  // Of what comes from outside, integers and constants; the types in a function's body are unknown.
+  static bool is_integer(const Value& value) {
+    const DataType dtype = value.dtype();
+    return value.is_constant() || dtype == DataType::kInt64 || dtype == DataType::kInt32 ||
+           dtype == DataType::kUndefined;
+  }
+
+  bool is_known_by_types(const Node& node) const {
+    const OpDef* def = ops_.find(node);
+    return def != nullptr && def->fold_types != nullptr;
+  }
+
+  bool can_be_known(const Node& node) const {
+    const OpDef* def = ops_.find(node);
+    if (def == nullptr || def->is_random || !node.subgraphs().empty()) return false;
+    return !def->is_dynamic || !def->shape_inputs.empty();
+  }
+
+  // What this node itself reads whose values a plan needs.
+  std::vector<const Value*> direct_values(const Node& node, int depth) {
+    std::vector<const Value*> values;
+    if (const ir::Function* function = model_.find_function(node.domain, node.op_type)) {
+      for (const std::size_t i : inputs_of_call(*function, depth)) values.push_back(node.input(i));
+      return values;
+    }
+    const OpDef* def = ops_.find(node);
+    if (def == nullptr || depth >= kMaxDepth) return values;
+    const auto add = [&](const std::vector<int>& inputs) {
+      for (const int i : inputs) values.push_back(node.input(static_cast<std::size_t>(i)));
+    };
+    add(def->planned_inputs);
+    if (!has_static_outputs(node)) add(def->shape_inputs);
+    for (const ir::Graph* body : node.subgraphs()) {
+      const auto wanted = find(body->nodes, depth + 1);
+      values.insert(values.end(), wanted.begin(), wanted.end());  // captured ones, and its own
+    }
+    return values;
+  }
+
+  const std::vector<std::size_t>& inputs_of_call(const ir::Function& function, int depth) {
+    const auto [entry, is_new] = calls_.try_emplace(&function);
+    if (!is_new || depth >= kMaxDepth) return entry->second;
+    const auto wanted = find(function.body->nodes, depth + 1);
+    std::vector<std::size_t>& numbers = calls_.at(&function);
+    for (std::size_t i = 0; i < function.body->inputs.size(); ++i) {
+      if (wanted.contains(function.body->inputs[i])) numbers.push_back(i);
+    }
+    return numbers;
+  }
+
+  const ir::Model& model_;
+  const OpRegistry& ops_;
+  std::unordered_map<const ir::Function*, std::vector<std::size_t>> calls_;
+};
+
+}  // namespace
+
+std::unordered_set<const ir::Value*> shape_values(std::span<ir::Node* const> nodes,
+                                                  const ir::Model& model, const OpRegistry& ops) {
+  return ShapeValues(model, ops).find(nodes);
+}
+
+}  // namespace onnxgrad::opdef

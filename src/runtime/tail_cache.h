@@ -1,0 +1,59 @@
+#ifndef ONNXGRAD_RUNTIME_TAIL_CACHE_H_
+#define ONNXGRAD_RUNTIME_TAIL_CACHE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <string>
+#include <unordered_map>
+
+namespace onnxgrad::runtime {
+
+class Region;
+
+/// The compiled tails of all regions of an executor, and of the executors of its bodies: the ones
+/// used last, so many in all. A tail may have tails itself, which go with it.
+class TailCache {
+ public:
+  explicit TailCache(std::size_t max_tails) : max_tails_(max_tails) {}
+  ~TailCache();
+  TailCache(const TailCache&) = delete;
+  TailCache& operator=(const TailCache&) = delete;
+
+  /// nullptr if `owner` has no tail of that key. Valid until the next add().
+  Region* find(const Region& owner, const std::string& key);
+  /// Takes the tail in; drops the oldest ones that are not running, if there are too many. `arena`
+  /// stays with it.
+  Region& add(Region& owner, const std::string& key, std::unique_ptr<Region> tail,
+              std::shared_ptr<std::byte> arena);
+  /// Drops all tails of a region that goes.
+  void drop_tails_of(const Region& owner);
+
+  template <class Visit>
+  void for_each(const Visit& visit) const {
+    for (const Entry& entry : entries_) visit(*entry.tail);
+  }
+
+  std::int64_t num_compiled = 0;  ///< plans of all kinds, those no longer cached included
+
+ private:
+  struct Entry {
+    Region* owner = nullptr;
+    std::string key;
+    std::unique_ptr<Region> tail;
+    std::shared_ptr<std::byte> arena;
+  };
+  using Entries = std::list<Entry>;
+
+  static std::string full_key(const Region& owner, const std::string& key);
+  void drop(Entries::iterator entry);
+
+  std::size_t max_tails_;
+  Entries entries_;  // used last first
+  std::unordered_map<std::string, Entries::iterator> by_key_;
+};
+
+}  // namespace onnxgrad::runtime
+
+#endif  // ONNXGRAD_RUNTIME_TAIL_CACHE_H_
