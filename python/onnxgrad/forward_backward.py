@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from onnxgrad import _core
 from onnxgrad._arrays import ArrayLike, from_native, from_native_list, to_feeds, to_native
 from onnxgrad._checks import checked_names, nearest_or, path_text, patterns, positive_int
+from onnxgrad._engine_options import engine_options, training_mode_of
 from onnxgrad._models import ModelLike, to_core_model, to_proto
 from onnxgrad._values import NodeArg, node_args
 from onnxgrad.errors import DataError
-from onnxgrad.sessions import engine_options, training_mode_of
 
 if TYPE_CHECKING:
     import numpy as np

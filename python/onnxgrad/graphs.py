@@ -11,11 +11,11 @@ from onnxgrad import _core
 from onnxgrad._arrays import ArrayLike, to_feeds
 from onnxgrad._checks import checked_names, path_text, patterns, positive_int, unknown_name
 from onnxgrad._columns import name_list
+from onnxgrad._engine_options import training_mode_of
 from onnxgrad._models import ModelLike, to_core_model, to_proto
 from onnxgrad.losses import LossLike, PenaltyLike, to_core_loss
 from onnxgrad.optimizers import OptimizerLike, ParameterGroup, as_optimizer, update_options
 from onnxgrad.schedules import ScheduleLike, as_schedule
-from onnxgrad.sessions import training_mode_of
 
 if TYPE_CHECKING:
     import onnx

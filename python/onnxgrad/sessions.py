@@ -10,13 +10,11 @@ from onnxgrad import _core
 from onnxgrad._arrays import ArrayLike, from_native, from_native_list, to_feeds, to_native
 from onnxgrad._checks import (
     checked_names,
-    device_name,
     path_text,
-    positive_int,
     real_number,
-    thread_count,
 )
 from onnxgrad._checks import patterns as pattern_list
+from onnxgrad._engine_options import engine_options, training_mode_of
 from onnxgrad._loss_base import NativeFunction
 from onnxgrad._models import ModelLike, to_core_model, to_proto
 from onnxgrad._session_words import NotPickled, described
@@ -48,28 +46,6 @@ __all__ = [
     "TrainingSession",
     "WeightInfo",
 ]
-
-
-def engine_options(device: str, threads: int | None, seed: int = 0) -> _core.EngineOptions:
-    """Return checked options of the engine."""
-    return _core.EngineOptions(
-        device=device_name(device),
-        threads=thread_count(threads),
-        seed=positive_int("seed", seed, 0),
-    )
-
-
-def training_mode_of(value: bool | str) -> _core.TrainingMode:
-    """Return the option `training_mode` for the extension."""
-    if value == "auto":
-        return _core.TrainingMode.auto
-    if isinstance(value, bool):
-        return _core.TrainingMode.on if value else _core.TrainingMode.off
-    raise OptionError(
-        what=f"training_mode: {value!r}, expected 'auto', True or False",
-        value="training_mode",
-        mend="Leave it out: 'auto' switches Dropout and BatchNormalization on where it should.",
-    )
 
 
 class InferenceSession(NotPickled):

@@ -1,0 +1,31 @@
+"""Options of the engine that several classes have, checked, as the extension takes them."""
+
+from __future__ import annotations
+
+from onnxgrad import _core
+from onnxgrad._checks import device_name, positive_int, thread_count
+from onnxgrad.errors import OptionError
+
+__all__ = ["engine_options", "training_mode_of"]
+
+
+def engine_options(device: str, threads: int | None, seed: int = 0) -> _core.EngineOptions:
+    """Return checked options of the engine."""
+    return _core.EngineOptions(
+        device=device_name(device),
+        threads=thread_count(threads),
+        seed=positive_int("seed", seed, 0),
+    )
+
+
+def training_mode_of(value: bool | str) -> _core.TrainingMode:
+    """Return the option `training_mode` for the extension."""
+    if value == "auto":
+        return _core.TrainingMode.auto
+    if isinstance(value, bool):
+        return _core.TrainingMode.on if value else _core.TrainingMode.off
+    raise OptionError(
+        what=f"training_mode: {value!r}, expected 'auto', True or False",
+        value="training_mode",
+        mend="Leave it out: 'auto' switches Dropout and BatchNormalization on where it should.",
+    )
