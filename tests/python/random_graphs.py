@@ -442,7 +442,15 @@ def draw_inputs(seed: int, rows: int, dtype) -> dict[str, np.ndarray]:
 
 
 def weight_names(model: onnx.ModelProto) -> list[str]:
-    return [w.name for w in model.graph.initializer if w.name.startswith("w")]
+    """Return the weights that Y depends on: what grew too large in the drawing is left aside."""
+    needed = {"Y"}
+    for node in reversed(model.graph.node):
+        if needed.intersection(node.output):
+            needed.update(node.input)
+            sides = [attribute.g for attribute in node.attribute if attribute.HasField("g")]
+            needed.update(name for side in sides for inner in side.node for name in inner.input)
+    weights = [w.name for w in model.graph.initializer if w.name.startswith("w")]
+    return [name for name in weights if name in needed]
 
 
 def with_any_outputs(model: onnx.ModelProto, seed: int, twice: bool = True) -> onnx.ModelProto:

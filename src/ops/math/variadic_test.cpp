@@ -5,16 +5,20 @@
 
 namespace onnxgrad::ops_test {
 
+namespace {
+
 // More operands than one kernel takes.
-OpCase many(const std::string& op) {
-  OpCase many{.name = op + "_many", .model = "y = " + op + " ("};
+OpCase with_many_operands(const std::string& op) {
+  std::string names;
+  std::vector<CaseInput> inputs;
   for (int i = 0; i < 70; ++i) {
-    many.model += (i == 0 ? "x" : ", x") + std::to_string(i);
-    many.inputs.push_back(uniform(i % 9 == 0 ? Dims{2, 1} : Dims{3}, -1, 1));
+    names += (i == 0 ? "x" : ", x") + std::to_string(i);
+    inputs.push_back(uniform(i % 9 == 0 ? Dims{2, 1} : Dims{3}, -1, 1));
   }
-  many.model += ")";
-  return many;
+  return {.name = op + "_many", .model = "y = " + op + " (" + names + ")", .inputs = inputs};
 }
+
+}  // namespace
 
 std::vector<OpCase> variadic_cases() {
   std::vector<OpCase> cases;
@@ -44,7 +48,7 @@ std::vector<OpCase> variadic_cases() {
     cases.push_back({.name = op + "_constant_operand",
                      .model = two,
                      .inputs = {uniform({2, 3}, 0.1, 1), values({0.05}, {}).constant()}});
-    cases.push_back(many(op));
+    cases.push_back(with_many_operands(op));
     cases.push_back({.name = op + "_same_twice",
                      .model = "y = " + op + " (a, a)",
                      .inputs = {uniform({4}, -1, 1)}});
