@@ -1,3 +1,10 @@
+# What nearly every source includes of the standard library and fmt, compiled once for all layers. GCC
+# takes a precompiled header only with the very flags that it was made with: -fopenmp is one, so every
+# layer has it.
+add_library(onnxgrad_core_precompiled OBJECT "${PROJECT_SOURCE_DIR}/src/precompiled.cpp")
+target_link_libraries(onnxgrad_core_precompiled PRIVATE onnxgrad_options fmt::fmt OpenMP::OpenMP_CXX)
+target_precompile_headers(onnxgrad_core_precompiled PRIVATE "${PROJECT_SOURCE_DIR}/src/precompiled.h")
+
 # onnxgrad_add_layer(<name> [SOURCES <file>...] [DEPS <target>...] [PRIVATE_DEPS <target>...])
 #
 # Makes the library of one folder of src/: target onnxgrad_<name>, alias onnxgrad::<name>. Includes
@@ -15,7 +22,8 @@ function(onnxgrad_add_layer name)
       "${PROJECT_SOURCE_DIR}/src" "${PROJECT_SOURCE_DIR}/include")
     target_link_libraries(${target}
       PUBLIC onnxgrad_options ${arg_DEPS}
-      PRIVATE ${arg_PRIVATE_DEPS})
+      PRIVATE ${arg_PRIVATE_DEPS} fmt::fmt OpenMP::OpenMP_CXX)
+    target_precompile_headers(${target} REUSE_FROM onnxgrad_core_precompiled)
   else()
     add_library(${target} INTERFACE)
     target_include_directories(${target} INTERFACE
@@ -111,6 +119,7 @@ function(onnxgrad_finish_ops)
   onnxgrad_add_layer(ops SOURCES ${ops_file} ${op_sources} ${arg_SOURCES} DEPS ${arg_DEPS})
   onnxgrad_add_layer(kernels_cpu
     SOURCES ${cpu_file} ${cpu_sources} ${arg_CPU_SOURCES} DEPS onnxgrad::ops ${arg_CPU_DEPS})
+  onnxgrad_optimize_loops(kernels_cpu)
 
   get_property(tests GLOBAL PROPERTY ONNXGRAD_OP_TESTS)
   set(test_deps
@@ -122,6 +131,13 @@ function(onnxgrad_finish_ops)
   set(cases_file "${CMAKE_CURRENT_BINARY_DIR}/op_cases.cpp")
   onnxgrad_write_op_cases("${cases_file}")
   onnxgrad_add_test(ops SHARDS 2 SOURCES ${tests} ${cases_file} ${arg_TESTS} DEPS ${test_deps})
+endfunction()
+
+# onnxgrad_optimize_loops(<layer>)
+#
+# -O3 for a layer of kernels; all others are built at -O2, in four fifths of the time.
+function(onnxgrad_optimize_loops name)
+  target_compile_options(onnxgrad_${name} PRIVATE $<$<CONFIG:Release>:-O3>)
 endfunction()
 
 # onnxgrad_add_simd_sources(<layer> <file>...)
