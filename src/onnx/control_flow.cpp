@@ -206,7 +206,7 @@ std::vector<ir::Type> infer_if(ir::Node& node, const InferBody& infer_body) {
   }
   const bool none_fits = condition ? failures[*condition ? 0 : 1].has_value()
                                    : failures[0].has_value() && failures[1].has_value();
-  if (none_fits) throw *(failures[0] ? failures[0] : failures[1]);
+  if (none_fits) throw ShapeError((failures[0] ? failures[0] : failures[1])->problem());
   std::vector<ir::Type> types;
   for (std::size_t i = 0; i < node.outputs.size(); ++i) {
     const ir::Type& a = branches[0]->outputs[i]->type;

@@ -49,11 +49,11 @@ class ConstantFinder {
     }
     try {
       auto results = evaluator_->evaluate(node, inputs);
-      if (results) return std::move((*results)[static_cast<std::size_t>(value.output_index)]);
+      if (!results) return {};
+      return std::move((*results)[static_cast<std::size_t>(value.output_index)]);
     } catch (const Error&) {
-      // A node that is wrong is reported when it is planned or run.
+      return {};  // a node that is wrong is reported when it is planned or run
     }
-    return {};
   }
 
   const opdef::OpRegistry& ops_;

@@ -12,7 +12,7 @@ TailCache::~TailCache() {
 }
 
 std::string TailCache::full_key(const Region& owner, const std::string& key) {
-  const Region* address = &owner;
+  const auto address = reinterpret_cast<std::uintptr_t>(&owner);
   return std::string(reinterpret_cast<const char*>(&address), sizeof address) + key;
 }
 
