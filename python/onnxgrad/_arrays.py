@@ -22,6 +22,7 @@ ArrayLike: TypeAlias = Any
 NativeArray: TypeAlias = "np.ndarray[Any, Any] | tuple[Any, Any]"
 
 _NATIVE_KINDS = frozenset("fiub")
+_USER_DEFINED = 2  # dtype.isbuiltin of types of other packages; that of an unpickled array is 0
 # The types of ml_dtypes that the extension takes as bits, under the same names.
 _BITS = {
     "bfloat16": np.uint16,
@@ -95,7 +96,7 @@ def to_native(value: ArrayLike, name: str) -> NativeArray:
         _expect_room(array, name)
         array = array.astype(array.dtype.newbyteorder("="))
     # The kind alone does not say: one of the types of ml_dtypes calls itself floating.
-    if array.dtype.isbuiltin == 1:
+    if array.dtype.isbuiltin != _USER_DEFINED:
         if array.dtype.kind in _NATIVE_KINDS and array.dtype.itemsize <= 8:
             return _contiguous(array, name)
     elif array.dtype.names is None and array.dtype.name in _BITS:
@@ -177,7 +178,7 @@ def _from_objects(array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any
     raise DataError(
         what=f"'{name}': an array of Python objects ({', '.join(kinds[:4])})",
         value=name,
-        mend="Give numbers or texts of one type: array.astype('float32') or array.astype(str).",
+        mend="Give numbers alone, or texts alone.",
     )
 
 
@@ -186,13 +187,13 @@ def cast_number(value: Any, dtype: str, name: str) -> Any:
     if isinstance(value, np.ndarray) and dtype in ("float32", "float64", "float16", "int64"):
         if value.dtype.name == dtype:
             return value
-        is_number = value.dtype.kind in "fiub" and value.dtype.isbuiltin == 1
+        is_number = value.dtype.kind in "fiub" and value.dtype.isbuiltin != _USER_DEFINED
         if is_number and not (dtype == "int64" and value.dtype.kind == "f"):
             _expect_room(value, name)
             return value.astype(dtype)
         raise DataError(
             what=f"'{name}': an array of {value.dtype}, expected {dtype}",
             value=name,
-            mend=f"Convert it: array.astype('{dtype}').",
+            mend=f"Convert it to {dtype}.",
         )
     return value

@@ -11,6 +11,8 @@ from typing import Any, ParamSpec, TypeVar
 
 from onnxgrad.errors import DeviceError, OptionError
 
+_LONGEST = 60  # text of a value in a message
+
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
@@ -100,13 +102,19 @@ def unknown_name(option: str, given: object, known: Sequence[str]) -> OptionErro
     )
 
 
+def shown(value: Any) -> str:
+    """Return what a message shows of a wrong value: its type where it has a long text."""
+    text = repr(value)
+    return text if len(text) <= _LONGEST and "\n" not in text else f"of type {type(value).__name__}"
+
+
 def positive_int(option: str, value: Any, minimum: int = 1) -> int:
     """Return `value` as int if it is a whole number of at least `minimum`."""
     is_whole = isinstance(value, numbers.Integral) and value is not True and value is not False
     if is_whole and int(value) >= minimum:
         return int(value)
     raise OptionError(
-        what=f"{option}: {value!r}, expected a whole number of at least {minimum}",
+        what=f"{option}: {shown(value)}, expected a whole number of at least {minimum}",
         value=option,
         mend=f"Give a number such as {max(minimum, 1)}.",
     )
@@ -127,7 +135,7 @@ def real_number(
     left = "above" if open_minimum else "of at least"
     right = "" if math.isinf(below) else f" and below {below:g}"
     raise OptionError(
-        what=f"{option}: {value!r}, expected a number {left} {minimum:g}{right}",
+        what=f"{option}: {shown(value)}, expected a number {left} {minimum:g}{right}",
         value=option,
         mend=f"Give a number {left} {minimum:g}{right}, or leave {option} out.",
     )

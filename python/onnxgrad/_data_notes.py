@@ -62,7 +62,8 @@ def class_notes(session: TrainingSession, y: Any, validation: Any) -> Iterator[s
     y : array or dict of arrays by output. validation : as for `Trainer.fit`.
     """
     first = session._core.loss
-    held_out = validation[1] if isinstance(validation, (tuple, list)) else None
+    is_pair = isinstance(validation, (tuple, list)) and len(validation) > 1
+    held_out = validation[1] if is_pair else None
     for loss in (first, *first.others):
         counts = _counts(loss, y)
         of = f" of '{loss.output}'" if first.others else ""

@@ -68,7 +68,12 @@ def penalty_of(text: str) -> Penalty:
     for name in values:
         if name not in ("l1", "l2"):
             raise unknown_name("penalty", name, ["l1", "l2"])
-    return Penalty(**values, weights=pattern or None)
+    try:
+        return Penalty(**values, weights=pattern or None)
+    except OptionError as error:
+        raise OptionError(
+            what=f"penalty: {error.what}", value="penalty", mend=error.mend
+        ) from error
 
 
 def class_weight_of(text: str, is_text: bool) -> Any:
@@ -151,7 +156,12 @@ def _with_options(option: str, name: str, described: DescriptionT, text: str) ->
             )
         if key not in known:
             raise unknown_name(f"{option} {name}", key, known)
-    return described.replace(**values)
+    try:
+        return described.replace(**values)
+    except OptionError as error:
+        raise OptionError(
+            what=f"{option} {name}: {error.what}", value=option, mend=error.mend
+        ) from error
 
 
 def _pairs(option: str, text: str) -> dict[str, Any]:

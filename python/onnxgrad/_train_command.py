@@ -21,7 +21,7 @@ from onnxgrad._specs import loss_of, optimizer_of, penalty_of, schedule_of
 from onnxgrad._train_data import TrainData, open_train_data
 from onnxgrad._train_options import merged, stored
 from onnxgrad.callbacks import Callback, CallbackLike, EarlyStopping, TensorBoard, Verbosity
-from onnxgrad.graphs import core_initialize
+from onnxgrad.graphs import SCHEMES, core_initialize
 from onnxgrad.optimizers import Optimizer
 from onnxgrad.run_folder import RunFolder
 from onnxgrad.sessions import Evaluation
@@ -141,6 +141,8 @@ def _terminate(_signal: int, _frame: object) -> None:
 def _trainer(options: SimpleNamespace) -> Trainer:
     start = to_core_model(options.model)
     if options.init is not None:
+        if options.init not in SCHEMES:
+            raise unknown_name("init", options.init, SCHEMES)
         start = core_initialize(start, options.init, options.seed, weights=options.trainable)
     modes: dict[str, str | bool] = {"auto": "auto", "on": True, "off": False}
     if options.training_mode not in modes:

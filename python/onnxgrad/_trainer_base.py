@@ -164,6 +164,12 @@ class TrainerBase:
             weight = validation[2] if len(validation) == 3 else None
             return self._dataset(validation[0], validation[1], weight)
         share: Any = validation
+        if hasattr(share, "__len__"):
+            raise OptionError(
+                what=f"validation: one {type(share).__name__}, expected (X, y)",
+                value="validation",
+                mend="Give (X, y), or a share of the rows such as validation=0.1.",
+            )
         options.validation_fraction = real_number("validation", share, 0.0, 1.0, open_minimum=True)
         return None
 

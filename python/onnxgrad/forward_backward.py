@@ -9,11 +9,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from onnxgrad import _core
 from onnxgrad._arrays import ArrayLike, from_native, from_native_list, to_feeds, to_native
-from onnxgrad._checks import checked_names, nearest_or, path_text, patterns, positive_int
+from onnxgrad._checks import (
+    checked_names,
+    nearest_or,
+    path_text,
+    patterns,
+    positive_int,
+    shown,
+)
 from onnxgrad._engine_options import engine_options, training_mode_of
 from onnxgrad._models import ModelLike, to_core_model, to_proto
 from onnxgrad._values import NodeArg, node_args
-from onnxgrad.errors import DataError
+from onnxgrad.errors import DataError, OptionError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -176,6 +183,12 @@ class ForwardBackward:
         ShapeError
             Shapes that do not fit each other or the model.
         """
+        if hasattr(training, "__len__"):  # one more array
+            raise OptionError(
+                what=f"training: {shown(training)}, expected True or False",
+                value="training",
+                mend="Give all inputs together: a list in their order, or a dictionary by name.",
+            )
         feeds = to_feeds(_by_name(inputs, self._input_names, "inputs"))
         outputs, context = self._core.forward(feeds, bool(training))
         return Outputs(from_native_list(outputs), context if training else None)

@@ -115,10 +115,9 @@ std::vector<const Tensor*> order_feeds(const NamedTensors& feeds, std::span<cons
           {.what = fmt::format("input '{}' is {}, expected {}", feed.name,
                                dtype_name(feed.tensor.dtype()), dtype_name(port->type.dtype)),
            .where = {.value = feed.name},
-           .mend =
-               feed.tensor.dtype() == DataType::kString
-                   ? "Give class numbers: encode_target(labels) has those of the model's classes."
-                   : "Convert the array; `Trainer` does so by itself."});
+           .mend = feed.tensor.dtype() == DataType::kString
+                       ? "Give numbers; encode_target(labels) has those of labels that are texts."
+                       : "Convert the array; `Trainer` does so by itself."});
     }
     ordered[place] = &feed.tensor;
   }

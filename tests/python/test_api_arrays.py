@@ -1,5 +1,7 @@
 """Arrays of other libraries, without a copy where the layout allows."""
 
+import pickle
+
 import ml_dtypes
 import numpy as np
 import onnx.parser
@@ -110,3 +112,13 @@ def test_training_reads_contiguous_arrays_in_place(linear_model):
     trainer.fit(X, y, epochs=1, batch_size=1 << 16, shuffle=False, verbose=0)
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
     assert grown < X.nbytes // 2
+
+
+def test_arrays_of_pickles_and_of_other_byte_orders(linear_model, linear_data):
+    X, y = linear_data
+    expected = og.Trainer(linear_model).fit(X, y, epochs=1, verbose=0).history["train_loss"]
+    for change in (lambda a: pickle.loads(pickle.dumps(a)), lambda a: a.astype(">f4")):
+        assert change(X).dtype.isbuiltin == 0  # NumPy's type, though another object of it
+        trainer = og.Trainer(linear_model).fit(change(X), change(y), epochs=1, verbose=0)
+        assert trainer.history["train_loss"] == expected
+        np.testing.assert_array_equal(trainer.predict(change(X)), trainer.predict(X))

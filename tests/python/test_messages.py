@@ -210,6 +210,24 @@ MISTAKES = {
         ["--optimizer", "adamm"],
         ["--optimizer: unknown 'adamm'", "Did you mean 'adam'?"],
     ),
+    "option of a schedule": (
+        "linear.onnx",
+        table(),
+        ["--schedule", "step:every=0"],
+        ["--schedule step: every: 0, expected a whole number of at least 1"],
+    ),
+    "option of a penalty": (
+        "linear.onnx",
+        table(),
+        ["--penalty", "l2=x"],
+        ["--penalty: l2: 'x', expected a number"],
+    ),
+    "unknown scheme": (
+        "linear.onnx",
+        table(),
+        ["--init", "he"],
+        ["--init: unknown 'he'", "'he_uniform'"],
+    ),
     "loss by another name": (
         "linear.onnx",
         table(),
@@ -393,6 +411,19 @@ def test_misspelt_arguments(call, meant):
         call()
     assert isinstance(caught.value, TypeError)
     assert meant is None or f"Did you mean '{meant}'?" in str(caught.value)
+
+
+def test_arrays_in_place_of_options():
+    y = np.ones((4, 1), np.float32)
+    trainer = og.Trainer(model("linear.onnx"))
+    with pytest.raises(og.OptionError, match=r"one ndarray, expected \(X, y\)"):
+        trainer.fit(X, y, validation=X, verbose=0)
+    with pytest.raises(og.OptionError, match="1 arrays, expected"):
+        trainer.fit(X, y, validation=(X,), verbose=0)
+    with pytest.raises(og.OptionError, match="epochs: of type ndarray, expected a whole number"):
+        trainer.fit(X, y, epochs=np.ones((9, 9)), verbose=0)
+    with pytest.raises(og.OptionError, match="Give all inputs together"):
+        og.ForwardBackward(model("two.onnx")).forward(X[:, :1], X[:, :1])
 
 
 def test_losses_and_optimizers_take_options_as_text():

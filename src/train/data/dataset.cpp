@@ -88,8 +88,9 @@ Tensor fit_shape(const Port& port, const Tensor& tensor, std::int64_t rows,
                      .mend = std::move(mend)});
   };
   if (given.rank() != declared.size()) {
-    refuse(fmt::format("Reshape it to {} dimensions, of which the first one counts rows.",
-                       declared.size()));
+    refuse(fmt::format("Reshape it to {} dimensions, of which the first one counts rows{}.",
+                       declared.size(),
+                       given.rank() < declared.size() ? "; X and y may be swapped" : ""));
   }
   for (std::size_t axis = 1; axis < declared.size(); ++axis) {
     if (!declared[axis].is_static() || declared[axis].value() == given[axis]) continue;

@@ -139,7 +139,7 @@ void read_descr(std::string_view descr, const Place& place, NpyHeader& header) {
   header.is_big_endian = descr.front() == '>';
   const std::string_view kind = descr.substr(1);
   if (kind.front() == 'O') {
-    place.refuse("it holds Python objects (a pickle)", "Save numbers or texts: array.astype(str).");
+    place.refuse("it holds Python objects (a pickle)", "Save an array of numbers or of texts.");
   }
   std::int64_t count = 0;
   const auto [end, error] = std::from_chars(kind.data() + 1, kind.data() + kind.size(), count);
