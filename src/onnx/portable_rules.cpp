@@ -276,6 +276,7 @@ void drop_unread_masks(ir::Graph& graph) {
 }
 
 std::optional<std::vector<Value*>> portable_form(Node& node, std::int64_t opset, GraphBuilder& g) {
+  if (!node.inputs.empty() && node.inputs[0] == nullptr) return std::nullopt;  // refused elsewhere
   for (const Rule& rule : kRules) {
     if (node.op_type == rule.op_type && opset >= rule.first) return rule.apply(node, g);
   }
