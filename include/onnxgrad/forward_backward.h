@@ -20,6 +20,9 @@ struct ForwardBackwardOptions {
   std::vector<std::string> weights = {};
   /// Glob patterns of weights that are constants.
   std::vector<std::string> frozen = {};
+  /// Weights that are one in the file by accident are differentiated apart, and written so; false:
+  /// the file keeps its tensors. See SeparatedWeight.
+  bool untie = true;
   /// Inputs to differentiate by name; empty: all of floating type.
   std::vector<std::string> inputs = {};
   bool input_gradients = true;                       ///< false: gradients of weights alone

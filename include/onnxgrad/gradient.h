@@ -39,7 +39,8 @@ struct GradientOptions {
 
 /// The gradient as a model of its own. Inputs: those of `model` that are needed, then each weight
 /// of `wrt` (no longer an initializer), then `<output>_grad`. Outputs: `<name>_grad` for every name
-/// in `wrt`, with its shape and dtype; zeros where the outputs do not depend on it. Throws:
+/// in `wrt`, with its shape and dtype; zeros where the outputs do not depend on it. Weights are the
+/// tensors of the file: one that several layers read has one gradient, their sum. Throws:
 /// GradientError (names every node on a path to `wrt` without a gradient),
 ///         ModelError (unknown name, opset out of range).
 Model gradient(const Model& model, const GradientOptions& options = {});
@@ -49,6 +50,9 @@ struct TrainingStepOptions {
   std::vector<std::string> trainable = {};
   /// Glob patterns of weights that stay as they are.
   std::vector<std::string> frozen = {};
+  /// Weights that are one in the file by accident are trained apart; false: as one. See
+  /// SeparatedWeight.
+  bool untie = true;
   UpdateOptions update = {};  ///< groups of weights, clipping, accumulation
   bool gradients = false;     ///< `<weight>_grad` are outputs too
   TrainingMode training_mode = TrainingMode::kAuto;

@@ -45,12 +45,25 @@ struct WeightInfo {
   DataType dtype = DataType::kUndefined;
   Dims dims = {};
   Storage storage = Storage::kInitializer;
-  /// Trained when the caller names nothing: floating, and read by a node that scales or shifts with
-  /// it (MatMul, Gemm, Conv, an Add behind these, normalisations, embeddings, ...). Constants such
-  /// as the 1 of `1 - p`, and what only labels or masks depend on, are not.
+  /// Trained when the caller names nothing: floating, and a parameter as far as the file shows it.
+  /// That is what layers read as theirs (MatMul, Gemm, Conv, an Add behind these, normalisations,
+  /// embeddings, ...), and what else scales, shifts or joins values (class tokens, tables of
+  /// positions, layer scales, temperatures) under a name and with numbers that are not those of a
+  /// constant. Masks, scalers of the model's inputs, running statistics, tables that a formula
+  /// gives and single numbers of formulas are not.
   bool trainable = false;
+  std::string reason = {};   ///< why it is not trainable, in a few words
   std::string op_type = {};  ///< the operator that reads it
   std::string node = {};     ///< the name of that node
+};
+
+/// A tensor of a file that several layers read and that training takes apart: exporters write equal
+/// tensors once, and these numbers are alike in every new network (all zeros, all ones).
+struct SeparatedWeight {
+  std::string name;
+  /// Names of the tensors that it becomes, `name` first: "b", "b_1", "b_2", in the order in which
+  /// the file reads them.
+  std::vector<std::string> parts;
 };
 
 struct LoadOptions {

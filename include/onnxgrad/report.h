@@ -41,10 +41,11 @@ struct Report {
   /// result. Dimensions that are not known count as 1; 0 where the rank is not known, or nothing is
   /// computed.
   std::vector<double> weight_flops;
-  std::int64_t num_trainable = 0;   ///< elements of trainable weights
-  std::int64_t num_parameters = 0;  ///< elements of all floating weights
-  std::string loss_line;            ///< LossInfo::line; empty where no loss is found
-  std::string loss_problem;         ///< why not
+  std::vector<SeparatedWeight> separated;  ///< weights that training takes apart
+  std::int64_t num_trainable = 0;          ///< elements of trainable weights
+  std::int64_t num_parameters = 0;         ///< elements of all floating weights
+  std::string loss_line;                   ///< LossInfo::line; empty where no loss is found
+  std::string loss_problem;                ///< why not
   std::vector<MissingGradientInfo> missing_gradients;
 
   /// Aligned tables; those of operators and weights are at most 100 columns wide. What Python and

@@ -22,6 +22,9 @@ struct TrainingOptions {
   std::vector<std::string> trainable = {};
   /// Glob patterns of weights that stay as they are.
   std::vector<std::string> frozen = {};
+  /// Weights that are one in the file by accident are trained apart, and written so; false: the
+  /// file keeps its tensors. See SeparatedWeight.
+  bool untie = true;
   /// What step() gives beside the loss: outputs of the model, "<weight>_grad", "gradient_norm" (the
   /// Euclidean norm of all gradients together).
   std::vector<std::string> outputs = {};
@@ -77,6 +80,12 @@ class TrainingSession {
   const Optimizer& optimizer() const;
   /// Weights that are trained, in file order.
   const std::vector<WeightInfo>& trained_weights() const;
+  /// Tensors of the file that are several weights here; see TrainingOptions::untie.
+  const std::vector<SeparatedWeight>& separated_weights() const;
+  /// For people: "trains 38 of 40 weights; not trained: 'mask' (a mask), 'knots' (evenly spaced
+  /// numbers)", and a second line where weights are trained apart. Single numbers of formulas do
+  /// not count.
+  std::string weights_line() const;
 
   /// From the next step on, the trained weights that match one of these glob patterns stay as they
   /// are; they and their optimizer state remain part of state(). All others go on as before.

@@ -18,7 +18,9 @@ enum class InitScheme {
   /// what
   /// comes before it), biases from the same range. Convolutions: kHeNormal. Embeddings: normal(0,
   /// 1).
-  /// Normalisations: scale 1, shift 0. Recurrent weights: uniform in ±1/sqrt(hidden).
+  /// Normalisations: scale 1, shift 0. Recurrent weights: uniform in ±1/sqrt(hidden). Tokens and
+  /// tables of positions, which are joined or added to values: normal(0, 0.02). What scales values
+  /// otherwise (layer scales, temperatures) stays as it is.
   kAuto,
   kGlorotUniform,  ///< uniform in ±sqrt(6 / (fan_in + fan_out)); biases 0
   kGlorotNormal,   ///< normal, variance 2 / (fan_in + fan_out); biases 0
@@ -39,6 +41,9 @@ struct InitializeOptions {
   std::uint64_t seed = 0;
   /// Glob patterns of the weights to draw; empty: the trainable ones.
   std::vector<std::string> weights = {};
+  /// Weights that are one in the file by accident become several, each with numbers of its own. See
+  /// SeparatedWeight.
+  bool untie = true;
 };
 
 /// `model` with new weights, everything else byte for byte as it was. Draws are Philox 4x32-10 with
@@ -47,7 +52,8 @@ struct InitializeOptions {
 /// Throws: ModelError (a pattern that matches nothing).
 Model initialize(const Model& model, const InitializeOptions& options = {});
 
-/// `model` with these weights; dtype and shape of each must be the weight's.
+/// `model` with these weights; dtype and shape of each must be the weight's. Names may be those
+/// that weights have where training takes them apart (SeparatedWeight): the result has them apart.
 /// Throws: ModelError (unknown weight, other dtype or shape).
 Model set_weights(const Model& model, const NamedTensors& weights);
 

@@ -44,13 +44,14 @@ void bind_gradients(nb::module_& module) {
   module.def(
       "training_step",
       [](const Model& model, const Loss& loss, const Optimizer& optimizer, Names trainable,
-         Names frozen, const UpdateOptions& update, bool gradients, TrainingMode training_mode,
-         std::optional<Schedule> schedule, std::int64_t updates, std::int64_t epochs,
-         std::int64_t target_opset, bool inline_functions) {
+         Names frozen, bool untie, const UpdateOptions& update, bool gradients,
+         TrainingMode training_mode, std::optional<Schedule> schedule, std::int64_t updates,
+         std::int64_t epochs, std::int64_t target_opset, bool inline_functions) {
         return training_step(
             model, loss, optimizer,
             {.trainable = std::move(trainable),
              .frozen = std::move(frozen),
+             .untie = untie,
              .update = update,
              .gradients = gradients,
              .training_mode = training_mode,
@@ -59,8 +60,8 @@ void bind_gradients(nb::module_& module) {
              .epochs = epochs,
              .write = {.target_opset = target_opset, .inline_functions = inline_functions}});
       },
-      "model"_a, "loss"_a, "optimizer"_a, "trainable"_a, "frozen"_a, "update"_a, "gradients"_a,
-      "training_mode"_a, "schedule"_a, "updates"_a, "epochs"_a, "target_opset"_a,
+      "model"_a, "loss"_a, "optimizer"_a, "trainable"_a, "frozen"_a, "untie"_a, "update"_a,
+      "gradients"_a, "training_mode"_a, "schedule"_a, "updates"_a, "epochs"_a, "target_opset"_a,
       "inline_functions"_a, Unlocked());
 }
 

@@ -64,12 +64,16 @@ void bind_infos(nb::module_& module) {
   nb::class_<WeightInfo>(module, "WeightInfo")
       .def_ro("name", &WeightInfo::name)
       .def_ro("trainable", &WeightInfo::trainable)
+      .def_ro("reason", &WeightInfo::reason)
       .def_ro("op_type", &WeightInfo::op_type)
       .def_ro("node", &WeightInfo::node)
       .def_prop_ro("dtype",
                    [](const WeightInfo& weight) { return std::string(dtype_name(weight.dtype)); })
       .def_prop_ro("shape", &dims_of)
       .def_prop_ro("storage", &storage_name);
+  nb::class_<SeparatedWeight>(module, "SeparatedWeight")
+      .def_ro("name", &SeparatedWeight::name)
+      .def_ro("parts", &SeparatedWeight::parts);
 }
 
 }  // namespace
@@ -119,12 +123,13 @@ void bind_models(nb::module_& module) {
   module.def(
       "initialize",
       [](const Model& model, const std::string& scheme, std::uint64_t seed,
-         std::vector<std::string> weights) {
-        return initialize(
-            model,
-            {.scheme = init_scheme_from_name(scheme), .seed = seed, .weights = std::move(weights)});
+         std::vector<std::string> weights, bool untie) {
+        return initialize(model, {.scheme = init_scheme_from_name(scheme),
+                                  .seed = seed,
+                                  .weights = std::move(weights),
+                                  .untie = untie});
       },
-      "model"_a, "scheme"_a, "seed"_a, "weights"_a, Unlocked());
+      "model"_a, "scheme"_a, "seed"_a, "weights"_a, "untie"_a, Unlocked());
   module.def("set_weights", &set_weights, "model"_a, "weights"_a, Unlocked());
   module.def("load_weights", &load_weights, "path"_a, Unlocked());
 }

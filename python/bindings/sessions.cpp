@@ -86,20 +86,21 @@ void bind_training(nb::module_& module) {
       .def(
           "__init__",
           [](TrainingSession* place, const Model& model, const Loss& loss,
-             const Optimizer& optimizer, Names trainable, Names frozen, Names outputs,
+             const Optimizer& optimizer, Names trainable, Names frozen, bool untie, Names outputs,
              const UpdateOptions& update, TrainingMode training_mode, bool skip_non_finite,
              const EngineOptions& engine) {
             new (place) TrainingSession(model, loss, optimizer,
                                         {.trainable = std::move(trainable),
                                          .frozen = std::move(frozen),
+                                         .untie = untie,
                                          .outputs = std::move(outputs),
                                          .update = update,
                                          .training_mode = training_mode,
                                          .skip_non_finite = skip_non_finite,
                                          .engine = engine});
           },
-          "model"_a, "loss"_a, "optimizer"_a, "trainable"_a, "frozen"_a, "outputs"_a, "update"_a,
-          "training_mode"_a, "skip_non_finite"_a, "engine"_a, Unlocked())
+          "model"_a, "loss"_a, "optimizer"_a, "trainable"_a, "frozen"_a, "untie"_a, "outputs"_a,
+          "update"_a, "training_mode"_a, "skip_non_finite"_a, "engine"_a, Unlocked())
       .def(
           "step",
           [](TrainingSession& session, const NamedTensors& feeds) {
@@ -120,6 +121,7 @@ void bind_training(nb::module_& module) {
       .def_prop_ro("outputs", &TrainingSession::outputs)
       .def_prop_ro("loss", &TrainingSession::loss)
       .def_prop_ro("trained_weights", &TrainingSession::trained_weights)
+      .def_prop_ro("weights_line", &TrainingSession::weights_line)
       .def(
           "freeze",
           [](TrainingSession& session, const Names& patterns) { session.freeze(patterns); },

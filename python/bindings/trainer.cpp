@@ -174,16 +174,17 @@ void bind_trainer(nb::module_& module) {
       .def(
           "__init__",
           [](Trainer* place, const Model& model, const Loss& loss, const Optimizer& optimizer,
-             std::vector<std::string> trainable, std::vector<std::string> frozen,
+             std::vector<std::string> trainable, std::vector<std::string> frozen, bool untie,
              const UpdateOptions& update, TrainingMode training_mode, const EngineOptions& engine) {
             new (place) Trainer(model, loss, optimizer,
                                 {.trainable = std::move(trainable),
                                  .frozen = std::move(frozen),
+                                 .untie = untie,
                                  .update = update,
                                  .training_mode = training_mode,
                                  .engine = engine});
           },
-          "model"_a, "loss"_a, "optimizer"_a, "trainable"_a, "frozen"_a, "update"_a,
+          "model"_a, "loss"_a, "optimizer"_a, "trainable"_a, "frozen"_a, "untie"_a, "update"_a,
           "training_mode"_a, "engine"_a, Unlocked())
       .def("choose_loss", &Trainer::choose_loss, "target"_a, Unlocked())
       .def("fit", &fit, "data"_a.none(), "source"_a.none(), "options"_a, "validation"_a.none(),

@@ -164,6 +164,17 @@ def _totals(report: Report) -> str:
     )
 
 
+def _reasons(report: Report) -> list[str]:
+    reasons: dict[str, list[str]] = {}
+    for weight in report.weights:
+        if weight.is_floating and not weight.trainable:
+            reasons.setdefault(weight.reason, []).append(f"'{weight.name}'")
+    lines = [f"not trained: {', '.join(names)} ({reason})" for reason, names in reasons.items()]
+    for name, parts in report.separated.items():
+        lines.append(f"trained apart: '{name}' as {', '.join(map(repr, parts))}")
+    return lines
+
+
 def _training(report: Report) -> list[str]:
     lines = [report.loss_line or f"no loss: {report.loss_problem}"]
     lines += [
@@ -191,10 +202,11 @@ def _text_table(table: _Table) -> list[str]:
 def as_html(report: Report) -> str:
     """Return small tables without style or script; long ones are cut, with the number of rows."""
     lines = _html_lines(_values(report))
+    training = _html_lines([*_reasons(report), *_training(report)])
     return (
         f"<b>{html.escape(_fitted(_heading(report), 100))}</b>{lines}"
         f"{_html_table(_operators(report))}{_html_table(_weights(report))}"
-        f"<p>{html.escape(_totals(report))}</p>{_html_lines(_training(report))}"
+        f"<p>{html.escape(_totals(report))}</p>{training}"
     )
 
 

@@ -58,6 +58,7 @@ def run_options(trainer: Trainer, fit: Mapping[str, Any]) -> dict[str, Any]:
     ]
     modes = {"auto": "auto", True: "on", False: "off"}
     said["training_mode"] = modes[arguments["training_mode"]]
+    said["untie"] = arguments["untie"]
     said |= _validation(fit)
     return {name: value for name, value in said.items() if value is not None and value != []}
 

@@ -143,7 +143,9 @@ def _trainer(options: SimpleNamespace) -> Trainer:
     if options.init is not None:
         if options.init not in SCHEMES:
             raise unknown_name("init", options.init, SCHEMES)
-        start = core_initialize(start, options.init, options.seed, weights=options.trainable)
+        start = core_initialize(
+            start, options.init, options.seed, weights=options.trainable, untie=options.untie
+        )
     modes: dict[str, str | bool] = {"auto": "auto", "on": True, "off": False}
     if options.training_mode not in modes:
         raise unknown_name("training_mode", options.training_mode, list(modes))
@@ -157,6 +159,7 @@ def _trainer(options: SimpleNamespace) -> Trainer:
         threads=options.threads,
         trainable=options.trainable,
         frozen=options.frozen,
+        untie=options.untie,
         clip_value=options.clip_value,
         clip_norm=options.clip_norm,
         accumulate=options.accumulate,

@@ -227,6 +227,7 @@ OPTIONS: tuple[TrainOption, ...] = (
         "PATTERN",
         ("--frozen", "--freeze"),
     ),
+    TrainOption("untie", bool, True, _MODEL, "Train equal weights of several layers apart."),
     TrainOption(
         "training_mode",
         str,

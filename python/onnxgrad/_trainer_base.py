@@ -76,6 +76,7 @@ class OwnSession(TrainingSession):
             self._optimizer._native(),
             self._trainable,
             self._frozen,
+            self._untie,
             self._update,
             self._training_mode,
             self._engine,

@@ -1,14 +1,14 @@
-"""Inputs, outputs and weights of models, as plain descriptions."""
+"""Inputs, outputs and weights of models, and results, as plain descriptions."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from onnxgrad import _core
 
-__all__ = ["NodeArg", "WeightInfo", "node_args", "weight_infos"]
+__all__ = ["Evaluation", "NodeArg", "WeightInfo", "node_args", "weight_infos"]
 
 
 class NodeArg(NamedTuple):
@@ -58,6 +58,8 @@ class WeightInfo(NamedTuple):
         The operator that reads it, and the name of that node.
     storage : {"initializer", "constant", "attribute"}
         Where the file keeps it.
+    reason : str
+        Why it is not trained when nothing else is asked for; empty if it is.
     """
 
     name: str
@@ -67,6 +69,7 @@ class WeightInfo(NamedTuple):
     op_type: str
     node: str
     storage: str
+    reason: str = ""
 
     @property
     def num_parameters(self) -> int:
@@ -90,6 +93,42 @@ _ITEM_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 def weight_infos(weights: Sequence[_core.WeightInfo]) -> list[WeightInfo]:
     """Return descriptions of the extension as WeightInfo."""
     return [
-        WeightInfo(w.name, w.dtype, tuple(w.shape), w.trainable, w.op_type, w.node, w.storage)
+        WeightInfo(
+            w.name, w.dtype, tuple(w.shape), w.trainable, w.op_type, w.node, w.storage, w.reason
+        )
         for w in weights
     ]
+
+
+class _Evaluation(NamedTuple):
+    loss: float
+    accuracy: float | None
+    rows: int
+
+
+class Evaluation(_Evaluation):
+    """What `evaluate` found: a tuple of loss, accuracy and rows.
+
+    Attributes
+    ----------
+    loss : float
+    accuracy : float or None
+        Share of the rows whose class is right; None if the model is not a classifier.
+    rows : int
+    metrics : dict of str to float
+        Those that were asked for; no part of the tuple.
+    """
+
+    metrics: dict[str, float]
+
+    def __new__(
+        cls,
+        loss: float,
+        accuracy: float | None,
+        rows: int,
+        metrics: Mapping[str, float] | None = None,
+    ) -> Evaluation:
+        """Make one of these numbers."""
+        result = super().__new__(cls, loss, accuracy, rows)
+        result.metrics = dict(metrics or {})
+        return result

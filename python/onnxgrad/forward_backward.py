@@ -73,7 +73,10 @@ class ForwardBackward:
     model : path, bytes or onnx.ModelProto
     weights, frozen : str or list of str, default=None
         Names or glob patterns of the weights to differentiate, and of those that are constants. By
-        default, all are differentiated that scale or shift values.
+        default, all are differentiated that are parameters; see `onnxgrad.report`.
+    untie : bool, default=True
+        Whether weights that are one in the file by accident are differentiated apart, and are apart
+        in the trained model; see `TrainingSession`.
     inputs : str or list of str, default=None
         Names of inputs to differentiate; None is all of floating type.
     input_gradients : bool, default=True
@@ -122,6 +125,7 @@ class ForwardBackward:
         *,
         weights: str | Iterable[str] | None = None,
         frozen: str | Iterable[str] | None = None,
+        untie: bool = True,
         inputs: str | Iterable[str] | None = None,
         input_gradients: bool = True,
         training_mode: bool | str = "auto",
@@ -132,6 +136,7 @@ class ForwardBackward:
         self._options: dict[str, Any] = {
             "weights": patterns("weights", weights),
             "frozen": patterns("frozen", frozen),
+            "untie": bool(untie),
             "inputs": patterns("inputs", inputs),
             "input_gradients": bool(input_gradients),
             "training_mode": training_mode,
@@ -147,6 +152,7 @@ class ForwardBackward:
             model,
             options["weights"],
             options["frozen"],
+            options["untie"],
             options["inputs"],
             options["input_gradients"],
             training_mode_of(options["training_mode"]),

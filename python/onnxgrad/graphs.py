@@ -196,6 +196,7 @@ def training_step(
     penalty: PenaltyLike | None = None,
     trainable: str | Iterable[str] | None = None,
     frozen: str | Iterable[str] | None = None,
+    untie: bool = True,
     groups: ParameterGroup | Iterable[ParameterGroup] = (),
     clip_value: float | None = None,
     clip_norm: float | None = None,
@@ -226,6 +227,9 @@ def training_step(
         See `onnxgrad.losses.Penalty`.
     trainable, frozen : str or list of str, default=None
         Names or glob patterns of weights.
+    untie : bool, default=True
+        Whether weights that are one in the file by accident are trained apart; see
+        `TrainingSession`.
     groups, clip_value, clip_norm, accumulate, training_mode
         As for `TrainingSession`.
     schedule : str or Schedule, default=None
@@ -272,6 +276,7 @@ def training_step(
             described._native(),
             patterns("trainable", trainable),
             patterns("frozen", frozen),
+            bool(untie),
             update_options(described.lr, groups, clip_value, clip_norm, accumulate),
             bool(gradients),
             training_mode_of(training_mode),
@@ -291,6 +296,7 @@ def initialize(
     seed: int = 0,
     *,
     weights: str | Iterable[str] | None = None,
+    untie: bool = True,
 ) -> onnx.ModelProto:
     """Return a model with new random weights; everything else stays byte for byte as it was.
 
@@ -306,6 +312,9 @@ def initialize(
         The same seed draws the same weights on every machine.
     weights : str or list of str, default=None
         Names or glob patterns of the weights to draw; None is the trainable ones.
+    untie : bool, default=True
+        Whether weights that are one in the file by accident become several, each with numbers of
+        its own; see `TrainingSession`.
 
     Returns
     -------
@@ -323,7 +332,8 @@ def initialize(
     >>> one == og.initialize(linear_model, seed=1), one == two
     (True, False)
     """
-    return to_proto(core_initialize(to_core_model(model), scheme, seed, weights=weights))
+    core = core_initialize(to_core_model(model), scheme, seed, weights=weights, untie=untie)
+    return to_proto(core)
 
 
 def core_initialize(
@@ -332,12 +342,13 @@ def core_initialize(
     seed: int = 0,
     *,
     weights: str | Iterable[str] | None = None,
+    untie: bool = True,
 ) -> _core.Model:
     """Do what `initialize` does, on the extension's models."""
     if scheme not in SCHEMES:
         raise unknown_name("scheme", scheme, SCHEMES)
     return _core.initialize(
-        model, scheme, positive_int("seed", seed, 0), patterns("weights", weights)
+        model, scheme, positive_int("seed", seed, 0), patterns("weights", weights), bool(untie)
     )
 
 
@@ -352,7 +363,7 @@ def set_weights(
     model : path, bytes or onnx.ModelProto
     weights : dict of str to array, or path
         Each with the dtype and shape of the weight; or the path of a checkpoint or of any other
-        safetensors file.
+        safetensors file. Names may be those of weights that training takes apart (``b_1``).
 
     Returns
     -------

@@ -88,6 +88,9 @@ class Report:
         Why none is found.
     missing_gradients : list of MissingGradient
         What cannot be differentiated.
+    separated : dict of str to list of str
+        Weights of several layers that training takes apart, since only equal numbers made them one
+        in the file, and the names of their parts; see `TrainingSession`.
     text : str
         What `str` gives: the text of the C++ library.
     """
@@ -106,6 +109,7 @@ class Report:
     loss_line: str
     loss_problem: str
     missing_gradients: list[MissingGradient]
+    separated: dict[str, list[str]]
     text: str = field(repr=False)
 
     @property
@@ -272,5 +276,6 @@ def report(model: ModelLike) -> Report:
             MissingGradient(gap.op_type, gap.node, gap.input, gap.reason)
             for gap in found.missing_gradients
         ],
+        separated={weight.name: weight.parts for weight in found.separated},
         text=found.to_text(),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from onnxgrad import _core
 from onnxgrad._arrays import ArrayLike, from_native, from_native_list, to_feeds, to_native
@@ -18,7 +18,7 @@ from onnxgrad._engine_options import engine_options, training_mode_of
 from onnxgrad._loss_base import NativeFunction
 from onnxgrad._models import ModelLike, to_core_model, to_proto
 from onnxgrad._session_words import NotPickled, described
-from onnxgrad._values import NodeArg, WeightInfo, node_args, weight_infos
+from onnxgrad._values import Evaluation, NodeArg, WeightInfo, node_args, weight_infos
 from onnxgrad.errors import OptionError
 from onnxgrad.losses import LossLike, PenaltyLike, name_of, to_core_loss
 from onnxgrad.optimizers import (
@@ -135,40 +135,6 @@ class InferenceSession(NotPickled):
         return self._core.plan_summary()
 
 
-class _Evaluation(NamedTuple):
-    loss: float
-    accuracy: float | None
-    rows: int
-
-
-class Evaluation(_Evaluation):
-    """What `evaluate` found: a tuple of loss, accuracy and rows.
-
-    Attributes
-    ----------
-    loss : float
-    accuracy : float or None
-        Share of the rows whose class is right; None if the model is not a classifier.
-    rows : int
-    metrics : dict of str to float
-        Those that were asked for; no part of the tuple.
-    """
-
-    metrics: dict[str, float]
-
-    def __new__(
-        cls,
-        loss: float,
-        accuracy: float | None,
-        rows: int,
-        metrics: Mapping[str, float] | None = None,
-    ) -> Evaluation:
-        """Make one of these numbers."""
-        result = super().__new__(cls, loss, accuracy, rows)
-        result.metrics = dict(metrics or {})
-        return result
-
-
 StepLoss: TypeAlias = "float | np.ndarray[Any, Any]"
 
 
@@ -192,7 +158,11 @@ class TrainingSession(NotPickled):
         ``{"coef": {"l2": 0.01}}``.
     trainable, frozen : str or list of str, default=None
         Names or glob patterns of the weights to train and of those that stay as they are. By
-        default, all are trained that scale or shift values.
+        default, all are trained that are parameters; `onnxgrad.report` says of each other why not.
+    untie : bool, default=True
+        Whether weights that several layers read, and that are one in the file only because their
+        numbers are alike in every new network (all zeros, all ones), are trained apart. They are
+        then apart in the trained model too: ``b``, ``b_1``, ``b_2``.
     outputs : list of str, default=()
         What `step` gives beside the loss: outputs of the model, ``"<weight>_grad"``, or
         ``"gradient_norm"``.
@@ -251,6 +221,7 @@ class TrainingSession(NotPickled):
         penalty: PenaltyLike | None = None,
         trainable: str | Iterable[str] | None = None,
         frozen: str | Iterable[str] | None = None,
+        untie: bool = True,
         outputs: Sequence[str] = (),
         groups: ParameterGroup | Iterable[ParameterGroup] = (),
         clip_value: float | None = None,
@@ -270,6 +241,7 @@ class TrainingSession(NotPickled):
         self._optimizer = as_optimizer(optimizer)
         self._trainable = pattern_list("trainable", trainable)
         self._frozen = pattern_list("frozen", frozen)
+        self._untie = bool(untie)
         self._outputs = list(outputs)
         groups = [groups] if isinstance(groups, ParameterGroup) else list(groups)
         self._update = update_options(self._optimizer.lr, groups, clip_value, clip_norm, accumulate)
@@ -292,6 +264,7 @@ class TrainingSession(NotPickled):
             self._optimizer._native(),
             self._trainable,
             self._frozen,
+            self._untie,
             self._outputs,
             self._update,
             self._training_mode,
@@ -436,6 +409,11 @@ class TrainingSession(NotPickled):
     def trained_weights(self) -> list[WeightInfo]:
         """The weights that are trained, in the order of the file."""
         return weight_infos(self._core.trained_weights)
+
+    @property
+    def weights_line(self) -> str:
+        """How many weights are trained, which are not and why, and which are trained apart."""
+        return self._core.weights_line
 
     @property
     def lr(self) -> float:

@@ -84,6 +84,9 @@ class Trainer(TrainerBase):
         that is fewer.
     trainable, frozen : str or list of str, default=None
         Names or glob patterns of the weights to train and of those that stay as they are.
+    untie : bool, default=True
+        Whether weights that are one in the file by accident are trained apart; see
+        `TrainingSession`.
     groups, clip_value, clip_norm, accumulate, training_mode
         See `TrainingSession`.
     device : {"cpu", "auto"}, default="cpu"
@@ -137,6 +140,7 @@ class Trainer(TrainerBase):
         threads: int | None = None,
         trainable: str | Iterable[str] | None = None,
         frozen: str | Iterable[str] | None = None,
+        untie: bool = True,
         groups: ParameterGroup | Iterable[ParameterGroup] = (),
         clip_value: float | None = None,
         clip_norm: float | None = None,
@@ -154,6 +158,7 @@ class Trainer(TrainerBase):
                 "threads": threads is not None,
                 "trainable": trainable is not None,
                 "frozen": frozen is not None,
+                "untie": untie is not True,
                 "groups": groups != (),
                 "clip_value": clip_value is not None,
                 "clip_norm": clip_norm is not None,
@@ -179,6 +184,7 @@ class Trainer(TrainerBase):
                 penalty=penalty,
                 trainable=trainable,
                 frozen=frozen,
+                untie=untie,
                 groups=groups,
                 clip_value=clip_value,
                 clip_norm=clip_norm,
@@ -413,7 +419,8 @@ class Trainer(TrainerBase):
         self.stop_reason = ""
         self._num_notes = 0
         if verbose != 0:
-            print(self.session.loss_line, f"seed: {self.seed}", sep="\n", file=sys.stderr)
+            said = (self.session.loss_line, self.session.weights_line, f"seed: {self.seed}")
+            print(*said, sep="\n", file=sys.stderr)
         if verbose == 2:
             for weight in self.session.trained_weights:
                 print(f"trained: {weight.name} {list(weight.shape)}", file=sys.stderr)

@@ -11,7 +11,7 @@ using api::CallGuard;
 
 struct ForwardBackward::Impl {
   Impl(const Model& source_model, const ForwardBackwardOptions& options)
-      : model(source_model), runner(source_model.impl().source(), options) {}
+      : model(api::untied(source_model, options.untie)), runner(model.impl().source(), options) {}
 
   Model model;
   train::SplitRunner runner;

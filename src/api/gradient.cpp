@@ -148,7 +148,8 @@ Model training_step(const Model& model, const Loss& loss, const Optimizer& optim
                       .mend = "Write the two with add_loss() and gradient()."});
   }
   const train::StepGraph step =
-      train::build_step(*model.impl().training_copy(), train::builtin_engine().ops, loss, optimizer,
+      train::build_step(*api::untied(model, options.untie).impl().training_copy(),
+                        train::builtin_engine().ops, loss, optimizer,
                         {.trainable = options.trainable,
                          .frozen = options.frozen,
                          .training_mode = options.training_mode,

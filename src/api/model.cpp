@@ -8,6 +8,7 @@
 #include "train/engine.h"
 #include "train/heads/tie_columns.h"
 #include "train/outputs.h"
+#include "train/untie.h"
 #include "train/weights.h"
 
 namespace onnxgrad {
@@ -42,6 +43,7 @@ Model::Impl::Impl(const Impl& base, const NamedTensors& new_weights)
       options(base.options),
       inputs(base.inputs),
       outputs(base.outputs),
+      separated(base.separated),
       changed_(base.changed_) {
   auto model = std::make_shared<ir::Model>(ir::clone(*base.working()));
   for (const NamedTensor& weight : new_weights) {
@@ -75,6 +77,30 @@ const std::shared_ptr<const ir::Model>& Model::Impl::training_copy() const {
     training_copy_ = train::tie_opposite_columns(working());
   });
   return training_copy_;
+}
+
+const std::shared_ptr<const Model::Impl>& Model::Impl::untied() const {
+  std::call_once(untied_made_, [&] {
+    if (!separated.empty()) return;  // it is one
+    const base::MemoryBudgetScope scope(budget_of(options));
+    const opdef::OpRegistry& ops = train::builtin_engine().ops;
+    if (!train::may_untie(file, *working(), ops)) return;
+    const onnx_io::FileModel current = current_file();
+    auto parts = train::untie(current, *working(), ops);
+    if (!parts) return;
+    const onnx_io::LoadOptions load{.external_root = current.external_root};
+    auto apart = std::make_shared<Impl>(
+        onnx_io::load_bytes(std::move(parts->bytes), load, file.path), options);
+    apart->separated = std::move(parts->weights);
+    untied_ = std::move(apart);
+  });
+  return untied_;
+}
+
+// The file with its changed weights, in bytes.
+onnx_io::FileModel Model::Impl::current_file() const {
+  if (file.bytes != nullptr && changed_.empty()) return file;
+  return onnx_io::load_bytes(bytes(), {.external_root = file.external_root}, file.path);
 }
 
 const std::vector<WeightInfo>& Model::Impl::weight_list() const {
@@ -153,6 +179,11 @@ const std::vector<std::pair<std::string, std::string>>& Model::metadata() const 
 }
 
 namespace api {
+
+Model untied(const Model& model, bool untie) {
+  if (!untie || model.impl().untied() == nullptr) return model;
+  return Model(model.impl().untied());
+}
 
 Model wrap(ir::Model model) {
   onnx_io::FileModel file;

@@ -28,6 +28,9 @@ struct Model::Impl {
   /// (train/heads/tie_columns.h).
   const std::shared_ptr<const ir::Model>& training_copy() const;
   train::Source training_source() const { return {.file = file, .working = training_copy()}; }
+  /// The file with the weights apart that are one in it by accident (train/untie.h), and
+  /// `separated` saying which; nullptr if there are none.
+  const std::shared_ptr<const Impl>& untied() const;
   const std::vector<WeightInfo>& weight_list() const;
   std::string bytes() const;
   /// The graph of the file with the changed weights in it.
@@ -38,13 +41,18 @@ struct Model::Impl {
   LoadOptions options;
   std::vector<ValueInfo> inputs;
   std::vector<ValueInfo> outputs;
+  std::vector<SeparatedWeight> separated;  ///< of what untied() gives
 
  private:
+  onnx_io::FileModel current_file() const;
+
   std::vector<std::pair<std::string, Tensor>> changed_;  // instead of what is in the file
   mutable std::once_flag working_made_;
   mutable std::shared_ptr<const ir::Model> working_;
   mutable std::once_flag training_copy_made_;
   mutable std::shared_ptr<const ir::Model> training_copy_;
+  mutable std::once_flag untied_made_;
+  mutable std::shared_ptr<const Impl> untied_;
   mutable std::vector<WeightInfo> weights_;
 };
 
@@ -54,8 +62,12 @@ namespace api {
 Model wrap(ir::Model model);
 
 /// The same file with other numbers for these weights, each in the shape that it has in the file or
-/// in the training copy. Throws: ModelError (unknown weight, other dtype or shape).
+/// in the training copy; with weights apart where the names are those of parts. Throws: ModelError
+/// (unknown weight, other dtype or shape).
 Model with_weights(const Model& model, const NamedTensors& weights);
+
+/// `model` as it is trained: with TrainingOptions::untie, Model::Impl::untied() if there is one.
+Model untied(const Model& model, bool untie);
 
 /// The weight of that name in the working copy. Throws: ModelError naming the nearest.
 ir::Value* find_weight(const ir::Model& working, std::string_view name);

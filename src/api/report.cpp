@@ -130,6 +130,7 @@ Report report(const Model& model) {
     result.num_parameters += weight.dims.num_elements();
     if (weight.trainable) result.num_trainable += weight.dims.num_elements();
   }
+  if (model.impl().untied() != nullptr) result.separated = model.impl().untied()->separated;
   describe_training(model, result);
   return result;
 }

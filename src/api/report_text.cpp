@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -7,6 +8,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "onnxgrad/report.h"
@@ -130,6 +132,26 @@ std::string weights_text(const Report& report) {
   return table_text(kColumns, rows) + totals;
 }
 
+// Which weights are not trained, and why, with whole names: they are what trainable= takes.
+std::string reasons_text(const Report& report) {
+  std::vector<std::pair<std::string, std::string>> reasons;
+  for (const WeightInfo& weight : report.weights) {
+    if (weight.trainable || !is_floating(weight.dtype)) continue;
+    auto known = std::ranges::find(reasons, weight.reason, &decltype(reasons)::value_type::first);
+    if (known == reasons.end()) known = reasons.insert(known, {weight.reason, ""});
+    known->second += (known->second.empty() ? "'" : ", '") + weight.name + "'";
+  }
+  std::string text;
+  for (const auto& [reason, names] : reasons) {
+    text += fmt::format("not trained: {} ({})\n", names, reason);
+  }
+  for (const SeparatedWeight& weight : report.separated) {
+    text +=
+        fmt::format("trained apart: '{}' as '{}'\n", weight.name, fmt::join(weight.parts, "', '"));
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string Report::to_text() const {
@@ -143,7 +165,8 @@ std::string Report::to_text() const {
     text += fmt::format("output {}: {}\n", output.name, output.type);
   }
   text += "\n" + operators_text(*this) + "\n" + weights_text(*this);
-  text += "\n" + (loss_line.empty() ? "no loss: " + loss_problem : loss_line) + "\n";
+  text += "\n" + reasons_text(*this);
+  text += (loss_line.empty() ? "no loss: " + loss_problem : loss_line) + "\n";
   for (const MissingGradientInfo& missing : missing_gradients) {
     text += fmt::format("no gradient: {} node '{}', input {}: {}\n", missing.op_type, missing.node,
                         missing.input, missing.reason);

@@ -6,6 +6,7 @@
 #include "api/training_session_impl.h"
 #include "train/checkpoints/checkpoint.h"
 #include "train/checkpoints/checkpoint_folder.h"
+#include "train/weights_line.h"
 
 namespace onnxgrad {
 
@@ -45,6 +46,15 @@ const Optimizer& TrainingSession::optimizer() const { return impl_->session.opti
 
 const std::vector<WeightInfo>& TrainingSession::trained_weights() const {
   return impl_->session.graph().weights;
+}
+
+const std::vector<SeparatedWeight>& TrainingSession::separated_weights() const {
+  return impl_->model.impl().separated;
+}
+
+std::string TrainingSession::weights_line() const {
+  const CallGuard guard(impl_->busy, Kind::kFromCallback);
+  return impl_->session.weights_line() + train::separation_line(separated_weights());
 }
 
 void TrainingSession::freeze(std::span<const std::string> patterns) {

@@ -11,10 +11,10 @@ namespace onnxgrad {
 struct TrainingSession::Impl {
   Impl(const Model& source_model, const Loss& session_loss, const Optimizer& optimizer,
        const TrainingOptions& session_options)
-      : model(source_model),
+      : model(api::untied(source_model, session_options.untie)),
         loss(session_loss),
         options(session_options),
-        session(source_model.impl().training_source(), loss, optimizer, options) {}
+        session(model.impl().training_source(), loss, optimizer, options) {}
 
   /// A session like this one with another loss function.
   TrainingSession with_loss(const LossFunction& function) const {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <memory>
 #include <utility>
@@ -33,7 +34,24 @@ constexpr std::array<std::pair<std::string_view, InitScheme>, 10> kSchemes{{
 
 namespace api {
 
+namespace {
+
+bool has_weights(const Model::Impl& model, const NamedTensors& weights) {
+  return std::ranges::all_of(weights, [&](const NamedTensor& weight) {
+    const ir::Value* value = model.working()->graph->find(weight.name);
+    return value != nullptr && value->is_initializer();
+  });
+}
+
+}  // namespace
+
 Model with_weights(const Model& model, const NamedTensors& weights) {
+  if (!has_weights(model.impl(), weights)) {
+    const auto& apart = model.impl().untied();
+    if (apart != nullptr && has_weights(*apart, weights)) {
+      return with_weights(Model(apart), weights);
+    }
+  }
   NamedTensors stored = weights;
   for (NamedTensor& weight : stored) {
     const Tensor& old = find_weight(*model.impl().working(), weight.name)->initializer;
@@ -70,7 +88,8 @@ InitScheme init_scheme_from_name(std::string_view name) {
 }
 
 Model initialize(const Model& model, const InitializeOptions& options) {
-  return api::with_weights(model, train::draw_weights(*model.impl().training_copy(),
+  const Model apart = api::untied(model, options.untie);
+  return api::with_weights(apart, train::draw_weights(*apart.impl().training_copy(),
                                                       train::builtin_engine().ops, options));
 }
 

@@ -77,6 +77,7 @@ void FileIndex::read_node(const PlacePath& path, const std::string& scope) {
   for (WireReader in(text_at(path.back())); in.next();) {
     if (in.field() == Field::kOutputFieldNumber && output.empty()) output = in.bytes();
   }
+  if (!output.empty()) places_.emplace(Key{Kind::kNode, scope, output, ""}, path);
   for (WireReader in(text_at(path.back())); in.next();) {
     if (in.field() == Field::kAttributeFieldNumber) read_attribute(inner(path, in), scope, output);
   }
@@ -117,6 +118,11 @@ const PlacePath* FileIndex::initializer(const std::string& scope, const std::str
 const PlacePath* FileIndex::attribute(const std::string& scope, const std::string& output,
                                       const std::string& name) const {
   const auto found = places_.find({Kind::kAttribute, scope, output, name});
+  return found == places_.end() ? nullptr : &found->second;
+}
+
+const PlacePath* FileIndex::node(const std::string& scope, const std::string& output) const {
+  const auto found = places_.find({Kind::kNode, scope, output, ""});
   return found == places_.end() ? nullptr : &found->second;
 }
 

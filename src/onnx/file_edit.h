@@ -25,7 +25,7 @@ struct MessagePlace {
 /// A value with the messages around it, outermost first, itself last.
 using PlacePath = std::vector<MessagePlace>;
 
-/// Finds the tensors and the attributes of a serialized ModelProto by name.
+/// Finds the tensors, the nodes and the attributes of a serialized ModelProto by name.
 class FileIndex {
  public:
   /// The bytes must have been loaded (their nesting is bounded). Throws: ModelError.
@@ -40,6 +40,8 @@ class FileIndex {
   /// The AttributeProto of the node whose first output is `output`.
   const PlacePath* attribute(const std::string& scope, const std::string& output,
                              const std::string& name) const;
+  /// The NodeProto whose first output is `output`.
+  const PlacePath* node(const std::string& scope, const std::string& output) const;
   /// Every TensorProto with external data.
   const std::vector<PlacePath>& external_tensors() const { return external_; }
 
@@ -48,7 +50,7 @@ class FileIndex {
                               const std::vector<std::pair<std::string, std::string>>& path);
 
  private:
-  enum class Kind : std::uint8_t { kInitializer, kAttribute };
+  enum class Kind : std::uint8_t { kInitializer, kAttribute, kNode };
   using Key = std::tuple<Kind, std::string, std::string, std::string>;
 
   void read_graph(const PlacePath& path, const std::string& scope);

@@ -106,6 +106,7 @@ class Internaliser {
       : registry_(registry),
         evaluator_(evaluator),
         knows_operators_(!registry.all().empty()),
+        file_(*file.model),
         model_(ir::clone(*file.model)),
         origins_(model_),
         inferer_(model_, ir::kInternalOpset) {}
@@ -134,11 +135,13 @@ class Internaliser {
   void resolve_inputs(Node& node) const;
   Value* resolved(Value* value) const;
   bool is_kept_function(const ir::Function& function) const;
+  void mark_definitions();
   void finish_imports();
 
   const opdef::OpRegistry& registry_;
   const opdef::Evaluator* evaluator_;
   bool knows_operators_;  // false: a registry without operators, which expands nothing
+  const ir::Model& file_;
   ir::Model model_;
   Origins origins_;
   Inferer inferer_;
@@ -186,6 +189,7 @@ ir::Model Internaliser::run() {
     inferer_.infer(*identity);
   }
   model_.opaque_training_info.clear();  // written for the file's opset
+  mark_definitions();
   finish_imports();
   return std::move(model_);
 }
@@ -424,6 +428,18 @@ void Internaliser::resolve_inputs(Node& node) const {
 bool Internaliser::is_kept_function(const ir::Function& function) const {
   return registry_.find(function.domain, function.name) != nullptr &&
          opset_of(function, ir::kInternalOpset) == ir::kInternalOpset;
+}
+
+// Initializers that the file has no numbers of, axes and constants in the definitions of operators,
+// are constants of a node without name.
+void Internaliser::mark_definitions() {
+  std::unordered_set<std::string> names;
+  for (const Value* value : file_.graph->initializers) names.insert(value->name);
+  for (Value* value : model_.graph->initializers) {
+    if (value->origin != nullptr || names.contains(value->name)) continue;
+    value->origin = std::make_shared<const ir::WeightOrigin>(
+        ir::WeightOrigin{.kind = ir::WeightOrigin::Kind::kConstantNode});
+  }
 }
 
 void Internaliser::finish_imports() {

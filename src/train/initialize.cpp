@@ -25,7 +25,9 @@ enum class Role {
   kShift,
   kRunningVariance,
   kEmbedding,
-  kRecurrent
+  kRecurrent,
+  kTable,   ///< of no layer: tokens and positions, joined or added to values
+  kFactor,  ///< of no layer: what scales values; stays as it is
 };
 
 /// A weight and what its first values depend on.
@@ -172,8 +174,27 @@ Layer bias_layer(const Node& layer_node) {
   return layer;
 }
 
+bool is_matrix(const Dims& dims) {
+  return std::ranges::count_if(dims, [](std::int64_t dim) { return dim > 1; }) > 1;
+}
+
+// A parameter that no layer reads as its own.
+Layer operand(const Weight& weight) {
+  const Node& node = *weight.reader;
+  if (is_any(node, {"Add", "Concat", "Where"}) && weight.value->initializer.num_elements() > 1) {
+    return {.role = Role::kTable};
+  }
+  const Dims& dims = weight.value->initializer.dims();
+  // Of an expression that a layer reads: the matrix of a convolution that is standardised.
+  if (is_any(node, {"Conv", "ConvTranspose", "MatMul", "Gemm"}) && is_matrix(dims)) {
+    return layer_of_node(node, dims, weight.input);
+  }
+  return {.role = Role::kFactor};
+}
+
 Layer describe(const Weight& weight, const ActivationFinder& activations) {
   if (weight.reader == nullptr) return {};
+  if (weight.trainable && !weight.is_of_layer) return operand(weight);
   const Node& node = weight.layer != nullptr ? *weight.layer : *weight.reader;
   if (weight.trainable && is_any(node, {"Mul"})) {  // a normalisation that is written out
     return {.role = weight.layer != nullptr ? Role::kShift : Role::kScale};
@@ -224,6 +245,8 @@ Distribution scaled(InitScheme scheme, const Layer& layer) {
   return constant(0);
 }
 
+constexpr double kTableDeviation = 0.02;  // as of vision and language transformers
+
 Distribution choose(InitScheme scheme, const Layer& layer) {
   switch (layer.role) {
     case Role::kScale:
@@ -244,6 +267,10 @@ Distribution choose(InitScheme scheme, const Layer& layer) {
       return scaled(scheme == InitScheme::kAuto ? InitScheme::kHeNormal : scheme, layer);
     case Role::kMatrix:
       return scaled(scheme, layer);
+    case Role::kTable:
+      return scheme == InitScheme::kZeros ? constant(0) : normal(kTableDeviation);
+    case Role::kFactor:
+      break;
   }
   return constant(0);
 }
@@ -280,7 +307,9 @@ NamedTensors draw_weights(const ir::Model& working, const opdef::OpRegistry& reg
     const std::uint32_t stream = place++;
     if (std::ranges::find(chosen, weight.value, &Weight::value) == chosen.end()) continue;
     const Tensor& old = weight.value->initializer;
-    const Distribution distribution = choose(options.scheme, describe(weight, activations));
+    const Layer layer = describe(weight, activations);
+    if (layer.role == Role::kFactor) continue;
+    const Distribution distribution = choose(options.scheme, layer);
     drawn.push_back(
         {.name = weight.value->name,
          .tensor = draw(distribution, old.dtype(), old.dims(),

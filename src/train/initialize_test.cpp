@@ -140,4 +140,17 @@ TEST(Initialize, TransposedGemmAndConvolutionHaveTheirFans) {
   expect_uniform(draw(draft, {.scheme = InitScheme::kUniform}).at("b"), 1 / std::sqrt(640.0), 0.2);
 }
 
+// What no layer reads as its own: tokens are drawn, what scales values stays.
+TEST(Initialize, ParametersOfNoLayer) {
+  Draft draft;
+  ir::GraphBuilder& g = draft.g;
+  ir::Value* x = draft.input("x", DataType::kFloat32, {ir::Dim::named("N"), 64});
+  ir::Value* places = draft.weight("places", Tensor::zeros(DataType::kFloat32, Dims{1, 64}));
+  ir::Value* gamma = draft.weight("gamma", Tensor::zeros(DataType::kFloat32, Dims{64}));
+  draft.output(g.mul(g.op("Relu", {g.add(x, places)}), gamma));
+  const Drawn drawn = draw(draft, {.seed = 1});
+  ASSERT_EQ(drawn.size(), 1U);
+  EXPECT_NEAR(deviation(drawn.at("places")), 0.02, 0.006);
+}
+
 }  // namespace onnxgrad::train::initialize_test

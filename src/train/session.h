@@ -57,6 +57,8 @@ class Session {
   const Source& source() const { return source_; }
   /// The weights in the state.
   std::vector<WeightInfo> state_weights() const { return graph_.state_weights(); }
+  /// See TrainingSession::weights_line; its first line.
+  std::string weights_line() const;
   const LossInfo& loss() const { return graph_.loss; }
   const Optimizer& optimizer() const { return optimizer_; }
   /// For the loss on `output`; empty: the first. Throws: DataError (see train/targets.h).

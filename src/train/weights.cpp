@@ -1,145 +1,123 @@
 #include "train/weights.h"
 
 #include <algorithm>
-#include <array>
 #include <string_view>
-#include <unordered_map>
 
 #include "base/check.h"
-#include "train/normalizations.h"
+#include "train/constant_evidence.h"
 #include "train/patterns.h"
+#include "train/weight_roles.h"
 
 namespace onnxgrad::train {
 namespace {
 
-using ir::Node;
-using ir::Value;
+using Kind = ir::WeightOrigin::Kind;
 
-struct Use {
-  const Node* node = nullptr;
-  int input = 0;
-};
-using Uses = std::unordered_map<const Value*, std::vector<Use>>;
+Kind kind_of(const ir::Value& value) {
+  return value.origin == nullptr ? Kind::kInitializer : value.origin->kind;
+}
 
-void collect_uses(const ir::Graph& graph, Uses& uses) {
-  for (const Node* node : graph.nodes) {
-    for (std::size_t i = 0; i < node->inputs.size(); ++i) {
-      if (node->inputs[i] != nullptr) {
-        uses[node->inputs[i]].push_back({.node = node, .input = static_cast<int>(i)});
-      }
-    }
-    for (const ir::Graph* subgraph : node->subgraphs()) collect_uses(*subgraph, uses);
+bool is_of_definition(const ir::Value& value) {
+  return kind_of(value) == Kind::kConstantNode && value.origin->name.empty();
+}
+
+// torch's exporters name parameters and buffers as the program does, and constants after what they
+// are: a single number with a name of the program is a parameter there.
+bool is_named_by_program(const ir::Value& value, bool is_from_torch) {
+  return is_from_torch && !is_operator_name(value.name);
+}
+
+// Why an operand of a formula is a constant; empty: it is a parameter.
+std::string reason_of_constant(const ir::Value& value, const Reading& reading, bool is_from_torch) {
+  const Tensor& numbers = value.initializer;
+  const bool is_number = numbers.num_elements() == 1;
+  if (is_of_definition(value)) return "belongs to the definition of an operator";
+  if (kind_of(value) == Kind::kAttribute) return "an attribute of an operator in the file";
+  if (const auto role = role_in_name(value.name); !role.empty()) return std::string(role);
+  if (kind_of(value) == Kind::kConstantNode || has_constant_name(value.name)) {
+    return is_number ? "one number of a formula" : "a constant by its name";
   }
-}
-
-// A parameter behind such a node is still that parameter.
-bool keeps_parameters(const Node& node, int input) {
-  static constexpr std::array<std::string_view, 6> kOps{"Identity", "Transpose", "Reshape",
-                                                        "Cast",     "Squeeze",   "Unsqueeze"};
-  return node.domain.empty() && input == 0 && std::ranges::find(kOps, node.op_type) != kOps.end();
-}
-
-// A matrix that an unknown operator reads is taken for a weight: the gradient then says that there
-// is none, where leaving it out would train less than the model has without a word.
-bool is_weight_input(const Use& use, const Value& value, const opdef::OpRegistry& registry) {
-  const opdef::OpDef* def = registry.find(*use.node);
-  if (def == nullptr) return use.node->subgraphs().empty() && value.initializer.dims().rank() >= 2;
-  return std::ranges::find(def->weight_inputs, use.input) != def->weight_inputs.end();
-}
-
-// True for an initializer, also behind operators that keep parameters.
-bool is_parameter(const Value* value) {
-  while (value != nullptr && value->producer != nullptr && keeps_parameters(*value->producer, 0)) {
-    value = value->producer->input(0);
+  if (!reading.reason.empty()) return reading.reason;
+  if (is_number) {
+    const bool is_parameter = reading.is_operand_alone ||
+                              is_named_by_program(value, is_from_torch) ||
+                              !is_formula_number(numbers.to_doubles().front());
+    return is_parameter ? "" : "one number of a formula";
   }
-  return value != nullptr && value->is_initializer();
+  return std::string(formula_behind(numbers));
 }
 
-bool is_standard(const Node& node, std::string_view op_type) {
-  return node.domain.empty() && node.op_type == op_type;
-}
-
-// True for the Mul of a normalisation that is written out, with its scale as operand `input`.
-bool is_scale_of_normalization(const Node& node, std::size_t input) {
-  return is_standard(node, "Mul") && is_parameter(node.input(input)) &&
-         is_normalized(node.input(1 - input));
-}
-
-// The node with a weight that computes `value`, seen through operators that keep values.
-const Node* layer_before(const Value* value, const opdef::OpRegistry& registry) {
-  while (value != nullptr && value->producer != nullptr) {
-    const Node* node = value->producer;
-    if (!keeps_parameters(*node, 0)) {
-      if (is_scale_of_normalization(*node, 0) || is_scale_of_normalization(*node, 1)) return node;
-      const opdef::OpDef* def = registry.find(*node);
-      if (def == nullptr) return nullptr;
-      const bool has_weight = std::ranges::any_of(def->weight_inputs, [&](int input) {
-        return is_parameter(node->input(static_cast<std::size_t>(input)));
-      });
-      return has_weight ? node : nullptr;
-    }
-    value = node->input(0);
-  }
-  return nullptr;
-}
-
-// A bias has an element per column or channel of what it is added to. One number added to many is
-// taken for a constant such as an epsilon.
-bool can_be_bias(const Value& bias, const Value& sum) {
-  if (bias.initializer.num_elements() != 1) return true;
-  return sum.type.has_rank() && sum.type.rank() > 0 && sum.type.shape->back().is_static() &&
-         sum.type.shape->back().value() == 1;
+// Why a table is none that is learned, such as one of sines and cosines; empty: it is a parameter.
+std::string reason_of_table(const ir::Value& value, bool is_known_layer) {
+  if (is_of_definition(value)) return "belongs to the definition of an operator";
+  if (const auto role = role_in_name(value.name); !role.empty()) return std::string(role);
+  const bool is_named_constant = has_constant_name(value.name) && !is_known_layer;
+  if (is_named_constant && !has_own_values(value.initializer)) return "a constant by its name";
+  return std::string(formula_behind(value.initializer));
 }
 
 class WeightFinder {
  public:
-  WeightFinder(const ir::Model& model, const opdef::OpRegistry& registry) : registry_(registry) {
-    collect_uses(*model.graph, uses_);
-  }
+  WeightFinder(const ir::Model& model, const opdef::OpRegistry& registry)
+      : registry_(registry),
+        roles_(model, registry),
+        is_from_torch_(model.producer_name == "pytorch") {}
 
-  Weight describe(Value* value) const {
-    Weight weight{.value = value};
-    const bool floating = is_floating(value->initializer.dtype());
-    // Depth is bounded by the chain of nodes that keep parameters; each value is seen once per use.
-    std::vector<const Value*> open{value};
-    while (!open.empty() && !weight.trainable) {
-      const Value* current = open.back();
-      open.pop_back();
-      const auto uses = uses_.find(current);
-      if (uses == uses_.end()) continue;
-      for (const Use& use : uses->second) {
-        if (weight.reader == nullptr || !keeps_parameters(*use.node, use.input)) {
-          weight.reader = use.node;
-          weight.input = use.input;
-        }
-        if (floating && settle(use, value, weight)) break;
-        if (keeps_parameters(*use.node, use.input)) open.push_back(use.node->output(0));
-      }
+  Weight describe(ir::Value* value) const {
+    Weight weight{.value = value, .reader = roles_.first_reader(value)};
+    if (!is_floating(value->initializer.dtype())) {
+      weight.reason = "no floating-point numbers";
+    } else if (value->initializer.num_elements() == 0) {
+      weight.reason = "no numbers";
+    } else if (weight.reader == nullptr) {
+      weight.reason = "no node reads it";
+    } else {
+      settle(weight);
     }
     return weight;
   }
 
  private:
-  // True if `use` makes `value` a trainable weight.
-  bool settle(const Use& use, const Value* value, Weight& weight) const {
-    const Node& node = *use.node;
-    const bool is_like_bias = node.output(0) != nullptr && can_be_bias(*value, *node.output(0));
-    if (is_weight_input(use, *value, registry_)) {
+  // The first place where it is a parameter; failing that, the first place and why it is none.
+  void settle(Weight& weight) const {
+    bool is_first = true;
+    for (const Reading& reading : roles_.readings(weight.value)) {
+      std::string reason = reason_against(*weight.value, reading);
+      const bool is_parameter = reason.empty();
+      if (!is_parameter && !is_first) continue;
+      is_first = false;
+      weight.reason = std::move(reason);
+      weight.reader = reading.node;
+      weight.input = reading.input;
+      weight.is_statistic = reading.role == Role::kStatistic;
+      if (!is_parameter) continue;
       weight.trainable = true;
-    } else if (is_standard(node, "Mul") && is_like_bias) {
-      weight.trainable = is_scale_of_normalization(node, static_cast<std::size_t>(use.input));
-    } else if (is_standard(node, "Add") && is_like_bias) {
-      weight.layer = layer_before(node.input(use.input == 0 ? 1 : 0), registry_);
-      weight.trainable = weight.layer != nullptr;
+      weight.layer = reading.layer;
+      weight.is_of_layer = reading.role != Role::kFormula;
+      return;
     }
-    if (!weight.trainable) return false;
-    weight.reader = &node;
-    weight.input = use.input;
-    return true;
+    if (is_first) weight.reason = "nothing that depends on the model's inputs reads it";
+  }
+
+  std::string reason_against(const ir::Value& value, const Reading& reading) const {
+    switch (reading.role) {
+      case Role::kNone:
+        return reading.reason;
+      case Role::kStatistic:
+        return "running statistics";
+      case Role::kFormula:
+        return reason_of_constant(value, reading, is_from_torch_);
+      case Role::kTable:
+        return reason_of_table(value, registry_.find(*reading.node) != nullptr);
+      case Role::kLayer:
+        return "";
+    }
+    return "";
   }
 
   const opdef::OpRegistry& registry_;
-  Uses uses_;
+  RoleFinder roles_;
+  bool is_from_torch_;
 };
 
 }  // namespace
@@ -147,26 +125,31 @@ class WeightFinder {
 std::vector<Weight> find_weights(const ir::Model& model, const opdef::OpRegistry& registry) {
   const WeightFinder finder(model, registry);
   std::vector<Weight> weights;
-  for (Value* value : model.graph->initializers) weights.push_back(finder.describe(value));
+  for (ir::Value* value : model.graph->initializers) weights.push_back(finder.describe(value));
   return weights;
 }
+
+bool is_plain_number(const WeightInfo& weight) {
+  return !weight.trainable && weight.dims.num_elements() == 1;
+}
+
+bool is_of_definition(const Weight& weight) { return is_of_definition(*weight.value); }
 
 WeightInfo weight_info(const Weight& weight) {
   WeightInfo info{.name = weight.value->name,
                   .dtype = weight.value->initializer.dtype(),
                   .dims = weight.value->initializer.dims(),
-                  .trainable = weight.trainable};
-  if (weight.value->origin != nullptr) {
-    switch (weight.value->origin->kind) {
-      case ir::WeightOrigin::Kind::kInitializer:
-        break;
-      case ir::WeightOrigin::Kind::kConstantNode:
-        info.storage = WeightInfo::Storage::kConstantNode;
-        break;
-      case ir::WeightOrigin::Kind::kAttribute:
-        info.storage = WeightInfo::Storage::kAttribute;
-        break;
-    }
+                  .trainable = weight.trainable,
+                  .reason = weight.reason};
+  switch (kind_of(*weight.value)) {
+    case Kind::kInitializer:
+      break;
+    case Kind::kConstantNode:
+      info.storage = WeightInfo::Storage::kConstantNode;
+      break;
+    case Kind::kAttribute:
+      info.storage = WeightInfo::Storage::kAttribute;
+      break;
   }
   if (weight.reader != nullptr) {
     info.op_type = weight.reader->op_type;
@@ -196,11 +179,10 @@ namespace {
                                   ? "Give frozen= fewer weights, or a narrower pattern."
                                   : "Give frozen= weights that trainable= does not name."});
   }
-  throw ModelError({.what = "there is no weight to train: none is read by an operator that scales "
-                            "or shifts with weights",
+  throw ModelError({.what = "there is no weight to train: none looks like a parameter",
                     .detail = list,
-                    .mend = "Name weights with trainable=; `report` lists them with the operators "
-                            "that read them."});
+                    .mend = "Name weights with trainable=; `report` says of each why it is not "
+                            "trained by default."});
 }
 
 }  // namespace

@@ -13,18 +13,32 @@ namespace onnxgrad::train {
 /// A weight of a working copy and the node that it is a parameter of.
 struct Weight {
   ir::Value* value = nullptr;
-  /// See WeightInfo::trainable: OpDef::weight_inputs of a reader, seen through Identity, Transpose,
-  /// Reshape, Cast, Squeeze, Unsqueeze; or the Mul of a normalisation that is written out; or an
-  /// Add behind such a reader; or rank 2 and more at an operator that is not known.
+  /// See WeightInfo::trainable. Trained by default is
+  /// - what a layer reads as its parameter (OpDef::weight_inputs, a bias that an Add brings, scale
+  ///   and shift of a normalisation that is written out), also through operators that move numbers;
+  /// - what an unknown operator reads as a matrix;
+  /// - what an operator reads in any other place that a gradient flows to, if neither its name nor
+  ///   its numbers nor its place are those of a constant (train/constant_evidence.h; scalers of the
+  ///   model's inputs).
   bool trainable = false;
+  std::string reason = {};  ///< why it is not trainable
   const ir::Node* reader =
       nullptr;    ///< the layer if trainable (the Add for its bias), else a reader
   int input = 0;  ///< which input of `reader` it reaches
   const ir::Node* layer = nullptr;  ///< of a bias that an Add brings: the node before the Add
+  bool is_of_layer = false;         ///< trainable, and a layer reads it as its parameter
+  bool is_statistic = false;        ///< not trainable: running statistics
 };
 
 /// All initializers of the top graph in file order, of any type.
 std::vector<Weight> find_weights(const ir::Model& model, const opdef::OpRegistry& registry);
+
+/// True for a single number that is not trained: a constant of a formula, which nobody counts as a
+/// weight.
+bool is_plain_number(const WeightInfo& weight);
+
+/// True for what the file has no numbers of: it comes from the definition of an operator.
+bool is_of_definition(const Weight& weight);
 
 /// For users. The name is that of the initializer, or the one that the import gave to numbers from
 /// elsewhere.

@@ -121,6 +121,35 @@ TEST(TrainingSessionApi, TrainsAndHandsTheFileBack) {
   EXPECT_EQ(trained.weight("w").to_doubles(), before);
 }
 
+// One bias of zeros for two layers, as exporters write it of a new network.
+TEST(TrainingSessionApi, TakesApartWhatEqualNumbersMadeOneWeight) {
+  const Model model = Model::from_text(R"(
+<ir_version: 8, opset_import: ["" : 17]>
+two (float[N, 2] x) => (float[N, 2] y)
+<float[2, 2] w = {1, 0.5, -0.25, 2}, float[2, 2] v = {0.75, -1, 3, 0.5}, float[2] b = {0, 0}>
+{
+  h = Gemm(x, w, b)
+  y = Gemm(h, v, b)
+}
+)");
+  const NamedTensors batch{{.name = "x", .tensor = floats({2, 3}, Dims{1, 2})},
+                           {.name = "label", .tensor = floats({1, 1}, Dims{1, 2})}};
+  for (const bool untie : {true, false}) {
+    TrainingSession session(model, {.function = SquaredError{}}, Sgd{}, {.untie = untie});
+    EXPECT_EQ(session.separated_weights().size(), untie ? 1U : 0U);
+    session.step(batch);
+    const Model trained = session.trained_model();
+    EXPECT_EQ(trained.weights().size(), untie ? 4U : 3U);
+    if (!untie) continue;
+    EXPECT_THAT(session.separated_weights()[0].parts, ElementsAre("b", "b_1"));
+    EXPECT_THAT(session.weights_line(), HasSubstr("trains 4 of 4 weights\ntrained apart"));
+    EXPECT_NE(trained.weight("b").to_doubles(), trained.weight("b_1").to_doubles());
+    // The weights of a session are known by name to the file that it began with.
+    const NamedTensors bias{{.name = "b_1", .tensor = floats({5, 6}, Dims{2})}};
+    EXPECT_THAT(set_weights(model, bias).weight("b_1").to_doubles(), ElementsAre(5, 6));
+  }
+}
+
 TEST(TrainingSessionApi, LearningRateIsInForceAtOnce) {
   TrainingSession session(Model::from_text(kLinear), {}, Sgd{.learning_rate = 0.1}, one_thread());
   session.set_learning_rate(0);

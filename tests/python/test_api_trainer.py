@@ -464,9 +464,10 @@ def test_lines_when_piped(classifier, blobs, capsys):
     lines = found.err.splitlines()
     assert lines[0].startswith("loss: softmax cross-entropy on 'scores'")
     titles = ["epoch", "train_loss", "val_loss", "val_accuracy", "lr", "rows/s", "time"]
-    assert lines[1] == "seed: 0"
-    assert lines[2].split() == titles
-    assert [int(line.split()[0]) for line in lines[3:]] == [1, 2, 3]
+    assert lines[1].startswith("trains ")
+    assert lines[2] == "seed: 0"
+    assert lines[3].split() == titles
+    assert [int(line.split()[0]) for line in lines[4:]] == [1, 2, 3]
     assert "\x1b" not in found.err
     classifier.fit(X, y, epochs=3, verbose=0)
     assert capsys.readouterr() == ("", "")

@@ -146,27 +146,3 @@ def test_first_losses_of_a_training_session(name: str) -> None:
         want = float(batch["loss"])
         got = session.step(part(batch, "in/"))
         assert abs(float(got) - want) <= row["tolerance"] * (1 + abs(want))
-
-
-# Parameters of PyTorch's that are constants unless they are named: docs/training.md says why. An
-# operator that is not known takes each matrix that it reads.
-LEFT_OUT = {
-    "cond_router": {"scale"},
-    "contrastive_pair": {"log_scale"},
-    "gpt_learned_places_opset18": {"places"},
-    "gpt_learned_places_opset23": {"places"},
-    "loop_euler": {"push", "rate"},
-    "patch_transformer_class_token": {"place", "token"},
-    "scan_leaky_neurons": {"decay", "level"},
-    "spline_oscillator": {"amplitude", "coef", "decay", "exponent", "omega", "phase"},
-}
-
-
-@pytest.mark.parametrize("name", [name for name in WITH_LOSS if "sk_" not in name])
-def test_weights_trained_by_default(name: str) -> None:
-    weights = og.report(MODELS / f"{name}.onnx").weights
-    found = {weight.name for weight in weights if weight.trainable}
-    wanted = set(ROWS[name]["trainable"])
-    assert wanted - found == LEFT_OUT.get(name, set())
-    known = {weight.name for weight in weights if weight.op_type not in NO_GRADIENT.get(name, ())}
-    assert (found & known) <= wanted

@@ -322,7 +322,7 @@ def test_table_of_several_targets_and_norms(rows, capsys):
     trainer = og.Trainer(model, loss={"a": "squared_error", "b": "absolute_error"})
     y = {"a": rows[1], "b": -rows[1]}
     trainer.fit(rows[0], y, epochs=2, grad_norm=True, metrics=(), verbose=1)
-    head = capsys.readouterr().err.splitlines()[2].split()
+    head = capsys.readouterr().err.splitlines()[3].split()
     names = ["train_loss", "train_loss_a", "train_loss_b", "grad_norm", "lr", "rows/s", "time"]
     assert head == ["epoch", *names]
 

@@ -67,6 +67,7 @@ class OnnxEstimator(BaseEstimator):  # type: ignore[misc]
         initializer: str | None = None,
         trainable: str | Iterable[str] | None = None,
         frozen: str | Iterable[str] | None = None,
+        untie: bool = True,
         training_mode: bool | Literal["auto"] = "auto",
         dtype: Literal["float32", "float64"] | None = None,
         callbacks: Iterable[CallbackLike] = (),
@@ -97,6 +98,7 @@ class OnnxEstimator(BaseEstimator):  # type: ignore[misc]
         self.initializer = initializer
         self.trainable = trainable
         self.frozen = frozen
+        self.untie = untie
         self.training_mode = training_mode
         self.dtype = dtype
         self.callbacks = callbacks
@@ -181,7 +183,7 @@ class OnnxEstimator(BaseEstimator):  # type: ignore[misc]
             if callable(model):
                 model = model(X.shape[1], num_outputs)
             if self.initializer is not None:
-                model = onnxgrad.initialize(model, self.initializer, seed)
+                model = onnxgrad.initialize(model, self.initializer, seed, untie=self.untie)
         options = {
             "loss": self._placed_loss(),
             "penalty": self.penalty,
@@ -196,6 +198,7 @@ class OnnxEstimator(BaseEstimator):  # type: ignore[misc]
             "threads": _thread_limit() if self.threads is None else self.threads,
             "trainable": self.trainable,
             "frozen": self.frozen,
+            "untie": self.untie,
             "training_mode": self.training_mode,
         }
         self._training = self._settle(Training(_bytes_of(model), options))

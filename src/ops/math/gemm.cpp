@@ -51,7 +51,7 @@ void register_gemm(opdef::OpRegistry& registry) {
                 .attributes = {float_attribute("alpha"), float_attribute("beta"),
                                flag_attribute("transA"), flag_attribute("transB")},
                 .vjp = gemm_vjp,
-                .weight_inputs = {1, 2}});
+                .weight_inputs = {0, 1, 2}});
 }
 
 }  // namespace onnxgrad::ops

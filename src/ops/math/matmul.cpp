@@ -61,7 +61,7 @@ void register_matmul(opdef::OpRegistry& registry) {
                 .since_version = 13,
                 .differentiable_inputs = {0, 1},
                 .vjp = matmul_vjp,
-                .weight_inputs = {1}});
+                .weight_inputs = {0, 1}});
 }
 
 }  // namespace onnxgrad::ops

@@ -132,7 +132,10 @@ class TrainingAgent:
             self.passes = session
         else:
             self.passes = og.ForwardBackward(
-                _model_of(session), inputs=self.wrt or None, device=device_of(providers)
+                _model_of(session),
+                inputs=self.wrt or None,
+                untie=False,
+                device=device_of(providers),
             )
         self.wrt = self.wrt or self.passes.gradient_inputs
 

@@ -209,7 +209,11 @@ class TrainingSession:
         missing = set(parameters.weights_to_train) - set(names)
         if missing:
             raise ValueError(f"There are no weights {sorted(missing)}, only {names}.")
-        self._options: dict[str, Any] = {"trainable": self.weights, "device": device}
+        self._options: dict[str, Any] = {
+            "trainable": self.weights,
+            "untie": False,
+            "device": device,
+        }
         self._options["groups"] = parameters.groups()
         if parameters.enable_grad_norm_clip:
             self._options["clip_norm"] = _MAX_NORM

@@ -223,6 +223,7 @@ class OrtGradientForwardBackwardOptimizer(BaseEstimator):
             self._optimizer(),
             penalty=self.learning_penalty.description(list(self.weights_to_train)),
             trainable=list(self.weights_to_train),
+            untie=False,
             seed=seed,
             device=check_device(self.device),
         )

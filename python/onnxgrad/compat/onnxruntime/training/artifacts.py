@@ -118,7 +118,10 @@ def generate_artifacts(
     with_loss = _with_loss(model, loss, loss_input_names)
     frozen = list(frozen_params or [])
     passes = og.ForwardBackward(
-        with_loss, weights=list(requires_grad) if requires_grad else None, frozen=frozen or None
+        with_loss,
+        weights=list(requires_grad) if requires_grad else None,
+        frozen=frozen or None,
+        untie=False,
     )
     trained = passes.weight_names
     outputs = [with_loss.graph.output[0].name, *(additional_output_names or [])]

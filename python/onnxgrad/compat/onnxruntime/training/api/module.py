@@ -84,7 +84,11 @@ class Module:
         del model.graph.output[:]
         model.graph.output.extend(sorted(outputs, key=lambda v: self._outputs.index(v.name)))
         self._passes = og.ForwardBackward(
-            model, weights=self._trained, input_gradients=False, device=self._device
+            model,
+            weights=self._trained,
+            untie=False,
+            input_gradients=False,
+            device=self._device,
         )
         self._types = {value.name: value.type.tensor_type for value in self._model.graph.input}
         self._weights_changed()

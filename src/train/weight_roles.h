@@ -1,0 +1,73 @@
+#ifndef ONNXGRAD_TRAIN_WEIGHT_ROLES_H_
+#define ONNXGRAD_TRAIN_WEIGHT_ROLES_H_
+
+#include <cstdint>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "ir/graph.h"
+#include "opdef/registry.h"
+
+// What an initializer is to the nodes that it reaches.
+
+namespace onnxgrad::train {
+
+enum class Role : std::uint8_t {
+  kNone,       ///< no parameter, as Reading::reason says
+  kStatistic,  ///< running statistics: no parameter, but state of a training
+  kFormula,    ///< an operand with a gradient: names and numbers tell parameters from constants
+  kTable,      ///< a layer's parameter, unless a formula gave its numbers
+  kLayer,      ///< a layer's parameter
+};
+
+/// One place where an initializer meets values that depend on the model's inputs.
+struct Reading {
+  const ir::Node* node = nullptr;
+  int input = 0;
+  Role role = Role::kNone;
+  const ir::Node* layer = nullptr;  ///< of a bias that an Add brings: the node before the Add
+  bool is_operand_alone = false;    ///< on the way there it is all that an Exp, Sigmoid, ... reads
+  std::string reason = {};          ///< of kNone, and of a kFormula that scales the model's inputs
+};
+
+class RoleFinder {
+ public:
+  RoleFinder(const ir::Model& model, const opdef::OpRegistry& registry);
+
+  /// Where `initializer` goes: through operators that move or keep numbers, and through expressions
+  /// of initializers alone (a weight that is standardised before its convolution reads it).
+  std::vector<Reading> readings(const ir::Value* initializer) const;
+  /// The first node that reads it; nullptr if there is none.
+  const ir::Node* first_reader(const ir::Value* initializer) const;
+  /// True for initializers and what is computed from them alone.
+  bool is_constant(const ir::Value* value) const { return constants_.contains(value); }
+
+ private:
+  struct Use {
+    const ir::Node* node = nullptr;
+    int input = 0;
+  };
+  /// How far a value is from the model's inputs.
+  enum class Distance : std::uint8_t { kFar, kShifted, kInput };
+
+  void collect(const ir::Graph& graph);
+  bool is_computed_from_constants(const ir::Node& node) const;
+  const std::vector<Use>& uses_of(const ir::Value* value) const;
+  Reading read(const Use& use, const ir::Value* value, bool keeps_numbers) const;
+  bool is_bias_or_scale(const Use& use, const ir::Value* value, Reading& reading) const;
+  bool is_scale_of_normalization(const ir::Node& node, std::size_t input) const;
+  const ir::Node* layer_before(const ir::Value* value) const;
+  bool scales_inputs(const Use& use, const ir::Value* value) const;
+  Distance distance_to_inputs(const ir::Value* value) const;
+
+  const opdef::OpRegistry& registry_;
+  const ir::Graph& main_;
+  std::unordered_map<const ir::Value*, std::vector<Use>> uses_;
+  std::unordered_set<const ir::Value*> constants_;
+};
+
+}  // namespace onnxgrad::train
+
+#endif  // ONNXGRAD_TRAIN_WEIGHT_ROLES_H_
