@@ -56,8 +56,9 @@ class ParquetReader:
         taken = [*self._targets.values(), *source.ignored]
         if source.sample_weight is not None:
             taken.append(source.sample_weight)
+        known = {*names}
         for name in taken:
-            if name not in names:
+            if name not in known:
                 raise DataError(
                     what=f"{self._path}: there is no column '{name}'",
                     file=self._path,

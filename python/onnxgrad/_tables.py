@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import warnings
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -260,7 +261,7 @@ def _read_csv(path: str, delimiter: str) -> Table:
             mend="Save it as UTF-8 with commas between the cells.",
         ) from error
     header = [name.strip() for name in header]
-    repeated = next((name for name in header if header.count(name) > 1), None)
+    repeated = next((name for name, count in Counter(header).items() if count > 1), None)
     if not header or repeated is not None or all(is_number(name) for name in header):
         problem = (
             "the file is empty"
@@ -303,7 +304,7 @@ def _read_columns(path: str, header: list[str], delimiter: str) -> dict[str, Arr
                 path, delimiter=delimiter, skiprows=1, ndmin=2, encoding="utf-8-sig", quotechar='"'
             )
         if rows.size and rows.shape[1] == len(header):
-            return {name: _narrow(rows[:, i]) for i, name in enumerate(header)}
+            return _narrow_all(header, rows)
     except ValueError:
         pass
     with Path(path).open(encoding="utf-8-sig", newline="") as file:
@@ -337,3 +338,16 @@ def _narrow(column: Array) -> Array:
     with np.errstate(invalid="ignore"):
         whole = column.astype(np.int64)
     return whole if np.array_equal(whole, column) else np.ascontiguousarray(column)
+
+
+def _narrow_all(names: list[str], rows: Array) -> dict[str, Array]:
+    """Return `_narrow` of each column; many at a time, which is quicker where there are many."""
+    columns: dict[str, Array] = {}
+    for start in range(0, len(names), 1024):
+        block = np.ascontiguousarray(rows[:, start : start + 1024].T)
+        with np.errstate(invalid="ignore"):
+            whole = block.astype(np.int64)
+        is_whole = (whole == block).all(axis=1)
+        for place, name in enumerate(names[start : start + 1024]):
+            columns[name] = whole[place].copy() if is_whole[place] else block[place]
+    return columns

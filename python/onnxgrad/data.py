@@ -177,7 +177,7 @@ class CsvFile(_File):
         Columns that are left out.
     delimiter : str, default=","
     chunk_bytes : int, default=1048576
-        How much is read at a time; no line may be longer.
+        How much is read at a time; more where a line is longer, up to 16 MiB.
 
     Notes
     -----

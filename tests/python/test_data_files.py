@@ -266,9 +266,18 @@ def test_refused_csv(case, tmp_path):
     assert "rows.csv" in str(caught.value)
 
 
-def test_line_longer_than_a_chunk(tmp_path):
-    with pytest.raises(og.DataError, match="line 3 is longer than 32 bytes"):
-        read_csv(tmp_path, "a,b,y\n1,2,3\n1," + "2" * 50 + ",3\n", chunk_bytes=32)
+def test_lines_longer_than_a_chunk(tmp_path):
+    header = "a" * 40 + ",b,y\n"
+    text = header + "1,2,3\n1," + "0" * 50 + "2,3\n" + "4,5,6\n" * 20
+    for chunk_bytes in (5, 16, 32, 64, 1 << 20):
+        X, _ = read_csv(tmp_path, text, chunk_bytes=chunk_bytes)
+        np.testing.assert_array_equal(X, [[1, 2], [1, 2], *[[4, 5]] * 20])
+
+
+def test_a_missing_quote_is_found_before_the_file_is_read_as_one_line(tmp_path):
+    text = 'a,b,y\n1,2,3\n1,"2,3\n' + "4,5,6\n" * (3 << 20)
+    with pytest.raises(og.DataError, match="line 3 is longer than 16777216 bytes"):
+        read_csv(tmp_path, text)
 
 
 def test_line_numbers_in_later_chunks(tmp_path):

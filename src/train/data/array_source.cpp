@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <string>
 #include <utility>
@@ -23,14 +24,14 @@ using base::ReadableFile;
 struct NamedStream {
   std::string name;
   std::string file;
-  std::unique_ptr<ByteStream> bytes;
+  std::function<std::unique_ptr<ByteStream>()> open;
 };
 
 class ArraySource final : public ChunkedSource {
  public:
   // `streams`: only those that `plan` names are opened.
-  ArraySource(const std::string& path, std::vector<NamedStream> streams, const FileLayout& layout,
-              std::int64_t chunk_bytes)
+  ArraySource(const std::string& path, const std::vector<NamedStream>& streams,
+              const FileLayout& layout, std::int64_t chunk_bytes)
       : layout_(layout) {
     std::vector<std::string> names;
     for (const NamedStream& stream : streams) names.push_back(stream.name);
@@ -40,8 +41,8 @@ class ArraySource final : public ChunkedSource {
       if (place < 0) return std::size_t{0};
       const auto [known, is_new] = opened.emplace(place, arrays_.size());
       if (!is_new) return known->second;
-      NamedStream& stream = streams[static_cast<std::size_t>(place)];
-      arrays_.emplace_back(std::move(stream.bytes), stream.file, stream.name);
+      const NamedStream& stream = streams[static_cast<std::size_t>(place)];
+      arrays_.emplace_back(stream.open(), stream.file, stream.name);
       return arrays_.size() - 1;
     };
     for (const std::int64_t place : plan_.inputs) inputs_.push_back(open(place));
@@ -131,21 +132,21 @@ std::unique_ptr<DataSource> open_npz(const std::string& path, const FileLayout& 
     if (!member.name.ends_with(".npy")) continue;
     streams.push_back({.name = train::without_suffix(member.name),
                        .file = path,
-                       .bytes = train::open_zip_member(file, member)});
+                       .open = [file, member] { return train::open_zip_member(file, member); }});
   }
-  return std::make_unique<train::ArraySource>(path, std::move(streams), layout, chunk_bytes);
+  return std::make_unique<train::ArraySource>(path, streams, layout, chunk_bytes);
 }
 
 std::unique_ptr<DataSource> open_npy(const NpyFiles& files, const FileLayout& layout,
                                      std::int64_t chunk_bytes) {
   std::vector<train::NamedStream> streams;
   for (const auto& [name, path] : files) {
-    const auto file = train::open_file(path);
-    streams.push_back(
-        {.name = name, .file = path, .bytes = train::file_part(file, 0, file->size_bytes())});
+    streams.push_back({.name = name, .file = path, .open = [file = train::open_file(path)] {
+                         return train::file_part(file, 0, file->size_bytes());
+                       }});
   }
   const std::string first = files.empty() ? "" : files.front().second;
-  return std::make_unique<train::ArraySource>(first, std::move(streams), layout, chunk_bytes);
+  return std::make_unique<train::ArraySource>(first, streams, layout, chunk_bytes);
 }
 
 }  // namespace onnxgrad

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <string>
+#include <string_view>
+#include <unordered_map>
 
 #include "base/check.h"
 #include "train/fit/sampler.h"
@@ -14,20 +16,36 @@ namespace {
 // Chunks and the rows of blocks are shuffled by the same seed, from different streams.
 constexpr std::uint64_t kChunkStream = 0x9E3779B97F4A7C15;
 
-std::int64_t find(const std::vector<std::string>& names, const std::string& name) {
-  const auto found = std::ranges::find(names, name);
-  return found == names.end() ? -1 : found - names.begin();
-}
+// The columns of a file by name; of several with one name the first.
+class ColumnIndex {
+ public:
+  ColumnIndex(const std::string& path, const std::vector<std::string>& columns)
+      : path_(path), columns_(columns) {
+    places_.reserve(columns.size());
+    std::int64_t place = 0;
+    for (const std::string& name : columns) places_.emplace(name, place++);
+  }
 
-std::int64_t find_or_refuse(const std::string& path, const std::vector<std::string>& columns,
-                            const std::string& name) {
-  const std::int64_t place = find(columns, name);
-  if (place >= 0) return place;
-  throw DataError({.what = "there is no column '" + name + "'",
-                   .where = {.file = path, .value = name},
-                   .detail = "There are " + base::quote_list(columns) + ".",
-                   .mend = base::nearest_or(name, columns)});
-}
+  /// -1: there is none.
+  std::int64_t find(const std::string& name) const {
+    const auto found = places_.find(name);
+    return found == places_.end() ? -1 : found->second;
+  }
+
+  std::int64_t find_or_refuse(const std::string& name) const {
+    const std::int64_t place = find(name);
+    if (place >= 0) return place;
+    throw DataError({.what = "there is no column '" + name + "'",
+                     .where = {.file = path_, .value = name},
+                     .detail = "There are " + base::quote_list(columns_) + ".",
+                     .mend = base::nearest_or(name, columns_)});
+  }
+
+ private:
+  const std::string& path_;
+  const std::vector<std::string>& columns_;
+  std::unordered_map<std::string_view, std::int64_t> places_;
+};
 
 }  // namespace
 
@@ -71,21 +89,22 @@ Tensor& target_at(Dataset& data, std::size_t i) {
 ColumnPlan plan_columns(const std::string& path, const std::vector<std::string>& columns,
                         const FileLayout& layout, bool stacks) {
   ColumnPlan plan;
+  const ColumnIndex index(path, columns);
   std::vector<bool> is_taken(columns.size(), false);
   const auto take = [&](std::int64_t place) {
     is_taken[static_cast<std::size_t>(place)] = true;
     return place;
   };
   for (const TargetColumn& target : target_columns(layout)) {
-    plan.targets.push_back(take(find_or_refuse(path, columns, target.column)));
+    plan.targets.push_back(take(index.find_or_refuse(target.column)));
   }
   if (!layout.sample_weight.empty()) {
-    plan.sample_weight = take(find_or_refuse(path, columns, layout.sample_weight));
+    plan.sample_weight = take(index.find_or_refuse(layout.sample_weight));
   }
-  for (const std::string& name : layout.ignored) take(find_or_refuse(path, columns, name));
+  for (const std::string& name : layout.ignored) take(index.find_or_refuse(name));
   std::vector<std::size_t> open;
   for (const ValueInfo& input : layout.inputs) {
-    const std::int64_t place = find(columns, input.name);
+    const std::int64_t place = index.find(input.name);
     const bool is_there = place >= 0 && !is_taken[static_cast<std::size_t>(place)];
     if (!is_there) open.push_back(plan.inputs.size());
     plan.inputs.push_back(is_there ? take(place) : -1);

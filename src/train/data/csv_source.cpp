@@ -6,9 +6,11 @@
 #include <iterator>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_set>
 #include <vector>
 
 #include "base/check.h"
@@ -26,6 +28,7 @@ namespace {
 using base::ReadableFile;
 
 constexpr std::int64_t kMaxColumns = 1 << 20;
+constexpr std::int64_t kLongestLine = std::int64_t{16} << 20;  // a quote that is missing is found
 
 constexpr const char* kQuotes =
     "A quoted cell begins and ends with a quote; a quote inside is doubled.";
@@ -165,7 +168,7 @@ class CsvSource final : public ChunkedSource {
   };
 
   std::int64_t make_index();
-  std::int64_t read_header(std::string_view text);
+  std::optional<std::int64_t> read_header(std::string_view text, bool is_last);
   Dataset read_chunk(std::int64_t chunk) override;
   void make_origin();
   std::int64_t line_of(std::int64_t row) const;
@@ -190,24 +193,28 @@ class CsvSource final : public ChunkedSource {
 };
 
 // Goes through the file in pieces of chunk_bytes; each piece ends with the last whole line in it.
+// Pieces become larger where a line does not fit into one.
 std::int64_t CsvSource::make_index() {
   const std::int64_t size = file_.size_bytes();
+  std::int64_t piece_bytes = options_.chunk_bytes;
   std::int64_t offset = 0;
   std::int64_t line = 1;
   std::int64_t rows = 0;
   bool has_header = false;
   while (offset < size) {
-    buffer_.resize(static_cast<std::size_t>(std::min(options_.chunk_bytes, size - offset)));
+    buffer_.resize(static_cast<std::size_t>(std::min(piece_bytes, size - offset)));
     file_.read(offset, std::as_writable_bytes(std::span(buffer_)));
     const std::int64_t piece = offset;
     const bool is_last = piece + std::ssize(buffer_) == size;
     std::string_view rest = buffer_;
-    if (!has_header) {
-      const std::int64_t used = read_header(rest);
+    const std::optional<std::int64_t> used = has_header ? 0 : read_header(rest, is_last);
+    if (used) {
       has_header = true;
-      line += std::ranges::count(rest.substr(0, static_cast<std::size_t>(used)), '\n');
-      offset += used;
-      rest.remove_prefix(static_cast<std::size_t>(used));
+      line += std::ranges::count(rest.substr(0, static_cast<std::size_t>(*used)), '\n');
+      offset += *used;
+      rest.remove_prefix(static_cast<std::size_t>(*used));
+    } else {
+      rest = {};
     }
     ChunkPlace chunk{.offset = offset, .first_line = line, .first_row = rows};
     while (!rest.empty()) {
@@ -218,11 +225,14 @@ std::int64_t CsvSource::make_index() {
       line += 1 + std::ranges::count(text, '\n');
       rest.remove_prefix(std::min(length + 1, rest.size()));
     }
-    chunk.bytes = rest.data() - buffer_.data() - (chunk.offset - piece);
+    chunk.bytes = used ? rest.data() - buffer_.data() - (chunk.offset - piece) : 0;
     if (chunk.offset + chunk.bytes == piece && !is_last) {
-      refuse(file_.path(),
-             fmt::format("line {} is longer than {} bytes", line, options_.chunk_bytes),
-             "Is a quote missing in it? Otherwise give larger chunks.");
+      if (piece_bytes >= kLongestLine) {
+        refuse(file_.path(), fmt::format("line {} is longer than {} bytes", line, piece_bytes),
+               "Is a quote missing in it? Otherwise give larger chunks.");
+      }
+      piece_bytes = std::min(2 * piece_bytes, kLongestLine);
+      continue;
     }
     if (rows > chunk.first_row) chunks_.push_back(chunk);
     offset = chunk.offset + chunk.bytes;
@@ -234,16 +244,18 @@ std::int64_t CsvSource::make_index() {
   return rows;
 }
 
-// Returns the length of the header with what precedes it.
-std::int64_t CsvSource::read_header(std::string_view text) {
+// Returns the length of the header with what precedes it; nothing if it is cut off.
+std::optional<std::int64_t> CsvSource::read_header(std::string_view text, bool is_last) {
   constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
   std::size_t used = text.starts_with(kByteOrderMark) ? kByteOrderMark.size() : 0;
   std::string_view line;
   while (trimmed(line).empty() && used < text.size()) {
     const std::size_t length = line_length(text.substr(used));
     line = text.substr(used, length);
+    if (used + length == text.size() && !is_last) return std::nullopt;
     used = std::min(used + length + 1, text.size());
   }
+  if (trimmed(line).empty() && !is_last) return std::nullopt;
   if (!splitter_.split(line, cells_)) {
     refuse(file_.path(), "line 1: a quote in a wrong place", kQuotes);
   }
@@ -252,10 +264,12 @@ std::int64_t CsvSource::read_header(std::string_view text) {
            "Save the rows as an .npz file: one array of many columns.");
   }
   bool all_numbers = true;
+  std::unordered_set<std::string_view> seen;
+  columns_.reserve(cells_.size());
   for (const std::string_view cell : cells_) {
     double number = 0;
     all_numbers = all_numbers && !cell.empty() && parse_number(cell, number);
-    if (std::ranges::find(columns_, cell) != columns_.end()) {
+    if (!seen.insert(cell).second) {
       refuse(file_.path(), fmt::format("the column '{}' is there twice", cell),
              "The first line of a CSV file gives each column its own name.", std::string(cell));
     }
