@@ -22,6 +22,9 @@ void bind_file_writer(nb::module_& module) {
       },
       nb::arg("path"), nb::arg("contents"),
       "Write a file whole or not at all. Raises: CheckpointError.");
+  module.def("check_writable", &check_writable, nb::arg("path"), nb::arg("bytes"),
+             nb::call_guard<nb::gil_scoped_release>(),
+             "Raise the CheckpointError that writing so many bytes would raise.");
 }
 
 }  // namespace onnxgrad::python

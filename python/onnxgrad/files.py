@@ -6,6 +6,7 @@ library, as checkpoints and models are; a file that grows by a line at a time is
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from pathlib import Path
@@ -35,17 +36,8 @@ def write_file(path: str | os.PathLike[str], contents: str | bytes) -> None:
     CheckpointError
         If it cannot be written; no temporary file stays.
     """
-    text = path_text("path", path)
     data = contents.encode("utf-8") if isinstance(contents, str) else contents
-    there = Path(text)
-    if there.exists() and not there.is_file() and not there.is_dir():
-        try:
-            with there.open("wb") as stream:
-                stream.write(data)
-        except OSError as error:
-            raise _unwritten(text, error) from error
-        return
-    _core.write_file(text, data)
+    _core.write_file(path_text("path", path), data)
 
 
 def save_model(model: onnx.ModelProto, path: str | os.PathLike[str]) -> None:
@@ -122,6 +114,28 @@ class LineFile:
             os.fsync(self._file.fileno())
         except OSError as error:
             raise _unwritten(self._path, error) from error
+
+
+def occupy_standard_streams() -> None:
+    """Open the null device for standard streams that are closed: no other file gets their number.
+
+    Standard input and output can be read from then, not written to; standard error is discarded.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_WRONLY if number == 2 else os.O_RDONLY)
+
+
+def redirect_to_nowhere(stream: Any) -> None:
+    """Discard what is in the buffer of a stream that cannot be written, and what comes after it."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        number = stream.fileno()
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, number)
+        os.close(null)
+        stream.flush()
 
 
 def _unwritten(path: str, error: OSError) -> CheckpointError:

@@ -13,4 +13,12 @@ void write_file(const std::string& path, std::string_view contents) {
   }
 }
 
+void check_writable(const std::string& path, std::int64_t bytes) {
+  try {
+    base::check_writable(path, bytes);
+  } catch (const Error& error) {
+    throw CheckpointError(error.problem());
+  }
+}
+
 }  // namespace onnxgrad

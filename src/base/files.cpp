@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -16,10 +17,13 @@
 #include <cstring>
 #include <filesystem>
 #include <memory>
+#include <optional>
+#include <string_view>
 #include <system_error>
 #include <utility>
 #include <vector>
 
+#include "base/folder.h"
 #include "base/interrupt.h"
 #include "onnxgrad/error.h"
 
@@ -270,15 +274,46 @@ std::string random_digits(int attempt) {
   return std::to_string(number) + std::to_string(attempt);
 }
 
-// A temporary file that disappears unless it was renamed.
+constexpr std::string_view kTemporary = ".onnxgrad-tmp-";
+
+// ".<name>.onnxgrad-tmp-<process>-<digits>"
+bool is_temporary(std::string_view name) {
+  const std::size_t place = name.rfind(kTemporary);
+  if (!name.starts_with('.') || place == std::string_view::npos) return false;
+  const std::string_view rest = name.substr(place + kTemporary.size());
+  return rest.find('-') != std::string_view::npos &&
+         rest.find_first_not_of("0123456789-") == std::string_view::npos;
+}
+
+void remove_if_stale(const std::string& path) {
+  constexpr int kFlags = O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
+  Descriptor file(open_retrying(AT_FDCWD, path.c_str(), O_RDWR | kFlags));
+  if (!file.is_open()) file = Descriptor(open_retrying(AT_FDCWD, path.c_str(), O_RDONLY | kFlags));
+  struct stat status{};
+  if (!file.is_open() || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) return;
+  if (::flock(file.get(), LOCK_EX | LOCK_NB) == 0) ::unlink(path.c_str());
+}
+
+// All bytes, whatever part of them a call takes.
+void write_all(const Descriptor& file, const std::string& path, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t count = ::write(file.get(), bytes.data(), bytes.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) fail_errno(path, "write", count < 0 ? errno : ENOSPC);
+    bytes.remove_prefix(static_cast<std::size_t>(count));
+  }
+}
+
+// A temporary file that disappears unless it was renamed. It is locked as long as it is written, so
+// that one without a lock is known to be of a process that has ended.
 class TemporaryFile {
  public:
   TemporaryFile(std::string folder, const std::string& name, mode_t mode)
       : folder_(std::move(folder)) {
     static constexpr int kAttempts = 100;
     for (int attempt = 0; attempt < kAttempts && !file_.is_open(); ++attempt) {
-      path_ = folder_ + "/." + name.substr(0, 200) + ".tmp-" + std::to_string(::getpid()) + "-" +
-              random_digits(attempt);
+      path_ = folder_ + "/." + name.substr(0, 200) + std::string(kTemporary) +
+              std::to_string(::getpid()) + "-" + random_digits(attempt);
       file_ = Descriptor(
           open_retrying(AT_FDCWD, path_.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, mode));
       if (!file_.is_open() && errno != EEXIST) {
@@ -286,10 +321,11 @@ class TemporaryFile {
         const std::string temporary = std::exchange(path_, {});
         fail_errno(temporary, "create the file", error);
       }
+      if (file_.is_open() && !lock()) file_ = Descriptor();
     }
     if (!file_.is_open()) {
       fail(std::exchange(path_, {}), "too many temporary files are left here",
-           "Remove the files .*.tmp-* of this folder that no program is writing.");
+           "Remove the files .*.onnxgrad-tmp-* of this folder that no program is writing.");
     }
   }
   TemporaryFile(const TemporaryFile&) = delete;
@@ -301,7 +337,7 @@ class TemporaryFile {
   // Small pieces are gathered.
   void append(std::string_view bytes) {
     if (gathered_.size() + bytes.size() > kGathered) flush();
-    if (bytes.size() > kGathered) return write_all(bytes);
+    if (bytes.size() > kGathered) return write_all(file_, path_, bytes);
     gathered_.append(bytes);
   }
 
@@ -339,18 +375,17 @@ class TemporaryFile {
  private:
   static constexpr std::size_t kGathered = std::size_t{1} << 16;
 
-  void flush() {
-    write_all(gathered_);
-    gathered_.clear();
+  // False: another process takes it for stale, and removes it. File systems without locks have no
+  // such process.
+  bool lock() {
+    if (::flock(file_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) return false;
+    struct stat status{};
+    return ::fstat(file_.get(), &status) != 0 || status.st_nlink > 0;
   }
 
-  void write_all(std::string_view bytes) {
-    while (!bytes.empty()) {
-      const ssize_t count = ::write(file_.get(), bytes.data(), bytes.size());
-      if (count < 0 && errno == EINTR) continue;
-      if (count <= 0) fail_errno(path_, "write", count < 0 ? errno : ENOSPC);
-      bytes.remove_prefix(static_cast<std::size_t>(count));
-    }
+  void flush() {
+    write_all(file_, path_, gathered_);
+    gathered_.clear();
   }
 
   std::string folder_;
@@ -361,40 +396,91 @@ class TemporaryFile {
 
 }  // namespace
 
-void write_atomically(const std::string& path, const std::function<void(const ByteSink&)>& write,
-                      Existing existing) {
+namespace {
+
+// Where the bytes for a path go.
+struct Target {
+  std::string folder;
+  std::string name;
+  std::optional<mode_t> mode = {};  ///< of a file that is there
+  bool is_stream = false;      ///< a device or a pipe, which is written to as it is
+
+  std::string path() const { return folder + "/" + name; }
+};
+
+Target find_target(const std::string& path, Existing existing) {
   if (path.empty() || path.find('\0') != std::string::npos) {
     fail(path, "this is not a path", "Give a path without zero bytes that is not empty.");
   }
   // A link to a file is kept: what it points at is replaced.
   std::error_code error;
-  std::filesystem::path target = path;
-  if (existing == Existing::kReplace && std::filesystem::is_symlink(target, error)) {
-    const std::filesystem::path real = std::filesystem::weakly_canonical(target, error);
-    if (!error) target = real;
+  std::filesystem::path real = path;
+  if (existing == Existing::kReplace && std::filesystem::is_symlink(real, error)) {
+    const std::filesystem::path resolved = std::filesystem::weakly_canonical(real, error);
+    if (!error) real = resolved;
   }
-  const std::filesystem::path parent = target.parent_path();
-  const std::string folder = parent.empty() ? "." : parent.string();
+  const std::filesystem::path parent = real.parent_path();
+  Target target{.folder = parent.empty() ? "." : parent.string(), .name = real.filename().string()};
   struct stat status{};
-  if (::stat(folder.c_str(), &status) != 0) {
-    fail(path, "there is no folder '" + folder + "'", "Make the folder first, or choose another.");
+  if (::stat(target.folder.c_str(), &status) != 0) {
+    fail(path, "there is no folder '" + target.folder + "'",
+         "Make the folder first, or choose another.");
   }
-  const bool exists = ::stat(target.c_str(), &status) == 0;
-  if (exists && existing == Existing::kRefuse) {
-    fail(path, "the file exists already", kOtherName);
+  if (::stat(real.c_str(), &status) != 0) {
+    if (errno == ENAMETOOLONG || errno == ELOOP) fail_errno(path, "use the path", errno);
+    return target;
   }
-  if (exists && !S_ISREG(status.st_mode)) {
-    fail(path, "this is not a regular file", "Choose the path of a file, or of none yet.");
+  if (existing == Existing::kRefuse) fail(path, "the file exists already", kOtherName);
+  if (S_ISDIR(status.st_mode)) {
+    fail(path, "this is a folder, not a regular file",
+         "Choose the path of a file, or of none yet.");
   }
-  TemporaryFile file(folder, target.filename().string(), 0666);
-  if (exists) file.set_mode(status.st_mode & 07777u);
+  target.mode = status.st_mode & 07777u;
+  target.is_stream = !S_ISREG(status.st_mode);
+  return target;
+}
+
+void write_stream(const std::string& path, const std::function<void(const ByteSink&)>& write) {
+  const Descriptor stream(
+      open_retrying(AT_FDCWD, path.c_str(), O_WRONLY | O_CLOEXEC | O_NOCTTY));
+  if (!stream.is_open()) fail_errno(path, "open it for writing", errno);
+  write([&](std::string_view bytes) { write_all(stream, path, bytes); });
+}
+
+}  // namespace
+
+void write_atomically(const std::string& path, const std::function<void(const ByteSink&)>& write,
+                      Existing existing) {
+  const Target target = find_target(path, existing);
+  if (target.is_stream) return write_stream(path, write);
+  remove_stale_temporaries(target.folder);
+  TemporaryFile file(target.folder, target.name, 0666);
+  if (target.mode) file.set_mode(*target.mode);
   write([&file](std::string_view bytes) { file.append(bytes); });
   file.finish();
-  file.rename_to(target.string(), existing);
+  file.rename_to(target.path(), existing);
 }
 
 void write_atomically(const std::string& path, std::string_view contents, Existing existing) {
   write_atomically(path, [contents](const ByteSink& sink) { sink(contents); }, existing);
+}
+
+void check_writable(const std::string& path, std::int64_t bytes) {
+  const Target target = find_target(path, Existing::kReplace);
+  if (target.is_stream) return;
+  const TemporaryFile file(target.folder, target.name, 0666);  // and is gone
+  const auto available = available_bytes(target.folder);
+  if (!available || *available >= bytes) return;
+  fail(path, "this needs " + std::to_string(bytes) + " bytes, but " + std::to_string(*available) +
+                 " are free on the disk", advice_for(ENOSPC));
+}
+
+void remove_stale_temporaries(const std::string& folder) {
+  const std::unique_ptr<DIR, int (*)(DIR*)> entries(::opendir(folder.c_str()), ::closedir);
+  if (!entries) return;
+  while (const dirent* const entry = ::readdir(entries.get())) {
+    if (is_temporary(entry->d_name)) remove_if_stale(folder + "/" + entry->d_name);
+  }
 }
 
 }  // namespace onnxgrad::base

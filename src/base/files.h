@@ -56,11 +56,22 @@ using ByteSink = std::function<void(std::string_view)>;
 /// Writes `path` whole or not at all: into a new temporary file of the same folder, which is
 /// flushed to the disk, renamed, and the folder flushed. When this returns the file survives a
 /// power cut; when it throws, a file that was there before is as it was and no temporary file is
-/// left. `write` is called once. An existing file's permissions are kept. Throws: Error.
+/// left. Those of processes that were killed are removed first (remove_stale_temporaries). `write`
+/// is called once. An existing file's permissions are kept. A device or a pipe is written to as it
+/// is. Throws: Error.
 void write_atomically(const std::string& path, const std::function<void(const ByteSink&)>& write,
                       Existing existing = Existing::kReplace);
 void write_atomically(const std::string& path, std::string_view contents,
                       Existing existing = Existing::kReplace);
+
+/// Throws what write_atomically would throw for so many bytes, as far as that can be known before.
+/// Nothing that was there is touched, and nothing stays.
+void check_writable(const std::string& path, std::int64_t bytes = 0);
+
+/// Removes the temporary files of write_atomically in a folder whose writers have ended: each holds
+/// a lock on its file, which the kernel frees whatever ends the process. Other files stay, as those
+/// do that cannot be removed. Throws nothing of the file system.
+void remove_stale_temporaries(const std::string& folder);
 
 }  // namespace onnxgrad::base
 

@@ -9,6 +9,7 @@ import signal
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -231,3 +232,47 @@ def test_traces(tmp_path):
     with no_room(), pytest.raises(og.CheckpointError, match="too large"):
         profile.save(tmp_path / "trace.json")
     assert not list(tmp_path.iterdir())
+
+
+WRITER = """
+import sys, onnxgrad as og
+from onnxgrad.files import write_file
+data = b"x" * (8 << 20)
+print("ready", flush=True)
+while True:
+    write_file(sys.argv[1], data)
+"""
+
+
+def temporaries(folder):
+    return sorted(path.name for path in folder.iterdir() if "onnxgrad-tmp" in path.name)
+
+
+def test_what_killed_processes_left_goes_away(tmp_path):
+    """Of a process that is alive the file stays, and its write succeeds."""
+    for name in ("a.bin", "b.bin") * 4:
+        command = [sys.executable, "-c", WRITER, tmp_path / name]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+            process.stdout.readline()
+            for _ in range(200):  # until it is inside of a write
+                if any(str(process.pid) in left for left in temporaries(tmp_path)):
+                    break
+                time.sleep(0.002)
+            process.kill()
+    (tmp_path / ".a.bin.onnxgrad-tmp-1-2").write_text("of a process that has ended")
+    (tmp_path / ".a.bin.tmp-1-2").write_text("not ours")
+    (tmp_path / ".onnxgrad-tmp-notes").write_text("not ours")
+    (tmp_path / ".c.bin.onnxgrad-tmp-1-3").symlink_to(tmp_path / "target")
+    (tmp_path / "target").write_text("mine")
+    command = [sys.executable, "-c", WRITER, tmp_path / "c.bin"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        process.stdout.readline()
+        for _ in range(50):
+            write_file(tmp_path / "d.bin", b"d")
+        assert process.poll() is None  # its files were not taken away
+        process.kill()
+    write_file(tmp_path / "d.bin", b"d")
+    names = {path.name for path in tmp_path.iterdir()}
+    assert {".a.bin.tmp-1-2", ".onnxgrad-tmp-notes", "target", "d.bin"} <= names
+    assert temporaries(tmp_path) == [".c.bin.onnxgrad-tmp-1-3", ".onnxgrad-tmp-notes"]
+    assert (tmp_path / "target").read_text() == "mine"

@@ -56,13 +56,6 @@ std::optional<Checkpoint> first_whole(const std::string& folder, const OnBad& on
   return std::nullopt;
 }
 
-// Whether write_atomically was writing this file here.
-bool is_temporary(const std::string& name) {
-  const bool is_ours = name.starts_with(fmt::format(".{}", kPrefix)) ||
-                       name.starts_with(fmt::format(".{}.", kBestKey));
-  return is_ours && name.find(".tmp-") != std::string::npos;
-}
-
 std::string text_of(const Checkpoint& checkpoint, const std::string& key) {
   const auto found = checkpoint.metadata.find(key);
   return found == checkpoint.metadata.end() ? std::string() : found->second;
@@ -124,9 +117,7 @@ CheckpointFolder::CheckpointFolder(std::string folder, Options options, FileRepo
   with_checkpoint_error([&] {
     base::make_folders(folder_);
     lock_.emplace(path_of(kLockName));
-    for (const std::string& name : base::list_files(folder_)) {
-      if (is_temporary(name)) try_remove(name);
-    }
+    base::remove_stale_temporaries(folder_);
   });
 }
 

@@ -56,7 +56,7 @@ TEST(CheckpointFolder, NamesSortByStep) {
   EXPECT_EQ(checkpoint_step("ck-000000000042.safetensors"), 42);
   for (const char* name : {"ck-42.safetensors", "ck-000000000042.safetensors.bad", "lock",
                            "ck-00000000004x.safetensors", "ck--00000000042.safetensors",
-                           ".ck-000000000042.safetensors.tmp-1-0"}) {
+                           ".ck-000000000042.safetensors.onnxgrad-tmp-1-0"}) {
     EXPECT_FALSE(checkpoint_step(name)) << name;
   }
 }
@@ -143,8 +143,8 @@ TEST(CheckpointFolder, DoesNotOverwriteAnotherTraining) {
 TEST(CheckpointFolder, RemovesWhatAKilledProcessLeft) {
   Fixture fixture;
   fs::create_directory(fixture.temporary.path("run"));
-  write_bytes(fixture.path(".ck-000000000003.safetensors.tmp-17-0"), "half");
-  write_bytes(fixture.path(".best.tmp-17-0"), "half");
+  write_bytes(fixture.path(".ck-000000000003.safetensors.onnxgrad-tmp-17-0"), "half");
+  write_bytes(fixture.path(".best.onnxgrad-tmp-17-0"), "half");
   write_bytes(fixture.path(".mine"), "not ours");
   const CheckpointFolder folder = fixture.open();
   EXPECT_THAT(fixture.names(), ElementsAre(".mine", "lock"));
