@@ -149,11 +149,19 @@ struct FitOptions {
   std::optional<Schedule> schedule = {};
   /// The learning rate of step `step` (from 0, of this fit()); empty: the schedule's.
   std::function<double(std::int64_t step)> learning_rate = {};
+  /// Epochs that the History has at most; 0: all. Of a longer fit() it has every second, fourth,
+  /// eighth, ... epoch, and always the first, the best and the newest one. What a checkpoint has of
+  /// the history is bounded by it too.
+  std::int64_t max_history = std::int64_t{1} << 16;
+  bool keep_step_losses = false;  ///< in History::step_losses: 8 bytes for each step
   /// At the end of each epoch; true stops. Exceptions leave fit() with the session usable.
   std::function<bool(const EpochLog&)> on_epoch_end = {};
   /// After every `every_n_steps` steps; true stops.
   std::function<bool(const StepLog&)> on_step_end = {};
   std::int64_t every_n_steps = 0;  ///< 0: never
+  /// After Trainer::interrupt(), in the thread of fit() and outside of a step; true stops.
+  /// Exceptions leave fit().
+  std::function<bool()> on_interrupt = {};
   /// One is also written where fit() ends, by an exception and by stop() too, unless a kernel
   /// failed within a step. Where one cannot be written, training goes on and the History says so.
   std::optional<CheckpointOptions> checkpoint = {};
@@ -167,8 +175,9 @@ struct FitOptions {
 };
 
 struct History {
-  std::vector<EpochLog> epochs;
-  std::vector<double> step_losses;  ///< one per step, before its update
+  std::vector<EpochLog> epochs;     ///< all, or as FitOptions::max_history says
+  std::int64_t epoch_stride = 1;    ///< epochs whose number is a multiple of it are all there
+  std::vector<double> step_losses;  ///< FitOptions::keep_step_losses: each before its update
   std::string stop_reason;          ///< empty: all epochs were done
   std::int64_t skipped_steps = 0;   ///< OnNonFinite::kSkip: losses that train_loss leaves out
   std::optional<std::int64_t> best_epoch = {};
@@ -220,6 +229,9 @@ class Trainer {
   /// Makes a running fit() end after its present step. Lock-free: callable from any thread, signal
   /// handler or callback.
   void stop() noexcept;
+  /// Makes a running fit(), or the next one, call FitOptions::on_interrupt after its present step,
+  /// also while it waits for rows. Lock-free, as stop() is.
+  void interrupt() noexcept;
 
   /// First weights, empty optimizer state, empty history.
   void reset();

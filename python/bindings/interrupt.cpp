@@ -1,57 +1,55 @@
 #include "interrupt.h"
 
+#include <array>
 #include <atomic>
+#include <cstddef>
 
 namespace onnxgrad::python {
 namespace {
 
+using Handler = void (*)(int);
+
 // A signal handler gets no argument of ours, so these are the only globals of the extension.
 std::atomic<Trainer*> interrupted_trainer = nullptr;
-std::atomic<bool> interrupted = false;
-// Python's handlers, which note the signal: an exception is raised from it later.
-std::atomic<void (*)(int)> handler_of_interrupt = nullptr;
-std::atomic<void (*)(int)> handler_of_termination = nullptr;
+std::array<std::atomic<Handler>, NSIG> handlers = {};  // those that were there before
 
-std::atomic<void (*)(int)>& handler_of(int signal_number) {
-  return signal_number == SIGTERM ? handler_of_termination : handler_of_interrupt;
+extern "C" void interrupt_trainer(int signal_number) {
+  // Python notes the signal first, so that it is there when the trainer asks.
+  if (const Handler handler = handlers[static_cast<std::size_t>(signal_number)].load()) {
+    handler(signal_number);
+  }
+  if (Trainer* const trainer = interrupted_trainer.load()) trainer->interrupt();
 }
 
-extern "C" void stop_trainer(int signal_number) {
-  interrupted.store(true);
-  if (Trainer* const trainer = interrupted_trainer.load()) trainer->stop();
-  if (auto* const handler = handler_of(signal_number).load()) handler(signal_number);
+bool has_handler(const struct sigaction& action) {
+  return (action.sa_flags & SA_SIGINFO) == 0 && action.sa_handler != SIG_DFL &&
+         action.sa_handler != SIG_IGN;
 }
 
 }  // namespace
 
-InterruptGuard::InterruptGuard(Trainer& trainer) {
-  if (interrupted_trainer.load() != nullptr) return;
-  is_active_ = true;
-  interrupted.store(false);
-  interrupted_trainer.store(&trainer);
-  for (std::size_t i = 0; i < kSignals.size(); ++i) {
-    struct sigaction& previous = previous_[i];
-    if (sigaction(kSignals[i], nullptr, &previous) != 0) continue;
-    const bool has_handler = (previous.sa_flags & SA_SIGINFO) == 0 &&
-                             previous.sa_handler != SIG_DFL && previous.sa_handler != SIG_IGN;
-    if (!has_handler) continue;
-    handler_of(kSignals[i]).store(previous.sa_handler);
+InterruptGuard::InterruptGuard(Trainer& trainer, const std::vector<int>& signals)
+    : outer_(interrupted_trainer.exchange(&trainer)) {
+  for (const int number : signals) {
+    struct sigaction previous{};
+    if (number < 1 || number >= NSIG || sigaction(number, nullptr, &previous) != 0) continue;
+    if (!has_handler(previous) || previous.sa_handler == interrupt_trainer) continue;
+    handlers[static_cast<std::size_t>(number)].store(previous.sa_handler);
     struct sigaction ours = previous;
-    ours.sa_handler = stop_trainer;
-    is_installed_[i] = sigaction(kSignals[i], &ours, nullptr) == 0;
+    ours.sa_handler = interrupt_trainer;
+    if (sigaction(number, &ours, nullptr) == 0) previous_.emplace_back(number, previous);
   }
 }
 
 InterruptGuard::~InterruptGuard() {
-  if (!is_active_) return;
-  for (std::size_t i = 0; i < kSignals.size(); ++i) {
-    if (is_installed_[i]) sigaction(kSignals[i], &previous_[i], nullptr);
+  for (const auto& [number, previous] : previous_) {
+    struct sigaction now{};
+    // A callback may have installed another handler, which stays.
+    const bool is_ours = sigaction(number, nullptr, &now) == 0 && has_handler(now) &&
+                         now.sa_handler == interrupt_trainer;
+    if (is_ours) sigaction(number, &previous, nullptr);
   }
-  interrupted_trainer.store(nullptr);
-}
-
-bool InterruptGuard::was_interrupted() noexcept {
-  return interrupted_trainer.load() != nullptr && interrupted.load();
+  interrupted_trainer.store(outer_);
 }
 
 }  // namespace onnxgrad::python

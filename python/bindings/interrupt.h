@@ -1,32 +1,28 @@
 #ifndef ONNXGRAD_PYTHON_BINDINGS_INTERRUPT_H_
 #define ONNXGRAD_PYTHON_BINDINGS_INTERRUPT_H_
 
-#include <array>
 #include <csignal>
+#include <utility>
+#include <vector>
 
 #include "onnxgrad/trainer.h"
 
 namespace onnxgrad::python {
 
-/// While it lives, Ctrl-C (SIGINT) and SIGTERM end the running fit() of `trainer` after its present
-/// step and then do what they did before. Each is left alone where it is ignored or has its default
-/// action. Only one guard at a time does something; create it in the main thread.
+/// While it lives, each of `signals` also makes the running fit() of `trainer` ask after its present
+/// step (Trainer::interrupt), beside what it did before. They are those that Python code handles:
+/// Python's own handler only notes the signal, and the function is called by PyErr_CheckSignals.
+/// Create it in the main thread. Inside of another one, signals are for the inner fit().
 class InterruptGuard {
  public:
-  explicit InterruptGuard(Trainer& trainer);
+  InterruptGuard(Trainer& trainer, const std::vector<int>& signals);
   ~InterruptGuard();
   InterruptGuard(const InterruptGuard&) = delete;
   InterruptGuard& operator=(const InterruptGuard&) = delete;
 
-  /// Whether one of them came since the guard was made.
-  static bool was_interrupted() noexcept;
-
  private:
-  static constexpr std::array<int, 2> kSignals{SIGINT, SIGTERM};
-
-  bool is_active_ = false;
-  std::array<struct sigaction, kSignals.size()> previous_ = {};
-  std::array<bool, kSignals.size()> is_installed_ = {};
+  Trainer* outer_ = nullptr;
+  std::vector<std::pair<int, struct sigaction>> previous_;  ///< of the signals that it changed
 };
 
 }  // namespace onnxgrad::python

@@ -5,6 +5,7 @@
 #include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
+#include <exception>
 #include <optional>
 #include <string>
 #include <utility>
@@ -22,12 +23,10 @@ using namespace nb::literals;
 namespace onnxgrad::python {
 namespace {
 
-/// Calls a Python function of one argument, or None, from a thread that does not hold the lock.
-/// Ctrl-C that came before the first step, when there was nothing to stop, ends training here.
+/// Calls a Python function of one argument from a thread that does not hold the lock.
 template <class Log>
 auto locked(nb::handle function) {
   return [function](const Log& log) {
-    if (function.is_none()) return InterruptGuard::was_interrupted();
     const nb::gil_scoped_acquire lock;
     const bool stop = nb::cast<bool>(function(log));
     if (PyErr_CheckSignals() != 0) throw nb::python_error();
@@ -38,10 +37,11 @@ auto locked(nb::handle function) {
 // `data` and `validation` are either rows or a source of them.
 void fit(Trainer& trainer, const Dataset* data, DataSource* source, FitOptions options,
          const Dataset* validation, DataSource* validation_source, const nb::object& on_epoch_end,
-         const nb::object& on_step_end, const nb::object& on_checkpoint, bool is_main_thread) {
+         const nb::object& on_step_end, const nb::object& on_checkpoint,
+         const std::vector<int>& signals) {
   options.validation = validation;
   options.validation_source = validation_source;
-  options.on_epoch_end = locked<EpochLog>(on_epoch_end);
+  if (!on_epoch_end.is_none()) options.on_epoch_end = locked<EpochLog>(on_epoch_end);
   if (!on_step_end.is_none()) options.on_step_end = locked<StepLog>(on_step_end);
   if (!on_checkpoint.is_none()) {
     options.on_checkpoint = [function = nb::handle(on_checkpoint)](const CheckpointLog& log) {
@@ -49,13 +49,21 @@ void fit(Trainer& trainer, const Dataset* data, DataSource* source, FitOptions o
       function(log.path, log.problem);
     };
   }
+  std::exception_ptr raised;  // by a handler of Python, such as that of Ctrl-C
+  options.on_interrupt = [&raised] {
+    const nb::gil_scoped_acquire lock;
+    if (PyErr_CheckSignals() == 0) return false;  // the handler has returned: training goes on
+    raised = std::make_exception_ptr(nb::python_error());
+    return true;
+  };
   {
     std::optional<InterruptGuard> guard;
-    if (is_main_thread) guard.emplace(trainer);
+    if (!signals.empty()) guard.emplace(trainer, signals);
     const nb::gil_scoped_release unlocked;
     data != nullptr ? trainer.fit(*data, options) : trainer.fit(*source, options);
   }
-  if (PyErr_CheckSignals() != 0) throw nb::python_error();  // Ctrl-C ended it
+  if (raised) std::rethrow_exception(raised);
+  if (PyErr_CheckSignals() != 0) throw nb::python_error();
 }
 
 void bind_logs(nb::module_& module) {
@@ -81,7 +89,7 @@ void bind_logs(nb::module_& module) {
       .def_ro("grad_norm", &StepLog::grad_norm);
   nb::class_<History>(module, "History")
       .def_ro("epochs", &History::epochs)
-      .def_ro("step_losses", &History::step_losses)
+      .def_prop_ro("num_epochs", [](const History& history) { return history.epochs.size(); })
       .def_ro("stop_reason", &History::stop_reason)
       .def_ro("notes", &History::notes)
       .def_ro("best_epoch", &History::best_epoch)
@@ -155,6 +163,7 @@ void bind_options(nb::module_& module) {
       .def_rw("allow_nan", &FitOptions::allow_nan)
       .def_rw("schedule", &FitOptions::schedule, nb::arg().none())
       .def_rw("every_n_steps", &FitOptions::every_n_steps)
+      .def_rw("max_history", &FitOptions::max_history)
       .def_rw("checkpoint", &FitOptions::checkpoint, nb::arg().none())
       .def_rw("resume", &FitOptions::resume)
       .def_rw("resume_if_any", &FitOptions::resume_if_any);
@@ -189,7 +198,7 @@ void bind_trainer(nb::module_& module) {
       .def("choose_loss", &Trainer::choose_loss, "target"_a, Unlocked())
       .def("fit", &fit, "data"_a.none(), "source"_a.none(), "options"_a, "validation"_a.none(),
            "validation_source"_a.none(), "on_epoch_end"_a.none(), "on_step_end"_a.none(),
-           "on_checkpoint"_a.none(), "is_main_thread"_a)
+           "on_checkpoint"_a.none(), "signals"_a)
       .def("evaluate",
            nb::overload_cast<const Dataset&, std::int64_t, const std::vector<Metric>&, bool>(
                &Trainer::evaluate),

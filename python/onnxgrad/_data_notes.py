@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from types import FrameType
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from onnxgrad._arrays import as_numpy, is_sparse
+from onnxgrad._displays import say
 from onnxgrad._log import log, logger
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def tell(session: TrainingSession, X: Any, y: Any, validation: Any, verbose: Ver
         for note in copy_notes(session, X):
             log("debug", note)
             if verbose == 2:
-                print(note, file=sys.stderr)
+                say(note)
 
 
 def warn(note: str) -> None:

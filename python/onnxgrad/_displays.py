@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TextIO, TypeAlias
@@ -9,7 +11,7 @@ from typing import TYPE_CHECKING, TextIO, TypeAlias
 if TYPE_CHECKING:
     from onnxgrad.trainer import Trainer
 
-__all__ = ["PlainDisplay", "RichDisplay", "column", "columns_of", "is_terminal"]
+__all__ = ["PlainDisplay", "RichDisplay", "column", "columns_of", "is_terminal", "say"]
 
 Logs: TypeAlias = Mapping[str, float]
 
@@ -53,22 +55,36 @@ def _duration(seconds: float) -> str:
     return f"{seconds:7.2f}s" if seconds >= 1 else f"{seconds * 1e3:6.1f}ms"
 
 
-def is_terminal(stream: TextIO) -> bool:
+def is_terminal(stream: TextIO | None) -> bool:
     try:
-        return stream.isatty()
+        return stream is not None and stream.isatty()
     except (AttributeError, ValueError):
         return False
+
+
+# What a stream raises whose reader has gone, whose disk is full, or that is closed: no reason to
+# end a training, whose weights would be lost.
+_BROKEN = (OSError, ValueError)
+
+
+def say(*lines: str) -> None:
+    """Write lines to standard error, if it takes them."""
+    if sys.stderr is not None:
+        with contextlib.suppress(*_BROKEN):
+            print(*lines, sep="\n", file=sys.stderr, flush=True)
 
 
 class PlainDisplay:
     """Lines only: for pipes and files."""
 
-    def __init__(self, stream: TextIO, epochs: int) -> None:
+    def __init__(self, stream: TextIO | None, epochs: int) -> None:
         self._stream = stream
         self._epochs = epochs
 
     def line(self, text: str, is_best: bool = False) -> None:  # noqa: ARG002 (plain text)
-        print(text, file=self._stream, flush=True)
+        if self._stream is not None:
+            with contextlib.suppress(*_BROKEN):
+                print(text, file=self._stream, flush=True)
 
     def advance(self, epoch: int, logs: Logs, steps: int) -> None:
         pass
@@ -83,7 +99,7 @@ class PlainDisplay:
 class RichDisplay:
     """Lines with a bar that stays below them."""
 
-    def __init__(self, stream: TextIO, epochs: int) -> None:
+    def __init__(self, stream: TextIO | None, epochs: int) -> None:
         from rich.console import Console
         from rich.progress import (
             BarColumn,
@@ -109,7 +125,8 @@ class RichDisplay:
         self._state: tuple[float, str] = (0.0, "")
         self._per_epoch = 0.0
         self._updated = 0.0
-        self._progress.start()
+        self._is_broken = False
+        self._unless_broken(self._progress.start)
 
     def line(self, text: str, is_best: bool = False) -> None:
         self._lines.append((text, "bold" if is_best else None))
@@ -129,13 +146,21 @@ class RichDisplay:
 
     def close(self) -> None:
         self._update()
-        self._progress.stop()
+        self._unless_broken(self._progress.stop)
 
     def _update(self) -> None:
-        self._progress.update(self._task, completed=self._state[0], loss=self._state[1])
-        self._print_lines()
-        self._progress.refresh()
         self._updated = time.monotonic()
+        self._progress.update(self._task, completed=self._state[0], loss=self._state[1])
+        self._unless_broken(self._print_lines)
+        self._lines = []
+        self._unless_broken(self._progress.refresh)
+
+    def _unless_broken(self, draw: Callable[[], None]) -> None:
+        if not self._is_broken:
+            try:
+                draw()
+            except _BROKEN:
+                self._is_broken = True
 
     def _print_lines(self) -> None:
         from rich.text import Text
@@ -143,4 +168,3 @@ class RichDisplay:
         if self._lines:
             rows = Text("\n").join(Text(text, style or "") for text, style in self._lines)
             self._progress.print(rows, soft_wrap=True)
-            self._lines = []

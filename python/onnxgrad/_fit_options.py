@@ -33,6 +33,7 @@ def fit_options(
     max_time: float | str | None,
     buffer_bytes: int,
     validation_every: int,
+    max_history: int | None,
     is_trial: bool,
 ) -> _core.FitOptions:
     """Return what the loop needs to know besides the data; the names are those of `Trainer.fit`.
@@ -65,6 +66,7 @@ def fit_options(
     options.max_seconds = duration("max_time", max_time)
     options.block_bytes = positive_int("buffer_bytes", buffer_bytes) // 2
     options.validation_every = positive_int("validation_every", validation_every)
+    options.max_history = 0 if max_history is None else positive_int("max_history", max_history, 8)
     return options
 
 

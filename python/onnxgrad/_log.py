@@ -68,7 +68,7 @@ class LogMessages(Callback):
 
     def on_train_end(self, trainer: Trainer) -> None:
         """Say how many epochs were done."""
-        done = len(trainer.history.get("epoch", ()))
+        done = int(trainer.history["epoch"][-1]) if trainer.history else 0
         why = f" ({trainer.stop_reason})" if trainer.stop_reason else ""
         log("info", f"end after {done} of {trainer.epochs} epochs{why}")
 

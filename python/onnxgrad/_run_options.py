@@ -29,6 +29,7 @@ _OTHERS = (
     "early_stopping",
     "run_dir",
     "callbacks",
+    "max_history",
     "verbose",
     "resume",
 )

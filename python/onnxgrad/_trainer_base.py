@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import signal
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -31,7 +32,7 @@ from onnxgrad.sessions import TrainingSession
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["OwnSession", "TrainerBase", "one_at_a_time"]
+__all__ = ["OwnSession", "TrainerBase", "handled_signals", "one_at_a_time"]
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -59,6 +60,13 @@ def one_at_a_time(
             self._fitting_thread = 0
 
     return guarded
+
+
+def handled_signals() -> list[int]:
+    """Return the signals that a function of Python handles; outside the main thread none."""
+    if threading.current_thread() is not threading.main_thread():
+        return []
+    return [int(n) for n in signal.valid_signals() if callable(signal.getsignal(n))]
 
 
 class OwnSession(TrainingSession):

@@ -19,6 +19,9 @@ __all__ = ["History", "cell_text", "log_of"]
 class History(dict[str, list[float]]):
     """A dictionary of lists, with one number for each epoch.
 
+    Of a fit with more than `max_history` epochs (65,536) only every second, fourth, eighth, ... is
+    there, beside the first, the best and the newest one.
+
     The keys are ``epoch``, ``train_loss``, ``val_loss``, ``val_accuracy`` and ``val_<metric>``
     (where there was validation; NaN in epochs without), ``lr``, ``seconds`` and ``rows_per_s``, and
     of data that is read in chunks ``data_wait_s``: how long training waited for rows. With several
@@ -53,9 +56,11 @@ class History(dict[str, list[float]]):
         for name, column in self.items():
             column.append(log.get(name, math.nan))
 
-    def csv_line(self, log: Mapping[str, float]) -> str:
-        """Return the numbers of an epoch in the order of the columns, as `to_csv` writes them."""
-        return ",".join(cell_text(log[name]) if name in log else "" for name in self)
+    def replace_from(self, place: int, log: Mapping[str, float]) -> None:
+        """Put an epoch at `place`; it is the last one then."""
+        for column in self.values():
+            del column[place:]
+        self.append(log)
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
         """Write one line per epoch, with the names in the first line; at once, never half a file.

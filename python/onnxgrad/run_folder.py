@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import math
 import os
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TextIO, cast
 
 from onnxgrad._checks import path_text
+from onnxgrad._epoch_table import EpochTable
 from onnxgrad._run_description import write_description
 from onnxgrad.callbacks import Callback, Checkpoint, CheckpointWarning, Logs, Progress
 from onnxgrad.errors import CheckpointError
@@ -59,6 +61,8 @@ class RunFolder(Callback):
         The folder that was taken.
     checkpoint : Checkpoint
         What writes the checkpoints; no callback of this one, but one beside it.
+    problem : str
+        Why ``last.onnx`` is not there after a training, which a warning says too; empty if it is.
     """
 
     def __init__(
@@ -76,11 +80,11 @@ class RunFolder(Callback):
         self.checkpoint = Checkpoint(
             self.path / "checkpoints", every, keep, min_seconds=_MIN_SECONDS
         )
+        self.problem = ""
         self._options = dict(options or {})
         self._log: LineFile | None = None
-        self._metrics: LineFile | None = None
+        self._metrics: EpochTable | None = None
         self._table: Progress | None = None
-        self._columns: list[str] = []
         self._best: _core.Model | None = None  # that is not written yet
         self._best_written = -math.inf
 
@@ -99,19 +103,18 @@ class RunFolder(Callback):
                 mend="Make room, or choose another run_dir.",
             ) from error
         print(trainer.session.loss_line, f"seed: {trainer.seed}", sep="\n", file=self._log)
-        self._columns = []
+        self._metrics = EpochTable(self.path / "metrics.csv", self._goes_on)
         self._table = Progress(bar=False, stream=cast("TextIO", self._log))
         self._table.on_train_begin(trainer)
 
     def on_epoch_end(self, trainer: Trainer, logs: Logs) -> None:
         """Write the line of the epoch, and the model if it is the best so far."""
-        try:
-            if self._table is not None:
+        if self._table is not None:
+            with self._warned():
                 self._table.on_epoch_end(trainer, logs)
-            self._write_metrics(trainer, logs)
-        except CheckpointError as error:  # no reason to end a training
-            warnings.warn(f"'{self.path}': {error}", CheckpointWarning, stacklevel=2)
-            self._columns = []  # all epochs with the next one
+        if self._metrics is not None:
+            with self._warned():
+                self._metrics.add(trainer.history, logs)
         if trainer.is_best:
             self._best = trainer._core.trained_model()
         if time.monotonic() - self._best_written >= _MIN_SECONDS:
@@ -120,43 +123,51 @@ class RunFolder(Callback):
     def on_exception(self, trainer: Trainer, error: BaseException) -> None:  # noqa: ARG002
         """Note what ended the training."""
         if self._log is not None:
-            print(f"{type(error).__name__}: {error}", file=self._log)
+            with self._warned():
+                print(f"{type(error).__name__}: {error}", file=self._log)
 
     def on_train_end(self, trainer: Trainer) -> None:
-        """Write the model of the end and the curves."""
-        if self._log is None or self._table is None:
+        """Write the model of the end, then what else is missing."""
+        if self._log is None or self._table is None or self._metrics is None:
             return
-        self._table.on_train_end(trainer)
-        try:
-            self._log.close()
-            if self._metrics is not None:
-                self._metrics.close()
-        except CheckpointError as error:
-            warnings.warn(f"'{self.path}': {error}", CheckpointWarning, stacklevel=2)
+        log, table, metrics = self._log, self._table, self._metrics
         self._log = self._table = self._metrics = None
+        self.problem = "it could not be written"
+        with self._warned():
+            self._write_last(trainer)
         self._write_best()
-        trainer.save(self.path / "last.onnx")
+        with self._warned():
+            table.on_train_end(trainer)
+        with self._warned():
+            log.close()
         if trainer.history:
-            self._draw(trainer)
+            with self._warned():
+                metrics.close(trainer.history)
+            with self._warned():
+                self._draw(trainer)
+
+    @contextlib.contextmanager
+    def _warned(self) -> Iterator[None]:
+        """Warn of what cannot be written: it is no reason to end a training."""
+        try:
+            yield
+        except CheckpointError as error:
+            warnings.warn(f"'{self.path}': {error}", CheckpointWarning, stacklevel=4)
+
+    def _write_last(self, trainer: Trainer) -> None:
+        try:
+            trainer.save(self.path / "last.onnx")
+        except CheckpointError as error:
+            self.problem = error.what
+            raise
+        self.problem = ""
 
     def _write_best(self) -> None:
         if self._best is None:
             return
-        try:
+        with self._warned():
             self._best.save(str(self.path / "best.onnx"))
-        except CheckpointError as error:
-            warnings.warn(f"'{self.path}': {error}", CheckpointWarning, stacklevel=2)
         self._best, self._best_written = None, time.monotonic()
-
-    def _write_metrics(self, trainer: Trainer, logs: Logs) -> None:
-        """Add the line of the epoch; where columns are new, or lines missing, write all anew."""
-        path = self.path / "metrics.csv"
-        if self._metrics is None or self._columns != list(trainer.history):
-            trainer.history.to_csv(path)
-            self._metrics = LineFile(path, append=True)
-            self._columns = list(trainer.history)
-            return
-        self._metrics.write(trainer.history.csv_line(logs) + "\n")
 
     def _draw(self, trainer: Trainer) -> None:
         try:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import sys
-import threading
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -15,6 +13,7 @@ from onnxgrad._arrays import ArrayLike
 from onnxgrad._checks import checked_names, positive_int
 from onnxgrad._class_weights import ClassWeight, native_class_weights, with_class_weights
 from onnxgrad._data_notes import tell, warn
+from onnxgrad._displays import say
 from onnxgrad._fit_options import fit_options, one_of_two_names
 from onnxgrad._log import log, messages
 from onnxgrad._models import ModelLike
@@ -27,7 +26,7 @@ from onnxgrad._rows import (
     unpack_table,
     validation_names,
 )
-from onnxgrad._trainer_base import OwnSession, TrainerBase, one_at_a_time
+from onnxgrad._trainer_base import OwnSession, TrainerBase, handled_signals, one_at_a_time
 from onnxgrad.callbacks import (
     CallbackLike,
     CallbackList,
@@ -94,7 +93,8 @@ class Trainer(TrainerBase):
     Attributes
     ----------
     history : History
-        Of the last `fit`: a dictionary of lists with one number for each epoch.
+        Of the last `fit`: a dictionary of lists with one number for each epoch; of very long fits
+        see `max_history` of `fit`.
     session : TrainingSession
         The weights, and what is done with them in a step.
     stop_reason : str
@@ -233,6 +233,7 @@ class Trainer(TrainerBase):
         buffer_bytes: int = 64 << 20,
         run_dir: str | os.PathLike[str] | RunFolder | None = None,
         callbacks: CallbackLike | Iterable[CallbackLike] = (),
+        max_history: int | None = 65536,
         verbose: Verbosity = "auto",
         allow_nan: bool = False,
         non_finite: str = "raise",
@@ -300,6 +301,10 @@ class Trainer(TrainerBase):
             `onnxgrad.run_folder`. With ``resume=True`` training goes on in it. None writes nothing.
         callbacks : Callback, function, or list of these, default=()
             See `onnxgrad.callbacks`; a function is called with (trainer, logs) after each epoch.
+        max_history : int or None, default=65536
+            Epochs that `history` has at most, 8 or more; None keeps all. Of a longer fit it has
+            every second, fourth, eighth, ... epoch, and always the first, the best and the newest
+            one: ``history["epoch"]`` has their numbers. Files of callbacks have all epochs.
         verbose : {"auto", 0, 1, 2}, default="auto"
             ``"auto"`` writes a line for each epoch to standard error, with a bar on a terminal;
             0 nothing, 1 lines, 2 also the weights, inputs that are copied, and the plan.
@@ -339,7 +344,9 @@ class Trainer(TrainerBase):
             names the first difference. A folder for checkpoints that cannot be used. Raised before
             the first step; nothing has changed then.
         KeyboardInterrupt
-            Ctrl-C, after the present step; the weights of that step stay, and can be saved.
+            Ctrl-C, after the present step; the weights of that step stay, and can be saved. So do
+            all exceptions of functions that handle signals (``signal.signal``): they are called
+            after the present step, and training goes on where they return.
 
         Notes
         -----
@@ -362,6 +369,7 @@ class Trainer(TrainerBase):
             max_time=max_time,
             buffer_bytes=buffer_bytes,
             validation_every=validation_every,
+            max_history=max_history,
             is_trial=self._is_trial,
         )
         self.epochs = options.epochs
@@ -419,11 +427,10 @@ class Trainer(TrainerBase):
         self.stop_reason = ""
         self._num_notes = 0
         if verbose != 0:
-            said = (self.session.loss_line, self.session.weights_line, f"seed: {self.seed}")
-            print(*said, sep="\n", file=sys.stderr)
+            say(self.session.loss_line, self.session.weights_line, f"seed: {self.seed}")
         if verbose == 2:
             for weight in self.session.trained_weights:
-                print(f"trained: {weight.name} {list(weight.shape)}", file=sys.stderr)
+                say(f"trained: {weight.name} {list(weight.shape)}")
         listeners = self._callbacks
         steps = [c.every_n_steps for c in listeners.handlers("on_step_end") if c.every_n_steps]
         options.every_n_steps = math.gcd(*steps)
@@ -442,7 +449,7 @@ class Trainer(TrainerBase):
                 self._on_epoch_end if hooks_epoch else None,
                 self._on_step_end if steps else None,
                 self._on_checkpoint if saves else None,
-                threading.current_thread() is threading.main_thread(),
+                handled_signals(),
             )
         except BaseException as error:
             self._collect()
@@ -455,7 +462,7 @@ class Trainer(TrainerBase):
         finally:
             self._call("on_train_end")
         if verbose == 2:
-            print(self.session.plan_summary(), file=sys.stderr)
+            say(self.session.plan_summary())
 
     def _collect(self) -> None:
         self._tell_notes()
@@ -483,9 +490,10 @@ class Trainer(TrainerBase):
         self._tell_notes()
         logs = log_of(epoch)
         self.is_best = epoch.is_best
-        if epoch.epoch == len(self.history.get("epoch", ())) + 1:
-            self.history.append(logs)
-        else:  # the fit was resumed
+        kept = self._core.history.num_epochs
+        if kept - 1 <= len(self.history.get("epoch", ())) <= kept:
+            self.history.replace_from(kept - 1, logs)
+        else:  # the fit was resumed, or fewer epochs are kept from now on
             self._collect()
         stop = "val_loss" in logs and self._call("on_validation_end", logs)
         stop = self._call("on_epoch_end", logs) or stop

@@ -1,13 +1,13 @@
 #include "onnxgrad/trainer.h"
 
 #include <algorithm>
-#include <atomic>
 #include <string>
 
 #include "api/call_guard.h"
 #include "api/training_session_impl.h"
 #include "onnxgrad/option_error.h"
 #include "train/data/block_reader.h"
+#include "train/data/stop_flag.h"
 #include "train/fit/evaluator.h"
 #include "train/fit/fit_loop.h"
 #include "train/fit/sampler.h"
@@ -26,7 +26,7 @@ struct Trainer::Impl {
   bool is_automatic = false;
   TrainingSession session;
   History history = {};
-  std::atomic<bool> stop{false};
+  train::StopFlag stop;
   api::Gate fitting;
 };
 
@@ -39,8 +39,6 @@ void check_batch_size(std::int64_t batch_size) {
 }
 
 }  // namespace
-
-static_assert(std::atomic<bool>::is_always_lock_free, "stop() is called from signal handlers");
 
 void Trainer::Impl::settle_loss(const Tensor& target) {
   if (!is_automatic || session.steps() != 0) return;
@@ -135,11 +133,13 @@ EvaluationResult Trainer::evaluate(DataSource& source, std::int64_t batch_size,
       source,
       [&](const Dataset& chunk) { return train::prepare_data(session, ports, chunk, allow_nan); },
       {}, {.batch_size = batch_size});
-  const std::atomic<bool> stop{false};
+  train::StopFlag stop;
   return evaluator.run(reader, batch_size, stop).value();
 }
 
-void Trainer::stop() noexcept { impl_->stop.store(true, std::memory_order_relaxed); }
+void Trainer::stop() noexcept { impl_->stop.stop(); }
+
+void Trainer::interrupt() noexcept { impl_->stop.interrupt(); }
 
 void Trainer::reset() {
   const api::CallGuard guard(impl_->fitting);

@@ -103,7 +103,7 @@ std::int64_t count_allocations(const Draft& draft, const Dataset& data, const Op
     counts.push_back(train_test::allocation_count());
     return false;
   };
-  std::atomic<bool> stop{false};
+  train::StopFlag stop;
   History history;
   FitLoop(session, data, options, stop, history).run();
   EXPECT_LT(history.epochs.back().train_loss, history.epochs.front().train_loss);

@@ -106,7 +106,7 @@ TEST_P(SklearnMlp, StartsFromScikitLearnsLossAndTrains) {
   if (row(name).contains("accuracy")) {
     EXPECT_NEAR(before.accuracy.value(), row(name)["accuracy"].get<double>(), 1e-9);
   }
-  std::atomic<bool> stop{false};
+  train::StopFlag stop;
   History history;
   FitLoop(session, data, {.epochs = 40, .batch_size = 10}, stop, history).run();
   const EvaluationResult after =

@@ -87,6 +87,7 @@ int main(int argc, char** argv) try {
       .batch_size = 8,
       .validation_fraction = 0.2,
       .early_stopping = {{.patience = 1000, .min_delta = 0}},
+      .keep_step_losses = true,
       .on_checkpoint = [](const og::CheckpointLog& log) {
         say(log.problem.empty() ? "saved " + log.path : "problem " + log.problem);
       }};

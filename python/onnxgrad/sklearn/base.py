@@ -246,9 +246,9 @@ class OnnxEstimator(BaseEstimator):  # type: ignore[misc]
 
         trainer = self._training.use(fit)
         self.history_ = trainer.history
-        self.loss_curve_ = self.loss_curve_ + trainer.history["train_loss"]
+        self.loss_curve_.extend(trainer.history["train_loss"])
         self.loss_ = self.loss_curve_[-1] if self.loss_curve_ else float("nan")
-        self.n_iter_ = len(self.loss_curve_)
+        self.n_iter_ += int(trainer.history["epoch"][-1]) if trainer.history else 0
         self.validation_losses_ = trainer.history.get("val_loss")
         self.validation_scores_ = trainer.history.get("val_r2", trainer.history.get("val_accuracy"))
         self.stop_reason_ = trainer.stop_reason

@@ -143,7 +143,8 @@ class OnnxClassifier(ClassifierMixin, OnnxEstimator):  # type: ignore[misc]
     feature_names_in_ : array of str
         Only if `X` had names of columns.
     loss_curve_ : list of float
-        Training loss of each epoch since the weights were new.
+        Training loss of each epoch since the weights were new (of a call with very many epochs
+        those that its `history_` has).
     loss_ : float
         The last of them.
     n_iter_ : int

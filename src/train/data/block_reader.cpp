@@ -75,7 +75,7 @@ void BlockReader::start(std::uint32_t epoch) {
   thread_ = std::thread([this, epoch] { read_pass(epoch); });
 }
 
-const Block* BlockReader::next(const std::atomic<bool>& stop) {
+const Block* BlockReader::next(StopFlag& stop) {
   std::unique_lock lock(mutex_);
   if (used_ != nullptr) {
     free_.push_back(std::exchange(used_, nullptr));
@@ -84,7 +84,11 @@ const Block* BlockReader::next(const std::atomic<bool>& stop) {
   const auto is_over = [&] { return !ready_.empty() || is_done_; };
   if (!is_over()) {
     const auto start = Clock::now();
-    while (!changed_.wait_for(lock, kPoll, is_over) && !stop.load(std::memory_order_relaxed)) {
+    while (!changed_.wait_for(lock, kPoll, is_over)) {
+      lock.unlock();  // an interrupt may ask for long
+      const bool ends = stop.is_set();
+      lock.lock();
+      if (ends) break;
     }
     waited_s_ += std::chrono::duration<double>(Clock::now() - start).count();
   }

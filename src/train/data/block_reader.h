@@ -1,7 +1,6 @@
 #ifndef ONNXGRAD_TRAIN_DATA_BLOCK_READER_H_
 #define ONNXGRAD_TRAIN_DATA_BLOCK_READER_H_
 
-#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -16,6 +15,7 @@
 #include "base/memory_budget.h"
 #include "onnxgrad/data.h"
 #include "train/data/dataset.h"
+#include "train/data/stop_flag.h"
 
 // Reads a DataSource ahead of the one who uses its rows:
 //
@@ -59,7 +59,7 @@ class BlockReader {
   void start(std::uint32_t epoch);
   /// The next block, valid until the next call; nullptr at the end of the pass, or if `stop` became
   /// true while waiting. Throws: what the source and `prepare` throw.
-  const Block* next(const std::atomic<bool>& stop);
+  const Block* next(StopFlag& stop);
   /// Ends the pass before its end.
   void end_pass();
 

@@ -58,7 +58,7 @@ PreparedData prepare(const Dataset& chunk) {
   return data;
 }
 
-const std::atomic<bool> kGoOn{false};
+StopFlag kGoOn;
 
 // The rows of a pass in the order of their use, block by block.
 std::vector<std::vector<double>> blocks_of(BlockReader& reader, std::uint32_t epoch) {
@@ -184,7 +184,8 @@ TEST(BlockReader, StopsWaiting) {
     }
     std::atomic<bool> released = false;
   } source;
-  const std::atomic<bool> stop{true};
+  StopFlag stop;
+  stop.stop();
   BlockReader reader(source, prepare, {}, {.batch_size = 1});
   reader.start(0);
   EXPECT_EQ(reader.next(stop), nullptr);
@@ -220,7 +221,7 @@ TEST(SourceCount, CountsWhatABlockReaderGives) {
     }
     return chosen;
   };
-  std::atomic<bool> stop{false};
+  train::StopFlag stop;
   for (const Case& test : cases) {
     Counting source(103, 7);
     std::int64_t seen = 0;
@@ -233,7 +234,7 @@ TEST(SourceCount, CountsWhatABlockReaderGives) {
     EXPECT_EQ(found->batches, test.expected.batches) << test.batch_size << test.drop_last;
     EXPECT_EQ(seen, 103);
   }
-  stop = true;
+  stop.stop();
   Counting source(103, 7);
   EXPECT_FALSE(count_source(source, 0, false, {}, {}, stop).has_value());
 }

@@ -15,12 +15,12 @@ std::int64_t rows_of(const Dataset& chunk) {
 std::optional<SourceCount> count_source(DataSource& source, std::int64_t batch_size, bool drop_last,
                                         const BlockReader::Keep& keep,
                                         const std::function<void(const Dataset&)>& see,
-                                        const std::atomic<bool>& stop) {
+                                        StopFlag& stop) {
   SourceCount count;
   std::int64_t first_rows = 0;  // of the first chunk, as a batch
   source.start({});
   while (const std::optional<Dataset> chunk = source.next()) {
-    if (stop.load(std::memory_order_relaxed)) return std::nullopt;
+    if (stop.is_set()) return std::nullopt;
     if (see) see(*chunk);
     std::int64_t rows = rows_of(*chunk);
     if (keep) rows = std::ssize(keep(chunk->first_row, rows));

@@ -1,7 +1,6 @@
 #ifndef ONNXGRAD_TRAIN_DATA_SOURCE_COUNT_H_
 #define ONNXGRAD_TRAIN_DATA_SOURCE_COUNT_H_
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -21,7 +20,7 @@ struct SourceCount {
 std::optional<SourceCount> count_source(DataSource& source, std::int64_t batch_size, bool drop_last,
                                         const BlockReader::Keep& keep,
                                         const std::function<void(const Dataset&)>& see,
-                                        const std::atomic<bool>& stop);
+                                        StopFlag& stop);
 
 }  // namespace onnxgrad::train
 

@@ -126,7 +126,7 @@ void ArrayFeed::begin_epoch(std::int64_t epoch) {
   for (std::int64_t& row : order_) row = train_rows_[static_cast<std::size_t>(row)];
 }
 
-const RowBlock* ArrayFeed::next(const std::atomic<bool>& /*stop*/) {
+const RowBlock* ArrayFeed::next(StopFlag& /*stop*/) {
   return std::exchange(is_given_, true) ? nullptr : &block_;
 }
 

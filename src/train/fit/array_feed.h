@@ -19,7 +19,7 @@ class ArrayFeed final : public BatchFeed {
             FitOptions& options);
 
   void begin_epoch(std::int64_t epoch) override;
-  const RowBlock* next(const std::atomic<bool>& stop) override;
+  const RowBlock* next(StopFlag& stop) override;
   void open_validation(std::optional<Validation>& validation) override;
   const RowBlock* known_block() const override { return &block_; }
   std::optional<std::int64_t> num_rows() const override { return block_.rows; }

@@ -1,7 +1,6 @@
 #ifndef ONNXGRAD_TRAIN_FIT_BATCH_FEED_H_
 #define ONNXGRAD_TRAIN_FIT_BATCH_FEED_H_
 
-#include <atomic>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -43,7 +42,7 @@ class BatchFeed {
   virtual void begin_epoch(std::int64_t epoch) = 0;
   /// The next block of the epoch, valid until the next call; nullptr at its end, or if `stop`
   /// became true meanwhile. Throws: DataError, what a source throws.
-  virtual const RowBlock* next(const std::atomic<bool>& stop) = 0;
+  virtual const RowBlock* next(StopFlag& stop) = 0;
   /// Ends the epoch, also before its end.
   virtual void end_epoch() {}
 
@@ -59,7 +58,7 @@ class BatchFeed {
   virtual std::optional<std::int64_t> num_batches() const = 0;
   /// Finds out num_batches() by reading all rows, if they can be read again afterwards. False: they
   /// cannot, or `stop` became true meanwhile.
-  virtual bool count_batches(const std::atomic<bool>& /*stop*/) { return true; }
+  virtual bool count_batches(StopFlag& /*stop*/) { return true; }
   /// Seconds that next() waited since construction.
   virtual double waited_s() const { return 0; }
   /// Of what a fit that is resumed behind the first `row` rows of the epoch must find again: all

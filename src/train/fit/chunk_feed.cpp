@@ -34,7 +34,7 @@ BlockReader::Keep drawn_rows(double fraction, std::uint64_t seed, bool for_valid
 }  // namespace
 
 ChunkFeed::ChunkFeed(Session& session, std::vector<runtime::Port> ports, DataSource& source,
-                     FitOptions& options, const std::atomic<bool>& stop)
+                     FitOptions& options, StopFlag& stop)
     : session_(session),
       source_(source),
       options_(options),
@@ -71,7 +71,7 @@ ChunkFeed::ChunkFeed(Session& session, std::vector<runtime::Port> ports, DataSou
                    .seed = options_.seed});
 }
 
-void ChunkFeed::prepare_class_weights(const std::atomic<bool>& stop) {
+void ChunkFeed::prepare_class_weights(StopFlag& stop) {
   weigher_.emplace(session_, *options_.class_weights);
   if (!weigher_->needs_counts()) return;
   if (!source_.can_start_again()) {
@@ -84,7 +84,7 @@ void ChunkFeed::prepare_class_weights(const std::atomic<bool>& stop) {
 }
 
 // A pass over all rows. False: stopped.
-bool ChunkFeed::count(const std::atomic<bool>& stop) {
+bool ChunkFeed::count(StopFlag& stop) {
   const auto see = [this](const Dataset& chunk) {
     if (weigher_ && weigher_->needs_counts()) {
       weigher_->count(session_.encode_target(chunk.target));
@@ -95,7 +95,7 @@ bool ChunkFeed::count(const std::atomic<bool>& stop) {
   return count_.has_value();
 }
 
-bool ChunkFeed::count_batches(const std::atomic<bool>& stop) {
+bool ChunkFeed::count_batches(StopFlag& stop) {
   return count_ || (source_.can_start_again() && count(stop));
 }
 
@@ -124,7 +124,7 @@ bool ChunkFeed::is_left_out(const Block& block) const {
   return as_they_come_ && options_.drop_last && block.data.rows < first_rows_;
 }
 
-const RowBlock* ChunkFeed::next(const std::atomic<bool>& stop) {
+const RowBlock* ChunkFeed::next(StopFlag& stop) {
   do {
     present_ = reader_->next(stop);
     if (present_ == nullptr) return nullptr;

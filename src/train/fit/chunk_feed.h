@@ -22,22 +22,22 @@ class ChunkFeed final : public BatchFeed {
   /// With ClassWeights::balanced the source is read once, unless `stop` becomes true.
   /// Throws: DataError (options that need all rows at once, or a pass more than there is).
   ChunkFeed(Session& session, std::vector<runtime::Port> ports, DataSource& source,
-            FitOptions& options, const std::atomic<bool>& stop);
+            FitOptions& options, StopFlag& stop);
 
   void begin_epoch(std::int64_t epoch) override;
-  const RowBlock* next(const std::atomic<bool>& stop) override;
+  const RowBlock* next(StopFlag& stop) override;
   void end_epoch() override { reader_->end_pass(); }
   void open_validation(std::optional<Validation>& validation) override;
   bool gives_single_batches() const override { return as_they_come_; }
   std::optional<std::int64_t> num_rows() const override;
   std::optional<std::int64_t> num_batches() const override;
-  bool count_batches(const std::atomic<bool>& stop) override;
+  bool count_batches(StopFlag& stop) override;
   double waited_s() const override { return reader_->waited_s(); }
   std::string checksum(std::int64_t row) const override;
 
  private:
-  void prepare_class_weights(const std::atomic<bool>& stop);
-  bool count(const std::atomic<bool>& stop);
+  void prepare_class_weights(StopFlag& stop);
+  bool count(StopFlag& stop);
   bool is_left_out(const Block& block) const;
   void add_to_checksum(const Block& block);
 

@@ -111,15 +111,15 @@ EvaluationResult Evaluator::result() const {
 }
 
 std::optional<EvaluationResult> Evaluator::run(BlockReader& reader, std::int64_t batch_size,
-                                               const std::atomic<bool>& stop) {
+                                               StopFlag& stop) {
   const PassEnder ender{reader};
   begin();
   reader.start(0);
   while (const Block* const block = reader.next(stop)) {
-    if (stop.load(std::memory_order_relaxed)) break;
+    if (stop.is_set()) break;
     add(block->data, batch_size);
   }
-  if (stop.load(std::memory_order_relaxed)) return std::nullopt;
+  if (stop.is_set()) return std::nullopt;
   if (rows_ == 0) {
     throw DataError({.what = "the validation has no rows",
                      .mend = "Give it rows of its own, or take a larger share; an iterator that is "
@@ -155,7 +155,7 @@ Validation::Validation(Session& session, const FitOptions& options, DataSource& 
                    .block_bytes = options.block_bytes});
 }
 
-void Validation::run(const std::atomic<bool>& stop, EpochLog& log) {
+void Validation::run(StopFlag& stop, EpochLog& log) {
   const std::optional<EvaluationResult> result =
       reader_ ? evaluator_.run(*reader_, batch_size_, stop) : evaluator_.run(rows_, batch_size_);
   if (!result) return;
@@ -189,6 +189,7 @@ void check_fit_options(const FitOptions& options) {
   at_least("validation_every", options.validation_every, 1);
   at_least("snapshot_every_steps", options.snapshot_every_steps, 0);
   at_least("every_n_steps", options.every_n_steps, 0);
+  if (options.max_history != 0) at_least("max_history", options.max_history, 8);
   const bool has_rows = options.validation != nullptr || options.validation_source != nullptr;
   if (options.validation_fraction != 0 && has_rows) {
     refuse("both a validation fraction and validation data were given", "Give one of them.");

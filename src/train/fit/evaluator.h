@@ -1,7 +1,6 @@
 #ifndef ONNXGRAD_TRAIN_FIT_EVALUATOR_H_
 #define ONNXGRAD_TRAIN_FIT_EVALUATOR_H_
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -39,7 +38,7 @@ class Evaluator {
   /// A whole pass of `reader`; nothing if `stop` became true meanwhile. Throws: DataError (no
   /// rows), what the reader throws.
   std::optional<EvaluationResult> run(BlockReader& reader, std::int64_t batch_size,
-                                      const std::atomic<bool>& stop);
+                                      StopFlag& stop);
 
  private:
   runtime::Execution& plan(const PreparedData& data, std::int64_t rows);
@@ -74,7 +73,7 @@ class Validation {
   Validation(Session& session, const FitOptions& options, DataSource& source,
              BlockReader::Keep keep = {}, const ClassWeigher* weigher = nullptr);
   /// The numbers of the validation; leaves them out if `stop` became true meanwhile.
-  void run(const std::atomic<bool>& stop, EpochLog& log);
+  void run(StopFlag& stop, EpochLog& log);
 
  private:
   const FitOptions& options_;

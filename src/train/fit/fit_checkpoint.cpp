@@ -148,7 +148,7 @@ bool FitLoop::seek_rows(const Checkpoint& checkpoint, std::int64_t epoch, std::i
     while ((block_ = feed_->next(stop_)) != nullptr && block_first_row_ + block_->rows < row) {
       block_first_row_ += block_->rows;
     }
-    if (stop_.load(std::memory_order_relaxed)) return false;
+    if (stop_.is_set()) return false;
     if (block_ == nullptr) {
       refuse(checkpoint,
              fmt::format("epoch {} has {} rows, the checkpoint was made after {}", epoch,
@@ -204,6 +204,7 @@ void FitLoop::resume_from(const Checkpoint& checkpoint) {
   }
   restore_session(session_, checkpoint);
   history_.epochs.insert(history_.epochs.end(), history.epochs.begin(), history.epochs.end());
+  history_.epoch_stride = history.epoch_stride;
   history_.step_losses.insert(history_.step_losses.end(), history.step_losses.begin(),
                               history.step_losses.end());
   history_.best_epoch = history.best_epoch;

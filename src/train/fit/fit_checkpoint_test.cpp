@@ -66,6 +66,10 @@ TEST(FitCheckpoint, ResumedIsUninterruptedWithEveryOption) {
   options.validation_every = 2;
   options.early_stopping = {};
   expect_resumed_is_uninterrupted(options, 5, 2, "validation");
+  options.max_history = 8;
+  options.epochs = 21;
+  expect_resumed_is_uninterrupted(options, 17, 0, "a history with every fourth epoch");
+  options.epochs = plain_options().epochs;
   options.on_non_finite = OnNonFinite::kIgnore;
   options.learning_rate = [](std::int64_t step) { return 0.1 / static_cast<double>(step + 1); };
   expect_resumed_is_uninterrupted(options, 3, 0, "rates");

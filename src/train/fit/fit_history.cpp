@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
+#include <numeric>
 #include <span>
 #include <string>
 #include <vector>
@@ -67,6 +69,23 @@ std::vector<T> column_of(const Checkpoint& checkpoint, const std::string& name,
                          .mend = "Use another checkpoint: this file was not written by onnxgrad."});
 }
 
+// Numbers of the epochs; those of a file without this column are 1, 2, 3, ...
+std::vector<std::int64_t> read_epochs(const Checkpoint& checkpoint, std::size_t num_epochs,
+                                      std::int64_t& stride) {
+  std::vector<std::int64_t> numbers(num_epochs);
+  std::iota(numbers.begin(), numbers.end(), std::int64_t{1});
+  if (checkpoint.find(fmt::format("{}history/epoch", kReservedPrefix)) == nullptr) return numbers;
+  stride = checkpoint.get_int("history/epoch_stride");
+  numbers = column_of<std::int64_t>(checkpoint, "epoch", num_epochs);
+  const auto later = std::ranges::adjacent_find(numbers, std::greater_equal<>());
+  if (stride >= 1 && later == numbers.end() && (numbers.empty() || numbers.front() == 1)) {
+    return numbers;
+  }
+  throw CheckpointError({.what = "the epochs of the checkpoint's history do not follow each other",
+                         .where = {.file = checkpoint.path},
+                         .mend = "Use another checkpoint: this file was not written by onnxgrad."});
+}
+
 // What a step tells beside its loss.
 void read_log_outputs(const Checkpoint& checkpoint, std::span<const std::int64_t> flags,
                       std::span<const std::string> targets, std::span<EpochLog> logs) {
@@ -102,6 +121,28 @@ void read_validation(const Checkpoint& checkpoint, const FitOptions& options,
 
 }  // namespace
 
+void append_epoch(History& history, const EpochLog& log, std::int64_t most) {
+  const auto is_kept = [&](const EpochLog& known) {
+    return known.epoch == 1 || known.epoch == history.best_epoch ||
+           known.epoch % history.epoch_stride == 0;
+  };
+  auto& epochs = history.epochs;
+  if (most > 0 && !epochs.empty() && !is_kept(epochs.back())) epochs.pop_back();
+  epochs.push_back(log);
+  if (most == 0 || std::ssize(epochs) <= most) return;
+  const auto thin = [&] {
+    const auto before_last = epochs.end() - 1;
+    const auto end = std::remove_if(epochs.begin(), before_last,
+                                    [&](const EpochLog& known) { return !is_kept(known); });
+    epochs.erase(end, before_last);
+  };
+  thin();  // of what was the best once
+  while (std::ssize(epochs) > most / 4 * 3) {
+    history.epoch_stride *= 2;
+    thin();
+  }
+}
+
 void write_history(Checkpoint& checkpoint, const FitOptions& options, const History& history,
                    std::int64_t steps) {
   const auto add_doubles = [&](const std::string& name, const auto& get) {
@@ -115,6 +156,7 @@ void write_history(Checkpoint& checkpoint, const FitOptions& options, const Hist
     add_column<std::int64_t>(checkpoint, name, values);
   };
   add_ints("flags", flags_of);
+  add_ints("epoch", [](const EpochLog& log) { return log.epoch; });
   add_ints("steps", [](const EpochLog& log) { return log.steps; });
   add_ints("rows", [](const EpochLog& log) { return log.rows; });
   for (const NumberColumn& column : kColumns) add_doubles(column.name, column.get);
@@ -131,8 +173,11 @@ void write_history(Checkpoint& checkpoint, const FitOptions& options, const Hist
       return m < log.val_metrics.size() ? log.val_metrics[m].second : 0;
     });
   }
+  checkpoint.set_int("history/epoch_stride", history.epoch_stride);
   const std::span<const double> losses = history.step_losses;
-  add_column<double>(checkpoint, "step_losses", losses.first(static_cast<std::size_t>(steps)));
+  add_column<double>(
+      checkpoint, "step_losses",
+      losses.first(options.keep_step_losses ? static_cast<std::size_t>(steps) : 0));
 }
 
 void read_history(const Checkpoint& checkpoint, const FitOptions& options,
@@ -141,9 +186,10 @@ void read_history(const Checkpoint& checkpoint, const FitOptions& options,
   const std::size_t num_epochs = flags.size();
   const auto steps = column_of<std::int64_t>(checkpoint, "steps", num_epochs);
   const auto rows = column_of<std::int64_t>(checkpoint, "rows", num_epochs);
+  const auto epochs = read_epochs(checkpoint, num_epochs, history.epoch_stride);
   std::vector<EpochLog> logs(num_epochs);
   for (std::size_t i = 0; i < num_epochs; ++i) {
-    logs[i].epoch = static_cast<std::int64_t>(i) + 1;
+    logs[i].epoch = epochs[i];
     logs[i].steps = steps[i];
     logs[i].rows = rows[i];
     logs[i].is_best = (flags[i] & kIsBest) != 0;
@@ -154,12 +200,17 @@ void read_history(const Checkpoint& checkpoint, const FitOptions& options,
   }
   read_validation(checkpoint, options, flags, logs);
   if (num_epochs > 0) read_log_outputs(checkpoint, flags, targets, logs);
-  const auto losses = checkpoint.get_doubles("history/step_losses");
   for (const EpochLog& log : logs) {
     if (log.is_best) history.best_epoch = log.epoch;
   }
   history.epochs.insert(history.epochs.end(), logs.begin(), logs.end());
-  history.step_losses.insert(history.step_losses.end(), losses.begin(), losses.end());
+  if (!options.keep_step_losses) return;
+  history.step_losses = checkpoint.get_doubles("history/step_losses");
+  if (std::ssize(history.step_losses) == checkpoint.get_int("fit/step")) return;
+  throw CheckpointError({.what = "the checkpoint does not have the loss of each step",
+                         .where = {.file = checkpoint.path},
+                         .mend = "Resume without FitOptions::keep_step_losses, as in the first "
+                                 "run."});
 }
 
 }  // namespace onnxgrad::train

@@ -10,6 +10,7 @@
 #include "runtime/finite.h"
 #include "train/fit/array_feed.h"
 #include "train/fit/chunk_feed.h"
+#include "train/fit/fit_history.h"
 
 namespace onnxgrad::train {
 namespace {
@@ -27,30 +28,30 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-FitLoop::FitLoop(Session& session, const FitOptions& options, std::atomic<bool>& stop,
+FitLoop::FitLoop(Session& session, const FitOptions& options, StopFlag& stop,
                  History& history)
     : session_(session),
       fit_(session),
       options_(options),
       stop_(stop),
+      stop_scope_(stop, options.on_interrupt),
       history_(history),
       binder_(session),
       first_rate_(session.learning_rate()),
       steps_per_update_(session.steps_per_update()) {
   history_ = {};
-  stop_.store(false, std::memory_order_relaxed);
   check_fit_options(options_);
 }
 
 FitLoop::FitLoop(Session& session, const Dataset& data, const FitOptions& options,
-                 std::atomic<bool>& stop, History& history)
+                 StopFlag& stop, History& history)
     : FitLoop(session, options, stop, history) {
   feed_ = std::make_unique<ArrayFeed>(session_, binder_.data_ports(), data, options_);
   prepare();
 }
 
 FitLoop::FitLoop(Session& session, DataSource& source, const FitOptions& options,
-                 std::atomic<bool>& stop, History& history)
+                 StopFlag& stop, History& history)
     : FitLoop(session, options, stop, history) {
   const auto ports = binder_.data_ports();
   feed_ = std::make_unique<ChunkFeed>(
@@ -83,7 +84,7 @@ void FitLoop::prepare_schedule(double rate) {
   if (needs_updates(*options_.schedule) && !feed_->num_batches()) {
     if (feed_->num_rows() && block_ == nullptr) return;
     if (!feed_->count_batches(stop_)) {
-      if (stop_.load(std::memory_order_relaxed)) return;
+      if (stop_.is_set()) return;
       throw DataError({.what = "the schedule needs to know how many rows there are, and they can "
                                "be read once",
                        .mend = "Say it: onnxgrad.data.Batches(batches, rows=1000); or give a "
@@ -99,12 +100,16 @@ void FitLoop::prepare_schedule(double rate) {
 }
 
 void FitLoop::reserve_history() {
-  // All steps at once unless that is a lot; then a little at a time.
+  // All at once unless that is a lot; then a little at a time.
   constexpr std::int64_t kMostSteps = std::int64_t{1} << 22;
+  constexpr std::int64_t kMostEpochs = std::int64_t{1} << 16;
+  const std::int64_t most = options_.max_history > 0 ? options_.max_history : kMostEpochs;
   const std::int64_t per_epoch = std::min(feed_->num_batches().value_or(0), kMostSteps) + 1;
-  const std::int64_t epochs = std::min(options_.epochs, kMostSteps / per_epoch + 1);
-  history_.step_losses.reserve(static_cast<std::size_t>(per_epoch * epochs));
-  history_.epochs.reserve(static_cast<std::size_t>(epochs));
+  history_.epochs.reserve(static_cast<std::size_t>(std::min(options_.epochs, most) + 1));
+  if (options_.keep_step_losses) {
+    const std::int64_t epochs = std::min(options_.epochs, kMostSteps / per_epoch + 1);
+    history_.step_losses.reserve(static_cast<std::size_t>(per_epoch * epochs));
+  }
   if (search_) search_->reserve(per_epoch);
 }
 
@@ -122,13 +127,13 @@ struct FitLoop::RunEnder {
 
 // Before the first step: while rows were counted, or read to resume.
 bool FitLoop::has_stopped() {
-  is_stopped_ = is_stopped_ || stop_.load(std::memory_order_relaxed);
+  is_stopped_ = is_stopped_ || stop_.is_set();
   return is_stopped_;
 }
 
 void FitLoop::run() {
   if (is_stopped_) {
-    end_with("stop() was called");
+    end_with(stop_.reason());
     return;
   }
   const RunEnder ender{*this};
@@ -150,12 +155,12 @@ void FitLoop::run_epochs() {
   while (epoch_ <= options_.epochs) {
     EpochLog log;
     if (!run_epoch(log)) return;
-    history_.epochs.push_back(log);
+    append_epoch(history_, log, options_.max_history);
     ++epoch_;
     row_ = 0;
     notice_early_stop();
     if (options_.on_epoch_end && options_.on_epoch_end(log)) end_with("a callback asked to stop");
-    if (stop_.load(std::memory_order_relaxed)) end_with("stop() was called");
+    if (stop_.is_set()) end_with(stop_.reason());
     if (!history_.stop_reason.empty()) return;
     // After the callbacks, which may have changed the learning rate.
     if (saving == nullptr || (saved_time_ && seconds_since(*saved_time_) < saving->min_seconds)) {
@@ -242,7 +247,7 @@ bool FitLoop::run_blocks() {
     block_first_row_ += block_->rows;
     block_ = nullptr;
   }
-  if (stop_.load(std::memory_order_relaxed)) return end_with("stop() was called");
+  if (stop_.is_set()) return end_with(stop_.reason());
   if (row_ > 0) return true;
   throw DataError({.what = fmt::format("epoch {} has no rows", epoch_),
                    .mend = options_.drop_last
@@ -299,7 +304,7 @@ bool FitLoop::run_batch(std::int64_t begin, std::int64_t rows) {
   session_.set_steps(session_.steps() + 1);
   ++step_;
   row_ += rows;
-  history_.step_losses.push_back(loss);
+  if (options_.keep_step_losses) history_.step_losses.push_back(loss);
   const bool is_finite = std::isfinite(loss);
   if (options_.on_non_finite == OnNonFinite::kSkip && !is_finite) {
     ++history_.skipped_steps;
@@ -310,7 +315,7 @@ bool FitLoop::run_batch(std::int64_t begin, std::int64_t rows) {
     return handle_fault(std::isnan(loss) ? "the training loss is nan"  // no word of its sign
                                          : fmt::format("the training loss is {}", loss));
   }
-  if (stop_.load(std::memory_order_relaxed)) return end_with("stop() was called");
+  if (stop_.is_set()) return end_with(stop_.reason());
   if (options_.max_seconds > 0 && is_time_over()) return false;
   if (countdown_ > 0) {
     --countdown_;

@@ -2,7 +2,6 @@
 #define ONNXGRAD_TRAIN_FIT_FIT_LOOP_H_
 
 #include <array>
-#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -14,6 +13,7 @@
 #include "onnxgrad/trainer.h"
 #include "train/checkpoints/checkpoint_folder.h"
 #include "train/data/dataset.h"
+#include "train/data/stop_flag.h"
 #include "train/fit/batch_binder.h"
 #include "train/fit/batch_feed.h"
 #include "train/fit/epoch_loss.h"
@@ -34,11 +34,11 @@ using Clock = std::chrono::steady_clock;
 
 class FitLoop {
  public:
-  /// `history` is cleared. `stop` is looked at after every step, and while rows are awaited.
+  /// `history` is cleared. `stop` is asked after every step, and while rows are awaited.
   /// `source` outlives this.
-  FitLoop(Session& session, const Dataset& data, const FitOptions& options, std::atomic<bool>& stop,
+  FitLoop(Session& session, const Dataset& data, const FitOptions& options, StopFlag& stop,
           History& history);
-  FitLoop(Session& session, DataSource& source, const FitOptions& options, std::atomic<bool>& stop,
+  FitLoop(Session& session, DataSource& source, const FitOptions& options, StopFlag& stop,
           History& history);
   /// Throws: ConvergenceError, DataError of a kernel or of a chunk, and what sources and callbacks
   /// throw.
@@ -46,7 +46,7 @@ class FitLoop {
 
  private:
   struct RunEnder;
-  FitLoop(Session& session, const FitOptions& options, std::atomic<bool>& stop, History& history);
+  FitLoop(Session& session, const FitOptions& options, StopFlag& stop, History& history);
   void prepare();
   bool has_stopped();
   void prepare_schedule(double rate);
@@ -84,7 +84,8 @@ class FitLoop {
   Session& session_;
   Session::FitScope fit_;
   FitOptions options_;
-  std::atomic<bool>& stop_;
+  StopFlag& stop_;
+  StopFlag::Scope stop_scope_;
   History& history_;
 
   BatchBinder binder_;

@@ -241,10 +241,38 @@ TEST(FitLoop, CallbacksSeeAndStop) {
   EXPECT_EQ(fixture.fit(linear_data(), options).epochs.size(), 2U);
 
   options.on_epoch_end = [&](const EpochLog&) {
-    fixture.stop = true;
+    fixture.stop.stop();
     return false;
   };
   EXPECT_EQ(fixture.fit(linear_data(), options).stop_reason, "stop() was called");
+}
+
+TEST(FitLoop, InterruptsAreAskedAbout) {
+  Fixture fixture;
+  int asked = 0;
+  FitOptions options{.epochs = 4, .batch_size = 5};
+  options.every_n_steps = 1;
+  options.on_step_end = [&](const StepLog& log) {
+    if (log.step % 3 == 0) fixture.stop.interrupt();
+    return false;
+  };
+  options.on_interrupt = [&] {
+    ++asked;
+    return false;
+  };
+  fixture.stop.interrupt();  // just before it begins
+  EXPECT_EQ(fixture.fit(linear_data(), options).stop_reason, "");
+  EXPECT_EQ(fixture.history.step_losses.size(), 20U);
+  EXPECT_EQ(asked, 1 + 20 / 3);
+
+  options.on_interrupt = [&] { return ++asked == 10; };
+  EXPECT_EQ(fixture.fit(linear_data(), options).stop_reason, "interrupted");
+  EXPECT_EQ(fixture.history.step_losses.size(), 10U);  // asked after the step that follows the ninth
+
+  options.on_interrupt = []() -> bool { throw std::runtime_error("of a handler"); };
+  EXPECT_THROW(fixture.fit(linear_data(), options), std::runtime_error);
+  options.on_interrupt = {};
+  EXPECT_EQ(fixture.fit(linear_data(), options).stop_reason, "");
 }
 
 // More shapes than plans are kept must not take the loop's own plans away.

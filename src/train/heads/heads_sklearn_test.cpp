@@ -81,7 +81,7 @@ TEST_P(SklearnHead, GetsTrainedWeightsBack) {
   Session session(source, {}, Sgd{.learning_rate = 0.01}, {.engine = {.threads = 1}});
   const Dataset data{.inputs = {{.name = "", .tensor = column(row()["x"])}},
                      .target = column(row()["y"])};
-  std::atomic<bool> stop{false};
+  StopFlag stop;
   History history;
   FitLoop(session, data, {.epochs = 2, .batch_size = 4}, stop, history).run();
   std::vector<std::pair<std::string, Tensor>> weights;

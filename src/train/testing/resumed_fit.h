@@ -3,13 +3,13 @@
 
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/philox.h"
+#include "train/data/stop_flag.h"
 #include "train/fit/fit_loop.h"
 #include "train/testing/draft.h"
 #include "train/testing/temporary_folder.h"
@@ -47,18 +47,20 @@ struct FitProcess {
       : session({.file = {}, .working = linear_model().model}, loss, optimizer,
                 {.engine = {.threads = 1}}) {}
 
-  const History& fit(const Dataset& data, const FitOptions& options) {
+  const History& fit(const Dataset& data, FitOptions options) {
+    options.keep_step_losses = true;
     train::FitLoop(session, data, options, stop, history).run();
     return history;
   }
-  const History& fit(DataSource& source, const FitOptions& options) {
+  const History& fit(DataSource& source, FitOptions options) {
+    options.keep_step_losses = true;
     train::FitLoop(session, source, options, stop, history).run();
     return history;
   }
   std::vector<double> weights() const { return session.state()[0].tensor.to_doubles(); }
 
   train::Session session;
-  std::atomic<bool> stop{false};
+  train::StopFlag stop;
   History history;
 };
 
@@ -75,6 +77,7 @@ inline void expect_same(const FitProcess& a, const FitProcess& b, const std::str
   EXPECT_EQ(a.history.step_losses, b.history.step_losses) << what;
   EXPECT_EQ(a.history.stop_reason, b.history.stop_reason) << what;
   EXPECT_EQ(a.history.best_epoch, b.history.best_epoch) << what;
+  EXPECT_EQ(a.history.epoch_stride, b.history.epoch_stride) << what;
   ASSERT_EQ(a.history.epochs.size(), b.history.epochs.size()) << what;
   for (std::size_t i = 0; i < a.history.epochs.size(); ++i) {
     const EpochLog& left = a.history.epochs[i];
@@ -118,7 +121,7 @@ void expect_resumed_is_uninterrupted(const MakeData& make_data, FitOptions optio
     stopped.every_n_steps = 1;
     stopped.on_step_end = [&](const StepLog&) {
       const bool is_over = ++done == steps;
-      if (is_over && interruption == Interruption::kStop) process.stop.store(true);
+      if (is_over && interruption == Interruption::kStop) process.stop.stop();
       return is_over && interruption == Interruption::kCallback;
     };
     auto again = make_data();
