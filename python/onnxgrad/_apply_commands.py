@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +12,8 @@ from typing import Any, TextIO
 import numpy as np
 
 from onnxgrad._columns import Feeds, name_list
+from onnxgrad._console import out, report_written, standard_output
+from onnxgrad._displays import say
 from onnxgrad._specs import loss_of
 from onnxgrad._tables import Table, read_npy, read_table
 from onnxgrad._train_data import open_train_data
@@ -58,11 +59,11 @@ def evaluate(
     numbers = {"loss": found.loss, "accuracy": found.accuracy, "rows": found.rows, **found.metrics}
     numbers = {name: value for name, value in numbers.items() if value is not None}
     if as_json:
-        print(json.dumps({**numbers, "loss_line": trainer.session.loss_line}, indent=2))
+        out(json.dumps({**numbers, "loss_line": trainer.session.loss_line}, indent=2))
         return
-    print(trainer.session.loss_line, file=sys.stderr)
+    say(trainer.session.loss_line)
     for name, value in numbers.items():
-        print(f"{name:<12}{value if isinstance(value, int) else format(value, '.6g')}")
+        out(f"{name:<12}{value if isinstance(value, int) else format(value, '.6g')}")
 
 
 def predict(
@@ -92,10 +93,12 @@ def predict(
         )
     found = _run(session, names, feeds)
     if output is None:
-        _write_csv(found, sys.stdout)
+        with standard_output() as stream:
+            _write_csv(found, stream)
         return
     _write(found, output, suffix)
-    print(f"wrote {output} with {', '.join(names)} of {len(next(iter(found.values())))} rows")
+    number = len(next(iter(found.values())))
+    report_written(f"wrote {output} with {', '.join(names)} of {number} rows")
 
 
 def _feeds(
@@ -124,7 +127,7 @@ def _feeds(
     table.check_finite(feeds)
     if feeds.plan.stacked_input is not None:  # no name says that these are the right ones
         columns = name_list(feeds.plan.stacked, 20)
-        print(f"input '{feeds.plan.stacked_input}' reads the columns {columns}", file=sys.stderr)
+        say(f"input '{feeds.plan.stacked_input}' reads the columns {columns}")
     dtypes = {"tensor(float)": "float32", "tensor(double)": "float64"}
     return {
         value.name: _converted(feeds[value.name], dtypes.get(value.type), value.name, table, feeds)

@@ -13,6 +13,7 @@ import typer
 from typer.core import TyperCommand
 
 from onnxgrad._checks import nearest_name
+from onnxgrad._displays import say
 from onnxgrad._wording import Spelling, in_words_of, message, spellings
 from onnxgrad.errors import Error
 
@@ -33,7 +34,7 @@ def plain_warnings() -> Iterator[None]:
 
     def show(text: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
         if category.__module__.partition(".")[0] == "onnxgrad":
-            print(f"warning: {in_words_of(_running.get() or {}, str(text))}", file=sys.stderr)
+            say(f"warning: {in_words_of(_running.get() or {}, str(text))}")
 
     with warnings.catch_warnings():
         warnings.showwarning = show  # type: ignore[assignment]

@@ -109,7 +109,11 @@ class RichDisplay:
             TimeRemainingColumn,
         )
 
-        self._console = Console(file=stream, force_terminal=True, highlight=False)
+        class Lines(Console):
+            def on_broken_pipe(self) -> None:
+                raise BrokenPipeError  # otherwise it ends the process
+
+        self._console = Lines(file=stream, force_terminal=True, highlight=False)
         self._progress = Progress(
             TextColumn("epoch"),
             MofNCompleteColumn(),

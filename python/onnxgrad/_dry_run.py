@@ -6,6 +6,7 @@ import math
 import time
 from typing import TYPE_CHECKING, Any
 
+from onnxgrad._console import out
 from onnxgrad._report_tables import size_text
 from onnxgrad.callbacks import Callback, Logs
 
@@ -59,11 +60,11 @@ def dry_run(
     finally:
         trainer._is_trial = False
     for name, value in [*_model_lines(trainer, options), *_work_lines(trainer, data, options)]:
-        print(f"{name + ':':<13}{value}")
+        out(f"{name + ':':<13}{value}")
     if clock.seconds is not None:
-        print(f"{'time:':<13}{_time_text(clock.seconds, _steps(trainer, data, options), options)}")
-    print(f"{'first loss:':<13}{clock.loss:.6g}")
-    print("dry run: a few steps were done and undone; nothing was written")
+        out(f"{'time:':<13}{_time_text(clock.seconds, _steps(trainer, data, options), options)}")
+    out(f"{'first loss:':<13}{clock.loss:.6g}")
+    out("dry run: a few steps were done and undone; nothing was written")
 
 
 def _model_lines(trainer: Trainer, options: SimpleNamespace) -> list[tuple[str, str]]:

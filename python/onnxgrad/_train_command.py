@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
-import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,8 +12,17 @@ from typing import Any
 
 from onnxgrad import errors
 from onnxgrad._checks import unknown_name
+from onnxgrad._console import OutputClosedError, out
+from onnxgrad._displays import say
 from onnxgrad._dry_run import dry_run
 from onnxgrad._models import to_core_model
+from onnxgrad._outputs import (
+    HistoryFile,
+    check_outputs,
+    fault_of_history,
+    save_output,
+    save_unfinished,
+)
 from onnxgrad._run_description import to_toml
 from onnxgrad._specs import loss_of, optimizer_of, penalty_of, schedule_of
 from onnxgrad._train_data import TrainData, open_train_data
@@ -27,27 +34,30 @@ from onnxgrad.run_folder import RunFolder
 from onnxgrad.sessions import Evaluation
 from onnxgrad.trainer import Trainer
 
-__all__ = ["Terminated", "check_writable", "run"]
+__all__ = ["Terminated", "run"]
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM came, which ends a training as Ctrl-C does: after its present step, and saved."""
+    """SIGTERM or SIGHUP came, which end a training as Ctrl-C does: after a step, and saved."""
+
+    def __init__(self, signal_number: int) -> None:
+        super().__init__()
+        self.signal_number = signal_number
 
 
 def run(context: Any, given: Mapping[str, Any]) -> None:
     """Train as the options `given` on the command line, and the files that they name, say."""
     options = _resolved(context, given)
     if options.print_config:
-        print(to_toml(stored(vars(options))), end="")
+        out(to_toml(stored(vars(options))).rstrip())
         return
     _log_to_stderr(options.log_level)
-    _check_outputs(options)
+    check_outputs(options)
     trainer = _trainer(options)
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, _terminate)
+    _end_by_signals()
     data = open_train_data(trainer, options)
     if data.is_streamed and not options.quiet:
-        print(f"rows are read in chunks from {options.data}", file=sys.stderr)
+        say(f"rows are read in chunks from {options.data}")
     if options.dry_run:
         dry_run(trainer, data, options, _fit_options(options, data))
         return
@@ -55,9 +65,10 @@ def run(context: Any, given: Mapping[str, Any]) -> None:
         options.lr = _suggested_rate(trainer, data, options)
     folder = _folder(options)
     if folder is not None and not options.quiet:
-        print(f"run folder: {folder.path}", file=sys.stderr)
-    _fit(trainer, data, options, folder)
-    _finish(trainer, data, options, folder)
+        say(f"run folder: {folder.path}")
+    history = _history(options)
+    _fit(trainer, data, options, folder, history)
+    _finish(trainer, data, options, folder, history)
 
 
 def _resolved(context: Any, given: Mapping[str, Any]) -> SimpleNamespace:
@@ -106,33 +117,17 @@ def _log_to_stderr(level: str | None) -> None:
     logger.setLevel(level.upper())
 
 
-def _check_outputs(options: SimpleNamespace) -> None:
-    if options.output is not None:
-        check_writable(options.output)
-    if options.history is not None:
-        check_writable(options.history, "--history")
-
-
-def check_writable(path: str, option: str = "-o") -> None:
-    """Refuse an output that cannot be written before the work is done, not after."""
-    folder = Path(path).parent
-    if not folder.is_dir():
-        problem = f"there is no folder '{folder}'"
-    elif Path(path).is_dir():
-        problem = "it is a folder"
-    elif not os.access(folder, os.W_OK):
-        problem = f"the folder '{folder}' is not writable"
-    else:
+def _end_by_signals() -> None:
+    """Let SIGTERM, and SIGHUP unless it is ignored, end the training with what it has."""
+    if threading.current_thread() is not threading.main_thread():
         return
-    raise errors.CheckpointError(
-        what=f"cannot write '{path}': {problem}",
-        file=path,
-        mend=f"Choose another place with {option}.",
-    )
+    signal.signal(signal.SIGTERM, _terminate)
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:  # nohup ignores it
+        signal.signal(signal.SIGHUP, _terminate)
 
 
-def _terminate(_signal: int, _frame: object) -> None:
-    raise Terminated
+def _terminate(signal_number: int, _frame: object) -> None:
+    raise Terminated(signal_number)
 
 
 # ------------------------------------------------------------------------------------- the trainer
@@ -205,7 +200,7 @@ def _suggested_rate(trainer: Trainer, data: TrainData, options: SimpleNamespace)
         )
     trainer.session.lr = rate
     if not options.quiet:
-        print(f"learning rate: {rate:.3g}, found by a trial", file=sys.stderr)
+        say(f"learning rate: {rate:.3g}, found by a trial")
     return repr(rate)
 
 
@@ -262,13 +257,24 @@ def _early_stopping(options: SimpleNamespace) -> bool | EarlyStopping:
     return EarlyStopping(**said) if said else bool(options.early_stopping)
 
 
+def _history(options: SimpleNamespace) -> HistoryFile | None:
+    if options.history is None:
+        return None
+    return HistoryFile(options.history, goes_on=options.resume is not None)
+
+
 def _fit(
-    trainer: Trainer, data: TrainData, options: SimpleNamespace, folder: RunFolder | None
+    trainer: Trainer,
+    data: TrainData,
+    options: SimpleNamespace,
+    folder: RunFolder | None,
+    history: HistoryFile | None,
 ) -> None:
     level: Verbosity = 0 if options.quiet else (2 if options.verbose else "auto")
-    callbacks: list[CallbackLike | Callback] = []
+    callbacks: list[CallbackLike | Callback] = [] if history is None else [history]
     if options.tensorboard and folder is not None:
         callbacks.append(TensorBoard(folder.path))
+    before = trainer.session.steps
     try:
         trainer.fit(
             *data.rows,
@@ -280,41 +286,71 @@ def _fit(
         )
     except KeyboardInterrupt:
         if options.output is not None:
-            trainer.save(options.output)
-            print(f"wrote {options.output} as it was when interrupted", file=sys.stderr)
+            save_output(trainer, options.output)
+            say(f"wrote {options.output} as it was when interrupted")
         if folder is not None:
-            print(f"go on by: onnxgrad train --resume {folder.path}", file=sys.stderr)
+            say(f"go on by: onnxgrad train --resume {folder.path}")
+        raise
+    except Exception:
+        _keep_unfinished(trainer, options, folder, before)
         raise
 
 
-def _finish(
-    trainer: Trainer, data: TrainData, options: SimpleNamespace, folder: RunFolder | None
+def _keep_unfinished(
+    trainer: Trainer, options: SimpleNamespace, folder: RunFolder | None, before: int
 ) -> None:
-    """Print how good the model is now, and write it."""
-    if options.history is not None:
-        trainer.history.to_csv(options.history)
-    is_share = isinstance(data.validation, float)  # then the rows of the file are both
-    nan = options.allow_nan
-    print(
-        _summary("all rows" if is_share else "train", trainer.evaluate(*data.rows, allow_nan=nan))
-    )
-    if data.validation is not None and not is_share:
-        held_out = data.validation if isinstance(data.validation, tuple) else (data.validation,)
-        print(_summary("validation", trainer.evaluate(*held_out, allow_nan=nan)))
-    elif is_share and trainer.history.get("val_loss"):
-        last = {name: values[-1] for name, values in trainer.history.items() if values}
-        print(_summary("validation", Evaluation(last["val_loss"], last.get("val_accuracy"), 0)))
-    if options.output is not None:
-        trainer.save(options.output)
-        print(f"wrote {options.output}")
-    elif folder is not None:
-        print(f"wrote {folder.path / 'last.onnx'}")
+    """Write what an error in the middle of a training left, and say where it is."""
+    if trainer.session.steps == before:
+        return
+    place = _last(folder)
+    if options.output is not None or (folder is not None and folder.problem):
+        place = save_unfinished(trainer, options.output or str(place))
+    if place is not None:
+        say(f"the model as it was after step {trainer.session.steps} is in {place}")
+    if folder is not None:
+        say(f"go on by: onnxgrad train --resume {folder.path}")
+
+
+def _last(folder: RunFolder | None) -> str | None:
+    return None if folder is None else str(folder.path / "last.onnx")
+
+
+def _finish(
+    trainer: Trainer,
+    data: TrainData,
+    options: SimpleNamespace,
+    folder: RunFolder | None,
+    history: HistoryFile | None,
+) -> None:
+    """Write the model, then print how good it is."""
+    written = options.output or _last(folder)
+    if options.output is not None or (folder is not None and folder.problem):
+        save_output(trainer, str(written))
+    with contextlib.suppress(OutputClosedError):  # the model is what was wanted
+        try:
+            _print_results(trainer, data, options.allow_nan)
+        finally:
+            out(f"wrote {written}")
+    if error := fault_of_history(history, options):
+        raise error
     if trainer.checkpoint_problem:
         raise errors.CheckpointError(
             what=f"the last checkpoint could not be written: {trainer.checkpoint_problem}",
             file="" if folder is None else str(folder.checkpoint.path),
             mend="Make room; the trained model itself is written.",
         )
+
+
+def _print_results(trainer: Trainer, data: TrainData, nan: bool) -> None:
+    is_share = isinstance(data.validation, float)  # then the rows of the file are both
+    result = trainer.evaluate(*data.rows, allow_nan=nan)
+    out(_summary("all rows" if is_share else "train", result))
+    if data.validation is not None and not is_share:
+        held_out = data.validation if isinstance(data.validation, tuple) else (data.validation,)
+        out(_summary("validation", trainer.evaluate(*held_out, allow_nan=nan)))
+    elif is_share and trainer.history.get("val_loss"):
+        last = {name: values[-1] for name, values in trainer.history.items() if values}
+        out(_summary("validation", Evaluation(last["val_loss"], last.get("val_accuracy"), 0)))
 
 
 def _summary(name: str, result: Evaluation) -> str:

@@ -365,6 +365,14 @@ OPTIONS: tuple[TrainOption, ...] = (
         is_path=True,
     ),
     TrainOption(
+        "overwrite",
+        bool,
+        False,
+        _RESULTS,
+        "-o may be MODEL itself, which is replaced.",
+        flags=("--overwrite",),
+    ),
+    TrainOption(
         "history",
         str,
         None,
@@ -455,22 +463,10 @@ OPTIONS: tuple[TrainOption, ...] = (
         is_stored=False,
     ),
     TrainOption(
-        "quiet",
-        bool,
-        False,
-        _PROCESS,
-        "No progress.",
-        flags=("-q", "--quiet"),
-        is_stored=False,
+        "quiet", bool, False, _PROCESS, "No progress.", flags=("-q", "--quiet"), is_stored=False
     ),
     TrainOption(
-        "verbose",
-        int,
-        0,
-        _PROCESS,
-        "More details.",
-        flags=("-v", "--verbose"),
-        is_stored=False,
+        "verbose", int, 0, _PROCESS, "More details.", flags=("-v", "--verbose"), is_stored=False
     ),
 )
 

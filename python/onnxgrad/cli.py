@@ -1,7 +1,7 @@
 """The command line: ``onnxgrad train | evaluate | predict | gradient | report | versions``.
 
 Exit status: 0 done; 1 a fault of onnxgrad; 2 wrong usage; 3 model or gradient; 4 data; 5 diverged;
-6 an output file; 7 device; 130 interrupted; 143 terminated.
+6 an output; 7 device; 129 hung up; 130 interrupted; 141 no one reads the output; 143 terminated.
 """
 
 from __future__ import annotations
@@ -16,8 +16,18 @@ import typer
 
 from onnxgrad import _apply_commands, errors
 from onnxgrad._command import Command, TopicsCommand, message_of, plain_warnings
+from onnxgrad._console import (
+    OutputClosedError,
+    finish_streams,
+    out,
+    prepare_streams,
+    report_written,
+    standard_output,
+)
+from onnxgrad._displays import say
 from onnxgrad._models import to_core_model
-from onnxgrad._train_command import Terminated, check_writable
+from onnxgrad._outputs import check_output
+from onnxgrad._train_command import Terminated
 from onnxgrad._train_command import run as run_training
 from onnxgrad._train_options import with_parameters
 from onnxgrad._versions import show_versions
@@ -43,7 +53,8 @@ EXIT_STATUS: dict[type[BaseException], int] = {
 
 _EXIT_HELP = (
     "Exit status: 0 done, 1 fault of onnxgrad, 2 usage, 3 model or gradient, 4 data, 5 diverged, "
-    "6 output file, 7 device, 130 interrupted, 143 terminated."
+    "6 output, 7 device, 129 hung up, 130 interrupted, 141 no one reads the output, "
+    "143 terminated."
 )
 
 
@@ -72,16 +83,18 @@ def _with_exit_status(command: CommandFunction) -> CommandFunction:
         try:
             with plain_warnings():
                 command(*args, **kwargs)
-        except Terminated:
-            print("terminated", file=sys.stderr)
-            raise typer.Exit(143) from None
+        except OutputClosedError:
+            raise typer.Exit(141) from None
+        except Terminated as ended:
+            say("terminated")
+            raise typer.Exit(128 + ended.signal_number) from None
         except KeyboardInterrupt:
-            print("interrupted", file=sys.stderr)
+            say("interrupted")
             raise typer.Exit(130) from None
         except errors.InternalError as error:
             _report_fault(error)
         except errors.Error as error:
-            print(message_of(error), file=sys.stderr)
+            say(message_of(error))
             raise typer.Exit(EXIT_STATUS.get(type(error), 1)) from None
         except (ValueError, TypeError, KeyError, IndexError, AttributeError, OSError) as error:
             _report_fault(error)
@@ -90,11 +103,16 @@ def _with_exit_status(command: CommandFunction) -> CommandFunction:
 
 
 def _report_fault(error: BaseException) -> None:
+    import io
     import traceback
 
-    traceback.print_exception(error)
-    print("\nThis is a fault of onnxgrad; please report it with these lines:\n", file=sys.stderr)
-    show_versions(sys.stderr)
+    versions = io.StringIO()
+    show_versions(versions)
+    say(
+        "".join(traceback.format_exception(error)),
+        "This is a fault of onnxgrad; please report it with these lines:\n",
+        versions.getvalue().rstrip(),
+    )
     raise typer.Exit(1) from None
 
 
@@ -186,7 +204,7 @@ def predict(
 ) -> None:
     """Write the outputs of a model for a file of rows."""
     if output is not None:
-        check_writable(output)
+        check_output(output, "-o", {"MODEL": model, "--data": data})
     _apply_commands.predict(model, data, output, outputs, ignored, delimiter)
 
 
@@ -229,9 +247,12 @@ def gradient(
     inline: Annotated[
         bool, typer.Option("--inline", help="Leave no model-local functions.")
     ] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="-o may be MODEL itself, which is replaced.")
+    ] = False,
 ) -> None:
     """Write the gradient of a model as a standard ONNX model."""
-    check_writable(output)
+    check_output(output, "-o", {} if overwrite else {"MODEL": model}, replaced=model)
     result, zeros = core_gradient(
         to_core_model(model),
         wrt,
@@ -243,9 +264,9 @@ def gradient(
     )
     result.save(output)
     names = ", ".join(value.name for value in result.outputs)
-    print(f"wrote {output} with the outputs {names}")
+    report_written(f"wrote {output} with the outputs {names}")
     if zeros:
-        print(f"warning: {zeros_text(zeros)}", file=sys.stderr)
+        say(f"warning: {zeros_text(zeros)}")
 
 
 @app.command(cls=Command, epilog=_example("onnxgrad report model.onnx"))
@@ -265,11 +286,11 @@ def report(
         known = found.to_dict()
         if changes is not None:
             known["weight_changes"] = [change._asdict() for change in changes]
-        print(json.dumps(known, indent=2))
+        out(json.dumps(known, indent=2))
         return
-    print(str(found).rstrip())
+    out(str(found).rstrip())
     if changes is not None:
-        print(f"\n{str(changes).rstrip()}")
+        out(f"\n{str(changes).rstrip()}")
 
 
 @app.command(cls=Command, epilog=_example("onnxgrad versions"))
@@ -278,12 +299,28 @@ def versions(
     full: Annotated[bool, typer.Option("--full", help="Also the path of the interpreter.")] = False,
 ) -> None:
     """Show versions of onnxgrad and of what it works with."""
-    show_versions(full=full)
+    with standard_output() as stream:
+        show_versions(stream, full=full)
 
 
 def main() -> None:
     """Run the command line."""
-    app(prog_name="onnxgrad")
+    prepare_streams()
+    stdout = sys.stdout
+    status: Any = 0
+    try:
+        with standard_output():  # of the help; commands write for themselves
+            app(prog_name="onnxgrad")
+    except OutputClosedError:
+        status = 141
+    except errors.CheckpointError as error:
+        say(message_of(error))
+        status = EXIT_STATUS[errors.CheckpointError]
+    except SystemExit as ended:
+        status = ended.code
+        if sys.stdout is not stdout and status == 1:  # what typer does if no one reads the help
+            status = 141
+    sys.exit(finish_streams(status))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,102 @@
+"""The standard streams of the command line, which may be full, closed, or read by no one."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import sys
+from collections.abc import Iterator
+from typing import Any, TextIO
+
+from onnxgrad.errors import CheckpointError
+from onnxgrad.files import occupy_standard_streams, redirect_to_nowhere
+
+__all__ = [
+    "OutputClosedError",
+    "finish_streams",
+    "out",
+    "prepare_streams",
+    "report_written",
+    "standard_output",
+]
+
+
+class OutputClosedError(Exception):
+    """No one reads standard output any more, as behind ``| head``; that ends a command in peace."""
+
+
+class _Closed(io.TextIOBase):
+    """What standard output is where the process began without one (``>&-``)."""
+
+    def write(self, _text: str) -> int:
+        raise OSError(errno.EBADF, "it is closed")
+
+
+def prepare_streams() -> None:
+    """Make the streams such that a name which they cannot show, or a closed one, is no fault."""
+    occupy_standard_streams()
+    if sys.stdout is None:
+        sys.stdout = _Closed()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+@contextlib.contextmanager
+def standard_output() -> Iterator[TextIO]:
+    """Give standard output to write to; all of it has arrived when this ends.
+
+    Raises
+    ------
+    OutputClosedError
+        No one reads it any more.
+    CheckpointError
+        It cannot be written.
+    """
+    try:
+        yield sys.stdout
+        sys.stdout.flush()
+    except OSError as error:
+        redirect_to_nowhere(sys.stdout)
+        if isinstance(error, BrokenPipeError):
+            raise OutputClosedError from None
+        raise CheckpointError(
+            what=f"cannot write to standard output: {error.strerror}",
+            file="standard output",
+            mend="Send it elsewhere: to a file on a disk with room, or to another program.",
+        ) from None
+
+
+def out(*lines: str) -> None:
+    """Write lines to standard output; raises as `standard_output`."""
+    with standard_output() as stream:
+        stream.write("".join(f"{line}\n" for line in lines))
+
+
+def report_written(line: str) -> None:
+    """Say what was written into a file, which is what was wanted, to those who listen."""
+    with contextlib.suppress(OutputClosedError):
+        out(line)
+
+
+def finish_streams(status: Any) -> Any:
+    """Return the exit status, once what is left in the streams is written or given up.
+
+    Otherwise the interpreter complains of it, and ends with a status of its own.
+    """
+    try:
+        with standard_output():
+            pass
+    except OutputClosedError:
+        status = status or 128 + 13  # as if by SIGPIPE, like other programs
+    except CheckpointError as error:
+        with contextlib.suppress(OSError, ValueError):
+            print(error, file=sys.stderr)
+        status = status or 6
+    if sys.stderr is not None:
+        try:
+            sys.stderr.flush()
+        except (OSError, ValueError):
+            redirect_to_nowhere(sys.stderr)
+    return status
