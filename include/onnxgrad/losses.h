@@ -57,10 +57,12 @@ struct Cosine {};
 
 // Classification.
 
-/// -log softmax(s)[t]. s: [N, C] (or [N, C, d1, ...], averaged over the places of a row), before
-/// any Softmax; t: [N] class numbers. With options, for w = class_weights (1 without) and e =
-/// label_smoothing: w[t] * (1 - e) * -log p[t] + e / C * sum_c w[c] * -log p[c], and in the mean a
-/// row counts w[t] times. With probabilities q as targets: -sum_c w[c] * log p[c] * ((1 - e) * q[c]
+/// -log softmax(s)[t]. s: [N, C], or more axes (averaged over the places of a row) of which
+/// `Loss::class_axis` has the classes, before any Softmax; t: class numbers, of the shape of s
+/// without the class axis: [N], or [B, T] for s: [B, T, C]. With options, for w = class_weights (1
+/// without) and e = label_smoothing: w[t] * (1 - e) * -log p[t] + e / C * sum_c w[c] * -log p[c],
+/// and in the mean a row counts w[t] times. With probabilities q as targets: -sum_c w[c] * log p[c]
+/// * ((1 - e) * q[c]
 /// + e / C), where each row counts once.
 struct SoftmaxCrossEntropy {
   /// Rows (or places) of this class number count nothing; integer targets only.
@@ -72,24 +74,33 @@ struct SoftmaxCrossEntropy {
 };
 
 /// log(1 + exp(s)) - t*s with t in {0, 1}, averaged over the columns of a row. s: [N] or [N, 1], t:
-/// class numbers [N]; or s: [N, K] before any Sigmoid, t: [N, K] of 0 and 1.
-struct BinaryCrossEntropy {};
+/// class numbers [N]; or s: [N, K] before any Sigmoid, t: [N, K] of numbers from 0 to 1.
+struct BinaryCrossEntropy {
+  /// Of one column too, t are numbers from 0 to 1, of the scores' type and shape. A session sets it
+  /// when it is given fractions as targets.
+  bool soft_targets = false;
+};
 
 /// -t * log(max(p, m)) - (1 - t) * log(max(1 - p, m)) on probabilities, averaged over the columns
 /// of a row. p: [N] or [N, 1], t: class numbers [N]; or p, t: [N, K]. m is min_probability; 0: the
 /// smallest normal number of p's type.
 struct LogLoss {
   double min_probability = 0;
+  bool soft_targets = false;  ///< as for BinaryCrossEntropy
 };
 
-/// -log(max(p[t], min_probability)) on probabilities. p: [N, C]; t: [N] class numbers.
+/// -log(max(p[t], min_probability)) on probabilities. p: [N, C], or more axes as for
+/// SoftmaxCrossEntropy; t: class numbers, of the shape of p without the class axis.
 /// min_probability 0: the smallest normal number of p's type.
 struct NegativeLogLikelihood {
   double min_probability = 0;
+  /// Rows (or places) of this class number count nothing.
+  std::optional<std::int64_t> ignore_index = {};
 };
 
 /// Kullback-Leibler divergence sum_c t[c] * (log t[c] - log softmax(s)[c]), where 0 log 0 is 0.
-/// s: [N, C] before any Softmax (logarithms of probabilities do as well); t: [N, C] probabilities.
+/// s: [N, C] before any Softmax (logarithms of probabilities do as well), or more axes as for
+/// SoftmaxCrossEntropy; t: probabilities of the shape of s.
 struct KlDivergence {};
 
 /// The loss of scikit-learn's SGDClassifier, one problem "this class against the rest" per column.
@@ -156,7 +167,15 @@ struct Loss {
   std::string output = {};
   /// `output` tells where to begin the walk back, and not the place itself.
   bool walk_back = false;
-  /// Wanted name of the new graph input for targets; a number is added where it is taken.
+  /// The axis of the scores that has the classes, negative from the end, of a loss of classes on
+  /// scores of three or more axes. Without: the axis of the model's own Softmax or ArgMax, or of the
+  /// size that the class weights have; else the one that the labels' shape leaves out, which a
+  /// session learns with the first labels (several that fit are an error, unless one of them is the
+  /// only axis of a fixed size behind the first). In files, and with probabilities as targets, that
+  /// only axis of a fixed size, else axis 1.
+  std::optional<std::int64_t> class_axis = {};
+  /// Wanted name of the new graph input for targets; a number is added where an input, output or
+  /// initializer of the model has it.
   std::string target = "label";
   /// Name of a new graph input [N] with a weight for each row; empty: none.
   std::string sample_weight = {};
@@ -188,6 +207,10 @@ struct LossInfo {
   std::string output = {};             ///< output of the model behind which it was found
   bool is_classifier = false;
   std::int64_t num_classes = 0;  ///< 0: regression
+  /// Of the scores, from 0; empty: the loss has none.
+  std::optional<std::int64_t> class_axis = {};
+  /// Labels may still settle `class_axis`: see Loss::class_axis.
+  bool is_class_axis_open = false;
   /// The label of each class, int64 [C] or string [C]; undefined if the model has no list (then the
   /// labels are 0..C-1).
   Tensor classes = {};
@@ -205,12 +228,15 @@ LossInfo find_loss(const Model& model, const Loss& loss = {});
 struct AddLossOptions {
   std::string loss_name = "loss";  ///< wanted name of the new output, of shape [], or [N] (kNone)
   bool keep_outputs = true;        ///< the model's outputs stay, after the loss
+  /// Of ai.onnx, 9 to 26, for the result; 0: the model's own.
+  std::int64_t target_opset = 0;
 };
 
 /// `model` with a loss: one more input for targets (after the others; one for each of several
 /// losses), one for sample weights if wanted, and the loss as first output. Opset, IR version,
-/// names and nodes stay as they are. Throws: ModelError (see find_loss; an ai.onnx opset that
-/// cannot express the loss), ShapeError.
+/// names and nodes stay as they are, but for an inner value that has the name of a new input or of
+/// the loss, which gets another. Throws: ModelError (see find_loss; an ai.onnx opset that cannot
+/// express the loss), ShapeError.
 Model add_loss(const Model& model, const Loss& loss = {}, const AddLossOptions& options = {});
 
 }  // namespace onnxgrad

@@ -88,8 +88,8 @@ class Model {
   /// Writes the file atomically: temporary name, flush, rename. Above 2 GiB tensors go to a fresh
   /// `<path>.data`. Throws: CheckpointError.
   void save(const std::string& path) const;
-  /// The serialized ModelProto: byte for byte what was loaded, if it was. Throws: ModelError (2
-  /// GiB).
+  /// The serialized ModelProto: byte for byte what was loaded, if it was, with the data of its
+  /// external files in it. Throws: ModelError (2 GiB).
   std::string to_bytes() const;
   /// Readable text: one line per node, with types.
   std::string to_text() const;

@@ -14,8 +14,10 @@ struct OperatorUse {
   std::string domain;
   std::string op_type;
   std::int64_t count = 0;
-  bool runs = false;  ///< the engine has a kernel, a lowering or a function body for it
-  bool has_gradient = false;
+  /// The engine computes it, by a kernel or by other operators, or need not (constants, the maps of
+  /// a ZipMap).
+  bool runs = false;
+  bool has_gradient = false;  ///< or needs none, as these
 };
 
 /// A node between the trainable weights and the loss through which no gradient passes.
@@ -41,15 +43,16 @@ struct Report {
   /// result. Dimensions that are not known count as 1; 0 where the rank is not known, or nothing is
   /// computed.
   std::vector<double> weight_flops;
-  std::vector<SeparatedWeight> separated;  ///< weights that training takes apart
-  std::int64_t num_trainable = 0;          ///< elements of trainable weights
-  std::int64_t num_parameters = 0;         ///< elements of all floating weights
-  std::string loss_line;                   ///< LossInfo::line; empty where no loss is found
-  std::string loss_problem;                ///< why not
+  std::vector<SeparatedWeight> separated;    ///< weights that training takes apart
+  std::vector<std::int64_t> weight_readers;  ///< for each weight, the nodes that read it
+  std::int64_t num_trainable = 0;            ///< elements of trainable weights
+  std::int64_t num_parameters = 0;           ///< elements of all floating weights
+  std::string loss_line;                     ///< LossInfo::line; empty where no loss is found
+  std::string loss_problem;                  ///< why not
   std::vector<MissingGradientInfo> missing_gradients;
 
-  /// Aligned tables; those of operators and weights are at most 100 columns wide. What Python and
-  /// the command line print.
+  /// Aligned tables, at most 100 columns wide but for long names of weights, which are whole. What
+  /// Python and the command line print.
   std::string to_text() const;
 };
 

@@ -200,8 +200,9 @@ class Trainer {
   Trainer(Trainer&&) noexcept;
   Trainer& operator=(Trainer&&) noexcept;
 
-  /// Settles an automatic loss for such a target, as the first fit() does; returns the loss.
-  /// Weights and optimizer state stay. Throws: Error (fit() is running).
+  /// Settles an automatic loss for such a target, and what else labels settle (Loss::class_axis),
+  /// as the first fit() does; returns the loss. Weights and optimizer state stay. Throws: Error
+  /// (fit() is running).
   const LossInfo& choose_loss(const Tensor& target);
   /// All data is checked before the first step. Input arrays that need no conversion are read in
   /// place and must not change meanwhile. Row order in epoch e is a pure function of (seed, e).

@@ -58,13 +58,20 @@ void bind_functions(nb::module_& module) {
       .def_ro("class_weights", &SoftmaxCrossEntropy::class_weights)
       .def_ro("label_smoothing", &SoftmaxCrossEntropy::label_smoothing)
       .def_ro("one_hot", &SoftmaxCrossEntropy::one_hot);
-  nb::class_<BinaryCrossEntropy>(module, "BinaryCrossEntropy").def(nb::init<>());
+  nb::class_<BinaryCrossEntropy>(module, "BinaryCrossEntropy")
+      .def(nb::init<bool>(), "soft_targets"_a = BinaryCrossEntropy{}.soft_targets)
+      .def_ro("soft_targets", &BinaryCrossEntropy::soft_targets);
   nb::class_<LogLoss>(module, "LogLoss")
-      .def(nb::init<double>(), "min_probability"_a = LogLoss{}.min_probability)
-      .def_ro("min_probability", &LogLoss::min_probability);
+      .def(nb::init<double, bool>(), "min_probability"_a = LogLoss{}.min_probability,
+           "soft_targets"_a = LogLoss{}.soft_targets)
+      .def_ro("min_probability", &LogLoss::min_probability)
+      .def_ro("soft_targets", &LogLoss::soft_targets);
   nb::class_<NegativeLogLikelihood>(module, "NegativeLogLikelihood")
-      .def(nb::init<double>(), "min_probability"_a = NegativeLogLikelihood{}.min_probability)
-      .def_ro("min_probability", &NegativeLogLikelihood::min_probability);
+      .def(nb::init<double, std::optional<std::int64_t>>(),
+           "min_probability"_a = NegativeLogLikelihood{}.min_probability,
+           "ignore_index"_a = nb::none())
+      .def_ro("min_probability", &NegativeLogLikelihood::min_probability)
+      .def_ro("ignore_index", &NegativeLogLikelihood::ignore_index);
   nb::class_<KlDivergence>(module, "KlDivergence").def(nb::init<>());
   nb::class_<UserLoss>(module, "UserLoss")
       .def(
@@ -104,10 +111,12 @@ void bind_loss(nb::module_& module) {
           "__init__",
           [](Loss* place, const LossFunction& function, const std::string& output, bool walk_back,
              const std::string& target, const std::string& sample_weight, Reduction reduction,
-             std::vector<Penalty> penalties, double factor, std::vector<Loss> others) {
+             std::vector<Penalty> penalties, double factor, std::vector<Loss> others,
+             std::optional<std::int64_t> class_axis) {
             new (place) Loss{.function = function,
                              .output = output,
                              .walk_back = walk_back,
+                             .class_axis = class_axis,
                              .target = target,
                              .sample_weight = sample_weight,
                              .reduction = reduction,
@@ -116,7 +125,7 @@ void bind_loss(nb::module_& module) {
                              .others = std::move(others)};
           },
           "function"_a, "output"_a, "walk_back"_a, "target"_a, "sample_weight"_a, "reduction"_a,
-          "penalties"_a, "factor"_a, "others"_a);
+          "penalties"_a, "factor"_a, "others"_a, "class_axis"_a = nb::none());
   nb::class_<LossInfo>(module, "LossInfo")
       .def_ro("line", &LossInfo::line)
       .def_ro("function", &LossInfo::function)
@@ -124,6 +133,8 @@ void bind_loss(nb::module_& module) {
       .def_ro("output", &LossInfo::output)
       .def_ro("is_classifier", &LossInfo::is_classifier)
       .def_ro("num_classes", &LossInfo::num_classes)
+      .def_ro("class_axis", &LossInfo::class_axis)
+      .def_ro("is_class_axis_open", &LossInfo::is_class_axis_open)
       .def_prop_ro("classes",
                    [](const LossInfo& info) -> nb::object {
                      return info.classes.is_defined() ? nb::cast(info.classes) : nb::none();
@@ -137,10 +148,13 @@ void bind_loss(nb::module_& module) {
              nb::call_guard<nb::gil_scoped_release>());
   module.def(
       "add_loss",
-      [](const Model& model, const Loss& loss, const std::string& loss_name, bool keep_outputs) {
-        return add_loss(model, loss, {.loss_name = loss_name, .keep_outputs = keep_outputs});
+      [](const Model& model, const Loss& loss, const std::string& loss_name, bool keep_outputs,
+         std::int64_t target_opset) {
+        return add_loss(
+            model, loss,
+            {.loss_name = loss_name, .keep_outputs = keep_outputs, .target_opset = target_opset});
       },
-      "model"_a, "loss"_a, "loss_name"_a, "keep_outputs"_a,
+      "model"_a, "loss"_a, "loss_name"_a, "keep_outputs"_a, "target_opset"_a,
       nb::call_guard<nb::gil_scoped_release>());
 }
 

@@ -34,6 +34,7 @@ void bind_report(nb::module_& module) {
       .def_ro("weights", &Report::weights)
       .def_ro("weight_flops", &Report::weight_flops)
       .def_ro("separated", &Report::separated)
+      .def_ro("weight_readers", &Report::weight_readers)
       .def_ro("num_trainable", &Report::num_trainable)
       .def_ro("num_parameters", &Report::num_parameters)
       .def_ro("loss_line", &Report::loss_line)

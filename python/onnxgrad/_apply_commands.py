@@ -34,13 +34,14 @@ def evaluate(
     sample_weight: str | None,
     ignored: Sequence[str] | None,
     loss: str,
+    class_axis: int | None,
     metrics: Sequence[str] | None,
     stream: bool | None,
     delimiter: str | None,
     as_json: bool,
 ) -> None:
     """Print loss, accuracy and metrics of a model on a file of rows."""
-    trainer = Trainer(model, loss_of(loss))
+    trainer = Trainer(model, loss_of(loss, class_axis))
     options = SimpleNamespace(
         data=data,
         target=target,

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from onnxgrad._values import WeightInfo
     from onnxgrad.reports import Report, WeightChange
 
 # Rows of a table, and lines of a list, that are shown as HTML; text shows all.
@@ -16,7 +17,7 @@ _HTML_LINES = 8
 
 class _Column(NamedTuple):
     title: str
-    width: int  # characters that a cell has at most
+    width: int | None  # characters that a cell has at most; None: names that options take
     is_number: bool = False
 
 
@@ -25,8 +26,8 @@ class _Table(NamedTuple):
     rows: Sequence[tuple[str, ...]]
 
 
-def _fitted(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: width - 3] + "..."
+def _fitted(text: str, width: int | None) -> str:
+    return text if width is None or len(text) <= width else text[: width - 3] + "..."
 
 
 def _yes(value: bool) -> str:
@@ -84,9 +85,15 @@ def _operators(report: Report) -> _Table:
     return _Table(columns, rows)
 
 
+def _reader(weight: WeightInfo, readers: int) -> str:
+    if readers > 1:
+        return f"{weight.op_type} and {readers - 1} more"
+    return f"{weight.op_type} {weight.node}".strip()
+
+
 def _weights(report: Report) -> _Table:
     columns = [
-        _Column("weight", 23),
+        _Column("weight", None),
         _Column("read by", 20),
         _Column("dtype", 8),
         _Column("shape", 12),
@@ -97,14 +104,16 @@ def _weights(report: Report) -> _Table:
     rows = [
         (
             weight.name,
-            f"{weight.op_type} {weight.node}".strip(),
+            _reader(weight, readers),
             weight.dtype,
             str(list(weight.shape)),
             str(weight.num_parameters),
             count_text(flops),
             _yes(weight.trainable),
         )
-        for weight, flops in zip(report.weights, report.weight_flops, strict=True)
+        for weight, flops, readers in zip(
+            report.weights, report.weight_flops, report.weight_readers, strict=True
+        )
         if weight.is_floating
     ]
     return _Table(columns, rows)
@@ -112,7 +121,7 @@ def _weights(report: Report) -> _Table:
 
 def _changes(changes: Sequence[WeightChange]) -> _Table:
     columns = [
-        _Column("weight", 44),
+        _Column("weight", None),
         _Column("shape", 16),
         _Column("norm before", 12, is_number=True),
         _Column("norm after", 12, is_number=True),
@@ -132,7 +141,7 @@ def _changes(changes: Sequence[WeightChange]) -> _Table:
 
 
 def changes_as_text(changes: Sequence[WeightChange]) -> str:
-    """Return an aligned table, at most 100 columns wide."""
+    """Return an aligned table, at most 100 columns wide but for long names."""
     return "\n".join(_text_table(_changes(changes))) + "\n"
 
 

@@ -39,14 +39,32 @@ def optimizer_of(text: str) -> Optimizer:
     return _with_options("optimizer", name, optimizers.from_name(name), options)
 
 
-def loss_of(text: str) -> Loss:
-    """Return the loss of a text such as ``"huber:delta=2"`` or ``"output:loss,reduction=sum"``."""
+def loss_of(text: str, class_axis: int | None = None) -> Loss:
+    """Return the loss of a text such as ``"huber:delta=2"`` or ``"output:loss,reduction=sum"``.
+
+    `class_axis` is that of ``--class-axis``, another way to give the option ``axis``.
+
+    Examples
+    --------
+    >>> loss_of("nll", class_axis=-1).axis
+    -1
+    """
     name, _, options = text.partition(":")
     if name == "output":
         output = _OF_OUTPUT.split(options, maxsplit=1)[0]  # which may have commas itself
         options = options[len(output) + 1 :]
-        return _with_options("loss", name, losses.Output(output), options)
-    return _with_options("loss", name, losses.from_name(name), options)
+        loss = _with_options("loss", name, losses.Output(output), options)
+    else:
+        loss = _with_options("loss", name, losses.from_name(name), options)
+    if class_axis is None:
+        return loss
+    if "axis" not in vars(loss):
+        raise OptionError(
+            what=f"--class-axis: {name} has no class axis",
+            value="--class-axis",
+            mend="Leave it out, or take a cross-entropy over classes.",
+        )
+    return loss.replace(axis=class_axis)
 
 
 def schedule_of(text: str) -> Schedule:

@@ -146,7 +146,7 @@ def _trainer(options: SimpleNamespace) -> Trainer:
         raise unknown_name("training_mode", options.training_mode, list(modes))
     return Trainer(
         start,
-        loss_of(options.loss),
+        loss_of(options.loss, options.class_axis),
         _optimizer(options),
         penalty=[penalty_of(text) for text in options.penalty or ()] or None,
         schedule=None if options.schedule is None else schedule_of(options.schedule),

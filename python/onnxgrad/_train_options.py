@@ -5,12 +5,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Any
 
 import typer
 
 from onnxgrad import losses, metrics, optimizers, schedules
 from onnxgrad._checks import is_number, nearest_or
+from onnxgrad._train_option import TrainOption
 from onnxgrad.errors import OptionError
 from onnxgrad.graphs import SCHEMES
 
@@ -21,78 +22,6 @@ __all__ = [
     "stored",
     "with_parameters",
 ]
-
-
-class TrainOption(NamedTuple):
-    """An option of the command line, which is also a key of a configuration file.
-
-    Attributes
-    ----------
-    name : str
-        As in a file and in Python; ``--name`` with hyphens on the command line.
-    kind : type
-        str, int, float, bool, or list (of texts, the option may be given several times).
-    default : object
-    topic : str
-        Heading in the help.
-    help : str
-    metavar : str
-        What stands for the value in the help; None is N, X, or the name.
-    flags : tuple of str
-        How it is spelled on the command line, if not ``--name``.
-    is_path : bool
-        Whether it is stored as an absolute path.
-    is_stored : bool
-        Whether it belongs into a configuration file.
-    """
-
-    name: str
-    kind: type
-    default: Any
-    topic: str
-    help: str
-    metavar: str | None = None
-    flags: tuple[str, ...] = ()
-    is_path: bool = False
-    is_stored: bool = True
-
-    @property
-    def spelling(self) -> str:
-        """The option on the command line, without its value."""
-        if self.flags:
-            return ", ".join(self.flags)
-        long = "--" + self.name.replace("_", "-")
-        return f"{long}/--no-{long[2:]}" if self.kind is bool else long
-
-    @property
-    def shown_value(self) -> str | None:
-        """What stands for the value in the help; None for flags."""
-        if self.name == "verbose":
-            return None
-        return self.metavar or {int: "N", float: "X", str: self.name.upper()}.get(self.kind)
-
-    def parameter(self) -> inspect.Parameter:
-        """Return it as a parameter of the function that typer calls."""
-        annotation: Any = list[str] if self.kind is list else self.kind
-        if self.default is None or self.kind is list:
-            annotation = annotation | None
-        if self.name == "model":
-            info: Any = typer.Argument(metavar=self.metavar, help=self.help)
-        else:
-            info = typer.Option(
-                *self.spelling.split(", "),
-                metavar=self.shown_value,
-                help=self.help,
-                rich_help_panel=self.topic,
-                count=self.name == "verbose",
-                show_default=self.name != "verbose",
-            )
-        return inspect.Parameter(
-            self.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=self.default,
-            annotation=Annotated[annotation, info],
-        )
 
 
 def _names(names: Sequence[str]) -> str:
@@ -187,6 +116,15 @@ OPTIONS: tuple[TrainOption, ...] = (
         _MODEL,
         f"NAME or NAME:option=value,...: {_names(losses.names())}; or output:NAME, the loss that "
         "the model has already.",
+    ),
+    TrainOption(
+        "class_axis",
+        int,
+        None,
+        _MODEL,
+        "Axis of the scores that has the classes, such as -1, of a cross-entropy on three axes or "
+        "more.  [default: the one that the labels' shape leaves out]",
+        "AXIS",
     ),
     TrainOption(
         "class_weight",

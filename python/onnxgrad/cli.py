@@ -159,6 +159,9 @@ def evaluate(
     ] = None,
     ignored: Annotated[list[str] | None, typer.Option(metavar="NAME", help=_IGNORED_HELP)] = None,
     loss: Annotated[str, typer.Option(help="As for train.")] = "auto",
+    class_axis: Annotated[
+        int | None, typer.Option(metavar="AXIS", help="As for train.", show_default=False)
+    ] = None,
     metrics: Annotated[
         list[str] | None, typer.Option(metavar="NAMES", help="Further numbers, as for train.")
     ] = None,
@@ -170,7 +173,17 @@ def evaluate(
 ) -> None:
     """Print loss, accuracy and metrics of a model on a file of rows."""
     _apply_commands.evaluate(
-        model, data, target, sample_weight, ignored, loss, metrics, stream, delimiter, as_json
+        model,
+        data,
+        target,
+        sample_weight,
+        ignored,
+        loss,
+        class_axis,
+        metrics,
+        stream,
+        delimiter,
+        as_json,
     )
 
 

@@ -71,7 +71,8 @@ def gradient(
     onnx.ModelProto
         Inputs: those of `model` that are needed, each weight of `wrt` (no longer an initializer),
         then ``<output>_grad``. Outputs: ``<name>_grad`` for each name of `wrt`, with its shape and
-        dtype.
+        dtype. Inner values of `model` with such a name get another; where an input, a weight or an
+        output that stays has it, the new name ends in ``_1``.
 
     Raises
     ------
@@ -144,6 +145,7 @@ def add_loss(
     penalty: PenaltyLike | None = None,
     loss_name: str = "loss",
     keep_outputs: bool = True,
+    target_opset: int | None = None,
 ) -> onnx.ModelProto:
     """Return a model with a loss as its first output.
 
@@ -163,11 +165,16 @@ def add_loss(
         Wanted name of the new output, of shape [] (or [N] with ``reduction="none"``).
     keep_outputs : bool, default=True
         Whether the model's outputs stay, after the loss.
+    target_opset : int, default=None
+        Operator set of the result, 9 to 26; None is that of `model`, which may be too old to write
+        the loss in.
 
     Returns
     -------
     onnx.ModelProto
-        Operator set, IR version, names and nodes are those of `model`.
+        Operator set, IR version, names and nodes are those of `model`. Where an inner value has the
+        wanted name of an input or of the loss, that value gets another; where an input, output or
+        initializer has it, a number is added to the new name.
 
     Raises
     ------
@@ -182,7 +189,10 @@ def add_loss(
     (['X', 'label'], 'loss')
     """
     described = to_core_loss(loss, target, sample_weight or "", penalty=penalty)
-    return to_proto(_core.add_loss(to_core_model(model), described, loss_name, bool(keep_outputs)))
+    opset = 0 if target_opset is None else positive_int("target_opset", target_opset)
+    return to_proto(
+        _core.add_loss(to_core_model(model), described, loss_name, bool(keep_outputs), opset)
+    )
 
 
 @checked_names

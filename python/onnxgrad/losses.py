@@ -21,6 +21,7 @@ Wherever a loss is asked for, these do too:
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, TypeAlias
 
@@ -57,6 +58,21 @@ __all__ = [
     "traced",
 ]
 
+
+def _axis(axis: Any) -> int | None:
+    """Check an axis of the scores."""
+    if axis is None:
+        return None
+    try:
+        return operator.index(axis)
+    except TypeError:
+        raise OptionError(
+            what=f"axis: {axis!r} is not a whole number",
+            value="axis",
+            mend="Give the axis of the scores that has the classes, such as -1.",
+        ) from None
+
+
 Kind: TypeAlias = Literal["log", "hinge", "squared_hinge", "modified_huber"]
 KINDS = ("log", "hinge", "squared_hinge", "modified_huber")
 
@@ -66,7 +82,19 @@ class Auto(Loss):
 
     Squared error for a regression output; softmax, binary or one-vs-rest cross-entropy for the
     scores behind Softmax or Sigmoid; the negative log of the probability where there are no scores.
+
+    Parameters
+    ----------
+    axis : int, default=None
+        Of a loss of classes that is chosen; see `SoftmaxCrossEntropy`.
     """
+
+    axis: int | None
+
+    def __init__(
+        self, *, axis: int | None = None, output: str = "", reduction: Reduction = "mean"
+    ) -> None:
+        self._set(output, reduction, axis=_axis(axis))
 
     def _function(self) -> NativeFunction:
         return _core.AutoLoss()
@@ -197,7 +225,8 @@ class Cosine(Loss):
 class SoftmaxCrossEntropy(Loss):
     """-log softmax(s)[t].
 
-    s: [N, C] (or [N, C, d1, ...]), before any Softmax; t: [N] class numbers.
+    s: [N, C] before any Softmax, t: [N] class numbers; or s with more axes, such as [B, T, C], and
+    t of the shape of s without the class axis, such as [B, T]: the mean over the places of a row.
     With p = softmax(s), w = class_weights and e = label_smoothing a row's loss is
     (1 - e) w[t] (-log p[t]) + e / C sum_c w[c] (-log p[c]), and it counts w[t] times in a mean.
     With one-hot targets it is -sum_c w[c] log p[c] ((1 - e) t[c] + e / C), and counts once.
@@ -205,19 +234,26 @@ class SoftmaxCrossEntropy(Loss):
     Parameters
     ----------
     ignore_index : int, default=None
-        Rows of this class count nothing.
+        Rows (or places) of this class count nothing.
     class_weights : sequence of float [C], default=()
         Weight of each class, in the order of the columns.
     label_smoothing : float, default=0
         In [0, 1).
     one_hot : bool, default=False
         Whether targets are rows [N, C] of 0 and 1, or of probabilities.
+    axis : int, default=None
+        The axis of s that has the classes, of three axes or more; negative from the end. None: the
+        axis of the model's own Softmax or ArgMax; else the one that the shape of the first labels
+        leaves out (several that fit are an error, unless one of them is the only axis of a fixed
+        size behind the first). In files, which have no labels, and with one-hot targets: that only
+        axis of a fixed size, else axis 1 as in PyTorch.
     """
 
     ignore_index: int | None
     class_weights: tuple[float, ...]
     label_smoothing: float
     one_hot: bool
+    axis: int | None
 
     def __init__(
         self,
@@ -226,6 +262,7 @@ class SoftmaxCrossEntropy(Loss):
         class_weights: Iterable[float] = (),
         label_smoothing: float = 0.0,
         one_hot: bool = False,
+        axis: int | None = None,
         output: str = "",
         reduction: Reduction = "mean",
     ) -> None:
@@ -237,6 +274,7 @@ class SoftmaxCrossEntropy(Loss):
             class_weights=tuple(real_number("class_weights", w) for w in class_weights),
             label_smoothing=label_smoothing,
             one_hot=bool(one_hot),
+            axis=_axis(axis),
         )
 
     def _function(self) -> NativeFunction:
@@ -248,12 +286,25 @@ class SoftmaxCrossEntropy(Loss):
 class BinaryCrossEntropy(Loss):
     """log(1 + exp(s)) - t*s with t in {0, 1}, averaged over the columns of a row.
 
-    s: [N] or [N, 1] with class numbers t: [N]; or s: [N, K] before any Sigmoid with t: [N, K] of 0
-    and 1.
+    s: [N] or [N, 1] with class numbers t: [N]; or s: [N, K] before any Sigmoid with t: [N, K] of
+    numbers from 0 to 1.
+
+    Parameters
+    ----------
+    soft_targets : bool, default=False
+        Whether targets of one column, too, are numbers from 0 to 1, of the type and shape of s. A
+        session that is given fractions as targets does so by itself.
     """
 
+    soft_targets: bool
+
+    def __init__(
+        self, *, soft_targets: bool = False, output: str = "", reduction: Reduction = "mean"
+    ) -> None:
+        self._set(output, reduction, soft_targets=bool(soft_targets))
+
     def _function(self) -> NativeFunction:
-        return _core.BinaryCrossEntropy()
+        return _core.BinaryCrossEntropy(self.soft_targets)
 
 
 class LogLoss(Loss):
@@ -266,25 +317,48 @@ class LogLoss(Loss):
     ----------
     min_probability : float, default=0
         0 is the smallest normal number of the type of p.
+    soft_targets : bool, default=False
+        As for `BinaryCrossEntropy`.
     """
 
     min_probability: float
+    soft_targets: bool
 
     def __init__(
-        self, *, min_probability: float = 0.0, output: str = "", reduction: Reduction = "mean"
+        self,
+        *,
+        min_probability: float = 0.0,
+        soft_targets: bool = False,
+        output: str = "",
+        reduction: Reduction = "mean",
     ) -> None:
         real_number("min_probability", min_probability, 0.0, 1.0)
-        self._set(output, reduction, min_probability=min_probability)
+        self._set(
+            output, reduction, min_probability=min_probability, soft_targets=bool(soft_targets)
+        )
 
     def _function(self) -> NativeFunction:
-        return _core.LogLoss(self.min_probability)
+        return _core.LogLoss(self.min_probability, self.soft_targets)
 
 
 class KlDivergence(Loss):
     """sum_c t[c] (log t[c] - log softmax(s)[c]).
 
-    s: [N, C] before any Softmax, or logarithms of probabilities; t: [N, C] probabilities.
+    s: [N, C] before any Softmax, or logarithms of probabilities; t: [N, C] probabilities. With more
+    axes, the mean over the places of a row.
+
+    Parameters
+    ----------
+    axis : int, default=None
+        As for `SoftmaxCrossEntropy`; t, of the shape of s, does not tell.
     """
+
+    axis: int | None
+
+    def __init__(
+        self, *, axis: int | None = None, output: str = "", reduction: Reduction = "mean"
+    ) -> None:
+        self._set(output, reduction, axis=_axis(axis))
 
     def _function(self) -> NativeFunction:
         return _core.KlDivergence()
@@ -293,28 +367,42 @@ class KlDivergence(Loss):
 class NegativeLogLikelihood(Loss):
     """-log(max(p[t], min_probability)) on probabilities.
 
-    p: [N, C]; t: [N] class numbers.
+    p: [N, C] and t: [N] class numbers, or more axes as for `SoftmaxCrossEntropy`.
 
     Parameters
     ----------
     min_probability : float, default=0
         0 is the smallest normal number of the type of p.
+    ignore_index : int, default=None
+        Rows (or places) of this class count nothing.
+    axis : int, default=None
+        As for `SoftmaxCrossEntropy`.
     """
 
     min_probability: float
+    ignore_index: int | None
+    axis: int | None
 
     def __init__(
         self,
         *,
         min_probability: float = 0.0,
+        ignore_index: int | None = None,
+        axis: int | None = None,
         output: str = "",
         reduction: Reduction = "mean",
     ) -> None:
         real_number("min_probability", min_probability, 0.0, 1.0)
-        self._set(output, reduction, min_probability=min_probability)
+        self._set(
+            output,
+            reduction,
+            min_probability=min_probability,
+            ignore_index=ignore_index,
+            axis=_axis(axis),
+        )
 
     def _function(self) -> NativeFunction:
-        return _core.NegativeLogLikelihood(self.min_probability)
+        return _core.NegativeLogLikelihood(self.min_probability, self.ignore_index)
 
 
 class OneVsRest(Loss):
@@ -484,6 +572,7 @@ def to_core_loss(
                 [one._native() for one in as_penalties(penalty)] if is_first else [],
                 factor,
                 natives[::-1] if is_first else [],
+                getattr(described, "axis", None),
             )
         )
     return natives[-1]

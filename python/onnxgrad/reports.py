@@ -35,8 +35,9 @@ class OperatorUse:
     domain, op_type : str
     count : int
     runs : bool
-        Whether the engine can run it.
+        Whether the engine can run it, or need not: constants, the maps of a ZipMap.
     has_gradient : bool
+        Or needs none, as these.
     """
 
     domain: str
@@ -80,6 +81,8 @@ class Report:
         For each weight the floating-point operations of its layer in a forward pass of one row:
         2 for each product and sum of a matrix product or convolution, else 1 for each element of
         the result. Dimensions that are not known count as 1.
+    weight_readers : list of int
+        For each weight the number of nodes that read it.
     num_trainable, num_parameters : int
         Elements of the trainable weights, and of all floating weights.
     loss_line : str
@@ -104,6 +107,7 @@ class Report:
     operators: list[OperatorUse]
     weights: list[WeightInfo]
     weight_flops: list[int]
+    weight_readers: list[int]
     num_trainable: int
     num_parameters: int
     loss_line: str
@@ -134,8 +138,15 @@ class Report:
         for name in ("inputs", "outputs"):
             found[name] = [item._asdict() for item in getattr(self, name)]
         found["weights"] = [
-            {**weight._asdict(), "num_parameters": weight.num_parameters, "flops": flops}
-            for weight, flops in zip(self.weights, found.pop("weight_flops"), strict=True)
+            {
+                **weight._asdict(),
+                "num_parameters": weight.num_parameters,
+                "flops": flops,
+                "readers": readers,
+            }
+            for weight, flops, readers in zip(
+                self.weights, found.pop("weight_flops"), found.pop("weight_readers"), strict=True
+            )
         ]
         totals = {name: getattr(self, name) for name in ("num_frozen", "num_bytes", "flops")}
         return found | totals
@@ -268,6 +279,7 @@ def report(model: ModelLike) -> Report:
         ],
         weights=weight_infos(found.weights),
         weight_flops=[round(flops) for flops in found.weight_flops],
+        weight_readers=list(found.weight_readers),
         num_trainable=found.num_trainable,
         num_parameters=found.num_parameters,
         loss_line=found.loss_line,

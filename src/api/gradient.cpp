@@ -8,6 +8,7 @@
 #include "autodiff/gradient.h"
 #include "base/check.h"
 #include "ir/builder.h"
+#include "ir/naming.h"
 #include "onnx/inference.h"
 #include "onnxgrad/version.h"
 #include "train/engine.h"
@@ -116,6 +117,9 @@ Model gradient(const Model& model, const GradientOptions& options) {
   const auto inferer = onnx_io::make_type_inferer(working);
   ir::GraphBuilder g(working, graph, *inferer, ops);
   open_inputs(graph, wrt);
+  // What stays of the model's own outputs; names of others are free for gradients.
+  graph.outputs.clear();
+  if (options.keep_outputs) graph.outputs = outputs;
   std::vector<Value*> seeds;
   g.set_scope("gradient");
   for (Value* output : outputs) {
@@ -128,14 +132,10 @@ Model gradient(const Model& model, const GradientOptions& options) {
     if (found.is_zero[i]) options.zeros->push_back(wrt[i]->name);
   }
   g.set_scope("");
-  graph.outputs.clear();
   for (std::size_t i = 0; i < wrt.size(); ++i) {
     Value* named = g.identity(gradients[i]);
-    graph.rename(named, graph.names().unique(wrt[i]->name + "_grad"));
-    graph.outputs.push_back(named);
-  }
-  if (options.keep_outputs) {
-    graph.outputs.insert(graph.outputs.end(), outputs.begin(), outputs.end());
+    ir::give_name(graph, named, wrt[i]->name + "_grad");
+    graph.outputs.insert(graph.outputs.begin() + static_cast<std::ptrdiff_t>(i), named);
   }
   ir::eliminate_dead_nodes(graph);
   return write(std::move(working), options.write);
@@ -162,9 +162,9 @@ Model training_step(const Model& model, const Loss& loss, const Optimizer& optim
     const auto rows = outputs.begin() + static_cast<std::ptrdiff_t>(step.first_extra_output()) - 1;
     Value* losses = *rows;
     outputs.erase(rows);
-    graph.graph->rename(outputs.front(), graph.graph->names().unique("loss_sum"));
+    ir::give_name(*graph.graph, outputs.front(), "loss_sum");
     outputs.front() = losses;
-    graph.graph->rename(losses, "loss");
+    ir::give_name(*graph.graph, losses, "loss");
   }
   return write(std::move(graph), options.write);
 }

@@ -7,6 +7,7 @@
 #include "api/model_impl.h"
 #include "base/check.h"
 #include "ir/builder.h"
+#include "ir/naming.h"
 #include "onnxgrad/option_error.h"
 #include "train/engine.h"
 #include "train/heads/heads.h"
@@ -34,7 +35,7 @@ ir::Model loss_only(const train::LossGraph& loss) {
     graph.inputs.push_back(input);
     map.emplace(value, input);
   };
-  for (const Value* value : loss.inputs) add_input(value);
+  for (const train::LossGraph::Input& input : loss.inputs) add_input(input.value);
   for (const Value* value : loss.targets) add_input(value);
   // The nodes before the loss are dropped from this throw-away copy of the model.
   auto& nodes = loss.model->graph->nodes;
@@ -45,31 +46,48 @@ ir::Model loss_only(const train::LossGraph& loss) {
   return part;
 }
 
+// A loss written for a file of that opset.
+ir::Model in_opset(const ir::Model& loss, std::int64_t opset) {
+  try {
+    return onnx_io::to_target_opset(loss, std::min(opset, ir::kInternalOpset), true);
+  } catch (const ModelError& error) {
+    Problem problem = error.problem();
+    problem.mend = "Pass a newer target_opset, such as 17: the model is then converted to it.";
+    throw ModelError(std::move(problem));
+  }
+}
+
 // Puts the loss's nodes behind the file's own.
 Model append_to_file(const Model& model, const train::LossGraph& loss,
                      const AddLossOptions& options) {
   const std::shared_ptr<const ir::Model> file = model.impl().file_graph();
-  const ir::Model& original = *file;
-  const std::int64_t opset = original.opset();
-  ir::Model part = loss_only(loss);
-  part = onnx_io::to_target_opset(part, std::min(opset, ir::kInternalOpset), true);
-  ir::Model result = ir::clone(original);
+  ir::Model result = options.target_opset == 0
+                         ? ir::clone(*file)
+                         : onnx_io::to_target_opset(*file, options.target_opset, false);
+  const ir::Model part = in_opset(loss_only(loss), result.opset());
   ir::Graph& graph = *result.graph;
   const ir::Graph& from = *part.graph;
+  // Before new inputs take names of inner values.
+  std::unordered_map<std::string, Value*> file_values;
+  for (const auto& input : loss.inputs) file_values.emplace(input.name, graph.find(input.name));
   std::unordered_map<const Value*, Value*> map;
   for (Value* input : from.inputs) {
     const bool is_target = std::ranges::any_of(
         loss.targets, [&](const Value* target) { return target->name == input->name; });
-    map.emplace(input,
-                is_target ? graph.add_input(input->name, input->type) : graph.find(input->name));
+    if (is_target) {
+      map.emplace(input, graph.add_input(input->name, input->type));
+      continue;
+    }
+    const auto read = std::ranges::find(loss.inputs, input->name, [](const auto& one) {
+      return std::string_view(one.value->name);
+    });
+    map.emplace(input, file_values.at(read->name));
   }
   ir::append_nodes(from, graph, map);
   Value* output = map.at(from.outputs.front());
-  if (output->name != options.loss_name) {
-    graph.rename(output, graph.names().unique(options.loss_name));
-  }
   output->type = loss.loss->type;
   if (!options.keep_outputs) graph.outputs.clear();
+  ir::give_name(graph, output, options.loss_name);
   graph.outputs.insert(graph.outputs.begin(), output);
   return api::wrap(std::move(result));
 }
@@ -118,16 +136,16 @@ Model add_loss(const Model& model, const Loss& loss, const AddLossOptions& optio
       break;
     }
   }
-  for (const ir::Value* input : graph.inputs) {
+  for (const auto& [input, name] : graph.inputs) {
     const bool is_weight = input->is_initializer();
     const bool is_tied = is_weight && input->origin != nullptr && !input->origin->index.empty();
-    if (file.find(input->name) != nullptr && !is_tied) continue;
-    throw ModelError({.what = std::string(is_weight ? "the weight '" : "the scores '") +
-                              input->name + "' " +
+    if (file.find(name) != nullptr && !is_tied) continue;
+    throw ModelError({.what = std::string(is_weight ? "the weight '" : "the scores '") + name +
+                              "' " +
                               (is_tied     ? "is one of two opposite columns of the file's"
                                : is_weight ? "is inside a node of the file"
                                            : "are inside a node of the file"),
-                      .where = {.value = input->name},
+                      .where = {.value = name},
                       .mend = is_weight ? "Leave it out of the penalties."
                                         : "Name an output of the file with output=."});
   }

@@ -110,7 +110,9 @@ const std::vector<WeightInfo>& Model::Impl::weight_list() const {
 
 std::string Model::Impl::bytes() const {
   if (file.bytes == nullptr) return onnx_io::to_bytes(*file.model);
-  return changed_.empty() ? *file.bytes : onnx_io::with_weights(file, *working(), changed_);
+  const bool has_changed = !changed_.empty();
+  if (!has_changed && !onnx_io::has_external_data(file)) return *file.bytes;
+  return onnx_io::with_weights(file, has_changed ? *working() : *file.model, changed_);
 }
 
 std::shared_ptr<const ir::Model> Model::Impl::file_graph() const {

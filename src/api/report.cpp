@@ -2,12 +2,16 @@
 
 #include <algorithm>
 #include <map>
+#include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include "api/model_impl.h"
 #include "autodiff/gradient.h"
 #include "onnxgrad/losses.h"
 #include "train/engine.h"
+#include "train/outputs.h"
+#include "train/place_loss.h"
 #include "train/training_graph.h"
 #include "train/weights.h"
 
@@ -16,35 +20,107 @@ namespace {
 
 using ir::Node;
 
-void count_operators(const ir::Graph& graph,
-                     std::map<std::pair<std::string, std::string>, std::int64_t>& counts) {
+using OperatorName = std::pair<std::string, std::string>;  // domain and type
+using OperatorCounts = std::map<OperatorName, std::int64_t>;
+
+void count_operators(const ir::Graph& graph, OperatorCounts& counts) {
   for (const Node* node : graph.nodes) {
     ++counts[{node->domain, node->op_type}];
     for (const ir::Graph* subgraph : node->subgraphs()) count_operators(*subgraph, counts);
   }
 }
 
-std::vector<OperatorUse> list_operators(const ir::Model& model) {
-  std::map<std::pair<std::string, std::string>, std::int64_t> counts;
-  count_operators(*model.graph, counts);
+bool can_run(const OperatorName& name) {
   const runtime::Engine& engine = train::builtin_engine();
+  const auto& [domain, op_type] = name;
+  const opdef::OpDef* def = engine.ops.find(domain, op_type);
+  return (def != nullptr &&
+          (def->lower != nullptr || def->expression != nullptr || def->is_view)) ||
+         !engine.kernels.offers(domain, op_type).empty() ||
+         engine.kernels.dynamic(domain, op_type) != nullptr;
+}
+
+bool can_differentiate(const OperatorName& name) {
+  const opdef::OpDef* def = train::builtin_engine().ops.find(name.first, name.second);
+  return def != nullptr && (def->lower != nullptr || def->vjp != nullptr);
+}
+
+// The operators that are computed where all outputs of the working copy are: what an output is
+// told from afterwards (the maps of a ZipMap, labels that are texts) is not among them.
+OperatorCounts computed_operators(const ir::Model& working, bool& all_outputs) {
+  std::unordered_set<const ir::Value*> needed;
+  all_outputs = true;
+  for (const train::RunnableOutput& output : train::runnable_outputs(*working.graph)) {
+    all_outputs = all_outputs && output.value != nullptr;
+    if (output.value != nullptr) needed.merge(train::values_behind(output.value));
+  }
+  OperatorCounts counts;
+  for (const Node* node : working.graph->nodes) {
+    const bool is_needed = std::ranges::any_of(
+        node->outputs, [&](const ir::Value* value) { return needed.contains(value); });
+    if (!is_needed) continue;
+    ++counts[{node->domain, node->op_type}];
+    for (const ir::Graph* subgraph : node->subgraphs()) count_operators(*subgraph, counts);
+  }
+  return counts;
+}
+
+// Types of the nodes that no gradient of the outputs passes, on the way to weights and inputs.
+std::unordered_set<std::string> operators_without_gradient(const ir::Model& working) {
+  const auto is_floating_tensor = [](const ir::Value* value) {
+    return value != nullptr && value->type.is_tensor() && is_floating(value->type.dtype);
+  };
+  std::vector<ir::Value*> outputs;
+  for (const train::RunnableOutput& output : train::runnable_outputs(*working.graph)) {
+    if (is_floating_tensor(output.value)) outputs.push_back(output.value);
+  }
+  std::vector<ir::Value*> wrt = working.graph->inputs;
+  wrt.insert(wrt.end(), working.graph->initializers.begin(), working.graph->initializers.end());
+  std::erase_if(wrt, [&](const ir::Value* value) { return !is_floating_tensor(value); });
+  std::unordered_set<std::string> types;
+  for (const autodiff::MissingGradient& gap :
+       autodiff::find_missing_gradients(working, train::builtin_engine().ops, outputs, wrt)) {
+    types.insert(gap.op_type);
+  }
+  return types;
+}
+
+// An operator of the file that is left in the working copy answers for itself. Of others, which
+// became constants or were written by operators that the engine knows, those answer.
+std::vector<OperatorUse> list_operators(const ir::Model& file, const ir::Model& working) {
+  OperatorCounts counts;
+  count_operators(*file.graph, counts);
+  bool all_outputs = true;
+  const OperatorCounts computed = computed_operators(working, all_outputs);
+  bool all_new_run = all_outputs;
+  const auto without = operators_without_gradient(working);
+  bool all_new_differentiate = all_outputs;
+  for (const auto& [name, count] : computed) {
+    if (counts.contains(name)) continue;
+    all_new_run = all_new_run && can_run(name);
+    all_new_differentiate = all_new_differentiate && !without.contains(name.second);
+  }
   std::vector<OperatorUse> uses;
-  for (const auto& [key, count] : counts) {
-    const auto& [domain, op_type] = key;
-    const opdef::OpDef* def = engine.ops.find(domain, op_type);
-    const bool is_function = model.find_function(domain, op_type) != nullptr;
-    const bool lowers = def != nullptr && def->lower != nullptr;
+  for (const auto& [name, count] : counts) {
+    const bool is_left = computed.contains(name);
     uses.push_back(
-        {.domain = domain,
-         .op_type = op_type,
+        {.domain = name.first,
+         .op_type = name.second,
          .count = count,
-         .runs = is_function || lowers || (def != nullptr && def->expression != nullptr) ||
-                 (def != nullptr && def->is_view) ||
-                 !engine.kernels.offers(domain, op_type).empty() ||
-                 engine.kernels.dynamic(domain, op_type) != nullptr,
-         .has_gradient = is_function || lowers || (def != nullptr && def->vjp != nullptr)});
+         .runs = can_run(name) || (!is_left && all_new_run),
+         .has_gradient = can_differentiate(name) || (!is_left && all_new_differentiate)});
   }
   return uses;
+}
+
+// Nodes that read each value, those of subgraphs included; a node counts once.
+void count_readers(const ir::Graph& graph,
+                   std::unordered_map<const ir::Value*, std::int64_t>& readers) {
+  for (const Node* node : graph.nodes) {
+    const std::unordered_set<const ir::Value*> read(node->inputs.begin(), node->inputs.end());
+    for (const ir::Value* value : read) ++readers[value];
+    for (const ir::Graph* subgraph : node->subgraphs()) count_readers(*subgraph, readers);
+  }
 }
 
 double num_elements(const ir::SymbolicShape& shape) {
@@ -119,11 +195,14 @@ Report report(const Model& model) {
   result.ir_version = model.ir_version();
   result.inputs = model.inputs();
   result.outputs = model.outputs();
-  result.operators = list_operators(file);
+  const ir::Model& working = *model.impl().working();
+  result.operators = list_operators(file, working);
   result.weights = model.weights();
-  for (const train::Weight& weight :
-       train::find_weights(*model.impl().working(), train::builtin_engine().ops)) {
+  std::unordered_map<const ir::Value*, std::int64_t> readers;
+  count_readers(*working.graph, readers);
+  for (const train::Weight& weight : train::find_weights(working, train::builtin_engine().ops)) {
     result.weight_flops.push_back(count_flops(weight));
+    result.weight_readers.push_back(readers[weight.value]);
   }
   for (const WeightInfo& weight : result.weights) {
     if (!is_floating(weight.dtype)) continue;

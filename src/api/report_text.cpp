@@ -5,6 +5,7 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <string>
 #include <string_view>
@@ -23,6 +24,9 @@ struct Column {
   std::size_t width = 0;  // characters that a cell has at most
   bool is_number = false;
 };
+
+// Names that users give to options are never cut.
+constexpr std::size_t kWhole = std::numeric_limits<std::size_t>::max();
 
 using Row = std::vector<std::string>;
 
@@ -103,8 +107,14 @@ std::string operators_text(const Report& report) {
   return table_text(kColumns, rows);
 }
 
+// "MatMul /fc/MatMul", or of several readers "MatMul and 42 more".
+std::string reader_text(const WeightInfo& weight, std::int64_t readers) {
+  if (readers > 1) return fmt::format("{} and {} more", weight.op_type, readers - 1);
+  return weight.op_type + (weight.node.empty() ? "" : " " + weight.node);
+}
+
 std::string weights_text(const Report& report) {
-  constexpr std::array<Column, 7> kColumns{{{"weight", 23},
+  constexpr std::array<Column, 7> kColumns{{{"weight", kWhole},
                                             {"read by", 20},
                                             {"dtype", 8},
                                             {"shape", 12},
@@ -120,7 +130,8 @@ std::string weights_text(const Report& report) {
     flops += weight_flops;
     if (!is_floating(weight.dtype)) continue;
     num_bytes += weight.dims.size_bytes(weight.dtype);
-    rows.push_back({weight.name, weight.op_type + (weight.node.empty() ? "" : " " + weight.node),
+    const std::int64_t readers = i < report.weight_readers.size() ? report.weight_readers[i] : 0;
+    rows.push_back({weight.name, reader_text(weight, readers),
                     std::string(dtype_name(weight.dtype)), weight.dims.to_string(),
                     std::to_string(weight.dims.num_elements()), count_text(weight_flops),
                     yes_or_no(weight.trainable)});

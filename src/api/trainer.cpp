@@ -1,12 +1,15 @@
 #include "onnxgrad/trainer.h"
 
 #include <algorithm>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "api/call_guard.h"
 #include "api/training_session_impl.h"
 #include "onnxgrad/option_error.h"
 #include "train/data/block_reader.h"
+#include "train/data/dataset.h"
 #include "train/data/stop_flag.h"
 #include "train/fit/evaluator.h"
 #include "train/fit/fit_loop.h"
@@ -20,6 +23,8 @@ struct Trainer::Impl {
 
   /// An automatic loss is settled by the head and the target: see target_asks_for_classes.
   void settle_loss(const Tensor& target);
+  /// What else labels settle: see train/label_form.h. Of a source, its first chunk.
+  void settle_by_labels(const Dataset& data);
   /// What the options want of the step.
   void compile_for(const FitOptions& options);
 
@@ -31,6 +36,32 @@ struct Trainer::Impl {
 };
 
 namespace {
+
+/// A source whose first chunk has been looked at. One that can be read once gives it again.
+class PeekedSource : public DataSource {
+ public:
+  explicit PeekedSource(DataSource& source) : source_(source) {
+    source_.start({});
+    first_ = source_.next();
+  }
+  const std::optional<Dataset>& first() const { return first_; }
+  std::optional<std::int64_t> num_rows() const override { return source_.num_rows(); }
+  void start(const Pass& pass) override {
+    const bool is_first = !std::exchange(has_started_, true);
+    if (is_first && !source_.can_start_again()) return;
+    first_.reset();
+    source_.start(pass);
+  }
+  std::optional<Dataset> next() override {
+    return first_ ? std::exchange(first_, std::nullopt) : source_.next();
+  }
+  bool can_start_again() const override { return source_.can_start_again(); }
+
+ private:
+  DataSource& source_;
+  std::optional<Dataset> first_;
+  bool has_started_ = false;
+};
 
 void check_batch_size(std::int64_t batch_size) {
   if (batch_size >= 1) return;
@@ -46,6 +77,10 @@ void Trainer::Impl::settle_loss(const Tensor& target) {
   TrainingSession settled = session.impl().with_loss(SoftmaxCrossEntropy{});
   settled.continue_from(session);
   session = std::move(settled);
+}
+
+void Trainer::Impl::settle_by_labels(const Dataset& data) {
+  train::settle_by_labels(session.impl().session, data);
 }
 
 void Trainer::Impl::compile_for(const FitOptions& options) {
@@ -67,6 +102,7 @@ Trainer& Trainer::operator=(Trainer&&) noexcept = default;
 const LossInfo& Trainer::choose_loss(const Tensor& target) {
   const api::CallGuard guard(impl_->fitting);
   impl_->settle_loss(target);
+  impl_->settle_by_labels({.inputs = {}, .target = target});
   return impl_->session.loss();
 }
 
@@ -92,6 +128,7 @@ const History& Trainer::fit(const Dataset& data, const FitOptions& options) {
   const api::CallGuard guard(impl_->fitting);
   impl_->settle_loss(data.target);
   const api::CallGuard session_guard(impl_->session.impl().busy);
+  impl_->settle_by_labels(data);
   impl_->compile_for(options);
   train::FitLoop loop(impl_->session.impl().session, data, options, impl_->stop, impl_->history);
   loop.run();
@@ -101,8 +138,14 @@ const History& Trainer::fit(const Dataset& data, const FitOptions& options) {
 const History& Trainer::fit(DataSource& source, const FitOptions& options) {
   const api::CallGuard guard(impl_->fitting);
   const api::CallGuard session_guard(impl_->session.impl().busy);
+  std::optional<PeekedSource> peeked;
+  if (impl_->session.impl().session.is_open()) {
+    peeked.emplace(source);
+    if (peeked->first()) impl_->settle_by_labels(*peeked->first());
+  }
+  DataSource& rows = peeked ? *peeked : source;
   impl_->compile_for(options);
-  train::FitLoop loop(impl_->session.impl().session, source, options, impl_->stop, impl_->history);
+  train::FitLoop loop(impl_->session.impl().session, rows, options, impl_->stop, impl_->history);
   loop.run();
   return impl_->history;
 }
@@ -115,6 +158,7 @@ EvaluationResult Trainer::evaluate(const Dataset& data, std::int64_t batch_size,
                                      api::CallGuard::Kind::kFromCallback);
   train::Session& session = impl_->session.impl().session;
   check_batch_size(batch_size);
+  impl_->settle_by_labels(data);
   train::Evaluator evaluator(session, metrics);
   return evaluator.run(train::prepare_data(session, session.evaluation_ports(), data, allow_nan),
                        batch_size);
@@ -127,10 +171,16 @@ EvaluationResult Trainer::evaluate(DataSource& source, std::int64_t batch_size,
                                      api::CallGuard::Kind::kFromCallback);
   train::Session& session = impl_->session.impl().session;
   check_batch_size(batch_size);
+  std::optional<PeekedSource> peeked;
+  if (session.is_open()) {
+    peeked.emplace(source);
+    if (peeked->first()) impl_->settle_by_labels(*peeked->first());
+  }
+  DataSource& rows = peeked ? *peeked : source;
   train::Evaluator evaluator(session, metrics);
   const auto ports = session.evaluation_ports();
   train::BlockReader reader(
-      source,
+      rows,
       [&](const Dataset& chunk) { return train::prepare_data(session, ports, chunk, allow_nan); },
       {}, {.batch_size = batch_size});
   train::StopFlag stop;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "ir/naming.h"
 
 namespace onnxgrad::ir {
 
@@ -101,6 +102,7 @@ Value* Graph::add_input(std::string_view hint, Type type) {
   Value* value = add_value(names_->unique(hint), std::move(type));
   value->is_input = true;
   inputs.push_back(value);
+  if (parent_ == nullptr) give_name(*this, value, hint);
   return value;
 }
 

@@ -2,18 +2,29 @@
 #define ONNXGRAD_ONNX_FILE_EDIT_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 #include <tuple>
+#include <utility>
 #include <vector>
 
+#include "ir/graph.h"
 #include "onnx/wire.h"
 
 // Where things lie in the bytes of a model, and those bytes with some of them replaced.
 
 namespace onnxgrad::onnx_io {
+
+struct FileModel;
+
+/// with_weights() with another limit for the bytes.
+std::string with_weights_up_to(const FileModel& file, const ir::Model& working,
+                               std::span<const std::pair<std::string, Tensor>> weights,
+                               std::int64_t max_bytes);
 
 /// A length-delimited value: `size` bytes at `offset`, its length in the bytes before.
 struct MessagePlace {

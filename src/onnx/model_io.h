@@ -69,11 +69,14 @@ ir::Model to_target_opset(const ir::Model& model, std::int64_t opset, bool inlin
 /// The bytes of `file` with new numbers for these weights (by name of the working copy's value; its
 /// origin says where they go) and nothing else changed: a weight's data is overwritten where it is,
 /// whatever form it is stored in. dtype and shape must be as before. Weights are whole
-/// initializers: one that a frozen node reads, too, changes for that node as well. Weights whose
-/// data lies in external files move into the bytes. Throws: ModelError (unknown weight, other dtype
-/// or shape, more than 2 GiB), with names.
+/// initializers: one that a frozen node reads, too, changes for that node as well. Data that lies
+/// in external files moves into the bytes, which are whole wherever they are written. Throws:
+/// ModelError (unknown weight, other dtype or shape, more than 2 GiB), with names.
 std::string with_weights(const FileModel& file, const ir::Model& working,
                          std::span<const std::pair<std::string, Tensor>> weights);
+
+/// Whether tensors of the file have their data in other files.
+bool has_external_data(const FileModel& file);
 
 /// with_weights() written to `path`, atomically. Weights with external data go to a new external
 /// file beside it (`<path>.data`, or `<path>.<n>.data`), and so does all other external data if

@@ -79,8 +79,10 @@ class Patcher {
         external_(external) {}
 
   void write(const std::string& name, const Tensor& weight);
-  // Moves the external data that no weight has moved, so that it is beside the new file.
+  // Moves the external data that no weight has moved: into the bytes, or beside the new file.
   void move_other_external_data();
+  // Of the file with all external data in it, but for a few bytes.
+  std::int64_t size_with_external_data() const;
   std::string apply() const { return edit_.apply(); }
 
  private:
@@ -198,6 +200,15 @@ void Patcher::move_other_external_data() {
   }
 }
 
+std::int64_t Patcher::size_with_external_data() const {
+  auto size = std::ssize(index_.bytes());
+  for (const PlacePath& path : index_.external_tensors()) {
+    const TensorMessage message = read_tensor_message(index_.text_at(path.back()));
+    size += message.dims.size_bytes(message.dtype);
+  }
+  return size;
+}
+
 // Numbers in a FLOAT or FLOATS attribute, in place; a tensor attribute like an initializer.
 void Patcher::write_attribute(const std::string& name, const Tensor& weight,
                               const ir::WeightOrigin& origin, const PlacePath& path) {
@@ -236,21 +247,36 @@ void Patcher::write_attribute(const std::string& name, const Tensor& weight,
   }
 }
 
-void expect_size(std::size_t size) {
-  if (size <= static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max())) return;
+constexpr std::int64_t kMaxMessageBytes = std::numeric_limits<std::int32_t>::max();
+
+void expect_size(std::int64_t size, std::int64_t max_bytes) {
+  if (size <= max_bytes) return;
   throw ModelError({.what = "the model with its weights would have " + std::to_string(size) +
-                            " bytes; an ONNX file has at most 2147483647",
-                    .mend = "Save it to a path: external data then stays in a file of its own."});
+                            " bytes; an ONNX model in memory has at most " +
+                            std::to_string(max_bytes),
+                    .mend = "Save it to a path (in Python Trainer(session).save(path)): big "
+                            "tensors then go to a file beside it."});
 }
 
 }  // namespace
 
 std::string with_weights(const FileModel& file, const ir::Model& working, Weights weights) {
+  return with_weights_up_to(file, working, weights, kMaxMessageBytes);
+}
+
+std::string with_weights_up_to(const FileModel& file, const ir::Model& working, Weights weights,
+                               std::int64_t max_bytes) {
   Patcher patcher(file, working, nullptr);
+  expect_size(patcher.size_with_external_data(), max_bytes);
   for (const auto& [name, tensor] : weights) patcher.write(name, tensor);
+  patcher.move_other_external_data();
   std::string bytes = patcher.apply();
-  expect_size(bytes.size());
+  expect_size(std::ssize(bytes), max_bytes);
   return bytes;
+}
+
+bool has_external_data(const FileModel& file) {
+  return file.bytes != nullptr && !FileIndex(*file.bytes).external_tensors().empty();
 }
 
 void save_with_weights(const FileModel& file, const ir::Model& working, Weights weights,
@@ -268,7 +294,7 @@ void save_with_weights(const FileModel& file, const ir::Model& working, Weights 
         fs::equivalent(file.external_root, parent.empty() ? fs::path(".") : parent, error);
     if (!is_same_folder) patcher.move_other_external_data();
     const std::string bytes = patcher.apply();
-    expect_size(bytes.size());
+    expect_size(std::ssize(bytes), kMaxMessageBytes);
     // The data first: the model's file, once it has its name, refers to data that is there.
     if (!external.tensors.empty()) write_external(data_path, external);
     base::write_atomically(path, bytes);

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "onnx/exporter.h"
+#include "onnx/file_edit.h"
 #include "onnx/model_io.h"
 #include "onnxgrad/error.h"
 
@@ -341,6 +342,20 @@ TEST_F(ExternalWeights, GoToANewFileAndNeverOverTheOldOne) {
   save_with_weights(file, working, weights, elsewhere);
   check(elsewhere, working, weights);
   EXPECT_GE(fs::file_size(elsewhere + ".data"), data_.size());
+
+  const std::string whole = with_weights(file, working, weights);
+  const FileModel alone = load_bytes(whole);  // without a folder for external data
+  EXPECT_FALSE(has_external_data(alone));
+  EXPECT_TRUE(has_external_data(file));
+  const std::string copy = (folder_ / "other" / "whole.onnx").string();
+  std::ofstream(copy, std::ios::binary) << whole;
+  check(copy, working, weights);
+  try {
+    with_weights_up_to(file, working, weights, std::ssize(*file.bytes) + 1000);
+    FAIL() << "more bytes than may be";
+  } catch (const ModelError& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr("Trainer(session).save(path)"));
+  }
 
   save_with_weights(file, working, weights, path());  // over the model itself
   check(path(), working, weights);

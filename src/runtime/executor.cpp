@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "runtime/arena.h"
+#include "runtime/element_types.h"
 #include "runtime/kernel_selection.h"
 #include "runtime/region.h"
 #include "runtime/tail_cache.h"
@@ -35,6 +36,7 @@ struct Executor::Impl {
     if (owns_tails) options.tails = std::make_shared<TailCache>(max_plans);
     const base::MemoryBudgetScope scope(options.budget);
     cells.seed = options.seed;
+    check_element_types(*model->graph, engine.ops);
     make_program();
     make_state();
   }

@@ -137,6 +137,7 @@ void Session::continue_from(const Session& other) {
     for (const std::string& weight : set.held) other.add_slots_of(weight, set);
     build(set);
   }
+  set_label_forms(other.label_forms());
   load_state(other.state());
   set_steps(other.steps());
   set_learning_rate(other.learning_rate());

@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "train/heads/head_patterns.h"
+#include "train/losses/class_axis.h"
 #include "train/losses/table.h"
 
 // Formulas are in losses/, one function each, the table of them in losses/table.cpp. Here elements
@@ -105,9 +106,6 @@ void check_score_shape(const LossFunction& function, const Value& scores) {
     case ScoreShape::kMatrix:
       if (rank != 2) refuse_scores(function, scores, "vectors [N, K]");
       return;
-    case ScoreShape::kClasses:
-      if (rank != 2) refuse_scores(function, scores, "[N, C], one column per class");
-      return;
     case ScoreShape::kClassesPlaces:
       if (rank < 2) refuse_scores(function, scores, "scores [N, C], one column per class");
       return;
@@ -120,15 +118,15 @@ void check_score_shape(const LossFunction& function, const Value& scores) {
 }
 
 // Options of cross-entropy that need the number of classes.
-void check_classes(const SoftmaxCrossEntropy& spec, const Value& scores) {
-  const ir::Dim& classes = (*scores.type.shape)[1];
+void check_classes(const SoftmaxCrossEntropy& spec, const Value& scores, std::int64_t class_axis) {
+  const ir::Dim& classes = scores.type.shape->at(static_cast<std::size_t>(class_axis));
   const auto num_weights = static_cast<std::int64_t>(spec.class_weights.size());
   if (num_weights != 0 && classes.is_static() && classes.value() != num_weights) {
     throw ModelError({.what = fmt::format("softmax cross-entropy: {} class weights for the {} "
-                                          "columns of '{}'",
+                                          "classes of '{}'",
                                           num_weights, classes.value(), scores.name),
                       .where = {.value = scores.name},
-                      .mend = "Give one weight for each column, in their order."});
+                      .mend = "Give one weight for each class, in the order of the scores."});
   }
   if (spec.label_smoothing != 0 && !classes.is_static()) {
     refuse_scores(spec, scores, "scores with a known number of classes for label smoothing");
@@ -182,13 +180,19 @@ class OptionChecks {
   std::string loss_;
 };
 
-// 1 for each row (times its weight) that is not of the ignored class: [N] or nullptr (all count 1).
-Value* counted_rows(GraphBuilder& g, const LossFunction& function, Value* scores, Value* target,
-                    Value* sample_weight) {
+// How much each place of a class target counts, in the shape of `hits`, which has the scores' type:
+// its row's weight, 0 where it is of the ignored class. nullptr: all count 1.
+Value* counted_places(GraphBuilder& g, const LossFunction& function, Value* hits,
+                      const LossPlace& place) {
   const auto ignored = ignored_class(function);
-  if (!ignored) return sample_weight;
-  Value* counts = g.cast_like(g.op("Not", {g.equal(target, g.int_scalar(*ignored))}), scores);
-  return sample_weight == nullptr ? counts : g.mul(counts, sample_weight);
+  Value* weight = place.sample_weight;
+  if (weight != nullptr && hits->type.rank() > 1) {
+    weight = g.unsqueeze(weight, column_axes(*hits));
+    if (!ignored) return g.expand(weight, g.shape_of(hits));
+  }
+  if (!ignored) return weight;
+  Value* counts = g.cast_like(g.op("Not", {g.equal(place.target, g.int_scalar(*ignored))}), hits);
+  return weight == nullptr ? counts : g.mul(counts, weight);
 }
 
 Value* largest_column(GraphBuilder& g, Value* x) {
@@ -197,7 +201,7 @@ Value* largest_column(GraphBuilder& g, Value* x) {
       {{.name = "axis", .value = std::int64_t{1}}, {.name = "keepdims", .value = std::int64_t{0}}});
 }
 
-// Whether each row's class is right: bool [N].
+// Whether each class is right: bool, one for each place of what the rules read.
 Value* hits_of(GraphBuilder& g, const LossFunction& function, Value* scores, Value* target) {
   if (!is_single_column(*scores)) return g.equal(largest_column(g, scores), target);
   Value* column = scores->type.rank() == 1 ? scores : g.squeeze(scores, {1});
@@ -234,8 +238,15 @@ bool takes_scores(const LossFunction& function) {
 }
 
 std::optional<std::int64_t> ignored_class(const LossFunction& function) {
-  const auto* spec = std::get_if<SoftmaxCrossEntropy>(&function);
-  return spec == nullptr ? std::nullopt : spec->ignore_index;
+  if (const auto* spec = std::get_if<SoftmaxCrossEntropy>(&function)) return spec->ignore_index;
+  if (const auto* spec = std::get_if<NegativeLogLikelihood>(&function)) return spec->ignore_index;
+  return std::nullopt;
+}
+
+bool has_soft_targets(const LossFunction& function) {
+  if (const auto* spec = std::get_if<BinaryCrossEntropy>(&function)) return spec->soft_targets;
+  if (const auto* spec = std::get_if<LogLoss>(&function)) return spec->soft_targets;
+  return false;
 }
 
 bool is_classification(const LossFunction& function, const Value& scores) {
@@ -245,7 +256,7 @@ bool is_classification(const LossFunction& function, const Value& scores) {
     case TargetKind::kClasses:
       return true;
     case TargetKind::kByColumns:
-      return is_single_column(scores);
+      return is_single_column(scores) && !has_soft_targets(function);
     case TargetKind::kByOptions:
       break;
   }
@@ -257,26 +268,33 @@ bool is_classification(const LossFunction& function, const Value& scores) {
   return true;
 }
 
-ir::Type target_type(const LossFunction& function, const Value& scores) {
+ir::Type target_type(const LossFunction& function, const Value& scores, std::int64_t class_axis) {
   const ir::Type& type = scores.type;
   if (!type.is_tensor() || !is_floating(type.dtype)) {
     refuse_scores(function, scores, "floating-point scores");
   }
   if (const auto* spec = std::get_if<UserLoss>(&function)) return user_target_type(*spec, scores);
   check_score_shape(function, scores);
-  if (const auto* spec = std::get_if<SoftmaxCrossEntropy>(&function)) check_classes(*spec, scores);
+  if (const auto* spec = std::get_if<SoftmaxCrossEntropy>(&function)) {
+    check_classes(*spec, scores, class_axis);
+  }
   if (!is_classification(function, scores)) return type;
   ir::SymbolicShape shape{type.shape->front()};
-  if (std::holds_alternative<SoftmaxCrossEntropy>(function)) {
-    shape.insert(shape.end(), type.shape->begin() + 2, type.shape->end());
+  if (has_class_axis(function)) {
+    shape = *type.shape;
+    shape.erase(shape.begin() + class_axis);
   }
   return ir::Type::tensor(DataType::kInt64, std::move(shape));
 }
 
 WrittenLoss write_loss(GraphBuilder& g, const LossFunction& function, Reduction reduction,
-                       Value* scores, Value* target, Value* sample_weight) {
-  const LossInputs in{.scores = scores, .target = target, .weight = sample_weight};
-  const Elements elements = kind_of(function).rule(g, function, in);
+                       const LossPlace& place) {
+  Value* sample_weight = place.sample_weight;
+  const LossInputs in{.scores = place.scores, .target = place.target, .weight = sample_weight};
+  Elements elements =
+      kind_of(function).rule(g, function, with_classes_second(g, in, place.class_axis));
+  elements.values = with_rows_first(g, elements.values, in, place.class_axis);
+  elements.counts = with_rows_first(g, elements.counts, in, place.class_axis);
   if (elements.is_total) return put_total_together(g, function, elements, reduction, in);
   WrittenLoss written{.has_counts = sample_weight != nullptr || elements.counts != nullptr};
   Value* divisor = nullptr;
@@ -301,17 +319,22 @@ WrittenLoss write_loss(GraphBuilder& g, const LossFunction& function, Reduction 
   return written;
 }
 
-CorrectRows write_correct_rows(GraphBuilder& g, const LossFunction& function, Value* scores,
-                               Value* target, Value* sample_weight) {
+CorrectRows write_correct_rows(GraphBuilder& g, const LossFunction& function,
+                               const LossPlace& place) {
   const auto* softmax = std::get_if<SoftmaxCrossEntropy>(&function);
-  if (softmax != nullptr && softmax->one_hot && scores->type.rank() == 2) {
-    target = largest_column(g, target);
-  } else if (!is_classification(function, *scores) || target->type.rank() != 1) {
-    return {};
+  const bool has_probabilities = softmax != nullptr && softmax->one_hot;
+  if (!has_probabilities && !is_classification(function, *place.scores)) return {};
+  if (!has_class_axis(function) && place.target->type.rank() != 1) return {};
+  const LossInputs in{.scores = place.scores, .target = place.target, .weight = nullptr};
+  LossInputs moved = with_classes_second(g, in, place.class_axis);
+  if (has_probabilities) moved.target = largest_column(g, moved.target);
+  Value* right = hits_of(g, function, moved.scores, moved.target);
+  Value* hits = with_rows_first(g, g.cast_like(right, place.scores), in, place.class_axis);
+  Value* counts = counted_places(g, function, hits, place);
+  if (counts == nullptr) {
+    Value* all = hits->type.rank() == 1 ? row_count(g, hits) : g.cast_like(g.size_of(hits), hits);
+    return {.correct = sum_of(g, hits), .rows = all};
   }
-  Value* hits = g.cast_like(hits_of(g, function, scores, target), scores);
-  Value* counts = counted_rows(g, function, scores, target, sample_weight);
-  if (counts == nullptr) return {.correct = sum_of(g, hits), .rows = row_count(g, scores)};
   return {.correct = sum_of(g, g.mul(hits, counts)), .rows = sum_of(g, counts)};
 }
 

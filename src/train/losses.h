@@ -23,24 +23,33 @@ struct WrittenLoss {
 void check_loss_options(const LossFunction& function);
 
 /// The type of the graph input that `function` takes its targets from, for these scores: class
-/// numbers int64 [N] or numbers of the scores' type and shape.
-/// Throws: ModelError (scores of a type or rank that the function does not take).
-ir::Type target_type(const LossFunction& function, const ir::Value& scores);
+/// numbers int64 of the scores' shape without the class axis, or numbers of the scores' type and
+/// shape. Throws: ModelError (scores of a type or rank that the function does not take).
+ir::Type target_type(const LossFunction& function, const ir::Value& scores,
+                     std::int64_t class_axis = 1);
 
-/// Appends the nodes of `function` (formulas: onnxgrad/losses.h). `target` has target_type();
-/// `sample_weight` is nullptr or [N] in the scores' type.
+/// Where a loss is put: values of the graph. `target` has target_type(); `sample_weight` is nullptr
+/// or [N] in the scores' type.
+struct LossPlace {
+  ir::Value* scores = nullptr;
+  ir::Value* target = nullptr;
+  ir::Value* sample_weight = nullptr;
+  std::int64_t class_axis = 1;  ///< of the scores
+};
+
+/// Appends the nodes of `function` (formulas: onnxgrad/losses.h).
 /// Throws: InternalError for AutoLoss; ModelError for a user loss that does not fit.
 WrittenLoss write_loss(ir::GraphBuilder& g, const LossFunction& function, Reduction reduction,
-                       ir::Value* scores, ir::Value* target, ir::Value* sample_weight);
+                       const LossPlace& place);
 
-/// How many rows' class the scores get right, and of how many: both weighted, rank 0, in the
-/// scores' type. Rows of the ignored class do not count.
+/// How many rows' (or places') class the scores get right, and of how many: both weighted, rank 0,
+/// in the scores' type. Those of the ignored class do not count.
 struct CorrectRows {
   ir::Value* correct = nullptr;  ///< nullptr where the target is no class
   ir::Value* rows = nullptr;
 };
-CorrectRows write_correct_rows(ir::GraphBuilder& g, const LossFunction& function, ir::Value* scores,
-                               ir::Value* target, ir::Value* sample_weight);
+CorrectRows write_correct_rows(ir::GraphBuilder& g, const LossFunction& function,
+                               const LossPlace& place);
 
 /// "softmax cross-entropy", for messages.
 std::string describe(const LossFunction& function);
@@ -50,6 +59,9 @@ bool is_classification(const LossFunction& function, const ir::Value& scores);
 
 /// True if the function reads scores, and not what is behind Softmax or Sigmoid.
 bool takes_scores(const LossFunction& function);
+
+/// True if numbers from 0 to 1 are the target where one column of scores would take class numbers.
+bool has_soft_targets(const LossFunction& function);
 
 /// The class number of rows that do not count.
 std::optional<std::int64_t> ignored_class(const LossFunction& function);

@@ -50,7 +50,8 @@ Computed compute(const json& row, DataType dtype) {
   ir::Value* weight = nullptr;
   if (!row["weights"].is_null()) weight = draft.input("weight", dtype, {ir::Dim::named("N")});
   const Reduction reduction = row["reduction"] == "mean" ? Reduction::kMean : Reduction::kSum;
-  const WrittenLoss written = write_loss(draft.g, function, reduction, scores, target, weight);
+  const WrittenLoss written = write_loss(
+      draft.g, function, reduction, {.scores = scores, .target = target, .sample_weight = weight});
   ir::Value* loss = written.loss;
   ir::Value* seed = draft.g.scalar_like(loss, 1);
   const auto gradients = autodiff::add_vjp(draft.g, builtin_engine().ops, std::span(&loss, 1),
@@ -153,7 +154,8 @@ std::vector<double> correct_rows(const LossFunction& function, const std::vector
   ir::Value* target = draft.input("label", DataType::kInt64, {ir::Dim::named("N")});
   ir::Value* weight =
       weights.empty() ? nullptr : draft.input("weight", DataType::kFloat32, {ir::Dim::named("N")});
-  const CorrectRows rows = write_correct_rows(draft.g, function, x, target, weight);
+  const CorrectRows rows = write_correct_rows(
+      draft.g, function, {.scores = x, .target = target, .sample_weight = weight});
   draft.output(rows.correct);
   draft.output(draft.g.identity(rows.rows));
   runtime::Executor executor(draft.model, builtin_engine());

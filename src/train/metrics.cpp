@@ -353,6 +353,24 @@ void softmax(std::span<double> row) {
   for (double& value : row) value /= sum;
 }
 
+// The scores of the classes at each place, one after the other: [places, C].
+std::vector<double> rows_of_classes(const Tensor& scores, std::size_t axis) {
+  const Dims& dims = scores.dims();
+  const auto numbers = scores.to_doubles();
+  const std::int64_t outer = dims.product(0, axis);
+  const std::int64_t classes = dims[axis];
+  const std::int64_t inner = dims.product(axis + 1, dims.rank());
+  std::vector<double> rows;
+  rows.reserve(numbers.size());
+  for (std::int64_t place = 0; place < outer * inner; ++place) {
+    const std::int64_t first = place / inner * classes * inner + place % inner;
+    for (std::int64_t c = 0; c < classes; ++c) {
+      rows.push_back(numbers[static_cast<std::size_t>(first + c * inner)]);
+    }
+  }
+  return rows;
+}
+
 }  // namespace
 
 MetricRows::MetricRows(const LossInfo& loss, std::vector<Metric> metrics)
@@ -370,14 +388,17 @@ void MetricRows::clear() {
 }
 
 void MetricRows::add(const Tensor& scores, const Tensor& target, std::span<const double> weights) {
-  if (scores.dims().rank() > 2 || (loss_.is_classifier && target.dims().rank() != 1)) {
+  const Dims& dims = scores.dims();
+  const bool has_places = loss_.is_classifier && loss_.class_axis && dims.rank() > 2;
+  if (!has_places && (dims.rank() > 2 || (loss_.is_classifier && target.dims().rank() != 1))) {
     throw DataError({.what = fmt::format("metrics take scores [N] or [N, C], but '{}' is {}",
-                                         loss_.scores, scores.dims().to_string()),
+                                         loss_.scores, dims.to_string()),
                      .where = {.value = loss_.scores},
                      .mend = "Train without metrics, or compute them from predict()."});
   }
-  columns_ = scores.dims().rank() == 2 ? scores.dims()[1] : 1;
-  const auto numbers = scores.to_doubles();
+  const auto class_axis = static_cast<std::size_t>(has_places ? *loss_.class_axis : 1);
+  columns_ = dims.rank() >= 2 ? dims[class_axis] : 1;
+  const auto numbers = has_places ? rows_of_classes(scores, class_axis) : scores.to_doubles();
   if (!loss_.is_classifier) {
     scores_.insert(scores_.end(), numbers.begin(), numbers.end());
     const auto values = target.to_doubles();
@@ -386,13 +407,14 @@ void MetricRows::add(const Tensor& scores, const Tensor& target, std::span<const
     return;
   }
   const auto ignored = ignored_class(loss_.function);
-  std::size_t row = 0;
+  const std::int64_t places = dims[0] > 0 ? target.num_elements() / dims[0] : 1;
+  std::size_t row = 0;  // each place of a row counts as one
   for (const std::int64_t label : target.to_int64s()) {
     const auto first = numbers.begin() + static_cast<std::ptrdiff_t>(row) * columns_;
     if (label != ignored) {
       classes_.push_back(label);
       scores_.insert(scores_.end(), first, first + columns_);
-      if (!weights.empty()) weights_.push_back(weights[row]);
+      if (!weights.empty()) weights_.push_back(weights[row / static_cast<std::size_t>(places)]);
     }
     ++row;
   }

@@ -17,7 +17,8 @@ class MetricRows {
 
   /// Forgets the rows.
   void clear();
-  /// scores: [n], [n, C] or [n, K] floating; target: as the loss reads it; weights: n numbers, or
+  /// scores: [n], [n, C] or [n, K] floating, of a loss with a class axis more axes too: each place
+  /// is a row then; target: as the loss reads it; weights: n numbers, or
   /// empty. Throws: DataError (scores of another rank).
   void add(const Tensor& scores, const Tensor& target, std::span<const double> weights);
   /// One value for each metric. Throws: what the user's functions throw.

@@ -95,18 +95,20 @@ PlacedLoss place_own(GraphBuilder& g, const Loss& loss, Reduction reduction) {
     rows = inputs.empty() ? g.reshape(placed.resolved.scores, std::vector<std::int64_t>{-1})
                           : inputs.front();
   }
-  placed.written = write_loss(g, loss.function, reduction, placed.resolved.scores, rows, nullptr);
+  placed.written =
+      write_loss(g, loss.function, reduction, {.scores = placed.resolved.scores, .target = rows});
   return placed;
 }
 
 // The loss on one output. `sample_weight` is shared by several.
-PlacedLoss place_one(GraphBuilder& g, const Loss& loss, Reduction reduction, Value* sample_weight) {
-  if (std::holds_alternative<OutputLoss>(loss.function)) return place_own(g, loss, reduction);
+PlacedLoss place_one(GraphBuilder& g, const Loss& loss, ResolvedLoss resolved, Reduction reduction,
+                     Value* sample_weight) {
   ir::Graph& graph = g.graph();
-  PlacedLoss placed{.resolved = resolve_loss(graph, loss), .sample_weight = sample_weight};
+  PlacedLoss placed{.resolved = std::move(resolved), .sample_weight = sample_weight};
   Value* scores = placed.resolved.scores;
   const LossFunction& function = placed.resolved.function;
-  placed.target = graph.add_input(loss.target, target_type(function, *scores));
+  placed.target =
+      graph.add_input(loss.target, target_type(function, *scores, placed.resolved.class_axis));
   placed.resolved.info.target = value_info(placed.target->name, placed.target->type);
   if (!loss.sample_weight.empty()) {
     ir::SymbolicShape rows{scores->type.has_rank() && scores->type.rank() > 0
@@ -115,7 +117,7 @@ PlacedLoss place_one(GraphBuilder& g, const Loss& loss, Reduction reduction, Val
     placed.sample_weight =
         graph.add_input(loss.sample_weight, ir::Type::tensor(scores->dtype(), std::move(rows)));
   }
-  placed.written = write_loss(g, function, reduction, scores, placed.target, placed.sample_weight);
+  placed.written = write_loss(g, function, reduction, placed.place());
   placed.own_loss = placed.written.loss;
   return placed;
 }
@@ -241,31 +243,9 @@ std::string describe_all(const Loss& loss, const PlacedLoss& placed) {
   return line;
 }
 
-}  // namespace
-
-std::unordered_set<const Value*> values_behind(const Value* value) {
-  std::unordered_set<const Value*> behind;
-  std::vector<const Value*> open{value};
-  while (!open.empty()) {
-    const Value* next = open.back();
-    open.pop_back();
-    if (next == nullptr || !behind.insert(next).second || next->producer == nullptr) continue;
-    for (const Value* input : next->producer->inputs) open.push_back(input);
-    for (const Value* captured : ir::captured_values(*next->producer)) open.push_back(captured);
-  }
-  return behind;
-}
-
-PlacedLoss place_loss(GraphBuilder& g, const opdef::OpRegistry& registry, const Loss& loss) {
-  check_combination(loss);
-  // Before the loss brings constants of its own, which no pattern shall match.
-  std::vector<Weight> weights;
-  if (!loss.penalties.empty()) weights = find_floating_weights(g.model(), registry);
-  g.set_scope("loss");
-  PlacedLoss placed = place_one(g, loss, loss.reduction, nullptr);
-  for (const Loss& other : loss.others) {
-    placed.others.push_back(place_one(g, other, loss.reduction, placed.sample_weight));
-  }
+// The whole loss of what was placed: penalties, factors, the sum of several.
+PlacedLoss finish(GraphBuilder& g, const Loss& loss, const std::vector<Weight>& weights,
+                  PlacedLoss placed) {
   std::vector<Penalized> penalties;
   if (!loss.penalties.empty()) {
     auto behind = values_behind(placed.written.loss);
@@ -283,6 +263,49 @@ PlacedLoss place_loss(GraphBuilder& g, const opdef::OpRegistry& registry, const 
   for (const PlacedLoss& other : placed.others) info.others.push_back(other.resolved.info);
   g.set_scope("");
   return placed;
+}
+
+}  // namespace
+
+std::unordered_set<const Value*> values_behind(const Value* value) {
+  std::unordered_set<const Value*> behind;
+  std::vector<const Value*> open{value};
+  while (!open.empty()) {
+    const Value* next = open.back();
+    open.pop_back();
+    if (next == nullptr || !behind.insert(next).second || next->producer == nullptr) continue;
+    for (const Value* input : next->producer->inputs) open.push_back(input);
+    for (const Value* captured : ir::captured_values(*next->producer)) open.push_back(captured);
+  }
+  return behind;
+}
+
+LossPlace PlacedLoss::place() const {
+  return {.scores = resolved.scores,
+          .target = target,
+          .sample_weight = sample_weight,
+          .class_axis = resolved.class_axis};
+}
+
+PlacedLoss place_loss(GraphBuilder& g, const opdef::OpRegistry& registry, const Loss& loss) {
+  check_combination(loss);
+  // Before the loss brings constants of its own, which no pattern shall match.
+  std::vector<Weight> weights;
+  if (!loss.penalties.empty()) weights = find_floating_weights(g.model(), registry);
+  g.set_scope("loss");
+  if (std::holds_alternative<OutputLoss>(loss.function)) {
+    PlacedLoss placed = place_own(g, loss, loss.reduction);
+    return finish(g, loss, weights, std::move(placed));
+  }
+  // All before new inputs take the names of inner values.
+  std::vector<ResolvedLoss> resolved{resolve_loss(g.graph(), loss)};
+  for (const Loss& other : loss.others) resolved.push_back(resolve_loss(g.graph(), other));
+  PlacedLoss placed = place_one(g, loss, std::move(resolved[0]), loss.reduction, nullptr);
+  for (std::size_t i = 0; i < loss.others.size(); ++i) {
+    placed.others.push_back(place_one(g, loss.others[i], std::move(resolved[i + 1]), loss.reduction,
+                                      placed.sample_weight));
+  }
+  return finish(g, loss, weights, std::move(placed));
 }
 
 }  // namespace onnxgrad::train

@@ -21,6 +21,8 @@ struct PlacedLoss {
   ir::Value* own_loss = nullptr;           ///< of this one alone, without its factor
   std::vector<ir::Value*> penalized = {};  ///< weights
   std::vector<PlacedLoss> others = {};     ///< of Loss::others, without their WrittenLoss
+
+  LossPlace place() const;
 };
 
 /// Adds the inputs for targets and sample weights to the graph that `g` writes, and the nodes of

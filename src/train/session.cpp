@@ -242,7 +242,7 @@ void Session::check_class_columns(const std::vector<Dims>& dims) const {
 
 runtime::Execution& Session::prepare_step(const std::vector<Dims>& dims) {
   check_class_columns(dims);
-  Execution& execution = step_->prepare(dims);
+  Execution& execution = prepare(*step_, dims);
   if (!graph_.learning_rate.empty()) execution.bind(rate_port_, learning_rate_cell());
   last_step_ = &execution;
   return execution;
@@ -253,6 +253,7 @@ bool Session::check_target(const std::string& port, const Tensor& tensor) const 
   const LossInfo* loss = find_target(graph_.loss, port);
   if (loss == nullptr) return false;
   check_class_numbers(*loss, tensor, port);
+  if (has_soft_targets(loss->function)) check_range(*loss, tensor, port);
   if (rows_of(tensor) == 0) {
     throw DataError({.what = "a batch without rows",
                      .mend = "Leave empty batches out: the mean over no rows is no number."});
@@ -261,6 +262,11 @@ bool Session::check_target(const std::string& port, const Tensor& tensor) const 
 }
 
 StepResult Session::step(const NamedTensors& feeds) {
+  if (needs_fitting(feeds)) return step_on(fit_feeds(feeds));
+  return step_on(feeds);
+}
+
+StepResult Session::step_on(const NamedTensors& feeds) {
   const auto& ports = step_->inputs();
   const std::string cells[] = {graph_.learning_rate};
   const auto ordered = order_feeds(feeds, ports, unused_inputs_, cells);
@@ -325,7 +331,7 @@ runtime::Execution& Session::prepare_evaluation(const std::vector<Dims>& dims) {
   for (std::size_t i = dims.size(); i < ports.size(); ++i) {
     all.push_back(state_views_[find_port(step_->state(), ports[i].name)].dims());
   }
-  Execution& execution = executor.prepare(all);
+  Execution& execution = prepare(executor, all);
   for (std::size_t i = dims.size(); i < ports.size(); ++i) {
     execution.bind(i, weight_data(ports[i].name));
   }
@@ -333,6 +339,11 @@ runtime::Execution& Session::prepare_evaluation(const std::vector<Dims>& dims) {
 }
 
 EvaluationResult Session::evaluate(const NamedTensors& feeds) {
+  if (needs_fitting(feeds)) return evaluate_on(fit_feeds(feeds));
+  return evaluate_on(feeds);
+}
+
+EvaluationResult Session::evaluate_on(const NamedTensors& feeds) {
   const std::span<const Port> ports = evaluation_ports();
   const auto ordered = order_feeds(feeds, ports, unused_inputs_, {});
   std::vector<Dims> dims;

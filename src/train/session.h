@@ -13,6 +13,7 @@
 #include "onnx/model_io.h"
 #include "onnxgrad/training_session.h"
 #include "runtime/executor.h"
+#include "train/label_form.h"
 #include "train/optimizers/lbfgs_loop.h"
 #include "train/outputs.h"
 #include "train/training_graph.h"
@@ -77,6 +78,18 @@ class Session {
   /// See TrainingSession. Plans and executions of before are gone afterwards.
   void freeze(std::span<const std::string> patterns);
   void unfreeze(std::span<const std::string> patterns);
+  /// True while labels may still settle a class axis: see label_form.h.
+  bool is_open() const;
+  /// Settles what the labels decide. Before a fit; inside one nothing is done.
+  /// Throws: DataError (labels that fit no axis of the scores, or several).
+  void settle_by_labels(const FirstRows& rows);
+  /// What is settled by now; and the same from elsewhere, for what is open here.
+  LabelForms label_forms() const;
+  void set_label_forms(const LabelForms& forms);
+  /// The loss as it is asked for, with what labels have settled; another one keeps the state.
+  const Loss& asked_loss() const { return loss_; }
+  void ask_loss(Loss loss);
+
   /// From now on as with TrainingOptions::skip_non_finite.
   void guard_updates();
   /// Whether steps also give the norm of all gradients (StepGraph::has_gradient_norm).
@@ -159,6 +172,14 @@ class Session {
   runtime::Executor& evaluation();
   void check_class_columns(const std::vector<Dims>& dims) const;
   bool check_target(const std::string& port, const Tensor& tensor) const;
+  runtime::Execution& prepare(runtime::Executor& executor, const std::vector<Dims>& dims) const;
+  void check_places(std::span<const runtime::Port> ports, const std::vector<Dims>& dims) const;
+  StepResult step_on(const NamedTensors& feeds);
+  EvaluationResult evaluate_on(const NamedTensors& feeds);
+  NamedTensors fit_feeds(const NamedTensors& feeds);
+  bool needs_fitting(const NamedTensors& feeds) const;
+  std::optional<std::int64_t> find_class_axis(const LossInfo& loss, const Dims& labels,
+                                              const FirstRows& rows) const;
   const std::byte* weight_data(const std::string& name) const;
 
   Source source_;

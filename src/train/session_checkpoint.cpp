@@ -16,6 +16,7 @@
 namespace onnxgrad::train {
 namespace {
 
+constexpr std::string_view kLabelForms = "session/label_forms";
 constexpr const char* kMend =
     "Resume with the model, loss, optimizer and options of the first run; weights alone can be put "
     "into a model by set_weights.";
@@ -136,27 +137,30 @@ void check_graphs(const Session& session, const Checkpoint& checkpoint) {
   refuse(checkpoint, "the checkpoint was written with other options of loss or optimizer");
 }
 
-}  // namespace
-
-Checkpoint checkpoint_of(const Session& session) {
-  const auto weights = weight_names(session);
-  const std::string graph = describe_model(*session.source().working, weights);
-  Checkpoint checkpoint;
-  for (NamedTensor& entry : session.state_view()) {
-    checkpoint.set(stored_state_name(entry.name, weights.contains(entry.name)), entry.tensor);
+// What labels have settled: the class axis of each loss (-1: none) and whether its targets may be
+// fractions, one after the other.
+Tensor label_forms_tensor(const LabelForms& forms) {
+  std::vector<std::int64_t> numbers;
+  for (const LabelForm& form : forms) {
+    numbers.push_back(form.class_axis.value_or(-1));
+    numbers.push_back(form.soft_targets ? 1 : 0);
   }
-  checkpoint.set(fmt::format("{}graph", kReservedPrefix), text_tensor(graph));
-  checkpoint.set_int("session/steps", session.steps());
-  checkpoint.set_int("session/seed", static_cast<std::int64_t>(session.seed()));
-  checkpoint.set_double("session/learning_rate", session.learning_rate());
-  checkpoint.metadata = {{"graph_hash", base::checksum_hex(graph)},
-                         {"optimizer_hash", training_checksum(*session.graph().model)},
-                         {"loss", session.loss().line},
-                         {"step", std::to_string(session.steps())}};
-  return checkpoint;
+  return Tensor::from(numbers, Dims{std::ssize(numbers)});
 }
 
-void restore_session(Session& session, const Checkpoint& checkpoint) {
+// Empty: a checkpoint of before there was such a thing.
+LabelForms stored_label_forms(const Checkpoint& checkpoint) {
+  if (checkpoint.find(fmt::format("{}{}", kReservedPrefix, kLabelForms)) == nullptr) return {};
+  const auto numbers = checkpoint.get_ints(kLabelForms);
+  LabelForms forms;
+  for (std::size_t i = 0; i + 1 < numbers.size(); i += 2) {
+    forms.push_back({.soft_targets = numbers[i + 1] != 0});
+    if (numbers[i] >= 0) forms.back().class_axis = numbers[i];
+  }
+  return forms;
+}
+
+void restore_settled(Session& session, const Checkpoint& checkpoint) {
   const NamedTensors state = session.state_view();
   const auto ordered = ordered_state(state, weight_names(session), checkpoint);
   check_graphs(session, checkpoint);
@@ -173,6 +177,40 @@ void restore_session(Session& session, const Checkpoint& checkpoint) {
   session.set_steps(steps);
   session.set_seed(static_cast<std::uint64_t>(seed));
   session.set_learning_rate(learning_rate);
+}
+
+}  // namespace
+
+Checkpoint checkpoint_of(const Session& session) {
+  const auto weights = weight_names(session);
+  const std::string graph = describe_model(*session.source().working, weights);
+  Checkpoint checkpoint;
+  for (NamedTensor& entry : session.state_view()) {
+    checkpoint.set(stored_state_name(entry.name, weights.contains(entry.name)), entry.tensor);
+  }
+  checkpoint.set(fmt::format("{}graph", kReservedPrefix), text_tensor(graph));
+  checkpoint.set(fmt::format("{}{}", kReservedPrefix, kLabelForms),
+                 label_forms_tensor(session.label_forms()));
+  checkpoint.set_int("session/steps", session.steps());
+  checkpoint.set_int("session/seed", static_cast<std::int64_t>(session.seed()));
+  checkpoint.set_double("session/learning_rate", session.learning_rate());
+  checkpoint.metadata = {{"graph_hash", base::checksum_hex(graph)},
+                         {"optimizer_hash", training_checksum(*session.graph().model)},
+                         {"loss", session.loss().line},
+                         {"step", std::to_string(session.steps())}};
+  return checkpoint;
+}
+
+void restore_session(Session& session, const Checkpoint& checkpoint) {
+  const Loss asked = session.asked_loss();
+  const LabelForms before = session.label_forms();
+  session.set_label_forms(stored_label_forms(checkpoint));
+  try {
+    restore_settled(session, checkpoint);
+  } catch (...) {
+    if (session.label_forms() != before) session.ask_loss(asked);
+    throw;
+  }
 }
 
 }  // namespace onnxgrad::train

@@ -9,6 +9,7 @@
 #include "autodiff/gradient.h"
 #include "base/check.h"
 #include "ir/builder.h"
+#include "ir/naming.h"
 #include "onnx/inference.h"
 #include "onnx/known_branches.h"
 #include "opdef/shape_values.h"
@@ -189,7 +190,7 @@ class Splitter {
     const auto gradients = autodiff::add_vjp(g_, registry_, differentiated, seeds_, wrt_);
     for (std::size_t i = 0; i < wrt_.size(); ++i) {
       Value* named = g_.identity(gradients[i]);
-      graph_.rename(named, graph_.names().unique(wrt_[i]->name + "_grad"));
+      ir::give_name(graph_, named, wrt_[i]->name + "_grad");
       gradients_.push_back(named);
     }
   }

@@ -13,6 +13,7 @@
 #include "base/check.h"
 #include "onnxgrad/data_files.h"
 #include "train/data/number_text.h"
+#include "train/label_form.h"
 #include "train/losses.h"
 
 namespace onnxgrad::train {
@@ -164,6 +165,12 @@ std::vector<std::int64_t> numbers_of_strings(const LossInfo& loss, const Tensor&
 // Numbers with fractions are no classes: the loss, or the target, is another one.
 std::vector<std::int64_t> whole_numbers(const LossInfo& loss, const Tensor& labels,
                                         const ArrayPlace& place) {
+  if (can_take_fractions(loss) && has_fractions(labels)) {
+    throw DataError({.what = "the targets are fractions, but '" + loss.scores +
+                             "' is compared with class numbers",
+                     .where = place.where(),
+                     .mend = "Give 0 and 1, or loss='binary_cross_entropy:soft_targets=true'."});
+  }
   if (is_floating(labels.dtype())) {
     check_finite(place, labels);
     const auto numbers = labels.to_doubles();
@@ -206,6 +213,12 @@ std::vector<std::int64_t> numbers_of_integers(const LossInfo& loss, const Tensor
   return result;
 }
 
+// "[N]", or the shape of the scores without the class axis.
+std::string wanted_labels(const LossInfo& loss, std::size_t rank, const Dims& dims) {
+  if (rank == 1) return fmt::format("one label per row [{}]", dims.rank() > 0 ? dims[0] : 0);
+  return fmt::format("{} axes: those of '{}' without the classes", rank, loss.scores);
+}
+
 // The shape of class numbers: the declared rank, a trailing 1 dropped.
 Dims label_dims(const LossInfo& loss, const Dims& dims, const ArrayPlace& place) {
   const std::size_t rank = loss.target.shape ? loss.target.shape->size() : 1;
@@ -213,8 +226,8 @@ Dims label_dims(const LossInfo& loss, const Dims& dims, const ArrayPlace& place)
   if (dims.rank() == rank + 1 && dims[rank] == 1) {
     return Dims(std::vector<std::int64_t>(dims.begin(), dims.end() - 1));
   }
-  throw DataError({.what = fmt::format("labels have shape {}, expected one label per row [{}]",
-                                       dims.to_string(), dims.rank() > 0 ? dims[0] : 0),
+  throw DataError({.what = fmt::format("labels have shape {}, expected {}", dims.to_string(),
+                                       wanted_labels(loss, rank, dims)),
                    .where = place.where(),
                    .mend = std::holds_alternative<SoftmaxCrossEntropy>(loss.function)
                                ? "Give class labels; one-hot rows or probabilities need "
@@ -261,18 +274,22 @@ TargetRange range_of(const LossFunction& function) {
   return {};
 }
 
+}  // namespace
+
 void check_range(const LossInfo& loss, const Tensor& target, const ArrayPlace& place) {
   const TargetRange range = range_of(loss.function);
   if (range.wanted.empty()) return;
-  const auto numbers = target.to_doubles();
-  for (std::size_t i = 0; i < numbers.size(); ++i) {
-    if (numbers[i] >= 0 && numbers[i] <= range.maximum) continue;
-    refuse(place, target.dims(), static_cast<std::int64_t>(i), fmt::format("{}", numbers[i]), "",
-           fmt::format("Targets of a {} are numbers {}.", describe(loss.function), range.wanted));
-  }
+  const auto check = [&](auto numbers) {
+    for (std::size_t i = 0; i < numbers.size(); ++i) {
+      if (numbers[i] >= 0 && numbers[i] <= range.maximum) continue;
+      refuse(place, target.dims(), static_cast<std::int64_t>(i), fmt::format("{}", numbers[i]), "",
+             fmt::format("Targets of a {} are numbers {}.", describe(loss.function), range.wanted));
+    }
+  };
+  if (target.dtype() == DataType::kFloat32) return check(target.data<float>());
+  if (target.dtype() == DataType::kFloat64) return check(target.data<double>());
+  check(target.to_doubles());
 }
-
-}  // namespace
 
 Tensor convert_numbers(const ArrayPlace& place, const Tensor& value, DataType dtype) {
   if (value.dtype() == dtype) return value;
@@ -334,6 +351,11 @@ Tensor encode_target(const LossInfo& loss, const Tensor& labels, const ArrayPlac
   return target;
 }
 
+Tensor class_numbers(const LossInfo& loss, const Tensor& numbers) {
+  const ArrayPlace place = loss.target.name;
+  return Tensor::from(whole_numbers(loss, numbers, place), label_dims(loss, numbers.dims(), place));
+}
+
 const LossInfo* find_target(const LossInfo& loss, const std::string& port) {
   if (port.empty()) return nullptr;
   if (loss.target.name == port) return &loss;
@@ -364,8 +386,9 @@ bool target_asks_for_classes(const LossInfo& loss, const Tensor& target) {
   if (!target.is_defined() || is_floating(target.dtype()) || target.dims().rank() == 0)
     return false;
   const auto& shape = loss.target.shape;
-  const bool many_columns =
-      shape && shape->size() == 2 && shape->back().is_fixed() && shape->back().value > 1;
+  if (!shape || shape->size() < 2) return false;
+  if (shape->size() > 2) return target.dims().rank() + 1 == shape->size();  // [B, T] of [B, T, C]
+  const bool many_columns = shape->back().is_fixed() && shape->back().value > 1;
   return many_columns && target.dims().product(1, target.dims().rank()) == 1;
 }
 

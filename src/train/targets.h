@@ -20,6 +20,10 @@ namespace onnxgrad::train {
 Tensor encode_target(const LossInfo& loss, const Tensor& labels,
                      const ArrayPlace& place = target_place());
 
+/// Class numbers in any numeric type, [N, 1] too, as int64 of the declared rank: without a look at
+/// the model's list of classes. Throws: DataError (see encode_target).
+Tensor class_numbers(const LossInfo& loss, const Tensor& numbers);
+
 /// The loss whose targets the input `port` takes; nullptr if there is none.
 const LossInfo* find_target(const LossInfo& loss, const std::string& port);
 
@@ -28,12 +32,17 @@ const LossInfo* find_target(const LossInfo& loss, const std::string& port);
 const LossInfo& find_loss_on(const LossInfo& loss, const std::string& output);
 
 /// True where an automatic squared error on several bare columns meets a target of one class label
-/// per row: then the columns are scores, and the loss is a softmax cross-entropy.
+/// per row, or per place of scores with more axes: then the columns are scores, and the loss is a
+/// softmax cross-entropy.
 bool target_asks_for_classes(const LossInfo& loss, const Tensor& target);
 
 /// Throws: DataError for the first class number outside [0, num_classes), with its row; the class
 /// that a loss ignores passes.
 void check_class_numbers(const LossInfo& loss, const Tensor& target, const ArrayPlace& place);
+
+/// Throws: DataError for the first number that the loss cannot have as a target, with row and
+/// column.
+void check_range(const LossInfo& loss, const Tensor& target, const ArrayPlace& place);
 
 /// `value` for an input of type `dtype`: itself, or a converted copy. Conversions that lose more
 /// than digits are refused: strings, fractions to integers, what the type cannot hold. Throws:

@@ -8,6 +8,7 @@
 #include "autodiff/gradient.h"
 #include "base/check.h"
 #include "ir/builder.h"
+#include "ir/naming.h"
 #include "onnx/inference.h"
 #include "onnx/known_branches.h"
 #include "onnxgrad/option_error.h"
@@ -55,11 +56,6 @@ void cut_to_outputs(ir::Graph& graph) {
   const auto uses = ir::count_uses(graph);
   std::erase_if(graph.inputs, [&](const Value* value) { return !uses.contains(value); });
   std::erase_if(graph.initializers, [&](const Value* value) { return !uses.contains(value); });
-}
-
-// Gives `value` the name, or one like it where that is taken.
-void name_value(ir::Graph& graph, Value* value, const std::string& wanted) {
-  graph.rename(value, graph.names().unique(wanted));
 }
 
 Value* find_in(const ir::Graph& graph, const WeightInfo& weight) {
@@ -111,7 +107,8 @@ std::vector<Weight> reachable_weights(const std::vector<Weight>& selected, Value
 std::string class_symbol(const ResolvedLoss& resolved) {
   const ir::Type& type = resolved.scores->type;
   const bool is_open = resolved.info.is_classifier && resolved.info.num_classes == 0;
-  return is_open && type.rank() >= 2 ? (*type.shape)[1].symbol() : "";
+  if (!is_open || type.rank() < 2) return "";
+  return type.shape->at(static_cast<std::size_t>(resolved.class_axis)).symbol();
 }
 
 class ExtraOutputs {
@@ -140,7 +137,7 @@ class ExtraOutputs {
   // A value of its own, so that its name is free to choose.
   Value* named(Value* value, const std::string& name) {
     Value* copy = draft_.g().identity(value);
-    name_value(draft_.graph(), copy, name);
+    ir::give_name(draft_.graph(), copy, name);
     return copy;
   }
   [[noreturn]] void throw_unknown(const std::string& name) const {
@@ -183,7 +180,7 @@ void open_weights(ir::Graph& graph, const std::vector<Value*>& weights) {
 void append_state_outputs(ir::Model& model) {
   for (const ir::StateBinding& binding : model.state) {
     if (binding.output == binding.input) continue;  // held as it is
-    name_value(*model.graph, binding.output, "next/" + binding.input->name);
+    ir::give_name(*model.graph, binding.output, "next/" + binding.input->name);
     model.graph->outputs.push_back(binding.output);
   }
 }
@@ -416,10 +413,10 @@ StepGraph build_step(const ir::Model& working, const opdef::OpRegistry& registry
       g, registry, std::span(&loss_value, 1), std::span(&seed, 1), weight_values, &zeros);
   if (std::ranges::find(zeros.is_zero, false) == zeros.is_zero.end()) refuse_zero(zeros);
   g.set_scope("");
-  name_value(graph, loss_value, "loss");
+  graph.outputs = {loss_value};
+  ir::give_name(graph, loss_value, "loss");
 
   ExtraOutputs extra(draft, weights, gradients, std::move(model_outputs));
-  graph.outputs = {loss_value};
   if (placed.written.has_counts) graph.outputs.push_back(placed.written.denominator);
   if (placed.written.rows != nullptr) graph.outputs.push_back(placed.written.rows);
   std::vector<std::string> extra_names = options.outputs;
@@ -465,8 +462,7 @@ EvaluationGraph build_evaluation(const ir::Model& working, const opdef::OpRegist
   graph.outputs = {placed.written.numerator, placed.written.denominator};
   CorrectRows rows;
   if (placed.others.empty()) {
-    rows = write_correct_rows(draft.g(), placed.resolved.function, placed.resolved.scores,
-                              placed.target, placed.sample_weight);
+    rows = write_correct_rows(draft.g(), placed.resolved.function, placed.place());
   }
   if (rows.correct != nullptr) {
     graph.outputs.push_back(rows.correct);
@@ -508,19 +504,26 @@ LossGraph build_loss(const ir::Model& working, const opdef::OpRegistry& registry
   LossGraph result{.model = draft.model(), .first_new_node = draft.graph().nodes.size()};
   const PlacedLoss placed = place_loss(draft.g(), registry, loss);
   result.info = placed.resolved.info;
-  result.inputs.push_back(placed.resolved.scores);
-  for (const PlacedLoss& other : placed.others) result.inputs.push_back(other.resolved.scores);
-  for (Value* weight : placed.penalized) result.inputs.push_back(weight);
+  const auto add_scores = [&](const ResolvedLoss& resolved) {
+    result.inputs.push_back({.value = resolved.scores, .name = resolved.info.scores});
+  };
+  add_scores(placed.resolved);
+  for (const PlacedLoss& other : placed.others) add_scores(other.resolved);
+  for (Value* weight : placed.penalized) {
+    result.inputs.push_back({.value = weight, .name = weight->name});
+  }
   if (std::holds_alternative<OutputLoss>(loss.function)) {
     // Targets, weights and what counts rows are inputs of the model.
-    if (placed.target != nullptr) result.inputs.push_back(placed.target);
+    if (placed.target != nullptr) {
+      result.inputs.push_back({.value = placed.target, .name = placed.target->name});
+    }
   } else {
     result.targets.push_back(placed.target);
     if (placed.sample_weight != nullptr) result.targets.push_back(placed.sample_weight);
   }
   for (const PlacedLoss& other : placed.others) result.targets.push_back(other.target);
   result.loss = placed.written.rows != nullptr ? placed.written.rows : placed.written.loss;
-  name_value(draft.graph(), result.loss, loss_name);
+  ir::give_name(draft.graph(), result.loss, loss_name);
   draft.graph().outputs.insert(draft.graph().outputs.begin(), result.loss);
   return result;
 }

@@ -131,10 +131,15 @@ std::shared_ptr<ir::Model> build_prediction(const ir::Model& working,
 /// The loss as an output of a working copy, for files: see add_loss() of onnxgrad/losses.h.
 /// Nodes from `first_new_node` on are new.
 struct LossGraph {
+  /// What the loss reads of the model; its own name where a new input has taken it here.
+  struct Input {
+    ir::Value* value = nullptr;
+    std::string name = {};
+  };
   std::shared_ptr<ir::Model> model;
   LossInfo info = {};
   std::size_t first_new_node = 0;
-  std::vector<ir::Value*> inputs = {};   ///< what it reads of the model: scores, penalized weights
+  std::vector<Input> inputs = {};        ///< scores, penalized weights
   std::vector<ir::Value*> targets = {};  ///< new inputs: targets, then the sample weight
   ir::Value* loss = nullptr;
 };

@@ -381,7 +381,7 @@ def test_report_of_names_beyond_ascii():
     model.graph.node[0].input[1] = name
     line = next(row for row in str(og.report(model)).splitlines() if row.startswith("größe_"))
     cells = re.split(r" {2,}", line)
-    assert cells[0] == name[:20] + "..."
+    assert cells[0] == name
     assert cells[1] == f"MatMul {name}"[:17] + "..."
     assert line.encode().decode() == line
 
@@ -409,3 +409,66 @@ def test_report_names_what_has_no_gradient():
     assert not used["MaxRoiPool"].has_gradient
     assert {gap.node for gap in found.missing_gradients} == {"first_pool", "second_pool"}
     assert {gap.op_type for gap in found.missing_gradients} == {"MaxRoiPool"}
+
+
+REPORTED = """<ir_version: 10, opset_import: ["" : 24, "ai.onnx.ml" : 3]>
+main (float[2, 4, 8] X) => (float[2, 4, 8] Y)
+{
+  half = Constant <value = float {0.5}> ()
+  q = MatMul (X, a_weight_with_a_very_long_name_of_many_characters)
+  k = MatMul (q, a_weight_with_a_very_long_name_of_many_characters)
+  n = RMSNormalization (k, scale)
+  z = Attention <q_num_heads = 2, kv_num_heads = 2> (n, k, q)
+  Y = Mul (z, half)
+}"""
+
+
+def test_reports_of_what_runs_through_definitions_and_of_weights():
+    model = onnx.parser.parse_model(REPORTED)
+    rng = np.random.default_rng(0)
+    shapes = {"a_weight_with_a_very_long_name_of_many_characters": (8, 8), "scale": (8,)}
+    for name, shape in shapes.items():
+        array = rng.normal(size=shape).astype(np.float32)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    found = og.report(model)
+    for use in found.operators:
+        assert (use.runs, use.has_gradient) == (True, True), use.op_type
+    assert "a_weight_with_a_very_long_name_of_many_characters" in str(found)
+    assert "MatMul and 1 more" in str(found)
+    assert found.to_dict()["weights"][0]["readers"] == 2
+    og.TrainingSession(model, "mse").step(
+        {"X": np.ones((2, 4, 8), np.float32), "label": np.ones((2, 4, 8), np.float32)}
+    )
+
+
+def test_report_of_a_zip_map_and_of_what_has_no_kernel():
+    labelled = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17, "ai.onnx.ml" : 3]>
+        main (float[N, 2] X) => (seq(map(int64, float)) Z) <float[2, 2] w = {1, 2, 3, 4}>
+        { s = MatMul (X, w) p = Softmax (s)
+          Z = ai.onnx.ml.ZipMap <classlabels_int64s = [0, 1]> (p) }"""
+    )
+    uses = {use.op_type: use for use in og.report(labelled).operators}
+    assert (uses["ZipMap"].runs, uses["ZipMap"].has_gradient) == (True, True)
+    uses = {
+        use.op_type: use
+        for use in og.report(onnx.parser.parse_model(TWO_WITHOUT_GRADIENT)).operators
+    }
+    assert not uses["MaxRoiPool"].has_gradient
+
+
+def test_add_loss_with_a_newer_opset():
+    old = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 9]>
+        main (float[N, 2] X) => (float[N, 3] Y) <float[2, 3] w = {1, 2, 3, 4, 5, 6}>
+        { Y = MatMul (X, w) }"""
+    )
+    loss = og.losses.SoftmaxCrossEntropy()
+    try:
+        og.add_loss(old, loss)
+    except og.ModelError as error:
+        assert "target_opset" in str(error)  # noqa: PT017
+    newer = og.add_loss(old, loss, target_opset=17)
+    assert newer.opset_import[0].version == 17
+    onnx.checker.check_model(newer, full_check=True)
+    assert [value.name for value in newer.graph.output] == ["loss", "Y"]

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
 
 #include "base/check.h"
 #include "train/targets.h"
@@ -176,6 +177,20 @@ Tensor prepare_input(const Session& session, const Port& port, const Dataset& da
   return convert_numbers(place, fitted, port.type.dtype);
 }
 
+// The first row of a tensor, as a view of it.
+Tensor first_row_of(const Tensor& rows) {
+  std::vector<std::int64_t> dims(rows.dims().begin(), rows.dims().end());
+  if (dims.empty() || dims[0] == 0) return rows;
+  dims[0] = 1;
+  const Dims one(std::move(dims));
+  if (rows.dtype() == DataType::kString) {
+    const auto texts = rows.strings();
+    return Tensor::from_strings({texts.begin(), texts.begin() + one.num_elements()}, one);
+  }
+  return Tensor::view(rows.dtype(), one, const_cast<std::byte*>(rows.raw()),
+                      std::make_shared<Tensor>(rows));
+}
+
 }  // namespace
 
 Dims Column::batch_dims(std::int64_t rows) const {
@@ -236,6 +251,30 @@ PreparedData PreparedData::in_order_of(std::span<const Port> wanted) const {
     result.columns.push_back(*column);
   }
   return result;
+}
+
+void settle_by_labels(Session& session, const Dataset& data) {
+  const auto labels = [&](const LossInfo& loss) -> const Tensor* {
+    for (const NamedTensor& target : data.targets) {
+      if (target.name == loss.output || target.name == loss.scores) return &target.tensor;
+    }
+    return data.targets.empty() && &loss == &session.loss() ? &data.target : nullptr;
+  };
+  const auto inputs = [&](std::span<const Port> ports) {
+    refuse_unknown_inputs(session, data);
+    Dataset first;
+    for (const NamedTensor& input : data.inputs) {
+      first.inputs.push_back({.name = input.name, .tensor = first_row_of(input.tensor)});
+    }
+    std::vector<Tensor> tensors;
+    for (const Port& port : ports) {
+      tensors.push_back(prepare_input(session, port, first, 1, /*allow_nan=*/true, port.name));
+    }
+    return tensors;
+  };
+  FirstRows rows{.labels = labels};
+  if (!data.inputs.empty()) rows.inputs = inputs;
+  session.settle_by_labels(rows);
 }
 
 PreparedData prepare_data(const Session& session, std::span<const Port> ports, const Dataset& data,

@@ -58,6 +58,9 @@ struct PreparedData {
 PreparedData prepare_data(const Session& session, std::span<const runtime::Port> ports,
                           const Dataset& data, bool allow_nan, const std::string& part = {});
 
+/// Settles what these rows' labels decide about the losses: Session::settle_by_labels.
+void settle_by_labels(Session& session, const Dataset& data);
+
 }  // namespace onnxgrad::train
 
 #endif  // ONNXGRAD_TRAIN_DATA_DATASET_H_

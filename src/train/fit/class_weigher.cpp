@@ -68,7 +68,8 @@ void ClassWeigher::weigh(PreparedData& data) const {
   const Tensor& target = data.columns[data.target].values;
   if (target.num_elements() != data.rows) {
     throw DataError({.what = "class_weights: the labels are not one class for each row",
-                     .mend = "Give class labels [N], or sample weights."});
+                     .mend = "Give class labels [N]; for labels of several places a row, give "
+                             "the class_weights of the cross-entropy."});
   }
   const std::vector<double> labels = target.to_doubles();
   Tensor& weights = data.columns[data.weights].values;

@@ -32,6 +32,8 @@ struct Walk {
   bool opposite_columns = false;      ///< [-s, s]
   std::optional<HeadKind> kind = {};  ///< set by the last step
   ClassList classes = {};
+  std::optional<std::int64_t> class_axis = {};  ///< of a value of rank `class_axis_rank`
+  std::size_t class_axis_rank = 0;
 };
 
 // A step looks at the producer of walk.value and moves walk.value to an input of it; false: it
@@ -63,8 +65,19 @@ bool pass_reshape(const Node& node, Walk& walk) {
   return pass(node, walk);
 }
 
+// The axis of Softmax or ArgMax has the classes; the nearest to the scores is right.
+void note_class_axis(const Node& node, std::int64_t default_axis, Walk& walk) {
+  const Value* x = node.input(0);
+  if (x == nullptr || !x->type.has_rank()) return;
+  const auto rank = static_cast<std::int64_t>(x->type.rank());
+  const std::int64_t axis = node.int_attribute("axis", default_axis);
+  walk.class_axis = axis < 0 ? axis + rank : axis;
+  walk.class_axis_rank = x->type.rank();
+}
+
 bool pass_argmax(const Node& node, Walk& walk) {
   walk.labels = true;
+  note_class_axis(node, 0, walk);
   return pass(node, walk);
 }
 
@@ -219,6 +232,7 @@ bool has_two_columns(const Value& value) {
 bool end_softmax(const Node& node, Walk& walk) {
   if (!is_column_axis(node) || walk.opposite_columns) return false;
   if (walk.two_columns && !has_two_columns(*node.output(0))) return false;
+  note_class_axis(node, -1, walk);
   walk.is_log = node.op_type == "LogSoftmax" && walk.probabilities == nullptr;
   note_probabilities(walk);
   walk.kind = HeadKind::kSoftmax;
@@ -305,6 +319,9 @@ Head walk_back(Value* value) {
             .is_log = walk.is_log,
             .from_labels = walk.labels || walk.rounded,
             .classes = std::move(walk.classes)};
+  const bool is_of_scores = head.scores != nullptr && head.scores->type.has_rank() &&
+                            head.scores->type.rank() == walk.class_axis_rank;
+  if (is_of_scores && walk.class_axis > 0) head.class_axis = walk.class_axis;
   if (head.kind == HeadKind::kMargins) head.probabilities = nullptr;
   if (head.kind == HeadKind::kProbabilities) {
     if (head.probabilities == nullptr) head.probabilities = walk.value;

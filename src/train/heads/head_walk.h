@@ -1,6 +1,8 @@
 #ifndef ONNXGRAD_TRAIN_HEADS_HEAD_WALK_H_
 #define ONNXGRAD_TRAIN_HEADS_HEAD_WALK_H_
 
+#include <cstdint>
+#include <optional>
 #include <string>
 
 #include "ir/graph.h"
@@ -41,6 +43,8 @@ struct Head {
   std::string output = {};   ///< the model's output that the walk began at
   bool from_labels = false;  ///< the output is the label and not the probabilities
   ClassList classes = {};
+  /// The axis of the scores, from 0, that a Softmax or ArgMax on the way goes over.
+  std::optional<std::int64_t> class_axis = {};
 };
 
 /// Where the walk back from `value` ends. Time is linear in the nodes that it passes.

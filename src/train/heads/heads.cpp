@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "train/heads/head_patterns.h"
 #include "train/losses.h"
+#include "train/losses/class_axis.h"
 
 namespace onnxgrad::train {
 namespace {
@@ -45,17 +46,18 @@ bool is_usable(const Head& head) {
          is_floating(head.scores->type.dtype) && head.scores->producer != nullptr;
 }
 
-// Number of columns of scores; 0 if it is not known.
-std::int64_t column_count(const Value& scores) {
+// Number of columns of scores along that axis; 0 if it is not known.
+std::int64_t column_count(const Value& scores, std::int64_t axis = 1) {
   if (is_single_column(scores)) return 1;
   const ir::Type& type = scores.type;
-  if (!type.has_rank() || type.rank() < 2 || !(*type.shape)[1].is_static()) return 0;
-  return (*type.shape)[1].value();
+  if (!type.has_rank() || type.rank() < 2) return 0;
+  const ir::Dim& columns = type.shape->at(static_cast<std::size_t>(axis));
+  return columns.is_static() ? columns.value() : 0;
 }
 
 // Number of classes that scores of this shape can tell apart; 0 if it is not known.
-std::int64_t class_columns(const Value& scores) {
-  const std::int64_t columns = column_count(scores);
+std::int64_t class_columns(const Value& scores, std::int64_t axis = 1) {
+  const std::int64_t columns = column_count(scores, axis);
   return columns == 1 ? 2 : columns;
 }
 
@@ -142,13 +144,20 @@ std::vector<std::string> output_names(const ir::Graph& graph) {
                             "loss='squared_error:output=VALUE'."});
 }
 
-// A choice between several bare outputs is the user's.
+// A choice between several bare outputs is the user's. One number is a loss already, most likely.
 [[noreturn]] void ambiguous(const std::vector<Head>& heads) {
   std::vector<std::string> names;
-  for (const Head& head : heads) names.push_back(head.output);
-  throw ModelError({.what = "several outputs could take the loss: " + base::quote_list(names),
-                    .mend = "Name one in the loss, such as loss='squared_error:output=" +
-                            heads.front().output + "'."});
+  std::string own;
+  for (const Head& head : heads) {
+    names.push_back(head.output);
+    const ir::Type& type = head.scores->type;
+    if (own.empty() && type.has_rank() && type.rank() == 0) own = head.output;
+  }
+  if (own.empty()) own = names.front();
+  throw ModelError(
+      {.what = "several outputs could take the loss: " + base::quote_list(names),
+       .mend = "Name one in the loss, such as loss='squared_error:output=" + heads.front().output +
+               "'; if '" + own + "' is the loss already, pass loss='output:" + own + "'."});
 }
 
 Value* find_value(const ir::Graph& graph, const std::string& name) {
@@ -205,10 +214,9 @@ std::string squashing_of(const Head& head) {
 // Losses of one score per row and of one score per class are easily taken for each other.
 void check_columns(const ResolvedLoss& resolved, const Head& head) {
   const Value& scores = *resolved.scores;
-  const std::int64_t columns = column_count(scores);
-  if (columns == 1 &&
-      (is<SoftmaxCrossEntropy>(resolved.function) || is<NegativeLogLikelihood>(resolved.function) ||
-       is<KlDivergence>(resolved.function))) {
+  const std::int64_t columns =
+      resolved.is_class_axis_known ? column_count(scores, resolved.class_axis) : 0;
+  if (columns == 1 && has_class_axis(resolved.function)) {
     wrong_columns(resolved.function, scores, "one column per class",
                   head.kind == HeadKind::kProbabilities ? "log_loss" : "binary_cross_entropy");
   }
@@ -276,6 +284,15 @@ std::string describe_place(const ResolvedLoss& resolved, const Head& head) {
   return std::string(" (") + (classes ? "scores " : "") + "behind output '" + info.output + "')";
 }
 
+// ", along axis 2 of [N, 7, 10]", where the scores have more than one that it could be.
+std::string describe_axis(const ResolvedLoss& resolved) {
+  const LossInfo& info = resolved.info;
+  if (!has_class_axis(info.function) || resolved.scores->type.rank() < 3) return "";
+  const std::string of = " of " + resolved.scores->type.to_string();
+  const std::string axis = ", along axis " + std::to_string(resolved.class_axis) + of;
+  return axis + (info.is_class_axis_open ? ", or the one that labels leave out" : "");
+}
+
 // "loss: softmax cross-entropy on 'add_result1' (scores behind output 'probabilities'), 10 classes
 // from initializer 'classes'"
 std::string describe_choice(const ResolvedLoss& resolved, const Head& head) {
@@ -286,12 +303,14 @@ std::string describe_choice(const ResolvedLoss& resolved, const Head& head) {
     line += ", " + std::to_string(info.num_classes) + " classes";
     if (!head.classes.source.empty()) line += " from " + head.classes.source;
   }
+  line += describe_axis(resolved);
   return line;
 }
 
 // Number of classes by the list, else by the scores' columns; 0 if neither tells.
 std::int64_t count_classes(const ResolvedLoss& resolved, const ClassList& classes) {
-  const std::int64_t columns = class_columns(*resolved.scores);
+  const std::int64_t columns =
+      resolved.is_class_axis_known ? class_columns(*resolved.scores, resolved.class_axis) : 0;
   if (!classes.labels.is_defined()) return columns;
   const std::int64_t listed = classes.labels.num_elements();
   if (columns != 0 && listed != columns) {
@@ -371,9 +390,16 @@ ResolvedLoss resolve_loss(const ir::Graph& graph, const Loss& loss) {
   ResolvedLoss resolved{.function = loss.function, .scores = nullptr, .info = {}};
   const Head head = loss.output.empty() ? resolve_among_outputs(graph, loss, resolved)
                                         : resolve_named(graph, loss, resolved);
+  const ClassAxis axis =
+      choose_class_axis(resolved.function, *resolved.scores, loss.class_axis, head.class_axis);
+  resolved.class_axis = axis.axis;
+  // With labels still to come, the number of classes is not known either.
+  resolved.is_class_axis_known = axis.is_known || axis.is_settled;
   check_columns(resolved, head);
-  target_type(resolved.function, *resolved.scores);  // refuses scores that do not fit
+  target_type(resolved.function, *resolved.scores, axis.axis);  // refuses scores that do not fit
   LossInfo& info = resolved.info;
+  if (has_class_axis(resolved.function)) info.class_axis = axis.axis;
+  info.is_class_axis_open = !axis.is_settled;
   info.function = resolved.function;
   info.scores = resolved.scores->name;
   info.output = head.output;

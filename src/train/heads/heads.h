@@ -14,7 +14,9 @@ namespace onnxgrad::train {
 struct ResolvedLoss {
   LossFunction function;
   ir::Value* scores = nullptr;
-  LossInfo info;  ///< `target` not yet named
+  LossInfo info;                    ///< `target` not yet named
+  std::int64_t class_axis = 1;      ///< of the scores
+  bool is_class_axis_known = true;  ///< see ClassAxis
 };
 
 /// Chooses function and scores as onnxgrad/losses.h describes. `graph` has types inferred.

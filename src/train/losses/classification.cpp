@@ -70,12 +70,17 @@ Elements write_soft_targets(GraphBuilder& g, const SoftmaxCrossEntropy& spec,
           .mean_of_columns = true};
 }
 
+// Whether a place is of the class that does not count: bool, shaped like the target.
+Value* is_of_class(GraphBuilder& g, Value* target, std::int64_t number) {
+  return g.equal(target, g.int_scalar(number));
+}
+
 // w[t], 0 for ignored rows; nullptr where all count 1.
 Value* class_counts(GraphBuilder& g, const SoftmaxCrossEntropy& spec, const LossInputs& in) {
   Value* target = in.target;
   Value* is_ignored = nullptr;
   if (spec.ignore_index) {
-    is_ignored = g.equal(target, g.int_scalar(*spec.ignore_index));
+    is_ignored = is_of_class(g, target, *spec.ignore_index);
     target = g.where(is_ignored, g.int_scalar(0), target);
   }
   Value* counts = nullptr;
@@ -119,7 +124,7 @@ Elements write_softmax_cross_entropy(GraphBuilder& g, const SoftmaxCrossEntropy&
     Value* log_p = g.op("LogSoftmax", {in.scores}, {{.name = "axis", .value = std::int64_t{1}}});
     Value* spread = sum_of_classes(g, spec.class_weights, log_p);
     if (spec.ignore_index) {
-      Value* is_ignored = g.equal(in.target, g.int_scalar(*spec.ignore_index));
+      Value* is_ignored = is_of_class(g, in.target, *spec.ignore_index);
       spread = g.where(is_ignored, g.scalar_like(spread, 0), spread);
     }
     elements.values = g.sub(g.scale(elements.values, 1 - spec.label_smoothing),
@@ -130,9 +135,9 @@ Elements write_softmax_cross_entropy(GraphBuilder& g, const SoftmaxCrossEntropy&
 
 // Classes: e = log(1 + exp(-(2t - 1) s)), which keeps its digits for any s;
 // numbers t in [0, 1]: e = log(1 + exp(s)) - t s.
-Elements write_binary_cross_entropy(GraphBuilder& g, const BinaryCrossEntropy&,
+Elements write_binary_cross_entropy(GraphBuilder& g, const BinaryCrossEntropy& spec,
                                     const LossInputs& in) {
-  if (is_single_column(*in.scores)) {
+  if (is_single_column(*in.scores) && !spec.soft_targets) {
     Value* margin = g.mul(sign_of(g, target_column(g, in.target, in.scores)), in.scores);
     return {.values = g.op("Softplus", {g.neg(margin)}), .mean_of_columns = true};
   }
@@ -143,26 +148,40 @@ Elements write_binary_cross_entropy(GraphBuilder& g, const BinaryCrossEntropy&,
 // e = -(t log p + (1 - t) log(1 - p)), both logarithms clamped
 Elements write_log_loss(GraphBuilder& g, const LogLoss& spec, const LossInputs& in) {
   Value* p = in.scores;
-  Value* t = is_single_column(*p) ? target_column(g, in.target, p) : in.target;
+  const bool are_classes = is_single_column(*p) && !spec.soft_targets;
+  Value* t = are_classes ? target_column(g, in.target, p) : in.target;
   Value* one = g.scalar_like(p, 1);
   Value* inside = g.mul(t, clamped_log(g, p, spec.min_probability));
   Value* outside = g.mul(g.sub(one, t), clamped_log(g, g.sub(one, p), spec.min_probability));
   return {.values = g.neg(g.add(inside, outside)), .mean_of_columns = true};
 }
 
-// e = -log(max(p[t], m))
+// e = -log(max(p[t], m)), 0 for ignored rows
 Elements write_negative_log_likelihood(GraphBuilder& g, const NegativeLogLikelihood& spec,
                                        const LossInputs& in) {
-  Value* picked = g.op("GatherElements", {in.scores, g.unsqueeze(in.target, {1})},
+  Value* target = in.target;
+  Value* is_ignored = nullptr;
+  if (spec.ignore_index) {
+    is_ignored = is_of_class(g, target, *spec.ignore_index);
+    target = g.where(is_ignored, g.int_scalar(0), target);
+  }
+  Value* picked = g.op("GatherElements", {in.scores, g.unsqueeze(target, {1})},
                        {{.name = "axis", .value = std::int64_t{1}}});
-  return {.values = g.neg(clamped_log(g, picked, spec.min_probability))};
+  Elements elements{.values = g.squeeze(g.neg(clamped_log(g, picked, spec.min_probability)), {1}),
+                    .mean_of_columns = true};
+  if (is_ignored != nullptr) {
+    elements.values = g.where(is_ignored, g.scalar_like(picked, 0), elements.values);
+    elements.counts = g.cast_like(g.op("Not", {is_ignored}), picked);
+  }
+  return elements;
 }
 
-// e = t[c] (log t[c] - log p[c]), summed over the classes; p = softmax(s)
+// e = sum_c t[c] (log t[c] - log p[c]); p = softmax(s)
 Elements write_kl_divergence(GraphBuilder& g, const KlDivergence&, const LossInputs& in) {
   Value* log_p = g.op("LogSoftmax", {in.scores}, {{.name = "axis", .value = std::int64_t{1}}});
   Value* log_t = clamped_log(g, in.target, 0);
-  return {.values = g.mul(in.target, g.sub(log_t, log_p))};
+  Value* terms = g.mul(in.target, g.sub(log_t, log_p));
+  return {.values = g.reduce_sum(terms, {1}, /*keepdims=*/false), .mean_of_columns = true};
 }
 
 // e = log(1 + exp(-z)), max(0, 1 - z), its square, or its square for z >= -1 and else -4 z; z = y s

@@ -11,7 +11,8 @@
 
 namespace onnxgrad::train {
 
-/// What a loss reads. `weight` is nullptr without sample weights, else [N] in the scores' type.
+/// What a loss reads. `weight` is nullptr without sample weights, else [N] in the scores' type. A
+/// loss with a class axis reads scores [M, C] or [N, C, d1, ...]: see losses/class_axis.h.
 struct LossInputs {
   ir::Value* scores = nullptr;
   ir::Value* target = nullptr;

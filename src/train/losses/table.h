@@ -21,8 +21,7 @@ enum class TargetKind {
 enum class ScoreShape {
   kAny,
   kMatrix,         ///< [N, K]
-  kClasses,        ///< [N, C]
-  kClassesPlaces,  ///< [N, C] or [N, C, d1, ...]
+  kClassesPlaces,  ///< [N, C], or more axes with one for the classes
   kBinaryOrKnown,  ///< [N], [N, 1], or [N, C] with a known C
 };
 

@@ -44,11 +44,12 @@ class OptimType(Enum):
     SGD = 2
 
 
-_LOSSES: dict[LossType, tuple[type[Any], str]] = {
-    LossType.MSELoss: (og.losses.SquaredError, "target"),
-    LossType.CrossEntropyLoss: (og.losses.SoftmaxCrossEntropy, "labels"),
-    LossType.BCEWithLogitsLoss: (og.losses.BinaryCrossEntropy, "target"),
-    LossType.L1Loss: (og.losses.AbsoluteError, "target"),
+# The original's cross-entropy is ONNX's operator, whose classes are on axis 1.
+_LOSSES: dict[LossType, tuple[og.losses.Loss, str]] = {
+    LossType.MSELoss: (og.losses.SquaredError(), "target"),
+    LossType.CrossEntropyLoss: (og.losses.SoftmaxCrossEntropy(axis=1), "labels"),
+    LossType.BCEWithLogitsLoss: (og.losses.BinaryCrossEntropy(soft_targets=True), "target"),
+    LossType.L1Loss: (og.losses.AbsoluteError(), "target"),
 }
 # With onnxruntime-training's defaults, which are not those of onnxgrad.
 _OPTIMIZERS = {
@@ -161,8 +162,7 @@ def _with_loss(
         return og.set_weights(model, {})  # a copy
     target = "target"
     if isinstance(loss, LossType):
-        kind, target = _LOSSES[loss]
-        loss = kind()
+        loss, target = _LOSSES[loss]
     if not isinstance(loss, og.losses.Loss):
         raise RuntimeError(
             f"Unknown loss {type(loss)}: expected a LossType or a loss of onnxgrad.losses."

@@ -1,0 +1,17 @@
+#ifndef ONNXGRAD_IR_NAMING_H_
+#define ONNXGRAD_IR_NAMING_H_
+
+#include <string_view>
+
+#include "ir/graph.h"
+
+namespace onnxgrad::ir {
+
+/// Gives `value` the name that users know it by ("loss", "<weight>_grad"). A value inside `graph`,
+/// the main graph, or inside a subgraph that has it gets another; an input, output or initializer
+/// keeps it, and `value` becomes wanted_1. New inputs (Graph::add_input) get their names so, too.
+void give_name(Graph& graph, Value* value, std::string_view wanted);
+
+}  // namespace onnxgrad::ir
+
+#endif  // ONNXGRAD_IR_NAMING_H_

@@ -1,0 +1,222 @@
+#include "train/label_form.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <utility>
+
+#include "base/check.h"
+#include "train/engine.h"
+#include "train/losses.h"
+#include "train/losses/class_axis.h"
+#include "train/session.h"
+#include "train/targets.h"
+
+namespace onnxgrad::train {
+namespace {
+
+using runtime::Port;
+
+LossFunction with_soft_targets(LossFunction function) {
+  if (auto* spec = std::get_if<BinaryCrossEntropy>(&function)) spec->soft_targets = true;
+  if (auto* spec = std::get_if<LogLoss>(&function)) spec->soft_targets = true;
+  return function;
+}
+
+// The loss and its others, beside what was made of them.
+template <class Function>
+void for_each_loss(Loss& loss, const LossInfo& info, Function visit) {
+  visit(loss, info, std::size_t{0});
+  for (std::size_t i = 0; i < loss.others.size(); ++i) {
+    visit(loss.others[i], info.others[i], i + 1);
+  }
+}
+
+void settle(Loss& loss, const LossInfo& info, const LabelForm& form) {
+  if (info.is_class_axis_open && form.class_axis) loss.class_axis = form.class_axis;
+  if (form.soft_targets && can_take_fractions(info)) {
+    loss.function = with_soft_targets(info.function);
+  }
+}
+
+bool is_open(const LossInfo& loss) {
+  return loss.is_class_axis_open || std::ranges::any_of(loss.others, &LossInfo::is_class_axis_open);
+}
+
+// What the inputs beside `port` give to the dimension `places`: the port and its size.
+struct GivenSize {
+  std::size_t port = 0;
+  std::int64_t size = 0;
+};
+std::optional<GivenSize> find_size(std::span<const Port> ports, const std::vector<Dims>& dims,
+                                   std::size_t port, const ir::Dim& places) {
+  if (!places.is_symbolic()) return std::nullopt;
+  for (std::size_t other = 0; other < ports.size(); ++other) {
+    const auto& shape = ports[other].type.shape;
+    if (other == port || !shape || shape->size() != dims[other].rank()) continue;
+    for (std::size_t axis = 0; axis < shape->size(); ++axis) {
+      if ((*shape)[axis].surely_equals(places)) return GivenSize{other, dims[other][axis]};
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+bool can_take_fractions(const LossInfo& loss) {
+  return loss.is_classifier && (std::holds_alternative<BinaryCrossEntropy>(loss.function) ||
+                                std::holds_alternative<LogLoss>(loss.function));
+}
+
+bool has_fractions(const Tensor& labels) {
+  if (!is_floating(labels.dtype())) return false;
+  const auto numbers = labels.to_doubles();
+  return std::ranges::any_of(
+      numbers, [](double number) { return std::isfinite(number) && number != std::floor(number); });
+}
+
+bool needs_fitting(const LossInfo& loss, const Tensor& labels) {
+  if (labels.dtype() == DataType::kString) return false;
+  if (!loss.is_classifier && !has_soft_targets(loss.function)) return false;
+  const bool has_other_rank =
+      loss.target.shape && labels.dims().rank() != loss.target.shape->size();
+  return has_other_rank || labels.dtype() != loss.target.dtype;
+}
+
+Tensor fit_labels(const LossInfo& loss, const Tensor& labels) {
+  if (!needs_fitting(loss, labels)) return labels;
+  if (!loss.is_classifier) return encode_target(loss, labels);
+  return class_numbers(loss, labels);
+}
+
+bool Session::is_open() const { return train::is_open(graph_.loss); }
+
+LabelForms Session::label_forms() const {
+  LabelForms forms;
+  const auto add = [&](const LossInfo& info) {
+    forms.push_back({.class_axis = info.is_class_axis_open ? std::nullopt : info.class_axis,
+                     .soft_targets = has_soft_targets(info.function)});
+  };
+  add(graph_.loss);
+  for (const LossInfo& other : graph_.loss.others) add(other);
+  return forms;
+}
+
+void Session::set_label_forms(const LabelForms& forms) {
+  if (is_fitting_ || forms.size() != 1 + loss_.others.size() || forms == label_forms()) return;
+  Loss settled = loss_;
+  for_each_loss(settled, graph_.loss, [&](Loss& loss, const LossInfo& info, std::size_t i) {
+    settle(loss, info, forms[i]);
+  });
+  ask_loss(std::move(settled));
+}
+
+void Session::ask_loss(Loss loss) {
+  std::swap(loss_, loss);
+  try {
+    change_trained(present_set());
+  } catch (...) {
+    std::swap(loss_, loss);
+    throw;
+  }
+}
+
+void Session::settle_by_labels(const FirstRows& rows) {
+  if (is_fitting_) return;
+  LabelForms forms = label_forms();
+  for_each_loss(loss_, graph_.loss, [&](const Loss&, const LossInfo& info, std::size_t i) {
+    const Tensor* const labels = rows.labels(info);
+    if (labels == nullptr || !labels->is_defined()) return;
+    if (info.is_class_axis_open) forms[i].class_axis = find_class_axis(info, labels->dims(), rows);
+    if (can_take_fractions(info) && has_fractions(*labels)) forms[i].soft_targets = true;
+  });
+  set_label_forms(forms);
+}
+
+// nullopt: rows are needed, and not at hand.
+std::optional<std::int64_t> Session::find_class_axis(const LossInfo& loss, const Dims& labels,
+                                                     const FirstRows& rows) const {
+  ir::Value* const scores = source_.working->graph->find(loss.scores);
+  ONNXGRAD_ASSERT(scores != nullptr);
+  ir::Type type = scores->type;
+  auto fitting = axes_left_out(*type.shape, labels);
+  if (fitting.size() > 1 && !type.static_dims()) {
+    if (!rows.inputs) return std::nullopt;
+    runtime::Executor executor(build_prediction(*source_.working, {scores}, {}), builtin_engine(),
+                               executor_options_);
+    const Tensor computed = executor.run(rows.inputs(executor.inputs())).front();
+    type = ir::Type::tensor(computed.dtype(), computed.dims());
+    fitting = axes_left_out(*type.shape, labels);
+  }
+  if (fitting.size() == 1) return fitting.front();
+  // Among several, the one that the model fixes: the number of classes does not change with rows.
+  const auto fixed = only_fixed_axis(*scores->type.shape);
+  if (fixed && std::ranges::find(fitting, *fixed) != fitting.end()) return fixed;
+  refuse_labels(loss, type.to_string(), labels, fitting);
+}
+
+// Whether a target is not yet in the form that the loss reads, or the loss not settled.
+bool Session::needs_fitting(const NamedTensors& feeds) const {
+  if (is_open()) return true;
+  return std::ranges::any_of(feeds, [&](const NamedTensor& feed) {
+    const LossInfo* loss = find_target(graph_.loss, feed.name);
+    return loss != nullptr && train::needs_fitting(*loss, feed.tensor);
+  });
+}
+
+// The same feeds with targets as the loss reads them; the loss is settled by them first.
+NamedTensors Session::fit_feeds(const NamedTensors& feeds) {
+  const auto labels = [&](const LossInfo& loss) -> const Tensor* {
+    const auto feed = std::ranges::find(feeds, loss.target.name, &NamedTensor::name);
+    return feed == feeds.end() ? nullptr : &feed->tensor;
+  };
+  std::vector<std::string> names;
+  for (const NamedTensor& feed : feeds) names.push_back(feed.name);
+  const auto inputs = [&](std::span<const Port> ports) {
+    std::vector<Tensor> tensors;
+    for (const Tensor* tensor : order_feeds(feeds, ports, names, {})) tensors.push_back(*tensor);
+    return tensors;
+  };
+  settle_by_labels({.labels = labels, .inputs = inputs});
+  NamedTensors fitted = feeds;
+  for (NamedTensor& feed : fitted) {
+    const LossInfo* loss = find_target(graph_.loss, feed.name);
+    if (loss != nullptr) feed.tensor = fit_labels(*loss, feed.tensor);
+  }
+  return fitted;
+}
+
+// A plan; where shapes do not fit because labels have other places than the inputs, that is said.
+runtime::Execution& Session::prepare(runtime::Executor& executor,
+                                     const std::vector<Dims>& dims) const {
+  try {
+    return executor.prepare(dims);
+  } catch (const ShapeError&) {
+    check_places(executor.inputs(), dims);
+    throw;
+  }
+}
+
+// Labels of several axes have the sizes that the inputs give to the dimensions of the scores.
+void Session::check_places(std::span<const Port> ports, const std::vector<Dims>& dims) const {
+  for (std::size_t i = 0; i < ports.size(); ++i) {
+    const LossInfo* loss = find_target(graph_.loss, ports[i].name);
+    if (loss == nullptr || !loss->class_axis || !ports[i].type.shape) continue;
+    const ir::SymbolicShape& places = *ports[i].type.shape;
+    for (std::size_t axis = 1; axis < places.size() && axis < dims[i].rank(); ++axis) {
+      const auto given = find_size(ports, dims, i, places[axis]);
+      if (!given || given->size == dims[i][axis]) continue;
+      throw ShapeError(
+          {.what = fmt::format("labels {} have {} places along axis {}, but '{}' {} has {}",
+                               dims[i].to_string(), dims[i][axis], axis, ports[given->port].name,
+                               dims[given->port].to_string(), given->size),
+           .where = {.value = ports[i].name},
+           .mend = "Give one label for each place; axis= of the loss says which axis of the "
+                   "scores has the classes."});
+    }
+  }
+}
+
+}  // namespace onnxgrad::train
