@@ -38,8 +38,8 @@ struct FileLayout {
 
 struct CsvOptions {
   char delimiter = ',';
-  /// Bytes of a chunk: lines that are read together. Where a line is longer, chunks are made so; one
-  /// above 16 MiB that is longer than a chunk too is an error.
+  /// Bytes of a chunk: lines that are read together. Where a line is longer, chunks are made so;
+  /// one above 16 MiB that is longer than a chunk too is an error.
   std::int64_t chunk_bytes = std::int64_t{1} << 20;
 };
 

@@ -10,8 +10,8 @@ namespace onnxgrad {
 /// Writes a file that is there in full, or, after any error, as it was before: under a temporary
 /// name of the same folder, flushed to the disk, renamed, and the folder flushed. Links are
 /// followed and permissions kept; what a process left that was killed while writing into the folder
-/// is removed; a device or a pipe is written to as it is. All files of onnxgrad are written like this.
-/// Throws: CheckpointError (no such folder, no room, a folder of that name).
+/// is removed; a device or a pipe is written to as it is. All files of onnxgrad are written like
+/// this. Throws: CheckpointError (no such folder, no room, a folder of that name).
 void write_file(const std::string& path, std::string_view contents);
 
 /// Throws what write_file would throw for so many bytes, as far as that can be known before: the

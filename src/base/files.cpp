@@ -403,7 +403,7 @@ struct Target {
   std::string folder;
   std::string name;
   std::optional<mode_t> mode = {};  ///< of a file that is there
-  bool is_stream = false;      ///< a device or a pipe, which is written to as it is
+  bool is_stream = false;           ///< a device or a pipe, which is written to as it is
 
   std::string path() const { return folder + "/" + name; }
 };
@@ -441,8 +441,7 @@ Target find_target(const std::string& path, Existing existing) {
 }
 
 void write_stream(const std::string& path, const std::function<void(const ByteSink&)>& write) {
-  const Descriptor stream(
-      open_retrying(AT_FDCWD, path.c_str(), O_WRONLY | O_CLOEXEC | O_NOCTTY));
+  const Descriptor stream(open_retrying(AT_FDCWD, path.c_str(), O_WRONLY | O_CLOEXEC | O_NOCTTY));
   if (!stream.is_open()) fail_errno(path, "open it for writing", errno);
   write([&](std::string_view bytes) { write_all(stream, path, bytes); });
 }
@@ -471,8 +470,10 @@ void check_writable(const std::string& path, std::int64_t bytes) {
   const TemporaryFile file(target.folder, target.name, 0666);  // and is gone
   const auto available = available_bytes(target.folder);
   if (!available || *available >= bytes) return;
-  fail(path, "this needs " + std::to_string(bytes) + " bytes, but " + std::to_string(*available) +
-                 " are free on the disk", advice_for(ENOSPC));
+  fail(path,
+       "this needs " + std::to_string(bytes) + " bytes, but " + std::to_string(*available) +
+           " are free on the disk",
+       advice_for(ENOSPC));
 }
 
 void remove_stale_temporaries(const std::string& folder) {

@@ -37,8 +37,7 @@ class Evaluator {
   }
   /// A whole pass of `reader`; nothing if `stop` became true meanwhile. Throws: DataError (no
   /// rows), what the reader throws.
-  std::optional<EvaluationResult> run(BlockReader& reader, std::int64_t batch_size,
-                                      StopFlag& stop);
+  std::optional<EvaluationResult> run(BlockReader& reader, std::int64_t batch_size, StopFlag& stop);
 
  private:
   runtime::Execution& plan(const PreparedData& data, std::int64_t rows);

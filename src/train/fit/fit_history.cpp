@@ -175,9 +175,8 @@ void write_history(Checkpoint& checkpoint, const FitOptions& options, const Hist
   }
   checkpoint.set_int("history/epoch_stride", history.epoch_stride);
   const std::span<const double> losses = history.step_losses;
-  add_column<double>(
-      checkpoint, "step_losses",
-      losses.first(options.keep_step_losses ? static_cast<std::size_t>(steps) : 0));
+  add_column<double>(checkpoint, "step_losses",
+                     losses.first(options.keep_step_losses ? static_cast<std::size_t>(steps) : 0));
 }
 
 void read_history(const Checkpoint& checkpoint, const FitOptions& options,

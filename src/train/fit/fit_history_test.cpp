@@ -77,7 +77,8 @@ TEST(FitHistory, IsBoundedWithTheFirstTheBestAndTheNewest) {
       EXPECT_TRUE(std::ranges::is_sorted(numbers));
       EXPECT_EQ(numbers.front(), 1);
       EXPECT_TRUE(std::ranges::binary_search(numbers, *history.best_epoch));
-      for (std::int64_t epoch = history.epoch_stride; epoch < 20000; epoch += history.epoch_stride) {
+      for (std::int64_t epoch = history.epoch_stride; epoch < 20000;
+           epoch += history.epoch_stride) {
         EXPECT_TRUE(std::ranges::binary_search(numbers, epoch)) << epoch;
       }
       // Not fewer than need be: a quarter is there for the thinning after the next.
@@ -99,8 +100,7 @@ TEST(FitHistory, ALongFitTakesNoMoreThanAShortOne) {
     FitLoop(session, data, options, stop, history).run();
     EXPECT_LE(history.epochs.size(), 16U);
     EXPECT_TRUE(history.step_losses.empty());
-    return std::filesystem::file_size(
-        folder.path("run/" + checkpoint_name(session.steps())));
+    return std::filesystem::file_size(folder.path("run/" + checkpoint_name(session.steps())));
   };
   const auto small = checkpoint_bytes(16);
   EXPECT_LE(checkpoint_bytes(3000), small + 64);  // more digits in the header

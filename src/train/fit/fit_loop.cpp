@@ -28,8 +28,7 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-FitLoop::FitLoop(Session& session, const FitOptions& options, StopFlag& stop,
-                 History& history)
+FitLoop::FitLoop(Session& session, const FitOptions& options, StopFlag& stop, History& history)
     : session_(session),
       fit_(session),
       options_(options),
@@ -43,15 +42,15 @@ FitLoop::FitLoop(Session& session, const FitOptions& options, StopFlag& stop,
   check_fit_options(options_);
 }
 
-FitLoop::FitLoop(Session& session, const Dataset& data, const FitOptions& options,
-                 StopFlag& stop, History& history)
+FitLoop::FitLoop(Session& session, const Dataset& data, const FitOptions& options, StopFlag& stop,
+                 History& history)
     : FitLoop(session, options, stop, history) {
   feed_ = std::make_unique<ArrayFeed>(session_, binder_.data_ports(), data, options_);
   prepare();
 }
 
-FitLoop::FitLoop(Session& session, DataSource& source, const FitOptions& options,
-                 StopFlag& stop, History& history)
+FitLoop::FitLoop(Session& session, DataSource& source, const FitOptions& options, StopFlag& stop,
+                 History& history)
     : FitLoop(session, options, stop, history) {
   const auto ports = binder_.data_ports();
   feed_ = std::make_unique<ChunkFeed>(

@@ -267,7 +267,8 @@ TEST(FitLoop, InterruptsAreAskedAbout) {
 
   options.on_interrupt = [&] { return ++asked == 10; };
   EXPECT_EQ(fixture.fit(linear_data(), options).stop_reason, "interrupted");
-  EXPECT_EQ(fixture.history.step_losses.size(), 10U);  // asked after the step that follows the ninth
+  EXPECT_EQ(fixture.history.step_losses.size(),
+            10U);  // asked after the step that follows the ninth
 
   options.on_interrupt = []() -> bool { throw std::runtime_error("of a handler"); };
   EXPECT_THROW(fixture.fit(linear_data(), options), std::runtime_error);
