@@ -168,8 +168,8 @@ struct Loss {
   /// `output` tells where to begin the walk back, and not the place itself.
   bool walk_back = false;
   /// The axis of the scores that has the classes, negative from the end, of a loss of classes on
-  /// scores of three or more axes. Without: the axis of the model's own Softmax or ArgMax, or of the
-  /// size that the class weights have; else the one that the labels' shape leaves out, which a
+  /// scores of three or more axes. Without: the axis of the model's own Softmax or ArgMax, or of
+  /// the size that the class weights have; else the one that the labels' shape leaves out, which a
   /// session learns with the first labels (several that fit are an error, unless one of them is the
   /// only axis of a fixed size behind the first). In files, and with probabilities as targets, that
   /// only axis of a fixed size, else axis 1.
