@@ -54,12 +54,16 @@ std::optional<Tensor> constant_from_attributes(const Node& node) {
 // y_i = start + i delta for i below (limit - start) / delta;  dstart = sum dy, ddelta = sum i dy;
 // the limit only decides how many there are, which the numbers give and no type.
 std::vector<Value*> range_vjp(VjpContext& ctx, GraphBuilder& g) {
-  Value* dy = ctx.cotangent(0);
-  const auto sum = [&g](Value* v) { return g.reduce_sum(v, {}, /*keepdims=*/false); };
+  Value* dy = ctx.cotangent(0);  // [n]; start and delta are [] or [1]
+  const auto sum_for = [&g](Value* v, const Value* number) {
+    const bool is_list = number->type.has_rank() && number->type.rank() == 1;
+    return g.reduce_sum(v, {}, /*keepdims=*/is_list);
+  };
   Value* count = g.squeeze(dim_value(g, ctx.output(0), 0), {0});
   Value* numbers = g.op("Range", {g.int_scalar(0), count, g.int_scalar(1)});
-  return {ctx.needs(0) ? sum(dy) : nullptr, ctx.needs(1) ? g.zeros_like(ctx.input(1)) : nullptr,
-          ctx.needs(2) ? sum(g.mul(dy, g.cast_like(numbers, dy))) : nullptr};
+  return {ctx.needs(0) ? sum_for(dy, ctx.input(0)) : nullptr,
+          ctx.needs(1) ? g.zeros_like(ctx.input(1)) : nullptr,
+          ctx.needs(2) ? sum_for(g.mul(dy, g.cast_like(numbers, dy)), ctx.input(2)) : nullptr};
 }
 
 opdef::AttributeSpec whole_number(std::string_view name) {

@@ -83,6 +83,7 @@ void add_ranges(std::vector<OpCase>& cases) {
   add("down", number(2), number(-1.1), number(-0.5));
   add("empty", number(2), number(1), number(0.5));
   add("constants", number(0.5).constant(), number(3.2).constant(), number(0.7));
+  add("lists", values({0.5}, {1}), values({3.2}, {1}), values({0.7}, {1}));
   for (const DataType dtype : {DataType::kInt64, DataType::kInt32, DataType::kInt16}) {
     add(std::string(dtype_name(dtype)), values({10}, {}, dtype), values({-3}, {}, dtype),
         values({-4}, {}, dtype));
