@@ -262,7 +262,9 @@ bool has_constant_name(std::string_view name) {
   }
   if (is_sklearn_constant(name)) return true;
   if (name.ends_with("_cast")) name.remove_suffix(5);
-  return is_any(without_numbers(name), kWords);
+  std::string_view word = name;  // "_tensor_constant0"
+  while (!word.empty() && is_digit(word.back())) word.remove_suffix(1);
+  return is_any(without_numbers(name), kWords) || is_any(word, kWords);
 }
 
 std::string_view role_in_name(std::string_view name) {
