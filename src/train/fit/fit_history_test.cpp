@@ -115,6 +115,9 @@ TEST(FitHistory, EpochsOfACheckpointFollowEachOther) {
   first.fit(rows.all(), options);
   Checkpoint checkpoint = read_checkpoint(folder.path("run/ck-000000000006.safetensors"));
   const auto refusal = [&](const std::vector<std::int64_t>& epochs, std::int64_t stride) {
+    std::erase_if(checkpoint.tensors, [](const NamedTensor& tensor) {
+      return tensor.name.starts_with("onnxgrad:history/epoch");
+    });
     checkpoint.set("onnxgrad:history/epoch",
                    Tensor::from(epochs, Dims{static_cast<std::int64_t>(epochs.size())}));
     checkpoint.set_int("history/epoch_stride", stride);
