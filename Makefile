@@ -11,7 +11,7 @@ export PATH := $(bin):$(PATH)
 preset ?= release
 jobs ?= 2
 
-.PHONY: help setup build package demo test ctest test-faults pytest lint lint-all format fuzz fuzz-graphs bench bench-kernels wheel wheel-test docs clean
+.PHONY: help setup build package install demo test ctest test-faults pytest lint lint-all format fuzz fuzz-graphs bench bench-kernels wheel wheel-test docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,6 +30,10 @@ build: setup build/$(preset)/build.ninja ## build the C++ core, its tests and th
 package: setup build/$(preset)/build.ninja ## build the C++ core and the Python package, without tests
 	@cmake --build --preset $(preset) -j $(jobs) --target onnxgrad_core onnxgrad_core_stub
 	@python scripts/develop.py
+
+install: setup build/$(preset)/build.ninja ## install the C++ library: headers, static and shared, CMake package, pkg-config (PREFIX=/usr/local)
+	@cmake --build --preset $(preset) -j $(jobs) --target onnxgrad onnxgrad_shared
+	@cmake --install build/$(preset) --component cpp --prefix "$(abspath $(or $(PREFIX),/usr/local))"
 
 demo: package ## train a model on real data and show the result
 	@scripts/demo.sh

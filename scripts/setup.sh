@@ -27,6 +27,7 @@ debian_packages=(
   libxxhash-dev
   ninja-build
   nlohmann-json3-dev
+  pkg-config
   protobuf-compiler
   zlib1g-dev
 )

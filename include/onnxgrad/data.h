@@ -11,7 +11,7 @@
 #include "onnxgrad/model.h"
 #include "onnxgrad/tensor.h"
 
-namespace onnxgrad {
+namespace [[gnu::visibility("default")]] onnxgrad {
 
 /// Where rows come from: what messages call them and their columns. What has no name is counted
 /// from 0.

@@ -13,7 +13,7 @@
 // against its size before they allocate, and take no more memory than a chunk and an index of the
 // chunks, whatever is in it.
 
-namespace onnxgrad {
+namespace [[gnu::visibility("default")]] onnxgrad {
 
 /// The column (or array) of one of several targets.
 struct TargetColumn {

@@ -9,7 +9,7 @@
 
 #include "onnxgrad/dtype.h"
 
-namespace onnxgrad {
+namespace [[gnu::visibility("default")]] onnxgrad {
 
 /// The shape of a tensor: up to 64 non-negative dimensions. Every product of dimensions in onnxgrad
 /// goes through this class, which refuses overflow.

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <type_traits>
 
-namespace onnxgrad {
+namespace [[gnu::visibility("default")]] onnxgrad {
 
 /// Element types of tensors; the numbers are those of ONNX's TensorProto.DataType.
 enum class DataType : std::int32_t {

@@ -7,7 +7,7 @@
 #include <type_traits>
 #include <utility>
 
-namespace onnxgrad {
+namespace [[gnu::visibility("default")]] onnxgrad {
 
 /// Where something went wrong; empty fields are unknown or do not apply.
 struct Place {

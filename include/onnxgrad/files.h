@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-namespace onnxgrad {
+namespace [[gnu::visibility("default")]] onnxgrad {
 
 /// Writes a file that is there in full, or, after any error, as it was before: under a temporary
 /// name of the same folder, flushed to the disk, renamed, and the folder flushed. Links are

@@ -12,7 +12,7 @@
 #include "onnxgrad/inference_session.h"
 #include "onnxgrad/model.h"
 
-namespace onnxgrad {
+namespace [[gnu::visibility("default")]] onnxgrad {
 
 struct ForwardBackwardOptions {
   /// Glob patterns of the weights to differentiate; empty: WeightInfo::trainable says, and a model

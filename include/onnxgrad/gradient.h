@@ -12,7 +12,7 @@
 #include "onnxgrad/schedules.h"
 #include "onnxgrad/training_mode.h"
 
-namespace onnxgrad {
+namespace [[gnu::visibility("default")]] onnxgrad {
 
 /// How graphs are written for other runtimes: standard operators and, unless inlined, model-local
 /// functions of domain "onnxgrad" that are made of them. The IR version is that of the opset's

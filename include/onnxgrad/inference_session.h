@@ -9,7 +9,7 @@
 
 #include "onnxgrad/model.h"
 
-namespace onnxgrad {
+namespace [[gnu::visibility("default")]] onnxgrad {
 
 /// How the engine runs; the same for every session.
 struct EngineOptions {

@@ -1,7 +1,7 @@
 #ifndef ONNXGRAD_INTERRUPT_H_
 #define ONNXGRAD_INTERRUPT_H_
 
-namespace onnxgrad {
+namespace [[gnu::visibility("default")]] onnxgrad {
 
 /// Leaves a call that was interrupted. Not a std::exception on purpose: nothing that reads a model
 /// may take it for a fault of the model.

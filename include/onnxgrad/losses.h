@@ -15,7 +15,7 @@
 // scores that the loss is put on, t the target. Each is written into the model as standard ONNX
 // operators. Formulas give the loss of one row; `Loss::reduction` says how rows are put together.
 
-namespace onnxgrad {
+namespace [[gnu::visibility("default")]] onnxgrad {
 
 /// Chosen by the head of the model: squared error for a regression output; softmax, binary or
 /// one-vs-rest cross-entropy for scores behind Softmax or Sigmoid; the negative log of the

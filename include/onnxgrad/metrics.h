@@ -7,7 +7,7 @@
 
 #include "onnxgrad/tensor.h"
 
-namespace onnxgrad {
+namespace [[gnu::visibility("default")]] onnxgrad {
 
 /// What metrics are computed from: all rows of a validation.
 struct Predictions {

@@ -12,7 +12,7 @@
 
 #include "onnxgrad/tensor.h"
 
-namespace onnxgrad {
+namespace [[gnu::visibility("default")]] onnxgrad {
 
 /// A tensor under the name of the input, output, weight or state that it belongs to.
 struct NamedTensor {

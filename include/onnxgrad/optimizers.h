@@ -14,7 +14,7 @@
 // w is a weight, g its gradient, lr the learning rate of the step, t the number of the step from 1.
 // All but L-BFGS are ONNX subgraphs of the training step.
 
-namespace onnxgrad {
+namespace [[gnu::visibility("default")]] onnxgrad {
 
 /// Without momentum: w -= lr * g. With it: b = g at the first step, else
 /// b = momentum * b + (1 - dampening) * g; then w -= lr * b, or with nesterov

@@ -5,7 +5,7 @@
 
 #include "onnxgrad/error.h"
 
-namespace onnxgrad {
+namespace [[gnu::visibility("default")]] onnxgrad {
 
 /// An option that has no meaning: an unknown name of a loss, a negative learning rate, a batch of
 /// no rows. Of errors in the code that calls, not in models or data.

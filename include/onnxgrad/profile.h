@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace onnxgrad {
+namespace [[gnu::visibility("default")]] onnxgrad {
 
 /// Time of one kernel over the steps since profiling began.
 struct KernelTime {

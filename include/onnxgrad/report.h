@@ -7,7 +7,7 @@
 
 #include "onnxgrad/model.h"
 
-namespace onnxgrad {
+namespace [[gnu::visibility("default")]] onnxgrad {
 
 /// One operator of a model, as its file names it.
 struct OperatorUse {

@@ -15,7 +15,7 @@
 // takes absolute rates. T is a length: that many updates or epochs; below 1 that share of the fit;
 // 0 what is left of it.
 
-namespace onnxgrad {
+namespace [[gnu::visibility("default")]] onnxgrad {
 
 /// What t counts.
 enum class ScheduleUnit { kStep, kEpoch };

@@ -12,7 +12,7 @@
 #include "onnxgrad/dtype.h"
 #include "onnxgrad/error.h"
 
-namespace onnxgrad {
+namespace [[gnu::visibility("default")]] onnxgrad {
 
 /// A dense row-major array in host memory. Copying a Tensor shares its data; data that may be
 /// shared is written only through mutable_data(), which the owner calls before handing copies out.

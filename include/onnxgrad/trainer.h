@@ -15,7 +15,7 @@
 #include "onnxgrad/schedules.h"
 #include "onnxgrad/training_session.h"
 
-namespace onnxgrad {
+namespace [[gnu::visibility("default")]] onnxgrad {
 
 /// What is known at the end of an epoch.
 struct EpochLog {

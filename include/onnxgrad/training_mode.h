@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-namespace onnxgrad {
+namespace [[gnu::visibility("default")]] onnxgrad {
 
 /// What training does with operators that a file has in inference mode: Dropout, which then drops,
 /// and BatchNormalization, which then takes the statistics of the batch and keeps running ones.

@@ -15,7 +15,7 @@
 #include "onnxgrad/profile.h"
 #include "onnxgrad/training_mode.h"
 
-namespace onnxgrad {
+namespace [[gnu::visibility("default")]] onnxgrad {
 
 struct TrainingOptions {
   /// Glob patterns of the weights to train; empty: WeightInfo::trainable says.

@@ -1,7 +1,7 @@
 #ifndef ONNXGRAD_VERSION_H_
 #define ONNXGRAD_VERSION_H_
 
-namespace onnxgrad {
+namespace [[gnu::visibility("default")]] onnxgrad {
 
 /// The version of these headers. The only place that holds it: CMake, the wheel and the Python
 /// package read this line.

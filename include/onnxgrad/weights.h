@@ -9,7 +9,7 @@
 
 #include "onnxgrad/model.h"
 
-namespace onnxgrad {
+namespace [[gnu::visibility("default")]] onnxgrad {
 
 /// How initialize() draws weights. For a weight matrix with `fan_in` inputs and `fan_out` outputs:
 enum class InitScheme {
