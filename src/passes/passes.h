@@ -54,8 +54,8 @@ bool fuse_gemm(ir::Graph& graph, const PassContext& context);
 /// W - rate * op(A) op(B) becomes onnxgrad.fused.GemmUpdate where nothing else reads the product.
 bool fuse_gemm_updates(ir::Graph& graph, const PassContext& context);
 
-/// Updates by momentum, Adam, Adagrad, RMSProp or Lion become onnxgrad.fused.WeightUpdate, or with
-/// the product that gives the gradient onnxgrad.fused.GemmWeightUpdate.
+/// onnxgrad.WeightUpdate of a product that nothing else reads becomes
+/// onnxgrad.fused.GemmWeightUpdate.
 bool fuse_weight_updates(ir::Graph& graph, const PassContext& context);
 
 /// Every element-wise node becomes (part of) an onnxgrad.fused.Elementwise; with `merge`, connected

@@ -60,7 +60,7 @@ struct RootStep {
 };
 
 template <class T, UpdateRule kRule, bool kDecays, bool kShrinks, bool kEstimate>
-void update(const UpdateSpec& spec, const UpdateArrays<T>& arrays) {
+void update(const WeightUpdate& spec, const UpdateArrays<T>& arrays) {
   const hn::ScalableTag<T> d;
   using D = hn::ScalableTag<T>;
   using V = hn::Vec<D>;
@@ -127,7 +127,7 @@ void update(const UpdateSpec& spec, const UpdateArrays<T>& arrays) {
 }
 
 template <class T, UpdateRule kRule>
-UpdateFn<T> choose(const UpdateSpec& spec) {
+UpdateFn<T> choose(const WeightUpdate& spec) {
   constexpr bool kHasRoot = kRule == UpdateRule::kAdam || kRule == UpdateRule::kRoot;
   constexpr bool kEstimate = kHasEstimates && std::is_same_v<T, float> && kHasRoot;
   if (spec.decay != 0) {
@@ -139,7 +139,7 @@ UpdateFn<T> choose(const UpdateSpec& spec) {
 }
 
 template <class T>
-UpdateFn<T> find(const UpdateSpec& spec) {
+UpdateFn<T> find(const WeightUpdate& spec) {
   switch (spec.rule) {
     case UpdateRule::kAdam:
       return choose<T, UpdateRule::kAdam>(spec);
@@ -158,8 +158,8 @@ UpdateFn<T> find(const UpdateSpec& spec) {
   }
 }
 
-UpdateFn<float> find_float(const UpdateSpec& spec) { return find<float>(spec); }
-UpdateFn<double> find_double(const UpdateSpec& spec) { return find<double>(spec); }
+UpdateFn<float> find_float(const WeightUpdate& spec) { return find<float>(spec); }
+UpdateFn<double> find_double(const WeightUpdate& spec) { return find<double>(spec); }
 
 }  // namespace onnxgrad::device::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -171,12 +171,12 @@ HWY_EXPORT(find_float);
 HWY_EXPORT(find_double);
 
 template <>
-UpdateFn<float> find_update<float>(const UpdateSpec& spec) {
+UpdateFn<float> find_update<float>(const WeightUpdate& spec) {
   return HWY_DYNAMIC_DISPATCH(find_float)(spec);
 }
 
 template <>
-UpdateFn<double> find_update<double>(const UpdateSpec& spec) {
+UpdateFn<double> find_update<double>(const WeightUpdate& spec) {
   return HWY_DYNAMIC_DISPATCH(find_double)(spec);
 }
 

@@ -11,9 +11,9 @@
 namespace onnxgrad::device {
 namespace {
 
-const std::vector<UpdateSpec>& specs() {
-  static const std::vector<UpdateSpec> table = [] {
-    std::vector<UpdateSpec> all;
+const std::vector<WeightUpdate>& specs() {
+  static const std::vector<WeightUpdate> table = [] {
+    std::vector<WeightUpdate> all;
     for (const UpdateRule rule :
          {UpdateRule::kMomentum, UpdateRule::kNesterov, UpdateRule::kAdam, UpdateRule::kRoot,
           UpdateRule::kLion, UpdateRule::kVelocity, UpdateRule::kNesterovVelocity}) {
@@ -76,7 +76,7 @@ struct Expected {
 };
 
 template <class T>
-Expected expected(const UpdateSpec& spec, const UpdateArrays<T>& arrays, std::size_t i) {
+Expected expected(const WeightUpdate& spec, const UpdateArrays<T>& arrays, std::size_t i) {
   const long double w = arrays.w[i];
   const long double g = arrays.gradient[i] + static_cast<long double>(spec.decay) * w;
   const long double start = spec.shrinks ? arrays.shrink * w : w;
@@ -125,7 +125,7 @@ TYPED_TEST_SUITE(Update, Types);
 
 TYPED_TEST(Update, IsTheFormula) {
   using T = TypeParam;
-  for (const UpdateSpec& spec : specs()) {
+  for (const WeightUpdate& spec : specs()) {
     for (const std::int64_t count : {0, 1, 3, 7, 8, 15, 16, 17, 50, 131}) {
       const Problem<T> problem(count, spec.rule);
       // One element more, which nobody may write.
@@ -147,7 +147,7 @@ TYPED_TEST(Update, IsTheFormula) {
 
 TYPED_TEST(Update, WorksInPlaceAndInParts) {
   using T = TypeParam;
-  for (const UpdateSpec& spec : specs()) {
+  for (const WeightUpdate& spec : specs()) {
     const Problem<T> problem(75, spec.rule);
     std::vector<T> w(75), m(75), v(problem.v);
     find_update<T>(spec)(spec, problem.arrays(w.data(), m.data(), v.data()));
@@ -165,7 +165,7 @@ TYPED_TEST(Update, WorksInPlaceAndInParts) {
 
 // The direction of Adam over many magnitudes, against the exact quotient.
 TEST(AdamDirection, IsAccurateForAllMagnitudes) {
-  const UpdateSpec spec{
+  const WeightUpdate spec{
       .rule = UpdateRule::kAdam, .beta1 = 1, .share1 = 0, .beta2 = 1, .share2 = 0};
   std::vector<float> m, v;
   for (int exponent = -36; exponent <= 36; ++exponent) {
@@ -197,7 +197,7 @@ TEST(AdamDirection, IsAccurateForAllMagnitudes) {
 }
 
 TEST(AdamDirection, OfWeightsWithoutGradientIsZero) {
-  const UpdateSpec spec{
+  const WeightUpdate spec{
       .rule = UpdateRule::kAdam, .beta1 = 0.9, .share1 = 0.1, .beta2 = 0.99, .share2 = 0.01};
   const std::vector<float> zeros(20, 0), ones(20, 1);
   std::vector<float> w(20), m(20), v(20);
@@ -219,7 +219,7 @@ TEST(AdamDirection, OfWeightsWithoutGradientIsZero) {
 TYPED_TEST(Update, AveragesThatDecayEndAsZero) {
   using T = TypeParam;
   for (const UpdateRule rule : {UpdateRule::kMomentum, UpdateRule::kAdam, UpdateRule::kVelocity}) {
-    const UpdateSpec spec{.rule = rule, .beta1 = 0.1, .share1 = 0.9, .beta2 = 0.1, .share2 = 0.9};
+    const WeightUpdate spec{.rule = rule, .beta1 = 0.1, .share1 = 0.9, .beta2 = 0.1, .share2 = 0.9};
     const T smallest = std::numeric_limits<T>::min();
     const std::vector<T> zeros(20, 0), ones(20, 1), low(20, smallest);
     std::vector<T> w(20), m(20, 42), v(20, 42);

@@ -2,8 +2,6 @@
 #include <omp.h>
 
 #include <algorithm>
-#include <array>
-#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <memory>
@@ -11,26 +9,25 @@
 #include <string>
 #include <utility>
 
+#include "base/check.h"
 #include "device/cpu/gemm.h"
 #include "device/cpu/gemm_cost.h"
 #include "device/cpu/update.h"
 #include "ir/builder.h"
+#include "opdef/fused.h"
 #include "opdef/kernel.h"
 #include "ops/fused/product_cpu.h"
 
-// onnxgrad.fused.WeightUpdate (gradient, w, m, v?, rate, epsilon?, shrink?) -> (w', m', v'?): one
-// step of momentum, Adam, Adagrad, RMSProp or Lion; formulas: device/cpu/update.h. Attributes
-// `rule` (UpdateRule) and `numbers` (the bits of decay, beta1, share1, beta2, share2 as float64).
-// onnxgrad.fused.GemmWeightUpdate (A, B, w, ...): the gradient is op(A) op(B). Attributes transA,
-// transB. The product is computed in blocks of rows that stay in the nearest cache until the update
-// has read them.
+// onnxgrad.WeightUpdate and onnxgrad.fused.GemmWeightUpdate; opdef/fused.h has operands and formulas.
+// The product is computed in blocks of rows that stay in the nearest cache until the update has read
+// them.
 
 namespace onnxgrad::ops {
 namespace {
 
 using device::UpdateArrays;
 using device::UpdateFn;
-using device::UpdateSpec;
+using opdef::WeightUpdate;
 
 constexpr std::int64_t kBlockBytes = 8192;           // of a product that is updated with at once
 constexpr std::int64_t kParallelElements = 1 << 16;  // per thread: some 20 microseconds
@@ -46,7 +43,7 @@ struct Places {
 
 template <class T>
 struct UpdateData {
-  UpdateSpec spec;
+  WeightUpdate spec;
   UpdateFn<T> update = nullptr;
   Places at;
   std::int64_t count = 0;
@@ -124,30 +121,30 @@ void run_product_and_update(const void* raw, std::byte* const* args,
 
 // The definition, one element at a time.
 template <class T>
-void plain_update(const UpdateSpec& spec, const UpdateArrays<T>& arrays) {
+void plain_update(const WeightUpdate& spec, const UpdateArrays<T>& arrays) {
   const auto number = [](double x) { return static_cast<T>(x); };
   for (std::int64_t i = 0; i < arrays.count; ++i) {
     const T w = arrays.w[i];
     const T g = arrays.gradient[i] + number(spec.decay) * w;
     const T start = spec.shrinks ? arrays.shrink * w : w;
-    const bool is_root = spec.rule == device::UpdateRule::kRoot;
+    const bool is_root = spec.rule == opdef::UpdateRule::kRoot;
     T m = number(spec.beta1) * arrays.m[i] + number(spec.share1) * (is_root ? g * g : g);
     T direction = m;
     if (is_root) direction = g / (std::sqrt(m) + arrays.epsilon);
-    if (spec.rule == device::UpdateRule::kLion) {
+    if (spec.rule == opdef::UpdateRule::kLion) {
       if (direction != 0 && !std::isnan(direction)) direction = std::copysign(T(1), direction);
       m = number(spec.beta2) * arrays.m[i] + number(spec.share2) * g;
     }
-    if (spec.rule == device::UpdateRule::kNesterov) direction = g + number(spec.beta1) * m;
-    const bool is_ahead = spec.rule == device::UpdateRule::kNesterovVelocity;
-    if (is_ahead || spec.rule == device::UpdateRule::kVelocity) {
+    if (spec.rule == opdef::UpdateRule::kNesterov) direction = g + number(spec.beta1) * m;
+    const bool is_ahead = spec.rule == opdef::UpdateRule::kNesterovVelocity;
+    if (is_ahead || spec.rule == opdef::UpdateRule::kVelocity) {
       const T move = arrays.rate * g;
       m = number(spec.beta1) * arrays.m[i] - move;
       arrays.new_m[i] = m;
       arrays.new_w[i] = start + (is_ahead ? number(spec.beta1) * m - move : m);
       continue;
     }
-    if (spec.rule == device::UpdateRule::kAdam) {
+    if (spec.rule == opdef::UpdateRule::kAdam) {
       const T v = number(spec.beta2) * arrays.v[i] + number(spec.share2) * (g * g);
       direction = m / (std::sqrt(v) + arrays.epsilon);
       arrays.new_v[i] = v;
@@ -157,37 +154,24 @@ void plain_update(const UpdateSpec& spec, const UpdateArrays<T>& arrays) {
   }
 }
 
-UpdateSpec read_spec(const ir::Node& node, bool shrinks) {
-  const auto numbers = node.ints_attribute("numbers");
-  const auto number = [&](std::size_t i) { return std::bit_cast<double>(numbers.at(i)); };
-  return {.rule = static_cast<device::UpdateRule>(node.int_attribute("rule", 0)),
-          .decay = number(0),
-          .beta1 = number(1),
-          .share1 = number(2),
-          .beta2 = number(3),
-          .share2 = number(4),
-          .shrinks = shrinks};
-}
-
-Places find_places(const opdef::KernelRequest& request, bool has_product) {
-  const int first = has_product ? 2 : 1;  // w
-  const auto input = [&](int i) {
-    const auto place = static_cast<std::size_t>(first + i);
-    return place < request.inputs.size() && request.inputs[place].is_present() ? first + i : -1;
-  };
-  const auto outputs = static_cast<int>(request.inputs.size());
-  return {.gradient = 0,
-          .b = has_product ? 1 : -1,
-          .w = input(0),
-          .m = input(1),
-          .v = input(2),
-          .rate = input(3),
-          .epsilon = input(4),
-          .shrink = input(5),
-          .new_w = outputs,
-          .new_m = outputs + 1,
-          .new_v = request.outputs.size() > 2 ? outputs + 2 : -1,
-          .scratch = outputs + static_cast<int>(request.outputs.size())};
+Places find_places(const WeightUpdate& update, const opdef::KernelRequest& request,
+                   bool has_product) {
+  int next = 0;
+  Places at;
+  at.gradient = next++;
+  if (has_product) at.b = next++;
+  at.w = next++;
+  at.m = next++;
+  if (update.has_v()) at.v = next++;
+  at.rate = next++;
+  if (update.has_epsilon()) at.epsilon = next++;
+  if (update.shrinks) at.shrink = next++;
+  ONNXGRAD_ASSERT(static_cast<std::size_t>(next) == request.inputs.size());
+  at.new_w = next++;
+  at.new_m = next++;
+  if (update.has_v()) at.new_v = next++;
+  at.scratch = next;
+  return at;
 }
 
 std::int64_t align64(std::int64_t bytes) { return (bytes + 63) / 64 * 64; }
@@ -226,17 +210,15 @@ template <class T>
 opdef::KernelOffer offer_typed(const opdef::KernelRequest& request,
                                const std::optional<device::GemmSpec>& gemm, bool is_plain) {
   auto data = std::make_shared<UpdateData<T>>();
-  data->at = find_places(request, gemm.has_value());
-  data->spec = read_spec(request.node, data->at.shrink >= 0);
+  data->spec = WeightUpdate::read(request.node);
+  data->at = find_places(data->spec, request, gemm.has_value());
   data->update = is_plain ? plain_update<T> : device::find_update<T>(data->spec);
   data->count = request.outputs[0].dims.num_elements();
   data->threads = static_cast<int>(
       std::clamp<std::int64_t>(data->count / kParallelElements, 1, is_plain ? 1 : request.threads));
-  static constexpr std::array<const char*, 7> kNames{
-      "momentum", "nesterov", "adam", "root", "lion", "velocity", "nesterov velocity"};
   opdef::KernelOffer offer;
   offer.kernel.label = fmt::format("{}{} {}", is_plain ? "plain " : "",
-                                   kNames[static_cast<std::size_t>(data->spec.rule)],
+                                   opdef::update_rule_name(data->spec.rule),
                                    request.outputs[0].dims.to_string());
   offer.kernel.fn = gemm ? run_product_and_update<T> : run_update<T>;
   if (gemm) {
@@ -260,6 +242,10 @@ opdef::KernelOffer offer_any(const opdef::KernelRequest& request, bool has_produ
       return opdef::KernelOffer::decline(node.describe() + ": shapes do not fit");
     }
   }
+  // A single number joins the element-wise work around it.
+  if (request.outputs[0].dims.rank() == 0) {
+    return opdef::KernelOffer::decline("the weight has rank 0");
+  }
   const DataType dtype = request.outputs[0].dtype;
   if (dtype == DataType::kFloat32) return offer_typed<float>(request, gemm, is_plain);
   if (dtype == DataType::kFloat64) return offer_typed<double>(request, gemm, is_plain);
@@ -274,8 +260,8 @@ opdef::KernelOffer offer_update(const opdef::KernelRequest& request) {
 }  // namespace
 
 void register_weight_update_cpu(opdef::KernelRegistry& registry) {
-  registry.add(ir::kFusedDomain, "WeightUpdate", 1, offer_update<false, false>);
-  registry.add(ir::kFusedDomain, "WeightUpdate", 0, offer_update<false, true>);
+  registry.add(ir::kFunctionDomain, opdef::kWeightUpdate, 1, offer_update<false, false>);
+  registry.add(ir::kFunctionDomain, opdef::kWeightUpdate, 0, offer_update<false, true>);
   registry.add(ir::kFusedDomain, "GemmWeightUpdate", 1, offer_update<true, false>);
   registry.add(ir::kFusedDomain, "GemmWeightUpdate", 0, offer_update<true, true>);
 }

@@ -1,21 +1,33 @@
 #include <gtest/gtest.h>
 
-#include <bit>
 #include <cstdint>
+#include <memory>
+#include <set>
+#include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
 
-#include "device/cpu/update.h"
 #include "ir/builder.h"
+#include "ir/inline.h"
+#include "opdef/fused.h"
+#include "ops/testing/case_runner.h"
 #include "ops/testing/kernel_run.h"
+#include "ops/testing/op_case.h"
 
-// Fast kernels against the plain ones; device/cpu/update_test.cpp tests the loops themselves.
+// Fast kernels against the plain ones, and these against the function's body;
+// device/cpu/update_test.cpp tests the loops themselves.
 
-namespace onnxgrad::ops_test::weight_update_test {
+namespace onnxgrad::ops_test {
+
+// No file and no gradient holds it: what optimizers write is tested with them.
+std::vector<OpCase> weight_update_cases() { return {}; }
+std::vector<ErrorCase> weight_update_error_cases() { return {}; }
+
+namespace weight_update_test {
 namespace {
 
-using device::UpdateRule;
+using opdef::UpdateRule;
 
 constexpr double kTolerance = 2e-5;
 
@@ -37,30 +49,82 @@ std::vector<Variant> variants() {
   return all;
 }
 
-std::int64_t bits(double number) { return std::bit_cast<std::int64_t>(number); }
+opdef::WeightUpdate update_of(const Variant& variant) {
+  const bool is_average = variant.rule == UpdateRule::kAdam || variant.rule == UpdateRule::kRoot ||
+                          variant.rule == UpdateRule::kLion;
+  return {.rule = variant.rule,
+          .decay = variant.decay,
+          .beta1 = 0.9,
+          .share1 = is_average ? 0.1 : 1,
+          .beta2 = 0.99,
+          .share2 = is_average ? 0.01 : 1,
+          .shrinks = variant.shrinks};
+}
 
 // w, m, v?, rate, epsilon?, shrink? behind `gradient`, and the outputs.
 KernelCall update_call(const Variant& variant, DataType dtype, const Dims& dims,
                        std::vector<Tensor> gradient) {
-  const bool is_adam = variant.rule == UpdateRule::kAdam;
-  const bool is_root = variant.rule == UpdateRule::kRoot;
-  KernelCall call{.op_type = gradient.size() == 2 ? "GemmWeightUpdate" : "WeightUpdate",
+  const opdef::WeightUpdate update = update_of(variant);
+  const bool has_product = gradient.size() == 2;
+  KernelCall call{.op_type = has_product ? "GemmWeightUpdate" : opdef::kWeightUpdate,
+                  .attributes = update.attributes(),
                   .inputs = std::move(gradient),
-                  .domain = ir::kFusedDomain};
-  call.attributes = {{.name = "rule", .value = static_cast<std::int64_t>(variant.rule)},
-                     {.name = "numbers",
-                      .value = std::vector<std::int64_t>{bits(variant.decay), bits(0.9),
-                                                         bits(is_adam || is_root ? 0.1 : 1),
-                                                         bits(0.99), bits(is_adam ? 0.01 : 1)}}};
+                  .domain = has_product ? ir::kFusedDomain : ir::kFunctionDomain};
   const auto scalar = [&](double x) { return Tensor::scalar_of(dtype, x); };
   call.inputs.push_back(random_tensor(dtype, dims, 2));
-  call.inputs.push_back(random_tensor(dtype, dims, 3, is_root ? 0 : -1, 1));
-  call.inputs.push_back(is_adam ? random_tensor(dtype, dims, 4, 0, 1) : Tensor());
+  const bool of_squares = update.rule == UpdateRule::kRoot;
+  call.inputs.push_back(random_tensor(dtype, dims, 3, of_squares ? 0 : -1, 1));
+  if (update.has_v()) call.inputs.push_back(random_tensor(dtype, dims, 4, 0, 1));
   call.inputs.push_back(scalar(0.05));
-  call.inputs.push_back(is_adam || is_root ? scalar(1e-8) : Tensor());
-  call.inputs.push_back(variant.shrinks ? scalar(0.9) : Tensor());
-  call.outputs.assign(is_adam ? 3 : 2, {dtype, dims});
+  if (update.has_epsilon()) call.inputs.push_back(scalar(1e-8));
+  if (update.shrinks) call.inputs.push_back(scalar(0.9));
+  call.outputs.assign(update.num_outputs(), {dtype, dims});
   return call;
+}
+
+// What the standard operators of the function give: its body in the place of the call.
+std::vector<Tensor> run_body(const KernelCall& call) {
+  auto model = std::make_shared<ir::Model>();
+  model->set_opset("", ir::kInternalOpset);
+  ir::Graph& graph = *model->graph;
+  const auto inferer = builtin_engine().make_inferer(*model);
+  ir::GraphBuilder g(*model, graph, *inferer, builtin_ops());
+  std::vector<ir::Value*> inputs;
+  for (const Tensor& input : call.inputs) {
+    inputs.push_back(graph.add_input("x", ir::Type::tensor(input.dtype(), input.dims())));
+  }
+  graph.outputs = g.call(call.op_type, inputs, call.outputs.size(), call.attributes);
+  ir::inline_call(*graph.nodes.front(), model->functions.front(), *inferer);
+  return runtime::Executor(model, builtin_engine()).run(call.inputs);
+}
+
+TEST(WeightUpdate, BodyAndPlainKernelAgree) {
+  for (const Variant& variant : variants()) {
+    for (const DataType dtype : {DataType::kFloat32, DataType::kFloat64}) {
+      const Dims dims{4, 3};
+      const KernelCall call = update_call(variant, dtype, dims, {random_tensor(dtype, dims, 1)});
+      const std::vector<Tensor> expected = run_body(call);
+      const std::vector<Tensor> given = run_plain(call);
+      ASSERT_EQ(given.size(), expected.size());
+      for (std::size_t i = 0; i < given.size(); ++i) {
+        EXPECT_EQ(compare(given[i], expected[i], dtype == DataType::kFloat64 ? 1e-14 : 1e-6), "")
+            << opdef::update_rule_name(variant.rule) << ", output " << i;
+      }
+    }
+  }
+}
+
+TEST(WeightUpdate, AttributesAreReadAsTheyWereWritten) {
+  std::set<std::string> keys;
+  for (const Variant& variant : variants()) {
+    const opdef::WeightUpdate update = update_of(variant);
+    ir::Node node;
+    node.attributes = update.attributes();
+    EXPECT_EQ(opdef::WeightUpdate::read(node), update);
+    EXPECT_TRUE(keys.insert(update.key()).second) << update.key();
+  }
+  EXPECT_EQ((opdef::WeightUpdate{.rule = UpdateRule::kAdam, .decay = -1e-8, .beta1 = 0.5}.key()),
+            "adam_m1em08_0p5_1_0_1");
 }
 
 TEST(WeightUpdate, OfAnyShape) {
@@ -113,4 +177,5 @@ TEST(GemmWeightUpdate, OfAllProducts) {
 }
 
 }  // namespace
-}  // namespace onnxgrad::ops_test::weight_update_test
+}  // namespace weight_update_test
+}  // namespace onnxgrad::ops_test

@@ -47,19 +47,23 @@ class AdamRule : public UpdateRule {
   // With c = sqrt(1 - beta2^t), lr / (1 - beta1^t) m / (sqrt(v) / c + epsilon) is
   // (lr c / (1 - beta1^t)) m / (sqrt(v) + epsilon c): one division less per element.
   Value* update(const WeightStep& step) override {
-    GraphBuilder& g = writer_.g();
-    Value* gradient = decoupled_ ? step.gradient : writer_.decayed_gradient(step);
-    Value* start = decoupled_ ? writer_.decayed_weight(step) : step.weight;
-    Moments next = next_moments(writer_, step, gradient, "adam", spec_.beta1, spec_.beta2);
-    if (spec_.amsgrad) {
-      Value* largest = writer_.slot("adam_max_v", step);
-      next.v = g.op("Max", {largest, next.v});
-      writer_.bind(largest, next.v);
-    }
     const Scalars& scalars = scalars_of(step);
-    Value* denominator = g.add(g.sqrt(next.v), writer_.scalar(scalars.epsilon, step.weight));
-    Value* direction = g.div(next.m, denominator);
-    return g.sub(start, g.mul(writer_.scalar(scalars.step_size, step.weight), direction));
+    Value* step_size = writer_.scalar(scalars.step_size, step.weight);
+    Value* epsilon = writer_.scalar(scalars.epsilon, step.weight);
+    if (spec_.amsgrad) return update_by_largest(step, step_size, epsilon);
+    return writer_.apply(
+        {.rule = opdef::UpdateRule::kAdam,
+         .beta1 = spec_.beta1,
+         .share1 = 1 - spec_.beta1,
+         .beta2 = spec_.beta2,
+         .share2 = 1 - spec_.beta2},
+        step,
+        {.gradient = step.gradient,
+         .m = writer_.slot("adam_m", step),
+         .v = writer_.slot("adam_v", step),
+         .rate = step_size,
+         .epsilon = epsilon},
+        decoupled_ ? StepWriter::Decay::kWeight : StepWriter::Decay::kGradient);
   }
 
  private:
@@ -67,6 +71,19 @@ class AdamRule : public UpdateRule {
     Value* step_size = nullptr;  // lr c / (1 - beta1^t)
     Value* epsilon = nullptr;    // epsilon c
   };
+
+  // AMSGrad: the largest v so far in the place of v.
+  Value* update_by_largest(const WeightStep& step, Value* step_size, Value* epsilon) {
+    GraphBuilder& g = writer_.g();
+    Value* gradient = decoupled_ ? step.gradient : writer_.decayed_gradient(step);
+    Value* start = decoupled_ ? writer_.decayed_weight(step) : step.weight;
+    const Moments next = next_moments(writer_, step, gradient, "adam", spec_.beta1, spec_.beta2);
+    Value* old = writer_.slot("adam_max_v", step);
+    Value* largest = g.op("Max", {old, next.v});
+    writer_.bind(old, largest);
+    Value* direction = g.div(next.m, g.add(g.sqrt(largest), epsilon));
+    return g.sub(start, g.mul(step_size, direction));
+  }
 
   const Scalars& scalars_of(const WeightStep& step) {
     Scalars& scalars = scalars_[{step.count, step.rate_factor}];

@@ -10,19 +10,19 @@ namespace {
 
 using ir::GraphBuilder;
 using ir::Value;
+using Rule = opdef::UpdateRule;
 
 class AdagradRule : public UpdateRule {
  public:
   AdagradRule(StepWriter& writer, const Adagrad& spec) : writer_(writer), spec_(spec) {}
 
   Value* update(const WeightStep& step) override {
-    GraphBuilder& g = writer_.g();
-    Value* gradient = writer_.decayed_gradient(step);
-    Value* old = writer_.slot("adagrad_sum", step, spec_.initial_accumulator);
-    Value* sum = g.add(old, g.mul(gradient, gradient));
-    writer_.bind(old, sum);
-    Value* root = g.add(g.sqrt(sum), g.scalar_like(sum, spec_.epsilon));
-    return g.sub(step.weight, g.mul(rate(step), g.div(gradient, root)));
+    return writer_.apply({.rule = Rule::kRoot, .beta1 = 1}, step,
+                         {.gradient = step.gradient,
+                          .m = writer_.slot("adagrad_sum", step, spec_.initial_accumulator),
+                          .rate = rate(step),
+                          .epsilon = writer_.g().scalar_like(step.weight, spec_.epsilon)},
+                         StepWriter::Decay::kGradient);
   }
 
  private:
@@ -50,6 +50,15 @@ class RmsPropRule : public UpdateRule {
 
   Value* update(const WeightStep& step) override {
     GraphBuilder& g = writer_.g();
+    if (!spec_.centered && spec_.momentum == 0) {
+      return writer_.apply(
+          {.rule = Rule::kRoot, .beta1 = spec_.alpha, .share1 = 1 - spec_.alpha}, step,
+          {.gradient = step.gradient,
+           .m = writer_.slot("rmsprop_square", step),
+           .rate = writer_.rate(step),
+           .epsilon = g.scalar_like(step.weight, spec_.epsilon)},
+          StepWriter::Decay::kGradient);
+    }
     Value* gradient = writer_.decayed_gradient(step);
     Value* squares = average("rmsprop_square", step, g.mul(gradient, gradient));
     if (spec_.centered) {

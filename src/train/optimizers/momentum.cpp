@@ -9,38 +9,47 @@ namespace {
 
 using ir::GraphBuilder;
 using ir::Value;
+using Rule = opdef::UpdateRule;
 
 class SgdRule : public UpdateRule {
  public:
   SgdRule(StepWriter& writer, const Sgd& spec) : writer_(writer), spec_(spec) {}
 
+  // Momentum m' = momentum m + g, with the rate in it momentum m - lr g; opdef/fused.h has what
+  // follows, with and without Nesterov's correction.
   Value* update(const WeightStep& step) override {
     GraphBuilder& g = writer_.g();
+    const auto decay = spec_.decoupled_weight_decay ? StepWriter::Decay::kWeight
+                                                    : StepWriter::Decay::kGradient;
+    if (spec_.rate_in_velocity) {
+      const auto rule = spec_.nesterov ? Rule::kNesterovVelocity : Rule::kVelocity;
+      return writer_.apply({.rule = rule, .beta1 = spec_.momentum}, step,
+                           {.gradient = step.gradient,
+                            .m = writer_.slot("velocity", step),
+                            .rate = writer_.rate(step)},
+                           decay);
+    }
+    if (spec_.momentum != 0 && spec_.dampening == 0) {
+      const auto rule = spec_.nesterov ? Rule::kNesterov : Rule::kMomentum;
+      return writer_.apply({.rule = rule, .beta1 = spec_.momentum}, step,
+                           {.gradient = step.gradient,
+                            .m = writer_.slot("momentum", step),
+                            .rate = writer_.rate(step)},
+                           decay);
+    }
     const bool decoupled = spec_.decoupled_weight_decay;
     Value* direction = decoupled ? step.gradient : writer_.decayed_gradient(step);
+    if (spec_.momentum != 0) direction = with_dampening(step, direction);
     Value* start = decoupled ? writer_.decayed_weight(step) : step.weight;
-    if (spec_.rate_in_velocity) return g.add(start, next_velocity(step, direction));
-    if (spec_.momentum != 0) direction = with_momentum(step, direction);
     return g.sub(start, g.mul(writer_.rate(step), direction));
   }
 
  private:
-  // v' = momentum v - lr g, or with Nesterov's correction momentum v' - lr g.
-  Value* next_velocity(const WeightStep& step, Value* gradient) {
-    GraphBuilder& g = writer_.g();
-    Value* old = writer_.slot("velocity", step);
-    Value* move = g.mul(writer_.rate(step), gradient);
-    Value* velocity = g.sub(g.scale(old, spec_.momentum), move);
-    writer_.bind(old, velocity);
-    return spec_.nesterov ? g.sub(g.scale(velocity, spec_.momentum), move) : velocity;
-  }
-
-  Value* with_momentum(const WeightStep& step, Value* gradient) {
+  Value* with_dampening(const WeightStep& step, Value* gradient) {
     GraphBuilder& g = writer_.g();
     Value* old = writer_.slot("momentum", step);
-    Value* share = gradient;
-    if (spec_.dampening != 0) share = g.mul(gradient_share(step), gradient);
-    Value* velocity = g.add(g.scale(old, spec_.momentum), share);
+    Value* velocity =
+        g.add(g.scale(old, spec_.momentum), g.mul(gradient_share(step), gradient));
     writer_.bind(old, velocity);
     return spec_.nesterov ? g.add(gradient, g.scale(velocity, spec_.momentum)) : velocity;
   }
@@ -67,14 +76,16 @@ class LionRule : public UpdateRule {
   LionRule(StepWriter& writer, const Lion& spec) : writer_(writer), spec_(spec) {}
 
   Value* update(const WeightStep& step) override {
-    GraphBuilder& g = writer_.g();
-    Value* m = writer_.slot("lion_m", step);
-    const auto average = [&](double beta) {
-      return g.add(g.scale(m, beta), g.scale(step.gradient, 1 - beta));
-    };
-    Value* direction = g.sign(average(spec_.beta1));
-    writer_.bind(m, average(spec_.beta2));
-    return g.sub(writer_.decayed_weight(step), g.mul(writer_.rate(step), direction));
+    return writer_.apply({.rule = Rule::kLion,
+                          .beta1 = spec_.beta1,
+                          .share1 = 1 - spec_.beta1,
+                          .beta2 = spec_.beta2,
+                          .share2 = 1 - spec_.beta2},
+                         step,
+                         {.gradient = step.gradient,
+                          .m = writer_.slot("lion_m", step),
+                          .rate = writer_.rate(step)},
+                         StepWriter::Decay::kWeight);
   }
 
  private:

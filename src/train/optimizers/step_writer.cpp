@@ -36,15 +36,35 @@ Value* StepWriter::decayed_gradient(const WeightStep& step) {
   return g_.add(step.gradient, g_.scale(step.weight, step.weight_decay));
 }
 
-Value* StepWriter::decayed_weight(const WeightStep& step) {
-  if (step.weight_decay == 0 || step.rate_factor == 0) return step.weight;
+Value* StepWriter::shrink(const WeightStep& step) {
+  if (step.weight_decay == 0 || step.rate_factor == 0) return nullptr;
   Value*& shrink = shrinks_[{step.rate_factor * step.weight_decay, step.weight->dtype()}];
   if (shrink == nullptr) {
     Value* wide = wide_rate(step);
     Value* factor = g_.sub(g_.scalar_like(wide, 1), g_.scale(wide, step.weight_decay));
     shrink = scalar(factor, step.weight);
   }
-  return g_.mul(step.weight, shrink);
+  return shrink;
+}
+
+Value* StepWriter::decayed_weight(const WeightStep& step) {
+  Value* factor = shrink(step);
+  return factor == nullptr ? step.weight : g_.mul(step.weight, factor);
+}
+
+Value* StepWriter::apply(opdef::WeightUpdate update, const WeightStep& step,
+                         const Operands& operands, Decay decay) {
+  Value* factor = decay == Decay::kWeight ? shrink(step) : nullptr;
+  update.shrinks = factor != nullptr;
+  if (decay == Decay::kGradient) update.decay = step.weight_decay;
+  std::vector<Value*> inputs{operands.gradient, step.weight, operands.m, operands.v,
+                             operands.rate,     operands.epsilon, factor};
+  std::erase(inputs, nullptr);
+  const std::vector<Value*> results =
+      g_.call(opdef::kWeightUpdate, std::move(inputs), update.num_outputs(), update.attributes());
+  bind(operands.m, results[1]);
+  if (update.has_v()) bind(operands.v, results[2]);
+  return results[0];
 }
 
 Value* StepWriter::slot(const std::string& prefix, const WeightStep& step, double first) {

@@ -1,12 +1,14 @@
 #ifndef ONNXGRAD_TRAIN_OPTIMIZERS_STEP_WRITER_H_
 #define ONNXGRAD_TRAIN_OPTIMIZERS_STEP_WRITER_H_
 
+#include <cstdint>
 #include <map>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "ir/builder.h"
+#include "opdef/fused.h"
 
 namespace onnxgrad::train {
 
@@ -42,6 +44,20 @@ class StepWriter {
   /// weight * (1 - rate * weight_decay).
   ir::Value* decayed_weight(const WeightStep& step);
 
+  /// What an update reads beside the weight; nullptr where the rule does not have it.
+  struct Operands {
+    ir::Value* gradient = nullptr;
+    ir::Value* m = nullptr;  ///< slots, as they are before the step
+    ir::Value* v = nullptr;
+    ir::Value* rate = nullptr;     ///< rank 0, as epsilon, in the weight's dtype
+    ir::Value* epsilon = nullptr;
+  };
+  enum class Decay : std::uint8_t { kNone, kGradient, kWeight };
+  /// Calls the function of opdef::WeightUpdate, with the step's weight decay in the gradient or in
+  /// the weight; binds the slots and returns the weight's new value.
+  ir::Value* apply(opdef::WeightUpdate update, const WeightStep& step, const Operands& operands,
+                   Decay decay);
+
   /// A state of the weight's shape, "<prefix>/<weight>", that starts as `first` everywhere.
   ir::Value* slot(const std::string& prefix, const WeightStep& step, double first = 0);
   /// A state with this first value.
@@ -66,6 +82,8 @@ class StepWriter {
     ir::Value* after = nullptr;
   };
   const Count& count(const WeightStep& step);
+  /// 1 - rate * weight_decay in the weight's dtype; nullptr: 1.
+  ir::Value* shrink(const WeightStep& step);
 
   ir::GraphBuilder& g_;
   ir::Value* learning_rate_;
