@@ -6,6 +6,7 @@
 #include <limits>
 #include <utility>
 
+#include "base/half.h"
 #include "base/memory_budget.h"
 
 namespace onnxgrad {
@@ -61,8 +62,25 @@ To convert(From value) {
   }
 }
 
+bool is_half(DataType dtype) { return dtype == DataType::kFloat16 || dtype == DataType::kBfloat16; }
+
+template <class Half>
+Tensor widened_from(const Tensor& tensor) {
+  Tensor result = Tensor::empty(DataType::kFloat32, tensor.dims());
+  const auto* bits = reinterpret_cast<const Half*>(tensor.raw());
+  for (float& element : result.mutable_data<float>()) element = base::to_float(*bits++);
+  return result;
+}
+
+// float16 or bfloat16 as float32.
+Tensor widened(const Tensor& tensor) {
+  return tensor.dtype() == DataType::kFloat16 ? widened_from<base::Float16>(tensor)
+                                              : widened_from<base::Bfloat16>(tensor);
+}
+
 template <class To>
 std::vector<To> converted(const Tensor& tensor) {
+  if (is_half(tensor.dtype())) return converted<To>(widened(tensor));
   std::vector<To> result(static_cast<std::size_t>(tensor.num_elements()));
   visit_arithmetic(tensor.dtype(), [&](auto example) {
     using T = decltype(example);
@@ -176,6 +194,7 @@ std::vector<std::int64_t> Tensor::to_int64s() const {
 
 Tensor Tensor::cast(DataType dtype) const {
   if (dtype == dtype_) return *this;
+  if (is_half(dtype_)) return widened(*this).cast(dtype);
   Tensor result = empty(dtype, dims_);
   visit_arithmetic(dtype_, [&](auto from) {
     using From = decltype(from);

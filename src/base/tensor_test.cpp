@@ -82,5 +82,14 @@ TEST(MemoryBudget, IsAskedBeforeAndGivenBack) {
   EXPECT_THROW(Tensor::empty(DataType::kFloat32, Dims{std::int64_t{1} << 50}), DeviceError);
 }
 
+TEST(Tensor, HalfPrecisionIsRead) {
+  std::uint16_t halves[] = {0x3C00, 0xC100, 0x0001};  // 1, -2.5, 2^-24
+  const Tensor half = Tensor::view(DataType::kFloat16, {3}, halves, nullptr);
+  EXPECT_EQ(half.to_doubles(), (std::vector<double>{1, -2.5, 0x1p-24}));
+  std::uint16_t brains[] = {0x3F80, 0xC020};  // 1, -2.5
+  const Tensor brain = Tensor::view(DataType::kBfloat16, {2}, brains, nullptr);
+  EXPECT_EQ(brain.cast(DataType::kInt64).to_int64s(), (std::vector<std::int64_t>{1, -2}));
+}
+
 }  // namespace
 }  // namespace onnxgrad

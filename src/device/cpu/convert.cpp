@@ -4,10 +4,13 @@
 #include <limits>
 #include <type_traits>
 
-#include "device/cpu/half.h"
+#include "base/half.h"
 
 namespace onnxgrad::device {
 namespace {
+
+using base::Bfloat16;
+using base::Float16;
 
 template <class T>
 constexpr bool kIsHalf = std::is_same_v<T, Float16> || std::is_same_v<T, Bfloat16>;
@@ -26,8 +29,8 @@ template <class To, class From>
 To round_to_half(From value) {
   // From double directly would be one rounding, not two; no kernel computes halves in double.
   const auto single = static_cast<float>(value);
-  if constexpr (std::is_same_v<To, Float16>) return to_float16(single);
-  if constexpr (std::is_same_v<To, Bfloat16>) return to_bfloat16(single);
+  if constexpr (std::is_same_v<To, Float16>) return base::to_float16(single);
+  if constexpr (std::is_same_v<To, Bfloat16>) return base::to_bfloat16(single);
 }
 
 /// Through int64, as processors and NumPy do it.

@@ -1,4 +1,4 @@
-#include "device/cpu/half.h"
+#include "base/half.h"
 
 #include <gtest/gtest.h>
 
@@ -10,6 +10,11 @@
 
 namespace onnxgrad::device::half_test {
 namespace {
+
+using base::Bfloat16;
+using base::Float16;
+using base::to_bfloat16;
+using base::to_float16;
 
 /// By the definition of the format: sign, exponent, fraction.
 double decode(std::uint16_t bits, int exponent_bits, int fraction_bits) {

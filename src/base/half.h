@@ -1,5 +1,5 @@
-#ifndef ONNXGRAD_DEVICE_CPU_HALF_H_
-#define ONNXGRAD_DEVICE_CPU_HALF_H_
+#ifndef ONNXGRAD_BASE_HALF_H_
+#define ONNXGRAD_BASE_HALF_H_
 
 #include <bit>
 #include <cstdint>
@@ -7,7 +7,7 @@
 // float16 (IEEE binary16) and bfloat16 as stored, to and from float. To nearest, ties to even; NaN
 // stays NaN, what is too large becomes infinity.
 
-namespace onnxgrad::device {
+namespace onnxgrad::base {
 
 struct Float16 {
   std::uint16_t bits = 0;
@@ -58,6 +58,6 @@ inline Float16 to_float16(float value) {
   return {static_cast<std::uint16_t>(result | sign)};
 }
 
-}  // namespace onnxgrad::device
+}  // namespace onnxgrad::base
 
-#endif  // ONNXGRAD_DEVICE_CPU_HALF_H_
+#endif  // ONNXGRAD_BASE_HALF_H_
