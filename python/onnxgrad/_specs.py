@@ -53,7 +53,7 @@ def loss_of(text: str, class_axis: int | None = None) -> Loss:
     if name == "output":
         output = _OF_OUTPUT.split(options, maxsplit=1)[0]  # which may have commas itself
         options = options[len(output) + 1 :]
-        loss = _with_options("loss", name, losses.Output(output), options)
+        loss: Loss = _with_options("loss", name, losses.Output(output), options)
     else:
         loss = _with_options("loss", name, losses.from_name(name), options)
     if class_axis is None:

@@ -45,8 +45,8 @@ std::string_view update_rule_name(UpdateRule rule);
 ///   kVelocity  m' = beta1 * m - rate * g;  w' = start + m'
 ///   kNesterovVelocity  the same m';  w' = start + (beta1 * m' - rate * g)
 ///
-/// In a plan, `GemmWeightUpdate` of domain `onnxgrad.fused` has the product op(A) op(B) in the place
-/// of the gradient: operands A and B, attributes transA and transB.
+/// In a plan, `GemmWeightUpdate` of domain `onnxgrad.fused` has the product op(A) op(B) in the
+/// place of the gradient: operands A and B, attributes transA and transB.
 struct WeightUpdate {
   UpdateRule rule = UpdateRule::kMomentum;
   double decay = 0;

@@ -473,7 +473,7 @@ def test_command_line_refuses_what_makes_no_sense(tmp_path, files):
     status, _, errors = onnxgrad_train("--resume", run, "--run-dir", run)
     assert (status, "both" in errors) == (2, True)
     status, _, errors = onnxgrad_train("--resume", run, "--batch-size", 4)
-    assert (status, "batch_size is 8 in the checkpoint, 4 now" in errors) == (6, True)
+    assert (status, "batch-size is 8 in the checkpoint, 4 now" in errors) == (6, True), errors
     status, _, errors = onnxgrad_train(tmp_path / "model.onnx")
     assert (status, "--data is missing" in errors) == (2, True)
 

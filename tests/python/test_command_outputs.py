@@ -177,12 +177,22 @@ def test_an_error_in_the_middle_leaves_the_model_as_it_was(folder):
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
 def test_signals_end_a_training_with_its_model(folder, number):
     command = [sys.executable, "-m", "onnxgrad.cli", *TRAIN.split(), "--epochs", "100000000"]
-    process = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True)
-    for line in process.stderr:
-        if line.lstrip().startswith("1 "):  # the first epoch is over
-            break
-    process.send_signal(number)
-    _, err = process.communicate(timeout=60)
+    process = subprocess.Popen(
+        command,
+        cwd=folder,
+        stderr=subprocess.PIPE,
+        text=True,
+        # Under nohup SIGHUP is ignored, and a child would inherit that.
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),
+    )
+    try:
+        for line in process.stderr:
+            if line.lstrip().startswith("1 "):  # the first epoch is over
+                break
+        process.send_signal(number)
+        _, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
     assert process.returncode == 128 + number, err
     assert "wrote o.onnx as it was when interrupted" in err
     onnx.checker.check_model(str(folder / "o.onnx"))

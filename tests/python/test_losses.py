@@ -526,7 +526,7 @@ def test_options_that_cannot_be():
         with pytest.raises(og.OptionError, match=message):
             make()
     model = mlp_proto([4, 3], head="Softmax")
-    with pytest.raises(og.ModelError, match="2 class weights for the 3 columns"):
+    with pytest.raises(og.ModelError, match="2 class weights for the 3 classes"):
         og.Trainer(model, og.losses.SoftmaxCrossEntropy(class_weights=[1, 2]))
     with pytest.raises(og.ModelError, match="Use loss='negative_log_likelihood'"):
         og.Trainer(model, "log_loss")

@@ -36,9 +36,8 @@ class Body {
     if (update_.rule == UpdateRule::kVelocity || update_.rule == UpdateRule::kNesterovVelocity) {
       Value* move = f_.mul(rate_, gradient_);
       Value* m = f_.sub(scaled(m_, update_.beta1), move);
-      Value* step = update_.rule == UpdateRule::kVelocity
-                        ? m
-                        : f_.sub(scaled(m, update_.beta1), move);
+      Value* step =
+          update_.rule == UpdateRule::kVelocity ? m : f_.sub(scaled(m, update_.beta1), move);
       return std::move(f_).finish({f_.add(start, step), m});
     }
     std::vector<Value*> results{nullptr};
@@ -68,9 +67,8 @@ class Body {
       default: {
         Value* m = average(m_, update_.beta1, gradient_, 1);
         results.push_back(m);
-        return update_.rule == UpdateRule::kNesterov
-                   ? f_.add(gradient_, scaled(m, update_.beta1))
-                   : m;
+        return update_.rule == UpdateRule::kNesterov ? f_.add(gradient_, scaled(m, update_.beta1))
+                                                     : m;
       }
     }
   }
@@ -112,17 +110,16 @@ void register_weight_update(opdef::OpRegistry& registry) {
   for (int i = 0; i < opdef::kNumUpdateRules; ++i) {
     rules.push_back(opdef::update_rule_name(static_cast<UpdateRule>(i)));
   }
-  registry.add({.domain = ir::kFunctionDomain,
-                .op_type = opdef::kWeightUpdate,
-                .attributes = {{.name = "rule",
-                                .type = opdef::AttributeType::kString,
-                                .required = true,
-                                .choices = rules},
-                               {.name = "factors",
-                                .type = opdef::AttributeType::kTensor,
-                                .required = true},
-                               {.name = "shrinks", .min = 0, .max = 1}},
-                .function_body = update_body});
+  registry.add(
+      {.domain = ir::kFunctionDomain,
+       .op_type = opdef::kWeightUpdate,
+       .attributes = {{.name = "rule",
+                       .type = opdef::AttributeType::kString,
+                       .required = true,
+                       .choices = rules},
+                      {.name = "factors", .type = opdef::AttributeType::kTensor, .required = true},
+                      {.name = "shrinks", .min = 0, .max = 1}},
+       .function_body = update_body});
 }
 
 }  // namespace onnxgrad::ops

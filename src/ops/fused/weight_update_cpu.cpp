@@ -18,9 +18,9 @@
 #include "opdef/kernel.h"
 #include "ops/fused/product_cpu.h"
 
-// onnxgrad.WeightUpdate and onnxgrad.fused.GemmWeightUpdate; opdef/fused.h has operands and formulas.
-// The product is computed in blocks of rows that stay in the nearest cache until the update has read
-// them.
+// onnxgrad.WeightUpdate and onnxgrad.fused.GemmWeightUpdate; opdef/fused.h has operands and
+// formulas. The product is computed in blocks of rows that stay in the nearest cache until the
+// update has read them.
 
 namespace onnxgrad::ops {
 namespace {
@@ -217,9 +217,9 @@ opdef::KernelOffer offer_typed(const opdef::KernelRequest& request,
   data->threads = static_cast<int>(
       std::clamp<std::int64_t>(data->count / kParallelElements, 1, is_plain ? 1 : request.threads));
   opdef::KernelOffer offer;
-  offer.kernel.label = fmt::format("{}{} {}", is_plain ? "plain " : "",
-                                   opdef::update_rule_name(data->spec.rule),
-                                   request.outputs[0].dims.to_string());
+  offer.kernel.label =
+      fmt::format("{}{} {}", is_plain ? "plain " : "", opdef::update_rule_name(data->spec.rule),
+                  request.outputs[0].dims.to_string());
   offer.kernel.fn = gemm ? run_product_and_update<T> : run_update<T>;
   if (gemm) {
     offer.kernel.scratch_bytes = plan_product(*gemm, *data);

@@ -51,19 +51,18 @@ class AdamRule : public UpdateRule {
     Value* step_size = writer_.scalar(scalars.step_size, step.weight);
     Value* epsilon = writer_.scalar(scalars.epsilon, step.weight);
     if (spec_.amsgrad) return update_by_largest(step, step_size, epsilon);
-    return writer_.apply(
-        {.rule = opdef::UpdateRule::kAdam,
-         .beta1 = spec_.beta1,
-         .share1 = 1 - spec_.beta1,
-         .beta2 = spec_.beta2,
-         .share2 = 1 - spec_.beta2},
-        step,
-        {.gradient = step.gradient,
-         .m = writer_.slot("adam_m", step),
-         .v = writer_.slot("adam_v", step),
-         .rate = step_size,
-         .epsilon = epsilon},
-        decoupled_ ? StepWriter::Decay::kWeight : StepWriter::Decay::kGradient);
+    return writer_.apply({.rule = opdef::UpdateRule::kAdam,
+                          .beta1 = spec_.beta1,
+                          .share1 = 1 - spec_.beta1,
+                          .beta2 = spec_.beta2,
+                          .share2 = 1 - spec_.beta2},
+                         step,
+                         {.gradient = step.gradient,
+                          .m = writer_.slot("adam_m", step),
+                          .v = writer_.slot("adam_v", step),
+                          .rate = step_size,
+                          .epsilon = epsilon},
+                         decoupled_ ? StepWriter::Decay::kWeight : StepWriter::Decay::kGradient);
   }
 
  private:

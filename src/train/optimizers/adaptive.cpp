@@ -51,13 +51,13 @@ class RmsPropRule : public UpdateRule {
   Value* update(const WeightStep& step) override {
     GraphBuilder& g = writer_.g();
     if (!spec_.centered && spec_.momentum == 0) {
-      return writer_.apply(
-          {.rule = Rule::kRoot, .beta1 = spec_.alpha, .share1 = 1 - spec_.alpha}, step,
-          {.gradient = step.gradient,
-           .m = writer_.slot("rmsprop_square", step),
-           .rate = writer_.rate(step),
-           .epsilon = g.scalar_like(step.weight, spec_.epsilon)},
-          StepWriter::Decay::kGradient);
+      return writer_.apply({.rule = Rule::kRoot, .beta1 = spec_.alpha, .share1 = 1 - spec_.alpha},
+                           step,
+                           {.gradient = step.gradient,
+                            .m = writer_.slot("rmsprop_square", step),
+                            .rate = writer_.rate(step),
+                            .epsilon = g.scalar_like(step.weight, spec_.epsilon)},
+                           StepWriter::Decay::kGradient);
     }
     Value* gradient = writer_.decayed_gradient(step);
     Value* squares = average("rmsprop_square", step, g.mul(gradient, gradient));

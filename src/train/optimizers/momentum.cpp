@@ -19,8 +19,8 @@ class SgdRule : public UpdateRule {
   // follows, with and without Nesterov's correction.
   Value* update(const WeightStep& step) override {
     GraphBuilder& g = writer_.g();
-    const auto decay = spec_.decoupled_weight_decay ? StepWriter::Decay::kWeight
-                                                    : StepWriter::Decay::kGradient;
+    const auto decay =
+        spec_.decoupled_weight_decay ? StepWriter::Decay::kWeight : StepWriter::Decay::kGradient;
     if (spec_.rate_in_velocity) {
       const auto rule = spec_.nesterov ? Rule::kNesterovVelocity : Rule::kVelocity;
       return writer_.apply({.rule = rule, .beta1 = spec_.momentum}, step,
@@ -48,8 +48,7 @@ class SgdRule : public UpdateRule {
   Value* with_dampening(const WeightStep& step, Value* gradient) {
     GraphBuilder& g = writer_.g();
     Value* old = writer_.slot("momentum", step);
-    Value* velocity =
-        g.add(g.scale(old, spec_.momentum), g.mul(gradient_share(step), gradient));
+    Value* velocity = g.add(g.scale(old, spec_.momentum), g.mul(gradient_share(step), gradient));
     writer_.bind(old, velocity);
     return spec_.nesterov ? g.add(gradient, g.scale(velocity, spec_.momentum)) : velocity;
   }
@@ -76,16 +75,15 @@ class LionRule : public UpdateRule {
   LionRule(StepWriter& writer, const Lion& spec) : writer_(writer), spec_(spec) {}
 
   Value* update(const WeightStep& step) override {
-    return writer_.apply({.rule = Rule::kLion,
-                          .beta1 = spec_.beta1,
-                          .share1 = 1 - spec_.beta1,
-                          .beta2 = spec_.beta2,
-                          .share2 = 1 - spec_.beta2},
-                         step,
-                         {.gradient = step.gradient,
-                          .m = writer_.slot("lion_m", step),
-                          .rate = writer_.rate(step)},
-                         StepWriter::Decay::kWeight);
+    return writer_.apply(
+        {.rule = Rule::kLion,
+         .beta1 = spec_.beta1,
+         .share1 = 1 - spec_.beta1,
+         .beta2 = spec_.beta2,
+         .share2 = 1 - spec_.beta2},
+        step,
+        {.gradient = step.gradient, .m = writer_.slot("lion_m", step), .rate = writer_.rate(step)},
+        StepWriter::Decay::kWeight);
   }
 
  private:

@@ -57,7 +57,7 @@ Value* StepWriter::apply(opdef::WeightUpdate update, const WeightStep& step,
   Value* factor = decay == Decay::kWeight ? shrink(step) : nullptr;
   update.shrinks = factor != nullptr;
   if (decay == Decay::kGradient) update.decay = step.weight_decay;
-  std::vector<Value*> inputs{operands.gradient, step.weight, operands.m, operands.v,
+  std::vector<Value*> inputs{operands.gradient, step.weight,      operands.m, operands.v,
                              operands.rate,     operands.epsilon, factor};
   std::erase(inputs, nullptr);
   const std::vector<Value*> results =

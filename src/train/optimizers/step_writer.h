@@ -49,7 +49,7 @@ class StepWriter {
     ir::Value* gradient = nullptr;
     ir::Value* m = nullptr;  ///< slots, as they are before the step
     ir::Value* v = nullptr;
-    ir::Value* rate = nullptr;     ///< rank 0, as epsilon, in the weight's dtype
+    ir::Value* rate = nullptr;  ///< rank 0, as epsilon, in the weight's dtype
     ir::Value* epsilon = nullptr;
   };
   enum class Decay : std::uint8_t { kNone, kGradient, kWeight };
