@@ -219,6 +219,16 @@ Replacement multinomial(Node& node, GraphBuilder& g) {
   return {{g.reduce_sum(g.cast(is_past, dtype), {2}, /*keepdims=*/false)}};
 }
 
+// Nothing, expanded or not, is a constant without elements: onnxruntime's optimizer fails on an
+// Expand to a shape with a 0.
+Replacement empty_constant(Node& node, GraphBuilder& g) {
+  const ir::Type& type = node.outputs.at(0)->type;
+  const auto dims = type.static_dims();
+  if (!dims || dims->num_elements() != 0 || type.dtype == DataType::kString) return std::nullopt;
+  return {{g.op("ConstantOfShape", {g.ints({dims->begin(), dims->end()})},
+                {{.name = "value", .value = Tensor::zeros(type.dtype, {1})}})}};
+}
+
 struct Rule {
   std::string_view op_type;
   std::int64_t first;  // the oldest opset that needs the other form
@@ -228,6 +238,7 @@ struct Rule {
 constexpr Rule kRules[] = {
     {"Bernoulli", 0, bernoulli},
     {"Dropout", 0, dropout},
+    {"Expand", 0, empty_constant},
     {"Flatten", 0, positive_axis},
     {"GlobalLpPool", 22, global_lp_pool},
     {"Multinomial", 22, multinomial},

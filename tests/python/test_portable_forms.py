@@ -199,3 +199,16 @@ def test_floored_mod_of_opset_28(level: str, dtype: str) -> None:
         og.InferenceSession(gradient).run(None, feeds), (da, db, y), strict=True
     ):
         np.testing.assert_allclose(given, stock, rtol=1e-6)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("opset", [13, 21, 26])
+def test_nothing_is_expanded_to_a_shape_without_elements(opset: int, level: str) -> None:
+    model = parse("g (float[2, 0] x, float[1, 1] b) => (float s) "
+                  "{ y = Add (x, b)  s = ReduceSum <keepdims = 0> (y) }")  # fmt: skip
+    gradient = og.gradient(model, ["x", "b"], fill_grad=True, target_opset=opset)
+    assert "Expand" not in [node.op_type for node in gradient.graph.node]
+    feeds = {"x": np.zeros((2, 0), np.float32), "b": np.ones((1, 1), np.float32)}
+    of_x, of_b = session(gradient, level).run(["x_grad", "b_grad"], feeds)
+    assert of_x.shape == (2, 0)
+    np.testing.assert_array_equal(of_b, [[0]])
