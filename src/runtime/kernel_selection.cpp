@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/memory_budget.h"
 
 namespace onnxgrad::runtime {
 namespace {
@@ -31,6 +32,24 @@ opdef::KernelOffer ask(const opdef::KernelRegistry::Entry& entry,
   }
 }
 
+// What can never be allocated is refused before a kernel makes tables of its size.
+void check_memory(const opdef::KernelRequest& request) {
+  const auto budget = base::current_budget();
+  for (const opdef::TensorDesc& output : request.outputs) {
+    if (!output.is_present() || output.dtype == DataType::kString) continue;
+    const std::int64_t bytes = output.dims.size_bytes(output.dtype);
+    if (bytes <= budget->limit_bytes()) continue;
+    try {
+      budget->reserve(bytes);
+    } catch (const DeviceError& error) {
+      Problem problem = error.problem();
+      problem.where.node = request.node.name;
+      problem.where.op_type = request.node.op_type;
+      throw DeviceError(std::move(problem));
+    }
+  }
+}
+
 }  // namespace
 
 opdef::KernelRequest make_request(const ir::Node& node, int threads) {
@@ -49,6 +68,7 @@ std::optional<opdef::PreparedKernel> select_kernel(const opdef::KernelRegistry& 
                                                    const opdef::KernelRequest& request,
                                                    std::string* reasons) {
   const ir::Node& node = request.node;
+  check_memory(request);
   for (const auto& entry : kernels.offers(node.domain, node.op_type)) {
     opdef::KernelOffer offer = ask(entry, request);
     if (offer.kernel.fn != nullptr) return std::move(offer.kernel);
