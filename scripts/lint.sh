@@ -81,6 +81,7 @@ clang_tidy() {
   [[ -f $build/compile_commands.json ]] || { echo "no $build/compile_commands.json: build first"; return 1; }
   xargs -r -d '\n' -P "$jobs" -n 1 clang-tidy --quiet -p "$build" \
     --extra-arg=-Wno-unknown-warning-option --extra-arg=-Wno-unused-command-line-argument \
+    --extra-arg=-Wno-ignored-gch \
     --extra-arg=-idirafter --extra-arg="$(c++ -print-file-name=include)" <<<"$files"  # for omp.h
 }
 
