@@ -296,7 +296,9 @@ def unpickle(trainer: TrainerBase, state: dict[str, Any]) -> None:
         trainer._core = native.Trainer(session._core)
     session._core = trainer._core.session
     if session.loss_line != state["loss_line"]:  # chosen by the labels of the fit: classes
-        trainer._core.choose_loss(to_native([0, 1], "y"))
+        places = len(session._core.loss.target.shape or ()) - 2  # of a row, one label each
+        labels = [0, 1] if places < 1 else np.zeros((2, *[0] * places), np.int64)
+        trainer._core.choose_loss(to_native(labels, "y"))
     if state["sample_weight"] and state["is_own"]:
         trainer._use_sample_weight({})
     now = {weight.name for weight in session.trained_weights}

@@ -128,22 +128,22 @@ void Session::settle_by_labels(const FirstRows& rows) {
   LabelForms forms = label_forms();
   for_each_loss(loss_, graph_.loss, [&](const Loss&, const LossInfo& info, std::size_t i) {
     const Tensor* const labels = rows.labels(info);
-    if (labels == nullptr || !labels->is_defined()) return;
+    if (labels == nullptr || !labels->is_defined() || labels->num_elements() == 0) return;
     if (info.is_class_axis_open) forms[i].class_axis = find_class_axis(info, labels->dims(), rows);
     if (can_take_fractions(info) && has_fractions(*labels)) forms[i].soft_targets = true;
   });
   set_label_forms(forms);
 }
 
-// nullopt: rows are needed, and not at hand.
+// nullopt: the labels alone do not tell, and no rows are at hand.
 std::optional<std::int64_t> Session::find_class_axis(const LossInfo& loss, const Dims& labels,
                                                      const FirstRows& rows) const {
   ir::Value* const scores = source_.working->graph->find(loss.scores);
   ONNXGRAD_ASSERT(scores != nullptr);
   ir::Type type = scores->type;
   auto fitting = axes_left_out(*type.shape, labels);
+  if (!rows.inputs && fitting.size() != 1) return std::nullopt;
   if (fitting.size() > 1 && !type.static_dims()) {
-    if (!rows.inputs) return std::nullopt;
     runtime::Executor executor(build_prediction(*source_.working, {scores}, {}), builtin_engine(),
                                executor_options_);
     const Tensor computed = executor.run(rows.inputs(executor.inputs())).front();

@@ -4,6 +4,7 @@ Values are NumPy's by hand, or those of ONNX's own loss on transposed scores in 
 """
 
 import json
+import pickle
 
 import numpy as np
 import onnx
@@ -302,6 +303,21 @@ def test_trainer_learns_from_batches_and_goes_on(tmp_path):
     assert fresh.loss_line == whole.session.loss_line
     feeds = {"X": X, "label": LABELS}
     assert fresh.step(feeds) == whole.session.step(feeds)
+
+
+@pytest.mark.parametrize("loss", ["cross_entropy", "auto"])
+@pytest.mark.parametrize("axis", [1, 2])
+@pytest.mark.parametrize("shown", [True, False])
+def test_pickled_trainers(loss, axis, shown):
+    if loss == "auto" and not shown:
+        return  # three unknown sizes: a regression as well
+    trainer = og.Trainer(model(axis=axis, shown=shown), loss, "adam")
+    trainer.fit(X, LABELS, epochs=1, verbose=0)
+    copy = pickle.loads(pickle.dumps(trainer))
+    assert copy.session.loss_line == trainer.session.loss_line
+    for each in (trainer, copy):
+        each.fit(X, LABELS, epochs=1, verbose=0)
+    np.testing.assert_array_equal(copy.session.state()["W"], trainer.session.state()["W"])
 
 
 def test_an_automatic_loss_on_bare_scores():

@@ -127,7 +127,7 @@ void refuse_labels(const LossInfo& loss, const std::string& scores_shape, const 
                                        fitting.front(), fitting.back()),
        .mend = is_none
                    ? "Give one label for each place of the scores; axis= of the loss says which "
-                     "axis has the classes."
+                     "axis has the classes, one_hot=true takes rows of probabilities."
                    : kSayIt});
 }
 
