@@ -13,7 +13,7 @@ if(PROJECT_IS_TOP_LEVEL)
   if(ONNXGRAD_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
     # The base directory lets checkouts share results; sloppiness is what precompiled headers need.
     set(CMAKE_CXX_COMPILER_LAUNCHER
-      "${CMAKE_COMMAND}" -E env "CCACHE_BASEDIR=${CMAKE_SOURCE_DIR}" CCACHE_NOHASHDIR=1
+      "${CMAKE_COMMAND}" -E env "CCACHE_BASEDIR=${CMAKE_SOURCE_DIR}" CCACHE_NOHASHDIR=1 CCACHE_PCH_EXTSUM=1
       "CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime"
       "${ONNXGRAD_CCACHE}")
   endif()

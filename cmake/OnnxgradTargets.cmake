@@ -1,9 +1,25 @@
 # What nearly every source includes of the standard library and fmt, compiled once for all layers. GCC
 # takes a precompiled header only with the very flags that it was made with: -fopenmp is one, so every
 # layer has it.
+#
+# onnxgrad_precompile(<target> <header>): the compiled header differs from one compilation to the next, so
+# ccache is given a checksum of what it is made of (CCACHE_PCH_EXTSUM); otherwise no folder could use
+# another one's results. In angle brackets, because CMake would write an absolute path into it.
+function(onnxgrad_precompile target header)
+  target_precompile_headers(${target} PRIVATE <${header}>)
+  get_target_property(folder ${target} BINARY_DIR)
+  get_target_property(include_dirs ${target} INCLUDE_DIRECTORIES)
+  find_file(path "${header}" PATHS ${include_dirs} NO_CACHE NO_DEFAULT_PATH REQUIRED)
+  set_property(DIRECTORY "${PROJECT_SOURCE_DIR}" APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${path}")
+  file(SHA256 "${path}" checksum)
+  file(CONFIGURE OUTPUT "${folder}/CMakeFiles/${target}.dir/cmake_pch.hxx.gch.sum"
+    CONTENT "${checksum} fmt ${fmt_VERSION} GTest ${GTest_VERSION} nanobind ${nanobind_VERSION}\n")
+endfunction()
+
 add_library(onnxgrad_core_precompiled OBJECT "${PROJECT_SOURCE_DIR}/src/precompiled.cpp")
 target_link_libraries(onnxgrad_core_precompiled PRIVATE onnxgrad_options fmt::fmt OpenMP::OpenMP_CXX)
-target_precompile_headers(onnxgrad_core_precompiled PRIVATE "${PROJECT_SOURCE_DIR}/src/precompiled.h")
+target_include_directories(onnxgrad_core_precompiled PRIVATE "${PROJECT_SOURCE_DIR}/src")
+onnxgrad_precompile(onnxgrad_core_precompiled precompiled.h)
 
 # onnxgrad_add_layer(<name> [SOURCES <file>...] [DEPS <target>...] [PRIVATE_DEPS <target>...])
 #
