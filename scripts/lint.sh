@@ -94,6 +94,6 @@ step file-length python scripts/check_file_length.py
 step clang-tidy clang_tidy
 
 if ((${#failed[@]})); then
-  echo "lint: failed: ${failed[*]} ('make format' mends formatting)" >&2
+  echo "lint: failed: ${failed[*]} ('make format' fixes formatting)" >&2
   exit 1
 fi

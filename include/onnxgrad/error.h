@@ -20,12 +20,12 @@ struct Place {
 
 /// What the user can do about a problem: one sentence or two. It has no default, so a Problem
 /// without one does not compile, and neither does an empty literal.
-class Mend {
+class Hint {
  public:
   template <class Text>
     requires(std::is_convertible_v<Text, std::string> &&
-             !std::is_same_v<std::remove_cvref_t<Text>, Mend>)
-  Mend(Text&& text) : text_(std::forward<Text>(text)) {  // NOLINT: from texts as if it were one
+             !std::is_same_v<std::remove_cvref_t<Text>, Hint>)
+  Hint(Text&& text) : text_(std::forward<Text>(text)) {  // NOLINT: from texts as if it were one
     using Literal = std::remove_reference_t<Text>;
     static_assert(!std::is_array_v<Literal> || sizeof(Literal) > 1, "say what the user can do");
   }
@@ -41,11 +41,11 @@ struct Problem {
   std::string what = {};  ///< e.g. "shape [12, 4], expected [10, *]"; complete in itself
   Place where = {};
   std::string detail = {};  ///< expected and given, the reason; may be empty
-  Mend mend;                ///< what the user can do; required
+  Hint hint;                ///< what the user can do; required
 };
 
 /// Base of everything that onnxgrad throws. what() has at most six lines: "<place>: <what>", the
-/// detail, the mend.
+/// detail, the hint.
 class Error : public std::runtime_error {
  public:
   explicit Error(Problem problem);

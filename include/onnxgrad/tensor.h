@@ -87,7 +87,7 @@ Tensor Tensor::from(std::span<const T> values, Dims dims) {
   if (static_cast<std::int64_t>(values.size()) != dims.num_elements()) {
     throw ShapeError(
         {.what = std::to_string(values.size()) + " values for shape " + dims.to_string(),
-         .mend = "Give one value for each element."});
+         .hint = "Give one value for each element."});
   }
   Tensor tensor = empty(dtype_of<T>(), std::move(dims));
   auto out = tensor.mutable_data<T>();

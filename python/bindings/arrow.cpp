@@ -42,7 +42,7 @@ std::shared_ptr<T> take(nb::handle capsule, const char* name) {
   if (inside == nullptr) throw nb::python_error();
   if (inside->release == nullptr) {
     throw DataError({.what = "an Arrow capsule that was used already",
-                     .mend = "Give the table itself: a capsule can be read once."});
+                     .hint = "Give the table itself: a capsule can be read once."});
   }
   const T moved = *inside;
   inside->release = nullptr;
@@ -75,9 +75,9 @@ class Column {
   Tensor read() const;
 
  private:
-  [[noreturn]] void refuse(const std::string& what, Mend mend = kBrokenTable) const {
+  [[noreturn]] void refuse(const std::string& what, Hint hint = kBrokenTable) const {
     throw DataError(
-        {.what = "column '" + name_ + "' " + what, .where = {}, .mend = std::move(mend)});
+        {.what = "column '" + name_ + "' " + what, .where = {}, .hint = std::move(hint)});
   }
   std::string_view format() const { return schema_.format; }
   const void* buffer(std::int64_t i) const {
@@ -290,7 +290,7 @@ Tensor joined(const std::string& name, const std::vector<Tensor>& parts) {
   for (const Tensor& part : parts) {
     if ((part.dtype() == DataType::kString) != (dtype == DataType::kString)) {
       throw DataError({.what = "column '" + name + "' has texts and numbers",
-                       .mend = "Give all of its chunks one type."});
+                       .hint = "Give all of its chunks one type."});
     }
     if (part.dtype() != dtype) dtype = DataType::kFloat64;  // some of the parts have nulls
     dims[0] += part.dims()[0];
@@ -319,7 +319,7 @@ std::vector<Batch> read_stream(nb::handle capsule, std::shared_ptr<ArrowSchema>&
     const char* const message = stream->get_last_error(stream.get());
     throw DataError({.what = std::string("the Arrow stream failed: ") +
                              (message != nullptr ? message : std::strerror(status)),
-                     .mend = "Read the table into memory first, to see what its library says."});
+                     .hint = "Read the table into memory first, to see what its library says."});
   };
   ArrowSchema read_schema{};
   check(stream->get_schema(stream.get(), &read_schema));
@@ -346,7 +346,7 @@ nb::dict arrow_columns(const nb::object& table) {
   }
   std::erase_if(batches, [](const Batch& batch) { return batch->length == 0; });
   if (batches.empty()) {
-    throw DataError({.what = "the Arrow table has no rows", .mend = "Give a table with rows."});
+    throw DataError({.what = "the Arrow table has no rows", .hint = "Give a table with rows."});
   }
   const bool is_table = std::string_view(schema->format) == "+s";
   nb::dict columns;
@@ -358,7 +358,7 @@ nb::dict arrow_columns(const nb::object& table) {
     for (const Batch& batch : batches) {
       if (is_table && batch->n_children != schema->n_children) {
         throw DataError({.what = "a batch of the Arrow table has another number of columns",
-                         .mend = std::string(kBrokenTable)});
+                         .hint = std::string(kBrokenTable)});
       }
       const ArrowArray& array = is_table ? *batch->children[c] : *batch;
       parts.push_back(
@@ -367,7 +367,7 @@ nb::dict arrow_columns(const nb::object& table) {
     const nb::str key(name.data(), name.size());
     if (columns.contains(key)) {
       throw DataError({.what = "the Arrow table has two columns '" + name + "'",
-                       .mend = "Rename or remove one of the two."});
+                       .hint = "Rename or remove one of the two."});
     }
     columns[key] = nb::cast(joined(name, parts));
   }

@@ -33,7 +33,7 @@ void set_python_error(const Error& error) {
              nb::arg("file") = text(place.file), nb::arg("graph") = text(place.graph),
              nb::arg("node") = text(place.node), nb::arg("op_type") = text(place.op_type),
              nb::arg("value") = text(place.value), nb::arg("detail") = text(problem.detail),
-             nb::arg("mend") = text(problem.mend));
+             nb::arg("hint") = text(problem.hint));
     PyErr_SetObject(type.ptr(), instance.ptr());
   } catch (nb::python_error& failure) {
     failure.restore();
@@ -49,7 +49,7 @@ void translate(const std::exception_ptr& pending, void* /*payload*/) {
     raise_interrupt();
   } catch (const std::bad_alloc&) {
     set_python_error(DeviceError(
-        {.what = "the system gave no more memory", .mend = "Use a smaller batch or model."}));
+        {.what = "the system gave no more memory", .hint = "Use a smaller batch or model."}));
   }
 }
 

@@ -90,7 +90,7 @@ def predict(
         raise OptionError(
             what=f"-o {output}: expected .csv, .npz, or .npy for one output",
             value="-o",
-            mend="Choose the output with --of.",
+            hint="Choose the output with --of.",
         )
     found = _run(session, names, feeds)
     if output is None:
@@ -121,7 +121,7 @@ def _feeds(
                 file=data,
                 value=value.name,
                 detail=f"Columns: {name_list(names.get(value.name, list(table.columns)), 20)}.",
-                mend="Leave out what is no input with ignored=, each column by its name."
+                hint="Leave out what is no input with ignored=, each column by its name."
                 if found[1] > wanted[1]
                 else "Give the columns that the model was made for, in their order.",
             )
@@ -153,7 +153,7 @@ def _run(
     number = len(next(iter(feeds.values())))
     if number == 0:
         raise DataError(
-            what="there are no rows", value="--data", mend="Give a file with one row or more."
+            what="there are no rows", value="--data", hint="Give a file with one row or more."
         )
     parts = []
     for start in range(0, number, _ROWS):

@@ -53,7 +53,7 @@ def as_numpy(value: ArrayLike, name: str) -> np.ndarray[Any, Any]:
                     what=f"'{name}': a {type(value).__name__} that NumPy cannot read",
                     value=name,
                     detail=f"{error}",
-                    mend="Move it to host memory (and detach it from its gradients) first.",
+                    hint="Move it to host memory (and detach it from its gradients) first.",
                 ) from error
     if not hasattr(value, "__array__") and (
         hasattr(value, "__arrow_c_stream__") or hasattr(value, "__arrow_c_array__")
@@ -65,7 +65,7 @@ def as_numpy(value: ArrayLike, name: str) -> np.ndarray[Any, Any]:
         raise DataError(
             what=f"'{name}': a sparse {type(value).__name__}",
             value=name,
-            mend="Give toarray(); X [N, C] of a Trainer may be sparse.",
+            hint="Give toarray(); X [N, C] of a Trainer may be sparse.",
         )
     try:
         return np.asarray(value)
@@ -76,7 +76,7 @@ def as_numpy(value: ArrayLike, name: str) -> np.ndarray[Any, Any]:
             what=f"'{name}': a {type(value).__name__} that is not an array",
             value=name,
             detail=str(error).split(". ")[0],
-            mend="Give a NumPy array, nested lists of equal lengths, or an object with DLPack.",
+            hint="Give a NumPy array, nested lists of equal lengths, or an object with DLPack.",
         ) from error
 
 
@@ -104,7 +104,7 @@ def to_native(value: ArrayLike, name: str) -> NativeArray:
     raise DataError(
         what=f"'{name}': arrays of {array.dtype} cannot be used",
         value=name,
-        mend="Convert it to a floating, integer, bool or string type.",
+        hint="Convert it to a floating, integer, bool or string type.",
     )
 
 
@@ -113,7 +113,7 @@ def to_feeds(feeds: Mapping[str, ArrayLike]) -> dict[str, NativeArray]:
     if not isinstance(feeds, Mapping):
         raise DataError(
             what=f"feeds is a {type(feeds).__name__}, expected a dictionary",
-            mend="Give the inputs by name: {'X': array}.",
+            hint="Give the inputs by name: {'X': array}.",
         )
     return {str(name): to_native(value, str(name)) for name, value in feeds.items()}
 
@@ -153,7 +153,7 @@ def _no_room(name: str, detail: str) -> DeviceError:
         what=f"'{name}': no memory for a copy of the array",
         value=name,
         detail=detail,
-        mend="Give it in parts: smaller batches, or a data source that reads them.",
+        hint="Give it in parts: smaller batches, or a data source that reads them.",
     )
 
 
@@ -178,7 +178,7 @@ def _from_objects(array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any
     raise DataError(
         what=f"'{name}': an array of Python objects ({', '.join(kinds[:4])})",
         value=name,
-        mend="Give numbers alone, or texts alone.",
+        hint="Give numbers alone, or texts alone.",
     )
 
 
@@ -194,6 +194,6 @@ def cast_number(value: Any, dtype: str, name: str) -> Any:
         raise DataError(
             what=f"'{name}': an array of {value.dtype}, expected {dtype}",
             value=name,
-            mend=f"Convert it to {dtype}.",
+            hint=f"Convert it to {dtype}.",
         )
     return value

@@ -83,7 +83,7 @@ def named_arrays(
             raise DataError(
                 what=f"{name} is the text {value!r}, but X has no columns with names",
                 value=name,
-                mend="Give an array, or a table or a file as X.",
+                hint="Give an array, or a table or a file as X.",
             )
         return take_column(columns, value)
 
@@ -102,7 +102,7 @@ def take_column(columns: Mapping[str, Array], name: str) -> Array:
         what=f"the table has no column '{name}'",
         value=name,
         detail=f"It has {name_list(list(columns))}.",
-        mend=nearest_or(name, columns, "Take one of these columns."),
+        hint=nearest_or(name, columns, "Take one of these columns."),
     )
 
 
@@ -122,7 +122,7 @@ def _stack(columns: Mapping[str, Array], dtype: str) -> Array:
         raise DataError(
             what=f"column '{name}' is text{first}, not numbers",
             value=name,
-            mend=_core.number_hint(cells[row], name)
+            hint=_core.number_hint(cells[row], name)
             if cells and not is_number(cells[row])
             else "Convert it to numbers.",
         )

@@ -111,17 +111,17 @@ class BatchReader:
         for output, names in self._targets.items():
             name = next((name for name in names if name in arrays), None)
             if name is None:
-                mend = nearest_or(names[0], arrays, "")
-                raise self._refusal(f"a dictionary without the target '{names[0]}'", mend)
+                hint = nearest_or(names[0], arrays, "")
+                raise self._refusal(f"a dictionary without the target '{names[0]}'", hint)
             found[output] = arrays.pop(name)
         is_input = self._weight in self._dtypes
         weight = None if is_input else arrays.pop(self._weight, None)
         return arrays, found.get("", found), weight
 
-    def _refusal(self, given: str, mend: str = "") -> DataError:
+    def _refusal(self, given: str, hint: str = "") -> DataError:
         return DataError(
             what=f"batch {self._number} is {given}",
-            mend=f"{mend} Each batch is (X, y), (X, y, sample_weight), a dictionary of arrays by "
+            hint=f"{hint} Each batch is (X, y), (X, y, sample_weight), a dictionary of arrays by "
             "name, or a table.".strip(),
         )
 

@@ -85,7 +85,7 @@ def checked_names(function: Callable[_P, _R]) -> Callable[_P, _R]:
                 raise OptionError(
                     what=f"{owner} has no argument '{name}'",
                     value=name,
-                    mend=nearest_or(name, names, f"It has {', '.join(names)}."),
+                    hint=nearest_or(name, names, f"It has {', '.join(names)}."),
                 )
         return function(*args, **kwargs)
 
@@ -98,7 +98,7 @@ def unknown_name(option: str, given: object, known: Sequence[str]) -> OptionErro
     return OptionError(
         what=f"{option}: unknown {given!r}",
         value=option,
-        mend=f"{hint} Known are {', '.join(repr(name) for name in known)}.".strip(),
+        hint=f"{hint} Known are {', '.join(repr(name) for name in known)}.".strip(),
     )
 
 
@@ -116,7 +116,7 @@ def positive_int(option: str, value: Any, minimum: int = 1) -> int:
     raise OptionError(
         what=f"{option}: {shown(value)}, expected a whole number of at least {minimum}",
         value=option,
-        mend=f"Give a number such as {max(minimum, 1)}.",
+        hint=f"Give a number such as {max(minimum, 1)}.",
     )
 
 
@@ -137,7 +137,7 @@ def real_number(
     raise OptionError(
         what=f"{option}: {shown(value)}, expected a number {left} {minimum:g}{right}",
         value=option,
-        mend=f"Give a number {left} {minimum:g}{right}, or leave {option} out.",
+        hint=f"Give a number {left} {minimum:g}{right}, or leave {option} out.",
     )
 
 
@@ -154,7 +154,7 @@ def duration(option: str, value: Any) -> float:
             raise OptionError(
                 what=f"{option}: {value!r} is not a duration",
                 value=option,
-                mend="Give seconds, or a text such as '90s', '30m' or '1.5h'.",
+                hint="Give seconds, or a text such as '90s', '30m' or '1.5h'.",
             ) from None
     return real_number(option, value, open_minimum=True)
 
@@ -169,7 +169,7 @@ def patterns(option: str, value: str | Iterable[str] | None) -> list[str]:
             raise OptionError(
                 what=f"{option}: {name!r} is not a name or pattern",
                 value=option,
-                mend="Give texts such as 'fc1.weight' or 'fc*'.",
+                hint="Give texts such as 'fc1.weight' or 'fc*'.",
             )
     return names
 
@@ -190,7 +190,7 @@ def device_name(device: Any) -> str:
     raise DeviceError(
         what=f"device {device!r} is not available",
         value="device",
-        mend="Available here: 'cpu', which 'auto' takes.",
+        hint="Available here: 'cpu', which 'auto' takes.",
     )
 
 
@@ -207,5 +207,5 @@ def path_text(option: str, path: Any) -> str:
         raise OptionError(
             what=f"{option}: a {type(path).__name__} is not a path",
             value=option,
-            mend="Give a text or a pathlib.Path.",
+            hint="Give a text or a pathlib.Path.",
         ) from None

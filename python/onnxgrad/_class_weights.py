@@ -40,7 +40,7 @@ def with_class_weights(class_weight: Any, y: Any, sample_weight: Any) -> np.ndar
                     what=f"class_weight: no row has the label {label!r}",
                     value="class_weight",
                     detail=f"Labels: {', '.join(known)}{', ...' if len(classes) > 20 else ''}.",
-                    mend=nearest_or(str(label), known, "Give weights for labels of y alone."),
+                    hint=nearest_or(str(label), known, "Give weights for labels of y alone."),
                 )
             weights[places[label]] = real_number(f"class_weight of {label!r}", weight)
     else:
@@ -73,7 +73,7 @@ def _refusal(class_weight: Any) -> OptionError:
     return OptionError(
         what=f"class_weight: {class_weight!r}",
         value="class_weight",
-        mend="Give a dictionary from labels to numbers, or 'balanced'.",
+        hint="Give a dictionary from labels to numbers, or 'balanced'.",
     )
 
 
@@ -82,7 +82,7 @@ def _labels(y: Any) -> np.ndarray[Any, Any]:
         raise OptionError(
             what="class_weight: there are several targets",
             value="class_weight",
-            mend="Give sample_weight.",
+            hint="Give sample_weight.",
         )
     labels = as_numpy(y, "y")
     is_classes = labels.dtype.kind in "biuUSOT" or (
@@ -92,7 +92,7 @@ def _labels(y: Any) -> np.ndarray[Any, Any]:
         raise DataError(
             what="class_weight: the labels are not one class for each row",
             value="class_weight",
-            mend="Give class labels [N], or sample_weight.",
+            hint="Give class labels [N], or sample_weight.",
         )
     return labels.reshape(-1)
 

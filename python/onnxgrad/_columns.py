@@ -82,7 +82,7 @@ def plan_columns(
             value=missing[0],
             detail=f"The model reads {name_list(inputs)}; the {'file' if path else 'table'} has "
             f"{name_list(columns)}.",
-            mend=nearest_or(missing[0], left, "Name columns (or arrays) like the inputs."),
+            hint=nearest_or(missing[0], left, "Name columns (or arrays) like the inputs."),
         )
     return ColumnPlan(named, missing[0], left)
 

@@ -64,7 +64,7 @@ def standard_output() -> Iterator[TextIO]:
         raise CheckpointError(
             what=f"cannot write to standard output: {error.strerror}",
             file="standard output",
-            mend="Send it elsewhere: to a file on a disk with room, or to another program.",
+            hint="Send it elsewhere: to a file on a disk with room, or to another program.",
         ) from None
 
 

@@ -27,5 +27,5 @@ def training_mode_of(value: bool | str) -> _core.TrainingMode:
     raise OptionError(
         what=f"training_mode: {value!r}, expected 'auto', True or False",
         value="training_mode",
-        mend="Leave it out: 'auto' switches Dropout and BatchNormalization on where it should.",
+        hint="Leave it out: 'auto' switches Dropout and BatchNormalization on where it should.",
     )

@@ -78,6 +78,6 @@ def one_of_two_names(non_finite: str, on_nan: str | None) -> str:
         raise OptionError(
             what=f"non_finite={non_finite!r} and on_nan={on_nan!r} are two names of one option",
             value="on_nan",
-            mend="Give one of them.",
+            hint="Give one of them.",
         )
     return on_nan

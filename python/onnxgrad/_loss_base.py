@@ -48,5 +48,5 @@ class Loss(Description):
         raise OptionError(
             what="loss: 'Loss' itself has no formula",
             value="loss",
-            mend="Take one of its subclasses in onnxgrad.losses.",
+            hint="Take one of its subclasses in onnxgrad.losses.",
         )

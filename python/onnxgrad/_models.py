@@ -40,7 +40,7 @@ def to_core_model(model: Any) -> _core.Model:
     raise OptionError(
         what=f"model: a {type(model).__name__} is not a model",
         value="model",
-        mend="Give the path of an .onnx file, its bytes, or an onnx.ModelProto.",
+        hint="Give the path of an .onnx file, its bytes, or an onnx.ModelProto.",
     )
 
 
@@ -56,7 +56,7 @@ def to_proto(model: _core.Model) -> onnx.ModelProto:
         raise ModelError(
             what="protobuf cannot read the model",
             detail=f"{type(error).__name__}: {error}",
-            mend="Save it with save(), or export the original again: its nesting is too deep or "
+            hint="Save it with save(), or export the original again: its nesting is too deep or "
             "its bytes are damaged.",
         ) from error
     return proto

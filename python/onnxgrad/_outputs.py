@@ -44,7 +44,7 @@ def check_output(
             raise OptionError(
                 what=f"{option} '{path}' is {name}, which is read and would be lost",
                 value=option,
-                mend=f"Choose another place with {option}{how}.",
+                hint=f"Choose another place with {option}{how}.",
             )
     size = 0
     with contextlib.suppress(OSError):  # of a model that cannot be read: it says so itself
@@ -59,7 +59,7 @@ def _check_writable(path: str, option: str, size: int) -> None:
         raise CheckpointError(
             what=f"cannot write '{path}': {error.what}",
             file=path,
-            mend=f"Choose another place with {option}.",
+            hint=f"Choose another place with {option}.",
         ) from None
 
 
@@ -83,7 +83,7 @@ def check_outputs(options: SimpleNamespace) -> None:
             raise OptionError(
                 what=f"-o and --history are one file, '{options.history}'",
                 value="--history",
-                mend="Choose another place for one of them.",
+                hint="Choose another place for one of them.",
             )
     folder = options.resume or options.run_dir
     if folder is not None:
@@ -118,7 +118,7 @@ def save_output(trainer: Trainer, path: str) -> None:
             what=f"cannot write '{path}': {error.what}",
             file=path,
             detail=f"The trained model is in '{place}'.",
-            mend=f"Make room, then move it: mv '{place}' '{path}'",
+            hint=f"Make room, then move it: mv '{place}' '{path}'",
         ) from None
 
 
@@ -203,5 +203,5 @@ def fault_of_history(history: HistoryFile | None, options: Any) -> CheckpointErr
     return CheckpointError(
         what=f"cannot write '{options.history}': {history.problem}",
         file=options.history,
-        mend="Make room; the trained model itself is written.",
+        hint="Make room; the trained model itself is written.",
     )

@@ -39,7 +39,7 @@ class ParquetReader:
             raise DataError(
                 what=f"{source.path}: {str(error).splitlines()[0]}",
                 file=source.path,
-                mend="Check the path; the file has to be a whole Parquet file.",
+                hint="Check the path; the file has to be a whole Parquet file.",
             ) from error
         self._dtypes = {value.name: value.dtype for value in session._core.inputs}
         self._plan(list(self._file.schema_arrow.names))
@@ -64,7 +64,7 @@ class ParquetReader:
                     file=self._path,
                     value=name,
                     detail=f"There are {name_list(names)}.",
-                    mend=nearest_or(name, names),
+                    hint=nearest_or(name, names),
                 )
         plan = plan_columns(names, list(self._dtypes), taken, path=self._path)
         self._named, self._stacked_input, self._stacked = plan
@@ -138,7 +138,7 @@ class ParquetReader:
             what=f"{self._path}: column '{name}' is {column.type}, not numbers",
             file=self._path,
             value=name,
-            mend="Leave it out with ignored=, or export its encoding with the model.",
+            hint="Leave it out with ignored=, or export its encoding with the model.",
         )
 
     def _array(self, name: str, column: Any, first: int) -> Array:
@@ -152,7 +152,7 @@ class ParquetReader:
                         what=f"{self._path}: column '{name}', row {first + row} is empty",
                         file=self._path,
                         value=name,
-                        mend="Fill or remove such rows.",
+                        hint="Fill or remove such rows.",
                     )
             if array.size and not isinstance(array[0], (str, bool, int, float)):
                 array = np.stack(array.tolist())
@@ -165,6 +165,6 @@ def import_pyarrow() -> Any:
     except ImportError as error:
         raise DataError(
             what="reading a Parquet file needs pyarrow, which is not installed",
-            mend="Install it: pip install 'onnxgrad[data]'.",
+            hint="Install it: pip install 'onnxgrad[data]'.",
         ) from error
     return pyarrow.parquet

@@ -61,7 +61,7 @@ def as_penalties(penalty: Any) -> list[Penalty]:
                 raise OptionError(
                     what=f"penalty: {options!r} for '{pattern}'",
                     value="penalty",
-                    mend="Give a dictionary such as {'l1': 0.1, 'l2': 0.01}.",
+                    hint="Give a dictionary such as {'l1': 0.1, 'l2': 0.01}.",
                 )
             found.append(Penalty(**options, weights=pattern))
         return found
@@ -71,6 +71,6 @@ def as_penalties(penalty: Any) -> list[Penalty]:
             raise OptionError(
                 what=f"penalty: a {type(one).__name__} is not a penalty",
                 value="penalty",
-                mend="Give a losses.Penalty, or a dictionary such as {'coef': {'l2': 0.01}}.",
+                hint="Give a losses.Penalty, or a dictionary such as {'coef': {'l2': 0.01}}.",
             )
     return found

@@ -48,7 +48,7 @@ def named_inputs(session: TrainingSession, X: Any) -> Iterable[tuple[str, Any]]:
         raise DataError(
             what=f"X is one array, but the model has {len(names)} inputs",
             value="X",
-            mend=f"Give a dictionary with {', '.join(repr(name) for name in names)}.",
+            hint=f"Give a dictionary with {', '.join(repr(name) for name in names)}.",
         )
     return [(names[0], to_native(X, "X"))]
 
@@ -74,7 +74,7 @@ def check_alone(source: Source, **given: Any) -> None:
             raise DataError(
                 what=f"{name} cannot be given beside a {type(source).__name__}",
                 value=name,
-                mend="Leave it out: the rows of the source have it.",
+                hint="Leave it out: the rows of the source have it.",
             )
 
 
@@ -109,7 +109,7 @@ class Labels:
                     f"has {loss.num_classes} classes",
                     value=output or "y",
                     detail=f"Labels: {name_list(classes)}.",
-                    mend="Remove or rename rows, or train a model with as many classes as labels.",
+                    hint="Remove or rename rows, or train a model with as many classes as labels.",
                 )
             self.classes[loss.output] = classes
 
@@ -127,7 +127,7 @@ class Labels:
             raise DataError(
                 what=f"labels{_of(output)} are text, but the model does not list its classes",
                 value=output or "y",
-                mend="Train it on them first, or give class numbers.",
+                hint="Train it on them first, or give class numbers.",
             )
         numbers = {label: number for number, label in enumerate(classes)}
         unknown = next((row for row, label in enumerate(texts) if label not in numbers), None)
@@ -137,7 +137,7 @@ class Labels:
                 what=f"label '{texts[unknown]}' in {row}{_of(output)} is none of the classes",
                 value=output or "y",
                 detail=f"Classes: {', '.join(classes[:8])}.",
-                mend="Remove or rename such rows, or train on rows that have this label, too.",
+                hint="Remove or rename such rows, or train on rows that have this label, too.",
             )
         return np.array([numbers[label] for label in texts], np.int64).reshape(shape)
 

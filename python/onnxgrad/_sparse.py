@@ -60,7 +60,7 @@ class SparseReader:
             raise DataError(
                 what=f"X is one array, but the model has {len(names)} inputs",
                 value="X",
-                mend=f"Give a dictionary with {', '.join(repr(name) for name in names)}.",
+                hint=f"Give a dictionary with {', '.join(repr(name) for name in names)}.",
             )
         self._inputs = _by_rows(X if isinstance(X, Mapping) else {names[0]: X})
         self._target, self._targets, self._weight = target, targets, weight
@@ -71,7 +71,7 @@ class SparseReader:
                 raise DataError(
                     what=f"'{name}' has {_length(value)} rows, X has {self.num_rows}",
                     value=name,
-                    mend="Give one for each row of X.",
+                    hint="Give one for each row of X.",
                 )
         self._step = _chunk_rows(self._inputs)
         self._firsts: Iterator[int] = iter(())
@@ -116,7 +116,7 @@ def _count_rows(arrays: Mapping[str, Any]) -> int:
             raise DataError(
                 what=f"'{name}' has {count} rows, '{first}' has {rows}",
                 value=name,
-                mend="Give as many rows of each input.",
+                hint="Give as many rows of each input.",
             )
     return int(rows)
 

@@ -62,7 +62,7 @@ def loss_of(text: str, class_axis: int | None = None) -> Loss:
         raise OptionError(
             what=f"--class-axis: {name} has no class axis",
             value="--class-axis",
-            mend="Leave it out, or take a cross-entropy over classes.",
+            hint="Leave it out, or take a cross-entropy over classes.",
         )
     return loss.replace(axis=class_axis)
 
@@ -90,7 +90,7 @@ def penalty_of(text: str) -> Penalty:
         return Penalty(**values, weights=pattern or None)
     except OptionError as error:
         raise OptionError(
-            what=f"penalty: {error.what}", value="penalty", mend=error.mend
+            what=f"penalty: {error.what}", value="penalty", hint=error.hint
         ) from error
 
 
@@ -110,7 +110,7 @@ def class_weight_of(text: str, is_text: bool) -> Any:
             raise OptionError(
                 what=f"class_weight: the label '{label}' is no number, but those of the data are",
                 value="class_weight",
-                mend="Give the labels as the target has them.",
+                hint="Give the labels as the target has them.",
             ) from None
     return weights
 
@@ -170,7 +170,7 @@ def _with_options(option: str, name: str, described: DescriptionT, text: str) ->
             raise OptionError(
                 what=f"{option}: {name} has no options",
                 value=option,
-                mend=f"Give {name} alone.",
+                hint=f"Give {name} alone.",
             )
         if key not in known:
             raise unknown_name(f"{option} {name}", key, known)
@@ -178,7 +178,7 @@ def _with_options(option: str, name: str, described: DescriptionT, text: str) ->
         return described.replace(**values)
     except OptionError as error:
         raise OptionError(
-            what=f"{option} {name}: {error.what}", value=option, mend=error.mend
+            what=f"{option} {name}: {error.what}", value=option, hint=error.hint
         ) from error
 
 
@@ -194,7 +194,7 @@ def _split(option: str, text: str) -> list[tuple[str, str]]:
             raise OptionError(
                 what=f"{option}: '{part}' in '{text}' is not name=value",
                 value=option,
-                mend="Give pairs such as momentum=0.9, with commas between them.",
+                hint="Give pairs such as momentum=0.9, with commas between them.",
             )
         pairs.append((name, value))
     return pairs

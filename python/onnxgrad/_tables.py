@@ -53,7 +53,7 @@ class Table:
             file=self.path,
             value=name,
             detail=f"{option} asks for it; the file has {name_list(known)}.",
-            mend=nearest_or(name, known, "Take one of these columns."),
+            hint=nearest_or(name, known, "Take one of these columns."),
         )
 
     def inputs(
@@ -128,7 +128,7 @@ class Table:
             + (f"{cell!r} is not a number" if cell else "the cell is empty"),
             file=self.path,
             value=name,
-            mend=_core.number_hint(cell, name),
+            hint=_core.number_hint(cell, name),
         )
 
     def check_finite(self, feeds: Feeds) -> None:
@@ -149,7 +149,7 @@ class Table:
                 what=f"{self.path}: {what} in {self.row_name(row)}, column '{name}'",
                 file=self.path,
                 value=name,
-                mend="Fill or remove such rows.",
+                hint="Fill or remove such rows.",
             )
 
 
@@ -175,7 +175,7 @@ def read_table(path: str, delimiter: str | None = None) -> Table:
         raise DataError(
             what=f"{path}: a file of type '{suffix}' cannot be read",
             file=path,
-            mend="Give a .csv, .tsv, .npz, .npy or .parquet file.",
+            hint="Give a .csv, .tsv, .npz, .npy or .parquet file.",
         )
     try:
         return readers[suffix](path)
@@ -183,7 +183,7 @@ def read_table(path: str, delimiter: str | None = None) -> Table:
         raise DataError(
             what=f"{path}: {error.strerror or error}",
             file=path,
-            mend="Check the path; a relative one begins at the present folder.",
+            hint="Check the path; a relative one begins at the present folder.",
         ) from error
 
 
@@ -196,7 +196,7 @@ def _read_npz(path: str) -> Table:
             what=f"{path}: not a readable .npz file",
             file=path,
             detail=f"{error}",
-            mend="Write it with numpy.savez, from arrays of numbers or texts.",
+            hint="Write it with numpy.savez, from arrays of numbers or texts.",
         ) from error
     return Table(path, columns, is_csv=False)
 
@@ -217,7 +217,7 @@ def _read_parquet(path: str) -> Table:
         raise DataError(
             what=f"{path}: {str(error).splitlines()[0]}",
             file=path,
-            mend="Check the path; the file has to be a whole Parquet file.",
+            hint="Check the path; the file has to be a whole Parquet file.",
         ) from error
     return Table(path, columns_of(table))
 
@@ -236,14 +236,14 @@ def read_npy(path: str) -> Array:
         raise DataError(
             what=f"{path}: {error.strerror or error}",
             file=path,
-            mend="Check the path; a relative one begins at the present folder.",
+            hint="Check the path; a relative one begins at the present folder.",
         ) from error
     except ValueError as error:
         raise DataError(
             what=f"{path}: not a readable .npy file",
             file=path,
             detail=f"{error}",
-            mend="Write it with numpy.save, from an array of numbers or texts.",
+            hint="Write it with numpy.save, from an array of numbers or texts.",
         ) from error
     return array
 
@@ -258,7 +258,7 @@ def _read_csv(path: str, delimiter: str) -> Table:
             what=f"{path}: not a readable CSV file",
             file=path,
             detail=_encoding_of(path),
-            mend="Save it as UTF-8 with commas between the cells.",
+            hint="Save it as UTF-8 with commas between the cells.",
         ) from error
     header = [name.strip() for name in header]
     repeated = next((name for name, count in Counter(header).items() if count > 1), None)
@@ -273,14 +273,14 @@ def _read_csv(path: str, delimiter: str) -> Table:
         raise DataError(
             what=f"{path}: {problem}",
             file=path,
-            mend="The first line of a CSV file gives each column its own name.",
+            hint="The first line of a CSV file gives each column its own name.",
         )
     other = next((mark for mark in ";\t|," if mark in header[0]), None)
     if len(header) == 1 and other is not None:
         raise DataError(
             what=f"{path}: there is one column, '{header[0][:40]}'",
             file=path,
-            mend=f"Its columns seem to be separated by {other!r}: give delimiter={other!r}.",
+            hint=f"Its columns seem to be separated by {other!r}: give delimiter={other!r}.",
         )
     return Table(path, _read_columns(path, header, delimiter), delimiter=delimiter)
 
@@ -314,13 +314,13 @@ def _read_columns(path: str, header: list[str], delimiter: str) -> dict[str, Arr
             raise DataError(
                 what=f"{path}: line {number} has {len(line)} cells, expected {len(header)}",
                 file=path,
-                mend=f"Fix the line; a cell that has {delimiter!r} inside needs quotes.",
+                hint=f"Fix the line; a cell that has {delimiter!r} inside needs quotes.",
             )
     if not lines:
         raise DataError(
             what=f"{path}: no rows below the header",
             file=path,
-            mend="Give one line for each row.",
+            hint="Give one line for each row.",
         )
     return {name: _convert([line[i].strip() for line in lines]) for i, name in enumerate(header)}
 

@@ -80,7 +80,7 @@ def _resolved(context: Any, given: Mapping[str, Any]) -> SimpleNamespace:
         raise errors.OptionError(
             what=f"both {other} and --resume were given",
             value="--resume",
-            mend="--resume FOLDER alone goes on in that folder.",
+            hint="--resume FOLDER alone goes on in that folder.",
         )
     if options["config"] is not None:
         options = merged(context, options, Path(options["config"]))
@@ -90,12 +90,12 @@ def _resolved(context: Any, given: Mapping[str, Any]) -> SimpleNamespace:
             raise errors.OptionError(
                 what=f"--resume: '{options['resume']}' is not the folder of a training",
                 value="--resume",
-                mend="Give the --run-dir of an earlier training.",
+                hint="Give the --run-dir of an earlier training.",
             )
         options = merged(context, options, config)
     for name, shown in (("model", "MODEL"), ("data", "--data"), ("target", "--target")):
         if options[name] is None:
-            raise errors.OptionError(what=f"{shown} is missing", value=shown, mend="See --help.")
+            raise errors.OptionError(what=f"{shown} is missing", value=shown, hint="See --help.")
     needs_folder = options["output"] is None or options["tensorboard"]
     if needs_folder and options["run_dir"] is None and options["resume"] is None:
         options["run_dir"] = str(Path("runs") / Path(options["model"]).stem)
@@ -170,7 +170,7 @@ def _optimizer(options: SimpleNamespace) -> Optimizer:
             raise errors.OptionError(
                 what=f"--weight-decay: {options.optimizer} has none",
                 value="--weight-decay",
-                mend="Give --penalty l2=X.",
+                hint="Give --penalty l2=X.",
             )
         optimizer = optimizer.replace(weight_decay=options.weight_decay)
     if options.lr is None or options.lr == "auto":
@@ -183,7 +183,7 @@ def _optimizer(options: SimpleNamespace) -> Optimizer:
         raise errors.OptionError(
             what=f"--lr: '{options.lr}' is neither a number nor 'auto'",
             value="--lr",
-            mend="Give a number such as 0.001; 'auto' looks for one.",
+            hint="Give a number such as 0.001; 'auto' looks for one.",
         ) from None
 
 
@@ -196,7 +196,7 @@ def _suggested_rate(trainer: Trainer, data: TrainData, options: SimpleNamespace)
         raise errors.OptionError(
             what="--lr auto: at no rate between 1e-7 and 10 the loss falls clearly",
             value="--lr",
-            mend="Give a number, and look whether the loss suits the data.",
+            hint="Give a number, and look whether the loss suits the data.",
         )
     trainer.session.lr = rate
     if not options.quiet:
@@ -337,7 +337,7 @@ def _finish(
         raise errors.CheckpointError(
             what=f"the last checkpoint could not be written: {trainer.checkpoint_problem}",
             file="" if folder is None else str(folder.checkpoint.path),
-            mend="Make room; the trained model itself is written.",
+            hint="Make room; the trained model itself is written.",
         )
 
 

@@ -126,7 +126,7 @@ def _no_validation_file() -> OptionError:
     return OptionError(
         what="--validation: an .npy file has no target",
         value="--validation",
-        mend="Give a share of the rows, or put the arrays into .npz files.",
+        hint="Give a share of the rows, or put the arrays into .npz files.",
     )
 
 

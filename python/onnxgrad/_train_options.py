@@ -446,7 +446,7 @@ def merged(context: Any, given: Mapping[str, Any], path: Path) -> dict[str, Any]
                 what=f"{path}: there is no option '{key}'",
                 file=str(path),
                 value=key,
-                mend=nearest_or(name, known, "'onnxgrad train --help' lists all."),
+                hint=nearest_or(name, known, "'onnxgrad train --help' lists all."),
             )
         source = context.get_parameter_source(option.name)
         if source is None or source.name != "COMMANDLINE":
@@ -478,7 +478,7 @@ def _read(path: Path) -> dict[str, Any]:
         raise OptionError(
             what=f"cannot read '{path}': {problem}",
             file=str(path),
-            mend="Give a TOML file with lines such as epochs = 20.",
+            hint="Give a TOML file with lines such as epochs = 20.",
         ) from error
 
 
@@ -502,5 +502,5 @@ def _converted(option: TrainOption, value: Any, path: Path) -> Any:
         what=f"{path}: {option.name} is {value!r}, expected {expected}",
         file=str(path),
         value=option.name,
-        mend=f"Give {expected}.",
+        hint=f"Give {expected}.",
     )

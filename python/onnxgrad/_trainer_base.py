@@ -51,7 +51,7 @@ def one_at_a_time(
             who = "the callback that makes this call" if is_callback else "fit in another thread"
             raise Error(
                 what=f"the trainer is busy: it is running {who}",
-                mend="Wait for the end of the training, or use another trainer.",
+                hint="Wait for the end of the training, or use another trainer.",
             )
         self._fitting_thread = threading.get_ident()
         try:
@@ -168,7 +168,7 @@ class TrainerBase:
                 raise OptionError(
                     what=f"validation: {len(validation)} arrays, expected (X, y)",
                     value="validation",
-                    mend="Give (X, y), (X, y, sample_weight), or a share such as 0.1.",
+                    hint="Give (X, y), (X, y, sample_weight), or a share such as 0.1.",
                 )
             weight = validation[2] if len(validation) == 3 else None
             return self._dataset(validation[0], validation[1], weight)
@@ -177,7 +177,7 @@ class TrainerBase:
             raise OptionError(
                 what=f"validation: one {type(share).__name__}, expected (X, y)",
                 value="validation",
-                mend="Give (X, y), or a share of the rows such as validation=0.1.",
+                hint="Give (X, y), or a share of the rows such as validation=0.1.",
             )
         options.validation_fraction = real_number("validation", share, 0.0, 1.0, open_minimum=True)
         return None

@@ -151,7 +151,7 @@ def traced(
         raise OptionError(
             what="traced: the package ndonnx is not installed",
             value="function",
-            mend="Install ndonnx, or give a model to losses.User.",
+            hint="Install ndonnx, or give a model to losses.User.",
         ) from error
     kind = getattr(ndx, dtype, None) if dtype in ("float32", "float64") else None
     if kind is None:

@@ -115,7 +115,7 @@ def traced(
         raise OptionError(
             what="traced: the package ndonnx is not installed",
             value="function",
-            mend="Install ndonnx, or give a model to optimizers.User.",
+            hint="Install ndonnx, or give a model to optimizers.User.",
         ) from error
     kind = getattr(ndx, dtype, None) if dtype in ("float32", "float64") else None
     if kind is None:
@@ -127,7 +127,7 @@ def traced(
         raise OptionError(
             what=f"traced: the function has {len(parameters)} parameters, expected at least 4",
             value="function",
-            mend="They are weight, gradient, lr, step, and one for each slot.",
+            hint="They are weight, gradient, lr, step, and one for each slot.",
         )
     names = ["weight", "gradient", "learning_rate", "step"]
     slots = parameters[_KNOWN_INPUTS:]
@@ -142,7 +142,7 @@ def traced(
         raise OptionError(
             what=f"traced: the function gives {len(results)} results for {len(slots)} slots",
             value="function",
-            mend="Return the new weight and the new value of each slot.",
+            hint="Return the new weight and the new value of each slot.",
         )
     outputs = dict(zip([f"new_{name}" for name in ["weight", *names[4:]]], results, strict=True))
     model = ndx.build(inputs, outputs)

@@ -132,7 +132,7 @@ class EarlyStopping(Callback):
             raise OptionError(
                 what=f"monitor: {monitor!r}, expected a name such as 'val_loss'",
                 value="monitor",
-                mend="Epochs to wait for are given by name: EarlyStopping(patience=5).",
+                hint="Epochs to wait for are given by name: EarlyStopping(patience=5).",
             )
         if mode not in ("auto", "min", "max"):
             raise unknown_name("mode", mode, ["auto", "min", "max"])
@@ -237,7 +237,7 @@ class TensorBoard(Callback):
         except ImportError as error:
             raise OptionError(
                 what="callbacks.TensorBoard needs tensorboardX, which is not installed",
-                mend="Install it: pip install 'onnxgrad[tensorboard]'.",
+                hint="Install it: pip install 'onnxgrad[tensorboard]'.",
             ) from error
         self._writer = SummaryWriter(self._log_dir)
 
@@ -391,7 +391,7 @@ class CallbackList(Callback):
             raise OptionError(
                 what=f"early stopping is given {len(found)} times; there can be one",
                 value="early_stopping",
-                mend="Give early_stopping or one callbacks.EarlyStopping; stop for other reasons "
+                hint="Give early_stopping or one callbacks.EarlyStopping; stop for other reasons "
                 "in a callback that returns True.",
             )
         return found[0].native() if found else None
@@ -412,7 +412,7 @@ class CallbackList(Callback):
                 what="checkpoints are wanted in " + " and ".join(repr(c.path) for c in found),
                 value="callbacks",
                 detail="One training writes to one folder; run_dir has its own.",
-                mend="Give one callbacks.Checkpoint without run_dir, or "
+                hint="Give one callbacks.Checkpoint without run_dir, or "
                 "run_dir=run_folder.RunFolder(path, every=..., keep=...).",
             )
         for callback in found:
@@ -431,7 +431,7 @@ class CallbackList(Callback):
             raise OptionError(
                 what="resume=True, but there is neither callbacks.Checkpoint nor run_dir",
                 value="resume",
-                mend="Add one, or give the path of a checkpoint.",
+                hint="Add one, or give the path of a checkpoint.",
             )
 
     def handlers(self, hook: str) -> list[Callback]:
@@ -457,7 +457,7 @@ def stopping_of(early_stopping: Any) -> list[CallbackLike]:
         raise OptionError(
             what=f"early_stopping: {early_stopping!r}",
             value="early_stopping",
-            mend="Give True, False or callbacks.EarlyStopping(patience=5).",
+            hint="Give True, False or callbacks.EarlyStopping(patience=5).",
         )
     return [early_stopping]
 
@@ -468,7 +468,7 @@ def _as_callback(callback: CallbackLike) -> Callback:
     if isinstance(callback, type) or not callable(callback):
         raise OptionError(
             what=f"callbacks: {callback!r} is neither a Callback nor a function",
-            mend="Give objects of classes derived from onnxgrad.callbacks.Callback, or functions "
+            hint="Give objects of classes derived from onnxgrad.callbacks.Callback, or functions "
             "of (trainer, logs).",
         )
     return _Function(callback)
@@ -557,7 +557,7 @@ def progress_for(verbose: Verbosity, num_weights: Callable[[], int] = int) -> li
         raise OptionError(
             what=f"verbose: {verbose!r}, expected 'auto', 0, 1 or 2",
             value="verbose",
-            mend="Give 0 for silence, 1 for lines, 2 also for the weights and the plan.",
+            hint="Give 0 for silence, 1 for lines, 2 also for the weights and the plan.",
         )
     if verbose == 0:
         return []

@@ -103,7 +103,7 @@ class Batches(Source):
         if not callable(batches) and not hasattr(batches, "__iter__"):
             raise DataError(
                 what=f"a {type(batches).__name__} is neither an iterable of batches nor a function",
-                mend="Give a list of (X, y), or a function that returns an iterator of them.",
+                hint="Give a list of (X, y), or a function that returns an iterator of them.",
             )
         self._batches = batches
         self._target = target
@@ -128,7 +128,7 @@ def one_character(option: str, value: Any) -> str:
         raise OptionError(
             what=f"{option}: {value!r}, expected one character",
             value=option,
-            mend="Give the character between the cells, such as ',' or ';'.",
+            hint="Give the character between the cells, such as ',' or ';'.",
         )
     return value
 
@@ -346,7 +346,7 @@ def open_file(
             raise DataError(
                 what=f"{text}: there is no file for y",
                 file=text,
-                mend="Give fit('X.npy', 'y.npy').",
+                hint="Give fit('X.npy', 'y.npy').",
             )
         return NpyFiles(path, target, sample_weight)
     name: Target = "y" if target is None else str(target)
@@ -360,7 +360,7 @@ def open_file(
         raise DataError(
             what=f"{text}: a file of type '{suffix}' cannot be read",
             file=text,
-            mend="Give a .csv, .tsv, .npz, .npy or .parquet file.",
+            hint="Give a .csv, .tsv, .npz, .npy or .parquet file.",
         )
     return kinds[suffix](path, name, sample_weight=weight)
 
@@ -384,7 +384,7 @@ def _layout(
             what=f"there is no target for output '{missing[0].output}'",
             value=missing[0].output,
             detail=f"Given are {', '.join(several)}." if several else "",
-            mend="Name a column for each output that has a loss: {'output': 'column'}.",
+            hint="Name a column for each output that has a loss: {'output': 'column'}.",
         )
     return _core.FileLayout(
         session._core.inputs,
@@ -436,7 +436,7 @@ def source_like(source: Source | None, validation: Any) -> Any:
     raise DataError(
         what="validation is a path, but the rows do not come from a file with named columns",
         value="validation",
-        mend="Give og.data.CsvFile(path, target) or the like.",
+        hint="Give og.data.CsvFile(path, target) or the like.",
     )
 
 

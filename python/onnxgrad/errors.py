@@ -40,7 +40,7 @@ class Error(Exception):
         What is wrong, in one line, without the place.
     detail : str
         What was expected and what was given.
-    mend : str
+    hint : str
         What can be done about it.
 
     What says where is empty if it is unknown or does not apply, as `detail` is if there is nothing
@@ -67,9 +67,9 @@ class Error(Exception):
         op_type: str = "",
         value: str = "",
         detail: str = "",
-        mend: str = "",
+        hint: str = "",
     ) -> None:
-        super().__init__(message or "\n  ".join(part for part in (what, detail, mend) if part))
+        super().__init__(message or "\n  ".join(part for part in (what, detail, hint) if part))
         self.what = what or message
         self.file = file
         self.graph = graph
@@ -77,7 +77,7 @@ class Error(Exception):
         self.op_type = op_type
         self.value = value
         self.detail = detail
-        self.mend = mend
+        self.hint = hint
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (type(self), self.args, self.__dict__)

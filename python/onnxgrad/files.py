@@ -142,5 +142,5 @@ def _unwritten(path: str, error: OSError) -> CheckpointError:
     return CheckpointError(
         what=f"cannot write '{path}': {error.strerror}",
         file=path,
-        mend="Make room, or choose another path, in a folder that exists.",
+        hint="Make room, or choose another path, in a folder that exists.",
     )

@@ -139,13 +139,13 @@ def graph(
         raise OptionError(
             what=f"Unable to find function {name!r} in {', '.join(names())}.",
             value="name",
-            mend=nearest_or(name, names()),
+            hint=nearest_or(name, names()),
         )
     if weight_name is not None and "{w}" not in source:
         raise OptionError(
             what=f"Function {name!r} takes no weight.",
             value="weight_name",
-            mend="Leave weight_name out.",
+            hint="Leave weight_name out.",
         )
     kind = onnx.TensorProto.DataType.Name(onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
     text = _with_weight(source, weight_name).replace("T[", f"{kind.lower()}[")
@@ -229,7 +229,7 @@ def _options(name: str, options: dict[str, Any]) -> dict[str, Any]:
             raise OptionError(
                 what=f"Function {name!r} has no option {option!r}, only {[*known]}.",
                 value=option,
-                mend=nearest_or(option, known, "Leave it out."),
+                hint=nearest_or(option, known, "Leave it out."),
             )
     return known | options
 
@@ -261,7 +261,7 @@ def _penalty_of_several(count: int, loss_shape: Any) -> str:
         raise OptionError(
             what=f"n_tensors={count}, expected at least 1",
             value="n_tensors",
-            mend="Give the number of tensors to add up.",
+            hint="Give the number of tensors to add up.",
         )
     kind = "T" if loss_shape is None else f"T[{', '.join(str(int(dim)) for dim in loss_shape)}]"
     inputs = ", ".join(f"T W{i}" for i in range(count))

@@ -193,7 +193,7 @@ class ForwardBackward:
             raise OptionError(
                 what=f"training: {shown(training)}, expected True or False",
                 value="training",
-                mend="Give all inputs together: a list in their order, or a dictionary by name.",
+                hint="Give all inputs together: a list in their order, or a dictionary by name.",
             )
         feeds = to_feeds(_by_name(inputs, self._input_names, "inputs"))
         outputs, context = self._core.forward(feeds, bool(training))
@@ -229,7 +229,7 @@ class ForwardBackward:
             if len(given) > len(self._output_names):
                 raise DataError(
                     what=f"{len(given)} gradients were given for {len(self._output_names)} outputs",
-                    mend="Give one for each output in their order, or a dictionary by name.",
+                    hint="Give one for each output in their order, or a dictionary by name.",
                 )
             by_name: Mapping[str, Any] = dict(zip(self._output_names, given, strict=False))
         else:
@@ -371,7 +371,7 @@ def _by_name(values: Any, names: list[str], what: str) -> Mapping[str, Any]:
         raise DataError(
             what=f"{len(given)} {what} were given, expected {len(names)}",
             detail=f"In this order: {', '.join(repr(name) for name in names)}.",
-            mend="Give one for each, or a dictionary by name.",
+            hint="Give one for each, or a dictionary by name.",
         )
     return dict(zip(names, given, strict=True))
 
@@ -383,5 +383,5 @@ def _check_names(values: Mapping[str, Any], names: list[str], what: str) -> None
                 what=f"there is no {what} {name!r}",
                 value=str(name),
                 detail=f"There are {', '.join(repr(known) for known in names)}.",
-                mend=nearest_or(str(name), names),
+                hint=nearest_or(str(name), names),
             )

@@ -69,7 +69,7 @@ def _axis(axis: Any) -> int | None:
         raise OptionError(
             what=f"axis: {axis!r} is not a whole number",
             value="axis",
-            mend="Give the axis of the scores that has the classes, such as -1.",
+            hint="Give the axis of the scores that has the classes, such as -1.",
         ) from None
 
 
@@ -511,7 +511,7 @@ def as_loss(loss: Any) -> Loss:
         raise OptionError(
             what=f"loss: a {type(loss).__name__} is not a loss",
             value="loss",
-            mend=f"Give an object of onnxgrad.losses or one of {', '.join(names())}.",
+            hint=f"Give an object of onnxgrad.losses or one of {', '.join(names())}.",
         )
     return described
 
@@ -522,7 +522,7 @@ def _terms(loss: Any) -> list[tuple[Loss, float]]:
         raise OptionError(
             what="loss: an empty dictionary",
             value="loss",
-            mend="Give losses by the name of their outputs: {'Y': 'squared_error'}.",
+            hint="Give losses by the name of their outputs: {'Y': 'squared_error'}.",
         )
     terms = []
     for output, entry in loss.items():
@@ -531,7 +531,7 @@ def _terms(loss: Any) -> list[tuple[Loss, float]]:
             raise OptionError(
                 what=f"loss: {len(pair)} entries for output '{output}', expected (loss, factor)",
                 value="loss",
-                mend="Give the loss alone, or (loss, factor).",
+                hint="Give the loss alone, or (loss, factor).",
             )
         described = as_loss(pair[0]).replace(output=str(output))
         terms.append((described, real_number(f"factor of '{output}'", pair[1])))
@@ -540,7 +540,7 @@ def _terms(loss: Any) -> list[tuple[Loss, float]]:
             raise OptionError(
                 what="loss: different reductions",
                 value="loss",
-                mend="Give all of them the same reduction.",
+                hint="Give all of them the same reduction.",
             )
     return terms
 

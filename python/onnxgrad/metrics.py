@@ -74,13 +74,13 @@ def compute(name: str, y_true: Any, y_pred: Any, sample_weight: Any = None) -> f
             raise OptionError(
                 what="y_pred has one column, expected a score for each class",
                 value="y_pred",
-                mend="Give [N, C]: for two classes np.column_stack([1 - p, p]).",
+                hint="Give [N, C]: for two classes np.column_stack([1 - p, p]).",
             )
         if target.size and not 0 <= target.min() <= target.max() < columns:
             raise OptionError(
                 what=f"y_true has class numbers outside 0 to {columns - 1}",
                 value="y_true",
-                mend="Give classes as numbers from 0, and y_pred a column for each.",
+                hint="Give classes as numbers from 0, and y_pred a column for each.",
             )
     else:
         target = np.ascontiguousarray(target, np.float64)
@@ -91,7 +91,7 @@ def compute(name: str, y_true: Any, y_pred: Any, sample_weight: Any = None) -> f
     if len(predicted) != len(target) or (weight is not None and weight.shape != (len(target),)):
         raise OptionError(
             what="y_true, y_pred and sample_weight have different numbers of rows",
-            mend="Give one row of each for each example.",
+            hint="Give one row of each for each example.",
         )
     return _core.metric_value(name, target, predicted, weight)
 
@@ -108,7 +108,7 @@ def _rows(target: np.ndarray[Any, Any], predicted: np.ndarray[Any, Any]) -> np.n
         raise OptionError(
             what=f"y_true has shape {target.shape}, y_pred {predicted.shape}",
             value="y_true",
-            mend="Give both the same shape; reshape(-1, 1) makes a column.",
+            hint="Give both the same shape; reshape(-1, 1) makes a column.",
         )
     return shaped
 
@@ -131,7 +131,7 @@ def native_metrics(
         raise OptionError(
             what="metrics are of validation rows, and there is no validation",
             value="metrics",
-            mend="Give validation=0.1, or rows of its own.",
+            hint="Give validation=0.1, or rows of its own.",
         )
     taken = [metric.name for metric in result]
     for name in taken:
@@ -139,7 +139,7 @@ def native_metrics(
             raise OptionError(
                 what=f"metrics: there are two of the name '{name}'",
                 value="metrics",
-                mend="Give functions names of their own with a dictionary: {'name': function}.",
+                hint="Give functions names of their own with a dictionary: {'name': function}.",
             )
     return result
 
@@ -153,7 +153,7 @@ def _native(name: str | None, metric: MetricLike) -> _core.Metric:
         raise OptionError(
             what=f"metrics: {metric!r} is neither a name nor a function",
             value="metrics",
-            mend=f"Known names are {', '.join(names())}.",
+            hint=f"Known names are {', '.join(names())}.",
         )
     title = name or str(getattr(metric, "__name__", type(metric).__name__))
     return _core.Metric(title, _caller(metric))

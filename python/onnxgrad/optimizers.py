@@ -94,7 +94,7 @@ class SGD(Optimizer):
                 raise OptionError(
                     what=f"{name} needs a momentum above 0 and no dampening",
                     value=name,
-                    mend=f"SGD(momentum=0.9, {name}=True) is a common choice.",
+                    hint=f"SGD(momentum=0.9, {name}=True) is a common choice.",
                 )
 
 
@@ -452,13 +452,13 @@ class ParameterGroup(Description):
             raise OptionError(
                 what="a group of weights needs a pattern",
                 value="patterns",
-                mend="Give a name, or a pattern such as 'fc*'.",
+                hint="Give a name, or a pattern such as 'fc*'.",
             )
         if lr is not None and lr_factor != 1:
             raise OptionError(
                 what="a group takes lr or lr_factor, not both",
                 value="lr_factor",
-                mend="Give one of the two.",
+                hint="Give one of the two.",
             )
 
     def _native(self, lr: float) -> _core.ParameterGroup:
@@ -476,7 +476,7 @@ class ParameterGroup(Description):
                 raise OptionError(
                     what="a group with its own lr needs an optimizer with lr above 0",
                     value="lr",
-                    mend="Give the optimizer a learning rate, or the group lr_factor.",
+                    hint="Give the optimizer a learning rate, or the group lr_factor.",
                 )
             native.rate_factor = own / lr
         return native
@@ -534,7 +534,7 @@ def as_optimizer(optimizer: OptimizerLike, lr: float | None = None) -> Optimizer
         raise OptionError(
             what=f"optimizer: a {type(optimizer).__name__} is not an optimizer",
             value="optimizer",
-            mend=f"Give an object of onnxgrad.optimizers or one of {', '.join(names())}.",
+            hint=f"Give an object of onnxgrad.optimizers or one of {', '.join(names())}.",
         )
     return described if lr is None else described.replace(lr=lr)
 
@@ -554,7 +554,7 @@ def update_options(
             raise OptionError(
                 what=f"groups: a {type(group).__name__} is not a ParameterGroup",
                 value="groups",
-                mend='For example groups=[optimizers.ParameterGroup("fc*", lr=1e-4)].',
+                hint='For example groups=[optimizers.ParameterGroup("fc*", lr=1e-4)].',
             )
     options.groups = [group._native(lr) for group in listed]
     if clip_value is not None:

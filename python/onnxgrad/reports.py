@@ -226,7 +226,7 @@ def weight_change(before: ModelLike, after: ModelLike) -> WeightChanges:
             raise ModelError(
                 what=f"weight '{weight.name}' {list(weight.shape)} {found} in the second model",
                 value=weight.name,
-                mend="Give two versions of one model.",
+                hint="Give two versions of one model.",
             )
         old, new = (
             from_native(model.weight(weight.name)).astype(np.float64) for model in (first, second)

@@ -100,7 +100,7 @@ class RunFolder(Callback):
             raise CheckpointError(
                 what=f"cannot write into '{self.path}': {error.strerror}",
                 file=str(self.path),
-                mend="Make room, or choose another run_dir.",
+                hint="Make room, or choose another run_dir.",
             ) from error
         print(trainer.session.loss_line, f"seed: {trainer.seed}", sep="\n", file=self._log)
         self._metrics = EpochTable(self.path / "metrics.csv", self._goes_on)

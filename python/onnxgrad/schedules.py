@@ -214,7 +214,7 @@ class MultiStep(Schedule):
             raise OptionError(
                 what=f"milestones: {list(times)} are not in increasing order",
                 value="milestones",
-                mend=f"Give {sorted(times)}.",
+                hint=f"Give {sorted(times)}.",
             )
         super().__init__(milestones=times, factor=real_number("factor", factor), unit=_unit(unit))
 
@@ -466,7 +466,7 @@ class _Composite(Schedule):
             raise OptionError(
                 what="parts: no schedules were given",
                 value="parts",
-                mend="Give one schedule or more.",
+                hint="Give one schedule or more.",
             )
 
     def _native(self) -> _core.Schedule:
@@ -570,7 +570,7 @@ def as_schedule(schedule: ScheduleLike) -> Schedule:
         raise OptionError(
             what=f"schedule: a {type(schedule).__name__} is not a schedule",
             value="schedule",
-            mend=f"Give an object of onnxgrad.schedules or one of {', '.join(names())}.",
+            hint=f"Give an object of onnxgrad.schedules or one of {', '.join(names())}.",
         )
     return described
 

@@ -493,7 +493,7 @@ class TrainingSession(NotPickled):
             raise OptionError(
                 what=f"path: '{text}' is the name of a model, but a session saves a checkpoint",
                 value="path",
-                mend="Save it as .safetensors; onnx.save(session.trained_model(), path) writes the "
+                hint="Save it as .safetensors; onnx.save(session.trained_model(), path) writes the "
                 "model.",
             )
         self._core.save(text)

@@ -86,7 +86,7 @@ def penalty_nodes(
     if not l1 and not l2:
         raise OptionError(
             what=f"l1 and l2 cannot be null or None at the same time, name={name!r}.",
-            mend="Give one of them a number above 0.",
+            hint="Give one of them a number above 0.",
         )
     taken = set() if existing_names is None else existing_names
     out = _Nodes(taken, onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
@@ -150,7 +150,7 @@ def add_summed_loss(
         raise OptionError(
             what=f"Unexpected {score_name!r} value for score_name, not in {[*_SCORES]}.",
             value="score_name",
-            mend=nearest_or(str(score_name), _SCORES),
+            hint=nearest_or(str(score_name), _SCORES),
         )
     place = list(onx.graph.output).index(_pick(list(onx.graph.output), output_index))
     onx = _free_name(onx, label_name)
@@ -161,7 +161,7 @@ def add_summed_loss(
         raise OptionError(
             what=f"score_name={score_name!r} has no options {sorted({*kwargs} - allowed)}.",
             value="score_name",
-            mend="Leave them out.",
+            hint="Leave them out.",
         )
     element = output.type.tensor_type.elem_type
     out = _Nodes(_all_names(onx), element)
@@ -246,7 +246,7 @@ def _pick(outputs: list[onnx.ValueInfoProto], index: int | str | None) -> onnx.V
             raise OptionError(
                 what=f"Unable to guess the output to compare: output_index among {names}.",
                 value="output_index",
-                mend="Give its name or its number.",
+                hint="Give its name or its number.",
             )
         return outputs[0]
     if isinstance(index, str):
@@ -254,7 +254,7 @@ def _pick(outputs: list[onnx.ValueInfoProto], index: int | str | None) -> onnx.V
             raise OptionError(
                 what=f"Unable to find {index!r} in {names}.",
                 value="output_index",
-                mend=nearest_or(str(index), names),
+                hint=nearest_or(str(index), names),
             )
         return outputs[names.index(index)]
     return outputs[index]
@@ -317,7 +317,7 @@ def _write_penalties(
             raise OptionError(
                 what=f"Unable to find weight {name!r} among {sorted(dtypes)}.",
                 value=name,
-                mend=nearest_or(name, dtypes),
+                hint=nearest_or(name, dtypes),
             )
         given = dict(options) if isinstance(options, Mapping) else {"l2": options}
         inits, nodes = penalty_nodes(name, dtypes[name], existing_names=out.taken, **given)
@@ -344,7 +344,7 @@ def unreduced_loss(onx: onnx.ModelProto, output_name: str = "score") -> onnx.Mod
     if len(graph.output) != 1:
         raise OptionError(
             what=f"Expected one output, not {[o.name for o in graph.output]}.",
-            mend="Give a model whose output is the loss alone.",
+            hint="Give a model whose output is the loss alone.",
         )
     made = {name: node for node in graph.node for name in node.output}
     name, behind = graph.output[0].name, []
@@ -354,7 +354,7 @@ def unreduced_loss(onx: onnx.ModelProto, output_name: str = "score") -> onnx.Mod
     if name not in made or made[name].op_type not in ("ReduceSum", "ReduceMean"):
         raise OptionError(
             what=f"No ReduceSum or ReduceMean makes the output {graph.output[0].name!r}.",
-            mend="Give a model whose last node sums or averages the loss of the rows.",
+            hint="Give a model whose last node sums or averages the loss of the rows.",
         )
     reduced = made[name]
     dropped = [reduced, *behind]

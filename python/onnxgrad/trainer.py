@@ -170,7 +170,7 @@ class Trainer(TrainerBase):
                     raise OptionError(
                         what=f"{option} cannot be given together with a session",
                         value=option,
-                        mend="Give it to the TrainingSession.",
+                        hint="Give it to the TrainingSession.",
                     )
             self.session = model
             if lr is not None:
@@ -395,7 +395,7 @@ class Trainer(TrainerBase):
                 options.class_weights = native_class_weights(class_weight)
                 self._use_sample_weight(None)
         elif y is None and self.session.target_name:
-            raise DataError(what="there is no y", value="y", mend="Give the targets: fit(X, y).")
+            raise DataError(what="there is no y", value="y", hint="Give the targets: fit(X, y).")
         else:
             X, y, sample_weight = unpack_table(self.session, X, y, sample_weight)
             self._choose_loss(y)

@@ -36,12 +36,12 @@ class CallGuard {
     is_owner_ = false;
     if (inside != self) {
       throw Error({.what = "the session is busy with a call from another thread",
-                   .mend = "Use one session per thread, or wait for the call to end."});
+                   .hint = "Use one session per thread, or wait for the call to end."});
     }
     if (kind == Kind::kFromCallback) return;
     throw Error(
         {.what = "the session is busy while fit() runs: its callbacks cannot make this call",
-         .mend = "Callbacks may read (evaluate, predict, state, trained_model) and set the "
+         .hint = "Callbacks may read (evaluate, predict, state, trained_model) and set the "
                  "learning rate; do anything else after the training."});
   }
   ~CallGuard() {

@@ -52,7 +52,7 @@ std::vector<Value*> find_wrt(const ir::Model& model, const std::vector<std::stri
       throw ModelError({.what = "there is no floating-point weight or input '" + name + "'",
                         .where = {.value = name},
                         .detail = "There are " + base::quote_list(known) + ".",
-                        .mend = base::nearest_or(name, known)});
+                        .hint = base::nearest_or(name, known)});
     }
     wrt.push_back(value);
   }
@@ -71,7 +71,7 @@ std::vector<Value*> find_outputs(const ir::Graph& graph, const std::vector<std::
     if (!floating.empty()) return floating;
     throw ModelError({.what = "the model has no floating-point output to differentiate",
                       .detail = "Outputs: " + base::quote_list(known) + ".",
-                      .mend = "Add a loss with add_loss(), or name a value with outputs=."});
+                      .hint = "Add a loss with add_loss(), or name a value with outputs=."});
   }
   std::vector<Value*> outputs;
   for (const std::string& name : names) {
@@ -80,7 +80,7 @@ std::vector<Value*> find_outputs(const ir::Graph& graph, const std::vector<std::
       throw ModelError({.what = "there is no floating-point output or value '" + name + "'",
                         .where = {.value = name},
                         .detail = "Outputs: " + base::quote_list(known) + ".",
-                        .mend = base::nearest_or(name, known)});
+                        .hint = base::nearest_or(name, known)});
     }
     outputs.push_back(value);
   }
@@ -145,7 +145,7 @@ Model training_step(const Model& model, const Loss& loss, const Optimizer& optim
                     const TrainingStepOptions& options) {
   if (train::is_host_loop(optimizer)) {
     throw ModelError({.what = "optimizer: L-BFGS is a loop around loss and gradient, not one graph",
-                      .mend = "Write the two with add_loss() and gradient()."});
+                      .hint = "Write the two with add_loss() and gradient()."});
   }
   const train::StepGraph step =
       train::build_step(*api::untied(model, options.untie).impl().training_copy(),

@@ -108,7 +108,7 @@ std::vector<Tensor> InferenceSession::run(std::span<const std::string> output_na
       throw DataError({.what = "there is no output '" + name + "' that can be computed",
                        .where = {.value = name},
                        .detail = "Outputs: " + base::quote_list(known) + ".",
-                       .mend = base::nearest_or(name, known)});
+                       .hint = base::nearest_or(name, known)});
     }
     const auto index = static_cast<std::size_t>(place - known.begin());
     results.push_back(impl_->runnable[index].finish(execution.output_tensor(index)));

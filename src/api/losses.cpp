@@ -52,7 +52,7 @@ ir::Model in_opset(const ir::Model& loss, std::int64_t opset) {
     return onnx_io::to_target_opset(loss, std::min(opset, ir::kInternalOpset), true);
   } catch (const ModelError& error) {
     Problem problem = error.problem();
-    problem.mend = "Pass a newer target_opset, such as 17: the model is then converted to it.";
+    problem.hint = "Pass a newer target_opset, such as 17: the model is then converted to it.";
     throw ModelError(std::move(problem));
   }
 }
@@ -103,7 +103,7 @@ LossFunction loss_from_name(std::string_view name) {
   const auto names = loss_names();
   throw OptionError({.what = "there is no loss '" + std::string(name) + "'",
                      .detail = "Known: " + base::quote_list(names, names.size()) + ".",
-                     .mend = base::nearest_or(name, names)});
+                     .hint = base::nearest_or(name, names)});
 }
 
 std::vector<std::string> loss_names() {
@@ -146,7 +146,7 @@ Model add_loss(const Model& model, const Loss& loss, const AddLossOptions& optio
                                : is_weight ? "is inside a node of the file"
                                            : "are inside a node of the file"),
                       .where = {.value = name},
-                      .mend = is_weight ? "Leave it out of the penalties."
+                      .hint = is_weight ? "Leave it out of the penalties."
                                         : "Name an output of the file with output=."});
   }
   return append_to_file(model, graph, options);

@@ -202,7 +202,7 @@ ir::Value* find_weight(const ir::Model& working, std::string_view name) {
   throw ModelError({.what = "the model has no weight '" + std::string(name) + "'",
                     .where = {.value = std::string(name)},
                     .detail = "Weights: " + base::quote_list(names) + ".",
-                    .mend = base::nearest_or(name, names)});
+                    .hint = base::nearest_or(name, names)});
 }
 
 }  // namespace api

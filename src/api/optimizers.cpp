@@ -129,7 +129,7 @@ Optimizer optimizer_from_name(std::string_view name) {
   const auto names = optimizer_names();
   throw OptionError({.what = "there is no optimizer '" + std::string(name) + "'",
                      .detail = "Known: " + base::quote_list(names, names.size()) + ".",
-                     .mend = base::nearest_or(name, names)});
+                     .hint = base::nearest_or(name, names)});
 }
 
 std::vector<std::string> optimizer_names() {

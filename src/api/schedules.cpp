@@ -66,7 +66,7 @@ Schedule schedule_from_name(std::string_view name) {
   const auto names = schedule_names();
   throw OptionError({.what = "there is no schedule '" + std::string(name) + "'",
                      .detail = "Known: " + base::quote_list(names, names.size()) + ".",
-                     .mend = base::nearest_or(name, names)});
+                     .hint = base::nearest_or(name, names)});
 }
 
 std::vector<std::string> schedule_names() {

@@ -66,7 +66,7 @@ class PeekedSource : public DataSource {
 void check_batch_size(std::int64_t batch_size) {
   if (batch_size >= 1) return;
   throw OptionError({.what = "batch_size is " + std::to_string(batch_size) + ", expected 1 or more",
-                     .mend = "Give a number of rows, such as 32."});
+                     .hint = "Give a number of rows, such as 32."});
 }
 
 }  // namespace
@@ -111,7 +111,7 @@ std::vector<std::int64_t> window_starts(std::int64_t rows, std::int64_t batch_si
   if (rows < 1 || batch_size < 1) {
     throw OptionError({.what = "windows of " + std::to_string(batch_size) + " rows out of " +
                                std::to_string(rows) + ": both are 1 or more",
-                       .mend = "Give the numbers of rows of the data and of a batch."});
+                       .hint = "Give the numbers of rows of the data and of a batch."});
   }
   const std::int64_t size = std::min(rows, batch_size);
   std::vector<std::int64_t> order(

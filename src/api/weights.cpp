@@ -69,7 +69,7 @@ Model with_weights(const Model& model, const NamedTensors& weights) {
                              dtype_name(old.dtype()), old.dims().to_string(),
                              dtype_name(weight.tensor.dtype()), weight.tensor.dims().to_string()),
          .where = {.value = weight.name},
-         .mend = "Give it the type and the shape that the model has."});
+         .hint = "Give it the type and the shape that the model has."});
   }
   return Model(std::make_shared<const Model::Impl>(model.impl(), stored));
 }
@@ -84,7 +84,7 @@ InitScheme init_scheme_from_name(std::string_view name) {
   }
   throw ModelError({.what = "there is no initialisation '" + std::string(name) + "'",
                     .detail = "Known: " + base::quote_list(names, names.size()) + ".",
-                    .mend = base::nearest_or(name, names)});
+                    .hint = base::nearest_or(name, names)});
 }
 
 Model initialize(const Model& model, const InitializeOptions& options) {

@@ -179,7 +179,7 @@ std::vector<MissingGradient> missing_in(const Activity& activity,
                            missing.size(), missing.size() == 1 ? "" : "s"),
        .where = {.graph = graph, .node = missing[0].node, .op_type = missing[0].op_type},
        .detail = list + ".",
-       .mend = "Freeze the weights before these nodes, or replace the operators."});
+       .hint = "Freeze the weights before these nodes, or replace the operators."});
 }
 
 // Calls of functions whose operator has no rule of its own are differentiated through their bodies.

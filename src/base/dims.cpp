@@ -26,7 +26,7 @@ Dims::Dims(std::vector<std::int64_t> dims) : dims_(std::move(dims)) {
   if (dims_.size() > kMaxRank) {
     throw ShapeError({.what = "rank " + std::to_string(dims_.size()) + " is above the limit of " +
                               std::to_string(kMaxRank),
-                      .mend = "Merge dimensions with a reshape."});
+                      .hint = "Merge dimensions with a reshape."});
   }
   bool is_empty = false;
   bool overflows = false;
@@ -34,7 +34,7 @@ Dims::Dims(std::vector<std::int64_t> dims) : dims_(std::move(dims)) {
   for (const std::int64_t dim : dims_) {
     if (dim < 0)
       throw ShapeError({.what = "negative dimension in shape " + list(dims_),
-                        .mend = "Give each dimension a size of 0 or more."});
+                        .hint = "Give each dimension a size of 0 or more."});
     is_empty = is_empty || dim == 0;
     overflows = overflows ||
                 __builtin_mul_overflow(count, std::max<std::int64_t>(dim, 1), &count) ||
@@ -42,7 +42,7 @@ Dims::Dims(std::vector<std::int64_t> dims) : dims_(std::move(dims)) {
   }
   if (overflows)
     throw ShapeError({.what = "shape " + list(dims_) + " has too many elements",
-                      .mend = "Make it smaller: their number has to be below 2^63."});
+                      .hint = "Make it smaller: their number has to be below 2^63."});
   num_elements_ = is_empty ? 0 : count;
 }
 
@@ -59,7 +59,7 @@ std::int64_t Dims::size_bytes(DataType dtype) const {
   if (bits < 8) {
     if (__builtin_mul_overflow(num_elements_, std::int64_t{bits}, &total_bits)) {
       throw ShapeError({.what = "shape " + to_string() + " has too many bytes",
-                        .mend = "Make it smaller: their number has to be below 2^63."});
+                        .hint = "Make it smaller: their number has to be below 2^63."});
     }
     return (total_bits + 7) / 8;
   }
@@ -67,7 +67,7 @@ std::int64_t Dims::size_bytes(DataType dtype) const {
   if (__builtin_mul_overflow(num_elements_, std::int64_t{bits / 8}, &bytes) ||
       bytes > kMaxElements) {
     throw ShapeError({.what = "shape " + to_string() + " has too many bytes",
-                      .mend = "Make it smaller: their number has to be below 2^63."});
+                      .hint = "Make it smaller: their number has to be below 2^63."});
   }
   return bytes;
 }
@@ -93,7 +93,7 @@ Dims broadcast_dims(const Dims& a, const Dims& b) {
     if (da != db && da != 1 && db != 1) {
       throw ShapeError(
           {.what = "shapes " + a.to_string() + " and " + b.to_string() + " do not broadcast",
-           .mend = "Make their dimensions equal, counted from the last, or 1."});
+           .hint = "Make their dimensions equal, counted from the last, or 1."});
     }
     result[i] = da == 1 ? db : da;
   }
@@ -105,7 +105,7 @@ std::int64_t normalize_axis(std::int64_t axis, std::size_t rank) {
   if (axis < -signed_rank || axis >= signed_rank) {
     throw ShapeError(
         {.what = "axis " + std::to_string(axis) + " of a tensor of rank " + std::to_string(rank),
-         .mend = rank == 0
+         .hint = rank == 0
                      ? "Leave the axis out: a number has none."
                      : "Give an axis from " + std::to_string(-static_cast<std::int64_t>(rank)) +
                            " to " + std::to_string(rank - 1) + "."});

@@ -37,7 +37,7 @@ std::string format(const Problem& problem) {
   }
   if (!source.empty()) source += '.';
   add_line(source);
-  add_line(problem.mend.text());
+  add_line(problem.hint.text());
   return text;
 }
 
@@ -47,6 +47,6 @@ Error::Error(Problem problem) : std::runtime_error(format(problem)), problem_(st
 
 InternalError::InternalError(std::string what)
     : Error({.what = "internal error: " + std::move(what),
-             .mend = "This is a fault of onnxgrad: please report it with the model."}) {}
+             .hint = "This is a fault of onnxgrad: please report it with the model."}) {}
 
 }  // namespace onnxgrad

@@ -10,14 +10,14 @@
 namespace onnxgrad {
 namespace {
 
-// A Problem without a mend does not compile.
+// A Problem without a hint does not compile.
 template <class P>
-concept HasNoMend = requires { P{.what = "what"}; };
+concept HasNoHint = requires { P{.what = "what"}; };
 template <class P>
-concept HasMend = requires { P{.what = "what", .mend = "Mend it."}; };
-static_assert(!HasNoMend<Problem> && HasMend<Problem>);
+concept HasHint = requires { P{.what = "what", .hint = "Fix it."}; };
+static_assert(!HasNoHint<Problem> && HasHint<Problem>);
 static_assert(!std::is_default_constructible_v<Problem>);
-static_assert(!std::is_default_constructible_v<Mend>);
+static_assert(!std::is_default_constructible_v<Hint>);
 static_assert(!std::is_constructible_v<Error, std::string>);
 
 TEST(Error, OffersTheNearestName) {
@@ -33,7 +33,7 @@ TEST(Error, HasAtMostSixLinesAndThePlace) {
       {.what = "shape [2], expected [3]",
        .where = {.file = "m.onnx", .graph = "main", .node = "n", .op_type = "Add"},
        .detail = "because",
-       .mend = "Do this."});
+       .hint = "Do this."});
   EXPECT_STREQ(error.what(),
                "Add node 'n': shape [2], expected [3]\n  because\n"
                "  In graph 'main' of file 'm.onnx'.\n  Do this.");

@@ -64,8 +64,8 @@ constexpr const char* kOtherName = "Choose another name, or remove the file.";
 
 constexpr int kReadFlags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
 
-[[noreturn]] void fail(const std::string& path, const std::string& what, Mend mend) {
-  throw Error({.what = what, .where = {.file = path}, .mend = std::move(mend)});
+[[noreturn]] void fail(const std::string& path, const std::string& what, Hint hint) {
+  throw Error({.what = what, .where = {.file = path}, .hint = std::move(hint)});
 }
 
 [[noreturn]] void fail_errno(const std::string& path, const std::string& action, int error) {
@@ -227,7 +227,7 @@ ReadableFile ReadableFile::open_beneath(const std::string& root, const std::stri
     throw Error({.what = "cannot open its external data '" + relative + "': " + reason,
                  .where = {.file = full},
                  .detail = "Its path is relative to the folder of the model.",
-                 .mend = errno == ENOENT || errno == ENOTDIR
+                 .hint = errno == ENOENT || errno == ENOTDIR
                              ? "Put the file into '" + root + "', or load the model where it is."
                              : advice_for(errno)});
   }

@@ -115,7 +115,7 @@ TEST_F(FilesTest, AFailedWriteLeavesNothingBehind) {
   EXPECT_THROW(write_atomically(path.string(),
                                 [](const ByteSink& sink) {
                                   sink("half");
-                                  throw DataError({.what = "no more", .mend = "Stop."});
+                                  throw DataError({.what = "no more", .hint = "Stop."});
                                 }),
                DataError);
   EXPECT_EQ(read(path), "0123456789");

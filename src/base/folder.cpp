@@ -22,7 +22,7 @@ namespace {
 [[noreturn]] void fail(const std::string& path, const std::string& action, int error) {
   throw Error({.what = "cannot " + action + ": " + std::generic_category().message(error),
                .where = {.file = path},
-               .mend = advice_for(error)});
+               .hint = advice_for(error)});
 }
 
 // The names in a folder survive a power cut then.
@@ -106,7 +106,7 @@ FileLock::FileLock(const std::string& path) {
     if (error != EWOULDBLOCK) fail(path, "lock the folder", error);
     throw Error({.what = "process " + (owner.empty() ? "?" : owner) + " is writing to this folder",
                  .where = {.file = path},
-                 .mend = "Wait until it has ended, or choose another folder."});
+                 .hint = "Wait until it has ended, or choose another folder."});
   }
   // For the message of others; what counts is the lock.
   const std::string owner = std::to_string(::getpid()) + "\n";

@@ -48,7 +48,7 @@ void MemoryBudget::reserve(std::int64_t bytes) {
     throw DeviceError({.what = "out of memory budget: " + std::to_string(bytes) +
                                " bytes wanted, " + std::to_string(before) + " in use, " +
                                std::to_string(limit_) + " allowed",
-                       .mend = "Use a smaller batch or model, or raise the memory limit."});
+                       .hint = "Use a smaller batch or model, or raise the memory limit."});
   }
 }
 
@@ -77,7 +77,7 @@ std::shared_ptr<std::byte> allocate_aligned(std::int64_t bytes) {
   if (data == nullptr) {
     budget->release(rounded);
     throw DeviceError({.what = "the system gave no memory for " + std::to_string(bytes) + " bytes",
-                       .mend = "Use a smaller batch or model, or free memory of other programs."});
+                       .hint = "Use a smaller batch or model, or free memory of other programs."});
   }
   return {static_cast<std::byte*>(data), [budget = std::move(budget), rounded](std::byte* p) {
             std::free(p);

@@ -40,7 +40,7 @@ void visit_arithmetic(DataType dtype, Visitor&& visit) {
     default:
       throw DataError({.what = "elements of type " + std::string(dtype_name(dtype)) +
                                " cannot be converted to numbers",
-                       .mend = "Give an array of numbers; texts have to be encoded first."});
+                       .hint = "Give an array of numbers; texts have to be encoded first."});
   }
 }
 
@@ -122,7 +122,7 @@ Tensor Tensor::from_strings(std::vector<std::string> values, Dims dims) {
   if (static_cast<std::int64_t>(values.size()) != dims.num_elements()) {
     throw ShapeError(
         {.what = std::to_string(values.size()) + " strings for shape " + dims.to_string(),
-         .mend = "Give one string for each element."});
+         .hint = "Give one string for each element."});
   }
   Tensor tensor;
   tensor.dtype_ = DataType::kString;
@@ -157,7 +157,7 @@ std::span<std::string> Tensor::mutable_strings() {
 Tensor Tensor::reshaped(Dims dims) const {
   if (dims.num_elements() != num_elements()) {
     throw ShapeError({.what = "shape " + dims_.to_string() + " cannot become " + dims.to_string(),
-                      .mend = "Choose a shape with the same number of elements."});
+                      .hint = "Choose a shape with the same number of elements."});
   }
   Tensor result = *this;
   result.dims_ = std::move(dims);
@@ -187,7 +187,7 @@ std::vector<double> Tensor::to_doubles() const { return converted<double>(*this)
 std::vector<std::int64_t> Tensor::to_int64s() const {
   if (!is_integer(dtype_) && dtype_ != DataType::kBool) {
     throw DataError({.what = "expected an integer tensor, given " + std::string(dtype_name(dtype_)),
-                     .mend = "Convert it to int64."});
+                     .hint = "Convert it to int64."});
   }
   return converted<std::int64_t>(*this);
 }
@@ -211,7 +211,7 @@ void Tensor::expect_dtype(DataType wanted) const {
   if (dtype_ == wanted) return;
   throw DataError({.what = "elements of type " + std::string(dtype_name(dtype_)) +
                            " cannot be read as " + std::string(dtype_name(wanted)),
-                   .mend = "Read them as " + std::string(dtype_name(dtype_)) +
+                   .hint = "Read them as " + std::string(dtype_name(dtype_)) +
                            ", or convert the tensor with cast()."});
 }
 

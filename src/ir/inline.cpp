@@ -94,7 +94,7 @@ std::vector<Node*> expand_call(Node& node, const Function& function) {
                               std::to_string(body.inputs.size()) + " and " +
                               std::to_string(body.outputs.size()),
                       .where = {.graph = graph.name, .node = node.name, .op_type = node.op_type},
-                      .mend = "Leave out what the function does not have, or export it again."});
+                      .hint = "Leave out what the function does not have, or export it again."});
   }
   ValueMap map;
   for (std::size_t i = 0; i < body.inputs.size(); ++i) map[body.inputs[i]] = node.input(i);

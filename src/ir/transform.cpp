@@ -108,7 +108,7 @@ void sort_topologically(Graph& graph) {
   if (stuck == nullptr) return;
   throw ModelError({.what = "the graph has a cycle through this node",
                     .where = {.graph = graph.name, .node = stuck->name, .op_type = stuck->op_type},
-                    .mend = "Export the model again: an ONNX graph has no cycles."});
+                    .hint = "Export the model again: an ONNX graph has no cycles."});
 }
 
 bool try_sort_topologically(Graph& graph) { return sort_nodes(graph) == nullptr; }

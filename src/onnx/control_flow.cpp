@@ -15,7 +15,7 @@ namespace {
   throw ModelError(
       {.what = std::move(what),
        .where = {.node = node.name, .op_type = node.op_type},
-       .mend = "Export the model again: the operator's inputs, outputs and body have to fit."});
+       .hint = "Export the model again: the operator's inputs, outputs and body have to fit."});
 }
 
 ir::Graph& body_of(const ir::Node& node, std::string_view attribute) {
@@ -145,7 +145,7 @@ ir::Type common_type(const ir::Type& a, const ir::Type& b) {
   if (a.kind != b.kind ||
       (a.dtype != b.dtype && a.dtype != DataType::kUndefined && b.dtype != DataType::kUndefined)) {
     throw ModelError({.what = "types " + a.to_string() + " and " + b.to_string() + " differ",
-                      .mend = "Give both branches the same type, with a Cast in one of them."});
+                      .hint = "Give both branches the same type, with a Cast in one of them."});
   }
   ir::Type result = a;
   if (a.dtype == DataType::kUndefined) result.dtype = b.dtype;
@@ -172,7 +172,7 @@ ir::Type merge_types(const ir::Type& inferred, const ir::Type& declared) {
   if (inferred.kind != declared.kind || !same_dtype) {
     throw ModelError(
         {.what = "declared as " + declared.to_string() + ", but it is " + inferred.to_string(),
-         .mend = "Mend the declaration, or leave it out: types are worked out anew."});
+         .hint = "Fix the declaration, or leave it out: types are worked out anew."});
   }
   ir::Type result = inferred;
   if (result.dtype == DataType::kUndefined) result.dtype = declared.dtype;

@@ -26,7 +26,7 @@ using Replacement = std::optional<std::vector<Value*>>;
 [[noreturn]] void refuse(const Node& node, const std::string& what) {
   throw ModelError({.what = what + ", which the wanted opset cannot say",
                     .where = {.node = node.name, .op_type = node.op_type},
-                    .mend = "Choose a newer target opset."});
+                    .hint = "Choose a newer target opset."});
 }
 
 ir::Attribute attribute(std::string name, ir::AttributeValue value) {

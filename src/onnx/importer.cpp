@@ -27,7 +27,7 @@ std::pair<std::string, std::int64_t> read_opset(std::string_view bytes) {
 [[noreturn]] void fail_value(const ir::Graph& graph, std::string_view name, std::string what) {
   throw ModelError({.what = std::move(what),
                     .where = {.graph = graph.name, .value = std::string(name.substr(0, 200))},
-                    .mend = "Export the model again, or give each value one name and one type."});
+                    .hint = "Export the model again, or give each value one name and one type."});
 }
 
 void expect_free(const ir::Graph& graph, std::string_view name, const char* what) {
@@ -93,7 +93,7 @@ ir::Model Importer::import_model(std::string_view bytes) {
       case Field::kGraphFieldNumber:
         if (has_graph)
           throw ModelError({.what = "the model has two graphs",
-                            .mend = "Two files were joined: give one of them."});
+                            .hint = "Two files were joined: give one of them."});
         has_graph = true;
         graph = in.bytes();
         break;
@@ -117,7 +117,7 @@ ir::Model Importer::import_model(std::string_view bytes) {
   }
   if (!has_graph) {
     throw ModelError({.what = "this is not an ONNX model: it has no graph",
-                      .mend = "Give the path of a file that was exported as .onnx."});
+                      .hint = "Give the path of a file that was exported as .onnx."});
   }
   model.functions.reserve(functions.size());
   for (const std::string_view function : functions) {
@@ -181,7 +181,7 @@ ir::Function Importer::import_function(std::string_view bytes, bool may_lack_out
   body.name = function.name;
   if (function.name.empty())
     throw ModelError({.what = "a function has no name",
-                      .mend = "Name it in the model, or remove it: nothing can call it."});
+                      .hint = "Name it in the model, or remove it: nothing can call it."});
   for (const std::string_view attribute : defaults) {
     function.attribute_defaults.push_back(read_attribute(attribute, body));
   }

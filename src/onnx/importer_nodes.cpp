@@ -24,12 +24,12 @@ using Attr = onnx::AttributeProto;
       {.what = std::move(what),
        .where = {.graph = node.graph->name, .node = node.name, .op_type = node.op_type},
        .detail = std::move(detail),
-       .mend = "Export the model again, or mend this node."});
+       .hint = "Export the model again, or fix this node."});
 }
 
 [[noreturn]] void fail_attribute(std::string_view name, const std::string& what) {
   throw ModelError({.what = "attribute '" + std::string(name.substr(0, 100)) + "' " + what,
-                    .mend = "Export the model again, or mend this attribute."});
+                    .hint = "Export the model again, or fix this attribute."});
 }
 
 // The field that holds values of an AttributeType; 0 for unknown types.
@@ -257,7 +257,7 @@ ir::Value* Importer::resolve_name(std::string_view name, const NodeParts* reader
       {.what = std::move(what),
        .where = std::move(where),
        .detail = "Every value is an input, an initializer or the output of a node.",
-       .mend = base::nearest_or(name, names, "Export the model again with all of it.")});
+       .hint = base::nearest_or(name, names, "Export the model again with all of it.")});
 }
 
 // A value that is read before its node comes makes the graph of that node unsorted.
@@ -276,7 +276,7 @@ ir::GraphPtr Importer::read_subgraph(std::string_view bytes, ir::Graph& parent) 
   if (scopes_.size() >= kMaxNesting) {
     throw ModelError(
         {.what = "subgraphs nest deeper than " + std::to_string(kMaxNesting - 1) + " levels",
-         .mend = "Export the model with fewer If, Loop and Scan inside each other."});
+         .hint = "Export the model with fewer If, Loop and Scan inside each other."});
   }
   auto graph = std::make_shared<ir::Graph>(parent.names_ptr(), &parent);
   read_graph(bytes, *graph);

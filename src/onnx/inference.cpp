@@ -82,14 +82,14 @@ auto at_node(const ir::Node& node, const Body& body) {
   } catch (const std::bad_alloc&) {
     throw DeviceError({.what = "out of memory while its types are inferred",
                        .where = place_of(node),
-                       .mend = "Look for a constant shape of absurd size, or free memory."});
+                       .hint = "Look for a constant shape of absurd size, or free memory."});
   } catch (const std::exception& error) {
     const std::string_view message = error.what();
     Problem problem{
         .what = tidy(message),
         .where = place_of(node),
         .detail = describe_inputs(node),
-        .mend = "Give inputs and attributes that the operator takes, or export the model again."};
+        .hint = "Give inputs and attributes that the operator takes, or export the model again."};
     if (message.find("ShapeInferenceError") != std::string_view::npos) {
       throw ShapeError(std::move(problem));
     }
@@ -193,7 +193,7 @@ void Inferer::infer_at(ir::Node& node, std::int64_t opset, int depth) const {
         output->type = merge_types(types[i], output->type);
       } catch (const ModelError& error) {
         throw ModelError({.what = "output '" + output->name + "' is " + error.problem().what,
-                          .mend = error.problem().mend});
+                          .hint = error.problem().hint});
       }
       if (output->type.is_tensor()) output->type.static_dims();  // refuses what is too large
     }
@@ -205,7 +205,7 @@ std::vector<ir::Type> Inferer::output_types(ir::Node& node, std::int64_t opset, 
   if (depth > kMaxNesting) {
     throw ModelError({.what = "subgraphs or function calls nest deeper than " +
                               std::to_string(kMaxNesting) + " levels",
-                      .mend = "Export the model with fewer of them inside each other."});
+                      .hint = "Export the model with fewer of them inside each other."});
   }
   const bool is_standard = is_standard_domain(node.domain);
   if (!is_standard) {
@@ -220,7 +220,7 @@ std::vector<ir::Type> Inferer::output_types(ir::Node& node, std::int64_t opset, 
     throw UnsupportedOperatorError(
         {.what = "ONNX has no operator '" + node.op_type + "'",
          .where = place_of(node),
-         .mend = base::nearest_or(node.op_type, schema_names(""),
+         .hint = base::nearest_or(node.op_type, schema_names(""),
                                   "Give its domain, and a function of that name in the model.")});
   }
   check_call(node, *schema);
@@ -299,7 +299,7 @@ std::vector<ir::Type> Inferer::infer_body(const ir::Node& node, const ir::Functi
                               " inputs and " + std::to_string(body.outputs.size()) +
                               " outputs, the call " + std::to_string(node.inputs.size()) + " and " +
                               std::to_string(node.outputs.size()),
-                      .mend = "Leave out what the function does not have, or export it again."});
+                      .hint = "Leave out what the function does not have, or export it again."});
   }
   ir::Graph copy;
   std::unordered_map<const ir::Value*, ir::Value*> map;

@@ -32,10 +32,10 @@ auto in_file(const std::string& path, const Body& body) {
     throw ModelError(with_file(error.problem()));
   } catch (const std::bad_alloc&) {
     throw DeviceError(with_file({.what = "out of memory while the model is read",
-                                 .mend = "Free memory, or load the model on a larger machine."}));
+                                 .hint = "Free memory, or load the model on a larger machine."}));
   } catch (const std::length_error&) {
     throw ModelError(with_file({.what = "the model has a length that is impossible",
-                                .mend = "The file is damaged: fetch or export it again."}));
+                                .hint = "The file is damaged: fetch or export it again."}));
   }
 }
 
@@ -68,7 +68,7 @@ void expect_size(std::int64_t size, const LoadOptions& options) {
   throw ModelError({.what = "the model has " + std::to_string(size) +
                             " bytes, an ONNX file at most " +
                             std::to_string(options.max_file_bytes),
-                    .mend = "Save its large tensors as external data, in a file beside it."});
+                    .hint = "Save its large tensors as external data, in a file beside it."});
 }
 
 }  // namespace
@@ -79,7 +79,7 @@ FileModel load_file(const std::string& path, const LoadOptions& options) {
     expect_size(file.size_bytes(), options);
     if (file.size_bytes() == 0) {
       throw ModelError({.what = "the file is empty",
-                        .mend = "Export the model again: its writing was cut off."});
+                        .hint = "Export the model again: its writing was cut off."});
     }
     const auto budget = base::current_budget();
     budget->reserve(file.size_bytes());  // refuses before memory is asked for; keep() charges it
@@ -102,11 +102,11 @@ FileModel load_text(std::string_view text) {
   onnx::ModelProto proto;
   try {
     const auto status = onnx::OnnxParser::Parse(proto, text);
-    if (!status.IsOK()) throw ModelError({.what = status.ErrorMessage(), .mend = kSyntax});
+    if (!status.IsOK()) throw ModelError({.what = status.ErrorMessage(), .hint = kSyntax});
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
-    throw ModelError({.what = error.what(), .mend = kSyntax});
+    throw ModelError({.what = error.what(), .hint = kSyntax});
   }
   return load_bytes(proto.SerializeAsString());
 }

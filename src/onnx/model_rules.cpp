@@ -45,14 +45,14 @@ void check_imports(const Imports& imports, const std::string& owner) {
     if (!is_new && known->second != version) {  // skl2onnx writes the same line twice
       throw ModelError({.what = fmt::format("{} imports domain '{}' twice, in versions {} and {}",
                                             owner, shown, known->second, version),
-                        .mend = "Keep the import that its nodes were written for."});
+                        .hint = "Keep the import that its nodes were written for."});
     }
     const int newest = newest_opset(domain);
     if (version < 1 || (newest > 0 && version > newest)) {
       throw ModelError(
           {.what = fmt::format("{} imports opset {} of '{}', expected 1 to {}", owner, version,
                                shown, newest > 0 ? std::to_string(newest) : "2^63 - 1"),
-           .mend = "Export it with an older opset, or use a newer onnxgrad."});
+           .hint = "Export it with an older opset, or use a newer onnxgrad."});
     }
   }
 }
@@ -77,7 +77,7 @@ void check_domains(const ir::Graph& graph, const Imports& imports, const std::st
     const std::string shown = node.domain.empty() ? "ai.onnx" : node.domain;
     throw ModelError({.what = "domain '" + shown + "' is not among the opset imports of " + owner,
                       .where = {.graph = graph.name, .node = node.name, .op_type = node.op_type},
-                      .mend = "Add the domain with its version to the opset imports."});
+                      .hint = "Add the domain with its version to the opset imports."});
   });
 }
 
@@ -103,7 +103,7 @@ class ExpansionCounter {
     if (total(own, calls) > kMaxExpandedNodes) {
       throw ModelError({.what = "its functions expand to more than " +
                                 std::to_string(kMaxExpandedNodes) + " nodes",
-                        .mend = "Export the model with fewer calls of functions by functions."});
+                        .hint = "Export the model with fewer calls of functions by functions."});
     }
   }
 
@@ -150,7 +150,7 @@ class ExpansionCounter {
           throw ModelError({.what = "function '" + model_.functions[callee].name +
                                     "' calls itself, directly or through others",
                             .where = {.graph = model_.functions[i].name},
-                            .mend = "Write the repetition with Loop or Scan."});
+                            .hint = "Write the repetition with Loop or Scan."});
         }
         if (sizes_[callee] == kUnknown) {
           stack.push_back(callee);
@@ -185,11 +185,11 @@ void check_model(const ir::Model& model) {
     throw ModelError({.what = "IR version " + std::to_string(model.ir_version) + ", expected " +
                               std::to_string(kOldestIrVersion) + " to " +
                               std::to_string(int{onnx::IR_VERSION}),
-                      .mend = "Export the model again, or use a newer onnxgrad."});
+                      .hint = "Export the model again, or use a newer onnxgrad."});
   }
   if (model.opset_imports.empty())
     throw ModelError({.what = "the model imports no opset",
-                      .mend = "Add the import of ai.onnx in the version it was written for."});
+                      .hint = "Add the import of ai.onnx in the version it was written for."});
   check_imports(model.opset_imports, "the model");
   check_domains(*model.graph, model.opset_imports, "the model");
   std::set<FunctionKey> seen;
@@ -197,7 +197,7 @@ void check_model(const ir::Model& model) {
     const std::string owner = "function '" + function.name + "'";
     if (!seen.insert(key_of(function)).second) {
       throw ModelError({.what = owner + " is defined twice",
-                        .mend = "Remove one of the two, or give it another name."});
+                        .hint = "Remove one of the two, or give it another name."});
     }
     const Imports& imports =
         function.opset_imports.empty() ? model.opset_imports : function.opset_imports;

@@ -48,7 +48,7 @@ onnx::TypeProto* NodeContext::getOutputType(size_t index) {
   if (index < outputs_.size()) return &outputs_[index];
   throw ModelError(
       {.what = "it has " + std::to_string(outputs_.size()) + " outputs, its operator gives more",
-       .mend = "Name all of its outputs; those that nothing reads may be empty names."});
+       .hint = "Name all of its outputs; those that nothing reads may be empty names."});
 }
 
 const onnx::TensorShapeProto* NodeContext::getSymbolicInput(size_t index) const {

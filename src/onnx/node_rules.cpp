@@ -22,7 +22,7 @@ namespace onnxgrad::onnx_io {
 namespace {
 
 // What to do about an input of a type that `parameter` does not take.
-std::string mend_type(const ir::Node& node, const Parameter& parameter) {
+std::string hint_type(const ir::Node& node, const Parameter& parameter) {
   if (node.op_type == "ZipMap") {  // what exporters of float64 models write all the same
     return "ONNX has no ZipMap of this type, and onnxruntime refuses it as well. Export the model "
            "with zipmap=False or zipmap='columns', or with float32 inputs.";
@@ -42,7 +42,7 @@ void check_outputs_are_named(const ir::Node& node, const Schema& schema) {
     const Parameter& parameter = *schema.output(i);
     if (node.outputs[i] != nullptr || !parameter.is_required) continue;
     throw ModelError({.what = "output " + parameter.name + " has no name",
-                      .mend = "Name it, even if nothing reads it, or export the model again."});
+                      .hint = "Name it, even if nothing reads it, or export the model again."});
   }
 }
 
@@ -56,7 +56,7 @@ void check_call(const ir::Node& node, const Schema& schema) {
                                      ? "at least " + std::to_string(min)
                                      : std::to_string(min) + " to " + std::to_string(max);
     throw ModelError({.what = std::to_string(given) + " " + what + ", expected " + expected,
-                      .mend = "Export the model again, or give the node what it takes."});
+                      .hint = "Export the model again, or give the node what it takes."});
   };
   check_count("inputs", node.inputs.size(), schema.op().min_input(), schema.op().max_input());
   check_count("outputs", node.outputs.size(), schema.op().min_output(), schema.op().max_output());
@@ -65,8 +65,8 @@ void check_call(const ir::Node& node, const Schema& schema) {
   for (std::size_t i = 0; i < node.inputs.size(); ++i) {
     const Parameter& parameter = *schema.input(i);
     const ir::Value* input = node.inputs[i];
-    const auto fail = [&](const std::string& what, Mend mend) {
-      throw ModelError({.what = "input " + parameter.name + what, .mend = std::move(mend)});
+    const auto fail = [&](const std::string& what, Hint hint) {
+      throw ModelError({.what = "input " + parameter.name + what, .hint = std::move(hint)});
     };
     if (input == nullptr) {
       if (parameter.is_required) fail(" is missing", "Name a value for it, or export it again.");
@@ -88,7 +88,7 @@ void check_call(const ir::Node& node, const Schema& schema) {
     }
     if (type.dtype == DataType::kUndefined) continue;
     if (!parameter.takes(type.dtype)) {
-      fail(given + ", a type that the operator does not take there", mend_type(node, parameter));
+      fail(given + ", a type that the operator does not take there", hint_type(node, parameter));
     }
     if (parameter.constraint < 0) continue;
     DataType& same = bound[static_cast<std::size_t>(parameter.constraint)];
@@ -103,12 +103,12 @@ void check_call(const ir::Node& node, const Schema& schema) {
 namespace {
 
 [[noreturn]] void fail_attribute(const ir::Node& node, const std::string& name, std::string what,
-                                 Mend mend) {
+                                 Hint hint) {
   throw ModelError({.what = "attribute '" + name + "' " + std::move(what),
                     .where = {.graph = node.graph == nullptr ? "" : node.graph->name,
                               .node = node.name,
                               .op_type = node.op_type},
-                    .mend = std::move(mend)});
+                    .hint = std::move(hint)});
 }
 
 const char* attribute_type_name(int type) {
@@ -255,7 +255,7 @@ std::optional<ir::Function> schema_function(const ir::Node& node, std::int64_t o
   } catch (const std::exception& error) {
     throw ModelError({.what = std::string("its function body cannot be made: ") + error.what(),
                       .where = {.node = node.name, .op_type = node.op_type},
-                      .mend = "Give the types of its inputs, or export it as simpler operators."});
+                      .hint = "Give the types of its inputs, or export it as simpler operators."});
   }
   if (proto.node_size() == 0) return std::nullopt;
   const auto bytes = std::make_shared<const std::string>(proto.SerializeAsString());

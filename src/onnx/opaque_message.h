@@ -15,7 +15,7 @@ std::string opaque(std::string_view bytes, const char* what) {
   Message message;
   if (!message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
     throw ModelError({.what = std::string("the bytes of ") + what + " are damaged",
-                      .mend = "Fetch or export the model again."});
+                      .hint = "Fetch or export the model again."});
   }
   return std::string(bytes);
 }

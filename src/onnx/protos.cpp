@@ -37,7 +37,7 @@ ir::Type tensor_from_proto(ir::Type::Kind kind, const TensorType& proto) {
   const auto rank = static_cast<std::size_t>(proto.shape().dim_size());
   if (rank > Dims::kMaxRank) {
     throw ShapeError({.what = "rank " + std::to_string(rank) + ", at most 64 is possible",
-                      .mend = "Merge dimensions with a reshape."});
+                      .hint = "Merge dimensions with a reshape."});
   }
   ir::SymbolicShape shape;
   shape.reserve(rank);
@@ -46,7 +46,7 @@ ir::Type tensor_from_proto(ir::Type::Kind kind, const TensorType& proto) {
       if (dim.dim_value() < 0) {
         throw ShapeError(
             {.what = "a dimension of the result would be " + std::to_string(dim.dim_value()),
-             .mend = "Use larger inputs, or smaller pads, kernels and slices."});
+             .hint = "Use larger inputs, or smaller pads, kernels and slices."});
       }
       shape.emplace_back(dim.dim_value());
     } else if (dim.has_dim_param() && !dim.dim_param().empty()) {
@@ -170,7 +170,7 @@ void to_proto(const ir::Attribute& attribute, onnx::AttributeProto& proto) {
     void operator()(const ir::OpaqueAttribute& value) const {
       if (!proto.ParseFromString(value.bytes)) {
         throw ModelError({.what = "attribute '" + proto.name() + "' cannot be read",
-                          .mend = "Export the model again: its bytes are damaged."});
+                          .hint = "Export the model again: its bytes are damaged."});
       }
     }
   };

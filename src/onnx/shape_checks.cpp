@@ -31,7 +31,7 @@ void expect_dim(const ir::Node& node, std::size_t i, std::size_t axis, std::int6
       {.what = "input '" + node.inputs[i]->name + "' has " + std::to_string(*given) +
                " elements along axis " + std::to_string(axis) + ", expected " +
                std::to_string(expected) + " " + why,
-       .mend = "Give it " + std::to_string(expected) + " there, or change what it has to fit."});
+       .hint = "Give it " + std::to_string(expected) + " there, or change what it has to fit."});
 }
 
 void expect_rank(const ir::Node& node, std::size_t i, std::size_t expected) {
@@ -39,7 +39,7 @@ void expect_rank(const ir::Node& node, std::size_t i, std::size_t expected) {
   if (value == nullptr || !value->type.shape || value->type.shape->size() == expected) return;
   throw ShapeError({.what = "input '" + value->name + "' is " + value->type.to_string() +
                             ", expected rank " + std::to_string(expected),
-                    .mend = "Reshape it to " + std::to_string(expected) + " dimensions."});
+                    .hint = "Reshape it to " + std::to_string(expected) + " dimensions."});
 }
 
 std::optional<std::size_t> rank_of(const ir::Node& node, std::size_t i) {
@@ -60,7 +60,7 @@ void check_convolution(const ir::Node& node, bool is_transposed) {
   if (group < 1) {
     throw ShapeError(
         {.what = "attribute 'group' is " + std::to_string(group) + ", expected 1 or more",
-         .mend = "Leave it out for one group."});
+         .hint = "Leave it out for one group."});
   }
   const std::optional<std::int64_t> first = dim_of(node, 1, 0);
   const std::optional<std::int64_t> second = dim_of(node, 1, 1);
@@ -68,12 +68,12 @@ void check_convolution(const ir::Node& node, bool is_transposed) {
     throw ShapeError({.what = "weight '" + node.inputs[1]->name + "' has " +
                               std::to_string(*first) + " channels, which " + std::to_string(group) +
                               " groups cannot share",
-                      .mend = "Make the channels a multiple of group."});
+                      .hint = "Make the channels a multiple of group."});
   }
   std::int64_t grouped = 0;
   if (second && __builtin_mul_overflow(*second, group, &grouped)) {
     throw ShapeError({.what = "its groups and channels are too many",
-                      .mend = "Give attribute 'group' the number of groups of the weight."});
+                      .hint = "Give attribute 'group' the number of groups of the weight."});
   }
   const auto& channels = is_transposed ? first : second;
   const auto& results = is_transposed ? second : first;
@@ -111,7 +111,7 @@ void check_windows(const ir::Node& node) {
     throw ShapeError({.what = "no window fits along spatial axis " + std::to_string(axis) + ": " +
                               std::to_string(*size) + " elements, a window of " +
                               std::to_string(*window),
-                      .mend = "Use larger inputs, more padding or a smaller kernel."});
+                      .hint = "Use larger inputs, more padding or a smaller kernel."});
   }
 }
 
@@ -130,7 +130,7 @@ void expect_broadcast(const ir::Node& node, std::size_t i, const ir::Type& to) {
   if (!fits) {
     throw ShapeError({.what = "input '" + value->name + "' is " + value->type.to_string() +
                               ", which does not broadcast to " + to.to_string(),
-                      .mend = "Make its dimensions equal to these, counted from the last, or 1."});
+                      .hint = "Make its dimensions equal to these, counted from the last, or 1."});
   }
 }
 
@@ -139,7 +139,7 @@ void check_reshape(const ir::Node& node, const ir::Type& result) {
   const std::optional<Dims> to = result.static_dims();
   if (!from || !to || from->num_elements() == to->num_elements()) return;
   throw ShapeError({.what = "shape " + from->to_string() + " cannot become " + to->to_string(),
-                    .mend = "Reshape to the same number of elements; -1 stands for what is left."});
+                    .hint = "Reshape to the same number of elements; -1 stands for what is left."});
 }
 
 void check_transpose(const ir::Node& node) {
@@ -154,7 +154,7 @@ void check_transpose(const ir::Node& node) {
   if (!fits) {
     throw ShapeError({.what = "attribute 'perm' is not a permutation of the " +
                               std::to_string(*rank) + " axes of its input",
-                      .mend = "Name each axis from 0 to " + std::to_string(*rank - 1) + " once."});
+                      .hint = "Name each axis from 0 to " + std::to_string(*rank - 1) + " once."});
   }
 }
 
@@ -166,7 +166,7 @@ void check_loss(const ir::Node& node) {
   if (*rank < 2) {
     throw ShapeError({.what = "input '" + node.inputs[0]->name + "' is " +
                               node.inputs[0]->type.to_string() + ", expected [N, C, ...]",
-                      .mend = "Give scores with a column per class."});
+                      .hint = "Give scores with a column per class."});
   }
   expect_rank(node, 1, *rank - 1);
   for (std::size_t axis = 0; axis < *rank; ++axis) {
@@ -189,7 +189,7 @@ void check_clip(const ir::Node& node) {
     if (dims && (dims->rank() > 1 || dims->num_elements() != 1)) {
       throw ShapeError({.what = "input '" + bound->name + "' is " + bound->type.to_string() +
                                 ", expected one number",
-                        .mend = "Give one bound for all elements, or use Min and Max."});
+                        .hint = "Give one bound for all elements, or use Min and Max."});
     }
   }
 }
@@ -263,7 +263,7 @@ void check_form(const ir::Node& node, std::size_t i, Form form) {
                                                   : "a list or one number: at most one axis";
   throw ShapeError({.what = "input '" + node.inputs[i]->name + "' is " +
                             node.inputs[i]->type.to_string() + ", expected " + expected,
-                    .mend = "Reshape it, or export the model again."});
+                    .hint = "Reshape it, or export the model again."});
 }
 
 // updates: the shape of indices, which is that of data but along one axis.
@@ -302,6 +302,17 @@ void check_scatter_nd(const ir::Node& node) {
   }
 }
 
+// Every part has its output: neither the sizes nor num_outputs may ask for more or fewer.
+void check_split(const ir::Node& node) {
+  const auto count = static_cast<std::int64_t>(node.outputs.size());
+  expect_dim(node, 1, 0, count, "as there are outputs");
+  const std::int64_t wanted = node.int_attribute("num_outputs", count);
+  if (wanted == count) return;
+  throw ModelError({.what = "num_outputs is " + std::to_string(wanted) + ", but there are " +
+                            std::to_string(count) + " outputs",
+                    .hint = "Give num_outputs the number of outputs."});
+}
+
 // Inputs 1 and 2 have an element for each channel of input 0: [N, C, ...].
 void check_channels(const ir::Node& node) {
   const std::optional<std::int64_t> channels = dim_of(node, 0, 1);
@@ -320,6 +331,7 @@ void check_shapes(const ir::Node& node, const std::vector<ir::Type>& outputs) {
     if (row.op_type != op) continue;
     for (std::size_t i = row.first; i <= row.last; ++i) check_form(node, i, row.form);
   }
+  if (op == "Split") check_split(node);
   if (op == "ScatterElements") check_scatter_elements(node);
   if (op == "ScatterND") check_scatter_nd(node);
   if (op == "Conv" || op == "ConvTranspose") check_convolution(node, op == "ConvTranspose");

@@ -149,7 +149,7 @@ void Retargeter::process_standard(const Work& work, ir::GraphBuilder& g, std::ve
     for (const Value* lost : adopt_results(node, results, first_new, g, inferer_)) {
       throw ModelError({.what = "output '" + lost->name + "' has no equal in other opsets",
                         .where = {.node = node.name, .op_type = node.op_type},
-                        .mend = "Leave target_opset out, or do not read this output."});
+                        .hint = "Leave target_opset out, or do not read this output."});
     }
     requeue(first_new, work, g, stack);
   };
@@ -167,7 +167,7 @@ void Retargeter::process_standard(const Work& work, ir::GraphBuilder& g, std::ve
       throw ModelError(
           {.what = "this operator does not exist in opset " + std::to_string(opset_),
            .where = {.graph = node.graph->name, .node = node.name, .op_type = node.op_type},
-           .mend = "Choose a newer target opset."});
+           .hint = "Choose a newer target opset."});
     }
     return expand(work, *function, stack);
   }
@@ -200,12 +200,12 @@ void Retargeter::check(const Node& node) const {
   const auto with_place = [&](Problem problem) {
     problem.where = {.graph = node.graph->name, .node = node.name, .op_type = node.op_type};
     problem.detail = "It is to be written in opset " + std::to_string(opset_) + ".";
-    problem.mend = "Choose a newer target opset.";
+    problem.hint = "Choose a newer target opset.";
     return problem;
   };
   if (schema == nullptr) {
     throw ModelError(with_place(
-        {.what = "the operator does not exist there", .mend = "Choose a newer target opset."}));
+        {.what = "the operator does not exist there", .hint = "Choose a newer target opset."}));
   }
   try {
     check_call(node, *schema);
@@ -225,7 +225,7 @@ ir::Model to_target_opset(const ir::Model& model, std::int64_t opset, bool inlin
     throw ModelError({.what = "target opset " + std::to_string(opset) + ", expected " +
                               std::to_string(kOldestTarget) + " to " +
                               std::to_string(ir::kInternalOpset),
-                      .mend = "Choose an opset in this range, or leave target_opset out."});
+                      .hint = "Choose an opset in this range, or leave target_opset out."});
   }
   return Retargeter(model, opset, inline_functions).run();
 }

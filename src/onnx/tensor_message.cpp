@@ -18,7 +18,7 @@ using Field = onnx::TensorProto;
 [[noreturn]] void fail(const TensorMessage& message, std::string what) {
   throw ModelError({.what = std::move(what),
                     .where = {.value = std::string(message.name)},
-                    .mend = "Fetch or export the model again, with all of its files."});
+                    .hint = "Fetch or export the model again, with all of its files."});
 }
 
 // Unsigned decimal without sign or space, as the external data specification has it.
@@ -333,7 +333,7 @@ Tensor TensorDecoder::decode_external(const TensorMessage& message,
     throw ModelError({.what = "its data lies in the file '" + external.location.substr(0, 200) +
                               "', but the model did not come from a folder",
                       .where = {.value = std::string(message.name)},
-                      .mend = "Load the model by its path, or give the external root."});
+                      .hint = "Load the model by its path, or give the external root."});
   }
   const base::ReadableFile& file = open_external(message, external.location);
   const std::int64_t expected = message.dims.size_bytes(message.dtype);

@@ -167,7 +167,7 @@ ir::Model Internaliser::run() {
   if (opset != 0 && opset < kOldestOpset) {
     throw ModelError({.what = "opset " + std::to_string(opset) + " of ai.onnx, expected " +
                               std::to_string(kOldestOpset) + " or newer",
-                      .mend = "Convert the model with onnx.version_converter, and compare what it "
+                      .hint = "Convert the model with onnx.version_converter, and compare what it "
                               "computes, or export it again."});
   }
   for (Value* value : model_.graph->initializers) {
@@ -318,7 +318,7 @@ void Internaliser::expand(const Work& work, const ir::Function& function,
   for (auto node = nodes.rbegin(); node != nodes.rend(); ++node) stack.push_back({*node, opset});
   if (stack.size() > 4'000'000) {
     throw ModelError({.what = "its functions expand without end",
-                      .mend = "Export the model without functions that call each other."});
+                      .hint = "Export the model without functions that call each other."});
   }
 }
 
@@ -411,7 +411,7 @@ Value* Internaliser::resolved(Value* value) const {
     if (found->second == nullptr) {
       throw ModelError({.what = "value '" + value->name +
                                 "' is read, but newer versions of its operator do not have it",
-                        .mend = "Export the model again with opset 18 or newer."});
+                        .hint = "Export the model again with opset 18 or newer."});
     }
     value = found->second;
   }

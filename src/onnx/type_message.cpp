@@ -47,7 +47,7 @@ ir::SymbolicShape read_shape(std::string_view bytes) {
     if (in.field() != onnx::TensorShapeProto::kDimFieldNumber) continue;
     if (shape.size() == Dims::kMaxRank) {
       throw ShapeError({.what = "a type with more than 64 dimensions",
-                        .mend = "Merge dimensions with a reshape."});
+                        .hint = "Merge dimensions with a reshape."});
     }
     shape.push_back(read_dim(in.bytes()));
   }
@@ -82,7 +82,7 @@ ir::Type read_nested(std::string_view bytes, int depth) {
   using Field = onnx::TypeProto;
   if (depth > kMaxTypeNesting)
     throw ModelError({.what = "a type nests deeper than 32 levels",
-                      .mend = "Use tensors in place of sequences of sequences."});
+                      .hint = "Use tensors in place of sequences of sequences."});
   ir::Type type;
   for (WireReader in(bytes); in.next();) {
     switch (in.field()) {

@@ -23,7 +23,7 @@ using Replacement = std::optional<std::vector<Value*>>;
 [[noreturn]] void refuse(const Node& node, std::string what) {
   throw ModelError({.what = std::move(what),
                     .where = {.node = node.name, .op_type = node.op_type},
-                    .mend = "Export the model again with opset 18 or newer."});
+                    .hint = "Export the model again with opset 18 or newer."});
 }
 
 ir::Attribute attribute(std::string name, ir::AttributeValue value) {

@@ -7,7 +7,7 @@ namespace {
 
 [[noreturn]] void fail(std::string what) {
   throw ModelError(
-      {.what = std::move(what), .mend = "The file is truncated, damaged or not an ONNX model."});
+      {.what = std::move(what), .hint = "The file is truncated, damaged or not an ONNX model."});
 }
 
 // Tags and lengths, to which protobuf gives at most five bytes.

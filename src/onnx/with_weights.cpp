@@ -27,11 +27,11 @@ using Weights = std::span<const std::pair<std::string, Tensor>>;
 using Tensors = onnx::TensorProto;
 
 [[noreturn]] void fail(const std::string& weight, std::string what, std::string detail = {},
-                       Mend mend = "Give the weights of a model that came from this file.") {
+                       Hint hint = "Give the weights of a model that came from this file.") {
   throw ModelError({.what = std::move(what),
                     .where = {.value = weight},
                     .detail = std::move(detail),
-                    .mend = std::move(mend)});
+                    .hint = std::move(hint)});
 }
 
 std::string_view bytes_of(const Tensor& tensor) {
@@ -254,7 +254,7 @@ void expect_size(std::int64_t size, std::int64_t max_bytes) {
   throw ModelError({.what = "the model with its weights would have " + std::to_string(size) +
                             " bytes; an ONNX model in memory has at most " +
                             std::to_string(max_bytes),
-                    .mend = "Save it to a path (in Python Trainer(session).save(path)): big "
+                    .hint = "Save it to a path (in Python Trainer(session).save(path)): big "
                             "tensors then go to a file beside it."});
 }
 

@@ -78,10 +78,10 @@ class Checker {
     fail(fmt::format("has {} elements, expected {} to {}", count, spec_.min_count, spec_.max_count),
          "Give it that many, or export the model again.");
   }
-  [[noreturn]] void fail(const std::string& what, Mend mend) const {
+  [[noreturn]] void fail(const std::string& what, Hint hint) const {
     throw ModelError({.what = fmt::format("attribute '{}' {}", spec_.name, what),
                       .where = {.node = node_.name, .op_type = node_.op_type},
-                      .mend = std::move(mend)});
+                      .hint = std::move(hint)});
   }
 
   static constexpr const char* kInRange = "Give a value in this range, or export the model again.";
@@ -103,7 +103,7 @@ void check_attributes(const ir::Node& node, const OpDef& def) {
            .where = {.node = node.name, .op_type = node.op_type},
            .detail = fmt::format("{} has {}.", node.op_type,
                                  names.empty() ? "none" : base::quote_list(names)),
-           .mend = base::nearest_or(attribute.name, names,
+           .hint = base::nearest_or(attribute.name, names,
                                     "Remove it, or export the model with another opset.")});
     }
     Checker(node, *spec).check(attribute.value);
@@ -112,7 +112,7 @@ void check_attributes(const ir::Node& node, const OpDef& def) {
     if (spec.required && node.find_attribute(spec.name) == nullptr) {
       throw ModelError({.what = fmt::format("attribute '{}' is missing", spec.name),
                         .where = {.node = node.name, .op_type = node.op_type},
-                        .mend = "Give it a value, or export the model again."});
+                        .hint = "Give it a value, or export the model again."});
     }
   }
 }

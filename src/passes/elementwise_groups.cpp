@@ -104,7 +104,7 @@ class Grouper {
       throw ShapeError(
           {.what = what,
            .where = {.node = node.name, .op_type = node.op_type},
-           .mend = "Make the operands' dimensions equal, counted from the last, or 1."});
+           .hint = "Make the operands' dimensions equal, counted from the last, or 1."});
     };
     try {
       Dims spanned;

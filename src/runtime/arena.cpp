@@ -22,7 +22,7 @@ std::int64_t ArenaLayout::allocate(std::int64_t bytes) {
   }
   if (best == free_.end() && wanted > std::numeric_limits<std::int64_t>::max() - end_) {
     throw DeviceError({.what = "the step needs more memory than can be addressed",
-                       .mend = "Use a smaller batch or model."});
+                       .hint = "Use a smaller batch or model."});
   }
   if (best == free_.end()) {
     // A free range at the end grows instead of leaving a hole.

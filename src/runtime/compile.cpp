@@ -198,7 +198,7 @@ class Compiler {
     throw UnsupportedOperatorError(
         {.what = "the shape of the output cannot be determined from the inputs",
          .where = {.graph = node.graph->name, .node = node.name, .op_type = node.op_type},
-         .mend = "Give shapes, axes and sizes as constants or as small integer inputs."});
+         .hint = "Give shapes, axes and sizes as constants or as small integer inputs."});
   }
 
   // The tail computes all that is left, and all outputs; the plan's outputs are what it needs for

@@ -37,7 +37,7 @@ void check_element_types(const ir::Graph& graph, const opdef::OpRegistry& ops) {
          .where = {.node = node->name, .op_type = node->op_type, .value = value->name},
          .detail = fmt::format("'{}' is {}; the engine computes in float32 and float64.",
                                value->name, value->type.to_string()),
-         .mend = "Export the model in float32, or convert its weights and inputs to float32."});
+         .hint = "Export the model in float32, or convert its weights and inputs to float32."});
   }
 }
 

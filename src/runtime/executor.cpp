@@ -51,7 +51,7 @@ struct Executor::Impl {
       if (!binding.input->is_initializer()) {
         throw ModelError({.what = "a state input has no initial value",
                           .where = {.graph = graph.name, .value = binding.input->name},
-                          .mend = "Give it an initializer of its name."});
+                          .hint = "Give it an initializer of its name."});
       }
       const Tensor& initial = binding.input->initializer;
       binding.input->type = ir::Type::tensor(initial.dtype(), initial.dims());
@@ -117,7 +117,7 @@ struct Executor::Impl {
     if (dims.size() != input_ports.size()) {
       throw DataError(
           {.what = fmt::format("{} inputs given, expected {}", dims.size(), input_ports.size()),
-           .mend = "Give one array for each input."});
+           .hint = "Give one array for each input."});
     }
     const base::MemoryBudgetScope scope(options.budget);
     std::vector<FeedInfo> feeds;
@@ -155,7 +155,7 @@ struct Executor::Impl {
         throw DataError({.what = fmt::format("{} given, expected {}", dtype_name(inputs[i].dtype()),
                                              dtype_name(expected)),
                          .where = {.value = input_ports[i].name},
-                         .mend = fmt::format("Convert it to {}.", dtype_name(expected))});
+                         .hint = fmt::format("Convert it to {}.", dtype_name(expected))});
       }
       dims.push_back(inputs[i].dims());
     }
@@ -184,7 +184,7 @@ struct Executor::Impl {
     throw ShapeError(
         {.what = fmt::format("shape {}, expected {}", dims.to_string(), port.type.to_string()),
          .where = {.value = port.name},
-         .mend = "Give an array of the declared shape; dimensions with a name may have any size."});
+         .hint = "Give an array of the declared shape; dimensions with a name may have any size."});
   }
 
   std::shared_ptr<const ir::Model> model;
@@ -232,7 +232,7 @@ void Executor::set_state(std::size_t i, const Tensor& value) {
                                           value.dims().to_string(), dtype_name(desc.dtype),
                                           desc.dims.to_string()),
                       .where = {.value = impl_->state_ports[i].name},
-                      .mend = "Give the state that a session of this model had."});
+                      .hint = "Give the state that a session of this model had."});
   }
   std::memcpy(impl_->slab.addresses[i], value.raw(), static_cast<std::size_t>(value.size_bytes()));
 }

@@ -90,7 +90,7 @@ void throw_no_kernel(const ir::Node& node, const std::string& reasons) {
                  .node = node.name,
                  .op_type = (node.domain.empty() ? "" : node.domain + ".") + node.op_type},
        .detail = reasons.empty() ? "" : "Declined: " + reasons + ".",
-       .mend = "Convert the model to float32, or replace the operator."});
+       .hint = "Convert the model to float32, or replace the operator."});
 }
 
 namespace {
@@ -140,7 +140,7 @@ void check_operators(const ir::Model& model, const Engine& engine) {
       {.what = fmt::format("no kernel runs {} node{}: {}", found.size(),
                            found.size() == 1 ? "" : "s", list),
        .where = {.graph = model.graph->name, .op_type = full_name(*found.front())},
-       .mend = "Replace these operators, or cut the model before them."});
+       .hint = "Replace these operators, or cut the model before them."});
 }
 
 }  // namespace onnxgrad::runtime

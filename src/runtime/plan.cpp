@@ -54,7 +54,7 @@ class Planner {
         {.what = fmt::format("shape {} cannot become {}: {} elements are not {}", from.to_string(),
                              to.to_string(), from.num_elements(), to.num_elements()),
          .where = {.node = node.name, .op_type = node.op_type},
-         .mend = "Feed an input of the size that the model reshapes, or export it with -1 in "
+         .hint = "Feed an input of the size that the model reshapes, or export it with -1 in "
                  "place of a fixed batch."});
   }
 

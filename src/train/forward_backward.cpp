@@ -141,7 +141,7 @@ void SplitRunner::check_open(const Context& context) const {
   if (!is_foreign && data->is_open) return;
   throw Error({.what = is_foreign ? "this context belongs to no forward pass of this object"
                                   : "the backward pass of this context has been done",
-               .mend = "Run forward() again; each context serves one backward pass."});
+               .hint = "Run forward() again; each context serves one backward pass."});
 }
 
 // The gradient of that output, zeros if there is none.
@@ -155,7 +155,7 @@ Tensor SplitRunner::checked_gradient(std::span<const Tensor> given, std::size_t 
                       "the gradient of output '{}' is {}, expected {}", split_.outputs[output].name,
                       describe(gradient.dtype(), gradient.dims()), describe(dtype, dims)),
                   .where = {.value = split_.outputs[output].name},
-                  .mend = "Give it the type and the shape of the output."};
+                  .hint = "Give it the type and the shape of the output."};
   if (gradient.dtype() != dtype) throw DataError(std::move(problem));
   throw ShapeError(std::move(problem));
 }
@@ -165,7 +165,7 @@ std::vector<Tensor> SplitRunner::backward_feeds(std::span<const Tensor> output_g
   if (output_gradients.size() > split_.outputs.size()) {
     throw DataError({.what = fmt::format("{} gradients were given for {} outputs",
                                          output_gradients.size(), split_.outputs.size()),
-                     .mend = "Give one for each output, in their order."});
+                     .hint = "Give one for each output, in their order."});
   }
   for (std::size_t i = 0; i < output_gradients.size(); ++i) {
     if (output_gradients[i].is_defined()) checked_gradient(output_gradients, i, data);
@@ -173,7 +173,7 @@ std::vector<Tensor> SplitRunner::backward_feeds(std::span<const Tensor> output_g
     throw DataError({.what = fmt::format("output '{}' is {} and has no gradient",
                                          split_.outputs[i].name, dtype_name(data.outputs[i].dtype)),
                      .where = {.value = split_.outputs[i].name},
-                     .mend = "Leave its gradient out."});
+                     .hint = "Leave its gradient out."});
   }
   std::vector<Tensor> feeds;
   for (const BackwardInput& input : split_.backward_inputs) {
@@ -241,14 +241,14 @@ void SplitRunner::set_weights(const NamedTensors& weights) {
       throw ModelError({.what = "'" + name + "' is not a weight that is differentiated",
                         .where = {.value = name},
                         .detail = "Weights: " + base::quote_list(known) + ".",
-                        .mend = base::nearest_or(name, known)});
+                        .hint = base::nearest_or(name, known)});
     }
     if (tensor.dtype() != found->dtype || tensor.dims() != found->dims) {
       throw ModelError({.what = fmt::format("weight '{}' is {}, expected {}", name,
                                             describe(tensor.dtype(), tensor.dims()),
                                             describe(found->dtype, found->dims)),
                         .where = {.value = name},
-                        .mend = "Give it the type and the shape that the model has."});
+                        .hint = "Give it the type and the shape that the model has."});
     }
     fresh[static_cast<std::size_t>(found - weight_infos_.begin())] = tensor.clone();
   }

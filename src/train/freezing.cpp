@@ -85,7 +85,7 @@ void Session::freeze(std::span<const std::string> patterns) {
   if (set.trained.empty()) {
     throw ModelError({.what = "freeze: no weight is left to train",
                       .detail = "Trained are " + base::quote_list(present.trained) + ".",
-                      .mend = "Keep one of them trained: name fewer weights, or a narrower "
+                      .hint = "Keep one of them trained: name fewer weights, or a narrower "
                               "pattern."});
   }
   change_trained(std::move(set));

@@ -213,7 +213,7 @@ void Session::check_places(std::span<const Port> ports, const std::vector<Dims>&
                                dims[i].to_string(), dims[i][axis], axis, ports[given->port].name,
                                dims[given->port].to_string(), given->size),
            .where = {.value = ports[i].name},
-           .mend = "Give one label for each place; axis= of the loss says which axis of the "
+           .hint = "Give one label for each place; axis= of the loss says which axis of the "
                    "scores has the classes."});
     }
   }

@@ -56,7 +56,7 @@ WrittenLoss put_total_together(GraphBuilder& g, const LossFunction& function,
   if (reduction == Reduction::kNone) {
     throw ModelError(
         {.what = describe(function) + ": it gives one loss for the batch, not one for each row",
-         .mend = "Take reduction 'mean', or let its model give the loss of each row."});
+         .hint = "Take reduction 'mean', or let its model give the loss of each row."});
   }
   WrittenLoss written{.loss = g.identity(elements.values), .has_counts = in.weight != nullptr};
   // A loss of the model's own has its rows in the target.
@@ -89,7 +89,7 @@ void put_counted_together(GraphBuilder& g, const Elements& elements, Value* weig
                             "' of type " + scores.type.to_string(),
                     .where = {.value = scores.name},
                     .detail = "It takes " + std::string(wanted) + ".",
-                    .mend = "Name another output or value in the loss "
+                    .hint = "Name another output or value in the loss "
                             "(loss='squared_error:output=VALUE'), or choose another loss."});
 }
 
@@ -126,7 +126,7 @@ void check_classes(const SoftmaxCrossEntropy& spec, const Value& scores, std::in
                                           "classes of '{}'",
                                           num_weights, classes.value(), scores.name),
                       .where = {.value = scores.name},
-                      .mend = "Give one weight for each class, in the order of the scores."});
+                      .hint = "Give one weight for each class, in the order of the scores."});
   }
   if (spec.label_smoothing != 0 && !classes.is_static()) {
     refuse_scores(spec, scores, "scores with a known number of classes for label smoothing");
@@ -141,7 +141,7 @@ class OptionChecks {
   void in_range(bool holds, std::string_view name, double value, std::string_view wanted) const {
     if (holds) return;  // NaN does not
     throw ModelError({.what = fmt::format("{}: {} is {}, expected {}", loss_, name, value, wanted),
-                      .mend = fmt::format("Give {}, or leave {} out.", wanted, name)});
+                      .hint = fmt::format("Give {}, or leave {} out.", wanted, name)});
   }
   void positive(std::string_view name, double value) const {
     in_range(value > 0 && std::isfinite(value), name, value, "a number above 0");
@@ -171,7 +171,7 @@ class OptionChecks {
     for (const double weight : spec.class_weights) not_negative("a class weight", weight);
     if (spec.one_hot && spec.ignore_index) {
       throw ModelError({.what = loss_ + ": ignore_index with one-hot targets",
-                        .mend = "Give class numbers as targets, or rows a sample weight of 0."});
+                        .hint = "Give class numbers as targets, or rows a sample weight of 0."});
     }
   }
   void operator()(const auto&) const {}

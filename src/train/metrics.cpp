@@ -308,7 +308,7 @@ const BuiltIn& checked_built_in(const std::string& name, bool has_classes) {
     const auto names = metric_names();
     throw DataError({.what = "there is no metric '" + name + "'",
                      .detail = "Metrics: " + base::quote_list(names, names.size()) + ".",
-                     .mend = base::nearest_or(name, names)});
+                     .hint = base::nearest_or(name, names)});
   }
   if (metric->for_classes == has_classes) return *metric;
   std::vector<std::string> fitting;
@@ -318,7 +318,7 @@ const BuiltIn& checked_built_in(const std::string& name, bool has_classes) {
   throw DataError({.what = fmt::format("the metric '{}' is for {}, but the targets are {}", name,
                                        metric->for_classes ? "classes" : "numbers",
                                        has_classes ? "classes" : "numbers"),
-                   .mend = "Take one of " + base::quote_list(fitting, fitting.size()) + "."});
+                   .hint = "Take one of " + base::quote_list(fitting, fitting.size()) + "."});
 }
 
 }  // namespace
@@ -394,7 +394,7 @@ void MetricRows::add(const Tensor& scores, const Tensor& target, std::span<const
     throw DataError({.what = fmt::format("metrics take scores [N] or [N, C], but '{}' is {}",
                                          loss_.scores, dims.to_string()),
                      .where = {.value = loss_.scores},
-                     .mend = "Train without metrics, or compute them from predict()."});
+                     .hint = "Train without metrics, or compute them from predict()."});
   }
   const auto class_axis = static_cast<std::size_t>(has_places ? *loss_.class_axis : 1);
   columns_ = dims.rank() >= 2 ? dims[class_axis] : 1;

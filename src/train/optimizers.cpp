@@ -198,7 +198,7 @@ std::vector<StateBinding> write_optimizer(GraphBuilder& g, const Optimizer& opti
         options.accumulate != 1) {
       throw ModelError(
           {.what = "optimizer: L-BFGS takes no groups, no clipping and no accumulation",
-           .mend = "Leave these options out, or take another optimizer."});
+           .hint = "Leave these options out, or take another optimizer."});
     }
     return hold(inputs.weights);
   }

@@ -50,7 +50,7 @@ Tensor RunnableOutput::finish(Tensor computed) const {
       throw DataError(
           {.what = "class number " + std::to_string(number) + " has no label",
            .where = {.value = name},
-           .mend = "Ask for the scores instead: the model has more classes than labels."});
+           .hint = "Ask for the scores instead: the model has more classes than labels."});
     }
     texts.push_back(table[static_cast<std::size_t>(number)]);
   }

@@ -42,7 +42,7 @@ std::vector<bool> match_patterns(std::span<const std::string> patterns,
           {.what = "no " + std::string(what) + " matches '" + pattern + "'",
            .detail =
                names.empty() ? "There are none." : "There are " + base::quote_list(names) + ".",
-           .mend = base::nearest_or(pattern, names, "Name one, or give a pattern such as 'fc*'.")});
+           .hint = base::nearest_or(pattern, names, "Name one, or give a pattern such as 'fc*'.")});
     }
   }
   return matched;

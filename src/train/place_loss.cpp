@@ -21,7 +21,7 @@ using ir::Value;
 void check_number(std::string_view name, double value) {
   if (value >= 0 && std::isfinite(value)) return;
   throw ModelError({.what = fmt::format("{} is {}, expected a number of at least 0", name, value),
-                    .mend = "Give a number such as 0.01, or leave it out."});
+                    .hint = "Give a number such as 0.01, or leave it out."});
 }
 
 void check_combination(const Loss& loss) {
@@ -35,7 +35,7 @@ void check_combination(const Loss& loss) {
   };
   if (!loss.others.empty() && (is_own(loss) || std::ranges::any_of(loss.others, is_own))) {
     throw ModelError({.what = "the model's own loss cannot be one of several",
-                      .mend = "Let the model add them up."});
+                      .hint = "Let the model add them up."});
   }
   for (const Loss& other : loss.others) {
     check_number("the factor of a loss", other.factor);
@@ -43,7 +43,7 @@ void check_combination(const Loss& loss) {
     throw ModelError({.what = "the loss on '" + other.output +
                               "' has penalties, sample weights or losses of its own",
                       .where = {.value = other.output},
-                      .mend = "Give them to the first loss; they count for all."});
+                      .hint = "Give them to the first loss; they count for all."});
   }
 }
 
@@ -70,7 +70,7 @@ Value* find_data_input(const ir::Graph& graph, const std::string& name) {
   throw ModelError({.what = "the model's own loss: there is no input '" + name + "' for " + purpose,
                     .where = {.value = name},
                     .detail = "Inputs: " + base::quote_list(names) + ".",
-                    .mend = base::nearest_or(name, names)});
+                    .hint = base::nearest_or(name, names)});
 }
 
 // A loss that the model has, with target and weights among its own inputs.
@@ -149,7 +149,7 @@ std::vector<bool> match_penalty(const Penalty& penalty, const std::vector<Weight
   if (!is_any) {
     throw ModelError({.what = "a penalty finds no trainable weight of two or more dimensions",
                       .detail = "Floating-point weights: " + base::quote_list(names) + ".",
-                      .mend = "Name weights, or a pattern of names."});
+                      .hint = "Name weights, or a pattern of names."});
   }
   return matched;
 }

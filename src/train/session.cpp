@@ -52,7 +52,7 @@ StepGraphOptions step_options(const TrainingOptions& options,
 [[noreturn]] void bad_state(const std::string& what, const std::string& name) {
   throw CheckpointError({.what = what,
                          .where = {.value = name},
-                         .mend = "Load a state that was saved from the same model, loss and "
+                         .hint = "Load a state that was saved from the same model, loss and "
                                  "optimizer."});
 }
 
@@ -73,12 +73,12 @@ double read_scalar(const std::byte* data, DataType dtype) {
 runtime::ExecutorOptions executor_options(const EngineOptions& options) {
   if (options.device != "cpu") {
     throw DeviceError(
-        {.what = "there is no device '" + options.device + "'", .mend = "Available: 'cpu'."});
+        {.what = "there is no device '" + options.device + "'", .hint = "Available: 'cpu'."});
   }
   runtime::ExecutorOptions result{.seed = options.seed, .fuse = options.fuse};
   if (options.threads < 0) {
     throw OptionError({.what = fmt::format("{} threads were asked for", options.threads),
-                       .mend = "Pass 0 for as many as there are cores, or a positive number."});
+                       .hint = "Pass 0 for as many as there are cores, or a positive number."});
   }
   result.threads = options.threads > 0 ? options.threads : device::available_threads();
   if (options.memory_limit_bytes > 0) {
@@ -102,20 +102,20 @@ std::vector<const Tensor*> order_feeds(const NamedTensors& feeds, std::span<cons
       throw DataError({.what = "there is no input '" + feed.name + "'",
                        .where = {.value = feed.name},
                        .detail = "Inputs: " + base::quote_list(names) + ".",
-                       .mend = base::nearest_or(feed.name, names)});
+                       .hint = base::nearest_or(feed.name, names)});
     }
     const auto place = static_cast<std::size_t>(port - ports.begin());
     if (ordered[place] != nullptr) {
       throw DataError({.what = "input '" + feed.name + "' is fed twice",
                        .where = {.value = feed.name},
-                       .mend = "Give each input one array."});
+                       .hint = "Give each input one array."});
     }
     if (feed.tensor.dtype() != port->type.dtype) {
       throw DataError(
           {.what = fmt::format("input '{}' is {}, expected {}", feed.name,
                                dtype_name(feed.tensor.dtype()), dtype_name(port->type.dtype)),
            .where = {.value = feed.name},
-           .mend = feed.tensor.dtype() == DataType::kString
+           .hint = feed.tensor.dtype() == DataType::kString
                        ? "Give numbers; encode_target(labels) has those of labels that are texts."
                        : "Convert the array; `Trainer` does so by itself."});
     }
@@ -126,7 +126,7 @@ std::vector<const Tensor*> order_feeds(const NamedTensors& feeds, std::span<cons
     throw DataError({.what = "input '" + ports[i].name + "' of type " + ports[i].type.to_string() +
                              " is missing",
                      .where = {.value = ports[i].name},
-                     .mend = "Feed an array under this name."});
+                     .hint = "Feed an array under this name."});
   }
   return ordered;
 }
@@ -170,7 +170,7 @@ Session::Session(Source source, const Loss& loss, const Optimizer& optimizer,
 void Session::build(const std::optional<TrainedSet>& set) {
   if (is_fitting_) {
     throw Error({.what = "the trained weights cannot be changed while fit() runs",
-                 .mend = "Freeze and unfreeze between two fits."});
+                 .hint = "Freeze and unfreeze between two fits."});
   }
   StepGraphOptions options = step_options(options_, set);
   options.gradient_norm = logs_gradient_norm_;
@@ -235,7 +235,7 @@ void Session::check_class_columns(const std::vector<Dims>& dims) const {
                                            "column per class",
                                            graph_.loss.scores, describe(graph_.loss.function)),
                        .where = {.value = graph_.loss.scores},
-                       .mend = "For two classes with one score use loss='binary_cross_entropy'."});
+                       .hint = "For two classes with one score use loss='binary_cross_entropy'."});
     }
   }
 }
@@ -256,7 +256,7 @@ bool Session::check_target(const std::string& port, const Tensor& tensor) const 
   if (has_soft_targets(loss->function)) check_range(*loss, tensor, port);
   if (rows_of(tensor) == 0) {
     throw DataError({.what = "a batch without rows",
-                     .mend = "Leave empty batches out: the mean over no rows is no number."});
+                     .hint = "Leave empty batches out: the mean over no rows is no number."});
   }
   return true;
 }
@@ -408,7 +408,7 @@ std::vector<Tensor> Session::predict(const NamedTensors& feeds,
       for (const RunnableOutput& output : runnable_) names.push_back(output.name);
       throw DataError({.what = "there is no output '" + name + "' that can be computed",
                        .detail = "Outputs: " + base::quote_list(names) + ".",
-                       .mend = base::nearest_or(name, names)});
+                       .hint = base::nearest_or(name, names)});
     }
     const auto index = static_cast<std::size_t>(place - prediction_outputs_.begin());
     results.push_back(runnable_[*place].finish(computed[index]));

@@ -17,7 +17,7 @@ namespace onnxgrad::train {
 namespace {
 
 constexpr std::string_view kLabelForms = "session/label_forms";
-constexpr const char* kMend =
+constexpr const char* kHint =
     "Resume with the model, loss, optimizer and options of the first run; weights alone can be put "
     "into a model by set_weights.";
 
@@ -26,7 +26,7 @@ constexpr const char* kMend =
   throw CheckpointError({.what = what,
                          .where = {.file = checkpoint.path, .value = value},
                          .detail = detail,
-                         .mend = kMend});
+                         .hint = kHint});
 }
 
 std::unordered_set<std::string> weight_names(const Session& session) {

@@ -161,7 +161,7 @@ class Splitter {
       throw ModelError({.what = "there is no floating-point input '" + name + "'",
                         .where = {.value = name},
                         .detail = "Floating-point inputs: " + base::quote_list(floating) + ".",
-                        .mend = base::nearest_or(name, floating)});
+                        .hint = base::nearest_or(name, floating)});
     }
     if (options_.input_gradients) {
       split_.gradient_inputs = options_.inputs.empty() ? floating : options_.inputs;
@@ -170,7 +170,7 @@ class Splitter {
     if (!wrt_.empty()) return;
     throw ModelError({.what = "there is nothing to differentiate with respect to",
                       .detail = "The model has no trainable weight and no floating-point input.",
-                      .mend = "Name weights with weights=; `report` lists them."});
+                      .hint = "Name weights with weights=; `report` lists them."});
   }
 
   void add_gradients() {
@@ -184,7 +184,7 @@ class Splitter {
     }
     if (differentiated.empty()) {
       throw ModelError({.what = "the model has no floating-point output to differentiate",
-                        .mend = "Make the scores an output: labels have no gradient."});
+                        .hint = "Make the scores an output: labels have no gradient."});
     }
     g_.set_scope("gradient");
     const auto gradients = autodiff::add_vjp(g_, registry_, differentiated, seeds_, wrt_);

@@ -38,11 +38,11 @@ std::int64_t first_non_finite(std::span<const T> values) {
 
 // "<array> has <what> in <row and column><reason>".
 [[noreturn]] void refuse(const ArrayPlace& place, const Dims& dims, std::int64_t element,
-                         const std::string& what, const std::string& reason, Mend mend) {
+                         const std::string& what, const std::string& reason, Hint hint) {
   throw DataError({.what = fmt::format("{} has {} in {}{}", place.subject, what,
                                        place.element(dims, element), reason),
                    .where = place.where(),
-                   .mend = std::move(mend)});
+                   .hint = std::move(hint)});
 }
 
 // Texts where numbers are wanted: the first one that is no number.
@@ -61,7 +61,7 @@ std::int64_t first_non_finite(std::span<const T> values) {
   throw DataError(
       {.what = fmt::format("{} is text, expected {}", place.subject, dtype_name(wanted)),
        .where = place.where(),
-       .mend = fmt::format("Convert it to {}.", dtype_name(wanted))});
+       .hint = fmt::format("Convert it to {}.", dtype_name(wanted))});
 }
 
 // "NaN"; where rows are lines of a file, what stands for it there, too.
@@ -133,7 +133,7 @@ std::string class_list_text(const LossInfo& loss) {
       {.what = fmt::format("label {} in {} is none of the model's classes", label, position),
        .where = place.where(),
        .detail = "Classes: " + class_list_text(loss) + ".",
-       .mend = "Remove or rename such rows, or train a model with this class."});
+       .hint = "Remove or rename such rows, or train a model with this class."});
 }
 
 std::vector<std::int64_t> numbers_of_strings(const LossInfo& loss, const Tensor& labels,
@@ -146,7 +146,7 @@ std::vector<std::int64_t> numbers_of_strings(const LossInfo& loss, const Tensor&
                                          first, place.element(labels.dims(), 0)),
                      .where = place.where(),
                      .detail = "Classes: " + class_list_text(loss) + ".",
-                     .mend = "Give the labels as numbers, as the model lists its classes."});
+                     .hint = "Give the labels as numbers, as the model lists its classes."});
   }
   std::unordered_map<std::string_view, std::int64_t> numbers;
   for (const std::string& name : loss.classes.strings()) {
@@ -169,7 +169,7 @@ std::vector<std::int64_t> whole_numbers(const LossInfo& loss, const Tensor& labe
     throw DataError({.what = "the targets are fractions, but '" + loss.scores +
                              "' is compared with class numbers",
                      .where = place.where(),
-                     .mend = "Give 0 and 1, or loss='binary_cross_entropy:soft_targets=true'."});
+                     .hint = "Give 0 and 1, or loss='binary_cross_entropy:soft_targets=true'."});
   }
   if (is_floating(labels.dtype())) {
     check_finite(place, labels);
@@ -195,7 +195,7 @@ std::vector<std::int64_t> numbers_of_integers(const LossInfo& loss, const Tensor
     throw DataError({.what = "labels are numbers, but the model's classes are text",
                      .where = place.where(),
                      .detail = "Classes: " + class_list_text(loss) + ".",
-                     .mend = "Give the labels as texts, as the classes are written."});
+                     .hint = "Give the labels as texts, as the classes are written."});
   }
   const auto ignored = ignored_class(loss.function);
   std::unordered_map<std::int64_t, std::int64_t> numbers;
@@ -229,7 +229,7 @@ Dims label_dims(const LossInfo& loss, const Dims& dims, const ArrayPlace& place)
   throw DataError({.what = fmt::format("labels have shape {}, expected {}", dims.to_string(),
                                        wanted_labels(loss, rank, dims)),
                    .where = place.where(),
-                   .mend = std::holds_alternative<SoftmaxCrossEntropy>(loss.function)
+                   .hint = std::holds_alternative<SoftmaxCrossEntropy>(loss.function)
                                ? "Give class labels; one-hot rows or probabilities need "
                                  "loss='softmax_cross_entropy:one_hot=true'."
                                : "Give class labels, not one-hot rows."});
@@ -250,7 +250,7 @@ Dims quantity_dims(const LossInfo& loss, const Dims& dims, const ArrayPlace& pla
     throw DataError({.what = fmt::format("{} has {} column{}, but '{}' has {}", place.subject,
                                          given, given == 1 ? "" : "s", loss.scores, columns),
                      .where = place.where(),
-                     .mend = columns > 1 && given == 1
+                     .hint = columns > 1 && given == 1
                                  ? "For class labels give loss='softmax_cross_entropy'."
                                  : "Give a target of that many columns, or put the loss on an "
                                    "output that has as many as the target."});
@@ -298,7 +298,7 @@ Tensor convert_numbers(const ArrayPlace& place, const Tensor& value, DataType dt
     throw DataError({.what = fmt::format("{} is {}, expected {}", place.subject,
                                          dtype_name(value.dtype()), dtype_name(dtype)),
                      .where = place.where(),
-                     .mend = "Give texts."});
+                     .hint = "Give texts."});
   }
   // Every number of these types has a place in any floating type of ours.
   const bool always_fits = is_floating(dtype) && !is_floating(value.dtype());
@@ -378,7 +378,7 @@ const LossInfo& find_loss_on(const LossInfo& loss, const std::string& output) {
   throw DataError({.what = "there is no loss on '" + output + "'",
                    .where = {.value = output},
                    .detail = "Losses are on " + base::quote_list(names) + ".",
-                   .mend = base::nearest_or(output, names)});
+                   .hint = base::nearest_or(output, names)});
 }
 
 bool target_asks_for_classes(const LossInfo& loss, const Tensor& target) {
@@ -406,7 +406,7 @@ void check_class_numbers(const LossInfo& loss, const Tensor& target, const Array
                              place.element(target.dims(), static_cast<std::int64_t>(row)),
                              loss.num_classes - 1),
          .where = place.where(),
-         .mend = from_one ? "Classes are counted from 0: subtract 1."
+         .hint = from_one ? "Classes are counted from 0: subtract 1."
                           : "Remove such rows, or train a model with more classes; they are "
                             "counted from 0."});
   }

@@ -75,12 +75,12 @@ std::vector<Weight> reachable_weights(const std::vector<Weight>& selected, Value
     } else if (were_named) {
       throw ModelError({.what = "weight '" + weight.value->name + "' has no influence on the loss",
                         .where = {.value = weight.value->name},
-                        .mend = "Leave it out of trainable=, or put the loss elsewhere."});
+                        .hint = "Leave it out of trainable=, or put the loss elsewhere."});
     }
   }
   if (reachable.empty()) {
     throw ModelError({.what = "none of the trainable weights has an influence on the loss",
-                      .mend = "Name weights with trainable=, or put the loss elsewhere."});
+                      .hint = "Name weights with trainable=, or put the loss elsewhere."});
   }
   return reachable;
 }
@@ -100,7 +100,7 @@ std::vector<Weight> reachable_weights(const std::vector<Weight>& selected, Value
                                                    : Place{.node = zeros.ends.front()->name,
                                                            .op_type = zeros.ends.front()->op_type},
                        .detail = "It ends at what is constant between its steps: " + list + ".",
-                       .mend = "Put the loss on a value before these nodes, or replace them."});
+                       .hint = "Put the loss on a value before these nodes, or replace them."});
 }
 
 // See StepGraph.
@@ -147,7 +147,7 @@ class ExtraOutputs {
     known.emplace_back("gradient_norm");
     throw ModelError({.what = "a training step has no output '" + name + "'",
                       .detail = "It can give " + base::quote_list(known) + ".",
-                      .mend = base::nearest_or(name, known)});
+                      .hint = base::nearest_or(name, known)});
   }
 
   Draft& draft_;
@@ -344,7 +344,7 @@ ScheduleRun make_schedule(const ScheduleInGraph& spec) {
   if (!spec.updates && (needs_updates(spec.schedule) || counts_epochs(spec.schedule))) {
     throw OptionError(
         {.what = "the schedule depends on the number of updates in the whole training",
-         .mend = "Say it with updates=, and epochs= where the schedule counts those; "
+         .hint = "Say it with updates=, and epochs= where the schedule counts those; "
                  "or give lengths in updates."});
   }
   return {spec.schedule, /*rate=*/0, spec.updates, spec.epochs};

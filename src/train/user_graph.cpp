@@ -9,8 +9,8 @@ namespace onnxgrad::train {
 
 using ir::Value;
 
-void refuse_user_part(const UserPart& part, const std::string& what, const std::string& mend) {
-  throw ModelError({.what = part.subject + ": " + what, .detail = part.form, .mend = mend});
+void refuse_user_part(const UserPart& part, const std::string& what, const std::string& hint) {
+  throw ModelError({.what = part.subject + ": " + what, .detail = part.form, .hint = hint});
 }
 
 ir::Model load_user_part(const UserPart& part, const std::shared_ptr<const std::string>& bytes) {

@@ -21,7 +21,7 @@ struct UserPart {
 
 /// Throws: ModelError "<subject>: <what>".
 [[noreturn]] void refuse_user_part(const UserPart& part, const std::string& what,
-                                   const std::string& mend);
+                                   const std::string& hint);
 
 /// The working copy of a serialized model without subgraphs whose inputs are tensors.
 /// Throws: ModelError (nullptr, anything else).

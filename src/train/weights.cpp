@@ -167,7 +167,7 @@ namespace {
   if (names.empty()) {
     throw ModelError({.what = "the model has no weight to train: none of its initializers and "
                               "constants is floating-point",
-                      .mend = "Export the model with its weights as initializers; weights that are "
+                      .hint = "Export the model with its weights as initializers; weights that are "
                               "inputs cannot be trained."});
   }
   const std::string list = "Floating-point weights: " + base::quote_list(names) + ".";
@@ -175,13 +175,13 @@ namespace {
     throw ModelError({.what = "there is no weight to train: all that could be are frozen by " +
                               base::quote_list(frozen),
                       .detail = list,
-                      .mend = trainable.empty()
+                      .hint = trainable.empty()
                                   ? "Give frozen= fewer weights, or a narrower pattern."
                                   : "Give frozen= weights that trainable= does not name."});
   }
   throw ModelError({.what = "there is no weight to train: none looks like a parameter",
                     .detail = list,
-                    .mend = "Name weights with trainable=; `report` says of each why it is not "
+                    .hint = "Name weights with trainable=; `report` says of each why it is not "
                             "trained by default."});
 }
 

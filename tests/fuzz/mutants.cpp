@@ -15,11 +15,13 @@
 #include <exception>
 #include <fstream>
 #include <map>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "base/memory_budget.h"
 #include "mutator.h"
 #include "stages.h"
 
@@ -43,7 +45,8 @@ constexpr int kProcesses = 2;
 constexpr int kSecondsPerMutant = 5;               // of processor time
 constexpr int kLongestWait = 120;                  // of a mutant: somebody waits for ever
 constexpr std::int64_t kAddressBytes = 3LL << 30;  // that the process may map
-constexpr std::int64_t kPeakBytes = 128LL << 20;   // that it may have in memory
+constexpr std::int64_t kTensorBytes = 64LL << 20;  // the library's own limit
+constexpr std::int64_t kPeakBytes = 160LL << 20;   // that the process may have in memory
 
 // What a subprocess reports to its parent as it goes.
 struct Progress {
@@ -89,6 +92,7 @@ void limit_time() {
   set_limit(RLIMIT_AS, kAddressBytes);
 #endif
   set_limit(RLIMIT_CORE, 0);
+  const base::MemoryBudgetScope budget(std::make_shared<base::MemoryBudget>(kTensorBytes));
   const auto report_nothing = [](const char*, const std::string&) {};
   for (std::size_t mutant = first; mutant < last; ++mutant) {
     progress.current = mutant;

@@ -13,7 +13,7 @@ def pairwise(
 ) -> list[Row]:
     """Return rows that cover every pair of values which some valid row has.
 
-    `is_valid` is asked about partial rows too, and says no to those that no value can mend.
+    `is_valid` is asked about partial rows too, and says no to those that no value can fix.
     """
     random_ = random.Random(seed)
     open_pairs = {

@@ -193,8 +193,8 @@ def test_message(name):
         assert sign not in message
     assert error.what
     assert error.what.splitlines()[0] in message
-    assert error.mend.endswith((".", "?")), message
-    assert error.mend in message
+    assert error.hint.endswith((".", "?")), message
+    assert error.hint in message
 
 
 @pytest.mark.parametrize("name", ["unknown_wrt", "unknown_feed", "unknown_optimizer"])
@@ -213,7 +213,7 @@ def test_fields_say_where():
     with pytest.raises(og.DataError) as caught:
         fit(NAN, Y)
     assert caught.value.value
-    assert caught.value.mend
+    assert caught.value.hint
 
 
 def test_missing_gradients_are_all_named():

@@ -248,4 +248,4 @@ def test_a_schedule_shares_the_count_of_its_optimizer():
 def test_a_schedule_in_a_step_has_to_know_its_end(schedule):
     with pytest.raises(og.OptionError, match="updates=") as caught:
         og.training_step(onnx.parser.parse_model(SLOPE), "absolute_error", "sgd", schedule=schedule)
-    assert caught.value.mend
+    assert caught.value.hint

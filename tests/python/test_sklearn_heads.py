@@ -308,7 +308,7 @@ def test_gradient_and_added_loss_are_of_the_files_columns():
 
 
 @pytest.mark.parametrize("estimator", ["mlp", "logistic_regression"])
-def test_zipmap_of_float64_is_refused_with_a_mend(estimator):
+def test_zipmap_of_float64_is_refused_with_a_hint(estimator):
     """ONNX has no such ZipMap: stock onnxruntime does not load the file either."""
     content = exported(HeadCase(estimator, 3, zipmap=True, dtype="float64"))
     with pytest.raises(Exception, match="INVALID_GRAPH"):
@@ -367,10 +367,10 @@ def test_losses_of_other_names_on_these_heads():
         (binary, "softmax_cross_entropy"): "loss='binary_cross_entropy'",
         (HeadCase("one_vs_rest", 3), "cross_entropy"): "loss='negative_log_likelihood'",
     }
-    for (case, loss), mend in refused.items():
+    for (case, loss), hint in refused.items():
         with pytest.raises(og.ModelError) as caught:
             session_of(case, loss=loss)
-        assert mend in str(caught.value)
+        assert hint in str(caught.value)
 
 
 def test_line_is_printed_once(capfd):

@@ -208,7 +208,7 @@ class OnnxEstimator(BaseEstimator):  # type: ignore[misc]
             raise OptionError(
                 what=f"model: its inputs are {found}; estimators need one input of numbers",
                 value="model",
-                mend="Use onnxgrad.Trainer, which takes a dictionary of inputs.",
+                hint="Use onnxgrad.Trainer, which takes a dictionary of inputs.",
             )
         self._input_dtype = _INPUT_DTYPES[inputs[0].type]
         self.loss_curve_: list[float] = []

@@ -130,13 +130,13 @@ def _check(sizes: list[int], activation: str, head: str, dtype: str) -> None:
         raise OptionError(
             what=f"layer_sizes: {sizes}, expected two or more sizes of at least 1",
             value="layer_sizes",
-            mend="Give inputs, hidden layers and outputs: [10, 50, 3].",
+            hint="Give inputs, hidden layers and outputs: [10, 50, 3].",
         )
     if head == "sigmoid" and sizes[-1] != 1:
         raise OptionError(
             what=f"head 'sigmoid' is for one score, not {sizes[-1]}",
             value="head",
-            mend="Take 'softmax', 'one_vs_rest' or 'multi_label'.",
+            hint="Take 'softmax', 'one_vs_rest' or 'multi_label'.",
         )
     known: list[tuple[str, str, Sequence[str]]] = [
         ("activation", activation, list(ACTIVATIONS)),
@@ -148,7 +148,7 @@ def _check(sizes: list[int], activation: str, head: str, dtype: str) -> None:
             raise OptionError(
                 what=f"{option}: unknown {given!r}",
                 value=option,
-                mend=f"Known are {', '.join(repr(name) for name in names)}.",
+                hint=f"Known are {', '.join(repr(name) for name in names)}.",
             )
 
 

@@ -183,7 +183,7 @@ class OnnxRegressor(RegressorMixin, OnnxEstimator):  # type: ignore[misc]
                 what="model: it is a classifier",
                 value="model",
                 detail=training.use(lambda trainer: trainer.session.loss_line),
-                mend="Use OnnxClassifier, or give a loss for numbers such as 'squared_error'.",
+                hint="Use OnnxClassifier, or give a loss for numbers such as 'squared_error'.",
             )
         scores = training.use(lambda trainer: trainer.session.scores_name)
         names = [value.name for value in training.outputs()]

@@ -48,7 +48,7 @@ struct LossTask {
        .where = {.node = task.node},
        .detail =
            fmt::format("There are {} classes: labels are 0 to {}.", task.classes, task.classes - 1),
-       .mend = task.attrs.ignore_index
+       .hint = task.attrs.ignore_index
                    ? fmt::format("Rows to be left out have label {}.", *task.attrs.ignore_index)
                    : "Give rows that shall be left out a label named by ignore_index."});
 }
@@ -229,7 +229,7 @@ void check_operand(const LossTask& task, const std::string& name, const Dims& gi
                                         given.to_string(), expected.to_string()),
                     .where = {.node = task.node, .value = name},
                     .detail = "Scores are [N, C, D...], labels [N, D...], weights [C].",
-                    .mend = "Give as many labels as rows, and as many weights as classes."});
+                    .hint = "Give as many labels as rows, and as many weights as classes."});
 }
 
 Dims label_dims(const Dims& scores) {
@@ -247,7 +247,7 @@ LossTask make_task(const KernelRequest& request, int first) {
     throw ShapeError(
         {.what = "the scores have shape " + scores.to_string() + ", expected [N, C, D...]",
          .where = {.node = request.node.name, .op_type = request.node.op_type},
-         .mend = "Give scores with a column per class."});
+         .hint = "Give scores with a column per class."});
   }
   task.is_softmax = request.node.op_type.starts_with("Softmax");
   task.batch = scores[0];

@@ -26,7 +26,7 @@ constexpr std::string_view kMl = "ai.onnx.ml";
   throw ModelError({.what = std::move(what),
                     .where = {.node = node.name, .op_type = node.op_type},
                     .detail = std::move(detail),
-                    .mend = "Export the model again: its attributes do not fit each other."});
+                    .hint = "Export the model again: its attributes do not fit each other."});
 }
 
 const std::string& first_output_name(const Node& node) {
@@ -87,7 +87,7 @@ LinearModel read_model(const Node& node, std::int64_t rows) {
     throw ShapeError({.what = fmt::format("input X has {} features, the coefficients are for {}",
                                           *features, model.features),
                       .where = {.node = node.name, .op_type = node.op_type, .value = "X"},
-                      .mend = fmt::format("Give {} features.", model.features)});
+                      .hint = fmt::format("Give {} features.", model.features)});
   }
   return model;
 }

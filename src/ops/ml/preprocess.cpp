@@ -33,7 +33,7 @@ Value* attribute_weight(GraphBuilder& g, const Node& node, const std::string& at
         {.what = fmt::format("attribute '{}' has {} elements", attribute, numbers.size()),
          .where = {.node = node.name, .op_type = node.op_type},
          .detail = "scale and offset have one element per feature, or one for all.",
-         .mend = "Export the scaler again for the features of this input."});
+         .hint = "Export the scaler again for the features of this input."});
   }
   const std::string& name = node.output(0)->name;
   Value* weight = g.graph().add_initializer(

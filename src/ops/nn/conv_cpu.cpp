@@ -8,7 +8,8 @@
 #include "ops/nn/conv_tiles_cpu.h"
 
 // The plain kernels of Conv, ConvTranspose, ConvInputGrad and ConvWeightGrad, and which offers
-// there are. Start reading at visit_taps: all three computations are it with another assignment.
+// there are. Start reading at visit_products: all three computations are it with another
+// assignment.
 
 namespace onnxgrad::ops {
 
@@ -111,16 +112,13 @@ namespace {
 template <class F>
 void visit_axis(const WindowAxis& axis, F&& f) {
   for (std::int64_t o = 0; o < axis.output; ++o) {
-    for (std::int64_t j = 0; j < axis.kernel; ++j) {
-      const std::int64_t i = o * axis.stride + j * axis.dilation - axis.pad_begin;
-      if (i >= 0 && i < axis.input) f(o, j, i);
-    }
+    visit_taps(axis, o, [&](std::int64_t j, std::int64_t i) { f(o, j, i); });
   }
 }
 
 // Calls f(x index, w index, y index) for every product of the convolution.
 template <class F>
-void visit_taps(const ConvShape& shape, F&& f) {
+void visit_products(const ConvShape& shape, F&& f) {
   const auto& [depth, height, width] = shape.axes;
   for (std::int64_t n = 0; n < shape.batch; ++n) {
     for (std::int64_t g = 0; g < shape.groups; ++g) {
@@ -170,16 +168,16 @@ void run_reference(const void* data, std::byte* const* args, const Launch&) {
   switch (task.pass) {
     case ConvTask::Pass::kForward:
       fill_bias(y, bias, shape.batch, shape.groups * shape.out_channels, shape.output_size());
-      visit_taps(shape, [=](auto i, auto j, auto o) { y[o] += w[j] * x[i]; });
+      visit_products(shape, [=](auto i, auto j, auto o) { y[o] += w[j] * x[i]; });
       break;
     case ConvTask::Pass::kBackwardData:
       fill_bias(x, bias, shape.batch, shape.groups * shape.in_channels, shape.input_size());
-      visit_taps(shape, [=](auto i, auto j, auto o) { x[i] += w[j] * y[o]; });
+      visit_products(shape, [=](auto i, auto j, auto o) { x[i] += w[j] * y[o]; });
       break;
     case ConvTask::Pass::kBackwardWeight:
       std::fill_n(w, shape.groups * shape.out_channels * shape.in_channels * shape.kernel_size(),
                   T{0});
-      visit_taps(shape, [=](auto i, auto j, auto o) { w[j] += y[o] * x[i]; });
+      visit_products(shape, [=](auto i, auto j, auto o) { w[j] += y[o] * x[i]; });
       break;
   }
 }

@@ -15,6 +15,9 @@ constexpr std::int64_t kSharedResults = 256;
 // A padded image may have as many times the elements of the image and the result.
 constexpr std::int64_t kLargestPadding = 16;
 constexpr std::int64_t kPaddingAllowance = 65536;
+// Of the products of a unit, one in so many may be with the image and not with padding.
+constexpr double kLargestWaste = 16;
+constexpr double kWasteAllowance = 1 << 20;
 // Strides beyond it leave most results without a tap.
 constexpr std::int64_t kMostPhases = 64;
 // Cycles per result: for gathering as [position, channel] and transposing.
@@ -27,6 +30,23 @@ bool has_few_phases(const ConvTask& task) {
     phases *= std::min({axis.stride, axis.input, kMostPhases + 1});
   }
   return phases <= kMostPhases;
+}
+
+// Whether nearly all products would be with padding: a window much larger than the image.
+bool is_mostly_padding(const ConvTask& task) {
+  const bool forward = task.pass == ConvTask::Pass::kForward;
+  double done = 1;
+  double needed = 1;
+  for (const WindowAxis& axis : task.shape.axes) {
+    std::int64_t inside = 0;
+    for (std::int64_t o = 0; o < axis.output; ++o) {
+      inside += taps_below(axis, o, axis.input) - taps_below(axis, o, 0);
+    }
+    needed *= static_cast<double>(inside);
+    done *= static_cast<double>(axis.kernel) *
+            static_cast<double>(forward ? axis.output : (axis.input - 1) / axis.stride + 1);
+  }
+  return done > kLargestWaste * (needed + kWasteAllowance);
 }
 
 std::vector<std::array<AxisPhase, 3>> all_phases(const ConvTask& task) {
@@ -217,7 +237,7 @@ double tile_cycles(std::int64_t rows, std::int64_t vectors) {
 
 template <class T>
 std::shared_ptr<ResultPlan<T>> plan_conv_result(const ConvTask& task, int threads) {
-  if (!has_few_phases(task)) return nullptr;
+  if (!has_few_phases(task) || is_mostly_padding(task)) return nullptr;
   auto plan = std::make_shared<ResultPlan<T>>();
   plan->target = &device::offset_target<T>();
   plan->threads = threads;

@@ -32,7 +32,7 @@ class BroadcastWalk {
     if (broadcast_dims(x, operand) != x) {
       throw ShapeError(
           {.what = "shape " + operand.to_string() + " does not broadcast to " + x.to_string(),
-           .mend = "Give it the shape of the axes that are normalised."});
+           .hint = "Give it the shape of the axes that are normalised."});
     }
     const auto strides = operand.strides();
     for (std::size_t i = 0; i < x.rank(); ++i) {
@@ -258,7 +258,7 @@ LayerTask layer_task(const KernelRequest& request) {
     task.has_bias = request.inputs.size() > 2 && request.inputs[2].is_present();
     if (task.has_bias) task.bias = BroadcastWalk(x, request.inputs[2].dims);
   } catch (const ShapeError& error) {
-    throw ShapeError(problem_at(request.node, error.problem().what, {}, error.problem().mend));
+    throw ShapeError(problem_at(request.node, error.problem().what, {}, error.problem().hint));
   }
   return task;
 }

@@ -30,13 +30,7 @@ std::size_t pool_spatial_rank(const ir::Node& node) {
 std::int64_t count_taps(const WindowAxis& axis, std::int64_t window, bool include_pad) {
   const std::int64_t low = include_pad ? -axis.pad_begin : 0;
   const std::int64_t high = axis.input + (include_pad ? axis.pad_end : 0);
-  const std::int64_t first = window * axis.stride - axis.pad_begin;
-  // Taps j with low <= first + j * dilation < high.
-  const auto taps_below = [&](std::int64_t bound) {
-    const std::int64_t taps = bound <= first ? 0 : (bound - first - 1) / axis.dilation + 1;
-    return std::min(taps, axis.kernel);
-  };
-  return taps_below(high) - taps_below(low);
+  return taps_below(axis, window, high) - taps_below(axis, window, low);
 }
 
 PoolShape pool_shape(const ir::Node& node, const Dims& x) {

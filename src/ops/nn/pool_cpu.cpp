@@ -61,18 +61,12 @@ void visit_shares(const PoolTask& task, F&& f) {
 template <class F>
 void visit_window(const PoolShape& shape, const std::array<std::int64_t, 3>& o, F&& f) {
   const auto& [a0, a1, a2] = shape.axes;
-  for (std::int64_t j0 = 0; j0 < a0.kernel; ++j0) {
-    const std::int64_t i0 = o[0] * a0.stride + j0 * a0.dilation - a0.pad_begin;
-    if (i0 < 0 || i0 >= a0.input) continue;
-    for (std::int64_t j1 = 0; j1 < a1.kernel; ++j1) {
-      const std::int64_t i1 = o[1] * a1.stride + j1 * a1.dilation - a1.pad_begin;
-      if (i1 < 0 || i1 >= a1.input) continue;
-      for (std::int64_t j2 = 0; j2 < a2.kernel; ++j2) {
-        const std::int64_t i2 = o[2] * a2.stride + j2 * a2.dilation - a2.pad_begin;
-        if (i2 >= 0 && i2 < a2.input) f((i0 * a1.input + i1) * a2.input + i2);
-      }
-    }
-  }
+  visit_taps(a0, o[0], [&](std::int64_t, std::int64_t i0) {
+    visit_taps(a1, o[1], [&](std::int64_t, std::int64_t i1) {
+      visit_taps(a2, o[2],
+                 [&](std::int64_t, std::int64_t i2) { f((i0 * a1.input + i1) * a2.input + i2); });
+    });
+  });
 }
 
 // Calls f(window, number of the window in its plane) for all windows of a plane.
@@ -143,7 +137,7 @@ void run_max_pool(const void* data, std::byte* const* args, const Launch&) {
                    .where = {.node = task.node, .value = "indices"},
                    .detail = fmt::format("There are {} elements to scatter to.",
                                          task.shape.planes * task.shape.input_size()),
-                   .mend = "Give the indices that MaxPool gave for an input of this shape."});
+                   .hint = "Give the indices that MaxPool gave for an input of this shape."});
 }
 
 // args: dy, indices, x (not read), dx.

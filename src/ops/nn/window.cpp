@@ -64,11 +64,11 @@ void check_size(const ir::Node& node, std::size_t axis, std::string_view name, s
 
 }  // namespace
 
-Problem problem_at(const ir::Node& node, std::string what, std::string detail, Mend mend) {
+Problem problem_at(const ir::Node& node, std::string what, std::string detail, Hint hint) {
   return {.what = std::move(what),
           .where = {.node = node.name, .op_type = node.op_type},
           .detail = std::move(detail),
-          .mend = std::move(mend)};
+          .hint = std::move(hint)};
 }
 
 WindowAttrs WindowAttrs::read(const ir::Node& node, std::size_t spatial_rank) {

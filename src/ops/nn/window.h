@@ -1,6 +1,7 @@
 #ifndef ONNXGRAD_OPS_NN_WINDOW_H_
 #define ONNXGRAD_OPS_NN_WINDOW_H_
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <span>
@@ -51,6 +52,24 @@ struct WindowAxis {
   bool is_padded() const { return pad_begin != 0 || pad_end != 0; }
 };
 
+/// How many taps of a window, the first ones, read positions below `bound`; the first tap reads
+/// window * stride - pad_begin.
+inline std::int64_t taps_below(const WindowAxis& axis, std::int64_t window, std::int64_t bound) {
+  const std::int64_t first = window * axis.stride - axis.pad_begin;
+  const std::int64_t taps = bound <= first ? 0 : (bound - first - 1) / axis.dilation + 1;
+  return std::min(taps, axis.kernel);
+}
+
+/// Calls f(tap, position) for the taps of a window that read inside the input, in order. Those in
+/// the padding cost nothing, however many they are.
+template <class F>
+void visit_taps(const WindowAxis& axis, std::int64_t window, F&& f) {
+  const std::int64_t end = taps_below(axis, window, axis.input);
+  for (std::int64_t tap = taps_below(axis, window, 0); tap < end; ++tap) {
+    f(tap, window * axis.stride - axis.pad_begin + tap * axis.dilation);
+  }
+}
+
 /// The axes of a convolution or pool over an input with these spatial dimensions. `kernel` is the
 /// weight's; it must agree with the attribute where that is given.
 /// Throws: ShapeError (no window fits, sizes beyond 2^31), naming node and axis.
@@ -89,7 +108,7 @@ ir::Value* transposed_windows(opdef::FunctionBody& f, const WindowAttrs& attrs, 
                               ir::Value* x, ir::Value* y, ir::Value* w);
 
 /// What a ShapeError or ModelError at this node says.
-Problem problem_at(const ir::Node& node, std::string what, std::string detail, Mend mend);
+Problem problem_at(const ir::Node& node, std::string what, std::string detail, Hint hint);
 
 }  // namespace onnxgrad::ops
 

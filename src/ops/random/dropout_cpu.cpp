@@ -41,7 +41,7 @@ double read_ratio(const DropoutTask& task, std::byte* const* args) {
   throw DataError({.what = fmt::format("ratio is {}", ratio),
                    .where = {.node = task.node, .op_type = "Dropout", .value = "ratio"},
                    .detail = "The share of elements to drop is at least 0 and below 1.",
-                   .mend = "Give a share such as 0.5."});
+                   .hint = "Give a share such as 0.5."});
 }
 
 template <std::floating_point T>
@@ -75,7 +75,7 @@ void check_scalar(const KernelRequest& request, std::size_t input) {
   throw ShapeError({.what = fmt::format("input {} has shape {}, expected a scalar", input,
                                         request.inputs[input].dims.to_string()),
                     .where = {.node = request.node.name, .op_type = "Dropout"},
-                    .mend = "Give one number for all elements."});
+                    .hint = "Give one number for all elements."});
 }
 
 KernelOffer offer_dropout(const KernelRequest& request) {

@@ -112,7 +112,7 @@ void check_index_shape(const KernelRequest& request, const Dims& data, const Dim
   throw ShapeError({.what = "indices of shape " + indices.to_string() +
                             " do not fit data of shape " + data.to_string(),
                     .where = {.node = request.node.name, .op_type = request.node.op_type},
-                    .mend = "Give indices of the shape that the operator takes."});
+                    .hint = "Give indices of the shape that the operator takes."});
 }
 
 KernelOffer offer_gather_elements(const KernelRequest& request) {
@@ -177,7 +177,7 @@ KernelOffer offer_gather_nd(const KernelRequest& request) {
     throw ShapeError({.what = "indices of shape " + index_dims.to_string() +
                               " do not fit data of shape " + dims.to_string(),
                       .where = {.node = request.node.name, .op_type = request.node.op_type},
-                      .mend = "Give indices of the shape that the operator takes."});
+                      .hint = "Give indices of the shape that the operator takes."});
   }
   const auto depth = static_cast<std::size_t>(index_dims[last]);
   GatherNdData data{.batches = dims.product(0, batch_rank),

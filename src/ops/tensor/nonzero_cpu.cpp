@@ -53,7 +53,7 @@ std::vector<Tensor> run_compress(const DynamicCall& call) {
   if (bytes == 0) {
     throw UnsupportedOperatorError({.what = "no kernel for " + std::string(dtype_name(x.dtype())),
                                     .where = {.node = call.node.name, .op_type = "Compress"},
-                                    .mend = "Put a Cast to float32 or int64 before it."});
+                                    .hint = "Put a Cast to float32 or int64 before it."});
   }
   std::size_t axis = 0;
   if (call.node.find_attribute("axis") == nullptr) {
@@ -66,7 +66,7 @@ std::vector<Tensor> run_compress(const DynamicCall& call) {
     throw ShapeError({.what = "condition of shape " + condition.dims().to_string() +
                               " for an axis of size " + std::to_string(x.dims()[axis]),
                       .where = {.node = call.node.name, .op_type = "Compress"},
-                      .mend = "Give a condition with at most one truth value per element."});
+                      .hint = "Give a condition with at most one truth value per element."});
   }
   const std::vector<std::int64_t> taken = nonzero_places(condition);
   std::vector<std::int64_t> dims(x.dims().begin(), x.dims().end());

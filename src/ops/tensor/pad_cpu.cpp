@@ -22,11 +22,11 @@ struct Pads {
   std::vector<std::int64_t> after;
 };
 
-[[noreturn]] void refuse(const KernelRequest& request, std::string what, Mend mend) {
+[[noreturn]] void refuse(const KernelRequest& request, std::string what, Hint hint) {
   throw ShapeError({.what = std::move(what),
                     .where = {.node = request.node.name, .op_type = request.node.op_type},
                     .detail = "The input has shape " + request.inputs[0].dims.to_string() + ".",
-                    .mend = std::move(mend)});
+                    .hint = std::move(hint)});
 }
 
 std::optional<Pads> read_pads(const KernelRequest& request) {

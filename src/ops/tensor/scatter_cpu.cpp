@@ -177,7 +177,7 @@ opdef::KernelFn choose(const std::string& reduction, DataType dtype) {
                             " and updates of shape " + request.inputs[2].dims.to_string() +
                             " do not fit data of shape " + request.inputs[0].dims.to_string(),
                     .where = {.node = request.node.name, .op_type = request.node.op_type},
-                    .mend = "Give indices and updates of the shape that the operator takes."});
+                    .hint = "Give indices and updates of the shape that the operator takes."});
 }
 
 template <class Data>

@@ -70,7 +70,7 @@ KernelOffer offer_constant_of_shape(const KernelRequest& request) {
     if (value->num_elements() != 1 || value->dtype() != request.outputs[0].dtype) {
       throw ModelError({.what = "attribute 'value' must hold one element",
                         .where = {.node = request.node.name, .op_type = request.node.op_type},
-                        .mend = "Give the one number that fills the result."});
+                        .hint = "Give the one number that fills the result."});
     }
     std::memcpy(data.element.data(), value->raw(), static_cast<std::size_t>(data.element_bytes));
   }
@@ -101,7 +101,7 @@ KernelOffer offer_eye(const KernelRequest& request) {
   if (dims.rank() != 2) {
     throw ShapeError({.what = "shape " + dims.to_string() + ", expected a matrix",
                       .where = {.node = request.node.name, .op_type = "EyeLike"},
-                      .mend = "Reshape the input to two axes."});
+                      .hint = "Reshape the input to two axes."});
   }
   const std::int64_t k = std::clamp(request.node.int_attribute("k", 0), -dims[0], dims[1]);
   const EyeData data{.rows = dims[0], .columns = dims[1], .k = k};
@@ -121,9 +121,9 @@ KernelOffer offer_eye(const KernelRequest& request) {
   }
 }
 
-[[noreturn]] void refuse_range(const opdef::DynamicCall& call, const char* what, const char* mend) {
+[[noreturn]] void refuse_range(const opdef::DynamicCall& call, const char* what, const char* hint) {
   throw ShapeError(
-      {.what = what, .where = {.node = call.node.name, .op_type = "Range"}, .mend = mend});
+      {.what = what, .where = {.node = call.node.name, .op_type = "Range"}, .hint = hint});
 }
 
 // max(ceil((limit - start) / delta), 0) elements, as ONNX says.
@@ -175,7 +175,7 @@ std::vector<Tensor> run_range(const opdef::DynamicCall& call) {
       throw UnsupportedOperatorError(
           {.what = "no kernel for " + std::string(dtype_name(call.inputs[0].dtype())),
            .where = {.node = call.node.name, .op_type = "Range"},
-           .mend = "Count in float32, float64, int16, int32 or int64."});
+           .hint = "Count in float32, float64, int16, int32 or int64."});
   }
 }
 

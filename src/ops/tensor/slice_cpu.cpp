@@ -48,7 +48,7 @@ KernelOffer offer_slice(const KernelRequest& request) {
   if (axes.size() != starts->size() || steps.size() != starts->size()) {
     throw ShapeError({.what = "starts, axes and steps have different lengths",
                       .where = {.node = request.node.name, .op_type = request.node.op_type},
-                      .mend = "Give one start, end, axis and step for each axis to cut."});
+                      .hint = "Give one start, end, axis and step for each axis to cut."});
   }
   CopyRequest copy{.element_bytes = bytes,
                    .sizes = {to.begin(), to.end()},

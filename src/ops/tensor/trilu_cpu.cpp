@@ -54,14 +54,14 @@ KernelOffer offer_trilu(const KernelRequest& request) {
   if (dims.rank() < 2) {
     throw ShapeError({.what = "shape " + dims.to_string() + ", expected at least two axes",
                       .where = {.node = request.node.name, .op_type = "Trilu"},
-                      .mend = "Reshape the input to matrices."});
+                      .hint = "Reshape the input to matrices."});
   }
   const bool has_k = request.inputs.size() > 1 && request.inputs[1].is_present();
   if (has_k && request.inputs[1].dims.num_elements() != 1) {
     throw ShapeError(
         {.what = "k has shape " + request.inputs[1].dims.to_string() + ", expected one number",
          .where = {.node = request.node.name, .op_type = "Trilu"},
-         .mend = "Give one diagonal for all matrices."});
+         .hint = "Give one diagonal for all matrices."});
   }
   return prepared(run_trilu,
                   TriluData{.matrices = dims.product(0, dims.rank() - 2),

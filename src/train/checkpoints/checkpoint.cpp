@@ -24,9 +24,9 @@ constexpr std::size_t kChecksumDigits = 32;
 
 [[noreturn]] void refuse(const std::string& path, const std::string& what,
                          const std::string& value = {},
-                         Mend mend = "The file was changed since; use an older checkpoint.") {
+                         Hint hint = "The file was changed since; use an older checkpoint.") {
   throw CheckpointError(
-      {.what = what, .where = {.file = path, .value = value}, .mend = std::move(mend)});
+      {.what = what, .where = {.file = path, .value = value}, .hint = std::move(hint)});
 }
 
 std::span<const std::byte> bytes_of(const Tensor& tensor) {

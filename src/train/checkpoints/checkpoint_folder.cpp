@@ -97,7 +97,7 @@ void save_checkpoint_file(const std::string& path, Checkpoint& checkpoint,
     if (name == kLockName || name == kBestKey) {
       throw CheckpointError({.what = fmt::format("'{}' is a file of the checkpoints there", name),
                              .where = {.file = path},
-                             .mend = "Choose another name, or another folder."});
+                             .hint = "Choose another name, or another folder."});
     }
     if (checkpoint_step(name)) with_checkpoint_error([&] { lock.emplace(lock_path); });
   }
@@ -106,7 +106,7 @@ void save_checkpoint_file(const std::string& path, Checkpoint& checkpoint,
   if (available && *available < bytes) {
     throw CheckpointError({.what = no_room(bytes, *available),
                            .where = {.file = path},
-                           .mend = "Make room on the disk, or choose a place on another one; a "
+                           .hint = "Make room on the disk, or choose a place on another one; a "
                                    "file of that name stays until the new one is whole."});
   }
   write_checkpoint(path, checkpoint);
@@ -143,7 +143,7 @@ void CheckpointFolder::begin(std::int64_t step, const Checkpoint* resumed) {
                              "one is at step {}",
                              *checkpoint_step(names.front()), step),
          .where = {.file = folder_},
-         .mend = "Resume from them, choose another folder, or remove them."});
+         .hint = "Resume from them, choose another folder, or remove them."});
   }
   if (resumed == nullptr) return;
   best_ = text_of(*resumed, kBestKey);
@@ -202,7 +202,7 @@ void CheckpointFolder::make_room(std::int64_t bytes) {
       {.what = no_room(bytes, options_.free_bytes(folder_).value_or(0)),
        .where = {.file = folder_},
        .detail = detail,
-       .mend = fmt::format("Make room on the disk{}, or choose a folder on another one.",
+       .hint = fmt::format("Make room on the disk{}, or choose a folder on another one.",
                            has_bad ? " (files called *.bad are damaged ones)" : "")});
 }
 

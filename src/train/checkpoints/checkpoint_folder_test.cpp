@@ -231,7 +231,7 @@ TEST(SaveCheckpointFile, LooksForRoomAndRespectsAFit) {
       save_checkpoint_file(fixture.path(name), checkpoint, free_bytes);
       return std::string("saved");
     } catch (const CheckpointError& error) {
-      EXPECT_NE(error.problem().mend.text(), "");
+      EXPECT_NE(error.problem().hint.text(), "");
       return std::string(error.what());
     }
   };

@@ -185,7 +185,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
                          const std::string& tensor = {}) {
   throw CheckpointError({.what = "this is not a whole safetensors file: " + what,
                          .where = {.file = path, .value = tensor},
-                         .mend = "The file was cut off or changed, or is of another format."});
+                         .hint = "The file was cut off or changed, or is of another format."});
 }
 
 /// Dims and number of bytes; the header's numbers are not trusted.
@@ -314,12 +314,12 @@ std::string safetensors_head(const NamedTensors& tensors, const SafetensorsMetad
       throw CheckpointError({.what = fmt::format("'{}' is {}, which a safetensors file cannot hold",
                                                  name, dtype_name(tensor.dtype())),
                              .where = {.value = name},
-                             .mend = "Leave it out, or convert it to a type of numbers."});
+                             .hint = "Leave it out, or convert it to a type of numbers."});
     }
     if (!names.insert(name).second) {
       throw CheckpointError({.what = "two tensors have the name '" + name + "'",
                              .where = {.value = name},
-                             .mend = "Give each weight of the model a name of its own."});
+                             .hint = "Give each weight of the model a name of its own."});
     }
     nlohmann::ordered_json& entry = header[name];
     const std::span<const std::int64_t> dims = tensor.dims().values();
@@ -333,12 +333,12 @@ std::string safetensors_head(const NamedTensors& tensors, const SafetensorsMetad
     text = header.dump();
   } catch (const nlohmann::json::exception&) {
     throw CheckpointError({.what = "a name or a text of a checkpoint is not UTF-8",
-                           .mend = "Name the weights of the model in UTF-8."});
+                           .hint = "Name the weights of the model in UTF-8."});
   }
   text.append((kLengthBytes - text.size() % kLengthBytes) % kLengthBytes, ' ');
   if (text.size() > static_cast<std::size_t>(kMaxHeaderBytes)) {
     throw CheckpointError({.what = fmt::format("a header of {} bytes is too long", text.size()),
-                           .mend = "Give the weights shorter names."});
+                           .hint = "Give the weights shorter names."});
   }
   const std::uint64_t length = text.size();
   std::string head(kLengthBytes, '\0');

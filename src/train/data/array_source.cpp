@@ -69,12 +69,12 @@ class ArraySource final : public ChunkedSource {
       throw DataError({.what = fmt::format("'{}' has {} rows, '{}' has {}", array.name(),
                                            array.rows(), target.name(), target.rows()),
                        .where = {.file = path, .value = array.name()},
-                       .mend = "Save arrays with one row for each row of the target."});
+                       .hint = "Save arrays with one row for each row of the target."});
     }
     if (target.rows() == 0) {
       throw DataError({.what = "there are no rows",
                        .where = {.file = path},
-                       .mend = "Save arrays whose first dimension counts rows."});
+                       .hint = "Save arrays whose first dimension counts rows."});
     }
   }
 

@@ -206,7 +206,7 @@ bool BlockReader::add_rows(const PreparedData& rows, std::uint32_t epoch) {
         throw DataError(
             {.what = "'" + column.name + "' has rows of different shapes, from chunk to chunk",
              .where = {.value = column.name},
-             .mend = "Give batches of one shape, or leave batch_size out to train on them as they "
+             .hint = "Give batches of one shape, or leave batch_size out to train on them as they "
                      "come."});
       }
       std::memcpy(column.values.mutable_raw() + data.rows * column.row_bytes,

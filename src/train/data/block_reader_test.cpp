@@ -30,7 +30,7 @@ class Counting final : public DataSource {
   std::optional<Dataset> next() override {
     ++chunks_read;
     if (next_ / chunk_ == fails_at_) {
-      throw DataError({.what = "chunk " + std::to_string(fails_at_), .mend = "Try again."});
+      throw DataError({.what = "chunk " + std::to_string(fails_at_), .hint = "Try again."});
     }
     if (next_ >= rows_) return std::nullopt;
     std::vector<double> values(static_cast<std::size_t>(std::min(chunk_, rows_ - next_)));

@@ -17,9 +17,9 @@ using base::ReadableFile;
 constexpr const char* kDamaged = "The file is damaged or was cut off: write or fetch it again.";
 
 [[noreturn]] void refuse(const ReadableFile& file, const std::string& what,
-                         const std::string& member = {}, Mend mend = kDamaged) {
+                         const std::string& member = {}, Hint hint = kDamaged) {
   throw DataError(
-      {.what = what, .where = {.file = file.path(), .value = member}, .mend = std::move(mend)});
+      {.what = what, .where = {.file = file.path(), .value = member}, .hint = std::move(hint)});
 }
 
 class FilePart final : public ByteStream {
@@ -57,7 +57,7 @@ class DeflatedPart final : public ByteStream {
     if (inflateInit2(&stream_, -MAX_WBITS) != Z_OK) {
       throw DeviceError({.what = "no memory for unpacking",
                          .where = {.file = file_->path()},
-                         .mend = "Free memory, or write the arrays with numpy.savez."});
+                         .hint = "Free memory, or write the arrays with numpy.savez."});
     }
   }
   DeflatedPart(const DeflatedPart&) = delete;

@@ -38,7 +38,7 @@ class ColumnIndex {
     throw DataError({.what = "there is no column '" + name + "'",
                      .where = {.file = path_, .value = name},
                      .detail = "There are " + base::quote_list(columns_) + ".",
-                     .mend = base::nearest_or(name, columns_)});
+                     .hint = base::nearest_or(name, columns_)});
   }
 
  private:
@@ -125,7 +125,7 @@ ColumnPlan plan_columns(const std::string& path, const std::vector<std::string>&
          .where = {.file = path, .value = missing},
          .detail = "The model reads " + base::quote_list(names) + "; the file has " +
                    base::quote_list(columns) + ".",
-         .mend = base::nearest_or(missing, columns, "Name columns (or arrays) like the inputs.")});
+         .hint = base::nearest_or(missing, columns, "Name columns (or arrays) like the inputs.")});
   }
   if (stacks) {
     plan.stacked_input = static_cast<std::int64_t>(open.front());

@@ -33,10 +33,10 @@ constexpr std::int64_t kLongestLine = std::int64_t{16} << 20;  // a quote that i
 constexpr const char* kQuotes =
     "A quoted cell begins and ends with a quote; a quote inside is doubled.";
 
-[[noreturn]] void refuse(const std::string& path, const std::string& what, Mend mend,
+[[noreturn]] void refuse(const std::string& path, const std::string& what, Hint hint,
                          std::string column = {}) {
   throw DataError(
-      {.what = what, .where = {.file = path, .value = std::move(column)}, .mend = std::move(mend)});
+      {.what = what, .where = {.file = path, .value = std::move(column)}, .hint = std::move(hint)});
 }
 
 std::string_view trimmed(std::string_view text) {

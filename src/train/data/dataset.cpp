@@ -18,7 +18,7 @@ std::int64_t rows_of(const std::string& name, const Tensor& tensor) {
   if (!tensor.is_defined() || tensor.dims().rank() == 0) {
     throw DataError({.what = "'" + name + "' has no rows",
                      .where = {.value = name},
-                     .mend = "Give an array whose first dimension counts rows."});
+                     .hint = "Give an array whose first dimension counts rows."});
   }
   return tensor.dims()[0];
 }
@@ -36,7 +36,7 @@ const Tensor& find_input(const Session& session, const Dataset& data, const std:
   throw DataError({.what = "there is no data for input '" + name + "'",
                    .where = {.value = name},
                    .detail = "The model's inputs are " + base::quote_list(names) + ".",
-                   .mend = "Give one array, or column, for each input, by its name."});
+                   .hint = "Give one array, or column, for each input, by its name."});
 }
 
 void refuse_unknown_inputs(const Session& session, const Dataset& data) {
@@ -48,7 +48,7 @@ void refuse_unknown_inputs(const Session& session, const Dataset& data) {
     throw DataError({.what = "the model has no input '" + input.name + "'",
                      .where = {.value = input.name},
                      .detail = "Its inputs are " + base::quote_list(names) + ".",
-                     .mend = base::nearest_or(input.name, names)});
+                     .hint = base::nearest_or(input.name, names)});
   }
 }
 
@@ -66,7 +66,7 @@ std::string columns_text(std::int64_t count) {
                    .detail = place.columns == nullptr
                                  ? ""
                                  : "Columns: " + base::quote_list(place.columns->names, 20) + ".",
-                   .mend = is_file && too_many
+                   .hint = is_file && too_many
                                ? "Leave out the columns that are no inputs with ignored=, each by "
                                  "its name."
                                : "Give the columns that the model was made for, in their order."});
@@ -82,11 +82,11 @@ Tensor fit_shape(const Port& port, const Tensor& tensor, std::int64_t rows,
       (!declared[1].is_static() || declared[1].value() == 1)) {
     return tensor.reshaped(Dims{given[0], 1});
   }
-  const auto refuse = [&](Mend mend) {
+  const auto refuse = [&](Hint hint) {
     throw DataError({.what = fmt::format("{} has shape {}, but the model reads {}", place.subject,
                                          given.to_string(), port.type.to_string()),
                      .where = place.where(),
-                     .mend = std::move(mend)});
+                     .hint = std::move(hint)});
   };
   if (given.rank() != declared.size()) {
     refuse(fmt::format("Reshape it to {} dimensions, of which the first one counts rows{}.",
@@ -120,7 +120,7 @@ Tensor prepare_weights(const Port& port, const Dataset& data, std::int64_t rows,
     throw DataError(
         {.what = fmt::format("{} sample weights for {} rows", weights.num_elements(), rows),
          .where = place.where(),
-         .mend = "Give one weight for each row."});
+         .hint = "Give one weight for each row."});
   }
   const auto numbers = weights.to_doubles();
   const auto negative = std::ranges::find_if(numbers, [](double w) { return w < 0; });
@@ -128,7 +128,7 @@ Tensor prepare_weights(const Port& port, const Dataset& data, std::int64_t rows,
     throw DataError({.what = fmt::format("the sample weight of {} is {}",
                                          place.row(negative - numbers.begin()), *negative),
                      .where = place.where(),
-                     .mend = "Weights are numbers >= 0."});
+                     .hint = "Weights are numbers >= 0."});
   }
   return weights.reshaped(dims);
 }
@@ -137,7 +137,7 @@ Tensor prepare_weights(const Port& port, const Dataset& data, std::int64_t rows,
 std::int64_t count_rows(const Session& session, std::span<const Port> ports, const Dataset& data) {
   if (data.target.is_defined() || !data.targets.empty()) {
     throw DataError({.what = "a target was given, but the model's own loss takes none",
-                     .mend = fmt::format("Name the input that takes it: "
+                     .hint = fmt::format("Name the input that takes it: "
                                          "loss='output:{},target=NAME'.",
                                          session.loss().output)});
   }
@@ -150,7 +150,7 @@ void check_rows(const std::string& name, std::int64_t given, std::int64_t rows) 
   if (given == rows) return;
   throw DataError({.what = fmt::format("'{}' has {} rows, the target has {}", name, given, rows),
                    .where = {.value = name},
-                   .mend = "Give one row of each for each example."});
+                   .hint = "Give one row of each for each example."});
 }
 
 // The labels of one of several losses, by the name that they were given under.
@@ -160,7 +160,7 @@ const NamedTensor& find_labels(const LossInfo& whole, const LossInfo& loss, cons
   }
   throw DataError({.what = "there is no target for output '" + loss.output + "'",
                    .where = {.value = loss.output},
-                   .mend = "Give a target for each output that has a loss, by its name."});
+                   .hint = "Give a target for each output that has a loss, by its name."});
 }
 
 void check_target_names(const LossInfo& loss, const Dataset& data) {
@@ -291,11 +291,11 @@ PreparedData prepare_data(const Session& session, std::span<const Port> ports, c
   prepared.ranges = {{.begin = 0, .first = data.first_row}};
   if (prepared.rows == 0) {
     throw DataError({.what = "the data set has no rows",
-                     .mend = "Give arrays whose first dimension counts rows."});
+                     .hint = "Give arrays whose first dimension counts rows."});
   }
   if (data.sample_weight.is_defined() && graph.sample_weight.empty()) {
     throw DataError({.what = "sample weights were given, but the loss takes none",
-                     .mend = "Build the loss with sample_weight='weight'."});
+                     .hint = "Build the loss with sample_weight='weight'."});
   }
   for (const Port& port : ports) {
     Column column{.name = port.name, .values = {}};

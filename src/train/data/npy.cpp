@@ -26,9 +26,9 @@ constexpr const char* kTypes = "Save it as a floating, integer, bool or text typ
 struct Place {
   const std::string& file;
   const std::string& name;
-  [[noreturn]] void refuse(const std::string& what, Mend mend) const {
+  [[noreturn]] void refuse(const std::string& what, Hint hint) const {
     throw DataError(
-        {.what = what, .where = {.file = file, .value = name}, .mend = std::move(mend)});
+        {.what = what, .where = {.file = file, .value = name}, .hint = std::move(hint)});
   }
 };
 

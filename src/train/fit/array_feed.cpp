@@ -20,13 +20,13 @@ void choose_batch_size(const Session& session, std::int64_t rows, FitOptions& op
   if (options.batch_size < 0) {
     throw OptionError(
         {.what = fmt::format("batch_size is {}, which is for data in chunks", options.batch_size),
-         .mend = "Give a batch size of 1 or more."});
+         .hint = "Give a batch size of 1 or more."});
   }
   if (session.takes_whole_batch()) {
     if (options.batch_size != 0 && options.batch_size < rows) {
       throw DataError({.what = fmt::format("batch_size is {}, but L-BFGS takes all {} rows at once",
                                            options.batch_size, rows),
-                       .mend = "Leave batch_size out, or take another optimizer."});
+                       .hint = "Leave batch_size out, or take another optimizer."});
     }
     options.batch_size = rows;
     options.shuffle = false;
@@ -37,7 +37,7 @@ void choose_batch_size(const Session& session, std::int64_t rows, FitOptions& op
     throw DataError({.what = fmt::format("{} rows are fewer than a batch of {}, and drop_last "
                                          "leaves none",
                                          rows, options.batch_size),
-                     .mend = "Take smaller batches, or keep the last one."});
+                     .hint = "Take smaller batches, or keep the last one."});
   }
 }
 

@@ -15,8 +15,8 @@ namespace {
 constexpr std::int64_t kBatchSize = 32;
 constexpr std::size_t kMarks = 1024;  // more than FaultSearch keeps batches
 
-void refuse(const std::string& what, const std::string& mend) {
-  throw DataError({.what = what, .mend = mend});
+void refuse(const std::string& what, const std::string& hint) {
+  throw DataError({.what = what, .hint = hint});
 }
 
 // Rows of the source that are (or are not) drawn for validation.

@@ -135,7 +135,7 @@ TEST(ChunkFeed, OtherRowsAreNoticed) {
       ADD_FAILURE() << "accepted: " << test.expected;
     } catch (const CheckpointError& error) {
       EXPECT_THAT(error.what(), HasSubstr(test.expected));
-      EXPECT_NE(error.problem().mend.text(), "");
+      EXPECT_NE(error.problem().hint.text(), "");
     }
     EXPECT_THAT(process.weights(), Each(0)) << test.expected;
     EXPECT_EQ(process.session.steps(), 0);

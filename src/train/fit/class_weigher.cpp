@@ -16,12 +16,12 @@ void check_weights(const ClassWeights& options) {
   if (!options.balanced && labels != std::ssize(options.weights)) {
     throw OptionError({.what = fmt::format("class_weights: {} labels and {} weights", labels,
                                            options.weights.size()),
-                       .mend = "Give one weight for each label."});
+                       .hint = "Give one weight for each label."});
   }
   for (const double weight : options.weights) {
     if (weight >= 0 && std::isfinite(weight)) continue;
     throw OptionError({.what = fmt::format("class_weights: a weight is {}", weight),
-                       .mend = "Weights are numbers >= 0."});
+                       .hint = "Weights are numbers >= 0."});
   }
 }
 
@@ -33,11 +33,11 @@ ClassWeigher::ClassWeigher(const Session& session, const ClassWeights& options)
   const StepGraph& graph = session.graph();
   if (!graph.loss.others.empty()) {
     throw DataError(
-        {.what = "class_weights: there are several targets", .mend = "Give sample weights."});
+        {.what = "class_weights: there are several targets", .hint = "Give sample weights."});
   }
   if (graph.sample_weight.empty()) {
     throw DataError({.what = "class_weights: the loss takes no sample weights",
-                     .mend = "Build the loss with sample_weight='weight'."});
+                     .hint = "Build the loss with sample_weight='weight'."});
   }
   if (is_balanced_) return;
   const auto labels = session.encode_target(options.labels).to_doubles();
@@ -68,7 +68,7 @@ void ClassWeigher::weigh(PreparedData& data) const {
   const Tensor& target = data.columns[data.target].values;
   if (target.num_elements() != data.rows) {
     throw DataError({.what = "class_weights: the labels are not one class for each row",
-                     .mend = "Give class labels [N]; for labels of several places a row, give "
+                     .hint = "Give class labels [N]; for labels of several places a row, give "
                              "the class_weights of the cross-entropy."});
   }
   const std::vector<double> labels = target.to_doubles();

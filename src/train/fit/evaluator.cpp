@@ -31,7 +31,7 @@ Evaluator::Evaluator(Session& session, const std::vector<Metric>& metrics) : ses
   if (std::holds_alternative<OutputLoss>(session.loss().function)) {
     throw OptionError(
         {.what = "metrics compare scores with targets, but the loss is the model's own",
-         .mend = "Put a loss of onnxgrad on the scores, or leave metrics out."});
+         .hint = "Put a loss of onnxgrad on the scores, or leave metrics out."});
   }
   metrics_.emplace(session.loss(), metrics);
   session.give_scores_in_evaluation();
@@ -122,7 +122,7 @@ std::optional<EvaluationResult> Evaluator::run(BlockReader& reader, std::int64_t
   if (stop.is_set()) return std::nullopt;
   if (rows_ == 0) {
     throw DataError({.what = "the validation has no rows",
-                     .mend = "Give it rows of its own, or take a larger share; an iterator that is "
+                     .hint = "Give it rows of its own, or take a larger share; an iterator that is "
                              "used up gives none a second time."});
   }
   return result();
@@ -173,13 +173,13 @@ std::optional<PreparedData> validation_rows(Session& session, const FitOptions& 
 }
 
 void check_fit_options(const FitOptions& options) {
-  const auto refuse = [](const std::string& what, const char* mend) {
-    throw OptionError({.what = what, .mend = mend});
+  const auto refuse = [](const std::string& what, const char* hint) {
+    throw OptionError({.what = what, .hint = hint});
   };
   const auto at_least = [&](const char* name, std::int64_t value, std::int64_t least) {
     if (value >= least) return;
     throw OptionError({.what = fmt::format("{} is {}, expected {} or more", name, value, least),
-                       .mend = fmt::format("Give {} = {} or more.", name, least)});
+                       .hint = fmt::format("Give {} = {} or more.", name, least)});
   };
   at_least("epochs", options.epochs, 0);
   if (options.batch_size < FitOptions::kAsTheyCome) {
@@ -227,7 +227,7 @@ double monitored(const FitOptions& options, const EpochLog& log) {
   throw DataError(
       {.what = "there is no '" + monitor + "' to monitor",
        .detail = "There are " + base::quote_list(known) + ".",
-       .mend = base::nearest_or(monitor, known,
+       .hint = base::nearest_or(monitor, known,
                                 "Monitor one of these, or add the metric, or validation rows.")});
 }
 

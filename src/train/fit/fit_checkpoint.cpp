@@ -19,8 +19,8 @@ constexpr std::string_view kBest = "best";
 constexpr std::string_view kOption = "option:";  // in the metadata
 
 [[noreturn]] void refuse(const Checkpoint& checkpoint, const std::string& what,
-                         const std::string& mend) {
-  throw CheckpointError({.what = what, .where = {.file = checkpoint.path}, .mend = mend});
+                         const std::string& hint) {
+  throw CheckpointError({.what = what, .where = {.file = checkpoint.path}, .hint = hint});
 }
 
 void set_row(Checkpoint& checkpoint, std::string_view name, const std::vector<double>& numbers) {
@@ -83,13 +83,13 @@ void FitLoop::open_checkpoints() {
     const CheckpointOptions& wanted = *options_.checkpoint;
     if (wanted.folder.empty()) {
       throw OptionError({.what = "checkpoints need a folder",
-                         .mend = "Give CheckpointOptions::folder, a folder of their own."});
+                         .hint = "Give CheckpointOptions::folder, a folder of their own."});
     }
     if (wanted.keep < 1 || wanted.every_steps < 0) {
       throw OptionError({.what = fmt::format("checkpoints: keep is {}, every_steps {}, expected at "
                                              "least 1 and 0",
                                              wanted.keep, wanted.every_steps),
-                         .mend = "Keep one or more; 0 steps stand for the end of each epoch."});
+                         .hint = "Keep one or more; 0 steps stand for the end of each epoch."});
     }
     checkpoint_steps_ = wanted.every_steps;
     checkpoints_.emplace(
@@ -123,7 +123,7 @@ std::optional<Checkpoint> FitLoop::find_checkpoint() {
   if (!found && !options_.resume_if_any) {
     throw CheckpointError({.what = "there is no whole checkpoint to resume from",
                            .where = {.file = path},
-                           .mend = "Begin anew without resuming."});
+                           .hint = "Begin anew without resuming."});
   }
   return found;
 }
@@ -259,7 +259,7 @@ void FitLoop::save_checkpoint() {
     if (search_ && !runtime::all_finite(session_.state_views())) {
       throw CheckpointError({.what = "the weights are not finite",
                              .where = {.file = checkpoints_->path()},
-                             .mend = "Resume from the checkpoint before, with a smaller rate."});
+                             .hint = "Resume from the checkpoint before, with a smaller rate."});
     }
     Checkpoint checkpoint = make_checkpoint();
     log.path = checkpoints_->save(checkpoint, session_.steps(), is_best);

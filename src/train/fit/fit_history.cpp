@@ -66,7 +66,7 @@ std::vector<T> column_of(const Checkpoint& checkpoint, const std::string& name,
   if (column.size() == num_epochs) return column;
   throw CheckpointError({.what = "the columns of the checkpoint's history differ in length",
                          .where = {.file = checkpoint.path},
-                         .mend = "Use another checkpoint: this file was not written by onnxgrad."});
+                         .hint = "Use another checkpoint: this file was not written by onnxgrad."});
 }
 
 // Numbers of the epochs; those of a file without this column are 1, 2, 3, ...
@@ -83,7 +83,7 @@ std::vector<std::int64_t> read_epochs(const Checkpoint& checkpoint, std::size_t 
   }
   throw CheckpointError({.what = "the epochs of the checkpoint's history do not follow each other",
                          .where = {.file = checkpoint.path},
-                         .mend = "Use another checkpoint: this file was not written by onnxgrad."});
+                         .hint = "Use another checkpoint: this file was not written by onnxgrad."});
 }
 
 // What a step tells beside its loss.
@@ -208,7 +208,7 @@ void read_history(const Checkpoint& checkpoint, const FitOptions& options,
   if (std::ssize(history.step_losses) == checkpoint.get_int("fit/step")) return;
   throw CheckpointError({.what = "the checkpoint does not have the loss of each step",
                          .where = {.file = checkpoint.path},
-                         .mend = "Resume without FitOptions::keep_step_losses, as in the first "
+                         .hint = "Resume without FitOptions::keep_step_losses, as in the first "
                                  "run."});
 }
 

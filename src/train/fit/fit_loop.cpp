@@ -86,7 +86,7 @@ void FitLoop::prepare_schedule(double rate) {
       if (stop_.is_set()) return;
       throw DataError({.what = "the schedule needs to know how many rows there are, and they can "
                                "be read once",
-                       .mend = "Say it: onnxgrad.data.Batches(batches, rows=1000); or give a "
+                       .hint = "Say it: onnxgrad.data.Batches(batches, rows=1000); or give a "
                                "function that returns a new iterator."});
     }
   }
@@ -249,7 +249,7 @@ bool FitLoop::run_blocks() {
   if (stop_.is_set()) return end_with(stop_.reason());
   if (row_ > 0) return true;
   throw DataError({.what = fmt::format("epoch {} has no rows", epoch_),
-                   .mend = options_.drop_last
+                   .hint = options_.drop_last
                                ? "Take smaller batches, or keep the last one."
                                : "Give data with rows; an iterator that is used up gives none a "
                                  "second time."});
@@ -362,7 +362,7 @@ bool FitLoop::handle_fault(const std::string& fault_seen) {
        .detail = fmt::format("Learning rate {:g}. The weights are those before step {}: the last "
                              "finite ones.",
                              rate, step_ + 1),
-       .mend = fmt::format("Try lr={:g}{}, or scale the inputs.", rate / 10, clip)});
+       .hint = fmt::format("Try lr={:g}{}, or scale the inputs.", rate / 10, clip)});
 }
 
 bool FitLoop::call_step_callback(double loss, const runtime::Execution& execution) {

@@ -23,11 +23,11 @@ void check_split(std::int64_t rows, double fraction) {
   if (!is_share) {
     throw DataError(
         {.what = "validation fraction " + std::to_string(fraction) + " is not between 0 and 1",
-         .mend = "Give a share of the rows, such as 0.1, or a data set of its own."});
+         .hint = "Give a share of the rows, such as 0.1, or a data set of its own."});
   }
   if (rows < 2) {
     throw DataError({.what = std::to_string(rows) + " rows cannot be split for validation",
-                     .mend = "Train without validation, or give it rows of its own."});
+                     .hint = "Train without validation, or give it rows of its own."});
   }
 }
 

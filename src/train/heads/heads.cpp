@@ -140,7 +140,7 @@ std::vector<std::string> output_names(const ir::Graph& graph) {
   throw ModelError({.what = "no output that a loss can be put on",
                     .detail = "Looked back from " + base::quote_list(names) +
                               " for floating-point scores and found none.",
-                    .mend = "Name an output or inner value in the loss: "
+                    .hint = "Name an output or inner value in the loss: "
                             "loss='squared_error:output=VALUE'."});
 }
 
@@ -156,7 +156,7 @@ std::vector<std::string> output_names(const ir::Graph& graph) {
   if (own.empty()) own = names.front();
   throw ModelError(
       {.what = "several outputs could take the loss: " + base::quote_list(names),
-       .mend = "Name one in the loss, such as loss='squared_error:output=" + heads.front().output +
+       .hint = "Name one in the loss, such as loss='squared_error:output=" + heads.front().output +
                "'; if '" + own + "' is the loss already, pass loss='output:" + own + "'."});
 }
 
@@ -173,7 +173,7 @@ Value* find_value(const ir::Graph& graph, const std::string& name) {
   }
   throw ModelError({.what = "no output or value '" + name + "'",
                     .detail = "Outputs: " + base::quote_list(output_names(graph)) + ".",
-                    .mend = base::nearest_or(name, names)});
+                    .hint = base::nearest_or(name, names)});
 }
 
 // "Softmax", or for a pattern of several nodes what it stands for.
@@ -198,7 +198,7 @@ std::string squashing_of(const Head& head) {
            describe(function) + " takes scores, but '" + name + "' is behind " + squashing_of(head),
        .where = {.value = name},
        .detail = "The probabilities would be squashed a second time and training would stall.",
-       .mend = has_scores ? "Put it on '" + head.scores->name +
+       .hint = has_scores ? "Put it on '" + head.scores->name +
                                 "', or leave the output of the loss out: it is found then."
                           : "Use loss='negative_log_likelihood' on probabilities."});
 }
@@ -208,7 +208,7 @@ std::string squashing_of(const Head& head) {
   throw ModelError({.what = describe(function) + " takes " + wanted + ", but '" + scores.name +
                             "' is " + scores.type.to_string(),
                     .where = {.value = scores.name},
-                    .mend = "Use loss='" + better + "'."});
+                    .hint = "Use loss='" + better + "'."});
 }
 
 // Losses of one score per row and of one score per class are easily taken for each other.
@@ -318,7 +318,7 @@ std::int64_t count_classes(const ResolvedLoss& resolved, const ClassList& classe
                               " classes, but '" + resolved.scores->name + "' has scores for " +
                               std::to_string(columns),
                       .where = {.value = resolved.scores->name},
-                      .mend = "Export the model again: its labels do not belong to its scores."});
+                      .hint = "Export the model again: its labels do not belong to its scores."});
   }
   return listed;
 }
@@ -368,14 +368,14 @@ ResolvedLoss resolve_output(const ir::Graph& graph, const Loss& loss) {
   if (loss.output.empty()) {
     throw ModelError({.what = "the model's own loss: which output it is was not said",
                       .detail = "Outputs: " + base::quote_list(output_names(graph)) + ".",
-                      .mend = "Name it: loss='output:NAME'."});
+                      .hint = "Name it: loss='output:NAME'."});
   }
   Value* value = find_value(graph, loss.output);
   if (!value->type.is_tensor() || !is_floating(value->type.dtype)) {
     throw ModelError({.what = "the model's own loss: '" + value->name + "' is " +
                               value->type.to_string() + ", expected a floating-point tensor",
                       .where = {.value = value->name},
-                      .mend = "Name the output that is the loss: loss='output:NAME'."});
+                      .hint = "Name the output that is the loss: loss='output:NAME'."});
   }
   ResolvedLoss resolved{.function = loss.function, .scores = value, .info = {}};
   resolved.info.function = loss.function;

@@ -147,7 +147,7 @@ void expect_error(const Draft& draft, const Loss& loss, const std::string& part)
   }
 }
 
-TEST(Heads, ScoresLossOnProbabilitiesIsAnErrorWithTheMend) {
+TEST(Heads, ScoresLossOnProbabilitiesIsAnErrorWithTheHint) {
   Draft draft;
   draft.output(draft.g.op("Softmax", {add_scores(draft, 3)}), "probabilities");
   expect_error(draft, {.function = SoftmaxCrossEntropy{}, .output = "probabilities"},

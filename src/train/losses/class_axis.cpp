@@ -35,7 +35,7 @@ std::int64_t checked_axis(const LossFunction& function, const Value& scores, std
                            scores.type.to_string(),
                            is_rows ? "has the rows, not the classes" : "does not exist"),
        .where = {.value = scores.name},
-       .mend = fmt::format("Give an axis from 1 to {}, or -1 for the last.", rank - 1)});
+       .hint = fmt::format("Give an axis from 1 to {}, or -1 for the last.", rank - 1)});
 }
 
 // The only axis with a class for each of the class weights.
@@ -80,7 +80,7 @@ ClassAxis choose_class_axis(const LossFunction& function, const Value& scores,
     throw ModelError({.what = fmt::format("{} has no class axis, but axis {} was given",
                                           describe(function), *asked),
                       .where = {.value = scores.name},
-                      .mend = "Leave axis= out, or take a cross-entropy over classes."});
+                      .hint = "Leave axis= out, or take a cross-entropy over classes."});
   }
   if (!has_class_axis(function) || scores.type.rank() < 2) return {};
   if (asked) return {.axis = checked_axis(function, scores, *asked)};
@@ -125,7 +125,7 @@ void refuse_labels(const LossInfo& loss, const std::string& scores_shape, const 
                          : fmt::format("They have the shape of the scores without axis {}, and "
                                        "without axis {}.",
                                        fitting.front(), fitting.back()),
-       .mend = is_none
+       .hint = is_none
                    ? "Give one label for each place of the scores; axis= of the loss says which "
                      "axis has the classes, one_hot=true takes rows of probabilities."
                    : kSayIt});

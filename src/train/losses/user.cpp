@@ -25,8 +25,8 @@ const UserPart& part() {
   return loss;
 }
 
-[[noreturn]] void refuse(const std::string& what, const std::string& mend) {
-  refuse_user_part(part(), what, mend);
+[[noreturn]] void refuse(const std::string& what, const std::string& hint) {
+  refuse_user_part(part(), what, hint);
 }
 
 bool is_floating_tensor(const ir::Type& type) {
@@ -58,7 +58,7 @@ bool is_batch_loss(const Value& loss, const ir::Dim& rows, const std::string& su
   if (!type.has_rank()) {
     throw ModelError({.what = subject + ": the rank of its output '" + loss.name + "' is not known",
                       .where = {.value = loss.name},
-                      .mend = "Declare the shape."});
+                      .hint = "Declare the shape."});
   }
   if (type.rank() == 0) return true;
   const bool one = std::ranges::all_of(

@@ -13,7 +13,7 @@ void check_range(std::string_view name, double value, bool good, std::string_vie
   if (good && std::isfinite(value)) return;
   throw OptionError({.what = "optimizer: " + std::string(name) + " is " + std::to_string(value) +
                              ", expected " + std::string(range),
-                     .mend = "Give " + std::string(range) + ", or leave it out."});
+                     .hint = "Give " + std::string(range) + ", or leave it out."});
 }
 
 void at_least_zero(std::string_view name, double value) {
@@ -33,11 +33,11 @@ void check(const Sgd& sgd) {
   check_range("dampening", sgd.dampening, true, "a number");
   if (sgd.nesterov && (sgd.momentum == 0 || sgd.dampening != 0)) {
     throw OptionError({.what = "optimizer: nesterov needs momentum > 0 and dampening 0",
-                       .mend = "Pass momentum=0.9, or leave nesterov out."});
+                       .hint = "Pass momentum=0.9, or leave nesterov out."});
   }
   if (sgd.rate_in_velocity && (sgd.momentum == 0 || sgd.dampening != 0)) {
     throw OptionError({.what = "optimizer: rate_in_velocity needs momentum > 0 and dampening 0",
-                       .mend = "Pass momentum=0.9, or leave rate_in_velocity out."});
+                       .hint = "Pass momentum=0.9, or leave rate_in_velocity out."});
   }
 }
 
@@ -108,12 +108,12 @@ void check_update_options(const UpdateOptions& options) {
       check_optimizer(*group.optimizer);
       if (is_host_loop(*group.optimizer)) {
         throw OptionError({.what = "optimizer: L-BFGS cannot be that of a group of weights",
-                           .mend = "Give it to all weights, or take another one."});
+                           .hint = "Give it to all weights, or take another one."});
       }
     }
     if (group.patterns.empty()) {
       throw OptionError({.what = "optimizer: a group of weights without patterns",
-                         .mend = "Name its weights, or a pattern such as 'fc*'."});
+                         .hint = "Name its weights, or a pattern such as 'fc*'."});
     }
   }
 }

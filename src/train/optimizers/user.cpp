@@ -26,8 +26,8 @@ const UserPart& part() {
   return optimizer;
 }
 
-[[noreturn]] void refuse(const std::string& what, const std::string& mend) {
-  refuse_user_part(part(), what, mend);
+[[noreturn]] void refuse(const std::string& what, const std::string& hint) {
+  refuse_user_part(part(), what, hint);
 }
 
 // Throws where the model is not of the form that an optimizer has.

@@ -21,7 +21,7 @@ void expect(std::string_view name, double value, bool good, std::string_view ran
   if (good && std::isfinite(value)) return;
   throw OptionError({.what = "schedule: " + std::string(name) + " is " + std::to_string(value) +
                              ", expected " + std::string(range),
-                     .mend = "Give " + std::string(range) + ", or leave it out."});
+                     .hint = "Give " + std::string(range) + ", or leave it out."});
 }
 
 void at_least_zero(std::string_view name, double value) {
@@ -49,7 +49,7 @@ void check(const MultiStepDecay& spec) {
   at_least_zero("factor", spec.factor);
   if (!std::ranges::is_sorted(spec.milestones)) {
     throw OptionError(
-        {.what = "schedule: the milestones are not in increasing order", .mend = "Sort them."});
+        {.what = "schedule: the milestones are not in increasing order", .hint = "Sort them."});
   }
 }
 
@@ -92,14 +92,14 @@ void check(const Plateau& spec) {
 void check(const ScheduleSequence& spec) {
   if (spec.parts.empty()) {
     throw OptionError({.what = "schedule: a sequence without parts",
-                       .mend = "Give one schedule or more, each with its end."});
+                       .hint = "Give one schedule or more, each with its end."});
   }
 }
 
 void check(const ScheduleProduct& spec) {
   if (spec.parts.empty()) {
     throw OptionError(
-        {.what = "schedule: a product without parts", .mend = "Give one schedule or more."});
+        {.what = "schedule: a product without parts", .hint = "Give one schedule or more."});
   }
 }
 
@@ -349,7 +349,7 @@ void ScheduleRun::load_state(const std::vector<double>& state) {
   if (state.size() != this->state().size()) {
     throw CheckpointError({.what = "the state of the schedule has " + std::to_string(state.size()) +
                                    " numbers, expected " + std::to_string(this->state().size()),
-                           .mend = "Resume with the schedule that the run began with."});
+                           .hint = "Resume with the schedule that the run began with."});
   }
   const double* next = state.data();
   visit_plateaus(root_, [&](PlateauState& plateau) {

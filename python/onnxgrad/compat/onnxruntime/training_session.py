@@ -98,9 +98,9 @@ class TrainingParameters:
         NotImplementedError
             Names the field.
         """
-        for name, (neutral, mend) in _NEUTRAL.items():
+        for name, (neutral, hint) in _NEUTRAL.items():
             if getattr(self, name) != neutral:
-                raise NotImplementedError(f"{name}={getattr(self, name)!r} is refused: {mend}.")
+                raise NotImplementedError(f"{name}={getattr(self, name)!r} is refused: {hint}.")
 
     def optimizer(self) -> Any:
         """Return the description of the optimizer, that of the first weight by name.
