@@ -188,12 +188,14 @@ struct History {
 
 /// Trains a session over a dataset: the epoch loop, shuffling, batches, validation, history. One
 /// fit() at a time. fit() goes on from the session's present state.
+/// With an automatic loss, a model whose output is several bare columns, and class labels (integers
+/// or strings, one per row) as target of the session's first steps, the columns are taken for
+/// scores: the loss is softmax cross-entropy then.
 class Trainer {
  public:
+  /// The session is shared: it is the same before, during and after a fit().
+  explicit Trainer(std::shared_ptr<TrainingSession> session);
   explicit Trainer(TrainingSession session);
-  /// With an automatic loss, a model whose output is several bare columns, and class labels
-  /// (integers or strings, one per row) as target of the first fit(), the columns are taken for
-  /// scores: the loss is softmax cross-entropy then.
   explicit Trainer(const Model& model, const Loss& loss = {}, const Optimizer& optimizer = Adam{},
                    const TrainingOptions& options = {});
   ~Trainer();

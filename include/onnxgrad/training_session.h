@@ -104,6 +104,11 @@ class TrainingSession {
   /// classes).
   Tensor encode_target(const Tensor& labels, const std::string& output = "") const;
 
+  /// From the next step on the loss has an input of this name for a weight of each row, as with
+  /// Loss::sample_weight; nothing changes where it has one. Weights and optimizer state stay; the
+  /// step is compiled anew.
+  void use_sample_weights(const std::string& name = "sample_weight");
+
   /// In force from the next step on.
   double learning_rate() const;
   void set_learning_rate(double learning_rate);
@@ -121,9 +126,6 @@ class TrainingSession {
   /// Reads such a file. Everything is checked before anything is changed. Throws: CheckpointError
   /// (a damaged file; one of another model, loss or optimizer, naming the first difference).
   void load(const std::string& path);
-  /// Takes over what another session of the same model and optimizer has: the choice of trained
-  /// weights, state, learning rate and number of steps. Throws: CheckpointError as load_state().
-  void continue_from(const TrainingSession& other);
   /// First weights and empty optimizer state again.
   void reset();
 

@@ -130,6 +130,7 @@ void bind_training(nb::module_& module) {
           "unfreeze",
           [](TrainingSession& session, const Names& patterns) { session.unfreeze(patterns); },
           "patterns"_a, Unlocked())
+      .def("use_sample_weights", &TrainingSession::use_sample_weights, "name"_a, Unlocked())
       .def("encode_target", &TrainingSession::encode_target, "labels"_a, "output"_a, Unlocked())
       .def_prop_rw("learning_rate", &TrainingSession::learning_rate,
                    &TrainingSession::set_learning_rate)
@@ -138,7 +139,6 @@ void bind_training(nb::module_& module) {
       .def("load_state", &TrainingSession::load_state, "state"_a, Unlocked())
       .def("save", &TrainingSession::save, "path"_a, Unlocked())
       .def("load", &TrainingSession::load, "path"_a, Unlocked())
-      .def("continue_from", &TrainingSession::continue_from, "other"_a, Unlocked())
       .def("reset", &TrainingSession::reset, Unlocked())
       .def("trained_model", &TrainingSession::trained_model, Unlocked())
       .def("plan_summary", &TrainingSession::plan_summary)

@@ -1,11 +1,13 @@
 // Trainer: fit() runs without the interpreter lock; callbacks take it.
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
 #include <exception>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -176,25 +178,7 @@ void bind_trainer(nb::module_& module) {
   bind_options(module);
   module.def("window_starts", &window_starts, "rows"_a, "batch_size"_a, "seed"_a, "epoch"_a);
   nb::class_<Trainer>(module, "Trainer")
-      .def(
-          "__init__",
-          [](Trainer* place, TrainingSession& session) { new (place) Trainer(std::move(session)); },
-          "session"_a, "Takes the session over; `session` is empty afterwards.")
-      .def(
-          "__init__",
-          [](Trainer* place, const Model& model, const Loss& loss, const Optimizer& optimizer,
-             std::vector<std::string> trainable, std::vector<std::string> frozen, bool untie,
-             const UpdateOptions& update, TrainingMode training_mode, const EngineOptions& engine) {
-            new (place) Trainer(model, loss, optimizer,
-                                {.trainable = std::move(trainable),
-                                 .frozen = std::move(frozen),
-                                 .untie = untie,
-                                 .update = update,
-                                 .training_mode = training_mode,
-                                 .engine = engine});
-          },
-          "model"_a, "loss"_a, "optimizer"_a, "trainable"_a, "frozen"_a, "untie"_a, "update"_a,
-          "training_mode"_a, "engine"_a, Unlocked())
+      .def(nb::init<std::shared_ptr<TrainingSession>>(), "session"_a)
       .def("choose_loss", &Trainer::choose_loss, "target"_a, Unlocked())
       .def("fit", &fit, "data"_a.none(), "source"_a.none(), "options"_a, "validation"_a.none(),
            "validation_source"_a.none(), "on_epoch_end"_a.none(), "on_step_end"_a.none(),
@@ -210,7 +194,6 @@ void bind_trainer(nb::module_& module) {
       .def("stop", &Trainer::stop)
       .def("reset", &Trainer::reset, Unlocked())
       .def_prop_ro("history", &Trainer::history)
-      .def_prop_ro("session", nb::overload_cast<>(&Trainer::session))
       .def("trained_model", &Trainer::trained_model, Unlocked())
       .def("save", &Trainer::save, "path"_a, Unlocked());
 }

@@ -26,13 +26,12 @@ from onnxgrad.data import Source, source_like
 from onnxgrad.errors import Error, OptionError
 from onnxgrad.files import write_file
 from onnxgrad.history import History
-from onnxgrad.losses import to_core_loss
 from onnxgrad.sessions import TrainingSession
 
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["OwnSession", "TrainerBase", "handled_signals", "one_at_a_time"]
+__all__ = ["TrainerBase", "handled_signals", "one_at_a_time"]
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -69,28 +68,6 @@ def handled_signals() -> list[int]:
     return [int(n) for n in signal.valid_signals() if callable(signal.getsignal(n))]
 
 
-class OwnSession(TrainingSession):
-    """A session that was made by a trainer, which may still settle an automatic loss."""
-
-    _trainer: native.Trainer
-
-    def _build(self) -> None:
-        if self._sample_weight:
-            super()._build()
-            return
-        self._trainer = native.Trainer(
-            self._model,
-            to_core_loss(self._loss, self._target, penalty=self._penalty),
-            self._optimizer._native(),
-            self._trainable,
-            self._frozen,
-            self._untie,
-            self._update,
-            self._training_mode,
-            self._engine,
-        )
-
-
 class TrainerBase:
     """What `Trainer` is made on."""
 
@@ -114,25 +91,10 @@ class TrainerBase:
             return source.native(self.session)
         return self._dataset(X, y, sample_weight)
 
-    def _choose_loss(self, y: ArrayLike | Mapping[str, ArrayLike] | None) -> native.LossInfo:
+    def _choose_loss(self, y: ArrayLike | Mapping[str, ArrayLike] | None) -> None:
         """Settle an automatic loss by the labels."""
-        if y is None or isinstance(y, Mapping):
-            return self._core.session.loss
-        return self._core.choose_loss(to_native(y, "y"))
-
-    def _use_sample_weight(self, y: ArrayLike | Mapping[str, ArrayLike] | None) -> None:
-        """Give the loss an input for sample weights; weights and optimizer state stay."""
-        session = self.session
-        if session._sample_weight:
-            return
-        chosen = self._choose_loss(y).function
-        before = session._core
-        session._sample_weight = "sample_weight"
-        session._chosen = chosen
-        session._build()
-        self._core = native.Trainer(session._core)
-        session._core = self._core.session
-        session._core.continue_from(before)
+        if y is not None and not isinstance(y, Mapping):
+            self._core.choose_loss(to_native(y, "y"))
 
     def _dataset(self, X: Any, y: Any, sample_weight: Any) -> NativeRows:
         X, y, sample_weight = unpack_table(self.session, X, y, sample_weight)
@@ -273,10 +235,7 @@ def pickled(trainer: TrainerBase) -> dict[str, Any]:
         checkpoint = path.read_bytes()
     return {
         "model": session._model.to_bytes(),
-        "arguments": {**session._arguments, "sample_weight": None},
-        "is_own": isinstance(session, OwnSession),
-        "sample_weight": session._sample_weight,
-        "loss_line": session.loss_line,
+        "arguments": {**session._arguments, "sample_weight": session._sample_weight or None},
         "trained": [weight.name for weight in session.trained_weights],
         "checkpoint": checkpoint,
         "kept": {name: vars(trainer)[name] for name in _KEPT},
@@ -285,22 +244,8 @@ def pickled(trainer: TrainerBase) -> dict[str, Any]:
 
 def unpickle(trainer: TrainerBase, state: dict[str, Any]) -> None:
     """Make `trainer` that of `pickled`."""
-    kind = OwnSession if state["is_own"] else TrainingSession
-    arguments = state["arguments"]
-    if not state["is_own"]:
-        arguments = arguments | {"sample_weight": state["sample_weight"] or None}
-    session = trainer.session = kind(state["model"], **arguments)
-    if isinstance(session, OwnSession):
-        trainer._core = session._trainer
-    else:
-        trainer._core = native.Trainer(session._core)
-    session._core = trainer._core.session
-    if session.loss_line != state["loss_line"]:  # chosen by the labels of the fit: classes
-        places = len(session._core.loss.target.shape or ()) - 2  # of a row, one label each
-        labels = [0, 1] if places < 1 else np.zeros((2, *[0] * places), np.int64)
-        trainer._core.choose_loss(to_native(labels, "y"))
-    if state["sample_weight"] and state["is_own"]:
-        trainer._use_sample_weight({})
+    session = trainer.session = TrainingSession(state["model"], **state["arguments"])
+    trainer._core = native.Trainer(session._core)
     now = {weight.name for weight in session.trained_weights}
     if added := set(state["trained"]) - now:
         session.unfreeze(added)

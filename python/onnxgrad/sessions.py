@@ -15,7 +15,6 @@ from onnxgrad._checks import (
 )
 from onnxgrad._checks import patterns as pattern_list
 from onnxgrad._engine_options import engine_options, training_mode_of
-from onnxgrad._loss_base import NativeFunction
 from onnxgrad._models import ModelLike, to_core_model, to_proto
 from onnxgrad._session_words import NotPickled, described
 from onnxgrad._values import Evaluation, NodeArg, WeightInfo, node_args, weight_infos
@@ -234,43 +233,35 @@ class TrainingSession(NotPickled):
         seed: int = 0,
     ) -> None:
         arguments = dict(locals())
-        self._model = to_core_model(model)
-        self._loss = loss
-        self._penalty = penalty
-        self._target = target
-        self._optimizer = as_optimizer(optimizer)
-        self._trainable = pattern_list("trainable", trainable)
-        self._frozen = pattern_list("frozen", frozen)
-        self._untie = bool(untie)
-        self._outputs = list(outputs)
-        groups = [groups] if isinstance(groups, ParameterGroup) else list(groups)
-        self._update = update_options(self._optimizer.lr, groups, clip_value, clip_norm, accumulate)
-        self._training_mode = training_mode_of(training_mode)
-        self._skip_non_finite = bool(skip_non_finite)
-        self._engine = engine_options(device, threads, seed)
-        self._sample_weight = sample_weight or ""
-        self._chosen: NativeFunction | None = None
         del arguments["self"], arguments["model"]  # what is left makes another one
-        again = {"trainable": self._trainable, "frozen": self._frozen, "outputs": self._outputs}
+        self._model = to_core_model(model)
+        self._optimizer = as_optimizer(optimizer)
+        self._outputs = list(outputs)
+        self._sample_weight = sample_weight or ""
+        trainable = pattern_list("trainable", trainable)
+        frozen = pattern_list("frozen", frozen)
+        groups = [groups] if isinstance(groups, ParameterGroup) else list(groups)
+        again = {"trainable": trainable, "frozen": frozen, "outputs": self._outputs}
         self._arguments = arguments | again | {"groups": groups}
-        self._build()
-
-    def _build(self) -> None:
         self._core = _core.TrainingSession(
             self._model,
-            to_core_loss(
-                self._loss, self._target, self._sample_weight, self._chosen, self._penalty
-            ),
+            to_core_loss(loss, target, self._sample_weight, penalty=penalty),
             self._optimizer._native(),
-            self._trainable,
-            self._frozen,
-            self._untie,
+            trainable,
+            frozen,
+            bool(untie),
             self._outputs,
-            self._update,
-            self._training_mode,
-            self._skip_non_finite,
-            self._engine,
+            update_options(self._optimizer.lr, groups, clip_value, clip_norm, accumulate),
+            training_mode_of(training_mode),
+            bool(skip_non_finite),
+            engine_options(device, threads, seed),
         )
+
+    def _use_sample_weight(self) -> None:
+        """Give the loss an input for sample weights; weights and optimizer state stay."""
+        if not self._sample_weight:
+            self._core.use_sample_weights("sample_weight")
+            self._sample_weight = "sample_weight"
 
     def step(
         self, feeds: Mapping[str, ArrayLike]

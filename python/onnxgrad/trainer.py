@@ -26,7 +26,7 @@ from onnxgrad._rows import (
     unpack_table,
     validation_names,
 )
-from onnxgrad._trainer_base import OwnSession, TrainerBase, handled_signals, one_at_a_time
+from onnxgrad._trainer_base import TrainerBase, handled_signals, one_at_a_time
 from onnxgrad.callbacks import (
     CallbackLike,
     CallbackList,
@@ -175,9 +175,8 @@ class Trainer(TrainerBase):
             self.session = model
             if lr is not None:
                 self.session.lr = lr
-            self._core = _core.Trainer(self.session._core)
         else:
-            self.session = OwnSession(
+            self.session = TrainingSession(
                 model,
                 loss,
                 as_optimizer(optimizer, lr),
@@ -194,9 +193,7 @@ class Trainer(TrainerBase):
                 threads=threads,
                 seed=seed,
             )
-            self._core = self.session._trainer
-        # The extension's trainer owns the session; the Python session refers to it.
-        self.session._core = self._core.session
+        self._core = _core.Trainer(self.session._core)
         self.history = History()
         self.stop_reason = ""
         self.checkpoint_problem = ""
@@ -393,7 +390,7 @@ class Trainer(TrainerBase):
             check_alone(source, y=y, sample_weight=sample_weight)
             if class_weight is not None:
                 options.class_weights = native_class_weights(class_weight)
-                self._use_sample_weight(None)
+                self.session._use_sample_weight()
         elif y is None and self.session.target_name:
             raise DataError(what="there is no y", value="y", hint="Give the targets: fit(X, y).")
         else:
@@ -406,7 +403,7 @@ class Trainer(TrainerBase):
             if class_weight is not None:
                 sample_weight = with_class_weights(class_weight, y, sample_weight)
         if sample_weight is not None or has_weight(validation) or has_weight(source):
-            self._use_sample_weight(y)
+            self.session._use_sample_weight()
         self._callbacks.set_checkpoints(options, resume)
         rows = self._rows(source, X, y, sample_weight)
         held_out = self._validation(validation, source, options)
@@ -585,7 +582,7 @@ class Trainer(TrainerBase):
         """Return (loss, accuracy, rows, metrics) over rows; data and options as for `fit`."""
         source, y, sample_weight = as_source(X, y, sample_weight)
         if sample_weight is not None or has_weight(source):
-            self._use_sample_weight(y)
+            self.session._use_sample_weight()
         wanted = native_metrics(metrics)
         rows = self._rows(source, X, y, sample_weight)
         size = positive_int("batch_size", batch_size)

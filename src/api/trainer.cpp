@@ -1,6 +1,7 @@
 #include "onnxgrad/trainer.h"
 
 #include <algorithm>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -14,22 +15,19 @@
 #include "train/fit/evaluator.h"
 #include "train/fit/fit_loop.h"
 #include "train/fit/sampler.h"
-#include "train/targets.h"
 
 namespace onnxgrad {
 
 struct Trainer::Impl {
-  explicit Impl(TrainingSession training_session) : session(std::move(training_session)) {}
+  explicit Impl(std::shared_ptr<TrainingSession> training_session)
+      : session(std::move(training_session)) {}
 
-  /// An automatic loss is settled by the head and the target: see target_asks_for_classes.
-  void settle_loss(const Tensor& target);
-  /// What else labels settle: see train/label_form.h. Of a source, its first chunk.
-  void settle_by_labels(const Dataset& data);
+  train::Session& compiled() const { return session->impl().session; }
+  api::Gate& busy() const { return session->impl().busy; }
   /// What the options want of the step.
-  void compile_for(const FitOptions& options);
+  void compile_for(const FitOptions& options) const;
 
-  bool is_automatic = false;
-  TrainingSession session;
+  std::shared_ptr<TrainingSession> session;
   History history = {};
   train::StopFlag stop;
   api::Gate fitting;
@@ -71,39 +69,27 @@ void check_batch_size(std::int64_t batch_size) {
 
 }  // namespace
 
-void Trainer::Impl::settle_loss(const Tensor& target) {
-  if (!is_automatic || session.steps() != 0) return;
-  if (!train::target_asks_for_classes(session.loss(), target)) return;
-  TrainingSession settled = session.impl().with_loss(SoftmaxCrossEntropy{});
-  settled.continue_from(session);
-  session = std::move(settled);
+void Trainer::Impl::compile_for(const FitOptions& options) const {
+  if (options.on_non_finite == OnNonFinite::kSkip) compiled().guard_updates();
+  compiled().log_gradient_norm(options.grad_norm);
 }
 
-void Trainer::Impl::settle_by_labels(const Dataset& data) {
-  train::settle_by_labels(session.impl().session, data);
-}
-
-void Trainer::Impl::compile_for(const FitOptions& options) {
-  train::Session& compiled = session.impl().session;
-  if (options.on_non_finite == OnNonFinite::kSkip) compiled.guard_updates();
-  compiled.log_gradient_norm(options.grad_norm);
-}
-
-Trainer::Trainer(TrainingSession session) : impl_(std::make_unique<Impl>(std::move(session))) {}
+Trainer::Trainer(std::shared_ptr<TrainingSession> session)
+    : impl_(std::make_unique<Impl>(std::move(session))) {}
+Trainer::Trainer(TrainingSession session)
+    : Trainer(std::make_shared<TrainingSession>(std::move(session))) {}
 Trainer::Trainer(const Model& model, const Loss& loss, const Optimizer& optimizer,
                  const TrainingOptions& options)
-    : Trainer(TrainingSession(model, loss, optimizer, options)) {
-  impl_->is_automatic = std::holds_alternative<AutoLoss>(loss.function);
-}
+    : Trainer(std::make_shared<TrainingSession>(model, loss, optimizer, options)) {}
 Trainer::~Trainer() = default;
 Trainer::Trainer(Trainer&&) noexcept = default;
 Trainer& Trainer::operator=(Trainer&&) noexcept = default;
 
 const LossInfo& Trainer::choose_loss(const Tensor& target) {
   const api::CallGuard guard(impl_->fitting);
-  impl_->settle_loss(target);
-  impl_->settle_by_labels({.inputs = {}, .target = target});
-  return impl_->session.loss();
+  const api::CallGuard session_guard(impl_->busy());
+  train::settle_by_labels(impl_->compiled(), {.inputs = {}, .target = target});
+  return impl_->session->loss();
 }
 
 std::vector<std::int64_t> window_starts(std::int64_t rows, std::int64_t batch_size,
@@ -126,26 +112,25 @@ std::vector<std::int64_t> window_starts(std::int64_t rows, std::int64_t batch_si
 
 const History& Trainer::fit(const Dataset& data, const FitOptions& options) {
   const api::CallGuard guard(impl_->fitting);
-  impl_->settle_loss(data.target);
-  const api::CallGuard session_guard(impl_->session.impl().busy);
-  impl_->settle_by_labels(data);
+  const api::CallGuard session_guard(impl_->busy());
+  train::settle_by_labels(impl_->compiled(), data);
   impl_->compile_for(options);
-  train::FitLoop loop(impl_->session.impl().session, data, options, impl_->stop, impl_->history);
+  train::FitLoop loop(impl_->compiled(), data, options, impl_->stop, impl_->history);
   loop.run();
   return impl_->history;
 }
 
 const History& Trainer::fit(DataSource& source, const FitOptions& options) {
   const api::CallGuard guard(impl_->fitting);
-  const api::CallGuard session_guard(impl_->session.impl().busy);
+  const api::CallGuard session_guard(impl_->busy());
   std::optional<PeekedSource> peeked;
-  if (impl_->session.impl().session.is_open()) {
+  if (impl_->compiled().is_open()) {
     peeked.emplace(source);
-    if (peeked->first()) impl_->settle_by_labels(*peeked->first());
+    if (peeked->first()) train::settle_by_labels(impl_->compiled(), *peeked->first());
   }
   DataSource& rows = peeked ? *peeked : source;
   impl_->compile_for(options);
-  train::FitLoop loop(impl_->session.impl().session, rows, options, impl_->stop, impl_->history);
+  train::FitLoop loop(impl_->compiled(), rows, options, impl_->stop, impl_->history);
   loop.run();
   return impl_->history;
 }
@@ -153,12 +138,10 @@ const History& Trainer::fit(DataSource& source, const FitOptions& options) {
 EvaluationResult Trainer::evaluate(const Dataset& data, std::int64_t batch_size,
                                    const std::vector<Metric>& metrics, bool allow_nan) {
   const api::CallGuard guard(impl_->fitting, api::CallGuard::Kind::kFromCallback);
-  impl_->settle_loss(data.target);
-  const api::CallGuard session_guard(impl_->session.impl().busy,
-                                     api::CallGuard::Kind::kFromCallback);
-  train::Session& session = impl_->session.impl().session;
+  const api::CallGuard session_guard(impl_->busy(), api::CallGuard::Kind::kFromCallback);
+  train::Session& session = impl_->compiled();
   check_batch_size(batch_size);
-  impl_->settle_by_labels(data);
+  train::settle_by_labels(session, data);
   train::Evaluator evaluator(session, metrics);
   return evaluator.run(train::prepare_data(session, session.evaluation_ports(), data, allow_nan),
                        batch_size);
@@ -167,14 +150,13 @@ EvaluationResult Trainer::evaluate(const Dataset& data, std::int64_t batch_size,
 EvaluationResult Trainer::evaluate(DataSource& source, std::int64_t batch_size,
                                    const std::vector<Metric>& metrics, bool allow_nan) {
   const api::CallGuard guard(impl_->fitting, api::CallGuard::Kind::kFromCallback);
-  const api::CallGuard session_guard(impl_->session.impl().busy,
-                                     api::CallGuard::Kind::kFromCallback);
-  train::Session& session = impl_->session.impl().session;
+  const api::CallGuard session_guard(impl_->busy(), api::CallGuard::Kind::kFromCallback);
+  train::Session& session = impl_->compiled();
   check_batch_size(batch_size);
   std::optional<PeekedSource> peeked;
   if (session.is_open()) {
     peeked.emplace(source);
-    if (peeked->first()) impl_->settle_by_labels(*peeked->first());
+    if (peeked->first()) train::settle_by_labels(impl_->compiled(), *peeked->first());
   }
   DataSource& rows = peeked ? *peeked : source;
   train::Evaluator evaluator(session, metrics);
@@ -193,14 +175,14 @@ void Trainer::interrupt() noexcept { impl_->stop.interrupt(); }
 
 void Trainer::reset() {
   const api::CallGuard guard(impl_->fitting);
-  impl_->session.reset();
+  impl_->session->reset();
   impl_->history = {};
 }
 
 const History& Trainer::history() const { return impl_->history; }
 
-TrainingSession& Trainer::session() { return impl_->session; }
+TrainingSession& Trainer::session() { return *impl_->session; }
 
-const TrainingSession& Trainer::session() const { return impl_->session; }
+const TrainingSession& Trainer::session() const { return *impl_->session; }
 
 }  // namespace onnxgrad

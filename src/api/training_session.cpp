@@ -71,6 +71,11 @@ Tensor TrainingSession::encode_target(const Tensor& labels, const std::string& o
   return impl_->session.encode_target(labels, output);
 }
 
+void TrainingSession::use_sample_weights(const std::string& name) {
+  const CallGuard guard(impl_->busy);
+  impl_->session.use_sample_weights(name);
+}
+
 double TrainingSession::learning_rate() const { return impl_->session.learning_rate(); }
 
 void TrainingSession::set_learning_rate(double learning_rate) {
@@ -99,11 +104,6 @@ void TrainingSession::save(const std::string& path) const {
 void TrainingSession::load(const std::string& path) {
   const CallGuard guard(impl_->busy);
   train::restore_session(impl_->session, train::read_checkpoint(path));
-}
-
-void TrainingSession::continue_from(const TrainingSession& other) {
-  const CallGuard guard(impl_->busy);
-  impl_->session.continue_from(other.impl_->session);
 }
 
 void TrainingSession::reset() {

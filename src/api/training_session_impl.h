@@ -9,23 +9,12 @@
 namespace onnxgrad {
 
 struct TrainingSession::Impl {
-  Impl(const Model& source_model, const Loss& session_loss, const Optimizer& optimizer,
-       const TrainingOptions& session_options)
-      : model(api::untied(source_model, session_options.untie)),
-        loss(session_loss),
-        options(session_options),
+  Impl(const Model& source_model, const Loss& loss, const Optimizer& optimizer,
+       const TrainingOptions& options)
+      : model(api::untied(source_model, options.untie)),
         session(model.impl().training_source(), loss, optimizer, options) {}
 
-  /// A session like this one with another loss function.
-  TrainingSession with_loss(const LossFunction& function) const {
-    Loss other = loss;
-    other.function = function;
-    return TrainingSession(model, other, session.optimizer(), options);
-  }
-
   Model model;
-  Loss loss;
-  TrainingOptions options;
   train::Session session;
   api::Gate busy;
 };

@@ -131,16 +131,4 @@ void Session::log_gradient_norm(bool wanted) {
   }
 }
 
-void Session::continue_from(const Session& other) {
-  if (!other.graph_.held.empty() || !other.with_own_count_.empty()) {
-    TrainedSet set = other.present_set();
-    for (const std::string& weight : set.held) other.add_slots_of(weight, set);
-    build(set);
-  }
-  set_label_forms(other.label_forms());
-  load_state(other.state());
-  set_steps(other.steps());
-  set_learning_rate(other.learning_rate());
-}
-
 }  // namespace onnxgrad::train

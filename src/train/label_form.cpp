@@ -96,8 +96,10 @@ bool Session::is_open() const { return train::is_open(graph_.loss); }
 LabelForms Session::label_forms() const {
   LabelForms forms;
   const auto add = [&](const LossInfo& info) {
-    forms.push_back({.class_axis = info.is_class_axis_open ? std::nullopt : info.class_axis,
-                     .soft_targets = has_soft_targets(info.function)});
+    forms.push_back(
+        {.class_axis = info.is_class_axis_open ? std::nullopt : info.class_axis,
+         .soft_targets = has_soft_targets(info.function),
+         .columns_are_scores = std::holds_alternative<SoftmaxCrossEntropy>(info.function)});
   };
   add(graph_.loss);
   for (const LossInfo& other : graph_.loss.others) add(other);
@@ -105,12 +107,30 @@ LabelForms Session::label_forms() const {
 }
 
 void Session::set_label_forms(const LabelForms& forms) {
-  if (is_fitting_ || forms.size() != 1 + loss_.others.size() || forms == label_forms()) return;
+  if (is_fitting_ || forms.size() != 1 + loss_.others.size()) return;
+  if (forms.front().columns_are_scores) take_columns_as_scores();
+  if (forms == label_forms()) return;
   Loss settled = loss_;
   for_each_loss(settled, graph_.loss, [&](Loss& loss, const LossInfo& info, std::size_t i) {
     settle(loss, info, forms[i]);
   });
   ask_loss(std::move(settled));
+}
+
+// An automatic loss that took bare columns for quantities.
+void Session::take_columns_as_scores() {
+  const bool is_automatic = std::holds_alternative<AutoLoss>(loss_.function);
+  if (!is_automatic || !std::holds_alternative<SquaredError>(graph_.loss.function)) return;
+  Loss scores = loss_;
+  scores.function = SoftmaxCrossEntropy{};
+  ask_loss(std::move(scores));
+}
+
+void Session::use_sample_weights(const std::string& name) {
+  if (!loss_.sample_weight.empty()) return;
+  Loss weighted = loss_;
+  weighted.sample_weight = name;
+  ask_loss(std::move(weighted));
 }
 
 void Session::ask_loss(Loss loss) {
@@ -125,6 +145,10 @@ void Session::ask_loss(Loss loss) {
 
 void Session::settle_by_labels(const FirstRows& rows) {
   if (is_fitting_) return;
+  const Tensor* const first = rows.labels(graph_.loss);
+  if (first != nullptr && steps_ == 0 && target_asks_for_classes(graph_.loss, *first)) {
+    take_columns_as_scores();
+  }
   LabelForms forms = label_forms();
   for_each_loss(loss_, graph_.loss, [&](const Loss&, const LossInfo& info, std::size_t i) {
     const Tensor* const labels = rows.labels(info);

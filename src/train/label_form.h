@@ -11,16 +11,17 @@
 #include "onnxgrad/tensor.h"
 #include "runtime/executor.h"
 
-// What a loss may leave open until labels come: which axis of the scores has the classes, and
-// whether one column of a binary cross-entropy is compared with class numbers or with numbers from
-// 0 to 1. The first labels settle it, and the step is written anew if it was guessed otherwise:
-// Session::settle_by_labels.
+// What a loss may leave open until labels come: whether the bare columns of an automatic loss are
+// scores of classes, which axis of the scores has the classes, and whether one column of a binary
+// cross-entropy is compared with class numbers or with numbers from 0 to 1. The first labels settle
+// it, and the step is written anew if it was guessed otherwise: Session::settle_by_labels.
 
 namespace onnxgrad::train {
 
 struct LabelForm {
   std::optional<std::int64_t> class_axis = {};  ///< empty: none, or still open
   bool soft_targets = false;
+  bool columns_are_scores = false;  ///< of classes; of an automatic loss, softmax cross-entropy
 
   bool operator==(const LabelForm&) const = default;
 };

@@ -80,7 +80,8 @@ class Session {
   void unfreeze(std::span<const std::string> patterns);
   /// True while labels may still settle a class axis: see label_form.h.
   bool is_open() const;
-  /// Settles what the labels decide. Before a fit; inside one nothing is done.
+  /// Settles what the labels decide, and compiles the step anew if that was guessed otherwise; the
+  /// state stays. Before a fit; inside one nothing is done.
   /// Throws: DataError (labels that fit no axis of the scores, or several).
   void settle_by_labels(const FirstRows& rows);
   /// What is settled by now; and the same from elsewhere, for what is open here.
@@ -89,6 +90,8 @@ class Session {
   /// The loss as it is asked for, with what labels have settled; another one keeps the state.
   const Loss& asked_loss() const { return loss_; }
   void ask_loss(Loss loss);
+  /// See TrainingSession.
+  void use_sample_weights(const std::string& name);
 
   /// From now on as with TrainingOptions::skip_non_finite.
   void guard_updates();
@@ -99,7 +102,6 @@ class Session {
   /// The same without copies: views that are valid as long as the session is not compiled anew.
   NamedTensors state_view() const;
   void load_state(const NamedTensors& state);
-  void continue_from(const Session& other);
   void reset();
   /// The trained weights alone, under their names in the working copy; copies.
   NamedTensors weights() const;
@@ -178,6 +180,7 @@ class Session {
   EvaluationResult evaluate_on(const NamedTensors& feeds);
   NamedTensors fit_feeds(const NamedTensors& feeds);
   bool needs_fitting(const NamedTensors& feeds) const;
+  void take_columns_as_scores();
   std::optional<std::int64_t> find_class_axis(const LossInfo& loss, const Dims& labels,
                                               const FirstRows& rows) const;
   const std::byte* weight_data(const std::string& name) const;

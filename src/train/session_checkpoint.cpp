@@ -137,13 +137,17 @@ void check_graphs(const Session& session, const Checkpoint& checkpoint) {
   refuse(checkpoint, "the checkpoint was written with other options of loss or optimizer");
 }
 
-// What labels have settled: the class axis of each loss (-1: none) and whether its targets may be
-// fractions, one after the other.
+constexpr std::int64_t kSoftTargets = 1;
+constexpr std::int64_t kColumnsAreScores = 2;
+
+// What labels have settled: the class axis of each loss (-1: none) and what its targets and columns
+// are, one after the other.
 Tensor label_forms_tensor(const LabelForms& forms) {
   std::vector<std::int64_t> numbers;
   for (const LabelForm& form : forms) {
     numbers.push_back(form.class_axis.value_or(-1));
-    numbers.push_back(form.soft_targets ? 1 : 0);
+    numbers.push_back((form.soft_targets ? kSoftTargets : 0) |
+                      (form.columns_are_scores ? kColumnsAreScores : 0));
   }
   return Tensor::from(numbers, Dims{std::ssize(numbers)});
 }
@@ -154,7 +158,8 @@ LabelForms stored_label_forms(const Checkpoint& checkpoint) {
   const auto numbers = checkpoint.get_ints(kLabelForms);
   LabelForms forms;
   for (std::size_t i = 0; i + 1 < numbers.size(); i += 2) {
-    forms.push_back({.soft_targets = numbers[i + 1] != 0});
+    forms.push_back({.soft_targets = (numbers[i + 1] & kSoftTargets) != 0,
+                     .columns_are_scores = (numbers[i + 1] & kColumnsAreScores) != 0});
     if (numbers[i] >= 0) forms.back().class_axis = numbers[i];
   }
   return forms;

@@ -1,5 +1,6 @@
 #include <gmock/gmock.h>
 
+#include <memory>
 #include <thread>
 
 #include "onnxgrad/onnxgrad.h"
@@ -209,6 +210,31 @@ TEST(TrainerApi, TheTargetSettlesAnAutomaticLoss) {
   trainer.fit(x, y, {.epochs = 300});
   EXPECT_THAT(trainer.session().loss().line, HasSubstr("softmax cross-entropy on 'y'"));
   EXPECT_EQ(trainer.evaluate({.inputs = {{.name = "", .tensor = x}}, .target = y}).accuracy, 1.0);
+}
+
+// The session that was given is trained, by two trainers in turn, and takes weights of rows later.
+TEST(TrainerApi, SharesItsSession) {
+  const auto session = std::make_shared<TrainingSession>(Model::from_text(kLinear), Loss{},
+                                                         Sgd{.learning_rate = 0.25}, one_thread());
+  Trainer first(session);
+  Trainer second(session);
+  EXPECT_EQ(&first.session(), session.get());
+  const Tensor x = rows_of({1, 0, 0, 0});
+  const Tensor y = floats({1, 3}, Dims{2});
+  first.fit(x, y, {.epochs = 1, .batch_size = 2, .shuffle = false});
+  // The gradients of ((w0 + b - 1)^2 + (b - 3)^2) / 2 at 0 are -1 and -4.
+  EXPECT_THAT(session->state()[0].tensor.to_doubles(), ElementsAre(0.25, 0));
+  EXPECT_THAT(session->state()[1].tensor.to_doubles(), ElementsAre(1));
+  session->use_sample_weights();
+  EXPECT_THAT(session->state()[1].tensor.to_doubles(), ElementsAre(1));
+  // The second row alone: (b - 3)^2 has the gradient -4 at 1.
+  const Dataset data{.inputs = {{.name = "x", .tensor = x}},
+                     .target = y,
+                     .sample_weight = floats({0, 1}, Dims{2})};
+  second.fit(data, {.epochs = 1, .batch_size = 2, .shuffle = false});
+  EXPECT_THAT(session->state()[0].tensor.to_doubles(), ElementsAre(0.25, 0));
+  EXPECT_THAT(session->state()[1].tensor.to_doubles(), ElementsAre(2));
+  EXPECT_EQ(session->steps(), 2);
 }
 
 TEST(TrainerApi, StopsFromAnotherThread) {

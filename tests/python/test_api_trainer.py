@@ -182,6 +182,24 @@ def test_session_given(linear_proto, linear_data):
         og.Trainer(og.TrainingSession(linear_proto), optimizer="sgd")
 
 
+@pytest.mark.filterwarnings("ignore:some weights have not changed")
+def test_a_session_is_shared(linear_proto):
+    session = og.TrainingSession(linear_proto, "squared_error", og.optimizers.SGD(lr=0.25))
+    session.load_state({name: 0 * value for name, value in session.state().items()})
+    trainers = [og.Trainer(session), og.Trainer(session)]
+    X, y = np.zeros((2, 2), np.float32), np.array([1, 3], np.float32)
+    trainers[0].fit(X, y, epochs=1, shuffle=False, verbose=0)
+    # (b - 1)^2 + (b - 3)^2 over two rows has the gradient -4 at 0, (b - 3)^2 alone -4 at 1.
+    assert session.state()["intercept"].item() == 1
+    native = session._core
+    trainers[1].fit(X, y, sample_weight=[0, 1], epochs=1, shuffle=False, verbose=0)
+    assert session.state()["intercept"].item() == 2
+    assert session._core is native
+    assert all(trainer.session is session for trainer in trainers)
+    feeds = {"X": X, "label": y[:, None], "sample_weight": np.array([1, 0], np.float32)}
+    assert session.step(feeds) == 1  # (2 - 1)^2
+
+
 def test_sample_weight_leaves_rows_out(linear_proto, linear_data):
     X, y = linear_data
     spoiled = y.copy()
