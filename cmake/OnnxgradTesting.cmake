@@ -38,15 +38,18 @@ function(onnxgrad_add_test_library name)
   target_link_libraries(${target} PUBLIC ${arg_DEPS})
 endfunction()
 
-# onnxgrad_add_test(<layer> SOURCES <file>... [DEPS <target>...] [SHARDS <n>])
+# onnxgrad_add_test(<layer> SOURCES <file>... [DEPS <target>...] [SHARDS <n>] [ON_SIMULATED_DEVICE])
 #
 # The test binary onnxgrad_<layer>_test, one CTest entry per shard: a process per test would cost more
-# than the tests. Tests are unity-built: helpers of a file live in a namespace named after the file,
+# than the tests. ON_SIMULATED_DEVICE: all of it once more on src/device/testing/simulated_device.h. Tests are unity-built: helpers of a file live in a namespace named after the file,
 # not in an anonymous one, which several files of a batch would share.
 function(onnxgrad_add_test layer)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "SHARDS" "SOURCES;DEPS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "ON_SIMULATED_DEVICE" "SHARDS" "SOURCES;DEPS")
   if(NOT ONNXGRAD_BUILD_TESTS OR NOT arg_SOURCES)
     return()
+  endif()
+  if(arg_ON_SIMULATED_DEVICE)
+    list(APPEND arg_SOURCES "${PROJECT_SOURCE_DIR}/src/device/testing/simulated_device.cpp")
   endif()
   set(target onnxgrad_${layer}_test)
   add_executable(${target} ${arg_SOURCES})
@@ -65,6 +68,11 @@ function(onnxgrad_add_test layer)
     endif()
     add_test(NAME ${name} COMMAND ${target} --gtest_brief=1)
     set_tests_properties(${name} PROPERTIES TIMEOUT 900 ENVIRONMENT "${environment}")
+    if(arg_ON_SIMULATED_DEVICE)
+      add_test(NAME ${name}.simulated COMMAND ${target} --gtest_brief=1)
+      list(APPEND environment ONNXGRAD_TEST_DEVICE=simulated)
+      set_tests_properties(${name}.simulated PROPERTIES TIMEOUT 900 ENVIRONMENT "${environment}")
+    endif()
   endforeach()
 endfunction()
 

@@ -68,6 +68,16 @@ struct WeightUpdate {
 };
 inline constexpr std::string_view kWeightUpdate = "WeightUpdate";
 
+/// Which fused operators the kernels of a device take. The passes make no others; `WeightUpdate` is
+/// its body where no kernel takes it.
+struct FusedSupport {
+  bool elementwise_groups = true;  ///< `Elementwise` of several nodes, and reductions in it
+  bool gemm = true;                ///< `Gemm`
+  bool gemm_epilogue = true;       ///< element-wise work behind a product, in its kernel
+  bool gemm_update = true;         ///< `GemmUpdate`
+  bool gemm_weight_update = true;  ///< `GemmWeightUpdate`
+};
+
 }  // namespace onnxgrad::opdef
 
 #endif  // ONNXGRAD_OPDEF_FUSED_H_

@@ -8,7 +8,7 @@ bool convert_elementwise(ir::Graph& graph, const PassContext& context) {
 }
 
 bool merge_elementwise(ir::Graph& graph, const PassContext& context) {
-  return fuse_elementwise(graph, context, /*merge=*/true);
+  return fuse_elementwise(graph, context, /*merge=*/context.fused.elementwise_groups);
 }
 
 constexpr Pass kSimplify[] = {
@@ -22,11 +22,11 @@ constexpr Pass kFuse[] = {
     {"fold_constants", fold_constants},
     {"eliminate_identities", eliminate_identities},
     {"merge_common_subexpressions", merge_common_subexpressions},
-    {"fuse_gemm", fuse_gemm},
-    {"fuse_gemm_updates", fuse_gemm_updates},
-    {"fuse_weight_updates", fuse_weight_updates},
+    {"fuse_gemm", fuse_gemm, &opdef::FusedSupport::gemm},
+    {"fuse_gemm_updates", fuse_gemm_updates, &opdef::FusedSupport::gemm_update},
+    {"fuse_weight_updates", fuse_weight_updates, &opdef::FusedSupport::gemm_weight_update},
     {"fuse_elementwise", merge_elementwise},
-    {"fuse_epilogues", fuse_epilogues},
+    {"fuse_epilogues", fuse_epilogues, &opdef::FusedSupport::gemm_epilogue},
 };
 
 }  // namespace
@@ -36,7 +36,9 @@ std::span<const Pass> plan_passes(bool fuse) {
 }
 
 void run_passes(ir::Graph& graph, const PassContext& context, bool fuse) {
-  for (const Pass& pass : plan_passes(fuse)) pass.run(graph, context);
+  for (const Pass& pass : plan_passes(fuse)) {
+    if (pass.needs == nullptr || context.fused.*pass.needs) pass.run(graph, context);
+  }
 }
 
 }  // namespace onnxgrad::passes

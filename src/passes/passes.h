@@ -6,6 +6,7 @@
 
 #include "ir/builder.h"
 #include "ir/graph.h"
+#include "opdef/fused.h"
 #include "opdef/kernel.h"
 #include "opdef/registry.h"
 
@@ -22,6 +23,8 @@ struct PassContext {
   const opdef::Evaluator& evaluator;
   /// Outputs that become the next value of a state (a weight, a slot of an optimizer).
   std::unordered_set<const ir::Value*> next_states = {};
+  /// What the device runs.
+  opdef::FusedSupport fused = {};
 };
 
 struct Pass {
@@ -29,12 +32,14 @@ struct Pass {
   /// True if it changed anything. Keeps what the outputs compute, though other values may take
   /// their places in `graph.outputs`.
   bool (*run)(ir::Graph& graph, const PassContext& context);
+  /// What it makes; it is left out for a device without that.
+  bool opdef::FusedSupport::* needs = nullptr;
 };
 
 /// All passes in the order of a plan. Without `fuse`, element-wise nodes are only converted.
 std::span<const Pass> plan_passes(bool fuse);
 
-/// Runs plan_passes.
+/// Runs plan_passes, as far as the device takes what they make.
 void run_passes(ir::Graph& graph, const PassContext& context, bool fuse);
 
 /// Infers types node by node and replaces what is known by constants: nodes whose inputs are all

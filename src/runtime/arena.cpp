@@ -9,8 +9,8 @@
 namespace onnxgrad::runtime {
 
 // Dims refuses tensors above 2^62 bytes, so the sum is safe.
-std::int64_t ArenaLayout::rounded(std::int64_t bytes) {
-  return (std::max<std::int64_t>(bytes, 1) + kAlignment - 1) / kAlignment * kAlignment;
+std::int64_t ArenaLayout::rounded(std::int64_t bytes) const {
+  return (std::max<std::int64_t>(bytes, 1) + alignment_ - 1) / alignment_ * alignment_;
 }
 
 std::int64_t ArenaLayout::allocate(std::int64_t bytes) {

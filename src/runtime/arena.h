@@ -9,7 +9,8 @@ namespace onnxgrad::runtime {
 /// Lays out buffers in one block of memory: best fit over the free ranges, in the order of time.
 class ArenaLayout {
  public:
-  static constexpr std::int64_t kAlignment = 64;
+  /// Buffers begin at multiples of `alignment` bytes.
+  explicit ArenaLayout(std::int64_t alignment) : alignment_(alignment) {}
 
   /// Offset of a new buffer of `bytes` (at least one alignment unit is taken).
   /// Throws: DeviceError (the sum of all buffers overflows).
@@ -20,7 +21,9 @@ class ArenaLayout {
   std::int64_t size_bytes() const { return end_; }
 
  private:
-  static std::int64_t rounded(std::int64_t bytes);
+  std::int64_t rounded(std::int64_t bytes) const;
+
+  std::int64_t alignment_;
   std::map<std::int64_t, std::int64_t> free_;  // offset -> bytes; neighbours are merged
   std::int64_t end_ = 0;
 };

@@ -42,6 +42,7 @@ class Compiler {
     specialise();
     const std::unique_ptr<ir::TypeInferer> inferer = engine_.make_inferer(*region_.model);
     passes::PassContext context{engine_.ops, *inferer, evaluator_};
+    context.fused = engine_.device.fused();
     for (const StateUpdate& update : binding_.updates) context.next_states.insert(update.value);
     lower(*inferer);
     passes::fold_constants(graph(), context);

@@ -42,7 +42,7 @@ std::optional<std::vector<Tensor>> run_kernel(const Engine& engine, const ir::No
     if (output != nullptr && !output->type.static_dims()) return std::nullopt;
   }
   const opdef::KernelRequest request = make_request(node, 1);
-  const auto kernel = select_kernel(engine.kernels, request);
+  const auto kernel = select_kernel(engine.on_host(), request);
   if (!kernel) return std::nullopt;
   std::vector<std::byte*> args;
   for (const ir::Value* input : node.inputs) {
@@ -67,7 +67,7 @@ std::optional<std::vector<Tensor>> KernelEvaluator::evaluate(const ir::Node& nod
                                                              std::span<const Tensor> inputs) const {
   const opdef::OpDef* def = engine_.ops.find(node);
   if (def == nullptr) return std::nullopt;
-  if (const opdef::DynamicFn dynamic = engine_.kernels.dynamic(node.domain, node.op_type)) {
+  if (const opdef::DynamicFn dynamic = engine_.on_host().dynamic(node.domain, node.op_type)) {
     if (!node.subgraphs().empty()) return std::nullopt;
     return dynamic(
         {.node = node, .inputs = {inputs.begin(), inputs.end()}, .run_subgraph = nullptr});

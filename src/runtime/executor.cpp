@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <iterator>
 #include <list>
 
@@ -34,11 +33,19 @@ struct Executor::Impl {
     max_plans = std::max<std::size_t>(options.max_cached_plans, 1);
     owns_tails = options.tails == nullptr;
     if (owns_tails) options.tails = std::make_shared<TailCache>(max_plans);
+    if (!options.stream) options.stream = engine.device.make_stream();
     const base::MemoryBudgetScope scope(options.budget);
     cells.seed = options.seed;
     check_element_types(*model->graph, engine.ops);
     make_program();
     make_state();
+  }
+
+  ~Impl() {
+    try {
+      options.stream->synchronize();  // the state is in use until then
+    } catch (...) {                   // NOLINT(bugprone-empty-catch): nobody asks for the results
+    }
   }
 
   // Inputs that are state and the others, outputs that are asked for and the new state.
@@ -84,17 +91,16 @@ struct Executor::Impl {
   }
 
   void make_state() {
-    ArenaLayout layout;
+    ArenaLayout layout(engine.device.alignment());
     std::vector<std::int64_t> offsets;
     for (const Tensor& value : initial_state)
       offsets.push_back(layout.allocate(value.size_bytes()));
-    state_bytes = layout.size_bytes();
-    slab.memory = base::allocate_aligned(state_bytes);
+    slab.memory = engine.device.allocate(layout.size_bytes());
     for (std::size_t i = 0; i < initial_state.size(); ++i) {
       const Tensor& value = initial_state[i];
-      slab.addresses.push_back(slab.memory.get() + offsets[i]);
+      slab.addresses.push_back(slab.memory.address + offsets[i]);
       slab.descs.push_back({.dtype = value.dtype(), .dims = value.dims()});
-      std::memcpy(slab.addresses[i], value.raw(), static_cast<std::size_t>(value.size_bytes()));
+      options.stream->copy_in(slab.addresses[i], value.raw(), value.size_bytes());
     }
     initial_state.clear();
   }
@@ -164,13 +170,14 @@ struct Executor::Impl {
 
   // One arena, of the size that the largest plan needs; all plans move when it grows.
   void fit_arena(Region& region) {
-    if (!arena || region.arena_bytes() > arena_bytes) {
-      arena_bytes = region.arena_bytes();
-      arena.reset();
-      arena = base::allocate_aligned(arena_bytes);
-      for (Entry& entry : entries) entry.region->set_arena(arena.get());
+    if (arena.owner == nullptr || region.arena_bytes() > arena.bytes) {
+      options.stream->synchronize();
+      for (Entry& entry : entries) entry.region->set_arena({});
+      arena = {};
+      arena = engine.device.allocate(region.arena_bytes());
+      for (Entry& entry : entries) entry.region->set_arena(arena);
     }
-    region.set_arena(arena.get());
+    region.set_arena(arena);
   }
 
   static void check_dims(const Port& port, const Dims& dims) {
@@ -198,12 +205,10 @@ struct Executor::Impl {
   std::vector<Port> state_ports;
   std::vector<Tensor> initial_state;
   StateSlab slab;
-  std::int64_t state_bytes = 0;
   opdef::StepCells cells;
   Profiler profiler;
   std::list<Entry> entries;  // most recently prepared first
-  std::shared_ptr<std::byte> arena;
-  std::int64_t arena_bytes = 0;
+  device::Buffer arena;
 };
 
 Executor::Executor(std::shared_ptr<const ir::Model> model, const Engine& engine,
@@ -220,9 +225,14 @@ Execution& Executor::prepare(const std::vector<Dims>& input_dims) {
   return impl_->prepare(input_dims);
 }
 
-Tensor Executor::state_view(std::size_t i) const {
+device::Address Executor::state_address(std::size_t i) const { return impl_->slab.addresses.at(i); }
+
+Tensor Executor::read_state(std::size_t i) const {
   const opdef::TensorDesc& desc = impl_->slab.descs.at(i);
-  return Tensor::view(desc.dtype, desc.dims, impl_->slab.addresses[i], impl_->slab.memory);
+  const device::Address address = impl_->slab.addresses[i];
+  if (!impl_->engine.device.is_host()) return stream()->read(address, desc.dtype, desc.dims);
+  return Tensor::view(desc.dtype, desc.dims, device::kernel_argument(address),
+                      impl_->slab.memory.owner);
 }
 
 void Executor::set_state(std::size_t i, const Tensor& value) {
@@ -234,8 +244,10 @@ void Executor::set_state(std::size_t i, const Tensor& value) {
                       .where = {.value = impl_->state_ports[i].name},
                       .hint = "Give the state that a session of this model had."});
   }
-  std::memcpy(impl_->slab.addresses[i], value.raw(), static_cast<std::size_t>(value.size_bytes()));
+  stream()->copy_in(impl_->slab.addresses[i], value.raw(), value.size_bytes());
 }
+
+const std::shared_ptr<device::Stream>& Executor::stream() const { return impl_->options.stream; }
 
 opdef::StepCells& Executor::cells() { return impl_->cells; }
 
@@ -249,6 +261,7 @@ std::vector<Tensor> Executor::run(std::span<const Tensor> inputs) {
   for (std::size_t i = 0; i < impl_->output_ports.size(); ++i) {
     outputs.push_back(region.output_tensor(i));
   }
+  stream()->synchronize();  // errors of work that no output depends on
   return outputs;
 }
 
@@ -281,7 +294,7 @@ std::vector<KernelProfile> Executor::profile() const { return impl_->profiler.ta
 std::string Executor::trace_json() const { return impl_->profiler.trace_json(); }
 
 MemoryUse Executor::memory() const {
-  MemoryUse use{.state = impl_->state_bytes, .arena = impl_->arena_bytes};
+  MemoryUse use{.state = impl_->slab.memory.bytes, .arena = impl_->arena.bytes};
   for (const Impl::Entry& entry : impl_->entries) {
     use.scratch = std::max(use.scratch, entry.region->scratch_bytes());
     use.constants += entry.region->constant_bytes();

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/memory_budget.h"
+#include "device/device.h"
 #include "ir/builder.h"
 #include "ir/graph.h"
 #include "opdef/kernel.h"
@@ -31,6 +32,11 @@ struct Engine {
   const opdef::KernelRegistry& kernels;
   /// onnx_io::make_type_inferer
   std::unique_ptr<ir::TypeInferer> (*make_inferer)(const ir::Model& model);
+  device::Device& device = device::default_device();
+  /// The CPU's, for what is computed when a plan is made; nullptr: `kernels` are those.
+  const opdef::KernelRegistry* host_kernels = nullptr;
+
+  const opdef::KernelRegistry& on_host() const { return host_kernels ? *host_kernels : kernels; }
 };
 
 struct ExecutorOptions {
@@ -48,6 +54,9 @@ struct ExecutorOptions {
   std::vector<std::size_t> shape_inputs = {};
   /// Of the executor that this one runs a body for: their tails are counted together.
   std::shared_ptr<TailCache> tails = nullptr;
+  /// Where the work goes; nullptr: to a stream of its own. Executors that read each other's state
+  /// share one.
+  std::shared_ptr<device::Stream> stream = nullptr;
 };
 
 /// One value that goes in or comes out.
@@ -86,23 +95,29 @@ struct NonFinite {
 class Execution {
  public:
   virtual ~Execution() = default;
-  /// Reads input `i` (numbering of Executor::inputs) from `data` at each run, until bound anew.
-  /// Dense, row-major, of the planned shape; aligned to its element size. Costs a few pointer
-  /// writes.
+  /// Reads input `i` (numbering of Executor::inputs) from host memory at each run, until bound
+  /// anew: in place on the CPU, where this costs a few pointer writes; other devices copy it in
+  /// each run(). Dense, row-major, of the planned shape; aligned to its element size.
   virtual void bind(std::size_t i, const std::byte* data) = 0;
+  /// Reads it from the device's own memory, for instance Executor::state_address().
+  virtual void bind(std::size_t i, device::Address data) = 0;
   /// One step: computes all outputs, then the state has its new values. Allocates nothing when
-  /// every shape is static. Throws: DataError (an index value out of range); the state is then
-  /// unchanged or of a whole step.
+  /// every shape is static. Throws: DataError (an index value out of range), which of an
+  /// asynchronous device may come when a result is read; the state is then unchanged or of a whole
+  /// step.
   virtual void run() = 0;
-  /// Output `i` of the last run: points into the arena, overwritten by the next run of any plan.
   virtual const std::byte* output(std::size_t i) const = 0;
+  /// Output `i` of the last run, a floating-point number.
+  virtual double read_scalar(std::size_t i) const = 0;
   /// Its type and shape; where shapes depend on values, those of the last run, known after one.
   virtual opdef::TensorDesc output_desc(std::size_t i) const = 0;
   virtual std::size_t num_kernels() const = 0;
   virtual std::int64_t arena_bytes() const = 0;
   /// The plan, one line per kernel: label, operands with offsets, shapes.
   virtual std::string to_text() const = 0;
-  Tensor output_tensor(std::size_t i) const;  ///< a copy
+  /// A copy of output `i` of the last run. The next run of any plan overwrites what it is copied
+  /// from.
+  virtual Tensor output_tensor(std::size_t i) const = 0;
   /// One step like run(), but looks at each floating-point result and stops at the first that is
   /// not finite (the state may then be of half a step). With ExecutorOptions::fuse off, results are
   /// those of the graph's nodes.
@@ -149,9 +164,15 @@ class Executor {
   /// Throws: ShapeError (shapes that do not fit), UnsupportedOperatorError, DeviceError (memory).
   Execution& prepare(const std::vector<Dims>& input_dims);
 
-  /// The current value of state `i`: a view into the slab, or a copy into it.
-  Tensor state_view(std::size_t i) const;
+  /// State `i` on the device, valid as long as the executor.
+  device::Address state_address(std::size_t i) const;
+  /// The current value of state `i`: on the CPU a view of its memory, which the next run changes,
+  /// elsewhere a copy.
+  Tensor read_state(std::size_t i) const;
+  Tensor state_view(std::size_t i) const { return read_state(i); }
   void set_state(std::size_t i, const Tensor& value);
+  /// Where its work goes.
+  const std::shared_ptr<device::Stream>& stream() const;
   /// Position of the random streams.
   opdef::StepCells& cells();
 

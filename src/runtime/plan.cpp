@@ -19,7 +19,11 @@ std::int64_t bytes_of(const ir::Value* value) {
 class Planner {
  public:
   Planner(const ir::Graph& graph, const GraphBinding& binding, const Engine& engine, int threads)
-      : graph_(graph), binding_(binding), engine_(engine), threads_(threads) {}
+      : graph_(graph),
+        binding_(binding),
+        engine_(engine),
+        threads_(threads),
+        arena_(engine.device.alignment()) {}
 
   Plan run() {
     Schedule schedule = make_schedule(graph_, engine_.ops, binding_.updates);
@@ -116,7 +120,8 @@ class Planner {
   // Outputs that a kernel computes lie in blocks from the start; nothing else is put there.
   void place_in_blocks() {
     if (binding_.output_blocks.empty()) return;
-    std::vector<ArenaLayout> layouts(1 + std::ranges::max(binding_.output_blocks));
+    std::vector<ArenaLayout> layouts(1 + std::ranges::max(binding_.output_blocks),
+                                     ArenaLayout(engine_.device.alignment()));
     for (std::size_t o = 0; o < binding_.output_blocks.size(); ++o) {
       const ir::Value* value = root(graph_.outputs.at(o));
       if (value->producer == nullptr || locations_.contains(value)) continue;
@@ -147,6 +152,8 @@ class Planner {
       location = {Location::Kind::kState, static_cast<std::int64_t>(state->second)};
     } else if (const auto feed = binding_.feeds.find(base); feed != binding_.feeds.end()) {
       location = {Location::Kind::kFeed, static_cast<std::int64_t>(feed->second)};
+      plan_.feed_bytes.resize(std::max(plan_.feed_bytes.size(), feed->second + 1), -1);
+      plan_.feed_bytes[feed->second] = bytes_of(base);
     } else {
       ONNXGRAD_ASSERT(base->is_constant());
       location = {Location::Kind::kConstant, static_cast<std::int64_t>(plan_.constants.size())};

@@ -59,7 +59,8 @@ struct PlanOutput {
 struct Plan {
   std::vector<PlanStep> steps;
   std::vector<Tensor> constants;
-  std::vector<PlanOutput> outputs;  ///< one per output of the graph
+  std::vector<std::int64_t> feed_bytes;  ///< by number; -1: not read
+  std::vector<PlanOutput> outputs;       ///< one per output of the graph
   std::vector<Copy> copies;  ///< in order; those that read state come before those that write it
   std::int64_t arena_bytes = 0;
   std::vector<std::int64_t> block_bytes;  ///< sizes of the blocks that outputs are written to

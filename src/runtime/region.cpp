@@ -4,18 +4,12 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
 #include <span>
 
 #include "base/check.h"
 #include "runtime/finite.h"
 
 namespace onnxgrad::runtime {
-
-Tensor Execution::output_tensor(std::size_t i) const {
-  const opdef::TensorDesc desc = output_desc(i);
-  return Tensor::view(desc.dtype, desc.dims, const_cast<std::byte*>(output(i)), nullptr).clone();
-}
 
 // Runs one subgraph of a dynamic node: its formal inputs, then the captured values.
 class Region::BodyRunner {
@@ -74,85 +68,123 @@ void append_bytes(std::string& key, const T& value) {
 }  // namespace
 
 Region::Region(CompiledRegion compiled, RegionContext context)
-    : compiled_(std::move(compiled)), context_(context) {
+    : compiled_(std::move(compiled)),
+      context_(context),
+      on_host_(context.engine.device.is_host()),
+      feeds_(compiled_.plan.feed_bytes.size()) {
   std::size_t num_args = 0;
-  std::size_t num_feeds = 0;
-  const auto count = [&num_feeds](const Location& at) {
-    if (at.kind == Location::Kind::kFeed) {
-      num_feeds = std::max(num_feeds, static_cast<std::size_t>(at.at) + 1);
-    }
-  };
-  for (const PlanStep& step : compiled_.plan.steps) {
-    num_args += step.args.size();
-    for (const Location& at : step.args) count(at);
-  }
-  for (const PlanOutput& output : compiled_.plan.outputs) count(output.location);
-  for (const Copy& copy : compiled_.plan.copies) count(copy.from);
-  feeds_.resize(num_feeds, nullptr);
-  feed_slots_.resize(num_feeds);
+  for (const PlanStep& step : compiled_.plan.steps) num_args += step.args.size();
   args_.resize(num_args, nullptr);
   std::size_t next = 0;
   for (const PlanStep& step : compiled_.plan.steps) {
-    calls_.push_back({step.kernel.fn, step.kernel.data.get(), args_.data() + next});
+    calls_.push_back({.fn = step.kernel.fn,
+                      .data = step.kernel.data.get(),
+                      .args = args_.data() + next,
+                      .num_args = step.args.size()});
     for (const Location& at : step.args) {
       if (at.kind == Location::Kind::kFeed) {
-        feed_slots_[static_cast<std::size_t>(at.at)].push_back(next);
+        feeds_[static_cast<std::size_t>(at.at)].args.push_back(next);
       } else if (at.kind == Location::Kind::kBlock) {
         block_slots_.emplace_back(next, at);
       }
       ++next;
     }
   }
+  if (!on_host_) upload_constants();
 }
 
-Region::~Region() { context_.tails.drop_tails_of(*this); }
+Region::~Region() {
+  context_.tails.drop_tails_of(*this);
+  if (on_host_) return;
+  try {
+    stream().synchronize();  // what it owns is in use until then
+  } catch (...) {            // NOLINT(bugprone-empty-catch): nobody asks for these results
+  }
+}
+
+void Region::upload_constants() {
+  for (const Tensor& constant : compiled_.plan.constants) {
+    constants_.push_back(context_.engine.device.allocate(constant.size_bytes()));
+    stream().copy_in(constants_.back().address, constant.raw(), constant.size_bytes());
+  }
+}
 
 void Region::forget(const Region& tail) {
   if (current_tail_ == &tail) current_tail_ = nullptr;
 }
 
-std::byte* Region::resolve(const Location& location) const {
+device::Address Region::resolve(const Location& location) const {
+  const auto place = static_cast<std::size_t>(location.at);
   switch (location.kind) {
     case Location::Kind::kArena:
-      return arena_ + location.at;
+      return arena_.address + location.at;
     case Location::Kind::kState:
-      return context_.state.addresses[static_cast<std::size_t>(location.at)];
-    case Location::Kind::kConstant: {
+      return context_.state.addresses[place];
+    case Location::Kind::kConstant:
       // Constants are never written: the planner gives outputs to the arena and the state only.
-      const Tensor& constant = compiled_.plan.constants[static_cast<std::size_t>(location.at)];
-      return const_cast<std::byte*>(constant.raw());
-    }
+      return on_host_ ? device::address_of(compiled_.plan.constants[place].raw())
+                      : constants_[place].address;
     case Location::Kind::kFeed:
-      return const_cast<std::byte*>(feeds_[static_cast<std::size_t>(location.at)]);
+      return feeds_[place].address;
     case Location::Kind::kBlock:
-      return location.block < blocks_.size() ? blocks_[location.block].get() + location.at
-                                             : nullptr;
+      if (location.block < blocks_.size()) return blocks_[location.block].address + location.at;
+      break;
     case Location::Kind::kNone:
       break;
   }
-  return nullptr;
+  return device::Address::kNull;
 }
 
-void Region::set_arena(std::byte* arena) {
-  arena_ = arena;
+void Region::set_arena(device::Buffer arena) {
+  arena_ = std::move(arena);
   std::size_t next = 0;
   for (const PlanStep& step : compiled_.plan.steps) {
-    for (const Location& at : step.args) args_[next++] = resolve(at);
+    for (const Location& at : step.args) args_[next++] = device::kernel_argument(resolve(at));
   }
 }
 
+void Region::set_feed(std::size_t i, device::Address address) {
+  feeds_[i].address = address;
+  for (const std::size_t arg : feeds_[i].args) args_[arg] = device::kernel_argument(address);
+}
+
+void Region::bind(std::size_t i, device::Address data) {
+  if (i >= feeds_.size() || compiled_.plan.feed_bytes[i] < 0) return;  // nothing here reads it
+  feeds_[i].on_host = nullptr;
+  set_feed(i, data);
+}
+
 void Region::bind(std::size_t i, const std::byte* data) {
-  if (i >= feeds_.size()) return;  // an input that this region does not read
-  feeds_[i] = data;
-  for (const std::size_t slot : feed_slots_[i]) args_[slot] = const_cast<std::byte*>(data);
+  if (i >= feeds_.size() || compiled_.plan.feed_bytes[i] < 0) return;
+  if (on_host_) {
+    set_feed(i, device::address_of(data));
+    return;
+  }
+  Feed& feed = feeds_[i];
+  if (feed.slot.owner == nullptr) {
+    feed.slot = context_.engine.device.allocate(compiled_.plan.feed_bytes[i]);
+  }
+  feed.on_host = data;
+  set_feed(i, feed.slot.address);
+}
+
+void Region::copy_feeds() {
+  for (std::size_t i = 0; i < feeds_.size(); ++i) {
+    const Feed& feed = feeds_[i];
+    if (feed.on_host == nullptr) continue;
+    stream().copy_in(feed.slot.address, feed.on_host, compiled_.plan.feed_bytes[i]);
+  }
 }
 
 void Region::run() {
-  const opdef::Launch launch{.stream = nullptr, .cells = &context_.cells};
+  if (!on_host_) copy_feeds();
   if (context_.profiler.is_on()) {
     run_profiled();
+  } else if (on_host_) {
+    const opdef::Launch launch{.stream = nullptr, .cells = &context_.cells};
+    for (const device::KernelCall& call : calls_) call.fn(call.data, call.args, launch);
   } else {
-    for (const Call& call : calls_) call.fn(call.data, call.args, launch);
+    stream().run(calls_, context_.cells);
   }
   copy_results();
   if (compiled_.tail) {
@@ -163,15 +195,15 @@ void Region::run() {
 }
 
 // A block that no result holds any more, or a new one.
-std::shared_ptr<std::byte> Region::take_block(std::size_t block) {
+device::Buffer Region::take_block(std::size_t block) {
   constexpr std::size_t kMostPooled = 4;
-  std::vector<std::shared_ptr<std::byte>>& pool = block_pool_[block];
-  for (const std::shared_ptr<std::byte>& known : pool) {
-    if (known.use_count() != 1) continue;
+  std::vector<device::Buffer>& pool = block_pool_[block];
+  for (const device::Buffer& known : pool) {
+    if (known.owner.use_count() != 1) continue;
     std::atomic_thread_fence(std::memory_order_acquire);  // the last reader is done
     return known;
   }
-  std::shared_ptr<std::byte> fresh = base::allocate_aligned(compiled_.plan.block_bytes[block]);
+  device::Buffer fresh = context_.engine.device.allocate(compiled_.plan.block_bytes[block]);
   if (pool.size() < kMostPooled) pool.push_back(fresh);
   return fresh;
 }
@@ -180,7 +212,7 @@ std::vector<Tensor> Region::run_keeping(std::span<const Tensor> feeds) {
   const std::size_t num_blocks = compiled_.plan.block_bytes.size();
   block_pool_.resize(num_blocks);
   for (std::size_t b = 0; b < num_blocks; ++b) blocks_.push_back(take_block(b));
-  for (const auto& [slot, at] : block_slots_) args_[slot] = resolve(at);
+  for (const auto& [slot, at] : block_slots_) args_[slot] = device::kernel_argument(resolve(at));
   for (std::size_t i = 0; i < feeds.size(); ++i) bind(i, feeds[i].raw());
   std::vector<Tensor> results;
   try {
@@ -200,7 +232,9 @@ Tensor Region::kept_output(std::size_t i, std::span<const Tensor> feeds) const {
   const auto place = static_cast<std::size_t>(location.at);
   switch (location.kind) {
     case Location::Kind::kBlock:
-      return Tensor::view(desc.dtype, desc.dims, resolve(location), blocks_[location.block]);
+      if (!on_host_) return output_tensor(i);
+      return Tensor::view(desc.dtype, desc.dims, device::kernel_argument(resolve(location)),
+                          blocks_[location.block].owner);
     case Location::Kind::kFeed:
       return feeds[place].reshaped(desc.dims);
     case Location::Kind::kConstant:
@@ -225,21 +259,28 @@ void Region::run_profiled() {
     for (const PlanStep& step : compiled_.plan.steps) profiles_.push_back(profiler.entry(step));
     profiled_generation_ = profiler.generation();
   }
-  const opdef::Launch launch{.stream = nullptr, .cells = &context_.cells};
   for (std::size_t i = 0; i < calls_.size(); ++i) {
     const Profiler::Clock::time_point start = Profiler::Clock::now();
-    calls_[i].fn(calls_[i].data, calls_[i].args, launch);
+    run_call(i);
     profiler.record(profiles_[i], start, Profiler::Clock::now());
   }
 }
 
+// One kernel, to its end.
+void Region::run_call(std::size_t i) {
+  stream().run({&calls_[i], 1}, context_.cells);
+  stream().synchronize();
+}
+
 std::optional<NonFinite> Region::run_until_non_finite() {
-  const opdef::Launch launch{.stream = nullptr, .cells = &context_.cells};
+  if (!on_host_) copy_feeds();
   for (std::size_t i = 0; i < calls_.size(); ++i) {
-    calls_[i].fn(calls_[i].data, calls_[i].args, launch);
+    run_call(i);
     const PlanStep& step = compiled_.plan.steps[i];
     for (const PlanResult& result : step.results) {
-      if (all_finite(result.dtype, calls_[i].args[result.arg], result.num_elements)) continue;
+      const Tensor values = host_tensor(device::address_of(calls_[i].args[result.arg]),
+                                        {.dtype = result.dtype, .dims = {result.num_elements}});
+      if (all_finite({&values, 1})) continue;
       return NonFinite{.node = step.node, .op_type = step.op_type, .value = result.name};
     }
   }
@@ -252,13 +293,19 @@ std::optional<NonFinite> Region::run_until_non_finite() {
 
 void Region::copy_results() {
   for (const Copy& copy : compiled_.plan.copies) {
-    std::memcpy(resolve(copy.to), resolve(copy.from), static_cast<std::size_t>(copy.bytes));
+    stream().copy(resolve(copy.to), resolve(copy.from), copy.bytes);
   }
+}
+
+// On the CPU a view, else a copy.
+Tensor Region::host_tensor(device::Address address, const opdef::TensorDesc& desc) const {
+  if (!on_host_) return stream().read(address, desc.dtype, desc.dims);
+  return Tensor::view(desc.dtype, desc.dims, device::kernel_argument(address), nullptr);
 }
 
 Tensor Region::plan_tensor(std::size_t output) const {
   const PlanOutput& planned = compiled_.plan.outputs[output];
-  return Tensor::view(planned.desc.dtype, planned.desc.dims, resolve(planned.location), nullptr);
+  return host_tensor(resolve(planned.location), planned.desc);
 }
 
 void Region::run_dynamic() {
@@ -296,23 +343,25 @@ std::vector<Tensor> Region::run_body(const ir::Graph& body, std::vector<Tensor> 
 
 Region& Region::prepare_tail() {
   std::vector<FeedInfo> infos;
-  std::vector<const std::byte*> data;
   std::string key;
   for (const TailFeed& feed : compiled_.tail_feeds) {
-    const Tensor tensor = feed.kind == TailFeed::Kind::kPlanOutput
-                              ? plan_tensor(feed.index)
-                              : dynamic_results_[feed.index][feed.output];
-    FeedInfo info{.desc = {.dtype = tensor.dtype(), .dims = tensor.dims()}, .value = {}};
+    const bool is_planned = feed.kind == TailFeed::Kind::kPlanOutput;
+    FeedInfo info;
+    if (is_planned) {
+      info.desc = compiled_.plan.outputs[feed.index].desc;
+    } else {
+      const Tensor& tensor = dynamic_results_[feed.index][feed.output];
+      info.desc = {.dtype = tensor.dtype(), .dims = tensor.dims()};
+    }
     append_bytes(key, info.desc.dtype);
     append_bytes(key, info.desc.dims.rank());
     for (const std::int64_t dim : info.desc.dims) append_bytes(key, dim);
     if (feed.gives_shape && gives_shape(info.desc)) {
-      info.value = tensor;
-      key.append(reinterpret_cast<const char*>(tensor.raw()),
-                 static_cast<std::size_t>(tensor.size_bytes()));
+      info.value = is_planned ? plan_tensor(feed.index) : dynamic_results_[feed.index][feed.output];
+      key.append(reinterpret_cast<const char*>(info.value.raw()),
+                 static_cast<std::size_t>(info.value.size_bytes()));
     }
     infos.push_back(std::move(info));
-    data.push_back(tensor.raw());
   }
   current_tail_ = context_.tails.find(*this, key);
   if (current_tail_ == nullptr) {
@@ -323,17 +372,40 @@ Region& Region::prepare_tail() {
     ++context_.tails.num_compiled;
     auto tail = std::make_unique<Region>(
         compile(*compiled_.tail, infos, context_.engine, context_.options), context_);
-    auto arena = base::allocate_aligned(tail->arena_bytes());
-    tail->set_arena(arena.get());
-    current_tail_ = &context_.tails.add(*this, key, std::move(tail), std::move(arena));
+    tail->set_arena(context_.engine.device.allocate(tail->arena_bytes()));
+    current_tail_ = &context_.tails.add(*this, key, std::move(tail));
   }
-  for (std::size_t i = 0; i < data.size(); ++i) current_tail_->bind(i, data[i]);
+  for (std::size_t i = 0; i < compiled_.tail_feeds.size(); ++i) {
+    const TailFeed& feed = compiled_.tail_feeds[i];
+    if (feed.kind == TailFeed::Kind::kPlanOutput) {
+      current_tail_->bind(i, resolve(compiled_.plan.outputs[feed.index].location));
+    } else {
+      current_tail_->bind(i, dynamic_results_[feed.index][feed.output].raw());
+    }
+  }
   return *current_tail_;
 }
 
-const std::byte* Region::output(std::size_t i) const {
-  if (compiled_.tail) return current_tail_->output(i);
+device::Address Region::output_address(std::size_t i) const {
+  if (compiled_.tail) return current_tail_->output_address(i);
   return resolve(compiled_.plan.outputs[i].location);
+}
+
+const std::byte* Region::output(std::size_t i) const {
+  return device::kernel_argument(output_address(i));
+}
+
+double Region::read_scalar(std::size_t i) const {
+  if (compiled_.tail) return current_tail_->read_scalar(i);
+  const PlanOutput& output = compiled_.plan.outputs[i];
+  const device::Address address = resolve(output.location);
+  return on_host_ ? device::host_scalar(device::kernel_argument(address), output.desc.dtype)
+                  : stream().read_scalar(address, output.desc.dtype);
+}
+
+Tensor Region::output_tensor(std::size_t i) const {
+  const Tensor tensor = host_tensor(output_address(i), output_desc(i));
+  return on_host_ ? tensor.clone() : tensor;
 }
 
 std::size_t Region::num_outputs() const {

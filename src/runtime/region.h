@@ -18,8 +18,8 @@ namespace onnxgrad::runtime {
 
 /// The weights and other state: one block of memory, each value on its own cache lines.
 struct StateSlab {
-  std::shared_ptr<std::byte> memory;
-  std::vector<std::byte*> addresses;
+  device::Buffer memory;
+  std::vector<device::Address> addresses;
   std::vector<opdef::TensorDesc> descs;
 };
 
@@ -40,15 +40,18 @@ class Region final : public Execution {
   ~Region() override;
 
   void bind(std::size_t i, const std::byte* data) override;
+  void bind(std::size_t i, device::Address data) override;
   void run() override;
   const std::byte* output(std::size_t i) const override;
+  double read_scalar(std::size_t i) const override;
+  Tensor output_tensor(std::size_t i) const override;
   opdef::TensorDesc output_desc(std::size_t i) const override;
   std::size_t num_kernels() const override { return calls_.size(); }
   std::int64_t arena_bytes() const override { return compiled_.plan.arena_bytes; }
   std::string to_text() const override;
 
-  /// Puts the arena at `arena`, which has arena_bytes() bytes at least.
-  void set_arena(std::byte* arena);
+  /// Puts the arena at `arena`, which has arena_bytes() bytes at least; keeps it.
+  void set_arena(device::Buffer arena);
   std::optional<NonFinite> run_until_non_finite() override;
   /// See Executor::run_keeping.
   std::vector<Tensor> run_keeping(std::span<const Tensor> feeds);
@@ -64,15 +67,25 @@ class Region final : public Execution {
   void forget(const Region& tail);
 
  private:
-  struct Call {
-    opdef::KernelFn fn;
-    const void* data;
-    std::byte** args;
-  };
   class BodyRunner;
 
-  std::byte* resolve(const Location& location) const;
-  std::shared_ptr<std::byte> take_block(std::size_t block);
+  /// An input of the plan. A device other than the CPU has a copy of what is bound in host memory.
+  struct Feed {
+    device::Address address = device::Address::kNull;
+    const std::byte* on_host = nullptr;  ///< what each run copies into `slot`
+    device::Buffer slot = {};
+    std::vector<std::size_t> args = {};  ///< places in args_
+  };
+
+  device::Stream& stream() const { return *context_.options.stream; }
+  device::Address resolve(const Location& location) const;
+  device::Address output_address(std::size_t i) const;
+  Tensor host_tensor(device::Address address, const opdef::TensorDesc& desc) const;
+  void set_feed(std::size_t i, device::Address address);
+  void copy_feeds();
+  void run_call(std::size_t i);
+  void upload_constants();
+  device::Buffer take_block(std::size_t block);
   std::size_t num_outputs() const;
   Tensor kept_output(std::size_t i, std::span<const Tensor> feeds) const;
   void run_profiled();
@@ -85,15 +98,16 @@ class Region final : public Execution {
 
   CompiledRegion compiled_;
   RegionContext context_;
-  std::byte* arena_ = nullptr;
-  std::vector<std::pair<std::size_t, Location>> block_slots_;        // places in args_
-  std::vector<std::shared_ptr<std::byte>> blocks_;                   // of the present run
-  std::vector<std::vector<std::shared_ptr<std::byte>>> block_pool_;  // per block, for using again
+  bool on_host_;  // the CPU: addresses are pointers, kernels are called here
+  device::Buffer arena_;
+  std::vector<device::Buffer> constants_;                      // copies on another device
+  std::vector<std::pair<std::size_t, Location>> block_slots_;  // places in args_
+  std::vector<device::Buffer> blocks_;                         // of the present run
+  std::vector<std::vector<device::Buffer>> block_pool_;        // per block, for using again
   std::vector<std::byte*> args_;
-  std::vector<Call> calls_;
-  std::vector<const std::byte*> feeds_;
-  std::vector<std::vector<std::size_t>> feed_slots_;  // places in args_, per feed
-  std::vector<KernelProfile*> profiles_;              // one per call, of the profiler's generation
+  std::vector<device::KernelCall> calls_;
+  std::vector<Feed> feeds_;
+  std::vector<KernelProfile*> profiles_;  // one per call, of the profiler's generation
   std::uint64_t profiled_generation_ = 0;
 
   std::vector<std::vector<Tensor>> dynamic_results_;

@@ -23,8 +23,7 @@ Region* TailCache::find(const Region& owner, const std::string& key) {
   return entries_.front().tail.get();
 }
 
-Region& TailCache::add(Region& owner, const std::string& key, std::unique_ptr<Region> tail,
-                       std::shared_ptr<std::byte> arena) {
+Region& TailCache::add(Region& owner, const std::string& key, std::unique_ptr<Region> tail) {
   while (entries_.size() >= max_tails_) {
     const auto oldest = std::find_if(entries_.rbegin(), entries_.rend(),
                                      [](const Entry& entry) { return !entry.tail->is_running(); });
@@ -32,8 +31,7 @@ Region& TailCache::add(Region& owner, const std::string& key, std::unique_ptr<Re
     drop(std::next(oldest).base());
   }
   std::string full = full_key(owner, key);
-  entries_.push_front(
-      {.owner = &owner, .key = full, .tail = std::move(tail), .arena = std::move(arena)});
+  entries_.push_front({.owner = &owner, .key = full, .tail = std::move(tail)});
   by_key_.emplace(std::move(full), entries_.begin());
   return *entries_.front().tail;
 }

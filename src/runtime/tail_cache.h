@@ -23,10 +23,8 @@ class TailCache {
 
   /// nullptr if `owner` has no tail of that key. Valid until the next add().
   Region* find(const Region& owner, const std::string& key);
-  /// Takes the tail in; drops the oldest ones that are not running, if there are too many. `arena`
-  /// stays with it.
-  Region& add(Region& owner, const std::string& key, std::unique_ptr<Region> tail,
-              std::shared_ptr<std::byte> arena);
+  /// Takes the tail in; drops the oldest ones that are not running, if there are too many.
+  Region& add(Region& owner, const std::string& key, std::unique_ptr<Region> tail);
   /// Drops all tails of a region that goes.
   void drop_tails_of(const Region& owner);
 
@@ -42,7 +40,6 @@ class TailCache {
     Region* owner = nullptr;
     std::string key;
     std::unique_ptr<Region> tail;
-    std::shared_ptr<std::byte> arena;
   };
   using Entries = std::list<Entry>;
 

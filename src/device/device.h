@@ -1,0 +1,101 @@
+#ifndef ONNXGRAD_DEVICE_DEVICE_H_
+#define ONNXGRAD_DEVICE_DEVICE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "onnxgrad/tensor.h"
+#include "opdef/fused.h"
+#include "opdef/kernel.h"
+
+// What the runtime asks of a device: memory, copies, and streams of work. The CPU's own memory is
+// host memory and its work is done when a call returns; of any other device neither holds, and
+// nothing outside of its kernels and of these functions may look at what lies at an Address.
+
+namespace onnxgrad::device {
+
+/// A place in the memory of a device. Opaque: on the CPU alone it is a pointer.
+enum class Address : std::uintptr_t { kNull = 0 };
+
+inline Address operator+(Address address, std::int64_t bytes) {
+  return Address{static_cast<std::uintptr_t>(address) + static_cast<std::uintptr_t>(bytes)};
+}
+
+/// As kernels get it among their arguments.
+inline std::byte* kernel_argument(Address address) {
+  return reinterpret_cast<std::byte*>(address);  // NOLINT(performance-no-int-to-ptr)
+}
+inline Address address_of(const std::byte* argument) {
+  return Address{reinterpret_cast<std::uintptr_t>(argument)};
+}
+
+/// Memory of a device; freed when the last copy goes, which must be after the work that uses it.
+struct Buffer {
+  Address address = Address::kNull;
+  std::int64_t bytes = 0;
+  std::shared_ptr<const void> owner = nullptr;
+};
+
+/// A kernel and its operands: addresses of the device.
+struct KernelCall {
+  opdef::KernelFn fn = nullptr;
+  const void* data = nullptr;
+  std::byte* const* args = nullptr;
+  std::size_t num_args = 0;
+};
+
+/// Work in the order in which it is given. Functions may return before the work is done; an error
+/// of the work is thrown by a later call, by synchronize() at the latest, and what was given after
+/// the work that failed is not done. Used by one thread at a time.
+class Stream {
+ public:
+  virtual ~Stream() = default;
+  /// Runs kernels. The array and what its `data` points to live until the work is done; `args` and
+  /// `cells` are read before the call returns.
+  virtual void run(std::span<const KernelCall> calls, const opdef::StepCells& cells) = 0;
+  /// From host memory, which may change as soon as the call returns.
+  virtual void copy_in(Address to, const std::byte* from, std::int64_t bytes) = 0;
+  /// To host memory, which has the bytes after synchronize().
+  virtual void copy_out(std::byte* to, Address from, std::int64_t bytes) = 0;
+  /// Within the device; no overlap.
+  virtual void copy(Address to, Address from, std::int64_t bytes) = 0;
+  /// Waits until all work is done. Throws: what the work threw.
+  virtual void synchronize() = 0;
+
+  /// A copy of a dense tensor in host memory; waits for it.
+  Tensor read(Address from, DataType dtype, const Dims& dims);
+  /// A floating-point number; waits for it.
+  double read_scalar(Address from, DataType dtype);
+};
+
+class Device {
+ public:
+  virtual ~Device() = default;
+  virtual std::string name() const = 0;
+  /// True: addresses are host pointers, kernels may be called directly, and each is done when it
+  /// returns.
+  virtual bool is_host() const = 0;
+  /// Of buffers, and of what is laid out within them: a power of two, in bytes.
+  virtual std::int64_t alignment() const = 0;
+  /// Uninitialised memory, charged to the memory budget of this thread. Throws: DeviceError.
+  virtual Buffer allocate(std::int64_t bytes) = 0;
+  virtual std::unique_ptr<Stream> make_stream() = 0;
+  /// The fused operators that its kernels take.
+  virtual opdef::FusedSupport fused() const { return {}; }
+};
+
+/// This process's processors and memory. Thread-safe.
+Device& cpu();
+/// What engines are made for that name no device: the CPU, or what a test has set.
+Device& default_device();
+void set_default_device(Device& device);
+
+/// The floating-point number at a place in host memory.
+double host_scalar(const std::byte* data, DataType dtype);
+
+}  // namespace onnxgrad::device
+
+#endif  // ONNXGRAD_DEVICE_DEVICE_H_

@@ -1,0 +1,131 @@
+#include "device/testing/simulated_device.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <csignal>
+#include <memory>
+#include <numeric>
+#include <vector>
+
+// That the simulated device catches what it is there for. What runs on it is the whole test suite
+// of runtime and train.
+
+namespace onnxgrad::device::testing::simulated_device_test {
+namespace {
+
+constexpr std::int64_t kBytes = 4 * sizeof(double);
+
+const std::byte* bytes_of(const std::vector<double>& values) {
+  return reinterpret_cast<const std::byte*>(values.data());
+}
+
+// args: x [4], y [4]:  y = x + step.
+void add_step(const void*, std::byte* const* args, const opdef::Launch& launch) {
+  const auto* x = reinterpret_cast<const double*>(args[0]);
+  auto* y = reinterpret_cast<double*>(args[1]);
+  for (int i = 0; i < 4; ++i) y[i] = x[i] + static_cast<double>(launch.cells->step);
+}
+
+void fail(const void*, std::byte* const*, const opdef::Launch&) {
+  throw DataError({.what = "an index is out of range", .hint = "Change it."});
+}
+
+struct SimulatedDevice : ::testing::Test {
+  Device& device = simulated_device();
+  std::unique_ptr<Stream> stream = device.make_stream();
+  Buffer x = device.allocate(kBytes);
+  Buffer y = device.allocate(kBytes);
+  std::vector<std::byte*> args{kernel_argument(x.address), kernel_argument(y.address)};
+
+  void run(opdef::KernelFn fn, const opdef::StepCells& cells = {}) {
+    const KernelCall call{.fn = fn, .args = args.data(), .num_args = args.size()};
+    stream->run({&call, 1}, cells);
+  }
+  std::vector<double> read(const Buffer& buffer) {
+    return stream->read(buffer.address, DataType::kFloat64, {4}).to_doubles();
+  }
+};
+
+TEST_F(SimulatedDevice, ResultsThatNobodyWaitedForAreNaN) {
+  const std::vector<double> values{1, 2, 3, 4};
+  stream->copy_in(x.address, bytes_of(values), kBytes);
+  std::vector<double> result(4);
+  stream->copy_out(reinterpret_cast<std::byte*>(result.data()), x.address, kBytes);
+  EXPECT_TRUE(std::isnan(std::accumulate(result.begin(), result.end(), 0.0)));
+  stream->synchronize();
+  EXPECT_EQ(result, values);
+}
+
+TEST_F(SimulatedDevice, NewMemoryIsNaN) {
+  for (const double value : read(x)) EXPECT_TRUE(std::isnan(value));
+}
+
+// What is given with a call is taken with it: the source, the arguments, the step.
+TEST_F(SimulatedDevice, TakesWhatItIsGivenAtOnce) {
+  std::vector<double> values{1, 2, 3, 4};
+  opdef::StepCells cells{.step = 10};
+  stream->copy_in(x.address, bytes_of(values), kBytes);
+  run(add_step, cells);
+  values.assign(4, 0);
+  cells.step = 0;
+  args.assign(2, nullptr);
+  EXPECT_EQ(read(y), (std::vector<double>{11, 12, 13, 14}));
+}
+
+TEST_F(SimulatedDevice, AnErrorComesLaterAndStopsWhatFollows) {
+  const std::vector<double> values{1, 2, 3, 4};
+  stream->copy_in(x.address, bytes_of(values), kBytes);
+  run(fail);
+  stream->copy(y.address, x.address, kBytes);
+  EXPECT_THROW(stream->synchronize(), DataError);
+  EXPECT_TRUE(std::isnan(read(y)[0]));
+  EXPECT_EQ(read(x), values);
+}
+
+// The stream's thread would be missing in a process that is only forked.
+struct SimulatedDeviceDeath : SimulatedDevice {
+  SimulatedDeviceDeath() { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
+};
+
+TEST_F(SimulatedDeviceDeath, AnAddressIsNoPointer) {
+  EXPECT_DEATH(
+      {
+        const volatile auto* pointer = kernel_argument(x.address);
+        static_cast<void>(*pointer);
+      },
+      "");
+}
+
+TEST_F(SimulatedDeviceDeath, AHostPointerIsNoAddress) {
+  std::vector<double> on_host(4);
+  args[0] = reinterpret_cast<std::byte*>(on_host.data());
+  EXPECT_DEATH(
+      {
+        run(add_step);
+        stream->synchronize();
+      },
+      "not memory of the device");
+}
+
+TEST_F(SimulatedDeviceDeath, FreedMemoryIsNotUsed) {
+  EXPECT_DEATH(
+      {
+        run(add_step);
+        y = {};
+        stream->synchronize();
+      },
+      "outside of the device's buffers|not memory of the device");
+}
+
+TEST_F(SimulatedDeviceDeath, CopiesStayWithinABuffer) {
+  EXPECT_DEATH(
+      {
+        stream->copy(y.address, x.address, kBytes + 1);
+        stream->synchronize();
+      },
+      "outside of the device's buffers");
+}
+
+}  // namespace
+}  // namespace onnxgrad::device::testing::simulated_device_test
