@@ -1,7 +1,8 @@
 """Fails if a file includes what its layer may not; `python scripts/check_layers.py [root]`.
 
 Reads the #include lines of src/, include/, python/bindings and the imports of python/onnxgrad.
-The table below is the one of docs/architecture.md; what a layer may include is transitive.
+The tables below are those of docs/architecture.md; what a layer, or a room of the Python package,
+may include is transitive. Imports for type checkers alone count as well.
 
 Tests (*_test.*, *_bench.*, folders named testing/) may include anything. In src/ops only kernel
 files (stems ending in _cpu, _cuda or _simd) see src/device and the kernel libraries.
@@ -38,6 +39,49 @@ LIBRARIES: list[tuple[str, str, set[str]]] = [
     ("Highway", r"hwy/", {"device", "kernels"}),
     ("nanobind", r"nanobind/", {"bindings"}),
 ]
+# Room of python/onnxgrad (a sub-package, or a module beside them) -> rooms that it may import
+# besides itself, directly.
+ROOMS: dict[str, set[str]] = {
+    "errors": set(),
+    "base": {"errors"},
+    "files": {"base"},
+    "plotting": set(),
+    "graph_pictures": set(),
+    "history": {"files", "plotting"},
+    "profiles": {"files"},
+    "data": {"base"},
+    "metrics": {"data"},
+    "families": {"base"},  # losses, optimizers, schedules
+    "sessions": {"data", "families", "profiles"},
+    "forward_backward": {"data"},
+    "graphs": {"data", "families"},
+    "callbacks": {"history", "metrics", "sessions"},
+    "run_folder": {"callbacks"},
+    "lr_finder": {"callbacks"},
+    "trainer": {"lr_finder", "run_folder"},
+    "cli": {"graphs", "trainer"},
+    "sklearn": {"graphs", "trainer"},
+    "compat": {"forward_backward", "graph_pictures", "graphs", "sklearn", "trainer"},
+}
+# Modules that belong to a room without lying in it.
+IN_ROOM = {
+    "_engine_options": "base",
+    "_fit_options": "trainer",
+    "_loss_base": "families",
+    "_optimizer_base": "families",
+    "_penalties": "families",
+    "_specs": "families",
+    "_train_option": "cli",
+    "_train_options": "cli",
+    "_trainer_base": "trainer",
+    "_user_losses": "families",
+    "_user_optimizers": "families",
+    "losses": "families",
+    "optimizers": "families",
+    "schedules": "families",
+}
+# Modules that may import each other: text such as "adam:lr=0.1" names all three families.
+MAY_CIRCLE = {"onnxgrad._specs", "onnxgrad.losses", "onnxgrad.optimizers", "onnxgrad.schedules"}
 # What python/onnxgrad/sklearn imports besides the public names of onnxgrad (threadpoolctl comes
 # with scikit-learn).
 ESTIMATORS_MAY_IMPORT = {"numpy", "onnx", "sklearn", "threadpoolctl"}
@@ -54,10 +98,10 @@ COMPAT_LIBRARIES = {
     "skl2onnx",
     "tqdm",
 }
-# What compat modules do not use, since they hold no algorithms: names (of functions and
-# attributes) -> where that is done.
+# What compat modules do not use, since they hold no algorithms (but for those of compat/graphs):
+# names (of functions and attributes) -> where that is done.
 COMPAT_NEVER_USES = {
-    "graphs are written by onnxgrad itself": {
+    "graphs are written by onnxgrad itself and in compat/graphs": {
         "make_function",
         "make_graph",
         "make_model",
@@ -67,7 +111,7 @@ COMPAT_NEVER_USES = {
         "parse_model",
         "parse_node",
     },
-    "graphs are taken apart and changed by onnxgrad.graph_tools": {"GraphProto"},
+    "graphs are taken apart and changed in compat/graphs": {"GraphProto"},
     "rows are drawn by onnxgrad.data and the sampler of Trainer.fit": {
         "choice",
         "permutation",
@@ -158,7 +202,7 @@ def _check_public(path: Path, text: str, src_folders: set[str]) -> list[str]:
 
 
 def imported_modules(text: str) -> list[str]:
-    """Return the full names of the modules that Python source `text` imports."""
+    """Return the full names of what Python source `text` imports."""
     names = []
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
@@ -182,14 +226,22 @@ def used_names(text: str) -> set[str]:
     return names
 
 
+def room_of(module: str) -> str:
+    """Return the room of a module of onnxgrad, e.g. "data" of "onnxgrad.data.arrays"."""
+    first = module.split(".")[1]
+    return IN_ROOM.get(first, first)
+
+
 def check_imports(path: Path, text: str) -> list[str]:
     """Return what is wrong with the imports of `path`, a file of python/onnxgrad."""
     if path.parts[:2] != ("python", "onnxgrad") or path.suffix != ".py":
         return []
-    is_compat = "compat" in path.parts
-    is_sklearn = path.parts[2] == "sklearn"
+    room = room_of(f"onnxgrad.{path.parts[2].removesuffix('.py')}")
+    if len(path.parts) > 3 and room not in ROOMS:
+        return [f"{path}: folder {room} is not in the table of scripts/check_layers.py"]
+    is_adaptor = room == "compat" and path.parts[3] != "graphs"
     problems = []
-    if is_compat:
+    if is_adaptor:
         names = used_names(text)
         problems += [
             f"{path}: uses {name}; compat holds no algorithms: {where}"
@@ -197,42 +249,79 @@ def check_imports(path: Path, text: str) -> list[str]:
             for name in sorted(banned & names)
         ]
     for name in imported_modules(text):
-        parts = name.strip(".").split(".")
-        if parts[0] in {"torch", "tensorflow", "jax"}:
-            problems.append(f"{path}: imports {name}; the package must not need {parts[0]}")
-        if is_compat and not name.startswith((".", "__future__")):
-            problems += [f"{path}: imports {name}; {what}" for what in _wrong_for_compat(parts)]
-        if not is_compat and name.startswith(("onnxgrad.compat", ".compat")):
-            problems.append(f"{path}: imports {name}; compat sits on top, nothing depends on it")
-        if is_sklearn:
-            problems += _check_estimators(path, name)
-        elif not is_compat and name.startswith(("sklearn", "onnxgrad.sklearn", ".sklearn")):
+        library = name.split(".")[0]
+        if library in {"torch", "tensorflow", "jax"}:
+            problems.append(f"{path}: imports {name}; the package must not need {library}")
+        elif library == "onnxgrad":
+            problems += [f"{path}: imports {name}; {what}" for what in _wrong_room(room, name)]
+            if (is_adaptor or room == "sklearn") and not _is_public(name, room):
+                problems.append(f"{path}: imports {name}; {room} uses only public names")
+        elif room == "compat" and library not in COMPAT_LIBRARIES | sys.stdlib_module_names:
+            what = f"compat may not need {library}; see COMPAT_LIBRARIES in scripts/check_layers.py"
+            problems.append(f"{path}: imports {name}; {what}")
+        elif room == "sklearn" and library not in ESTIMATORS_MAY_IMPORT | sys.stdlib_module_names:
+            may = ", ".join(sorted(ESTIMATORS_MAY_IMPORT))
+            problems.append(f"{path}: imports {name}; estimators may import onnxgrad, {may}")
+        elif library == "sklearn" and room not in {"compat", "sklearn"}:
             problems.append(f"{path}: imports {name}; scikit-learn belongs in onnxgrad.sklearn")
     return problems
 
 
-def _check_estimators(path: Path, name: str) -> list[str]:
-    """Return what is wrong with the import `name` in a file of onnxgrad.sklearn."""
-    parts = name.split(".")
-    if parts[0] in ESTIMATORS_MAY_IMPORT:
+def _wrong_room(room: str, name: str) -> list[str]:
+    """Return what is wrong if a file of `room` imports `name`, "onnxgrad" or something in it."""
+    if room in {"__init__", "__main__"}:
         return []
-    if parts[0] != "onnxgrad" and parts[0] not in sys.stdlib_module_names:
-        may = ", ".join(sorted(ESTIMATORS_MAY_IMPORT))
-        return [f"{path}: imports {name}; estimators may import onnxgrad, {may}"]
-    if parts[0] == "onnxgrad" and any(part.startswith("_") for part in parts[1:]):
-        return [f"{path}: imports {name}; estimators use only public names of onnxgrad"]
+    if "." not in name or room_of(name) not in ROOMS:
+        if room in {"compat", "sklearn"} or name.startswith("onnxgrad._core"):
+            return []
+        return ["name the room; onnxgrad itself imports all of them"]
+    if room_of(name) not in closure(room, ROOMS):
+        may = ", ".join(sorted(closure(room, ROOMS) - {room})) or "no other"
+        return [f"{room} may import {may}"]
     return []
 
 
-def _wrong_for_compat(parts: list[str]) -> list[str]:
-    if parts[:2] == ["onnxgrad", "compat"]:
-        return []
-    if parts[0] == "onnxgrad":
-        is_private = any(part.startswith("_") and not part.endswith("__") for part in parts[1:])
-        return ["compat uses only public names of onnxgrad"] if is_private else []
-    if parts[0] in COMPAT_LIBRARIES or parts[0] in sys.stdlib_module_names:
-        return []
-    return [f"compat may not need {parts[0]}; see COMPAT_LIBRARIES in scripts/check_layers.py"]
+def _is_public(name: str, room: str) -> bool:
+    """Return whether `name` is one of the package's public names, or belongs to `room`."""
+    parts = name.split(".")
+    if parts[1:2] == [room] or len(parts) == 1:
+        return True
+    is_private = any(part.startswith("_") and not part.endswith("__") for part in parts)
+    return not is_private and parts[1] != "base" and len(parts) <= 3
+
+
+def import_circles(sources: dict[str, str]) -> list[list[str]]:
+    """Return the circles among modules (full name -> text) that import each other."""
+    imports = {
+        module: {
+            found
+            for name in imported_modules(text)
+            if (found := name if name in sources else name.rpartition(".")[0]) in sources
+            and found not in {module, "onnxgrad"}
+        }
+        for module, text in sources.items()
+    }
+    reached = {module: closure(module, imports) for module in imports}
+    circles = {
+        tuple(sorted(other for other in found if module in reached[other]))
+        for module, found in reached.items()
+    }
+    return [
+        list(circle)
+        for circle in sorted(circles)
+        if len(circle) > 1 and not {*circle} <= MAY_CIRCLE
+    ]
+
+
+def check_circles(root: Path) -> list[str]:
+    """Return a message for each circle of imports among the modules of python/onnxgrad."""
+    sources = {}
+    for path in list_files(root):
+        parts = path.relative_to(root).with_suffix("").parts
+        if parts[:2] == ("python", "onnxgrad") and path.suffix == ".py":
+            module = ".".join(parts[1:]).removesuffix(".__init__")
+            sources[module] = path.read_text(encoding="utf-8")
+    return [f"modules import each other: {', '.join(c)}" for c in import_circles(sources)]
 
 
 def shadowing_headers(root: Path) -> list[str]:
@@ -256,7 +345,7 @@ def check_tree(root: Path) -> list[str]:
     src_folders = set(ALLOWED)
     if (root / "src").is_dir():
         src_folders |= {p.name for p in (root / "src").iterdir() if p.is_dir()}
-    problems = shadowing_headers(root)
+    problems = shadowing_headers(root) + check_circles(root)
     for path in list_files(root):
         relative = path.relative_to(root)
         if path.suffix in _SOURCE_SUFFIXES:

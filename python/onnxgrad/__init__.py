@@ -77,18 +77,19 @@ __all__ = [
 __version__: str = _version()
 
 if _TYPE_CHECKING:
-    from onnxgrad._versions import show_versions
+    from onnxgrad.base.versions import show_versions
     from onnxgrad.forward_backward import ForwardBackward, Gradients
-    from onnxgrad.reports import Report, report, weight_change
+    from onnxgrad.graphs.reports import Report, report
+    from onnxgrad.graphs.weight_changes import weight_change
 
 # Not needed for training, so imported at the first use: a process trains sooner.
 _LATER = {
     "ForwardBackward": "forward_backward",
     "Gradients": "forward_backward",
-    "Report": "reports",
-    "report": "reports",
-    "show_versions": "_versions",
-    "weight_change": "reports",
+    "Report": "graphs.reports",
+    "report": "graphs.reports",
+    "show_versions": "base.versions",
+    "weight_change": "graphs.weight_changes",
 }
 
 

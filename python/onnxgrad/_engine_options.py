@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from onnxgrad import _core
-from onnxgrad._checks import device_name, positive_int, thread_count
+from onnxgrad.base.checks import device_name, positive_int, thread_count
 from onnxgrad.errors import OptionError
 
 __all__ = ["engine_options", "training_mode_of"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from onnxgrad import _core
-from onnxgrad._checks import duration, positive_int, unknown_name
+from onnxgrad.base.checks import duration, positive_int, unknown_name
 from onnxgrad.errors import OptionError
 
 __all__ = ["fit_options", "one_of_two_names"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, Literal, TypeAlias
 
 from onnxgrad import _core
-from onnxgrad._checks import unknown_name
-from onnxgrad._description import Description
+from onnxgrad.base.checks import unknown_name
+from onnxgrad.base.description import Description
 from onnxgrad.errors import OptionError
 
 NativeFunction: TypeAlias = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from onnxgrad._description import Description
+from onnxgrad.base.description import Description
 
 __all__ = ["Optimizer"]
 

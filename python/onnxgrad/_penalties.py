@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
 from onnxgrad import _core
-from onnxgrad._checks import patterns, real_number
-from onnxgrad._description import Description
+from onnxgrad.base.checks import patterns, real_number
+from onnxgrad.base.description import Description
 from onnxgrad.errors import OptionError
 
 

@@ -6,8 +6,8 @@ import re
 from typing import Any, TypeVar
 
 from onnxgrad import losses, optimizers, schedules
-from onnxgrad._checks import real_number, unknown_name
-from onnxgrad._description import Description
+from onnxgrad.base.checks import real_number, unknown_name
+from onnxgrad.base.description import Description
 from onnxgrad.errors import OptionError
 from onnxgrad.losses import Loss, Penalty
 from onnxgrad.optimizers import Optimizer

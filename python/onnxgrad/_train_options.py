@@ -10,10 +10,10 @@ from typing import Any
 import typer
 
 from onnxgrad import losses, metrics, optimizers, schedules
-from onnxgrad._checks import is_number, nearest_or
 from onnxgrad._train_option import TrainOption
+from onnxgrad.base.checks import is_number, nearest_or
 from onnxgrad.errors import OptionError
-from onnxgrad.graphs import SCHEMES
+from onnxgrad.graphs.weights import SCHEMES
 
 __all__ = [
     "OPTIONS",

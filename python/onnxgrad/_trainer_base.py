@@ -14,15 +14,16 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 import numpy as np
 
 from onnxgrad import _core as native
-from onnxgrad._arrays import ArrayLike, cast_number, from_native, to_native
-from onnxgrad._checks import path_text, real_number, unknown_name
-from onnxgrad._columns import Feeds
-from onnxgrad._models import to_proto
-from onnxgrad._rows import Labels, NativeRows, named_inputs, unpack_table
-from onnxgrad._session_words import as_html, described
-from onnxgrad._sparse import dense_pieces, has_sparse, sparse_source
-from onnxgrad.callbacks import CallbackList
-from onnxgrad.data import Source, source_like
+from onnxgrad.base.checks import path_text, real_number, unknown_name
+from onnxgrad.base.models import to_proto
+from onnxgrad.callbacks.several import CallbackList
+from onnxgrad.data import Source
+from onnxgrad.data.arrays import ArrayLike, cast_number, from_native, to_native
+from onnxgrad.data.columns import Feeds
+from onnxgrad.data.files import source_like
+from onnxgrad.data.labels import Labels
+from onnxgrad.data.rows import NativeRows, named_inputs, unpack_table
+from onnxgrad.data.sparse import dense_pieces, has_sparse, sparse_source
 from onnxgrad.errors import Error, OptionError
 from onnxgrad.files import write_file
 from onnxgrad.history import History
@@ -97,20 +98,20 @@ class TrainerBase:
             self._core.choose_loss(to_native(y, "y"))
 
     def _dataset(self, X: Any, y: Any, sample_weight: Any) -> NativeRows:
-        X, y, sample_weight = unpack_table(self.session, X, y, sample_weight)
+        X, y, sample_weight = unpack_table(self.session._core, X, y, sample_weight)
         feeds = X if isinstance(X, Feeds) else None
         weight = None if sample_weight is None else to_native(sample_weight, "sample_weight")
         labels, targets = None, {}
         if isinstance(y, Mapping):
             targets = {
-                name: self._labels.native(self.session, value, name, feeds)
+                name: self._labels.native(self.session._core, value, name, feeds)
                 for name, value in y.items()
             }
         elif y is not None or self.session.target_name:
-            labels = self._labels.native(self.session, y, feeds=feeds)
+            labels = self._labels.native(self.session._core, y, feeds=feeds)
         if has_sparse(X):
-            return sparse_source(self.session, X, labels, targets, weight)
-        inputs = dict(named_inputs(self.session, X))
+            return sparse_source(self.session._core, X, labels, targets, weight)
+        inputs = dict(named_inputs(self.session._core, X))
         origin = None if feeds is None else feeds.origin
         return native.Dataset(inputs, labels, targets, weight, 0, origin)
 
@@ -166,7 +167,7 @@ class TrainerBase:
         if has_sparse(X):
             parts = [self.predict(piece, output or names[0]) for piece in dense_pieces(X)]
             return np.concatenate(parts)
-        feeds = dict(named_inputs(self.session, unpack_table(self.session, X)[0]))
+        feeds = dict(named_inputs(self.session._core, unpack_table(self.session._core, X)[0]))
         dtypes = {value.name: value.dtype for value in self.session._core.inputs}
         feeds = {n: cast_number(value, dtypes.get(n, ""), n) for n, value in feeds.items()}
         return from_native(self.session._core.predict(feeds, [output or names[0]])[0])
@@ -199,10 +200,10 @@ class TrainerBase:
         return to_proto(self._core.trained_model())
 
     def __repr__(self) -> str:
-        return f"Trainer({described(self.session)})"
+        return f"Trainer({self.session._description()})"
 
     def _repr_html_(self) -> str:
-        return as_html(self.session, self.history)
+        return _as_html(self.session, self.history)
 
     def __getstate__(self) -> dict[str, Any]:
         return pickled(self)
@@ -210,6 +211,8 @@ class TrainerBase:
     def __setstate__(self, state: dict[str, Any]) -> None:
         unpickle(self, state)
 
+
+_HTML_ROWS = 20  # of weights, in a notebook
 
 # What a pickled trainer has beside its session.
 _KEPT = (
@@ -258,3 +261,24 @@ def unpickle(trainer: TrainerBase, state: dict[str, Any]) -> None:
     vars(trainer).update(state["kept"])
     trainer.is_best = trainer._is_trial = False
     trainer._callbacks = CallbackList([])
+
+
+def _as_html(session: TrainingSession, history: Mapping[str, Sequence[float]]) -> str:
+    """Return a small table: what is trained, how, and the last numbers of the history."""
+    from html import escape  # needed in notebooks only
+
+    lines = {
+        "loss": session.loss_line.removeprefix("loss: "),
+        "optimizer": repr(session.optimizer),
+        "steps": f"{session.steps}, learning rate now {session.lr:g}",
+    }
+    lines |= {f"last {name}": f"{column[-1]:.6g}" for name, column in history.items() if column}
+    cells = "".join(f"<tr><th>{escape(n)}</th><td>{escape(t)}</td></tr>" for n, t in lines.items())
+    weights = "".join(
+        f"<tr><td>{escape(weight.name)}</td><td>{list(weight.shape)}</td></tr>"
+        for weight in session.trained_weights[:_HTML_ROWS]
+    )
+    left = len(session.trained_weights) - _HTML_ROWS
+    more = f"<tr><td colspan='2'>and {left} more</td></tr>" if left > 0 else ""
+    head = "<tr><th>trained weight</th><th>shape</th></tr>"
+    return f"<table>{cells}</table><table>{head}{weights}{more}</table>"

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 from onnxgrad import _core
-from onnxgrad._checks import unknown_name
 from onnxgrad._loss_base import Loss, NativeFunction, Reduction
-from onnxgrad._models import to_core_model
+from onnxgrad.base.checks import unknown_name
+from onnxgrad.base.models import to_core_model
 from onnxgrad.errors import OptionError
 
 if TYPE_CHECKING:
-    from onnxgrad._models import ModelLike
+    from onnxgrad.base.models import ModelLike
 
 
 class User(Loss):

@@ -6,15 +6,15 @@ import math
 from typing import TYPE_CHECKING, Any, Literal
 
 from onnxgrad import _core
-from onnxgrad._checks import real_number, unknown_name
-from onnxgrad._models import to_core_model
 from onnxgrad._optimizer_base import Optimizer
+from onnxgrad.base.checks import real_number, unknown_name
+from onnxgrad.base.models import to_core_model
 from onnxgrad.errors import OptionError
 
 if TYPE_CHECKING:
     import inspect
 
-    from onnxgrad._models import ModelLike
+    from onnxgrad.base.models import ModelLike
 
 __all__ = ["User", "traced"]
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onnxgrad import _core
-from onnxgrad._checks import path_text
+from onnxgrad.base.checks import path_text
 from onnxgrad.errors import CheckpointError
 
 if TYPE_CHECKING:

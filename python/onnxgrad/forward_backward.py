@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from onnxgrad import _core
-from onnxgrad._arrays import ArrayLike, from_native, from_native_list, to_feeds, to_native
-from onnxgrad._checks import (
+from onnxgrad._engine_options import engine_options, training_mode_of
+from onnxgrad.base.checks import (
     checked_names,
     nearest_or,
     path_text,
@@ -17,9 +17,9 @@ from onnxgrad._checks import (
     positive_int,
     shown,
 )
-from onnxgrad._engine_options import engine_options, training_mode_of
-from onnxgrad._models import ModelLike, to_core_model, to_proto
-from onnxgrad._values import NodeArg, node_args
+from onnxgrad.base.models import ModelLike, to_core_model, to_proto
+from onnxgrad.base.values import NodeArg, node_args
+from onnxgrad.data.arrays import ArrayLike, from_native, from_native_list, to_feeds, to_native
 from onnxgrad.errors import DataError, OptionError
 
 if TYPE_CHECKING:

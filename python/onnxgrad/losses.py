@@ -26,10 +26,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal, TypeAlias
 
 from onnxgrad import _core
-from onnxgrad._checks import real_number, unknown_name
 from onnxgrad._loss_base import Loss, NativeFunction, Reduction
 from onnxgrad._penalties import Penalty, PenaltyLike, as_penalties
 from onnxgrad._user_losses import Output, User, traced
+from onnxgrad.base.checks import real_number, unknown_name
 from onnxgrad.errors import OptionError
 
 __all__ = [

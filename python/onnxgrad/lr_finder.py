@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from onnxgrad._checks import positive_int, real_number
-from onnxgrad.callbacks import Callback, Logs
-
-if TYPE_CHECKING:
-    from onnxgrad.trainer import Trainer
+from onnxgrad.callbacks.base import Callback, Logs, RunningTrainer
 
 __all__ = ["LrFinder"]
 
@@ -45,11 +41,11 @@ class LrFinder(Callback):
     def __repr__(self) -> str:
         return f"LrFinder({len(self.lrs)} rates, suggestion={self.suggestion})"
 
-    def on_train_begin(self, trainer: Trainer) -> None:
+    def on_train_begin(self, trainer: RunningTrainer) -> None:
         """Set the first rate."""
         trainer.session.lr = self._plan[0]
 
-    def on_step_end(self, trainer: Trainer, logs: Logs) -> bool:
+    def on_step_end(self, trainer: RunningTrainer, logs: Logs) -> bool:
         """Note the loss and set the next rate; True when the last one is done, or it diverges."""
         loss = logs["train_loss"]
         if not math.isfinite(loss):
@@ -94,26 +90,3 @@ class LrFinder(Callback):
         ax.set_xlabel("learning rate")
         ax.set_ylabel("smoothed training loss")
         return ax
-
-
-def find(
-    trainer: Trainer,
-    data: tuple[Any, Any, Any],
-    min_lr: float,
-    max_lr: float,
-    steps: int,
-    batch_size: int | None,
-) -> LrFinder:
-    """Do what `Trainer.lr_find` says."""
-    steps = positive_int("steps", steps, 2)
-    low = real_number("min_lr", min_lr, open_minimum=True)
-    high = real_number("max_lr", max_lr, low, open_minimum=True)
-    finder = LrFinder(low, high, steps)
-    before = (trainer.history, trainer.stop_reason, trainer.session.lr)
-    trainer._is_trial = True
-    try:
-        trainer.fit(*data, epochs=steps, batch_size=batch_size, callbacks=[finder], verbose=0)
-    finally:
-        trainer._is_trial = False
-        trainer.history, trainer.stop_reason, trainer.session.lr = before
-    return finder

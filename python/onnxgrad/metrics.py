@@ -16,8 +16,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from onnxgrad import _core
-from onnxgrad._arrays import as_numpy
-from onnxgrad._checks import unknown_name
+from onnxgrad.base.checks import unknown_name
+from onnxgrad.data.arrays import as_numpy
 from onnxgrad.errors import OptionError
 
 __all__ = ["MetricLike", "compute", "is_larger_better", "names"]

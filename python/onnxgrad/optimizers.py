@@ -11,11 +11,11 @@ from collections.abc import Iterable
 from typing import Any, TypeAlias
 
 from onnxgrad import _core
-from onnxgrad._checks import patterns as pattern_list
-from onnxgrad._checks import positive_int, real_number, unknown_name
-from onnxgrad._description import Description
 from onnxgrad._optimizer_base import Optimizer
 from onnxgrad._user_optimizers import User, traced
+from onnxgrad.base.checks import patterns as pattern_list
+from onnxgrad.base.checks import positive_int, real_number, unknown_name
+from onnxgrad.base.description import Description
 from onnxgrad.errors import OptionError
 
 __all__ = [

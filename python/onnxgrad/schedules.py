@@ -15,8 +15,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from onnxgrad import _core
-from onnxgrad._checks import positive_int, real_number, unknown_name
-from onnxgrad._description import Description
+from onnxgrad.base.checks import positive_int, real_number, unknown_name
+from onnxgrad.base.description import Description
 from onnxgrad.errors import OptionError
 
 __all__ = [

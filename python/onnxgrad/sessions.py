@@ -7,17 +7,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from onnxgrad import _core
-from onnxgrad._arrays import ArrayLike, from_native, from_native_list, to_feeds, to_native
-from onnxgrad._checks import (
+from onnxgrad._engine_options import engine_options, training_mode_of
+from onnxgrad.base.checks import (
     checked_names,
     path_text,
     real_number,
 )
-from onnxgrad._checks import patterns as pattern_list
-from onnxgrad._engine_options import engine_options, training_mode_of
-from onnxgrad._models import ModelLike, to_core_model, to_proto
-from onnxgrad._session_words import NotPickled, described
-from onnxgrad._values import Evaluation, NodeArg, WeightInfo, node_args, weight_infos
+from onnxgrad.base.checks import patterns as pattern_list
+from onnxgrad.base.models import ModelLike, to_core_model, to_proto
+from onnxgrad.base.values import Evaluation, NodeArg, WeightInfo, node_args, weight_infos
+from onnxgrad.data.arrays import ArrayLike, from_native, from_native_list, to_feeds, to_native
 from onnxgrad.errors import OptionError
 from onnxgrad.losses import LossLike, PenaltyLike, name_of, to_core_loss
 from onnxgrad.optimizers import (
@@ -45,6 +44,14 @@ __all__ = [
     "TrainingSession",
     "WeightInfo",
 ]
+
+
+class NotPickled:
+    """Base of what cannot be pickled."""
+
+    def __reduce__(self) -> str:
+        name = type(self).__name__
+        raise TypeError(f"a {name} cannot be pickled: it is tied to the memory of this process")
 
 
 class InferenceSession(NotPickled):
@@ -545,4 +552,12 @@ class TrainingSession(NotPickled):
         return self._core.num_cached
 
     def __repr__(self) -> str:
-        return f"TrainingSession({described(self)})"
+        return f"TrainingSession({self._description()})"
+
+    def _description(self) -> str:
+        """Return loss, optimizer and progress in a few words."""
+        weights = [weight.name for weight in self.trained_weights]
+        names = ", ".join(weights[:3]) + (f", ... ({len(weights)})" if len(weights) > 3 else "")
+        done = f"{self.steps} step{'s' * (self.steps != 1)}"
+        loss = f"{self.loss_name or 'loss'} on '{self.scores_name}'"
+        return f"{loss}, {self.optimizer!r}, trains {names}, {done} done"

@@ -9,34 +9,28 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from onnxgrad import _core
-from onnxgrad._arrays import ArrayLike
-from onnxgrad._checks import checked_names, positive_int
-from onnxgrad._class_weights import ClassWeight, native_class_weights, with_class_weights
-from onnxgrad._data_notes import tell, warn
-from onnxgrad._displays import say
 from onnxgrad._fit_options import fit_options, one_of_two_names
-from onnxgrad._log import log, messages
-from onnxgrad._models import ModelLike
-from onnxgrad._rows import (
-    Labels,
+from onnxgrad._trainer_base import TrainerBase, handled_signals, one_at_a_time
+from onnxgrad.base.checks import checked_names, positive_int, real_number
+from onnxgrad.base.messages import Verbosity, log, say
+from onnxgrad.base.models import ModelLike
+from onnxgrad.callbacks import CallbackLike, CheckpointWarning, EarlyStopping
+from onnxgrad.callbacks.log import messages
+from onnxgrad.callbacks.progress import progress_for
+from onnxgrad.callbacks.several import CallbackList, stopping_of
+from onnxgrad.data import Batches, Source
+from onnxgrad.data.arrays import ArrayLike
+from onnxgrad.data.labels import ClassWeight, Labels, native_class_weights, with_class_weights
+from onnxgrad.data.notes import tell, warn
+from onnxgrad.data.rows import (
     NativeRows,
     as_pair,
+    as_source,
     check_alone,
     has_weight,
     unpack_table,
     validation_names,
 )
-from onnxgrad._trainer_base import TrainerBase, handled_signals, one_at_a_time
-from onnxgrad.callbacks import (
-    CallbackLike,
-    CallbackList,
-    CheckpointWarning,
-    EarlyStopping,
-    Verbosity,
-    progress_for,
-    stopping_of,
-)
-from onnxgrad.data import Batches, Source, as_source
 from onnxgrad.errors import DataError, OptionError
 from onnxgrad.history import History, log_of
 from onnxgrad.losses import LossLike, PenaltyLike
@@ -379,7 +373,7 @@ class Trainer(TrainerBase):
         added: list[CallbackLike] = [] if self._is_trial else [*messages()]
         added += progress_for(verbose, self._num_trained)
         if run_dir is not None:
-            from onnxgrad.run_folder import as_run_folder
+            from onnxgrad.run_folder.folder import as_run_folder
 
             folder = as_run_folder(self, run_dir, given)
             added += [folder, folder.checkpoint]
@@ -394,12 +388,12 @@ class Trainer(TrainerBase):
         elif y is None and self.session.target_name:
             raise DataError(what="there is no y", value="y", hint="Give the targets: fit(X, y).")
         else:
-            X, y, sample_weight = unpack_table(self.session, X, y, sample_weight)
+            X, y, sample_weight = unpack_table(self.session._core, X, y, sample_weight)
             self._choose_loss(y)
             if y is not None:
-                self._labels.learn(self.session, y)
+                self._labels.learn(self.session._core, y)
             if not self._is_trial:
-                tell(self.session, X, y, validation, verbose)
+                tell(self.session._core, X, y, validation, verbose)
             if class_weight is not None:
                 sample_weight = with_class_weights(class_weight, y, sample_weight)
         if sample_weight is not None or has_weight(validation) or has_weight(source):
@@ -408,7 +402,7 @@ class Trainer(TrainerBase):
         rows = self._rows(source, X, y, sample_weight)
         held_out = self._validation(validation, source, options)
         self.validation_names = (
-            [] if validation is None else validation_names(self.session, options)
+            [] if validation is None else validation_names(self.session._core, options)
         )
         self._run(rows, options, held_out, verbose)
         return self
@@ -542,9 +536,28 @@ class Trainer(TrainerBase):
         LrFinder
             With `lrs`, `losses`, `suggestion` and `plot`.
         """
-        from onnxgrad.lr_finder import find
+        from onnxgrad.lr_finder import LrFinder
 
-        return find(self, (X, y, sample_weight), min_lr, max_lr, steps, batch_size)
+        steps = positive_int("steps", steps, 2)
+        low = real_number("min_lr", min_lr, open_minimum=True)
+        high = real_number("max_lr", max_lr, low, open_minimum=True)
+        finder = LrFinder(low, high, steps)
+        before = (self.history, self.stop_reason, self.session.lr)
+        self._is_trial = True
+        try:
+            self.fit(
+                X,
+                y,
+                sample_weight,
+                epochs=steps,
+                batch_size=batch_size,
+                callbacks=[finder],
+                verbose=0,
+            )
+        finally:
+            self._is_trial = False
+            self.history, self.stop_reason, self.session.lr = before
+        return finder
 
     def _on_checkpoint(self, path: str, problem: str) -> None:
         if problem:

@@ -8,7 +8,7 @@ import onnx.parser
 import pytest
 
 import onnxgrad as og
-from onnxgrad import _arrays
+from onnxgrad.data import arrays
 from support import DLPackOnly
 
 DTYPES = ["float32", "float64", "int32", "int64", "uint8", "int8", "bool", "float16"]
@@ -78,9 +78,9 @@ def test_texts_cross_the_border():
     # The engine computes with numbers; texts are labels.
     tensor = np.array([["a", "bé"], ["", "中文"]])
     for given in (tensor, tensor.astype(object)):
-        items, shape = _arrays.to_native(given, "labels")
+        items, shape = arrays.to_native(given, "labels")
         assert (items, shape) == (["a", "bé", "", "中文"], [2, 2])
-        back = _arrays.from_native(((items, shape), "string"))
+        back = arrays.from_native(((items, shape), "string"))
         assert back.tolist() == tensor.tolist()
 
 

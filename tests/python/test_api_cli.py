@@ -15,7 +15,8 @@ import onnxruntime
 import pytest
 
 import onnxgrad as og
-from onnxgrad import _tables, cli, errors
+from onnxgrad import cli, errors
+from onnxgrad.data import tables
 from support import initializers
 
 
@@ -246,7 +247,7 @@ def test_status_1_fault(monkeypatch, capsys, folder):
     def broken(*arguments, **options):
         raise errors.InternalError("the reason")
 
-    monkeypatch.setattr(cli, "make_report", broken)
+    monkeypatch.setattr("onnxgrad.cli.program.make_report", broken)
     monkeypatch.setattr(sys, "argv", ["onnxgrad", "report", str(folder / "model.onnx")])
     with pytest.raises(SystemExit) as ended:
         cli.main()
@@ -319,7 +320,7 @@ def test_bar_on_a_terminal(folder):
 def test_csv_columns(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text('n,x,name,"with, comma"\n1,0.5,ab,7\n2,,"c,d",8\n')
-    columns = _tables.read_table(str(path)).columns
+    columns = tables.read_table(str(path)).columns
     assert columns["n"].dtype == np.int64
     np.testing.assert_array_equal(columns["x"], [0.5, np.nan])
     assert columns["name"].tolist() == ["ab", "c,d"]
@@ -329,7 +330,7 @@ def test_csv_columns(tmp_path):
 def test_inputs_by_name_and_by_order(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("a,b,c,y\n1,2,3,0\n4,5,6,1\n")
-    table = _tables.read_table(str(path))
+    table = tables.read_table(str(path))
     np.testing.assert_array_equal(table.inputs(["X"], ["y"])["X"], [[1, 2, 3], [4, 5, 6]])
     named = table.inputs(["c", "a"], ["y"])
     np.testing.assert_array_equal(named["c"], [[3], [6]])

@@ -13,10 +13,11 @@ import onnxgrad
 from onnxgrad import _core
 
 PACKAGE = Path(onnxgrad.__file__).parent
+FILES = sorted(path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py"))
 MODULES = [
-    "onnxgrad",
-    *sorted(f"onnxgrad.{p.stem}" for p in PACKAGE.glob("*.py") if not p.stem.startswith("__")),
-    *sorted(f"onnxgrad.sklearn.{p.stem}" for p in (PACKAGE / "sklearn").glob("[!_]*.py")),
+    ".".join(["onnxgrad", *path.with_suffix("").parts]).removesuffix(".__init__")
+    for path in FILES
+    if path.parts[0] != "compat" and path.stem != "__main__"
 ]
 
 

@@ -13,7 +13,7 @@ import pytest
 from onnx import numpy_helper
 
 import onnxgrad as og
-from onnxgrad._run_description import to_toml
+from onnxgrad.run_folder.description import to_toml
 from support import initializers, mlp_proto
 
 safetensors_numpy = pytest.importorskip("safetensors.numpy")

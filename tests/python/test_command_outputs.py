@@ -14,7 +14,7 @@ import onnx
 import pytest
 
 import onnxgrad as og
-from onnxgrad import _outputs
+from onnxgrad.cli import outputs
 from support import LINEAR, initializers
 from test_train_command import train
 
@@ -131,7 +131,7 @@ def vanishing(folder, monkeypatch):
     def close(self, trainer):
         shutil.rmtree(folder / "out")
 
-    monkeypatch.setattr(_outputs.HistoryFile, "on_train_end", close)
+    monkeypatch.setattr(outputs.HistoryFile, "on_train_end", close)
     return folder
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import onnxgrad as og
-from onnxgrad._arrow import columns_of
+from onnxgrad.data.arrow import columns_of
 from support import DLPackOnly, mlp_proto, run_python
 
 pa = pytest.importorskip("pyarrow")
@@ -198,7 +198,7 @@ def test_dlpack_alone_is_enough(rows):
 def test_nothing_is_imported():
     code = """
 import sys
-import onnxgrad as og, onnxgrad._arrow, onnxgrad._parquet
+import onnxgrad as og, onnxgrad.data.arrow, onnxgrad.data.parquet
 print([name for name in ("pyarrow", "pandas", "polars", "tensorboardX") if name in sys.modules])
 """
     assert run_python(code).stdout.strip() == "[]"

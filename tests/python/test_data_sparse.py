@@ -71,7 +71,7 @@ def test_text_labels_that_the_model_lists(rows):
 
 def test_many_chunks_come_in_an_order_of_the_seed(monkeypatch, rows):
     X, kind, _ = rows
-    monkeypatch.setattr("onnxgrad._sparse._CHUNK_BYTES", 10 * 6 * 4)  # ten rows
+    monkeypatch.setattr("onnxgrad.data.sparse._CHUNK_BYTES", 10 * 6 * 4)  # ten rows
     assert_same_weights(
         classifier().fit(X, kind, **OPTIONS), classifier().fit(X.toarray(), kind, **OPTIONS)
     )

@@ -7,7 +7,7 @@ import onnx
 import pytest
 
 import onnxgrad as og
-from onnxgrad import _tables
+from onnxgrad.data import tables
 from support import mlp_proto
 
 COLUMNS = 100_000  # minutes where each is compared with all others
@@ -26,7 +26,7 @@ def wide(tmp_path_factory):
 
 def test_in_memory(wide):
     path, rows, _ = wide
-    table = _tables.read_table(str(path))
+    table = tables.read_table(str(path))
     assert table.columns["c1"].dtype == np.float64  # 0.25, 25000.25
     assert table.columns["c4"].dtype == np.int64  # 1, 25001
     np.testing.assert_array_equal(table.inputs(["X"], ["y"])["X"], rows)
@@ -57,7 +57,7 @@ def test_a_name_that_is_there_twice(wide):
     header, rest = path.read_text().split("\n", 1)
     other.write_text(header.replace(f"c{COLUMNS - 1},", "c7,") + "\n" + rest)
     with pytest.raises(og.DataError, match="column 'c7' is there twice"):
-        _tables.read_table(str(other))
+        tables.read_table(str(other))
     with pytest.raises(og.DataError, match="column 'c7' is there twice"):
         og.data.CsvFile(other, "y").native(session)
 

@@ -10,8 +10,8 @@ import onnx.parser
 import pytest
 
 import onnxgrad as og
-from onnxgrad._epoch_table import EpochTable
 from onnxgrad.history import History
+from onnxgrad.run_folder.epoch_table import EpochTable
 from support import LINEAR
 
 X = np.array([[1.0, 2.0], [3.0, -1.0]], np.float32)

@@ -249,7 +249,7 @@ def test_class_weight_is_scikit_learns(given):
 
 
 def test_class_weight_of_texts_and_bad_ones(linear_model, linear_data):
-    from onnxgrad._class_weights import with_class_weights
+    from onnxgrad.data.labels import with_class_weights
 
     y = np.array(["no", "yes", "no", "no"])
     np.testing.assert_allclose(with_class_weights("balanced", y, None), [2 / 3, 2, 2 / 3, 2 / 3])

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import onnxgrad as og
 from onnxgrad import cli
-from onnxgrad._wording import Spelling, in_words_of
+from onnxgrad.cli.wording import Spelling, in_words_of
 
 HEADER = '<ir_version: 10, opset_import: ["" : 18]>\n'
 LINEAR = """m (float[N,2] x) => (float[N,1] y) <float[2,1] w = {0.1, 0.2}, float[1] b = {0}>

@@ -424,7 +424,7 @@ class Terminal(io.StringIO):
 def test_the_bar_shows_steps_within_an_epoch(rows, monkeypatch):
     stream = Terminal()
     monkeypatch.setattr(sys, "stderr", stream)
-    monkeypatch.setattr("onnxgrad._displays.MIN_UPDATE_S", 0.0)
+    monkeypatch.setattr("onnxgrad.callbacks.displays.MIN_UPDATE_S", 0.0)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "120")
     seen = []

@@ -15,7 +15,7 @@ import onnx
 import pytest
 
 import onnxgrad as og
-from onnxgrad import _specs, _train_data, cli, errors
+from onnxgrad import _specs, cli, errors
 from onnxgrad._train_options import OPTIONS
 from support import initializers, mlp_proto
 
@@ -193,7 +193,7 @@ def test_other_delimiters(folder, way):
 def test_large_files_are_streamed(folder, monkeypatch):
     _, err = train(*DATA, "--epochs", 1)
     assert "in chunks" not in err
-    monkeypatch.setattr(_train_data, "free_bytes", lambda: 4096)
+    monkeypatch.setattr("onnxgrad.cli.rows.free_bytes", lambda: 4096)
     _, err = train(*DATA, "--epochs", 1, "--validation", "rows.csv", "--metrics", "f1,auc")
     assert "rows are read in chunks from rows.csv" in err
     assert "val_f1" in err

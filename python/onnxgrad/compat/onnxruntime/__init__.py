@@ -11,7 +11,7 @@ import importlib
 from typing import Any
 
 import onnxgrad as og
-from onnxgrad import formulas
+from onnxgrad.compat.graphs import formulas
 from onnxgrad.compat.onnxruntime.gradient_builder import GradientGraphBuilder
 from onnxgrad.compat.onnxruntime.training_agent import (
     OrtModuleGraphBuilder,

@@ -10,7 +10,7 @@ import onnx
 import onnx.helper
 
 import onnxgrad as og
-from onnxgrad import graph_tools
+from onnxgrad.compat.graphs import tools
 from onnxgrad.compat.onnxruntime.training_session import device_of, load_proto
 from onnxgrad.compat.onnxruntime.values import OrtValueVector, array_of
 
@@ -72,7 +72,7 @@ class OrtModuleGraphBuilder:
         """Take a model and what is to be differentiated."""
         proto = load_proto(model)
         trained = config.initializer_names_to_train or _float_initializers(proto)
-        self._model = graph_tools.weights_as_inputs(proto, config.initializer_names or trained)
+        self._model = tools.weights_as_inputs(proto, config.initializer_names or trained)
         inputs = config.input_names_require_grad or [
             value.name for value in _float_inputs(proto) if value.name not in trained
         ]

@@ -14,7 +14,7 @@ import onnx
 import onnx.numpy_helper
 
 import onnxgrad as og
-from onnxgrad import graph_tools
+from onnxgrad.compat.graphs import tools
 
 __all__ = ["NDArray", "OnnxFunction", "OnnxVar", "apply", "onnxnumpy", "onnxnumpy_default"]
 
@@ -148,7 +148,7 @@ class OnnxFunction:
             kind = getattr(ndx, np.dtype(annotation.dtype).name)
             arguments[name] = ndx.argument(shape=dims, dtype=kind)
         traced = self.function(**{name: OnnxVar(value) for name, value in arguments.items()})
-        model = graph_tools.name_constants(ndx.build(arguments, {"y": traced.array}))
+        model = tools.name_constants(ndx.build(arguments, {"y": traced.array}))
         if isinstance(result, Annotation):
             element = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(result.dtype))
             dims = tuple("N" if dim is None else dim for dim in result.shape)

@@ -1,4 +1,4 @@
-"""Selecting a part of a model, and renaming what is in it; see `onnxgrad.graph_tools`."""
+"""Selecting a part of a model, and renaming what is in it; see `onnxgrad.compat.graphs.tools`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import onnx
 import onnx.helper
 import onnx.shape_inference
 
-from onnxgrad import graph_tools
+from onnxgrad.compat.graphs import tools
 
 __all__ = ["onnx_rename_names", "select_model_inputs_outputs"]
 
@@ -25,7 +25,7 @@ def select_model_inputs_outputs(
     verbose: int = 0,
     fLOG: Callable[..., Any] | None = None,
 ) -> onnx.ModelProto:
-    """Return the part of a model between some values, see `onnxgrad.graph_tools.select`.
+    """Return the part of a model between some values, see `onnxgrad.compat.graphs.tools.select`.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ def select_model_inputs_outputs(
     fLOG : function, default=None
     """
     source = onnx.shape_inference.infer_shapes(model) if infer_shapes else model
-    result = graph_tools.select(source, outputs, inputs)
+    result = tools.select(source, outputs, inputs)
     for value in [*result.graph.input, *result.graph.output]:
         if overwrite is not None and value.name in overwrite:
             dtype, shape = overwrite[value.name]
@@ -66,5 +66,5 @@ def onnx_rename_names(
     recursive: bool = True,
     replace: Mapping[str, str] | None = None,
 ) -> onnx.ModelProto:
-    """Rename values and initializers in place, see `onnxgrad.graph_tools.rename`."""
-    return graph_tools.rename(model, strategy, recursive, replace)
+    """Rename values and initializers in place, see `onnxgrad.compat.graphs.tools.rename`."""
+    return tools.rename(model, strategy, recursive, replace)

@@ -11,7 +11,7 @@ import onnx
 import onnx.numpy_helper
 
 import onnxgrad as og
-from onnxgrad import graph_tools
+from onnxgrad.compat.graphs import tools
 from onnxgrad.compat.onnxcustom.training.base_onnx_class import (
     GraphFolder,
     check_graph_folder,
@@ -189,7 +189,7 @@ class OrtGradientForwardBackward:
         model = self.onnx_model
         if self.output_names != [value.name for value in model.graph.output]:
             model = select_model_inputs_outputs(model, outputs=self.output_names)
-        trained = graph_tools.weights_as_inputs(model, self.weights_to_train)
+        trained = tools.weights_as_inputs(model, self.weights_to_train)
         config = self.graph_builder_config or OrtModuleGraphBuilderConfiguration()
         config.initializer_names = config.initializer_names_to_train = self.weights_to_train
         builder = OrtModuleGraphBuilder()

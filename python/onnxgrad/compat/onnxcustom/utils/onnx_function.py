@@ -1,4 +1,4 @@
-"""Small functions as ONNX models, by name; they are those of `onnxgrad.formulas`."""
+"""Small functions as ONNX models, by name; they are those of `onnxgrad.compat.graphs.formulas`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from onnxgrad import formulas
+from onnxgrad.compat.graphs import formulas
 
 __all__ = ["function_onnx_graph", "get_supported_functions"]
 
@@ -24,7 +24,7 @@ def function_onnx_graph(
     weight_name: str | None = None,
     **kwargs: Any,
 ) -> onnx.ModelProto:
-    """Return a function as a model; see `onnxgrad.formulas.graph`.
+    """Return a function as a model; see `onnxgrad.compat.graphs.formulas.graph`.
 
     Raises
     ------

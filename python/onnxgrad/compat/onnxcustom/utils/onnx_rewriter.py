@@ -6,7 +6,7 @@ from typing import Any
 
 import onnx
 
-from onnxgrad import graph_tools, summed_losses
+from onnxgrad.compat.graphs import summed_losses, tools
 
 __all__ = ["onnx_rewrite_operator", "unreduced_onnx_loss"]
 
@@ -20,15 +20,15 @@ def onnx_rewrite_operator(
 ) -> onnx.ModelProto:
     """Return the model with every node of a type replaced by the nodes of another model.
 
-    See `onnxgrad.graph_tools.replace_operator`; `debug_info` changes nothing.
+    See `onnxgrad.compat.graphs.tools.replace_operator`; `debug_info` changes nothing.
     """
     del debug_info
-    return graph_tools.replace_operator(onx, op_type, sub_onx, recursive)
+    return tools.replace_operator(onx, op_type, sub_onx, recursive)
 
 
 def unreduced_onnx_loss(onx: onnx.ModelProto, output_name: str = "score") -> onnx.ModelProto:
     """Return a loss model that gives the loss of each element in place of their sum or mean.
 
-    See `onnxgrad.summed_losses.unreduced_loss`.
+    See `onnxgrad.compat.graphs.summed_losses.unreduced_loss`.
     """
     return summed_losses.unreduced_loss(onx, output_name)

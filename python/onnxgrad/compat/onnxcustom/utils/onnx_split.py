@@ -1,4 +1,4 @@
-"""Cutting a model into parts that run one after the other; see `onnxgrad.graph_tools`."""
+"""Cutting a model into parts that run one after the other; see `onnxgrad.compat.graphs.tools`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import onnx
 
-from onnxgrad import graph_tools
+from onnxgrad.compat.graphs import tools
 
 __all__ = ["OnnxSegment", "OnnxSplitting", "split_onnx"]
 
@@ -78,8 +78,8 @@ class OnnxSplitting:
         self.verbose = verbose
         self.doc_string = doc_string
         self.fLOG = fLOG or print
-        self.cutting_points = [*graph_tools.cut_points(onnx_model)]
-        parts = graph_tools.split(onnx_model, self.cutting_points)
+        self.cutting_points = [*tools.cut_points(onnx_model)]
+        parts = tools.split(onnx_model, self.cutting_points)
         begins, ends = [None, *self.cutting_points], [*self.cutting_points, None]
         self.segments = [
             OnnxSegment(
@@ -112,7 +112,7 @@ class OnnxSplitting:
             raise ValueError("Give either n_parts or cut_points.")
         if cut_points is None:
             assert n_parts is not None
-            cut_points = graph_tools.choose_cut_points(self.onnx_model, n_parts)
+            cut_points = tools.choose_cut_points(self.onnx_model, n_parts)
         for name in cut_points:
             if name not in self.cutting_points:
                 raise ValueError(f"Unable to split at {name!r}, only at {self.cutting_points}.")
@@ -123,7 +123,7 @@ class OnnxSplitting:
         """Return a model for each part that `split_segment` has chosen."""
         cuts = [self.cutting_points[place - 1] for place in extremities[1:-1]]
         self._log(f"splits {[*extremities]} at {cuts}")
-        parts = graph_tools.split(self.onnx_model, cuts)
+        parts = tools.split(self.onnx_model, cuts)
         if self.doc_string:
             for place, part in enumerate(parts):
                 part.doc_string += f"\nsegments {extremities[place]}:{extremities[place + 1]}"

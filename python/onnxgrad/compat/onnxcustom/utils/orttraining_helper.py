@@ -1,4 +1,4 @@
-"""Adding a loss and penalties to a model; the graphs are those of `onnxgrad.summed_losses`."""
+"""Adding a loss and penalties to a model; see `onnxgrad.compat.graphs.summed_losses`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import onnx
 import onnx.numpy_helper
 from onnx import TensorProto
 
-from onnxgrad import summed_losses
+from onnxgrad.compat.graphs import summed_losses
 
 __all__ = ["add_loss_output", "get_train_initializer", "penalty_loss_onnx"]
 
@@ -34,7 +34,7 @@ def penalty_loss_onnx(
 ) -> tuple[list[onnx.TensorProto], list[onnx.NodeProto]]:
     """Return initializers and nodes that compute l1 sum |w| + l2 sum w^2 for a weight.
 
-    See `onnxgrad.summed_losses.penalty_nodes`.
+    See `onnxgrad.compat.graphs.summed_losses.penalty_nodes`.
     """
     return summed_losses.penalty_nodes(name, dtype, l1, l2, existing_names)
 
@@ -51,7 +51,7 @@ def add_loss_output(
 ) -> onnx.ModelProto:
     """Return a model with a loss as first output, and the expected values as one more input.
 
-    See `onnxgrad.summed_losses.add_summed_loss`.
+    See `onnxgrad.compat.graphs.summed_losses.add_summed_loss`.
     """
     return summed_losses.add_summed_loss(
         onx, score_name, loss_name, label_name, weight_name, penalty, output_index, **kwargs

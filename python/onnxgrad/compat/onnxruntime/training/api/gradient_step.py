@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 
 import onnxgrad as og
-from onnxgrad import formulas
+from onnxgrad.compat.graphs import formulas
 
 __all__ = ["described", "gradient_name", "optimizer_from", "step_model", "step_sum"]
 

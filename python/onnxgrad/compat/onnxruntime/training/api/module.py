@@ -11,7 +11,7 @@ import onnx
 import onnx.utils
 
 import onnxgrad as og
-from onnxgrad import graph_tools
+from onnxgrad.compat.graphs import tools
 from onnxgrad.compat.onnxruntime.training.api.checkpoint_state import CheckpointState
 from onnxgrad.compat.onnxruntime.values import OrtValue, array_of
 from onnxgrad.files import save_model
@@ -189,7 +189,7 @@ class Module:
         """Write the model with its present parameters, without loss and target."""
         model = og.set_weights(self._model, self._state._values)
         del model.metadata_props[:]
-        needed = graph_tools.values_behind(model, graph_output_names)
+        needed = tools.values_behind(model, graph_output_names)
         inputs = [value.name for value in model.graph.input if value.name in needed]
         part = onnx.utils.Extractor(model).extract_model(inputs, list(graph_output_names))
         part.ir_version = model.ir_version

@@ -1,0 +1,1 @@
+"""What every other room uses: checks of options, descriptions, messages, models and versions."""

@@ -1,0 +1,90 @@
+"""The interface of callbacks, and what those of this package read of a trainer."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from onnxgrad.history import History
+    from onnxgrad.schedules import Schedule
+    from onnxgrad.sessions import TrainingSession
+
+__all__ = ["Callback", "CallbackLike", "Logs", "RunningTrainer"]
+
+Logs: TypeAlias = Mapping[str, float]
+"""What callbacks are given: a dictionary of numbers such as ``train_loss`` and ``val_loss``."""
+
+CallbackLike: TypeAlias = "Callback | Callable[[Any, Logs], bool | None]"
+"""A `Callback`, or a function of (trainer, logs) that is called as its `on_epoch_end`."""
+
+
+class RunningTrainer(Protocol):
+    """The attributes of a `Trainer` that the callbacks of this package use."""
+
+    session: TrainingSession
+    history: History
+    seed: int
+    schedule: Schedule | None
+    epochs: int
+    validation_names: list[str]
+    is_best: bool
+    stop_reason: str
+    run_dir: Path | None
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the model with the present weights."""
+        ...
+
+
+class Callback:
+    """Base of callbacks; every method does nothing until it is overridden.
+
+    A method that returns True ends the training after the current epoch (or step, for
+    `on_step_end`), as ``trainer.stop(reason)`` does. `trainer` is the `Trainer`, and `logs` a
+    dictionary of numbers with the names of `Trainer.history`.
+
+    Attributes
+    ----------
+    every_n_steps : int or None
+        How often `on_step_end` is called; None is never.
+
+    Examples
+    --------
+    >>> import onnxgrad as og
+    >>> class StopWhenGood(og.callbacks.Callback):
+    ...     def on_epoch_end(self, trainer, logs):
+    ...         return logs["train_loss"] < 0.1
+    """
+
+    every_n_steps: int | None = None
+
+    def on_train_begin(self, trainer: Any) -> bool | None:
+        """Before the first epoch."""
+
+    def on_epoch_begin(self, trainer: Any) -> bool | None:
+        """Before an epoch."""
+
+    def on_step_end(self, trainer: Any, logs: Logs) -> bool | None:
+        """After every `every_n_steps` steps; `logs` has ``epoch``, ``step`` and ``train_loss``.
+
+        Epochs count from 1, steps from 1 at the begin of the fit; the loss is that of the step.
+        """
+
+    def on_validation_end(self, trainer: Any, logs: Logs) -> bool | None:
+        """After the validation at the end of an epoch."""
+
+    def on_epoch_end(self, trainer: Any, logs: Logs) -> bool | None:
+        """After an epoch and its validation."""
+
+    def on_checkpoint(self, trainer: Any, path: str) -> bool | None:
+        """After a checkpoint was written, or a model by `Trainer.save`."""
+
+    def on_exception(self, trainer: Any, error: BaseException) -> bool | None:
+        """When training ends by an exception, Ctrl-C included; the exception is raised after it."""
+
+    def on_train_end(self, trainer: Any) -> bool | None:
+        """After the last epoch, also after an exception."""

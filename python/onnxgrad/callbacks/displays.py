@@ -1,0 +1,166 @@
+"""How the progress of a training is shown: the table of epochs, and a bar on a terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from typing import TextIO
+
+from onnxgrad.base.messages import BROKEN
+from onnxgrad.callbacks.base import Logs, RunningTrainer
+
+__all__ = ["PlainDisplay", "RichDisplay", "column", "columns_of", "is_terminal"]
+
+MIN_UPDATE_S = 0.1  # a terminal is updated at most ten times a second
+
+
+def _number(width: int, digits: int = 6) -> Callable[[float], str]:
+    return lambda value: f"{value:{width}.{digits}g}"
+
+
+# name in the logs -> (title, format), both of the same width
+_COLUMNS: dict[str, tuple[str, Callable[[float], str]]] = {
+    "epoch": (" epoch", lambda value: f"{int(value):6d}"),
+    "train_loss": ("  train_loss", _number(12)),
+    "val_loss": ("    val_loss", _number(12)),
+    "val_accuracy": ("val_accuracy", lambda value: f"{value:12.4f}"),
+    "grad_norm": ("   grad_norm", _number(12)),
+    "lr": ("       lr", _number(9, 3)),
+    "rows_per_s": ("   rows/s", lambda value: f"{value:9.0f}"),
+    "seconds": ("    time", lambda value: _duration(value)),
+}
+
+
+def column(name: str) -> tuple[str, Callable[[float], str]]:
+    """Return title and format of a column."""
+    width = max(12, len(name))
+    return _COLUMNS.get(name, (f"{name:>{width}}", _number(width)))
+
+
+def columns_of(trainer: RunningTrainer, logs: Logs) -> list[str]:
+    """Return the columns of the table; losses of targets follow their sum, metrics the accuracy."""
+    known = [name for name in _COLUMNS if name in logs or name in trainer.validation_names]
+    metrics = [name for name in trainer.validation_names if name not in known]
+    place = next((i for i, name in enumerate(known) if name in ("grad_norm", "lr")), len(known))
+    targets = [name for name in logs if name.startswith("train_loss_")]
+    return [*known[:2], *targets, *known[2:place], *metrics, *known[place:]]
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 1e-3:
+        return f"{seconds * 1e6:6.0f}us"
+    return f"{seconds:7.2f}s" if seconds >= 1 else f"{seconds * 1e3:6.1f}ms"
+
+
+def is_terminal(stream: TextIO | None) -> bool:
+    """Return whether `stream` is a terminal."""
+    try:
+        return stream is not None and stream.isatty()
+    except (AttributeError, ValueError):
+        return False
+
+
+class PlainDisplay:
+    """Lines only: for pipes and files."""
+
+    def __init__(self, stream: TextIO | None, epochs: int) -> None:
+        self._stream = stream
+        self._epochs = epochs
+
+    def line(self, text: str, is_best: bool = False) -> None:  # noqa: ARG002 (plain text)
+        """Show a row of the table."""
+        if self._stream is not None:
+            with contextlib.suppress(*BROKEN):
+                print(text, file=self._stream, flush=True)
+
+    def advance(self, epoch: int, logs: Logs, steps: int) -> None:
+        """Show that an epoch is over, after `steps` steps in all."""
+
+    def step(self, step: int, loss: float) -> None:
+        """Show the loss of a step."""
+
+    def close(self) -> None:
+        """Remove the bar."""
+
+
+class RichDisplay:
+    """Lines with a bar that stays below them."""
+
+    def __init__(self, stream: TextIO | None, epochs: int) -> None:
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+        )
+
+        class Lines(Console):
+            def on_broken_pipe(self) -> None:
+                raise BrokenPipeError  # otherwise it ends the process
+
+        self._console = Lines(file=stream, force_terminal=True, highlight=False)
+        self._progress = Progress(
+            TextColumn("epoch"),
+            MofNCompleteColumn(),
+            BarColumn(),
+            TextColumn("{task.fields[loss]}"),
+            TimeRemainingColumn(),
+            console=self._console,
+            auto_refresh=False,
+            transient=True,
+        )
+        self._task = self._progress.add_task("train", total=epochs, loss="")
+        self._lines: list[tuple[str, str | None]] = []
+        self._state: tuple[float, str] = (0.0, "")
+        self._per_epoch = 0.0
+        self._updated = 0.0
+        self._is_broken = False
+        self._unless_broken(self._progress.start)
+
+    def line(self, text: str, is_best: bool = False) -> None:
+        """Show a row of the table."""
+        self._lines.append((text, "bold" if is_best else None))
+
+    def advance(self, epoch: int, logs: Logs, steps: int) -> None:
+        """Show that an epoch is over, after `steps` steps in all."""
+        self._per_epoch = steps / epoch
+        self._state = (epoch, f"loss {logs['train_loss']:.4g}")
+        if time.monotonic() - self._updated >= MIN_UPDATE_S:
+            self._update()
+
+    def step(self, step: int, loss: float) -> None:
+        """Show the loss of a step."""
+        if time.monotonic() - self._updated >= MIN_UPDATE_S:
+            # In the first epoch, its number of steps is not known yet.
+            done = step / self._per_epoch if self._per_epoch else 0.0
+            self._state = (max(self._state[0], done), f"step {step}, loss {loss:.4g}")
+            self._update()
+
+    def close(self) -> None:
+        """Remove the bar."""
+        self._update()
+        self._unless_broken(self._progress.stop)
+
+    def _update(self) -> None:
+        self._updated = time.monotonic()
+        self._progress.update(self._task, completed=self._state[0], loss=self._state[1])
+        self._unless_broken(self._print_lines)
+        self._lines = []
+        self._unless_broken(self._progress.refresh)
+
+    def _unless_broken(self, draw: Callable[[], None]) -> None:
+        if not self._is_broken:
+            try:
+                draw()
+            except BROKEN:
+                self._is_broken = True
+
+    def _print_lines(self) -> None:
+        from rich.text import Text
+
+        if self._lines:
+            rows = Text("\n").join(Text(text, style or "") for text, style in self._lines)
+            self._progress.print(rows, soft_wrap=True)

@@ -1,0 +1,155 @@
+"""Callbacks that write the numbers of each epoch: CSV, TensorBoard, Optuna."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, ClassVar
+
+from onnxgrad.base.checks import path_text, positive_int, unknown_name
+from onnxgrad.callbacks.base import Callback, Logs, RunningTrainer
+from onnxgrad.errors import OptionError
+from onnxgrad.files import LineFile
+from onnxgrad.history import cell_text
+
+__all__ = ["CSVLogger", "OptunaPruning", "TensorBoard"]
+
+
+class CSVLogger(Callback):
+    """Writes a line for each epoch to a CSV file, with the names of the history; flushed at once.
+
+    Parameters
+    ----------
+    path : path
+        The file; the folder must be there.
+    append : bool, default=False
+        Whether to go on with a file that is there; its columns must be the same.
+
+    Examples
+    --------
+    >>> import onnxgrad as og
+    >>> logger = og.callbacks.CSVLogger("metrics.csv")
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, append: bool = False) -> None:
+        self._path = path_text("path", path)
+        self._append = append
+        self._file: LineFile | None = None
+        self._names: list[str] = []
+
+    def on_train_begin(self, trainer: RunningTrainer) -> None:  # noqa: ARG002 (interface)
+        """Open the file."""
+        self._file = LineFile(self._path, append=self._append)
+        if self._append:
+            with Path(self._path).open(encoding="utf-8") as file:
+                self._names = [name for name in file.readline().strip().split(",") if name]
+
+    def on_epoch_end(self, trainer: RunningTrainer, logs: Logs) -> None:
+        """Write the line of the epoch."""
+        if self._file is None:
+            return
+        if not self._names:
+            self._names = list(dict.fromkeys([*logs, *trainer.validation_names]))
+            self._file.write(",".join(self._names) + "\n")
+        cells = [cell_text(logs[name]) if name in logs else "" for name in self._names]
+        self._file.write(",".join(cells) + "\n")
+
+    def on_train_end(self, trainer: RunningTrainer) -> None:  # noqa: ARG002 (interface)
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+class TensorBoard(Callback):
+    """Writes an event file that TensorBoard shows; needs tensorboardX.
+
+    Parameters
+    ----------
+    log_dir : path
+        Folder of the event file.
+    every_n_steps : int, default=None
+        Write the training loss of every n-th step too.
+
+    Notes
+    -----
+    Tags are ``loss/train``, ``loss/val``, ``lr``, ``rows_per_s`` and ``metric/<name>``, over the
+    epochs; ``loss/step`` over the steps. ``pip install onnxgrad[tensorboard]`` brings the writer.
+    """
+
+    _TAGS: ClassVar = {"train_loss": "loss/train", "val_loss": "loss/val"}
+
+    def __init__(
+        self, log_dir: str | os.PathLike[str], *, every_n_steps: int | None = None
+    ) -> None:
+        self._log_dir = path_text("log_dir", log_dir)
+        if every_n_steps is not None:
+            self.every_n_steps = positive_int("every_n_steps", every_n_steps)
+        self._writer: Any = None
+
+    def on_train_begin(self, trainer: RunningTrainer) -> None:  # noqa: ARG002 (interface)
+        """Open the event file."""
+        try:
+            from tensorboardX import SummaryWriter
+        except ImportError as error:
+            raise OptionError(
+                what="callbacks.TensorBoard needs tensorboardX, which is not installed",
+                hint="Install it: pip install 'onnxgrad[tensorboard]'.",
+            ) from error
+        self._writer = SummaryWriter(self._log_dir)
+
+    def on_step_end(self, trainer: RunningTrainer, logs: Logs) -> None:  # noqa: ARG002 (interface)
+        """Write the loss of the step."""
+        if self._writer is not None and self.every_n_steps:
+            self._writer.add_scalar("loss/step", logs["train_loss"], int(logs["step"]))
+
+    def on_epoch_end(self, trainer: RunningTrainer, logs: Logs) -> None:  # noqa: ARG002 (interface)
+        """Write the numbers of the epoch."""
+        if self._writer is None:
+            return
+        for name, value in logs.items():
+            if name in ("epoch", "seconds"):
+                continue
+            tag = self._TAGS.get(name, name.replace("train_loss_", "loss/train_"))
+            if tag.startswith("val_"):
+                tag = f"metric/{name[4:]}"
+            self._writer.add_scalar(tag, value, int(logs["epoch"]))
+        self._writer.flush()
+
+    def on_train_end(self, trainer: RunningTrainer) -> None:  # noqa: ARG002 (interface)
+        """Close the event file."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+
+class OptunaPruning(Callback):
+    """Reports each epoch to a trial of Optuna, and ends the trial where Optuna prunes it.
+
+    Parameters
+    ----------
+    trial : optuna.Trial
+    monitor : str, default="val_loss"
+        What is reported, by its name in the history; epochs without it are left out.
+
+    Notes
+    -----
+    `fit` raises ``optuna.TrialPruned`` then, which a study expects. Steps count from 1.
+    """
+
+    def __init__(self, trial: Any, monitor: str = "val_loss") -> None:
+        self._trial = trial
+        self._monitor = monitor
+
+    def on_epoch_end(self, trainer: RunningTrainer, logs: Logs) -> None:
+        """Report the epoch."""
+        if self._monitor not in logs and self._monitor not in trainer.validation_names:
+            names = sorted({*logs, *trainer.validation_names})
+            raise unknown_name("monitor", self._monitor, names)
+        if self._monitor not in logs:
+            return
+        self._trial.report(logs[self._monitor], int(logs["epoch"]))
+        if self._trial.should_prune():
+            from optuna import TrialPruned
+
+            raise TrialPruned(f"pruned at epoch {int(logs['epoch'])}")

@@ -1,0 +1,106 @@
+"""The table of epochs on standard error, with a bar on a terminal."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import TextIO
+
+from onnxgrad.base.messages import Verbosity
+from onnxgrad.callbacks.base import Callback, Logs, RunningTrainer
+from onnxgrad.callbacks.displays import PlainDisplay, RichDisplay, column, columns_of, is_terminal
+from onnxgrad.errors import OptionError
+
+__all__ = ["Progress", "progress_for"]
+
+_MAX_LINES = 100  # of one training, unless epochs take longer than a second
+
+
+class Progress(Callback):
+    """One table row per epoch, and a live bar below it on a terminal.
+
+    Parameters
+    ----------
+    bar : bool or None, default=None
+        Whether to draw the bar; None draws it when `stream` is a terminal.
+    stream : text file, default=None
+        Where to write; None is standard error.
+
+    Notes
+    -----
+    The best row so far (lowest validation loss, or training loss without validation) is marked
+    with ``*``. Of more than 100 epochs only every n-th row is printed, unless epochs take longer
+    than a second. The environment variable ``NO_COLOR`` is obeyed.
+    """
+
+    def __init__(self, bar: bool | None = None, stream: TextIO | None = None) -> None:
+        self._stream = stream if stream is not None else sys.stderr
+        self.wants_bar = bar if bar is not None else is_terminal(self._stream)
+        self._display: RichDisplay | PlainDisplay | None = None
+
+    def on_train_begin(self, trainer: RunningTrainer) -> None:
+        """Print the head of the table."""
+        self._best = math.inf
+        self._every = max(1, math.ceil(trainer.epochs / _MAX_LINES))
+        self._last_row = 0.0
+        self._first_step = trainer.session.steps
+        self._columns: Sequence[str] = ()
+        display = RichDisplay if self.wants_bar else PlainDisplay
+        self._display = display(self._stream, trainer.epochs)
+
+    def on_epoch_end(self, trainer: RunningTrainer, logs: Logs) -> None:
+        """Print the row of the epoch."""
+        if self._display is None:
+            return
+        now = time.monotonic()
+        epoch = int(logs["epoch"])
+        if not self._columns:
+            self._columns = columns_of(trainer, logs)
+            self._display.line("  ".join(column(name)[0] for name in self._columns))
+        watched = logs.get("val_loss", math.inf if trainer.validation_names else logs["train_loss"])
+        is_best = watched < self._best
+        self._best = min(self._best, watched)
+        is_due = epoch % self._every == 0 or epoch in (1, trainer.epochs)
+        if is_due or now - self._last_row >= 1.0:
+            self._last_row = now
+            cells = [
+                column(name)[1](logs[name]) if name in logs else " " * len(column(name)[0])
+                for name in self._columns
+            ]
+            self._display.line("  ".join(cells) + (" *" if is_best else ""), is_best)
+        self._display.advance(epoch, logs, trainer.session.steps - self._first_step)
+
+    def on_step_end(self, trainer: RunningTrainer, logs: Logs) -> None:  # noqa: ARG002 (interface)
+        """Show the step and its loss beside the bar."""
+        if self._display is not None:
+            self._display.step(int(logs["step"]), logs["train_loss"])
+
+    def on_train_end(self, trainer: RunningTrainer) -> None:
+        """Remove the bar; say why the training stopped early."""
+        if self._display is not None:
+            if trainer.stop_reason:
+                self._display.line(f"stopped: {trainer.stop_reason}")
+            self._display.close()
+            self._display = None
+
+
+def progress_for(verbose: Verbosity, num_weights: Callable[[], int] = int) -> list[Progress]:
+    """Return the table that `verbose` asks for, or nothing.
+
+    `num_weights` says how many numbers are trained: with many, a step takes long, and the bar is
+    told more often.
+    """
+    if verbose not in ("auto", 0, 1, 2):
+        raise OptionError(
+            what=f"verbose: {verbose!r}, expected 'auto', 0, 1 or 2",
+            value="verbose",
+            hint="Give 0 for silence, 1 for lines, 2 also for the weights and the plan.",
+        )
+    if verbose == 0:
+        return []
+    progress = Progress(bar=None if verbose == "auto" else False)
+    if progress.wants_bar:
+        progress.every_n_steps = max(1, min(1000, 10**7 // max(1, num_weights())))
+    return [progress]

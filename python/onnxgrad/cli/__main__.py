@@ -1,0 +1,5 @@
+"""``python -m onnxgrad.cli``: the same as ``python -m onnxgrad``."""
+
+from onnxgrad.cli import main
+
+main()

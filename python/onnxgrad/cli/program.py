@@ -1,0 +1,337 @@
+"""The command line: ``onnxgrad train | evaluate | predict | gradient | report | versions``.
+
+Exit status: 0 done; 1 a fault of onnxgrad; 2 wrong usage; 3 model or gradient; 4 data; 5 diverged;
+6 an output; 7 device; 129 hung up; 130 interrupted; 141 no one reads the output; 143 terminated.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+from collections.abc import Callable
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from onnxgrad import errors
+from onnxgrad._train_options import with_parameters
+from onnxgrad.base.messages import say
+from onnxgrad.base.models import to_core_model
+from onnxgrad.base.versions import show_versions
+from onnxgrad.cli import evaluation
+from onnxgrad.cli.command import Command, TopicsCommand, message_of, plain_warnings
+from onnxgrad.cli.console import (
+    OutputClosedError,
+    finish_streams,
+    out,
+    prepare_streams,
+    report_written,
+    standard_output,
+)
+from onnxgrad.cli.outputs import check_output
+from onnxgrad.cli.training import Terminated
+from onnxgrad.cli.training import run as run_training
+from onnxgrad.graphs.gradients import core_gradient, zeros_text
+from onnxgrad.graphs.reports import report as make_report
+from onnxgrad.graphs.weight_changes import weight_change
+
+__all__ = ["app", "main"]
+
+EXIT_STATUS: dict[type[BaseException], int] = {
+    errors.InternalError: 1,
+    errors.OptionError: 2,
+    errors.ModelError: 3,
+    errors.UnsupportedOperatorError: 3,
+    errors.GradientError: 3,
+    errors.ShapeError: 3,
+    errors.DataError: 4,
+    errors.ConvergenceError: 5,
+    errors.CheckpointError: 6,
+    errors.DeviceError: 7,
+    KeyboardInterrupt: 130,
+}
+
+_EXIT_HELP = (
+    "Exit status: 0 done, 1 fault of onnxgrad, 2 usage, 3 model or gradient, 4 data, 5 diverged, "
+    "6 output, 7 device, 129 hung up, 130 interrupted, 141 no one reads the output, "
+    "143 terminated."
+)
+
+
+def _example(line: str) -> str:
+    return f"\b\nExample:\n  {line}"  # \b: lines are not joined or broken
+
+
+app = typer.Typer(
+    name="onnxgrad",
+    help="Trains ONNX models.",
+    epilog=f"{_EXIT_HELP}\n\n{_example('onnxgrad versions')}",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+CommandFunction = TypeVar("CommandFunction", bound=Callable[..., None])
+
+
+def _with_exit_status(command: CommandFunction) -> CommandFunction:
+    """Turn the exceptions of a command into messages and exit statuses."""
+
+    @functools.wraps(command)
+    def wrapped(*args: Any, **kwargs: Any) -> None:
+        try:
+            with plain_warnings():
+                command(*args, **kwargs)
+        except OutputClosedError:
+            raise typer.Exit(141) from None
+        except Terminated as ended:
+            say("terminated")
+            raise typer.Exit(128 + ended.signal_number) from None
+        except KeyboardInterrupt:
+            say("interrupted")
+            raise typer.Exit(130) from None
+        except errors.InternalError as error:
+            _report_fault(error)
+        except errors.Error as error:
+            say(message_of(error))
+            raise typer.Exit(EXIT_STATUS.get(type(error), 1)) from None
+        except (ValueError, TypeError, KeyError, IndexError, AttributeError, OSError) as error:
+            _report_fault(error)
+
+    return wrapped  # type: ignore[return-value]
+
+
+def _report_fault(error: BaseException) -> None:
+    import io
+    import traceback
+
+    versions = io.StringIO()
+    show_versions(versions)
+    say(
+        "".join(traceback.format_exception(error)),
+        "This is a fault of onnxgrad; please report it with these lines:\n",
+        versions.getvalue().rstrip(),
+    )
+    raise typer.Exit(1) from None
+
+
+# ------------------------------------------------------------------------------------------- train
+
+
+def train(context: typer.Context, **given: Any) -> None:
+    """Train a model on a file of rows; write it with better weights."""
+    run_training(context, given)
+
+
+app.command(
+    cls=TopicsCommand,
+    epilog=_example(
+        "onnxgrad train model.onnx --data train.csv --target y -o trained.onnx --epochs 20"
+    ),
+)(with_parameters(_with_exit_status(train)))
+
+
+# ----------------------------------------------------------------------------------- other commands
+
+
+_Delimiter = Annotated[
+    str | None,
+    typer.Option(metavar="CHARACTER", help="What separates the columns of a .csv file."),
+]
+_IGNORED_HELP = "Column to leave out; may be given several times."
+
+
+@app.command(
+    cls=Command, epilog=_example("onnxgrad evaluate model.onnx --data train.csv --target y")
+)
+@_with_exit_status
+def evaluate(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="The .onnx file.")],
+    data: Annotated[
+        str, typer.Option(metavar="FILE", help="Rows: .csv, .tsv, .npz, .parquet or .npy.")
+    ],
+    target: Annotated[
+        str, typer.Option(metavar="NAME", help="Column with the right values; of .npy its file.")
+    ],
+    sample_weight: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Column with a weight for each row.")
+    ] = None,
+    ignored: Annotated[list[str] | None, typer.Option(metavar="NAME", help=_IGNORED_HELP)] = None,
+    loss: Annotated[str, typer.Option(help="As for train.")] = "auto",
+    class_axis: Annotated[
+        int | None, typer.Option(metavar="AXIS", help="As for train.", show_default=False)
+    ] = None,
+    metrics: Annotated[
+        list[str] | None, typer.Option(metavar="NAMES", help="Further numbers, as for train.")
+    ] = None,
+    stream: Annotated[
+        bool | None, typer.Option("--stream/--no-stream", help="Read the file in chunks.")
+    ] = None,
+    delimiter: _Delimiter = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
+) -> None:
+    """Print loss, accuracy and metrics of a model on a file of rows."""
+    evaluation.evaluate(
+        model,
+        data,
+        target,
+        sample_weight,
+        ignored,
+        loss,
+        class_axis,
+        metrics,
+        stream,
+        delimiter,
+        as_json,
+    )
+
+
+@app.command(
+    cls=Command,
+    epilog=_example("onnxgrad predict model.onnx --data train.csv --ignored y -o out.csv"),
+)
+@_with_exit_status
+def predict(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="The .onnx file.")],
+    data: Annotated[
+        str, typer.Option(metavar="FILE", help="Rows: .csv, .tsv, .npz, .parquet or .npy.")
+    ],
+    output: Annotated[
+        str | None,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FILE",
+            help="Where to write them: .csv, .npz or .npy.  [default: CSV to standard output]",
+        ),
+    ] = None,
+    outputs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--of", metavar="NAME", help="Output; may be given several times.  [default: all]"
+        ),
+    ] = None,
+    ignored: Annotated[list[str] | None, typer.Option(metavar="NAME", help=_IGNORED_HELP)] = None,
+    delimiter: _Delimiter = None,
+) -> None:
+    """Write the outputs of a model for a file of rows."""
+    if output is not None:
+        check_output(output, "-o", {"MODEL": model, "--data": data})
+    evaluation.predict(model, data, output, outputs, ignored, delimiter)
+
+
+@app.command(
+    cls=Command, epilog=_example("onnxgrad gradient model.onnx -o gradient.onnx --fill-grad")
+)
+@_with_exit_status
+def gradient(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="The .onnx file.")],
+    output: Annotated[
+        str, typer.Option("-o", "--output", metavar="FILE", help="Where to write the gradient.")
+    ],
+    wrt: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Weight or input to differentiate with respect to; may be given several times.  "
+            "[default: all trainable weights]",
+        ),
+    ] = None,
+    outputs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--of",
+            metavar="NAME",
+            help="Output to differentiate; may be given several times.  "
+            "[default: 'loss', else all floating outputs]",
+        ),
+    ] = None,
+    fill_grad: Annotated[
+        bool,
+        typer.Option(
+            "--fill-grad", help="The gradient of the outputs is ones, not one more input."
+        ),
+    ] = False,
+    keep_outputs: Annotated[
+        bool, typer.Option("--keep-outputs", help="The differentiated outputs stay.")
+    ] = False,
+    target_opset: Annotated[int, typer.Option(help="Operator set of the result, 9 to 26.")] = 26,
+    inline: Annotated[
+        bool, typer.Option("--inline", help="Leave no model-local functions.")
+    ] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="-o may be MODEL itself, which is replaced.")
+    ] = False,
+) -> None:
+    """Write the gradient of a model as a standard ONNX model."""
+    check_output(output, "-o", {} if overwrite else {"MODEL": model}, replaced=model)
+    result, zeros = core_gradient(
+        to_core_model(model),
+        wrt,
+        outputs,
+        fill_grad=fill_grad,
+        keep_outputs=keep_outputs,
+        target_opset=target_opset,
+        inline=inline,
+    )
+    result.save(output)
+    names = ", ".join(value.name for value in result.outputs)
+    report_written(f"wrote {output} with the outputs {names}")
+    if zeros:
+        say(f"warning: {zeros_text(zeros)}")
+
+
+@app.command(cls=Command, epilog=_example("onnxgrad report model.onnx"))
+@_with_exit_status
+def report(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="The .onnx file.")],
+    before: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Also how the weights differ from this version."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
+) -> None:
+    """Show operators, weights, the loss, and what has no gradient."""
+    found = make_report(model)
+    changes = None if before is None else weight_change(before, model)
+    if as_json:
+        known = found.to_dict()
+        if changes is not None:
+            known["weight_changes"] = [change._asdict() for change in changes]
+        out(json.dumps(known, indent=2))
+        return
+    out(str(found).rstrip())
+    if changes is not None:
+        out(f"\n{str(changes).rstrip()}")
+
+
+@app.command(cls=Command, epilog=_example("onnxgrad versions"))
+@_with_exit_status
+def versions(
+    full: Annotated[bool, typer.Option("--full", help="Also the path of the interpreter.")] = False,
+) -> None:
+    """Show versions of onnxgrad and of what it works with."""
+    with standard_output() as stream:
+        show_versions(stream, full=full)
+
+
+def main() -> None:
+    """Run the command line."""
+    prepare_streams()
+    stdout = sys.stdout
+    status: Any = 0
+    try:
+        with standard_output():  # of the help; commands write for themselves
+            app(prog_name="onnxgrad")
+    except OutputClosedError:
+        status = 141
+    except errors.CheckpointError as error:
+        say(message_of(error))
+        status = EXIT_STATUS[errors.CheckpointError]
+    except SystemExit as ended:
+        status = ended.code
+        if sys.stdout is not stdout and status == 1:  # what typer does if no one reads the help
+            status = 141
+    sys.exit(finish_streams(status))

@@ -1,0 +1,155 @@
+"""The rows that ``onnxgrad train`` is given: in memory where they fit, else read in chunks."""
+
+from __future__ import annotations
+
+import contextlib
+import zipfile
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+from onnxgrad._specs import class_weight_of
+from onnxgrad.data.files import CsvFile, open_file
+from onnxgrad.data.labels import ClassWeight
+from onnxgrad.data.memory import free_bytes
+from onnxgrad.data.parquet import import_pyarrow
+from onnxgrad.data.sources import Source, one_character
+from onnxgrad.data.tables import Table, read_npy, read_table
+from onnxgrad.errors import OptionError
+from onnxgrad.trainer import Trainer
+
+__all__ = ["TrainData", "open_train_data"]
+
+Rows = tuple[Any, Any, Any]
+"""X, y and sample weights, as `Trainer.fit` takes them; of a source the first alone."""
+
+
+class TrainData(NamedTuple):
+    """What a training is fed with.
+
+    Attributes
+    ----------
+    rows : tuple
+        To train on.
+    validation : float, tuple, Source or None
+        As `Trainer.fit` takes it.
+    class_weight : dict, "balanced" or None
+    is_streamed : bool
+        Whether the files are read in chunks.
+    """
+
+    rows: Rows
+    validation: Any
+    class_weight: ClassWeight | None
+    is_streamed: bool
+
+    @property
+    def num_rows(self) -> int | None:
+        """Number of rows, if it is known before the training."""
+        return None if self.is_streamed else len(self.rows[1])
+
+
+def open_train_data(trainer: Trainer, options: SimpleNamespace) -> TrainData:
+    """Read or open the files that the options of the command line name.
+
+    Raises
+    ------
+    DataError
+        A file that cannot be read, or a column that is not there.
+    """
+    files = [options.data]
+    share = _share(options.validation)
+    if options.validation is not None and share is None:
+        files.append(options.validation)
+    is_streamed = _is_streamed(files, options.stream)
+    open_rows = _open if is_streamed else _read
+    rows = open_rows(trainer, options.data, options)
+    validation: Any = share
+    if len(files) > 1:
+        held_out = open_rows(trainer, options.validation, options)
+        validation = held_out[0] if is_streamed else held_out
+    weights = options.class_weight
+    if weights is not None:
+        weights = class_weight_of(weights, _has_text_labels(trainer, rows[1]))
+    return TrainData(rows, validation, weights, is_streamed)
+
+
+def _share(text: str | None) -> float | None:
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        return None
+
+
+def _is_streamed(files: list[str], wanted: bool | None) -> bool:
+    if wanted is not None:
+        return wanted
+    return sum(_size_in_memory(file) for file in files) > free_bytes() / 4
+
+
+def _size_in_memory(path: str) -> int:
+    """Return about how many bytes the rows of a file take; 0 for what is no readable file."""
+    suffix = Path(path).suffix.lower()
+    with contextlib.suppress(OSError, ValueError, zipfile.BadZipFile):
+        if suffix == ".npz":
+            with zipfile.ZipFile(path) as archive:
+                return sum(member.file_size for member in archive.infolist())
+        if suffix == ".parquet":
+            return _parquet_bytes(path)
+        return Path(path).stat().st_size
+    return 0
+
+
+def _parquet_bytes(path: str) -> int:
+    metadata = import_pyarrow().read_metadata(path)
+    return sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))
+
+
+def _open(_trainer: Trainer, path: str, options: SimpleNamespace) -> Rows:
+    if path.endswith(".npy") and path != options.data:
+        raise _no_validation_file()
+    source: Source = open_file(path, options.target, options.sample_weight)
+    if options.ignored:
+        source.ignored = list(options.ignored)  # type: ignore[attr-defined]
+    if options.delimiter is not None and isinstance(source, CsvFile):
+        source.delimiter = one_character("--delimiter", options.delimiter)
+    return source, None, None
+
+
+def _read(trainer: Trainer, path: str, options: SimpleNamespace) -> Rows:
+    if Path(path).suffix.lower() == ".npy":
+        if path != options.data:
+            raise _no_validation_file()
+        names = (path, options.target, options.sample_weight)
+        X, y, weight = (None if name is None else read_npy(name) for name in names)
+        return X, y, weight
+    table = read_table(path, options.delimiter)
+    return _columns(trainer, table, options)
+
+
+def _columns(trainer: Trainer, table: Table, options: SimpleNamespace) -> Rows:
+    without = list(options.ignored or [])
+    for name in without:
+        table.take(name, "--ignored")
+    y = table.take(options.target, "--target")
+    without.append(options.target)
+    weight = None
+    if options.sample_weight is not None:
+        weight = table.take(options.sample_weight, "--sample-weight")
+        without.append(options.sample_weight)
+    names = [value.name for value in trainer.session.get_inputs()]
+    return table.inputs(names, without, options.target, options.sample_weight), y, weight
+
+
+def _no_validation_file() -> OptionError:
+    return OptionError(
+        what="--validation: an .npy file has no target",
+        value="--validation",
+        hint="Give a share of the rows, or put the arrays into .npz files.",
+    )
+
+
+def _has_text_labels(trainer: Trainer, y: Any) -> bool:
+    if y is None:  # read later
+        y = trainer.session.classes
+    return y is not None and y.dtype.kind in "UO"

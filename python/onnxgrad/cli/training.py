@@ -1,0 +1,358 @@
+"""What ``onnxgrad train`` does, once its options are known."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from onnxgrad import errors
+from onnxgrad._specs import loss_of, optimizer_of, penalty_of, schedule_of
+from onnxgrad._train_options import merged, stored
+from onnxgrad.base.checks import unknown_name
+from onnxgrad.base.messages import Verbosity, say
+from onnxgrad.base.models import to_core_model
+from onnxgrad.callbacks import Callback, CallbackLike, EarlyStopping, TensorBoard
+from onnxgrad.cli.console import OutputClosedError, out
+from onnxgrad.cli.dry_run import dry_run
+from onnxgrad.cli.outputs import (
+    HistoryFile,
+    check_outputs,
+    fault_of_history,
+    save_output,
+    save_unfinished,
+)
+from onnxgrad.cli.rows import TrainData, open_train_data
+from onnxgrad.graphs.weights import SCHEMES, core_initialize
+from onnxgrad.optimizers import Optimizer
+from onnxgrad.run_folder import RunFolder
+from onnxgrad.run_folder.description import to_toml
+from onnxgrad.sessions import Evaluation
+from onnxgrad.trainer import Trainer
+
+__all__ = ["Terminated", "run"]
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM or SIGHUP came, which end a training as Ctrl-C does: after a step, and saved."""
+
+    def __init__(self, signal_number: int) -> None:
+        super().__init__()
+        self.signal_number = signal_number
+
+
+def run(context: Any, given: Mapping[str, Any]) -> None:
+    """Train as the options `given` on the command line, and the files that they name, say."""
+    options = _resolved(context, given)
+    if options.print_config:
+        out(to_toml(stored(vars(options))).rstrip())
+        return
+    _log_to_stderr(options.log_level)
+    check_outputs(options)
+    trainer = _trainer(options)
+    _end_by_signals()
+    data = open_train_data(trainer, options)
+    if data.is_streamed and not options.quiet:
+        say(f"rows are read in chunks from {options.data}")
+    if options.dry_run:
+        dry_run(trainer, data, options, _fit_options(options, data))
+        return
+    if options.lr == "auto":
+        options.lr = _suggested_rate(trainer, data, options)
+    folder = _folder(options)
+    if folder is not None and not options.quiet:
+        say(f"run folder: {folder.path}")
+    history = _history(options)
+    _fit(trainer, data, options, folder, history)
+    _finish(trainer, data, options, folder, history)
+
+
+def _resolved(context: Any, given: Mapping[str, Any]) -> SimpleNamespace:
+    """Return the options, completed from a configuration file or the run that goes on."""
+    options = dict(given)
+    chosen = [name for name in ("run_dir", "resume", "config") if options[name] is not None]
+    if "resume" in chosen and len(chosen) > 1:
+        other = "--" + next(name for name in chosen if name != "resume").replace("_", "-")
+        raise errors.OptionError(
+            what=f"both {other} and --resume were given",
+            value="--resume",
+            hint="--resume FOLDER alone goes on in that folder.",
+        )
+    if options["config"] is not None:
+        options = merged(context, options, Path(options["config"]))
+    if options["resume"] is not None:
+        config = Path(options["resume"]) / "config.toml"
+        if not config.is_file():
+            raise errors.OptionError(
+                what=f"--resume: '{options['resume']}' is not the folder of a training",
+                value="--resume",
+                hint="Give the --run-dir of an earlier training.",
+            )
+        options = merged(context, options, config)
+    for name, shown in (("model", "MODEL"), ("data", "--data"), ("target", "--target")):
+        if options[name] is None:
+            raise errors.OptionError(what=f"{shown} is missing", value=shown, hint="See --help.")
+    needs_folder = options["output"] is None or options["tensorboard"]
+    if needs_folder and options["run_dir"] is None and options["resume"] is None:
+        options["run_dir"] = str(Path("runs") / Path(options["model"]).stem)
+    return SimpleNamespace(**options)
+
+
+def _log_to_stderr(level: str | None) -> None:
+    if level is None:
+        return
+    levels = ["debug", "info", "warning"]
+    if level.lower() not in levels:
+        raise unknown_name("--log-level", level, levels)
+    import logging
+
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logger = logging.getLogger("onnxgrad")
+    logger.handlers = [handler]
+    logger.setLevel(level.upper())
+
+
+def _end_by_signals() -> None:
+    """Let SIGTERM, and SIGHUP unless it is ignored, end the training with what it has."""
+    if threading.current_thread() is not threading.main_thread():
+        return
+    signal.signal(signal.SIGTERM, _terminate)
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:  # nohup ignores it
+        signal.signal(signal.SIGHUP, _terminate)
+
+
+def _terminate(signal_number: int, _frame: object) -> None:
+    raise Terminated(signal_number)
+
+
+# ------------------------------------------------------------------------------------- the trainer
+
+
+def _trainer(options: SimpleNamespace) -> Trainer:
+    start = to_core_model(options.model)
+    if options.init is not None:
+        if options.init not in SCHEMES:
+            raise unknown_name("init", options.init, SCHEMES)
+        start = core_initialize(
+            start, options.init, options.seed, weights=options.trainable, untie=options.untie
+        )
+    modes: dict[str, str | bool] = {"auto": "auto", "on": True, "off": False}
+    if options.training_mode not in modes:
+        raise unknown_name("training_mode", options.training_mode, list(modes))
+    return Trainer(
+        start,
+        loss_of(options.loss, options.class_axis),
+        _optimizer(options),
+        penalty=[penalty_of(text) for text in options.penalty or ()] or None,
+        schedule=None if options.schedule is None else schedule_of(options.schedule),
+        seed=options.seed,
+        threads=options.threads,
+        trainable=options.trainable,
+        frozen=options.frozen,
+        untie=options.untie,
+        clip_value=options.clip_value,
+        clip_norm=options.clip_norm,
+        accumulate=options.accumulate,
+        training_mode=modes[options.training_mode],
+        device=options.device,
+    )
+
+
+def _optimizer(options: SimpleNamespace) -> Optimizer:
+    optimizer = optimizer_of(options.optimizer)
+    if options.weight_decay is not None:
+        if "weight_decay" not in vars(optimizer):
+            raise errors.OptionError(
+                what=f"--weight-decay: {options.optimizer} has none",
+                value="--weight-decay",
+                hint="Give --penalty l2=X.",
+            )
+        optimizer = optimizer.replace(weight_decay=options.weight_decay)
+    if options.lr is None or options.lr == "auto":
+        return optimizer
+    try:
+        return optimizer.replace(lr=float(options.lr))
+    except ValueError as error:
+        if isinstance(error, errors.Error):
+            raise
+        raise errors.OptionError(
+            what=f"--lr: '{options.lr}' is neither a number nor 'auto'",
+            value="--lr",
+            hint="Give a number such as 0.001; 'auto' looks for one.",
+        ) from None
+
+
+def _suggested_rate(trainer: Trainer, data: TrainData, options: SimpleNamespace) -> str | None:
+    """Set the learning rate that a short trial suggests, and return it as text."""
+    if options.resume is not None:  # the checkpoint has it
+        return None
+    rate = trainer.lr_find(*data.rows, batch_size=options.batch_size).suggestion
+    if rate is None:
+        raise errors.OptionError(
+            what="--lr auto: at no rate between 1e-7 and 10 the loss falls clearly",
+            value="--lr",
+            hint="Give a number, and look whether the loss suits the data.",
+        )
+    trainer.session.lr = rate
+    if not options.quiet:
+        say(f"learning rate: {rate:.3g}, found by a trial")
+    return repr(rate)
+
+
+# -------------------------------------------------------------------------------------------- fit
+
+
+def _folder(options: SimpleNamespace) -> RunFolder | None:
+    place = options.resume or options.run_dir
+    if place is None:
+        return None
+    every: Any = "epoch" if options.checkpoint_every is None else options.checkpoint_every
+    return RunFolder(
+        place,
+        stored(vars(options)),
+        resume=options.resume is not None,
+        every=every,
+        keep=options.keep,
+    )
+
+
+def _fit_options(options: SimpleNamespace, data: TrainData) -> dict[str, Any]:
+    """Return the options of `Trainer.fit` that do not concern what is written."""
+    names = [name for text in options.metrics or () for name in text.split(",")]
+    return {
+        "class_weight": data.class_weight,
+        "validation": data.validation,
+        "validation_every": options.validation_every,
+        "epochs": options.epochs,
+        "batch_size": options.batch_size,
+        "shuffle": options.shuffle,
+        "sampling": options.sampling,
+        "drop_last": options.drop_last,
+        "metrics": [name.strip() for name in names],
+        "early_stopping": _early_stopping(options),
+        "grad_norm": options.grad_norm,
+        "keep_best": options.keep_best,
+        "max_time": _duration(options.max_time),
+        "buffer_bytes": options.buffer_bytes,
+        "allow_nan": options.allow_nan,
+        "non_finite": options.non_finite,
+        "snapshot_every": options.snapshot_every,
+    }
+
+
+def _duration(text: str | None) -> float | str | None:
+    with contextlib.suppress(ValueError, TypeError):
+        return float(text)  # type: ignore[arg-type]
+    return text
+
+
+def _early_stopping(options: SimpleNamespace) -> bool | EarlyStopping:
+    said = {name: getattr(options, name) for name in ("patience", "min_delta", "monitor")}
+    said = {name: value for name, value in said.items() if value is not None}
+    return EarlyStopping(**said) if said else bool(options.early_stopping)
+
+
+def _history(options: SimpleNamespace) -> HistoryFile | None:
+    if options.history is None:
+        return None
+    return HistoryFile(options.history, goes_on=options.resume is not None)
+
+
+def _fit(
+    trainer: Trainer,
+    data: TrainData,
+    options: SimpleNamespace,
+    folder: RunFolder | None,
+    history: HistoryFile | None,
+) -> None:
+    level: Verbosity = 0 if options.quiet else (2 if options.verbose else "auto")
+    callbacks: list[CallbackLike | Callback] = [] if history is None else [history]
+    if options.tensorboard and folder is not None:
+        callbacks.append(TensorBoard(folder.path))
+    before = trainer.session.steps
+    try:
+        trainer.fit(
+            *data.rows,
+            **_fit_options(options, data),
+            run_dir=folder,
+            callbacks=callbacks,
+            verbose=level,
+            resume=options.resume is not None,
+        )
+    except KeyboardInterrupt:
+        if options.output is not None:
+            save_output(trainer, options.output)
+            say(f"wrote {options.output} as it was when interrupted")
+        if folder is not None:
+            say(f"go on by: onnxgrad train --resume {folder.path}")
+        raise
+    except Exception:
+        _keep_unfinished(trainer, options, folder, before)
+        raise
+
+
+def _keep_unfinished(
+    trainer: Trainer, options: SimpleNamespace, folder: RunFolder | None, before: int
+) -> None:
+    """Write what an error in the middle of a training left, and say where it is."""
+    if trainer.session.steps == before:
+        return
+    place = _last(folder)
+    if options.output is not None or (folder is not None and folder.problem):
+        place = save_unfinished(trainer, options.output or str(place))
+    if place is not None:
+        say(f"the model as it was after step {trainer.session.steps} is in {place}")
+    if folder is not None:
+        say(f"go on by: onnxgrad train --resume {folder.path}")
+
+
+def _last(folder: RunFolder | None) -> str | None:
+    return None if folder is None else str(folder.path / "last.onnx")
+
+
+def _finish(
+    trainer: Trainer,
+    data: TrainData,
+    options: SimpleNamespace,
+    folder: RunFolder | None,
+    history: HistoryFile | None,
+) -> None:
+    """Write the model, then print how good it is."""
+    written = options.output or _last(folder)
+    if options.output is not None or (folder is not None and folder.problem):
+        save_output(trainer, str(written))
+    with contextlib.suppress(OutputClosedError):  # the model is what was wanted
+        try:
+            _print_results(trainer, data, options.allow_nan)
+        finally:
+            out(f"wrote {written}")
+    if error := fault_of_history(history, options):
+        raise error
+    if trainer.checkpoint_problem:
+        raise errors.CheckpointError(
+            what=f"the last checkpoint could not be written: {trainer.checkpoint_problem}",
+            file="" if folder is None else str(folder.checkpoint.path),
+            hint="Make room; the trained model itself is written.",
+        )
+
+
+def _print_results(trainer: Trainer, data: TrainData, nan: bool) -> None:
+    is_share = isinstance(data.validation, float)  # then the rows of the file are both
+    result = trainer.evaluate(*data.rows, allow_nan=nan)
+    out(_summary("all rows" if is_share else "train", result))
+    if data.validation is not None and not is_share:
+        held_out = data.validation if isinstance(data.validation, tuple) else (data.validation,)
+        out(_summary("validation", trainer.evaluate(*held_out, allow_nan=nan)))
+    elif is_share and trainer.history.get("val_loss"):
+        last = {name: values[-1] for name, values in trainer.history.items() if values}
+        out(_summary("validation", Evaluation(last["val_loss"], last.get("val_accuracy"), 0)))
+
+
+def _summary(name: str, result: Evaluation) -> str:
+    accuracy = "" if result.accuracy is None else f", accuracy {result.accuracy:.4f}"
+    return f"{name}: loss {result.loss:.6g}{accuracy}"

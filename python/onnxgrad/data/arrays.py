@@ -1,0 +1,199 @@
+"""Arrays as users have them, made ready for the extension without importing their libraries.
+
+The extension takes contiguous NumPy arrays without a copy. Three kinds of arrays need a companion:
+text (a list of ``str`` and a shape), and the types that NumPy knows only through ``ml_dtypes``
+(their bits and the name of the type).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from onnxgrad import _core
+from onnxgrad.data.memory import free_bytes
+from onnxgrad.errors import DataError, DeviceError
+
+ArrayLike: TypeAlias = Any
+"""A NumPy array, anything with DLPack, ``__array__`` or the Arrow C interface, nested lists."""
+
+NativeArray: TypeAlias = "np.ndarray[Any, Any] | tuple[Any, Any]"
+
+_NATIVE_KINDS = frozenset("fiub")
+_USER_DEFINED = 2  # dtype.isbuiltin of types of other packages; that of an unpickled array is 0
+# The types of ml_dtypes that the extension takes as bits, under the same names.
+_BITS = {
+    "bfloat16": np.uint16,
+    "float8_e4m3fn": np.uint8,
+    "float8_e4m3fnuz": np.uint8,
+    "float8_e5m2": np.uint8,
+    "float8_e5m2fnuz": np.uint8,
+    "float8_e8m0fnu": np.uint8,
+}
+_LARGE = 64 << 20  # bytes: before a copy of more, somebody asks whether there is room
+
+
+def is_sparse(value: Any) -> bool:
+    """Tell whether `value` is a sparse array or matrix, as those of SciPy."""
+    return all(hasattr(value, name) for name in ("toarray", "tocsr", "nnz"))
+
+
+def as_numpy(value: ArrayLike, name: str) -> np.ndarray[Any, Any]:
+    """Return `value` as a NumPy array, sharing its memory where that is possible."""
+    if isinstance(value, np.ndarray):
+        return value
+    if hasattr(value, "__dlpack__") and not isinstance(value, np.generic):
+        try:
+            return np.from_dlpack(value)
+        except (BufferError, RuntimeError, TypeError, ValueError) as error:
+            if not hasattr(value, "__array__"):
+                raise DataError(
+                    what=f"'{name}': a {type(value).__name__} that NumPy cannot read",
+                    value=name,
+                    detail=f"{error}",
+                    hint="Move it to host memory (and detach it from its gradients) first.",
+                ) from error
+    if not hasattr(value, "__array__") and (
+        hasattr(value, "__arrow_c_stream__") or hasattr(value, "__arrow_c_array__")
+    ):
+        columns = [from_native(column) for column in _core.arrow_columns(value).values()]
+        if len(columns) == 1:
+            return columns[0]
+    if is_sparse(value):
+        raise DataError(
+            what=f"'{name}': a sparse {type(value).__name__}",
+            value=name,
+            hint="Give toarray(); X [N, C] of a Trainer may be sparse.",
+        )
+    try:
+        return np.asarray(value)
+    except MemoryError as error:
+        raise _no_room(name, str(error)) from None
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise DataError(
+            what=f"'{name}': a {type(value).__name__} that is not an array",
+            value=name,
+            detail=str(error).split(". ")[0],
+            hint="Give a NumPy array, nested lists of equal lengths, or an object with DLPack.",
+        ) from error
+
+
+def to_native(value: ArrayLike, name: str) -> NativeArray:
+    """Return what the extension takes for `value`; `name` is for messages.
+
+    Contiguous numeric arrays are passed on as they are, without a copy.
+    """
+    array = as_numpy(value, name)
+    if array.dtype.kind in "OUT":
+        _expect_room(array, name)
+    if array.dtype.kind == "O":
+        array = _from_objects(array, name)
+    if array.dtype.kind in "UT":
+        return ([str(item) for item in array.ravel().tolist()], list(array.shape))
+    if not array.dtype.isnative:
+        _expect_room(array, name)
+        array = array.astype(array.dtype.newbyteorder("="))
+    # The kind alone does not say: one of the types of ml_dtypes calls itself floating.
+    if array.dtype.isbuiltin != _USER_DEFINED:
+        if array.dtype.kind in _NATIVE_KINDS and array.dtype.itemsize <= 8:
+            return _contiguous(array, name)
+    elif array.dtype.names is None and array.dtype.name in _BITS:
+        return (_contiguous(array, name).view(_BITS[array.dtype.name]), array.dtype.name)
+    raise DataError(
+        what=f"'{name}': arrays of {array.dtype} cannot be used",
+        value=name,
+        hint="Convert it to a floating, integer, bool or string type.",
+    )
+
+
+def to_feeds(feeds: Mapping[str, ArrayLike]) -> dict[str, NativeArray]:
+    """Return a dictionary of inputs as the extension takes it."""
+    if not isinstance(feeds, Mapping):
+        raise DataError(
+            what=f"feeds is a {type(feeds).__name__}, expected a dictionary",
+            hint="Give the inputs by name: {'X': array}.",
+        )
+    return {str(name): to_native(value, str(name)) for name, value in feeds.items()}
+
+
+def from_native(value: Any) -> np.ndarray[Any, Any]:
+    """Return an array of the extension as NumPy array; its memory is shared."""
+    if isinstance(value, tuple):
+        data, dtype = value
+        if dtype == "string":
+            items, shape = data
+            text = np.empty(len(items), dtype=object)
+            text[:] = items
+            return text.reshape(shape)
+        import ml_dtypes
+
+        bits: np.ndarray[Any, Any] = data
+        return bits.view(np.dtype(getattr(ml_dtypes, dtype)))
+    array: np.ndarray[Any, Any] = value
+    return array
+
+
+def from_native_list(values: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
+    """Return `from_native` of each value."""
+    return [from_native(value) for value in values]
+
+
+def _contiguous(array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
+    if array.flags.c_contiguous:
+        return array
+    _expect_room(array, name)
+    # np.ascontiguousarray would turn rank 0 into rank 1.
+    return array.copy(order="C")
+
+
+def _no_room(name: str, detail: str) -> DeviceError:
+    return DeviceError(
+        what=f"'{name}': no memory for a copy of the array",
+        value=name,
+        detail=detail,
+        hint="Give it in parts: smaller batches, or a data source that reads them.",
+    )
+
+
+def _expect_room(array: np.ndarray[Any, Any], name: str) -> None:
+    """Raise DeviceError for a view whose copy would take more memory than there is."""
+    wanted = array.size * array.itemsize  # of a view that repeats rows much more than it holds
+    if wanted > _LARGE and wanted > free_bytes():
+        raise _no_room(
+            name,
+            f"An array {list(array.shape)} of {array.dtype} is a view that takes {wanted} bytes "
+            "when it is written out; the extension takes contiguous arrays.",
+        )
+
+
+def _from_objects(array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
+    items = array.ravel().tolist()
+    if items and all(isinstance(item, str) for item in items):
+        return np.array(items, dtype=np.str_).reshape(array.shape)
+    if all(isinstance(item, (bool, int, float)) for item in items):
+        return np.array(items).reshape(array.shape)
+    kinds = sorted({type(item).__name__ for item in items})
+    raise DataError(
+        what=f"'{name}': an array of Python objects ({', '.join(kinds[:4])})",
+        value=name,
+        hint="Give numbers alone, or texts alone.",
+    )
+
+
+def cast_number(value: Any, dtype: str, name: str) -> Any:
+    """Convert an array of numbers to the type of the model's input, as `fit` does."""
+    if isinstance(value, np.ndarray) and dtype in ("float32", "float64", "float16", "int64"):
+        if value.dtype.name == dtype:
+            return value
+        is_number = value.dtype.kind in "fiub" and value.dtype.isbuiltin != _USER_DEFINED
+        if is_number and not (dtype == "int64" and value.dtype.kind == "f"):
+            _expect_room(value, name)
+            return value.astype(dtype)
+        raise DataError(
+            what=f"'{name}': an array of {value.dtype}, expected {dtype}",
+            value=name,
+            hint=f"Convert it to {dtype}.",
+        )
+    return value

@@ -1,0 +1,139 @@
+"""Tables with the Arrow C interface: pyarrow, pandas, polars and others, none of them imported."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from onnxgrad import _core
+from onnxgrad.base.checks import is_number, nearest_or
+from onnxgrad.data.arrays import as_numpy, from_native
+from onnxgrad.data.columns import Feeds, name_list, plan_columns
+from onnxgrad.errors import DataError
+
+Array = np.ndarray[Any, Any]
+_MOST_CELLS = 100_000  # that are searched for the one to show
+
+__all__ = ["columns_of", "is_table", "match_columns", "named_arrays"]
+
+
+def is_table(value: Any) -> bool:
+    """Tell whether `value` has columns with names, by the Arrow C interface."""
+    if isinstance(value, np.ndarray) or not (
+        hasattr(value, "__arrow_c_stream__") or hasattr(value, "__arrow_c_array__")
+    ):
+        return False
+    return getattr(value, "ndim", 2) == 2 and any(
+        hasattr(value, name) for name in ("column_names", "columns", "schema", "num_columns")
+    )
+
+
+def columns_of(table: Any) -> dict[str, Array]:
+    """Return the columns of an Arrow table by name; a column alone has the name ``""``.
+
+    The index of a pandas table is no column.
+    """
+    if hasattr(table, "reset_index"):
+        table = table.reset_index(drop=True)
+    return {name: from_native(value) for name, value in _core.arrow_columns(table).items()}
+
+
+def match_columns(
+    columns: Mapping[str, Array],
+    inputs: Mapping[str, str],
+    targets: Mapping[str, str] | None = None,
+    sample_weight: str | None = None,
+) -> Feeds:
+    """Return what the inputs (name to dtype) are fed with; see `plan_columns`.
+
+    The columns of `targets` (by output) and `sample_weight` are used otherwise.
+    """
+    taken = [*(targets or {}).values(), *([] if sample_weight is None else [sample_weight])]
+    plan = plan_columns(list(columns), list(inputs), taken)
+    feeds = {name: _as_rows(columns[name]) for name in plan.named}
+    if plan.stacked_input is not None:
+        stacked = {name: columns[name] for name in plan.stacked}
+        feeds[plan.stacked_input] = _stack(stacked, inputs[plan.stacked_input])
+    return Feeds(feeds, plan, targets=targets, sample_weight=sample_weight)
+
+
+def named_arrays(
+    inputs: Mapping[str, str], X: Any, y: Any = None, sample_weight: Any = None
+) -> tuple[Any, Any, Any]:
+    """Return (X, y, sample_weight) with the columns of a table as arrays by input.
+
+    `inputs` are the names of the model's inputs and their dtypes. `y` (or its values, if it is a
+    dictionary by output) and `sample_weight` may be names of columns. These come back as NumPy
+    arrays or None, whatever they were; an `X` that is no table comes back as it is.
+    """
+    columns: Mapping[str, Array] | None = None
+    if is_table(X):
+        columns = columns_of(X)
+        several = y if isinstance(y, Mapping) else {"": y}
+        targets = {str(key): name for key, name in several.items() if isinstance(name, str)}
+        weight = sample_weight if isinstance(sample_weight, str) else None
+        X = match_columns(columns, inputs, targets, weight)
+
+    def read(value: Any, name: str) -> Array:
+        if not isinstance(value, str):
+            return as_numpy(value, name)
+        if columns is None:
+            raise DataError(
+                what=f"{name} is the text {value!r}, but X has no columns with names",
+                value=name,
+                hint="Give an array, or a table or a file as X.",
+            )
+        return take_column(columns, value)
+
+    if isinstance(y, Mapping):
+        y = {str(output): read(value, str(output)) for output, value in y.items()}
+    elif y is not None:
+        y = read(y, "y")
+    return X, y, None if sample_weight is None else read(sample_weight, "sample_weight")
+
+
+def take_column(columns: Mapping[str, Array], name: str) -> Array:
+    """Return the column `name`."""
+    if name in columns:
+        return columns[name]
+    raise DataError(
+        what=f"the table has no column '{name}'",
+        value=name,
+        detail=f"It has {name_list(list(columns))}.",
+        hint=nearest_or(name, columns, "Take one of these columns."),
+    )
+
+
+def _as_rows(column: Array) -> Array:
+    return column.reshape(len(column), -1)
+
+
+def _stack(columns: Mapping[str, Array], dtype: str) -> Array:
+    if all(column.dtype.kind == "O" for column in columns.values()):
+        return np.stack(list(columns.values()), axis=1)
+    for name, column in columns.items():
+        if column.dtype.kind in "fiub":
+            continue
+        cells = [str(cell) for cell in column.reshape(-1)[:_MOST_CELLS]]
+        row = next((i for i, cell in enumerate(cells) if not is_number(cell)), 0)
+        first = f" ({cells[row]!r} in row {row})" if cells else ""
+        raise DataError(
+            what=f"column '{name}' is text{first}, not numbers",
+            value=name,
+            hint=_core.number_hint(cells[row], name)
+            if cells and not is_number(cells[row])
+            else "Convert it to numbers.",
+        )
+    parts = [_as_rows(column) for column in columns.values()]
+    if len(parts) == 1:
+        return parts[0]
+    if dtype.startswith("int"):
+        return np.concatenate(parts, axis=1)
+    rows = np.empty(
+        (len(parts[0]), sum(part.shape[1] for part in parts)),
+        np.float32 if dtype == "float32" else np.float64,
+    )
+    np.concatenate(parts, axis=1, out=rows, casting="unsafe")
+    return rows

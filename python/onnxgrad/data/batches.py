@@ -1,0 +1,199 @@
+"""Batches that a program makes, and how the extension reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from onnxgrad import _core
+from onnxgrad.base.checks import nearest_or
+from onnxgrad.data.arrays import to_native
+from onnxgrad.data.arrow import is_table, named_arrays
+from onnxgrad.data.sources import Session, Source, Target
+from onnxgrad.errors import DataError
+
+__all__ = ["BatchReader", "Batches"]
+
+
+class Batches(Source):
+    """Batches that Python makes: a list, a DataLoader, a generator function.
+
+    Parameters
+    ----------
+    batches : iterable, or function without parameters that returns one
+        Each batch is ``(X, y)``, ``(X, y, sample_weight)``, a dictionary of the model's inputs and
+        the target by name (and ``"sample_weight"``), or a table with the Arrow C interface, whose
+        columns feed inputs as those of a `CsvFile`. With several targets `y` is a dictionary by
+        output. A generator gives one epoch; a function that returns a new one gives any number.
+    target : str or dict of str to str, default=None
+        The target's name in batches that are tables or dictionaries, or the names of several by
+        output. None: the names of the session's inputs for targets, such as ``"label"``.
+    sample_weight : bool or str, default=False
+        Whether batches have sample weights, or their name in tables and dictionaries.
+    rows : int, default=None
+        Number of rows of one pass, if it is known. Without it, a pass is made to count them where a
+        schedule needs it; of a generator, which can be read once, it has to be given then.
+
+    Notes
+    -----
+    The batches are made by a thread of their own, at most two ahead of the training.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import onnxgrad as og
+    >>> def batches():
+    ...     rng = np.random.default_rng(0)
+    ...     for _ in range(20):
+    ...         X = rng.normal(size=(16, 2)).astype(np.float32)
+    ...         yield X, X @ np.array([[1.0], [-2.0]], np.float32)
+    >>> trainer = og.Trainer(linear_model, lr=0.1)
+    >>> trainer.fit(og.data.Batches(batches), epochs=5, verbose=0).history["train_loss"][-1] < 0.1
+    True
+    """
+
+    def __init__(
+        self,
+        batches: Iterable[Any] | Callable[[], Iterable[Any]],
+        *,
+        target: Target | None = None,
+        sample_weight: bool | str = False,
+        rows: int | None = None,
+    ) -> None:
+        if not callable(batches) and not hasattr(batches, "__iter__"):
+            raise DataError(
+                what=f"a {type(batches).__name__} is neither an iterable of batches nor a function",
+                hint="Give a list of (X, y), or a function that returns an iterator of them.",
+            )
+        self._batches = batches
+        self._target = target
+        self._weight = sample_weight
+        self.has_sample_weight = bool(sample_weight)
+        self._rows = rows
+
+    def __repr__(self) -> str:
+        rows = "" if self._rows is None else f", rows={self._rows}"
+        return f"Batches(<{type(self._batches).__name__}>{rows})"
+
+    def native(self, session: Session) -> _core.DataSource:
+        """Return the reader of the extension for the inputs and the target of `session`."""
+        reader = BatchReader(self._batches, session._core, self._target, self._weight)
+        once = isinstance(self._batches, Iterator)
+        return _core.PythonSource(reader.start, reader.next, self._rows, not once)
+
+
+class BatchReader:
+    """Calls an iterable; used by the reading thread.
+
+    Parameters
+    ----------
+    batches : iterable, or function that returns one
+    session : _core.TrainingSession
+    target : str, dict of str to str, or None
+        Names of the targets in batches that are tables or dictionaries; None: those of the inputs
+        for targets.
+    sample_weight : bool or str
+        Whether tables have weights of rows, or their name in tables and dictionaries.
+    """
+
+    def __init__(
+        self,
+        batches: Iterable[Any] | Callable[[], Iterable[Any]],
+        session: _core.TrainingSession,
+        target: str | Mapping[str, str] | None,
+        sample_weight: bool | str,
+    ) -> None:
+        self._batches = batches
+        self._dtypes = {value.name: value.dtype for value in session.inputs}
+        self._targets = self._names(session, target)
+        self._weight = sample_weight if isinstance(sample_weight, str) else "sample_weight"
+        self._has_weight = bool(sample_weight)
+        self._iterator: Iterator[Any] = iter(())
+        self._number = 0
+        self._rows = 0
+
+    @staticmethod
+    def _names(
+        session: _core.TrainingSession, target: str | Mapping[str, str] | None
+    ) -> dict[str, list[str]]:
+        """Return the names that a target may have, by output; ``""`` where there is one only."""
+        if isinstance(target, str):
+            return {"": [target]}
+        if target is not None:
+            return {str(output): [str(name)] for output, name in target.items()}
+        losses = (session.loss, *session.loss.others)
+        if len(losses) == 1:
+            name = session.loss.target.name
+            return {"": [name]} if name else {}
+        return {one.output: [one.target.name, one.output] for one in losses}
+
+    def start(self, epoch: int, shuffle: bool, seed: int) -> None:  # noqa: ARG002 (interface)
+        """Begin a pass."""
+        made = self._batches() if callable(self._batches) else self._batches
+        self._iterator = iter(made)
+        self._number = self._rows = 0
+
+    def next(self) -> _core.Dataset | None:
+        """Return the next batch, or None."""
+        batch = next(self._iterator, None)
+        if batch is None:
+            return None
+        X, y, weight = self._parts(batch)
+        X, y, weight = named_arrays(self._dtypes, X, y, weight)
+        inputs = {str(name): to_native(value, str(name)) for name, value in X.items()}
+        several = y if isinstance(y, Mapping) else {}
+        targets = {output: to_native(value, output) for output, value in several.items()}
+        labels = None if y is None or y is several else to_native(y, "y")
+        counted = [labels] if labels is not None else [*targets.values(), *inputs.values()]
+        first, self._rows = self._rows, self._rows + _count(counted[0])
+        self._number += 1
+        weights = None if weight is None else to_native(weight, "sample_weight")
+        return _core.Dataset(inputs, labels, targets, weights, first)
+
+    def _parts(self, batch: Any) -> tuple[Any, Any, Any]:
+        if is_table(batch):
+            return self._parts_of_table(batch)
+        if isinstance(batch, Mapping):
+            return self._parts_by_name({str(name): value for name, value in batch.items()})
+        if not isinstance(batch, (tuple, list)) or len(batch) not in (2, 3):
+            size = f" of length {len(batch)}" if isinstance(batch, (tuple, list)) else ""
+            raise self._refusal(f"a {type(batch).__name__}{size}")
+        X, y = batch[:2]
+        weight = batch[2] if len(batch) == 3 else None
+        if isinstance(X, Mapping) or is_table(X):
+            return X, y, weight
+        if len(self._dtypes) != 1:
+            raise self._refusal(f"one array for the {len(self._dtypes)} inputs of the model")
+        return {next(iter(self._dtypes)): X}, y, weight
+
+    def _parts_of_table(self, table: Any) -> tuple[Any, Any, Any]:
+        """Take the names of columns, which are looked up afterwards."""
+        y = {output: names[0] for output, names in self._targets.items()}
+        return table, y.get("", y), self._weight if self._has_weight else None
+
+    def _parts_by_name(self, arrays: dict[str, Any]) -> tuple[Any, Any, Any]:
+        found = {}
+        for output, names in self._targets.items():
+            name = next((name for name in names if name in arrays), None)
+            if name is None:
+                hint = nearest_or(names[0], arrays, "")
+                raise self._refusal(f"a dictionary without the target '{names[0]}'", hint)
+            found[output] = arrays.pop(name)
+        is_input = self._weight in self._dtypes
+        weight = None if is_input else arrays.pop(self._weight, None)
+        return arrays, found.get("", found), weight
+
+    def _refusal(self, given: str, hint: str = "") -> DataError:
+        return DataError(
+            what=f"batch {self._number} is {given}",
+            hint=f"{hint} Each batch is (X, y), (X, y, sample_weight), a dictionary of arrays by "
+            "name, or a table.".strip(),
+        )
+
+
+def _count(labels: Any) -> int:
+    if isinstance(labels, tuple):
+        second = labels[1]
+        shape = second if isinstance(second, list) else labels[0].shape
+        return int(shape[0]) if len(shape) else 0
+    return len(labels) if labels.ndim else 0

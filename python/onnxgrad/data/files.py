@@ -1,0 +1,215 @@
+"""Sources that read CSV, NPZ and NPY files in chunks; the file for a path, by its suffix."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from onnxgrad import _core
+from onnxgrad.base.checks import path_text, positive_int
+from onnxgrad.data.parquet import ParquetFile
+from onnxgrad.data.sources import (
+    CHUNK_BYTES,
+    ColumnFile,
+    PathLike,
+    Session,
+    Source,
+    Target,
+    layout,
+    one_character,
+)
+from onnxgrad.errors import DataError
+
+__all__ = ["CsvFile", "NpyFiles", "NpzFile", "open_file", "source_like"]
+
+
+class CsvFile(ColumnFile):
+    """Rows of a CSV file with a header line.
+
+    Parameters
+    ----------
+    path : path
+    target : str or dict of str to str, default="y"
+        Name of the column that is predicted; with several losses the names by output.
+    sample_weight : str, default=None
+        Name of the column with a weight for each row.
+    ignored : list of str, default=()
+        Columns that are left out.
+    delimiter : str, default=","
+    chunk_bytes : int, default=1048576
+        How much is read at a time; more where a line is longer, up to 16 MiB.
+
+    Notes
+    -----
+    A column feeds the model's input of its name; those that are left make up the rows of the one
+    input that has none. An empty cell is NaN. Numbers are read with a point, whatever the locale.
+
+    Examples
+    --------
+    >>> import onnxgrad as og
+    >>> rows = og.data.CsvFile("train.csv", target="price", ignored=["id"])
+    """
+
+    def __init__(
+        self,
+        path: PathLike,
+        target: Target = "y",
+        *,
+        sample_weight: str | None = None,
+        ignored: Sequence[str] = (),
+        delimiter: str = ",",
+        chunk_bytes: int = CHUNK_BYTES,
+    ) -> None:
+        super().__init__(
+            path, target, sample_weight=sample_weight, ignored=ignored, chunk_bytes=chunk_bytes
+        )
+        self.delimiter = one_character("delimiter", delimiter)
+
+    def native(self, session: Session) -> _core.DataSource:
+        """Return the reader of the extension for the inputs and the target of `session`."""
+        return _core.open_csv(
+            self.path, self.layout(session._core), self.delimiter, self.chunk_bytes
+        )
+
+
+class NpzFile(ColumnFile):
+    """Rows of the arrays in an ``.npz`` file, stored or compressed.
+
+    Parameters
+    ----------
+    path : path
+    target : str or dict of str to str, default="y"
+        Name of the array that is predicted; with several losses the names by output.
+    sample_weight : str, default=None
+        Name of the array with a weight for each row.
+    ignored : list of str, default=()
+        Arrays that are left out.
+    chunk_bytes : int, default=1048576
+        How much is read at a time.
+
+    Notes
+    -----
+    An array feeds the model's input of its name; one that is left feeds the one input that has
+    none. Compressed arrays are read from the front: their chunks keep their order.
+    """
+
+    def native(self, session: Session) -> _core.DataSource:
+        """Return the reader of the extension for the inputs and the target of `session`."""
+        return _core.open_npz(self.path, self.layout(session._core), self.chunk_bytes)
+
+
+class NpyFiles(Source):
+    """Rows of arrays in ``.npy`` files of their own.
+
+    Parameters
+    ----------
+    X : path, or dict of str to path
+        The file for each input of the model.
+    y : path, or dict of str to path
+        With several losses the file for each output.
+    sample_weight : path, default=None
+    chunk_bytes : int, default=1048576
+        How much is read at a time.
+    """
+
+    def __init__(
+        self,
+        X: PathLike | Mapping[str, PathLike],
+        y: PathLike | Mapping[str, PathLike],
+        sample_weight: PathLike | None = None,
+        *,
+        chunk_bytes: int = CHUNK_BYTES,
+    ) -> None:
+        self._inputs = X
+        self._target = (
+            {str(output): path_text("y", path) for output, path in y.items()}
+            if isinstance(y, Mapping)
+            else path_text("y", y)
+        )
+        self._weight = None if sample_weight is None else path_text("sample_weight", sample_weight)
+        self.chunk_bytes = positive_int("chunk_bytes", chunk_bytes)
+        self.has_sample_weight = sample_weight is not None
+
+    def __repr__(self) -> str:
+        weight = "" if self._weight is None else f", {self._weight!r}"
+        return f"NpyFiles({self._inputs!r}, {self._target!r}{weight})"
+
+    def native(self, session: Session) -> _core.DataSource:
+        """Return the reader of the extension for the inputs and the target of `session`."""
+        weight = "sample_weight"
+        target: Target
+        if isinstance(self._target, Mapping):
+            target = {output: f"{output} (target)" for output in self._target}
+            targets = [(target[output], path) for output, path in self._target.items()]
+        else:
+            target = session._core.loss.target.name
+            targets = [(target, self._target)]
+        names = [value.name for value in session._core.inputs]
+        inputs = self._inputs if isinstance(self._inputs, Mapping) else {names[0]: self._inputs}
+        files = [(name, path_text("X", path)) for name, path in inputs.items()]
+        files += targets
+        if self._weight is not None:
+            files.append((weight, self._weight))
+        columns = layout(session._core, target, weight if self._weight is not None else None, [])
+        return _core.open_npy(files, columns, self.chunk_bytes)
+
+
+def open_file(
+    path: PathLike,
+    target: PathLike | Mapping[str, PathLike] | None = None,
+    sample_weight: PathLike | None = None,
+) -> Source:
+    """Return the source for a file by its suffix, as `Trainer.fit` does for paths.
+
+    Parameters
+    ----------
+    path : path
+        Of a ``.csv``, ``.tsv``, ``.npz``, ``.npy`` or ``.parquet`` file.
+    target : str, path or dict of str to these, default=None
+        Name of the column or array that is predicted, None is ``"y"``; of ``.npy`` the file. With
+        several losses those by output.
+    sample_weight : str or path, default=None
+        Name of the column or array with the weights; of ``.npy`` the file.
+    """
+    text = path_text("path", path)
+    suffix = Path(text).suffix.lower()
+    if suffix == ".npy":
+        if target is None:
+            raise DataError(
+                what=f"{text}: there is no file for y",
+                file=text,
+                hint="Give fit('X.npy', 'y.npy').",
+            )
+        return NpyFiles(path, target, sample_weight)
+    name: Target = "y" if target is None else str(target)
+    if isinstance(target, Mapping):
+        name = {str(output): str(column) for output, column in target.items()}
+    weight = None if sample_weight is None else str(sample_weight)
+    if suffix == ".tsv":
+        return CsvFile(path, name, sample_weight=weight, delimiter="\t")
+    kinds: dict[str, type[ColumnFile]] = {".csv": CsvFile, ".npz": NpzFile, ".parquet": ParquetFile}
+    if suffix not in kinds:
+        raise DataError(
+            what=f"{text}: a file of type '{suffix}' cannot be read",
+            file=text,
+            hint="Give a .csv, .tsv, .npz, .npy or .parquet file.",
+        )
+    return kinds[suffix](path, name, sample_weight=weight)
+
+
+def source_like(source: Source | None, validation: Any) -> Any:
+    """Return the source for another file with the columns of `source`; what is no path stays."""
+    if not isinstance(validation, (str, os.PathLike)):
+        return validation
+    if isinstance(source, ColumnFile):
+        other = copy.copy(source)
+        other.path = path_text("validation", validation)
+        return other
+    raise DataError(
+        what="validation is a path, but the rows do not come from a file with named columns",
+        value="validation",
+        hint="Give og.data.CsvFile(path, target) or the like.",
+    )

@@ -1,0 +1,183 @@
+"""Labels: class numbers of texts, and weights of classes turned into weights of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from onnxgrad import _core
+from onnxgrad.base.checks import nearest_or, real_number
+from onnxgrad.data.arrays import NativeArray, as_numpy, to_native
+from onnxgrad.data.columns import Feeds, name_list
+from onnxgrad.errors import DataError, OptionError
+
+__all__ = ["ClassWeight", "Labels", "native_class_weights", "with_class_weights"]
+
+ClassWeight: TypeAlias = "Mapping[Any, float] | Literal['balanced']"
+"""Weights by label, or ``"balanced"``."""
+
+
+def with_class_weights(class_weight: Any, y: Any, sample_weight: Any) -> np.ndarray[Any, Any]:
+    """Return the weight of each row: that of its class, times its sample weight.
+
+    Raises
+    ------
+    OptionError
+        Neither a dictionary nor ``"balanced"``, or a weight that is no number of at least 0.
+    DataError
+        Labels that are not one class for each row, or a label in no row.
+    """
+    labels = _labels(y)
+    classes, rows, counts = np.unique(labels, return_inverse=True, return_counts=True)
+    if isinstance(class_weight, str) and class_weight == "balanced":
+        weights = len(labels) / (len(classes) * counts)
+    elif isinstance(class_weight, Mapping):
+        weights = np.ones(len(classes))
+        places = {_plain(label): place for place, label in enumerate(classes)}
+        for label, weight in class_weight.items():
+            if label not in places:
+                known = [str(one) for one in classes[:20]]
+                raise DataError(
+                    what=f"class_weight: no row has the label {label!r}",
+                    value="class_weight",
+                    detail=f"Labels: {', '.join(known)}{', ...' if len(classes) > 20 else ''}.",
+                    hint=nearest_or(str(label), known, "Give weights for labels of y alone."),
+                )
+            weights[places[label]] = real_number(f"class_weight of {label!r}", weight)
+    else:
+        raise _refusal(class_weight)
+    result: np.ndarray[Any, Any] = weights[rows.reshape(-1)]
+    if sample_weight is not None:
+        result = result * as_numpy(sample_weight, "sample_weight").reshape(-1)
+    return result
+
+
+def native_class_weights(class_weight: Any) -> _core.ClassWeights:
+    """Return weights of classes for rows that come in chunks.
+
+    Raises
+    ------
+    OptionError
+        Neither a dictionary nor ``"balanced"``, or a weight that is no number of at least 0.
+    """
+    if isinstance(class_weight, str) and class_weight == "balanced":
+        return _core.ClassWeights(None, [], True)
+    if not isinstance(class_weight, Mapping) or not class_weight:
+        raise _refusal(class_weight)
+    weights = [
+        real_number(f"class_weight of {label!r}", weight) for label, weight in class_weight.items()
+    ]
+    return _core.ClassWeights(to_native(list(class_weight), "class_weight"), weights, False)
+
+
+def _refusal(class_weight: Any) -> OptionError:
+    return OptionError(
+        what=f"class_weight: {class_weight!r}",
+        value="class_weight",
+        hint="Give a dictionary from labels to numbers, or 'balanced'.",
+    )
+
+
+def _labels(y: Any) -> np.ndarray[Any, Any]:
+    if isinstance(y, Mapping):
+        raise OptionError(
+            what="class_weight: there are several targets",
+            value="class_weight",
+            hint="Give sample_weight.",
+        )
+    labels = as_numpy(y, "y")
+    is_classes = labels.dtype.kind in "biuUSOT" or (
+        labels.dtype.kind == "f" and np.array_equal(labels, np.floor(labels))
+    )
+    if labels.ndim == 0 or labels.size != len(labels) or not is_classes:
+        raise DataError(
+            what="class_weight: the labels are not one class for each row",
+            value="class_weight",
+            hint="Give class labels [N], or sample_weight.",
+        )
+    return labels.reshape(-1)
+
+
+def _plain(label: Any) -> Any:
+    """Return a label as a dictionary finds it."""
+    return label.item() if isinstance(label, np.generic) else label
+
+
+class Labels:
+    """Class numbers of text labels, for models that do not list their classes.
+
+    The classes are the sorted labels of the first rows that are trained on, of each loss its own.
+    """
+
+    def __init__(self) -> None:
+        self.classes: dict[str, list[str]] = {}  # by the output that the loss is on
+
+    def learn(self, session: _core.TrainingSession, y: Any) -> None:
+        """Take the classes of rows to train on, where there are none yet."""
+        targets = y if isinstance(y, Mapping) else {"": y}
+        for output, labels in targets.items():
+            loss = _loss_on(session, output)
+            found = to_native(labels, str(output) or "y")
+            if loss is None or not _needs_numbers(loss, found) or loss.output in self.classes:
+                continue
+            classes = sorted(set(found[0]))
+            if loss.num_classes and len(classes) > loss.num_classes:
+                raise DataError(
+                    what=f"there are {len(classes)} different labels{_of(output)}, but the model "
+                    f"has {loss.num_classes} classes",
+                    value=output or "y",
+                    detail=f"Labels: {name_list(classes)}.",
+                    hint="Remove or rename rows, or train a model with as many classes as labels.",
+                )
+            self.classes[loss.output] = classes
+
+    def native(
+        self, session: _core.TrainingSession, y: Any, output: str = "", feeds: Feeds | None = None
+    ) -> NativeArray:
+        """Return the labels of one loss as the extension takes them; `feeds` names their rows."""
+        labels = to_native(y, output or "y")
+        loss = _loss_on(session, output)
+        if loss is None or not _needs_numbers(loss, labels):
+            return labels
+        texts, shape = labels
+        classes = self.classes.get(loss.output)
+        if classes is None:
+            raise DataError(
+                what=f"labels{_of(output)} are text, but the model does not list its classes",
+                value=output or "y",
+                hint="Train it on them first, or give class numbers.",
+            )
+        numbers = {label: number for number, label in enumerate(classes)}
+        unknown = next((row for row, label in enumerate(texts) if label not in numbers), None)
+        if unknown is not None:
+            row = _row_name(feeds, unknown)
+            raise DataError(
+                what=f"label '{texts[unknown]}' in {row}{_of(output)} is none of the classes",
+                value=output or "y",
+                detail=f"Classes: {', '.join(classes[:8])}.",
+                hint="Remove or rename such rows, or train on rows that have this label, too.",
+            )
+        return np.array([numbers[label] for label in texts], np.int64).reshape(shape)
+
+
+def _row_name(feeds: Feeds | None, row: int) -> str:
+    return f"row {row}" if feeds is None else feeds.row(row)
+
+
+def _of(output: str) -> str:
+    return f" of '{output}'" if output else ""
+
+
+def _loss_on(session: _core.TrainingSession, output: str) -> _core.LossInfo | None:
+    """Return the loss on that output or value; of the first one for an empty name."""
+    first = session.loss
+    losses = (first, *first.others)
+    named = (loss for loss in losses if output in ("", loss.output, loss.scores))
+    return next(named, None)
+
+
+def _needs_numbers(loss: _core.LossInfo, labels: Any) -> bool:
+    is_text = isinstance(labels, tuple) and isinstance(labels[0], list)
+    return is_text and loss.is_classifier and loss.classes is None

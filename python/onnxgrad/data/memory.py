@@ -1,0 +1,39 @@
+"""How much memory there is."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+from pathlib import Path
+
+__all__ = ["free_bytes"]
+
+_GROUP = Path("/sys/fs/cgroup")
+
+
+def free_bytes() -> float:
+    """Return the bytes that this process may still take: of the machine, its group, its limit."""
+    return min(_machine(), _control_group(), _limit())
+
+
+def _machine() -> float:
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        text = Path("/proc/meminfo").read_text(encoding="ascii")
+        return float(text.split("MemAvailable:")[1].split()[0]) * 1024
+    return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+
+
+def _control_group() -> float:
+    with contextlib.suppress(OSError, ValueError):
+        most = (_GROUP / "memory.max").read_text(encoding="ascii")
+        used = (_GROUP / "memory.current").read_text(encoding="ascii")
+        return max(0.0, float(most) - float(used))
+    return math.inf
+
+
+def _limit() -> float:
+    import resource
+
+    most = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return math.inf if most == resource.RLIM_INFINITY else float(most)

@@ -1,0 +1,196 @@
+"""Parquet files, read through pyarrow a piece of a row group at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from onnxgrad import _core
+from onnxgrad.base.checks import nearest_or
+from onnxgrad.data.arrays import to_native
+from onnxgrad.data.columns import name_list, plan_columns
+from onnxgrad.data.sources import ColumnFile, Session
+from onnxgrad.errors import DataError
+
+__all__ = ["ParquetFile", "ParquetReader", "import_pyarrow"]
+
+Array = np.ndarray[Any, Any]
+
+
+class ParquetFile(ColumnFile):
+    """Rows of a Parquet file; needs pyarrow (``pip install onnxgrad[data]``).
+
+    Parameters
+    ----------
+    path : path
+    target : str or dict of str to str, default="y"
+        Name of the column that is predicted; with several losses the names by output.
+    sample_weight : str, default=None
+        Name of the column with a weight for each row.
+    ignored : list of str, default=()
+        Columns that are left out.
+    chunk_bytes : int, default=1048576
+        About how much is decoded at a time.
+
+    Notes
+    -----
+    Columns feed inputs as in `CsvFile`. Row groups are what is shuffled. The file is decoded by
+    pyarrow in this process: what onnxgrad promises about broken files does not hold for it.
+    """
+
+    def native(self, session: Session) -> _core.DataSource:
+        """Return the reader of the extension for the inputs and the target of `session`."""
+        self.layout(session._core)  # for its checks
+        reader = ParquetReader(self, session._core)
+        return _core.PythonSource(reader.start, reader.next, reader.num_rows)
+
+
+class ParquetReader:
+    """The rows of one file for the inputs of one model; used by the reading thread.
+
+    Columns are matched as in CSV files: by the name of an input first, and what is left makes up
+    the rows of the one input that has no column.
+    """
+
+    def __init__(self, source: ParquetFile, session: _core.TrainingSession) -> None:
+        parquet = import_pyarrow()
+        self._source = source
+        self._path = source.path
+        try:
+            self._file = parquet.ParquetFile(source.path)
+        except (OSError, ValueError) as error:
+            raise DataError(
+                what=f"{source.path}: {str(error).splitlines()[0]}",
+                file=source.path,
+                hint="Check the path; the file has to be a whole Parquet file.",
+            ) from error
+        self._dtypes = {value.name: value.dtype for value in session.inputs}
+        self._plan(list(self._file.schema_arrow.names))
+        metadata = self._file.metadata
+        self._group_rows = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
+        self._first_rows = np.concatenate([[0], np.cumsum(self._group_rows)]).astype(int)
+        self.num_rows = int(metadata.num_rows)
+        self._chunks: Iterator[_core.Dataset] = iter(())
+
+    def _plan(self, names: list[str]) -> None:
+        source = self._source
+        target = source.target
+        self._targets = {**target} if isinstance(target, Mapping) else {"": target}
+        taken = [*self._targets.values(), *source.ignored]
+        if source.sample_weight is not None:
+            taken.append(source.sample_weight)
+        known = {*names}
+        for name in taken:
+            if name not in known:
+                raise DataError(
+                    what=f"{self._path}: there is no column '{name}'",
+                    file=self._path,
+                    value=name,
+                    detail=f"There are {name_list(names)}.",
+                    hint=nearest_or(name, names),
+                )
+        plan = plan_columns(names, list(self._dtypes), taken, path=self._path)
+        self._named, self._stacked_input, self._stacked = plan
+        self._origin = _core.DataOrigin(
+            self._path,
+            None,
+            plan.names(),
+            [(output, [name]) for output, name in self._targets.items()],
+            source.sample_weight or "",
+        )
+        read = [*self._named, *self._stacked, *self._targets.values()]
+        read += [source.sample_weight] if source.sample_weight else []
+        self._columns = list(dict.fromkeys(read))
+
+    def start(self, epoch: int, shuffle: bool, seed: int) -> None:
+        """Begin a pass; row groups come in an order that seed and epoch give."""
+        groups = np.arange(len(self._group_rows))
+        if shuffle:
+            groups = np.random.Generator(np.random.Philox(key=[seed, epoch])).permutation(groups)
+        self._chunks = self._read([int(group) for group in groups])
+
+    def next(self) -> _core.Dataset | None:
+        """Return the next chunk, or None."""
+        return next(self._chunks, None)
+
+    def _read(self, groups: list[int]) -> Iterator[_core.Dataset]:
+        rows = max(1, self._source.chunk_bytes // (8 * len(self._columns)))
+        for group in groups:
+            first = int(self._first_rows[group])
+            batches = self._file.iter_batches(
+                batch_size=rows, row_groups=[group], columns=self._columns, use_threads=False
+            )
+            for batch in batches:
+                if batch.num_rows:
+                    yield self._dataset(batch, first)
+                    first += batch.num_rows
+
+    def _dataset(self, batch: Any, first: int) -> _core.Dataset:
+        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+        inputs: dict[str, Any] = {}
+        for name in self._named:
+            array = self._array(name, columns[name], first)
+            inputs[name] = to_native(array.reshape(len(array), -1), name)
+        if self._stacked_input is not None:
+            dtype = self._dtypes[self._stacked_input]
+            stacked = np.empty(
+                (batch.num_rows, len(self._stacked)),
+                np.float32 if dtype == "float32" else np.float64,
+            )
+            for i, name in enumerate(self._stacked):
+                stacked[:, i] = self._numbers(name, columns[name], first)
+            inputs[self._stacked_input] = to_native(stacked, self._stacked_input)
+        source = self._source
+        targets = {
+            output: to_native(self._array(name, columns[name], first), output or "y")
+            for output, name in self._targets.items()
+        }
+        weight = None
+        if source.sample_weight is not None:
+            weight = to_native(
+                self._numbers(source.sample_weight, columns[source.sample_weight], first), "weight"
+            )
+        target = targets.pop("", None)
+        return _core.Dataset(inputs, target, targets, weight, first, self._origin)
+
+    def _numbers(self, name: str, column: Any, first: int) -> Array:
+        array = self._array(name, column, first)
+        if array.dtype.kind in "fiub":
+            return array
+        raise DataError(
+            what=f"{self._path}: column '{name}' is {column.type}, not numbers",
+            file=self._path,
+            value=name,
+            hint="Leave it out with ignored=, or export its encoding with the model.",
+        )
+
+    def _array(self, name: str, column: Any, first: int) -> Array:
+        if hasattr(column, "dictionary_decode"):
+            column = column.dictionary_decode()
+        array: Array = column.to_numpy(zero_copy_only=False)
+        if array.dtype.kind == "O":
+            for row, value in enumerate(array.tolist()):
+                if value is None:
+                    raise DataError(
+                        what=f"{self._path}: column '{name}', row {first + row} is empty",
+                        file=self._path,
+                        value=name,
+                        hint="Fill or remove such rows.",
+                    )
+            if array.size and not isinstance(array[0], (str, bool, int, float)):
+                array = np.stack(array.tolist())
+        return array
+
+
+def import_pyarrow() -> Any:
+    """Return ``pyarrow.parquet``."""
+    try:
+        import pyarrow.parquet
+    except ImportError as error:
+        raise DataError(
+            what="reading a Parquet file needs pyarrow, which is not installed",
+            hint="Install it: pip install 'onnxgrad[data]'.",
+        ) from error
+    return pyarrow.parquet

@@ -1,0 +1,147 @@
+"""Rows as users have them, made ready for the loop of the extension."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeAlias
+
+from onnxgrad import _core
+from onnxgrad.base.checks import positive_int
+from onnxgrad.data.arrays import is_sparse, to_native
+from onnxgrad.data.arrow import named_arrays
+from onnxgrad.data.batches import Batches
+from onnxgrad.data.files import open_file
+from onnxgrad.data.sources import Source
+from onnxgrad.errors import DataError
+
+__all__ = [
+    "NativeRows",
+    "as_pair",
+    "as_source",
+    "check_alone",
+    "has_weight",
+    "named_inputs",
+    "unpack_table",
+    "validation_names",
+    "window_starts",
+]
+
+NativeRows: TypeAlias = "_core.Dataset | _core.DataSource"
+
+
+def unpack_table(
+    session: _core.TrainingSession, X: Any, y: Any = None, sample_weight: Any = None
+) -> tuple[Any, Any, Any]:
+    """Return `_arrow.named_arrays` for the inputs of `session`."""
+    dtypes = {value.name: value.dtype for value in session.inputs}
+    return named_arrays(dtypes, X, y, sample_weight)
+
+
+def named_inputs(session: _core.TrainingSession, X: Any) -> Iterable[tuple[str, Any]]:
+    """Return what the model's inputs are fed with, by name."""
+    if isinstance(X, Mapping):
+        return [(str(name), to_native(value, str(name))) for name, value in X.items()]
+    names = [value.name for value in session.inputs]
+    if len(names) != 1:
+        raise DataError(
+            what=f"X is one array, but the model has {len(names)} inputs",
+            value="X",
+            hint=f"Give a dictionary with {', '.join(repr(name) for name in names)}.",
+        )
+    return [(names[0], to_native(X, "X"))]
+
+
+def as_pair(rows: NativeRows | None) -> tuple[_core.Dataset | None, _core.DataSource | None]:
+    """Return rows as the extension takes them: arrays, or a source."""
+    if isinstance(rows, _core.DataSource):
+        return None, rows
+    return rows, None
+
+
+def has_weight(rows: Any) -> bool:
+    """Tell whether validation rows, or a source, have sample weights."""
+    if isinstance(rows, Source):
+        return rows.has_sample_weight
+    return isinstance(rows, (tuple, list)) and len(rows) == 3 and rows[2] is not None
+
+
+def check_alone(source: Source, **given: Any) -> None:
+    """Raise an error for what a source has itself."""
+    for name, value in given.items():
+        if value is not None:
+            raise DataError(
+                what=f"{name} cannot be given beside a {type(source).__name__}",
+                value=name,
+                hint="Leave it out: the rows of the source have it.",
+            )
+
+
+def validation_names(session: _core.TrainingSession, options: _core.FitOptions) -> list[str]:
+    """Return the names of what a validation tells."""
+    names = ["val_loss", *(["val_accuracy"] if session.loss.is_classifier else [])]
+    names += [f"val_{metric.name}" for metric in options.metrics]
+    return list(dict.fromkeys(names))
+
+
+def _are_names(y: Any) -> bool:
+    if isinstance(y, Mapping):
+        return bool(y) and all(isinstance(name, str) for name in y.values())
+    return isinstance(y, str)
+
+
+def as_source(X: Any, y: Any, sample_weight: Any = None) -> tuple[Source | None, Any, Any]:
+    """Return the source that `X` is or stands for, and what is left of `y` and `sample_weight`.
+
+    The source is None if these are arrays. Names in a file are taken into its source.
+    """
+    if isinstance(X, Source):
+        return X, y, sample_weight
+    if isinstance(X, (str, os.PathLike)):
+        return open_file(X, y, sample_weight), None, None
+    array_names = ("__array__", "__dlpack__", "__arrow_c_stream__", "__arrow_c_array__")
+    is_array = isinstance(X, Mapping) or is_sparse(X)
+    is_array = is_array or any(hasattr(X, name) for name in array_names)
+    if is_array or not (callable(X) or hasattr(X, "__iter__")):
+        return None, y, sample_weight
+    if y is None:
+        return Batches(X), y, sample_weight
+    if _are_names(y):
+        has_name = isinstance(sample_weight, str)
+        source = Batches(X, target=y, sample_weight=sample_weight if has_name else False)
+        return source, None, None if has_name else sample_weight
+    return None, y, sample_weight
+
+
+def window_starts(rows: int, batch_size: int, seed: int = 0, epoch: int = 0) -> list[int]:
+    """Return the first rows of the batches of an epoch of ``fit(sampling="windows")``.
+
+    Parameters
+    ----------
+    rows, batch_size : int
+        At least 1.
+    seed : int, default=0
+        Of the trainer.
+    epoch : int, default=0
+        From 0.
+
+    Returns
+    -------
+    list of int
+        ceil(rows / batch_size) numbers in [0, rows - batch_size], drawn uniformly; 0 alone where a
+        batch is all rows.
+
+    Raises
+    ------
+    OptionError
+        Numbers below 1.
+
+    Examples
+    --------
+    >>> from onnxgrad.data import window_starts
+    >>> len(window_starts(25, 10))
+    3
+    """
+    rows, batch_size = positive_int("rows", rows), positive_int("batch_size", batch_size)
+    seed, epoch = positive_int("seed", seed, 0), positive_int("epoch", epoch, 0)
+    return _core.window_starts(rows, batch_size, seed, epoch)

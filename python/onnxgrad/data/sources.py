@@ -1,0 +1,121 @@
+"""The base of sources of rows, and of files whose columns have names."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, TypeAlias
+
+from onnxgrad import _core
+from onnxgrad.base.checks import path_text, positive_int
+from onnxgrad.data.arrays import from_native
+from onnxgrad.errors import DataError, OptionError
+
+__all__ = [
+    "CHUNK_BYTES",
+    "ColumnFile",
+    "PathLike",
+    "Session",
+    "Source",
+    "Target",
+    "layout",
+    "one_character",
+]
+
+PathLike: TypeAlias = "str | os.PathLike[str]"
+
+Target: TypeAlias = "str | Mapping[str, str]"
+"""The name of the target's column, or with several losses those by output."""
+
+CHUNK_BYTES = 1 << 20
+
+
+class Session(Protocol):
+    """What a source needs of a `TrainingSession`."""
+
+    _core: _core.TrainingSession
+
+
+class Source:
+    """Base of everything that gives rows in chunks."""
+
+    has_sample_weight = False
+
+    def native(self, session: Session) -> _core.DataSource:
+        """Return the reader of the extension for the inputs and the target of `session`."""
+        raise NotImplementedError
+
+
+def one_character(option: str, value: Any) -> str:
+    """Return `value` if it is one character of ASCII, as separators of columns are."""
+    if not isinstance(value, str) or len(value.encode()) != 1:
+        raise OptionError(
+            what=f"{option}: {value!r}, expected one character",
+            value=option,
+            hint="Give the character between the cells, such as ',' or ';'.",
+        )
+    return value
+
+
+class ColumnFile(Source):
+    """A file whose columns (or arrays) have names."""
+
+    def __init__(
+        self,
+        path: PathLike,
+        target: Target = "y",
+        *,
+        sample_weight: str | None = None,
+        ignored: Sequence[str] = (),
+        chunk_bytes: int = CHUNK_BYTES,
+    ) -> None:
+        self.path = path_text("path", path)
+        self.target = {**target} if isinstance(target, Mapping) else target
+        self.sample_weight = sample_weight
+        self.ignored = [ignored] if isinstance(ignored, str) else list(ignored)
+        self.chunk_bytes = positive_int("chunk_bytes", chunk_bytes)
+        self.has_sample_weight = sample_weight is not None
+
+    def __repr__(self) -> str:
+        text = f"{type(self).__name__}({self.path!r}, target={self.target!r}"
+        if self.sample_weight is not None:
+            text += f", sample_weight={self.sample_weight!r}"
+        return text + (f", ignored={self.ignored!r})" if self.ignored else ")")
+
+    def layout(self, session: _core.TrainingSession) -> _core.FileLayout:
+        """Return what the columns are for the model of `session`."""
+        return layout(session, self.target, self.sample_weight, self.ignored)
+
+
+def layout(
+    session: _core.TrainingSession,
+    target: Target,
+    sample_weight: str | None,
+    ignored: Sequence[str],
+) -> _core.FileLayout:
+    """Return what the columns of a file are for the model of `session`."""
+    first = session.loss
+    losses = (first, *first.others)
+
+    def is_text(output: str) -> bool:
+        one = next((loss for loss in losses if output in (loss.output, loss.scores)), first)
+        classes = None if one.classes is None else from_native(one.classes)
+        return classes is not None and classes.dtype.kind in "OU"
+
+    several = target if isinstance(target, Mapping) else {}
+    missing = [one for one in losses if not {one.output, one.scores} & {*several}]
+    if missing and (several or len(losses) > 1):
+        raise DataError(
+            what=f"there is no target for output '{missing[0].output}'",
+            value=missing[0].output,
+            detail=f"Given are {', '.join(several)}." if several else "",
+            hint="Name a column for each output that has a loss: {'output': 'column'}.",
+        )
+    return _core.FileLayout(
+        session.inputs,
+        "" if isinstance(target, Mapping) else target,
+        is_text(first.output),
+        sample_weight or "",
+        list(ignored),
+        [_core.TargetColumn(output, name, is_text(output)) for output, name in several.items()],
+    )

@@ -1,0 +1,352 @@
+"""Reading data files for the command line: CSV with a header line, NPZ and Parquet."""
+
+from __future__ import annotations
+
+import csv
+import warnings
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from onnxgrad import _core
+from onnxgrad.base.checks import is_number, nearest_or
+from onnxgrad.data.arrow import columns_of
+from onnxgrad.data.columns import ColumnPlan, Feeds, name_list, plan_columns
+from onnxgrad.data.parquet import import_pyarrow
+from onnxgrad.data.sources import one_character
+from onnxgrad.errors import DataError
+
+Array: TypeAlias = np.ndarray[Any, Any]
+
+__all__ = ["Table", "read_npy", "read_table"]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Columns or arrays of a file by name; all have the same number of rows.
+
+    Attributes
+    ----------
+    path : str
+    columns : dict of str to array
+        Of a CSV file [N] each; of an NPZ file [N, ...].
+    is_csv : bool
+        Whether these are columns, as those of a Parquet file too.
+    delimiter : str
+        Of a CSV file, else empty.
+    """
+
+    path: str
+    columns: dict[str, Array] = field(repr=False)
+    is_csv: bool = True
+    delimiter: str = ""
+
+    def take(self, name: str, option: str) -> Array:
+        """Return the column `name`, which the command line's `option` asks for."""
+        if name in self.columns:
+            return self.columns[name]
+        known = list(self.columns)
+        raise DataError(
+            what=f"{self.path}: there is no column '{name}'",
+            file=self.path,
+            value=name,
+            detail=f"{option} asks for it; the file has {name_list(known)}.",
+            hint=nearest_or(name, known, "Take one of these columns."),
+        )
+
+    def inputs(
+        self,
+        names: Sequence[str],
+        without: Sequence[str],
+        target: str | None = None,
+        sample_weight: str | None = None,
+    ) -> Feeds:
+        """Return what the model's inputs `names` are fed with; see `plan_columns`.
+
+        `without` are columns that feed no input; `target` and `sample_weight` are names of such.
+        """
+        plan = plan_columns(list(self.columns), names, without, path=self.path, stacks=self.is_csv)
+        arrays = {name: self._as_input(self.columns[name]) for name in plan.named}
+        if plan.stacked_input is not None:
+            columns = {name: self.columns[name] for name in plan.stacked}
+            arrays[plan.stacked_input] = (
+                self._stack(columns) if self.is_csv else next(iter(columns.values()))
+            )
+        if not self.is_csv:  # the columns of an array have no names
+            plan = ColumnPlan([], None, [])
+        return Feeds(
+            arrays,
+            plan,
+            targets={"": target} if target is not None and self.is_csv else None,
+            sample_weight=sample_weight if self.is_csv else None,
+            path=self.path,
+            line_of=self.line_of if self.delimiter else None,
+        )
+
+    def line_of(self, row: int) -> int:
+        """Return the line of a CSV file that a row is on; the file is read again for it."""
+        with Path(self.path).open(encoding="utf-8-sig", newline="") as file:
+            lines = csv.reader(file, delimiter=self.delimiter)
+            number, before = -1, 0  # of the header, and lines before the one at hand
+            for cells in lines:
+                if cells and number == row:
+                    break
+                number += bool(cells)
+                before = lines.line_num
+        return before + 1
+
+    def row_name(self, row: int) -> str:
+        """Return what messages call a row."""
+        return f"line {self.line_of(row)}" if self.delimiter else f"row {row}"
+
+    def _as_input(self, array: Array) -> Array:
+        return array.reshape(len(array), -1) if self.is_csv else array
+
+    def _stack(self, columns: dict[str, Array]) -> Array:
+        texts = [name for name, column in columns.items() if column.dtype.kind in "UO"]
+        if texts and len(texts) < len(columns):
+            self.check_numbers(texts[0], columns[texts[0]])
+        rows: Array = np.column_stack(list(columns.values()))
+        return rows
+
+    def check_numbers(self, name: str, column: Array) -> None:
+        """Refuse a column of texts that are not all numbers.
+
+        Raises
+        ------
+        DataError
+            Names line, column and cell.
+        """
+        row = next((i for i, cell in enumerate(column) if not is_number(str(cell))), None)
+        if row is None:
+            return
+        cell = str(column[row])
+        raise DataError(
+            what=f"{self.path}: {self.row_name(row)}, column '{name}': "
+            + (f"{cell!r} is not a number" if cell else "the cell is empty"),
+            file=self.path,
+            value=name,
+            hint=_core.number_hint(cell, name),
+        )
+
+    def check_finite(self, feeds: Feeds) -> None:
+        """Refuse NaN and infinity in the columns that feed a model.
+
+        Raises
+        ------
+        DataError
+            Names line and column.
+        """
+        for name in [name for _, names in feeds.plan.names() for name in names]:
+            column = self.columns[name]
+            if column.dtype.kind != "f" or np.isfinite(column).all():
+                continue
+            row = int(np.flatnonzero(~np.isfinite(column))[0])
+            what = "an infinite number" if np.isinf(column[row]) else "NaN or an empty cell"
+            raise DataError(
+                what=f"{self.path}: {what} in {self.row_name(row)}, column '{name}'",
+                file=self.path,
+                value=name,
+                hint="Fill or remove such rows.",
+            )
+
+
+def read_table(path: str, delimiter: str | None = None) -> Table:
+    """Read a ``.csv`` or ``.tsv`` file with a header line, an ``.npz`` or a ``.parquet`` file.
+
+    An empty cell of a column of numbers is NaN. `delimiter` separates the columns of a ``.csv``
+    file; None is a comma, and a tab in ``.tsv``.
+
+    Raises
+    ------
+    DataError
+        If there is no such file, or it cannot be read.
+    """
+    suffix = Path(path).suffix.lower()
+    readers: dict[str, Callable[[str], Table]] = {
+        ".csv": lambda path: _read_csv(path, delimiter or ","),
+        ".tsv": lambda path: _read_csv(path, delimiter or "\t"),
+        ".npz": _read_npz,
+        ".parquet": _read_parquet,
+    }
+    if suffix not in readers:
+        raise DataError(
+            what=f"{path}: a file of type '{suffix}' cannot be read",
+            file=path,
+            hint="Give a .csv, .tsv, .npz, .npy or .parquet file.",
+        )
+    try:
+        return readers[suffix](path)
+    except OSError as error:
+        raise DataError(
+            what=f"{path}: {error.strerror or error}",
+            file=path,
+            hint="Check the path; a relative one begins at the present folder.",
+        ) from error
+
+
+def _read_npz(path: str) -> Table:
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            columns = {name: archive[name] for name in archive.files}
+    except (ValueError, EOFError, KeyError, _bad_zip()) as error:
+        raise DataError(
+            what=f"{path}: not a readable .npz file",
+            file=path,
+            detail=f"{error}",
+            hint="Write it with numpy.savez, from arrays of numbers or texts.",
+        ) from error
+    return Table(path, columns, is_csv=False)
+
+
+def _bad_zip() -> type[Exception]:
+    from zipfile import BadZipFile
+
+    return BadZipFile
+
+
+def _read_parquet(path: str) -> Table:
+    try:
+        table = import_pyarrow().ParquetFile(path).read()
+    except (OSError, ValueError) as error:
+        raise DataError(
+            what=f"{path}: {str(error).splitlines()[0]}",
+            file=path,
+            hint="Check the path; the file has to be a whole Parquet file.",
+        ) from error
+    return Table(path, columns_of(table))
+
+
+def read_npy(path: str) -> Array:
+    """Return the array of an ``.npy`` file, mapped into memory.
+
+    Raises
+    ------
+    DataError
+        If there is no such file, or it is no array.
+    """
+    try:
+        array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except OSError as error:
+        raise DataError(
+            what=f"{path}: {error.strerror or error}",
+            file=path,
+            hint="Check the path; a relative one begins at the present folder.",
+        ) from error
+    except ValueError as error:
+        raise DataError(
+            what=f"{path}: not a readable .npy file",
+            file=path,
+            detail=f"{error}",
+            hint="Write it with numpy.save, from an array of numbers or texts.",
+        ) from error
+    return array
+
+
+def _read_csv(path: str, delimiter: str) -> Table:
+    delimiter = one_character("--delimiter", delimiter)
+    try:
+        with Path(path).open(encoding="utf-8-sig", newline="") as file:
+            header = next(csv.reader(file, delimiter=delimiter), [])
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise DataError(
+            what=f"{path}: not a readable CSV file",
+            file=path,
+            detail=_encoding_of(path),
+            hint="Save it as UTF-8 with commas between the cells.",
+        ) from error
+    header = [name.strip() for name in header]
+    repeated = next((name for name, count in Counter(header).items() if count > 1), None)
+    if not header or repeated is not None or all(is_number(name) for name in header):
+        problem = (
+            "the file is empty"
+            if not header
+            else f"the column '{repeated}' is there twice"
+            if repeated is not None and not is_number(repeated)
+            else "the first line has numbers, not the names of the columns"
+        )
+        raise DataError(
+            what=f"{path}: {problem}",
+            file=path,
+            hint="The first line of a CSV file gives each column its own name.",
+        )
+    other = next((mark for mark in ";\t|," if mark in header[0]), None)
+    if len(header) == 1 and other is not None:
+        raise DataError(
+            what=f"{path}: there is one column, '{header[0][:40]}'",
+            file=path,
+            hint=f"Its columns seem to be separated by {other!r}: give delimiter={other!r}.",
+        )
+    return Table(path, _read_columns(path, header, delimiter), delimiter=delimiter)
+
+
+def _encoding_of(path: str) -> str:
+    """Return what a file that is no UTF-8 seems to be."""
+    with Path(path).open("rb") as file:
+        start = file.read(4)
+    if start[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        return "It is UTF-16, as spreadsheets export 'Unicode text'."
+    if start[:2] == b"PK":
+        return "It is a spreadsheet (.xlsx) or another ZIP archive, not text."
+    return ""
+
+
+def _read_columns(path: str, header: list[str], delimiter: str) -> dict[str, Array]:
+    try:  # all numbers: NumPy's reader in C
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a file without rows
+            rows = np.loadtxt(
+                path, delimiter=delimiter, skiprows=1, ndmin=2, encoding="utf-8-sig", quotechar='"'
+            )
+        if rows.size and rows.shape[1] == len(header):
+            return _narrow_all(header, rows)
+    except ValueError:
+        pass
+    with Path(path).open(encoding="utf-8-sig", newline="") as file:
+        lines = [line for line in csv.reader(file, delimiter=delimiter) if line][1:]
+    for number, line in enumerate(lines, start=2):
+        if len(line) != len(header):
+            raise DataError(
+                what=f"{path}: line {number} has {len(line)} cells, expected {len(header)}",
+                file=path,
+                hint=f"Fix the line; a cell that has {delimiter!r} inside needs quotes.",
+            )
+    if not lines:
+        raise DataError(
+            what=f"{path}: no rows below the header",
+            file=path,
+            hint="Give one line for each row.",
+        )
+    return {name: _convert([line[i].strip() for line in lines]) for i, name in enumerate(header)}
+
+
+def _convert(cells: list[str]) -> Array:
+    """Return numbers if all cells that are not empty are numbers, else texts."""
+    try:
+        return _narrow(np.array([float(cell) if cell else np.nan for cell in cells]))
+    except ValueError:
+        return np.array(cells, dtype=np.str_)
+
+
+def _narrow(column: Array) -> Array:
+    """Return a column of whole numbers as int64, so that labels are what they look like."""
+    with np.errstate(invalid="ignore"):
+        whole = column.astype(np.int64)
+    return whole if np.array_equal(whole, column) else np.ascontiguousarray(column)
+
+
+def _narrow_all(names: list[str], rows: Array) -> dict[str, Array]:
+    """Return `_narrow` of each column; many at a time, which is quicker where there are many."""
+    columns: dict[str, Array] = {}
+    for start in range(0, len(names), 1024):
+        block = np.ascontiguousarray(rows[:, start : start + 1024].T)
+        with np.errstate(invalid="ignore"):
+            whole = block.astype(np.int64)
+        is_whole = (whole == block).all(axis=1)
+        for place, name in enumerate(names[start : start + 1024]):
+            columns[name] = whole[place].copy() if is_whole[place] else block[place]
+    return columns

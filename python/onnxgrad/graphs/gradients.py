@@ -1,0 +1,116 @@
+"""Gradients of models as models of standard operators."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from onnxgrad import _core
+from onnxgrad.base.checks import checked_names, patterns, positive_int
+from onnxgrad.base.models import ModelLike, to_core_model, to_proto
+from onnxgrad.data.columns import name_list
+
+if TYPE_CHECKING:
+    import onnx
+
+__all__ = ["core_gradient", "gradient", "zeros_text"]
+
+
+@checked_names
+def gradient(
+    model: ModelLike,
+    wrt: str | Iterable[str] | None = None,
+    outputs: str | Iterable[str] | None = None,
+    *,
+    fill_grad: bool = False,
+    keep_outputs: bool = False,
+    target_opset: int = 26,
+    inline: bool = False,
+) -> onnx.ModelProto:
+    """Return the gradient of a model as a model of standard ONNX operators.
+
+    Parameters
+    ----------
+    model : path, bytes or onnx.ModelProto
+    wrt : str or list of str, default=None
+        Weights and inputs to differentiate with respect to; None is all trainable weights.
+    outputs : str or list of str, default=None
+        Outputs to differentiate; None is ``"loss"`` if there is one, else all floating outputs.
+    fill_grad : bool, default=False
+        False: the gradient of each output is a new input ``<output>_grad`` of its shape. True: it
+        is ones, so that the result is the gradient of the sum of all elements of the outputs.
+    keep_outputs : bool, default=False
+        Whether the differentiated outputs stay, after the gradients.
+    target_opset : int, default=26
+        Operator set of the result, 9 to 26; below 17 many gradients cannot be said.
+    inline : bool, default=False
+        True leaves no model-local functions, for runtimes that do not know them.
+
+    Returns
+    -------
+    onnx.ModelProto
+        Inputs: those of `model` that are needed, each weight of `wrt` (no longer an initializer),
+        then ``<output>_grad``. Outputs: ``<name>_grad`` for each name of `wrt`, with its shape and
+        dtype. Inner values of `model` with such a name get another; where an input, a weight or an
+        output that stays has it, the new name ends in ``_1``.
+
+    Raises
+    ------
+    GradientError
+        Names every node on a path to `wrt` that has no gradient.
+    ModelError
+        No valid model, an unknown name, or an operator set that is out of range or too old.
+
+    Examples
+    --------
+    >>> import onnxgrad as og
+    >>> grad = og.gradient(linear_model, fill_grad=True)
+    >>> [output.name for output in grad.graph.output]
+    ['coef_grad', 'intercept_grad']
+    """
+    result, zeros = core_gradient(
+        to_core_model(model),
+        wrt,
+        outputs,
+        fill_grad=fill_grad,
+        keep_outputs=keep_outputs,
+        target_opset=target_opset,
+        inline=inline,
+    )
+    if zeros and sum(value.name.endswith("_grad") for value in result.outputs) == len(zeros):
+        warnings.warn(zeros_text(zeros), stacklevel=3)
+    return to_proto(result)
+
+
+def zeros_text(names: Sequence[str]) -> str:
+    """Return what is said of gradients that are zero whatever the inputs are."""
+    return (
+        f"the gradient of {name_list(names)} is zero whatever the inputs are: the outputs do not "
+        "depend on it, or through operators alone that are constant between their steps"
+    )
+
+
+def core_gradient(
+    model: _core.Model,
+    wrt: str | Iterable[str] | None = None,
+    outputs: str | Iterable[str] | None = None,
+    *,
+    fill_grad: bool = False,
+    keep_outputs: bool = False,
+    target_opset: int = 26,
+    inline: bool = False,
+) -> tuple[_core.Model, list[str]]:
+    """Do what `gradient` does, on the extension's models.
+
+    Returns the gradient, and the names in `wrt` whose gradient is zero whatever the inputs are.
+    """
+    return _core.gradient(
+        model,
+        patterns("wrt", wrt),
+        patterns("outputs", outputs),
+        bool(fill_grad),
+        bool(keep_outputs),
+        positive_int("target_opset", target_opset),
+        bool(inline),
+    )

@@ -1,0 +1,320 @@
+"""What a model is made of, and what training it would meet."""
+
+from __future__ import annotations
+
+import html
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from onnxgrad import _core
+from onnxgrad.base.models import ModelLike, to_core_model
+from onnxgrad.base.values import NodeArg, WeightInfo, node_args, weight_infos
+from onnxgrad.graphs.tables import (
+    Column,
+    Table,
+    count_text,
+    fitted,
+    html_lines,
+    html_table,
+    size_text,
+)
+
+__all__ = ["MissingGradient", "OperatorUse", "Report", "report"]
+
+
+@dataclass(frozen=True)
+class OperatorUse:
+    """An operator of a model, and how often it is used.
+
+    Attributes
+    ----------
+    domain, op_type : str
+    count : int
+    runs : bool
+        Whether the engine can run it, or need not: constants, the maps of a ZipMap.
+    has_gradient : bool
+        Or needs none, as these.
+    """
+
+    domain: str
+    op_type: str
+    count: int
+    runs: bool
+    has_gradient: bool
+
+
+@dataclass(frozen=True)
+class MissingGradient:
+    """A node between trainable weights and the loss through which no gradient passes.
+
+    Attributes
+    ----------
+    op_type, node : str
+    input : int
+        Number of the node's input.
+    reason : str
+    """
+
+    op_type: str
+    node: str
+    input: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a model is made of; printing it gives aligned tables, and notebooks show them.
+
+    Attributes
+    ----------
+    file, producer : str
+    opset, ir_version : int
+    inputs, outputs : list of NodeArg
+    operators : list of OperatorUse
+        Sorted by domain and name.
+    weights : list of WeightInfo
+    weight_flops : list of int
+        For each weight the floating-point operations of its layer in a forward pass of one row:
+        2 for each product and sum of a matrix product or convolution, else 1 for each element of
+        the result. Dimensions that are not known count as 1.
+    weight_readers : list of int
+        For each weight the number of nodes that read it.
+    num_trainable, num_parameters : int
+        Elements of the trainable weights, and of all floating weights.
+    loss_line : str
+        The loss that ``"auto"`` would put on it; empty where none is found.
+    loss_problem : str
+        Why none is found.
+    missing_gradients : list of MissingGradient
+        What cannot be differentiated.
+    separated : dict of str to list of str
+        Weights of several layers that training takes apart, since only equal numbers made them one
+        in the file, and the names of their parts; see `TrainingSession`.
+    text : str
+        What `str` gives: the text of the C++ library.
+    """
+
+    file: str
+    producer: str
+    opset: int
+    ir_version: int
+    inputs: list[NodeArg]
+    outputs: list[NodeArg]
+    operators: list[OperatorUse]
+    weights: list[WeightInfo]
+    weight_flops: list[int]
+    weight_readers: list[int]
+    num_trainable: int
+    num_parameters: int
+    loss_line: str
+    loss_problem: str
+    missing_gradients: list[MissingGradient]
+    separated: dict[str, list[str]]
+    text: str = field(repr=False)
+
+    @property
+    def num_frozen(self) -> int:
+        """Elements of the floating weights that are not trained unless that is asked for."""
+        return self.num_parameters - self.num_trainable
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all floating weights."""
+        return sum(weight.num_bytes for weight in self.weights if weight.is_floating)
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of all layers with weights in a forward pass of one row."""
+        return sum(self.weight_flops)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as dictionaries, lists, texts and numbers, ready for JSON."""
+        found = asdict(self)
+        del found["text"]
+        for name in ("inputs", "outputs"):
+            found[name] = [item._asdict() for item in getattr(self, name)]
+        found["weights"] = [
+            {
+                **weight._asdict(),
+                "num_parameters": weight.num_parameters,
+                "flops": flops,
+                "readers": readers,
+            }
+            for weight, flops, readers in zip(
+                self.weights, found.pop("weight_flops"), found.pop("weight_readers"), strict=True
+            )
+        ]
+        totals = {name: getattr(self, name) for name in ("num_frozen", "num_bytes", "flops")}
+        return found | totals
+
+    def __str__(self) -> str:
+        return self.text
+
+    def _repr_html_(self) -> str:
+        return _as_html(self)
+
+
+def report(model: ModelLike) -> Report:
+    """Return what a model is made of, and what training it would meet.
+
+    Parameters
+    ----------
+    model : path, bytes or onnx.ModelProto
+
+    Returns
+    -------
+    Report
+
+    Raises
+    ------
+    ModelError
+        No valid model, or an operator of an unknown operator set.
+
+    Examples
+    --------
+    >>> import onnxgrad as og
+    >>> found = og.report(linear_model)
+    >>> found.num_trainable, [use.op_type for use in found.operators]
+    (3, ['Add', 'MatMul'])
+    >>> [(weight.name, weight.num_parameters) for weight in found.weights]
+    [('coef', 2), ('intercept', 1)]
+    >>> found.flops
+    5
+    """
+    found = _core.report(to_core_model(model))
+    return Report(
+        file=found.file,
+        producer=found.producer,
+        opset=found.opset,
+        ir_version=found.ir_version,
+        inputs=node_args(found.inputs),
+        outputs=node_args(found.outputs),
+        operators=[
+            OperatorUse(use.domain, use.op_type, use.count, use.runs, use.has_gradient)
+            for use in found.operators
+        ],
+        weights=weight_infos(found.weights),
+        weight_flops=[round(flops) for flops in found.weight_flops],
+        weight_readers=list(found.weight_readers),
+        num_trainable=found.num_trainable,
+        num_parameters=found.num_parameters,
+        loss_line=found.loss_line,
+        loss_problem=found.loss_problem,
+        missing_gradients=[
+            MissingGradient(gap.op_type, gap.node, gap.input, gap.reason)
+            for gap in found.missing_gradients
+        ],
+        separated={weight.name: weight.parts for weight in found.separated},
+        text=found.to_text(),
+    )
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"
+
+
+def _operators(report: Report) -> Table:
+    columns = [
+        Column("operator", 44),
+        Column("count", 8, is_number=True),
+        Column("runs", 4),
+        Column("gradient", 8),
+    ]
+    rows = [
+        (
+            f"{use.domain}.{use.op_type}" if use.domain else use.op_type,
+            str(use.count),
+            _yes(use.runs),
+            _yes(use.has_gradient),
+        )
+        for use in report.operators
+    ]
+    return Table(columns, rows)
+
+
+def _reader(weight: WeightInfo, readers: int) -> str:
+    if readers > 1:
+        return f"{weight.op_type} and {readers - 1} more"
+    return f"{weight.op_type} {weight.node}".strip()
+
+
+def _weights(report: Report) -> Table:
+    columns = [
+        Column("weight", None),
+        Column("read by", 20),
+        Column("dtype", 8),
+        Column("shape", 12),
+        Column("parameters", 10, is_number=True),
+        Column("FLOPs", 8, is_number=True),
+        Column("trained", 7),
+    ]
+    rows = [
+        (
+            weight.name,
+            _reader(weight, readers),
+            weight.dtype,
+            str(list(weight.shape)),
+            str(weight.num_parameters),
+            count_text(flops),
+            _yes(weight.trainable),
+        )
+        for weight, flops, readers in zip(
+            report.weights, report.weight_flops, report.weight_readers, strict=True
+        )
+        if weight.is_floating
+    ]
+    return Table(columns, rows)
+
+
+def _heading(report: Report) -> str:
+    maker = f", made by {report.producer}" if report.producer else ""
+    file = report.file or "model"
+    return f"{file}, opset {report.opset}, IR version {report.ir_version}{maker}"
+
+
+def _values(report: Report) -> list[str]:
+    named = [("input ", value) for value in report.inputs]
+    named += [("output", value) for value in report.outputs]
+    return [
+        f"{kind} {value.name}: {value.type} [{', '.join(str(d or '?') for d in value.shape)}]"
+        for kind, value in named
+    ]
+
+
+def _totals(report: Report) -> str:
+    return (
+        f"{report.num_parameters} parameters ({size_text(report.num_bytes)}): "
+        f"{report.num_trainable} trained, {report.num_frozen} frozen; "
+        f"{count_text(report.flops)} FLOPs a row forward"
+    )
+
+
+def _reasons(report: Report) -> list[str]:
+    reasons: dict[str, list[str]] = {}
+    for weight in report.weights:
+        if weight.is_floating and not weight.trainable:
+            reasons.setdefault(weight.reason, []).append(f"'{weight.name}'")
+    lines = [f"not trained: {', '.join(names)} ({reason})" for reason, names in reasons.items()]
+    for name, parts in report.separated.items():
+        lines.append(f"trained apart: '{name}' as {', '.join(map(repr, parts))}")
+    return lines
+
+
+def _training(report: Report) -> list[str]:
+    lines = [report.loss_line or f"no loss: {report.loss_problem}"]
+    lines += [
+        f"no gradient: {gap.op_type} node '{gap.node}', input {gap.input}: {gap.reason}"
+        for gap in report.missing_gradients
+    ]
+    return lines
+
+
+def _as_html(report: Report) -> str:
+    """Return small tables without style or script; long ones are cut, with the number of rows."""
+    lines = html_lines(_values(report))
+    training = html_lines([*_reasons(report), *_training(report)])
+    return (
+        f"<b>{html.escape(fitted(_heading(report), 100))}</b>{lines}"
+        f"{html_table(_operators(report))}{html_table(_weights(report))}"
+        f"<p>{html.escape(_totals(report))}</p>{training}"
+    )

@@ -1,0 +1,183 @@
+"""Models with a loss, and whole training steps as models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from onnxgrad import _core
+from onnxgrad._engine_options import training_mode_of
+from onnxgrad.base.checks import checked_names, patterns, positive_int
+from onnxgrad.base.models import ModelLike, to_core_model, to_proto
+from onnxgrad.losses import LossLike, PenaltyLike, to_core_loss
+from onnxgrad.optimizers import OptimizerLike, ParameterGroup, as_optimizer, update_options
+from onnxgrad.schedules import ScheduleLike, as_schedule
+
+if TYPE_CHECKING:
+    import onnx
+
+__all__ = ["add_loss", "training_step"]
+
+
+@checked_names
+def add_loss(
+    model: ModelLike,
+    loss: LossLike = "auto",
+    *,
+    target: str = "label",
+    sample_weight: str | None = None,
+    penalty: PenaltyLike | None = None,
+    loss_name: str = "loss",
+    keep_outputs: bool = True,
+    target_opset: int | None = None,
+) -> onnx.ModelProto:
+    """Return a model with a loss as its first output.
+
+    Parameters
+    ----------
+    model : path, bytes or onnx.ModelProto
+    loss : str or Loss, default="auto"
+        See `onnxgrad.losses`.
+    target : str, default="label"
+        Wanted name of the new input for targets: class numbers int64 [N] for a classifier, else
+        values of the type and shape of the scores. Of several losses, ``<target>_<output>`` each.
+    sample_weight : str, default=None
+        Name of a new input [N] with a weight for each row; None is no such input.
+    penalty : Penalty, list of Penalty or dict, default=None
+        See `onnxgrad.losses.Penalty`; a dictionary is ``{"coef": {"l2": 0.01}}``.
+    loss_name : str, default="loss"
+        Wanted name of the new output, of shape [] (or [N] with ``reduction="none"``).
+    keep_outputs : bool, default=True
+        Whether the model's outputs stay, after the loss.
+    target_opset : int, default=None
+        Operator set of the result, 9 to 26; None is that of `model`, which may be too old to write
+        the loss in.
+
+    Returns
+    -------
+    onnx.ModelProto
+        Operator set, IR version, names and nodes are those of `model`. Where an inner value has the
+        wanted name of an input or of the loss, that value gets another; where an input, output or
+        initializer has it, a number is added to the new name.
+
+    Raises
+    ------
+    ModelError
+        No valid model, or nothing a loss can be put on.
+
+    Examples
+    --------
+    >>> import onnxgrad as og
+    >>> with_loss = og.add_loss(linear_model, "squared_error")
+    >>> [value.name for value in with_loss.graph.input], with_loss.graph.output[0].name
+    (['X', 'label'], 'loss')
+    """
+    described = to_core_loss(loss, target, sample_weight or "", penalty=penalty)
+    opset = 0 if target_opset is None else positive_int("target_opset", target_opset)
+    return to_proto(
+        _core.add_loss(to_core_model(model), described, loss_name, bool(keep_outputs), opset)
+    )
+
+
+@checked_names
+def training_step(
+    model: ModelLike,
+    loss: LossLike = "auto",
+    optimizer: OptimizerLike = "sgd",
+    *,
+    target: str = "label",
+    sample_weight: str | None = None,
+    penalty: PenaltyLike | None = None,
+    trainable: str | Iterable[str] | None = None,
+    frozen: str | Iterable[str] | None = None,
+    untie: bool = True,
+    groups: ParameterGroup | Iterable[ParameterGroup] = (),
+    clip_value: float | None = None,
+    clip_norm: float | None = None,
+    accumulate: int = 1,
+    training_mode: bool | str = "auto",
+    schedule: ScheduleLike | None = None,
+    updates: int | None = None,
+    epochs: int = 1,
+    gradients: bool = False,
+    target_opset: int = 26,
+    inline: bool = False,
+) -> onnx.ModelProto:
+    """Return a whole training step as one model: loss, gradient and update.
+
+    Feeding the outputs ``next/<state>`` back as the inputs ``<state>`` trains in any runtime.
+
+    Parameters
+    ----------
+    model : path, bytes or onnx.ModelProto
+    loss : str or Loss, default="auto"
+    optimizer : str or Optimizer, default="sgd"
+        Any but L-BFGS, which is a loop around loss and gradient.
+    target : str, default="label"
+        Wanted name of the input for targets.
+    sample_weight : str, default=None
+        Name of an input [N] with a weight for each row; None is no such input.
+    penalty : Penalty, list of Penalty or dict, default=None
+        See `onnxgrad.losses.Penalty`.
+    trainable, frozen : str or list of str, default=None
+        Names or glob patterns of weights.
+    untie : bool, default=True
+        Whether weights that are one in the file by accident are trained apart; see
+        `TrainingSession`.
+    groups, clip_value, clip_norm, accumulate, training_mode
+        As for `TrainingSession`.
+    schedule : str or Schedule, default=None
+        See `onnxgrad.schedules`: the rate of each update follows from ``learning_rate`` and the
+        count of updates, which is part of the state then.
+    updates : int, default=None
+        Updates of the whole training, for schedules whose length is a share of it or all of it, and
+        for those that count epochs.
+    epochs : int, default=1
+        The epochs that these updates are.
+    gradients : bool, default=False
+        Whether ``<weight>_grad`` are outputs too.
+    target_opset : int, default=26
+        Operator set of the result, 9 to 26, as for `gradient`.
+    inline : bool, default=False
+        True leaves no model-local functions.
+
+    Returns
+    -------
+    onnx.ModelProto
+        Inputs: the model's, the target, the sample weight if there is one, ``learning_rate``
+        (unless it is scheduled by `schedules.Optimal`, which takes no rate), with a
+        `schedules.Plateau` its factor so far as ``plateau_factor`` (float64, rank 0), then the
+        state: weights, optimizer state, ``step_count``, each with its first value as default.
+        Outputs: the loss, gradients if asked for, then ``next/<state>`` in the same order.
+
+    Raises
+    ------
+    ModelError, GradientError
+        As `add_loss` and `gradient`.
+
+    Examples
+    --------
+    >>> import onnxgrad as og
+    >>> step = og.training_step(linear_model, "squared_error", "sgd")
+    >>> [output.name for output in step.graph.output][:2]
+    ['loss', 'next/coef']
+    """
+    described = as_optimizer(optimizer)
+    return to_proto(
+        _core.training_step(
+            to_core_model(model),
+            to_core_loss(loss, target, sample_weight or "", penalty=penalty),
+            described._native(),
+            patterns("trainable", trainable),
+            patterns("frozen", frozen),
+            bool(untie),
+            update_options(described.lr, groups, clip_value, clip_norm, accumulate),
+            bool(gradients),
+            training_mode_of(training_mode),
+            None if schedule is None else as_schedule(schedule)._native(),
+            0 if updates is None else positive_int("updates", updates),
+            positive_int("epochs", epochs),
+            positive_int("target_opset", target_opset),
+            bool(inline),
+        )
+    )

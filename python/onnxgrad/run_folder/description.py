@@ -1,0 +1,45 @@
+"""The files that say what a run folder belongs to: versions and options."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from onnxgrad.base.versions import show_versions
+from onnxgrad.files import write_file
+
+
+def write_description(folder: Path, options: Mapping[str, Any]) -> None:
+    """Make `folder` with ``environment.txt`` and ``config.toml``.
+
+    Raises
+    ------
+    OSError, CheckpointError
+    """
+    environment = io.StringIO()
+    show_versions(environment)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_file(folder / "environment.txt", environment.getvalue())
+    # Last: with it, the folder is that of a training. A name appears only when it is whole.
+    write_file(folder / "config.toml", to_toml(options))
+
+
+def to_toml(options: Mapping[str, Any]) -> str:
+    """Return texts, numbers, true and false, and lists of them as TOML; None is left out."""
+    return "".join(
+        f"{name} = {_toml_value(value)}\n" for name, value in options.items() if value is not None
+    )
+
+
+def _toml_value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (int, float)):
+        return repr(value)
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(_toml_value(item) for item in value) + "]"
+    # TOML knows the escapes of JSON, but wants one for the delete character, too.
+    return json.dumps(str(value)).replace("\x7f", "\\u007f")

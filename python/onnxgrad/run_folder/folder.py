@@ -1,0 +1,199 @@
+"""A folder that says all about one training, and that the training can go on from."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import math
+import os
+import time
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal, TextIO, cast
+
+from onnxgrad import _core
+from onnxgrad.base.checks import path_text
+from onnxgrad.callbacks import Callback, Checkpoint, CheckpointWarning, Logs, Progress
+from onnxgrad.callbacks.base import RunningTrainer
+from onnxgrad.errors import CheckpointError
+from onnxgrad.files import LineFile, write_file
+from onnxgrad.run_folder.description import write_description
+from onnxgrad.run_folder.epoch_table import EpochTable
+from onnxgrad.run_folder.options import run_options
+
+__all__ = ["RunFolder", "as_run_folder"]
+
+_CONFIG = "config.toml"
+
+# Between two best models, and between two checkpoints at ends of epochs: each of them waits for the
+# disk, which can take longer than many short epochs.
+_MIN_SECONDS = 1.0
+
+
+class RunFolder(Callback):
+    """Writes the folder of a run; what ``fit(run_dir=...)`` and the command line add.
+
+    ``config.toml`` has the options of the training, ``environment.txt`` the versions of all parts,
+    ``metrics.csv`` a line for each epoch as soon as it is over, ``train.log`` the table that a
+    terminal shows, ``checkpoints`` what the training can go on from, ``best.onnx`` the model of the
+    best epoch, ``last.onnx`` that of the end, also after Ctrl-C or an exception, and ``curves.svg``
+    the losses, if matplotlib is there.
+
+    Parameters
+    ----------
+    path : path
+        Wanted folder. If it is there and not empty, the next free of ``path-2``, ``path-3``, ... is
+        taken: no run is written over.
+    options : dict of str to str, int, float, bool or list, default={}
+        What ``config.toml`` says.
+    resume : bool, default=False
+        Whether to go on in this very folder, if it is that of a run.
+    every : "epoch" or int, default="epoch"
+        See `onnxgrad.callbacks.Checkpoint`.
+    keep : int, default=3
+        The same.
+
+    Attributes
+    ----------
+    path : pathlib.Path
+        The folder that was taken.
+    checkpoint : Checkpoint
+        What writes the checkpoints; no callback of this one, but one beside it.
+    problem : str
+        Why ``last.onnx`` is not there after a training, which a warning says too; empty if it is.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        options: Mapping[str, Any] | None = None,
+        *,
+        resume: bool = False,
+        every: Literal["epoch"] | int = "epoch",
+        keep: int = 3,
+    ) -> None:
+        wanted = Path(path_text("run_dir", path))
+        self._goes_on = resume and (wanted / _CONFIG).is_file()
+        self.path = wanted if self._goes_on else _free_folder(wanted)
+        self.checkpoint = Checkpoint(
+            self.path / "checkpoints", every, keep, min_seconds=_MIN_SECONDS
+        )
+        self.problem = ""
+        self._options = dict(options or {})
+        self._log: LineFile | None = None
+        self._metrics: EpochTable | None = None
+        self._table: Progress | None = None
+        self._best: _core.Model | None = None  # that is not written yet
+        self._best_written = -math.inf
+
+    def __repr__(self) -> str:
+        return f"RunFolder({str(self.path)!r})"
+
+    def on_train_begin(self, trainer: RunningTrainer) -> None:
+        """Make the folder, and the files that do not change."""
+        try:
+            write_description(self.path, self._options)
+            self._log = LineFile(self.path / "train.log", append=self._goes_on)
+        except OSError as error:
+            raise CheckpointError(
+                what=f"cannot write into '{self.path}': {error.strerror}",
+                file=str(self.path),
+                hint="Make room, or choose another run_dir.",
+            ) from error
+        print(trainer.session.loss_line, f"seed: {trainer.seed}", sep="\n", file=self._log)
+        self._metrics = EpochTable(self.path / "metrics.csv", self._goes_on)
+        self._table = Progress(bar=False, stream=cast("TextIO", self._log))
+        self._table.on_train_begin(trainer)
+
+    def on_epoch_end(self, trainer: RunningTrainer, logs: Logs) -> None:
+        """Write the line of the epoch, and the model if it is the best so far."""
+        if self._table is not None:
+            with self._warned():
+                self._table.on_epoch_end(trainer, logs)
+        if self._metrics is not None:
+            with self._warned():
+                self._metrics.add(trainer.history, logs)
+        if trainer.is_best:
+            self._best = trainer.session._core.trained_model()
+        if time.monotonic() - self._best_written >= _MIN_SECONDS:
+            self._write_best()
+
+    def on_exception(self, trainer: RunningTrainer, error: BaseException) -> None:  # noqa: ARG002
+        """Note what ended the training."""
+        if self._log is not None:
+            with self._warned():
+                print(f"{type(error).__name__}: {error}", file=self._log)
+
+    def on_train_end(self, trainer: RunningTrainer) -> None:
+        """Write the model of the end, then what else is missing."""
+        if self._log is None or self._table is None or self._metrics is None:
+            return
+        log, table, metrics = self._log, self._table, self._metrics
+        self._log = self._table = self._metrics = None
+        self.problem = "it could not be written"
+        with self._warned():
+            self._write_last(trainer)
+        self._write_best()
+        with self._warned():
+            table.on_train_end(trainer)
+        with self._warned():
+            log.close()
+        if trainer.history:
+            with self._warned():
+                metrics.close(trainer.history)
+            with self._warned():
+                self._draw(trainer)
+
+    @contextlib.contextmanager
+    def _warned(self) -> Iterator[None]:
+        """Warn of what cannot be written: it is no reason to end a training."""
+        try:
+            yield
+        except CheckpointError as error:
+            warnings.warn(f"'{self.path}': {error}", CheckpointWarning, stacklevel=4)
+
+    def _write_last(self, trainer: RunningTrainer) -> None:
+        try:
+            trainer.save(self.path / "last.onnx")
+        except CheckpointError as error:
+            self.problem = error.what
+            raise
+        self.problem = ""
+
+    def _write_best(self) -> None:
+        if self._best is None:
+            return
+        with self._warned():
+            self._best.save(str(self.path / "best.onnx"))
+        self._best, self._best_written = None, time.monotonic()
+
+    def _draw(self, trainer: RunningTrainer) -> None:
+        try:
+            from matplotlib.figure import Figure
+        except ImportError:
+            return
+        figure = Figure(figsize=(7, 4), layout="constrained")
+        trainer.history.plot(figure.subplots())
+        picture = io.StringIO()
+        figure.savefig(picture, format="svg", metadata={"Date": None})
+        write_file(self.path / "curves.svg", picture.getvalue())
+
+
+def as_run_folder(
+    trainer: RunningTrainer, run_dir: str | os.PathLike[str] | RunFolder, fit: Mapping[str, Any]
+) -> RunFolder:
+    """Return the callback that writes the folder of a `fit` with these arguments."""
+    folder = run_dir
+    if not isinstance(folder, RunFolder):
+        folder = RunFolder(folder, run_options(trainer, fit), resume=fit["resume"] is True)
+    trainer.run_dir = folder.path
+    return folder
+
+
+def _free_folder(path: Path) -> Path:
+    candidate, number = path, 1
+    while candidate.exists() and not (candidate.is_dir() and not any(candidate.iterdir())):
+        number += 1
+        candidate = path.with_name(f"{path.name}-{number}")
+    return candidate

@@ -1,0 +1,99 @@
+"""What the ``config.toml`` of a `Trainer.fit` says: the options, by the command line's names."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from onnxgrad import losses, optimizers, schedules
+from onnxgrad._penalties import as_penalties
+from onnxgrad._specs import text_of
+from onnxgrad.callbacks import EarlyStopping
+from onnxgrad.callbacks.base import RunningTrainer
+
+__all__ = ["run_options"]
+
+# Arguments of `fit` that are no plain numbers, texts, or None, or no options of a training.
+_OTHERS = (
+    "self",
+    "X",
+    "y",
+    "sample_weight",
+    "class_weight",
+    "validation",
+    "metrics",
+    "early_stopping",
+    "run_dir",
+    "callbacks",
+    "max_history",
+    "verbose",
+    "resume",
+)
+_OF_SESSION = ("clip_norm", "clip_value", "accumulate", "threads", "device", "trainable", "frozen")
+
+
+def run_options(trainer: RunningTrainer, fit: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a trainer and of its `fit`, as the command line reads them.
+
+    What has no place there is left out: arrays, functions, losses and schedules made of several.
+    """
+    session = trainer.session
+    arguments = session._arguments
+    said: dict[str, Any] = {"model": session._model.path or None, "seed": trainer.seed}
+    said |= {name: value for name, value in fit.items() if name not in _OTHERS} | _data(fit)
+    said |= {name: arguments[name] or None for name in _OF_SESSION}
+    said["optimizer"] = text_of(session.optimizer, optimizers, without="lr")
+    said["lr"] = session.lr
+    if not isinstance(arguments["loss"], Mapping):
+        said["loss"] = text_of(losses.as_loss(arguments["loss"]), losses)
+    if trainer.schedule is not None:
+        said["schedule"] = text_of(trainer.schedule, schedules)
+    said["penalty"] = [
+        f"{','.join(one.weights)}{':' if one.weights else ''}l1={one.l1!r},l2={one.l2!r}"
+        for one in as_penalties(arguments["penalty"])
+        if len(one.weights) < 2
+    ]
+    modes = {"auto": "auto", True: "on", False: "off"}
+    said["training_mode"] = modes[arguments["training_mode"]]
+    said["untie"] = arguments["untie"]
+    said |= _validation(fit)
+    return {name: value for name, value in said.items() if value is not None and value != []}
+
+
+def _data(fit: Mapping[str, Any]) -> dict[str, Any]:
+    if not isinstance(fit["X"], (str, os.PathLike)):
+        return {}
+    data = _absolute(fit["X"])
+    said: dict[str, Any] = {"data": data, "stream": True}
+    for name, option in (("y", "target"), ("sample_weight", "sample_weight")):
+        if fit[name] is not None and not isinstance(fit[name], Mapping):  # has one target
+            is_file = data.endswith(".npy")
+            said[option] = _absolute(fit[name]) if is_file else str(fit[name])
+    return said
+
+
+def _validation(fit: Mapping[str, Any]) -> dict[str, Any]:
+    said: dict[str, Any] = {}
+    validation, weights = fit["validation"], fit["class_weight"]
+    if isinstance(validation, (str, os.PathLike)):
+        said["validation"] = _absolute(validation)
+    elif isinstance(validation, float):
+        said["validation"] = validation
+    if isinstance(weights, Mapping):
+        weights = ",".join(f"{label}={weight!r}" for label, weight in weights.items())
+    said["class_weight"] = weights
+    metrics: Any = fit["metrics"]
+    several = [metrics] if isinstance(metrics, str) or callable(metrics) else list(metrics)
+    said["metrics"] = [name for name in several if isinstance(name, str)]
+    stopping = fit["early_stopping"]
+    if isinstance(stopping, EarlyStopping):
+        said |= {name: getattr(stopping, name) for name in ("patience", "min_delta", "monitor")}
+    else:
+        said["early_stopping"] = bool(stopping)
+    return said
+
+
+def _absolute(path: str | os.PathLike[str]) -> str:
+    return str(Path(path).absolute())
