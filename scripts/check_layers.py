@@ -53,15 +53,13 @@ ROOMS: dict[str, set[str]] = {
     "metrics": {"data"},
     "families": {"base"},  # losses, optimizers, schedules
     "sessions": {"data", "families", "profiles"},
-    "forward_backward": {"data"},
     "graphs": {"data", "families"},
     "callbacks": {"history", "metrics", "sessions"},
     "run_folder": {"callbacks"},
-    "lr_finder": {"callbacks"},
-    "trainer": {"lr_finder", "run_folder"},
+    "trainer": {"run_folder"},
     "cli": {"graphs", "trainer"},
     "sklearn": {"graphs", "trainer"},
-    "compat": {"forward_backward", "graph_pictures", "graphs", "sklearn", "trainer"},
+    "compat": {"graph_pictures", "graphs", "sklearn", "trainer"},
 }
 # Modules that belong to a room without lying in it.
 IN_ROOM = {
@@ -73,7 +71,6 @@ IN_ROOM = {
     "_specs": "families",
     "_train_option": "cli",
     "_train_options": "cli",
-    "_trainer_base": "trainer",
     "_user_losses": "families",
     "_user_optimizers": "families",
     "losses": "families",

@@ -78,14 +78,14 @@ __version__: str = _version()
 
 if _TYPE_CHECKING:
     from onnxgrad.base.versions import show_versions
-    from onnxgrad.forward_backward import ForwardBackward, Gradients
     from onnxgrad.graphs.reports import Report, report
     from onnxgrad.graphs.weight_changes import weight_change
+    from onnxgrad.sessions.forward_backward import ForwardBackward, Gradients
 
 # Not needed for training, so imported at the first use: a process trains sooner.
 _LATER = {
-    "ForwardBackward": "forward_backward",
-    "Gradients": "forward_backward",
+    "ForwardBackward": "sessions.forward_backward",
+    "Gradients": "sessions.forward_backward",
     "Report": "graphs.reports",
     "report": "graphs.reports",
     "show_versions": "base.versions",

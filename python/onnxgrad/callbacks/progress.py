@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TextIO
 
 from onnxgrad.base.messages import Verbosity
@@ -86,11 +86,10 @@ class Progress(Callback):
             self._display = None
 
 
-def progress_for(verbose: Verbosity, num_weights: Callable[[], int] = int) -> list[Progress]:
+def progress_for(verbose: Verbosity, num_trained: int) -> list[Progress]:
     """Return the table that `verbose` asks for, or nothing.
 
-    `num_weights` says how many numbers are trained: with many, a step takes long, and the bar is
-    told more often.
+    With many trained numbers (`num_trained`) a step takes long, so the bar is updated after fewer.
     """
     if verbose not in ("auto", 0, 1, 2):
         raise OptionError(
@@ -102,5 +101,5 @@ def progress_for(verbose: Verbosity, num_weights: Callable[[], int] = int) -> li
         return []
     progress = Progress(bar=None if verbose == "auto" else False)
     if progress.wants_bar:
-        progress.every_n_steps = max(1, min(1000, 10**7 // max(1, num_weights())))
+        progress.every_n_steps = max(1, min(1000, 10**7 // max(1, num_trained)))
     return [progress]

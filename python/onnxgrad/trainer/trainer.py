@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import math
 import os
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from onnxgrad import _core
 from onnxgrad._fit_options import fit_options, one_of_two_names
-from onnxgrad._trainer_base import TrainerBase, handled_signals, one_at_a_time
 from onnxgrad.base.checks import checked_names, positive_int, real_number
-from onnxgrad.base.messages import Verbosity, log, say
+from onnxgrad.base.messages import Verbosity
 from onnxgrad.base.models import ModelLike
-from onnxgrad.callbacks import CallbackLike, CheckpointWarning, EarlyStopping
+from onnxgrad.callbacks import CallbackLike, EarlyStopping
 from onnxgrad.callbacks.log import messages
 from onnxgrad.callbacks.progress import progress_for
 from onnxgrad.callbacks.several import CallbackList, stopping_of
 from onnxgrad.data import Batches, Source
-from onnxgrad.data.arrays import ArrayLike
+from onnxgrad.data.arrays import ArrayLike, to_native
 from onnxgrad.data.labels import ClassWeight, Labels, native_class_weights, with_class_weights
-from onnxgrad.data.notes import tell, warn
+from onnxgrad.data.notes import tell
 from onnxgrad.data.rows import (
     NativeRows,
-    as_pair,
     as_source,
     check_alone,
     has_weight,
@@ -32,18 +28,21 @@ from onnxgrad.data.rows import (
     validation_names,
 )
 from onnxgrad.errors import DataError, OptionError
-from onnxgrad.history import History, log_of
+from onnxgrad.history import History
 from onnxgrad.losses import LossLike, PenaltyLike
 from onnxgrad.metrics import MetricLike, native_metrics
 from onnxgrad.optimizers import OptimizerLike, ParameterGroup, as_optimizer
 from onnxgrad.schedules import ScheduleLike, as_schedule
 from onnxgrad.sessions import Evaluation, TrainingSession
+from onnxgrad.trainer.guards import one_at_a_time
+from onnxgrad.trainer.hooks import FitHooks
+from onnxgrad.trainer.rows import dataset, validation_rows
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from onnxgrad.lr_finder import LrFinder
     from onnxgrad.run_folder import RunFolder
+    from onnxgrad.trainer.lr_finder import LrFinder
 
 __all__ = ["Trainer"]
 
@@ -51,7 +50,7 @@ DataLike: TypeAlias = Any
 """An array, a dictionary of arrays, an iterable of batches, or a `data.Source`."""
 
 
-class Trainer(TrainerBase):
+class Trainer(FitHooks):
     """Trains a model on arrays: epochs, shuffling, batches, validation, history.
 
     Parameters
@@ -118,7 +117,6 @@ class Trainer(TrainerBase):
     """
 
     _fitting_thread = 0  # its id while `fit` runs
-    _num_notes = 0  # of the loop, which have been told
 
     @checked_names
     def __init__(
@@ -371,7 +369,8 @@ class Trainer(TrainerBase):
             options.batch_size = _core.FitOptions.as_they_come
         options.metrics = native_metrics(metrics, has_rows=validation is not None)
         added: list[CallbackLike] = [] if self._is_trial else [*messages()]
-        added += progress_for(verbose, self._num_trained)
+        num_trained = sum(weight.num_parameters for weight in self.session.trained_weights)
+        added += progress_for(verbose, num_trained)
         if run_dir is not None:
             from onnxgrad.run_folder.folder import as_run_folder
 
@@ -389,8 +388,9 @@ class Trainer(TrainerBase):
             raise DataError(what="there is no y", value="y", hint="Give the targets: fit(X, y).")
         else:
             X, y, sample_weight = unpack_table(self.session._core, X, y, sample_weight)
-            self._choose_loss(y)
             if y is not None:
+                if not isinstance(y, Mapping):  # settles an automatic loss
+                    self._core.choose_loss(to_native(y, "y"))
                 self._labels.learn(self.session._core, y)
             if not self._is_trial:
                 tell(self.session._core, X, y, validation, verbose)
@@ -400,113 +400,12 @@ class Trainer(TrainerBase):
             self.session._use_sample_weight()
         self._callbacks.set_checkpoints(options, resume)
         rows = self._rows(source, X, y, sample_weight)
-        held_out = self._validation(validation, source, options)
+        held_out = validation_rows(self.session, self._labels, validation, source, options)
         self.validation_names = (
             [] if validation is None else validation_names(self.session._core, options)
         )
         self._run(rows, options, held_out, verbose)
         return self
-
-    def _run(
-        self,
-        rows: NativeRows,
-        options: _core.FitOptions,
-        held_out: NativeRows | None,
-        verbose: Verbosity,
-    ) -> None:
-        self.history = History()
-        self.stop_reason = ""
-        self._num_notes = 0
-        if verbose != 0:
-            say(self.session.loss_line, self.session.weights_line, f"seed: {self.seed}")
-        if verbose == 2:
-            for weight in self.session.trained_weights:
-                say(f"trained: {weight.name} {list(weight.shape)}")
-        listeners = self._callbacks
-        steps = [c.every_n_steps for c in listeners.handlers("on_step_end") if c.every_n_steps]
-        options.every_n_steps = math.gcd(*steps)
-        hooks_epoch = any(
-            listeners.handlers(hook)
-            for hook in ("on_epoch_begin", "on_epoch_end", "on_validation_end")
-        )
-        saves = options.checkpoint is not None or options.resume
-        try:
-            if self._call("on_train_begin") or self._call("on_epoch_begin"):
-                return
-            self._core.fit(
-                *as_pair(rows),
-                options,
-                *as_pair(held_out),
-                self._on_epoch_end if hooks_epoch else None,
-                self._on_step_end if steps else None,
-                self._on_checkpoint if saves else None,
-                handled_signals(),
-            )
-        except BaseException as error:
-            self._collect()
-            if isinstance(error, KeyboardInterrupt):
-                self.stop_reason = "interrupted"
-            self._call("on_exception", error)
-            raise
-        else:
-            self._collect()
-        finally:
-            self._call("on_train_end")
-        if verbose == 2:
-            say(self.session.plan_summary())
-
-    def _collect(self) -> None:
-        self._tell_notes()
-        native = self._core.history
-        self.history = History.from_logs(log_of(epoch) for epoch in native.epochs)
-        self.stop_reason = self.stop_reason or native.stop_reason
-        self.skipped_steps = native.skipped_steps
-        self.checkpoint_problem = native.checkpoint_problem
-
-    def _tell_notes(self) -> None:
-        """Warn of what the loop found odd, once each."""
-        for note in self._core.history.notes[self._num_notes :]:
-            self._num_notes += 1
-            if not self._is_trial:
-                log("warning", note)
-                warn(note)
-
-    def _call(self, hook: str, *arguments: Any) -> bool:
-        stop = self._callbacks.call(hook, self, *arguments)
-        if stop and not self.stop_reason:
-            self.stop_reason = f"asked for by {hook} of a callback"
-        return stop
-
-    def _on_epoch_end(self, epoch: _core.EpochLog) -> bool:
-        self._tell_notes()
-        logs = log_of(epoch)
-        self.is_best = epoch.is_best
-        kept = self._core.history.num_epochs
-        if kept - 1 <= len(self.history.get("epoch", ())) <= kept:
-            self.history.replace_from(kept - 1, logs)
-        else:  # the fit was resumed, or fewer epochs are kept from now on
-            self._collect()
-        stop = "val_loss" in logs and self._call("on_validation_end", logs)
-        stop = self._call("on_epoch_end", logs) or stop
-        if not stop and epoch.epoch < self.epochs and not self.stop_reason:
-            stop = self._call("on_epoch_begin")
-        return stop or bool(self.stop_reason)
-
-    def _on_step_end(self, step: _core.StepLog) -> bool:
-        logs = {
-            "epoch": float(step.epoch),
-            "step": float(step.step),
-            "train_loss": step.loss,
-        }
-        if step.grad_norm is not None:
-            logs["grad_norm"] = step.grad_norm
-        stop = False
-        for callback in self._callbacks.handlers("on_step_end"):
-            if callback.every_n_steps and step.step % callback.every_n_steps == 0:
-                stop = callback.on_step_end(self, logs) is True or stop
-        if stop and not self.stop_reason:
-            self.stop_reason = "asked for by on_step_end of a callback"
-        return stop or bool(self.stop_reason)
 
     def lr_find(
         self,
@@ -536,7 +435,7 @@ class Trainer(TrainerBase):
         LrFinder
             With `lrs`, `losses`, `suggestion` and `plot`.
         """
-        from onnxgrad.lr_finder import LrFinder
+        from onnxgrad.trainer.lr_finder import LrFinder
 
         steps = positive_int("steps", steps, 2)
         low = real_number("min_lr", min_lr, open_minimum=True)
@@ -558,12 +457,6 @@ class Trainer(TrainerBase):
             self._is_trial = False
             self.history, self.stop_reason, self.session.lr = before
         return finder
-
-    def _on_checkpoint(self, path: str, problem: str) -> None:
-        if problem:
-            warnings.warn(f"checkpoint '{path}': {problem}", CheckpointWarning, stacklevel=2)
-        else:
-            self._call("on_checkpoint", path)
 
     def stop(self, reason: str = "stop() was called") -> None:
         """End a running `fit` after its present step; callable from callbacks and other threads.
@@ -602,3 +495,8 @@ class Trainer(TrainerBase):
         result = self._core.evaluate(rows, size, wanted, bool(allow_nan))
         values = dict(zip([metric.name for metric in wanted], result.metrics, strict=True))
         return Evaluation(result.loss, result.accuracy, result.rows, values)
+
+    def _rows(self, source: Source | None, X: Any, y: Any, sample_weight: Any) -> NativeRows:
+        if source is not None:
+            return source.native(self.session)
+        return dataset(self.session, self._labels, X, y, sample_weight)

@@ -1,0 +1,113 @@
+"""Running a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from onnxgrad import _core
+from onnxgrad._engine_options import engine_options
+from onnxgrad.base.checks import checked_names
+from onnxgrad.base.models import ModelLike, to_core_model
+from onnxgrad.base.values import NodeArg, node_args
+from onnxgrad.data.arrays import ArrayLike, from_native_list, to_feeds
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["InferenceSession", "NotPickled"]
+
+
+class NotPickled:
+    """Base of what cannot be pickled."""
+
+    def __reduce__(self) -> str:
+        name = type(self).__name__
+        raise TypeError(f"a {name} cannot be pickled: it is tied to the memory of this process")
+
+
+class InferenceSession(NotPickled):
+    """Runs any ONNX model on onnxgrad's engine, gradient graphs and training steps too.
+
+    The interface is that of ``onnxruntime.InferenceSession``.
+
+    Parameters
+    ----------
+    model : path, bytes or onnx.ModelProto
+    device : {"cpu", "auto"}, default="cpu"
+    threads : int, default=None
+        None takes the cores that this process may use, or as many as ``OMP_NUM_THREADS`` says if
+        that is fewer.
+
+    Raises
+    ------
+    ModelError
+        If it is not a valid model.
+    UnsupportedOperatorError
+        If there are operators that the engine cannot run; names all of them.
+
+    Notes
+    -----
+    One call at a time: a call while another thread is inside raises `Error`. Plans are compiled for
+    each shape of the inputs when it is first seen. The interpreter lock is released during a run.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import onnxgrad as og
+    >>> session = og.InferenceSession(linear_model)
+    >>> [(i.name, i.type, i.shape) for i in session.get_inputs()]
+    [('X', 'tensor(float)', ['N', 2])]
+    >>> session.run(None, {"X": np.ones((3, 2), np.float32)})[0].shape
+    (3, 1)
+    """
+
+    @checked_names
+    def __init__(
+        self, model: ModelLike, *, device: str = "cpu", threads: int | None = None
+    ) -> None:
+        self._core = _core.InferenceSession(to_core_model(model), engine_options(device, threads))
+
+    def run(
+        self, output_names: Sequence[str] | None, feeds: Mapping[str, ArrayLike]
+    ) -> list[np.ndarray[Any, Any]]:
+        """Return the outputs for the inputs `feeds`.
+
+        Parameters
+        ----------
+        output_names : sequence of str or None
+            None is all outputs.
+        feeds : dict of str to array
+            Arrays of the declared types; contiguous ones are read in place. Inputs with a default
+            value may be left out.
+
+        Returns
+        -------
+        list of numpy.ndarray
+            In the order of `output_names`. Texts come as arrays of objects. The sequence of maps
+            of a ZipMap is given as the array [N, C] of its values.
+
+        Raises
+        ------
+        DataError
+            An unknown or missing input, or another dtype than declared.
+        ShapeError
+            Shapes that do not fit each other or the model.
+        """
+        return from_native_list(self._core.run(list(output_names or []), to_feeds(feeds)))
+
+    def __repr__(self) -> str:
+        inputs = [value.name for value in self._core.inputs]
+        return f"InferenceSession(inputs={inputs}, outputs={[o.name for o in self._core.outputs]})"
+
+    def get_inputs(self) -> list[NodeArg]:
+        """Return the inputs that `run` is fed with."""
+        return node_args(self._core.inputs)
+
+    def get_outputs(self) -> list[NodeArg]:
+        """Return the outputs in the order in which ``run(None, feeds)`` gives them."""
+        return node_args(self._core.outputs)
+
+    def plan_summary(self) -> str:
+        """Return the kernels of the last run, one line each; empty before the first run."""
+        return self._core.plan_summary()

@@ -1,0 +1,52 @@
+"""What a fit is guarded by: one at a time; signals that functions of Python handle."""
+
+from __future__ import annotations
+
+import functools
+import signal
+import threading
+from collections.abc import Callable
+from typing import Concatenate, ParamSpec, Protocol, TypeVar
+
+from onnxgrad.errors import Error
+
+__all__ = ["handled_signals", "one_at_a_time"]
+
+
+class _Fitting(Protocol):
+    _fitting_thread: int
+
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+TrainerT = TypeVar("TrainerT", bound=_Fitting)
+
+
+def one_at_a_time(
+    fit: Callable[Concatenate[TrainerT, _P], _R],
+) -> Callable[Concatenate[TrainerT, _P], _R]:
+    """Refuse a second call before it has changed anything of the first one's."""
+
+    @functools.wraps(fit)
+    def guarded(self: TrainerT, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        if self._fitting_thread:
+            is_callback = self._fitting_thread == threading.get_ident()
+            who = "the callback that makes this call" if is_callback else "fit in another thread"
+            raise Error(
+                what=f"the trainer is busy: it is running {who}",
+                hint="Wait for the end of the training, or use another trainer.",
+            )
+        self._fitting_thread = threading.get_ident()
+        try:
+            return fit(self, *args, **kwargs)
+        finally:
+            self._fitting_thread = 0
+
+    return guarded
+
+
+def handled_signals() -> list[int]:
+    """Return the signals that a function of Python handles; outside the main thread none."""
+    if threading.current_thread() is not threading.main_thread():
+        return []
+    return [int(n) for n in signal.valid_signals() if callable(signal.getsignal(n))]

@@ -1,0 +1,128 @@
+"""A fit while it runs: callbacks are called, the history grows, notes become warnings."""
+
+from __future__ import annotations
+
+import math
+import warnings
+
+from onnxgrad import _core as native
+from onnxgrad.base.messages import Verbosity, log, say
+from onnxgrad.callbacks import CheckpointWarning
+from onnxgrad.data.notes import warn
+from onnxgrad.data.rows import NativeRows, as_pair
+from onnxgrad.history import History, log_of
+from onnxgrad.trainer.guards import handled_signals
+from onnxgrad.trainer.model import TrainedModel
+
+__all__ = ["FitHooks"]
+
+
+class FitHooks(TrainedModel):
+    """The part of `Trainer` that the loop in C++ calls."""
+
+    seed: int
+    epochs: int
+    checkpoint_problem: str
+    skipped_steps: int
+    _num_notes = 0  # of the loop that have become warnings
+
+    def _run(
+        self,
+        rows: NativeRows,
+        options: native.FitOptions,
+        held_out: NativeRows | None,
+        verbose: Verbosity,
+    ) -> None:
+        self.history = History()
+        self.stop_reason = ""
+        self._num_notes = 0
+        if verbose != 0:
+            say(self.session.loss_line, self.session.weights_line, f"seed: {self.seed}")
+        if verbose == 2:
+            for weight in self.session.trained_weights:
+                say(f"trained: {weight.name} {list(weight.shape)}")
+        listeners = self._callbacks
+        steps = [c.every_n_steps for c in listeners.handlers("on_step_end") if c.every_n_steps]
+        options.every_n_steps = math.gcd(*steps)
+        hooks_epoch = any(
+            listeners.handlers(hook)
+            for hook in ("on_epoch_begin", "on_epoch_end", "on_validation_end")
+        )
+        saves = options.checkpoint is not None or options.resume
+        try:
+            if self._call("on_train_begin") or self._call("on_epoch_begin"):
+                return
+            self._core.fit(
+                *as_pair(rows),
+                options,
+                *as_pair(held_out),
+                self._on_epoch_end if hooks_epoch else None,
+                self._on_step_end if steps else None,
+                self._on_checkpoint if saves else None,
+                handled_signals(),
+            )
+        except BaseException as error:
+            self._collect()
+            if isinstance(error, KeyboardInterrupt):
+                self.stop_reason = "interrupted"
+            self._call("on_exception", error)
+            raise
+        else:
+            self._collect()
+        finally:
+            self._call("on_train_end")
+        if verbose == 2:
+            say(self.session.plan_summary())
+
+    def _collect(self) -> None:
+        self._warn_of_notes()
+        found = self._core.history
+        self.history = History.from_logs(log_of(epoch) for epoch in found.epochs)
+        self.stop_reason = self.stop_reason or found.stop_reason
+        self.skipped_steps = found.skipped_steps
+        self.checkpoint_problem = found.checkpoint_problem
+
+    def _warn_of_notes(self) -> None:
+        """Warn of what the loop found odd, once each."""
+        for note in self._core.history.notes[self._num_notes :]:
+            self._num_notes += 1
+            if not self._is_trial:
+                log("warning", note)
+                warn(note)
+
+    def _on_epoch_end(self, epoch: native.EpochLog) -> bool:
+        self._warn_of_notes()
+        logs = log_of(epoch)
+        self.is_best = epoch.is_best
+        kept = self._core.history.num_epochs
+        if kept - 1 <= len(self.history.get("epoch", ())) <= kept:
+            self.history.replace_from(kept - 1, logs)
+        else:  # the fit was resumed, or fewer epochs are kept from now on
+            self._collect()
+        stop = "val_loss" in logs and self._call("on_validation_end", logs)
+        stop = self._call("on_epoch_end", logs) or stop
+        if not stop and epoch.epoch < self.epochs and not self.stop_reason:
+            stop = self._call("on_epoch_begin")
+        return stop or bool(self.stop_reason)
+
+    def _on_step_end(self, step: native.StepLog) -> bool:
+        logs = {
+            "epoch": float(step.epoch),
+            "step": float(step.step),
+            "train_loss": step.loss,
+        }
+        if step.grad_norm is not None:
+            logs["grad_norm"] = step.grad_norm
+        stop = False
+        for callback in self._callbacks.handlers("on_step_end"):
+            if callback.every_n_steps and step.step % callback.every_n_steps == 0:
+                stop = callback.on_step_end(self, logs) is True or stop
+        if stop and not self.stop_reason:
+            self.stop_reason = "asked for by on_step_end of a callback"
+        return stop or bool(self.stop_reason)
+
+    def _on_checkpoint(self, path: str, problem: str) -> None:
+        if problem:
+            warnings.warn(f"checkpoint '{path}': {problem}", CheckpointWarning, stacklevel=2)
+        else:
+            self._call("on_checkpoint", path)

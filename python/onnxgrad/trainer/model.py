@@ -1,0 +1,173 @@
+"""The model of a trainer: predictions, frozen weights, files and pickles."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from onnxgrad import _core as native
+from onnxgrad.base.checks import path_text, unknown_name
+from onnxgrad.base.models import to_proto
+from onnxgrad.callbacks.several import CallbackList
+from onnxgrad.data.arrays import ArrayLike, cast_number, from_native
+from onnxgrad.data.rows import named_inputs, unpack_table
+from onnxgrad.data.sparse import dense_pieces, has_sparse
+from onnxgrad.files import write_file
+from onnxgrad.history import History
+from onnxgrad.sessions import TrainingSession
+
+if TYPE_CHECKING:
+    import onnx
+
+__all__ = ["TrainedModel"]
+
+_HTML_ROWS = 20  # of weights, in a notebook
+
+# What a pickled trainer has beside its session.
+_KEPT = (
+    "seed",
+    "schedule",
+    "history",
+    "stop_reason",
+    "checkpoint_problem",
+    "skipped_steps",
+    "epochs",
+    "validation_names",
+    "run_dir",
+    "_labels",
+)
+
+
+class TrainedModel:
+    """The part of `Trainer` that is about its model."""
+
+    session: TrainingSession
+    history: History
+    is_best: bool
+    stop_reason: str
+    _core: native.Trainer
+    _callbacks: CallbackList
+    _is_trial: bool
+
+    def predict(
+        self, X: ArrayLike | Mapping[str, ArrayLike], output: str | None = None
+    ) -> np.ndarray[Any, Any]:
+        """Return an output of the model with the present weights.
+
+        Parameters
+        ----------
+        X : array [N, ...] or dict of str to array
+        output : str, default=None
+            Name of the output; None is the first one (of a classifier of scikit-learn the label).
+
+        Returns
+        -------
+        numpy.ndarray [N, ...]
+        """
+        core = self.session._core
+        names = [value.name for value in core.outputs]
+        if output is not None and output not in names:
+            raise unknown_name("output", output, names)
+        if has_sparse(X):
+            parts = [self.predict(piece, output or names[0]) for piece in dense_pieces(X)]
+            return np.concatenate(parts)
+        feeds = dict(named_inputs(core, unpack_table(core, X)[0]))
+        dtypes = {value.name: value.dtype for value in core.inputs}
+        feeds = {n: cast_number(value, dtypes.get(n, ""), n) for n, value in feeds.items()}
+        return from_native(core.predict(feeds, [output or names[0]])[0])
+
+    def freeze(self, patterns: str | Iterable[str]) -> None:
+        """Keep trained weights as they are in the next `fit`; see `TrainingSession.freeze`."""
+        self.session.freeze(patterns)
+
+    def unfreeze(self, patterns: str | Iterable[str]) -> None:
+        """Train weights again, or for the first time; see `TrainingSession.unfreeze`."""
+        self.session.unfreeze(patterns)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the model as it was loaded, with the present weights.
+
+        Everything else in the file stays byte for byte as it was. The file is written under
+        another name first, so there is never half a file under this one.
+
+        Raises
+        ------
+        CheckpointError
+            If the file cannot be written.
+        """
+        text = path_text("path", path)
+        self._core.save(text)
+        self._call("on_checkpoint", text)
+
+    def trained_model(self) -> onnx.ModelProto:
+        """Return the model as it was loaded, with the present weights."""
+        return to_proto(self._core.trained_model())
+
+    def _call(self, hook: str, *arguments: Any) -> bool:
+        stop = self._callbacks.call(hook, self, *arguments)
+        if stop and not self.stop_reason:
+            self.stop_reason = f"asked for by {hook} of a callback"
+        return stop
+
+    def __repr__(self) -> str:
+        return f"Trainer({self.session._description()})"
+
+    def _repr_html_(self) -> str:
+        return _as_html(self.session, self.history)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a trainer is made of: its model, its options, and a checkpoint as bytes."""
+        session = self.session
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "state.safetensors"
+            session._core.save(str(path))
+            checkpoint = path.read_bytes()
+        return {
+            "model": session._model.to_bytes(),
+            "arguments": {**session._arguments, "sample_weight": session._sample_weight or None},
+            "trained": [weight.name for weight in session.trained_weights],
+            "checkpoint": checkpoint,
+            "kept": {name: vars(self)[name] for name in _KEPT},
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        session = self.session = TrainingSession(state["model"], **state["arguments"])
+        self._core = native.Trainer(session._core)
+        now = {weight.name for weight in session.trained_weights}
+        if added := set(state["trained"]) - now:
+            session.unfreeze(added)
+        if dropped := now - set(state["trained"]):
+            session.freeze(dropped)
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "state.safetensors"
+            write_file(path, state["checkpoint"])
+            session._core.load(str(path))
+        vars(self).update(state["kept"])
+        self.is_best = self._is_trial = False
+        self._callbacks = CallbackList([])
+
+
+def _as_html(session: TrainingSession, history: Mapping[str, Sequence[float]]) -> str:
+    """Return a small table: what is trained, how, and the last numbers of the history."""
+    from html import escape  # needed in notebooks only
+
+    lines = {
+        "loss": session.loss_line.removeprefix("loss: "),
+        "optimizer": repr(session.optimizer),
+        "steps": f"{session.steps}, learning rate now {session.lr:g}",
+    }
+    lines |= {f"last {name}": f"{column[-1]:.6g}" for name, column in history.items() if column}
+    cells = "".join(f"<tr><th>{escape(n)}</th><td>{escape(t)}</td></tr>" for n, t in lines.items())
+    weights = "".join(
+        f"<tr><td>{escape(weight.name)}</td><td>{list(weight.shape)}</td></tr>"
+        for weight in session.trained_weights[:_HTML_ROWS]
+    )
+    left = len(session.trained_weights) - _HTML_ROWS
+    more = f"<tr><td colspan='2'>and {left} more</td></tr>" if left > 0 else ""
+    head = "<tr><th>trained weight</th><th>shape</th></tr>"
+    return f"<table>{cells}</table><table>{head}{weights}{more}</table>"

@@ -1,0 +1,72 @@
+"""The rows of a fit, an evaluation or a validation, as the extension takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from onnxgrad import _core
+from onnxgrad.base.checks import real_number
+from onnxgrad.data.arrays import to_native
+from onnxgrad.data.columns import Feeds
+from onnxgrad.data.files import source_like
+from onnxgrad.data.labels import Labels
+from onnxgrad.data.rows import NativeRows, named_inputs, unpack_table
+from onnxgrad.data.sources import Source
+from onnxgrad.data.sparse import has_sparse, sparse_source
+from onnxgrad.errors import OptionError
+from onnxgrad.sessions import TrainingSession
+
+__all__ = ["dataset", "validation_rows"]
+
+
+def dataset(
+    session: TrainingSession, labels: Labels, X: Any, y: Any, sample_weight: Any
+) -> NativeRows:
+    """Return arrays or tables for the inputs and targets of `session`."""
+    core = session._core
+    X, y, sample_weight = unpack_table(core, X, y, sample_weight)
+    feeds = X if isinstance(X, Feeds) else None
+    weight = None if sample_weight is None else to_native(sample_weight, "sample_weight")
+    target, targets = None, {}
+    if isinstance(y, Mapping):
+        targets = {name: labels.native(core, value, name, feeds) for name, value in y.items()}
+    elif y is not None or session.target_name:
+        target = labels.native(core, y, feeds=feeds)
+    if has_sparse(X):
+        return sparse_source(core, X, target, targets, weight)
+    origin = None if feeds is None else feeds.origin
+    return _core.Dataset(dict(named_inputs(core, X)), target, targets, weight, 0, origin)
+
+
+def validation_rows(
+    session: TrainingSession,
+    labels: Labels,
+    validation: float | Sequence[Any] | Source | None,
+    source: Source | None,
+    options: _core.FitOptions,
+) -> NativeRows | None:
+    """Return the rows that the option `validation` gives; a share of the others is an option."""
+    if validation is None:
+        return None
+    validation = source_like(source, validation)
+    if isinstance(validation, Source):
+        return validation.native(session)
+    if isinstance(validation, (tuple, list)):
+        if len(validation) not in (2, 3):
+            raise OptionError(
+                what=f"validation: {len(validation)} arrays, expected (X, y)",
+                value="validation",
+                hint="Give (X, y), (X, y, sample_weight), or a share such as 0.1.",
+            )
+        weight = validation[2] if len(validation) == 3 else None
+        return dataset(session, labels, validation[0], validation[1], weight)
+    share: Any = validation
+    if hasattr(share, "__len__"):
+        raise OptionError(
+            what=f"validation: one {type(share).__name__}, expected (X, y)",
+            value="validation",
+            hint="Give (X, y), or a share of the rows such as validation=0.1.",
+        )
+    options.validation_fraction = real_number("validation", share, 0.0, 1.0, open_minimum=True)
+    return None
