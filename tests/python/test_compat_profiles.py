@@ -5,7 +5,7 @@ import pstats
 
 import pytest
 
-from onnxgrad.compat.pyquickhelper.pycode.profiling import SortKey, profile, profile2graph
+from onnxgrad.compat.pyquickhelper.pycode.profiling import profile, profile2graph
 
 # Calls, time inside and with what is called; then the same by caller.
 ROOT = ("run.py", 18, "<lambda>")
@@ -85,15 +85,9 @@ def test_without_files_everything_is_open(root):
     assert len(found) == 10
 
 
-def test_order_and_filter(root):
-    by_time = root.to_text(sort_key=SortKey.CUMULATIVE, with_file=False).splitlines()
-    assert words(by_time[2]).startswith("numpy_to_ort_value -- 13400")
-    everything = root.to_text(filter_node=lambda node, info=None: True)
-    assert "__instancecheck__" in everything
+def test_small_functions_of_the_library_are_left_out(root):
     assert "__instancecheck__" not in root.to_text()
-    assert "set_state" not in root.to_text(
-        filter_node=lambda node, info=None: info["nc1"] != 4 or node.func_name != "set_state"
-    )
+    assert "set_state" in root.to_text()
 
 
 def down(n):
@@ -103,21 +97,16 @@ def down(n):
 @pytest.mark.parametrize("with_file", [True, False])
 def test_recursion_ends(with_file):
     root, nodes = profile2graph(profile(lambda: down(5))[0])
-    lines = root.to_text(with_file=with_file, filter_node=lambda *_, **__: True).splitlines()
+    lines = root.to_text(with_file=with_file).splitlines()
     assert sum("down" in line for line in lines) == (3 if with_file else 2)
     (node,) = (node for node in nodes.values() if node.func_name == "down")
     assert (node.nc1, node.nc2) == (1, 6)
 
 
 def test_results_of_profile():
-    stats, text = profile(lambda: down(2), rootrem="test_compat_")
+    stats, text = profile(lambda: down(2))
     assert isinstance(stats, pstats.Stats)
-    assert "test_compat_" not in text
-    value, again, _ = profile(lambda: down(2) + 7, return_results=True)
-    assert value == 7
-    assert isinstance(again, pstats.Stats)
-    with pytest.raises(NotImplementedError, match="as_df"):
-        profile(lambda: None, as_df=True)
+    assert "test_compat_" in text
     profiler = cProfile.Profile()
     profiler.runcall(down, 2)
     root, _ = profile2graph(profiler)

@@ -38,8 +38,104 @@ _INPUT_DTYPES = {
 }
 
 
+# The parameters and attributes of both estimators; a subclass fills in what differs.
+_PARAMETERS = """
+    Parameters
+    ----------
+    model : path, bytes, onnx.ModelProto or function, default=None
+        Any ONNX model with one input of numbers, whose weights training starts from; or a function
+        of (number of features, number of {outputs}) that returns one. None makes a
+        multi-layer perceptron of `hidden_layer_sizes`, see `multi_layer_perceptron`.
+    hidden_layer_sizes : int or sequence of int, default=(100,)
+        Only without `model`, as `activation`.
+    activation : str, default="relu"
+        ``"relu"``, ``"leaky_relu"``, ``"tanh"``, ``"logistic"`` or ``"identity"``.
+    loss : str or Loss, default="auto"
+        See `onnxgrad.losses`; {loss}
+    penalty : Penalty, list of Penalty or dict, default=None
+        See `onnxgrad.losses.Penalty`.
+    optimizer : str or Optimizer, default="adam"
+        See `onnxgrad.optimizers`.
+    lr : float, default=None
+        Learning rate; None is the optimizer's own.
+    schedule : str or Schedule, default=None
+        How the learning rate changes in each `fit`, see `onnxgrad.schedules`.
+    groups : list of ParameterGroup, default=()
+        Weights that are updated in a way of their own, see `onnxgrad.optimizers`.
+    clip_value, clip_norm : float, default=None
+        Bounds for the elements of the gradient and for its norm.
+    accumulate : int, default=1
+        Number of batches whose gradients are put together for a step.
+    batch_size : int or "auto", default="auto"
+        ``"auto"`` is 200, or all rows where there are fewer, and for L-BFGS.
+    max_iter : int, default=200
+        Epochs of a `fit`, at most.
+    tol : float, default=1e-4
+        Training ends when the loss has not become smaller by `tol` for `n_iter_no_change` epochs;
+        None: it always goes on to `max_iter`.
+    n_iter_no_change : int, default=10
+    early_stopping : bool, default=False
+        Whether it is the loss on rows kept for validation that has to become smaller, and the
+        weights of the best epoch are kept.
+    validation_fraction : float, default=0.1
+        Share of the rows kept for validation with `early_stopping`.
+{more}    shuffle : bool, default=True
+        A new order of the rows in each epoch.
+    warm_start : bool, default=False
+        Whether another `fit` goes on from the weights and the optimizer state of the last one.
+    initializer : str, default=None
+        How new weights are drawn, see `onnxgrad.initialize`. None is ``"auto"`` for a network made
+        here; a given model keeps its weights.
+    trainable, frozen : str or list of str, default=None
+        Names or glob patterns of the weights to train and of those that stay as they are.
+    untie : bool, default=True
+        Whether weights that are one in the file by accident are trained apart, see
+        `TrainingSession`.
+    training_mode : "auto", True or False, default="auto"
+        Whether Dropout and BatchNormalization of a given model train, see `TrainingSession`.
+    dtype : {{"float32", "float64"}}, default=None
+        Of a network made here; None is float32 if `X` is, else float64.
+    callbacks : list of Callback or function, default=()
+        See `onnxgrad.callbacks`.
+    random_state : int, RandomState or None, default=None
+        Of weights, order of the rows, validation rows and random operators.
+    threads : int, default=None
+        None is what OpenMP may use here: all cores, in joblib's workers their share, and what
+        threadpoolctl allows.
+    verbose : {{0, 1, 2, "auto"}}, default=0
+        As for `onnxgrad.Trainer.fit`.
+
+    Attributes
+    ----------
+    n_features_in_ : int
+    feature_names_in_ : array of str
+        Only if `X` had names of columns.
+    loss_curve_ : list of float
+        Training loss of each epoch since the weights were new (of a call with very many epochs
+        those that its `history_` has).
+    loss_ : float
+        The last of them.
+    n_iter_ : int
+        Number of epochs since the weights were new.
+    history_ : History
+        Of the last `fit`, see `onnxgrad.Trainer`.
+    validation_losses_ : list of float or None
+        Of the epochs of the last `fit`, with `early_stopping`.
+"""
+
+
 class OnnxEstimator(BaseEstimator):  # type: ignore[misc]
-    """Base of `OnnxRegressor` and `OnnxClassifier`, which document the parameters."""
+    """Base of `OnnxRegressor` and `OnnxClassifier`, whose documentation of parameters they share.
+
+    A subclass gives the words that differ as keyword arguments; its docstring has
+    ``{parameters}`` where parameters and attributes belong.
+    """
+
+    def __init_subclass__(cls, **words: str) -> None:
+        super().__init_subclass__()
+        if cls.__doc__ and words:
+            parameters = _PARAMETERS.format(**words).strip()
+            cls.__doc__ = cls.__doc__.replace("{parameters}", parameters)
 
     def __init__(
         self,

@@ -6,13 +6,12 @@ The time inside `fit` is the engine's: `onnxgrad.TrainingSession.profiling` has 
 from __future__ import annotations
 
 import cProfile
-import enum
 import io
 import pstats
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-__all__ = ["ProfileNode", "SortKey", "profile", "profile2graph"]
+__all__ = ["ProfileNode", "profile", "profile2graph"]
 
 _Key = tuple[str, int, str]
 _Numbers = tuple[int, int, float, float]
@@ -26,23 +25,7 @@ _LIBRARY = frozenset(
 )
 
 
-class SortKey(enum.Enum):
-    """Order of what a function calls."""
-
-    LINE = "line"
-    CUMULATIVE = "cumulative"
-    TIME = "time"
-
-
-def profile(
-    fct: Callable[[], Any],
-    sort: str = "cumulative",
-    rootrem: str | None = None,
-    as_df: bool = False,
-    pyinst_format: str | None = None,
-    return_results: bool = False,
-    **kwargs: Any,
-) -> tuple[Any, ...]:
+def profile(fct: Callable[[], Any], sort: str = "cumulative") -> tuple[pstats.Stats, str]:
     """Run a function under the profiler and return the profile, and its table as text.
 
     Parameters
@@ -50,29 +33,13 @@ def profile(
     fct : callable
     sort : str, default="cumulative"
         Order of the table.
-    rootrem : str, default=None
-        Removed from the names of files.
-    as_df, pyinst_format
-        Not there: refused.
-    return_results : bool, default=False
-        Put the result of the function first.
-    **kwargs
-        Of ``cProfile.Profile``.
     """
-    if as_df or pyinst_format is not None:
-        raise NotImplementedError("as_df and pyinst_format are not there; profile2graph has trees.")
-    profiler = cProfile.Profile(**kwargs)
-    profiler.enable()
-    try:
-        result = fct()
-    finally:
-        profiler.disable()
+    profiler = cProfile.Profile()
+    profiler.runcall(fct)
     text = io.StringIO()
     stats = pstats.Stats(profiler, stream=text)
     stats.sort_stats(sort).print_stats()
-    table = text.getvalue()
-    found = (stats, table if rootrem is None else table.replace(rootrem, ""))
-    return (result, *found) if return_results else found
+    return stats, text.getvalue()
 
 
 class _Line(NamedTuple):
@@ -148,64 +115,45 @@ class ProfileNode:
     def __repr__(self) -> str:
         return f"ProfileNode({self.filename!r}, {self.line!r}, {self.func_name!r})"
 
-    def to_text(
-        self,
-        filter_node: Callable[..., bool] | None = None,
-        sort_key: SortKey = SortKey.LINE,
-        fct_width: int = 60,
-        with_file: bool = True,
-    ) -> str:
+    def to_text(self, fct_width: int = 60, with_file: bool = True) -> str:
         """Return the tree below this function, four spaces more for each level.
 
         Numbers are those of the calls from the line above that has one level less. A function that
         several others call is marked ``+++`` there and is a tree of its own, with all of its calls,
-        below; without files it is opened everywhere instead, except below itself.
+        below; without files it is opened everywhere instead, except below itself. Small functions
+        of Python's library are left out.
 
         Parameters
         ----------
-        filter_node : callable, default=None
-            Takes a node, and ``info`` with ``nc1``, ``nc2`` and ``tall`` of a call, and tells
-            whether to show it. None leaves out small functions of Python's library.
-        sort_key : SortKey, default=SortKey.LINE
         fct_width : int, default=60
             Width of the column of names.
         with_file : bool, default=True
             False leaves the files out.
         """
-        keep = _is_shown if filter_node is None else filter_node
-        lines = [*(_forest if with_file else _opened)(self, keep, SortKey(sort_key))]
+        lines = [*(_forest if with_file else _opened)(self)]
         digits = 1 + max(len(str(count)) for line in lines for count in line.numbers[:2])
         return "\n".join(_format(line, digits, fct_width, with_file) for line in lines)
 
 
-def _is_shown(node: ProfileNode, info: dict[str, Any] | None = None) -> bool:
-    calls, total = (node.nc2, node.tall) if info is None else (info["nc2"], info["tall"])
-    return node.filename not in _LIBRARY or calls > 10 or total > 1e-4
-
-
-def _children(
-    node: ProfileNode, keep: Callable[..., bool], sort_key: SortKey
-) -> list[tuple[ProfileNode, _Numbers]]:
-    def place(call: tuple[ProfileNode, _Numbers]) -> Any:
-        child, numbers = call
-        if sort_key is SortKey.LINE:
-            return child.filename, child.line
-        return -numbers[3 if sort_key is SortKey.CUMULATIVE else 2]
-
-    names = ("nc1", "nc2", "tin", "tall")
+def _children(node: ProfileNode) -> list[tuple[ProfileNode, _Numbers]]:
+    """Return what a function calls, in the order of the source."""
     calls = zip(node.calls_to, node.calls_to_elements, strict=True)
-    kept = [call for call in calls if keep(call[0], info=dict(zip(names, call[1], strict=True)))]
-    return sorted(kept, key=place)
+    kept = [
+        (child, part)
+        for child, part in calls
+        if child.filename not in _LIBRARY or part[1] > 10 or part[3] > 1e-4
+    ]
+    return sorted(kept, key=lambda call: (call[0].filename, call[0].line))
 
 
-def _forest(root: ProfileNode, keep: Callable[..., bool], sort_key: SortKey) -> Iterator[_Line]:
+def _forest(root: ProfileNode) -> Iterator[_Line]:
     """Yield the lines of the root's tree, then a tree for each function with several callers."""
     shared = [node for node in root if node is not root and len(node.called_by) != 1]
     trees = {id(node) for node in [root, *shared]}
 
     def visit(node: ProfileNode, numbers: _Numbers, depth: int) -> Iterator[_Line]:
         yield _Line(node, depth, numbers, again=False)
-        for child, part in _children(node, keep, sort_key):
+        for child, part in _children(node):
             if id(child) in trees:
                 yield _Line(child, depth + 1, part, again=True)
             else:
@@ -215,17 +163,17 @@ def _forest(root: ProfileNode, keep: Callable[..., bool], sort_key: SortKey) -> 
     holder = ProfileNode("", 0, "", 0, 0, 0.0, 0.0)
     for node in shared:
         holder.add_calls_to(node, node.numbers)
-    for node, numbers in _children(holder, keep, sort_key):
+    for node, numbers in _children(holder):
         yield from visit(node, numbers, 0)
 
 
-def _opened(root: ProfileNode, keep: Callable[..., bool], sort_key: SortKey) -> Iterator[_Line]:
+def _opened(root: ProfileNode) -> Iterator[_Line]:
     """Yield the lines of one tree where every call is opened, except below itself."""
 
     def visit(node: ProfileNode, numbers: _Numbers, above: tuple[int, ...]) -> Iterator[_Line]:
         yield _Line(node, len(above), numbers, again=False)
         if id(node) not in above:
-            for child, part in _children(node, keep, sort_key):
+            for child, part in _children(node):
                 yield from visit(child, part, (*above, id(node)))
 
     yield from visit(root, root.numbers, ())
@@ -253,10 +201,7 @@ def _fit(name: str, width: int) -> str:
 
 
 def profile2graph(
-    ps: Any,
-    clean_text: Callable[[str], str] | None = None,
-    verbose: bool = False,
-    fLOG: Callable[..., Any] | None = None,
+    ps: Any, clean_text: Callable[[str], str] | None = None
 ) -> tuple[ProfileNode, dict[str, ProfileNode]]:
     """Return a profile as a tree: its root, and all functions by ``file:line:name``.
 
@@ -265,9 +210,6 @@ def profile2graph(
     ps : pstats.Stats or cProfile.Profile
     clean_text : callable, default=None
         Applied to the names of files.
-    verbose : bool, default=False
-        Whether `fLOG` is called with each function.
-    fLOG : callable, default=None
     """
     table: Any = getattr(ps, "stats", None) if not isinstance(ps, cProfile.Profile) else None
     if table is None:
@@ -279,8 +221,6 @@ def profile2graph(
         for key, numbers in table.items()
     }
     for key, numbers in table.items():
-        if verbose and fLOG is not None:
-            fLOG(f"[pstats] {key}={numbers!r}")
         for caller, part in numbers[4].items():
             if caller in nodes:
                 nodes[caller].add_calls_to(nodes[key], tuple(part))
