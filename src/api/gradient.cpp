@@ -157,9 +157,9 @@ Model training_step(const Model& model, const Loss& loss, const Optimizer& optim
                          .schedule = schedule_of(options),
                          .all_gradients = options.gradients});
   ir::Model graph = ir::clone(*step.model);
-  if (step.has_row_losses) {  // they are the loss that was asked for, not their sum
+  if (step.ports.row_losses) {  // they are the loss that was asked for, not their sum
     auto& outputs = graph.graph->outputs;
-    const auto rows = outputs.begin() + static_cast<std::ptrdiff_t>(step.first_extra_output()) - 1;
+    const auto rows = outputs.begin() + static_cast<std::ptrdiff_t>(*step.ports.row_losses);
     Value* losses = *rows;
     outputs.erase(rows);
     ir::give_name(*graph.graph, outputs.front(), "loss_sum");

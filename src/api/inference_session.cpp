@@ -7,8 +7,8 @@
 #include "api/model_impl.h"
 #include "base/check.h"
 #include "train/engine.h"
+#include "train/feeds.h"
 #include "train/outputs.h"
-#include "train/session.h"
 
 namespace onnxgrad {
 namespace {
@@ -89,7 +89,7 @@ std::vector<Tensor> InferenceSession::run(std::span<const std::string> output_na
       complete.push_back(fallback);
     }
   }
-  const auto ordered = train::order_feeds(complete, impl_->executor->inputs(), {}, {});
+  const auto ordered = train::order_feeds(complete, impl_->executor->inputs());
   std::vector<Dims> dims;
   for (const Tensor* tensor : ordered) dims.push_back(tensor->dims());
   runtime::Execution& execution = impl_->executor->prepare(dims);

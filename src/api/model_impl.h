@@ -10,7 +10,7 @@
 #include "base/memory_budget.h"
 #include "onnx/model_io.h"
 #include "onnxgrad/model.h"
-#include "train/session.h"
+#include "train/engine.h"
 
 namespace onnxgrad {
 

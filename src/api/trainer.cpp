@@ -11,10 +11,10 @@
 #include "onnxgrad/option_error.h"
 #include "train/data/block_reader.h"
 #include "train/data/dataset.h"
+#include "train/data/sampler.h"
 #include "train/data/stop_flag.h"
 #include "train/fit/evaluator.h"
 #include "train/fit/fit_loop.h"
-#include "train/fit/sampler.h"
 
 namespace onnxgrad {
 
@@ -88,7 +88,7 @@ Trainer& Trainer::operator=(Trainer&&) noexcept = default;
 const LossInfo& Trainer::choose_loss(const Tensor& target) {
   const api::CallGuard guard(impl_->fitting);
   const api::CallGuard session_guard(impl_->busy());
-  train::settle_by_labels(impl_->compiled(), {.inputs = {}, .target = target});
+  impl_->compiled().settle_by_labels(Dataset{.inputs = {}, .target = target});
   return impl_->session->loss();
 }
 
@@ -113,7 +113,7 @@ std::vector<std::int64_t> window_starts(std::int64_t rows, std::int64_t batch_si
 const History& Trainer::fit(const Dataset& data, const FitOptions& options) {
   const api::CallGuard guard(impl_->fitting);
   const api::CallGuard session_guard(impl_->busy());
-  train::settle_by_labels(impl_->compiled(), data);
+  impl_->compiled().settle_by_labels(data);
   impl_->compile_for(options);
   train::FitLoop loop(impl_->compiled(), data, options, impl_->stop, impl_->history);
   loop.run();
@@ -126,7 +126,7 @@ const History& Trainer::fit(DataSource& source, const FitOptions& options) {
   std::optional<PeekedSource> peeked;
   if (impl_->compiled().is_open()) {
     peeked.emplace(source);
-    if (peeked->first()) train::settle_by_labels(impl_->compiled(), *peeked->first());
+    if (peeked->first()) impl_->compiled().settle_by_labels(*peeked->first());
   }
   DataSource& rows = peeked ? *peeked : source;
   impl_->compile_for(options);
@@ -141,10 +141,11 @@ EvaluationResult Trainer::evaluate(const Dataset& data, std::int64_t batch_size,
   const api::CallGuard session_guard(impl_->busy(), api::CallGuard::Kind::kFromCallback);
   train::Session& session = impl_->compiled();
   check_batch_size(batch_size);
-  train::settle_by_labels(session, data);
-  train::Evaluator evaluator(session, metrics);
-  return evaluator.run(train::prepare_data(session, session.evaluation_ports(), data, allow_nan),
-                       batch_size);
+  session.settle_by_labels(data);
+  const auto evaluation = session.evaluation(!metrics.empty());
+  train::Evaluator evaluator(evaluation, session.loss(), metrics);
+  return evaluator.run(
+      train::prepare_data(session.schema(), evaluation->data_ports(), data, allow_nan), batch_size);
 }
 
 EvaluationResult Trainer::evaluate(DataSource& source, std::int64_t batch_size,
@@ -156,15 +157,17 @@ EvaluationResult Trainer::evaluate(DataSource& source, std::int64_t batch_size,
   std::optional<PeekedSource> peeked;
   if (session.is_open()) {
     peeked.emplace(source);
-    if (peeked->first()) train::settle_by_labels(impl_->compiled(), *peeked->first());
+    if (peeked->first()) impl_->compiled().settle_by_labels(*peeked->first());
   }
   DataSource& rows = peeked ? *peeked : source;
-  train::Evaluator evaluator(session, metrics);
-  const auto ports = session.evaluation_ports();
-  train::BlockReader reader(
-      rows,
-      [&](const Dataset& chunk) { return train::prepare_data(session, ports, chunk, allow_nan); },
-      {}, {.batch_size = batch_size});
+  const auto evaluation = session.evaluation(!metrics.empty());
+  train::Evaluator evaluator(evaluation, session.loss(), metrics);
+  train::BlockReader reader(rows,
+                            [&](const Dataset& chunk) {
+                              return train::prepare_data(session.schema(), evaluation->data_ports(),
+                                                         chunk, allow_nan);
+                            },
+                            {}, {.batch_size = batch_size});
   train::StopFlag stop;
   return evaluator.run(reader, batch_size, stop).value();
 }

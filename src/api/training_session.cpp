@@ -4,8 +4,8 @@
 
 #include "api/call_guard.h"
 #include "api/training_session_impl.h"
-#include "train/checkpoints/checkpoint.h"
 #include "train/checkpoints/checkpoint_folder.h"
+#include "train/session/session_checkpoint.h"
 #include "train/weights_line.h"
 
 namespace onnxgrad {
@@ -54,7 +54,9 @@ const std::vector<SeparatedWeight>& TrainingSession::separated_weights() const {
 
 std::string TrainingSession::weights_line() const {
   const CallGuard guard(impl_->busy, Kind::kFromCallback);
-  return impl_->session.weights_line() + train::separation_line(separated_weights());
+  return train::weights_line(*impl_->session.source().working, impl_->session.graph(),
+                             impl_->session.options()) +
+         train::separation_line(separated_weights());
 }
 
 void TrainingSession::freeze(std::span<const std::string> patterns) {
@@ -123,12 +125,12 @@ std::string TrainingSession::plan_summary() const {
 
 void TrainingSession::set_profiling(bool on) {
   const CallGuard guard(impl_->busy, Kind::kFromCallback);
-  impl_->session.step_executor().set_profiling(on);
+  impl_->session.runner().executor().set_profiling(on);
 }
 
 Profile TrainingSession::profile() const {
   const CallGuard guard(impl_->busy, Kind::kFromCallback);
-  runtime::Executor& executor = impl_->session.step_executor();
+  runtime::Executor& executor = impl_->session.runner().executor();
   Profile result;
   for (runtime::KernelProfile& kernel : executor.profile()) {
     result.kernels.push_back({.op_type = std::move(kernel.op_type),
@@ -149,12 +151,12 @@ MemoryReport TrainingSession::memory() const {
 
 std::int64_t TrainingSession::num_compiled() const {
   const CallGuard guard(impl_->busy, Kind::kFromCallback);
-  return impl_->session.step_executor().num_compiled();
+  return impl_->session.runner().executor().num_compiled();
 }
 
 std::int64_t TrainingSession::num_cached() const {
   const CallGuard guard(impl_->busy, Kind::kFromCallback);
-  return impl_->session.step_executor().num_cached();
+  return impl_->session.runner().executor().num_cached();
 }
 
 }  // namespace onnxgrad

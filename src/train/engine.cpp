@@ -1,6 +1,11 @@
 #include "train/engine.h"
 
+#include <fmt/format.h>
+
+#include "base/memory_budget.h"
+#include "device/cpu/thread_count.h"
 #include "onnx/inference.h"
+#include "onnxgrad/option_error.h"
 #include "ops/builtin.h"
 #include "runtime/evaluator.h"
 
@@ -25,6 +30,23 @@ const runtime::Engine& builtin_engine() {
 const opdef::Evaluator& builtin_evaluator() {
   static const runtime::KernelEvaluator evaluator(builtin_engine());
   return evaluator;
+}
+
+runtime::ExecutorOptions executor_options(const EngineOptions& options) {
+  if (options.device != "cpu") {
+    throw DeviceError(
+        {.what = "there is no device '" + options.device + "'", .hint = "Available: 'cpu'."});
+  }
+  runtime::ExecutorOptions result{.seed = options.seed, .fuse = options.fuse};
+  if (options.threads < 0) {
+    throw OptionError({.what = fmt::format("{} threads were asked for", options.threads),
+                       .hint = "Pass 0 for as many as there are cores, or a positive number."});
+  }
+  result.threads = options.threads > 0 ? options.threads : device::available_threads();
+  if (options.memory_limit_bytes > 0) {
+    result.budget = std::make_shared<base::MemoryBudget>(options.memory_limit_bytes);
+  }
+  return result;
 }
 
 }  // namespace onnxgrad::train

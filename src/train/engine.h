@@ -1,6 +1,10 @@
 #ifndef ONNXGRAD_TRAIN_ENGINE_H_
 #define ONNXGRAD_TRAIN_ENGINE_H_
 
+#include <memory>
+
+#include "onnx/model_io.h"
+#include "onnxgrad/inference_session.h"
 #include "runtime/executor.h"
 
 namespace onnxgrad::train {
@@ -11,6 +15,16 @@ const runtime::Engine& builtin_engine();
 
 /// Computes single nodes with those kernels: for constants. Thread-safe.
 const opdef::Evaluator& builtin_evaluator();
+
+/// What the engine options mean for an executor. Throws: OptionError; DeviceError (unknown device,
+/// listing those there are).
+runtime::ExecutorOptions executor_options(const EngineOptions& options);
+
+/// A file and its working copy; both immutable and shared.
+struct Source {
+  onnx_io::FileModel file;
+  std::shared_ptr<const ir::Model> working;
+};
 
 }  // namespace onnxgrad::train
 

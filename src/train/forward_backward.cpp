@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "train/engine.h"
+#include "train/feeds.h"
 #include "train/outputs.h"
 
 namespace onnxgrad {
@@ -101,7 +102,7 @@ SplitRunner::SplitRunner(Source source, const ForwardBackwardOptions& options)
 ForwardBackward::Result SplitRunner::forward(const NamedTensors& inputs, bool training) {
   runtime::Executor& executor = training ? *forward_ : *inference_;
   const std::span<const runtime::Port> ports = executor.inputs();
-  const auto ordered = order_feeds(inputs, ports.first(split_.num_model_inputs), {}, {});
+  const auto ordered = order_feeds(inputs, ports.first(split_.num_model_inputs));
   std::vector<Tensor> feeds;
   for (const Tensor* tensor : ordered) feeds.push_back(*tensor);
   feeds.insert(feeds.end(), weights_.begin(), weights_.end());

@@ -9,7 +9,7 @@
 
 #include "onnxgrad/forward_backward.h"
 #include "runtime/executor.h"
-#include "train/session.h"
+#include "train/engine.h"
 #include "train/split_graph.h"
 
 namespace onnxgrad {

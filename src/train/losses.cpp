@@ -7,7 +7,6 @@
 #include <string>
 
 #include "base/check.h"
-#include "train/heads/head_patterns.h"
 #include "train/losses/class_axis.h"
 #include "train/losses/table.h"
 
@@ -336,6 +335,13 @@ CorrectRows write_correct_rows(GraphBuilder& g, const LossFunction& function,
     return {.correct = sum_of(g, hits), .rows = all};
   }
   return {.correct = sum_of(g, g.mul(hits, counts)), .rows = sum_of(g, counts)};
+}
+
+bool is_single_column(const Value& scores) {
+  if (!scores.type.has_rank() || scores.type.rank() == 0) return false;
+  if (scores.type.rank() == 1) return true;
+  const ir::Dim& last = scores.type.shape->back();
+  return scores.type.rank() == 2 && last.is_static() && last.value() == 1;
 }
 
 }  // namespace onnxgrad::train

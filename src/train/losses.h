@@ -54,6 +54,9 @@ CorrectRows write_correct_rows(ir::GraphBuilder& g, const LossFunction& function
 /// "softmax cross-entropy", for messages.
 std::string describe(const LossFunction& function);
 
+/// True for scores [N] or [N, 1].
+bool is_single_column(const ir::Value& scores);
+
 /// True if the target is a class number and not a quantity.
 bool is_classification(const LossFunction& function, const ir::Value& scores);
 

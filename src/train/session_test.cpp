@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 
+#include <cmath>
+
 #include "train/testing/draft.h"
 
 namespace onnxgrad::train::session_test {
@@ -140,6 +142,66 @@ TEST(Session, PredictsWithThePresentWeights) {
   const auto state = session.state();
   const double expected = number(state[0].tensor, 0) + number(state[1].tensor);
   EXPECT_NEAR(number(session.predict(x, {}).at(0)), expected, 1e-6);
+}
+
+TEST(Session, ResultsHaveTheNamesOfTheirPorts) {
+  TrainingOptions options = one_thread();
+  options.outputs = {"b_grad", "y"};
+  Session session(source_of(train_test::linear_model({1, 1}, 0)), {.function = SquaredError{}},
+                  Sgd{.learning_rate = 0.1}, options);
+  session.use_sample_weights("w");
+  session.log_gradient_norm(true);
+  const StepPorts& ports = session.graph().ports;
+  const auto& outputs = session.graph().model->graph->outputs;
+  EXPECT_EQ(outputs.at(ports.loss)->name, "loss");
+  ASSERT_EQ(ports.extras.size(), 2U);
+  EXPECT_EQ(outputs.at(ports.extras[0])->name, "b_grad");
+  EXPECT_EQ(outputs.at(ports.extras[1])->name, "y");
+  EXPECT_TRUE(ports.gradients.empty() && ports.target_losses.empty() && !ports.row_losses);
+
+  const NamedTensors batch = linear_batch();
+  const Tensor weights = floats({1, 2, 0, 1}, Dims{4});
+  StepRunner& runner = session.runner();
+  runtime::Execution& plan = bind_all(runner, {&batch[0].tensor, &batch[1].tensor, &weights});
+  // Errors: -1.5, 1.5, 0.5, -4.5.
+  EXPECT_NEAR(runner.run(plan), (2.25 + 2 * 2.25 + 20.25) / 4, 1e-6);
+  EXPECT_EQ(runner.denominator(plan), 4);
+  const std::vector<double> gradient{2 * (-1.5 - 9) / 4, 2 * (3 + 4.5) / 4,
+                                     2 * (-1.5 + 3 - 4.5) / 4};
+  EXPECT_NEAR(runner.gradient_norm(plan).value(), std::hypot(gradient[0], gradient[1], gradient[2]),
+              1e-5);
+  EXPECT_NEAR(number(runner.extra_outputs(plan).at(0)), gradient[2], 1e-6);
+  EXPECT_FALSE(runner.row_losses(plan).is_defined());
+}
+
+// Sample weights, norms, guards: the step is compiled anew, and goes on as if it had not been.
+TEST(Session, GoesOnWhenItsStepIsCompiledAnew) {
+  Session session(source_of(train_test::linear_model()), {}, Adam{.learning_rate = 0.1},
+                  one_thread());
+  Session untouched(source_of(train_test::linear_model()), {}, Adam{.learning_rate = 0.1},
+                    one_thread());
+  for (Session* one : {&session, &untouched}) {
+    one->set_learning_rate(0.05);
+    for (int i = 0; i < 3; ++i) one->step(linear_batch());
+  }
+  session.use_sample_weights("w");
+  session.log_gradient_norm(true);
+  session.guard_updates();
+  EXPECT_EQ(session.steps(), 3);
+  EXPECT_EQ(session.learning_rate(), 0.05);
+  NamedTensors weighted = linear_batch();
+  weighted.push_back({.name = "w", .tensor = floats({1, 1, 1, 1}, Dims{4})});
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_NEAR(session.step(weighted).loss, untouched.step(linear_batch()).loss, 1e-6);
+  }
+  const NamedTensors found = session.state();
+  const NamedTensors expected = untouched.state();
+  ASSERT_EQ(found.size(), expected.size());
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    EXPECT_EQ(found[i].name, expected[i].name);
+    EXPECT_THAT(found[i].tensor.to_doubles(),
+                testing::Pointwise(DoubleNear(1e-6), expected[i].tensor.to_doubles()));
+  }
 }
 
 void expect_data_error(Session& session, const NamedTensors& feeds, const std::string& part) {

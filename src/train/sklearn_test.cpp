@@ -99,9 +99,11 @@ TEST_P(SklearnMlp, StartsFromScikitLearnsLossAndTrains) {
   EXPECT_EQ(session.graph().weights.size(), GetParam().weights);
   const Dataset data = data_of(name);
   const double loss = row(name)["loss"];
-  Evaluator evaluator(session, {});
-  const EvaluationResult before =
-      evaluator.run(prepare_data(session, session.evaluation_ports(), data, false), 64);
+  const auto evaluation = session.evaluation();
+  Evaluator evaluator(evaluation, session.loss());
+  const PreparedData rows =
+      prepare_data(session.schema(), evaluation->data_ports(), data, /*allow_nan=*/false);
+  const EvaluationResult before = evaluator.run(rows, 64);
   EXPECT_NEAR(before.loss, loss, 1e-6 * std::max(1.0, loss));
   if (row(name).contains("accuracy")) {
     EXPECT_NEAR(before.accuracy.value(), row(name)["accuracy"].get<double>(), 1e-9);
@@ -109,8 +111,7 @@ TEST_P(SklearnMlp, StartsFromScikitLearnsLossAndTrains) {
   train::StopFlag stop;
   History history;
   FitLoop(session, data, {.epochs = 40, .batch_size = 10}, stop, history).run();
-  const EvaluationResult after =
-      evaluator.run(prepare_data(session, session.evaluation_ports(), data, false), 64);
+  const EvaluationResult after = evaluator.run(rows, 64);
   EXPECT_LT(after.loss, 0.6 * before.loss);
   EXPECT_NEAR(history.epochs.back().train_loss, after.loss, 0.5 * after.loss);
 }

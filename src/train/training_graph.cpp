@@ -310,22 +310,22 @@ std::vector<WeightInfo> bind_statistics(Draft& draft,
   return infos;
 }
 
-struct LogOutputs {
-  std::vector<std::string> target_losses = {};
-  Value* gradient_norm = nullptr;
-};
+// The place of the new output.
+std::size_t add_output(ir::Graph& graph, Value* value) {
+  graph.outputs.push_back(value);
+  return graph.outputs.size() - 1;
+}
 
 // Each is a value of its own, in the type of the loss.
-LogOutputs add_log_outputs(Draft& draft, const PlacedLoss& placed,
-                           const std::vector<Value*>& gradients, const StepGraphOptions& options) {
+void add_log_outputs(Draft& draft, const PlacedLoss& placed, const std::vector<Value*>& gradients,
+                     const StepGraphOptions& options, StepGraph& step) {
   GraphBuilder& g = draft.g();
-  std::vector<Value*>& outputs = draft.graph().outputs;
-  LogOutputs log;
   const auto add_loss = [&](const PlacedLoss& one) {
     Value* const like = placed.written.loss;
     const bool is_same = one.own_loss->dtype() == like->dtype();
-    outputs.push_back(is_same ? g.identity(one.own_loss) : g.cast_like(one.own_loss, like));
-    log.target_losses.push_back(one.resolved.info.output);
+    Value* const loss = is_same ? g.identity(one.own_loss) : g.cast_like(one.own_loss, like);
+    step.ports.target_losses.push_back(add_output(draft.graph(), loss));
+    step.target_losses.push_back(one.resolved.info.output);
   };
   g.set_scope("log");
   if (options.target_losses && !placed.others.empty()) {
@@ -333,11 +333,10 @@ LogOutputs add_log_outputs(Draft& draft, const PlacedLoss& placed,
     for (const PlacedLoss& other : placed.others) add_loss(other);
   }
   if (options.gradient_norm) {
-    log.gradient_norm = g.identity(write_global_norm(g, gradients));
-    outputs.push_back(log.gradient_norm);
+    Value* const norm = g.identity(write_global_norm(g, gradients));
+    step.ports.gradient_norm = add_output(draft.graph(), norm);
   }
   g.set_scope("");
-  return log;
 }
 
 ScheduleRun make_schedule(const ScheduleInGraph& spec) {
@@ -369,7 +368,7 @@ void add_update(Draft& draft, const Optimizer& optimizer, const StepGraphOptions
     inputs.plateau_factors = plateau_factors;
   }
   open_weights(graph, {inputs.weights.begin(), inputs.weights.end()});
-  if (options.exact) inputs.with_own_count = options.exact->with_own_count;
+  inputs.with_own_count = step.with_own_count;
   draft.g().set_scope("update");
   const auto bindings = write_optimizer(draft.g(), optimizer, inputs, options.update);
   auto& state = draft.model()->state;
@@ -413,39 +412,39 @@ StepGraph build_step(const ir::Model& working, const opdef::OpRegistry& registry
       g, registry, std::span(&loss_value, 1), std::span(&seed, 1), weight_values, &zeros);
   if (std::ranges::find(zeros.is_zero, false) == zeros.is_zero.end()) refuse_zero(zeros);
   g.set_scope("");
-  graph.outputs = {loss_value};
+  graph.outputs.clear();
+  StepGraph step{.model = draft.model(),
+                 .loss = placed.resolved.info,
+                 .class_symbol = class_symbol(placed.resolved),
+                 .ports = {.loss = add_output(graph, loss_value)},
+                 .learning_rate_dtype = rate_dtype(weights),
+                 .weights = infos_of(weights),
+                 .held = infos_of(state_weights.held),
+                 .is_mean = loss.reduction == Reduction::kMean,
+                 .steps_per_update = options.update.accumulate};
+  if (options.exact) step.with_own_count = options.exact->with_own_count;
   ir::give_name(graph, loss_value, "loss");
 
+  StepPorts& ports = step.ports;
   ExtraOutputs extra(draft, weights, gradients, std::move(model_outputs));
-  if (placed.written.has_counts) graph.outputs.push_back(placed.written.denominator);
-  if (placed.written.rows != nullptr) graph.outputs.push_back(placed.written.rows);
+  if (placed.written.has_counts) ports.denominator = add_output(graph, placed.written.denominator);
+  if (placed.written.rows != nullptr) ports.row_losses = add_output(graph, placed.written.rows);
   std::vector<std::string> extra_names = options.outputs;
   if (options.all_gradients) {
     for (const Value* weight : weight_values) extra_names.push_back(weight->name + "_grad");
   }
-  for (const std::string& name : extra_names) graph.outputs.push_back(extra.find(name));
-  const LogOutputs log = add_log_outputs(draft, placed, gradients, options);
-  if (is_host_loop(optimizer)) {
-    graph.outputs.insert(graph.outputs.end(), gradients.begin(), gradients.end());
+  for (const std::string& name : extra_names) {
+    ports.extras.push_back(add_output(graph, extra.find(name)));
   }
-  StepGraph step{.model = draft.model(),
-                 .loss = placed.resolved.info,
-                 .class_symbol = class_symbol(placed.resolved),
-                 .has_denominator = placed.written.has_counts,
-                 .has_row_losses = placed.written.rows != nullptr,
-                 .learning_rate_dtype = rate_dtype(weights),
-                 .weights = infos_of(weights),
-                 .held = infos_of(state_weights.held),
-                 .num_extra_outputs = extra_names.size(),
-                 .target_losses = log.target_losses,
-                 .has_gradient_norm = log.gradient_norm != nullptr};
-  if (log.gradient_norm != nullptr) step.gradient_norm_dtype = log.gradient_norm->dtype();
+  add_log_outputs(draft, placed, gradients, options, step);
+  if (is_host_loop(optimizer)) {
+    for (Value* gradient : gradients) ports.gradients.push_back(add_output(graph, gradient));
+  }
   if (placed.sample_weight != nullptr) step.sample_weight = placed.sample_weight->name;
-  const bool is_mean = loss.reduction == Reduction::kMean;
   add_update(draft, optimizer, options,
              {.weights = weight_values,
               .gradients = gradients,
-              .denominator = is_mean ? placed.written.denominator : nullptr},
+              .denominator = step.is_mean ? placed.written.denominator : nullptr},
              state_weights, step);
   return step;
 }
@@ -459,16 +458,18 @@ EvaluationGraph build_evaluation(const ir::Model& working, const opdef::OpRegist
   Loss reduced = loss;
   if (loss.reduction == Reduction::kNone) reduced.reduction = Reduction::kSum;
   const PlacedLoss placed = place_loss(draft.g(), registry, reduced);
-  graph.outputs = {placed.written.numerator, placed.written.denominator};
+  graph.outputs.clear();
+  EvaluationPorts ports{.numerator = add_output(graph, placed.written.numerator),
+                        .denominator = add_output(graph, placed.written.denominator)};
   CorrectRows rows;
   if (placed.others.empty()) {
     rows = write_correct_rows(draft.g(), placed.resolved.function, placed.place());
   }
   if (rows.correct != nullptr) {
-    graph.outputs.push_back(rows.correct);
-    graph.outputs.push_back(rows.rows);
+    ports.correct = add_output(graph, rows.correct);
+    ports.counted = add_output(graph, rows.rows);
   }
-  if (options.scores) graph.outputs.push_back(placed.resolved.scores);
+  if (options.scores) ports.scores = add_output(graph, placed.resolved.scores);
   for (const WeightInfo& weight : weights) {
     Value* value = find_in(graph, weight);
     value->initializer = {};
@@ -476,7 +477,7 @@ EvaluationGraph build_evaluation(const ir::Model& working, const opdef::OpRegist
   }
   std::erase_if(graph.initializers, [](const Value* value) { return !value->is_initializer(); });
   cut_to_outputs(graph);
-  return {.model = draft.model(), .has_correct_rows = rows.correct != nullptr};
+  return {.model = draft.model(), .ports = ports};
 }
 
 std::shared_ptr<ir::Model> build_prediction(const ir::Model& working,

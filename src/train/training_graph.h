@@ -52,48 +52,46 @@ struct StepGraphOptions {
   /// Further outputs: outputs of the model, "<weight>_grad", "gradient_norm".
   std::vector<std::string> outputs = {};
   bool all_gradients = false;  ///< "<weight>_grad" of every trained weight, after `outputs`
-  /// What a history of the training tells, after all these; see StepGraph::first_log_output.
+  /// What a history of the training has: see StepPorts.
   bool target_losses = false;
   bool gradient_norm = false;
+};
+
+/// The places of a step's results among its outputs. Numbers are rank 0, but for the row losses.
+struct StepPorts {
+  std::size_t loss = 0;
+  /// Of the loss, where that is not the number of rows.
+  std::optional<std::size_t> denominator = {};
+  std::optional<std::size_t> row_losses = {};     ///< [N], of Reduction::kNone
+  std::vector<std::size_t> extras = {};           ///< StepGraphOptions::outputs, all_gradients
+  std::vector<std::size_t> target_losses = {};    ///< of StepGraph::target_losses
+  std::optional<std::size_t> gradient_norm = {};  ///< of all gradients together
+  std::vector<std::size_t> gradients = {};        ///< of the trained weights, with L-BFGS
 };
 
 /// Loss, gradient and update. With L-BFGS the update is a loop around the graph: there is no
 /// `learning_rate`, and the gradients are outputs. Graph inputs: those of the model that the loss
 /// needs, the target, the sample weight if there is one, `learning_rate`, with a schedule a
 /// `plateau_factor` for each of its plateaus, then the state (with first values). Graph outputs:
-/// the loss, its denominator (if that is not the number of rows), the loss of each row
-/// (Reduction::kNone), the further outputs, those for the log, with L-BFGS the gradients of the
-/// trained weights, then the new state.
+/// those of `ports`, then the new state.
 struct StepGraph {
   std::shared_ptr<ir::Model> model;  ///< with its state bindings
   LossInfo loss;
   /// The symbol of the number of classes, where a class number is the target and only data tell.
   std::string class_symbol = {};
-  bool has_denominator = false;    ///< it is an output
-  bool has_row_losses = false;     ///< they are an output
+  StepPorts ports = {};
   std::string sample_weight = {};  ///< name of that input; empty: none
   std::string learning_rate = {};  ///< name of that input; empty: L-BFGS
   DataType learning_rate_dtype = DataType::kFloat32;
   std::vector<WeightInfo> weights = {};     ///< that are trained: the first state bindings
   std::vector<WeightInfo> held = {};        ///< weights in the state that are not: the next ones
   std::vector<WeightInfo> statistics = {};  ///< running statistics: the ones after these
-  std::size_t num_extra_outputs = 0;        ///< after the loss, denominator and row losses
-  /// The loss of each of several targets, without its factor; names of the outputs that they are
+  std::unordered_set<std::string> with_own_count = {};  ///< see TrainedSet
+  /// The loss of each of several targets, without its factor: names of the outputs that they are
   /// on.
   std::vector<std::string> target_losses = {};
-  bool has_gradient_norm = false;  ///< the last of them
-  DataType gradient_norm_dtype = DataType::kFloat32;
-
-  /// Place of the first further output.
-  std::size_t first_extra_output() const {
-    return 1 + (has_denominator ? 1U : 0U) + (has_row_losses ? 1U : 0U);
-  }
-
-  /// Scalars after these: `target_losses`, in the type of the loss, and the norm of all gradients.
-  std::size_t first_log_output() const { return first_extra_output() + num_extra_outputs; }
-  std::size_t num_log_outputs() const {
-    return target_losses.size() + (has_gradient_norm ? 1U : 0U);
-  }
+  bool is_mean = true;                ///< Reduction::kMean
+  std::int64_t steps_per_update = 1;  ///< UpdateOptions::accumulate
 
   /// `weights`, `held` and `statistics`.
   std::vector<WeightInfo> state_weights() const {
@@ -109,12 +107,18 @@ StepGraph build_step(const ir::Model& working, const opdef::OpRegistry& registry
                      const Optimizer& optimizer, const StepGraphOptions& options);
 
 /// The loss alone, for data that is not trained on. Inputs: as of the step, then the trained
-/// weights by name, as plain inputs. Outputs: numerator, denominator, and for classifiers the
-/// (weighted) number of right rows and of all rows that count; last the scores (of the first loss),
-/// if they are asked for.
+/// weights by name, as plain inputs.
+struct EvaluationPorts {
+  std::size_t numerator = 0;
+  std::size_t denominator = 0;
+  /// Of classifiers: the (weighted) number of right rows, and of all rows that count.
+  std::optional<std::size_t> correct = {};
+  std::optional<std::size_t> counted = {};
+  std::optional<std::size_t> scores = {};  ///< of the first loss, if they are asked for
+};
 struct EvaluationGraph {
   std::shared_ptr<ir::Model> model;
-  bool has_correct_rows = false;
+  EvaluationPorts ports = {};
 };
 struct EvaluationGraphOptions {
   bool scores = false;

@@ -11,7 +11,6 @@
 
 #include "train/engine.h"
 #include "train/patterns.h"
-#include "train/session.h"
 #include "train/weights.h"
 
 namespace onnxgrad::train {
@@ -57,17 +56,18 @@ std::string separation_line(std::span<const SeparatedWeight> separated) {
   return "\ntrained apart, since equal numbers alone made them one in the file: " + text;
 }
 
-std::string Session::weights_line() const {
+std::string weights_line(const ir::Model& working, const StepGraph& step,
+                         const TrainingOptions& options) {
   std::unordered_set<std::string> trained;
   std::unordered_set<std::string> statistics;
-  for (const WeightInfo& weight : graph_.weights) trained.insert(weight.name);
-  for (const WeightInfo& weight : graph_.statistics) statistics.insert(weight.name);
+  for (const WeightInfo& weight : step.weights) trained.insert(weight.name);
+  for (const WeightInfo& weight : step.statistics) statistics.insert(weight.name);
   std::unordered_set<std::string> held;
-  for (const WeightInfo& weight : graph_.held) held.insert(weight.name);
+  for (const WeightInfo& weight : step.held) held.insert(weight.name);
 
   std::size_t total = 0;
   Reasons reasons;
-  for (const Weight& weight : find_weights(*source_.working, builtin_engine().ops)) {
+  for (const Weight& weight : find_weights(working, builtin_engine().ops)) {
     const WeightInfo info = weight_info(weight);
     if (trained.contains(info.name)) {
       ++total;
@@ -75,14 +75,14 @@ std::string Session::weights_line() const {
     }
     if (!is_floating(info.dtype) || is_plain_number(info) || is_of_definition(weight)) continue;
     ++total;
-    const bool is_wanted = info.trainable || is_matched(options_.trainable, info.name);
+    const bool is_wanted = info.trainable || is_matched(options.trainable, info.name);
     if (statistics.contains(info.name)) {
       add_reason(reasons, "running statistics", info.name);
-    } else if (held.contains(info.name) || (is_wanted && is_matched(options_.frozen, info.name))) {
+    } else if (held.contains(info.name) || (is_wanted && is_matched(options.frozen, info.name))) {
       add_reason(reasons, "frozen", info.name);
     } else if (!info.trainable) {
       add_reason(reasons, info.reason, info.name);
-    } else if (!options_.trainable.empty()) {
+    } else if (!options.trainable.empty()) {
       add_reason(reasons, "not named", info.name);
     } else {
       add_reason(reasons, "without influence on the loss", info.name);

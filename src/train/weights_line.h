@@ -5,8 +5,14 @@
 #include <string>
 
 #include "onnxgrad/model.h"
+#include "onnxgrad/training_session.h"
+#include "train/training_graph.h"
 
 namespace onnxgrad::train {
+
+/// See TrainingSession::weights_line; its first line. `step` was written for `working`.
+std::string weights_line(const ir::Model& working, const StepGraph& step,
+                         const TrainingOptions& options);
 
 /// "'a', 'b', 'c' and 4 more".
 std::string short_list(std::span<const std::string> names);

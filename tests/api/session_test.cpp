@@ -237,6 +237,24 @@ TEST(TrainerApi, SharesItsSession) {
   EXPECT_EQ(session->steps(), 2);
 }
 
+// A callback that asks for scores, which the validation of the fit does not have.
+TEST(TrainerApi, CallbacksEvaluateMetricsWhileTheFitValidates) {
+  const Tensor x = rows_of({1, 0, 0, 1, 1, 1, 2, -1});
+  const Dataset data{.inputs = {{.name = "x", .tensor = x}},
+                     .target = floats({2.5F, -0.5F, 1.5F, 5.5F}, Dims{4})};
+  Trainer trainer(Model::from_text(kLinear), {}, Sgd{.learning_rate = 0.1}, one_thread());
+  FitOptions options{.epochs = 5, .batch_size = 2, .validation = &data};
+  int epochs = 0;
+  options.on_epoch_end = [&](const EpochLog& log) {
+    const EvaluationResult result = trainer.evaluate(data, 3, {Metric{.name = "mse"}});
+    EXPECT_NEAR(result.metrics.at(0), log.val_loss.value(), 1e-6);
+    ++epochs;
+    return false;
+  };
+  trainer.fit(data, options);
+  EXPECT_EQ(epochs, 5);
+}
+
 TEST(TrainerApi, StopsFromAnotherThread) {
   Trainer trainer(Model::from_text(kLinear), {}, Sgd{.learning_rate = 1e-3}, one_thread());
   const Tensor x = rows_of({1, 0, 0, 1, 1, 1, 2, -1});

@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "onnxgrad/model.h"
 #include "train/checkpoints/safetensors.h"
-#include "train/session.h"
 
 // A checkpoint is a safetensors file. Weights have their own names; everything else has names that
 // begin with kReservedPrefix. The metadata hold format, version and checksums, and what the file
@@ -52,13 +52,6 @@ Checkpoint read_checkpoint(const std::string& path);
 /// The weights in a checkpoint or in any other safetensors file, by their own names.
 /// Throws: CheckpointError.
 NamedTensors read_weights(const std::string& path);
-
-/// State, number of steps, learning rate, seed, and what they belong to. The tensors are views.
-Checkpoint checkpoint_of(const Session& session);
-
-/// Checks that the checkpoint belongs to such a session and then puts it into it: all or nothing.
-/// Throws: CheckpointError naming the first difference.
-void restore_session(Session& session, const Checkpoint& checkpoint);
 
 /// The name of a state tensor in a checkpoint: a weight's own name (unless it looks like a reserved
 /// one), else a reserved one.

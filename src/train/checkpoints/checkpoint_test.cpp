@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include "base/philox.h"
+#include "train/session/session_checkpoint.h"
 #include "train/testing/draft.h"
 #include "train/testing/temporary_folder.h"
 
@@ -107,8 +108,8 @@ TEST(Checkpoint, RestoresTheRandomStream) {
   Session second = session_of(network(), Sgd{}, {}, 4);
   load(second, folder.path("file"));
   EXPECT_EQ(second.seed(), 17U);
-  EXPECT_EQ(second.step_executor().cells().seed, 17U);
-  EXPECT_EQ(second.step_executor().cells().step, 1U);
+  EXPECT_EQ(second.runner().executor().cells().seed, 17U);
+  EXPECT_EQ(second.runner().executor().cells().step, 1U);
 }
 
 TEST(Checkpoint, SameStateSameBytes) {

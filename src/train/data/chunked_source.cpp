@@ -8,7 +8,7 @@
 #include <unordered_map>
 
 #include "base/check.h"
-#include "train/fit/sampler.h"
+#include "train/data/sampler.h"
 
 namespace onnxgrad::train {
 namespace {

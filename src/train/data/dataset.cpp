@@ -7,7 +7,7 @@
 #include <memory>
 
 #include "base/check.h"
-#include "train/targets.h"
+#include "train/data/targets.h"
 
 namespace onnxgrad::train {
 namespace {
@@ -23,25 +23,25 @@ std::int64_t rows_of(const std::string& name, const Tensor& tensor) {
   return tensor.dims()[0];
 }
 
-const Tensor& find_input(const Session& session, const Dataset& data, const std::string& name) {
+const Tensor& find_input(const DataSchema& schema, const Dataset& data, const std::string& name) {
   const auto& inputs = data.inputs;
-  if (inputs.size() == 1 && inputs.front().name.empty() && session.inputs().size() == 1) {
+  if (inputs.size() == 1 && inputs.front().name.empty() && schema.inputs.size() == 1) {
     return inputs.front().tensor;
   }
   for (const NamedTensor& input : inputs) {
     if (input.name == name) return input.tensor;
   }
   std::vector<std::string> names;
-  for (const ValueInfo& info : session.inputs()) names.push_back(info.name);
+  for (const ValueInfo& info : schema.inputs) names.push_back(info.name);
   throw DataError({.what = "there is no data for input '" + name + "'",
                    .where = {.value = name},
                    .detail = "The model's inputs are " + base::quote_list(names) + ".",
                    .hint = "Give one array, or column, for each input, by its name."});
 }
 
-void refuse_unknown_inputs(const Session& session, const Dataset& data) {
+void refuse_unknown_inputs(const DataSchema& schema, const Dataset& data) {
   std::vector<std::string> names;
-  for (const ValueInfo& info : session.inputs()) names.push_back(info.name);
+  for (const ValueInfo& info : schema.inputs) names.push_back(info.name);
   for (const NamedTensor& input : data.inputs) {
     if (input.name.empty() && data.inputs.size() == 1) continue;
     if (std::ranges::find(names, input.name) != names.end()) continue;
@@ -134,16 +134,17 @@ Tensor prepare_weights(const Port& port, const Dataset& data, std::int64_t rows,
 }
 
 // Rows of a data set whose loss reads no target.
-std::int64_t count_rows(const Session& session, std::span<const Port> ports, const Dataset& data) {
+std::int64_t count_rows(const DataSchema& schema, std::span<const Port> ports,
+                        const Dataset& data) {
   if (data.target.is_defined() || !data.targets.empty()) {
     throw DataError({.what = "a target was given, but the model's own loss takes none",
                      .hint = fmt::format("Name the input that takes it: "
                                          "loss='output:{},target=NAME'.",
-                                         session.loss().output)});
+                                         schema.loss.output)});
   }
   ONNXGRAD_ASSERT(!ports.empty());
   const std::string& name = ports.front().name;
-  return rows_of(name, find_input(session, data, name));
+  return rows_of(name, find_input(schema, data, name));
 }
 
 void check_rows(const std::string& name, std::int64_t given, std::int64_t rows) {
@@ -167,9 +168,9 @@ void check_target_names(const LossInfo& loss, const Dataset& data) {
   for (const NamedTensor& labels : data.targets) find_loss_on(loss, labels.name);
 }
 
-Tensor prepare_input(const Session& session, const Port& port, const Dataset& data,
+Tensor prepare_input(const DataSchema& schema, const Port& port, const Dataset& data,
                      std::int64_t rows, bool allow_nan, const ArrayPlace& place) {
-  const Tensor& given = find_input(session, data, port.name);
+  const Tensor& given = find_input(schema, data, port.name);
   const std::int64_t own_rows = rows_of(port.name, given);
   const Tensor fitted = fit_shape(port, given, rows, place);
   check_rows(port.name, own_rows, rows);
@@ -197,6 +198,13 @@ Dims Column::batch_dims(std::int64_t rows) const {
   std::vector<std::int64_t> dims(values.dims().begin(), values.dims().end());
   dims[0] = rows;
   return Dims(std::move(dims));
+}
+
+std::vector<Dims> PreparedData::batch_dims(std::int64_t rows) const {
+  std::vector<Dims> dims;
+  dims.reserve(columns.size());
+  for (const Column& column : columns) dims.push_back(column.batch_dims(rows));
+  return dims;
 }
 
 std::int64_t PreparedData::row_number(std::int64_t row) const {
@@ -253,66 +261,55 @@ PreparedData PreparedData::in_order_of(std::span<const Port> wanted) const {
   return result;
 }
 
-void settle_by_labels(Session& session, const Dataset& data) {
-  const auto labels = [&](const LossInfo& loss) -> const Tensor* {
-    for (const NamedTensor& target : data.targets) {
-      if (target.name == loss.output || target.name == loss.scores) return &target.tensor;
-    }
-    return data.targets.empty() && &loss == &session.loss() ? &data.target : nullptr;
-  };
-  const auto inputs = [&](std::span<const Port> ports) {
-    refuse_unknown_inputs(session, data);
-    Dataset first;
-    for (const NamedTensor& input : data.inputs) {
-      first.inputs.push_back({.name = input.name, .tensor = first_row_of(input.tensor)});
-    }
-    std::vector<Tensor> tensors;
-    for (const Port& port : ports) {
-      tensors.push_back(prepare_input(session, port, first, 1, /*allow_nan=*/true, port.name));
-    }
-    return tensors;
-  };
-  FirstRows rows{.labels = labels};
-  if (!data.inputs.empty()) rows.inputs = inputs;
-  session.settle_by_labels(rows);
+std::vector<Tensor> first_row_inputs(const DataSchema& schema, std::span<const Port> ports,
+                                     const Dataset& data) {
+  refuse_unknown_inputs(schema, data);
+  Dataset first;
+  for (const NamedTensor& input : data.inputs) {
+    first.inputs.push_back({.name = input.name, .tensor = first_row_of(input.tensor)});
+  }
+  std::vector<Tensor> tensors;
+  for (const Port& port : ports) {
+    tensors.push_back(prepare_input(schema, port, first, 1, /*allow_nan=*/true, port.name));
+  }
+  return tensors;
 }
 
-PreparedData prepare_data(const Session& session, std::span<const Port> ports, const Dataset& data,
-                          bool allow_nan, const std::string& part) {
-  refuse_unknown_inputs(session, data);
-  const StepGraph& graph = session.graph();
-  check_target_names(graph.loss, data);
-  const bool has_target = !graph.loss.target.name.empty();
+PreparedData prepare_data(const DataSchema& schema, std::span<const Port> ports,
+                          const Dataset& data, bool allow_nan, const std::string& part) {
+  refuse_unknown_inputs(schema, data);
+  check_target_names(schema.loss, data);
+  const bool has_target = !schema.loss.target.name.empty();
   const Tensor& first =
-      data.targets.empty() ? data.target : find_labels(graph.loss, graph.loss, data).tensor;
+      data.targets.empty() ? data.target : find_labels(schema.loss, schema.loss, data).tensor;
   PreparedData prepared;
   prepared.rows =
-      has_target ? rows_of(graph.loss.target.name, first) : count_rows(session, ports, data);
+      has_target ? rows_of(schema.loss.target.name, first) : count_rows(schema, ports, data);
   prepared.ranges = {{.begin = 0, .first = data.first_row}};
   if (prepared.rows == 0) {
     throw DataError({.what = "the data set has no rows",
                      .hint = "Give arrays whose first dimension counts rows."});
   }
-  if (data.sample_weight.is_defined() && graph.sample_weight.empty()) {
+  if (data.sample_weight.is_defined() && schema.sample_weight.empty()) {
     throw DataError({.what = "sample weights were given, but the loss takes none",
                      .hint = "Build the loss with sample_weight='weight'."});
   }
   for (const Port& port : ports) {
     Column column{.name = port.name, .values = {}};
-    if (const LossInfo* loss = find_target(graph.loss, port.name)) {
-      const bool is_first = loss == &graph.loss;
+    if (const LossInfo* loss = find_target(schema.loss, port.name)) {
+      const bool is_first = loss == &schema.loss;
       if (is_first) prepared.target = prepared.columns.size();
       const NamedTensor labels = data.targets.empty()
                                      ? NamedTensor{.name = "", .tensor = data.target}
-                                     : find_labels(graph.loss, *loss, data);
+                                     : find_labels(schema.loss, *loss, data);
       column.values = encode_target(*loss, labels.tensor, target_place(data, labels.name, part));
       check_rows(port.name, rows_of(port.name, column.values), prepared.rows);
-    } else if (port.name == graph.sample_weight) {
+    } else if (port.name == schema.sample_weight) {
       prepared.has_weights = true;
       prepared.weights = prepared.columns.size();
       column.values = prepare_weights(port, data, prepared.rows, weight_place(data, part));
     } else {
-      column.values = prepare_input(session, port, data, prepared.rows, allow_nan,
+      column.values = prepare_input(schema, port, data, prepared.rows, allow_nan,
                                     input_place(data, port.name, part));
     }
     column.row_bytes = column.values.size_bytes() / prepared.rows;

@@ -9,7 +9,9 @@
 #include <vector>
 
 #include "onnxgrad/data.h"
-#include "train/session.h"
+#include "onnxgrad/losses.h"
+#include "onnxgrad/model.h"
+#include "runtime/executor.h"
 
 namespace onnxgrad::train {
 
@@ -45,21 +47,31 @@ struct PreparedData {
   std::int64_t row_number(std::int64_t row) const;
   /// Adds the ranges of `count` rows of `from`, from `begin` on, behind `rows` of these.
   void add_ranges(const PreparedData& from, std::int64_t begin, std::int64_t count);
+  /// The shapes of a batch of `rows` rows, per column.
+  std::vector<Dims> batch_dims(std::int64_t rows) const;
   /// The rows at these places, copied.
   PreparedData select(std::span<const std::int64_t> chosen) const;
   /// The columns of these ports, in their order; all must be there.
   PreparedData in_order_of(std::span<const runtime::Port> wanted) const;
 };
 
+/// What rows are checked against; refers to what a session has until its step is compiled anew.
+struct DataSchema {
+  const std::vector<ValueInfo>& inputs;  ///< of the model
+  const LossInfo& loss;
+  const std::string& sample_weight;  ///< name of that input; empty: none
+};
+
 /// Checks everything before anything runs: names, number of rows and columns, dtypes (converted
 /// where nothing is lost), NaN and infinity, labels, weights. Arrays that need no conversion are
 /// shared. `ports`: what is fed, without the learning rate. `part`: what the rows are for, if that
 /// has to be said ("validation"). Throws: DataError, at best naming row and column.
-PreparedData prepare_data(const Session& session, std::span<const runtime::Port> ports,
+PreparedData prepare_data(const DataSchema& schema, std::span<const runtime::Port> ports,
                           const Dataset& data, bool allow_nan, const std::string& part = {});
 
-/// Settles what these rows' labels decide about the losses: Session::settle_by_labels.
-void settle_by_labels(Session& session, const Dataset& data);
+/// The first row alone of these inputs of the model. Throws: DataError.
+std::vector<Tensor> first_row_inputs(const DataSchema& schema, std::span<const runtime::Port> ports,
+                                     const Dataset& data);
 
 }  // namespace onnxgrad::train
 

@@ -7,7 +7,7 @@
 
 #include "base/checksum.h"
 #include "onnxgrad/option_error.h"
-#include "train/fit/sampler.h"
+#include "train/data/sampler.h"
 #include "train/losses.h"
 
 namespace onnxgrad::train {
@@ -16,13 +16,13 @@ namespace {
 constexpr std::int64_t kBatchSize = 32;
 
 // L-BFGS has one batch of all rows.
-void choose_batch_size(const Session& session, std::int64_t rows, FitOptions& options) {
+void choose_batch_size(const StepRunner& step, std::int64_t rows, FitOptions& options) {
   if (options.batch_size < 0) {
     throw OptionError(
         {.what = fmt::format("batch_size is {}, which is for data in chunks", options.batch_size),
          .hint = "Give a batch size of 1 or more."});
   }
-  if (session.takes_whole_batch()) {
+  if (step.takes_whole_batch()) {
     if (options.batch_size != 0 && options.batch_size < rows) {
       throw DataError({.what = fmt::format("batch_size is {}, but L-BFGS takes all {} rows at once",
                                            options.batch_size, rows),
@@ -59,24 +59,23 @@ std::string checksum_of(const PreparedData& data, const PreparedData* validation
   return checksum.hex();
 }
 
-ArrayFeed::ArrayFeed(Session& session, std::span<const runtime::Port> ports, const Dataset& data,
-                     FitOptions& options)
+ArrayFeed::ArrayFeed(const FitSession& session, const Dataset& data, FitOptions& options)
     : session_(session),
       options_(options),
-      data_(prepare_data(session, ports, data, options.allow_nan)) {
+      data_(prepare_data(session.schema(), session.step().data_ports(), data, options.allow_nan)) {
   if (options.class_weights) {
-    ClassWeigher weigher(session, *options.class_weights);
+    ClassWeigher weigher(session.schema(), *options.class_weights);
     if (weigher.needs_counts()) weigher.count(data_.columns[data_.target].values);
     weigher.settle();
     weigher.weigh(data_);
   }
-  validation_ = take_validation(session);
+  validation_ = take_validation();
   if (options.checkpoint || !options.resume.empty()) {
     checksum_ = checksum_of(data_, validation_ ? &*validation_ : nullptr);
   }
   block_.data = &data_;
   block_.rows = train_rows_.empty() ? data_.rows : static_cast<std::int64_t>(train_rows_.size());
-  train::choose_batch_size(session, block_.rows, options);
+  choose_batch_size(session.step(), block_.rows, options);
   block_.batch_rows = std::min(options.batch_size, block_.rows);
   const bool has_windows = options.sampling == Sampling::kWindows;
   if (has_windows) block_.rows = count_windows(block_.rows, block_.batch_rows) * block_.batch_rows;
@@ -88,11 +87,11 @@ ArrayFeed::ArrayFeed(Session& session, std::span<const runtime::Port> ports, con
 }
 
 // The share of the rows that is kept for validation, or the rows of its own.
-std::optional<PreparedData> ArrayFeed::take_validation(Session& session) {
+std::optional<PreparedData> ArrayFeed::take_validation() {
   const double fraction = options_.validation_fraction;
-  if (fraction == 0) return validation_rows(session, options_);
+  if (fraction == 0) return validation_rows(session_, options_);
   const Column& target = data_.columns[data_.target];
-  const LossInfo& loss = session.loss();
+  const LossInfo& loss = session_.schema().loss;
   const bool by_class = loss.is_classifier && loss.num_classes > 0 &&
                         target.values.dims().rank() == 1 && !ignored_class(loss.function);
   Split split = by_class ? split_rows_stratified(target.values.data<std::int64_t>(),
@@ -100,7 +99,7 @@ std::optional<PreparedData> ArrayFeed::take_validation(Session& session) {
                          : split_rows(data_.rows, fraction, options_.seed);
   train_rows_ = std::move(split.train);
   // The evaluation is fed with what the loss needs, in its own order.
-  return data_.select(split.validation).in_order_of(session.evaluation_ports());
+  return data_.select(split.validation).in_order_of(session_.evaluation(false)->data_ports());
 }
 
 void ArrayFeed::open_validation(std::optional<Validation>& validation) {

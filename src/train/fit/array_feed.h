@@ -13,10 +13,9 @@ namespace onnxgrad::train {
 /// block, in the order of the rows or in a permutation that is a function of (seed, epoch).
 class ArrayFeed final : public BatchFeed {
  public:
-  /// Settles the size of batches in `options`, which outlive this. `ports`: what is fed.
+  /// Settles the size of batches in `options`. Both outlive this.
   /// Throws: DataError, OptionError.
-  ArrayFeed(Session& session, std::span<const runtime::Port> ports, const Dataset& data,
-            FitOptions& options);
+  ArrayFeed(const FitSession& session, const Dataset& data, FitOptions& options);
 
   void begin_epoch(std::int64_t epoch) override;
   const RowBlock* next(StopFlag& stop) override;
@@ -27,9 +26,9 @@ class ArrayFeed final : public BatchFeed {
   std::string checksum(std::int64_t /*row*/) const override { return checksum_; }
 
  private:
-  std::optional<PreparedData> take_validation(Session& session);
+  std::optional<PreparedData> take_validation();
 
-  Session& session_;
+  const FitSession& session_;
   const FitOptions& options_;
   PreparedData data_;
   std::vector<std::int64_t> train_rows_;  ///< empty: all rows of data_

@@ -46,35 +46,18 @@ void copy_rows(const std::byte* from, std::int64_t row_bytes, std::span<const st
   }
 }
 
-BatchBinder::BatchBinder(Session& session) : session_(session) {
-  const auto& all_ports = session_.step_executor().inputs();
-  for (std::size_t i = 0; i < all_ports.size(); ++i) {
-    if (i == session_.learning_rate_port()) continue;
-    data_ports_.push_back(all_ports[i]);
-    ports_.push_back(i);
-  }
-}
-
-std::vector<Dims> BatchBinder::batch_dims(const PreparedData& data, std::int64_t rows) const {
-  std::vector<Dims> dims(session_.step_executor().inputs().size());
-  for (std::size_t c = 0; c < ports_.size(); ++c) {
-    dims[ports_[c]] = data.columns[c].batch_dims(rows);
-  }
-  return dims;
-}
-
-bool BatchBinder::fits(const Plan& plan, const PreparedData& data, std::int64_t rows) const {
+bool BatchBinder::fits(const Plan& plan, const PreparedData& data, std::int64_t rows) {
   if (plan.execution == nullptr || plan.rows != rows) return false;
-  for (std::size_t c = 0; c < ports_.size(); ++c) {
-    if (!have_same_rows(plan.dims[ports_[c]], data.columns[c].values.dims())) return false;
+  for (std::size_t c = 0; c < data.columns.size(); ++c) {
+    if (!have_same_rows(plan.dims[c], data.columns[c].values.dims())) return false;
   }
   return true;
 }
 
 void BatchBinder::prepare(Plan& plan, const PreparedData& data, std::int64_t rows) {
   if (fits(plan, data, rows)) return;
-  std::vector<Dims> dims = batch_dims(data, rows);
-  plan.execution = &session_.prepare_step(dims);
+  std::vector<Dims> dims = data.batch_dims(rows);
+  plan.execution = &step_.prepare(dims);
   plan.pin.emplace(*plan.execution);
   plan.rows = rows;
   plan.dims = std::move(dims);

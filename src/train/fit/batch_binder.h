@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "train/fit/batch_feed.h"
-#include "train/session.h"
+#include "train/session/step_runner.h"
 
 namespace onnxgrad::train {
 
@@ -20,10 +20,8 @@ void copy_rows(const std::byte* from, std::int64_t row_bytes, std::span<const st
 /// consecutive rows, else gathered into one batch of memory.
 class BatchBinder {
  public:
-  explicit BatchBinder(Session& session);
-
-  /// What is fed with data: all inputs of the step but the learning rate.
-  std::span<const runtime::Port> data_ports() const { return data_ports_; }
+  /// `step` outlives this.
+  explicit BatchBinder(StepRunner& step) : step_(step) {}
 
   /// Compiles the plans for the batches of such a block, unless they are those of the last call:
   /// for batch_rows rows, and for the rest unless that is left out. Then bind() allocates nothing.
@@ -31,18 +29,16 @@ class BatchBinder {
   /// The plan for so many rows from this place on, with the rows bound. Call prepare(block) before.
   runtime::Execution& bind(const RowBlock& block, std::int64_t begin, std::int64_t rows) {
     runtime::Execution& execution = rows == block.batch_rows ? *full_.execution : *tail_.execution;
-    bind_to(execution, block, begin, rows);
+    bind_to(step_, execution, block, begin, rows);
     return execution;
   }
-  /// The same with a plan of the caller's.
-  void bind_to(runtime::Execution& execution, const RowBlock& block, std::int64_t begin,
-               std::int64_t rows) {
-    for (std::size_t c = 0; c < ports_.size(); ++c) {
-      execution.bind(ports_[c], gather(block, c, begin, rows));
+  /// The same with a plan of another runner for the step.
+  void bind_to(const StepRunner& step, runtime::Execution& plan, const RowBlock& block,
+               std::int64_t begin, std::int64_t rows) {
+    for (std::size_t c = 0; c < block.data->columns.size(); ++c) {
+      step.bind(plan, c, gather(block, c, begin, rows));
     }
   }
-  /// Of a batch of so many rows, in the order of the step's inputs.
-  std::vector<Dims> batch_dims(const PreparedData& data, std::int64_t rows) const;
 
  private:
   struct Plan {
@@ -51,7 +47,7 @@ class BatchBinder {
     runtime::Execution* execution = nullptr;
     std::optional<runtime::Pin> pin = {};
   };
-  bool fits(const Plan& plan, const PreparedData& data, std::int64_t rows) const;
+  static bool fits(const Plan& plan, const PreparedData& data, std::int64_t rows);
   void prepare(Plan& plan, const PreparedData& data, std::int64_t rows);
   void prepare_staging(const RowBlock& block);
 
@@ -67,10 +63,8 @@ class BatchBinder {
     return batch.raw();
   }
 
-  Session& session_;
-  std::vector<runtime::Port> data_ports_;
-  std::vector<std::size_t> ports_;  ///< their places, per column
-  std::vector<Tensor> staging_;     ///< per column, one batch
+  StepRunner& step_;
+  std::vector<Tensor> staging_;  ///< per column, one batch
   Plan full_;
   Plan tail_;
 };

@@ -6,8 +6,9 @@
 #include <span>
 #include <utility>
 
+#include "train/data/sampler.h"
+#include "train/data/targets.h"
 #include "train/fit/array_feed.h"
-#include "train/fit/sampler.h"
 
 namespace onnxgrad::train {
 namespace {
@@ -33,15 +34,14 @@ BlockReader::Keep drawn_rows(double fraction, std::uint64_t seed, bool for_valid
 
 }  // namespace
 
-ChunkFeed::ChunkFeed(Session& session, std::vector<runtime::Port> ports, DataSource& source,
-                     FitOptions& options, StopFlag& stop)
+ChunkFeed::ChunkFeed(const FitSession& session, DataSource& source, FitOptions& options,
+                     StopFlag& stop)
     : session_(session),
       source_(source),
       options_(options),
-      ports_(std::move(ports)),
       as_they_come_(options.batch_size == FitOptions::kAsTheyCome),
       has_checksum_(options.checkpoint || !options.resume.empty()) {
-  if (session_.takes_whole_batch()) {
+  if (session_.step().takes_whole_batch()) {
     refuse("L-BFGS takes all rows at once, not data in chunks",
            "Give arrays, or take another optimizer.");
   }
@@ -60,7 +60,8 @@ ChunkFeed::ChunkFeed(Session& session, std::vector<runtime::Port> ports, DataSou
   reader_.emplace(
       source_,
       [this](const Dataset& chunk) {
-        PreparedData rows = prepare_data(session_, ports_, chunk, options_.allow_nan);
+        PreparedData rows = prepare_data(session_.schema(), session_.step().data_ports(), chunk,
+                                         options_.allow_nan);
         if (weigher_) weigher_->weigh(rows);
         return rows;
       },
@@ -72,7 +73,7 @@ ChunkFeed::ChunkFeed(Session& session, std::vector<runtime::Port> ports, DataSou
 }
 
 void ChunkFeed::prepare_class_weights(StopFlag& stop) {
-  weigher_.emplace(session_, *options_.class_weights);
+  weigher_.emplace(session_.schema(), *options_.class_weights);
   if (!weigher_->needs_counts()) return;
   if (!source_.can_start_again()) {
     refuse(
@@ -87,7 +88,7 @@ void ChunkFeed::prepare_class_weights(StopFlag& stop) {
 bool ChunkFeed::count(StopFlag& stop) {
   const auto see = [this](const Dataset& chunk) {
     if (weigher_ && weigher_->needs_counts()) {
-      weigher_->count(session_.encode_target(chunk.target));
+      weigher_->count(encode_target(session_.schema().loss, chunk.target));
     }
   };
   count_ = count_source(source_, block_.batch_rows, options_.drop_last,

@@ -18,11 +18,10 @@ namespace onnxgrad::train {
 /// Plans are compiled when a batch of a new shape comes.
 class ChunkFeed final : public BatchFeed {
  public:
-  /// `source` and `options`, in which the size of batches is settled, outlive this.
+  /// All but `stop` outlive this; the size of batches is settled in `options`.
   /// With ClassWeights::balanced the source is read once, unless `stop` becomes true.
   /// Throws: DataError (options that need all rows at once, or a pass more than there is).
-  ChunkFeed(Session& session, std::vector<runtime::Port> ports, DataSource& source,
-            FitOptions& options, StopFlag& stop);
+  ChunkFeed(const FitSession& session, DataSource& source, FitOptions& options, StopFlag& stop);
 
   void begin_epoch(std::int64_t epoch) override;
   const RowBlock* next(StopFlag& stop) override;
@@ -41,10 +40,9 @@ class ChunkFeed final : public BatchFeed {
   bool is_left_out(const Block& block) const;
   void add_to_checksum(const Block& block);
 
-  Session& session_;
+  const FitSession& session_;
   DataSource& source_;
   const FitOptions& options_;
-  std::vector<runtime::Port> ports_;
   bool as_they_come_ = false;
   bool has_checksum_ = false;
   std::optional<ClassWeigher> weigher_;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "onnxgrad/option_error.h"
+#include "train/data/targets.h"
 
 namespace onnxgrad::train {
 namespace {
@@ -27,20 +28,19 @@ void check_weights(const ClassWeights& options) {
 
 }  // namespace
 
-ClassWeigher::ClassWeigher(const Session& session, const ClassWeights& options)
+ClassWeigher::ClassWeigher(const DataSchema& schema, const ClassWeights& options)
     : is_balanced_(options.balanced) {
   check_weights(options);
-  const StepGraph& graph = session.graph();
-  if (!graph.loss.others.empty()) {
+  if (!schema.loss.others.empty()) {
     throw DataError(
         {.what = "class_weights: there are several targets", .hint = "Give sample weights."});
   }
-  if (graph.sample_weight.empty()) {
+  if (schema.sample_weight.empty()) {
     throw DataError({.what = "class_weights: the loss takes no sample weights",
                      .hint = "Build the loss with sample_weight='weight'."});
   }
   if (is_balanced_) return;
-  const auto labels = session.encode_target(options.labels).to_doubles();
+  const auto labels = encode_target(schema.loss, options.labels).to_doubles();
   for (std::size_t i = 0; i < labels.size(); ++i) weights_[labels[i]] = options.weights[i];
 }
 

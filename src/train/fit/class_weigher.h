@@ -16,7 +16,7 @@ class ClassWeigher {
  public:
   /// Throws: OptionError (weights that are no numbers >= 0, not one per label), DataError (a label
   /// that the model does not know; a loss without sample weights, or with several targets).
-  ClassWeigher(const Session& session, const ClassWeights& options);
+  ClassWeigher(const DataSchema& schema, const ClassWeights& options);
 
   /// ClassWeights::balanced, and count() has not seen all rows yet.
   bool needs_counts() const { return is_balanced_; }

@@ -9,22 +9,13 @@ constexpr std::size_t kNumbers = 4;  // in a state, before the targets
 
 }  // namespace
 
-std::optional<double> gradient_norm(const Session& session, const runtime::Execution& execution) {
-  const StepGraph& graph = session.graph();
-  if (!graph.has_gradient_norm) return std::nullopt;
-  return read_scalar(execution.output(graph.first_log_output() + graph.target_losses.size()),
-                     graph.gradient_norm_dtype);
-}
-
-void EpochLoss::add_log_outputs(const Session& session, const runtime::Execution& execution,
+void EpochLoss::add_log_results(const StepRunner& step, const runtime::Execution& plan,
                                 double share) {
-  const StepGraph& graph = session.graph();
-  target_sums_.resize(graph.target_losses.size());
+  target_sums_.resize(step.graph().target_losses.size());
   for (std::size_t i = 0; i < target_sums_.size(); ++i) {
-    const std::byte* const value = execution.output(graph.first_log_output() + i);
-    target_sums_[i] += share * read_scalar(value, session.loss_dtype());
+    target_sums_[i] += share * step.target_loss(plan, i);
   }
-  norm_sum_ += gradient_norm(session, execution).value_or(0);
+  norm_sum_ += step.gradient_norm(plan).value_or(0);
 }
 
 void EpochLoss::clear() {
@@ -32,14 +23,13 @@ void EpochLoss::clear() {
   std::ranges::fill(target_sums_, 0.0);
 }
 
-void EpochLoss::tell(const Session& session, EpochLog& log) const {
-  const StepGraph& graph = session.graph();
+void EpochLoss::write_to(EpochLog& log, const StepGraph& graph) const {
   log.train_loss = mean();
   for (std::size_t i = 0; i < target_sums_.size(); ++i) {
     log.target_losses.emplace_back("train_loss_" + graph.target_losses[i],
                                    mean_of(target_sums_[i], weight_));
   }
-  if (graph.has_gradient_norm) log.grad_norm = mean_of(norm_sum_, steps_);
+  if (graph.ports.gradient_norm) log.grad_norm = mean_of(norm_sum_, steps_);
 }
 
 std::vector<double> EpochLoss::state() const {
@@ -48,9 +38,8 @@ std::vector<double> EpochLoss::state() const {
   return numbers;
 }
 
-bool EpochLoss::set_state(const Session& session, const std::vector<double>& state) {
-  const std::size_t targets = session.graph().target_losses.size();
-  if (state.size() != kNumbers && state.size() != kNumbers + targets) return false;
+bool EpochLoss::set_state(const std::vector<double>& state, std::size_t num_targets) {
+  if (state.size() != kNumbers && state.size() != kNumbers + num_targets) return false;
   sum_ = state[0];
   weight_ = state[1];
   norm_sum_ = state[2];

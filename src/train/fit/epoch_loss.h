@@ -7,7 +7,7 @@
 
 #include "onnxgrad/trainer.h"
 #include "train/mean.h"
-#include "train/session.h"
+#include "train/session/step_runner.h"
 
 namespace onnxgrad::train {
 
@@ -17,16 +17,13 @@ namespace onnxgrad::train {
 class EpochLoss {
  public:
   /// A step that was run on so many rows.
-  void add(const Session& session, const runtime::Execution& execution, double loss,
-           std::int64_t rows) {
-    const double counted = session.graph().has_denominator
-                               ? read_scalar(execution.output(1), session.loss_dtype())
-                               : static_cast<double>(rows);
-    const double share = session.reduces_by_mean() ? counted : 1;
+  void add(const StepRunner& step, const runtime::Execution& plan, double loss, std::int64_t rows) {
+    const double counted = step.denominator(plan).value_or(static_cast<double>(rows));
+    const double share = step.graph().is_mean ? counted : 1;
     sum_ += loss * share;
     weight_ += counted;
     steps_ += 1;
-    if (session.has_log_outputs()) add_log_outputs(session, execution, share);
+    if (step.has_log_results()) add_log_results(step, plan, share);
   }
   /// Keeps its memory.
   void clear();
@@ -36,14 +33,15 @@ class EpochLoss {
     return steps_ == 0 ? std::numeric_limits<double>::quiet_NaN() : mean_of(sum_, weight_);
   }
   /// Into the log of the epoch.
-  void tell(const Session& session, EpochLog& log) const;
+  void write_to(EpochLog& log, const StepGraph& graph) const;
 
-  /// All numbers, for checkpoints. set_state() returns false for a row that state() did not make.
+  /// All numbers, for checkpoints. set_state() returns false for a row that state() did not make
+  /// for so many targets.
   std::vector<double> state() const;
-  bool set_state(const Session& session, const std::vector<double>& state);
+  bool set_state(const std::vector<double>& state, std::size_t num_targets);
 
  private:
-  void add_log_outputs(const Session& session, const runtime::Execution& execution, double share);
+  void add_log_results(const StepRunner& step, const runtime::Execution& plan, double share);
 
   double sum_ = 0;
   double weight_ = 0;
@@ -51,9 +49,6 @@ class EpochLoss {
   double steps_ = 0;
   std::vector<double> target_sums_;
 };
-
-/// The norm of the gradient that a step gave; nothing where it gives none.
-std::optional<double> gradient_norm(const Session& session, const runtime::Execution& execution);
 
 }  // namespace onnxgrad::train
 

@@ -7,7 +7,6 @@
 #include <string>
 #include <utility>
 
-#include "base/check.h"
 #include "onnxgrad/option_error.h"
 #include "train/mean.h"
 
@@ -22,19 +21,24 @@ std::int64_t evaluation_batch(std::int64_t batch_size) {
   return std::max(batch_size, std::min<std::int64_t>(256, 4 * batch_size));
 }
 
+Evaluator evaluator_of(const FitSession& session, const FitOptions& options) {
+  return {session.evaluation(!options.metrics.empty()), session.schema().loss, options.metrics};
+}
+
 }  // namespace
 
 using runtime::Execution;
 
-Evaluator::Evaluator(Session& session, const std::vector<Metric>& metrics) : session_(session) {
+Evaluator::Evaluator(std::shared_ptr<Evaluation> evaluation, const LossInfo& loss,
+                     const std::vector<Metric>& metrics)
+    : evaluation_(std::move(evaluation)) {
   if (metrics.empty()) return;
-  if (std::holds_alternative<OutputLoss>(session.loss().function)) {
+  if (std::holds_alternative<OutputLoss>(loss.function)) {
     throw OptionError(
         {.what = "metrics compare scores with targets, but the loss is the model's own",
          .hint = "Put a loss of onnxgrad on the scores, or leave metrics out."});
   }
-  metrics_.emplace(session.loss(), metrics);
-  session.give_scores_in_evaluation();
+  metrics_.emplace(loss, metrics);
 }
 
 Execution& Evaluator::plan(const PreparedData& data, std::int64_t rows) {
@@ -42,9 +46,7 @@ Execution& Evaluator::plan(const PreparedData& data, std::int64_t rows) {
     const auto known = std::ranges::find(plans_, rows, &Plan::rows);
     if (known != plans_.end()) return *known->execution;
   }
-  std::vector<Dims> dims;
-  for (const Column& column : data.columns) dims.push_back(column.batch_dims(rows));
-  return session_.prepare_evaluation(dims);
+  return evaluation_->prepare(data.batch_dims(rows));
 }
 
 void Evaluator::prepare(const PreparedData& data, std::int64_t batch_size) {
@@ -60,7 +62,7 @@ void Evaluator::prepare(const PreparedData& data, std::int64_t batch_size) {
 }
 
 void Evaluator::begin() {
-  numerator_ = denominator_ = correct_ = counted_ = 0;
+  sums_ = {};
   rows_ = 0;
   if (metrics_) metrics_->clear();
 }
@@ -74,22 +76,15 @@ void Evaluator::add(const PreparedData& data, std::int64_t batch_size) {
 void Evaluator::add_batch(const PreparedData& data, std::int64_t begin, std::int64_t rows) {
   Execution& execution = plan(data, rows);
   for (std::size_t c = 0; c < data.columns.size(); ++c) {
-    execution.bind(c, data.columns[c].row(begin));
+    evaluation_->bind(execution, c, data.columns[c].row(begin));
   }
-  execution.run();
-  const DataType dtype = execution.output_desc(0).dtype;
-  numerator_ += read_scalar(execution.output(0), dtype);
-  denominator_ += read_scalar(execution.output(1), dtype);
-  if (session_.counts_correct_rows()) {
-    correct_ += read_scalar(execution.output(2), dtype);
-    counted_ += read_scalar(execution.output(3), dtype);
-  }
+  sums_ += evaluation_->run(execution);
   rows_ += rows;
   if (metrics_) add_metric_rows(execution, data, begin, rows);
 }
 
-void Evaluator::add_metric_rows(Execution& execution, const PreparedData& data, std::int64_t begin,
-                                std::int64_t rows) {
+void Evaluator::add_metric_rows(const Execution& execution, const PreparedData& data,
+                                std::int64_t begin, std::int64_t rows) {
   const auto view = [&](const Column& column) {
     return Tensor::view(column.values.dtype(), column.batch_dims(rows),
                         const_cast<std::byte*>(column.row(begin)),
@@ -97,15 +92,16 @@ void Evaluator::add_metric_rows(Execution& execution, const PreparedData& data, 
   };
   std::vector<double> weights;
   if (data.has_weights) weights = view(data.columns[data.weights]).to_doubles();
-  const std::size_t scores = session_.counts_correct_rows() ? 4 : 2;
-  metrics_->add(execution.output_tensor(scores), view(data.columns[data.target]), weights);
+  metrics_->add(evaluation_->scores(execution), view(data.columns[data.target]), weights);
 }
 
 EvaluationResult Evaluator::result() const {
   EvaluationResult result;
-  result.loss = mean_of(numerator_, denominator_);
+  result.loss = mean_of(sums_.numerator, sums_.denominator);
   result.rows = rows_;
-  if (session_.counts_correct_rows()) result.accuracy = mean_of(correct_, counted_);
+  if (evaluation_->counts_correct_rows()) {
+    result.accuracy = mean_of(sums_.correct, sums_.counted);
+  }
   if (metrics_) result.metrics = metrics_->values();
   return result;
 }
@@ -128,25 +124,25 @@ std::optional<EvaluationResult> Evaluator::run(BlockReader& reader, std::int64_t
   return result();
 }
 
-Validation::Validation(Session& session, const FitOptions& options, PreparedData rows)
+Validation::Validation(const FitSession& session, const FitOptions& options, PreparedData rows)
     : options_(options),
-      evaluator_(session, options.metrics),
+      evaluator_(evaluator_of(session, options)),
       rows_(std::move(rows)),
       batch_size_(evaluation_batch(options.batch_size)) {
   evaluator_.prepare(rows_, batch_size_);
 }
 
-Validation::Validation(Session& session, const FitOptions& options, DataSource& source,
+Validation::Validation(const FitSession& session, const FitOptions& options, DataSource& source,
                        BlockReader::Keep keep, const ClassWeigher* weigher)
     : options_(options),
-      evaluator_(session, options.metrics),
+      evaluator_(evaluator_of(session, options)),
       batch_size_(evaluation_batch(options.batch_size)) {
-  const auto ports = session.evaluation_ports();
   reader_.emplace(
       source,
-      [&session, &options, weigher,
-       wanted = std::vector(ports.begin(), ports.end())](const Dataset& chunk) {
-        PreparedData rows = prepare_data(session, wanted, chunk, options.allow_nan, kValidation);
+      [schema = session.schema(), &options, weigher,
+       evaluation = session.evaluation(false)](const Dataset& chunk) {
+        PreparedData rows =
+            prepare_data(schema, evaluation->data_ports(), chunk, options.allow_nan, kValidation);
         if (weigher != nullptr) weigher->weigh(rows);
         return rows;
       },
@@ -166,10 +162,10 @@ void Validation::run(StopFlag& stop, EpochLog& log) {
   }
 }
 
-std::optional<PreparedData> validation_rows(Session& session, const FitOptions& options) {
+std::optional<PreparedData> validation_rows(const FitSession& session, const FitOptions& options) {
   if (options.validation == nullptr) return std::nullopt;
-  return prepare_data(session, session.evaluation_ports(), *options.validation, options.allow_nan,
-                      kValidation);
+  return prepare_data(session.schema(), session.evaluation(false)->data_ports(),
+                      *options.validation, options.allow_nan, kValidation);
 }
 
 void check_fit_options(const FitOptions& options) {
@@ -206,29 +202,6 @@ void check_fit_options(const FitOptions& options) {
     refuse(fmt::format("max_seconds is {}, expected 0 or more", options.max_seconds),
            "Give a number of seconds; 0 stands for no limit.");
   }
-}
-
-double monitored(const FitOptions& options, const EpochLog& log) {
-  if (!options.early_stopping || options.early_stopping->monitor.empty()) {
-    return log.val_loss.value_or(log.train_loss);
-  }
-  const std::string& monitor = options.early_stopping->monitor;
-  const double sign = options.early_stopping->maximize ? -1 : 1;
-  if (monitor == "train_loss") return sign * log.train_loss;
-  if (monitor == "val_loss" && log.val_loss) return sign * *log.val_loss;
-  if (monitor == "val_accuracy" && log.val_accuracy) return sign * *log.val_accuracy;
-  std::vector<std::string> known{"train_loss"};
-  if (log.val_loss) known.emplace_back("val_loss");
-  if (log.val_accuracy) known.emplace_back("val_accuracy");
-  for (const auto& [name, value] : log.val_metrics) {
-    if (name == monitor) return sign * value;
-    known.push_back(name);
-  }
-  throw DataError(
-      {.what = "there is no '" + monitor + "' to monitor",
-       .detail = "There are " + base::quote_list(known) + ".",
-       .hint = base::nearest_or(monitor, known,
-                                "Monitor one of these, or add the metric, or validation rows.")});
 }
 
 }  // namespace onnxgrad::train

@@ -2,7 +2,7 @@
 #define ONNXGRAD_TRAIN_FIT_EVALUATOR_H_
 
 #include <cstdint>
-#include <functional>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -19,14 +19,17 @@ namespace onnxgrad::train {
 /// Loss, accuracy and metrics over rows, in batches: begin(), add() any number of times, result().
 class Evaluator {
  public:
-  explicit Evaluator(Session& session, const std::vector<Metric>& metrics = {});
+  /// `evaluation` is one with scores where there are metrics; `loss` is what it evaluates.
+  /// Throws: OptionError (metrics of a model's own loss).
+  Evaluator(std::shared_ptr<Evaluation> evaluation, const LossInfo& loss,
+            const std::vector<Metric>& metrics = {});
 
   /// Compiles the plans that add() will need for these rows, which outlive this and stay where they
   /// are: add() then allocates nothing.
   void prepare(const PreparedData& data, std::int64_t batch_size);
   void begin();
   /// Batches of `batch_size` rows, the last one smaller. The columns are those of
-  /// Session::evaluation_ports().
+  /// Evaluation::data_ports().
   void add(const PreparedData& data, std::int64_t batch_size);
   EvaluationResult result() const;
 
@@ -42,8 +45,8 @@ class Evaluator {
  private:
   runtime::Execution& plan(const PreparedData& data, std::int64_t rows);
   void add_batch(const PreparedData& data, std::int64_t begin, std::int64_t rows);
-  void add_metric_rows(runtime::Execution& execution, const PreparedData& data, std::int64_t begin,
-                       std::int64_t rows);
+  void add_metric_rows(const runtime::Execution& execution, const PreparedData& data,
+                       std::int64_t begin, std::int64_t rows);
 
   struct Plan {
     std::int64_t rows;
@@ -51,14 +54,11 @@ class Evaluator {
     runtime::Pin pin;
   };
 
-  Session& session_;
+  std::shared_ptr<Evaluation> evaluation_;
   std::optional<MetricRows> metrics_;
   const PreparedData* prepared_ = nullptr;
   std::vector<Plan> plans_;  ///< for batches of prepared_
-  double numerator_ = 0;
-  double denominator_ = 0;
-  double correct_ = 0;
-  double counted_ = 0;  ///< rows that correct_ is of
+  LossSums sums_;
   std::int64_t rows_ = 0;
 };
 
@@ -66,10 +66,10 @@ class Evaluator {
 class Validation {
  public:
   /// `options` and what they refer to outlive this.
-  Validation(Session& session, const FitOptions& options, PreparedData rows);
+  Validation(const FitSession& session, const FitOptions& options, PreparedData rows);
   /// `keep`: which rows of the source; empty: all. `weigher`, which outlives this: of these rows;
   /// or nullptr.
-  Validation(Session& session, const FitOptions& options, DataSource& source,
+  Validation(const FitSession& session, const FitOptions& options, DataSource& source,
              BlockReader::Keep keep = {}, const ClassWeigher* weigher = nullptr);
   /// The numbers of the validation; leaves them out if `stop` became true meanwhile.
   void run(StopFlag& stop, EpochLog& log);
@@ -83,14 +83,10 @@ class Validation {
 };
 
 /// What `options` give to validate on besides a fraction; nothing if there is none.
-std::optional<PreparedData> validation_rows(Session& session, const FitOptions& options);
+std::optional<PreparedData> validation_rows(const FitSession& session, const FitOptions& options);
 
 /// Throws: OptionError for options that have no meaning, whatever the data.
 void check_fit_options(const FitOptions& options);
-
-/// The number that says which epoch is best; the smaller the better. Throws: DataError (the log has
-/// no such number; names those that there are).
-double monitored(const FitOptions& options, const EpochLog& log);
 
 }  // namespace onnxgrad::train
 

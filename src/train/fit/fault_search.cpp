@@ -4,26 +4,17 @@
 
 #include <algorithm>
 
-#include "runtime/finite.h"
-
 namespace onnxgrad::train {
 
-FaultSearch::FaultSearch(Session& session, BatchBinder& binder)
-    : session_(session), binder_(binder), snapshot_(session) {}
+FaultSearch::FaultSearch(StepRunner& step, BatchBinder& binder, std::int64_t interval)
+    : step_(step), binder_(binder), snapshot_(step), interval_(interval) {}
 
-void FaultSearch::take_snapshot(std::int64_t begin, const EpochLoss& loss) {
-  snapshot_.take(session_);
-  begin_ = begin;
-  loss_ = loss;
-  rate_ = session_.learning_rate();
+void FaultSearch::take_snapshot(const FitProgress& progress) {
+  snapshot_.take();
+  place_ = progress;
+  rate_ = step_.learning_rate();
   rates_.clear();
   forget_batches();
-}
-
-std::vector<std::string> FaultSearch::unchanged_weights() const {
-  std::vector<std::string> names;
-  for (const WeightInfo& weight : session_.graph().weights) names.push_back(weight.name);
-  return snapshot_.unchanged(session_, names);
 }
 
 void FaultSearch::keep_batch(const RowBlock& block) {
@@ -43,7 +34,7 @@ FaultSearch::Batch FaultSearch::batch(const RowBlock* block, std::int64_t step) 
             .begin = 0,
             .rows = data.rows};
   }
-  const std::int64_t begin = begin_ + step * block->batch_rows;
+  const std::int64_t begin = place_.row - place_.block_first_row + step * block->batch_rows;
   return {
       .block = *block, .begin = begin, .rows = std::min(block->batch_rows, block->rows - begin)};
 }
@@ -51,64 +42,64 @@ FaultSearch::Batch FaultSearch::batch(const RowBlock* block, std::int64_t step) 
 // The steps since the snapshot once more, as long as `is_wanted(number of steps done)`.
 template <class F>
 EpochLoss FaultSearch::replay(const RowBlock* block, F&& is_wanted) {
-  snapshot_.restore(session_);
-  EpochLoss sum = loss_;
+  snapshot_.restore();
+  EpochLoss sum = place_.loss;
   for (std::int64_t done = 0; is_wanted(done); ++done) {
     const Batch now = batch(block, done);
     if (!kept_.empty()) binder_.prepare(now.block, false);
-    runtime::Execution& execution = binder_.bind(now.block, now.begin, now.rows);
-    session_.set_learning_rate(rates_[static_cast<std::size_t>(done)]);
-    const double loss = session_.run_step(execution);
-    session_.set_steps(session_.steps() + 1);
-    sum.add(session_, execution, loss, now.rows);
+    runtime::Execution& plan = binder_.bind(now.block, now.begin, now.rows);
+    step_.set_learning_rate(rates_[static_cast<std::size_t>(done)]);
+    const double loss = step_.run(plan);
+    sum.add(step_, plan, loss, now.rows);
   }
   return sum;
 }
 
-FaultSearch::Finding FaultSearch::go_back(const RowBlock* block) {
+std::string FaultSearch::go_back(const std::string& fault, const RowBlock* block,
+                                 FitProgress& progress) {
   const std::int64_t bad = num_steps() - 1;
-  Finding finding;
+  std::string text =
+      fmt::format("{} at epoch {}, step {} (batch {}, {})", fault, progress.epoch, progress.step,
+                  progress.step - progress.epoch_first_step, describe_rows(block, bad));
+  std::int64_t good = 0;
   bool is_finite = true;
-  finding.loss = replay(block, [&](std::int64_t done) {
-    is_finite = is_finite && runtime::all_finite(session_.state_views());
-    if (is_finite) finding.good_steps = done;
+  progress.is_inside_step = true;  // there is no checkpoint if the steps fail now
+  progress.loss = replay(block, [&](std::int64_t done) {
+    is_finite = is_finite && step_.is_state_finite();
+    if (is_finite) good = done;
     return is_finite && done < bad;
   });
   if (!is_finite) {
-    finding.loss = replay(block, [&](std::int64_t done) { return done < finding.good_steps; });
+    progress.loss = replay(block, [&](std::int64_t done) { return done < good; });
   }
-  for (std::int64_t step = 0; step < finding.good_steps; ++step) {
-    finding.good_rows += batch(block, step).rows;
-  }
-  finding.rate =
-      finding.good_steps == 0 ? rate_ : rates_[static_cast<std::size_t>(finding.good_steps - 1)];
-  find_value(block, finding);
-  return finding;
+  text += find_value(block, good);
+  progress.is_inside_step = false;
+  progress.step = place_.step + good;
+  progress.row = place_.row;
+  for (std::int64_t step = 0; step < good; ++step) progress.row += batch(block, step).rows;
+  step_.set_learning_rate(good == 0 ? rate_ : rates_[static_cast<std::size_t>(good - 1)]);
+  return text;
 }
 
-// Goes on from the last finite state with one kernel per node, which may round differently.
-void FaultSearch::find_value(const RowBlock* block, Finding& finding) {
-  runtime::Executor executor = session_.make_unfused();
-  const auto& views = session_.state_views();
-  for (std::size_t i = 0; i < views.size(); ++i) executor.set_state(i, views[i]);
-  executor.cells() = session_.step_executor().cells();
-  for (std::int64_t step = finding.good_steps; step < num_steps();
-       ++step, ++executor.cells().step) {
+// Goes on from the last finite state with one kernel per node, which may round differently: empty
+// where its values are finite.
+std::string FaultSearch::find_value(const RowBlock* block, std::int64_t good_steps) {
+  const auto unfused = step_.unfused();
+  for (std::int64_t step = good_steps; step < num_steps(); ++step) {
     const Batch now = batch(block, step);
-    runtime::Execution& execution = executor.prepare(binder_.batch_dims(*now.block.data, now.rows));
-    binder_.bind_to(execution, now.block, now.begin, now.rows);
-    session_.set_learning_rate(rates_[static_cast<std::size_t>(step)]);
-    execution.bind(session_.learning_rate_port(), session_.learning_rate_cell());
-    const auto found = execution.run_until_non_finite();
+    runtime::Execution& plan = unfused->prepare(now.block.data->batch_dims(now.rows));
+    binder_.bind_to(*unfused, plan, now.block, now.begin, now.rows);
+    unfused->set_learning_rate(rates_[static_cast<std::size_t>(step)]);
+    const auto found = unfused->run_until_non_finite(plan);
     if (!found) continue;
     // Plans have nodes of their own; values keep their names.
-    const ir::Value* value = session_.graph().model->graph->find(found->value);
+    const ir::Value* value = step_.graph().model->graph->find(found->value);
     const bool is_known = value != nullptr && value->producer != nullptr;
-    finding.text = fmt::format("the first value that is not finite is '{}', of {}", found->value,
-                               is_known ? value->producer->describe() : found->op_type);
-    finding.step = step;
-    return;
+    return fmt::format("; the first value that is not finite is '{}', of {} in step {}",
+                       found->value, is_known ? value->producer->describe() : found->op_type,
+                       place_.step + step + 1);
   }
+  return "";
 }
 
 std::string FaultSearch::describe_rows(const RowBlock* block, std::int64_t step) const {

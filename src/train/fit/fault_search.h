@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "train/fit/batch_binder.h"
-#include "train/fit/epoch_loss.h"
+#include "train/fit/fit_progress.h"
 #include "train/fit/state_snapshot.h"
 
 // A loss that is not finite is looked into after the fact: plans are deterministic, so that the
@@ -16,19 +16,26 @@
 
 namespace onnxgrad::train {
 
+/// Whether a fit goes back to the last finite state.
+inline bool goes_back(OnNonFinite policy) {
+  return policy == OnNonFinite::kRaise || policy == OnNonFinite::kStop;
+}
+
 class FaultSearch {
  public:
-  /// Counts in MemoryReport::snapshots.
-  FaultSearch(Session& session, BatchBinder& binder);
+  /// A snapshot is due after `interval` steps; 0: never. Counts in MemoryReport::snapshots. All
+  /// outlive this.
+  FaultSearch(StepRunner& step, BatchBinder& binder, std::int64_t interval);
 
-  /// Steps from here on can be done again; the state is finite. They are those of one block from
-  /// the place `begin` on, or (with keep_batch) batches that were kept.
-  void take_snapshot(std::int64_t begin, const EpochLoss& loss);
-  /// Of the step that comes next. Allocates nothing after reserve().
-  void note_rate(double rate) { rates_.push_back(rate); }
+  /// Steps from here on can be done again; the state is finite. They are those of one block, or
+  /// (with keep_batch) batches that were kept.
+  void take_snapshot(const FitProgress& progress);
+  bool is_snapshot_due() const { return interval_ > 0 && num_steps() >= interval_; }
+  /// Before each step. Allocates nothing after reserve().
+  void note_rate() { rates_.push_back(step_.learning_rate()); }
   void reserve(std::int64_t steps) { rates_.reserve(static_cast<std::size_t>(steps)); }
   /// Names of the trained weights that no step since the snapshot has changed.
-  std::vector<std::string> unchanged_weights() const;
+  std::vector<std::string> unchanged_weights() const { return snapshot_.unchanged_weights(); }
   /// Keeps a batch that its feed will not: one that is a block.
   void keep_batch(const RowBlock& block);
   /// Since the snapshot.
@@ -37,21 +44,11 @@ class FaultSearch {
   /// Drops the batches that were kept: the epoch is over.
   void forget_batches();
 
-  struct Finding {
-    std::int64_t good_steps = 0;  ///< since the snapshot, after which the state was finite
-    std::int64_t good_rows = 0;   ///< of these steps
-    EpochLoss loss;               ///< of the epoch, after these
-    double rate = 0;              ///< the learning rate then
-    /// "the first value that is not finite is ..., of ...", and which step that is, from 0; the
-    /// text is empty where kernels that round differently give finite values.
-    std::string text = {};
-    std::int64_t step = 0;
-  };
-  /// Puts the state (not the rate) back to the last finite one. `block`: that of the steps since
-  /// the snapshot, where no batches were kept.
-  Finding go_back(const RowBlock* block);
-  /// The rows of a step since the snapshot: "row 7", "rows 7, 3, 0, 2, ...".
-  std::string describe_rows(const RowBlock* block, std::int64_t step) const;
+  /// After the last step has shown `fault`: puts state, learning rate and `progress` back to the
+  /// last finite state, and says what was found: "<fault> at epoch 1, step 3 (batch 3, rows 7, 3);
+  /// the first value that is not finite is 'x', of ...". `block`: that of the steps since the
+  /// snapshot, where no batches were kept.
+  std::string go_back(const std::string& fault, const RowBlock* block, FitProgress& progress);
 
  private:
   struct Batch {
@@ -62,14 +59,15 @@ class FaultSearch {
   Batch batch(const RowBlock* block, std::int64_t step) const;
   template <class F>
   EpochLoss replay(const RowBlock* block, F&& is_wanted);
-  void find_value(const RowBlock* block, Finding& finding);
+  std::string find_value(const RowBlock* block, std::int64_t good_steps);
+  std::string describe_rows(const RowBlock* block, std::int64_t step) const;
 
-  Session& session_;
+  StepRunner& step_;
   BatchBinder& binder_;
   StateSnapshot snapshot_;
-  EpochLoss loss_;                  ///< of the epoch, at the snapshot
+  std::int64_t interval_;
+  FitProgress place_;               ///< at the snapshot
   double rate_ = 0;                 ///< then
-  std::int64_t begin_ = 0;          ///< place in the block of the first step since then
   std::vector<double> rates_;       ///< per step since then
   std::vector<PreparedData> kept_;  ///< per step since then; empty: they are in the block
   std::int64_t kept_bytes_ = 0;

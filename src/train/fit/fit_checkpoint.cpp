@@ -1,4 +1,5 @@
-// How a fit becomes a checkpoint, and goes on from one.
+#include "train/fit/fit_checkpoint.h"
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -8,14 +9,12 @@
 #include <utility>
 
 #include "onnxgrad/option_error.h"
-#include "runtime/finite.h"
+#include "train/fit/fault_search.h"
 #include "train/fit/fit_history.h"
-#include "train/fit/fit_loop.h"
 
 namespace onnxgrad::train {
 namespace {
 
-constexpr std::string_view kBest = "best";
 constexpr std::string_view kOption = "option:";  // in the metadata
 
 [[noreturn]] void refuse(const Checkpoint& checkpoint, const std::string& what,
@@ -56,31 +55,33 @@ std::string number_or_none(std::optional<std::int64_t> number) {
 
 // What the order of the rows, the numbers and the end depend on, under the names that users know.
 // The first one that differs is named, so what explains the others comes first.
-std::vector<std::pair<std::string, std::string>> FitLoop::fixed_options() const {
-  const bool has_windows = options_.sampling == Sampling::kWindows;
-  const bool has_arrays = feed_->known_block() != nullptr;
+std::vector<std::pair<std::string, std::string>> FitCheckpoints::fixed_options() const {
+  const FitOptions& options = fit_.options;
+  const bool has_windows = options.sampling == Sampling::kWindows;
+  const bool has_arrays = fit_.feed.known_block() != nullptr;
+  const bool has_norm = fit_.session.step().graph().ports.gradient_norm.has_value();
   return {{"data", has_arrays ? "arrays" : "chunks"},
           {"windows", has_windows ? "1" : "0"},
-          {"validation", fmt::format("{}", options_.validation_fraction)},
-          {"training_rows", number_or_none(feed_->num_rows())},
-          {"batch_size", options_.batch_size == FitOptions::kAsTheyCome
+          {"validation", fmt::format("{}", options.validation_fraction)},
+          {"training_rows", number_or_none(fit_.feed.num_rows())},
+          {"batch_size", options.batch_size == FitOptions::kAsTheyCome
                              ? "as they come"
-                             : std::to_string(options_.batch_size)},
-          {"block_bytes", has_arrays ? "none" : std::to_string(options_.block_bytes)},
-          {"shuffle", options_.shuffle ? "1" : "0"},
-          {"drop_last", options_.drop_last ? "1" : "0"},
-          {"seed", std::to_string(options_.seed)},
-          {"validation_every", std::to_string(options_.validation_every)},
-          {"class_weights", class_weights_text(options_)},
-          {"grad_norm", session_.graph().has_gradient_norm ? "1" : "0"},
-          {"metrics", metrics_text(options_.metrics)},
-          {"early_stopping", early_stopping_text(options_)},
-          {"schedule", options_.schedule ? schedule_text(*options_.schedule) : "none"}};
+                             : std::to_string(options.batch_size)},
+          {"block_bytes", has_arrays ? "none" : std::to_string(options.block_bytes)},
+          {"shuffle", options.shuffle ? "1" : "0"},
+          {"drop_last", options.drop_last ? "1" : "0"},
+          {"seed", std::to_string(options.seed)},
+          {"validation_every", std::to_string(options.validation_every)},
+          {"class_weights", class_weights_text(options)},
+          {"grad_norm", has_norm ? "1" : "0"},
+          {"metrics", metrics_text(options.metrics)},
+          {"early_stopping", early_stopping_text(options)},
+          {"schedule", options.schedule ? schedule_text(*options.schedule) : "none"}};
 }
 
-void FitLoop::open_checkpoints() {
-  if (options_.checkpoint) {
-    const CheckpointOptions& wanted = *options_.checkpoint;
+bool FitCheckpoints::open(const RowBlock*& block, StopFlag& stop) {
+  if (fit_.options.checkpoint) {
+    const CheckpointOptions& wanted = *fit_.options.checkpoint;
     if (wanted.folder.empty()) {
       throw OptionError({.what = "checkpoints need a folder",
                          .hint = "Give CheckpointOptions::folder, a folder of their own."});
@@ -91,36 +92,37 @@ void FitLoop::open_checkpoints() {
                                              wanted.keep, wanted.every_steps),
                          .hint = "Keep one or more; 0 steps stand for the end of each epoch."});
     }
-    checkpoint_steps_ = wanted.every_steps;
-    checkpoints_.emplace(
-        wanted.folder,
-        CheckpointFolder::Options{.keep = wanted.keep, .keep_best = wanted.keep_best},
-        [this](const std::string& path, const std::string& problem) {
-          if (options_.on_checkpoint) options_.on_checkpoint({.path = path, .problem = problem});
-        });
+    steps_ = wanted.every_steps;
+    folder_.emplace(wanted.folder,
+                    CheckpointFolder::Options{.keep = wanted.keep, .keep_best = wanted.keep_best},
+                    [this](const std::string& path, const std::string& problem) {
+                      if (!fit_.options.on_checkpoint) return;
+                      fit_.options.on_checkpoint({.path = path, .problem = problem});
+                    });
   }
-  const auto found = find_checkpoint();
-  const std::int64_t steps = found ? found->get_int("session/steps") : session_.steps();
-  if (checkpoints_) checkpoints_->begin(steps, found ? &*found : nullptr);
-  if (found) resume_from(*found);
+  const auto found = find();
+  const std::int64_t steps = found ? found->get_int("session/steps") : fit_.session.step().steps();
+  if (folder_) folder_->begin(steps, found ? &*found : nullptr);
+  return !found || resume(*found, block, stop);
 }
 
-std::optional<Checkpoint> FitLoop::find_checkpoint() {
+std::optional<Checkpoint> FitCheckpoints::find() {
   namespace fs = std::filesystem;
-  const std::string& path = options_.resume;
+  const FitOptions& options = fit_.options;
+  const std::string& path = options.resume;
   if (path.empty()) return std::nullopt;
   std::error_code ignored;
   if (fs::is_regular_file(path, ignored)) return read_checkpoint(path);
   std::optional<Checkpoint> found;
-  const bool is_own = checkpoints_ && fs::equivalent(path, checkpoints_->path(), ignored);
+  const bool is_own = folder_ && fs::equivalent(path, folder_->path(), ignored);
   if (is_own) {
-    found = checkpoints_->take_newest();
-  } else if (fs::exists(path, ignored) || !options_.resume_if_any) {
-    found = newest_checkpoint(path, [this](const std::string& file, const std::string& problem) {
-      if (options_.on_checkpoint) options_.on_checkpoint({.path = file, .problem = problem});
+    found = folder_->take_newest();
+  } else if (fs::exists(path, ignored) || !options.resume_if_any) {
+    found = newest_checkpoint(path, [&](const std::string& file, const std::string& problem) {
+      if (options.on_checkpoint) options.on_checkpoint({.path = file, .problem = problem});
     });
   }
-  if (!found && !options_.resume_if_any) {
+  if (!found && !options.resume_if_any) {
     throw CheckpointError({.what = "there is no whole checkpoint to resume from",
                            .where = {.file = path},
                            .hint = "Begin anew without resuming."});
@@ -128,7 +130,7 @@ std::optional<Checkpoint> FitLoop::find_checkpoint() {
   return found;
 }
 
-void FitLoop::check_fit(const Checkpoint& checkpoint) const {
+void FitCheckpoints::check_fit(const Checkpoint& checkpoint) const {
   if (checkpoint.find(fmt::format("{}fit/epoch", kReservedPrefix)) == nullptr) {
     refuse(checkpoint, "the checkpoint is of a session, not of a fit",
            "Load it into the session, then train without resuming.");
@@ -142,140 +144,135 @@ void FitLoop::check_fit(const Checkpoint& checkpoint) const {
 }
 
 // Goes to the place in the data, with the same rows before it. False: stopped while reading.
-bool FitLoop::seek_rows(const Checkpoint& checkpoint, std::int64_t epoch, std::int64_t row) {
-  if (row > 0) {
-    feed_->begin_epoch(epoch);
-    while ((block_ = feed_->next(stop_)) != nullptr && block_first_row_ + block_->rows < row) {
-      block_first_row_ += block_->rows;
+bool FitCheckpoints::seek_rows(const Checkpoint& checkpoint, const FitProgress& place,
+                               const RowBlock*& block, StopFlag& stop) {
+  std::int64_t& first_row = fit_.progress.block_first_row;
+  if (place.row > 0) {
+    fit_.feed.begin_epoch(place.epoch);
+    while ((block = fit_.feed.next(stop)) != nullptr && first_row + block->rows < place.row) {
+      first_row += block->rows;
     }
-    if (stop_.is_set()) return false;
-    if (block_ == nullptr) {
+    if (stop.is_set()) return false;
+    if (block == nullptr) {
       refuse(checkpoint,
-             fmt::format("epoch {} has {} rows, the checkpoint was made after {}", epoch,
-                         block_first_row_, row),
+             fmt::format("epoch {} has {} rows, the checkpoint was made after {}", place.epoch,
+                         first_row, place.row),
              "Give the data of the first run; an iterator that is used up gives no rows again: "
              "give a list, or a function that returns a new iterator.");
     }
   }
   const auto stored = checkpoint.metadata.find("data_hash");
-  if (stored == checkpoint.metadata.end() || stored->second != feed_->checksum(row)) {
+  if (stored == checkpoint.metadata.end() || stored->second != fit_.feed.checksum(place.row)) {
     refuse(checkpoint, "the checkpoint was written with other training or validation rows",
            "Resume with the data of the first run, in the same order.");
   }
   return true;
 }
 
-void FitLoop::resume_from(const Checkpoint& checkpoint) {
+bool FitCheckpoints::resume(const Checkpoint& checkpoint, const RowBlock*& block, StopFlag& stop) {
   check_fit(checkpoint);
-  const std::int64_t epoch = checkpoint.get_int("fit/epoch");
-  const std::int64_t row = checkpoint.get_int("fit/row");
-  const std::int64_t step = checkpoint.get_int("fit/step");
+  FitProgress place{.epoch = checkpoint.get_int("fit/epoch"),
+                    .row = checkpoint.get_int("fit/row"),
+                    .step = checkpoint.get_int("fit/step")};
   const std::int64_t epoch_steps = checkpoint.get_int("fit/epoch_steps");
   const std::int64_t skipped = checkpoint.get_int("fit/skipped_steps");
   const std::int64_t waited = checkpoint.get_int("fit/epochs_without_improvement");
-  if (epoch < 1 || row < 0 || row > feed_->num_rows().value_or(row) || epoch_steps < 0 ||
-      step < epoch_steps || skipped < 0 || waited < 0) {
+  if (place.epoch < 1 || place.row < 0 || place.row > fit_.feed.num_rows().value_or(place.row) ||
+      epoch_steps < 0 || place.step < epoch_steps || skipped < 0 || waited < 0) {
     refuse(checkpoint,
-           fmt::format("the checkpoint is at epoch {}, row {}, step {}", epoch, row, step),
+           fmt::format("the checkpoint is at epoch {}, row {}, step {}", place.epoch, place.row,
+                       place.step),
            "Use another checkpoint: this file was not written by onnxgrad.");
   }
-  if (!seek_rows(checkpoint, epoch, row)) {
-    is_stopped_ = true;
-    return;
-  }
+  if (!seek_rows(checkpoint, place, block, stop)) return false;
+  const StepGraph& graph = fit_.session.step().graph();
   History history;
-  read_history(checkpoint, options_, session_.graph().target_losses, history);
-  EpochLoss loss;
-  if (!loss.set_state(session_, checkpoint.get_doubles("fit/epoch_loss"))) {
+  read_history(checkpoint, fit_.options, graph.target_losses, history);
+  if (!place.loss.set_state(checkpoint.get_doubles("fit/epoch_loss"), graph.target_losses.size())) {
     refuse(checkpoint, "the losses of the epoch in the checkpoint are not those of these targets",
            "Use another checkpoint: this file was not written by onnxgrad.");
   }
-  const double seconds = checkpoint.get_double("fit/seconds");
-  const double data_wait = checkpoint.get_double("fit/data_wait_s");
-  const double best_loss = checkpoint.get_double("fit/best_loss");
-  if (best_ && history.best_epoch && !best_->take_from(checkpoint, kBest, session_)) {
-    refuse(checkpoint, "the checkpoint has no copy of the best weights",
-           "Resume without restore_best, as in the first run.");
-  }
-  prepare_schedule(checkpoint.get_double("fit/first_rate"));
-  if (options_.schedule) {
-    schedule_state_ = checkpoint.get_doubles("fit/schedule_state");
-    if (schedule_) schedule_->load_state(schedule_state_);
-  }
-  restore_session(session_, checkpoint);
-  history_.epochs.insert(history_.epochs.end(), history.epochs.begin(), history.epochs.end());
-  history_.epoch_stride = history.epoch_stride;
-  history_.step_losses.insert(history_.step_losses.end(), history.step_losses.begin(),
-                              history.step_losses.end());
-  history_.best_epoch = history.best_epoch;
-  history_.skipped_steps = skipped;
-  epoch_ = epoch;
-  row_ = row;
-  step_ = step;
-  epoch_first_step_ = step - epoch_steps;
-  epochs_without_improvement_ = waited;
-  loss_ = std::move(loss);
-  seconds_before_ = seconds;
-  waited_before_ = data_wait;
-  best_loss_ = best_loss;
-  if (countdown_ > 0) countdown_ -= step_ % options_.every_n_steps;
-  saved_at_ = {session_.steps(), epoch_, row_};
+  place.epoch_first_step = place.step - epoch_steps;
+  place.block_first_row = fit_.progress.block_first_row;
+  place.clock.seconds_before = checkpoint.get_double("fit/seconds");
+  place.clock.wait_before = checkpoint.get_double("fit/data_wait_s");
+  fit_.best.take_weights(checkpoint, history.best_epoch.has_value());
+  fit_.rates.set_first_rate(checkpoint.get_double("fit/first_rate"));
+  fit_.rates.prepare(fit_.feed, block != nullptr, stop);
+  if (fit_.options.schedule) fit_.rates.resume(checkpoint.get_doubles("fit/schedule_state"));
+  fit_.best.take_numbers(checkpoint);
+  fit_.session.restore(checkpoint);
+  History& own = fit_.history;
+  own.epochs.insert(own.epochs.end(), history.epochs.begin(), history.epochs.end());
+  own.epoch_stride = history.epoch_stride;
+  own.step_losses.insert(own.step_losses.end(), history.step_losses.begin(),
+                         history.step_losses.end());
+  own.best_epoch = history.best_epoch;
+  own.skipped_steps = skipped;
+  fit_.progress = std::move(place);
+  saved_at_ = here();
+  return true;
 }
 
-Checkpoint FitLoop::make_checkpoint() const {
-  Checkpoint checkpoint = checkpoint_of(session_);
-  const bool is_within = row_ > 0;  // an epoch
+std::array<std::int64_t, 3> FitCheckpoints::here() const {
+  return {fit_.session.step().steps(), fit_.progress.epoch, fit_.progress.row};
+}
+
+Checkpoint FitCheckpoints::make() const {
+  const FitProgress& now = fit_.progress;
+  const bool is_within = now.row > 0;  // an epoch
+  Checkpoint checkpoint = fit_.session.checkpoint();
   for (const auto& [name, value] : fixed_options()) {
     checkpoint.metadata[fmt::format("{}{}", kOption, name)] = value;
   }
-  checkpoint.set_int("fit/epoch", epoch_);
-  checkpoint.set_int("fit/row", row_);
-  checkpoint.set_int("fit/step", step_);
-  checkpoint.set_int("fit/epoch_steps", is_within ? step_ - epoch_first_step_ : 0);
-  checkpoint.set_int("fit/skipped_steps", history_.skipped_steps);
-  checkpoint.set_int("fit/epochs_without_improvement", epochs_without_improvement_);
-  set_row(checkpoint, "fit/epoch_loss", is_within ? loss_.state() : EpochLoss().state());
-  checkpoint.set_double("fit/seconds",
-                        is_within ? seconds_before_ + seconds_since(epoch_began_) : 0);
-  checkpoint.set_double("fit/data_wait_s", is_within ? data_wait_s() : 0);
-  checkpoint.set_double("fit/best_loss", best_loss_);
-  checkpoint.set_double("fit/first_rate", first_rate_);
-  if (options_.schedule) {
-    const std::vector<double> state = schedule_ ? schedule_->state() : schedule_state_;
-    set_row(checkpoint, "fit/schedule_state", state);
-  }
-  if (best_ && history_.best_epoch) best_->add_to(checkpoint, kBest, session_);
-  write_history(checkpoint, options_, history_, step_);
-  checkpoint.metadata["epoch"] = std::to_string(epoch_);
-  checkpoint.metadata["data_hash"] = feed_->checksum(row_);
+  checkpoint.set_int("fit/epoch", now.epoch);
+  checkpoint.set_int("fit/row", now.row);
+  checkpoint.set_int("fit/step", now.step);
+  checkpoint.set_int("fit/epoch_steps", is_within ? now.step - now.epoch_first_step : 0);
+  checkpoint.set_int("fit/skipped_steps", fit_.history.skipped_steps);
+  set_row(checkpoint, "fit/epoch_loss", is_within ? now.loss.state() : EpochLoss().state());
+  checkpoint.set_double("fit/seconds", is_within ? now.clock.seconds() : 0);
+  checkpoint.set_double("fit/data_wait_s", is_within ? now.clock.wait(fit_.feed.waited_s()) : 0);
+  checkpoint.set_double("fit/first_rate", fit_.rates.first_rate());
+  if (fit_.options.schedule) set_row(checkpoint, "fit/schedule_state", fit_.rates.state());
+  fit_.best.add_to(checkpoint);
+  write_history(checkpoint, fit_.options, fit_.history, now.step);
+  checkpoint.metadata["epoch"] = std::to_string(now.epoch);
+  checkpoint.metadata["data_hash"] = fit_.feed.checksum(now.row);
   return checkpoint;
 }
 
-void FitLoop::save_checkpoint() {
-  const bool is_best = is_new_best_ && row_ == 0;
+void FitCheckpoints::end_epoch(const EpochLog& log) {
+  if (!folder_) return;
+  const CheckpointOptions& wanted = *fit_.options.checkpoint;
+  if (saved_time_ && seconds_since(*saved_time_) < wanted.min_seconds) return;
+  if (wanted.every_steps == 0 || (log.is_best && wanted.keep_best)) save();
+}
+
+void FitCheckpoints::save() {
+  const bool is_best = fit_.best.is_unsaved() && fit_.progress.row == 0;
+  const StepRunner& step = fit_.session.step();
   saved_time_ = Clock::now();
   CheckpointLog log;
   try {
-    if (search_ && !runtime::all_finite(session_.state_views())) {
+    if (goes_back(fit_.options.on_non_finite) && !step.is_state_finite()) {
       throw CheckpointError({.what = "the weights are not finite",
-                             .where = {.file = checkpoints_->path()},
+                             .where = {.file = folder_->path()},
                              .hint = "Resume from the checkpoint before, with a smaller rate."});
     }
-    Checkpoint checkpoint = make_checkpoint();
-    log.path = checkpoints_->save(checkpoint, session_.steps(), is_best);
-    saved_at_ = {session_.steps(), epoch_, row_};
-    is_new_best_ = is_new_best_ && !is_best;
+    Checkpoint checkpoint = make();
+    log.path = folder_->save(checkpoint, step.steps(), is_best);
+    saved_at_ = here();
+    if (is_best) fit_.best.mark_saved();
   } catch (const CheckpointError& error) {
-    log = {.path = checkpoints_->path(), .problem = error.what()};
+    log = {.path = folder_->path(), .problem = error.what()};
   }
-  history_.checkpoint_problem = log.problem;
-  if (options_.on_checkpoint) options_.on_checkpoint(log);
+  fit_.history.checkpoint_problem = log.problem;
+  if (fit_.options.on_checkpoint) fit_.options.on_checkpoint(log);
 }
 
-// Where training ends, however it does. A step that failed half way may have changed the state.
-void FitLoop::save_last_checkpoint() {
-  const std::array<std::int64_t, 3> here{session_.steps(), epoch_, row_};
-  if (checkpoints_ && !is_inside_step_ && saved_at_ != here) save_checkpoint();
+void FitCheckpoints::end_fit() {
+  if (folder_ && !fit_.progress.is_inside_step && saved_at_ != here()) save();
 }
 
 }  // namespace onnxgrad::train

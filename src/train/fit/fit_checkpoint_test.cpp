@@ -3,6 +3,7 @@
 
 #include <limits>
 
+#include "train/session/session_checkpoint.h"
 #include "train/testing/resumed_fit.h"
 
 namespace onnxgrad::train::fit_checkpoint_test {

@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "onnxgrad/option_error.h"
-#include "train/fit/sampler.h"
+#include "train/data/sampler.h"
 #include "train/testing/malloc_counter.h"
 #include "train/testing/resumed_fit.h"
 
@@ -473,9 +473,8 @@ TEST(FitLoop, ConvertsNumbersAndSharesWhatNeedsNoConversion) {
   Fixture b;
   EXPECT_EQ(a.fit(data, {.epochs = 2}).step_losses, b.fit(doubles, {.epochs = 2}).step_losses);
 
-  std::vector<runtime::Port> ports;
-  for (std::size_t i = 0; i < 2; ++i) ports.push_back(a.session.step_executor().inputs()[i]);
-  const PreparedData prepared = prepare_data(a.session, ports, data, false);
+  const PreparedData prepared =
+      prepare_data(a.session.schema(), a.session.runner().data_ports(), data, false);
   EXPECT_EQ(prepared.columns[0].values.raw(), data.inputs[0].tensor.raw());
 }
 

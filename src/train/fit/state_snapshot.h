@@ -2,36 +2,34 @@
 #define ONNXGRAD_TRAIN_FIT_STATE_SNAPSHOT_H_
 
 #include <cstdint>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "train/checkpoints/checkpoint.h"
-#include "train/session.h"
+#include "train/session/step_runner.h"
 
 namespace onnxgrad::train {
 
-/// Copies of all state tensors, for going back. They count in MemoryReport::snapshots.
+/// Copies of all states of a step, for going back. They count in MemoryReport::snapshots.
 class StateSnapshot {
  public:
-  explicit StateSnapshot(Session& session);
+  /// `step` outlives this.
+  explicit StateSnapshot(StepRunner& step);
   ~StateSnapshot();
   StateSnapshot(const StateSnapshot&) = delete;
   StateSnapshot& operator=(const StateSnapshot&) = delete;
   /// Allocates nothing.
-  void take(const Session& session);
-  void restore(Session& session) const;
-  /// Names of the tensors that have the same bits now, of those in `names`.
-  std::vector<std::string> unchanged(const Session& session,
-                                     std::span<const std::string> names) const;
+  void take();
+  void restore() const;
+  /// Names of the trained weights that have the same bits now.
+  std::vector<std::string> unchanged_weights() const { return step_.unchanged_weights(copies_); }
   /// Into a checkpoint under names of their own, and back. False: it is not in the checkpoint.
-  void add_to(Checkpoint& checkpoint, std::string_view purpose, const Session& session) const;
-  bool take_from(const Checkpoint& checkpoint, std::string_view purpose, const Session& session);
+  void add_to(Checkpoint& checkpoint, std::string_view purpose) const;
+  bool take_from(const Checkpoint& checkpoint, std::string_view purpose);
 
  private:
-  Session& session_;
-  std::int64_t bytes_ = 0;
+  StepRunner& step_;
   std::vector<Tensor> copies_;
   std::int64_t steps_ = 0;
 };

@@ -1,4 +1,5 @@
 #include "train/heads/head_patterns.h"
+#include "train/losses.h"
 
 #include <algorithm>
 #include <array>
@@ -259,13 +260,6 @@ bool is_affine(const Value* value) {
     value = next;
   }
   return false;
-}
-
-bool is_single_column(const Value& value) {
-  if (!value.type.has_rank() || value.type.rank() == 0) return false;
-  if (value.type.rank() == 1) return true;
-  const ir::Dim& last = value.type.shape->back();
-  return value.type.rank() == 2 && last.is_static() && last.value() == 1;
 }
 
 }  // namespace onnxgrad::train

@@ -49,9 +49,6 @@ ColumnOf match_column(const ir::Value* value);
 /// and these with constants added or multiplied.
 bool is_affine(const ir::Value* value);
 
-/// True for scores [N] or [N, 1].
-bool is_single_column(const ir::Value& value);
-
 }  // namespace onnxgrad::train
 
 #endif  // ONNXGRAD_TRAIN_HEADS_HEAD_PATTERNS_H_

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "train/heads/head_patterns.h"
+#include "train/losses.h"
 
 namespace onnxgrad::train {
 namespace {

@@ -69,10 +69,12 @@ TEST_P(SklearnHead, IsFoundAndStartsFromScikitLearnsLoss) {
 
   const Dataset data{.inputs = {{.name = "", .tensor = column(row()["x"])}},
                      .target = column(row()["y"])};
-  Evaluator evaluator(session, {});
+  const auto evaluation = session.evaluation();
+  Evaluator evaluator(evaluation, session.loss());
   const double expected = row()["expected"];
-  EXPECT_NEAR(evaluator.run(prepare_data(session, session.evaluation_ports(), data, false), 8).loss,
-              expected, 1e-6 * std::max(1.0, expected));
+  const PreparedData rows =
+      prepare_data(session.schema(), evaluation->data_ports(), data, /*allow_nan=*/false);
+  EXPECT_NEAR(evaluator.run(rows, 8).loss, expected, 1e-6 * std::max(1.0, expected));
 }
 
 TEST_P(SklearnHead, GetsTrainedWeightsBack) {

@@ -3,7 +3,7 @@
 #include <utility>
 #include <vector>
 
-#include "train/heads/head_patterns.h"
+#include "train/losses.h"
 #include "train/losses/rules.h"
 
 // Losses of classes. s: scores, p: probabilities, t: targets (class numbers, or numbers in [0, 1]),

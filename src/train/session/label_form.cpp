@@ -1,18 +1,17 @@
-#include "train/label_form.h"
+#include "train/session/label_form.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <string>
 #include <utility>
 
 #include "base/check.h"
-#include "train/engine.h"
+#include "train/data/targets.h"
+#include "train/feeds.h"
 #include "train/losses.h"
 #include "train/losses/class_axis.h"
 #include "train/session.h"
-#include "train/targets.h"
 
 namespace onnxgrad::train {
 namespace {
@@ -65,33 +64,7 @@ std::optional<GivenSize> find_size(std::span<const Port> ports, const std::vecto
 
 }  // namespace
 
-bool can_take_fractions(const LossInfo& loss) {
-  return loss.is_classifier && (std::holds_alternative<BinaryCrossEntropy>(loss.function) ||
-                                std::holds_alternative<LogLoss>(loss.function));
-}
-
-bool has_fractions(const Tensor& labels) {
-  if (!is_floating(labels.dtype())) return false;
-  const auto numbers = labels.to_doubles();
-  return std::ranges::any_of(
-      numbers, [](double number) { return std::isfinite(number) && number != std::floor(number); });
-}
-
-bool needs_fitting(const LossInfo& loss, const Tensor& labels) {
-  if (labels.dtype() == DataType::kString) return false;
-  if (!loss.is_classifier && !has_soft_targets(loss.function)) return false;
-  const bool has_other_rank =
-      loss.target.shape && labels.dims().rank() != loss.target.shape->size();
-  return has_other_rank || labels.dtype() != loss.target.dtype;
-}
-
-Tensor fit_labels(const LossInfo& loss, const Tensor& labels) {
-  if (!needs_fitting(loss, labels)) return labels;
-  if (!loss.is_classifier) return encode_target(loss, labels);
-  return class_numbers(loss, labels);
-}
-
-bool Session::is_open() const { return train::is_open(graph_.loss); }
+bool Session::is_open() const { return train::is_open(graph().loss); }
 
 LabelForms Session::label_forms() const {
   LabelForms forms;
@@ -101,8 +74,8 @@ LabelForms Session::label_forms() const {
          .soft_targets = has_soft_targets(info.function),
          .columns_are_scores = std::holds_alternative<SoftmaxCrossEntropy>(info.function)});
   };
-  add(graph_.loss);
-  for (const LossInfo& other : graph_.loss.others) add(other);
+  add(graph().loss);
+  for (const LossInfo& other : graph().loss.others) add(other);
   return forms;
 }
 
@@ -111,7 +84,7 @@ void Session::set_label_forms(const LabelForms& forms) {
   if (forms.front().columns_are_scores) take_columns_as_scores();
   if (forms == label_forms()) return;
   Loss settled = loss_;
-  for_each_loss(settled, graph_.loss, [&](Loss& loss, const LossInfo& info, std::size_t i) {
+  for_each_loss(settled, graph().loss, [&](Loss& loss, const LossInfo& info, std::size_t i) {
     settle(loss, info, forms[i]);
   });
   ask_loss(std::move(settled));
@@ -120,43 +93,43 @@ void Session::set_label_forms(const LabelForms& forms) {
 // An automatic loss that took bare columns for quantities.
 void Session::take_columns_as_scores() {
   const bool is_automatic = std::holds_alternative<AutoLoss>(loss_.function);
-  if (!is_automatic || !std::holds_alternative<SquaredError>(graph_.loss.function)) return;
+  if (!is_automatic || !std::holds_alternative<SquaredError>(graph().loss.function)) return;
   Loss scores = loss_;
   scores.function = SoftmaxCrossEntropy{};
   ask_loss(std::move(scores));
 }
 
-void Session::use_sample_weights(const std::string& name) {
-  if (!loss_.sample_weight.empty()) return;
-  Loss weighted = loss_;
-  weighted.sample_weight = name;
-  ask_loss(std::move(weighted));
-}
-
-void Session::ask_loss(Loss loss) {
-  std::swap(loss_, loss);
-  try {
-    change_trained(present_set());
-  } catch (...) {
-    std::swap(loss_, loss);
-    throw;
-  }
-}
-
 void Session::settle_by_labels(const FirstRows& rows) {
   if (is_fitting_) return;
-  const Tensor* const first = rows.labels(graph_.loss);
-  if (first != nullptr && steps_ == 0 && target_asks_for_classes(graph_.loss, *first)) {
+  const Tensor* const first = rows.labels(graph().loss);
+  if (first != nullptr && steps() == 0 && target_asks_for_classes(graph().loss, *first)) {
     take_columns_as_scores();
   }
   LabelForms forms = label_forms();
-  for_each_loss(loss_, graph_.loss, [&](const Loss&, const LossInfo& info, std::size_t i) {
+  for_each_loss(loss_, graph().loss, [&](const Loss&, const LossInfo& info, std::size_t i) {
     const Tensor* const labels = rows.labels(info);
     if (labels == nullptr || !labels->is_defined() || labels->num_elements() == 0) return;
     if (info.is_class_axis_open) forms[i].class_axis = find_class_axis(info, labels->dims(), rows);
     if (can_take_fractions(info) && has_fractions(*labels)) forms[i].soft_targets = true;
   });
   set_label_forms(forms);
+}
+
+// The first rows of a data set.
+void Session::settle_by_labels(const Dataset& data) {
+  const auto labels = [&](const LossInfo& one) -> const Tensor* {
+    for (const NamedTensor& target : data.targets) {
+      if (target.name == one.output || target.name == one.scores) return &target.tensor;
+    }
+    return data.targets.empty() && &one == &loss() ? &data.target : nullptr;
+  };
+  FirstRows rows{.labels = labels};
+  if (!data.inputs.empty()) {
+    rows.inputs = [&](std::span<const Port> ports) {
+      return first_row_inputs(schema(), ports, data);
+    };
+  }
+  settle_by_labels(rows);
 }
 
 // nullopt: the labels alone do not tell, and no rows are at hand.
@@ -185,7 +158,7 @@ std::optional<std::int64_t> Session::find_class_axis(const LossInfo& loss, const
 bool Session::needs_fitting(const NamedTensors& feeds) const {
   if (is_open()) return true;
   return std::ranges::any_of(feeds, [&](const NamedTensor& feed) {
-    const LossInfo* loss = find_target(graph_.loss, feed.name);
+    const LossInfo* loss = find_target(graph().loss, feed.name);
     return loss != nullptr && train::needs_fitting(*loss, feed.tensor);
   });
 }
@@ -200,33 +173,22 @@ NamedTensors Session::fit_feeds(const NamedTensors& feeds) {
   for (const NamedTensor& feed : feeds) names.push_back(feed.name);
   const auto inputs = [&](std::span<const Port> ports) {
     std::vector<Tensor> tensors;
-    for (const Tensor* tensor : order_feeds(feeds, ports, names, {})) tensors.push_back(*tensor);
+    for (const Tensor* tensor : order_feeds(feeds, ports, names)) tensors.push_back(*tensor);
     return tensors;
   };
   settle_by_labels({.labels = labels, .inputs = inputs});
   NamedTensors fitted = feeds;
   for (NamedTensor& feed : fitted) {
-    const LossInfo* loss = find_target(graph_.loss, feed.name);
+    const LossInfo* loss = find_target(graph().loss, feed.name);
     if (loss != nullptr) feed.tensor = fit_labels(*loss, feed.tensor);
   }
   return fitted;
 }
 
-// A plan; where shapes do not fit because labels have other places than the inputs, that is said.
-runtime::Execution& Session::prepare(runtime::Executor& executor,
-                                     const std::vector<Dims>& dims) const {
-  try {
-    return executor.prepare(dims);
-  } catch (const ShapeError&) {
-    check_places(executor.inputs(), dims);
-    throw;
-  }
-}
-
-// Labels of several axes have the sizes that the inputs give to the dimensions of the scores.
-void Session::check_places(std::span<const Port> ports, const std::vector<Dims>& dims) const {
+void check_places(const LossInfo& whole, std::span<const Port> ports,
+                  const std::vector<Dims>& dims) {
   for (std::size_t i = 0; i < ports.size(); ++i) {
-    const LossInfo* loss = find_target(graph_.loss, ports[i].name);
+    const LossInfo* loss = find_target(whole, ports[i].name);
     if (loss == nullptr || !loss->class_axis || !ports[i].type.shape) continue;
     const ir::SymbolicShape& places = *ports[i].type.shape;
     for (std::size_t axis = 1; axis < places.size() && axis < dims[i].rank(); ++axis) {

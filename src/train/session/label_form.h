@@ -1,5 +1,5 @@
-#ifndef ONNXGRAD_TRAIN_LABEL_FORM_H_
-#define ONNXGRAD_TRAIN_LABEL_FORM_H_
+#ifndef ONNXGRAD_TRAIN_SESSION_LABEL_FORM_H_
+#define ONNXGRAD_TRAIN_SESSION_LABEL_FORM_H_
 
 #include <cstdint>
 #include <functional>
@@ -37,20 +37,11 @@ struct FirstRows {
   std::function<std::vector<Tensor>(std::span<const runtime::Port>)> inputs = {};
 };
 
-/// True for a loss of classes that could take fractions instead.
-bool can_take_fractions(const LossInfo& loss);
-
-/// True for floating-point labels that are not all whole numbers.
-bool has_fractions(const Tensor& labels);
-
-/// Labels of a step in the type and rank that the loss reads, where they are class numbers in
-/// another type or in a column, or numbers from 0 to 1; others as they are.
-/// Throws: DataError (see train/targets.h).
-Tensor fit_labels(const LossInfo& loss, const Tensor& labels);
-
-/// True if fit_labels would change something.
-bool needs_fitting(const LossInfo& loss, const Tensor& labels);
+/// Throws: ShapeError where labels of several axes have other sizes than the inputs give to the
+/// dimensions of the scores.
+void check_places(const LossInfo& loss, std::span<const runtime::Port> ports,
+                  const std::vector<Dims>& dims);
 
 }  // namespace onnxgrad::train
 
-#endif  // ONNXGRAD_TRAIN_LABEL_FORM_H_
+#endif  // ONNXGRAD_TRAIN_SESSION_LABEL_FORM_H_

@@ -1,5 +1,5 @@
-#ifndef ONNXGRAD_TRAIN_TARGETS_H_
-#define ONNXGRAD_TRAIN_TARGETS_H_
+#ifndef ONNXGRAD_TRAIN_DATA_TARGETS_H_
+#define ONNXGRAD_TRAIN_DATA_TARGETS_H_
 
 #include <cstdint>
 
@@ -31,6 +31,20 @@ const LossInfo* find_target(const LossInfo& loss, const std::string& port);
 /// Throws: DataError naming the outputs that have losses.
 const LossInfo& find_loss_on(const LossInfo& loss, const std::string& output);
 
+/// True for a loss of classes that could take fractions instead.
+bool can_take_fractions(const LossInfo& loss);
+
+/// True for floating-point labels that are not all whole numbers.
+bool has_fractions(const Tensor& labels);
+
+/// Labels of a step in the type and rank that the loss reads, where they are class numbers in
+/// another type or in a column, or numbers from 0 to 1; others as they are.
+/// Throws: DataError (see encode_target).
+Tensor fit_labels(const LossInfo& loss, const Tensor& labels);
+
+/// True if fit_labels would change something.
+bool needs_fitting(const LossInfo& loss, const Tensor& labels);
+
 /// True where an automatic squared error on several bare columns meets a target of one class label
 /// per row, or per place of scores with more axes: then the columns are scores, and the loss is a
 /// softmax cross-entropy.
@@ -55,4 +69,4 @@ void check_finite(const ArrayPlace& place, const Tensor& value, bool can_be_allo
 
 }  // namespace onnxgrad::train
 
-#endif  // ONNXGRAD_TRAIN_TARGETS_H_
+#endif  // ONNXGRAD_TRAIN_DATA_TARGETS_H_

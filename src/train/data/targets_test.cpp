@@ -1,4 +1,4 @@
-#include "train/targets.h"
+#include "train/data/targets.h"
 
 #include <gmock/gmock.h>
 

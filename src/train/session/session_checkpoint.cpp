@@ -1,4 +1,5 @@
-// How a session's state becomes a checkpoint and comes back.
+#include "train/session/session_checkpoint.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,7 +11,6 @@
 
 #include "base/checksum.h"
 #include "onnxgrad/version.h"
-#include "train/checkpoints/checkpoint.h"
 #include "train/graph_description.h"
 
 namespace onnxgrad::train {
@@ -31,7 +31,7 @@ constexpr const char* kHint =
 
 std::unordered_set<std::string> weight_names(const Session& session) {
   std::unordered_set<std::string> names;
-  for (const WeightInfo& weight : session.state_weights()) names.insert(weight.name);
+  for (const WeightInfo& weight : session.graph().state_weights()) names.insert(weight.name);
   return names;
 }
 
@@ -216,6 +216,12 @@ void restore_session(Session& session, const Checkpoint& checkpoint) {
     if (session.label_forms() != before) session.ask_loss(asked);
     throw;
   }
+}
+
+Checkpoint FitSession::checkpoint() const { return checkpoint_of(session_); }
+
+void FitSession::restore(const Checkpoint& checkpoint) const {
+  restore_session(session_, checkpoint);
 }
 
 }  // namespace onnxgrad::train

@@ -1,4 +1,4 @@
-#include "train/fit/sampler.h"
+#include "train/data/sampler.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "train/targets.h"
+#include "train/data/targets.h"
 
 #include <fmt/format.h>
 
@@ -13,7 +13,6 @@
 #include "base/check.h"
 #include "onnxgrad/data_files.h"
 #include "train/data/number_text.h"
-#include "train/label_form.h"
 #include "train/losses.h"
 
 namespace onnxgrad::train {
@@ -379,6 +378,32 @@ const LossInfo& find_loss_on(const LossInfo& loss, const std::string& output) {
                    .where = {.value = output},
                    .detail = "Losses are on " + base::quote_list(names) + ".",
                    .hint = base::nearest_or(output, names)});
+}
+
+bool can_take_fractions(const LossInfo& loss) {
+  return loss.is_classifier && (std::holds_alternative<BinaryCrossEntropy>(loss.function) ||
+                                std::holds_alternative<LogLoss>(loss.function));
+}
+
+bool has_fractions(const Tensor& labels) {
+  if (!is_floating(labels.dtype())) return false;
+  const auto numbers = labels.to_doubles();
+  return std::ranges::any_of(
+      numbers, [](double number) { return std::isfinite(number) && number != std::floor(number); });
+}
+
+bool needs_fitting(const LossInfo& loss, const Tensor& labels) {
+  if (labels.dtype() == DataType::kString) return false;
+  if (!loss.is_classifier && !has_soft_targets(loss.function)) return false;
+  const bool has_other_rank =
+      loss.target.shape && labels.dims().rank() != loss.target.shape->size();
+  return has_other_rank || labels.dtype() != loss.target.dtype;
+}
+
+Tensor fit_labels(const LossInfo& loss, const Tensor& labels) {
+  if (!needs_fitting(loss, labels)) return labels;
+  if (!loss.is_classifier) return encode_target(loss, labels);
+  return class_numbers(loss, labels);
 }
 
 bool target_asks_for_classes(const LossInfo& loss, const Tensor& target) {

@@ -1,5 +1,5 @@
-#ifndef ONNXGRAD_TRAIN_FIT_SAMPLER_H_
-#define ONNXGRAD_TRAIN_FIT_SAMPLER_H_
+#ifndef ONNXGRAD_TRAIN_DATA_SAMPLER_H_
+#define ONNXGRAD_TRAIN_DATA_SAMPLER_H_
 
 #include <cstdint>
 #include <span>
@@ -41,4 +41,4 @@ Split split_rows_stratified(std::span<const std::int64_t> classes, std::int64_t 
 
 }  // namespace onnxgrad::train
 
-#endif  // ONNXGRAD_TRAIN_FIT_SAMPLER_H_
+#endif  // ONNXGRAD_TRAIN_DATA_SAMPLER_H_

@@ -1,0 +1,23 @@
+#ifndef ONNXGRAD_TRAIN_FEEDS_H_
+#define ONNXGRAD_TRAIN_FEEDS_H_
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "onnxgrad/weights.h"
+#include "runtime/executor.h"
+
+namespace onnxgrad::train {
+
+/// Tensors by the order of `ports`. `ignored` names may be fed too, without effect.
+/// Throws: DataError (missing, unknown or doubly fed name, other dtype).
+std::vector<const Tensor*> order_feeds(const NamedTensors& feeds,
+                                       std::span<const runtime::Port> ports,
+                                       std::span<const std::string> ignored = {});
+
+std::vector<std::string> names_of(std::span<const runtime::Port> ports);
+
+}  // namespace onnxgrad::train
+
+#endif  // ONNXGRAD_TRAIN_FEEDS_H_

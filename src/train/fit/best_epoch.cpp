@@ -1,0 +1,91 @@
+#include "train/fit/best_epoch.h"
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "base/check.h"
+
+namespace onnxgrad::train {
+namespace {
+
+constexpr std::string_view kPurpose = "best";  // of the copy in a checkpoint
+
+}  // namespace
+
+BestEpoch::BestEpoch(const FitOptions& options, StepRunner& step, History& history)
+    : options_(options), history_(history) {
+  const bool restores_best = options.early_stopping && options.early_stopping->restore_best;
+  if (restores_best || options.keep_best) snapshot_.emplace(step);
+}
+
+void BestEpoch::add(EpochLog& log) {
+  const double loss = monitored(options_, log);
+  if (std::isnan(loss)) {  // never the best
+    ++epochs_without_improvement_;
+    return;
+  }
+  const double delta = options_.early_stopping ? options_.early_stopping->min_delta : 0;
+  const bool first = !history_.best_epoch;
+  if (first || loss < loss_) {
+    log.is_best = true;
+    history_.best_epoch = log.epoch;
+    is_unsaved_ = true;
+    if (snapshot_) snapshot_->take();
+  }
+  const bool improved = first || loss < loss_ - delta;
+  loss_ = log.is_best ? loss : loss_;
+  epochs_without_improvement_ = improved ? 0 : epochs_without_improvement_ + 1;
+}
+
+bool BestEpoch::has_waited() const {
+  return options_.early_stopping && epochs_without_improvement_ > 0 &&
+         epochs_without_improvement_ >= options_.early_stopping->patience;
+}
+
+void BestEpoch::restore() const {
+  if (snapshot_ && history_.best_epoch) snapshot_->restore();
+}
+
+void BestEpoch::add_to(Checkpoint& checkpoint) const {
+  checkpoint.set_int("fit/epochs_without_improvement", epochs_without_improvement_);
+  checkpoint.set_double("fit/best_loss", loss_);
+  if (snapshot_ && history_.best_epoch) snapshot_->add_to(checkpoint, kPurpose);
+}
+
+void BestEpoch::take_weights(const Checkpoint& checkpoint, bool has_best) {
+  if (!snapshot_ || !has_best || snapshot_->take_from(checkpoint, kPurpose)) return;
+  throw CheckpointError({.what = "the checkpoint has no copy of the best weights",
+                         .where = {.file = checkpoint.path},
+                         .hint = "Resume without restore_best, as in the first run."});
+}
+
+void BestEpoch::take_numbers(const Checkpoint& checkpoint) {
+  epochs_without_improvement_ = checkpoint.get_int("fit/epochs_without_improvement");
+  loss_ = checkpoint.get_double("fit/best_loss");
+}
+
+double monitored(const FitOptions& options, const EpochLog& log) {
+  if (!options.early_stopping || options.early_stopping->monitor.empty()) {
+    return log.val_loss.value_or(log.train_loss);
+  }
+  const std::string& monitor = options.early_stopping->monitor;
+  const double sign = options.early_stopping->maximize ? -1 : 1;
+  if (monitor == "train_loss") return sign * log.train_loss;
+  if (monitor == "val_loss" && log.val_loss) return sign * *log.val_loss;
+  if (monitor == "val_accuracy" && log.val_accuracy) return sign * *log.val_accuracy;
+  std::vector<std::string> known{"train_loss"};
+  if (log.val_loss) known.emplace_back("val_loss");
+  if (log.val_accuracy) known.emplace_back("val_accuracy");
+  for (const auto& [name, value] : log.val_metrics) {
+    if (name == monitor) return sign * value;
+    known.push_back(name);
+  }
+  throw DataError(
+      {.what = "there is no '" + monitor + "' to monitor",
+       .detail = "There are " + base::quote_list(known) + ".",
+       .hint = base::nearest_or(monitor, known,
+                                "Monitor one of these, or add the metric, or validation rows.")});
+}
+
+}  // namespace onnxgrad::train

@@ -1,0 +1,49 @@
+#ifndef ONNXGRAD_TRAIN_FIT_BEST_EPOCH_H_
+#define ONNXGRAD_TRAIN_FIT_BEST_EPOCH_H_
+
+#include <cstdint>
+#include <optional>
+
+#include "onnxgrad/trainer.h"
+#include "train/fit/state_snapshot.h"
+
+namespace onnxgrad::train {
+
+/// Which epoch was the best, its weights if the options want them, and early stopping.
+class BestEpoch {
+ public:
+  /// All outlive this.
+  BestEpoch(const FitOptions& options, StepRunner& step, History& history);
+
+  /// An epoch with the number that is monitored: sets EpochLog::is_best.
+  void add(EpochLog& log);
+  /// Whether there was no improvement for as long as the options wait.
+  bool has_waited() const;
+  /// The weights of the best epoch, if they were kept.
+  void restore() const;
+
+  /// The last epoch was the best, and no checkpoint has it.
+  bool is_unsaved() const { return is_unsaved_; }
+  void mark_saved() { is_unsaved_ = false; }
+  void add_to(Checkpoint& checkpoint) const;
+  /// In two parts, so that nothing has changed where something is missing. `has_best`: there was a
+  /// best epoch. Throws: CheckpointError.
+  void take_weights(const Checkpoint& checkpoint, bool has_best);
+  void take_numbers(const Checkpoint& checkpoint);
+
+ private:
+  const FitOptions& options_;
+  History& history_;
+  std::optional<StateSnapshot> snapshot_;
+  double loss_ = 0;
+  std::int64_t epochs_without_improvement_ = 0;
+  bool is_unsaved_ = false;
+};
+
+/// The number that says which epoch is best; the smaller the better. Throws: DataError (the log has
+/// no such number; names those that there are).
+double monitored(const FitOptions& options, const EpochLog& log);
+
+}  // namespace onnxgrad::train
+
+#endif  // ONNXGRAD_TRAIN_FIT_BEST_EPOCH_H_

@@ -1,0 +1,46 @@
+#include "train/fit/rate_schedule.h"
+
+#include <utility>
+
+namespace onnxgrad::train {
+
+RateSchedule::RateSchedule(const FitOptions& options, StepRunner& step)
+    : options_(options),
+      step_(step),
+      updates_every_(step.graph().steps_per_update),
+      first_rate_(step.learning_rate()) {}
+
+void RateSchedule::prepare(BatchFeed& feed, bool has_block, StopFlag& stop) {
+  if (!options_.schedule) return;
+  if (needs_updates(*options_.schedule) && !feed.num_batches()) {
+    if (feed.num_rows() && !has_block) return;
+    if (!feed.count_batches(stop)) {
+      if (stop.is_set()) return;
+      throw DataError({.what = "the schedule needs to know how many rows there are, and they can "
+                               "be read once",
+                       .hint = "Say it: onnxgrad.data.Batches(batches, rows=1000); or give a "
+                               "function that returns a new iterator."});
+    }
+  }
+  std::optional<std::int64_t> updates;
+  if (const auto batches = feed.num_batches()) {
+    updates = options_.epochs * *batches / updates_every_;
+  }
+  schedule_.emplace(*options_.schedule, first_rate_, updates, options_.epochs);
+  if (!resumed_state_.empty()) schedule_->load_state(resumed_state_);
+}
+
+void RateSchedule::end_epoch(double monitored_loss, const FitProgress& progress) {
+  if (schedule_) schedule_->end_epoch(monitored_loss, progress.step / updates_every_);
+}
+
+void RateSchedule::end_fit() {
+  if (schedule_) step_.set_learning_rate(first_rate_);
+}
+
+void RateSchedule::resume(std::vector<double> state) {
+  resumed_state_ = std::move(state);
+  if (schedule_) schedule_->load_state(resumed_state_);
+}
+
+}  // namespace onnxgrad::train

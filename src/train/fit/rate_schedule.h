@@ -1,0 +1,53 @@
+#ifndef ONNXGRAD_TRAIN_FIT_RATE_SCHEDULE_H_
+#define ONNXGRAD_TRAIN_FIT_RATE_SCHEDULE_H_
+
+#include <optional>
+#include <vector>
+
+#include "onnxgrad/trainer.h"
+#include "train/data/stop_flag.h"
+#include "train/fit/batch_feed.h"
+#include "train/fit/fit_progress.h"
+#include "train/schedules/schedules.h"
+
+namespace onnxgrad::train {
+
+/// The learning rates of a fit.
+class RateSchedule {
+ public:
+  /// Both outlive this.
+  RateSchedule(const FitOptions& options, StepRunner& step);
+
+  /// Settles the schedule's lengths. Called again when the first block (`has_block`) has told the
+  /// size of batches that are taken as they come. Throws: DataError (rows that cannot be counted).
+  void prepare(BatchFeed& feed, bool has_block, StopFlag& stop);
+  bool is_prepared() const { return !options_.schedule || schedule_.has_value(); }
+  /// Before the step that comes next.
+  void set_rate(const FitProgress& progress) {
+    if (schedule_) {
+      step_.set_learning_rate(schedule_->rate(progress.step / updates_every_, progress.epoch - 1));
+    }
+    if (options_.learning_rate) step_.set_learning_rate(options_.learning_rate(progress.step));
+  }
+  void end_epoch(double monitored_loss, const FitProgress& progress);
+  /// The rate of before is back in force.
+  void end_fit();
+
+  /// The rate that it begins with, and where it is: for checkpoints.
+  double first_rate() const { return first_rate_; }
+  void set_first_rate(double rate) { first_rate_ = rate; }
+  std::vector<double> state() const { return schedule_ ? schedule_->state() : resumed_state_; }
+  void resume(std::vector<double> state);
+
+ private:
+  const FitOptions& options_;
+  StepRunner& step_;
+  std::int64_t updates_every_;  ///< steps
+  double first_rate_;
+  std::optional<ScheduleRun> schedule_;
+  std::vector<double> resumed_state_;  ///< that it goes on from, once it is prepared
+};
+
+}  // namespace onnxgrad::train
+
+#endif  // ONNXGRAD_TRAIN_FIT_RATE_SCHEDULE_H_

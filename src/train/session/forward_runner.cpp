@@ -1,0 +1,103 @@
+#include "train/session/forward_runner.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "train/feeds.h"
+
+namespace onnxgrad::train {
+namespace {
+
+std::vector<ir::Value*> computable(const std::vector<RunnableOutput>& outputs) {
+  std::vector<ir::Value*> values;
+  for (const RunnableOutput& output : outputs) {
+    if (output.value != nullptr) values.push_back(output.value);
+  }
+  return values;
+}
+
+}  // namespace
+
+ForwardRunner::ForwardRunner(const std::shared_ptr<const ir::Model>& model, const StepRunner& step,
+                             const runtime::ExecutorOptions& options)
+    : Runner(model, options), step_(step) {
+  const auto& inputs = executor().inputs();
+  const auto first = std::ranges::find_if(
+      inputs, [&](const runtime::Port& port) { return step.find_state(port.name) != nullptr; });
+  end_data_at(static_cast<std::size_t>(first - inputs.begin()));
+  for (auto input = first; input != inputs.end(); ++input) {
+    weights_.push_back(step.find_state(input->name));
+    ONNXGRAD_ASSERT(weights_.back() != nullptr);
+  }
+}
+
+runtime::Execution& ForwardRunner::prepare(const std::vector<Dims>& dims) const {
+  std::vector<Dims> all = dims;
+  for (const Tensor* weight : weights_) all.push_back(weight->dims());
+  runtime::Execution& plan = prepare_plan(all, step_.graph().loss);
+  for (std::size_t i = 0; i < weights_.size(); ++i) bind(plan, dims.size() + i, weights_[i]->raw());
+  return plan;
+}
+
+std::int64_t ForwardRunner::memory_bytes() const {
+  const runtime::MemoryUse use = executor().memory();
+  return use.arena + use.constants + use.dynamic;
+}
+
+LossSums& LossSums::operator+=(const LossSums& other) {
+  numerator += other.numerator;
+  denominator += other.denominator;
+  correct += other.correct;
+  counted += other.counted;
+  return *this;
+}
+
+LossSums Evaluation::run(runtime::Execution& plan) const {
+  plan.run();
+  LossSums sums{.numerator = scalar(plan, ports_.numerator),
+                .denominator = scalar(plan, ports_.denominator)};
+  if (ports_.correct) {
+    sums.correct = scalar(plan, *ports_.correct);
+    sums.counted = scalar(plan, *ports_.counted);
+  }
+  return sums;
+}
+
+Prediction::Prediction(const ir::Model& working, const std::vector<RunnableOutput>& outputs,
+                       const StepRunner& step, const runtime::ExecutorOptions& options)
+    : ForwardRunner(build_prediction(working, computable(outputs), step.graph().state_weights()),
+                    step, options),
+      outputs_(outputs) {
+  for (std::size_t i = 0; i < outputs_.size(); ++i) {
+    if (outputs_[i].value != nullptr) computed_.push_back(i);
+  }
+}
+
+std::vector<Tensor> Prediction::run(const NamedTensors& feeds, std::span<const std::string> ignored,
+                                    std::span<const std::string> output_names) const {
+  const auto ordered = order_feeds(feeds, data_ports(), ignored);
+  runtime::Execution& plan = bind_all(*this, ordered);
+  plan.run();
+
+  std::vector<std::string> wanted(output_names.begin(), output_names.end());
+  if (wanted.empty()) {
+    for (const std::size_t i : computed_) wanted.push_back(outputs_[i].name);
+  }
+  std::vector<Tensor> results;
+  for (const std::string& name : wanted) {
+    const auto place =
+        std::ranges::find_if(computed_, [&](std::size_t i) { return outputs_[i].name == name; });
+    if (place == computed_.end()) {
+      std::vector<std::string> names;
+      for (const RunnableOutput& output : outputs_) names.push_back(output.name);
+      throw DataError({.what = "there is no output '" + name + "' that can be computed",
+                       .detail = "Outputs: " + base::quote_list(names) + ".",
+                       .hint = base::nearest_or(name, names)});
+    }
+    const auto index = static_cast<std::size_t>(place - computed_.begin());
+    results.push_back(outputs_[*place].finish(tensor(plan, index)));
+  }
+  return results;
+}
+
+}  // namespace onnxgrad::train

@@ -1,0 +1,80 @@
+#ifndef ONNXGRAD_TRAIN_SESSION_FORWARD_RUNNER_H_
+#define ONNXGRAD_TRAIN_SESSION_FORWARD_RUNNER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "train/outputs.h"
+#include "train/session/step_runner.h"
+
+namespace onnxgrad::train {
+
+/// Runs a graph forward on the weights in the state of a step, which it reads where they are: the
+/// inputs behind the data that are states by name.
+class ForwardRunner : public Runner {
+ public:
+  /// `step` outlives this.
+  ForwardRunner(const std::shared_ptr<const ir::Model>& model, const StepRunner& step,
+                const runtime::ExecutorOptions& options);
+
+  /// The plan for batches of these shapes (order of data_ports()), compiled at first use, with the
+  /// weights bound. Throws: ShapeError, and what Executor::prepare throws.
+  runtime::Execution& prepare(const std::vector<Dims>& dims) const;
+  std::int64_t memory_bytes() const;
+
+ private:
+  const StepRunner& step_;
+  std::vector<const Tensor*> weights_;  ///< of the inputs behind the data
+};
+
+/// What batches add up to.
+struct LossSums {
+  double numerator = 0;
+  double denominator = 0;
+  double correct = 0;  ///< rows whose class is right, and all that count
+  double counted = 0;
+
+  LossSums& operator+=(const LossSums& other);
+};
+
+/// The loss on rows that are not trained on.
+class Evaluation : public ForwardRunner {
+ public:
+  Evaluation(const EvaluationGraph& graph, const StepRunner& step,
+             const runtime::ExecutorOptions& options)
+      : ForwardRunner(graph.model, step, options), ports_(graph.ports) {}
+
+  bool counts_correct_rows() const { return ports_.correct.has_value(); }
+  bool has_scores() const { return ports_.scores.has_value(); }
+  LossSums run(runtime::Execution& plan) const;
+  /// Of the last run.
+  Tensor scores(const runtime::Execution& plan) const { return tensor(plan, *ports_.scores); }
+
+ private:
+  EvaluationPorts ports_;
+};
+
+/// The outputs of a model.
+class Prediction : public ForwardRunner {
+ public:
+  /// `outputs`: all of the model's; those with a value can be computed.
+  Prediction(const ir::Model& working, const std::vector<RunnableOutput>& outputs,
+             const StepRunner& step, const runtime::ExecutorOptions& options);
+
+  /// Copies of the outputs of these names; of all that can be computed where none is given.
+  /// Throws: DataError (unknown names, other dtypes).
+  std::vector<Tensor> run(const NamedTensors& feeds, std::span<const std::string> ignored,
+                          std::span<const std::string> output_names) const;
+
+ private:
+  std::vector<RunnableOutput> outputs_;
+  std::vector<std::size_t> computed_;  ///< which of them, in the order of the graph's
+};
+
+}  // namespace onnxgrad::train
+
+#endif  // ONNXGRAD_TRAIN_SESSION_FORWARD_RUNNER_H_

@@ -1,0 +1,22 @@
+#include "train/session/runner.h"
+
+#include "train/engine.h"
+#include "train/session/label_form.h"
+
+namespace onnxgrad::train {
+
+Runner::Runner(const std::shared_ptr<const ir::Model>& model,
+               const runtime::ExecutorOptions& options)
+    : executor_(model, builtin_engine(), options), num_data_ports_(executor_.inputs().size()) {}
+
+runtime::Execution& Runner::prepare_plan(const std::vector<Dims>& dims,
+                                         const LossInfo& loss) const {
+  try {
+    return executor_.prepare(dims);
+  } catch (const ShapeError&) {
+    check_places(loss, data_ports(), dims);
+    throw;
+  }
+}
+
+}  // namespace onnxgrad::train

@@ -1,0 +1,66 @@
+#ifndef ONNXGRAD_TRAIN_SESSION_RUNNER_H_
+#define ONNXGRAD_TRAIN_SESSION_RUNNER_H_
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "onnxgrad/losses.h"
+#include "runtime/executor.h"
+
+namespace onnxgrad::train {
+
+/// An executor with data as its first inputs. In training, inputs are bound and results are read
+/// here and nowhere else; state memory is touched by StepRunner alone.
+class Runner {
+ public:
+  Runner(const std::shared_ptr<const ir::Model>& model, const runtime::ExecutorOptions& options);
+  Runner(const Runner&) = delete;
+  Runner& operator=(const Runner&) = delete;
+
+  /// What is fed with rows; behind these are inputs that a derived class binds.
+  std::span<const runtime::Port> data_ports() const {
+    return std::span(executor_.inputs()).first(num_data_ports_);
+  }
+  /// Reads data port `port` from there at each run of `plan`, until bound anew.
+  void bind(runtime::Execution& plan, std::size_t port, const std::byte* data) const {
+    plan.bind(port, data);
+  }
+  runtime::Executor& executor() const { return executor_; }
+
+ protected:
+  ~Runner() = default;
+  /// The first input that is no data.
+  void end_data_at(std::size_t port) { num_data_ports_ = port; }
+  /// A plan for these shapes of all inputs. Throws: ShapeError, saying so where labels have other
+  /// places than the inputs give to the scores.
+  runtime::Execution& prepare_plan(const std::vector<Dims>& dims, const LossInfo& loss) const;
+  /// A result of the last run: a floating-point number, or a copy of the tensor.
+  static double scalar(const runtime::Execution& plan, std::size_t output) {
+    return plan.read_scalar(output);
+  }
+  static Tensor tensor(const runtime::Execution& plan, std::size_t output) {
+    return plan.output_tensor(output);
+  }
+
+ private:
+  mutable runtime::Executor executor_;
+  std::size_t num_data_ports_;
+};
+
+/// The plan of a runner for these tensors (order of data_ports()), bound to them.
+template <class AnyRunner>
+runtime::Execution& bind_all(AnyRunner& runner, const std::vector<const Tensor*>& tensors) {
+  std::vector<Dims> dims;
+  dims.reserve(tensors.size());
+  for (const Tensor* tensor : tensors) dims.push_back(tensor->dims());
+  runtime::Execution& plan = runner.prepare(dims);
+  for (std::size_t i = 0; i < tensors.size(); ++i) runner.bind(plan, i, tensors[i]->raw());
+  return plan;
+}
+
+}  // namespace onnxgrad::train
+
+#endif  // ONNXGRAD_TRAIN_SESSION_RUNNER_H_

@@ -1,0 +1,18 @@
+#ifndef ONNXGRAD_TRAIN_SESSION_SESSION_CHECKPOINT_H_
+#define ONNXGRAD_TRAIN_SESSION_SESSION_CHECKPOINT_H_
+
+#include "train/checkpoints/checkpoint.h"
+#include "train/session.h"
+
+namespace onnxgrad::train {
+
+/// State, number of steps, learning rate, seed, and what they belong to. The tensors are views.
+Checkpoint checkpoint_of(const Session& session);
+
+/// Checks that the checkpoint belongs to such a session and then puts it into it: all or nothing.
+/// Throws: CheckpointError naming the first difference.
+void restore_session(Session& session, const Checkpoint& checkpoint);
+
+}  // namespace onnxgrad::train
+
+#endif  // ONNXGRAD_TRAIN_SESSION_SESSION_CHECKPOINT_H_

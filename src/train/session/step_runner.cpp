@@ -1,0 +1,258 @@
+#include "train/session/step_runner.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/check.h"
+#include "runtime/finite.h"
+#include "train/losses.h"
+
+namespace onnxgrad::train {
+namespace {
+
+using runtime::Execution;
+
+void copy_bytes(const Tensor& from, Tensor& to) {
+  std::memcpy(to.mutable_raw(), from.raw(), static_cast<std::size_t>(to.size_bytes()));
+}
+
+void read_numbers(const Tensor& tensor, std::span<double> to) {
+  if (tensor.dtype() == DataType::kFloat64) {
+    std::ranges::copy(tensor.data<double>(), to.begin());
+  } else if (tensor.dtype() == DataType::kFloat32) {
+    std::ranges::copy(tensor.data<float>(), to.begin());
+  } else {
+    std::ranges::copy(tensor.to_doubles(), to.begin());
+  }
+}
+
+void write_numbers(std::span<const double> from, Tensor& tensor) {
+  if (tensor.dtype() == DataType::kFloat64) {
+    std::ranges::copy(from, tensor.mutable_data<double>().begin());
+  } else if (tensor.dtype() == DataType::kFloat32) {
+    std::ranges::transform(from, tensor.mutable_data<float>().begin(),
+                           [](double x) { return static_cast<float>(x); });
+  } else {
+    const Tensor converted = Tensor::from(from, tensor.dims()).cast(tensor.dtype());
+    copy_bytes(converted, tensor);
+  }
+}
+
+[[noreturn]] void refuse_state(const std::string& what, const std::string& name) {
+  throw CheckpointError({.what = what,
+                         .where = {.value = name},
+                         .hint = "Load a state that was saved from the same model, loss and "
+                                 "optimizer."});
+}
+
+}  // namespace
+
+StepRunner::StepRunner(StepGraph graph, const Lbfgs* lbfgs, const runtime::ExecutorOptions& options)
+    : Runner(graph.model, options), graph_(std::move(graph)), options_(options) {
+  if (!graph_.learning_rate.empty()) {
+    const std::size_t last = executor().inputs().size() - 1;
+    ONNXGRAD_ASSERT(executor().inputs()[last].name == graph_.learning_rate);
+    end_data_at(last);
+  }
+  for (std::size_t i = 0; i < executor().state().size(); ++i) {
+    state_.push_back({.name = executor().state()[i].name, .tensor = executor().state_view(i)});
+  }
+  if (lbfgs == nullptr) return;
+  std::int64_t elements = 0;
+  for (std::size_t i = 0; i < graph_.weights.size(); ++i) {
+    elements += state_[i].tensor.num_elements();
+  }
+  lbfgs_.emplace(*lbfgs, elements);
+  lbfgs_weights_.resize(static_cast<std::size_t>(elements));
+}
+
+// One column cannot tell classes apart; where the file leaves their number open, data tell.
+void StepRunner::check_class_columns(const std::vector<Dims>& dims) const {
+  if (graph_.class_symbol.empty()) return;
+  const auto ports = data_ports();
+  for (std::size_t i = 0; i < ports.size(); ++i) {
+    const auto& shape = ports[i].type.shape;
+    for (std::size_t axis = 0; shape && axis < shape->size() && axis < dims[i].rank(); ++axis) {
+      if ((*shape)[axis].symbol() != graph_.class_symbol || dims[i][axis] != 1) continue;
+      throw DataError({.what = fmt::format("'{}' has one column in these data, but {} takes one "
+                                           "column per class",
+                                           graph_.loss.scores, describe(graph_.loss.function)),
+                       .where = {.value = graph_.loss.scores},
+                       .hint = "For two classes with one score use loss='binary_cross_entropy'."});
+    }
+  }
+}
+
+Execution& StepRunner::prepare(const std::vector<Dims>& dims) {
+  check_class_columns(dims);
+  std::vector<Dims> all = dims;
+  all.resize(executor().inputs().size());  // the learning rate is a scalar
+  Execution& plan = prepare_plan(all, graph_.loss);
+  if (!graph_.learning_rate.empty()) {
+    const bool is_double = graph_.learning_rate_dtype == DataType::kFloat64;
+    bind(plan, data_ports().size(),
+         is_double ? reinterpret_cast<const std::byte*>(&rate_double_)
+                   : reinterpret_cast<const std::byte*>(&rate_float_));
+  }
+  last_plan_ = &plan;
+  return plan;
+}
+
+double StepRunner::run_lbfgs(Execution& plan) {
+  // The weights, or their gradients, as one row of numbers.
+  const auto each_weight = [this](const auto& visit) {
+    std::size_t begin = 0;
+    for (std::size_t i = 0; i < graph_.weights.size(); ++i) {
+      const auto count = static_cast<std::size_t>(state_[i].tensor.num_elements());
+      visit(i, begin, count);
+      begin += count;
+    }
+  };
+  const auto set_weights = [&](std::span<const double> x) {
+    each_weight([&](std::size_t i, std::size_t begin, std::size_t count) {
+      write_numbers(x.subspan(begin, count), state_[i].tensor);
+    });
+  };
+  const auto loss = [&](std::span<const double> x, std::span<double> gradient) {
+    set_weights(x);
+    const double value = run_graph(plan);
+    each_weight([&](std::size_t i, std::size_t begin, std::size_t count) {
+      read_numbers(tensor(plan, graph_.ports.gradients[i]), gradient.subspan(begin, count));
+    });
+    return value;
+  };
+  each_weight([&](std::size_t i, std::size_t begin, std::size_t count) {
+    read_numbers(state_[i].tensor, std::span(lbfgs_weights_).subspan(begin, count));
+  });
+  const double first_loss = lbfgs_->step(loss, rate_double_, lbfgs_weights_);
+  set_weights(lbfgs_weights_);
+  return first_loss;
+}
+
+std::optional<runtime::NonFinite> StepRunner::run_until_non_finite(Execution& plan) {
+  auto found = plan.run_until_non_finite();
+  set_steps(steps_ + 1);
+  return found;
+}
+
+std::unique_ptr<StepRunner> StepRunner::unfused() const {
+  runtime::ExecutorOptions options = options_;
+  options.fuse = false;
+  auto other = std::make_unique<StepRunner>(graph_, nullptr, options);
+  other->take_state(*this);
+  other->set_steps(steps_);
+  other->set_seed(seed());
+  return other;
+}
+
+std::string StepRunner::plan_summary() const {
+  return last_plan_ == nullptr ? "" : last_plan_->to_text();
+}
+
+std::optional<double> StepRunner::gradient_norm(const Execution& plan) const {
+  if (!graph_.ports.gradient_norm) return std::nullopt;
+  return scalar(plan, *graph_.ports.gradient_norm);
+}
+
+Tensor StepRunner::row_losses(const Execution& plan) const {
+  return graph_.ports.row_losses ? tensor(plan, *graph_.ports.row_losses) : Tensor();
+}
+
+std::vector<Tensor> StepRunner::extra_outputs(const Execution& plan) const {
+  std::vector<Tensor> outputs;
+  for (const std::size_t port : graph_.ports.extras) outputs.push_back(tensor(plan, port));
+  return outputs;
+}
+
+NamedTensors StepRunner::state_view() const {
+  NamedTensors all = state_;
+  if (lbfgs_) all.insert(all.end(), lbfgs_->state().begin(), lbfgs_->state().end());
+  return all;
+}
+
+const Tensor* StepRunner::find_state(const std::string& name) const {
+  const auto found = std::ranges::find(state_, name, &NamedTensor::name);
+  return found == state_.end() ? nullptr : &found->tensor;
+}
+
+void StepRunner::load_state(const NamedTensors& state) {
+  NamedTensors places = state_view();
+  std::vector<const Tensor*> ordered(places.size(), nullptr);
+  for (const NamedTensor& entry : state) {
+    const auto found = std::ranges::find(places, entry.name, &NamedTensor::name);
+    if (found == places.end()) {
+      refuse_state("the state has an unknown '" + entry.name + "'", entry.name);
+    }
+    const Tensor& present = found->tensor;
+    if (entry.tensor.dtype() != present.dtype() || entry.tensor.dims() != present.dims()) {
+      refuse_state(fmt::format("'{}' is {}{}, expected {}{}", entry.name,
+                               dtype_name(entry.tensor.dtype()), entry.tensor.dims().to_string(),
+                               dtype_name(present.dtype()), present.dims().to_string()),
+                   entry.name);
+    }
+    ordered[static_cast<std::size_t>(found - places.begin())] = &entry.tensor;
+  }
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    if (ordered[i] != nullptr) continue;
+    refuse_state("the state lacks '" + places[i].name + "'", places[i].name);
+  }
+  for (std::size_t i = 0; i < places.size(); ++i) copy_bytes(*ordered[i], places[i].tensor);
+}
+
+void StepRunner::take_state(const StepRunner& other) {
+  for (std::size_t i = 0; i < state_.size(); ++i) {
+    const Tensor* const value = other.find_state(state_[i].name);
+    if (value != nullptr) executor().set_state(i, *value);
+  }
+}
+
+void StepRunner::reset_state() {
+  for (std::size_t i = 0; i < state_.size(); ++i) {
+    const ir::Value& first = *graph_.model->state[i].input;
+    ONNXGRAD_ASSERT(first.name == state_[i].name);
+    executor().set_state(i, first.initializer);
+  }
+  if (lbfgs_) lbfgs_->clear();
+}
+
+bool StepRunner::is_state_finite() const {
+  return std::ranges::all_of(state_, [](const NamedTensor& state) {
+    return runtime::all_finite(std::span(&state.tensor, 1));
+  });
+}
+
+std::int64_t StepRunner::state_bytes() const {
+  std::int64_t bytes = 0;
+  for (const NamedTensor& state : state_) bytes += state.tensor.size_bytes();
+  return bytes;
+}
+
+std::vector<Tensor> StepRunner::make_copies() const {
+  std::vector<Tensor> copies;
+  for (const NamedTensor& state : state_) {
+    copies.push_back(Tensor::empty(state.tensor.dtype(), state.tensor.dims()));
+  }
+  return copies;
+}
+
+void StepRunner::save_to(std::vector<Tensor>& copies) const {
+  for (std::size_t i = 0; i < state_.size(); ++i) copy_bytes(state_[i].tensor, copies[i]);
+}
+
+void StepRunner::restore_from(const std::vector<Tensor>& copies) {
+  for (std::size_t i = 0; i < state_.size(); ++i) executor().set_state(i, copies[i]);
+  if (lbfgs_) lbfgs_->clear();
+}
+
+std::vector<std::string> StepRunner::unchanged_weights(const std::vector<Tensor>& copies) const {
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < graph_.weights.size(); ++i) {
+    if (state_[i].tensor.equals(copies[i])) names.push_back(state_[i].name);
+  }
+  return names;
+}
+
+}  // namespace onnxgrad::train

@@ -1,0 +1,125 @@
+#ifndef ONNXGRAD_TRAIN_SESSION_STEP_RUNNER_H_
+#define ONNXGRAD_TRAIN_SESSION_STEP_RUNNER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "onnxgrad/weights.h"
+#include "train/optimizers/lbfgs.h"
+#include "train/session/runner.h"
+#include "train/training_graph.h"
+
+namespace onnxgrad::train {
+
+/// Runs a step: holds its weights and optimizer state, the learning rate that it reads, and the
+/// number of steps done. Results are those of the last run of a plan, by the names of StepPorts.
+class StepRunner : public Runner {
+ public:
+  /// `lbfgs`: a step is its loop around loss and gradient; nullptr: one run of the graph.
+  StepRunner(StepGraph graph, const Lbfgs* lbfgs, const runtime::ExecutorOptions& options);
+
+  const StepGraph& graph() const { return graph_; }
+  bool takes_whole_batch() const { return lbfgs_.has_value(); }
+
+  double learning_rate() const { return rate_double_; }
+  void set_learning_rate(double rate) {
+    rate_float_ = static_cast<float>(rate);
+    rate_double_ = rate;
+  }
+  std::int64_t steps() const { return steps_; }
+  /// The number of steps done: also the position of the random streams.
+  void set_steps(std::int64_t steps) {
+    steps_ = steps;
+    executor().cells().step = static_cast<std::uint64_t>(steps);
+  }
+  std::uint64_t seed() const { return executor().cells().seed; }
+  void set_seed(std::uint64_t seed) { executor().cells().seed = seed; }
+
+  /// The plan for batches of these shapes (order of data_ports()), compiled at first use.
+  /// Throws: DataError, ShapeError, and what Executor::prepare throws.
+  runtime::Execution& prepare(const std::vector<Dims>& dims);
+  /// One step on what is bound, and the loss before it.
+  double run(runtime::Execution& plan) {
+    const double loss = lbfgs_ ? run_lbfgs(plan) : run_graph(plan);
+    set_steps(steps_ + 1);
+    return loss;
+  }
+  /// See Execution::run_until_non_finite.
+  std::optional<runtime::NonFinite> run_until_non_finite(runtime::Execution& plan);
+  /// The same step with one kernel per node, and a copy of the state: for finding where a fault
+  /// begins.
+  std::unique_ptr<StepRunner> unfused() const;
+  /// The last plan that was prepared, one line per kernel; empty before the first.
+  std::string plan_summary() const;
+
+  /// What the loss was divided by, where that is not the number of rows.
+  std::optional<double> denominator(const runtime::Execution& plan) const {
+    if (!graph_.ports.denominator) return std::nullopt;
+    return scalar(plan, *graph_.ports.denominator);
+  }
+  /// Of the i-th of StepGraph::target_losses.
+  double target_loss(const runtime::Execution& plan, std::size_t i) const {
+    return scalar(plan, graph_.ports.target_losses[i]);
+  }
+  std::optional<double> gradient_norm(const runtime::Execution& plan) const;
+  /// Whether a step gives one of these two.
+  bool has_log_results() const {
+    return !graph_.ports.target_losses.empty() || graph_.ports.gradient_norm;
+  }
+  /// Not defined where the step has none.
+  Tensor row_losses(const runtime::Execution& plan) const;
+  std::vector<Tensor> extra_outputs(const runtime::Execution& plan) const;
+
+  /// All states in order, and what the optimizer keeps on the host: views of their memory, valid as
+  /// long as this.
+  NamedTensors state_view() const;
+  /// nullptr: there is no such state.
+  const Tensor* find_state(const std::string& name) const;
+  /// Throws: CheckpointError (unknown or missing name, other dtype or shape). All or nothing.
+  void load_state(const NamedTensors& state);
+  /// The values of states that `other` has too.
+  void take_state(const StepRunner& other);
+  /// The first values.
+  void reset_state();
+  bool is_state_finite() const;
+  std::int64_t state_bytes() const;
+  /// Copies of all states in order, without what the optimizer keeps on the host; save_to()
+  /// allocates nothing.
+  std::vector<Tensor> make_copies() const;
+  void save_to(std::vector<Tensor>& copies) const;
+  /// What the optimizer keeps on the host begins anew.
+  void restore_from(const std::vector<Tensor>& copies);
+  /// Names of the trained weights that have the same bits in `copies`.
+  std::vector<std::string> unchanged_weights(const std::vector<Tensor>& copies) const;
+  /// Of copies that somebody keeps.
+  std::int64_t snapshot_bytes() const { return snapshot_bytes_; }
+  void add_snapshot_bytes(std::int64_t bytes) { snapshot_bytes_ += bytes; }
+
+ private:
+  double run_graph(runtime::Execution& plan) const {
+    plan.run();
+    return scalar(plan, graph_.ports.loss);
+  }
+  double run_lbfgs(runtime::Execution& plan);
+  void check_class_columns(const std::vector<Dims>& dims) const;
+
+  StepGraph graph_;
+  runtime::ExecutorOptions options_;
+  NamedTensors state_;  ///< views of the executor's
+  std::optional<LbfgsSolver> lbfgs_;
+  std::vector<double> lbfgs_weights_;
+  float rate_float_ = 0;  ///< one of the two is bound, by the graph's type
+  double rate_double_ = 0;
+  std::int64_t steps_ = 0;
+  std::int64_t snapshot_bytes_ = 0;
+  runtime::Execution* last_plan_ = nullptr;
+};
+
+}  // namespace onnxgrad::train
+
+#endif  // ONNXGRAD_TRAIN_SESSION_STEP_RUNNER_H_

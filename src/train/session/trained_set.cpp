@@ -1,0 +1,86 @@
+#include "train/session/trained_set.h"
+
+#include <algorithm>
+#include <iterator>
+#include <string_view>
+#include <vector>
+
+#include "base/check.h"
+#include "train/engine.h"
+#include "train/optimizers.h"
+#include "train/patterns.h"
+
+namespace onnxgrad::train {
+namespace {
+
+std::vector<std::string> names_of(const std::vector<WeightInfo>& weights) {
+  std::vector<std::string> names;
+  std::ranges::transform(weights, std::back_inserter(names), &WeightInfo::name);
+  return names;
+}
+
+// What is left of "<slot>/<weight>" without "<slot>/"; slots have no slash in their names.
+std::string_view weight_of_slot(std::string_view state) {
+  const std::size_t slash = state.find('/');
+  return slash == std::string_view::npos ? std::string_view() : state.substr(slash + 1);
+}
+
+void add_slots_of(const std::string& weight, const StepRunner& step, TrainedSet& set) {
+  const auto weights = names_of(step.graph().state_weights());
+  for (const NamedTensor& state : step.state_view()) {
+    const bool is_slot = weight_of_slot(state.name) == weight &&
+                         std::ranges::find(weights, state.name) == weights.end();
+    if (!is_slot || state.name.starts_with("accumulated/")) continue;
+    set.held_slots.push_back({.name = state.name, .tensor = state.tensor.clone()});
+  }
+  const std::string own_count = std::string(kStepCount) + "/" + weight;
+  const Tensor* const shared = step.find_state(kStepCount);
+  if (shared != nullptr && step.find_state(own_count) == nullptr) {
+    set.held_slots.push_back({.name = own_count, .tensor = shared->clone()});
+  }
+}
+
+}  // namespace
+
+TrainedSet trained_set(const StepGraph& step) {
+  return {.trained = names_of(step.weights),
+          .held = names_of(step.held),
+          .with_own_count = step.with_own_count,
+          .statistics = names_of(step.statistics)};
+}
+
+void freeze(TrainedSet& set, std::span<const std::string> patterns) {
+  const auto before = std::exchange(set.trained, {});
+  const auto matched = match_patterns(patterns, before, "trained weight");
+  for (std::size_t i = 0; i < matched.size(); ++i) {
+    (matched[i] ? set.held : set.trained).push_back(before[i]);
+    if (matched[i]) set.with_own_count.insert(before[i]);
+  }
+  if (!set.trained.empty()) return;
+  throw ModelError({.what = "freeze: no weight is left to train",
+                    .detail = "Trained are " + base::quote_list(before) + ".",
+                    .hint = "Keep one of them trained: name fewer weights, or a narrower "
+                            "pattern."});
+}
+
+void unfreeze(TrainedSet& set, std::span<const std::string> patterns, const ir::Model& working) {
+  std::vector<std::string> others;
+  for (const Weight& weight : find_weights(working, builtin_engine().ops)) {
+    const std::string& name = weight.value->name;
+    const bool is_trained = std::ranges::find(set.trained, name) != set.trained.end();
+    if (!is_trained && is_floating(weight.value->initializer.dtype())) others.push_back(name);
+  }
+  const auto matched = match_patterns(patterns, others, "weight that is not trained");
+  for (std::size_t i = 0; i < others.size(); ++i) {
+    if (!matched[i]) continue;
+    set.trained.push_back(others[i]);
+    std::erase(set.held, others[i]);
+    set.with_own_count.insert(others[i]);
+  }
+}
+
+void hold_slots(TrainedSet& set, const StepRunner& step) {
+  for (const std::string& weight : set.held) add_slots_of(weight, step, set);
+}
+
+}  // namespace onnxgrad::train
