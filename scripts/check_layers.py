@@ -30,6 +30,22 @@ ALLOWED: dict[str, set[str]] = {
     "dist": {"onnx", "device", "ops", "autodiff", "passes", "runtime", "train"},
     "api": {"onnx", "device", "ops", "autodiff", "passes", "runtime", "train", "dist"},
 }
+# Folder of src/train -> folders of it that it may include besides itself, directly. A file beside
+# a folder, train/losses.h, belongs to the folder of its name, and those of TRAIN_TOOLS to "tools";
+# all others beside the folders are "graphs": from a model to loss graphs and training graphs.
+TRAIN: dict[str, set[str]] = {
+    "tools": set(),
+    "schedules": set(),
+    "checkpoints": set(),
+    "losses": {"tools"},
+    "heads": {"losses"},
+    "optimizers": {"tools", "schedules"},
+    "graphs": {"heads", "optimizers"},
+    "data": {"losses"},
+    "session": {"graphs", "data", "checkpoints"},
+    "fit": {"session"},
+}
+TRAIN_TOOLS = {"engine", "feeds", "mean", "patterns", "user_graph"}
 KERNELS_ALSO = {"device"}  # for the kernel files of src/ops
 
 # Pattern of a library's headers -> layers that may include them ("kernels": kernel files of ops).
@@ -141,6 +157,32 @@ def is_kernel(path: Path) -> bool:
     return path.stem.endswith(("_cpu", "_cuda", "_simd"))
 
 
+def train_folder(path: Path) -> str:
+    """Return the entry of TRAIN that a path below src/train belongs to, as "data/npy.h" does."""
+    if len(path.parts) > 1:
+        return path.parts[0]
+    if path.stem in TRAIN_TOOLS:
+        return "tools"
+    return path.stem if path.stem in TRAIN else "graphs"
+
+
+def check_train(path: Path, text: str) -> list[str]:
+    """Return what is wrong with the includes of `path`, a file of src/train, within src/train."""
+    folder = train_folder(path.relative_to("src/train"))
+    if folder not in TRAIN:
+        return [f"{path}: folder src/train/{folder} is not in TRAIN of scripts/check_layers.py"]
+    visible = closure(folder, TRAIN)
+    problems = []
+    for _, name in _INCLUDE.findall(text):
+        if not name.startswith("train/"):
+            continue
+        included = train_folder(Path(name).relative_to("train"))
+        if included not in visible:
+            may = ", ".join(sorted(visible - {folder})) or "no other folder of src/train"
+            problems.append(f'{path}: includes "{name}" of {included}; {folder} may include {may}')
+    return problems
+
+
 def check_includes(path: Path, text: str, src_folders: set[str]) -> list[str]:
     """Return what is wrong with the includes of `path`, relative to the root, as messages.
 
@@ -165,7 +207,7 @@ def check_includes(path: Path, text: str, src_folders: set[str]) -> list[str]:
     else:
         return []
 
-    problems = []
+    problems = check_train(path, text) if layer == "train" else []
     for quote, name in _INCLUDE.findall(text):
         first = name.split("/", maxsplit=1)[0]
         if quote == "<" and first == "onnx":  # ONNX's own headers; ours are written in quotes
