@@ -11,7 +11,7 @@ export PATH := $(bin):$(PATH)
 preset ?= release
 jobs ?= 2
 
-.PHONY: help setup build package install demo test ctest test-faults pytest lint lint-all format fuzz fuzz-graphs bench bench-kernels wheel wheel-test docs clean
+.PHONY: help setup build package install demo test ctest test-faults pytest lint lint-all format fuzz fuzz-graphs bench bench-kernels wheel wheel-test generated docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -68,6 +68,10 @@ fuzz: build ## changed model files through the whole library, 200,000 of them (m
 fuzz-graphs: build ## random models against stock onnxruntime, 5,000 of them (graphs=N, first=N)
 	@ONNXGRAD_FUZZ_GRAPHS=$(or $(graphs),5000) ONNXGRAD_FUZZ_FIRST=$(or $(first),0) \
 	  python -m pytest -q -n $(jobs) tests/python/test_random_graphs.py
+
+generated: package ## write what is made of the tables: Python classes, tables in the documents
+	@python scripts/generate.py
+	@python scripts/option_table.py
 
 docs: package ## run the examples of onnxcustom's documents; write docs/seeds.md and the notebook
 	@python -m pip install -q --disable-pip-version-check -r requirements/docs.txt -c requirements/constraints.txt

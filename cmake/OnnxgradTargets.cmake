@@ -97,14 +97,15 @@ function(_onnxgrad_add_op_files path)
   endif()
 endfunction()
 
-# Writes the function `function(registry)` that calls register_<stem><suffix> of every stem.
-function(_onnxgrad_write_registration file function registry header stems suffix)
+# Writes `layer::function(registry)`, which calls register_<stem><suffix> of every stem.
+function(onnxgrad_write_registration file layer function registry header stems suffix)
   set(declarations "")
   set(calls "")
   foreach(stem IN LISTS stems)
     string(APPEND declarations "void register_${stem}${suffix}(${registry}& registry);\n")
     string(APPEND calls "  register_${stem}${suffix}(registry);\n")
   endforeach()
+  set(ONNXGRAD_REGISTRATION_NAMESPACE "${layer}")
   set(ONNXGRAD_REGISTRATION_FUNCTION "${function}")
   set(ONNXGRAD_REGISTRATION_REGISTRY "${registry}")
   set(ONNXGRAD_REGISTRATION_HEADER "${header}")
@@ -128,9 +129,9 @@ function(onnxgrad_finish_ops)
   get_property(cpu_sources GLOBAL PROPERTY ONNXGRAD_CPU_SOURCES)
   set(ops_file "${CMAKE_CURRENT_BINARY_DIR}/register_ops.cpp")
   set(cpu_file "${CMAKE_CURRENT_BINARY_DIR}/register_cpu_kernels.cpp")
-  _onnxgrad_write_registration("${ops_file}" register_builtin_ops
+  onnxgrad_write_registration("${ops_file}" ops register_builtin_ops
     opdef::OpRegistry ops/builtin.h "${op_stems}" "")
-  _onnxgrad_write_registration("${cpu_file}" register_builtin_cpu_kernels
+  onnxgrad_write_registration("${cpu_file}" ops register_builtin_cpu_kernels
     opdef::KernelRegistry ops/builtin.h "${cpu_stems}" "_cpu")
   onnxgrad_add_layer(ops SOURCES ${ops_file} ${op_sources} ${arg_SOURCES} DEPS ${arg_DEPS})
   onnxgrad_add_layer(kernels_cpu

@@ -35,7 +35,7 @@ ALLOWED: dict[str, set[str]] = {
 # all others beside the folders are "graphs": from a model to loss graphs and training graphs.
 TRAIN: dict[str, set[str]] = {
     "tools": set(),
-    "schedules": set(),
+    "schedules": {"tools"},
     "checkpoints": set(),
     "losses": {"tools"},
     "heads": {"losses"},
@@ -45,7 +45,7 @@ TRAIN: dict[str, set[str]] = {
     "session": {"graphs", "data", "checkpoints"},
     "fit": {"session"},
 }
-TRAIN_TOOLS = {"engine", "feeds", "mean", "patterns", "user_graph"}
+TRAIN_TOOLS = {"descriptions", "engine", "feeds", "mean", "patterns", "user_graph"}
 KERNELS_ALSO = {"device"}  # for the kernel files of src/ops
 
 # Pattern of a library's headers -> layers that may include them ("kernels": kernel files of ops).
@@ -82,19 +82,25 @@ IN_ROOM = {
     "_engine_options": "base",
     "_fit_options": "trainer",
     "_loss_base": "families",
-    "_optimizer_base": "families",
     "_penalties": "families",
     "_specs": "families",
     "_train_option": "cli",
     "_train_options": "cli",
     "_user_losses": "families",
-    "_user_optimizers": "families",
     "losses": "families",
     "optimizers": "families",
     "schedules": "families",
 }
-# Modules that may import each other: text such as "adam:lr=0.1" names all three families.
-MAY_CIRCLE = {"onnxgrad._specs", "onnxgrad.losses", "onnxgrad.optimizers", "onnxgrad.schedules"}
+# Modules that may import each other: text such as "adam:lr=0.1" names all three families, and a
+# schedule is made of schedules that such a text names.
+MAY_CIRCLE = {
+    "onnxgrad._specs",
+    "onnxgrad.losses",
+    "onnxgrad.optimizers",
+    "onnxgrad.schedules",
+    "onnxgrad.schedules.base",
+    "onnxgrad.schedules.described",
+}
 # What python/onnxgrad/sklearn imports besides the public names of onnxgrad (threadpoolctl comes
 # with scikit-learn).
 ESTIMATORS_MAY_IMPORT = {"numpy", "onnx", "sklearn", "threadpoolctl"}

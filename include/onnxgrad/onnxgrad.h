@@ -4,6 +4,7 @@
 // The whole public interface. Start reading at model.h, then trainer.h.
 
 #include "onnxgrad/data.h"               // IWYU pragma: export
+#include "onnxgrad/description.h"        // IWYU pragma: export
 #include "onnxgrad/dims.h"               // IWYU pragma: export
 #include "onnxgrad/dtype.h"              // IWYU pragma: export
 #include "onnxgrad/error.h"              // IWYU pragma: export
@@ -20,6 +21,7 @@
 #include "onnxgrad/profile.h"            // IWYU pragma: export
 #include "onnxgrad/report.h"             // IWYU pragma: export
 #include "onnxgrad/schedules.h"          // IWYU pragma: export
+#include "onnxgrad/tables.h"             // IWYU pragma: export
 #include "onnxgrad/tensor.h"             // IWYU pragma: export
 #include "onnxgrad/trainer.h"            // IWYU pragma: export
 #include "onnxgrad/training_mode.h"      // IWYU pragma: export

@@ -10,20 +10,14 @@
 #include <vector>
 
 // Optimizers as plain descriptions, and what is done around their formulas: groups of weights,
-// clipping, accumulation. Where torch.optim has the optimizer, formula and defaults are torch's.
-// w is a weight, g its gradient, lr the learning rate of the step, t the number of the step from 1.
-// All but L-BFGS are ONNX subgraphs of the training step.
+// clipping, accumulation. optimizer_table() (onnxgrad/tables.h) has the formula, source and states
+// of each, and range and meaning of its fields; docs/training.md shows it. Where torch.optim has
+// the optimizer, formula and defaults are torch's. All but L-BFGS are ONNX subgraphs of the
+// training step.
 
 namespace [[gnu::visibility("default")]] onnxgrad {
 
-/// Without momentum: w -= lr * g. With it: b = g at the first step, else
-/// b = momentum * b + (1 - dampening) * g; then w -= lr * b, or with nesterov
-/// w -= lr * (g + momentum * b). nesterov needs momentum > 0 and dampening == 0.
-/// weight_decay: g += weight_decay * w before all that, or if decoupled w *= 1 - lr * weight_decay.
-/// rate_in_velocity, which needs momentum > 0 and no dampening: as scikit-learn, the velocity holds
-/// the rates of its steps, v = momentum * v - lr * g; then w += v, or with nesterov
-/// w += momentum * v - lr * g. The same while lr does not change.
-/// State per weight: b, or v (only with momentum).
+/// Gradient descent, with momentum and Nesterov's correction.
 struct Sgd {
   double learning_rate = 0.01;
   double momentum = 0;
@@ -34,11 +28,6 @@ struct Sgd {
   bool rate_in_velocity = false;
 };
 
-/// Kingma and Ba, 2014. g += weight_decay * w; m = beta1 * m + (1 - beta1) * g;
-/// v = beta2 * v + (1 - beta2) * g^2;
-/// w -= lr / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + epsilon).
-/// amsgrad (Reddi, Kale and Kumar, 2018): the largest v so far stands in place of v.
-/// State per weight: m, v, with amsgrad max(v); and t once.
 struct Adam {
   double learning_rate = 0.001;
   double beta1 = 0.9;
@@ -48,7 +37,7 @@ struct Adam {
   bool amsgrad = false;
 };
 
-/// Loshchilov and Hutter, 2017: Adam with w *= 1 - lr * weight_decay in place of the decay in g.
+/// Adam with decoupled weight decay.
 struct AdamW {
   double learning_rate = 0.001;
   double beta1 = 0.9;
@@ -58,9 +47,6 @@ struct AdamW {
   bool amsgrad = false;
 };
 
-/// Duchi, Hazan and Singer, 2011. g += weight_decay * w; s += g^2;
-/// w -= lr / (1 + (t - 1) * rate_decay) * g / (sqrt(s) + epsilon).
-/// State per weight: s, which starts as initial_accumulator; t once, with rate_decay.
 struct Adagrad {
   double learning_rate = 0.01;
   double rate_decay = 0;
@@ -69,11 +55,6 @@ struct Adagrad {
   double epsilon = 1e-10;
 };
 
-/// Hinton, 2012, as torch writes it. g += weight_decay * w; s = alpha * s + (1 - alpha) * g^2;
-/// r = sqrt(s) + epsilon, or if centered (Graves, 2013) a = alpha * a + (1 - alpha) * g and
-/// r = sqrt(max(s - a^2, 0)) + epsilon; w -= lr * g / r, or with momentum
-/// b = momentum * b + g / r and w -= lr * b.
-/// State per weight: s, if centered a, with momentum b.
 struct RmsProp {
   double learning_rate = 0.01;
   double alpha = 0.99;
@@ -83,10 +64,6 @@ struct RmsProp {
   bool centered = false;
 };
 
-/// Chen et al., 2023, algorithm 2.
-/// w = w * (1 - lr * weight_decay) - lr * sign(beta1 * m + (1 - beta1) * g);
-/// m = beta2 * m + (1 - beta2) * g.
-/// State per weight: m.
 struct Lion {
   double learning_rate = 1e-4;
   double beta1 = 0.9;
@@ -94,11 +71,6 @@ struct Lion {
   double weight_decay = 0;
 };
 
-/// You et al., 2019, algorithm 2 with phi(x) = x. m and v as Adam's;
-/// u = m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + epsilon) + weight_decay * w;
-/// w -= lr * |w| / |u| * u with Euclidean norms over the weight; the factor |w| / |u| is 1 where
-/// one of the norms is 0.
-/// State per weight: m, v; and t once.
 struct Lamb {
   double learning_rate = 0.001;
   double beta1 = 0.9;
@@ -107,22 +79,15 @@ struct Lamb {
   double weight_decay = 0.01;
 };
 
-/// Limited-memory BFGS (Nocedal and Wright, Numerical Optimization, algorithms 7.4 and 3.5): for
-/// problems whose rows fit into one batch. One training step does up to `max_iterations` iterations
-/// on its batch; each evaluates loss and gradient several times, in a loop outside the graph. The
-/// line search ends where the strong Wolfe conditions with c1 = 1e-4 and c2 = 0.9 hold; its first
-/// step length is lr (in the first iteration lr * min(1, 1 / |g|_1)).
-/// A step ends early when the largest |g| is at most gradient_tolerance, or loss or weights change
-/// by less than change_tolerance. All numbers but the weights are float64.
-/// State: the last `history` pairs of changes of weights and gradients.
+/// Limited-memory BFGS, for problems whose rows fit into one batch: a loop outside the graph.
 struct Lbfgs {
   double learning_rate = 1;
   std::int64_t max_iterations = 20;
-  std::int64_t max_evaluations = 0;  ///< of loss and gradient in a step; 0: 1.25 * max_iterations
+  std::int64_t max_evaluations = 0;
   std::int64_t history = 10;
   double gradient_tolerance = 1e-7;
   double change_tolerance = 1e-9;
-  bool line_search = true;  ///< false: every step has the length lr
+  bool line_search = true;
 };
 
 /// An update of the user's: a model with the inputs weight, gradient, learning rate [], step []
@@ -168,14 +133,13 @@ struct UpdateOptions {
   std::int64_t accumulate = 1;
 };
 
-/// With the defaults above: "adagrad", "adam", "adamw", "lamb", "lbfgs", "lion", "momentum" (Sgd
-/// with 0.9), "nesterov" (0.9), "rmsprop", "sgd". Throws: OptionError naming the nearest.
+/// The optimizer of a name in the table. Throws: OptionError naming the nearest.
 Optimizer optimizer_from_name(std::string_view name);
 /// All names of optimizer_from_name, sorted.
 std::vector<std::string> optimizer_names();
 /// The learning rate in the description.
 double learning_rate_of(const Optimizer& optimizer);
-/// "Adam(learning_rate=0.001, ...)".
+/// "Adam(learning_rate=0.001, ...)", without what is zero by default.
 std::string to_string(const Optimizer& optimizer);
 
 }  // namespace onnxgrad

@@ -10,6 +10,7 @@ NB_MODULE(_core, module) {
   onnxgrad::python::bind_environment(module);
   onnxgrad::python::bind_file_writer(module);
   onnxgrad::python::bind_models(module);
+  onnxgrad::python::bind_descriptions(module);
   onnxgrad::python::bind_losses(module);
   onnxgrad::python::bind_optimizers(module);
   onnxgrad::python::bind_schedules(module);

@@ -1,40 +1,10 @@
 #include "onnxgrad/schedules.h"
 
-#include <array>
-
-#include "base/check.h"
-#include "onnxgrad/option_error.h"
+#include "onnxgrad/tables.h"
 #include "train/schedules/schedules.h"
+#include "train/schedules/table.h"
 
 namespace onnxgrad {
-namespace {
-
-struct NamedSchedule {
-  std::string_view name;
-  Schedule schedule;
-};
-
-const std::array<NamedSchedule, 14>& named_schedules() {
-  static const std::array<NamedSchedule, 14> schedules{{
-      {.name = "constant", .schedule = ConstantRate{}},
-      {.name = "cosine", .schedule = CosineDecay{}},
-      {.name = "cosine_restarts", .schedule = CosineRestarts{}},
-      {.name = "exponential", .schedule = ExponentialDecay{}},
-      {.name = "inverse_scaling", .schedule = InverseScaling{}},
-      {.name = "linear", .schedule = LinearRate{}},
-      {.name = "multi_step", .schedule = MultiStepDecay{.milestones = {30, 60, 90}}},
-      {.name = "one_cycle", .schedule = OneCycle{}},
-      {.name = "optimal", .schedule = OptimalRate{}},
-      {.name = "plateau", .schedule = Plateau{}},
-      {.name = "polynomial", .schedule = PolynomialDecay{}},
-      {.name = "step", .schedule = StepDecay{}},
-      {.name = "warmup_cosine", .schedule = with_warm_up(0.1, CosineDecay{})},
-      {.name = "warmup_linear", .schedule = with_warm_up(0.1, LinearRate{})},
-  }};
-  return schedules;
-}
-
-}  // namespace
 
 Schedule with_warm_up(double length, Schedule then, double start_factor) {
   return ScheduleSequence{
@@ -58,21 +28,20 @@ std::vector<double> schedule_rates(const Schedule& schedule, double rate, std::i
   return rates;
 }
 
+std::vector<DescriptionInfo> schedule_table() { return train::schedule_rows().infos(); }
+
 Schedule schedule_from_name(std::string_view name) {
-  if (name == "invscaling") return InverseScaling{};
-  for (const NamedSchedule& known : named_schedules()) {
-    if (known.name == name) return known.schedule;
-  }
-  const auto names = schedule_names();
-  throw OptionError({.what = "there is no schedule '" + std::string(name) + "'",
-                     .detail = "Known: " + base::quote_list(names, names.size()) + ".",
-                     .hint = base::nearest_or(name, names)});
+  Schedule schedule;
+  schedule.rule = train::schedule_rows().from_name(name);
+  return schedule;
 }
 
-std::vector<std::string> schedule_names() {
-  std::vector<std::string> names;
-  for (const NamedSchedule& known : named_schedules()) names.emplace_back(known.name);
-  return names;
+std::vector<std::string> schedule_names() { return train::schedule_rows().names(); }
+
+Schedule make_schedule(std::string_view type, const FieldValues& options) {
+  Schedule schedule;
+  schedule.rule = train::schedule_rows().make(type, options);
+  return schedule;
 }
 
 std::string to_string(const Schedule& schedule) { return train::schedule_text(schedule); }

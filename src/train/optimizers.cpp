@@ -7,8 +7,9 @@
 #include <optional>
 
 #include "base/check.h"
-#include "train/optimizers/rules.h"
+
 #include "train/optimizers/step_writer.h"
+#include "train/optimizers/table.h"
 #include "train/patterns.h"
 
 namespace onnxgrad::train {
@@ -20,15 +21,7 @@ using ir::Value;
 
 // The decay that the formula has; 0 for those without one.
 double decay_of(const Optimizer& optimizer) {
-  return std::visit(
-      [](const auto& spec) {
-        if constexpr (requires { spec.weight_decay; }) {
-          return spec.weight_decay;
-        } else {
-          return 0.0;
-        }
-      },
-      optimizer);
+  return std::get<double>(optimizer_rows().get(optimizer, "weight_decay", 0.0));
 }
 
 /// A weight in an update, and the optimizer that does it.
@@ -158,17 +151,6 @@ void write_schedule(StepWriter& writer, const UpdateInputs& inputs) {
   writer.set_learning_rate(g.cast(rate, inputs.learning_rate->dtype()));
 }
 
-struct MakeRule {
-  StepWriter& writer;
-  std::unique_ptr<UpdateRule> operator()(const Lbfgs& /*spec*/) const {
-    throw InternalError("L-BFGS has no rule");
-  }
-  template <class Spec>
-  std::unique_ptr<UpdateRule> operator()(const Spec& spec) const {
-    return make_rule(writer, spec);
-  }
-};
-
 std::vector<StateBinding> hold(std::span<Value* const> weights) {
   std::vector<StateBinding> bindings;
   for (Value* weight : weights) bindings.push_back({.input = weight, .output = weight});
@@ -213,7 +195,7 @@ std::vector<StateBinding> write_optimizer(GraphBuilder& g, const Optimizer& opti
   std::vector<StateBinding> bindings;
   for (const auto& [step, described] : steps) {
     std::unique_ptr<UpdateRule>& rule = rules[described];
-    if (rule == nullptr) rule = std::visit(MakeRule{writer}, *described);
+    if (rule == nullptr) rule = optimizer_rows().make_rule(writer, *described);
     Value* updated = rule->update(step);
     bindings.push_back(
         {.input = step.weight, .output = writer.where_updating(updated, step.weight)});

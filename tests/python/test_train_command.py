@@ -349,7 +349,7 @@ def test_texts_of_descriptions():
         assert _specs.text_of(_specs.loss_of(text), og.losses) == text
     for text in ("sgd", "nesterov:weight_decay=0.1", "adam:amsgrad=true", "lbfgs:history=3"):
         assert _specs.text_of(_specs.optimizer_of(text), og.optimizers) == text
-    for text in ("warmup_cosine", "step:every=3,unit=step", "cosine"):
+    for text in ("warmup_cosine", "step:every=3,unit=step", "cosine", "cosine:minimum_factor=0.1"):
         assert _specs.text_of(_specs.schedule_of(text), og.schedules) == text
     assert _specs.text_of(og.schedules.warm_up(3), og.schedules) is None
     assert _specs.penalty_of("a:b:l1=1").weights == ("a:b",)

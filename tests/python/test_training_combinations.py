@@ -35,6 +35,12 @@ OPTIMIZERS = {
     "lamb": og.optimizers.LAMB(lr=0.01),
     "lbfgs": og.optimizers.LBFGS(lr=0.5),
 }
+KNOWN = {type(optimizer) for optimizer in OPTIMIZERS.values()}
+OPTIMIZERS |= {
+    name: og.optimizers.from_name(name)
+    for name in og.optimizers.names()
+    if type(og.optimizers.from_name(name)) not in KNOWN
+}
 UPDATES = {
     "plain": {},
     "accumulate": {"accumulate": 2},

@@ -1,8 +1,9 @@
 #include <cmath>
 #include <map>
+#include <type_traits>
 #include <utility>
 
-#include "train/optimizers/rules.h"
+#include "train/optimizers/table.h"
 
 // Adam and its kin: m and v are averages of gradients and of their squares, corrected for their
 // start at zero. The corrections are float64 scalars: 1 - 0.999^1 keeps five digits in float32.
@@ -39,10 +40,11 @@ Moments next_moments(StepWriter& writer, const WeightStep& step, Value* gradient
   return next;
 }
 
+// Adam and AdamW, which differ in the place of the decay.
+template <class Spec>
 class AdamRule : public UpdateRule {
  public:
-  AdamRule(StepWriter& writer, const Adam& spec, bool decoupled)
-      : writer_(writer), spec_(spec), decoupled_(decoupled) {}
+  AdamRule(StepWriter& writer, const Spec& spec) : writer_(writer), spec_(spec) {}
 
   // With c = sqrt(1 - beta2^t), lr / (1 - beta1^t) m / (sqrt(v) / c + epsilon) is
   // (lr c / (1 - beta1^t)) m / (sqrt(v) + epsilon c): one division less per element.
@@ -62,10 +64,12 @@ class AdamRule : public UpdateRule {
                           .v = writer_.slot("adam_v", step),
                           .rate = step_size,
                           .epsilon = epsilon},
-                         decoupled_ ? StepWriter::Decay::kWeight : StepWriter::Decay::kGradient);
+                         kDecay);
   }
 
  private:
+  static constexpr auto kDecay =
+      std::is_same_v<Spec, AdamW> ? StepWriter::Decay::kWeight : StepWriter::Decay::kGradient;
   struct Scalars {
     Value* step_size = nullptr;  // lr c / (1 - beta1^t)
     Value* epsilon = nullptr;    // epsilon c
@@ -74,14 +78,13 @@ class AdamRule : public UpdateRule {
   // AMSGrad: the largest v so far in the place of v.
   Value* update_by_largest(const WeightStep& step, Value* step_size, Value* epsilon) {
     GraphBuilder& g = writer_.g();
-    Value* gradient = decoupled_ ? step.gradient : writer_.decayed_gradient(step);
-    Value* start = decoupled_ ? writer_.decayed_weight(step) : step.weight;
+    const auto [weight, gradient] = writer_.decayed(step, kDecay);
     const Moments next = next_moments(writer_, step, gradient, "adam", spec_.beta1, spec_.beta2);
     Value* old = writer_.slot("adam_max_v", step);
     Value* largest = g.op("Max", {old, next.v});
     writer_.bind(old, largest);
     Value* direction = g.div(next.m, g.add(g.sqrt(largest), epsilon));
-    return g.sub(start, g.mul(step_size, direction));
+    return g.sub(weight, g.mul(step_size, direction));
   }
 
   const Scalars& scalars_of(const WeightStep& step) {
@@ -98,8 +101,7 @@ class AdamRule : public UpdateRule {
   }
 
   StepWriter& writer_;
-  Adam spec_;
-  bool decoupled_;
+  Spec spec_;
   std::map<std::pair<std::string, double>, Scalars> scalars_;  // by count and rate factor
 };
 
@@ -159,24 +161,70 @@ class LambRule : public UpdateRule {
   std::map<std::string, Scalars> scalars_;  // by count
 };
 
+template <class Spec>
+std::vector<Field<Spec>> moment_fields() {
+  return {rate_field<Spec>(), field("beta1", &Spec::beta1, kBelowOne),
+          field("beta2", &Spec::beta2, kBelowOne), field("epsilon", &Spec::epsilon, kAtLeastZero)};
+}
+
+template <class Spec>
+std::vector<Field<Spec>> adam_fields(std::string decay) {
+  auto fields = moment_fields<Spec>();
+  fields.push_back(decay_field<Spec>(std::move(decay)));
+  fields.push_back(field("amsgrad", &Spec::amsgrad,
+                         "The largest v so far stands in place of v (Reddi, Kale and Kumar, "
+                         "2018)."));
+  return fields;
+}
+
+std::vector<Field<Lamb>> lamb_fields() {
+  auto fields = moment_fields<Lamb>();
+  fields.push_back(decay_field<Lamb>("Decoupled."));
+  return fields;
+}
+
+const std::vector<StateInfo> kAdamStates{{"adam_m", "m"},
+                                         {"adam_v", "v"},
+                                         {"adam_max_v", "the largest v, with amsgrad"},
+                                         {"step_count", "updates done"}};
+
 }  // namespace
 
-std::unique_ptr<UpdateRule> make_rule(StepWriter& writer, const Adam& spec) {
-  return std::make_unique<AdamRule>(writer, spec, /*decoupled=*/false);
-}
-
-std::unique_ptr<UpdateRule> make_rule(StepWriter& writer, const AdamW& spec) {
-  const Adam adam{.learning_rate = spec.learning_rate,
-                  .beta1 = spec.beta1,
-                  .beta2 = spec.beta2,
-                  .epsilon = spec.epsilon,
-                  .weight_decay = spec.weight_decay,
-                  .amsgrad = spec.amsgrad};
-  return std::make_unique<AdamRule>(writer, adam, /*decoupled=*/true);
-}
-
-std::unique_ptr<UpdateRule> make_rule(StepWriter& writer, const Lamb& spec) {
-  return std::make_unique<LambRule>(writer, spec);
+void register_adam(OptimizerTable& table) {
+  table.add<AdamRule<Adam>>(Described<Adam>{
+      .type = "Adam",
+      .python_name = "Adam",
+      .summary = "Adam",
+      .source = "Kingma and Ba, 2014",
+      .formula =
+          "m = beta1 * m + (1 - beta1) * g, v = beta2 * v + (1 - beta2) * g^2, and at step t "
+          "w -= lr / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + epsilon).",
+      .fields = adam_fields<Adam>("g += weight_decay * w, before all that."),
+      .states = kAdamStates,
+      .names = {{"adam", {}}},
+  });
+  table.add<AdamRule<AdamW>>(Described<AdamW>{
+      .type = "AdamW",
+      .python_name = "AdamW",
+      .summary = "Adam with decoupled weight decay",
+      .source = "Loshchilov and Hutter, 2017",
+      .formula = "w *= 1 - lr * weight_decay, then as Adam.",
+      .fields = adam_fields<AdamW>("Decoupled."),
+      .states = kAdamStates,
+      .names = {{"adamw", {}}},
+  });
+  table.add<LambRule>(Described<Lamb>{
+      .type = "Lamb",
+      .python_name = "LAMB",
+      .summary = "LAMB",
+      .source = "You et al., 2019, algorithm 2",
+      .formula = "m and v as Adam's; u = m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + epsilon) "
+                 "+ weight_decay * w; w -= lr * |w| / |u| * u with Euclidean norms over each "
+                 "weight (the factor |w| / |u| is 1 where one of them is 0).",
+      .fields = lamb_fields(),
+      .states = {{"lamb_m", "m"}, {"lamb_v", "v"}, {"step_count", "updates done"}},
+      .names = {{"lamb", {}}},
+  });
 }
 
 }  // namespace onnxgrad::train

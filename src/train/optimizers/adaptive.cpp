@@ -1,7 +1,7 @@
 #include <map>
 #include <utility>
 
-#include "train/optimizers/rules.h"
+#include "train/optimizers/table.h"
 
 // Optimizers that divide by the root of a sum or an average of squared gradients.
 
@@ -59,7 +59,7 @@ class RmsPropRule : public UpdateRule {
                             .epsilon = g.scalar_like(step.weight, spec_.epsilon)},
                            StepWriter::Decay::kGradient);
     }
-    Value* gradient = writer_.decayed_gradient(step);
+    Value* gradient = writer_.decayed(step, StepWriter::Decay::kGradient).gradient;
     Value* squares = average("rmsprop_square", step, g.mul(gradient, gradient));
     if (spec_.centered) {
       Value* mean = average("rmsprop_mean", step, gradient);
@@ -92,12 +92,39 @@ class RmsPropRule : public UpdateRule {
 
 }  // namespace
 
-std::unique_ptr<UpdateRule> make_rule(StepWriter& writer, const Adagrad& spec) {
-  return std::make_unique<AdagradRule>(writer, spec);
-}
-
-std::unique_ptr<UpdateRule> make_rule(StepWriter& writer, const RmsProp& spec) {
-  return std::make_unique<RmsPropRule>(writer, spec);
+void register_adaptive(OptimizerTable& table) {
+  table.add<AdagradRule>(Described<Adagrad>{
+      .type = "Adagrad",
+      .python_name = "Adagrad",
+      .summary = "Adagrad",
+      .source = "Duchi, Hazan and Singer, 2011",
+      .formula = "s += g^2; w -= lr / (1 + (t - 1) * rate_decay) * g / (sqrt(s) + epsilon).",
+      .fields = {rate_field<Adagrad>(), field("rate_decay", &Adagrad::rate_decay, kAtLeastZero),
+                 decay_field<Adagrad>(),
+                 field("initial_accumulator", &Adagrad::initial_accumulator, kAtLeastZero,
+                       "What s starts as."),
+                 field("epsilon", &Adagrad::epsilon, kAtLeastZero)},
+      .states = {{"adagrad_sum", "s"}, {"step_count", "with rate_decay"}},
+      .names = {{"adagrad", {}}},
+  });
+  table.add<RmsPropRule>(Described<RmsProp>{
+      .type = "RmsProp",
+      .python_name = "RMSProp",
+      .summary = "RMSProp",
+      .source = "Hinton, 2012, as torch.optim.RMSprop; centered: Graves, 2013",
+      .formula = "s = alpha * s + (1 - alpha) * g^2; r = sqrt(s) + epsilon; w -= lr * g / r, or "
+                 "with momentum b = momentum * b + g / r and w -= lr * b.",
+      .fields = {rate_field<RmsProp>(), field("alpha", &RmsProp::alpha, kBelowOne),
+                 field("epsilon", &RmsProp::epsilon, kAtLeastZero), decay_field<RmsProp>(),
+                 field("momentum", &RmsProp::momentum, kAtLeastZero),
+                 field("centered", &RmsProp::centered,
+                       "a = alpha * a + (1 - alpha) * g and "
+                       "r = sqrt(max(s - a^2, 0)) + epsilon.")},
+      .states = {{"rmsprop_square", "s"},
+                 {"rmsprop_mean", "a, if centered"},
+                 {"rmsprop_momentum", "b, with momentum"}},
+      .names = {{"rmsprop", {}}},
+  });
 }
 
 }  // namespace onnxgrad::train

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "train/optimizers/line_search.h"
+#include "train/optimizers/table.h"
 
 // The state is a list of tensors, so that it can be saved: the ring of pairs (s, y), the last
 // direction and gradient, and some numbers. kX are places in that list and in the rows of numbers.
@@ -185,6 +186,32 @@ double LbfgsSolver::step(const LossFunctionOf& loss, double learning_rate, std::
   }
   std::ranges::copy(from, x.begin());
   return first_loss;
+}
+
+void register_lbfgs(OptimizerTable& table) {
+  table.add_without_rule(Described<Lbfgs>{
+      .type = "Lbfgs",
+      .python_name = "LBFGS",
+      .summary = "Limited-memory BFGS, for data that fit into one batch",
+      .source = "Nocedal and Wright, 2006, algorithms 7.4, 3.5 and 3.6",
+      .formula = "A training step takes all rows and does up to max_iterations iterations, each "
+                 "with several evaluations of loss and gradient; the line search ends where the "
+                 "strong Wolfe conditions with c1 = 1e-4 and c2 = 0.9 hold.",
+      .fields = {rate_field<Lbfgs>("First length that a line search tries; in the first iteration "
+                                   "lr * min(1, 1 / |g|_1)."),
+                 field("max_iterations", &Lbfgs::max_iterations, kAtLeastOne, "Of a step."),
+                 zero_is_none(field("max_evaluations", &Lbfgs::max_evaluations, kAtLeastZero,
+                                    "Of a step; None is 1.25 * max_iterations.")),
+                 field("history", &Lbfgs::history, kAtLeastOne,
+                       "Number of pairs of changes that are kept."),
+                 field("gradient_tolerance", &Lbfgs::gradient_tolerance, kAtLeastZero,
+                       "A step ends where no element of the gradient is larger."),
+                 field("change_tolerance", &Lbfgs::change_tolerance, kAtLeastZero,
+                       "A step ends where loss or weights change by less."),
+                 field("line_search", &Lbfgs::line_search,
+                       "False: every iteration moves by lr times the direction.")},
+      .names = {{"lbfgs", {}}},
+  });
 }
 
 }  // namespace onnxgrad::train

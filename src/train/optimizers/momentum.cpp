@@ -1,6 +1,6 @@
 #include <map>
 
-#include "train/optimizers/rules.h"
+#include "train/optimizers/table.h"
 
 // Optimizers that step along an average of gradients: gradient descent with momentum, Lion.
 
@@ -18,33 +18,30 @@ class SgdRule : public UpdateRule {
   // Momentum m' = momentum m + g, with the rate in it momentum m - lr g; opdef/fused.h has what
   // follows, with and without Nesterov's correction.
   Value* update(const WeightStep& step) override {
-    GraphBuilder& g = writer_.g();
     const auto decay =
         spec_.decoupled_weight_decay ? StepWriter::Decay::kWeight : StepWriter::Decay::kGradient;
-    if (spec_.rate_in_velocity) {
-      const auto rule = spec_.nesterov ? Rule::kNesterovVelocity : Rule::kVelocity;
-      return writer_.apply({.rule = rule, .beta1 = spec_.momentum}, step,
-                           {.gradient = step.gradient,
-                            .m = writer_.slot("velocity", step),
-                            .rate = writer_.rate(step)},
-                           decay);
-    }
+    if (spec_.rate_in_velocity) return fused(step, Rule::kVelocity, "velocity", decay);
     if (spec_.momentum != 0 && spec_.dampening == 0) {
-      const auto rule = spec_.nesterov ? Rule::kNesterov : Rule::kMomentum;
-      return writer_.apply({.rule = rule, .beta1 = spec_.momentum}, step,
-                           {.gradient = step.gradient,
-                            .m = writer_.slot("momentum", step),
-                            .rate = writer_.rate(step)},
-                           decay);
+      return fused(step, Rule::kMomentum, "momentum", decay);
     }
-    const bool decoupled = spec_.decoupled_weight_decay;
-    Value* direction = decoupled ? step.gradient : writer_.decayed_gradient(step);
+    GraphBuilder& g = writer_.g();
+    auto [weight, direction] = writer_.decayed(step, decay);
     if (spec_.momentum != 0) direction = with_dampening(step, direction);
-    Value* start = decoupled ? writer_.decayed_weight(step) : step.weight;
-    return g.sub(start, g.mul(writer_.rate(step), direction));
+    return g.sub(weight, g.mul(writer_.rate(step), direction));
   }
 
  private:
+  Value* fused(const WeightStep& step, Rule rule, const std::string& slot,
+               StepWriter::Decay decay) {
+    if (spec_.nesterov) {
+      rule = rule == Rule::kVelocity ? Rule::kNesterovVelocity : Rule::kNesterov;
+    }
+    return writer_.apply(
+        {.rule = rule, .beta1 = spec_.momentum}, step,
+        {.gradient = step.gradient, .m = writer_.slot(slot, step), .rate = writer_.rate(step)},
+        decay);
+  }
+
   Value* with_dampening(const WeightStep& step, Value* gradient) {
     GraphBuilder& g = writer_.g();
     Value* old = writer_.slot("momentum", step);
@@ -91,14 +88,58 @@ class LionRule : public UpdateRule {
   Lion spec_;
 };
 
-}  // namespace
-
-std::unique_ptr<UpdateRule> make_rule(StepWriter& writer, const Sgd& spec) {
-  return std::make_unique<SgdRule>(writer, spec);
+void check_momentum(const Sgd& sgd) {
+  const auto refuse = [](const std::string& option) {
+    throw OptionError({.what = option + " needs a momentum above 0 and no dampening",
+                       .hint = "Pass momentum=0.9, or leave " + option + " out."});
+  };
+  if (sgd.momentum != 0 && sgd.dampening == 0) return;
+  if (sgd.nesterov) refuse("nesterov");
+  if (sgd.rate_in_velocity) refuse("rate_in_velocity");
 }
 
-std::unique_ptr<UpdateRule> make_rule(StepWriter& writer, const Lion& spec) {
-  return std::make_unique<LionRule>(writer, spec);
+}  // namespace
+
+void register_momentum(OptimizerTable& table) {
+  table.add<SgdRule>(Described<Sgd>{
+      .type = "Sgd",
+      .python_name = "SGD",
+      .summary = "Stochastic gradient descent",
+      .source = "torch.optim.SGD; rate_in_velocity: MLPClassifier of scikit-learn",
+      .formula = "Without momentum w -= lr * g. With it b = g at the first step, then "
+                 "b = momentum * b + (1 - dampening) * g, and w -= lr * b, or with Nesterov's "
+                 "correction w -= lr * (g + momentum * b).",
+      .fields = {rate_field<Sgd>(), field("momentum", &Sgd::momentum, kAtLeastZero),
+                 field("dampening", &Sgd::dampening, kAtLeastZero),
+                 field("nesterov", &Sgd::nesterov, "Needs momentum above 0 and no dampening."),
+                 decay_field<Sgd>(),
+                 field("decoupled_weight_decay", &Sgd::decoupled_weight_decay,
+                       "Instead, w *= 1 - lr * weight_decay."),
+                 field("rate_in_velocity", &Sgd::rate_in_velocity,
+                       "As scikit-learn, the velocity holds the rates of its steps: "
+                       "v = momentum * v - lr * g, then w += v, or with Nesterov's correction "
+                       "w += momentum * v - lr * g. The same while lr does not change. Needs "
+                       "momentum above 0 and no dampening.")},
+      .states = {{"momentum", "b, with momentum"},
+                 {"velocity", "v, with rate_in_velocity"},
+                 {"step_count", "with dampening"}},
+      .names = {{"sgd", {}},
+                {"momentum", {.momentum = 0.9}},
+                {"nesterov", {.momentum = 0.9, .nesterov = true}}},
+      .check = check_momentum,
+  });
+  table.add<LionRule>(Described<Lion>{
+      .type = "Lion",
+      .python_name = "Lion",
+      .summary = "Lion",
+      .source = "Chen et al., 2023, algorithm 2",
+      .formula = "w = w * (1 - lr * weight_decay) - lr * sign(beta1 * m + (1 - beta1) * g), then "
+                 "m = beta2 * m + (1 - beta2) * g.",
+      .fields = {rate_field<Lion>(), field("beta1", &Lion::beta1, kBelowOne),
+                 field("beta2", &Lion::beta2, kBelowOne), decay_field<Lion>("Decoupled.")},
+      .states = {{"lion_m", "m"}},
+      .names = {{"lion", {}}},
+  });
 }
 
 }  // namespace onnxgrad::train

@@ -31,9 +31,15 @@ Value* StepWriter::wide_rate(const WeightStep& step) {
   return wide;
 }
 
-Value* StepWriter::decayed_gradient(const WeightStep& step) {
-  if (step.weight_decay == 0) return step.gradient;
-  return g_.add(step.gradient, g_.scale(step.weight, step.weight_decay));
+StepWriter::Decayed StepWriter::decayed(const WeightStep& step, Decay decay) {
+  Decayed result{.weight = step.weight, .gradient = step.gradient};
+  if (step.weight_decay == 0) return result;
+  if (decay == Decay::kGradient) {
+    result.gradient = g_.add(step.gradient, g_.scale(step.weight, step.weight_decay));
+  } else if (Value* factor = decay == Decay::kWeight ? shrink(step) : nullptr) {
+    result.weight = g_.mul(step.weight, factor);
+  }
+  return result;
 }
 
 Value* StepWriter::shrink(const WeightStep& step) {
@@ -45,11 +51,6 @@ Value* StepWriter::shrink(const WeightStep& step) {
     shrink = scalar(factor, step.weight);
   }
   return shrink;
-}
-
-Value* StepWriter::decayed_weight(const WeightStep& step) {
-  Value* factor = shrink(step);
-  return factor == nullptr ? step.weight : g_.mul(step.weight, factor);
 }
 
 Value* StepWriter::apply(opdef::WeightUpdate update, const WeightStep& step,

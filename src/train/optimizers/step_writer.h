@@ -39,10 +39,14 @@ class StepWriter {
   ir::Value* rate(const WeightStep& step);
   ir::Value* wide_rate(const WeightStep& step);
 
-  /// gradient + weight_decay * weight.
-  ir::Value* decayed_gradient(const WeightStep& step);
+  /// Where weight decay goes: gradient + weight_decay * weight, or
   /// weight * (1 - rate * weight_decay).
-  ir::Value* decayed_weight(const WeightStep& step);
+  enum class Decay : std::uint8_t { kNone, kGradient, kWeight };
+  struct Decayed {
+    ir::Value* weight = nullptr;
+    ir::Value* gradient = nullptr;
+  };
+  Decayed decayed(const WeightStep& step, Decay decay);
 
   /// What an update reads beside the weight; nullptr where the rule does not have it.
   struct Operands {
@@ -52,9 +56,8 @@ class StepWriter {
     ir::Value* rate = nullptr;  ///< rank 0, as epsilon, in the weight's dtype
     ir::Value* epsilon = nullptr;
   };
-  enum class Decay : std::uint8_t { kNone, kGradient, kWeight };
-  /// Calls the function of opdef::WeightUpdate, with the step's weight decay in the gradient or in
-  /// the weight; binds the slots and returns the weight's new value.
+  /// Calls the function of opdef::WeightUpdate, which does the decay too; binds the slots and
+  /// returns the weight's new value.
   ir::Value* apply(opdef::WeightUpdate update, const WeightStep& step, const Operands& operands,
                    Decay decay);
 

@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "train/optimizers/rules.h"
+#include "train/optimizers/table.h"
 #include "train/user_graph.h"
 
 // An update that the user wrote as a model: its nodes are written once for each weight.
@@ -70,7 +70,7 @@ class UserRule : public UpdateRule {
     }
     std::unordered_map<const Value*, Value*> given{
         {inputs[0], to_form(step.weight, step)},
-        {inputs[1], to_form(writer_.decayed_gradient(step), step)},
+        {inputs[1], to_form(writer_.decayed(step, StepWriter::Decay::kGradient).gradient, step)},
         {inputs[2], as_declared(writer_.rate(step), *inputs[2])}};
     const bool counts = readers_.contains(inputs[3]);
     if (counts) given.emplace(inputs[3], as_declared(writer_.steps_after(step), *inputs[3]));
@@ -132,8 +132,12 @@ class UserRule : public UpdateRule {
 
 }  // namespace
 
-std::unique_ptr<UpdateRule> make_rule(StepWriter& writer, const UserOptimizer& spec) {
-  return std::make_unique<UserRule>(writer, spec);
+void register_user(OptimizerTable& table) {
+  table.add<UserRule>(Described<UserOptimizer>{
+      .type = "UserOptimizer",
+      .summary = "A model of the user's",
+      .fields = {rate_field<UserOptimizer>(), decay_field<UserOptimizer>()},
+  });
 }
 
 }  // namespace onnxgrad::train

@@ -9,8 +9,8 @@
 #include "train/schedules/schedule_nodes.h"
 
 // Each schedule as a function of (parameters, r, t, T): r the rate, t the time in the schedule's
-// unit, length T. S is double, or ScheduleNode: then it is written into a graph. The formulas with
-// their sources are in onnxgrad/schedules.h.
+// unit, length T. S is double, or ScheduleNode: then it is written into a graph.
+// schedules/table.cpp has their sources.
 
 namespace onnxgrad::train {
 

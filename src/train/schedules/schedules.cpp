@@ -5,9 +5,9 @@
 #include <string>
 
 #include "base/check.h"
-#include "onnxgrad/option_error.h"
 #include "train/schedules/schedule_formulas.h"
 #include "train/schedules/schedule_nodes.h"
+#include "train/schedules/table.h"
 
 // ScheduleRun brings t and T of the formulas into the unit of the schedule and chooses the part of
 // a sequence: for a number, and as nodes of a graph.
@@ -16,92 +16,6 @@ namespace onnxgrad::train {
 namespace {
 
 constexpr std::size_t kNumbersPerPlateau = 4;
-
-void expect(std::string_view name, double value, bool good, std::string_view range) {
-  if (good && std::isfinite(value)) return;
-  throw OptionError({.what = "schedule: " + std::string(name) + " is " + std::to_string(value) +
-                             ", expected " + std::string(range),
-                     .hint = "Give " + std::string(range) + ", or leave it out."});
-}
-
-void at_least_zero(std::string_view name, double value) {
-  expect(name, value, value >= 0, "a number >= 0");
-}
-
-void above_zero(std::string_view name, double value) {
-  expect(name, value, value > 0, "a number > 0");
-}
-
-// Ranges.
-
-void check(const ConstantRate& spec) { at_least_zero("factor", spec.factor); }
-
-void check(const InverseScaling& spec) { expect("power", spec.power, true, "a number"); }
-
-void check(const OptimalRate& spec) { above_zero("alpha", spec.alpha); }
-
-void check(const StepDecay& spec) {
-  expect("every", static_cast<double>(spec.every), spec.every >= 1, "a whole number >= 1");
-  at_least_zero("factor", spec.factor);
-}
-
-void check(const MultiStepDecay& spec) {
-  at_least_zero("factor", spec.factor);
-  if (!std::ranges::is_sorted(spec.milestones)) {
-    throw OptionError(
-        {.what = "schedule: the milestones are not in increasing order", .hint = "Sort them."});
-  }
-}
-
-void check(const ExponentialDecay& spec) { at_least_zero("factor", spec.factor); }
-
-void check(const CosineDecay& spec) { at_least_zero("minimum_factor", spec.minimum_factor); }
-
-void check(const CosineRestarts& spec) {
-  above_zero("length", spec.length);
-  expect("length_factor", spec.length_factor, spec.length_factor >= 1, "a number >= 1");
-  at_least_zero("restart_factor", spec.restart_factor);
-  at_least_zero("minimum_factor", spec.minimum_factor);
-}
-
-void check(const OneCycle& spec) {
-  expect("rise", spec.rise, spec.rise >= 0 && spec.rise <= 1, "a number in [0, 1]");
-  above_zero("start_divisor", spec.start_divisor);
-  above_zero("end_divisor", spec.end_divisor);
-}
-
-void check(const LinearRate& spec) {
-  at_least_zero("start_factor", spec.start_factor);
-  at_least_zero("end_factor", spec.end_factor);
-}
-
-void check(const PolynomialDecay& spec) {
-  at_least_zero("power", spec.power);
-  at_least_zero("end_factor", spec.end_factor);
-}
-
-void check(const Plateau& spec) {
-  expect("factor", spec.factor, spec.factor > 0 && spec.factor < 1, "a number in (0, 1)");
-  at_least_zero("patience", static_cast<double>(spec.patience));
-  at_least_zero("cooldown", static_cast<double>(spec.cooldown));
-  expect("threshold", spec.threshold, spec.threshold >= 0 && spec.threshold < 1,
-         "a number in [0, 1)");
-  at_least_zero("minimum_factor", spec.minimum_factor);
-}
-
-void check(const ScheduleSequence& spec) {
-  if (spec.parts.empty()) {
-    throw OptionError({.what = "schedule: a sequence without parts",
-                       .hint = "Give one schedule or more, each with its end."});
-  }
-}
-
-void check(const ScheduleProduct& spec) {
-  if (spec.parts.empty()) {
-    throw OptionError(
-        {.what = "schedule: a product without parts", .hint = "Give one schedule or more."});
-  }
-}
 
 template <class Spec>
 constexpr bool kHasLength = requires(const Spec& spec) { spec.length; };
@@ -176,13 +90,12 @@ ScheduleRun::ScheduleRun(const Schedule& schedule, double rate, std::optional<st
 
 // `start`: updates before it.
 ScheduleRun::Part ScheduleRun::make_part(const Schedule& schedule, std::int64_t start) const {
+  schedule_rows().check(schedule.rule, "schedule: ");
   Part part{.rule = schedule.rule};
   std::visit(
       [&](const auto& spec) {
         using Spec = std::decay_t<decltype(spec)>;
-        check(spec);
         if constexpr (kHasLength<Spec>) {
-          at_least_zero("length", spec.length);
           const bool in_epochs = unit_of(spec) == ScheduleUnit::kEpoch;
           const double whole = in_epochs ? epochs_ : updates_;
           const double before = static_cast<double>(start) * (in_epochs ? epochs_ / updates_ : 1.0);

@@ -6,10 +6,11 @@ import math
 from typing import TYPE_CHECKING, Any, Literal
 
 from onnxgrad import _core
-from onnxgrad._optimizer_base import Optimizer
 from onnxgrad.base.checks import real_number, unknown_name
+from onnxgrad.base.description import Description
 from onnxgrad.base.models import to_core_model
 from onnxgrad.errors import OptionError
+from onnxgrad.optimizers.base import Optimizer
 
 if TYPE_CHECKING:
     import inspect
@@ -52,7 +53,8 @@ class User(Optimizer):
     def __init__(self, model: ModelLike | Any, lr: float = 0.01, weight_decay: float = 0.0) -> None:
         to_proto = getattr(model, "to_model_proto", None)  # of a function of onnxscript
         core = to_core_model(model if to_proto is None else to_proto())
-        super().__init__(
+        Description.__init__(
+            self,
             model=core.to_bytes(),
             lr=real_number("lr", lr),
             weight_decay=real_number("weight_decay", weight_decay),

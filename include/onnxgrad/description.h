@@ -1,0 +1,68 @@
+#ifndef ONNXGRAD_DESCRIPTION_H_
+#define ONNXGRAD_DESCRIPTION_H_
+
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+// Option structs as data: what other languages, command lines and documents are made of. A family
+// (optimizers, schedules, ...) has a table with a description of each of its structs.
+
+namespace [[gnu::visibility("default")]] onnxgrad {
+
+/// The value of a field; its type is that of the field. Enumerators are texts.
+using FieldValue = std::variant<bool, std::int64_t, double, std::string, std::vector<std::int64_t>>;
+
+/// Numbers from `minimum` on, or above it if `is_open`, up to `maximum`, and less than `below`.
+struct NumberRange {
+  double minimum = -std::numeric_limits<double>::infinity();
+  bool is_open = false;
+  double maximum = std::numeric_limits<double>::infinity();
+  double below = std::numeric_limits<double>::infinity();
+};
+
+/// A member of an option struct.
+struct FieldInfo {
+  std::string name = {};                  ///< of the member
+  std::string option = {};                ///< its name in Python and on the command line
+  FieldValue default_value = {};          ///< of the struct's default
+  NumberRange range = {};                 ///< of numbers
+  bool zero_is_none = false;              ///< 0 stands for a value found later: None in Python
+  std::vector<std::string> choices = {};  ///< of texts
+  std::string meaning = {};               ///< a sentence; may be empty
+};
+
+/// A name by which users know a struct with certain values.
+struct NamedValues {
+  std::string name = {};
+  std::vector<FieldValue> values = {};  ///< of all fields, in their order
+  std::vector<std::string> aliases = {};
+};
+
+/// What is kept in the state of a training.
+struct StateInfo {
+  std::string name = {};     ///< without the name of its weight
+  std::string meaning = {};  ///< its symbol in the formula, or when it is there
+};
+
+/// An option struct. Texts are plain ASCII; formulas name fields by their options.
+struct DescriptionInfo {
+  std::string type = {};         ///< name of the struct
+  std::string python_name = {};  ///< of the class; empty: Python has no class made of the fields
+  std::string summary = {};      ///< one line, without a full stop
+  std::string source = {};       ///< publication, or library that has the same; may be empty
+  std::string formula = {};
+  std::vector<FieldInfo> fields = {};
+  std::vector<StateInfo> states = {};
+  std::vector<NamedValues> names = {};
+};
+
+/// Fields by the names of their options.
+using FieldValues = std::vector<std::pair<std::string, FieldValue>>;
+
+}  // namespace onnxgrad
+
+#endif  // ONNXGRAD_DESCRIPTION_H_

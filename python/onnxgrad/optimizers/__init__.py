@@ -1,0 +1,190 @@
+"""Optimizers, as plain descriptions, and groups of weights.
+
+Where ``torch.optim`` has the optimizer, formula and defaults are torch's. w is a weight, g its
+gradient, lr the learning rate, t the number of the step from 1. Wherever an optimizer is asked for,
+its name does too: ``"adamw"``, ``"nesterov"``, ... (see `names`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, TypeAlias
+
+from onnxgrad import _core
+from onnxgrad.base.checks import patterns as pattern_list
+from onnxgrad.base.checks import positive_int, real_number, unknown_name
+from onnxgrad.base.described import described_by_name
+from onnxgrad.base.description import Description
+from onnxgrad.errors import OptionError
+from onnxgrad.optimizers import described
+from onnxgrad.optimizers.base import Optimizer
+from onnxgrad.optimizers.described import *  # noqa: F403
+from onnxgrad.optimizers.user import User, traced
+
+__all__ = [
+    "Optimizer",
+    "OptimizerLike",
+    "ParameterGroup",
+    "User",
+    "from_name",
+    "names",
+    "traced",
+]
+__all__ += described.__all__
+
+
+class ParameterGroup(Description):
+    """Weights that are updated in a way of their own.
+
+    Parameters
+    ----------
+    patterns : str or list of str
+        Names or glob patterns of trained weights; of several groups that match, the first counts.
+    lr : float, default=None
+        Learning rate of the group; None is the optimizer's. A schedule changes all in proportion.
+    lr_factor : float, default=1
+        The same as a factor of the optimizer's rate.
+    weight_decay : float, default=None
+        None is the optimizer's.
+    optimizer : Optimizer or str, default=None
+        Another optimizer for these weights, with its rate and decay where no others are given; not
+        L-BFGS. None is that of all weights.
+
+    Examples
+    --------
+    >>> import onnxgrad as og
+    >>> trainer = og.Trainer(
+    ...     linear_model,
+    ...     optimizer=og.optimizers.AdamW(lr=1e-3),
+    ...     groups=[og.optimizers.ParameterGroup("intercept", lr=1e-2, weight_decay=0)],
+    ... )
+    """
+
+    patterns: tuple[str, ...]
+    lr: float | None
+    lr_factor: float
+    weight_decay: float | None
+    optimizer: Optimizer | None
+
+    def __init__(
+        self,
+        patterns: str | Iterable[str],
+        lr: float | None = None,
+        lr_factor: float = 1.0,
+        weight_decay: float | None = None,
+        optimizer: OptimizerLike | None = None,
+    ) -> None:
+        super().__init__(
+            patterns=tuple(pattern_list("patterns", patterns)),
+            lr=None if lr is None else real_number("lr", lr),
+            lr_factor=real_number("lr_factor", lr_factor),
+            weight_decay=None
+            if weight_decay is None
+            else real_number("weight_decay", weight_decay),
+            optimizer=None if optimizer is None else as_optimizer(optimizer),
+        )
+        if not self.patterns:
+            raise OptionError(
+                what="a group of weights needs a pattern",
+                value="patterns",
+                hint="Give a name, or a pattern such as 'fc*'.",
+            )
+        if lr is not None and lr_factor != 1:
+            raise OptionError(
+                what="a group takes lr or lr_factor, not both",
+                value="lr_factor",
+                hint="Give one of the two.",
+            )
+
+    def _native(self, lr: float) -> _core.ParameterGroup:
+        native = _core.ParameterGroup()
+        native.patterns = list(self.patterns)
+        native.weight_decay = self.weight_decay
+        native.rate_factor = self.lr_factor
+        own = self.lr
+        if self.optimizer is not None:
+            native.optimizer = self.optimizer._native()
+            if own is None and self.optimizer.lr != lr:
+                own = self.optimizer.lr * self.lr_factor
+        if own is not None:
+            if lr == 0:
+                raise OptionError(
+                    what="a group with its own lr needs an optimizer with lr above 0",
+                    value="lr",
+                    hint="Give the optimizer a learning rate, or the group lr_factor.",
+                )
+            native.rate_factor = own / lr
+        return native
+
+
+OptimizerLike: TypeAlias = "Optimizer | str"
+"""An optimizer or its name."""
+
+_BY_NAME: dict[str, Optimizer]
+_BY_NAME, _ = described_by_name(_core.optimizer_table(), globals())
+
+
+def names() -> list[str]:
+    """Return the names of all optimizers, sorted."""
+    return sorted(_BY_NAME)
+
+
+def from_name(name: str) -> Optimizer:
+    """Return the optimizer of that name, with its defaults.
+
+    Raises
+    ------
+    OptionError
+        If there is none; names the nearest.
+
+    Examples
+    --------
+    >>> from_name("rmsprop")
+    RMSProp(lr=0.01, alpha=0.99, epsilon=1e-08, weight_decay=0.0, momentum=0.0, centered=False)
+    """
+    optimizer = _BY_NAME.get(name)
+    if optimizer is None:
+        raise unknown_name("optimizer", name, names())
+    return optimizer
+
+
+def as_optimizer(optimizer: OptimizerLike, lr: float | None = None) -> Optimizer:
+    """Return the description of an optimizer or a name, with another learning rate if given."""
+    described: Any = optimizer
+    if isinstance(optimizer, str):  # with options as the command line has them
+        from onnxgrad._specs import optimizer_of
+
+        described = optimizer_of(optimizer)
+    if not isinstance(described, Optimizer):
+        raise OptionError(
+            what=f"optimizer: a {type(optimizer).__name__} is not an optimizer",
+            value="optimizer",
+            hint=f"Give an object of onnxgrad.optimizers or one of {', '.join(names())}.",
+        )
+    return described if lr is None else described.replace(lr=lr)
+
+
+def update_options(
+    lr: float,
+    groups: ParameterGroup | Iterable[ParameterGroup],
+    clip_value: float | None,
+    clip_norm: float | None,
+    accumulate: int,
+) -> _core.UpdateOptions:
+    """Return checked options of what is done around an optimizer's formula."""
+    options = _core.UpdateOptions()
+    listed = [groups] if isinstance(groups, ParameterGroup) else list(groups)
+    for group in listed:
+        if not isinstance(group, ParameterGroup):
+            raise OptionError(
+                what=f"groups: a {type(group).__name__} is not a ParameterGroup",
+                value="groups",
+                hint='For example groups=[optimizers.ParameterGroup("fc*", lr=1e-4)].',
+            )
+    options.groups = [group._native(lr) for group in listed]
+    if clip_value is not None:
+        options.clip_value = real_number("clip_value", clip_value, open_minimum=True)
+    if clip_norm is not None:
+        options.clip_norm = real_number("clip_norm", clip_norm, open_minimum=True)
+    options.accumulate = positive_int("accumulate", accumulate)
+    return options

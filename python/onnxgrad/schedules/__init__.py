@@ -1,0 +1,90 @@
+"""Schedules of the learning rate, as plain descriptions.
+
+r is the learning rate of the optimizer and t the time from 0: the number of updates done in this
+fit, or of epochs where ``unit="epoch"``. A `length` is a number of updates or epochs; below 1 it is
+that share of the fit, and None is what is left of it. Where ``torch.optim.lr_scheduler`` has the
+schedule, the formula is torch's, with factors of r where torch takes absolute rates.
+
+``warm_up + cosine`` runs one after the other, ``exponential * plateau`` both at once. Wherever a
+schedule is asked for, its name does too: ``"cosine"``, ``"warmup_cosine"``, ... (see `names`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from onnxgrad import _core
+from onnxgrad.base.checks import unknown_name
+from onnxgrad.base.described import described_by_name
+from onnxgrad.errors import OptionError
+from onnxgrad.schedules import described
+from onnxgrad.schedules.base import Chain, Product, Schedule, ScheduleLike
+from onnxgrad.schedules.described import *  # noqa: F403
+from onnxgrad.schedules.described import Cosine, Linear
+
+__all__ = [
+    "Chain",
+    "Product",
+    "Schedule",
+    "ScheduleLike",
+    "from_name",
+    "names",
+    "warm_up",
+]
+__all__ += described.__all__
+
+
+def warm_up(length: float, then: ScheduleLike = "cosine", start_factor: float = 0.0) -> Chain:
+    """Return a linear warm-up from r * start_factor, then another schedule.
+
+    Examples
+    --------
+    >>> warm_up(2, "cosine").rates(lr=1.0, steps_per_epoch=6)
+    [0.0, 0.5, 1.0, 0.8535533905932737, 0.5, 0.14644660940672627]
+    """
+    return Chain([Linear(length, start_factor, 1.0), as_schedule(then)])
+
+
+def names() -> list[str]:
+    """Return the names of all schedules, sorted."""
+    return sorted(_BY_NAME)
+
+
+def from_name(name: str) -> Schedule:
+    """Return the schedule of that name, with its defaults.
+
+    Raises
+    ------
+    OptionError
+        If there is none; names the nearest.
+
+    Examples
+    --------
+    >>> from_name("exponential")
+    Exponential(factor=0.95, unit='epoch')
+    """
+    schedule = _BY_NAME.get(_ALIASES.get(name, name))
+    if schedule is None:
+        raise unknown_name("schedule", name, names())
+    return schedule
+
+
+def as_schedule(schedule: ScheduleLike) -> Schedule:
+    """Return the description of a schedule or a name."""
+    described: Any = schedule
+    if isinstance(schedule, str):  # with options as the command line has them
+        from onnxgrad._specs import schedule_of
+
+        described = schedule_of(schedule)
+    if not isinstance(described, Schedule):
+        raise OptionError(
+            what=f"schedule: a {type(schedule).__name__} is not a schedule",
+            value="schedule",
+            hint=f"Give an object of onnxgrad.schedules or one of {', '.join(names())}.",
+        )
+    return described
+
+
+_BY_NAME: dict[str, Schedule]
+_BY_NAME, _ALIASES = described_by_name(_core.schedule_table(), globals())
+_BY_NAME |= {"warmup_cosine": warm_up(0.1, Cosine()), "warmup_linear": warm_up(0.1, Linear())}

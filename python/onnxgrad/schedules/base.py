@@ -1,0 +1,116 @@
+"""What all schedules have, and schedules made of schedules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeAlias
+
+from onnxgrad import _core
+from onnxgrad.base.checks import positive_int, real_number
+from onnxgrad.base.described import Described
+from onnxgrad.base.description import Description
+from onnxgrad.errors import OptionError
+
+__all__ = ["Chain", "Product", "Schedule", "ScheduleLike"]
+
+
+class Schedule(Described):
+    """What all schedules have in common."""
+
+    @staticmethod
+    def _table() -> Sequence[_core.DescriptionInfo]:
+        return _core.schedule_table()
+
+    @staticmethod
+    def _make(type_: str, options: dict[str, Any]) -> Any:
+        return _core.make_schedule(type_, options)
+
+    def __add__(self, after: Schedule) -> Chain:
+        return Chain([*_parts(self, Chain), *_parts(after, Chain)])
+
+    def __mul__(self, other: Schedule) -> Product:
+        return Product([*_parts(self, Product), *_parts(other, Product)])
+
+    def rates(
+        self,
+        lr: float = 1.0,
+        epochs: int = 1,
+        steps_per_epoch: int = 100,
+        losses: Iterable[float] = (),
+    ) -> list[float]:
+        """Return the learning rate of each update of a fit, to look at or to draw.
+
+        Parameters
+        ----------
+        lr : float, default=1
+            Of the optimizer.
+        epochs : int, default=1
+        steps_per_epoch : int, default=100
+        losses : sequence of float, default=()
+            One for each epoch, for plateaus.
+
+        Examples
+        --------
+        >>> from onnxgrad.schedules import Linear
+        >>> Linear(start_factor=1, end_factor=0).rates(steps_per_epoch=4)
+        [1.0, 0.75, 0.5, 0.25]
+        """
+        return _core.schedule_rates(
+            self._native(),
+            real_number("lr", lr),
+            positive_int("epochs", epochs),
+            positive_int("steps_per_epoch", steps_per_epoch),
+            [float(loss) for loss in losses],
+        )
+
+
+class _Composite(Schedule):
+    """Schedules made of schedules."""
+
+    parts: tuple[Schedule, ...]
+
+    def __init__(self, parts: Iterable[ScheduleLike]) -> None:
+        from onnxgrad.schedules import as_schedule
+
+        Description.__init__(self, parts=tuple(as_schedule(part) for part in parts))
+        if not self.parts:
+            raise OptionError(
+                what="parts: no schedules were given",
+                value="parts",
+                hint="Give one schedule or more.",
+            )
+
+
+class Chain(_Composite):
+    """One after the other, each with t from 0; ``a + b`` is short for it. torch: SequentialLR.
+
+    Every part but the last ends after its own length (`Linear`, `Cosine`, `Polynomial`,
+    `OneCycle`; the others never end).
+
+    Parameters
+    ----------
+    parts : list of Schedule or str
+    """
+
+    def _native(self) -> _core.Schedule:
+        return _core.schedule_sequence([part._native() for part in self.parts])
+
+
+class Product(_Composite):
+    """All at once: the rate of each part is the r of the next; ``a * b`` is short for it.
+
+    Parameters
+    ----------
+    parts : list of Schedule or str
+    """
+
+    def _native(self) -> _core.Schedule:
+        return _core.schedule_product([part._native() for part in self.parts])
+
+
+ScheduleLike: TypeAlias = "Schedule | str"
+"""A schedule or its name."""
+
+
+def _parts(schedule: Schedule, kind: type[_Composite]) -> tuple[Schedule, ...]:
+    return schedule.parts if isinstance(schedule, kind) else (schedule,)

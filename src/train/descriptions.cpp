@@ -1,0 +1,82 @@
+#include "train/descriptions.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cmath>
+#include <optional>
+
+namespace onnxgrad::train {
+namespace {
+
+// The numbers that a field holds, if it holds any.
+std::vector<double> numbers_of(const FieldValue& value) {
+  if (const auto* real = std::get_if<double>(&value)) return {*real};
+  if (const auto* whole = std::get_if<std::int64_t>(&value)) return {static_cast<double>(*whole)};
+  if (const auto* list = std::get_if<std::vector<std::int64_t>>(&value)) {
+    return {list->begin(), list->end()};
+  }
+  return {};
+}
+
+bool is_zero(const FieldValue& value) {
+  return value == FieldValue(0.0) || value == FieldValue(std::int64_t{0}) ||
+         value == FieldValue(false);
+}
+
+std::string value_text(const FieldValue& value) {
+  if (const auto* list = std::get_if<std::vector<std::int64_t>>(&value)) {
+    return fmt::format("[{}]", fmt::join(*list, ", "));
+  }
+  if (const auto* whole = std::get_if<std::int64_t>(&value)) return std::to_string(*whole);
+  if (const auto* real = std::get_if<double>(&value)) return fmt::format("{}", *real);
+  if (const auto* flag = std::get_if<bool>(&value)) return *flag ? "true" : "false";
+  return std::get<std::string>(value);
+}
+
+}  // namespace
+
+std::string range_text(const FieldInfo& field) {
+  const NumberRange& range = field.range;
+  std::string text =
+      std::holds_alternative<double>(field.default_value) ? "a number" : "a whole number";
+  if (std::isfinite(range.minimum)) {
+    text += fmt::format(" {} {:g}", range.is_open ? "above" : "of at least", range.minimum);
+  }
+  if (std::isfinite(range.maximum)) text += fmt::format(" and at most {:g}", range.maximum);
+  if (std::isfinite(range.below)) text += fmt::format(" and below {:g}", range.below);
+  return text;
+}
+
+void check_field(const FieldInfo& field, const FieldValue& value, std::string_view subject) {
+  const NumberRange& range = field.range;
+  for (const double number : numbers_of(value)) {
+    if (field.zero_is_none && number == 0) continue;
+    const bool fits = std::isfinite(number) && number >= range.minimum && number <= range.maximum &&
+                      number < range.below && !(range.is_open && number == range.minimum);
+    if (fits) continue;
+    const std::string expected = range_text(field);
+    throw OptionError(
+        {.what = fmt::format("{}{} is {:g}, expected {}", subject, field.name, number, expected),
+         .hint = fmt::format("Give {}, or leave it out.", expected)});
+  }
+}
+
+std::string fields_text(std::span<const FieldInfo> fields, std::span<const FieldValue> values,
+                        bool is_whole) {
+  std::vector<std::string> texts;
+  for (std::size_t i = 0; i < fields.size(); ++i) {
+    if (!is_whole && is_zero(values[i]) && is_zero(fields[i].default_value)) continue;
+    texts.push_back(fields[i].name + "=" + value_text(values[i]));
+  }
+  return fmt::format("{}", fmt::join(texts, ", "));
+}
+
+void throw_unknown(std::string_view subject, std::string_view name,
+                   std::span<const std::string> known) {
+  throw OptionError({.what = fmt::format("there is no {} '{}'", subject, name),
+                     .detail = "Known: " + base::quote_list(known, known.size()) + ".",
+                     .hint = base::nearest_or(name, known)});
+}
+
+}  // namespace onnxgrad::train
