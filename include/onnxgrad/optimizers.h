@@ -79,6 +79,18 @@ struct Lamb {
   double weight_decay = 0.01;
 };
 
+/// Momentum made orthogonal for matrices, AdamW for all other weights.
+struct Muon {
+  double learning_rate = 0.001;
+  double momentum = 0.95;
+  bool nesterov = true;
+  double weight_decay = 0.1;
+  std::int64_t iterations = 5;
+  double epsilon = 1e-7;
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+};
+
 /// Limited-memory BFGS, for problems whose rows fit into one batch: a loop outside the graph.
 struct Lbfgs {
   double learning_rate = 1;
@@ -104,7 +116,7 @@ struct UserOptimizer {
 };
 
 using Optimizer =
-    std::variant<Sgd, Adam, AdamW, Adagrad, RmsProp, Lion, Lamb, Lbfgs, UserOptimizer>;
+    std::variant<Sgd, Adam, AdamW, Adagrad, RmsProp, Lion, Lamb, Muon, Lbfgs, UserOptimizer>;
 
 /// Weights that are updated in a way of their own.
 struct ParameterGroup {

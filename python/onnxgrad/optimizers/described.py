@@ -12,6 +12,7 @@ __all__ = [
     "Adam",
     "AdamW",
     "Lion",
+    "Muon",
     "RMSProp",
 ]
 
@@ -344,6 +345,69 @@ class Lion(Optimizer):
             beta1=beta1,
             beta2=beta2,
             weight_decay=weight_decay,
+        )
+
+
+class Muon(Optimizer):
+    """Muon: momentum made orthogonal for matrices, AdamW for all other weights.
+
+    Source: Jordan et al., 2024; the factor 0.2 * sqrt(max(rows, columns)): Liu et al., 2025.
+
+    Of a weight of two dimensions, w *= 1 - lr * weight_decay, m = momentum * m + (1 - momentum) *
+    g, u = m, or with Nesterov's correction u = momentum * m + (1 - momentum) * g, and w -= lr * 0.2
+    * sqrt(max(rows, columns)) * orthogonal(u). There x starts as u / (|u| + epsilon), with the
+    Euclidean norm of all elements, and becomes 3.4445 * x - 4.775 * (x x^T) x + 2.0315 * (x x^T)^2
+    x in each iteration. All other weights are updated by AdamW with lr, weight_decay, beta1 and
+    beta2.
+
+    Parameters
+    ----------
+    lr : float >= 0, default=0.001
+        Learning rate; one that suits AdamW.
+    momentum : float in [0, 1), default=0.95
+    nesterov : bool, default=True
+    weight_decay : float >= 0, default=0.1
+        Decoupled.
+    iterations : int >= 1, default=5
+        Of Newton and Schulz.
+    epsilon : float >= 0, default=1e-07
+    beta1 : float in [0, 1), default=0.9
+        Of AdamW.
+    beta2 : float in [0, 1), default=0.95
+        Of AdamW.
+    """
+
+    lr: float
+    momentum: float
+    nesterov: bool
+    weight_decay: float
+    iterations: int
+    epsilon: float
+    beta1: float
+    beta2: float
+
+    _type = "Muon"
+
+    def __init__(
+        self,
+        lr: float = 0.001,
+        momentum: float = 0.95,
+        nesterov: bool = True,
+        weight_decay: float = 0.1,
+        iterations: int = 5,
+        epsilon: float = 1e-07,
+        beta1: float = 0.9,
+        beta2: float = 0.95,
+    ) -> None:
+        super().__init__(
+            lr=lr,
+            momentum=momentum,
+            nesterov=nesterov,
+            weight_decay=weight_decay,
+            iterations=iterations,
+            epsilon=epsilon,
+            beta1=beta1,
+            beta2=beta2,
         )
 
 
