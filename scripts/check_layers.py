@@ -154,12 +154,12 @@ def closure(layer: str, allowed: dict[str, set[str]] = ALLOWED) -> set[str]:
 
 
 def is_test(path: Path) -> bool:
-    """Tell whether `path` is test or benchmark code, which may include anything."""
+    """Return whether `path` is test or benchmark code, which may include anything."""
     return path.stem.endswith(("_test", "_bench")) or "testing" in path.parts
 
 
 def is_kernel(path: Path) -> bool:
-    """Tell whether `path` is a kernel file of src/ops."""
+    """Return whether `path` is a kernel file of src/ops."""
     return path.stem.endswith(("_cpu", "_cuda", "_simd"))
 
 

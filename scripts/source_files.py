@@ -26,6 +26,6 @@ def list_files(root: Path = ROOT) -> list[Path]:
 
 
 def is_generated(text: str) -> bool:
-    """Tell whether one of the first five lines says that the file is generated."""
+    """Return whether one of the first five lines says that the file is generated."""
     head = "\n".join(text.splitlines()[:5]).lower()
     return all(words in head for words in _GENERATED)

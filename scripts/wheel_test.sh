@@ -19,4 +19,4 @@ env -i HOME="$work" PATH=/usr/bin:/bin "$work/venv/bin/python" "$work/smoke.py"
 if [[ -x $work/venv/bin/onnxgrad ]]; then
   env -i HOME="$work" PATH=/usr/bin:/bin "$work/venv/bin/onnxgrad" --help >/dev/null
 fi
-echo "wheel: installed and used in a fresh environment ($(du -sm "$work/venv" | cut -f1) MB in all)"
+echo "wheel: installed and used in a fresh environment ($(du -sm "$work/venv" | cut -f1) MB in total)"

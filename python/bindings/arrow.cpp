@@ -333,7 +333,7 @@ std::vector<Batch> read_stream(nb::handle capsule, std::shared_ptr<ArrowSchema>&
   }
 }
 
-/// Columns by name; of an array that is no table one, of name "".
+/// Columns by name; of an array that is not a table one, of name "".
 nb::dict arrow_columns(const nb::object& table) {
   std::shared_ptr<ArrowSchema> schema;
   std::vector<Batch> batches;

@@ -14,7 +14,7 @@ namespace nb = nanobind;
 namespace onnxgrad::python {
 namespace {
 
-/// Messages may quote a file; what is no UTF-8 in it is shown as \\xNN.
+/// Messages may quote a file; what is not UTF-8 in it is shown as \\xNN.
 nb::object text(const std::string& bytes) {
   PyObject* const decoded =
       PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), "backslashreplace");

@@ -54,7 +54,7 @@ void fit(Trainer& trainer, const Dataset* data, DataSource* source, FitOptions o
   std::exception_ptr raised;  // by a handler of Python, such as that of Ctrl-C
   options.on_interrupt = [&raised] {
     const nb::gil_scoped_acquire lock;
-    if (PyErr_CheckSignals() == 0) return false;  // the handler has returned: training goes on
+    if (PyErr_CheckSignals() == 0) return false;  // the handler has returned: training continues
     raised = std::make_exception_ptr(nb::python_error());
     return true;
   };

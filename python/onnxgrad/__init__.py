@@ -1,6 +1,6 @@
 """onnxgrad trains ONNX models.
 
-Three lines train a model that scikit-learn, PyTorch or Keras exported, and hand back the same file
+Three lines train a model that scikit-learn, PyTorch or Keras exported, and return the same file
 with better weights:
 
 >>> import onnxgrad as og

@@ -1,7 +1,7 @@
 """The exceptions of onnxgrad, one class for each class of the C++ library.
 
 Every message has four parts: what was wrong, where, what was expected and given, and what to do.
-The same parts are attributes of the exception, for programs that want to react to them.
+The same parts are attributes of the exception, for programs that react to them.
 """
 
 from __future__ import annotations
@@ -37,14 +37,13 @@ class Error(Exception):
     value : str
         Input, output, weight or column.
     what : str
-        What is wrong, in one line, without the place.
+        What is wrong, in one line, without the location.
     detail : str
         What was expected and what was given.
     hint : str
-        What can be done about it.
+        What to do about it.
 
-    What says where is empty if it is unknown or does not apply, as `detail` is if there is nothing
-    to add.
+    Fields that are unknown or do not apply are empty.
 
     Examples
     --------
@@ -92,7 +91,7 @@ class UnsupportedOperatorError(Error, NotImplementedError):
 
 
 class GradientError(Error, NotImplementedError):
-    """A gradient that was asked for does not exist; every node in the way is named."""
+    """A requested gradient does not exist; every node in the way is named."""
 
 
 class ShapeError(Error, ValueError):
@@ -100,7 +99,7 @@ class ShapeError(Error, ValueError):
 
 
 class DataError(Error, ValueError, TypeError):
-    """Data that a model cannot be fed with: dtype, NaN, label out of range, missing column."""
+    """Data that a model cannot take: dtype, NaN, label out of range, missing column."""
 
 
 class OptionError(Error, ValueError, TypeError):
@@ -120,4 +119,4 @@ class DeviceError(Error, RuntimeError):
 
 
 class InternalError(Error, RuntimeError):
-    """A fault of onnxgrad itself; the message asks to report it."""
+    """A bug in onnxgrad itself; the message asks to report it."""

@@ -1,4 +1,4 @@
-"""Writing of files, so that a name never stands for half a file.
+"""Writing files such that a name never refers to half a file.
 
 Everything that the Python package writes goes through here. A whole file is written by the C++
 library, as checkpoints and models are; a file that grows by a line at a time is a `LineFile`.
@@ -25,16 +25,16 @@ _SECONDS_BETWEEN_FLUSHES = 1.0  # of the disk: each takes longer than many short
 
 
 def write_file(path: str | os.PathLike[str], contents: str | bytes) -> None:
-    """Write a file that is there in full or, after any error, as it was before.
+    """Write a file that is complete or, after any error, unchanged.
 
     It is written under a temporary name in the same folder, flushed, and renamed; then the folder
-    is flushed. Links are followed; permissions of a file that was there stay. A stream such as
+    is flushed. Links are followed; permissions of an existing file are kept. A stream such as
     ``/dev/stdout`` is written to directly.
 
     Raises
     ------
     CheckpointError
-        If it cannot be written; no temporary file stays.
+        If it cannot be written; no temporary file is left.
     """
     data = contents.encode("utf-8") if isinstance(contents, str) else contents
     _core.write_file(path_text("path", path), data)
@@ -46,7 +46,7 @@ def save_model(model: onnx.ModelProto, path: str | os.PathLike[str]) -> None:
 
 
 class LineFile:
-    """A text file that grows: what was written up to the last line break is in it at once.
+    """A text file that grows: complete lines are written at once.
 
     Each piece is one call of the system, so that a process that is killed leaves whole lines. It is
     flushed to the disk at most once in a second, and when it is closed.
@@ -55,7 +55,7 @@ class LineFile:
     ----------
     path : path
     append : bool, default=False
-        Whether to go on with what is there.
+        Whether to append to an existing file.
 
     Raises
     ------
@@ -119,7 +119,7 @@ class LineFile:
 def occupy_standard_streams() -> None:
     """Open the null device for standard streams that are closed: no other file gets their number.
 
-    Standard input and output can be read from then, not written to; standard error is discarded.
+    Standard input and output can then be read, not written; standard error is discarded.
     """
     for number in range(3):
         try:

@@ -1,6 +1,6 @@
 """Pictures of models: laid out by Graphviz, drawn by matplotlib (the extra ``onnxgrad[plot]``).
 
-Both come as wheels: `pygraphviz` brings Graphviz's layout engine along, no program is called.
+Both are wheels: `pygraphviz` includes Graphviz's layout engine, no program is run.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What happened in each epoch."""
+"""The numbers of each epoch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class History(dict[str, list[float]]):
     """A dictionary of lists, with one number for each epoch.
 
     Of a fit with more than `max_history` epochs (65,536) only every second, fourth, eighth, ... is
-    there, beside the first, the best and the newest one.
+    there, besides the first, the best and the newest one.
 
     The keys are ``epoch``, ``train_loss``, ``val_loss``, ``val_accuracy`` and ``val_<metric>``
     (where there was validation; NaN in epochs without), ``lr``, ``seconds`` and ``rows_per_s``, and
@@ -115,5 +115,5 @@ def log_of(epoch: _core.EpochLog) -> dict[str, float]:
 
 
 def cell_text(value: float) -> str:
-    """Return a number as it stands in a CSV file: the shortest text that reads back as it."""
+    """Return a number as it is written to a CSV file: the shortest text that reads back as it."""
     return str(int(value)) if float(value).is_integer() and abs(value) < 1e15 else repr(value)

@@ -129,7 +129,7 @@ def native_metrics(
     result = [_native(name, metric) for name, metric in given]
     if result and not has_rows:
         raise OptionError(
-            what="metrics are of validation rows, and there is no validation",
+            what="metrics need validation rows, and there is no validation",
             value="metrics",
             hint="Give validation=0.1, or rows of its own.",
         )

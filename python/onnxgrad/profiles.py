@@ -54,7 +54,7 @@ class Memory(NamedTuple):
 
 
 class KernelTime(NamedTuple):
-    """Time of one kernel: operator, node, implementation, calls, seconds in all, flop per call."""
+    """Time of one kernel: operator, node, implementation, calls, total seconds, flop per call."""
 
     op_type: str
     node: str

@@ -30,7 +30,7 @@ constexpr std::size_t kWhole = std::numeric_limits<std::size_t>::max();
 
 using Row = std::vector<std::string>;
 
-// Continuation bytes of UTF-8 are no characters of their own.
+// Continuation bytes of UTF-8 are not characters of their own.
 bool begins_character(char byte) { return (static_cast<unsigned char>(byte) & 0xC0) != 0x80; }
 
 std::size_t count_characters(std::string_view text) {

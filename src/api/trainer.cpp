@@ -35,7 +35,7 @@ struct Trainer::Impl {
 
 namespace {
 
-/// A source whose first chunk has been looked at. One that can be read once gives it again.
+/// A source whose first chunk has been read. One that can be read once gives it again.
 class PeekedSource : public DataSource {
  public:
   explicit PeekedSource(DataSource& source) : source_(source) {

@@ -96,7 +96,7 @@ Model initialize(const Model& model, const InitializeOptions& options) {
 NamedTensors load_weights(const std::string& path) { return train::read_weights(path); }
 
 Model set_weights(const Model& model, const NamedTensors& weights) {
-  NamedTensors copies;  // the caller may go on writing to its arrays
+  NamedTensors copies;  // the caller may continue writing to its arrays
   for (const NamedTensor& weight : weights) {
     copies.push_back({.name = weight.name, .tensor = weight.tensor.clone()});
   }

@@ -106,7 +106,7 @@ Value* conform(ir::GraphBuilder& g, const opdef::OpDef& def, const Node& node, V
   return gradient;
 }
 
-// True: something arrives at the node, and nothing of it goes on to its active inputs.
+// True: something arrives at the node, and nothing of it reaches its active inputs.
 bool apply_rule(ir::GraphBuilder& g, const opdef::OpRegistry& registry, const Activity& activity,
                 Node& node, Cotangents& cotangents) {
   const opdef::OpDef& def = *registry.find(node);
@@ -173,7 +173,7 @@ std::vector<MissingGradient> missing_in(const Activity& activity,
                         m.node.empty() ? "of '" + m.output + "'" : "'" + m.node + "'", m.input,
                         m.reason);
   }
-  if (missing.size() > kListed) list += fmt::format("; ... {} in all", missing.size());
+  if (missing.size() > kListed) list += fmt::format("; ... {} in total", missing.size());
   throw GradientError(
       {.what = fmt::format("no gradient through {} node{} on the way to the weights",
                            missing.size(), missing.size() == 1 ? "" : "s"),

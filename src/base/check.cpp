@@ -55,7 +55,7 @@ std::string quote_list(std::span<const std::string> names, std::size_t limit) {
     if (i > 0) text += ", ";
     text += "'" + names[i] + "'";
   }
-  if (names.size() > limit) text += ", ... (" + std::to_string(names.size()) + " in all)";
+  if (names.size() > limit) text += ", ... (" + std::to_string(names.size()) + " in total)";
   return text;
 }
 

@@ -47,6 +47,6 @@ Error::Error(Problem problem) : std::runtime_error(format(problem)), problem_(st
 
 InternalError::InternalError(std::string what)
     : Error({.what = "internal error: " + std::move(what),
-             .hint = "This is a fault of onnxgrad: please report it with the model."}) {}
+             .hint = "This is a bug in onnxgrad: please report it with the model."}) {}
 
 }  // namespace onnxgrad

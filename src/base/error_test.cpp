@@ -25,7 +25,7 @@ TEST(Error, OffersTheNearestName) {
   EXPECT_EQ(base::nearest_or("coeficient", names), "Did you mean 'coefficient'?");
   EXPECT_EQ(base::nearest_or("zzz", names, "Take one."), "Take one.");
   EXPECT_EQ(base::nearest_or(std::string(1000, 'c'), names, "Take one."), "Take one.");
-  EXPECT_EQ(base::quote_list(names, 1), "'coefficient', ... (2 in all)");
+  EXPECT_EQ(base::quote_list(names, 1), "'coefficient', ... (2 in total)");
 }
 
 TEST(Error, HasAtMostSixLinesAndThePlace) {

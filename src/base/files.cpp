@@ -33,7 +33,7 @@ std::string advice_for(int system_error) {
   switch (system_error) {
     case ENOENT:
     case ENOTDIR:
-      return "Check the path; a relative one begins at the folder that the program runs in.";
+      return "Check the path; a relative path starts at the folder that the program runs in.";
     case EISDIR:
       return "Give the path of a file.";
     case EACCES:
@@ -152,7 +152,8 @@ nlink_t count_names(const std::string& folder, const struct stat& wanted) {
 }
 
 constexpr const char* kBesideModel =
-    "Save the model again with its data in a file beside it, or name the folder of the data as the "
+    "Save the model again with its data in a file next to it, or name the folder of the data as "
+    "the "
     "external root.";
 
 void check_relative(const std::string& root, const std::string& relative) {
@@ -221,7 +222,7 @@ ReadableFile ReadableFile::open_beneath(const std::string& root, const std::stri
   if (!file.is_open()) {
     if (errno == ELOOP || errno == EXDEV) {
       fail(full, "external data behind a symbolic link is not followed",
-           "Copy the data beside the model, or name its folder as the external root.");
+           "Copy the data next to the model, or name its folder as the external root.");
     }
     const std::string reason = std::generic_category().message(errno);
     throw Error({.what = "cannot open its external data '" + relative + "': " + reason,

@@ -185,7 +185,7 @@ Value* GraphBuilder::ones_like(Value* x) {
 
 namespace {
 
-// Axes of x over which to sum so that it takes like's shape, if the types tell; the leading ones
+// Axes of x over which to sum so that it takes like's shape, if the types give it; the leading ones
 // (that `like` does not have) and those that `like` has as 1.
 struct SumAxes {
   std::vector<std::int64_t> leading;

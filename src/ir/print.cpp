@@ -22,7 +22,7 @@ template <class T>
 std::string list(const std::vector<T>& values) {
   if (values.size() <= kMaxListed) return fmt::format("[{}]", fmt::join(values, ", "));
   const std::vector<T> head(values.begin(), values.begin() + kMaxListed);
-  return fmt::format("[{}, ... {} in all]", fmt::join(head, ", "), values.size());
+  return fmt::format("[{}, ... {} in total]", fmt::join(head, ", "), values.size());
 }
 
 struct Printer {

@@ -172,7 +172,7 @@ ir::Type merge_types(const ir::Type& inferred, const ir::Type& declared) {
   if (inferred.kind != declared.kind || !same_dtype) {
     throw ModelError(
         {.what = "declared as " + declared.to_string() + ", but it is " + inferred.to_string(),
-         .hint = "Fix the declaration, or leave it out: types are worked out anew."});
+         .hint = "Fix the declaration, or leave it out: types are inferred again."});
   }
   ir::Type result = inferred;
   if (result.dtype == DataType::kUndefined) result.dtype = declared.dtype;

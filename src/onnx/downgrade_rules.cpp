@@ -12,8 +12,9 @@
 #include "onnx/schemas.h"
 #include "onnxgrad/error.h"
 
-// One rule per change of form, newest first. What a rule cannot say in the older form is refused;
-// what no rule is needed for is found out by the check against the older schema that follows.
+// One rule per change of form, newest first. What a rule cannot express in the older form is
+// refused; what no rule is needed for is found out by the check against the older schema that
+// follows.
 
 namespace onnxgrad::onnx_io {
 namespace {
@@ -24,7 +25,7 @@ using ir::Value;
 using Replacement = std::optional<std::vector<Value*>>;
 
 [[noreturn]] void refuse(const Node& node, const std::string& what) {
-  throw ModelError({.what = what + ", which the wanted opset cannot say",
+  throw ModelError({.what = what + ", which the target opset cannot express",
                     .where = {.node = node.name, .op_type = node.op_type},
                     .hint = "Choose a newer target opset."});
 }

@@ -148,7 +148,7 @@ TEST(HostileModels, BytesThatAreHandedOnUnreadAreMessages) {
     return true;
   };
   EXPECT_TRUE(loads(bytes));
-  // Field 20, training_info, with one byte that is no message.
+  // Field 20, training_info, with one byte that is not a message.
   EXPECT_FALSE(loads(bytes + std::string("\xa2\x01\x01\xff", 4)));
   EXPECT_TRUE(loads(bytes + std::string("\xa2\x01\x00", 3)));
   // A tag of six bytes: protobuf reads five at most.

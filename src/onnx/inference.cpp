@@ -40,7 +40,7 @@ std::string describe_inputs(const ir::Node& node) {
     text += input == nullptr ? "absent" : "'" + input->name + "' " + input->type.to_string();
   }
   if (node.inputs.size() > kMaxInputs) {
-    text += ", ... (" + std::to_string(node.inputs.size()) + " in all)";
+    text += ", ... (" + std::to_string(node.inputs.size()) + " in total)";
   }
   return text + ".";
 }

@@ -14,7 +14,7 @@ namespace onnxgrad::onnx_io {
 namespace {
 
 constexpr int kMaxDepth = 64;                // of producers that are looked back at
-constexpr int kMaxWork = 512;                // nodes looked at for one value
+constexpr int kMaxWork = 512;                // nodes visited for one value
 constexpr std::int64_t kMaxBytes = 1 << 16;  // of a value
 
 class ConstantFinder {

@@ -18,7 +18,7 @@ namespace {
 constexpr std::int64_t kMaxElements = 1024;      // of a propagated value
 constexpr std::int64_t kMaxTensorBytes = 65536;  // of a constant that inference may look at
 constexpr int kMaxDepth = 64;                    // of producers that are looked back at
-constexpr int kMaxWork = 512;                    // nodes looked at for one inference
+constexpr int kMaxWork = 512;                    // nodes visited for one inference
 
 bool is_index_type(DataType dtype) {
   return dtype == DataType::kInt64 || dtype == DataType::kInt32;

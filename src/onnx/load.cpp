@@ -68,7 +68,7 @@ void expect_size(std::int64_t size, const LoadOptions& options) {
   throw ModelError({.what = "the model has " + std::to_string(size) +
                             " bytes, an ONNX file at most " +
                             std::to_string(options.max_file_bytes),
-                    .hint = "Save its large tensors as external data, in a file beside it."});
+                    .hint = "Save its large tensors as external data, in a file next to it."});
 }
 
 }  // namespace
@@ -78,11 +78,12 @@ FileModel load_file(const std::string& path, const LoadOptions& options) {
     const base::ReadableFile file = base::ReadableFile::open(path);
     expect_size(file.size_bytes(), options);
     if (file.size_bytes() == 0) {
-      throw ModelError({.what = "the file is empty",
-                        .hint = "Export the model again: its writing was cut off."});
+      throw ModelError(
+          {.what = "the file is empty",
+           .hint = "Export the model again: the file was cut off while it was written."});
     }
     const auto budget = base::current_budget();
-    budget->reserve(file.size_bytes());  // refuses before memory is asked for; keep() charges it
+    budget->reserve(file.size_bytes());  // refuses before memory is allocated; keep() charges it
     budget->release(file.size_bytes());
     std::string bytes(static_cast<std::size_t>(file.size_bytes()), '\0');
     file.read(0, std::as_writable_bytes(std::span(bytes)));

@@ -111,7 +111,7 @@ class ExpansionCounter {
   static constexpr std::int64_t kUnknown = -1;
   static constexpr std::int64_t kOpen = -2;
 
-  // Number of nodes that are no calls; `calls` gets how often each function is called.
+  // Number of nodes that are not calls; `calls` gets how often each function is called.
   std::int64_t collect(const ir::Graph& graph, std::map<std::size_t, std::int64_t>& calls) const {
     std::int64_t own = 0;
     for_each_node(graph, [&](const ir::Node& node) {

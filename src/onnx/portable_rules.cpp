@@ -107,9 +107,9 @@ Replacement global_lp_pool(Node& node, GraphBuilder& g) {
   return {{g.pow(g.reduce_sum(powers, axes, /*keepdims=*/true), g.scalar_like(x, 1 / power))}};
 }
 
-// The random operators have kernels for their versions before opset 22, which cannot be said there;
-// Dropout has one. Each element of its mask, true with probability 1/2, is a binary digit of a
-// number.
+// The random operators have kernels for their versions before opset 22, which cannot be expressed
+// there; Dropout has one. Each element of its mask, true with probability 1/2, is a binary digit of
+// a number.
 class Draws {
  public:
   Draws(const Node& node, GraphBuilder& g) : node_(node), g_(g) {}

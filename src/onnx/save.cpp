@@ -20,7 +20,7 @@ void expect_message_size(const std::string& bytes) {
   if (static_cast<std::int64_t>(bytes.size()) <= kMaxMessageBytes) return;
   throw ModelError({.what = "the serialized model would have " + std::to_string(bytes.size()) +
                             " bytes; an ONNX file has at most 2147483647",
-                    .hint = "Save it to a path: big tensors then go to a file beside it."});
+                    .hint = "Save it to a path: big tensors then go to a file next to it."});
 }
 
 }  // namespace
@@ -65,7 +65,7 @@ void save_model(const ir::Model& model, const std::string& path, std::int64_t ma
 std::string to_bytes(const ir::Model& model) {
   if (initializer_bytes(model) > kMaxMessageBytes) {
     throw ModelError({.what = "the model's weights have more than 2 GiB, an ONNX file at most that",
-                      .hint = "Save it to a path: big tensors then go to a file beside it."});
+                      .hint = "Save it to a path: big tensors then go to a file next to it."});
   }
   std::string bytes = export_model(model);
   expect_message_size(bytes);

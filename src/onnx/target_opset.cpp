@@ -39,7 +39,7 @@ class NoFunctions final : public ir::FunctionProvider {
   }
 };
 
-// Each node goes through the internal opset's form to that of the target; what a rule writes anew
+// Each node goes through the internal opset's form to that of the target; what a rule writes
 // is in the internal form and goes the same way.
 class Retargeter {
  public:
@@ -126,7 +126,7 @@ void Retargeter::process_node(const Work& work, ir::GraphBuilder& g, std::vector
   inferer_.infer(node);
 }
 
-// Types come from bodies in the internal form; then these go on to the target.
+// Types come from bodies in the internal form; these are then converted to the target.
 void Retargeter::process_control_flow(const Work& work, ir::GraphBuilder& g) {
   Node& node = *work.node;
   if (is_standard_domain(node.domain))

@@ -98,7 +98,7 @@ bool may_be_weight(const Tensor& tensor) {
 }
 
 // Rebuilds the node list of each graph: every node is checked, expanded, upgraded, lowered and has
-// its types inferred before the next one is looked at.
+// its types inferred before the next one is visited.
 class Internaliser {
  public:
   Internaliser(const FileModel& file, const opdef::OpRegistry& registry,
@@ -147,7 +147,7 @@ class Internaliser {
   Inferer inferer_;
   std::unordered_map<const Value*, Value*> replaced_;     // by a hoisted constant
   std::unordered_map<const std::byte*, Value*> hoisted_;  // by the data
-  int branches_ = 0;                                      // around the present node
+  int branches_ = 0;                                      // around the current node
 };
 
 // An open dimension of an input (an unnamed batch) is the same wherever it reappears: gradients
@@ -259,7 +259,7 @@ void Internaliser::process_bodies(const Work& work) {
   branches_ -= has_branches ? 1 : 0;
 }
 
-// The nodes of the branch, in the place of the node, are looked at next.
+// The nodes of the branch, in the place of the node, are visited next.
 void Internaliser::take_branch(const Work& work, Graph& branch, std::vector<Work>& stack) {
   Graph& graph = *work.node->graph;
   hoist_initializers(branch);
@@ -274,7 +274,7 @@ void Internaliser::take_branch(const Work& work, Graph& branch, std::vector<Work
   }
 }
 
-// A branch whose shapes do not fit is never taken with these shapes, so it is no error of the
+// A branch whose shapes do not fit is never taken with these shapes, so it is not an error of the
 // model: nothing is known of what it computes. If it is taken all the same, the run says so.
 void Internaliser::infer(Node& node) const {
   try {

@@ -79,7 +79,7 @@ class Patcher {
         external_(external) {}
 
   void write(const std::string& name, const Tensor& weight);
-  // Moves the external data that no weight has moved: into the bytes, or beside the new file.
+  // Moves the external data that no weight has moved: into the bytes, or next to the new file.
   void move_other_external_data();
   // Of the file with all external data in it, but for a few bytes.
   std::int64_t size_with_external_data() const;
@@ -255,7 +255,7 @@ void expect_size(std::int64_t size, std::int64_t max_bytes) {
                             " bytes; an ONNX model in memory has at most " +
                             std::to_string(max_bytes),
                     .hint = "Save it to a path (in Python Trainer(session).save(path)): big "
-                            "tensors then go to a file beside it."});
+                            "tensors then go to a file next to it."});
 }
 
 }  // namespace

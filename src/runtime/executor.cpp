@@ -44,11 +44,11 @@ struct Executor::Impl {
   ~Impl() {
     try {
       options.stream->synchronize();  // the state is in use until then
-    } catch (...) {                   // NOLINT(bugprone-empty-catch): nobody asks for the results
+    } catch (...) {                   // NOLINT(bugprone-empty-catch): the results are not needed
     }
   }
 
-  // Inputs that are state and the others, outputs that are asked for and the new state.
+  // Inputs that are state and the others, requested outputs and the new state.
   void make_program() {
     std::unordered_map<const ir::Value*, ir::Value*> map;
     program.model = ir::clone(*model, &map);

@@ -409,7 +409,7 @@ TEST(Executor, ProfilesTracesAndCountsMemory) {
   EXPECT_GE(executor.memory().arena, 128);
 }
 
-// y = log(exp(x) - 1): the logarithm of a negative number is the first that is no number.
+// y = log(exp(x) - 1): the logarithm of a negative number is the first that is not a number.
 TEST(Executor, FindsTheFirstValueThatIsNotFinite) {
   Fixture f;
   Value* x = f.input("x", {2});

@@ -7,7 +7,7 @@
 namespace onnxgrad::runtime {
 namespace {
 
-// An exponent of ones marks infinities and what is no number. No branch in the loop: it becomes
+// An exponent of ones marks infinities and NaN. No branch in the loop: it becomes
 // vector code.
 template <class Bits>
 bool are_finite(const std::byte* data, std::size_t count, Bits exponent) {

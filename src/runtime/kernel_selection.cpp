@@ -135,7 +135,7 @@ void check_operators(const ir::Model& model, const Engine& engine) {
                                  : "of '" + node.outputs[0]->name + "'";
     list += fmt::format("{}{} {}", i > 0 ? ", " : "", full_name(node), name);
   }
-  if (found.size() > kListed) list += fmt::format(", ... {} in all", found.size());
+  if (found.size() > kListed) list += fmt::format(", ... {} in total", found.size());
   throw UnsupportedOperatorError(
       {.what = fmt::format("no kernel runs {} node{}: {}", found.size(),
                            found.size() == 1 ? "" : "s", list),

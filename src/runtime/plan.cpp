@@ -223,7 +223,7 @@ class Planner {
       sizes_.erase(owned);
     };
     for (const ir::Value* input : node.inputs) release(input);
-    for (const ir::Value* output : node.outputs) release(output);  // nobody reads it
+    for (const ir::Value* output : node.outputs) release(output);  // not read
   }
 
   // A copy in the arena of what lies in a state that this step overwrites; other places stay.

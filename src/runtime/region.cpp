@@ -98,7 +98,7 @@ Region::~Region() {
   if (on_host_) return;
   try {
     stream().synchronize();  // what it owns is in use until then
-  } catch (...) {            // NOLINT(bugprone-empty-catch): nobody asks for these results
+  } catch (...) {            // NOLINT(bugprone-empty-catch): these results are not needed
   }
 }
 

@@ -38,7 +38,7 @@ std::optional<TwoValues> find_two_values(std::span<const T> numbers) {
   return found;
 }
 
-// Zeros beside one other number, or something infinite: what hides positions.
+// Zeros and one other number, or something infinite: what hides positions.
 template <class T>
 bool is_mask(std::span<const T> numbers) {
   constexpr std::size_t kFewest = 4;

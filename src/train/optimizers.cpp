@@ -107,7 +107,7 @@ class Accumulator {
     return StepWriter(g, nullptr).state(name, std::move(first));
   }
 
-  // State + x; the state starts anew after an update.
+  // State + x; the state starts over after an update.
   Value* add_to_sum(StepWriter& writer, const std::string& name, Tensor zeros, Value* x) {
     GraphBuilder& g = writer.g();
     Value* old = writer.state(name, std::move(zeros));
@@ -142,7 +142,7 @@ void clip(StepWriter& writer, const UpdateOptions& options, std::vector<Step>& s
   }
 }
 
-// The rate in the type that it is fed in: what a session that is told the rate would have.
+// The rate in the type that it is fed in: what a session that is given the rate would have.
 void write_schedule(StepWriter& writer, const UpdateInputs& inputs) {
   GraphBuilder& g = writer.g();
   Value* first = g.cast(inputs.learning_rate, DataType::kFloat64);

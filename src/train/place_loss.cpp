@@ -147,7 +147,7 @@ std::vector<bool> match_penalty(const Penalty& penalty, const std::vector<Weight
     is_any = is_any || matched.back();
   }
   if (!is_any) {
-    throw ModelError({.what = "a penalty finds no trainable weight of two or more dimensions",
+    throw ModelError({.what = "a penalty matches no trainable weight of two or more dimensions",
                       .detail = "Floating-point weights: " + base::quote_list(names) + ".",
                       .hint = "Name weights, or a pattern of names."});
   }

@@ -135,7 +135,7 @@ void Session::log_gradient_norm(bool wanted) {
   if (logs_gradient_norm_ != wanted) change(logs_gradient_norm_, wanted);
 }
 
-// False: the port is no target.
+// False: the port is not a target.
 bool Session::check_target(const std::string& port, const Tensor& tensor) const {
   const LossInfo* info = find_target(loss(), port);
   if (info == nullptr) return false;
@@ -143,7 +143,7 @@ bool Session::check_target(const std::string& port, const Tensor& tensor) const 
   if (has_soft_targets(info->function)) check_range(*info, tensor, port);
   if (rows_of(tensor) == 0) {
     throw DataError({.what = "a batch without rows",
-                     .hint = "Leave empty batches out: the mean over no rows is no number."});
+                     .hint = "Leave empty batches out: the mean over no rows is not a number."});
   }
   return true;
 }

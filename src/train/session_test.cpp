@@ -174,7 +174,7 @@ TEST(Session, ResultsHaveTheNamesOfTheirPorts) {
   EXPECT_FALSE(runner.row_losses(plan).is_defined());
 }
 
-// Sample weights, norms, guards: the step is compiled anew, and goes on as if it had not been.
+// Sample weights, norms, guards: the step is recompiled, and continues as if it had not been.
 TEST(Session, GoesOnWhenItsStepIsCompiledAnew) {
   Session session(source_of(train_test::linear_model()), {}, Adam{.learning_rate = 0.1},
                   one_thread());

@@ -343,7 +343,7 @@ ScheduleRun make_schedule(const ScheduleInGraph& spec) {
   if (!spec.updates && (needs_updates(spec.schedule) || counts_epochs(spec.schedule))) {
     throw OptionError(
         {.what = "the schedule depends on the number of updates in the whole training",
-         .hint = "Say it with updates=, and epochs= where the schedule counts those; "
+         .hint = "Pass updates=, and epochs= where the schedule counts those; "
                  "or give lengths in updates."});
   }
   return {spec.schedule, /*rate=*/0, spec.updates, spec.epochs};

@@ -44,7 +44,7 @@ class Switcher {
         enter_branches(g, *node, statistics);
       } else if (def != nullptr && def->switch_on_training != nullptr && takes_part(*node, *def)) {
         for (const StateBinding& fresh : def->switch_on_training(*node, g)) {
-          // A layer that is used twice goes on from what its first use left.
+          // A layer that is used twice continues from what its first use left.
           std::ranges::replace(node->inputs, fresh.input, current(statistics, fresh.input));
           set_current(statistics, fresh.input, fresh.output);
         }

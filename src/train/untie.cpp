@@ -56,7 +56,7 @@ class TensorIndex {
   std::map<std::pair<std::string, std::string>, const TensorReads*> by_place_;
 };
 
-// Running statistics are no parameters, but change in a training.
+// Running statistics are not parameters, but change in a training.
 bool is_state(const Weight& weight) { return weight.trainable || weight.is_statistic; }
 
 Tensor numbers_of(const Value& value) {
@@ -85,7 +85,7 @@ ir::Model make_trial(const onnx_io::FileModel& file, std::vector<Candidate>& can
     const Value* value = map.at(candidate.tensor->value);
     const Tensor numbers = numbers_of(*value);
     for (const onnx_io::TensorRead& read : reads.at(value).reads) {
-      // Tensors are told apart by where their numbers are.
+      // Tensors are distinguished by where their numbers are.
       Value* own = trial->graph->add_initializer(value->name, numbers.clone());
       read.node->inputs[read.input] = own;
       candidate.names.push_back(own->name);

@@ -19,7 +19,7 @@ ir::Model load_user_part(const UserPart& part, const std::shared_ptr<const std::
       onnx_io::to_internal(onnx_io::load_bytes(*bytes), builtin_engine().ops, &builtin_evaluator());
   for (const Value* input : model.graph->inputs) {
     if (input->type.is_tensor()) continue;
-    refuse_user_part(part, "input '" + input->name + "' is no tensor", "");
+    refuse_user_part(part, "input '" + input->name + "' is not a tensor", "");
   }
   for (const ir::Node* node : model.graph->nodes) {
     if (node->subgraphs().empty()) continue;

@@ -179,10 +179,11 @@ namespace {
                                   ? "Give frozen= fewer weights, or a narrower pattern."
                                   : "Give frozen= weights that trainable= does not name."});
   }
-  throw ModelError({.what = "there is no weight to train: none looks like a parameter",
-                    .detail = list,
-                    .hint = "Name weights with trainable=; `report` says of each why it is not "
-                            "trained by default."});
+  throw ModelError(
+      {.what = "there is no weight to train: none looks like a parameter",
+       .detail = list,
+       .hint = "Name weights with trainable=; `report` gives the reason for each that is not "
+               "trained by default."});
 }
 
 }  // namespace

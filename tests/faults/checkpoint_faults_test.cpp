@@ -208,7 +208,7 @@ struct Fault {
   }
 };
 
-/// A run with one fault, then a run without that goes on. `expected` is what comes out unharmed.
+/// A run with one fault, then a run without that continues. `expected` is what comes out unharmed.
 void expect_fault_is_survived(const Runner& runner, const Fault& fault,
                               const std::string& expected) {
   const std::string what = fault.text();

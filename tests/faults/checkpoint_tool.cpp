@@ -2,7 +2,7 @@
 //
 //   checkpoint_tool FOLDER EPOCHS RESULT
 //
-// trains a small network, going on from the newest checkpoint of FOLDER, prints a line for each
+// trains a small network, continuing from the newest checkpoint of FOLDER, prints a line for each
 // checkpoint ("saved <path>" or "problem <why>"), and at the end writes weights, optimizer state
 // and history to RESULT. Status 0: done; 6: CheckpointError before the first step; 7: anything
 // else.

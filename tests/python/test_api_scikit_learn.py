@@ -20,7 +20,7 @@ LR = 0.01
 
 
 def exported(network, dtype):
-    """The network with its present weights as ONNX: MatMul, Add, Relu; scores as output."""
+    """The network with its current weights as ONNX: MatMul, Add, Relu; scores as output."""
     element = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     nodes, weights, value = [], [], "X"
     layers = list(zip(network.coefs_, network.intercepts_, strict=True))

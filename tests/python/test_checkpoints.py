@@ -283,7 +283,7 @@ def test_session_of_lbfgs_goes_on_bit_for_bit(tmp_path, batch):
 def test_resume_takes_true_files_and_folders(tmp_path, rows):
     whole = fit(trainer_of(), rows)
     keeper = og.callbacks.Checkpoint(tmp_path / "run", keep=2)
-    # True without any checkpoint begins anew.
+    # True without any checkpoint starts over.
     fit(trainer_of(), rows, epochs=3, callbacks=[keeper], resume=True)
     file = tmp_path / "run" / "ck-000000000010.safetensors"
     for resume in (tmp_path / "run", str(file), file):

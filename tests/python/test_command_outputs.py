@@ -74,7 +74,7 @@ def assert_trained(path, expected):
 def test_a_training_is_not_lost_with_its_output(folder, expected, ends, status, message):
     done = shell(f"onnxgrad {TRAIN} --epochs {EPOCHS} {ends}", folder)
     assert done.returncode == status, done.stderr
-    assert "fault of onnxgrad" not in done.stderr
+    assert "bug in onnxgrad" not in done.stderr
     assert "Traceback" not in done.stderr
     assert message in done.stderr
     assert_trained(folder / "o.onnx", expected)
@@ -97,7 +97,7 @@ def test_results_that_no_one_reads_or_that_find_no_room(folder, command):
     for ends, status in (("| head -0", 141), ("> /dev/full", 6), (">&-", 6)):
         done = shell(f"onnxgrad {command} {ends}", folder)
         assert done.returncode == status, (ends, done.stderr)
-        assert "fault of onnxgrad" not in done.stderr
+        assert "bug in onnxgrad" not in done.stderr
         assert "Traceback" not in done.stderr
         assert "Exception ignored" not in done.stderr
         assert ("cannot write to standard output" in done.stderr) == (status == 6)

@@ -76,7 +76,7 @@ def test_files(name, rows, expected, tmp_path):
     assert found.evaluate(path, BY_OUTPUT, "w").loss == pytest.approx(in_memory.loss, rel=1e-5)
     with pytest.raises(og.DataError, match="no column 'q'"):
         two_heads().fit(path, {"price": "q", "kind": "k"}, **OPTIONS)
-    with pytest.raises(og.DataError, match="no target for output 'kind'\n  Given are price, kinds"):
+    with pytest.raises(og.DataError, match="no target for output 'kind'\n  Given: price, kinds"):
         two_heads().fit(path, {"price": "p", "kinds": "k"}, **OPTIONS)
     for one in ({"price": "p"}, "p"):
         with pytest.raises(og.DataError, match="no target for output"):

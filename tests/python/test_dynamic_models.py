@@ -108,7 +108,7 @@ def test_known_branches_are_gone_from_what_is_written(kind):
     x, y = batch()
     session.step({"x": x, "label": y})
     assert session.num_compiled == 1
-    # The file that is handed back has its branches still.
+    # The file that is returned has its branches still.
     assert "If" in {node.op_type for node in session.trained_model().graph.node}
 
 

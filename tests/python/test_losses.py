@@ -550,7 +550,7 @@ def test_log_loss_is_scikit_learns():
     ("make", "message"),
     [
         (lambda: og.losses.BinaryCrossEntropy(pos_weight=2), "BinaryCrossEntropy: unknown"),
-        (lambda: og.losses.SquaredError(nonsense=3), "Known are 'output', 'reduction'"),
+        (lambda: og.losses.SquaredError(nonsense=3), "Known: 'output', 'reduction'"),
         (lambda: og.losses.AbsoluteError(delta=1), "AbsoluteError: unknown 'delta'"),
         (lambda: og.losses.Cosine(reductions="sum"), "Did you mean 'reduction'"),
         (lambda: og.losses.KlDivergence(ouput="Y"), "Did you mean 'output'"),

@@ -77,7 +77,7 @@ def big_model(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return paths
 
 
-# The file's bytes are kept, for they are handed back; of tensors in the model's file that are not
+# The file's bytes are kept, because they are returned; of tensors in the model's file that are not
 # aligned in it there is a copy, of external ones none.
 BOUNDS = {
     "inside": {"load": 2.0, "working copy": 2.0, "trained": 3.0, "save": 5.0},

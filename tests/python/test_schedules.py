@@ -99,7 +99,7 @@ def test_fit_follows_the_schedule_by_epochs_and_steps(linear_model, linear_data)
     assert trainer.session.lr == 0.01
     seen.clear()
     trainer.fit(X, y, epochs=4, batch_size=50, callbacks=[Rates()], verbose=0)
-    assert seen == pytest.approx(expected, rel=1e-12)  # each fit begins anew
+    assert seen == pytest.approx(expected, rel=1e-12)  # each fit starts over
 
 
 def test_plateau_watches_the_validation_loss(linear_model, linear_data):

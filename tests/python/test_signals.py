@@ -1,4 +1,4 @@
-"""Functions of the user that handle signals are called while `fit` runs, and it goes on."""
+"""Functions of the user that handle signals are called while `fit` runs, and it continues."""
 
 import os
 import signal
@@ -89,7 +89,7 @@ def test_what_a_handler_raises_comes_out_of_fit(handlers, number, tmp_path):
         fitted.fit(X, Y, epochs=10**9, max_time=30, callbacks=[keeper], verbose=0)
     assert raised.value.args == (number,)
     assert raised.traceback[-1].name == "handle"
-    # A whole step, written down; it goes on from there.
+    # A whole step, written down; it continues from there.
     name = f"ck-{fitted.session.steps:012d}.safetensors"
     assert (tmp_path / "run" / name).is_file()
     before = fitted.session.steps

@@ -122,7 +122,7 @@ def test_a_pickled_estimator_goes_on_as_the_first_one(iris, copy, optimizer):
 
 
 def test_a_pickled_estimator_draws_what_the_first_one_draws(iris):
-    """Dropout goes on in its stream of random numbers."""
+    """Dropout continues in its stream of random numbers."""
     model = multi_layer_perceptron([4, 20, 3], head="softmax", seed=1)
     place = next(i for i, node in enumerate(model.graph.node) if node.op_type == "Relu")
     after = model.graph.node[place].output[0]

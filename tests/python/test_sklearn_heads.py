@@ -193,7 +193,7 @@ def test_first_loss_of_new_weights_is_that_of_the_probabilities_in_the_file(case
 def trained(case, tmp_path, epochs=60):
     """(file before training, file after it, trainer) of a case, from new weights.
 
-    Where the loss is put on probabilities, training goes on from the file's weights: from others
+    Where the loss is put on probabilities, training continues from the file's weights: from others
     it ends in a poor minimum, as normalised probabilities make it non-convex in the scores.
     """
     X, y = data(case)

@@ -284,7 +284,7 @@ def test_dry_run_says_what_would_be_done_and_writes_nothing(folder):
     assert sorted(folder.iterdir()) == before
     lines = dict(line.split(": ", 1) for line in out.splitlines())
     lines = {name: text.strip() for name, text in lines.items()}
-    assert lines["steps"] == "3 in an epoch, 21 in all"
+    assert lines["steps"] == "3 in an epoch, 21 in total"
     assert lines["data"] == "rows.csv: 90 rows, in memory"
     assert lines["trained"].startswith("51 numbers: W0 [4, 6], b0 [6]")
     assert lines["would write"] == "o.onnx, h.csv"
@@ -310,7 +310,7 @@ def test_log_level(folder, logger):
     assert "INFO epoch 3 of 3: train_loss" in err
     assert "DEBUG trained: W0 [4, 6]" in err
     _, err = train(*DATA, *FEW, "--log-level", "loud", status=2)
-    assert "Known are 'debug'" in err
+    assert "Known: 'debug'" in err
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Trainers can be pickled and copied: what comes back goes on bit for bit."""
+"""Trainers can be pickled and copied: what comes back continues bit for bit."""
 
 import copy
 import pickle

@@ -1,4 +1,4 @@
-"""Checks of options, with one wording for all."""
+"""Checks of options, with the same wording everywhere."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
-# What options, losses and so on are called elsewhere, and by hand.
+# What options and losses are called in other libraries, and common abbreviations.
 _ELSEWHERE = {
     "lr": ("learning_rate", "learningrate", "rate", "eta", "eta0", "alpha", "step_size"),
     "epochs": ("epoch", "n_epochs", "num_epochs", "nb_epoch", "max_epochs", "max_iter", "n_iter"),
@@ -51,7 +51,7 @@ _ELSEWHERE = {
 
 
 def nearest_name(wrong: str, known: Iterable[str]) -> str | None:
-    """Return the known name that `wrong` stands for elsewhere, or the nearest one, or None."""
+    """Return the known name for `wrong`, which another library may use, or the nearest, or None."""
     import difflib
 
     names = {name.lower(): name for name in known}
@@ -98,12 +98,12 @@ def unknown_name(option: str, given: object, known: Sequence[str]) -> OptionErro
     return OptionError(
         what=f"{option}: unknown {given!r}",
         value=option,
-        hint=f"{hint} Known are {', '.join(repr(name) for name in known)}.".strip(),
+        hint=f"{hint} Known: {', '.join(repr(name) for name in known)}.".strip(),
     )
 
 
 def shown(value: Any) -> str:
-    """Return what a message shows of a wrong value: its type where it has a long text."""
+    """Return what a message shows of a wrong value: its type if its repr is long."""
     text = repr(value)
     return text if len(text) <= _LONGEST and "\n" not in text else f"of type {type(value).__name__}"
 
@@ -175,7 +175,7 @@ def patterns(option: str, value: str | Iterable[str] | None) -> list[str]:
 
 
 def is_number(text: Any) -> bool:
-    """Tell whether a text is that of a number."""
+    """Return whether a text is a number."""
     try:
         float(text)
     except ValueError:

@@ -1,7 +1,6 @@
 """Immutable descriptions of losses and optimizers.
 
-What `dataclasses` would give; importing that module takes a tenth of the time that a process needs
-until it trains.
+Like frozen data classes; importing `dataclasses` takes a tenth of the time until a process trains.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ _TAKES_ANY_NAME = 0x08  # CO_VARKEYWORDS
 
 
 class Description:
-    """Options with names: compared, hashed and shown by their values, and never changed.
+    """Named options: compared, hashed and printed by value, and immutable.
 
-    A name that a class has no option of is refused with the nearest one that it has.
+    An unknown option is refused; the error suggests the nearest one.
     """
 
     def __init_subclass__(cls) -> None:

@@ -1,6 +1,6 @@
 """Lines on standard error, and messages to Python's logging under the name ``onnxgrad``.
 
-The module `logging` is not imported for it: where no one has imported it, no one listens.
+The module `logging` is not imported for it: nothing is logged unless a program has imported it.
 """
 
 from __future__ import annotations

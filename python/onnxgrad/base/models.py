@@ -1,4 +1,4 @@
-"""Models as users have them, and the way back; `onnx` is imported only on the way back."""
+"""Models in any form that users have, and as ``onnx.ModelProto``; `onnx` is imported lazily."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class SerializableModel(Protocol):
-    """What an ``onnx.ModelProto`` is recognised by."""
+    """The method by which an ``onnx.ModelProto`` is recognised."""
 
     def SerializeToString(self) -> bytes:  # noqa: N802 (protobuf's name)
         """Return the model as bytes."""

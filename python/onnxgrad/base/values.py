@@ -53,13 +53,13 @@ class WeightInfo(NamedTuple):
     name, dtype : str
     shape : tuple of int
     trainable : bool
-        Whether it is trained when nothing else is asked for.
+        Whether it is trained by default.
     op_type, node : str
         The operator that reads it, and the name of that node.
     storage : {"initializer", "constant", "attribute"}
         Where the file keeps it.
     reason : str
-        Why it is not trained when nothing else is asked for; empty if it is.
+        Why it is not trained by default; empty if it is.
     """
 
     name: str
@@ -78,7 +78,7 @@ class WeightInfo(NamedTuple):
 
     @property
     def num_bytes(self) -> int:
-        """What the elements take; 0 for types that are not floating."""
+        """Bytes of the elements; 0 for types that are not floating."""
         return self.num_parameters * _ITEM_BYTES.get(self.dtype, 0)
 
     @property

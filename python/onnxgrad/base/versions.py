@@ -1,4 +1,4 @@
-"""What is installed here: for bug reports."""
+"""Versions of what is installed, for bug reports."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def show_versions(
     file : text file, default=None
         None is standard output.
     full : bool, default=False
-        Also what may say who you are: the path of the interpreter.
+        Also what may identify you: the path of the interpreter.
     packages : sequence of str, default=()
         More packages to look up; one that is absent is listed as not installed.
 

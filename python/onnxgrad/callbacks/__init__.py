@@ -1,4 +1,4 @@
-"""What can happen between the epochs of a training.
+"""Hooks that a training calls between its steps and epochs.
 
 The loop itself runs in C++ and does not stop for Python; callbacks are called at the end of an
 epoch and, where they ask for it, every `every_n_steps` steps.

@@ -36,7 +36,7 @@ class RunningTrainer(Protocol):
     run_dir: Path | None
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the model with the present weights."""
+        """Write the model with the current weights."""
         ...
 
 
@@ -71,7 +71,7 @@ class Callback:
     def on_step_end(self, trainer: Any, logs: Logs) -> bool | None:
         """After every `every_n_steps` steps; `logs` has ``epoch``, ``step`` and ``train_loss``.
 
-        Epochs count from 1, steps from 1 at the begin of the fit; the loss is that of the step.
+        Epochs count from 1, steps from 1 at the start of the fit; the loss is that of the step.
         """
 
     def on_validation_end(self, trainer: Any, logs: Logs) -> bool | None:

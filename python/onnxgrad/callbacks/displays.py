@@ -1,4 +1,4 @@
-"""How the progress of a training is shown: the table of epochs, and a bar on a terminal."""
+"""Displays of the progress of a training: the table of epochs, and a bar on a terminal."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class PlainDisplay:
                 print(text, file=self._stream, flush=True)
 
     def advance(self, epoch: int, logs: Logs, steps: int) -> None:
-        """Show that an epoch is over, after `steps` steps in all."""
+        """Show that an epoch is over, after `steps` steps in total."""
 
     def step(self, step: int, loss: float) -> None:
         """Show the loss of a step."""
@@ -125,7 +125,7 @@ class RichDisplay:
         self._lines.append((text, "bold" if is_best else None))
 
     def advance(self, epoch: int, logs: Logs, steps: int) -> None:
-        """Show that an epoch is over, after `steps` steps in all."""
+        """Show that an epoch is over, after `steps` steps in total."""
         self._per_epoch = steps / epoch
         self._state = (epoch, f"loss {logs['train_loss']:.4g}")
         if time.monotonic() - self._updated >= MIN_UPDATE_S:

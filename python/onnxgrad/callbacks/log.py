@@ -16,28 +16,28 @@ class LogMessages(Callback):
     """
 
     def on_train_begin(self, trainer: RunningTrainer) -> None:
-        """Say what is trained."""
+        """Log what is trained."""
         log("info", trainer.session.loss_line)
         for weight in trainer.session.trained_weights:
             log("debug", f"trained: {weight.name} {list(weight.shape)}")
 
     def on_epoch_end(self, trainer: RunningTrainer, logs: Logs) -> None:
-        """Say the numbers of the epoch."""
+        """Log the numbers of the epoch."""
         numbers = ", ".join(
             f"{name} {value:.6g}" for name, value in logs.items() if name != "epoch"
         )
         log("info", f"epoch {int(logs['epoch'])} of {trainer.epochs}: {numbers}")
 
     def on_checkpoint(self, trainer: RunningTrainer, path: str) -> None:  # noqa: ARG002 (interface)
-        """Say what was written."""
+        """Log what was written."""
         log("debug", f"wrote {path}")
 
     def on_exception(self, trainer: RunningTrainer, error: BaseException) -> None:  # noqa: ARG002
-        """Say what ended the training."""
+        """Log what ended the training."""
         log("warning", f"{type(error).__name__}: {error}")
 
     def on_train_end(self, trainer: RunningTrainer) -> None:
-        """Say how many epochs were done."""
+        """Log how many epochs were done."""
         done = int(trainer.history["epoch"][-1]) if trainer.history else 0
         why = f" ({trainer.stop_reason})" if trainer.stop_reason else ""
         log("info", f"end after {done} of {trainer.epochs} epochs{why}")

@@ -23,7 +23,7 @@ class CSVLogger(Callback):
     path : path
         The file; the folder must be there.
     append : bool, default=False
-        Whether to go on with a file that is there; its columns must be the same.
+        Whether to append to an existing file; its columns must be the same.
 
     Examples
     --------

@@ -32,7 +32,7 @@ class Progress(Callback):
     -----
     The best row so far (lowest validation loss, or training loss without validation) is marked
     with ``*``. Of more than 100 epochs only every n-th row is printed, unless epochs take longer
-    than a second. The environment variable ``NO_COLOR`` is obeyed.
+    than a second. The environment variable ``NO_COLOR`` is respected.
     """
 
     def __init__(self, bar: bool | None = None, stream: TextIO | None = None) -> None:
@@ -87,7 +87,7 @@ class Progress(Callback):
 
 
 def progress_for(verbose: Verbosity, num_trained: int) -> list[Progress]:
-    """Return the table that `verbose` asks for, or nothing.
+    """Return the table for `verbose`, or nothing.
 
     With many trained numbers (`num_trained`) a step takes long, so the bar is updated after fewer.
     """

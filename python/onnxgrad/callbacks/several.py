@@ -71,7 +71,7 @@ class CallbackList(Callback):
         found = [c for c in self.callbacks if isinstance(c, Checkpoint)]
         if len(found) > 1:
             raise OptionError(
-                what="checkpoints are wanted in " + " and ".join(repr(c.path) for c in found),
+                what="checkpoints are requested in " + " and ".join(repr(c.path) for c in found),
                 value="callbacks",
                 detail="One training writes to one folder; run_dir has its own.",
                 hint="Give one callbacks.Checkpoint without run_dir, or "

@@ -15,7 +15,7 @@ __all__ = ["Checkpoint", "CheckpointWarning", "EarlyStopping"]
 
 
 class EarlyStopping(Callback):
-    """Ends training when nothing improves any more.
+    """Ends training when the monitored number no longer improves.
 
     Parameters
     ----------
@@ -23,12 +23,12 @@ class EarlyStopping(Callback):
         ``"train_loss"``, ``"val_loss"``, ``"val_accuracy"`` or ``"val_<metric>"``. None is the
         validation loss, or the training loss without validation.
     patience : int, default=10
-        Epochs (with a validation, if there is one) without improvement that are waited for.
+        Epochs (with a validation, if there is one) without improvement before training ends.
     min_delta : float, default=1e-4
         What counts as an improvement.
     mode : {"auto", "min", "max"}, default="auto"
-        Whether smaller or larger is better; ``"auto"`` knows it of losses and built-in metrics, and
-        takes larger for metrics that are functions.
+        Whether smaller or larger is better; ``"auto"`` knows losses and built-in metrics, and takes
+        larger as better for metrics that are functions.
     restore_best : bool, default=True
         Whether to end with the weights of the best epoch.
 
@@ -78,11 +78,11 @@ class EarlyStopping(Callback):
 
 
 class CheckpointWarning(UserWarning):
-    """A checkpoint could not be written while training goes on, or a damaged one was left out."""
+    """A checkpoint could not be written while training continues, or a damaged one was skipped."""
 
 
 class Checkpoint(Callback):
-    """Writes checkpoints, so that a training that was stopped can go on as if it had not been.
+    """Writes checkpoints, so that a training that was stopped can continue as if it had not been.
 
     Parameters
     ----------
@@ -103,9 +103,9 @@ class Checkpoint(Callback):
 
     Notes
     -----
-    `Trainer.fit(..., resume=True)` goes on from the newest one. A file has its name only when it is
-    on the disk as a whole, so a process that is killed at any moment leaves whole checkpoints.
-    Where one cannot be written, training goes on, and a warning says why. docs/checkpoints.md
+    `Trainer.fit(..., resume=True)` resumes from the newest one. A file has its name only when it is
+    on the disk as a whole, so a process that is killed at any moment leaves only whole checkpoints.
+    Where one cannot be written, training continues, and a warning says why. docs/checkpoints.md
     describes the format.
 
     Examples

@@ -1,4 +1,4 @@
-"""Commands of the command line: unknown options, messages and warnings in its own words."""
+"""Commands of the command line: unknown options, and messages that spell options as it does."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _running: ContextVar[Mapping[str, Spelling] | None] = ContextVar("running", defa
 
 
 def message_of(error: Error) -> str:
-    """Return the text of an error in the words of the running command."""
+    """Return the text of an error with options spelled as the running command does."""
     return message(error, _running.get() or {})
 
 
@@ -42,10 +42,10 @@ def plain_warnings() -> Iterator[None]:
 
 
 class Command(TyperCommand):
-    """A command that offers the option that was meant, and whose messages have its words."""
+    """A command that suggests the nearest option, and whose messages spell options as it does."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the options; one that is not there is answered with the nearest."""
+        """Read the options; for an unknown one suggest the nearest."""
         try:
             return super().parse_args(ctx, args)
         except _no_such_option() as error:

@@ -1,4 +1,4 @@
-"""The standard streams of the command line, which may be full, closed, or read by no one."""
+"""The standard streams of the command line, which may be full or closed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = [
 
 
 class OutputClosedError(Exception):
-    """No one reads standard output any more, as behind ``| head``; that ends a command in peace."""
+    """Standard output was closed early, as by ``| head``: the command ends without a message."""
 
 
 class _Closed(io.TextIOBase):
@@ -34,7 +34,7 @@ class _Closed(io.TextIOBase):
 
 
 def prepare_streams() -> None:
-    """Make the streams such that a name which they cannot show, or a closed one, is no fault."""
+    """Let the streams accept names that they cannot encode; replace a closed one."""
     occupy_standard_streams()
     if sys.stdout is None:
         sys.stdout = _Closed()
@@ -45,12 +45,12 @@ def prepare_streams() -> None:
 
 @contextlib.contextmanager
 def standard_output() -> Iterator[TextIO]:
-    """Give standard output to write to; all of it has arrived when this ends.
+    """Return standard output as a context; it is flushed at the end.
 
     Raises
     ------
     OutputClosedError
-        No one reads it any more.
+        It was closed early.
     CheckpointError
         It cannot be written.
     """
@@ -75,15 +75,15 @@ def out(*lines: str) -> None:
 
 
 def report_written(line: str) -> None:
-    """Say what was written into a file, which is what was wanted, to those who listen."""
+    """Report a file that was written, unless standard output is closed."""
     with contextlib.suppress(OutputClosedError):
         out(line)
 
 
 def finish_streams(status: Any) -> Any:
-    """Return the exit status, once what is left in the streams is written or given up.
+    """Flush the streams or give up on them; return the exit status.
 
-    Otherwise the interpreter complains of it, and ends with a status of its own.
+    Otherwise the interpreter reports what it cannot flush, and ends with another status.
     """
     try:
         with standard_output():

@@ -20,7 +20,7 @@ _MAX_SECONDS = 2.0
 
 
 class _Clock(Callback):
-    """Ends a training after a few steps, and knows how long a step takes."""
+    """Ends a training after a few steps, and measures the time of a step."""
 
     every_n_steps = 1
 
@@ -45,7 +45,7 @@ class _Clock(Callback):
 def dry_run(
     trainer: Trainer, data: TrainData, options: SimpleNamespace, fit: dict[str, Any]
 ) -> None:
-    """Do a few steps with the options `fit` of `Trainer.fit`, undo them, and print what they say.
+    """Do a few steps with the options `fit` of `Trainer.fit`, undo them, and print a summary.
 
     Raises what a training would raise within these steps. Nothing is written.
     """
@@ -86,7 +86,7 @@ def _work_lines(
     lines = [("data", f"{options.data}: {size}")]
     steps = _steps(trainer, data, options)
     if steps is not None:
-        lines.append(("steps", f"{steps} in an epoch, {steps * options.epochs} in all"))
+        lines.append(("steps", f"{steps} in an epoch, {steps * options.epochs} in total"))
     memory = trainer.session.memory()
     total = sum(value for value in memory if isinstance(value, int))
     lines.append(("memory", f"{size_text(total)} for weights, state and inner values"))
@@ -111,7 +111,7 @@ def _time_text(seconds: float, steps: int | None, options: SimpleNamespace) -> s
     text = f"{_duration(seconds)} a step"
     if steps is not None:
         epoch = seconds * steps
-        text += f", {_duration(epoch)} an epoch, {_duration(epoch * options.epochs)} in all"
+        text += f", {_duration(epoch)} an epoch, {_duration(epoch * options.epochs)} in total"
     return text + " (without validation)"
 
 

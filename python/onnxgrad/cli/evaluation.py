@@ -1,4 +1,4 @@
-"""What ``onnxgrad evaluate`` and ``onnxgrad predict`` do: a model as it is, on a file of rows."""
+"""The commands ``onnxgrad evaluate`` and ``onnxgrad predict``: a model on a file of rows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from onnxgrad.trainer import Trainer
 
 __all__ = ["evaluate", "predict"]
 
-_ROWS = 4096  # that are predicted at once: bounds the memory for inner values
+_ROWS = 4096  # predicted at once: bounds the memory for intermediate values
 
 
 def evaluate(
@@ -121,7 +121,7 @@ def _feeds(
                 file=data,
                 value=value.name,
                 detail=f"Columns: {name_list(names.get(value.name, list(table.columns)), 20)}.",
-                hint="Leave out what is no input with ignored=, each column by its name."
+                hint="Leave out what is not an input with ignored=, each column by its name."
                 if found[1] > wanted[1]
                 else "Give the columns that the model was made for, in their order.",
             )
@@ -139,7 +139,7 @@ def _feeds(
 def _converted(
     array: np.ndarray[Any, Any], dtype: str | None, name: str, table: Table, feeds: Feeds
 ) -> np.ndarray[Any, Any]:
-    """Return an array in the type of an input; texts that are no numbers are refused."""
+    """Return an array in the type of an input; texts that are not numbers are refused."""
     if dtype is not None and array.dtype.kind in "UO":
         columns = dict(feeds.plan.names()).get(name, [])
         for place, column in enumerate(columns):

@@ -1,4 +1,4 @@
-"""What the command line writes: checked before the work is done, and never lost after it."""
+"""What the command line writes: checked before the work starts, rescued where writing fails."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def check_output(
                 hint=f"Choose another place with {option}{how}.",
             )
     size = 0
-    with contextlib.suppress(OSError):  # of a model that cannot be read: it says so itself
+    with contextlib.suppress(OSError):  # of a model that cannot be read: an error of its own
         size = 0 if replaced is None else Path(replaced).stat().st_size
     _check_writable(path, option, size)
 
@@ -104,7 +104,7 @@ def save_output(trainer: Trainer, path: str) -> None:
     Raises
     ------
     CheckpointError
-        It is not where it was wanted.
+        It could not be written to `path`.
     """
     try:
         trainer.save(path)
@@ -121,7 +121,7 @@ def save_output(trainer: Trainer, path: str) -> None:
 
 
 def save_unfinished(trainer: Trainer, output: str) -> str | None:
-    """Write the model of a training that an error ended, beside `output` if that is possible.
+    """Write the model of a training that an error ended, next to `output` if that is possible.
 
     Returns where it is; None if there is no room anywhere.
     """

@@ -1,7 +1,7 @@
 """The command line: ``onnxgrad train | evaluate | predict | gradient | report | versions``.
 
-Exit status: 0 done; 1 a fault of onnxgrad; 2 wrong usage; 3 model or gradient; 4 data; 5 diverged;
-6 an output; 7 device; 129 hung up; 130 interrupted; 141 no one reads the output; 143 terminated.
+Exit status: 0 done; 1 a bug in onnxgrad; 2 wrong usage; 3 model or gradient; 4 data; 5 diverged;
+6 an output; 7 device; 129 hung up; 130 interrupted; 141 output closed; 143 terminated.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ EXIT_STATUS: dict[type[BaseException], int] = {
 }
 
 _EXIT_HELP = (
-    "Exit status: 0 done, 1 fault of onnxgrad, 2 usage, 3 model or gradient, 4 data, 5 diverged, "
-    "6 output, 7 device, 129 hung up, 130 interrupted, 141 no one reads the output, "
+    "Exit status: 0 done, 1 bug in onnxgrad, 2 usage, 3 model or gradient, 4 data, 5 diverged, "
+    "6 output, 7 device, 129 hung up, 130 interrupted, 141 output closed, "
     "143 terminated."
 )
 
@@ -111,7 +111,7 @@ def _report_fault(error: BaseException) -> None:
     show_versions(versions)
     say(
         "".join(traceback.format_exception(error)),
-        "This is a fault of onnxgrad; please report it with these lines:\n",
+        "This is a bug in onnxgrad; please report it with these lines:\n",
         versions.getvalue().rstrip(),
     )
     raise typer.Exit(1) from None

@@ -1,4 +1,4 @@
-"""The rows that ``onnxgrad train`` is given: in memory where they fit, else read in chunks."""
+"""The rows of ``onnxgrad train``: in memory if they fit, else read in chunks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Rows = tuple[Any, Any, Any]
 
 
 class TrainData(NamedTuple):
-    """What a training is fed with.
+    """The data of a training.
 
     Attributes
     ----------
@@ -88,7 +88,7 @@ def _is_streamed(files: list[str], wanted: bool | None) -> bool:
 
 
 def _size_in_memory(path: str) -> int:
-    """Return about how many bytes the rows of a file take; 0 for what is no readable file."""
+    """Return approximately the bytes that the rows of a file take; 0 if it cannot be read."""
     suffix = Path(path).suffix.lower()
     with contextlib.suppress(OSError, ValueError, zipfile.BadZipFile):
         if suffix == ".npz":

@@ -1,4 +1,4 @@
-"""What ``onnxgrad train`` does, once its options are known."""
+"""The command ``onnxgrad train``."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ __all__ = ["Terminated", "run"]
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM or SIGHUP came, which end a training as Ctrl-C does: after a step, and saved."""
+    """SIGTERM or SIGHUP, which end a training as Ctrl-C does: after a step, and saved."""
 
     def __init__(self, signal_number: int) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class Terminated(KeyboardInterrupt):
 
 
 def run(context: Any, given: Mapping[str, Any]) -> None:
-    """Train as the options `given` on the command line, and the files that they name, say."""
+    """Train as the options `given` on the command line, and the files that they name, specify."""
     options = _resolved(context, given)
     if options.print_config:
         out(to_toml(stored(vars(options))).rstrip())
@@ -72,7 +72,7 @@ def run(context: Any, given: Mapping[str, Any]) -> None:
 
 
 def _resolved(context: Any, given: Mapping[str, Any]) -> SimpleNamespace:
-    """Return the options, completed from a configuration file or the run that goes on."""
+    """Return the options, completed from a configuration file or the run that continues."""
     options = dict(given)
     chosen = [name for name in ("run_dir", "resume", "config") if options[name] is not None]
     if "resume" in chosen and len(chosen) > 1:
@@ -80,7 +80,7 @@ def _resolved(context: Any, given: Mapping[str, Any]) -> SimpleNamespace:
         raise errors.OptionError(
             what=f"both {other} and --resume were given",
             value="--resume",
-            hint="--resume FOLDER alone goes on in that folder.",
+            hint="--resume FOLDER alone continues in that folder.",
         )
     if options["config"] is not None:
         options = merged(context, options, Path(options["config"]))
@@ -118,7 +118,7 @@ def _log_to_stderr(level: str | None) -> None:
 
 
 def _end_by_signals() -> None:
-    """Let SIGTERM, and SIGHUP unless it is ignored, end the training with what it has."""
+    """Let SIGTERM, and SIGHUP unless it is ignored, end the training and save the model."""
     if threading.current_thread() is not threading.main_thread():
         return
     signal.signal(signal.SIGTERM, _terminate)
@@ -194,9 +194,9 @@ def _suggested_rate(trainer: Trainer, data: TrainData, options: SimpleNamespace)
     rate = trainer.lr_find(*data.rows, batch_size=options.batch_size).suggestion
     if rate is None:
         raise errors.OptionError(
-            what="--lr auto: at no rate between 1e-7 and 10 the loss falls clearly",
+            what="--lr auto: the loss does not fall clearly at any rate between 1e-7 and 10",
             value="--lr",
-            hint="Give a number, and look whether the loss suits the data.",
+            hint="Give a number, and check that the loss suits the data.",
         )
     trainer.session.lr = rate
     if not options.quiet:
@@ -222,7 +222,7 @@ def _folder(options: SimpleNamespace) -> RunFolder | None:
 
 
 def _fit_options(options: SimpleNamespace, data: TrainData) -> dict[str, Any]:
-    """Return the options of `Trainer.fit` that do not concern what is written."""
+    """Return the options of `Trainer.fit`, without those of output files."""
     names = [name for text in options.metrics or () for name in text.split(",")]
     return {
         "class_weight": data.class_weight,
@@ -289,7 +289,7 @@ def _fit(
             save_output(trainer, options.output)
             say(f"wrote {options.output} as it was when interrupted")
         if folder is not None:
-            say(f"go on by: onnxgrad train --resume {folder.path}")
+            say(f"continue with: onnxgrad train --resume {folder.path}")
         raise
     except Exception:
         _keep_unfinished(trainer, options, folder, before)
@@ -299,7 +299,7 @@ def _fit(
 def _keep_unfinished(
     trainer: Trainer, options: SimpleNamespace, folder: RunFolder | None, before: int
 ) -> None:
-    """Write what an error in the middle of a training left, and say where it is."""
+    """Save the model that an error in the middle of a training left, and report where."""
     if trainer.session.steps == before:
         return
     place = _last(folder)
@@ -308,7 +308,7 @@ def _keep_unfinished(
     if place is not None:
         say(f"the model as it was after step {trainer.session.steps} is in {place}")
     if folder is not None:
-        say(f"go on by: onnxgrad train --resume {folder.path}")
+        say(f"continue with: onnxgrad train --resume {folder.path}")
 
 
 def _last(folder: RunFolder | None) -> str | None:
@@ -322,11 +322,11 @@ def _finish(
     folder: RunFolder | None,
     history: HistoryFile | None,
 ) -> None:
-    """Write the model, then print how good it is."""
+    """Write the model, then print its losses."""
     written = options.output or _last(folder)
     if options.output is not None or (folder is not None and folder.problem):
         save_output(trainer, str(written))
-    with contextlib.suppress(OutputClosedError):  # the model is what was wanted
+    with contextlib.suppress(OutputClosedError):  # the model is what matters
         try:
             _print_results(trainer, data, options.allow_nan)
         finally:

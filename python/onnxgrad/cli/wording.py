@@ -1,4 +1,4 @@
-"""The texts of messages in the words of the command line.
+"""The texts of messages with options spelled as on the command line.
 
 A message names an option by what it is called in Python, and an equals sign: ``validation=0.1``,
 or ``trainable=`` where no value is meant; a name with an underscore may stand alone
@@ -79,7 +79,7 @@ def in_words_of(options: Mapping[str, Spelling], text: str) -> str:
 
 
 def message(error: Error, options: Mapping[str, Spelling]) -> str:
-    """Return the text of an error, with its class, in the words of the command line."""
+    """Return the text of an error, with its class, with options spelled as on the command line."""
     text = in_words_of(options, str(error))
     option = options.get(error.value)
     starts = (f"{error.value}:", f"{error.value} ")  # "epochs: 0, expected ..."

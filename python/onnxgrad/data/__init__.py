@@ -1,10 +1,10 @@
 """Rows that are not arrays in memory: batches that a program makes, and files.
 
-`Trainer.fit`, `Trainer.evaluate` and their `validation` take what is here in place of arrays. Files
-may be larger than memory: they are read in chunks by a thread of its own, and collected in two
-blocks of at most 32 MiB, one that is trained on and one that is filled. With ``shuffle=True`` the
-chunks of an epoch come in a random order (where a file allows that), and then the rows of each
-block; both orders are functions of the trainer's seed and the number of the epoch.
+`Trainer.fit`, `Trainer.evaluate` and their `validation` accept these instead of arrays. Files may
+be larger than memory: they are read in chunks by a separate thread and collected in two blocks of
+at most 32 MiB: one is trained on while the other is filled. With ``shuffle=True`` the chunks of an
+epoch come in a random order (where a file allows that), and then the rows of each block; both
+orders are functions of the trainer's seed and the number of the epoch.
 """
 
 from onnxgrad.data.batches import Batches

@@ -1,4 +1,4 @@
-"""Arrays as users have them, made ready for the extension without importing their libraries.
+"""Converts arrays of any library for the extension without importing that library.
 
 The extension takes contiguous NumPy arrays without a copy. Three kinds of arrays need a companion:
 text (a list of ``str`` and a shape), and the types that NumPy knows only through ``ml_dtypes``
@@ -32,11 +32,11 @@ _BITS = {
     "float8_e5m2fnuz": np.uint8,
     "float8_e8m0fnu": np.uint8,
 }
-_LARGE = 64 << 20  # bytes: before a copy of more, somebody asks whether there is room
+_LARGE = 64 << 20  # bytes: before a larger copy, the free memory is checked
 
 
 def is_sparse(value: Any) -> bool:
-    """Tell whether `value` is a sparse array or matrix, as those of SciPy."""
+    """Return whether `value` is a sparse array or matrix, as those of SciPy."""
     return all(hasattr(value, name) for name in ("toarray", "tocsr", "nnz"))
 
 
@@ -83,7 +83,7 @@ def as_numpy(value: ArrayLike, name: str) -> np.ndarray[Any, Any]:
 def to_native(value: ArrayLike, name: str) -> NativeArray:
     """Return what the extension takes for `value`; `name` is for messages.
 
-    Contiguous numeric arrays are passed on as they are, without a copy.
+    Contiguous numeric arrays are passed on without a copy.
     """
     array = as_numpy(value, name)
     if array.dtype.kind in "OUT":

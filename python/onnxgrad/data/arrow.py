@@ -1,4 +1,4 @@
-"""Tables with the Arrow C interface: pyarrow, pandas, polars and others, none of them imported."""
+"""Tables with the Arrow C interface (pyarrow, pandas, polars, ...), none of which is imported."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["columns_of", "is_table", "match_columns", "named_arrays"]
 
 
 def is_table(value: Any) -> bool:
-    """Tell whether `value` has columns with names, by the Arrow C interface."""
+    """Return whether `value` has columns with names, by the Arrow C interface."""
     if isinstance(value, np.ndarray) or not (
         hasattr(value, "__arrow_c_stream__") or hasattr(value, "__arrow_c_array__")
     ):
@@ -33,7 +33,7 @@ def is_table(value: Any) -> bool:
 def columns_of(table: Any) -> dict[str, Array]:
     """Return the columns of an Arrow table by name; a column alone has the name ``""``.
 
-    The index of a pandas table is no column.
+    The index of a pandas table is not a column.
     """
     if hasattr(table, "reset_index"):
         table = table.reset_index(drop=True)
@@ -66,7 +66,7 @@ def named_arrays(
 
     `inputs` are the names of the model's inputs and their dtypes. `y` (or its values, if it is a
     dictionary by output) and `sample_weight` may be names of columns. These come back as NumPy
-    arrays or None, whatever they were; an `X` that is no table comes back as it is.
+    arrays or None, whatever they were; an `X` that is not a table comes back as it is.
     """
     columns: Mapping[str, Array] | None = None
     if is_table(X):

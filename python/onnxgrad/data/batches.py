@@ -1,4 +1,4 @@
-"""Batches that a program makes, and how the extension reads them."""
+"""Batches made by Python code, and the reader that the extension calls."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["BatchReader", "Batches"]
 
 
 class Batches(Source):
-    """Batches that Python makes: a list, a DataLoader, a generator function.
+    """Batches made by Python code: a list, a DataLoader, a generator function.
 
     Parameters
     ----------
@@ -32,11 +32,11 @@ class Batches(Source):
         Whether batches have sample weights, or their name in tables and dictionaries.
     rows : int, default=None
         Number of rows of one pass, if it is known. Without it, a pass is made to count them where a
-        schedule needs it; of a generator, which can be read once, it has to be given then.
+        schedule needs it; of a generator, which can be read once, it must be given.
 
     Notes
     -----
-    The batches are made by a thread of their own, at most two ahead of the training.
+    The batches are made in a separate thread, at most two ahead of the training.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Which columns of a table or file feed which input of a model, and what messages call them."""
+"""Which columns of a table or file feed which input of a model, and their names in messages."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def plan_columns(
     """Return which columns feed the inputs of a model.
 
     Columns are matched by name first. What is left makes up the rows [N, C] of the one input that
-    has no column of its name. Where other inputs have columns of their names, one column that is
-    left is not taken for another: more likely it has another meaning.
+    has no column of its name. Where other inputs have columns of their names, a single
+    column that is left is not used for an input without one: more likely it has another meaning.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ def plan_columns(
     Raises
     ------
     DataError
-        There is nothing for an input.
+        An input has no columns.
     """
     free = {*columns} - {*taken}
     named = [name for name in inputs if name in free]
@@ -90,7 +90,7 @@ def plan_columns(
 def name_list(names: Sequence[str], most: int = 8) -> str:
     """Return names in quotes, the first ones of many."""
     shown = ", ".join(f"'{name}'" for name in list(names)[:most])
-    return shown + (f", ... ({len(names)} in all)" if len(names) > most else "")
+    return shown + (f", ... ({len(names)} in total)" if len(names) > most else "")
 
 
 class Feeds(dict[str, np.ndarray[Any, Any]]):

@@ -201,7 +201,7 @@ def open_file(
 
 
 def source_like(source: Source | None, validation: Any) -> Any:
-    """Return the source for another file with the columns of `source`; what is no path stays."""
+    """Return the source for another file with the columns of `source`; a non-path unchanged."""
     if not isinstance(validation, (str, os.PathLike)):
         return validation
     if isinstance(source, ColumnFile):

@@ -25,7 +25,7 @@ def with_class_weights(class_weight: Any, y: Any, sample_weight: Any) -> np.ndar
     Raises
     ------
     OptionError
-        Neither a dictionary nor ``"balanced"``, or a weight that is no number of at least 0.
+        Neither a dictionary nor ``"balanced"``, or a weight that is not a number of at least 0.
     DataError
         Labels that are not one class for each row, or a label in no row.
     """
@@ -60,7 +60,7 @@ def native_class_weights(class_weight: Any) -> _core.ClassWeights:
     Raises
     ------
     OptionError
-        Neither a dictionary nor ``"balanced"``, or a weight that is no number of at least 0.
+        Neither a dictionary nor ``"balanced"``, or a weight that is not a number of at least 0.
     """
     if isinstance(class_weight, str) and class_weight == "balanced":
         return _core.ClassWeights(None, [], True)

@@ -1,4 +1,4 @@
-"""How much memory there is."""
+"""Free memory of this process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _GROUP = Path("/sys/fs/cgroup")
 
 
 def free_bytes() -> float:
-    """Return the bytes that this process may still take: of the machine, its group, its limit."""
+    """Return the bytes that this process can still allocate, by machine, group and limit."""
     return min(_machine(), _control_group(), _limit())
 
 

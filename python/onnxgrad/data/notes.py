@@ -1,4 +1,4 @@
-"""What a fit says of its rows: classes with few of them, arrays that had to be copied."""
+"""Notes on the rows of a fit: classes with few of them, arrays that had to be copied."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from onnxgrad import _core
 from onnxgrad.base.messages import Verbosity, log, logger, say
 from onnxgrad.data.arrays import as_numpy, is_sparse
 
-__all__ = ["FEW_ROWS", "DataWarning", "class_notes", "copy_notes", "tell", "warn"]
+__all__ = ["FEW_ROWS", "DataWarning", "class_notes", "copy_notes", "report_notes", "warn"]
 
 FEW_ROWS = 10
 _MOST_NAMES = 5
@@ -23,10 +23,10 @@ _DEBUG = 10
 
 
 class DataWarning(UserWarning):
-    """A model can be trained on the rows, but hardly learns from them."""
+    """The rows can be trained on, but the model will hardly learn from them."""
 
 
-def tell(
+def report_notes(
     session: _core.TrainingSession, X: Any, y: Any, validation: Any, verbose: Verbosity
 ) -> None:
     """Warn of classes with few rows, and report copies; with ``verbose=0`` to the logger alone."""
@@ -55,7 +55,7 @@ def _is_ours(frame: FrameType) -> bool:
 
 
 def class_notes(session: _core.TrainingSession, y: Any, validation: Any) -> Iterator[str]:
-    """Say which classes have fewer than `FEW_ROWS` rows, and which none for validation.
+    """Yield a note for classes that have fewer than `FEW_ROWS` rows, and which none for validation.
 
     y : array or dict of arrays by output. validation : as for `Trainer.fit`.
     """
@@ -84,7 +84,7 @@ def class_notes(session: _core.TrainingSession, y: Any, validation: Any) -> Iter
 
 
 def copy_notes(session: _core.TrainingSession, X: Any) -> Iterator[str]:
-    """Say which inputs are not read in place, and why."""
+    """Yield a note for each input that is not read in place, with the reason."""
     dtypes = {value.name: value.dtype for value in session.inputs}
     values = X if isinstance(X, Mapping) else dict.fromkeys(list(dtypes)[:1], X)
     for name, value in values.items():
@@ -102,7 +102,7 @@ def copy_notes(session: _core.TrainingSession, X: Any) -> Iterator[str]:
 
 
 def _counts(loss: _core.LossInfo, y: Any) -> dict[Any, int]:
-    """Return the number of rows of each label; nothing for targets that are no classes."""
+    """Return the number of rows of each label; nothing for targets that are not classes."""
     if isinstance(y, Mapping):
         y = y.get(loss.output, y.get(loss.scores))
     if y is None or not loss.is_classifier:

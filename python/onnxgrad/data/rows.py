@@ -1,4 +1,4 @@
-"""Rows as users have them, made ready for the loop of the extension."""
+"""Rows in any form that users have, converted for the loop of the extension."""
 
 from __future__ import annotations
 
@@ -60,25 +60,25 @@ def as_pair(rows: NativeRows | None) -> tuple[_core.Dataset | None, _core.DataSo
 
 
 def has_weight(rows: Any) -> bool:
-    """Tell whether validation rows, or a source, have sample weights."""
+    """Return whether validation rows, or a source, have sample weights."""
     if isinstance(rows, Source):
         return rows.has_sample_weight
     return isinstance(rows, (tuple, list)) and len(rows) == 3 and rows[2] is not None
 
 
 def check_alone(source: Source, **given: Any) -> None:
-    """Raise an error for what a source has itself."""
+    """Raise an error for options that a source has itself."""
     for name, value in given.items():
         if value is not None:
             raise DataError(
-                what=f"{name} cannot be given beside a {type(source).__name__}",
+                what=f"{name} cannot be given together with a {type(source).__name__}",
                 value=name,
-                hint="Leave it out: the rows of the source have it.",
+                hint="Leave it out: the source has it.",
             )
 
 
 def validation_names(session: _core.TrainingSession, options: _core.FitOptions) -> list[str]:
-    """Return the names of what a validation tells."""
+    """Return the names of the numbers of a validation."""
     names = ["val_loss", *(["val_accuracy"] if session.loss.is_classifier else [])]
     names += [f"val_{metric.name}" for metric in options.metrics]
     return list(dict.fromkeys(names))

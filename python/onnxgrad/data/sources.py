@@ -37,7 +37,7 @@ class Session(Protocol):
 
 
 class Source:
-    """Base of everything that gives rows in chunks."""
+    """Base of all sources of rows in chunks."""
 
     has_sample_weight = False
 
@@ -108,7 +108,7 @@ def layout(
         raise DataError(
             what=f"there is no target for output '{missing[0].output}'",
             value=missing[0].output,
-            detail=f"Given are {', '.join(several)}." if several else "",
+            detail=f"Given: {', '.join(several)}." if several else "",
             hint="Name a column for each output that has a loss: {'output': 'column'}.",
         )
     return _core.FileLayout(

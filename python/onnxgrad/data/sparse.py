@@ -1,4 +1,4 @@
-"""Sparse rows of SciPy, made dense a piece at a time; SciPy is not imported."""
+"""Sparse matrices of SciPy, made dense a piece at a time; SciPy is not imported."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CHUNK_BYTES = 1 << 20
 
 
 def has_sparse(X: Any) -> bool:
-    """Tell whether an input is a sparse matrix [N, C]."""
+    """Return whether an input is a sparse matrix [N, C]."""
     values = X.values() if isinstance(X, Mapping) else [X]
     return any(is_sparse(value) and value.ndim == 2 for value in values)
 

@@ -46,7 +46,7 @@ class Table:
     delimiter: str = ""
 
     def take(self, name: str, option: str) -> Array:
-        """Return the column `name`, which the command line's `option` asks for."""
+        """Return the column `name`, for the option `option` of the command line."""
         if name in self.columns:
             return self.columns[name]
         known = list(self.columns)
@@ -54,7 +54,7 @@ class Table:
             what=f"{self.path}: there is no column '{name}'",
             file=self.path,
             value=name,
-            detail=f"{option} asks for it; the file has {name_list(known)}.",
+            detail=f"{option} names it; the file has {name_list(known)}.",
             hint=nearest_or(name, known, "Take one of these columns."),
         )
 
@@ -91,7 +91,7 @@ class Table:
         """Return the line of a CSV file that a row is on; the file is read again for it."""
         with Path(self.path).open(encoding="utf-8-sig", newline="") as file:
             lines = csv.reader(file, delimiter=self.delimiter)
-            number, before = -1, 0  # of the header, and lines before the one at hand
+            number, before = -1, 0  # of the header, and lines before the current one
             for cells in lines:
                 if cells and number == row:
                     break
@@ -185,7 +185,7 @@ def read_table(path: str, delimiter: str | None = None) -> Table:
         raise DataError(
             what=f"{path}: {error.strerror or error}",
             file=path,
-            hint="Check the path; a relative one begins at the present folder.",
+            hint="Check the path; a relative path starts at the current folder.",
         ) from error
 
 
@@ -235,7 +235,7 @@ def read_npy(path: str) -> Array:
         raise DataError(
             what=f"{path}: {error.strerror or error}",
             file=path,
-            hint="Check the path; a relative one begins at the present folder.",
+            hint="Check the path; a relative path starts at the current folder.",
         ) from error
     except ValueError as error:
         raise DataError(
@@ -285,7 +285,7 @@ def _read_csv(path: str, delimiter: str) -> Table:
 
 
 def _encoding_of(path: str) -> str:
-    """Return what a file that is no UTF-8 seems to be."""
+    """Return what a file that is not UTF-8 seems to be."""
     with Path(path).open("rb") as file:
         start = file.read(4)
     if start[:2] in (b"\xff\xfe", b"\xfe\xff"):

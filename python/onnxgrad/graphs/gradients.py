@@ -43,7 +43,7 @@ def gradient(
     keep_outputs : bool, default=False
         Whether the differentiated outputs stay, after the gradients.
     target_opset : int, default=26
-        Operator set of the result, 9 to 26; below 17 many gradients cannot be said.
+        Operator set of the result, 9 to 26; below 17 many gradients cannot be expressed.
     inline : bool, default=False
         True leaves no model-local functions, for runtimes that do not know them.
 
@@ -84,7 +84,7 @@ def gradient(
 
 
 def zeros_text(names: Sequence[str]) -> str:
-    """Return what is said of gradients that are zero whatever the inputs are."""
+    """Return the warning about gradients that are zero whatever the inputs are."""
     return (
         f"the gradient of {name_list(names)} is zero whatever the inputs are: the outputs do not "
         "depend on it, or through operators alone that are constant between their steps"

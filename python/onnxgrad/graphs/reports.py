@@ -1,4 +1,4 @@
-"""What a model is made of, and what training it would meet."""
+"""What a model is made of, and what training it would encounter."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class Report:
 
     @property
     def num_frozen(self) -> int:
-        """Elements of the floating weights that are not trained unless that is asked for."""
+        """Elements of the floating weights that are not trained by default."""
         return self.num_parameters - self.num_trainable
 
     @property
@@ -155,7 +155,7 @@ class Report:
 
 
 def report(model: ModelLike) -> Report:
-    """Return what a model is made of, and what training it would meet.
+    """Return what a model is made of, and what training it would encounter.
 
     Parameters
     ----------

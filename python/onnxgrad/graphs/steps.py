@@ -39,14 +39,14 @@ def add_loss(
     loss : str or Loss, default="auto"
         See `onnxgrad.losses`.
     target : str, default="label"
-        Wanted name of the new input for targets: class numbers int64 [N] for a classifier, else
+        Preferred name of the new input for targets: class numbers int64 [N] for a classifier, else
         values of the type and shape of the scores. Of several losses, ``<target>_<output>`` each.
     sample_weight : str, default=None
         Name of a new input [N] with a weight for each row; None is no such input.
     penalty : Penalty, list of Penalty or dict, default=None
         See `onnxgrad.losses.Penalty`; a dictionary is ``{"coef": {"l2": 0.01}}``.
     loss_name : str, default="loss"
-        Wanted name of the new output, of shape [] (or [N] with ``reduction="none"``).
+        Preferred name of the new output, of shape [] (or [N] with ``reduction="none"``).
     keep_outputs : bool, default=True
         Whether the model's outputs stay, after the loss.
     target_opset : int, default=None
@@ -57,8 +57,8 @@ def add_loss(
     -------
     onnx.ModelProto
         Operator set, IR version, names and nodes are those of `model`. Where an inner value has the
-        wanted name of an input or of the loss, that value gets another; where an input, output or
-        initializer has it, a number is added to the new name.
+        preferred name of an input or of the loss, that value gets another; where an input, output
+        or initializer has it, a number is added to the new name.
 
     Raises
     ------
@@ -114,7 +114,7 @@ def training_step(
     optimizer : str or Optimizer, default="sgd"
         Any but L-BFGS, which is a loop around loss and gradient.
     target : str, default="label"
-        Wanted name of the input for targets.
+        Preferred name of the input for targets.
     sample_weight : str, default=None
         Name of an input [N] with a weight for each row; None is no such input.
     penalty : Penalty, list of Penalty or dict, default=None

@@ -1,4 +1,4 @@
-"""The files that say what a run folder belongs to: versions and options."""
+"""The files that describe a run: versions and options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A CSV file of the epochs of a training, however long that is."""
+"""A CSV file with all epochs of a training, however long."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ __all__ = ["EpochTable"]
 
 
 class EpochTable:
-    """Adds a line to a CSV file for each epoch; the names stand in the first line.
+    """Adds a line to a CSV file for each epoch; the first line has the names.
 
-    The file has all epochs, where a history keeps some: it is written anew, where columns are new
-    or a training goes on, from its own lines and what the history has.
+    The file has all epochs, where a history keeps some: it is rewritten, where columns are new
+    or a training continues, from its own lines and what the history has.
 
     Parameters
     ----------
     path : path
     goes_on : bool
-        Whether lines that are there are of earlier epochs of the same training.
+        Whether existing lines are earlier epochs of the same training.
     """
 
     def __init__(self, path: Path, goes_on: bool) -> None:

@@ -1,4 +1,4 @@
-"""A folder that says all about one training, and that the training can go on from."""
+"""A folder with everything about one training, which can be resumed from it."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ __all__ = ["RunFolder", "as_run_folder"]
 
 _CONFIG = "config.toml"
 
-# Between two best models, and between two checkpoints at ends of epochs: each of them waits for the
-# disk, which can take longer than many short epochs.
+# Between two best models, and between two checkpoints at ends of epochs: each waits for the disk,
+# which can take longer than many short epochs.
 _MIN_SECONDS = 1.0
 
 
@@ -36,19 +36,19 @@ class RunFolder(Callback):
 
     ``config.toml`` has the options of the training, ``environment.txt`` the versions of all parts,
     ``metrics.csv`` a line for each epoch as soon as it is over, ``train.log`` the table that a
-    terminal shows, ``checkpoints`` what the training can go on from, ``best.onnx`` the model of the
-    best epoch, ``last.onnx`` that of the end, also after Ctrl-C or an exception, and ``curves.svg``
-    the losses, if matplotlib is there.
+    terminal shows, ``checkpoints`` what the training can be resumed from, ``best.onnx`` the model
+    of the best epoch, ``last.onnx`` that of the end, also after Ctrl-C or an exception, and
+    ``curves.svg`` the losses, if matplotlib is installed.
 
     Parameters
     ----------
     path : path
-        Wanted folder. If it is there and not empty, the next free of ``path-2``, ``path-3``, ... is
-        taken: no run is written over.
+        Preferred folder. If it exists and is not empty, the next free of ``path-2``, ... is
+        taken: no run is overwritten.
     options : dict of str to str, int, float, bool or list, default={}
         What ``config.toml`` says.
     resume : bool, default=False
-        Whether to go on in this very folder, if it is that of a run.
+        Whether to continue in this folder, if it is that of a run.
     every : "epoch" or int, default="epoch"
         See `onnxgrad.callbacks.Checkpoint`.
     keep : int, default=3
@@ -61,7 +61,7 @@ class RunFolder(Callback):
     checkpoint : Checkpoint
         What writes the checkpoints; no callback of this one, but one beside it.
     problem : str
-        Why ``last.onnx`` is not there after a training, which a warning says too; empty if it is.
+        Why ``last.onnx`` is missing after a training (also a warning); empty if it is not.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class RunFolder(Callback):
                 print(f"{type(error).__name__}: {error}", file=self._log)
 
     def on_train_end(self, trainer: RunningTrainer) -> None:
-        """Write the model of the end, then what else is missing."""
+        """Write the last model, then everything else."""
         if self._log is None or self._table is None or self._metrics is None:
             return
         log, table, metrics = self._log, self._table, self._metrics
@@ -147,7 +147,7 @@ class RunFolder(Callback):
 
     @contextlib.contextmanager
     def _warned(self) -> Iterator[None]:
-        """Warn of what cannot be written: it is no reason to end a training."""
+        """Warn if a file cannot be written: that does not end a training."""
         try:
             yield
         except CheckpointError as error:

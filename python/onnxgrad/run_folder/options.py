@@ -1,4 +1,4 @@
-"""What the ``config.toml`` of a `Trainer.fit` says: the options, by the command line's names."""
+"""The options in the ``config.toml`` of a `Trainer.fit`, by the command line's names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from onnxgrad.callbacks.base import RunningTrainer
 
 __all__ = ["run_options"]
 
-# Arguments of `fit` that are no plain numbers, texts, or None, or no options of a training.
+# Arguments of `fit` that are neither plain numbers, texts or None, nor options of a training.
 _OTHERS = (
     "self",
     "X",

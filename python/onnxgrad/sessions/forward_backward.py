@@ -38,7 +38,7 @@ class Outputs(list["np.ndarray[Any, Any]"]):
     ----------
     context : Context or None
         What the pass has saved; None if it was not for training. ``context.saved_bytes`` says how
-        much memory that takes beside inputs, outputs and weights.
+        much memory that takes besides inputs, outputs and weights.
     """
 
     def __init__(self, values: Iterable[np.ndarray[Any, Any]], context: Context | None) -> None:
@@ -103,7 +103,7 @@ class ForwardBackward:
     Notes
     -----
     One call at a time: a call while another thread is inside raises `Error`. Objects can be
-    pickled (model, options and present weights; not open passes) and copied.
+    pickled (model, options and current weights; not open passes) and copied.
 
     Examples
     --------
@@ -215,7 +215,7 @@ class ForwardBackward:
             order of the outputs or by name. None or a missing one stands for zeros.
         context : Context, default=None
             ``outputs.context`` of the forward pass; None takes the last one that is open, so that
-            a stack of passes is gone through backwards.
+            a stack of passes is traversed backwards.
 
         Raises
         ------
@@ -258,7 +258,7 @@ class ForwardBackward:
 
     @property
     def weights(self) -> dict[str, np.ndarray[Any, Any]]:
-        """Read-only views of the present weights and running statistics, by name.
+        """Read-only views of the current weights and running statistics, by name.
 
         Setting copies any number of them.
         Open passes keep the weights that they were run with.
@@ -291,7 +291,7 @@ class ForwardBackward:
         return list(self._core.gradient_inputs)
 
     def trained_model(self) -> onnx.ModelProto:
-        """Return the model as it was loaded, with the present weights."""
+        """Return the model as it was loaded, with the current weights."""
         return to_proto(self._core.trained_model())
 
     def graphs(self, *, target_opset: int = 26, inline: bool = False) -> dict[str, onnx.ModelProto]:

@@ -51,7 +51,7 @@ class TrainingSession(NotPickled):
     optimizer : str or Optimizer, default="sgd"
         See `onnxgrad.optimizers`.
     target : str, default="label"
-        Wanted name of the input for targets; `target_name` is the one it got. Of several losses,
+        Preferred name of the input for targets; `target_name` is the one it got. Of several losses,
         ``<target>_<output>`` each; see `target_names`.
     sample_weight : str, default=None
         Name of an input [N] with a weight for each row; None is no such input.
@@ -66,7 +66,7 @@ class TrainingSession(NotPickled):
         numbers are alike in every new network (all zeros, all ones), are trained apart. They are
         then apart in the trained model too: ``b``, ``b_1``, ``b_2``.
     outputs : list of str, default=()
-        What `step` gives beside the loss: outputs of the model, ``"<weight>_grad"``, or
+        What `step` gives besides the loss: outputs of the model, ``"<weight>_grad"``, or
         ``"gradient_norm"``.
     groups : list of ParameterGroup, default=()
         Weights with a learning rate or weight decay of their own; see `onnxgrad.optimizers`.
@@ -201,7 +201,7 @@ class TrainingSession(NotPickled):
     def predict(
         self, feeds: Mapping[str, ArrayLike], output_names: Sequence[str] | None = None
     ) -> list[np.ndarray[Any, Any]]:
-        """Return outputs of the model with the present weights, as `InferenceSession.run` does."""
+        """Return outputs of the model with the current weights, as `InferenceSession.run` does."""
         return from_native_list(self._core.predict(to_feeds(feeds), list(output_names or [])))
 
     def get_inputs(self) -> list[NodeArg]:
@@ -215,7 +215,7 @@ class TrainingSession(NotPickled):
     def freeze(self, patterns: str | Iterable[str]) -> None:
         """Keep trained weights as they are from the next step on.
 
-        They and their optimizer state stay part of `state`; all other weights go on as before.
+        They and their optimizer state stay part of `state`; all others are trained as before.
 
         Parameters
         ----------
@@ -246,7 +246,7 @@ class TrainingSession(NotPickled):
         Parameters
         ----------
         patterns : str or list of str
-            Names or glob patterns. A weight goes on from the optimizer state that it had.
+            Names or glob patterns. A weight continues from the optimizer state that it had.
 
         Raises
         ------
@@ -311,7 +311,7 @@ class TrainingSession(NotPickled):
 
     @property
     def lr(self) -> float:
-        """Learning rate; a new one is in force from the next step on."""
+        """Learning rate; a new one is used from the next step on."""
         return self._core.learning_rate
 
     @lr.setter
@@ -354,11 +354,11 @@ class TrainingSession(NotPickled):
         self._core.reset()
 
     def trained_model(self) -> onnx.ModelProto:
-        """Return the model as it was loaded, with the present weights."""
+        """Return the model as it was loaded, with the current weights."""
         return to_proto(self._core.trained_model())
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a checkpoint: everything that training goes on from, bit for bit.
+        """Write a checkpoint: everything that training continues from, bit for bit.
 
         Weights, optimizer state, number of steps, learning rate and seed, as a safetensors file;
         see docs/checkpoints.md. The file is written under another name first, so there is never
@@ -393,7 +393,7 @@ class TrainingSession(NotPickled):
         self._core.save(text)
 
     def load(self, path: str | os.PathLike[str]) -> None:
-        """Go on from a checkpoint that `save`, or a training with checkpoints, has written.
+        """Continue from a checkpoint that `save`, or a training with checkpoints, has written.
 
         Everything is checked before anything is changed.
 
@@ -444,7 +444,7 @@ class TrainingSession(NotPickled):
 
     @property
     def num_cached(self) -> int:
-        """Those of them that are kept: at most 64 of input shapes, 64 of data-dependent ones."""
+        """Plans that are kept: at most 64 for input shapes, 64 for data-dependent ones."""
         return self._core.num_cached
 
     def __repr__(self) -> str:

@@ -72,7 +72,7 @@ _PARAMETERS = """
         Epochs of a `fit`, at most.
     tol : float, default=1e-4
         Training ends when the loss has not become smaller by `tol` for `n_iter_no_change` epochs;
-        None: it always goes on to `max_iter`.
+        None: it always continues to `max_iter`.
     n_iter_no_change : int, default=10
     early_stopping : bool, default=False
         Whether it is the loss on rows kept for validation that has to become smaller, and the
@@ -82,7 +82,7 @@ _PARAMETERS = """
 {more}    shuffle : bool, default=True
         A new order of the rows in each epoch.
     warm_start : bool, default=False
-        Whether another `fit` goes on from the weights and the optimizer state of the last one.
+        Whether another `fit` continues from the weights and the optimizer state of the last one.
     initializer : str, default=None
         How new weights are drawn, see `onnxgrad.initialize`. None is ``"auto"`` for a network made
         here; a given model keeps its weights.
@@ -232,7 +232,7 @@ class OnnxEstimator(BaseEstimator):  # type: ignore[misc]
         return self.loss
 
     def _metrics(self) -> str | Mapping[str, MetricLike] | tuple[()]:
-        """Return what is asked of a validation beside loss and accuracy."""
+        """Return the metrics of a validation besides loss and accuracy."""
         return ()
 
     def _settle(self, training: Training) -> Training:
@@ -242,7 +242,7 @@ class OnnxEstimator(BaseEstimator):  # type: ignore[misc]
     # Fitting.
 
     def _is_new(self, incremental: bool) -> bool:
-        """Tell whether a fit starts with new weights."""
+        """Return whether a fit starts with new weights."""
         return not ((incremental or self.warm_start) and hasattr(self, "_training"))
 
     def _validated(self, X: Any, y: Any, is_new: bool, **options: Any) -> tuple[Any, Any]:

@@ -187,7 +187,7 @@ class OnnxClassifier(
         return self._fit(X, y, sample_weight, self.max_iter, None, incremental=False)
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
-        """Train one epoch more, going on from the present weights.
+        """Train one epoch more, continuing from the current weights.
 
         Parameters
         ----------

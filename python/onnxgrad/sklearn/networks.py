@@ -18,7 +18,7 @@ Head: TypeAlias = Literal[
     "values", "exponential", "softmax", "sigmoid", "one_vs_rest", "multi_label", "margins"
 ]
 
-# Name (scikit-learn's where it has the function) -> operator; None is no operator. Only operators
+# Name (scikit-learn's where it has the function) -> operator; None: no operator. Only operators
 # that onnxruntime has for float64 too.
 ACTIVATIONS: dict[str, str | None] = {
     "identity": None,
@@ -148,7 +148,7 @@ def _check(sizes: list[int], activation: str, head: str, dtype: str) -> None:
             raise OptionError(
                 what=f"{option}: unknown {given!r}",
                 value=option,
-                hint=f"Known are {', '.join(repr(name) for name in names)}.",
+                hint=f"Known: {', '.join(repr(name) for name in names)}.",
             )
 
 

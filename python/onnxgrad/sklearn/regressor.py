@@ -70,7 +70,7 @@ class OnnxRegressor(
         return self._fit(X, y, sample_weight, self.max_iter, incremental=False)
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Train one epoch more, going on from the present weights; parameters as for `fit`."""
+        """Train one epoch more, continuing from the current weights; parameters as for `fit`."""
         return self._fit(X, y, sample_weight, 1, incremental=True)
 
     def _fit(self, X: Any, y: Any, sample_weight: Any, epochs: int, *, incremental: bool) -> Self:

@@ -94,5 +94,5 @@ class Training:
         return self.use(lambda trainer: trainer.session.get_outputs())
 
     def trained_model(self) -> onnx.ModelProto:
-        """Return the model with the present weights."""
+        """Return the model with the current weights."""
         return self.use(lambda trainer: trainer.trained_model())

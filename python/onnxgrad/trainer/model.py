@@ -28,7 +28,7 @@ __all__ = ["TrainedModel"]
 
 _HTML_ROWS = 20  # of weights, in a notebook
 
-# What a pickled trainer has beside its session.
+# What a pickled trainer has besides its session.
 _KEPT = (
     "seed",
     "schedule",
@@ -57,7 +57,7 @@ class TrainedModel:
     def predict(
         self, X: ArrayLike | Mapping[str, ArrayLike], output: str | None = None
     ) -> np.ndarray[Any, Any]:
-        """Return an output of the model with the present weights.
+        """Return an output of the model with the current weights.
 
         Parameters
         ----------
@@ -90,7 +90,7 @@ class TrainedModel:
         self.session.unfreeze(patterns)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the model as it was loaded, with the present weights.
+        """Write the model as it was loaded, with the current weights.
 
         Everything else in the file stays byte for byte as it was. The file is written under
         another name first, so there is never half a file under this one.
@@ -105,7 +105,7 @@ class TrainedModel:
         self._call("on_checkpoint", text)
 
     def trained_model(self) -> onnx.ModelProto:
-        """Return the model as it was loaded, with the present weights."""
+        """Return the model as it was loaded, with the current weights."""
         return to_proto(self._core.trained_model())
 
     def _call(self, hook: str, *arguments: Any) -> bool:

@@ -18,7 +18,7 @@ from onnxgrad.callbacks.several import CallbackList, stopping_of
 from onnxgrad.data import Batches, Source
 from onnxgrad.data.arrays import ArrayLike, to_native
 from onnxgrad.data.labels import ClassWeight, Labels, native_class_weights, with_class_weights
-from onnxgrad.data.notes import tell
+from onnxgrad.data.notes import report_notes
 from onnxgrad.data.rows import (
     NativeRows,
     as_source,
@@ -67,7 +67,7 @@ class Trainer(FitHooks):
     lr : float, default=None
         Learning rate; None is the optimizer's own.
     schedule : str or Schedule, default=None
-        How the learning rate changes in each `fit`, from the present one on; see
+        How the learning rate changes in each `fit`, from the current one on; see
         `onnxgrad.schedules`. None leaves it as it is.
     seed : int, default=0
         Of shuffling, the validation split, and random operators.
@@ -101,7 +101,7 @@ class Trainer(FitHooks):
     run_dir : pathlib.Path or None
         The folder that the last `fit` wrote.
     validation_names : list of str
-        What the last `fit` tells of a validation: ``val_loss`` and so on.
+        The numbers of a validation in the last `fit`: ``val_loss`` and so on.
 
     Examples
     --------
@@ -230,7 +230,7 @@ class Trainer(FitHooks):
         snapshot_every: int | None = None,
         resume: bool | str | os.PathLike[str] = False,
     ) -> Trainer:
-        """Train for some epochs, going on from the present weights.
+        """Train for some epochs, continuing from the current weights.
 
         Parameters
         ----------
@@ -276,18 +276,18 @@ class Trainer(FitHooks):
         early_stopping : bool or callbacks.EarlyStopping, default=False
             True is ``callbacks.EarlyStopping()``.
         grad_norm : bool, default=False
-            Whether to tell the norm of all gradients together, before any clipping: as
+            Whether to report the norm of all gradients together, before any clipping: as
             ``grad_norm`` in the history (the mean over the epoch's steps) and in logs of steps.
         keep_best : bool, default=False
             Whether to end with the weights of the best epoch, as early stopping does.
         max_time : float or str, default=None
             Seconds, or a text such as ``"90s"``, ``"30m"`` or ``"1.5h"``, after which training ends
-            with the step at hand.
+            with the current step.
         buffer_bytes : int, default=67108864
             Of data in chunks: memory of the two blocks that rows are collected in.
         run_dir : path or RunFolder, default=None
             A folder for the log, the options, checkpoints, the best and the last model; see
-            `onnxgrad.run_folder`. With ``resume=True`` training goes on in it. None writes nothing.
+            `onnxgrad.run_folder`. ``resume=True`` continues the run in it. None writes nothing.
         callbacks : Callback, function, or list of these, default=()
             See `onnxgrad.callbacks`; a function is called with (trainer, logs) after each epoch.
         max_history : int or None, default=65536
@@ -310,8 +310,8 @@ class Trainer(FitHooks):
             optimizer state: of the start of the epoch (of data in chunks, of the block of rows),
             or, with a number, at most so many steps back.
         resume : bool or path, default=False
-            Goes on from a checkpoint of an earlier `fit` with the same data and options (`epochs`,
-            the number in all, may differ), bit for bit as if that had not been stopped: from this
+            Resumes from a checkpoint of an earlier `fit` with the same data and options (`epochs`,
+            the total number, may differ), bit for bit as if that had not been stopped: from this
             file, from the newest whole one of this folder, or with True from the newest one of the
             `callbacks.Checkpoint` or of `run_dir`, if there is any.
 
@@ -333,9 +333,9 @@ class Trainer(FitHooks):
             names the first difference. A folder for checkpoints that cannot be used. Raised before
             the first step; nothing has changed then.
         KeyboardInterrupt
-            Ctrl-C, after the present step; the weights of that step stay, and can be saved. So do
+            Ctrl-C, after the current step; the weights of that step stay, and can be saved. So do
             all exceptions of functions that handle signals (``signal.signal``): they are called
-            after the present step, and training goes on where they return.
+            after the current step, and training continues where they return.
 
         Notes
         -----
@@ -393,7 +393,7 @@ class Trainer(FitHooks):
                     self._core.choose_loss(to_native(y, "y"))
                 self._labels.learn(self.session._core, y)
             if not self._is_trial:
-                tell(self.session._core, X, y, validation, verbose)
+                report_notes(self.session._core, X, y, validation, verbose)
             if class_weight is not None:
                 sample_weight = with_class_weights(class_weight, y, sample_weight)
         if sample_weight is not None or has_weight(validation) or has_weight(source):
@@ -459,7 +459,7 @@ class Trainer(FitHooks):
         return finder
 
     def stop(self, reason: str = "stop() was called") -> None:
-        """End a running `fit` after its present step; callable from callbacks and other threads.
+        """End a running `fit` after its current step; callable from callbacks and other threads.
 
         Parameters
         ----------

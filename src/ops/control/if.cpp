@@ -32,7 +32,7 @@ ir::GraphPtr make_zeros_branch(GraphBuilder& g, const std::string& name, const W
   return branch;
 }
 
-// False for a branch whose shapes do not fit, which is no error as long as it is not taken.
+// False for a branch whose shapes do not fit, which is not an error as long as it is not taken.
 bool fits(const ir::Graph& branch, const ir::TypeInferer& inferer) {
   try {
     for (Node* node : branch.nodes) inferer.infer(*node);
@@ -59,7 +59,7 @@ ir::GraphPtr differentiate_branch(VjpContext& ctx, GraphBuilder& g, const ir::Gr
     results.push_back(copy == map.end() ? output : copy->second);
   }
   for (Value* gradient : ctx.differentiate(inner, results, wanted.cotangents, wanted.captured)) {
-    // A branch gives back only what it computes itself.
+    // A branch returns only what it computes itself.
     const bool is_own = gradient->graph == branch.get() && gradient->producer != nullptr;
     branch->outputs.push_back(is_own ? gradient : inner.identity(gradient));
   }

@@ -13,7 +13,7 @@
 #include "ops/kernel_support.h"
 
 // Plain kernels of the fused operators: one element at a time, in the order of the definition. They
-// are what the quick ones are tested against, and take what those decline.
+// are what the fast ones are tested against, and take what those decline.
 
 namespace onnxgrad::ops {
 namespace {

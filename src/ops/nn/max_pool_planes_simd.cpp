@@ -125,7 +125,7 @@ HWY_ATTR void halve(const HalvedPlanes& planes, const float* x, float* y, std::i
   }
 }
 
-// `count` indices as distances from `first` + 0, 2, 4, ..; false if one is no place in a window.
+// `count` indices as distances from `first` + 0, 2, 4, ..; false if one is not a place in a window.
 HWY_INLINE bool load_places(const std::int64_t* indices, std::int64_t first, std::int64_t width,
                             std::int64_t count, VI& places) {
   const I di;

@@ -83,7 +83,7 @@ WindowAttrs WindowAttrs::read(const ir::Node& node, std::size_t spatial_rank) {
   attrs.pads = list_attribute(node, "pads", 2 * spatial_rank, 0);
   attrs.ceil_mode = node.int_attribute("ceil_mode", 0) != 0;
   if (attrs.auto_pad != AutoPad::kNotset && node.find_attribute("pads") != nullptr) {
-    throw ModelError(problem_at(node, "attribute 'pads' is given beside 'auto_pad'",
+    throw ModelError(problem_at(node, "attribute 'pads' is given together with 'auto_pad'",
                                 "ONNX allows one of them; runtimes disagree on which one counts.",
                                 "Remove one of the two."));
   }

@@ -38,7 +38,8 @@ std::vector<std::size_t> wanted_inputs(const OpCase& op_case) {
   return wanted;
 }
 
-// Appends the vector-Jacobian product; gradients that are no node's output of their own become one.
+// Appends the vector-Jacobian product; gradients that are not yet outputs of a node of their own
+// become such.
 std::shared_ptr<const ir::Model> differentiate(const ir::Model& forward, BuiltCase& built,
                                                const opdef::OpRegistry& ops) {
   auto model = std::make_shared<ir::Model>(ir::clone(forward));

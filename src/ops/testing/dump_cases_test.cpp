@@ -64,7 +64,7 @@ class Writer {
     std::ofstream(folder_ / name, std::ios::binary) << onnx_io::to_bytes(written);
   }
 
-  // Each case in another opset, all opsets in turn. Returns 0 if that opset cannot say it.
+  // Each case in another opset, all opsets in turn. Returns 0 if that opset cannot express it.
   std::int64_t save_older(const ir::Model& model, const std::string& stem) {
     const std::int64_t opset = kOldest + num_added_++ % (ir::kInternalOpset - kOldest);
     try {

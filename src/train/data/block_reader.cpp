@@ -13,7 +13,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// While the other side works, `stop` is looked at this often.
+// While the other side works, `stop` is checked this often.
 constexpr std::chrono::milliseconds kPoll{20};
 
 void permute(std::uint64_t seed, std::uint32_t epoch, std::uint32_t block,

@@ -183,10 +183,10 @@ Directory find_directory(const ReadableFile& file) {
             .bytes = number_at<std::int64_t>(record, 40),
             .members = number_at<std::int64_t>(record, 32)};
   }
-  refuse(file, "this is no zip archive (an .npz file is one), or it is cut short");
+  refuse(file, "this is not a zip archive (an .npz file is one), or it is cut short");
 }
 
-// Sizes of 4 GiB and more stand in an extra field.
+// Sizes of 4 GiB and more are in an extra field.
 void read_zip64(std::span<const std::byte> extra, ZipMember& member) {
   constexpr std::int64_t kElsewhere = 0xFFFFFFFF;
   while (extra.size() >= 4) {

@@ -19,7 +19,7 @@
 #include "train/data/chunked_source.h"
 #include "train/data/number_text.h"
 
-// A CSV file is gone through once, to note where chunks of whole lines begin (Index). A chunk is
+// A CSV file is scanned once, to note where chunks of whole lines begin (Index). A chunk is
 // then read and parsed by itself (ChunkParser), line by line, cell by cell.
 
 namespace onnxgrad::train {
@@ -219,7 +219,7 @@ std::int64_t CsvSource::make_index() {
     ChunkPlace chunk{.offset = offset, .first_line = line, .first_row = rows};
     while (!rest.empty()) {
       const std::size_t length = line_length(rest);
-      if (length == rest.size() && !is_last) break;  // goes on in the next piece
+      if (length == rest.size() && !is_last) break;  // continues in the next piece
       const std::string_view text = rest.substr(0, length);
       if (!trimmed(text).empty()) ++rows;
       line += 1 + std::ranges::count(text, '\n');

@@ -67,7 +67,7 @@ std::string columns_text(std::int64_t count) {
                                  ? ""
                                  : "Columns: " + base::quote_list(place.columns->names, 20) + ".",
                    .hint = is_file && too_many
-                               ? "Leave out the columns that are no inputs with ignored=, each by "
+                               ? "Leave out the columns that are not inputs with ignored=, each by "
                                  "its name."
                                : "Give the columns that the model was made for, in their order."});
 }

@@ -160,7 +160,7 @@ void read_descr(std::string_view descr, const Place& place, NpyHeader& header) {
   header.item_bytes = count;
 }
 
-// What is no code point becomes U+FFFD.
+// What is not a code point becomes U+FFFD.
 void append_utf8(std::uint32_t point, std::string& text) {
   if (point > 0x10FFFF || (point >= 0xD800 && point < 0xE000)) point = 0xFFFD;
   const auto tail = [&](unsigned shift) {

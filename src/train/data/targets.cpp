@@ -44,7 +44,7 @@ std::int64_t first_non_finite(std::span<const T> values) {
                    .hint = std::move(hint)});
 }
 
-// Texts where numbers are wanted: the first one that is no number.
+// Texts where numbers are wanted: the first one that is not a number.
 [[noreturn]] void refuse_texts(const ArrayPlace& place, const Tensor& value, DataType wanted) {
   const auto texts = value.strings();
   double number = 0;
@@ -161,7 +161,7 @@ std::vector<std::int64_t> numbers_of_strings(const LossInfo& loss, const Tensor&
   return result;
 }
 
-// Numbers with fractions are no classes: the loss, or the target, is another one.
+// Numbers with fractions are not classes: the loss, or the target, is another one.
 std::vector<std::int64_t> whole_numbers(const LossInfo& loss, const Tensor& labels,
                                         const ArrayPlace& place) {
   if (can_take_fractions(loss) && has_fractions(labels)) {

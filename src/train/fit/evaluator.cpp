@@ -191,7 +191,7 @@ void check_fit_options(const FitOptions& options) {
     refuse("both a validation fraction and validation data were given", "Give one of them.");
   }
   if (!options.metrics.empty() && !has_rows && options.validation_fraction == 0) {
-    refuse("metrics are of validation rows, and there is no validation",
+    refuse("metrics need validation rows, and there is no validation",
            "Give validation rows, or a share of the rows for it.");
   }
   if (options.sampling == Sampling::kWindows && !options.shuffle) {

@@ -81,7 +81,7 @@ std::string FaultSearch::go_back(const std::string& fault, const RowBlock* block
   return text;
 }
 
-// Goes on from the last finite state with one kernel per node, which may round differently: empty
+// Continues from the last finite state with one kernel per node, which may round differently: empty
 // where its values are finite.
 std::string FaultSearch::find_value(const RowBlock* block, std::int64_t good_steps) {
   const auto unfused = step_.unfused();

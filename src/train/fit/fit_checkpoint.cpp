@@ -125,7 +125,7 @@ std::optional<Checkpoint> FitCheckpoints::find() {
   if (!found && !options.resume_if_any) {
     throw CheckpointError({.what = "there is no whole checkpoint to resume from",
                            .where = {.file = path},
-                           .hint = "Begin anew without resuming."});
+                           .hint = "Start over without resuming."});
   }
   return found;
 }

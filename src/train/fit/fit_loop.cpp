@@ -160,7 +160,7 @@ bool FitLoop::run_epoch(EpochLog& log) {
   return true;
 }
 
-// Weights whose gradient is zero in all steps: training goes on, but that is worth a word.
+// Weights whose gradient is zero in all steps: training continues, but that is worth a warning.
 void FitLoop::note_unchanged_weights() {
   if (!faults_ || options_.discard || step_.learning_rate() <= 0) return;
   if (faults_->num_steps() < step_.graph().steps_per_update) return;

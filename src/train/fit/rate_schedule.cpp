@@ -18,7 +18,7 @@ void RateSchedule::prepare(BatchFeed& feed, bool has_block, StopFlag& stop) {
       if (stop.is_set()) return;
       throw DataError({.what = "the schedule needs to know how many rows there are, and they can "
                                "be read once",
-                       .hint = "Say it: onnxgrad.data.Batches(batches, rows=1000); or give a "
+                       .hint = "Pass rows: onnxgrad.data.Batches(batches, rows=1000); or give a "
                                "function that returns a new iterator."});
     }
   }

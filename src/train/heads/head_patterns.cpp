@@ -56,7 +56,7 @@ std::vector<std::int64_t> constant_integers(const Value* value) {
 bool is_column_axis(std::int64_t axis) { return axis == 1 || axis == -1; }
 
 // The values that `value` is computed from by operators that work element by element; at most
-// `budget` nodes are looked at. False if there are more.
+// `budget` nodes are visited. False if there are more.
 bool collect_leaves(const Value* value, std::vector<const Value*>& leaves, int& budget) {
   static constexpr std::array<std::string_view, 13> kOps{
       "Add",     "Mul", "Max",  "Clip", "Where", "Equal",   "Less",

@@ -293,7 +293,8 @@ HeadKind kind_of_rest(const Walk& walk) {
   if (walk.normalized || walk.two_columns) return HeadKind::kProbabilities;
   if (walk.opposite_columns) return HeadKind::kMargins;
   if (walk.classes.labels.is_defined()) {
-    // What gives scores to a list of classes and is no layer: trees, votes, calibrated classifiers.
+    // What gives scores to a list of classes and is not a layer: trees, votes, calibrated
+    // classifiers.
     return is_affine(walk.value) ? HeadKind::kMargins : HeadKind::kProbabilities;
   }
   return walk.labels ? HeadKind::kScores : HeadKind::kValues;

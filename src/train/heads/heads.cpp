@@ -21,7 +21,7 @@ bool is(const LossFunction& function) {
   return std::holds_alternative<Function>(function);
 }
 
-// Better heads first: scores behind probabilities tell more than a bare value.
+// Better heads first: scores behind probabilities say more than a bare value.
 int rank_of(const Head& head) {
   switch (head.kind) {
     case HeadKind::kSoftmax:
@@ -55,7 +55,7 @@ std::int64_t column_count(const Value& scores, std::int64_t axis = 1) {
   return columns.is_static() ? columns.value() : 0;
 }
 
-// Number of classes that scores of this shape can tell apart; 0 if it is not known.
+// Number of classes that scores of this shape can distinguish; 0 if it is not known.
 std::int64_t class_columns(const Value& scores, std::int64_t axis = 1) {
   const std::int64_t columns = column_count(scores, axis);
   return columns == 1 ? 2 : columns;
@@ -72,7 +72,7 @@ void settle_sigmoids(std::vector<Head>& heads) {
   if (one_label) best.kind = HeadKind::kOneVsRest;
 }
 
-// Another output may know classes that the best one does not: the label beside the probabilities.
+// Another output may know classes that the best one does not: the label next to the probabilities.
 void borrow_classes(std::vector<Head>& heads) {
   Head& best = heads.front();
   if (best.classes.labels.is_defined()) return;
@@ -251,7 +251,7 @@ LossFunction adapt(const LossFunction& function, const Head& head) {
 // Puts scores and function together for a value that the user named.
 void place_explicitly(const Head& head, Value* value, ResolvedLoss& resolved) {
   const bool is_place = value->type.is_tensor() && is_floating(value->type.dtype);
-  if (!is_place) {  // labels and maps only tell where to look
+  if (!is_place) {  // labels and maps only show where to look
     resolved.scores = place_of(resolved, head);
     return;
   }
@@ -307,7 +307,7 @@ std::string describe_choice(const ResolvedLoss& resolved, const Head& head) {
   return line;
 }
 
-// Number of classes by the list, else by the scores' columns; 0 if neither tells.
+// Number of classes by the list, else by the scores' columns; 0 if neither shows it.
 std::int64_t count_classes(const ResolvedLoss& resolved, const ClassList& classes) {
   const std::int64_t columns =
       resolved.is_class_axis_known ? class_columns(*resolved.scores, resolved.class_axis) : 0;

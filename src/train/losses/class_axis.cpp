@@ -118,7 +118,7 @@ void refuse_labels(const LossInfo& loss, const std::string& scores_shape, const 
   throw DataError(
       {.what = fmt::format("labels {} do not {} '{}' {}", labels.to_string(),
                            is_none ? "have the shape of the scores without one axis:"
-                                   : "tell which axis has the classes of the scores",
+                                   : "say which axis has the classes of the scores",
                            loss.scores, scores_shape),
        .where = {.value = loss.target.name},
        .detail = is_none ? ""

@@ -66,7 +66,7 @@ TEST(Lbfgs, StopsAtItsLimits) {
   LbfgsSolver few({.max_iterations = 100, .max_evaluations = 10}, 2);
   few.step(counted, 1, x);
   EXPECT_GE(evaluations, 10);
-  EXPECT_LE(evaluations, 35);  // the last line search may go on
+  EXPECT_LE(evaluations, 35);  // the last line search may continue
   evaluations = 0;
   std::vector<double> flat{1, 1};
   LbfgsSolver still({}, 2);

@@ -32,8 +32,9 @@ void check_update_options(const UpdateOptions& options) {
     if (group.optimizer) {
       check_optimizer(*group.optimizer);
       if (is_host_loop(*group.optimizer)) {
-        throw OptionError({.what = "optimizer: L-BFGS cannot be that of a group of weights",
-                           .hint = "Give it to all weights, or take another one."});
+        throw OptionError(
+            {.what = "optimizer: L-BFGS cannot be the optimizer of a group of weights",
+             .hint = "Give it to all weights, or take another one."});
       }
     }
     if (group.patterns.empty()) {

@@ -29,7 +29,7 @@ std::vector<double> rates_of(const ScheduleRun& run, std::int64_t updates) {
   return rates;
 }
 
-// Values worked out by hand from the formulas in onnxgrad/schedules.h.
+// Values computed by hand from the formulas in onnxgrad/schedules.h.
 const std::vector<ScheduleCase>& cases() {
   static const std::vector<ScheduleCase> table{
       {.name = "constant", .schedule = ConstantRate{}, .expected = {{0, 2}, {7, 2}}},

@@ -24,7 +24,7 @@ LossFunction with_soft_targets(LossFunction function) {
   return function;
 }
 
-// The loss and its others, beside what was made of them.
+// The loss and its others, besides what was made of them.
 template <class Function>
 void for_each_loss(Loss& loss, const LossInfo& info, Function visit) {
   visit(loss, info, std::size_t{0});
@@ -44,7 +44,7 @@ bool is_open(const LossInfo& loss) {
   return loss.is_class_axis_open || std::ranges::any_of(loss.others, &LossInfo::is_class_axis_open);
 }
 
-// What the inputs beside `port` give to the dimension `places`: the port and its size.
+// What the inputs besides `port` give to the dimension `places`: the port and its size.
 struct GivenSize {
   std::size_t port = 0;
   std::int64_t size = 0;
@@ -132,7 +132,7 @@ void Session::settle_by_labels(const Dataset& data) {
   settle_by_labels(rows);
 }
 
-// nullopt: the labels alone do not tell, and no rows are at hand.
+// nullopt: the labels alone do not decide, and no rows are available.
 std::optional<std::int64_t> Session::find_class_axis(const LossInfo& loss, const Dims& labels,
                                                      const FirstRows& rows) const {
   ir::Value* const scores = source_.working->graph->find(loss.scores);

@@ -58,7 +58,7 @@ void freeze(TrainedSet& set, std::span<const std::string> patterns) {
   }
   if (!set.trained.empty()) return;
   throw ModelError({.what = "freeze: no weight is left to train",
-                    .detail = "Trained are " + base::quote_list(before) + ".",
+                    .detail = "Trained: " + base::quote_list(before) + ".",
                     .hint = "Keep one of them trained: name fewer weights, or a narrower "
                             "pattern."});
 }

@@ -339,7 +339,7 @@ class TrainingSession:
         newest.load_state({**state, **given})
 
     def trained_model(self) -> onnx.ModelProto:
-        """Return the model with the present weights."""
+        """Return the model with the current weights."""
         return og.set_weights(self._model, self.get_state())
 
     def __repr__(self) -> str:

@@ -167,19 +167,19 @@ class OrtValue:
         return "cpu"
 
     def has_value(self) -> bool:
-        """Tell whether there is a tensor: always."""
+        """Return whether there is a tensor: always."""
         return True
 
     def is_tensor(self) -> bool:
-        """Tell whether it is a tensor: always."""
+        """Return whether it is a tensor: always."""
         return True
 
     def is_sparse_tensor(self) -> bool:
-        """Tell whether it is a sparse tensor: never."""
+        """Return whether it is a sparse tensor: never."""
         return False
 
     def is_tensor_sequence(self) -> bool:
-        """Tell whether it is a sequence of tensors: never."""
+        """Return whether it is a sequence of tensors: never."""
         return False
 
     def tensor_size_in_bytes(self) -> int:

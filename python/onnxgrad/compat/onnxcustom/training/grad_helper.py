@@ -69,7 +69,7 @@ def onnx_derivative(
     Raises
     ------
     TypeError
-        If `options` is no DerivativeOptions.
+        If `options` is not a DerivativeOptions.
     NotImplementedError
         `KeepYieldOp`: YieldOp is an operator of onnxruntime-training alone, which hands control
         back to Python between forward and backward pass; `onnxgrad.ForwardBackward` does that.

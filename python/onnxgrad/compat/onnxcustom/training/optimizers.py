@@ -44,7 +44,7 @@ class OrtGradientOptimizer(BaseEstimator):
     learning_rate : float, str or BaseLearningRate, default="SGD"
     device : str, default="cpu"
     warm_start : bool, default=False
-        False draws the weights from N(0, 1) at the beginning of `fit`; True goes on from the
+        False draws the weights from N(0, 1) at the beginning of `fit`; True continues from the
         present ones.
     verbose : int, default=0
         1 shows a bar with loss and rate, by tqdm; 2 with more digits, the smallest loss so far
@@ -234,7 +234,7 @@ class OrtGradientOptimizer(BaseEstimator):
         return replace_initializers_into_onnx(model or self.model_onnx, self.get_state())
 
     def losses(self, X: Any, y: Any, sample_weight: Any = None) -> np.ndarray[Any, Any]:
-        """Return the loss of all rows together with the present weights, [1, 1]."""
+        """Return the loss of all rows together with the current weights, [1, 1]."""
         import onnxgrad as og
 
         feeds, _ = self._feeds(X, y, sample_weight)

@@ -37,7 +37,7 @@ class BaseLearningRate(BaseOnnxClass):
 
     @property
     def value(self) -> float:
-        """The present rate."""
+        """The current rate."""
         raise NotImplementedError("This method must be overwritten.")
 
     @property
@@ -139,7 +139,7 @@ class LearningRateSGD(BaseLearningRate):
 
     @property
     def value(self) -> float:
-        """The present rate."""
+        """The current rate."""
         if self.value_ is None:
             raise RuntimeError("Method init_learning_rate was never called.")
         return self.value_

@@ -53,7 +53,7 @@ class OnnxSplitting:
     ----------
     onnx_model : onnx.ModelProto
     verbose : int, default=0
-        Above 0 it tells what it does.
+        Above 0 it prints what it does.
     doc_string : bool, default=False
         Whether the parts say in their doc_string which ones they are.
     fLOG : callable, default=None

@@ -27,7 +27,7 @@ def metadata(model: onnx.ModelProto, path: Any) -> dict[str, str]:
     if KEY not in found:
         raise ValueError(
             f"{os.fspath(path)!r} was not written by generate_artifacts of onnxgrad: make the "
-            "artifacts anew from the model."
+            "artifacts again from the model."
         )
     return found
 
@@ -186,7 +186,7 @@ class Module:
     def export_model_for_inferencing(
         self, inference_model_uri: str | os.PathLike[str], graph_output_names: list[str]
     ) -> None:
-        """Write the model with its present parameters, without loss and target."""
+        """Write the model with its current parameters, without loss and target."""
         model = og.set_weights(self._model, self._state._values)
         del model.metadata_props[:]
         needed = tools.values_behind(model, graph_output_names)

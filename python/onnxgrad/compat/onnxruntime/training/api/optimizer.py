@@ -74,7 +74,7 @@ class Optimizer:
         self._session.lr = learning_rate
 
     def get_learning_rate(self) -> float:
-        """Return the present rate."""
+        """Return the current rate."""
         return self._session.lr
 
     def _arrays(self) -> dict[str, np.ndarray[Any, Any]]:
