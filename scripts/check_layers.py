@@ -55,7 +55,7 @@ LIBRARIES: list[tuple[str, str, set[str]]] = [
     ("Highway", r"hwy/", {"device", "kernels"}),
     ("nanobind", r"nanobind/", {"bindings"}),
 ]
-# Room of python/onnxgrad (a sub-package, or a module beside them) -> rooms that it may import
+# Room of python/onnxgrad (a sub-package, or a module of one file) -> rooms that it may import
 # besides itself, directly.
 ROOMS: dict[str, set[str]] = {
     "errors": set(),
@@ -77,7 +77,7 @@ ROOMS: dict[str, set[str]] = {
     "sklearn": {"graphs", "trainer"},
     "compat": {"graph_pictures", "graphs", "sklearn", "trainer"},
 }
-# Modules that belong to a room without lying in it.
+# Modules that belong to a room but are not in its folder.
 IN_ROOM = {
     "_engine_options": "base",
     "_fit_options": "trainer",

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes an environment with an onnxruntime of 2024, which runs opsets up to 20, beside the caches of
+# Makes an environment with an onnxruntime of 2024, which runs opsets up to 20, next to the caches of
 # setup.sh; tests/python/test_onnx_target_opset.py runs models there and fails without it. Only
 # ONNXGRAD_OFFLINE=1 leaves both out.
 #

@@ -116,7 +116,7 @@ find_python() {
   exit 1
 }
 
-# An environment whose interpreter is gone, or that was made elsewhere and moved, is made again.
+# An environment whose interpreter is missing, or that was moved, is made again.
 is_good_venv() {
   [[ -x $venv/bin/pip ]] && head -n 1 "$venv/bin/pip" | grep -qF "$venv/bin/python" &&
     "$venv/bin/python" -m pip --version >/dev/null 2>&1
