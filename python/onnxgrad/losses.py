@@ -549,10 +549,9 @@ def to_core_loss(
     loss: LossLike,
     target: str = "label",
     sample_weight: str = "",
-    chosen: NativeFunction | None = None,
     penalty: PenaltyLike | None = None,
 ) -> _core.Loss:
-    """Return the extension's description of a loss, with the function `chosen` if it is given."""
+    """Return the extension's description of a loss."""
     terms = _terms(loss) if isinstance(loss, Mapping) else [(as_loss(loss), 1.0)]
     several = isinstance(loss, Mapping)
     natives: list[_core.Loss] = []
@@ -563,7 +562,7 @@ def to_core_loss(
             own_target, own_weight = described.target, described.sample_weight or sample_weight
         natives.append(
             _core.Loss(
-                described._function() if chosen is None or not is_first else chosen,
+                described._function(),
                 described.output,
                 several,
                 f"{target}_{described.output}" if several else own_target,

@@ -89,7 +89,7 @@ class Session {
   std::string plan_summary() const { return step_->plan_summary(); }
   MemoryReport memory() const;
 
-  StepRunner& runner() const { return *step_; }
+  StepRunner& runner() { return *step_; }
   /// Compiled at the first call. Shared, since one with scores replaces one without.
   std::shared_ptr<Evaluation> evaluation(bool with_scores = false);
 

@@ -29,14 +29,14 @@ class BatchBinder {
   /// The plan for so many rows from this place on, with the rows bound. Call prepare(block) before.
   runtime::Execution& bind(const RowBlock& block, std::int64_t begin, std::int64_t rows) {
     runtime::Execution& execution = rows == block.batch_rows ? *full_.execution : *tail_.execution;
-    bind_to(step_, execution, block, begin, rows);
+    bind_to(execution, block, begin, rows);
     return execution;
   }
-  /// The same with a plan of another runner for the step.
-  void bind_to(const StepRunner& step, runtime::Execution& plan, const RowBlock& block,
-               std::int64_t begin, std::int64_t rows) {
+  /// The same with a plan of the caller's.
+  void bind_to(runtime::Execution& plan, const RowBlock& block, std::int64_t begin,
+               std::int64_t rows) {
     for (std::size_t c = 0; c < block.data->columns.size(); ++c) {
-      step.bind(plan, c, gather(block, c, begin, rows));
+      StepRunner::bind(plan, c, gather(block, c, begin, rows));
     }
   }
 

@@ -76,7 +76,7 @@ void Evaluator::add(const PreparedData& data, std::int64_t batch_size) {
 void Evaluator::add_batch(const PreparedData& data, std::int64_t begin, std::int64_t rows) {
   Execution& execution = plan(data, rows);
   for (std::size_t c = 0; c < data.columns.size(); ++c) {
-    evaluation_->bind(execution, c, data.columns[c].row(begin));
+    Evaluation::bind(execution, c, data.columns[c].row(begin));
   }
   sums_ += evaluation_->run(execution);
   rows_ += rows;

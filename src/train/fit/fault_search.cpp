@@ -88,7 +88,7 @@ std::string FaultSearch::find_value(const RowBlock* block, std::int64_t good_ste
   for (std::int64_t step = good_steps; step < num_steps(); ++step) {
     const Batch now = batch(block, step);
     runtime::Execution& plan = unfused->prepare(now.block.data->batch_dims(now.rows));
-    binder_.bind_to(*unfused, plan, now.block, now.begin, now.rows);
+    binder_.bind_to(plan, now.block, now.begin, now.rows);
     unfused->set_learning_rate(rates_[static_cast<std::size_t>(step)]);
     const auto found = unfused->run_until_non_finite(plan);
     if (!found) continue;

@@ -31,7 +31,7 @@ ForwardRunner::ForwardRunner(const std::shared_ptr<const ir::Model>& model, cons
   }
 }
 
-runtime::Execution& ForwardRunner::prepare(const std::vector<Dims>& dims) const {
+runtime::Execution& ForwardRunner::prepare(const std::vector<Dims>& dims) {
   std::vector<Dims> all = dims;
   for (const Tensor* weight : weights_) all.push_back(weight->dims());
   runtime::Execution& plan = prepare_plan(all, step_.graph().loss);
@@ -74,7 +74,7 @@ Prediction::Prediction(const ir::Model& working, const std::vector<RunnableOutpu
 }
 
 std::vector<Tensor> Prediction::run(const NamedTensors& feeds, std::span<const std::string> ignored,
-                                    std::span<const std::string> output_names) const {
+                                    std::span<const std::string> output_names) {
   const auto ordered = order_feeds(feeds, data_ports(), ignored);
   runtime::Execution& plan = bind_all(*this, ordered);
   plan.run();

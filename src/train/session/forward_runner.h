@@ -23,7 +23,7 @@ class ForwardRunner : public Runner {
 
   /// The plan for batches of these shapes (order of data_ports()), compiled at first use, with the
   /// weights bound. Throws: ShapeError, and what Executor::prepare throws.
-  runtime::Execution& prepare(const std::vector<Dims>& dims) const;
+  runtime::Execution& prepare(const std::vector<Dims>& dims);
   std::int64_t memory_bytes() const;
 
  private:
@@ -68,7 +68,7 @@ class Prediction : public ForwardRunner {
   /// Copies of the outputs of these names; of all that can be computed where none is given.
   /// Throws: DataError (unknown names, other dtypes).
   std::vector<Tensor> run(const NamedTensors& feeds, std::span<const std::string> ignored,
-                          std::span<const std::string> output_names) const;
+                          std::span<const std::string> output_names);
 
  private:
   std::vector<RunnableOutput> outputs_;

@@ -9,8 +9,7 @@ Runner::Runner(const std::shared_ptr<const ir::Model>& model,
                const runtime::ExecutorOptions& options)
     : executor_(model, builtin_engine(), options), num_data_ports_(executor_.inputs().size()) {}
 
-runtime::Execution& Runner::prepare_plan(const std::vector<Dims>& dims,
-                                         const LossInfo& loss) const {
+runtime::Execution& Runner::prepare_plan(const std::vector<Dims>& dims, const LossInfo& loss) {
   try {
     return executor_.prepare(dims);
   } catch (const ShapeError&) {

@@ -25,10 +25,11 @@ class Runner {
     return std::span(executor_.inputs()).first(num_data_ports_);
   }
   /// Reads data port `port` from there at each run of `plan`, until bound anew.
-  void bind(runtime::Execution& plan, std::size_t port, const std::byte* data) const {
+  static void bind(runtime::Execution& plan, std::size_t port, const std::byte* data) {
     plan.bind(port, data);
   }
-  runtime::Executor& executor() const { return executor_; }
+  runtime::Executor& executor() { return executor_; }
+  const runtime::Executor& executor() const { return executor_; }
 
  protected:
   ~Runner() = default;
@@ -36,7 +37,7 @@ class Runner {
   void end_data_at(std::size_t port) { num_data_ports_ = port; }
   /// A plan for these shapes of all inputs. Throws: ShapeError, saying so where labels have other
   /// places than the inputs give to the scores.
-  runtime::Execution& prepare_plan(const std::vector<Dims>& dims, const LossInfo& loss) const;
+  runtime::Execution& prepare_plan(const std::vector<Dims>& dims, const LossInfo& loss);
   /// A result of the last run: a floating-point number, or a copy of the tensor.
   static double scalar(const runtime::Execution& plan, std::size_t output) {
     return plan.read_scalar(output);
@@ -46,7 +47,7 @@ class Runner {
   }
 
  private:
-  mutable runtime::Executor executor_;
+  runtime::Executor executor_;
   std::size_t num_data_ports_;
 };
 

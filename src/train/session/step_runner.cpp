@@ -144,7 +144,6 @@ std::unique_ptr<StepRunner> StepRunner::unfused() const {
   auto other = std::make_unique<StepRunner>(graph_, nullptr, options);
   other->take_state(*this);
   other->set_steps(steps_);
-  other->set_seed(seed());
   return other;
 }
 

@@ -37,8 +37,9 @@ class StepRunner : public Runner {
     steps_ = steps;
     executor().cells().step = static_cast<std::uint64_t>(steps);
   }
-  std::uint64_t seed() const { return executor().cells().seed; }
-  void set_seed(std::uint64_t seed) { executor().cells().seed = seed; }
+  /// Of random operators.
+  std::uint64_t seed() const { return options_.seed; }
+  void set_seed(std::uint64_t seed) { executor().cells().seed = options_.seed = seed; }
 
   /// The plan for batches of these shapes (order of data_ports()), compiled at first use.
   /// Throws: DataError, ShapeError, and what Executor::prepare throws.
@@ -101,7 +102,7 @@ class StepRunner : public Runner {
   void add_snapshot_bytes(std::int64_t bytes) { snapshot_bytes_ += bytes; }
 
  private:
-  double run_graph(runtime::Execution& plan) const {
+  double run_graph(runtime::Execution& plan) {
     plan.run();
     return scalar(plan, graph_.ports.loss);
   }
