@@ -53,6 +53,20 @@ TEST_F(InferenceTest, FollowsShapesThroughShapeArithmetic) {
   EXPECT_EQ(text(g_.op("ConstantOfShape", {known})), "float32[3, 5]");
 }
 
+TEST_F(InferenceTest, FollowsShapesThroughSplit) {
+  Value* x = floats("x", {Dim::named("N"), 3, 5, 7});
+  Value* shape = g_.shape_of(x);
+  const auto halves = g_.ops("Split", {shape}, 2, {{"num_outputs", std::int64_t{2}}});
+  EXPECT_EQ(text(g_.op("ConstantOfShape", {halves[0]})), "float32[N, 3]");
+  EXPECT_EQ(text(g_.op("ConstantOfShape", {halves[1]})), "float32[5, 7]");
+  const auto parts = g_.ops("Split", {shape, g_.ints({1, 0, 3})}, 3);
+  EXPECT_EQ(text(g_.op("ConstantOfShape", {parts[1]})), "float32[]");
+  EXPECT_EQ(text(g_.op("ConstantOfShape", {parts[2]})), "float32[3, 5, 7]");
+  const auto uneven = g_.ops("Split", {shape}, 3, {{"num_outputs", std::int64_t{3}}});
+  EXPECT_EQ(text(g_.op("ConstantOfShape", {uneven[1]})), "float32[5, 7]");
+  EXPECT_EQ(text(g_.op("ConstantOfShape", {uneven[2]})), "float32[]");
+}
+
 TEST_F(InferenceTest, NamesNodeAndInputsOfAMismatch) {
   Value* x = floats("x", {32, 10});
   Value* w = floats("w", {12, 4});

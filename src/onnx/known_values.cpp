@@ -97,10 +97,12 @@ std::optional<onnx::TensorShapeProto> KnownValues::compute(const ir::Value& valu
     }
     return elements;
   }
-  if (value.producer == nullptr || value.output_index != 0 || value.type.rank() > 1) {
-    return std::nullopt;
-  }
-  std::optional<onnx::TensorShapeProto> elements = propagate(*value.producer);
+  if (value.producer == nullptr || value.type.rank() > 1) return std::nullopt;
+  const ir::Node& node = *value.producer;
+  const bool is_split = node.op_type == "Split" && is_standard_domain(node.domain);
+  if (value.output_index != 0 && !is_split) return std::nullopt;
+  std::optional<onnx::TensorShapeProto> elements =
+      is_split ? part(node, value.output_index) : propagate(node);
   if (elements && elements->dim_size() <= kMaxElements) return elements;
   return std::nullopt;
 }
@@ -142,6 +144,38 @@ bool KnownValues::has_small_steps(const ir::Node& node) {
     return step.has_dim_value() && step.dim_value() >= -kMaxElements &&
            step.dim_value() <= kMaxElements;
   });
+}
+
+// What Split gives as this output; the sizes of the parts are an input (from opset 13 on), an
+// attribute, or equal but for the last one.
+std::optional<onnx::TensorShapeProto> KnownValues::part(const ir::Node& node, int output) {
+  const ir::Value* input = node.input(0);
+  const onnx::TensorShapeProto* all = input == nullptr ? nullptr : elements(*input);
+  if (all == nullptr) return std::nullopt;
+  const auto count = static_cast<std::int64_t>(node.outputs.size());
+  const std::int64_t equal = (all->dim_size() + count - 1) / count;
+  std::vector<std::int64_t> sizes = node.ints_attribute("split");
+  if (const ir::Value* given = node.input(1)) {
+    const onnx::TensorShapeProto* numbers = elements(*given);
+    if (numbers == nullptr) return std::nullopt;
+    for (const auto& dim : numbers->dim()) {
+      if (!dim.has_dim_value()) return std::nullopt;
+      sizes.push_back(dim.dim_value());
+    }
+  }
+  if (sizes.empty()) sizes.assign(node.outputs.size(), equal);
+  if (output >= std::ssize(sizes)) return std::nullopt;
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+  for (int i = 0; i <= output; ++i) {
+    begin = end;
+    end += std::clamp<std::int64_t>(sizes[static_cast<std::size_t>(i)], 0, all->dim_size());
+  }
+  onnx::TensorShapeProto list;
+  for (std::int64_t i = begin; i < std::min<std::int64_t>(end, all->dim_size()); ++i) {
+    *list.add_dim() = all->dim(static_cast<int>(i));
+  }
+  return list;
 }
 
 std::optional<onnx::TensorShapeProto> KnownValues::range(const ir::Node& node) {

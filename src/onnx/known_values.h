@@ -13,8 +13,8 @@
 namespace onnxgrad::onnx_io {
 
 /// What is known of the elements of small integer tensors before anything runs: initializers,
-/// shapes and what ONNX's data propagation makes of them (Gather, Concat, Slice, Squeeze, Cast,
-/// Add, ...). Elements may be numbers, symbols or unknown. Looks back along producers when asked,
+/// shapes and what ONNX's data propagation makes of them (Gather, Concat, Slice, Split, Squeeze,
+/// Cast, Add, ...). Elements may be numbers, symbols or unknown. Looks back along producers when asked,
 /// so nothing goes stale when a pass rewrites the graph; an object of this class serves one
 /// inference.
 class KnownValues {
@@ -34,6 +34,7 @@ class KnownValues {
   std::optional<onnx::TensorShapeProto> compute(const ir::Value& value);
   std::optional<onnx::TensorShapeProto> propagate(const ir::Node& node);
   bool has_small_steps(const ir::Node& node);
+  std::optional<onnx::TensorShapeProto> part(const ir::Node& node, int output);
   std::optional<onnx::TensorShapeProto> range(const ir::Node& node);
 
   std::int64_t opset_;

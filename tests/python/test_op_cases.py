@@ -47,6 +47,7 @@ NOT_IN_ONNXRUNTIME = (
 
 # Operators that ONNX's evaluator computes in float32 whatever the type, or wrong.
 NOT_FOR_EVALUATOR = {
+    "AffineGrid": "float32, and counts its points with a step that rounds",
     "Erf": "float32",
     "Gelu": "float32",
     "GlobalMaxPool": "wrong shape for other than two spatial axes",
