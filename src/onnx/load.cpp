@@ -7,6 +7,7 @@
 
 #include "base/files.h"
 #include "base/memory_budget.h"
+#include "onnx/file_kind.h"
 #include "onnx/importer.h"
 #include "onnx/model_io.h"
 #include "onnx/model_rules.h"
@@ -50,12 +51,22 @@ std::shared_ptr<const std::string> keep(std::string bytes) {
           }};
 }
 
+ir::Model parse(Importer& importer, const std::string& bytes) {
+  try {
+    return importer.import_model(bytes);
+  } catch (const ModelError&) {
+    const auto kind = kind_of_file(bytes);
+    if (!kind) throw;
+    throw ModelError({.what = "this is no ONNX model but " + kind->what, .hint = kind->hint});
+  }
+}
+
 FileModel import_bytes(std::shared_ptr<const std::string> bytes, const LoadOptions& options,
                        const std::string& path) {
   std::string root = options.external_root;
   if (root.empty() && !path.empty()) root = base::real_folder(path);
   Importer importer(TensorDecoder(bytes, root));
-  ir::Model model = importer.import_model(*bytes);
+  ir::Model model = parse(importer, *bytes);
   check_model(model);
   return {.path = path,
           .bytes = std::move(bytes),

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "onnx/known_values.h"
+#include "onnxgrad/error.h"
 #include "opdef/random_stream.h"
 
 namespace onnxgrad::onnx_io {
@@ -229,6 +230,15 @@ Replacement empty_constant(Node& node, GraphBuilder& g) {
                 {{.name = "value", .value = Tensor::zeros(type.dtype, {1})}})}};
 }
 
+// Since opset 22 these have other element types, and stock onnxruntime has kernels for the versions
+// before alone. Their areas depend on values: no other operators say the same.
+Replacement only_before_22(Node& node, GraphBuilder& /*g*/) {
+  throw ModelError(
+      {.what = "stock onnxruntime runs this operator up to opset 21 only",
+       .where = {.graph = node.graph->name, .node = node.name, .op_type = node.op_type},
+       .hint = "Give target_opset=21."});
+}
+
 struct Rule {
   std::string_view op_type;
   std::int64_t first;  // the oldest opset that needs the other form
@@ -236,30 +246,19 @@ struct Rule {
 };
 
 constexpr Rule kRules[] = {
-    {"Bernoulli", 0, bernoulli},
-    {"Dropout", 0, dropout},
-    {"Expand", 0, empty_constant},
-    {"Flatten", 0, positive_axis},
-    {"GlobalLpPool", 22, global_lp_pool},
-    {"Multinomial", 22, multinomial},
-    {"Pad", 0, pads_of_all_axes},
-    {"RandomNormal", 22, random_normal},
-    {"RandomNormalLike", 22, random_normal},
-    {"RandomUniform", 22, random_uniform},
-    {"RandomUniformLike", 22, random_uniform},
-    {"ReduceL1", 0, positive_axes},
-    {"ReduceL2", 0, positive_axes},
-    {"ReduceLogSum", 0, positive_axes},
-    {"ReduceLogSumExp", 0, positive_axes},
-    {"ReduceMax", 0, positive_axes},
-    {"ReduceMean", 0, positive_axes},
-    {"ReduceMin", 0, positive_axes},
-    {"ReduceProd", 0, positive_axes},
-    {"ReduceSum", 0, positive_axes},
-    {"ReduceSumSquare", 0, positive_axes},
-    {"Softplus", 0, softplus},
-    {"Squeeze", 0, positive_axes},
-    {"Unsqueeze", 0, positive_axes},
+    {"Bernoulli", 0, bernoulli},           {"Dropout", 0, dropout},
+    {"Expand", 0, empty_constant},         {"Flatten", 0, positive_axis},
+    {"GlobalLpPool", 22, global_lp_pool},  {"MaxRoiPool", 22, only_before_22},
+    {"Multinomial", 22, multinomial},      {"Pad", 0, pads_of_all_axes},
+    {"RandomNormal", 22, random_normal},   {"RandomNormalLike", 22, random_normal},
+    {"RandomUniform", 22, random_uniform}, {"RandomUniformLike", 22, random_uniform},
+    {"ReduceL1", 0, positive_axes},        {"ReduceL2", 0, positive_axes},
+    {"ReduceLogSum", 0, positive_axes},    {"ReduceLogSumExp", 0, positive_axes},
+    {"ReduceMax", 0, positive_axes},       {"ReduceMean", 0, positive_axes},
+    {"ReduceMin", 0, positive_axes},       {"ReduceProd", 0, positive_axes},
+    {"ReduceSum", 0, positive_axes},       {"ReduceSumSquare", 0, positive_axes},
+    {"RoiAlign", 22, only_before_22},      {"Softplus", 0, softplus},
+    {"Squeeze", 0, positive_axes},         {"Unsqueeze", 0, positive_axes},
 };
 
 void collect_read(const ir::Graph& graph, std::unordered_set<const Value*>& read) {

@@ -1,0 +1,94 @@
+#include "onnx/file_kind.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+namespace onnxgrad::onnx_io {
+namespace {
+
+using std::string_view_literals::operator""sv;
+
+struct Signature {
+  std::size_t offset = 0;
+  std::string_view bytes;
+  const char* what;
+  const char* hint;
+};
+
+constexpr const char* kGiveModel =
+    "Give an .onnx file; data files belong to the arguments for data.";
+constexpr const char* kExportTorch =
+    "Export the model with torch.onnx.export, and give the .onnx file.";
+constexpr const char* kUnpack = "Unpack it, and give the .onnx file that is in it.";
+
+constexpr Signature kSignatures[] = {
+    {0, "\x93NUMPY"sv, "an array of NumPy (.npy)", kGiveModel},
+    {0, "PK\x03\x04"sv, "a zip archive (.zip, .npz, or what torch.save writes)",
+     "Unpack it; of a network of PyTorch give what torch.onnx.export writes."},
+    {0, "\x1f\x8b"sv, "compressed by gzip", kUnpack},
+    {0, "BZh"sv, "compressed by bzip2", kUnpack},
+    {0,
+     "\xfd"
+     "7zXZ"sv,
+     "compressed by xz", kUnpack},
+    {0, "\x28\xb5\x2f\xfd"sv, "compressed by zstd", kUnpack},
+    {257, "ustar"sv, "a tar archive", kUnpack},
+    {0, "\x89HDF\r\n\x1a\n"sv, "an HDF5 file (Keras)",
+     "Convert the model with tf2onnx, and give the .onnx file."},
+    {4, "TFL3"sv, "a model of TensorFlow Lite",
+     "Convert the model with tf2onnx, and give the .onnx file."},
+    {4, "ORTM"sv, "a model in onnxruntime's own format (.ort)",
+     "Give the .onnx file that it was made from."},
+    {0, "PAR1"sv, "a Parquet file", kGiveModel},
+    {0, "\x89PNG"sv, "a picture (PNG)", kGiveModel},
+    {0, "\xff\xd8\xff"sv, "a picture (JPEG)", kGiveModel},
+    {0, "\x80\x02"sv, "a pickle (of PyTorch or scikit-learn)",
+     "Export what is in it: torch.onnx.export, or skl2onnx.to_onnx."},
+    {0, "\x80\x03"sv, "a pickle (of scikit-learn, say)",
+     "Export what is in it: skl2onnx.to_onnx, or torch.onnx.export."},
+    {0, "\x80\x04"sv, "a pickle (of scikit-learn, say)",
+     "Export what is in it: skl2onnx.to_onnx, or torch.onnx.export."},
+    {0, "\x80\x05"sv, "a pickle (of scikit-learn, say)",
+     "Export what is in it: skl2onnx.to_onnx, or torch.onnx.export."},
+    {0, "version https://git-lfs"sv, "a pointer of Git LFS, not the file itself",
+     "Fetch the file with git lfs pull."},
+    {0, "<!DOCTYPE"sv, "a web page", "Fetch the file itself; it may need a login."},
+    {0, "<html"sv, "a web page", "Fetch the file itself; it may need a login."},
+    {8, "{\""sv, "a file of tensors (.safetensors)",
+     "Give the .onnx file; set_weights puts the tensors into it."},
+};
+
+bool is_text(std::string_view bytes) {
+  constexpr std::size_t kLookedAt = 512;
+  const std::string_view head = bytes.substr(0, kLookedAt);
+  return !head.empty() && std::ranges::all_of(head, [](char c) {
+    const auto byte = static_cast<unsigned char>(c);
+    return byte >= 0x20 ? byte != 0x7f : c == '\t' || c == '\n' || c == '\r';
+  });
+}
+
+std::string first_line(std::string_view bytes) {
+  constexpr std::size_t kMaxLine = 40;
+  const std::string_view line = bytes.substr(0, bytes.find_first_of("\r\n"));
+  if (line.size() <= kMaxLine) return std::string(line);
+  std::size_t end = kMaxLine;
+  const auto continues = [&](std::size_t i) {
+    return (static_cast<unsigned char>(line[i]) & 0xc0u) == 0x80u;  // within a character of UTF-8
+  };
+  while (end > 0 && continues(end)) --end;
+  return std::string(line.substr(0, end)) + "...";
+}
+
+}  // namespace
+
+std::optional<FileKind> kind_of_file(std::string_view bytes) {
+  for (const Signature& one : kSignatures) {
+    if (bytes.size() < one.offset + one.bytes.size()) continue;
+    if (bytes.substr(one.offset, one.bytes.size()) == one.bytes) return {{one.what, one.hint}};
+  }
+  if (!is_text(bytes)) return std::nullopt;
+  return {{"a text whose first line is '" + first_line(bytes) + "'", kGiveModel}};
+}
+
+}  // namespace onnxgrad::onnx_io
