@@ -306,11 +306,12 @@ void write_all(const Descriptor& file, const std::string& path, std::string_view
 }
 
 // A temporary file that disappears unless it was renamed. It is locked as long as it is written, so
-// that one without a lock is known to be of a process that has ended.
+// that one without a lock is known to be of a process that has ended. Messages call it `shown`, the
+// file that it becomes.
 class TemporaryFile {
  public:
-  TemporaryFile(std::string folder, const std::string& name, mode_t mode)
-      : folder_(std::move(folder)) {
+  TemporaryFile(std::string shown, std::string folder, const std::string& name, mode_t mode)
+      : shown_(std::move(shown)), folder_(std::move(folder)) {
     static constexpr int kAttempts = 100;
     for (int attempt = 0; attempt < kAttempts && !file_.is_open(); ++attempt) {
       path_ = folder_ + "/." + name.substr(0, 200) + std::string(kTemporary) +
@@ -319,13 +320,14 @@ class TemporaryFile {
           open_retrying(AT_FDCWD, path_.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, mode));
       if (!file_.is_open() && errno != EEXIST) {
         const int error = errno;
-        const std::string temporary = std::exchange(path_, {});
-        fail_errno(temporary, "create the file", error);
+        path_.clear();
+        fail_errno(shown_, "create the file", error);
       }
       if (file_.is_open() && !lock()) file_ = Descriptor();
     }
     if (!file_.is_open()) {
-      fail(std::exchange(path_, {}), "too many temporary files are left here",
+      path_.clear();
+      fail(shown_, "too many temporary files are left here",
            "Remove the files .*.onnxgrad-tmp-* of this folder that no program is writing.");
     }
   }
@@ -338,7 +340,7 @@ class TemporaryFile {
   // Small pieces are gathered.
   void append(std::string_view bytes) {
     if (gathered_.size() + bytes.size() > kGathered) flush();
-    if (bytes.size() > kGathered) return write_all(file_, path_, bytes);
+    if (bytes.size() > kGathered) return write_all(file_, shown_, bytes);
     gathered_.append(bytes);
   }
 
@@ -347,8 +349,8 @@ class TemporaryFile {
   // A failed flush is final: the kernel may have dropped the pages, and a second one would succeed.
   void finish() {
     flush();
-    if (::fsync(file_.get()) != 0) fail_errno(path_, "flush", errno);
-    if (::close(file_.release()) != 0) fail_errno(path_, "close", errno);
+    if (::fsync(file_.get()) != 0) fail_errno(shown_, "flush", errno);
+    if (::close(file_.release()) != 0) fail_errno(shown_, "close", errno);
   }
 
   void rename_to(const std::string& path, Existing existing) {
@@ -385,10 +387,11 @@ class TemporaryFile {
   }
 
   void flush() {
-    write_all(file_, path_, gathered_);
+    write_all(file_, shown_, gathered_);
     gathered_.clear();
   }
 
+  std::string shown_;
   std::string folder_;
   std::string path_;
   Descriptor file_;
@@ -454,7 +457,7 @@ void write_atomically(const std::string& path, const std::function<void(const By
   const Target target = find_target(path, existing);
   if (target.is_stream) return write_stream(path, write);
   remove_stale_temporaries(target.folder);
-  TemporaryFile file(target.folder, target.name, 0666);
+  TemporaryFile file(path, target.folder, target.name, 0666);
   if (target.mode) file.set_mode(*target.mode);
   write([&file](std::string_view bytes) { file.append(bytes); });
   file.finish();
@@ -468,7 +471,7 @@ void write_atomically(const std::string& path, std::string_view contents, Existi
 void check_writable(const std::string& path, std::int64_t bytes) {
   const Target target = find_target(path, Existing::kReplace);
   if (target.is_stream) return;
-  const TemporaryFile file(target.folder, target.name, 0666);  // and is gone
+  const TemporaryFile file(path, target.folder, target.name, 0666);  // and is gone
   const auto available = available_bytes(target.folder);
   if (!available || *available >= bytes) return;
   fail(path,
