@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "runtime/arena.h"
 #include "runtime/element_types.h"
+#include "runtime/input_sizes.h"
 #include "runtime/kernel_selection.h"
 #include "runtime/region.h"
 #include "runtime/tail_cache.h"
@@ -138,12 +139,21 @@ struct Executor::Impl {
     }
     ++options.tails->num_compiled;
     auto region = std::make_unique<Region>(
-        compile(program, feeds, engine, options),
+        compile_for(dims, feeds),
         RegionContext{engine, options, slab, cells, profiler, *options.tails});
     if (entries.size() >= max_plans) drop_oldest();
     fit_arena(*region);
     entries.push_front({.dims = dims, .values = std::move(values), .region = std::move(region)});
     return *entries.front().region;
+  }
+
+  CompiledRegion compile_for(const std::vector<Dims>& dims, const std::vector<FeedInfo>& feeds) {
+    try {
+      return compile(program, feeds, engine, options);
+    } catch (const ShapeError& error) {
+      check_sizes(input_ports, dims, error);
+      throw;
+    }
   }
 
   void drop_oldest() {

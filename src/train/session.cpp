@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "runtime/input_sizes.h"
 #include "train/data/targets.h"
 #include "train/feeds.h"
 #include "train/losses.h"
@@ -148,6 +149,17 @@ bool Session::check_target(const std::string& port, const Tensor& tensor) const 
   return true;
 }
 
+// One target or weight for each row: a formula would broadcast a single one over all.
+void Session::check_rows(std::span<const Port> ports, std::span<const Tensor* const> fed) const {
+  std::vector<Dims> dims;
+  for (const Tensor* tensor : fed) dims.push_back(tensor->dims());
+  for (std::size_t i = 0; i < ports.size(); ++i) {
+    const bool is_ours = ports[i].name == graph().sample_weight ||
+                         find_target(loss(), ports[i].name) != nullptr;
+    if (is_ours) runtime::check_one_size(ports, dims, i, 0);
+  }
+}
+
 StepResult Session::step(const NamedTensors& feeds) {
   if (needs_fitting(feeds)) return step_on(fit_feeds(feeds));
   return step_on(feeds);
@@ -157,6 +169,7 @@ StepResult Session::step_on(const NamedTensors& feeds) {
   const auto ports = step_->data_ports();
   const auto ordered = order_feeds(feeds, ports, unused_inputs_);
   for (std::size_t i = 0; i < ports.size(); ++i) check_target(ports[i].name, *ordered[i]);
+  check_rows(ports, ordered);
   runtime::Execution& plan = bind_all(*step_, ordered);
   StepResult result;
   result.loss = step_->run(plan);
@@ -193,6 +206,7 @@ EvaluationResult Session::evaluate_on(const NamedTensors& feeds) {
     if (check_target(ports[i].name, *ordered[i])) result.rows = rows_of(*ordered[i]);
   }
   if (loss().target.name.empty() && !ordered.empty()) result.rows = rows_of(*ordered[0]);
+  check_rows(ports, ordered);
   const LossSums sums = evaluated->run(bind_all(*evaluated, ordered));
   result.loss = graph().is_mean ? mean_of(sums.numerator, sums.denominator) : sums.numerator;
   if (evaluated->counts_correct_rows()) result.accuracy = mean_of(sums.correct, sums.counted);

@@ -102,6 +102,7 @@ class Session {
   void change(T& option, T value);
   void take_columns_as_scores();
   bool check_target(const std::string& port, const Tensor& tensor) const;
+  void check_rows(std::span<const runtime::Port> ports, std::span<const Tensor* const> fed) const;
   StepResult step_on(const NamedTensors& feeds);
   EvaluationResult evaluate_on(const NamedTensors& feeds);
   bool needs_fitting(const NamedTensors& feeds) const;
