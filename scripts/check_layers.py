@@ -104,6 +104,7 @@ MAY_CIRCLE = {
 # What python/onnxgrad/sklearn imports besides the public names of onnxgrad (threadpoolctl comes
 # with scikit-learn).
 ESTIMATORS_MAY_IMPORT = {"numpy", "onnx", "sklearn", "threadpoolctl"}
+ESTIMATORS_CHECK_WITH = "onnxgrad.base.checks"  # arguments, as everywhere
 # What the compatibility layers may import besides the standard library and onnxgrad's public names.
 COMPAT_LIBRARIES = {
     "IPython",
@@ -330,6 +331,8 @@ def _is_public(name: str, room: str) -> bool:
     """Return whether `name` is one of the package's public names, or belongs to `room`."""
     parts = name.split(".")
     if parts[1:2] == [room] or len(parts) == 1:
+        return True
+    if room == "sklearn" and name.startswith(ESTIMATORS_CHECK_WITH):
         return True
     is_private = any(part.startswith("_") and not part.endswith("__") for part in parts)
     return not is_private and parts[1] != "base" and len(parts) <= 3

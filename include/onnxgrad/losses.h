@@ -179,6 +179,9 @@ struct Loss {
   std::string target = "label";
   /// Name of a new graph input [N] with a weight for each row; empty: none.
   std::string sample_weight = {};
+  /// A weight for each label instead, in the labels' shape [N, d1, ...]; of a loss of classes with
+  /// several places in a row.
+  bool weigh_places = false;
   Reduction reduction = Reduction::kMean;
   std::vector<Penalty> penalties = {};
   /// With `others`: the factor of this loss in the sum.

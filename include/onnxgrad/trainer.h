@@ -101,11 +101,12 @@ std::vector<std::int64_t> window_starts(std::int64_t rows, std::int64_t batch_si
                                         std::uint64_t seed, std::uint32_t epoch = 0);
 
 /// A weight for the rows of each class, which multiplies their sample weights. The loss has to take
-/// these (Loss::sample_weight). Rows of a validation of its own count as they are.
+/// these (Loss::sample_weight, and Loss::weigh_places where a row has several labels). Rows of a
+/// validation of its own count as they are.
 struct ClassWeights {
   Tensor labels = {};                ///< [C], as TrainingSession::encode_target takes them
   std::vector<double> weights = {};  ///< of these; other classes count 1
-  /// Instead: N / (number of classes * number of rows of the class). Of a DataSource all rows are
+  /// Instead: N / (number of classes * number of labels of the class). Of a DataSource all rows are
   /// read once before the first step.
   bool balanced = false;
 };

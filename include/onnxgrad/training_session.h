@@ -105,9 +105,9 @@ class TrainingSession {
   Tensor encode_target(const Tensor& labels, const std::string& output = "") const;
 
   /// From the next step on the loss has an input of this name for a weight of each row, as with
-  /// Loss::sample_weight; nothing changes where it has one. Weights and optimizer state stay; the
-  /// step is compiled anew.
-  void use_sample_weights(const std::string& name = "sample_weight");
+  /// Loss::sample_weight, or with `of_places` for each label (Loss::weigh_places); nothing changes
+  /// where it has one. Weights and optimizer state stay; the step is compiled anew.
+  void use_sample_weights(const std::string& name = "sample_weight", bool of_places = false);
 
   /// In force from the next step on.
   double learning_rate() const;

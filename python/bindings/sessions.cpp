@@ -130,7 +130,8 @@ void bind_training(nb::module_& module) {
           "unfreeze",
           [](TrainingSession& session, const Names& patterns) { session.unfreeze(patterns); },
           "patterns"_a, Unlocked())
-      .def("use_sample_weights", &TrainingSession::use_sample_weights, "name"_a, Unlocked())
+      .def("use_sample_weights", &TrainingSession::use_sample_weights, "name"_a, "of_places"_a,
+           Unlocked())
       .def("encode_target", &TrainingSession::encode_target, "labels"_a, "output"_a, Unlocked())
       .def_prop_rw("learning_rate", &TrainingSession::learning_rate,
                    &TrainingSession::set_learning_rate)

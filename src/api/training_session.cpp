@@ -73,9 +73,9 @@ Tensor TrainingSession::encode_target(const Tensor& labels, const std::string& o
   return impl_->session.encode_target(labels, output);
 }
 
-void TrainingSession::use_sample_weights(const std::string& name) {
+void TrainingSession::use_sample_weights(const std::string& name, bool of_places) {
   const CallGuard guard(impl_->busy);
-  impl_->session.use_sample_weights(name);
+  impl_->session.use_sample_weights(name, of_places);
 }
 
 double TrainingSession::learning_rate() const { return impl_->session.learning_rate(); }

@@ -1,8 +1,6 @@
 #include "onnx/file_kind.h"
 
-#include <algorithm>
 #include <cstddef>
-#include <cstdint>
 
 namespace onnxgrad::onnx_io {
 namespace {
@@ -59,13 +57,23 @@ constexpr Signature kSignatures[] = {
      "Give the .onnx file; set_weights puts the tensors into it."},
 };
 
+// UTF-8 without control characters but those of lines, as far as it is looked at.
 bool is_text(std::string_view bytes) {
   constexpr std::size_t kLookedAt = 512;
-  const std::string_view head = bytes.substr(0, kLookedAt);
-  return !head.empty() && std::ranges::all_of(head, [](char c) {
+  int to_come = 0;  // bytes of a character
+  for (const char c : bytes.substr(0, kLookedAt)) {
     const auto byte = static_cast<unsigned char>(c);
-    return byte >= 0x20 ? byte != 0x7f : c == '\t' || c == '\n' || c == '\r';
-  });
+    if (to_come > 0) {
+      if ((byte & 0xc0u) != 0x80u) return false;
+      --to_come;
+    } else if (byte < 0x80) {
+      if (byte == 0x7f || (byte < 0x20 && c != '\t' && c != '\n' && c != '\r')) return false;
+    } else {
+      if (byte < 0xc2 || byte > 0xf4) return false;
+      to_come = byte < 0xe0 ? 1 : byte < 0xf0 ? 2 : 3;
+    }
+  }
+  return !bytes.empty();
 }
 
 std::string first_line(std::string_view bytes) {

@@ -14,8 +14,8 @@ namespace onnxgrad::onnx_io {
 
 /// What is known of the elements of small integer tensors before anything runs: initializers,
 /// shapes and what ONNX's data propagation makes of them (Gather, Concat, Slice, Split, Squeeze,
-/// Cast, Add, ...). Elements may be numbers, symbols or unknown. Looks back along producers when asked,
-/// so nothing goes stale when a pass rewrites the graph; an object of this class serves one
+/// Cast, Add, ...). Elements may be numbers, symbols or unknown. Looks back along producers when
+/// asked, so nothing goes stale when a pass rewrites the graph; an object of this class serves one
 /// inference.
 class KnownValues {
  public:

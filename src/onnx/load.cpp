@@ -57,7 +57,7 @@ ir::Model parse(Importer& importer, const std::string& bytes) {
   } catch (const ModelError&) {
     const auto kind = kind_of_file(bytes);
     if (!kind) throw;
-    throw ModelError({.what = "this is no ONNX model but " + kind->what, .hint = kind->hint});
+    throw ModelError({.what = "this is not an ONNX model but " + kind->what, .hint = kind->hint});
   }
 }
 

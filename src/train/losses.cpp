@@ -69,8 +69,12 @@ WrittenLoss put_total_together(GraphBuilder& g, const LossFunction& function,
 }
 
 // numerator / denominator of rows that do not all count the same.
-void put_counted_together(GraphBuilder& g, const Elements& elements, Value* weight,
-                          WrittenLoss& written) {
+void put_counted_together(GraphBuilder& g, Elements elements, Value* weight, WrittenLoss& written) {
+  if (weight != nullptr && weight->type.rank() > 1) {  // of each place
+    elements.values = g.mul(weight, elements.values);
+    elements.counts = elements.counts == nullptr ? weight : g.mul(weight, elements.counts);
+    weight = nullptr;
+  }
   Value* rows = rows_of(g, elements, elements.values);
   Value* counts = elements.counts == nullptr ? nullptr : rows_of(g, elements, elements.counts);
   if (weight != nullptr) {
@@ -180,12 +184,12 @@ class OptionChecks {
 };
 
 // How much each place of a class target counts, in the shape of `hits`, which has the scores' type:
-// its row's weight, 0 where it is of the ignored class. nullptr: all count 1.
+// its weight or that of its row, 0 where it is of the ignored class. nullptr: all count 1.
 Value* counted_places(GraphBuilder& g, const LossFunction& function, Value* hits,
                       const LossPlace& place) {
   const auto ignored = ignored_class(function);
   Value* weight = place.sample_weight;
-  if (weight != nullptr && hits->type.rank() > 1) {
+  if (weight != nullptr && weight->type.rank() < hits->type.rank()) {
     weight = g.unsqueeze(weight, column_axes(*hits));
     if (!ignored) return g.expand(weight, g.shape_of(hits));
   }

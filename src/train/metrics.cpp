@@ -408,13 +408,15 @@ void MetricRows::add(const Tensor& scores, const Tensor& target, std::span<const
   }
   const auto ignored = ignored_class(loss_.function);
   const std::int64_t places = dims[0] > 0 ? target.num_elements() / dims[0] : 1;
+  const bool are_of_places = std::ssize(weights) == target.num_elements();
+  const auto places_of_weight = static_cast<std::size_t>(are_of_places ? 1 : places);
   std::size_t row = 0;  // each place of a row counts as one
   for (const std::int64_t label : target.to_int64s()) {
     const auto first = numbers.begin() + static_cast<std::ptrdiff_t>(row) * columns_;
     if (label != ignored) {
       classes_.push_back(label);
       scores_.insert(scores_.end(), first, first + columns_);
-      if (!weights.empty()) weights_.push_back(weights[row / static_cast<std::size_t>(places)]);
+      if (!weights.empty()) weights_.push_back(weights[row / places_of_weight]);
     }
     ++row;
   }

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "train/losses/class_axis.h"
 #include "train/outputs.h"
 #include "train/patterns.h"
 #include "train/weights.h"
@@ -110,7 +111,16 @@ PlacedLoss place_one(GraphBuilder& g, const Loss& loss, ResolvedLoss resolved, R
   placed.target =
       graph.add_input(loss.target, target_type(function, *scores, placed.resolved.class_axis));
   placed.resolved.info.target = value_info(placed.target->name, placed.target->type);
-  if (!loss.sample_weight.empty()) {
+  if (!loss.sample_weight.empty() && loss.weigh_places) {
+    const bool fits = has_class_axis(function) && is_classification(function, *scores);
+    if (!fits || !loss.others.empty()) {
+      throw ModelError({.what = describe(function) + " takes no weight for each place",
+                        .where = {.value = scores->name},
+                        .hint = "Give weights for rows, or take a cross-entropy over classes."});
+    }
+    placed.sample_weight = graph.add_input(
+        loss.sample_weight, ir::Type::tensor(scores->dtype(), *placed.target->type.shape));
+  } else if (!loss.sample_weight.empty()) {
     ir::SymbolicShape rows{scores->type.has_rank() && scores->type.rank() > 0
                                ? scores->type.shape->front()
                                : ir::Dim()};

@@ -121,10 +121,11 @@ void Session::unfreeze(std::span<const std::string> patterns) {
 
 void Session::ask_loss(Loss loss) { change(loss_, std::move(loss)); }
 
-void Session::use_sample_weights(const std::string& name) {
-  if (!loss_.sample_weight.empty()) return;
+void Session::use_sample_weights(const std::string& name, bool of_places) {
+  if (!loss_.sample_weight.empty() && (loss_.weigh_places || !of_places)) return;
   Loss weighted = loss_;
-  weighted.sample_weight = name;
+  if (weighted.sample_weight.empty()) weighted.sample_weight = name;
+  weighted.weigh_places = of_places;
   ask_loss(std::move(weighted));
 }
 
@@ -154,8 +155,8 @@ void Session::check_rows(std::span<const Port> ports, std::span<const Tensor* co
   std::vector<Dims> dims;
   for (const Tensor* tensor : fed) dims.push_back(tensor->dims());
   for (std::size_t i = 0; i < ports.size(); ++i) {
-    const bool is_ours = ports[i].name == graph().sample_weight ||
-                         find_target(loss(), ports[i].name) != nullptr;
+    const bool is_ours =
+        ports[i].name == graph().sample_weight || find_target(loss(), ports[i].name) != nullptr;
     if (is_ours) runtime::check_one_size(ports, dims, i, 0);
   }
 }

@@ -316,3 +316,47 @@ def test_a_fit_goes_on_without_a_stream_for_its_progress(folder, monkeypatch, is
     assert trainer.history["epoch"] == [1, 2, 3]
     with contextlib.redirect_stderr(None):
         trainer.fit(X, y, epochs=3)
+
+
+@pytest.fixture
+def small_disk(folder):
+    """A file system of 300 kB."""
+    disk = folder / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=300k", "none", str(disk)]
+    try:
+        done = subprocess.run(mount, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        pytest.skip("there is no program mount")
+    if done.returncode:
+        pytest.skip(f"no file system can be mounted: {done.stderr.strip()}")
+    yield disk
+    subprocess.run(["umount", disk], check=True)
+
+
+@pytest.mark.parametrize(
+    "how", [["-o", "disk/o.onnx"], ["--run-dir", "disk/run"]], ids=["o", "run"]
+)
+def test_a_disk_that_fills_up_while_the_training_runs(
+    small_disk, folder, monkeypatch, how, expected
+):
+    """There is room at the start; at the end there is none, and the model is on another disk."""
+    (folder / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder / "tmp"))
+
+    def fill(self, trainer):
+        with contextlib.suppress(OSError), (small_disk / "filler").open("wb", buffering=0) as file:
+            while True:
+                file.write(bytes(4096))
+
+    monkeypatch.setattr(outputs.HistoryFile, "on_train_begin", fill)
+    arguments = (*ROWS, "--epochs", EPOCHS, "--history", "h.csv", *how)
+    _, err = train(*arguments, status=6)
+    wanted = "disk/o.onnx" if how[0] == "-o" else "disk/run/last.onnx"
+    (place,) = (folder / "tmp").iterdir()
+    assert f"The trained model is in '{place}'." in err
+    assert f"mv '{place}' '{wanted}'" in err
+    assert "onnxgrad-tmp" not in err
+    assert_trained(place, expected)
+    assert not (folder / wanted).exists()
+    assert [one.name for one in small_disk.rglob(".*")] == []

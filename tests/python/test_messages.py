@@ -3,6 +3,7 @@
 The command line answers in its own words, Python in Python's.
 """
 
+import pickle
 import warnings
 
 import numpy as np
@@ -319,6 +320,97 @@ def test_predict_says_which_columns_it_reads(command):
     assert "NaN or an empty cell in line 5, column 'b'" in said
 
 
+def gzipped(data):
+    import gzip
+
+    return gzip.compress(data)
+
+
+def array_file(**arrays):
+    import io
+
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays) if arrays else np.save(buffer, np.ones(3))
+    return buffer.getvalue()
+
+
+NO_MODELS = {
+    "rows.csv": (table().encode(), "a text whose first line is 'a,b,y'"),
+    "model.json": (b'{"layers": []}', "a text whose first line is"),
+    "page.onnx": (b"<!DOCTYPE html><html></html>", "a web page"),
+    "pointer.onnx": (b"version https://git-lfs.github.com/spec/v1\noid", "git lfs pull"),
+    "x.npy": (array_file(), "an array of NumPy"),
+    "x.npz": (array_file(x=np.ones(3)), "a zip archive"),
+    "m.onnx.gz": (gzipped(b"model"), "compressed by gzip"),
+    "m.h5": (b"\x89HDF\r\n\x1a\n" + bytes(64), "an HDF5 file"),
+    "m.pkl": (pickle.dumps({"a": 1}), "a pickle"),
+    "m.safetensors": (b"\x10" + bytes(7) + b'{"w":{"dtype":""}}', "safetensors"),
+    "umlaut.txt": (("ä" * 100).encode(), "a text whose first line is 'ää"),
+    "cut.onnx": (onnx.parser.parse_model(HEADER + LINEAR).SerializeToString()[:-9], ""),
+}
+
+
+@pytest.mark.parametrize("name", NO_MODELS)
+def test_what_is_no_model_is_called_by_its_name(name, command, tmp_path, monkeypatch):
+    from onnxgrad.compat.onnxruntime.training.artifacts import generate_artifacts
+    from onnxgrad.compat.onnxruntime.training_session import load_proto
+
+    content, said = NO_MODELS[name]
+    (tmp_path / name).write_bytes(content)
+    monkeypatch.chdir(tmp_path)
+    calls = (
+        og.InferenceSession,
+        og.Trainer,
+        og.gradient,
+        lambda path: og.InferenceSession(content),
+        load_proto,
+        lambda path: generate_artifacts(path, ["w"]),
+    )
+    for call in calls:
+        with pytest.raises(og.ModelError) as info:
+            call(name)
+        text = str(info.value)
+        assert said in text
+        assert not said or "wire type" not in text
+        assert not said or "this is not an ONNX model but" in text
+    status, text = command(table(), "report", name)
+    assert status == 3
+    assert said in text
+
+
+def test_arguments_of_estimators_are_answered_with_the_nearest():
+    from onnxgrad.sklearn import OnnxClassifier, OnnxRegressor
+
+    for estimator in (OnnxClassifier, OnnxRegressor):
+        for given, meant in {
+            "learningrate": "lr",
+            "epochs": "max_iter",
+            "seed": "random_state",
+            "hidden_layers_sizes": "hidden_layer_sizes",
+        }.items():
+            with pytest.raises(og.OptionError) as info:
+                estimator(**{given: 1})
+            assert f"{estimator.__name__} has no argument '{given}'" in str(info.value)
+            assert f"Did you mean '{meant}'?" in str(info.value)
+    assert OnnxRegressor(lr=0.5).get_params()["lr"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("option", "needed", "adds"),
+    [
+        (["--keep", 0], "a run folder", ["--keep", 2, "--run-dir", "run"]),
+        (["--checkpoint-every", 5], "a run folder", ["--checkpoint-every", 5, "--run-dir", "run"]),
+        (["--validation-every", 2], "a validation", ["--validation-every", 2, "--validation", 0.5]),
+    ],
+)
+def test_options_without_effect_are_refused(option, needed, adds, command):
+    status, said = command(table(), "train", "linear.onnx", *TRAIN, *option)
+    assert status == 2
+    assert f"{option[0]} has no effect without {needed}" in said
+    status, said = command(table(), "train", "linear.onnx", *TRAIN, *adds)
+    assert status == 0, said
+
+
 def test_gradients_of_zero_are_told(command):
     status, said = command("", "gradient", "flat.onnx", "-o", "grad.onnx")
     assert status == 0
@@ -328,6 +420,27 @@ def test_gradients_of_zero_are_told(command):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         og.gradient(model("linear.onnx"))
+
+
+TWO_OUTPUTS = """m (float[N,2] x) => (float[N,1] y) <float[2,1] w = {1, 2}, float[2,1] v = {1, 2}>
+    { y = MatMul(x, w)
+      z = MatMul(x, v) }"""
+
+
+@pytest.mark.parametrize(
+    ("wrt", "said"),
+    [(None, False), (["w"], False), (["w", "v"], True), (["v"], True)],
+)
+def test_gradients_of_zero_are_told_alike(wrt, said, command, tmp_path):
+    """In Python and on the command line: those asked for by name, and all of them."""
+    onnx.save(onnx.parser.parse_model(HEADER + TWO_OUTPUTS), tmp_path / "m.onnx")
+    text = "the gradient of 'v' is zero whatever the inputs are"
+    options = [item for name in wrt or () for item in ("--wrt", name)]
+    assert (text in command("", "gradient", "m.onnx", "-o", "g.onnx", *options)[1]) == said
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        og.gradient(tmp_path / "m.onnx", wrt)
+    assert any(text in str(one.message) for one in caught) == said
 
 
 def test_weights_that_do_not_change_are_told():

@@ -212,3 +212,35 @@ def test_nothing_is_expanded_to_a_shape_without_elements(opset: int, level: str)
     of_x, of_b = session(gradient, level).run(["x_grad", "b_grad"], feeds)
     assert of_x.shape == (2, 0)
     np.testing.assert_array_equal(of_b, [[0]])
+
+
+AREAS = {
+    "RoiAlign": "a = RoiAlign <output_height = 2, output_width = 2> (x, rois, batch)",
+    "MaxRoiPool": "a = MaxRoiPool <pooled_shape = [2, 2]> (x, boxes)",
+}
+
+
+@pytest.mark.parametrize("op_type", AREAS)
+def test_operators_without_a_kernel_since_opset_22_say_so(op_type: str) -> None:
+    model = parse(
+        f"""g (float[1,2,8,8] x, float[3,4] rois, float[3,5] boxes, int64[3] batch)
+        => (float[3,2,2,2] y) <float[2,1,1] w = {{1, 2}}> {{ {AREAS[op_type]}\n y = Mul(a, w) }}""",
+        16,
+    )
+    with pytest.raises(og.ModelError, match=f"{op_type} node.*opset 21 only") as info:
+        og.gradient(model, "w", fill_grad=True)
+    assert info.value.hint == "Give target_opset=21."
+    gradient = og.gradient(model, "w", fill_grad=True, target_opset=21)
+    stock = session(gradient, "ORT_ENABLE_ALL")
+    rng = np.random.default_rng(0)
+    feeds = {
+        "x": rng.uniform(1, 2, size=(1, 2, 8, 8)).astype(np.float32),
+        "rois": np.array([[0, 0, 4, 4], [1, 1, 7, 7], [2, 0, 6, 3]], np.float32),
+        "batch": np.zeros(3, np.int64),
+    }
+    feeds["boxes"] = np.hstack([np.zeros((3, 1), np.float32), feeds["rois"]])
+    feeds |= {"w": np.ones((2, 1, 1), np.float32)}
+    plain = session(model, "ORT_DISABLE_ALL").run(None, {n: feeds[n] for n in list(feeds)[:4]})
+    given = {value.name: feeds[value.name] for value in stock.get_inputs()}
+    expected = (plain[0] / np.array([1, 2]).reshape(1, 2, 1, 1)).sum(axis=(0, 2, 3))
+    np.testing.assert_allclose(stock.run(None, given)[0].ravel(), expected, rtol=1e-5)

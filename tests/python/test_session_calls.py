@@ -4,6 +4,7 @@ import json
 import threading
 
 import numpy as np
+import onnx
 import pytest
 
 import onnxgrad as og
@@ -138,3 +139,82 @@ def test_a_loss_that_is_not_finite():
     expected = w - 1e30 * 2 * X[:16].T @ difference / difference.size
     np.testing.assert_allclose(trainer.session.state()["W0"], expected, rtol=1e-4)
     assert trainer.session.steps == 1
+
+
+PAIR = """<ir_version: 8, opset_import: ["" : 17]>
+    m (float[N, 3] A, float[N, 3] B) => (float[N, 1] Y) <float[3, 1] w = {1, 2, 3}>
+    { X = Add (A, B)  Y = MatMul (X, w) }"""
+PLACES = """<ir_version: 8, opset_import: ["" : 17]>
+    m (float[N, T, 2] A, float[M, T, 2] B) => (float[K, T, 4] Y)
+    { Y = Concat <axis = 2> (A, B) }"""
+
+
+def ones(*shape):
+    return np.ones(shape, np.float32)
+
+
+def entry_points():
+    """Every call that takes arrays, with B of `b` rows and labels of `y` rows beside A of 4."""
+    proto = onnx.parser.parse_model(PAIR)
+    session = og.TrainingSession(proto, "squared_error", sample_weight="weight")
+    trainer = og.Trainer(proto, "squared_error")
+    passes = og.ForwardBackward(proto)
+
+    def feeds(b, y, w):
+        return {"A": ones(4, 3), "B": ones(b, 3), "label": ones(y, 1), "weight": ones(w)}
+
+    def rows(b, y, w):
+        return {"A": ones(4, 3), "B": ones(b, 3)}, ones(y, 1), ones(w)
+
+    def inputs(b):
+        return {"A": ones(4, 3), "B": ones(b, 3)}
+
+    return {
+        "step": lambda b, y, w: session.step(feeds(b, y, w)),
+        "evaluate": lambda b, y, w: session.evaluate(feeds(b, y, w)),
+        "predict": lambda b, y, w: session.predict(inputs(b)),
+        "run": lambda b, y, w: og.InferenceSession(proto).run(None, inputs(b)),
+        "forward": lambda b, y, w: passes.forward(inputs(b)),
+        "fit": lambda b, y, w: trainer.fit(*rows(b, y, w), epochs=1, verbose=0),
+        "batches": lambda b, y, w: trainer.fit([rows(b, y, w)], epochs=1, verbose=0),
+        "Trainer.evaluate": lambda b, y, w: trainer.evaluate(*rows(b, y, w)),
+    }
+
+
+ENTRY_POINTS = entry_points()
+
+
+@pytest.mark.parametrize("name", ENTRY_POINTS)
+def test_unequal_numbers_of_rows_name_the_arrays(name):
+    call = ENTRY_POINTS[name]
+    call(4, 4, 4)
+    has_labels = name not in ("predict", "run", "forward")
+    for other in (5, 3) + ((1,) if has_labels else ()):  # one row would be broadcast
+        wrong = [(other, 4, 4)] if other > 1 else []
+        wrong += [(4, other, 4), (4, 4, other)] if has_labels else []
+        for counts in wrong:
+            with pytest.raises((og.ShapeError, og.DataError)) as info:
+                call(*counts)
+            first = str(info.value).splitlines()[0]
+            assert "rows" in first, first
+            assert "4" in first, first
+            assert str(other) in first, first
+            array = ("'B'", "'label'", "'weight'")[[count != 4 for count in counts].index(True)]
+            assert array in first or "target" in first or "sample weights" in first, first
+    call(4, 4, 4)
+
+
+def test_gradients_of_another_number_of_rows_name_the_output():
+    passes = og.ForwardBackward(onnx.parser.parse_model(PAIR))
+    passes.forward({"A": ones(4, 3), "B": ones(4, 3)})
+    with pytest.raises(og.ShapeError, match=r"'Y' is float32\[5, 1\], expected float32\[4, 1\]"):
+        passes.backward({"Y": ones(5, 1)})
+
+
+def test_other_sizes_of_one_name_are_told_too():
+    session = og.InferenceSession(onnx.parser.parse_model(PLACES))
+    with pytest.raises(og.ShapeError) as info:
+        session.run(None, {"A": ones(2, 5, 2), "B": ones(2, 4, 2)})
+    text = str(info.value)
+    assert "differ in the size of 'T': 'A' [2, 5, 2] has 5, 'B' [2, 4, 2] has 4" in text
+    assert "So this does not fit:" in text

@@ -25,7 +25,11 @@ _ELSEWHERE = {
     "validation": ("val", "valid", "validation_split", "validation_data", "validation_fraction"),
     "optimizer": ("optim", "solver", "opt", "algorithm"),
     "weight_decay": ("decay", "l2", "l2_penalty"),
+    "max_iter": ("epochs", "epoch", "n_epochs", "num_epochs", "max_epochs", "n_iter"),
+    "n_iter_no_change": ("patience",),
+    "hidden_layer_sizes": ("hidden", "layers", "hidden_sizes", "hidden_units", "hidden_dims"),
     "seed": ("random_state", "random_seed", "rng"),
+    "random_state": ("seed", "random_seed", "rng"),
     "threads": ("n_jobs", "num_threads", "jobs", "workers", "num_workers"),
     "loss": ("criterion", "objective", "loss_function", "loss_fn"),
     "frozen": ("freeze", "fixed", "non_trainable"),
@@ -75,13 +79,14 @@ def checked_names(function: Callable[_P, _R]) -> Callable[_P, _R]:
     """Refuse arguments that a function does not have, naming the nearest that it has."""
     code = function.__code__
     known = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-    owner = function.__qualname__.removesuffix(".__init__")
+    is_init = function.__name__ == "__init__"
 
     @functools.wraps(function)
     def checked(*args: _P.args, **kwargs: _P.kwargs) -> _R:
         for name in kwargs:
             if name not in known:
                 names = [one for one in known if one != "self"]
+                owner = type(args[0]).__name__ if is_init and args else function.__qualname__
                 raise OptionError(
                     what=f"{owner} has no argument '{name}'",
                     value=name,

@@ -279,8 +279,8 @@ def gradient(
     result.save(output)
     names = ", ".join(value.name for value in result.outputs)
     report_written(f"wrote {output} with the outputs {names}")
-    if zeros:
-        say(f"warning: {zeros_text(zeros)}")
+    if text := zeros_text(wrt, zeros, result):
+        say(f"warning: {text}")
 
 
 @app.command(cls=Command, epilog=_example("onnxgrad report model.onnx"))

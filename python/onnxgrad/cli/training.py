@@ -99,7 +99,29 @@ def _resolved(context: Any, given: Mapping[str, Any]) -> SimpleNamespace:
     needs_folder = options["output"] is None or options["tensorboard"]
     if needs_folder and options["run_dir"] is None and options["resume"] is None:
         options["run_dir"] = str(Path("runs") / Path(options["model"]).stem)
+    _refuse_without_effect(context, options)
     return SimpleNamespace(**options)
+
+
+def _refuse_without_effect(context: Any, options: Mapping[str, Any]) -> None:
+    """Refuse options of the command line that belong to something that is not asked for."""
+    has_folder = options["run_dir"] is not None or options["resume"] is not None
+    needs = (
+        (("checkpoint_every", "keep"), has_folder, "a run folder", "--run-dir FOLDER"),
+        (("validation_every",), options["validation"] is not None, "a validation", "--validation"),
+        (("overwrite",), options["output"] is not None, "an output", "-o FILE"),
+    )
+    for names, is_there, what, how in needs:
+        for name in names:
+            source = context.get_parameter_source(name)
+            if is_there or source is None or source.name != "COMMANDLINE":
+                continue
+            shown = "--" + name.replace("_", "-")
+            raise errors.OptionError(
+                what=f"{shown} has no effect without {what}",
+                value=shown,
+                hint=f"Add {how}, or leave {shown} out.",
+            )
 
 
 def _log_to_stderr(level: str | None) -> None:

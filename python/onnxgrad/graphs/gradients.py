@@ -55,6 +55,12 @@ def gradient(
         dtype. Inner values of `model` with such a name get another; where an input, a weight or an
         output that stays has it, the new name ends in ``_1``.
 
+    Warns
+    -----
+    UserWarning
+        Of gradients that are zero whatever the inputs are: those that `wrt` names without a
+        pattern, and all where there is no other.
+
     Raises
     ------
     GradientError
@@ -78,13 +84,24 @@ def gradient(
         target_opset=target_opset,
         inline=inline,
     )
-    if zeros and sum(value.name.endswith("_grad") for value in result.outputs) == len(zeros):
-        warnings.warn(zeros_text(zeros), stacklevel=3)
+    if text := zeros_text(wrt, zeros, result):
+        warnings.warn(text, stacklevel=3)
     return to_proto(result)
 
 
-def zeros_text(names: Sequence[str]) -> str:
-    """Return the warning about gradients that are zero whatever the inputs are."""
+def zeros_text(
+    wrt: str | Iterable[str] | None, zeros: Sequence[str], result: _core.Model
+) -> str | None:
+    """Return the warning about gradients that are zero whatever the inputs are; None: no warning.
+
+    Worth saying are those that were asked for by name, and that there is no other gradient: of many
+    weights that a pattern finds, some may well belong to another output.
+    """
+    asked = set(patterns("wrt", wrt))
+    has_others = len(zeros) < sum(value.name.endswith("_grad") for value in result.outputs)
+    names = [name for name in zeros if name in asked] if has_others else zeros
+    if not names:
+        return None
     return (
         f"the gradient of {name_list(names)} is zero whatever the inputs are: the outputs do not "
         "depend on it, or through operators alone that are constant between their steps"

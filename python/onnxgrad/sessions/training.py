@@ -141,6 +141,7 @@ class TrainingSession(NotPickled):
         self._optimizer = as_optimizer(optimizer)
         self._outputs = list(outputs)
         self._sample_weight = sample_weight or ""
+        self._weigh_places = False
         trainable = pattern_list("trainable", trainable)
         frozen = pattern_list("frozen", frozen)
         groups = [groups] if isinstance(groups, ParameterGroup) else list(groups)
@@ -160,11 +161,15 @@ class TrainingSession(NotPickled):
             engine_options(device, threads, seed),
         )
 
-    def _use_sample_weight(self) -> None:
-        """Give the loss an input for sample weights; weights and optimizer state stay."""
-        if not self._sample_weight:
-            self._core.use_sample_weights("sample_weight")
-            self._sample_weight = "sample_weight"
+    def _use_sample_weight(self, *, places: bool = False) -> None:
+        """Give the loss an input for sample weights; weights and optimizer state stay.
+
+        `places`: a weight for each label of a row, not one for all of them.
+        """
+        if places or not self._sample_weight:
+            self._sample_weight = self._sample_weight or "sample_weight"
+            self._core.use_sample_weights(self._sample_weight, places)
+            self._weigh_places = self._weigh_places or places
 
     def step(
         self, feeds: Mapping[str, ArrayLike]
@@ -288,6 +293,12 @@ class TrainingSession(NotPickled):
         """Labels of the classes [C] as the model lists them, or None."""
         classes = self._core.loss.classes
         return None if classes is None else from_native(classes)
+
+    @property
+    def class_axis(self) -> int | None:
+        """Axis of the scores that has the classes, where a row has several labels; else None."""
+        axis: int | None = self._core.loss.class_axis
+        return axis
 
     @property
     def is_classifier(self) -> bool:

@@ -12,10 +12,11 @@ import numpy as np
 import onnx
 import threadpoolctl
 from sklearn.base import BaseEstimator
-from sklearn.utils import check_random_state
+from sklearn.utils import check_array, check_consistent_length, check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 import onnxgrad
+from onnxgrad.base.checks import checked_names
 from onnxgrad.callbacks import CallbackLike, EarlyStopping
 from onnxgrad.errors import OptionError
 from onnxgrad.files import save_model
@@ -137,6 +138,7 @@ class OnnxEstimator(BaseEstimator):  # type: ignore[misc]
             parameters = _PARAMETERS.format(**words).strip()
             cls.__doc__ = cls.__doc__.replace("{parameters}", parameters)
 
+    @checked_names
     def __init__(
         self,
         model: ModelOrFactory | None = None,
@@ -248,6 +250,11 @@ class OnnxEstimator(BaseEstimator):  # type: ignore[misc]
     def _validated(self, X: Any, y: Any, is_new: bool, **options: Any) -> tuple[Any, Any]:
         """Return X and y as arrays, checked as scikit-learn does."""
         own = self.model is None
+        if not own and np.asarray(y).ndim > 2:  # which validate_data has no option for
+            y = check_array(y, dtype=None, ensure_2d=False, allow_nd=True)
+            X = validate_data(self, X, reset=is_new, dtype="numeric", allow_nd=True)
+            check_consistent_length(X, y)
+            return X, y
         X, y = validate_data(
             self,
             X,
@@ -311,7 +318,12 @@ class OnnxEstimator(BaseEstimator):  # type: ignore[misc]
         self.n_iter_ = 0
 
     def _train(
-        self, X: np.ndarray[Any, Any], y: np.ndarray[Any, Any], sample_weight: Any, epochs: int
+        self,
+        X: np.ndarray[Any, Any],
+        y: np.ndarray[Any, Any],
+        sample_weight: Any,
+        epochs: int,
+        class_weight: Any = None,
     ) -> Self:
         """Train for some epochs and keep what is known about them; y as the model has it."""
         lr: Any = self.lr
@@ -331,6 +343,7 @@ class OnnxEstimator(BaseEstimator):  # type: ignore[misc]
                 self._as_input(X),
                 y,
                 sample_weight,
+                class_weight=class_weight,
                 validation=self.validation_fraction if validate else None,
                 metrics=self._metrics() if validate else (),
                 epochs=epochs,

@@ -14,7 +14,9 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from onnxgrad import losses
+from onnxgrad.base.checks import checked_names
 from onnxgrad.callbacks import CallbackLike
+from onnxgrad.errors import ModelError
 from onnxgrad.losses import LossLike, PenaltyLike
 from onnxgrad.optimizers import OptimizerLike, ParameterGroup
 from onnxgrad.schedules import ScheduleLike
@@ -101,6 +103,7 @@ class OnnxClassifier(
     ['label', 'probabilities']
     """
 
+    @checked_names
     def __init__(
         self,
         model: ModelOrFactory | None = None,
@@ -171,12 +174,14 @@ class OnnxClassifier(
         self.class_weight = class_weight
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Train on X [N, ...] and labels y [N].
+        """Train on X [N, ...] and labels y [N], or [N, ...] for a model with scores of each place.
 
         Parameters
         ----------
         X : array-like
         y : array-like [N], or [N, C] of 0 and 1 for several labels a row
+            Of a given model whose scores have three or more axes, such as [N, T, C], the label of
+            each place [N, T].
         sample_weight : array-like [N], default=None
 
         Returns
@@ -223,25 +228,34 @@ class OnnxClassifier(
         X, y = self._validated(X, y, is_new, multi_output=True)
         if y.ndim == 2 and y.shape[1] == 1:
             y = column_or_1d(y, warn=True)
-        check_classification_targets(y)
+        check_classification_targets(y if y.ndim < 3 else y.ravel())
         weight = self._weights(sample_weight, X)
-        if self.class_weight is not None:
-            of_classes = compute_sample_weight(self.class_weight, y)
-            weight = of_classes if weight is None else weight * of_classes
+        if y.ndim == 1:
+            weight = self._with_class_weights(weight, y)
         if is_new:
             self._choose_classes(y, weight, classes, incremental)
             self._start(X, len(self.classes_))
-            self._choose_output()
+            self._choose_output(y)
+        if self._has_places:
+            return self._train(X, self._place_targets(y), weight, epochs, self._class_numbers())
+        if y.ndim == 2:
+            weight = self._with_class_weights(weight, y)
         return self._train(X, self._targets(y), weight, epochs)
+
+    def _with_class_weights(self, weight: Any, y: Array) -> Any:
+        if self.class_weight is None:
+            return weight
+        of_classes = compute_sample_weight(self.class_weight, y)
+        return of_classes if weight is None else weight * of_classes
 
     def _choose_classes(self, y: Array, weight: Any, classes: Any, incremental: bool) -> None:
         """Set `classes_`, which a given model may still replace by its own."""
-        self._is_multi_label = y.ndim == 2
+        self._is_multi_label = y.ndim == 2 and type_of_target(y) == "multilabel-indicator"
         if self._is_multi_label:
-            if type_of_target(y) != "multilabel-indicator":
-                raise ValueError(f"y has {y.shape[1]} columns, which have to be of 0 and 1.")
             self.classes_ = np.arange(y.shape[1])
             return
+        if y.ndim > 1 and self.model is None:
+            raise ValueError(f"y has {y.shape[1]} columns, which have to be of 0 and 1.")
         if classes is None and incremental and self.model is None:
             raise ValueError("classes must be passed on the first call to partial_fit.")
         self.classes_ = np.unique(y if classes is None else classes)
@@ -284,16 +298,20 @@ class OnnxClassifier(
     def _settle(self, training: Training) -> Training:
         session = training.use(lambda trainer: trainer.session)
         outputs = training.outputs()
-        is_bare = session.scores_name in [value.name for value in outputs]
-        if session.is_classifier or self.loss != "auto" or not is_bare:
+        if session.is_classifier or self.loss != "auto":
             return training
         # Bare columns look like a regression; here they are scores.
         shape = outputs[0].shape
-        binary = self._is_multi_label or len(shape) < 2 or shape[-1] == 1
+        binary = (self._is_multi_label and len(shape) < 3) or len(shape) < 2 or shape[-1] == 1
         loss = "binary_cross_entropy" if binary else "softmax_cross_entropy"
-        return training.with_options(loss=loss)
+        as_classifier = training.with_options(loss=loss)
+        try:
+            as_classifier.outputs()
+        except ModelError:  # no scores of classes
+            return training
+        return as_classifier
 
-    def _choose_output(self) -> None:
+    def _choose_output(self, y: Array) -> None:
         """Find out what the model gives: labels, and margins, scores or probabilities."""
         session = self._training.use(lambda trainer: trainer.session)
         loss = session.loss_name
@@ -301,8 +319,9 @@ class OnnxClassifier(
         if not values:
             raise ValueError("The model has neither scores nor probabilities among its outputs.")
         names = [out.name for out in values]
-        has_scores = session.scores_name in names
-        chosen = values[names.index(session.scores_name) if has_scores else 0]
+        scores = self._training.unchanged(session.scores_name)
+        has_scores = scores in names
+        chosen = values[names.index(scores) if has_scores else 0]
         self._output = chosen.name
         # skl2onnx makes probabilities of the margins of the modified Huber loss.
         self._is_margin = loss in _MARGIN_LOSSES and (has_scores or loss != "modified_huber")
@@ -313,6 +332,14 @@ class OnnxClassifier(
             self.classes_ = np.array(listed.tolist())
         self._lists_labels = listed is not None
         self._takes_labels = session.is_classifier
+        self._has_places = self._takes_labels and len(chosen.shape) > 2 and y.ndim > 1
+        if self._has_places:
+            self._is_multi_label = False
+            if listed is None:
+                self.classes_ = self._classes_of_places(y, chosen.shape)
+            return
+        if y.ndim > 1 and not self._is_multi_label:
+            raise ValueError(f"y has {y.shape[1]} columns, which have to be of 0 and 1.")
         columns = chosen.shape[-1] if len(chosen.shape) > 1 else None
         self._num_columns = columns if isinstance(columns, int) else len(self.classes_)
         fits = [len(self.classes_)]
@@ -323,6 +350,31 @@ class OnnxClassifier(
                 f"The model has {columns} columns of scores in '{self._output}', but there are "
                 f"{len(self.classes_)} classes."
             )
+
+    def _classes_of_places(self, y: Array, shape: Sequence[Any]) -> Array:
+        """Return the labels that stand for the classes of scores: their numbers, or texts."""
+        if y.dtype.kind not in "biuf":
+            texts: Array = np.unique(y)
+            return texts
+        axis = self._training.use(lambda trainer: trainer.session.class_axis)
+        sizes = [size for size in shape[1:] if isinstance(size, int)]
+        size = shape[axis] if axis is not None else (sizes[0] if len(sizes) == 1 else None)
+        return np.arange(size if isinstance(size, int) else int(y.max()) + 1)
+
+    def _place_targets(self, y: Array) -> Array:
+        """Return labels of places as the loss takes them: class numbers, or texts of the model."""
+        if y.dtype.kind in "biuf" or self._lists_labels:
+            return y.astype(np.int64) if y.dtype.kind in "bf" else y
+        numbers: Array = self._encoded(y.ravel()).reshape(y.shape)
+        return numbers
+
+    def _class_numbers(self) -> Any:
+        """Return the class weights by what `_place_targets` makes of the labels."""
+        weights = self.class_weight
+        if not isinstance(weights, Mapping) or self._lists_labels:
+            return weights
+        places = {label: number for number, label in enumerate(self.classes_.tolist())}
+        return {places.get(label, label): weight for label, weight in weights.items()}
 
     def _encoded(self, y: Array) -> Array:
         """Return the number of each label's class [N]."""
@@ -358,8 +410,14 @@ class OnnxClassifier(
         return labels
 
     def predict(self, X: Any) -> Array:
-        """Return the labels [N], or [N, C] of 0 and 1, of the rows X [N, ...]."""
+        """Return the labels [N], or [N, C] of 0 and 1, of the rows X [N, ...].
+
+        Of a model with scores of each place, such as [N, T, C], the labels [N, T].
+        """
         check_is_fitted(self)
+        if self._has_places:
+            of_places: Array = self.classes_[self.predict_proba(X).argmax(axis=-1)]
+            return of_places
         if self._is_multi_label:
             likely: Array = (self.predict_proba(X) > 0.5).astype(int)
             return likely
@@ -376,9 +434,17 @@ class OnnxClassifier(
         """Return the probabilities [N, C] of the classes, in the order of `classes_`.
 
         Not there for losses of margins such as ``"hinge"``. Several labels a row: each by itself.
+        Of a model with scores of each place: [N, T, C].
         """
         check_is_fitted(self)
         values: Array = self._values(X, self._output)
+        if self._has_places:
+            axis = self._training.use(lambda trainer: trainer.session.class_axis)
+            values = np.moveaxis(values, 1 if axis is None else axis, -1)
+            if self._link == "softmax":
+                values = np.exp(values - values.max(axis=-1, keepdims=True))
+            of_places: Array = values / values.sum(axis=-1, keepdims=True)
+            return of_places
         values = values.reshape(len(values), -1)
         if self._link == "softmax":
             values = np.exp(values - values.max(axis=1, keepdims=True))
@@ -407,6 +473,16 @@ class OnnxClassifier(
         values = values.reshape(len(values), -1)
         margins: Array = values[:, -1] if len(self.classes_) == 2 else values
         return margins
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Return the accuracy of `predict`: of places all count that have a label of a class."""
+        if not getattr(self, "_has_places", False):
+            return float(super().score(X, y, sample_weight))
+        y = np.asarray(y)
+        counts = np.isin(y, self.classes_).astype(float)
+        if sample_weight is not None:
+            counts *= np.reshape(sample_weight, (-1, *[1] * (y.ndim - 1)))
+        return float(np.average(self.predict(X) == y, weights=counts))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

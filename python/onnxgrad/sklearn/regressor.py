@@ -54,7 +54,7 @@ class OnnxRegressor(
     """
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Train on X [N, ...] and y [N] or [N, K].
+        """Train on X [N, ...] and y [N] or [N, K], for a given model also [N, ...].
 
         Parameters
         ----------
@@ -79,7 +79,7 @@ class OnnxRegressor(
         weight = self._weights(sample_weight, X)
         if is_new:
             self.n_outputs_ = 1 if y.ndim == 1 else y.shape[1]
-            self._has_columns = y.ndim > 1
+            self._shape_of_row = y.shape[1:]
             self._start(X, self.n_outputs_)
         return self._train(X, y, weight, epochs)
 
@@ -98,6 +98,8 @@ class OnnxRegressor(
         return self.model is None and isinstance(loss, losses.Poisson) and loss.log_input
 
     def _metrics(self) -> str | Mapping[str, MetricLike] | tuple[()]:
+        if len(self._shape_of_row) > 1:
+            return ()
         if not self._is_log_linear():
             return "r2"
         return {"r2": lambda y, log_values: r2_score(y, np.exp(log_values))}
@@ -123,12 +125,17 @@ class OnnxRegressor(
         return training
 
     def predict(self, X: Any) -> np.ndarray[Any, Any]:
-        """Return the values [N], or [N, K] if `y` had columns, for the rows X [N, ...]."""
+        """Return the values for the rows X [N, ...], in the shape of `y` but for its length."""
         check_is_fitted(self)
         values = self._values(X, self._output)
-        if self._has_columns:
-            return values.reshape(len(values), -1)
-        return values.ravel()
+        return values.reshape(len(values), *self._shape_of_row)
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Return R^2 of `predict`, the mean of all columns; parameters as for `fit`."""
+        y = np.asarray(y)
+        columns = y if y.ndim < 3 else y.reshape(len(y), -1)
+        predicted = self.predict(X).reshape(columns.shape)
+        return float(r2_score(columns, predicted, sample_weight=sample_weight))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

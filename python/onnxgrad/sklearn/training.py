@@ -85,6 +85,16 @@ class Training:
 
         return self.use(run)
 
+    def unchanged(self, name: str) -> str:
+        """Return the output that gives the value of this name as it is, else the name."""
+        graph = onnx.load_model_from_string(self._model).graph
+        outputs = {value.name for value in graph.output}
+        same = {node.input[0]: node.output[0] for node in graph.node if node.op_type == "Identity"}
+        last = name
+        while last not in outputs and last in same:
+            last = same[last]
+        return last if last in outputs else name
+
     def inputs(self) -> Sequence[onnxgrad.NodeArg]:
         """Return the inputs of the model."""
         return self.use(lambda trainer: trainer.session.get_inputs())

@@ -130,6 +130,7 @@ class TrainedModel:
         return {
             "model": session._model.to_bytes(),
             "arguments": {**session._arguments, "sample_weight": session._sample_weight or None},
+            "weigh_places": session._weigh_places,
             "trained": [weight.name for weight in session.trained_weights],
             "checkpoint": checkpoint,
             "kept": {name: vars(self)[name] for name in _KEPT},
@@ -138,6 +139,8 @@ class TrainedModel:
     def __setstate__(self, state: dict[str, Any]) -> None:
         session = self.session = TrainingSession(state["model"], **state["arguments"])
         self._core = native.Trainer(session._core)
+        if state["weigh_places"]:
+            session._use_sample_weight(places=True)
         now = {weight.name for weight in session.trained_weights}
         if added := set(state["trained"]) - now:
             session.unfreeze(added)

@@ -6,6 +6,8 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
+
 from onnxgrad import _core
 from onnxgrad._fit_options import fit_options, one_of_two_names
 from onnxgrad.base.checks import checked_names, positive_int, real_number
@@ -246,10 +248,12 @@ class Trainer(FitHooks):
             dictionary by the output that each is on. Of tables, and of batches of these, the name
             of a column, or a dictionary of names.
         sample_weight : array [N], default=None
-            A weight of at least 0 for each row.
+            A weight of at least 0 for each row; where a row has several class labels, also one for
+            each label, in their shape.
         class_weight : dict, "balanced" or None, default=None
             A weight for the rows of each class, by label; others count 1. ``"balanced"`` is
-            N / (number of classes * number of rows of the class). They multiply the sample weights
+            N / (number of classes * number of rows of the class), where a row has several class
+            labels that of labels. They multiply the sample weights
             of the rows in X, not those of validation rows of their own. Of data in chunks,
             ``"balanced"`` reads all of it once more before the first step.
         validation : float, (X, y), (X, y, sample_weight), data.Source or None, default=None
@@ -383,7 +387,7 @@ class Trainer(FitHooks):
             check_alone(source, y=y, sample_weight=sample_weight)
             if class_weight is not None:
                 options.class_weights = native_class_weights(class_weight)
-                self.session._use_sample_weight()
+                self.session._use_sample_weight(places=self._has_places())
         elif y is None and self.session.target_name:
             raise DataError(what="there is no y", value="y", hint="Give the targets: fit(X, y).")
         else:
@@ -394,10 +398,13 @@ class Trainer(FitHooks):
                 self._labels.learn(self.session._core, y)
             if not self._is_trial:
                 report_notes(self.session._core, X, y, validation, verbose)
-            if class_weight is not None:
+            if class_weight is not None and self._has_places():
+                options.class_weights = native_class_weights(class_weight)
+                self.session._use_sample_weight(places=True)
+            elif class_weight is not None:
                 sample_weight = with_class_weights(class_weight, y, sample_weight)
         if sample_weight is not None or has_weight(validation) or has_weight(source):
-            self.session._use_sample_weight()
+            self.session._use_sample_weight(places=self._weighs_places(sample_weight))
         self._callbacks.set_checkpoints(options, resume)
         rows = self._rows(source, X, y, sample_weight)
         held_out = validation_rows(self.session, self._labels, validation, source, options)
@@ -488,13 +495,21 @@ class Trainer(FitHooks):
         """Return (loss, accuracy, rows, metrics) over rows; data and options as for `fit`."""
         source, y, sample_weight = as_source(X, y, sample_weight)
         if sample_weight is not None or has_weight(source):
-            self.session._use_sample_weight()
+            self.session._use_sample_weight(places=self._weighs_places(sample_weight))
         wanted = native_metrics(metrics)
         rows = self._rows(source, X, y, sample_weight)
         size = positive_int("batch_size", batch_size)
         result = self._core.evaluate(rows, size, wanted, bool(allow_nan))
         values = dict(zip([metric.name for metric in wanted], result.metrics, strict=True))
         return Evaluation(result.loss, result.accuracy, result.rows, values)
+
+    def _has_places(self) -> bool:
+        """Tell whether a row has several class labels."""
+        loss = self.session._core.loss
+        return bool(loss.is_classifier) and len(loss.target.shape or ()) > 1
+
+    def _weighs_places(self, sample_weight: Any) -> bool:
+        return self._has_places() and len(np.shape(sample_weight)) > 1
 
     def _rows(self, source: Source | None, X: Any, y: Any, sample_weight: Any) -> NativeRows:
         if source is not None:

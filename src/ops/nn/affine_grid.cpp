@@ -67,7 +67,8 @@ std::optional<std::vector<Value*>> lower_affine_grid(const Node& node, GraphBuil
     columns.push_back(g.reshape(g.expand(points, space), std::vector<std::int64_t>{-1, 1}));
   }
   columns.push_back(g.ones_like(columns.front()));
-  Value* grid = g.matmul(g.concat(columns, 1), g.transpose(theta, {0, 2, 1}));
+  Value* points = g.transpose(g.concat(columns, 1), {1, 0});
+  Value* grid = g.transpose(g.matmul(theta, points), {0, 2, 1});
   Value* batch = g.slice(size, {0}, {1}, {0});
   return {{g.reshape(grid, g.concat({batch, space, g.ints({*axes})}, 0))}};
 }

@@ -18,6 +18,7 @@ std::vector<OpCase> affine_grid_cases() {
   }
   grid("one_point", 0, {1, 2, 3}, ints({1, 1, 1, 1}));
   grid("size_fed", 0, {2, 2, 3}, ints({2, 1, 3, 2}).fed());
+  cases.back().static_only = "that it is of pictures follows from a size of theta or of size";
   grid("no_pictures", 0, {0, 2, 3}, ints({0, 1, 3, 2}));
   cases.push_back({.name = "default",
                    .model = "y = AffineGrid (theta, size)",

@@ -104,33 +104,57 @@ Tensor fit_shape(const Port& port, const Tensor& tensor, std::int64_t rows,
   return tensor;
 }
 
-Tensor prepare_weights(const Port& port, const Dataset& data, std::int64_t rows,
+// [N], for a model's own loss also [N, 1]; or the shape of the labels where each has its weight.
+Dims weight_dims(const Port& port, const LossInfo& loss, const Tensor& labels, std::int64_t rows) {
+  if (!port.type.has_rank() || port.type.rank() < 2) return Dims{rows};
+  if (std::holds_alternative<OutputLoss>(loss.function)) {
+    return port.type.rank() == 2 ? Dims{rows, 1} : Dims{rows};
+  }
+  const auto axes = std::min(port.type.rank(), labels.dims().rank());
+  return Dims(std::vector<std::int64_t>(labels.dims().begin(),
+                                        labels.dims().begin() + static_cast<std::ptrdiff_t>(axes)));
+}
+
+// Weights of rows, each for all places of its row.
+Tensor spread(const Tensor& weights, const Dims& dims) {
+  const std::vector<double> of_rows = weights.to_doubles();
+  std::vector<double> numbers;
+  const std::int64_t places = dims.num_elements() / dims[0];
+  for (const double weight : of_rows) {
+    numbers.insert(numbers.end(), static_cast<std::size_t>(places), weight);
+  }
+  return Tensor::from(numbers, dims).cast(weights.dtype());
+}
+
+Tensor prepare_weights(const Port& port, const Dataset& data, std::int64_t rows, const Dims& dims,
                        const ArrayPlace& place) {
-  // The input of a model's own loss may be a column.
-  const bool is_column = port.type.has_rank() && port.type.rank() == 2;
-  const Dims dims = is_column ? Dims{rows, 1} : Dims{rows};
   if (!data.sample_weight.is_defined()) {
-    Tensor ones = Tensor::empty(DataType::kFloat64, Dims{rows});
+    Tensor ones = Tensor::empty(DataType::kFloat64, dims);
     std::ranges::fill(ones.mutable_data<double>(), 1.0);
-    return ones.cast(port.type.dtype).reshaped(dims);
+    return ones.cast(port.type.dtype);
   }
   check_finite(place, data.sample_weight);
   Tensor weights = convert_numbers(place, data.sample_weight, port.type.dtype);
-  if (weights.num_elements() != rows) {
+  const bool has_places = weights.dims() == dims;
+  if (!has_places && weights.num_elements() != rows) {
     throw DataError(
         {.what = fmt::format("{} sample weights for {} rows", weights.num_elements(), rows),
          .where = place.where(),
-         .hint = "Give one weight for each row."});
+         .hint = dims.rank() > 1 && dims[1] != 1
+                     ? "Give one weight for each row, or for each label."
+                     : "Give one weight for each row."});
   }
   const auto numbers = weights.to_doubles();
   const auto negative = std::ranges::find_if(numbers, [](double w) { return w < 0; });
   if (negative != numbers.end()) {
-    throw DataError({.what = fmt::format("the sample weight of {} is {}",
-                                         place.row(negative - numbers.begin()), *negative),
-                     .where = place.where(),
-                     .hint = "Weights are numbers >= 0."});
+    const std::int64_t row = (negative - numbers.begin()) * rows / weights.num_elements();
+    throw DataError(
+        {.what = fmt::format("the sample weight of {} is {}", place.row(row), *negative),
+         .where = place.where(),
+         .hint = "Weights are numbers >= 0."});
   }
-  return weights.reshaped(dims);
+  return weights.num_elements() == dims.num_elements() ? weights.reshaped(dims)
+                                                       : spread(weights, dims);
 }
 
 // Rows of a data set whose loss reads no target.
@@ -307,7 +331,8 @@ PreparedData prepare_data(const DataSchema& schema, std::span<const Port> ports,
     } else if (port.name == schema.sample_weight) {
       prepared.has_weights = true;
       prepared.weights = prepared.columns.size();
-      column.values = prepare_weights(port, data, prepared.rows, weight_place(data, part));
+      const Dims dims = weight_dims(port, schema.loss, first, prepared.rows);
+      column.values = prepare_weights(port, data, prepared.rows, dims, weight_place(data, part));
     } else {
       column.values = prepare_input(schema, port, data, prepared.rows, allow_nan,
                                     input_place(data, port.name, part));

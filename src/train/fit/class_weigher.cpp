@@ -2,12 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <vector>
 
 #include "onnxgrad/option_error.h"
 #include "train/data/targets.h"
+#include "train/losses.h"
 
 namespace onnxgrad::train {
 namespace {
@@ -39,22 +41,33 @@ ClassWeigher::ClassWeigher(const DataSchema& schema, const ClassWeights& options
     throw DataError({.what = "class_weights: the loss takes no sample weights",
                      .hint = "Build the loss with sample_weight='weight'."});
   }
+  if (const auto ignored = ignored_class(schema.loss.function)) {
+    ignored_ = static_cast<double>(*ignored);
+  }
   if (is_balanced_) return;
-  const auto labels = encode_target(schema.loss, options.labels).to_doubles();
+  // As the only labels of so many rows, which may have several axes.
+  std::vector<std::int64_t> rows{options.labels.num_elements()};
+  if (const auto& shape = schema.loss.target.shape) {
+    rows.resize(std::max<std::size_t>(shape->size(), 1), 1);
+  }
+  const Tensor labels_of_rows = options.labels.reshaped(Dims(rows));
+  const auto labels = encode_target(schema.loss, labels_of_rows).to_doubles();
   for (std::size_t i = 0; i < labels.size(); ++i) weights_[labels[i]] = options.weights[i];
 }
 
 void ClassWeigher::count(const Tensor& target) {
-  for (const double label : target.to_doubles()) ++counts_[label];
+  for (const double label : target.to_doubles()) {
+    if (!ignored_ || label != *ignored_) ++counts_[label];
+  }
 }
 
 void ClassWeigher::settle() {
   if (!is_balanced_) return;
-  double rows = 0;
-  for (const auto& [label, count] : counts_) rows += static_cast<double>(count);
+  double labels = 0;
+  for (const auto& [label, count] : counts_) labels += static_cast<double>(count);
   const auto classes = static_cast<double>(counts_.size());
   for (const auto& [label, count] : counts_) {
-    weights_[label] = rows / (classes * static_cast<double>(count));
+    weights_[label] = labels / (classes * static_cast<double>(count));
   }
   is_balanced_ = false;
 }
@@ -66,13 +79,13 @@ double ClassWeigher::weight_of(double label) const {
 
 void ClassWeigher::weigh(PreparedData& data) const {
   const Tensor& target = data.columns[data.target].values;
-  if (target.num_elements() != data.rows) {
-    throw DataError({.what = "class_weights: the labels are not one class for each row",
-                     .hint = "Give class labels [N]; for labels of several places a row, give "
-                             "the class_weights of the cross-entropy."});
+  Tensor& weights = data.columns[data.weights].values;
+  if (target.num_elements() != weights.num_elements()) {
+    throw DataError({.what = "class_weights: the labels are not one class for each weight",
+                     .hint = "Give class labels [N]; for several labels a row, set weigh_places of "
+                             "the loss."});
   }
   const std::vector<double> labels = target.to_doubles();
-  Tensor& weights = data.columns[data.weights].values;
   std::vector<double> weighed = weights.to_doubles();
   for (std::size_t i = 0; i < weighed.size(); ++i) weighed[i] *= weight_of(labels[i]);
   weights = Tensor::from(weighed, weights.dims()).cast(weights.dtype());

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 
 #include "onnxgrad/trainer.h"
@@ -10,8 +11,8 @@
 
 namespace onnxgrad::train {
 
-/// Multiplies the sample weights of rows by a weight for their class; see ClassWeights. Classes are
-/// known by their value in the target as the loss reads it.
+/// Multiplies the sample weights of rows, or of their places, by a weight for their class; see
+/// ClassWeights. Classes are known by their value in the target as the loss reads it.
 class ClassWeigher {
  public:
   /// Throws: OptionError (weights that are no numbers >= 0, not one per label), DataError (a label
@@ -22,11 +23,11 @@ class ClassWeigher {
   bool needs_counts() const { return is_balanced_; }
   /// Counts the classes of target values as the loss reads them.
   void count(const Tensor& target);
-  /// From the counts: N / (number of classes * number of rows of the class).
+  /// From the counts: N / (number of classes * number of labels of the class).
   void settle();
 
   /// Gives `data` sample weights of its own. Thread-safe after settle().
-  /// Throws: DataError (targets that are not one class for each row).
+  /// Throws: DataError (targets that are not one class for each weight).
   void weigh(PreparedData& data) const;
 
  private:
@@ -35,6 +36,7 @@ class ClassWeigher {
   bool is_balanced_ = false;
   std::map<double, double> weights_;  ///< by label; others count 1
   std::map<double, std::int64_t> counts_;
+  std::optional<double> ignored_;  ///< a label that does not count
 };
 
 /// "none", "balanced" or "0: 1.5, 1: 2", as the user gave them.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -347,12 +346,14 @@ class TrainingSession:
 
 
 def load_proto(model: Any) -> onnx.ModelProto:
-    """Return a model given as path, bytes or ModelProto as ModelProto."""
-    if isinstance(model, onnx.ModelProto):
-        return model
-    if isinstance(model, (bytes, bytearray, memoryview)):
-        return onnx.load_model_from_string(bytes(model))
-    return onnx.load(os.fspath(model))
+    """Return a model given as path, bytes or ModelProto as ModelProto.
+
+    Raises
+    ------
+    onnxgrad.ModelError
+        No file, or none of a model.
+    """
+    return model if isinstance(model, onnx.ModelProto) else og.set_weights(model, {})
 
 
 _DEVICES = {"CPUExecutionProvider": "cpu", "CUDAExecutionProvider": "cuda"}

@@ -20,6 +20,7 @@ import onnx
 import onnxgrad as og
 from onnxgrad.compat.onnxruntime.training.api.checkpoint_state import CheckpointState
 from onnxgrad.compat.onnxruntime.training.api.gradient_step import described, step_model, step_sum
+from onnxgrad.compat.onnxruntime.training_session import load_proto
 from onnxgrad.files import save_model
 
 __all__ = ["LossType", "OptimType", "generate_artifacts"]
@@ -114,7 +115,7 @@ def generate_artifacts(
     if additional_output_names is not None and not isinstance(additional_output_names, list):
         raise RuntimeError("additional_output_names must be a list of names.")
     if isinstance(model, (str, os.PathLike)):
-        model = onnx.load(model)
+        model = load_proto(model)
     update = _optimizer_of(optimizer)
     with_loss = _with_loss(model, loss, loss_input_names)
     frozen = list(frozen_params or [])

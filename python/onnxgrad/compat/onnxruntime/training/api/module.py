@@ -13,6 +13,7 @@ import onnx.utils
 import onnxgrad as og
 from onnxgrad.compat.graphs import tools
 from onnxgrad.compat.onnxruntime.training.api.checkpoint_state import CheckpointState
+from onnxgrad.compat.onnxruntime.training_session import load_proto
 from onnxgrad.compat.onnxruntime.values import OrtValue, array_of
 from onnxgrad.files import save_model
 
@@ -65,14 +66,14 @@ class Module:
         del session_options
         self.training = True
         self._state = state
-        self._model = onnx.load(train_model_uri)
+        self._model = load_proto(train_model_uri)
         description = json.loads(metadata(self._model, train_model_uri)[KEY])
         self._outputs: list[str] = description["outputs"]
         self._trained: list[str] = description["trained"]
         self._frozen: list[str] = description["frozen"]
         self._can_evaluate = eval_model_uri is not None
         if eval_model_uri is not None:
-            metadata(onnx.load(eval_model_uri), eval_model_uri)
+            metadata(load_proto(eval_model_uri), eval_model_uri)
         self._device = device
         self._reset = True
         self._build()

@@ -6,7 +6,6 @@ import os
 from typing import Any
 
 import numpy as np
-import onnx
 
 import onnxgrad as og
 from onnxgrad.compat.onnxruntime.training.api.gradient_step import (
@@ -16,6 +15,7 @@ from onnxgrad.compat.onnxruntime.training.api.gradient_step import (
     step_sum,
 )
 from onnxgrad.compat.onnxruntime.training.api.module import KEY, Module, metadata
+from onnxgrad.compat.onnxruntime.training_session import load_proto
 
 __all__ = ["Optimizer"]
 
@@ -36,7 +36,7 @@ class Optimizer:
         self._module = module
         self._state = module._state
         self._trained = module._trained
-        optimizer = optimizer_from(metadata(onnx.load(optimizer_uri), optimizer_uri)[KEY])
+        optimizer = optimizer_from(metadata(load_proto(optimizer_uri), optimizer_uri)[KEY])
         values = {name: self._state._values[name] for name in self._trained}
         self._session = og.TrainingSession(
             step_model(values), step_sum(), optimizer, trainable=self._trained
