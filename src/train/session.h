@@ -60,7 +60,7 @@ class Session {
   /// See TrainingSession.
   void freeze(std::span<const std::string> patterns);
   void unfreeze(std::span<const std::string> patterns);
-  void use_sample_weights(const std::string& name, bool of_places);
+  void use_sample_weights(const std::string& name, bool of_places = false);
   /// From now on as with TrainingOptions::skip_non_finite.
   void guard_updates();
   /// Whether steps also give the norm of all gradients (StepPorts::gradient_norm).
