@@ -81,12 +81,9 @@ ROOMS: dict[str, set[str]] = {
 IN_ROOM = {
     "_engine_options": "base",
     "_fit_options": "trainer",
-    "_loss_base": "families",
-    "_penalties": "families",
     "_specs": "families",
     "_train_option": "cli",
     "_train_options": "cli",
-    "_user_losses": "families",
     "losses": "families",
     "optimizers": "families",
     "schedules": "families",

@@ -13,8 +13,10 @@
 
 namespace [[gnu::visibility("default")]] onnxgrad {
 
-/// The value of a field; its type is that of the field. Enumerators are texts.
-using FieldValue = std::variant<bool, std::int64_t, double, std::string, std::vector<std::int64_t>>;
+/// The value of a field; its type is that of the field. Enumerators are texts; none at all
+/// (monostate) is that of an optional int64.
+using FieldValue = std::variant<bool, std::int64_t, double, std::string, std::vector<std::int64_t>,
+                                std::vector<double>, std::monostate>;
 
 /// Numbers from `minimum` on, or above it if `is_open`, up to `maximum`, and less than `below`.
 struct NumberRange {

@@ -15,6 +15,7 @@
 #include "bindings.h"
 #include "onnxgrad/data_files.h"
 #include "onnxgrad/metrics.h"
+#include "onnxgrad/tables.h"
 #include "tensor_caster.h"
 
 namespace nb = nanobind;
@@ -202,6 +203,12 @@ void bind_data(nb::module_& module) {
           },
           "name"_a, "function"_a.none())
       .def_ro("name", &Metric::name);
+  nb::class_<MetricInfo>(module, "MetricInfo")
+      .def_ro("name", &MetricInfo::name)
+      .def_ro("is_of_classes", &MetricInfo::is_of_classes)
+      .def_ro("is_larger_better", &MetricInfo::is_larger_better)
+      .def_ro("meaning", &MetricInfo::meaning);
+  module.def("metric_table", &metric_table);
   module.def("metric_names", &metric_names);
   module.def("is_larger_better", &is_larger_better, "metric"_a);
   module.def(

@@ -5,6 +5,8 @@
 #include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
+#include <array>
+
 #include "bindings.h"
 
 namespace nb = nanobind;
@@ -16,6 +18,12 @@ void bind_descriptions(nb::module_& module) {
       .def_ro("name", &FieldInfo::name)
       .def_ro("option", &FieldInfo::option)
       .def_ro("default_value", &FieldInfo::default_value)
+      .def_prop_ro("kind",
+                   [](const FieldInfo& field) {
+                     static constexpr std::array<const char*, 7> kKinds{
+                         "flag", "whole", "number", "text", "wholes", "numbers", "optional whole"};
+                     return kKinds.at(field.default_value.index());
+                   })
       .def_prop_ro("minimum", [](const FieldInfo& field) { return field.range.minimum; })
       .def_prop_ro("is_open", [](const FieldInfo& field) { return field.range.is_open; })
       .def_prop_ro("maximum", [](const FieldInfo& field) { return field.range.maximum; })

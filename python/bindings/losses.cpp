@@ -1,18 +1,24 @@
 // Descriptions of losses, and finding the place of a loss.
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
+#include <cstddef>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "bindings.h"
 #include "onnxgrad/losses.h"
+#include "onnxgrad/tables.h"
 #include "tensor_caster.h"
 #include "unlocked.h"
 
@@ -22,79 +28,34 @@ using namespace nb::literals;
 namespace onnxgrad::python {
 namespace {
 
-void bind_functions(nb::module_& module) {
-  nb::class_<AutoLoss>(module, "AutoLoss").def(nb::init<>());
-  nb::class_<SquaredError>(module, "SquaredError").def(nb::init<>());
-  nb::class_<AbsoluteError>(module, "AbsoluteError").def(nb::init<>());
-  nb::class_<Huber>(module, "Huber")
-      .def(nb::init<double>(), "delta"_a = Huber{}.delta)
-      .def_ro("delta", &Huber::delta);
-  nb::class_<SmoothL1>(module, "SmoothL1")
-      .def(nb::init<double>(), "beta"_a = SmoothL1{}.beta)
-      .def_ro("beta", &SmoothL1::beta);
-  nb::class_<Elastic>(module, "Elastic")
-      .def(nb::init<double, double>(), "l1_weight"_a = Elastic{}.l1_weight,
-           "l2_weight"_a = Elastic{}.l2_weight)
-      .def_ro("l1_weight", &Elastic::l1_weight)
-      .def_ro("l2_weight", &Elastic::l2_weight);
-  nb::class_<Poisson>(module, "Poisson")
-      .def(nb::init<bool>(), "log_input"_a = Poisson{}.log_input)
-      .def_ro("log_input", &Poisson::log_input);
-  nb::class_<Cosine>(module, "Cosine").def(nb::init<>());
-  nb::class_<SoftmaxCrossEntropy>(module, "SoftmaxCrossEntropy")
-      .def(
-          "__init__",
-          [](SoftmaxCrossEntropy* place, std::optional<std::int64_t> ignore_index,
-             std::vector<double> class_weights, double label_smoothing, bool one_hot) {
-            new (place) SoftmaxCrossEntropy{.ignore_index = ignore_index,
-                                            .class_weights = std::move(class_weights),
-                                            .label_smoothing = label_smoothing,
-                                            .one_hot = one_hot};
-          },
-          "ignore_index"_a = nb::none(), "class_weights"_a = std::vector<double>{},
-          "label_smoothing"_a = SoftmaxCrossEntropy{}.label_smoothing,
-          "one_hot"_a = SoftmaxCrossEntropy{}.one_hot)
-      .def_ro("ignore_index", &SoftmaxCrossEntropy::ignore_index)
-      .def_ro("class_weights", &SoftmaxCrossEntropy::class_weights)
-      .def_ro("label_smoothing", &SoftmaxCrossEntropy::label_smoothing)
-      .def_ro("one_hot", &SoftmaxCrossEntropy::one_hot);
-  nb::class_<BinaryCrossEntropy>(module, "BinaryCrossEntropy")
-      .def(nb::init<bool>(), "soft_targets"_a = BinaryCrossEntropy{}.soft_targets)
-      .def_ro("soft_targets", &BinaryCrossEntropy::soft_targets);
-  nb::class_<LogLoss>(module, "LogLoss")
-      .def(nb::init<double, bool>(), "min_probability"_a = LogLoss{}.min_probability,
-           "soft_targets"_a = LogLoss{}.soft_targets)
-      .def_ro("min_probability", &LogLoss::min_probability)
-      .def_ro("soft_targets", &LogLoss::soft_targets);
-  nb::class_<NegativeLogLikelihood>(module, "NegativeLogLikelihood")
-      .def(nb::init<double, std::optional<std::int64_t>>(),
-           "min_probability"_a = NegativeLogLikelihood{}.min_probability,
-           "ignore_index"_a = nb::none())
-      .def_ro("min_probability", &NegativeLogLikelihood::min_probability)
-      .def_ro("ignore_index", &NegativeLogLikelihood::ignore_index);
-  nb::class_<KlDivergence>(module, "KlDivergence").def(nb::init<>());
-  nb::class_<UserLoss>(module, "UserLoss")
-      .def(
+// A class for each struct, with what its fields are; make_loss_function sets them.
+template <std::size_t... kIndices>
+void bind_functions(nb::module_& module, std::index_sequence<kIndices...>) {
+  const std::vector<DescriptionInfo> table = loss_table();
+  const auto bind = [&]<class Spec>(std::type_identity<Spec>, const DescriptionInfo& info) {
+    nb::class_<Spec> function(module, info.type.c_str());
+    for (const FieldInfo& field : info.fields) {
+      if (field.name == "class_axis") continue;  // of the Loss
+      function.def_prop_ro(field.name.c_str(), [name = field.name](const Spec& spec) {
+        return loss_field(spec, name);
+      });
+    }
+    if constexpr (std::is_same_v<Spec, UserLoss>) {
+      function.def(
           "__init__",
           [](UserLoss* place, const Model& model, bool takes_scores) {
             new (place) UserLoss{.model = std::make_shared<const std::string>(model.to_bytes()),
                                  .takes_scores = takes_scores};
           },
-          "model"_a, "takes_scores"_a, Unlocked())
-      .def_ro("takes_scores", &UserLoss::takes_scores);
-  nb::class_<OutputLoss>(module, "OutputLoss").def(nb::init<>());
-  nb::class_<OneVsRest> one_vs_rest(module, "OneVsRest");
-  nb::enum_<OneVsRest::Kind>(one_vs_rest, "Kind")
-      .value("log", OneVsRest::Kind::kLog)
-      .value("hinge", OneVsRest::Kind::kHinge)
-      .value("squared_hinge", OneVsRest::Kind::kSquaredHinge)
-      .value("modified_huber", OneVsRest::Kind::kModifiedHuber);
-  one_vs_rest.def(nb::init<OneVsRest::Kind>(), "kind"_a = OneVsRest{}.kind)
-      .def_ro("kind", &OneVsRest::kind);
+          "model"_a, "takes_scores"_a, Unlocked());
+    }
+  };
+  (bind(std::type_identity<std::variant_alternative_t<kIndices, LossFunction>>{}, table[kIndices]),
+   ...);
 }
 
 void bind_loss(nb::module_& module) {
-  bind_functions(module);
+  bind_functions(module, std::make_index_sequence<std::variant_size_v<LossFunction>>());
   nb::enum_<Reduction>(module, "Reduction")
       .value("mean", Reduction::kMean)
       .value("sum", Reduction::kSum)
@@ -142,6 +103,14 @@ void bind_loss(nb::module_& module) {
       .def_ro("target", &LossInfo::target)
       .def_ro("penalized", &LossInfo::penalized)
       .def_ro("others", &LossInfo::others);
+  module.def("loss_table", &loss_table);
+  module.def(
+      "make_loss_function",
+      [](const std::string& type, const std::map<std::string, FieldValue>& options) {
+        return make_loss_function(type, {options.begin(), options.end()});
+      },
+      "type"_a, "options"_a);
+  module.def("loss_name", &loss_name, "function"_a);
   module.def("loss_from_name", &loss_from_name, "name"_a);
   module.def("loss_names", &loss_names);
   module.def("find_loss", &find_loss, "model"_a, "loss"_a,

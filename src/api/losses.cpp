@@ -5,10 +5,9 @@
 #include <utility>
 
 #include "api/model_impl.h"
-#include "base/check.h"
 #include "ir/builder.h"
 #include "ir/naming.h"
-#include "onnxgrad/option_error.h"
+#include "onnxgrad/tables.h"
 #include "train/engine.h"
 #include "train/heads/heads.h"
 #include "train/losses/table.h"
@@ -94,22 +93,38 @@ Model append_to_file(const Model& model, const train::LossGraph& loss,
 
 }  // namespace
 
-LossFunction loss_from_name(std::string_view name) {
-  for (const train::LossName& known : train::known_losses()) {
-    if (known.name == name || std::ranges::find(known.aliases, name) != known.aliases.end()) {
-      return known.function;
-    }
+std::vector<DescriptionInfo> loss_table() {
+  std::vector<DescriptionInfo> table = train::loss_rows().infos();
+  for (DescriptionInfo& row : table) {
+    const LossFunction function = train::loss_rows().make(row.type, {});
+    const bool has_classes = train::kind_of(function).scores == train::ScoreShape::kClassesPlaces;
+    if (!has_classes && !std::holds_alternative<AutoLoss>(function)) continue;
+    row.fields.push_back(
+        {.name = "class_axis",
+         .option = "axis",
+         .default_value = std::monostate{},
+         .meaning = "The axis of s that has the classes, of three axes or more; negative from the "
+                    "end. None: the axis of the model's own Softmax or ArgMax; else the one that "
+                    "the shape of the first labels leaves out (several that fit are an error, "
+                    "unless one of them is the only axis of a fixed size behind the first). In "
+                    "files, which have no labels, and with probabilities as targets: that only "
+                    "axis of a fixed size, else axis 1 as in PyTorch."});
   }
-  const auto names = loss_names();
-  throw OptionError({.what = "there is no loss '" + std::string(name) + "'",
-                     .detail = "Known: " + base::quote_list(names, names.size()) + ".",
-                     .hint = base::nearest_or(name, names)});
+  return table;
 }
 
-std::vector<std::string> loss_names() {
-  std::vector<std::string> names;
-  for (const train::LossName& known : train::known_losses()) names.emplace_back(known.name);
-  return names;
+LossFunction loss_from_name(std::string_view name) { return train::loss_rows().from_name(name); }
+
+std::vector<std::string> loss_names() { return train::loss_rows().names(); }
+
+LossFunction make_loss_function(std::string_view type, const FieldValues& options) {
+  return train::loss_rows().make(type, options);
+}
+
+std::string loss_name(const LossFunction& function) { return train::loss_rows().name_of(function); }
+
+FieldValue loss_field(const LossFunction& function, std::string_view name) {
+  return train::loss_rows().get(function, name, std::monostate{});
 }
 
 LossInfo find_loss(const Model& model, const Loss& loss) {

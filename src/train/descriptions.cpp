@@ -16,6 +16,7 @@ std::vector<double> numbers_of(const FieldValue& value) {
   if (const auto* list = std::get_if<std::vector<std::int64_t>>(&value)) {
     return {list->begin(), list->end()};
   }
+  if (const auto* list = std::get_if<std::vector<double>>(&value)) return *list;
   return {};
 }
 
@@ -28,10 +29,24 @@ std::string value_text(const FieldValue& value) {
   if (const auto* list = std::get_if<std::vector<std::int64_t>>(&value)) {
     return fmt::format("[{}]", fmt::join(*list, ", "));
   }
+  if (const auto* list = std::get_if<std::vector<double>>(&value)) {
+    return fmt::format("[{}]", fmt::join(*list, ", "));
+  }
+  if (std::holds_alternative<std::monostate>(value)) return "none";
   if (const auto* whole = std::get_if<std::int64_t>(&value)) return std::to_string(*whole);
   if (const auto* real = std::get_if<double>(&value)) return fmt::format("{}", *real);
   if (const auto* flag = std::get_if<bool>(&value)) return *flag ? "true" : "false";
   return std::get<std::string>(value);
+}
+
+// "beta1"; of one of several, "a class weight" for class_weights.
+std::string name_of_number(const FieldInfo& field) {
+  const bool is_list = std::holds_alternative<std::vector<double>>(field.default_value) ||
+                       std::holds_alternative<std::vector<std::int64_t>>(field.default_value);
+  if (!is_list) return field.name;
+  std::string name = "a " + field.name.substr(0, field.name.size() - 1);
+  std::ranges::replace(name, '_', ' ');
+  return name;
 }
 
 }  // namespace
@@ -39,7 +54,7 @@ std::string value_text(const FieldValue& value) {
 std::string range_text(const FieldInfo& field) {
   const NumberRange& range = field.range;
   std::string text =
-      std::holds_alternative<double>(field.default_value) ? "a number" : "a whole number";
+      std::holds_alternative<std::int64_t>(field.default_value) ? "a whole number" : "a number";
   if (std::isfinite(range.minimum)) {
     text += fmt::format(" {} {:g}", range.is_open ? "above" : "of at least", range.minimum);
   }
@@ -48,7 +63,8 @@ std::string range_text(const FieldInfo& field) {
   return text;
 }
 
-void check_field(const FieldInfo& field, const FieldValue& value, std::string_view subject) {
+std::optional<Problem> field_problem(const FieldInfo& field, const FieldValue& value,
+                                     std::string_view subject) {
   const NumberRange& range = field.range;
   for (const double number : numbers_of(value)) {
     if (field.zero_is_none && number == 0) continue;
@@ -56,10 +72,11 @@ void check_field(const FieldInfo& field, const FieldValue& value, std::string_vi
                       number < range.below && !(range.is_open && number == range.minimum);
     if (fits) continue;
     const std::string expected = range_text(field);
-    throw OptionError(
-        {.what = fmt::format("{}{} is {:g}, expected {}", subject, field.name, number, expected),
-         .hint = fmt::format("Give {}, or leave it out.", expected)});
+    return Problem{.what = fmt::format("{}{} is {:g}, expected {}", subject, name_of_number(field),
+                                       number, expected),
+                   .hint = fmt::format("Give {}, or leave it out.", expected)};
   }
+  return {};
 }
 
 std::string fields_text(std::span<const FieldInfo> fields, std::span<const FieldValue> values,

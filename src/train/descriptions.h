@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -42,7 +43,7 @@ struct Field {
   std::function<void(Spec&, const FieldValue&)> set = {};
 };
 
-/// A member that is a double, an int64, int64s or a bool; numbers in the given range.
+/// A member that is a number, several, or a bool; numbers in the given range.
 template <class Spec, class T>
 Field<Spec> field(std::string name, T Spec::* member, const NumberRange& range,
                   std::string meaning = "") {
@@ -60,7 +61,31 @@ Field<Spec> field(std::string name, T Spec::* member, const NumberRange& range,
         return;
       }
     }
+    if constexpr (std::is_same_v<T, std::vector<double>>) {
+      if (const auto* whole = std::get_if<std::vector<std::int64_t>>(&value)) {
+        (spec.*member).assign(whole->begin(), whole->end());
+        return;
+      }
+    }
     spec.*member = std::get<T>(value);
+  };
+  return result;
+}
+/// An optional int64.
+template <class Spec>
+Field<Spec> field(std::string name, std::optional<std::int64_t> Spec::* member,
+                  std::string meaning = "") {
+  Field<Spec> result;
+  result.info = {.name = name,
+                 .option = name,
+                 .default_value = std::monostate{},
+                 .meaning = std::move(meaning)};
+  result.get = [member](const Spec& spec) -> FieldValue {
+    return spec.*member ? FieldValue(*(spec.*member)) : FieldValue(std::monostate{});
+  };
+  result.set = [member](Spec& spec, const FieldValue& value) {
+    const auto* whole = std::get_if<std::int64_t>(&value);
+    spec.*member = whole == nullptr ? std::nullopt : std::optional(*whole);
   };
   return result;
 }
@@ -129,8 +154,9 @@ struct Described {
 
 /// "a number of at least 0 and below 1".
 std::string range_text(const FieldInfo& field);
-/// Throws: OptionError for a number out of its range. subject: "optimizer: ".
-void check_field(const FieldInfo& field, const FieldValue& value, std::string_view subject);
+/// What is wrong with a number out of its range. subject: "optimizer: ".
+std::optional<Problem> field_problem(const FieldInfo& field, const FieldValue& value,
+                                     std::string_view subject);
 /// "learning_rate=0.01, momentum=0.9"; without what is zero or false, and by default, unless
 /// `is_whole`.
 std::string fields_text(std::span<const FieldInfo> fields, std::span<const FieldValue> values,
@@ -213,11 +239,14 @@ class DescriptionTable {
     for (const Row& row : rows_) types.push_back(row.info.type);
     throw_unknown(subject_, type, types);
   }
-  /// Throws: OptionError (a value out of its range, values that do not go together).
+  /// Throws: E (a value out of its range), what Described::check throws.
+  template <class E = OptionError>
   void check(const Variant& value, std::string_view place) const {
     const Row& row = row_of(value);
     for (const Field<Variant>& field : row.fields) {
-      check_field(field.info, field.get(value), place);
+      if (auto problem = field_problem(field.info, field.get(value), place)) {
+        throw E(std::move(*problem));
+      }
     }
     row.check(value);
   }
@@ -227,6 +256,22 @@ class DescriptionTable {
       if (field.info.name == name) return field.get(value);
     }
     return otherwise;
+  }
+  const DescriptionInfo& info(const Variant& value) const { return row_of(value).info; }
+  /// The name of the same struct with the same texts; "" if there is none.
+  std::string name_of(const Variant& value) const {
+    const auto texts = [this](const Variant& of) {
+      std::vector<FieldValue> values = values_of(row_of(of), of);
+      std::erase_if(
+          values, [](const FieldValue& one) { return !std::holds_alternative<std::string>(one); });
+      return values;
+    };
+    for (const Named<Variant>& known : names_) {
+      if (known.spec.index() == value.index() && texts(known.spec) == texts(value)) {
+        return known.name;
+      }
+    }
+    return "";
   }
   /// "Sgd(learning_rate=0.01, momentum=0.9)"; see fields_text().
   std::string to_string(const Variant& value, bool is_whole = false) const {

@@ -136,53 +136,6 @@ void check_classes(const SoftmaxCrossEntropy& spec, const Value& scores, std::in
   }
 }
 
-/// Checks numbers of a loss; see check_loss_options.
-class OptionChecks {
- public:
-  explicit OptionChecks(std::string loss) : loss_(std::move(loss)) {}
-
-  void in_range(bool holds, std::string_view name, double value, std::string_view wanted) const {
-    if (holds) return;  // NaN does not
-    throw ModelError({.what = fmt::format("{}: {} is {}, expected {}", loss_, name, value, wanted),
-                      .hint = fmt::format("Give {}, or leave {} out.", wanted, name)});
-  }
-  void positive(std::string_view name, double value) const {
-    in_range(value > 0 && std::isfinite(value), name, value, "a number above 0");
-  }
-  void not_negative(std::string_view name, double value) const {
-    in_range(value >= 0 && std::isfinite(value), name, value, "a number of at least 0");
-  }
-  void probability(std::string_view name, double value) const {
-    in_range(value >= 0 && value < 1, name, value, "a number of at least 0 and below 1");
-  }
-
-  void operator()(const Huber& spec) const { positive("delta", spec.delta); }
-  void operator()(const SmoothL1& spec) const { positive("beta", spec.beta); }
-  void operator()(const Elastic& spec) const {
-    not_negative("l1_weight", spec.l1_weight);
-    not_negative("l2_weight", spec.l2_weight);
-    in_range(spec.l1_weight + spec.l2_weight > 0, "l1_weight + l2_weight", 0, "a number above 0");
-  }
-  void operator()(const LogLoss& spec) const {
-    probability("min_probability", spec.min_probability);
-  }
-  void operator()(const NegativeLogLikelihood& spec) const {
-    probability("min_probability", spec.min_probability);
-  }
-  void operator()(const SoftmaxCrossEntropy& spec) const {
-    probability("label_smoothing", spec.label_smoothing);
-    for (const double weight : spec.class_weights) not_negative("a class weight", weight);
-    if (spec.one_hot && spec.ignore_index) {
-      throw ModelError({.what = loss_ + ": ignore_index with one-hot targets",
-                        .hint = "Give class numbers as targets, or rows a sample weight of 0."});
-    }
-  }
-  void operator()(const auto&) const {}
-
- private:
-  std::string loss_;
-};
-
 // How much each place of a class target counts, in the shape of `hits`, which has the scores' type:
 // its weight or that of its row, 0 where it is of the ignored class. nullptr: all count 1.
 Value* counted_places(GraphBuilder& g, const LossFunction& function, Value* hits,
@@ -228,11 +181,11 @@ std::string describe(const LossFunction& function) {
         break;
     }
   }
-  return std::string(kind_of(function).description);
+  return loss_rows().info(function).summary;
 }
 
 void check_loss_options(const LossFunction& function) {
-  std::visit(OptionChecks(describe(function)), function);
+  loss_rows().check<ModelError>(function, describe(function) + ": ");
 }
 
 bool takes_scores(const LossFunction& function) {

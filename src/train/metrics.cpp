@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "onnxgrad/tables.h"
 #include "train/losses.h"
 
 // Definitions are those of scikit-learn, which the tests compare with. w_i are the row weights.
@@ -273,32 +274,37 @@ double pearson(const Rows& data) {
 }
 
 struct BuiltIn {
-  const char* name;
-  bool for_classes;
-  bool larger_is_better;
+  MetricInfo info;
   double (*value)(const Rows&);
 };
 
-constexpr BuiltIn kBuiltIns[] = {
-    {"accuracy", true, true, accuracy},
-    {"auc", true, true, auc},
-    {"balanced_accuracy", true, true, balanced_accuracy},
-    {"explained_variance", false, true, explained_variance},
-    {"f1", true, true, f1},
-    {"log_loss", true, false, log_loss},
-    {"mae", false, false, mae},
-    {"max_error", false, false, max_error},
-    {"mse", false, false, mse},
-    {"pearson", false, true, pearson},
-    {"precision", true, true, precision},
-    {"r2", false, true, r2},
-    {"recall", true, true, recall},
-    {"rmse", false, false, rmse},
+constexpr const char* kOfClassOne =
+    "of class 1 where there are two classes, else the mean over the classes that occur";
+
+// Sorted. Name, of classes, whether larger is better, meaning.
+const BuiltIn kBuiltIns[] = {
+    {{"accuracy", true, true, "share of the rows whose class has the largest score"}, accuracy},
+    {{"auc", true, true,
+      "area under the ROC curve; with more than two classes the mean of each against the rest"},
+     auc},
+    {{"balanced_accuracy", true, true, "mean of the recalls of the classes that occur"},
+     balanced_accuracy},
+    {{"explained_variance", false, true, "mean over the columns"}, explained_variance},
+    {{"f1", true, true, kOfClassOne}, f1},
+    {{"log_loss", true, false, "mean of -log p of the right class"}, log_loss},
+    {{"mae", false, false, "mean over rows and columns of abs(d)"}, mae},
+    {{"max_error", false, false, "the largest abs(d)"}, max_error},
+    {{"mse", false, false, "mean over rows and columns of d^2"}, mse},
+    {{"pearson", false, true, "mean over the columns of the correlation"}, pearson},
+    {{"precision", true, true, kOfClassOne}, precision},
+    {{"r2", false, true, "mean over the columns"}, r2},
+    {{"recall", true, true, kOfClassOne}, recall},
+    {{"rmse", false, false, "mean over the columns of the roots of their mse"}, rmse},
 };
 
 const BuiltIn* find_built_in(const std::string& name) {
-  const auto* const found =
-      std::ranges::find_if(kBuiltIns, [&](const BuiltIn& metric) { return name == metric.name; });
+  const auto* const found = std::ranges::find_if(
+      kBuiltIns, [&](const BuiltIn& metric) { return name == metric.info.name; });
   return found != std::end(kBuiltIns) ? found : nullptr;
 }
 
@@ -310,28 +316,34 @@ const BuiltIn& checked_built_in(const std::string& name, bool has_classes) {
                      .detail = "Metrics: " + base::quote_list(names, names.size()) + ".",
                      .hint = base::nearest_or(name, names)});
   }
-  if (metric->for_classes == has_classes) return *metric;
+  if (metric->info.is_of_classes == has_classes) return *metric;
   std::vector<std::string> fitting;
   for (const BuiltIn& other : kBuiltIns) {
-    if (other.for_classes == has_classes) fitting.emplace_back(other.name);
+    if (other.info.is_of_classes == has_classes) fitting.emplace_back(other.info.name);
   }
   throw DataError({.what = fmt::format("the metric '{}' is for {}, but the targets are {}", name,
-                                       metric->for_classes ? "classes" : "numbers",
+                                       metric->info.is_of_classes ? "classes" : "numbers",
                                        has_classes ? "classes" : "numbers"),
                    .hint = "Take one of " + base::quote_list(fitting, fitting.size()) + "."});
 }
 
 }  // namespace
 
+std::vector<MetricInfo> metric_table() {
+  std::vector<MetricInfo> table;
+  for (const BuiltIn& metric : kBuiltIns) table.push_back(metric.info);
+  return table;
+}
+
 std::vector<std::string> metric_names() {
   std::vector<std::string> names;
-  for (const BuiltIn& metric : kBuiltIns) names.emplace_back(metric.name);
+  for (const BuiltIn& metric : kBuiltIns) names.push_back(metric.info.name);
   return names;
 }
 
 bool is_larger_better(const std::string& metric) {
   const BuiltIn* const found = find_built_in(metric);
-  return found == nullptr || found->larger_is_better;
+  return found == nullptr || found->info.is_larger_better;
 }
 
 double metric_value(const std::string& name, const Predictions& predictions) {

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 import onnxgrad as og
-from onnxgrad import _core, optimizers, schedules
+from onnxgrad import _core, losses, optimizers, schedules
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "generate.py"
 CLASSES = [
     (module, row)
     for module, table in (
+        (losses, _core.loss_table()),
         (optimizers, _core.optimizer_table()),
         (schedules, _core.schedule_table()),
     )
@@ -35,18 +36,28 @@ def test_generated_files_are_those_of_the_tables():
 )
 class TestClass:
     def test_its_signature_is_the_row(self, module, row):
-        parameters = inspect.signature(getattr(module, row.python_name)).parameters
+        parameters = dict(inspect.signature(getattr(module, row.python_name)).parameters)
+        if module is losses:  # where it is put
+            assert parameters.pop("output").default == ""
+            assert parameters.pop("reduction").default == "mean"
         assert list(parameters) == [field.option for field in row.fields]
         for parameter, field in zip(parameters.values(), row.fields, strict=True):
-            assert parameter.kind is parameter.POSITIONAL_OR_KEYWORD
-            default = 0 if parameter.default is None else parameter.default
-            known = field.default_value
+            by_name = parameter.KEYWORD_ONLY
+            kind = by_name if module is losses else parameter.POSITIONAL_OR_KEYWORD
+            assert parameter.kind is kind
+            is_unset = parameter.default is None and field.zero_is_none
+            default, known = 0 if is_unset else parameter.default, field.default_value
             assert default == (tuple(known) if isinstance(known, list) else known)
 
     def test_its_defaults_are_those_of_the_struct(self, module, row):
-        made = getattr(module, row.python_name)()._native()
+        made = getattr(module, row.python_name)()
+        if module is losses:
+            fields = [field.name for field in row.fields if field.option != "axis"]
+            ours, theirs = made._function(), _core.make_loss_function(row.type, {})
+            assert all(getattr(ours, name) == getattr(theirs, name) for name in fields)
+            return
         maker = _core.make_optimizer if module is optimizers else _core.make_schedule
-        assert str(made) == str(maker(row.type, {}))
+        assert str(made._native()) == str(maker(row.type, {}))
 
     def test_it_is_pickled_and_shown_by_its_options(self, module, row):
         described = getattr(module, row.python_name)()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import numbers
+import operator
 import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ParamSpec, TypeVar
@@ -123,6 +124,18 @@ def positive_int(option: str, value: Any, minimum: int = 1) -> int:
         value=option,
         hint=f"Give a number such as {max(minimum, 1)}.",
     )
+
+
+def whole_number(option: str, value: Any) -> int:
+    """Return `value` as int if it is a whole number, of any sign."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise OptionError(
+            what=f"{option}: {shown(value)} is not a whole number",
+            value=option,
+            hint=f"Give a number such as -1, or leave {option} out.",
+        ) from None
 
 
 def real_number(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from onnxgrad import _core
-from onnxgrad.base.checks import positive_int, real_number, unknown_name
+from onnxgrad.base.checks import positive_int, real_number, unknown_name, whole_number
 from onnxgrad.base.description import Description
 
 __all__ = ["Described", "described_by_name"]
@@ -31,11 +31,12 @@ class Described(Description):
         raise NotImplementedError
 
     def __init__(self, **options: Any) -> None:
-        fields = {field.option: field for field in _row(self._table, self._type).fields}
-        super().__init__(
-            **{option: _checked(fields[option], value) for option, value in options.items()}
-        )
+        super().__init__(**self._checked(options))
         self._native()  # checks what goes together
+
+    def _checked(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        fields = {field.option: field for field in _row(self._table, self._type).fields}
+        return {option: _checked(fields[option], value) for option, value in options.items()}
 
     def _native(self) -> Any:
         fields = _row(self._table, self._type).fields
@@ -54,22 +55,27 @@ def _row(table: Callable[[], Sequence[_core.DescriptionInfo]], type_: str) -> _c
 
 
 def _checked(field: _core.FieldInfo, value: Any) -> Any:
-    default = field.default_value
-    if field.zero_is_none and value is None:
+    if value is None and (field.zero_is_none or field.kind == "optional whole"):
         return None
-    if isinstance(default, bool):
+    if field.kind == "flag":
         return bool(value)
-    if isinstance(default, int):
-        return positive_int(field.option, value, int(field.minimum))
-    if isinstance(default, float):
-        return real_number(
-            field.option, value, field.minimum, field.below, open_minimum=field.is_open
-        )
-    if isinstance(default, list):
-        return tuple(positive_int(field.option, one, int(field.minimum)) for one in value)
-    if value not in field.choices:
-        raise unknown_name(field.option, value, field.choices)
-    return value
+    if field.kind == "text":
+        if value not in field.choices:
+            raise unknown_name(field.option, value, field.choices)
+        return value
+    if field.kind == "optional whole":
+        return whole_number(field.option, value)
+    if field.kind in ("whole", "wholes"):
+        check = functools.partial(positive_int, field.option, minimum=int(field.minimum))
+        return check(value) if field.kind == "whole" else tuple(map(check, value))
+    real = functools.partial(
+        real_number,
+        field.option,
+        minimum=field.minimum,
+        below=field.below,
+        open_minimum=field.is_open,
+    )
+    return real(value) if field.kind == "number" else tuple(map(real, value))
 
 
 def described_by_name(
@@ -84,7 +90,7 @@ def described_by_name(
         for named in row.names if row.python_name else ():
             values = {
                 field.option: None if field.zero_is_none and value == 0 else value
-                for field, value in zip(row.fields, named.values, strict=True)
+                for field, value in zip(row.fields, named.values, strict=False)
             }
             found[named.name] = classes[row.python_name](**values)
             aliases.update(dict.fromkeys(named.aliases, named.name))

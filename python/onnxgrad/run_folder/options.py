@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from onnxgrad import losses, optimizers, schedules
-from onnxgrad._penalties import as_penalties
 from onnxgrad._specs import text_of
 from onnxgrad.callbacks import EarlyStopping
 from onnxgrad.callbacks.base import RunningTrainer
+from onnxgrad.losses.penalties import as_penalties
 
 __all__ = ["run_options"]
 

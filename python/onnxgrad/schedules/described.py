@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Literal
 
 from onnxgrad.schedules.base import Schedule
@@ -217,7 +217,7 @@ class MultiStep(Schedule):
 
     Parameters
     ----------
-    milestones : list of int, default=(30, 60, 90)
+    milestones : sequence of int >= 0, default=(30, 60, 90)
         In increasing order.
     factor : float >= 0, default=0.1
     unit : {"step", "epoch"}, default="epoch"
@@ -231,7 +231,7 @@ class MultiStep(Schedule):
 
     def __init__(
         self,
-        milestones: Sequence[int] = (30, 60, 90),
+        milestones: Iterable[int] = (30, 60, 90),
         factor: float = 0.1,
         unit: Literal["step", "epoch"] = "epoch",
     ) -> None:

@@ -18,7 +18,7 @@ from onnxgrad.base.models import ModelLike, to_core_model, to_proto
 from onnxgrad.base.values import Evaluation, NodeArg, WeightInfo, node_args, weight_infos
 from onnxgrad.data.arrays import ArrayLike, from_native, from_native_list, to_feeds, to_native
 from onnxgrad.errors import OptionError
-from onnxgrad.losses import LossLike, PenaltyLike, name_of, to_core_loss
+from onnxgrad.losses import LossLike, PenaltyLike, to_core_loss
 from onnxgrad.optimizers import (
     Optimizer,
     OptimizerLike,
@@ -270,7 +270,7 @@ class TrainingSession(NotPickled):
     @property
     def loss_name(self) -> str:
         """Name of the loss, one of `losses.names`; never ``"auto"``."""
-        return name_of(self._core.loss.function)
+        return _core.loss_name(self._core.loss.function)
 
     @property
     def scores_name(self) -> str:

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "train/losses.h"
-#include "train/losses/rules.h"
+#include "train/losses/table.h"
 
 // Losses of classes. s: scores, p: probabilities, t: targets (class numbers, or numbers in [0, 1]),
 // e: the loss of an element.
@@ -101,8 +101,6 @@ Value* class_signs(GraphBuilder& g, Value* scores, Value* target) {
   Value* is_class = g.equal(g.unsqueeze(target, {1}), g.ints(numbers));
   return g.where(is_class, g.scalar_like(scores, 1), g.scalar_like(scores, -1));
 }
-
-}  // namespace
 
 // e = (1 - a) w[t] (-log p[t]) + a / C sum_c w[c] (-log p[c]), 0 for ignored rows; p = softmax(s)
 Elements write_softmax_cross_entropy(GraphBuilder& g, const SoftmaxCrossEntropy& spec,
@@ -202,6 +200,129 @@ Elements write_one_vs_rest(GraphBuilder& g, const OneVsRest& spec, const LossInp
     elements.values = g.where(far, g.scale(z, -4), g.mul(hinge, hinge));
   }
   return elements;
+}
+
+void check_ignored(const SoftmaxCrossEntropy& spec) {
+  if (!spec.one_hot || !spec.ignore_index) return;
+  throw ModelError({.what = "softmax cross-entropy: ignore_index with one-hot targets",
+                    .hint = "Give class numbers as targets, or rows a sample weight of 0."});
+}
+
+const char* const kIgnoreMeaning = "Rows (or places) of this class count nothing.";
+const char* const kProbabilityMeaning =
+    "Logarithms are of at least this; 0 is the smallest normal number of the type of p.";
+
+void register_classes(LossTable& table) {
+  table.add<write_softmax_cross_entropy>(
+      {.target = TargetKind::kByOptions,
+       .scores = ScoreShape::kClassesPlaces,
+       .takes_scores = true},
+      Described<SoftmaxCrossEntropy>{
+          .type = "SoftmaxCrossEntropy",
+          .python_name = "SoftmaxCrossEntropy",
+          .summary = "softmax cross-entropy",
+          .source = "torch: CrossEntropyLoss",
+          .formula =
+              "-log p[t] with p = softmax(s). s: [N, C] before any Softmax, t: [N] class numbers; "
+              "or s with more axes, such as [B, T, C], and t of the shape of s without the class "
+              "axis, such as [B, T]: the mean over the places of a row. With w = class_weights and "
+              "e = label_smoothing a row's loss is (1 - e) w[t] (-log p[t]) + e / C sum_c w[c] "
+              "(-log p[c]), and it counts w[t] times in a mean. With one-hot targets it is "
+              "-sum_c w[c] log p[c] ((1 - e) t[c] + e / C), and counts once.",
+          .fields = {field("ignore_index", &SoftmaxCrossEntropy::ignore_index, kIgnoreMeaning),
+                     field("class_weights", &SoftmaxCrossEntropy::class_weights, kAtLeastZero,
+                           "Weight of each class, in the order of the columns; none: all 1."),
+                     field("label_smoothing", &SoftmaxCrossEntropy::label_smoothing, kBelowOne),
+                     field("one_hot", &SoftmaxCrossEntropy::one_hot,
+                           "Whether targets are rows [N, C] of 0 and 1, or of probabilities.")},
+          .names = {{"softmax_cross_entropy", {}, {"cross_entropy"}}},
+          .check = check_ignored,
+      });
+  table.add<write_negative_log_likelihood>(
+      {.target = TargetKind::kClasses, .scores = ScoreShape::kClassesPlaces},
+      Described<NegativeLogLikelihood>{
+          .type = "NegativeLogLikelihood",
+          .python_name = "NegativeLogLikelihood",
+          .summary = "negative log-likelihood",
+          .source = "torch: NLLLoss of log p",
+          .formula = "-log p[t] on probabilities. p: [N, C] and t: [N] class numbers, or more axes "
+                     "as for `SoftmaxCrossEntropy`.",
+          .fields = {field("min_probability", &NegativeLogLikelihood::min_probability, kBelowOne,
+                           kProbabilityMeaning),
+                     field("ignore_index", &NegativeLogLikelihood::ignore_index, kIgnoreMeaning)},
+          .names = {{"negative_log_likelihood", {}, {"nll"}}},
+      });
+  table.add<write_kl_divergence>(
+      {.target = TargetKind::kNumbers, .scores = ScoreShape::kClassesPlaces, .takes_scores = true},
+      Described<KlDivergence>{
+          .type = "KlDivergence",
+          .python_name = "KlDivergence",
+          .summary = "Kullback-Leibler divergence",
+          .source = "torch: KLDivLoss of log p",
+          .formula = "sum_c t[c] (log t[c] - log softmax(s)[c]). s: [N, C] before any Softmax, or "
+                     "logarithms of probabilities; t: [N, C] probabilities. With more axes, the "
+                     "mean over the places of a row.",
+          .names = {{"kl_divergence", {}, {"kl"}}},
+      });
+}
+
+void register_columns(LossTable& table) {
+  const char* const soft =
+      "Whether targets of one column, too, are numbers from 0 to 1, of the type and shape of the "
+      "scores. A session that is given fractions as targets does so by itself.";
+  table.add<write_binary_cross_entropy>(
+      {.target = TargetKind::kByColumns, .takes_scores = true},
+      Described<BinaryCrossEntropy>{
+          .type = "BinaryCrossEntropy",
+          .python_name = "BinaryCrossEntropy",
+          .summary = "binary cross-entropy",
+          .source = "torch: BCEWithLogitsLoss",
+          .formula = "log(1 + exp(s)) - t*s with t in {0, 1}, averaged over the columns of a row. "
+                     "s: [N] or [N, 1] with class numbers t: [N]; or s: [N, K] before any Sigmoid "
+                     "with t: [N, K] of numbers from 0 to 1.",
+          .fields = {field("soft_targets", &BinaryCrossEntropy::soft_targets, soft)},
+          .names = {{"binary_cross_entropy", {}, {"bce"}}},
+      });
+  table.add<write_log_loss>(
+      {.target = TargetKind::kByColumns},
+      Described<LogLoss>{
+          .type = "LogLoss",
+          .python_name = "LogLoss",
+          .summary = "log loss",
+          .source = "scikit-learn: log_loss",
+          .formula = "-t log p - (1 - t) log(1 - p) on probabilities, averaged over the columns of "
+                     "a row. p: [N] or [N, 1] with class numbers t: [N]; or p, t: [N, K].",
+          .fields = {field("min_probability", &LogLoss::min_probability, kBelowOne,
+                           kProbabilityMeaning),
+                     field("soft_targets", &LogLoss::soft_targets, soft)},
+          .names = {{"log_loss", {}}},
+      });
+  table.add<write_one_vs_rest>(
+      {.target = TargetKind::kClasses, .scores = ScoreShape::kBinaryOrKnown, .takes_scores = true},
+      Described<OneVsRest>{
+          .type = "OneVsRest",
+          .python_name = "OneVsRest",
+          .summary = "one-vs-rest log loss",
+          .source = "scikit-learn: SGDClassifier",
+          .formula = "One problem 'this class against the rest' per column. With y = +1 for the "
+                     "row's class and -1 otherwise, z = y*s, summed over the columns: \"log\" is "
+                     "log(1 + exp(-z)), \"hinge\" is max(0, 1 - z), \"squared_hinge\" is its "
+                     "square, and \"modified_huber\" is max(0, 1 - z)^2 for z >= -1, else -4z. "
+                     "s: [N, C] raw scores, or [N, 1] for two classes; t: [N] class numbers.",
+          .fields = {field("kind", &OneVsRest::kind,
+                           {"log", "hinge", "squared_hinge", "modified_huber"})},
+          .names = {{"one_vs_rest_log", {}},
+                    {"hinge", {.kind = OneVsRest::Kind::kHinge}},
+                    {"squared_hinge", {.kind = OneVsRest::Kind::kSquaredHinge}},
+                    {"modified_huber", {.kind = OneVsRest::Kind::kModifiedHuber}}},
+      });
+}
+
+}  // namespace
+
+void register_classification(LossTable& table) {
+  register_classes(table);
+  register_columns(table);
 }
 
 }  // namespace onnxgrad::train

@@ -1,4 +1,4 @@
-#include "train/losses/rules.h"
+#include "train/losses/table.h"
 
 // Losses of numbers. s: scores, t: targets, d = s - t, e: the loss of an element.
 
@@ -24,8 +24,6 @@ Value* row_norm(GraphBuilder& g, Value* x) {
   Value* square = row_dot(g, x, x);
   return g.sqrt(g.op("Max", {square, g.scalar_like(square, kEpsilon * kEpsilon)}));
 }
-
-}  // namespace
 
 // e = d^2
 Elements write_squared_error(GraphBuilder& g, const SquaredError&, const LossInputs& in) {
@@ -72,6 +70,101 @@ Elements write_cosine(GraphBuilder& g, const Cosine&, const LossInputs& in) {
   Value* norms = g.mul(row_norm(g, in.scores), row_norm(g, in.target));
   Value* cosine = g.div(row_dot(g, in.scores, in.target), norms);
   return {.values = g.sub(g.scalar_like(cosine, 1), cosine), .mean_of_columns = true};
+}
+
+const std::string kLikeScores = " s, t: [N, K] or [N], floating.";
+
+}  // namespace
+
+void register_regression(LossTable& table) {
+  const LossKind numbers{.target = TargetKind::kNumbers};
+  table.add<write_squared_error>(
+      numbers, Described<SquaredError>{
+                   .type = "SquaredError",
+                   .python_name = "SquaredError",
+                   .summary = "squared error",
+                   .source = "torch: MSELoss",
+                   .formula = "d^2, averaged over the outputs of a row." + kLikeScores,
+                   .names = {{"squared_error", {}, {"mse", "l2"}}},
+               });
+  table.add<write_absolute_error>(
+      numbers, Described<AbsoluteError>{
+                   .type = "AbsoluteError",
+                   .python_name = "AbsoluteError",
+                   .summary = "absolute error",
+                   .source = "torch: L1Loss",
+                   .formula = "abs(d), averaged over the outputs of a row." + kLikeScores,
+                   .names = {{"absolute_error", {}, {"mae", "l1"}}},
+               });
+  table.add<write_huber>(
+      numbers, Described<Huber>{
+                   .type = "Huber",
+                   .python_name = "Huber",
+                   .summary = "Huber loss",
+                   .source = "torch: HuberLoss",
+                   .formula = "d^2 / 2 where abs(d) <= delta, else delta * (abs(d) - delta / 2); "
+                              "averaged over the outputs." +
+                              kLikeScores,
+                   .fields = {field("delta", &Huber::delta, kAboveZero)},
+                   .names = {{"huber", {}}},
+               });
+  table.add<write_smooth_l1>(
+      numbers, Described<SmoothL1>{
+                   .type = "SmoothL1",
+                   .python_name = "SmoothL1",
+                   .summary = "smooth L1 loss",
+                   .source = "torch: SmoothL1Loss",
+                   .formula = "The Huber loss divided by beta: d^2 / (2 beta) where "
+                              "abs(d) <= beta, else abs(d) - beta / 2; averaged over the outputs." +
+                              kLikeScores,
+                   .fields = {field("beta", &SmoothL1::beta, kAboveZero)},
+                   .names = {{"smooth_l1", {}}},
+               });
+  table.add<write_elastic>(
+      numbers,
+      Described<Elastic>{
+          .type = "Elastic",
+          .python_name = "Elastic",
+          .summary = "elastic loss",
+          .source = "onnxcustom: ElasticLearningLoss",
+          .formula =
+              "l1_weight * abs(d) + l2_weight * d^2, averaged over the outputs." + kLikeScores,
+          .fields = {field("l1_weight", &Elastic::l1_weight, kAtLeastZero),
+                     field("l2_weight", &Elastic::l2_weight, kAtLeastZero)},
+          .names = {{"elastic", {}}},
+          .check =
+              [](const Elastic& spec) {
+                if (spec.l1_weight + spec.l2_weight > 0) return;
+                throw ModelError({.what = "elastic loss: l1_weight + l2_weight is 0, expected a "
+                                          "number above 0",
+                                  .hint = "Give one of them, or leave both out."});
+              },
+      });
+  table.add<write_poisson>(
+      numbers,
+      Described<Poisson>{
+          .type = "Poisson",
+          .python_name = "Poisson",
+          .summary = "Poisson loss",
+          .source = "torch: PoissonNLLLoss",
+          .formula = "exp(s) - t s, or s - t log(s + 1e-8) without `log_input`; averaged over the "
+                     "outputs. s, t: [N, K] or [N]; t >= 0 are counts.",
+          .fields = {field("log_input", &Poisson::log_input,
+                           "Whether s is the logarithm of the expected count, or the expected "
+                           "count itself.")},
+          .names = {{"poisson", {}}},
+      });
+  table.add<write_cosine>(
+      {.target = TargetKind::kNumbers, .scores = ScoreShape::kMatrix},
+      Described<Cosine>{
+          .type = "Cosine",
+          .python_name = "Cosine",
+          .summary = "cosine loss",
+          .source = "torch: cosine_similarity",
+          .formula = "1 - s.t / (norm(s) norm(t)), with norms of at least 1e-8. s, t: [N, K]; "
+                     "their rows are vectors.",
+          .names = {{"cosine", {}}},
+      });
 }
 
 }  // namespace onnxgrad::train

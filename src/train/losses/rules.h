@@ -33,33 +33,9 @@ struct Elements {
 
 using LossRule = Elements (*)(ir::GraphBuilder&, const LossFunction&, const LossInputs&);
 
-// losses/regression.cpp; formulas in onnxgrad/losses.h.
-Elements write_squared_error(ir::GraphBuilder& g, const SquaredError& spec, const LossInputs& in);
-Elements write_absolute_error(ir::GraphBuilder& g, const AbsoluteError& spec, const LossInputs& in);
-Elements write_huber(ir::GraphBuilder& g, const Huber& spec, const LossInputs& in);
-Elements write_smooth_l1(ir::GraphBuilder& g, const SmoothL1& spec, const LossInputs& in);
-Elements write_elastic(ir::GraphBuilder& g, const Elastic& spec, const LossInputs& in);
-Elements write_poisson(ir::GraphBuilder& g, const Poisson& spec, const LossInputs& in);
-Elements write_cosine(ir::GraphBuilder& g, const Cosine& spec, const LossInputs& in);
-
-// losses/classification.cpp.
-Elements write_softmax_cross_entropy(ir::GraphBuilder& g, const SoftmaxCrossEntropy& spec,
-                                     const LossInputs& in);
-Elements write_binary_cross_entropy(ir::GraphBuilder& g, const BinaryCrossEntropy& spec,
-                                    const LossInputs& in);
-Elements write_log_loss(ir::GraphBuilder& g, const LogLoss& spec, const LossInputs& in);
-Elements write_negative_log_likelihood(ir::GraphBuilder& g, const NegativeLogLikelihood& spec,
-                                       const LossInputs& in);
-Elements write_kl_divergence(ir::GraphBuilder& g, const KlDivergence& spec, const LossInputs& in);
-Elements write_one_vs_rest(ir::GraphBuilder& g, const OneVsRest& spec, const LossInputs& in);
-
-// losses/user.cpp.
-Elements write_user_loss(ir::GraphBuilder& g, const UserLoss& spec, const LossInputs& in);
 /// Whether `loss` is that of a batch, one number, and not one for each of `rows`. `subject` is for
 /// messages. Throws: ModelError (unknown rank).
 bool is_batch_loss(const ir::Value& loss, const ir::Dim& rows, const std::string& subject);
-/// The loss that the model has, see OutputLoss: the scores themselves.
-Elements write_output_loss(ir::GraphBuilder& g, const OutputLoss& spec, const LossInputs& in);
 /// Type of the targets that the model of `spec` reads. Throws: ModelError (no such model, other
 /// inputs or outputs than it should have, scores of another type).
 ir::Type user_target_type(const UserLoss& spec, const ir::Value& scores);

@@ -1,11 +1,15 @@
 #ifndef ONNXGRAD_TRAIN_LOSSES_TABLE_H_
 #define ONNXGRAD_TRAIN_LOSSES_TABLE_H_
 
-#include <span>
-#include <string_view>
-#include <vector>
+#include <array>
+#include <utility>
+#include <variant>
 
+#include "train/descriptions.h"
 #include "train/losses/rules.h"
+
+// The table of losses. A file of formulas has `void register_<stem>(LossTable&)`, which adds the
+// rows of its losses.
 
 namespace onnxgrad::train {
 
@@ -25,26 +29,37 @@ enum class ScoreShape {
   kBinaryOrKnown,  ///< [N], [N, 1], or [N, C] with a known C
 };
 
-/// A row of the table of losses: one for each alternative of LossFunction, in its order.
+/// What a loss asks of scores and targets.
 struct LossKind {
-  std::string_view description;  ///< for messages
   TargetKind target = TargetKind::kNumbers;
   ScoreShape scores = ScoreShape::kAny;
   bool takes_scores = false;  ///< and not what is behind Softmax or Sigmoid
   LossRule rule = nullptr;
 };
 
-const LossKind& kind_of(const LossFunction& function);
+/// Summaries are what messages call a loss: "softmax cross-entropy".
+class LossTable : public DescriptionTable<LossFunction> {
+ public:
+  LossTable() : DescriptionTable("loss") {}
 
-/// A name by which users know a loss.
-struct LossName {
-  std::string_view name;
-  LossFunction function = AutoLoss{};
-  std::vector<std::string_view> aliases = {};
+  /// A loss with the formula `kWrite`.
+  template <auto kWrite, class Spec>
+  void add(LossKind kind, Described<Spec> described) {
+    kind.rule = [](ir::GraphBuilder& g, const LossFunction& function, const LossInputs& in) {
+      return kWrite(g, std::get<Spec>(function), in);
+    };
+    kinds_.at(LossFunction(Spec{}).index()) = kind;
+    DescriptionTable::add(std::move(described));
+  }
+
+  const LossKind& kind(const LossFunction& function) const { return kinds_.at(function.index()); }
+
+ private:
+  std::array<LossKind, std::variant_size_v<LossFunction>> kinds_;
 };
 
-/// All names, sorted.
-std::span<const LossName> known_losses();
+const LossTable& loss_rows();
+inline const LossKind& kind_of(const LossFunction& function) { return loss_rows().kind(function); }
 
 }  // namespace onnxgrad::train
 

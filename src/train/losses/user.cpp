@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "train/losses/rules.h"
+#include "train/losses/table.h"
 #include "train/user_graph.h"
 
 // A loss that the user wrote as a model: its nodes are written behind the scores, with the types
@@ -100,6 +100,8 @@ ir::Type user_target_type(const UserLoss& spec, const Value& scores) {
 }
 
 // e = what the model says
+namespace {
+
 Elements write_user_loss(GraphBuilder& g, const UserLoss& spec, const LossInputs& in) {
   const ir::Model model = load(spec);
   const auto inputs = formal_inputs(*model.graph);
@@ -136,6 +138,16 @@ Elements write_output_loss(GraphBuilder& g, const OutputLoss& /*spec*/, const Lo
     elements.values = g.reduce_sum(in.scores, {}, /*keepdims=*/false);
   }
   return elements;
+}
+
+}  // namespace
+
+void register_users(LossTable& table) {
+  table.add<write_user_loss>({.target = TargetKind::kByOptions},
+                             Described<UserLoss>{.type = "UserLoss", .summary = "user loss"});
+  table.add<write_output_loss>(
+      {.target = TargetKind::kNumbers},
+      Described<OutputLoss>{.type = "OutputLoss", .summary = "the model's own loss"});
 }
 
 }  // namespace onnxgrad::train

@@ -20,8 +20,10 @@ void check_optimizer(const Optimizer& optimizer) {
 
 void check_update_options(const UpdateOptions& options) {
   const auto check = [](std::string name, FieldValue value, const NumberRange& range) {
-    check_field({.name = std::move(name), .default_value = value, .range = range}, value,
-                "optimizer: ");
+    const FieldInfo field{.name = std::move(name), .default_value = value, .range = range};
+    if (auto problem = field_problem(field, value, "optimizer: ")) {
+      throw OptionError(std::move(*problem));
+    }
   };
   if (options.clip_value) check("clip_value", *options.clip_value, kAboveZero);
   if (options.clip_norm) check("clip_norm", *options.clip_norm, kAboveZero);

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
 
 from onnxgrad import _core
 from onnxgrad.base.checks import unknown_name
+from onnxgrad.base.described import Described
 from onnxgrad.base.description import Description
 from onnxgrad.errors import OptionError
 
-NativeFunction: TypeAlias = (
-    "_core.AutoLoss | _core.SquaredError | _core.AbsoluteError | _core.Huber | _core.SmoothL1"
-    " | _core.Elastic | _core.Poisson | _core.Cosine | _core.SoftmaxCrossEntropy"
-    " | _core.BinaryCrossEntropy | _core.LogLoss | _core.NegativeLogLikelihood"
-    " | _core.KlDivergence | _core.OneVsRest | _core.UserLoss | _core.OutputLoss"
-)
 Reduction: TypeAlias = Literal["mean", "sum", "none"]
 REDUCTIONS = ("mean", "sum", "none")
 
 
-class Loss(Description):
+class Loss(Described):
     """Base of all losses.
 
     Parameters
@@ -44,9 +40,23 @@ class Loss(Description):
             raise unknown_name("reduction", reduction, REDUCTIONS)
         Description.__init__(self, output=output, reduction=reduction, **options)
 
-    def _function(self) -> NativeFunction:
-        raise OptionError(
-            what="loss: 'Loss' itself has no formula",
-            value="loss",
-            hint="Take one of its subclasses in onnxgrad.losses.",
-        )
+    def _describe(self, output: str, reduction: Reduction, **options: Any) -> None:
+        """Take the options that all losses have, and those of this one's row of the table."""
+        self._set(output, reduction, **self._checked(options))
+        self._function()  # checks what goes together
+
+    @staticmethod
+    def _table() -> Sequence[_core.DescriptionInfo]:
+        return _core.loss_table()
+
+    def _function(self) -> Any:
+        """Return the function for the extension; where it is put is in its `Loss`."""
+        if not hasattr(self, "_type"):
+            raise OptionError(
+                what="loss: 'Loss' itself has no formula",
+                value="loss",
+                hint="Take one of its subclasses in onnxgrad.losses.",
+            )
+        of_place = ("output", "reduction", "axis")
+        options = {name: value for name, value in vars(self).items() if name not in of_place}
+        return _core.make_loss_function(self._type, options)

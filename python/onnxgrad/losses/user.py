@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 from onnxgrad import _core
-from onnxgrad._loss_base import Loss, NativeFunction, Reduction
 from onnxgrad.base.checks import unknown_name
 from onnxgrad.base.models import to_core_model
 from onnxgrad.errors import OptionError
+from onnxgrad.losses.base import Loss, Reduction
 
 if TYPE_CHECKING:
     from onnxgrad.base.models import ModelLike
@@ -51,7 +51,7 @@ class User(Loss):
             takes_scores=bool(takes_scores),
         )
 
-    def _function(self) -> NativeFunction:
+    def _function(self) -> Any:
         return _core.UserLoss(to_core_model(self.model), self.takes_scores)
 
     def __repr__(self) -> str:
@@ -107,8 +107,8 @@ class Output(Loss):
             sample_weight=str(sample_weight),
         )
 
-    def _function(self) -> NativeFunction:
-        return _core.OutputLoss()
+    def _function(self) -> Any:
+        return _core.make_loss_function("OutputLoss", {})
 
 
 def traced(

@@ -1,0 +1,156 @@
+"""Losses and penalties, as plain descriptions.
+
+N is the number of rows of a batch, C the number of classes, s the scores that the loss is put on,
+t the target, d = s - t. Each loss is written into the model as standard ONNX operators. The
+formulas give the loss of one row; the loss of a batch is the mean over its rows (weighted with the
+sample weights, if there are any), their sum with ``reduction="sum"``, or the loss of each row with
+``reduction="none"``.
+
+Wherever a loss is asked for, these do too:
+
+- its name: ``"squared_error"`` (``"mse"``, ``"l2"``), ``"absolute_error"`` (``"mae"``, ``"l1"``),
+  ``"huber"``, ``"smooth_l1"``, ``"elastic"``, ``"poisson"``, ``"cosine"``,
+  ``"softmax_cross_entropy"`` (``"cross_entropy"``), ``"binary_cross_entropy"`` (``"bce"``),
+  ``"log_loss"``, ``"negative_log_likelihood"`` (``"nll"``), ``"kl_divergence"`` (``"kl"``),
+  ``"one_vs_rest_log"``, ``"hinge"``, ``"squared_hinge"``, ``"modified_huber"``, ``"auto"``;
+- a name with options, ``"huber:delta=2"``, or ``"output:NAME"``, as the command line has them;
+- a dictionary from outputs of the model to losses, or to pairs (loss, factor): the sum of them,
+  with a target for each output. A loss of scores finds those behind the output.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+from onnxgrad import _core
+from onnxgrad.base.checks import real_number, unknown_name
+from onnxgrad.base.described import described_by_name
+from onnxgrad.errors import OptionError
+from onnxgrad.losses import described
+from onnxgrad.losses.base import Loss
+from onnxgrad.losses.described import *  # noqa: F403
+from onnxgrad.losses.penalties import Penalty, PenaltyLike, as_penalties
+from onnxgrad.losses.user import Output, User, traced
+
+__all__ = [
+    "Loss",
+    "LossLike",
+    "Output",
+    "Penalty",
+    "PenaltyLike",
+    "User",
+    "from_name",
+    "names",
+    "traced",
+]
+__all__ += described.__all__
+
+
+LossLike: TypeAlias = "Loss | str | Mapping[str, Loss | str | tuple[Loss | str, float]]"
+"""A loss or its name, or for several outputs a dictionary of losses or pairs (loss, factor)."""
+
+_BY_NAME: dict[str, Loss]
+_BY_NAME, _SHORT = described_by_name(_core.loss_table(), globals())
+
+
+def names() -> list[str]:
+    """Return the names of all losses, sorted."""
+    return sorted(_BY_NAME)
+
+
+def from_name(name: str) -> Loss:
+    """Return the loss of that name.
+
+    Raises
+    ------
+    OptionError
+        If there is none; names the nearest.
+
+    Examples
+    --------
+    >>> from_name("hinge")
+    OneVsRest(output='', reduction='mean', kind='hinge')
+    """
+    loss = _BY_NAME.get(_SHORT.get(name, name))
+    if loss is None:
+        raise unknown_name("loss", name, names())
+    return loss
+
+
+def as_loss(loss: Any) -> Loss:
+    """Return a loss, or the loss of that name."""
+    if isinstance(loss, str) and ":" in loss:  # with options, as the command line has them
+        from onnxgrad._specs import loss_of
+
+        return loss_of(loss)
+    described = from_name(loss) if isinstance(loss, str) else loss
+    if not isinstance(described, Loss):
+        raise OptionError(
+            what=f"loss: a {type(loss).__name__} is not a loss",
+            value="loss",
+            hint=f"Give an object of onnxgrad.losses or one of {', '.join(names())}.",
+        )
+    return described
+
+
+def _terms(loss: Any) -> list[tuple[Loss, float]]:
+    """Return the losses of a dictionary, each put on its output, and their factors."""
+    if not loss:
+        raise OptionError(
+            what="loss: an empty dictionary",
+            value="loss",
+            hint="Give losses by the name of their outputs: {'Y': 'squared_error'}.",
+        )
+    terms = []
+    for output, entry in loss.items():
+        pair = entry if isinstance(entry, (tuple, list)) else (entry, 1.0)
+        if len(pair) != 2:
+            raise OptionError(
+                what=f"loss: {len(pair)} entries for output '{output}', expected (loss, factor)",
+                value="loss",
+                hint="Give the loss alone, or (loss, factor).",
+            )
+        described = as_loss(pair[0]).replace(output=str(output))
+        terms.append((described, real_number(f"factor of '{output}'", pair[1])))
+    for (first, _), (other, _) in itertools.pairwise(terms):
+        if first.reduction != other.reduction:
+            raise OptionError(
+                what="loss: different reductions",
+                value="loss",
+                hint="Give all of them the same reduction.",
+            )
+    return terms
+
+
+def to_core_loss(
+    loss: LossLike,
+    target: str = "label",
+    sample_weight: str = "",
+    penalty: PenaltyLike | None = None,
+) -> _core.Loss:
+    """Return the extension's description of a loss."""
+    terms = _terms(loss) if isinstance(loss, Mapping) else [(as_loss(loss), 1.0)]
+    several = isinstance(loss, Mapping)
+    natives: list[_core.Loss] = []
+    for one, factor in reversed(terms):
+        is_first = one is terms[0][0]
+        own_target, own_weight = target, sample_weight
+        if isinstance(one, Output):
+            own_target, own_weight = one.target, one.sample_weight or sample_weight
+        natives.append(
+            _core.Loss(
+                one._function(),
+                one.output,
+                several,
+                f"{target}_{one.output}" if several else own_target,
+                own_weight if is_first else "",
+                getattr(_core.Reduction, one.reduction),
+                [each._native() for each in as_penalties(penalty)] if is_first else [],
+                factor,
+                natives[::-1] if is_first else [],
+                getattr(one, "axis", None),
+            )
+        )
+    return natives[-1]
