@@ -35,7 +35,7 @@ bool can_run(const OperatorName& name) {
   const auto& [domain, op_type] = name;
   const opdef::OpDef* def = engine.ops.find(domain, op_type);
   return (def != nullptr &&
-          (def->lower != nullptr || def->expression != nullptr || def->is_view)) ||
+          (def->lower != nullptr || def->expression != nullptr || def->is_view())) ||
          !engine.kernels.offers(domain, op_type).empty() ||
          engine.kernels.dynamic(domain, op_type) != nullptr;
 }

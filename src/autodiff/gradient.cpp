@@ -7,9 +7,9 @@
 #include <unordered_set>
 
 #include "autodiff/activity.h"
+#include "autodiff/carry.h"
 #include "base/check.h"
 #include "ir/inline.h"
-#include "opdef/random_stream.h"
 
 // Reverse-mode differentiation of a graph: activity analysis, then one sweep over the active nodes
 // from the outputs to the wanted values. Start reading at add_vjp.
@@ -43,6 +43,10 @@ class Cotangents {
   std::unordered_map<const Value*, std::vector<Value*>> parts_;
 };
 
+std::vector<Value*> sweep(ir::GraphBuilder& g, ir::Graph& primal, const opdef::OpRegistry& registry,
+                          std::span<Value* const> outputs, std::span<Value* const> seeds,
+                          std::span<Value* const> wrt, ZeroGradients* zeros);
+
 class Context : public opdef::VjpContext {
  public:
   Context(ir::GraphBuilder& g, const opdef::OpRegistry& registry, Node& node,
@@ -50,10 +54,11 @@ class Context : public opdef::VjpContext {
       : g_(g),
         registry_(registry),
         node_(node),
+        complete_(registry.complete(node)),
         cotangents_(std::move(cotangents)),
         needs_(std::move(needs)) {}
 
-  const Node& node() const override { return node_; }
+  const Node& node() const override { return complete_; }
   Value* cotangent(std::size_t i) const override {
     return i < cotangents_.size() ? cotangents_[i] : nullptr;
   }
@@ -63,29 +68,31 @@ class Context : public opdef::VjpContext {
     const auto named =
         std::ranges::find_if(node_.outputs, [](const Value* output) { return output != nullptr; });
     const std::string hint = fmt::format("{}_{}", (*named)->name, i);  // a gradient came to one
-    ir::Graph& graph = *node_.graph;
-    ir::Graph::set_output(&node_, i, graph.add_value(graph.names().unique(hint)));
+    node_.graph->add_output(&node_, i, {}, hint);
     g_.inferer().infer(node_);
+    complete_.outputs = node_.outputs;
     return node_.output(i);
   }
-  std::vector<Value*> differentiate(opdef::GraphBuilder& g, std::span<Value* const> outputs,
-                                    std::span<Value* const> seeds,
+  std::vector<Value*> differentiate(opdef::GraphBuilder& g, ir::Graph& body,
+                                    std::span<Value* const> outputs, std::span<Value* const> seeds,
                                     std::span<Value* const> wrt) override {
-    return add_vjp(g, registry_, outputs, seeds, wrt);
+    return sweep(g, body, registry_, outputs, seeds, wrt, nullptr);
   }
-  void repeat_draws(const std::unordered_map<const Value*, Value*>& copies) override {
-    for (const auto& [primal, copy] : copies) {
-      if (primal->producer == nullptr || copy->producer == nullptr) continue;
-      const opdef::OpDef* def = registry_.find(*copy->producer);
-      if (def == nullptr || !def->is_random) continue;
-      opdef::draw_like(*primal->producer, *copy->producer);
-    }
+  void carry(opdef::GraphBuilder& g, ir::Graph& body,
+             const std::function<Value*(Value*)>& save) override {
+    carry_values(g, body, registry_, save);
+  }
+  Value* add_output(ir::Type type, std::string_view hint) override {
+    Value* output = node_.graph->add_output(&node_, node_.outputs.size(), std::move(type), hint);
+    complete_.outputs = node_.outputs;
+    return output;
   }
 
  private:
   ir::GraphBuilder& g_;
   const opdef::OpRegistry& registry_;
   Node& node_;
+  Node complete_;  // the same with all attributes
   std::vector<Value*> cotangents_;
   std::vector<bool> needs_;
 };
@@ -183,12 +190,12 @@ std::vector<MissingGradient> missing_in(const Activity& activity,
 }
 
 // Calls of functions whose operator has no rule of its own are differentiated through their bodies.
-void expand_functions(ir::GraphBuilder& g, const opdef::OpRegistry& registry,
+void expand_functions(ir::GraphBuilder& g, ir::Graph& primal, const opdef::OpRegistry& registry,
                       std::span<Value* const> outputs, std::span<Value* const> wrt) {
   bool expanded = true;
   while (expanded) {
     expanded = false;
-    const Activity activity(g.graph(), registry, outputs, wrt);
+    const Activity activity(primal, registry, outputs, wrt);
     for (Node* node : activity.nodes()) {
       const opdef::OpDef* def = registry.find(*node);
       if (def != nullptr && def->vjp != nullptr) continue;
@@ -234,28 +241,16 @@ void find_ends(const ir::Graph& graph, const opdef::OpRegistry& registry,
   }
 }
 
-}  // namespace
-
-std::vector<MissingGradient> find_missing_gradients(const ir::Model& model,
-                                                    const opdef::OpRegistry& registry,
-                                                    std::span<Value* const> outputs,
-                                                    std::span<Value* const> wrt) {
-  std::vector<MissingGradient> missing =
-      missing_in(Activity(*model.graph, registry, outputs, wrt), registry);
-  std::erase_if(missing, [&](const MissingGradient& m) {
-    return model.find_function(ir::kFunctionDomain, m.op_type) != nullptr;
-  });
-  return missing;
-}
-
-std::vector<Value*> add_vjp(ir::GraphBuilder& g, const opdef::OpRegistry& registry,
-                            std::span<Value* const> outputs, std::span<Value* const> seeds,
-                            std::span<Value* const> wrt, ZeroGradients* zeros) {
+// The sweep over the nodes of `primal`: g.graph(), or a body whose values the new nodes read as if
+// they stood in it.
+std::vector<Value*> sweep(ir::GraphBuilder& g, ir::Graph& primal, const opdef::OpRegistry& registry,
+                          std::span<Value* const> outputs, std::span<Value* const> seeds,
+                          std::span<Value* const> wrt, ZeroGradients* zeros) {
   ONNXGRAD_ASSERT(outputs.size() == seeds.size());
-  expand_functions(g, registry, outputs, wrt);
-  const Activity activity(g.graph(), registry, outputs, wrt);
+  expand_functions(g, primal, registry, outputs, wrt);
+  const Activity activity(primal, registry, outputs, wrt);
   const std::vector<MissingGradient> missing = missing_in(activity, registry);
-  if (!missing.empty()) throw_missing(missing, g.graph().name);
+  if (!missing.empty()) throw_missing(missing, primal.name);
 
   Cotangents cotangents(g);
   for (std::size_t i = 0; i < outputs.size(); ++i) {
@@ -275,9 +270,29 @@ std::vector<Value*> add_vjp(ir::GraphBuilder& g, const opdef::OpRegistry& regist
     gradients.push_back(gradient == nullptr ? g.zeros_like(value) : gradient);
   }
   if (zeros != nullptr && std::ranges::find(zeros->is_zero, true) != zeros->is_zero.end()) {
-    find_ends(g.graph(), registry, outputs, wrt, zeros->ends);
+    find_ends(primal, registry, outputs, wrt, zeros->ends);
   }
   return gradients;
+}
+
+}  // namespace
+
+std::vector<MissingGradient> find_missing_gradients(const ir::Model& model,
+                                                    const opdef::OpRegistry& registry,
+                                                    std::span<Value* const> outputs,
+                                                    std::span<Value* const> wrt) {
+  std::vector<MissingGradient> missing =
+      missing_in(Activity(*model.graph, registry, outputs, wrt), registry);
+  std::erase_if(missing, [&](const MissingGradient& m) {
+    return model.find_function(ir::kFunctionDomain, m.op_type) != nullptr;
+  });
+  return missing;
+}
+
+std::vector<Value*> add_vjp(ir::GraphBuilder& g, const opdef::OpRegistry& registry,
+                            std::span<Value* const> outputs, std::span<Value* const> seeds,
+                            std::span<Value* const> wrt, ZeroGradients* zeros) {
+  return sweep(g, g.graph(), registry, outputs, seeds, wrt, zeros);
 }
 
 }  // namespace onnxgrad::autodiff

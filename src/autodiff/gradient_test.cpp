@@ -9,6 +9,7 @@
 
 #include "ir/builder.h"
 #include "onnx/inference.h"
+#include "opdef/function_body.h"
 #include "ops/builtin.h"
 
 // The engine's own part: activity, accumulation, errors. Values are tested per operator.
@@ -164,6 +165,68 @@ TEST_F(GradientTest, FunctionsAreDifferentiatedThroughTheirBodies) {
   EXPECT_EQ(count("Frob"), 0);
   EXPECT_EQ(dx[0]->type.to_string(), "float32[3]");
   EXPECT_EQ(model_.graph->outputs[0], y);
+}
+
+// choose(c, x) = c ? -2 x : exp(x), written by the builder of function bodies.
+TEST_F(GradientTest, FunctionBodiesMayHaveSubgraphs) {
+  opdef::FunctionBody f("Choose", "k", {});
+  Value* condition = f.input("condition");
+  Value* formal = f.input("x");
+  const auto branch = [&](const char* name, bool is_first) {
+    return f.subgraph(name, [&](ir::GraphBuilder& inner) {
+      return std::vector{is_first ? inner.neg(inner.scale(formal, 2)) : inner.exp(formal)};
+    });
+  };
+  Value* y =
+      f.op("If", {condition},
+           {{"then_branch", branch("first", true)}, {"else_branch", branch("second", false)}});
+  ir::Function function = std::move(f).finish({y});
+  function.domain = "my.domain";
+  function.name = "Choose";
+  for (const ir::Graph* body : function.body->nodes.back()->subgraphs()) {
+    EXPECT_TRUE(body->initializers.empty());  // constants are nodes in functions
+  }
+  model_.functions.push_back(std::move(function));
+  model_.set_opset("my.domain", 1);
+  Value* c = model_.graph->add_input("c", ir::Type::tensor(DataType::kBool, Dims{}));
+  Value* x = input("x");
+  Value* result = g_.op("Choose", {c, x}, {}, "my.domain");
+  result->type = x->type;
+  model_.graph->outputs = {result};
+  const auto dx = gradients(result, {x});
+  EXPECT_EQ(count("If"), 2);
+  EXPECT_EQ(dx[0]->type.to_string(), "float32[3]");
+  EXPECT_EQ(ir::find_fault(*model_.graph), "");
+}
+
+// y = c ? tanh(x w) : exp(x) * 2. The product is an output of the If for the gradient to read.
+TEST_F(GradientTest, WhatTheGradientOfABranchReadsIsSavedByTheBranch) {
+  Value* c = model_.graph->add_input("c", ir::Type::tensor(DataType::kBool, Dims{}));
+  Value* x = input("x", {ir::Dim::named("N"), 3});
+  Value* w = input("w", {3, 3});
+  const auto first = g_.subgraph("first", [&](ir::GraphBuilder& inner) {
+    return std::vector{inner.op("Tanh", {inner.matmul(x, w)})};
+  });
+  const auto second = g_.subgraph(
+      "second", [&](ir::GraphBuilder& inner) { return std::vector{inner.scale(inner.exp(x), 2)}; });
+  Value* y = g_.op("If", {c}, {{"then_branch", first}, {"else_branch", second}});
+  Node* primal = y->producer;
+  const auto gradient = gradients(y, {x, w});
+  ASSERT_EQ(primal->outputs.size(), 2U) << ir::to_text(model_);
+  EXPECT_EQ(primal->outputs[1]->type.to_string(), "float32[N, 3]");
+  EXPECT_EQ(first->outputs[1]->producer->op_type, "MatMul");
+  EXPECT_EQ(second->outputs.size(), 2U);
+  EXPECT_EQ(count("If"), 2);
+  const ir::Graph& backward =
+      *std::get<ir::GraphPtr>(*gradient[0]->producer->find_attribute("then_branch"));
+  // dx = dp w' and dw = x' dp, and no x w: tanh alone is computed again.
+  EXPECT_EQ(std::ranges::count(backward.nodes, "Tanh", &Node::op_type), 1);
+  EXPECT_EQ(std::ranges::count_if(
+                backward.nodes,
+                [&](const Node* node) { return node->inputs == std::vector<Value*>{x, w}; }),
+            0)
+      << ir::to_text(model_);
+  EXPECT_EQ(ir::find_fault(*model_.graph), "");
 }
 
 TEST_F(GradientTest, GradientsOfGradientsAreOrdinaryGradients) {

@@ -18,7 +18,26 @@ Attribute attribute(std::string name, AttributeValue value) {
 
 GraphBuilder::GraphBuilder(Model& model, Graph& graph, const TypeInferer& inferer,
                            const FunctionProvider& functions)
-    : model_(model), graph_(graph), inferer_(inferer), functions_(functions) {}
+    : model_(&model), graph_(&graph), inferer_(&inferer), functions_(&functions) {}
+
+GraphBuilder GraphBuilder::inside(Graph& body) const {
+  GraphBuilder inner = *this;
+  inner.graph_ = &body;
+  inner.constants_.clear();
+  return inner;
+}
+
+GraphPtr GraphBuilder::subgraph(std::string_view name,
+                                const std::function<std::vector<Value*>(GraphBuilder&)>& write) {
+  auto body = std::make_shared<Graph>(graph_->names_ptr(), graph_);
+  body->name = name;
+  GraphBuilder inner = inside(*body);
+  for (Value* output : write(inner)) {
+    const bool is_own = output->graph == body.get() && output->producer != nullptr;
+    body->outputs.push_back(is_own ? output : inner.identity(output));
+  }
+  return body;
+}
 
 std::string GraphBuilder::scoped(std::string_view hint) const {
   return scope_.empty() ? std::string(hint) : scope_ + "/" + std::string(hint);
@@ -28,9 +47,9 @@ std::vector<Value*> GraphBuilder::ops(std::string_view op_type, std::vector<Valu
                                       std::size_t num_outputs, std::vector<Attribute> attributes,
                                       std::string_view domain) {
   while (!inputs.empty() && inputs.back() == nullptr) inputs.pop_back();
-  Node* node = graph_.add_node(op_type, std::move(inputs), num_outputs, std::move(attributes),
-                               domain, scoped(op_type));
-  inferer_.infer(*node);
+  Node* node = graph_->add_node(op_type, std::move(inputs), num_outputs, std::move(attributes),
+                                domain, scoped(op_type));
+  if (inferer_ != nullptr) inferer_->infer(*node);
   return node->outputs;
 }
 
@@ -41,24 +60,30 @@ Value* GraphBuilder::op(std::string_view op_type, std::vector<Value*> inputs,
 
 std::vector<Value*> GraphBuilder::call(std::string_view base_name, std::vector<Value*> inputs,
                                        std::size_t num_outputs, std::vector<Attribute> attributes) {
-  Function function = functions_.specialise(base_name, inputs, attributes);
+  ONNXGRAD_ASSERT(model_ != nullptr);
+  Function function = functions_->specialise(base_name, inputs, attributes);
   const std::string name = function.name;
-  if (model_.find_function(kFunctionDomain, name) == nullptr) {
-    model_.functions.push_back(std::move(function));
-    if (model_.opset(kFunctionDomain) == 0) model_.set_opset(kFunctionDomain, 1);
+  if (model_->find_function(kFunctionDomain, name) == nullptr) {
+    model_->functions.push_back(std::move(function));
+    if (model_->opset(kFunctionDomain) == 0) model_->set_opset(kFunctionDomain, 1);
   }
   return ops(name, std::move(inputs), num_outputs, std::move(attributes), kFunctionDomain);
 }
 
+Value* GraphBuilder::make_constant(Tensor tensor, std::string_view hint) {
+  if (model_ == nullptr) return op("Constant", {}, {attribute("value", std::move(tensor))});
+  return graph_->add_initializer(scoped(hint), std::move(tensor));
+}
+
 Value* GraphBuilder::constant(Tensor tensor, std::string_view hint) {
   if (tensor.dtype() == DataType::kString || tensor.size_bytes() > kMaxSharedBytes) {
-    return graph_.add_initializer(scoped(hint), std::move(tensor));
+    return make_constant(std::move(tensor), hint);
   }
   std::string key = std::to_string(static_cast<int>(tensor.dtype())) + tensor.dims().to_string();
   key.append(reinterpret_cast<const char*>(tensor.raw()),
              static_cast<std::size_t>(tensor.size_bytes()));
   Value*& known = constants_[std::move(key)];
-  if (known == nullptr) known = graph_.add_initializer(scoped(hint), std::move(tensor));
+  if (known == nullptr) known = make_constant(std::move(tensor), hint);
   return known;
 }
 
@@ -117,6 +142,10 @@ Value* GraphBuilder::reshape(Value* x, const std::vector<std::int64_t>& shape) {
   // allowzero and -1 do not go together; a literal 0 then copies the input's dimension.
   const bool infers = std::ranges::find(shape, -1) != shape.end();
   return reshape(x, ints(shape), !infers);
+}
+
+Value* GraphBuilder::dims_of(Value* x, std::int64_t first, std::int64_t last) {
+  return op("Shape", {x}, {attribute("start", first), attribute("end", last)});
 }
 
 Value* GraphBuilder::unsqueeze(Value* x, const std::vector<std::int64_t>& axes) {

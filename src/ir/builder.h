@@ -2,6 +2,7 @@
 #define ONNXGRAD_IR_BUILDER_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <string_view>
@@ -33,16 +34,17 @@ class FunctionProvider {
 /// Writes nodes of the internal opset (kInternalOpset) at the end of a graph: the way in which
 /// gradient rules, losses and optimizers are written. Every new value has its type inferred at
 /// once. Element-wise functions broadcast as ONNX does. Names are unique, readable, under `scope`.
+/// opdef::FunctionBody writes the bodies of functions in the same way, where no type is known.
 class GraphBuilder {
  public:
   /// `model` gets the functions that are called; `graph` may be one of its subgraphs.
   GraphBuilder(Model& model, Graph& graph, const TypeInferer& inferer,
                const FunctionProvider& functions);
 
-  Graph& graph() { return graph_; }
-  Model& model() { return model_; }
-  const TypeInferer& inferer() const { return inferer_; }
-  const FunctionProvider& functions() const { return functions_; }
+  Graph& graph() { return *graph_; }
+  Model& model() { return *model_; }
+  const TypeInferer& inferer() const { return *inferer_; }
+  const FunctionProvider& functions() const { return *functions_; }
   /// Prefix of the names of new nodes and values, e.g. "loss" gives "loss/Mul".
   void set_scope(std::string scope) { scope_ = std::move(scope); }
   const std::string& scope() const { return scope_; }
@@ -57,7 +59,15 @@ class GraphBuilder {
   std::vector<Value*> call(std::string_view base_name, std::vector<Value*> inputs,
                            std::size_t num_outputs, std::vector<Attribute> attributes = {});
 
-  /// Constants are initializers, one per distinct small value.
+  /// A builder of the same kind that writes into `body`, a subgraph of a node of graph().
+  GraphBuilder inside(Graph& body) const;
+  /// A new subgraph for an attribute of a node of graph(). `write` gets a builder for it and
+  /// returns its outputs; what it does not compute itself goes through an Identity, as runtimes
+  /// want it.
+  GraphPtr subgraph(std::string_view name,
+                    const std::function<std::vector<Value*>(GraphBuilder&)>& write);
+
+  /// Constants are initializers, one per distinct small value; in functions Constant nodes.
   Value* constant(Tensor tensor, std::string_view hint = "const");
   Value* ints(const std::vector<std::int64_t>& values);  ///< int64 [n]
   Value* int_scalar(std::int64_t value);                 ///< int64 []
@@ -92,6 +102,8 @@ class GraphBuilder {
   Value* reshape(Value* x, const std::vector<std::int64_t>& shape);
   Value* expand(Value* x, Value* shape) { return op("Expand", {x, shape}); }
   Value* shape_of(Value* x) { return op("Shape", {x}); }
+  /// Dimensions [first, last) of x as int64 [last - first]; negative ones count from the end.
+  Value* dims_of(Value* x, std::int64_t first, std::int64_t last);
   Value* size_of(Value* x) { return op("Size", {x}); }
   Value* unsqueeze(Value* x, const std::vector<std::int64_t>& axes);
   Value* squeeze(Value* x, const std::vector<std::int64_t>& axes);
@@ -110,12 +122,17 @@ class GraphBuilder {
   /// compared at run time.
   Value* sum_to(Value* x, Value* like);
 
+ protected:
+  /// Of a function's body: it has no types, no initializers and calls no function.
+  explicit GraphBuilder(Graph& body) : graph_(&body) {}
+
  private:
   std::string scoped(std::string_view hint) const;
-  Model& model_;
-  Graph& graph_;
-  const TypeInferer& inferer_;
-  const FunctionProvider& functions_;
+  Value* make_constant(Tensor tensor, std::string_view hint);
+  Model* model_ = nullptr;  // nullptr, like what follows from it, in functions
+  Graph* graph_;
+  const TypeInferer* inferer_ = nullptr;
+  const FunctionProvider* functions_ = nullptr;
   std::string scope_;
   std::map<std::string, Value*> constants_;  // by dtype, shape and bytes
 };

@@ -1,4 +1,5 @@
 #include <memory>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -44,22 +45,29 @@ AttributeValue clone_attribute(const AttributeValue& value, Graph& parent, Value
   return value;
 }
 
-// Copies everything of `from` but its inputs and outputs. `name_for` gives the names.
+// The copy of `value` in `to`, made where `map` has none. `name_for` gives the names.
 template <class NameFor>
-void copy_nodes(const Graph& from, Graph& to, ValueMap& map, const NameFor& name_for) {
-  const auto copy_value = [&](const Value* value) {
-    auto [entry, is_new] = map.try_emplace(value, nullptr);
-    if (is_new) {
-      entry->second = to.add_value(name_for(value->name));
-      copy_details(*value, *entry->second);
-    }
-    return entry->second;
-  };
+Value* copy_value(const Value* value, Graph& to, ValueMap& map, const NameFor& name_for) {
+  auto [entry, is_new] = map.try_emplace(value, nullptr);
+  if (is_new) {
+    entry->second = to.add_value(name_for(value->name));
+    copy_details(*value, *entry->second);
+  }
+  return entry->second;
+}
+
+template <class NameFor>
+void copy_initializers(const Graph& from, Graph& to, ValueMap& map, const NameFor& name_for) {
   for (const Value* value : from.initializers) {
     if (value->is_input || map.contains(value)) continue;
-    to.initializers.push_back(copy_value(value));
+    to.initializers.push_back(copy_value(value, to, map, name_for));
   }
-  for (const Node* node : from.nodes) {
+}
+
+template <class NameFor>
+void copy_nodes(std::span<const Node* const> nodes, Graph& to, ValueMap& map,
+                const NameFor& name_for) {
+  for (const Node* node : nodes) {
     Node* copy = to.add_bare_node();
     copy->name = node->name;
     copy->domain = node->domain;
@@ -72,7 +80,8 @@ void copy_nodes(const Graph& from, Graph& to, ValueMap& map, const NameFor& name
     for (Value* input : node->inputs) copy->inputs.push_back(mapped(map, input));
     copy->outputs.resize(node->outputs.size(), nullptr);
     for (std::size_t i = 0; i < node->outputs.size(); ++i) {
-      if (node->outputs[i] != nullptr) Graph::set_output(copy, i, copy_value(node->outputs[i]));
+      if (node->outputs[i] == nullptr) continue;
+      Graph::set_output(copy, i, copy_value(node->outputs[i], to, map, name_for));
     }
     copy->attributes.reserve(node->attributes.size());
     for (const Attribute& attribute : node->attributes) {
@@ -95,7 +104,8 @@ void clone_into(const Graph& from, Graph& to, ValueMap& map) {
     map[input] = copy;
     to.inputs.push_back(copy);
   }
-  copy_nodes(from, to, map, same_name);
+  copy_initializers(from, to, map, same_name);
+  copy_nodes(from.nodes, to, map, same_name);
   to.initializers.clear();
   for (const Value* value : from.initializers) to.initializers.push_back(map.at(value));
   for (Value* output : from.outputs) to.outputs.push_back(mapped(map, output));
@@ -125,8 +135,16 @@ Model clone(const Model& model, ValueMap* map) {
 }
 
 void append_nodes(const Graph& from, Graph& to, ValueMap& map, std::string_view prefix) {
+  copy_initializers(from, to, map, [&](const std::string& name) {
+    return to.names().unique(std::string(prefix) + name);
+  });
+  append_nodes(from.nodes, to, map, prefix);
+}
+
+void append_nodes(std::span<const Node* const> nodes, Graph& to, ValueMap& map,
+                  std::string_view prefix) {
   const std::size_t first_new = to.nodes.size();
-  copy_nodes(from, to, map, [&](const std::string& name) {
+  copy_nodes(nodes, to, map, [&](const std::string& name) {
     return to.names().unique(std::string(prefix) + name);
   });
   for (std::size_t i = first_new; i < to.nodes.size(); ++i) {

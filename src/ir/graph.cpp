@@ -1,5 +1,7 @@
 #include "ir/graph.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "base/check.h"
@@ -42,13 +44,37 @@ void Node::remove_attribute(std::string_view attribute) {
 namespace {
 
 template <class T>
-T attribute_or(const Node& node, std::string_view name, const T& fallback) {
+const T* typed_attribute(const Node& node, std::string_view name) {
   const AttributeValue* value = node.find_attribute(name);
-  const T* typed = value == nullptr ? nullptr : std::get_if<T>(value);
+  return value == nullptr ? nullptr : std::get_if<T>(value);
+}
+
+template <class T>
+T attribute_or(const Node& node, std::string_view name, const T& fallback) {
+  const T* typed = typed_attribute<T>(node, name);
   return typed == nullptr ? fallback : *typed;
 }
 
+template <class T>
+const T& complete_attribute(const Node& node, std::string_view name) {
+  if (const T* typed = typed_attribute<T>(node, name)) return *typed;
+  throw InternalError(
+      fmt::format("{} is read before its attribute '{}' has a value", node.describe(), name));
+}
+
 }  // namespace
+
+std::int64_t Node::int_attribute(std::string_view attribute) const {
+  return complete_attribute<std::int64_t>(*this, attribute);
+}
+
+float Node::float_attribute(std::string_view attribute) const {
+  return complete_attribute<float>(*this, attribute);
+}
+
+std::string Node::string_attribute(std::string_view attribute) const {
+  return complete_attribute<std::string>(*this, attribute);
+}
 
 std::int64_t Node::int_attribute(std::string_view attribute, std::int64_t fallback) const {
   return attribute_or(*this, attribute, fallback);
@@ -144,6 +170,37 @@ void Graph::set_output(Node* node, std::size_t index, Value* value) {
     value->producer = node;
     value->output_index = static_cast<int>(index);
   }
+}
+
+Node* Graph::make_node(std::string_view op_type, std::vector<Value*> node_inputs,
+                       const std::vector<Value*>& node_outputs, std::string_view hint,
+                       std::vector<Attribute> attributes, std::string_view domain) {
+  Node* node = add_bare_node();
+  nodes.pop_back();
+  node->op_type = op_type;
+  node->domain = domain;
+  node->name = names_->unique(hint);
+  node->inputs = std::move(node_inputs);
+  node->attributes = std::move(attributes);
+  for (std::size_t i = 0; i < node_outputs.size(); ++i) set_output(node, i, node_outputs[i]);
+  return node;
+}
+
+Node* Graph::insert_after(const Node* place, std::string_view op_type,
+                          std::vector<Value*> node_inputs, const std::vector<Value*>& node_outputs,
+                          std::vector<Attribute> attributes, std::string_view domain) {
+  Node* node = make_node(op_type, std::move(node_inputs), node_outputs,
+                         place->name + "/" + std::string(op_type), std::move(attributes), domain);
+  const auto at = std::ranges::find(nodes, place);
+  ONNXGRAD_ASSERT(at != nodes.end());
+  nodes.insert(at + 1, node);
+  return node;
+}
+
+Value* Graph::add_output(Node* node, std::size_t index, Type type, std::string_view hint) {
+  Value* output = add_value(names_->unique(hint), std::move(type));
+  set_output(node, index, output);
+  return output;
 }
 
 Value* Graph::find(std::string_view value_name) const {

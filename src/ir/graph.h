@@ -30,6 +30,7 @@ class Node;
 class Graph;
 
 using Metadata = std::vector<std::pair<std::string, std::string>>;
+using NodeTest = std::function<bool(const Node&)>;
 
 /// A value of a graph. Created by Graph only.
 struct Value {
@@ -74,6 +75,11 @@ class Node {
   /// Replaces or adds.
   void set_attribute(std::string attribute, AttributeValue value);
   void remove_attribute(std::string_view attribute);
+  /// Value of an attribute of a node whose attributes are complete (opdef::complete_attributes): as
+  /// gradient rules, kernels and passes see it. Throws: InternalError if it is not there.
+  std::int64_t int_attribute(std::string_view attribute) const;
+  float float_attribute(std::string_view attribute) const;
+  std::string string_attribute(std::string_view attribute) const;
   /// Value of the attribute if it is there with type T, else `fallback`. Types are checked on load.
   std::int64_t int_attribute(std::string_view attribute, std::int64_t fallback) const;
   float float_attribute(std::string_view attribute, float fallback) const;
@@ -135,11 +141,22 @@ class Graph {
   Node* add_node(std::string_view op_type, std::vector<Value*> node_inputs, std::size_t num_outputs,
                  std::vector<Attribute> attributes = {}, std::string_view domain = "",
                  std::string_view hint = "");
+  /// A node that computes `node_outputs`, values of this graph, and that is in no list yet: for
+  /// rewrites that make the list anew. Its name is made from `hint`.
+  Node* make_node(std::string_view op_type, std::vector<Value*> node_inputs,
+                  const std::vector<Value*>& node_outputs, std::string_view hint,
+                  std::vector<Attribute> attributes = {}, std::string_view domain = "");
+  /// The same, in the list behind `place`.
+  Node* insert_after(const Node* place, std::string_view op_type, std::vector<Value*> node_inputs,
+                     const std::vector<Value*>& node_outputs,
+                     std::vector<Attribute> attributes = {}, std::string_view domain = "");
   /// Appends a node whose outputs the caller sets (each `Value::producer` included): the importer's
   /// way.
   Node* add_bare_node();
   /// Makes `value` output number `index` of `node`.
   static void set_output(Node* node, std::size_t index, Value* value);
+  /// Gives `node` output number `index`, a new value.
+  Value* add_output(Node* node, std::size_t index, Type type, std::string_view hint);
 
   /// A value of this graph by name; nullptr if there is none. Not the parents'.
   Value* find(std::string_view value_name) const;
@@ -209,8 +226,9 @@ Model clone(const Model& model, std::unordered_map<const Value*, Value*>* map = 
 void append_nodes(const Graph& from, Graph& to, std::unordered_map<const Value*, Value*>& map,
                   std::string_view prefix = "");
 
-/// Number of readers of each value: node inputs (those in subgraphs included) and graph outputs.
-std::unordered_map<const Value*, int> count_uses(const Graph& graph);
+/// The same of some nodes only, and without initializers: those stay unless `map` has them.
+void append_nodes(std::span<const Node* const> nodes, Graph& to,
+                  std::unordered_map<const Value*, Value*>& map, std::string_view prefix = "");
 
 /// Every read of a key of `map` by nodes (subgraphs included) and outputs becomes one of its value.
 void replace_uses(Graph& graph, const std::unordered_map<const Value*, Value*>& map);
@@ -227,13 +245,14 @@ bool try_sort_topologically(Graph& graph);
 /// it; no node is listed twice. For tests of what rewrites graphs.
 std::string find_fault(const Graph& graph);
 
+/// Values of other graphs that `graph` and its subgraphs read, each once, in order of first use.
+std::vector<Value*> captured_values(const Graph& graph);
 /// Values of enclosing graphs that `node`'s subgraphs read, each once, in order of first use.
 std::vector<Value*> captured_values(const Node& node);
 
 /// Erases nodes whose outputs nobody needs, then unused initializers that are not inputs.
 /// `keep`: further nodes that stay (e.g. with side effects). Returns the number of nodes erased.
-std::size_t eliminate_dead_nodes(Graph& graph,
-                                 const std::function<bool(const Node&)>& keep = nullptr);
+std::size_t eliminate_dead_nodes(Graph& graph, const NodeTest& keep = nullptr);
 
 /// Readable text in the manner of ONNX's text syntax: one line per node, types of all values.
 std::string to_text(const Graph& graph);

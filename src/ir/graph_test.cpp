@@ -6,6 +6,7 @@
 
 #include "ir/builder.h"
 #include "ir/inline.h"
+#include "ir/uses.h"
 #include "onnxgrad/error.h"
 
 namespace onnxgrad::ir {
@@ -117,7 +118,7 @@ TEST(Graph, SubgraphsReadEnclosingValues) {
       graph.add_node("If", {condition}, 1, {{.name = "then_branch", .value = GraphPtr(branch)}});
   graph.outputs.push_back(node->outputs[0]);
   EXPECT_EQ(captured_values(*node), std::vector<Value*>{relu});
-  EXPECT_EQ(count_uses(graph).at(relu), 2);
+  EXPECT_EQ(Uses(graph).count(relu), 2U);
 
   const Model copy = clone(model);
   const Node* copied = copy.graph->nodes.back();

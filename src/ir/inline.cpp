@@ -51,13 +51,7 @@ void take_outputs(const Node& node, const Graph& body, ValueMap& map, std::vecto
       }
       map[body.outputs[i]] = output;
     } else {
-      Node* identity = graph.add_bare_node();
-      graph.nodes.pop_back();
-      identity->op_type = "Identity";
-      identity->name = graph.names().unique(node.name + "/Identity");
-      identity->inputs = {inner};
-      Graph::set_output(identity, 0, output);
-      inlined.push_back(identity);
+      inlined.push_back(graph.make_node("Identity", {inner}, {output}, node.name + "/Identity"));
     }
   }
 }

@@ -18,6 +18,7 @@ struct WeightOrigin {
     kInitializer,   ///< `name` is the initializer
     kConstantNode,  ///< `name` is the output of a Constant node, `attribute` what holds the value
     kAttribute,     ///< `name` is the first output of the node that holds `attribute`
+    kDefinition,    ///< nowhere: a constant of the definition of an operator
   };
   Kind kind = Kind::kInitializer;
   std::string name = {};

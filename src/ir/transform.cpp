@@ -84,14 +84,6 @@ const Node* sort_nodes(Graph& graph) {
 
 }  // namespace
 
-std::unordered_map<const Value*, int> count_uses(const Graph& graph) {
-  std::unordered_map<const Value*, int> uses;
-  visit_reads(graph, [&](Value*& value) { ++uses[value]; });
-  visit_outputs(const_cast<Graph&>(graph),  // NOLINT: only read
-                [&](Value*& value) { ++uses[value]; });
-  return uses;
-}
-
 void replace_uses(Graph& graph, const std::unordered_map<const Value*, Value*>& map) {
   if (map.empty()) return;
   const auto replace = [&](Value*& value) {
@@ -113,12 +105,13 @@ void sort_topologically(Graph& graph) {
 
 bool try_sort_topologically(Graph& graph) { return sort_nodes(graph) == nullptr; }
 
-std::vector<Value*> captured_values(const Node& node) {
+namespace {
+
+std::vector<Value*> captured_by(const std::vector<Graph*>& graphs) {
   std::vector<Value*> captured;
   std::unordered_set<const Value*> seen;
   std::unordered_set<const Graph*> inside;
-  std::vector<const Graph*> stack;
-  for (const Graph* subgraph : node.subgraphs()) stack.push_back(subgraph);
+  std::vector<const Graph*> stack(graphs.begin(), graphs.end());
   while (!stack.empty()) {
     const Graph* graph = stack.back();
     stack.pop_back();
@@ -130,16 +123,24 @@ std::vector<Value*> captured_values(const Node& node) {
   const auto consider = [&](Value* value) {
     if (!inside.contains(value->graph) && seen.insert(value).second) captured.push_back(value);
   };
-  for (Graph* subgraph : node.subgraphs()) {
-    visit_reads(*subgraph, [&](Value*& value) { consider(value); });
-    visit_outputs(*subgraph, [&](Value*& value) {
+  for (Graph* graph : graphs) {
+    visit_reads(*graph, [&](Value*& value) { consider(value); });
+    visit_outputs(*graph, [&](Value*& value) {
       if (value != nullptr) consider(value);
     });
   }
   return captured;
 }
 
-std::size_t eliminate_dead_nodes(Graph& graph, const std::function<bool(const Node&)>& keep) {
+}  // namespace
+
+std::vector<Value*> captured_values(const Graph& graph) {
+  return captured_by({const_cast<Graph*>(&graph)});  // NOLINT: only read
+}
+
+std::vector<Value*> captured_values(const Node& node) { return captured_by(node.subgraphs()); }
+
+std::size_t eliminate_dead_nodes(Graph& graph, const NodeTest& keep) {
   std::unordered_set<const Node*> live;
   std::unordered_set<const Value*> read;
   std::vector<const Node*> work;

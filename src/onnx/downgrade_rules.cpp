@@ -9,6 +9,7 @@
 
 #include "onnx/functions.h"
 #include "onnx/known_values.h"
+#include "onnx/rewriting.h"
 #include "onnx/schemas.h"
 #include "onnxgrad/error.h"
 
@@ -22,7 +23,6 @@ namespace {
 using ir::GraphBuilder;
 using ir::Node;
 using ir::Value;
-using Replacement = std::optional<std::vector<Value*>>;
 
 [[noreturn]] void refuse(const Node& node, const std::string& what) {
   throw ModelError({.what = what + ", which the target opset cannot express",
@@ -323,13 +323,8 @@ Replacement constant_11(Node& node, GraphBuilder& /*g*/) {
   return std::nullopt;
 }
 
-struct Rule {
-  std::string_view op_type;
-  std::int64_t last;  // the newest opset that needs the older form
-  Replacement (*apply)(Node& node, GraphBuilder& g);
-};
-
-constexpr Rule kRules[] = {
+// The newest opset that needs the older form.
+constexpr RewriteRule kRules[] = {
     {"AveragePool", 18, remove_unit_dilations},
     {"CastLike", 14, cast_like_14},
     {"Clip", 10, clip_10},
@@ -400,8 +395,8 @@ void remove_new_defaults(Node& node, std::int64_t opset) {
 std::optional<std::vector<Value*>> downgrade_node(Node& node, std::int64_t opset, GraphBuilder& g) {
   // A rule may give the node another operator; its own rules have been applied by then.
   for (std::size_t i = 0; i < std::size(kRules); ++i) {
-    const Rule& rule = kRules[i];
-    if (node.op_type != rule.op_type || opset > rule.last) continue;
+    const RewriteRule& rule = kRules[i];
+    if (node.op_type != rule.op_type || opset > rule.opset) continue;
     for (const ir::Attribute& a : node.attributes) {
       if (std::holds_alternative<ir::AttributeRef>(a.value)) {
         refuse(node, "attribute '" + a.name + "' that refers to the function's");

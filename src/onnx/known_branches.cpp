@@ -40,7 +40,8 @@ class ConstantFinder {
   Tensor compute(const ir::Node& node, const ir::Value& value, int depth) {
     const opdef::OpDef* def = ops_.find(node);
     if (def == nullptr || def->is_random || !node.subgraphs().empty()) return {};
-    if (def->fold_types != nullptr) return def->fold_types(node).value_or(Tensor());
+    const ir::Node complete = ops_.complete(node);
+    if (def->fold_types != nullptr) return def->fold_types(complete).value_or(Tensor());
     if (evaluator_ == nullptr || !is_small(value)) return {};
     std::vector<Tensor> inputs;
     for (const ir::Value* input : node.inputs) {
@@ -48,7 +49,7 @@ class ConstantFinder {
       if (input != nullptr && !inputs.back().is_defined()) return {};
     }
     try {
-      auto results = evaluator_->evaluate(node, inputs);
+      auto results = evaluator_->evaluate(complete, inputs);
       if (!results) return {};
       return std::move((*results)[static_cast<std::size_t>(value.output_index)]);
     } catch (const Error&) {

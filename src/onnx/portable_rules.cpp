@@ -7,10 +7,11 @@
 #include <numeric>
 #include <string>
 #include <string_view>
-#include <unordered_set>
 #include <utility>
 
+#include "ir/uses.h"
 #include "onnx/known_values.h"
+#include "onnx/rewriting.h"
 #include "onnxgrad/error.h"
 #include "opdef/random_stream.h"
 
@@ -20,7 +21,6 @@ namespace {
 using ir::GraphBuilder;
 using ir::Node;
 using ir::Value;
-using Replacement = std::optional<std::vector<Value*>>;
 
 // Softplus has a kernel for float32 alone. log(1 + exp(x)) = (x + |x|) / 2 + log(1 + exp(-|x|)),
 // where nothing overflows; with 0 as the derivative of |x| at 0 its gradient is right there, too.
@@ -239,13 +239,8 @@ Replacement only_before_22(Node& node, GraphBuilder& /*g*/) {
        .hint = "Give target_opset=21."});
 }
 
-struct Rule {
-  std::string_view op_type;
-  std::int64_t first;  // the oldest opset that needs the other form
-  Replacement (*apply)(Node& node, GraphBuilder& g);
-};
-
-constexpr Rule kRules[] = {
+// The oldest opset that needs the other form.
+constexpr RewriteRule kRules[] = {
     {"Bernoulli", 0, bernoulli},           {"Dropout", 0, dropout},
     {"Expand", 0, empty_constant},         {"Flatten", 0, positive_axis},
     {"GlobalLpPool", 22, global_lp_pool},  {"MaxRoiPool", 22, only_before_22},
@@ -261,34 +256,22 @@ constexpr Rule kRules[] = {
     {"Squeeze", 0, positive_axes},         {"Unsqueeze", 0, positive_axes},
 };
 
-void collect_read(const ir::Graph& graph, std::unordered_set<const Value*>& read) {
-  read.insert(graph.outputs.begin(), graph.outputs.end());
-  for (const Node* node : graph.nodes) {
-    read.insert(node->inputs.begin(), node->inputs.end());
-    for (const ir::Graph* body : node->subgraphs()) collect_read(*body, read);
-  }
-}
-
-void drop_unread_masks(ir::Graph& graph, const std::unordered_set<const Value*>& read) {
+void drop_unread_masks(ir::Graph& graph, const ir::Uses& uses) {
   for (Node* node : graph.nodes) {
-    for (ir::Graph* body : node->subgraphs()) drop_unread_masks(*body, read);
-    if (node->op_type == "Dropout" && node->outputs.size() == 2 && !read.contains(node->outputs[1]))
-      node->outputs.resize(1);
+    for (ir::Graph* body : node->subgraphs()) drop_unread_masks(*body, uses);
+    const bool has_mask = node->op_type == "Dropout" && node->outputs.size() == 2;
+    if (has_mask && uses.count(node->outputs[1]) == 0) node->outputs.resize(1);
   }
 }
 
 }  // namespace
 
-void drop_unread_masks(ir::Graph& graph) {
-  std::unordered_set<const Value*> read;
-  collect_read(graph, read);
-  drop_unread_masks(graph, read);
-}
+void drop_unread_masks(ir::Graph& graph) { drop_unread_masks(graph, ir::Uses(graph)); }
 
 std::optional<std::vector<Value*>> portable_form(Node& node, std::int64_t opset, GraphBuilder& g) {
   if (!node.inputs.empty() && node.inputs[0] == nullptr) return std::nullopt;  // refused elsewhere
-  for (const Rule& rule : kRules) {
-    if (node.op_type == rule.op_type && opset >= rule.first) return rule.apply(node, g);
+  for (const RewriteRule& rule : kRules) {
+    if (node.op_type == rule.op_type && opset >= rule.opset) return rule.apply(node, g);
   }
   return std::nullopt;
 }

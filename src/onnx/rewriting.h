@@ -2,11 +2,25 @@
 #define ONNXGRAD_ONNX_REWRITING_H_
 
 #include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string_view>
 #include <vector>
 
 #include "ir/builder.h"
 
 namespace onnxgrad::onnx_io {
+
+/// What a rule makes of a node: one value per output, or nullopt where the node, perhaps changed,
+/// stays.
+using Replacement = std::optional<std::vector<ir::Value*>>;
+
+/// A row of a table of rules; the table says which opsets `opset` is the bound of.
+struct RewriteRule {
+  std::string_view op_type;
+  std::int64_t opset;
+  Replacement (*apply)(ir::Node& node, ir::GraphBuilder& g);
+};
 
 /// The values in `results`, written through `g` as nodes [first_new, ...) of its graph, take the
 /// names and the places of the outputs of `node`, which is in no list. Outputs without a result

@@ -32,11 +32,16 @@ std::optional<SchemaInfo> schema_info(std::string_view domain, std::string_view 
   SchemaInfo info{.since_version = schema->op().SinceVersion(),
                   .attributes = {},
                   .required_attributes = {},
+                  .defaults = {},
                   .inputs = parameters_of(schema->op().inputs()),
                   .outputs = parameters_of(schema->op().outputs())};
   for (const auto& [name, attribute] : schema->op().attributes()) {
     info.attributes.push_back(name);
     if (attribute.required) info.required_attributes.push_back(name);
+    const onnx::AttributeProto& value = attribute.default_value;
+    if (value.has_i()) info.defaults[name] = static_cast<std::int64_t>(value.i());
+    if (value.has_f()) info.defaults[name] = value.f();
+    if (value.has_s()) info.defaults[name] = value.s();
   }
   std::ranges::sort(info.attributes);
   std::ranges::sort(info.required_attributes);

@@ -2,10 +2,13 @@
 #define ONNXGRAD_ONNX_SCHEMA_INFO_H_
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "ir/attribute.h"
 
 // What ONNX says of an operator, without ONNX's headers: for tests of the registry.
 
@@ -21,8 +24,9 @@ struct SchemaParameter {
 
 struct SchemaInfo {
   int since_version = 0;
-  std::vector<std::string> attributes;           ///< names, sorted
-  std::vector<std::string> required_attributes;  ///< names, sorted
+  std::vector<std::string> attributes;                 ///< names, sorted
+  std::vector<std::string> required_attributes;        ///< names, sorted
+  std::map<std::string, ir::AttributeValue> defaults;  ///< numbers and strings, by name
   std::vector<SchemaParameter> inputs;
   std::vector<SchemaParameter> outputs;
 };

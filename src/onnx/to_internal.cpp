@@ -180,13 +180,10 @@ ir::Model Internaliser::run() {
   for (Value* output : model_.graph->outputs) {
     Value* value = resolved(output);
     if (value == output) continue;
-    Node* identity = model_.graph->add_bare_node();  // outputs keep their names
-    identity->op_type = "Identity";
-    identity->name = model_.graph->names().unique(output->name + "_node");
-    identity->inputs = {value};
-    Graph::set_output(identity, 0, output);
+    Graph& graph = *model_.graph;  // outputs keep their names
+    graph.nodes.push_back(graph.make_node("Identity", {value}, {output}, output->name + "_node"));
     replaced_.erase(output);
-    inferer_.infer(*identity);
+    inferer_.infer(*graph.nodes.back());
   }
   model_.opaque_training_info.clear();  // written for the file's opset
   mark_definitions();
@@ -328,7 +325,7 @@ void Internaliser::keep(Node& node, ir::GraphBuilder& g) {
   if (def != nullptr) {
     opdef::check_attributes(node, *def);
     if (def->lower != nullptr) {
-      if (const auto results = def->lower(node, g))
+      if (const auto results = def->lower(registry_.complete(node), g))
         return replace_outputs(node, *results, first_new, g);
     }
   } else if (const Schema* schema = find_schema(node.domain, node.op_type, ir::kInternalOpset)) {
@@ -430,15 +427,14 @@ bool Internaliser::is_kept_function(const ir::Function& function) const {
          opset_of(function, ir::kInternalOpset) == ir::kInternalOpset;
 }
 
-// Initializers that the file has no numbers of, axes and constants in the definitions of operators,
-// are constants of a node without name.
+// Initializers that the file has no numbers of: axes and constants in the definitions of operators.
 void Internaliser::mark_definitions() {
   std::unordered_set<std::string> names;
   for (const Value* value : file_.graph->initializers) names.insert(value->name);
   for (Value* value : model_.graph->initializers) {
     if (value->origin != nullptr || names.contains(value->name)) continue;
     value->origin = std::make_shared<const ir::WeightOrigin>(
-        ir::WeightOrigin{.kind = ir::WeightOrigin::Kind::kConstantNode});
+        ir::WeightOrigin{.kind = ir::WeightOrigin::Kind::kDefinition});
   }
 }
 

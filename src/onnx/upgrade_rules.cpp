@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "onnx/functions.h"
+#include "onnx/rewriting.h"
 #include "onnxgrad/error.h"
 
 // One rule per change of form. A rule for version v takes a node as it was before v; several apply
@@ -18,7 +19,6 @@ namespace {
 using ir::GraphBuilder;
 using ir::Node;
 using ir::Value;
-using Replacement = std::optional<std::vector<Value*>>;
 
 [[noreturn]] void refuse(const Node& node, std::string what) {
   throw ModelError({.what = std::move(what),
@@ -256,13 +256,8 @@ Replacement space_to_depth_28(Node& node, GraphBuilder& /*g*/) {
   return std::nullopt;
 }
 
-struct Rule {
-  std::string_view op_type;
-  std::int64_t version;  // the first with the new form
-  Replacement (*apply)(Node& node, GraphBuilder& g);
-};
-
-constexpr Rule kRules[] = {
+// The first opset with the new form.
+constexpr RewriteRule kRules[] = {
     {"BatchNormalization", 9, batch_normalization_9},
     {"BatchNormalization", 14, batch_normalization_14},
     {"Clip", 11, clip_11},
@@ -301,7 +296,7 @@ constexpr Rule kRules[] = {
 };
 
 // Changes of opsets above ours that only some nodes use.
-constexpr Rule kNewerRules[] = {
+constexpr RewriteRule kNewerRules[] = {
     {"Range", 27, remove_stash_type},
     {"SpaceToDepth", 28, space_to_depth_28},
 };
@@ -318,15 +313,15 @@ void refuse_references(const Node& node) {
 
 std::optional<std::vector<Value*>> upgrade_node(Node& node, std::int64_t opset, GraphBuilder& g) {
   if (opset > ir::kInternalOpset) {
-    for (const Rule& rule : kNewerRules) {
-      if (node.op_type == rule.op_type && opset >= rule.version) return rule.apply(node, g);
+    for (const RewriteRule& rule : kNewerRules) {
+      if (node.op_type == rule.op_type && opset >= rule.opset) return rule.apply(node, g);
     }
     return std::nullopt;
   }
   // In order of versions, since a rule may give the node another operator.
   for (std::int64_t version = opset + 1; version <= ir::kInternalOpset; ++version) {
-    for (const Rule& rule : kRules) {
-      if (rule.version != version || node.op_type != rule.op_type) continue;
+    for (const RewriteRule& rule : kRules) {
+      if (rule.opset != version || node.op_type != rule.op_type) continue;
       refuse_references(node);
       if (Replacement replacement = rule.apply(node, g)) return replacement;
       break;

@@ -117,4 +117,11 @@ void check_attributes(const ir::Node& node, const OpDef& def) {
   }
 }
 
+void complete_attributes(ir::Node& node, const OpDef& def) {
+  for (const AttributeSpec& spec : def.attributes) {
+    if (!spec.default_value || node.find_attribute(spec.name) != nullptr) continue;
+    node.set_attribute(std::string(spec.name), *spec.default_value);
+  }
+}
+
 }  // namespace onnxgrad::opdef

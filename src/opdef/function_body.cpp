@@ -2,77 +2,25 @@
 
 #include <utility>
 
-#include "ir/builder.h"
-
 namespace onnxgrad::opdef {
 
 using ir::Attribute;
 using ir::Value;
 
-FunctionBody::FunctionBody(std::string_view base_name, std::string_view key,
-                           const std::vector<Attribute>& call_attributes) {
+FunctionBody::FunctionBody(std::shared_ptr<ir::Graph> body) : GraphBuilder(*body) {
   function_.domain = ir::kFunctionDomain;
-  function_.name = std::string(base_name) + "__" + std::string(key);
-  function_.body = std::make_shared<ir::Graph>();
-  function_.body->name = function_.name;
+  function_.body = std::move(body);
   function_.opset_imports = {{"", ir::kInternalOpset}};
+}
+
+FunctionBody::FunctionBody(std::string_view base_name, std::string_view key,
+                           const std::vector<Attribute>& call_attributes)
+    : FunctionBody(std::make_shared<ir::Graph>()) {
+  function_.name = std::string(base_name) + "__" + std::string(key);
+  function_.body->name = function_.name;
   for (const Attribute& attribute : call_attributes) {
     function_.attribute_names.push_back(attribute.name);
   }
-}
-
-Value* FunctionBody::input(std::string_view name) {
-  return function_.body->add_input(name, ir::Type{});
-}
-
-std::vector<Value*> FunctionBody::ops(std::string_view op_type, std::vector<Value*> inputs,
-                                      std::size_t num_outputs, std::vector<Attribute> attributes) {
-  return function_.body->add_node(op_type, std::move(inputs), num_outputs, std::move(attributes))
-      ->outputs;
-}
-
-Value* FunctionBody::op(std::string_view op_type, std::vector<Value*> inputs,
-                        std::vector<Attribute> attributes) {
-  return ops(op_type, std::move(inputs), 1, std::move(attributes)).front();
-}
-
-Value* FunctionBody::constant(Tensor tensor) {
-  return op("Constant", {}, {{.name = "value", .value = std::move(tensor)}});
-}
-
-Value* FunctionBody::ints(const std::vector<std::int64_t>& values) {
-  return constant(Tensor::from(values, Dims{static_cast<std::int64_t>(values.size())}));
-}
-
-Value* FunctionBody::int_scalar(std::int64_t value) { return constant(Tensor::scalar(value)); }
-
-Value* FunctionBody::scalar_like(Value* like, double value) {
-  return op("CastLike", {constant(Tensor::scalar(value)), like});
-}
-
-Value* FunctionBody::reshape(Value* x, Value* shape) {
-  return op("Reshape", {x, shape}, {{.name = "allowzero", .value = std::int64_t{1}}});
-}
-
-Value* FunctionBody::dims_of(Value* x, std::int64_t first, std::int64_t last) {
-  return op("Shape", {x}, {{.name = "start", .value = first}, {.name = "end", .value = last}});
-}
-
-Value* FunctionBody::concat(std::vector<Value*> parts, std::int64_t axis) {
-  return op("Concat", std::move(parts), {{.name = "axis", .value = axis}});
-}
-
-Value* FunctionBody::transpose(Value* x, const std::vector<std::int64_t>& perm) {
-  return op("Transpose", {x}, {{.name = "perm", .value = perm}});
-}
-
-Value* FunctionBody::unsqueeze(Value* x, const std::vector<std::int64_t>& axes) {
-  return op("Unsqueeze", {x, ints(axes)});
-}
-
-Value* FunctionBody::reduce_sum(Value* x, const std::vector<std::int64_t>& axes, bool keepdims) {
-  return op("ReduceSum", {x, ints(axes)},
-            {{.name = "keepdims", .value = static_cast<std::int64_t>(keepdims)}});
 }
 
 ir::Function FunctionBody::finish(std::vector<Value*> outputs) && {

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "ir/graph.h"
+#include "ir/builder.h"
 
 namespace onnxgrad::opdef {
 
@@ -20,7 +20,7 @@ namespace onnxgrad::opdef {
 ///   Value* dy = f.input("dy");
 ///   ...
 ///   return std::move(f).finish({dx});
-class FunctionBody {
+class FunctionBody : public ir::GraphBuilder {
  public:
   /// `key` says everything that the body depends on, in letters, digits and underscores; equal keys
   /// of one base must mean equal bodies. `call_attributes` are those of the calling node: the
@@ -29,35 +29,12 @@ class FunctionBody {
                const std::vector<ir::Attribute>& call_attributes);
 
   /// The next formal input.
-  ir::Value* input(std::string_view name);
-
-  ir::Value* op(std::string_view op_type, std::vector<ir::Value*> inputs,
-                std::vector<ir::Attribute> attributes = {});
-  std::vector<ir::Value*> ops(std::string_view op_type, std::vector<ir::Value*> inputs,
-                              std::size_t num_outputs, std::vector<ir::Attribute> attributes = {});
-
-  ir::Value* constant(Tensor tensor);
-  ir::Value* ints(const std::vector<std::int64_t>& values);  ///< int64 [n]
-  ir::Value* int_scalar(std::int64_t value);                 ///< int64 []
-  /// Rank 0, of `like`'s dtype: a double through CastLike.
-  ir::Value* scalar_like(ir::Value* like, double value);
-
-  ir::Value* add(ir::Value* a, ir::Value* b) { return op("Add", {a, b}); }
-  ir::Value* sub(ir::Value* a, ir::Value* b) { return op("Sub", {a, b}); }
-  ir::Value* mul(ir::Value* a, ir::Value* b) { return op("Mul", {a, b}); }
-  ir::Value* div(ir::Value* a, ir::Value* b) { return op("Div", {a, b}); }
-  ir::Value* reshape(ir::Value* x, ir::Value* shape);  ///< allowzero = 1: shape is exact
-  ir::Value* shape_of(ir::Value* x) { return op("Shape", {x}); }
-  /// Dimensions [first, last) of x as int64 [last - first]; negative ones count from the end.
-  ir::Value* dims_of(ir::Value* x, std::int64_t first, std::int64_t last);
-  ir::Value* concat(std::vector<ir::Value*> parts, std::int64_t axis);
-  ir::Value* transpose(ir::Value* x, const std::vector<std::int64_t>& perm);
-  ir::Value* unsqueeze(ir::Value* x, const std::vector<std::int64_t>& axes);
-  ir::Value* reduce_sum(ir::Value* x, const std::vector<std::int64_t>& axes, bool keepdims);
+  ir::Value* input(std::string_view name) { return graph().add_input(name, ir::Type{}); }
 
   ir::Function finish(std::vector<ir::Value*> outputs) &&;
 
  private:
+  explicit FunctionBody(std::shared_ptr<ir::Graph> body);
   ir::Function function_;
 };
 

@@ -2,16 +2,65 @@
 #define ONNXGRAD_OPDEF_FUSED_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "ir/graph.h"
+#include "opdef/expr.h"
 
 // Operators that are computed in one kernel, as typed structs: what writes a node of theirs, the
 // passes that rewrite it and the kernels that run it read and write its attributes here.
 
 namespace onnxgrad::opdef {
+
+/// How a reduction combines elements.
+enum class Fold : std::uint8_t { kSum, kMax, kMin };
+
+/// `Elementwise` of domain `onnxgrad.fused`: `program` over inputs that are broadcast to a common
+/// shape F. Its first `stored` results are outputs of shape F; the others are folded over
+/// `reduce_axes` of F, one of `folds` each, and are outputs, or the first operands of `post`, whose
+/// results are outputs then. Inputs: the operands of `program`, then the other ones of `post`.
+struct Elementwise {
+  ExprProgram program = {};
+  DataType compute = DataType::kFloat32;  ///< float32, float64 or int64
+  std::int64_t stored = 0;
+  std::vector<Fold> folds = {};
+  std::vector<std::int64_t> reduce_axes = {};
+  std::optional<ExprProgram> post = {};
+  /// Numbers below the smallest normal one may be taken for and become zero.
+  bool flush_denormals = false;
+
+  static Elementwise read(const ir::Node& node);
+  std::vector<ir::Attribute> attributes() const;
+};
+inline constexpr std::string_view kElementwise = "Elementwise";
+
+/// `Gemm` of domain `onnxgrad.fused`, (A, B, operands...): epilogue(op(A) op(B), operands...); the
+/// leading axes of A collapse. Without an epilogue the product itself.
+struct Gemm {
+  bool transpose_a = false;
+  bool transpose_b = false;
+  std::optional<ExprProgram> epilogue = {};
+
+  static Gemm read(const ir::Node& node);
+  std::vector<ir::Attribute> attributes() const;
+};
+inline constexpr std::string_view kGemm = "Gemm";
+
+/// `GemmUpdate` of domain `onnxgrad.fused`, (W, A, B, rate?): W + scale * rate * op(A) op(B).
+struct GemmUpdate {
+  bool transpose_a = false;
+  bool transpose_b = false;
+  double scale = 1;
+
+  static GemmUpdate read(const ir::Node& node);
+  std::vector<ir::Attribute> attributes() const;
+  /// The update over the product, W and, if there is one, the rate.
+  ExprProgram program(bool has_rate) const;
+};
+inline constexpr std::string_view kGemmUpdate = "GemmUpdate";
 
 /// How one weight moves; the formulas stand at WeightUpdate.
 enum class UpdateRule : std::uint8_t {
@@ -44,9 +93,6 @@ std::string_view update_rule_name(UpdateRule rule);
 ///   kLion      w' = start - rate * sign(beta1 * m + share1 * g);  m' = beta2 * m + share2 * g
 ///   kVelocity  m' = beta1 * m - rate * g;  w' = start + m'
 ///   kNesterovVelocity  the same m';  w' = start + (beta1 * m' - rate * g)
-///
-/// In a plan, `GemmWeightUpdate` of domain `onnxgrad.fused` has the product op(A) op(B) in the
-/// place of the gradient: operands A and B, attributes transA and transB.
 struct WeightUpdate {
   UpdateRule rule = UpdateRule::kMomentum;
   double decay = 0;
@@ -63,6 +109,9 @@ struct WeightUpdate {
 
   static WeightUpdate read(const ir::Node& node);
   std::vector<ir::Attribute> attributes() const;
+  /// The formulas above over the function's operands, in their order. Function body and plain
+  /// kernel are made from it.
+  ExprProgram program() const;
   /// Letters, digits and underscores that say all of it.
   std::string key() const;
 };
@@ -77,6 +126,23 @@ struct FusedSupport {
   bool gemm_update = true;         ///< `GemmUpdate`
   bool gemm_weight_update = true;  ///< `GemmWeightUpdate`
 };
+
+/// `GemmWeightUpdate` of domain `onnxgrad.fused`, (A, B, w, m, ...): WeightUpdate with the product
+/// op(A) op(B) as the gradient.
+struct GemmWeightUpdate {
+  bool transpose_a = false;
+  bool transpose_b = false;
+  WeightUpdate update = {};
+
+  static GemmWeightUpdate read(const ir::Node& node);
+  std::vector<ir::Attribute> attributes() const;
+};
+inline constexpr std::string_view kGemmWeightUpdate = "GemmWeightUpdate";
+
+/// True for a node of domain `onnxgrad.fused` with this name.
+bool is_fused(const ir::Node* node, std::string_view op_type);
+/// True for a product without an epilogue.
+bool is_plain_product(const ir::Node* node);
 
 }  // namespace onnxgrad::opdef
 

@@ -31,7 +31,7 @@ struct TensorDesc {
 };
 
 struct KernelRequest {
-  const ir::Node& node;
+  const ir::Node& node;  ///< with complete attributes
   std::vector<TensorDesc> inputs;
   std::vector<TensorDesc> outputs;  ///< absent: nobody reads it
   /// Per input: its value if known at plan time, else nullptr.
@@ -62,7 +62,6 @@ struct PreparedKernel {
   std::int64_t scratch_bytes = 0;    ///< 64-byte aligned; contents do not outlive the call
   /// (input, output) pairs that may be the same address (only if they have equal bytes).
   std::vector<std::pair<int, int>> in_place = {};
-  bool deterministic = true;
   std::string label;  ///< implementation, for plans and profiles: "xsmm 15x50x100"
   double flops = 0;
 };

@@ -53,14 +53,29 @@ struct AttributeSpec {
   std::size_t max_count = 1u << 20;
   /// Allowed strings; empty: any.
   std::vector<std::string_view> choices = {};
+  /// What a node without the attribute means; see complete_attributes().
+  std::optional<ir::AttributeValue> default_value = {};
+};
+
+/// How the elements of input 0 come out of a node, from the least to the most faithful way.
+enum class Passage : std::uint8_t {
+  kNone,       ///< they are computed with
+  kRepeated,   ///< each may come out several times (Expand, Tile)
+  kPartial,    ///< an output has some of them (Slice, Split)
+  kPermuted,   ///< output 0 has them all, in another order (Transpose)
+  kReshaped,   ///< the same bytes under another shape (Reshape)
+  kConverted,  ///< each in its place, rounded or masked (Cast, Dropout)
+  kUnchanged,  ///< the same tensor (Identity)
 };
 
 /// What a gradient rule sees. The rule never looks further than this.
 /// Of a node with subgraphs, the values of enclosing graphs that these read count as inputs too:
-/// number num_inputs() + k is ir::captured_values(node())[k].
+/// number num_inputs() + k is ir::captured_values(node())[k]. The rule of such a node may change
+/// it: bodies get further nodes and outputs, add_output() the node's outputs for these.
 class VjpContext {
  public:
   virtual ~VjpContext() = default;
+  /// With complete attributes.
   virtual const Node& node() const = 0;
   std::size_t num_inputs() const { return node().inputs.size(); }
   Value* input(std::size_t i) const { return node().input(i); }
@@ -71,14 +86,21 @@ class VjpContext {
   virtual bool needs(std::size_t i) const = 0;
   /// Output i of the primal, added to the node if it was absent (the indices of MaxPool).
   virtual Value* require_output(std::size_t i) = 0;
-  /// For rules of nodes with subgraphs: appends the vector-Jacobian product of values of g.graph(),
-  /// a subgraph, to it; see autodiff::add_vjp.
-  virtual std::vector<Value*> differentiate(GraphBuilder& g, std::span<Value* const> outputs,
+  /// For rules of nodes with subgraphs: appends the vector-Jacobian product of `outputs`, values of
+  /// `body`, to g.graph(); see autodiff::add_vjp. The new nodes read values of `body` as if they
+  /// stood in it, and carry() brings these over.
+  virtual std::vector<Value*> differentiate(GraphBuilder& g, ir::Graph& body,
+                                            std::span<Value* const> outputs,
                                             std::span<Value* const> seeds,
                                             std::span<Value* const> wrt) = 0;
-  /// For rules that compute a subgraph again: `copies` says which value repeats which. What is
-  /// drawn at random is drawn alike.
-  virtual void repeat_draws(const std::unordered_map<const Value*, Value*>& copies) = 0;
+  /// Replaces what g.graph() reads of `body`: each value that save() gives a stand-in for becomes
+  /// that, all else is computed again from stand-ins, constants and captured values; what is drawn
+  /// at random is drawn alike. save() is asked only for values that cost more to compute than to
+  /// keep; nullptr: not saved.
+  virtual void carry(GraphBuilder& g, ir::Graph& body,
+                     const std::function<Value*(Value*)>& save) = 0;
+  /// One more output of the node, of this type; its bodies have theirs already.
+  virtual Value* add_output(ir::Type type, std::string_view hint) = 0;
 };
 
 /// Returns one value per input, captured ones included (nullptr: zero everywhere, or not needed).
@@ -142,23 +164,22 @@ struct OpDef {
   /// Inputs whose values the shape of an output follows from (the shape of Reshape, the depth of
   /// OneHot). Those in planned_inputs need not be repeated.
   std::vector<int> shape_inputs = {};
-  /// Output 0 has the bytes of input 0 under another shape.
-  bool is_view = false;
-  /// (input, output) pairs that may share memory when the input is not needed afterwards.
-  std::vector<std::pair<int, int>> in_place = {};
+  /// What searches through a graph follow, and plans: see is_view().
+  Passage passage = Passage::kNone;
   /// A node that gives back its input 0 unchanged when its types or attributes say so is dropped.
   bool (*is_identity)(const Node& node) = nullptr;
   /// Not folded, not merged with an equal node; its draws come from the plan's random streams.
   bool is_random = false;
-  /// The shape of an output depends on values: ends a region.
-  bool is_dynamic = false;
   /// The gradient is zero wherever it exists (Floor, Greater, ...): cotangents stop here.
   bool zero_gradient = false;
-  /// Inputs that are parameters of a layer, trained by default (MatMul: 1; Conv: 1, 2). An Add
+  /// Inputs that are parameters of a layer, trained by default (MatMul: 0, 1; Conv: 1, 2). An Add
   /// whose other operand is such a node's output marks its constant too.
   std::vector<int> weight_inputs = {};
   /// Of operators that do something else in training than in a model for inference.
   SwitchOnFn switch_on_training = nullptr;
+
+  /// Output 0 has the bytes of input 0, perhaps under another shape.
+  bool is_view() const { return passage == Passage::kUnchanged || passage == Passage::kReshaped; }
 };
 
 }  // namespace onnxgrad::opdef

@@ -30,6 +30,19 @@ const OpDef* OpRegistry::find(std::string_view domain, std::string_view op_type)
   return found == defs_.end() ? nullptr : &found->second;
 }
 
+ir::Node OpRegistry::complete(const ir::Node& node) const {
+  ir::Node copy = node;
+  if (const OpDef* def = find(node)) complete_attributes(copy, *def);
+  return copy;
+}
+
+ir::NodeTest OpRegistry::passing(Passage least) const {
+  return [this, least](const ir::Node& node) {
+    const OpDef* def = find(node);
+    return def != nullptr && def->passage >= least;
+  };
+}
+
 std::vector<const OpDef*> OpRegistry::all() const {
   std::vector<const OpDef*> result;
   result.reserve(defs_.size());

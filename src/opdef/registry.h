@@ -22,6 +22,11 @@ class OpRegistry : public ir::FunctionProvider {
   /// nullptr if unknown. Specialised function names ("ConvWeightGrad__...") find their base.
   const OpDef* find(std::string_view domain, std::string_view op_type) const;
   const OpDef* find(const ir::Node& node) const { return find(node.domain, node.op_type); }
+  /// A copy of `node`, in no graph's list, with complete attributes; see complete_attributes().
+  ir::Node complete(const ir::Node& node) const;
+  /// True for nodes out of which the elements of input 0 come in at least this way: what a search
+  /// looks through.
+  ir::NodeTest passing(Passage least) const;
   /// All operators, sorted by domain and name.
   std::vector<const OpDef*> all() const;
   /// Names like `op_type` in `domain`, for messages.
@@ -37,6 +42,10 @@ class OpRegistry : public ir::FunctionProvider {
 /// Checks the attributes of `node` against `def`: type, bounds, counts, choices, required, unknown.
 /// Throws: ModelError naming node, attribute, expected and given.
 void check_attributes(const ir::Node& node, const OpDef& def);
+
+/// Gives `node` the attributes that it leaves out and that have a default: as rules, passes and
+/// kernels see it. Files keep what they had: this is for plans and copies.
+void complete_attributes(ir::Node& node, const OpDef& def);
 
 }  // namespace onnxgrad::opdef
 

@@ -27,7 +27,8 @@ bool has_static_outputs(const Node& node) {
 
 class ShapeValues {
  public:
-  ShapeValues(const ir::Model& model, const OpRegistry& ops) : model_(model), ops_(ops) {}
+  ShapeValues(const ir::Model& model, const OpRegistry& ops, const KernelRegistry& kernels)
+      : model_(model), ops_(ops), kernels_(kernels) {}
 
   std::unordered_set<const Value*> find(std::span<Node* const> nodes, int depth = 0) {
     std::unordered_map<const Value*, bool> knowable;  // results of `nodes`
@@ -73,7 +74,8 @@ class ShapeValues {
   bool can_be_known(const Node& node) const {
     const OpDef* def = ops_.find(node);
     if (def == nullptr || def->is_random || !node.subgraphs().empty()) return false;
-    return !def->is_dynamic || !def->shape_inputs.empty();
+    const bool is_dynamic = kernels_.dynamic(node.domain, node.op_type) != nullptr;
+    return !is_dynamic || !def->shape_inputs.empty();
   }
 
   // What this node itself reads whose values a plan needs.
@@ -110,14 +112,16 @@ class ShapeValues {
 
   const ir::Model& model_;
   const OpRegistry& ops_;
+  const KernelRegistry& kernels_;
   std::unordered_map<const ir::Function*, std::vector<std::size_t>> calls_;
 };
 
 }  // namespace
 
 std::unordered_set<const ir::Value*> shape_values(std::span<ir::Node* const> nodes,
-                                                  const ir::Model& model, const OpRegistry& ops) {
-  return ShapeValues(model, ops).find(nodes);
+                                                  const ir::Model& model, const OpRegistry& ops,
+                                                  const KernelRegistry& kernels) {
+  return ShapeValues(model, ops, kernels).find(nodes);
 }
 
 }  // namespace onnxgrad::opdef

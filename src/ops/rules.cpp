@@ -5,26 +5,34 @@
 
 namespace onnxgrad::ops {
 
-opdef::AttributeSpec flag_attribute(std::string_view name) {
-  return {.name = name, .type = opdef::AttributeType::kInt, .min = 0, .max = 1};
+opdef::AttributeSpec flag_attribute(std::string_view name, bool default_value) {
+  return {.name = name,
+          .type = opdef::AttributeType::kInt,
+          .min = 0,
+          .max = 1,
+          .default_value = std::int64_t{default_value}};
 }
 
-opdef::AttributeSpec axis_attribute(std::string_view name, bool required) {
+opdef::AttributeSpec axis_attribute(std::string_view name,
+                                    std::optional<std::int64_t> default_value) {
   constexpr auto kMaxRank = static_cast<std::int64_t>(Dims::kMaxRank);
   return {.name = name,
           .type = opdef::AttributeType::kInt,
-          .required = required,
           .min = -kMaxRank,
-          .max = kMaxRank};
+          .max = kMaxRank,
+          .default_value = default_value};
 }
 
-opdef::AttributeSpec float_attribute(std::string_view name) {
-  return {.name = name, .type = opdef::AttributeType::kFloat};
+opdef::AttributeSpec float_attribute(std::string_view name, std::optional<float> default_value) {
+  return {.name = name, .type = opdef::AttributeType::kFloat, .default_value = default_value};
 }
 
 opdef::AttributeSpec choice_attribute(std::string_view name,
                                       std::vector<std::string_view> choices) {
-  return {.name = name, .type = opdef::AttributeType::kString, .choices = std::move(choices)};
+  return {.name = name,
+          .type = opdef::AttributeType::kString,
+          .choices = choices,
+          .default_value = std::string(choices.front())};
 }
 
 std::optional<std::vector<std::int64_t>> constant_ints(const Value* value) {

@@ -18,12 +18,14 @@ using ir::Node;
 using ir::Value;
 
 /// An attribute that is 0 or 1.
-opdef::AttributeSpec flag_attribute(std::string_view name);
+opdef::AttributeSpec flag_attribute(std::string_view name, bool default_value);
 /// An axis of a tensor of at most Dims::kMaxRank dimensions, negative ones counted from the end.
-opdef::AttributeSpec axis_attribute(std::string_view name, bool required = false);
+opdef::AttributeSpec axis_attribute(std::string_view name,
+                                    std::optional<std::int64_t> default_value = {});
 /// Any 32-bit float, infinities and NaN included.
-opdef::AttributeSpec float_attribute(std::string_view name);
-/// One of these strings.
+opdef::AttributeSpec float_attribute(std::string_view name,
+                                     std::optional<float> default_value = {});
+/// One of these strings, the first if it is left out.
 opdef::AttributeSpec choice_attribute(std::string_view name, std::vector<std::string_view> choices);
 
 /// The elements of an integer tensor that no run can change; nullopt if it is not one (or absent).

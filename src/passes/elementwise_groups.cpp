@@ -5,6 +5,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "ir/uses.h"
 #include "opdef/expr.h"
 #include "passes/contraction.h"
 #include "passes/reduction.h"
@@ -28,14 +29,7 @@ struct Membership {
 class Grouper {
  public:
   Grouper(const ir::Graph& graph, const opdef::OpRegistry& registry, bool merge)
-      : graph_(graph), registry_(registry), merge_(merge), contraction_(graph) {
-    for (const ir::Node* node : graph.nodes) {
-      for (const ir::Value* input : node->inputs) {
-        if (input != nullptr) readers_[input].push_back(node);
-      }
-    }
-    for (const ir::Value* output : graph.outputs) readers_[output].push_back(nullptr);
-  }
+      : graph_(graph), registry_(registry), merge_(merge), contraction_(graph), uses_(graph) {}
 
   std::vector<ElementwiseGroup> run() {
     for (ir::Node* node : graph_.nodes) {
@@ -68,10 +62,9 @@ class Grouper {
   // A boolean of one stored value, read by one element-wise node over the same space.
   bool can_wait(const ir::Node& node) const {
     const ir::Value* output = node.outputs[0];
-    const auto readers = readers_.find(output);
-    if (output->dtype() != DataType::kBool || readers == readers_.end() ||
-        readers->second.size() != 1 || !is_elementwise(readers->second.front()) ||
-        readers->second.front()->outputs[0]->type.static_dims() != output->type.static_dims()) {
+    const ir::Node* reader = uses_.only_reader(output);
+    if (output->dtype() != DataType::kBool || !is_elementwise(reader) ||
+        reader->outputs[0]->type.static_dims() != output->type.static_dims()) {
       return false;
     }
     const ir::Value* source = nullptr;
@@ -82,8 +75,8 @@ class Grouper {
     }
     // Stored anyway: someone reads it who is not element-wise.
     return source != nullptr && source->type.static_dims() == output->type.static_dims() &&
-           std::ranges::any_of(readers_.at(source),
-                               [this](const ir::Node* reader) { return !is_elementwise(reader); });
+           std::ranges::any_of(uses_.of(source),
+                               [this](const ir::Use& use) { return !is_elementwise(use.node); });
   }
 
   // Takes the waiting producers of `node`, a main member of group g, into the group.
@@ -325,8 +318,7 @@ class Grouper {
   const opdef::OpRegistry& registry_;
   bool merge_;
   Contraction contraction_;
-  std::unordered_map<const ir::Value*, std::vector<const ir::Node*>>
-      readers_;                                  // nullptr: an output
+  ir::Uses uses_;
   std::unordered_set<const ir::Node*> waiting_;  // for their reader's group
   std::vector<ElementwiseGroup> groups_;
   std::unordered_map<const ir::Node*, Membership> home_;

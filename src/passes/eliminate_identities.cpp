@@ -15,7 +15,7 @@ bool same_static_type(const ir::Value* a, const ir::Value* b) {
 bool is_identity(const ir::Node& node, const opdef::OpDef& def) {
   if (node.input(0) == nullptr || node.output(0) == nullptr || node.outputs.size() != 1)
     return false;
-  if (def.is_view && same_static_type(node.inputs[0], node.outputs[0])) return true;
+  if (def.is_view() && same_static_type(node.inputs[0], node.outputs[0])) return true;
   return def.is_identity != nullptr && def.is_identity(node);
 }
 

@@ -12,9 +12,10 @@ namespace {
 // A folded value takes memory for the life of the plan; a larger one is cheaper to compute again.
 constexpr std::int64_t kMaxFoldedBytes = std::int64_t{1} << 16;
 
-bool is_small(const ir::Value* value) {
+// Of a value whose size nothing but its computation tells, too.
+bool can_be_small(const ir::Value* value) {
   const auto dims = value->type.static_dims();
-  return dims && dims->size_bytes(value->dtype()) <= kMaxFoldedBytes;
+  return !dims || dims->size_bytes(value->dtype()) <= kMaxFoldedBytes;
 }
 
 void make_constant(ir::Graph& graph, ir::Value* value, Tensor tensor) {
@@ -28,9 +29,8 @@ bool can_evaluate(const ir::Node& node, const opdef::OpDef* def) {
   if (def == nullptr || def->is_random || !node.subgraphs().empty()) return false;
   const bool all_known = std::ranges::all_of(
       node.inputs, [](const ir::Value* input) { return input == nullptr || input->is_constant(); });
-  if (!all_known) return false;
-  return def->is_dynamic || std::ranges::all_of(node.outputs, [](const ir::Value* output) {
-           return output == nullptr || is_small(output);
+  return all_known && std::ranges::all_of(node.outputs, [](const ir::Value* output) {
+           return output == nullptr || can_be_small(output);
          });
 }
 
@@ -87,6 +87,7 @@ bool fold_constants(ir::Graph& graph, const PassContext& context) {
       changed = true;
       continue;
     }
+    if (def != nullptr) opdef::complete_attributes(*node, *def);
     context.inferer.infer(*node);
     if (fold_by_types(graph, *node, def) || fold_by_value(graph, *node, def, context.evaluator)) {
       changed = true;

@@ -9,7 +9,8 @@
 #include <vector>
 
 #include "base/check.h"
-#include "opdef/expr.h"
+#include "ir/uses.h"
+#include "opdef/fused.h"
 #include "passes/elementwise_groups.h"
 #include "passes/passes.h"
 #include "passes/reduction.h"
@@ -103,7 +104,7 @@ void look_through_expands(std::vector<ir::Value*>& operands, const Dims& space) 
 class Emitter {
  public:
   Emitter(ir::Graph& graph, const PassContext& context)
-      : graph_(graph), context_(context), uses_(ir::count_uses(graph)) {}
+      : graph_(graph), context_(context), uses_(graph) {}
 
   ir::Node* emit(const ElementwiseGroup& group) {
     ProgramBuilder main(context_.ops);
@@ -113,17 +114,16 @@ class Emitter {
       if (is_read_outside(node->outputs[0], group)) outputs.push_back(node->outputs[0]);
     }
     for (const ir::Value* output : outputs) main.add_result(output);
-    const std::size_t stored = outputs.size();
+    opdef::Elementwise fused{.compute = group.compute, .stored = std::ssize(outputs)};
 
     // Reduced values: the input of each reduction, then what comes after.
     ProgramBuilder post(context_.ops);
-    std::vector<std::int64_t> kinds;
     bool has_post = !group.post.empty();
     for (const ir::Node* node : group.reductions) {
       const Reduction reduction = *match_reduction(*node);
       main.read(node->inputs[0]);
       main.add_result(node->inputs[0]);
-      kinds.push_back(reduction.kind);
+      fused.folds.push_back(reduction.fold);
       std::int32_t result = post.add_operand();
       if (reduction.factor != 1) {
         result = post.emit(opdef::ExprOp::kMul, result, post.constant(reduction.factor));
@@ -144,21 +144,15 @@ class Emitter {
     }
     ensure_spanning_operand(main, group);
     look_through_expands(main.operands(), group.space);
-    std::vector<ir::Attribute> attributes{
-        {.name = "program", .value = main.program().to_ints()},
-        {.name = "compute", .value = static_cast<std::int64_t>(group.compute)},
-        {.name = "stored", .value = static_cast<std::int64_t>(stored)}};
+    fused.program = main.program();
     if (!group.reductions.empty()) {
-      attributes.push_back({.name = "reduce", .value = kinds});
-      attributes.push_back({.name = "reduce_axes", .value = group.reduce_axes});
-      if (has_post) attributes.push_back({.name = "post", .value = post.program().to_ints()});
+      fused.reduce_axes = group.reduce_axes;
+      if (has_post) fused.post = post.program();
     }
-    if (updates_slots(outputs)) {
-      attributes.push_back({.name = "flush_denormals", .value = std::int64_t{1}});
-    }
+    fused.flush_denormals = updates_slots(outputs);
     std::vector<ir::Value*> inputs = main.operands();
     inputs.insert(inputs.end(), post.operands().begin(), post.operands().end());
-    return make_node(group, std::move(inputs), std::move(attributes), outputs);
+    return make_node(group, fused, std::move(inputs), outputs);
   }
 
  private:
@@ -171,11 +165,10 @@ class Emitter {
   }
 
   bool is_read_outside(const ir::Value* value, const ElementwiseGroup& group) const {
-    const auto found = uses_.find(value);
-    int outside = found == uses_.end() ? 0 : found->second;
+    auto outside = static_cast<std::int64_t>(uses_.count(value));
     for (const auto* list : {&group.main, &group.reductions, &group.post}) {
       for (const ir::Node* node : *list) {
-        outside -= static_cast<int>(std::ranges::count(node->inputs, value));
+        outside -= std::ranges::count(node->inputs, value);
       }
     }
     return outside > 0;
@@ -193,26 +186,19 @@ class Emitter {
     main.add_operand();
   }
 
-  ir::Node* make_node(const ElementwiseGroup& group, std::vector<ir::Value*> inputs,
-                      std::vector<ir::Attribute> attributes,
-                      const std::vector<ir::Value*>& outputs) {
-    ir::Node* node = graph_.add_bare_node();
-    graph_.nodes.pop_back();
-    node->domain = ir::kFusedDomain;
-    node->op_type = "Elementwise";
+  ir::Node* make_node(const ElementwiseGroup& group, const opdef::Elementwise& fused,
+                      std::vector<ir::Value*> inputs, const std::vector<ir::Value*>& outputs) {
     const ir::Node* last = !group.post.empty()         ? group.post.back()
                            : !group.reductions.empty() ? group.reductions.back()
                                                        : group.main.back();
-    node->name = graph_.names().unique(last->name + (group.size() > 1 ? "_fused" : ""));
-    node->inputs = std::move(inputs);
-    node->attributes = std::move(attributes);
-    for (std::size_t i = 0; i < outputs.size(); ++i) ir::Graph::set_output(node, i, outputs[i]);
-    return node;
+    return graph_.make_node(opdef::kElementwise, std::move(inputs), outputs,
+                            last->name + (group.size() > 1 ? "_fused" : ""), fused.attributes(),
+                            ir::kFusedDomain);
   }
 
   ir::Graph& graph_;
   const PassContext& context_;
-  std::unordered_map<const ir::Value*, int> uses_;
+  ir::Uses uses_;
 };
 
 }  // namespace

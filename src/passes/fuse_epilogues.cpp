@@ -5,7 +5,8 @@
 #include <utility>
 #include <vector>
 
-#include "opdef/expr.h"
+#include "ir/uses.h"
+#include "opdef/fused.h"
 #include "passes/passes.h"
 
 // Pattern: onnxgrad.fused.Gemm whose product is read by one onnxgrad.fused.Elementwise only.
@@ -24,15 +25,10 @@ bool collapses(const ir::Value* operand, const Dims& space) {
   return dims->rank() > 0 && dims->num_elements() == (*dims)[dims->rank() - 1];
 }
 
-std::size_t find_product(const ir::Node& node,
-                         const std::unordered_map<const ir::Value*, int>& uses) {
+std::size_t find_product(const ir::Node& node, const ir::Uses& uses) {
   for (std::size_t i = 0; i < node.inputs.size(); ++i) {
-    const ir::Node* producer = node.inputs[i]->producer;
-    if (producer != nullptr && producer->domain == ir::kFusedDomain &&
-        producer->op_type == "Gemm" && producer->find_attribute("epilogue") == nullptr &&
-        uses.at(node.inputs[i]) == 1) {
-      return i;
-    }
+    const ir::Value* input = node.inputs[i];
+    if (opdef::is_plain_product(input->producer) && uses.count(input) == 1) return i;
   }
   return node.inputs.size();
 }
@@ -50,33 +46,29 @@ ExprProgram with_first_operand(ExprProgram program, std::int32_t first) {
   return program;
 }
 
-bool fuse(ir::Node& node, const std::unordered_map<const ir::Value*, int>& uses) {
-  if (node.domain != ir::kFusedDomain || node.op_type != "Elementwise" ||
-      node.outputs.size() != 1 || node.find_attribute("reduce") != nullptr) {
-    return false;
-  }
+bool fuse(ir::Node& node, const ir::Uses& uses) {
+  if (!opdef::is_fused(&node, opdef::kElementwise) || node.outputs.size() != 1) return false;
+  const auto elementwise = opdef::Elementwise::read(node);
+  if (!elementwise.folds.empty()) return false;
   const std::size_t at = find_product(node, uses);
   if (at == node.inputs.size()) return false;
   ir::Value* product = node.inputs[at];
   ir::Value* result = node.outputs[0];
   const bool same_type =
-      result->dtype() == product->dtype() &&
-      node.int_attribute("compute", 0) == static_cast<std::int64_t>(result->dtype());
+      result->dtype() == product->dtype() && elementwise.compute == result->dtype();
   const Dims space = *result->type.static_dims();
   if (!same_type || product->type.static_dims() != space ||
       !std::ranges::all_of(node.inputs, [&](const ir::Value* v) { return collapses(v, space); })) {
     return false;
   }
-  const ExprProgram program = with_first_operand(
-      ExprProgram::from_ints(node.ints_attribute("program")), static_cast<std::int32_t>(at));
-  ir::Node& gemm = *product->producer;
-  std::vector<ir::Value*> inputs{gemm.inputs[0], gemm.inputs[1]};
+  auto gemm = opdef::Gemm::read(*product->producer);
+  gemm.epilogue = with_first_operand(elementwise.program, static_cast<std::int32_t>(at));
+  std::vector<ir::Value*> inputs = product->producer->inputs;
   for (std::size_t i = 0; i < node.inputs.size(); ++i) {
     if (i != at) inputs.push_back(node.inputs[i]);
   }
-  node.op_type = "Gemm";
-  node.attributes = gemm.attributes;
-  node.set_attribute("epilogue", program.to_ints());
+  node.op_type = opdef::kGemm;
+  node.attributes = gemm.attributes();
   node.inputs = std::move(inputs);
   return true;
 }
@@ -84,7 +76,7 @@ bool fuse(ir::Node& node, const std::unordered_map<const ir::Value*, int>& uses)
 }  // namespace
 
 bool fuse_epilogues(ir::Graph& graph, const PassContext&) {
-  const auto uses = ir::count_uses(graph);
+  const ir::Uses uses(graph);
   bool changed = false;
   for (ir::Node* node : graph.nodes) changed = fuse(*node, uses) || changed;
   if (changed) ir::eliminate_dead_nodes(graph);

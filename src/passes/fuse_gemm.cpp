@@ -2,6 +2,7 @@
 #include <optional>
 #include <vector>
 
+#include "opdef/fused.h"
 #include "passes/passes.h"
 #include "passes/rewriter.h"
 
@@ -40,9 +41,8 @@ bool has_kernel_type(const ir::Node& node) {
 
 ir::Value* emit_product(Rewriter& out, const Operand& a, const Operand& b, const ir::Type& type,
                         std::string_view hint) {
-  return out.emit(ir::kFusedDomain, "Gemm", {a.value, b.value}, type,
-                  {{.name = "transA", .value = std::int64_t{a.transposed}},
-                   {.name = "transB", .value = std::int64_t{b.transposed}}},
+  const opdef::Gemm gemm{.transpose_a = a.transposed, .transpose_b = b.transposed};
+  return out.emit(ir::kFusedDomain, opdef::kGemm, {a.value, b.value}, type, gemm.attributes(),
                   hint);
 }
 
@@ -66,8 +66,8 @@ void rewrite_matmul(Rewriter& out, const ir::Node& node) {
 
 // y = alpha A B + beta C, the scaling and the sum as element-wise nodes that later passes fuse.
 void rewrite_gemm(Rewriter& out, ir::Graph& graph, const ir::Node& node) {
-  const Operand a = strip_transpose(node.inputs[0], node.int_attribute("transA", 0) != 0);
-  const Operand b = strip_transpose(node.inputs[1], node.int_attribute("transB", 0) != 0);
+  const Operand a = strip_transpose(node.inputs[0], node.int_attribute("transA") != 0);
+  const Operand b = strip_transpose(node.inputs[1], node.int_attribute("transB") != 0);
   ir::Value* result = node.outputs[0];
   const auto scaled = [&](ir::Value* x, float factor) {
     if (factor == 1.0F) return x;
@@ -75,9 +75,9 @@ void rewrite_gemm(Rewriter& out, ir::Graph& graph, const ir::Node& node) {
         graph.add_initializer("factor", Tensor::scalar_of(result->dtype(), factor));
     return out.emit("", "Mul", {x, constant}, x->type, {}, node.name);
   };
-  const float beta = node.float_attribute("beta", 1.0F);
+  const float beta = node.float_attribute("beta");
   ir::Value* last =
-      scaled(emit_product(out, a, b, result->type, node.name), node.float_attribute("alpha", 1.0F));
+      scaled(emit_product(out, a, b, result->type, node.name), node.float_attribute("alpha"));
   if (ir::Value* c = node.input(2); c != nullptr && beta != 0.0F) {
     last = out.emit("", "Add", {last, scaled(c, beta)}, result->type, {}, node.name);
   }

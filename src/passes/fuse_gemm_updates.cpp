@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "ir/uses.h"
+#include "opdef/fused.h"
 #include "passes/passes.h"
 #include "passes/rewriter.h"
 
@@ -15,7 +17,7 @@
 namespace onnxgrad::passes {
 namespace {
 
-using Uses = std::unordered_map<const ir::Value*, int>;
+using ir::Uses;
 
 bool is_plain(const ir::Node* node, std::string_view op_type) {
   return node != nullptr && node->domain.empty() && node->op_type == op_type;
@@ -40,10 +42,9 @@ std::optional<double> constant_scalar(const ir::Value* value) {
 
 std::optional<Scaled> match_scaled(ir::Value* value, const Uses& uses) {
   Scaled result;
-  while (uses.at(value) == 1 && value->producer != nullptr) {
+  while (uses.count(value) == 1 && value->producer != nullptr) {
     ir::Node* node = value->producer;
-    if (node->domain == ir::kFusedDomain && node->op_type == "Gemm" &&
-        node->find_attribute("epilogue") == nullptr) {
+    if (opdef::is_plain_product(node)) {
       result.product = node;
       return result;
     }
@@ -93,7 +94,7 @@ std::optional<std::pair<ir::Value*, Scaled>> match_update(const ir::Node& node, 
 }  // namespace
 
 bool fuse_gemm_updates(ir::Graph& graph, const PassContext&) {
-  const Uses uses = ir::count_uses(graph);
+  const Uses uses(graph);
   bool changed = false;
   Rewriter out(graph);
   for (ir::Node* node : std::vector<ir::Node*>(graph.nodes)) {
@@ -106,12 +107,11 @@ bool fuse_gemm_updates(ir::Graph& graph, const PassContext&) {
     std::vector<ir::Value*> inputs{weight, scaled.product->inputs[0], scaled.product->inputs[1]};
     if (scaled.rate != nullptr) inputs.push_back(scaled.rate);
     ir::Value* result = node->outputs[0];
-    ir::Value* updated =
-        out.emit(ir::kFusedDomain, "GemmUpdate", std::move(inputs), result->type,
-                 {{.name = "transA", .value = scaled.product->int_attribute("transA", 0)},
-                  {.name = "transB", .value = scaled.product->int_attribute("transB", 0)},
-                  {.name = "scale", .value = static_cast<float>(scaled.scale)}},
-                 node->name);
+    const auto gemm = opdef::Gemm::read(*scaled.product);
+    const opdef::GemmUpdate fused{
+        .transpose_a = gemm.transpose_a, .transpose_b = gemm.transpose_b, .scale = scaled.scale};
+    ir::Value* updated = out.emit(ir::kFusedDomain, opdef::kGemmUpdate, std::move(inputs),
+                                  result->type, fused.attributes(), node->name);
     Rewriter::take_over(result, updated);
     changed = true;
   }

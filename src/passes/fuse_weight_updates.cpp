@@ -2,6 +2,7 @@
 #include <vector>
 
 #include "ir/builder.h"
+#include "ir/uses.h"
 #include "opdef/fused.h"
 #include "opdef/registry.h"
 #include "passes/passes.h"
@@ -21,27 +22,28 @@ bool is_weight_update(const Node& node) {
 }
 
 bool is_product(const Node* node) {
-  return node != nullptr && node->domain == ir::kFusedDomain && node->op_type == "Gemm" &&
-         node->find_attribute("epilogue") == nullptr && node->outputs[0]->type.rank() == 2;
+  return opdef::is_plain_product(node) && node->outputs[0]->type.rank() == 2;
 }
 
 }  // namespace
 
 bool fuse_weight_updates(ir::Graph& graph, const PassContext& /*context*/) {
-  const auto uses = ir::count_uses(graph);
+  const ir::Uses uses(graph);
   bool changed = false;
   for (Node* node : graph.nodes) {
     if (!is_weight_update(*node) || node->outputs[0]->dtype() == DataType::kUndefined) continue;
     const ir::Value* gradient = node->inputs[0];
     const Node* product = gradient->producer;
-    if (!is_product(product) || uses.at(gradient) != 1) continue;
+    if (!is_product(product) || uses.count(gradient) != 1) continue;
     node->domain = ir::kFusedDomain;
-    node->op_type = "GemmWeightUpdate";
+    node->op_type = opdef::kGemmWeightUpdate;
     node->inputs[0] = product->inputs[1];
     node->inputs.insert(node->inputs.begin(), product->inputs[0]);
-    for (const char* name : {"transA", "transB"}) {
-      node->set_attribute(name, product->int_attribute(name, 0));
-    }
+    const auto gemm = opdef::Gemm::read(*product);
+    node->attributes = opdef::GemmWeightUpdate{.transpose_a = gemm.transpose_a,
+                                               .transpose_b = gemm.transpose_b,
+                                               .update = opdef::WeightUpdate::read(*node)}
+                           .attributes();
     changed = true;
   }
   if (changed) ir::eliminate_dead_nodes(graph);

@@ -44,7 +44,8 @@ void run_passes(ir::Graph& graph, const PassContext& context, bool fuse);
 
 /// Infers types node by node and replaces what is known by constants: nodes whose inputs are all
 /// constants (results of at most 64 KiB, or of one node's inputs' size), Shape and the like. A node
-/// that stands for one of its subgraphs then (If) becomes the nodes of that.
+/// that stands for one of its subgraphs then (If) becomes the nodes of that. All nodes have
+/// complete attributes afterwards: the first pass of a plan.
 bool fold_constants(ir::Graph& graph, const PassContext& context);
 
 /// Drops nodes that give back their input.

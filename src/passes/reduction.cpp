@@ -10,12 +10,15 @@ namespace {
 
 struct Row {
   std::string_view op_type;
-  std::int64_t kind;
+  opdef::Fold fold;
   bool is_mean;
 };
 
-constexpr std::array kRows = {Row{"ReduceSum", 0, false}, Row{"ReduceMean", 0, true},
-                              Row{"ReduceMax", 1, false}, Row{"ReduceMin", 2, false}};
+using opdef::Fold;
+
+constexpr std::array kRows = {
+    Row{"ReduceSum", Fold::kSum, false}, Row{"ReduceMean", Fold::kSum, true},
+    Row{"ReduceMax", Fold::kMax, false}, Row{"ReduceMin", Fold::kMin, false}};
 
 std::optional<std::vector<std::int64_t>> reduced_axes(const ir::Node& node, std::size_t rank) {
   const ir::Value* given = node.input(1);
@@ -25,7 +28,7 @@ std::optional<std::vector<std::int64_t>> reduced_axes(const ir::Node& node, std:
     axes = given->initializer.to_int64s();
   }
   if (axes.empty()) {
-    if (node.int_attribute("noop_with_empty_axes", 0) != 0) return std::nullopt;
+    if (node.int_attribute("noop_with_empty_axes") != 0) return std::nullopt;
     axes.resize(rank);
     std::iota(axes.begin(), axes.end(), 0);
   }
@@ -48,7 +51,7 @@ std::optional<Reduction> match_reduction(const ir::Node& node) {
   }
   auto axes = reduced_axes(node, dims->rank());
   if (!axes) return std::nullopt;
-  Reduction reduction{.axes = {}, .kind = row->kind};
+  Reduction reduction{.axes = {}, .fold = row->fold};
   for (const std::int64_t axis : *axes) {
     const std::int64_t length = (*dims)[static_cast<std::size_t>(axis)];
     if (row->is_mean) reduction.factor /= static_cast<double>(length);

@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-#include "ir/graph.h"
+#include "opdef/fused.h"
 
 namespace onnxgrad::passes {
 
@@ -13,8 +13,8 @@ namespace onnxgrad::passes {
 /// ReduceMax, ReduceMin of float32 or float64 over axes known when the plan is made.
 struct Reduction {
   std::vector<std::int64_t> axes;  ///< sorted, of the input; only those longer than 1
-  std::int64_t kind = 0;           ///< 0 sum, 1 max, 2 min
-  double factor = 1;               ///< applied to the result (1/n of a mean)
+  opdef::Fold fold = opdef::Fold::kSum;
+  double factor = 1;  ///< applied to the result (1/n of a mean)
 };
 
 /// nullopt for other nodes, unknown shapes, empty tensors and reductions over nothing.

@@ -122,6 +122,7 @@ class Compiler {
     for (ir::Node* node : std::exchange(graph().nodes, {})) {
       const opdef::OpDef* def = engine_.ops.find(*node);
       std::optional<std::vector<ir::Value*>> results;
+      if (def != nullptr) opdef::complete_attributes(*node, *def);
       if (def != nullptr && def->lower != nullptr) results = def->lower(*node, g);
       if (def != nullptr && def->split != nullptr) results = def->split(*node, g);
       if (!results) {
@@ -235,7 +236,7 @@ class Compiler {
     ValueSet inside;
     for (const ir::Node* node : rest_) inside.insert(node->outputs.begin(), node->outputs.end());
 
-    const auto by_value = opdef::shape_values(rest_, *region_.model, engine_.ops);
+    const auto by_value = opdef::shape_values(rest_, *region_.model, engine_.ops, engine_.kernels);
     std::unordered_map<const ir::Value*, ir::Value*> map;
     const auto import = [&](ir::Value* value) {
       if (value == nullptr || inside.contains(value) || map.contains(value)) return;

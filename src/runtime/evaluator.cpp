@@ -72,7 +72,7 @@ std::optional<std::vector<Tensor>> KernelEvaluator::evaluate(const ir::Node& nod
     return dynamic(
         {.node = node, .inputs = {inputs.begin(), inputs.end()}, .run_subgraph = nullptr});
   }
-  if (def->is_view) {
+  if (def->is_view()) {
     const auto dims = node.outputs.at(0)->type.static_dims();
     if (!dims || node.outputs.size() != 1) return std::nullopt;
     return std::vector{inputs[0].reshaped(*dims)};

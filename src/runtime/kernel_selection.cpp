@@ -100,7 +100,7 @@ bool can_run(const ir::Node& node, const ir::Model& model, const Engine& engine)
   if (!engine.kernels.offers(node.domain, node.op_type).empty()) return true;
   if (engine.kernels.dynamic(node.domain, node.op_type) != nullptr) return true;
   const opdef::OpDef* def = engine.ops.find(node);
-  return def != nullptr && (def->expression != nullptr || def->is_view || def->lower != nullptr ||
+  return def != nullptr && (def->expression != nullptr || def->is_view() || def->lower != nullptr ||
                             def->fold_types != nullptr || def->is_identity != nullptr);
 }
 

@@ -44,7 +44,7 @@ class Planner {
 
   bool is_view(const ir::Node& node) const {
     const opdef::OpDef* def = engine_.ops.find(node);
-    return def != nullptr && def->is_view;
+    return def != nullptr && def->is_view();
   }
 
   static void check_view(const ir::Node& node) {

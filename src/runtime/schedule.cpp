@@ -41,7 +41,7 @@ class Scheduler {
     for (const std::size_t reader : readers_[input]) {
       // A view of the old value is not a reader itself: those who read through it are listed too.
       const opdef::OpDef* def = registry_.find(*graph_.nodes[reader]);
-      if (reader == writer_at || (def != nullptr && def->is_view)) continue;
+      if (reader == writer_at || (def != nullptr && def->is_view())) continue;
       if (reaches(writer_at, reader)) return false;
       before.push_back(reader);
     }
@@ -106,7 +106,7 @@ class Scheduler {
 const ir::Value* view_root(const ir::Value* value, const opdef::OpRegistry& registry) {
   while (value->producer != nullptr) {
     const opdef::OpDef* def = registry.find(*value->producer);
-    if (def == nullptr || !def->is_view || value->output_index != 0) break;
+    if (def == nullptr || !def->is_view() || value->output_index != 0) break;
     value = value->producer->inputs[0];
   }
   return value;

@@ -3,16 +3,19 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <string_view>
-#include <unordered_map>
 #include <unordered_set>
+#include <vector>
 
 #include "base/philox.h"
+#include "ir/pattern.h"
+#include "ir/uses.h"
+#include "train/engine.h"
 #include "train/weights.h"
 
 namespace onnxgrad::train {
 namespace {
 
+using ir::is_op;
 using ir::Node;
 using ir::Value;
 
@@ -46,40 +49,33 @@ struct Distribution {
   double width = 0;  ///< half the interval, the deviation, or the constant
 };
 
-bool is_any(const Node& node, std::initializer_list<std::string_view> names) {
-  return std::ranges::find(names, node.op_type) != names.end();
+// The node that computes `value`, behind those that pass its elements on; nullptr: an input.
+const Node* source_of(const Value* value, const ir::NodeTest& passes) {
+  value = ir::look_through(value, passes);
+  return value == nullptr ? nullptr : value->producer;
 }
 
 // Follows the one reader of a layer's output to its activation, through bias and identities.
 class ActivationFinder {
  public:
-  explicit ActivationFinder(const ir::Graph& graph) {
-    for (const Node* node : graph.nodes) {
-      for (const Value* input : node->inputs) readers_[input].push_back(node);
-    }
-  }
+  ActivationFinder(const ir::Graph& graph, const opdef::OpRegistry& registry)
+      : uses_(graph), passes_(registry.passing(opdef::Passage::kReshaped)) {}
 
   bool is_hidden_sigmoid(const Node& layer) const {
     const Node* activation = after(layer);
-    if (activation != nullptr && leads_to_layer(*activation)) {
-      return is_any(*activation, {"Sigmoid"});
-    }
+    if (activation != nullptr && leads_to_layer(*activation)) return is_op(activation, "Sigmoid");
     // The layer of the scores: scikit-learn takes the hidden layers' activation.
-    const Node* before = activation_before(layer);
-    return before != nullptr && is_any(*before, {"Sigmoid"});
+    return is_op(source_of(layer.input(0), passes_), "Sigmoid");
   }
 
  private:
   // The first node behind `layer` that is neither its bias nor an identity.
   const Node* after(const Node& layer) const {
-    const Node* node = &layer;
-    for (int i = 0; i < kMostSteps; ++i) {
-      const auto readers = readers_.find(node->output(0));
-      if (readers == readers_.end() || readers->second.empty()) return nullptr;
-      node = readers->second.front();
-      if (!is_any(*node, {"Add", "Identity", "Cast", "Reshape", "Dropout"})) return node;
+    const Node* node = uses_.first_reader(layer.output(0));
+    while (node != nullptr && (is_op(node, "Add") || passes_(*node))) {
+      node = uses_.first_reader(node->output(0));
     }
-    return nullptr;
+    return node;
   }
   bool leads_to_layer(const Node& activation) const {
     std::unordered_set<const Node*> seen;
@@ -87,29 +83,20 @@ class ActivationFinder {
     while (!open.empty()) {
       const Node* node = open.back();
       open.pop_back();
-      if (!seen.insert(node).second) continue;
-      if (node != &activation && is_any(*node, {"MatMul", "Gemm", "Conv"})) return true;
+      if (node == nullptr || !seen.insert(node).second) continue;
+      if (node != &activation && is_op(*node, {"MatMul", "Gemm", "Conv"})) return true;
       for (const Value* output : node->outputs) {
-        const auto readers = readers_.find(output);
-        if (readers == readers_.end()) continue;
-        open.insert(open.end(), readers->second.begin(), readers->second.end());
+        for (const ir::Use& use : uses_.of(output)) open.push_back(use.node);
       }
     }
     return false;
   }
-  static const Node* activation_before(const Node& layer) {
-    const Value* value = layer.input(0);
-    for (int i = 0; value != nullptr && value->producer != nullptr && i < kMostSteps; ++i) {
-      const Node* node = value->producer;
-      if (!is_any(*node, {"Identity", "Cast", "Reshape", "Flatten", "Dropout"})) return node;
-      value = node->input(0);
-    }
-    return nullptr;
-  }
 
-  static constexpr int kMostSteps = 16;
-  std::unordered_map<const Value*, std::vector<const Node*>> readers_;
+  ir::Uses uses_;
+  ir::NodeTest passes_;
 };
+
+Node complete(const Node& node) { return builtin_engine().ops.complete(node); }
 
 Layer matrix_layer(const Node& node, const Dims& dims, int input) {
   Layer layer;
@@ -119,7 +106,7 @@ Layer matrix_layer(const Node& node, const Dims& dims, int input) {
   }
   auto in = static_cast<double>(dims[dims.rank() - 2]);
   auto out = static_cast<double>(dims[dims.rank() - 1]);
-  const bool transposed = node.op_type == "Gemm" && node.int_attribute("transB", 0) != 0;
+  const bool transposed = node.op_type == "Gemm" && complete(node).int_attribute("transB") != 0;
   if (transposed || input == 0) std::swap(in, out);
   layer.fan_in = in;
   layer.fan_out = out;
@@ -130,7 +117,7 @@ Layer convolution_layer(const Node& node, const Dims& dims) {
   Layer layer{.role = Role::kConvolution};
   if (dims.rank() < 2) return layer;
   const auto window = static_cast<double>(dims.product(2, dims.rank()));
-  const auto group = static_cast<double>(std::max<std::int64_t>(1, node.int_attribute("group", 1)));
+  const auto group = static_cast<double>(complete(node).int_attribute("group"));
   layer.fan_in = static_cast<double>(dims[1]) * window;
   layer.fan_out = static_cast<double>(dims[0]) / group * window;
   if (node.op_type == "ConvTranspose") std::swap(layer.fan_in, layer.fan_out);
@@ -138,34 +125,32 @@ Layer convolution_layer(const Node& node, const Dims& dims) {
 }
 
 Layer layer_of_node(const Node& node, const Dims& dims, int input) {
-  if (is_any(node, {"Conv", "ConvTranspose"})) {
+  if (is_op(node, {"Conv", "ConvTranspose"})) {
     return input == 1 ? convolution_layer(node, dims) : Layer{.role = Role::kBias};
   }
-  if (is_any(node, {"BatchNormalization", "LayerNormalization", "InstanceNormalization",
-                    "GroupNormalization", "RMSNormalization"})) {
+  if (is_op(node, {"BatchNormalization", "LayerNormalization", "InstanceNormalization",
+                   "GroupNormalization", "RMSNormalization"})) {
     constexpr std::array kRoles{Role::kScale, Role::kShift, Role::kShift, Role::kRunningVariance};
     return {.role = kRoles.at(static_cast<std::size_t>(std::clamp(input - 1, 0, 3)))};
   }
-  if (is_any(node, {"RNN", "GRU", "LSTM"})) {
+  if (is_op(node, {"RNN", "GRU", "LSTM"})) {
     return {.role = Role::kRecurrent,
             .hidden = static_cast<double>(
                 std::max<std::int64_t>(1, node.int_attribute("hidden_size", 1)))};
   }
-  if (is_any(node, {"Gather", "GatherND"}) && input == 0) return {.role = Role::kEmbedding};
+  if (is_op(node, {"Gather", "GatherND"}) && input == 0) return {.role = Role::kEmbedding};
   if (node.op_type == "Gemm" && input == 2) return {.role = Role::kBias};
   return matrix_layer(node, dims, input);
 }
 
 // The layer of a bias: its fans are those of the matrix that it is added behind.
 Layer bias_layer(const Node& layer_node) {
+  const auto converts = builtin_engine().ops.passing(opdef::Passage::kConverted);
   Layer layer{.role = Role::kBias};
   for (std::size_t i = 0; i < layer_node.inputs.size(); ++i) {
-    const Value* source = layer_node.inputs[i];
-    if (source == nullptr) continue;
-    while (source->producer != nullptr && is_any(*source->producer, {"Identity", "Cast"})) {
-      source = source->producer->input(0);
-    }
-    if (!source->is_initializer() || source->initializer.dims().rank() < 2) continue;
+    const Value* source = ir::look_through(layer_node.inputs[i], converts);
+    if (source == nullptr || !source->is_initializer() || source->initializer.dims().rank() < 2)
+      continue;
     const Layer matrix = layer_of_node(layer_node, source->initializer.dims(), static_cast<int>(i));
     layer.of_convolution = matrix.role == Role::kConvolution;
     layer.fan_in = matrix.fan_in;
@@ -181,12 +166,12 @@ bool is_matrix(const Dims& dims) {
 // A parameter that no layer reads as its own.
 Layer operand(const Weight& weight) {
   const Node& node = *weight.reader;
-  if (is_any(node, {"Add", "Concat", "Where"}) && weight.value->initializer.num_elements() > 1) {
+  if (is_op(node, {"Add", "Concat", "Where"}) && weight.value->initializer.num_elements() > 1) {
     return {.role = Role::kTable};
   }
   const Dims& dims = weight.value->initializer.dims();
   // Of an expression that a layer reads: the matrix of a convolution that is standardised.
-  if (is_any(node, {"Conv", "ConvTranspose", "MatMul", "Gemm"}) && is_matrix(dims)) {
+  if (is_op(node, {"Conv", "ConvTranspose", "MatMul", "Gemm"}) && is_matrix(dims)) {
     return layer_of_node(node, dims, weight.input);
   }
   return {.role = Role::kFactor};
@@ -196,7 +181,7 @@ Layer describe(const Weight& weight, const ActivationFinder& activations) {
   if (weight.reader == nullptr) return {};
   if (weight.trainable && !weight.is_of_layer) return operand(weight);
   const Node& node = weight.layer != nullptr ? *weight.layer : *weight.reader;
-  if (weight.trainable && is_any(node, {"Mul"})) {  // a normalisation that is written out
+  if (weight.trainable && is_op(node, {"Mul"})) {  // a normalisation that is written out
     return {.role = weight.layer != nullptr ? Role::kShift : Role::kScale};
   }
   Layer layer = weight.layer != nullptr
@@ -207,7 +192,7 @@ Layer describe(const Weight& weight, const ActivationFinder& activations) {
     layer = bias_layer(node);
     layer.role = role;
   }
-  if (is_any(node, {"MatMul", "Gemm"})) layer.before_sigmoid = activations.is_hidden_sigmoid(node);
+  if (is_op(node, {"MatMul", "Gemm"})) layer.before_sigmoid = activations.is_hidden_sigmoid(node);
   return layer;
 }
 
@@ -300,7 +285,7 @@ NamedTensors draw_weights(const ir::Model& working, const opdef::OpRegistry& reg
                           const InitializeOptions& options) {
   const auto all = find_weights(working, registry);
   const auto chosen = select_weights(all, options.weights, {});
-  const ActivationFinder activations(*working.graph);
+  const ActivationFinder activations(*working.graph, registry);
   NamedTensors drawn;
   std::uint32_t place = 0;
   for (const Weight& weight : all) {

@@ -3,6 +3,8 @@
 #include <utility>
 
 #include "base/check.h"
+#include "ir/pattern.h"
+#include "train/engine.h"
 
 namespace onnxgrad::train {
 namespace {
@@ -10,33 +12,22 @@ namespace {
 using ir::Node;
 using ir::Value;
 
-bool is_lookup(const Node& node) {
-  return node.op_type == "ArrayFeatureExtractor" ||
-         (node.op_type == "Gather" && node.domain.empty());
-}
-
 // Follows nodes that pass labels on, to the lookup in a constant list of strings.
 void find_label_lookup(RunnableOutput& output) {
-  const Value* value = output.value;
-  while (value->producer != nullptr && !is_lookup(*value->producer)) {
-    const Node& node = *value->producer;
-    if (node.op_type != "Identity" && node.op_type != "Reshape") break;
-    value = node.input(0);
-  }
-  const Node* lookup = value->producer;
-  if (lookup == nullptr || !is_lookup(*lookup)) {
-    output.value = nullptr;
+  static const ir::NodeTest kPasses = builtin_engine().ops.passing(opdef::Passage::kReshaped);
+  const Value* value = ir::look_through(std::exchange(output.value, nullptr), kPasses);
+  const Node* lookup = value == nullptr ? nullptr : value->producer;
+  if (lookup == nullptr ||
+      (lookup->op_type != "ArrayFeatureExtractor" && !ir::is_op(lookup, "Gather"))) {
     return;
   }
-  Value* table = lookup->input(0);
-  Value* numbers = lookup->input(1);
-  if (table == nullptr || numbers == nullptr || !table->is_initializer() ||
+  const Value* table = lookup->input(0);
+  if (table == nullptr || lookup->input(1) == nullptr || !table->is_initializer() ||
       table->initializer.dtype() != DataType::kString) {
-    output.value = nullptr;
     return;
   }
   output.labels = table->initializer.reshaped(Dims{table->initializer.num_elements()});
-  output.value = numbers;
+  output.value = lookup->input(1);
 }
 
 }  // namespace

@@ -299,7 +299,8 @@ class Splitter {
     for (const Value* gradient : gradients_) graph.outputs.push_back(map.at(gradient));
     ir::replace_uses(graph, replaced);
     finish(*model);
-    const auto by_value = opdef::shape_values(graph.nodes, *model, registry_);
+    const auto by_value =
+        opdef::shape_values(graph.nodes, *model, registry_, builtin_engine().kernels);
     for (std::size_t i = 0; i < graph.inputs.size(); ++i) {
       split_.backward_inputs[i].gives_shape = by_value.contains(graph.inputs[i]);
     }

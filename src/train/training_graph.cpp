@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "ir/builder.h"
 #include "ir/naming.h"
+#include "ir/uses.h"
 #include "onnx/inference.h"
 #include "onnx/known_branches.h"
 #include "onnxgrad/option_error.h"
@@ -53,9 +54,9 @@ void close_defaults(ir::Graph& graph) {
 // Cuts everything that `graph.outputs` do not need, inputs included.
 void cut_to_outputs(ir::Graph& graph) {
   ir::eliminate_dead_nodes(graph);
-  const auto uses = ir::count_uses(graph);
-  std::erase_if(graph.inputs, [&](const Value* value) { return !uses.contains(value); });
-  std::erase_if(graph.initializers, [&](const Value* value) { return !uses.contains(value); });
+  const ir::Uses uses(graph);
+  std::erase_if(graph.inputs, [&](const Value* value) { return uses.count(value) == 0; });
+  std::erase_if(graph.initializers, [&](const Value* value) { return uses.count(value) == 0; });
 }
 
 Value* find_in(const ir::Graph& graph, const WeightInfo& weight) {

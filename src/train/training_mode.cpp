@@ -43,6 +43,7 @@ class Switcher {
       if (node->domain.empty() && node->op_type == "If") {
         enter_branches(g, *node, statistics);
       } else if (def != nullptr && def->switch_on_training != nullptr && takes_part(*node, *def)) {
+        opdef::complete_attributes(*node, *def);
         for (const StateBinding& fresh : def->switch_on_training(*node, g)) {
           // A layer that is used twice continues from what its first use left.
           std::ranges::replace(node->inputs, fresh.input, current(statistics, fresh.input));
@@ -64,7 +65,7 @@ class Switcher {
   void enter_branches(GraphBuilder& g, Node& node, Statistics& statistics) const {
     std::vector<std::pair<ir::Graph*, Statistics>> branches;
     for (ir::Graph* branch : node.subgraphs()) {
-      GraphBuilder inner(g.model(), *branch, g.inferer(), g.functions());
+      GraphBuilder inner = g.inside(*branch);
       branches.emplace_back(branch, statistics);
       enter(inner, [](const Node&) { return true; }, branches.back().second);
     }
@@ -78,14 +79,12 @@ class Switcher {
     }
     for (Value* initializer : changed) {
       for (const auto& [branch, after] : branches) {
-        GraphBuilder inner(g.model(), *branch, g.inferer(), g.functions());
+        GraphBuilder inner = g.inside(*branch);
         Value* value = current(after, initializer);
         branch->outputs.push_back(value->graph == branch ? value : inner.identity(value));
       }
-      ir::Graph& graph = g.graph();
-      Value* result = graph.add_value(graph.names().unique(initializer->name + "_running"));
-      result->type = initializer->type;
-      ir::Graph::set_output(&node, node.outputs.size(), result);
+      Value* result = g.graph().add_output(&node, node.outputs.size(), initializer->type,
+                                           initializer->name + "_running");
       set_current(statistics, initializer, result);
     }
   }

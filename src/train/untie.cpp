@@ -7,6 +7,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "ir/uses.h"
 #include "onnx/file_edit.h"
 #include "onnx/separate.h"
 #include "train/constant_evidence.h"
@@ -100,16 +101,13 @@ ir::Model make_trial(const onnx_io::FileModel& file, std::vector<Candidate>& can
 class Ties {
  public:
   Ties(const ir::Model& trial, const std::vector<Weight>& weights, const RoleFinder& roles)
-      : roles_(roles) {
+      : roles_(roles), uses_(*trial.graph) {
     for (const Weight& weight : weights) {
       const Tensor& numbers = weight.value->initializer;
       if (!is_floating(numbers.dtype()) || !has_own_values(numbers)) continue;
       for (const Reading& reading : roles.readings(weight.value)) {
         own_weights_[reading.node].push_back(weight.value);
       }
-    }
-    for (const Node* node : trial.graph->nodes) {
-      for (const Value* input : node->inputs) first_readers_.try_emplace(input, node);
     }
   }
 
@@ -158,14 +156,11 @@ class Ties {
     }
     return nullptr;
   }
-  const Node* behind(const Node& node) const {
-    const auto reader = first_readers_.find(node.output(0));
-    return reader == first_readers_.end() ? nullptr : reader->second;
-  }
+  const Node* behind(const Node& node) const { return uses_.first_reader(node.output(0)); }
 
   const RoleFinder& roles_;
   std::unordered_map<const Node*, std::vector<const Value*>> own_weights_;
-  std::unordered_map<const Value*, const Node*> first_readers_;
+  ir::Uses uses_;
 };
 
 /// Puts reads into groups.

@@ -1,58 +1,27 @@
 #include "train/weight_roles.h"
 
 #include <algorithm>
-#include <array>
-#include <string_view>
 #include <utility>
 
+#include "ir/pattern.h"
 #include "train/normalizations.h"
 
 namespace onnxgrad::train {
 namespace {
 
+using ir::is_op;
 using ir::Node;
+using ir::Use;
 using ir::Value;
-
-template <std::size_t N>
-bool is_any(const Node& node, const std::array<std::string_view, N>& names) {
-  return node.domain.empty() && std::ranges::find(names, node.op_type) != names.end();
-}
-
-bool is_standard(const Node& node, std::string_view op_type) {
-  return node.domain.empty() && node.op_type == op_type;
-}
-
-// A parameter behind such a node is still that parameter.
-bool keeps_parameters(const Node& node, int input) {
-  static constexpr std::array<std::string_view, 7> kOps{"Identity", "Transpose", "Reshape",  "Cast",
-                                                        "CastLike", "Squeeze",   "Unsqueeze"};
-  return input == 0 && is_any(node, kOps);
-}
-
-// Its numbers, or some of them, come out elsewhere.
-bool moves_parameters(const Node& node, int input) {
-  static constexpr std::array<std::string_view, 5> kOps{"Expand", "Slice", "Split", "Tile",
-                                                        "Flatten"};
-  return keeps_parameters(node, input) || (input == 0 && is_any(node, kOps)) ||
-         is_standard(node, "Concat");
-}
-
-// Each of its numbers comes out several times: no layer reads its parameters so, but where it has
-// none, exporters write zeros so.
-bool repeats_parameters(const Node& node) {
-  static constexpr std::array<std::string_view, 2> kOps{"Expand", "Tile"};
-  return is_any(node, kOps);
-}
+using opdef::Passage;
 
 // What programs write around a parameter that must stay positive or small.
 bool is_reparametrisation(const Node& node) {
-  static constexpr std::array<std::string_view, 4> kOps{"Exp", "Sigmoid", "Softplus", "Tanh"};
-  return is_any(node, kOps);
+  return is_op(node, {"Exp", "Sigmoid", "Softplus", "Tanh"});
 }
 
 bool is_quantization(const Node& node) {
-  static constexpr std::array<std::string_view, 2> kOps{"QuantizeLinear", "DequantizeLinear"};
-  return is_any(node, kOps);
+  return is_op(node, {"QuantizeLinear", "DequantizeLinear"});
 }
 
 bool is_floating_value(const Value* value) {
@@ -97,18 +66,13 @@ std::string input_of(const Node& node, int input) {
 }  // namespace
 
 RoleFinder::RoleFinder(const ir::Model& model, const opdef::OpRegistry& registry)
-    : registry_(registry), main_(*model.graph) {
+    : registry_(registry), main_(*model.graph), uses_(main_) {
   collect(main_);
 }
 
 void RoleFinder::collect(const ir::Graph& graph) {
   for (const Value* value : graph.initializers) constants_.insert(value);
   for (const Node* node : graph.nodes) {
-    for (std::size_t i = 0; i < node->inputs.size(); ++i) {
-      if (node->inputs[i] != nullptr) {
-        uses_[node->inputs[i]].push_back({.node = node, .input = static_cast<int>(i)});
-      }
-    }
     if (is_computed_from_constants(*node)) {
       constants_.insert(node->outputs.begin(), node->outputs.end());
     }
@@ -125,15 +89,14 @@ bool RoleFinder::is_computed_from_constants(const Node& node) const {
       node.inputs, [this](const Value* input) { return input == nullptr || is_constant(input); });
 }
 
-const std::vector<RoleFinder::Use>& RoleFinder::uses_of(const Value* value) const {
-  static const std::vector<Use> kNone;
-  const auto found = uses_.find(value);
-  return found == uses_.end() ? kNone : found->second;
+bool RoleFinder::passes(const Node& node, Passage least) const {
+  const opdef::OpDef* def = registry_.find(node);
+  return def != nullptr && def->passage >= least;
 }
 
-const Node* RoleFinder::first_reader(const Value* initializer) const {
-  const auto& uses = uses_of(initializer);
-  return uses.empty() ? nullptr : uses.front().node;
+// Its numbers, or some of them, come out elsewhere.
+bool RoleFinder::moves(const Node& node, int input) const {
+  return (input == 0 && passes(node, Passage::kRepeated)) || is_op(&node, "Concat");
 }
 
 std::vector<Reading> RoleFinder::readings(const Value* initializer) const {
@@ -147,20 +110,23 @@ std::vector<Reading> RoleFinder::readings(const Value* initializer) const {
   std::unordered_set<const Value*> seen{initializer};
   for (std::size_t next = 0; next < open.size(); ++next) {
     const Open current = open[next];
-    for (const Use& use : uses_of(current.value)) {
+    for (const Use& use : uses_.of(current.value)) {
+      if (use.node == nullptr) continue;
       const Node& node = *use.node;
       const bool is_expression = is_constant(node.output(0));
-      const bool moves = moves_parameters(node, use.input);
-      if (!is_expression && (!moves || is_standard(node, "Concat"))) {
+      const bool is_moved = moves(node, use.input);
+      if (!is_expression && (!is_moved || is_op(&node, "Concat"))) {
         found.push_back(read(use, current.value, current.keeps_numbers));
         found.back().is_operand_alone = current.is_operand_alone;
         continue;
       }
+      const bool is_repeated = passes(node, Passage::kRepeated) && !passes(node, Passage::kPartial);
       for (const Value* output : node.outputs) {
         if (!is_floating_value(output) || !seen.insert(output).second) continue;
         open.push_back(
             {.value = output,
-             .keeps_numbers = current.keeps_numbers && moves && !repeats_parameters(node),
+             // No layer reads repeated parameters; where it has none, exporters write zeros so.
+             .keeps_numbers = current.keeps_numbers && is_moved && !is_repeated,
              .is_operand_alone = current.is_operand_alone ||
                                  (current.keeps_numbers && is_reparametrisation(node))});
       }
@@ -198,7 +164,7 @@ Reading RoleFinder::read(const Use& use, const Value* value, bool keeps_numbers)
   }
   if (is_bias_or_scale(use, value, reading)) {
     reading.role = keeps_numbers ? Role::kLayer : Role::kFormula;
-  } else if (is_standard(node, "BatchNormalization") && use.input > 2) {
+  } else if (is_op(&node, "BatchNormalization") && use.input > 2) {
     reading.role = Role::kStatistic;
   } else if (!contains(def->differentiable_inputs, use.input) || def->zero_gradient) {
     reading.reason = "no gradient flows to " + input_of(node, use.input);
@@ -212,17 +178,17 @@ Reading RoleFinder::read(const Use& use, const Value* value, bool keeps_numbers)
 bool RoleFinder::is_bias_or_scale(const Use& use, const Value* value, Reading& reading) const {
   const Node& node = *use.node;
   if (node.output(0) == nullptr || !can_be_bias(*value, *node.output(0))) return false;
-  if (is_standard(node, "Mul")) {
+  if (is_op(&node, "Mul")) {
     return is_scale_of_normalization(node, static_cast<std::size_t>(use.input));
   }
-  if (!is_standard(node, "Add")) return false;
+  if (!is_op(&node, "Add")) return false;
   reading.layer = layer_before(node.input(use.input == 0 ? 1 : 0));
   return reading.layer != nullptr;
 }
 
 // True for the Mul of a normalisation that is written out, with its scale as operand `input`.
 bool RoleFinder::is_scale_of_normalization(const Node& node, std::size_t input) const {
-  return is_standard(node, "Mul") && is_constant(node.input(input)) &&
+  return is_op(&node, "Mul") && is_constant(node.input(input)) &&
          is_normalized(node.input(1 - input));
 }
 
@@ -230,7 +196,7 @@ bool RoleFinder::is_scale_of_normalization(const Node& node, std::size_t input) 
 const Node* RoleFinder::layer_before(const Value* value) const {
   while (value != nullptr && value->producer != nullptr) {
     const Node* node = value->producer;
-    if (!keeps_parameters(*node, 0)) {
+    if (!passes(*node, Passage::kPermuted)) {
       if (is_scale_of_normalization(*node, 0) || is_scale_of_normalization(*node, 1)) return node;
       const opdef::OpDef* def = registry_.find(*node);
       if (def == nullptr) return nullptr;
@@ -251,10 +217,10 @@ bool RoleFinder::scales_inputs(const Use& use, const Value* value) const {
   const Value* other = node.input(use.input == 0 ? 1 : 0);
   if (other == nullptr || enlarges(*value, *other)) return false;
   const Distance distance = distance_to_inputs(other);
-  if (is_standard(node, "Sub") || is_standard(node, "Div")) {
+  if (is_op(&node, "Sub") || is_op(&node, "Div")) {
     return use.input == 1 && distance != Distance::kFar;
   }
-  return (is_standard(node, "Mul") || is_standard(node, "Add")) && distance == Distance::kShifted;
+  return (is_op(&node, "Mul") || is_op(&node, "Add")) && distance == Distance::kShifted;
 }
 
 RoleFinder::Distance RoleFinder::distance_to_inputs(const Value* value) const {
@@ -270,13 +236,13 @@ RoleFinder::Distance RoleFinder::distance_to_inputs(const Value* value) const {
     const Node& node = *value->producer;
     const bool is_left = !is_constant(node.input(0));
     const bool has_constant = node.inputs.size() == 2 && is_left == is_constant(node.input(1));
-    if (moves_parameters(node, 0)) {
+    if (moves(node, 0)) {
       value = node.input(0);
-    } else if (has_constant && is_left && (is_standard(node, "Sub") || is_standard(node, "Div"))) {
+    } else if (has_constant && is_left && (is_op(&node, "Sub") || is_op(&node, "Div"))) {
       is_shifted = true;
       is_scaled = false;
       value = node.input(0);
-    } else if (has_constant && (is_standard(node, "Mul") || is_standard(node, "Add"))) {
+    } else if (has_constant && (is_op(&node, "Mul") || is_op(&node, "Add"))) {
       is_scaled = true;
       value = node.input(is_left ? 0 : 1);
     } else {

@@ -3,11 +3,10 @@
 
 #include <cstdint>
 #include <string>
-#include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
-#include "ir/graph.h"
+#include "ir/uses.h"
 #include "opdef/registry.h"
 
 // What an initializer is to the nodes that it reaches.
@@ -40,31 +39,30 @@ class RoleFinder {
   /// of initializers alone (a weight that is standardised before its convolution reads it).
   std::vector<Reading> readings(const ir::Value* initializer) const;
   /// The first node that reads it; nullptr if there is none.
-  const ir::Node* first_reader(const ir::Value* initializer) const;
+  const ir::Node* first_reader(const ir::Value* initializer) const {
+    return uses_.first_reader(initializer);
+  }
   /// True for initializers and what is computed from them alone.
   bool is_constant(const ir::Value* value) const { return constants_.contains(value); }
 
  private:
-  struct Use {
-    const ir::Node* node = nullptr;
-    int input = 0;
-  };
   /// How far a value is from the model's inputs.
   enum class Distance : std::uint8_t { kFar, kShifted, kInput };
 
   void collect(const ir::Graph& graph);
   bool is_computed_from_constants(const ir::Node& node) const;
-  const std::vector<Use>& uses_of(const ir::Value* value) const;
-  Reading read(const Use& use, const ir::Value* value, bool keeps_numbers) const;
-  bool is_bias_or_scale(const Use& use, const ir::Value* value, Reading& reading) const;
+  bool passes(const ir::Node& node, opdef::Passage least) const;
+  bool moves(const ir::Node& node, int input) const;
+  Reading read(const ir::Use& use, const ir::Value* value, bool keeps_numbers) const;
+  bool is_bias_or_scale(const ir::Use& use, const ir::Value* value, Reading& reading) const;
   bool is_scale_of_normalization(const ir::Node& node, std::size_t input) const;
   const ir::Node* layer_before(const ir::Value* value) const;
-  bool scales_inputs(const Use& use, const ir::Value* value) const;
+  bool scales_inputs(const ir::Use& use, const ir::Value* value) const;
   Distance distance_to_inputs(const ir::Value* value) const;
 
   const opdef::OpRegistry& registry_;
   const ir::Graph& main_;
-  std::unordered_map<const ir::Value*, std::vector<Use>> uses_;
+  ir::Uses uses_;
   std::unordered_set<const ir::Value*> constants_;
 };
 

@@ -17,9 +17,7 @@ Kind kind_of(const ir::Value& value) {
   return value.origin == nullptr ? Kind::kInitializer : value.origin->kind;
 }
 
-bool is_of_definition(const ir::Value& value) {
-  return kind_of(value) == Kind::kConstantNode && value.origin->name.empty();
-}
+bool is_of_definition(const ir::Value& value) { return kind_of(value) == Kind::kDefinition; }
 
 // torch's exporters name parameters and buffers as the program does, and constants after what they
 // are: a single number with a name of the program is a parameter there.
@@ -145,6 +143,7 @@ WeightInfo weight_info(const Weight& weight) {
     case Kind::kInitializer:
       break;
     case Kind::kConstantNode:
+    case Kind::kDefinition:
       info.storage = WeightInfo::Storage::kConstantNode;
       break;
     case Kind::kAttribute:

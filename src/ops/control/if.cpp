@@ -1,13 +1,14 @@
-#include <memory>
-#include <string>
-#include <unordered_map>
+#include <algorithm>
+#include <vector>
 
 #include "opdef/registry.h"
 #include "ops/rules.h"
 
 // If: y = condition ? then_branch : else_branch. The gradient is an If over the same condition
-// whose branches compute the branch again and differentiate it with respect to the values that
-// either branch captures.
+// whose branches differentiate the branch with respect to the values that either branch captures.
+// What costs much to compute and the gradient reads becomes an output of the first If; what is
+// element-wise is computed again, which takes less time than to keep a tensor and to make the other
+// branch give one in its place.
 
 namespace onnxgrad::ops {
 namespace {
@@ -21,17 +22,6 @@ struct Wanted {
   std::vector<Value*> cotangents;    // theirs
 };
 
-// A branch that gives zeros for wanted.captured: that of one which is never taken.
-ir::GraphPtr make_zeros_branch(GraphBuilder& g, const std::string& name, const Wanted& wanted) {
-  auto branch = std::make_shared<ir::Graph>(g.graph().names_ptr(), &g.graph());
-  branch->name = name;
-  GraphBuilder inner(g.model(), *branch, g.inferer(), g.functions());
-  for (Value* value : wanted.captured) {
-    branch->outputs.push_back(inner.identity(inner.zeros_like(value)));
-  }
-  return branch;
-}
-
 // False for a branch whose shapes do not fit, which is not an error as long as it is not taken.
 bool fits(const ir::Graph& branch, const ir::TypeInferer& inferer) {
   try {
@@ -42,27 +32,77 @@ bool fits(const ir::Graph& branch, const ir::TypeInferer& inferer) {
   return true;
 }
 
-// A branch that gives the gradients of wanted.captured, each computed inside of it.
-ir::GraphPtr differentiate_branch(VjpContext& ctx, GraphBuilder& g, const ir::Graph& primal,
+// The dimension `dim` of something that is there before the If, as int64 [1]; nullptr: it is not.
+Value* find_dim(GraphBuilder& g, const ir::Dim& dim, const std::vector<Value*>& captured) {
+  if (dim.is_static()) return g.ints({dim.value()});
+  for (Value* value : captured) {
+    if (!value->type.has_rank()) continue;
+    const ir::SymbolicShape& shape = *value->type.shape;
+    const auto place =
+        std::ranges::find_if(shape, [&](const ir::Dim& other) { return other.surely_equals(dim); });
+    if (place != shape.end()) return dim_value(g, value, place - shape.begin());
+  }
+  return nullptr;
+}
+
+// A shape of this type, int64 [rank]; nullptr if it cannot be told before the If.
+Value* find_shape(GraphBuilder& g, const ir::Type& type, const std::vector<Value*>& captured) {
+  if (const auto known = type.static_dims()) return g.ints({known->begin(), known->end()});
+  if (!type.has_rank()) return nullptr;
+  std::vector<Value*> dims;
+  for (const ir::Dim& dim : *type.shape) {
+    dims.push_back(find_dim(g, dim, captured));
+    if (dims.back() == nullptr) return nullptr;
+  }
+  return g.concat(dims, 0);
+}
+
+// What stands for `value`, of the branch `own`, in the gradient of the branch, which `gradient`
+// writes: a new output of the If, for which the other branch gives zeros. nullptr: there is none.
+Value* save(VjpContext& ctx, GraphBuilder& gradient, ir::Graph& own, Value* value) {
+  const Node& node = ctx.node();
+  const std::vector<Value*> captured = ir::captured_values(node);
+  const Node& producer = *value->producer;
+  if (producer.op_type == "Shape" && producer.attributes.empty()) {
+    if (Value* shape = find_shape(gradient, producer.input(0)->type, captured)) return shape;
+  }
+  const auto known = std::ranges::find(own.outputs, value);
+  if (known != own.outputs.end()) {
+    if (Value* output = node.output(static_cast<std::size_t>(known - own.outputs.begin()))) {
+      return output;
+    }
+  }
+  if (!value->type.is_tensor() || value->dtype() == DataType::kString) return nullptr;
+  for (ir::Graph* branch : node.subgraphs()) {
+    if (branch == &own) continue;
+    GraphBuilder other(gradient.inside(*branch));
+    Value* shape = find_shape(other, value->type, captured);
+    if (shape == nullptr) return nullptr;
+    Value* zero = other.constant(Tensor::zeros(value->dtype(), Dims{}), "zero");
+    branch->outputs.push_back(other.expand(zero, shape));
+  }
+  own.outputs.push_back(value);
+  return ctx.add_output(value->type, value->name + "_saved");
+}
+
+// A branch that gives the gradients of wanted.captured, each computed inside of it. A branch that
+// is never taken gives zeros.
+ir::GraphPtr differentiate_branch(VjpContext& ctx, GraphBuilder& g, ir::Graph& primal,
                                   const Wanted& wanted) {
-  auto branch = std::make_shared<ir::Graph>(g.graph().names_ptr(), &g.graph());
-  branch->name = g.graph().names().unique(primal.name + "_grad");
-  std::unordered_map<const Value*, Value*> map;
-  ir::append_nodes(primal, *branch, map);
-  if (!fits(*branch, g.inferer())) return make_zeros_branch(g, branch->name, wanted);
-  ctx.repeat_draws(map);
-  GraphBuilder inner(g.model(), *branch, g.inferer(), g.functions());
-  std::vector<Value*> results;
-  for (const std::size_t i : wanted.outputs) {
-    Value* output = primal.outputs.at(i);
-    const auto copy = map.find(output);
-    results.push_back(copy == map.end() ? output : copy->second);
-  }
-  for (Value* gradient : ctx.differentiate(inner, results, wanted.cotangents, wanted.captured)) {
-    // A branch returns only what it computes itself.
-    const bool is_own = gradient->graph == branch.get() && gradient->producer != nullptr;
-    branch->outputs.push_back(is_own ? gradient : inner.identity(gradient));
-  }
+  const bool can_be_taken = fits(primal, g.inferer());
+  ir::GraphPtr branch =
+      g.subgraph(g.graph().names().unique(primal.name + "_grad"), [&](GraphBuilder& inner) {
+        std::vector<Value*> results;
+        for (const std::size_t i : wanted.outputs) results.push_back(primal.outputs.at(i));
+        if (can_be_taken) {
+          return ctx.differentiate(inner, primal, results, wanted.cotangents, wanted.captured);
+        }
+        results.clear();
+        for (Value* value : wanted.captured) results.push_back(inner.zeros_like(value));
+        return results;
+      });
+  GraphBuilder inner = g.inside(*branch);
+  ctx.carry(inner, primal, [&](Value* value) { return save(ctx, inner, primal, value); });
   return branch;
 }
 
@@ -115,8 +155,7 @@ void register_if(opdef::OpRegistry& registry) {
            {{.name = "then_branch", .type = opdef::AttributeType::kGraph, .required = true},
             {.name = "else_branch", .type = opdef::AttributeType::kGraph, .required = true}},
        .vjp = if_vjp,
-       .taken_body = taken_branch,
-       .is_dynamic = true});
+       .taken_body = taken_branch});
 }
 
 }  // namespace onnxgrad::ops

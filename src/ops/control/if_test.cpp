@@ -36,6 +36,22 @@ const std::string kNested = R"(
     },
     else_branch = outer_else () => ($T[2, 3] else_y) { else_y = Neg (x) }>)";
 
+// What the gradient reads of a product or a normalisation is saved, of element-wise work not.
+const std::string kLayers = R"(
+  y = If (taken) <
+    then_branch = layer () => ($T[2, 4] then_y) {
+      product = MatMul (x, m)
+      shifted = Add (product, b)
+      then_y = Tanh (shifted)
+    },
+    else_branch = attention () => ($T[2, 4] else_y) {
+      scores = MatMul (x, n)
+      shares = Softmax (scores)
+      scaled = Mul (shares, shares)
+      again = MatMul (scaled, k)
+      else_y = Exp (again)
+    }>)";
+
 // Of the two, only the branch that is taken has shapes that fit.
 const std::string kMisfit = R"(
   y = If (taken) <
@@ -83,6 +99,15 @@ std::vector<OpCase> if_cases() {
                      .model = if_op::kNested,
                      .inputs = std::move(nested),
                      .outputs = {"y"}});
+  }
+  for (const bool taken : {true, false}) {
+    cases.push_back(
+        {.name = taken ? "layers_then" : "layers_else",
+         .model = if_op::kLayers,
+         .inputs = {if_op::condition(taken), uniform({2, 3}, -1, 1).named("x"),
+                    uniform({3, 4}, -1, 1).named("m"), uniform({4}, -1, 1).named("b"),
+                    uniform({3, 4}, -1, 1).named("n"), uniform({4, 4}, -1, 1).named("k")},
+         .outputs = {"y"}});
   }
   cases.push_back({.name = "after_and_before",
                    .model = "s = Tanh (x)\n" + if_op::kTwoFormulas + "\nr = Mul (y, s)",

@@ -1,13 +1,12 @@
 #include <algorithm>
 #include <cstdint>
-#include <limits>
 #include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "ir/builder.h"
-#include "opdef/expr.h"
+#include "opdef/fused.h"
 #include "opdef/kernel.h"
 #include "ops/fused/scalar_expr.h"
 #include "ops/kernel_support.h"
@@ -20,6 +19,7 @@ namespace {
 
 using opdef::ExprOp;
 using opdef::ExprProgram;
+using opdef::Fold;
 using opdef::KernelOffer;
 using opdef::KernelRequest;
 
@@ -31,15 +31,11 @@ struct Operand {
 };
 
 struct ElementwiseData {
-  ExprProgram program;
-  ExprProgram post;
-  bool has_post = false;
+  opdef::Elementwise op;
   std::vector<std::int64_t> space;
   std::vector<std::int64_t> reduced_strides;  // over the space; 0 along reduced axes
   std::int64_t num_elements = 0;
   std::int64_t num_reduced = 0;
-  std::size_t stored = 0;
-  std::vector<std::int64_t> reduce;
   std::vector<Operand> operands;
   std::vector<opdef::TensorDesc> post_operands;
   std::vector<DataType> outputs;
@@ -54,14 +50,6 @@ std::vector<std::int64_t> broadcast_strides(const Dims& dims, const Dims& space)
   return strides;
 }
 
-template <class T>
-T reduction_identity(std::int64_t kind) {
-  if (kind == 0) return T{};
-  using Limits = std::numeric_limits<T>;
-  if constexpr (Limits::has_infinity) return kind == 1 ? -Limits::infinity() : Limits::infinity();
-  return kind == 1 ? Limits::lowest() : Limits::max();
-}
-
 // Sums of float32 are kept in double: the reference has no rounding of its own.
 template <class T>
 using Accumulator = std::conditional_t<std::is_same_v<T, float>, double, T>;
@@ -71,26 +59,28 @@ struct ElementwiseRun {
   const ElementwiseData& d;
   std::byte* const* inputs;
   std::byte* const* outputs;
-  std::vector<T> registers =
-      std::vector<T>(std::max(d.program.instructions.size(), d.post.instructions.size()) + 1);
+  std::vector<T> registers = std::vector<T>(
+      std::max(d.op.program.instructions.size(), d.op.post ? d.op.post->instructions.size() : 0));
   std::vector<std::vector<Accumulator<T>>> reduced = {};
 
   void run() {
-    for (const std::int64_t kind : d.reduce) {
+    for (const Fold fold : d.op.folds) {
       reduced.emplace_back(static_cast<std::size_t>(d.num_reduced),
-                           reduction_identity<Accumulator<T>>(kind));
+                           fold_start<Accumulator<T>>(fold));
     }
     run_main();
-    if (d.has_post) {
+    if (d.op.post) {
       run_post();
       return;
     }
     for (std::size_t r = 0; r < reduced.size(); ++r) {
       for (std::int64_t i = 0; i < d.num_reduced; ++i) {
-        put(d.stored + r, i, static_cast<T>(reduced[r][static_cast<std::size_t>(i)]));
+        put(num_stored() + r, i, static_cast<T>(reduced[r][static_cast<std::size_t>(i)]));
       }
     }
   }
+
+  std::size_t num_stored() const { return static_cast<std::size_t>(d.op.stored); }
 
   void put(std::size_t output, std::int64_t index, T value) {
     if (outputs[output] != nullptr) store(outputs[output], d.outputs[output], index, value);
@@ -106,7 +96,7 @@ struct ElementwiseRun {
           offset += index[a] * d.operands[k].strides[a];
         operands[k] = load<T>(inputs[k], d.operands[k].dtype, offset);
       }
-      evaluate(d.program, operands.data(), registers.data());
+      evaluate(d.op.program, operands.data(), registers.data());
       take_results(i, index);
       for (std::size_t a = index.size(); a-- > 0;) {
         if (++index[a] < d.space[a]) break;
@@ -119,16 +109,14 @@ struct ElementwiseRun {
     std::int64_t place = 0;
     for (std::size_t a = 0; a < d.reduced_strides.size(); ++a)
       place += index[a] * d.reduced_strides[a];
-    for (std::size_t r = 0; r < d.program.results.size(); ++r) {
-      const T value = registers[static_cast<std::size_t>(d.program.results[r])];
-      if (r < d.stored) {
+    for (std::size_t r = 0; r < d.op.program.results.size(); ++r) {
+      const T value = registers[static_cast<std::size_t>(d.op.program.results[r])];
+      if (r < num_stored()) {
         put(r, element, value);
         continue;
       }
-      auto& sum = reduced[r - d.stored][static_cast<std::size_t>(place)];
-      const auto wide = static_cast<Accumulator<T>>(value);
-      const std::int64_t kind = d.reduce[r - d.stored];
-      sum = kind == 0 ? sum + wide : kind == 1 ? maximum(sum, wide) : minimum(sum, wide);
+      auto& folded = reduced[r - num_stored()][static_cast<std::size_t>(place)];
+      folded = fold_step(d.op.folds[r - num_stored()], folded, static_cast<Accumulator<T>>(value));
     }
   }
 
@@ -143,9 +131,9 @@ struct ElementwiseRun {
         operands[reduced.size() + k] = load<T>(inputs[d.operands.size() + k], desc.dtype,
                                                desc.dims.num_elements() == 1 ? 0 : i);
       }
-      evaluate(d.post, operands.data(), registers.data());
-      for (std::size_t r = 0; r < d.post.results.size(); ++r) {
-        put(d.stored + r, i, registers[static_cast<std::size_t>(d.post.results[r])]);
+      evaluate(*d.op.post, operands.data(), registers.data());
+      for (std::size_t r = 0; r < d.op.post->results.size(); ++r) {
+        put(num_stored() + r, i, registers[static_cast<std::size_t>(d.op.post->results[r])]);
       }
     }
   }
@@ -164,24 +152,15 @@ bool can_access(const std::vector<opdef::TensorDesc>& descs) {
   });
 }
 
-KernelOffer offer_elementwise(const KernelRequest& request) {
+KernelOffer offer_program(const KernelRequest& request, opdef::Elementwise op) {
   if (!can_access(request.inputs) || !can_access(request.outputs)) {
     return KernelOffer::decline("an operand's type is not computed with");
   }
-  const ir::Node& node = request.node;
-  ElementwiseData d;
-  d.program = ExprProgram::from_ints(node.ints_attribute("program"));
-  d.stored = static_cast<std::size_t>(
-      node.int_attribute("stored", static_cast<std::int64_t>(d.program.results.size())));
-  d.reduce = node.ints_attribute("reduce");
-  if (node.find_attribute("post") != nullptr) {
-    d.post = ExprProgram::from_ints(node.ints_attribute("post"));
-    d.has_post = true;
-  }
   Dims space;
-  const auto main_operands = static_cast<std::size_t>(d.program.num_inputs);
+  const auto main_operands = static_cast<std::size_t>(op.program.num_inputs);
   for (std::size_t i = 0; i < main_operands; ++i)
     space = broadcast_dims(space, request.inputs[i].dims);
+  ElementwiseData d;
   d.space.assign(space.begin(), space.end());
   d.num_elements = space.num_elements();
   for (std::size_t i = 0; i < request.inputs.size(); ++i) {
@@ -193,13 +172,13 @@ KernelOffer offer_elementwise(const KernelRequest& request) {
     }
   }
   std::vector<std::int64_t> kept = d.space;
-  for (const std::int64_t axis : node.ints_attribute("reduce_axes"))
-    kept[static_cast<std::size_t>(axis)] = 1;
+  for (const std::int64_t axis : op.reduce_axes) kept[static_cast<std::size_t>(axis)] = 1;
   const Dims reduced{std::move(kept)};
   d.num_reduced = reduced.num_elements();
   d.reduced_strides = broadcast_strides(reduced, space);
   for (const opdef::TensorDesc& desc : request.outputs) d.outputs.push_back(desc.dtype);
-  switch (static_cast<DataType>(node.int_attribute("compute", 0))) {
+  d.op = std::move(op);
+  switch (d.op.compute) {
     case DataType::kFloat32:
       return prepared(&elementwise<float>, std::move(d), "reference float32");
     case DataType::kFloat64:
@@ -211,23 +190,48 @@ KernelOffer offer_elementwise(const KernelRequest& request) {
   }
 }
 
-// ---- Gemm and GemmUpdate ----
+KernelOffer offer_elementwise(const KernelRequest& request) {
+  return offer_program(request, opdef::Elementwise::read(request.node));
+}
+
+// A single number joins the element-wise work around it.
+bool is_number(const KernelRequest& request) { return request.outputs[0].dims.rank() == 0; }
+
+// w', m' and v' may lie where w, m and v, inputs from number `first` on, are.
+KernelOffer in_place(KernelOffer offer, const opdef::WeightUpdate& update, int first) {
+  for (int i = 0; i < static_cast<int>(update.num_outputs()); ++i) {
+    offer.kernel.in_place.emplace_back(first + i, i);
+  }
+  return offer;
+}
+
+KernelOffer offer_weight_update(const KernelRequest& request) {
+  if (is_number(request)) return KernelOffer::decline("the weight has rank 0");
+  const auto update = opdef::WeightUpdate::read(request.node);
+  return in_place(offer_program(request, {.program = update.program(),
+                                          .compute = request.outputs[0].dtype,
+                                          .stored = std::ssize(request.outputs)}),
+                  update, 1);
+}
+
+// ---- Gemm, GemmUpdate and GemmWeightUpdate: a program over the product and other operands ----
 
 struct GemmData {
   std::int64_t m = 0, n = 0, k = 0;
-  bool trans_a = false, trans_b = false;
-  bool has_rate = false;
-  double scale = 1;
-  ExprProgram epilogue;
-  std::vector<Operand> operands;  // of the epilogue, over [m, n]
+  bool transpose_a = false, transpose_b = false;
+  std::size_t a = 0, b = 1;  // inputs
+  ExprProgram program;
+  std::vector<Operand> operands = {};    // of the program behind the product, over [m, n]
+  std::vector<std::size_t> inputs = {};  // theirs
+  std::size_t first_output = 0;
 };
 
 template <class T>
 Accumulator<T> dot(const GemmData& d, const T* a, const T* b, std::int64_t i, std::int64_t j) {
   Accumulator<T> sum{};
   for (std::int64_t p = 0; p < d.k; ++p) {
-    const T x = d.trans_a ? a[p * d.m + i] : a[i * d.k + p];
-    const T y = d.trans_b ? b[j * d.k + p] : b[p * d.n + j];
+    const T x = d.transpose_a ? a[p * d.m + i] : a[i * d.k + p];
+    const T y = d.transpose_b ? b[j * d.k + p] : b[p * d.n + j];
     sum += static_cast<Accumulator<T>>(x) * static_cast<Accumulator<T>>(y);
   }
   return sum;
@@ -236,97 +240,97 @@ Accumulator<T> dot(const GemmData& d, const T* a, const T* b, std::int64_t i, st
 template <class T>
 void gemm(const void* data, std::byte* const* args, const opdef::Launch&) {
   const auto& d = *static_cast<const GemmData*>(data);
-  const auto* a = reinterpret_cast<const T*>(args[0]);
-  const auto* b = reinterpret_cast<const T*>(args[1]);
-  auto* c = reinterpret_cast<T*>(args[2 + d.operands.size()]);
+  const auto* a = reinterpret_cast<const T*>(args[d.a]);
+  const auto* b = reinterpret_cast<const T*>(args[d.b]);
   std::vector<T> operands(d.operands.size() + 1);
-  std::vector<T> registers(d.epilogue.instructions.size() + 1);
+  std::vector<T> registers(d.program.instructions.size());
   for (std::int64_t i = 0; i < d.m; ++i) {
     for (std::int64_t j = 0; j < d.n; ++j) {
       operands[0] = static_cast<T>(dot(d, a, b, i, j));
       for (std::size_t o = 0; o < d.operands.size(); ++o) {
         const std::int64_t at = i * d.operands[o].strides[0] + j * d.operands[o].strides[1];
-        operands[o + 1] = load<T>(args[2 + o], d.operands[o].dtype, at);
+        operands[o + 1] = load<T>(args[d.inputs[o]], d.operands[o].dtype, at);
       }
-      T value = operands[0];
-      if (!d.epilogue.results.empty()) {
-        evaluate(d.epilogue, operands.data(), registers.data());
-        value = registers[static_cast<std::size_t>(d.epilogue.results[0])];
+      evaluate(d.program, operands.data(), registers.data());
+      for (std::size_t r = 0; r < d.program.results.size(); ++r) {
+        auto* out = reinterpret_cast<T*>(args[d.first_output + r]);
+        if (out == nullptr) continue;
+        out[i * d.n + j] = registers[static_cast<std::size_t>(d.program.results[r])];
       }
-      c[i * d.n + j] = value;
     }
   }
 }
 
-template <class T>
-void gemm_update(const void* data, std::byte* const* args, const opdef::Launch&) {
-  const auto& d = *static_cast<const GemmData*>(data);
-  const auto* w = reinterpret_cast<const T*>(args[0]);
-  const auto* a = reinterpret_cast<const T*>(args[1]);
-  const auto* b = reinterpret_cast<const T*>(args[2]);
-  auto* out = reinterpret_cast<T*>(args[d.has_rate ? 4 : 3]);
-  const double rate =
-      d.scale * (d.has_rate ? static_cast<double>(*reinterpret_cast<const T*>(args[3])) : 1.0);
-  for (std::int64_t i = 0; i < d.m; ++i) {
-    for (std::int64_t j = 0; j < d.n; ++j) {
-      out[i * d.n + j] = static_cast<T>(static_cast<double>(w[i * d.n + j]) +
-                                        rate * static_cast<double>(dot(d, a, b, i, j)));
-    }
-  }
-}
-
-GemmData gemm_shape(const ir::Node& node, const Dims& a, const Dims& out) {
-  GemmData d;
-  d.trans_a = node.int_attribute("transA", 0) != 0;
-  d.trans_b = node.int_attribute("transB", 0) != 0;
-  d.n = out[out.rank() - 1];
-  d.m = out.product(0, out.rank() - 1);
-  d.k = d.trans_a ? a[0] : a[a.rank() - 1];
-  return d;
-}
-
-KernelOffer choose(DataType dtype, opdef::KernelFn single, opdef::KernelFn wide, GemmData d) {
-  if (dtype == DataType::kFloat32) return prepared(single, std::move(d), "reference float32");
-  if (dtype == DataType::kFloat64) return prepared(wide, std::move(d), "reference float64");
-  return KernelOffer::decline("only float32 and float64 are multiplied");
-}
-
-KernelOffer offer_gemm(const KernelRequest& request) {
-  const Dims& out = request.outputs[0].dims;
-  GemmData d = gemm_shape(request.node, request.inputs[0].dims, out);
-  if (request.node.find_attribute("epilogue") != nullptr) {
-    d.epilogue = ExprProgram::from_ints(request.node.ints_attribute("epilogue"));
-  }
-  if (!can_access(request.inputs))
+// The inputs beside A and B are operands of `program`, behind the product.
+KernelOffer offer_product(const KernelRequest& request, std::size_t a, bool transpose_a,
+                          bool transpose_b, ExprProgram program) {
+  if (!can_access(request.inputs)) {
     return KernelOffer::decline("an operand's type is not computed with");
+  }
+  const Dims& out = request.outputs[0].dims;
+  const Dims& left = request.inputs[a].dims;
+  GemmData d{.m = out.product(0, out.rank() - 1),
+             .n = out[out.rank() - 1],
+             .k = transpose_a ? left[0] : left[left.rank() - 1],
+             .transpose_a = transpose_a,
+             .transpose_b = transpose_b,
+             .a = a,
+             .b = a + 1,
+             .program = std::move(program),
+             .first_output = request.inputs.size()};
   const Dims space{d.m, d.n};
-  for (std::size_t i = 2; i < request.inputs.size(); ++i) {
+  for (std::size_t i = 0; i < request.inputs.size(); ++i) {
+    if (i == d.a || i == d.b) continue;
     const opdef::TensorDesc& desc = request.inputs[i];
     const Dims flat = desc.dims == out                  ? space
                       : desc.dims.num_elements() == 1   ? Dims{}
                       : desc.dims.rank() > space.rank() ? Dims{desc.dims.num_elements()}
                                                         : desc.dims;
     d.operands.push_back({.dtype = desc.dtype, .strides = broadcast_strides(flat, space)});
+    d.inputs.push_back(i);
   }
-  return choose(request.outputs[0].dtype, &gemm<float>, &gemm<double>, std::move(d));
+  const DataType dtype = request.outputs[0].dtype;
+  if (dtype == DataType::kFloat32) return prepared(&gemm<float>, std::move(d), "reference float32");
+  if (dtype == DataType::kFloat64)
+    return prepared(&gemm<double>, std::move(d), "reference float64");
+  return KernelOffer::decline("only float32 and float64 are multiplied");
+}
+
+ExprProgram product_alone() {
+  ExprProgram program{.num_inputs = 1};
+  program.results = {program.input(0)};
+  return program;
+}
+
+KernelOffer offer_gemm(const KernelRequest& request) {
+  const auto op = opdef::Gemm::read(request.node);
+  return offer_product(request, 0, op.transpose_a, op.transpose_b,
+                       op.epilogue.value_or(product_alone()));
 }
 
 KernelOffer offer_gemm_update(const KernelRequest& request) {
-  GemmData d = gemm_shape(request.node, request.inputs[1].dims, request.outputs[0].dims);
-  d.scale = static_cast<double>(request.node.float_attribute("scale", 1));
-  d.has_rate = request.inputs.size() > 3;
-  KernelOffer offer =
-      choose(request.outputs[0].dtype, &gemm_update<float>, &gemm_update<double>, std::move(d));
+  const auto op = opdef::GemmUpdate::read(request.node);
+  KernelOffer offer = offer_product(request, 1, op.transpose_a, op.transpose_b,
+                                    op.program(/*has_rate=*/request.inputs.size() > 3));
   offer.kernel.in_place = {{0, 0}};
   return offer;
+}
+
+KernelOffer offer_gemm_weight_update(const KernelRequest& request) {
+  if (is_number(request)) return KernelOffer::decline("the weight has rank 0");
+  const auto op = opdef::GemmWeightUpdate::read(request.node);
+  return in_place(offer_product(request, 0, op.transpose_a, op.transpose_b, op.update.program()),
+                  op.update, 2);
 }
 
 }  // namespace
 
 void register_reference_cpu(opdef::KernelRegistry& kernels) {
-  kernels.add(ir::kFusedDomain, "Elementwise", 0, offer_elementwise);
-  kernels.add(ir::kFusedDomain, "Gemm", 0, offer_gemm);
-  kernels.add(ir::kFusedDomain, "GemmUpdate", 0, offer_gemm_update);
+  kernels.add(ir::kFusedDomain, opdef::kElementwise, 0, offer_elementwise);
+  kernels.add(ir::kFusedDomain, opdef::kGemm, 0, offer_gemm);
+  kernels.add(ir::kFusedDomain, opdef::kGemmUpdate, 0, offer_gemm_update);
+  kernels.add(ir::kFunctionDomain, opdef::kWeightUpdate, 0, offer_weight_update);
+  kernels.add(ir::kFusedDomain, opdef::kGemmWeightUpdate, 0, offer_gemm_weight_update);
 }
 
 }  // namespace onnxgrad::ops

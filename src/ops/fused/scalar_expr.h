@@ -5,10 +5,11 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <type_traits>
 
 #include "onnxgrad/dtype.h"
-#include "opdef/expr.h"
+#include "opdef/fused.h"
 
 // Element-wise expressions on single elements: the definition that quick kernels are tested
 // against. Integers wrap around; a division by zero gives 0 and INT_MIN / -1 gives INT_MIN.
@@ -47,20 +48,29 @@ T integer_power(T base, T exponent) {
   return static_cast<T>(result);
 }
 
-// NaN wins, as in ONNX's Min and Max.
+// NaN wins, as in ONNX's Min and Max, and in NumPy.
 template <class T>
 T minimum(T a, T b) {
-  if constexpr (std::is_floating_point_v<T>) {
-    if (std::isnan(a) || std::isnan(b)) return a + b;
-  }
-  return std::min(a, b);
+  return a < b || a != a ? a : b;
 }
 template <class T>
 T maximum(T a, T b) {
-  if constexpr (std::is_floating_point_v<T>) {
-    if (std::isnan(a) || std::isnan(b)) return a + b;
-  }
-  return std::max(a, b);
+  return a > b || a != a ? a : b;
+}
+
+/// What a fold of nothing gives, and one step of a fold.
+template <class T>
+T fold_start(opdef::Fold fold) {
+  if (fold == opdef::Fold::kSum) return T{};
+  using Limits = std::numeric_limits<T>;
+  const bool is_max = fold == opdef::Fold::kMax;
+  if constexpr (Limits::has_infinity) return is_max ? -Limits::infinity() : Limits::infinity();
+  return is_max ? Limits::lowest() : Limits::max();
+}
+template <class T>
+T fold_step(opdef::Fold fold, T a, T b) {
+  if (fold == opdef::Fold::kSum) return a + b;
+  return fold == opdef::Fold::kMax ? maximum(a, b) : minimum(a, b);
 }
 
 template <class T>

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "base/check.h"
 #include "ir/builder.h"
 #include "opdef/function_body.h"
 #include "opdef/registry.h"
@@ -11,96 +12,66 @@ namespace onnxgrad::ops {
 namespace {
 
 using ir::Value;
+using opdef::ExprOp;
 using opdef::FunctionBody;
 using opdef::UpdateRule;
 using opdef::WeightUpdate;
 
+std::vector<std::string_view> operand_names(const WeightUpdate& update) {
+  std::vector<std::string_view> names{"gradient", "w", "m"};
+  if (update.has_v()) names.emplace_back("v");
+  names.emplace_back("rate");
+  if (update.has_epsilon()) names.emplace_back("epsilon");
+  if (update.shrinks) names.emplace_back("shrink");
+  return names;
+}
+
+std::string_view standard_operator(ExprOp op) {
+  switch (op) {
+    case ExprOp::kAdd:
+      return "Add";
+    case ExprOp::kSub:
+      return "Sub";
+    case ExprOp::kMul:
+      return "Mul";
+    case ExprOp::kDiv:
+      return "Div";
+    case ExprOp::kSqrt:
+      return "Sqrt";
+    default:
+      ONNXGRAD_ASSERT(op == ExprOp::kSign);
+      return "Sign";
+  }
+}
+
 // The formulas of opdef/fused.h as standard operators.
-class Body {
- public:
-  Body(std::string_view base_name, const WeightUpdate& update,
-       const std::vector<ir::Attribute>& attributes)
-      : update_(update), f_(base_name, update.key(), attributes) {
-    gradient_ = f_.input("gradient");
-    w_ = f_.input("w");
-    m_ = f_.input("m");
-    if (update.has_v()) v_ = f_.input("v");
-    rate_ = f_.input("rate");
-    if (update.has_epsilon()) epsilon_ = f_.input("epsilon");
-    if (update.shrinks) shrink_ = f_.input("shrink");
-  }
-
-  ir::Function write() && {
-    if (update_.decay != 0) gradient_ = f_.add(gradient_, scaled(w_, update_.decay));
-    Value* start = shrink_ == nullptr ? w_ : f_.mul(w_, shrink_);
-    if (update_.rule == UpdateRule::kVelocity || update_.rule == UpdateRule::kNesterovVelocity) {
-      Value* move = f_.mul(rate_, gradient_);
-      Value* m = f_.sub(scaled(m_, update_.beta1), move);
-      Value* step =
-          update_.rule == UpdateRule::kVelocity ? m : f_.sub(scaled(m, update_.beta1), move);
-      return std::move(f_).finish({f_.add(start, step), m});
-    }
-    std::vector<Value*> results{nullptr};
-    Value* direction = write_direction(results);
-    results[0] = f_.sub(start, f_.mul(rate_, direction));
-    return std::move(f_).finish(std::move(results));
-  }
-
- private:
-  // Appends m' and v'.
-  Value* write_direction(std::vector<Value*>& results) {
-    switch (update_.rule) {
-      case UpdateRule::kAdam: {
-        Value* m = average(m_, update_.beta1, gradient_, update_.share1);
-        Value* v = average(v_, update_.beta2, square(), update_.share2);
-        results.insert(results.end(), {m, v});
-        return over_root(m, v);
-      }
-      case UpdateRule::kRoot: {
-        Value* m = average(m_, update_.beta1, square(), update_.share1);
-        results.push_back(m);
-        return over_root(gradient_, m);
-      }
-      case UpdateRule::kLion:
-        results.push_back(average(m_, update_.beta2, gradient_, update_.share2));
-        return f_.op("Sign", {average(m_, update_.beta1, gradient_, update_.share1)});
-      default: {
-        Value* m = average(m_, update_.beta1, gradient_, 1);
-        results.push_back(m);
-        return update_.rule == UpdateRule::kNesterov ? f_.add(gradient_, scaled(m, update_.beta1))
-                                                     : m;
-      }
-    }
-  }
-
-  Value* scaled(Value* x, double factor) {
-    return factor == 1 ? x : f_.mul(x, f_.scalar_like(x, factor));
-  }
-  Value* average(Value* old, double beta, Value* x, double share) {
-    return f_.add(scaled(old, beta), scaled(x, share));
-  }
-  Value* square() { return f_.mul(gradient_, gradient_); }
-  Value* over_root(Value* x, Value* squares) {
-    return f_.div(x, f_.add(f_.op("Sqrt", {squares}), epsilon_));
-  }
-
-  const WeightUpdate& update_;
-  FunctionBody f_;
-  Value* gradient_ = nullptr;
-  Value* w_ = nullptr;
-  Value* m_ = nullptr;
-  Value* v_ = nullptr;
-  Value* rate_ = nullptr;
-  Value* epsilon_ = nullptr;
-  Value* shrink_ = nullptr;
-};
-
 ir::Function update_body(std::string_view base_name, const std::vector<Value*>& /*inputs*/,
                          const std::vector<ir::Attribute>& attributes) {
   ir::Node node;
   node.attributes = attributes;
   const WeightUpdate update = WeightUpdate::read(node);
-  return Body(base_name, update, attributes).write();
+  const opdef::ExprProgram program = update.program();
+  FunctionBody f(base_name, update.key(), attributes);
+  std::vector<Value*> operands;
+  for (const std::string_view name : operand_names(update)) operands.push_back(f.input(name));
+  std::vector<Value*> values;
+  for (const opdef::ExprInstruction& instruction : program.instructions) {
+    const auto at = [&](std::int32_t i) { return values[static_cast<std::size_t>(i)]; };
+    if (instruction.op == ExprOp::kInput) {
+      values.push_back(operands.at(static_cast<std::size_t>(instruction.a)));
+    } else if (instruction.op == ExprOp::kConstant) {
+      values.push_back(f.scalar_like(operands.front(), instruction.constant));
+    } else {
+      std::vector<Value*> inputs{at(instruction.a)};
+      if (opdef::expr_arity(instruction.op) == 2) inputs.push_back(at(instruction.b));
+      values.push_back(f.op(standard_operator(instruction.op), std::move(inputs)));
+    }
+  }
+  std::vector<Value*> results;
+  for (const std::int32_t result : program.results) {
+    results.push_back(values[static_cast<std::size_t>(result)]);
+  }
+  return std::move(f).finish(std::move(results));
 }
 
 }  // namespace
@@ -118,7 +89,7 @@ void register_weight_update(opdef::OpRegistry& registry) {
                        .required = true,
                        .choices = rules},
                       {.name = "factors", .type = opdef::AttributeType::kTensor, .required = true},
-                      {.name = "shrinks", .min = 0, .max = 1}},
+                      {.name = "shrinks", .min = 0, .max = 1, .default_value = std::int64_t{0}}},
        .function_body = update_body});
 }
 

@@ -2,7 +2,6 @@
 #include <omp.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -119,41 +118,6 @@ void run_product_and_update(const void* raw, std::byte* const* args,
   }
 }
 
-// The definition, one element at a time.
-template <class T>
-void plain_update(const WeightUpdate& spec, const UpdateArrays<T>& arrays) {
-  const auto number = [](double x) { return static_cast<T>(x); };
-  for (std::int64_t i = 0; i < arrays.count; ++i) {
-    const T w = arrays.w[i];
-    const T g = arrays.gradient[i] + number(spec.decay) * w;
-    const T start = spec.shrinks ? arrays.shrink * w : w;
-    const bool is_root = spec.rule == opdef::UpdateRule::kRoot;
-    T m = number(spec.beta1) * arrays.m[i] + number(spec.share1) * (is_root ? g * g : g);
-    T direction = m;
-    if (is_root) direction = g / (std::sqrt(m) + arrays.epsilon);
-    if (spec.rule == opdef::UpdateRule::kLion) {
-      if (direction != 0 && !std::isnan(direction)) direction = std::copysign(T(1), direction);
-      m = number(spec.beta2) * arrays.m[i] + number(spec.share2) * g;
-    }
-    if (spec.rule == opdef::UpdateRule::kNesterov) direction = g + number(spec.beta1) * m;
-    const bool is_ahead = spec.rule == opdef::UpdateRule::kNesterovVelocity;
-    if (is_ahead || spec.rule == opdef::UpdateRule::kVelocity) {
-      const T move = arrays.rate * g;
-      m = number(spec.beta1) * arrays.m[i] - move;
-      arrays.new_m[i] = m;
-      arrays.new_w[i] = start + (is_ahead ? number(spec.beta1) * m - move : m);
-      continue;
-    }
-    if (spec.rule == opdef::UpdateRule::kAdam) {
-      const T v = number(spec.beta2) * arrays.v[i] + number(spec.share2) * (g * g);
-      direction = m / (std::sqrt(v) + arrays.epsilon);
-      arrays.new_v[i] = v;
-    }
-    arrays.new_m[i] = m;
-    arrays.new_w[i] = start - arrays.rate * direction;
-  }
-}
-
 Places find_places(const WeightUpdate& update, const opdef::KernelRequest& request,
                    bool has_product) {
   int next = 0;
@@ -208,18 +172,17 @@ std::int64_t plan_product(device::GemmSpec gemm, UpdateData<T>& data) {
 
 template <class T>
 opdef::KernelOffer offer_typed(const opdef::KernelRequest& request,
-                               const std::optional<device::GemmSpec>& gemm, bool is_plain) {
+                               const std::optional<device::GemmSpec>& gemm) {
   auto data = std::make_shared<UpdateData<T>>();
   data->spec = WeightUpdate::read(request.node);
   data->at = find_places(data->spec, request, gemm.has_value());
-  data->update = is_plain ? plain_update<T> : device::find_update<T>(data->spec);
+  data->update = device::find_update<T>(data->spec);
   data->count = request.outputs[0].dims.num_elements();
   data->threads = static_cast<int>(
-      std::clamp<std::int64_t>(data->count / kParallelElements, 1, is_plain ? 1 : request.threads));
+      std::clamp<std::int64_t>(data->count / kParallelElements, 1, request.threads));
   opdef::KernelOffer offer;
-  offer.kernel.label =
-      fmt::format("{}{} {}", is_plain ? "plain " : "", opdef::update_rule_name(data->spec.rule),
-                  request.outputs[0].dims.to_string());
+  offer.kernel.label = fmt::format("{} {}", opdef::update_rule_name(data->spec.rule),
+                                   request.outputs[0].dims.to_string());
   offer.kernel.fn = gemm ? run_product_and_update<T> : run_update<T>;
   if (gemm) {
     offer.kernel.scratch_bytes = plan_product(*gemm, *data);
@@ -232,38 +195,36 @@ opdef::KernelOffer offer_typed(const opdef::KernelRequest& request,
   return offer;
 }
 
-opdef::KernelOffer offer_any(const opdef::KernelRequest& request, bool has_product, bool is_plain) {
-  const ir::Node& node = request.node;
-  std::optional<device::GemmSpec> gemm;
-  if (has_product) {
-    gemm = product_shape(request, 0, 1, node.int_attribute("transA", 0) != 0,
-                         node.int_attribute("transB", 0) != 0);
-    if (!gemm || request.outputs[0].dims.num_elements() != gemm->m * gemm->n) {
-      return opdef::KernelOffer::decline(node.describe() + ": shapes do not fit");
-    }
-  }
+opdef::KernelOffer offer_any(const opdef::KernelRequest& request,
+                             const std::optional<device::GemmSpec>& gemm) {
   // A single number joins the element-wise work around it.
   if (request.outputs[0].dims.rank() == 0) {
     return opdef::KernelOffer::decline("the weight has rank 0");
   }
   const DataType dtype = request.outputs[0].dtype;
-  if (dtype == DataType::kFloat32) return offer_typed<float>(request, gemm, is_plain);
-  if (dtype == DataType::kFloat64) return offer_typed<double>(request, gemm, is_plain);
+  if (dtype == DataType::kFloat32) return offer_typed<float>(request, gemm);
+  if (dtype == DataType::kFloat64) return offer_typed<double>(request, gemm);
   return opdef::KernelOffer::decline(fmt::format("no update of {}", dtype_name(dtype)));
 }
 
-template <bool kHasProduct, bool kIsPlain>
 opdef::KernelOffer offer_update(const opdef::KernelRequest& request) {
-  return offer_any(request, kHasProduct, kIsPlain);
+  return offer_any(request, std::nullopt);
+}
+
+opdef::KernelOffer offer_product_and_update(const opdef::KernelRequest& request) {
+  const auto op = opdef::GemmWeightUpdate::read(request.node);
+  const auto gemm = product_shape(request, 0, 1, op.transpose_a, op.transpose_b);
+  if (!gemm || request.outputs[0].dims.num_elements() != gemm->m * gemm->n) {
+    return opdef::KernelOffer::decline(request.node.describe() + ": shapes do not fit");
+  }
+  return offer_any(request, gemm);
 }
 
 }  // namespace
 
 void register_weight_update_cpu(opdef::KernelRegistry& registry) {
-  registry.add(ir::kFunctionDomain, opdef::kWeightUpdate, 1, offer_update<false, false>);
-  registry.add(ir::kFunctionDomain, opdef::kWeightUpdate, 0, offer_update<false, true>);
-  registry.add(ir::kFusedDomain, "GemmWeightUpdate", 1, offer_update<true, false>);
-  registry.add(ir::kFusedDomain, "GemmWeightUpdate", 0, offer_update<true, true>);
+  registry.add(ir::kFunctionDomain, opdef::kWeightUpdate, 1, offer_update);
+  registry.add(ir::kFusedDomain, opdef::kGemmWeightUpdate, 1, offer_product_and_update);
 }
 
 }  // namespace onnxgrad::ops

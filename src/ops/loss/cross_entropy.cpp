@@ -21,11 +21,11 @@ using opdef::VjpContext;
 
 CrossEntropyAttrs CrossEntropyAttrs::read(const ir::Node& node) {
   CrossEntropyAttrs attrs;
-  const std::string reduction = node.string_attribute("reduction", "mean");
+  const std::string reduction = node.string_attribute("reduction");
   if (reduction == "none") attrs.reduction = Reduction::kNone;
   if (reduction == "sum") attrs.reduction = Reduction::kSum;
   if (node.find_attribute("ignore_index") != nullptr) {
-    attrs.ignore_index = node.int_attribute("ignore_index", 0);
+    attrs.ignore_index = node.int_attribute("ignore_index");
   }
   return attrs;
 }
@@ -177,7 +177,7 @@ ir::Function grad_body(std::string_view base_name, const std::vector<Value*>& in
 
 std::vector<opdef::AttributeSpec> attribute_specs() {
   return {{.name = "ignore_index", .type = opdef::AttributeType::kInt},
-          choice_attribute("reduction", {"none", "sum", "mean"})};
+          choice_attribute("reduction", {"mean", "none", "sum"})};
 }
 
 }  // namespace

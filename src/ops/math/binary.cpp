@@ -83,7 +83,7 @@ std::vector<Value*> mod_vjp(VjpContext& ctx, GraphBuilder& g) {
 std::optional<std::vector<Value*>> lower_mod(const Node& node, GraphBuilder& g) {
   Value* a = node.inputs.at(0);
   Value* b = node.inputs.at(1);
-  if (node.int_attribute("fmod", 0) != 0 || !is_floating(a->dtype())) return std::nullopt;
+  if (node.int_attribute("fmod") != 0 || !is_floating(a->dtype())) return std::nullopt;
   Value* zero = g.scalar_like(a, 0);
   Value* rest = g.op("Mod", {a, b}, {{.name = "fmod", .value = std::int64_t{1}}});
   Value* differs = g.op("Xor", {g.less(rest, zero), g.less(b, zero)});
@@ -93,7 +93,7 @@ std::optional<std::vector<Value*>> lower_mod(const Node& node, GraphBuilder& g) 
 
 std::int32_t mod_expression(const Node& node, const std::vector<std::int32_t>& operands,
                             ExprProgram& program) {
-  const bool is_fmod = node.int_attribute("fmod", 0) != 0;
+  const bool is_fmod = node.int_attribute("fmod") != 0;
   return program.emit(is_fmod ? ExprOp::kFmod : ExprOp::kMod, operands[0], operands[1]);
 }
 
@@ -129,20 +129,20 @@ void register_binary(opdef::OpRegistry& registry) {
                      .vjp = row.vjp,
                      .expression = row.expression,
                      .broadcasts = true,
-                     .in_place = {{0, 0}, {1, 0}},
                      .zero_gradient = row.vjp == nullptr};
     if (row.vjp != nullptr) def.differentiable_inputs = {0, 1};
     registry.add(std::move(def));
   }
-  registry.add({.op_type = "Mod",
-                .since_version = 13,
-                .differentiable_inputs = {0, 1},
-                .attributes = {flag_attribute("fmod")},
-                .vjp = mod_vjp,
-                .lower = lower_mod,
-                .expression = mod_expression,
-                .broadcasts = true,
-                .in_place = {{0, 0}, {1, 0}}});
+  registry.add({
+      .op_type = "Mod",
+      .since_version = 13,
+      .differentiable_inputs = {0, 1},
+      .attributes = {flag_attribute("fmod", false)},
+      .vjp = mod_vjp,
+      .lower = lower_mod,
+      .expression = mod_expression,
+      .broadcasts = true,
+  });
 }
 
 }  // namespace onnxgrad::ops

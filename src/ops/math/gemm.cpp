@@ -19,10 +19,10 @@ Value* product(GraphBuilder& g, Value* a, bool trans_a, Value* b, bool trans_b, 
 // d op(A) = alpha dY op(B)^T, d op(B) = alpha op(A)^T dY, each transposed where its operand is;
 // dC = beta dY, summed to C's shape.
 std::vector<Value*> gemm_vjp(VjpContext& ctx, GraphBuilder& g) {
-  const bool trans_a = ctx.node().int_attribute("transA", 0) != 0;
-  const bool trans_b = ctx.node().int_attribute("transB", 0) != 0;
-  const float alpha = ctx.node().float_attribute("alpha", 1);
-  const float beta = ctx.node().float_attribute("beta", 1);
+  const bool trans_a = ctx.node().int_attribute("transA") != 0;
+  const bool trans_b = ctx.node().int_attribute("transB") != 0;
+  const float alpha = ctx.node().float_attribute("alpha");
+  const float beta = ctx.node().float_attribute("beta");
   Value* a = ctx.input(0);
   Value* b = ctx.input(1);
   Value* dy = ctx.cotangent(0);
@@ -48,8 +48,8 @@ void register_gemm(opdef::OpRegistry& registry) {
   registry.add({.op_type = "Gemm",
                 .since_version = 13,
                 .differentiable_inputs = {0, 1, 2},
-                .attributes = {float_attribute("alpha"), float_attribute("beta"),
-                               flag_attribute("transA"), flag_attribute("transB")},
+                .attributes = {float_attribute("alpha", 1), float_attribute("beta", 1),
+                               flag_attribute("transA", false), flag_attribute("transB", false)},
                 .vjp = gemm_vjp,
                 .weight_inputs = {0, 1, 2}});
 }

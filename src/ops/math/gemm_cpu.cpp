@@ -16,18 +16,18 @@ namespace {
 
 bool has_addend(const opdef::KernelRequest& request) {
   return request.inputs.size() > 2 && request.inputs[2].is_present() &&
-         request.node.float_attribute("beta", 1) != 0;
+         request.node.float_attribute("beta") != 0;
 }
 
 opdef::KernelOffer offer_gemm(const opdef::KernelRequest& request) {
   const ir::Node& node = request.node;
-  const auto gemm = product_shape(request, 0, 1, node.int_attribute("transA", 0) != 0,
-                                  node.int_attribute("transB", 0) != 0);
+  const auto gemm = product_shape(request, 0, 1, node.int_attribute("transA") != 0,
+                                  node.int_attribute("transB") != 0);
   if (!gemm) return opdef::KernelOffer::decline("shapes do not fit");
   ProductSpec spec{.gemm = *gemm};
-  spec.gemm.alpha = static_cast<double>(node.float_attribute("alpha", 1));
+  spec.gemm.alpha = static_cast<double>(node.float_attribute("alpha"));
   if (has_addend(request)) {
-    const double beta = static_cast<double>(node.float_attribute("beta", 1));
+    const double beta = static_cast<double>(node.float_attribute("beta"));
     opdef::ExprProgram epilogue{.num_inputs = 2};
     const std::int32_t product = epilogue.input(0);
     std::int32_t addend = epilogue.input(1);
@@ -89,19 +89,19 @@ void plain_gemm(const void* data, std::byte* const* args, const opdef::Launch& /
 
 opdef::KernelOffer offer_plain(const opdef::KernelRequest& request) {
   const ir::Node& node = request.node;
-  const auto gemm = product_shape(request, 0, 1, node.int_attribute("transA", 0) != 0,
-                                  node.int_attribute("transB", 0) != 0);
+  const auto gemm = product_shape(request, 0, 1, node.int_attribute("transA") != 0,
+                                  node.int_attribute("transB") != 0);
   if (!gemm) return opdef::KernelOffer::decline("shapes do not fit");
   PlainData data{.m = gemm->m,
                  .n = gemm->n,
                  .k = gemm->k,
                  .transpose_a = gemm->transpose_a,
                  .transpose_b = gemm->transpose_b,
-                 .alpha = static_cast<double>(node.float_attribute("alpha", 1)),
+                 .alpha = static_cast<double>(node.float_attribute("alpha")),
                  .output = request.inputs.size()};
   if (has_addend(request)) {
     const Dims& dims = request.inputs[2].dims;
-    data.beta = static_cast<double>(node.float_attribute("beta", 1));
+    data.beta = static_cast<double>(node.float_attribute("beta"));
     const std::int64_t columns = dims.rank() == 0 ? 1 : dims[dims.rank() - 1];
     const std::int64_t rows = dims.rank() < 2 ? 1 : dims[0];
     data.c_column = columns == 1 ? 0 : 1;

@@ -80,25 +80,26 @@ std::vector<Value*> prelu_vjp(VjpContext& ctx, GraphBuilder& g) {
 }  // namespace
 
 void register_select(opdef::OpRegistry& registry) {
-  registry.add({.op_type = "Where",
-                .since_version = 16,
-                .differentiable_inputs = {1, 2},
-                .vjp = where_vjp,
-                .expression = where_expression,
-                .broadcasts = true,
-                .in_place = {{1, 0}, {2, 0}}});
-  registry.add({.op_type = "Clip",
-                .since_version = 13,
-                .differentiable_inputs = {0, 1, 2},
-                .vjp = clip_vjp,
-                .expression = clip_expression,
-                .in_place = {{0, 0}}});
+  registry.add({
+      .op_type = "Where",
+      .since_version = 16,
+      .differentiable_inputs = {1, 2},
+      .vjp = where_vjp,
+      .expression = where_expression,
+      .broadcasts = true,
+  });
+  registry.add({
+      .op_type = "Clip",
+      .since_version = 13,
+      .differentiable_inputs = {0, 1, 2},
+      .vjp = clip_vjp,
+      .expression = clip_expression,
+  });
   registry.add({.op_type = "PRelu",
                 .since_version = 16,
                 .differentiable_inputs = {0, 1},
                 .vjp = prelu_vjp,
                 .expression = prelu_expression,
-                .in_place = {{0, 0}},
                 .weight_inputs = {1}});
 }
 

@@ -114,13 +114,13 @@ Value* relu_rule(const Unary& u, GraphBuilder& g) {
 }
 // y = x < 0 ? alpha x : x;  dx = x > 0 ? dy : alpha dy.
 Value* leaky_relu_rule(const Unary& u, GraphBuilder& g) {
-  const double alpha = static_cast<double>(u.node.float_attribute("alpha", 0.01f));
+  const double alpha = static_cast<double>(u.node.float_attribute("alpha"));
   return g.where(is_positive(g, u.x), u.dy, g.scale(u.dy, alpha));
 }
 // y = x < 0 ? alpha (e^x - 1) : x;  dx = x > 0 ? dy : dy (y + alpha): no exponential that
 // overflows.
 Value* elu_rule(const Unary& u, GraphBuilder& g) {
-  const double alpha = static_cast<double>(u.node.float_attribute("alpha", 1));
+  const double alpha = static_cast<double>(u.node.float_attribute("alpha"));
   Value* slope = g.add(u.y, g.scalar_like(u.y, alpha));
   return g.where(is_positive(g, u.x), u.dy, g.mul(u.dy, slope));
 }
@@ -130,14 +130,14 @@ constexpr float kSeluGamma = 1.05070102214813232421875f;
 
 // y = gamma (x > 0 ? x : alpha (e^x - 1));  dx = x > 0 ? gamma dy : dy (y + gamma alpha).
 Value* selu_rule(const Unary& u, GraphBuilder& g) {
-  const double alpha = static_cast<double>(u.node.float_attribute("alpha", kSeluAlpha));
-  const double gamma = static_cast<double>(u.node.float_attribute("gamma", kSeluGamma));
+  const double alpha = static_cast<double>(u.node.float_attribute("alpha"));
+  const double gamma = static_cast<double>(u.node.float_attribute("gamma"));
   Value* slope = g.add(u.y, g.scalar_like(u.y, gamma * alpha));
   return g.where(is_positive(g, u.x), g.scale(u.dy, gamma), g.mul(u.dy, slope));
 }
 // y = max(0, min(1, alpha x + beta));  dx = 0 < y < 1 ? alpha dy : 0.
 Value* hard_sigmoid_rule(const Unary& u, GraphBuilder& g) {
-  const double alpha = static_cast<double>(u.node.float_attribute("alpha", 0.2f));
+  const double alpha = static_cast<double>(u.node.float_attribute("alpha"));
   Value* inside = g.op("And", {is_positive(g, u.y), g.less(u.y, g.scalar_like(u.y, 1))});
   return keep_where(g, inside, g.scale(u.dy, alpha));
 }
@@ -165,8 +165,8 @@ Value* tanh_gelu_rule(const Unary& u, GraphBuilder& g) {
   return g.mul(g.scale(u.dy, 0.5), g.add(g.add(one, t), bent));
 }
 Value* gelu_rule(const Unary& u, GraphBuilder& g) {
-  return u.node.string_attribute("approximate", "none") == "tanh" ? tanh_gelu_rule(u, g)
-                                                                  : exact_gelu_rule(u, g);
+  return u.node.string_attribute("approximate") == "tanh" ? tanh_gelu_rule(u, g)
+                                                          : exact_gelu_rule(u, g);
 }
 
 std::int32_t softsign_expression(const Node&, const std::vector<std::int32_t>& operands,
@@ -178,8 +178,8 @@ std::int32_t softsign_expression(const Node&, const std::vector<std::int32_t>& o
 
 std::int32_t is_inf_expression(const Node& node, const std::vector<std::int32_t>& operands,
                                ExprProgram& program) {
-  const bool positive = node.int_attribute("detect_positive", 1) != 0;
-  const bool negative = node.int_attribute("detect_negative", 1) != 0;
+  const bool positive = node.int_attribute("detect_positive") != 0;
+  const bool negative = node.int_attribute("detect_negative") != 0;
   const std::int32_t is_inf = program.emit(ExprOp::kIsInf, operands[0]);
   if (positive && negative) return is_inf;
   if (!positive && !negative) return program.emit(ExprOp::kXor, is_inf, is_inf);
@@ -191,8 +191,7 @@ std::int32_t is_inf_expression(const Node& node, const std::vector<std::int32_t>
 std::int32_t leaky_relu_expression(const Node& node, const std::vector<std::int32_t>& operands,
                                    ExprProgram& program) {
   const std::int32_t x = operands[0];
-  const std::int32_t alpha =
-      program.constant(static_cast<double>(node.float_attribute("alpha", 0.01f)));
+  const std::int32_t alpha = program.constant(static_cast<double>(node.float_attribute("alpha")));
   const std::int32_t is_negative = program.emit(ExprOp::kLess, x, program.constant(0));
   return program.emit(ExprOp::kSelect, is_negative, program.emit(ExprOp::kMul, alpha, x), x);
 }
@@ -208,23 +207,21 @@ std::int32_t emit_elu(std::int32_t x, double alpha, ExprProgram& program) {
 
 std::int32_t elu_expression(const Node& node, const std::vector<std::int32_t>& operands,
                             ExprProgram& program) {
-  return emit_elu(operands[0], static_cast<double>(node.float_attribute("alpha", 1)), program);
+  return emit_elu(operands[0], static_cast<double>(node.float_attribute("alpha")), program);
 }
 
 std::int32_t selu_expression(const Node& node, const std::vector<std::int32_t>& operands,
                              ExprProgram& program) {
-  const double alpha = static_cast<double>(node.float_attribute("alpha", kSeluAlpha));
-  const double gamma = static_cast<double>(node.float_attribute("gamma", kSeluGamma));
+  const double alpha = static_cast<double>(node.float_attribute("alpha"));
+  const double gamma = static_cast<double>(node.float_attribute("gamma"));
   const std::int32_t elu = emit_elu(operands[0], alpha, program);
   return program.emit(ExprOp::kMul, program.constant(gamma), elu);
 }
 
 std::int32_t hard_sigmoid_expression(const Node& node, const std::vector<std::int32_t>& operands,
                                      ExprProgram& program) {
-  const std::int32_t alpha =
-      program.constant(static_cast<double>(node.float_attribute("alpha", 0.2f)));
-  const std::int32_t beta =
-      program.constant(static_cast<double>(node.float_attribute("beta", 0.5f)));
+  const std::int32_t alpha = program.constant(static_cast<double>(node.float_attribute("alpha")));
+  const std::int32_t beta = program.constant(static_cast<double>(node.float_attribute("beta")));
   const std::int32_t line =
       program.emit(ExprOp::kAdd, program.emit(ExprOp::kMul, alpha, operands[0]), beta);
   const std::int32_t below = program.emit(ExprOp::kMin, line, program.constant(1));
@@ -235,7 +232,7 @@ std::int32_t gelu_expression(const Node& node, const std::vector<std::int32_t>& 
                              ExprProgram& program) {
   const std::int32_t x = operands[0];
   std::int32_t bent = 0;
-  if (node.string_attribute("approximate", "none") == "tanh") {
+  if (node.string_attribute("approximate") == "tanh") {
     const std::int32_t square = program.emit(ExprOp::kMul, x, x);
     const std::int32_t cubic =
         program.emit(ExprOp::kMul, square, program.constant(kGeluScale * kGeluCubic));
@@ -299,23 +296,23 @@ std::vector<Row> rows_with_attributes() {
        20,
        is_inf_expression,
        nullptr,
-       {flag_attribute("detect_negative"), flag_attribute("detect_positive")}},
+       {flag_attribute("detect_negative", true), flag_attribute("detect_positive", true)}},
       {"LeakyRelu",
        16,
        leaky_relu_expression,
        unary_vjp<leaky_relu_rule>,
-       {float_attribute("alpha")}},
-      {"Elu", 22, elu_expression, unary_vjp<elu_rule>, {float_attribute("alpha")}},
+       {float_attribute("alpha", 0.01F)}},
+      {"Elu", 22, elu_expression, unary_vjp<elu_rule>, {float_attribute("alpha", 1)}},
       {"Selu",
        22,
        selu_expression,
        unary_vjp<selu_rule>,
-       {float_attribute("alpha"), float_attribute("gamma")}},
+       {float_attribute("alpha", kSeluAlpha), float_attribute("gamma", kSeluGamma)}},
       {"HardSigmoid",
        22,
        hard_sigmoid_expression,
        unary_vjp<hard_sigmoid_rule>,
-       {float_attribute("alpha"), float_attribute("beta")}},
+       {float_attribute("alpha", 0.2F), float_attribute("beta", 0.5F)}},
       {"Gelu",
        20,
        gelu_expression,
@@ -333,7 +330,6 @@ void add_row(opdef::OpRegistry& registry, Row row) {
                    .attributes = std::move(row.attributes),
                    .vjp = row.vjp,
                    .expression = row.expression,
-                   .in_place = {{0, 0}},
                    .zero_gradient = row.vjp == nullptr};
   if (row.vjp != nullptr) def.differentiable_inputs = {0};
   registry.add(std::move(def));
@@ -348,7 +344,7 @@ void register_unary(opdef::OpRegistry& registry) {
                 .since_version = 25,
                 .differentiable_inputs = {0},
                 .vjp = identity_vjp,
-                .is_view = true,
+                .passage = opdef::Passage::kUnchanged,
                 .is_identity = [](const Node&) { return true; }});
 }
 

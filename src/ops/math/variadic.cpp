@@ -106,7 +106,6 @@ void register_variadic(opdef::OpRegistry& registry) {
                   .split = row.split,
                   .expression = row.expression,
                   .broadcasts = true,
-                  .in_place = {{0, 0}, {1, 0}},
                   .is_identity = [](const Node& node) { return node.inputs.size() == 1; }});
   }
 }

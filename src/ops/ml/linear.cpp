@@ -146,8 +146,8 @@ bool is_matrix(const Value* x) {
 }
 
 std::optional<std::vector<Value*>> lower_regressor(const Node& node, GraphBuilder& g) {
-  const std::int64_t targets = node.int_attribute("targets", 1);
-  const std::string transform = node.string_attribute("post_transform", "NONE");
+  const std::int64_t targets = node.int_attribute("targets");
+  const std::string transform = node.string_attribute("post_transform");
   if (!is_matrix(node.input(0))) return std::nullopt;
   // With one target runtimes disagree on whether a transform is applied at all.
   const bool is_known =
@@ -207,7 +207,7 @@ std::optional<Classification> classify_by_one(GraphBuilder& g, Value* s, bool is
 }
 
 std::optional<Classification> classify(GraphBuilder& g, const Node& node, std::int64_t num_labels) {
-  const std::string transform = node.string_attribute("post_transform", "NONE");
+  const std::string transform = node.string_attribute("post_transform");
   // Others (PROBIT, SOFTMAX_ZERO) are not said here; the node stays as it is.
   if (transform != "NONE" && transform != "LOGISTIC" && transform != "SOFTMAX") return std::nullopt;
   const auto intercepts = static_cast<std::int64_t>(node.floats_attribute("intercepts").size());
@@ -271,7 +271,8 @@ void register_linear(opdef::OpRegistry& registry) {
                                {.name = "targets",
                                 .type = opdef::AttributeType::kInt,
                                 .min = 1,
-                                .max = std::int64_t{1} << 31}},
+                                .max = std::int64_t{1} << 31,
+                                .default_value = std::int64_t{1}}},
                 .lower = lower_regressor});
   registry.add(
       {.domain = kMl,
@@ -280,7 +281,7 @@ void register_linear(opdef::OpRegistry& registry) {
        .attributes = {floats("coefficients", true),
                       floats("intercepts"),
                       post_transform(),
-                      flag_attribute("multi_class"),
+                      flag_attribute("multi_class", false),
                       {.name = "classlabels_ints", .type = opdef::AttributeType::kInts},
                       {.name = "classlabels_strings", .type = opdef::AttributeType::kStrings}},
        .lower = lower_classifier});

@@ -75,7 +75,7 @@ std::optional<std::vector<Value*>> lower_array_feature_extractor(const Node& nod
 // infers no type for Normalizer, so that nothing behind it could be planned; in tensor operators it
 // also needs no rule and no kernel.
 std::optional<std::vector<Value*>> lower_normalizer(const Node& node, GraphBuilder& g) {
-  const std::string norm = node.string_attribute("norm", "MAX");
+  const std::string norm = node.string_attribute("norm");
   if (norm != "MAX" && norm != "L1" && norm != "L2") return std::nullopt;  // refused by the check
   Value* x = g.cast(node.input(0), DataType::kFloat32);
   Value* size = nullptr;

@@ -55,7 +55,7 @@ std::optional<std::vector<Value*>> lower_affine_grid(const Node& node, GraphBuil
   check_theta(node, *axes);
   Value* theta = node.input(0);
   Value* size = node.input(1);
-  const bool align_corners = node.int_attribute("align_corners", 0) != 0;
+  const bool align_corners = node.int_attribute("align_corners") != 0;
   Value* space = g.slice(size, {2}, {2 + *axes}, {0});
   std::vector<Value*> columns;
   for (std::int64_t axis = *axes - 1; axis >= 0; --axis) {  // x belongs to the last axis
@@ -78,7 +78,7 @@ std::optional<std::vector<Value*>> lower_affine_grid(const Node& node, GraphBuil
 void register_affine_grid(opdef::OpRegistry& registry) {
   registry.add({.op_type = "AffineGrid",
                 .since_version = 20,
-                .attributes = {flag_attribute("align_corners")},
+                .attributes = {flag_attribute("align_corners", false)},
                 .lower = lower_affine_grid,
                 .shape_inputs = {1}});
 }

@@ -57,7 +57,7 @@ ir::Function normalization_grad_body(std::string_view base_name, const std::vect
   node.op_type = base_name;
   node.attributes = attributes;
   const std::size_t rank = rank_of(node, inputs.at(1));
-  const float epsilon = node.float_attribute("epsilon", 1e-5f);
+  const float epsilon = node.float_attribute("epsilon");
   FunctionBody f(base_name,
                  fmt::format("rank{}_eps{:08x}", rank, std::bit_cast<std::uint32_t>(epsilon)),
                  attributes);
@@ -92,7 +92,7 @@ ir::Function instance_grad_body(std::string_view base_name, const std::vector<Va
 }
 
 Attribute epsilon_of(const Node& node) {
-  return {.name = "epsilon", .value = node.float_attribute("epsilon", 1e-5f)};
+  return {.name = "epsilon", .value = node.float_attribute("epsilon")};
 }
 
 // [C] as [C, 1, ...], of x's dtype.
@@ -111,7 +111,7 @@ std::vector<Value*> inference_vjp(VjpContext& ctx, GraphBuilder& g) {
   const auto axes = all_axes_but_channels(rank);
   Value* scale = g.cast_like(ctx.input(1), x);
   Value* variance = g.cast_like(ctx.input(4), x);
-  const double epsilon = node.float_attribute("epsilon", 1e-5f);
+  const double epsilon = node.float_attribute("epsilon");
   Value* deviation = g.sqrt(g.add(variance, g.scalar_like(x, epsilon)));  // 1 / r
   Value* slope = g.div(scale, deviation);
   std::vector<Value*> grads(5, nullptr);
@@ -136,7 +136,7 @@ std::vector<Value*> inference_vjp(VjpContext& ctx, GraphBuilder& g) {
 // running = old * momentum + batch * (1 - momentum), for the batch's mean and variance.
 // Adds what cotangents of the running statistics give to dx; sets the gradients of the old ones.
 void add_running_statistics(VjpContext& ctx, GraphBuilder& g, std::vector<Value*>& grads) {
-  const double momentum = ctx.node().float_attribute("momentum", 0.9f);
+  const double momentum = ctx.node().float_attribute("momentum");
   Value* x = ctx.input(0);
   const std::size_t rank = rank_of(ctx.node(), x);
   const auto axes = all_axes_but_channels(rank);
@@ -158,7 +158,7 @@ void add_running_statistics(VjpContext& ctx, GraphBuilder& g, std::vector<Value*
 }
 
 std::vector<Value*> batch_normalization_vjp(VjpContext& ctx, GraphBuilder& g) {
-  if (ctx.node().int_attribute("training_mode", 0) == 0) return inference_vjp(ctx, g);
+  if (ctx.node().int_attribute("training_mode") == 0) return inference_vjp(ctx, g);
   std::vector<Value*> grads(5, nullptr);
   if (Value* dy = ctx.cotangent(0)) {
     Value* x = ctx.input(0);
@@ -180,8 +180,11 @@ std::vector<Value*> instance_normalization_vjp(VjpContext& ctx, GraphBuilder& g)
 }
 
 opdef::AttributeSpec epsilon_spec() {
-  return {
-      .name = "epsilon", .type = opdef::AttributeType::kFloat, .min_float = 0, .max_float = 1e30};
+  return {.name = "epsilon",
+          .type = opdef::AttributeType::kFloat,
+          .min_float = 0,
+          .max_float = 1e30,
+          .default_value = 1e-5F};
 }
 
 // Mean and variance are the batch's; the running ones are kept.
@@ -190,7 +193,7 @@ std::vector<ir::StateBinding> switch_on_batch_normalization(Node& node, GraphBui
   Value* variance = node.input(4);
   const bool is_ready = mean != nullptr && variance != nullptr && mean != variance &&
                         mean->is_initializer() && variance->is_initializer();
-  if (!is_ready || node.int_attribute("training_mode", 0) != 0) return {};
+  if (!is_ready || node.int_attribute("training_mode") != 0) return {};
   node.set_attribute("training_mode", std::int64_t{1});
   ir::Graph& graph = g.graph();
   for (const std::size_t i : {std::size_t{1}, std::size_t{2}}) {
@@ -205,14 +208,14 @@ std::vector<ir::StateBinding> switch_on_batch_normalization(Node& node, GraphBui
 }  // namespace
 
 void register_batch_normalization(opdef::OpRegistry& registry) {
-  registry.add(
-      {.op_type = "BatchNormalization",
-       .since_version = 15,
-       .differentiable_inputs = {0, 1, 2, 3, 4},
-       .attributes = {epsilon_spec(), float_attribute("momentum"), flag_attribute("training_mode")},
-       .vjp = batch_normalization_vjp,
-       .weight_inputs = {1, 2},
-       .switch_on_training = switch_on_batch_normalization});
+  registry.add({.op_type = "BatchNormalization",
+                .since_version = 15,
+                .differentiable_inputs = {0, 1, 2, 3, 4},
+                .attributes = {epsilon_spec(), float_attribute("momentum", 0.9F),
+                               flag_attribute("training_mode", false)},
+                .vjp = batch_normalization_vjp,
+                .weight_inputs = {1, 2},
+                .switch_on_training = switch_on_batch_normalization});
   registry.add({.op_type = "InstanceNormalization",
                 .since_version = 22,
                 .differentiable_inputs = {0, 1, 2},

@@ -263,8 +263,8 @@ NormTask make_task(const KernelRequest& request, std::size_t x_input, bool per_i
                 .stride = x[1] * length,
                 .length = length,
                 .channels = x[1],
-                .epsilon = static_cast<double>(request.node.float_attribute("epsilon", 1e-5f)),
-                .momentum = static_cast<double>(request.node.float_attribute("momentum", 0.9f)),
+                .epsilon = static_cast<double>(request.node.float_attribute("epsilon")),
+                .momentum = static_cast<double>(request.node.float_attribute("momentum", 0)),
                 .outputs = static_cast<int>(request.inputs.size()),
                 .threads = request.threads};
   return task;
@@ -294,7 +294,7 @@ KernelOffer offer_typed(const KernelRequest& request, NormTask task) {
 NormTask batch_task(const KernelRequest& request) {
   NormTask task = make_task(request, 0, /*per_instance=*/false);
   for (std::size_t i = 1; i < 5; ++i) check_operand(request, i, Dims{task.channels});
-  task.uses_batch = request.node.int_attribute("training_mode", 0) != 0;
+  task.uses_batch = request.node.int_attribute("training_mode") != 0;
   if (task.uses_batch) task.running = static_cast<int>(request.outputs.size()) - 1;
   return task;
 }

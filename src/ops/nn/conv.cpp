@@ -56,7 +56,7 @@ std::vector<Attribute> conv_call_attributes(const WindowAttrs& attrs, std::int64
 
 namespace {
 
-std::int64_t count_groups(const ir::Node& node) { return node.int_attribute("group", 1); }
+std::int64_t count_groups(const ir::Node& node) { return node.int_attribute("group"); }
 
 // The node's windows with the weight's kernel filled in where its shape is known.
 WindowAttrs read_windows(const ir::Node& node, const Value* x, const Value* w) {
@@ -240,7 +240,8 @@ std::vector<opdef::AttributeSpec> conv_attribute_specs() {
   specs.push_back({.name = "group",
                    .type = opdef::AttributeType::kInt,
                    .min = 1,
-                   .max = std::int64_t{1} << 31});
+                   .max = std::int64_t{1} << 31,
+                   .default_value = std::int64_t{1}});
   return specs;
 }
 

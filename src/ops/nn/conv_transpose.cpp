@@ -129,7 +129,7 @@ std::vector<Value*> conv_transpose_vjp(VjpContext& ctx, ir::GraphBuilder& g) {
   if (!ctx.needs(0) && !ctx.needs(1)) return grads;
 
   const WindowAttrs conv = transposed_attrs(node, x, w);
-  const std::vector<Attribute> call = conv_call_attributes(conv, node.int_attribute("group", 1));
+  const std::vector<Attribute> call = conv_call_attributes(conv, node.int_attribute("group"));
   if (ctx.needs(0)) {
     grads[0] = g.op("Conv", {dy, w}, call);
     if (may_have_more_windows(node, conv)) {
@@ -168,7 +168,7 @@ void check_transpose_operands(const ir::Node& node, const Dims& y, const Dims& w
 }  // namespace
 
 ConvShape conv_transpose_shape(const ir::Node& node, const Dims& y, const Dims& w) {
-  const std::int64_t groups = node.int_attribute("group", 1);
+  const std::int64_t groups = node.int_attribute("group");
   check_transpose_operands(node, y, w, groups);
   const std::size_t rank = y.rank() - 2;
   const TransposeAttrs attrs = TransposeAttrs::read(node, rank);
@@ -219,8 +219,11 @@ ConvShape conv_transpose_shape(const ir::Node& node, const Dims& y, const Dims& 
 void register_conv_transpose(opdef::OpRegistry& registry) {
   auto attributes = window_attribute_specs(/*kernel_required=*/false);
   constexpr std::int64_t kMax = std::int64_t{1} << 31;
-  attributes.push_back(
-      {.name = "group", .type = opdef::AttributeType::kInt, .min = 1, .max = kMax});
+  attributes.push_back({.name = "group",
+                        .type = opdef::AttributeType::kInt,
+                        .min = 1,
+                        .max = kMax,
+                        .default_value = std::int64_t{1}});
   attributes.push_back({.name = "output_padding",
                         .type = opdef::AttributeType::kInts,
                         .min = 0,

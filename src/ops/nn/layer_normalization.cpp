@@ -25,7 +25,7 @@ namespace {
 
 // Negative axes from `axis` to the last one.
 std::vector<std::int64_t> normalized_axes(const Node& node, const Value* x) {
-  std::int64_t axis = node.int_attribute("axis", -1);
+  std::int64_t axis = node.int_attribute("axis");
   if (axis >= 0) {
     const auto rank = known_rank(x);
     if (!rank || axis >= static_cast<std::int64_t>(*rank)) {
@@ -55,7 +55,7 @@ ir::Function grad_body(std::string_view base_name, const std::vector<Value*>& in
   ir::Node node;
   node.op_type = base_name;
   node.attributes = attributes;
-  const float epsilon = node.float_attribute("epsilon", 1e-5f);
+  const float epsilon = node.float_attribute("epsilon");
   const Value* given = inputs.at(1);
   const std::vector<std::int64_t> axes = normalized_axes(node, given);
   const std::size_t rank = given->type.rank();
@@ -154,7 +154,7 @@ std::vector<Value*> layer_normalization_vjp(VjpContext& ctx, GraphBuilder& g) {
   const Node& node = ctx.node();
   Value* x = ctx.input(0);
   const auto axes = normalized_axes(node, x);
-  const double epsilon = node.float_attribute("epsilon", 1e-5f);
+  const double epsilon = node.float_attribute("epsilon");
   const bool has_statistics = ctx.cotangent(1) != nullptr || ctx.cotangent(2) != nullptr;
   const bool has_bias = ctx.num_inputs() > 2 && ctx.input(2) != nullptr;
   const bool is_plain = has_normalized_shape(x, ctx.input(1), axes.size()) &&
@@ -164,8 +164,8 @@ std::vector<Value*> layer_normalization_vjp(VjpContext& ctx, GraphBuilder& g) {
   if (Value* dy = ctx.cotangent(0)) {
     if (is_plain) {
       const std::vector<Attribute> call = {
-          {.name = "axis", .value = node.int_attribute("axis", -1)},
-          {.name = "epsilon", .value = node.float_attribute("epsilon", 1e-5f)}};
+          {.name = "axis", .value = node.int_attribute("axis")},
+          {.name = "epsilon", .value = node.float_attribute("epsilon")}};
       grads = g.call("LayerNormalizationGrad", {dy, x, ctx.input(1)}, 3, call);
       grads.resize(ctx.num_inputs());
     } else {
@@ -180,27 +180,32 @@ std::vector<Value*> layer_normalization_vjp(VjpContext& ctx, GraphBuilder& g) {
 }
 
 opdef::AttributeSpec epsilon_spec() {
-  return {
-      .name = "epsilon", .type = opdef::AttributeType::kFloat, .min_float = 0, .max_float = 1e30};
+  return {.name = "epsilon",
+          .type = opdef::AttributeType::kFloat,
+          .min_float = 0,
+          .max_float = 1e30,
+          .default_value = 1e-5F};
 }
 
 }  // namespace
 
 void register_layer_normalization(opdef::OpRegistry& registry) {
-  registry.add(
-      {.op_type = "LayerNormalization",
-       .since_version = 17,
-       .differentiable_inputs = {0, 1, 2},
-       .attributes =
-           {axis_attribute("axis"),
-            epsilon_spec(),
-            {.name = "stash_type", .type = opdef::AttributeType::kInt, .min = 0, .max = 16}},
-       .vjp = layer_normalization_vjp,
-       .weight_inputs = {1, 2}});
+  registry.add({.op_type = "LayerNormalization",
+                .since_version = 17,
+                .differentiable_inputs = {0, 1, 2},
+                .attributes = {axis_attribute("axis", -1),
+                               epsilon_spec(),
+                               {.name = "stash_type",
+                                .type = opdef::AttributeType::kInt,
+                                .min = 0,
+                                .max = 16,
+                                .default_value = std::int64_t{1}}},
+                .vjp = layer_normalization_vjp,
+                .weight_inputs = {1, 2}});
   // Second derivatives go through the body.
   registry.add({.domain = ir::kFunctionDomain,
                 .op_type = "LayerNormalizationGrad",
-                .attributes = {axis_attribute("axis"), epsilon_spec()},
+                .attributes = {axis_attribute("axis", -1), epsilon_spec()},
                 .function_body = grad_body});
 }
 

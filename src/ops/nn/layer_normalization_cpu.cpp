@@ -216,11 +216,11 @@ void run_grad_rows(const void* data, std::byte* const* args, const Launch&) {
 LayerTask make_task(const KernelRequest& request, std::size_t x_input) {
   const Dims& x = request.inputs[x_input].dims;
   const auto axis =
-      static_cast<std::size_t>(normalize_axis(request.node.int_attribute("axis", -1), x.rank()));
+      static_cast<std::size_t>(normalize_axis(request.node.int_attribute("axis"), x.rank()));
   LayerTask task;
   task.rows = x.product(0, axis);
   task.size = x.product(axis, x.rank());
-  task.epsilon = static_cast<double>(request.node.float_attribute("epsilon", 1e-5f));
+  task.epsilon = static_cast<double>(request.node.float_attribute("epsilon"));
   task.outputs = static_cast<int>(request.inputs.size());
   task.num_outputs = static_cast<int>(request.outputs.size());
   // Below this many elements a second thread costs more than it brings.

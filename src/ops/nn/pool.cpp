@@ -101,10 +101,10 @@ ir::Function max_pool_grad_body(std::string_view base_name, const std::vector<Va
                                 const std::vector<Attribute>& attributes) {
   const ir::Node node = call_node(base_name, attributes);
   const std::size_t rank = pool_spatial_rank(node);
-  const bool is_column_major = node.int_attribute("storage_order", 0) == 1 && rank > 1;
+  const bool is_column_major = node.int_attribute("storage_order") == 1 && rank > 1;
   // The windows do not matter here, but native kernels use them: one function for each.
   const std::string key = window_key(WindowAttrs::read(node, rank)) +
-                          (node.int_attribute("ceil_mode", 0) != 0 ? "_ceil" : "") +
+                          (node.int_attribute("ceil_mode") != 0 ? "_ceil" : "") +
                           (is_column_major ? "_column_major" : "");
   FunctionBody f(base_name, key, attributes);
   Value* dy = f.input("dy");
@@ -152,7 +152,7 @@ ir::Function average_pool_grad_body(std::string_view base_name, const std::vecto
   const ir::Node node = call_node(base_name, attributes);
   const std::size_t rank = pool_spatial_rank(node);
   const WindowAttrs attrs = WindowAttrs::read(node, rank);
-  const bool include_pad = node.int_attribute("count_include_pad", 0) != 0;
+  const bool include_pad = node.int_attribute("count_include_pad") != 0;
   const std::string key =
       window_key(attrs) + (attrs.ceil_mode ? "_ceil" : "") + (include_pad ? "_include_pad" : "");
   FunctionBody f(base_name, key, attributes);
@@ -227,8 +227,8 @@ std::vector<Value*> global_max_pool_vjp(VjpContext& ctx, GraphBuilder& g) {
 
 std::vector<opdef::AttributeSpec> pool_attribute_specs(std::string_view own_flag) {
   auto specs = window_attribute_specs(/*kernel_required=*/true);
-  specs.push_back(flag_attribute("ceil_mode"));
-  specs.push_back(flag_attribute(own_flag));
+  specs.push_back(flag_attribute("ceil_mode", false));
+  specs.push_back(flag_attribute(own_flag, false));
   return specs;
 }
 

@@ -19,7 +19,7 @@ Value* unused_nan_as_zero(GraphBuilder& g, Value* x, Value* dy) {
 
 // y = softmax(x) along axis;  dx = y * (dy - sum(y * dy, axis)).
 std::vector<Value*> softmax_vjp(VjpContext& ctx, GraphBuilder& g) {
-  const std::int64_t axis = ctx.node().int_attribute("axis", -1);
+  const std::int64_t axis = ctx.node().int_attribute("axis");
   Value* dy = ctx.cotangent(0);
   Value* y = unused_nan_as_zero(g, ctx.output(0), dy);
   Value* dot = g.reduce_sum(g.mul(y, dy), {axis}, /*keepdims=*/true);
@@ -28,7 +28,7 @@ std::vector<Value*> softmax_vjp(VjpContext& ctx, GraphBuilder& g) {
 
 // y = log(softmax(x)) along axis;  dx = dy - exp(y) * sum(dy, axis).
 std::vector<Value*> log_softmax_vjp(VjpContext& ctx, GraphBuilder& g) {
-  const std::int64_t axis = ctx.node().int_attribute("axis", -1);
+  const std::int64_t axis = ctx.node().int_attribute("axis");
   Value* dy = ctx.cotangent(0);
   Value* sum = g.reduce_sum(dy, {axis}, /*keepdims=*/true);
   Value* probability = unused_nan_as_zero(g, g.exp(ctx.output(0)), dy);
@@ -38,22 +38,24 @@ std::vector<Value*> log_softmax_vjp(VjpContext& ctx, GraphBuilder& g) {
 }  // namespace
 
 void register_softmax(opdef::OpRegistry& registry) {
-  registry.add({.op_type = "Softmax",
-                .since_version = 13,
-                .differentiable_inputs = {0},
-                .attributes = {axis_attribute("axis")},
-                .vjp = softmax_vjp,
-                .in_place = {{0, 0}}});
-  registry.add({.op_type = "LogSoftmax",
-                .since_version = 13,
-                .differentiable_inputs = {0},
-                .attributes = {axis_attribute("axis")},
-                .vjp = log_softmax_vjp,
-                .in_place = {{0, 0}}});
+  registry.add({
+      .op_type = "Softmax",
+      .since_version = 13,
+      .differentiable_inputs = {0},
+      .attributes = {axis_attribute("axis", -1)},
+      .vjp = softmax_vjp,
+  });
+  registry.add({
+      .op_type = "LogSoftmax",
+      .since_version = 13,
+      .differentiable_inputs = {0},
+      .attributes = {axis_attribute("axis", -1)},
+      .vjp = log_softmax_vjp,
+  });
   // One at the first largest element, zero elsewhere: constant wherever it is differentiable.
   registry.add({.op_type = "Hardmax",
                 .since_version = 13,
-                .attributes = {axis_attribute("axis")},
+                .attributes = {axis_attribute("axis", -1)},
                 .zero_gradient = true});
 }
 

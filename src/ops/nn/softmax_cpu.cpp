@@ -84,7 +84,7 @@ void run_columns(const void* data, std::byte* const* args, const Launch&) {
 AxisShape axis_shape(const KernelRequest& request) {
   const Dims& dims = request.inputs[0].dims;
   const auto axis =
-      static_cast<std::size_t>(normalize_axis(request.node.int_attribute("axis", -1), dims.rank()));
+      static_cast<std::size_t>(normalize_axis(request.node.int_attribute("axis"), dims.rank()));
   return {.outer = dims.product(0, axis),
           .size = dims[axis],
           .inner = dims.product(axis + 1, dims.rank())};

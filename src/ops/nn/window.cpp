@@ -31,7 +31,8 @@ std::vector<std::int64_t> list_attribute(const ir::Node& node, std::string_view 
 }
 
 AutoPad read_auto_pad(const ir::Node& node) {
-  const std::string text = node.string_attribute("auto_pad", "NOTSET");
+  // Calls of gradients give pads alone.
+  const std::string text = node.string_attribute("auto_pad", "");
   if (text == "SAME_UPPER") return AutoPad::kSameUpper;
   if (text == "SAME_LOWER") return AutoPad::kSameLower;
   return text == "VALID" ? AutoPad::kValid : AutoPad::kNotset;
@@ -81,7 +82,7 @@ WindowAttrs WindowAttrs::read(const ir::Node& node, std::size_t spatial_rank) {
   attrs.strides = list_attribute(node, "strides", spatial_rank, 1);
   attrs.dilations = list_attribute(node, "dilations", spatial_rank, 1);
   attrs.pads = list_attribute(node, "pads", 2 * spatial_rank, 0);
-  attrs.ceil_mode = node.int_attribute("ceil_mode", 0) != 0;
+  attrs.ceil_mode = node.int_attribute("ceil_mode", 0) != 0;  // of pools
   if (attrs.auto_pad != AutoPad::kNotset && node.find_attribute("pads") != nullptr) {
     throw ModelError(problem_at(node, "attribute 'pads' is given together with 'auto_pad'",
                                 "ONNX allows one of them; runtimes disagree on which one counts.",
@@ -166,7 +167,8 @@ std::vector<opdef::AttributeSpec> window_attribute_specs(bool kernel_required) {
        .max_count = 2 * kMaxAxes},
       {.name = "auto_pad",
        .type = AttributeType::kString,
-       .choices = {"NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"}},
+       .choices = {"NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"},
+       .default_value = std::string("NOTSET")},
   };
 }
 

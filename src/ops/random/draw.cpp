@@ -16,8 +16,12 @@ opdef::OpDef draw(std::string_view op_type, std::vector<opdef::AttributeSpec> at
           .zero_gradient = true};
 }
 
-opdef::AttributeSpec dtype_spec() {
-  return {.name = "dtype", .type = opdef::AttributeType::kInt, .min = 1, .max = 26};
+opdef::AttributeSpec dtype_spec(std::optional<std::int64_t> default_value = {}) {
+  return {.name = "dtype",
+          .type = opdef::AttributeType::kInt,
+          .min = 1,
+          .max = 26,
+          .default_value = default_value};
 }
 
 opdef::AttributeSpec shape_spec() {
@@ -32,13 +36,14 @@ opdef::AttributeSpec shape_spec() {
 }  // namespace
 
 void register_draw(opdef::OpRegistry& registry) {
-  const auto mean = float_attribute("mean");
-  const auto scale = float_attribute("scale");
-  const auto low = float_attribute("low");
-  const auto high = float_attribute("high");
-  registry.add(draw("RandomNormal", {shape_spec(), dtype_spec(), mean, scale}));
+  constexpr auto kFloat32 = static_cast<std::int64_t>(DataType::kFloat32);
+  const auto mean = float_attribute("mean", 0);
+  const auto scale = float_attribute("scale", 1);
+  const auto low = float_attribute("low", 0);
+  const auto high = float_attribute("high", 1);
+  registry.add(draw("RandomNormal", {shape_spec(), dtype_spec(kFloat32), mean, scale}));
   registry.add(draw("RandomNormalLike", {dtype_spec(), mean, scale}));
-  registry.add(draw("RandomUniform", {shape_spec(), dtype_spec(), low, high}));
+  registry.add(draw("RandomUniform", {shape_spec(), dtype_spec(kFloat32), low, high}));
   registry.add(draw("RandomUniformLike", {dtype_spec(), low, high}));
   registry.add(draw("Bernoulli", {dtype_spec()}));
 }

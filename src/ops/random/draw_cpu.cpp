@@ -107,11 +107,10 @@ DrawTask make_task(const KernelRequest& request) {
 }
 
 template <opdef::KernelFn kFloat, opdef::KernelFn kDouble>
-KernelOffer offer_numbers(const KernelRequest& request, const char* first, float first_default,
-                          const char* second) {
+KernelOffer offer_numbers(const KernelRequest& request, const char* first, const char* second) {
   DrawTask task = make_task(request);
-  task.first = static_cast<double>(request.node.float_attribute(first, first_default));
-  task.second = static_cast<double>(request.node.float_attribute(second, 1));
+  task.first = static_cast<double>(request.node.float_attribute(first));
+  task.second = static_cast<double>(request.node.float_attribute(second));
   const DataType dtype = request.outputs[0].dtype;
   if (dtype == DataType::kFloat32) return prepared(kFloat, std::move(task), "reference");
   if (dtype == DataType::kFloat64) return prepared(kDouble, std::move(task), "reference");
@@ -119,11 +118,11 @@ KernelOffer offer_numbers(const KernelRequest& request, const char* first, float
 }
 
 KernelOffer offer_normal(const KernelRequest& request) {
-  return offer_numbers<run_normal<float>, run_normal<double>>(request, "mean", 0, "scale");
+  return offer_numbers<run_normal<float>, run_normal<double>>(request, "mean", "scale");
 }
 
 KernelOffer offer_uniform(const KernelRequest& request) {
-  return offer_numbers<run_uniform<float>, run_uniform<double>>(request, "low", 0, "high");
+  return offer_numbers<run_uniform<float>, run_uniform<double>>(request, "low", "high");
 }
 
 template <std::floating_point P>

@@ -75,7 +75,7 @@ void register_dropout(opdef::OpRegistry& registry) {
                 .differentiable_inputs = {0, 1},
                 .attributes = {{.name = "seed", .type = opdef::AttributeType::kInt}},
                 .vjp = dropout_vjp,
-                .in_place = {{0, 0}},
+                .passage = opdef::Passage::kConverted,
                 .is_random = true,
                 .switch_on_training = switch_on_dropout});
 }

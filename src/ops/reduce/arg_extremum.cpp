@@ -9,8 +9,8 @@ void register_arg_extremum(opdef::OpRegistry& registry) {
   for (const char* op_type : {"ArgMax", "ArgMin"}) {
     registry.add({.op_type = op_type,
                   .since_version = 13,
-                  .attributes = {axis_attribute("axis"), flag_attribute("keepdims"),
-                                 flag_attribute("select_last_index")},
+                  .attributes = {axis_attribute("axis", 0), flag_attribute("keepdims", true),
+                                 flag_attribute("select_last_index", false)},
                   .zero_gradient = true});
   }
 }

@@ -44,13 +44,13 @@ void run_arg(const void* data, std::byte* const* args, const opdef::Launch&) {
 template <bool kIsMax>
 KernelOffer offer_arg(const KernelRequest& request) {
   const Dims& dims = request.inputs[0].dims;
-  const std::int64_t axis_attribute = request.node.int_attribute("axis", 0);
+  const std::int64_t axis_attribute = request.node.int_attribute("axis");
   const auto axis = static_cast<std::size_t>(normalize_axis(axis_attribute, dims.rank()));
   const ArgData data{.outer = dims.product(0, axis),
                      .length = dims[axis],
                      .inner = dims.product(axis + 1, dims.rank()),
                      .is_max = kIsMax,
-                     .takes_last = request.node.int_attribute("select_last_index", 0) != 0};
+                     .takes_last = request.node.int_attribute("select_last_index") != 0};
   if (data.length == 0 && data.outer * data.inner > 0) {
     throw ShapeError({.what = "there is no largest or smallest of no elements",
                       .where = {.node = request.node.name, .op_type = request.node.op_type},

@@ -9,20 +9,21 @@ namespace {
 std::vector<Value*> cumsum_vjp(opdef::VjpContext& ctx, GraphBuilder& g) {
   const Node& node = ctx.node();
   std::vector<ir::Attribute> attributes;
-  if (node.int_attribute("exclusive", 0) != 0) attributes.push_back({"exclusive", std::int64_t{1}});
-  if (node.int_attribute("reverse", 0) == 0) attributes.push_back({"reverse", std::int64_t{1}});
+  if (node.int_attribute("exclusive") != 0) attributes.push_back({"exclusive", std::int64_t{1}});
+  if (node.int_attribute("reverse") == 0) attributes.push_back({"reverse", std::int64_t{1}});
   return {g.op("CumSum", {ctx.cotangent(0), ctx.input(1)}, std::move(attributes)), nullptr};
 }
 
 }  // namespace
 
 void register_cumsum(opdef::OpRegistry& registry) {
-  registry.add({.op_type = "CumSum",
-                .since_version = 14,
-                .differentiable_inputs = {0},
-                .attributes = {flag_attribute("exclusive"), flag_attribute("reverse")},
-                .vjp = cumsum_vjp,
-                .planned_inputs = {1}});
+  registry.add(
+      {.op_type = "CumSum",
+       .since_version = 14,
+       .differentiable_inputs = {0},
+       .attributes = {flag_attribute("exclusive", false), flag_attribute("reverse", false)},
+       .vjp = cumsum_vjp,
+       .planned_inputs = {1}});
 }
 
 }  // namespace onnxgrad::ops

@@ -58,8 +58,8 @@ KernelOffer offer_cumsum(const KernelRequest& request) {
   const CumSumData data{.outer = dims.product(0, axis),
                         .length = dims[axis],
                         .inner = dims.product(axis + 1, dims.rank()),
-                        .is_exclusive = request.node.int_attribute("exclusive", 0) != 0,
-                        .is_reverse = request.node.int_attribute("reverse", 0) != 0};
+                        .is_exclusive = request.node.int_attribute("exclusive") != 0,
+                        .is_reverse = request.node.int_attribute("reverse") != 0};
   switch (request.inputs[0].dtype) {
     case DataType::kFloat32:
       return prepared(run_cumsum<float>, data, "plain sums");

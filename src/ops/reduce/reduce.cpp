@@ -12,14 +12,14 @@ using opdef::VjpContext;
 
 // Nothing is reduced: no axes, and the node says what that means.
 bool reduces_nothing(const Node& node) {
-  if (node.int_attribute("noop_with_empty_axes", 0) == 0) return false;
+  if (node.int_attribute("noop_with_empty_axes") == 0) return false;
   if (node.input(1) == nullptr) return true;
   const auto axes = constant_ints(node.input(1));
   return axes && axes->empty();
 }
 
 bool reduces_everything(const Node& node) {
-  if (node.int_attribute("noop_with_empty_axes", 0) != 0) return false;
+  if (node.int_attribute("noop_with_empty_axes") != 0) return false;
   if (node.input(1) == nullptr) return true;
   const auto axes = constant_ints(node.input(1));
   return axes && axes->empty();
@@ -28,7 +28,7 @@ bool reduces_everything(const Node& node) {
 // `v`, of the shape of y, with the reduced axes kept. A scalar broadcasts as it is.
 Value* kept(VjpContext& ctx, GraphBuilder& g, Value* v) {
   const Node& node = ctx.node();
-  if (node.int_attribute("keepdims", 1) != 0) return v;
+  if (node.int_attribute("keepdims") != 0) return v;
   if (reduces_everything(node) || reduces_nothing(node)) return v;
   return g.op("Unsqueeze", {v, node.input(1)});
 }
@@ -37,7 +37,7 @@ Value* kept(VjpContext& ctx, GraphBuilder& g, Value* v) {
 Value* reduce_again(VjpContext& ctx, GraphBuilder& g, std::string_view op_type, Value* v) {
   const Node& node = ctx.node();
   std::vector<ir::Attribute> attributes;
-  if (node.int_attribute("noop_with_empty_axes", 0) != 0) {
+  if (node.int_attribute("noop_with_empty_axes") != 0) {
     attributes.push_back({"noop_with_empty_axes", std::int64_t{1}});
   }
   return g.op(op_type, {v, node.input(1)}, std::move(attributes));
@@ -148,13 +148,13 @@ const Row kRows[] = {
 
 void register_reduce(opdef::OpRegistry& registry) {
   for (const Row& row : kRows) {
-    opdef::OpDef def{
-        .op_type = row.op_type,
-        .since_version = row.since_version,
-        .differentiable_inputs = {0},
-        .attributes = {flag_attribute("keepdims"), flag_attribute("noop_with_empty_axes")},
-        .vjp = row.vjp,
-        .planned_inputs = {1}};
+    opdef::OpDef def{.op_type = row.op_type,
+                     .since_version = row.since_version,
+                     .differentiable_inputs = {0},
+                     .attributes = {flag_attribute("keepdims", true),
+                                    flag_attribute("noop_with_empty_axes", false)},
+                     .vjp = row.vjp,
+                     .planned_inputs = {1}};
     if (row.is_identity_without_axes) def.is_identity = reduces_nothing;
     registry.add(std::move(def));
   }

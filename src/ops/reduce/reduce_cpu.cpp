@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "opdef/kernel.h"
+#include "ops/fused/scalar_expr.h"
 #include "ops/kernel_support.h"
 
 // Plain kernels of the reductions. Neighbouring axes that are all reduced or all kept are merged,
@@ -139,21 +140,15 @@ struct Prod {
 template <class T>
 struct Max {
   using Acc = T;
-  static Acc start() {
-    if constexpr (std::is_floating_point_v<T>) return -std::numeric_limits<T>::infinity();
-    return std::numeric_limits<T>::lowest();
-  }
+  static Acc start() { return fold_start<T>(opdef::Fold::kMax); }
   static Acc map(T x) { return x; }
-  static Acc combine(Acc a, Acc b) { return a > b || a != a ? a : b; }
+  static Acc combine(Acc a, Acc b) { return maximum(a, b); }
   static T finish(Acc a, double) { return a; }
 };
 template <class T>
 struct Min : Max<T> {
-  static T start() {
-    if constexpr (std::is_floating_point_v<T>) return std::numeric_limits<T>::infinity();
-    return std::numeric_limits<T>::max();
-  }
-  static T combine(T a, T b) { return a < b || a != a ? a : b; }
+  static T start() { return fold_start<T>(opdef::Fold::kMin); }
+  static T combine(T a, T b) { return minimum(a, b); }
 };
 
 // Four chains, so that an addition does not wait for the one before.
@@ -239,7 +234,7 @@ std::optional<std::vector<bool>> reduced_axes(const KernelRequest& request) {
     if (!planned) return std::nullopt;
     axes = *planned;
   }
-  const bool keeps_all = axes.empty() && request.node.int_attribute("noop_with_empty_axes", 0) != 0;
+  const bool keeps_all = axes.empty() && request.node.int_attribute("noop_with_empty_axes") != 0;
   std::vector<bool> is_reduced(rank, axes.empty() && !keeps_all);
   for (const std::int64_t axis : axes) {
     is_reduced[static_cast<std::size_t>(normalize_axis(axis, rank))] = true;

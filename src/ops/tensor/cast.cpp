@@ -53,13 +53,14 @@ bool keeps_type(const Node& node) {
 
 void register_cast(opdef::OpRegistry& registry) {
   const std::vector<opdef::AttributeSpec> conversion = {
-      flag_attribute("saturate"), choice_attribute("round_mode", {"up", "down", "nearest"})};
+      flag_attribute("saturate", true), choice_attribute("round_mode", {"up", "down", "nearest"})};
   opdef::OpDef cast{.op_type = "Cast",
                     .since_version = 25,
                     .differentiable_inputs = {0},
                     .attributes = conversion,
                     .vjp = cast_vjp,
                     .expression = cast_expression,
+                    .passage = opdef::Passage::kConverted,
                     .is_identity = keeps_type};
   cast.attributes.push_back({.name = "to",
                              .type = opdef::AttributeType::kInt,
@@ -73,6 +74,7 @@ void register_cast(opdef::OpRegistry& registry) {
                 .attributes = conversion,
                 .vjp = cast_vjp,
                 .lower = lower_cast_like,
+                .passage = opdef::Passage::kConverted,
                 .is_identity = keeps_type});
 }
 

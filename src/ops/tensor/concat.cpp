@@ -24,7 +24,7 @@ std::optional<std::vector<std::int64_t>> known_sizes(VjpContext& ctx, std::int64
 
 // y = [x_0, x_1, ...];  dx_i = its part of dy. Few parts are cut out, many are split off.
 std::vector<Value*> concat_vjp(VjpContext& ctx, GraphBuilder& g) {
-  const std::int64_t axis = ctx.node().int_attribute("axis", 0);
+  const std::int64_t axis = ctx.node().int_attribute("axis");
   const std::size_t count = ctx.num_inputs();
   Value* dy = ctx.cotangent(0);
   if (count == 1) return {dy};
@@ -51,7 +51,7 @@ std::vector<Value*> concat_vjp(VjpContext& ctx, GraphBuilder& g) {
 
 // [y_0, y_1, ...] = x;  dx = [dy_0, dy_1, ...], zeros for parts that nothing flows back from.
 std::vector<Value*> split_vjp(VjpContext& ctx, GraphBuilder& g) {
-  const std::int64_t axis = ctx.node().int_attribute("axis", 0);
+  const std::int64_t axis = ctx.node().int_attribute("axis");
   std::vector<Value*> parts;
   for (std::size_t i = 0; i < ctx.node().outputs.size(); ++i) {
     Value* dy = ctx.cotangent(i);
@@ -67,22 +67,25 @@ std::vector<Value*> split_vjp(VjpContext& ctx, GraphBuilder& g) {
 }  // namespace
 
 void register_concat(opdef::OpRegistry& registry) {
+  opdef::AttributeSpec axis = axis_attribute("axis");
+  axis.required = true;
   registry.add({.op_type = "Concat",
                 .since_version = 13,
                 .differentiable_inputs = {0, -1},
-                .attributes = {axis_attribute("axis", /*required=*/true)},
+                .attributes = {axis},
                 .vjp = concat_vjp,
                 .is_identity = [](const Node& node) { return node.inputs.size() == 1; }});
   registry.add({.op_type = "Split",
                 .since_version = 18,
                 .differentiable_inputs = {0},
-                .attributes = {axis_attribute("axis"),
+                .attributes = {axis_attribute("axis", 0),
                                {.name = "num_outputs",
                                 .type = opdef::AttributeType::kInt,
                                 .min = 1,
                                 .max = std::int64_t{1} << 20}},
                 .vjp = split_vjp,
                 .planned_inputs = {1},
+                .passage = opdef::Passage::kPartial,
                 .is_identity = [](const Node& node) { return node.outputs.size() == 1; }});
 }
 

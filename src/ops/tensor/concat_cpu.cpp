@@ -52,7 +52,7 @@ KernelOffer offer_parts(const KernelRequest& request, const TensorDesc& whole,
   const std::int64_t bytes = element_bytes(whole.dtype);
   if (bytes == 0) return decline_dtype(request, whole.dtype);
   const auto axis = static_cast<std::size_t>(
-      normalize_axis(request.node.int_attribute("axis", 0), whole.dims.rank()));
+      normalize_axis(request.node.int_attribute("axis"), whole.dims.rank()));
   PartsData data;
   data.whole_arg = into_whole ? request.inputs.size() : 0;
   std::int64_t start = 0;
@@ -69,7 +69,7 @@ KernelOffer offer_parts(const KernelRequest& request, const TensorDesc& whole,
 KernelOffer offer_concat(const KernelRequest& request) {
   const TensorDesc& whole = request.outputs[0];
   const auto axis = static_cast<std::size_t>(
-      normalize_axis(request.node.int_attribute("axis", 0), whole.dims.rank()));
+      normalize_axis(request.node.int_attribute("axis"), whole.dims.rank()));
   std::vector<std::int64_t> lengths;
   for (const TensorDesc& part : request.inputs) lengths.push_back(part.dims[axis]);
   return offer_parts(request, whole, request.inputs, lengths, /*into_whole=*/true);
@@ -79,7 +79,7 @@ KernelOffer offer_concat(const KernelRequest& request) {
 KernelOffer offer_split(const KernelRequest& request) {
   const TensorDesc& whole = request.inputs[0];
   const auto axis = static_cast<std::size_t>(
-      normalize_axis(request.node.int_attribute("axis", 0), whole.dims.rank()));
+      normalize_axis(request.node.int_attribute("axis"), whole.dims.rank()));
   const auto count = static_cast<std::int64_t>(request.outputs.size());
   std::vector<std::int64_t> lengths;
   const bool has_lengths = request.inputs.size() > 1 && request.inputs[1].is_present();

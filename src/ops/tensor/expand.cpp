@@ -53,12 +53,14 @@ void register_expand(opdef::OpRegistry& registry) {
                 .differentiable_inputs = {0},
                 .vjp = expand_vjp,
                 .shape_inputs = {1},
+                .passage = opdef::Passage::kRepeated,
                 .is_identity = keeps_shape});
   registry.add({.op_type = "Tile",
                 .since_version = 13,
                 .differentiable_inputs = {0},
                 .vjp = tile_vjp,
                 .shape_inputs = {1},
+                .passage = opdef::Passage::kRepeated,
                 .is_identity = keeps_shape});
 }
 

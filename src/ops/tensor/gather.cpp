@@ -44,7 +44,7 @@ std::vector<Value*> gather_vjp(VjpContext& ctx, GraphBuilder& g) {
   Value* x = ctx.input(0);
   Value* dy = ctx.cotangent(0);
   Value* places = g.unsqueeze(g.cast(ctx.input(1), DataType::kInt64), {-1});
-  std::int64_t axis = ctx.node().int_attribute("axis", 0);
+  std::int64_t axis = ctx.node().int_attribute("axis");
   const auto scatter = [&](Value* shape, Value* updates) {
     return g.op("ScatterND", {zeros_of_shape(g, shape, dy), places, updates}, {add_reduction()});
   };
@@ -67,7 +67,7 @@ std::vector<Value*> gather_vjp(VjpContext& ctx, GraphBuilder& g) {
 // y[i] = x[i with i_axis replaced by indices[i]];  dx = dy added at those places.
 std::vector<Value*> gather_elements_vjp(VjpContext& ctx, GraphBuilder& g) {
   Value* zeros = zeros_of_shape(g, shape_value(g, ctx.input(0)), ctx.cotangent(0));
-  const std::int64_t axis = ctx.node().int_attribute("axis", 0);
+  const std::int64_t axis = ctx.node().int_attribute("axis");
   return {g.op("ScatterElements", {zeros, ctx.input(1), ctx.cotangent(0)},
                {{"axis", axis}, add_reduction()}),
           nullptr};
@@ -92,7 +92,7 @@ Value* full_indices(VjpContext& ctx, GraphBuilder& g, std::int64_t batch_dims) {
 
 // y[b.., i.., :] = x[b.., indices[b.., i.., :], :];  dx = dy added at those places.
 std::vector<Value*> gather_nd_vjp(VjpContext& ctx, GraphBuilder& g) {
-  const std::int64_t batch_dims = ctx.node().int_attribute("batch_dims", 0);
+  const std::int64_t batch_dims = ctx.node().int_attribute("batch_dims");
   Value* places = batch_dims == 0 ? ctx.input(1) : full_indices(ctx, g, batch_dims);
   Value* zeros = zeros_of_shape(g, shape_value(g, ctx.input(0)), ctx.cotangent(0));
   return {g.op("ScatterND", {zeros, places, ctx.cotangent(0)}, {add_reduction()}), nullptr};
@@ -104,13 +104,13 @@ void register_gather(opdef::OpRegistry& registry) {
   registry.add({.op_type = "Gather",
                 .since_version = 13,
                 .differentiable_inputs = {0},
-                .attributes = {axis_attribute("axis")},
+                .attributes = {axis_attribute("axis", 0)},
                 .vjp = gather_vjp,
                 .weight_inputs = {0}});
   registry.add({.op_type = "GatherElements",
                 .since_version = 13,
                 .differentiable_inputs = {0},
-                .attributes = {axis_attribute("axis")},
+                .attributes = {axis_attribute("axis", 0)},
                 .vjp = gather_elements_vjp});
   registry.add({.op_type = "GatherND",
                 .since_version = 13,
@@ -118,7 +118,8 @@ void register_gather(opdef::OpRegistry& registry) {
                 .attributes = {{.name = "batch_dims",
                                 .type = opdef::AttributeType::kInt,
                                 .min = 0,
-                                .max = static_cast<std::int64_t>(Dims::kMaxRank)}},
+                                .max = static_cast<std::int64_t>(Dims::kMaxRank),
+                                .default_value = std::int64_t{0}}},
                 .vjp = gather_nd_vjp});
 }
 

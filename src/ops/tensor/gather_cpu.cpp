@@ -45,7 +45,7 @@ KernelOffer offer_gather(const KernelRequest& request) {
   if (bytes == 0) return decline_dtype(request, request.inputs[0].dtype);
   const Dims& dims = request.inputs[0].dims;
   const auto axis =
-      static_cast<std::size_t>(normalize_axis(request.node.int_attribute("axis", 0), dims.rank()));
+      static_cast<std::size_t>(normalize_axis(request.node.int_attribute("axis"), dims.rank()));
   GatherData data{.outer = dims.product(0, axis),
                   .length = dims[axis],
                   .num_indices = request.inputs[1].dims.num_elements(),
@@ -124,7 +124,7 @@ KernelOffer offer_gather_elements(const KernelRequest& request) {
                                      : choose_gather_elements<std::int32_t>(bytes);
   if (fn == nullptr) return decline_dtype(request, request.inputs[0].dtype);
   const auto axis =
-      static_cast<std::size_t>(normalize_axis(request.node.int_attribute("axis", 0), dims.rank()));
+      static_cast<std::size_t>(normalize_axis(request.node.int_attribute("axis"), dims.rank()));
   check_index_shape(request, dims, to, axis);
   GatherElementsData data{.sizes = {to.begin(), to.end()},
                           .source_strides = dense_strides(dims.values()),
@@ -168,7 +168,7 @@ KernelOffer offer_gather_nd(const KernelRequest& request) {
   if (bytes == 0) return decline_dtype(request, request.inputs[0].dtype);
   const Dims& dims = request.inputs[0].dims;
   const Dims& index_dims = request.inputs[1].dims;
-  const auto batch_rank = static_cast<std::size_t>(request.node.int_attribute("batch_dims", 0));
+  const auto batch_rank = static_cast<std::size_t>(request.node.int_attribute("batch_dims"));
   const std::size_t last = index_dims.rank() - 1;
   const bool fits = batch_rank <= last && batch_rank < dims.rank() && index_dims[last] >= 0 &&
                     static_cast<std::size_t>(index_dims[last]) <= dims.rank() - batch_rank &&

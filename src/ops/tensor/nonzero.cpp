@@ -16,21 +16,19 @@ std::vector<Value*> compress_vjp(VjpContext& ctx, GraphBuilder& g) {
   Value* numbers = position_numbers(g, x);
   Value* origin = ctx.node().find_attribute("axis") == nullptr
                       ? taken
-                      : g.gather(numbers, taken, ctx.node().int_attribute("axis", 0));
+                      : g.gather(numbers, taken, ctx.node().int_attribute("axis"));
   return {add_at_positions(g, origin, ctx.cotangent(0), x), nullptr};
 }
 
 }  // namespace
 
 void register_nonzero(opdef::OpRegistry& registry) {
-  registry.add(
-      {.op_type = "NonZero", .since_version = 13, .is_dynamic = true, .zero_gradient = true});
+  registry.add({.op_type = "NonZero", .since_version = 13, .zero_gradient = true});
   registry.add({.op_type = "Compress",
                 .since_version = 11,
                 .differentiable_inputs = {0},
                 .attributes = {axis_attribute("axis")},
-                .vjp = compress_vjp,
-                .is_dynamic = true});
+                .vjp = compress_vjp});
 }
 
 }  // namespace onnxgrad::ops

@@ -59,8 +59,8 @@ std::vector<Tensor> run_compress(const DynamicCall& call) {
   if (call.node.find_attribute("axis") == nullptr) {
     x = x.reshaped(Dims{x.num_elements()});
   } else {
-    axis = static_cast<std::size_t>(
-        normalize_axis(call.node.int_attribute("axis", 0), x.dims().rank()));
+    axis =
+        static_cast<std::size_t>(normalize_axis(call.node.int_attribute("axis"), x.dims().rank()));
   }
   if (condition.dims().rank() != 1 || condition.num_elements() > x.dims()[axis]) {
     throw ShapeError({.what = "condition of shape " + condition.dims().to_string() +

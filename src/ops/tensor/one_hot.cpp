@@ -25,7 +25,7 @@ void register_one_hot(opdef::OpRegistry& registry) {
   registry.add({.op_type = "OneHot",
                 .since_version = 11,
                 .differentiable_inputs = {0, 1, 2},
-                .attributes = {axis_attribute("axis")},
+                .attributes = {axis_attribute("axis", -1)},
                 .vjp = one_hot_vjp,
                 .shape_inputs = {1}});
 }

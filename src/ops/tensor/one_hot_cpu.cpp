@@ -71,7 +71,7 @@ KernelOffer offer_one_hot(const KernelRequest& request) {
   }
   const Dims& dims = request.outputs[0].dims;
   const auto axis =
-      static_cast<std::size_t>(normalize_axis(request.node.int_attribute("axis", -1), dims.rank()));
+      static_cast<std::size_t>(normalize_axis(request.node.int_attribute("axis"), dims.rank()));
   return prepared(fn,
                   OneHotData{.outer = dims.product(0, axis),
                              .depth = dims[axis],

@@ -38,7 +38,7 @@ std::vector<Value*> constant_vjp(VjpContext& ctx, GraphBuilder& g) {
 
 // Other modes: what was copied into the padding flows back to where it came from.
 std::vector<Value*> pad_vjp(VjpContext& ctx, GraphBuilder& g) {
-  if (ctx.node().string_attribute("mode", "constant") == "constant") return constant_vjp(ctx, g);
+  if (ctx.node().string_attribute("mode") == "constant") return constant_vjp(ctx, g);
   std::vector<Value*> inputs = ctx.node().inputs;
   inputs[0] = position_numbers(g, ctx.input(0));
   if (inputs.size() > 2) inputs[2] = nullptr;

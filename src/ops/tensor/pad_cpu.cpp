@@ -139,7 +139,7 @@ void run_mapped(const void* data, std::byte* const* args, const opdef::Launch&) 
 }
 
 KernelOffer offer_mapped(const KernelRequest& request, const Pads& pads, std::int64_t bytes) {
-  const std::string mode = request.node.string_attribute("mode", "constant");
+  const std::string mode = request.node.string_attribute("mode");
   const Dims& from = request.inputs[0].dims;
   const Dims& to = request.outputs[0].dims;
   const std::vector<std::int64_t> strides = dense_strides(from.values());
@@ -182,9 +182,8 @@ KernelOffer offer_pad(const KernelRequest& request) {
              "Use pads that leave something of the axis.");
     }
   }
-  return request.node.string_attribute("mode", "constant") == "constant"
-             ? offer_constant(request, *pads, bytes)
-             : offer_mapped(request, *pads, bytes);
+  return request.node.string_attribute("mode") == "constant" ? offer_constant(request, *pads, bytes)
+                                                             : offer_mapped(request, *pads, bytes);
 }
 
 }  // namespace

@@ -36,31 +36,31 @@ void register_reshape(opdef::OpRegistry& registry) {
   registry.add({.op_type = "Reshape",
                 .since_version = 25,
                 .differentiable_inputs = {0},
-                .attributes = {flag_attribute("allowzero")},
+                .attributes = {flag_attribute("allowzero", false)},
                 .vjp = reshape_vjp,
                 .shape_inputs = {1},
-                .is_view = true,
+                .passage = opdef::Passage::kReshaped,
                 .is_identity = keeps_shape});
   registry.add({.op_type = "Flatten",
                 .since_version = 25,
                 .differentiable_inputs = {0},
-                .attributes = {axis_attribute("axis")},
+                .attributes = {axis_attribute("axis", 1)},
                 .vjp = reshape_vjp,
-                .is_view = true,
+                .passage = opdef::Passage::kReshaped,
                 .is_identity = keeps_shape});
   registry.add({.op_type = "Squeeze",
                 .since_version = 25,
                 .differentiable_inputs = {0},
                 .vjp = squeeze_vjp,
                 .shape_inputs = {1},
-                .is_view = true,
+                .passage = opdef::Passage::kReshaped,
                 .is_identity = keeps_shape});
   registry.add({.op_type = "Unsqueeze",
                 .since_version = 25,
                 .differentiable_inputs = {0},
                 .vjp = unsqueeze_vjp,
                 .shape_inputs = {1},
-                .is_view = true,
+                .passage = opdef::Passage::kReshaped,
                 .is_identity = keeps_shape});
 }
 

@@ -30,7 +30,7 @@ class Places {
  private:
   std::vector<ir::Attribute> axis() const {
     if (node_.op_type == "ScatterND") return {};
-    return {{"axis", node_.int_attribute("axis", 0)}};
+    return {{"axis", node_.int_attribute("axis")}};
   }
   const Node& node_;
   GraphBuilder& g_;
@@ -96,7 +96,7 @@ std::vector<Value*> extremum_vjp(VjpContext& ctx, GraphBuilder& g, const Places&
 
 std::vector<Value*> scatter_vjp(VjpContext& ctx, GraphBuilder& g) {
   const Places places(ctx, g);
-  const std::string reduction = ctx.node().string_attribute("reduction", "none");
+  const std::string reduction = ctx.node().string_attribute("reduction");
   if (reduction == "add") return add_vjp(ctx, places);
   if (reduction == "mul") return multiply_vjp(ctx, g, places);
   if (reduction == "none") return overwrite_vjp(ctx, g, places);
@@ -108,18 +108,20 @@ std::vector<Value*> scatter_vjp(VjpContext& ctx, GraphBuilder& g) {
 void register_scatter(opdef::OpRegistry& registry) {
   const opdef::AttributeSpec reduction =
       choice_attribute("reduction", {"none", "add", "mul", "max", "min"});
-  registry.add({.op_type = "ScatterElements",
-                .since_version = 18,
-                .differentiable_inputs = {0, 2},
-                .attributes = {axis_attribute("axis"), reduction},
-                .vjp = scatter_vjp,
-                .in_place = {{0, 0}}});
-  registry.add({.op_type = "ScatterND",
-                .since_version = 18,
-                .differentiable_inputs = {0, 2},
-                .attributes = {reduction},
-                .vjp = scatter_vjp,
-                .in_place = {{0, 0}}});
+  registry.add({
+      .op_type = "ScatterElements",
+      .since_version = 18,
+      .differentiable_inputs = {0, 2},
+      .attributes = {axis_attribute("axis", 0), reduction},
+      .vjp = scatter_vjp,
+  });
+  registry.add({
+      .op_type = "ScatterND",
+      .since_version = 18,
+      .differentiable_inputs = {0, 2},
+      .attributes = {reduction},
+      .vjp = scatter_vjp,
+  });
 }
 
 }  // namespace onnxgrad::ops

@@ -191,10 +191,10 @@ KernelOffer offer_scatter_elements(const KernelRequest& request) {
   const Dims& dims = request.inputs[0].dims;
   const Dims& from = request.inputs[1].dims;
   const DataType dtype = request.inputs[0].dtype;
-  const auto fn = choose<Elements>(request.node.string_attribute("reduction", "none"), dtype);
+  const auto fn = choose<Elements>(request.node.string_attribute("reduction"), dtype);
   if (fn == nullptr) return decline_dtype(request, dtype);
   const auto axis =
-      static_cast<std::size_t>(normalize_axis(request.node.int_attribute("axis", 0), dims.rank()));
+      static_cast<std::size_t>(normalize_axis(request.node.int_attribute("axis"), dims.rank()));
   if (from.rank() != dims.rank() || from != request.inputs[2].dims) refuse_shapes(request);
   for (std::size_t i = 0; i < dims.rank(); ++i) {
     if (i != axis && from[i] > dims[i]) refuse_shapes(request);
@@ -215,7 +215,7 @@ KernelOffer offer_scatter_nd(const KernelRequest& request) {
   const Dims& index_dims = request.inputs[1].dims;
   const Dims& update_dims = request.inputs[2].dims;
   const DataType dtype = request.inputs[0].dtype;
-  const auto fn = choose<Blocks>(request.node.string_attribute("reduction", "none"), dtype);
+  const auto fn = choose<Blocks>(request.node.string_attribute("reduction"), dtype);
   if (fn == nullptr) return decline_dtype(request, dtype);
   const std::size_t last = index_dims.rank() - 1;
   if (index_dims.rank() == 0 || static_cast<std::size_t>(index_dims[last]) > dims.rank()) {

@@ -18,7 +18,7 @@ std::optional<Tensor> shape_from_types(const Node& node) {
   const auto clamped = [rank](std::int64_t axis) {
     return std::clamp<std::int64_t>(axis < 0 ? axis + rank : axis, 0, rank);
   };
-  const std::int64_t start = clamped(node.int_attribute("start", 0));
+  const std::int64_t start = clamped(node.int_attribute("start"));
   const std::int64_t end = clamped(node.int_attribute("end", rank));
   std::vector<std::int64_t> sizes;
   for (std::int64_t axis = start; axis < end; ++axis) {
@@ -67,7 +67,7 @@ std::vector<Value*> range_vjp(VjpContext& ctx, GraphBuilder& g) {
 }
 
 opdef::AttributeSpec whole_number(std::string_view name) {
-  return {.name = name, .type = opdef::AttributeType::kInt};
+  return {.name = name, .type = opdef::AttributeType::kInt, .default_value = std::int64_t{0}};
 }
 
 }  // namespace
@@ -88,7 +88,7 @@ void register_shape(opdef::OpRegistry& registry) {
                 .zero_gradient = true});
   registry.add({.op_type = "Shape",
                 .since_version = 25,
-                .attributes = {axis_attribute("start"), axis_attribute("end")},
+                .attributes = {axis_attribute("start", 0), axis_attribute("end")},
                 .fold_types = shape_from_types,
                 .zero_gradient = true});
   registry.add({.op_type = "Size",
@@ -112,8 +112,7 @@ void register_shape(opdef::OpRegistry& registry) {
                 .since_version = 11,
                 .differentiable_inputs = {0, 1, 2},
                 .vjp = range_vjp,
-                .shape_inputs = {0, 1, 2},
-                .is_dynamic = true});
+                .shape_inputs = {0, 1, 2}});
 }
 
 }  // namespace onnxgrad::ops

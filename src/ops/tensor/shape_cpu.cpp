@@ -31,7 +31,7 @@ KernelOffer offer_shape(const KernelRequest& request) {
   const auto clamped = [rank](std::int64_t axis) {
     return std::clamp<std::int64_t>(axis < 0 ? axis + rank : axis, 0, rank);
   };
-  const std::int64_t start = clamped(request.node.int_attribute("start", 0));
+  const std::int64_t start = clamped(request.node.int_attribute("start"));
   const std::int64_t end = std::max(start, clamped(request.node.int_attribute("end", rank)));
   return prepared(run_numbers, NumbersData{{dims.begin() + start, dims.begin() + end}}, "shape");
 }
@@ -103,7 +103,7 @@ KernelOffer offer_eye(const KernelRequest& request) {
                       .where = {.node = request.node.name, .op_type = "EyeLike"},
                       .hint = "Reshape the input to two axes."});
   }
-  const std::int64_t k = std::clamp(request.node.int_attribute("k", 0), -dims[0], dims[1]);
+  const std::int64_t k = std::clamp(request.node.int_attribute("k"), -dims[0], dims[1]);
   const EyeData data{.rows = dims[0], .columns = dims[1], .k = k};
   switch (request.outputs[0].dtype) {
     case DataType::kFloat32:

@@ -101,7 +101,8 @@ void register_slice(opdef::OpRegistry& registry) {
                 .since_version = 13,
                 .differentiable_inputs = {0},
                 .vjp = slice_vjp,
-                .planned_inputs = {1, 2, 3, 4}});
+                .planned_inputs = {1, 2, 3, 4},
+                .passage = opdef::Passage::kPartial});
 }
 
 }  // namespace onnxgrad::ops

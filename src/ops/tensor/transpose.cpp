@@ -36,6 +36,7 @@ void register_transpose(opdef::OpRegistry& registry) {
                                 .max = static_cast<std::int64_t>(Dims::kMaxRank) - 1,
                                 .max_count = Dims::kMaxRank}},
                 .vjp = transpose_vjp,
+                .passage = opdef::Passage::kPermuted,
                 .is_identity = moves_nothing});
 }
 

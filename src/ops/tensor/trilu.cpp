@@ -17,7 +17,7 @@ void register_trilu(opdef::OpRegistry& registry) {
   registry.add({.op_type = "Trilu",
                 .since_version = 14,
                 .differentiable_inputs = {0},
-                .attributes = {flag_attribute("upper")},
+                .attributes = {flag_attribute("upper", true)},
                 .vjp = trilu_vjp});
 }
 

@@ -68,7 +68,7 @@ KernelOffer offer_trilu(const KernelRequest& request) {
                             .rows = dims[dims.rank() - 2],
                             .columns = dims[dims.rank() - 1],
                             .element_bytes = bytes,
-                            .is_upper = request.node.int_attribute("upper", 1) != 0,
+                            .is_upper = request.node.int_attribute("upper") != 0,
                             .has_k = has_k,
                             .output_arg = request.inputs.size()},
                   "plain triangle");

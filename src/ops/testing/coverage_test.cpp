@@ -7,6 +7,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -280,6 +281,20 @@ TEST(Coverage, SizesZeroAndOneRankZeroAndNegativeAxes) {
   }
 }
 
+namespace coverage {
+
+bool is_same(const ir::AttributeValue& a, const ir::AttributeValue& b) {
+  const auto both = [&]<class T>(const T*) {
+    const T* first = std::get_if<T>(&a);
+    const T* second = std::get_if<T>(&b);
+    return first != nullptr && second != nullptr && *first == *second;
+  };
+  return both(static_cast<const std::int64_t*>(nullptr)) ||
+         both(static_cast<const float*>(nullptr)) || both(static_cast<const std::string*>(nullptr));
+}
+
+}  // namespace coverage
+
 TEST(Coverage, RecordsAreOfTheSchemaAtTheInternalOpset) {
   for (const opdef::OpDef* def : coverage::file_operators()) {
     const std::int64_t opset = def->domain.empty() ? ir::kInternalOpset : 0;
@@ -293,9 +308,75 @@ TEST(Coverage, RecordsAreOfTheSchemaAtTheInternalOpset) {
       const bool is_required = std::ranges::find(schema->required_attributes, spec.name) !=
                                schema->required_attributes.end();
       EXPECT_EQ(spec.required, is_required) << def->op_type << " " << spec.name;
+      const auto schema_default = schema->defaults.find(std::string(spec.name));
+      const bool has_default = schema_default != schema->defaults.end();
+      ASSERT_EQ(spec.default_value.has_value(), has_default) << def->op_type << " " << spec.name;
+      if (has_default) {
+        EXPECT_TRUE(coverage::is_same(*spec.default_value, schema_default->second))
+            << def->op_type << ": the default of " << spec.name << " is not the schema's";
+      }
     }
     std::ranges::sort(names);
     EXPECT_EQ(names, schema->attributes) << def->op_type << ": the attributes are not the schema's";
+  }
+}
+
+namespace coverage {
+
+void check_passage(opdef::Passage passage, const Tensor& from, const Tensor& to,
+                   const std::string& where) {
+  using opdef::Passage;
+  const std::vector<double> before = from.to_doubles();
+  const std::vector<double> after = to.to_doubles();
+  if (passage >= Passage::kReshaped) {
+    EXPECT_EQ(after, before) << where;
+  }
+  if (passage == Passage::kUnchanged) {
+    EXPECT_EQ(to.dims(), from.dims()) << where;
+  }
+  if (passage == Passage::kPermuted) {
+    EXPECT_TRUE(std::ranges::is_permutation(after, before)) << where;
+  }
+  if (passage == Passage::kPartial) {
+    EXPECT_LE(after.size(), before.size()) << where;
+  }
+  const std::set<double> known(before.begin(), before.end());
+  EXPECT_TRUE(std::ranges::all_of(after, [&](double x) { return known.contains(x); })) << where;
+}
+
+}  // namespace coverage
+
+// What searches through graphs rely on, of what operators compute. Conversions change numbers.
+TEST(Coverage, PassagesAreWhatOperatorsDoToTheirElements) {
+  using opdef::Passage;
+  const auto keeps_numbers = [](const opdef::OpDef* def) {
+    return def != nullptr && def->passage != Passage::kNone && def->passage != Passage::kConverted;
+  };
+  std::set<const opdef::OpDef*> shown;
+  for (const OpCase& op_case : all_op_cases()) {
+    if (!op_case.no_gradient.empty()) continue;
+    const BuiltCase built = build_case(op_case, {.dtype = DataType::kFloat64});
+    for (const ir::Node* node : built.forward->graph->nodes) {
+      const opdef::OpDef* def = builtin_ops().find(*node);
+      if (!keeps_numbers(def) || node->input(0)->is_constant()) continue;
+      std::unordered_map<const ir::Value*, ir::Value*> map;
+      auto model = std::make_shared<ir::Model>(ir::clone(*built.forward, &map));
+      model->graph->outputs = {map.at(node->input(0))};
+      for (const ir::Value* output : node->outputs) {
+        if (output != nullptr) model->graph->outputs.push_back(map.at(output));
+      }
+      const auto results = runtime::Executor(model, builtin_engine(), {}).run(built.inputs);
+      for (std::size_t i = 1; i < results.size(); ++i) {
+        coverage::check_passage(def->passage, results[0], results[i],
+                                op_case.name + ": " + node->describe());
+      }
+      shown.insert(def);
+    }
+  }
+  for (const opdef::OpDef* def : builtin_ops().all()) {
+    if (keeps_numbers(def)) {
+      EXPECT_TRUE(shown.contains(def)) << def->op_type << ": no case shows its passage";
+    }
   }
 }
 
@@ -346,7 +427,8 @@ TEST(Coverage, InputsWhoseValuesGiveShapesAreListed) {
     }
   }
   for (const opdef::OpDef* def : builtin_ops().all()) {
-    if (def->is_dynamic) continue;  // Range: its cases feed the numbers
+    if (builtin_engine().kernels.dynamic(def->domain, def->op_type) != nullptr)
+      continue;  // Range: its cases feed the numbers
     for (const int i : def->shape_inputs) {
       EXPECT_TRUE(found.contains({def, i}))
           << def->op_type << ": no case shows that input " << i << " gives a shape";

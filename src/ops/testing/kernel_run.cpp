@@ -8,6 +8,7 @@
 #include <random>
 
 #include "ops/builtin.h"
+#include "ops/testing/case_runner.h"
 
 namespace onnxgrad::ops_test {
 namespace kernel_run_detail {
@@ -100,6 +101,7 @@ std::vector<KernelRun> run_offers(const KernelCall& call) {
   for (const std::size_t index : call.constants) constants[index] = &call.inputs[index];
   ir::Node* node = graph.add_node(call.op_type, values, call.outputs.size(), call.attributes,
                                   call.domain, "node_under_test");
+  if (const opdef::OpDef* def = builtin_ops().find(*node)) opdef::complete_attributes(*node, *def);
   const opdef::KernelRequest request{.node = *node,
                                      .inputs = inputs,
                                      .outputs = call.outputs,

@@ -2,71 +2,79 @@
 #include "train/losses.h"
 
 #include <algorithm>
-#include <array>
-#include <string_view>
-#include <utility>
+#include <vector>
+
+#include "train/engine.h"
 
 namespace onnxgrad::train {
 namespace {
 
+using ir::anything;
+using ir::capture;
+using ir::in_any_order;
 using ir::Node;
+using ir::number;
+using ir::one_of;
+using ir::op;
+using ir::Pattern;
 using ir::Value;
+using ir::where;
 
-const Value* strip(const Value* value) {
-  while (value != nullptr && value->producer != nullptr && value->producer->domain.empty() &&
-         value->producer->op_type == "Identity") {
-    value = value->producer->input(0);
-  }
-  return value;
+const ir::NodeTest& unchanged() {
+  static const ir::NodeTest kTest = builtin_engine().ops.passing(opdef::Passage::kUnchanged);
+  return kTest;
 }
 
-// Matchers look at values as const and give back what the graph owns.
-Value* found(const Value* value) { return const_cast<Value*>(value); }
-
-// The node that computes `value` if it is this operator of ai.onnx; nullptr otherwise.
-const Node* producer_of(const Value* value, std::string_view op_type) {
-  value = strip(value);
-  if (value == nullptr || value->producer == nullptr) return nullptr;
-  const Node* node = value->producer;
-  return node->domain.empty() && node->op_type == op_type ? node : nullptr;
+Value* find(const Pattern& pattern, const Value* value) {
+  return ir::match(pattern, value, unchanged());
 }
 
-// The operand beside the constant `number`, in either order.
-const Value* operand_beside(const Node& node, double number) {
-  if (is_number(node.input(1), number)) return node.input(0);
-  if (is_number(node.input(0), number)) return node.input(1);
-  return nullptr;
-}
+Value* strip(const Value* value) { return ir::look_through(value, unchanged()); }
 
-// x of Add(x, 1).
-const Value* match_plus_one(const Value* value) {
-  const Node* sum = producer_of(value, "Add");
-  return sum == nullptr ? nullptr : operand_beside(*sum, 1);
-}
+Node complete(const Node& node) { return builtin_engine().ops.complete(node); }
 
-// The constant integers of an input; empty if it is absent or computed.
-std::vector<std::int64_t> constant_integers(const Value* value) {
-  value = strip(value);
-  if (value == nullptr || !value->is_initializer() || !is_integer(value->initializer.dtype())) {
-    return {};
-  }
-  return value->initializer.to_int64s();
+std::vector<std::int64_t> integers_of(const Value* value) {
+  return ir::constant_integers(strip(value));
 }
 
 bool is_column_axis(std::int64_t axis) { return axis == 1 || axis == -1; }
 
+// True for a reduction over the columns that keeps a column.
+bool reduces_columns(const Node& node) {
+  const auto axes = integers_of(node.input(1));
+  return complete(node).int_attribute("keepdims") != 0 && axes.size() == 1 &&
+         is_column_axis(axes.front());
+}
+
+Pattern negation(const Pattern& x) {
+  return one_of({op("Neg", {x}), in_any_order("Mul", x, number(-1)), op("Div", {x, number(-1)}),
+                 op("Sub", {number(0), x})});
+}
+
+Pattern plus_one(const Pattern& x) { return in_any_order("Add", x, number(1)); }
+
+// [a, b], two columns.
+Pattern columns(const Pattern& a, const Pattern& b) {
+  return where(op("Concat", {a, b}), [](const Node& node) {
+    return node.inputs.size() == 2 && is_column_axis(node.int_attribute("axis"));
+  });
+}
+
+// x, or Concat(x) of it alone.
+Pattern alone(const Pattern& x) {
+  return one_of(
+      {where(op("Concat", {x}), [](const Node& node) { return node.inputs.size() == 1; }), x});
+}
+
 // The values that `value` is computed from by operators that work element by element; at most
 // `budget` nodes are visited. False if there are more.
 bool collect_leaves(const Value* value, std::vector<const Value*>& leaves, int& budget) {
-  static constexpr std::array<std::string_view, 13> kOps{
-      "Add",     "Mul", "Max",  "Clip", "Where", "Equal",   "Less",
-      "Greater", "Not", "Cast", "Abs",  "Sign",  "CastLike"};
   value = strip(value);
   if (value == nullptr) return true;
   if (--budget < 0) return false;
   const Node* node = value->producer;
-  if (node == nullptr || !node->domain.empty() ||
-      std::ranges::find(kOps, node->op_type) == kOps.end()) {
+  if (node == nullptr || !ir::is_op(*node, {"Add", "Mul", "Max", "Clip", "Where", "Equal", "Less",
+                                            "Greater", "Not", "Cast", "Abs", "Sign", "CastLike"})) {
     leaves.push_back(value);
     return true;
   }
@@ -74,21 +82,13 @@ bool collect_leaves(const Value* value, std::vector<const Value*>& leaves, int& 
       node->inputs, [&](const Value* input) { return collect_leaves(input, leaves, budget); });
 }
 
-// True for a reduction over the columns that keeps a column.
-bool reduces_columns(const Node* node) {
-  if (node == nullptr || node->int_attribute("keepdims", 1) == 0) return false;
-  const auto axes = constant_integers(node->input(1));
-  return axes.size() == 1 && is_column_axis(axes.front());
-}
-
 // True for the sum over the columns of `rows`, kept as a column.
 bool is_row_sum(const Value* value, const Value* rows) {
-  const Node* sum = producer_of(value, "ReduceSum");
-  if (sum == nullptr) sum = producer_of(value, "ReduceL1");
-  if (!reduces_columns(sum)) return false;
-  const Value* summed = strip(sum->input(0));
-  if (const Node* absolute = producer_of(summed, "Abs")) summed = strip(absolute->input(0));
-  return summed == strip(rows);
+  static const Pattern kSummed = one_of({op("Abs", {capture()}), capture()});
+  static const Pattern kSum =
+      where(one_of({op("ReduceSum", {kSummed}), op("ReduceL1", {kSummed})}), reduces_columns);
+  const Value* summed = find(kSum, value);
+  return summed != nullptr && strip(summed) == strip(rows);
 }
 
 // True if `value` is made from the sum of `rows` and constants alone.
@@ -107,112 +107,57 @@ bool depends_on_row_sum(const Value* value, const Value* rows) {
   return has_sum;
 }
 
-// The two parts of a Concat along the columns.
-std::pair<const Value*, const Value*> column_pair(const Value* value) {
-  const Node* concat = producer_of(value, "Concat");
-  if (concat == nullptr || concat->inputs.size() != 2 ||
-      !is_column_axis(concat->int_attribute("axis", 0))) {
-    return {nullptr, nullptr};
-  }
-  // The first column of a single part: Concat(p) of one input.
-  const auto alone = [](const Value* part) {
-    const Node* inner = producer_of(part, "Concat");
-    return inner != nullptr && inner->inputs.size() == 1 ? strip(inner->input(0)) : strip(part);
-  };
-  return {strip(concat->input(0)), alone(concat->input(1))};
-}
-
 }  // namespace
 
-bool is_number(const Value* value, double number) {
-  value = strip(value);
-  if (value == nullptr || !value->is_initializer() || !is_floating(value->initializer.dtype()) ||
-      value->initializer.num_elements() == 0 || value->initializer.num_elements() > 4096) {
-    return false;
-  }
-  return std::ranges::all_of(value->initializer.to_doubles(),
-                             [&](double element) { return element == number; });
-}
-
 Value* match_negation(const Value* value) {
-  if (const Node* neg = producer_of(value, "Neg")) return neg->input(0);
-  if (const Node* mul = producer_of(value, "Mul")) return found(operand_beside(*mul, -1));
-  if (const Node* div = producer_of(value, "Div")) {
-    return is_number(div->input(1), -1) ? div->input(0) : nullptr;
-  }
-  if (const Node* sub = producer_of(value, "Sub")) {
-    return is_number(sub->input(0), 0) ? sub->input(1) : nullptr;
-  }
-  return nullptr;
+  static const Pattern kPattern = negation(capture());
+  return find(kPattern, value);
 }
 
 Value* match_logistic(const Value* value) {
-  if (const Node* sigmoid = producer_of(value, "Sigmoid")) return sigmoid->input(0);
-  const Value* denominator = nullptr;
-  if (const Node* reciprocal = producer_of(value, "Reciprocal")) {
-    denominator = reciprocal->input(0);
-  } else if (const Node* div = producer_of(value, "Div");
-             div != nullptr && is_number(div->input(0), 1)) {
-    denominator = div->input(1);
-  }
-  const Node* exponential =
-      denominator == nullptr ? nullptr : producer_of(match_plus_one(denominator), "Exp");
-  return exponential == nullptr ? nullptr : match_negation(exponential->input(0));
+  static const Pattern kDivisor = plus_one(op("Exp", {negation(capture())}));
+  static const Pattern kPattern = one_of(
+      {op("Sigmoid", {capture()}), op("Reciprocal", {kDivisor}), op("Div", {number(1), kDivisor})});
+  return find(kPattern, value);
 }
 
 Value* match_clipped_margin(const Value* value) {
-  const Value* doubled = nullptr;
-  if (const Node* div = producer_of(value, "Div")) {
-    if (is_number(div->input(1), 2)) doubled = div->input(0);
-  } else if (const Node* mul = producer_of(value, "Mul")) {
-    doubled = operand_beside(*mul, 0.5);
-  }
-  if (doubled == nullptr) return nullptr;
-  const Node* clip = producer_of(match_plus_one(doubled), "Clip");
-  if (clip == nullptr || !is_number(clip->input(1), -1) || !is_number(clip->input(2), 1)) {
-    return nullptr;
-  }
-  return clip->input(0);
+  static const Pattern kDoubled = plus_one(op("Clip", {capture(), number(-1), number(1)}));
+  static const Pattern kPattern =
+      one_of({op("Div", {kDoubled, number(2)}), in_any_order("Mul", kDoubled, number(0.5))});
+  return find(kPattern, value);
 }
 
 Value* match_row_share(const Value* value) {
-  const Node* div = producer_of(value, "Div");
-  if (div == nullptr) return nullptr;
-  const Value* numerator = strip(div->input(0));
-  if (depends_on_row_sum(div->input(1), numerator)) return found(numerator);
-  const Node* guarded = producer_of(numerator, "Add");
-  if (guarded == nullptr) return nullptr;
+  value = strip(value);
+  if (value == nullptr || !ir::is_op(value->producer, "Div")) return nullptr;
+  const Node& div = *value->producer;
+  Value* numerator = strip(div.input(0));
+  if (depends_on_row_sum(div.input(1), numerator)) return numerator;
+  if (numerator == nullptr || !ir::is_op(numerator->producer, "Add")) return nullptr;
   for (const std::size_t i : {0U, 1U}) {
-    const Value* rows = strip(guarded->input(i));
-    if (depends_on_row_sum(guarded->input(1 - i), rows) &&
-        depends_on_row_sum(div->input(1), rows)) {
-      return found(rows);
-    }
+    Value* rows = strip(numerator->producer->input(i));
+    const Value* guard = numerator->producer->input(1 - i);
+    if (depends_on_row_sum(guard, rows) && depends_on_row_sum(div.input(1), rows)) return rows;
   }
   return nullptr;
 }
 
 Value* match_unshifted(const Value* value) {
-  const Node* sub = producer_of(value, "Sub");
-  const Node* max = sub == nullptr ? nullptr : producer_of(sub->input(1), "ReduceMax");
-  const bool shifts = reduces_columns(max) && strip(max->input(0)) == strip(sub->input(0));
-  return shifts ? sub->input(0) : nullptr;
+  static const Pattern kMax = where(op("ReduceMax", {capture()}), reduces_columns);
+  static const Pattern kPattern = op("Sub", {capture(), kMax});
+  return find(kPattern, value);
 }
 
 Value* match_complement_columns(const Value* value) {
-  const auto [first, second] = column_pair(value);
-  const Node* complement = producer_of(first, "Sub");
-  if (complement == nullptr || !is_number(complement->input(0), 1)) return nullptr;
-  const Value* minuend = strip(complement->input(1));
-  const Node* alone = producer_of(minuend, "Concat");
-  if (alone != nullptr && alone->inputs.size() == 1) minuend = strip(alone->input(0));
-  return minuend == second ? found(second) : nullptr;
+  static const Pattern kPattern =
+      columns(op("Sub", {number(1), alone(capture())}), alone(capture()));
+  return strip(find(kPattern, value));
 }
 
 Value* match_opposite_columns(const Value* value) {
-  const auto [first, second] = column_pair(value);
-  if (first == nullptr) return nullptr;
-  return strip(match_negation(first)) == second ? found(second) : nullptr;
+  static const Pattern kPattern = columns(negation(capture()), alone(capture()));
+  return strip(find(kPattern, value));
 }
 
 ColumnOf match_column(const Value* value) {
@@ -223,12 +168,12 @@ ColumnOf match_column(const Value* value) {
       node->domain == "ai.onnx.ml" && node->op_type == "ArrayFeatureExtractor";
   if (!is_extractor && !node->domain.empty()) return {};
   const bool is_gather =
-      node->op_type == "Gather" && is_column_axis(node->int_attribute("axis", 0));
+      node->op_type == "Gather" && is_column_axis(complete(*node).int_attribute("axis"));
   if (is_extractor || is_gather || node->op_type == "Slice") {
-    const auto places = constant_integers(node->input(1));
+    const auto places = integers_of(node->input(1));
     if (places.size() != 1 || node->input(0)->is_initializer()) return {};
     if (node->op_type == "Slice") {
-      const auto axes = constant_integers(node->input(3));
+      const auto axes = integers_of(node->input(3));
       if (axes.size() != 1 || !is_column_axis(axes.front()) || !is_single_column(*value)) return {};
     }
     return {.matrix = node->input(0), .index = places.front()};
@@ -237,27 +182,17 @@ ColumnOf match_column(const Value* value) {
 }
 
 bool is_affine(const Value* value) {
-  static constexpr std::array<std::string_view, 5> kLayers{"MatMul", "Gemm", "Conv",
-                                                           "GlobalAveragePool", "ReduceMean"};
-  static constexpr std::array<std::string_view, 6> kPasses{"Identity", "Reshape", "Cast",
-                                                           "Flatten",  "Squeeze", "Unsqueeze"};
-  static constexpr std::array<std::string_view, 4> kWithConstant{"Add", "Sub", "Mul", "Div"};
-  const auto is_one_of = [](const auto& ops, const Node& node) {
-    return std::ranges::find(ops, node.op_type) != ops.end();
-  };
-  while (value != nullptr && value->producer != nullptr && value->producer->domain.empty()) {
+  static const ir::NodeTest kPasses = builtin_engine().ops.passing(opdef::Passage::kReshaped);
+  while ((value = ir::look_through(value, kPasses)) != nullptr && value->producer != nullptr) {
     const Node& node = *value->producer;
-    if (is_one_of(kLayers, node)) return true;
-    const Value* next = nullptr;
-    if (is_one_of(kPasses, node)) {
-      next = node.input(0);
-    } else if (is_one_of(kWithConstant, node)) {
-      for (const std::size_t i : {0U, 1U}) {
-        const Value* constant = strip(node.input(i));
-        if (constant != nullptr && constant->is_initializer()) next = node.input(1 - i);
-      }
-    }
-    value = next;
+    if (ir::is_op(node, {"MatMul", "Gemm", "Conv", "GlobalAveragePool", "ReduceMean"})) return true;
+    if (!ir::is_op(node, {"Add", "Sub", "Mul", "Div"})) return false;
+    const auto is_constant = [&](std::size_t i) {
+      const Value* operand = strip(node.input(i));
+      return operand != nullptr && operand->is_initializer();
+    };
+    if (!is_constant(0) && !is_constant(1)) return false;
+    value = node.input(is_constant(1) ? 0 : 1);
   }
   return false;
 }

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "ir/graph.h"
+#include "ir/pattern.h"
 
 // What exporters write at the end of a classifier where one operator would do: sigmoids in four
 // nodes, divisions by the sum of a row with a guard against zero, the second column of a two-class
@@ -11,9 +11,6 @@
 // from, or nullptr. Operands are taken in either order; Identity nodes in between are ignored.
 
 namespace onnxgrad::train {
-
-/// True for a constant whose elements all are `number` (and of which there is at least one).
-bool is_number(const ir::Value* value, double number);
 
 /// x of -x: Neg(x), Mul(x, -1), Div(x, -1), Sub(0, x).
 ir::Value* match_negation(const ir::Value* value);

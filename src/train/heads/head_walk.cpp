@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "train/engine.h"
 #include "train/heads/head_patterns.h"
 #include "train/losses.h"
 
@@ -67,18 +68,18 @@ bool pass_reshape(const Node& node, Walk& walk) {
 }
 
 // The axis of Softmax or ArgMax has the classes; the nearest to the scores is right.
-void note_class_axis(const Node& node, std::int64_t default_axis, Walk& walk) {
+void note_class_axis(const Node& node, Walk& walk) {
   const Value* x = node.input(0);
   if (x == nullptr || !x->type.has_rank()) return;
   const auto rank = static_cast<std::int64_t>(x->type.rank());
-  const std::int64_t axis = node.int_attribute("axis", default_axis);
+  const std::int64_t axis = node.int_attribute("axis");
   walk.class_axis = axis < 0 ? axis + rank : axis;
   walk.class_axis_rank = x->type.rank();
 }
 
 bool pass_argmax(const Node& node, Walk& walk) {
   walk.labels = true;
-  note_class_axis(node, 0, walk);
+  note_class_axis(node, walk);
   return pass(node, walk);
 }
 
@@ -151,7 +152,7 @@ bool pass_label_encoder(const Node& node, Walk& walk) {
 }
 
 bool pass_normalizer(const Node& node, Walk& walk) {
-  if (node.string_attribute("norm", "MAX") != "L1") return false;
+  if (node.string_attribute("norm") != "L1") return false;
   walk.normalized = true;
   note_probabilities(walk);
   return pass(node, walk);
@@ -219,7 +220,7 @@ bool pass_two_columns(const Node& node, Walk& walk) {
 }
 
 bool is_column_axis(const Node& node) {
-  const std::int64_t axis = node.int_attribute("axis", -1);
+  const std::int64_t axis = node.int_attribute("axis");
   const Value* x = node.input(0);
   return axis == -1 || axis == 1 ||  // 1: the channels of images [N, C, H, W] too
          (x != nullptr && x->type.has_rank() &&
@@ -233,7 +234,7 @@ bool has_two_columns(const Value& value) {
 bool end_softmax(const Node& node, Walk& walk) {
   if (!is_column_axis(node) || walk.opposite_columns) return false;
   if (walk.two_columns && !has_two_columns(*node.output(0))) return false;
-  note_class_axis(node, -1, walk);
+  note_class_axis(node, walk);
   walk.is_log = node.op_type == "LogSoftmax" && walk.probabilities == nullptr;
   note_probabilities(walk);
   walk.kind = HeadKind::kSoftmax;
@@ -256,12 +257,6 @@ struct Rule {
 };
 
 constexpr std::array kRules{
-    Rule{"", "Identity", pass},
-    Rule{"", "Cast", pass},
-    Rule{"", "Squeeze", pass_reshape},
-    Rule{"", "Unsqueeze", pass_reshape},
-    Rule{"", "Flatten", pass_reshape},
-    Rule{"", "Reshape", pass_reshape},
     Rule{"", "ArgMax", pass_argmax},
     Rule{"", "Slice", pass_column},
     Rule{"", "Gather", pass_lookup},
@@ -280,11 +275,13 @@ constexpr std::array kRules{
     Rule{"", "Mul", pass_arithmetic},
 };
 
-const Rule* find_rule(const Node& node) {
+Step find_step(const Node& node, opdef::Passage passage) {
+  if (passage >= opdef::Passage::kConverted) return pass;
+  if (passage == opdef::Passage::kReshaped) return pass_reshape;
   const auto* rule = std::ranges::find_if(kRules, [&](const Rule& candidate) {
     return candidate.op_type == node.op_type && candidate.domain == node.domain;
   });
-  return rule == kRules.end() ? nullptr : rule;
+  return rule == kRules.end() ? nullptr : rule->step;
 }
 
 // The kind of a walk that ended at no known squashing function.
@@ -303,13 +300,16 @@ HeadKind kind_of_rest(const Walk& walk) {
 }  // namespace
 
 Head walk_back(Value* value) {
+  const opdef::OpRegistry& ops = builtin_engine().ops;
   Walk walk{.value = value};
   while (!walk.kind && walk.value != nullptr && walk.value->producer != nullptr) {
-    const Node& node = *walk.value->producer;
-    const Rule* rule = find_rule(node);
+    const Node node = ops.complete(*walk.value->producer);
+    const opdef::OpDef* def = ops.find(node);
+    const auto passage = def == nullptr ? opdef::Passage::kNone : def->passage;
     Value* const before = walk.value;
-    if (rule == nullptr || !rule->step(node, walk)) break;
-    if (node.op_type != "Identity") {
+    const Step step = find_step(node, passage);
+    if (step == nullptr || !step(node, walk)) break;
+    if (passage != opdef::Passage::kUnchanged) {
       walk.alias = nullptr;
     } else if (walk.alias == nullptr) {
       walk.alias = before;

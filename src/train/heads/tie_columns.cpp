@@ -3,16 +3,18 @@
 #include <algorithm>
 #include <cstdint>
 #include <string>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "ir/uses.h"
+#include "train/engine.h"
 #include "train/heads/head_patterns.h"
 
 namespace onnxgrad::train {
 namespace {
 
 using ir::Graph;
+using ir::is_op;
 using ir::Node;
 using ir::Value;
 
@@ -42,13 +44,7 @@ struct Layer {
 
 class Tier {
  public:
-  explicit Tier(Graph& graph) : graph_(graph), uses_(ir::count_uses(graph)) {
-    for (Node* node : graph.nodes) {
-      for (const Value* input : node->inputs) {
-        if (input != nullptr) readers_[input].push_back(node);
-      }
-    }
-  }
+  explicit Tier(Graph& graph) : graph_(graph), uses_(graph) {}
 
   std::vector<Layer> find() const;
   void tie(const Layer& layer);
@@ -59,29 +55,16 @@ class Tier {
   bool add_bias(Layer& layer) const;
   bool gives_classes(const Layer& layer) const;
   bool is_normalized(const Value* rows) const;
-  Node* only_reader(const Value* value) const;
-  Node* insert_after(Node* node, const char* op_type, std::vector<Value*> inputs, Value* output);
 
   Graph& graph_;
-  std::unordered_map<const Value*, int> uses_;
-  std::unordered_map<const Value*, std::vector<Node*>> readers_;
+  ir::Uses uses_;
 };
 
-bool is_op(const Node& node, std::string_view op_type) {
-  return node.domain.empty() && node.op_type == op_type;
-}
-
-// The one node of the main graph that reads `value`; nullptr if others or an output do.
-Node* Tier::only_reader(const Value* value) const {
-  const auto uses = uses_.find(value);
-  const auto readers = readers_.find(value);
-  if (uses == uses_.end() || uses->second != 1 || readers == readers_.end()) return nullptr;
-  return readers->second.front();
-}
+Node complete(const Node& node) { return builtin_engine().ops.complete(node); }
 
 // True for a constant of this node alone whose pairs all are (-a, a).
 bool Tier::is_opposite(const Value* constant, const Pairs& pairs) const {
-  if (pairs.count == 0 || only_reader(constant) == nullptr) return false;
+  if (pairs.count == 0 || uses_.only_reader(constant) == nullptr) return false;
   if (constant->origin != nullptr && !constant->origin->index.empty()) return false;
   const std::vector<double> numbers = constant->initializer.to_doubles();
   for (std::int64_t i = 0; i < pairs.count; ++i) {
@@ -108,8 +91,8 @@ bool Tier::add_bias(Layer& layer) const {
     layer.bias = layer.product->input(2);
     return layer.bias == nullptr || (is_float_constant(layer.bias) && is_opposite_bias(layer.bias));
   }
-  Node* sum = only_reader(layer.product->output(0));
-  if (sum == nullptr || !is_op(*sum, "Add")) return true;
+  Node* sum = uses_.only_reader(layer.product->output(0));
+  if (!is_op(sum, "Add")) return true;
   const std::size_t place = sum->input(0) == layer.product->output(0) ? 1 : 0;
   layer.last = sum;
   layer.bias = sum->input(place);
@@ -119,20 +102,18 @@ bool Tier::add_bias(Layer& layer) const {
 bool Tier::is_normalized(const Value* rows) const {
   return std::ranges::any_of(graph_.nodes, [&](const Node* node) {
     if (node->op_type == "Normalizer") {
-      return node->input(0) == rows && node->string_attribute("norm", "MAX") == "L1";
+      return node->input(0) == rows && complete(*node).string_attribute("norm") == "L1";
     }
-    return is_op(*node, "Div") && match_row_share(node->output(0)) == rows;
+    return is_op(node, "Div") && match_row_share(node->output(0)) == rows;
   });
 }
 
 bool Tier::gives_classes(const Layer& layer) const {
-  const auto readers = readers_.find(layer.scores());
-  if (readers == readers_.end()) return false;
   const bool is_zero = std::ranges::all_of(layer.weight->initializer.to_doubles(),
                                            [](double number) { return number == 0; });
-  return std::ranges::any_of(readers->second, [&](const Node* reader) {
-    if (is_op(*reader, "Sigmoid")) return !is_zero || is_normalized(reader->output(0));
-    return !is_zero && (is_op(*reader, "Softmax") || is_op(*reader, "ArgMax"));
+  return std::ranges::any_of(uses_.of(layer.scores()), [&](const ir::Use& use) {
+    if (is_op(use.node, "Sigmoid")) return !is_zero || is_normalized(use.node->output(0));
+    return !is_zero && (is_op(use.node, "Softmax") || is_op(use.node, "ArgMax"));
   });
 }
 
@@ -143,12 +124,12 @@ bool has_two_columns(const Value& value) {
 std::vector<Layer> Tier::find() const {
   std::vector<Layer> layers;
   for (Node* node : graph_.nodes) {
-    const bool is_gemm = is_op(*node, "Gemm");
-    if (!is_gemm && !is_op(*node, "MatMul")) continue;
+    const bool is_gemm = is_op(node, "Gemm");
+    if (!is_gemm && !is_op(node, "MatMul")) continue;
     Layer layer{.product = node, .weight = node->input(1)};
     if (!is_float_constant(layer.weight) || !has_two_columns(*node->output(0))) continue;
     const Dims& dims = layer.weight->initializer.dims();
-    const bool transposed = is_gemm && node->int_attribute("transB", 0) != 0;
+    const bool transposed = is_gemm && complete(*node).int_attribute("transB") != 0;
     if (dims.rank() != 2 || dims[transposed ? 0 : 1] != 2) continue;
     layer.weight_pairs = {.count = dims[transposed ? 1 : 0], .transposed = transposed};
     if (is_opposite(layer.weight, layer.weight_pairs) && add_bias(layer) &&
@@ -178,18 +159,6 @@ void keep_second(Value* constant, const Pairs& pairs, Dims dims) {
   constant->origin = std::make_shared<const ir::WeightOrigin>(std::move(origin));
 }
 
-Node* Tier::insert_after(Node* node, const char* op_type, std::vector<Value*> inputs,
-                         Value* output) {
-  Node* added = graph_.add_bare_node();
-  graph_.nodes.pop_back();
-  added->op_type = op_type;
-  added->name = graph_.names().unique(node->name + "/" + op_type);
-  added->inputs = std::move(inputs);
-  Graph::set_output(added, 0, output);
-  graph_.nodes.insert(std::ranges::find(graph_.nodes, node) + 1, added);
-  return added;
-}
-
 void Tier::tie(const Layer& layer) {
   const Pairs& pairs = layer.weight_pairs;
   keep_second(layer.weight, pairs, pairs.transposed ? Dims{1, pairs.count} : Dims{pairs.count, 1});
@@ -209,9 +178,9 @@ void Tier::tie(const Layer& layer) {
   Value* positive = graph_.add_value(name("_1"), column);
   Value* negative = graph_.add_value(name("_0"), column);
   Graph::set_output(layer.last, 0, positive);
-  Node* negation = insert_after(layer.last, "Neg", {positive}, negative);
-  Node* columns = insert_after(negation, "Concat", {negative, positive}, scores);
-  columns->set_attribute("axis", std::int64_t{1});
+  const Node* negation = graph_.insert_after(layer.last, "Neg", {positive}, {negative});
+  graph_.insert_after(negation, "Concat", {negative, positive}, {scores},
+                      {{.name = "axis", .value = std::int64_t{1}}});
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "ir/uses.h"
 #include "train/optimizers/table.h"
 #include "train/user_graph.h"
 
@@ -60,7 +61,7 @@ ir::Model load(const UserOptimizer& spec) {
 class UserRule : public UpdateRule {
  public:
   UserRule(StepWriter& writer, const UserOptimizer& spec)
-      : writer_(writer), model_(load(spec)), readers_(ir::count_uses(*model_.graph)) {}
+      : writer_(writer), model_(load(spec)), readers_(*model_.graph) {}
 
   Value* update(const WeightStep& step) override {
     const auto& inputs = model_.graph->inputs;
@@ -72,7 +73,7 @@ class UserRule : public UpdateRule {
         {inputs[0], to_form(step.weight, step)},
         {inputs[1], to_form(writer_.decayed(step, StepWriter::Decay::kGradient).gradient, step)},
         {inputs[2], as_declared(writer_.rate(step), *inputs[2])}};
-    const bool counts = readers_.contains(inputs[3]);
+    const bool counts = readers_.count(inputs[3]) > 0;
     if (counts) given.emplace(inputs[3], as_declared(writer_.steps_after(step), *inputs[3]));
     std::vector<Value*> slots;
     for (std::size_t i = kFirstSlot; i < inputs.size(); ++i) {
@@ -127,7 +128,7 @@ class UserRule : public UpdateRule {
 
   StepWriter& writer_;
   ir::Model model_;
-  std::unordered_map<const Value*, int> readers_;
+  ir::Uses readers_;
 };
 
 }  // namespace

@@ -1,0 +1,40 @@
+#ifndef ONNXGRAD_IR_USES_H_
+#define ONNXGRAD_IR_USES_H_
+
+#include <cstddef>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "ir/graph.h"
+
+namespace onnxgrad::ir {
+
+/// One place that reads a value.
+struct Use {
+  Node* node =
+      nullptr;    ///< of the graph itself or of a subgraph; nullptr: an output of one of them
+  int input = 0;  ///< which input of `node`
+};
+
+/// Who reads the values of a graph: a picture of the graph as it is when this is made. What a
+/// subgraph captures counts like everything else.
+class Uses {
+ public:
+  explicit Uses(const Graph& graph);
+
+  /// Reads by nodes in graph order, subgraphs after the inputs of their node; then outputs.
+  std::span<const Use> of(const Value* value) const;
+  std::size_t count(const Value* value) const { return of(value).size(); }
+  /// nullptr if no node reads it.
+  Node* first_reader(const Value* value) const;
+  /// The node of the value's own graph that alone reads it, once; nullptr if there is none such.
+  Node* only_reader(const Value* value) const;
+
+ private:
+  std::unordered_map<const Value*, std::vector<Use>> uses_;
+};
+
+}  // namespace onnxgrad::ir
+
+#endif  // ONNXGRAD_IR_USES_H_
