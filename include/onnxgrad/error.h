@@ -72,7 +72,7 @@ class UnsupportedOperatorError : public Error {
   std::string_view kind() const override { return "UnsupportedOperatorError"; }
 };
 
-/// A gradient that was asked for does not exist; names every node in the way.
+/// A requested gradient does not exist; names every node in the way.
 class GradientError : public Error {
  public:
   using Error::Error;
@@ -114,7 +114,7 @@ class DeviceError : public Error {
   std::string_view kind() const override { return "DeviceError"; }
 };
 
-/// A fault of onnxgrad itself; the message asks to report it.
+/// A bug in onnxgrad itself; the message asks to report it.
 class InternalError : public Error {
  public:
   explicit InternalError(std::string what);

@@ -80,7 +80,7 @@ class ForwardBackward {
   /// Throws: DataError (missing or unknown input, dtype), ShapeError.
   Result forward(const NamedTensors& inputs, bool training = true);
   /// Gradients of sum_i <output_gradients[i], output_i> for the last open forward pass, which is
-  /// closed; so a stack of passes is gone through backwards. An undefined tensor stands for zeros,
+  /// closed; so a stack of passes is traversed backwards. An undefined tensor stands for zeros,
   /// and so do missing ones at the end; outputs that are not floating-point take none.
   /// Throws: DataError (too many, dtype), ShapeError; the pass is then still open. Error (no pass
   /// is open).
@@ -97,13 +97,13 @@ class ForwardBackward {
   const std::vector<WeightInfo>& weight_infos() const;
   const std::vector<std::string>& gradient_inputs() const;
 
-  /// Views of the present weights, then of the running statistics: set_weights() makes new tensors
+  /// Views of the current weights, then of the running statistics: set_weights() makes new tensors
   /// and does not write to these.
   NamedTensors weights() const;
   /// Other numbers for some weights, copied, for forward passes from now on. Open passes keep the
   /// weights that they were run with. Throws: ModelError (unknown weight, other dtype or shape).
   void set_weights(const NamedTensors& weights);
-  /// The file as it was loaded, with the present weights.
+  /// The file as it was loaded, with the current weights.
   Model trained_model() const;
 
   /// The graphs that are run: inputs are the model's, then the weights, then running statistics.

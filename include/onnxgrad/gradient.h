@@ -33,7 +33,7 @@ struct GradientOptions {
   bool fill_grad = false;
   bool keep_outputs = false;  ///< the differentiated outputs stay, after the gradients
   WriteOptions write = {};
-  /// Takes the names in `wrt` whose gradient is zero whatever the inputs are; null: no one asks.
+  /// Takes the names in `wrt` whose gradient is zero whatever the inputs are; null: not wanted.
   std::vector<std::string>* zeros = nullptr;
 };
 

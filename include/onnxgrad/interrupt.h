@@ -4,7 +4,7 @@
 namespace [[gnu::visibility("default")]] onnxgrad {
 
 /// Leaves a call that was interrupted. Not a std::exception on purpose: nothing that reads a model
-/// may take it for a fault of the model.
+/// may take it for an error in the model.
 class Interrupted {};
 
 /// While it lives, calls of this thread that read, differentiate or compile a model ask

@@ -165,7 +165,7 @@ struct Loss {
   /// LogSoftmax and Sigmoid. A function of scores placed on the name of an output behind Softmax or
   /// Sigmoid is an error that names the scores.
   std::string output = {};
-  /// `output` tells where to begin the walk back, and not the place itself.
+  /// `output` says where to begin the walk back, and not the place itself.
   bool walk_back = false;
   /// The axis of the scores that has the classes, negative from the end, of a loss of classes on
   /// scores of three or more axes. Without: the axis of the model's own Softmax or ArgMax, or of

@@ -62,13 +62,13 @@ enum class OnNonFinite {
   /// FitOptions::snapshot_every_steps and MemoryReport::snapshots.
   kRaise,
   kStop,    ///< the same, but fit() ends with the message as stop_reason
-  kIgnore,  ///< goes on
-  kSkip,    ///< goes on, but steps that are not finite change nothing: the session is compiled anew
+  kIgnore,  ///< continues
+  kSkip,    ///< continues, but steps that are not finite change nothing: the session is recompiled
             ///< as with TrainingOptions::skip_non_finite
 };
 
-/// Where and how often fit() writes checkpoints: everything that it needs to go on as if it had not
-/// been stopped. docs/checkpoints.md says what is promised.
+/// Where and how often fit() writes checkpoints: everything that it needs to continue as if it had
+/// not been stopped. docs/checkpoints.md says what is promised.
 struct CheckpointOptions {
   /// A folder of its own, which is made if need be. While fit() runs, no other fit() may use it.
   std::string folder = {};
@@ -130,21 +130,21 @@ struct FitOptions {
   std::vector<Metric> metrics = {};         ///< of the validation
   std::optional<ClassWeights> class_weights = {};
   std::optional<EarlyStopping> early_stopping = {};
-  /// Tells the Euclidean norm of all gradients together, before any clipping, in the logs. (Of
-  /// L-BFGS it is that of the last point that was tried.) The session is compiled anew where that
+  /// Reports the Euclidean norm of all gradients together, before any clipping, in the logs. (Of
+  /// L-BFGS it is that of the last point that was tried.) The session is recompiled where that
   /// was not asked for before.
   bool grad_norm = false;
   bool keep_best = false;  ///< end with the best weights, as EarlyStopping::restore_best
   bool discard = false;    ///< a trial: weights, optimizer state and steps are as before at the end
   double max_seconds = 0;  ///< training ends at the first step that ends later; 0: no limit
   OnNonFinite on_non_finite = OnNonFinite::kRaise;
-  /// Of kRaise and kStop: takes the snapshot anew after so many steps, so that fewer are done
+  /// Of kRaise and kStop: takes a new snapshot after so many steps, so that fewer are done
   /// again. 0: only where an epoch, or a block of a DataSource, begins.
   std::int64_t snapshot_every_steps = 0;
   bool allow_nan = false;  ///< NaN and infinity in inputs are let through
   /// Of a DataSource: the largest size of one of the two blocks that rows are collected in.
   std::int64_t block_bytes = std::int64_t{32} << 20;
-  /// Learning rates, starting from the session's, which is back in force after the fit. If the
+  /// Learning rates, starting from the session's, which is restored after the fit. If the
   /// lengths in it depend on the number of steps, and a DataSource does not know its number of
   /// rows, all rows are read once before the first step.
   std::optional<Schedule> schedule = {};
@@ -164,10 +164,10 @@ struct FitOptions {
   /// Exceptions leave fit().
   std::function<bool()> on_interrupt = {};
   /// One is also written where fit() ends, by an exception and by stop() too, unless a kernel
-  /// failed within a step. Where one cannot be written, training goes on and the History says so.
+  /// failed within a step. Where one cannot be written, training continues and the History says so.
   std::optional<CheckpointOptions> checkpoint = {};
-  /// Goes on from this checkpoint of a fit(), or from the newest whole one of this folder, bit for
-  /// bit as the fit() that wrote it: same data and options (`epochs` may differ). Empty: begins
+  /// Continues from this checkpoint of a fit(), or from the newest whole one of this folder, bit
+  /// for bit as the fit() that wrote it: same data and options (`epochs` may differ). Empty: begins
   /// anew.
   std::string resume = {};
   bool resume_if_any = false;  ///< a folder without checkpoints, or no folder, is a new beginning
@@ -188,7 +188,7 @@ struct History {
 };
 
 /// Trains a session over a dataset: the epoch loop, shuffling, batches, validation, history. One
-/// fit() at a time. fit() goes on from the session's present state.
+/// fit() at a time. fit() continues from the session's current state.
 /// With an automatic loss, a model whose output is several bare columns, and class labels (integers
 /// or strings, one per row) as target of the session's first steps, the columns are taken for
 /// scores: the loss is softmax cross-entropy then.
@@ -230,10 +230,10 @@ class Trainer {
   EvaluationResult evaluate(DataSource& source, std::int64_t batch_size = 256,
                             const std::vector<Metric>& metrics = {}, bool allow_nan = false);
 
-  /// Makes a running fit() end after its present step. Lock-free: callable from any thread, signal
+  /// Makes a running fit() end after its current step. Lock-free: callable from any thread, signal
   /// handler or callback.
   void stop() noexcept;
-  /// Makes a running fit(), or the next one, call FitOptions::on_interrupt after its present step,
+  /// Makes a running fit(), or the next one, call FitOptions::on_interrupt after its current step,
   /// also while it waits for rows. Lock-free, as stop() is.
   void interrupt() noexcept;
 

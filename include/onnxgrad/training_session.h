@@ -25,8 +25,8 @@ struct TrainingOptions {
   /// Weights that are one in the file by accident are trained apart, and written so; false: the
   /// file keeps its tensors. See SeparatedWeight.
   bool untie = true;
-  /// What step() gives beside the loss: outputs of the model, "<weight>_grad", "gradient_norm" (the
-  /// Euclidean norm of all gradients together).
+  /// What step() gives besides the loss: outputs of the model, "<weight>_grad", "gradient_norm"
+  /// (the Euclidean norm of all gradients together).
   std::vector<std::string> outputs = {};
   UpdateOptions update = {};  ///< groups of weights, clipping, accumulation
   TrainingMode training_mode = TrainingMode::kAuto;
@@ -66,9 +66,9 @@ class TrainingSession {
   /// Throws: DataError (missing or unknown name, dtype, class number out of range), ShapeError. The
   /// state is then as before.
   StepResult step(const NamedTensors& feeds);
-  /// Loss (and accuracy) on a batch with the present weights; nothing is updated.
+  /// Loss (and accuracy) on a batch with the current weights; nothing is updated.
   EvaluationResult evaluate(const NamedTensors& feeds);
-  /// The model's outputs (empty: all) with the present weights; outputs as InferenceSession gives
+  /// The model's outputs (empty: all) with the current weights; outputs as InferenceSession gives
   /// them.
   std::vector<Tensor> predict(const NamedTensors& feeds,
                               std::span<const std::string> output_names = {});
@@ -88,12 +88,12 @@ class TrainingSession {
   std::string weights_line() const;
 
   /// From the next step on, the trained weights that match one of these glob patterns stay as they
-  /// are; they and their optimizer state remain part of state(). All others go on as before.
+  /// are; they and their optimizer state remain part of state(). All others continue as before.
   /// Throws: ModelError (pattern that matches no trained weight, nothing left to train). The
-  /// session is then as before. The step is compiled anew; so it is by unfreeze().
+  /// session is then as before. The step is recompiled, as by unfreeze().
   void freeze(std::span<const std::string> patterns);
   /// Trains floating-point weights that match and are not trained, frozen ones and those that never
-  /// were. A weight goes on from the optimizer state that it had, and counts its updates itself.
+  /// were. A weight continues from the optimizer state that it had, and counts its updates itself.
   /// Throws: ModelError (pattern that matches no such weight, weight without influence on the
   /// loss), GradientError.
   void unfreeze(std::span<const std::string> patterns);
@@ -106,7 +106,7 @@ class TrainingSession {
 
   /// From the next step on the loss has an input of this name for a weight of each row, as with
   /// Loss::sample_weight, or with `of_places` for each label (Loss::weigh_places); nothing changes
-  /// where it has one. Weights and optimizer state stay; the step is compiled anew.
+  /// where it has one. Weights and optimizer state stay; the step is recompiled.
   void use_sample_weights(const std::string& name = "sample_weight", bool of_places = false);
 
   /// In force from the next step on.
@@ -120,7 +120,7 @@ class TrainingSession {
   /// Throws: CheckpointError (unknown or missing name, other dtype or shape). All or nothing.
   void load_state(const NamedTensors& state);
   /// Writes a checkpoint: state(), the number of steps, the learning rate and the seed, so that
-  /// training goes on from it bit for bit. A safetensors file, described in docs/checkpoints.md;
+  /// training continues from it bit for bit. A safetensors file, described in docs/checkpoints.md;
   /// written whole or not at all. Throws: CheckpointError.
   void save(const std::string& path) const;
   /// Reads such a file. Everything is checked before anything is changed. Throws: CheckpointError
@@ -129,12 +129,12 @@ class TrainingSession {
   /// First weights and empty optimizer state again.
   void reset();
 
-  /// The file as it was loaded, with the present weights.
+  /// The file as it was loaded, with the current weights.
   Model trained_model() const;
   /// The step's plan for the last batch shape, one line per kernel; empty before the first.
   std::string plan_summary() const;
 
-  /// While on, the kernels of steps are timed (those of fit() too). Switching on starts anew.
+  /// While on, the kernels of steps are timed (those of fit() too). Switching on starts over.
   void set_profiling(bool on);
   /// What was measured so far.
   Profile profile() const;

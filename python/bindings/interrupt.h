@@ -10,7 +10,7 @@
 namespace onnxgrad::python {
 
 /// While it lives, each of `signals` also makes the running fit() of `trainer` ask after its
-/// present step (Trainer::interrupt), beside what it did before. They are those that Python code
+/// current step (Trainer::interrupt), beside what it did before. They are those that Python code
 /// handles: Python's own handler only notes the signal, and the function is called by
 /// PyErr_CheckSignals. Create it in the main thread. Inside of another one, signals are for the
 /// inner fit().

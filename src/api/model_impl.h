@@ -58,7 +58,7 @@ struct Model::Impl {
 
 namespace api {
 
-/// A public model of a graph that was made here. Its bytes are serialized when they are asked for.
+/// A public model of a graph that was made here. Its bytes are serialized on demand.
 Model wrap(ir::Model model);
 
 /// The same file with other numbers for these weights, each in the shape that it has in the file or

@@ -18,7 +18,7 @@ namespace onnxgrad::base {
 std::string nearest_or(std::string_view wrong, std::span<const std::string> candidates,
                        std::string otherwise = "Take one of these names.");
 
-/// "'a', 'b', 'c'" with at most `limit` names, then ", ... (12 in all)".
+/// "'a', 'b', 'c'" with at most `limit` names, then ", ... (12 in total)".
 std::string quote_list(std::span<const std::string> names, std::size_t limit = 8);
 
 }  // namespace onnxgrad::base

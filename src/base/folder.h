@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-// What a program that keeps files in a folder of its own needs, beside write_atomically of
+// What a program that keeps files in a folder of its own needs, besides write_atomically of
 // base/files.h. All functions throw onnxgrad::Error naming the path and the system's reason.
 
 namespace onnxgrad::base {

@@ -139,7 +139,7 @@ class GraphBuilder {
 
 /// The opset of ai.onnx that everything inside onnxgrad is written in.
 inline constexpr std::int64_t kInternalOpset = 26;
-/// IR version of the files that onnxgrad writes anew.
+/// IR version of the files that onnxgrad creates.
 inline constexpr std::int64_t kWrittenIrVersion = 10;
 /// Domain of model-local functions that gradients call.
 inline constexpr std::string_view kFunctionDomain = "onnxgrad";

@@ -15,7 +15,7 @@ inline constexpr std::int64_t kOldestTarget = 9;
 /// Turns `node`, of ai.onnx and in the internal opset's form, into the form of `opset`: either in
 /// place (nullopt), or as other nodes of the internal opset, appended through `g`, with one value
 /// per output. The node is not in the graph's list; types of its inputs are known as far as they
-/// can be. Throws: ModelError (what cannot be said in that opset).
+/// can be. Throws: ModelError (what that opset cannot express).
 std::optional<std::vector<ir::Value*>> downgrade_node(ir::Node& node, std::int64_t opset,
                                                       ir::GraphBuilder& g);
 

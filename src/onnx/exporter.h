@@ -15,7 +15,7 @@ namespace onnxgrad::onnx_io {
 
 /// Tensors that go to a file of their own.
 struct ExternalTensors {
-  std::string location;  ///< name of the file, beside the model
+  std::string location;  ///< name of the file, next to the model
   std::int64_t size_bytes = 0;
   /// The tensors in order, each at its offset (a multiple of 64).
   std::vector<std::pair<std::int64_t, Tensor>> tensors = {};

@@ -76,7 +76,7 @@ class FileIndex {
 };
 
 /// Replaces byte ranges of a file; lengths of the messages around a range that grows or shrinks are
-/// written anew. Ranges do not overlap.
+/// rewritten. Ranges do not overlap.
 class FileEdit {
  public:
   explicit FileEdit(std::string_view bytes) : bytes_(bytes) {}

@@ -14,8 +14,8 @@
 #include "opdef/kernel.h"
 #include "opdef/registry.h"
 
-// Between files and graphs. A FileModel keeps the bytes of the file beside the graph, so that what
-// is handed back after training is the same file with other numbers in the places of the weights.
+// Between files and graphs. A FileModel keeps the bytes of the file with the graph, so that what
+// is returned after training is the same file with other numbers in the places of the weights.
 
 namespace onnxgrad::onnx_io {
 
@@ -44,7 +44,7 @@ FileModel load_text(std::string_view text);
 
 /// The serialized ModelProto. Throws: ModelError (more than 2 GiB).
 std::string to_bytes(const ir::Model& model);
-/// Atomically (temporary name, flush, rename). Above 2 GiB in all the tensors go to a new file
+/// Atomically (temporary name, flush, rename). Above 2 GiB in total, the tensors go to a new file
 /// `<path>.data` (`<path>.<n>.data` if that exists: external data is never overwritten).
 void save_file(const ir::Model& model, const std::string& path);
 
@@ -63,7 +63,7 @@ ir::Model to_internal(const FileModel& file, const opdef::OpRegistry& registry,
 /// IR version of its time, at most 10; with `inline_functions` no local functions stay. `model` may
 /// be of any opset. Operators that came later are expanded to their bodies, those that stock
 /// onnxruntime does not run (in float64, or in the version of that opset) are written by others.
-/// Throws: ModelError naming a node that cannot be said in that opset.
+/// Throws: ModelError naming a node that this opset cannot express.
 ir::Model to_target_opset(const ir::Model& model, std::int64_t opset, bool inline_functions);
 
 /// The bytes of `file` with new numbers for these weights (by name of the working copy's value; its

@@ -12,7 +12,7 @@ namespace onnxgrad::onnx_io {
 /// Throws: ModelError naming what is wrong, what was given and what is possible.
 void check_model(const ir::Model& model);
 
-/// The function that `node` calls (domain, name and overload); nullptr if it is no call.
+/// The function that `node` calls (domain, name and overload); nullptr if it is not a call.
 const ir::Function* called_function(const ir::Model& model, const ir::Node& node);
 
 }  // namespace onnxgrad::onnx_io

@@ -48,8 +48,8 @@ class TensorSeparator {
   /// `bytes` must have been loaded, and live as long as this.
   explicit TensorSeparator(std::string_view bytes) : index_(bytes), edit_(bytes) {}
 
-  /// False for what is no TensorProto in the file (a sparse initializer, floats of a Constant), and
-  /// for readers that cannot be found in it.
+  /// False for what is not a TensorProto in the file (a sparse initializer, floats of a Constant),
+  /// and for readers that cannot be found in it.
   bool can_separate(const TensorReads& tensor) const;
   void separate(const Separation& separation);
   std::string apply() const { return edit_.apply(); }

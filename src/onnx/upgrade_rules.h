@@ -16,8 +16,8 @@ inline constexpr std::int64_t kOldestOpset = 7;
 /// Turns `node`, an ai.onnx node of `opset`, into the internal opset's form: either in place
 /// (nullopt), or as other nodes, appended through `g`, with one value per output. All versions of
 /// all operators since opset 7 were compared: those without a rule kept their form and meaning. `g`
-/// writes to the node's graph; the node is not in its list. Throws: ModelError (what cannot be said
-/// with its meaning kept).
+/// writes to the node's graph; the node is not in its list. Throws: ModelError (what cannot be
+/// expressed with its meaning kept).
 std::optional<std::vector<ir::Value*>> upgrade_node(ir::Node& node, std::int64_t opset,
                                                     ir::GraphBuilder& g);
 

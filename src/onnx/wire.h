@@ -18,7 +18,7 @@ enum class WireType : std::uint8_t { kVarint = 0, kFixed64 = 1, kBytes = 2, kFix
 
 /// Iterates over the fields of one message:
 ///   for (WireReader in(bytes); in.next();) switch (in.field()) { case k...: in.text(); ... }
-/// Throws (all functions): ModelError for bytes that are no message or a field of another type.
+/// Throws (all functions): ModelError for bytes that are not a message or a field of another type.
 class WireReader {
  public:
   explicit WireReader(std::string_view message) : rest_(message) {}

@@ -62,7 +62,7 @@ struct GemmUpdate {
 };
 inline constexpr std::string_view kGemmUpdate = "GemmUpdate";
 
-/// How one weight moves; the formulas stand at WeightUpdate.
+/// How one weight moves; see WeightUpdate for the formulas.
 enum class UpdateRule : std::uint8_t {
   kMomentum,
   kNesterov,

@@ -18,7 +18,7 @@
 
 // How a kernel comes into a plan. The planner asks the offers for a node, best first; an offer
 // declines with a reason or returns a PreparedKernel: a plain function and a block of plain data in
-// which all that is known at plan time is worked out. Running a step is then a loop over
+// which all that is known at plan time is computed. Running a step is then a loop over
 // {function, data, pointers}.
 
 namespace onnxgrad::opdef {
@@ -33,7 +33,7 @@ struct TensorDesc {
 struct KernelRequest {
   const ir::Node& node;  ///< with complete attributes
   std::vector<TensorDesc> inputs;
-  std::vector<TensorDesc> outputs;  ///< absent: nobody reads it
+  std::vector<TensorDesc> outputs;  ///< absent: not read
   /// Per input: its value if known at plan time, else nullptr.
   std::vector<const Tensor*> constants;
   int threads = 1;
@@ -45,7 +45,7 @@ struct StepCells {
   std::uint64_t step = 0;  ///< counts steps: the random streams' position
 };
 
-/// What every kernel gets beside its pointers.
+/// What every kernel gets besides its pointers.
 struct Launch {
   void* stream = nullptr;  ///< of asynchronous devices
   const StepCells* cells = nullptr;

@@ -166,7 +166,7 @@ struct OpDef {
   std::vector<int> shape_inputs = {};
   /// What searches through a graph follow, and plans: see is_view().
   Passage passage = Passage::kNone;
-  /// A node that gives back its input 0 unchanged when its types or attributes say so is dropped.
+  /// A node that returns its input 0 unchanged when its types or attributes say so is dropped.
   bool (*is_identity)(const Node& node) = nullptr;
   /// Not folded, not merged with an equal node; its draws come from the plan's random streams.
   bool is_random = false;

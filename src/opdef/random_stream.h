@@ -16,7 +16,7 @@ std::string_view random_stream(const ir::Node& node);
 void set_random_stream(ir::Node& node, std::string stream);
 
 /// Makes `copy` draw what `node` draws in the same step. It is noted in the node's metadata, which
-/// is written to files; runtimes other than this one draw anew there.
+/// is written to files; runtimes other than this one draw other numbers there.
 void draw_like(const ir::Node& node, ir::Node& copy);
 
 }  // namespace onnxgrad::opdef

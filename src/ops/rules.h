@@ -9,7 +9,7 @@
 #include "opdef/op_def.h"
 
 // What gradient rules of several families share: questions about values that may be known before
-// anything runs, and the small graphs that stand in where they are not.
+// anything runs, and the small graphs that replace them where they are not.
 
 namespace onnxgrad::ops {
 
@@ -52,7 +52,7 @@ Value* range_value(GraphBuilder& g, Value* start, Value* stop);
 Value* zeros_of_shape(GraphBuilder& g, Value* shape, Value* like);
 
 /// The number that each element of `x` has in row-major order, int64 of x's shape. What an operator
-/// does to these numbers tells where its output elements come from.
+/// does to these numbers shows where its output elements come from.
 Value* position_numbers(GraphBuilder& g, Value* x);
 /// Zeros of x's shape and dy's dtype to which each element of `dy` is added at the position that
 /// `positions` (same shape as dy) gives: the transpose of picking elements.

@@ -16,7 +16,7 @@
 
 namespace onnxgrad::runtime {
 
-/// Who supplies an input of a program's graph.
+/// Where an input of a program's graph comes from.
 struct InputSource {
   bool is_state = false;
   std::size_t index = 0;  ///< of the state, or of the feed

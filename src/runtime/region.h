@@ -102,7 +102,7 @@ class Region final : public Execution {
   device::Buffer arena_;
   std::vector<device::Buffer> constants_;                      // copies on another device
   std::vector<std::pair<std::size_t, Location>> block_slots_;  // places in args_
-  std::vector<device::Buffer> blocks_;                         // of the present run
+  std::vector<device::Buffer> blocks_;                         // of the current run
   std::vector<std::vector<device::Buffer>> block_pool_;        // per block, for using again
   std::vector<std::byte*> args_;
   std::vector<device::KernelCall> calls_;

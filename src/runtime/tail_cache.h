@@ -13,7 +13,7 @@ namespace onnxgrad::runtime {
 class Region;
 
 /// The compiled tails of all regions of an executor, and of the executors of its bodies: the ones
-/// used last, so many in all. A tail may have tails itself, which go with it.
+/// used last, so many in total. A tail may have tails itself, which go with it.
 class TailCache {
  public:
   explicit TailCache(std::size_t max_tails) : max_tails_(max_tails) {}

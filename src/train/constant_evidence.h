@@ -6,7 +6,7 @@
 #include "onnxgrad/tensor.h"
 
 // A file does not say which of its tensors are parameters and which are constants of a formula.
-// What the numbers and the names say of it; who reads a tensor is looked at in train/weights.cpp.
+// What the numbers and the names say of it; readers of a tensor are handled in train/weights.cpp.
 
 namespace onnxgrad::train {
 
@@ -20,8 +20,8 @@ std::string_view formula_behind(const Tensor& numbers);
 /// 1e4).
 bool is_formula_number(double number);
 
-/// False for numbers that are alike in every new network, so that two tensors with them are no sign
-/// of one weight: all equal, all rows alike, or zeros beside one other number (an identity); and
+/// False for numbers that are alike in every new network, so that two tensors with them are not a
+/// sign of one weight: all equal, all rows alike, or zeros and one other number (an identity); and
 /// single numbers as in formulas.
 bool has_own_values(const Tensor& numbers);
 
@@ -30,7 +30,7 @@ bool has_own_values(const Tensor& numbers);
 /// "/layer/Constant_output_0".
 bool has_constant_name(std::string_view name);
 
-/// What the last parts of a name say of a tensor that is no parameter ("layer.running_mean":
+/// What the last parts of a name say of a tensor that is not a parameter ("layer.running_mean":
 /// "running statistics"; "attn_mask": "a mask"), else empty.
 std::string_view role_in_name(std::string_view name);
 

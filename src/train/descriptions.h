@@ -137,7 +137,7 @@ struct Named {
   std::vector<std::string> aliases = {};
 };
 
-/// Everything that is said of an option struct.
+/// The description of an option struct.
 template <class Spec>
 struct Described {
   std::string type = {};

@@ -6,7 +6,7 @@
 
 #include "ir/graph.h"
 
-// What a graph computes, as text, for telling whether two graphs are the same: numbers of weights
+// What a graph computes, as text, to check whether two graphs are the same: numbers of weights
 // are left out, all other constants go in by their checksum.
 
 namespace onnxgrad::train {

@@ -45,7 +45,7 @@ WrittenLoss write_loss(ir::GraphBuilder& g, const LossFunction& function, Reduct
 /// How many rows' (or places') class the scores get right, and of how many: both weighted, rank 0,
 /// in the scores' type. Those of the ignored class do not count.
 struct CorrectRows {
-  ir::Value* correct = nullptr;  ///< nullptr where the target is no class
+  ir::Value* correct = nullptr;  ///< nullptr where the target is not a class
   ir::Value* rows = nullptr;
 };
 CorrectRows write_correct_rows(ir::GraphBuilder& g, const LossFunction& function,

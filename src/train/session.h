@@ -53,7 +53,7 @@ class Session {
   std::uint64_t seed() const { return step_->seed(); }
   void set_seed(std::uint64_t seed) { step_->set_seed(seed); }
 
-  // What compiles the step anew: its state keeps the values, plans and executions of before are
+  // What recompiles the step: its state keeps the values, plans and executions of before are
   // gone afterwards, and nothing has changed where it throws. Throws: Error while a FitSession
   // lives.
 
@@ -75,12 +75,12 @@ class Session {
   /// What is settled by now; and the same from elsewhere, for what is open here.
   LabelForms label_forms() const;
   void set_label_forms(const LabelForms& forms);
-  /// The loss as it is asked for, with what labels have settled; another one keeps the state.
+  /// The loss as it was requested, with what labels have settled; another one keeps the state.
   const Loss& asked_loss() const { return loss_; }
   void ask_loss(Loss loss);
 
   NamedTensors state() const;
-  /// The same without copies: views that are valid as long as the session is not compiled anew.
+  /// The same without copies: views that are valid as long as the session is not recompiled.
   NamedTensors state_view() const { return step_->state_view(); }
   void load_state(const NamedTensors& state) { step_->load_state(state); }
   void reset();

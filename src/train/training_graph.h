@@ -77,7 +77,7 @@ struct StepPorts {
 struct StepGraph {
   std::shared_ptr<ir::Model> model;  ///< with its state bindings
   LossInfo loss;
-  /// The symbol of the number of classes, where a class number is the target and only data tell.
+  /// The symbol of the number of classes, where a class number is the target and only data decide.
   std::string class_symbol = {};
   StepPorts ports = {};
   std::string sample_weight = {};  ///< name of that input; empty: none
@@ -114,7 +114,7 @@ struct EvaluationPorts {
   /// Of classifiers: the (weighted) number of right rows, and of all rows that count.
   std::optional<std::size_t> correct = {};
   std::optional<std::size_t> counted = {};
-  std::optional<std::size_t> scores = {};  ///< of the first loss, if they are asked for
+  std::optional<std::size_t> scores = {};  ///< of the first loss, if they are requested
 };
 struct EvaluationGraph {
   std::shared_ptr<ir::Model> model;

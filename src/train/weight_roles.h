@@ -16,7 +16,8 @@ namespace onnxgrad::train {
 enum class Role : std::uint8_t {
   kNone,       ///< no parameter, as Reading::reason says
   kStatistic,  ///< running statistics: no parameter, but state of a training
-  kFormula,    ///< an operand with a gradient: names and numbers tell parameters from constants
+  kFormula,    ///< an operand with a gradient: names and numbers distinguish parameters from
+               ///< constants
   kTable,      ///< a layer's parameter, unless a formula gave its numbers
   kLayer,      ///< a layer's parameter
 };

@@ -39,14 +39,14 @@ struct Instruction {
   bool pad = false;
 };
 
-/// What the compiler is told about an operand.
+/// What the compiler knows about an operand.
 struct CodeOperand {
   Rate rate = Rate::kTile;  ///< kCall: one element; kRow: one per row; kTile: one per index
   bool in_place = true;     ///< read where it lies; else the run loads it into a cell or buffer
   bool may_be_overwritten = false;  ///< an output may have its address
 };
 
-/// What the compiler is told about a result.
+/// What the compiler knows about a result.
 struct CodeResult {
   std::int32_t value = 0;  ///< instruction of the program
   bool is_stored = true;  ///< has an output; else it only has to be there for the run (a reduction)
@@ -59,7 +59,7 @@ struct Code {
   /// Cells of constants: 64 bytes each, 64-byte aligned.
   std::shared_ptr<std::byte> constants;
   std::vector<Instruction> per_call, per_row, per_tile;
-  std::vector<std::int32_t> operand_slots;  ///< -1: nobody reads it
+  std::vector<std::int32_t> operand_slots;  ///< -1: not read
   std::vector<std::int32_t> result_slots;   ///< where the run finds each result after a tile
   std::int32_t num_cells = 0;
   std::int32_t num_buffers = 0;

@@ -9,7 +9,7 @@
 #include "onnxgrad/dtype.h"
 
 // Dense matrix products for kernels: everything about a product that is known at plan time is
-// worked out by prepare_gemm, which also chooses the implementation; run_gemm only computes. Start
+// computed by prepare_gemm, which also chooses the implementation; run_gemm only computes. Start
 // reading at GemmSpec; gemm.cpp has the drivers, gemm_tile.h the innermost loops, gemm_cost.h the
 // choice.
 

@@ -13,7 +13,7 @@ namespace onnxgrad::device {
 int available_threads();
 
 /// The number that a value of OMP_NUM_THREADS asks for: of a list ("4,2", for nested regions) the
-/// first. nullopt for what is no whole number above 0. OpenMP 5.2, 21.1.2.
+/// first. nullopt for what is not a whole number above 0. OpenMP 5.2, 21.1.2.
 std::optional<int> openmp_threads(std::string_view text);
 
 /// Whole processors that the smallest CPU quota of a control group (version 2) and of those above

@@ -6,7 +6,7 @@
 namespace onnxgrad::device::testing {
 
 /// A device that is as unlike the CPU as one can be while it runs the CPU's kernels. Its addresses
-/// are no pointers: the processor refuses them. Work is queued, and a thread of the stream does it
+/// are not pointers: the processor refuses them. Work is queued, and a thread of the stream does it
 /// as late as it may: when somebody waits, or when very much is queued. New memory, and host memory
 /// that a copy has not reached yet, is full of NaN. Arguments that are not memory of the device,
 /// and memory that is freed while work for it is queued, end the process with a message.

@@ -11,7 +11,7 @@
 #include "onnxgrad/dtype.h"
 #include "opdef/fused.h"
 
-// Element-wise expressions on single elements: the definition that quick kernels are tested
+// Element-wise expressions on single elements: the definition that fast kernels are tested
 // against. Integers wrap around; a division by zero gives 0 and INT_MIN / -1 gives INT_MIN.
 
 namespace onnxgrad::ops {

@@ -35,7 +35,7 @@ struct ConvShape {
 };
 
 /// The spatial rank of a Conv or ConvTranspose: from kernel_shape, the weight or the input.
-/// Throws: GradientError if nothing tells.
+/// Throws: GradientError if neither says.
 std::size_t conv_spatial_rank(const ir::Node& node, const ir::Value* x, const ir::Value* w);
 
 /// Of a Conv of `x` with `w`; also of ConvInputGrad and ConvWeightGrad, whose nodes carry the

@@ -33,7 +33,7 @@ struct WindowAttrs {
   bool is_same() const {
     return auto_pad == AutoPad::kSameUpper || auto_pad == AutoPad::kSameLower;
   }
-  /// Throws: ModelError (a list of another length, pads beside auto_pad), naming node and
+  /// Throws: ModelError (a list of another length, pads together with auto_pad), naming node and
   /// attribute.
   static WindowAttrs read(const ir::Node& node, std::size_t spatial_rank);
 };

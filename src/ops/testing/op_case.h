@@ -43,7 +43,7 @@ struct CaseInput {
 
   Dims dims = {};
   Source source = Source::kUniform;
-  /// kUndefined: the floating type under test (float64 for gradients, float32 beside it).
+  /// kUndefined: the floating type under test (float64 for gradients, float32 besides).
   DataType dtype = DataType::kUndefined;
   double low = -1;
   double high = 1;

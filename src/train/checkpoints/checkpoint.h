@@ -56,7 +56,7 @@ NamedTensors read_weights(const std::string& path);
 /// The name of a state tensor in a checkpoint: a weight's own name (unless it looks like a reserved
 /// one), else a reserved one.
 std::string stored_state_name(const std::string& state_name, bool is_weight);
-/// The state tensor that a stored one is; nullopt for what is no state.
+/// The state tensor that a stored one is; nullopt for what is not state.
 std::optional<std::string> state_of(std::string_view stored_name);
 
 }  // namespace onnxgrad::train

@@ -28,7 +28,7 @@ using FreeBytes = std::function<std::optional<std::int64_t>(const std::string& f
 void save_checkpoint_file(const std::string& path, Checkpoint& checkpoint,
                           const FreeBytes& free_bytes = base::available_bytes);
 
-/// Told of a file that is left out, and why.
+/// Called with a file that is left out, and why.
 using FileReport = std::function<void(const std::string& path, const std::string& problem)>;
 
 /// The newest whole checkpoint of a folder; nullopt if there is none. Files that are not whole are
@@ -50,9 +50,9 @@ class CheckpointFolder {
   CheckpointFolder(std::string folder, Options options, FileReport report);
 
   /// As newest_checkpoint; files that are not whole get another name with ".bad". Where there is
-  /// one, saving goes on from it.
+  /// one, saving continues from it.
   std::optional<Checkpoint> take_newest();
-  /// Saving goes on from this checkpoint. Throws: CheckpointError if the folder has a later one
+  /// Saving continues from this checkpoint. Throws: CheckpointError if the folder has a later one
   /// than `step`: a training does not overwrite another.
   void begin(std::int64_t step, const Checkpoint* resumed);
 

@@ -26,7 +26,7 @@ class ChunkedSource : public DataSource {
   std::int64_t rows_ = 0;
   std::int64_t chunks_ = 0;
   bool any_order_ = true;
-  std::vector<std::int64_t> order_;  ///< of the present pass; empty: in turn
+  std::vector<std::int64_t> order_;  ///< of the current pass; empty: in turn
   std::int64_t position_ = 0;
 };
 
@@ -44,7 +44,7 @@ std::vector<TargetColumn> target_columns(const FileLayout& layout);
 Tensor& target_at(Dataset& data, std::size_t i);
 void place_targets(Dataset& data, const FileLayout& layout);
 
-/// By the rules of FileLayout. `stacks`: columns that are left are put beside each other; otherwise
+/// By the rules of FileLayout. `stacks`: columns that are left are put side by side; otherwise
 /// there may be one only. Throws: DataError naming what is missing, and what there is.
 ColumnPlan plan_columns(const std::string& path, const std::vector<std::string>& columns,
                         const FileLayout& layout, bool stacks);

@@ -28,7 +28,7 @@ struct Column {
 
 /// Rows that follow each other, and their numbers in the whole.
 struct RowRange {
-  std::int64_t begin = 0;  ///< the first one, among the rows at hand
+  std::int64_t begin = 0;  ///< the first one, among the rows available
   std::int64_t first = 0;  ///< its number; the others are counted on
   /// Where rows were left out: all numbers, of which the range has those from `first` on.
   std::shared_ptr<const std::vector<std::int64_t>> numbers = {};
@@ -55,7 +55,7 @@ struct PreparedData {
   PreparedData in_order_of(std::span<const runtime::Port> wanted) const;
 };
 
-/// What rows are checked against; refers to what a session has until its step is compiled anew.
+/// What rows are checked against; refers to what a session has until its step is recompiled.
 struct DataSchema {
   const std::vector<ValueInfo>& inputs;  ///< of the model
   const LossInfo& loss;

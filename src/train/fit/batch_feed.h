@@ -62,7 +62,7 @@ class BatchFeed {
   /// Seconds that next() waited since construction.
   virtual double waited_s() const { return 0; }
   /// Of what a fit that is resumed behind the first `row` rows of the epoch must find again: all
-  /// rows of arrays; else the blocks up to there, which are the present one or shortly before it.
+  /// rows of arrays; else the blocks up to there, which are the current one or shortly before it.
   /// Only with checkpoints or a resumed fit.
   virtual std::string checksum(std::int64_t row) const = 0;
 };

@@ -15,7 +15,7 @@ namespace onnxgrad::train {
 /// ClassWeights. Classes are known by their value in the target as the loss reads it.
 class ClassWeigher {
  public:
-  /// Throws: OptionError (weights that are no numbers >= 0, not one per label), DataError (a label
+  /// Throws: OptionError (weights that are not numbers >= 0, not one per label), DataError (a label
   /// that the model does not know; a loss without sample weights, or with several targets).
   ClassWeigher(const DataSchema& schema, const ClassWeights& options);
 

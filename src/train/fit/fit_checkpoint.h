@@ -28,7 +28,7 @@ struct FitParts {
   History& history;
 };
 
-/// Writes checkpoints of a fit, and goes on from one.
+/// Writes checkpoints of a fit, and continues from one.
 class FitCheckpoints {
  public:
   explicit FitCheckpoints(const FitParts& fit) : fit_(fit) {}

@@ -30,7 +30,7 @@ class RateSchedule {
     if (options_.learning_rate) step_.set_learning_rate(options_.learning_rate(progress.step));
   }
   void end_epoch(double monitored_loss, const FitProgress& progress);
-  /// The rate of before is back in force.
+  /// The rate of before is restored.
   void end_fit();
 
   /// The rate that it begins with, and where it is: for checkpoints.
@@ -45,7 +45,7 @@ class RateSchedule {
   std::int64_t updates_every_;  ///< steps
   double first_rate_;
   std::optional<ScheduleRun> schedule_;
-  std::vector<double> resumed_state_;  ///< that it goes on from, once it is prepared
+  std::vector<double> resumed_state_;  ///< that it continues from, once it is prepared
 };
 
 }  // namespace onnxgrad::train

@@ -7,7 +7,7 @@
 
 // What exporters write at the end of a classifier where one operator would do: sigmoids in four
 // nodes, divisions by the sum of a row with a guard against zero, the second column of a two-class
-// model. Each function looks at the few nodes behind a value and gives back what they were made
+// model. Each function looks at the few nodes behind a value and returns what they were made
 // from, or nullptr. Operands are taken in either order; Identity nodes in between are ignored.
 
 namespace onnxgrad::train {

@@ -9,7 +9,7 @@
 
 // Walking back from an output of a model to the scores that it is made from. A walk passes nodes
 // that rename, label, normalise or squash, and stops at the first that does none of this. What it
-// passed tells the kind of head. New kinds of nodes are rows of the table in head_walk.cpp;
+// passed determines the kind of head. New kinds of nodes are rows of the table in head_walk.cpp;
 // patterns of several nodes are functions of head_patterns.h.
 
 namespace onnxgrad::train {

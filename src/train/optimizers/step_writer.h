@@ -48,7 +48,7 @@ class StepWriter {
   };
   Decayed decayed(const WeightStep& step, Decay decay);
 
-  /// What an update reads beside the weight; nullptr where the rule does not have it.
+  /// What an update reads besides the weight; nullptr where the rule does not have it.
   struct Operands {
     ir::Value* gradient = nullptr;
     ir::Value* m = nullptr;  ///< slots, as they are before the step

@@ -42,7 +42,7 @@ class ScheduleRun {
   /// updates has to be known if counts_epochs().
   ir::Value* write(ir::GraphBuilder& g, ir::Value* rate, ir::Value* update,
                    std::span<ir::Value* const> plateau_factors) const;
-  /// Tells plateaus the loss of an epoch that ended after `updates_done` updates.
+  /// Passes plateaus the loss of an epoch that ended after `updates_done` updates.
   void end_epoch(double loss, std::int64_t updates_done);
 
   /// What plateaus remember, as a row of numbers, for checkpoints.

@@ -14,7 +14,7 @@
 // What a loss may leave open until labels come: whether the bare columns of an automatic loss are
 // scores of classes, which axis of the scores has the classes, and whether one column of a binary
 // cross-entropy is compared with class numbers or with numbers from 0 to 1. The first labels settle
-// it, and the step is written anew if it was guessed otherwise: Session::settle_by_labels.
+// it, and the step is rewritten if it was guessed otherwise: Session::settle_by_labels.
 
 namespace onnxgrad::train {
 
@@ -33,7 +33,7 @@ using LabelForms = std::vector<LabelForm>;
 struct FirstRows {
   /// The labels of one loss as the user has them; nullptr: there are none.
   std::function<const Tensor*(const LossInfo&)> labels;
-  /// What the model is fed with for them, or for some of the rows; empty: not at hand.
+  /// What the model is fed with for them, or for some of the rows; empty: not available.
   std::function<std::vector<Tensor>(std::span<const runtime::Port>)> inputs = {};
 };
 

@@ -93,7 +93,7 @@ class StepRunner : public Runner {
   /// allocates nothing.
   std::vector<Tensor> make_copies() const;
   void save_to(std::vector<Tensor>& copies) const;
-  /// What the optimizer keeps on the host begins anew.
+  /// What the optimizer keeps on the host starts over.
   void restore_from(const std::vector<Tensor>& copies);
   /// Names of the trained weights that have the same bits in `copies`.
   std::vector<std::string> unchanged_weights(const std::vector<Tensor>& copies) const;

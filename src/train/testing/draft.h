@@ -62,7 +62,7 @@ inline Dims dims_of(const nlohmann::json& numbers) {
   return Dims(numbers.get<std::vector<std::int64_t>>());
 }
 
-/// tests/data/training_values.json; its script is beside it.
+/// tests/data/training_values.json; its script is next to it.
 const nlohmann::json& training_values();
 
 /// The folder of the sources, for test data.

@@ -96,7 +96,7 @@ inline void expect_same(const FitProcess& a, const FitProcess& b, const std::str
 /// How a training is interrupted.
 enum class Interruption {
   kCallback,  ///< a step's callback asks to stop
-  kStop,      ///< stop(), which is looked at after the next step
+  kStop,      ///< stop(), which is checked after the next step
 };
 
 /// Training that is stopped after `steps` steps and resumed in a new process, as often as it takes.
