@@ -49,7 +49,7 @@ void translate(const std::exception_ptr& pending, void* /*payload*/) {
     raise_interrupt();
   } catch (const std::bad_alloc&) {
     set_python_error(DeviceError(
-        {.what = "the system gave no more memory", .hint = "Use a smaller batch or model."}));
+        {.what = "the system has no more memory", .hint = "Use a smaller batch or model."}));
   }
 }
 

@@ -29,7 +29,6 @@ from onnxgrad.errors import (
     ShapeError,
     UnsupportedOperatorError,
 )
-from onnxgrad.graphs import add_loss, gradient, initialize, set_weights, training_step
 from onnxgrad.history import History
 from onnxgrad.sessions import Evaluation, InferenceSession, NodeArg, TrainingSession, WeightInfo
 from onnxgrad.trainer import Trainer
@@ -78,6 +77,7 @@ __version__: str = _version()
 
 if _TYPE_CHECKING:
     from onnxgrad.base.versions import show_versions
+    from onnxgrad.graphs import add_loss, gradient, initialize, set_weights, training_step
     from onnxgrad.graphs.reports import Report, report
     from onnxgrad.graphs.weight_changes import weight_change
     from onnxgrad.sessions.forward_backward import ForwardBackward, Gradients
@@ -87,13 +87,18 @@ _LATER = {
     "ForwardBackward": "sessions.forward_backward",
     "Gradients": "sessions.forward_backward",
     "Report": "graphs.reports",
+    "add_loss": "graphs",
+    "gradient": "graphs",
+    "initialize": "graphs",
     "report": "graphs.reports",
+    "set_weights": "graphs",
     "show_versions": "base.versions",
+    "training_step": "graphs",
     "weight_change": "graphs.weight_changes",
 }
 
 
-_LATER_MODULES = ("graph_pictures", "plotting", "sklearn")
+_LATER_MODULES = ("graph_pictures", "graphs", "plotting", "sklearn")
 
 
 def __getattr__(name: str) -> object:

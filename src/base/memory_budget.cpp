@@ -76,7 +76,7 @@ std::shared_ptr<std::byte> allocate_aligned(std::int64_t bytes) {
   void* data = std::aligned_alloc(kAlignment, static_cast<std::size_t>(rounded));
   if (data == nullptr) {
     budget->release(rounded);
-    throw DeviceError({.what = "the system gave no memory for " + std::to_string(bytes) + " bytes",
+    throw DeviceError({.what = "the system has no memory for " + std::to_string(bytes) + " bytes",
                        .hint = "Use a smaller batch or model, or free memory of other programs."});
   }
   return {static_cast<std::byte*>(data), [budget = std::move(budget), rounded](std::byte* p) {

@@ -214,7 +214,7 @@ BAD = {
     "no such output": (Output("lost"), "lost"),
     "no such target": (Output("loss", target="labels"), "there is no input 'labels' for targets"),
     "no such weights": (Output("loss", sample_weight="w"), "there is no input 'w' for weights"),
-    "no name": (Output(""), "which output it is was not said"),
+    "no name": (Output(""), "no output is named"),
     "one number, no rows": (Output("loss", reduction="none"), "one loss for the batch"),
     "one of several": ({"loss": Output("loss"), "Y": "squared_error"}, "one of several"),
 }

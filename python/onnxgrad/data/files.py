@@ -209,7 +209,7 @@ def source_like(source: Source | None, validation: Any) -> Any:
         other.path = path_text("validation", validation)
         return other
     raise DataError(
-        what="validation is a path, but the rows do not come from a file with named columns",
+        what="validation is a path, but the training rows are not from a file with named columns",
         value="validation",
         hint="Give og.data.CsvFile(path, target) or the like.",
     )

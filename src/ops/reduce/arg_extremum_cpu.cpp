@@ -52,7 +52,7 @@ KernelOffer offer_arg(const KernelRequest& request) {
                      .is_max = kIsMax,
                      .takes_last = request.node.int_attribute("select_last_index") != 0};
   if (data.length == 0 && data.outer * data.inner > 0) {
-    throw ShapeError({.what = "there is no largest or smallest of no elements",
+    throw ShapeError({.what = "an empty set has no largest or smallest element",
                       .where = {.node = request.node.name, .op_type = request.node.op_type},
                       .detail = "The axis has size 0 in shape " + dims.to_string() + ".",
                       .hint = "Feed a batch that is not empty along this axis."});

@@ -81,7 +81,7 @@ std::vector<std::int64_t> read_epochs(const Checkpoint& checkpoint, std::size_t 
   if (stride >= 1 && later == numbers.end() && (numbers.empty() || numbers.front() == 1)) {
     return numbers;
   }
-  throw CheckpointError({.what = "the epochs of the checkpoint's history do not follow each other",
+  throw CheckpointError({.what = "the epochs of the checkpoint's history are not consecutive",
                          .where = {.file = checkpoint.path},
                          .hint = "Use another checkpoint: this file was not written by onnxgrad."});
 }

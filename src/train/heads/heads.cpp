@@ -366,7 +366,7 @@ Head resolve_among_outputs(const ir::Graph& graph, const Loss& loss, ResolvedLos
 // The output or value that is the loss already.
 ResolvedLoss resolve_output(const ir::Graph& graph, const Loss& loss) {
   if (loss.output.empty()) {
-    throw ModelError({.what = "the model's own loss: which output it is was not said",
+    throw ModelError({.what = "the model's own loss: no output is named",
                       .detail = "Outputs: " + base::quote_list(output_names(graph)) + ".",
                       .hint = "Name it: loss='output:NAME'."});
   }

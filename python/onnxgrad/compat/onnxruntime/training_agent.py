@@ -174,7 +174,7 @@ def _model_of(session: Any) -> Any:
             return getattr(session, name)
     if hasattr(session, "run_with_iobinding"):
         raise TypeError(
-            f"session is stock onnxruntime's {type(session).__name__}, which does not hand out its "
+            f"session is stock onnxruntime's {type(session).__name__}, which does not expose its "
             "model. Give the InferenceSession itself instead of its _sess, or the model."
         )
     return session
