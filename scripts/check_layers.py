@@ -79,11 +79,7 @@ ROOMS: dict[str, set[str]] = {
 }
 # Modules that belong to a room but are not in its folder.
 IN_ROOM = {
-    "_engine_options": "base",
-    "_fit_options": "trainer",
     "_specs": "families",
-    "_train_option": "cli",
-    "_train_options": "cli",
     "losses": "families",
     "optimizers": "families",
     "schedules": "families",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from onnxgrad._train_options import OPTIONS, TrainOption
+from onnxgrad.cli.train_options import OPTIONS, TrainOption
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "command-line.md"
 BEGIN, END = "<!-- options: written by scripts/option_table.py -->", "<!-- end of options -->"

@@ -16,7 +16,7 @@ import pytest
 
 import onnxgrad as og
 from onnxgrad import _specs, cli, errors
-from onnxgrad._train_options import OPTIONS
+from onnxgrad.cli.train_options import OPTIONS
 from support import initializers, mlp_proto
 
 

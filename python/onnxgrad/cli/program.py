@@ -15,7 +15,6 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from onnxgrad import errors
-from onnxgrad._train_options import with_parameters
 from onnxgrad.base.messages import say
 from onnxgrad.base.models import to_core_model
 from onnxgrad.base.versions import show_versions
@@ -30,6 +29,7 @@ from onnxgrad.cli.console import (
     standard_output,
 )
 from onnxgrad.cli.outputs import check_output
+from onnxgrad.cli.train_options import with_parameters
 from onnxgrad.cli.training import Terminated
 from onnxgrad.cli.training import run as run_training
 from onnxgrad.graphs.gradients import core_gradient, zeros_text

@@ -12,7 +12,6 @@ from typing import Any
 
 from onnxgrad import errors
 from onnxgrad._specs import loss_of, optimizer_of, penalty_of, schedule_of
-from onnxgrad._train_options import merged, stored
 from onnxgrad.base.checks import unknown_name
 from onnxgrad.base.messages import Verbosity, say
 from onnxgrad.base.models import to_core_model
@@ -27,6 +26,7 @@ from onnxgrad.cli.outputs import (
     save_unfinished,
 )
 from onnxgrad.cli.rows import TrainData, open_train_data
+from onnxgrad.cli.train_options import merged, stored
 from onnxgrad.graphs.weights import SCHEMES, core_initialize
 from onnxgrad.optimizers import Optimizer
 from onnxgrad.run_folder import RunFolder

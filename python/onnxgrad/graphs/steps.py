@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from onnxgrad import _core
-from onnxgrad._engine_options import training_mode_of
 from onnxgrad.base.checks import checked_names, patterns, positive_int
+from onnxgrad.base.engine_options import training_mode_of
 from onnxgrad.base.models import ModelLike, to_core_model, to_proto
 from onnxgrad.losses import LossLike, PenaltyLike, to_core_loss
 from onnxgrad.optimizers import OptimizerLike, ParameterGroup, as_optimizer, update_options

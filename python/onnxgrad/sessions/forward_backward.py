@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from onnxgrad import _core
-from onnxgrad._engine_options import engine_options, training_mode_of
 from onnxgrad.base.checks import (
     checked_names,
     nearest_or,
@@ -17,6 +16,7 @@ from onnxgrad.base.checks import (
     positive_int,
     shown,
 )
+from onnxgrad.base.engine_options import engine_options, training_mode_of
 from onnxgrad.base.models import ModelLike, to_core_model, to_proto
 from onnxgrad.base.values import NodeArg, node_args
 from onnxgrad.data.arrays import ArrayLike, from_native, from_native_list, to_feeds, to_native

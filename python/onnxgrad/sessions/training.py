@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from onnxgrad import _core
-from onnxgrad._engine_options import engine_options, training_mode_of
 from onnxgrad.base.checks import (
     checked_names,
     path_text,
     real_number,
 )
 from onnxgrad.base.checks import patterns as pattern_list
+from onnxgrad.base.engine_options import engine_options, training_mode_of
 from onnxgrad.base.models import ModelLike, to_core_model, to_proto
 from onnxgrad.base.values import Evaluation, NodeArg, WeightInfo, node_args, weight_infos
 from onnxgrad.data.arrays import ArrayLike, from_native, from_native_list, to_feeds, to_native

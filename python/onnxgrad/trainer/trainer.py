@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from onnxgrad import _core
-from onnxgrad._fit_options import fit_options, one_of_two_names
 from onnxgrad.base.checks import checked_names, positive_int, real_number
 from onnxgrad.base.messages import Verbosity
 from onnxgrad.base.models import ModelLike
@@ -36,6 +35,7 @@ from onnxgrad.metrics import MetricLike, native_metrics
 from onnxgrad.optimizers import OptimizerLike, ParameterGroup, as_optimizer
 from onnxgrad.schedules import ScheduleLike, as_schedule
 from onnxgrad.sessions import Evaluation, TrainingSession
+from onnxgrad.trainer.fit_options import fit_options, one_of_two_names
 from onnxgrad.trainer.guards import one_at_a_time
 from onnxgrad.trainer.hooks import FitHooks
 from onnxgrad.trainer.rows import dataset, validation_rows

@@ -10,8 +10,8 @@ from typing import Any
 import typer
 
 from onnxgrad import losses, metrics, optimizers, schedules
-from onnxgrad._train_option import TrainOption
 from onnxgrad.base.checks import is_number, nearest_or
+from onnxgrad.cli.train_option import TrainOption
 from onnxgrad.errors import OptionError
 from onnxgrad.graphs.weights import SCHEMES
 
