@@ -145,7 +145,7 @@ OPTIONS: tuple[TrainOption, ...] = (
         ("--penalty",),
     ),
     TrainOption(
-        "init", str, None, _MODEL, f"Draw the weights anew first: {_names(SCHEMES)}", "SCHEME"
+        "init", str, None, _MODEL, f"Draw new weights first: {_names(SCHEMES)}", "SCHEME"
     ),
     TrainOption(
         "trainable",
@@ -208,7 +208,7 @@ OPTIONS: tuple[TrainOption, ...] = (
     TrainOption(
         "accumulate", int, 1, _OPTIMIZER, "Batches whose gradients are put together for an update."
     ),
-    TrainOption("epochs", int, 10, _END, "How often all rows are gone through."),
+    TrainOption("epochs", int, 10, _END, "How often all rows are used."),
     TrainOption(
         "max_time", str, None, _END, "Seconds, or 90s, 30m, 1.5h: end after that.", "DURATION"
     ),
@@ -289,7 +289,7 @@ OPTIONS: tuple[TrainOption, ...] = (
         bool,
         False,
         _RESULTS,
-        "Tell the norm of all gradients, before any clipping, in the history.",
+        "Record the norm of all gradients, before any clipping, in the history.",
         flags=("--grad-norm",),
     ),
     TrainOption(
@@ -334,7 +334,7 @@ OPTIONS: tuple[TrainOption, ...] = (
         str,
         None,
         _RESULTS,
-        "Go on with the run of this folder; needs no other option.",
+        "Continue the run of this folder; needs no other option.",
         "FOLDER",
         is_stored=False,
     ),
@@ -346,7 +346,7 @@ OPTIONS: tuple[TrainOption, ...] = (
         "Of a run folder.  [default: at the end of each epoch]",
         "STEPS",
     ),
-    TrainOption("keep", int, 3, _RESULTS, "Checkpoints that stay, beside the best."),
+    TrainOption("keep", int, 3, _RESULTS, "Checkpoints that are kept, besides the best."),
     TrainOption(
         "tensorboard",
         bool,
@@ -360,7 +360,7 @@ OPTIONS: tuple[TrainOption, ...] = (
         str,
         None,
         _PROCESS,
-        "A TOML file with these options; those of the command line count more.",
+        "A TOML file with these options; those on the command line take precedence.",
         "FILE",
         is_stored=False,
     ),
@@ -369,7 +369,7 @@ OPTIONS: tuple[TrainOption, ...] = (
         bool,
         False,
         _PROCESS,
-        "Print all options as such a file, and end.",
+        "Print all options as such a file, and exit.",
         flags=("--print-config",),
         is_stored=False,
     ),
@@ -378,7 +378,7 @@ OPTIONS: tuple[TrainOption, ...] = (
         bool,
         False,
         _PROCESS,
-        "Check everything, do a few steps, say what would be done; write nothing.",
+        "Check everything, do a few steps, report what would be done; write nothing.",
         flags=("--dry-run",),
         is_stored=False,
     ),
