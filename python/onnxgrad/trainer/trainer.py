@@ -504,7 +504,7 @@ class Trainer(FitHooks):
         return Evaluation(result.loss, result.accuracy, result.rows, values)
 
     def _has_places(self) -> bool:
-        """Tell whether a row has several class labels."""
+        """Return whether a row has several class labels."""
         loss = self.session._core.loss
         return bool(loss.is_classifier) and len(loss.target.shape or ()) > 1
 
