@@ -144,9 +144,7 @@ OPTIONS: tuple[TrainOption, ...] = (
         "PENALTY",
         ("--penalty",),
     ),
-    TrainOption(
-        "init", str, None, _MODEL, f"Draw new weights first: {_names(SCHEMES)}", "SCHEME"
-    ),
+    TrainOption("init", str, None, _MODEL, f"Draw new weights first: {_names(SCHEMES)}", "SCHEME"),
     TrainOption(
         "trainable",
         list,
