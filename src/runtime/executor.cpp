@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "runtime/arena.h"
 #include "runtime/element_types.h"
+#include "runtime/finite.h"
 #include "runtime/input_sizes.h"
 #include "runtime/kernel_selection.h"
 #include "runtime/region.h"
@@ -245,6 +246,11 @@ Tensor Executor::read_state(std::size_t i) const {
                       impl_->slab.memory.owner);
 }
 
+void Executor::copy_state(std::size_t i, std::byte* to) const {
+  const opdef::TensorDesc& desc = impl_->slab.descs.at(i);
+  stream()->copy_out(to, impl_->slab.addresses[i], desc.dims.size_bytes(desc.dtype));
+}
+
 void Executor::set_state(std::size_t i, const Tensor& value) {
   const opdef::TensorDesc& desc = impl_->slab.descs.at(i);
   if (value.dtype() != desc.dtype || value.dims() != desc.dims) {
@@ -255,6 +261,19 @@ void Executor::set_state(std::size_t i, const Tensor& value) {
                       .hint = "Give the state that a session of this model had."});
   }
   stream()->copy_in(impl_->slab.addresses[i], value.raw(), value.size_bytes());
+}
+
+bool Executor::is_state_finite() const {
+  for (std::size_t i = 0; i < impl_->slab.descs.size(); ++i) {
+    const auto& [dtype, dims] = impl_->slab.descs[i];
+    const device::Address address = impl_->slab.addresses[i];
+    const bool is_finite =
+        impl_->engine.device.is_host()
+            ? all_finite(dtype, device::kernel_argument(address), dims.num_elements())
+            : all_finite(std::vector{stream()->read(address, dtype, dims)});
+    if (!is_finite) return false;
+  }
+  return true;
 }
 
 const std::shared_ptr<device::Stream>& Executor::stream() const { return impl_->options.stream; }

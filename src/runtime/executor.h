@@ -106,7 +106,6 @@ class Execution {
   /// asynchronous device may come when a result is read; the state is then unchanged or of a whole
   /// step.
   virtual void run() = 0;
-  virtual const std::byte* output(std::size_t i) const = 0;
   /// Output `i` of the last run, a floating-point number.
   virtual double read_scalar(std::size_t i) const = 0;
   /// Its type and shape; where shapes depend on values, those of the last run, known after one.
@@ -169,8 +168,11 @@ class Executor {
   /// The current value of state `i`: on the CPU a view of its memory, which the next run changes,
   /// elsewhere a copy.
   Tensor read_state(std::size_t i) const;
-  Tensor state_view(std::size_t i) const { return read_state(i); }
+  /// Copies it to host memory, which has the bytes after stream()->synchronize().
+  void copy_state(std::size_t i, std::byte* to) const;
   void set_state(std::size_t i, const Tensor& value);
+  /// True if no floating-point state has an element that is infinite or not a number.
+  bool is_state_finite() const;
   /// Where its work goes.
   const std::shared_ptr<device::Stream>& stream() const;
   /// Position of the random streams.

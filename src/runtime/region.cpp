@@ -391,10 +391,6 @@ device::Address Region::output_address(std::size_t i) const {
   return resolve(compiled_.plan.outputs[i].location);
 }
 
-const std::byte* Region::output(std::size_t i) const {
-  return device::kernel_argument(output_address(i));
-}
-
 double Region::read_scalar(std::size_t i) const {
   if (compiled_.tail) return current_tail_->read_scalar(i);
   const PlanOutput& output = compiled_.plan.outputs[i];

@@ -42,7 +42,6 @@ class Region final : public Execution {
   void bind(std::size_t i, const std::byte* data) override;
   void bind(std::size_t i, device::Address data) override;
   void run() override;
-  const std::byte* output(std::size_t i) const override;
   double read_scalar(std::size_t i) const override;
   Tensor output_tensor(std::size_t i) const override;
   opdef::TensorDesc output_desc(std::size_t i) const override;

@@ -62,7 +62,7 @@ std::vector<double> train(const json& row, DataType dtype) {
     executor.run(std::vector{tensor_of(g, dtype, dims), Tensor::scalar_of(dtype, learning_rate)});
   }
   EXPECT_EQ(executor.state().front().name, "w");
-  return executor.state_view(0).to_doubles();
+  return executor.read_state(0).to_doubles();
 }
 
 class Optimizers : public testing::TestWithParam<std::size_t> {
@@ -136,7 +136,7 @@ class TwoWeights {
 
   std::vector<double> state(const std::string& name) const {
     for (std::size_t i = 0; i < executor_->state().size(); ++i) {
-      if (executor_->state()[i].name == name) return executor_->state_view(i).to_doubles();
+      if (executor_->state()[i].name == name) return executor_->read_state(i).to_doubles();
     }
     throw InternalError("no state " + name);
   }

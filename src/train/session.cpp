@@ -226,7 +226,7 @@ std::vector<Tensor> Session::predict(const NamedTensors& feeds,
 }
 
 NamedTensors Session::state() const {
-  NamedTensors result = state_view();
+  NamedTensors result = read_state();
   for (NamedTensor& entry : result) entry.tensor = entry.tensor.clone();
   return result;
 }
@@ -242,7 +242,7 @@ void Session::reset() {
 NamedTensors Session::weights() const {
   NamedTensors result;
   for (const WeightInfo& weight : graph().state_weights()) {
-    result.push_back({.name = weight.name, .tensor = step_->find_state(weight.name)->clone()});
+    result.push_back({.name = weight.name, .tensor = weight_value(weight.name).clone()});
   }
   return result;
 }
@@ -255,7 +255,7 @@ MemoryReport Session::memory() const {
                       .dynamic = use.dynamic,
                       .snapshots = step_->snapshot_bytes()};
   for (const WeightInfo& weight : graph().state_weights()) {
-    report.weights += step_->find_state(weight.name)->size_bytes();
+    report.weights += weight_value(weight.name).size_bytes();
   }
   report.optimizer_state = step_->state_bytes() - report.weights;
   if (evaluation_ != nullptr) report.evaluation += evaluation_->memory_bytes();

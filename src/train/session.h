@@ -80,8 +80,9 @@ class Session {
   void ask_loss(Loss loss);
 
   NamedTensors state() const;
-  /// The same without copies: views that are valid as long as the session is not recompiled.
-  NamedTensors state_view() const { return step_->state_view(); }
+  /// The same as Executor::read_state gives it: on the CPU views that are valid as long as the
+  /// session is not recompiled.
+  NamedTensors read_state() const { return step_->read_state(); }
   void load_state(const NamedTensors& state) { step_->load_state(state); }
   void reset();
   /// The trained weights alone, under their names in the working copy; copies.
@@ -96,6 +97,9 @@ class Session {
  private:
   friend class FitSession;
 
+  Tensor weight_value(const std::string& name) const {
+    return step_->executor().read_state(step_->find_state(name).value());
+  }
   std::unique_ptr<StepRunner> build(const std::optional<TrainedSet>& set);
   void change_trained(TrainedSet set);
   template <class T>

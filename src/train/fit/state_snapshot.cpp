@@ -31,7 +31,7 @@ void StateSnapshot::restore() const {
 }
 
 void StateSnapshot::add_to(Checkpoint& checkpoint, std::string_view purpose) const {
-  const NamedTensors state = step_.state_view();
+  const auto& state = step_.executor().state();
   for (std::size_t i = 0; i < copies_.size(); ++i) {
     checkpoint.set(copy_name(purpose, state[i].name), copies_[i]);
   }
@@ -39,7 +39,7 @@ void StateSnapshot::add_to(Checkpoint& checkpoint, std::string_view purpose) con
 }
 
 bool StateSnapshot::take_from(const Checkpoint& checkpoint, std::string_view purpose) {
-  const NamedTensors state = step_.state_view();
+  const auto& state = step_.executor().state();
   std::vector<Tensor> stored;
   for (std::size_t i = 0; i < copies_.size(); ++i) {
     const Tensor* tensor = checkpoint.find(copy_name(purpose, state[i].name));

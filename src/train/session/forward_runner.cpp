@@ -16,26 +16,38 @@ std::vector<ir::Value*> computable(const std::vector<RunnableOutput>& outputs) {
   return values;
 }
 
+// What reads a step's state is done in turn with the step.
+runtime::ExecutorOptions with_stream_of(const StepRunner& step, runtime::ExecutorOptions options) {
+  options.stream = step.executor().stream();
+  return options;
+}
+
 }  // namespace
 
 ForwardRunner::ForwardRunner(const std::shared_ptr<const ir::Model>& model, const StepRunner& step,
                              const runtime::ExecutorOptions& options)
-    : Runner(model, options), step_(step) {
+    : Runner(model, with_stream_of(step, options)), step_(step) {
   const auto& inputs = executor().inputs();
   const auto first = std::ranges::find_if(
-      inputs, [&](const runtime::Port& port) { return step.find_state(port.name) != nullptr; });
+      inputs, [&](const runtime::Port& port) { return step.find_state(port.name).has_value(); });
   end_data_at(static_cast<std::size_t>(first - inputs.begin()));
   for (auto input = first; input != inputs.end(); ++input) {
-    weights_.push_back(step.find_state(input->name));
-    ONNXGRAD_ASSERT(weights_.back() != nullptr);
+    const auto state = step.find_state(input->name);
+    ONNXGRAD_ASSERT(state.has_value());
+    weights_.push_back(*state);
   }
 }
 
 runtime::Execution& ForwardRunner::prepare(const std::vector<Dims>& dims) {
   std::vector<Dims> all = dims;
-  for (const Tensor* weight : weights_) all.push_back(weight->dims());
+  const runtime::Executor& owner = step_.executor();
+  for (const std::size_t weight : weights_) {
+    all.push_back(*owner.state()[weight].type.static_dims());
+  }
   runtime::Execution& plan = prepare_plan(all, step_.graph().loss);
-  for (std::size_t i = 0; i < weights_.size(); ++i) bind(plan, dims.size() + i, weights_[i]->raw());
+  for (std::size_t i = 0; i < weights_.size(); ++i) {
+    plan.bind(dims.size() + i, owner.state_address(weights_[i]));
+  }
   return plan;
 }
 

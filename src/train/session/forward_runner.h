@@ -28,7 +28,7 @@ class ForwardRunner : public Runner {
 
  private:
   const StepRunner& step_;
-  std::vector<const Tensor*> weights_;  ///< of the inputs behind the data
+  std::vector<std::size_t> weights_;  ///< states that the inputs behind the data read
 };
 
 /// What batches add up to.

@@ -166,7 +166,7 @@ LabelForms stored_label_forms(const Checkpoint& checkpoint) {
 }
 
 void restore_settled(Session& session, const Checkpoint& checkpoint) {
-  const NamedTensors state = session.state_view();
+  const NamedTensors state = session.read_state();
   const auto ordered = ordered_state(state, weight_names(session), checkpoint);
   check_graphs(session, checkpoint);
   const std::int64_t steps = checkpoint.get_int("session/steps");
@@ -190,7 +190,7 @@ Checkpoint checkpoint_of(const Session& session) {
   const auto weights = weight_names(session);
   const std::string graph = describe_model(*session.source().working, weights);
   Checkpoint checkpoint;
-  for (NamedTensor& entry : session.state_view()) {
+  for (NamedTensor& entry : session.read_state()) {
     checkpoint.set(stored_state_name(entry.name, weights.contains(entry.name)), entry.tensor);
   }
   checkpoint.set(fmt::format("{}graph", kReservedPrefix), text_tensor(graph));

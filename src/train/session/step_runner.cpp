@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "base/check.h"
-#include "runtime/finite.h"
 #include "train/losses.h"
 
 namespace onnxgrad::train {
@@ -57,13 +56,11 @@ StepRunner::StepRunner(StepGraph graph, const Lbfgs* lbfgs, const runtime::Execu
     ONNXGRAD_ASSERT(executor().inputs()[last].name == graph_.learning_rate);
     end_data_at(last);
   }
-  for (std::size_t i = 0; i < executor().state().size(); ++i) {
-    state_.push_back({.name = executor().state()[i].name, .tensor = executor().state_view(i)});
-  }
   if (lbfgs == nullptr) return;
   std::int64_t elements = 0;
   for (std::size_t i = 0; i < graph_.weights.size(); ++i) {
-    elements += state_[i].tensor.num_elements();
+    lbfgs_tensors_.push_back(executor().read_state(i).clone());
+    elements += lbfgs_tensors_.back().num_elements();
   }
   lbfgs_.emplace(*lbfgs, elements);
   lbfgs_weights_.resize(static_cast<std::size_t>(elements));
@@ -105,15 +102,16 @@ double StepRunner::run_lbfgs(Execution& plan) {
   // The weights, or their gradients, as one row of numbers.
   const auto each_weight = [this](const auto& visit) {
     std::size_t begin = 0;
-    for (std::size_t i = 0; i < graph_.weights.size(); ++i) {
-      const auto count = static_cast<std::size_t>(state_[i].tensor.num_elements());
+    for (std::size_t i = 0; i < lbfgs_tensors_.size(); ++i) {
+      const auto count = static_cast<std::size_t>(lbfgs_tensors_[i].num_elements());
       visit(i, begin, count);
       begin += count;
     }
   };
   const auto set_weights = [&](std::span<const double> x) {
     each_weight([&](std::size_t i, std::size_t begin, std::size_t count) {
-      write_numbers(x.subspan(begin, count), state_[i].tensor);
+      write_numbers(x.subspan(begin, count), lbfgs_tensors_[i]);
+      executor().set_state(i, lbfgs_tensors_[i]);
     });
   };
   const auto loss = [&](std::span<const double> x, std::span<double> gradient) {
@@ -125,7 +123,7 @@ double StepRunner::run_lbfgs(Execution& plan) {
     return value;
   };
   each_weight([&](std::size_t i, std::size_t begin, std::size_t count) {
-    read_numbers(state_[i].tensor, std::span(lbfgs_weights_).subspan(begin, count));
+    read_numbers(executor().read_state(i), std::span(lbfgs_weights_).subspan(begin, count));
   });
   const double first_loss = lbfgs_->step(loss, rate_double_, lbfgs_weights_);
   set_weights(lbfgs_weights_);
@@ -166,19 +164,24 @@ std::vector<Tensor> StepRunner::extra_outputs(const Execution& plan) const {
   return outputs;
 }
 
-NamedTensors StepRunner::state_view() const {
-  NamedTensors all = state_;
+NamedTensors StepRunner::read_state() const {
+  NamedTensors all;
+  for (std::size_t i = 0; i < num_states(); ++i) {
+    all.push_back({.name = executor().state()[i].name, .tensor = executor().read_state(i)});
+  }
   if (lbfgs_) all.insert(all.end(), lbfgs_->state().begin(), lbfgs_->state().end());
   return all;
 }
 
-const Tensor* StepRunner::find_state(const std::string& name) const {
-  const auto found = std::ranges::find(state_, name, &NamedTensor::name);
-  return found == state_.end() ? nullptr : &found->tensor;
+std::optional<std::size_t> StepRunner::find_state(const std::string& name) const {
+  const auto& states = executor().state();
+  const auto found = std::ranges::find(states, name, &runtime::Port::name);
+  if (found == states.end()) return std::nullopt;
+  return static_cast<std::size_t>(found - states.begin());
 }
 
 void StepRunner::load_state(const NamedTensors& state) {
-  NamedTensors places = state_view();
+  NamedTensors places = read_state();
   std::vector<const Tensor*> ordered(places.size(), nullptr);
   for (const NamedTensor& entry : state) {
     const auto found = std::ranges::find(places, entry.name, &NamedTensor::name);
@@ -198,58 +201,61 @@ void StepRunner::load_state(const NamedTensors& state) {
     if (ordered[i] != nullptr) continue;
     refuse_state("the state lacks '" + places[i].name + "'", places[i].name);
   }
-  for (std::size_t i = 0; i < places.size(); ++i) copy_bytes(*ordered[i], places[i].tensor);
+  for (std::size_t i = 0; i < num_states(); ++i) executor().set_state(i, *ordered[i]);
+  for (std::size_t i = num_states(); i < places.size(); ++i) {
+    copy_bytes(*ordered[i], places[i].tensor);
+  }
 }
 
 void StepRunner::take_state(const StepRunner& other) {
-  for (std::size_t i = 0; i < state_.size(); ++i) {
-    const Tensor* const value = other.find_state(state_[i].name);
-    if (value != nullptr) executor().set_state(i, *value);
+  for (std::size_t i = 0; i < num_states(); ++i) {
+    const auto known = other.find_state(executor().state()[i].name);
+    if (known) executor().set_state(i, other.executor().read_state(*known));
   }
 }
 
 void StepRunner::reset_state() {
-  for (std::size_t i = 0; i < state_.size(); ++i) {
+  for (std::size_t i = 0; i < num_states(); ++i) {
     const ir::Value& first = *graph_.model->state[i].input;
-    ONNXGRAD_ASSERT(first.name == state_[i].name);
+    ONNXGRAD_ASSERT(first.name == executor().state()[i].name);
     executor().set_state(i, first.initializer);
   }
   if (lbfgs_) lbfgs_->clear();
 }
 
-bool StepRunner::is_state_finite() const {
-  return std::ranges::all_of(state_, [](const NamedTensor& state) {
-    return runtime::all_finite(std::span(&state.tensor, 1));
-  });
-}
-
 std::int64_t StepRunner::state_bytes() const {
   std::int64_t bytes = 0;
-  for (const NamedTensor& state : state_) bytes += state.tensor.size_bytes();
+  for (const runtime::Port& state : executor().state()) {
+    bytes += state.type.static_dims()->size_bytes(state.type.dtype);
+  }
   return bytes;
 }
 
 std::vector<Tensor> StepRunner::make_copies() const {
   std::vector<Tensor> copies;
-  for (const NamedTensor& state : state_) {
-    copies.push_back(Tensor::empty(state.tensor.dtype(), state.tensor.dims()));
+  for (const runtime::Port& state : executor().state()) {
+    copies.push_back(Tensor::empty(state.type.dtype, *state.type.static_dims()));
   }
   return copies;
 }
 
 void StepRunner::save_to(std::vector<Tensor>& copies) const {
-  for (std::size_t i = 0; i < state_.size(); ++i) copy_bytes(state_[i].tensor, copies[i]);
+  for (std::size_t i = 0; i < num_states(); ++i) {
+    executor().copy_state(i, copies[i].mutable_raw());
+  }
+  executor().stream()->synchronize();
 }
 
 void StepRunner::restore_from(const std::vector<Tensor>& copies) {
-  for (std::size_t i = 0; i < state_.size(); ++i) executor().set_state(i, copies[i]);
+  for (std::size_t i = 0; i < num_states(); ++i) executor().set_state(i, copies[i]);
   if (lbfgs_) lbfgs_->clear();
 }
 
 std::vector<std::string> StepRunner::unchanged_weights(const std::vector<Tensor>& copies) const {
   std::vector<std::string> names;
   for (std::size_t i = 0; i < graph_.weights.size(); ++i) {
-    if (state_[i].tensor.equals(copies[i])) names.push_back(state_[i].name);
+    if (!executor().read_state(i).equals(copies[i])) continue;
+    names.push_back(executor().state()[i].name);
   }
   return names;
 }

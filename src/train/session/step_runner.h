@@ -76,18 +76,18 @@ class StepRunner : public Runner {
   Tensor row_losses(const runtime::Execution& plan) const;
   std::vector<Tensor> extra_outputs(const runtime::Execution& plan) const;
 
-  /// All states in order, and what the optimizer keeps on the host: views of their memory, valid as
-  /// long as this.
-  NamedTensors state_view() const;
-  /// nullptr: there is no such state.
-  const Tensor* find_state(const std::string& name) const;
+  /// All states in order, as Executor::read_state gives them, and what the optimizer keeps on the
+  /// host.
+  NamedTensors read_state() const;
+  /// The number of the state with this name, if there is one.
+  std::optional<std::size_t> find_state(const std::string& name) const;
   /// Throws: CheckpointError (unknown or missing name, other dtype or shape). All or nothing.
   void load_state(const NamedTensors& state);
   /// The values of states that `other` has too.
   void take_state(const StepRunner& other);
   /// The first values.
   void reset_state();
-  bool is_state_finite() const;
+  bool is_state_finite() const { return executor().is_state_finite(); }
   std::int64_t state_bytes() const;
   /// Copies of all states in order, without what the optimizer keeps on the host; save_to()
   /// allocates nothing.
@@ -107,14 +107,15 @@ class StepRunner : public Runner {
     return scalar(plan, graph_.ports.loss);
   }
   double run_lbfgs(runtime::Execution& plan);
+  std::size_t num_states() const { return executor().state().size(); }
   void check_class_columns(const std::vector<Dims>& dims) const;
 
   StepGraph graph_;
   runtime::ExecutorOptions options_;
-  NamedTensors state_;  ///< views of the executor's
   std::optional<LbfgsSolver> lbfgs_;
   std::vector<double> lbfgs_weights_;
-  float rate_float_ = 0;  ///< one of the two is bound, by the graph's type
+  std::vector<Tensor> lbfgs_tensors_;  ///< the same, one per weight, on their way to the state
+  float rate_float_ = 0;               ///< one of the two is bound, by the graph's type
   double rate_double_ = 0;
   std::int64_t steps_ = 0;
   std::int64_t snapshot_bytes_ = 0;

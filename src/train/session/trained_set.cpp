@@ -27,16 +27,17 @@ std::string_view weight_of_slot(std::string_view state) {
 
 void add_slots_of(const std::string& weight, const StepRunner& step, TrainedSet& set) {
   const auto weights = names_of(step.graph().state_weights());
-  for (const NamedTensor& state : step.state_view()) {
+  for (const NamedTensor& state : step.read_state()) {
     const bool is_slot = weight_of_slot(state.name) == weight &&
                          std::ranges::find(weights, state.name) == weights.end();
     if (!is_slot || state.name.starts_with("accumulated/")) continue;
     set.held_slots.push_back({.name = state.name, .tensor = state.tensor.clone()});
   }
   const std::string own_count = std::string(kStepCount) + "/" + weight;
-  const Tensor* const shared = step.find_state(kStepCount);
-  if (shared != nullptr && step.find_state(own_count) == nullptr) {
-    set.held_slots.push_back({.name = own_count, .tensor = shared->clone()});
+  const auto shared = step.find_state(kStepCount);
+  if (shared && !step.find_state(own_count)) {
+    set.held_slots.push_back(
+        {.name = own_count, .tensor = step.executor().read_state(*shared).clone()});
   }
 }
 

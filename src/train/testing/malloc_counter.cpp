@@ -4,6 +4,8 @@
 #include <cerrno>
 #include <cstddef>
 
+#include "device/device.h"
+
 #if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define ONNXGRAD_COUNTS_ALLOCATIONS 1
 #else
@@ -21,7 +23,9 @@ void count_allocation() { count.fetch_add(1, std::memory_order_relaxed); }
 
 std::int64_t allocation_count() { return count.load(std::memory_order_relaxed); }
 
-bool counts_allocations() { return ONNXGRAD_COUNTS_ALLOCATIONS != 0; }
+bool counts_allocations() {
+  return ONNXGRAD_COUNTS_ALLOCATIONS != 0 && device::default_device().is_host();
+}
 
 }  // namespace onnxgrad::train_test
 

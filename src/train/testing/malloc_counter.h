@@ -9,7 +9,8 @@ namespace onnxgrad::train_test {
 /// far, libraries included: the test binary puts its own in front of the C library's.
 std::int64_t allocation_count();
 
-/// False where a sanitizer has its own allocator in that place; nothing is counted then.
+/// False where a sanitizer has its own allocator in that place, and nothing is counted, or where
+/// steps run on the simulated device, whose queue allocates.
 bool counts_allocations();
 
 }  // namespace onnxgrad::train_test
