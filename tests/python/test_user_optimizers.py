@@ -318,7 +318,7 @@ def test_groups_with_optimizers_of_their_own():
         *alone, "adam_m/W0", "adam_v/W0", "adam_m/b1", "adam_v/b1", "momentum/W1", "momentum/b0",
         "step_count",
     }  # fmt: skip
-    with pytest.raises(og.OptionError, match="L-BFGS cannot be that of a group"):
+    with pytest.raises(og.OptionError, match="L-BFGS cannot be the optimizer of a group"):
         og.TrainingSession(
             model, "squared_error", main, groups=[opt.ParameterGroup("W0", optimizer="lbfgs")]
         )

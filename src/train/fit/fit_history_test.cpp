@@ -130,9 +130,9 @@ TEST(FitHistory, EpochsOfACheckpointFollowEachOther) {
     return std::string();
   };
   EXPECT_EQ(refusal({1, 2, 4}, 2), "");
-  EXPECT_THAT(refusal({1, 3, 3}, 1), HasSubstr("do not follow"));
-  EXPECT_THAT(refusal({0, 1, 2}, 1), HasSubstr("do not follow"));
-  EXPECT_THAT(refusal({1, 2, 3}, 0), HasSubstr("do not follow"));
+  EXPECT_THAT(refusal({1, 3, 3}, 1), HasSubstr("are not consecutive"));
+  EXPECT_THAT(refusal({0, 1, 2}, 1), HasSubstr("are not consecutive"));
+  EXPECT_THAT(refusal({1, 2, 3}, 0), HasSubstr("are not consecutive"));
   EXPECT_THAT(refusal({1, 2}, 1), HasSubstr("differ in length"));
 }
 

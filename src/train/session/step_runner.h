@@ -102,7 +102,7 @@ class StepRunner : public Runner {
   void add_snapshot_bytes(std::int64_t bytes) { snapshot_bytes_ += bytes; }
 
  private:
-  double run_graph(runtime::Execution& plan) {
+  double run_graph(runtime::Execution& plan) const {
     plan.run();
     return scalar(plan, graph_.ports.loss);
   }

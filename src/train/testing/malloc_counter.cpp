@@ -34,12 +34,13 @@ bool counts_allocations() {
 using onnxgrad::train_test::count_allocation;
 
 // glibc keeps its allocator under these names for programs that put another in front of it.
+// NOLINTBEGIN(bugprone-reserved-identifier,readability-identifier-naming)
+// NOLINTBEGIN(readability-inconsistent-declaration-parameter-name)
 extern "C" {
-void* __libc_malloc(std::size_t bytes);                     // NOLINT(bugprone-reserved-identifier)
-void* __libc_calloc(std::size_t count, std::size_t bytes);  // NOLINT(bugprone-reserved-identifier)
-void* __libc_realloc(void* memory, std::size_t bytes);      // NOLINT(bugprone-reserved-identifier)
-void* __libc_memalign(std::size_t alignment,
-                      std::size_t bytes);  // NOLINT(bugprone-reserved-identifier)
+void* __libc_malloc(std::size_t bytes);
+void* __libc_calloc(std::size_t count, std::size_t bytes);
+void* __libc_realloc(void* memory, std::size_t bytes);
+void* __libc_memalign(std::size_t alignment, std::size_t bytes);
 
 __attribute__((visibility("default"))) void* malloc(std::size_t bytes) {
   count_allocation();
@@ -74,5 +75,7 @@ __attribute__((visibility("default"))) int posix_memalign(void** memory, std::si
   return *memory == nullptr ? ENOMEM : 0;
 }
 }
+// NOLINTEND(readability-inconsistent-declaration-parameter-name)
+// NOLINTEND(bugprone-reserved-identifier,readability-identifier-naming)
 
 #endif
