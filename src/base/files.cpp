@@ -347,9 +347,11 @@ class TemporaryFile {
   void set_mode(mode_t mode) { (void)::fchmod(file_.get(), mode); }
 
   // A failed flush is final: the kernel may have dropped the pages, and a second one would succeed.
+  // The lock stays until the file has its name: it belongs to both descriptors.
   void finish() {
     flush();
     if (::fsync(file_.get()) != 0) fail_errno(shown_, "flush", errno);
+    lock_ = Descriptor(::fcntl(file_.get(), F_DUPFD_CLOEXEC, 0));
     if (::close(file_.release()) != 0) fail_errno(shown_, "close", errno);
   }
 
@@ -395,12 +397,9 @@ class TemporaryFile {
   std::string folder_;
   std::string path_;
   Descriptor file_;
+  Descriptor lock_;  // the same file, from when it is closed
   std::string gathered_;
 };
-
-}  // namespace
-
-namespace {
 
 // Where the bytes for a path go.
 struct Target {

@@ -276,3 +276,23 @@ def test_what_killed_processes_left_goes_away(tmp_path):
     assert {".a.bin.tmp-1-2", ".onnxgrad-tmp-notes", "target", "d.bin"} <= names
     assert temporaries(tmp_path) == [".c.bin.onnxgrad-tmp-1-3", ".onnxgrad-tmp-notes"]
     assert (tmp_path / "target").read_text() == "mine"
+
+
+MANY_WRITES = """
+import sys
+from onnxgrad.files import write_file
+print("ready", flush=True)
+for _ in range(300):
+    write_file(sys.argv[1], b"x")
+"""
+
+
+def test_writers_of_one_folder_leave_each_other_alone(tmp_path):
+    """A file that is written has its lock until it has its name: nobody takes it for a left one."""
+    command = [sys.executable, "-c", MANY_WRITES, tmp_path / "a.bin"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        process.stdout.readline()
+        while process.poll() is None:
+            write_file(tmp_path / "b.bin", b"y")
+    assert process.returncode == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.bin", "b.bin"]
