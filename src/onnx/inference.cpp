@@ -201,6 +201,17 @@ void Inferer::infer_at(ir::Node& node, std::int64_t opset, int depth) const {
   });
 }
 
+void Inferer::check(const ir::Node& node) const {
+  const bool is_standard = is_standard_domain(node.domain);
+  const Schema* schema =
+      find_schema(node.domain, node.op_type, is_standard ? opset_ : newest_opset(node.domain));
+  if (schema == nullptr) return;
+  at_node(node, [&] {
+    check_call(node, *schema);
+    return 0;
+  });
+}
+
 std::vector<ir::Type> Inferer::output_types(ir::Node& node, std::int64_t opset, int depth) const {
   if (depth > kMaxNesting) {
     throw ModelError({.what = "subgraphs or function calls nest deeper than " +

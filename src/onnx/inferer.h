@@ -25,6 +25,9 @@ class Inferer final : public ir::TypeInferer {
   Inferer(const ir::Model& model, std::int64_t opset) : model_(model), opset_(opset) {}
 
   void infer(ir::Node& node) const override { infer_at(node, opset_, 0); }
+  /// check_call() alone, for nodes that are rewritten before their types are inferred; nothing for
+  /// operators that ONNX does not have. Throws: ModelError naming the node.
+  void check(const ir::Node& node) const;
 
  private:
   void infer_at(ir::Node& node, std::int64_t opset, int depth) const;

@@ -180,8 +180,13 @@ void check_loss(const ir::Node& node) {
   }
 }
 
-// Bounds of Clip are one number each.
+// Bounds of Clip are one number each, without axes where the data have none: the result has the
+// shape of the data.
 void check_clip(const ir::Node& node) {
+  if (rank_of(node, 0) == 0) {
+    expect_rank(node, 1, 0);
+    expect_rank(node, 2, 0);
+  }
   for (std::size_t i = 1; i <= 2; ++i) {
     const ir::Value* bound = node.input(i);
     if (bound == nullptr) continue;

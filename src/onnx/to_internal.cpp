@@ -325,6 +325,7 @@ void Internaliser::keep(Node& node, ir::GraphBuilder& g) {
   if (def != nullptr) {
     opdef::check_attributes(node, *def);
     if (def->lower != nullptr) {
+      inferer_.check(node);
       if (const auto results = def->lower(registry_.complete(node), g))
         return replace_outputs(node, *results, first_new, g);
     }
