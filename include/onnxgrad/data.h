@@ -13,49 +13,49 @@
 
 namespace [[gnu::visibility("default")]] onnxgrad {
 
-/// Where rows come from: what messages call them and their columns. What has no name is counted
-/// from 0.
+/// Where rows come from: the names that messages use for them and their columns. Whatever has no
+/// name is numbered from 0.
 struct DataOrigin {
   struct Columns {
     std::string array = {};
     std::vector<std::string> names = {};
   };
-  std::string file = {};  ///< path; empty: arrays of a program
-  /// The line of the file that a row is on (rows are counted as Dataset::first_row says); empty:
-  /// rows have no lines. Called for messages alone, by any thread.
+  std::string file = {};  ///< path; empty: arrays in memory
+  /// The line of the file that a row is on (rows are numbered as in Dataset::first_row); empty:
+  /// rows have no lines. Called only for messages, from any thread.
   std::function<std::int64_t(std::int64_t row)> line_of = {};
   std::vector<Columns> inputs = {};   ///< by input
-  std::vector<Columns> targets = {};  ///< by output, as Dataset::targets; of Dataset::target ""
+  std::vector<Columns> targets = {};  ///< by output, as in Dataset::targets; "" for Dataset::target
   Columns sample_weight = {};
 };
 
 /// Rows to train or validate on; all tensors have the same first dimension N.
 struct Dataset {
-  /// By input name; one tensor with an empty name is the model's only input. Integers and other
-  /// floating types are converted (checked) where the model wants another type.
+  /// By input name; a single tensor with an empty name is the only input. Integers and other
+  /// floating types are converted (with checks) if the model expects another type.
   NamedTensors inputs;
-  /// Labels as the user has them; see TrainingSession::encode_target.
+  /// Labels in the user's form; see TrainingSession::encode_target.
   Tensor target;
-  /// With several losses (Loss::others), in place of `target`: labels by the output that their loss
-  /// is on.
+  /// With several losses (Loss::others), instead of `target`: labels by the output that their loss
+  /// is applied to.
   NamedTensors targets = {};
   /// A weight >= 0 for each row [N]; undefined: all 1. Needs Loss::sample_weight.
   Tensor sample_weight = {};
-  /// Place of the first row in the whole: messages count from it, and a share for validation is
+  /// Index of the first row in the whole data: messages count from it, and the validation split is
   /// drawn by it.
   std::int64_t first_row = 0;
-  std::shared_ptr<const DataOrigin> origin = {};  ///< null: arrays of a program
+  std::shared_ptr<const DataOrigin> origin = {};  ///< null: arrays in memory
 };
 
 /// One pass over all rows.
 struct Pass {
   std::uint32_t epoch = 0;  ///< from 0
-  bool shuffle = false;     ///< chunks may come in another order, a function of (seed, epoch)
+  bool shuffle = false;     ///< chunks may come in a different order, a function of (seed, epoch)
   std::uint64_t seed = 0;
 };
 
-/// Rows that come in chunks, so that not all need be in memory: files, or batches that a program
-/// makes. Trainer::fit reads it in a thread of its own, one block ahead of the training.
+/// Rows that come in chunks, so that not all need to be in memory: files, or batches that a program
+/// generates. Trainer::fit reads it in a separate thread, one block ahead of the training.
 class DataSource {
  public:
   DataSource() = default;
@@ -63,14 +63,14 @@ class DataSource {
   DataSource& operator=(const DataSource&) = delete;
   virtual ~DataSource() = default;
 
-  /// Rows of a pass; nothing if that shows only at its end.
+  /// Number of rows in a pass; nullopt if it is known only at the end.
   virtual std::optional<std::int64_t> num_rows() const = 0;
-  /// Begins a pass. Throws: DataError (there is no second pass).
+  /// Begins a pass. Throws: DataError (a second pass is not possible).
   virtual void start(const Pass& pass) = 0;
-  /// The next chunk of the pass, of at least one row; nothing at its end. `start` and `next` are
-  /// called by one thread at a time, not always the same. Throws: DataError naming the place.
+  /// The next chunk of the pass, of at least one row; nullopt at its end. `start` and `next` are
+  /// called by one thread at a time, not always the same. Throws: DataError naming the position.
   virtual std::optional<Dataset> next() = 0;
-  /// False: there is one pass at most.
+  /// False: at most one pass is possible.
   virtual bool can_start_again() const { return true; }
 };
 

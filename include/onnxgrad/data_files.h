@@ -9,61 +9,61 @@
 
 #include "onnxgrad/data.h"
 
-// Files of rows that need not fit into memory. All functions check what a file says of itself
-// against its size before they allocate, and take no more memory than a chunk and an index of the
-// chunks, whatever is in it.
+// Files of rows that need not fit into memory. All functions check what a file declares against
+// its size before they allocate, and never use more memory than a chunk and an index of the
+// chunks, whatever the file contains.
 
 namespace [[gnu::visibility("default")]] onnxgrad {
 
 /// The column (or array) of one of several targets.
 struct TargetColumn {
-  std::string output = {};  ///< that its loss is on
+  std::string output = {};  ///< that its loss is applied to
   std::string column = {};
-  bool is_text = false;  ///< CSV: labels are texts
+  bool is_text = false;  ///< CSV: labels are strings
 };
 
 /// What the columns of a file are.
 struct FileLayout {
-  /// What the model is fed with. Each input takes the column (or array) of its name. Columns of a
-  /// CSV file that are left make up the rows [N, C] of the one input that has none of its name, in
-  /// their order; the one array that is left of an .npz file does the same.
+  /// What is fed to the model. Each input takes the column (or array) of its name. The remaining
+  /// columns of a CSV file, in order, form the rows [N, C] of the one input without a column of its
+  /// name; so does the one remaining array of an .npz file.
   std::vector<ValueInfo> inputs = {};
   std::string target = "y";               ///< name of the column or array
-  bool target_is_text = false;            ///< CSV: labels are texts
+  bool target_is_text = false;            ///< CSV: labels are strings
   std::string sample_weight = {};         ///< name of the column or array; empty: none
-  std::vector<std::string> ignored = {};  ///< columns (or arrays) that are left out
-  /// With several losses (Loss::others), in place of `target` and `target_is_text`.
+  std::vector<std::string> ignored = {};  ///< columns (or arrays) to leave out
+  /// With several losses (Loss::others), instead of `target` and `target_is_text`.
   std::vector<TargetColumn> targets = {};
 };
 
 struct CsvOptions {
   char delimiter = ',';
-  /// Bytes of a chunk: lines that are read together. Where a line is longer, chunks are made so;
-  /// one above 16 MiB that is longer than a chunk too is an error.
+  /// Bytes of a chunk: lines read together. Chunks grow to hold a longer line; a line above
+  /// 16 MiB that is also longer than a chunk is an error.
   std::int64_t chunk_bytes = std::int64_t{1} << 20;
 };
 
 /// Rows of a CSV file with a header line (RFC 4180: quoted cells, "" is a quote; blank lines are
-/// left out; UTF-8 with or without byte order mark). Numbers are read without regard to the locale;
-/// an empty cell is NaN. The constructor reads the file once, to find where lines begin; chunks can
+/// skipped; UTF-8 with or without byte order mark). Numbers are parsed independently of the locale;
+/// an empty cell is NaN. The constructor reads the file once to find where lines begin; chunks can
 /// then be read in any order. Throws: DataError naming file, line and column.
 std::unique_ptr<DataSource> open_csv(const std::string& path, const FileLayout& layout,
                                      const CsvOptions& options = {});
 
-/// Rows of the arrays of an .npz file, as numpy.savez and numpy.savez_compressed write it: the
+/// Rows of the arrays of an .npz file, as written by numpy.savez and numpy.savez_compressed: the
 /// first dimension counts rows. Stored arrays are read in chunks in any order, compressed ones from
-/// the front. Headers are compared with the size of the file before anything is allocated; no
+/// the start. Headers are compared with the size of the file before anything is allocated; no
 /// pickles. Throws: DataError naming file and array.
 std::unique_ptr<DataSource> open_npz(const std::string& path, const FileLayout& layout,
                                      std::int64_t chunk_bytes = std::int64_t{1} << 20);
 
-/// Names of arrays and the .npy files that hold them.
+/// Names of arrays and the .npy files that contain them.
 using NpyFiles = std::vector<std::pair<std::string, std::string>>;
-/// The same for arrays in .npy files of their own: `layout` refers to the names in `files`.
+/// The same for arrays in separate .npy files: `layout` refers to the names in `files`.
 std::unique_ptr<DataSource> open_npy(const NpyFiles& files, const FileLayout& layout,
                                      std::int64_t chunk_bytes = std::int64_t{1} << 20);
 
-/// What can be done about a text that is not a number: "Write it with a decimal point: 0.5.". The
+/// What can be done about a string that is not a number: "Write it with a decimal point: 0.5.".
 /// `column` is one that can be left out; empty: there is none.
 std::string number_hint(const std::string& text, const std::string& column = {});
 

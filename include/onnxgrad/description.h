@@ -8,17 +8,17 @@
 #include <variant>
 #include <vector>
 
-// Option structs as data: what other languages, command lines and documents are made of. A family
-// (optimizers, schedules, ...) has a table with a description of each of its structs.
+// Option structs as data, from which bindings, the command line and documents are generated. A
+// family (optimizers, schedules, ...) has a table with a description of each of its structs.
 
 namespace [[gnu::visibility("default")]] onnxgrad {
 
-/// The value of a field; its type is that of the field. Enumerators are texts; none at all
-/// (monostate) is that of an optional int64.
+/// The value of a field; its type is that of the field. Enumerators are strings; monostate is an
+/// optional int64 without a value.
 using FieldValue = std::variant<bool, std::int64_t, double, std::string, std::vector<std::int64_t>,
                                 std::vector<double>, std::monostate>;
 
-/// Numbers from `minimum` on, or above it if `is_open`, up to `maximum`, and less than `below`.
+/// Numbers >= `minimum` (> `minimum` if `is_open`), <= `maximum` and < `below`.
 struct NumberRange {
   double minimum = -std::numeric_limits<double>::infinity();
   bool is_open = false;
@@ -30,10 +30,10 @@ struct NumberRange {
 struct FieldInfo {
   std::string name = {};                  ///< of the member
   std::string option = {};                ///< its name in Python and on the command line
-  FieldValue default_value = {};          ///< of the struct's default
+  FieldValue default_value = {};          ///< as in the default struct
   NumberRange range = {};                 ///< of numbers
   bool zero_is_none = false;              ///< 0 stands for a value found later: None in Python
-  std::vector<std::string> choices = {};  ///< of texts
+  std::vector<std::string> choices = {};  ///< of strings
   std::string meaning = {};               ///< a sentence; may be empty
 };
 
@@ -44,25 +44,25 @@ struct NamedValues {
   std::vector<std::string> aliases = {};
 };
 
-/// What is kept in the state of a training.
+/// A value kept in the state of a training.
 struct StateInfo {
   std::string name = {};     ///< without the name of its weight
-  std::string meaning = {};  ///< its symbol in the formula, or when it is there
+  std::string meaning = {};  ///< its symbol in the formula, or when it exists
 };
 
-/// An option struct. Texts are plain ASCII; formulas name fields by their options.
+/// An option struct. Strings are plain ASCII; formulas refer to fields by option name.
 struct DescriptionInfo {
   std::string type = {};         ///< name of the struct
   std::string python_name = {};  ///< of the class; empty: Python has no class made of the fields
   std::string summary = {};      ///< one line, without a full stop
-  std::string source = {};       ///< publication, or library that has the same; may be empty
+  std::string source = {};       ///< publication, or library with the same definition; may be empty
   std::string formula = {};
   std::vector<FieldInfo> fields = {};
   std::vector<StateInfo> states = {};
   std::vector<NamedValues> names = {};
 };
 
-/// Fields by the names of their options.
+/// Fields by option name.
 using FieldValues = std::vector<std::pair<std::string, FieldValue>>;
 
 }  // namespace onnxgrad

@@ -45,10 +45,10 @@ class Dims {
   std::int64_t num_elements_ = 1;
 };
 
-/// The shape that NumPy-style broadcasting gives to a and b. Throws: ShapeError.
+/// The shape of a and b broadcast together as in NumPy. Throws: ShapeError.
 Dims broadcast_dims(const Dims& a, const Dims& b);
 
-/// axis in [-rank, rank) as a value in [0, rank). Throws: ShapeError naming both.
+/// Maps an axis in [-rank, rank) to [0, rank). Throws: ShapeError naming both.
 std::int64_t normalize_axis(std::int64_t axis, std::size_t rank);
 
 }  // namespace onnxgrad

@@ -10,7 +10,7 @@
 
 namespace [[gnu::visibility("default")]] onnxgrad {
 
-/// Element types of tensors; the numbers are those of ONNX's TensorProto.DataType.
+/// Element types of tensors, numbered as in ONNX's TensorProto.DataType.
 enum class DataType : std::int32_t {
   kUndefined = 0,
   kFloat32 = 1,
@@ -41,13 +41,13 @@ enum class DataType : std::int32_t {
   kInt2 = 26,
 };
 
-/// Number of bits of one element as it is stored (2, 4, 8, ..., 128); 0 for strings and kUndefined.
+/// Number of bits of one stored element (2, 4, 8, ..., 128); 0 for strings and kUndefined.
 int size_bits(DataType dtype);
 
-/// NumPy's name of the type ("float32", "int64", "bool", "string", ...); "undefined" otherwise.
+/// NumPy's name for the type ("float32", "int64", "bool", "string", ...); "undefined" otherwise.
 std::string_view dtype_name(DataType dtype);
 
-/// The type with that NumPy name, if there is one.
+/// The type with this NumPy name, if there is one.
 std::optional<DataType> dtype_from_name(std::string_view name);
 
 /// True for float16, bfloat16, float32 and float64: the types that carry gradients.

@@ -18,8 +18,8 @@ struct Place {
   std::string value = {};    ///< input, output, weight or column
 };
 
-/// What the user can do about a problem: one sentence or two. It has no default, so a Problem
-/// without one does not compile, and neither does an empty literal.
+/// What the user can do about a problem, in one or two sentences. It has no default, so a Problem
+/// without one does not compile; neither does an empty literal.
 class Hint {
  public:
   template <class Text>
@@ -36,15 +36,15 @@ class Hint {
   std::string text_;
 };
 
-/// The four parts of every message: what is wrong, where, what was expected and given, what to do.
+/// The four parts of every message: what is wrong, where, expected and actual, what to do.
 struct Problem {
-  std::string what = {};  ///< e.g. "shape [12, 4], expected [10, *]"; complete in itself
+  std::string what = {};  ///< e.g. "shape [12, 4], expected [10, *]"; self-contained
   Place where = {};
-  std::string detail = {};  ///< expected and given, the reason; may be empty
+  std::string detail = {};  ///< expected and actual, the reason; may be empty
   Hint hint;                ///< what the user can do; required
 };
 
-/// Base of everything that onnxgrad throws. what() has at most six lines: "<place>: <what>", the
+/// Base of everything that onnxgrad throws. what() has at most six lines: "<where>: <what>", the
 /// detail, the hint.
 class Error : public std::runtime_error {
  public:
@@ -72,28 +72,28 @@ class UnsupportedOperatorError : public Error {
   std::string_view kind() const override { return "UnsupportedOperatorError"; }
 };
 
-/// A requested gradient does not exist; names every node in the way.
+/// A requested gradient does not exist; names every node that blocks it.
 class GradientError : public Error {
  public:
   using Error::Error;
   std::string_view kind() const override { return "GradientError"; }
 };
 
-/// Shapes that do not fit each other, or that are too large.
+/// Shapes that do not match, or that are too large.
 class ShapeError : public Error {
  public:
   using Error::Error;
   std::string_view kind() const override { return "ShapeError"; }
 };
 
-/// Data that a model cannot be fed with: wrong dtype, NaN, label out of range, missing column.
+/// Data that cannot be fed to a model: wrong dtype, NaN, label out of range, missing column.
 class DataError : public Error {
  public:
   using Error::Error;
   std::string_view kind() const override { return "DataError"; }
 };
 
-/// A checkpoint or output file that cannot be written, or read, or is of another model.
+/// A checkpoint or output file that cannot be written or read, or belongs to another model.
 class CheckpointError : public Error {
  public:
   using Error::Error;
@@ -107,7 +107,7 @@ class ConvergenceError : public Error {
   std::string_view kind() const override { return "ConvergenceError"; }
 };
 
-/// A device is absent, or the memory budget is exhausted.
+/// A device is not available, or the memory budget is exhausted.
 class DeviceError : public Error {
  public:
   using Error::Error;

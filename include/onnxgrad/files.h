@@ -7,15 +7,15 @@
 
 namespace [[gnu::visibility("default")]] onnxgrad {
 
-/// Writes a file that is there in full, or, after any error, as it was before: under a temporary
-/// name of the same folder, flushed to the disk, renamed, and the folder flushed. Links are
-/// followed and permissions kept; what a process left that was killed while writing into the folder
-/// is removed; a device or a pipe is written to as it is. All files of onnxgrad are written like
-/// this. Throws: CheckpointError (no such folder, no room, a folder of that name).
+/// Writes a file atomically: after an error it is unchanged. The bytes go to a temporary file in
+/// the same folder, which is flushed to disk and renamed; then the folder is flushed. Links are
+/// followed and permissions kept; temporary files of processes that were killed while writing to
+/// the folder are removed; a device or a pipe is written to directly. All files of onnxgrad are
+/// written this way. Throws: CheckpointError (no such folder, disk full, a folder of that name).
 void write_file(const std::string& path, std::string_view contents);
 
-/// Throws what write_file would throw for so many bytes, as far as that can be known before: the
-/// folder takes no new file, the disk has no room. Nothing is changed.
+/// Throws what write_file would throw for this many bytes, as far as can be known in advance: the
+/// folder is not writable, the disk is full. Nothing is changed.
 void check_writable(const std::string& path, std::int64_t bytes = 0);
 
 }  // namespace onnxgrad

@@ -15,39 +15,39 @@
 namespace [[gnu::visibility("default")]] onnxgrad {
 
 struct ForwardBackwardOptions {
-  /// Glob patterns of the weights to differentiate; empty: WeightInfo::trainable says, and a model
-  /// without such weights is differentiated with respect to its inputs alone.
+  /// Glob patterns of the weights to differentiate; empty: WeightInfo::trainable ones; a model
+  /// without such weights is differentiated only with respect to its inputs.
   std::vector<std::string> weights = {};
-  /// Glob patterns of weights that are constants.
+  /// Glob patterns of weights to treat as constants.
   std::vector<std::string> frozen = {};
-  /// Weights that are one in the file by accident are differentiated apart, and written so; false:
-  /// the file keeps its tensors. See SeparatedWeight.
+  /// Weights that share a tensor of the file by accident get separate gradients, and are written
+  /// separately; false: the file keeps its tensors. See SeparatedWeight.
   bool untie = true;
-  /// Inputs to differentiate by name; empty: all of floating type.
+  /// Names of inputs to differentiate; empty: all of floating type.
   std::vector<std::string> inputs = {};
-  bool input_gradients = true;                       ///< false: gradients of weights alone
-  TrainingMode training_mode = TrainingMode::kAuto;  ///< of forward passes for training
+  bool input_gradients = true;                       ///< false: gradients of weights only
+  TrainingMode training_mode = TrainingMode::kAuto;  ///< for forward passes for training
   EngineOptions engine = {};
 };
 
-/// A model as a function with a gradient, for training loops, losses and layers that live outside:
-/// forward() computes outputs and keeps what the gradients need, backward() takes gradients of the
-/// outputs and gives those of weights and inputs. Between the two, nothing is copied: kernels write
-/// saved tensors and outputs into memory that the context and the results own, and weights and
-/// inputs are read where they lie. Two graphs, each an ordinary model.
-/// One call at a time: a call while another thread is inside throws Error.
+/// A model as a function with a gradient, for training loops, losses and layers outside onnxgrad:
+/// forward() computes outputs and saves what the gradients need, backward() takes gradients of the
+/// outputs and returns those of weights and inputs. Nothing is copied between the two: kernels
+/// write saved tensors and outputs into memory that the context and the results own, and weights
+/// and inputs are read in place. Both are graphs, each an ordinary model.
+/// One call at a time: a call while another thread is in one throws Error.
 class ForwardBackward {
  public:
-  /// What one forward pass left for its backward pass. Copies share it; it outlives the
-  /// ForwardBackward, and its memory is free when the last copy is gone.
+  /// What one forward pass saved for its backward pass. Copies share it; it outlives the
+  /// ForwardBackward, and its memory is freed with the last copy.
   class Context {
    public:
     struct Data;  ///< private to the library
     Context() = default;
     explicit Context(std::shared_ptr<Data> data) : data_(std::move(data)) {}
-    /// Bytes of the tensors that were saved; inputs and weights, which are shared, not counted.
+    /// Bytes of the saved tensors, without inputs and weights, which are shared.
     std::int64_t saved_bytes() const;
-    /// Views of the saved tensors by their names in forward_graph(), until the backward pass.
+    /// Views of the saved tensors by name in forward_graph(), until the backward pass.
     NamedTensors saved() const;
     bool operator==(const Context&) const = default;
     const std::shared_ptr<Data>& data() const { return data_; }
@@ -67,29 +67,29 @@ class ForwardBackward {
   };
 
   /// Throws: GradientError (names every node without a gradient), ModelError (a pattern or name
-  /// without match, nothing to differentiate), UnsupportedOperatorError, DeviceError.
+  /// without a match, nothing to differentiate), UnsupportedOperatorError, DeviceError.
   explicit ForwardBackward(const Model& model, const ForwardBackwardOptions& options = {});
   ~ForwardBackward();
   ForwardBackward(ForwardBackward&&) noexcept;
   ForwardBackward& operator=(ForwardBackward&&) noexcept;
 
-  /// The outputs for these inputs. `inputs` are read in place; with `training` they, the outputs
-  /// and the context must not be written to before the backward pass. Without `training` nothing is
+  /// The outputs for these inputs. `inputs` are read in place; with `training`, inputs and outputs
+  /// must not be modified before the backward pass. Without `training` nothing is
   /// saved. Several passes may be open, each with its own context.
   /// Passes for training are in training mode (see TrainingMode) and update running statistics.
   /// Throws: DataError (missing or unknown input, dtype), ShapeError.
   Result forward(const NamedTensors& inputs, bool training = true);
   /// Gradients of sum_i <output_gradients[i], output_i> for the last open forward pass, which is
-  /// closed; so a stack of passes is traversed backwards. An undefined tensor stands for zeros,
-  /// and so do missing ones at the end; outputs that are not floating-point take none.
+  /// closed; a stack of passes is thus traversed backwards. An undefined tensor means zeros, and
+  /// so do missing ones at the end; outputs that are not floating-point take none.
   /// Throws: DataError (too many, dtype), ShapeError; the pass is then still open. Error (no pass
   /// is open).
   Gradients backward(std::span<const Tensor> output_gradients);
   /// The same for any open pass. Throws: Error if it is closed or of another ForwardBackward.
   Gradients backward(std::span<const Tensor> output_gradients, const Context& context);
-  /// Open passes, the oldest first.
+  /// Open passes, oldest first.
   std::vector<Context> contexts() const;
-  /// Closes a pass without gradients. Throws: Error as backward().
+  /// Closes a pass without computing gradients. Throws: Error, as backward() does.
   void discard(const Context& context);
 
   const std::vector<ValueInfo>& inputs() const;
@@ -100,18 +100,18 @@ class ForwardBackward {
   /// Views of the current weights, then of the running statistics: set_weights() makes new tensors
   /// and does not write to these.
   NamedTensors weights() const;
-  /// Other numbers for some weights, copied, for forward passes from now on. Open passes keep the
-  /// weights that they were run with. Throws: ModelError (unknown weight, other dtype or shape).
+  /// Sets some weights, copied, for forward passes from now on. Open passes keep the weights that
+  /// they were run with. Throws: ModelError (unknown weight, different dtype or shape).
   void set_weights(const NamedTensors& weights);
   /// The file as it was loaded, with the current weights.
   Model trained_model() const;
 
-  /// The graphs that are run: inputs are the model's, then the weights, then running statistics.
+  /// The graph of forward passes. Inputs: the model's, then the weights, then running statistics.
   Model inference_graph(const WriteOptions& options = {}) const;
-  /// In training mode, with what is saved and then new running statistics as further outputs.
+  /// In training mode, with saved values and then new running statistics as further outputs.
   Model forward_graph(const WriteOptions& options = {}) const;
-  /// Inputs: "<output>_grad", then those inputs and weights of the forward graph, then those of its
-  /// outputs, that it needs, under their names there. Outputs: "<name>_grad".
+  /// Inputs: "<output>_grad", then the inputs and weights of the forward graph that it needs, then
+  /// the outputs that it needs, under their names there. Outputs: "<name>_grad".
   Model backward_graph(const WriteOptions& options = {}) const;
 
   struct Impl;  ///< private to the library

@@ -15,12 +15,12 @@
 namespace [[gnu::visibility("default")]] onnxgrad {
 
 /// How graphs are written for other runtimes: standard operators and, unless inlined, model-local
-/// functions of domain "onnxgrad" that are made of them. The IR version is that of the opset's
-/// time: 10 from opset 21 on, 9 for 19 and 20, 8 for 15 to 18 and wherever local functions stay, 7
+/// functions of domain "onnxgrad" composed of them. The IR version follows the opset: 10 from
+/// opset 21 on, 9 for 19 and 20, 8 for 15 to 18 and wherever local functions remain, 7
 /// before.
 struct WriteOptions {
   std::int64_t target_opset = 26;  ///< of ai.onnx, 9 to 26
-  bool inline_functions = false;   ///< no local function stays, for runtimes without them
+  bool inline_functions = false;   ///< no local function remains, for runtimes without them
 };
 
 struct GradientOptions {
@@ -31,47 +31,47 @@ struct GradientOptions {
   /// False: the gradient of each output is a new input `<output>_grad` of the output's shape.
   /// True: it is ones, so the result is the gradient of the sum of all output elements.
   bool fill_grad = false;
-  bool keep_outputs = false;  ///< the differentiated outputs stay, after the gradients
+  bool keep_outputs = false;  ///< keep the differentiated outputs, after the gradients
   WriteOptions write = {};
-  /// Takes the names in `wrt` whose gradient is zero whatever the inputs are; null: not wanted.
+  /// Receives the names in `wrt` whose gradient is always zero; null: not wanted.
   std::vector<std::string>* zeros = nullptr;
 };
 
-/// The gradient as a model of its own. Inputs: those of `model` that are needed, then each weight
+/// The gradient as a separate model. Inputs: those of `model` that are needed, then each weight
 /// of `wrt` (no longer an initializer), then `<output>_grad`. Outputs: `<name>_grad` for every name
 /// in `wrt`, with its shape and dtype; zeros where the outputs do not depend on it. Weights are the
-/// tensors of the file: one that several layers read has one gradient, their sum. Throws:
+/// tensors of the file: one read by several layers has one gradient, the sum. Throws:
 /// GradientError (names every node on a path to `wrt` without a gradient),
 ///         ModelError (unknown name, opset out of range).
 Model gradient(const Model& model, const GradientOptions& options = {});
 
 struct TrainingStepOptions {
-  /// Glob patterns of the weights to train; empty: the trainable ones.
+  /// Glob patterns of weights to train; empty: the trainable ones.
   std::vector<std::string> trainable = {};
-  /// Glob patterns of weights that stay as they are.
+  /// Glob patterns of weights to leave unchanged.
   std::vector<std::string> frozen = {};
-  /// Weights that are one in the file by accident are trained apart; false: as one. See
+  /// Weights that share a tensor of the file by accident are trained separately; false: as one. See
   /// SeparatedWeight.
   bool untie = true;
   UpdateOptions update = {};  ///< groups of weights, clipping, accumulation
-  bool gradients = false;     ///< `<weight>_grad` are outputs too
+  bool gradients = false;     ///< also output `<weight>_grad`
   TrainingMode training_mode = TrainingMode::kAuto;
-  /// The rate of each update follows from `learning_rate` and the count of updates, in the graph.
+  /// The graph computes the rate of each update from `learning_rate` and the number of updates.
   std::optional<Schedule> schedule = {};
-  /// Of the whole training, for schedules whose length is a share of it or all of it, and for those
-  /// that count epochs. 0: not known.
+  /// Of the whole training, for schedules whose length is a fraction of it or all of it, and for
+  /// those that count epochs. 0: unknown.
   std::int64_t updates = 0;
-  std::int64_t epochs = 1;  ///< that these updates are
+  std::int64_t epochs = 1;  ///< that these updates make up
   WriteOptions write = {};
 };
 
 /// One training step as one model. Inputs: the model's, the target, the sample weight if there is
-/// one, `learning_rate` (rank 0; OptimalRate has none), of a schedule with plateaus their factors
-/// so far
-/// (`plateau_factor`, float64, rank 0: what looks at the loss of an epoch stays outside), then the
+/// one, `learning_rate` (rank 0; OptimalRate has none), for a schedule with plateaus the product
+/// of their factors so far (`plateau_factor`, float64, rank 0: the caller computes it from the
+/// epochs' losses), then the
 /// state: each weight, the optimizer's slots
 /// ("momentum/<weight>", "adam_m/<weight>", "adam_v/<weight>", ...) and "step_count"; state inputs
-/// have their first values as initializers. Outputs: the loss, gradients if asked for, then
+/// have their initial values as initializers. Outputs: the loss, gradients if requested, then
 /// "next/<state>" in the same order. Feeding outputs back trains in any runtime. Throws: what
 /// find_loss and gradient throw; ModelError for L-BFGS, which is a loop around such a graph.
 Model training_step(const Model& model, const Loss& loss = {}, const Optimizer& optimizer = Sgd{},

@@ -11,32 +11,32 @@
 
 namespace [[gnu::visibility("default")]] onnxgrad {
 
-/// How the engine runs; the same for every session.
+/// How the engine runs; common to all sessions.
 struct EngineOptions {
   std::string device = "cpu";
   int threads = 0;                      ///< 0: the cores that this process may use
-  std::uint64_t seed = 0;               ///< of Dropout and other random operators
+  std::uint64_t seed = 0;               ///< for Dropout and other random operators
   std::int64_t memory_limit_bytes = 0;  ///< 0: three quarters of the machine's (or cgroup's) memory
-  bool fuse = true;                     ///< false: one kernel per node, for finding faults
+  bool fuse = true;                     ///< false: one kernel per node, for debugging
 };
 
 /// Runs a model. Plans are compiled per input shape and cached. One call at a time: a call from
 /// another thread while one is running throws Error; sessions are independent of each other.
 class InferenceSession {
  public:
-  /// Throws: UnsupportedOperatorError (names every node without kernel), ModelError, DeviceError.
+  /// Throws: UnsupportedOperatorError (names every node without a kernel), ModelError, DeviceError.
   explicit InferenceSession(const Model& model, const EngineOptions& options = {});
   ~InferenceSession();
   InferenceSession(InferenceSession&&) noexcept;
   InferenceSession& operator=(InferenceSession&&) noexcept;
 
-  /// Inputs to feed. Weights of gradient models are inputs like others.
+  /// Inputs to feed. Weights of gradient models are ordinary inputs.
   const std::vector<ValueInfo>& inputs() const;
-  /// Outputs; a ZipMap's sequence of maps is given as the tensor [N, C] that the ZipMap reads.
+  /// Outputs; in place of a ZipMap's sequence of maps, the tensor [N, C] that the ZipMap reads.
   const std::vector<ValueInfo>& outputs() const;
 
-  /// The named outputs (empty: all), copied. Feeds are read, not copied; inputs that have a default
-  /// may be left out. Throws: DataError (unknown or missing input, dtype), ShapeError.
+  /// The named outputs (empty: all), copied. Feeds are read, not copied; inputs with a default
+  /// may be omitted. Throws: DataError (unknown or missing input, dtype), ShapeError.
   std::vector<Tensor> run(std::span<const std::string> output_names, const NamedTensors& feeds);
 
   /// The plan of the last run, one line per kernel; empty before the first.

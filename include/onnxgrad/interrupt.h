@@ -3,13 +3,13 @@
 
 namespace [[gnu::visibility("default")]] onnxgrad {
 
-/// Leaves a call that was interrupted. Not a std::exception on purpose: nothing that reads a model
-/// may take it for an error in the model.
+/// Thrown out of an interrupted call. Deliberately not a std::exception: code that reads a model
+/// must not mistake it for an error in the model.
 class Interrupted {};
 
-/// While it lives, calls of this thread that read, differentiate or compile a model ask
-/// `wants_stop` between their nodes, at most every 20 ms; they end with Interrupted where it
-/// returns true. What they were called on is as before. Scopes may nest: the innermost one counts.
+/// During its lifetime, calls on this thread that read, differentiate or compile a model call
+/// `wants_stop` between nodes, at most every 20 ms, and throw Interrupted when it returns
+/// true. What they were called on is unchanged. Scopes may nest: the innermost one applies.
 class InterruptScope {
  public:
   using WantsStop = bool (*)();

@@ -12,14 +12,14 @@
 #include "onnxgrad/model.h"
 
 // Losses as plain descriptions. N is the number of rows of a batch, C the number of classes, s the
-// scores that the loss is put on, t the target. Each is written into the model as standard ONNX
-// operators. Formulas give the loss of one row; `Loss::reduction` says how rows are put together.
+// scores that the loss is applied to, t the target. Each is written into the model as standard ONNX
+// operators. Formulas are for one row; `Loss::reduction` determines how rows are combined.
 
 namespace [[gnu::visibility("default")]] onnxgrad {
 
 /// Chosen by the head of the model: squared error for a regression output; softmax, binary or
-/// one-vs-rest cross-entropy for scores behind Softmax or Sigmoid; the negative log of the
-/// probability where no scores are found.
+/// one-vs-rest cross-entropy for scores before Softmax or Sigmoid; the negative log of the
+/// probability if no scores are found.
 struct AutoLoss {};
 
 // Regression. d = s - t; s, t: [N, K] or [N], floating. Averaged over the K columns of a row.
@@ -57,7 +57,7 @@ struct Cosine {};
 
 // Classification.
 
-/// -log softmax(s)[t]. s: [N, C], or more axes (averaged over the places of a row) of which
+/// -log softmax(s)[t]. s: [N, C], or more axes (averaged over the positions of a row) of which
 /// `Loss::class_axis` has the classes, before any Softmax; t: class numbers, of the shape of s
 /// without the class axis: [N], or [B, T] for s: [B, T, C]. With options, for w = class_weights (1
 /// without) and e = label_smoothing: w[t] * (1 - e) * -log p[t] + e / C * sum_c w[c] * -log p[c],
@@ -65,19 +65,19 @@ struct Cosine {};
 /// * ((1 - e) * q[c]
 /// + e / C), where each row counts once.
 struct SoftmaxCrossEntropy {
-  /// Rows (or places) of this class number count nothing; integer targets only.
+  /// Rows (or positions) with this class number are ignored; integer targets only.
   std::optional<std::int64_t> ignore_index = {};
   std::vector<double> class_weights = {};  ///< [C], >= 0; empty: all 1
   double label_smoothing = 0;              ///< in [0, 1)
-  /// t are probabilities (or 0 and 1) of the scores' type and shape.
+  /// t are probabilities (or 0 and 1) of the type and shape of s.
   bool one_hot = false;
 };
 
 /// log(1 + exp(s)) - t*s with t in {0, 1}, averaged over the columns of a row. s: [N] or [N, 1], t:
 /// class numbers [N]; or s: [N, K] before any Sigmoid, t: [N, K] of numbers from 0 to 1.
 struct BinaryCrossEntropy {
-  /// Of one column too, t are numbers from 0 to 1, of the scores' type and shape. A session sets it
-  /// when it is given fractions as targets.
+  /// For a single column too, t are numbers from 0 to 1, of the type and shape of s. A session sets
+  /// it when given fractions as targets.
   bool soft_targets = false;
 };
 
@@ -94,12 +94,12 @@ struct LogLoss {
 /// min_probability 0: the smallest normal number of p's type.
 struct NegativeLogLikelihood {
   double min_probability = 0;
-  /// Rows (or places) of this class number count nothing.
+  /// Rows (or positions) with this class number are ignored.
   std::optional<std::int64_t> ignore_index = {};
 };
 
 /// Kullback-Leibler divergence sum_c t[c] * (log t[c] - log softmax(s)[c]), where 0 log 0 is 0.
-/// s: [N, C] before any Softmax (logarithms of probabilities do as well), or more axes as for
+/// s: [N, C] before any Softmax (log-probabilities work as well), or more axes as for
 /// SoftmaxCrossEntropy; t: probabilities of the shape of s.
 struct KlDivergence {};
 
@@ -113,26 +113,26 @@ struct KlDivergence {};
 struct OneVsRest {
   enum class Kind { kLog, kHinge, kSquaredHinge, kModifiedHuber };
   Kind kind = Kind::kLog;
-  /// Averaged over the columns instead: with two columns of opposite scores that is the loss of
-  /// the one problem that they are.
+  /// Averaged over the columns instead: for two columns of opposite scores, this is the loss of
+  /// the single binary problem that they represent.
   bool average = false;
 };
 
-/// A loss of the user's: a model with the inputs scores, target and, if it wants them, sample
+/// A user-defined loss: a model with the inputs scores, target and, optionally, sample
 /// weights [N], in this order, and one floating output: the loss of each row [N] or [N, 1], or the
 /// mean loss of the batch ([], [1] or [1, 1]). Initializers are constants. Targets are class
 /// numbers where the second input is int64 [N].
 struct UserLoss {
   std::shared_ptr<const std::string> model = {};  ///< a serialized ModelProto
-  /// Put on the scores behind Softmax or Sigmoid and not on the probabilities.
+  /// Applied to the scores before Softmax or Sigmoid, not to the probabilities.
   bool takes_scores = false;
 };
 
-/// The model has its loss already: `Loss::output` (or an inner value) is the loss of each row, [N]
-/// or [N, K] as for other losses, or of the batch, one number, of which Reduction says whether it
-/// is a mean of the rows or their sum. `Loss::target` and `Loss::sample_weight` name inputs of the
-/// model; with an empty `target`, or no input of its default name, there is no target. What weights
-/// do is the model's business. Stands alone: no others beside it.
+/// The model contains its loss: `Loss::output` (or an inner value) is the loss of each row, [N]
+/// or [N, K] as for other losses, or of the batch, one number; Reduction then specifies whether it
+/// is a mean over the rows or their sum. `Loss::target` and `Loss::sample_weight` name inputs of
+/// the model; with an empty `target`, or no input of its default name, there is no target. The
+/// model decides what weights do. Cannot be combined with other losses.
 struct OutputLoss {};
 
 using LossFunction =
@@ -143,12 +143,12 @@ using LossFunction =
 enum class Reduction {
   kMean,  ///< sum of weighted rows / sum of their weights (rows, without weights)
   kSum,
-  /// The loss of each row [N], times its weight. Training follows the gradient of their sum.
+  /// The loss of each row [N], times its weight. Training uses the gradient of their sum.
   kNone,
 };
 
-/// l1 * sum |w| + l2 * sum w^2, added to the loss (to the mean, or to the sum) and so in its
-/// gradient. In other terms: l2 is half of an optimizer's weight decay.
+/// l1 * sum |w| + l2 * sum w^2, added to the loss (mean or sum) and thus part of its
+/// gradient. In other words, l2 is half of an optimizer's weight decay.
 struct Penalty {
   double l1 = 0;  ///< >= 0
   double l2 = 0;  ///< >= 0
@@ -157,47 +157,47 @@ struct Penalty {
   std::vector<std::string> weights = {};
 };
 
-/// A loss and where it is put.
+/// A loss and what it is applied to.
 struct Loss {
   LossFunction function = AutoLoss{};
   /// Output or inner value of the model; empty: found by walking back from the outputs through
   /// Identity, Reshape, Cast, ArgMax, ArrayFeatureExtractor, ZipMap, Normalizer, Softmax,
-  /// LogSoftmax and Sigmoid. A function of scores placed on the name of an output behind Softmax or
+  /// LogSoftmax and Sigmoid. Applying a function of scores to an output after Softmax or
   /// Sigmoid is an error that names the scores.
   std::string output = {};
-  /// `output` says where to begin the walk back, and not the place itself.
+  /// `output` is where the walk back starts, not the value itself.
   bool walk_back = false;
-  /// The axis of the scores that has the classes, negative from the end, of a loss of classes on
-  /// scores of three or more axes. Without: the axis of the model's own Softmax or ArgMax, or of
-  /// the size that the class weights have; else the one that the labels' shape leaves out, which a
-  /// session learns with the first labels (several that fit are an error, unless one of them is the
-  /// only axis of a fixed size behind the first). In files, and with probabilities as targets, that
-  /// only axis of a fixed size, else axis 1.
+  /// The class axis of the scores (negative: from the end), for a classification loss on scores of
+  /// three or more axes. If unset: the axis of the model's own Softmax or ArgMax, or the one whose
+  /// size matches the class weights; else the axis missing from the labels' shape, which a session
+  /// learns from the first labels (several candidates are an error, unless one of them is the
+  /// only axis of fixed size after the first). In files, and with probabilities as targets, that
+  /// only axis of fixed size, else axis 1.
   std::optional<std::int64_t> class_axis = {};
-  /// Wanted name of the new graph input for targets; a number is added where an input, output or
+  /// Preferred name of the new graph input for targets; a number is appended if an input, output or
   /// initializer of the model has it.
   std::string target = "label";
   /// Name of a new graph input [N] with a weight for each row; empty: none.
   std::string sample_weight = {};
-  /// A weight for each label instead, in the labels' shape [N, d1, ...]; of a loss of classes with
-  /// several places in a row.
+  /// Instead, a weight for each label, in the labels' shape [N, d1, ...]; for a classification loss
+  /// with several positions in a row.
   bool weigh_places = false;
   Reduction reduction = Reduction::kMean;
   std::vector<Penalty> penalties = {};
-  /// With `others`: the factor of this loss in the sum.
+  /// With `others`, the factor of this loss in the sum.
   double factor = 1;
-  /// Losses on further outputs, each with a target of its own and its factor; sample weights,
+  /// Losses on further outputs, each with its own target and factor; sample weights,
   /// reduction and penalties are those of the first.
   std::vector<Loss> others = {};
 };
 
-/// The function of that name; with short names in brackets: "absolute_error" ("mae", "l1"), "auto",
+/// The function of that name; aliases in parentheses: "absolute_error" ("mae", "l1"), "auto",
 /// "binary_cross_entropy" ("bce"), "cosine", "elastic", "hinge", "huber", "kl_divergence" ("kl"),
 /// "log_loss", "modified_huber", "negative_log_likelihood" ("nll"), "one_vs_rest_log", "poisson",
 /// "smooth_l1", "softmax_cross_entropy" ("cross_entropy"), "squared_error" ("mse", "l2"),
 /// "squared_hinge". Throws: OptionError naming the nearest.
 LossFunction loss_from_name(std::string_view name);
-/// All first names of loss_from_name, sorted.
+/// All primary names of loss_from_name, sorted.
 std::vector<std::string> loss_names();
 
 /// What was chosen for a model.
@@ -206,39 +206,39 @@ struct LossInfo {
   /// 'probabilities'), 10 classes from initializer 'classes'".
   std::string line;
   LossFunction function = AutoLoss{};  ///< never AutoLoss
-  std::string scores;                  ///< value that the loss is put on
-  std::string output = {};             ///< output of the model behind which it was found
+  std::string scores;                  ///< value that the loss is applied to
+  std::string output = {};             ///< output of the model from which it was found
   bool is_classifier = false;
   std::int64_t num_classes = 0;  ///< 0: regression
-  /// Of the scores, from 0; empty: the loss has none.
+  /// Class axis of the scores, from 0; empty: the loss has none.
   std::optional<std::int64_t> class_axis = {};
   /// Labels may still settle `class_axis`: see Loss::class_axis.
   bool is_class_axis_open = false;
-  /// The label of each class, int64 [C] or string [C]; undefined if the model has no list (then the
-  /// labels are 0..C-1).
+  /// The label of each class, int64 [C] or string [C]; undefined if the model has no list (the
+  /// labels are then 0..C-1).
   Tensor classes = {};
-  /// The new graph input for targets: of a classifier class *numbers* int64 [N], else the scores'
-  /// type. Of OutputLoss the model's own; without a name there is none.
+  /// The new graph input for targets: for a classifier class *numbers* int64 [N], else the scores'
+  /// type. For OutputLoss the model's own; without a name there is none.
   ValueInfo target = {};
-  std::vector<std::string> penalized = {};  ///< weights that penalties are put on
+  std::vector<std::string> penalized = {};  ///< weights that penalties apply to
   std::vector<LossInfo> others = {};        ///< of Loss::others
 };
 
-/// The loss that would be put on the model, without doing so. Throws: ModelError (nothing that a
-/// loss can be put on; says what was looked at and what to pass).
+/// The loss that would be added to the model, without adding it. Throws: ModelError (nothing that
+/// a loss can be applied to; reports what was examined and what to pass).
 LossInfo find_loss(const Model& model, const Loss& loss = {});
 
 struct AddLossOptions {
-  std::string loss_name = "loss";  ///< wanted name of the new output, of shape [], or [N] (kNone)
-  bool keep_outputs = true;        ///< the model's outputs stay, after the loss
+  std::string loss_name = "loss";  ///< preferred name of the new output, shape [], or [N] (kNone)
+  bool keep_outputs = true;        ///< keep the model's outputs, after the loss
   /// Of ai.onnx, 9 to 26, for the result; 0: the model's own.
   std::int64_t target_opset = 0;
 };
 
 /// `model` with a loss: one more input for targets (after the others; one for each of several
-/// losses), one for sample weights if wanted, and the loss as first output. Opset, IR version,
-/// names and nodes stay as they are, but for an inner value that has the name of a new input or of
-/// the loss, which gets another. Throws: ModelError (see find_loss; an ai.onnx opset that cannot
+/// losses), one for sample weights if requested, and the loss as first output. Opset, IR version,
+/// names and nodes are unchanged, except that an inner value with the name of a new input or of
+/// the loss is renamed. Throws: ModelError (see find_loss; an ai.onnx opset that cannot
 /// express the loss), ShapeError.
 Model add_loss(const Model& model, const Loss& loss = {}, const AddLossOptions& options = {});
 

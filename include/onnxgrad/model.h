@@ -14,7 +14,7 @@
 
 namespace [[gnu::visibility("default")]] onnxgrad {
 
-/// A tensor under the name of the input, output, weight or state that it belongs to.
+/// A tensor with the name of the input, output, weight or state that it belongs to.
 struct NamedTensor {
   std::string name;
   Tensor tensor;
@@ -45,38 +45,38 @@ struct WeightInfo {
   DataType dtype = DataType::kUndefined;
   Dims dims = {};
   Storage storage = Storage::kInitializer;
-  /// Trained when the caller names nothing: floating, and a parameter as far as the file shows it.
-  /// That is what layers read as theirs (MatMul, Gemm, Conv, an Add behind these, normalisations,
-  /// embeddings, ...), and what else scales, shifts or joins values (class tokens, tables of
-  /// positions, layer scales, temperatures) under a name and with numbers that are not those of a
-  /// constant. Masks, scalers of the model's inputs, running statistics, tables that a formula
-  /// gives and single numbers of formulas are not.
+  /// Trained by default: floating, and a parameter as far as the file shows. That covers the
+  /// parameters of layers (MatMul, Gemm, Conv, an Add after these, normalisations,
+  /// embeddings, ...), and whatever else scales, shifts or is concatenated to values (class tokens,
+  /// position embeddings, layer scales, temperatures) if neither its name nor its numbers are those
+  /// of a constant. Masks, scalers of the model's inputs, running statistics, tables computed by a
+  /// formula and single numbers of formulas are not parameters.
   bool trainable = false;
   std::string reason = {};   ///< why it is not trainable, in a few words
   std::string op_type = {};  ///< the operator that reads it
   std::string node = {};     ///< the name of that node
 };
 
-/// A tensor of a file that several layers read and that training takes apart: exporters write equal
-/// tensors once, and these numbers are alike in every new network (all zeros, all ones).
+/// A tensor of a file that several layers read and that training splits: exporters write equal
+/// tensors once, and these numbers are equal in every new network (all zeros, all ones).
 struct SeparatedWeight {
   std::string name;
-  /// Names of the tensors that it becomes, `name` first: "b", "b_1", "b_2", in the order in which
-  /// the file reads them.
+  /// Names of the tensors that it is split into, `name` first: "b", "b_1", "b_2", in the order in
+  /// which the file reads them.
   std::vector<std::string> parts;
 };
 
 struct LoadOptions {
-  /// Folder that external data must lie in; empty: the real folder of the model file.
+  /// Folder that must contain external data; empty: the real folder of the model file.
   std::string external_root = {};
-  /// Bytes that loading may take; 0: three quarters of the machine's (or cgroup's) memory.
+  /// Bytes that loading may use; 0: three quarters of the machine's (or cgroup's) memory.
   std::int64_t memory_limit_bytes = 0;
 };
 
 /// An ONNX model. Immutable; a copy costs a reference count and shares all data. Thread-safe.
 class Model {
  public:
-  /// Reads and checks a file. Throws: ModelError (not a valid ONNX model; names file and place),
+  /// Reads and checks a file. Throws: ModelError (not a valid ONNX model; names file and position),
   /// DeviceError (memory limit).
   static Model load(const std::string& path, const LoadOptions& options = {});
   /// The same from a serialized ModelProto. `bytes` is kept, not copied, when moved in.
@@ -85,20 +85,20 @@ class Model {
   /// Throws: ModelError.
   static Model from_text(std::string_view text);
 
-  /// Writes the file atomically: temporary name, flush, rename. Above 2 GiB tensors go to a fresh
+  /// Writes the file atomically: temporary name, flush, rename. Above 2 GiB, tensors go to a new
   /// `<path>.data`. Throws: CheckpointError.
   void save(const std::string& path) const;
-  /// The serialized ModelProto: byte for byte what was loaded, if it was, with the data of its
-  /// external files in it. Throws: ModelError (2 GiB).
+  /// The serialized ModelProto: byte for byte as loaded, if it was, with external data
+  /// included. Throws: ModelError (2 GiB).
   std::string to_bytes() const;
   /// Readable text: one line per node, with types.
   std::string to_text() const;
 
-  /// Graph inputs that a caller has to feed, in order.
+  /// Graph inputs that the caller must feed, in order.
   const std::vector<ValueInfo>& inputs() const;
   const std::vector<ValueInfo>& outputs() const;
-  /// All weights in file order, floating or not. The first call looks into every node.
-  /// Throws: ModelError (an operator that cannot be brought to the internal opset).
+  /// All weights in file order, floating or not. The first call examines every node.
+  /// Throws: ModelError (an operator that cannot be converted to the internal opset).
   const std::vector<WeightInfo>& weights() const;
   /// The value of a weight: a view. Throws: ModelError naming the nearest.
   Tensor weight(std::string_view name) const;

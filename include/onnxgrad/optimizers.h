@@ -9,9 +9,9 @@
 #include <variant>
 #include <vector>
 
-// Optimizers as plain descriptions, and what is done around their formulas: groups of weights,
+// Optimizers as plain descriptions, and what surrounds their formulas: groups of weights,
 // clipping, accumulation. optimizer_table() (onnxgrad/tables.h) has the formula, source and states
-// of each, and range and meaning of its fields; docs/training.md shows it. Where torch.optim has
+// of each, and the range and meaning of its fields; docs/training.md shows it. If torch.optim has
 // the optimizer, formula and defaults are torch's. All but L-BFGS are ONNX subgraphs of the
 // training step.
 
@@ -79,7 +79,7 @@ struct Lamb {
   double weight_decay = 0.01;
 };
 
-/// Momentum made orthogonal for matrices, AdamW for all other weights.
+/// Orthogonalised momentum for matrices, AdamW for all other weights.
 struct Muon {
   double learning_rate = 0.001;
   double momentum = 0.95;
@@ -102,13 +102,13 @@ struct Lbfgs {
   bool line_search = true;
 };
 
-/// An update of the user's: a model with the inputs weight, gradient, learning rate [], step []
+/// A user-defined update: a model with the inputs weight, gradient, learning rate [], step []
 /// (the number of this update, from 1) and any slots, in this order, and the outputs new weight and
-/// the new slots in their order. It is written once for each weight, with the weight's shape; a
+/// the new slots in their order. It is instantiated for each weight, with the weight's shape; a
 /// model that declares the weight as a vector [n] reads each one flat. Weight, gradient and slots
 /// have the weights' dtype, the others any numeric one. g += weight_decay * w before it. State per
-/// weight: "<name of the slot's input>/<weight>", in the weight's shape; it starts as the input's
-/// default, one number, or 0. The number of updates, if the model reads it.
+/// weight: "<name of the slot's input>/<weight>", in the weight's shape, initially the input's
+/// default (one number) or 0; and the number of updates, if the model reads it.
 struct UserOptimizer {
   std::shared_ptr<const std::string> model = {};  ///< a serialized ModelProto
   double learning_rate = 0.01;
@@ -118,40 +118,40 @@ struct UserOptimizer {
 using Optimizer =
     std::variant<Sgd, Adam, AdamW, Adagrad, RmsProp, Lion, Lamb, Muon, Lbfgs, UserOptimizer>;
 
-/// Weights that are updated in a way of their own.
+/// Weights with their own update options.
 struct ParameterGroup {
   std::vector<std::string> patterns = {};   ///< glob patterns of trained weights
   double rate_factor = 1;                   ///< times the learning rate
   std::optional<double> weight_decay = {};  ///< instead of the optimizer's
-  /// Another optimizer for these weights, not L-BFGS. Its learning rate is not read: they are
-  /// updated with `rate_factor` times that of all.
+  /// Another optimizer for these weights, not L-BFGS. Its learning rate is ignored: they are
+  /// updated with `rate_factor` times the common one.
   std::optional<Optimizer> optimizer = {};
 };
 
-/// What is done around the formula of any optimizer but L-BFGS, inside the graph. In order:
-/// gradients are accumulated, clipped by value, clipped by norm; then come decay and update.
+/// What the graph does around the formula of any optimizer except L-BFGS. In order:
+/// gradients are accumulated, clipped by value, clipped by norm; then decay and update.
 struct UpdateOptions {
-  /// A weight belongs to the first group with a pattern that matches it; the others are updated as
-  /// the optimizer says. A pattern that matches no trained weight is an error.
+  /// A weight belongs to the first group with a pattern that matches it; weights in no group are
+  /// updated by the optimizer as is. A pattern that matches no trained weight is an error.
   std::vector<ParameterGroup> groups = {};
   /// Each element of each gradient is clipped to [-clip_value, clip_value].
   std::optional<double> clip_value = {};
   /// All gradients are multiplied by min(1, clip_norm / (|g| + 1e-6)), with |g| the Euclidean norm
   /// of all of them together.
   std::optional<double> clip_norm = {};
-  /// The update is done at every n-th step, with the gradient of the rows of all n batches
-  /// together; the loss of each batch is of that batch. State: a sum per weight, "accumulated/<w>",
+  /// The update happens every n steps, with the gradient over the rows of all n batches
+  /// together; the reported loss is that of each batch. State: a sum per weight, "accumulated/<w>",
   /// the sum of the losses' denominators and the number of batches.
   std::int64_t accumulate = 1;
 };
 
-/// The optimizer of a name in the table. Throws: OptionError naming the nearest.
+/// The optimizer with this name in the table. Throws: OptionError naming the nearest.
 Optimizer optimizer_from_name(std::string_view name);
 /// All names of optimizer_from_name, sorted.
 std::vector<std::string> optimizer_names();
 /// The learning rate in the description.
 double learning_rate_of(const Optimizer& optimizer);
-/// "Adam(learning_rate=0.001, ...)", without what is zero by default.
+/// "Adam(learning_rate=0.001, ...)", without fields that are zero by default.
 std::string to_string(const Optimizer& optimizer);
 
 }  // namespace onnxgrad

@@ -7,8 +7,8 @@
 
 namespace [[gnu::visibility("default")]] onnxgrad {
 
-/// An option that has no meaning: an unknown name of a loss, a negative learning rate, a batch of
-/// no rows. Of errors in the code that calls, not in models or data.
+/// An invalid option: an unknown loss name, a negative learning rate, a batch of
+/// no rows. For errors in the calling code, not in models or data.
 class OptionError : public Error {
  public:
   using Error::Error;

@@ -29,14 +29,14 @@ struct Profile {
 
 /// Bytes that a session holds, by purpose.
 struct MemoryReport {
-  std::int64_t weights = 0;          ///< with running statistics
+  std::int64_t weights = 0;          ///< including running statistics
   std::int64_t optimizer_state = 0;  ///< slots and counters
   std::int64_t activations = 0;      ///< values and gradients of the largest step so far
   std::int64_t scratch = 0;          ///< work space of kernels during a step
   std::int64_t constants = 0;        ///< weights that are not trained, folded values; of all plans
   std::int64_t dynamic = 0;          ///< plans of branches and of data-dependent shapes
   std::int64_t evaluation = 0;       ///< the same for evaluate() and predict()
-  std::int64_t snapshots = 0;        ///< copies of the state while fit() runs, for going back
+  std::int64_t snapshots = 0;        ///< copies of the state during fit(), to roll back to
   std::int64_t total() const {
     return weights + optimizer_state + activations + scratch + constants + dynamic + evaluation +
            snapshots;

@@ -9,7 +9,7 @@
 
 namespace [[gnu::visibility("default")]] onnxgrad {
 
-/// One operator of a model, as its file names it.
+/// One operator of a model, named as in its file.
 struct OperatorUse {
   std::string domain;
   std::string op_type;
@@ -17,7 +17,7 @@ struct OperatorUse {
   /// The engine computes it, by a kernel or by other operators, or need not (constants, the maps of
   /// a ZipMap).
   bool runs = false;
-  bool has_gradient = false;  ///< or needs none, as these
+  bool has_gradient = false;  ///< or needs none, like those
 };
 
 /// A node between the trainable weights and the loss through which no gradient passes.
@@ -28,7 +28,7 @@ struct MissingGradientInfo {
   std::string reason;
 };
 
-/// What a model is made of, and what training it would meet.
+/// What a model consists of, and what would happen when training it.
 struct Report {
   std::string file;
   std::string producer;
@@ -39,24 +39,24 @@ struct Report {
   std::vector<OperatorUse> operators;  ///< sorted by domain and name
   std::vector<WeightInfo> weights;
   /// For each weight, the floating-point operations of its layer in a forward pass of one row: 2
-  /// for each product and sum of a matrix product or convolution, else 1 for each element of the
-  /// result. Dimensions that are not known count as 1; 0 where the rank is not known, or nothing is
+  /// for each multiply-add of a matrix product or convolution, else 1 for each element of the
+  /// result. Unknown dimensions count as 1; 0 if the rank is unknown or nothing is
   /// computed.
   std::vector<double> weight_flops;
-  std::vector<SeparatedWeight> separated;    ///< weights that training takes apart
+  std::vector<SeparatedWeight> separated;    ///< weights that training splits
   std::vector<std::int64_t> weight_readers;  ///< for each weight, the nodes that read it
   std::int64_t num_trainable = 0;            ///< elements of trainable weights
   std::int64_t num_parameters = 0;           ///< elements of all floating weights
-  std::string loss_line;                     ///< LossInfo::line; empty where no loss is found
+  std::string loss_line;                     ///< LossInfo::line; empty if no loss is found
   std::string loss_problem;                  ///< why not
   std::vector<MissingGradientInfo> missing_gradients;
 
-  /// Aligned tables, at most 100 columns wide but for long names of weights, which are whole. What
-  /// Python and the command line print.
+  /// Aligned tables, at most 100 columns wide except for long names of weights, which are not cut.
+  /// What Python and the command line print.
   std::string to_text() const;
 };
 
-/// Thread-safe. Throws: ModelError (an operator that cannot be brought to the internal opset).
+/// Thread-safe. Throws: ModelError (an operator that cannot be converted to the internal opset).
 Report report(const Model& model);
 
 }  // namespace onnxgrad

@@ -9,12 +9,12 @@
 #include <variant>
 #include <vector>
 
-// Schedules of the learning rate as plain descriptions. r is the rate of the optimizer's
-// description, t the time from 0: the number of updates done in this fit(), or of epochs. Where
-// torch.optim.lr_scheduler has the schedule, the formula is torch's; factors of r stand where torch
-// takes absolute rates. T is a length: that many updates or epochs; below 1 that share of the fit;
-// 0 what is left of it. schedule_table() (onnxgrad/tables.h) has the formula and source of each,
-// and range and meaning of its fields; docs/training.md shows it.
+// Learning rate schedules as plain descriptions. r is the optimizer's learning rate, t the time
+// from 0: the number of updates done in this fit(), or of epochs. Where torch.optim.lr_scheduler
+// has the schedule, the formula is torch's, with factors of r where torch takes absolute
+// rates. T is a length: that many updates or epochs; below 1, that fraction of the fit;
+// 0, the rest of it. schedule_table() (onnxgrad/tables.h) has the formula and source of each,
+// and the range and meaning of its fields; docs/training.md shows it.
 
 namespace [[gnu::visibility("default")]] onnxgrad {
 
@@ -25,13 +25,13 @@ struct ConstantRate {
   double factor = 1;
 };
 
-/// 'invscaling' of scikit-learn.
+/// scikit-learn's 'invscaling'.
 struct InverseScaling {
   double power = 0.25;
   ScheduleUnit unit = ScheduleUnit::kStep;
 };
 
-/// 'optimal' of scikit-learn's SGD estimators.
+/// 'optimal' in scikit-learn's SGD estimators.
 struct OptimalRate {
   double alpha = 1e-4;
   bool first_is_rate = false;
@@ -77,7 +77,7 @@ struct OneCycle {
   bool linear = false;
 };
 
-/// The warm-up of other schedules (from 0 to 1) and linear decay.
+/// Warm-up (from 0 to 1) before other schedules, and linear decay.
 struct LinearRate {
   double length = 0;
   double start_factor = 1;
@@ -92,7 +92,7 @@ struct PolynomialDecay {
   ScheduleUnit unit = ScheduleUnit::kStep;
 };
 
-/// Lowers the rate where the loss no longer falls.
+/// Lowers the rate when the loss stops falling.
 struct Plateau {
   double factor = 0.1;
   std::int64_t patience = 10;
@@ -103,16 +103,16 @@ struct Plateau {
 
 struct Schedule;
 
-/// One after the other, each with t from 0. Every part but the last ends after its own length
+/// One after another, each with t from 0. Every part except the last ends after its own length
 /// (LinearRate, CosineDecay, PolynomialDecay, OneCycle; others never end). A part with length 0
-/// that is not the last takes all the rest. torch: SequentialLR.
+/// that is not the last takes all that remains. torch: SequentialLR.
 struct ScheduleSequence {
-  std::vector<Schedule> parts;  // without initializer: Clang would need the whole Schedule here
+  std::vector<Schedule> parts;  // no initializer: Clang would need the complete Schedule here
 };
 
 /// All at once: the rate of each part is the r of the next. torch: ChainedScheduler.
 struct ScheduleProduct {
-  std::vector<Schedule> parts;  // without initializer: Clang would need the whole Schedule here
+  std::vector<Schedule> parts;  // no initializer: Clang would need the complete Schedule here
 };
 
 namespace detail {
@@ -139,17 +139,17 @@ struct Schedule {
 /// A linear warm-up of length T from start_factor * r, then another schedule.
 Schedule with_warm_up(double length, Schedule then, double start_factor = 0);
 
-/// The rates of a whole fit, one per update. `losses`: one per epoch, for plateaus; none: they stay
-/// where they are.
-/// Throws: OptionError (a parameter out of its range).
+/// The rates of a whole fit, one per update. `losses`: one per epoch, for plateaus; none: plateaus
+/// do not lower the rate.
+/// Throws: OptionError (a parameter out of range).
 std::vector<double> schedule_rates(const Schedule& schedule, double rate, std::int64_t epochs,
                                    std::int64_t steps_per_epoch,
                                    const std::vector<double>& losses = {});
 
-/// The schedule of a name in the table, or "warmup_cosine", "warmup_linear": a tenth of the fit is
-/// warm-up. Throws: OptionError naming the nearest.
+/// The schedule with this name in the table, or "warmup_cosine", "warmup_linear", where a tenth of
+/// the fit is warm-up. Throws: OptionError naming the nearest.
 Schedule schedule_from_name(std::string_view name);
-/// All first names of schedule_from_name, sorted.
+/// All primary names of schedule_from_name, sorted.
 std::vector<std::string> schedule_names();
 /// "CosineDecay(length=0, minimum_factor=0)".
 std::string to_string(const Schedule& schedule);

@@ -15,7 +15,7 @@
 namespace [[gnu::visibility("default")]] onnxgrad {
 
 /// A dense row-major array in host memory. Copying a Tensor shares its data; data that may be
-/// shared is written only through mutable_data(), which the owner calls before handing copies out.
+/// shared is written only through mutable_data(), which the owner calls before handing out copies.
 /// bool is one byte (0 or 1); 4-bit and 2-bit types are packed as in ONNX's raw_data.
 class Tensor {
  public:
@@ -26,7 +26,7 @@ class Tensor {
   static Tensor empty(DataType dtype, Dims dims);
   /// All bytes zero (or empty strings).
   static Tensor zeros(DataType dtype, Dims dims);
-  /// A copy of `values`. Throws: ShapeError if their count is not that of `dims`.
+  /// A copy of `values`. Throws: ShapeError if their number does not match `dims`.
   template <class T>
   static Tensor from(std::span<const T> values, Dims dims);
   template <class T>
@@ -60,11 +60,11 @@ class Tensor {
   std::span<const std::string> strings() const;
   std::span<std::string> mutable_strings();
 
-  /// Same data, other shape. Throws: ShapeError if the counts differ.
+  /// Same data, different shape. Throws: ShapeError if the numbers of elements differ.
   Tensor reshaped(Dims dims) const;
   /// A deep copy.
   Tensor clone() const;
-  /// Same dtype, shape and bytes (strings: same text).
+  /// Same dtype, shape and bytes (or strings).
   bool equals(const Tensor& other) const;
   /// All elements as double (floating, integer, bool). Throws: DataError otherwise.
   std::vector<double> to_doubles() const;

@@ -28,11 +28,11 @@ struct EpochLog {
   std::vector<std::pair<std::string, double>> target_losses = {};
   std::optional<double> grad_norm = {};  ///< FitOptions::grad_norm: mean of the epoch's steps
   double learning_rate = 0;              ///< of the last step
-  double seconds = 0;                    ///< of this epoch, validation included
+  double seconds = 0;                    ///< of this epoch, including validation
   double rows_per_s = 0;                 ///< of training
   std::int64_t steps = 0;                ///< since fit() began
-  std::int64_t rows = 0;                 ///< that were trained on
-  double data_wait_s = 0;                ///< of a DataSource: how long training waited for rows
+  std::int64_t rows = 0;                 ///< trained on
+  double data_wait_s = 0;                ///< with a DataSource: how long training waited for rows
   bool is_best = false;                  ///< the best so far; see EarlyStopping::monitor
 };
 
@@ -43,10 +43,10 @@ struct StepLog {
   std::optional<double> grad_norm = {};  ///< FitOptions::grad_norm
 };
 
-/// Waits for an improvement of one number.
+/// Stops when a number no longer improves.
 struct EarlyStopping {
-  std::int64_t patience = 10;  ///< epochs without improvement that are waited for
-  double min_delta = 1e-4;     ///< what counts as improvement
+  std::int64_t patience = 10;  ///< epochs without improvement before stopping
+  double min_delta = 1e-4;     ///< smallest change that counts as an improvement
   bool restore_best = true;    ///< end with the best weights (and optimizer state)
   /// "train_loss", "val_loss", "val_accuracy" or "val_<metric>"; empty: val_loss, and train_loss
   /// without validation.
@@ -54,95 +54,95 @@ struct EarlyStopping {
   bool maximize = false;  ///< a larger number is better
 };
 
-/// What a loss that is NaN or infinite does.
+/// What happens when a loss is NaN or infinite.
 enum class OnNonFinite {
-  /// ConvergenceError naming epoch, step, batch and the first value that is not finite with its
-  /// node. The weights (and optimizer state) are the last ones that were finite. They are found by
-  /// doing steps again from a snapshot: of the epoch's start, of data in chunks of the block's; see
+  /// ConvergenceError naming epoch, step, batch and the first non-finite value with its
+  /// node. The weights (and optimizer state) are the last finite ones, recovered by repeating
+  /// steps from a snapshot taken at the start of the epoch (of the block for data in chunks); see
   /// FitOptions::snapshot_every_steps and MemoryReport::snapshots.
   kRaise,
   kStop,    ///< the same, but fit() ends with the message as stop_reason
   kIgnore,  ///< continues
-  kSkip,    ///< continues, but steps that are not finite change nothing: the session is recompiled
+  kSkip,    ///< continues, but non-finite steps change nothing: the session is recompiled
             ///< as with TrainingOptions::skip_non_finite
 };
 
 /// Where and how often fit() writes checkpoints: everything that it needs to continue as if it had
-/// not been stopped. docs/checkpoints.md says what is promised.
+/// not been stopped. docs/checkpoints.md states what is guaranteed.
 struct CheckpointOptions {
-  /// A folder of its own, which is made if need be. While fit() runs, no other fit() may use it.
+  /// A dedicated folder, created if needed. While fit() runs, no other fit() may use it.
   std::string folder = {};
   std::int64_t every_steps = 0;  ///< 0: at the end of each epoch
-  std::int64_t keep = 3;         ///< the newest ones that stay
-  bool keep_best = true;         ///< the one of the best epoch stays too
-  /// At the end of an epoch none is written where the one before is younger than this: short
-  /// epochs would wait for the disk. The best epoch is then the best one that was written.
+  std::int64_t keep = 3;         ///< how many of the newest to keep
+  bool keep_best = true;         ///< also keep the one of the best epoch
+  /// At the end of an epoch none is written if the last one is younger than this, so that short
+  /// epochs do not wait for the disk. The best epoch is then the best one that was written.
   double min_seconds = 0;
 };
 
 /// A checkpoint was written, or could not be.
 struct CheckpointLog {
   std::string path = {};
-  std::string problem = {};  ///< empty: it is on the disk
+  std::string problem = {};  ///< empty: it is on disk
 };
 
-/// How the batches of an epoch are made of rows in memory.
+/// How the batches of an epoch are formed from rows in memory.
 enum class Sampling {
-  kRows,     ///< each row comes once, in the order that FitOptions::shuffle says
-  kWindows,  ///< ceil(N / batch_size) whole batches of consecutive rows that begin at random
-             ///< places, read where they are; rows can come twice or not at all. All rows where the
+  kRows,     ///< each row occurs once, in the order set by FitOptions::shuffle
+  kWindows,  ///< ceil(N / batch_size) full batches of consecutive rows that begin at random
+             ///< positions, read in place; rows can occur twice or not at all. All rows if the
              ///< batch size is N or more.
 };
 
 /// First rows of the batches of an epoch (from 0) with Sampling::kWindows, as fit() draws them for
-/// `rows` rows: ceil(rows / batch_size) numbers in [0, rows - batch_size]; 0 alone where a batch is
+/// `rows` rows: ceil(rows / batch_size) numbers in [0, rows - batch_size]; only 0 if a batch is
 /// all rows. A pure function of its arguments. Throws: OptionError (rows or batch_size below 1).
 std::vector<std::int64_t> window_starts(std::int64_t rows, std::int64_t batch_size,
                                         std::uint64_t seed, std::uint32_t epoch = 0);
 
-/// A weight for the rows of each class, which multiplies their sample weights. The loss has to take
-/// these (Loss::sample_weight, and Loss::weigh_places where a row has several labels). Rows of a
-/// validation of its own count as they are.
+/// A weight for the rows of each class, which multiplies their sample weights. The loss must take
+/// these (Loss::sample_weight, and Loss::weigh_places if a row has several labels). It does not
+/// apply to separate validation data.
 struct ClassWeights {
   Tensor labels = {};                ///< [C], as TrainingSession::encode_target takes them
   std::vector<double> weights = {};  ///< of these; other classes count 1
-  /// Instead: N / (number of classes * number of labels of the class). Of a DataSource all rows are
-  /// read once before the first step.
+  /// Instead: N / (number of classes * number of labels of the class). With a DataSource, all rows
+  /// are read once before the first step.
   bool balanced = false;
 };
 
 struct FitOptions {
   std::int64_t epochs = 20;
-  /// 0: 32, or all rows with L-BFGS, which takes no less. kAsTheyCome: each chunk of a DataSource
+  /// 0: 32, or all rows with L-BFGS, which requires them. kAsTheyCome: each chunk of a DataSource
   /// is a batch.
   std::int64_t batch_size = 0;
   static constexpr std::int64_t kAsTheyCome = -1;
   bool shuffle = true;  ///< false: batches are consecutive rows, read in place
   Sampling sampling = Sampling::kRows;
-  bool drop_last = false;  ///< true: a last batch smaller than the others is left out
-  std::uint64_t seed = 0;  ///< of shuffling and of the validation split
-  /// Share of the rows, in (0, 1), that is kept for validation: drawn by `seed`, stratified by
+  bool drop_last = false;  ///< true: skip a last batch that is smaller than the others
+  std::uint64_t seed = 0;  ///< for shuffling and the validation split
+  /// Fraction of the rows, in (0, 1), held out for validation: drawn by `seed`, stratified by
   /// class for classifiers. 0: none.
   double validation_fraction = 0;
-  const Dataset* validation = nullptr;      ///< rows of its own to validate on
+  const Dataset* validation = nullptr;      ///< separate rows to validate on
   DataSource* validation_source = nullptr;  ///< the same, in chunks
   std::int64_t validation_every = 1;        ///< epochs
-  std::vector<Metric> metrics = {};         ///< of the validation
+  std::vector<Metric> metrics = {};         ///< of validation
   std::optional<ClassWeights> class_weights = {};
   std::optional<EarlyStopping> early_stopping = {};
-  /// Reports the Euclidean norm of all gradients together, before any clipping, in the logs. (Of
-  /// L-BFGS it is that of the last point that was tried.) The session is recompiled where that
-  /// was not asked for before.
+  /// Logs the Euclidean norm of all gradients together, before any clipping. (With L-BFGS, that
+  /// of the last point tried.) The session is recompiled if this was not
+  /// requested before.
   bool grad_norm = false;
-  bool keep_best = false;  ///< end with the best weights, as EarlyStopping::restore_best
-  bool discard = false;    ///< a trial: weights, optimizer state and steps are as before at the end
+  bool keep_best = false;  ///< end with the best weights, as with EarlyStopping::restore_best
+  bool discard = false;    ///< a trial: weights, optimizer state and steps are restored at the end
   double max_seconds = 0;  ///< training ends at the first step that ends later; 0: no limit
   OnNonFinite on_non_finite = OnNonFinite::kRaise;
-  /// Of kRaise and kStop: takes a new snapshot after so many steps, so that fewer are done
-  /// again. 0: only where an epoch, or a block of a DataSource, begins.
+  /// For kRaise and kStop: takes a new snapshot after this many steps, so that fewer are
+  /// repeated. 0: only when an epoch, or a block of a DataSource, begins.
   std::int64_t snapshot_every_steps = 0;
-  bool allow_nan = false;  ///< NaN and infinity in inputs are let through
-  /// Of a DataSource: the largest size of one of the two blocks that rows are collected in.
+  bool allow_nan = false;  ///< allow NaN and infinity in inputs
+  /// With a DataSource: the maximum size of each of the two blocks that rows are collected in.
   std::int64_t block_bytes = std::int64_t{32} << 20;
   /// Learning rates, starting from the session's, which is restored after the fit. If the
   /// lengths in it depend on the number of steps, and a DataSource does not know its number of
@@ -150,9 +150,9 @@ struct FitOptions {
   std::optional<Schedule> schedule = {};
   /// The learning rate of step `step` (from 0, of this fit()); empty: the schedule's.
   std::function<double(std::int64_t step)> learning_rate = {};
-  /// Epochs that the History has at most; 0: all. Of a longer fit() it has every second, fourth,
-  /// eighth, ... epoch, and always the first, the best and the newest one. What a checkpoint has of
-  /// the history is bounded by it too.
+  /// Most epochs that the History keeps; 0: all. Of a longer fit() it has every second, fourth,
+  /// eighth, ... epoch, and always the first, the best and the newest one. This also bounds the
+  /// history in a checkpoint.
   std::int64_t max_history = std::int64_t{1} << 16;
   bool keep_step_losses = false;  ///< in History::step_losses: 8 bytes for each step
   /// At the end of each epoch; true stops. Exceptions leave fit() with the session usable.
@@ -160,38 +160,38 @@ struct FitOptions {
   /// After every `every_n_steps` steps; true stops.
   std::function<bool(const StepLog&)> on_step_end = {};
   std::int64_t every_n_steps = 0;  ///< 0: never
-  /// After Trainer::interrupt(), in the thread of fit() and outside of a step; true stops.
+  /// After Trainer::interrupt(), in the thread of fit() and outside a step; true stops.
   /// Exceptions leave fit().
   std::function<bool()> on_interrupt = {};
-  /// One is also written where fit() ends, by an exception and by stop() too, unless a kernel
-  /// failed within a step. Where one cannot be written, training continues and the History says so.
+  /// One is also written when fit() ends, including by an exception or stop(), unless a kernel
+  /// failed within a step. If one cannot be written, training continues and the History reports it.
   std::optional<CheckpointOptions> checkpoint = {};
-  /// Continues from this checkpoint of a fit(), or from the newest whole one of this folder, bit
-  /// for bit as the fit() that wrote it: same data and options (`epochs` may differ). Empty: begins
-  /// anew.
+  /// Continues from this checkpoint of a fit(), or from the newest complete one in this folder, bit
+  /// for bit as the fit() that wrote it: same data and options (`epochs` may differ). Empty: starts
+  /// from scratch.
   std::string resume = {};
-  bool resume_if_any = false;  ///< a folder without checkpoints, or no folder, is a new beginning
-  /// After each checkpoint, and for each file that was left out when resuming.
+  bool resume_if_any = false;  ///< start from scratch if there is no folder or no checkpoint in it
+  /// After each checkpoint, and for each file that was skipped when resuming.
   std::function<void(const CheckpointLog&)> on_checkpoint = {};
 };
 
 struct History {
-  std::vector<EpochLog> epochs;     ///< all, or as FitOptions::max_history says
-  std::int64_t epoch_stride = 1;    ///< epochs whose number is a multiple of it are all there
+  std::vector<EpochLog> epochs;     ///< all, or as limited by FitOptions::max_history
+  std::int64_t epoch_stride = 1;    ///< all epochs whose number is a multiple of it are present
   std::vector<double> step_losses;  ///< FitOptions::keep_step_losses: each before its update
   std::string stop_reason;          ///< empty: all epochs were done
   std::int64_t skipped_steps = 0;   ///< OnNonFinite::kSkip: losses that train_loss leaves out
   std::optional<std::int64_t> best_epoch = {};
-  /// What was odd: weights that the first epoch has not changed.
+  /// Anything suspicious: weights that the first epoch has not changed.
   std::vector<std::string> notes = {};
-  std::string checkpoint_problem = {};  ///< why the last checkpoint is missing; empty: it is there
+  std::string checkpoint_problem = {};  ///< why the last checkpoint is missing; empty: it exists
 };
 
-/// Trains a session over a dataset: the epoch loop, shuffling, batches, validation, history. One
+/// Trains a session on a dataset: the epoch loop, shuffling, batches, validation, history. One
 /// fit() at a time. fit() continues from the session's current state.
-/// With an automatic loss, a model whose output is several bare columns, and class labels (integers
-/// or strings, one per row) as target of the session's first steps, the columns are taken for
-/// scores: the loss is softmax cross-entropy then.
+/// With an automatic loss, if the model's output is several plain columns and the target of the
+/// session's first steps is class labels (integers or strings, one per row), the columns are taken
+/// as scores: the loss is softmax cross-entropy.
 class Trainer {
  public:
   /// The session is shared: it is the same before, during and after a fit().
@@ -203,26 +203,26 @@ class Trainer {
   Trainer(Trainer&&) noexcept;
   Trainer& operator=(Trainer&&) noexcept;
 
-  /// Settles an automatic loss for such a target, and what else labels settle (Loss::class_axis),
-  /// as the first fit() does; returns the loss. Weights and optimizer state stay. Throws: Error
-  /// (fit() is running).
+  /// Decides an automatic loss from such a target, and whatever else depends on labels
+  /// (Loss::class_axis), as the first fit() does; returns the loss. Keeps weights and optimizer
+  /// state. Throws: Error (fit() is running).
   const LossInfo& choose_loss(const Tensor& target);
   /// All data is checked before the first step. Input arrays that need no conversion are read in
   /// place and must not change meanwhile. Row order in epoch e is a pure function of (seed, e).
   /// Throws: OptionError, DataError (NaN: column and row; label: value and row; dtype, number of
-  /// rows or columns), ShapeError, ConvergenceError, CheckpointError (nothing to resume from, or of
-  /// another model, of other data or options, naming the first difference; a folder that cannot be
-  /// used).
+  /// rows or columns), ShapeError, ConvergenceError, CheckpointError (nothing to resume from; a
+  /// checkpoint of another model, other data or options, naming the first difference; a folder that
+  /// cannot be used).
   const History& fit(const Dataset& data, const FitOptions& options = {});
   const History& fit(const Tensor& x, const Tensor& y, const FitOptions& options = {}) {
     return fit(Dataset{.inputs = {{.name = "", .tensor = x}}, .target = y}, options);
   }
-  /// Rows that come in chunks, read in a thread of their own. Each chunk is checked when it comes:
-  /// an error of a later chunk leaves the weights of the last step. With batch_size kAsTheyCome
-  /// each chunk is one batch, in the order in which they come. Otherwise rows are collected in two
-  /// blocks of `block_bytes`; shuffling takes the chunks in a random order, as far as the source
-  /// can, and then the rows of each block. A validation fraction is drawn row by row, and read in a
-  /// pass of its own.
+  /// Rows that come in chunks, read in a separate thread. Each chunk is checked on arrival:
+  /// an error in a later chunk leaves the weights of the last step. With batch_size kAsTheyCome
+  /// each chunk is one batch, in order of arrival. Otherwise rows are collected in two
+  /// blocks of `block_bytes`; shuffling takes the chunks in random order, if the source
+  /// supports it, and then the rows of each block. A validation fraction is drawn row by row, and
+  /// read in a separate pass.
   const History& fit(DataSource& source, const FitOptions& options = {});
   /// Loss and accuracy over all rows, in batches. `allow_nan` as in FitOptions.
   EvaluationResult evaluate(const Dataset& data, std::int64_t batch_size = 256,
@@ -234,10 +234,10 @@ class Trainer {
   /// handler or callback.
   void stop() noexcept;
   /// Makes a running fit(), or the next one, call FitOptions::on_interrupt after its current step,
-  /// also while it waits for rows. Lock-free, as stop() is.
+  /// or while it waits for rows. Lock-free, like stop().
   void interrupt() noexcept;
 
-  /// First weights, empty optimizer state, empty history.
+  /// Initial weights, empty optimizer state, empty history.
   void reset();
   /// Of the last fit().
   const History& history() const;

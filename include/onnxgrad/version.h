@@ -3,11 +3,11 @@
 
 namespace [[gnu::visibility("default")]] onnxgrad {
 
-/// The version of these headers. The only place that holds it: CMake, the wheel and the Python
+/// The version of these headers. The only definition: CMake, the wheel and the Python
 /// package read this line.
 inline constexpr const char* kVersion = "0.1.0";
 
-/// The version of the library that the program is linked with. Never throws; thread-safe.
+/// The version of the library that the program is linked against. Never throws; thread-safe.
 const char* version();
 
 }  // namespace onnxgrad

@@ -13,14 +13,14 @@ namespace [[gnu::visibility("default")]] onnxgrad {
 
 /// How initialize() draws weights. For a weight matrix with `fan_in` inputs and `fan_out` outputs:
 enum class InitScheme {
-  /// Layers of MatMul and Gemm by what follows them, as scikit-learn's MLP: uniform in
-  /// ±sqrt(f / (fan_in + fan_out)), f = 2 before a Sigmoid, else 6 (the layer of the scores: by
-  /// what
-  /// comes before it), biases from the same range. Convolutions: kHeNormal. Embeddings: normal(0,
+  /// Layers of MatMul and Gemm depend on what follows them, as in scikit-learn's MLP: uniform in
+  /// ±sqrt(f / (fan_in + fan_out)), f = 2 before a Sigmoid, else 6 (the layer of the scores
+  /// depends on
+  /// what precedes it), biases from the same range. Convolutions: kHeNormal. Embeddings: normal(0,
   /// 1).
   /// Normalisations: scale 1, shift 0. Recurrent weights: uniform in ±1/sqrt(hidden). Tokens and
-  /// tables of positions, which are joined or added to values: normal(0, 0.02). What scales values
-  /// otherwise (layer scales, temperatures) stays as it is.
+  /// position embeddings, which are concatenated or added to values: normal(0, 0.02). Other scales
+  /// (layer scales, temperatures) are unchanged.
   kAuto,
   kGlorotUniform,  ///< uniform in ±sqrt(6 / (fan_in + fan_out)); biases 0
   kGlorotNormal,   ///< normal, variance 2 / (fan_in + fan_out); biases 0
@@ -28,8 +28,8 @@ enum class InitScheme {
   kHeNormal,       ///< normal, variance 2 / fan_in; biases 0
   kLecunUniform,   ///< uniform in ±sqrt(3 / fan_in); biases 0
   kLecunNormal,    ///< normal, variance 1 / fan_in; biases 0
-  kUniform,        ///< uniform in ±1/sqrt(fan_in), biases too (torch.nn.Linear)
-  kNormal,         ///< normal(0, 1), biases too
+  kUniform,        ///< uniform in ±1/sqrt(fan_in), also biases (torch.nn.Linear)
+  kNormal,         ///< normal(0, 1), also biases
   kZeros,
 };
 
@@ -41,24 +41,24 @@ struct InitializeOptions {
   std::uint64_t seed = 0;
   /// Glob patterns of the weights to draw; empty: the trainable ones.
   std::vector<std::string> weights = {};
-  /// Weights that are one in the file by accident become several, each with numbers of its own. See
-  /// SeparatedWeight.
+  /// Weights that share a tensor of the file by accident become several, each with its own numbers.
+  /// See SeparatedWeight.
   bool untie = true;
 };
 
-/// `model` with new weights, everything else byte for byte as it was. Draws are Philox 4x32-10 with
-/// one stream per weight (seed, place in the list of weights): the same on every machine, and
+/// `model` with new weights, everything else byte for byte unchanged. Draws are Philox 4x32-10 with
+/// one stream per weight (seed, index in the list of weights): the same on every machine, and
 /// independent of which other weights are drawn.
 /// Throws: ModelError (a pattern that matches nothing).
 Model initialize(const Model& model, const InitializeOptions& options = {});
 
 /// `model` with these weights; dtype and shape of each must be the weight's. Names may be those
-/// that weights have where training takes them apart (SeparatedWeight): the result has them apart.
-/// Throws: ModelError (unknown weight, other dtype or shape).
+/// of weights that training has split (SeparatedWeight): they are then separate in the result too.
+/// Throws: ModelError (unknown weight, different dtype or shape).
 Model set_weights(const Model& model, const NamedTensors& weights);
 
 /// The weights of a checkpoint (without optimizer state), or all tensors of any other safetensors
-/// file. Throws: CheckpointError (a damaged file, a type that tensors do not have).
+/// file. Throws: CheckpointError (a damaged file, an unsupported type).
 NamedTensors load_weights(const std::string& path);
 
 }  // namespace onnxgrad

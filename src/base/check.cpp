@@ -34,7 +34,7 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 
 std::string nearest_or(std::string_view wrong, std::span<const std::string> candidates,
                        std::string otherwise) {
-  constexpr std::size_t kMaxLength = 200;  // names from hostile files can be long
+  constexpr std::size_t kMaxLength = 200;  // names in malicious files can be long
   if (wrong.size() > kMaxLength) return otherwise;
   const std::string* best = nullptr;
   std::size_t best_distance = std::max<std::size_t>(2, wrong.size() / 3) + 1;

@@ -10,20 +10,20 @@
 
 namespace onnxgrad::base {
 
-/// Throws InternalError; `condition` is the text of what did not hold.
+/// Throws InternalError; `condition` is the text of the condition that failed.
 [[noreturn]] void assertion_failed(const char* condition, const char* file, int line);
 
-/// What to do about a name that is unknown: "Did you mean 'x'?" for the nearest candidate, or
+/// What to do about an unknown name: "Did you mean 'x'?" for the nearest candidate, or
 /// `otherwise` if none is near.
 std::string nearest_or(std::string_view wrong, std::span<const std::string> candidates,
-                       std::string otherwise = "Take one of these names.");
+                       std::string otherwise = "Use one of these names.");
 
 /// "'a', 'b', 'c'" with at most `limit` names, then ", ... (12 in total)".
 std::string quote_list(std::span<const std::string> names, std::size_t limit = 8);
 
 }  // namespace onnxgrad::base
 
-/// For our own invariants only: a user's mistake throws one of the other errors.
+/// For our own invariants only: user errors throw one of the other classes.
 #define ONNXGRAD_ASSERT(condition) \
   ((condition) ? void() : ::onnxgrad::base::assertion_failed(#condition, __FILE__, __LINE__))
 

@@ -1,6 +1,6 @@
 #include "base/checksum.h"
 
-#define XXH_INLINE_ALL  // the header alone: no library to link, no symbol to clash with another
+#define XXH_INLINE_ALL  // header only: no library to link, no symbol to clash with another
                         // copy
 #include <xxhash.h>
 
@@ -23,7 +23,7 @@ std::string canonical_hex(XXH128_hash_t hash) {
 }  // namespace
 
 struct Checksum::State {
-  XXH3_state_t xxh3;  // says itself that it wants 64-byte alignment
+  XXH3_state_t xxh3;  // declares 64-byte alignment itself
 };
 
 Checksum::Checksum() : state_(std::make_unique<State>()) { XXH3_128bits_reset(&state_->xxh3); }

@@ -9,8 +9,8 @@
 
 namespace onnxgrad::base {
 
-/// XXH3 with 128 bits over bytes that come piece by piece. It finds accidents (a flipped bit, a
-/// page that was lost); it is no defence against someone who makes up a file.
+/// 128-bit XXH3 over bytes that arrive in pieces. It detects accidents (a flipped bit, a
+/// lost page); it is no defence against a deliberately crafted file.
 class Checksum {
  public:
   Checksum();
@@ -28,7 +28,7 @@ class Checksum {
   std::unique_ptr<State> state_;
 };
 
-/// Of bytes that are all there.
+/// Of bytes all in memory.
 std::string checksum_hex(std::span<const std::byte> bytes);
 std::string checksum_hex(std::string_view text);
 

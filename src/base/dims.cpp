@@ -42,7 +42,7 @@ Dims::Dims(std::vector<std::int64_t> dims) : dims_(std::move(dims)) {
   }
   if (overflows)
     throw ShapeError({.what = "shape " + list(dims_) + " has too many elements",
-                      .hint = "Make it smaller: their number has to be below 2^63."});
+                      .hint = "Make it smaller: their number must be below 2^63."});
   num_elements_ = is_empty ? 0 : count;
 }
 
@@ -59,7 +59,7 @@ std::int64_t Dims::size_bytes(DataType dtype) const {
   if (bits < 8) {
     if (__builtin_mul_overflow(num_elements_, std::int64_t{bits}, &total_bits)) {
       throw ShapeError({.what = "shape " + to_string() + " has too many bytes",
-                        .hint = "Make it smaller: their number has to be below 2^63."});
+                        .hint = "Make it smaller: their number must be below 2^63."});
     }
     return (total_bits + 7) / 8;
   }
@@ -67,7 +67,7 @@ std::int64_t Dims::size_bytes(DataType dtype) const {
   if (__builtin_mul_overflow(num_elements_, std::int64_t{bits / 8}, &bytes) ||
       bytes > kMaxElements) {
     throw ShapeError({.what = "shape " + to_string() + " has too many bytes",
-                      .hint = "Make it smaller: their number has to be below 2^63."});
+                      .hint = "Make it smaller: their number must be below 2^63."});
   }
   return bytes;
 }
@@ -106,7 +106,7 @@ std::int64_t normalize_axis(std::int64_t axis, std::size_t rank) {
     throw ShapeError(
         {.what = "axis " + std::to_string(axis) + " of a tensor of rank " + std::to_string(rank),
          .hint = rank == 0
-                     ? "Leave the axis out: a number has none."
+                     ? "Omit the axis: a scalar has none."
                      : "Give an axis from " + std::to_string(-static_cast<std::int64_t>(rank)) +
                            " to " + std::to_string(rank - 1) + "."});
   }

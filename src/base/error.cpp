@@ -6,7 +6,7 @@ namespace onnxgrad {
 namespace {
 
 // "MatMul node 'dense_1/matmul', 'dense_1.weight'", from most to least specific; without what the
-// problem names itself.
+// problem itself names.
 std::string describe(const Place& place, const std::string& what) {
   std::string text;
   const auto join = [&text](const std::string& part) {

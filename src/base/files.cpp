@@ -39,22 +39,22 @@ std::string advice_for(int system_error) {
     case EACCES:
     case EPERM:
     case EROFS:
-      return "Choose another path, or get the rights for this one.";
+      return "Choose another path, or get permission for this one.";
     case ENOSPC:
     case EDQUOT:
     case EFBIG:
-      return "Make room on the disk, or choose another one.";
+      return "Free space on the disk, or choose another one.";
     case EMFILE:
     case ENFILE:
       return "Close other files, or raise the limit on open files (ulimit -n).";
     case ENAMETOOLONG:
       return "Choose a shorter path.";
     case ELOOP:
-      return "Remove the circle of symbolic links, or choose another path.";
+      return "Remove the loop of symbolic links, or choose another path.";
     case EIO:
-      return "The disk does not answer: check it, or choose another one.";
+      return "The disk does not respond: check it, or choose another one.";
     default:
-      return "Choose another path, or ask who looks after the disk.";
+      return "Choose another path, or ask the administrator of the disk.";
   }
 }
 
@@ -72,7 +72,7 @@ constexpr int kReadFlags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
   fail(path, "cannot " + action + ": " + std::generic_category().message(error), advice_for(error));
 }
 
-// Closes what it holds; close() of a file that was written is checked by its writer.
+// Closes its descriptor; for a file that was written, the writer checks close().
 class Descriptor {
  public:
   explicit Descriptor(int number = -1) : number_(number) {}
@@ -130,14 +130,14 @@ Descriptor open_inside(const Descriptor& root, const std::string& relative) {
   for (int attempt = 0; attempt < 16; ++attempt) {
     const long number = ::syscall(SYS_openat2, root.get(), relative.c_str(), &how, sizeof how);
     if (number >= 0) return Descriptor(static_cast<int>(number));
-    if (errno == ENOSYS || errno == EPERM) break;  // an old kernel, or a sandbox that refuses it
+    if (errno == ENOSYS || errno == EPERM) break;  // an old kernel, or a sandbox that denies it
     if (errno != EINTR && errno != EAGAIN) return Descriptor();
   }
 #endif
   return walk(root, components(relative));
 }
 
-// Names in `folder` that mean the file `wanted`.
+// Names in `folder` that refer to the file `wanted`.
 nlink_t count_names(const std::string& folder, const struct stat& wanted) {
   const std::unique_ptr<DIR, int (*)(DIR*)> dir(::opendir(folder.c_str()), &::closedir);
   nlink_t count = 0;
@@ -206,7 +206,7 @@ ReadableFile::~ReadableFile() {
 
 ReadableFile ReadableFile::open(const std::string& path) {
   if (path.find('\0') != std::string::npos)
-    fail(path, "the path has a zero byte", "Take it out of the path.");
+    fail(path, "the path contains a zero byte", "Remove it from the path.");
   Descriptor file(open_retrying(AT_FDCWD, path.c_str(), kReadFlags));
   if (!file.is_open()) fail_errno(path, "open the file", errno);
   return {file.release(), path};
@@ -237,14 +237,14 @@ ReadableFile ReadableFile::open_beneath(const std::string& root, const std::stri
   if (::fstat(opened.descriptor_, &status) != 0) fail_errno(full, "examine the file", errno);
   const std::string own_folder = std::filesystem::path(full).parent_path().string();
   if (status.st_nlink > 1 && count_names(own_folder, status) != status.st_nlink) {
-    fail(full, "external data is a hard link to a file that has another name elsewhere",
+    fail(full, "external data is a hard link to a file with a name elsewhere",
          "Copy the file: a link could point at data that does not belong to the model.");
   }
   return opened;
 }
 
 void ReadableFile::read(std::int64_t offset, std::span<std::byte> out) const {
-  constexpr std::size_t kMaxPart = std::size_t{16} << 20;  // between two looks at interrupts
+  constexpr std::size_t kMaxPart = std::size_t{16} << 20;  // between two checks for interrupts
   while (!out.empty()) {
     poll_interrupt();
     const std::size_t part = std::min(out.size(), kMaxPart);
@@ -252,8 +252,8 @@ void ReadableFile::read(std::int64_t offset, std::span<std::byte> out) const {
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) fail_errno(path_, "read", errno);
     if (count == 0)
-      fail(path_, "the file ended while it was read",
-           "Another program shortened it: try again when it is whole.");
+      fail(path_, "the file ended while it was being read",
+           "Another program truncated it: try again when it is complete.");
     out = out.subspan(static_cast<std::size_t>(count));
     offset += count;
   }
@@ -268,7 +268,7 @@ std::string real_folder(const std::string& path) {
 
 namespace {
 
-// Differs between processes of the same number in different containers, too.
+// Also differs between processes with equal ids in different containers.
 std::string random_digits(int attempt) {
   std::uint32_t number = 0;
   if (::getrandom(&number, sizeof number, GRND_NONBLOCK) != sizeof number) number = 0;
@@ -295,7 +295,7 @@ void remove_if_stale(const std::string& path) {
   if (::flock(file.get(), LOCK_EX | LOCK_NB) == 0) ::unlink(path.c_str());
 }
 
-// All bytes, whatever part of them a call takes.
+// Writes all bytes, however many a call accepts.
 void write_all(const Descriptor& file, const std::string& path, std::string_view bytes) {
   while (!bytes.empty()) {
     const ssize_t count = ::write(file.get(), bytes.data(), bytes.size());
@@ -305,8 +305,8 @@ void write_all(const Descriptor& file, const std::string& path, std::string_view
   }
 }
 
-// A temporary file that disappears unless it was renamed. It is locked as long as it is written, so
-// that one without a lock is known to be of a process that has ended. Messages call it `shown`, the
+// A temporary file that is removed unless renamed. It is locked while it is written, so that
+// an unlocked one is known to belong to a process that has ended. Messages call it `shown`, the
 // file that it becomes.
 class TemporaryFile {
  public:
@@ -328,7 +328,7 @@ class TemporaryFile {
     if (!file_.is_open()) {
       path_.clear();
       fail(shown_, "too many temporary files are left here",
-           "Remove the files .*.onnxgrad-tmp-* of this folder that no program is writing.");
+           "Remove the files .*.onnxgrad-tmp-* in this folder that no program is writing.");
     }
   }
   TemporaryFile(const TemporaryFile&) = delete;
@@ -337,7 +337,7 @@ class TemporaryFile {
     if (!path_.empty()) ::unlink(path_.c_str());
   }
 
-  // Small pieces are gathered.
+  // Small pieces are buffered.
   void append(std::string_view bytes) {
     if (gathered_.size() + bytes.size() > kGathered) flush();
     if (bytes.size() > kGathered) return write_all(file_, shown_, bytes);
@@ -347,7 +347,7 @@ class TemporaryFile {
   void set_mode(mode_t mode) { (void)::fchmod(file_.get(), mode); }
 
   // A failed flush is final: the kernel may have dropped the pages, and a second one would succeed.
-  // The lock stays until the file has its name: it belongs to both descriptors.
+  // The lock is kept until the file has its name: it belongs to both descriptors.
   void finish() {
     flush();
     if (::fsync(file_.get()) != 0) fail_errno(shown_, "flush", errno);
@@ -360,18 +360,18 @@ class TemporaryFile {
     if (existing == Existing::kReplace) {
       result = ::rename(path_.c_str(), path.c_str());
     } else {
-      // Unlike rename, link refuses a name that is taken, in one step.
+      // Unlike rename, link atomically refuses a name that is taken.
       result = ::link(path_.c_str(), path.c_str());
       if (result == 0) ::unlink(path_.c_str());
     }
     if (result != 0) {
-      if (errno == EEXIST) fail(path, "the file exists already", kOtherName);
-      fail_errno(path, "give the file its name", errno);
+      if (errno == EEXIST) fail(path, "the file already exists", kOtherName);
+      fail_errno(path, "rename the file", errno);
     }
     path_.clear();
     const Descriptor folder(
         open_retrying(AT_FDCWD, folder_.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECTORY));
-    // Some file systems cannot flush folders and say EINVAL.
+    // Some file systems cannot flush folders and return EINVAL.
     if (!folder.is_open() || (::fsync(folder.get()) != 0 && errno != EINVAL)) {
       fail_errno(folder_, "flush the folder", errno);
     }
@@ -380,8 +380,8 @@ class TemporaryFile {
  private:
   static constexpr std::size_t kGathered = std::size_t{1} << 16;
 
-  // False: another process takes it for stale, and removes it. File systems without locks have no
-  // such process.
+  // False: another process considers it stale and removes it. On file systems without locks no
+  // process does.
   bool lock() {
     if (::flock(file_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) return false;
     struct stat status{};
@@ -397,7 +397,7 @@ class TemporaryFile {
   std::string folder_;
   std::string path_;
   Descriptor file_;
-  Descriptor lock_;  // the same file, from when it is closed
+  Descriptor lock_;  // the same file, until it is closed
   std::string gathered_;
 };
 
@@ -405,17 +405,17 @@ class TemporaryFile {
 struct Target {
   std::string folder;
   std::string name;
-  std::optional<mode_t> mode = {};  ///< of a file that is there
-  bool is_stream = false;           ///< a device or a pipe, which is written to as it is
+  std::optional<mode_t> mode = {};  ///< of an existing file
+  bool is_stream = false;           ///< a device or a pipe, which is written to directly
 
   std::string path() const { return folder + "/" + name; }
 };
 
 Target find_target(const std::string& path, Existing existing) {
   if (path.empty() || path.find('\0') != std::string::npos) {
-    fail(path, "this is not a path", "Give a path without zero bytes that is not empty.");
+    fail(path, "this is not a path", "Give a non-empty path without zero bytes.");
   }
-  // A link to a file is kept: what it points at is replaced.
+  // A link to a file is kept: its target is replaced.
   std::error_code error;
   std::filesystem::path real = path;
   if (existing == Existing::kReplace && std::filesystem::is_symlink(real, error)) {
@@ -427,16 +427,16 @@ Target find_target(const std::string& path, Existing existing) {
   struct stat status{};
   if (::stat(target.folder.c_str(), &status) != 0) {
     fail(path, "there is no folder '" + target.folder + "'",
-         "Make the folder first, or choose another.");
+         "Create the folder first, or choose another.");
   }
   if (::stat(real.c_str(), &status) != 0) {
     if (errno == ENAMETOOLONG || errno == ELOOP) fail_errno(path, "use the path", errno);
     return target;
   }
-  if (existing == Existing::kRefuse) fail(path, "the file exists already", kOtherName);
+  if (existing == Existing::kRefuse) fail(path, "the file already exists", kOtherName);
   if (S_ISDIR(status.st_mode)) {
     fail(path, "this is a folder, not a regular file",
-         "Choose the path of a file, or of none yet.");
+         "Choose the path of a file, or one that does not exist.");
   }
   target.mode = status.st_mode & 07777u;
   target.is_stream = !S_ISREG(status.st_mode);

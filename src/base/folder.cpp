@@ -25,7 +25,7 @@ namespace {
                .hint = advice_for(error)});
 }
 
-// The names in a folder survive a power cut then.
+// Makes the names in a folder survive a power failure.
 void flush_folder(const std::filesystem::path& folder) {
   const std::string path = folder.empty() ? "." : folder.string();
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECTORY);
@@ -33,11 +33,11 @@ void flush_folder(const std::filesystem::path& folder) {
   const int result = ::fsync(descriptor);
   const int error = errno;
   ::close(descriptor);
-  // Some file systems cannot flush folders and say EINVAL.
+  // Some file systems cannot flush folders and return EINVAL.
   if (result != 0 && error != EINVAL) fail(path, "flush the folder", error);
 }
 
-// The text of a small file; whatever can be read.
+// The contents of a small file, as far as readable.
 std::string read_some(int descriptor) {
   std::array<char, 32> buffer{};
   const ssize_t count = ::pread(descriptor, buffer.data(), buffer.size(), 0);
@@ -50,13 +50,13 @@ std::string read_some(int descriptor) {
 
 void make_folders(const std::string& folder) {
   std::error_code error;
-  std::vector<std::filesystem::path> made;  // the innermost first
+  std::vector<std::filesystem::path> made;  // innermost first
   for (std::filesystem::path path = folder; !path.empty() && !std::filesystem::exists(path, error);
        path = path.parent_path()) {
     if (path.has_filename()) made.push_back(path);
   }
   std::filesystem::create_directories(folder, error);
-  if (error) fail(folder, "make the folder", error.value());
+  if (error) fail(folder, "create the folder", error.value());
   for (const std::filesystem::path& path : made) flush_folder(path.parent_path());
 }
 
@@ -108,7 +108,7 @@ FileLock::FileLock(const std::string& path) {
                  .where = {.file = path},
                  .hint = "Wait until it has ended, or choose another folder."});
   }
-  // For the message of others; what counts is the lock.
+  // For other processes' messages; only the lock matters.
   const std::string owner = std::to_string(::getpid()) + "\n";
   if (::ftruncate(descriptor_, 0) == 0) {
     (void)!::pwrite(descriptor_, owner.data(), owner.size(), 0);

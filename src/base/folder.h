@@ -6,12 +6,12 @@
 #include <string>
 #include <vector>
 
-// What a program that keeps files in a folder of its own needs, besides write_atomically of
+// For programs that keep files in a folder of their own, besides write_atomically of
 // base/files.h. All functions throw onnxgrad::Error naming the path and the system's reason.
 
 namespace onnxgrad::base {
 
-/// Makes the folder and those above it, where they do not exist; they survive a power cut.
+/// Creates the folder and missing parents; they survive a power failure.
 void make_folders(const std::string& folder);
 
 /// Names of the regular files in the folder, sorted.
@@ -21,12 +21,12 @@ std::vector<std::string> list_files(const std::string& folder);
 void remove_file(const std::string& path);
 void rename_file(const std::string& from, const std::string& to);
 
-/// Bytes that this user can still write to the file system of `folder`; nullopt where it does not
-/// say.
+/// Bytes that this user can still write to the file system of `folder`; nullopt if the system does
+/// not report it.
 std::optional<std::int64_t> available_bytes(const std::string& folder);
 
-/// An advisory lock on a file that is made for it and stays for ever, with the number of the
-/// process that holds the lock in it. The kernel frees it when that process ends, however it does.
+/// An advisory lock on a file that is created for it and never removed; it contains the id of the
+/// process that holds the lock. The kernel releases it however that process ends.
 class FileLock {
  public:
   /// Throws: Error naming the process that holds the lock, or the system's reason.

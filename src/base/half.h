@@ -4,8 +4,8 @@
 #include <bit>
 #include <cstdint>
 
-// float16 (IEEE binary16) and bfloat16 as stored, to and from float. To nearest, ties to even; NaN
-// stays NaN, what is too large becomes infinity.
+// Conversion of stored float16 (IEEE binary16) and bfloat16 to and from float. To nearest, ties to
+// even; NaN stays NaN, values that are too large become infinity.
 
 namespace onnxgrad::base {
 
@@ -24,7 +24,7 @@ inline float to_float(Bfloat16 value) {
 inline float to_float(Float16 value) {
   const std::uint32_t sign = static_cast<std::uint32_t>(value.bits & 0x8000U) << 16;
   const std::uint32_t magnitude = value.bits & 0x7FFFU;
-  // The exponent's bias is 15, not 127: a product with 2^112 makes up for it, for subnormal numbers
+  // The exponent's bias is 15, not 127: multiplying by 2^112 corrects it, for subnormal numbers
   // too.
   float result = std::bit_cast<float>(magnitude << 13) * 0x1p112F;
   if (magnitude >= 0x7C00U) result = std::bit_cast<float>(0x7F800000U | (magnitude << 13));
@@ -48,7 +48,7 @@ inline Float16 to_float16(float value) {
   } else if (magnitude >= 0x477FF000U) {  // rounds to 65536 or more
     result = 0x7C00U;
   } else if (magnitude < 0x38800000U) {  // below 2^-14: subnormal
-    // Adding 0.5 leaves the result's 10 bits at the end of the sum, rounded.
+    // Adding 0.5 leaves the result's 10 bits, rounded, at the end of the sum.
     const float sum = std::bit_cast<float>(magnitude) + 0.5F;
     result = std::bit_cast<std::uint32_t>(sum) - std::bit_cast<std::uint32_t>(0.5F);
   } else {

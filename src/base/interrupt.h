@@ -6,7 +6,7 @@
 namespace onnxgrad::base {
 
 /// For loops over the nodes or bytes of a model. Costs a few nanoseconds. Throws: Interrupted, if
-/// the innermost InterruptScope of this thread says so.
+/// the innermost InterruptScope of this thread wants to stop.
 void poll_interrupt();
 
 }  // namespace onnxgrad::base

@@ -30,7 +30,7 @@ std::int64_t machine_bytes() {
   return bytes;
 }
 
-// The budget in force is a property of the call, not of the process: scopes nest per thread.
+// The active budget is a property of the call, not of the process: scopes nest per thread.
 std::shared_ptr<MemoryBudget>& slot() {
   thread_local std::shared_ptr<MemoryBudget> budget;
   return budget;
@@ -46,7 +46,7 @@ void MemoryBudget::reserve(std::int64_t bytes) {
   if (bytes > limit_ || before > limit_ - bytes) {
     used_.fetch_sub(bytes, std::memory_order_relaxed);
     throw DeviceError({.what = "out of memory budget: " + std::to_string(bytes) +
-                               " bytes wanted, " + std::to_string(before) + " in use, " +
+                               " bytes requested, " + std::to_string(before) + " in use, " +
                                std::to_string(limit_) + " allowed",
                        .hint = "Use a smaller batch or model, or raise the memory limit."});
   }
@@ -77,7 +77,7 @@ std::shared_ptr<std::byte> allocate_aligned(std::int64_t bytes) {
   if (data == nullptr) {
     budget->release(rounded);
     throw DeviceError({.what = "the system has no memory for " + std::to_string(bytes) + " bytes",
-                       .hint = "Use a smaller batch or model, or free memory of other programs."});
+                       .hint = "Use a smaller batch or model, or close other programs."});
   }
   return {static_cast<std::byte*>(data), [budget = std::move(budget), rounded](std::byte* p) {
             std::free(p);

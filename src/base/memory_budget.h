@@ -8,13 +8,13 @@
 
 namespace onnxgrad::base {
 
-/// The bytes that tensors and arenas may take together. Asked before every allocation, so that a
-/// hostile file gets an error and not the machine's memory. Thread-safe.
+/// The total bytes that tensors and arenas may use. Checked before every allocation, so that a
+/// malicious file causes an error and does not exhaust the machine's memory. Thread-safe.
 class MemoryBudget {
  public:
-  /// limit_bytes == 0: three quarters of the memory that the machine (or cgroup) has.
+  /// limit_bytes == 0: three quarters of the memory of the machine (or cgroup).
   explicit MemoryBudget(std::int64_t limit_bytes = 0);
-  /// Throws: DeviceError naming bytes wanted, in use and allowed.
+  /// Throws: DeviceError naming bytes requested, in use and allowed.
   void reserve(std::int64_t bytes);
   void release(std::int64_t bytes) noexcept;
   std::int64_t used_bytes() const { return used_.load(std::memory_order_relaxed); }
@@ -25,11 +25,11 @@ class MemoryBudget {
   std::atomic<std::int64_t> used_{0};
 };
 
-/// The budget in force on this thread: the innermost MemoryBudgetScope's, else one of the default
+/// The active budget on this thread: the innermost MemoryBudgetScope's, else one of the default
 /// size.
 std::shared_ptr<MemoryBudget> current_budget();
 
-/// Puts `budget` in force on this thread for the life of the scope.
+/// Activates `budget` on this thread for the lifetime of the scope.
 class MemoryBudgetScope {
  public:
   explicit MemoryBudgetScope(std::shared_ptr<MemoryBudget> budget);
@@ -41,8 +41,8 @@ class MemoryBudgetScope {
   std::shared_ptr<MemoryBudget> previous_;
 };
 
-/// 64-byte aligned memory that is charged to the current budget and given back with the pointer.
-/// Throws: DeviceError. `bytes` == 0 gives a valid, unique pointer.
+/// 64-byte aligned memory, charged to the current budget and released with the pointer.
+/// Throws: DeviceError. `bytes` == 0 returns a valid, unique pointer.
 std::shared_ptr<std::byte> allocate_aligned(std::int64_t bytes);
 
 }  // namespace onnxgrad::base

@@ -6,9 +6,9 @@
 #include <cstdint>
 #include <numbers>
 
-// Philox 4x32-10, the counter-based random numbers of everything in onnxgrad: shuffling, dropout,
-// initial weights. A draw is a pure function of (seed, stream, position), so it is the same on
-// every device and does not depend on what else was drawn. Source: Salmon, Moraes, Dror, Shaw,
+// Philox 4x32-10, the counter-based random generator for everything in onnxgrad: shuffling,
+// dropout, initial weights. A draw is a pure function of (seed, stream, position), so it is the
+// same on every device and independent of other draws. Source: Salmon, Moraes, Dror, Shaw,
 // Parallel Random Numbers: As Easy as 1, 2, 3, SC 2011.
 
 namespace onnxgrad::base {
@@ -31,11 +31,11 @@ constexpr PhiloxBlock philox4x32(PhiloxBlock counter, std::uint64_t key) {
   return counter;
 }
 
-/// What a stream of draws is for; equal seeds give unrelated numbers in different ones.
+/// What a stream of draws is for; equal seeds yield unrelated numbers in different streams.
 enum class RandomUse : std::uint32_t {
   kShuffle = 1,     ///< index: the epoch
   kValidation = 2,  ///< index: 0
-  kWeights = 3,     ///< index: place of the weight
+  kWeights = 3,     ///< index: that of the weight
   kOperator = 4,    ///< index: of the node; dropout masks and the like
   kWindows = 5,     ///< index: the epoch
 };

@@ -40,11 +40,11 @@ void visit_arithmetic(DataType dtype, Visitor&& visit) {
     default:
       throw DataError({.what = "elements of type " + std::string(dtype_name(dtype)) +
                                " cannot be converted to numbers",
-                       .hint = "Give an array of numbers; texts have to be encoded first."});
+                       .hint = "Pass an array of numbers; strings must be encoded first."});
   }
 }
 
-// static_cast where it is defined; out of range and NaN give the nearest bound and 0.
+// static_cast where defined; values out of range and NaN become the nearest bound and 0.
 template <class To, class From>
 To convert(From value) {
   if constexpr (std::is_same_v<To, bool>) {
@@ -156,8 +156,9 @@ std::span<std::string> Tensor::mutable_strings() {
 
 Tensor Tensor::reshaped(Dims dims) const {
   if (dims.num_elements() != num_elements()) {
-    throw ShapeError({.what = "shape " + dims_.to_string() + " cannot become " + dims.to_string(),
-                      .hint = "Choose a shape with the same number of elements."});
+    throw ShapeError(
+        {.what = "shape " + dims_.to_string() + " cannot be reshaped to " + dims.to_string(),
+         .hint = "Choose a shape with the same number of elements."});
   }
   Tensor result = *this;
   result.dims_ = std::move(dims);

@@ -22,7 +22,7 @@ struct AttributeRef {
   bool operator==(const AttributeRef&) const = default;
 };
 
-/// An attribute that onnxgrad hands through without looking inside (sparse tensors, type protos):
+/// An attribute that onnxgrad passes through without inspection (sparse tensors, type protos):
 /// the serialized AttributeProto.
 struct OpaqueAttribute {
   int type = 0;

@@ -8,7 +8,7 @@
 namespace onnxgrad::ir {
 namespace {
 
-constexpr std::int64_t kMaxSharedBytes = 512;  // constants above that are not compared
+constexpr std::int64_t kMaxSharedBytes = 512;  // larger constants are not compared
 
 Attribute attribute(std::string name, AttributeValue value) {
   return {.name = std::move(name), .value = std::move(value)};
@@ -139,7 +139,7 @@ Value* GraphBuilder::reshape(Value* x, Value* shape, bool allow_zero) {
 }
 
 Value* GraphBuilder::reshape(Value* x, const std::vector<std::int64_t>& shape) {
-  // allowzero and -1 do not go together; a literal 0 then copies the input's dimension.
+  // allowzero and -1 exclude each other; without allowzero a 0 copies the input's dimension.
   const bool infers = std::ranges::find(shape, -1) != shape.end();
   return reshape(x, ints(shape), !infers);
 }
@@ -214,8 +214,8 @@ Value* GraphBuilder::ones_like(Value* x) {
 
 namespace {
 
-// Axes of x over which to sum so that it takes like's shape, if the types give it; the leading ones
-// (that `like` does not have) and those that `like` has as 1.
+// Axes of x to sum over so that it takes like's shape, if known from the types: the leading ones
+// (which `like` lacks) and those where `like` has size 1.
 struct SumAxes {
   std::vector<std::int64_t> leading;
   std::vector<std::int64_t> kept;
@@ -230,7 +230,7 @@ std::optional<SumAxes> static_sum_axes(const Type& x, const Type& like) {
     const Dim& from = (*x.shape)[lead + i];
     const Dim& to = (*like.shape)[i];
     if (from.surely_equals(to)) continue;
-    // A summand's axis of length 1 is summed too if the other side says 1: it does no harm.
+    // An axis of length 1 is summed too if `like` has 1 there: this does no harm.
     if (to.is_static() && to.value() == 1) {
       axes.kept.push_back(static_cast<std::int64_t>(lead + i));
     } else if (!to.is_static()) {
@@ -251,7 +251,7 @@ Value* GraphBuilder::sum_to(Value* x, Value* like) {
     all.insert(all.end(), axes->kept.begin(), axes->kept.end());
     return squeeze(reduce_sum(x, all, true), axes->leading);
   }
-  // At run time: pad like's shape with ones to x's rank, sum over the axes where it is 1.
+  // At run time: pad like's shape with ones to x's rank, then sum over the axes where it is 1.
   Value* x_shape = shape_of(x);
   Value* like_shape = shape_of(like);
   Value* x_rank = shape_of(x_shape);        // [1]

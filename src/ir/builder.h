@@ -16,28 +16,29 @@ namespace onnxgrad::ir {
 class TypeInferer {
  public:
   virtual ~TypeInferer() = default;
-  /// Sets `type` of each output of `node` as far as it can be known. Never clears a known one.
-  /// Throws: ShapeError, ModelError (inputs that do not fit the operator).
+  /// Sets `type` of each output of `node` as far as it can be inferred. Never clears a known one.
+  /// Throws: ShapeError, ModelError (inputs that the operator does not accept).
   virtual void infer(Node& node) const = 0;
 };
 
-/// Makes the function for a call to `onnxgrad` domain's operator; see opdef/registry.h.
+/// Makes the function for a call to an operator of domain `onnxgrad`; see opdef/registry.h.
 class FunctionProvider {
  public:
   virtual ~FunctionProvider() = default;
-  /// The function that computes `base_name` for these inputs and attributes, its name specialised
-  /// by a canonical key ("ConvWeightGrad__2d_g1..."), so that equal keys mean equal bodies.
+  /// The function that computes `base_name` for these inputs and attributes, with a name
+  /// specialised by a canonical key ("ConvWeightGrad__2d_g1..."), so that equal keys mean equal
+  /// bodies.
   virtual Function specialise(std::string_view base_name, const std::vector<Value*>& inputs,
                               const std::vector<Attribute>& attributes) const = 0;
 };
 
-/// Writes nodes of the internal opset (kInternalOpset) at the end of a graph: the way in which
-/// gradient rules, losses and optimizers are written. Every new value has its type inferred at
-/// once. Element-wise functions broadcast as ONNX does. Names are unique, readable, under `scope`.
-/// opdef::FunctionBody writes the bodies of functions in the same way, where no type is known.
+/// Appends nodes of the internal opset (kInternalOpset) to a graph; gradient rules, losses and
+/// optimizers are written with it. The type of every new value is inferred immediately.
+/// Element-wise functions broadcast as ONNX does. Names are unique and readable, under `scope`.
+/// opdef::FunctionBody writes the bodies of functions in the same way, without known types.
 class GraphBuilder {
  public:
-  /// `model` gets the functions that are called; `graph` may be one of its subgraphs.
+  /// `model` receives the functions that are called; `graph` may be one of its subgraphs.
   GraphBuilder(Model& model, Graph& graph, const TypeInferer& inferer,
                const FunctionProvider& functions);
 
@@ -55,15 +56,15 @@ class GraphBuilder {
   std::vector<Value*> ops(std::string_view op_type, std::vector<Value*> inputs,
                           std::size_t num_outputs, std::vector<Attribute> attributes = {},
                           std::string_view domain = "");
-  /// Calls the `onnxgrad` function `base_name`, adding it to the model when new.
+  /// Calls the `onnxgrad` function `base_name`, adding it to the model if new.
   std::vector<Value*> call(std::string_view base_name, std::vector<Value*> inputs,
                            std::size_t num_outputs, std::vector<Attribute> attributes = {});
 
-  /// A builder of the same kind that writes into `body`, a subgraph of a node of graph().
+  /// A similar builder that writes into `body`, a subgraph of a node of graph().
   GraphBuilder inside(Graph& body) const;
-  /// A new subgraph for an attribute of a node of graph(). `write` gets a builder for it and
-  /// returns its outputs; what it does not compute itself goes through an Identity, as runtimes
-  /// want it.
+  /// A new subgraph for an attribute of a node of graph(). `write` receives a builder for it and
+  /// returns its outputs; those that it does not compute itself go through an Identity, as runtimes
+  /// require.
   GraphPtr subgraph(std::string_view name,
                     const std::function<std::vector<Value*>(GraphBuilder&)>& write);
 
@@ -91,7 +92,7 @@ class GraphBuilder {
   Value* where(Value* condition, Value* a, Value* b) { return op("Where", {condition, a, b}); }
   Value* matmul(Value* a, Value* b) { return op("MatMul", {a, b}); }
   Value* identity(Value* x) { return op("Identity", {x}); }
-  /// x * factor, with factor a constant of x's dtype.
+  /// x * factor, where factor is a constant of x's dtype.
   Value* scale(Value* x, double factor) { return mul(x, scalar_like(x, factor)); }
   Value* cast(Value* x, DataType dtype);
   Value* cast_like(Value* x, Value* like);
@@ -118,18 +119,18 @@ class GraphBuilder {
   Value* zeros_like(Value* x);
   Value* ones_like(Value* x);
   /// Sums `x`, whose shape is a broadcast of `like`'s, to `like`'s shape: the transpose of
-  /// broadcasting. Nothing is emitted where the shapes are surely equal; symbolic shapes are
+  /// broadcasting. Nothing is emitted if the shapes are known to be equal; symbolic shapes are
   /// compared at run time.
   Value* sum_to(Value* x, Value* like);
 
  protected:
-  /// Of a function's body: it has no types, no initializers and calls no function.
+  /// For a function's body: it has no types, no initializers and calls no function.
   explicit GraphBuilder(Graph& body) : graph_(&body) {}
 
  private:
   std::string scoped(std::string_view hint) const;
   Value* make_constant(Tensor tensor, std::string_view hint);
-  Model* model_ = nullptr;  // nullptr, like what follows from it, in functions
+  Model* model_ = nullptr;  // nullptr in functions, like what depends on it
   Graph* graph_;
   const TypeInferer* inferer_ = nullptr;
   const FunctionProvider* functions_ = nullptr;
@@ -143,7 +144,7 @@ inline constexpr std::int64_t kInternalOpset = 26;
 inline constexpr std::int64_t kWrittenIrVersion = 10;
 /// Domain of model-local functions that gradients call.
 inline constexpr std::string_view kFunctionDomain = "onnxgrad";
-/// Domain of fused operators; exists inside plans only, never in files.
+/// Domain of fused operators; occurs in plans only, never in files.
 inline constexpr std::string_view kFusedDomain = "onnxgrad.fused";
 
 }  // namespace onnxgrad::ir

@@ -45,7 +45,7 @@ AttributeValue clone_attribute(const AttributeValue& value, Graph& parent, Value
   return value;
 }
 
-// The copy of `value` in `to`, made where `map` has none. `name_for` gives the names.
+// The copy of `value` in `to`, made if `map` has none. `name_for` returns the names.
 template <class NameFor>
 Value* copy_value(const Value* value, Graph& to, ValueMap& map, const NameFor& name_for) {
   auto [entry, is_new] = map.try_emplace(value, nullptr);
@@ -118,7 +118,7 @@ Model clone(const Model& model, ValueMap* map) {
   ValueMap& values = map == nullptr ? own_map : *map;
   Model copy = model;
   copy.graph = std::make_shared<Graph>();
-  // Names that only the original knows (of erased values) need not stay reserved.
+  // Names that only the original uses (of erased values) need not stay reserved.
   clone_into(*model.graph, *copy.graph, values);
   for (const Node* node : copy.graph->nodes) copy.graph->names().reserve(node->name);
   for (StateBinding& binding : copy.state) {

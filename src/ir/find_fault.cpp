@@ -10,7 +10,7 @@ namespace {
 
 class Finder {
  public:
-  // The first fault of `graph`; subgraphs see what is there where their node stands.
+  // The first fault of `graph`; subgraphs see what is defined before their node.
   std::string find(const Graph& graph) {
     for (const Value* input : graph.inputs) available_.insert(input);
     for (const Value* constant : graph.initializers) available_.insert(constant);
@@ -22,8 +22,7 @@ class Finder {
     for (const Value* output : graph.outputs) {
       if (output == nullptr) return fmt::format("graph '{}' has an empty output", graph.name);
       if (!available_.contains(output)) {
-        return fmt::format("output '{}' of graph '{}' is computed nowhere", output->name,
-                           graph.name);
+        return fmt::format("output '{}' of graph '{}' is never computed", output->name, graph.name);
       }
     }
     return "";
@@ -34,7 +33,7 @@ class Finder {
     if (node.graph != &graph) return node.describe() + " belongs to another graph";
     for (const Value* input : node.inputs) {
       if (input == nullptr || available_.contains(input)) continue;
-      return fmt::format("{} reads '{}', which is not there yet", node.describe(), input->name);
+      return fmt::format("{} reads '{}' before it is computed", node.describe(), input->name);
     }
     for (const Graph* subgraph : node.subgraphs()) {
       Finder inside = *this;
@@ -51,7 +50,7 @@ class Finder {
         return fmt::format("'{}' of {} belongs to another graph", output->name, node.describe());
       }
       if (!available_.insert(output).second) {
-        return fmt::format("'{}' of {} is there already", output->name, node.describe());
+        return fmt::format("'{}' of {} already exists", output->name, node.describe());
       }
     }
     return "";

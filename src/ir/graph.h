@@ -19,9 +19,9 @@
 #include "ir/type.h"
 #include "onnxgrad/tensor.h"
 
-// A model is a Graph (with its subgraphs inside attributes), functions and a header. A Graph owns
+// A model is a Graph (with subgraphs in attributes), functions and a header. A Graph owns
 // its Values and Nodes; both have stable addresses, so passes hold plain pointers. Every value has
-// one producer: a node, a graph input, or an initializer. A subgraph's nodes name values of the
+// one producer: a node, a graph input, or an initializer. A subgraph's nodes refer to values of the
 // enclosing graphs by pointer. Start reading at Graph.
 
 namespace onnxgrad::ir {
@@ -32,7 +32,7 @@ class Graph;
 using Metadata = std::vector<std::pair<std::string, std::string>>;
 using NodeTest = std::function<bool(const Node&)>;
 
-/// A value of a graph. Created by Graph only.
+/// A value of a graph. Created only by Graph.
 struct Value {
   std::string name;
   Type type;
@@ -41,10 +41,10 @@ struct Value {
   int output_index = 0;         ///< which output of `producer`
   bool is_input = false;        ///< a formal input of `graph` (it may have a default initializer)
   Tensor initializer = {};      ///< defined for initializers and for inputs with a default
-  bool has_value_info = false;  ///< the file declared its type: written back
+  bool has_value_info = false;  ///< the file declares its type: written back
   std::string doc_string = {};
   Metadata metadata = {};
-  /// Of weights that do not sit in an initializer of this name in the file; see WeightOrigin.
+  /// For weights that are not an initializer of this name in the file; see WeightOrigin.
   std::shared_ptr<const WeightOrigin> origin = {};
 
   bool is_initializer() const { return initializer.is_defined(); }
@@ -53,7 +53,7 @@ struct Value {
   DataType dtype() const { return type.dtype; }
 };
 
-/// An operator application. Created by Graph only. Absent optional inputs and outputs are nullptr.
+/// An operator application. Created only by Graph. Absent optional inputs and outputs are nullptr.
 class Node {
  public:
   std::string name;
@@ -65,22 +65,22 @@ class Node {
   std::vector<Attribute> attributes;
   std::string doc_string = {};
   Metadata metadata = {};
-  std::vector<std::string> opaque = {};  ///< serialized device configurations, handed through
+  std::vector<std::string> opaque = {};  ///< serialized device configurations, passed through
   Graph* graph = nullptr;
 
   Value* input(std::size_t i) const { return i < inputs.size() ? inputs[i] : nullptr; }
   Value* output(std::size_t i) const { return i < outputs.size() ? outputs[i] : nullptr; }
-  /// nullptr if there is none of that name.
+  /// nullptr if there is none with that name.
   const AttributeValue* find_attribute(std::string_view attribute) const;
   /// Replaces or adds.
   void set_attribute(std::string attribute, AttributeValue value);
   void remove_attribute(std::string_view attribute);
-  /// Value of an attribute of a node whose attributes are complete (opdef::complete_attributes): as
-  /// gradient rules, kernels and passes see it. Throws: InternalError if it is not there.
+  /// Value of an attribute of a node whose attributes are complete (opdef::complete_attributes), as
+  /// gradient rules, kernels and passes see it. Throws: InternalError if it is missing.
   std::int64_t int_attribute(std::string_view attribute) const;
   float float_attribute(std::string_view attribute) const;
   std::string string_attribute(std::string_view attribute) const;
-  /// Value of the attribute if it is there with type T, else `fallback`. Types are checked on load.
+  /// Value of the attribute if present with type T, else `fallback`. Types are checked on load.
   std::int64_t int_attribute(std::string_view attribute, std::int64_t fallback) const;
   float float_attribute(std::string_view attribute, float fallback) const;
   std::string string_attribute(std::string_view attribute, std::string_view fallback) const;
@@ -93,12 +93,12 @@ class Node {
   std::string describe() const;
 };
 
-/// Gives names that no other value or node of a model has. Shared by a graph and its subgraphs.
+/// Makes names unique among the values and nodes of a model. Shared by a graph and its subgraphs.
 class NameAuthority {
  public:
   /// Registers a name that is already in use.
   void reserve(std::string_view name) { used_.emplace(name); }
-  /// `hint` itself if free, else hint_1, hint_2, ...; the result is reserved.
+  /// `hint` itself if unused, else hint_1, hint_2, ...; the result is reserved.
   std::string unique(std::string_view hint);
   bool is_used(const std::string& name) const { return used_.contains(name); }
 
@@ -118,7 +118,7 @@ class Graph {
   std::string name;
   std::string doc_string;
   Metadata metadata;
-  std::vector<std::string> opaque;  ///< serialized quantization annotations, handed through
+  std::vector<std::string> opaque;  ///< serialized quantization annotations, passed through
 
   /// Formal inputs in order; may be reordered and erased from (see Value::is_input).
   std::vector<Value*> inputs;
@@ -126,14 +126,14 @@ class Graph {
   std::vector<Value*> outputs;
   /// Initializers in file order, those of inputs included.
   std::vector<Value*> initializers;
-  /// In a topological order. Passes may reorder and erase; memory is kept until the graph goes.
+  /// In topological order. Passes may reorder and erase; memory is freed with the graph.
   std::vector<Node*> nodes;
 
   Graph* parent() const { return parent_; }
   NameAuthority& names() { return *names_; }
   const std::shared_ptr<NameAuthority>& names_ptr() const { return names_; }
 
-  /// Values with exactly this name, which must be free in this graph: the importer's way.
+  /// Values with exactly this name, which must be unused in this graph: for the importer.
   Value* add_value(std::string value_name, Type type = {});
   Value* add_input(std::string_view hint, Type type);
   Value* add_initializer(std::string_view hint, Tensor tensor);
@@ -141,28 +141,28 @@ class Graph {
   Node* add_node(std::string_view op_type, std::vector<Value*> node_inputs, std::size_t num_outputs,
                  std::vector<Attribute> attributes = {}, std::string_view domain = "",
                  std::string_view hint = "");
-  /// A node that computes `node_outputs`, values of this graph, and that is in no list yet: for
-  /// rewrites that make the list anew. Its name is made from `hint`.
+  /// A node that computes `node_outputs`, values of this graph, and is not in the list yet: for
+  /// rewrites that rebuild the list. Its name is derived from `hint`.
   Node* make_node(std::string_view op_type, std::vector<Value*> node_inputs,
                   const std::vector<Value*>& node_outputs, std::string_view hint,
                   std::vector<Attribute> attributes = {}, std::string_view domain = "");
-  /// The same, in the list behind `place`.
+  /// The same, inserted into the list after `place`.
   Node* insert_after(const Node* place, std::string_view op_type, std::vector<Value*> node_inputs,
                      const std::vector<Value*>& node_outputs,
                      std::vector<Attribute> attributes = {}, std::string_view domain = "");
-  /// Appends a node whose outputs the caller sets (each `Value::producer` included): the importer's
-  /// way.
+  /// Appends a node whose outputs the caller sets (including each `Value::producer`): for the
+  /// importer.
   Node* add_bare_node();
   /// Makes `value` output number `index` of `node`.
   static void set_output(Node* node, std::size_t index, Value* value);
-  /// Gives `node` output number `index`, a new value.
+  /// Adds a new value as output number `index` of `node`.
   Value* add_output(Node* node, std::size_t index, Type type, std::string_view hint);
 
-  /// A value of this graph by name; nullptr if there is none. Not the parents'.
+  /// A value of this graph, not of its parents, by name; nullptr if there is none.
   Value* find(std::string_view value_name) const;
   /// A value of this graph or of an enclosing one.
   Value* find_visible(std::string_view value_name) const;
-  /// Changes a name; the new one must be free.
+  /// Changes a name; the new one must be unused.
   void rename(Value* value, std::string new_name);
 
  private:
@@ -205,7 +205,7 @@ struct Model {
   std::int64_t model_version = 0;
   std::string doc_string;
   Metadata metadata;
-  std::vector<std::string> opaque_training_info;  ///< serialized TrainingInfoProto, handed through
+  std::vector<std::string> opaque_training_info;  ///< serialized TrainingInfoProto, passed through
   std::vector<std::string> opaque_configuration;  ///< serialized DeviceConfigurationProto
 
   /// Version of that domain ("" is ai.onnx); 0 if not imported.
@@ -217,32 +217,32 @@ struct Model {
 };
 
 /// A copy of `model` with its own nodes and values; tensors are shared, not copied. `map`, if
-/// given, gets old value -> new value.
+/// given, receives old value -> new value.
 Model clone(const Model& model, std::unordered_map<const Value*, Value*>* map = nullptr);
 
-/// Appends copies of all nodes of `from` to `to`. `map` says what stands for `from`'s inputs (and
-/// captured values: absent ones stay); gets every other value. New values take unique names, with
-/// `prefix` before the old one.
+/// Appends copies of all nodes of `from` to `to`. `map` has the replacements of `from`'s inputs
+/// (and captured values: absent ones are kept); it receives all other values. New values get unique
+/// names: `prefix` and the old name.
 void append_nodes(const Graph& from, Graph& to, std::unordered_map<const Value*, Value*>& map,
                   std::string_view prefix = "");
 
-/// The same of some nodes only, and without initializers: those stay unless `map` has them.
+/// The same for some nodes only, without initializers: those are kept unless `map` has them.
 void append_nodes(std::span<const Node* const> nodes, Graph& to,
                   std::unordered_map<const Value*, Value*>& map, std::string_view prefix = "");
 
-/// Every read of a key of `map` by nodes (subgraphs included) and outputs becomes one of its value.
+/// Replaces every use of a key of `map`, by nodes (and in subgraphs) and as output, by its value.
 void replace_uses(Graph& graph, const std::unordered_map<const Value*, Value*>& map);
 
-/// Sorts nodes so that producers come first; the order of independent nodes stays. Captured values
+/// Sorts nodes so that producers come first; independent nodes keep their order. Captured values
 /// of subgraphs count as inputs. Throws: ModelError naming a node of the cycle.
 void sort_topologically(Graph& graph);
 
-/// The same, but false, with the graph as it was, if there is a cycle.
+/// The same, but returns false and leaves the graph unchanged if there is a cycle.
 bool try_sort_topologically(Graph& graph);
 
-/// What is wrong with the structure of `graph` and of its subgraphs, with names, or "": every value
-/// that is read is there by then, comes from where it says, and belongs to the graph or one around
-/// it; no node is listed twice. For tests of what rewrites graphs.
+/// A structural fault of `graph` or its subgraphs, with names, or "". Checks that every value is
+/// computed before it is read, names its true producer, and belongs to the graph or an enclosing
+/// one, and that no node is listed twice. For tests of graph rewrites.
 std::string find_fault(const Graph& graph);
 
 /// Values of other graphs that `graph` and its subgraphs read, each once, in order of first use.
@@ -250,11 +250,11 @@ std::vector<Value*> captured_values(const Graph& graph);
 /// Values of enclosing graphs that `node`'s subgraphs read, each once, in order of first use.
 std::vector<Value*> captured_values(const Node& node);
 
-/// Erases nodes whose outputs nobody needs, then unused initializers that are not inputs.
-/// `keep`: further nodes that stay (e.g. with side effects). Returns the number of nodes erased.
+/// Erases nodes whose outputs are unused, then unused initializers that are not inputs.
+/// `keep`: further nodes to keep (e.g. with side effects). Returns the number of nodes erased.
 std::size_t eliminate_dead_nodes(Graph& graph, const NodeTest& keep = nullptr);
 
-/// Readable text in the manner of ONNX's text syntax: one line per node, types of all values.
+/// Readable text similar to ONNX's text syntax: one line per node, types of all values.
 std::string to_text(const Graph& graph);
 std::string to_text(const Model& model);
 

@@ -74,16 +74,17 @@ TEST(Graph, FaultsAreFound) {
     change(graph, *graph.nodes[0], *graph.nodes[1]);
     EXPECT_NE(find_fault(graph).find(part), std::string::npos) << find_fault(graph);
   };
-  expect("not there yet",
+  expect("before it is computed",
          [](Graph& graph, Node&, Node&) { std::swap(graph.nodes[0], graph.nodes[1]); });
-  expect("not there yet", [](Graph&, Node& relu, Node& add) { relu.inputs[0] = add.outputs[0]; });
-  expect("not there yet", [](Graph& graph, Node&, Node&) { graph.initializers.clear(); });
+  expect("before it is computed",
+         [](Graph&, Node& relu, Node& add) { relu.inputs[0] = add.outputs[0]; });
+  expect("before it is computed", [](Graph& graph, Node&, Node&) { graph.initializers.clear(); });
   expect("listed twice", [](Graph& graph, Node& relu, Node&) { graph.nodes.push_back(&relu); });
   expect("names another producer",
          [](Graph&, Node& relu, Node& add) { relu.outputs[0]->producer = &add; });
-  expect("is there already",
+  expect("already exists",
          [](Graph& graph, Node& relu, Node&) { Graph::set_output(&relu, 0, graph.inputs[0]); });
-  expect("computed nowhere", [](Graph& graph, Node&, Node&) { graph.nodes.pop_back(); });
+  expect("is never computed", [](Graph& graph, Node&, Node&) { graph.nodes.pop_back(); });
 }
 
 TEST(Graph, SortsALongChainWithoutRecursion) {

@@ -20,7 +20,7 @@ const AttributeValue* bound_attribute(const Node& call, const Function& function
 
 using ValueMap = std::unordered_map<const Value*, Value*>;
 
-// Copies of the body's nodes, in the graph but not in its list.
+// Copies of the body's nodes, owned by the graph but not in its list.
 std::vector<Node*> take_copies(const Graph& body, Graph& graph, ValueMap& map,
                                std::string_view prefix) {
   const std::size_t first_new = graph.nodes.size();
@@ -31,7 +31,7 @@ std::vector<Node*> take_copies(const Graph& body, Graph& graph, ValueMap& map,
   return copies;
 }
 
-// The node's outputs take the place of the body's; one that the body passes through needs a node.
+// The node's outputs replace the body's; one that the body passes through needs a node.
 void take_outputs(const Node& node, const Graph& body, ValueMap& map, std::vector<Node*>& inlined) {
   Graph& graph = *node.graph;
   for (std::size_t i = 0; i < node.outputs.size(); ++i) {
@@ -88,7 +88,7 @@ std::vector<Node*> expand_call(Node& node, const Function& function) {
                               std::to_string(body.inputs.size()) + " and " +
                               std::to_string(body.outputs.size()),
                       .where = {.graph = graph.name, .node = node.name, .op_type = node.op_type},
-                      .hint = "Leave out what the function does not have, or export it again."});
+                      .hint = "Remove what the function does not have, or export it again."});
   }
   ValueMap map;
   for (std::size_t i = 0; i < body.inputs.size(); ++i) map[body.inputs[i]] = node.input(i);

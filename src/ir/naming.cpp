@@ -23,7 +23,7 @@ bool keeps_its_name(const Graph& graph, const Value& value) {
          std::ranges::find(graph.outputs, &value) != graph.outputs.end();
 }
 
-// "loss_1" of "loss".
+// "loss_1" from "loss".
 bool is_numbered(std::string_view name, std::string_view wanted) {
   if (!name.starts_with(wanted) || name.size() < wanted.size() + 2) return false;
   const std::string_view rest = name.substr(wanted.size());

@@ -7,9 +7,9 @@
 
 namespace onnxgrad::ir {
 
-/// Gives `value` the name that users know it by ("loss", "<weight>_grad"). A value inside `graph`,
-/// the main graph, or inside a subgraph that has it gets another; an input, output or initializer
-/// keeps it, and `value` becomes wanted_1. New inputs (Graph::add_input) get their names so, too.
+/// Gives `value` the name that users know it by ("loss", "<weight>_grad"). An inner value of
+/// `graph`, the main graph, or of a subgraph that has this name is renamed; an input, output or
+/// initializer keeps it, and `value` becomes wanted_1. New inputs (Graph::add_input) likewise.
 void give_name(Graph& graph, Value* value, std::string_view wanted);
 
 }  // namespace onnxgrad::ir

@@ -8,15 +8,15 @@
 
 namespace onnxgrad::ir {
 
-/// Where a weight of the working graph lives in the user's file, with the exact way back:
+/// Where a weight of the working graph is stored in the user's file, with the exact inverse:
 /// element i of the stored numbers = factor[i] * weight[index[i]].
 /// An empty `index` is the identity: the stored tensor has the weight's dtype, shape and order.
 /// Weights of subgraphs and of functions' bodies become initializers of the main graph; `function`
-/// and `path` then say where they were.
+/// and `path` then specify where they were.
 struct WeightOrigin {
   enum class Kind {
     kInitializer,   ///< `name` is the initializer
-    kConstantNode,  ///< `name` is the output of a Constant node, `attribute` what holds the value
+    kConstantNode,  ///< `name` is the output of a Constant node, `attribute` holds the value
     kAttribute,     ///< `name` is the first output of the node that holds `attribute`
     kDefinition,    ///< nowhere: a constant of the definition of an operator
   };

@@ -7,7 +7,7 @@
 namespace onnxgrad::ir {
 namespace {
 
-constexpr std::int64_t kMaxNumbers = 4096;  // elements of a constant that are looked at
+constexpr std::int64_t kMaxNumbers = 4096;  // elements of a constant that are examined
 
 const Node* producer_of(const Value* value, const Match& match) {
   value = look_through(value, match.passes);
@@ -64,7 +64,7 @@ Pattern one_of(std::vector<Pattern> patterns) {
   return [patterns = std::move(patterns)](const Value* value, Match& match) {
     const Value* const before = match.captured;
     return std::ranges::any_of(patterns, [&](const Pattern& pattern) {
-      match.captured = before;  // as if the ones before had not been tried
+      match.captured = before;  // undo the captures of failed alternatives
       return pattern(value, match);
     });
   };

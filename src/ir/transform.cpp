@@ -32,7 +32,7 @@ void visit_outputs(Graph& graph, const std::function<void(Value*&)>& visit) {
   }
 }
 
-// Inputs of `node` and values that its subgraphs capture, restricted to what `graph` owns.
+// Inputs of `node` and values captured by its subgraphs, restricted to those that `graph` owns.
 std::vector<Value*> dependencies(const Node& node, const Graph& graph) {
   std::vector<Value*> result;
   for (Value* input : node.inputs) {
@@ -46,7 +46,7 @@ std::vector<Value*> dependencies(const Node& node, const Graph& graph) {
   return result;
 }
 
-// Sorts the nodes of `graph`, or returns one that waits for itself and changes nothing.
+// Sorts the nodes of `graph`, or returns one that depends on itself and changes nothing.
 const Node* sort_nodes(Graph& graph) {
   std::unordered_map<const Node*, std::size_t> position;
   for (std::size_t i = 0; i < graph.nodes.size(); ++i) position.emplace(graph.nodes[i], i);

@@ -23,15 +23,15 @@ class Dim {
     dim.symbol_ = std::move(symbol);
     return dim;
   }
-  /// A symbol of our own for a dimension that the file leaves open, so that it equals itself.
-  /// Written to files as an open dimension.
+  /// A symbol of our own for a dimension that the file leaves unknown, so that it equals itself.
+  /// Written to files as an unknown dimension.
   static Dim open(std::string_view unique_name) { return named("?" + std::string(unique_name)); }
   bool is_open() const { return symbol_.starts_with('?'); }
   bool is_static() const { return value_ >= 0; }
   bool is_symbolic() const { return !symbol_.empty(); }
   std::int64_t value() const { return value_; }
   const std::string& symbol() const { return symbol_; }
-  /// True if both are surely the same at run time.
+  /// True if both are certain to be equal at run time.
   bool surely_equals(const Dim& other) const {
     return is_static() ? value_ == other.value_ : is_symbolic() && symbol_ == other.symbol_;
   }
@@ -45,7 +45,7 @@ class Dim {
 
 using SymbolicShape = std::vector<Dim>;
 
-/// What is known of a value before it is computed.
+/// What is known about a value before it is computed.
 struct Type {
   enum class Kind : std::uint8_t { kUnknown, kTensor, kSparseTensor, kSequence, kOptional, kMap };
 
@@ -63,7 +63,7 @@ struct Type {
   bool is_tensor() const { return kind == Kind::kTensor; }
   bool has_rank() const { return shape.has_value(); }
   std::size_t rank() const { return shape ? shape->size() : 0; }
-  /// The shape as numbers, if every dimension is one.
+  /// The shape as numbers, if every dimension is a number.
   std::optional<Dims> static_dims() const;
   std::string to_string() const;  ///< "float32[N, 10]"
 };

@@ -17,8 +17,8 @@ struct Use {
   int input = 0;  ///< which input of `node`
 };
 
-/// Who reads the values of a graph: a picture of the graph as it is when this is made. What a
-/// subgraph captures counts like everything else.
+/// The uses of the values of a graph: a snapshot taken at construction. Values captured by
+/// subgraphs are included.
 class Uses {
  public:
   explicit Uses(const Graph& graph);
@@ -28,7 +28,7 @@ class Uses {
   std::size_t count(const Value* value) const { return of(value).size(); }
   /// nullptr if no node reads it.
   Node* first_reader(const Value* value) const;
-  /// The node of the value's own graph that alone reads it, once; nullptr if there is none such.
+  /// The node of the value's own graph that is its only reader, once; nullptr if there is none.
   Node* only_reader(const Value* value) const;
 
  private:

@@ -71,12 +71,12 @@ class Checker {
     }
     fail(fmt::format("is '{}', expected one of {}", value.substr(0, 80),
                      fmt::join(spec_.choices, ", ")),
-         "Take one of them, or export the model again.");
+         "Use one of them, or export the model again.");
   }
   void check_count(std::size_t count) const {
     if (count >= spec_.min_count && count <= spec_.max_count) return;
     fail(fmt::format("has {} elements, expected {} to {}", count, spec_.min_count, spec_.max_count),
-         "Give it that many, or export the model again.");
+         "Give it this many, or export the model again.");
   }
   [[noreturn]] void fail(const std::string& what, Hint hint) const {
     throw ModelError({.what = fmt::format("attribute '{}' {}", spec_.name, what),

@@ -120,7 +120,7 @@ std::string ExprProgram::to_string() const {
             text.push_back(
                 fmt::format("{}({}, {}, {})", row(i.op).name, at(i.a), at(i.b), at(i.c)));
         }
-        // Long terms that are used again are not spelled out twice.
+        // Long terms that are reused are not printed twice.
         if (text.back().size() > 60) text.back() = fmt::format("r{}", text.size() - 1);
     }
   }

@@ -8,8 +8,8 @@
 
 namespace onnxgrad::opdef {
 
-/// Operations of element-wise expressions. Comparisons and logic give and take 0 or 1 in the type
-/// of the computation. Order is part of no file.
+/// Operations of element-wise expressions. Comparisons and logic take and return 0 or 1 in the type
+/// of the computation. No file depends on the order.
 enum class ExprOp : std::uint8_t {
   kInput,     // operand number `a` of the kernel
   kConstant,  // `constant`
@@ -63,7 +63,7 @@ enum class ExprOp : std::uint8_t {
   kFma,     // a * b + c
 };
 
-/// One instruction; `a`, `b`, `c` are numbers of earlier instructions (of an operand for kInput).
+/// One instruction; `a`, `b`, `c` are indices of earlier instructions (of an operand for kInput).
 struct ExprInstruction {
   ExprOp op = ExprOp::kInput;
   std::int32_t a = 0;
@@ -80,7 +80,7 @@ struct ExprProgram {
   std::vector<ExprInstruction> instructions = {};
   std::vector<std::int32_t> results = {};
 
-  /// Of a program, and operands of one; who makes programs keeps to it.
+  /// Limits on a program and on its operands, for whoever makes one.
   static constexpr std::int64_t kMaxInstructions = 4096;
 
   std::int32_t input(std::int32_t operand);
@@ -90,7 +90,7 @@ struct ExprProgram {
 
   /// As attributes of a fused node: ints [num_inputs, n, (op, a, b, c) * n, results...] and the
   /// bits of the constants as int64. from_ints throws InternalError on anything that to_ints cannot
-  /// give.
+  /// produce.
   std::vector<std::int64_t> to_ints() const;
   static ExprProgram from_ints(std::span<const std::int64_t> ints);
   /// "r0 = in0 + in1; r1 = max(r0, 0)".

@@ -33,7 +33,7 @@ std::string key_of(std::span<const std::int64_t> values) {
   for (const std::int64_t value : values) {
     if (!key.empty()) key += 'x';
     if (value < 0) key += 'm';
-    // The magnitude without overflow for the smallest integer.
+    // The magnitude, without overflow for the smallest integer.
     const auto bits = static_cast<std::uint64_t>(value);
     key += std::to_string(value < 0 ? ~bits + 1 : bits);
   }

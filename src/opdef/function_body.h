@@ -22,8 +22,8 @@ namespace onnxgrad::opdef {
 ///   return std::move(f).finish({dx});
 class FunctionBody : public ir::GraphBuilder {
  public:
-  /// `key` says everything that the body depends on, in letters, digits and underscores; equal keys
-  /// of one base must mean equal bodies. `call_attributes` are those of the calling node: the
+  /// `key` encodes everything that the body depends on, in letters, digits and underscores; equal
+  /// keys of one base must mean equal bodies. `call_attributes` are those of the calling node: the
   /// function declares them, so that the call keeps them for native kernels.
   FunctionBody(std::string_view base_name, std::string_view key,
                const std::vector<ir::Attribute>& call_attributes);
@@ -38,7 +38,7 @@ class FunctionBody : public ir::GraphBuilder {
   ir::Function function_;
 };
 
-/// "3x3" for {3, 3}, "m1" for {-1}, "" for {}: lists in the key of a function.
+/// "3x3" for {3, 3}, "m1" for {-1}, "" for {}: for lists in the key of a function.
 std::string key_of(std::span<const std::int64_t> values);
 
 }  // namespace onnxgrad::opdef

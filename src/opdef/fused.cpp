@@ -22,7 +22,7 @@ UpdateRule rule_named(std::string_view name) {
   return static_cast<UpdateRule>(found - kRuleNames.begin());
 }
 
-// The shortest text that reads as this number again: "0p999", "1em08".
+// The shortest string that parses to this number: "0p999", "1em08".
 std::string number_key(double number) {
   std::string key;
   for (const char c : fmt::format("{}", number)) {

@@ -10,8 +10,8 @@
 #include "ir/graph.h"
 #include "opdef/expr.h"
 
-// Operators that are computed in one kernel, as typed structs: what writes a node of theirs, the
-// passes that rewrite it and the kernels that run it read and write its attributes here.
+// Operators that are computed in one kernel, as typed structs: the code that creates such nodes,
+// the passes that rewrite them and the kernels that run them read and write attributes here.
 
 namespace onnxgrad::opdef {
 
@@ -19,9 +19,9 @@ namespace onnxgrad::opdef {
 enum class Fold : std::uint8_t { kSum, kMax, kMin };
 
 /// `Elementwise` of domain `onnxgrad.fused`: `program` over inputs that are broadcast to a common
-/// shape F. Its first `stored` results are outputs of shape F; the others are folded over
-/// `reduce_axes` of F, one of `folds` each, and are outputs, or the first operands of `post`, whose
-/// results are outputs then. Inputs: the operands of `program`, then the other ones of `post`.
+/// shape F. Its first `stored` results are outputs of shape F; the others are reduced over
+/// `reduce_axes` of F, each by one of `folds`, and are outputs, or the first operands of `post`,
+/// whose results are then outputs. Inputs: the operands of `program`, then the others of `post`.
 struct Elementwise {
   ExprProgram program = {};
   DataType compute = DataType::kFloat32;  ///< float32, float64 or int64
@@ -29,7 +29,7 @@ struct Elementwise {
   std::vector<Fold> folds = {};
   std::vector<std::int64_t> reduce_axes = {};
   std::optional<ExprProgram> post = {};
-  /// Numbers below the smallest normal one may be taken for and become zero.
+  /// Subnormal numbers may be treated as zero and flushed to zero.
   bool flush_denormals = false;
 
   static Elementwise read(const ir::Node& node);
@@ -38,7 +38,7 @@ struct Elementwise {
 inline constexpr std::string_view kElementwise = "Elementwise";
 
 /// `Gemm` of domain `onnxgrad.fused`, (A, B, operands...): epilogue(op(A) op(B), operands...); the
-/// leading axes of A collapse. Without an epilogue the product itself.
+/// leading axes of A are collapsed. Without an epilogue, the product itself.
 struct Gemm {
   bool transpose_a = false;
   bool transpose_b = false;
@@ -57,12 +57,12 @@ struct GemmUpdate {
 
   static GemmUpdate read(const ir::Node& node);
   std::vector<ir::Attribute> attributes() const;
-  /// The update over the product, W and, if there is one, the rate.
+  /// The update as a function of the product, W and, if there is one, the rate.
   ExprProgram program(bool has_rate) const;
 };
 inline constexpr std::string_view kGemmUpdate = "GemmUpdate";
 
-/// How one weight moves; see WeightUpdate for the formulas.
+/// How a weight is updated; see WeightUpdate for the formulas.
 enum class UpdateRule : std::uint8_t {
   kMomentum,
   kNesterov,
@@ -81,8 +81,8 @@ std::string_view update_rule_name(UpdateRule rule);
 ///
 ///   (gradient, w, m, v, rate, epsilon, shrink) -> (w', m', v')
 ///
-/// v, v' only of kAdam, epsilon only of kAdam and kRoot, shrink only if `shrinks`: what a rule does
-/// not have is left out, later operands move up. gradient, w, m, v: one shape and dtype; rate,
+/// v, v' only for kAdam, epsilon only for kAdam and kRoot, shrink only if `shrinks`: operands that
+/// a rule lacks are omitted, later ones move up. gradient, w, m, v: one shape and dtype; rate,
 /// epsilon and shrink: rank 0, the same dtype. With g = gradient + decay * w and start = w, or
 /// shrink * w if `shrinks`:
 ///   kMomentum  m' = beta1 * m + g;  w' = start - rate * m'
@@ -109,20 +109,20 @@ struct WeightUpdate {
 
   static WeightUpdate read(const ir::Node& node);
   std::vector<ir::Attribute> attributes() const;
-  /// The formulas above over the function's operands, in their order. Function body and plain
-  /// kernel are made from it.
+  /// The formulas above over the function's operands, in order. Function body and plain
+  /// kernel are generated from it.
   ExprProgram program() const;
-  /// Letters, digits and underscores that say all of it.
+  /// Letters, digits and underscores that encode all of it.
   std::string key() const;
 };
 inline constexpr std::string_view kWeightUpdate = "WeightUpdate";
 
-/// Which fused operators the kernels of a device take. The passes make no others; `WeightUpdate` is
-/// its body where no kernel takes it.
+/// Which fused operators the kernels of a device support. The passes make no others; `WeightUpdate`
+/// is replaced by its body if no kernel supports it.
 struct FusedSupport {
   bool elementwise_groups = true;  ///< `Elementwise` of several nodes, and reductions in it
   bool gemm = true;                ///< `Gemm`
-  bool gemm_epilogue = true;       ///< element-wise work behind a product, in its kernel
+  bool gemm_epilogue = true;       ///< element-wise work after a product, in its kernel
   bool gemm_update = true;         ///< `GemmUpdate`
   bool gemm_weight_update = true;  ///< `GemmWeightUpdate`
 };

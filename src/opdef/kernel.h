@@ -16,9 +16,9 @@
 #include "ir/graph.h"
 #include "onnxgrad/tensor.h"
 
-// How a kernel comes into a plan. The planner asks the offers for a node, best first; an offer
-// declines with a reason or returns a PreparedKernel: a plain function and a block of plain data in
-// which all that is known at plan time is computed. Running a step is then a loop over
+// How a plan gets its kernels. The planner asks the offers for a node, best first; an offer
+// declines with a reason or returns a PreparedKernel: a plain function and a block of plain data,
+// with everything precomputed that is known at plan time. Running a step is then a loop over
 // {function, data, pointers}.
 
 namespace onnxgrad::opdef {
@@ -34,33 +34,33 @@ struct KernelRequest {
   const ir::Node& node;  ///< with complete attributes
   std::vector<TensorDesc> inputs;
   std::vector<TensorDesc> outputs;  ///< absent: not read
-  /// Per input: its value if known at plan time, else nullptr.
+  /// For each input, its value if known at plan time, else nullptr.
   std::vector<const Tensor*> constants;
   int threads = 1;
 };
 
-/// What changes from step to step without a pointer: written by the loop before the step.
+/// What changes from step to step other than pointers: written by the loop before the step.
 struct StepCells {
   std::uint64_t seed = 0;
-  std::uint64_t step = 0;  ///< counts steps: the random streams' position
+  std::uint64_t step = 0;  ///< counts steps: the position in the random streams
 };
 
-/// What every kernel gets besides its pointers.
+/// What every kernel receives besides its pointers.
 struct Launch {
-  void* stream = nullptr;  ///< of asynchronous devices
+  void* stream = nullptr;  ///< for asynchronous devices
   const StepCells* cells = nullptr;
 };
 
 /// args: the inputs, then the outputs (nullptr where absent), then the scratch block. All dense
-/// row-major. Never fails on the request that it was prepared for, never allocates; index values
-/// that are out of range are reported through throw of DataError only.
+/// row-major. Never fails on the request that it was prepared for, except by throwing DataError
+/// for index values out of range; never allocates.
 using KernelFn = void (*)(const void* data, std::byte* const* args, const Launch& launch);
 
 struct PreparedKernel {
   KernelFn fn = nullptr;
   std::shared_ptr<const void> data;  ///< owns what `fn` reads
   std::int64_t scratch_bytes = 0;    ///< 64-byte aligned; contents do not outlive the call
-  /// (input, output) pairs that may be the same address (only if they have equal bytes).
+  /// (input, output) pairs that may share an address (only if their sizes in bytes are equal).
   std::vector<std::pair<int, int>> in_place = {};
   std::string label;  ///< implementation, for plans and profiles: "xsmm 15x50x100"
   double flops = 0;
@@ -79,7 +79,7 @@ using KernelOfferFn = KernelOffer (*)(const KernelRequest& request);
 /// Operators whose output shapes depend on values (NonZero) or that run subgraphs (If).
 struct DynamicCall {
   const ir::Node& node;
-  std::vector<Tensor> inputs;  ///< undefined where absent
+  std::vector<Tensor> inputs;  ///< undefined if absent
   /// Runs one of the node's subgraphs on these formal inputs; captured values are bound already.
   std::function<std::vector<Tensor>(const ir::Graph& body, std::vector<Tensor> inputs)>
       run_subgraph;
@@ -96,7 +96,7 @@ class KernelRegistry {
     int rank = 0;
     KernelOfferFn offer = nullptr;
   };
-  /// Best first; empty if there is none. Specialised function names find their base.
+  /// Best first; empty if there is none. Specialised function names resolve to their base.
   std::span<const Entry> offers(std::string_view domain, std::string_view op_type) const;
   DynamicFn dynamic(std::string_view domain, std::string_view op_type) const;
 
@@ -105,7 +105,7 @@ class KernelRegistry {
   std::map<std::pair<std::string, std::string>, DynamicFn> dynamic_;
 };
 
-/// Computes one node on tensors in memory; constant folding's way to the kernels.
+/// Computes one node on tensors in memory; gives constant folding access to the kernels.
 class Evaluator {
  public:
   virtual ~Evaluator() = default;

@@ -17,15 +17,15 @@ std::string_view base_name(std::string_view domain, std::string_view op_type);
 /// Every operator that onnxgrad knows. Filled once by ops::register_builtin_ops, then only read.
 class OpRegistry : public ir::FunctionProvider {
  public:
-  /// Throws: InternalError if the operator is there already.
+  /// Throws: InternalError if the operator is already registered.
   void add(OpDef def);
-  /// nullptr if unknown. Specialised function names ("ConvWeightGrad__...") find their base.
+  /// nullptr if unknown. Specialised function names ("ConvWeightGrad__...") resolve to their base.
   const OpDef* find(std::string_view domain, std::string_view op_type) const;
   const OpDef* find(const ir::Node& node) const { return find(node.domain, node.op_type); }
   /// A copy of `node`, in no graph's list, with complete attributes; see complete_attributes().
   ir::Node complete(const ir::Node& node) const;
-  /// True for nodes out of which the elements of input 0 come in at least this way: what a search
-  /// looks through.
+  /// True for nodes that preserve the elements of input 0 to at least this degree, so that a search
+  /// can look through them.
   ir::NodeTest passing(Passage least) const;
   /// All operators, sorted by domain and name.
   std::vector<const OpDef*> all() const;
@@ -43,8 +43,8 @@ class OpRegistry : public ir::FunctionProvider {
 /// Throws: ModelError naming node, attribute, expected and given.
 void check_attributes(const ir::Node& node, const OpDef& def);
 
-/// Gives `node` the attributes that it leaves out and that have a default: as rules, passes and
-/// kernels see it. Files keep what they had: this is for plans and copies.
+/// Adds the attributes that `node` omits and that have a default, as rules, passes and
+/// kernels expect. Files keep what they had: this is for plans and copies.
 void complete_attributes(ir::Node& node, const OpDef& def);
 
 }  // namespace onnxgrad::opdef

@@ -8,8 +8,8 @@
 #include <unordered_set>
 #include <vector>
 
-// One pass forwards says what can be known once the integers are there, one backwards what of it is
-// wanted.
+// A forward pass finds what can be known once the integers are, a backward pass what of it is
+// needed.
 
 namespace onnxgrad::opdef {
 namespace {
@@ -59,7 +59,7 @@ class ShapeValues {
   }
 
  private:
-  // Of what comes from outside, integers and constants; the types in a function's body are unknown.
+  // Among outside values: integers and constants; the types in a function's body are unknown.
   static bool is_integer(const Value& value) {
     const DataType dtype = value.dtype();
     return value.is_constant() || dtype == DataType::kInt64 || dtype == DataType::kInt32 ||
@@ -78,7 +78,7 @@ class ShapeValues {
     return !is_dynamic || !def->shape_inputs.empty();
   }
 
-  // What this node itself reads whose values a plan needs.
+  // What this node itself reads and a plan needs the values of.
   std::vector<const Value*> direct_values(const Node& node, int depth) {
     std::vector<const Value*> values;
     if (const ir::Function* function = model_.find_function(node.domain, node.op_type)) {
