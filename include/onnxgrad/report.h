@@ -20,6 +20,20 @@ struct OperatorUse {
   bool has_gradient = false;  ///< or needs none, like those
 };
 
+/// What there is for one operator, whatever model it stands in.
+struct OperatorInfo {
+  std::string domain;  ///< "" is ai.onnx
+  std::string op_type;
+  bool has_rule = false;       ///< for its gradient
+  bool is_lowered = false;     ///< written by other operators when a model is loaded
+  bool has_zero_grad = false;  ///< constant between its steps
+  bool has_kernel = false;     ///< or is computed element by element, or shares memory
+};
+
+/// Every operator that files may hold and the engine has a record of, sorted by domain and name.
+/// Others run where ONNX defines them by operators of these.
+std::vector<OperatorInfo> operator_table();
+
 /// A node between the trainable weights and the loss through which no gradient passes.
 struct MissingGradientInfo {
   std::string op_type;

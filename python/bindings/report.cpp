@@ -18,6 +18,13 @@ void bind_report(nb::module_& module) {
       .def_ro("count", &OperatorUse::count)
       .def_ro("runs", &OperatorUse::runs)
       .def_ro("has_gradient", &OperatorUse::has_gradient);
+  nb::class_<OperatorInfo>(module, "OperatorInfo")
+      .def_ro("domain", &OperatorInfo::domain)
+      .def_ro("op_type", &OperatorInfo::op_type)
+      .def_ro("has_rule", &OperatorInfo::has_rule)
+      .def_ro("is_lowered", &OperatorInfo::is_lowered)
+      .def_ro("has_zero_grad", &OperatorInfo::has_zero_grad)
+      .def_ro("has_kernel", &OperatorInfo::has_kernel);
   nb::class_<MissingGradientInfo>(module, "MissingGradientInfo")
       .def_ro("op_type", &MissingGradientInfo::op_type)
       .def_ro("node", &MissingGradientInfo::node)
@@ -41,6 +48,7 @@ void bind_report(nb::module_& module) {
       .def_ro("loss_problem", &Report::loss_problem)
       .def_ro("missing_gradients", &Report::missing_gradients)
       .def("to_text", &Report::to_text);
+  module.def("operator_table", &operator_table);
   module.def("report", &report, "model"_a, Unlocked());
 }
 

@@ -30,14 +30,18 @@ void count_operators(const ir::Graph& graph, OperatorCounts& counts) {
   }
 }
 
-bool can_run(const OperatorName& name) {
+bool has_kernel(const OperatorName& name) {
   const runtime::Engine& engine = train::builtin_engine();
   const auto& [domain, op_type] = name;
   const opdef::OpDef* def = engine.ops.find(domain, op_type);
-  return (def != nullptr &&
-          (def->lower != nullptr || def->expression != nullptr || def->is_view())) ||
+  return (def != nullptr && (def->expression != nullptr || def->is_view())) ||
          !engine.kernels.offers(domain, op_type).empty() ||
          engine.kernels.dynamic(domain, op_type) != nullptr;
+}
+
+bool can_run(const OperatorName& name) {
+  const opdef::OpDef* def = train::builtin_engine().ops.find(name.first, name.second);
+  return (def != nullptr && def->lower != nullptr) || has_kernel(name);
 }
 
 bool can_differentiate(const OperatorName& name) {
@@ -184,6 +188,21 @@ void describe_training(const Model& model, Report& report) {
 }
 
 }  // namespace
+
+std::vector<OperatorInfo> operator_table() {
+  std::vector<OperatorInfo> table;
+  for (const opdef::OpDef* def : train::builtin_engine().ops.all()) {
+    if (def->domain == ir::kFusedDomain || def->domain == ir::kFunctionDomain) continue;
+    const OperatorName name{def->domain, def->op_type};
+    table.push_back({.domain = name.first,
+                     .op_type = name.second,
+                     .has_rule = def->vjp != nullptr,
+                     .is_lowered = def->lower != nullptr,
+                     .has_zero_grad = def->zero_gradient,
+                     .has_kernel = has_kernel(name)});
+  }
+  return table;
+}
 
 Report report(const Model& model) {
   const ir::Model& file = *model.impl().file.model;

@@ -1,48 +1,21 @@
-"""Gradients of ONNX's own node tests, in float64, beside differences of ONNX's evaluator."""
+"""Gradients of Attention in stock onnxruntime, beside differences of ONNX's evaluator.
 
-import warnings
+The models are ONNX's node tests in float64; test_node_suite.py has those of all operators in our
+engine.
+"""
 
 import numpy as np
 import onnx
 import onnx.reference
 import onnxruntime as ort
 import pytest
-from onnx.backend.test.case.node import collect_testcases
 
 import onnxgrad as og
+from double_models import in_double
+from node_suite import cases_by_operator
 
-FLOATS = {onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16}
 STEP = 1e-5
 DIRECTIONS = 3
-
-
-def node_tests(op_type: str) -> list:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        cases = collect_testcases(None)
-    return [
-        case
-        for case in cases
-        if case.model is not None and any(node.op_type == op_type for node in case.model.graph.node)
-    ]
-
-
-def in_double(case) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
-    """The model and its inputs with float64 wherever a floating-point type was."""
-    model = onnx.ModelProto()
-    model.CopyFrom(case.model)
-    for value in [*model.graph.input, *model.graph.output]:
-        if value.type.tensor_type.elem_type in FLOATS:
-            value.type.tensor_type.elem_type = onnx.TensorProto.DOUBLE
-    for node in model.graph.node:
-        for attribute in node.attribute:
-            if attribute.name == "softmax_precision":
-                attribute.i = onnx.TensorProto.DOUBLE
-    feeds = {}
-    for value, array in zip(model.graph.input, case.data_sets[0][0], strict=True):
-        is_double = value.type.tensor_type.elem_type == onnx.TensorProto.DOUBLE
-        feeds[value.name] = np.asarray(array).astype(np.float64 if is_double else array.dtype)
-    return model, feeds
 
 
 def run_stock(model: onnx.ModelProto, feeds: dict[str, np.ndarray], level: str) -> list:
@@ -52,9 +25,9 @@ def run_stock(model: onnx.ModelProto, feeds: dict[str, np.ndarray], level: str) 
     return ort.InferenceSession(model.SerializeToString(), options).run(None, feeds)
 
 
-@pytest.mark.parametrize("case", node_tests("Attention"), ids=lambda case: case.name)
+@pytest.mark.parametrize("case", cases_by_operator()["Attention"], ids=lambda case: case.name)
 def test_attention(case) -> None:
-    model, feeds = in_double(case)
+    model, feeds = in_double(case.model, case.feeds())
     names = [output.name for output in model.graph.output]
     evaluator = onnx.reference.ReferenceEvaluator(model)
     with np.errstate(all="ignore"):

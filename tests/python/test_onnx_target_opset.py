@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import warnings
 from collections import Counter
 from pathlib import Path
 
@@ -10,9 +9,9 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper, numpy_helper
-from onnx.backend.test.case.node import collect_testcases
 
 import onnxgrad as og
+from node_suite import all_cases
 from onnx_tool import MODELS, ROOT, assert_same, convert, npz_feeds, run_ort, run_tool
 
 NAMES = sorted(path.stem for path in MODELS.glob("*.onnx"))
@@ -65,13 +64,6 @@ KNOWN_DIFFERENCES = {
 }
 
 
-@pytest.fixture(scope="module")
-def node_tests() -> list:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return [case for case in collect_testcases(None) if case.model is not None]
-
-
 def arrays(values: list) -> list[np.ndarray] | None:
     if any(not (isinstance(v, np.ndarray) or np.isscalar(v)) for v in values):
         return None  # sequences and optionals
@@ -79,11 +71,11 @@ def arrays(values: list) -> list[np.ndarray] | None:
 
 
 @pytest.mark.parametrize("opset", [17, 20, 23])
-def test_onnx_node_tests_whose_operators_changed(opset: int, node_tests, tmp_path: Path) -> None:
+def test_onnx_node_tests_whose_operators_changed(opset: int, tmp_path: Path) -> None:
     changed = changed_operators(opset)
     cases = [
         case
-        for case in node_tests
+        for case in all_cases()
         if {node.op_type for node in case.model.graph.node} & changed and is_comparable(case.name)
     ]
     jobs = []
@@ -96,7 +88,7 @@ def test_onnx_node_tests_whose_operators_changed(opset: int, node_tests, tmp_pat
         kind = result.split(":")[0]
         counts[kind] += 1
         assert kind in ("ok", "ModelError", "ShapeError"), f"{case.name}: {result}"
-        inputs, outputs = map(arrays, case.data_sets[0])
+        inputs, outputs = arrays(case.inputs), arrays(case.outputs)
         if kind != "ok" or inputs is None or outputs is None:
             continue
         feeds = {i.name: v for i, v in zip(case.model.graph.input, inputs, strict=False)}

@@ -1,3 +1,5 @@
+#include <limits>
+
 #include "opdef/registry.h"
 #include "ops/rules.h"
 
@@ -69,13 +71,16 @@ std::vector<Value*> pow_vjp(VjpContext& ctx, GraphBuilder& g) {
   return {dx, dp};
 }
 
-// c = a - b trunc(a / b);  da = dc, db = -dc trunc(a / b): fmod = 1, see lower_mod.
+// c = a - b trunc(a / b);  da = dc, db = -dc trunc(a / b): fmod = 1, see lower_mod. Zero where
+// a / b is not finite, since c is a, or no number.
 std::vector<Value*> mod_vjp(VjpContext& ctx, GraphBuilder& g) {
   Value* dc = ctx.cotangent(0);
   if (!ctx.needs(1)) return {dc, nullptr};
   Value* quotient = g.div(ctx.input(0), ctx.input(1));
   Value* magnitude = g.op("Floor", {g.abs(quotient)});
-  return {dc, g.neg(g.mul(dc, g.mul(g.sign(quotient), magnitude)))};
+  Value* db = g.neg(g.mul(dc, g.mul(g.sign(quotient), magnitude)));
+  Value* infinity = g.scalar_like(quotient, std::numeric_limits<double>::infinity());
+  return {dc, keep_where(g, g.less(g.abs(quotient), infinity), db)};
 }
 
 // Floating a - b floor(a / b), which came with opset 28: the remainder with the sign of a, plus b

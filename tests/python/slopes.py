@@ -1,0 +1,180 @@
+"""Gradients beside differences, also where a function has a kink or a jump.
+
+The function is a random projection of a model's outputs. Its slope on either side of a point is a
+difference quotient. Where both sides agree, the gradient must be the central difference. At a kink
+it must lie between the two slopes. A side on which the function jumps, or is not defined, has none:
+the gradient is the slope on the other side then, or zero.
+"""
+
+import warnings
+from typing import Any, NamedTuple
+
+import numpy as np
+import onnx
+
+import onnxgrad as og
+
+ELEMENTS = 12  # of one input that are moved one by one; then one direction moves all
+SHRINK = 8.0  # from the wide step to the narrow one
+
+
+class Precision(NamedTuple):
+    """Of the differences of a model that computes in `dtype`."""
+
+    dtype: type
+    step: float
+    tolerance: float
+
+
+DOUBLE = Precision(np.float64, 1e-5, 1e-6)
+SINGLE = Precision(np.float32, 2.0**-5, 2e-3)
+
+
+class Sides(NamedTuple):
+    """Slopes to the right and to the left, each with the wide step and with the narrow one."""
+
+    right: tuple[float, float]
+    left: tuple[float, float]
+
+
+class Slopes:
+    """Compares the gradients of a model at a point with differences."""
+
+    def __init__(
+        self,
+        model: onnx.ModelProto,
+        feeds: dict[str, Any],
+        precision: Precision = DOUBLE,
+        straight_through: onnx.ModelProto | None = None,
+    ) -> None:
+        """Differences are those of `straight_through`, if it is given.
+
+        Raises onnxgrad.Error if the engine does not run the model.
+        """
+        self._model = model
+        self._feeds = feeds
+        self._precision = precision
+        self._session = og.InferenceSession(model, threads=1)
+        names = [value.name for value in model.graph.output]
+        rng = np.random.default_rng(0)
+        self._seeds = {
+            name: np.where(np.isfinite(value), rng.uniform(0.5, 1.5, value.shape), 0.0)
+            for name, value in zip(names, self._session.run(None, feeds), strict=False)
+            if isinstance(value, np.ndarray) and value.dtype == precision.dtype
+        }
+        self.has_outputs = bool(self._seeds)  # whose gradient there may be
+        if straight_through is not None:
+            self._session = og.InferenceSession(straight_through, threads=1)
+
+    def problem(self, name: str) -> str:
+        """Return what is wrong with the gradient by input `name`; "" if nothing is.
+
+        Raises onnxgrad.Error if the gradient is refused.
+        """
+        given = self._gradient(name)
+        point = self._feeds[name]
+        if given.shape != point.shape:
+            return f"shape {given.shape} of the gradient by {name} {point.shape}"
+        if np.isnan(given).any():
+            return f"the gradient by {name} has NaN"
+        rng = np.random.default_rng(1)
+        picked = rng.permutation(point.size)[:ELEMENTS]
+        unusual = np.flatnonzero(np.isinf(given))[:ELEMENTS]
+        for element in [*picked, *unusual]:
+            direction = np.zeros(point.size)
+            direction[element] = 1
+            if text := self._judge(name, direction.reshape(point.shape), given):
+                place = tuple(int(i) for i in np.unravel_index(element, point.shape))
+                return f"{name}{list(place)}: {text}"
+        if point.size <= ELEMENTS or unusual.size:
+            return ""
+        text = self._judge(name, rng.choice([-1.0, 1.0], point.shape), given)
+        return text and f"{name}, all elements: {text}"
+
+    def _gradient(self, name: str) -> np.ndarray:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a gradient that is zero
+            gradient = og.gradient(self._model, [name], list(self._seeds))
+        seeds = {
+            f"{key}_grad": seed.astype(self._precision.dtype) for key, seed in self._seeds.items()
+        }
+        fed = self._feeds | seeds
+        inputs = [value.name for value in gradient.graph.input]
+        session = og.InferenceSession(gradient, threads=1)
+        return session.run(None, {key: fed[key] for key in inputs})[0].astype(np.float64)
+
+    def _objective(self, name: str, value: np.ndarray) -> tuple[float, float]:
+        """Return the projection, and what it may be off by because of rounding."""
+        moved = value.astype(self._precision.dtype)
+        outputs = self._session.run(list(self._seeds), {**self._feeds, name: moved})
+        total, rounding = 0.0, 0.0
+        for output, seed in zip(outputs, self._seeds.values(), strict=True):
+            if output.shape != seed.shape:
+                return np.nan, 0.0  # another shape from here on
+            terms = seed[seed != 0] * output[seed != 0].astype(np.float64)
+            total += float(np.sum(terms))
+            rounding += float(np.sqrt(np.sum(terms**2)))
+        return total, rounding * float(np.finfo(self._precision.dtype).eps)
+
+    def _judge(self, name: str, direction: np.ndarray, given: np.ndarray) -> str:
+        point = self._feeds[name].astype(np.float64)
+        largest = float(np.max(np.abs(point[direction != 0]), initial=0))
+        if not np.isfinite(largest):
+            return ""
+        slope = float(np.sum(given[direction != 0] * direction[direction != 0]))
+        text = ""
+        # Some functions of large numbers change with them in proportion, others (Exp) do not.
+        for scale in sorted({max(1.0, largest), 1.0}, reverse=True):
+            steps = [self._precision.step * scale, self._precision.step * scale / SHRINK]
+            if not (text := self._compare(slope, *self._sides(name, direction, steps))):
+                break
+        return text
+
+    def _sides(self, name: str, direction: np.ndarray, steps: list[float]) -> tuple[Sides, float]:
+        """Return the slopes, and what they may be off by."""
+        point = self._feeds[name].astype(np.float64)
+        here, rounding = self._objective(name, point)
+        sides = Sides(
+            *(
+                tuple(
+                    (self._objective(name, point + sign * step * direction)[0] - here)
+                    / (sign * step)
+                    for step in steps
+                )
+                for sign in (1, -1)
+            )
+        )
+        return sides, 4 * rounding / steps[1]
+
+    def _compare(self, slope: float, sides: Sides, noise: float) -> str:
+        there = [side for side in sides if np.isfinite(side).all() and not _jumps(side)]
+        if not there:
+            return ""
+        if np.isinf(slope):  # as that of the square root at zero
+            grows = any(abs(side[1]) > 1.5 * abs(side[0]) for side in there)
+            return "" if grows else f"gradient {slope}, slopes {[side[1] for side in there]}"
+        tolerance = self._precision.tolerance
+        if len(there) == 2:
+            for i, factor in enumerate((1, 10)):  # the narrow step where the curvature is large
+                central = (sides.right[i] + sides.left[i]) / 2
+                if abs(slope - central) <= factor * tolerance * max(1.0, abs(central)) + noise:
+                    return ""
+            if not _is_kink(sides, tolerance, noise):
+                return f"gradient {slope:.9g}, difference {central:.9g}"
+        low, high = min(side[1] for side in there), max(side[1] for side in there)
+        if len(there) == 1:
+            low, high = min(low, 0.0), max(high, 0.0)
+        slack = 100 * tolerance * max(1.0, abs(low), abs(high)) + noise
+        if low - slack <= slope <= high + slack:
+            return ""
+        return f"gradient {slope:.9g}, slopes from {low:.9g} to {high:.9g}"
+
+
+def _jumps(side: tuple[float, float]) -> bool:
+    return abs(side[1]) > 10 and abs(side[1]) > 0.7 * SHRINK * abs(side[0])
+
+
+def _is_kink(sides: Sides, tolerance: float, noise: float) -> bool:
+    wide, narrow = (abs(sides.right[i] - sides.left[i]) for i in range(2))
+    size = max(1.0, abs(sides.right[1]), abs(sides.left[1]))
+    return narrow > 10 * tolerance * size + noise and narrow > 0.5 * wide
