@@ -15,7 +15,7 @@ namespace {
   throw ModelError(
       {.what = std::move(what),
        .where = {.node = node.name, .op_type = node.op_type},
-       .hint = "Export the model again: the operator's inputs, outputs and body have to fit."});
+       .hint = "Export the model again: the operator's inputs, outputs and body must match."});
 }
 
 ir::Graph& body_of(const ir::Node& node, std::string_view attribute) {
@@ -49,7 +49,7 @@ const ir::Type& type_of(const ir::Value* value) {
   return value == nullptr ? kUnknown : value->type;
 }
 
-// The types that the file declares for the values of a body, to start each round from.
+// The types that the file declares for the values of a body, where each round starts.
 class DeclaredTypes {
  public:
   explicit DeclaredTypes(ir::Graph& body) { collect(body); }
@@ -95,7 +95,7 @@ void forget_types(ir::Graph& graph) {
   }
 }
 
-// A declaration of `output` says nothing where two of its cases surely differ.
+// A declaration of `output` is not usable where two of its cases are known to differ.
 void forget_contradicted(const ir::Type& a, const ir::Type& b, ir::Value* output) {
   if (output == nullptr || !output->type.shape || !a.shape || !b.shape) return;
   if (a.shape->size() != b.shape->size()) return output->type.shape.reset();
@@ -109,7 +109,7 @@ void forget_contradicted(const ir::Type& a, const ir::Type& b, ir::Value* output
   }
 }
 
-// Forgets the dimensions of `state` that `next` does not keep. True if there was one.
+// Forgets the dimensions of `state` that `next` does not keep. True if there were any.
 bool relax(ir::Type& state, const ir::Type& next) {
   if (!state.shape) return false;
   if (!next.shape || next.shape->size() != state.shape->size()) {
@@ -172,7 +172,7 @@ ir::Type merge_types(const ir::Type& inferred, const ir::Type& declared) {
   if (inferred.kind != declared.kind || !same_dtype) {
     throw ModelError(
         {.what = "declared as " + declared.to_string() + ", but it is " + inferred.to_string(),
-         .hint = "Fix the declaration, or leave it out: types are inferred again."});
+         .hint = "Fix the declaration, or omit it: types are inferred again."});
   }
   ir::Type result = inferred;
   if (result.dtype == DataType::kUndefined) result.dtype = declared.dtype;
@@ -201,7 +201,7 @@ std::vector<ir::Type> infer_if(ir::Node& node, const InferBody& infer_body) {
     expect_counts(node, *branches[i], 0, node.outputs.size());
     const bool is_taken = !condition || *condition == (i == 0);
     if (is_taken) failures[i] = try_branch(*branches[i], infer_body);
-    // A branch whose shapes do not fit is not the one that is taken.
+    // A branch with inconsistent shapes is not the one that is taken.
     if (failures[i]) forget_types(*branches[i]);
   }
   const bool none_fits = condition ? failures[*condition ? 0 : 1].has_value()
@@ -254,7 +254,7 @@ std::vector<ir::Type> infer_loop(ir::Node& node, const InferBody& infer_body, in
     }
   }
   for (std::size_t i = 0; i < num_states; ++i) {
-    // An optional may come in and what it holds go out.
+    // An optional may come in and its content go out.
     const ir::Type& last = body.outputs[i + 1]->type;
     forget_contradicted(type_of(node.input(i + 2)), last, node.outputs[i]);
     if (last.kind != ir::Type::Kind::kUnknown && last.kind != states[i].kind) states[i] = last;

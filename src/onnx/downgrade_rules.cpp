@@ -14,8 +14,8 @@
 #include "onnxgrad/error.h"
 
 // One rule per change of form, newest first. What a rule cannot express in the older form is
-// refused; what no rule is needed for is found out by the check against the older schema that
-// follows.
+// refused; the check against the older schema that follows finds nodes without a
+// necessary rule.
 
 namespace onnxgrad::onnx_io {
 namespace {
@@ -121,7 +121,7 @@ Replacement pad_17(Node& node, GraphBuilder& /*g*/) {
   if (node.input(3) == nullptr) return std::nullopt;
   constant_ints(node, 3, "axes");
   known_rank(node);
-  refuse(node, "pads that do not fit the axes");
+  refuse(node, "pads that do not match the axes");
 }
 
 Replacement pad_10(Node& node, GraphBuilder& /*g*/) {
@@ -140,7 +140,7 @@ Replacement resize_18(Node& node, GraphBuilder& /*g*/) {
   return std::nullopt;
 }
 
-// Scales and sizes of some axes become those of all.
+// Scales and sizes of some axes become those of all axes.
 Replacement resize_17(Node& node, GraphBuilder& g) {
   const std::vector<std::int64_t> axes = node.ints_attribute("axes");
   node.remove_attribute("axes");
@@ -150,7 +150,7 @@ Replacement resize_17(Node& node, GraphBuilder& g) {
   const Tensor* scales = constant_of(node.input(2));
   if (scales == nullptr) refuse(node, "axes with sizes");
   const std::vector<double> some = scales->to_doubles();
-  if (some.size() != axes.size()) refuse(node, "scales that do not fit the axes");
+  if (some.size() != axes.size()) refuse(node, "scales that do not match the axes");
   std::vector<float> all(rank, 1.0F);
   for (std::size_t i = 0; i < axes.size(); ++i) {
     all[static_cast<std::size_t>(normalize_axis(axes[i], rank))] = static_cast<float>(some[i]);
@@ -159,7 +159,7 @@ Replacement resize_17(Node& node, GraphBuilder& g) {
   return std::nullopt;
 }
 
-// roi and scales must be there; empty ones stand for absent ones.
+// roi and scales must be present; empty ones mean absent ones.
 Replacement resize_12(Node& node, GraphBuilder& g) {
   node.inputs.resize(std::max<std::size_t>(node.inputs.size(), 3), nullptr);
   for (const std::size_t i : {std::size_t{1}, std::size_t{2}}) {
@@ -210,7 +210,7 @@ Replacement dft_19(Node& node, GraphBuilder& /*g*/) {
   return std::nullopt;
 }
 
-// Dilations of 1 are what older pools do.
+// Older pools have dilations of 1.
 Replacement remove_unit_dilations(Node& node, GraphBuilder& /*g*/) {
   for (const std::int64_t dilation : node.ints_attribute("dilations")) {
     if (dilation != 1) refuse(node, "dilations");
@@ -242,7 +242,7 @@ Replacement cast_like_14(Node& node, GraphBuilder& g) {
       g.op("Cast", {node.inputs[0]}, {attribute("to", static_cast<std::int64_t>(like->dtype()))})};
 }
 
-// Before 13 the dimensions from `axis` on were one, so the axis must be the last.
+// Before 13 the dimensions from `axis` on were merged, so the axis must be the last.
 Replacement softmax_12(Node& node, GraphBuilder& g) {
   const auto rank = static_cast<std::int64_t>(known_rank(node));
   const std::int64_t axis = normalize_axis(node.int_attribute("axis", -1), known_rank(node));
@@ -258,7 +258,7 @@ Replacement softmax_12(Node& node, GraphBuilder& g) {
   return std::vector<Value*>{g.transpose(y, swapped)};
 }
 
-// A mask, all true here, was of the data's type at first, and said nothing then.
+// A mask, all true here, was at first of the data's type, and meaningless.
 Replacement dropout_11(Node& node, GraphBuilder& g) {
   if (node.input(2) != nullptr && constant_number(node, 2, "a training mode") != 0) {
     refuse(node, "training mode");
@@ -377,7 +377,7 @@ bool equals_default(const ir::AttributeValue& value, const onnx::AttributeProto&
   return false;
 }
 
-// Attributes that came later and say what was always so.
+// Later attributes that spell out what was always the case.
 void remove_new_defaults(Node& node, std::int64_t opset) {
   const Schema* now = find_schema("", node.op_type, ir::kInternalOpset);
   const Schema* then = find_schema("", node.op_type, opset);
@@ -393,7 +393,7 @@ void remove_new_defaults(Node& node, std::int64_t opset) {
 }  // namespace
 
 std::optional<std::vector<Value*>> downgrade_node(Node& node, std::int64_t opset, GraphBuilder& g) {
-  // A rule may give the node another operator; its own rules have been applied by then.
+  // A rule may change the node's operator; the rules of the old one have been applied by then.
   for (std::size_t i = 0; i < std::size(kRules); ++i) {
     const RewriteRule& rule = kRules[i];
     if (node.op_type != rule.op_type || opset > rule.opset) continue;

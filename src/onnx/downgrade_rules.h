@@ -12,10 +12,10 @@ namespace onnxgrad::onnx_io {
 /// The oldest opset that can be written.
 inline constexpr std::int64_t kOldestTarget = 9;
 
-/// Turns `node`, of ai.onnx and in the internal opset's form, into the form of `opset`: either in
+/// Converts `node`, of ai.onnx and in the internal opset's form, to the form of `opset`: either in
 /// place (nullopt), or as other nodes of the internal opset, appended through `g`, with one value
-/// per output. The node is not in the graph's list; types of its inputs are known as far as they
-/// can be. Throws: ModelError (what that opset cannot express).
+/// per output. The node is not in the graph's list; types of its inputs are known as far as
+/// possible. Throws: ModelError (what that opset cannot express).
 std::optional<std::vector<ir::Value*>> downgrade_node(ir::Node& node, std::int64_t opset,
                                                       ir::GraphBuilder& g);
 

@@ -99,7 +99,7 @@ void Exporter::write_function(WireWriter& out, const ir::Function& function) {
   for (const ir::Value* output : body.outputs) out.bytes(Field::kOutputFieldNumber, output->name);
   for (const std::string& name : function.attribute_names)
     out.bytes(Field::kAttributeFieldNumber, name);
-  // A function has no initializers: they are constants at its start.
+  // A function has no initializers: they become constants at its start.
   for (const ir::Value* value : body.initializers) {
     out.message(Field::kNodeFieldNumber, [&](WireWriter& node) {
       node.bytes(onnx::NodeProto::kOutputFieldNumber, value->name);

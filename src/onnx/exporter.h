@@ -13,7 +13,7 @@
 
 namespace onnxgrad::onnx_io {
 
-/// Tensors that go to a file of their own.
+/// Tensors that go to a separate file.
 struct ExternalTensors {
   std::string location;  ///< name of the file, next to the model
   std::int64_t size_bytes = 0;
@@ -21,20 +21,20 @@ struct ExternalTensors {
   std::vector<std::pair<std::int64_t, Tensor>> tensors = {};
 };
 
-/// `external`, if given, gets all initializers of at least kMinExternalBytes instead of the
+/// All initializers of at least kMinExternalBytes go to `external`, if given, instead of the
 /// message. Throws: ModelError (a value that cannot be written).
 std::string export_model(const ir::Model& model, ExternalTensors* external = nullptr);
 
 inline constexpr std::int64_t kMinExternalBytes = 1024;
 
-/// save_file() with another limit for the bytes of tensors that stay in the model's file.
+/// save_file() with a different limit for the bytes of tensors stored in the model's file.
 void save_model(const ir::Model& model, const std::string& path, std::int64_t max_inline_bytes);
 
-/// `<model_path>.data`, or `<model_path>.<n>.data` if there is such a file: no existing external
-/// data is ever overwritten.
+/// `<model_path>.data`, or `<model_path>.<n>.data` if that exists: existing external
+/// data is never overwritten.
 std::string free_data_path(const std::string& model_path);
 
-/// Gives `tensor` a place in `external` and appends the fields of a TensorProto that say where.
+/// Assigns `tensor` a place in `external` and appends the TensorProto fields that locate it.
 void write_external_fields(WireWriter& out, ExternalTensors& external, const Tensor& tensor);
 
 /// Writes the tensors to a new file. Throws: Error.

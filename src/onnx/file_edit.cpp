@@ -143,7 +143,7 @@ void FileEdit::replace_by_view(const PlacePath& path, std::size_t offset, std::s
 std::string FileEdit::apply() const {
   std::map<std::size_t, Change> all = changes_;
   std::deque<std::string> lengths;
-  // Innermost messages first: their new lengths change the sizes of those around them.
+  // Innermost messages first: their new lengths change the sizes of enclosing ones.
   std::vector<std::pair<MessagePlace, std::size_t>> messages;
   for (const auto& [offset, message] : around_) messages.push_back(message);
   std::ranges::sort(messages, std::greater<>(), [](const auto& m) { return m.second; });

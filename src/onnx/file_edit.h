@@ -15,25 +15,25 @@
 #include "ir/graph.h"
 #include "onnx/wire.h"
 
-// Where things lie in the bytes of a model, and those bytes with some of them replaced.
+// Locates things in the bytes of a model, and replaces some of these bytes.
 
 namespace onnxgrad::onnx_io {
 
 struct FileModel;
 
-/// with_weights() with another limit for the bytes.
+/// with_weights() with a different limit for the bytes.
 std::string with_weights_up_to(const FileModel& file, const ir::Model& working,
                                std::span<const std::pair<std::string, Tensor>> weights,
                                std::int64_t max_bytes);
 
-/// A length-delimited value: `size` bytes at `offset`, its length in the bytes before.
+/// A length-delimited value: `size` bytes at `offset`, its length in the bytes before it.
 struct MessagePlace {
   std::size_t prefix_offset = 0;
   std::size_t offset = 0;
   std::size_t size = 0;
 };
 
-/// A value with the messages around it, outermost first, itself last.
+/// A value and its enclosing messages, outermost first, itself last.
 using PlacePath = std::vector<MessagePlace>;
 
 /// Finds the tensors, the nodes and the attributes of a serialized ModelProto by name.
@@ -46,7 +46,7 @@ class FileIndex {
   std::string_view text_at(const MessagePlace& place) const {
     return bytes_.substr(place.offset, place.size);
   }
-  /// The TensorProto of an initializer; `scope` as scope_of() makes it. nullptr if there is none.
+  /// The TensorProto of an initializer; `scope` as from scope_of(). nullptr if there is none.
   const PlacePath* initializer(const std::string& scope, const std::string& name) const;
   /// The AttributeProto of the node whose first output is `output`.
   const PlacePath* attribute(const std::string& scope, const std::string& output,
@@ -56,7 +56,7 @@ class FileIndex {
   /// Every TensorProto with external data.
   const std::vector<PlacePath>& external_tensors() const { return external_; }
 
-  /// Name of the main graph ("") or a function ("domain:name:overload"), then the way inwards.
+  /// Name of the main graph ("") or a function ("domain:name:overload"), then the path inwards.
   static std::string scope_of(const std::string& function,
                               const std::vector<std::pair<std::string, std::string>>& path);
 
@@ -75,19 +75,19 @@ class FileIndex {
   std::vector<PlacePath> external_;
 };
 
-/// Replaces byte ranges of a file; lengths of the messages around a range that grows or shrinks are
-/// rewritten. Ranges do not overlap.
+/// Replaces byte ranges of a file; lengths of the messages that enclose a range that grows or
+/// shrinks are rewritten. Ranges do not overlap.
 class FileEdit {
  public:
   explicit FileEdit(std::string_view bytes) : bytes_(bytes) {}
 
-  /// Bytes [offset, offset + size) become `replacement`; `path` are the messages around them.
+  /// Bytes [offset, offset + size) become `replacement`; `path` has the enclosing messages.
   void replace(const PlacePath& path, std::size_t offset, std::size_t size,
                std::string replacement);
   /// The same without a copy: `replacement` must live until apply() is done.
   void replace_by_view(const PlacePath& path, std::size_t offset, std::size_t size,
                        std::string_view replacement);
-  /// Allocates the result alone.
+  /// Allocates only the result.
   std::string apply() const;
 
  private:
@@ -96,7 +96,7 @@ class FileEdit {
     std::string_view replacement = {};
   };
   std::string_view bytes_;
-  std::deque<std::string> owned_;          // what changes refer to; addresses stay
+  std::deque<std::string> owned_;          // what changes refer to; addresses are stable
   std::map<std::size_t, Change> changes_;  // by offset
   std::map<std::size_t, std::pair<MessagePlace, std::size_t>> around_;  // by offset: place, depth
 };

@@ -7,13 +7,13 @@
 
 namespace onnxgrad::onnx_io {
 
-/// What a file is that was given for a model.
+/// What kind of file was given instead of a model.
 struct FileKind {
-  std::string what;  ///< "a text: its first line is 'a,b,c'"
+  std::string what;  ///< "text whose first line is 'a,b,c'"
   std::string hint;
 };
 
-/// By its first bytes. Only for files that are no ONNX model; nullopt: nothing that is known.
+/// By its first bytes. Only for files that are not ONNX models; nullopt: not recognised.
 std::optional<FileKind> kind_of_file(std::string_view bytes);
 
 }  // namespace onnxgrad::onnx_io

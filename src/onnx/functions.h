@@ -6,7 +6,7 @@
 
 #include "ir/graph.h"
 
-// Small questions about domains, attributes and model-local functions.
+// Small queries about domains, attributes and model-local functions.
 
 namespace onnxgrad::onnx_io {
 
@@ -17,7 +17,7 @@ inline bool is_standard_domain(std::string_view domain) {
 /// ONNX's AttributeProto.AttributeType of a value.
 int attribute_type(const ir::AttributeValue& value);
 
-/// Version of ai.onnx that the function's nodes are of; `fallback` if it imports none.
+/// The ai.onnx version of the function's nodes; `fallback` if it imports none.
 std::int64_t opset_of(const ir::Function& function, std::int64_t fallback);
 
 }  // namespace onnxgrad::onnx_io

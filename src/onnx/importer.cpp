@@ -33,11 +33,11 @@ std::pair<std::string, std::int64_t> read_opset(std::string_view bytes) {
 void expect_free(const ir::Graph& graph, std::string_view name, const char* what) {
   if (name.empty()) fail_value(graph, name, std::string(what) + " has no name");
   if (graph.find(name) != nullptr) {
-    fail_value(graph, name, std::string(what) + " has a name that another value of the graph has");
+    fail_value(graph, name, std::string(what) + " has the name of another value of the graph");
   }
 }
 
-// An initializer against the type that the file declares for the input of that name.
+// Compares an initializer with the type that the file declares for the input of that name.
 void expect_declared(const ir::Graph& graph, const ir::Value& value, const Tensor& tensor) {
   const ir::Type given = ir::Type::tensor(tensor.dtype(), tensor.dims());
   const ir::Type& declared = value.type;
@@ -93,7 +93,7 @@ ir::Model Importer::import_model(std::string_view bytes) {
       case Field::kGraphFieldNumber:
         if (has_graph)
           throw ModelError({.what = "the model has two graphs",
-                            .hint = "Two files were joined: give one of them."});
+                            .hint = "Two files were concatenated: give one of them."});
         has_graph = true;
         graph = in.bytes();
         break;
@@ -360,7 +360,7 @@ void Importer::read_value_infos(std::span<const std::string_view> infos, ir::Gra
       value = resolve_name(info.name, nullptr);
       graph.outputs.push_back(value);
     }
-    // Declarations of values that do not exist say nothing; those of outer values are not ours.
+    // Declarations of values that do not exist are ignored; those of outer values are not ours.
     if (value == nullptr || value->graph != &graph) continue;
     if (value->is_initializer()) {
       ir::Value declared;

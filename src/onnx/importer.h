@@ -12,8 +12,8 @@
 #include "ir/graph.h"
 #include "onnx/tensor_message.h"
 
-// From a serialized ModelProto to a graph, with every check that needs names: what comes out of
-// here has unique, defined values in topological order and well-formed attributes.
+// From a serialized ModelProto to a graph, with every check that needs names: the result
+// has unique, defined values in topological order and well-formed attributes.
 
 namespace onnxgrad::onnx_io {
 
@@ -24,10 +24,10 @@ class Importer {
 
   /// Throws: ModelError, ShapeError (dimensions of types and tensors), DeviceError.
   ir::Model import_model(std::string_view bytes);
-  /// A FunctionProto alone. With `may_lack_outputs`, outputs that the body does not compute are
+  /// A single FunctionProto. With `may_lack_outputs`, outputs that the body does not compute are
   /// nullptr: ONNX makes such bodies for nodes that do not use them.
   ir::Function import_function(std::string_view bytes, bool may_lack_outputs = false);
-  /// An AttributeProto alone, without graphs.
+  /// A single AttributeProto, without graphs.
   ir::Attribute import_attribute(std::string_view bytes);
 
  private:
@@ -37,7 +37,7 @@ class Importer {
     std::vector<std::string_view> inputs = {};
     std::vector<std::string_view> attributes = {};
   };
-  // A graph that is being read; subgraphs look values up here.
+  // A graph being read; subgraphs look up values here.
   struct Scope {
     ir::Graph* graph = nullptr;
     std::unordered_map<const ir::Node*, std::size_t> position = {};
@@ -68,7 +68,7 @@ class Importer {
 
   TensorDecoder tensors_;
   std::vector<Scope> scopes_;               // from the outermost graph inwards
-  const ir::Function* function_ = nullptr;  // whose body is being read
+  const ir::Function* function_ = nullptr;  // the one whose body is being read
 };
 
 }  // namespace onnxgrad::onnx_io

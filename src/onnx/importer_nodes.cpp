@@ -75,7 +75,7 @@ int type_of_field(int field) {
   return 0;
 }
 
-// What an AttributeProto holds, before its values are read.
+// The content of an AttributeProto, before its values are read.
 struct AttributeParts {
   std::string_view name;
   std::string_view reference;
@@ -117,7 +117,7 @@ AttributeParts read_parts(std::string_view bytes) {
     fail_attribute(parts.name, "has the unknown type " + std::to_string(parts.type));
   }
   if (parts.value_field != 0 && parts.value_field != field_of(parts.type)) {
-    fail_attribute(parts.name, "has a value of another type than it says");
+    fail_attribute(parts.name, "has a value that is not of its declared type");
   }
   return parts;
 }
@@ -172,7 +172,7 @@ Importer::NodeParts Importer::read_node(std::string_view bytes, ir::Graph& graph
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     if (outputs[i].empty()) continue;
     if (const ir::Value* other = graph.find(outputs[i])) {
-      fail_node(node, "its output '" + other->name + "' has a name that is taken",
+      fail_node(node, "its output '" + other->name + "' has a name that is already used",
                 other->producer != nullptr
                     ? "It is an output of " + other->producer->describe() + "."
                     : "It is an input or initializer of the graph.");
@@ -253,14 +253,13 @@ ir::Value* Importer::resolve_name(std::string_view name, const NodeParts* reader
       if (output != nullptr) names.push_back(output->name);
     }
   }
-  throw ModelError(
-      {.what = std::move(what),
-       .where = std::move(where),
-       .detail = "Every value is an input, an initializer or the output of a node.",
-       .hint = base::nearest_or(name, names, "Export the model again with all of it.")});
+  throw ModelError({.what = std::move(what),
+                    .where = std::move(where),
+                    .detail = "Every value is an input, an initializer or the output of a node.",
+                    .hint = base::nearest_or(name, names, "Export the whole model again.")});
 }
 
-// A value that is read before its node comes makes the graph of that node unsorted.
+// A value that is read before its node marks the graph of that node as unsorted.
 void Importer::note_order(const ir::Value& value) {
   if (value.producer == nullptr) return;
   for (Scope& scope : scopes_) {
@@ -271,12 +270,12 @@ void Importer::note_order(const ir::Value& value) {
 }
 
 ir::GraphPtr Importer::read_subgraph(std::string_view bytes, ir::Graph& parent) {
-  // One level is three messages; with what a graph holds, 32 graphs are the 100 that protobuf
-  // reads.
+  // One level is three messages; with the content of a graph, 32 graphs reach protobuf's limit
+  // of 100.
   if (scopes_.size() >= kMaxNesting) {
     throw ModelError(
         {.what = "subgraphs nest deeper than " + std::to_string(kMaxNesting - 1) + " levels",
-         .hint = "Export the model with fewer If, Loop and Scan inside each other."});
+         .hint = "Export the model with less nesting of If, Loop and Scan."});
   }
   auto graph = std::make_shared<ir::Graph>(parent.names_ptr(), &parent);
   read_graph(bytes, *graph);

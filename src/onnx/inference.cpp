@@ -25,10 +25,10 @@
 namespace onnxgrad::onnx_io {
 namespace {
 
-constexpr std::size_t kMaxMessage = 300;    // of a library's message
+constexpr std::size_t kMaxMessage = 300;    // of the library's message
 constexpr std::int64_t kMaxKeyBytes = 512;  // of constants in the key of a call
 constexpr int kMaxLoopRounds = 4;
-constexpr int kMaxLoopDepth = 2;  // of Loops whose states keep shapes: rounds multiply
+constexpr int kMaxLoopDepth = 2;  // of Loops that track the shapes of states: rounds multiply
 
 // "Inputs: 'x' float32[N, 4], 'w' float32[3, 5]."
 std::string describe_inputs(const ir::Node& node) {
@@ -45,7 +45,7 @@ std::string describe_inputs(const ir::Node& node) {
   return text + ".";
 }
 
-// The library's message in one line, without its markers.
+// The library's message on one line, without its markers.
 std::string tidy(std::string_view message) {
   constexpr std::string_view kMarkerEnd = "Error] ";
   const std::size_t marker = message.find(kMarkerEnd);
@@ -60,7 +60,7 @@ Place place_of(const ir::Node& node) {
           .op_type = node.op_type};
 }
 
-// Runs `body`; every exception leaves as one of ours that names `node`.
+// Runs `body`; every exception is converted to one of ours that names `node`.
 template <class Body>
 auto at_node(const ir::Node& node, const Body& body) {
   const auto with_place = [&node](const Error& error) {
@@ -80,16 +80,16 @@ auto at_node(const ir::Node& node, const Body& body) {
   } catch (const Error&) {
     throw;
   } catch (const std::bad_alloc&) {
-    throw DeviceError({.what = "out of memory while its types are inferred",
+    throw DeviceError({.what = "out of memory while inferring its types",
                        .where = place_of(node),
-                       .hint = "Look for a constant shape of absurd size, or free memory."});
+                       .hint = "Look for a huge constant shape, or free memory."});
   } catch (const std::exception& error) {
     const std::string_view message = error.what();
     Problem problem{
         .what = tidy(message),
         .where = place_of(node),
         .detail = describe_inputs(node),
-        .hint = "Give inputs and attributes that the operator takes, or export the model again."};
+        .hint = "Give inputs and attributes that the operator accepts, or export the model again."};
     if (message.find("ShapeInferenceError") != std::string_view::npos) {
       throw ShapeError(std::move(problem));
     }
@@ -97,8 +97,8 @@ auto at_node(const ir::Node& node, const Body& body) {
   }
 }
 
-// What the schema alone says of the outputs: the element type of an input with the same type
-// variable, or the only one that is allowed.
+// The output types as far as the schema alone determines them: the element type of an input with
+// the same type variable, or the only one that is allowed.
 void fill_element_types(const ir::Node& node, const Schema& schema, std::vector<ir::Type>& types) {
   std::vector<DataType> bound(schema.num_constraints(), DataType::kUndefined);
   for (std::size_t i = 0; i < node.inputs.size(); ++i) {
@@ -126,7 +126,7 @@ void fill_element_types(const ir::Node& node, const Schema& schema, std::vector<
   }
 }
 
-// ONNX's function gives the last of `num_outputs` parts a negative size where fewer would do.
+// ONNX's function makes the last of `num_outputs` parts negative if fewer would suffice.
 void correct_split(const ir::Node& node, NodeContext& context) {
   const std::int64_t count = node.int_attribute("num_outputs", 0);
   const std::optional<Dims> dims = node.inputs.at(0)->type.static_dims();
@@ -145,7 +145,7 @@ void correct_split(const ir::Node& node, NodeContext& context) {
   }
 }
 
-// ONNX's schemas of ai.onnx.ml leave out the shapes of operators that keep them.
+// ONNX's schemas of ai.onnx.ml omit the shapes of operators that preserve them.
 void keep_ml_shape(const ir::Node& node, std::vector<ir::Type>& types) {
   const bool keeps = node.op_type == "Normalizer" || node.op_type == "Scaler" ||
                      node.op_type == "Imputer" || node.op_type == "Binarizer";
@@ -153,7 +153,7 @@ void keep_ml_shape(const ir::Node& node, std::vector<ir::Type>& types) {
   if (types[0].is_tensor() && !types[0].shape) types[0].shape = node.inputs[0]->type.shape;
 }
 
-// Equal keys, equal types. Empty: not worth remembering.
+// Equal keys, equal types. Empty: not worth caching.
 std::string key_of_call(const ir::Node& node, KnownValues& known) {
   std::string key = node.domain + ":" + node.op_type + ":" + node.overload;
   for (const ir::Value* input : node.inputs) {
@@ -195,7 +195,7 @@ void Inferer::infer_at(ir::Node& node, std::int64_t opset, int depth) const {
         throw ModelError({.what = "output '" + output->name + "' is " + error.problem().what,
                           .hint = error.problem().hint});
       }
-      if (output->type.is_tensor()) output->type.static_dims();  // refuses what is too large
+      if (output->type.is_tensor()) output->type.static_dims();  // refuses sizes that are too large
     }
     return 0;
   });
@@ -216,7 +216,7 @@ std::vector<ir::Type> Inferer::output_types(ir::Node& node, std::int64_t opset, 
   if (depth > kMaxNesting) {
     throw ModelError({.what = "subgraphs or function calls nest deeper than " +
                               std::to_string(kMaxNesting) + " levels",
-                      .hint = "Export the model with fewer of them inside each other."});
+                      .hint = "Export the model with less nesting."});
   }
   const bool is_standard = is_standard_domain(node.domain);
   if (!is_standard) {
@@ -231,8 +231,9 @@ std::vector<ir::Type> Inferer::output_types(ir::Node& node, std::int64_t opset, 
     throw UnsupportedOperatorError(
         {.what = "ONNX has no operator '" + node.op_type + "'",
          .where = place_of(node),
-         .hint = base::nearest_or(node.op_type, schema_names(""),
-                                  "Give its domain, and a function of that name in the model.")});
+         .hint = base::nearest_or(
+             node.op_type, schema_names(""),
+             "Specify its domain, and add a function of that name to the model.")});
   }
   check_call(node, *schema);
   check_attribute_values(node);
@@ -266,11 +267,11 @@ std::vector<ir::Type> Inferer::through_schema(const ir::Node& node, const Schema
   std::vector<ir::Type> types(node.outputs.size());
   bool is_ready = true;
   for (const ir::Value* input : node.inputs) {
-    // ONNX's functions read the types of inputs without asking whether they are known.
+    // ONNX's functions read the types of inputs without checking whether they are known.
     if (input != nullptr && input->type.kind == ir::Type::Kind::kUnknown) is_ready = false;
   }
   for (const ir::Attribute& attribute : node.attributes) {
-    // References have no value yet; graphs are known to control flow only.
+    // References have no value yet; only control flow handles graphs.
     if (std::holds_alternative<ir::AttributeRef>(attribute.value)) is_ready = false;
     if (std::holds_alternative<ir::GraphPtr>(attribute.value)) is_ready = false;
   }
@@ -310,11 +311,11 @@ std::vector<ir::Type> Inferer::infer_body(const ir::Node& node, const ir::Functi
                               " inputs and " + std::to_string(body.outputs.size()) +
                               " outputs, the call " + std::to_string(node.inputs.size()) + " and " +
                               std::to_string(node.outputs.size()),
-                      .hint = "Leave out what the function does not have, or export it again."});
+                      .hint = "Remove what the function does not have, or export it again."});
   }
   ir::Graph copy;
   std::unordered_map<const ir::Value*, ir::Value*> map;
-  // The copy reads the actual inputs, so what is known of their elements is known inside, too.
+  // The copy reads the actual inputs, so known elements are known inside as well.
   for (std::size_t i = 0; i < body.inputs.size(); ++i) map[body.inputs[i]] = node.input(i);
   ir::append_nodes(body, copy, map);
   for (ir::Node* inner : copy.nodes) ir::bind_attributes(*inner, node, function);

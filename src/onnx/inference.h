@@ -7,11 +7,11 @@
 
 namespace onnxgrad::onnx_io {
 
-/// Type inference through ONNX's schemas at the internal opset, node by node and without a trip
-/// through protobuf messages of whole models. Knows values of initializers (and of Shape of static
-/// shapes) where a schema wants them. Calls of model-local functions are inferred through their
+/// Type inference with ONNX's schemas at the internal opset, node by node and without converting
+/// whole models to protobuf messages. Provides values of initializers (and of Shape of static
+/// shapes) where a schema needs them. Calls of model-local functions are inferred through their
 /// bodies, with bounded depth. `model` must outlive it. Thread-safe. Throws (infer): ShapeError,
-/// ModelError; every exception of ONNX's library is mapped.
+/// ModelError; every exception of ONNX's library is mapped to one of ours.
 std::unique_ptr<ir::TypeInferer> make_type_inferer(const ir::Model& model);
 
 /// Infers all values of `graph` and its subgraphs, in order.

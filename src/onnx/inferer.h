@@ -21,12 +21,12 @@ inline constexpr int kMaxNesting = 32;
 /// See inference.h. Start reading at infer_at().
 class Inferer final : public ir::TypeInferer {
  public:
-  /// Nodes of ai.onnx are taken to be of `opset`.
+  /// Nodes of ai.onnx are assumed to be of `opset`.
   Inferer(const ir::Model& model, std::int64_t opset) : model_(model), opset_(opset) {}
 
   void infer(ir::Node& node) const override { infer_at(node, opset_, 0); }
-  /// check_call() alone, for nodes that are rewritten before their types are inferred; nothing for
-  /// operators that ONNX does not have. Throws: ModelError naming the node.
+  /// Only check_call(), for nodes that are rewritten before their types are inferred; does nothing
+  /// for operators that ONNX does not have. Throws: ModelError naming the node.
   void check(const ir::Node& node) const;
 
  private:
@@ -42,7 +42,7 @@ class Inferer final : public ir::TypeInferer {
 
   const ir::Model& model_;
   std::int64_t opset_;
-  // Types of calls of functions and of operators that are defined by a body, by operator,
+  // Types of calls of functions and of operators defined by a body, keyed by operator,
   // attributes and input types.
   mutable std::mutex mutex_;
   mutable std::map<std::string, std::vector<ir::Type>> calls_;

@@ -13,7 +13,7 @@
 namespace onnxgrad::onnx_io {
 namespace {
 
-constexpr int kMaxDepth = 64;                // of producers that are looked back at
+constexpr int kMaxDepth = 64;                // of producers that are traced back
 constexpr int kMaxWork = 512;                // nodes visited for one value
 constexpr std::int64_t kMaxBytes = 1 << 16;  // of a value
 
@@ -53,7 +53,7 @@ class ConstantFinder {
       if (!results) return {};
       return std::move((*results)[static_cast<std::size_t>(value.output_index)]);
     } catch (const Error&) {
-      return {};  // a node that is wrong is reported when it is planned or run
+      return {};  // a faulty node is reported when it is planned or run
     }
   }
 

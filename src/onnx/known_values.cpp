@@ -16,8 +16,8 @@ namespace onnxgrad::onnx_io {
 namespace {
 
 constexpr std::int64_t kMaxElements = 1024;      // of a propagated value
-constexpr std::int64_t kMaxTensorBytes = 65536;  // of a constant that inference may look at
-constexpr int kMaxDepth = 64;                    // of producers that are looked back at
+constexpr std::int64_t kMaxTensorBytes = 65536;  // of a constant that inference may examine
+constexpr int kMaxDepth = 64;                    // of producers that are traced back
 constexpr int kMaxWork = 512;                    // nodes visited for one inference
 
 bool is_index_type(DataType dtype) {
@@ -77,7 +77,7 @@ const onnx::TensorShapeProto* KnownValues::elements(const ir::Value& value) {
   try {
     computed = compute(value);
   } catch (const std::exception&) {
-    // Nothing is known; a node that is wrong is reported by its own inference.
+    // Nothing is known; a faulty node is reported by its own inference.
   }
   --depth_;
   const auto& stored = elements_.emplace(&value, std::move(computed)).first->second;
@@ -118,7 +118,7 @@ std::optional<onnx::TensorShapeProto> KnownValues::propagate(const ir::Node& nod
     return compute(constant);
   }
   if (node.op_type == "Reshape" || node.op_type == "Identity") {
-    // The same elements; compute() has seen to it that the result has rank 0 or 1.
+    // The same elements; compute() has ensured that the result has rank 0 or 1.
     const ir::Value* input = node.input(0);
     const onnx::TensorShapeProto* same = input == nullptr ? nullptr : elements(*input);
     return same == nullptr ? std::nullopt : std::optional(*same);
@@ -135,7 +135,7 @@ std::optional<onnx::TensorShapeProto> KnownValues::propagate(const ir::Node& nod
   return std::move(context.result);
 }
 
-// ONNX's function for Slice counts with an int: it never ends with a step of 2^32.
+// ONNX's function for Slice counts with an int: it never terminates with a step of 2^32.
 bool KnownValues::has_small_steps(const ir::Node& node) {
   const ir::Value* input = node.input(4);
   const onnx::TensorShapeProto* steps = input == nullptr ? nullptr : elements(*input);
@@ -146,8 +146,8 @@ bool KnownValues::has_small_steps(const ir::Node& node) {
   });
 }
 
-// What Split gives as this output; the sizes of the parts are an input (from opset 13 on), an
-// attribute, or equal but for the last one.
+// What Split returns as this output; the sizes of the parts are an input (from opset 13 on), an
+// attribute, or equal except the last one.
 std::optional<onnx::TensorShapeProto> KnownValues::part(const ir::Node& node, int output) {
   const ir::Value* input = node.input(0);
   const onnx::TensorShapeProto* all = input == nullptr ? nullptr : elements(*input);

@@ -12,22 +12,22 @@
 
 namespace onnxgrad::onnx_io {
 
-/// What is known of the elements of small integer tensors before anything runs: initializers,
-/// shapes and what ONNX's data propagation makes of them (Gather, Concat, Slice, Split, Squeeze,
-/// Cast, Add, ...). Elements may be numbers, symbols or unknown. Looks back along producers when
-/// asked, so nothing goes stale when a pass rewrites the graph; an object of this class serves one
+/// What is known about the elements of small integer tensors before anything runs: initializers,
+/// shapes and what ONNX's data propagation derives from them (Gather, Concat, Slice, Split,
+/// Squeeze, Cast, Add, ...). Elements may be numbers, symbols or unknown. Traces producers on
+/// demand, so nothing goes stale when a pass rewrites the graph; an object of this class serves one
 /// inference.
 class KnownValues {
  public:
   explicit KnownValues(std::int64_t opset) : opset_(opset) {}
 
-  /// The elements of a rank-0 or rank-1 integer value; nullptr if nothing is known of them.
+  /// The elements of a rank-0 or rank-1 integer value; nullptr if nothing is known about them.
   const onnx::TensorShapeProto* elements(const ir::Value& value);
 
-  /// All elements of such a value, if each is a number; undefined if not.
+  /// All elements of such a value, if each is a number; else undefined.
   Tensor integers(const ir::Value& value);
 
-  /// The value as a tensor, if all of it is known and it is small.
+  /// The value as a tensor, if it is completely known and small.
   const onnx::TensorProto* tensor(const ir::Value& value);
 
  private:
@@ -48,7 +48,7 @@ class KnownValues {
 /// else nullptr.
 const Tensor* constant_of(const ir::Value* value);
 
-/// All elements of an integer value of the internal opset, if they are known before anything runs.
+/// All elements of an integer value of the internal opset, if known before anything runs.
 std::optional<std::vector<std::int64_t>> known_ints(const ir::Value* value);
 
 }  // namespace onnxgrad::onnx_io

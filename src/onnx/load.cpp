@@ -16,7 +16,7 @@
 namespace onnxgrad::onnx_io {
 namespace {
 
-// Runs `body`; what leaves names the file and is a ModelError or a DeviceError.
+// Runs `body`; exceptions that leave it name the file and are ModelError or DeviceError.
 template <class Body>
 auto in_file(const std::string& path, const Body& body) {
   const auto with_file = [&path](Problem problem) {
@@ -32,15 +32,15 @@ auto in_file(const std::string& path, const Body& body) {
   } catch (const Error& error) {
     throw ModelError(with_file(error.problem()));
   } catch (const std::bad_alloc&) {
-    throw DeviceError(with_file({.what = "out of memory while the model is read",
+    throw DeviceError(with_file({.what = "out of memory while reading the model",
                                  .hint = "Free memory, or load the model on a larger machine."}));
   } catch (const std::length_error&) {
-    throw ModelError(with_file({.what = "the model has a length that is impossible",
+    throw ModelError(with_file({.what = "the model contains an impossible length",
                                 .hint = "The file is damaged: fetch or export it again."}));
   }
 }
 
-// The bytes of a file, charged to the memory budget for as long as somebody holds them.
+// The bytes of a file, charged to the memory budget as long as they are held.
 std::shared_ptr<const std::string> keep(std::string bytes) {
   auto budget = base::current_budget();
   const auto size = static_cast<std::int64_t>(bytes.size());
@@ -91,7 +91,7 @@ FileModel load_file(const std::string& path, const LoadOptions& options) {
     if (file.size_bytes() == 0) {
       throw ModelError(
           {.what = "the file is empty",
-           .hint = "Export the model again: the file was cut off while it was written."});
+           .hint = "Export the model again: the file was truncated while being written."});
     }
     const auto budget = base::current_budget();
     budget->reserve(file.size_bytes());  // refuses before memory is allocated; keep() charges it
@@ -110,7 +110,7 @@ FileModel load_bytes(std::string bytes, const LoadOptions& options, const std::s
 }
 
 FileModel load_text(std::string_view text) {
-  constexpr const char* kSyntax = "Write it as ONNX's docs/Syntax.md says.";
+  constexpr const char* kSyntax = "Write it as described in ONNX's docs/Syntax.md.";
   onnx::ModelProto proto;
   try {
     const auto status = onnx::OnnxParser::Parse(proto, text);

@@ -14,19 +14,19 @@
 #include "opdef/kernel.h"
 #include "opdef/registry.h"
 
-// Between files and graphs. A FileModel keeps the bytes of the file with the graph, so that what
-// is returned after training is the same file with other numbers in the places of the weights.
+// Between files and graphs. A FileModel keeps the bytes of the file with the graph, so that
+// training returns the same file with only the numbers of the weights replaced.
 
 namespace onnxgrad::onnx_io {
 
 struct LoadOptions {
-  /// Folder that external data must lie in; empty: the real folder of the model file.
+  /// Folder that must contain external data; empty: the real folder of the model file.
   std::string external_root;
   /// protobuf's own limit for one message: no larger file is a model, so it is not even read.
   std::int64_t max_file_bytes = std::numeric_limits<std::int32_t>::max();
 };
 
-/// A model as its file has it: own opset, names, functions. Immutable, shareable.
+/// A model as in its file: own opset, names, functions. Immutable, shareable.
 struct FileModel {
   std::string path;                          ///< empty if it came from bytes
   std::shared_ptr<const std::string> bytes;  ///< the serialized ModelProto
@@ -35,7 +35,7 @@ struct FileModel {
 };
 
 /// Reads, checks (own checks: structure, names, cycles, types, attribute forms, tensor sizes) and
-/// imports. Throws: ModelError naming file and place, DeviceError (memory budget).
+/// imports. Throws: ModelError naming file and position, DeviceError (memory budget).
 FileModel load_file(const std::string& path, const LoadOptions& options = {});
 FileModel load_bytes(std::string bytes, const LoadOptions& options = {},
                      const std::string& path = "");
@@ -49,29 +49,29 @@ std::string to_bytes(const ir::Model& model);
 void save_file(const ir::Model& model, const std::string& path);
 
 /// A working copy: internal opset, Constant nodes as initializers, operators with a lowering rule
-/// replaced (their weights have a WeightOrigin), functions of the model expanded where `registry`
-/// has no operator for them, operators that it does not know by ONNX's definition of them, types
+/// replaced (their weights have a WeightOrigin), functions of the model expanded if `registry`
+/// has no operator for them, operators that it lacks expanded to ONNX's definition, types
 /// inferred. Weights are shared with `file`, not copied; those of subgraphs and functions become
 /// initializers of the main graph. An If whose condition is known becomes its branch; `evaluator`
-/// computes conditions, without one only those are known that are constants of the file.
-/// Opsets 7 to 28 are understood.
-/// Throws: ModelError (an operator that cannot be upgraded with its meaning kept), ShapeError.
+/// computes conditions; without one, only constants of the file are known.
+/// Opsets 7 to 28 are supported.
+/// Throws: ModelError (an operator that cannot be upgraded faithfully), ShapeError.
 ir::Model to_internal(const FileModel& file, const opdef::OpRegistry& registry,
                       const opdef::Evaluator* evaluator = nullptr);
 
 /// For other runtimes: ai.onnx opset `opset` (17 to 26; 9 to 16 as far as operators allow) and the
-/// IR version of its time, at most 10; with `inline_functions` no local functions stay. `model` may
-/// be of any opset. Operators that came later are expanded to their bodies, those that stock
-/// onnxruntime does not run (in float64, or in the version of that opset) are written by others.
+/// IR version of its time, at most 10; with `inline_functions` no local functions remain. `model`
+/// may be of any opset. Newer operators are expanded to their bodies; those that stock
+/// onnxruntime does not run (in float64, or in the version of that opset) are rewritten.
 /// Throws: ModelError naming a node that this opset cannot express.
 ir::Model to_target_opset(const ir::Model& model, std::int64_t opset, bool inline_functions);
 
 /// The bytes of `file` with new numbers for these weights (by name of the working copy's value; its
-/// origin says where they go) and nothing else changed: a weight's data is overwritten where it is,
-/// whatever form it is stored in. dtype and shape must be as before. Weights are whole
-/// initializers: one that a frozen node reads, too, changes for that node as well. Data that lies
-/// in external files moves into the bytes, which are whole wherever they are written. Throws:
-/// ModelError (unknown weight, other dtype or shape, more than 2 GiB), with names.
+/// origin has the location) and nothing else changed: a weight's data is overwritten in place,
+/// whatever form it is stored in. dtype and shape must be unchanged. Weights are whole
+/// initializers: one that a frozen node also reads changes for that node as well. Data in
+/// external files moves into the bytes, which are self-contained. Throws:
+/// ModelError (unknown weight, different dtype or shape, more than 2 GiB), with names.
 std::string with_weights(const FileModel& file, const ir::Model& working,
                          std::span<const std::pair<std::string, Tensor>> weights);
 
@@ -79,8 +79,8 @@ std::string with_weights(const FileModel& file, const ir::Model& working,
 bool has_external_data(const FileModel& file);
 
 /// with_weights() written to `path`, atomically. Weights with external data go to a new external
-/// file beside it (`<path>.data`, or `<path>.<n>.data`), and so does all other external data if
-/// `path` is in another folder than the original; no existing external file is overwritten. Throws:
+/// file next to it (`<path>.data`, or `<path>.<n>.data`), and so does all other external data if
+/// `path` is not in the original's folder; no existing external file is overwritten. Throws:
 /// ModelError.
 void save_with_weights(const FileModel& file, const ir::Model& working,
                        std::span<const std::pair<std::string, Tensor>> weights,

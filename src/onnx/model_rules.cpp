@@ -103,7 +103,7 @@ class ExpansionCounter {
     if (total(own, calls) > kMaxExpandedNodes) {
       throw ModelError({.what = "its functions expand to more than " +
                                 std::to_string(kMaxExpandedNodes) + " nodes",
-                        .hint = "Export the model with fewer calls of functions by functions."});
+                        .hint = "Export the model with fewer nested function calls."});
     }
   }
 
@@ -111,7 +111,7 @@ class ExpansionCounter {
   static constexpr std::int64_t kUnknown = -1;
   static constexpr std::int64_t kOpen = -2;
 
-  // Number of nodes that are not calls; `calls` gets how often each function is called.
+  // Number of nodes that are not calls; `calls` receives how often each function is called.
   std::int64_t collect(const ir::Graph& graph, std::map<std::size_t, std::int64_t>& calls) const {
     std::int64_t own = 0;
     for_each_node(graph, [&](const ir::Node& node) {
@@ -150,7 +150,7 @@ class ExpansionCounter {
           throw ModelError({.what = "function '" + model_.functions[callee].name +
                                     "' calls itself, directly or through others",
                             .where = {.graph = model_.functions[i].name},
-                            .hint = "Write the repetition with Loop or Scan."});
+                            .hint = "Express the repetition with Loop or Scan."});
         }
         if (sizes_[callee] == kUnknown) {
           stack.push_back(callee);
@@ -189,7 +189,7 @@ void check_model(const ir::Model& model) {
   }
   if (model.opset_imports.empty())
     throw ModelError({.what = "the model imports no opset",
-                      .hint = "Add the import of ai.onnx in the version it was written for."});
+                      .hint = "Import ai.onnx in the version that it was written for."});
   check_imports(model.opset_imports, "the model");
   check_domains(*model.graph, model.opset_imports, "the model");
   std::set<FunctionKey> seen;

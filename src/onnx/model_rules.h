@@ -3,13 +3,13 @@
 
 #include "ir/graph.h"
 
-// What must hold for a model as a whole before anything else, ONNX's library included, looks at it.
+// What must hold for a model as a whole before anything else, including ONNX's library, reads it.
 
 namespace onnxgrad::onnx_io {
 
-/// Versions in range, every domain imported once, functions defined once, not recursive, and not so
-/// many after expansion that it would not end.
-/// Throws: ModelError naming what is wrong, what was given and what is possible.
+/// Versions in range, every domain imported once, functions defined once, not recursive, and with
+/// a bounded number of nodes after expansion.
+/// Throws: ModelError naming what is wrong, the actual and the allowed values.
 void check_model(const ir::Model& model);
 
 /// The function that `node` calls (domain, name and overload); nullptr if it is not a call.

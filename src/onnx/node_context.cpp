@@ -34,7 +34,7 @@ const onnx::TypeProto* NodeContext::getInputType(size_t index) const {
 const onnx::TensorProto* NodeContext::getInputData(size_t index) const {
   const ir::Value* input = node_.input(index);
   const onnx::TensorProto* tensor = input == nullptr ? nullptr : known_.tensor(*input);
-  // ONNX's own definitions (AffineGrid) give Range lists of one number, and runtimes take them.
+  // ONNX's own definitions (AffineGrid) pass Range lists of one number, and runtimes accept them.
   if (tensor != nullptr && node_.op_type == "Range" && tensor->dims_size() == 1 &&
       tensor->dims(0) == 1) {
     onnx::TensorProto& number = numbers_.emplace_back(*tensor);
@@ -47,8 +47,8 @@ const onnx::TensorProto* NodeContext::getInputData(size_t index) const {
 onnx::TypeProto* NodeContext::getOutputType(size_t index) {
   if (index < outputs_.size()) return &outputs_[index];
   throw ModelError(
-      {.what = "it has " + std::to_string(outputs_.size()) + " outputs, its operator gives more",
-       .hint = "Name all of its outputs; those that nothing reads may be empty names."});
+      {.what = "it has " + std::to_string(outputs_.size()) + " outputs, its operator has more",
+       .hint = "Name all of its outputs; unused ones may have empty names."});
 }
 
 const onnx::TensorShapeProto* NodeContext::getSymbolicInput(size_t index) const {

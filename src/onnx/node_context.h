@@ -13,7 +13,7 @@
 namespace onnxgrad::onnx_io {
 
 /// What an inference function of ONNX sees of one node: inputs, attributes and known values are
-/// turned into messages on demand.
+/// converted to messages on demand.
 class NodeContext final : public onnx::InferenceContext {
  public:
   NodeContext(const ir::Node& node, std::int64_t opset);

@@ -21,9 +21,9 @@ namespace onnxgrad::onnx_io {
 
 namespace {
 
-// What to do about an input of a type that `parameter` does not take.
+// What to do about an input of a type that `parameter` does not accept.
 std::string hint_type(const ir::Node& node, const Parameter& parameter) {
-  if (node.op_type == "ZipMap") {  // what exporters of float64 models write all the same
+  if (node.op_type == "ZipMap") {  // which exporters of float64 models write nevertheless
     return "ONNX has no ZipMap of this type, and onnxruntime refuses it as well. Export the model "
            "with zipmap=False or zipmap='columns', or with float32 inputs.";
   }
@@ -32,17 +32,17 @@ std::string hint_type(const ir::Node& node, const Parameter& parameter) {
     const auto dtype = static_cast<DataType>(i);
     if (parameter.takes(dtype)) types.emplace_back(dtype_name(dtype));
   }
-  if (types.empty()) return "Export the model again: the operator takes no tensor there.";
-  return "It takes " + base::quote_list(types) + ": put a Cast before it.";
+  if (types.empty()) return "Export the model again: the operator accepts no tensor there.";
+  return "It accepts " + base::quote_list(types) + ": put a Cast before it.";
 }
 
-// Optional outputs and those of a list may be absent; nothing needs to read the others.
+// Optional outputs and those of a list may be absent; the others need not be read.
 void check_outputs_are_named(const ir::Node& node, const Schema& schema) {
   for (std::size_t i = 0; i < node.outputs.size(); ++i) {
     const Parameter& parameter = *schema.output(i);
     if (node.outputs[i] != nullptr || !parameter.is_required) continue;
     throw ModelError({.what = "output " + parameter.name + " has no name",
-                      .hint = "Name it, even if nothing reads it, or export the model again."});
+                      .hint = "Name it, even if it is unused, or export the model again."});
   }
 }
 
@@ -56,7 +56,7 @@ void check_call(const ir::Node& node, const Schema& schema) {
                                      ? "at least " + std::to_string(min)
                                      : std::to_string(min) + " to " + std::to_string(max);
     throw ModelError({.what = std::to_string(given) + " " + what + ", expected " + expected,
-                      .hint = "Export the model again, or give the node what it takes."});
+                      .hint = "Export the model again, or fix the node."});
   };
   check_count("inputs", node.inputs.size(), schema.op().min_input(), schema.op().max_input());
   check_count("outputs", node.outputs.size(), schema.op().min_output(), schema.op().max_output());
@@ -69,11 +69,11 @@ void check_call(const ir::Node& node, const Schema& schema) {
       throw ModelError({.what = "input " + parameter.name + what, .hint = std::move(hint)});
     };
     if (input == nullptr) {
-      if (parameter.is_required) fail(" is missing", "Name a value for it, or export it again.");
-      // A list has no gaps: what an absent element would stand for is nowhere said.
+      if (parameter.is_required) fail(" is missing", "Give it a value, or export the model again.");
+      // A list has no gaps: the meaning of an absent element is not specified.
       if (parameter.is_variadic) {
         fail(" has no value at position " + std::to_string(i),
-             "Leave the empty name out of the node's inputs, or name a value for it.");
+             "Remove the empty name from the node's inputs, or name a value there.");
       }
       continue;
     }
@@ -82,19 +82,19 @@ void check_call(const ir::Node& node, const Schema& schema) {
     const std::string given = " '" + input->name + "' is " + type.to_string();
     if (!type.is_tensor()) {
       if (!parameter.takes_others) {
-        fail(given + ", expected a tensor", "Take the tensor out of the sequence or optional.");
+        fail(given + ", expected a tensor", "Extract the tensor from the sequence or optional.");
       }
       continue;
     }
     if (type.dtype == DataType::kUndefined) continue;
     if (!parameter.takes(type.dtype)) {
-      fail(given + ", a type that the operator does not take there", hint_type(node, parameter));
+      fail(given + ", a type that the operator does not accept there", hint_type(node, parameter));
     }
     if (parameter.constraint < 0) continue;
     DataType& same = bound[static_cast<std::size_t>(parameter.constraint)];
     if (same == DataType::kUndefined) same = type.dtype;
     if (same != type.dtype) {
-      fail(given + ", expected " + std::string(dtype_name(same)) + " as the inputs before it",
+      fail(given + ", expected " + std::string(dtype_name(same)) + " like the inputs before it",
            "Put a Cast before it, or export the model in one type.");
     }
   }
@@ -181,12 +181,12 @@ std::string labels_of_term(const ir::Node& node, std::string_view equation, std:
   if (ellipsis != std::string::npos) labels.erase(ellipsis, kEllipsis.size());
   for (const char c : labels) {
     const bool is_label = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
-    if (!is_label) fail("a term cannot hold '" + std::string(1, c) + "'");
+    if (!is_label) fail("a term cannot contain '" + std::string(1, c) + "'");
   }
   return labels;
 }
 
-// inputs[,inputs...][->output]; ONNX's own parser never ends on other characters.
+// inputs[,inputs...][->output]; ONNX's own parser does not terminate on other characters.
 void check_equation(const ir::Node& node, std::string equation) {
   std::erase(equation, ' ');
   if (equation.empty()) return;
@@ -204,7 +204,7 @@ void check_equation(const ir::Node& node, std::string equation) {
     fail_attribute(node, "equation",
                    "has " + std::to_string(num_terms) + " terms, but the node has " +
                        std::to_string(node.inputs.size()) + " inputs",
-                   "Write one term for each input, with commas between them.");
+                   "Write one term for each input, separated by commas.");
   }
   if (arrow == std::string_view::npos) return;
   std::string seen;
@@ -253,14 +253,15 @@ std::optional<ir::Function> schema_function(const ir::Node& node, std::int64_t o
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
-    throw ModelError({.what = std::string("its function body cannot be made: ") + error.what(),
-                      .where = {.node = node.name, .op_type = node.op_type},
-                      .hint = "Give the types of its inputs, or export it as simpler operators."});
+    throw ModelError(
+        {.what = std::string("its function body cannot be built: ") + error.what(),
+         .where = {.node = node.name, .op_type = node.op_type},
+         .hint = "Declare the types of its inputs, or export it as simpler operators."});
   }
   if (proto.node_size() == 0) return std::nullopt;
   const auto bytes = std::make_shared<const std::string>(proto.SerializeAsString());
   ir::Function function = Importer(TensorDecoder(bytes, "")).import_function(*bytes, true);
-  // Attributes that the schema gives a default, the body may refer to.
+  // The body may refer to attributes that have a default in the schema.
   for (const auto& [name, attribute] : op.attributes()) {
     if (attribute.default_value.type() == onnx::AttributeProto::UNDEFINED) continue;
     std::erase(function.attribute_names, name);

@@ -8,8 +8,8 @@
 
 namespace onnxgrad::onnx_io {
 
-/// The bytes of a message that is handed on unread. They are a `Message` for protobuf, too: files
-/// that we write hold them. `what` names it. Throws: ModelError.
+/// The bytes of a message that is passed through unread. protobuf must accept them as a `Message`
+/// too, since the files we write contain them. `what` names it. Throws: ModelError.
 template <class Message>
 std::string opaque(std::string_view bytes, const char* what) {
   Message message;

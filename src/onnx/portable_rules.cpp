@@ -22,8 +22,8 @@ using ir::GraphBuilder;
 using ir::Node;
 using ir::Value;
 
-// Softplus has a kernel for float32 alone. log(1 + exp(x)) = (x + |x|) / 2 + log(1 + exp(-|x|)),
-// where nothing overflows; with 0 as the derivative of |x| at 0 its gradient is right there, too.
+// Softplus has a kernel for float32 only. log(1 + exp(x)) = (x + |x|) / 2 + log(1 + exp(-|x|)),
+// where nothing overflows; with 0 as the derivative of |x| at 0, its gradient is right there too.
 Replacement softplus(Node& node, GraphBuilder& g) {
   Value* x = node.inputs.at(0);
   if (!x->type.is_tensor() || x->dtype() != DataType::kFloat64) return std::nullopt;
@@ -32,15 +32,15 @@ Replacement softplus(Node& node, GraphBuilder& g) {
   return {{g.add(g.scale(g.add(x, size), 0.5), bend)}};
 }
 
-// The truth value that no run can change.
+// The truth value, if no run can change it.
 std::optional<bool> constant_flag(const Value* value) {
   const Tensor* tensor = constant_of(value);
   if (tensor == nullptr || tensor->num_elements() != 1) return std::nullopt;
   return tensor->to_int64s().front() != 0;
 }
 
-// Pads of some axes become those of all: each is one of the given or the 0 put behind them. The
-// optimizer that moves Transpose nodes past a Pad takes its pads for those of all axes.
+// Pads of some axes become those of all: each is one of the given or the 0 appended to them. The
+// optimizer that moves Transpose nodes past a Pad assumes that pads cover all axes.
 Replacement pads_of_all_axes(Node& node, GraphBuilder& g) {
   if (node.input(3) == nullptr || !node.inputs[0]->type.has_rank()) return std::nullopt;
   const auto axes = known_ints(node.input(3));
@@ -65,7 +65,7 @@ Replacement pads_of_all_axes(Node& node, GraphBuilder& g) {
   return {{g.op("Pad", {node.inputs[0], pads, node.inputs[2]}, node.attributes)}};
 }
 
-// Along negative axes the reductions of an empty tensor leave it as it is; before opset 11 there
+// Over negative axes, reductions of an empty tensor leave it unchanged; before opset 11 there
 // are none.
 Replacement positive_axes(Node& node, GraphBuilder& g) {
   const Value* x = node.input(0);
@@ -86,7 +86,7 @@ Replacement positive_axis(Node& node, GraphBuilder& /*g*/) {
   return std::nullopt;
 }
 
-// The optimizer takes a Dropout in training mode out as well, if nothing reads its mask.
+// The optimizer also removes a Dropout in training mode if nothing reads its mask.
 Replacement dropout(Node& node, GraphBuilder& g) {
   const bool is_training = node.input(2) != nullptr && constant_flag(node.input(2)) != false;
   if (!is_training || node.output(1) != nullptr) return std::nullopt;
@@ -108,9 +108,9 @@ Replacement global_lp_pool(Node& node, GraphBuilder& g) {
   return {{g.pow(g.reduce_sum(powers, axes, /*keepdims=*/true), g.scalar_like(x, 1 / power))}};
 }
 
-// The random operators have kernels for their versions before opset 22, which cannot be expressed
-// there; Dropout has one. Each element of its mask, true with probability 1/2, is a binary digit of
-// a number.
+// The random operators only have kernels for their versions before opset 22, which newer opsets
+// cannot express; Dropout has one. Each element of its mask, true with probability 1/2, is a
+// binary digit of a number.
 class Draws {
  public:
   Draws(const Node& node, GraphBuilder& g) : node_(node), g_(g) {}
@@ -128,7 +128,7 @@ class Draws {
     Value* half = g_.constant(Tensor::scalar(0.5F), "half");
     Value* training = g_.constant(Tensor::scalar(true), "training");
     const auto drawn = g_.ops("Dropout", {ones, half, training}, 2, seed());
-    // Draws that the gradient repeats are repeated here, too.
+    // Draws that the gradient repeats are repeated here as well.
     opdef::set_random_stream(*drawn[1]->producer, std::string(opdef::random_stream(node_)) + "/" +
                                                       std::to_string(num_drawn_++));
     Value* last = known_ints(shape)
@@ -164,7 +164,7 @@ Value* shape_of(GraphBuilder& g, Value* x) {
   return g.shape_of(x);
 }
 
-// What a random operator gives: its dtype, else that of its input, else float32.
+// The type of a random operator's result: its dtype, else that of its input, else float32.
 DataType drawn_type(const Node& node) {
   const DataType fallback = node.input(0) == nullptr ? DataType::kFloat32 : node.inputs[0]->dtype();
   return static_cast<DataType>(node.int_attribute("dtype", static_cast<std::int64_t>(fallback)));
@@ -192,7 +192,7 @@ Replacement random_normal(Node& node, GraphBuilder& g) {
   return {{g.cast(g.add(g.scale(z, node.float_attribute("scale", 1)), mean), dtype)}};
 }
 
-// ONNX's definition, by which runtimes without a kernel draw, gives 1 with probability 1 - p.
+// ONNX's definition, which runtimes without a kernel use, draws 1 with probability 1 - p.
 Replacement bernoulli(Node& node, GraphBuilder& g) {
   const DataType dtype = drawn_type(node);
   Value* p = node.inputs.at(0);
@@ -204,7 +204,7 @@ Replacement bernoulli(Node& node, GraphBuilder& g) {
   return {{g.cast(g.less(u, p), dtype)}};
 }
 
-// The class whose stretch of the running sum of the probabilities the number u falls into.
+// The class whose interval of the cumulative probabilities the number u falls into.
 Replacement multinomial(Node& node, GraphBuilder& g) {
   Value* x = node.inputs.at(0);
   if (!is_floating(x->dtype())) return std::nullopt;
@@ -220,8 +220,8 @@ Replacement multinomial(Node& node, GraphBuilder& g) {
   return {{g.reduce_sum(g.cast(is_past, dtype), {2}, /*keepdims=*/false)}};
 }
 
-// Nothing, expanded or not, is a constant without elements: onnxruntime's optimizer fails on an
-// Expand to a shape with a 0.
+// An empty tensor, expanded or not, is a constant without elements: onnxruntime's optimizer fails
+// on an Expand to a shape with a 0.
 Replacement empty_constant(Node& node, GraphBuilder& g) {
   const ir::Type& type = node.outputs.at(0)->type;
   const auto dims = type.static_dims();
@@ -230,11 +230,11 @@ Replacement empty_constant(Node& node, GraphBuilder& g) {
                 {{.name = "value", .value = Tensor::zeros(type.dtype, {1})}})}};
 }
 
-// Since opset 22 these have other element types, and stock onnxruntime has kernels for the versions
-// before alone. Their areas depend on values: no other operators say the same.
+// Since opset 22 these have other element types, and stock onnxruntime only has kernels for earlier
+// versions. Their areas depend on values: no other operators can express this.
 Replacement only_before_22(Node& node, GraphBuilder& /*g*/) {
   throw ModelError(
-      {.what = "stock onnxruntime runs this operator up to opset 21 only",
+      {.what = "stock onnxruntime runs this operator only up to opset 21",
        .where = {.graph = node.graph->name, .node = node.name, .op_type = node.op_type},
        .hint = "Give target_opset=21."});
 }

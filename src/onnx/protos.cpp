@@ -36,7 +36,7 @@ ir::Type tensor_from_proto(ir::Type::Kind kind, const TensorType& proto) {
   if (!proto.has_shape()) return type;
   const auto rank = static_cast<std::size_t>(proto.shape().dim_size());
   if (rank > Dims::kMaxRank) {
-    throw ShapeError({.what = "rank " + std::to_string(rank) + ", at most 64 is possible",
+    throw ShapeError({.what = "rank " + std::to_string(rank) + ", expected at most 64",
                       .hint = "Merge dimensions with a reshape."});
   }
   ir::SymbolicShape shape;

@@ -11,7 +11,7 @@
 
 namespace onnxgrad::onnx_io {
 
-/// Unknown kinds give an empty message.
+/// Unknown kinds become an empty message.
 void to_proto(const ir::Type& type, onnx::TypeProto& proto);
 
 /// Throws: ShapeError (negative or too large dimension, rank above 64).
@@ -20,7 +20,7 @@ ir::Type from_proto(const onnx::TypeProto& proto);
 /// The data as raw_data; strings as string_data.
 void to_proto(const Tensor& tensor, onnx::TensorProto& proto);
 
-/// Graphs are left out (only type and name are set): inference reaches them in another way.
+/// Graphs are omitted (only type and name are set): inference reaches them in another way.
 void to_proto(const ir::Attribute& attribute, onnx::AttributeProto& proto);
 
 }  // namespace onnxgrad::onnx_io

@@ -11,19 +11,19 @@
 
 namespace onnxgrad::onnx_io {
 
-/// What a rule makes of a node: one value per output, or nullopt where the node, perhaps changed,
-/// stays.
+/// What a rule makes of a node: one value per output, or nullopt if the node, possibly changed,
+/// is kept.
 using Replacement = std::optional<std::vector<ir::Value*>>;
 
-/// A row of a table of rules; the table says which opsets `opset` is the bound of.
+/// A row of a table of rules; the table defines what `opset` bounds.
 struct RewriteRule {
   std::string_view op_type;
   std::int64_t opset;
   Replacement (*apply)(ir::Node& node, ir::GraphBuilder& g);
 };
 
-/// The values in `results`, written through `g` as nodes [first_new, ...) of its graph, take the
-/// names and the places of the outputs of `node`, which is in no list. Outputs without a result
+/// The values in `results`, written through `g` as nodes [first_new, ...) of its graph, take over
+/// the names and uses of the outputs of `node`, which is in no list. Outputs without a result
 /// lose their producer and are returned.
 std::vector<ir::Value*> adopt_results(ir::Node& node, const std::vector<ir::Value*>& results,
                                       std::size_t first_new, ir::GraphBuilder& g,

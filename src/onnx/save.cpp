@@ -13,14 +13,14 @@ namespace {
 
 // protobuf's own limit for one message.
 constexpr std::int64_t kMaxMessageBytes = std::numeric_limits<std::int32_t>::max();
-// Above that, tensors leave the message; the rest must fit, too.
+// Above that, tensors leave the message; the rest must still fit.
 constexpr std::int64_t kMaxInlineBytes = kMaxMessageBytes - (std::int64_t{64} << 20);
 
 void expect_message_size(const std::string& bytes) {
   if (static_cast<std::int64_t>(bytes.size()) <= kMaxMessageBytes) return;
   throw ModelError({.what = "the serialized model would have " + std::to_string(bytes.size()) +
                             " bytes; an ONNX file has at most 2147483647",
-                    .hint = "Save it to a path: big tensors then go to a file next to it."});
+                    .hint = "Save it to a path: large tensors then go to a file next to it."});
 }
 
 }  // namespace
@@ -53,7 +53,7 @@ void save_model(const ir::Model& model, const std::string& path, std::int64_t ma
     base::write_atomically(path, to_bytes(model));
     return;
   }
-  // The data first: the model's file, once it has its name, refers to data that is there.
+  // The data first: once the model's file has its name, the data that it refers to exists.
   const std::string data_path = free_data_path(path);
   ExternalTensors external{.location = std::filesystem::path(data_path).filename().string()};
   const std::string bytes = export_model(model, &external);
@@ -64,8 +64,9 @@ void save_model(const ir::Model& model, const std::string& path, std::int64_t ma
 
 std::string to_bytes(const ir::Model& model) {
   if (initializer_bytes(model) > kMaxMessageBytes) {
-    throw ModelError({.what = "the model's weights have more than 2 GiB, an ONNX file at most that",
-                      .hint = "Save it to a path: big tensors then go to a file next to it."});
+    throw ModelError(
+        {.what = "the model's weights have more than 2 GiB, the limit for an ONNX file",
+         .hint = "Save it to a path: large tensors then go to a file next to it."});
   }
   std::string bytes = export_model(model);
   expect_message_size(bytes);

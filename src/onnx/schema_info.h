@@ -10,7 +10,7 @@
 
 #include "ir/attribute.h"
 
-// What ONNX says of an operator, without ONNX's headers: for tests of the registry.
+// ONNX's definition of an operator, without ONNX's headers: for tests of the registry.
 
 namespace onnxgrad::onnx_io {
 
@@ -31,7 +31,7 @@ struct SchemaInfo {
   std::vector<SchemaParameter> outputs;
 };
 
-/// The schema of `op_type` that holds at `opset` of its domain (0: the newest that is known);
+/// The schema of `op_type` in force at `opset` of its domain (0: the newest known);
 /// nullopt if there is none.
 std::optional<SchemaInfo> schema_info(std::string_view domain, std::string_view op_type,
                                       std::int64_t opset);

@@ -52,7 +52,7 @@ Parameter make_parameter(const onnx::OpSchema::FormalParameter& formal,
 
 std::string_view canonical(std::string_view domain) { return domain == "ai.onnx" ? "" : domain; }
 
-// All versions of one operator, oldest first, and their schemas as far as they were asked for.
+// All versions of one operator, oldest first, and their schemas as far as requested.
 struct Versions {
   std::vector<const SchemaRow*> rows;
   std::vector<std::unique_ptr<const Schema>> schemas;

@@ -70,7 +70,7 @@ class Collector {
   std::vector<std::pair<std::string, std::string>> path_;
 };
 
-// The fields of a TensorProto or ValueInfoProto with another name.
+// The fields of a TensorProto or ValueInfoProto with a different name.
 std::string renamed(std::string_view message, int name_field, const std::string& name) {
   std::string result;
   std::string_view rest = message;
@@ -86,7 +86,7 @@ std::string renamed(std::string_view message, int name_field, const std::string&
 
 }  // namespace
 
-// Adds fields to the message `around` behind that of `place`, which is not edited otherwise.
+// Adds fields to the message `around` after that of `place`, which is not otherwise edited.
 void TensorSeparator::append_after(const PlacePath& around, const MessagePlace& place,
                                    const std::string& fields) {
   ONNXGRAD_ASSERT(place.size > 0);
@@ -132,7 +132,7 @@ void TensorSeparator::separate(const Separation& separation) {
   if (separation.tensor->value->is_input) add_inputs(separation, place->graph);
 }
 
-// An initializer that is listed as an input (before IR version 4 all are) stays so in its parts.
+// The parts of an initializer that is listed as an input (all are before IR version 4) are too.
 void TensorSeparator::add_inputs(const Separation& separation, const PlacePath& graph) {
   using Field = onnx::GraphProto;
   constexpr int kName = onnx::ValueInfoProto::kNameFieldNumber;

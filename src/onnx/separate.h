@@ -28,21 +28,21 @@ struct TensorReads {
   const ir::Value* value = nullptr;
   std::string scope;                   ///< of the graph that it is in
   std::vector<TensorRead> reads = {};  ///< in the order of the file
-  bool is_output = false;              ///< a graph returns it as it is
+  bool is_output = false;              ///< a graph returns it directly
 };
 
 /// Those that nodes read, by value.
 std::unordered_map<const ir::Value*, TensorReads> collect_tensor_reads(const ir::Model& file);
 
-/// Some reads of a tensor get a tensor of their own, with the same numbers.
+/// Some reads of a tensor get a separate tensor with the same numbers.
 struct Separation {
   const TensorReads* tensor = nullptr;
-  /// Name of each new tensor, which is free in the file, and which of TensorReads::reads it is for.
+  /// Name of each new tensor, unused in the file, and which of TensorReads::reads it is for.
   std::vector<std::pair<std::string, std::vector<std::size_t>>> parts = {};
 };
 
-/// Writes new tensors beside old ones into the bytes of a file; everything else stays as it was. A
-/// new tensor is stored as the old one is: external data is the same bytes of the same file.
+/// Writes new tensors next to old ones into the bytes of a file; everything else is unchanged. A
+/// new tensor is stored like the old one: external data is the same bytes of the same file.
 class TensorSeparator {
  public:
   /// `bytes` must have been loaded, and live as long as this.
@@ -57,7 +57,7 @@ class TensorSeparator {
  private:
   struct Place {
     PlacePath graph;           // the graph that it is in
-    MessagePlace behind = {};  // the part of it that new tensors are written behind
+    MessagePlace behind = {};  // the part of it after which new tensors are written
     std::string_view tensor;   // the TensorProto
   };
   std::optional<Place> find(const TensorReads& tensor) const;

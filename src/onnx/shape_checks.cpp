@@ -31,7 +31,7 @@ void expect_dim(const ir::Node& node, std::size_t i, std::size_t axis, std::int6
       {.what = "input '" + node.inputs[i]->name + "' has " + std::to_string(*given) +
                " elements along axis " + std::to_string(axis) + ", expected " +
                std::to_string(expected) + " " + why,
-       .hint = "Give it " + std::to_string(expected) + " there, or change what it has to fit."});
+       .hint = "Give it " + std::to_string(expected) + " there, or change what it must match."});
 }
 
 void expect_rank(const ir::Node& node, std::size_t i, std::size_t expected) {
@@ -54,13 +54,13 @@ void check_convolution(const ir::Node& node, bool is_transposed) {
   expect_rank(node, 2, 1);
   const std::vector<std::int64_t> kernel = node.ints_attribute("kernel_shape");
   for (std::size_t axis = 0; axis < kernel.size(); ++axis) {
-    expect_dim(node, 1, axis + 2, kernel[axis], "as kernel_shape says");
+    expect_dim(node, 1, axis + 2, kernel[axis], "as in kernel_shape");
   }
   const std::int64_t group = node.int_attribute("group", 1);
   if (group < 1) {
     throw ShapeError(
         {.what = "attribute 'group' is " + std::to_string(group) + ", expected 1 or more",
-         .hint = "Leave it out for one group."});
+         .hint = "Omit it for one group."});
   }
   const std::optional<std::int64_t> first = dim_of(node, 1, 0);
   const std::optional<std::int64_t> second = dim_of(node, 1, 1);
@@ -72,7 +72,7 @@ void check_convolution(const ir::Node& node, bool is_transposed) {
   }
   std::int64_t grouped = 0;
   if (second && __builtin_mul_overflow(*second, group, &grouped)) {
-    throw ShapeError({.what = "its groups and channels are too many",
+    throw ShapeError({.what = "it has too many groups and channels",
                       .hint = "Give attribute 'group' the number of groups of the weight."});
   }
   const auto& channels = is_transposed ? first : second;
@@ -85,12 +85,12 @@ void check_convolution(const ir::Node& node, bool is_transposed) {
   }
 }
 
-// At least one window of Conv and the pools must fit: ONNX's formula rounds its absence up to one.
+// At least one window of Conv and the pools must fit: ONNX's formula rounds none up to one.
 void check_windows(const ir::Node& node) {
   const std::string auto_pad = node.string_attribute("auto_pad", "NOTSET");
   const std::optional<std::size_t> rank = rank_of(node, 0);
   if (!rank || *rank < 3 || auto_pad.starts_with("SAME")) return;
-  if (node.int_attribute("ceil_mode", 0) != 0) return;  // parts of windows count
+  if (node.int_attribute("ceil_mode", 0) != 0) return;  // partial windows count
   const std::size_t spatial = *rank - 2;
   const std::vector<std::int64_t> kernel = node.ints_attribute("kernel_shape");
   const std::vector<std::int64_t> dilations = node.ints_attribute("dilations");
@@ -100,7 +100,7 @@ void check_windows(const ir::Node& node) {
     const std::optional<std::int64_t> window =
         kernel.size() == spatial ? std::optional(kernel[axis]) : dim_of(node, 1, axis + 2);
     if (!size || !window) continue;
-    // As doubles: attributes may be as large as they like.
+    // As doubles: attributes may be arbitrarily large.
     const double dilation = axis < dilations.size() ? static_cast<double>(dilations[axis]) : 1;
     const double extent = (static_cast<double>(*window) - 1) * dilation + 1;
     auto room = static_cast<double>(*size);
@@ -138,8 +138,9 @@ void check_reshape(const ir::Node& node, const ir::Type& result) {
   const std::optional<Dims> from = node.inputs.at(0)->type.static_dims();
   const std::optional<Dims> to = result.static_dims();
   if (!from || !to || from->num_elements() == to->num_elements()) return;
-  throw ShapeError({.what = "shape " + from->to_string() + " cannot become " + to->to_string(),
-                    .hint = "Reshape to the same number of elements; -1 stands for what is left."});
+  throw ShapeError(
+      {.what = "shape " + from->to_string() + " cannot be reshaped to " + to->to_string(),
+       .hint = "Reshape to the same number of elements; -1 means the remaining ones."});
 }
 
 void check_transpose(const ir::Node& node) {
@@ -180,7 +181,7 @@ void check_loss(const ir::Node& node) {
   }
 }
 
-// Bounds of Clip are one number each, without axes where the data have none: the result has the
+// Bounds of Clip are single numbers, of rank 0 if the data is: the result has the
 // shape of the data.
 void check_clip(const ir::Node& node) {
   if (rank_of(node, 0) == 0) {
@@ -199,8 +200,8 @@ void check_clip(const ir::Node& node) {
   }
 }
 
-// Shapes, axes, sizes and single numbers among the inputs: ONNX's functions look at their elements
-// alone, and take those of a matrix as well.
+// Shapes, axes, sizes and single numbers among the inputs: ONNX's functions only look at their
+// elements, and accept those of a matrix as well.
 enum class Form : std::uint8_t {
   kList,           // [n]
   kListOrElement,  // [n] or []: axes
@@ -271,7 +272,7 @@ void check_form(const ir::Node& node, std::size_t i, Form form) {
                     .hint = "Reshape it, or export the model again."});
 }
 
-// updates: the shape of indices, which is that of data but along one axis.
+// updates: the shape of indices, which is that of data except along one axis.
 void check_scatter_elements(const ir::Node& node) {
   const std::optional<std::size_t> rank = rank_of(node, 0);
   const std::optional<std::size_t> index_rank = rank_of(node, 1);
@@ -285,7 +286,7 @@ void check_scatter_elements(const ir::Node& node) {
   }
 }
 
-// indices: [..., k], updates: [...] with the axes of data behind the first k.
+// indices: [..., k], updates: [...] with the axes of data after the first k.
 void check_scatter_nd(const ir::Node& node) {
   const std::optional<std::size_t> rank = rank_of(node, 0);
   const std::optional<std::size_t> index_rank = rank_of(node, 1);
@@ -307,7 +308,7 @@ void check_scatter_nd(const ir::Node& node) {
   }
 }
 
-// Every part has its output: neither the sizes nor num_outputs may ask for more or fewer.
+// Every part has its output: neither the sizes nor num_outputs may specify more or fewer.
 void check_split(const ir::Node& node) {
   const auto count = static_cast<std::int64_t>(node.outputs.size());
   expect_dim(node, 1, 0, count, "as there are outputs");

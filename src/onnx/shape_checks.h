@@ -7,10 +7,10 @@
 
 namespace onnxgrad::onnx_io {
 
-/// What the operators' definitions ask of shapes and ONNX's inference functions let pass: channels
-/// of convolutions, operands that must broadcast to the result, counts of Reshape. Looks at
-/// dimensions that are numbers only. `outputs`: the inferred types. Throws: ShapeError naming what
-/// was expected and given.
+/// Requirements on shapes that ONNX's inference functions do not check: channels
+/// of convolutions, operands that must broadcast to the result, counts of Reshape. Looks only at
+/// dimensions that are numbers. `outputs`: the inferred types. Throws: ShapeError naming
+/// expected and actual.
 void check_shapes(const ir::Node& node, const std::vector<ir::Type>& outputs);
 
 }  // namespace onnxgrad::onnx_io

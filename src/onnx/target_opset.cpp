@@ -23,7 +23,7 @@ using ir::Graph;
 using ir::Node;
 using ir::Value;
 
-// The IR version of the ONNX release that an opset came with: what a runtime of that time takes.
+// The IR version of the ONNX release that introduced an opset: what a runtime of that time accepts.
 std::int64_t ir_version_of(std::int64_t opset, bool has_functions) {
   if (opset >= 21) return ir::kWrittenIrVersion;
   if (opset >= 19) return 9;
@@ -39,8 +39,8 @@ class NoFunctions final : public ir::FunctionProvider {
   }
 };
 
-// Each node goes through the internal opset's form to that of the target; what a rule writes
-// is in the internal form and goes the same way.
+// Each node is converted to the internal opset's form, then to that of the target; what a rule
+// writes is in the internal form and converted in turn.
 class Retargeter {
  public:
   Retargeter(const ir::Model& model, std::int64_t opset, bool inline_functions)
@@ -63,13 +63,13 @@ class Retargeter {
   void process_control_flow(const Work& work, ir::GraphBuilder& g);
   void process_standard(const Work& work, ir::GraphBuilder& g, std::vector<Work>& stack);
   void expand(const Work& work, const ir::Function& function, std::vector<Work>& stack);
-  // Takes the nodes from `first_new` on back out of the graph: they are still to be converted.
+  // Removes the nodes from `first_new` on from the graph: they are still to be converted.
   void requeue(std::size_t first_new, const Work& work, ir::GraphBuilder& g,
                std::vector<Work>& stack);
   void check(const Node& node) const;
 
   ir::Model model_;
-  std::int64_t opset_;  // that nodes are brought to
+  std::int64_t opset_;  // that nodes are converted to
   bool inline_functions_;
   Inferer inferer_;
   NoFunctions no_functions_;
@@ -147,9 +147,9 @@ void Retargeter::process_standard(const Work& work, ir::GraphBuilder& g, std::ve
   const std::size_t first_new = g.graph().nodes.size();
   const auto adopt = [&](const std::vector<Value*>& results) {
     for (const Value* lost : adopt_results(node, results, first_new, g, inferer_)) {
-      throw ModelError({.what = "output '" + lost->name + "' has no equal in other opsets",
+      throw ModelError({.what = "output '" + lost->name + "' has no equivalent in other opsets",
                         .where = {.node = node.name, .op_type = node.op_type},
-                        .hint = "Leave target_opset out, or do not read this output."});
+                        .hint = "Omit target_opset, or do not read this output."});
     }
     requeue(first_new, work, g, stack);
   };
@@ -199,7 +199,7 @@ void Retargeter::check(const Node& node) const {
   const Schema* schema = find_schema("", node.op_type, opset_);
   const auto with_place = [&](Problem problem) {
     problem.where = {.graph = node.graph->name, .node = node.name, .op_type = node.op_type};
-    problem.detail = "It is to be written in opset " + std::to_string(opset_) + ".";
+    problem.detail = "It would be written in opset " + std::to_string(opset_) + ".";
     problem.hint = "Choose a newer target opset.";
     return problem;
   };
@@ -225,7 +225,7 @@ ir::Model to_target_opset(const ir::Model& model, std::int64_t opset, bool inlin
     throw ModelError({.what = "target opset " + std::to_string(opset) + ", expected " +
                               std::to_string(kOldestTarget) + " to " +
                               std::to_string(ir::kInternalOpset),
-                      .hint = "Choose an opset in this range, or leave target_opset out."});
+                      .hint = "Choose an opset in this range, or omit target_opset."});
   }
   return Retargeter(model, opset, inline_functions).run();
 }

@@ -21,7 +21,7 @@ using Field = onnx::TensorProto;
                     .hint = "Fetch or export the model again, with all of its files."});
 }
 
-// Unsigned decimal without sign or space, as the external data specification has it.
+// Unsigned decimal without sign or space, as in the external data specification.
 std::int64_t parse_count(const TensorMessage& message, const std::string& key,
                          const std::string& text) {
   std::int64_t value = 0;
@@ -77,7 +77,7 @@ bool is_typed_field(int field) {
   }
 }
 
-// Bools of files may hold any byte; in memory they are 0 or 1.
+// Bools in files may have any byte value; in memory they are 0 or 1.
 bool has_only_bools(std::string_view raw) {
   return std::ranges::all_of(raw, [](char c) { return c == 0 || c == 1; });
 }
@@ -145,8 +145,8 @@ Tensor decode_strings(const TensorMessage& message) {
   return Tensor::from_strings(std::move(values), message.dims);
 }
 
-// No tensor is made before this has shown that the message holds (or may hold) its elements: a
-// shape alone must not make us ask for memory.
+// No tensor is made before this has shown that the message contains (or may contain) its elements:
+// a shape alone must not make us allocate memory.
 void expect_plausible(const TensorMessage& message) {
   std::uint64_t stored = 0;
   for (const DataChunk& chunk : message.typed) stored += chunk.bytes.size();
@@ -270,15 +270,14 @@ TensorMessage read_tensor_message(std::string_view bytes) {
   if (location == onnx::TensorProto::EXTERNAL) {
     message.external = read_external(message, external);
   } else if (location != onnx::TensorProto::DEFAULT || !external.empty()) {
-    fail(message, "external data that its data location does not announce");
+    fail(message, "external data that its data location does not declare");
   }
   const bool has_raw = message.raw && !message.raw->empty();
   if ((message.external ? 1 : 0) + (has_raw ? 1 : 0) + (message.typed_field != 0 ? 1 : 0) > 1) {
     fail(message, "data in two forms");
   }
   if (message.typed_field != 0 && message.typed_field != typed_field_of(message.dtype)) {
-    fail(message,
-         "data in a field that is not meant for " + std::string(dtype_name(message.dtype)));
+    fail(message, "data in a field that is not for " + std::string(dtype_name(message.dtype)));
   }
   return message;
 }
@@ -330,7 +329,7 @@ Tensor TensorDecoder::decode_external(const TensorMessage& message,
                                       const ExternalLocation& external) {
   if (message.dtype == DataType::kString) fail(message, "strings cannot be external data");
   if (external_root_.empty()) {
-    throw ModelError({.what = "its data lies in the file '" + external.location.substr(0, 200) +
+    throw ModelError({.what = "its data is in the file '" + external.location.substr(0, 200) +
                               "', but the model did not come from a folder",
                       .where = {.value = std::string(message.name)},
                       .hint = "Load the model by its path, or give the external root."});

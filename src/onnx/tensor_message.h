@@ -14,7 +14,7 @@
 #include "ir/graph.h"
 #include "onnxgrad/tensor.h"
 
-// Tensors of a file: where their data is, and the data. The one place that decodes TensorProto.
+// Tensors of a file: where their data is, and the data. The only code that decodes TensorProto.
 
 namespace onnxgrad::onnx_io {
 
@@ -24,7 +24,7 @@ struct DataChunk {
   std::string_view bytes;
 };
 
-/// Where external data lies: the `external_data` entries of a tensor, checked for form.
+/// The location of external data: the `external_data` entries of a tensor, well-formed.
 struct ExternalLocation {
   std::string location;
   std::int64_t offset = 0;
@@ -62,7 +62,7 @@ class TensorDecoder {
   TensorDecoder(std::shared_ptr<const std::string> owner, std::string external_root)
       : owner_(std::move(owner)), external_root_(std::move(external_root)) {}
 
-  /// The data: a view into the file's bytes where they are aligned and in memory's form, else a
+  /// The data: a view into the file's bytes if they are aligned and in the in-memory form, else a
   /// copy. Throws: ModelError (wrong number of elements or bytes, external data that is missing,
   /// outside its folder or too short), DeviceError (memory budget).
   Tensor decode(const TensorMessage& message);

@@ -26,11 +26,11 @@ using ir::Graph;
 using ir::Node;
 using ir::Value;
 
-// Where each constant tensor of the file sits, by the address of its data: copies of a tensor share
+// Where each constant tensor of the file is, by the address of its data: copies of a tensor share
 // it, so it is recognised after functions are expanded and subgraphs copied.
 class Origins {
  public:
-  // Numbers that Constant nodes keep outside tensors become tensors.
+  // Numbers that Constant nodes store outside tensors become tensors.
   explicit Origins(ir::Model& model) {
     collect(*model.graph);
     for (ir::Function& function : model.functions) {
@@ -147,10 +147,10 @@ class Internaliser {
   Inferer inferer_;
   std::unordered_map<const Value*, Value*> replaced_;     // by a hoisted constant
   std::unordered_map<const std::byte*, Value*> hoisted_;  // by the data
-  int branches_ = 0;                                      // around the current node
+  int branches_ = 0;                                      // enclosing the current node
 };
 
-// An open dimension of an input (an unnamed batch) is the same wherever it reappears: gradients
+// An unknown dimension of an input (an unnamed batch) is the same wherever it reappears: gradients
 // then need no comparison of shapes at run time.
 void name_open_dims(Value& input) {
   if (!input.type.shape) return;
@@ -171,7 +171,7 @@ ir::Model Internaliser::run() {
                               "computes, or export it again."});
   }
   for (Value* value : model_.graph->initializers) {
-    // Before IR version 4 every initializer had to be an input, too.
+    // Before IR version 4 every initializer also had to be an input.
     if (model_.ir_version < 4) value->is_input = false;
   }
   std::erase_if(model_.graph->inputs, [](const Value* value) { return !value->is_input; });
@@ -191,8 +191,8 @@ ir::Model Internaliser::run() {
   return std::move(model_);
 }
 
-// What a node of a file is checked for before anything else looks at it, ONNX's own functions
-// included. Absent inputs at the end of its list are dropped.
+// The checks of a node of a file before anything else reads it, including ONNX's own functions.
+// Absent inputs at the end of its list are dropped.
 void check_node(Node& node, const Schema& schema) {
   try {
     check_call(node, schema);
@@ -231,7 +231,7 @@ void Internaliser::process_node(const Work& work, ir::GraphBuilder& g, std::vect
   }
   process_bodies(work);
   if (is_standard_domain(node.domain)) return process_standard(work, g, stack);
-  // Of other domains, nodes are of the newest version that ONNX has.
+  // In other domains, nodes are of the newest version that ONNX has.
   const Schema* schema = find_schema(node.domain, node.op_type, newest_opset(node.domain));
   if (schema != nullptr) check_node(node, *schema);
   keep(node, g);
@@ -247,7 +247,7 @@ void Internaliser::process_bodies(const Work& work) {
     for (Value*& output : body->outputs) {
       output = resolved(output);
       if (output->graph == body) continue;
-      // Not every runtime lets a body return a value of an outer graph.
+      // Not every runtime allows a body to return a value of an outer graph.
       Node* identity = body->add_node("Identity", {output}, 1, {}, "", output->name);
       inferer_.infer(*identity);
       output = identity->outputs[0];
@@ -256,7 +256,7 @@ void Internaliser::process_bodies(const Work& work) {
   branches_ -= has_branches ? 1 : 0;
 }
 
-// The nodes of the branch, in the place of the node, are visited next.
+// The nodes of the branch, which replace the node, are visited next.
 void Internaliser::take_branch(const Work& work, Graph& branch, std::vector<Work>& stack) {
   Graph& graph = *work.node->graph;
   hoist_initializers(branch);
@@ -271,8 +271,8 @@ void Internaliser::take_branch(const Work& work, Graph& branch, std::vector<Work
   }
 }
 
-// A branch whose shapes do not fit is never taken with these shapes, so it is not an error of the
-// model: nothing is known of what it computes. If it is taken all the same, the run says so.
+// A branch with inconsistent shapes is never taken with these shapes, so it is not an error in the
+// model: nothing is known about its results. If it is taken after all, the run reports it.
 void Internaliser::infer(Node& node) const {
   try {
     inferer_.infer(node);
@@ -299,9 +299,9 @@ void Internaliser::process_standard(const Work& work, ir::GraphBuilder& g,
   const auto results = upgrade_node(node, work.opset, g);
   if (results) return replace_outputs(node, *results, first_new, g);
   if (knows_operators_ && registry_.find("", node.op_type) == nullptr) {
-    // What the engine has no kernel for runs, and is differentiated, as ONNX defines it.
+    // What the engine has no kernel for is run and differentiated as ONNX defines it.
     if (const auto function = schema_function(node, ir::kInternalOpset)) {
-      inferer_.infer(node);  // what the operator's schema checks, its body need not
+      inferer_.infer(node);  // its body need not check what the operator's schema checks
       return expand({.node = &node, .opset = ir::kInternalOpset}, *function, stack);
     }
   }
@@ -314,7 +314,7 @@ void Internaliser::expand(const Work& work, const ir::Function& function,
   const std::int64_t opset = opset_of(function, work.opset);
   for (auto node = nodes.rbegin(); node != nodes.rend(); ++node) stack.push_back({*node, opset});
   if (stack.size() > 4'000'000) {
-    throw ModelError({.what = "its functions expand without end",
+    throw ModelError({.what = "its functions expand endlessly",
                       .hint = "Export the model without functions that call each other."});
   }
 }
@@ -338,7 +338,7 @@ void Internaliser::keep(Node& node, ir::GraphBuilder& g) {
 
 void Internaliser::replace_outputs(Node& node, const std::vector<Value*>& results,
                                    std::size_t first_new, ir::GraphBuilder& g) {
-  // Outputs that newer versions do not have are an error only if somebody reads them.
+  // Outputs that newer versions do not have are an error only if they are read.
   for (Value* lost : adopt_results(node, results, first_new, g, inferer_)) {
     replaced_[lost] = nullptr;
   }
@@ -428,7 +428,7 @@ bool Internaliser::is_kept_function(const ir::Function& function) const {
          opset_of(function, ir::kInternalOpset) == ir::kInternalOpset;
 }
 
-// Initializers that the file has no numbers of: axes and constants in the definitions of operators.
+// Initializers without numbers in the file: axes and constants in the definitions of operators.
 void Internaliser::mark_definitions() {
   std::unordered_set<std::string> names;
   for (const Value* value : file_.graph->initializers) names.insert(value->name);

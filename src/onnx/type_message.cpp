@@ -82,7 +82,7 @@ ir::Type read_nested(std::string_view bytes, int depth) {
   using Field = onnx::TypeProto;
   if (depth > kMaxTypeNesting)
     throw ModelError({.what = "a type nests deeper than 32 levels",
-                      .hint = "Use tensors in place of sequences of sequences."});
+                      .hint = "Use tensors instead of sequences of sequences."});
   ir::Type type;
   for (WireReader in(bytes); in.next();) {
     switch (in.field()) {

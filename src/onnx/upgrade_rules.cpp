@@ -11,7 +11,7 @@
 #include "onnxgrad/error.h"
 
 // One rule per change of form. A rule for version v takes a node as it was before v; several apply
-// one after the other. What a rule appends is in the internal form already.
+// one after another. What a rule appends is already in the internal form.
 
 namespace onnxgrad::onnx_io {
 namespace {
@@ -55,7 +55,7 @@ Replacement unsqueeze_13(Node& node, GraphBuilder& g) {
 
 Replacement batch_normalization_9(Node& node, GraphBuilder& /*g*/) {
   if (node.int_attribute("spatial", 1) != 1) {
-    refuse(node, "spatial = 0, statistics per element, has no successor");
+    refuse(node, "spatial = 0, statistics per element, has no newer form");
   }
   node.remove_attribute("spatial");
   return std::nullopt;
@@ -113,8 +113,8 @@ Replacement upsample_10(Node& node, GraphBuilder& /*g*/) {
   return std::nullopt;
 }
 
-// Resize-10, and Upsample before it, sampled at asymmetric positions; nearest rounded down when it
-// enlarged and up when it shrank, as onnxruntime has it.
+// Resize-10, and Upsample before it, sampled at asymmetric positions; nearest rounded down when
+// enlarging and up when shrinking, as in onnxruntime.
 Replacement resize_11(Node& node, GraphBuilder& /*g*/) {
   const Value* scales = node.input(1);
   if (node.string_attribute("mode", "nearest") == "nearest") {
@@ -134,7 +134,7 @@ Replacement resize_11(Node& node, GraphBuilder& /*g*/) {
   return std::nullopt;
 }
 
-// Empty tensors stood for absent roi and scales.
+// Empty tensors meant absent roi and scales.
 Replacement resize_13(Node& node, GraphBuilder& /*g*/) {
   for (std::size_t i = 1; i < node.inputs.size(); ++i) {
     const Value* input = node.inputs[i];
@@ -146,7 +146,7 @@ Replacement resize_13(Node& node, GraphBuilder& /*g*/) {
   return std::nullopt;
 }
 
-// Before 13 the dimensions from `axis` on were one.
+// Before 13 the dimensions from `axis` on were merged.
 Replacement softmax_13(Node& node, GraphBuilder& g) {
   Value* x = node.inputs.at(0);
   const std::int64_t axis = node.int_attribute("axis", 1);
@@ -206,7 +206,7 @@ Replacement scatter_11(Node& node, GraphBuilder& /*g*/) {
 }
 
 Replacement scan_9(Node& node, GraphBuilder& /*g*/) {
-  refuse(node, "Scan of opset 8, with a batch axis of its own, has no successor");
+  refuse(node, "Scan of opset 8, with its own batch axis, has no newer form");
 }
 
 Replacement roi_align_16(Node& node, GraphBuilder& /*g*/) {
@@ -242,7 +242,7 @@ Replacement group_normalization_21(Node& node, GraphBuilder& g) {
   return std::nullopt;
 }
 
-// float16 and bfloat16 ranges came with an accumulation type; others are as before.
+// float16 and bfloat16 ranges introduced an accumulation type; others are unchanged.
 Replacement remove_stash_type(Node& node, GraphBuilder& /*g*/) {
   node.remove_attribute("stash_type");
   return std::nullopt;
@@ -250,7 +250,7 @@ Replacement remove_stash_type(Node& node, GraphBuilder& /*g*/) {
 
 Replacement space_to_depth_28(Node& node, GraphBuilder& /*g*/) {
   if (node.string_attribute("mode", "DCR") != "DCR") {
-    refuse(node, "mode CRD came with opset 28 and has no older form");
+    refuse(node, "mode CRD was introduced in opset 28 and has no older form");
   }
   node.remove_attribute("mode");
   return std::nullopt;
@@ -318,7 +318,7 @@ std::optional<std::vector<Value*>> upgrade_node(Node& node, std::int64_t opset, 
     }
     return std::nullopt;
   }
-  // In order of versions, since a rule may give the node another operator.
+  // In order of versions, since a rule may change the node's operator.
   for (std::int64_t version = opset + 1; version <= ir::kInternalOpset; ++version) {
     for (const RewriteRule& rule : kRules) {
       if (rule.opset != version || node.op_type != rule.op_type) continue;

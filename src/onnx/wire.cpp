@@ -24,7 +24,7 @@ std::uint64_t take_short_varint(std::string_view& bytes) {
 std::uint64_t take_varint(std::string_view& bytes) {
   std::uint64_t value = 0;
   for (unsigned shift = 0; shift < 64; shift += 7) {
-    if (bytes.empty()) fail("a number is cut off");
+    if (bytes.empty()) fail("a number is truncated");
     const auto byte = static_cast<unsigned char>(bytes.front());
     bytes.remove_prefix(1);
     value |= static_cast<std::uint64_t>(byte & 0x7fu) << shift;
@@ -41,7 +41,7 @@ bool WireReader::next() {
   if (field == 0 || field > 0x1fffffff) fail("a field has the number " + std::to_string(field));
   field_ = static_cast<int>(field);
   const auto take_fixed = [this](std::size_t size) {
-    if (rest_.size() < size) fail("a number is cut off");
+    if (rest_.size() < size) fail("a number is truncated");
     number_ = 0;
     std::memcpy(&number_, rest_.data(), size);
     bytes_ = rest_.substr(0, size);
@@ -101,7 +101,7 @@ std::string_view WireReader::bytes() const {
 
 std::string_view WireReader::text() const {
   const std::string_view value = bytes();
-  if (!is_utf8(value)) fail("a name or text is not UTF-8");
+  if (!is_utf8(value)) fail("a name or string is not UTF-8");
   return value;
 }
 
@@ -120,7 +120,7 @@ void WireReader::append_to(std::vector<float>& values) const {
     values.push_back(float32());
     return;
   }
-  if (bytes_.size() % sizeof(float) != 0) fail("a list of floats is cut off");
+  if (bytes_.size() % sizeof(float) != 0) fail("a list of floats is truncated");
   const std::size_t before = values.size();
   values.resize(before + bytes_.size() / sizeof(float));
   if (!bytes_.empty()) std::memcpy(values.data() + before, bytes_.data(), bytes_.size());

@@ -8,8 +8,8 @@
 #include <string_view>
 #include <vector>
 
-// protobuf's wire format, read and written without building messages: a model's tensors stay where
-// they are in the file, and each thing's place in it is known. Field numbers are those of
+// protobuf's wire format, read and written without building messages: a model's tensors stay in
+// place in the file, and all positions in it are known. Field numbers are those of
 // onnx-ml.pb.h. Nothing here recurses.
 
 namespace onnxgrad::onnx_io {
@@ -37,14 +37,14 @@ class WireReader {
   float float32() const;
   /// Strings, bytes and messages: a view into the file.
   std::string_view bytes() const;
-  /// The bytes that say how long a value of kBytes is; they come right before it.
+  /// The bytes that encode the length of a kBytes value; they come right before it.
   std::string_view length_prefix() const { return prefix_; }
-  /// The bytes of the value as they are in the file, without the tag and the length of kBytes.
+  /// The bytes of the value as in the file, without the tag and the length of kBytes.
   std::string_view raw_value() const { return bytes_; }
-  /// A string that must be UTF-8: names and texts that reach messages and Python.
+  /// A string that must be UTF-8: names and strings that reach messages and Python.
   std::string_view text() const;
 
-  /// Appends what a repeated field holds here, packed or not.
+  /// Appends the elements of a repeated field here, packed or not.
   void append_to(std::vector<std::int64_t>& values) const;
   void append_to(std::vector<float>& values) const;
 
@@ -87,7 +87,7 @@ class WireWriter {
   void text(int field, std::string_view value) {
     if (!value.empty()) bytes(field, value);
   }
-  /// A message whose fields `write(WireWriter&)` appends. Big ones should be last in `out`: their
+  /// A message whose fields `write(WireWriter&)` appends. Large ones should be last in `out`: their
   /// bytes move when the length is known.
   template <class Write>
   void message(int field, const Write& write) {

@@ -27,7 +27,7 @@ using Weights = std::span<const std::pair<std::string, Tensor>>;
 using Tensors = onnx::TensorProto;
 
 [[noreturn]] void fail(const std::string& weight, std::string what, std::string detail = {},
-                       Hint hint = "Give the weights of a model that came from this file.") {
+                       Hint hint = "Give the weights of a model loaded from this file.") {
   throw ModelError({.what = std::move(what),
                     .where = {.value = weight},
                     .detail = std::move(detail),
@@ -39,7 +39,7 @@ std::string_view bytes_of(const Tensor& tensor) {
           static_cast<std::size_t>(tensor.size_bytes())};
 }
 
-// A TensorProto with its data replaced by what `write_data` appends; other fields as they were.
+// A TensorProto with its data replaced by what `write_data` appends; other fields unchanged.
 template <class WriteData>
 std::string rewrite_tensor(std::string_view message, const WriteData& write_data) {
   std::string result;
@@ -70,7 +70,7 @@ std::string rewrite_tensor(std::string_view message, const WriteData& write_data
 
 class Patcher {
  public:
-  // `external`, if given, takes the data of weights that lie in external files.
+  // `external`, if given, receives the data of weights in external files.
   Patcher(const FileModel& file, const ir::Model& working, ExternalTensors* external)
       : file_(file),
         working_(working),
@@ -81,7 +81,7 @@ class Patcher {
   void write(const std::string& name, const Tensor& weight);
   // Moves the external data that no weight has moved: into the bytes, or next to the new file.
   void move_other_external_data();
-  // Of the file with all external data in it, but for a few bytes.
+  // Size of the file with all external data in it, up to a few bytes.
   std::int64_t size_with_external_data() const;
   std::string apply() const { return edit_.apply(); }
 
@@ -110,7 +110,7 @@ void Patcher::write(const std::string& name, const Tensor& weight) {
   if (value == nullptr || !value->is_initializer()) {
     std::vector<std::string> names;
     for (const ir::Value* known : working_.graph->initializers) names.push_back(known->name);
-    fail(name, "there is no weight of this name", "There are " + base::quote_list(names) + ".",
+    fail(name, "there is no weight with this name", "There are " + base::quote_list(names) + ".",
          base::nearest_or(name, names));
   }
   const Tensor& old = value->initializer;
@@ -118,7 +118,7 @@ void Patcher::write(const std::string& name, const Tensor& weight) {
     fail(name,
          std::string(dtype_name(weight.dtype())) + weight.dims().to_string() + ", expected " +
              std::string(dtype_name(old.dtype())) + old.dims().to_string(),
-         "New weights have the type and the shape of the old ones.");
+         "New weights must have the type and shape of the old ones.");
   }
   const ir::WeightOrigin own{.name = name};
   const ir::WeightOrigin& origin = value->origin == nullptr ? own : *value->origin;
@@ -128,7 +128,7 @@ void Patcher::write(const std::string& name, const Tensor& weight) {
                                          : index_.attribute(scope, origin.name, origin.attribute);
   if (path == nullptr) {
     fail(name, "the file has no such weight",
-         "It was looked for as '" + origin.name + "'" +
+         "It was expected as '" + origin.name + "'" +
              (origin.attribute.empty() ? "." : ", attribute '" + origin.attribute + "'."));
   }
   if (is_initializer) {
@@ -173,7 +173,7 @@ void Patcher::write_stored(const TensorMessage& message, const Tensor& tensor,
     }
     return;
   }
-  // Varints change their size with their value: these tensors become raw data.
+  // The size of varints depends on their value: these tensors become raw data.
   edit_.replace(path, path.back().offset, path.back().size,
                 rewrite_tensor(message.whole, [&](WireWriter& out) {
                   out.bytes(Tensors::kRawDataFieldNumber, data);
@@ -234,11 +234,11 @@ void Patcher::write_attribute(const std::string& name, const Tensor& weight,
   const bool has_factors = !origin.factor.empty();
   if (count != floats.size() || (has_factors && origin.factor.size() != count)) {
     fail(name, "attribute '" + origin.attribute + "' has " + std::to_string(floats.size()) +
-                   " numbers, the weight gives " + std::to_string(count));
+                   " numbers, the weight has " + std::to_string(count));
   }
   for (std::size_t i = 0; i < count; ++i) {
     const std::int64_t from = origin.index.empty() ? static_cast<std::int64_t>(i) : origin.index[i];
-    if (from < 0) continue;  // another weight's, or none's
+    if (from < 0) continue;  // another weight's, or no one's
     if (from >= static_cast<std::int64_t>(values.size())) fail(name, "its origin is out of range");
     const double factor = has_factors ? static_cast<double>(origin.factor[i]) : 1.0;
     const auto number = static_cast<float>(factor * values[static_cast<std::size_t>(from)]);
@@ -254,7 +254,7 @@ void expect_size(std::int64_t size, std::int64_t max_bytes) {
   throw ModelError({.what = "the model with its weights would have " + std::to_string(size) +
                             " bytes; an ONNX model in memory has at most " +
                             std::to_string(max_bytes),
-                    .hint = "Save it to a path (in Python Trainer(session).save(path)): big "
+                    .hint = "Save it to a path (in Python Trainer(session).save(path)): large "
                             "tensors then go to a file next to it."});
 }
 
@@ -295,7 +295,7 @@ void save_with_weights(const FileModel& file, const ir::Model& working, Weights 
     if (!is_same_folder) patcher.move_other_external_data();
     const std::string bytes = patcher.apply();
     expect_size(std::ssize(bytes), kMaxMessageBytes);
-    // The data first: the model's file, once it has its name, refers to data that is there.
+    // The data first: once the model's file has its name, the data that it refers to exists.
     if (!external.tensors.empty()) write_external(data_path, external);
     base::write_atomically(path, bytes);
   } catch (const ModelError&) {

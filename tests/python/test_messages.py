@@ -335,17 +335,17 @@ def array_file(**arrays):
 
 
 NO_MODELS = {
-    "rows.csv": (table().encode(), "a text whose first line is 'a,b,y'"),
-    "model.json": (b'{"layers": []}', "a text whose first line is"),
+    "rows.csv": (table().encode(), "text whose first line is 'a,b,y'"),
+    "model.json": (b'{"layers": []}', "text whose first line is"),
     "page.onnx": (b"<!DOCTYPE html><html></html>", "a web page"),
     "pointer.onnx": (b"version https://git-lfs.github.com/spec/v1\noid", "git lfs pull"),
-    "x.npy": (array_file(), "an array of NumPy"),
+    "x.npy": (array_file(), "a NumPy array"),
     "x.npz": (array_file(x=np.ones(3)), "a zip archive"),
-    "m.onnx.gz": (gzipped(b"model"), "compressed by gzip"),
+    "m.onnx.gz": (gzipped(b"model"), "compressed with gzip"),
     "m.h5": (b"\x89HDF\r\n\x1a\n" + bytes(64), "an HDF5 file"),
     "m.pkl": (pickle.dumps({"a": 1}), "a pickle"),
     "m.safetensors": (b"\x10" + bytes(7) + b'{"w":{"dtype":""}}', "safetensors"),
-    "umlaut.txt": (("ä" * 100).encode(), "a text whose first line is 'ää"),
+    "umlaut.txt": (("ä" * 100).encode(), "text whose first line is 'ää"),
     "cut.onnx": (onnx.parser.parse_model(HEADER + LINEAR).SerializeToString()[:-9], ""),
 }
 

@@ -10,7 +10,7 @@
 #include "onnxgrad/error.h"
 #include "opdef/registry.h"
 
-// Test support: tests/python compares in other runtimes what this writes. Reads one job per line,
+// Test support: tests/python compares its output in other runtimes. Reads one job per line,
 // "<what> <in> <out>", and prints one line each: "ok", or the class and the message of the error.
 //   same         import and export
 //   internal     to_internal, with an empty registry: functions are expanded, nothing is lowered
