@@ -11,20 +11,20 @@
 #include "opdef/fused.h"
 #include "opdef/kernel.h"
 
-// What the runtime asks of a device: memory, copies, and streams of work. The CPU's own memory is
-// host memory and its work is done when a call returns; of any other device neither holds, and
-// nothing outside of its kernels and of these functions may look at what lies at an Address.
+// What the runtime requires of a device: memory, copies, and streams of work. The CPU's memory is
+// host memory and its work is done when a call returns; for any other device neither is true, and
+// only its kernels and these functions may access the memory at an Address.
 
 namespace onnxgrad::device {
 
-/// A place in the memory of a device. Opaque: on the CPU alone it is a pointer.
+/// A location in the memory of a device. Opaque: only on the CPU is it a pointer.
 enum class Address : std::uintptr_t { kNull = 0 };
 
 inline Address operator+(Address address, std::int64_t bytes) {
   return Address{static_cast<std::uintptr_t>(address) + static_cast<std::uintptr_t>(bytes)};
 }
 
-/// As kernels get it among their arguments.
+/// As passed to kernels among their arguments.
 inline std::byte* kernel_argument(Address address) {
   return reinterpret_cast<std::byte*>(address);  // NOLINT(performance-no-int-to-ptr)
 }
@@ -32,7 +32,7 @@ inline Address address_of(const std::byte* argument) {
   return Address{reinterpret_cast<std::uintptr_t>(argument)};
 }
 
-/// Memory of a device; freed when the last copy goes, which must be after the work that uses it.
+/// Memory of a device; freed with the last copy, which must outlive the work that uses it.
 struct Buffer {
   Address address = Address::kNull;
   std::int64_t bytes = 0;
@@ -47,8 +47,8 @@ struct KernelCall {
   std::size_t num_args = 0;
 };
 
-/// Work in the order in which it is given. Functions may return before the work is done; an error
-/// of the work is thrown by a later call, by synchronize() at the latest, and what was given after
+/// Work in order of submission. Functions may return before the work is done; an error
+/// in the work is thrown by a later call, by synchronize() at the latest, and work submitted after
 /// the work that failed is not done. Used by one thread at a time.
 class Stream {
  public:
@@ -78,22 +78,22 @@ class Device {
   /// True: addresses are host pointers, kernels may be called directly, and each is done when it
   /// returns.
   virtual bool is_host() const = 0;
-  /// Of buffers, and of what is laid out within them: a power of two, in bytes.
+  /// Alignment of buffers and of what is laid out in them: a power of two, in bytes.
   virtual std::int64_t alignment() const = 0;
   /// Uninitialised memory, charged to the memory budget of this thread. Throws: DeviceError.
   virtual Buffer allocate(std::int64_t bytes) = 0;
   virtual std::unique_ptr<Stream> make_stream() = 0;
-  /// The fused operators that its kernels take.
+  /// The fused operators that its kernels support.
   virtual opdef::FusedSupport fused() const { return {}; }
 };
 
 /// This process's processors and memory. Thread-safe.
 Device& cpu();
-/// What engines are made for that name no device: the CPU, or what a test has set.
+/// The device of engines that do not name one: the CPU, or what a test has set.
 Device& default_device();
 void set_default_device(Device& device);
 
-/// The floating-point number at a place in host memory.
+/// The floating-point number at a location in host memory.
 double host_scalar(const std::byte* data, DataType dtype);
 
 }  // namespace onnxgrad::device

@@ -15,7 +15,7 @@ using base::Float16;
 template <class T>
 constexpr bool kIsHalf = std::is_same_v<T, Float16> || std::is_same_v<T, Bfloat16>;
 
-/// A number of type From as one that arithmetic knows.
+/// A number of type From as one of an arithmetic type.
 template <class From>
 auto widen(From value) {
   if constexpr (kIsHalf<From>) {
@@ -33,7 +33,7 @@ To round_to_half(From value) {
   if constexpr (std::is_same_v<To, Bfloat16>) return base::to_bfloat16(single);
 }
 
-/// Through int64, as processors and NumPy do it.
+/// Through int64, as processors and NumPy do.
 template <class To, class From>
 To to_integer(From value) {
   constexpr auto kLimit = static_cast<From>(9223372036854775808.0);  // 2^63
@@ -69,7 +69,7 @@ void convert(void* to, const void* from, std::int64_t n) {
   for (std::int64_t i = 0; i < n; ++i) y[i] = convert_one<To>(x[i]);
 }
 
-/// Calls f with a value of the element type; false if conversions do not know it.
+/// Calls f with a value of the element type; false if conversions do not support it.
 template <class F>
 bool with_type(DataType dtype, F f) {
   switch (dtype) {

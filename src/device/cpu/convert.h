@@ -12,11 +12,11 @@ using ConvertFn = void (*)(void* to, const void* from, std::int64_t n);
 
 /// From one of bool, the integers of 8 to 64 bits, float16, bfloat16, float32, float64 to another
 /// (or the same); nullptr for other types. Floating to integer: towards zero to int64 (bounded by
-/// its range, NaN gives 0), then as from int64. Integer to narrower integer: the low bits. To bool:
-/// is it not 0 (NaN is not 0).
+/// its range, NaN becomes 0), then as from int64. Integer to narrower integer: the low bits. To
+/// bool: whether it is not 0 (NaN is not 0).
 ConvertFn find_conversion(DataType from, DataType to);
 
-/// Those of them that are written for vectors (convert_simd.cpp); nullptr for the others.
+/// The vectorised ones among them (convert_simd.cpp); nullptr for the others.
 ConvertFn find_vector_conversion(DataType from, DataType to);
 
 }  // namespace onnxgrad::device

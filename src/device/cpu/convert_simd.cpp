@@ -12,14 +12,14 @@
 
 #include "device/cpu/simd-inl.h"
 
-// Conversions that training steps are full of: masks to numbers and back, between the floating
+// Conversions that are frequent in training steps: masks to numbers and back, between the floating
 // types.
 
 HWY_BEFORE_NAMESPACE();
 namespace onnxgrad::device::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// Whole vectors by `convert`, the rest one by one through a vector of its own.
+/// Full vectors with `convert`, the rest element by element through a separate vector.
 template <class To, class From, class F>
 HWY_INLINE void convert_vectors(To* to, const From* from, std::int64_t n, F convert) {
   // As many lanes as the wider type has in a vector.

@@ -3,7 +3,7 @@
 #include "base/memory_budget.h"
 #include "device/device.h"
 
-// The CPU: addresses are pointers, and work is done when it is given.
+// The CPU: addresses are pointers, and work is done when it is submitted.
 
 namespace onnxgrad::device {
 namespace {

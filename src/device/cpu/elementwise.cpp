@@ -14,9 +14,9 @@ namespace {
 
 constexpr std::int64_t kTileBytes = 4096;
 constexpr std::int64_t kVectorBytes = 64;  // the longest vector of any instruction set
-constexpr std::int64_t kLongRun = 96;      // shorter runs are taken together
-constexpr std::int64_t kExactTerms = 128;  // as many floats are summed up in float
-constexpr double kParallelCost = 200e3;    // in additions: some 20 microseconds
+constexpr std::int64_t kLongRun = 96;      // shorter runs are combined
+constexpr std::int64_t kExactTerms = 128;  // this many floats are summed in float
+constexpr double kParallelCost = 200e3;    // in additions: about 20 microseconds
 
 std::int64_t align64(std::int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
@@ -77,7 +77,7 @@ class Preparer {
         }
         if (desc.dtype == DataType::kUint64 && spec_.compute == DataType::kInt64 &&
             orders_values()) {
-          return "uint64 is computed as int64, which orders large numbers otherwise";
+          return "uint64 is computed as int64, which orders large numbers differently";
         }
       }
     }
@@ -122,7 +122,7 @@ class Preparer {
     return orders(spec_.program) || (spec_.post && orders(*spec_.post)) || !spec_.folds.empty();
   }
 
-  /// The results that somebody reads.
+  /// The results that are read.
   void choose_results() {
     for (std::size_t i = 0; i < spec_.program.results.size(); ++i) {
       const bool is_stored = i < num_stored();
@@ -333,11 +333,11 @@ class Preparer {
     }
   }
 
-  /// False if the second program has no kernel; `offer` then says why.
+  /// False if the second program has no kernel; `offer` then has the reason.
   bool prepare_post(opdef::KernelOffer& offer) {
     if (!spec_.post) return true;
     const auto operands = std::span(spec_.inputs).subspan(num_main());
-    // Operands of the result's size, or of one element, lie flat beside it.
+    // Operands of the result's size, or of one element, are traversed flat with it.
     const bool is_flat = std::ranges::all_of(operands, [&](const opdef::TensorDesc& desc) {
       const std::int64_t size = desc.dims.num_elements();
       return size == 1 || size == plan_->reduced_size;
@@ -405,7 +405,7 @@ class Preparer {
     }
   }
 
-  /// True if output `o` is a mere copy of an operand other than `i`: two such could exchange
+  /// True if output `o` is a mere copy of an operand other than `i`: two of these could swap
   /// places.
   bool is_other_operand(std::size_t o, std::size_t i) const {
     const auto& value =

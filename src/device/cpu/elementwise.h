@@ -27,7 +27,7 @@ struct ElementwiseSpec {
   /// Stored results (shape F), then reduced or post results (F without the reduced axes, or with 1
   /// there). Absent: not computed.
   std::vector<opdef::TensorDesc> outputs = {};
-  std::int64_t stored = 0;       ///< the first results, which are stored; the others are reduced
+  std::int64_t stored = 0;       ///< how many first results are stored; the others are reduced
   std::vector<Fold> folds = {};  ///< one per reduced result
   std::vector<std::int64_t> reduce_axes = {};  ///< in [0, rank of F)
   /// Inputs: the reduced results, then the rest of `inputs`.
@@ -38,7 +38,7 @@ struct ElementwiseSpec {
 
 /// The arguments of the kernel are spec.inputs, spec.outputs, scratch. A stored result may
 /// overwrite an operand of `program` of its shape and type, a post result one of `post`. The order
-/// of sums depends on shapes and threads only. Declines types and sizes that it does not know, with
+/// of sums depends only on shapes and threads. Declines unsupported types and sizes, with
 /// the reason.
 opdef::KernelOffer prepare_elementwise(const ElementwiseSpec& spec);
 

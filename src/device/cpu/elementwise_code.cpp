@@ -44,7 +44,7 @@ int arity(TileOp op) {
   }
 }
 
-/// In additions of a vector, roughly.
+/// Roughly, in vector additions.
 double cost_of(TileOp op) {
   switch (static_cast<ExprOp>(op)) {
     case ExprOp::kInput:
@@ -208,9 +208,9 @@ class Compiler {
     return is(node, op) && node.uses == 1 && node.rate == by.rate;
   }
 
-  /// x / s becomes x * (1 / s) where s does not change within a tile: divisions are as slow as ten
-  /// products. Not for results, which are rounded once, nor in programs that jump: a rounding more
-  /// must not change which way a comparison goes.
+  /// x / s becomes x * (1 / s) if s does not change within a tile: a division is as slow as ten
+  /// products. Not for results, which are rounded once, nor in programs with jumps: an additional
+  /// rounding must not change the outcome of a comparison.
   void replace_divisions() {
     const auto jumps = [](const Node& node) {
       switch (static_cast<ExprOp>(node.op)) {
@@ -252,7 +252,7 @@ class Compiler {
     count_uses();
   }
 
-  /// Makes `node` number i; it must read earlier ones only.
+  /// Makes `node` number i; it must read only earlier ones.
   void insert(std::size_t i, const Node& node) {
     const auto first_moved = static_cast<std::int32_t>(i);
     const auto move = [&](std::int32_t& value) { value += value >= first_moved ? 1 : 0; };
@@ -301,7 +301,7 @@ class Compiler {
     if (at(node.args[0]).rate != Rate::kTile) std::swap(node.args[0], node.args[1]);
   }
 
-  /// Positions are those of nodes; the results are read behind the last one.
+  /// Positions are those of nodes; the results are read after the last one.
   void find_last_uses() {
     for (std::size_t i = 0; i < nodes_.size(); ++i) {
       if (!nodes_[i].is_live) continue;
@@ -352,10 +352,10 @@ class Compiler {
     }
     code_.cost += cost_of(node.op);
     const std::optional<std::int32_t> output = free_output(i);
-    // A first operand that is one element is spread out where there is no form for it.
+    // A first operand of one element is broadcast if there is no form for it.
     const bool spreads = num_args(node) == 3 && at(node.args[0]).rate != Rate::kTile;
     const std::int32_t first = spreads ? spread(node.args[0]) : -1;
-    // Buffers whose value this instruction reads last may take its result.
+    // Buffers whose value this instruction reads last may receive its result.
     for (int k = 0; k < num_args(node); ++k) release(at(node.args[k]), i);
     node.slot = output ? add_slot(SlotKind::kOutput, *output) : new_buffer();
     if (output) code_.result_slots[static_cast<std::size_t>(*output)] = node.slot;
@@ -374,8 +374,8 @@ class Compiler {
     }
   }
 
-  /// The output that node `i` can be written to at once: nothing that comes later may read an
-  /// operand which may lie there.
+  /// The output that node `i` can be written to directly: nothing later may read an
+  /// operand that may share its memory.
   std::optional<std::int32_t> free_output(std::size_t i) {
     for (std::size_t r = 0; r < results_.size(); ++r) {
       const CodeResult& result = results_[r];
@@ -430,8 +430,8 @@ class Compiler {
                                 : code_.per_call;
   }
 
-  /// Results that no instruction has written yet: operands first, which may lie where an output
-  /// will, then what waited in cells and buffers.
+  /// Results that no instruction has written yet: operands first, which may share memory with an
+  /// output, then what is in cells and buffers.
   void place_results() {
     for (const bool from_operands : {true, false}) {
       for (std::size_t r = 0; r < results_.size(); ++r) {
@@ -459,7 +459,7 @@ class Compiler {
     return to;
   }
 
-  /// Constants, and what is computed from constants only, by the very instructions of the run.
+  /// Constants, and what is computed only from constants, with the same instructions as the run.
   void make_constants() {
     code_.constants = base::allocate_aligned(kCellBytes * std::max(num_constants_, 1));
     const auto cell = [&](const Node& node) {

@@ -11,21 +11,21 @@
 #include "opdef/expr.h"
 
 // A program of opdef/expr.h as instructions over tiles. A value lives in a slot: an entry of the
-// table of pointers that the run keeps, which points at an operand, an output, a cell (one element)
+// table of pointers kept by the run, which points to an operand, an output, a cell (one element)
 // or a buffer of one tile. Values that do not change within a tile are computed once per call or
 // per row.
 
 namespace onnxgrad::device {
 
-/// How often a value has to be computed.
+/// How often a value must be computed.
 enum class Rate : std::uint8_t { kPlan, kCall, kRow, kTile };
 
 enum class SlotKind : std::uint8_t {
   kConstant,  ///< a cell that is filled at plan time; `index`: its number
   kCell,      ///< an element in the scratch block
   kBuffer,    ///< a tile in the scratch block
-  kOperand,   ///< an operand where it lies
-  kOutput     ///< an output where it lies
+  kOperand,   ///< an operand in place
+  kOutput     ///< an output in place
 };
 
 struct Slot {
@@ -41,16 +41,16 @@ struct Instruction {
 
 /// What the compiler knows about an operand.
 struct CodeOperand {
-  Rate rate = Rate::kTile;  ///< kCall: one element; kRow: one per row; kTile: one per index
-  bool in_place = true;     ///< read where it lies; else the run loads it into a cell or buffer
+  Rate rate = Rate::kTile;          ///< kCall: one element; kRow: one per row; kTile: one per index
+  bool in_place = true;             ///< read in place; else the run loads it into a cell or buffer
   bool may_be_overwritten = false;  ///< an output may have its address
 };
 
 /// What the compiler knows about a result.
 struct CodeResult {
   std::int32_t value = 0;  ///< instruction of the program
-  bool is_stored = true;  ///< has an output; else it only has to be there for the run (a reduction)
-  bool in_place = true;   ///< written where it lies; else the run stores it from the slot
+  bool is_stored = true;  ///< has an output; else it only has to exist during the run (a reduction)
+  bool in_place = true;   ///< written in place; else the run stores it from the slot
 };
 
 struct Code {

@@ -10,10 +10,10 @@
 #include "device/cpu/elementwise_space.h"
 #include "opdef/kernel.h"
 
-// What prepare_elementwise works out and run_elementwise reads.
+// What prepare_elementwise computes and run_elementwise reads.
 //
-// A tile is either a part of one run of the space, or, where runs are short, several whole runs: a
-// block. In a block, operands that are not dense are spread out into buffers.
+// A tile is either a part of one run of the space or, if runs are short, several whole runs: a
+// block. In a block, operands that are not dense are expanded into buffers.
 
 namespace onnxgrad::device {
 
@@ -33,7 +33,7 @@ struct Mover {
   std::vector<std::int64_t> strides;  ///< in elements, per axis of the space
 };
 
-/// An operand that is converted or spread out, or a result that is converted.
+/// An operand that is converted or expanded, or a result that is converted.
 struct Transfer {
   ConvertFn convert = nullptr;  ///< nullptr: same type
   std::int32_t slot = 0;        ///< a cell or a buffer
@@ -71,12 +71,12 @@ struct ElementwisePlan {
   std::vector<Reduction> reductions;
   std::int64_t reduced_size = 0;
   bool run_is_reduced = false;
-  bool fold_once = false;        ///< one tile has all: its folds are the results
-  std::int64_t fold_offset = 0;  ///< of what the folds of a tile give, in a thread's scratch
+  bool fold_once = false;        ///< one tile covers everything: its folds are the results
+  std::int64_t fold_offset = 0;  ///< of the results of a tile's folds, in a thread's scratch
 
   opdef::PreparedKernel post;  ///< fn == nullptr: none
   std::vector<std::int32_t>
-      post_args;                  ///< per argument of `post` behind the reduced results, in args
+      post_args;                  ///< per argument of `post` after the reduced results, in args
   std::int64_t post_table = 0;    ///< offset of its arguments in the scratch block
   std::int64_t post_scratch = 0;  ///< offset of its scratch block
 

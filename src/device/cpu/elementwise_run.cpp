@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t kMaxRank = Dims::kMaxRank;
 
-/// The indices of a row of a space, counted up row by row.
+/// The indices of a row of a space, incremented row by row.
 class RowIndex {
  public:
   RowIndex(const Space& space, std::int64_t row) : space_(space), axes_(space.dims.size() - 1) {
@@ -22,7 +22,7 @@ class RowIndex {
     }
   }
 
-  /// Elements from the operand's first to the row's first one.
+  /// Number of elements from the operand's first to the row's first one.
   std::int64_t offset(const std::vector<std::int64_t>& strides) const {
     std::int64_t sum = 0;
     for (std::size_t axis = 0; axis < axes_; ++axis) sum += index_[axis] * strides[axis];
@@ -63,7 +63,7 @@ TileOp combining(Fold fold) {
                                       : ExprOp::kMin);
 }
 
-/// One thread's way through a range of tiles.
+/// One thread's pass over a range of tiles.
 class Runner {
  public:
   Runner(const ElementwisePlan& plan, std::byte* const* args, std::int64_t thread)
@@ -202,7 +202,7 @@ class Runner {
     }
   }
 
-  /// An operand's rows [row, row + rows) into its buffer, one behind the other.
+  /// An operand's rows [row, row + rows) into its buffer, one after another.
   void spread(const Transfer& load, std::int64_t row, std::int64_t rows) {
     alignas(64) std::byte cell[kCellBytes];
     const TileFn fill = plan_.table.at(TileOp::kFill);
@@ -216,7 +216,7 @@ class Runner {
     }
     for (std::int64_t r = 0; r < rows; ++r, index.advance()) {
       const std::byte* from = start_of(load.memory, index);
-      // What is written behind a row's end is overwritten by the next one.
+      // What is written past the end of a row is overwritten by the next one.
       if (moves && load.convert != nullptr) {
         load.convert(to, from, plan_.run);
       } else if (moves) {
@@ -229,7 +229,7 @@ class Runner {
     }
   }
 
-  /// The one row of an operand, `rows` times: what is there already is copied behind itself.
+  /// The one row of an operand, `rows` times: what is already there is copied after itself.
   void repeat_row(const Transfer& load, std::int64_t rows) {
     std::byte* to = at_[load.slot];
     const std::byte* from = args_[load.memory.arg];
@@ -266,7 +266,7 @@ class Runner {
       }
       return;
     }
-    for (std::int64_t r = 0; r < rows;) {  // rows that have the same place go there together
+    for (std::int64_t r = 0; r < rows;) {  // rows with the same destination are combined
       const std::int64_t at = index.offset(strides);
       const std::int64_t start = r;
       do {

@@ -9,8 +9,8 @@
 
 namespace onnxgrad::device {
 
-/// An index space as few axes as possible: axes of length 1 are gone, neighbours over which every
-/// operand moves alike are one. The last axis is the run that inner loops go along. At least one
+/// An index space with as few axes as possible: axes of length 1 are dropped, neighbours that all
+/// operands traverse alike are merged. The last axis is the run of the inner loops. At least one
 /// axis.
 struct Space {
   std::vector<std::int64_t> dims;

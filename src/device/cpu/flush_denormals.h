@@ -9,9 +9,9 @@
 
 namespace onnxgrad::device {
 
-/// While one lives, this thread takes and gives zero for numbers below the smallest normal one.
-/// An average that decays, such as the momentum of a weight whose gradient has become zero, would
-/// else end as a denormal number, and arithmetic with these takes a hundred times as long.
+/// During its lifetime, this thread treats denormal operands as zero and flushes denormal results.
+/// A decaying average, such as the momentum of a weight whose gradient has become zero, would
+/// otherwise end up denormal, and arithmetic on such numbers takes a hundred times as long.
 class FlushDenormals {
  public:
 #ifdef __SSE2__

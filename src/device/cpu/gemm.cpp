@@ -39,7 +39,7 @@ void run_rows(GemmTile<T>& tile, const RowSplit<T>& rows) {
   rows.small_fn(tile);
 }
 
-/// All panels of columns, and in each all rows. `tile` is at C[0, 0].
+/// All panels of columns, and all rows in each. `tile` is at C[0, 0].
 template <class T>
 void run_panels(const GemmPlan<T>& plan, GemmTile<T>& tile) {
   const ColumnSplit<T>& columns = plan.columns;
@@ -87,7 +87,7 @@ void run_tiles(const void* data, const GemmOperands& operands) {
   run_panels(plan, tile);
 }
 
-/// One column of C, which is one row of its transpose, [m] = op(A) b: A^T takes the place of B.
+/// One column of C, that is one row of its transpose, [m] = op(A) b: A^T takes the role of B.
 template <class T>
 void run_column_of_transposed_a(const void* data, const GemmOperands& operands) {
   const auto& plan = *static_cast<const GemmPlan<T>*>(data);
@@ -108,7 +108,7 @@ void run_column(const void* data, const GemmOperands& operands) {
   run_rows(tile, plan.wide_rows);
 }
 
-/// C = A B^T by dot products of rows.
+/// C = A B^T with dot products of rows.
 template <class T>
 void run_dots(const void* data, const GemmOperands& operands) {
   const auto& plan = *static_cast<const GemmPlan<T>*>(data);

@@ -8,8 +8,8 @@
 
 #include "onnxgrad/dtype.h"
 
-// Dense matrix products for kernels: everything about a product that is known at plan time is
-// computed by prepare_gemm, which also chooses the implementation; run_gemm only computes. Start
+// Dense matrix products for kernels: prepare_gemm computes everything about a product that is known
+// at plan time and chooses the implementation; run_gemm only computes. Start
 // reading at GemmSpec; gemm.cpp has the drivers, gemm_tile.h the innermost loops, gemm_cost.h the
 // choice.
 
@@ -33,8 +33,8 @@ struct GemmSpec {
   std::int64_t k = 0;
   bool transpose_a = false;
   bool transpose_b = false;
-  /// From one row of A, as it lies in memory, to the next: A is a part of a larger matrix. 0:
-  /// dense. Else only for kTiles and n > 1.
+  /// From one row of A in memory to the next, if A is part of a larger matrix. 0:
+  /// dense. Otherwise only for kTiles and n > 1.
   std::int64_t a_row_length = 0;
   GemmStart start = GemmStart::kZero;
   double alpha = 1;
@@ -62,7 +62,7 @@ struct PreparedGemm {
   void operator()(const GemmOperands& operands) const { fn(data.get(), operands); }
 };
 
-/// Sums run over k in an order that depends on the sizes only, not on the number of threads.
+/// Sums run over k in an order that depends only on the sizes, not on the number of threads.
 /// Cost: a few microseconds. Thread-safe.
 PreparedGemm prepare_gemm(const GemmSpec& spec);
 

@@ -5,11 +5,11 @@
 
 #include "device/cpu/gemm_plan.h"
 
-// Products whose operands do not fit the first-level cache. Loops, outermost first: blocks of
+// Products whose operands do not fit into the L1 cache. Loops, outermost first: blocks of
 // columns (block_n) and of k (block_k), whose part of B is packed into panels as wide as a tile;
 // blocks of rows (block_m), whose part of A is packed if it is transposed; panels; tiles. So a
-// panel of B stays in the nearest cache while the rows of A's block pass by, and A's block stays in
-// the next one.
+// panel of B stays in the L1 cache while the rows of A's block are traversed, and A's block stays
+// in the L2 cache.
 
 namespace onnxgrad::device {
 namespace {
@@ -94,7 +94,7 @@ class Blocked {
     tile.a_step = 1;
     packed_split_ = {};
     tile.c_row = plan_.n;
-    // The first block of k starts from what was asked for, the others add to C.
+    // The first block of k starts from the requested start, the others add to C.
     tile.finish = is_last_ ? plan_.finish : GemmFinish::kAdd;
     if (!is_first_ && tile.finish == GemmFinish::kStore) tile.finish = GemmFinish::kAdd;
     const std::int64_t panels = split_.wide_count + split_.narrow_count;
@@ -150,8 +150,8 @@ class Blocked {
     if (rows.small_count > 0) run_part(rows.small_fn, rows.small_count, rows.big - 1);
   }
 
-  /// The rows of a block as tiles [steps, height], one behind the other. Panels of another width
-  /// may have tiles of another height.
+  /// The rows of a block as tiles [steps, height], one after another. Panels of a different width
+  /// may have tiles of a different height.
   void pack_block(const RowSplit<T>& rows, std::int64_t row, std::int64_t k) {
     if (packed_split_.big == rows.big && packed_split_.big_count == rows.big_count) return;
     packed_split_ = rows;

@@ -1,13 +1,13 @@
 #include "device/cpu/gemm_cost.h"
 
-// The numbers below were fitted to the times that onnxgrad_gemm_table (benchmarks/) gives for every
-// implementation of a product; docs/kernels.md has the table. They decide by sizes, type and
-// instruction set alone: the same product runs the same code on every run.
+// The numbers below were fitted to the times that onnxgrad_gemm_table (benchmarks/) reports for
+// each implementation of a product; docs/kernels.md has the table. They decide by sizes, type and
+// instruction set alone: the same product runs the same code every time.
 
 namespace onnxgrad::device {
 namespace {
 
-// Cycles. Tiles do two multiply-adds of a vector per cycle but for some waiting.
+// Cycles. Tiles do two vector multiply-adds per cycle except for some stalls.
 constexpr double kMultiplyAdd = 0.55;
 constexpr double kTileStart = 30;
 // Packing transposes an element in about half a cycle.
@@ -17,13 +17,13 @@ constexpr double kDotVector = 0.6;
 constexpr double kLoneDotVector = 1.1;
 constexpr double kDotEnd = 5.5;
 
-// Bytes of B beyond which rows of tiles find nothing left of it in the second-level cache: it is
+// Bytes of B beyond which it no longer stays in the L2 cache between rows of tiles: it is
 // packed panel by panel. Processors with 512-bit vectors have 1 to 2 MiB.
 constexpr double kCachedBytes512 = 1.75 * 1024 * 1024;
 constexpr double kCachedBytes = 256 * 1024;
-// An operand that is transposed costs more where it lies: its bytes from which packing pays.
+// A transposed operand costs more in place: its size in bytes from which packing pays.
 constexpr double kTransposedBytes = 96 * 1024;
-// As many rows must use what has been packed.
+// At least this many rows must use what has been packed.
 constexpr double kPackedRows = 32;
 
 double vectors(std::int64_t elements, int lanes) {

@@ -6,8 +6,8 @@
 
 namespace onnxgrad::device {
 
-/// The implementation of a product; never kBest. A choice that spec.choice demands and that cannot
-/// compute it (dots with a transposed A) becomes kTiles.
+/// The implementation of a product; never kBest. If spec.choice cannot compute the product (dots
+/// with a transposed A), kTiles.
 template <class T>
 GemmChoice choose_gemm(const GemmSpec& spec, const GemmTarget<T>& target);
 

@@ -7,7 +7,7 @@
 #include "device/cpu/gemm.h"
 #include "device/cpu/gemm_tile.h"
 
-// What prepare_gemm works out and the drivers in gemm.cpp and gemm_blocked.cpp read.
+// What prepare_gemm computes and the drivers in gemm.cpp and gemm_blocked.cpp read.
 
 namespace onnxgrad::device {
 
@@ -48,7 +48,7 @@ struct GemmPlan {
   T alpha = 1;
   int threads = 1;
 
-  // Tiles over the whole product: a tile with all but the pointers, and what `start` moves per
+  // Tiles over the whole product: a tile complete but for pointers, and how far `start` moves per
   // column.
   GemmTile<T> tile = {};
   std::ptrdiff_t start_column = 0;
@@ -63,13 +63,13 @@ struct GemmPlan {
   std::int64_t thread_scratch = 0;
 };
 
-/// Writes op(B)[k0 : k0 + steps, j0 : j0 + columns] to `to` as [steps, to_step], columns behind the
-/// last one zero.
+/// Writes op(B)[k0 : k0 + steps, j0 : j0 + columns] to `to` as [steps, to_step], padded with zero
+/// columns.
 template <class T>
 void pack_b(const GemmPlan<T>& plan, const T* b, std::int64_t k0, std::int64_t steps,
             std::int64_t j0, std::int64_t columns, T* to, std::ptrdiff_t to_step);
 
-/// Sets what the blocked driver needs; gives the scratch bytes of all threads.
+/// Sets what the blocked driver needs; returns the scratch bytes of all threads.
 template <class T>
 std::int64_t plan_blocked(GemmPlan<T>& plan);
 

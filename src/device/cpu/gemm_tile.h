@@ -5,7 +5,7 @@
 #include <cstdint>
 
 // The smallest pieces of a matrix product, one set per instruction set (gemm_tile_simd.cpp).
-// gemm.cpp decides at plan time which pieces a product is made of.
+// gemm.cpp decides at plan time which pieces make up a product.
 
 namespace onnxgrad::device {
 
@@ -16,8 +16,8 @@ enum class GemmFinish : std::int32_t {
   kRelu    ///< c = max(0, scale * sum + start); NaN stays NaN
 };
 
-/// Blocks of C, one below the other: c[i, j] = finish(sum over k of a[i, k] * b[k, j]). Each has
-/// the number of rows and of vectors of columns that the function is made for. All strides are in
+/// Blocks of C, one below the other: c[i, j] = finish(sum over k of a[i, k] * b[k, j]). The
+/// function determines the number of rows and of vectors of columns. All strides are in
 /// elements. `c` may be `start`.
 template <class T>
 struct GemmTile {
@@ -60,7 +60,7 @@ struct GemmDots {
 inline constexpr int kGemmMaxVectors = 4;
 inline constexpr int kGemmMaxRows = 16;
 
-/// What one instruction set offers for T.
+/// The functions of one instruction set for T.
 template <class T>
 struct GemmTarget {
   const char* name = "";
@@ -75,14 +75,14 @@ struct GemmTarget {
   /// to[j, i] = from[i, j] for i in [0, rows), j in [0, columns).
   void (*transpose)(const T* from, std::ptrdiff_t from_row, T* to, std::ptrdiff_t to_row,
                     std::int64_t rows, std::int64_t columns) = nullptr;
-  /// to[i, j] = from[i, j]; zeros behind the last column up to a whole vector.
+  /// to[i, j] = from[i, j]; zeros after the last column up to a full vector.
   void (*copy)(const T* from, std::ptrdiff_t from_row, T* to, std::ptrdiff_t to_row,
                std::int64_t rows, std::int64_t columns) = nullptr;
-  /// Rows of b must be readable up to a whole vector (no masked loads).
+  /// Rows of b must be readable up to a full vector (no masked loads).
   bool needs_padding = false;
 };
 
-/// Of the best instruction set of this machine.
+/// For the best instruction set of this machine.
 template <class T>
 const GemmTarget<T>& gemm_target();
 

@@ -22,7 +22,7 @@ constexpr int kMaxVectors = 3;
 constexpr int kMaxRows[kGemmMaxVectors] = {8, 6, 4, 0};
 #endif
 
-/// How C's elements are written: D is the vector, the last one of a row is masked to `tail`
+/// How C's elements are written: D is the vector; the last one of a row is masked to `tail`
 /// columns.
 template <class D, int kRows, int kVectors>
 struct TileEnd {
@@ -81,7 +81,7 @@ struct TileEnd {
   }
 };
 
-/// The sums stay in registers over all of k: each k loads `kVectors` vectors of b, and one scalar
+/// The sums stay in registers for all k: each k loads `kVectors` vectors of b, and one scalar
 /// of a per row.
 template <class D, int kRows, int kVectors>
 void gemm_tile(const GemmTile<hn::TFromD<D>>& tile) {
@@ -110,7 +110,7 @@ void gemm_tile(const GemmTile<hn::TFromD<D>>& tile) {
   const T* start = tile.start;
   T* c = tile.c;
   for (std::int64_t block = tile.blocks; block > 0; --block) {
-    if (prefetches) {  // C may lie far away, and is asked for only after all of k
+    if (prefetches) {  // C may not be cached, and is needed only after all k
       for (int i = 0; i < kRows; ++i) {
 #pragma GCC unroll 4
         for (int v = 0; v < kVectors; ++v) {
@@ -137,7 +137,7 @@ void gemm_tile(const GemmTile<hn::TFromD<D>>& tile) {
       for (int v = 0; v < kVectors; ++v) {
         row[v] = v + 1 < kVectors || kLanes == 1 ? hn::LoadU(d, b + v * kLanes)
                                                  : load_padded(d, end.mask, b + v * kLanes);
-        // Where rows of b lie far from each other, the processor does not foresee the next ones.
+        // If rows of b are far apart, the hardware prefetcher does not predict the next ones.
         if (kVectors > 2) __builtin_prefetch(b + kAhead * b_step + v * kLanes);
       }
       b += b_step;
@@ -217,7 +217,7 @@ void dot_rows(const GemmDots<T>& dots, std::int64_t row) {
   for (; j < dots.columns; ++j) dot_block<T, kRows, 1>(dots, row, j);
 }
 
-// Sums of a block, with what is loaded, fit the registers.
+// Sums of a block and loaded values fit into the registers.
 inline constexpr int kDotRows = kMaxVectors > 3 ? 4 : 2;
 
 template <class T>
@@ -260,7 +260,7 @@ HWY_INLINE void transpose_square(const double* p, std::ptrdiff_t from_row, doubl
 #endif
 
 #if HWY_TARGET != HWY_SCALAR
-/// Quarters of 128 bits from addresses `step` apart, one behind the other.
+/// Quarters of 128 bits from addresses `step` apart, one after another.
 template <class D, class T = hn::TFromD<D>>
 HWY_INLINE hn::Vec<D> load_quarters(D d, const T* from, std::ptrdiff_t step) {
   if constexpr (hn::MaxLanes(D()) * sizeof(T) == 16) {
@@ -273,7 +273,7 @@ HWY_INLINE hn::Vec<D> load_quarters(D d, const T* from, std::ptrdiff_t step) {
   }
 }
 
-/// As many rows as a vector has lanes, and as many columns as 128 bits have.
+/// As many rows as a vector has lanes, and as many columns as fit into 128 bits.
 HWY_INLINE void transpose_strip(const float* p, std::ptrdiff_t from_row, float* q,
                                 std::ptrdiff_t to_row) {
   const hn::ScalableTag<float> d;
@@ -318,7 +318,7 @@ void transpose(const T* from, std::ptrdiff_t from_row, T* to, std::ptrdiff_t to_
     for (; i + kLanes <= rows; i += kLanes) {
       for (std::int64_t j = 0; j < columns; j += kSquare) {
         const std::int64_t column = column_of(j);
-        if (j % kLine == 0 && j + 2 * kLine < columns) {  // too many rows for the processor to see
+        if (j % kLine == 0 && j + 2 * kLine < columns) {  // too many rows for the prefetcher
           const T* ahead = from + i * from_row + j + 2 * kLine;
           for (std::int64_t r = 0; r < kLanes; ++r) __builtin_prefetch(ahead + r * from_row);
         }
@@ -347,7 +347,7 @@ void copy(const T* from, std::ptrdiff_t from_row, T* to, std::ptrdiff_t to_row, 
           std::int64_t columns) {
   const hn::ScalableTag<T> d;
   constexpr std::int64_t kLanes = hn::MaxLanes(d);
-  constexpr std::int64_t kAhead = 12;  // rows: each lies on a page of its own for the prefetcher
+  constexpr std::int64_t kAhead = 12;  // rows: each is on a different page for the prefetcher
   const std::int64_t whole = columns / kLanes * kLanes;
   const std::int64_t rest = columns - whole;
   const auto mask = hn::FirstN(d, static_cast<std::size_t>(rest));

@@ -6,21 +6,21 @@
 
 #include "device/cpu/gemm_tile.h"
 
-// Tiles of a matrix product one of whose operands is read through a table of offsets: the matrix
-// that a convolution multiplies by is never written down. One set per instruction set
+// Tiles of a matrix product with one operand read through a table of offsets: the matrix
+// that a convolution multiplies by is never materialised. One set per instruction set
 // (offset_tile_simd.cpp). All strides are in elements.
 
 namespace onnxgrad::device {
 
-/// Blocks of C: c[i, j] = start[i, j] + sum over k of a[offsets[k] + i * a_row] * b[k, j]. Rows and
-/// vectors of columns are what the function is made for.
+/// Blocks of C: c[i, j] = start[i, j] + sum over k of a[offsets[k] + i * a_row] * b[k, j]. The
+/// function determines the number of rows and of vectors of columns.
 template <class T>
 struct OffsetTile {
   const T* a = nullptr;
   const std::int32_t* offsets = nullptr;  ///< [steps]
   std::ptrdiff_t a_row = 0;
   const T* b = nullptr;  ///< [steps, vectors * lanes]
-  T* c = nullptr;        ///< whole vectors are written
+  T* c = nullptr;        ///< full vectors are written
   std::ptrdiff_t c_row = 0;
   const T* start = nullptr;  ///< may be `c`
   std::ptrdiff_t start_row = 0;
@@ -38,7 +38,7 @@ using OffsetTileFn = void (*)(const OffsetTile<T>& tile);
 template <class T>
 struct PlaneTile {
   const T* a = nullptr;                   ///< [steps, rows]
-  const T* b = nullptr;                   ///< readable to whole vectors
+  const T* b = nullptr;                   ///< readable up to full vectors
   const std::int32_t* offsets = nullptr;  ///< [steps]
   T* c = nullptr;
   std::ptrdiff_t c_row = 0;
@@ -54,8 +54,8 @@ template <class T>
 using PlaneTileFn = void (*)(const PlaneTile<T>& tile);
 
 /// Sums over blocks of rows of positions: sums[i, t] += sum over block n, row r and column j of
-/// y[n, i, r, j] * x[n, r, offsets[t] + j]. Channels i and taps t are what the function is made
-/// for.
+/// y[n, i, r, j] * x[n, r, offsets[t] + j]. The function determines the number of channels i and
+/// taps t.
 template <class T>
 struct TapDots {
   const T* y = nullptr;
@@ -79,7 +79,7 @@ using TapDotsFn = void (*)(const TapDots<T>& dots);
 inline constexpr int kMaxDotChannels = 4;
 inline constexpr int kMaxDotTaps = 6;
 
-/// What one instruction set offers for T: tiles by [vectors - 1][rows - 1].
+/// The functions of one instruction set for T: tiles by [vectors - 1][rows - 1].
 template <class T>
 struct OffsetTarget {
   int lanes = 1;
@@ -93,7 +93,7 @@ struct OffsetTarget {
   TapDotsFn<T> tap_dots[kMaxDotChannels][kMaxDotTaps] = {};
 };
 
-/// Of the best instruction set of this machine.
+/// For the best instruction set of this machine.
 template <class T>
 const OffsetTarget<T>& offset_target();
 

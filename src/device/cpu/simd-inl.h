@@ -1,4 +1,4 @@
-// Helpers for code that Highway compiles once per instruction set; included in each round.
+// Helpers for code that Highway compiles once per instruction set; included each time.
 #if defined(ONNXGRAD_DEVICE_CPU_SIMD_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ONNXGRAD_DEVICE_CPU_SIMD_INL_H_
 #undef ONNXGRAD_DEVICE_CPU_SIMD_INL_H_
@@ -15,16 +15,16 @@ HWY_BEFORE_NAMESPACE();
 namespace onnxgrad::device::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Masked loads and stores of 32 and 64 bit lanes touch only the lanes of the mask. Highway's own
-// flag speaks for narrower types too, for which AVX2 has no such instruction.
+// Masked loads and stores of 32 and 64 bit lanes access only the lanes of the mask. Highway's own
+// flag also covers narrower types, for which AVX2 has no such instruction.
 #if HWY_TARGET == HWY_AVX2 || !HWY_MEM_OPS_MIGHT_FAULT
 inline constexpr bool kMasksAreSafe = true;
 #else
 inline constexpr bool kMasksAreSafe = false;
 #endif
 
-/// Hides where a pointer or a stride comes from, so that the compiler keeps it in a register and
-/// does not derive a dozen others from it, which then live on the stack.
+/// Hides the origin of a pointer or a stride, so that the compiler keeps it in a register and
+/// does not derive a dozen others from it and spill them to the stack.
 template <class T>
 HWY_INLINE void keep_in_register(T& value) {
 #if HWY_COMPILER_GCC || HWY_COMPILER_CLANG
@@ -34,7 +34,7 @@ HWY_INLINE void keep_in_register(T& value) {
 #endif
 }
 
-/// The first `count` lanes, which are those of `mask`; zeros behind them. Reads nothing else.
+/// The first `count` lanes, which are those of `mask`; zeros after them. Reads nothing else.
 template <class D, class M, class T = hn::TFromD<D>>
 HWY_INLINE hn::Vec<D> load_first(D d, M mask, const T* from, std::int64_t count) {
   if constexpr (kMasksAreSafe) {
@@ -58,7 +58,7 @@ HWY_INLINE void store_first(hn::Vec<D> v, D d, M mask, T* to, std::int64_t count
   }
 }
 
-/// As load_first from memory that is readable to the end of the vector; lanes behind are arbitrary.
+/// Like load_first, from memory readable to the end of the vector; other lanes are arbitrary.
 template <class D, class M, class T = hn::TFromD<D>>
 HWY_INLINE hn::Vec<D> load_padded(D d, M mask, const T* from) {
   if constexpr (kMasksAreSafe) {
@@ -72,7 +72,7 @@ HWY_INLINE hn::Vec<D> load_padded(D d, M mask, const T* from) {
 template <class V>
 HWY_INLINE V max_or_nan(V floor, V x) {
 #if HWY_ARCH_X86 && HWY_TARGET != HWY_SCALAR
-  return hn::Max(floor, x);  // maxps gives its second operand if either is NaN
+  return hn::Max(floor, x);  // maxps returns its second operand if either is NaN
 #else
   return hn::IfThenElse(hn::Lt(x, floor), floor, x);
 #endif

@@ -14,7 +14,7 @@
 #include <thread>
 
 // Control groups, version 2: the line "0::/path" of /proc/self/cgroup names the group, and in its
-// folder cpu.max holds "<quota> <period>" in microseconds, or "max <period>".
+// folder cpu.max contains "<quota> <period>" in microseconds, or "max <period>".
 // https://docs.kernel.org/admin-guide/cgroup-v2.html
 
 namespace onnxgrad::device {

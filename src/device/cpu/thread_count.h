@@ -7,18 +7,18 @@
 
 namespace onnxgrad::device {
 
-/// How many threads shall run at once here: processors of this thread's affinity mask, at most what
-/// the quota of the control group pays for and what OMP_NUM_THREADS asks for, at least 1. Reads a
+/// How many threads should run at once: processors in this thread's affinity mask, at most what
+/// the quota of the control group allows and OMP_NUM_THREADS requests, at least 1. Reads a
 /// few files below /proc and /sys, and the environment (no other file of the library does).
 int available_threads();
 
-/// The number that a value of OMP_NUM_THREADS asks for: of a list ("4,2", for nested regions) the
-/// first. nullopt for what is not a whole number above 0. OpenMP 5.2, 21.1.2.
+/// The number that a value of OMP_NUM_THREADS requests: of a list ("4,2", for nested regions) the
+/// first. nullopt for anything but a positive integer. OpenMP 5.2, 21.1.2.
 std::optional<int> openmp_threads(std::string_view text);
 
-/// Whole processors that the smallest CPU quota of a control group (version 2) and of those above
-/// it pays for, at least 1; nullopt without a quota. `root` is where control groups are mounted,
-/// `membership` the text of /proc/self/cgroup.
+/// Whole processors that the smallest CPU quota of a control group (version 2) and its ancestors
+/// allows, at least 1; nullopt without a quota. `root` is where control groups are mounted,
+/// `membership` the content of /proc/self/cgroup.
 std::optional<int> quota_threads(const std::filesystem::path& root, std::string_view membership);
 
 }  // namespace onnxgrad::device

@@ -262,7 +262,7 @@ struct Folding {
     return kFold == Fold::kMax ? hn::Neg(infinity) : infinity;
   }
 
-  /// The lanes from left to right would be one long chain: halves are combined until one is left.
+  /// Going from left to right would be one long chain: halves are combined until one lane is left.
   static HWY_INLINE T across(V v) {
     const D d;
     if constexpr (kFold == Fold::kSum) return hn::GetLane(hn::SumOfLanes(d, v));

@@ -1,7 +1,7 @@
-// Exponentials and their kin on vectors; included once per instruction set. Largest errors found,
+// Exponentials and related functions on vectors; included once per instruction set. Largest errors,
 // in units of the last place, float and double alike, subnormal results included:
 //   exp 1, log 1, tanh 3, sigmoid 3, softplus 3, erf 2.5, sin and cos 3.
-// Special values as in the C library. tile_functions_test.cpp holds these figures.
+// Special values as in the C library. tile_functions_test.cpp checks these figures.
 #if defined(ONNXGRAD_DEVICE_CPU_TILE_FUNCTIONS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ONNXGRAD_DEVICE_CPU_TILE_FUNCTIONS_INL_H_
 #undef ONNXGRAD_DEVICE_CPU_TILE_FUNCTIONS_INL_H_
@@ -18,18 +18,18 @@ HWY_BEFORE_NAMESPACE();
 namespace onnxgrad::device::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// Highway's Exp with what it leaves out: arguments beyond its range, and NaN.
+/// Highway's Exp, extended to arguments beyond its range and NaN.
 template <class D, class V>
 HWY_INLINE V exp_of(D d, V x) {
   using T = hn::TFromD<D>;
-  // Everything from here on overflows; Highway's range ends a little later.
+  // Everything from here on overflows; Highway's range ends slightly later.
   const V limit = hn::Set(d, sizeof(T) == 4 ? T(89) : T(709.8));
   V y = hn::Exp(d, hn::Min(x, limit));
   y = hn::IfThenElse(hn::Ge(x, limit), hn::Inf(d), y);
   return hn::IfThenElse(hn::IsNaN(x), x, y);
 }
 
-/// Highway's Log with zero, negative numbers, infinity and NaN.
+/// Highway's Log, extended to zero, negative numbers, infinity and NaN.
 template <class D, class V>
 HWY_INLINE V log_of(D d, V x) {
   const V zero = hn::Zero(d);
@@ -116,7 +116,7 @@ HWY_INLINE V erf_of(D d, V x) {
   return hn::IfThenElse(hn::IsNaN(x), x, y);
 }
 
-/// Highway's Sin and Cos reduce by multiples of pi in a way that holds up to 39000.
+/// Highway's Sin and Cos reduce by multiples of pi in a way that is accurate up to 39000.
 template <class D, class V>
 HWY_INLINE bool is_small_angle(D d, V x) {
   return hn::AllTrue(d, hn::Lt(hn::Abs(x), hn::Set(d, hn::TFromD<D>(39000))));

@@ -104,7 +104,7 @@ struct PowOp {
   }
 };
 
-/// The sign of the dividend, as C's fmod.
+/// With the sign of the dividend, as in C's fmod.
 struct FmodOp {
   template <class D, class V>
   HWY_INLINE V operator()(D d, V a, V b) const {
@@ -113,7 +113,7 @@ struct FmodOp {
   }
 };
 
-/// The sign of the divisor, as Python's %.
+/// With the sign of the divisor, as in Python's %.
 struct ModOp {
   template <class D, class V>
   HWY_INLINE V operator()(D d, V a, V b) const {

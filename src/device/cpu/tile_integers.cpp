@@ -6,7 +6,7 @@
 #include "device/cpu/tile_ops.h"
 
 // Instructions on int64: plain loops for the baseline instruction set. Arithmetic wraps around;
-// division by zero gives 0, so that no data can trap.
+// division by zero yields 0, so that no data can trap.
 
 namespace onnxgrad::device {
 namespace {
@@ -37,7 +37,7 @@ Int modulo(Int a, Int b) {
   return rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest;
 }
 
-/// Negative exponents give the integer part of the true power.
+/// Negative exponents yield the integer part of the exact power.
 Int power(Int base, Int exponent) {
   if (exponent < 0) {
     if (base == 1) return 1;

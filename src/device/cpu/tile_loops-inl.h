@@ -39,7 +39,7 @@ struct TileOperand {
   V value_ = hn::Undefined(D());
 };
 
-/// Calls f(i) for whole vectors and f_rest(i, mask, count) for what is left, and stores the
+/// Calls f(i) for full vectors and f_rest(i, mask, count) for the remainder, and stores the
 /// results.
 template <class T, class F, class R>
 HWY_INLINE void for_each_vector(void* to, std::int64_t n, bool pad, F f, R f_rest) {

@@ -7,8 +7,8 @@
 #include "onnxgrad/dtype.h"
 #include "opdef/expr.h"
 
-// The instructions of element-wise programs, each over a tile: a run of elements that fits the
-// nearest cache. One table per type of the computation, filled for the best instruction set of this
+// The instructions of element-wise programs, each over a tile: a run of elements that fits into the
+// L1 cache. One table per type of the computation, filled for the best instruction set of this
 // machine by tile_arithmetic_simd.cpp and tile_functions_simd.cpp (float, double) and
 // tile_integers.cpp (int64).
 
@@ -47,7 +47,7 @@ enum class Fold : std::uint8_t { kSum, kMax, kMin };
 inline constexpr std::size_t kNumFolds = 3;
 
 /// Reduces x [rows, columns] (rows `row_step` apart) to one element per row, or to one per column.
-/// The order of the operations depends on the sizes only. NaN stays NaN.
+/// The order of operations depends only on the sizes. NaN stays NaN.
 using FoldFn = void (*)(const void* x, std::int64_t rows, std::int64_t columns,
                         std::ptrdiff_t row_step, void* to);
 

@@ -46,8 +46,8 @@ struct UpdateArrays {
 template <class T>
 using UpdateFn = void (*)(const WeightUpdate& spec, const UpdateArrays<T>& arrays);
 
-/// The loop for `spec`, for float or double. float: roots and quotients come from estimates
-/// with a Newton step each where the processor has them: within 4 units in the last place with
+/// The loop for `spec`, for float or double. float: roots and quotients use estimates
+/// with one Newton step each if the processor has them: within 4 units in the last place with
 /// AVX-512, 8 with the estimates of other processors. Denormal numbers count as zero.
 template <class T>
 UpdateFn<T> find_update(const WeightUpdate& spec);

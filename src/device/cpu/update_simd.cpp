@@ -17,7 +17,7 @@ HWY_BEFORE_NAMESPACE();
 namespace onnxgrad::device::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Estimates of 11 bits and more, which one Newton step makes 22.
+// Estimates of 11 bits or more, which one Newton step extends to 22.
 #if HWY_ARCH_X86 && HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128
 inline constexpr bool kHasEstimates = true;
 #else
@@ -25,8 +25,8 @@ inline constexpr bool kHasEstimates = false;
 #endif
 
 /// start - rate * m / (sqrt(v) + epsilon). With estimates y of 1 / sqrt(v) and r of 1 / d a Newton
-/// step each: e = v y, d = e (3 - e y) + 2 epsilon is twice the divisor, and r (2 - d r) twice over
-/// the quotient's other factor. Thirteen operations of vectors, where root and division take as
+/// step each: e = v y, d = e (3 - e y) + 2 epsilon is twice the divisor, and r (2 - d r), doubled,
+/// the quotient's other factor. Thirteen vector operations, where root and division take as
 /// long as thirty.
 template <class D, bool kEstimate>
 struct RootStep {
@@ -42,7 +42,7 @@ struct RootStep {
   V operator()(V start, V m, V v) const {
     const D d;
     if constexpr (kEstimate) {
-      // The estimate of 1 / sqrt(0) is infinite; the root shall be 0 there.
+      // The estimate of 1 / sqrt(0) is infinite; the root must be 0 there.
       const V y = hn::IfThenElseZero(hn::Gt(v, hn::Zero(d)), hn::ApproximateReciprocalSqrt(v));
       const V e = hn::Mul(v, y);
       const V divisor = hn::MulAdd(e, hn::NegMulAdd(e, y, hn::Set(d, kThree)), epsilon_);
@@ -75,7 +75,7 @@ void update(const WeightUpdate& spec, const UpdateArrays<T>& arrays) {
   const RootStep<D, kEstimate> root_step(arrays.epsilon, arrays.rate);
   const FlushDenormals flush;
 
-  // `load` and `store` are of whole vectors, or of the rest.
+  // `load` and `store` handle full vectors, or the remainder.
   const auto step = [&](std::int64_t i, const auto& load, const auto& store) HWY_ATTR {
     const V w = load(arrays.w + i);
     V g = load(arrays.gradient + i);

@@ -8,8 +8,8 @@
 
 namespace onnxgrad::device {
 
-/// Calls f once for each instruction set of this machine that kernels are compiled for: what is
-/// prepared within f uses it. Not thread-safe.
+/// Calls f once for each instruction set of this machine that kernels are compiled for; kernels
+/// prepared within f use it. Not thread-safe.
 template <class F>
 void for_each_instruction_set(F f) {
   constexpr std::int64_t kSets[] = {HWY_AVX3, HWY_AVX2, HWY_SSE4, HWY_NEON, HWY_SCALAR};

@@ -29,7 +29,7 @@ constexpr std::size_t kMostQueued = 4096;
   std::abort();
 }
 
-// The memory that is allocated now, by tagged address.
+// The currently allocated memory, by tagged address.
 class Memory {
  public:
   void add(Address address, std::int64_t bytes) {
@@ -40,7 +40,7 @@ class Memory {
     const std::scoped_lock lock(mutex_);
     ranges_.erase(static_cast<std::uintptr_t>(address));
   }
-  /// The pointer behind an address. `bytes` from there on must belong to one buffer.
+  /// The pointer for an address. `bytes` from there on must belong to one buffer.
   std::byte* pointer(Address address, std::int64_t bytes) const {
     const auto at = static_cast<std::uintptr_t>(address);
     const std::scoped_lock lock(mutex_);
@@ -48,7 +48,7 @@ class Memory {
     if (range == ranges_.begin()) die("an address that is not memory of the device");
     --range;
     if (static_cast<std::int64_t>(at - range->first) + bytes > range->second) {
-      die("an address outside of the device's buffers");
+      die("an address outside the device's buffers");
     }
     return reinterpret_cast<std::byte*>(at & ~kTag);
   }

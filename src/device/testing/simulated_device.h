@@ -5,13 +5,13 @@
 
 namespace onnxgrad::device::testing {
 
-/// A device that is as unlike the CPU as one can be while it runs the CPU's kernels. Its addresses
-/// are not pointers: the processor refuses them. Work is queued, and a thread of the stream does it
-/// as late as it may: when somebody waits, or when very much is queued. New memory, and host memory
-/// that a copy has not reached yet, is full of NaN. Arguments that are not memory of the device,
-/// and memory that is freed while work for it is queued, end the process with a message.
+/// A device that differs from the CPU as much as possible while running the CPU's kernels. Its
+/// addresses are not pointers: accessing them faults. Work is queued, and the stream's thread does
+/// it as late as possible: when somebody waits, or when the queue is long. New memory, and host
+/// memory that a copy has not reached yet, is filled with NaN. Arguments that are not memory of the
+/// device, and memory that is freed while work for it is queued, end the process with a message.
 ///
-/// A test binary that is linked with simulated_device.cpp runs on it where the environment says
+/// A test binary that is linked with simulated_device.cpp runs on it if the environment has
 /// ONNXGRAD_TEST_DEVICE=simulated.
 Device& simulated_device();
 

@@ -115,7 +115,7 @@ TEST_F(SimulatedDeviceDeath, FreedMemoryIsNotUsed) {
         y = {};
         stream->synchronize();
       },
-      "outside of the device's buffers|not memory of the device");
+      "outside the device's buffers|not memory of the device");
 }
 
 TEST_F(SimulatedDeviceDeath, CopiesStayWithinABuffer) {
@@ -124,7 +124,7 @@ TEST_F(SimulatedDeviceDeath, CopiesStayWithinABuffer) {
         stream->copy(y.address, x.address, kBytes + 1);
         stream->synchronize();
       },
-      "outside of the device's buffers");
+      "outside the device's buffers");
 }
 
 }  // namespace
