@@ -37,7 +37,7 @@ bool has_rule_for(const opdef::OpDef* def, const ir::Node& node, std::size_t i) 
 
 Activity::Activity(const ir::Graph& graph, const opdef::OpRegistry& registry,
                    std::span<ir::Value* const> outputs, std::span<ir::Value* const> wrt) {
-  // Per node: what a gradient could come from and go to.
+  // For each node: where a gradient could come from and go to.
   std::vector<std::vector<ir::Value*>> flows(graph.nodes.size());
   std::unordered_set<const ir::Value*> from_wrt(wrt.begin(), wrt.end());
   for (std::size_t n = 0; n < graph.nodes.size(); ++n) {

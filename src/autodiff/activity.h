@@ -10,8 +10,8 @@
 
 namespace onnxgrad::autodiff {
 
-/// The part of a graph that a gradient goes through: values that depend on `wrt` and that `outputs`
-/// depend on, along inputs that a gradient can flow to.
+/// The part of a graph that a gradient flows through: values that depend on `wrt` and that
+/// `outputs` depend on, along inputs that a gradient can flow to.
 class Activity {
  public:
   Activity(const ir::Graph& graph, const opdef::OpRegistry& registry,
@@ -26,17 +26,17 @@ class Activity {
   std::vector<ir::Node*> nodes_;
 };
 
-/// Whether a value may have a gradient: floating-point, or of a type that is not known.
+/// Whether a value may have a gradient: floating-point, or of unknown type.
 bool carries_gradient(const ir::Value* value);
 
 /// The inputs of `node`, then the values that its subgraphs capture.
 std::vector<ir::Value*> gradient_inputs(const ir::Node& node);
 
-/// True unless the definition says that the gradient is zero; for inputs that subgraphs capture
-/// (numbered as gradient_inputs) and for those of an unknown operator (nullptr) always.
+/// True unless the definition declares the gradient to be zero; always for inputs that subgraphs
+/// capture (numbered as in gradient_inputs) and for those of an unknown operator (nullptr).
 bool can_flow_to(const opdef::OpDef* def, const ir::Node& node, std::size_t i);
 
-/// True if the definition has a rule, and this answers for input `i`.
+/// True if the definition has a rule that covers input `i`.
 bool has_rule_for(const opdef::OpDef* def, const ir::Node& node, std::size_t i);
 
 }  // namespace onnxgrad::autodiff

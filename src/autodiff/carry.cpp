@@ -8,9 +8,9 @@
 #include "base/check.h"
 #include "opdef/random_stream.h"
 
-// The gradient of a subgraph is a subgraph of its own, which reads values of the first. One walk
-// over the nodes of the first, from the back, decides for each value that is read whether it is
-// saved or computed again, which its node's inputs are then read for.
+// The gradient of a subgraph is another subgraph, which reads values of the first. One walk
+// over the nodes of the first, backwards, decides for each value that is read whether it is
+// saved or recomputed, for which its node's inputs are then read.
 
 namespace onnxgrad::autodiff {
 namespace {
@@ -42,7 +42,7 @@ class Carrier {
       stand_ins_[constant] = g_.constant(constant->initializer, constant->name);
     }
     append_repeated();
-    // What save() wrote and what is repeated comes before all that reads it.
+    // What save() wrote and what is recomputed comes before everything that reads it.
     std::vector<Node*>& nodes = g_.graph().nodes;
     std::rotate(nodes.begin(), nodes.begin() + first_new, nodes.end());
     ir::replace_uses(g_.graph(), stand_ins_);
@@ -65,7 +65,7 @@ class Carrier {
                                [this](const Value* input) { return input->graph == &body_; });
   }
 
-  // A shape is taken where the tensor is: no tensor is saved for its shape.
+  // Shapes are computed next to the tensor: no tensor is saved for its shape.
   void move_shapes() {
     std::vector<Node*> shapes;
     std::ranges::copy_if(g_.graph().nodes, std::back_inserter(shapes),
@@ -77,7 +77,7 @@ class Carrier {
     ir::replace_uses(g_.graph(), moved);
   }
 
-  // Element-wise work and what moves elements; shapes of what is there anyway.
+  // Element-wise work and data movement; shapes of what is available anyway.
   bool is_cheap(const Node& node) const {
     const opdef::OpDef* def = registry_.find(node);
     if (def == nullptr || def->is_random || !node.subgraphs().empty()) return false;
@@ -85,7 +85,7 @@ class Carrier {
     return def->expression != nullptr || def->passage != opdef::Passage::kNone;
   }
 
-  // True if each output that is read has a stand-in now.
+  // True if each output that is read now has a replacement.
   bool save_outputs(const Node& node) {
     if (is_cheap(node)) return false;
     std::unordered_map<const Value*, Value*> saved;

@@ -8,7 +8,7 @@
 
 namespace onnxgrad::autodiff {
 
-/// What opdef::VjpContext::carry() does: brings what g.graph() reads of `body` over.
+/// Implements opdef::VjpContext::carry(): replaces the values of `body` that g.graph() reads.
 void carry_values(ir::GraphBuilder& g, ir::Graph& body, const opdef::OpRegistry& registry,
                   const std::function<ir::Value*(ir::Value*)>& save);
 

@@ -67,7 +67,7 @@ class Context : public opdef::VjpContext {
     if (Value* output = node_.output(i)) return output;
     const auto named =
         std::ranges::find_if(node_.outputs, [](const Value* output) { return output != nullptr; });
-    const std::string hint = fmt::format("{}_{}", (*named)->name, i);  // a gradient came to one
+    const std::string hint = fmt::format("{}_{}", (*named)->name, i);  // one received a gradient
     node_.graph->add_output(&node_, i, {}, hint);
     g_.inferer().infer(node_);
     complete_.outputs = node_.outputs;
@@ -97,7 +97,7 @@ class Context : public opdef::VjpContext {
   std::vector<bool> needs_;
 };
 
-// What the rule gave, in the shape of the input, and with all that is known of the input's type.
+// The result of the rule, in the shape of the input, with all that is known about its type.
 Value* conform(ir::GraphBuilder& g, const opdef::OpDef& def, const Node& node, Value* gradient,
                const Value* input) {
   if (def.broadcasts)
@@ -106,14 +106,14 @@ Value* conform(ir::GraphBuilder& g, const opdef::OpDef& def, const Node& node, V
   const auto wanted = input->type.static_dims();
   if (given && wanted && *given != *wanted) {
     throw InternalError(
-        fmt::format("the rule of {} gave a gradient of shape {} for '{}' of shape {}",
+        fmt::format("the rule of {} returned a gradient of shape {} for '{}' of shape {}",
                     node.describe(), given->to_string(), input->name, wanted->to_string()));
   }
   if (input->type.is_tensor() && !given) gradient->type = input->type;
   return gradient;
 }
 
-// True: something arrives at the node, and nothing of it reaches its active inputs.
+// True: a gradient arrives at the node but does not reach its active inputs.
 bool apply_rule(ir::GraphBuilder& g, const opdef::OpRegistry& registry, const Activity& activity,
                 Node& node, Cotangents& cotangents) {
   const opdef::OpDef& def = *registry.find(node);
@@ -143,9 +143,9 @@ bool apply_rule(ir::GraphBuilder& g, const opdef::OpRegistry& registry, const Ac
 }
 
 std::string reason_for(const opdef::OpDef* def, const Value& input) {
-  if (def == nullptr) return "onnxgrad does not have the operator";
+  if (def == nullptr) return "onnxgrad does not support the operator";
   if (def->vjp == nullptr) return "the operator has no gradient rule";
-  return fmt::format("the operator's gradient rule has nothing for '{}'", input.name);
+  return fmt::format("the operator's gradient rule does not cover '{}'", input.name);
 }
 
 std::vector<MissingGradient> missing_in(const Activity& activity,
@@ -182,14 +182,14 @@ std::vector<MissingGradient> missing_in(const Activity& activity,
   }
   if (missing.size() > kListed) list += fmt::format("; ... {} in total", missing.size());
   throw GradientError(
-      {.what = fmt::format("no gradient through {} node{} on the way to the weights",
+      {.what = fmt::format("no gradient through {} node{} on the path to the weights",
                            missing.size(), missing.size() == 1 ? "" : "s"),
        .where = {.graph = graph, .node = missing[0].node, .op_type = missing[0].op_type},
        .detail = list + ".",
        .hint = "Freeze the weights before these nodes, or replace the operators."});
 }
 
-// Calls of functions whose operator has no rule of its own are differentiated through their bodies.
+// Calls of functions whose operator has no rule are differentiated through their bodies.
 void expand_functions(ir::GraphBuilder& g, ir::Graph& primal, const opdef::OpRegistry& registry,
                       std::span<Value* const> outputs, std::span<Value* const> wrt) {
   bool expanded = true;
@@ -207,7 +207,7 @@ void expand_functions(ir::GraphBuilder& g, ir::Graph& primal, const opdef::OpReg
   }
 }
 
-// Nodes that what comes from `wrt` reaches, and that no gradient goes through.
+// Nodes that depend on `wrt` and that no gradient passes.
 void find_ends(const ir::Graph& graph, const opdef::OpRegistry& registry,
                std::span<Value* const> outputs, std::span<Value* const> wrt,
                std::vector<const Node*>& ends) {
@@ -242,7 +242,7 @@ void find_ends(const ir::Graph& graph, const opdef::OpRegistry& registry,
 }
 
 // The sweep over the nodes of `primal`: g.graph(), or a body whose values the new nodes read as if
-// they stood in it.
+// they were part of it.
 std::vector<Value*> sweep(ir::GraphBuilder& g, ir::Graph& primal, const opdef::OpRegistry& registry,
                           std::span<Value* const> outputs, std::span<Value* const> seeds,
                           std::span<Value* const> wrt, ZeroGradients* zeros) {

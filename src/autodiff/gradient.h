@@ -10,7 +10,7 @@
 
 namespace onnxgrad::autodiff {
 
-/// A node on a path from a wanted value to the output that has no gradient there.
+/// A node on a path from a value in wrt to the output that has no gradient there.
 struct MissingGradient {
   std::string op_type;
   std::string node;    ///< its name, or
@@ -27,15 +27,15 @@ std::vector<MissingGradient> find_missing_gradients(const ir::Model& model,
 
 /// What a sweep found to be zero everywhere.
 struct ZeroGradients {
-  std::vector<bool> is_zero;          ///< per wanted value
-  std::vector<const ir::Node*> ends;  ///< nodes with a slope of zero on the way to these
+  std::vector<bool> is_zero;          ///< for each value in wrt
+  std::vector<const ir::Node*> ends;  ///< nodes with a zero slope on the path to these
 };
 
 /// Appends to g.graph() the vector-Jacobian product of `outputs` with `seeds` (same shapes) and
 /// returns d(sum_i <seeds_i, outputs_i>)/d(wrt_j) for each j, with the shape and dtype of wrt_j;
 /// zeros where nothing depends on it. Reverse-mode accumulation over the nodes between wrt and
 /// outputs (Griewank and Walther, Evaluating Derivatives, 2008, chapter 3). Throws: GradientError
-/// naming every node that has no rule (see find_missing_gradients). `zeros` takes what is zero
+/// naming every node that has no rule (see find_missing_gradients). `zeros` receives what is zero
 /// whatever the values are.
 std::vector<ir::Value*> add_vjp(ir::GraphBuilder& g, const opdef::OpRegistry& registry,
                                 std::span<ir::Value* const> outputs,

@@ -143,7 +143,7 @@ TEST_F(GradientTest, AnInputThatTheRuleLeavesOutIsRefused) {
     FAIL() << "a gradient of zero was made up";
   } catch (const GradientError& error) {
     const std::string text = error.what();
-    EXPECT_NE(text.find("Mul 'product' (input 1: the operator's gradient rule has nothing for 'w'"),
+    EXPECT_NE(text.find("Mul 'product' (input 1: the operator's gradient rule does not cover 'w'"),
               std::string::npos)
         << text;
   }
