@@ -60,7 +60,7 @@ bool Contraction::merge(const ir::Node* a, const ir::Node* b) {
   const auto behind_first = [&](std::uint32_t place) { return place > place_[first]; };
   if (!search(last, first, producers_, behind_first, before_)) return false;
   if (!before_.empty()) {
-    // These go before the united one, and what needs `first` behind it, as far as it is in between.
+    // Of the units in between, these go before the merged one, those that need `first` after it.
     std::uint32_t limit = 0;
     for (const Unit unit : before_) limit = std::max(limit, place_[unit]);
     const auto in_between = [&](std::uint32_t place) { return place < limit; };

@@ -9,20 +9,20 @@
 
 namespace onnxgrad::passes {
 
-/// The nodes of a graph in units, each of which is to become one node; at first every node is a
-/// unit of its own. The graph of the units stays acyclic.
+/// The nodes of a graph in units, each of which is to become one node; initially every node is a
+/// separate unit. The graph of units stays acyclic.
 ///
-/// Every unit has a place, and a unit comes behind those that it reads. A merge looks at, and
-/// moves, only what lies between the two places (after Pearce and Kelly, "A dynamic topological
+/// Every unit has a position, after those of the units that it reads. A merge examines and
+/// moves only what is between the two positions (after Pearce and Kelly, "A dynamic topological
 /// sort algorithm for directed acyclic graphs", 2006).
 class Contraction {
  public:
-  /// `graph.nodes` are in a topological order and do not change meanwhile.
+  /// `graph.nodes` are in topological order and do not change meanwhile.
   explicit Contraction(const ir::Graph& graph);
 
-  /// Makes one unit of those of `a` and `b`. False, and nothing changes, if a path leads from one
+  /// Merges the units of `a` and `b`. Returns false, changing nothing, if a path leads from one
   /// of them through a third unit to the other, or if more than kMaxSearched reads would have to be
-  /// followed to see that none does.
+  /// followed to rule that out.
   bool merge(const ir::Node* a, const ir::Node* b);
 
   static constexpr std::size_t kMaxSearched = 2048;
@@ -31,7 +31,7 @@ class Contraction {
   using Unit = std::uint32_t;
   using Nodes = std::vector<std::uint32_t>;  // by their positions in the graph
 
-  /// Collects the units that `neighbours` lead to from `start` and that `is_between` lets in.
+  /// Collects the units reachable from `start` through `neighbours` that `is_between` admits.
   /// False if one of them leads to `forbidden`, or after too many steps.
   template <class IsBetween>
   bool search(Unit start, Unit forbidden, const std::vector<Nodes>& neighbours,

@@ -11,8 +11,8 @@
 #include "passes/reduction.h"
 
 // Greedy, in graph order: a node joins the group of one of its producers if it has the same space
-// (or the reduced one), if it can read what it reads there, and if the groups, which become one
-// node each, stay free of cycles (see Contraction).
+// (or the reduced one), if it may read its operands there, and if the groups, which become one
+// node each, stay acyclic (see Contraction).
 
 namespace onnxgrad::passes {
 namespace {
@@ -73,13 +73,13 @@ class Grouper {
       if (source != nullptr) return false;
       source = input;
     }
-    // Stored anyway: someone reads it who is not element-wise.
+    // Stored anyway: a node that is not element-wise reads it.
     return source != nullptr && source->type.static_dims() == output->type.static_dims() &&
            std::ranges::any_of(uses_.of(source),
                                [this](const ir::Use& use) { return !is_elementwise(use.node); });
   }
 
-  // Takes the waiting producers of `node`, a main member of group g, into the group.
+  // Adds the waiting producers of `node`, a main member of group g, to the group.
   void take_waiting(const ir::Node& node, std::size_t g) {
     for (const ir::Value* input : node.inputs) {
       if (input == nullptr || waiting_.erase(input->producer) == 0) continue;
@@ -91,7 +91,7 @@ class Grouper {
     }
   }
 
-  // Some schemas leave it to the kernel whether the operands fit (PRelu).
+  // Some schemas leave checking the operands' shapes to the kernel (PRelu).
   static void check_operands(const ir::Node& node, const Dims& dims) {
     const auto refuse = [&node](const std::string& what) {
       throw ShapeError(
@@ -156,7 +156,7 @@ class Grouper {
     return false;
   }
 
-  // The reduced space is flat: an operand is one number or has the very shape.
+  // The reduced space is flat: an operand is one number or has exactly its shape.
   static bool is_flat(const ir::Node& node, const Dims& dims) {
     return std::ranges::all_of(node.inputs, [&](const ir::Value* input) {
       if (input == nullptr) return true;
@@ -222,16 +222,16 @@ class Grouper {
     }
   }
 
-  // The one rule of what may be read inside a group: main values by main members and reductions,
-  // what comes after by post members of the same shape.
+  // The rule for reads inside a group: main members and reductions read main values,
+  // post members read reduced and post values of the same shape.
   bool can_read(const ir::Node& node, Role role, const ir::Value& input, Role producer) const {
     if (role != Role::kPost) return producer == Role::kMain;
     return producer != Role::kMain &&
            input.type.static_dims() == node.outputs[0]->type.static_dims();
   }
 
-  // True if `node` can read all that members of group g give it, if they have their roles, or
-  // `as_post` all that of a post member.
+  // True if `node` may read all its operands from members of group g, given their roles, or with
+  // `as_post` as if all were post members.
   bool can_read_group(const ir::Node& node, Role role, std::size_t g, bool as_post = false) const {
     return std::ranges::all_of(node.inputs, [&](const ir::Value* input) {
       const Membership* home = input == nullptr ? nullptr : find(input->producer);
@@ -252,7 +252,7 @@ class Grouper {
     return true;
   }
 
-  // Puts group `other` into group g if that is allowed, `as_post` as post members all.
+  // Merges group `other` into group g if that is allowed, with `as_post` all as post members.
   void unite(std::size_t g, std::size_t other, bool as_post) {
     ElementwiseGroup& to = groups_[g];
     ElementwiseGroup& from = groups_[other];

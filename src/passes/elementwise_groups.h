@@ -33,7 +33,7 @@ struct ElementwiseGroup {
   std::vector<ir::Node*>& members(Role role) {
     return role == Role::kMain ? main : role == Role::kReduce ? reductions : post;
   }
-  /// Of a group that is not empty.
+  /// For a non-empty group.
   const ir::Node* any_member() const { return main.empty() ? reductions.front() : main.front(); }
   /// Calls visit(node, role) for all members.
   template <class Visit>
@@ -44,12 +44,12 @@ struct ElementwiseGroup {
   }
 };
 
-/// The type in which an element-wise node is computed; kUndefined if no kernel takes it.
+/// The type in which an element-wise node is computed; kUndefined if no kernel supports it.
 DataType compute_type(const ir::Node& node);
 
 /// Partitions the element-wise nodes (and reductions over constant axes) of `graph`. With `merge`,
-/// connected nodes share a group where fusing them leaves the graph acyclic; without, each
-/// element-wise node is a group of its own and reductions are left alone.
+/// connected nodes share a group if fusing them leaves the graph acyclic; without, each
+/// element-wise node is a separate group and reductions are left alone.
 std::vector<ElementwiseGroup> group_elementwise(const ir::Graph& graph,
                                                 const opdef::OpRegistry& registry, bool merge);
 

@@ -11,7 +11,7 @@ bool same_static_type(const ir::Value* a, const ir::Value* b) {
   return dims && a->dtype() == b->dtype() && dims == b->type.static_dims();
 }
 
-// A view of equal shape, or a node whose operator says that it does nothing here.
+// A view of equal shape, or a node that does nothing here according to its operator.
 bool is_identity(const ir::Node& node, const opdef::OpDef& def) {
   if (node.input(0) == nullptr || node.output(0) == nullptr || node.outputs.size() != 1)
     return false;
@@ -22,7 +22,7 @@ bool is_identity(const ir::Node& node, const opdef::OpDef& def) {
 }  // namespace
 
 bool eliminate_identities(ir::Graph& graph, const PassContext& context) {
-  std::unordered_map<const ir::Value*, ir::Value*> replaced;  // by what no identity gives
+  std::unordered_map<const ir::Value*, ir::Value*> replaced;  // by values that are not identities
   std::vector<ir::Node*> kept;
   for (ir::Node* node : graph.nodes) {
     const opdef::OpDef* def = context.ops.find(*node);

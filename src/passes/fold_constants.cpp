@@ -9,10 +9,10 @@
 namespace onnxgrad::passes {
 namespace {
 
-// A folded value takes memory for the life of the plan; a larger one is cheaper to compute again.
+// A folded value uses memory for the life of the plan; a larger one is cheaper to recompute.
 constexpr std::int64_t kMaxFoldedBytes = std::int64_t{1} << 16;
 
-// Of a value whose size nothing but its computation tells, too.
+// Also for a value whose size is known only by computing it.
 bool can_be_small(const ir::Value* value) {
   const auto dims = value->type.static_dims();
   return !dims || dims->size_bytes(value->dtype()) <= kMaxFoldedBytes;
@@ -58,7 +58,7 @@ bool fold_by_value(ir::Graph& graph, const ir::Node& node, const opdef::OpDef* d
   return true;
 }
 
-// The subgraph that stands for a node whose inputs are all constants.
+// The subgraph that replaces a node whose inputs are all constants.
 const ir::Graph* taken_body(const ir::Node& node, const opdef::OpDef* def) {
   if (def == nullptr || def->taken_body == nullptr) return nullptr;
   std::vector<Tensor> inputs;

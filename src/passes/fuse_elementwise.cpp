@@ -23,7 +23,7 @@ namespace {
 
 using opdef::ExprProgram;
 
-// The number that all elements of a constant are, if they are one number and double holds it
+// The common value of all elements of a constant, if there is one that double represents
 // exactly.
 std::optional<double> uniform_constant(const ir::Value* value) {
   if (!value->is_constant() || value->initializer.num_elements() == 0) return std::nullopt;
@@ -48,7 +48,7 @@ class ProgramBuilder {
  public:
   explicit ProgramBuilder(const opdef::OpRegistry& registry) : registry_(registry) {}
 
-  // Makes `value` known without an operand of its own.
+  // Makes `value` available without a separate operand.
   void define(const ir::Value* value, std::int32_t instruction) { known_[value] = instruction; }
 
   std::int32_t add_operand() { return program_.input(program_.num_inputs++); }
@@ -116,7 +116,7 @@ class Emitter {
     for (const ir::Value* output : outputs) main.add_result(output);
     opdef::Elementwise fused{.compute = group.compute, .stored = std::ssize(outputs)};
 
-    // Reduced values: the input of each reduction, then what comes after.
+    // Reduced values: the input of each reduction, then what follows.
     ProgramBuilder post(context_.ops);
     bool has_post = !group.post.empty();
     for (const ir::Node* node : group.reductions) {
@@ -174,7 +174,7 @@ class Emitter {
     return outside > 0;
   }
 
-  // The kernel takes its space from the operands: constants alone do not span it.
+  // The kernel derives its space from the operands: constants alone do not span it.
   void ensure_spanning_operand(ProgramBuilder& main, const ElementwiseGroup& group) {
     Dims spanned;
     for (const ir::Value* operand : main.operands()) {
@@ -207,7 +207,7 @@ bool fuse_elementwise(ir::Graph& graph, const PassContext& context, bool merge) 
   std::vector<ElementwiseGroup> groups = group_elementwise(graph, context.ops, merge);
   if (groups.empty()) return false;
   Emitter emitter(graph, context);
-  std::unordered_map<const ir::Node*, ir::Node*> last_of;  // the fused node goes to its last member
+  std::unordered_map<const ir::Node*, ir::Node*> last_of;  // where the fused node goes
   std::unordered_set<const ir::Node*> members;
   for (const ElementwiseGroup& group : groups) {
     ir::Node* fused = emitter.emit(group);

@@ -10,9 +10,9 @@
 #include "passes/passes.h"
 #include "passes/rewriter.h"
 
-// Pattern: W - a * G and W + a * G, with G an onnxgrad.fused.Gemm that has no other reader (through
-// views and products with one-element tensors). The update of plain gradient descent becomes
-// W += (-a) op(A) op(B): the gradient itself is never stored.
+// Pattern: W - a * G and W + a * G, where G is an onnxgrad.fused.Gemm without other readers
+// (through views and products with one-element tensors). The update of plain gradient descent
+// becomes W += (-a) op(A) op(B): the gradient itself is never stored.
 
 namespace onnxgrad::passes {
 namespace {

@@ -8,7 +8,7 @@
 #include "passes/passes.h"
 
 // Pattern: onnxgrad.WeightUpdate, as train/optimizers writes it, of a gradient that is an
-// onnxgrad.fused.Gemm which nothing else reads. The product joins the update as
+// onnxgrad.fused.Gemm that nothing else reads. The product joins the update as
 // onnxgrad.fused.GemmWeightUpdate: the gradient is never stored.
 
 namespace onnxgrad::passes {

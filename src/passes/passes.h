@@ -11,9 +11,9 @@
 #include "opdef/registry.h"
 
 // Passes over the graph of a plan: all shapes that can be known are numbers. Each rewrites the
-// graph in place, keeps what its outputs compute and says whether it changed anything; a second run
-// right after changes nothing. plan_passes is the order in which a plan uses them; after each of
-// them ir::find_fault finds none.
+// graph in place, preserves what its outputs compute and returns whether it changed anything; a
+// second run right after changes nothing. plan_passes is the order in which a plan uses them; after
+// each of them ir::find_fault finds none.
 
 namespace onnxgrad::passes {
 
@@ -23,41 +23,41 @@ struct PassContext {
   const opdef::Evaluator& evaluator;
   /// Outputs that become the next value of a state (a weight, a slot of an optimizer).
   std::unordered_set<const ir::Value*> next_states = {};
-  /// What the device runs.
+  /// What the device supports.
   opdef::FusedSupport fused = {};
 };
 
 struct Pass {
   const char* name;
-  /// True if it changed anything. Keeps what the outputs compute, though other values may take
-  /// their places in `graph.outputs`.
+  /// True if it changed anything. Preserves what the outputs compute, though other values may
+  /// replace them in `graph.outputs`.
   bool (*run)(ir::Graph& graph, const PassContext& context);
-  /// What it makes; it is left out for a device without that.
+  /// What it makes; the pass is skipped for a device without that.
   bool opdef::FusedSupport::* needs = nullptr;
 };
 
 /// All passes in the order of a plan. Without `fuse`, element-wise nodes are only converted.
 std::span<const Pass> plan_passes(bool fuse);
 
-/// Runs plan_passes, as far as the device takes what they make.
+/// Runs plan_passes, as far as the device supports what they make.
 void run_passes(ir::Graph& graph, const PassContext& context, bool fuse);
 
 /// Infers types node by node and replaces what is known by constants: nodes whose inputs are all
-/// constants (results of at most 64 KiB, or of one node's inputs' size), Shape and the like. A node
-/// that stands for one of its subgraphs then (If) becomes the nodes of that. All nodes have
+/// constants (results of at most 64 KiB, or of the size of the node's inputs), Shape etc. A node
+/// that can then be replaced by one of its subgraphs (If) becomes the nodes of that. All nodes have
 /// complete attributes afterwards: the first pass of a plan.
 bool fold_constants(ir::Graph& graph, const PassContext& context);
 
-/// Drops nodes that give back their input.
+/// Drops nodes that return their input.
 bool eliminate_identities(ir::Graph& graph, const PassContext& context);
 
-/// Merges nodes that compute the same from the same; constants of equal small value too.
+/// Merges nodes that compute the same from the same inputs, and small constants of equal value.
 bool merge_common_subexpressions(ir::Graph& graph, const PassContext& context);
 
 /// MatMul and Gemm of matrices become onnxgrad.fused.Gemm; Transposes of operands become flags.
 bool fuse_gemm(ir::Graph& graph, const PassContext& context);
 
-/// W - rate * op(A) op(B) becomes onnxgrad.fused.GemmUpdate where nothing else reads the product.
+/// W - rate * op(A) op(B) becomes onnxgrad.fused.GemmUpdate if nothing else reads the product.
 bool fuse_gemm_updates(ir::Graph& graph, const PassContext& context);
 
 /// onnxgrad.WeightUpdate of a product that nothing else reads becomes
@@ -68,7 +68,7 @@ bool fuse_weight_updates(ir::Graph& graph, const PassContext& context);
 /// nodes over the same index space, trailing reductions and what follows these become one.
 bool fuse_elementwise(ir::Graph& graph, const PassContext& context, bool merge);
 
-/// An element-wise node that alone reads a product becomes the product's epilogue.
+/// An element-wise node that is the only reader of a product becomes the product's epilogue.
 bool fuse_epilogues(ir::Graph& graph, const PassContext& context);
 
 }  // namespace onnxgrad::passes

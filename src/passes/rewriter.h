@@ -30,7 +30,7 @@ class Rewriter {
     return node->outputs[0];
   }
 
-  /// Makes `to`, freshly emitted, the value that `from` was: readers keep their pointers.
+  /// Makes `to`, just emitted, the value that `from` was: readers keep their pointers.
   static void take_over(ir::Value* from, ir::Value* to) {
     ir::Node* node = to->producer;
     const auto index = static_cast<std::size_t>(to->output_index);
