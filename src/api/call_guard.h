@@ -8,7 +8,7 @@
 
 namespace onnxgrad::api {
 
-/// Who is inside a session: no thread, or one.
+/// Which thread is inside a session, if any.
 class Gate {
  public:
   Gate() = default;
@@ -20,15 +20,15 @@ class Gate {
   std::atomic<std::thread::id> owner_{};
 };
 
-/// Lets one call at a time into a session and refuses others.
+/// Admits one call at a time into a session and refuses others.
 class CallGuard {
  public:
   enum class Kind {
     kAlone,         ///< refused from everywhere
-    kFromCallback,  ///< lets in the thread that is inside already: calls that callbacks may make
+    kFromCallback,  ///< admits the thread that is already inside: calls that callbacks may make
   };
 
-  /// Throws: Error while another thread is inside, or this one.
+  /// Throws: Error while this or another thread is inside.
   explicit CallGuard(Gate& gate, Kind kind = Kind::kAlone) : gate_(gate) {
     const std::thread::id self = std::this_thread::get_id();
     std::thread::id inside{};

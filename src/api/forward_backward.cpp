@@ -43,7 +43,8 @@ ForwardBackward::Result ForwardBackward::forward(const NamedTensors& inputs, boo
 ForwardBackward::Gradients ForwardBackward::backward(std::span<const Tensor> output_gradients) {
   const CallGuard guard(impl_->busy);
   if (impl_->runner.contexts().empty()) {
-    throw Error({.what = "no forward pass is open", .hint = "Run forward() first, in training."});
+    throw Error(
+        {.what = "no forward pass is open", .hint = "Call forward() in training mode first."});
   }
   const Context last = impl_->runner.contexts().back();
   return impl_->runner.backward(output_gradients, last);

@@ -21,7 +21,7 @@ namespace {
 
 using ir::Value;
 
-// For other runtimes, with our name in it.
+// For other runtimes, with our name as producer.
 Model write(ir::Model model, const WriteOptions& options) {
   model.state.clear();  // in a file, state is plain inputs and outputs
   model.producer_name = "onnxgrad";
@@ -117,7 +117,7 @@ Model gradient(const Model& model, const GradientOptions& options) {
   const auto inferer = onnx_io::make_type_inferer(working);
   ir::GraphBuilder g(working, graph, *inferer, ops);
   open_inputs(graph, wrt);
-  // What stays of the model's own outputs; names of others are free for gradients.
+  // The model's outputs that are kept; names of others are available for gradients.
   graph.outputs.clear();
   if (options.keep_outputs) graph.outputs = outputs;
   std::vector<Value*> seeds;
@@ -157,7 +157,7 @@ Model training_step(const Model& model, const Loss& loss, const Optimizer& optim
                          .schedule = schedule_of(options),
                          .all_gradients = options.gradients});
   ir::Model graph = ir::clone(*step.model);
-  if (step.ports.row_losses) {  // they are the loss that was asked for, not their sum
+  if (step.ports.row_losses) {  // they are the requested loss, not their sum
     auto& outputs = graph.graph->outputs;
     const auto rows = outputs.begin() + static_cast<std::ptrdiff_t>(*step.ports.row_losses);
     Value* losses = *rows;

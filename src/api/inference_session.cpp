@@ -13,7 +13,7 @@
 namespace onnxgrad {
 namespace {
 
-// Inputs that may be left out, with what they then are.
+// Inputs that may be omitted, with their defaults.
 NamedTensors take_defaults(ir::Model& model) {
   NamedTensors defaults;
   ir::Graph& graph = *model.graph;

@@ -18,7 +18,7 @@ namespace {
 
 using ir::Value;
 
-// The nodes of the loss alone, as a model that reads scores and penalized weights: from a working
+// Only the nodes of the loss, as a model that reads scores and penalized weights: from a working
 // copy to any opset.
 ir::Model loss_only(const train::LossGraph& loss) {
   ir::Model part;
@@ -56,7 +56,7 @@ ir::Model in_opset(const ir::Model& loss, std::int64_t opset) {
   }
 }
 
-// Puts the loss's nodes behind the file's own.
+// Appends the loss's nodes to the file's own.
 Model append_to_file(const Model& model, const train::LossGraph& loss,
                      const AddLossOptions& options) {
   const std::shared_ptr<const ir::Model> file = model.impl().file_graph();
@@ -140,7 +140,7 @@ Model add_loss(const Model& model, const Loss& loss, const AddLossOptions& optio
   Loss placed = loss;
   train::LossGraph graph = train::build_loss(working, ops, placed, options.loss_name);
   if (file.find(graph.info.scores) == nullptr) {
-    // The scores are inside a node of the file (LinearClassifier), or a column of its scores: the
+    // The scores are inside a node of the file (LinearClassifier), or a column of its scores; the
     // probabilities are not.
     for (const ir::Value* output : working.graph->outputs) {
       const train::Head head = train::walk_back(const_cast<ir::Value*>(output));  // NOLINT
@@ -157,7 +157,7 @@ Model add_loss(const Model& model, const Loss& loss, const AddLossOptions& optio
     if (file.find(name) != nullptr && !is_tied) continue;
     throw ModelError({.what = std::string(is_weight ? "the weight '" : "the scores '") + name +
                               "' " +
-                              (is_tied     ? "is one of two opposite columns of the file's"
+                              (is_tied     ? "is one of two opposite columns in the file"
                                : is_weight ? "is inside a node of the file"
                                            : "are inside a node of the file"),
                       .where = {.value = name},

@@ -18,7 +18,7 @@ onnx_io::LoadOptions io_options(const LoadOptions& options) {
   return {.external_root = options.external_root};
 }
 
-// A limit of its own for what loading allocates, if the caller gave one; else the one in force.
+// The caller's limit for what loading allocates, if there is one; else the active one.
 std::shared_ptr<base::MemoryBudget> budget_of(const LoadOptions& options) {
   if (options.memory_limit_bytes <= 0) return base::current_budget();
   return std::make_shared<base::MemoryBudget>(options.memory_limit_bytes);

@@ -14,22 +14,22 @@
 
 namespace onnxgrad {
 
-/// What a Model stands for: a file, other numbers for some of its weights, and its working copy.
+/// What a Model represents: a file, new numbers for some of its weights, and its working copy.
 struct Model::Impl {
   Impl(onnx_io::FileModel file_model, LoadOptions load_options);
-  /// The same file as `base` with other numbers for these weights of its working copy, whose dtypes
-  /// and shapes they have.
+  /// The same file as `base` with new numbers for these weights of its working copy, with the same
+  /// dtypes and shapes.
   Impl(const Impl& base, const NamedTensors& new_weights);
 
   /// The working copy; made at the first call, by one thread while others wait.
   const std::shared_ptr<const ir::Model>& working() const;
   train::Source source() const { return {.file = file, .working = working()}; }
-  /// The working copy as it is trained: opposite columns are one weight
+  /// The working copy for training: opposite columns are one weight
   /// (train/heads/tie_columns.h).
   const std::shared_ptr<const ir::Model>& training_copy() const;
   train::Source training_source() const { return {.file = file, .working = training_copy()}; }
-  /// The file with the weights apart that are one in it by accident (train/untie.h), and
-  /// `separated` saying which; nullptr if there are none.
+  /// The file with the weights separated that share a tensor in it by accident (train/untie.h), and
+  /// `separated` listing them; nullptr if there are none.
   const std::shared_ptr<const Impl>& untied() const;
   const std::vector<WeightInfo>& weight_list() const;
   std::string bytes() const;
@@ -41,7 +41,7 @@ struct Model::Impl {
   LoadOptions options;
   std::vector<ValueInfo> inputs;
   std::vector<ValueInfo> outputs;
-  std::vector<SeparatedWeight> separated;  ///< of what untied() gives
+  std::vector<SeparatedWeight> separated;  ///< of the result of untied()
 
  private:
   onnx_io::FileModel current_file() const;
@@ -58,15 +58,15 @@ struct Model::Impl {
 
 namespace api {
 
-/// A public model of a graph that was made here. Its bytes are serialized on demand.
+/// A public model of a graph created here. Its bytes are serialized on demand.
 Model wrap(ir::Model model);
 
-/// The same file with other numbers for these weights, each in the shape that it has in the file or
-/// in the training copy; with weights apart where the names are those of parts. Throws: ModelError
-/// (unknown weight, other dtype or shape).
+/// The same file with new numbers for these weights, each in the shape that it has in the file or
+/// in the training copy; with weights separated if the names are those of parts. Throws: ModelError
+/// (unknown weight, different dtype or shape).
 Model with_weights(const Model& model, const NamedTensors& weights);
 
-/// `model` as it is trained: with TrainingOptions::untie, Model::Impl::untied() if there is one.
+/// `model` in the form for training: with TrainingOptions::untie, Model::Impl::untied() if any.
 Model untied(const Model& model, bool untie);
 
 /// The weight of that name in the working copy. Throws: ModelError naming the nearest.

@@ -49,8 +49,8 @@ bool can_differentiate(const OperatorName& name) {
   return def != nullptr && (def->lower != nullptr || def->vjp != nullptr);
 }
 
-// The operators that are computed where all outputs of the working copy are: what an output is
-// told from afterwards (the maps of a ZipMap, labels that are texts) is not among them.
+// The operators that are computed when all outputs of the working copy are: postprocessing of
+// outputs (the maps of a ZipMap, labels that are strings) is not included.
 OperatorCounts computed_operators(const ir::Model& working, bool& all_outputs) {
   std::unordered_set<const ir::Value*> needed;
   all_outputs = true;
@@ -69,7 +69,7 @@ OperatorCounts computed_operators(const ir::Model& working, bool& all_outputs) {
   return counts;
 }
 
-// Types of the nodes that no gradient of the outputs passes, on the way to weights and inputs.
+// Types of the nodes that no gradient of the outputs passes, on the path to weights and inputs.
 std::unordered_set<std::string> operators_without_gradient(const ir::Model& working) {
   const auto is_floating_tensor = [](const ir::Value* value) {
     return value != nullptr && value->type.is_tensor() && is_floating(value->type.dtype);
@@ -89,8 +89,8 @@ std::unordered_set<std::string> operators_without_gradient(const ir::Model& work
   return types;
 }
 
-// An operator of the file that is left in the working copy answers for itself. Of others, which
-// became constants or were written by operators that the engine knows, those answer.
+// An operator of the file that is left in the working copy counts itself. For others, which
+// became constants or were replaced by operators that the engine supports, those count.
 std::vector<OperatorUse> list_operators(const ir::Model& file, const ir::Model& working) {
   OperatorCounts counts;
   count_operators(*file.graph, counts);
@@ -117,7 +117,7 @@ std::vector<OperatorUse> list_operators(const ir::Model& file, const ir::Model& 
   return uses;
 }
 
-// Nodes that read each value, those of subgraphs included; a node counts once.
+// Nodes that read each value, including those in subgraphs; a node counts once.
 void count_readers(const ir::Graph& graph,
                    std::unordered_map<const ir::Value*, std::int64_t>& readers) {
   for (const Node* node : graph.nodes) {
@@ -165,7 +165,7 @@ double count_flops(const train::Weight& weight) {
   return 2 * elements * numbers / (result.rank() < 2 ? 1 : dim_of(*result.shape, kept));
 }
 
-// The loss that would be chosen, and what stands between it and the weights.
+// The loss that would be chosen, and what is between it and the weights.
 void describe_training(const Model& model, Report& report) {
   const auto& ops = train::builtin_engine().ops;
   try {

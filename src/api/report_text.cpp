@@ -14,23 +14,23 @@
 
 #include "onnxgrad/report.h"
 
-// The one text of a report: Python and the command line print it too.
+// The text form of a report: Python and the command line print it too.
 
 namespace onnxgrad {
 namespace {
 
 struct Column {
   std::string_view title;
-  std::size_t width = 0;  // characters that a cell has at most
+  std::size_t width = 0;  // maximum number of characters in a cell
   bool is_number = false;
 };
 
-// Names that users give to options are never cut.
+// Names that users pass to options are never truncated.
 constexpr std::size_t kWhole = std::numeric_limits<std::size_t>::max();
 
 using Row = std::vector<std::string>;
 
-// Continuation bytes of UTF-8 are not characters of their own.
+// Continuation bytes of UTF-8 are not counted as characters.
 bool begins_character(char byte) { return (static_cast<unsigned char>(byte) & 0xC0) != 0x80; }
 
 std::size_t count_characters(std::string_view text) {
@@ -75,7 +75,7 @@ std::string table_text(std::span<const Column> columns, const std::vector<Row>& 
 
 std::string yes_or_no(bool value) { return value ? "yes" : "no"; }
 
-// A number of bytes as people read it.
+// A human-readable number of bytes.
 std::string size_text(std::int64_t num_bytes) {
   constexpr std::array<std::string_view, 3> kUnits{"KiB", "MiB", "GiB"};
   if (num_bytes < 1024) return fmt::format("{} B", num_bytes);
@@ -85,7 +85,7 @@ std::string size_text(std::int64_t num_bytes) {
   return fmt::format("{:.1f} {}", size, kUnits[unit]);
 }
 
-// A large number as people read it.
+// A human-readable large number.
 std::string count_text(double number) {
   constexpr std::array<std::string_view, 4> kUnits{"k", "M", "G", "T"};
   number = std::round(number);
@@ -107,7 +107,7 @@ std::string operators_text(const Report& report) {
   return table_text(kColumns, rows);
 }
 
-// "MatMul /fc/MatMul", or of several readers "MatMul and 42 more".
+// "MatMul /fc/MatMul", or for several readers "MatMul and 42 more".
 std::string reader_text(const WeightInfo& weight, std::int64_t readers) {
   if (readers > 1) return fmt::format("{} and {} more", weight.op_type, readers - 1);
   return weight.op_type + (weight.node.empty() ? "" : " " + weight.node);
@@ -143,7 +143,7 @@ std::string weights_text(const Report& report) {
   return table_text(kColumns, rows) + totals;
 }
 
-// Which weights are not trained, and why, with whole names: they are what trainable= takes.
+// Which weights are not trained, and why, with full names, as trainable= takes them.
 std::string reasons_text(const Report& report) {
   std::vector<std::pair<std::string, std::string>> reasons;
   for (const WeightInfo& weight : report.weights) {

@@ -24,7 +24,7 @@ struct Trainer::Impl {
 
   train::Session& compiled() const { return session->impl().session; }
   api::Gate& busy() const { return session->impl().busy; }
-  /// What the options want of the step.
+  /// What the options require of the step.
   void compile_for(const FitOptions& options) const;
 
   std::shared_ptr<TrainingSession> session;
@@ -35,7 +35,7 @@ struct Trainer::Impl {
 
 namespace {
 
-/// A source whose first chunk has been read. One that can be read once gives it again.
+/// A source whose first chunk has been read. If it can only be read once, that chunk is replayed.
 class PeekedSource : public DataSource {
  public:
   explicit PeekedSource(DataSource& source) : source_(source) {
@@ -96,7 +96,7 @@ std::vector<std::int64_t> window_starts(std::int64_t rows, std::int64_t batch_si
                                         std::uint64_t seed, std::uint32_t epoch) {
   if (rows < 1 || batch_size < 1) {
     throw OptionError({.what = "windows of " + std::to_string(batch_size) + " rows out of " +
-                               std::to_string(rows) + ": both are 1 or more",
+                               std::to_string(rows) + ": both must be 1 or more",
                        .hint = "Give the numbers of rows of the data and of a batch."});
   }
   const std::int64_t size = std::min(rows, batch_size);

@@ -69,7 +69,7 @@ Model with_weights(const Model& model, const NamedTensors& weights) {
                              dtype_name(old.dtype()), old.dims().to_string(),
                              dtype_name(weight.tensor.dtype()), weight.tensor.dims().to_string()),
          .where = {.value = weight.name},
-         .hint = "Give it the type and the shape that the model has."});
+         .hint = "Give it the type and shape that it has in the model."});
   }
   return Model(std::make_shared<const Model::Impl>(model.impl(), stored));
 }
