@@ -24,7 +24,7 @@ void throw_index_error(std::int64_t index, std::int64_t size, const std::string&
   throw DataError({.what = fmt::format("index {} is out of range", index),
                    .where = {.node = node},
                    .detail = fmt::format("Expected an index in [{}, {}).", -size, size),
-                   .hint = "Fix the indices that are fed, or the table that they point into."});
+                   .hint = "Fix the indices, or the table that they index."});
 }
 
 }  // namespace onnxgrad::ops

@@ -12,18 +12,18 @@
 
 #include "opdef/kernel.h"
 
-// What the plain kernels of several families share.
+// Helpers shared by the plain kernels of several families.
 
 namespace onnxgrad::ops {
 
-/// Bytes of one element as it lies in memory (1, 2, 4, 8 or 16); 0 for strings and for types that
-/// are packed below a byte, which kernels that only move data decline.
+/// Bytes of one element in memory (1, 2, 4, 8 or 16); 0 for strings and for sub-byte
+/// types, which kernels that only move data decline.
 std::int64_t element_bytes(DataType dtype);
 
-/// "no kernel for Cast to string": the reason of a kernel that does not know a type.
+/// "no kernel for Cast to string": the reason of a kernel that does not support a type.
 opdef::KernelOffer decline_dtype(const opdef::KernelRequest& request, DataType dtype);
 
-/// A kernel that owns `data` and gets its address.
+/// A kernel that owns `data` and receives its address.
 template <class Data>
 opdef::KernelOffer prepared(opdef::KernelFn fn, Data data, std::string label) {
   opdef::KernelOffer offer;
@@ -37,7 +37,7 @@ opdef::KernelOffer prepared(opdef::KernelFn fn, Data data, std::string label) {
 std::optional<std::vector<std::int64_t>> planned_ints(const opdef::KernelRequest& request,
                                                       std::size_t input);
 
-/// `index` in [-size, size) as a value in [0, size).
+/// Maps `index` in [-size, size) to [0, size).
 /// Throws: DataError naming `node`, the index and the size.
 inline std::int64_t checked_index(std::int64_t index, std::int64_t size, const std::string& node);
 

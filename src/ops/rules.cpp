@@ -61,7 +61,7 @@ std::size_t required_rank(const opdef::VjpContext& ctx, std::size_t i) {
        .where = {.node = ctx.node().name,
                  .op_type = ctx.node().op_type,
                  .value = ctx.input(i)->name},
-       .hint = "Give the value a shape in the model; its dimensions may be symbols."});
+       .hint = "Declare the value's shape in the model; its dimensions may be symbols."});
 }
 
 std::optional<std::int64_t> known_dim(const Value* value, std::int64_t axis) {

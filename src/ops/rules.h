@@ -8,8 +8,8 @@
 
 #include "opdef/op_def.h"
 
-// What gradient rules of several families share: questions about values that may be known before
-// anything runs, and the small graphs that replace them where they are not.
+// Helpers shared by the gradient rules of several families: queries for values that may be known
+// before anything runs, and small graphs that compute them if they are not.
 
 namespace onnxgrad::ops {
 
@@ -22,10 +22,10 @@ opdef::AttributeSpec flag_attribute(std::string_view name, bool default_value);
 /// An axis of a tensor of at most Dims::kMaxRank dimensions, negative ones counted from the end.
 opdef::AttributeSpec axis_attribute(std::string_view name,
                                     std::optional<std::int64_t> default_value = {});
-/// Any 32-bit float, infinities and NaN included.
+/// Any 32-bit float, including infinities and NaN.
 opdef::AttributeSpec float_attribute(std::string_view name,
                                      std::optional<float> default_value = {});
-/// One of these strings, the first if it is left out.
+/// One of these strings, by default the first.
 opdef::AttributeSpec choice_attribute(std::string_view name, std::vector<std::string_view> choices);
 
 /// The elements of an integer tensor that no run can change; nullopt if it is not one (or absent).
@@ -37,25 +37,25 @@ std::optional<double> constant_number(const Value* value);
 std::optional<std::size_t> known_rank(const Value* value);
 /// The rank of input `i`. Throws: GradientError naming the node if it is not known.
 std::size_t required_rank(const opdef::VjpContext& ctx, std::size_t i);
-/// The number of elements along `axis` (negative ones from the end), if known.
+/// The number of elements along `axis` (negative: from the end), if known.
 std::optional<std::int64_t> known_dim(const Value* value, std::int64_t axis);
 
-/// The shape of `x`, int64 [rank]: a constant where it is known, else a Shape node.
+/// The shape of `x`, int64 [rank]: a constant if known, else a Shape node.
 Value* shape_value(GraphBuilder& g, Value* x);
-/// The rank of `x`, int64 [1]: a constant where it is known.
+/// The rank of `x`, int64 [1]: a constant if known.
 Value* rank_value(GraphBuilder& g, Value* x);
-/// The size of `x` along `axis`, int64 [1]: a constant where it is known.
+/// The size of `x` along `axis`, int64 [1]: a constant if known.
 Value* dim_value(GraphBuilder& g, Value* x, std::int64_t axis);
 /// int64 [stop - start]: start, start + 1, ...; `start` and `stop` are int64 [1].
 Value* range_value(GraphBuilder& g, Value* start, Value* stop);
 /// A tensor of `like`'s dtype with this shape (int64 [rank]), all zeros.
 Value* zeros_of_shape(GraphBuilder& g, Value* shape, Value* like);
 
-/// The number that each element of `x` has in row-major order, int64 of x's shape. What an operator
-/// does to these numbers shows where its output elements come from.
+/// The index of each element of `x` in row-major order, int64 of x's shape. Applying an operator
+/// to these indices shows where its output elements come from.
 Value* position_numbers(GraphBuilder& g, Value* x);
-/// Zeros of x's shape and dy's dtype to which each element of `dy` is added at the position that
-/// `positions` (same shape as dy) gives: the transpose of picking elements.
+/// Zeros of x's shape and dy's dtype to which each element of `dy` is added at the position in
+/// `positions` (same shape as dy): the transpose of gathering elements.
 Value* add_at_positions(GraphBuilder& g, Value* positions, Value* dy, Value* x);
 
 /// condition ? x : 0.

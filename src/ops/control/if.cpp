@@ -6,23 +6,23 @@
 
 // If: y = condition ? then_branch : else_branch. The gradient is an If over the same condition
 // whose branches differentiate the branch with respect to the values that either branch captures.
-// What costs much to compute and the gradient reads becomes an output of the first If; what is
-// element-wise is computed again, which takes less time than to keep a tensor and to make the other
-// branch give one in its place.
+// What is expensive and read by the gradient becomes an output of the first If; element-wise
+// work is recomputed, which takes less time than keeping a tensor and making the other
+// branch return one in its place.
 
 namespace onnxgrad::ops {
 namespace {
 
 using opdef::VjpContext;
 
-// What the gradient of both branches has in common.
+// What the gradients of both branches have in common.
 struct Wanted {
   std::vector<Value*> captured;      // values of enclosing graphs that need a gradient
-  std::vector<std::size_t> outputs;  // outputs of the If that something flows back from
+  std::vector<std::size_t> outputs;  // outputs of the If with a cotangent
   std::vector<Value*> cotangents;    // theirs
 };
 
-// False for a branch whose shapes do not fit, which is not an error as long as it is not taken.
+// False for a branch with inconsistent shapes, which is not an error as long as it is not taken.
 bool fits(const ir::Graph& branch, const ir::TypeInferer& inferer) {
   try {
     for (Node* node : branch.nodes) inferer.infer(*node);
@@ -32,7 +32,7 @@ bool fits(const ir::Graph& branch, const ir::TypeInferer& inferer) {
   return true;
 }
 
-// The dimension `dim` of something that is there before the If, as int64 [1]; nullptr: it is not.
+// The dimension `dim` of a value computed before the If, as int64 [1]; nullptr if there is none.
 Value* find_dim(GraphBuilder& g, const ir::Dim& dim, const std::vector<Value*>& captured) {
   if (dim.is_static()) return g.ints({dim.value()});
   for (Value* value : captured) {
@@ -45,7 +45,7 @@ Value* find_dim(GraphBuilder& g, const ir::Dim& dim, const std::vector<Value*>& 
   return nullptr;
 }
 
-// A shape of this type, int64 [rank]; nullptr if it cannot be told before the If.
+// A shape of this type, int64 [rank]; nullptr if it is not known before the If.
 Value* find_shape(GraphBuilder& g, const ir::Type& type, const std::vector<Value*>& captured) {
   if (const auto known = type.static_dims()) return g.ints({known->begin(), known->end()});
   if (!type.has_rank()) return nullptr;
@@ -57,8 +57,8 @@ Value* find_shape(GraphBuilder& g, const ir::Type& type, const std::vector<Value
   return g.concat(dims, 0);
 }
 
-// What stands for `value`, of the branch `own`, in the gradient of the branch, which `gradient`
-// writes: a new output of the If, for which the other branch gives zeros. nullptr: there is none.
+// The replacement of `value`, of the branch `own`, in the gradient of the branch, which `gradient`
+// writes: a new output of the If, for which the other branch returns zeros. nullptr: none.
 Value* save(VjpContext& ctx, GraphBuilder& gradient, ir::Graph& own, Value* value) {
   const Node& node = ctx.node();
   const std::vector<Value*> captured = ir::captured_values(node);
@@ -85,8 +85,8 @@ Value* save(VjpContext& ctx, GraphBuilder& gradient, ir::Graph& own, Value* valu
   return ctx.add_output(value->type, value->name + "_saved");
 }
 
-// A branch that gives the gradients of wanted.captured, each computed inside of it. A branch that
-// is never taken gives zeros.
+// A branch that returns the gradients of wanted.captured, each computed inside it. A branch that
+// is never taken returns zeros.
 ir::GraphPtr differentiate_branch(VjpContext& ctx, GraphBuilder& g, ir::Graph& primal,
                                   const Wanted& wanted) {
   const bool can_be_taken = fits(primal, g.inferer());

@@ -9,7 +9,7 @@ std::vector<Tensor> run_if(const opdef::DynamicCall& call) {
     throw ShapeError({.what = "the condition has shape " + condition.dims().to_string() +
                               ", expected one truth value",
                       .where = {.node = call.node.name, .op_type = "If"},
-                      .hint = "Reduce it to one value, or use Where for one choice per element."});
+                      .hint = "Reduce it to one value, or use Where to choose per element."});
   }
   const char* branch = condition.data<bool>()[0] ? "then_branch" : "else_branch";
   return call.run_subgraph(*std::get<ir::GraphPtr>(*call.node.find_attribute(branch)), {});

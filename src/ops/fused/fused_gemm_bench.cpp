@@ -13,8 +13,8 @@
 #include "opdef/kernel.h"
 #include "ops/builtin.h"
 
-// Whole training steps put together by hand: kernels in a flat
-// list as an execution has them, without planner and loop. What the engine costs above this is its
+// Whole training steps assembled by hand: kernels in a flat
+// list as in an execution, without planner and loop. What the engine costs beyond this is its
 // own.
 
 namespace onnxgrad::ops {

@@ -7,7 +7,7 @@ namespace onnxgrad::ops {
 namespace {
 
 opdef::KernelOffer decline_shapes(const opdef::KernelRequest& request) {
-  return opdef::KernelOffer::decline(request.node.describe() + ": shapes do not fit");
+  return opdef::KernelOffer::decline(request.node.describe() + ": shapes do not match");
 }
 
 opdef::KernelOffer offer_gemm(const opdef::KernelRequest& request) {

@@ -61,7 +61,7 @@ bool is_zero(const ExprProgram& program, std::int32_t i) {
   return instruction.op == ExprOp::kConstant && instruction.constant == 0;
 }
 
-/// What the product itself can do of an epilogue: relu(in0 + in1), either part missing.
+/// The part of an epilogue that the product itself can compute: relu(in0 + in1), or a part of it.
 struct SimpleEpilogue {
   bool relu = false;
   std::int32_t addend = -1;  ///< operand
@@ -90,7 +90,7 @@ std::optional<SimpleEpilogue> match_simple(const ExprProgram& program) {
   return simple;
 }
 
-/// Moves an epilogue into the product, if the product can do it.
+/// Moves an epilogue into the product if possible.
 bool absorb_epilogue(const opdef::KernelRequest& request, ProductSpec& spec) {
   const auto simple = match_simple(*spec.epilogue);
   if (!simple || spec.start >= 0) return false;
@@ -117,7 +117,7 @@ bool absorb_epilogue(const opdef::KernelRequest& request, ProductSpec& spec) {
 
 std::int64_t align64(std::int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
-/// The epilogue as an element-wise kernel over the result, in place. The reason if there is none.
+/// The epilogue as an in-place element-wise kernel over the result, or the reason for none.
 std::string prepare_epilogue(const opdef::KernelRequest& request, const ProductSpec& spec,
                              ProductData& data, std::int64_t& scratch_bytes) {
   const opdef::TensorDesc& result = request.outputs[0];
@@ -139,7 +139,7 @@ std::string prepare_epilogue(const opdef::KernelRequest& request, const ProductS
   data.table_offset = 0;
   data.epilogue_scratch =
       align64(static_cast<std::int64_t>(data.epilogue_args.size() * sizeof(void*)));
-  // The product is finished with its scratch when the epilogue starts.
+  // The product no longer needs its scratch when the epilogue starts.
   scratch_bytes = std::max(scratch_bytes, data.epilogue_scratch + offer.kernel.scratch_bytes);
   data.epilogue = std::move(offer.kernel);
   return "";
@@ -191,7 +191,7 @@ opdef::KernelOffer offer_product(const opdef::KernelRequest& request, ProductSpe
     offer.kernel.fn = run_product_and_epilogue;
     offer.kernel.label += " + " + data->epilogue.label;
   }
-  // The addend is read where and before the result is written.
+  // Each element of the addend is read before the result is written over it.
   if (spec.start >= 0 && spec.gemm.start == GemmStart::kMatrix && (absorbed || !spec.epilogue)) {
     offer.kernel.in_place = {{spec.start, 0}};
   }

@@ -11,24 +11,24 @@
 
 namespace onnxgrad::ops {
 
-/// A kernel made of one matrix product and, perhaps, element-wise work on it. Numbers are those of
-/// the node's inputs; the result is output 0, whose last axis has `gemm.n` elements.
+/// A kernel made of one matrix product and, optionally, element-wise work on it. Numbers are those
+/// of the node's inputs; the result is output 0, whose last axis has `gemm.n` elements.
 struct ProductSpec {
   device::GemmSpec gemm;
   int a = 0;
   int b = 1;
-  int start = -1;   ///< what the product is added to; -1: as gemm.start says, nothing
-  int factor = -1;  ///< one element that the product is multiplied with
+  int start = -1;   ///< what the product is added to; -1: nothing, as in gemm.start
+  int factor = -1;  ///< one element that the product is multiplied by
   /// Operand 0 is the product, the others are `epilogue_inputs`, broadcast to the result.
   std::optional<opdef::ExprProgram> epilogue = {};
   std::vector<int> epilogue_inputs = {};
 };
 
-/// An epilogue that adds a row or a matrix, or is a Relu, or both, costs no pass of its own.
+/// An epilogue that adds a row or a matrix, or is a Relu, or both, needs no extra pass.
 opdef::KernelOffer offer_product(const opdef::KernelRequest& request, ProductSpec spec);
 
-/// m, n, k of op(A) op(B), where leading axes of A collapse into m. A and B have rank 2 at least if
-/// they are transposed, else B has rank 2. nullopt if the shapes do not fit.
+/// m, n, k of op(A) op(B), where leading axes of A collapse into m. A and B have at least rank 2 if
+/// they are transposed, else B has rank 2. nullopt if the shapes do not match.
 std::optional<device::GemmSpec> product_shape(const opdef::KernelRequest& request, int a, int b,
                                               bool transpose_a, bool transpose_b);
 

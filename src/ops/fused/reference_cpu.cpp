@@ -11,8 +11,8 @@
 #include "ops/fused/scalar_expr.h"
 #include "ops/kernel_support.h"
 
-// Plain kernels of the fused operators: one element at a time, in the order of the definition. They
-// are what the fast ones are tested against, and take what those decline.
+// Plain kernels of the fused operators: one element at a time, in the order of the definition. The
+// fast ones are tested against them; they accept what those decline.
 
 namespace onnxgrad::ops {
 namespace {
@@ -50,7 +50,7 @@ std::vector<std::int64_t> broadcast_strides(const Dims& dims, const Dims& space)
   return strides;
 }
 
-// Sums of float32 are kept in double: the reference has no rounding of its own.
+// Sums of float32 are accumulated in double, so that the reference adds no rounding of its own.
 template <class T>
 using Accumulator = std::conditional_t<std::is_same_v<T, float>, double, T>;
 
@@ -154,7 +154,7 @@ bool can_access(const std::vector<opdef::TensorDesc>& descs) {
 
 KernelOffer offer_program(const KernelRequest& request, opdef::Elementwise op) {
   if (!can_access(request.inputs) || !can_access(request.outputs)) {
-    return KernelOffer::decline("an operand's type is not computed with");
+    return KernelOffer::decline("an operand's type is not supported");
   }
   Dims space;
   const auto main_operands = static_cast<std::size_t>(op.program.num_inputs);
@@ -194,10 +194,10 @@ KernelOffer offer_elementwise(const KernelRequest& request) {
   return offer_program(request, opdef::Elementwise::read(request.node));
 }
 
-// A single number joins the element-wise work around it.
+// A single number joins the surrounding element-wise work.
 bool is_number(const KernelRequest& request) { return request.outputs[0].dims.rank() == 0; }
 
-// w', m' and v' may lie where w, m and v, inputs from number `first` on, are.
+// w', m' and v' may share the memory of w, m and v, inputs from number `first` on.
 KernelOffer in_place(KernelOffer offer, const opdef::WeightUpdate& update, int first) {
   for (int i = 0; i < static_cast<int>(update.num_outputs()); ++i) {
     offer.kernel.in_place.emplace_back(first + i, i);
@@ -221,7 +221,7 @@ struct GemmData {
   bool transpose_a = false, transpose_b = false;
   std::size_t a = 0, b = 1;  // inputs
   ExprProgram program;
-  std::vector<Operand> operands = {};    // of the program behind the product, over [m, n]
+  std::vector<Operand> operands = {};    // of the program after the product, over [m, n]
   std::vector<std::size_t> inputs = {};  // theirs
   std::size_t first_output = 0;
 };
@@ -261,11 +261,11 @@ void gemm(const void* data, std::byte* const* args, const opdef::Launch&) {
   }
 }
 
-// The inputs beside A and B are operands of `program`, behind the product.
+// The inputs besides A and B are operands of `program`, after the product.
 KernelOffer offer_product(const KernelRequest& request, std::size_t a, bool transpose_a,
                           bool transpose_b, ExprProgram program) {
   if (!can_access(request.inputs)) {
-    return KernelOffer::decline("an operand's type is not computed with");
+    return KernelOffer::decline("an operand's type is not supported");
   }
   const Dims& out = request.outputs[0].dims;
   const Dims& left = request.inputs[a].dims;
@@ -293,7 +293,7 @@ KernelOffer offer_product(const KernelRequest& request, std::size_t a, bool tran
   if (dtype == DataType::kFloat32) return prepared(&gemm<float>, std::move(d), "reference float32");
   if (dtype == DataType::kFloat64)
     return prepared(&gemm<double>, std::move(d), "reference float64");
-  return KernelOffer::decline("only float32 and float64 are multiplied");
+  return KernelOffer::decline("only float32 and float64 products are supported");
 }
 
 ExprProgram product_alone() {

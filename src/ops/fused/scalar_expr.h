@@ -12,7 +12,7 @@
 #include "opdef/fused.h"
 
 // Element-wise expressions on single elements: the definition that fast kernels are tested
-// against. Integers wrap around; a division by zero gives 0 and INT_MIN / -1 gives INT_MIN.
+// against. Integers wrap around; division by zero yields 0 and INT_MIN / -1 yields INT_MIN.
 
 namespace onnxgrad::ops {
 
@@ -58,7 +58,7 @@ T maximum(T a, T b) {
   return a > b || a != a ? a : b;
 }
 
-/// What a fold of nothing gives, and one step of a fold.
+/// The result of folding nothing, and one step of a fold.
 template <class T>
 T fold_start(opdef::Fold fold) {
   if (fold == opdef::Fold::kSum) return T{};
@@ -203,8 +203,8 @@ inline bool is_function(ExprOp op) {
          op == ExprOp::kIsInf;
 }
 
-/// Runs `program`: operands[k] is operand number k; registers has room for every instruction and
-/// holds all their values afterwards.
+/// Runs `program`: operands[k] is operand number k; registers has space for every instruction and
+/// contains all their values afterwards.
 template <class T>
 void evaluate(const opdef::ExprProgram& program, const T* operands, T* registers) {
   for (std::size_t i = 0; i < program.instructions.size(); ++i) {
@@ -222,7 +222,7 @@ void evaluate(const opdef::ExprProgram& program, const T* operands, T* registers
   }
 }
 
-/// Calls `visit` with a value of that element type; false for types that are not computed with.
+/// Calls `visit` with a value of that element type; false for types that are not supported.
 template <class Visitor>
 bool visit_dtype(DataType dtype, Visitor&& visit) {
   switch (dtype) {

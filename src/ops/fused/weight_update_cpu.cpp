@@ -18,7 +18,7 @@
 #include "ops/fused/product_cpu.h"
 
 // onnxgrad.WeightUpdate and onnxgrad.fused.GemmWeightUpdate; opdef/fused.h has operands and
-// formulas. The product is computed in blocks of rows that stay in the nearest cache until the
+// formulas. The product is computed in blocks of rows that stay in the L1 cache until the
 // update has read them.
 
 namespace onnxgrad::ops {
@@ -28,10 +28,10 @@ using device::UpdateArrays;
 using device::UpdateFn;
 using opdef::WeightUpdate;
 
-constexpr std::int64_t kBlockBytes = 8192;           // of a product that is updated with at once
-constexpr std::int64_t kParallelElements = 1 << 16;  // per thread: some 20 microseconds
+constexpr std::int64_t kBlockBytes = 8192;           // of a product between updates
+constexpr std::int64_t kParallelElements = 1 << 16;  // per thread: about 20 microseconds
 
-/// Places among the arguments of the kernel; -1: absent.
+/// Positions among the arguments of the kernel; -1: absent.
 struct Places {
   int gradient = 0;  ///< A, if there is a product
   int b = -1;
@@ -140,7 +140,7 @@ Places find_places(const WeightUpdate& update, const opdef::KernelRequest& reque
 
 std::int64_t align64(std::int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
-/// Cuts the product into blocks of rows; gives the scratch bytes.
+/// Splits the product into blocks of rows; returns the scratch bytes.
 template <class T>
 std::int64_t plan_product(device::GemmSpec gemm, UpdateData<T>& data) {
   data.rows = gemm.m;
@@ -197,7 +197,7 @@ opdef::KernelOffer offer_typed(const opdef::KernelRequest& request,
 
 opdef::KernelOffer offer_any(const opdef::KernelRequest& request,
                              const std::optional<device::GemmSpec>& gemm) {
-  // A single number joins the element-wise work around it.
+  // A single number joins the surrounding element-wise work.
   if (request.outputs[0].dims.rank() == 0) {
     return opdef::KernelOffer::decline("the weight has rank 0");
   }
@@ -215,7 +215,7 @@ opdef::KernelOffer offer_product_and_update(const opdef::KernelRequest& request)
   const auto op = opdef::GemmWeightUpdate::read(request.node);
   const auto gemm = product_shape(request, 0, 1, op.transpose_a, op.transpose_b);
   if (!gemm || request.outputs[0].dims.num_elements() != gemm->m * gemm->n) {
-    return opdef::KernelOffer::decline(request.node.describe() + ": shapes do not fit");
+    return opdef::KernelOffer::decline(request.node.describe() + ": shapes do not match");
   }
   return offer_any(request, gemm);
 }

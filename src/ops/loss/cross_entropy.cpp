@@ -8,7 +8,7 @@
 #include "ops/rules.h"
 
 // SoftmaxCrossEntropyLoss (ai.onnx 13), NegativeLogLikelihoodLoss (ai.onnx 22) and the functions of
-// their gradients. Rows are all positions but the class axis 1: scores [N, C, D...], labels [N,
+// their gradients. Rows are all positions except the class axis 1: scores [N, C, D...], labels [N,
 // D...].
 //   p = softmax(scores),  loss of a row i = -w[label_i] * log p[i, label_i],  0 for ignored rows
 //   reduced by: nothing; the sum; or the sum divided by the sum of the rows' weights w[label_i].
@@ -38,7 +38,7 @@ std::vector<Value*> operands(Value* dloss, Value* rows, Value* labels, Value* we
   return inputs;
 }
 
-// True for the rows that count for nothing; nullptr: none is left out.
+// True for the rows that are ignored; nullptr: there are none.
 Value* ignored_rows(GraphBuilder& g, const CrossEntropyAttrs& attrs, Value* labels) {
   if (!attrs.ignore_index) return nullptr;
   return g.equal(labels, g.cast_like(g.int_scalar(*attrs.ignore_index), labels));
@@ -127,7 +127,7 @@ Value* row_weights(FunctionBody& f, Value* like, Value* labels, Value* ignored, 
 }
 
 // From (dloss, rows, labels) or (dloss, rows, labels, weights), rows being log p or the input of
-// NegativeLogLikelihoodLoss (which gives only its shape):
+// NegativeLogLikelihoodLoss (of which only the shape is read):
 //   (p - onehot) * factor  or  -onehot * factor,  with factor_i = dloss_i * w_i, where for the mean
 //   dloss is divided by the sum of all w_i.
 ir::Function grad_body(std::string_view base_name, const std::vector<Value*>& inputs,

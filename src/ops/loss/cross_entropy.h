@@ -13,7 +13,7 @@ enum class Reduction : std::uint8_t { kNone, kSum, kMean };
 /// Attributes of SoftmaxCrossEntropyLoss, NegativeLogLikelihoodLoss and their gradient functions.
 struct CrossEntropyAttrs {
   Reduction reduction = Reduction::kMean;
-  std::optional<std::int64_t> ignore_index = {};  ///< rows with this label count for nothing
+  std::optional<std::int64_t> ignore_index = {};  ///< rows with this label are ignored
 
   static CrossEntropyAttrs read(const ir::Node& node);
 };

@@ -12,7 +12,7 @@
 #include "ops/nn/softmax_rows.h"
 
 // Kernels of SoftmaxCrossEntropyLoss, NegativeLogLikelihoodLoss and their gradients, plain
-// ones and such for contiguous rows. A row's elements lie `inner` apart: scores [batch, classes,
+// ones and ones for contiguous rows. A row's elements are `inner` apart: scores [batch, classes,
 // inner], labels [batch, inner].
 
 namespace onnxgrad::ops {
@@ -49,8 +49,8 @@ struct LossTask {
        .detail =
            fmt::format("There are {} classes: labels are 0 to {}.", task.classes, task.classes - 1),
        .hint = task.attrs.ignore_index
-                   ? fmt::format("Rows to be left out have label {}.", *task.attrs.ignore_index)
-                   : "Give rows that shall be left out a label named by ignore_index."});
+                   ? fmt::format("Rows to be ignored have label {}.", *task.attrs.ignore_index)
+                   : "Give rows that should be ignored the label set by ignore_index."});
 }
 
 // The label of a row; -1 if the row is ignored. Throws: DataError.
@@ -174,7 +174,7 @@ struct RowScratch {
   }
 };
 
-// As run_loss, for softmax over contiguous rows.
+// Like run_loss, for softmax over contiguous rows.
 template <std::floating_point T>
 void run_loss_rows(const void* data, std::byte* const* args, const Launch&) {
   const auto& task = *static_cast<const LossTask*>(data);
@@ -204,7 +204,7 @@ void run_loss_rows(const void* data, std::byte* const* args, const Launch&) {
   if (task.attrs.reduction == Reduction::kMean) loss[0] = static_cast<T>(sum / total);
 }
 
-// As run_grad, for softmax over contiguous rows.
+// Like run_grad, for softmax over contiguous rows.
 template <std::floating_point T>
 void run_grad_rows(const void* data, std::byte* const* args, const Launch&) {
   const auto& task = *static_cast<const LossTask*>(data);
@@ -274,7 +274,7 @@ KernelOffer offer_typed(const KernelRequest& request, LossTask task, opdef::Kern
   return decline_dtype(request, dtype);
 }
 
-// With room for RowScratch.
+// With space for RowScratch.
 KernelOffer offer_rows(const KernelRequest& request, const LossTask& task,
                        opdef::KernelFn for_float, opdef::KernelFn for_double) {
   if (!task.is_softmax) return KernelOffer::decline("no softmax to compute");

@@ -4,7 +4,7 @@
 #include "ops/rules.h"
 
 // Element-wise operators of two broadcast inputs: rows of the table at the end. The engine sums a
-// gradient to its input's shape, so rules speak of equal shapes. c: output, dc: its cotangent.
+// gradient to its input's shape, so rules assume equal shapes. c: output, dc: its cotangent.
 
 namespace onnxgrad::ops {
 namespace {
@@ -83,7 +83,7 @@ std::vector<Value*> mod_vjp(VjpContext& ctx, GraphBuilder& g) {
   return {dc, keep_where(g, g.less(g.abs(quotient), infinity), db)};
 }
 
-// Floating a - b floor(a / b), which came with opset 28: the remainder with the sign of a, plus b
+// Floating a - b floor(a / b), introduced in opset 28: the remainder with the sign of a, plus b
 // where that is not the sign of b.
 std::optional<std::vector<Value*>> lower_mod(const Node& node, GraphBuilder& g) {
   Value* a = node.inputs.at(0);

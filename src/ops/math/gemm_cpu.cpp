@@ -23,7 +23,7 @@ opdef::KernelOffer offer_gemm(const opdef::KernelRequest& request) {
   const ir::Node& node = request.node;
   const auto gemm = product_shape(request, 0, 1, node.int_attribute("transA") != 0,
                                   node.int_attribute("transB") != 0);
-  if (!gemm) return opdef::KernelOffer::decline("shapes do not fit");
+  if (!gemm) return opdef::KernelOffer::decline("shapes do not match");
   ProductSpec spec{.gemm = *gemm};
   spec.gemm.alpha = static_cast<double>(node.float_attribute("alpha"));
   if (has_addend(request)) {
@@ -76,7 +76,7 @@ void plain_gemm(const void* data, std::byte* const* args, const opdef::Launch& /
         sum += static_cast<Sum>(d.transpose_a ? a[k * d.m + i] : a[i * d.k + k]) *
                static_cast<Sum>(d.transpose_b ? b[j * d.k + k] : b[k * d.n + j]);
       }
-      // Factors are float attributes; an integer's product with one is cut to an integer.
+      // Factors are float attributes; an integer's product with one is truncated to an integer.
       const bool is_plain = d.alpha == 1 && (d.beta == 0 || d.beta == 1);
       const Sum addend = d.beta == 0 ? Sum(0) : static_cast<Sum>(c[i * d.c_row + j * d.c_column]);
       out[i * d.n + j] = is_plain
@@ -91,7 +91,7 @@ opdef::KernelOffer offer_plain(const opdef::KernelRequest& request) {
   const ir::Node& node = request.node;
   const auto gemm = product_shape(request, 0, 1, node.int_attribute("transA") != 0,
                                   node.int_attribute("transB") != 0);
-  if (!gemm) return opdef::KernelOffer::decline("shapes do not fit");
+  if (!gemm) return opdef::KernelOffer::decline("shapes do not match");
   PlainData data{.m = gemm->m,
                  .n = gemm->n,
                  .k = gemm->k,

@@ -117,7 +117,7 @@ opdef::KernelOffer offer_matmul(const opdef::KernelRequest& request) {
     return opdef::KernelOffer::decline(fmt::format("no fast product of {}", dtype_name(dtype)));
   }
   auto batch = find_batch(request.inputs[0].dims, request.inputs[1].dims);
-  if (!batch) return opdef::KernelOffer::decline("shapes do not fit");
+  if (!batch) return opdef::KernelOffer::decline("shapes do not match");
   constexpr double kParallelFlops = 4e6;
   const auto count = static_cast<double>(batch->a.size());
   const double flops = 2.0 * count * static_cast<double>(batch->m) * static_cast<double>(batch->n) *
@@ -170,13 +170,13 @@ void plain_matmul(const void* data, std::byte* const* args, const opdef::Launch&
 
 opdef::KernelOffer offer_plain(const opdef::KernelRequest& request) {
   auto batch = find_batch(request.inputs[0].dims, request.inputs[1].dims);
-  if (!batch) return opdef::KernelOffer::decline("shapes do not fit");
+  if (!batch) return opdef::KernelOffer::decline("shapes do not match");
   switch (request.inputs[0].dtype) {
     case DataType::kFloat32:
       return prepared(plain_matmul<float>, *std::move(batch), "plain");
     case DataType::kFloat64:
       return prepared(plain_matmul<double>, *std::move(batch), "plain");
-    // Integers wrap around: signed and unsigned give the same bits.
+    // Integers wrap around: signed and unsigned yield the same bits.
     case DataType::kInt32:
     case DataType::kUint32:
       return prepared(plain_matmul<std::uint32_t>, *std::move(batch), "plain");

@@ -6,7 +6,7 @@
 
 // Element-wise operators of one input: rows of the table at the end, each with its expression (what
 // the element-wise kernel computes) and its rule (x: input, y: output, dy: cotangent of y). Rules
-// read y instead of x where either would do: the memory of x is then free after the operator.
+// read y instead of x if either works: the memory of x is then free after the operator.
 
 namespace onnxgrad::ops {
 namespace {

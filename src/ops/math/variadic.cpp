@@ -57,8 +57,8 @@ std::vector<Value*> extremum_vjp(VjpContext& ctx, GraphBuilder& g) {
   return gradients;
 }
 
-// x_1 + ... + x_n from the left, as one node computes it, by nodes of at most kMaxOperands inputs:
-// those and what computes them fit into one kernel.
+// x_1 + ... + x_n from the left, as one node computes it, with nodes of at most kMaxOperands
+// inputs: these and what computes them fit into one kernel.
 Value* fold(std::string_view op_type, const std::vector<Value*>& operands, GraphBuilder& g) {
   constexpr std::size_t kMaxOperands = 32;
   std::vector<Value*> group;

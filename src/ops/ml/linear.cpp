@@ -11,8 +11,8 @@
 #include "opdef/registry.h"
 #include "ops/rules.h"
 
-// LinearRegressor and LinearClassifier (ai.onnx.ml 1) as tensor operators. Their weights sit in
-// attributes; each becomes an initializer that knows the way back (ir::WeightOrigin).
+// LinearRegressor and LinearClassifier (ai.onnx.ml 1) as tensor operators. Their weights are
+// attributes; each becomes an initializer with its inverse (ir::WeightOrigin).
 
 namespace onnxgrad::ops {
 
@@ -26,7 +26,7 @@ constexpr std::string_view kMl = "ai.onnx.ml";
   throw ModelError({.what = std::move(what),
                     .where = {.node = node.name, .op_type = node.op_type},
                     .detail = std::move(detail),
-                    .hint = "Export the model again: its attributes do not fit each other."});
+                    .hint = "Export the model again: its attributes are inconsistent."});
 }
 
 const std::string& first_output_name(const Node& node) {
@@ -108,7 +108,7 @@ Value* all_scores(GraphBuilder& g, const Node& node, const LinearModel& model) {
   return gemm(g, node.input(0), weight, bias);
 }
 
-// The second row of a mirrored model as the one weight: [N, 1].
+// The second row of a mirrored model as the only weight: [N, 1].
 Value* mirrored_score(GraphBuilder& g, const Node& node, const LinearModel& model) {
   const auto second = [](const std::vector<float>& both) {
     return std::vector<float>(both.begin() + static_cast<std::ptrdiff_t>(both.size() / 2),
@@ -159,7 +159,7 @@ std::optional<std::vector<Value*>> lower_regressor(const Node& node, GraphBuilde
   return std::vector<Value*>{y};
 }
 
-// The class list as an initializer that knows which attribute it is.
+// The class list as an initializer that records which attribute it is.
 Value* add_labels(GraphBuilder& g, const Node& node, const Tensor& labels) {
   const bool are_names = labels.dtype() == DataType::kString;
   Value* list = g.graph().add_initializer(first_output_name(node) + ".classes", labels);
@@ -208,7 +208,7 @@ std::optional<Classification> classify_by_one(GraphBuilder& g, Value* s, bool is
 
 std::optional<Classification> classify(GraphBuilder& g, const Node& node, std::int64_t num_labels) {
   const std::string transform = node.string_attribute("post_transform");
-  // Others (PROBIT, SOFTMAX_ZERO) are not said here; the node stays as it is.
+  // Others (PROBIT, SOFTMAX_ZERO) are not expressed here; the node is kept.
   if (transform != "NONE" && transform != "LOGISTIC" && transform != "SOFTMAX") return std::nullopt;
   const auto intercepts = static_cast<std::int64_t>(node.floats_attribute("intercepts").size());
   const std::int64_t rows = intercepts > 0 ? intercepts : num_labels;

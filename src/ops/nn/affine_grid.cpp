@@ -10,7 +10,7 @@
 namespace onnxgrad::ops {
 namespace {
 
-// The axes of the space, 2 or 3, as far as the shapes tell: size is [N, C, (D,) H, W] and theta is
+// The axes of the space, 2 or 3, if known from the shapes: size is [N, C, (D,) H, W] and theta is
 // [N, axes, axes + 1].
 std::optional<std::int64_t> axes_of_space(const Node& node) {
   if (const auto sizes = known_dim(node.input(1), 0)) return *sizes - 2;
@@ -27,7 +27,7 @@ void check_theta(const Node& node, std::int64_t axes) {
   const bool has_rank = known_rank(theta).value_or(3) == 3;
   const bool fits = has_rank && is(known_dim(theta, 1), axes) && is(known_dim(theta, 2), axes + 1);
   if (fits && (axes == 2 || axes == 3)) return;
-  throw ShapeError({.what = fmt::format("theta {} does not fit a size of {} numbers",
+  throw ShapeError({.what = fmt::format("theta {} does not match a size of {} numbers",
                                         theta->type.to_string(), axes + 2),
                     .where = {.node = node.name, .op_type = node.op_type, .value = theta->name},
                     .hint =
@@ -35,8 +35,8 @@ void check_theta(const Node& node, std::int64_t axes) {
                         "[N, C, D, H, W]."});
 }
 
-// Where the `count` points (int64 []) of an axis lie in [-1, 1]: with aligned corners the first and
-// the last one at its ends (one point alone at -1), otherwise all in the middle of cells.
+// The positions of the `count` points (int64 []) of an axis in [-1, 1]: with aligned corners the
+// first and last one at its ends (a single point at -1), otherwise all at the centres of cells.
 Value* coordinates(GraphBuilder& g, Value* count, bool align_corners, Value* like) {
   Value* i = g.cast_like(g.op("Range", {g.int_scalar(0), count, g.int_scalar(1)}), like);
   Value* steps = g.cast_like(count, like);
@@ -47,8 +47,8 @@ Value* coordinates(GraphBuilder& g, Value* count, bool align_corners, Value* lik
 }
 
 // grid[n, (d,) h, w, :] = theta[n] (x_w, y_h, (z_d,) 1)^T, a product of all points with each
-// theta: so it needs no rule. ONNX's own definition squeezes a batch of one, so that of pictures
-// neither the rank nor a gradient can be known.
+// theta, so it needs no rule. ONNX's own definition squeezes a batch of one, so for images
+// neither the rank nor a gradient is known.
 std::optional<std::vector<Value*>> lower_affine_grid(const Node& node, GraphBuilder& g) {
   const auto axes = axes_of_space(node);
   if (!axes) return std::nullopt;

@@ -13,8 +13,8 @@
 // BatchNormalization (ai.onnx 15) and InstanceNormalization (ai.onnx 22) with the functions of
 // their gradients. Both are, with the channels on axis 1 and r = 1 / sqrt(variance + epsilon),
 //   y = scale * h + bias,  h = (x - mean) * r;
-// the statistics are taken over all axes but the channels' (BatchNormalization in training mode),
-// over the spatial axes (InstanceNormalization), or are given (BatchNormalization otherwise).
+// the statistics are taken over all axes except the channels' (BatchNormalization in training
+// mode), over the spatial axes (InstanceNormalization), or given (BatchNormalization otherwise).
 
 namespace onnxgrad::ops {
 
@@ -27,9 +27,10 @@ namespace {
 std::size_t rank_of(const Node& node, const Value* x) {
   const auto rank = known_rank(x);
   if (rank && *rank >= 2) return *rank;
-  throw GradientError(problem_at(node, "the rank of the input is not known",
-                                 "The statistics are taken over all axes but the channels'.",
-                                 "Give the input a shape in the model, symbols allowed."));
+  throw GradientError(
+      problem_at(node, "the rank of the input is not known",
+                 "The statistics are taken over all axes except the channels'.",
+                 "Declare the shape of the input in the model; symbols are allowed."));
 }
 
 std::vector<std::int64_t> all_axes_but_channels(std::size_t rank) {
@@ -134,7 +135,8 @@ std::vector<Value*> inference_vjp(VjpContext& ctx, GraphBuilder& g) {
 }
 
 // running = old * momentum + batch * (1 - momentum), for the batch's mean and variance.
-// Adds what cotangents of the running statistics give to dx; sets the gradients of the old ones.
+// Adds what cotangents of the running statistics contribute to dx; sets the gradients of the old
+// ones.
 void add_running_statistics(VjpContext& ctx, GraphBuilder& g, std::vector<Value*>& grads) {
   const double momentum = ctx.node().float_attribute("momentum");
   Value* x = ctx.input(0);

@@ -10,8 +10,8 @@
 #include "ops/nn/norm_stretches.h"
 #include "ops/nn/window.h"
 
-// Kernels of BatchNormalization, InstanceNormalization and their gradients: plain ones, and such
-// for float32 with SIMD over long stretches. A group is what shares statistics: `segments`
+// Kernels of BatchNormalization, InstanceNormalization and their gradients: plain ones, and ones
+// for float32 with SIMD over long stretches. A group shares statistics: `segments`
 // stretches of `length` elements, the first at group * length, `stride` apart.
 
 namespace onnxgrad::ops {
@@ -38,10 +38,10 @@ struct NormTask {
   std::int64_t count() const { return segments * length; }
 };
 
-// Below this many elements a second thread costs more than it brings.
+// Below this many elements a second thread costs more than it saves.
 constexpr std::int64_t kParallelElements = 1 << 16;
 
-// Calls f(channel) for all channels, on several threads where that pays.
+// Calls f(channel) for all channels, on several threads if that pays.
 template <class F>
 void visit_channels(const NormTask& task, F&& f) {
   if (task.threads <= 1 || task.groups * task.count() < kParallelElements) {
@@ -87,7 +87,7 @@ Statistics batch_statistics(const NormTask& task, const T* x, std::int64_t group
   return {.mean = mean, .variance = squares / count};
 }
 
-// As batch_statistics, by SIMD.
+// Like batch_statistics, with SIMD.
 Statistics stretch_statistics(const NormTask& task, const float* x, std::int64_t group) {
   const auto count = static_cast<double>(task.count());
   double sum = 0;
@@ -142,7 +142,7 @@ void run_normalization(const void* data, std::byte* const* args, const Launch&) 
   }
 }
 
-// As run_normalization for float32, by SIMD over stretches.
+// Like run_normalization for float32, with SIMD over stretches.
 void run_stretches(const void* data, std::byte* const* args, const Launch&) {
   const auto& task = *static_cast<const NormTask*>(data);
   const auto* x = reinterpret_cast<const float*>(args[0]);
@@ -175,7 +175,7 @@ struct GradFactors {
       : a(scale * inverse), b(-a * inverse * dot / count), d(-a * sum / count) {}
 };
 
-// As run_grad for float32, by SIMD over stretches.
+// Like run_grad for float32, with SIMD over stretches.
 void run_grad_stretches(const void* data, std::byte* const* args, const Launch&) {
   const auto& task = *static_cast<const NormTask*>(data);
   const auto* dy = reinterpret_cast<const float*>(args[0]);
@@ -277,7 +277,7 @@ void check_operand(const KernelRequest& request, std::size_t input, const Dims& 
                               fmt::format("input {} has shape {}, expected {}", input,
                                           given.to_string(), expected.to_string()),
                               "There is one number for each channel of X.",
-                              "Give X the channels that the weights were made for."));
+                              "Give X the number of channels of the weights."));
 }
 
 template <opdef::KernelFn kFloat, opdef::KernelFn kDouble>
@@ -311,7 +311,7 @@ NormTask grad_task(const KernelRequest& request, bool per_instance) {
   check_operand(request, 2, Dims{task.channels});
   if (request.outputs.size() != 3) {
     throw ModelError(problem_at(request.node, "the gradient function has three outputs", {},
-                                "Give a call of this function three outputs."));
+                                "Give calls of this function three outputs."));
   }
   return task;
 }

@@ -35,7 +35,7 @@ std::size_t conv_spatial_rank(const ir::Node& node, const Value* x, const Value*
   }
   throw GradientError(problem_at(node, "the number of spatial axes is not known",
                                  "Neither input has a known rank and kernel_shape is absent.",
-                                 "Give the weight a shape or the node a kernel_shape."));
+                                 "Declare the weight's shape, or give the node a kernel_shape."));
 }
 
 std::vector<Attribute> conv_call_attributes(const WindowAttrs& attrs, std::int64_t group) {
@@ -83,7 +83,7 @@ std::optional<std::vector<std::int64_t>> static_spatial_dims(const Value* x, std
   return dims;
 }
 
-// dx as a plain ConvTranspose, where its output padding is known: without strides it is zero.
+// dx as a plain ConvTranspose, if its output padding is known: without strides it is zero.
 Value* input_grad_by_conv_transpose(const ir::Node& node, const WindowAttrs& attrs,
                                     std::int64_t group, Value* x, Value* w, Value* dy,
                                     ir::GraphBuilder& g) {
@@ -155,7 +155,7 @@ std::string conv_key(const WindowAttrs& attrs, std::int64_t group) {
   return window_key(attrs) + "_g" + std::to_string(group);
 }
 
-// dx: [N, C, X...] from (dy, w, x), of which x gives its shape only.
+// dx: [N, C, X...] from (dy, w, x); of x only the shape is read.
 ir::Function conv_input_grad_body(std::string_view base_name, const std::vector<Value*>& inputs,
                                   const std::vector<Attribute>& attributes) {
   const ir::Node node = call_node(base_name, attributes);
@@ -189,7 +189,7 @@ Value* batch_as_channels(FunctionBody& f, Value* x, std::int64_t group, std::siz
                    f.concat({channels, f.mul(groups, batch), spatial}, 0));
 }
 
-// x with the pads that SAME means, as Pad wants them: [0, 0, begins..., 0, 0, ends...].
+// x with the pads of SAME, in the form of Pad: [0, 0, begins..., 0, 0, ends...].
 Value* pad_same(FunctionBody& f, const WindowAttrs& attrs, Value* padded, Value* x, Value* dy,
                 Value* w) {
   Value* none = f.ints({0, 0});
@@ -203,9 +203,9 @@ Value* pad_same(FunctionBody& f, const WindowAttrs& attrs, Value* padded, Value*
   return f.op("Pad", {padded, f.concat(std::move(begins), 0)});
 }
 
-// dw: [M, C / G, k...] from (dy, x) or (dy, x, w), of which w gives its shape only. With batch and
-// channels swapped, x convolved with dy gives dw: taps take the place of windows, so strides and
-// dilations change places too. Positions that no window reached give more rows: cut off.
+// dw: [M, C / G, k...] from (dy, x) or (dy, x, w); of w only the shape is read. With batch and
+// channels swapped, x convolved with dy is dw: taps and windows swap roles, so strides and
+// dilations are swapped too. Positions that no window reached yield extra rows, which are dropped.
 ir::Function conv_weight_grad_body(std::string_view base_name, const std::vector<Value*>& inputs,
                                    const std::vector<Attribute>& attributes) {
   const ir::Node node = call_node(base_name, attributes);
@@ -282,8 +282,8 @@ ConvShape conv_shape(const ir::Node& node, const Dims& x, const Dims& w) {
   const std::int64_t groups = count_groups(node);
   if (x.rank() < 3 || x.rank() != w.rank()) {
     throw ShapeError(problem_at(
-        node, fmt::format("input {} and weight {} do not fit", x.to_string(), w.to_string()),
-        "Both need the same rank, at least 3: [N, C, X...], [M, C, k...].",
+        node, fmt::format("input {} and weight {} do not match", x.to_string(), w.to_string()),
+        "Both must have the same rank, at least 3: [N, C, X...], [M, C, k...].",
         "Reshape the input to these axes."));
   }
   if (w[0] % groups != 0 || x[1] != w[1] * groups) {
@@ -294,7 +294,7 @@ ConvShape conv_shape(const ir::Node& node, const Dims& x, const Dims& w) {
         fmt::format("The input needs {} channels (weight dimension 1 times group), and the "
                     "weight's first dimension a multiple of group.",
                     w[1] * groups),
-        "Change the input, the weight or group so that they fit."));
+        "Change the input, the weight or group so that they match."));
   }
   const WindowAttrs attrs = WindowAttrs::read(node, x.rank() - 2);
   const auto axes = resolve_window(node, attrs, x.values().subspan(2), w.values().subspan(2));

@@ -15,7 +15,7 @@
 //   ConvTranspose) backward data:   x = the transpose of that, from y and w      (ConvTranspose;
 //   input gradient of Conv) backward weight: w = sum over batch and windows of y * x      (weight
 //   gradient of both)
-// Kernels are written for a ConvShape, whatever operator asks for it.
+// Kernels are written for a ConvShape, whichever operator needs it.
 
 namespace onnxgrad::ops {
 
@@ -35,14 +35,14 @@ struct ConvShape {
 };
 
 /// The spatial rank of a Conv or ConvTranspose: from kernel_shape, the weight or the input.
-/// Throws: GradientError if neither says.
+/// Throws: GradientError if none determines it.
 std::size_t conv_spatial_rank(const ir::Node& node, const ir::Value* x, const ir::Value* w);
 
-/// Of a Conv of `x` with `w`; also of ConvInputGrad and ConvWeightGrad, whose nodes carry the
+/// For a Conv of `x` with `w`; also for ConvInputGrad and ConvWeightGrad, whose nodes carry the
 /// Conv's attributes. Throws: ShapeError, ModelError, naming the node.
 ConvShape conv_shape(const ir::Node& node, const Dims& x, const Dims& w);
 
-/// Of a ConvTranspose: its input is y, its output x.
+/// For a ConvTranspose: its input is y, its output x.
 ConvShape conv_transpose_shape(const ir::Node& node, const Dims& y, const Dims& w);
 
 /// Attributes of the call of a gradient function for windows like these, pads explicit unless SAME.

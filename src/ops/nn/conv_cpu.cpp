@@ -7,8 +7,8 @@
 #include "ops/nn/conv_task.h"
 #include "ops/nn/conv_tiles_cpu.h"
 
-// The plain kernels of Conv, ConvTranspose, ConvInputGrad and ConvWeightGrad, and which offers
-// there are. Start reading at visit_products: all three computations are it with another
+// The plain kernels of Conv, ConvTranspose, ConvInputGrad and ConvWeightGrad, and the list of
+// offers. Start reading at visit_products: all three computations use it with a different
 // assignment.
 
 namespace onnxgrad::ops {
@@ -40,7 +40,7 @@ void check_operands(const ConvTask& task, const KernelRequest& request) {
     throw ShapeError(problem_at(request.node,
                                 fmt::format("operand {} has shape {}, expected {}", arg,
                                             given.to_string(), Dims(expected).to_string()),
-                                {}, "Give it the shape that the other operands ask for."));
+                                {}, "Give it the shape required by the other operands."));
   };
   check(task.x, shape.batch, shape.groups * shape.in_channels, spatial(shape, &WindowAxis::input));
   check(task.y, shape.batch, shape.groups * shape.out_channels,
@@ -185,7 +185,7 @@ void run_reference(const void* data, std::byte* const* args, const Launch&) {
 KernelOffer offer_reference(const KernelRequest& request) {
   const DataType dtype = request.outputs[0].dtype;
   if (dtype != DataType::kFloat32 && dtype != DataType::kFloat64) {
-    return KernelOffer::decline("takes float32 and float64 only");
+    return KernelOffer::decline("supports only float32 and float64");
   }
   const auto known = ConvTask::of(request);
   if (!known) return KernelOffer::decline("more than three spatial axes");
@@ -201,7 +201,7 @@ KernelOffer offer_reference(const KernelRequest& request) {
 KernelOffer offer_tiles(const KernelRequest& request) {
   const DataType dtype = request.outputs[0].dtype;
   if (dtype != DataType::kFloat32 && dtype != DataType::kFloat64) {
-    return KernelOffer::decline("takes float32 and float64 only");
+    return KernelOffer::decline("supports only float32 and float64");
   }
   const auto task = ConvTask::of(request);
   if (!task) return KernelOffer::decline("more than three spatial axes");

@@ -7,8 +7,8 @@
 
 // y = conv(x, w) and its transpose x = conv^T(y, w) as matrix products whose left operand is read
 // through tables of offsets (conv_source_cpu.h). Weights are packed once per call, one panel of
-// channels after the other; then units of work, each some images or a part of one, are computed by
-// the threads. A sum is taken over k in the same order whatever the number of threads.
+// channels after another; then the threads compute units of work, each several images or a part of
+// one. The order of a sum over k does not depend on the number of threads.
 //
 // Start reading at Unit::run. Sources: Georganas et al., Anatomy of High-Performance Deep Learning
 // Convolutions on SIMD Architectures, SC 2018; Dukhan, The Indirect Convolution Algorithm, 2019.
@@ -21,7 +21,7 @@ using opdef::Launch;
 
 namespace {
 
-// Elements of a panel's weights that stay in the first-level cache while results pass by.
+// Elements of a panel's weights that stay in the L1 cache while results are computed.
 constexpr std::int64_t kPanelBytes = std::int64_t{24} * 1024;
 
 template <class T>

@@ -7,15 +7,15 @@
 namespace onnxgrad::ops {
 namespace {
 
-// Sums of one unit of work, and its padded images, stay in the second-level cache.
+// Sums of one unit of work, and its padded images, stay in the L2 cache.
 constexpr std::int64_t kSumBytes = std::int64_t{256} * 1024;
 constexpr std::int64_t kCopyBytes = std::int64_t{1024} * 1024;
-// Results that should share what is loaded of the weights.
+// Number of results that should share loaded weights.
 constexpr std::int64_t kSharedResults = 256;
-// A padded image may have as many times the elements of the image and the result.
+// A padded image may have this many times the elements of the image and the result.
 constexpr std::int64_t kLargestPadding = 16;
 constexpr std::int64_t kPaddingAllowance = 65536;
-// Of the products of a unit, one in so many may be with the image and not with padding.
+// At least one in this many products of a unit must be with the image and not with padding.
 constexpr double kLargestWaste = 16;
 constexpr double kWasteAllowance = 1 << 20;
 // Strides beyond it leave most results without a tap.
@@ -65,7 +65,7 @@ std::vector<std::array<AxisPhase, 3>> all_phases(const ConvTask& task) {
   return phases;
 }
 
-/// Fills phases, sizes and which source positions are read.
+/// Fills phases, sizes and the source positions that are read.
 template <class T>
 std::array<SourceAxis, 3> describe(const ConvTask& task, ResultPlan<T>& plan) {
   const ConvShape& shape = task.shape;
@@ -90,7 +90,7 @@ std::array<SourceAxis, 3> describe(const ConvTask& task, ResultPlan<T>& plan) {
   return source;
 }
 
-/// Places in the kernel and in memory of every tap.
+/// Positions of every tap in the kernel and in memory.
 template <class T>
 void set_offsets(ResultPlan<T>& plan) {
   const auto& kernel = plan.task.shape.axes;
@@ -114,7 +114,7 @@ void set_offsets(ResultPlan<T>& plan) {
   }
 }
 
-/// Cycles of all tiles of one image, for tiles of so many vectors of channels or of positions.
+/// Cycles of all tiles of one image, for tiles of this many vectors of channels or of positions.
 template <class T>
 double result_cycles(const ResultPlan<T>& plan, bool in_planes, std::int64_t vectors) {
   const auto& target = *plan.target;
@@ -172,7 +172,7 @@ void split_channels(ResultPlan<T>& plan) {
   }
 }
 
-/// Units of work: some images, or a part of one.
+/// Units of work: several images, or a part of one.
 template <class T>
 void split_work(ResultPlan<T>& plan) {
   const auto bytes = static_cast<std::int64_t>(sizeof(T));
@@ -230,7 +230,7 @@ std::int64_t even_part(std::int64_t total, std::int64_t largest) {
 double tile_cycles(std::int64_t rows, std::int64_t vectors) {
   const auto multiply_adds = 0.5 * static_cast<double>(rows * vectors);
   const auto loads = 0.5 * static_cast<double>(rows + vectors);
-  constexpr double kLatency = 5;  // of a multiply-add, with some waiting
+  constexpr double kLatency = 5;  // of a multiply-add, with some stalls
   constexpr double kLoop = 0.3;
   return std::max({multiply_adds, loads, kLatency}) + kLoop;
 }

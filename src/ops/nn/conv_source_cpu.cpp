@@ -7,9 +7,9 @@
 namespace onnxgrad::ops {
 namespace {
 
-// Behind a copy, so that whole vectors can be read and written at its end.
+// After a copy, so that full vectors can be read and written at its end.
 constexpr std::int64_t kSlack = 64;
-// Channels a multiple of this apart fall on the same few sets of a cache: one line more spreads
+// Channels a multiple of this apart map to the same few cache sets: one more line spreads
 // them.
 constexpr std::int64_t kAliasingElements = 128;
 constexpr std::int64_t kLineElements = 16;
@@ -81,7 +81,7 @@ void ConvSource::copy(const T* from, std::int64_t channels, T* to) const {
   const std::int64_t rows = count(1);
   const std::int64_t columns = count(2);
   if (rows == 0 || columns == 0) return;
-  // Rows are written up to a whole vector, with zeros: what lies behind a row is padding or is
+  // Rows are written up to a full vector, with zeros: what follows a row is padding or is
   // written next.
   const auto copy_rows = device::gemm_target<T>().copy;
   for (std::int64_t c = 0; c < channels; ++c) {

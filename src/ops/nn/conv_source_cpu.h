@@ -12,9 +12,9 @@
 // for each of its taps, source position offset + source_step * q:
 //   forward:        result = window o, source = input i:  i = o * stride + j * dilation - pad
 //   backward data:  result = input i, source = window o:  o = (i + pad - j * dilation) / stride,
-//                   where that is whole: the positions i of one remainder by the stride share taps.
-// With the source padded by zeros no tap falls outside, and every tap of a result is one offset in
-// memory from the result's own place: no matrix of windows is ever written down.
+//                   if that is whole: positions i with the same remainder modulo stride share taps.
+// With the source padded by zeros no tap falls outside, and every tap of a result is at a fixed
+// offset in memory from the result's position: no matrix of windows is ever materialised.
 
 namespace onnxgrad::ops {
 
@@ -55,17 +55,17 @@ class ConvSource {
 
   /// Elements from one channel to the next.
   std::int64_t plane() const { return plane_; }
-  /// Of source position (depth, height, width) relative to what copy() gives.
+  /// Of source position (depth, height, width) relative to the result of copy().
   std::int64_t offset(std::int64_t depth, std::int64_t height, std::int64_t width) const {
     return (depth * strides_[0]) + (height * strides_[1]) + width + origin_;
   }
   std::int64_t stride(std::size_t axis) const { return strides_[axis]; }
-  /// False: the tensor is read where it lies.
+  /// False: the tensor is read in place.
   bool copies() const { return copies_; }
-  /// Elements of a padded copy of `channels` channels; vectors may be read from any place in it.
+  /// Elements of a padded copy of `channels` channels; vectors may be read at any position in it.
   std::int64_t copy_elements(std::int64_t channels) const;
 
-  /// Zeros in all of a copy; once before the first copy().
+  /// Fills a copy with zeros; once before the first copy().
   template <class T>
   void clear(std::int64_t channels, T* copy) const;
   /// from: [channels, depth, height, width], dense. Writes the same elements each time.

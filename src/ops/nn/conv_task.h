@@ -21,8 +21,8 @@ struct ConvTask {
   int bias = -1;  ///< per channel of the result; -1: none
   int scratch = -1;
 
-  /// Of a Conv, ConvTranspose, ConvInputGrad or ConvWeightGrad; nullopt above three spatial axes.
-  /// Throws: ShapeError, ModelError (operands that do not fit), naming the node.
+  /// For Conv, ConvTranspose, ConvInputGrad or ConvWeightGrad; nullopt above three spatial axes.
+  /// Throws: ShapeError, ModelError (operands that do not match), naming the node.
   static std::optional<ConvTask> of(const opdef::KernelRequest& request);
 };
 

@@ -10,7 +10,7 @@
 #include "ops/nn/conv_source_cpu.h"
 #include "ops/nn/conv_task.h"
 
-// What the fast convolutions work out at plan time. conv_result_cpu.cpp computes y or x,
+// What the fast convolutions compute at plan time. conv_result_cpu.cpp computes y or x,
 // conv_weight_cpu.cpp w.
 
 namespace onnxgrad::ops {
@@ -38,10 +38,10 @@ std::int64_t whole_lines(std::int64_t elements) {
   return (elements + kLine - 1) / kLine * kLine;
 }
 
-/// Cycles of one k of an offset tile: multiply-adds, loads, or the wait for the last sum.
+/// Cycles of one k of an offset tile: multiply-adds, loads, or the latency of the last sum.
 double tile_cycles(std::int64_t rows, std::int64_t vectors);
 
-/// Channels of one group that are computed together; as many columns of packed weights.
+/// Channels of one group that are computed together, and columns of packed weights.
 struct ChannelPanel {
   std::int64_t first = 0;
   std::int64_t width = 0;
@@ -50,7 +50,7 @@ struct ChannelPanel {
 /// The results that have the same taps, along each axis.
 struct ResultPhase {
   std::array<AxisPhase, 3> axes;
-  std::vector<std::int64_t> taps = {};     ///< places in the kernel
+  std::vector<std::int64_t> taps = {};     ///< positions in the kernel
   std::vector<std::int32_t> offsets = {};  ///< [source channels, taps]
   std::int64_t weights = 0;                ///< elements of a panel's columns before this phase's
 
@@ -80,8 +80,8 @@ struct ResultPlan {
   std::int64_t panel_steps = 0;      ///< of all phases
 
   std::int64_t images = 1;      ///< that one unit of work computes together
-  std::size_t block_axis = 0;   ///< units are cut along it,
-  std::int64_t block = 0;       ///< into as many positions of every phase
+  std::size_t block_axis = 0;   ///< units are split along it,
+  std::int64_t block = 0;       ///< into this many positions of every phase
   std::int64_t block_step = 1;  ///< results per such position
   std::int64_t blocks = 1;
   std::int64_t block_results = 0;  ///< results of the largest block

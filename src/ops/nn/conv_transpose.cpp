@@ -37,7 +37,7 @@ TransposeAttrs TransposeAttrs::read(const ir::Node& node, std::size_t rank) {
     if (list->empty() || list->size() == rank) continue;
     throw ModelError(problem_at(
         node, fmt::format("attribute '{}' has {} elements, expected {}", name, list->size(), rank),
-        "It has one number per spatial axis of the input.", "Give it that many, or leave it out."));
+        "It has one number per spatial axis of the input.", "Give it this many, or omit it."));
   }
   return attrs;
 }
@@ -53,7 +53,7 @@ Pads split_pads(std::int64_t total, AutoPad auto_pad) {
   return {.begin = total - half, .end = half};
 }
 
-// What is cut off the full length (input - 1) * stride + output padding + extent along one axis.
+// How much the full length (input - 1) * stride + output padding + extent of an axis is cropped.
 Pads transpose_pads(const TransposeAttrs& attrs, std::size_t i, std::int64_t input,
                     std::int64_t kernel) {
   const WindowAttrs& windows = attrs.windows;
@@ -73,8 +73,8 @@ std::int64_t static_dim(const Value* value, std::size_t axis) {
   return (*value->type.shape)[axis].value();
 }
 
-// The convolution that y = conv_transpose(x, w) is the transpose of: y's positions are its input.
-// Its pads are known unless output_shape meets unknown sizes of x.
+// The convolution whose transpose is y = conv_transpose(x, w): y's positions are its input.
+// Its pads are known unless output_shape is combined with unknown sizes of x.
 WindowAttrs transposed_attrs(const ir::Node& node, const Value* x, const Value* w) {
   const std::size_t rank = conv_spatial_rank(node, x, w);
   const TransposeAttrs attrs = TransposeAttrs::read(node, rank);
@@ -89,7 +89,7 @@ WindowAttrs transposed_attrs(const ir::Node& node, const Value* x, const Value* 
     if ((needs_kernel && kernel[i] < 0) || (!attrs.output_shape.empty() && input < 0)) {
       throw GradientError(problem_at(
           node, fmt::format("spatial axis {} of the input or the weight has no known size", i),
-          "The pads that output_shape or auto_pad stand for depend on it.",
+          "The pads implied by output_shape or auto_pad depend on it.",
           "Give the model input fixed spatial dimensions, or the node explicit pads."));
     }
     const Pads pads = transpose_pads(attrs, i, input, kernel[i]);
@@ -151,8 +151,8 @@ void check_transpose_operands(const ir::Node& node, const Dims& y, const Dims& w
                               std::int64_t groups) {
   if (y.rank() < 3 || y.rank() != w.rank()) {
     throw ShapeError(problem_at(
-        node, fmt::format("input {} and weight {} do not fit", y.to_string(), w.to_string()),
-        "Both need the same rank, at least 3: [N, C, X...], [C, M, k...].",
+        node, fmt::format("input {} and weight {} do not match", y.to_string(), w.to_string()),
+        "Both must have the same rank, at least 3: [N, C, X...], [C, M, k...].",
         "Reshape the input to these axes."));
   }
   if (w[0] != y[1] || w[0] % groups != 0) {
@@ -161,7 +161,7 @@ void check_transpose_operands(const ir::Node& node, const Dims& y, const Dims& w
         fmt::format("{} input channels and a weight {} with group = {}", y[1], w.to_string(),
                     groups),
         "The weight's first dimension is the number of input channels, a multiple of group.",
-        "Change the input, the weight or group so that they fit."));
+        "Change the input, the weight or group so that they match."));
   }
 }
 
@@ -180,14 +180,14 @@ ConvShape conv_transpose_shape(const ir::Node& node, const Dims& y, const Dims& 
     if (input <= 0 || kernel <= 0 || input > kMaxSize || kernel > kMaxSize) {
       throw ShapeError(
           problem_at(node, fmt::format("spatial axis {}: input {} and kernel {}", i, input, kernel),
-                     "Both must be positive and below 2^31.", "Give an input that is not empty."));
+                     "Both must be positive and below 2^31.", "Give a non-empty input."));
     }
     if (!attrs.windows.kernel.empty() && attrs.windows.kernel[i] != kernel) {
       throw ShapeError(problem_at(
           node,
-          fmt::format("attribute 'kernel_shape' says {} for spatial axis {}, the weight {}",
+          fmt::format("attribute 'kernel_shape' is {} for spatial axis {}, the weight's size is {}",
                       attrs.windows.kernel[i], i, kernel),
-          {}, "Leave kernel_shape out, or give it the weight's sizes."));
+          {}, "Omit kernel_shape, or give it the weight's sizes."));
     }
     const WindowAttrs& windows = attrs.windows;
     const Pads pads = transpose_pads(attrs, i, input, kernel);

@@ -9,9 +9,9 @@
 
 // w[m, c, tap] = sum over images and windows p of y[n, m, p] * x[n, c, window p, tap], as products
 // of x's channels (rows, read through a table of windows) with y transposed to [window, channel].
-// With few channels the taps are rows as well, which asks for a matrix of windows of one image, or
-// w is computed as dot products along the rows of y, which need neither. Sums gather as [c, tap, m]
-// ([m, c, tap] for dot products), one block per thread, added in the order of the threads.
+// With few channels the taps are rows as well, which requires a matrix of windows of one image, or
+// w is computed as dot products along the rows of y, which need neither. Sums accumulate as [c,
+// tap, m] ([m, c, tap] for dot products), one block per thread, added in the order of the threads.
 
 namespace onnxgrad::ops {
 
@@ -21,12 +21,12 @@ using opdef::Launch;
 
 namespace {
 
-// Of y's columns that stay in the first-level cache while rows pass by.
+// Of y's columns that stay in the L1 cache while rows are traversed.
 constexpr std::int64_t kPanelBytes = std::int64_t{28} * 1024;
 constexpr std::int64_t kCopyBytes = std::int64_t{1024} * 1024;
 constexpr std::int64_t kLargestPadding = 16;
 constexpr std::int64_t kPaddingAllowance = 65536;
-// Channels as many elements apart share few sets of a cache.
+// Channels this many elements apart share few cache sets.
 constexpr std::int64_t kAliasingElements = 128;
 // Cycles per element of the matrix of windows, of y transposed, and per dot product at its end.
 constexpr double kCopied = 0.4;
@@ -57,8 +57,8 @@ struct WeightPlan {
   std::vector<ChannelPanel> panels;
   std::int64_t padded_channels = 0;
   std::int64_t images = 1;     ///< of a unit of work
-  std::size_t block_axis = 0;  ///< units are cut along it,
-  std::int64_t block = 0;      ///< into as many of its windows
+  std::size_t block_axis = 0;  ///< units are split along it,
+  std::int64_t block = 0;      ///< into this many of its windows
   std::int64_t blocks = 1;
   std::int64_t unit_windows = 0;  ///< of the largest unit
   std::int64_t columns_at = 0, matrix_at = 0, sums_at = 0, thread_elements = 0;
@@ -81,7 +81,7 @@ std::int64_t dot_images(const WeightPlan<T>& plan) {
                                   std::max<std::int64_t>(plan.batch / plan.threads, 1));
 }
 
-/// Cycles for one window by dot products; they need windows side by side, in one plane.
+/// Cycles for one window with dot products; they need adjacent windows, in one plane.
 template <class T>
 double dot_cycles(const WeightPlan<T>& plan) {
   if (plan.axes[0].count > 1 || plan.axes[2].source_step != 1) {
@@ -102,7 +102,7 @@ double dot_cycles(const WeightPlan<T>& plan) {
          end;
 }
 
-/// Cycles for one window with tiles of so many vectors of y's channels.
+/// Cycles for one window with tiles of this many vectors of y's channels.
 template <class T>
 double tile_window_cycles(const WeightPlan<T>& plan, bool has_matrix, std::int64_t vectors) {
   const std::int64_t lanes = plan.target->lanes;
@@ -147,7 +147,7 @@ void choose_tiles(WeightPlan<T>& plan) {
   }
 }
 
-/// Units: some images, or a block of the windows of one.
+/// Units: several images, or a block of the windows of one.
 template <class T>
 void split_work(WeightPlan<T>& plan) {
   const auto bytes = static_cast<std::int64_t>(sizeof(T));
@@ -246,7 +246,7 @@ std::shared_ptr<WeightPlan<T>> plan_conv_weight(const ConvTask& task, int thread
   plan->matrix_at = plan->columns_at + whole_lines<T>(plan->unit_windows * plan->padded_channels);
   std::int64_t matrix = 0;
   if (plan->mode == WeightMode::kMatrix) {
-    // An odd number of cache lines from row to row, and room for a vector written at the end.
+    // An odd number of cache lines from row to row, and space for a vector written at the end.
     plan->matrix_row = whole_lines<T>(plan->unit_windows);
     if (plan->matrix_row / whole_lines<T>(1) % 2 == 0) plan->matrix_row += whole_lines<T>(1);
     matrix = plan->rows() * plan->matrix_row + whole_lines<T>(1);
@@ -326,7 +326,7 @@ class Unit {
     }
   }
 
-  /// y's channels of a panel as [images, windows, width]; behind the last channel zeros stay.
+  /// y's channels of a panel as [images, windows, width]; zeros after the last channel remain.
   void fill_columns(const ChannelPanel& panel) {
     const std::int64_t channels = std::min(panel.width, plan_.y_channels - panel.first);
     const std::int64_t y_image = plan_.groups * plan_.y_channels * plan_.windows;
@@ -338,7 +338,7 @@ class Unit {
                                          channels, windows_);
     }
   }
-  /// Each panel has its own place, since zeros behind its channels are written once.
+  /// Each panel has its own block, since zeros after its channels are written once.
   T* columns(const ChannelPanel& panel) const {
     return columns_ + panel.first * plan_.unit_windows;
   }
@@ -373,7 +373,7 @@ class Unit {
   static void copy_windows(const T* from, std::int64_t row_step, std::int64_t step, T* to,
                            std::int64_t rows, std::int64_t columns) {
     if (step == 1) {
-      // Zeros up to a whole vector behind each row are overwritten by what follows.
+      // Zeros up to a full vector after each row are overwritten by what follows.
       device::gemm_target<T>().copy(from, row_step, to, columns, rows, columns);
       return;
     }

@@ -12,8 +12,8 @@
 
 // LayerNormalization (ai.onnx 17) and the function of its gradient:
 //   y = scale * h + bias,  h = (x - mean) * r,  r = 1 / sqrt(variance + epsilon),
-// the statistics over the axes from `axis` on. float64 is computed in float64, whatever stash_type
-// says.
+// with statistics over the axes from `axis` on. float64 is computed in float64, whatever
+// stash_type.
 
 namespace onnxgrad::ops {
 
@@ -29,9 +29,10 @@ std::vector<std::int64_t> normalized_axes(const Node& node, const Value* x) {
   if (axis >= 0) {
     const auto rank = known_rank(x);
     if (!rank || axis >= static_cast<std::int64_t>(*rank)) {
-      throw GradientError(problem_at(node, "the rank of the input is not known",
-                                     "A positive axis says nothing about the axes behind it.",
-                                     "Give the input a shape in the model, symbols allowed."));
+      throw GradientError(
+          problem_at(node, "the rank of the input is not known",
+                     "A positive axis does not determine the number of axes after it.",
+                     "Declare the shape of the input in the model; symbols are allowed."));
     }
     axis -= static_cast<std::int64_t>(*rank);
   }
@@ -96,7 +97,7 @@ bool has_normalized_shape(const Value* x, const Value* scale, std::size_t num_ax
   return true;
 }
 
-// The pieces of a step by step gradient.
+// The pieces of a step-by-step gradient.
 struct Normalized {
   Value* centred = nullptr;
   Value* deviation = nullptr;  // 1 / r
@@ -113,7 +114,7 @@ Normalized normalize(GraphBuilder& g, Value* x, const std::vector<std::int64_t>&
   return n;
 }
 
-// For scales and biases that broadcast in other ways than by leading axes.
+// For scales and biases that broadcast other than along leading axes.
 std::vector<Value*> broadcast_vjp(VjpContext& ctx, GraphBuilder& g, const Normalized& n,
                                   const std::vector<std::int64_t>& axes) {
   Value* dy = ctx.cotangent(0);
@@ -130,7 +131,7 @@ std::vector<Value*> broadcast_vjp(VjpContext& ctx, GraphBuilder& g, const Normal
   return grads;
 }
 
-// What cotangents of the second and third output, mean and r, give to dx:
+// What cotangents of the second and third output, mean and r, contribute to dx:
 //   v_mean / count  and  -v_r * r^3 * (x - mean) / count.
 Value* statistics_vjp(VjpContext& ctx, GraphBuilder& g, const Normalized& n,
                       const std::vector<std::int64_t>& axes) {

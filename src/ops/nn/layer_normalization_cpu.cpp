@@ -12,8 +12,8 @@
 #include "ops/nn/norm_stretches.h"
 #include "ops/nn/window.h"
 
-// Kernels of LayerNormalization and its gradient, plain ones and such for float32 with SIMD. x:
-// [rows, size], size being the product of the normalised axes; scale and bias broadcast to x.
+// Kernels of LayerNormalization and its gradient, plain ones and ones for float32 with SIMD. x:
+// [rows, size], where size is the product of the normalised axes; scale and bias broadcast to x.
 
 namespace onnxgrad::ops {
 
@@ -32,7 +32,7 @@ class BroadcastWalk {
     if (broadcast_dims(x, operand) != x) {
       throw ShapeError(
           {.what = "shape " + operand.to_string() + " does not broadcast to " + x.to_string(),
-           .hint = "Give it the shape of the axes that are normalised."});
+           .hint = "Give it the shape of the normalised axes."});
     }
     const auto strides = operand.strides();
     for (std::size_t i = 0; i < x.rank(); ++i) {
@@ -153,7 +153,7 @@ void run_grad(const void* data, std::byte* const* args, const Launch&) {
   }
 }
 
-// As row_statistics, by SIMD.
+// Like row_statistics, with SIMD.
 Statistics row_statistics_simd(const float* x, const LayerTask& task) {
   const auto size = static_cast<double>(task.size);
   const double mean = stretches::sum(x, task.size) / size;
@@ -164,7 +164,7 @@ Statistics row_statistics_simd(const float* x, const LayerTask& task) {
   return {.mean = mean, .inverse = 1 / std::sqrt(variance + task.epsilon)};
 }
 
-// As run_layer_normalization for float32 and scale and bias of a row's length.
+// Like run_layer_normalization for float32 and scale and bias of a row's length.
 void run_rows(const void* data, std::byte* const* args, const Launch&) {
   const auto& task = *static_cast<const LayerTask*>(data);
   const auto* x = reinterpret_cast<const float*>(args[0]);
@@ -189,7 +189,7 @@ void run_rows(const void* data, std::byte* const* args, const Launch&) {
   }
 }
 
-// As run_grad for float32.
+// Like run_grad for float32.
 void run_grad_rows(const void* data, std::byte* const* args, const Launch&) {
   const auto& task = *static_cast<const LayerTask*>(data);
   const auto* dy = reinterpret_cast<const float*>(args[0]);
@@ -223,7 +223,7 @@ LayerTask make_task(const KernelRequest& request, std::size_t x_input) {
   task.epsilon = static_cast<double>(request.node.float_attribute("epsilon"));
   task.outputs = static_cast<int>(request.inputs.size());
   task.num_outputs = static_cast<int>(request.outputs.size());
-  // Below this many elements a second thread costs more than it brings.
+  // Below this many elements a second thread costs more than it saves.
   constexpr std::int64_t kParallelElements = 1 << 16;
   task.threads = x.num_elements() < kParallelElements ? 1 : request.threads;
   return task;
@@ -237,8 +237,8 @@ KernelOffer offer_typed(const KernelRequest& request, LayerTask task) {
   return decline_dtype(request, dtype);
 }
 
-// True if `dims` are x's last ones that make up `size` elements, with ones of 1 before them at
-// most.
+// True if `dims` are x's last dimensions, with `size` elements, possibly preceded by
+// ones.
 bool is_row(const Dims& dims, const Dims& x, std::int64_t size) {
   if (dims.num_elements() != size || dims.rank() > x.rank()) return false;
   std::int64_t covered = 1;
@@ -263,7 +263,7 @@ LayerTask layer_task(const KernelRequest& request) {
   return task;
 }
 
-// "": all statistics that are wanted have a type that kernels write.
+// "": all requested statistics have a type that kernels write.
 std::string wrong_statistics(const KernelRequest& request) {
   for (std::size_t i = 1; i < request.outputs.size(); ++i) {
     const DataType dtype = request.outputs[i].dtype;
@@ -300,13 +300,13 @@ LayerTask grad_task(const KernelRequest& request) {
   if (!fits) {
     throw ShapeError(problem_at(
         request.node,
-        fmt::format("dy {}, x {} and scale {} do not fit", request.inputs[0].dims.to_string(),
+        fmt::format("dy {}, x {} and scale {} do not match", request.inputs[0].dims.to_string(),
                     request.inputs[1].dims.to_string(), request.inputs[2].dims.to_string()),
-        {}, "Give dy the shape of x, and scale that of the axes that are normalised."));
+        {}, "Give dy the shape of x, and scale that of the normalised axes."));
   }
   if (task.num_outputs != 3) {
     throw ModelError(problem_at(request.node, "the gradient function has three outputs", {},
-                                "Give a call of this function three outputs."));
+                                "Give calls of this function three outputs."));
   }
   return task;
 }

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-// Max pooling of float32 planes, with SIMD. Of equal elements the first in row-major order counts;
+// Max pooling of float32 planes, with SIMD. Among equal elements the first in row-major order wins;
 // NaN counts as larger than any number.
 
 namespace onnxgrad::ops::planes {
@@ -23,12 +23,12 @@ struct HalvedPlanes {
 /// those of plane `first`.
 void max_pool_halved(const HalvedPlanes& planes, const float* x, float* y, std::int64_t* indices);
 
-/// dx = zeros but for dy at the indices, each of which must be in its own window: false if one is
+/// dx = zeros except dy at the indices, each of which must be in its own window: false if one is
 /// not; dx is then arbitrary.
 bool max_pool_halved_grad(const HalvedPlanes& planes, const float* dy, const std::int64_t* indices,
                           float* dx);
 
-/// Windows of any kind as a table: tap k of window o reads position positions[k * windows + o] of
+/// Arbitrary windows as a table: tap k of window o reads position positions[k * windows + o] of
 /// the plane. Taps in the padding repeat the window's first tap inside.
 struct TapTable {
   const std::int32_t* positions = nullptr;
@@ -37,7 +37,7 @@ struct TapTable {
   std::int64_t plane_size = 0;
 };
 
-/// As max_pool_halved for `count` planes from number `first` on.
+/// Like max_pool_halved, for `count` planes from number `first` on.
 void max_pool_taps(const TapTable& table, std::int64_t first, std::int64_t count, const float* x,
                    float* y, std::int64_t* indices);
 

@@ -24,7 +24,7 @@ using VI = hn::Vec<I>;
 
 constexpr std::int64_t kLanes = hn::MaxLanes(F());
 
-// The first `count` elements (up to a vector) from `from`, without reading behind them.
+// The first `count` elements (up to a vector) from `from`, without reading past them.
 template <class D, class T = hn::TFromD<D>>
 HWY_INLINE hn::Vec<D> load_some(D d, const T* from, std::int64_t count) {
   constexpr std::int64_t kCount = hn::MaxLanes(D());
@@ -57,7 +57,7 @@ HWY_INLINE void store_indices(VI offsets, std::int64_t base, std::int64_t* to,
 #endif
 }
 
-// True where `a` takes the place of `best`, which comes before it.
+// True where `a` replaces `best`, which comes before it.
 HWY_INLINE auto replaces(VF a, VF best) {
   return hn::Or(hn::Gt(a, best), hn::AndNot(hn::IsNaN(best), hn::IsNaN(a)));
 }
@@ -125,12 +125,12 @@ HWY_ATTR void halve(const HalvedPlanes& planes, const float* x, float* y, std::i
   }
 }
 
-// `count` indices as distances from `first` + 0, 2, 4, ..; false if one is not a place in a window.
+// `count` indices as offsets from `first` + 0, 2, 4, ..; false if one is not in its window.
 HWY_INLINE bool load_places(const std::int64_t* indices, std::int64_t first, std::int64_t width,
                             std::int64_t count, VI& places) {
   const I di;
 #if HWY_TARGET != HWY_SCALAR
-  // The low halves are places; the high ones must be those of `first`, where none carries.
+  // The low halves are offsets; the high ones must be those of `first`, where none carries.
   const auto low_of_first = static_cast<std::uint32_t>(first);
   if (std::endian::native == std::endian::little && low_of_first < 0x70000000U &&
       width < 0x01000000) {

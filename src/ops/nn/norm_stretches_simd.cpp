@@ -22,7 +22,7 @@ using V = hn::Vec<D>;
 constexpr std::int64_t kLanes = hn::MaxLanes(D());
 constexpr std::int64_t kBlock = 4096;
 
-// Element loads of one vector: all lanes, or the first `count` and zeros behind them.
+// Element loads of one vector: all lanes, or the first `count` and zeros after them.
 struct Whole {
   HWY_INLINE V load(const float* from) const { return hn::LoadU(D(), from); }
   HWY_INLINE V set(float value) const { return hn::Set(D(), value); }
@@ -36,7 +36,7 @@ struct Rest {
   HWY_INLINE explicit Rest(std::int64_t n)
       : count(n), mask(hn::FirstN(D(), static_cast<std::size_t>(n))) {}
   HWY_INLINE V load(const float* from) const { return dn::load_first(D(), mask, from, count); }
-  // Zero where nothing was loaded, so that differences are zero, too.
+  // Zero where nothing was loaded, so that differences are zero too.
   HWY_INLINE V set(float value) const { return hn::IfThenElseZero(mask, hn::Set(D(), value)); }
   HWY_INLINE void store(V v, float* to) const { dn::store_first(v, D(), mask, to, count); }
 };

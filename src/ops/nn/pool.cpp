@@ -47,11 +47,11 @@ PoolShape pool_shape(const ir::Node& node, const Dims& x) {
     // The number of taps is smallest at the borders.
     const WindowAxis& axis = axes[i];
     if (count_taps(axis, 0, false) > 0 && count_taps(axis, axis.output - 1, false) > 0) continue;
-    throw ModelError(
-        problem_at(node, fmt::format("a window along spatial axis {} lies in the padding alone", i),
-                   fmt::format("Input {}, kernel {}, dilation {}, pads {} + {}.", axis.input,
-                               axis.kernel, axis.dilation, axis.pad_begin, axis.pad_end),
-                   "Use less padding."));
+    throw ModelError(problem_at(
+        node, fmt::format("a window along spatial axis {} is entirely in the padding", i),
+        fmt::format("Input {}, kernel {}, dilation {}, pads {} + {}.", axis.input, axis.kernel,
+                    axis.dilation, axis.pad_begin, axis.pad_end),
+        "Use less padding."));
   }
   return {.planes = x.product(0, 2),
           .spatial_rank = rank,
@@ -96,7 +96,7 @@ Value* to_row_major(FunctionBody& f, Value* indices, Value* x, std::size_t rank)
   return f.add(f.mul(plane, plane_size), within);
 }
 
-// dx from (dy, indices, x), of which x gives its shape only.
+// dx from (dy, indices, x); of x only the shape is read.
 ir::Function max_pool_grad_body(std::string_view base_name, const std::vector<Value*>&,
                                 const std::vector<Attribute>& attributes) {
   const ir::Node node = call_node(base_name, attributes);
@@ -146,7 +146,7 @@ Value* tap_counts(FunctionBody& f, const WindowAttrs& attrs, std::size_t i, cons
   return f.reduce_sum(f.op("CastLike", {counts, dy}), {1}, /*keepdims=*/false);
 }
 
-// dx from (dy, x), of which x gives its shape only.
+// dx from (dy, x); of x only the shape is read.
 ir::Function average_pool_grad_body(std::string_view base_name, const std::vector<Value*>&,
                                     const std::vector<Attribute>& attributes) {
   const ir::Node node = call_node(base_name, attributes);
@@ -182,9 +182,10 @@ ir::Function average_pool_grad_body(std::string_view base_name, const std::vecto
 std::vector<std::int64_t> spatial_axes(const Node& node, const Value* x) {
   const auto rank = known_rank(x);
   if (!rank || *rank < 2) {
-    throw GradientError(problem_at(node, "the rank of the input is not known",
-                                   "Its spatial axes are all axes but the first two.",
-                                   "Give the input a shape in the model, symbols allowed."));
+    throw GradientError(
+        problem_at(node, "the rank of the input is not known",
+                   "Its spatial axes are all axes except the first two.",
+                   "Declare the shape of the input in the model; symbols are allowed."));
   }
   std::vector<std::int64_t> axes(*rank - 2);
   std::iota(axes.begin(), axes.end(), 2);

@@ -9,7 +9,7 @@
 
 namespace onnxgrad::ops {
 
-/// A pool over x: [planes / C, C, I...] to y: [planes / C, C, O...]; each plane by itself.
+/// A pool over x: [planes / C, C, I...] to y: [planes / C, C, O...]; each plane separately.
 struct PoolShape {
   std::int64_t planes = 0;              ///< batch times channels
   std::size_t spatial_rank = 0;         ///< of the operator, 1 to 3
@@ -19,11 +19,11 @@ struct PoolShape {
   std::int64_t output_size() const { return axes[0].output * axes[1].output * axes[2].output; }
 };
 
-/// The spatial rank that the node's kernel_shape says. Throws: ModelError.
+/// The spatial rank according to the node's kernel_shape. Throws: ModelError.
 std::size_t pool_spatial_rank(const ir::Node& node);
 
-/// Of a pool of `x`. The axes are meaningful up to rank 3 only.
-/// Throws: ShapeError, ModelError (a window that lies in the padding alone), naming the node.
+/// For a pool of `x`. The axes are meaningful only up to rank 3.
+/// Throws: ShapeError, ModelError (a window entirely in the padding), naming the node.
 PoolShape pool_shape(const ir::Node& node, const Dims& x);
 
 /// The number of elements that a window of AveragePool divides by, along one axis: taps inside the

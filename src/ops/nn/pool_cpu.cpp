@@ -16,7 +16,7 @@
 #include "ops/nn/pool.h"
 
 // Kernels of MaxPool, AveragePool, their gradients, GlobalMaxPool and GlobalAveragePool: plain
-// ones, and for MaxPool of float32 two with SIMD: windows of 2 x 2 side by side, and any windows by
+// ones, and for MaxPool of float32 two with SIMD: adjacent 2 x 2 windows, and any windows with
 // a table.
 
 namespace onnxgrad::ops {
@@ -34,10 +34,10 @@ struct PoolTask {
   bool column_major = false;  ///< indices within a plane run along the first spatial axis
   std::string node;
   int threads = 1;
-  std::vector<std::int32_t> taps = {};  ///< of the kernel by table: see planes::TapTable
+  std::vector<std::int32_t> taps = {};  ///< of the kernel with a table: see planes::TapTable
 };
 
-// Below this many elements read, a second thread costs more than it brings.
+// Below this many elements read, a second thread costs more than it saves.
 constexpr std::int64_t kParallelElements = 1 << 17;
 
 // Calls f(first plane, number of planes) for shares of the planes, one per thread.
@@ -137,7 +137,7 @@ void run_max_pool(const void* data, std::byte* const* args, const Launch&) {
                    .where = {.node = task.node, .value = "indices"},
                    .detail = fmt::format("There are {} elements to scatter to.",
                                          task.shape.planes * task.shape.input_size()),
-                   .hint = "Give the indices that MaxPool gave for an input of this shape."});
+                   .hint = "Give the indices that MaxPool returned for an input of this shape."});
 }
 
 // args: dy, indices, x (not read), dx.
@@ -233,7 +233,7 @@ void run_max_pool_halved_grad(const void* data, std::byte* const* args, const La
       is_done = false;
     }
   });
-  // Indices that are not this pool's: any place is allowed.
+  // Indices that are not this pool's: any position is allowed.
   if (!is_done) run_max_pool_grad<float>(data, args, launch);
 }
 
@@ -291,7 +291,7 @@ void run_global_average(const void* data, std::byte* const* args, const Launch&)
   const T* x = reinterpret_cast<const T*>(args[0]);
   T* y = reinterpret_cast<T*>(args[1]);
   for (std::int64_t plane = 0; plane < task.planes; ++plane, x += task.size) {
-    // Four sums: a chain of additions would wait for each other.
+    // Four sums: a chain of dependent additions would stall.
     std::array<T, 4> sums{};
     std::int64_t i = 0;
     for (; i + 4 <= task.size; i += 4) {
@@ -316,14 +316,14 @@ void run_global_max(const void* data, std::byte* const* args, const Launch&) {
   }
 }
 
-// y must have the shape of the pool's output; what else indexes like it, too.
+// y must have the shape of the pool's output, and so must everything indexed like it.
 void check_dims(const KernelRequest& request, const Dims& given, const Dims& expected,
                 std::string_view name) {
   if (given == expected) return;
   throw ShapeError(problem_at(
       request.node,
       fmt::format("{} has shape {}, expected {}", name, given.to_string(), expected.to_string()),
-      {}, "Give it the shape that the input and the attributes ask for."));
+      {}, "Give it the shape determined by the input and the attributes."));
 }
 
 Dims output_dims(const Dims& x, const PoolShape& shape) {
@@ -363,7 +363,7 @@ KernelOffer offer_typed(const KernelRequest& request, Task task) {
 }
 
 const char* const kTooManyAxes = "more than three spatial axes";
-constexpr std::int64_t kMaxPlane = std::int64_t{1} << 30;  // positions fit int32 with room
+constexpr std::int64_t kMaxPlane = std::int64_t{1} << 30;  // positions fit into int32 with margin
 constexpr std::int64_t kMaxTable = std::int64_t{1} << 18;  // entries, 1 MB
 
 KernelOffer offer_max_pool(const KernelRequest& request) {
@@ -406,7 +406,7 @@ KernelOffer offer_max_pool_simd(const KernelRequest& request) {
   if (request.inputs[0].dtype != DataType::kFloat32) return KernelOffer::decline("float32 only");
   auto task = pool_task(request, 0, {1, 2});
   if (!task) return KernelOffer::decline(kTooManyAxes);
-  if (task->column_major) return KernelOffer::decline("indices in row-major order only");
+  if (task->column_major) return KernelOffer::decline("only indices in row-major order");
   task->has_indices = request.outputs.size() > 1 && request.outputs[1].is_present();
   const PoolShape& shape = task->shape;
   if (shape.input_size() > kMaxPlane) return KernelOffer::decline("planes above 2^30 elements");
@@ -425,7 +425,7 @@ KernelOffer offer_max_pool_grad_simd(const KernelRequest& request) {
   if (!task) return KernelOffer::decline(kTooManyAxes);
   const bool fits =
       !task->column_major && is_halving(task->shape) && task->shape.input_size() <= kMaxPlane;
-  if (!fits) return KernelOffer::decline("windows of 2 x 2 side by side only");
+  if (!fits) return KernelOffer::decline("only adjacent 2 x 2 windows");
   return prepared(run_max_pool_halved_grad, std::move(*task), "simd 2x2");
 }
 
@@ -456,7 +456,7 @@ KernelOffer offer_global(const KernelRequest& request) {
     throw ShapeError(
         problem_at(request.node,
                    "input X has shape " + x.to_string() + ", expected [N, C, D...] with D above 0",
-                   {}, "Reshape it, or feed a larger input."));
+                   {}, "Reshape it, or give a larger input."));
   }
   return offer_typed<kFloat, kDouble>(
       request, PlaneTask{.planes = x.product(0, 2), .size = x.product(2, x.rank())});

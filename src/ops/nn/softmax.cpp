@@ -1,8 +1,8 @@
 #include "opdef/registry.h"
 #include "ops/rules.h"
 
-// Softmax, LogSoftmax and Hardmax (ai.onnx 13). The softmax of a row of -inf is NaN; the rules give
-// such a row, which a mask that leaves nothing makes, the gradient 0 where nothing depends on it.
+// Softmax, LogSoftmax and Hardmax (ai.onnx 13). The softmax of a row of -inf (fully masked) is NaN;
+// the rules return a gradient of 0 for such a row if nothing depends on it.
 
 namespace onnxgrad::ops {
 
@@ -10,8 +10,8 @@ using opdef::VjpContext;
 
 namespace {
 
-// x, but 0 for the NaN whose cotangent `dy` is 0: what the loss does not depend on adds nothing,
-// where 0 times NaN would spoil everything before it. Every other NaN stays.
+// x, but 0 for a NaN whose cotangent `dy` is 0: what the loss does not depend on adds nothing,
+// whereas 0 times NaN would propagate backwards. Every other NaN is kept.
 Value* unused_nan_as_zero(GraphBuilder& g, Value* x, Value* dy) {
   Value* is_unused = g.equal(dy, g.scalar_like(dy, 0));
   return drop_where(g, g.op("And", {g.op("IsNaN", {x}), is_unused}), x);

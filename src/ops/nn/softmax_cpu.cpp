@@ -7,7 +7,7 @@
 #include "ops/kernel_support.h"
 #include "ops/nn/softmax_rows.h"
 
-// Kernels of Softmax, LogSoftmax and Hardmax, plain ones and such for the last axis. A tensor is
+// Kernels of Softmax, LogSoftmax and Hardmax, plain ones and ones for the last axis. A tensor is
 // [outer, size, inner] around the axis.
 
 namespace onnxgrad::ops {
@@ -24,7 +24,7 @@ struct AxisShape {
   std::int64_t inner = 1;
 };
 
-// One column x[i * stride], i in [0, size), to y at the same places; they may be the same memory.
+// One column x[i * stride], i in [0, size), to y at the same positions; both may share memory.
 template <std::floating_point T>
 using ColumnFn = void (*)(const T* x, T* y, std::int64_t size, std::int64_t stride);
 

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-// Rows of scores, with SIMD: what Softmax, LogSoftmax and the cross-entropy losses are made of. All
+// Rows of scores, with SIMD: the building blocks of Softmax, LogSoftmax and cross-entropy. All
 // arrays are contiguous [rows, cols] or [rows], for float and double. NaN in a row makes the row
 // NaN.
 
@@ -21,7 +21,7 @@ void log_softmax(const double* x, double* y, std::int64_t rows, std::int64_t col
 void log_sum_exp(const float* x, float* sums, std::int64_t rows, std::int64_t cols);
 void log_sum_exp(const double* x, double* sums, std::int64_t rows, std::int64_t cols);
 
-/// dx[i, :] = (exp(x[i, :]) - onehot(labels[i])) * factors[i], 0 where the label is below 0. dx may
+/// dx[i, :] = (exp(x[i, :]) - onehot(labels[i])) * factors[i], 0 if the label is negative. dx may
 /// be x.
 void cross_entropy_grad(const float* x, const std::int64_t* labels, const float* factors, float* dx,
                         std::int64_t rows, std::int64_t cols);

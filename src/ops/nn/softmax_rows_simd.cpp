@@ -26,7 +26,7 @@ using Vector = hn::Vec<Tag<T>>;
 template <class T>
 inline constexpr std::int64_t kLanes = hn::MaxLanes(Tag<T>());
 
-// Calls f(i) for whole vectors of a row, then f_rest(i, mask, count) for what is left.
+// Calls f(i) for full vectors of a row, then f_rest(i, mask, count) for the remainder.
 template <class T, class F, class R>
 HWY_INLINE void visit_row(std::int64_t cols, F f, R f_rest) {
   std::int64_t i = 0;
@@ -92,7 +92,7 @@ HWY_INLINE void softmax_of(const T* x, T* y, std::int64_t rows, std::int64_t col
   }
 }
 
-// Calls f(row, log-sum-exp of the row) for all rows, a block at a time: one vector logarithm serves
+// Calls f(row, log-sum-exp of the row) for all rows, a block at a time: one vector logarithm covers
 // several rows.
 template <class T, class F>
 HWY_INLINE void visit_log_sums(const T* x, std::int64_t rows, std::int64_t cols, F f) {

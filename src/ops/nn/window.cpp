@@ -25,13 +25,13 @@ std::vector<std::int64_t> list_attribute(const ir::Node& node, std::string_view 
     throw ModelError(problem_at(
         node, fmt::format("attribute '{}' has {} elements, expected {}", name, list.size(), count),
         "It has one number per spatial axis of the input (pads: two).",
-        "Give it that many, or leave it out."));
+        "Give it this many, or omit it."));
   }
   return list;
 }
 
 AutoPad read_auto_pad(const ir::Node& node) {
-  // Calls of gradients give pads alone.
+  // Calls of gradient functions only have pads.
   const std::string text = node.string_attribute("auto_pad", "");
   if (text == "SAME_UPPER") return AutoPad::kSameUpper;
   if (text == "SAME_LOWER") return AutoPad::kSameLower;
@@ -43,7 +43,7 @@ std::int64_t count_windows(const WindowAxis& axis, bool ceil_mode) {
   const std::int64_t room = axis.input + axis.pad_begin + axis.pad_end - axis.extent();
   if (room < 0) return 0;
   std::int64_t count = (room + (ceil_mode ? axis.stride - 1 : 0)) / axis.stride + 1;
-  // A window that would start in the padding behind the input is left out.
+  // A window that would start in the padding after the input is omitted.
   if (ceil_mode && (count - 1) * axis.stride >= axis.input + axis.pad_begin) --count;
   return count;
 }
@@ -60,7 +60,7 @@ void check_size(const ir::Node& node, std::size_t axis, std::string_view name, s
   if (value >= 0 && value <= kMaxSize) return;
   throw ShapeError(
       problem_at(node, fmt::format("{} {} of spatial axis {} is out of range", name, value, axis),
-                 {}, "Give a number that is not negative and below 2^31."));
+                 {}, "Give a non-negative number below 2^31."));
 }
 
 }  // namespace
@@ -84,9 +84,10 @@ WindowAttrs WindowAttrs::read(const ir::Node& node, std::size_t spatial_rank) {
   attrs.pads = list_attribute(node, "pads", 2 * spatial_rank, 0);
   attrs.ceil_mode = node.int_attribute("ceil_mode", 0) != 0;  // of pools
   if (attrs.auto_pad != AutoPad::kNotset && node.find_attribute("pads") != nullptr) {
-    throw ModelError(problem_at(node, "attribute 'pads' is given together with 'auto_pad'",
-                                "ONNX allows one of them; runtimes disagree on which one counts.",
-                                "Remove one of the two."));
+    throw ModelError(
+        problem_at(node, "attribute 'pads' is given together with 'auto_pad'",
+                   "ONNX allows only one of them; runtimes disagree on which one applies.",
+                   "Remove one of the two."));
   }
   return attrs;
 }
@@ -101,7 +102,7 @@ std::vector<WindowAxis> resolve_window(const ir::Node& node, const WindowAttrs& 
         problem_at(node,
                    fmt::format("attribute 'kernel_shape' is [{}], the weight's kernel is [{}]",
                                fmt::join(attrs.kernel, ", "), fmt::join(kernel, ", ")),
-                   {}, "Leave kernel_shape out, or give it the weight's sizes."));
+                   {}, "Omit kernel_shape, or give it the weight's sizes."));
   }
   std::vector<WindowAxis> axes(rank);
   for (std::size_t i = 0; i < rank; ++i) {
@@ -221,7 +222,7 @@ std::vector<PadValues> pad_values(FunctionBody& f, const WindowAttrs& attrs, Val
 Value* transposed_windows(FunctionBody& f, const WindowAttrs& attrs, std::int64_t group, Value* x,
                           Value* y, Value* w) {
   // Windows cover input + pads except for up to stride - 1 positions at the end: with that much
-  // output padding, the slice never asks for more than there is.
+  // output padding, the slice is never out of bounds.
   std::vector<std::int64_t> output_padding;
   std::vector<std::int64_t> axes;
   for (std::size_t i = 0; i < attrs.rank(); ++i) {

@@ -12,7 +12,7 @@
 #include "opdef/function_body.h"
 #include "opdef/op_def.h"
 
-// Sliding windows, as convolutions and pools have them. Along one axis, tap j of window o reads
+// Sliding windows of convolutions and pools. Along one axis, tap j of window o reads
 // input position o * stride + j * dilation - pad_begin; positions outside [0, input) are padding.
 
 namespace onnxgrad::ops {
@@ -33,7 +33,7 @@ struct WindowAttrs {
   bool is_same() const {
     return auto_pad == AutoPad::kSameUpper || auto_pad == AutoPad::kSameLower;
   }
-  /// Throws: ModelError (a list of another length, pads together with auto_pad), naming node and
+  /// Throws: ModelError (a list of the wrong length, pads together with auto_pad), naming node and
   /// attribute.
   static WindowAttrs read(const ir::Node& node, std::size_t spatial_rank);
 };
@@ -71,13 +71,13 @@ void visit_taps(const WindowAxis& axis, std::int64_t window, F&& f) {
 }
 
 /// The axes of a convolution or pool over an input with these spatial dimensions. `kernel` is the
-/// weight's; it must agree with the attribute where that is given.
+/// weight's; it must agree with the attribute if that is given.
 /// Throws: ShapeError (no window fits, sizes beyond 2^31), naming node and axis.
 std::vector<WindowAxis> resolve_window(const ir::Node& node, const WindowAttrs& attrs,
                                        std::span<const std::int64_t> input,
                                        std::span<const std::int64_t> kernel);
 
-/// Exactly three axes, with leading ones of size 1: what the kernels are written for. At most
+/// Exactly three axes, padded with leading ones of size 1, as the kernels expect. At most
 /// three.
 std::array<WindowAxis, 3> three_axes(std::span<const WindowAxis> axes);
 
@@ -85,13 +85,13 @@ std::array<WindowAxis, 3> three_axes(std::span<const WindowAxis> axes);
 /// `dilations`, `pads`, `auto_pad`.
 std::vector<opdef::AttributeSpec> window_attribute_specs(bool kernel_required);
 
-/// "k3x3_s1x1_d1x1_p1x1x1x1" or "..._same_upper": the part of a function's key that says all of
+/// "k3x3_s1x1_d1x1_p1x1x1x1" or "..._same_upper": the part of a function's key that encodes all of
 /// this.
 std::string window_key(const WindowAttrs& attrs);
 
 /// In a function's body: the pads of one axis, int64 [1] each; constants unless auto_pad makes them
 /// depend on the input's size. x: [N, C, X...], y: [N, M, Y...]; w: [.., .., k...] is read only
-/// where attrs.kernel is empty.
+/// if attrs.kernel is empty.
 struct PadValues {
   ir::Value* begin = nullptr;
   ir::Value* end = nullptr;
@@ -107,7 +107,7 @@ ir::Value* kernel_dims(opdef::FunctionBody& f, const WindowAttrs& attrs, ir::Val
 ir::Value* transposed_windows(opdef::FunctionBody& f, const WindowAttrs& attrs, std::int64_t group,
                               ir::Value* x, ir::Value* y, ir::Value* w);
 
-/// What a ShapeError or ModelError at this node says.
+/// The problem for a ShapeError or ModelError at this node.
 Problem problem_at(const ir::Node& node, std::string what, std::string detail, Hint hint);
 
 }  // namespace onnxgrad::ops

@@ -1,8 +1,8 @@
 #include "opdef/registry.h"
 #include "ops/rules.h"
 
-// RandomNormal, RandomUniform, their Like forms and Bernoulli (ai.onnx 22). Nothing flows back
-// through a draw: an input gives its shape, or a probability whose effect jumps.
+// RandomNormal, RandomUniform, their Like forms and Bernoulli (ai.onnx 22). No gradient flows back
+// through a draw: an input determines its shape, or a probability with a discontinuous effect.
 
 namespace onnxgrad::ops {
 namespace {

@@ -83,7 +83,7 @@ void run_normal(const void* data, std::byte* const* args, const Launch& launch) 
   throw DataError({.what = fmt::format("a probability is {}", probability),
                    .where = {.node = task.node, .op_type = "Bernoulli", .value = "input"},
                    .detail = "Probabilities are between 0 and 1.",
-                   .hint = "Put scores through Sigmoid first."});
+                   .hint = "Apply Sigmoid to scores first."});
 }
 
 // args: probabilities, draws.

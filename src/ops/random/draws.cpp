@@ -21,7 +21,7 @@ std::uint32_t hash_name(std::string_view name) {
 DrawStream DrawStream::of(const ir::Node& node) {
   DrawStream draws{.stream = hash_name(opdef::random_stream(node))};
   if (const ir::AttributeValue* seed = node.find_attribute("seed")) {
-    // Dropout has an integer, the others a float; its bits serve as well.
+    // Dropout has an integer, the others a float, whose bits work as well.
     if (const auto* number = std::get_if<std::int64_t>(seed)) {
       draws.own_seed = static_cast<std::uint64_t>(*number);
     } else if (const auto* real = std::get_if<float>(seed)) {

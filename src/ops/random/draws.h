@@ -10,8 +10,8 @@
 
 namespace onnxgrad::ops {
 
-/// Where a node's random numbers come from. A draw is a function of the session's seed (or the
-/// node's own, if it has the attribute), of the number of the step, of the node and of the element:
+/// The source of a node's random numbers. A draw is a function of the session's seed (or the
+/// node's own, if it has the attribute), the number of the step, the node and the element:
 /// it does not depend on threads, device or the order of nodes, and a resumed run repeats it.
 struct DrawStream {
   std::optional<std::uint64_t> own_seed = {};
@@ -25,7 +25,7 @@ struct DrawStream {
                                : launch.cells == nullptr ? 0
                                                          : launch.cells->seed;
     const std::uint64_t step = launch.cells == nullptr ? 0 : launch.cells->step;
-    // The use is below 2^8: the rest of the word takes what a large block number has above 2^32.
+    // The use is below 2^8: the rest of the word holds the bits of a large block number above 2^32.
     const auto use = static_cast<std::uint32_t>(base::RandomUse::kOperator) |
                      static_cast<std::uint32_t>(block >> 32 << 8);
     return base::philox4x32(

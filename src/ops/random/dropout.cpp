@@ -30,7 +30,7 @@ Value* scale_value(GraphBuilder& g, Value* ratio, Value* like) {
   return g.op("Reciprocal", {g.sub(g.scalar_like(like, 1), g.cast_like(ratio, like))});
 }
 
-// dratio = sum(dy * y) / (1 - ratio), as the mask does not change but where it jumps.
+// dratio = sum(dy * y) / (1 - ratio), since the mask is piecewise constant.
 Value* ratio_gradient(VjpContext& ctx, GraphBuilder& g, Value* scale) {
   Value* along = g.reduce_sum(g.mul(ctx.cotangent(0), ctx.output(0)), {}, /*keepdims=*/false);
   Value* ratio = ctx.input(1);

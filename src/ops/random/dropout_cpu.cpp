@@ -10,7 +10,7 @@
 #include "ops/kernel_support.h"
 #include "ops/random/draws.h"
 
-// The plain kernel of Dropout. Element i takes word i % 4 of block i / 4 and is dropped if that is
+// The plain kernel of Dropout. Element i uses word i % 4 of block i / 4 and is dropped if that is
 // below ratio * 2^32.
 
 namespace onnxgrad::ops {
@@ -40,8 +40,8 @@ double read_ratio(const DropoutTask& task, std::byte* const* args) {
   if (ratio >= 0 && ratio < 1) return ratio;
   throw DataError({.what = fmt::format("ratio is {}", ratio),
                    .where = {.node = task.node, .op_type = "Dropout", .value = "ratio"},
-                   .detail = "The share of elements to drop is at least 0 and below 1.",
-                   .hint = "Give a share such as 0.5."});
+                   .detail = "The fraction of elements to drop must be at least 0 and below 1.",
+                   .hint = "Give a fraction such as 0.5."});
 }
 
 template <std::floating_point T>

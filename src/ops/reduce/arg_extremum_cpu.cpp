@@ -55,7 +55,7 @@ KernelOffer offer_arg(const KernelRequest& request) {
     throw ShapeError({.what = "an empty set has no largest or smallest element",
                       .where = {.node = request.node.name, .op_type = request.node.op_type},
                       .detail = "The axis has size 0 in shape " + dims.to_string() + ".",
-                      .hint = "Feed a batch that is not empty along this axis."});
+                      .hint = "Give an input that is not empty along this axis."});
   }
   switch (request.inputs[0].dtype) {
     case DataType::kFloat32:

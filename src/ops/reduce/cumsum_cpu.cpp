@@ -2,7 +2,7 @@
 #include "ops/kernel_support.h"
 
 // Plain kernel of CumSum. The data is [outer, length, inner]; rows of `inner` elements are added to
-// the row before (behind, if reverse).
+// the row before (after, if reverse).
 
 namespace onnxgrad::ops {
 namespace {

@@ -10,7 +10,7 @@ namespace {
 
 using opdef::VjpContext;
 
-// Nothing is reduced: no axes, and the node says what that means.
+// Nothing is reduced: no axes, and the node defines that to mean none.
 bool reduces_nothing(const Node& node) {
   if (node.int_attribute("noop_with_empty_axes") == 0) return false;
   if (node.input(1) == nullptr) return true;
@@ -25,7 +25,7 @@ bool reduces_everything(const Node& node) {
   return axes && axes->empty();
 }
 
-// `v`, of the shape of y, with the reduced axes kept. A scalar broadcasts as it is.
+// `v`, of the shape of y, with the reduced axes kept. A scalar broadcasts anyway.
 Value* kept(VjpContext& ctx, GraphBuilder& g, Value* v) {
   const Node& node = ctx.node();
   if (node.int_attribute("keepdims") != 0) return v;
@@ -80,8 +80,8 @@ std::vector<Value*> extremum_vjp(VjpContext& ctx, GraphBuilder& g) {
   return {keep_where(g, is_extremum, g.div(kept(ctx, g, dy), count))};
 }
 
-// y = prod x;  dx_i = dy prod_{j != i} x_j. With q = the product of what is not zero, that is
-// q / x_i where no other factor is zero (q for x_i = 0 itself), else 0: exact for any zeros.
+// y = prod x;  dx_i = dy prod_{j != i} x_j. With q = the product of the nonzero factors, that is
+// q / x_i if no other factor is zero (q for x_i = 0 itself), else 0: exact for any zeros.
 std::vector<Value*> prod_vjp(VjpContext& ctx, GraphBuilder& g) {
   Value* x = ctx.input(0);
   Value* dy = ctx.cotangent(0);
@@ -120,7 +120,7 @@ std::vector<Value*> log_sum_vjp(VjpContext& ctx, GraphBuilder& g) {
   return {expand_like(g, kept(ctx, g, slope), ctx.input(0))};
 }
 
-// y = ln sum e^x;  dx = dy e^(x - y), where a y of -inf that nothing depends on gives 0.
+// y = ln sum e^x;  dx = dy e^(x - y), or 0 for a y of -inf that nothing depends on.
 std::vector<Value*> log_sum_exp_vjp(VjpContext& ctx, GraphBuilder& g) {
   Value* dy = ctx.cotangent(0);
   Value* y = ctx.output(0);

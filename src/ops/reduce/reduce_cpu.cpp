@@ -95,7 +95,7 @@ T narrow(Wide<T> x) {
   return static_cast<T>(x);
 }
 
-// A kind of reduction: Acc is what is accumulated, start() its value for nothing.
+// A kind of reduction: Acc is the accumulator, start() its initial value.
 template <class T>
 struct Sum {
   using Acc = Wide<T>;
@@ -151,7 +151,7 @@ struct Min : Max<T> {
   static T combine(T a, T b) { return minimum(a, b); }
 };
 
-// Four chains, so that an addition does not wait for the one before.
+// Four chains, so that an addition does not wait for the previous one.
 template <class Kind, class T>
 typename Kind::Acc reduce_run(const T* run, std::int64_t length) {
   typename Kind::Acc part[4] = {Kind::start(), Kind::start(), Kind::start(), Kind::start()};
@@ -183,7 +183,7 @@ void accumulate(const Layout& layout, const T* x, typename Kind::Acc* acc) {
   }
 }
 
-// args: x, axes or nothing, y, scratch [num_outputs] of Acc; the axes are in the layout already.
+// args: x, axes or nothing, y, scratch [num_outputs] of Acc; the axes are already in the layout.
 struct ReduceData {
   Layout layout;
   std::size_t output_arg = 1;

@@ -3,8 +3,8 @@
 #include "opdef/registry.h"
 #include "ops/rules.h"
 
-// Cast and CastLike. Reading and writing convert, so the expression only keeps what a conversion
-// loses: a number becomes 0 or 1 as a truth value, and a whole number as an integer.
+// Cast and CastLike. Reading and writing convert, so the expression only applies what a conversion
+// changes: a number becomes 0 or 1 as a truth value, and a whole number as an integer.
 
 namespace onnxgrad::ops {
 namespace {
@@ -29,7 +29,8 @@ std::int32_t cast_expression(const Node& node, const std::vector<std::int32_t>& 
   return x;
 }
 
-// dx = dy in the type of x. What CastLike takes only the type of has a gradient of zero.
+// dx = dy in the type of x. CastLike's second input, of which only the type matters, has gradient
+// 0.
 std::vector<Value*> cast_vjp(VjpContext& ctx, GraphBuilder& g) {
   return {g.cast_like(ctx.cotangent(0), ctx.input(0))};
 }

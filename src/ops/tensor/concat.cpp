@@ -22,7 +22,7 @@ std::optional<std::vector<std::int64_t>> known_sizes(VjpContext& ctx, std::int64
   return sizes;
 }
 
-// y = [x_0, x_1, ...];  dx_i = its part of dy. Few parts are cut out, many are split off.
+// y = [x_0, x_1, ...];  dx_i = its part of dy. Few parts are sliced, many are split off.
 std::vector<Value*> concat_vjp(VjpContext& ctx, GraphBuilder& g) {
   const std::int64_t axis = ctx.node().int_attribute("axis");
   const std::size_t count = ctx.num_inputs();
@@ -49,7 +49,7 @@ std::vector<Value*> concat_vjp(VjpContext& ctx, GraphBuilder& g) {
   return g.ops("Split", {dy, split}, count, {{"axis", axis}});
 }
 
-// [y_0, y_1, ...] = x;  dx = [dy_0, dy_1, ...], zeros for parts that nothing flows back from.
+// [y_0, y_1, ...] = x;  dx = [dy_0, dy_1, ...], zeros for parts without a cotangent.
 std::vector<Value*> split_vjp(VjpContext& ctx, GraphBuilder& g) {
   const std::int64_t axis = ctx.node().int_attribute("axis");
   std::vector<Value*> parts;

@@ -107,7 +107,7 @@ KernelOffer offer_split(const KernelRequest& request) {
          .where = {.node = request.node.name, .op_type = request.node.op_type},
          .detail =
              "Along axis " + std::to_string(axis) + " of shape " + whole.dims.to_string() + ".",
-         .hint = "Change the sizes of the split, or feed an input that they add up to."});
+         .hint = "Change the sizes of the split, or give an input that they add up to."});
   }
   return offer_parts(request, whole, request.outputs, lengths, /*into_whole=*/false);
 }

@@ -2,7 +2,7 @@
 #include "ops/kernel_support.h"
 #include "ops/tensor/strided_copy.h"
 
-// Expand and Tile: copies from a view that steps by zero along repeated axes.
+// Expand and Tile: copies from a view with stride zero along repeated axes.
 
 namespace onnxgrad::ops {
 namespace {

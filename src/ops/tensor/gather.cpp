@@ -3,8 +3,8 @@
 #include "opdef/registry.h"
 #include "ops/rules.h"
 
-// Gather, GatherElements and GatherND: picked elements. Each gradient adds dy at the places that
-// were read, since a place may have been read several times.
+// Gather, GatherElements and GatherND: picked elements. Each gradient adds dy at the positions that
+// were read, since a position may have been read several times.
 
 namespace onnxgrad::ops {
 namespace {
@@ -39,7 +39,7 @@ Value* permuted_shape(GraphBuilder& g, Value* x, const std::vector<std::int64_t>
 }
 
 // y[a.., i.., b..] = x[a.., indices[i..], b..];  dx = sum over i of dy at indices[i..]. The axis is
-// brought to the front, where ScatterND adds whole blocks.
+// moved to the front, where ScatterND adds whole blocks.
 std::vector<Value*> gather_vjp(VjpContext& ctx, GraphBuilder& g) {
   Value* x = ctx.input(0);
   Value* dy = ctx.cotangent(0);
@@ -64,7 +64,7 @@ std::vector<Value*> gather_vjp(VjpContext& ctx, GraphBuilder& g) {
   return {g.transpose(sums, inverse(perm)), nullptr};
 }
 
-// y[i] = x[i with i_axis replaced by indices[i]];  dx = dy added at those places.
+// y[i] = x[i with i_axis replaced by indices[i]];  dx = dy added at those positions.
 std::vector<Value*> gather_elements_vjp(VjpContext& ctx, GraphBuilder& g) {
   Value* zeros = zeros_of_shape(g, shape_value(g, ctx.input(0)), ctx.cotangent(0));
   const std::int64_t axis = ctx.node().int_attribute("axis");
@@ -73,7 +73,7 @@ std::vector<Value*> gather_elements_vjp(VjpContext& ctx, GraphBuilder& g) {
           nullptr};
 }
 
-// `indices` with the numbers of the batch axes before each index tuple.
+// `indices` with the batch indices before each index tuple.
 Value* full_indices(VjpContext& ctx, GraphBuilder& g, std::int64_t batch_dims) {
   Value* indices = ctx.input(1);
   const auto rank = static_cast<std::int64_t>(required_rank(ctx, 1));
@@ -90,7 +90,7 @@ Value* full_indices(VjpContext& ctx, GraphBuilder& g, std::int64_t batch_dims) {
   return g.concat(columns, -1);
 }
 
-// y[b.., i.., :] = x[b.., indices[b.., i.., :], :];  dx = dy added at those places.
+// y[b.., i.., :] = x[b.., indices[b.., i.., :], :];  dx = dy added at those positions.
 std::vector<Value*> gather_nd_vjp(VjpContext& ctx, GraphBuilder& g) {
   const std::int64_t batch_dims = ctx.node().int_attribute("batch_dims");
   Value* places = batch_dims == 0 ? ctx.input(1) : full_indices(ctx, g, batch_dims);

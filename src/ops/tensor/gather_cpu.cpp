@@ -56,7 +56,7 @@ KernelOffer offer_gather(const KernelRequest& request) {
                   "plain gather");
 }
 
-// y[i] = x[i with i_axis = indices[i]]. The output is walked in rows along its last axis.
+// y[i] = x[i with i_axis = indices[i]]. The output is traversed in rows along its last axis.
 struct GatherElementsData {
   std::vector<std::int64_t> sizes;           // of the output
   std::vector<std::int64_t> source_strides;  // elements; 0 along the axis
@@ -110,9 +110,9 @@ void check_index_shape(const KernelRequest& request, const Dims& data, const Dim
   for (std::size_t i = 0; fits && i < data.rank(); ++i) fits = i == axis || indices[i] <= data[i];
   if (fits) return;
   throw ShapeError({.what = "indices of shape " + indices.to_string() +
-                            " do not fit data of shape " + data.to_string(),
+                            " do not match data of shape " + data.to_string(),
                     .where = {.node = request.node.name, .op_type = request.node.op_type},
-                    .hint = "Give indices of the shape that the operator takes."});
+                    .hint = "Give indices of the shape that the operator requires."});
 }
 
 KernelOffer offer_gather_elements(const KernelRequest& request) {
@@ -175,9 +175,9 @@ KernelOffer offer_gather_nd(const KernelRequest& request) {
                     dims.product(0, batch_rank) == index_dims.product(0, batch_rank);
   if (!fits) {
     throw ShapeError({.what = "indices of shape " + index_dims.to_string() +
-                              " do not fit data of shape " + dims.to_string(),
+                              " do not match data of shape " + dims.to_string(),
                       .where = {.node = request.node.name, .op_type = request.node.op_type},
-                      .hint = "Give indices of the shape that the operator takes."});
+                      .hint = "Give indices of the shape that the operator requires."});
   }
   const auto depth = static_cast<std::size_t>(index_dims[last]);
   GatherNdData data{.batches = dims.product(0, batch_rank),

@@ -1,7 +1,7 @@
 #include "opdef/registry.h"
 #include "ops/rules.h"
 
-// NonZero and Compress: how much they give depends on the data.
+// NonZero and Compress: the size of their results depends on the data.
 
 namespace onnxgrad::ops {
 namespace {

@@ -4,8 +4,8 @@
 namespace onnxgrad::ops {
 namespace {
 
-// y = values[1] where the index along the new axis is the one given, else values[0];
-// dvalues = [sum of dy elsewhere, sum of dy there]. Indices and depth jump.
+// y = values[1] where the index along the new axis is the given one, else values[0];
+// dvalues = [sum of dy elsewhere, sum of dy there]. Indices and depth are discrete.
 std::vector<Value*> one_hot_vjp(opdef::VjpContext& ctx, GraphBuilder& g) {
   if (!ctx.needs(2)) return {};
   Value* dy = ctx.cotangent(0);

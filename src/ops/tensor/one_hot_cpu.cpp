@@ -18,7 +18,7 @@ struct OneHotData {
   std::int64_t inner = 0;
 };
 
-// The place of an index in [0, depth), or -1 for one that no place has.
+// The position of an index in [0, depth), or -1 if it is out of range.
 template <class Index>
 std::int64_t hot_place(Index index, std::int64_t depth) {
   if constexpr (std::is_floating_point_v<Index>) {

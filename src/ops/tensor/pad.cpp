@@ -3,7 +3,7 @@
 #include "opdef/registry.h"
 #include "ops/rules.h"
 
-// Pad: y is x with elements added before and after along axes (taken away where a pad is negative).
+// Pad: y is x with elements added before and after along axes (removed if a pad is negative).
 
 namespace onnxgrad::ops {
 namespace {
@@ -12,7 +12,7 @@ using opdef::VjpContext;
 
 Value* negated(GraphBuilder& g, Value* pads) {
   auto numbers = constant_ints(pads);
-  // -2^63 has no opposite; such a node is refused before it runs.
+  // -2^63 has no negative; such a node is refused before it runs.
   if (!numbers || std::ranges::count(*numbers, std::numeric_limits<std::int64_t>::min()) > 0) {
     return g.neg(pads);
   }
@@ -20,7 +20,7 @@ Value* negated(GraphBuilder& g, Value* pads) {
   return g.ints(*numbers);
 }
 
-// mode "constant":  dx = dy with the pads taken away again, dvalue = sum of dy over the padding.
+// mode "constant":  dx = dy with the pads removed again, dvalue = sum of dy over the padding.
 std::vector<Value*> constant_vjp(VjpContext& ctx, GraphBuilder& g) {
   Value* pads = ctx.input(1);
   Value* axes = ctx.input(3);

@@ -7,7 +7,7 @@
 #include "ops/kernel_support.h"
 #include "ops/tensor/strided_copy.h"
 
-// Pad. "constant" fills the output and copies what is kept; the other modes work out, for each
+// Pad. "constant" fills the output and copies what is kept; the other modes compute, for each
 // axis, which element of the input an element of the output comes from.
 
 namespace onnxgrad::ops {
@@ -42,7 +42,7 @@ std::optional<Pads> read_pads(const KernelRequest& request) {
     for (std::size_t i = 0; i < rank; ++i) axes.push_back(static_cast<std::int64_t>(i));
   }
   if (numbers->size() != 2 * axes.size()) {
-    refuse(request, "pads and axes do not fit each other", "Give two pads for each axis.");
+    refuse(request, "pads and axes do not match", "Give two pads for each axis.");
   }
   Pads pads{std::vector<std::int64_t>(rank, 0), std::vector<std::int64_t>(rank, 0)};
   for (std::size_t i = 0; i < axes.size(); ++i) {
@@ -147,7 +147,7 @@ KernelOffer offer_mapped(const KernelRequest& request, const Pads& pads, std::in
   for (std::size_t i = 0; i < from.rank(); ++i) {
     if (from[i] == 0 && to[i] > 0) {
       refuse(request, "nothing to " + mode + " along an empty axis",
-             "Feed an input that is not empty, or use mode 'constant'.");
+             "Give a non-empty input, or use mode 'constant'.");
     }
     std::vector<std::int64_t> origins;
     for (std::int64_t k = 0; k < to[i]; ++k) {
@@ -178,8 +178,8 @@ KernelOffer offer_pad(const KernelRequest& request) {
     const auto is_bounded = [&](std::int64_t pad) { return pad >= -limit && pad <= limit; };
     if (!is_bounded(pads->before[i]) || !is_bounded(pads->after[i]) ||
         from[i] + pads->before[i] + pads->after[i] != to[i]) {
-      refuse(request, "a pad takes away more than there is",
-             "Use pads that leave something of the axis.");
+      refuse(request, "a pad removes more than there is",
+             "Use pads that do not remove more than the whole axis.");
     }
   }
   return request.node.string_attribute("mode") == "constant" ? offer_constant(request, *pads, bytes)

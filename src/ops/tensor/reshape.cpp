@@ -1,7 +1,7 @@
 #include "opdef/registry.h"
 #include "ops/rules.h"
 
-// Reshape, Flatten, Squeeze and Unsqueeze: the same elements under another shape.
+// Reshape, Flatten, Squeeze and Unsqueeze: the same elements with a different shape.
 
 namespace onnxgrad::ops {
 namespace {
@@ -13,7 +13,7 @@ std::vector<Value*> reshape_vjp(VjpContext& ctx, GraphBuilder& g) {
   return {g.reshape(ctx.cotangent(0), shape_value(g, ctx.input(0)))};
 }
 
-// dx = dy with the axes put back.
+// dx = dy with the axes restored.
 std::vector<Value*> squeeze_vjp(VjpContext& ctx, GraphBuilder& g) {
   if (ctx.input(1) == nullptr) return reshape_vjp(ctx, g);
   return {g.op("Unsqueeze", {ctx.cotangent(0), ctx.input(1)})};

@@ -54,7 +54,7 @@ std::vector<Value*> add_vjp(VjpContext& ctx, const Places& places) {
 }
 
 // y = x prod of updates. Each factor's gradient is dy times the product of the others: with q the
-// product of the factors that are not zero, q / factor where no other factor is zero, else 0.
+// product of the nonzero factors, q / factor if no other factor is zero, else 0.
 std::vector<Value*> multiply_vjp(VjpContext& ctx, GraphBuilder& g, const Places& places) {
   Value* dy = ctx.cotangent(0);
   Value* zero = g.scalar_like(dy, 0);

@@ -6,8 +6,8 @@
 #include "ops/kernel_support.h"
 #include "ops/tensor/strided_copy.h"
 
-// Plain kernels of the scattering operators: copy the data, then go through the updates in order
-// (the result is the same on every run; the last of several overwriting updates stays). Every index
+// Plain kernels of the scattering operators: copy the data, then apply the updates in order
+// (the result is the same on every run; the last of several overwriting updates wins). Every index
 // is checked when the step runs.
 
 namespace onnxgrad::ops {
@@ -57,7 +57,7 @@ void copy_data(const std::byte* data, std::byte* y, std::int64_t bytes) {
   if (data != y) std::memcpy(y, data, static_cast<std::size_t>(bytes));
 }
 
-// y[i with i_axis = indices[i]] gets updates[i]; updates are walked in rows along their last axis.
+// y[i with i_axis = indices[i]] gets updates[i]; updates are traversed in rows along the last axis.
 struct ScatterElementsData {
   std::vector<std::int64_t> sizes;           // of the updates
   std::vector<std::int64_t> target_strides;  // elements; 0 along the axis
@@ -154,7 +154,7 @@ opdef::KernelFn choose_operation(const std::string& reduction) {
   return Form::template kFn<T, Smaller>;
 }
 
-// Overwriting needs the size of an element only.
+// Overwriting needs only the size of an element.
 template <class Form>
 opdef::KernelFn choose(const std::string& reduction, DataType dtype) {
   const std::int64_t bytes = element_bytes(dtype);
@@ -175,9 +175,9 @@ opdef::KernelFn choose(const std::string& reduction, DataType dtype) {
 [[noreturn]] void refuse_shapes(const KernelRequest& request) {
   throw ShapeError({.what = "indices of shape " + request.inputs[1].dims.to_string() +
                             " and updates of shape " + request.inputs[2].dims.to_string() +
-                            " do not fit data of shape " + request.inputs[0].dims.to_string(),
+                            " do not match data of shape " + request.inputs[0].dims.to_string(),
                     .where = {.node = request.node.name, .op_type = request.node.op_type},
-                    .hint = "Give indices and updates of the shape that the operator takes."});
+                    .hint = "Give indices and updates of the shapes that the operator requires."});
 }
 
 template <class Data>

@@ -68,7 +68,7 @@ KernelOffer offer_constant_of_shape(const KernelRequest& request) {
   const ir::AttributeValue* attribute = request.node.find_attribute("value");
   if (const auto* value = attribute == nullptr ? nullptr : std::get_if<Tensor>(attribute)) {
     if (value->num_elements() != 1 || value->dtype() != request.outputs[0].dtype) {
-      throw ModelError({.what = "attribute 'value' must hold one element",
+      throw ModelError({.what = "attribute 'value' must have one element",
                         .where = {.node = request.node.name, .op_type = request.node.op_type},
                         .hint = "Give the one number that fills the result."});
     }
@@ -89,7 +89,7 @@ void run_eye(const void* data, std::byte* const* args, const opdef::Launch&) {
   const auto& eye = *static_cast<const EyeData*>(data);
   T* y = reinterpret_cast<T*>(args[1]);
   std::fill_n(y, eye.rows * eye.columns, T{0});
-  // k lies in [-rows, columns], so nothing overflows.
+  // k is in [-rows, columns], so nothing overflows.
   for (std::int64_t i = std::max<std::int64_t>(0, -eye.k); i < eye.rows; ++i) {
     if (i + eye.k >= eye.columns) break;
     y[i * eye.columns + i + eye.k] = T{1};
@@ -126,7 +126,7 @@ KernelOffer offer_eye(const KernelRequest& request) {
       {.what = what, .where = {.node = call.node.name, .op_type = "Range"}, .hint = hint});
 }
 
-// max(ceil((limit - start) / delta), 0) elements, as ONNX says.
+// max(ceil((limit - start) / delta), 0) elements, as defined by ONNX.
 template <class T>
 std::vector<Tensor> make_range(const opdef::DynamicCall& call) {
   const T start = call.inputs.at(0).data<T>()[0];
@@ -138,7 +138,7 @@ std::vector<Tensor> make_range(const opdef::DynamicCall& call) {
       std::ceil((static_cast<long double>(limit) - static_cast<long double>(start)) /
                 static_cast<long double>(delta));
   if (!(steps < 0x1p62L)) {
-    refuse_range(call, "there are too many numbers", "Use a larger delta or a nearer limit.");
+    refuse_range(call, "there are too many numbers", "Use a larger delta or a closer limit.");
   }
   const auto count = static_cast<std::int64_t>(std::max(steps, 0.0L));
   Tensor y = Tensor::empty(dtype_of<T>(), Dims{count});
@@ -157,7 +157,7 @@ std::vector<Tensor> make_range(const opdef::DynamicCall& call) {
 std::vector<Tensor> run_range(const opdef::DynamicCall& call) {
   for (const Tensor& number : call.inputs) {
     if (number.num_elements() != 1) {
-      refuse_range(call, "start, limit and delta are one number each", "Feed three numbers.");
+      refuse_range(call, "start, limit and delta must be one number each", "Give three numbers.");
     }
   }
   switch (call.inputs.at(0).dtype()) {
@@ -175,7 +175,7 @@ std::vector<Tensor> run_range(const opdef::DynamicCall& call) {
       throw UnsupportedOperatorError(
           {.what = "no kernel for " + std::string(dtype_name(call.inputs[0].dtype())),
            .where = {.node = call.node.name, .op_type = "Range"},
-           .hint = "Count in float32, float64, int16, int32 or int64."});
+           .hint = "Use float32, float64, int16, int32 or int64."});
   }
 }
 

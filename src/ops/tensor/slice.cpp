@@ -12,7 +12,7 @@ namespace {
 
 using opdef::VjpContext;
 
-// The axes that a slice without gaps cuts, with their starts; nullopt if something is not known.
+// The axes cut by a slice without gaps, with their starts; nullopt if something is not known.
 struct Cut {
   std::vector<std::int64_t> axes;
   std::vector<std::int64_t> starts;
@@ -77,7 +77,7 @@ Value* padded(VjpContext& ctx, GraphBuilder& g, const Cut& cut) {
   return g.op("Pad", {ctx.cotangent(0), pads, nullptr, g.ints(cut.axes)});
 }
 
-// dx = dy at the positions that the slice took, zero elsewhere.
+// dx = dy at the positions of the slice, zero elsewhere.
 std::vector<Value*> slice_vjp(VjpContext& ctx, GraphBuilder& g) {
   std::vector<Value*> gradients(ctx.num_inputs(), nullptr);
   const auto cut = dense_cut(ctx);

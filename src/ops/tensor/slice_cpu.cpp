@@ -21,7 +21,7 @@ void run_slice(const void* data, std::byte* const* args, const opdef::Launch&) {
   run_copy(slice.copy, args[0], args[slice.output_arg]);
 }
 
-// The first element that a slice takes along an axis of `dim` elements, by ONNX's clamping. Nothing
+// The first element of a slice along an axis of `dim` elements, with ONNX's clamping. Nothing
 // overflows: dim + start and dim - 1 stay in range for every start.
 std::int64_t first_element(std::int64_t start, std::int64_t step, std::int64_t dim) {
   const std::int64_t from_front = start < 0 ? start + dim : start;

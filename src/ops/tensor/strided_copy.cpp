@@ -14,7 +14,7 @@ using Axis = CopyPlan::Axis;
 
 constexpr std::int64_t kTile = 16;  // rows and columns of a transposed tile
 
-// Axes of size 1 say nothing; two neighbours that both sides step through evenly are one axis.
+// Axes of size 1 are dropped; two neighbours that both sides traverse evenly are merged.
 std::vector<Axis> merge_axes(const CopyRequest& request) {
   std::vector<Axis> merged;
   for (std::size_t i = 0; i < request.sizes.size(); ++i) {
@@ -37,7 +37,7 @@ std::vector<Axis> merge_axes(const CopyRequest& request) {
 bool is_element(std::int64_t bytes) { return bytes == 1 || bytes == 2 || bytes == 4 || bytes == 8; }
 
 // If the target is dense along its last axis and the source along another one, that axis comes
-// second to last, and both are walked in tiles that stay in the first cache.
+// second to last, and both are traversed in tiles that stay in the L1 cache.
 bool arrange_tiles(CopyPlan& plan) {
   if (plan.axes.size() < 2 || !is_element(plan.block_bytes)) return false;
   if (plan.axes.back().target_stride != plan.block_bytes) return false;

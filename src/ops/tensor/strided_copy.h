@@ -22,7 +22,7 @@ struct CopyRequest {
   std::int64_t target_offset = 0;
 };
 
-/// A copy as it will run: axes merged where both sides allow, innermost runs as blocks of bytes.
+/// A copy as it will run: axes merged if both sides allow, innermost runs as blocks of bytes.
 struct CopyPlan {
   struct Axis {
     std::int64_t size = 1;
@@ -38,7 +38,7 @@ struct CopyPlan {
 
 CopyPlan plan_copy(const CopyRequest& request);
 
-/// target[i] = source[i] over all elements of the views. The views lie inside the two buffers and
+/// target[i] = source[i] over all elements of the views. The views are inside the two buffers and
 /// do not overlap.
 void run_copy(const CopyPlan& plan, const std::byte* source, std::byte* target);
 

@@ -6,8 +6,8 @@
 namespace onnxgrad::ops {
 namespace {
 
-// y[i_perm] = x[i];  dx = dy transposed by the inverse permutation (the reversal of axes is its
-// own).
+// y[i_perm] = x[i];  dx = dy transposed by the inverse permutation (reversing the axes is its own
+// inverse).
 std::vector<Value*> transpose_vjp(opdef::VjpContext& ctx, GraphBuilder& g) {
   const std::vector<std::int64_t> perm = ctx.node().ints_attribute("perm");
   if (perm.empty()) return {g.op("Transpose", {ctx.cotangent(0)})};

@@ -21,8 +21,8 @@ using onnx_io::SchemaParameter;
 
 constexpr std::size_t kMaxListPosition = 2;  // of the lists of variadic operators, from 0
 
-// Optional inputs that the operator's other inputs or attributes need in every case that gives
-// them. What such a node says is tested by its own error cases.
+// Optional inputs that the operator's other inputs or attributes need in every case that has
+// them. The errors of such nodes are tested by their own error cases.
 const std::set<std::pair<std::string_view, std::string_view>> kNeeded = {
     {"Pad", "axes"},     // pads of some axes only
     {"Split", "split"},  // else num_outputs is wanted
@@ -96,7 +96,7 @@ std::optional<SchemaInfo> schema_of(const Call& call) {
                               call.domain.empty() ? ir::kInternalOpset : 0);
 }
 
-// The parameter of position `i`; nullptr if there are not so many.
+// The parameter at position `i`; nullptr if there are fewer.
 const SchemaParameter* parameter_at(const std::vector<SchemaParameter>& parameters, std::size_t i) {
   if (i < parameters.size()) return &parameters[i];
   const bool is_list =
@@ -204,7 +204,7 @@ void drop_each(const OpCase& op_case, const Call& call, const SchemaInfo& schema
   }
 }
 
-// "" for all optional inputs and outputs behind those that are listed.
+// "" for all optional inputs and outputs after those that are listed.
 void name_the_rest(const OpCase& op_case, const Call& call, const SchemaInfo& schema,
                    Collection& made) {
   const auto extended = [](std::vector<std::string> names,
@@ -279,7 +279,7 @@ std::vector<ErrorCase> absent_error_cases(const std::vector<OpCase>& cases) {
         std::vector<std::string> outputs = call.outputs;
         outputs[i].clear();
         std::string body = with_names(op_case, call, call.inputs, outputs, label);
-        // The graph needs an output that is there.
+        // The graph needs an output that exists.
         body += "\nother_output = Constant <value_float = 1.0> ()";
         if (reads(body, call.outputs[i])) continue;
         add(op_case, call, fmt::format("{}_output_{}", call.op_type, i), std::move(body),

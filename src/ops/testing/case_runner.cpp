@@ -38,8 +38,8 @@ std::vector<std::size_t> wanted_inputs(const OpCase& op_case) {
   return wanted;
 }
 
-// Appends the vector-Jacobian product; gradients that are not yet outputs of a node of their own
-// become such.
+// Appends the vector-Jacobian product; gradients that are not yet outputs of a separate node
+// are copied to one.
 std::shared_ptr<const ir::Model> differentiate(const ir::Model& forward, BuiltCase& built,
                                                const opdef::OpRegistry& ops) {
   auto model = std::make_shared<ir::Model>(ir::clone(forward));

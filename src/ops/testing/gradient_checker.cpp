@@ -56,7 +56,7 @@ class Checker {
         std::vector<double> direction(slopes.size(), 0.0);
         direction[static_cast<std::size_t>(i)] = 1;
         const double number = original.data<double>()[static_cast<std::size_t>(i)];
-        const double size = std::isfinite(number) ? std::abs(number) : 1;  // no step moves these
+        const double size = std::isfinite(number) ? std::abs(number) : 1;  // no step changes these
         compare(input, direction, size, slopes[static_cast<std::size_t>(i)],
                 element_name(original.dims(), i));
       }

@@ -21,12 +21,12 @@ struct CheckOptions {
   std::int64_t max_elements = 48;
   /// Larger ones along this many fixed directions of length 1.
   int num_directions = 12;
-  /// Elements without a derivative are left out: where the differences to both sides do not agree
+  /// Elements without a derivative are skipped: where the one-sided differences do not agree
   /// (a kink or a jump), or are not finite.
   bool only_where_smooth = false;
 };
 
-/// One derivative that the rule got wrong.
+/// One derivative that the rule computed wrongly.
 struct Difference {
   std::size_t input = 0;
   std::string

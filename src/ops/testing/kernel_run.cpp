@@ -35,9 +35,9 @@ class GuardedBlock {
   std::byte* data() { return block_.mutable_raw() + kGuardBytes; }
   void expect_guards(const std::string& what) const {
     for (std::int64_t i = 0; i < kGuardBytes; ++i) {
-      ASSERT_EQ(block_.raw()[i], kGuard) << what << " is written before its begin";
+      ASSERT_EQ(block_.raw()[i], kGuard) << what << " is written before its start";
       ASSERT_EQ(block_.raw()[kGuardBytes + bytes_ + i], kGuard)
-          << what << " is written behind its end";
+          << what << " is written past its end";
     }
   }
 
@@ -111,7 +111,7 @@ std::vector<KernelRun> run_offers(const KernelCall& call) {
   for (const auto& entry : kernels().offers(call.domain, call.op_type)) {
     const opdef::KernelOffer offer = entry.offer(request);
     if (offer.kernel.fn == nullptr) {
-      EXPECT_NE(offer.declined, "") << "an offer of " << call.op_type << " gives no reason";
+      EXPECT_NE(offer.declined, "") << "an offer of " << call.op_type << " has no reason";
       continue;
     }
     runs.push_back(run_one(call, offer.kernel, entry.rank));

@@ -9,7 +9,7 @@
 #include "onnxgrad/tensor.h"
 #include "opdef/kernel.h"
 
-// Runs the kernels of one node directly, each offer by itself: how a fast kernel is compared with
+// Runs the kernels of one node directly, each offer separately, to compare a fast kernel with
 // the plain one on more shapes than whole models would cover.
 
 namespace onnxgrad::ops_test {
@@ -28,18 +28,18 @@ struct KernelCall {
 struct KernelRun {
   int rank = 0;
   std::string label;
-  std::vector<Tensor> outputs;  ///< undefined where absent
+  std::vector<Tensor> outputs;  ///< undefined if absent
 };
 
-/// One run for each offer that takes the call, best first; outputs and scratch are filled with
-/// NaN-like bytes before. A kernel that writes beyond an output or its scratch fails the test.
+/// One run for each offer that accepts the call, best first; outputs and scratch are filled with
+/// NaN-like bytes before. A kernel that writes outside an output or its scratch fails the test.
 std::vector<KernelRun> run_offers(const KernelCall& call);
 
 /// The outputs of the plain kernel (rank 0). Fails the test if it declines.
 std::vector<Tensor> run_plain(const KernelCall& call);
 
-/// Every faster offer must give what the plain one gives, to `tolerance` in units of the largest
-/// magnitude of each output (at least 1). Returns how many faster offers took the call.
+/// Every faster offer must agree with the plain one, to `tolerance` in units of the largest
+/// magnitude of each output (at least 1). Returns how many faster offers accepted the call.
 std::size_t compare_offers(const KernelCall& call, double tolerance);
 
 /// Uniform numbers in [low, high), the same for the same seed.

@@ -87,7 +87,7 @@ std::string replace_all(std::string text, std::string_view from, std::string_vie
   return text;
 }
 
-// Numbers of our own making, so that every standard library gives the same.
+// Our own generator, so that every standard library yields the same numbers.
 double unit_uniform(std::mt19937_64& engine) {
   return static_cast<double>(engine() >> 11) * 0x1p-53;
 }

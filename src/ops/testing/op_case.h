@@ -13,7 +13,7 @@
 
 // One list of sample cases per operator, from which every property is tested: values, gradients
 // against finite differences, fused against unfused, float32 against float64, symbolic dimensions,
-// stock onnxruntime on the exported model and gradient, and whether anything was left out.
+// stock onnxruntime on the exported model and gradient, and completeness.
 //
 // <stem>_test.cpp defines, in namespace onnxgrad::ops_test, exactly these two functions (the build
 // collects them through onnxgrad_add_op; nothing is instantiated by hand):
@@ -32,8 +32,8 @@
 //              .fragments = {"head", "axis"}}};
 //   }
 //
-// Everything else that a test file needs is an ordinary TEST in it. Test files are unity-built:
-// helpers live in a namespace of the stem's name, not in an anonymous one.
+// Everything else in a test file is an ordinary TEST. Test files are unity-built:
+// helpers are in a namespace with the stem's name, not in an anonymous one.
 
 namespace onnxgrad::ops_test {
 
@@ -68,7 +68,7 @@ CaseInput normal(Dims dims, double deviation = 1);
 /// Integers in [low, high], both included; graph input.
 CaseInput integers(Dims dims, std::int64_t low, std::int64_t high,
                    DataType dtype = DataType::kInt64);
-/// Exactly these numbers, of the floating type under test unless `dtype` says another.
+/// Exactly these numbers, of the floating type under test unless `dtype` is given.
 CaseInput values(std::vector<double> numbers, Dims dims, DataType dtype = DataType::kUndefined);
 /// int64 [n] with these numbers as an initializer: axes, shapes, pads, ...
 CaseInput ints(const std::vector<std::int64_t>& numbers);
@@ -88,10 +88,10 @@ struct OpCase {
   std::vector<std::string> outputs = {};
   /// Inputs to differentiate by; default: all graph inputs of the floating type under test.
   std::vector<std::string> wrt = {};
-  /// Why no gradient is checked; empty: it is. Cases without a floating output or input say so
-  /// here.
+  /// Why no gradient is checked; empty: it is. Cases without a floating output or input give that
+  /// as the reason.
   std::string no_gradient = {};
-  /// Relative tolerance of the gradient in float64 (absolute below 1); if not 1e-6, why.
+  /// Relative tolerance of the gradient in float64 (absolute below 1); if not 1e-6, explain why.
   double tolerance = 1e-6;
   std::string tolerance_reason = {};
   /// Relative tolerance of float32 against float64, values and gradients, in units of the largest
@@ -123,7 +123,7 @@ struct ErrorCase {
 /// The floating type under test and how the dimensions of the graph inputs are declared.
 struct CaseVariant {
   DataType dtype = DataType::kFloat64;
-  bool symbolic = false;  ///< each dimension of each graph input has a symbol of its own
+  bool symbolic = false;  ///< each dimension of each graph input has a different symbol
 };
 
 /// Names of the inputs (given or found in the model) and of the outputs, in order.
@@ -134,14 +134,14 @@ std::vector<std::string> output_names(const OpCase& op_case);
 std::string model_text(const OpCase& op_case, const CaseVariant& variant);
 
 /// The numbers of input `index`, the same for float32 and float64 (all are float32 numbers); fixed
-/// by the case's name. Elements of another type than the one under test are converted.
+/// by the case's name. Elements of types other than the one under test are converted.
 Tensor make_input(const OpCase& op_case, std::size_t index, DataType floating_type);
 
 /// An ErrorCase as an OpCase without expectations.
 OpCase as_op_case(const ErrorCase& error_case);
 
-/// The body with blanks in place of attributes <...>, node names [...] and strings: a text of the
-/// same length in which names, commas and brackets are those of the statements.
+/// The body with blanks in place of attributes <...>, node names [...] and strings: of the
+/// same length, with only the names, commas and brackets of the statements.
 std::string mask_attributes(const std::string& body);
 
 /// All cases of all operators with the stem before the name ("softmax.last_axis").
