@@ -25,7 +25,7 @@ std::int64_t ArenaLayout::allocate(std::int64_t bytes) {
                        .hint = "Use a smaller batch or model."});
   }
   if (best == free_.end()) {
-    // A free range at the end grows instead of leaving a hole.
+    // A free range at the end grows instead of leaving a gap.
     if (!free_.empty()) {
       const auto last = std::prev(free_.end());
       if (last->first + last->second == end_) {

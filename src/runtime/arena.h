@@ -6,18 +6,18 @@
 
 namespace onnxgrad::runtime {
 
-/// Lays out buffers in one block of memory: best fit over the free ranges, in the order of time.
+/// Lays out buffers in one block of memory: best fit over the free ranges, in chronological order.
 class ArenaLayout {
  public:
   /// Buffers begin at multiples of `alignment` bytes.
   explicit ArenaLayout(std::int64_t alignment) : alignment_(alignment) {}
 
-  /// Offset of a new buffer of `bytes` (at least one alignment unit is taken).
+  /// Offset of a new buffer of `bytes` (at least one alignment unit is used).
   /// Throws: DeviceError (the sum of all buffers overflows).
   std::int64_t allocate(std::int64_t bytes);
-  /// Gives the range back; `bytes` as for allocate.
+  /// Frees the range; `bytes` as for allocate.
   void release(std::int64_t offset, std::int64_t bytes);
-  /// Size that the block must have.
+  /// Required size of the block.
   std::int64_t size_bytes() const { return end_; }
 
  private:

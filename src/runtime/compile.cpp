@@ -93,7 +93,7 @@ class Compiler {
     }
   }
 
-  // The new state is what the last outputs are; rewrites put other values in their places.
+  // The last outputs are the new state; rewrites replace them by other values.
   void follow_updates() {
     const std::size_t first = graph().outputs.size() - binding_.updates.size();
     for (std::size_t u = 0; u < binding_.updates.size(); ++u) {
@@ -113,8 +113,8 @@ class Compiler {
     return changed;
   }
 
-  // Function bodies may hold operators that have a lowering (CastLike). Nodes of very many inputs
-  // become several.
+  // Function bodies may contain operators that have a lowering (CastLike). Nodes with very many
+  // inputs become several.
   void lower(const ir::TypeInferer& inferer) {
     ir::GraphBuilder g(*region_.model, graph(), inferer, engine_.ops);
     std::unordered_map<const ir::Value*, ir::Value*> replaced;
@@ -136,7 +136,7 @@ class Compiler {
     if (!replaced.empty()) ir::replace_uses(graph(), replaced);
   }
 
-  // A kernel stands for a function only if the body is what the registry builds for this call.
+  // A kernel replaces a function only if the body is what the registry builds for this call.
   bool runs_natively(const ir::Node& node, const ir::Function& function) {
     const opdef::OpDef* def = engine_.ops.find(node);
     if (def == nullptr || def->function_body == nullptr ||
@@ -158,7 +158,7 @@ class Compiler {
     return known->second;
   }
 
-  // Leaves the nodes that can be planned now in the graph, the others in rest_. True if that is
+  // Keeps the nodes that can be planned now in the graph, the others in rest_. True if that is
   // all.
   bool split() {
     ValueSet available(graph().inputs.begin(), graph().inputs.end());
@@ -203,8 +203,8 @@ class Compiler {
          .hint = "Give shapes, axes and sizes as constants or as small integer inputs."});
   }
 
-  // The tail computes all that is left, and all outputs; the plan's outputs are what it needs for
-  // that.
+  // The tail computes everything that is left, and all outputs; the plan's outputs are what it
+  // needs.
   void make_tail() {
     auto tail = std::make_unique<Program>();
     ir::Graph& from = graph();
@@ -240,7 +240,7 @@ class Compiler {
     std::unordered_map<const ir::Value*, ir::Value*> map;
     const auto import = [&](ir::Value* value) {
       if (value == nullptr || inside.contains(value) || map.contains(value)) return;
-      if (value->is_constant()) return;  // append_nodes takes initializers along
+      if (value->is_constant()) return;  // append_nodes copies initializers too
       ir::Value* input = tail->model.graph->add_input(value->name, value->type);
       map.emplace(value, input);
       if (const auto state = binding_.states.find(value); state != binding_.states.end()) {

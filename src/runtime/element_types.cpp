@@ -32,7 +32,7 @@ void check_element_types(const ir::Graph& graph, const opdef::OpRegistry& ops) {
     const ir::Value* value = find_other_float(*node);
     if (value == nullptr) continue;
     throw UnsupportedOperatorError(
-        {.what = fmt::format("the model computes in {}, which the engine does not",
+        {.what = fmt::format("the model computes in {}, which the engine does not support",
                              dtype_name(value->type.dtype)),
          .where = {.node = node->name, .op_type = node->op_type, .value = value->name},
          .detail = fmt::format("'{}' is {}; the engine computes in float32 and float64.",

@@ -6,9 +6,9 @@
 
 namespace onnxgrad::runtime {
 
-/// Throws: UnsupportedOperatorError that names the type and the first node, for a model that
-/// computes in a floating-point type other than float32 and float64. Moving such elements is no
-/// computing.
+/// Throws: UnsupportedOperatorError naming the type and the first node, for a model that
+/// computes in a floating-point type other than float32 and float64. Moving such elements is
+/// allowed.
 void check_element_types(const ir::Graph& graph, const opdef::OpRegistry& ops);
 
 }  // namespace onnxgrad::runtime

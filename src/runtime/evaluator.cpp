@@ -12,7 +12,7 @@ class NoInference : public ir::TypeInferer {
   void infer(ir::Node&) const override {}
 };
 
-// A graph of a copy of `node` alone, its inputs being constants.
+// A graph with only a copy of `node`, whose inputs are constants.
 struct SingleNode {
   ir::Graph graph;
   std::vector<ir::Value*> outputs;

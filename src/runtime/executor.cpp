@@ -60,7 +60,7 @@ struct Executor::Impl {
       if (!binding.input->is_initializer()) {
         throw ModelError({.what = "a state input has no initial value",
                           .where = {.graph = graph.name, .value = binding.input->name},
-                          .hint = "Give it an initializer of its name."});
+                          .hint = "Give it an initializer with its name."});
       }
       const Tensor& initial = binding.input->initializer;
       binding.input->type = ir::Type::tensor(initial.dtype(), initial.dims());
@@ -84,7 +84,7 @@ struct Executor::Impl {
       input_ports.push_back(port_of(input));
     }
     for (const ir::Value* output : graph.outputs) output_ports.push_back(port_of(output));
-    // Passes keep what is an output: the new state is one too.
+    // Passes preserve outputs: the new state is one too.
     program.output_blocks = options.output_blocks;
     ONNXGRAD_ASSERT(program.output_blocks.size() <= graph.outputs.size());
     for (const StateUpdate& update : program.updates) graph.outputs.push_back(update.value);
@@ -179,7 +179,7 @@ struct Executor::Impl {
     return dims;
   }
 
-  // One arena, of the size that the largest plan needs; all plans move when it grows.
+  // One arena, sized for the largest plan; all plans move when it grows.
   void fit_arena(Region& region) {
     if (arena.owner == nullptr || region.arena_bytes() > arena.bytes) {
       options.stream->synchronize();
@@ -202,7 +202,7 @@ struct Executor::Impl {
     throw ShapeError(
         {.what = fmt::format("shape {}, expected {}", dims.to_string(), port.type.to_string()),
          .where = {.value = port.name},
-         .hint = "Give an array of the declared shape; dimensions with a name may have any size."});
+         .hint = "Give an array of the declared shape; named dimensions may have any size."});
   }
 
   std::shared_ptr<const ir::Model> model;
@@ -258,7 +258,7 @@ void Executor::set_state(std::size_t i, const Tensor& value) {
                                           value.dims().to_string(), dtype_name(desc.dtype),
                                           desc.dims.to_string()),
                       .where = {.value = impl_->state_ports[i].name},
-                      .hint = "Give the state that a session of this model had."});
+                      .hint = "Give the state of a session of this model."});
   }
   stream()->copy_in(impl_->slab.addresses[i], value.raw(), value.size_bytes());
 }

@@ -18,22 +18,22 @@
 #include "opdef/registry.h"
 
 // An Executor holds a model of the internal opset, its state (weights, statistics, optimizer slots)
-// and the plans that were compiled for the input shapes seen so far. An Execution is a plan bound
-// to that state and to an arena: bind inputs, run, read outputs. Nothing here knows of losses or
+// and the plans compiled for the input shapes seen so far. An Execution is a plan bound
+// to that state and to an arena: bind inputs, run, read outputs. Nothing here knows about losses or
 // epochs.
 
 namespace onnxgrad::runtime {
 
 class TailCache;
 
-/// What the engine is made of; outlives every Executor.
+/// The parts of the engine; outlives every Executor.
 struct Engine {
   const opdef::OpRegistry& ops;
   const opdef::KernelRegistry& kernels;
   /// onnx_io::make_type_inferer
   std::unique_ptr<ir::TypeInferer> (*make_inferer)(const ir::Model& model);
   device::Device& device = device::default_device();
-  /// The CPU's, for what is computed when a plan is made; nullptr: `kernels` are those.
+  /// The CPU's, for what is computed when a plan is made; nullptr: same as `kernels`.
   const opdef::KernelRegistry* host_kernels = nullptr;
 
   const opdef::KernelRegistry& on_host() const { return host_kernels ? *host_kernels : kernels; }
@@ -43,23 +43,23 @@ struct ExecutorOptions {
   int threads = 1;
   std::uint64_t seed = 0;
   std::shared_ptr<base::MemoryBudget> budget = nullptr;  ///< nullptr: the current one
-  /// Plans that are kept, of input shapes and of tails (data-dependent shapes) each; the ones used
-  /// last.
+  /// How many plans are kept, for input shapes and for tails (data-dependent shapes) each: the most
+  /// recently used ones.
   std::size_t max_cached_plans = 64;
-  bool fuse = true;  ///< false: one kernel per node, for finding faults
-  /// For an executor that is run by run_keeping() alone: the block of memory, numbered from 0, that
+  bool fuse = true;  ///< false: one kernel per node, for debugging
+  /// For an executor that is only run by run_keeping(): the block of memory, numbered from 0, that
   /// each of outputs() is computed into.
   std::vector<std::size_t> output_blocks = {};
-  /// Inputs by number whose values plans may be compiled for: small integers that give shapes.
+  /// Inputs by number whose values plans may be compiled for: small integers that determine shapes.
   std::vector<std::size_t> shape_inputs = {};
-  /// Of the executor that this one runs a body for: their tails are counted together.
+  /// The cache of the executor that this one runs a body for: their tails are counted together.
   std::shared_ptr<TailCache> tails = nullptr;
-  /// Where the work goes; nullptr: to a stream of its own. Executors that read each other's state
+  /// Where the work goes; nullptr: to a separate stream. Executors that read each other's state
   /// share one.
   std::shared_ptr<device::Stream> stream = nullptr;
 };
 
-/// One value that goes in or comes out.
+/// One input or output value.
 struct Port {
   std::string name;
   ir::Type type;
@@ -85,7 +85,7 @@ struct MemoryUse {
   std::int64_t blocks = 0;     ///< results of run_keeping() that are in use or kept for reuse
 };
 
-/// The first value that is NaN or infinite, in the order of the plan.
+/// The first value that is NaN or infinite, in plan order.
 struct NonFinite {
   std::string node;
   std::string op_type;
@@ -96,32 +96,32 @@ class Execution {
  public:
   virtual ~Execution() = default;
   /// Reads input `i` (numbering of Executor::inputs) from host memory at each run, until bound
-  /// anew: in place on the CPU, where this costs a few pointer writes; other devices copy it in
+  /// again: in place on the CPU, where this costs a few pointer writes; other devices copy it in
   /// each run(). Dense, row-major, of the planned shape; aligned to its element size.
   virtual void bind(std::size_t i, const std::byte* data) = 0;
   /// Reads it from the device's own memory, for instance Executor::state_address().
   virtual void bind(std::size_t i, device::Address data) = 0;
-  /// One step: computes all outputs, then the state has its new values. Allocates nothing when
-  /// every shape is static. Throws: DataError (an index value out of range), which of an
-  /// asynchronous device may come when a result is read; the state is then unchanged or of a whole
-  /// step.
+  /// One step: computes all outputs, then updates the state. Allocates nothing if
+  /// every shape is static. Throws: DataError (an index value out of range), on an
+  /// asynchronous device possibly when a result is read; the state is then unchanged or that of a
+  /// complete step.
   virtual void run() = 0;
   /// Output `i` of the last run, a floating-point number.
   virtual double read_scalar(std::size_t i) const = 0;
-  /// Its type and shape; where shapes depend on values, those of the last run, known after one.
+  /// Its type and shape; if shapes depend on values, those of the last run, known after one.
   virtual opdef::TensorDesc output_desc(std::size_t i) const = 0;
   virtual std::size_t num_kernels() const = 0;
   virtual std::int64_t arena_bytes() const = 0;
   /// The plan, one line per kernel: label, operands with offsets, shapes.
   virtual std::string to_text() const = 0;
-  /// A copy of output `i` of the last run. The next run of any plan overwrites what it is copied
-  /// from.
+  /// A copy of output `i` of the last run. The next run of any plan overwrites the
+  /// original.
   virtual Tensor output_tensor(std::size_t i) const = 0;
-  /// One step like run(), but looks at each floating-point result and stops at the first that is
-  /// not finite (the state may then be of half a step). With ExecutorOptions::fuse off, results are
+  /// One step like run(), but checks each floating-point result and stops at the first that is
+  /// not finite (the state may then be half updated). With ExecutorOptions::fuse off, results are
   /// those of the graph's nodes.
   virtual std::optional<NonFinite> run_until_non_finite() = 0;
-  /// Counts the holders that need it to stay: see Pin.
+  /// Counts the holders that need it to be kept: see Pin.
   void add_pin(int count) { pins_ += count; }
   bool is_pinned() const { return pins_ > 0; }
 
@@ -130,7 +130,7 @@ class Execution {
 };
 
 /// Keeps an execution in its Executor's cache, so that references to it stay valid however many
-/// other shapes are run. Does not outlive the Executor.
+/// other shapes are run. Must not outlive the Executor.
 class Pin {
  public:
   explicit Pin(Execution& execution) : execution_(&execution) { execution_->add_pin(1); }
@@ -146,10 +146,10 @@ class Pin {
 
 class Executor {
  public:
-  /// Initializers, those of inputs included, become constants of the plans; inputs with a
-  /// StateBinding become state with the value of their initializer (which must be there). Function
-  /// calls are expanded where no kernel takes them. Throws: UnsupportedOperatorError naming every
-  /// node without kernel, ModelError.
+  /// Initializers, including those of inputs, become constants of the plans; inputs with a
+  /// StateBinding become state with the value of their initializer (which is required). Function
+  /// calls are expanded if no kernel supports them. Throws: UnsupportedOperatorError naming every
+  /// node without a kernel, ModelError.
   Executor(std::shared_ptr<const ir::Model> model, const Engine& engine,
            ExecutorOptions options = {});
   ~Executor();
@@ -160,7 +160,7 @@ class Executor {
   const std::vector<Port>& state() const;
 
   /// The plan for these input shapes (order of inputs()), compiled on first use, then cached.
-  /// Throws: ShapeError (shapes that do not fit), UnsupportedOperatorError, DeviceError (memory).
+  /// Throws: ShapeError (shapes that do not match), UnsupportedOperatorError, DeviceError (memory).
   Execution& prepare(const std::vector<Dims>& input_dims);
 
   /// State `i` on the device, valid as long as the executor.
@@ -171,7 +171,7 @@ class Executor {
   /// Copies it to host memory, which has the bytes after stream()->synchronize().
   void copy_state(std::size_t i, std::byte* to) const;
   void set_state(std::size_t i, const Tensor& value);
-  /// True if no floating-point state has an element that is infinite or not a number.
+  /// True if no floating-point state has an infinite or NaN element.
   bool is_state_finite() const;
   /// Where its work goes.
   const std::shared_ptr<device::Stream>& stream() const;
@@ -184,16 +184,16 @@ class Executor {
 
   /// Like run(), but nothing is copied: the kernels write outputs into blocks of memory that belong
   /// to the results (see ExecutorOptions::output_blocks), and an output that is an input or a
-  /// constant shares its memory. A block is used again when no tensor of it is left. (Outputs that
-  /// come after a data-dependent shape are copied.)
+  /// constant shares its memory. A block is reused when no tensor of it is left. (Outputs that
+  /// depend on a data-dependent shape are copied.)
   std::vector<Tensor> run_keeping(std::span<const Tensor> inputs);
-  /// Plans compiled so far, those of tails and bodies and those no longer cached included.
+  /// Plans compiled so far, including those of tails and bodies and those no longer cached.
   std::int64_t num_compiled() const;
-  /// Plans that are kept now.
+  /// Plans currently kept.
   std::int64_t num_cached() const;
 
   /// While on, run() times each kernel and keeps at most `max_events` events. Switching on starts
-  /// anew.
+  /// over.
   void set_profiling(bool on, std::size_t max_events = 1 << 20);
   /// Per kernel, slowest first.
   std::vector<KernelProfile> profile() const;

@@ -49,9 +49,9 @@ void check_one_size(std::span<const Port> ports, std::span<const Dims> dims, std
       {.what = fmt::format("the arrays differ in {}: {}",
                            are_rows ? "the number of rows" : "the size of '" + name + "'", list),
        .where = {.value = ports[other->port].name},
-       .detail = because == nullptr ? "" : "So this does not fit: " + because->problem().what + ".",
+       .detail = because == nullptr ? "" : "As a result: " + because->problem().what + ".",
        .hint = are_rows ? "Give one row of each for each example."
-                        : "Give arrays that agree in it; the model has one name for it."});
+                        : "Give arrays of equal size there; the model has one name for it."});
 }
 
 void check_sizes(std::span<const Port> ports, std::span<const Dims> dims,

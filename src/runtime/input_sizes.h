@@ -8,13 +8,13 @@
 #include "runtime/executor.h"
 
 // A named dimension (the batch, the length of a sequence) has one size in a run. Operators may
-// broadcast over others all the same; so this is asked where it has to be so, and where shapes turn
-// out not to fit.
+// still broadcast over different sizes, so this is checked only where sizes must agree, and where
+// shapes turn out not to match.
 
 namespace onnxgrad::runtime {
 
-/// Throws: ShapeError (inputs of these dimensions that give the name of dimension `axis` of input
-/// `port` different sizes; it names all of them).
+/// Throws: ShapeError (inputs with different sizes for the name of dimension `axis` of input
+/// `port`; it names all of them).
 void check_one_size(std::span<const Port> ports, std::span<const Dims> dims, std::size_t port,
                     std::size_t axis, const ShapeError* because = nullptr);
 

@@ -18,7 +18,7 @@ opdef::TensorDesc describe(const ir::Value* value) {
   return {.dtype = value->dtype(), .dims = *dims};
 }
 
-// An offer that finds shapes that do not fit says so; the place is added here.
+// An offer throws if shapes do not match; the location is added here.
 opdef::KernelOffer ask(const opdef::KernelRegistry::Entry& entry,
                        const opdef::KernelRequest& request) {
   try {

@@ -13,7 +13,8 @@ namespace onnxgrad::runtime {
 /// The request for a node whose values all have static shapes; constants are those of the graph.
 opdef::KernelRequest make_request(const ir::Node& node, int threads);
 
-/// The first offer that takes the request; nullopt if none does. `reasons`, if given, collects why.
+/// The first offer that accepts the request; nullopt if none does. `reasons` collects why, if
+/// given.
 std::optional<opdef::PreparedKernel> select_kernel(const opdef::KernelRegistry& kernels,
                                                    const opdef::KernelRequest& request,
                                                    std::string* reasons = nullptr);
@@ -21,7 +22,7 @@ std::optional<opdef::PreparedKernel> select_kernel(const opdef::KernelRegistry& 
 /// Throws UnsupportedOperatorError naming node, operator and the reasons of the offers.
 [[noreturn]] void throw_no_kernel(const ir::Node& node, const std::string& reasons);
 
-/// Throws: UnsupportedOperatorError naming every node of `model` (subgraphs and functions included)
+/// Throws: UnsupportedOperatorError naming every node of `model` (also in subgraphs and functions)
 /// whose operator no kernel, expression, lowering or function can compute, whatever its types.
 void check_operators(const ir::Model& model, const Engine& engine);
 

@@ -55,11 +55,12 @@ class Planner {
       return;
     }
     throw ShapeError(
-        {.what = fmt::format("shape {} cannot become {}: {} elements are not {}", from.to_string(),
-                             to.to_string(), from.num_elements(), to.num_elements()),
+        {.what =
+             fmt::format("shape {} cannot be reshaped to {}: {} elements instead of {}",
+                         from.to_string(), to.to_string(), from.num_elements(), to.num_elements()),
          .where = {.node = node.name, .op_type = node.op_type},
-         .hint = "Feed an input of the size that the model reshapes, or export it with -1 in "
-                 "place of a fixed batch."});
+         .hint = "Give an input of the size that the model reshapes, or export it with -1 "
+                 "instead of a fixed batch."});
   }
 
   void select_kernels(const std::vector<ir::Node*>& order) {
@@ -99,7 +100,7 @@ class Planner {
     }
   }
 
-  // The new value of a state is written where the old one lies, if the writer is done with the old
+  // The new value of a state is written over the old one, if the writer no longer needs the old
   // one or can work in place.
   void alias_state_updates(const Schedule& schedule) {
     std::unordered_map<const ir::Node*, std::size_t> steps;
@@ -117,7 +118,7 @@ class Planner {
     }
   }
 
-  // Outputs that a kernel computes lie in blocks from the start; nothing else is put there.
+  // Outputs that a kernel computes are in blocks from the start; nothing else is placed there.
   void place_in_blocks() {
     if (binding_.output_blocks.empty()) return;
     std::vector<ArenaLayout> layouts(1 + std::ranges::max(binding_.output_blocks),
@@ -162,7 +163,7 @@ class Planner {
     return locations_[base] = location;
   }
 
-  // Gives the outputs of step i their places, then frees what it read last.
+  // Assigns memory to the outputs of step i, then frees what it was the last to read.
   void place(std::size_t i) {
     const ir::Node& node = *nodes_[i];
     PlanStep& step = plan_.steps[i];
@@ -226,7 +227,7 @@ class Planner {
     for (const ir::Value* output : node.outputs) release(output);  // not read
   }
 
-  // A copy in the arena of what lies in a state that this step overwrites; other places stay.
+  // A copy in the arena of a state that this step overwrites; other locations are kept.
   Location preserved(const ir::Value* value) {
     const Location at = locate(value);
     if (at.kind != Location::Kind::kState || !is_updated(at.at)) return at;
@@ -240,7 +241,7 @@ class Planner {
 
   void add_outputs() {
     for (const ir::Value* output : graph_.outputs) {
-      // The root of an old value is the graph's input; new values that lie in the state are
+      // The root of an old value is the graph's input; new values stored in the state are
       // results.
       const bool is_old = root(output)->is_input;
       plan_.outputs.push_back(
@@ -249,7 +250,7 @@ class Planner {
     }
   }
 
-  // Of new values that do not lie in the state already.
+  // For new values that are not in the state already.
   void add_copies() {
     std::vector<Copy> commits;
     for (std::size_t u = 0; u < binding_.updates.size(); ++u) {

@@ -13,13 +13,13 @@
 #include "runtime/executor.h"
 #include "runtime/schedule.h"
 
-// A Plan is what make_plan gives for a graph of static shapes: kernels in order, and for each of
-// their operands where it lies. It owns no memory but the constants and can serve any number of
-// executions.
+// A Plan is the result of make_plan for a graph of static shapes: kernels in order, with the
+// location of each of their operands. It owns no memory except constants and can serve any number
+// of executions.
 
 namespace onnxgrad::runtime {
 
-/// Where the bytes of a value lie when the plan runs.
+/// Where the bytes of a value are when the plan runs.
 struct Location {
   enum class Kind : std::uint8_t { kNone, kArena, kState, kFeed, kConstant, kBlock };
   Kind kind = Kind::kNone;
@@ -27,7 +27,7 @@ struct Location {
   std::size_t block = 0;
 };
 
-/// A floating-point result of a step, for looking at it.
+/// A floating-point result of a step, for inspection.
 struct PlanResult {
   std::size_t arg = 0;  ///< which of the step's args
   std::string name;
@@ -44,7 +44,7 @@ struct PlanStep {
   std::string operands;  ///< "x float32[15, 100] @feed 0, ...", for printing
 };
 
-/// At the end of a step: results that go to the state, old values that an output shows.
+/// Copies at the end of a step: results that go to the state, old values that are outputs.
 struct Copy {
   Location from;
   Location to;
@@ -73,7 +73,7 @@ struct GraphBinding {
   std::unordered_map<const ir::Value*, std::size_t> states;
   std::unordered_map<const ir::Value*, std::size_t> feeds;
   std::vector<StateUpdate> updates;
-  /// Per output of the graph: the block that it is written to; the others lie in the arena.
+  /// For each output of the graph: the block that it is written to; the others are in the arena.
   std::vector<std::size_t> output_blocks = {};
 };
 

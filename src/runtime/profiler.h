@@ -24,7 +24,7 @@ class Profiler {
   /// Forgets everything and begins to record.
   void start(std::size_t max_events);
   void stop() { is_on_ = false; }
-  /// Changes with every start(): entries of before are gone.
+  /// Changes with every start(): earlier entries are invalid.
   std::uint64_t generation() const { return generation_; }
 
   /// The entry of a plan's step; the same kernel in several plans is one entry.

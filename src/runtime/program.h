@@ -10,9 +10,9 @@
 #include "ir/graph.h"
 #include "runtime/plan.h"
 
-// A Program is a graph whose shapes are not known yet; compile() makes a CompiledRegion of it for
-// given shapes. Nodes whose shapes depend on values that only a run gives are left to the region's
-// tail: a Program of its own, compiled when the values are there. Most programs have no tail.
+// A Program is a graph whose shapes are not known yet; compile() turns it into a CompiledRegion for
+// given shapes. Nodes whose shapes depend on values that only a run computes are left to the
+// region's tail: another Program, compiled when the values are known. Most programs have no tail.
 
 namespace onnxgrad::runtime {
 
@@ -34,7 +34,7 @@ struct Program {
 /// What a run supplies for one feed when it is compiled.
 struct FeedInfo {
   opdef::TensorDesc desc;
-  Tensor value;  ///< defined where the region may be compiled for this very value
+  Tensor value;  ///< defined if the region may be compiled for exactly this value
 };
 
 /// A node that is run through its DynamicFn, after the plan of its region.
@@ -54,7 +54,7 @@ struct TailFeed {
 
 struct CompiledRegion {
   Plan plan;
-  /// The specialised graph; alive for the dynamic nodes' sake.
+  /// The specialised graph; kept for the dynamic nodes.
   std::shared_ptr<ir::Model> model;
   std::vector<DynamicNode> dynamic;
   std::unordered_map<const ir::Value*, std::size_t> plan_outputs;  ///< of dynamic nodes' inputs
@@ -62,14 +62,14 @@ struct CompiledRegion {
   std::vector<TailFeed> tail_feeds;
 };
 
-/// Feeds of at most this many elements can give shapes (axes, sizes, repeats...).
+/// Feeds of at most this many elements can determine shapes (axes, sizes, repeats...).
 inline constexpr std::int64_t kMaxShapeElements = 64;
 
 /// True for feeds that a region can be compiled for by value.
 bool gives_shape(const opdef::TensorDesc& desc);
 
 /// Specialises `program` to the feeds' shapes (and values) and plans it.
-/// Throws: ShapeError, ModelError (shapes that do not fit), UnsupportedOperatorError.
+/// Throws: ShapeError, ModelError (shapes that do not match), UnsupportedOperatorError.
 CompiledRegion compile(const Program& program, const std::vector<FeedInfo>& feeds,
                        const Engine& engine, const ExecutorOptions& options);
 

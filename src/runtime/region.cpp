@@ -121,7 +121,7 @@ device::Address Region::resolve(const Location& location) const {
     case Location::Kind::kState:
       return context_.state.addresses[place];
     case Location::Kind::kConstant:
-      // Constants are never written: the planner gives outputs to the arena and the state only.
+      // Constants are never written: the planner places outputs only in the arena and the state.
       return on_host_ ? device::address_of(compiled_.plan.constants[place].raw())
                       : constants_[place].address;
     case Location::Kind::kFeed:
@@ -194,7 +194,7 @@ void Region::run() {
   }
 }
 
-// A block that no result holds any more, or a new one.
+// A block that no result holds any longer, or a new one.
 device::Buffer Region::take_block(std::size_t block) {
   constexpr std::size_t kMostPooled = 4;
   std::vector<device::Buffer>& pool = block_pool_[block];
@@ -266,7 +266,7 @@ void Region::run_profiled() {
   }
 }
 
-// One kernel, to its end.
+// One kernel, until it is done.
 void Region::run_call(std::size_t i) {
   stream().run({&calls_[i], 1}, context_.cells);
   stream().synchronize();

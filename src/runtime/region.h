@@ -49,7 +49,7 @@ class Region final : public Execution {
   std::int64_t arena_bytes() const override { return compiled_.plan.arena_bytes; }
   std::string to_text() const override;
 
-  /// Puts the arena at `arena`, which has arena_bytes() bytes at least; keeps it.
+  /// Sets the arena, with at least arena_bytes() bytes, and keeps it.
   void set_arena(device::Buffer arena);
   std::optional<NonFinite> run_until_non_finite() override;
   /// See Executor::run_keeping.
@@ -57,12 +57,12 @@ class Region final : public Execution {
   std::int64_t block_bytes() const;     ///< of the blocks that it holds
   std::int64_t scratch_bytes() const;   ///< of the largest scratch block
   std::int64_t constant_bytes() const;  ///< of its folded constants
-  /// What the executors of its subgraphs hold, and their plans; tails not included.
+  /// What the executors of its subgraphs hold, and their plans, without tails.
   std::int64_t body_bytes() const;
   std::int64_t num_body_plans() const;
-  /// True while its tail is looked for and run: it must stay then.
+  /// True while its tail is looked up and run: it must be kept then.
   bool is_running() const { return is_running_; }
-  /// The tail is gone.
+  /// Called when the tail is dropped.
   void forget(const Region& tail);
 
  private:
@@ -73,7 +73,7 @@ class Region final : public Execution {
     device::Address address = device::Address::kNull;
     const std::byte* on_host = nullptr;  ///< what each run copies into `slot`
     device::Buffer slot = {};
-    std::vector<std::size_t> args = {};  ///< places in args_
+    std::vector<std::size_t> args = {};  ///< positions in args_
   };
 
   device::Stream& stream() const { return *context_.options.stream; }
@@ -100,9 +100,9 @@ class Region final : public Execution {
   bool on_host_;  // the CPU: addresses are pointers, kernels are called here
   device::Buffer arena_;
   std::vector<device::Buffer> constants_;                      // copies on another device
-  std::vector<std::pair<std::size_t, Location>> block_slots_;  // places in args_
+  std::vector<std::pair<std::size_t, Location>> block_slots_;  // positions in args_
   std::vector<device::Buffer> blocks_;                         // of the current run
-  std::vector<std::vector<device::Buffer>> block_pool_;        // per block, for using again
+  std::vector<std::vector<device::Buffer>> block_pool_;        // per block, for reuse
   std::vector<std::byte*> args_;
   std::vector<device::KernelCall> calls_;
   std::vector<Feed> feeds_;

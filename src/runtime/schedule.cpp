@@ -39,7 +39,7 @@ class Scheduler {
   bool order_readers_first(const ir::Value* input, std::size_t writer_at) {
     std::vector<std::size_t> before;
     for (const std::size_t reader : readers_[input]) {
-      // A view of the old value is not a reader itself: those who read through it are listed too.
+      // A view of the old value is not a reader itself: nodes that read through it are listed too.
       const opdef::OpDef* def = registry_.find(*graph_.nodes[reader]);
       if (reader == writer_at || (def != nullptr && def->is_view())) continue;
       if (reaches(writer_at, reader)) return false;

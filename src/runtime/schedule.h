@@ -10,7 +10,7 @@
 
 namespace onnxgrad::runtime {
 
-/// After a step, state input `input` of the graph takes the value of `value`.
+/// After a step, state input `input` of the graph gets the value of `value`.
 struct StateUpdate {
   ir::Value* input = nullptr;
   ir::Value* value = nullptr;

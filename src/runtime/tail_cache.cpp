@@ -44,7 +44,7 @@ void TailCache::drop_tails_of(const Region& owner) {
   }
 }
 
-// Out of the list first: a tail that goes drops its own tails.
+// Remove it from the list first: a tail drops its own tails when destroyed.
 void TailCache::drop(Entries::iterator entry) {
   Entries dropped;
   dropped.splice(dropped.begin(), entries_, entry);

@@ -12,8 +12,8 @@ namespace onnxgrad::runtime {
 
 class Region;
 
-/// The compiled tails of all regions of an executor, and of the executors of its bodies: the ones
-/// used last, so many in total. A tail may have tails itself, which go with it.
+/// The compiled tails of all regions of an executor, and of the executors of its bodies: the most
+/// recently used ones, up to a total. A tail may have tails itself, which are dropped with it.
 class TailCache {
  public:
   explicit TailCache(std::size_t max_tails) : max_tails_(max_tails) {}
@@ -21,11 +21,11 @@ class TailCache {
   TailCache(const TailCache&) = delete;
   TailCache& operator=(const TailCache&) = delete;
 
-  /// nullptr if `owner` has no tail of that key. Valid until the next add().
+  /// nullptr if `owner` has no tail with that key. Valid until the next add().
   Region* find(const Region& owner, const std::string& key);
-  /// Takes the tail in; drops the oldest ones that are not running, if there are too many.
+  /// Adds the tail; drops the oldest ones that are not running, if there are too many.
   Region& add(Region& owner, const std::string& key, std::unique_ptr<Region> tail);
-  /// Drops all tails of a region that goes.
+  /// Drops all tails of a region that is destroyed.
   void drop_tails_of(const Region& owner);
 
   template <class Visit>
@@ -33,7 +33,7 @@ class TailCache {
     for (const Entry& entry : entries_) visit(*entry.tail);
   }
 
-  std::int64_t num_compiled = 0;  ///< plans of all kinds, those no longer cached included
+  std::int64_t num_compiled = 0;  ///< plans of all kinds, including those no longer cached
 
  private:
   struct Entry {
@@ -47,7 +47,7 @@ class TailCache {
   void drop(Entries::iterator entry);
 
   std::size_t max_tails_;
-  Entries entries_;  // used last first
+  Entries entries_;  // most recently used first
   std::unordered_map<std::string, Entries::iterator> by_key_;
 };
 

@@ -217,4 +217,4 @@ def test_other_sizes_of_one_name_are_told_too():
         session.run(None, {"A": ones(2, 5, 2), "B": ones(2, 4, 2)})
     text = str(info.value)
     assert "differ in the size of 'T': 'A' [2, 5, 2] has 5, 'B' [2, 4, 2] has 4" in text
-    assert "So this does not fit:" in text
+    assert "As a result:" in text
