@@ -15,7 +15,7 @@
 namespace onnxgrad::train {
 namespace {
 
-constexpr double kTolerance = 1e-4;  // of numbers that a formula gave in float32
+constexpr double kTolerance = 1e-4;  // of numbers computed by a formula in float32
 
 bool is_near(double a, double b, double scale) { return std::abs(a - b) <= kTolerance * scale; }
 
@@ -38,7 +38,7 @@ std::optional<TwoValues> find_two_values(std::span<const T> numbers) {
   return found;
 }
 
-// Zeros and one other number, or something infinite: what hides positions.
+// Zeros and one other number, or something infinite: what masks positions.
 template <class T>
 bool is_mask(std::span<const T> numbers) {
   constexpr std::size_t kFewest = 4;
@@ -93,7 +93,7 @@ bool is_spaced(std::span<const T> numbers, const Dims& dims) {
 }
 
 // Tables [.., T, D] of sines and cosines of positions: pairs (2i, 2i + 1) or (i, i + D/2) of a row
-// lie on the unit circle; or all are cosines (sines), each twice, with ones (zeros) at position 0.
+// are on the unit circle; or all are cosines (sines), each twice, with ones (zeros) at position 0.
 template <class T>
 class Waves {
  public:

@@ -9,7 +9,7 @@
 namespace onnxgrad::train {
 namespace {
 
-// The numbers that a field holds, if it holds any.
+// The numbers in a field, if any.
 std::vector<double> numbers_of(const FieldValue& value) {
   if (const auto* real = std::get_if<double>(&value)) return {*real};
   if (const auto* whole = std::get_if<std::int64_t>(&value)) return {static_cast<double>(*whole)};
@@ -39,7 +39,7 @@ std::string value_text(const FieldValue& value) {
   return std::get<std::string>(value);
 }
 
-// "beta1"; of one of several, "a class weight" for class_weights.
+// "beta1"; for one of several, "a class weight" for class_weights.
 std::string name_of_number(const FieldInfo& field) {
   const bool is_list = std::holds_alternative<std::vector<double>>(field.default_value) ||
                        std::holds_alternative<std::vector<std::int64_t>>(field.default_value);
@@ -74,7 +74,7 @@ std::optional<Problem> field_problem(const FieldInfo& field, const FieldValue& v
     const std::string expected = range_text(field);
     return Problem{.what = fmt::format("{}{} is {:g}, expected {}", subject, name_of_number(field),
                                        number, expected),
-                   .hint = fmt::format("Give {}, or leave it out.", expected)};
+                   .hint = fmt::format("Give {}, or omit it.", expected)};
   }
   return {};
 }

@@ -20,8 +20,8 @@
 #include "onnxgrad/option_error.h"
 
 // Tables of option structs. A struct of a family (one alternative of a variant) is described once,
-// by a `Described<Spec>` that binds its members; checks, texts, copies by name and the public
-// `DescriptionInfo`, of which Python's classes and the documents are made, read it.
+// by a `Described<Spec>` that binds its members; checks, strings, copies by name and the public
+// `DescriptionInfo`, from which Python's classes and the documents are generated, read it.
 
 namespace onnxgrad::train {
 
@@ -94,7 +94,7 @@ Field<Spec> field(std::string name, bool Spec::* member, std::string meaning = "
   return field(std::move(name), member, kAnyNumber, std::move(meaning));
 }
 
-/// A member of an enumeration, with texts for the enumerators in their order.
+/// A member of enumeration type, with strings for the enumerators in their order.
 template <class Spec, class Enum>
   requires(std::is_enum_v<Enum>)
 Field<Spec> field(std::string name, Enum Spec::* member, std::vector<std::string> choices,
@@ -116,13 +116,13 @@ Field<Spec> field(std::string name, Enum Spec::* member, std::vector<std::string
           }};
 }
 
-/// The same field under another name in Python.
+/// The same field with a different name in Python.
 template <class Spec>
 Field<Spec> called(std::string option, Field<Spec> field) {
   field.info.option = std::move(option);
   return field;
 }
-/// The same field, of which 0 stands for a value found later.
+/// The same field, where 0 means a value determined later.
 template <class Spec>
 Field<Spec> zero_is_none(Field<Spec> field) {
   field.info.zero_is_none = true;
@@ -148,16 +148,16 @@ struct Described {
   std::vector<Field<Spec>> fields = {};
   std::vector<StateInfo> states = {};
   std::vector<Named<Spec>> names = {};
-  /// Throws OptionError for values that do not go together; those in `fields` are in their ranges.
+  /// Throws OptionError for incompatible values; those in `fields` are in their ranges.
   std::function<void(const Spec&)> check = [](const Spec&) {};
 };
 
 /// "a number of at least 0 and below 1".
 std::string range_text(const FieldInfo& field);
-/// What is wrong with a number out of its range. subject: "optimizer: ".
+/// The problem of a number out of its range. subject: "optimizer: ".
 std::optional<Problem> field_problem(const FieldInfo& field, const FieldValue& value,
                                      std::string_view subject);
-/// "learning_rate=0.01, momentum=0.9"; without what is zero or false, and by default, unless
+/// "learning_rate=0.01, momentum=0.9"; without defaults that are zero or false, unless
 /// `is_whole`.
 std::string fields_text(std::span<const FieldInfo> fields, std::span<const FieldValue> values,
                         bool is_whole);
@@ -166,7 +166,7 @@ std::string fields_text(std::span<const FieldInfo> fields, std::span<const Field
 template <class Variant>
 class DescriptionTable {
  public:
-  /// subject: what messages call a member of the family, "optimizer".
+  /// subject: the name of a member of the family in messages, "optimizer".
   explicit DescriptionTable(std::string subject) : subject_(std::move(subject)) {}
 
   template <class Spec>
@@ -199,7 +199,7 @@ class DescriptionTable {
     rows_.at(Variant(Spec{}).index()) = std::move(row);
   }
 
-  /// After the last row: names are sorted, and each alternative must have its row.
+  /// After the last row: names are sorted, and each alternative must have a row.
   void finish() {
     for (const Row& row : rows_) ONNXGRAD_ASSERT(!row.info.type.empty());
     std::ranges::sort(names_, {}, &Named<Variant>::name);
@@ -225,8 +225,8 @@ class DescriptionTable {
     }
     throw_unknown(subject_, name, names());
   }
-  /// The struct of that type with these values; the others are its defaults.
-  /// Throws: OptionError (an unknown type or field, a value out of its range).
+  /// The struct of that type with these values; the others are defaults.
+  /// Throws: OptionError (an unknown type or field, a value out of range).
   Variant make(std::string_view type, const FieldValues& values) const {
     for (const Row& row : rows_) {
       if (row.info.type != type) continue;
@@ -239,7 +239,7 @@ class DescriptionTable {
     for (const Row& row : rows_) types.push_back(row.info.type);
     throw_unknown(subject_, type, types);
   }
-  /// Throws: E (a value out of its range), what Described::check throws.
+  /// Throws: E (a value out of range), what Described::check throws.
   template <class E = OptionError>
   void check(const Variant& value, std::string_view place) const {
     const Row& row = row_of(value);
@@ -250,7 +250,7 @@ class DescriptionTable {
     }
     row.check(value);
   }
-  /// The value of one field; `otherwise` where the struct does not have it.
+  /// The value of one field; `otherwise` if the struct does not have it.
   FieldValue get(const Variant& value, std::string_view name, FieldValue otherwise) const {
     for (const Field<Variant>& field : row_of(value).fields) {
       if (field.info.name == name) return field.get(value);
@@ -258,7 +258,7 @@ class DescriptionTable {
     return otherwise;
   }
   const DescriptionInfo& info(const Variant& value) const { return row_of(value).info; }
-  /// The name of the same struct with the same texts; "" if there is none.
+  /// The name of the same struct with the same strings; "" if there is none.
   std::string name_of(const Variant& value) const {
     const auto texts = [this](const Variant& of) {
       std::vector<FieldValue> values = values_of(row_of(of), of);

@@ -39,8 +39,8 @@ runtime::ExecutorOptions executor_options(const EngineOptions& options) {
   }
   runtime::ExecutorOptions result{.seed = options.seed, .fuse = options.fuse};
   if (options.threads < 0) {
-    throw OptionError({.what = fmt::format("{} threads were asked for", options.threads),
-                       .hint = "Pass 0 for as many as there are cores, or a positive number."});
+    throw OptionError({.what = fmt::format("{} threads were requested", options.threads),
+                       .hint = "Pass 0 for the number of cores, or a positive number."});
   }
   result.threads = options.threads > 0 ? options.threads : device::available_threads();
   if (options.memory_limit_bytes > 0) {

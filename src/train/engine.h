@@ -16,8 +16,8 @@ const runtime::Engine& builtin_engine();
 /// Computes single nodes with those kernels: for constants. Thread-safe.
 const opdef::Evaluator& builtin_evaluator();
 
-/// What the engine options mean for an executor. Throws: OptionError; DeviceError (unknown device,
-/// listing those there are).
+/// The engine options for an executor. Throws: OptionError; DeviceError (unknown device,
+/// listing the available ones).
 runtime::ExecutorOptions executor_options(const EngineOptions& options);
 
 /// A file and its working copy; both immutable and shared.

@@ -42,8 +42,8 @@ std::vector<const Tensor*> order_feeds(const NamedTensors& feeds, std::span<cons
                                dtype_name(feed.tensor.dtype()), dtype_name(port->type.dtype)),
            .where = {.value = feed.name},
            .hint = feed.tensor.dtype() == DataType::kString
-                       ? "Give numbers; encode_target(labels) has those of labels that are texts."
-                       : "Convert the array; `Trainer` does so by itself."});
+                       ? "Give numbers; encode_target(labels) converts labels that are strings."
+                       : "Convert the array; `Trainer` does this automatically."});
     }
     ordered[place] = &feed.tensor;
   }
@@ -52,7 +52,7 @@ std::vector<const Tensor*> order_feeds(const NamedTensors& feeds, std::span<cons
     throw DataError({.what = "input '" + ports[i].name + "' of type " + ports[i].type.to_string() +
                              " is missing",
                      .where = {.value = ports[i].name},
-                     .hint = "Feed an array under this name."});
+                     .hint = "Feed an array with this name."});
   }
   return ordered;
 }

@@ -10,8 +10,8 @@
 
 namespace onnxgrad::train {
 
-/// Tensors by the order of `ports`. `ignored` names may be fed too, without effect.
-/// Throws: DataError (missing, unknown or doubly fed name, other dtype).
+/// Tensors in the order of `ports`. `ignored` names may be fed too, without effect.
+/// Throws: DataError (missing, unknown or duplicate name, wrong dtype).
 std::vector<const Tensor*> order_feeds(const NamedTensors& feeds,
                                        std::span<const runtime::Port> ports,
                                        std::span<const std::string> ignored = {});

@@ -250,8 +250,8 @@ REFUSED = {
     "few cells": ("a,b,y\n\n1,2\n", "line 3 has 2 cells, expected 3"),
     "many cells": ("a,b,y\n1,2,3,4\n", "line 2 has 4 cells, expected 3"),
     "after newlines in quotes": ('a,b,y\n1,2,3\n1,"\n\n",3\nx,2,3\n', "line 3, column 'b'"),
-    "open quote": ('a,b,y\n1,"2,3\n4,5,6\n', "line 2: a quote in a wrong place"),
-    "half a quote": ('a,b,y\n1,"2"2,3\n', "line 2: a quote in a wrong place"),
+    "open quote": ('a,b,y\n1,"2,3\n4,5,6\n', "line 2: a misplaced quote"),
+    "half a quote": ('a,b,y\n1,"2"2,3\n', "line 2: a misplaced quote"),
     "large": ("a,b,y\n1,1e39,3\n", "column 'b': '1e39' does not fit into float32"),
     "zero byte": (b"a,b,y\n1,2\0,3\n", r"'2\\x00' is not a number"),
     "hexadecimal": ("a,b,y\n0x10,2,3\n", "'0x10' is not a number"),
@@ -414,19 +414,19 @@ def test_npy_versions(version, tmp_path):
 
 
 BAD_NPY = {
-    "empty": (b"", "no .npy data"),
-    "short": (b"\x93NUMPY\x01", "no .npy data"),
-    "text": (b"a,b\n1,2\n3,4\n5,6\n", "no .npy data"),
+    "empty": (b"", "not .npy data"),
+    "short": (b"\x93NUMPY\x01", "not .npy data"),
+    "text": (b"a,b\n1,2\n3,4\n5,6\n", "not .npy data"),
     "version": (npy_with_header("{}", version=b"\x09\x00"), "version 9.0"),
-    "header longer than the file": (b"\x93NUMPY\x01\x00\xff\xff{'de", "header .* broken"),
-    "no dictionary": (npy_with_header("__import__('os').abort()"), "header .* broken"),
+    "header longer than the file": (b"\x93NUMPY\x01\x00\xff\xff{'de", "header .* corrupt"),
+    "no dictionary": (npy_with_header("__import__('os').abort()"), "header .* corrupt"),
     "code": (
         npy_with_header("{'descr': '<f8', 'fortran_order': False, 'shape': (f(), )}"),
-        "header .* broken",
+        "header .* corrupt",
     ),
     "negative": (
         npy_with_header("{'descr': '<f8', 'fortran_order': False, 'shape': (-3, ), }"),
-        "header .* broken",
+        "header .* corrupt",
     ),
     "bomb": (
         npy_with_header("{'descr': '<f4', 'fortran_order': False, 'shape': (65536, 65536), }"),

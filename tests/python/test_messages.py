@@ -118,7 +118,7 @@ MISTAKES = {
         "linear.onnx",
         table(3, 0, '"1,234.5"'),
         [],
-        ["line 5, column 'a'", "without separators of thousands: 1234.5"],
+        ["line 5, column 'a'", "without thousands separators: 1234.5"],
     ),
     "percent": ("linear.onnx", table(3, 0, "12%"), [], ["line 5", "'12%'", "percent sign"]),
     "date": ("linear.onnx", table(0, 0, "2024-01-05"), [], ["line 2", "days since", GONE]),

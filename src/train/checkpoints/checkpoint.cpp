@@ -24,7 +24,7 @@ constexpr std::size_t kChecksumDigits = 32;
 
 [[noreturn]] void refuse(const std::string& path, const std::string& what,
                          const std::string& value = {},
-                         Hint hint = "The file was changed since; use an older checkpoint.") {
+                         Hint hint = "The file was modified; use an older checkpoint.") {
   throw CheckpointError(
       {.what = what, .where = {.file = path, .value = value}, .hint = std::move(hint)});
 }
@@ -33,8 +33,8 @@ std::span<const std::byte> bytes_of(const Tensor& tensor) {
   return {tensor.raw(), static_cast<std::size_t>(tensor.size_bytes())};
 }
 
-// Where the digits of the head's own checksum are. In JSON no other text can hold these bytes,
-// since a quotation mark inside a text is written with a backslash.
+// Where the digits of the head's own checksum are. In JSON no other string can contain these bytes,
+// since a quotation mark inside a string is written with a backslash.
 std::optional<std::size_t> find_head_checksum(std::string_view head) {
   const std::string key = fmt::format(R"("{}":")", kHeadChecksum);
   const std::size_t found = head.find(key);
@@ -51,7 +51,7 @@ void check_format(const SafetensorsFile& file) {
   };
   if (text("format") != kFormat) {
     refuse(file.path(), "this safetensors file is not a checkpoint of onnxgrad", {},
-           "Weights of other files can be put into a model by set_weights.");
+           "Use set_weights to load the weights of other files into a model.");
   }
   const std::string least = text("min_reader");
   std::int64_t version = 0;
@@ -184,7 +184,7 @@ namespace {
 constexpr std::string_view kWeightSection = "weight/";
 constexpr std::string_view kStateSection = "state/";
 
-// The rest of a name behind the reserved prefix and the section.
+// The rest of a name after the reserved prefix and the section.
 std::optional<std::string> name_in(std::string_view section, std::string_view stored) {
   if (!stored.starts_with(kReservedPrefix)) return std::nullopt;
   stored.remove_prefix(kReservedPrefix.size());

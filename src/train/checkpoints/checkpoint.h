@@ -11,14 +11,14 @@
 #include "train/checkpoints/safetensors.h"
 
 // A checkpoint is a safetensors file. Weights have their own names; everything else has names that
-// begin with kReservedPrefix. The metadata hold format, version and checksums, and what the file
-// belongs to. docs/checkpoints.md describes all of it.
+// begin with kReservedPrefix. The metadata contains format, version and checksums, and what the
+// file belongs to. docs/checkpoints.md describes all of it.
 
 namespace onnxgrad::train {
 
 inline constexpr std::string_view kReservedPrefix = "onnxgrad:";
 
-/// Metadata and tensors as they are written and read. Tensors may be views of a session's state.
+/// Metadata and tensors to write or as read. Tensors may be views of a session's state.
 struct Checkpoint {
   SafetensorsMetadata metadata = {};
   NamedTensors tensors = {};
@@ -28,7 +28,7 @@ struct Checkpoint {
   /// Rank-0 numbers under kReservedPrefix + name.
   void set_int(std::string_view name, std::int64_t value);
   void set_double(std::string_view name, double value);
-  /// Throws: CheckpointError (not there, or not such a number).
+  /// Throws: CheckpointError (missing, or not such a number).
   std::int64_t get_int(std::string_view name) const;
   double get_double(std::string_view name) const;
   /// Rows of numbers; float64 [N] and int64 [N].
@@ -38,15 +38,15 @@ struct Checkpoint {
   std::string path = {};  ///< where it was read from
 };
 
-/// Adds format, version and checksums, and writes the file whole or not at all. `checkpoint` is
+/// Adds format, version and checksums, and writes the file atomically. `checkpoint` is
 /// sorted. Throws: CheckpointError.
 void write_checkpoint(const std::string& path, Checkpoint& checkpoint);
 
 /// Bytes that write_checkpoint will write, up to the length of the metadata.
 std::int64_t checkpoint_bytes(const Checkpoint& checkpoint);
 
-/// Reads the file and compares all checksums. Throws: CheckpointError (no safetensors file, no
-/// checkpoint, a newer format, a checksum that differs; names the first tensor).
+/// Reads the file and compares all checksums. Throws: CheckpointError (not a safetensors file, not
+/// a checkpoint, a newer format, a checksum that differs; names the first tensor).
 Checkpoint read_checkpoint(const std::string& path);
 
 /// The weights in a checkpoint or in any other safetensors file, by their own names.
@@ -56,7 +56,7 @@ NamedTensors read_weights(const std::string& path);
 /// The name of a state tensor in a checkpoint: a weight's own name (unless it looks like a reserved
 /// one), else a reserved one.
 std::string stored_state_name(const std::string& state_name, bool is_weight);
-/// The state tensor that a stored one is; nullopt for what is not state.
+/// The name of the state tensor for a stored one; nullopt if it is not state.
 std::optional<std::string> state_of(std::string_view stored_name);
 
 }  // namespace onnxgrad::train

@@ -24,7 +24,7 @@ std::string no_room(std::int64_t bytes, std::int64_t free_bytes) {
   return fmt::format("a checkpoint needs {} bytes, but {} are free", bytes, free_bytes);
 }
 
-// What base throws, as the error of a checkpoint.
+// An error of base as a checkpoint error.
 template <class Action>
 auto with_checkpoint_error(const Action& action) {
   try {
@@ -43,7 +43,7 @@ std::vector<std::string> checkpoint_names(const std::string& folder) {
   return names;
 }
 
-// Calls `on_bad` for each file that is not whole until one is.
+// Calls `on_bad` for each incomplete file until one is complete.
 template <class OnBad>
 std::optional<Checkpoint> first_whole(const std::string& folder, const OnBad& on_bad) {
   for (const std::string& name : checkpoint_names(folder)) {
@@ -95,7 +95,7 @@ void save_checkpoint_file(const std::string& path, Checkpoint& checkpoint,
   std::optional<base::FileLock> lock;
   if (std::filesystem::is_regular_file(lock_path, ignored)) {
     if (name == kLockName || name == kBestKey) {
-      throw CheckpointError({.what = fmt::format("'{}' is a file of the checkpoints there", name),
+      throw CheckpointError({.what = fmt::format("'{}' is used by the checkpoints there", name),
                              .where = {.file = path},
                              .hint = "Choose another name, or another folder."});
     }
@@ -106,8 +106,8 @@ void save_checkpoint_file(const std::string& path, Checkpoint& checkpoint,
   if (available && *available < bytes) {
     throw CheckpointError({.what = no_room(bytes, *available),
                            .where = {.file = path},
-                           .hint = "Make room on the disk, or choose a place on another one; a "
-                                   "file of that name stays until the new one is whole."});
+                           .hint = "Free space on the disk, or choose another one; an existing "
+                                   "file is kept until the new one is complete."});
   }
   write_checkpoint(path, checkpoint);
 }
@@ -126,9 +126,9 @@ std::optional<Checkpoint> CheckpointFolder::take_newest() {
     std::string note = problem;
     try {
       base::rename_file(path_of(name), path_of(fmt::format("{}{}", name, kBadSuffix)));
-      note += fmt::format("; it is called '{}{}' now", name, kBadSuffix);
+      note += fmt::format("; it is now called '{}{}'", name, kBadSuffix);
     } catch (const Error&) {
-      whole_[name] = false;  // stays where it is, and is not counted
+      whole_[name] = false;  // left in place, and not counted
     }
     if (report_) report_(path_of(name), note);
   });
@@ -178,8 +178,8 @@ bool CheckpointFolder::try_remove(const std::string& name) {
   }
 }
 
-// A save needs one file more than stay. If there is no room for it, the oldest go before, as long
-// as the newest whole one and the best are left: these must be there should the save fail.
+// A save needs space for one additional file. If there is none, the oldest are removed first, as
+// long as the newest complete one and the best are left: these must exist in case the save fails.
 void CheckpointFolder::make_room(std::int64_t bytes) {
   const auto has_room = [&] {
     const auto available = options_.free_bytes(folder_);
@@ -192,8 +192,8 @@ void CheckpointFolder::make_room(std::int64_t bytes) {
   std::erase_if(left, [&](const std::string& name) { return !is_whole(name); });
   std::string detail;
   if (!left.empty()) {
-    detail =
-        fmt::format("What is left, {}, stays until the new one is whole.", base::quote_list(left));
+    detail = fmt::format("What is left, {}, is kept until the new one is complete.",
+                         base::quote_list(left));
   }
   const bool has_bad = std::ranges::any_of(base::list_files(folder_), [](const std::string& name) {
     return name.ends_with(kBadSuffix);
@@ -202,7 +202,7 @@ void CheckpointFolder::make_room(std::int64_t bytes) {
       {.what = no_room(bytes, options_.free_bytes(folder_).value_or(0)),
        .where = {.file = folder_},
        .detail = detail,
-       .hint = fmt::format("Make room on the disk{}, or choose a folder on another one.",
+       .hint = fmt::format("Free space on the disk{}, or choose a folder on another one.",
                            has_bad ? " (files called *.bad are damaged ones)" : "")});
 }
 
@@ -219,7 +219,7 @@ std::string CheckpointFolder::save(Checkpoint& checkpoint, std::int64_t step, bo
   }
   try {
     prune(options_.keep);
-  } catch (const CheckpointError& error) {  // the new one is there all the same
+  } catch (const CheckpointError& error) {  // the new one exists anyway
     if (report_) report_(folder_, error.problem().what);
   }
   return path_of(name);
@@ -229,12 +229,12 @@ void CheckpointFolder::point_to_best() {
   if (!options_.keep_best) return;
   try {
     base::write_atomically(path_of(kBestKey), best_ + "\n");
-  } catch (const Error& error) {  // the checkpoints say it themselves
+  } catch (const Error& error) {  // the checkpoints record it themselves
     if (report_) report_(path_of(kBestKey), error.problem().what);
   }
 }
 
-// Removes whole checkpoints that are older than the `keep` newest whole ones, but not the best.
+// Removes complete checkpoints older than the `keep` newest complete ones, except the best.
 void CheckpointFolder::prune(std::int64_t keep) {
   std::int64_t found = 0;
   for (const std::string& name : names_newest_first()) {

@@ -15,49 +15,49 @@ namespace onnxgrad::train {
 
 /// "ck-000000000123.safetensors"; names sort by step.
 std::string checkpoint_name(std::int64_t step);
-/// The step of such a name; nullopt for other names.
+/// The step in such a name; nullopt for other names.
 std::optional<std::int64_t> checkpoint_step(const std::string& name);
 
-/// Bytes that can still be written where a folder is; nullopt: not known. As base::available_bytes.
+/// Bytes that can still be written to a folder; nullopt: unknown. See base::available_bytes.
 using FreeBytes = std::function<std::optional<std::int64_t>(const std::string& folder)>;
 
-/// Writes a checkpoint of its own, which is none of a fit's, with the same care: it is refused
-/// where its bytes do not fit on the disk (a file that it replaces stays until the new one is
-/// whole), and where a fit is writing to the folder and the name is one of those that the fit has
+/// Writes a standalone checkpoint, not one of a fit, with the same care: it is refused
+/// if its bytes do not fit on the disk (a file that it replaces is kept until the new one is
+/// complete), or if a fit is writing to the folder and the name is one of the fit's files
 /// there. Throws: CheckpointError.
 void save_checkpoint_file(const std::string& path, Checkpoint& checkpoint,
                           const FreeBytes& free_bytes = base::available_bytes);
 
-/// Called with a file that is left out, and why.
+/// Called with a file that is skipped, and why.
 using FileReport = std::function<void(const std::string& path, const std::string& problem)>;
 
-/// The newest whole checkpoint of a folder; nullopt if there is none. Files that are not whole are
-/// reported and left where they are. Throws: CheckpointError (no such folder).
+/// The newest complete checkpoint of a folder; nullopt if there is none. Incomplete files are
+/// reported and left in place. Throws: CheckpointError (no such folder).
 std::optional<Checkpoint> newest_checkpoint(const std::string& folder, const FileReport& report);
 
-/// A folder that one training writes its checkpoints to. While the object lives, other processes
-/// (and other objects) are kept out by the file "lock"; the file "best" has the name of the best
+/// A folder that one training writes its checkpoints to. During the object's lifetime, the file
+/// "lock" excludes other processes (and objects); the file "best" has the name of the best
 /// checkpoint.
 class CheckpointFolder {
  public:
   struct Options {
-    std::int64_t keep = 3;  ///< the newest ones that stay, at least 1
-    bool keep_best = true;  ///< the best one stays too
+    std::int64_t keep = 3;  ///< how many of the newest are kept, at least 1
+    bool keep_best = true;  ///< keep the best one too
     FreeBytes free_bytes = base::available_bytes;
   };
-  /// Makes the folder where it does not exist; removes temporary files that a killed process left.
-  /// Throws: CheckpointError (the folder cannot be made or is in use).
+  /// Creates the folder if it does not exist; removes temporary files left by a killed process.
+  /// Throws: CheckpointError (the folder cannot be created or is in use).
   CheckpointFolder(std::string folder, Options options, FileReport report);
 
-  /// As newest_checkpoint; files that are not whole get another name with ".bad". Where there is
+  /// Like newest_checkpoint; incomplete files are renamed with ".bad". If there is
   /// one, saving continues from it.
   std::optional<Checkpoint> take_newest();
   /// Saving continues from this checkpoint. Throws: CheckpointError if the folder has a later one
   /// than `step`: a training does not overwrite another.
   void begin(std::int64_t step, const Checkpoint* resumed);
 
-  /// Writes the checkpoint of `step`; when this returns it survives a power cut. Then removes those
-  /// that are no longer wanted. Returns the path. Throws: CheckpointError; what was there stays.
+  /// Writes the checkpoint of `step`; once it returns it survives a power failure. Then removes
+  /// those no longer needed. Returns the path. Throws: CheckpointError; existing files are kept.
   std::string save(Checkpoint& checkpoint, std::int64_t step, bool is_best);
 
   const std::string& path() const { return folder_; }
@@ -75,7 +75,7 @@ class CheckpointFolder {
   Options options_;
   FileReport report_;
   std::optional<base::FileLock> lock_;
-  std::string best_;                   // name of the best one; empty: not known
+  std::string best_;                   // name of the best one; empty: unknown
   std::map<std::string, bool> whole_;  // of files that were written or read in full
 };
 

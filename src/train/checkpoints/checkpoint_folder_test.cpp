@@ -198,8 +198,8 @@ TEST(CheckpointFolder, MakesRoomOnAFullDisk) {
       } catch (const CheckpointError& error) {
         ++failed;
         EXPECT_THAT(error.what(), HasSubstr("a checkpoint needs"));
-        EXPECT_THAT(error.what(), HasSubstr("stays until the new one is whole"));
-        EXPECT_THAT(error.what(), HasSubstr("Make room on the disk, or choose a folder"));
+        EXPECT_THAT(error.what(), HasSubstr("is kept until the new one is complete"));
+        EXPECT_THAT(error.what(), HasSubstr("Free space on the disk, or choose a folder"));
       }
     }
     const std::string what = fmt::format("keep {}, room for {}", test.keep, test.room);
@@ -243,8 +243,8 @@ TEST(SaveCheckpointFile, LooksForRoomAndRespectsAFit) {
   EXPECT_EQ(read_checkpoint(fixture.path("mine")).find("x")->data<std::int64_t>()[0], 7);
   EXPECT_THAT(refusal(checkpoint_name(3), base::available_bytes),
               HasSubstr("is writing to this folder"));
-  EXPECT_THAT(refusal("lock", base::available_bytes), HasSubstr("a file of the checkpoints"));
-  EXPECT_THAT(refusal("best", base::available_bytes), HasSubstr("a file of the checkpoints"));
+  EXPECT_THAT(refusal("lock", base::available_bytes), HasSubstr("used by the checkpoints"));
+  EXPECT_THAT(refusal("best", base::available_bytes), HasSubstr("used by the checkpoints"));
   folder.reset();
   EXPECT_EQ(refusal(checkpoint_name(3), base::available_bytes), "saved");
   EXPECT_THAT(fixture.steps(), ElementsAre(3));

@@ -19,7 +19,7 @@
 namespace onnxgrad::train {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "tensors are written as they lie");
+static_assert(std::endian::native == std::endian::little, "tensors are written in memory order");
 
 constexpr std::size_t kLengthBytes = 8;
 constexpr std::int64_t kMaxHeaderBytes = 100'000'000;
@@ -59,7 +59,7 @@ std::optional<std::string_view> text_of_type(DataType dtype) {
   return std::nullopt;
 }
 
-/// One tensor as the header has it.
+/// One tensor as described in the header.
 struct RawEntry {
   std::string name;
   std::optional<DataType> dtype = {};
@@ -67,8 +67,8 @@ struct RawEntry {
   std::optional<std::vector<std::int64_t>> offsets = {};
 };
 
-/// Takes the header piece by piece as the parser finds it, so that nothing of a wrong form is ever
-/// stored. An event that does not belong where it comes stops the parser.
+/// Receives the header piece by piece from the parser, so that nothing malformed is ever
+/// stored. An event in the wrong place stops the parser.
 class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
  public:
   std::vector<RawEntry> entries;
@@ -92,13 +92,13 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   }
   bool key(string_t& text) override {
     if (place_ == Place::kTop) {
-      if (!names_.insert(text).second) return refuse("the name '" + text + "' comes twice");
+      if (!names_.insert(text).second) return refuse("the name '" + text + "' occurs twice");
       is_metadata_ = text == kMetadata;
       if (!is_metadata_) entries.push_back({.name = text});
       return go(Place::kTopValue);
     }
     if (place_ == Place::kMetadata) {
-      if (metadata.contains(text)) return refuse("the metadata '" + text + "' come twice");
+      if (metadata.contains(text)) return refuse("the metadata '" + text + "' occur twice");
       key_ = text;
       return go(Place::kMetadataValue);
     }
@@ -111,7 +111,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
       return go(Place::kMetadata);
     }
     if (place_ != Place::kEntryValue || key_ != "dtype" || entries.back().dtype) {
-      return refuse("a text where none belongs");
+      return refuse("a string where none belongs");
     }
     entries.back().dtype = type_from_text(text);
     if (!entries.back().dtype) {
@@ -145,12 +145,12 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   bool boolean(bool /*value*/) override { return refuse("a true or false"); }
   bool number_integer(number_integer_t /*value*/) override { return refuse("a negative number"); }
   bool number_float(number_float_t /*value*/, const string_t& /*text*/) override {
-    return refuse("a number that is not whole");
+    return refuse("a number that is not an integer");
   }
   bool binary(binary_t& /*value*/) override { return refuse("binary data"); }
   bool parse_error(std::size_t position, const std::string& /*last_token*/,
                    const nlohmann::detail::exception& /*error*/) override {
-    return refuse(fmt::format("no JSON at byte {}", position));
+    return refuse(fmt::format("invalid JSON at byte {}", position));
   }
 
  private:
@@ -183,9 +183,9 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
 
 [[noreturn]] void refuse(const std::string& path, const std::string& what,
                          const std::string& tensor = {}) {
-  throw CheckpointError({.what = "this is not a whole safetensors file: " + what,
+  throw CheckpointError({.what = "this is not a complete safetensors file: " + what,
                          .where = {.file = path, .value = tensor},
-                         .hint = "The file was cut off or changed, or is of another format."});
+                         .hint = "The file was truncated or modified, or has another format."});
 }
 
 /// Dims and number of bytes; the header's numbers are not trusted.
@@ -244,7 +244,7 @@ void SafetensorsFile::read_head() {
              raw.name);
     }
     if (offsets[1] > size - data_begin) {
-      refuse(path(), "tensor '" + raw.name + "' ends behind the end of the file", raw.name);
+      refuse(path(), "tensor '" + raw.name + "' ends past the end of the file", raw.name);
     }
     entries_.push_back({.name = raw.name,
                         .dtype = *raw.dtype,
@@ -254,7 +254,7 @@ void SafetensorsFile::read_head() {
   place_entries();
 }
 
-// Sorts by place; every byte behind the header must belong to exactly one tensor.
+// Sorts by position; every byte after the header must belong to exactly one tensor.
 void SafetensorsFile::place_entries() {
   const auto end_of = [](const SafetensorsEntry& entry) {
     return entry.offset + entry.dims.size_bytes(entry.dtype);
@@ -265,8 +265,7 @@ void SafetensorsFile::place_entries() {
   auto expected = static_cast<std::int64_t>(head_.size());
   for (const SafetensorsEntry& entry : entries_) {
     if (entry.offset != expected) {
-      refuse(path(), "there is a hole or an overlap before tensor '" + entry.name + "'",
-             entry.name);
+      refuse(path(), "there is a gap or an overlap before tensor '" + entry.name + "'", entry.name);
     }
     expected = end_of(entry);
   }
@@ -311,15 +310,16 @@ std::string safetensors_head(const NamedTensors& tensors, const SafetensorsMetad
   for (const auto& [name, tensor] : tensors) {
     const auto type = text_of_type(tensor.dtype());
     if (!type) {
-      throw CheckpointError({.what = fmt::format("'{}' is {}, which a safetensors file cannot hold",
-                                                 name, dtype_name(tensor.dtype())),
-                             .where = {.value = name},
-                             .hint = "Leave it out, or convert it to a type of numbers."});
+      throw CheckpointError(
+          {.what = fmt::format("'{}' is {}, which a safetensors file cannot contain", name,
+                               dtype_name(tensor.dtype())),
+           .where = {.value = name},
+           .hint = "Omit it, or convert it to a numeric type."});
     }
     if (!names.insert(name).second) {
       throw CheckpointError({.what = "two tensors have the name '" + name + "'",
                              .where = {.value = name},
-                             .hint = "Give each weight of the model a name of its own."});
+                             .hint = "Give each weight of the model a different name."});
     }
     nlohmann::ordered_json& entry = header[name];
     const std::span<const std::int64_t> dims = tensor.dims().values();
@@ -332,7 +332,7 @@ std::string safetensors_head(const NamedTensors& tensors, const SafetensorsMetad
   try {
     text = header.dump();
   } catch (const nlohmann::json::exception&) {
-    throw CheckpointError({.what = "a name or a text of a checkpoint is not UTF-8",
+    throw CheckpointError({.what = "a name or string of a checkpoint is not UTF-8",
                            .hint = "Name the weights of the model in UTF-8."});
   }
   text.append((kLengthBytes - text.size() % kLengthBytes) % kLengthBytes, ' ');

@@ -12,15 +12,15 @@
 
 // Files in the safetensors format (https://github.com/huggingface/safetensors): eight bytes with
 // the length of the header (unsigned, little-endian), the header as JSON, then the bytes of the
-// tensors without a hole. The header is an object of
+// tensors without gaps. The header is an object of
 //   "<name>": {"dtype": "F32", "shape": [2, 3], "data_offsets": [begin, end]}   (from the header's
 //   end)
 //   "__metadata__": {"<key>": "<text>", ...}
-// A file is refused before anything of it is allocated: see SafetensorsFile::open.
+// A bad file is refused before anything is allocated for it: see SafetensorsFile::open.
 
 namespace onnxgrad::train {
 
-/// Texts by key; sorted, so that the same contents give the same bytes.
+/// Strings by key; sorted, so that equal contents yield equal bytes.
 using SafetensorsMetadata = std::map<std::string, std::string>;
 
 struct SafetensorsEntry {
@@ -34,8 +34,8 @@ struct SafetensorsEntry {
 class SafetensorsFile {
  public:
   /// Throws: CheckpointError (cannot be read; the header is longer than 100 MB or than the file, is
-  /// not JSON of this form, names something twice; an unknown type, more than 64 dimensions;
-  /// shape and type that do not make up the bytes; tensors that overlap, leave a hole or do not end
+  /// not JSON of this form, has duplicate names; an unknown type, more than 64 dimensions;
+  /// shape and type that do not match the bytes; tensors that overlap, leave a gap or do not end
   /// where the file ends).
   static SafetensorsFile open(const std::string& path);
 
@@ -43,7 +43,7 @@ class SafetensorsFile {
   const SafetensorsMetadata& metadata() const { return metadata_; }
   /// In the order of their bytes.
   const std::vector<SafetensorsEntry>& entries() const { return entries_; }
-  /// The eight bytes of the length and the header, as they are in the file.
+  /// The eight bytes of the length and the header, as in the file.
   const std::string& head() const { return head_; }
   /// A copy of the tensor. Throws: CheckpointError (reading fails, a bool that is neither 0 nor 1),
   /// DeviceError (the memory budget).
@@ -60,17 +60,17 @@ class SafetensorsFile {
   std::vector<SafetensorsEntry> entries_;
 };
 
-/// Puts tensors into the order in which they are written: by falling size of their elements, so
-/// that each is aligned to it; else as they come.
+/// Sorts tensors into the order in which they are written: by decreasing element size, so
+/// that each is aligned to it; otherwise the order is kept.
 void sort_for_safetensors(NamedTensors& tensors);
 
 /// The eight bytes of the length and the header of tensors in that order; its size is a multiple of
 /// eight. Throws: CheckpointError (a type that the format does not have, a name that is not UTF-8,
 /// is
-/// "__metadata__" or comes twice).
+/// is "__metadata__" or occurs twice).
 std::string safetensors_head(const NamedTensors& tensors, const SafetensorsMetadata& metadata);
 
-/// Writes the file by base::write_atomically. Throws: CheckpointError.
+/// Writes the file with base::write_atomically. Throws: CheckpointError.
 void write_safetensors(const std::string& path, const std::string& head,
                        const NamedTensors& tensors);
 

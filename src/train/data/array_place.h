@@ -9,14 +9,14 @@
 
 namespace onnxgrad::train {
 
-/// An array of a data set, and what messages call it and its rows and columns.
+/// An array of a data set, and the names of its rows and columns in messages.
 struct ArrayPlace {
-  /// An array alone, whose rows are counted from 0.
+  /// A single array, whose rows are counted from 0.
   ArrayPlace(const std::string& name)  // NOLINT: from names as if it were one
       : value(name), subject("'" + name + "'") {}
   ArrayPlace(const char* name) : ArrayPlace(std::string(name)) {}  // NOLINT: the same
 
-  std::string value;           ///< Place::value, where no column has a name
+  std::string value;           ///< Place::value, if no column has a name
   std::string subject;         ///< "'x'", "the target"
   std::int64_t first_row = 0;  ///< Dataset::first_row
   std::string part = {};       ///< "validation": what its rows are for
@@ -25,16 +25,16 @@ struct ArrayPlace {
 
   /// "row 17", "row 17 of the validation rows", "line 19".
   std::string row(std::int64_t place) const;
-  /// "row 17, column 3", "line 19, column 'age'"; numbers are counted from 0, as NumPy does.
+  /// "row 17, column 3", "line 19, column 'age'"; indices start from 0, as in NumPy.
   std::string element(const Dims& dims, std::int64_t place) const;
   Place where() const;
 };
 
-/// Of an input, of the target on `output` ("" for the only one), and of the sample weights.
+/// For an input, the target on `output` ("" for the only one), and the sample weights.
 ArrayPlace input_place(const Dataset& data, const std::string& name, const std::string& part);
 ArrayPlace target_place(const Dataset& data, const std::string& output, const std::string& part);
 ArrayPlace weight_place(const Dataset& data, const std::string& part);
-/// Of a target alone.
+/// For a target only.
 ArrayPlace target_place();
 
 }  // namespace onnxgrad::train

@@ -41,12 +41,12 @@ TEST(ArrayPlace, NamesLinesAndColumns) {
 TEST(NumberHint, SaysWhatIsWrongWithATextThatIsNoNumber) {
   const auto hint = [](const char* text) { return number_hint(text); };
   EXPECT_EQ(hint("0,125"),
-            "Write 0.125 or 0125: numbers have a decimal point, and nothing between "
-            "thousands.");
+            "Write 0.125 or 0125: numbers have a decimal point, and no thousands "
+            "separators.");
   EXPECT_EQ(hint("3,5"), "Write it with a decimal point: 3.5.");
   EXPECT_EQ(hint("-3,5e2"), "Write it with a decimal point: -3.5e2.");
-  EXPECT_EQ(hint("1,234.5"), "Write it without separators of thousands: 1234.5.");
-  EXPECT_EQ(hint("-1,234,567"), "Write it without separators of thousands: -1234567.");
+  EXPECT_EQ(hint("1,234.5"), "Write it without thousands separators: 1234.5.");
+  EXPECT_EQ(hint("-1,234,567"), "Write it without thousands separators: -1234567.");
   EXPECT_EQ(hint("12%"), "Write it without the percent sign.");
   EXPECT_EQ(hint("$5"), "Write it without the currency sign.");
   EXPECT_EQ(hint("5 €"), "Write it without the currency sign.");
@@ -59,7 +59,7 @@ TEST(NumberHint, SaysWhatIsWrongWithATextThatIsNoNumber) {
   EXPECT_EQ(number_hint("5.1.2024 12:00", ""),
             "Replace dates by numbers, such as the days since the first one.");
   EXPECT_EQ(number_hint("red", "colour"),
-            "Export the encoding of texts with the model (a scikit-learn pipeline), or leave the "
+            "Export the encoding of strings with the model (a scikit-learn pipeline), or leave the "
             "column out: ignored='colour'.");
 }
 

@@ -14,7 +14,7 @@
 #include "train/data/chunked_source.h"
 #include "train/data/npy.h"
 
-// Arrays in .npz and .npy files, read by chunks of rows.
+// Arrays in .npz and .npy files, read in chunks of rows.
 
 namespace onnxgrad::train {
 namespace {
@@ -29,7 +29,7 @@ struct NamedStream {
 
 class ArraySource final : public ChunkedSource {
  public:
-  // `streams`: only those that `plan` names are opened.
+  // `streams`: only those named in `plan` are opened.
   ArraySource(const std::string& path, const std::vector<NamedStream>& streams,
               const FileLayout& layout, std::int64_t chunk_bytes)
       : layout_(layout) {

@@ -18,7 +18,7 @@ constexpr std::chrono::milliseconds kPoll{20};
 
 void permute(std::uint64_t seed, std::uint32_t epoch, std::uint32_t block,
              std::span<std::int64_t> order) {
-  // Each block of each epoch has a stream of its own.
+  // Each block of each epoch has a separate stream.
   base::PhiloxStream stream(seed ^ (std::uint64_t{block} << 32), base::RandomUse::kShuffle, epoch);
   std::iota(order.begin(), order.end(), std::int64_t{0});
   for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[stream.below(i)]);
@@ -59,7 +59,7 @@ void BlockReader::end_pass() {
   if (thread_.joinable()) thread_.join();
   free_.clear();
   for (const auto& block : blocks_) {
-    *block = {};  // between passes the memory is another reader's, of the validation
+    *block = {};  // between passes the memory belongs to another reader, for validation
     free_.push_back(block.get());
   }
   ready_.clear();
@@ -85,7 +85,7 @@ const Block* BlockReader::next(StopFlag& stop) {
   if (!is_over()) {
     const auto start = Clock::now();
     while (!changed_.wait_for(lock, kPoll, is_over)) {
-      lock.unlock();  // an interrupt may ask for long
+      lock.unlock();  // an interrupt callback may take long
       const bool ends = stop.is_set();
       lock.lock();
       if (ends) break;
@@ -131,7 +131,7 @@ void BlockReader::read_chunks(std::uint32_t epoch) {
   if (filling_ != nullptr && filling_->data.rows > 0) hand_over(epoch);
 }
 
-// Waits for a block that is not used; nullptr: the pass is to end.
+// Waits for an unused block; nullptr: the pass should end.
 Block* BlockReader::take_free() {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return !free_.empty() || is_ending_; });
@@ -155,7 +155,7 @@ bool BlockReader::hand_over(std::uint32_t epoch) {
   return !is_ending_;
 }
 
-// The block that is filled gets memory for whole batches, and the form of `sample`.
+// The block being filled gets memory for full batches, and the form of `sample`.
 void BlockReader::make_room(const PreparedData& sample) {
   std::int64_t row_bytes = 0;
   for (const Column& column : sample.columns) row_bytes += column.row_bytes;
@@ -183,7 +183,7 @@ void BlockReader::make_room(const PreparedData& sample) {
   data.ranges.clear();
 }
 
-// False: the pass is to end.
+// False: the pass should end.
 bool BlockReader::add_rows(const PreparedData& rows, std::uint32_t epoch) {
   if (options_.batch_size == 0) {
     filling_ = take_free();
@@ -206,7 +206,7 @@ bool BlockReader::add_rows(const PreparedData& rows, std::uint32_t epoch) {
         throw DataError(
             {.what = "'" + column.name + "' has rows of different shapes, from chunk to chunk",
              .where = {.value = column.name},
-             .hint = "Give batches of one shape, or leave batch_size out to train on them as they "
+             .hint = "Give batches of one shape, or omit batch_size to train on them as they "
                      "come."});
       }
       std::memcpy(column.values.mutable_raw() + data.rows * column.row_bytes,

@@ -17,36 +17,36 @@
 #include "train/data/dataset.h"
 #include "train/data/stop_flag.h"
 
-// Reads a DataSource ahead of the one who uses its rows:
+// Reads a DataSource ahead of the consumer of its rows:
 //
-//   source --chunks--> prepare (check, convert) --> keep (share for validation)
-//          --> blocks of whole batches --> next()
+//   source --chunks--> prepare (check, convert) --> keep (validation split)
+//          --> blocks of full batches --> next()
 //
-// A thread per pass does all that. There are two blocks (the double buffer): while one is used the
-// other is filled. Their memory is allocated once in a pass, so what a pass needs does not depend
+// One thread per pass does all this. There are two blocks (double buffering): while one is used the
+// other is filled. Their memory is allocated once per pass, so the memory of a pass does not depend
 // on the number of rows.
 
 namespace onnxgrad::train {
 
-/// Rows that are used together, and the order in which to take them.
+/// Rows that are used together, and the order in which to use them.
 struct Block {
   PreparedData data;
-  std::vector<std::int64_t> order;  ///< empty: as they are
+  std::vector<std::int64_t> order;  ///< empty: in their order
 };
 
 struct BlockOptions {
-  /// Rows of a batch: blocks hold whole batches, but for the last one of a pass. 0: each chunk is
+  /// Rows of a batch: blocks contain full batches, except the last one of a pass. 0: each chunk is
   /// one batch, and a block.
   std::int64_t batch_size = 0;
-  std::int64_t block_bytes = std::int64_t{32} << 20;  ///< of one of the two blocks, at most
-  bool shuffle = false;  ///< chunks as the source can, then the rows of each block
+  std::int64_t block_bytes = std::int64_t{32} << 20;  ///< of each of the two blocks, at most
+  bool shuffle = false;  ///< chunks as far as the source can, then the rows of each block
   std::uint64_t seed = 0;
 };
 
 class BlockReader {
  public:
   using Prepare = std::function<PreparedData(const Dataset&)>;
-  /// Numbers, in rising order, of the rows of a chunk that are wanted.
+  /// Indices, in increasing order, of the rows of a chunk to keep.
   using Keep = std::function<std::vector<std::int64_t>(std::int64_t first_row, std::int64_t rows)>;
 
   /// `source` outlives this. `prepare` and `keep` (may be empty: all rows) are called by the
@@ -55,12 +55,12 @@ class BlockReader {
   /// Ends the thread, after the chunk that it is reading.
   ~BlockReader();
 
-  /// Begins a pass; what is left of the one before is dropped.
+  /// Begins a pass; the rest of the previous one is dropped.
   void start(std::uint32_t epoch);
   /// The next block, valid until the next call; nullptr at the end of the pass, or if `stop` became
   /// true while waiting. Throws: what the source and `prepare` throw.
   const Block* next(StopFlag& stop);
-  /// Ends the pass before its end.
+  /// Ends the pass early.
   void end_pass();
 
   /// Seconds that next() waited since construction.
@@ -80,13 +80,13 @@ class BlockReader {
   BlockOptions options_;
   std::shared_ptr<base::MemoryBudget> budget_;
 
-  // Of the reading thread.
+  // For the reading thread.
   std::vector<std::unique_ptr<Block>> blocks_;
   Block* filling_ = nullptr;
   std::int64_t capacity_ = 0;      // rows of a block
   std::uint32_t blocks_done_ = 0;  // of this pass
 
-  // Of both, under mutex_.
+  // For both, guarded by mutex_.
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Block*> free_;
@@ -100,7 +100,7 @@ class BlockReader {
   double waited_s_ = 0;
 };
 
-/// Ends the pass of a reader, whatever ends its use: the thread does not outlive it.
+/// Ends the pass of a reader, however its use ends: the thread does not outlive it.
 struct PassEnder {
   explicit PassEnder(BlockReader& ended) : reader(ended) {}
   ~PassEnder() { reader.end_pass(); }
@@ -109,8 +109,8 @@ struct PassEnder {
   BlockReader& reader;
 };
 
-/// Which of the rows of a streamed data set are for validation: each is drawn by itself, as a
-/// function of seed and its place, with probability `fraction`.
+/// Which rows of a streamed data set are for validation: each is drawn independently, as a
+/// function of seed and its position, with probability `fraction`.
 bool is_validation_row(std::uint64_t seed, double fraction, std::int64_t row);
 
 }  // namespace onnxgrad::train

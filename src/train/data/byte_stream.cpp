@@ -14,7 +14,7 @@ namespace {
 
 using base::ReadableFile;
 
-constexpr const char* kDamaged = "The file is damaged or was cut off: write or fetch it again.";
+constexpr const char* kDamaged = "The file is damaged or truncated: write or fetch it again.";
 
 [[noreturn]] void refuse(const ReadableFile& file, const std::string& what,
                          const std::string& member = {}, Hint hint = kDamaged) {
@@ -28,7 +28,7 @@ class FilePart final : public ByteStream {
       : file_(std::move(file)), offset_(offset), bytes_(bytes) {
     const std::int64_t size = file_->size_bytes();
     if (offset < 0 || bytes < 0 || offset > size || bytes > size - offset) {
-      refuse(*file_, "a part of the file lies outside of it");
+      refuse(*file_, "a part of the file is outside it");
     }
   }
   std::int64_t size_bytes() const override { return bytes_; }
@@ -46,7 +46,7 @@ class FilePart final : public ByteStream {
   std::int64_t bytes_;
 };
 
-// Reads forwards; a step back begins again.
+// Reads forwards; seeking backwards starts over.
 class DeflatedPart final : public ByteStream {
  public:
   DeflatedPart(std::shared_ptr<const ReadableFile> file, std::int64_t offset, ZipMember member)
@@ -55,7 +55,7 @@ class DeflatedPart final : public ByteStream {
         member_(std::move(member)),
         input_(kPieceBytes) {
     if (inflateInit2(&stream_, -MAX_WBITS) != Z_OK) {
-      throw DeviceError({.what = "no memory for unpacking",
+      throw DeviceError({.what = "no memory for decompression",
                          .where = {.file = file_->path()},
                          .hint = "Free memory, or write the arrays with numpy.savez."});
     }
@@ -105,19 +105,19 @@ class DeflatedPart final : public ByteStream {
       if (stream_.avail_in == 0) refill();
       const int state = inflate(&stream_, Z_NO_FLUSH);
       if (state == Z_STREAM_END && stream_.avail_out == 0) break;
-      if (state != Z_OK) refuse(*file_, "the packed array is broken", member_.name);
+      if (state != Z_OK) refuse(*file_, "the compressed array is corrupt", member_.name);
     }
     position_ += std::ssize(out);
     checksum_ = static_cast<std::uint32_t>(::crc32(
         checksum_, reinterpret_cast<const Bytef*>(out.data()), static_cast<uInt>(out.size())));
     if (position_ == member_.bytes && checksum_ != member_.crc32) {
-      refuse(*file_, "the array has another checksum than the archive says", member_.name);
+      refuse(*file_, "the checksum of the array differs from that in the archive", member_.name);
     }
   }
 
   void refill() {
     const std::int64_t count = std::min<std::int64_t>(kPieceBytes, packed_.size_bytes() - read_);
-    if (count == 0) refuse(*file_, "the packed array ends before its data", member_.name);
+    if (count == 0) refuse(*file_, "the compressed array ends before its data", member_.name);
     packed_.read(read_, std::span(input_).first(static_cast<std::size_t>(count)));
     read_ += count;
     stream_.next_in = reinterpret_cast<Bytef*>(input_.data());
@@ -129,8 +129,8 @@ class DeflatedPart final : public ByteStream {
   ZipMember member_;
   std::vector<std::byte> input_;
   z_stream stream_{};
-  std::int64_t read_ = 0;      // of the packed bytes
-  std::int64_t position_ = 0;  // of the unpacked bytes
+  std::int64_t read_ = 0;      // of the compressed bytes
+  std::int64_t position_ = 0;  // of the decompressed bytes
   std::uint32_t checksum_ = 0;
 };
 
@@ -145,7 +145,7 @@ T number_at(std::span<const std::byte> bytes, std::size_t offset) {
 
 std::vector<std::byte> bytes_of(const ReadableFile& file, std::int64_t offset, std::int64_t count) {
   if (offset < 0 || count < 0 || offset > file.size_bytes() || count > file.size_bytes() - offset) {
-    refuse(file, "the zip archive refers to places outside the file");
+    refuse(file, "the zip archive refers to positions outside the file");
   }
   std::vector<std::byte> bytes(static_cast<std::size_t>(count));
   file.read(offset, bytes);
@@ -158,7 +158,7 @@ struct Directory {
   std::int64_t members = 0;
 };
 
-// By the record at the end of the file, or the zip64 record that it points to.
+// From the record at the end of the file, or the zip64 record that it points to.
 Directory find_directory(const ReadableFile& file) {
   constexpr std::int64_t kEndBytes = 22;
   constexpr std::int64_t kLongestComment = 65535;
@@ -183,7 +183,7 @@ Directory find_directory(const ReadableFile& file) {
             .bytes = number_at<std::int64_t>(record, 40),
             .members = number_at<std::int64_t>(record, 32)};
   }
-  refuse(file, "this is not a zip archive (an .npz file is one), or it is cut short");
+  refuse(file, "this is not a zip archive (an .npz file is one), or it is truncated");
 }
 
 // Sizes of 4 GiB and more are in an extra field.
@@ -221,13 +221,13 @@ std::vector<ZipMember> list_zip(const ReadableFile& file) {
   std::vector<ZipMember> members;
   for (std::int64_t i = 0; i < directory.members; ++i) {
     if (rest.size() < kRecordBytes || number_at<std::uint32_t>(rest, 0) != 0x02014B50) {
-      refuse(file, "the directory of the zip archive is broken");
+      refuse(file, "the directory of the zip archive is corrupt");
     }
     const std::size_t name_bytes = number_at<std::uint16_t>(rest, 28);
     const std::size_t extra_bytes = number_at<std::uint16_t>(rest, 30);
     const std::size_t comment_bytes = number_at<std::uint16_t>(rest, 32);
     const std::size_t total = kRecordBytes + name_bytes + extra_bytes + comment_bytes;
-    if (total > rest.size()) refuse(file, "the directory of the zip archive is broken");
+    if (total > rest.size()) refuse(file, "the directory of the zip archive is corrupt");
     ZipMember member{
         .name = std::string(reinterpret_cast<const char*>(rest.data()) + kRecordBytes, name_bytes),
         .is_deflated = number_at<std::uint16_t>(rest, 10) != 0,
@@ -241,7 +241,7 @@ std::vector<ZipMember> list_zip(const ReadableFile& file) {
     }
     const auto method = number_at<std::uint16_t>(rest, 10);
     if (method != 0 && method != 8) {
-      refuse(file, fmt::format("compression method {} is not known; deflate is", method),
+      refuse(file, fmt::format("compression method {} is not supported, only deflate", method),
              member.name, "Write it with numpy.savez or numpy.savez_compressed.");
     }
     if (!member.is_deflated && member.stored_bytes != member.bytes) {
@@ -258,11 +258,11 @@ std::unique_ptr<ByteStream> open_zip_member(std::shared_ptr<const ReadableFile> 
   constexpr std::int64_t kHeaderBytes = 30;
   const auto header = bytes_of(*file, member.offset, kHeaderBytes);
   if (number_at<std::uint32_t>(header, 0) != 0x04034B50) {
-    refuse(*file, "its header in the zip archive is broken", member.name);
+    refuse(*file, "its header in the zip archive is corrupt", member.name);
   }
   const std::int64_t begin = member.offset + kHeaderBytes + number_at<std::uint16_t>(header, 26) +
                              number_at<std::uint16_t>(header, 28);
-  if (member.bytes < 0) refuse(*file, "its size in the zip archive is broken", member.name);
+  if (member.bytes < 0) refuse(*file, "its size in the zip archive is corrupt", member.name);
   if (!member.is_deflated) return file_part(std::move(file), begin, member.bytes);
   return std::make_unique<DeflatedPart>(std::move(file), begin, member);
 }

@@ -17,13 +17,13 @@ class ByteStream {
  public:
   virtual ~ByteStream() = default;
   virtual std::int64_t size_bytes() const = 0;
-  /// Whether reading backwards costs no more than reading on.
+  /// Whether reading backwards costs no more than reading forwards.
   virtual bool has_random_access() const = 0;
-  /// Fills `out` from `offset`. Throws: Error (the bytes are not there).
+  /// Fills `out` from `offset`. Throws: Error (the bytes do not exist).
   virtual void read(std::int64_t offset, std::span<std::byte> out) = 0;
 };
 
-/// A part of a file. Throws: DataError (it does not lie inside the file).
+/// A part of a file. Throws: DataError (it is not inside the file).
 std::unique_ptr<ByteStream> file_part(std::shared_ptr<const base::ReadableFile> file,
                                       std::int64_t offset, std::int64_t bytes);
 
@@ -37,14 +37,14 @@ struct ZipMember {
   std::uint32_t crc32 = 0;
 };
 
-/// The members of an archive, by its central directory (PKWARE's APPNOTE, with zip64). Names are
-/// only compared, never opened. Throws: DataError (no archive, parts that lie outside the file,
-/// encryption, another compression than deflate).
+/// The members of an archive, from its central directory (PKWARE's APPNOTE, with zip64). Names are
+/// only compared, never opened. Throws: DataError (not an archive, parts outside the file,
+/// encryption, compression other than deflate).
 std::vector<ZipMember> list_zip(const base::ReadableFile& file);
 
-/// The bytes of a member, unpacked piece by piece: a pass over it takes 64 KiB, however large it
-/// says to be. Throws: DataError (a broken header). Its read() throws DataError where the packed
-/// bytes are broken, give fewer bytes than declared, or at their end another checksum.
+/// The bytes of a member, decompressed piece by piece: a pass over it takes 64 KiB, whatever its
+/// declared size. Throws: DataError (a corrupt header). Its read() throws DataError if the
+/// compressed bytes are corrupt, yield fewer bytes than declared, or have a different checksum.
 std::unique_ptr<ByteStream> open_zip_member(std::shared_ptr<const base::ReadableFile> file,
                                             const ZipMember& member);
 

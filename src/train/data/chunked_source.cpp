@@ -13,10 +13,10 @@
 namespace onnxgrad::train {
 namespace {
 
-// Chunks and the rows of blocks are shuffled by the same seed, from different streams.
+// Chunks and the rows of blocks are shuffled with the same seed, from different streams.
 constexpr std::uint64_t kChunkStream = 0x9E3779B97F4A7C15;
 
-// The columns of a file by name; of several with one name the first.
+// The columns of a file by name; for duplicate names the first.
 class ColumnIndex {
  public:
   ColumnIndex(const std::string& path, const std::vector<std::string>& columns)
@@ -114,14 +114,14 @@ ColumnPlan plan_columns(const std::string& path, const std::vector<std::string>&
     if (!is_taken[c]) left.push_back(static_cast<std::int64_t>(c));
   }
   if (open.empty()) return plan;
-  // Where other inputs have columns of their names, one that is left is not taken for another.
+  // If other inputs have columns of their names, a remaining one is not used for another input.
   const bool by_name = open.size() < layout.inputs.size() && left.size() == 1;
   if (open.size() > 1 || left.empty() || by_name || (!stacks && left.size() > 1)) {
     std::vector<std::string> names;
     for (const ValueInfo& input : layout.inputs) names.push_back(input.name);
     const std::string& missing = names[open.front()];
     throw DataError(
-        {.what = "nothing for the model's input '" + missing + "'",
+        {.what = "no column for the model's input '" + missing + "'",
          .where = {.file = path, .value = missing},
          .detail = "The model reads " + base::quote_list(names) + "; the file has " +
                    base::quote_list(columns) + ".",

@@ -10,7 +10,7 @@
 
 namespace onnxgrad::train {
 
-/// A source whose chunks have numbers, and which are read in a random order if that is possible.
+/// A source with numbered chunks, which are read in a random order if possible.
 class ChunkedSource : public DataSource {
  public:
   std::optional<std::int64_t> num_rows() const final { return rows_; }
@@ -18,7 +18,7 @@ class ChunkedSource : public DataSource {
   std::optional<Dataset> next() final;
 
  protected:
-  /// After construction of the derived class. `any_order`: read_chunk need not be called in turn.
+  /// After construction of the derived class. `any_order`: read_chunk may be called in any order.
   void set_size(std::int64_t rows, std::int64_t chunks, bool any_order);
   virtual Dataset read_chunk(std::int64_t chunk) = 0;
 
@@ -26,26 +26,26 @@ class ChunkedSource : public DataSource {
   std::int64_t rows_ = 0;
   std::int64_t chunks_ = 0;
   bool any_order_ = true;
-  std::vector<std::int64_t> order_;  ///< of the current pass; empty: in turn
+  std::vector<std::int64_t> order_;  ///< of the current pass; empty: in order
   std::int64_t position_ = 0;
 };
 
 /// Which column (or array) of a file feeds what; -1: none.
 struct ColumnPlan {
   std::vector<std::int64_t> inputs;  ///< per input of the model
-  std::int64_t stacked_input = -1;   ///< the input that `stacked` make up
+  std::int64_t stacked_input = -1;   ///< the input formed by `stacked`
   std::vector<std::int64_t> stacked;
   std::vector<std::int64_t> targets;  ///< per target_columns()
   std::int64_t sample_weight = -1;
 };
-/// FileLayout::targets; of one target alone that one, with an empty output.
+/// FileLayout::targets; if there is only one target, that one, with an empty output.
 std::vector<TargetColumn> target_columns(const FileLayout& layout);
-/// Target i of target_columns() in `data`, where place_targets() has made room for them.
+/// Target i of target_columns() in `data`, as set up by place_targets().
 Tensor& target_at(Dataset& data, std::size_t i);
 void place_targets(Dataset& data, const FileLayout& layout);
 
-/// By the rules of FileLayout. `stacks`: columns that are left are put side by side; otherwise
-/// there may be one only. Throws: DataError naming what is missing, and what there is.
+/// According to FileLayout. `stacks`: remaining columns are stacked side by side; otherwise
+/// there may be only one. Throws: DataError naming what is missing, and what exists.
 ColumnPlan plan_columns(const std::string& path, const std::vector<std::string>& columns,
                         const FileLayout& layout, bool stacks);
 

@@ -19,8 +19,8 @@
 #include "train/data/chunked_source.h"
 #include "train/data/number_text.h"
 
-// A CSV file is scanned once, to note where chunks of whole lines begin (Index). A chunk is
-// then read and parsed by itself (ChunkParser), line by line, cell by cell.
+// A CSV file is scanned once, to record where chunks of complete lines begin (Index). A chunk is
+// then read and parsed independently (ChunkParser), line by line, cell by cell.
 
 namespace onnxgrad::train {
 namespace {
@@ -28,7 +28,7 @@ namespace {
 using base::ReadableFile;
 
 constexpr std::int64_t kMaxColumns = 1 << 20;
-constexpr std::int64_t kLongestLine = std::int64_t{16} << 20;  // a quote that is missing is found
+constexpr std::int64_t kLongestLine = std::int64_t{16} << 20;  // detects a missing quote
 
 constexpr const char* kQuotes =
     "A quoted cell begins and ends with a quote; a quote inside is doubled.";
@@ -46,7 +46,7 @@ std::string_view trimmed(std::string_view text) {
   return text;
 }
 
-// The end of the line that begins at `text`: the place of its newline, or the length of `text`.
+// The end of the line that begins at `text`: the index of its newline, or the length of `text`.
 // Newlines inside quotes belong to the cell.
 std::size_t line_length(std::string_view text) {
   std::size_t begin = 0;
@@ -88,7 +88,7 @@ class LineSplitter {
  public:
   explicit LineSplitter(char delimiter) : delimiter_(delimiter) {}
 
-  // Nothing (and false) if a quote is in a wrong place.
+  // Returns false if a quote is misplaced.
   bool split(std::string_view line, std::vector<std::string_view>& cells) {
     cells.clear();
     unquoted_.clear();
@@ -192,8 +192,8 @@ class CsvSource final : public ChunkedSource {
   std::vector<std::string_view> cells_;
 };
 
-// Goes through the file in pieces of chunk_bytes; each piece ends with the last whole line in it.
-// Pieces become larger where a line does not fit into one.
+// Reads the file in pieces of chunk_bytes; each piece ends with its last complete line.
+// Pieces become larger if a line does not fit into one.
 std::int64_t CsvSource::make_index() {
   const std::int64_t size = file_.size_bytes();
   std::int64_t piece_bytes = options_.chunk_bytes;
@@ -244,7 +244,7 @@ std::int64_t CsvSource::make_index() {
   return rows;
 }
 
-// Returns the length of the header with what precedes it; nothing if it is cut off.
+// Returns the length of the header and what precedes it; nullopt if it is truncated.
 std::optional<std::int64_t> CsvSource::read_header(std::string_view text, bool is_last) {
   constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
   std::size_t used = text.starts_with(kByteOrderMark) ? kByteOrderMark.size() : 0;
@@ -257,7 +257,7 @@ std::optional<std::int64_t> CsvSource::read_header(std::string_view text, bool i
   }
   if (trimmed(line).empty() && !is_last) return std::nullopt;
   if (!splitter_.split(line, cells_)) {
-    refuse(file_.path(), "line 1: a quote in a wrong place", kQuotes);
+    refuse(file_.path(), "line 1: a misplaced quote", kQuotes);
   }
   if (std::ssize(cells_) > kMaxColumns) {
     refuse(file_.path(), fmt::format("{} columns are too many", cells_.size()),
@@ -270,8 +270,9 @@ std::optional<std::int64_t> CsvSource::read_header(std::string_view text, bool i
     double number = 0;
     all_numbers = all_numbers && !cell.empty() && parse_number(cell, number);
     if (!seen.insert(cell).second) {
-      refuse(file_.path(), fmt::format("the column '{}' is there twice", cell),
-             "The first line of a CSV file gives each column its own name.", std::string(cell));
+      refuse(file_.path(), fmt::format("the column '{}' occurs twice", cell),
+             "The first line of a CSV file must give each column a different name.",
+             std::string(cell));
     }
     columns_.emplace_back(cell);
   }
@@ -303,7 +304,7 @@ double CsvSource::number(const Cell& cell) const {
   return value;
 }
 
-// One cell as element `place` of a tensor of float32, float64, int64 or text.
+// One cell as element `place` of a tensor of float32, float64, int64 or strings.
 void CsvSource::store(Tensor& tensor, std::int64_t place, const Cell& cell) const {
   const auto i = static_cast<std::size_t>(place);
   switch (tensor.dtype()) {
@@ -373,7 +374,7 @@ std::vector<std::string_view> CsvSource::lines_of(const ChunkPlace& place,
   return split_lines(buffer_, place.first_line, numbers);
 }
 
-// What messages call the rows and their columns. Lines are looked up in the file when asked for.
+// How messages name the rows and columns. Lines are looked up in the file on demand.
 void CsvSource::make_origin() {
   const auto names_of = [this](std::span<const std::int64_t> places) {
     std::vector<std::string> names;
@@ -422,13 +423,13 @@ Dataset CsvSource::read_chunk(std::int64_t chunk) {
   make_tensors(std::ssize(lines), data);
   for (std::size_t row = 0; row < lines.size(); ++row) {
     if (!splitter_.split(lines[row], cells_)) {
-      refuse(file_.path(), fmt::format("line {}: a quote in a wrong place", numbers[row]), kQuotes);
+      refuse(file_.path(), fmt::format("line {}: a misplaced quote", numbers[row]), kQuotes);
     }
     if (cells_.size() != columns_.size()) {
       refuse(file_.path(),
              fmt::format("line {} has {} cell{}, expected {}", numbers[row], cells_.size(),
                          cells_.size() == 1 ? "" : "s", columns_.size()),
-             "Fix the line; a cell that has the delimiter inside needs quotes.");
+             "Fix the line; a cell that contains the delimiter needs quotes.");
     }
     read_line(static_cast<std::int64_t>(row), numbers[row], data);
   }
@@ -437,7 +438,7 @@ Dataset CsvSource::read_chunk(std::int64_t chunk) {
 
 void check_csv_options(const std::string& path, const CsvOptions& options) {
   if (options.chunk_bytes < 1) {
-    refuse(path, "chunk_bytes is not positive", "Leave it out, or give a number of bytes.");
+    refuse(path, "chunk_bytes is not positive", "Omit it, or give a number of bytes.");
   }
   if (std::string_view("\"\n\r").find(options.delimiter) != std::string_view::npos) {
     refuse(path, "the delimiter is a quote or the end of a line",

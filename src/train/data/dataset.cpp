@@ -36,7 +36,7 @@ const Tensor& find_input(const DataSchema& schema, const Dataset& data, const st
   throw DataError({.what = "there is no data for input '" + name + "'",
                    .where = {.value = name},
                    .detail = "The model's inputs are " + base::quote_list(names) + ".",
-                   .hint = "Give one array, or column, for each input, by its name."});
+                   .hint = "Give one array, or column, for each input, by name."});
 }
 
 void refuse_unknown_inputs(const DataSchema& schema, const Dataset& data) {
@@ -56,7 +56,7 @@ std::string columns_text(std::int64_t count) {
   return std::to_string(count) + (count == 1 ? " column" : " columns");
 }
 
-// Columns that are not as many as the model reads; by name where they have names.
+// A number of columns that differs from what the model reads; by name if they have names.
 [[noreturn]] void refuse_columns(const ArrayPlace& place, std::int64_t given, std::int64_t wanted) {
   const bool is_file = place.origin != nullptr && !place.origin->file.empty();
   const bool too_many = given > wanted;
@@ -67,12 +67,12 @@ std::string columns_text(std::int64_t count) {
                                  ? ""
                                  : "Columns: " + base::quote_list(place.columns->names, 20) + ".",
                    .hint = is_file && too_many
-                               ? "Leave out the columns that are not inputs with ignored=, each by "
+                               ? "Exclude columns that are not inputs with ignored=, each by "
                                  "its name."
-                               : "Give the columns that the model was made for, in their order."});
+                               : "Give the columns that the model expects, in order."});
 }
 
-// Rank and all dimensions but the first, as far as the model declares them.
+// Rank and all dimensions except the first, as far as the model declares them.
 Tensor fit_shape(const Port& port, const Tensor& tensor, std::int64_t rows,
                  const ArrayPlace& place) {
   if (!port.type.shape) return tensor;
@@ -99,12 +99,12 @@ Tensor fit_shape(const Port& port, const Tensor& tensor, std::int64_t rows,
         declared.size() == 2 && given[0] == declared[1].value() && given[1] == rows;
     if (is_transposed) refuse("It seems to be transposed: rows come first.");
     if (declared.size() == 2) refuse_columns(place, given[1], declared[1].value());
-    refuse("Give rows of the shape that the model was made for.");
+    refuse("Give rows of the shape that the model expects.");
   }
   return tensor;
 }
 
-// [N], for a model's own loss also [N, 1]; or the shape of the labels where each has its weight.
+// [N], for a model's own loss also [N, 1]; or the shape of the labels if each has a weight.
 Dims weight_dims(const Port& port, const LossInfo& loss, const Tensor& labels, std::int64_t rows) {
   if (!port.type.has_rank() || port.type.rank() < 2) return Dims{rows};
   if (std::holds_alternative<OutputLoss>(loss.function)) {
@@ -115,7 +115,7 @@ Dims weight_dims(const Port& port, const LossInfo& loss, const Tensor& labels, s
                                         labels.dims().begin() + static_cast<std::ptrdiff_t>(axes)));
 }
 
-// Weights of rows, each for all places of its row.
+// Weights of rows, each for all positions of its row.
 Tensor spread(const Tensor& weights, const Dims& dims) {
   const std::vector<double> of_rows = weights.to_doubles();
   std::vector<double> numbers;
@@ -151,7 +151,7 @@ Tensor prepare_weights(const Port& port, const Dataset& data, std::int64_t rows,
     throw DataError(
         {.what = fmt::format("the sample weight of {} is {}", place.row(row), *negative),
          .where = place.where(),
-         .hint = "Weights are numbers >= 0."});
+         .hint = "Weights must be numbers >= 0."});
   }
   return weights.num_elements() == dims.num_elements() ? weights.reshaped(dims)
                                                        : spread(weights, dims);
@@ -178,14 +178,14 @@ void check_rows(const std::string& name, std::int64_t given, std::int64_t rows) 
                    .hint = "Give one row of each for each example."});
 }
 
-// The labels of one of several losses, by the name that they were given under.
+// The labels of one of several losses, by the name under which they were given.
 const NamedTensor& find_labels(const LossInfo& whole, const LossInfo& loss, const Dataset& data) {
   for (const NamedTensor& labels : data.targets) {
     if (&find_loss_on(whole, labels.name) == &loss) return labels;
   }
   throw DataError({.what = "there is no target for output '" + loss.output + "'",
                    .where = {.value = loss.output},
-                   .hint = "Give a target for each output that has a loss, by its name."});
+                   .hint = "Give a target for each output that has a loss, by name."});
 }
 
 void check_target_names(const LossInfo& loss, const Dataset& data) {

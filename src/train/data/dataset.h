@@ -26,36 +26,36 @@ struct Column {
   Dims batch_dims(std::int64_t rows) const;
 };
 
-/// Rows that follow each other, and their numbers in the whole.
+/// Consecutive rows, and their numbers in the whole data.
 struct RowRange {
-  std::int64_t begin = 0;  ///< the first one, among the rows available
-  std::int64_t first = 0;  ///< its number; the others are counted on
-  /// Where rows were left out: all numbers, of which the range has those from `first` on.
+  std::int64_t begin = 0;  ///< the first one, among the available rows
+  std::int64_t first = 0;  ///< its number; the others follow
+  /// If rows were left out: all numbers, of which the range has those from `first` on.
   std::shared_ptr<const std::vector<std::int64_t>> numbers = {};
 };
 
 /// A data set in the order of a plan's ports.
 struct PreparedData {
   std::int64_t rows = 0;
-  std::vector<RowRange> ranges;  ///< in rising order, the first from 0 on
+  std::vector<RowRange> ranges;  ///< in increasing order, the first from 0 on
   std::vector<Column> columns;
   std::size_t target = 0;  ///< which column is the target (of the first loss)
   bool has_weights = false;
   std::size_t weights = 0;  ///< which column has the sample weights
 
-  /// What messages call a row: its number in the whole.
+  /// The number of a row in messages: that in the whole data.
   std::int64_t row_number(std::int64_t row) const;
-  /// Adds the ranges of `count` rows of `from`, from `begin` on, behind `rows` of these.
+  /// Appends the ranges of `count` rows of `from`, from `begin` on, after `rows` of these.
   void add_ranges(const PreparedData& from, std::int64_t begin, std::int64_t count);
   /// The shapes of a batch of `rows` rows, per column.
   std::vector<Dims> batch_dims(std::int64_t rows) const;
-  /// The rows at these places, copied.
+  /// The rows at these positions, copied.
   PreparedData select(std::span<const std::int64_t> chosen) const;
-  /// The columns of these ports, in their order; all must be there.
+  /// The columns of these ports, in their order; all must exist.
   PreparedData in_order_of(std::span<const runtime::Port> wanted) const;
 };
 
-/// What rows are checked against; refers to what a session has until its step is recompiled.
+/// What rows are checked against; refers to members of a session until its step is recompiled.
 struct DataSchema {
   const std::vector<ValueInfo>& inputs;  ///< of the model
   const LossInfo& loss;
@@ -63,13 +63,13 @@ struct DataSchema {
 };
 
 /// Checks everything before anything runs: names, number of rows and columns, dtypes (converted
-/// where nothing is lost), NaN and infinity, labels, weights. Arrays that need no conversion are
-/// shared. `ports`: what is fed, without the learning rate. `part`: what the rows are for, if that
-/// has to be said ("validation"). Throws: DataError, at best naming row and column.
+/// if nothing is lost), NaN and infinity, labels, weights. Arrays that need no conversion are
+/// shared. `ports`: what is fed, without the learning rate. `part`: what the rows are for, if
+/// worth naming ("validation"). Throws: DataError, naming row and column if possible.
 PreparedData prepare_data(const DataSchema& schema, std::span<const runtime::Port> ports,
                           const Dataset& data, bool allow_nan, const std::string& part = {});
 
-/// The first row alone of these inputs of the model. Throws: DataError.
+/// Only the first row of these inputs of the model. Throws: DataError.
 std::vector<Tensor> first_row_inputs(const DataSchema& schema, std::span<const runtime::Port> ports,
                                      const Dataset& data);
 

@@ -20,8 +20,8 @@ namespace {
 
 constexpr std::int64_t kLongestHeader = 1 << 16;
 
-constexpr const char* kDamaged = "The data are damaged or were cut off: write them again.";
-constexpr const char* kTypes = "Save it as a floating, integer, bool or text type.";
+constexpr const char* kDamaged = "The data is damaged or truncated: write it again.";
+constexpr const char* kTypes = "Save it as a floating, integer, bool or string type.";
 
 struct Place {
   const std::string& file;
@@ -32,7 +32,7 @@ struct Place {
   }
 };
 
-// Reads the one dictionary that a header is.
+// Reads the single dictionary of a header.
 class HeaderParser {
  public:
   HeaderParser(std::string_view text, const Place& place) : rest_(text), place_(place) {}
@@ -47,7 +47,7 @@ class HeaderParser {
       expect(':');
       if (key == "descr") {
         if (peek() != '\'')
-          place_.refuse("it holds records, not numbers", "Save its fields apart.");
+          place_.refuse("it contains records, not numbers", "Save its fields separately.");
         descr = text();
         has_descr = true;
       } else if (key == "fortran_order") {
@@ -66,7 +66,7 @@ class HeaderParser {
 
  private:
   [[noreturn]] void broken() const {
-    place_.refuse("the header of the .npy data is broken", kDamaged);
+    place_.refuse("the header of the .npy data is corrupt", kDamaged);
   }
   char peek() {
     const std::size_t start = rest_.find_first_not_of(" \n");
@@ -139,7 +139,7 @@ void read_descr(std::string_view descr, const Place& place, NpyHeader& header) {
   header.is_big_endian = descr.front() == '>';
   const std::string_view kind = descr.substr(1);
   if (kind.front() == 'O') {
-    place.refuse("it holds Python objects (a pickle)", "Save an array of numbers or of texts.");
+    place.refuse("it contains Python objects (a pickle)", "Save an array of numbers or strings.");
   }
   std::int64_t count = 0;
   const auto [end, error] = std::from_chars(kind.data() + 1, kind.data() + kind.size(), count);
@@ -160,7 +160,7 @@ void read_descr(std::string_view descr, const Place& place, NpyHeader& header) {
   header.item_bytes = count;
 }
 
-// What is not a code point becomes U+FFFD.
+// Invalid code points become U+FFFD.
 void append_utf8(std::uint32_t point, std::string& text) {
   if (point > 0x10FFFF || (point >= 0xD800 && point < 0xE000)) point = 0xFFFD;
   const auto tail = [&](unsigned shift) {
@@ -197,18 +197,18 @@ NpyHeader read_npy_header(ByteStream& bytes, const std::string& file, const std:
   const auto start_bytes = static_cast<std::size_t>(std::min<std::int64_t>(bytes.size_bytes(), 12));
   bytes.read(0, std::span(start).first(start_bytes));
   if (start_bytes < 12 || std::memcmp(start, "\x93NUMPY", 6) != 0) {
-    place.refuse("this is no .npy data, or it is cut short", "Write it with numpy.save.");
+    place.refuse("this is not .npy data, or it is truncated", "Write it with numpy.save.");
   }
   const auto at = [&](std::size_t i) { return std::to_integer<std::int64_t>(start[i]); };
   const std::int64_t version = at(6);
   if (version < 1 || version > 3) {
-    place.refuse(fmt::format("version {}.{} of the .npy format is not known", version, at(7)),
+    place.refuse(fmt::format("version {}.{} of the .npy format is not supported", version, at(7)),
                  "Write it with numpy.save.");
   }
   const std::int64_t begin = version == 1 ? 10 : 12;
   const std::int64_t length = at(8) | at(9) << 8 | (version == 1 ? 0 : at(10) << 16 | at(11) << 24);
   if (length > kLongestHeader || length > bytes.size_bytes() - begin) {
-    place.refuse("the header of the .npy data is broken", kDamaged);
+    place.refuse("the header of the .npy data is corrupt", kDamaged);
   }
   std::string text(static_cast<std::size_t>(length), '\0');
   bytes.read(begin, std::as_writable_bytes(std::span(text)));
@@ -232,12 +232,12 @@ NpyHeader read_npy_header(ByteStream& bytes, const std::string& file, const std:
   total = header.row_bytes;
   times(total, header.dims.front());
   if (!fits || total > available) {
-    place.refuse(fmt::format("the header says shape ({}), but there are {} bytes of data",
+    place.refuse(fmt::format("the header has shape ({}), but there are {} bytes of data",
                              fmt::join(header.dims, ", "), available),
                  kDamaged);
   }
   if (header.row_bytes == 0 && header.dims.front() > 0) {
-    place.refuse("its rows are empty", "Save rows with one number or more.");
+    place.refuse("its rows are empty", "Save rows with at least one number.");
   }
   if (is_fortran && header.dims.size() > 1 && header.row_bytes > header.item_bytes) {
     place.refuse("it is stored column by column (Fortran order)",

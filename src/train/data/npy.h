@@ -11,19 +11,19 @@
 
 namespace onnxgrad::train {
 
-/// What the header of an .npy file says (NumPy's format 1.0 to 3.0).
+/// The content of the header of an .npy file (NumPy's format 1.0 to 3.0).
 struct NpyHeader {
   DataType dtype = DataType::kUndefined;
   std::int64_t item_bytes = 0;     ///< in the file
   bool is_big_endian = false;      ///< of types with more than one byte
-  bool is_unicode = false;         ///< text: item_bytes / 4 code points; else bytes
+  bool is_unicode = false;         ///< Unicode: item_bytes / 4 code points; else bytes
   std::vector<std::int64_t> dims;  ///< dims[0] counts rows
   std::int64_t data_offset = 0;
   std::int64_t row_bytes = 0;
 };
 
-/// Reads the header by a parser of its own that knows the literals it can hold, and compares the
-/// shape with the size of `bytes`. `name` is for messages. Throws: DataError (no .npy file, objects
+/// Reads the header with a dedicated parser for the literals it may contain, and compares the
+/// shape with the size of `bytes`. `name` is for messages. Throws: DataError (not .npy, objects
 /// (pickles), records, Fortran order with several columns, more elements than bytes).
 NpyHeader read_npy_header(ByteStream& bytes, const std::string& file, const std::string& name);
 

@@ -26,7 +26,7 @@ bool is_number(std::string_view text) {
   return !text.empty() && parse_number(text, number);
 }
 
-// What stands for "nothing" in the files of other programs.
+// What means "missing" in the files of other programs.
 bool is_missing_mark(std::string_view text) {
   constexpr std::array<std::string_view, 13> kMarks = {
       "na", "n/a", "#n/a", "<na>", "null", "none", "nil", "-", "--", "?", ".", "missing", "nat"};
@@ -58,7 +58,7 @@ bool is_date(std::string_view text) {
   return parts == 3 && after_digit;
 }
 
-// "1,234.5", "1,234,567": groups of three digits behind the first comma.
+// "1,234.5", "1,234,567": groups of three digits after the first comma.
 bool has_groups_of_three(std::string_view text) {
   text = text.substr(0, text.find('.'));
   std::size_t digits = 0;
@@ -84,12 +84,11 @@ std::string comma_hint(std::string_view text) {
   const bool is_decimal = commas == 1 && is_number(point);
   const bool is_grouped = has_groups_of_three(text) && is_number(plain);
   if (is_decimal && is_grouped) {
-    return fmt::format(
-        "Write {} or {}: numbers have a decimal point, and nothing between thousands.", point,
-        plain);
+    return fmt::format("Write {} or {}: numbers have a decimal point, and no thousands separators.",
+                       point, plain);
   }
   if (is_decimal) return fmt::format("Write it with a decimal point: {}.", point);
-  if (is_grouped) return fmt::format("Write it without separators of thousands: {}.", plain);
+  if (is_grouped) return fmt::format("Write it without thousands separators: {}.", plain);
   return "";
 }
 
@@ -104,7 +103,7 @@ bool parse_number(std::string_view text, double& number) {
   const char* const end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data(), end, number);
   if (stop != end) return false;
-  if (error == std::errc::result_out_of_range) {  // as strtod has it: infinity, or nearly 0
+  if (error == std::errc::result_out_of_range) {  // as strtod does: infinity, or nearly 0
     const std::size_t exponent = text.find_last_of("eE");
     const bool is_small = exponent != std::string_view::npos && text[exponent + 1] == '-';
     number = is_small ? 0.0 : HUGE_VAL;
@@ -141,7 +140,7 @@ std::string number_hint(const std::string& text, const std::string& column) {
     }
   }
   if (is_number(train::without(view, ' '))) return "Write it without spaces between the digits.";
-  if (is_number(train::without(view, '\''))) return "Write it without separators of thousands.";
+  if (is_number(train::without(view, '\''))) return "Write it without thousands separators.";
   if (train::is_missing_mark(view)) return "Fill such cells with numbers, or remove their rows.";
   const std::string leave_out =
       column.empty() ? "." : fmt::format(", or leave the column out: ignored='{}'.", column);
@@ -149,7 +148,7 @@ std::string number_hint(const std::string& text, const std::string& column) {
     return "Replace dates by numbers, such as the days since the first one" + leave_out;
   }
   if (column.empty()) return "Replace it by a number, or remove such rows.";
-  return "Export the encoding of texts with the model (a scikit-learn pipeline)" + leave_out;
+  return "Export the encoding of strings with the model (a scikit-learn pipeline)" + leave_out;
 }
 
 }  // namespace onnxgrad

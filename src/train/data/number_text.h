@@ -6,10 +6,10 @@
 
 namespace onnxgrad::train {
 
-/// The number that a text is, without regard to the locale; an empty one is NaN. False: it is none.
+/// Parses a number, independently of the locale; an empty string is NaN. False: not a number.
 bool parse_number(std::string_view text, double& number);
 
-/// The beginning of a text, in quotes, for messages; control characters are shown as \xNN.
+/// The beginning of a string, in quotes, for messages; control characters are shown as \xNN.
 std::string in_quotes(std::string_view text);
 
 }  // namespace onnxgrad::train

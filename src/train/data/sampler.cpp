@@ -23,15 +23,15 @@ void check_split(std::int64_t rows, double fraction) {
   if (!is_share) {
     throw DataError(
         {.what = "validation fraction " + std::to_string(fraction) + " is not between 0 and 1",
-         .hint = "Give a share of the rows, such as 0.1, or a data set of its own."});
+         .hint = "Give a fraction of the rows, such as 0.1, or a separate data set."});
   }
   if (rows < 2) {
     throw DataError({.what = std::to_string(rows) + " rows cannot be split for validation",
-                     .hint = "Train without validation, or give it rows of its own."});
+                     .hint = "Train without validation, or give separate rows for it."});
   }
 }
 
-// Moves the rows that are marked to `validation`.
+// Moves the marked rows to `validation`.
 Split divide(const std::vector<bool>& marked) {
   Split split;
   for (std::size_t i = 0; i < marked.size(); ++i) {
@@ -45,7 +45,7 @@ std::int64_t wanted_rows(std::int64_t rows, double fraction) {
   return std::clamp<std::int64_t>(wanted, 1, rows - 1);
 }
 
-// Rows of each class that go to validation.
+// How many rows of each class go to validation.
 std::vector<std::int64_t> quotas(const std::vector<std::vector<std::int64_t>>& members,
                                  double fraction, std::int64_t wanted) {
   std::vector<std::int64_t> quota(members.size(), 0);

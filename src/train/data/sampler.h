@@ -8,32 +8,32 @@
 namespace onnxgrad::train {
 
 /// Fills `order` with a uniformly random permutation of {0, ..., order.size() - 1} that is a pure
-/// function of (seed, epoch) and the size: the same on every machine and independent of what was
-/// drawn before. Fisher and Yates with Philox. Allocates nothing. At most 2^32 rows.
+/// function of (seed, epoch) and the size: the same on every machine and independent of earlier
+/// draws. Fisher-Yates with Philox. Allocates nothing. At most 2^32 rows.
 void shuffle_rows(std::uint64_t seed, std::uint32_t epoch, std::span<std::int64_t> order);
 
-/// Batches that cover `rows` rows once if none is taken twice: ceil(rows / batch_size), each whole.
+/// Number of full batches that would cover `rows` rows once: ceil(rows / batch_size).
 std::int64_t count_windows(std::int64_t rows, std::int64_t batch_size);
 
-/// Fills `order` with windows of `batch_size` consecutive rows, one after the other: each begins at
+/// Fills `order` with windows of `batch_size` consecutive rows, one after another: each begins at
 /// a row drawn uniformly from {0, ..., rows - batch_size}, a pure function of (seed, epoch), the
-/// sizes and the number of the window. Rows can come more than once in an epoch, or not at all.
+/// sizes and the number of the window. Rows can occur more than once in an epoch, or not at all.
 /// Allocates nothing. batch_size is at most rows, order.size() a multiple of batch_size.
 void draw_windows(std::uint64_t seed, std::uint32_t epoch, std::int64_t rows,
                   std::int64_t batch_size, std::span<std::int64_t> order);
 
-/// Which rows are for training and which for validation, each in rising order.
+/// Which rows are for training and which for validation, each in increasing order.
 struct Split {
   std::vector<std::int64_t> train;
   std::vector<std::int64_t> validation;
 };
 
-/// A random share of the rows: round(fraction * n), at least one row on each side; a function of
+/// A random fraction of the rows: round(fraction * n), at least one row on each side; a function of
 /// seed. Throws: DataError (fewer than two rows, fraction not in (0, 1)).
 Split split_rows(std::int64_t rows, double fraction, std::uint64_t seed);
 
-/// The same with every class represented as in the whole: each class gives floor(fraction * count)
-/// rows, and the rows still wanting come from the classes with the largest remainders. A class with
+/// The same, stratified by class: each class contributes floor(fraction * count)
+/// rows, and the remaining rows come from the classes with the largest remainders. A class with
 /// one row stays in training.
 /// classes: [N] class numbers in [0, num_classes).
 Split split_rows_stratified(std::span<const std::int64_t> classes, std::int64_t num_classes,

@@ -14,8 +14,8 @@ struct SourceCount {
   std::int64_t batches = 0;  ///< that they make up
 };
 
-/// Reads a whole pass and counts. `batch_size`: 0, each chunk is a batch. `keep`: as of a
-/// BlockReader. `see`, which may be empty, is given each chunk. Nothing if `stop` became true.
+/// Counts the rows of a whole pass. `batch_size`: 0, each chunk is a batch. `keep`: as for a
+/// BlockReader. `see`, which may be empty, receives each chunk. nullopt if `stop` became true.
 /// Throws: what the source and `see` throw.
 std::optional<SourceCount> count_source(DataSource& source, std::int64_t batch_size, bool drop_last,
                                         const BlockReader::Keep& keep,

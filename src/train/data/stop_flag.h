@@ -7,14 +7,14 @@
 
 namespace onnxgrad::train {
 
-/// What makes a fit() end early: stop(), or what is asked after interrupt(). Both are called from
-/// any thread or signal handler; the rest is for the thread of fit() alone.
+/// Ends a fit() early: by stop(), or by the callback after interrupt(). Both may be called from
+/// any thread or signal handler; the rest is only for the thread of fit().
 class StopFlag {
  public:
   void stop() noexcept { state_.fetch_or(kStopped, std::memory_order_relaxed); }
   void interrupt() noexcept { state_.fetch_or(kInterrupted, std::memory_order_release); }
 
-  /// A fit(), which nothing has stopped yet. An interrupt that came just before it is kept; without
+  /// Resets the flag for a new fit(). An interrupt just before it is kept; without
   /// `on_interrupt` it does nothing.
   class Scope {
    public:

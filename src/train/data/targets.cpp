@@ -20,7 +20,7 @@ namespace {
 
 template <class T>
 std::int64_t first_non_finite(std::span<const T> values) {
-  // Blocks whose sum of (x - x) is 0 hold finite numbers only: one pass without a branch per
+  // Blocks whose sum of (x - x) is 0 contain only finite numbers: one pass without a branch per
   // number.
   constexpr std::size_t kBlock = 1024;
   for (std::size_t begin = 0; begin < values.size(); begin += kBlock) {
@@ -44,14 +44,14 @@ std::int64_t first_non_finite(std::span<const T> values) {
                    .hint = std::move(hint)});
 }
 
-// Texts where numbers are wanted: the first one that is not a number.
+// Strings where numbers are expected: the first one that is not a number.
 [[noreturn]] void refuse_texts(const ArrayPlace& place, const Tensor& value, DataType wanted) {
   const auto texts = value.strings();
   double number = 0;
   for (std::size_t i = 0; i < texts.size(); ++i) {
     if (!texts[i].empty() && parse_number(texts[i], number)) continue;
     if (texts[i].empty()) {
-      refuse(place, value.dims(), static_cast<std::int64_t>(i), "an empty text", "",
+      refuse(place, value.dims(), static_cast<std::int64_t>(i), "an empty string", "",
              "Fill such cells with numbers, or remove their rows.");
     }
     refuse(place, value.dims(), static_cast<std::int64_t>(i), in_quotes(texts[i]),
@@ -63,14 +63,14 @@ std::int64_t first_non_finite(std::span<const T> values) {
        .hint = fmt::format("Convert it to {}.", dtype_name(wanted))});
 }
 
-// "NaN"; where rows are lines of a file, what stands for it there, too.
+// "NaN"; for rows that are lines of a file, also what it means there.
 std::string non_finite_text(const ArrayPlace& place, double number) {
   if (!std::isnan(number)) return "an infinite number";
   const bool has_lines = place.origin != nullptr && place.origin->line_of;
   return has_lines ? "NaN or an empty cell" : "NaN";
 }
 
-// Whether a value of the type would come out as another number, beyond rounding.
+// Whether converting a value to the type would change it beyond rounding.
 template <class To>
 bool is_lost(double value) {
   if constexpr (std::is_floating_point_v<To>) {
@@ -129,7 +129,7 @@ std::string class_list_text(const LossInfo& loss) {
                                 const ArrayPlace& place, const Tensor& labels, std::size_t i) {
   const std::string position = place.element(labels.dims(), static_cast<std::int64_t>(i));
   throw DataError(
-      {.what = fmt::format("label {} in {} is none of the model's classes", label, position),
+      {.what = fmt::format("label {} in {} is not one of the model's classes", label, position),
        .where = place.where(),
        .detail = "Classes: " + class_list_text(loss) + ".",
        .hint = "Remove or rename such rows, or train a model with this class."});
@@ -145,7 +145,7 @@ std::vector<std::int64_t> numbers_of_strings(const LossInfo& loss, const Tensor&
                                          first, place.element(labels.dims(), 0)),
                      .where = place.where(),
                      .detail = "Classes: " + class_list_text(loss) + ".",
-                     .hint = "Give the labels as numbers, as the model lists its classes."});
+                     .hint = "Give the labels as numbers, as in the model's list of classes."});
   }
   std::unordered_map<std::string_view, std::int64_t> numbers;
   for (const std::string& name : loss.classes.strings()) {
@@ -161,7 +161,7 @@ std::vector<std::int64_t> numbers_of_strings(const LossInfo& loss, const Tensor&
   return result;
 }
 
-// Numbers with fractions are not classes: the loss, or the target, is another one.
+// Fractional numbers are not classes: the loss, or the target, is the wrong one.
 std::vector<std::int64_t> whole_numbers(const LossInfo& loss, const Tensor& labels,
                                         const ArrayPlace& place) {
   if (can_take_fractions(loss) && has_fractions(labels)) {
@@ -175,12 +175,13 @@ std::vector<std::int64_t> whole_numbers(const LossInfo& loss, const Tensor& labe
     const auto numbers = labels.to_doubles();
     for (std::size_t i = 0; i < numbers.size(); ++i) {
       if (!is_lost<std::int64_t>(numbers[i])) continue;
-      refuse(place, labels.dims(), static_cast<std::int64_t>(i), fmt::format("{}", numbers[i]),
-             fmt::format(", but the loss ({} on '{}') takes class labels", describe(loss.function),
-                         loss.scores),
-             fmt::format("Give a column of classes{}; to predict numbers, train a model that ends "
-                         "in them, with loss='squared_error'.",
-                         loss.num_classes > 0 ? " (" + class_list_text(loss) + ")" : ""));
+      refuse(
+          place, labels.dims(), static_cast<std::int64_t>(i), fmt::format("{}", numbers[i]),
+          fmt::format(", but the loss ({} on '{}') takes class labels", describe(loss.function),
+                      loss.scores),
+          fmt::format("Give a column of classes{}; to predict numbers, train a model that outputs "
+                      "them, with loss='squared_error'.",
+                      loss.num_classes > 0 ? " (" + class_list_text(loss) + ")" : ""));
     }
   }
   return convert_numbers(place, labels, DataType::kInt64).to_int64s();
@@ -194,7 +195,7 @@ std::vector<std::int64_t> numbers_of_integers(const LossInfo& loss, const Tensor
     throw DataError({.what = "labels are numbers, but the model's classes are text",
                      .where = place.where(),
                      .detail = "Classes: " + class_list_text(loss) + ".",
-                     .hint = "Give the labels as texts, as the classes are written."});
+                     .hint = "Give the labels as strings, spelled like the classes."});
   }
   const auto ignored = ignored_class(loss.function);
   std::unordered_map<std::int64_t, std::int64_t> numbers;
@@ -251,13 +252,13 @@ Dims quantity_dims(const LossInfo& loss, const Dims& dims, const ArrayPlace& pla
                      .where = place.where(),
                      .hint = columns > 1 && given == 1
                                  ? "For class labels give loss='softmax_cross_entropy'."
-                                 : "Give a target of that many columns, or put the loss on an "
-                                   "output that has as many as the target."});
+                                 : "Give a target with that many columns, or apply the loss to an "
+                                   "output with as many columns as the target."});
   }
   return Dims(std::move(wanted));
 }
 
-/// What the numbers of a target may be.
+/// Which numbers a target may contain.
 struct TargetRange {
   double maximum = std::numeric_limits<double>::infinity();
   std::string_view wanted = {};  ///< empty: any number
@@ -282,7 +283,8 @@ void check_range(const LossInfo& loss, const Tensor& target, const ArrayPlace& p
     for (std::size_t i = 0; i < numbers.size(); ++i) {
       if (numbers[i] >= 0 && numbers[i] <= range.maximum) continue;
       refuse(place, target.dims(), static_cast<std::int64_t>(i), fmt::format("{}", numbers[i]), "",
-             fmt::format("Targets of a {} are numbers {}.", describe(loss.function), range.wanted));
+             fmt::format("Targets of a {} must be numbers {}.", describe(loss.function),
+                         range.wanted));
     }
   };
   if (target.dtype() == DataType::kFloat32) return check(target.data<float>());
@@ -299,7 +301,7 @@ Tensor convert_numbers(const ArrayPlace& place, const Tensor& value, DataType dt
                      .where = place.where(),
                      .hint = "Give texts."});
   }
-  // Every number of these types has a place in any floating type of ours.
+  // Every number of these types is in the range of all our floating types.
   const bool always_fits = is_floating(dtype) && !is_floating(value.dtype());
   const bool widens = value.dtype() == DataType::kFloat32 && dtype == DataType::kFloat64;
   if (!always_fits && !widens) {
@@ -307,10 +309,9 @@ Tensor convert_numbers(const ArrayPlace& place, const Tensor& value, DataType dt
     for (std::size_t i = 0; i < numbers.size(); ++i) {
       if (is_floating(dtype) ? is_lost_in(dtype, numbers[i])
                              : !std::isfinite(numbers[i]) || is_lost_in(dtype, numbers[i])) {
-        refuse(
-            place, value.dims(), static_cast<std::int64_t>(i), fmt::format("{}", numbers[i]),
-            fmt::format(", which {} cannot hold", dtype_name(dtype)),
-            fmt::format("The model reads {}: give numbers that it can hold.", dtype_name(dtype)));
+        refuse(place, value.dims(), static_cast<std::int64_t>(i), fmt::format("{}", numbers[i]),
+               fmt::format(", which {} cannot represent", dtype_name(dtype)),
+               fmt::format("The model reads {}: give numbers in its range.", dtype_name(dtype)));
       }
     }
   }

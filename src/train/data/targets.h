@@ -9,18 +9,18 @@
 
 namespace onnxgrad::train {
 
-// `place` is what messages call the array.
+// `place` names the array in messages.
 
-/// Labels as the user has them as the loss reads them; see TrainingSession::encode_target.
-/// Classes: labels [N] or [N, 1] (integers, bool, strings, whole floating numbers) give class
-/// numbers int64 [N], by the model's list or, without one, as they are. Numbers: converted to the
-/// dtype of `loss.target` and reshaped to [N, columns] where only the shape's form differs; what a
-/// loss cannot have (a negative count, a probability above 1) is refused. Throws: DataError naming
-/// label or value, row and column, and what was expected.
+/// Converts labels in the user's form to what the loss reads; see TrainingSession::encode_target.
+/// Classes: labels [N] or [N, 1] (integers, bool, strings, integral floating numbers) become class
+/// numbers int64 [N], by the model's list or, without one, unchanged. Numbers: converted to the
+/// dtype of `loss.target` and reshaped to [N, columns] if only the form of the shape differs; what
+/// a loss does not allow (a negative count, a probability above 1) is refused. Throws: DataError
+/// naming label or value, row and column, and what was expected.
 Tensor encode_target(const LossInfo& loss, const Tensor& labels,
                      const ArrayPlace& place = target_place());
 
-/// Class numbers in any numeric type, [N, 1] too, as int64 of the declared rank: without a look at
+/// Class numbers in any numeric type, also [N, 1], as int64 of the declared rank, without using
 /// the model's list of classes. Throws: DataError (see encode_target).
 Tensor class_numbers(const LossInfo& loss, const Tensor& numbers);
 
@@ -31,40 +31,40 @@ const LossInfo* find_target(const LossInfo& loss, const std::string& port);
 /// Throws: DataError naming the outputs that have losses.
 const LossInfo& find_loss_on(const LossInfo& loss, const std::string& output);
 
-/// True for a loss of classes that could take fractions instead.
+/// True for a classification loss that could take fractions instead.
 bool can_take_fractions(const LossInfo& loss);
 
-/// True for floating-point labels that are not all whole numbers.
+/// True for floating-point labels that are not all integers.
 bool has_fractions(const Tensor& labels);
 
-/// Labels of a step in the type and rank that the loss reads, where they are class numbers in
-/// another type or in a column, or numbers from 0 to 1; others as they are.
+/// Labels of a step in the type and rank that the loss reads, if they are class numbers in
+/// another type or in a column, or numbers from 0 to 1; others unchanged.
 /// Throws: DataError (see encode_target).
 Tensor fit_labels(const LossInfo& loss, const Tensor& labels);
 
 /// True if fit_labels would change something.
 bool needs_fitting(const LossInfo& loss, const Tensor& labels);
 
-/// True where an automatic squared error on several bare columns meets a target of one class label
-/// per row, or per place of scores with more axes: then the columns are scores, and the loss is a
-/// softmax cross-entropy.
+/// True if an automatic squared error on several plain columns is given a target of one class
+/// label per row, or per position of scores with more axes: then the columns are scores, and the
+/// loss is a softmax cross-entropy.
 bool target_asks_for_classes(const LossInfo& loss, const Tensor& target);
 
 /// Throws: DataError for the first class number outside [0, num_classes), with its row; the class
-/// that a loss ignores passes.
+/// that a loss ignores is allowed.
 void check_class_numbers(const LossInfo& loss, const Tensor& target, const ArrayPlace& place);
 
-/// Throws: DataError for the first number that the loss cannot have as a target, with row and
+/// Throws: DataError for the first number that the loss does not allow as a target, with row and
 /// column.
 void check_range(const LossInfo& loss, const Tensor& target, const ArrayPlace& place);
 
 /// `value` for an input of type `dtype`: itself, or a converted copy. Conversions that lose more
-/// than digits are refused: strings, fractions to integers, what the type cannot hold. Throws:
+/// than digits are refused: strings, fractions to integers, values out of range. Throws:
 /// DataError naming the array, row and column.
 Tensor convert_numbers(const ArrayPlace& place, const Tensor& value, DataType dtype);
 
 /// Throws: DataError for the first NaN or infinite element, with row and column. Non-floating
-/// tensors pass. `can_be_allowed`: FitOptions::allow_nan lets such elements through.
+/// tensors pass. `can_be_allowed`: FitOptions::allow_nan would allow such elements.
 void check_finite(const ArrayPlace& place, const Tensor& value, bool can_be_allowed = false);
 
 }  // namespace onnxgrad::train
