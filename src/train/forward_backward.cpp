@@ -35,8 +35,8 @@ NamedTensors ForwardBackward::Context::saved() const {
 namespace train {
 namespace {
 
-// What is an output of the model, what is saved, and what is for weights lie apart, so that each is
-// freed when it is no longer needed: so many results for each block.
+// Outputs of the model, saved values, and results for weights are in separate blocks, so that each
+// is freed when no longer needed: this many results for each block.
 std::vector<std::size_t> blocks_of(std::initializer_list<std::size_t> counts) {
   std::vector<std::size_t> blocks;
   std::size_t number = 0;
@@ -142,7 +142,7 @@ void SplitRunner::check_open(const Context& context) const {
   if (!is_foreign && data->is_open) return;
   throw Error({.what = is_foreign ? "this context belongs to no forward pass of this object"
                                   : "the backward pass of this context has been done",
-               .hint = "Run forward() again; each context serves one backward pass."});
+               .hint = "Call forward() again; each context is for one backward pass."});
 }
 
 // The gradient of that output, zeros if there is none.
@@ -156,7 +156,7 @@ Tensor SplitRunner::checked_gradient(std::span<const Tensor> given, std::size_t 
                       "the gradient of output '{}' is {}, expected {}", split_.outputs[output].name,
                       describe(gradient.dtype(), gradient.dims()), describe(dtype, dims)),
                   .where = {.value = split_.outputs[output].name},
-                  .hint = "Give it the type and the shape of the output."};
+                  .hint = "Give it the type and shape of the output."};
   if (gradient.dtype() != dtype) throw DataError(std::move(problem));
   throw ShapeError(std::move(problem));
 }
@@ -174,7 +174,7 @@ std::vector<Tensor> SplitRunner::backward_feeds(std::span<const Tensor> output_g
     throw DataError({.what = fmt::format("output '{}' is {} and has no gradient",
                                          split_.outputs[i].name, dtype_name(data.outputs[i].dtype)),
                      .where = {.value = split_.outputs[i].name},
-                     .hint = "Leave its gradient out."});
+                     .hint = "Omit its gradient."});
   }
   std::vector<Tensor> feeds;
   for (const BackwardInput& input : split_.backward_inputs) {
@@ -239,7 +239,7 @@ void SplitRunner::set_weights(const NamedTensors& weights) {
     if (found == weight_infos_.end()) {
       std::vector<std::string> known;
       for (const WeightInfo& weight : weight_infos_) known.push_back(weight.name);
-      throw ModelError({.what = "'" + name + "' is not a weight that is differentiated",
+      throw ModelError({.what = "'" + name + "' is not a differentiated weight",
                         .where = {.value = name},
                         .detail = "Weights: " + base::quote_list(known) + ".",
                         .hint = base::nearest_or(name, known)});
@@ -249,7 +249,7 @@ void SplitRunner::set_weights(const NamedTensors& weights) {
                                             describe(tensor.dtype(), tensor.dims()),
                                             describe(found->dtype, found->dims)),
                         .where = {.value = name},
-                        .hint = "Give it the type and the shape that the model has."});
+                        .hint = "Give it the type and shape that it has in the model."});
     }
     fresh[static_cast<std::size_t>(found - weight_infos_.begin())] = tensor.clone();
   }

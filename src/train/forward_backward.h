@@ -15,14 +15,14 @@
 namespace onnxgrad {
 
 /// The tensors of an open forward pass. Everything is shared: with the caller (inputs, outputs),
-/// with the ForwardBackward (weights), or owned here alone (the block of saved tensors).
+/// with the ForwardBackward (weights), or owned only here (the block of saved tensors).
 struct ForwardBackward::Context::Data {
-  /// Names of the forward graph's outputs; the object itself says which SplitRunner it is of.
+  /// Names of the forward graph's outputs; the object itself identifies its SplitRunner.
   std::shared_ptr<const std::vector<std::string>> names = {};
   std::vector<Tensor> inputs = {};  ///< of the forward graph that the backward graph reads
   std::vector<Tensor> kept = {};    ///< outputs of the forward graph that the backward graph reads
   std::vector<opdef::TensorDesc> outputs = {};  ///< of the model
-  std::size_t num_outputs = 0;                  ///< `kept` from here on is saved for backward alone
+  std::size_t num_outputs = 0;                  ///< `kept` from here on is saved only for backward
   opdef::StepCells cells = {};
   bool is_open = true;
 };

@@ -26,7 +26,7 @@ std::string describe(const Tensor& tensor) {
          base::checksum_hex(std::span(tensor.raw(), static_cast<std::size_t>(tensor.size_bytes())));
 }
 
-/// Writes nodes; values are written as `name_of` says.
+/// Writes nodes; `name_of` returns the names of values.
 template <class NameOf>
 class Describer {
  public:
@@ -139,7 +139,7 @@ std::string describe_model(const ir::Model& model, const std::unordered_set<std:
 }
 
 std::string training_checksum(const ir::Model& step) {
-  // Inputs (fed values and state) keep their names, everything else is numbered as it comes.
+  // Inputs (fed values and state) keep their names, everything else is numbered in order.
   std::unordered_map<const ir::Value*, std::size_t> numbers;
   std::vector<const ir::Value*> constants;
   std::unordered_set<const ir::Value*> is_noted;

@@ -19,7 +19,7 @@ using ir::is_op;
 using ir::Node;
 using ir::Value;
 
-/// What kind of numbers a weight holds.
+/// The kind of a weight.
 enum class Role {
   kMatrix,
   kConvolution,
@@ -29,11 +29,11 @@ enum class Role {
   kRunningVariance,
   kEmbedding,
   kRecurrent,
-  kTable,   ///< of no layer: tokens and positions, joined or added to values
-  kFactor,  ///< of no layer: what scales values; stays as it is
+  kTable,   ///< of no layer: tokens and positions, concatenated or added to values
+  kFactor,  ///< of no layer: scales of values; left unchanged
 };
 
-/// A weight and what its first values depend on.
+/// A weight and what its initial values depend on.
 struct Layer {
   Role role = Role::kMatrix;
   double fan_in = 1;
@@ -49,13 +49,13 @@ struct Distribution {
   double width = 0;  ///< half the interval, the deviation, or the constant
 };
 
-// The node that computes `value`, behind those that pass its elements on; nullptr: an input.
+// The node that computes `value`, before those that pass its elements on; nullptr: an input.
 const Node* source_of(const Value* value, const ir::NodeTest& passes) {
   value = ir::look_through(value, passes);
   return value == nullptr ? nullptr : value->producer;
 }
 
-// Follows the one reader of a layer's output to its activation, through bias and identities.
+// Follows the only reader of a layer's output to its activation, through bias and identities.
 class ActivationFinder {
  public:
   ActivationFinder(const ir::Graph& graph, const opdef::OpRegistry& registry)
@@ -64,12 +64,12 @@ class ActivationFinder {
   bool is_hidden_sigmoid(const Node& layer) const {
     const Node* activation = after(layer);
     if (activation != nullptr && leads_to_layer(*activation)) return is_op(activation, "Sigmoid");
-    // The layer of the scores: scikit-learn takes the hidden layers' activation.
+    // The layer of the scores: scikit-learn uses the hidden layers' activation.
     return is_op(source_of(layer.input(0), passes_), "Sigmoid");
   }
 
  private:
-  // The first node behind `layer` that is neither its bias nor an identity.
+  // The first node after `layer` that is neither its bias nor an identity.
   const Node* after(const Node& layer) const {
     const Node* node = uses_.first_reader(layer.output(0));
     while (node != nullptr && (is_op(node, "Add") || passes_(*node))) {
@@ -143,7 +143,7 @@ Layer layer_of_node(const Node& node, const Dims& dims, int input) {
   return matrix_layer(node, dims, input);
 }
 
-// The layer of a bias: its fans are those of the matrix that it is added behind.
+// The layer of a bias: its fans are those of the matrix whose product it is added to.
 Layer bias_layer(const Node& layer_node) {
   const auto converts = builtin_engine().ops.passing(opdef::Passage::kConverted);
   Layer layer{.role = Role::kBias};
@@ -170,7 +170,7 @@ Layer operand(const Weight& weight) {
     return {.role = Role::kTable};
   }
   const Dims& dims = weight.value->initializer.dims();
-  // Of an expression that a layer reads: the matrix of a convolution that is standardised.
+  // In an expression that a layer reads: the matrix of a standardised convolution.
   if (is_op(node, {"Conv", "ConvTranspose", "MatMul", "Gemm"}) && is_matrix(dims)) {
     return layer_of_node(node, dims, weight.input);
   }
@@ -230,7 +230,7 @@ Distribution scaled(InitScheme scheme, const Layer& layer) {
   return constant(0);
 }
 
-constexpr double kTableDeviation = 0.02;  // as of vision and language transformers
+constexpr double kTableDeviation = 0.02;  // as in vision and language transformers
 
 Distribution choose(InitScheme scheme, const Layer& layer) {
   switch (layer.role) {

@@ -10,8 +10,8 @@
 #include "train/losses/class_axis.h"
 #include "train/losses/table.h"
 
-// Formulas are in losses/, one function each, the table of them in losses/table.cpp. Here elements
-// become rows, rows the loss of a batch.
+// Formulas are in losses/, one function each, their table in losses/table.cpp. Here elements
+// are reduced to rows, rows to the loss of a batch.
 
 namespace onnxgrad::train {
 namespace {
@@ -28,7 +28,7 @@ std::vector<std::int64_t> column_axes(const Value& x) {
   return axes;
 }
 
-// Columns put together: [N].
+// Reduced over the columns: [N].
 Value* rows_of(GraphBuilder& g, const Elements& elements, Value* x) {
   const auto axes = column_axes(*x);
   if (axes.empty()) return x;
@@ -43,22 +43,22 @@ Value* row_count(GraphBuilder& g, Value* x) {
 
 Value* sum_of(GraphBuilder& g, Value* x) { return g.reduce_sum(x, {}, /*keepdims=*/false); }
 
-// Batches in which no row counts happen; their loss is 0 and moves nothing.
+// There are batches in which no row counts; their loss is 0 and changes nothing.
 Value* positive_or_one(GraphBuilder& g, Value* x) {
   return g.where(g.greater(x, g.scalar_like(x, 0)), x, g.scalar_like(x, 1));
 }
 
-// A loss that is given for the batch as a whole: the mean of its rows.
+// A loss for the batch as a whole: the mean of its rows.
 WrittenLoss put_total_together(GraphBuilder& g, const LossFunction& function,
                                const Elements& elements, Reduction reduction,
                                const LossInputs& in) {
   if (reduction == Reduction::kNone) {
     throw ModelError(
-        {.what = describe(function) + ": it gives one loss for the batch, not one for each row",
-         .hint = "Take reduction 'mean', or let its model give the loss of each row."});
+        {.what = describe(function) + ": it returns one loss for the batch, not one for each row",
+         .hint = "Use reduction 'mean', or let its model return the loss of each row."});
   }
   WrittenLoss written{.loss = g.identity(elements.values), .has_counts = in.weight != nullptr};
-  // A loss of the model's own has its rows in the target.
+  // The model's own loss has its rows in the target.
   Value* with_rows = std::holds_alternative<OutputLoss>(function) ? in.target : in.scores;
   written.denominator = in.weight != nullptr
                             ? sum_of(g, in.weight)
@@ -68,9 +68,9 @@ WrittenLoss put_total_together(GraphBuilder& g, const LossFunction& function,
   return written;
 }
 
-// numerator / denominator of rows that do not all count the same.
+// numerator / denominator of rows with different weights.
 void put_counted_together(GraphBuilder& g, Elements elements, Value* weight, WrittenLoss& written) {
-  if (weight != nullptr && weight->type.rank() > 1) {  // of each place
+  if (weight != nullptr && weight->type.rank() > 1) {  // of each position
     elements.values = g.mul(weight, elements.values);
     elements.counts = elements.counts == nullptr ? weight : g.mul(weight, elements.counts);
     weight = nullptr;
@@ -88,7 +88,7 @@ void put_counted_together(GraphBuilder& g, Elements elements, Value* weight, Wri
 
 [[noreturn]] void refuse_scores(const LossFunction& function, const Value& scores,
                                 std::string_view wanted) {
-  throw ModelError({.what = describe(function) + " cannot be put on '" + scores.name +
+  throw ModelError({.what = describe(function) + " cannot be applied to '" + scores.name +
                             "' of type " + scores.type.to_string(),
                     .where = {.value = scores.name},
                     .detail = "It takes " + std::string(wanted) + ".",
@@ -96,7 +96,7 @@ void put_counted_together(GraphBuilder& g, Elements elements, Value* weight, Wri
                             "(loss='squared_error:output=VALUE'), or choose another loss."});
 }
 
-// Throws where the table says that the loss does not take scores of this shape.
+// Throws if the loss does not take scores of this shape, according to the table.
 void check_score_shape(const LossFunction& function, const Value& scores) {
   const ir::Type& type = scores.type;
   const std::size_t rank = type.rank();
@@ -136,8 +136,8 @@ void check_classes(const SoftmaxCrossEntropy& spec, const Value& scores, std::in
   }
 }
 
-// How much each place of a class target counts, in the shape of `hits`, which has the scores' type:
-// its weight or that of its row, 0 where it is of the ignored class. nullptr: all count 1.
+// How much each position of a class target counts, in the shape of `hits`, which has the scores'
+// type: its weight or that of its row, 0 if it is of the ignored class. nullptr: all count 1.
 Value* counted_places(GraphBuilder& g, const LossFunction& function, Value* hits,
                       const LossPlace& place) {
   const auto ignored = ignored_class(function);
@@ -157,7 +157,7 @@ Value* largest_column(GraphBuilder& g, Value* x) {
       {{.name = "axis", .value = std::int64_t{1}}, {.name = "keepdims", .value = std::int64_t{0}}});
 }
 
-// Whether each class is right: bool, one for each place of what the rules read.
+// Whether each class is right: bool, one for each position of what the rules read.
 Value* hits_of(GraphBuilder& g, const LossFunction& function, Value* scores, Value* target) {
   if (!is_single_column(*scores)) return g.equal(largest_column(g, scores), target);
   Value* column = scores->type.rank() == 1 ? scores : g.squeeze(scores, {1});

@@ -9,17 +9,17 @@
 namespace onnxgrad::train {
 
 /// A loss written into a graph. The loss is numerator / denominator (Reduction::kMean) or the
-/// numerator (else); batches are put together by adding both. All are rank 0, in the scores' type.
+/// numerator (else); batches are combined by adding both. All are rank 0, in the scores' type.
 struct WrittenLoss {
   ir::Value* numerator = nullptr;
   ir::Value* denominator = nullptr;
   ir::Value* loss = nullptr;
-  ir::Value* rows = nullptr;  ///< of Reduction::kNone: the weighted loss of each row [N]
-  /// The denominator depends on more than the number of rows: weights, classes that do not count.
+  ir::Value* rows = nullptr;  ///< for Reduction::kNone: the weighted loss of each row [N]
+  /// The denominator depends on more than the number of rows: weights, ignored classes.
   bool has_counts = false;
 };
 
-/// Throws: ModelError for a parameter out of its range (onnxgrad/losses.h), naming it.
+/// Throws: ModelError for a parameter out of range (onnxgrad/losses.h), naming it.
 void check_loss_options(const LossFunction& function);
 
 /// The type of the graph input that `function` takes its targets from, for these scores: class
@@ -28,7 +28,7 @@ void check_loss_options(const LossFunction& function);
 ir::Type target_type(const LossFunction& function, const ir::Value& scores,
                      std::int64_t class_axis = 1);
 
-/// Where a loss is put: values of the graph. `target` has target_type(); `sample_weight` is nullptr
+/// What a loss reads: values of the graph. `target` has target_type(); `sample_weight` is nullptr
 /// or [N] in the scores' type.
 struct LossPlace {
   ir::Value* scores = nullptr;
@@ -38,14 +38,14 @@ struct LossPlace {
 };
 
 /// Appends the nodes of `function` (formulas: onnxgrad/losses.h).
-/// Throws: InternalError for AutoLoss; ModelError for a user loss that does not fit.
+/// Throws: InternalError for AutoLoss; ModelError for a user loss that does not match.
 WrittenLoss write_loss(ir::GraphBuilder& g, const LossFunction& function, Reduction reduction,
                        const LossPlace& place);
 
-/// How many rows' (or places') class the scores get right, and of how many: both weighted, rank 0,
-/// in the scores' type. Those of the ignored class do not count.
+/// The number of rows (or positions) whose class the scores get right, and the total: both
+/// weighted, rank 0, in the scores' type. Those of the ignored class do not count.
 struct CorrectRows {
-  ir::Value* correct = nullptr;  ///< nullptr where the target is not a class
+  ir::Value* correct = nullptr;  ///< nullptr if the target is not a class
   ir::Value* rows = nullptr;
 };
 CorrectRows write_correct_rows(ir::GraphBuilder& g, const LossFunction& function,
@@ -60,13 +60,13 @@ bool is_single_column(const ir::Value& scores);
 /// True if the target is a class number and not a quantity.
 bool is_classification(const LossFunction& function, const ir::Value& scores);
 
-/// True if the function reads scores, and not what is behind Softmax or Sigmoid.
+/// True if the function reads scores, and not the output of Softmax or Sigmoid.
 bool takes_scores(const LossFunction& function);
 
-/// True if numbers from 0 to 1 are the target where one column of scores would take class numbers.
+/// True if targets are numbers from 0 to 1 where one column of scores would take class numbers.
 bool has_soft_targets(const LossFunction& function);
 
-/// The class number of rows that do not count.
+/// The class number of ignored rows.
 std::optional<std::int64_t> ignored_class(const LossFunction& function);
 
 }  // namespace onnxgrad::train

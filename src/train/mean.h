@@ -3,7 +3,7 @@
 
 namespace onnxgrad::train {
 
-/// sum / count; 0 where nothing counts, as in the step's loss.
+/// sum / count; 0 if nothing counts, as in the step's loss.
 inline double mean_of(double sum, double count) { return count == 0 ? 0 : sum / count; }
 
 }  // namespace onnxgrad::train

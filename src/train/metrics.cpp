@@ -12,7 +12,7 @@
 #include "onnxgrad/tables.h"
 #include "train/losses.h"
 
-// Definitions are those of scikit-learn, which the tests compare with. w_i are the row weights.
+// Definitions follow scikit-learn, which the tests compare with. w_i are the row weights.
 
 namespace onnxgrad {
 namespace {
@@ -68,9 +68,9 @@ struct Counts {
       is_present[truth] = is_present[guess] = true;
     }
   }
-  std::vector<double> hits;     // rows of the class that were found
+  std::vector<double> hits;     // true positives
   std::vector<double> truths;   // rows of the class
-  std::vector<double> guesses;  // rows that were taken for it
+  std::vector<double> guesses;  // rows predicted as the class
   std::vector<bool> is_present;
 };
 
@@ -78,7 +78,7 @@ double ratio(double numerator, double denominator) {
   return denominator > 0 ? numerator / denominator : 0;
 }
 
-// Of class 1 if there are two, else the mean over the classes that occur.
+// For class 1 if there are two, else the mean over the classes that occur.
 template <class Value>
 double over_classes(const Rows& data, Value value) {
   const Counts counts(data);
@@ -126,8 +126,8 @@ double f1(const Rows& data) {
   });
 }
 
-// Area under the curve of true over false positive rate of "class c against the rest", ties of the
-// score taken as one step (trapezoid).
+// Area under the curve of true over false positive rate of "class c against the rest", with ties
+// of the score as one step (trapezoid).
 double auc_of_class(const Rows& data, std::size_t c) {
   std::vector<std::size_t> order(data.rows);
   std::iota(order.begin(), order.end(), std::size_t{0});
@@ -252,7 +252,7 @@ double over_columns(const Rows& data, Value value) {
   return sum / static_cast<double>(data.columns);
 }
 
-// 1 - error / variance; a constant target is 1 where it is met, else 0.
+// 1 - error / variance; for a constant target 1 if the error is zero, else 0.
 double explained(double error, double variance) {
   if (variance > 0) return 1 - error / variance;
   return error > 0 ? 0 : 1;
@@ -324,7 +324,7 @@ const BuiltIn& checked_built_in(const std::string& name, bool has_classes) {
   throw DataError({.what = fmt::format("the metric '{}' is for {}, but the targets are {}", name,
                                        metric->info.is_of_classes ? "classes" : "numbers",
                                        has_classes ? "classes" : "numbers"),
-                   .hint = "Take one of " + base::quote_list(fitting, fitting.size()) + "."});
+                   .hint = "Use one of " + base::quote_list(fitting, fitting.size()) + "."});
 }
 
 }  // namespace
@@ -365,7 +365,7 @@ void softmax(std::span<double> row) {
   for (double& value : row) value /= sum;
 }
 
-// The scores of the classes at each place, one after the other: [places, C].
+// The scores of the classes at each position, one after another: [positions, C].
 std::vector<double> rows_of_classes(const Tensor& scores, std::size_t axis) {
   const Dims& dims = scores.dims();
   const auto numbers = scores.to_doubles();
@@ -422,7 +422,7 @@ void MetricRows::add(const Tensor& scores, const Tensor& target, std::span<const
   const std::int64_t places = dims[0] > 0 ? target.num_elements() / dims[0] : 1;
   const bool are_of_places = std::ssize(weights) == target.num_elements();
   const auto places_of_weight = static_cast<std::size_t>(are_of_places ? 1 : places);
-  std::size_t row = 0;  // each place of a row counts as one
+  std::size_t row = 0;  // each position of a row counts as one
   for (const std::int64_t label : target.to_int64s()) {
     const auto first = numbers.begin() + static_cast<std::ptrdiff_t>(row) * columns_;
     if (label != ignored) {
@@ -451,7 +451,7 @@ Predictions MetricRows::predictions() const {
     }
   }
   const bool is_probability = is_sigmoid || std::holds_alternative<LogLoss>(loss_.function);
-  if (loss_.is_classifier && columns == 1) {  // class 0 is what is not class 1
+  if (loss_.is_classifier && columns == 1) {  // class 0 is the complement of class 1
     std::vector<double> both;
     both.reserve(2 * predicted.size());
     for (const double value : predicted) {

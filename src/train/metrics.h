@@ -9,16 +9,16 @@
 
 namespace onnxgrad::train {
 
-/// Collects the rows of a validation, batch by batch, and gives the metrics of all of them.
+/// Collects validation rows, batch by batch, and computes the metrics over all of them.
 class MetricRows {
  public:
-  /// `loss` outlives this. Throws: DataError (unknown metric, one that does not fit the loss).
+  /// `loss` outlives this. Throws: DataError (unknown metric, one that does not match the loss).
   MetricRows(const LossInfo& loss, std::vector<Metric> metrics);
 
-  /// Forgets the rows.
+  /// Clears the rows.
   void clear();
-  /// scores: [n], [n, C] or [n, K] floating, of a loss with a class axis more axes too: each place
-  /// is a row then; target: as the loss reads it; weights: n numbers, or
+  /// scores: [n], [n, C] or [n, K] floating, for a loss with a class axis also more axes: each
+  /// position is then a row; target: as the loss reads it; weights: n numbers, or
   /// empty. Throws: DataError (scores of another rank).
   void add(const Tensor& scores, const Tensor& target, std::span<const double> weights);
   /// One value for each metric. Throws: what the user's functions throw.

@@ -19,7 +19,7 @@ Pattern normalized() {
   const Pattern mean = one_of({in_any_order("Add", average, anything()),
                                in_any_order("Max", average, anything()), average});
   const Pattern root = one_of({op("Sqrt", {mean}), op("Pow", {mean, number(0.5)})});
-  // sqrt(mean + epsilon), and where it is written so the epsilon behind the root.
+  // sqrt(mean + epsilon), possibly with the epsilon outside the root.
   const Pattern deviation = one_of({in_any_order("Add", root, anything()), root});
   const Pattern inverse = one_of({op("Reciprocal", {deviation}), op("Div", {number(1), deviation}),
                                   op("Pow", {mean, number(-0.5)})});

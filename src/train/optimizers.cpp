@@ -19,18 +19,18 @@ using ir::GraphBuilder;
 using ir::StateBinding;
 using ir::Value;
 
-// The decay that the formula has; 0 for those without one.
+// The decay of the formula; 0 for those without one.
 double decay_of(const Optimizer& optimizer) {
   return std::get<double>(optimizer_rows().get(optimizer, "weight_decay", 0.0));
 }
 
-/// A weight in an update, and the optimizer that does it.
+/// A weight in an update, and its optimizer.
 struct Step {
   WeightStep step = {};
   const Optimizer* optimizer = nullptr;
 };
 
-// The weights with what their groups say.
+// The weights with the options of their groups.
 std::vector<Step> make_steps(const Optimizer& optimizer, const UpdateInputs& inputs,
                              const UpdateOptions& options) {
   std::vector<Step> steps;
@@ -82,13 +82,13 @@ class Accumulator {
     writer.bind_always(done_, next_done_);
     Value* divisor = nullptr;
     if (denominator != nullptr) {
-      // Half precision does not count far.
+      // Half precision cannot represent large counts.
       if (denominator->dtype() != DataType::kFloat64) {
         denominator = g.cast(denominator, DataType::kFloat32);
       }
       Value* sum = add_to_sum(writer, "accumulated_rows",
                               Tensor::zeros(denominator->dtype(), Dims{}), denominator);
-      // Rows that all have weight 0 move nothing.
+      // If all rows have weight 0 nothing changes.
       Value* is_positive = g.greater(sum, g.scalar_like(sum, 0));
       divisor = g.where(is_positive, sum, g.scalar_like(sum, 1));
     }
@@ -142,7 +142,7 @@ void clip(StepWriter& writer, const UpdateOptions& options, std::vector<Step>& s
   }
 }
 
-// The rate in the type that it is fed in: what a session that is given the rate would have.
+// The rate in the type in which it is fed, as in a session that is given the rate.
 void write_schedule(StepWriter& writer, const UpdateInputs& inputs) {
   GraphBuilder& g = writer.g();
   Value* first = g.cast(inputs.learning_rate, DataType::kFloat64);
@@ -180,7 +180,7 @@ std::vector<StateBinding> write_optimizer(GraphBuilder& g, const Optimizer& opti
         options.accumulate != 1) {
       throw ModelError(
           {.what = "optimizer: L-BFGS takes no groups, no clipping and no accumulation",
-           .hint = "Leave these options out, or take another optimizer."});
+           .hint = "Omit these options, or use another optimizer."});
     }
     return hold(inputs.weights);
   }

@@ -11,36 +11,36 @@
 #include "train/schedules/schedules.h"
 
 // From gradients to new weights, as nodes of the training step. train/optimizers/ has the formulas,
-// one file per family; here is what is done around them.
+// one file per family; here is what surrounds them.
 
 namespace onnxgrad::train {
 
 /// Name of the state that counts updates: the number done so far, int64, rank 0.
 inline constexpr const char* kStepCount = "step_count";
 
-/// What an update is made of.
+/// The inputs of an update.
 struct UpdateInputs {
   /// Inputs of the graph with an initializer.
   std::span<ir::Value* const> weights = {};
   std::span<ir::Value* const> gradients = {};  ///< of the same shapes and dtypes
   ir::Value* learning_rate = nullptr;          ///< rank 0, floating
-  /// Its schedule in the graph, by the count of updates; nullptr: the rate is what is fed.
+  /// Its schedule in the graph, by the number of updates; nullptr: the fed rate is used.
   const ScheduleRun* schedule = nullptr;
   std::span<ir::Value* const> plateau_factors = {};  ///< see ScheduleRun::write
-  /// What the loss was divided by, rank 0: the share of this batch among those that are
+  /// The divisor of the loss, rank 0: the weight of this batch among those that are
   /// accumulated. nullptr: the loss is a sum.
   ir::Value* denominator = nullptr;
-  /// Weights by name that count their updates themselves, in "step_count/<weight>": they were not
+  /// Names of weights with their own update count, "step_count/<weight>": they were not
   /// trained in all steps.
   std::unordered_set<std::string> with_own_count = {};
 };
 
 /// Appends the update of each weight (formulas: onnxgrad/optimizers.h). Slots become further graph
-/// inputs "<slot>/<weight>" with their first values, "step_count" where the formula needs it, and
+/// inputs "<slot>/<weight>" with their initial values, "step_count" if the formula needs it, and
 /// those of UpdateOptions. Returns the bindings of the weights in their order, then the others.
 /// L-BFGS has no update: each weight is bound to itself.
 /// Throws: ModelError (a group's pattern that matches no weight, L-BFGS with options that it does
-/// not take).
+/// not support).
 std::vector<ir::StateBinding> write_optimizer(ir::GraphBuilder& g, const Optimizer& optimizer,
                                               const UpdateInputs& inputs,
                                               const UpdateOptions& options = {});
@@ -53,7 +53,7 @@ inline bool is_host_loop(const Optimizer& optimizer) {
   return std::holds_alternative<Lbfgs>(optimizer);
 }
 
-/// Throws: OptionError for a parameter out of its range, naming it.
+/// Throws: OptionError for a parameter out of range, naming it.
 void check_optimizer(const Optimizer& optimizer);
 void check_update_options(const UpdateOptions& options);
 

@@ -12,7 +12,7 @@ namespace {
 using ir::Node;
 using ir::Value;
 
-// Follows nodes that pass labels on, to the lookup in a constant list of strings.
+// Follows nodes that pass on labels, to the lookup in a constant list of strings.
 void find_label_lookup(RunnableOutput& output) {
   static const ir::NodeTest kPasses = builtin_engine().ops.passing(opdef::Passage::kReshaped);
   const Value* value = ir::look_through(std::exchange(output.value, nullptr), kPasses);
@@ -41,7 +41,7 @@ Tensor RunnableOutput::finish(Tensor computed) const {
       throw DataError(
           {.what = "class number " + std::to_string(number) + " has no label",
            .where = {.value = name},
-           .hint = "Ask for the scores instead: the model has more classes than labels."});
+           .hint = "Request the scores instead: the model has more classes than labels."});
     }
     texts.push_back(table[static_cast<std::size_t>(number)]);
   }

@@ -20,11 +20,11 @@ struct RunnableOutput {
   Tensor finish(Tensor computed) const;
 };
 
-/// One per output of `graph`, in order. Behind a ZipMap stands the tensor that it reads; string
+/// One per output of `graph`, in order. A ZipMap is replaced by the tensor that it reads; string
 /// labels are looked up after the run.
 std::vector<RunnableOutput> runnable_outputs(const ir::Graph& graph);
 
-/// What the public interface says of a value.
+/// The description of a value in the public interface.
 ValueInfo value_info(const std::string& name, const ir::Type& type);
 
 }  // namespace onnxgrad::train

@@ -7,7 +7,7 @@ namespace onnxgrad::train {
 bool glob_match(std::string_view pattern, std::string_view name) {
   std::size_t p = 0;
   std::size_t n = 0;
-  std::size_t star = std::string_view::npos;  // the last * seen, and what it has taken so far
+  std::size_t star = std::string_view::npos;  // the last * seen, and what it has matched so far
   std::size_t taken = 0;
   while (n < name.size()) {
     if (p < pattern.size() && pattern[p] == '*') {

@@ -8,7 +8,7 @@
 
 namespace onnxgrad::train {
 
-/// Shell-style matching of whole names: * is any text, ? any character, all else itself.
+/// Shell-style matching of whole names: * is any string, ? any character, all else itself.
 /// Time is at most the product of the lengths.
 bool glob_match(std::string_view pattern, std::string_view name);
 

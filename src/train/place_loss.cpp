@@ -22,7 +22,7 @@ using ir::Value;
 void check_number(std::string_view name, double value) {
   if (value >= 0 && std::isfinite(value)) return;
   throw ModelError({.what = fmt::format("{} is {}, expected a number of at least 0", name, value),
-                    .hint = "Give a number such as 0.01, or leave it out."});
+                    .hint = "Give a number such as 0.01, or omit it."});
 }
 
 void check_combination(const Loss& loss) {
@@ -42,13 +42,13 @@ void check_combination(const Loss& loss) {
     check_number("the factor of a loss", other.factor);
     if (other.penalties.empty() && other.others.empty() && other.sample_weight.empty()) continue;
     throw ModelError({.what = "the loss on '" + other.output +
-                              "' has penalties, sample weights or losses of its own",
+                              "' has its own penalties, sample weights or losses",
                       .where = {.value = other.output},
-                      .hint = "Give them to the first loss; they count for all."});
+                      .hint = "Give them to the first loss; they apply to all."});
   }
 }
 
-// Inputs of the model that are fed with rows.
+// Inputs of the model that are fed rows.
 std::vector<Value*> data_inputs(const ir::Graph& graph) {
   std::vector<Value*> inputs;
   for (Value* input : graph.inputs) {
@@ -74,7 +74,7 @@ Value* find_data_input(const ir::Graph& graph, const std::string& name) {
                     .hint = base::nearest_or(name, names)});
 }
 
-// A loss that the model has, with target and weights among its own inputs.
+// The model's own loss, with target and weights among its own inputs.
 PlacedLoss place_own(GraphBuilder& g, const Loss& loss, Reduction reduction) {
   const ir::Graph& graph = g.graph();
   PlacedLoss placed{.resolved = resolve_loss(graph, loss)};
@@ -91,7 +91,7 @@ PlacedLoss place_own(GraphBuilder& g, const Loss& loss, Reduction reduction) {
   }
   Value* rows = placed.target;
   if (rows == nullptr) {
-    // Without any input that has rows, the loss counts as one.
+    // Without any input that has rows, the loss counts as one row.
     const auto inputs = data_inputs(graph);
     rows = inputs.empty() ? g.reshape(placed.resolved.scores, std::vector<std::int64_t>{-1})
                           : inputs.front();
@@ -114,9 +114,9 @@ PlacedLoss place_one(GraphBuilder& g, const Loss& loss, ResolvedLoss resolved, R
   if (!loss.sample_weight.empty() && loss.weigh_places) {
     const bool fits = has_class_axis(function) && is_classification(function, *scores);
     if (!fits || !loss.others.empty()) {
-      throw ModelError({.what = describe(function) + " takes no weight for each place",
+      throw ModelError({.what = describe(function) + " takes no weight for each position",
                         .where = {.value = scores->name},
-                        .hint = "Give weights for rows, or take a cross-entropy over classes."});
+                        .hint = "Give weights for rows, or use a cross-entropy over classes."});
     }
     placed.sample_weight = graph.add_input(
         loss.sample_weight, ir::Type::tensor(scores->dtype(), *placed.target->type.shape));
@@ -132,7 +132,7 @@ PlacedLoss place_one(GraphBuilder& g, const Loss& loss, ResolvedLoss resolved, R
   return placed;
 }
 
-/// A weight and what its penalties sum up to.
+/// A weight and the sum of its penalties.
 struct Penalized {
   Value* weight = nullptr;
   double l1 = 0;
@@ -143,7 +143,7 @@ bool is_matrix(const Weight& weight) {
   return weight.trainable && weight.value->initializer.dims().rank() >= 2;
 }
 
-// Which of the weights a penalty is put on.
+// Which of the weights a penalty applies to.
 std::vector<bool> match_penalty(const Penalty& penalty, const std::vector<Weight>& weights,
                                 const std::vector<std::string>& names,
                                 const std::unordered_set<const Value*>& behind) {
@@ -214,7 +214,7 @@ Value* scaled(GraphBuilder& g, Value* x, double factor, Value* like) {
   return factor == 1 ? x : g.scale(x, factor);
 }
 
-// The sum of all losses and penalties takes the place of the first loss.
+// The sum of all losses and penalties replaces the first loss.
 void put_together(GraphBuilder& g, const Loss& loss, const std::vector<Penalized>& penalties,
                   PlacedLoss& placed) {
   WrittenLoss& whole = placed.written;
@@ -233,7 +233,7 @@ void put_together(GraphBuilder& g, const Loss& loss, const std::vector<Penalized
     total = g.add(total, scaled(g, write_penalty(g, penalized), 1, like));
   }
   whole.loss = total;
-  // Means of batches are put together by what the first loss is divided by.
+  // Means of batches are combined by the divisor of the first loss.
   whole.numerator = loss.reduction == Reduction::kMean ? g.mul(total, whole.denominator) : total;
 }
 
@@ -253,7 +253,7 @@ std::string describe_all(const Loss& loss, const PlacedLoss& placed) {
   return line;
 }
 
-// The whole loss of what was placed: penalties, factors, the sum of several.
+// The whole loss: penalties, factors, the sum of several.
 PlacedLoss finish(GraphBuilder& g, const Loss& loss, const std::vector<Weight>& weights,
                   PlacedLoss placed) {
   std::vector<Penalized> penalties;
@@ -299,7 +299,7 @@ LossPlace PlacedLoss::place() const {
 
 PlacedLoss place_loss(GraphBuilder& g, const opdef::OpRegistry& registry, const Loss& loss) {
   check_combination(loss);
-  // Before the loss brings constants of its own, which no pattern shall match.
+  // Before the loss adds its own constants, which no pattern should match.
   std::vector<Weight> weights;
   if (!loss.penalties.empty()) weights = find_floating_weights(g.model(), registry);
   g.set_scope("loss");

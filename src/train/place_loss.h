@@ -18,7 +18,7 @@ struct PlacedLoss {
   ir::Value* sample_weight = nullptr;  ///< or nullptr
   /// Of the whole: the sum of several losses and the penalties.
   WrittenLoss written = {};
-  ir::Value* own_loss = nullptr;           ///< of this one alone, without its factor
+  ir::Value* own_loss = nullptr;           ///< of this one only, without its factor
   std::vector<ir::Value*> penalized = {};  ///< weights
   std::vector<PlacedLoss> others = {};     ///< of Loss::others, without their WrittenLoss
 
@@ -26,12 +26,12 @@ struct PlacedLoss {
 };
 
 /// Adds the inputs for targets and sample weights to the graph that `g` writes, and the nodes of
-/// the loss. Throws: ModelError (see resolve_loss and write_loss; a penalty or a factor that is no
-/// number of at least 0; a pattern that matches no weight; others with penalties, weights or
-/// others of their own).
+/// the loss. Throws: ModelError (see resolve_loss and write_loss; a penalty or factor that is not
+/// a number of at least 0; a pattern that matches no weight; others with their own penalties,
+/// weights or others).
 PlacedLoss place_loss(ir::GraphBuilder& g, const opdef::OpRegistry& registry, const Loss& loss);
 
-/// All values that `value` is computed from, itself included.
+/// All values that `value` is computed from, including itself.
 std::unordered_set<const ir::Value*> values_behind(const ir::Value* value);
 
 }  // namespace onnxgrad::train

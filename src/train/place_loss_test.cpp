@@ -100,7 +100,7 @@ TEST(PlaceLoss, MistakesAreNamed) {
   EXPECT_THAT(message_of({.penalties = {{.l2 = 1, .weights = {"V"}}}}), HasSubstr("matches 'V'"));
   EXPECT_THAT(message_of({.factor = -2}), HasSubstr("the factor of a loss is -2"));
   const Loss nested{.output = "y", .penalties = {{.l2 = 1}}};
-  EXPECT_THAT(message_of({.others = {nested}}), HasSubstr("has penalties"));
+  EXPECT_THAT(message_of({.others = {nested}}), HasSubstr("has its own penalties"));
   EXPECT_THAT(message_of({.function = UserLoss{}}), HasSubstr("user loss: there is no model"));
 }
 

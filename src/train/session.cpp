@@ -62,7 +62,7 @@ Session::Session(Source source, const Loss& loss, const Optimizer& optimizer,
   }
 }
 
-// The step with first values, all or nothing. Returns the one before.
+// The step with initial values, all or nothing. Returns the previous one.
 std::unique_ptr<StepRunner> Session::build(const std::optional<TrainedSet>& set) {
   if (is_fitting_) {
     throw Error({.what = "the trained weights cannot be changed while fit() runs",
@@ -145,7 +145,7 @@ bool Session::check_target(const std::string& port, const Tensor& tensor) const 
   if (has_soft_targets(info->function)) check_range(*info, tensor, port);
   if (rows_of(tensor) == 0) {
     throw DataError({.what = "a batch without rows",
-                     .hint = "Leave empty batches out: the mean over no rows is not a number."});
+                     .hint = "Skip empty batches: the mean over no rows is not a number."});
   }
   return true;
 }

@@ -20,7 +20,7 @@ namespace onnxgrad::train {
 struct Checkpoint;
 
 /// The implementation of TrainingSession: a model, what it is trained with, and the step,
-/// evaluation and prediction that were compiled of them (train/session/). Evaluation and prediction
+/// evaluation and prediction compiled from them (train/session/). Evaluation and prediction
 /// read the weights in the step's state, without a copy. Not thread-safe.
 class Session {
  public:
@@ -49,13 +49,13 @@ class Session {
   void set_learning_rate(double rate) { step_->set_learning_rate(rate); }
   std::int64_t steps() const { return step_->steps(); }
   void set_steps(std::int64_t steps) { step_->set_steps(steps); }
-  /// Of Dropout and other random operators.
+  /// For Dropout and other random operators.
   std::uint64_t seed() const { return step_->seed(); }
   void set_seed(std::uint64_t seed) { step_->set_seed(seed); }
 
-  // What recompiles the step: its state keeps the values, plans and executions of before are
-  // gone afterwards, and nothing has changed where it throws. Throws: Error while a FitSession
-  // lives.
+  // These recompile the step: its state keeps the values, previous plans and executions are
+  // invalid afterwards, and nothing has changed if it throws. Throws: Error while a FitSession
+  // exists.
 
   /// See TrainingSession.
   void freeze(std::span<const std::string> patterns);
@@ -63,29 +63,29 @@ class Session {
   void use_sample_weights(const std::string& name, bool of_places = false);
   /// From now on as with TrainingOptions::skip_non_finite.
   void guard_updates();
-  /// Whether steps also give the norm of all gradients (StepPorts::gradient_norm).
+  /// Whether steps also compute the norm of all gradients (StepPorts::gradient_norm).
   void log_gradient_norm(bool wanted);
 
-  /// True while labels may still settle a class axis: see label_form.h.
+  /// True while labels may still determine a class axis: see label_form.h.
   bool is_open() const;
-  /// Settles what the labels decide. Before a fit; inside one nothing is done.
-  /// Throws: DataError (labels that fit no axis of the scores, or several).
+  /// Decides what depends on the labels. Before a fit; inside one it does nothing.
+  /// Throws: DataError (labels that match no axis of the scores, or several).
   void settle_by_labels(const FirstRows& rows);
   void settle_by_labels(const Dataset& data);
-  /// What is settled by now; and the same from elsewhere, for what is open here.
+  /// What has been decided so far; and the same from elsewhere, for what is still open here.
   LabelForms label_forms() const;
   void set_label_forms(const LabelForms& forms);
-  /// The loss as it was requested, with what labels have settled; another one keeps the state.
+  /// The loss as requested, with what labels have decided; another one keeps the state.
   const Loss& asked_loss() const { return loss_; }
   void ask_loss(Loss loss);
 
   NamedTensors state() const;
-  /// The same as Executor::read_state gives it: on the CPU views that are valid as long as the
+  /// The same as from Executor::read_state: on the CPU views that are valid as long as the
   /// session is not recompiled.
   NamedTensors read_state() const { return step_->read_state(); }
   void load_state(const NamedTensors& state) { step_->load_state(state); }
   void reset();
-  /// The trained weights alone, under their names in the working copy; copies.
+  /// Only the trained weights, by their names in the working copy; copies.
   NamedTensors weights() const;
   std::string plan_summary() const { return step_->plan_summary(); }
   MemoryReport memory() const;
@@ -130,7 +130,7 @@ class Session {
   std::unique_ptr<Prediction> prediction_;
 };
 
-/// What an epoch loop uses of a session. While one lives, plans stay.
+/// What an epoch loop uses of a session. During its lifetime, plans are kept.
 class FitSession {
  public:
   explicit FitSession(Session& session) : session_(session) { session_.is_fitting_ = true; }
@@ -143,7 +143,7 @@ class FitSession {
     return session_.evaluation(with_scores);
   }
   DataSchema schema() const { return session_.schema(); }
-  /// Of the session alone: see session/session_checkpoint.h.
+  /// Only of the session: see session/session_checkpoint.h.
   Checkpoint checkpoint() const;
   void restore(const Checkpoint& checkpoint) const;
 

@@ -17,8 +17,8 @@
 #include "train/training_mode.h"
 
 // The joint graph of outputs and gradients is written first. Nodes that the outputs depend on are
-// forward nodes, all others that the gradients depend on are backward nodes; what is read across
-// is saved. Shapes are taken in the forward graph, so that no tensor is saved for its shape alone.
+// forward nodes, all others that the gradients depend on are backward nodes; what backward nodes
+// read is saved. The forward graph computes shapes, so that no tensor is saved only for its shape.
 // Start reading at Splitter::run.
 
 namespace onnxgrad::train {
@@ -195,7 +195,7 @@ class Splitter {
     }
   }
 
-  // Says of each node whether it is a forward node, and what is read from them by others.
+  // Decides for each node whether it is a forward node, and what others read from these.
   void sort_nodes() {
     const NodeSet needed = ancestors(gradients_);
     std::vector<Value*> computed = output_values_;
@@ -288,7 +288,7 @@ class Splitter {
       if (original->producer == nullptr || !backward_reads_.contains(original)) continue;
       Value* inside = map.at(original);
       const auto [entry, is_new] = replaced.try_emplace(inside, nullptr);
-      if (!is_new) continue;  // an output that the model has twice
+      if (!is_new) continue;  // an output that occurs twice in the model
       graph.rename(inside, graph.names().unique(original->name + "_forward"));
       Value* input = graph.add_value(original->name, original->type);
       input->is_input = true;

@@ -13,7 +13,7 @@
 #include "train/outputs.h"
 #include "train/weights.h"
 
-// From a model to two graphs: one that computes the outputs and gives what their gradients need,
+// From a model to two graphs: one that computes the outputs and saves what their gradients need,
 // and one that computes the gradients from that. Nothing here runs anything.
 
 namespace onnxgrad::train {
@@ -40,9 +40,9 @@ struct BackwardInput {
 
 struct SplitGraph {
   /// Inputs: those of the model, then the weights, then running statistics. Outputs: those of the
-  /// model that can be computed (`outputs` says which).
+  /// model that can be computed (see `outputs`).
   std::shared_ptr<ir::Model> inference = {};
-  /// The same in training mode, with further outputs: what the backward graph wants saved, then the
+  /// The same in training mode, with further outputs: what the backward graph needs, then the
   /// new running statistics.
   std::shared_ptr<ir::Model> forward = {};
   /// Inputs: `backward_inputs`. Outputs: "<name>_grad" of each weight, then of each of
@@ -57,8 +57,8 @@ struct SplitGraph {
 };
 
 /// `working`: a working copy (internal opset, types inferred).
-/// Throws: ModelError (pattern or input name without match, nothing to differentiate),
-/// GradientError naming every node without gradient.
+/// Throws: ModelError (pattern or input name without a match, nothing to differentiate),
+/// GradientError naming every node without a gradient.
 SplitGraph split_graph(const ir::Model& working, const opdef::OpRegistry& registry,
                        const SplitOptions& options);
 

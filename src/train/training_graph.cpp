@@ -51,7 +51,7 @@ void close_defaults(ir::Graph& graph) {
   std::erase_if(graph.inputs, [](const Value* value) { return value->is_initializer(); });
 }
 
-// Cuts everything that `graph.outputs` do not need, inputs included.
+// Removes everything that `graph.outputs` do not need, including inputs.
 void cut_to_outputs(ir::Graph& graph) {
   ir::eliminate_dead_nodes(graph);
   const ir::Uses uses(graph);
@@ -65,7 +65,7 @@ Value* find_in(const ir::Graph& graph, const WeightInfo& weight) {
   return value;
 }
 
-// Weights that the loss depends on. Naming one that has no influence is a mistake worth an error.
+// Weights that the loss depends on. Naming one that does not affect it is an error.
 std::vector<Weight> reachable_weights(const std::vector<Weight>& selected, Value* loss,
                                       bool were_named) {
   const auto needed = values_behind(loss);
@@ -76,12 +76,12 @@ std::vector<Weight> reachable_weights(const std::vector<Weight>& selected, Value
     } else if (were_named) {
       throw ModelError({.what = "weight '" + weight.value->name + "' has no influence on the loss",
                         .where = {.value = weight.value->name},
-                        .hint = "Leave it out of trainable=, or put the loss elsewhere."});
+                        .hint = "Remove it from trainable=, or apply the loss elsewhere."});
     }
   }
   if (reachable.empty()) {
     throw ModelError({.what = "none of the trainable weights has an influence on the loss",
-                      .hint = "Name weights with trainable=, or put the loss elsewhere."});
+                      .hint = "Name weights with trainable=, or apply the loss elsewhere."});
   }
   return reachable;
 }
@@ -100,8 +100,8 @@ std::vector<Weight> reachable_weights(const std::vector<Weight>& selected, Value
                        .where = zeros.ends.empty() ? Place{}
                                                    : Place{.node = zeros.ends.front()->name,
                                                            .op_type = zeros.ends.front()->op_type},
-                       .detail = "It ends at what is constant between its steps: " + list + ".",
-                       .hint = "Put the loss on a value before these nodes, or replace them."});
+                       .detail = "It ends at what is piecewise constant: " + list + ".",
+                       .hint = "Apply the loss to a value before these nodes, or replace them."});
 }
 
 // See StepGraph.
@@ -135,7 +135,7 @@ class ExtraOutputs {
   }
 
  private:
-  // A value of its own, so that its name is free to choose.
+  // A separate value, so that its name can be chosen freely.
   Value* named(Value* value, const std::string& name) {
     Value* copy = draft_.g().identity(value);
     ir::give_name(draft_.graph(), copy, name);
@@ -147,7 +147,7 @@ class ExtraOutputs {
     for (const Weight& weight : weights_) known.push_back(weight.value->name + "_grad");
     known.emplace_back("gradient_norm");
     throw ModelError({.what = "a training step has no output '" + name + "'",
-                      .detail = "It can give " + base::quote_list(known) + ".",
+                      .detail = "It can return " + base::quote_list(known) + ".",
                       .hint = base::nearest_or(name, known)});
   }
 
@@ -157,7 +157,7 @@ class ExtraOutputs {
   std::vector<RunnableOutput> model_outputs_;
 };
 
-// The type of the learning rate: float64 where a weight is.
+// The type of the learning rate: float64 if a weight is.
 DataType rate_dtype(const std::vector<Weight>& weights) {
   const bool wide = std::ranges::any_of(
       weights, [](const Weight& weight) { return weight.value->dtype() == DataType::kFloat64; });
@@ -170,7 +170,7 @@ std::vector<Value*> values_of(const std::vector<Weight>& weights) {
   return values;
 }
 
-// Turns trained weights into inputs whose first value is what they were.
+// Turns trained weights into inputs with their values as initial values.
 void open_weights(ir::Graph& graph, const std::vector<Value*>& weights) {
   for (Value* weight : weights) {
     weight->is_input = true;
@@ -180,7 +180,7 @@ void open_weights(ir::Graph& graph, const std::vector<Value*>& weights) {
 
 void append_state_outputs(ir::Model& model) {
   for (const ir::StateBinding& binding : model.state) {
-    if (binding.output == binding.input) continue;  // held as it is
+    if (binding.output == binding.input) continue;  // held unchanged
     ir::give_name(*model.graph, binding.output, "next/" + binding.input->name);
     model.graph->outputs.push_back(binding.output);
   }
@@ -215,7 +215,7 @@ void hold_states(Draft& draft, const std::vector<Weight>& weights,
   }
 }
 
-// Cuts to the outputs, but keeps all states.
+// Reduces the graph to the outputs, but keeps all states.
 void cut_around_state(ir::Model& model) {
   ir::Graph& graph = *model.graph;
   const std::vector<Value*> outputs = graph.outputs;
@@ -276,14 +276,14 @@ StateWeights enter_training(Draft& draft, const opdef::OpRegistry& registry, Cho
   return result;
 }
 
-// x * 0 summed up: 0 if all elements are finite, else NaN.
+// Sum of x * 0: 0 if all elements are finite, else NaN.
 Value* write_fault(GraphBuilder& g, Value* x) {
   Value* zeros = g.scale(x, 0);
   return g.cast(x->type.has_rank() && x->type.rank() == 0 ? zeros : g.reduce_sum(zeros, {}, false),
                 DataType::kFloat32);
 }
 
-// Every state keeps its value where the loss or a new value of the state is not finite.
+// Every state keeps its value if the loss or a new value of the state is not finite.
 void guard_update(GraphBuilder& g, Value* loss, std::vector<ir::StateBinding>& state) {
   g.set_scope("guard");
   Value* fault = write_fault(g, loss);
@@ -299,7 +299,7 @@ void guard_update(GraphBuilder& g, Value* loss, std::vector<ir::StateBinding>& s
   g.set_scope("update");
 }
 
-// Running statistics as state; what they are called.
+// Running statistics as state; returns their names.
 std::vector<WeightInfo> bind_statistics(Draft& draft,
                                         const std::vector<ir::StateBinding>& statistics) {
   std::vector<WeightInfo> infos;
@@ -311,13 +311,13 @@ std::vector<WeightInfo> bind_statistics(Draft& draft,
   return infos;
 }
 
-// The place of the new output.
+// The index of the new output.
 std::size_t add_output(ir::Graph& graph, Value* value) {
   graph.outputs.push_back(value);
   return graph.outputs.size() - 1;
 }
 
-// Each is a value of its own, in the type of the loss.
+// Each is a separate value, in the type of the loss.
 void add_log_outputs(Draft& draft, const PlacedLoss& placed, const std::vector<Value*>& gradients,
                      const StepGraphOptions& options, StepGraph& step) {
   GraphBuilder& g = draft.g();
@@ -344,7 +344,7 @@ ScheduleRun make_schedule(const ScheduleInGraph& spec) {
   if (!spec.updates && (needs_updates(spec.schedule) || counts_epochs(spec.schedule))) {
     throw OptionError(
         {.what = "the schedule depends on the number of updates in the whole training",
-         .hint = "Pass updates=, and epochs= where the schedule counts those; "
+         .hint = "Pass updates=, and epochs= if the schedule counts those; "
                  "or give lengths in updates."});
   }
   return {spec.schedule, /*rate=*/0, spec.updates, spec.epochs};

@@ -20,12 +20,12 @@
 
 namespace onnxgrad::train {
 
-/// Weights by name that a session trains, after it froze and unfroze some; and the state of those
-/// that it trained before.
+/// Weights by name that a session trains, after freezing and unfreezing some; and the state of
+/// those that it trained before.
 struct TrainedSet {
   std::vector<std::string> trained = {};
-  std::vector<std::string> held = {};  ///< weights that stay state, without update
-  /// Slots of held weights: states by name with their first values, without update.
+  std::vector<std::string> held = {};  ///< weights that remain in the state, without updates
+  /// Slots of held weights: states by name with their initial values, without updates.
   std::vector<NamedTensor> held_slots = {};
   std::unordered_set<std::string> with_own_count = {};  ///< see UpdateInputs
   std::vector<std::string> statistics = {};             ///< that are state in any case
@@ -52,17 +52,17 @@ struct StepGraphOptions {
   /// Further outputs: outputs of the model, "<weight>_grad", "gradient_norm".
   std::vector<std::string> outputs = {};
   bool all_gradients = false;  ///< "<weight>_grad" of every trained weight, after `outputs`
-  /// What a history of the training has: see StepPorts.
+  /// For the history of the training: see StepPorts.
   bool target_losses = false;
   bool gradient_norm = false;
 };
 
-/// The places of a step's results among its outputs. Numbers are rank 0, but for the row losses.
+/// The positions of a step's results among its outputs. Numbers are rank 0, except the row losses.
 struct StepPorts {
   std::size_t loss = 0;
-  /// Of the loss, where that is not the number of rows.
+  /// The divisor of the loss, if that is not the number of rows.
   std::optional<std::size_t> denominator = {};
-  std::optional<std::size_t> row_losses = {};     ///< [N], of Reduction::kNone
+  std::optional<std::size_t> row_losses = {};     ///< [N], for Reduction::kNone
   std::vector<std::size_t> extras = {};           ///< StepGraphOptions::outputs, all_gradients
   std::vector<std::size_t> target_losses = {};    ///< of StepGraph::target_losses
   std::optional<std::size_t> gradient_norm = {};  ///< of all gradients together
@@ -72,12 +72,12 @@ struct StepPorts {
 /// Loss, gradient and update. With L-BFGS the update is a loop around the graph: there is no
 /// `learning_rate`, and the gradients are outputs. Graph inputs: those of the model that the loss
 /// needs, the target, the sample weight if there is one, `learning_rate`, with a schedule a
-/// `plateau_factor` for each of its plateaus, then the state (with first values). Graph outputs:
+/// `plateau_factor` for each of its plateaus, then the state (with initial values). Graph outputs:
 /// those of `ports`, then the new state.
 struct StepGraph {
   std::shared_ptr<ir::Model> model;  ///< with its state bindings
   LossInfo loss;
-  /// The symbol of the number of classes, where a class number is the target and only data decide.
+  /// The symbol of the number of classes, if the target is a class number and only data decides.
   std::string class_symbol = {};
   StepPorts ports = {};
   std::string sample_weight = {};  ///< name of that input; empty: none
@@ -106,12 +106,12 @@ struct StepGraph {
 StepGraph build_step(const ir::Model& working, const opdef::OpRegistry& registry, const Loss& loss,
                      const Optimizer& optimizer, const StepGraphOptions& options);
 
-/// The loss alone, for data that is not trained on. Inputs: as of the step, then the trained
+/// Only the loss, for data that is not trained on. Inputs: as for the step, then the trained
 /// weights by name, as plain inputs.
 struct EvaluationPorts {
   std::size_t numerator = 0;
   std::size_t denominator = 0;
-  /// Of classifiers: the (weighted) number of right rows, and of all rows that count.
+  /// For classifiers: the (weighted) number of right rows, and of all rows that count.
   std::optional<std::size_t> correct = {};
   std::optional<std::size_t> counted = {};
   std::optional<std::size_t> scores = {};  ///< of the first loss, if they are requested
@@ -135,7 +135,7 @@ std::shared_ptr<ir::Model> build_prediction(const ir::Model& working,
 /// The loss as an output of a working copy, for files: see add_loss() of onnxgrad/losses.h.
 /// Nodes from `first_new_node` on are new.
 struct LossGraph {
-  /// What the loss reads of the model; its own name where a new input has taken it here.
+  /// What the loss reads of the model; with its original name if a new input has taken it here.
   struct Input {
     ir::Value* value = nullptr;
     std::string name = {};

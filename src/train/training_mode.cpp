@@ -12,7 +12,7 @@ using ir::Node;
 using ir::StateBinding;
 using ir::Value;
 
-// Running statistics: the initializer, and the value that it has at this point of the graph.
+// Running statistics: the initializer, and its value at this point of the graph.
 using Statistics = std::vector<StateBinding>;
 using IsNeeded = std::function<bool(const Node&)>;
 
@@ -35,7 +35,7 @@ class Switcher {
   Switcher(const opdef::OpRegistry& registry, std::span<Value* const> trained, TrainingMode mode)
       : registry_(registry), trained_(trained), mode_(mode) {}
 
-  // Appends to `statistics` what the nodes of g.graph() make of them.
+  // Appends to `statistics` what the nodes of g.graph() compute from them.
   void enter(GraphBuilder& g, const IsNeeded& is_needed, Statistics& statistics) const {
     for (Node* node : std::vector<Node*>(g.graph().nodes)) {
       if (!is_needed(*node)) continue;
@@ -45,7 +45,7 @@ class Switcher {
       } else if (def != nullptr && def->switch_on_training != nullptr && takes_part(*node, *def)) {
         opdef::complete_attributes(*node, *def);
         for (const StateBinding& fresh : def->switch_on_training(*node, g)) {
-          // A layer that is used twice continues from what its first use left.
+          // A layer that is used twice continues from the result of its first use.
           std::ranges::replace(node->inputs, fresh.input, current(statistics, fresh.input));
           set_current(statistics, fresh.input, fresh.output);
         }
@@ -61,7 +61,7 @@ class Switcher {
     });
   }
 
-  // Statistics that change in a branch come out of the If; the other branch hands on the old ones.
+  // Statistics that change in a branch become outputs of the If; the other branch returns the old.
   void enter_branches(GraphBuilder& g, Node& node, Statistics& statistics) const {
     std::vector<std::pair<ir::Graph*, Statistics>> branches;
     for (ir::Graph* branch : node.subgraphs()) {

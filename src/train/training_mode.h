@@ -12,8 +12,8 @@
 namespace onnxgrad::train {
 
 /// Switches operators that compute a value of `needed` to training: with kOn all of them, with
-/// kAuto those whose weights are among `trained` and those without weights (Dropout). Those in the
-/// branches of an If too. Returns the running statistics: initializers, each with its value after
+/// kAuto those whose weights are among `trained` and those without weights (Dropout), also in the
+/// branches of an If. Returns the running statistics: initializers, each with its value after
 /// the step.
 std::vector<ir::StateBinding> switch_on_training(ir::GraphBuilder& g,
                                                  const opdef::OpRegistry& registry,

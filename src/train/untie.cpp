@@ -21,13 +21,13 @@ using ir::Node;
 using ir::Value;
 using onnx_io::TensorReads;
 
-/// A weight that may be one by accident.
+/// A weight that may be shared by accident.
 struct Candidate {
   const TensorReads* tensor = nullptr;
   std::vector<std::string> names = {};  ///< in the trial: of the tensor of each read
 };
 
-/// The file's tensors, by the place that a WeightOrigin gives.
+/// The file's tensors, by the location in a WeightOrigin.
 class TensorIndex {
  public:
   explicit TensorIndex(const ir::Model& file) : tensors_(onnx_io::collect_tensor_reads(file)) {
@@ -112,7 +112,7 @@ class Ties {
   }
 
   /// What a reader has in common with others that may share its weight: readers with an equal key
-  /// whose `layer` is another node do.
+  /// and a different `layer` do.
   struct Key {
     std::string place = {};  ///< operators from the reader to the layer
     const Value* shared = nullptr;
@@ -163,13 +163,13 @@ class Ties {
   ir::Uses uses_;
 };
 
-/// Puts reads into groups.
+/// Groups reads.
 class Groups {
  public:
   explicit Groups(std::size_t size) : parents_(size) {
     std::iota(parents_.begin(), parents_.end(), std::size_t{0});
   }
-  // The first of a group stands for it.
+  // The first of a group represents it.
   std::size_t find(std::size_t i) const {
     while (parents_[i] != i) i = parents_[i];
     return i;
@@ -179,7 +179,7 @@ class Groups {
     b = find(b);
     parents_[std::max(a, b)] = std::min(a, b);
   }
-  /// Each in rising order, by its first.
+  /// Each in increasing order, by its first.
   std::vector<std::vector<std::size_t>> list() const {
     std::map<std::size_t, std::vector<std::size_t>> groups;
     for (std::size_t i = 0; i < parents_.size(); ++i) groups[find(i)].push_back(i);
@@ -213,7 +213,7 @@ std::vector<std::vector<std::size_t>> group_reads(
   }
   std::vector<std::vector<std::size_t>> list = groups.list();
   if (candidate.tensor->is_output && constant) {
-    // What is returned keeps its name, and is what the constant is.
+    // A returned value keeps its name and is the constant itself.
     const auto first = std::ranges::find_if(list, [&](const auto& group) {
       return std::ranges::find(group, *constant) != group.end();
     });

@@ -9,9 +9,9 @@
 #include "onnxgrad/model.h"
 #include "opdef/registry.h"
 
-// Exporters write tensors of equal numbers once. A network that has not been trained then has one
-// bias for all its layers, and would be trained as one that shares it. Such weights are told from
-// those that a design shares, and each gets a tensor of its own in the file.
+// Exporters write tensors of equal numbers once. An untrained network then has one
+// bias for all its layers, and would be trained with a shared bias. Such weights are distinguished
+// from those shared by design, and each gets a separate tensor in the file.
 
 namespace onnxgrad::train {
 
@@ -24,15 +24,15 @@ struct UntiedFile {
 bool may_untie(const onnx_io::FileModel& file, const ir::Model& working,
                const opdef::OpRegistry& registry);
 
-/// `file` with the weights apart that are one by accident; nullopt if there are none. `working` is
-/// its working copy.
-/// A weight, or what keeps running statistics, is taken apart if it is trained by default, its
-/// numbers are not a sign of one weight (see has_own_values), and several nodes read it. Readers
-/// share it further where a design explains it: layers that share another weight, whose numbers are
-/// its own, and what stands before or behind such layers in the same way. Readers for which it is a
+/// `file` with weights separated that share a tensor by accident; nullopt if there are none.
+/// `working` is its working copy.
+/// A weight, or a running statistic, is separated if it is trained by default, its
+/// numbers do not identify one weight (see has_own_values), and several nodes read it. Readers
+/// continue to share it if a design explains it: layers that share another weight with numbers of
+/// its own, and what precedes or follows such layers in the same way. Readers for which it is a
 /// constant share one tensor. The first reader in the file keeps the name; the others' are
-/// "<name>_1", "<name>_2", ..., in the order of the file, without names that are taken. A weight in
-/// the body of a function is one for all its calls, and stays so.
+/// "<name>_1", "<name>_2", ..., in the order of the file, skipping used names. A weight in
+/// the body of a function is one for all its calls, and remains so.
 std::optional<UntiedFile> untie(const onnx_io::FileModel& file, const ir::Model& working,
                                 const opdef::OpRegistry& registry);
 

@@ -23,7 +23,7 @@ ir::Model load_user_part(const UserPart& part, const std::shared_ptr<const std::
   }
   for (const ir::Node* node : model.graph->nodes) {
     if (node->subgraphs().empty()) continue;
-    refuse_user_part(part, node->describe() + " has a subgraph", "Write it with Where, not If.");
+    refuse_user_part(part, node->describe() + " has a subgraph", "Express it with Where, not If.");
   }
   return model;
 }

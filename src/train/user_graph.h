@@ -8,12 +8,12 @@
 
 #include "ir/builder.h"
 
-// A part of a training step that a user wrote as a model: a loss, an update. Its nodes are written
-// into the step, with the types that its inputs have there.
+// A user-defined part of a training step, given as a model: a loss, an update. Its nodes are
+// written into the step, with the types that its inputs have there.
 
 namespace onnxgrad::train {
 
-/// What messages say of it.
+/// Its description in messages.
 struct UserPart {
   std::string subject;  ///< "user loss"
   std::string form;     ///< what its model should look like, one sentence
@@ -30,11 +30,11 @@ ir::Model load_user_part(const UserPart& part, const std::shared_ptr<const std::
 /// Inputs without a default value.
 std::vector<const ir::Value*> formal_inputs(const ir::Graph& graph);
 
-/// Throws: ModelError where `input` is not of the type `expected`, that `of` ("the scores") has.
+/// Throws: ModelError if `input` is not of the type `expected` of `of` ("the scores").
 void check_user_dtype(const UserPart& part, const ir::Value& input, DataType expected,
                       const std::string& of);
 
-/// Appends the nodes of `model` with `given` in the place of its inputs, and its functions; returns
+/// Appends the nodes of `model` with `given` in place of its inputs, and its functions; returns
 /// its outputs. Initializers that `given` does not replace are constants.
 std::vector<ir::Value*> write_user_part(ir::GraphBuilder& g, const ir::Model& model,
                                         std::unordered_map<const ir::Value*, ir::Value*> given);

@@ -15,7 +15,7 @@ using ir::Use;
 using ir::Value;
 using opdef::Passage;
 
-// What programs write around a parameter that must stay positive or small.
+// What programs apply to a parameter that must stay positive or small.
 bool is_reparametrisation(const Node& node) {
   return is_op(node, {"Exp", "Sigmoid", "Softplus", "Tanh"});
 }
@@ -34,7 +34,7 @@ bool contains(const std::vector<int>& inputs, int input) {
 }
 
 // A bias has an element per column or channel of what it is added to. One number added to many is
-// taken for a constant such as an epsilon.
+// considered a constant such as an epsilon.
 bool can_be_bias(const Value& bias, const Value& sum) {
   const bool is_number =
       bias.type.has_rank() && std::ranges::all_of(*bias.type.shape, [](const ir::Dim& dim) {
@@ -45,7 +45,7 @@ bool can_be_bias(const Value& bias, const Value& sum) {
          sum.type.shape->back().value() == 1;
 }
 
-// True if `operand` makes more elements of `other`: a table of centres, not numbers for columns.
+// True if `operand` broadcasts `other` to more elements: a table of centres, not one per column.
 bool enlarges(const Value& operand, const Value& other) {
   if (!operand.type.has_rank() || !other.type.has_rank()) return false;
   const ir::SymbolicShape& small = *other.type.shape;
@@ -94,7 +94,7 @@ bool RoleFinder::passes(const Node& node, Passage least) const {
   return def != nullptr && def->passage >= least;
 }
 
-// Its numbers, or some of them, come out elsewhere.
+// Its numbers, or some of them, pass through to an output.
 bool RoleFinder::moves(const Node& node, int input) const {
   return (input == 0 && passes(node, Passage::kRepeated)) || is_op(&node, "Concat");
 }
@@ -125,7 +125,7 @@ std::vector<Reading> RoleFinder::readings(const Value* initializer) const {
         if (!is_floating_value(output) || !seen.insert(output).second) continue;
         open.push_back(
             {.value = output,
-             // No layer reads repeated parameters; where it has none, exporters write zeros so.
+             // No layer reads repeated parameters; exporters write zeros this way instead.
              .keeps_numbers = current.keeps_numbers && is_moved && !is_repeated,
              .is_operand_alone = current.is_operand_alone ||
                                  (current.keeps_numbers && is_reparametrisation(node))});
@@ -144,8 +144,8 @@ Reading RoleFinder::read(const Use& use, const Value* value, bool keeps_numbers)
     return reading;
   }
   if (def == nullptr) {
-    // A matrix that an unknown operator reads is taken for a weight: the gradient then says that
-    // there is none, where leaving it out would train less than the model has without a word.
+    // A matrix that an unknown operator reads counts as a weight: the gradient then reports that
+    // there is none, whereas ignoring it would silently train less than the whole model.
     const bool is_matrix = value->type.has_rank() && value->type.rank() >= 2;
     if (!node.subgraphs().empty()) {
       reading.role = Role::kFormula;
@@ -186,13 +186,13 @@ bool RoleFinder::is_bias_or_scale(const Use& use, const Value* value, Reading& r
   return reading.layer != nullptr;
 }
 
-// True for the Mul of a normalisation that is written out, with its scale as operand `input`.
+// True for the Mul of a written-out normalisation, with its scale as operand `input`.
 bool RoleFinder::is_scale_of_normalization(const Node& node, std::size_t input) const {
   return is_op(&node, "Mul") && is_constant(node.input(input)) &&
          is_normalized(node.input(1 - input));
 }
 
-// The node with a weight that computes `value`, seen through operators that keep values.
+// The node with a weight that computes `value`, looking through operators that keep values.
 const Node* RoleFinder::layer_before(const Value* value) const {
   while (value != nullptr && value->producer != nullptr) {
     const Node* node = value->producer;
@@ -210,7 +210,7 @@ const Node* RoleFinder::layer_before(const Value* value) const {
   return nullptr;
 }
 
-// What is taken from an input or divides it, and what then multiplies or is added: a scaler.
+// What is subtracted from an input or divides it, and what then multiplies or is added: a scaler.
 bool RoleFinder::scales_inputs(const Use& use, const Value* value) const {
   const Node& node = *use.node;
   if (node.inputs.size() != 2) return false;
@@ -226,7 +226,7 @@ bool RoleFinder::scales_inputs(const Use& use, const Value* value) const {
 RoleFinder::Distance RoleFinder::distance_to_inputs(const Value* value) const {
   constexpr int kMostSteps = 16;
   bool is_shifted = false;
-  bool is_scaled = false;  // by a factor or a sum that counts only behind a shift
+  bool is_scaled = false;  // by a factor or a sum that counts only after a shift
   for (int i = 0; value != nullptr && i < kMostSteps; ++i) {
     if (value->producer == nullptr) {
       const bool is_fed = value->is_input && !value->is_initializer() && value->graph == &main_;

@@ -9,16 +9,16 @@
 #include "ir/uses.h"
 #include "opdef/registry.h"
 
-// What an initializer is to the nodes that it reaches.
+// The role of an initializer for the nodes that it reaches.
 
 namespace onnxgrad::train {
 
 enum class Role : std::uint8_t {
-  kNone,       ///< no parameter, as Reading::reason says
+  kNone,       ///< no parameter, see Reading::reason
   kStatistic,  ///< running statistics: no parameter, but state of a training
   kFormula,    ///< an operand with a gradient: names and numbers distinguish parameters from
                ///< constants
-  kTable,      ///< a layer's parameter, unless a formula gave its numbers
+  kTable,      ///< a layer's parameter, unless its numbers come from a formula
   kLayer,      ///< a layer's parameter
 };
 
@@ -27,9 +27,9 @@ struct Reading {
   const ir::Node* node = nullptr;
   int input = 0;
   Role role = Role::kNone;
-  const ir::Node* layer = nullptr;  ///< of a bias that an Add brings: the node before the Add
-  bool is_operand_alone = false;    ///< on the way there it is all that an Exp, Sigmoid, ... reads
-  std::string reason = {};          ///< of kNone, and of a kFormula that scales the model's inputs
+  const ir::Node* layer = nullptr;  ///< for a bias added by an Add: the node before the Add
+  bool is_operand_alone = false;    ///< on the path there it is all that an Exp, Sigmoid, ... reads
+  std::string reason = {};          ///< for kNone, and a kFormula that scales the model's inputs
 };
 
 class RoleFinder {
@@ -37,13 +37,13 @@ class RoleFinder {
   RoleFinder(const ir::Model& model, const opdef::OpRegistry& registry);
 
   /// Where `initializer` goes: through operators that move or keep numbers, and through expressions
-  /// of initializers alone (a weight that is standardised before its convolution reads it).
+  /// of only initializers (a weight that is standardised before its convolution reads it).
   std::vector<Reading> readings(const ir::Value* initializer) const;
   /// The first node that reads it; nullptr if there is none.
   const ir::Node* first_reader(const ir::Value* initializer) const {
     return uses_.first_reader(initializer);
   }
-  /// True for initializers and what is computed from them alone.
+  /// True for initializers and what is computed only from them.
   bool is_constant(const ir::Value* value) const { return constants_.contains(value); }
 
  private:

@@ -19,8 +19,8 @@ Kind kind_of(const ir::Value& value) {
 
 bool is_of_definition(const ir::Value& value) { return kind_of(value) == Kind::kDefinition; }
 
-// torch's exporters name parameters and buffers as the program does, and constants after what they
-// are: a single number with a name of the program is a parameter there.
+// torch's exporters name parameters and buffers as in the program, and constants by what they
+// are: there, a single number with a name from the program is a parameter.
 bool is_named_by_program(const ir::Value& value, bool is_from_torch) {
   return is_from_torch && !is_operator_name(value.name);
 }
@@ -45,7 +45,7 @@ std::string reason_of_constant(const ir::Value& value, const Reading& reading, b
   return std::string(formula_behind(numbers));
 }
 
-// Why a table is none that is learned, such as one of sines and cosines; empty: it is a parameter.
+// Why a table is not learned, such as one of sines and cosines; empty: it is a parameter.
 std::string reason_of_table(const ir::Value& value, bool is_known_layer) {
   if (is_of_definition(value)) return "belongs to the definition of an operator";
   if (const auto role = role_in_name(value.name); !role.empty()) return std::string(role);
@@ -76,7 +76,7 @@ class WeightFinder {
   }
 
  private:
-  // The first place where it is a parameter; failing that, the first place and why it is none.
+  // The first place where it is a parameter; failing that, the first place and why it is not.
   void settle(Weight& weight) const {
     bool is_first = true;
     for (const Reading& reading : roles_.readings(weight.value)) {
@@ -159,7 +159,7 @@ WeightInfo weight_info(const Weight& weight) {
 
 namespace {
 
-// Nothing is left of the floating-point weights `names`.
+// None of the floating-point weights `names` is left.
 [[noreturn]] void refuse_no_weight(const std::vector<std::string>& names,
                                    const std::vector<std::string>& trainable,
                                    const std::vector<std::string>& frozen) {
@@ -171,7 +171,7 @@ namespace {
   }
   const std::string list = "Floating-point weights: " + base::quote_list(names) + ".";
   if (!frozen.empty()) {
-    throw ModelError({.what = "there is no weight to train: all that could be are frozen by " +
+    throw ModelError({.what = "there is no weight to train: all candidates are frozen by " +
                               base::quote_list(frozen),
                       .detail = list,
                       .hint = trainable.empty()

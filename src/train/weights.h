@@ -13,19 +13,19 @@ namespace onnxgrad::train {
 /// A weight of a working copy and the node that it is a parameter of.
 struct Weight {
   ir::Value* value = nullptr;
-  /// See WeightInfo::trainable. Trained by default is
-  /// - what a layer reads as its parameter (OpDef::weight_inputs, a bias that an Add brings, scale
-  ///   and shift of a normalisation that is written out), also through operators that move numbers;
-  /// - what an unknown operator reads as a matrix;
-  /// - what an operator reads in any other place that a gradient flows to, if neither its name nor
-  ///   its numbers nor its place are those of a constant (train/constant_evidence.h; scalers of the
-  ///   model's inputs).
+  /// See WeightInfo::trainable. Trained by default are
+  /// - parameters of layers (OpDef::weight_inputs, a bias added by an Add, scale
+  ///   and shift of a written-out normalisation), also through operators that move numbers;
+  /// - matrices read by an unknown operator;
+  /// - any other operand that a gradient flows to, if neither its name nor
+  ///   its numbers nor its position are those of a constant (train/constant_evidence.h; scalers of
+  ///   the model's inputs).
   bool trainable = false;
   std::string reason = {};  ///< why it is not trainable
   const ir::Node* reader =
       nullptr;    ///< the layer if trainable (the Add for its bias), else a reader
   int input = 0;  ///< which input of `reader` it reaches
-  const ir::Node* layer = nullptr;  ///< of a bias that an Add brings: the node before the Add
+  const ir::Node* layer = nullptr;  ///< for a bias added by an Add: the node before the Add
   bool is_of_layer = false;         ///< trainable, and a layer reads it as its parameter
   bool is_statistic = false;        ///< not trainable: running statistics
 };
@@ -33,11 +33,11 @@ struct Weight {
 /// All initializers of the top graph in file order, of any type.
 std::vector<Weight> find_weights(const ir::Model& model, const opdef::OpRegistry& registry);
 
-/// True for a single number that is not trained: a constant of a formula, which nobody counts as a
-/// weight.
+/// True for a single number that is not trained: a constant of a formula, which is not counted as
+/// a weight.
 bool is_plain_number(const WeightInfo& weight);
 
-/// True for what the file has no numbers of: it comes from the definition of an operator.
+/// True for weights without numbers in the file: they come from the definition of an operator.
 bool is_of_definition(const Weight& weight);
 
 /// For users. The name is that of the initializer, or the one that the import gave to numbers from
@@ -45,7 +45,7 @@ bool is_of_definition(const Weight& weight);
 WeightInfo weight_info(const Weight& weight);
 
 /// The weights to train: `trainable` patterns (empty: the trainable ones) without `frozen` ones.
-/// Throws: ModelError (pattern without match, named weight that is not floating, nothing left).
+/// Throws: ModelError (pattern without a match, named weight that is not floating, nothing left).
 std::vector<Weight> select_weights(const std::vector<Weight>& weights,
                                    const std::vector<std::string>& trainable,
                                    const std::vector<std::string>& frozen);

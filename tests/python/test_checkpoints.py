@@ -320,7 +320,7 @@ def test_other_options_or_data_are_named(tmp_path, rows):
     with pytest.raises(og.CheckpointError, match="batch_size is 8 in the checkpoint, 4 now"):
         fit(trainer_of(), rows, batch_size=4, resume=tmp_path / "run")
     other = (rows[0] + 1, rows[1])
-    with pytest.raises(og.CheckpointError, match="other training or validation rows"):
+    with pytest.raises(og.CheckpointError, match="different training or validation rows"):
         fit(trainer_of(), other, resume=tmp_path / "run")
     with pytest.raises(og.CheckpointError, match="of another training, up to step 30"):
         fit(trainer_of(), rows, callbacks=[keeper])

@@ -97,7 +97,7 @@ def test_windows_that_cannot_be(rows):
         make_trainer().fit(X, y, sampling="window", verbose=0)
     with pytest.raises(og.OptionError, match="shuffle is false"):
         make_trainer().fit(X, y, sampling="windows", shuffle=False, verbose=0)
-    with pytest.raises(og.DataError, match="windows are of arrays"):
+    with pytest.raises(og.DataError, match="windows need arrays"):
         make_trainer().fit(in_batches(X, y, 10), sampling="windows", verbose=0)
 
 
@@ -367,7 +367,7 @@ def test_what_cannot_be_resumed_says_why(rows, tmp_path):
     with pytest.raises(og.CheckpointError, match="epoch 1 has 0 rows") as error:
         make_trainer().fit(used_up, **resume)
     assert "a function that returns a new iterator" in str(error.value)
-    with pytest.raises(og.CheckpointError, match="other training or validation rows"):
+    with pytest.raises(og.CheckpointError, match="different training or validation rows"):
         make_trainer().fit(in_batches(X + 1, y, 10), **resume)
     with pytest.raises(og.CheckpointError, match="data is chunks in the checkpoint, arrays now"):
         make_trainer().fit(X, y, **resume)

@@ -187,7 +187,7 @@ MISTAKES = {
         "linear.onnx",
         table(),
         ["--frozen", "*"],
-        ["all that could be are frozen by '*'", "'w', 'b'", "Give --frozen fewer weights"],
+        ["all candidates are frozen by '*'", "'w', 'b'", "Give --frozen fewer weights"],
     ),
     "no weight": ("no_weight.onnx", table(), [], ["the model has no weight to train"]),
     "a slope of zero": (
@@ -239,7 +239,7 @@ MISTAKES = {
         "classes.onnx",
         table(),
         ["--loss", "softmax_cross_entropy:output=p"],
-        ["is behind a Softmax", "Put it on 's'"],
+        ["is behind a Softmax", "Apply it to 's'"],
     ),
 }
 

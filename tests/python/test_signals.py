@@ -67,7 +67,7 @@ def test_handlers_do_not_end_a_fit(handlers):
     fitted = trainer()
     send(signal.SIGINT)
     fitted.fit(X, Y, epochs=10**9, max_time=0.8, verbose=0)
-    assert fitted.stop_reason == "the time of 0.8 s is over"
+    assert fitted.stop_reason == "the time limit of 0.8 s was reached"
     assert called.count(signal.SIGINT) == 1
     assert called.count(signal.SIGALRM) > 3  # in time, not after the fit
 
@@ -164,4 +164,4 @@ def test_signals_in_another_thread_are_left_alone(handlers):
     time.sleep(0.05)
     assert called == [signal.SIGUSR1]
     thread.join()
-    assert fitted.stop_reason == "the time of 0.5 s is over"
+    assert fitted.stop_reason == "the time limit of 0.5 s was reached"

@@ -26,7 +26,7 @@ void choose_batch_size(const StepRunner& step, std::int64_t rows, FitOptions& op
     if (options.batch_size != 0 && options.batch_size < rows) {
       throw DataError({.what = fmt::format("batch_size is {}, but L-BFGS takes all {} rows at once",
                                            options.batch_size, rows),
-                       .hint = "Leave batch_size out, or take another optimizer."});
+                       .hint = "Omit batch_size, or use another optimizer."});
     }
     options.batch_size = rows;
     options.shuffle = false;
@@ -37,7 +37,7 @@ void choose_batch_size(const StepRunner& step, std::int64_t rows, FitOptions& op
     throw DataError({.what = fmt::format("{} rows are fewer than a batch of {}, and drop_last "
                                          "leaves none",
                                          rows, options.batch_size),
-                     .hint = "Take smaller batches, or keep the last one."});
+                     .hint = "Use smaller batches, or keep the last one."});
   }
 }
 
@@ -86,7 +86,7 @@ ArrayFeed::ArrayFeed(const FitSession& session, const Dataset& data, FitOptions&
   block_.has_windows = has_windows && train_rows_.empty();
 }
 
-// The share of the rows that is kept for validation, or the rows of its own.
+// The fraction of the rows held out for validation, or the separate rows.
 std::optional<PreparedData> ArrayFeed::take_validation() {
   const double fraction = options_.validation_fraction;
   if (fraction == 0) return validation_rows(session_, options_);
@@ -98,7 +98,7 @@ std::optional<PreparedData> ArrayFeed::take_validation() {
                                                  loss.num_classes, fraction, options_.seed)
                          : split_rows(data_.rows, fraction, options_.seed);
   train_rows_ = std::move(split.train);
-  // The evaluation is fed with what the loss needs, in its own order.
+  // The evaluation is fed what the loss needs, in its own order.
   return data_.select(split.validation).in_order_of(session_.evaluation(false)->data_ports());
 }
 

@@ -9,11 +9,11 @@
 
 namespace onnxgrad::train {
 
-/// Rows that are all in memory: checked, converted and split when this is made. An epoch is one
+/// Rows that are all in memory: checked, converted and split at construction. An epoch is one
 /// block, in the order of the rows or in a permutation that is a function of (seed, epoch).
 class ArrayFeed final : public BatchFeed {
  public:
-  /// Settles the size of batches in `options`. Both outlive this.
+  /// Sets the batch size in `options`. Both outlive this.
   /// Throws: DataError, OptionError.
   ArrayFeed(const FitSession& session, const Dataset& data, FitOptions& options);
 
@@ -32,7 +32,7 @@ class ArrayFeed final : public BatchFeed {
   const FitOptions& options_;
   PreparedData data_;
   std::vector<std::int64_t> train_rows_;  ///< empty: all rows of data_
-  std::vector<std::int64_t> order_;       ///< of the epoch; empty: as they are
+  std::vector<std::int64_t> order_;       ///< of the epoch; empty: in their order
   std::optional<PreparedData> validation_;
   std::string checksum_;
   RowBlock block_;

@@ -6,7 +6,7 @@
 namespace onnxgrad::train {
 namespace {
 
-// Rows of a size that the compiler knows are copied without a call.
+// Rows of a size known to the compiler are copied without a call.
 template <std::size_t kBytes>
 void copy_small_rows(const std::byte* from, std::span<const std::int64_t> rows, std::byte* to) {
   for (std::size_t i = 0; i < rows.size(); ++i) {
@@ -14,7 +14,7 @@ void copy_small_rows(const std::byte* from, std::span<const std::int64_t> rows, 
   }
 }
 
-// Whether such rows make a batch of these dimensions, but for the number of rows.
+// Whether such rows form a batch of these dimensions, except for the number of rows.
 bool have_same_rows(const Dims& batch, const Dims& rows) {
   if (batch.rank() != rows.rank()) return false;
   for (std::size_t axis = 1; axis < batch.rank(); ++axis) {

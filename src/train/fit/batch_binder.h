@@ -16,23 +16,23 @@ namespace onnxgrad::train {
 void copy_rows(const std::byte* from, std::int64_t row_bytes, std::span<const std::int64_t> rows,
                std::byte* to);
 
-/// The plans of a fit's batches, and how their rows get there: read in place where a batch is
-/// consecutive rows, else gathered into one batch of memory.
+/// The plans of a fit's batches, and the binding of their rows: read in place if a batch is
+/// consecutive rows, else gathered into a buffer of one batch.
 class BatchBinder {
  public:
   /// `step` outlives this.
   explicit BatchBinder(StepRunner& step) : step_(step) {}
 
   /// Compiles the plans for the batches of such a block, unless they are those of the last call:
-  /// for batch_rows rows, and for the rest unless that is left out. Then bind() allocates nothing.
+  /// for batch_rows rows, and for the rest unless that is skipped. Then bind() allocates nothing.
   void prepare(const RowBlock& block, bool drop_last);
-  /// The plan for so many rows from this place on, with the rows bound. Call prepare(block) before.
+  /// The plan for this many rows from this position on, with the rows bound. Call prepare() first.
   runtime::Execution& bind(const RowBlock& block, std::int64_t begin, std::int64_t rows) {
     runtime::Execution& execution = rows == block.batch_rows ? *full_.execution : *tail_.execution;
     bind_to(execution, block, begin, rows);
     return execution;
   }
-  /// The same with a plan of the caller's.
+  /// The same with the caller's plan.
   void bind_to(runtime::Execution& plan, const RowBlock& block, std::int64_t begin,
                std::int64_t rows) {
     for (std::size_t c = 0; c < block.data->columns.size(); ++c) {

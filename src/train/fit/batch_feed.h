@@ -11,26 +11,26 @@
 
 namespace onnxgrad::train {
 
-/// Rows that are in memory together, and how they are cut into batches: batch k has the places
+/// Rows that are in memory together, and how they are split into batches: batch k has the positions
 /// [k * batch_rows, (k + 1) * batch_rows) of the block.
 struct RowBlock {
   const PreparedData* data = nullptr;
-  /// The row of `data` at each place; empty: the rows as they are, which are then read in place.
+  /// The row of `data` at each position; empty: the rows in order, which are then read in place.
   std::span<const std::int64_t> order = {};
-  bool has_windows = false;     ///< the rows of a batch follow each other: they are read in place
-  std::int64_t rows = 0;        ///< places: all of `order`, or all rows of `data`
-  std::int64_t batch_rows = 0;  ///< of every batch but a smaller last one
+  bool has_windows = false;     ///< the rows of a batch are consecutive: they are read in place
+  std::int64_t rows = 0;        ///< positions: all of `order`, or all rows of `data`
+  std::int64_t batch_rows = 0;  ///< of every batch except a smaller last one
 
-  /// The number of the row at this place, as its user counts rows.
+  /// The number of the row at this position, in the user's numbering.
   std::int64_t row_number(std::int64_t place) const {
     return data->row_number(order.empty() ? place : order[static_cast<std::size_t>(place)]);
   }
 };
 
-/// Where the epoch loop has its rows from, block by block. An epoch of arrays is one block, so
+/// The source of rows for the epoch loop, block by block. An epoch of arrays is one block, so
 /// nothing here is called in the loop over its batches. Everything about an epoch (which rows, in
 /// which blocks and order) is a function of the data, the options and the number of the epoch: a
-/// loop that is resumed begins the epoch again and leaves out the blocks that are done.
+/// resumed loop begins the epoch again and skips the blocks that are done.
 class BatchFeed {
  public:
   BatchFeed() = default;
@@ -43,31 +43,31 @@ class BatchFeed {
   /// The next block of the epoch, valid until the next call; nullptr at its end, or if `stop`
   /// became true meanwhile. Throws: DataError, what a source throws.
   virtual const RowBlock* next(StopFlag& stop) = 0;
-  /// Ends the epoch, also before its end.
+  /// Ends the epoch, possibly early.
   virtual void end_epoch() {}
 
-  /// The validation that the options ask for; at most one call.
+  /// The validation requested by the options; at most one call.
   virtual void open_validation(std::optional<Validation>& validation) = 0;
-  /// A block as all of them are, where that is known before the first epoch; else nullptr.
+  /// A block of the form of all blocks, if known before the first epoch; else nullptr.
   virtual const RowBlock* known_block() const { return nullptr; }
   /// True: each block is one batch, with rows that may be kept by copying its PreparedData.
   virtual bool gives_single_batches() const { return false; }
-  /// Rows of an epoch; nothing if that is not known (yet).
+  /// Rows of an epoch; nullopt if not known (yet).
   virtual std::optional<std::int64_t> num_rows() const = 0;
-  /// Batches of an epoch; nothing if that is not known (yet).
+  /// Batches of an epoch; nullopt if not known (yet).
   virtual std::optional<std::int64_t> num_batches() const = 0;
-  /// Finds out num_batches() by reading all rows, if they can be read again afterwards. False: they
+  /// Finds num_batches() by reading all rows, if they can be read again afterwards. False: they
   /// cannot, or `stop` became true meanwhile.
   virtual bool count_batches(StopFlag& /*stop*/) { return true; }
   /// Seconds that next() waited since construction.
   virtual double waited_s() const { return 0; }
-  /// Of what a fit that is resumed behind the first `row` rows of the epoch must find again: all
+  /// Checksum of what a fit resumed after the first `row` rows of the epoch must find again: all
   /// rows of arrays; else the blocks up to there, which are the current one or shortly before it.
   /// Only with checkpoints or a resumed fit.
   virtual std::string checksum(std::int64_t row) const = 0;
 };
 
-/// Ends the epoch of a feed, whatever ends its use.
+/// Ends the epoch of a feed, however its use ends.
 struct EpochEnder {
   explicit EpochEnder(BatchFeed& ended) : feed(ended) {}
   ~EpochEnder() { feed.end_epoch(); }

@@ -9,15 +9,15 @@
 
 namespace onnxgrad::train {
 
-/// Which epoch was the best, its weights if the options want them, and early stopping.
+/// Tracks the best epoch, its weights if requested by the options, and early stopping.
 class BestEpoch {
  public:
   /// All outlive this.
   BestEpoch(const FitOptions& options, StepRunner& step, History& history);
 
-  /// An epoch with the number that is monitored: sets EpochLog::is_best.
+  /// An epoch with the monitored number: sets EpochLog::is_best.
   void add(EpochLog& log);
-  /// Whether there was no improvement for as long as the options wait.
+  /// Whether there was no improvement for as long as the options allow.
   bool has_waited() const;
   /// The weights of the best epoch, if they were kept.
   void restore() const;
@@ -26,7 +26,7 @@ class BestEpoch {
   bool is_unsaved() const { return is_unsaved_; }
   void mark_saved() { is_unsaved_ = false; }
   void add_to(Checkpoint& checkpoint) const;
-  /// In two parts, so that nothing has changed where something is missing. `has_best`: there was a
+  /// In two parts, so that nothing is changed if something is missing. `has_best`: there was a
   /// best epoch. Throws: CheckpointError.
   void take_weights(const Checkpoint& checkpoint, bool has_best);
   void take_numbers(const Checkpoint& checkpoint);
@@ -40,8 +40,8 @@ class BestEpoch {
   bool is_unsaved_ = false;
 };
 
-/// The number that says which epoch is best; the smaller the better. Throws: DataError (the log has
-/// no such number; names those that there are).
+/// The number that determines the best epoch; smaller is better. Throws: DataError (the log has
+/// no such number; names the available ones).
 double monitored(const FitOptions& options, const EpochLog& log);
 
 }  // namespace onnxgrad::train

@@ -43,16 +43,16 @@ ChunkFeed::ChunkFeed(const FitSession& session, DataSource& source, FitOptions& 
       has_checksum_(options.checkpoint || !options.resume.empty()) {
   if (session_.step().takes_whole_batch()) {
     refuse("L-BFGS takes all rows at once, not data in chunks",
-           "Give arrays, or take another optimizer.");
+           "Give arrays, or use another optimizer.");
   }
   if (options_.sampling == Sampling::kWindows) {
-    refuse("windows are of arrays, not of data in chunks", "Give arrays, or take all rows.");
+    refuse("windows need arrays, not data in chunks", "Give arrays, or use all rows.");
   }
   const double fraction = options_.validation_fraction;
   const bool is_share = fraction > 0 && fraction < 1;
   if (fraction != 0 && !is_share) {
     refuse(fmt::format("validation fraction {} is not between 0 and 1", fraction),
-           "Give a share of the rows, such as 0.1.");
+           "Give a fraction of the rows, such as 0.1.");
   }
   if (options.batch_size == 0) options.batch_size = kBatchSize;
   block_.batch_rows = as_they_come_ ? 0 : options.batch_size;
@@ -77,8 +77,8 @@ void ChunkFeed::prepare_class_weights(StopFlag& stop) {
   if (!weigher_->needs_counts()) return;
   if (!source_.can_start_again()) {
     refuse(
-        "balanced class weights need a pass over all rows before the first step, and the "
-        "batches can be read once",
+        "balanced class weights need a pass over all rows before the first step, but the "
+        "batches can be read only once",
         "Give the weights as numbers by label, or a function that returns a new iterator.");
   }
   if (count(stop)) weigher_->settle();
@@ -120,7 +120,7 @@ void ChunkFeed::begin_epoch(std::int64_t epoch) {
   reader_->start(static_cast<std::uint32_t>(epoch - 1));
 }
 
-// drop_last, of batches that are taken as they come: those with fewer rows than the first.
+// drop_last, for batches used as they come: those with fewer rows than the first.
 bool ChunkFeed::is_left_out(const Block& block) const {
   return as_they_come_ && options_.drop_last && block.data.rows < first_rows_;
 }

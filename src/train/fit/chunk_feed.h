@@ -14,13 +14,13 @@
 
 namespace onnxgrad::train {
 
-/// Rows that come in chunks, read in a thread of its own: the blocks are those of a BlockReader.
-/// Plans are compiled when a batch of a new shape comes.
+/// Rows that come in chunks, read in a separate thread: the blocks are those of a BlockReader.
+/// Plans are compiled when a batch of a new shape arrives.
 class ChunkFeed final : public BatchFeed {
  public:
-  /// All but `stop` outlive this; the size of batches is settled in `options`.
+  /// All except `stop` outlive this; the batch size is set in `options`.
   /// With ClassWeights::balanced the source is read once, unless `stop` becomes true.
-  /// Throws: DataError (options that need all rows at once, or a pass more than there is).
+  /// Throws: DataError (options that need all rows at once, or more passes than are possible).
   ChunkFeed(const FitSession& session, DataSource& source, FitOptions& options, StopFlag& stop);
 
   void begin_epoch(std::int64_t epoch) override;
@@ -57,7 +57,7 @@ class ChunkFeed final : public BatchFeed {
     std::string checksum;
   };
   std::deque<Mark> marks_;           ///< of the last blocks
-  std::string validation_checksum_;  ///< of rows of its own, in memory
+  std::string validation_checksum_;  ///< of separate rows, in memory
 };
 
 }  // namespace onnxgrad::train

@@ -117,10 +117,11 @@ TEST(ChunkFeed, OtherRowsAreNoticed) {
   };
   const Dataset held_out = NoisyChunks(10, 10, 2).all();
   const std::vector<Case> cases{
-      {"other training or validation rows", [](Process& p, FitOptions&) { p.source.y[20] += 1; }},
+      {"different training or validation rows",
+       [](Process& p, FitOptions&) { p.source.y[20] += 1; }},
       {"block_bytes is 200 in the checkpoint, 100 now",
        [](Process&, FitOptions& o) { o.block_bytes = 100; }},
-      {"other training or validation rows",
+      {"different training or validation rows",
        [&held_out](Process&, FitOptions& o) { o.validation = &held_out; }},
       {"seed is 0 in the checkpoint, 1 now", [](Process&, FitOptions& o) { o.seed = 1; }},
       {"batch_size is 5 in the checkpoint, as they come now",

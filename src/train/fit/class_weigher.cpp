@@ -24,7 +24,7 @@ void check_weights(const ClassWeights& options) {
   for (const double weight : options.weights) {
     if (weight >= 0 && std::isfinite(weight)) continue;
     throw OptionError({.what = fmt::format("class_weights: a weight is {}", weight),
-                       .hint = "Weights are numbers >= 0."});
+                       .hint = "Weights must be numbers >= 0."});
   }
 }
 
@@ -45,7 +45,7 @@ ClassWeigher::ClassWeigher(const DataSchema& schema, const ClassWeights& options
     ignored_ = static_cast<double>(*ignored);
   }
   if (is_balanced_) return;
-  // As the only labels of so many rows, which may have several axes.
+  // As the only labels of this many rows, which may have several axes.
   std::vector<std::int64_t> rows{options.labels.num_elements()};
   if (const auto& shape = schema.loss.target.shape) {
     rows.resize(std::max<std::size_t>(shape->size(), 1), 1);

@@ -11,12 +11,12 @@
 
 namespace onnxgrad::train {
 
-/// Multiplies the sample weights of rows, or of their places, by a weight for their class; see
-/// ClassWeights. Classes are known by their value in the target as the loss reads it.
+/// Multiplies the sample weights of rows, or of their positions, by a weight for their class; see
+/// ClassWeights. Classes are identified by their value in the target as the loss reads it.
 class ClassWeigher {
  public:
   /// Throws: OptionError (weights that are not numbers >= 0, not one per label), DataError (a label
-  /// that the model does not know; a loss without sample weights, or with several targets).
+  /// unknown to the model; a loss without sample weights, or with several targets).
   ClassWeigher(const DataSchema& schema, const ClassWeights& options);
 
   /// ClassWeights::balanced, and count() has not seen all rows yet.
@@ -26,7 +26,7 @@ class ClassWeigher {
   /// From the counts: N / (number of classes * number of labels of the class).
   void settle();
 
-  /// Gives `data` sample weights of its own. Thread-safe after settle().
+  /// Gives `data` its own sample weights. Thread-safe after settle().
   /// Throws: DataError (targets that are not one class for each weight).
   void weigh(PreparedData& data) const;
 
@@ -36,7 +36,7 @@ class ClassWeigher {
   bool is_balanced_ = false;
   std::map<double, double> weights_;  ///< by label; others count 1
   std::map<double, std::int64_t> counts_;
-  std::optional<double> ignored_;  ///< a label that does not count
+  std::optional<double> ignored_;  ///< an ignored label
 };
 
 /// "none", "balanced" or "0: 1.5, 1: 2", as the user gave them.

@@ -11,12 +11,12 @@
 
 namespace onnxgrad::train {
 
-/// Means over the steps of an epoch, each before its update: of the loss, where batches count by
+/// Means over the steps of an epoch, each before its update: of the loss, with batches weighted by
 /// the denominators of their losses; of the losses of several targets in the same way; of the norm
-/// of the gradient, where steps count alike.
+/// of the gradient, with equal weights.
 class EpochLoss {
  public:
-  /// A step that was run on so many rows.
+  /// A step that was run on this many rows.
   void add(const StepRunner& step, const runtime::Execution& plan, double loss, std::int64_t rows) {
     const double counted = step.denominator(plan).value_or(static_cast<double>(rows));
     const double share = step.graph().is_mean ? counted : 1;
@@ -36,7 +36,7 @@ class EpochLoss {
   void write_to(EpochLog& log, const StepGraph& graph) const;
 
   /// All numbers, for checkpoints. set_state() returns false for a row that state() did not make
-  /// for so many targets.
+  /// for this many targets.
   std::vector<double> state() const;
   bool set_state(const std::vector<double>& state, std::size_t num_targets);
 

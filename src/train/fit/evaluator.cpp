@@ -36,7 +36,7 @@ Evaluator::Evaluator(std::shared_ptr<Evaluation> evaluation, const LossInfo& los
   if (std::holds_alternative<OutputLoss>(loss.function)) {
     throw OptionError(
         {.what = "metrics compare scores with targets, but the loss is the model's own",
-         .hint = "Put a loss of onnxgrad on the scores, or leave metrics out."});
+         .hint = "Apply a loss of onnxgrad to the scores, or omit metrics."});
   }
   metrics_.emplace(loss, metrics);
 }
@@ -118,8 +118,8 @@ std::optional<EvaluationResult> Evaluator::run(BlockReader& reader, std::int64_t
   if (stop.is_set()) return std::nullopt;
   if (rows_ == 0) {
     throw DataError({.what = "the validation has no rows",
-                     .hint = "Give it rows of its own, or take a larger share; an iterator that is "
-                             "used up gives none a second time."});
+                     .hint = "Give it separate rows, or a larger fraction; an exhausted iterator "
+                             "yields none a second time."});
   }
   return result();
 }
@@ -180,7 +180,7 @@ void check_fit_options(const FitOptions& options) {
   at_least("epochs", options.epochs, 0);
   if (options.batch_size < FitOptions::kAsTheyCome) {
     refuse(fmt::format("batch_size is {}, expected 1 or more", options.batch_size),
-           "Give a batch size of 1 or more; 0 stands for the usual one.");
+           "Give a batch size of 1 or more; 0 means the default.");
   }
   at_least("validation_every", options.validation_every, 1);
   at_least("snapshot_every_steps", options.snapshot_every_steps, 0);
@@ -192,15 +192,15 @@ void check_fit_options(const FitOptions& options) {
   }
   if (!options.metrics.empty() && !has_rows && options.validation_fraction == 0) {
     refuse("metrics need validation rows, and there is no validation",
-           "Give validation rows, or a share of the rows for it.");
+           "Give validation rows, or a fraction of the rows for it.");
   }
   if (options.sampling == Sampling::kWindows && !options.shuffle) {
-    refuse("windows begin at random places, but shuffle is false",
-           "Leave shuffle true, or take the rows as they are.");
+    refuse("windows begin at random rows, but shuffle is false",
+           "Leave shuffle true, or use plain rows.");
   }
   if (!(options.max_seconds >= 0)) {
     refuse(fmt::format("max_seconds is {}, expected 0 or more", options.max_seconds),
-           "Give a number of seconds; 0 stands for no limit.");
+           "Give a number of seconds; 0 means no limit.");
   }
 }
 

@@ -19,13 +19,13 @@ namespace onnxgrad::train {
 /// Loss, accuracy and metrics over rows, in batches: begin(), add() any number of times, result().
 class Evaluator {
  public:
-  /// `evaluation` is one with scores where there are metrics; `loss` is what it evaluates.
+  /// `evaluation` has scores if there are metrics; `loss` is what it evaluates.
   /// Throws: OptionError (metrics of a model's own loss).
   Evaluator(std::shared_ptr<Evaluation> evaluation, const LossInfo& loss,
             const std::vector<Metric>& metrics = {});
 
-  /// Compiles the plans that add() will need for these rows, which outlive this and stay where they
-  /// are: add() then allocates nothing.
+  /// Compiles the plans that add() will need for these rows, which outlive this and are not
+  /// moved: add() then allocates nothing.
   void prepare(const PreparedData& data, std::int64_t batch_size);
   void begin();
   /// Batches of `batch_size` rows, the last one smaller. The columns are those of
@@ -38,7 +38,7 @@ class Evaluator {
     add(data, batch_size);
     return result();
   }
-  /// A whole pass of `reader`; nothing if `stop` became true meanwhile. Throws: DataError (no
+  /// A whole pass of `reader`; nullopt if `stop` became true meanwhile. Throws: DataError (no
   /// rows), what the reader throws.
   std::optional<EvaluationResult> run(BlockReader& reader, std::int64_t batch_size, StopFlag& stop);
 
@@ -67,11 +67,11 @@ class Validation {
  public:
   /// `options` and what they refer to outlive this.
   Validation(const FitSession& session, const FitOptions& options, PreparedData rows);
-  /// `keep`: which rows of the source; empty: all. `weigher`, which outlives this: of these rows;
+  /// `keep`: which rows of the source; empty: all. `weigher`, which outlives this: for these rows;
   /// or nullptr.
   Validation(const FitSession& session, const FitOptions& options, DataSource& source,
              BlockReader::Keep keep = {}, const ClassWeigher* weigher = nullptr);
-  /// The numbers of the validation; leaves them out if `stop` became true meanwhile.
+  /// The validation results; omitted if `stop` became true meanwhile.
   void run(StopFlag& stop, EpochLog& log);
 
  private:
@@ -82,10 +82,10 @@ class Validation {
   std::int64_t batch_size_ = 0;
 };
 
-/// What `options` give to validate on besides a fraction; nothing if there is none.
+/// The validation data in `options` besides a fraction; nullopt if there is none.
 std::optional<PreparedData> validation_rows(const FitSession& session, const FitOptions& options);
 
-/// Throws: OptionError for options that have no meaning, whatever the data.
+/// Throws: OptionError for options that are invalid whatever the data.
 void check_fit_options(const FitOptions& options);
 
 }  // namespace onnxgrad::train

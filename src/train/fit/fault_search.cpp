@@ -39,7 +39,7 @@ FaultSearch::Batch FaultSearch::batch(const RowBlock* block, std::int64_t step) 
       .block = *block, .begin = begin, .rows = std::min(block->batch_rows, block->rows - begin)};
 }
 
-// The steps since the snapshot once more, as long as `is_wanted(number of steps done)`.
+// Repeats the steps since the snapshot, as long as `is_wanted(number of steps done)`.
 template <class F>
 EpochLoss FaultSearch::replay(const RowBlock* block, F&& is_wanted) {
   snapshot_.restore();
@@ -82,7 +82,7 @@ std::string FaultSearch::go_back(const std::string& fault, const RowBlock* block
 }
 
 // Continues from the last finite state with one kernel per node, which may round differently: empty
-// where its values are finite.
+// if its values are finite.
 std::string FaultSearch::find_value(const RowBlock* block, std::int64_t good_steps) {
   const auto unfused = step_.unfused();
   for (std::int64_t step = good_steps; step < num_steps(); ++step) {
@@ -92,7 +92,7 @@ std::string FaultSearch::find_value(const RowBlock* block, std::int64_t good_ste
     unfused->set_learning_rate(rates_[static_cast<std::size_t>(step)]);
     const auto found = unfused->run_until_non_finite(plan);
     if (!found) continue;
-    // Plans have nodes of their own; values keep their names.
+    // Plans have their own nodes; values keep their names.
     const ir::Value* value = step_.graph().model->graph->find(found->value);
     const bool is_known = value != nullptr && value->producer != nullptr;
     return fmt::format("; the first value that is not finite is '{}', of {} in step {}",

@@ -9,14 +9,14 @@
 #include "train/fit/fit_progress.h"
 #include "train/fit/state_snapshot.h"
 
-// A loss that is not finite is looked into after the fact: plans are deterministic, so that the
-// steps since a snapshot of the state, done again, give the same bits up to the last state that is
-// finite; from there a plan of one kernel per node finds the first value that is not. The steady
-// loop pays for snapshots and for one number per step.
+// A non-finite loss is investigated after the fact: plans are deterministic, so repeating the
+// steps since a snapshot of the state yields the same bits up to the last finite
+// state; from there a plan of one kernel per node finds the first non-finite value. The steady
+// loop pays only for snapshots and for one number per step.
 
 namespace onnxgrad::train {
 
-/// Whether a fit goes back to the last finite state.
+/// Whether a fit returns to the last finite state.
 inline bool goes_back(OnNonFinite policy) {
   return policy == OnNonFinite::kRaise || policy == OnNonFinite::kStop;
 }
@@ -27,7 +27,7 @@ class FaultSearch {
   /// outlive this.
   FaultSearch(StepRunner& step, BatchBinder& binder, std::int64_t interval);
 
-  /// Steps from here on can be done again; the state is finite. They are those of one block, or
+  /// Steps from here on can be repeated; the state is finite. They are those of one block, or
   /// (with keep_batch) batches that were kept.
   void take_snapshot(const FitProgress& progress);
   bool is_snapshot_due() const { return interval_ > 0 && num_steps() >= interval_; }
@@ -36,18 +36,18 @@ class FaultSearch {
   void reserve(std::int64_t steps) { rates_.reserve(static_cast<std::size_t>(steps)); }
   /// Names of the trained weights that no step since the snapshot has changed.
   std::vector<std::string> unchanged_weights() const { return snapshot_.unchanged_weights(); }
-  /// Keeps a batch that its feed will not: one that is a block.
+  /// Keeps a batch that its feed will not keep: one that is a block.
   void keep_batch(const RowBlock& block);
   /// Since the snapshot.
   std::int64_t num_steps() const { return static_cast<std::int64_t>(rates_.size()); }
   std::int64_t kept_bytes() const { return kept_bytes_; }
-  /// Drops the batches that were kept: the epoch is over.
+  /// Drops the kept batches: the epoch is over.
   void forget_batches();
 
-  /// After the last step has shown `fault`: puts state, learning rate and `progress` back to the
-  /// last finite state, and says what was found: "<fault> at epoch 1, step 3 (batch 3, rows 7, 3);
+  /// After the last step had `fault`: restores state, learning rate and `progress` to the last
+  /// finite state, and reports what was found: "<fault> at epoch 1, step 3 (batch 3, rows 7, 3);
   /// the first value that is not finite is 'x', of ...". `block`: that of the steps since the
-  /// snapshot, where no batches were kept.
+  /// snapshot, if no batches were kept.
   std::string go_back(const std::string& fault, const RowBlock* block, FitProgress& progress);
 
  private:

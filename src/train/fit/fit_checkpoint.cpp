@@ -53,8 +53,8 @@ std::string number_or_none(std::optional<std::int64_t> number) {
 
 }  // namespace
 
-// What the order of the rows, the numbers and the end depend on, under the names that users know.
-// The first one that differs is named, so what explains the others comes first.
+// What the order of the rows, the numbers and the end depend on, by the names that users know.
+// The first one that differs is reported, so what explains the others comes first.
 std::vector<std::pair<std::string, std::string>> FitCheckpoints::fixed_options() const {
   const FitOptions& options = fit_.options;
   const bool has_windows = options.sampling == Sampling::kWindows;
@@ -84,13 +84,13 @@ bool FitCheckpoints::open(const RowBlock*& block, StopFlag& stop) {
     const CheckpointOptions& wanted = *fit_.options.checkpoint;
     if (wanted.folder.empty()) {
       throw OptionError({.what = "checkpoints need a folder",
-                         .hint = "Give CheckpointOptions::folder, a folder of their own."});
+                         .hint = "Give CheckpointOptions::folder, a dedicated folder."});
     }
     if (wanted.keep < 1 || wanted.every_steps < 0) {
       throw OptionError({.what = fmt::format("checkpoints: keep is {}, every_steps {}, expected at "
                                              "least 1 and 0",
                                              wanted.keep, wanted.every_steps),
-                         .hint = "Keep one or more; 0 steps stand for the end of each epoch."});
+                         .hint = "Keep one or more; 0 steps means the end of each epoch."});
     }
     steps_ = wanted.every_steps;
     folder_.emplace(wanted.folder,
@@ -123,7 +123,7 @@ std::optional<Checkpoint> FitCheckpoints::find() {
     });
   }
   if (!found && !options.resume_if_any) {
-    throw CheckpointError({.what = "there is no whole checkpoint to resume from",
+    throw CheckpointError({.what = "there is no complete checkpoint to resume from",
                            .where = {.file = path},
                            .hint = "Start over without resuming."});
   }
@@ -143,7 +143,7 @@ void FitCheckpoints::check_fit(const Checkpoint& checkpoint) const {
   }
 }
 
-// Goes to the place in the data, with the same rows before it. False: stopped while reading.
+// Advances to the position in the data, checking the rows before it. False: stopped while reading.
 bool FitCheckpoints::seek_rows(const Checkpoint& checkpoint, const FitProgress& place,
                                const RowBlock*& block, StopFlag& stop) {
   std::int64_t& first_row = fit_.progress.block_first_row;
@@ -157,13 +157,13 @@ bool FitCheckpoints::seek_rows(const Checkpoint& checkpoint, const FitProgress& 
       refuse(checkpoint,
              fmt::format("epoch {} has {} rows, the checkpoint was made after {}", place.epoch,
                          first_row, place.row),
-             "Give the data of the first run; an iterator that is used up gives no rows again: "
+             "Give the data of the first run; an exhausted iterator yields no rows: "
              "give a list, or a function that returns a new iterator.");
     }
   }
   const auto stored = checkpoint.metadata.find("data_hash");
   if (stored == checkpoint.metadata.end() || stored->second != fit_.feed.checksum(place.row)) {
-    refuse(checkpoint, "the checkpoint was written with other training or validation rows",
+    refuse(checkpoint, "the checkpoint was written with different training or validation rows",
            "Resume with the data of the first run, in the same order.");
   }
   return true;
@@ -258,7 +258,7 @@ void FitCheckpoints::save() {
     if (goes_back(fit_.options.on_non_finite) && !step.is_state_finite()) {
       throw CheckpointError({.what = "the weights are not finite",
                              .where = {.file = folder_->path()},
-                             .hint = "Resume from the checkpoint before, with a smaller rate."});
+                             .hint = "Resume from the previous checkpoint, with a smaller rate."});
     }
     Checkpoint checkpoint = make();
     log.path = folder_->save(checkpoint, step.steps(), is_best);

@@ -17,7 +17,7 @@
 
 namespace onnxgrad::train {
 
-/// What a checkpoint has of a fit; all of it outlives its FitCheckpoints.
+/// The parts of a fit in a checkpoint; all of it outlives its FitCheckpoints.
 struct FitParts {
   FitSession& session;
   const FitOptions& options;
@@ -33,8 +33,8 @@ class FitCheckpoints {
  public:
   explicit FitCheckpoints(const FitParts& fit) : fit_(fit) {}
 
-  /// Opens the folder that the options name, and resumes as they say. `block`: that the fit is in
-  /// then; nullptr: it is between two epochs. False: `stop` became true while rows were read.
+  /// Opens the folder in the options, and resumes according to them. `block`: the one that the fit
+  /// is then in; nullptr: it is between two epochs. False: `stop` became true while reading rows.
   /// Throws: OptionError, CheckpointError, what the feed throws.
   bool open(const RowBlock*& block, StopFlag& stop);
 
@@ -42,7 +42,7 @@ class FitCheckpoints {
   /// At the end of an epoch, after the callbacks, which may have changed the learning rate.
   void end_epoch(const EpochLog& log);
   void save();
-  /// Where training ends, however it does. A step that failed half way may have changed the state.
+  /// When training ends, however it ends. A step that failed midway may have changed the state.
   void end_fit();
 
  private:

@@ -203,11 +203,11 @@ TEST(FitCheckpoint, OtherDataOrOptionsAreNamed) {
   other = options;
   other.validation_fraction = 0.2;
   EXPECT_THAT(refusal(other), HasSubstr("validation is 0 in the checkpoint, 0.2 now"));
-  EXPECT_THAT(refusal(options, noisy_data(2)), HasSubstr("other training or validation rows"));
+  EXPECT_THAT(refusal(options, noisy_data(2)), HasSubstr("different training or validation rows"));
   const Dataset held_out = noisy_data(3);
   other = options;
   other.validation = &held_out;
-  EXPECT_THAT(refusal(other), HasSubstr("other training or validation rows"));
+  EXPECT_THAT(refusal(other), HasSubstr("different training or validation rows"));
   other = options;
   other.early_stopping.emplace();
   EXPECT_THAT(refusal(other), HasSubstr("early_stopping is none in the checkpoint, the loss, "

@@ -12,7 +12,7 @@
 namespace onnxgrad::train {
 namespace {
 
-// Numbers that every epoch has, by the names of their columns.
+// Numbers that every epoch has, by column name.
 struct NumberColumn {
   const char* name;
   double (*get)(const EpochLog& log);
@@ -86,7 +86,7 @@ std::vector<std::int64_t> read_epochs(const Checkpoint& checkpoint, std::size_t 
                          .hint = "Use another checkpoint: this file was not written by onnxgrad."});
 }
 
-// What a step tells beside its loss.
+// The results of a step besides its loss.
 void read_log_outputs(const Checkpoint& checkpoint, std::span<const std::int64_t> flags,
                       std::span<const std::string> targets, std::span<EpochLog> logs) {
   const auto norms = column_of<double>(checkpoint, "grad_norm", logs.size());
@@ -136,7 +136,7 @@ void append_epoch(History& history, const EpochLog& log, std::int64_t most) {
                                     [&](const EpochLog& known) { return !is_kept(known); });
     epochs.erase(end, before_last);
   };
-  thin();  // of what was the best once
+  thin();  // of former best epochs
   while (std::ssize(epochs) > most / 4 * 3) {
     history.epoch_stride *= 2;
     thin();

@@ -14,7 +14,7 @@
 namespace onnxgrad::train {
 namespace {
 
-// Batches that are blocks of their own are kept from one snapshot to the next, up to so many.
+// Batches that are whole blocks are kept from one snapshot to the next, up to this many.
 constexpr std::int64_t kMostKept = 256;
 
 }  // namespace
@@ -89,7 +89,7 @@ void FitLoop::reserve_history() {
   if (faults_) faults_->reserve(per_epoch);
 }
 
-// What ends with the fit, whatever ends it: schedules, and trials altogether.
+// Restores what a fit changes temporarily, however it ends: schedules, and all of a trial.
 struct FitLoop::RunEnder {
   explicit RunEnder(FitLoop& ended) : loop(ended) {}
   ~RunEnder() {
@@ -126,7 +126,7 @@ void FitLoop::run() {
 }
 
 void FitLoop::run_epochs() {
-  if (notice_early_stop()) return;  // the fit that is resumed had ended
+  if (notice_early_stop()) return;  // the resumed fit had already ended
   while (progress_.epoch <= options_.epochs) {
     EpochLog log;
     if (!run_epoch(log)) return;
@@ -141,13 +141,13 @@ void FitLoop::run_epochs() {
   }
 }
 
-// False, for the sake of its callers; the first reason is kept.
+// Returns false, for its callers; the first reason is kept.
 bool FitLoop::end_with(std::string reason) {
   if (history_.stop_reason.empty()) history_.stop_reason = std::move(reason);
   return false;
 }
 
-// False: stopped before its end.
+// False: stopped early.
 bool FitLoop::run_epoch(EpochLog& log) {
   progress_.clock.begin(feed_->waited_s());
   if (!train_epoch()) return false;
@@ -168,7 +168,7 @@ void FitLoop::note_unchanged_weights() {
   if (names.empty()) return;
   const bool is_all = names.size() == step_.graph().weights.size();
   history_.notes.push_back(fmt::format(
-      "{} changed in epoch 1: {}. Their gradients are zero (behind a Relu whose inputs are all "
+      "{} changed in epoch 1: {}. Their gradients are zero (after a Relu whose inputs are all "
       "negative, or before a step such as Round), or the learning rate {:g} is too small.",
       is_all ? "no weight has" : "some weights have not", base::quote_list(names),
       step_.learning_rate()));
@@ -185,10 +185,10 @@ void FitLoop::fill_log(EpochLog& log) const {
   log.data_wait_s = progress_.clock.wait(feed_->waited_s());
 }
 
-// The steps of an epoch. False: stopped before its end.
+// The steps of an epoch. False: stopped early.
 bool FitLoop::train_epoch() {
   const EpochEnder ender{*feed_};
-  if (progress_.row == 0) {  // else the epoch was begun by the fit that is resumed
+  if (progress_.row == 0) {  // else the epoch was begun by the resumed fit
     progress_.block_first_row = 0;
     progress_.loss.clear();
     progress_.clock.seconds_before = progress_.clock.wait_before = 0;
@@ -208,7 +208,7 @@ bool FitLoop::run_blocks() {
   bool is_first = true;
   while (block_ != nullptr || (block_ = feed_->next(stop_)) != nullptr) {
     if (!begin_block(std::exchange(is_first, false)) || !run_block()) return false;
-    // Its rows are needed for going back, so that is found before they are gone.
+    // Its rows are needed to roll back, so this is checked before they are gone.
     if (!feed_->gives_single_batches() && !check_state()) return false;
     progress_.block_first_row += block_->rows;
     block_ = nullptr;
@@ -217,8 +217,8 @@ bool FitLoop::run_blocks() {
   if (progress_.row > 0) return true;
   throw DataError({.what = fmt::format("epoch {} has no rows", progress_.epoch),
                    .hint = options_.drop_last
-                               ? "Take smaller batches, or keep the last one."
-                               : "Give data with rows; an iterator that is used up gives none a "
+                               ? "Use smaller batches, or keep the last one."
+                               : "Give data with rows; an exhausted iterator yields none a "
                                  "second time."});
 }
 
@@ -297,7 +297,7 @@ bool FitLoop::check_state() {
   return handle_fault("a weight is not finite");
 }
 
-// After the last step. False, where it does not throw.
+// After the last step. False, if it does not throw.
 bool FitLoop::handle_fault(const std::string& fault_seen) {
   const double rate = step_.learning_rate();
   const std::string what = faults_->go_back(fault_seen, block_, progress_);
@@ -324,11 +324,11 @@ bool FitLoop::call_step_callback(double loss, const runtime::Execution& plan) {
 
 bool FitLoop::is_time_over() {
   if (Clock::now() < deadline_) return false;
-  end_with(fmt::format("the time of {:g} s is over", options_.max_seconds));
+  end_with(fmt::format("the time limit of {:g} s was reached", options_.max_seconds));
   return true;
 }
 
-// Whether there was no improvement for as long as the options wait.
+// Whether there was no improvement for as long as the options allow.
 bool FitLoop::notice_early_stop() {
   if (!best_.has_waited()) return false;
   end_with(fmt::format("no improvement for {} epochs", options_.early_stopping->patience));

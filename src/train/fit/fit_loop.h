@@ -20,16 +20,16 @@
 #include "train/fit/state_snapshot.h"
 #include "train/session.h"
 
-// The epoch loop, whatever the rows come from (BatchFeed). Rows in memory are checked and
+// The epoch loop, independent of the source of rows (BatchFeed). Rows in memory are checked and
 // converted, and their plans compiled, before the first step; an epoch is then a loop over {bind,
-// run, read the loss}. Around it stand the learning rates, the validation, and what observes the
+// run, read the loss}. Around it are the learning rates, the validation, and the observers of the
 // fit: best epoch, faults, checkpoints, history. Start reading at FitLoop::run.
 
 namespace onnxgrad::train {
 
 class FitLoop {
  public:
-  /// `history` is cleared. `stop` is asked after every step, and while rows are awaited.
+  /// `history` is cleared. `stop` is checked after every step, and while waiting for rows.
   /// `source` outlives this.
   FitLoop(Session& session, const Dataset& data, const FitOptions& options, StopFlag& stop,
           History& history);
@@ -72,7 +72,7 @@ class FitLoop {
   std::unique_ptr<BatchFeed> feed_;
   RateSchedule rates_;
   std::optional<Validation> validation_;
-  const RowBlock* block_ = nullptr;  ///< that is trained on
+  const RowBlock* block_ = nullptr;  ///< that is being trained on
   FitProgress progress_;
   BestEpoch best_;
   std::optional<FaultSearch> faults_;  ///< OnNonFinite::kRaise and kStop

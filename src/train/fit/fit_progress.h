@@ -14,7 +14,7 @@ inline double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-/// The time that an epoch takes, of which a part may have passed before the fit was resumed. Waits
+/// The time that an epoch takes, a part of which may have passed before the fit was resumed. Waits
 /// are those for rows, in seconds; `waited`: by the feed so far.
 struct EpochClock {
   double seconds_before = 0;
@@ -30,16 +30,16 @@ struct EpochClock {
   double wait(double waited) const { return wait_before + waited - waited_at_start; }
 };
 
-/// Where a fit is.
+/// The position of a fit.
 struct FitProgress {
-  std::int64_t epoch = 1;             ///< that runs, or is the next
+  std::int64_t epoch = 1;             ///< the current one, or the next
   std::int64_t row = 0;               ///< rows of the epoch that are done
   std::int64_t step = 0;              ///< steps of the fit that are done
   std::int64_t epoch_first_step = 0;  ///< steps that were done when the epoch began
-  std::int64_t block_first_row = 0;   ///< rows of the epoch before the block at hand
+  std::int64_t block_first_row = 0;   ///< rows of the epoch before the current block
   EpochLoss loss = {};                ///< of the epoch
   EpochClock clock = {};              ///< of the epoch
-  bool is_inside_step = false;        ///< the state may be of half a step
+  bool is_inside_step = false;        ///< the state may be that of an incomplete step
 };
 
 }  // namespace onnxgrad::train

@@ -16,8 +16,8 @@ void RateSchedule::prepare(BatchFeed& feed, bool has_block, StopFlag& stop) {
     if (feed.num_rows() && !has_block) return;
     if (!feed.count_batches(stop)) {
       if (stop.is_set()) return;
-      throw DataError({.what = "the schedule needs to know how many rows there are, and they can "
-                               "be read once",
+      throw DataError({.what = "the schedule needs to know how many rows there are, but they can "
+                               "be read only once",
                        .hint = "Pass rows: onnxgrad.data.Batches(batches, rows=1000); or give a "
                                "function that returns a new iterator."});
     }

@@ -18,11 +18,11 @@ class RateSchedule {
   /// Both outlive this.
   RateSchedule(const FitOptions& options, StepRunner& step);
 
-  /// Settles the schedule's lengths. Called again when the first block (`has_block`) has told the
-  /// size of batches that are taken as they come. Throws: DataError (rows that cannot be counted).
+  /// Sets the schedule's lengths. Called again when the first block (`has_block`) has shown the
+  /// size of batches used as they come. Throws: DataError (rows that cannot be counted).
   void prepare(BatchFeed& feed, bool has_block, StopFlag& stop);
   bool is_prepared() const { return !options_.schedule || schedule_.has_value(); }
-  /// Before the step that comes next.
+  /// Before the next step.
   void set_rate(const FitProgress& progress) {
     if (schedule_) {
       step_.set_learning_rate(schedule_->rate(progress.step / updates_every_, progress.epoch - 1));
@@ -30,10 +30,10 @@ class RateSchedule {
     if (options_.learning_rate) step_.set_learning_rate(options_.learning_rate(progress.step));
   }
   void end_epoch(double monitored_loss, const FitProgress& progress);
-  /// The rate of before is restored.
+  /// Restores the previous rate.
   void end_fit();
 
-  /// The rate that it begins with, and where it is: for checkpoints.
+  /// The initial rate, and the position in the schedule: for checkpoints.
   double first_rate() const { return first_rate_; }
   void set_first_rate(double rate) { first_rate_ = rate; }
   std::vector<double> state() const { return schedule_ ? schedule_->state() : resumed_state_; }
@@ -45,7 +45,7 @@ class RateSchedule {
   std::int64_t updates_every_;  ///< steps
   double first_rate_;
   std::optional<ScheduleRun> schedule_;
-  std::vector<double> resumed_state_;  ///< that it continues from, once it is prepared
+  std::vector<double> resumed_state_;  ///< to continue from, once it is prepared
 };
 
 }  // namespace onnxgrad::train

@@ -11,7 +11,7 @@
 
 namespace onnxgrad::train {
 
-/// Copies of all states of a step, for going back. They count in MemoryReport::snapshots.
+/// Copies of all states of a step, to roll back to. They count in MemoryReport::snapshots.
 class StateSnapshot {
  public:
   /// `step` outlives this.
@@ -24,7 +24,7 @@ class StateSnapshot {
   void restore() const;
   /// Names of the trained weights that have the same bits now.
   std::vector<std::string> unchanged_weights() const { return step_.unchanged_weights(copies_); }
-  /// Into a checkpoint under names of their own, and back. False: it is not in the checkpoint.
+  /// Into a checkpoint under separate names, and back. False: it is not in the checkpoint.
   void add_to(Checkpoint& checkpoint, std::string_view purpose) const;
   bool take_from(const Checkpoint& checkpoint, std::string_view purpose);
 

@@ -66,7 +66,7 @@ Pattern alone(const Pattern& x) {
       {where(op("Concat", {x}), [](const Node& node) { return node.inputs.size() == 1; }), x});
 }
 
-// The values that `value` is computed from by operators that work element by element; at most
+// The values that `value` is computed from by element-wise operators; at most
 // `budget` nodes are visited. False if there are more.
 bool collect_leaves(const Value* value, std::vector<const Value*>& leaves, int& budget) {
   value = strip(value);
@@ -91,7 +91,7 @@ bool is_row_sum(const Value* value, const Value* rows) {
   return summed != nullptr && strip(summed) == strip(rows);
 }
 
-// True if `value` is made from the sum of `rows` and constants alone.
+// True if `value` is computed only from the sum of `rows` and constants.
 bool depends_on_row_sum(const Value* value, const Value* rows) {
   std::vector<const Value*> leaves;
   int budget = 32;

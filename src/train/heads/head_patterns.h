@@ -7,8 +7,8 @@
 
 // What exporters write at the end of a classifier where one operator would do: sigmoids in four
 // nodes, divisions by the sum of a row with a guard against zero, the second column of a two-class
-// model. Each function looks at the few nodes behind a value and returns what they were made
-// from, or nullptr. Operands are taken in either order; Identity nodes in between are ignored.
+// model. Each function examines the few nodes that compute a value and returns their
+// input, or nullptr. Operands may be in either order; Identity nodes in between are ignored.
 
 namespace onnxgrad::train {
 
@@ -22,7 +22,7 @@ ir::Value* match_logistic(const ir::Value* value);
 ir::Value* match_clipped_margin(const ir::Value* value);
 
 /// x of x / sum(x) over the columns of each row of a matrix. Numerator and denominator may add what
-/// depends on the sum alone (a guard against division by zero); the sum may be of absolute values.
+/// depends only on the sum (a guard against division by zero); the sum may be of absolute values.
 ir::Value* match_row_share(const ir::Value* value);
 
 /// x of x - max(x) over the columns of each row.
@@ -39,7 +39,7 @@ struct ColumnOf {
   ir::Value* matrix = nullptr;  ///< nullptr: not a column
   std::int64_t index = 0;
 };
-/// Slice, Gather or ArrayFeatureExtractor with a constant place.
+/// Slice, Gather or ArrayFeatureExtractor at a constant position.
 ColumnOf match_column(const ir::Value* value);
 
 /// True if `value` is a layer's result without an activation: MatMul, Gemm, Conv, a pooled mean,

@@ -19,7 +19,7 @@ using ir::Value;
 
 constexpr std::string_view kMl = "ai.onnx.ml";
 
-/// What has been passed on the way back from an output.
+/// What has been passed on the walk back from an output.
 struct Walk {
   Value* value = nullptr;
   Value* alias = nullptr;  ///< a name of `value` nearer to the output: an Identity of it
@@ -38,7 +38,7 @@ struct Walk {
   std::size_t class_axis_rank = 0;
 };
 
-// A step looks at the producer of walk.value and moves walk.value to an input of it; false: it
+// A step examines the producer of walk.value and moves walk.value to an input of it; false: it
 // stays.
 using Step = bool (*)(const Node& node, Walk& walk);
 
@@ -58,7 +58,7 @@ void note_classes(Walk& walk, const Tensor& labels, std::string source) {
                   .source = std::move(source)};
 }
 
-// Only matrices are looked behind: a Reshape that merges rows and time steps is not undone.
+// Only matrices are followed: a Reshape that merges rows and time steps is not undone.
 bool pass_reshape(const Node& node, Walk& walk) {
   const Value* before = node.input(0);
   if (before == nullptr) return false;
@@ -90,7 +90,7 @@ bool pass_binarizer(const Node& node, Walk& walk) {
 }
 
 // One column of the scores or probabilities of all classes. Of two columns made from one value,
-// only the second stands for that value.
+// only the second represents that value.
 bool pass_column(const Node& node, Walk& walk) {
   const ColumnOf column = match_column(node.output(0));
   if (column.matrix == nullptr || (walk.two_columns && column.index != 1)) return false;
@@ -290,7 +290,7 @@ HeadKind kind_of_rest(const Walk& walk) {
   if (walk.normalized || walk.two_columns) return HeadKind::kProbabilities;
   if (walk.opposite_columns) return HeadKind::kMargins;
   if (walk.classes.labels.is_defined()) {
-    // What gives scores to a list of classes and is not a layer: trees, votes, calibrated
+    // Producers of class scores that are not layers: trees, votes, calibrated
     // classifiers.
     return is_affine(walk.value) ? HeadKind::kMargins : HeadKind::kProbabilities;
   }
@@ -329,7 +329,7 @@ Head walk_back(Value* value) {
     if (head.probabilities == nullptr) head.probabilities = walk.value;
     head.scores = head.probabilities;
   }
-  // A regression may well give one column of a matrix: the rest of it is not asked for.
+  // A regression may well return one column of a matrix: the rest of it is not needed.
   if (head.kind == HeadKind::kValues && walk.before_columns != nullptr) {
     head.scores = walk.before_columns;
   }

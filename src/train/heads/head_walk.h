@@ -7,9 +7,9 @@
 
 #include "ir/graph.h"
 
-// Walking back from an output of a model to the scores that it is made from. A walk passes nodes
-// that rename, label, normalise or squash, and stops at the first that does none of this. What it
-// passed determines the kind of head. New kinds of nodes are rows of the table in head_walk.cpp;
+// Walking back from an output of a model to the scores that it is computed from. A walk passes
+// nodes that rename, label, normalise or squash, and stops at the first other one. What it passed
+// determines the kind of head. New kinds of nodes are rows of the table in head_walk.cpp;
 // patterns of several nodes are functions of head_patterns.h.
 
 namespace onnxgrad::train {
@@ -17,17 +17,17 @@ namespace onnxgrad::train {
 /// What the walk ended at.
 enum class HeadKind {
   kSoftmax,        ///< Softmax or LogSoftmax over the scores' columns
-  kSigmoid,        ///< one score per row behind a Sigmoid; classes 0 and 1
+  kSigmoid,        ///< one score per row before a Sigmoid; classes 0 and 1
   kSigmoids,       ///< a Sigmoid per column, not normalised: several labels per row
   kOneVsRest,      ///< a Sigmoid per column, normalised by the sum of the row
   kModifiedHuber,  ///< (clip(s, -1, 1) + 1) / 2 per column, or for one score per row
-  kProbabilities,  ///< probabilities, but no scores behind them
+  kProbabilities,  ///< probabilities without scores before them
   kMargins,        ///< scores of a list of classes, without probabilities; [N, C], or one per row
-  kScores,         ///< the class number is the place of the largest score; no list of classes
+  kScores,         ///< the class number is the index of the largest score; no list of classes
   kValues,         ///< none of these: a regression
 };
 
-/// The labels that a model gives to its classes.
+/// The labels of a model's classes.
 struct ClassList {
   Tensor labels = {};       ///< int64 or string [C]; undefined: none was found
   std::string source = {};  ///< "initializer 'classes'", "ZipMap node 'z'"
@@ -36,12 +36,12 @@ struct ClassList {
 struct Head {
   HeadKind kind = HeadKind::kValues;
   ir::Value* scores = nullptr;
-  /// The value that is nearest to the output and has probabilities, one column per class where
+  /// The value nearest to the output that has probabilities, one column per class if
   /// there is such a value; nullptr if there are none.
   ir::Value* probabilities = nullptr;
   bool is_log = false;       ///< `probabilities` has their logarithms
   std::string output = {};   ///< the model's output that the walk began at
-  bool from_labels = false;  ///< the output is the label and not the probabilities
+  bool from_labels = false;  ///< the output is the label, not the probabilities
   ClassList classes = {};
   /// The axis of the scores, from 0, that a Softmax or ArgMax on the way goes over.
   std::optional<std::int64_t> class_axis = {};

@@ -21,7 +21,7 @@ bool is(const LossFunction& function) {
   return std::holds_alternative<Function>(function);
 }
 
-// Better heads first: scores behind probabilities say more than a bare value.
+// Better heads first: scores before probabilities are more specific than a plain value.
 int rank_of(const Head& head) {
   switch (head.kind) {
     case HeadKind::kSoftmax:
@@ -72,7 +72,7 @@ void settle_sigmoids(std::vector<Head>& heads) {
   if (one_label) best.kind = HeadKind::kOneVsRest;
 }
 
-// Another output may know classes that the best one does not: the label next to the probabilities.
+// Another output may have classes that the best one lacks: the label next to the probabilities.
 void borrow_classes(std::vector<Head>& heads) {
   Head& best = heads.front();
   if (best.classes.labels.is_defined()) return;
@@ -137,14 +137,14 @@ std::vector<std::string> output_names(const ir::Graph& graph) {
 
 [[noreturn]] void no_head(const ir::Graph& graph) {
   const auto names = output_names(graph);
-  throw ModelError({.what = "no output that a loss can be put on",
-                    .detail = "Looked back from " + base::quote_list(names) +
+  throw ModelError({.what = "no output that a loss can be applied to",
+                    .detail = "Searched back from " + base::quote_list(names) +
                               " for floating-point scores and found none.",
                     .hint = "Name an output or inner value in the loss: "
                             "loss='squared_error:output=VALUE'."});
 }
 
-// A choice between several bare outputs is the user's. One number is a loss already, most likely.
+// A choice between several plain outputs is the user's. One number is most likely already a loss.
 [[noreturn]] void ambiguous(const std::vector<Head>& heads) {
   std::vector<std::string> names;
   std::string own;
@@ -176,7 +176,7 @@ Value* find_value(const ir::Graph& graph, const std::string& name) {
                     .hint = base::nearest_or(name, names)});
 }
 
-// "Softmax", or for a pattern of several nodes what it stands for.
+// "Softmax", or for a pattern of several nodes what it represents.
 std::string squashing_of(const Head& head) {
   switch (head.kind) {
     case HeadKind::kSoftmax:
@@ -194,12 +194,12 @@ std::string squashing_of(const Head& head) {
                                  const std::string& name) {
   const bool has_scores = head.kind != HeadKind::kProbabilities;
   throw ModelError(
-      {.what =
-           describe(function) + " takes scores, but '" + name + "' is behind " + squashing_of(head),
+      {.what = describe(function) + " takes scores, but '" + name + "' comes after " +
+               squashing_of(head),
        .where = {.value = name},
        .detail = "The probabilities would be squashed a second time and training would stall.",
-       .hint = has_scores ? "Put it on '" + head.scores->name +
-                                "', or leave the output of the loss out: it is found then."
+       .hint = has_scores ? "Apply it to '" + head.scores->name +
+                                "', or omit the output of the loss: it is then found."
                           : "Use loss='negative_log_likelihood' on probabilities."});
 }
 
@@ -211,7 +211,7 @@ std::string squashing_of(const Head& head) {
                     .hint = "Use loss='" + better + "'."});
 }
 
-// Losses of one score per row and of one score per class are easily taken for each other.
+// Losses of one score per row and of one score per class are easily confused.
 void check_columns(const ResolvedLoss& resolved, const Head& head) {
   const Value& scores = *resolved.scores;
   const std::int64_t columns =
@@ -241,14 +241,14 @@ Value* place_of(const ResolvedLoss& resolved, const Head& head) {
   return head.probabilities != nullptr ? head.probabilities : head.scores;
 }
 
-// The function as it is put on `head`: a likelihood of logarithms is a cross-entropy of scores.
+// The function as applied to `head`: a likelihood of logarithms is a cross-entropy of scores.
 LossFunction adapt(const LossFunction& function, const Head& head) {
   if (is<AutoLoss>(function)) return function_for(head);
   if (is<NegativeLogLikelihood>(function) && head.is_log) return SoftmaxCrossEntropy{};
   return function;
 }
 
-// Puts scores and function together for a value that the user named.
+// Combines scores and function for a value named by the user.
 void place_explicitly(const Head& head, Value* value, ResolvedLoss& resolved) {
   const bool is_place = value->type.is_tensor() && is_floating(value->type.dtype);
   if (!is_place) {  // labels and maps only show where to look
@@ -284,13 +284,13 @@ std::string describe_place(const ResolvedLoss& resolved, const Head& head) {
   return std::string(" (") + (classes ? "scores " : "") + "behind output '" + info.output + "')";
 }
 
-// ", along axis 2 of [N, 7, 10]", where the scores have more than one that it could be.
+// ", along axis 2 of [N, 7, 10]", if the scores have more than one candidate.
 std::string describe_axis(const ResolvedLoss& resolved) {
   const LossInfo& info = resolved.info;
   if (!has_class_axis(info.function) || resolved.scores->type.rank() < 3) return "";
   const std::string of = " of " + resolved.scores->type.to_string();
   const std::string axis = ", along axis " + std::to_string(resolved.class_axis) + of;
-  return axis + (info.is_class_axis_open ? ", or the one that labels leave out" : "");
+  return axis + (info.is_class_axis_open ? ", or the one missing from the labels" : "");
 }
 
 // "loss: softmax cross-entropy on 'add_result1' (scores behind output 'probabilities'), 10 classes
@@ -307,7 +307,7 @@ std::string describe_choice(const ResolvedLoss& resolved, const Head& head) {
   return line;
 }
 
-// Number of classes by the list, else by the scores' columns; 0 if neither shows it.
+// Number of classes from the list, else from the scores' columns; 0 if unknown.
 std::int64_t count_classes(const ResolvedLoss& resolved, const ClassList& classes) {
   const std::int64_t columns =
       resolved.is_class_axis_known ? class_columns(*resolved.scores, resolved.class_axis) : 0;
@@ -318,12 +318,12 @@ std::int64_t count_classes(const ResolvedLoss& resolved, const ClassList& classe
                               " classes, but '" + resolved.scores->name + "' has scores for " +
                               std::to_string(columns),
                       .where = {.value = resolved.scores->name},
-                      .hint = "Export the model again: its labels do not belong to its scores."});
+                      .hint = "Export the model again: its labels do not match its scores."});
   }
   return listed;
 }
 
-// Head and place for a value that the user named.
+// Head and position for a value named by the user.
 Head resolve_named(const ir::Graph& graph, const Loss& loss, ResolvedLoss& resolved) {
   Value* value = find_value(graph, loss.output);
   Head head = walk_back(value);
@@ -332,7 +332,7 @@ Head resolve_named(const ir::Graph& graph, const Loss& loss, ResolvedLoss& resol
   for (const Head& other : find_heads(graph)) {
     if (other.scores != head.scores) continue;
     if (!head.classes.labels.is_defined()) head.classes = other.classes;
-    // One label per row, says the label output.
+    // One label per row, according to the label output.
     if (head.kind == HeadKind::kSigmoids) head.kind = other.kind;
   }
   resolved.function = adapt(loss.function, head);
@@ -346,7 +346,7 @@ Head resolve_named(const ir::Graph& graph, const Loss& loss, ResolvedLoss& resol
   return head;
 }
 
-// Head and place among the outputs.
+// Head and position among the outputs.
 Head resolve_among_outputs(const ir::Graph& graph, const Loss& loss, ResolvedLoss& resolved) {
   const auto heads = find_heads(graph);
   if (heads.empty()) no_head(graph);
@@ -363,7 +363,7 @@ Head resolve_among_outputs(const ir::Graph& graph, const Loss& loss, ResolvedLos
 
 }  // namespace
 
-// The output or value that is the loss already.
+// The output or value that is already the loss.
 ResolvedLoss resolve_output(const ir::Graph& graph, const Loss& loss) {
   if (loss.output.empty()) {
     throw ModelError({.what = "the model's own loss: no output is named",
@@ -396,7 +396,7 @@ ResolvedLoss resolve_loss(const ir::Graph& graph, const Loss& loss) {
   // With labels still to come, the number of classes is not known either.
   resolved.is_class_axis_known = axis.is_known || axis.is_settled;
   check_columns(resolved, head);
-  target_type(resolved.function, *resolved.scores, axis.axis);  // refuses scores that do not fit
+  target_type(resolved.function, *resolved.scores, axis.axis);  // refuses scores that do not match
   LossInfo& info = resolved.info;
   if (has_class_axis(resolved.function)) info.class_axis = axis.axis;
   info.is_class_axis_open = !axis.is_settled;

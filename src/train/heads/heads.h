@@ -5,12 +5,12 @@
 #include "onnxgrad/losses.h"
 #include "train/heads/head_walk.h"
 
-// Where a loss belongs: walk_back() looks behind each output of a model, and resolve_loss() chooses
-// among what it found.
+// Where a loss belongs: walk_back() walks back from each output of a model, and resolve_loss()
+// chooses among what it found.
 
 namespace onnxgrad::train {
 
-/// A loss with its place in the graph.
+/// A loss with its position in the graph.
 struct ResolvedLoss {
   LossFunction function;
   ir::Value* scores = nullptr;
@@ -20,9 +20,9 @@ struct ResolvedLoss {
 };
 
 /// Chooses function and scores as onnxgrad/losses.h describes. `graph` has types inferred.
-/// Throws: ModelError (nothing to put a loss on; a function of scores named on probabilities, with
-/// the name of the scores; a function that does not fit the number of columns, with the one that
-/// does; unknown output with the nearest name).
+/// Throws: ModelError (nothing to apply a loss to; a function of scores applied to probabilities,
+/// with the name of the scores; a function that does not match the number of columns, with the one
+/// that does; unknown output with the nearest name).
 ResolvedLoss resolve_loss(const ir::Graph& graph, const Loss& loss);
 
 }  // namespace onnxgrad::train

@@ -151,7 +151,7 @@ TEST(Heads, ScoresLossOnProbabilitiesIsAnErrorWithTheHint) {
   Draft draft;
   draft.output(draft.g.op("Softmax", {add_scores(draft, 3)}), "probabilities");
   expect_error(draft, {.function = SoftmaxCrossEntropy{}, .output = "probabilities"},
-               "Put it on 'add_result1'");
+               "Apply it to 'add_result1'");
   EXPECT_EQ(resolve_loss(*draft.model->graph, {.function = SoftmaxCrossEntropy{}}).scores->name,
             "add_result1");
   EXPECT_EQ(resolve_loss(*draft.model->graph,
@@ -174,7 +174,7 @@ TEST(Heads, UnknownAmbiguousAndMissingOutputsAreErrors) {
   Draft integers;
   ir::Value* ids = integers.input("ids", DataType::kInt64, {ir::Dim(), 4});
   integers.output(integers.g.op("Abs", {ids}), "out");
-  expect_error(integers, {}, "no output that a loss can be put on");
+  expect_error(integers, {}, "no output that a loss can be applied to");
 }
 
 TEST(Heads, AListOfClassesMustFitTheScores) {

@@ -31,7 +31,7 @@ struct Pairs {
   }
 };
 
-/// A layer that gives [-s, s].
+/// A layer that computes [-s, s].
 struct Layer {
   Node* product = nullptr;  // MatMul or Gemm
   Node* last = nullptr;     // the Add of the bias, or `product`
@@ -62,7 +62,7 @@ class Tier {
 
 Node complete(const Node& node) { return builtin_engine().ops.complete(node); }
 
-// True for a constant of this node alone whose pairs all are (-a, a).
+// True for a constant read only by this node whose pairs are all (-a, a).
 bool Tier::is_opposite(const Value* constant, const Pairs& pairs) const {
   if (pairs.count == 0 || uses_.only_reader(constant) == nullptr) return false;
   if (constant->origin != nullptr && !constant->origin->index.empty()) return false;
@@ -84,7 +84,7 @@ bool Tier::is_opposite_bias(const Value* constant) const {
   return is_row && dims.num_elements() == 2 && is_opposite(constant, {.count = 1});
 }
 
-// Takes the bias into `layer`. False: something is added that is not opposite.
+// Adds the bias to `layer`. False: something is added that is not opposite.
 bool Tier::add_bias(Layer& layer) const {
   layer.last = layer.product;
   if (layer.product->op_type == "Gemm") {
@@ -140,7 +140,7 @@ std::vector<Layer> Tier::find() const {
   return layers;
 }
 
-// Keeps the second of each pair; the origin leads back to both.
+// Keeps the second of each pair; the origin maps back to both.
 void keep_second(Value* constant, const Pairs& pairs, Dims dims) {
   const std::vector<double> numbers = constant->initializer.to_doubles();
   std::vector<double> kept(static_cast<std::size_t>(pairs.count));
@@ -186,7 +186,7 @@ void Tier::tie(const Layer& layer) {
 }  // namespace
 
 std::shared_ptr<const ir::Model> tie_opposite_columns(std::shared_ptr<const ir::Model> working) {
-  // Found in `working`, which stays as it is; tied in a copy, which has its nodes in the same
+  // Found in `working`, which is not changed; tied in a copy, which has its nodes in the same
   // order.
   if (Tier(*working->graph).find().empty()) return working;
   auto copy = std::make_shared<ir::Model>(ir::clone(*working));

@@ -17,14 +17,14 @@ using ir::GraphBuilder;
 using ir::Value;
 
 constexpr const char* kSayIt =
-    "Say which axis has the classes with axis= of the loss, such as axis=-1 (--class-axis on the "
+    "Specify the class axis with axis= of the loss, such as axis=-1 (--class-axis on the "
     "command line).";
 
 std::int64_t rank_of(const Value& scores) { return static_cast<std::int64_t>(scores.type.rank()); }
 
 bool is_last(const Value& scores, std::int64_t axis) { return axis == rank_of(scores) - 1; }
 
-// An axis that was asked for, from 0.
+// A requested axis, from 0.
 std::int64_t checked_axis(const LossFunction& function, const Value& scores, std::int64_t asked) {
   const std::int64_t rank = rank_of(scores);
   const std::int64_t axis = asked < 0 ? asked + rank : asked;
@@ -80,7 +80,7 @@ ClassAxis choose_class_axis(const LossFunction& function, const Value& scores,
     throw ModelError({.what = fmt::format("{} has no class axis, but axis {} was given",
                                           describe(function), *asked),
                       .where = {.value = scores.name},
-                      .hint = "Leave axis= out, or take a cross-entropy over classes."});
+                      .hint = "Omit axis=, or use a cross-entropy over classes."});
   }
   if (!has_class_axis(function) || scores.type.rank() < 2) return {};
   if (asked) return {.axis = checked_axis(function, scores, *asked)};
@@ -118,7 +118,7 @@ void refuse_labels(const LossInfo& loss, const std::string& scores_shape, const 
   throw DataError(
       {.what = fmt::format("labels {} do not {} '{}' {}", labels.to_string(),
                            is_none ? "have the shape of the scores without one axis:"
-                                   : "say which axis has the classes of the scores",
+                                   : "determine which axis has the classes of the scores",
                            loss.scores, scores_shape),
        .where = {.value = loss.target.name},
        .detail = is_none ? ""
@@ -126,8 +126,8 @@ void refuse_labels(const LossInfo& loss, const std::string& scores_shape, const 
                                        "without axis {}.",
                                        fitting.front(), fitting.back()),
        .hint = is_none
-                   ? "Give one label for each place of the scores; axis= of the loss says which "
-                     "axis has the classes, one_hot=true takes rows of probabilities."
+                   ? "Give one label for each position of the scores; axis= of the loss sets the "
+                     "class axis, one_hot=true takes rows of probabilities."
                    : kSayIt});
 }
 
@@ -159,7 +159,7 @@ LossInputs with_classes_second(GraphBuilder& g, const LossInputs& in, std::int64
 
 Value* with_rows_first(GraphBuilder& g, Value* x, const LossInputs& in, std::int64_t class_axis) {
   if (x == nullptr || class_axis == 1 || !is_last(*in.scores, class_axis)) return x;
-  // The labels' own shape: labels that Expand has repeated do not fit it.
+  // The labels' own shape: labels repeated by Expand do not match it.
   Value* places = g.reshape(x, places_of(g, in.target, class_axis));
   const ir::SymbolicShape& shape = *in.target->type.shape;
   places->type = ir::Type::tensor(x->dtype(), {shape.begin(), shape.begin() + class_axis});

@@ -11,14 +11,14 @@
 #include "train/losses/rules.h"
 
 // Which axis of the scores has the classes: the rule of onnxgrad/losses.h, `Loss::class_axis`. Rows
-// are axis 0. Rules of losses read classes on axis 1; other axes are brought there here.
+// are axis 0. Rules of losses read classes on axis 1; other axes are moved there here.
 
 namespace onnxgrad::train {
 
 /// True for losses that compare the scores of classes along an axis.
 bool has_class_axis(const LossFunction& function);
 
-/// The class axis of a loss that was put on its scores.
+/// The class axis of a loss applied to its scores.
 struct ClassAxis {
   std::int64_t axis = 1;
   bool is_known = true;    ///< not only the convention of ONNX and PyTorch
@@ -32,21 +32,21 @@ ClassAxis choose_class_axis(const LossFunction& function, const ir::Value& score
                             std::optional<std::int64_t> of_model);
 
 /// The axes from 1 on without which scores of this shape have the shape of `labels`; a trailing 1
-/// of the labels counts for nothing, and rows are not compared. Unknown dimensions fit any.
+/// of the labels is ignored, and rows are not compared. Unknown dimensions match any.
 std::vector<std::int64_t> axes_left_out(const ir::SymbolicShape& scores, const Dims& labels);
 
-/// The only axis behind the first of a fixed size; nullopt if there is none or there are several.
+/// The only axis of fixed size after the first; nullopt if there is none or there are several.
 std::optional<std::int64_t> only_fixed_axis(const ir::SymbolicShape& scores);
 
-/// Throws: DataError for labels that fit several axes, or none, of scores of this shape.
+/// Throws: DataError for labels that match several axes, or none, of scores of this shape.
 [[noreturn]] void refuse_labels(const LossInfo& loss, const std::string& scores_shape,
                                 const Dims& labels, const std::vector<std::int64_t>& fitting);
 
-/// Scores and target as the rules read them: classes on axis 1. The last axis gets there without
-/// moving a number, as [M, C]; others are transposed.
+/// Scores and target as the rules read them: classes on axis 1. The last axis is moved without
+/// copying, as [M, C]; others are transposed.
 LossInputs with_classes_second(ir::GraphBuilder& g, const LossInputs& in, std::int64_t class_axis);
 
-/// x, one number for each place of what with_classes_second gave, as [N, ...].
+/// x, one number for each position of the result of with_classes_second, as [N, ...].
 ir::Value* with_rows_first(ir::GraphBuilder& g, ir::Value* x, const LossInputs& in,
                            std::int64_t class_axis);
 

@@ -36,7 +36,7 @@ double smallest_normal(DataType dtype) {
   }
 }
 
-// log(max(p, m)); m = 0 stands for the smallest normal number.
+// log(max(p, m)); m = 0 means the smallest normal number.
 Value* clamped_log(GraphBuilder& g, Value* p, double min_probability) {
   const double floor = min_probability > 0 ? min_probability : smallest_normal(p->dtype());
   return g.log(g.op("Max", {p, g.scalar_like(p, floor)}));
@@ -70,12 +70,12 @@ Elements write_soft_targets(GraphBuilder& g, const SoftmaxCrossEntropy& spec,
           .mean_of_columns = true};
 }
 
-// Whether a place is of the class that does not count: bool, shaped like the target.
+// Whether a position is of the ignored class: bool, shaped like the target.
 Value* is_of_class(GraphBuilder& g, Value* target, std::int64_t number) {
   return g.equal(target, g.int_scalar(number));
 }
 
-// w[t], 0 for ignored rows; nullptr where all count 1.
+// w[t], 0 for ignored rows; nullptr if all count 1.
 Value* class_counts(GraphBuilder& g, const SoftmaxCrossEntropy& spec, const LossInputs& in) {
   Value* target = in.target;
   Value* is_ignored = nullptr;
@@ -131,7 +131,7 @@ Elements write_softmax_cross_entropy(GraphBuilder& g, const SoftmaxCrossEntropy&
   return elements;
 }
 
-// Classes: e = log(1 + exp(-(2t - 1) s)), which keeps its digits for any s;
+// Classes: e = log(1 + exp(-(2t - 1) s)), which is accurate for any s;
 // numbers t in [0, 1]: e = log(1 + exp(s)) - t s.
 Elements write_binary_cross_entropy(GraphBuilder& g, const BinaryCrossEntropy& spec,
                                     const LossInputs& in) {

@@ -7,7 +7,7 @@
 #include "onnxgrad/losses.h"
 
 // The formulas of losses. Each function appends the nodes for the elements of one loss;
-// train/losses.cpp puts elements together by reduction and sample weights.
+// train/losses.cpp combines elements by reduction and sample weights.
 
 namespace onnxgrad::train {
 
@@ -19,15 +19,15 @@ struct LossInputs {
   ir::Value* weight = nullptr;
 };
 
-/// The loss of each element [N, ...], before anything is added up.
+/// The loss of each element [N, ...], before any reduction.
 struct Elements {
   ir::Value* values = nullptr;
   /// The columns of a row are averaged, not summed.
   bool mean_of_columns = false;
   /// How much each element counts in a mean, in the shape of `values`; nullptr: all 1. The values
-  /// are multiplied by it already.
+  /// are already multiplied by it.
   ir::Value* counts = nullptr;
-  bool is_weighted = false;  ///< the sample weights are in the values already
+  bool is_weighted = false;  ///< the values already include the sample weights
   bool is_total = false;     ///< `values` is rank 0, the loss of the batch
 };
 
@@ -36,8 +36,8 @@ using LossRule = Elements (*)(ir::GraphBuilder&, const LossFunction&, const Loss
 /// Whether `loss` is that of a batch, one number, and not one for each of `rows`. `subject` is for
 /// messages. Throws: ModelError (unknown rank).
 bool is_batch_loss(const ir::Value& loss, const ir::Dim& rows, const std::string& subject);
-/// Type of the targets that the model of `spec` reads. Throws: ModelError (no such model, other
-/// inputs or outputs than it should have, scores of another type).
+/// Type of the targets that the model of `spec` reads. Throws: ModelError (no such model, wrong
+/// inputs or outputs, scores of another type).
 ir::Type user_target_type(const UserLoss& spec, const ir::Value& scores);
 
 }  // namespace onnxgrad::train

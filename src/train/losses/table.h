@@ -18,10 +18,10 @@ enum class TargetKind {
   kNumbers,    ///< numbers of the scores' type and shape
   kClasses,    ///< class numbers int64 [N]
   kByColumns,  ///< class numbers where there is one score per row, else numbers
-  kByOptions,  ///< the options of the loss say
+  kByOptions,  ///< depends on the options of the loss
 };
 
-/// What the shapes of scores may be.
+/// The allowed shapes of scores.
 enum class ScoreShape {
   kAny,
   kMatrix,         ///< [N, K]
@@ -29,15 +29,15 @@ enum class ScoreShape {
   kBinaryOrKnown,  ///< [N], [N, 1], or [N, C] with a known C
 };
 
-/// What a loss asks of scores and targets.
+/// What a loss requires of scores and targets.
 struct LossKind {
   TargetKind target = TargetKind::kNumbers;
   ScoreShape scores = ScoreShape::kAny;
-  bool takes_scores = false;  ///< and not what is behind Softmax or Sigmoid
+  bool takes_scores = false;  ///< not the output of Softmax or Sigmoid
   LossRule rule = nullptr;
 };
 
-/// Summaries are what messages call a loss: "softmax cross-entropy".
+/// Summaries name a loss in messages: "softmax cross-entropy".
 class LossTable : public DescriptionTable<LossFunction> {
  public:
   LossTable() : DescriptionTable("loss") {}

@@ -7,7 +7,7 @@
 #include "train/losses/table.h"
 #include "train/user_graph.h"
 
-// A loss that the user wrote as a model: its nodes are written behind the scores, with the types
+// A user-defined loss given as a model: its nodes are appended after the scores, with the types
 // that they have there.
 
 namespace onnxgrad::train {
@@ -20,8 +20,8 @@ namespace {
 const UserPart& part() {
   static const UserPart loss{.subject = "user loss",
                              .form =
-                                 "A loss is a model with the inputs scores, target and, if it "
-                                 "wants them, sample weights, and one floating-point output."};
+                                 "A loss is a model with the inputs scores, target and, "
+                                 "optionally, sample weights, and one floating-point output."};
   return loss;
 }
 
@@ -33,7 +33,7 @@ bool is_floating_tensor(const ir::Type& type) {
   return type.is_tensor() && is_floating(type.dtype);
 }
 
-// Throws where the model is not of the form that a loss has.
+// Throws if the model does not have the form of a loss.
 ir::Model load(const UserLoss& spec) {
   ir::Model model = load_user_part(part(), spec.model);
   const ir::Graph& graph = *model.graph;
@@ -45,14 +45,14 @@ ir::Model load(const UserLoss& spec) {
   if (graph.outputs.size() != 1 || !is_floating_tensor(graph.outputs.front()->type)) {
     refuse("the model has " + std::to_string(graph.outputs.size()) +
                " outputs, expected one of a floating-point type",
-           "Keep the loss alone, for each row or for the batch.");
+           "Keep only the loss, for each row or for the batch.");
   }
   return model;
 }
 
 }  // namespace
 
-// Types decide where they can.
+// Types decide if they can.
 bool is_batch_loss(const Value& loss, const ir::Dim& rows, const std::string& subject) {
   const ir::Type& type = loss.type;
   if (!type.has_rank()) {
@@ -99,7 +99,7 @@ ir::Type user_target_type(const UserLoss& spec, const Value& scores) {
   return ir::Type::tensor(declared.dtype, std::move(shape));
 }
 
-// e = what the model says
+// e = the model's result
 namespace {
 
 Elements write_user_loss(GraphBuilder& g, const UserLoss& spec, const LossInputs& in) {
@@ -124,8 +124,8 @@ Elements write_user_loss(GraphBuilder& g, const UserLoss& spec, const LossInputs
       .is_total = is_batch_loss(*loss, in.scores->type.shape->front(), part().subject)};
   if (!elements.is_total) return elements;
   if (in.weight != nullptr && !wants_weights) {
-    refuse("it gives one loss for the batch and takes no sample weights",
-           "Give its model a third input for them, or let it give the loss of each row.");
+    refuse("it returns one loss for the batch and takes no sample weights",
+           "Give its model a third input for them, or let it return the loss of each row.");
   }
   if (loss->type.rank() > 0) elements.values = g.reduce_sum(loss, {}, /*keepdims=*/false);
   return elements;

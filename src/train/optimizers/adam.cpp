@@ -5,8 +5,8 @@
 
 #include "train/optimizers/table.h"
 
-// Adam and its kin: m and v are averages of gradients and of their squares, corrected for their
-// start at zero. The corrections are float64 scalars: 1 - 0.999^1 keeps five digits in float32.
+// Adam and related rules: m and v are averages of gradients and of their squares, corrected for
+// their zero start. The corrections are float64 scalars: 1 - 0.999^1 has five digits in float32.
 
 namespace onnxgrad::train {
 namespace {
@@ -75,7 +75,7 @@ class AdamRule : public UpdateRule {
     Value* epsilon = nullptr;    // epsilon c
   };
 
-  // AMSGrad: the largest v so far in the place of v.
+  // AMSGrad: the largest v so far in place of v.
   Value* update_by_largest(const WeightStep& step, Value* step_size, Value* epsilon) {
     GraphBuilder& g = writer_.g();
     const auto [weight, gradient] = writer_.decayed(step, kDecay);
@@ -146,7 +146,7 @@ class LambRule : public UpdateRule {
     return g.sqrt(g.reduce_sum(g.mul(x, x), {}, false));
   }
 
-  // |w| / |u|, or 1 where one of them is 0.
+  // |w| / |u|, or 1 if one of them is 0.
   Value* trust_ratio(Value* weight_norm, Value* update_norm) {
     GraphBuilder& g = writer_.g();
     Value* zero = g.scalar_like(weight_norm, 0);

@@ -10,7 +10,7 @@
 #include "train/optimizers/table.h"
 
 // The state is a list of tensors, so that it can be saved: the ring of pairs (s, y), the last
-// direction and gradient, and some numbers. kX are places in that list and in the rows of numbers.
+// direction and gradient, and some numbers. kX are indices into that list and the rows of numbers.
 
 namespace onnxgrad::train {
 namespace {
@@ -31,7 +31,7 @@ constexpr std::size_t kNewest = 2;
 
 constexpr double kSmallestCurvature = 1e-10;  // s . y of a pair that is kept
 
-// In eight sums, so that the additions need not wait for each other.
+// In eight sums, so that the additions do not wait for each other.
 double dot(std::span<const double> a, std::span<const double> b) {
   std::array<double, 8> sums{};
   std::size_t i = 0;
@@ -94,7 +94,7 @@ double& LbfgsSolver::number(std::size_t i) {
   return reinterpret_cast<double*>(state_[kNumbers].tensor.mutable_raw())[i];
 }
 
-// s = t d, y = g - (g before): written to the oldest place, and counted if their product is good.
+// s = t d, y = g - (g before): written to the oldest slot, and counted if their product is good.
 void LbfgsSolver::add_pair(std::span<const double> gradient) {
   const std::int64_t place = count(kPairs) == 0 ? 0 : (count(kNewest) + 1) % spec_.history;
   std::vector<double> y(gradient.begin(), gradient.end());

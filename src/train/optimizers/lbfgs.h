@@ -21,12 +21,12 @@ class LbfgsSolver {
   LbfgsSolver(const Lbfgs& spec, std::int64_t size);
 
   /// Up to spec.max_iterations iterations from x, which becomes the last point. Returns the loss at
-  /// the first x. Stops without a step where loss or gradient are not finite.
+  /// the initial x. Stops without a step if loss or gradient are not finite.
   double step(const LossFunctionOf& loss, double learning_rate, std::span<double> x);
 
-  /// Forgets all pairs, as if no step had been done.
+  /// Clears all pairs, as if no step had been done.
   void clear();
-  /// Everything that is kept from step to step, by name; of fixed shapes.
+  /// Everything kept from step to step, by name; of fixed shapes.
   const NamedTensors& state() const { return state_; }
   NamedTensors& state() { return state_; }
 

@@ -40,14 +40,14 @@ class LineSearch {
 
   bool has_evaluations() const { return evaluations_ < options_.max_evaluations; }
 
-  // The nearer of two points is kept as low_ where its loss is lower.
+  // The nearer of two points is kept as low_ if its loss is lower.
   void set_bracket(LinePoint a, LinePoint b) {
     const bool a_is_low = a.loss <= b.loss;
     low_ = a_is_low ? std::move(a) : LinePoint(b);
     high_ = a_is_low ? std::move(b) : std::move(a);
   }
 
-  // Halves the way to a length where the loss is not finite.
+  // Halves the distance to a length where the loss is not finite.
   LinePoint evaluate_finite(double from, double length) {
     LinePoint point = evaluate(length);
     while (!is_finite(point) && has_evaluations()) {
@@ -86,7 +86,7 @@ class LineSearch {
     set_bracket(std::move(previous), std::move(point));
   }
 
-  // Where the cubic says, but not so near to an end that the bracket would hardly shrink.
+  // The minimum of the cubic, but not so near to an end that the bracket would hardly shrink.
   double inner_length() {
     const double left = std::min(low_.length, high_.length);
     const double right = std::max(low_.length, high_.length);
@@ -112,7 +112,7 @@ class LineSearch {
       LinePoint point = evaluate(inner_length());
       if (!is_finite(point) || !decreases_enough(point) || point.loss >= low_.loss) {
         high_ = std::move(point);
-        // Beyond a loss that is not finite nothing can be interpolated: the middle comes next.
+        // Next to a non-finite loss nothing can be interpolated: the middle is tried next.
         if (!(low_.loss <= high_.loss) && is_finite(high_)) std::swap(low_, high_);
         continue;
       }

@@ -21,14 +21,14 @@ using LineFunction = std::function<LinePoint(double length)>;
 struct LineSearchOptions {
   double sufficient_decrease = 1e-4;  ///< c1
   double curvature = 0.9;             ///< c2
-  /// The search ends where it moves no weight by more than this; `largest` is max |d|.
+  /// The search ends when it moves no weight by more than this; `largest` is max |d|.
   double change_tolerance = 1e-9;
   double largest = 0;
   std::int64_t max_evaluations = 25;
 };
 
 /// A point with f(t) <= f(0) + c1 t f'(0) and |f'(t)| <= c2 |f'(0)| (strong Wolfe conditions), or
-/// the best one found where a limit of the options ends the search. Nocedal and Wright, Numerical
+/// the best one found if a limit of the options ends the search. Nocedal and Wright, Numerical
 /// Optimization, algorithms 3.5 (bracketing) and 3.6 (zoom), with cubic interpolation (3.59) and
 /// the safeguards of Schmidt's minFunc. `start` has length 0 and a negative slope; `first` is the
 /// first length that is tried, > 0. Lengths where f is not finite are too far.

@@ -15,8 +15,8 @@ class SgdRule : public UpdateRule {
  public:
   SgdRule(StepWriter& writer, const Sgd& spec) : writer_(writer), spec_(spec) {}
 
-  // Momentum m' = momentum m + g, with the rate in it momentum m - lr g; opdef/fused.h has what
-  // follows, with and without Nesterov's correction.
+  // Momentum m' = momentum m + g, or with the rate inside momentum m - lr g; opdef/fused.h has the
+  // rest, with and without Nesterov's correction.
   Value* update(const WeightStep& step) override {
     const auto decay =
         spec_.decoupled_weight_decay ? StepWriter::Decay::kWeight : StepWriter::Decay::kGradient;
@@ -50,7 +50,7 @@ class SgdRule : public UpdateRule {
     return spec_.nesterov ? g.add(gradient, g.scale(velocity, spec_.momentum)) : velocity;
   }
 
-  // The first step takes the gradient whole: 1 where no step was done, else 1 - dampening.
+  // The first step uses the whole gradient: 1 if no step was done, else 1 - dampening.
   Value* gradient_share(const WeightStep& step) {
     Value*& share = shares_[step.count];
     if (share == nullptr) {

@@ -13,12 +13,12 @@ using ir::GraphBuilder;
 using ir::Value;
 
 // Jordan's coefficients: p(s) = a s + b s^3 + c s^5 has the largest slope at 0 for which singular
-// values in [0, 1] end, after a few iterations, in [0.7, 1.2].
+// values in [0, 1] end up, after a few iterations, in [0.7, 1.2].
 constexpr double kA = 3.4445;
 constexpr double kB = -4.7750;
 constexpr double kC = 2.0315;
 
-// Of an update's elements, as Adam's have it: one rate and one decay serve all weights.
+// RMS of an update's elements, similar to Adam's: one rate and one decay work for all weights.
 constexpr double kRootMeanSquare = 0.2;
 
 class MuonRule : public UpdateRule {
@@ -48,7 +48,7 @@ class MuonRule : public UpdateRule {
 
  private:
   // Newton-Schulz: with x = m / (|m| + epsilon), x = a x + b (x x^T) x + c (x x^T)^2 x. The smaller
-  // of the two products is taken: x is transposed first where it is tall.
+  // of the two products is used: x is transposed first if it is tall.
   Value* orthogonal(Value* m, bool is_tall) {
     GraphBuilder& g = writer_.g();
     Value* norm = g.sqrt(g.reduce_sum(g.mul(m, m), {}, false));

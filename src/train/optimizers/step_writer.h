@@ -21,10 +21,10 @@ struct WeightStep {
   std::string count = {};  ///< name of the state that counts its updates
 };
 
-/// What the formulas of all weights share: rates, counts of steps, slots and their bindings.
+/// Shared by the formulas of all weights: rates, step counts, slots and their bindings.
 class StepWriter {
  public:
-  /// learning_rate: rank 0, floating. is_update: rank 0, bool; where it is false, every slot and
+  /// learning_rate: rank 0, floating. is_update: rank 0, bool; if it is false, every slot and
   /// weight keeps its value; nullptr: each step updates.
   StepWriter(ir::GraphBuilder& g, ir::Value* learning_rate, ir::Value* is_update = nullptr)
       : g_(g), learning_rate_(learning_rate), is_update_(is_update) {}
@@ -48,10 +48,10 @@ class StepWriter {
   };
   Decayed decayed(const WeightStep& step, Decay decay);
 
-  /// What an update reads besides the weight; nullptr where the rule does not have it.
+  /// What an update reads besides the weight; nullptr if the rule does not have it.
   struct Operands {
     ir::Value* gradient = nullptr;
-    ir::Value* m = nullptr;  ///< slots, as they are before the step
+    ir::Value* m = nullptr;  ///< slots before the step
     ir::Value* v = nullptr;
     ir::Value* rate = nullptr;  ///< rank 0, as epsilon, in the weight's dtype
     ir::Value* epsilon = nullptr;
@@ -65,9 +65,9 @@ class StepWriter {
   ir::Value* slot(const std::string& prefix, const WeightStep& step, double first = 0);
   /// A state with this first value.
   ir::Value* state(const std::string& name, Tensor first);
-  /// The state's next value: `output`, or where the step does not update what it was.
+  /// The state's next value: `output`, or its old value if the step does not update.
   void bind(ir::Value* input, ir::Value* output);
-  /// The same without looking at is_update.
+  /// The same regardless of is_update.
   void bind_always(ir::Value* input, ir::Value* output) {
     slots_.push_back({.input = input, .output = output});
   }

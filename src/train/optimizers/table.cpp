@@ -36,7 +36,7 @@ void check_update_options(const UpdateOptions& options) {
       if (is_host_loop(*group.optimizer)) {
         throw OptionError(
             {.what = "optimizer: L-BFGS cannot be the optimizer of a group of weights",
-             .hint = "Give it to all weights, or take another one."});
+             .hint = "Use it for all weights, or choose another one."});
       }
     }
     if (group.patterns.empty()) {

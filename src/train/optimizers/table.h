@@ -18,7 +18,7 @@
 
 namespace onnxgrad::train {
 
-/// Writes the formula of one optimizer for one weight after the other.
+/// Writes the formula of one optimizer, weight by weight.
 class UpdateRule {
  public:
   virtual ~UpdateRule() = default;
@@ -39,14 +39,14 @@ class OptimizerTable : public DescriptionTable<Optimizer> {
       return std::make_unique<Rule>(writer, std::get<Spec>(optimizer));
     };
   }
-  /// One that is no subgraph.
+  /// One that is not a subgraph.
   template <class Spec>
   void add_without_rule(Described<Spec> described) {
     DescriptionTable::add(std::move(described));
   }
 
   /// The description is copied; `writer` outlives the rule.
-  /// Throws: ModelError (a model of the user's that is no update).
+  /// Throws: ModelError (a user model that is not an update).
   std::unique_ptr<UpdateRule> make_rule(StepWriter& writer, const Optimizer& optimizer) const {
     return makers_.at(optimizer.index())(writer, optimizer);
   }
@@ -61,7 +61,7 @@ void register_optimizers(OptimizerTable& table);
 /// All of them.
 const OptimizerTable& optimizer_rows();
 
-/// What most optimizers have.
+/// Fields of most optimizers.
 template <class Spec>
 Field<Spec> rate_field(std::string meaning = "Learning rate.") {
   return called("lr",

@@ -8,7 +8,7 @@
 #include "train/optimizers/table.h"
 #include "train/user_graph.h"
 
-// An update that the user wrote as a model: its nodes are written once for each weight.
+// A user-defined update given as a model: its nodes are written once for each weight.
 
 namespace onnxgrad::train {
 namespace {
@@ -31,7 +31,7 @@ const UserPart& part() {
   refuse_user_part(part(), what, hint);
 }
 
-// Throws where the model is not of the form that an optimizer has.
+// Throws if the model does not have the form of an optimizer.
 ir::Model load(const UserOptimizer& spec) {
   ir::Model model = load_user_part(part(), spec.model);
   const ir::Graph& graph = *model.graph;
@@ -51,7 +51,7 @@ ir::Model load(const UserOptimizer& spec) {
     const Value& slot = *inputs[i];
     if (taken.contains(slot.name)) refuse("a slot cannot be called '" + slot.name + "'", "");
     if (slot.is_initializer() && slot.initializer.num_elements() != 1) {
-      refuse("the first value of slot '" + slot.name + "' is not one number",
+      refuse("the initial value of slot '" + slot.name + "' is not one number",
              "Let it start from one number everywhere.");
     }
   }
@@ -97,7 +97,7 @@ class UserRule : public UpdateRule {
     return is_flat(step) ? writer_.g().reshape(x, std::vector<std::int64_t>{-1}) : x;
   }
 
-  // Back in the shape and of the type of `like`; refuses other types and sizes.
+  // Back in the shape and type of `like`; refuses other types and sizes.
   Value* from_form(Value* x, const Value& like, std::size_t output) {
     const Dims dims = *like.type.static_dims();
     const auto found = x->type.static_dims();

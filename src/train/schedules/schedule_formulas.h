@@ -9,7 +9,7 @@
 #include "train/schedules/schedule_nodes.h"
 
 // Each schedule as a function of (parameters, r, t, T): r the rate, t the time in the schedule's
-// unit, length T. S is double, or ScheduleNode: then it is written into a graph.
+// unit, length T. S is double, or ScheduleNode to write it into a graph.
 // schedules/table.cpp has their sources.
 
 namespace onnxgrad::train {

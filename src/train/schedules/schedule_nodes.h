@@ -5,8 +5,8 @@
 
 #include "ir/builder.h"
 
-// What the formulas of schedules are written in: numbers, and nodes of a graph. Both know the same
-// functions; those of numbers are in the standard library or here.
+// The types in which schedule formulas are written: numbers, and nodes of a graph. Both support
+// the same functions; those of numbers are in the standard library or here.
 
 namespace onnxgrad::train {
 
@@ -72,13 +72,13 @@ inline ScheduleCondition at_most(ScheduleNode a, ScheduleNode b) {
   return {a.g->op("LessOrEqual", {a.value, b.value})};
 }
 
-/// condition ? a : b; of nodes both are computed.
+/// condition ? a : b; for nodes both are computed.
 inline double select(bool condition, double a, double b) { return condition ? a : b; }
 inline ScheduleNode select(ScheduleCondition condition, ScheduleNode a, ScheduleNode b) {
   return {a.g, a.g->where(condition.value, a.value, b.value)};
 }
 
-/// `x` as what `like` is.
+/// `x` in the type of `like`.
 inline double number_like(double /*like*/, double x) { return x; }
 inline ScheduleNode number_like(ScheduleNode like, double x) { return like.number(x); }
 

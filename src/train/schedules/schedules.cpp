@@ -9,7 +9,7 @@
 #include "train/schedules/schedule_nodes.h"
 #include "train/schedules/table.h"
 
-// ScheduleRun brings t and T of the formulas into the unit of the schedule and chooses the part of
+// ScheduleRun converts t and T of the formulas to the unit of the schedule and selects the part of
 // a sequence: for a number, and as nodes of a graph.
 
 namespace onnxgrad::train {
@@ -119,7 +119,7 @@ ScheduleRun::Part ScheduleRun::make_part(const Schedule& schedule, std::int64_t 
   return part;
 }
 
-// All that is left, for schedules without an end.
+// All that remains, for schedules without an end.
 double ScheduleRun::length_in_updates(const Part& part) const {
   return std::visit(
       [&](const auto& spec) {

@@ -12,40 +12,40 @@
 
 namespace onnxgrad::train {
 
-/// "CosineDecay(length=0, minimum_factor=0, unit=step)"; numbers read back as they are.
+/// "CosineDecay(length=0, minimum_factor=0, unit=step)"; numbers round-trip exactly.
 std::string schedule_text(const Schedule& schedule);
 
 /// Whether rates depend on the number of updates in the whole fit: those with a length that is a
-/// share of it or all the rest, and sequences with parts that count epochs.
+/// fraction of it or the rest, and sequences with parts that count epochs.
 bool needs_updates(const Schedule& schedule);
-/// Whether a part of it has its time in epochs.
+/// Whether a part of it measures time in epochs.
 bool counts_epochs(const Schedule& schedule);
-/// How many plateaus it is made of.
+/// How many plateaus it has.
 std::size_t num_plateaus(const Schedule& schedule);
 
 struct ScheduleNode;
 
-/// A schedule in a fit: lengths are numbers, and plateaus know what they have seen.
+/// A schedule in a fit: lengths are numbers, and plateaus have a state.
 class ScheduleRun {
  public:
   /// rate: of the optimizer; updates, epochs: of the whole fit. updates may be missing unless
   /// needs_updates(schedule).
-  /// Throws: OptionError (a parameter out of its range, naming it).
+  /// Throws: OptionError (a parameter out of range, naming it).
   ScheduleRun(const Schedule& schedule, double rate, std::optional<std::int64_t> updates,
               std::int64_t epochs);
 
-  /// The learning rate of an update, from 0. `epoch`, from 0: the one that it falls into, where the
+  /// The learning rate of an update, from 0. `epoch`, from 0: the one that contains it, if the
   /// number of updates is not known.
   double rate(std::int64_t update, std::int64_t epoch = 0) const;
   /// The same as nodes of a graph: rate and update (from 0) are float64 of rank 0, and so is the
   /// result. plateau_factors: one for each plateau, in the order of the description. The number of
-  /// updates has to be known if counts_epochs().
+  /// updates must be known if counts_epochs().
   ir::Value* write(ir::GraphBuilder& g, ir::Value* rate, ir::Value* update,
                    std::span<ir::Value* const> plateau_factors) const;
   /// Passes plateaus the loss of an epoch that ended after `updates_done` updates.
   void end_epoch(double loss, std::int64_t updates_done);
 
-  /// What plateaus remember, as a row of numbers, for checkpoints.
+  /// The state of plateaus as a row of numbers, for checkpoints.
   std::vector<double> state() const;
   /// Throws: CheckpointError if the row was not written by the same schedule.
   void load_state(const std::vector<double>& state);
@@ -60,7 +60,7 @@ class ScheduleRun {
   /// A node of the tree of schedules.
   struct Part {
     Schedule::Rule rule;
-    double length = 0;  ///< in its unit; 0 of schedules that never end
+    double length = 0;  ///< in its unit; 0 for schedules that never end
     PlateauState plateau = {};
     std::vector<Part> parts = {};
     std::vector<std::int64_t> starts = {};  ///< of the parts of a sequence, in updates

@@ -16,7 +16,7 @@ std::vector<ir::Value*> computable(const std::vector<RunnableOutput>& outputs) {
   return values;
 }
 
-// What reads a step's state is done in turn with the step.
+// Reads of a step's state are ordered with the step.
 runtime::ExecutorOptions with_stream_of(const StepRunner& step, runtime::ExecutorOptions options) {
   options.stream = step.executor().stream();
   return options;

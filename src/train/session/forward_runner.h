@@ -13,8 +13,8 @@
 
 namespace onnxgrad::train {
 
-/// Runs a graph forward on the weights in the state of a step, which it reads where they are: the
-/// inputs behind the data that are states by name.
+/// Runs a graph forward on the weights in the state of a step, which it reads in place: the
+/// inputs after the data are states, by name.
 class ForwardRunner : public Runner {
  public:
   /// `step` outlives this.
@@ -28,10 +28,10 @@ class ForwardRunner : public Runner {
 
  private:
   const StepRunner& step_;
-  std::vector<std::size_t> weights_;  ///< states that the inputs behind the data read
+  std::vector<std::size_t> weights_;  ///< states that the inputs after the data read
 };
 
-/// What batches add up to.
+/// Sums over batches.
 struct LossSums {
   double numerator = 0;
   double denominator = 0;
@@ -65,7 +65,7 @@ class Prediction : public ForwardRunner {
   Prediction(const ir::Model& working, const std::vector<RunnableOutput>& outputs,
              const StepRunner& step, const runtime::ExecutorOptions& options);
 
-  /// Copies of the outputs of these names; of all that can be computed where none is given.
+  /// Copies of the outputs of these names; of all that can be computed if none is given.
   /// Throws: DataError (unknown names, other dtypes).
   std::vector<Tensor> run(const NamedTensors& feeds, std::span<const std::string> ignored,
                           std::span<const std::string> output_names);

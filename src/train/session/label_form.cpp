@@ -44,7 +44,7 @@ bool is_open(const LossInfo& loss) {
   return loss.is_class_axis_open || std::ranges::any_of(loss.others, &LossInfo::is_class_axis_open);
 }
 
-// What the inputs besides `port` give to the dimension `places`: the port and its size.
+// The size of dimension `places` in the inputs besides `port`: the port and the size.
 struct GivenSize {
   std::size_t port = 0;
   std::int64_t size = 0;
@@ -90,7 +90,7 @@ void Session::set_label_forms(const LabelForms& forms) {
   ask_loss(std::move(settled));
 }
 
-// An automatic loss that took bare columns for quantities.
+// An automatic loss that treated plain columns as quantities.
 void Session::take_columns_as_scores() {
   const bool is_automatic = std::holds_alternative<AutoLoss>(loss_.function);
   if (!is_automatic || !std::holds_alternative<SquaredError>(graph().loss.function)) return;
@@ -148,13 +148,13 @@ std::optional<std::int64_t> Session::find_class_axis(const LossInfo& loss, const
     fitting = axes_left_out(*type.shape, labels);
   }
   if (fitting.size() == 1) return fitting.front();
-  // Among several, the one that the model fixes: the number of classes does not change with rows.
+  // Among several, the one that the model fixes: the number of classes does not vary with rows.
   const auto fixed = only_fixed_axis(*scores->type.shape);
   if (fixed && std::ranges::find(fitting, *fixed) != fitting.end()) return fixed;
   refuse_labels(loss, type.to_string(), labels, fitting);
 }
 
-// Whether a target is not yet in the form that the loss reads, or the loss not settled.
+// Whether a target is not yet in the form that the loss reads, or the loss is undecided.
 bool Session::needs_fitting(const NamedTensors& feeds) const {
   if (is_open()) return true;
   return std::ranges::any_of(feeds, [&](const NamedTensor& feed) {
@@ -163,7 +163,7 @@ bool Session::needs_fitting(const NamedTensors& feeds) const {
   });
 }
 
-// The same feeds with targets as the loss reads them; the loss is settled by them first.
+// The same feeds with targets as the loss reads them; they decide the loss first.
 NamedTensors Session::fit_feeds(const NamedTensors& feeds) {
   const auto labels = [&](const LossInfo& loss) -> const Tensor* {
     const auto feed = std::ranges::find(feeds, loss.target.name, &NamedTensor::name);
@@ -195,12 +195,12 @@ void check_places(const LossInfo& whole, std::span<const Port> ports,
       const auto given = find_size(ports, dims, i, places[axis]);
       if (!given || given->size == dims[i][axis]) continue;
       throw ShapeError(
-          {.what = fmt::format("labels {} have {} places along axis {}, but '{}' {} has {}",
+          {.what = fmt::format("labels {} have {} positions along axis {}, but '{}' {} has {}",
                                dims[i].to_string(), dims[i][axis], axis, ports[given->port].name,
                                dims[given->port].to_string(), given->size),
            .where = {.value = ports[i].name},
-           .hint = "Give one label for each place; axis= of the loss says which axis of the "
-                   "scores has the classes."});
+           .hint = "Give one label for each position; axis= of the loss sets the class axis of the "
+                   "scores."});
     }
   }
 }

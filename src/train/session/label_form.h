@@ -11,10 +11,10 @@
 #include "onnxgrad/tensor.h"
 #include "runtime/executor.h"
 
-// What a loss may leave open until labels come: whether the bare columns of an automatic loss are
-// scores of classes, which axis of the scores has the classes, and whether one column of a binary
-// cross-entropy is compared with class numbers or with numbers from 0 to 1. The first labels settle
-// it, and the step is rewritten if it was guessed otherwise: Session::settle_by_labels.
+// What a loss may leave open until labels are known: whether the plain columns of an automatic
+// loss are scores of classes, which axis of the scores has the classes, and whether one column of a
+// binary cross-entropy is compared with class numbers or with numbers from 0 to 1. The first labels
+// decide, and the step is rewritten if the guess was wrong: Session::settle_by_labels.
 
 namespace onnxgrad::train {
 
@@ -26,19 +26,19 @@ struct LabelForm {
   bool operator==(const LabelForm&) const = default;
 };
 
-/// Of a loss and of its others, in their order.
+/// For a loss and its others, in their order.
 using LabelForms = std::vector<LabelForm>;
 
-/// The first rows that a session is given.
+/// The first rows given to a session.
 struct FirstRows {
-  /// The labels of one loss as the user has them; nullptr: there are none.
+  /// The labels of one loss in the user's form; nullptr: there are none.
   std::function<const Tensor*(const LossInfo&)> labels;
-  /// What the model is fed with for them, or for some of the rows; empty: not available.
+  /// The model's feeds for them, or for some of the rows; empty: not available.
   std::function<std::vector<Tensor>(std::span<const runtime::Port>)> inputs = {};
 };
 
-/// Throws: ShapeError where labels of several axes have other sizes than the inputs give to the
-/// dimensions of the scores.
+/// Throws: ShapeError if labels of several axes differ in size from the dimensions of the scores
+/// according to the inputs.
 void check_places(const LossInfo& loss, std::span<const runtime::Port> ports,
                   const std::vector<Dims>& dims);
 

@@ -13,18 +13,18 @@
 namespace onnxgrad::train {
 
 /// An executor with data as its first inputs. In training, inputs are bound and results are read
-/// here and nowhere else; state memory is touched by StepRunner alone.
+/// only here; only StepRunner accesses state memory.
 class Runner {
  public:
   Runner(const std::shared_ptr<const ir::Model>& model, const runtime::ExecutorOptions& options);
   Runner(const Runner&) = delete;
   Runner& operator=(const Runner&) = delete;
 
-  /// What is fed with rows; behind these are inputs that a derived class binds.
+  /// Inputs fed with rows; after these are inputs that a derived class binds.
   std::span<const runtime::Port> data_ports() const {
     return std::span(executor_.inputs()).first(num_data_ports_);
   }
-  /// Reads data port `port` from there at each run of `plan`, until bound anew.
+  /// Reads data port `port` from there at each run of `plan`, until bound again.
   static void bind(runtime::Execution& plan, std::size_t port, const std::byte* data) {
     plan.bind(port, data);
   }
@@ -33,10 +33,10 @@ class Runner {
 
  protected:
   ~Runner() = default;
-  /// The first input that is no data.
+  /// The first input that is not data.
   void end_data_at(std::size_t port) { num_data_ports_ = port; }
-  /// A plan for these shapes of all inputs. Throws: ShapeError, saying so where labels have other
-  /// places than the inputs give to the scores.
+  /// A plan for these shapes of all inputs. Throws: ShapeError, with an explanation if labels have
+  /// other positions than the scores.
   runtime::Execution& prepare_plan(const std::vector<Dims>& dims, const LossInfo& loss);
   /// A result of the last run: a floating-point number, or a copy of the tensor.
   static double scalar(const runtime::Execution& plan, std::size_t output) {

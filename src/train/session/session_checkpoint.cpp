@@ -18,8 +18,8 @@ namespace {
 
 constexpr std::string_view kLabelForms = "session/label_forms";
 constexpr const char* kHint =
-    "Resume with the model, loss, optimizer and options of the first run; weights alone can be put "
-    "into a model by set_weights.";
+    "Resume with the model, loss, optimizer and options of the first run; to load only weights "
+    "into a model use set_weights.";
 
 [[noreturn]] void refuse(const Checkpoint& checkpoint, const std::string& what,
                          const std::string& value = {}, const std::string& detail = {}) {
@@ -64,7 +64,7 @@ std::string take_line(std::string_view& text) {
   return line;
 }
 
-// The first line that differs, of what is known to differ.
+// The first line that differs, of texts that are known to differ.
 [[noreturn]] void refuse_graph(const Checkpoint& checkpoint, std::string_view here) {
   const std::string stored = text_of(checkpoint.find(fmt::format("{}graph", kReservedPrefix)));
   std::string_view there = stored;
@@ -79,7 +79,7 @@ std::string take_line(std::string_view& text) {
   refuse(checkpoint, "the checkpoint is of another model");
 }
 
-// Names, types and shapes of all state, before the graph: the difference that says most.
+// Names, types and shapes of all state, before the graph: the most informative difference.
 std::vector<const Tensor*> ordered_state(const NamedTensors& state,
                                          const std::unordered_set<std::string>& weights,
                                          const Checkpoint& checkpoint) {
@@ -113,14 +113,14 @@ std::vector<const Tensor*> ordered_state(const NamedTensors& state,
   }
   if (!unknown.empty()) {
     const std::string& first = *unknown.begin();
-    refuse(checkpoint, fmt::format("the checkpoint has '{}', which this session has not", first),
-           first);
+    refuse(checkpoint,
+           fmt::format("the checkpoint has '{}', which this session does not have", first), first);
   }
   return ordered;
 }
 
 void check_graphs(const Session& session, const Checkpoint& checkpoint) {
-  // The same file may be imported as another graph by another version.
+  // Another version may import the same file as a different graph.
   if (metadata_text(checkpoint, "onnxgrad") != onnxgrad::kVersion) return;
   const std::string graph = describe_model(*session.source().working, weight_names(session));
   if (metadata_text(checkpoint, "graph_hash") != base::checksum_hex(graph)) {
@@ -134,14 +134,14 @@ void check_graphs(const Session& session, const Checkpoint& checkpoint) {
     refuse(checkpoint, "the checkpoint was written with another loss", {},
            fmt::format(R"(It has "{}", this session "{}".)", loss, session.loss().line));
   }
-  refuse(checkpoint, "the checkpoint was written with other options of loss or optimizer");
+  refuse(checkpoint, "the checkpoint was written with different options of loss or optimizer");
 }
 
 constexpr std::int64_t kSoftTargets = 1;
 constexpr std::int64_t kColumnsAreScores = 2;
 
-// What labels have settled: the class axis of each loss (-1: none) and what its targets and columns
-// are, one after the other.
+// What labels have decided: the class axis of each loss (-1: none) and what its targets and columns
+// are, one after another.
 Tensor label_forms_tensor(const LabelForms& forms) {
   std::vector<std::int64_t> numbers;
   for (const LabelForm& form : forms) {
@@ -152,7 +152,7 @@ Tensor label_forms_tensor(const LabelForms& forms) {
   return Tensor::from(numbers, Dims{std::ssize(numbers)});
 }
 
-// Empty: a checkpoint of before there was such a thing.
+// Empty: a checkpoint from before this was stored.
 LabelForms stored_label_forms(const Checkpoint& checkpoint) {
   if (checkpoint.find(fmt::format("{}{}", kReservedPrefix, kLabelForms)) == nullptr) return {};
   const auto numbers = checkpoint.get_ints(kLabelForms);

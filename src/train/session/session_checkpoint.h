@@ -9,7 +9,7 @@ namespace onnxgrad::train {
 /// State, number of steps, learning rate, seed, and what they belong to. The tensors are views.
 Checkpoint checkpoint_of(const Session& session);
 
-/// Checks that the checkpoint belongs to such a session and then puts it into it: all or nothing.
+/// Checks that the checkpoint belongs to such a session and then loads it: all or nothing.
 /// Throws: CheckpointError naming the first difference.
 void restore_session(Session& session, const Checkpoint& checkpoint);
 

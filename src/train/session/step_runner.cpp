@@ -66,7 +66,7 @@ StepRunner::StepRunner(StepGraph graph, const Lbfgs* lbfgs, const runtime::Execu
   lbfgs_weights_.resize(static_cast<std::size_t>(elements));
 }
 
-// One column cannot tell classes apart; where the file leaves their number open, data decide.
+// One column cannot distinguish classes; if the file leaves their number open, data decides.
 void StepRunner::check_class_columns(const std::vector<Dims>& dims) const {
   if (graph_.class_symbol.empty()) return;
   const auto ports = data_ports();

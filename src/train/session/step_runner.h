@@ -37,14 +37,14 @@ class StepRunner : public Runner {
     steps_ = steps;
     executor().cells().step = static_cast<std::uint64_t>(steps);
   }
-  /// Of random operators.
+  /// For random operators.
   std::uint64_t seed() const { return options_.seed; }
   void set_seed(std::uint64_t seed) { executor().cells().seed = options_.seed = seed; }
 
   /// The plan for batches of these shapes (order of data_ports()), compiled at first use.
   /// Throws: DataError, ShapeError, and what Executor::prepare throws.
   runtime::Execution& prepare(const std::vector<Dims>& dims);
-  /// One step on what is bound, and the loss before it.
+  /// One step on the bound data; returns the loss before it.
   double run(runtime::Execution& plan) {
     const double loss = lbfgs_ ? run_lbfgs(plan) : run_graph(plan);
     set_steps(steps_ + 1);
@@ -52,13 +52,13 @@ class StepRunner : public Runner {
   }
   /// See Execution::run_until_non_finite.
   std::optional<runtime::NonFinite> run_until_non_finite(runtime::Execution& plan);
-  /// The same step with one kernel per node, and a copy of the state: for finding where a fault
+  /// The same step with one kernel per node, and a copy of the state: to find where a fault
   /// begins.
   std::unique_ptr<StepRunner> unfused() const;
-  /// The last plan that was prepared, one line per kernel; empty before the first.
+  /// The last prepared plan, one line per kernel; empty before the first.
   std::string plan_summary() const;
 
-  /// What the loss was divided by, where that is not the number of rows.
+  /// The divisor of the loss, if that is not the number of rows.
   std::optional<double> denominator(const runtime::Execution& plan) const {
     if (!graph_.ports.denominator) return std::nullopt;
     return scalar(plan, *graph_.ports.denominator);
@@ -68,24 +68,24 @@ class StepRunner : public Runner {
     return scalar(plan, graph_.ports.target_losses[i]);
   }
   std::optional<double> gradient_norm(const runtime::Execution& plan) const;
-  /// Whether a step gives one of these two.
+  /// Whether a step computes one of these two.
   bool has_log_results() const {
     return !graph_.ports.target_losses.empty() || graph_.ports.gradient_norm;
   }
-  /// Not defined where the step has none.
+  /// Undefined if the step has none.
   Tensor row_losses(const runtime::Execution& plan) const;
   std::vector<Tensor> extra_outputs(const runtime::Execution& plan) const;
 
-  /// All states in order, as Executor::read_state gives them, and what the optimizer keeps on the
+  /// All states in order, as from Executor::read_state, and what the optimizer keeps on the
   /// host.
   NamedTensors read_state() const;
   /// The number of the state with this name, if there is one.
   std::optional<std::size_t> find_state(const std::string& name) const;
-  /// Throws: CheckpointError (unknown or missing name, other dtype or shape). All or nothing.
+  /// Throws: CheckpointError (unknown or missing name, different dtype or shape). All or nothing.
   void load_state(const NamedTensors& state);
-  /// The values of states that `other` has too.
+  /// Copies the values of states that `other` has too.
   void take_state(const StepRunner& other);
-  /// The first values.
+  /// Restores the initial values.
   void reset_state();
   bool is_state_finite() const { return executor().is_state_finite(); }
   std::int64_t state_bytes() const;
@@ -93,11 +93,11 @@ class StepRunner : public Runner {
   /// allocates nothing.
   std::vector<Tensor> make_copies() const;
   void save_to(std::vector<Tensor>& copies) const;
-  /// What the optimizer keeps on the host starts over.
+  /// Resets what the optimizer keeps on the host.
   void restore_from(const std::vector<Tensor>& copies);
   /// Names of the trained weights that have the same bits in `copies`.
   std::vector<std::string> unchanged_weights(const std::vector<Tensor>& copies) const;
-  /// Of copies that somebody keeps.
+  /// Of copies held elsewhere.
   std::int64_t snapshot_bytes() const { return snapshot_bytes_; }
   void add_snapshot_bytes(std::int64_t bytes) { snapshot_bytes_ += bytes; }
 
@@ -114,7 +114,7 @@ class StepRunner : public Runner {
   runtime::ExecutorOptions options_;
   std::optional<LbfgsSolver> lbfgs_;
   std::vector<double> lbfgs_weights_;
-  std::vector<Tensor> lbfgs_tensors_;  ///< the same, one per weight, on their way to the state
+  std::vector<Tensor> lbfgs_tensors_;  ///< the same, one per weight, to be copied to the state
   float rate_float_ = 0;               ///< one of the two is bound, by the graph's type
   double rate_double_ = 0;
   std::int64_t steps_ = 0;

@@ -19,7 +19,7 @@ std::vector<std::string> names_of(const std::vector<WeightInfo>& weights) {
   return names;
 }
 
-// What is left of "<slot>/<weight>" without "<slot>/"; slots have no slash in their names.
+// "<slot>/<weight>" without "<slot>/"; names of slots contain no slash.
 std::string_view weight_of_slot(std::string_view state) {
   const std::size_t slash = state.find('/');
   return slash == std::string_view::npos ? std::string_view() : state.substr(slash + 1);

@@ -6,8 +6,8 @@
 
 #include "train/session/step_runner.h"
 
-// Which weights are trained: the step is written and compiled for another choice, and the states
-// keep their values by name. A weight that was not trained in all steps counts its updates itself
+// Which weights are trained: the step is rewritten and recompiled for another choice, and states
+// keep their values by name. A weight that was not trained in all steps has its own update count
 // from then on, so that its bias correction is right.
 
 namespace onnxgrad::train {
@@ -15,7 +15,7 @@ namespace onnxgrad::train {
 /// The choice that a step was written for, without slots of held weights.
 TrainedSet trained_set(const StepGraph& step);
 
-/// Without the trained weights that match, which are held. Throws: ModelError (a pattern that
+/// Without the trained weights that match; these are held. Throws: ModelError (a pattern that
 /// matches no trained weight, nothing left to train).
 void freeze(TrainedSet& set, std::span<const std::string> patterns);
 
@@ -23,8 +23,8 @@ void freeze(TrainedSet& set, std::span<const std::string> patterns);
 /// Throws: ModelError (a pattern that matches no such weight).
 void unfreeze(TrainedSet& set, std::span<const std::string> patterns, const ir::Model& working);
 
-/// Adds copies of the slots of the weights that are held, and of their counts. Sums over batches
-/// that were begun are dropped.
+/// Adds copies of the slots of the held weights, and of their counts. Partial sums over batches
+/// are dropped.
 void hold_slots(TrainedSet& set, const StepRunner& step);
 
 }  // namespace onnxgrad::train

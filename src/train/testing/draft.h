@@ -12,7 +12,7 @@
 #include "onnx/inference.h"
 #include "train/engine.h"
 
-// What the tests of src/train share: graphs written with the builder, and stored reference values.
+// Helpers for the tests of src/train: graphs written with the builder, and stored reference values.
 
 namespace onnxgrad::train_test {
 

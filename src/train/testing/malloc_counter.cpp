@@ -33,7 +33,7 @@ bool counts_allocations() {
 
 using onnxgrad::train_test::count_allocation;
 
-// glibc keeps its allocator under these names for programs that put another in front of it.
+// glibc exports its allocator under these names for programs that wrap it.
 // NOLINTBEGIN(bugprone-reserved-identifier,readability-identifier-naming)
 // NOLINTBEGIN(readability-inconsistent-declaration-parameter-name)
 extern "C" {

@@ -6,10 +6,10 @@
 namespace onnxgrad::train_test {
 
 /// Calls of malloc, calloc, realloc, aligned_alloc, posix_memalign and memalign in this process so
-/// far, libraries included: the test binary puts its own in front of the C library's.
+/// far, including libraries: the test binary wraps those of the C library.
 std::int64_t allocation_count();
 
-/// False where a sanitizer has its own allocator in that place, and nothing is counted, or where
+/// False if a sanitizer has its own allocator, so that nothing is counted, or if
 /// steps run on the simulated device, whose queue allocates.
 bool counts_allocations();
 

@@ -14,7 +14,7 @@
 #include "train/testing/draft.h"
 #include "train/testing/temporary_folder.h"
 
-// Fits that are stopped and resumed, whatever their rows come from.
+// Fits that are stopped and resumed, from any source of rows.
 
 namespace onnxgrad::train_test {
 
@@ -40,7 +40,7 @@ struct LinearRows {
   std::vector<float> y;
 };
 
-/// A session with its loop's surroundings: what a process would have.
+/// A session with the environment of its loop, as in a process.
 struct FitProcess {
   explicit FitProcess(const Optimizer& optimizer = Adam{.learning_rate = 0.2},
                       const Loss& loss = {})
@@ -99,8 +99,8 @@ enum class Interruption {
   kStop,      ///< stop(), which is checked after the next step
 };
 
-/// Training that is stopped after `steps` steps and resumed in a new process, as often as it takes.
-/// `make_data` makes what a process reads; `options` has no checkpoints yet.
+/// Training that is stopped after `steps` steps and resumed in a new process, as often as needed.
+/// `make_data` creates what a process reads; `options` has no checkpoints yet.
 template <class MakeData>
 void expect_resumed_is_uninterrupted(const MakeData& make_data, FitOptions options,
                                      std::int64_t steps, std::int64_t every_steps,

@@ -11,7 +11,7 @@
 
 namespace onnxgrad::train_test {
 
-/// A new folder that goes away with the object.
+/// A new folder that is removed with the object.
 class TemporaryFolder {
  public:
   TemporaryFolder() {
