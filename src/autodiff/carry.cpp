@@ -110,9 +110,19 @@ class Carrier {
     const std::size_t first_new = nodes.size();
     ir::append_nodes(repeated_, g_.graph(), stand_ins_);
     for (std::size_t i = 0; i < repeated_.size(); ++i) {
-      const opdef::OpDef* def = registry_.find(*repeated_[i]);
-      if (def == nullptr || !def->is_random) continue;
-      opdef::draw_like(*repeated_[i], *nodes[first_new + i]);
+      repeat_draws(*repeated_[i], *nodes[first_new + i]);
+    }
+  }
+
+  void repeat_draws(const Node& node, Node& copy) {
+    const opdef::OpDef* def = registry_.find(node);
+    if (def != nullptr && def->is_random) opdef::draw_like(node, copy);
+    const std::vector<ir::Graph*> from = node.subgraphs();
+    const std::vector<ir::Graph*> to = copy.subgraphs();
+    for (std::size_t b = 0; b < from.size(); ++b) {
+      for (std::size_t i = 0; i < from[b]->nodes.size(); ++i) {
+        repeat_draws(*from[b]->nodes[i], *to[b]->nodes[i]);
+      }
     }
   }
 

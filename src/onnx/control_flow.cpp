@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "onnxgrad/error.h"
+#include "opdef/trip_count.h"
 
 namespace onnxgrad::onnx_io {
 namespace {
@@ -259,8 +260,10 @@ std::vector<ir::Type> infer_loop(ir::Node& node, const InferBody& infer_body, in
     forget_contradicted(type_of(node.input(i + 2)), last, node.outputs[i]);
     if (last.kind != ir::Type::Kind::kUnknown && last.kind != states[i].kind) states[i] = last;
   }
+  const std::optional<std::int64_t> count = opdef::fixed_trip_count(node);
   for (std::size_t i = num_states; i < node.outputs.size(); ++i) {
-    states.push_back(with_axis(body.outputs[i + 1]->type, 0, ir::Dim()));
+    const ir::Dim length = count ? ir::Dim(*count) : ir::Dim();
+    states.push_back(with_axis(body.outputs[i + 1]->type, 0, length));
   }
   return states;
 }

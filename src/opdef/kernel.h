@@ -23,6 +23,8 @@
 
 namespace onnxgrad::opdef {
 
+class BodyCompiler;  // opdef/body.h
+
 /// Dense row-major operand or result. dtype kUndefined: absent.
 struct TensorDesc {
   DataType dtype = DataType::kUndefined;
@@ -37,6 +39,8 @@ struct KernelRequest {
   /// For each input, its value if known at plan time, else nullptr.
   std::vector<const Tensor*> constants;
   int threads = 1;
+  /// For nodes with subgraphs; nullptr where no body can be compiled.
+  const BodyCompiler* bodies = nullptr;
 };
 
 /// What changes from step to step other than pointers: written by the loop before the step.
@@ -44,6 +48,12 @@ struct StepCells {
   std::uint64_t seed = 0;
   std::uint64_t step = 0;  ///< counts steps: the position in the random streams
 };
+
+/// What an iteration of a body draws with: the first one as the step does, all others differently.
+inline StepCells cells_of_iteration(StepCells cells, std::int64_t iteration) {
+  cells.seed += static_cast<std::uint64_t>(iteration) * 0x9E3779B97F4A7C15U;
+  return cells;
+}
 
 /// What every kernel receives besides its pointers.
 struct Launch {
@@ -83,6 +93,12 @@ struct DynamicCall {
   /// Runs one of the node's subgraphs on these formal inputs; captured values are bound already.
   std::function<std::vector<Tensor>(const ir::Graph& body, std::vector<Tensor> inputs)>
       run_subgraph;
+  /// For nodes with subgraphs, where bodies can be compiled, else nullptr: the node in its closed
+  /// form (see BodyCompiler), and the values of the inputs that it has besides those of `node`.
+  const ir::Node* closed = nullptr;
+  std::vector<Tensor> captured = {};
+  const BodyCompiler* bodies = nullptr;
+  const StepCells* cells = nullptr;
 };
 using DynamicFn = std::vector<Tensor> (*)(const DynamicCall& call);
 

@@ -29,6 +29,10 @@ void set_random_stream(ir::Node& node, std::string stream) {
   }
 }
 
+bool draws_like_another(const ir::Node& node) {
+  return find_note(node.metadata) != node.metadata.end();
+}
+
 void draw_like(const ir::Node& node, ir::Node& copy) {
   set_random_stream(copy, std::string(random_stream(node)));
 }

@@ -19,6 +19,9 @@ void set_random_stream(ir::Node& node, std::string stream);
 /// is written to files; other runtimes draw different numbers there.
 void draw_like(const ir::Node& node, ir::Node& copy);
 
+/// True after draw_like() or set_random_stream().
+bool draws_like_another(const ir::Node& node);
+
 }  // namespace onnxgrad::opdef
 
 #endif  // ONNXGRAD_OPDEF_RANDOM_STREAM_H_

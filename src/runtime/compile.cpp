@@ -9,6 +9,7 @@
 #include "ir/inline.h"
 #include "opdef/shape_values.h"
 #include "passes/passes.h"
+#include "runtime/bodies.h"
 #include "runtime/evaluator.h"
 #include "runtime/kernel_selection.h"
 #include "runtime/program.h"
@@ -55,7 +56,7 @@ class Compiler {
     if (!is_whole) make_tail();
     passes::run_passes(graph(), context, options_.fuse);
     follow_updates();
-    region_.plan = make_plan(graph(), binding_, engine_, options_.threads);
+    region_.plan = make_plan(graph(), binding_, engine_, options_.threads, region_.bodies.get());
     return std::move(region_);
   }
 
@@ -164,27 +165,61 @@ class Compiler {
     ValueSet available(graph().inputs.begin(), graph().inputs.end());
     available.insert(graph().initializers.begin(), graph().initializers.end());
     std::vector<ir::Node*> now;
-    for (ir::Node* node : graph().nodes) {
+    for (ir::Node* node : std::vector<ir::Node*>(graph().nodes)) {  // closed forms are made in it
       const std::vector<ir::Value*> inputs = reads(*node);
       const bool has_inputs = std::ranges::all_of(
           inputs, [&](const ir::Value* v) { return available.contains(v) && is_static(v); });
       const bool is_dynamic = engine_.kernels.dynamic(node->domain, node->op_type) != nullptr;
-      if (has_inputs && !is_dynamic && has_planned_values(*node) &&
-          std::ranges::all_of(node->outputs, is_static)) {
+      ir::Node* closed = has_inputs && is_dynamic ? closed_form(*node) : nullptr;
+      if (closed != nullptr && take_over(*closed)) {
+        now.push_back(closed);
+        available.insert(closed->outputs.begin(), closed->outputs.end());
+      } else if (has_inputs && !is_dynamic && has_planned_values(*node) &&
+                 std::ranges::all_of(node->outputs, is_static)) {
         now.push_back(node);
         available.insert(node->outputs.begin(), node->outputs.end());
       } else if (has_inputs && is_dynamic) {
-        region_.dynamic.push_back({.node = node, .inputs = {inputs.begin(), inputs.end()}});
+        region_.dynamic.push_back(
+            {.node = node, .closed = closed, .inputs = {inputs.begin(), inputs.end()}});
       } else {
         rest_.push_back(node);
       }
     }
-    if (rest_.empty() && region_.dynamic.empty()) return true;
+    if (rest_.empty() && region_.dynamic.empty()) {
+      graph().nodes = std::move(now);
+      return true;
+    }
     if (now.empty() && region_.dynamic.empty() && program_.is_tail) {
       throw_undetermined(*rest_.front());
     }
     graph().nodes = std::move(now);
     return false;
+  }
+
+  // Of a node with subgraphs that kernels can run, else nullptr.
+  ir::Node* closed_form(ir::Node& node) {
+    if (!engine_.device.is_host() || node.subgraphs().empty() ||
+        engine_.kernels.offers(ir::kFusedDomain, node.op_type).empty()) {
+      return nullptr;
+    }
+    if (!region_.bodies) {
+      region_.bodies = std::make_shared<PlannedBodies>(*region_.model, engine_, options_);
+    }
+    return close_node(node);
+  }
+
+  // True if a kernel runs the node: it computes the outputs from now on.
+  bool take_over(ir::Node& closed) {
+    if (!std::ranges::all_of(closed.inputs, is_static) ||
+        !std::ranges::all_of(closed.outputs, is_static)) {
+      return false;
+    }
+    const auto request = make_request(closed, options_.threads, region_.bodies.get());
+    if (!select_kernel(engine_.kernels, request)) return false;
+    for (std::size_t i = 0; i < closed.outputs.size(); ++i) {
+      if (closed.outputs[i] != nullptr) ir::Graph::set_output(&closed, i, closed.outputs[i]);
+    }
+    return true;
   }
 
   bool has_planned_values(const ir::Node& node) const {

@@ -18,11 +18,13 @@ std::int64_t bytes_of(const ir::Value* value) {
 
 class Planner {
  public:
-  Planner(const ir::Graph& graph, const GraphBinding& binding, const Engine& engine, int threads)
+  Planner(const ir::Graph& graph, const GraphBinding& binding, const Engine& engine, int threads,
+          const opdef::BodyCompiler* bodies)
       : graph_(graph),
         binding_(binding),
         engine_(engine),
         threads_(threads),
+        bodies_(bodies),
         arena_(engine.device.alignment()) {}
 
   Plan run() {
@@ -70,7 +72,8 @@ class Planner {
         continue;
       }
       std::string reasons;
-      auto kernel = select_kernel(engine_.kernels, make_request(*node, threads_), &reasons);
+      auto kernel =
+          select_kernel(engine_.kernels, make_request(*node, threads_, bodies_), &reasons);
       if (!kernel) throw_no_kernel(*node, reasons);
       nodes_.push_back(node);
       plan_.steps.push_back({.kernel = *std::move(kernel),
@@ -286,6 +289,7 @@ class Planner {
   const GraphBinding& binding_;
   const Engine& engine_;
   int threads_;
+  const opdef::BodyCompiler* bodies_;
   Plan plan_;
   ArenaLayout arena_;
   std::vector<const ir::Node*> nodes_;                          // one per step
@@ -313,8 +317,8 @@ std::string Plan::to_text() const {
 }
 
 Plan make_plan(const ir::Graph& graph, const GraphBinding& binding, const Engine& engine,
-               int threads) {
-  return Planner(graph, binding, engine, threads).run();
+               int threads, const opdef::BodyCompiler* bodies) {
+  return Planner(graph, binding, engine, threads, bodies).run();
 }
 
 }  // namespace onnxgrad::runtime

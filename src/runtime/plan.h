@@ -78,9 +78,10 @@ struct GraphBinding {
 };
 
 /// Chooses kernels, order and memory. Every value of `graph` has a static shape.
+/// `bodies`: for nodes with subgraphs, in their closed form.
 /// Throws: UnsupportedOperatorError (no kernel), InternalError.
 Plan make_plan(const ir::Graph& graph, const GraphBinding& binding, const Engine& engine,
-               int threads);
+               int threads, const opdef::BodyCompiler* bodies = nullptr);
 
 }  // namespace onnxgrad::runtime
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "ir/graph.h"
+#include "runtime/bodies.h"
 #include "runtime/plan.h"
 
 // A Program is a graph whose shapes are not known yet; compile() turns it into a CompiledRegion for
@@ -40,6 +41,7 @@ struct FeedInfo {
 /// A node that is run through its DynamicFn, after the plan of its region.
 struct DynamicNode {
   const ir::Node* node = nullptr;        ///< in the graph that `CompiledRegion::model` keeps alive
+  const ir::Node* closed = nullptr;      ///< of a node whose bodies can be compiled; see close_node
   std::vector<const ir::Value*> inputs;  ///< its inputs, then what its subgraphs capture
 };
 
@@ -57,6 +59,7 @@ struct CompiledRegion {
   /// The specialised graph; kept for the dynamic nodes.
   std::shared_ptr<ir::Model> model;
   std::vector<DynamicNode> dynamic;
+  std::shared_ptr<const PlannedBodies> bodies;  ///< nullptr if no kernel runs one
   std::unordered_map<const ir::Value*, std::size_t> plan_outputs;  ///< of dynamic nodes' inputs
   std::unique_ptr<Program> tail;  ///< computes all outputs; nullptr: the plan does
   std::vector<TailFeed> tail_feeds;

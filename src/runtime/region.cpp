@@ -14,31 +14,22 @@ namespace onnxgrad::runtime {
 // Runs one subgraph of a dynamic node: its formal inputs, then the captured values.
 class Region::BodyRunner {
  public:
-  BodyRunner(const ir::Graph& body, const DynamicNode& dynamic, const ir::Model& model,
+  BodyRunner(const ir::Graph& body, std::span<ir::Value* const> captured, const ir::Model& model,
              const RegionContext& context) {
     auto runner = std::make_shared<ir::Model>();
     runner->functions = model.functions;
     runner->opset_imports = model.opset_imports;
-    ir::Graph& graph = *runner->graph;
-    graph.name = body.name;
-    std::unordered_map<const ir::Value*, ir::Value*> map;
-    for (const ir::Value* input : body.inputs)
-      map[input] = graph.add_input(input->name, input->type);
-    for (const ir::Value* value : dynamic.inputs) {
-      if (map.contains(value)) continue;
-      map[value] = value->is_constant() ? graph.add_initializer(value->name, value->initializer)
-                                        : graph.add_input(value->name, value->type);
-    }
-    ir::append_nodes(body, graph, map);
-    for (const ir::Value* output : body.outputs) graph.outputs.push_back(map.at(output));
+    runner->graph = close_body(body, captured);
     ExecutorOptions options = context.options;
     options.output_blocks.clear();
     options.shape_inputs.clear();
     executor_ = std::make_unique<Executor>(std::move(runner), context.engine, options);
   }
 
-  std::vector<Tensor> run(const std::vector<Tensor>& inputs, const opdef::StepCells& cells) {
-    executor_->cells() = cells;
+  // `iteration`: how often the body has run for its node before; each run has draws of its own.
+  std::vector<Tensor> run(const std::vector<Tensor>& inputs, const opdef::StepCells& cells,
+                          std::int64_t iteration) {
+    executor_->cells() = opdef::cells_of_iteration(cells, iteration);
     return executor_->run(inputs);
   }
   const Executor& executor() const { return *executor_; }
@@ -316,29 +307,38 @@ void Region::run_dynamic() {
     for (const ir::Value* input : node.inputs) {
       inputs.push_back(input == nullptr ? Tensor() : plan_tensor(compiled_.plan_outputs.at(input)));
     }
+    std::vector<Tensor> captured;
+    if (dynamic.closed != nullptr) {
+      for (std::size_t i = node.inputs.size(); i < dynamic.closed->inputs.size(); ++i) {
+        captured.push_back(plan_tensor(compiled_.plan_outputs.at(dynamic.closed->inputs[i])));
+      }
+    }
+    std::int64_t iteration = 0;
     const opdef::DynamicFn fn = context_.engine.kernels.dynamic(node.domain, node.op_type);
-    dynamic_results_.push_back(
-        fn({.node = node,
-            .inputs = std::move(inputs),
-            .run_subgraph = [&](const ir::Graph& body, std::vector<Tensor> formal) {
-              return run_body(body, std::move(formal), dynamic);
-            }}));
+    dynamic_results_.push_back(fn({.node = node,
+                                   .inputs = std::move(inputs),
+                                   .run_subgraph =
+                                       [&](const ir::Graph& body, std::vector<Tensor> formal) {
+                                         return run_body(body, std::move(formal), dynamic,
+                                                         iteration++);
+                                       },
+                                   .closed = dynamic.closed,
+                                   .captured = std::move(captured),
+                                   .bodies = compiled_.bodies.get(),
+                                   .cells = &context_.cells}));
     ONNXGRAD_ASSERT(dynamic_results_.back().size() >= node.outputs.size());
   }
 }
 
 std::vector<Tensor> Region::run_body(const ir::Graph& body, std::vector<Tensor> inputs,
-                                     const DynamicNode& dynamic) {
+                                     const DynamicNode& dynamic, std::int64_t iteration) {
+  const std::vector<ir::Value*> captured = ir::captured_values(*dynamic.node);
   std::unique_ptr<BodyRunner>& runner = bodies_[&body];
-  if (!runner) runner = std::make_unique<BodyRunner>(body, dynamic, *compiled_.model, context_);
-  std::unordered_map<const ir::Value*, bool> seen;
-  for (const ir::Value* value : body.inputs) seen[value] = true;
-  for (const ir::Value* value : dynamic.inputs) {
-    if (seen.emplace(value, true).second && !value->is_constant()) {
-      inputs.push_back(plan_tensor(compiled_.plan_outputs.at(value)));
-    }
+  if (!runner) runner = std::make_unique<BodyRunner>(body, captured, *compiled_.model, context_);
+  for (const ir::Value* value : captured) {
+    if (!value->is_constant()) inputs.push_back(plan_tensor(compiled_.plan_outputs.at(value)));
   }
-  return runner->run(inputs, context_.cells);
+  return runner->run(inputs, context_.cells, iteration);
 }
 
 Region& Region::prepare_tail() {
@@ -441,12 +441,14 @@ std::int64_t Region::body_bytes() const {
     const MemoryUse use = runner->executor().memory();
     total += use.state + use.arena + use.constants + use.dynamic;
   }
+  if (compiled_.bodies) total += compiled_.bodies->constant_bytes();
   return total;
 }
 
 std::int64_t Region::num_body_plans() const {
   std::int64_t total = 0;
   for (const auto& [body, runner] : bodies_) total += runner->executor().num_cached();
+  if (compiled_.bodies) total += compiled_.bodies->num_plans();
   return total;
 }
 

@@ -93,7 +93,7 @@ class Region final : public Execution {
   Region& prepare_tail();
   Tensor plan_tensor(std::size_t output) const;
   std::vector<Tensor> run_body(const ir::Graph& body, std::vector<Tensor> inputs,
-                               const DynamicNode& dynamic);
+                               const DynamicNode& dynamic, std::int64_t iteration);
 
   CompiledRegion compiled_;
   RegionContext context_;

@@ -2,6 +2,7 @@
 #include <vector>
 
 #include "opdef/registry.h"
+#include "ops/control/outer_shape.h"
 #include "ops/rules.h"
 
 // If: y = condition ? then_branch : else_branch. The gradient is an If over the same condition
@@ -32,39 +33,14 @@ bool fits(const ir::Graph& branch, const ir::TypeInferer& inferer) {
   return true;
 }
 
-// The dimension `dim` of a value computed before the If, as int64 [1]; nullptr if there is none.
-Value* find_dim(GraphBuilder& g, const ir::Dim& dim, const std::vector<Value*>& captured) {
-  if (dim.is_static()) return g.ints({dim.value()});
-  for (Value* value : captured) {
-    if (!value->type.has_rank()) continue;
-    const ir::SymbolicShape& shape = *value->type.shape;
-    const auto place =
-        std::ranges::find_if(shape, [&](const ir::Dim& other) { return other.surely_equals(dim); });
-    if (place != shape.end()) return dim_value(g, value, place - shape.begin());
-  }
-  return nullptr;
-}
-
-// A shape of this type, int64 [rank]; nullptr if it is not known before the If.
-Value* find_shape(GraphBuilder& g, const ir::Type& type, const std::vector<Value*>& captured) {
-  if (const auto known = type.static_dims()) return g.ints({known->begin(), known->end()});
-  if (!type.has_rank()) return nullptr;
-  std::vector<Value*> dims;
-  for (const ir::Dim& dim : *type.shape) {
-    dims.push_back(find_dim(g, dim, captured));
-    if (dims.back() == nullptr) return nullptr;
-  }
-  return g.concat(dims, 0);
-}
-
 // The replacement of `value`, of the branch `own`, in the gradient of the branch, which `gradient`
 // writes: a new output of the If, for which the other branch returns zeros. nullptr: none.
 Value* save(VjpContext& ctx, GraphBuilder& gradient, ir::Graph& own, Value* value) {
   const Node& node = ctx.node();
   const std::vector<Value*> captured = ir::captured_values(node);
   const Node& producer = *value->producer;
-  if (producer.op_type == "Shape" && producer.attributes.empty()) {
-    if (Value* shape = find_shape(gradient, producer.input(0)->type, captured)) return shape;
+  if (producer.op_type == "Shape" && producer.domain.empty()) {
+    if (Value* shape = find_shape(gradient, producer, captured)) return shape;
   }
   const auto known = std::ranges::find(own.outputs, value);
   if (known != own.outputs.end()) {

@@ -1,0 +1,86 @@
+#ifndef ONNXGRAD_OPDEF_BODY_H_
+#define ONNXGRAD_OPDEF_BODY_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "opdef/kernel.h"
+
+// Subgraphs that a kernel runs (Scan, Loop, If): compiled once for given shapes, then run any
+// number of times. An iteration costs a few pointer writes besides the body's own kernels: what it
+// scans is read and written in place, and a state's new value is written over the old one, or the
+// two buffers change their roles.
+
+namespace onnxgrad::opdef {
+
+/// Where an operand of a body lies: in iteration i at `at` + i * `stride` (bytes).
+struct Slice {
+  std::byte* at = nullptr;
+  std::int64_t stride = 0;
+};
+
+/// A value that each iteration replaces by a new one of the same type and shape.
+struct BodyState {
+  const std::byte* initial = nullptr;
+  std::byte* last = nullptr;  ///< where its last value goes; nullptr: it is not wanted
+};
+
+/// One run of a body. Its inputs are those of the graph in order, without the states; its outputs
+/// are those that follow the states' new values.
+struct BodyRun {
+  const BodyState* states = nullptr;
+  const Slice* inputs = nullptr;
+  const Slice* outputs = nullptr;
+  std::int64_t count = 1;  ///< of iterations, at most
+  /// State 0 is a truth value: there is no further iteration once it is false.
+  bool stops = false;
+  /// Has the number of the iteration while it runs.
+  std::int64_t* counter = nullptr;
+  /// For so many iterations there is room in the outputs; then grow(), if given, moves them and
+  /// returns the new number.
+  std::int64_t capacity = std::numeric_limits<std::int64_t>::max();
+  const std::function<std::int64_t(std::int64_t done)>* grow = nullptr;
+  std::byte* workspace = nullptr;  ///< CompiledBody::workspace_bytes(), 64-byte aligned
+};
+
+/// A subgraph compiled for given shapes. Immutable; all that changes is in the workspace.
+class CompiledBody {
+ public:
+  virtual ~CompiledBody() = default;
+  /// Types and shapes of the outputs behind those of the states.
+  virtual const std::vector<TensorDesc>& outputs() const = 0;
+  virtual std::int64_t workspace_bytes() const = 0;
+  /// The sum over its kernels.
+  virtual double flops() const = 0;
+  /// Returns the number of iterations. Allocates nothing.
+  virtual std::int64_t run(const BodyRun& run, const Launch& launch) const = 0;
+};
+
+/// Which inputs of a body are states: `num_states` from number `first_state` on. Their new values
+/// are its first outputs.
+struct BodyForm {
+  std::size_t first_state = 0;
+  std::size_t num_states = 0;
+};
+
+/// Gives kernels the bodies of their node. The node is in a closed form: what a body reads of
+/// enclosing graphs is an input of node and body (behind their own), unless it is a constant.
+class BodyCompiler {
+ public:
+  virtual ~BodyCompiler() = default;
+  /// `inputs`: of the body, all of them. nullptr, with a reason, if its shapes depend on values, or
+  /// if a state's next value has another type or shape. Equal calls share one result.
+  virtual std::shared_ptr<const CompiledBody> compile(const ir::Graph& body,
+                                                      std::span<const TensorDesc> inputs,
+                                                      BodyForm form, std::string& reason) const = 0;
+};
+
+}  // namespace onnxgrad::opdef
+
+#endif  // ONNXGRAD_OPDEF_BODY_H_

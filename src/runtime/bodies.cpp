@@ -1,0 +1,193 @@
+#include "runtime/bodies.h"
+
+#include <algorithm>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+
+#include "base/check.h"
+#include "ir/builder.h"
+#include "runtime/planned_body.h"
+#include "runtime/program.h"
+#include "runtime/region.h"
+
+namespace onnxgrad::runtime {
+namespace {
+
+constexpr std::size_t kMaxKept = 64;
+
+template <class T>
+void append_bytes(std::string& key, const T& value) {
+  key.append(reinterpret_cast<const char*>(&value), sizeof value);
+}
+
+std::string key_of(const ir::Graph& body, std::span<const opdef::TensorDesc> inputs,
+                   opdef::BodyForm form) {
+  std::string key;
+  append_bytes(key, &body);
+  append_bytes(key, form.first_state);
+  append_bytes(key, form.num_states);
+  for (const opdef::TensorDesc& desc : inputs) {
+    append_bytes(key, desc.dtype);
+    append_bytes(key, desc.dims.rank());
+    for (const std::int64_t dim : desc.dims) append_bytes(key, dim);
+  }
+  return key;
+}
+
+bool is_captured_input(const ir::Value* value) { return !value->is_constant(); }
+
+// The program of a body: states are state, other outputs come first, each in a block of its own.
+Program make_program(const ir::Graph& body, opdef::BodyForm form) {
+  Program program;
+  ir::Graph& graph = *program.model.graph;
+  graph.name = body.name;
+  std::unordered_map<const ir::Value*, ir::Value*> map;
+  for (std::size_t i = 0; i < body.inputs.size(); ++i) {
+    const ir::Value* input = body.inputs[i];
+    // What iterations have in common is known from the operands, not from the body.
+    map[input] = graph.add_input(input->name, ir::Type::tensor(input->type.dtype));
+    const bool is_state = i >= form.first_state && i - form.first_state < form.num_states;
+    const std::size_t index = is_state ? i - form.first_state : program.num_feeds++;
+    program.inputs.push_back({.is_state = is_state, .index = index});
+  }
+  ir::append_nodes(body, graph, map);
+  for (std::size_t i = form.num_states; i < body.outputs.size(); ++i) {
+    graph.outputs.push_back(map.at(body.outputs[i]));
+  }
+  for (std::size_t i = 0; i < form.num_states; ++i) {
+    graph.outputs.push_back(map.at(body.outputs[i]));
+    program.updates.push_back(
+        {.input = graph.inputs[form.first_state + i], .value = graph.outputs.back()});
+  }
+  for (std::size_t i = 0; i < graph.outputs.size(); ++i) program.output_blocks.push_back(i);
+  return program;
+}
+
+// "" if a state's new value can take the old one's place.
+std::string check_states(const Plan& plan, std::span<const opdef::TensorDesc> states) {
+  const std::size_t first = plan.outputs.size() - states.size();
+  for (std::size_t i = 0; i < states.size(); ++i) {
+    const opdef::TensorDesc& next = plan.outputs[first + i].desc;
+    const bool is_number = next.dims.num_elements() == 1 && states[i].dims.num_elements() == 1;
+    if (next.dtype != states[i].dtype || (next.dims != states[i].dims && !is_number)) {
+      return "the body changes the shape of its state from " + states[i].dims.to_string() + " to " +
+             next.dims.to_string();
+    }
+  }
+  return "";
+}
+
+}  // namespace
+
+ir::GraphPtr close_body(const ir::Graph& body, std::span<ir::Value* const> captured) {
+  auto closed = std::make_shared<ir::Graph>();
+  closed->name = body.name;
+  std::unordered_map<const ir::Value*, ir::Value*> map;
+  for (const ir::Value* input : body.inputs) {
+    map[input] = closed->add_input(input->name, input->type);
+  }
+  for (const ir::Value* value : captured) {
+    map[value] = is_captured_input(value)
+                     ? closed->add_input(value->name, value->type)
+                     : closed->add_initializer(value->name, value->initializer);
+  }
+  ir::append_nodes(body, *closed, map);
+  for (const ir::Value* output : body.outputs) closed->outputs.push_back(map.at(output));
+  return closed;
+}
+
+ir::Node* close_node(ir::Node& node) {
+  const std::vector<ir::Value*> captured = ir::captured_values(node);
+  std::vector<ir::Value*> inputs = node.inputs;
+  std::ranges::copy_if(captured, std::back_inserter(inputs), is_captured_input);
+  const auto count = static_cast<std::int64_t>(inputs.size() - node.inputs.size());
+  std::vector<ir::Attribute> attributes = node.attributes;
+  for (ir::Attribute& attribute : attributes) {
+    if (auto* body = std::get_if<ir::GraphPtr>(&attribute.value)) {
+      *body = close_body(**body, captured);
+    }
+  }
+  attributes.push_back({.name = "num_captured", .value = count});
+  ir::Node* closed = node.graph->make_node(node.op_type, std::move(inputs), {}, node.name,
+                                           std::move(attributes), ir::kFusedDomain);
+  closed->name = node.name;
+  closed->outputs = node.outputs;
+  return closed;
+}
+
+PlannedBodies::PlannedBodies(const ir::Model& model, const Engine& engine,
+                             const ExecutorOptions& options)
+    : functions_(model.functions),
+      opset_imports_(model.opset_imports),
+      engine_(engine),
+      options_(options) {}
+
+std::shared_ptr<const opdef::CompiledBody> PlannedBodies::compile(
+    const ir::Graph& body, std::span<const opdef::TensorDesc> inputs, opdef::BodyForm form,
+    std::string& reason) const {
+  std::string key = key_of(body, inputs, form);
+  auto found = std::ranges::find(entries_, key, &Entry::key);
+  if (found == entries_.end()) {
+    Entry entry = make_entry(body, inputs, form);
+    entry.key = std::move(key);
+    if (entries_.size() >= kMaxKept) entries_.pop_back();
+    entries_.push_front(std::move(entry));
+    found = entries_.begin();
+  } else {
+    entries_.splice(entries_.begin(), entries_, found);
+  }
+  reason = found->reason;
+  return found->body;
+}
+
+PlannedBodies::Entry PlannedBodies::make_entry(const ir::Graph& body,
+                                               std::span<const opdef::TensorDesc> inputs,
+                                               opdef::BodyForm form) const {
+  ONNXGRAD_ASSERT(inputs.size() == body.inputs.size());
+  std::vector<opdef::TensorDesc> states;
+  std::vector<FeedInfo> feeds;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    if (inputs[i].dtype == DataType::kString) return {.reason = "it has strings"};
+    const bool is_state = i >= form.first_state && i - form.first_state < form.num_states;
+    if (is_state) {
+      states.push_back(inputs[i]);
+    } else {
+      feeds.push_back({.desc = inputs[i], .value = {}});
+    }
+  }
+  Program program = make_program(body, form);
+  program.model.functions = functions_;
+  program.model.opset_imports = opset_imports_;
+  for (std::size_t i = 0; i < states.size(); ++i) {
+    program.model.graph->inputs[form.first_state + i]->type =
+        ir::Type::tensor(states[i].dtype, states[i].dims);
+  }
+  try {
+    if (options_.tails) ++options_.tails->num_compiled;
+    CompiledRegion region = runtime::compile(program, feeds, engine_, options_);
+    if (region.tail) return {.reason = "shapes in its body depend on values"};
+    std::string misfit = check_states(region.plan, states);
+    if (!misfit.empty()) return {.reason = std::move(misfit)};
+    Entry entry;
+    for (const Tensor& constant : region.plan.constants) {
+      entry.constant_bytes += constant.size_bytes();
+    }
+    entry.body = std::make_shared<const PlannedBody>(std::move(region.plan), std::move(states));
+    return entry;
+  } catch (const ShapeError& error) {  // it is one of the run, if the body is run
+    return {.reason = error.problem().what};
+  } catch (const UnsupportedOperatorError& error) {
+    return {.reason = error.problem().what};
+  }
+}
+
+std::int64_t PlannedBodies::num_plans() const { return std::ssize(entries_); }
+
+std::int64_t PlannedBodies::constant_bytes() const {
+  std::int64_t total = 0;
+  for (const Entry& entry : entries_) total += entry.constant_bytes;
+  return total;
+}
+
+}  // namespace onnxgrad::runtime

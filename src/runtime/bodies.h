@@ -1,0 +1,62 @@
+#ifndef ONNXGRAD_RUNTIME_BODIES_H_
+#define ONNXGRAD_RUNTIME_BODIES_H_
+
+#include <list>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ir/graph.h"
+#include "opdef/body.h"
+#include "runtime/executor.h"
+
+// Subgraphs as kernels run them. A node is closed first: what its bodies read of enclosing graphs
+// becomes an input. A closed body is a graph of its own, which is compiled like any other; its plan
+// is all that a PlannedBody runs.
+
+namespace onnxgrad::runtime {
+
+/// A copy of `body` that reads nothing of enclosing graphs: of `captured`, constants become its
+/// own, all others inputs behind its own.
+ir::GraphPtr close_body(const ir::Graph& body, std::span<ir::Value* const> captured);
+
+/// The closed form of `node`, of domain ir::kFusedDomain and in no list: it has the inputs of
+/// `node`, then "num_captured" others, and closed bodies. Its outputs are those of `node`, which
+/// still produces them.
+ir::Node* close_node(ir::Node& node);
+
+/// Compiles closed bodies for a region, each once per set of shapes; keeps those used last.
+class PlannedBodies final : public opdef::BodyCompiler {
+ public:
+  /// `model`: whose functions the bodies may call.
+  PlannedBodies(const ir::Model& model, const Engine& engine, const ExecutorOptions& options);
+
+  std::shared_ptr<const opdef::CompiledBody> compile(const ir::Graph& body,
+                                                     std::span<const opdef::TensorDesc> inputs,
+                                                     opdef::BodyForm form,
+                                                     std::string& reason) const override;
+  std::int64_t num_plans() const;
+  std::int64_t constant_bytes() const;
+
+ private:
+  struct Entry {
+    std::string key = {};
+    std::shared_ptr<const opdef::CompiledBody> body = nullptr;  // nullptr: for the reason
+    std::string reason = {};
+    std::int64_t constant_bytes = 0;
+  };
+
+  Entry make_entry(const ir::Graph& body, std::span<const opdef::TensorDesc> inputs,
+                   opdef::BodyForm form) const;
+
+  std::vector<ir::Function> functions_;
+  std::vector<std::pair<std::string, std::int64_t>> opset_imports_;
+  Engine engine_;
+  ExecutorOptions options_;
+  mutable std::list<Entry> entries_;  // used last first
+};
+
+}  // namespace onnxgrad::runtime
+
+#endif  // ONNXGRAD_RUNTIME_BODIES_H_
