@@ -202,7 +202,7 @@ std::vector<std::string> loss_names();
 
 /// What was chosen for a model.
 struct LossInfo {
-  /// One line: "loss: softmax cross-entropy on 'add_result1' (scores behind output
+  /// One line: "loss: softmax cross-entropy on 'add_result1' (scores before output
   /// 'probabilities'), 10 classes from initializer 'classes'".
   std::string line;
   LossFunction function = AutoLoss{};  ///< never AutoLoss

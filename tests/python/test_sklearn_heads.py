@@ -130,7 +130,7 @@ def test_line_says_loss_place_and_classes(case):
         if case.loss == "negative log-likelihood":
             assert "no scores found; the logarithm is clamped" in line
         else:
-            assert any(f"(scores behind output '{name}')" in line for name in names)
+            assert any(f"(scores before output '{name}')" in line for name in names)
         assert f", {case.classes} classes from " in line
         np.testing.assert_array_equal(session.classes, fitted(case)[-1].classes_)
 
@@ -378,7 +378,7 @@ def test_line_is_printed_once(capfd):
     X, y = data(case)
     og.Trainer(exported(case), threads=1).fit(X, y, epochs=2, verbose=1)
     line = (
-        "loss: softmax cross-entropy on 'add_result1' (scores behind output 'output_probability'),"
+        "loss: softmax cross-entropy on 'add_result1' (scores before output 'output_probability'),"
         " 3 classes from ZipMap node 'ZipMap'"
     )
     assert capfd.readouterr().err.count(line) == 1

@@ -269,19 +269,19 @@ void place_explicitly(const Head& head, Value* value, ResolvedLoss& resolved) {
   resolved.scores = value;
 }
 
-// "(scores behind output 'probabilities')"
+// "(scores before output 'probabilities')"
 std::string describe_place(const ResolvedLoss& resolved, const Head& head) {
   const LossInfo& info = resolved.info;
   if (is<NegativeLogLikelihood>(info.function)) {
     const std::string of = info.output != info.scores && !info.output.empty()
-                               ? "probabilities behind output '" + info.output + "', "
+                               ? "probabilities before output '" + info.output + "', "
                                : "";
     const std::string why = head.kind == HeadKind::kProbabilities ? "no scores found" : "as asked";
     return " (" + of + why + "; the logarithm is clamped)";
   }
   if (info.output == info.scores || info.output.empty()) return "";
   const bool classes = info.is_classifier || head.kind == HeadKind::kSigmoids;
-  return std::string(" (") + (classes ? "scores " : "") + "behind output '" + info.output + "')";
+  return std::string(" (") + (classes ? "scores " : "") + "before output '" + info.output + "')";
 }
 
 // ", along axis 2 of [N, 7, 10]", if the scores have more than one candidate.
@@ -293,7 +293,7 @@ std::string describe_axis(const ResolvedLoss& resolved) {
   return axis + (info.is_class_axis_open ? ", or the one missing from the labels" : "");
 }
 
-// "loss: softmax cross-entropy on 'add_result1' (scores behind output 'probabilities'), 10 classes
+// "loss: softmax cross-entropy on 'add_result1' (scores before output 'probabilities'), 10 classes
 // from initializer 'classes'"
 std::string describe_choice(const ResolvedLoss& resolved, const Head& head) {
   const LossInfo& info = resolved.info;

@@ -57,7 +57,7 @@ TEST(Heads, MultiClassMlpAsSkl2onnxWritesIt) {
   EXPECT_TRUE(std::holds_alternative<SoftmaxCrossEntropy>(loss.function));
   EXPECT_EQ(loss.scores->name, "add_result1");
   EXPECT_EQ(loss.info.line,
-            "loss: softmax cross-entropy on 'add_result1' (scores behind output "
+            "loss: softmax cross-entropy on 'add_result1' (scores before output "
             "'output_probability'), 3 classes from initializer 'classes'");
   EXPECT_THAT(loss.info.classes.to_int64s(), ElementsAre(3, 5, 7));
   EXPECT_EQ(loss.info.num_classes, 3);
@@ -90,7 +90,7 @@ TEST(Heads, BinaryMlpHasOneScore) {
   EXPECT_EQ(loss.scores->name, "add_result1");
   EXPECT_EQ(loss.info.num_classes, 2);
   EXPECT_EQ(loss.info.line,
-            "loss: binary cross-entropy on 'add_result1' (scores behind output "
+            "loss: binary cross-entropy on 'add_result1' (scores before output "
             "'output_probability'), 2 classes from initializer 'classes'");
 }
 
@@ -99,7 +99,7 @@ TEST(Heads, RegressionLooksBehindTheReshape) {
   draft.output(draft.g.reshape(add_scores(draft, 2), {-1, 1}), "variable");
   const ResolvedLoss loss = resolve_loss(*draft.model->graph, {});
   EXPECT_TRUE(std::holds_alternative<SquaredError>(loss.function));
-  EXPECT_EQ(loss.info.line, "loss: squared error on 'add_result1' (behind output 'variable')");
+  EXPECT_EQ(loss.info.line, "loss: squared error on 'add_result1' (before output 'variable')");
   EXPECT_FALSE(loss.info.is_classifier);
 }
 

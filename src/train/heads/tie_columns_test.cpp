@@ -145,7 +145,7 @@ TEST(TieColumns, TheLossIsThatOfTheScore) {
   const auto tied = tie_opposite_columns(
       working_of(load(std::string(kOpposite) + kBias, std::string(kLayer) + kShare)));
   EXPECT_EQ(resolve_loss(*tied->graph, {}).info.line,
-            "loss: binary cross-entropy on 's_1' (scores behind output 'Y'), 2 classes");
+            "loss: binary cross-entropy on 's_1' (scores before output 'Y'), 2 classes");
 }
 
 TEST(TieColumns, BothColumnsAreWrittenBack) {
