@@ -73,9 +73,9 @@ struct Expected {
 };
 
 const std::vector<Expected>& cases() {
-  static const std::string softmax = "loss: softmax cross-entropy on 'add_result1' (scores behind ";
-  static const std::string binary = "loss: binary cross-entropy on 'add_result1' (scores behind ";
-  static const std::string squares = "loss: squared error on 'add_result1' (behind ";
+  static const std::string softmax = "loss: softmax cross-entropy on 'add_result1' (scores before ";
+  static const std::string binary = "loss: binary cross-entropy on 'add_result1' (scores before ";
+  static const std::string squares = "loss: squared error on 'add_result1' (before ";
   static const std::vector<Expected> all{
       {"three_classes", softmax + "output 'output_probability'), 3 classes"},
       {"shifted_classes", softmax + "output 'output_probability'), 3 classes"},

@@ -239,7 +239,7 @@ MISTAKES = {
         "classes.onnx",
         table(),
         ["--loss", "softmax_cross_entropy:output=p"],
-        ["is behind a Softmax", "Apply it to 's'"],
+        ["comes after a Softmax", "Apply it to 's'"],
     ),
 }
 

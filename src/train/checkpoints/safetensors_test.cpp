@@ -106,13 +106,13 @@ struct Refusal {
 TEST(Safetensors, RefusesMalformedHeaders) {
   const TemporaryFolder folder;
   for (const Refusal& refusal : std::vector<Refusal>{
-           {"", 0, "no JSON"},
+           {"", 0, "invalid JSON"},
            {"[]", 0, "a list where none belongs"},
            {"1", 0, "a number where none belongs"},
            {"\"x\"", 0, "a string where none belongs"},
-           {"{", 0, "no JSON"},
-           {"{}x", 0, "no JSON"},
-           {"{\"\xff\":1}", 0, "no JSON"},
+           {"{", 0, "invalid JSON"},
+           {"{}x", 0, "invalid JSON"},
+           {"{\"\xff\":1}", 0, "invalid JSON"},
            {R"({"x":null})", 0, "a null"},
            {R"({"x":true})", 0, "a true or false"},
            {R"({"x":[]})", 0, "a list where none belongs"},
