@@ -71,7 +71,6 @@ fuzz-graphs: build ## random models against stock onnxruntime, 5,000 of them (gr
 
 generated: package ## write what is made of the tables: Python classes, tables in the documents
 	@python scripts/generate.py
-	@python scripts/option_table.py
 
 docs: package ## run the examples of onnxcustom's documents; write docs/seeds.md and the notebook
 	@python -m pip install -q --disable-pip-version-check -r requirements/docs.txt -c requirements/constraints.txt

@@ -79,20 +79,9 @@ ROOMS: dict[str, set[str]] = {
 }
 # Modules that belong to a room but are not in its folder.
 IN_ROOM = {
-    "_specs": "families",
     "losses": "families",
     "optimizers": "families",
     "schedules": "families",
-}
-# Modules that may import each other: text such as "adam:lr=0.1" names all three families, and a
-# schedule is made of schedules that such a text names.
-MAY_CIRCLE = {
-    "onnxgrad._specs",
-    "onnxgrad.losses",
-    "onnxgrad.optimizers",
-    "onnxgrad.schedules",
-    "onnxgrad.schedules.base",
-    "onnxgrad.schedules.described",
 }
 # What python/onnxgrad/sklearn imports besides the public names of onnxgrad (threadpoolctl comes
 # with scikit-learn).
@@ -347,11 +336,7 @@ def import_circles(sources: dict[str, str]) -> list[list[str]]:
         tuple(sorted(other for other in found if module in reached[other]))
         for module, found in reached.items()
     }
-    return [
-        list(circle)
-        for circle in sorted(circles)
-        if len(circle) > 1 and not {*circle} <= MAY_CIRCLE
-    ]
+    return [list(circle) for circle in sorted(circles) if len(circle) > 1]
 
 
 def check_circles(root: Path) -> list[str]:

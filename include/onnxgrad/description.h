@@ -2,9 +2,10 @@
 #define ONNXGRAD_DESCRIPTION_H_
 
 #include <cstdint>
+#include <functional>
 #include <limits>
+#include <map>
 #include <string>
-#include <utility>
 #include <variant>
 #include <vector>
 
@@ -16,7 +17,7 @@ namespace [[gnu::visibility("default")]] onnxgrad {
 /// The value of a field; its type is that of the field. Enumerators are strings; monostate is an
 /// optional int64 without a value.
 using FieldValue = std::variant<bool, std::int64_t, double, std::string, std::vector<std::int64_t>,
-                                std::vector<double>, std::monostate>;
+                                std::vector<double>, std::vector<std::string>, std::monostate>;
 
 /// Numbers >= `minimum` (> `minimum` if `is_open`), <= `maximum` and < `below`.
 struct NumberRange {
@@ -32,9 +33,13 @@ struct FieldInfo {
   std::string option = {};                ///< its name in Python and on the command line
   FieldValue default_value = {};          ///< as in the default struct
   NumberRange range = {};                 ///< of numbers
-  bool zero_is_none = false;              ///< 0 stands for a value found later: None in Python
+  std::string none_is = {};               ///< what 0, None in Python, stands for; empty: a number
   std::vector<std::string> choices = {};  ///< of strings
-  std::string meaning = {};               ///< a sentence; may be empty
+  bool is_duration = false;               ///< seconds; Python takes strings such as "1.5h" as well
+  bool is_fixed = false;                  ///< a fit that is resumed must have the same
+  std::vector<std::string> aliases = {};  ///< other names of the option
+  std::string meaning = {};               ///< sentences, the first one for lists; may be empty
+  std::string topic = {};  ///< of an option of the command line: the heading it is listed under
 };
 
 /// A name by which users know a struct with certain values.
@@ -63,7 +68,7 @@ struct DescriptionInfo {
 };
 
 /// Fields by option name.
-using FieldValues = std::vector<std::pair<std::string, FieldValue>>;
+using FieldValues = std::map<std::string, FieldValue, std::less<>>;
 
 }  // namespace onnxgrad
 

@@ -11,9 +11,10 @@
 
 #include "onnxgrad/model.h"
 
-// Losses as plain descriptions. N is the number of rows of a batch, C the number of classes, s the
-// scores that the loss is applied to, t the target. Each is written into the model as standard ONNX
-// operators. Formulas are for one row; `Loss::reduction` determines how rows are combined.
+// Losses as plain descriptions. loss_table() (onnxgrad/tables.h) has the formula of each for one
+// row, the shapes of scores and targets, and range and meaning of its fields; docs/training.md
+// shows it. `Loss::reduction` says how rows are put together. Each loss is written into the model
+// as standard ONNX operators.
 
 namespace [[gnu::visibility("default")]] onnxgrad {
 
@@ -22,94 +23,42 @@ namespace [[gnu::visibility("default")]] onnxgrad {
 /// probability if no scores are found.
 struct AutoLoss {};
 
-// Regression. d = s - t; s, t: [N, K] or [N], floating. Averaged over the K columns of a row.
-
-/// d^2
 struct SquaredError {};
-
-/// |d|
 struct AbsoluteError {};
-
-/// d^2 / 2 where |d| <= delta, else delta * (|d| - delta / 2).
 struct Huber {
-  double delta = 1;  ///< > 0
+  double delta = 1;
 };
-
-/// The Huber loss divided by beta: d^2 / (2 beta) where |d| <= beta, else |d| - beta / 2.
 struct SmoothL1 {
-  double beta = 1;  ///< > 0
+  double beta = 1;
 };
-
-/// l1_weight * |d| + l2_weight * d^2
 struct Elastic {
-  double l1_weight = 0.5;  ///< >= 0
-  double l2_weight = 0.5;  ///< >= 0
+  double l1_weight = 0.5;
+  double l2_weight = 0.5;
 };
-
-/// exp(s) - t * s, with s the logarithm of the expected count; or s - t * log(s + 1e-8) with s the
-/// count itself. t >= 0.
 struct Poisson {
   bool log_input = true;
 };
-
-/// 1 - s.t / (max(|s|, 1e-8) * max(|t|, 1e-8)), for the rows s, t [N, K] as vectors. Not averaged.
 struct Cosine {};
 
-// Classification.
-
-/// -log softmax(s)[t]. s: [N, C], or more axes (averaged over the positions of a row) of which
-/// `Loss::class_axis` has the classes, before any Softmax; t: class numbers, of the shape of s
-/// without the class axis: [N], or [B, T] for s: [B, T, C]. With options, for w = class_weights (1
-/// without) and e = label_smoothing: w[t] * (1 - e) * -log p[t] + e / C * sum_c w[c] * -log p[c],
-/// and in the mean a row counts w[t] times. With probabilities q as targets: -sum_c w[c] * log p[c]
-/// * ((1 - e) * q[c]
-/// + e / C), where each row counts once.
 struct SoftmaxCrossEntropy {
-  /// Rows (or positions) with this class number are ignored; integer targets only.
   std::optional<std::int64_t> ignore_index = {};
-  std::vector<double> class_weights = {};  ///< [C], >= 0; empty: all 1
-  double label_smoothing = 0;              ///< in [0, 1)
-  /// t are probabilities (or 0 and 1) of the type and shape of s.
+  std::vector<double> class_weights = {};
+  double label_smoothing = 0;
   bool one_hot = false;
 };
-
-/// log(1 + exp(s)) - t*s with t in {0, 1}, averaged over the columns of a row. s: [N] or [N, 1], t:
-/// class numbers [N]; or s: [N, K] before any Sigmoid, t: [N, K] of numbers from 0 to 1.
 struct BinaryCrossEntropy {
-  /// For a single column too, t are numbers from 0 to 1, of the type and shape of s. A session sets
-  /// it when given fractions as targets.
   bool soft_targets = false;
 };
-
-/// -t * log(max(p, m)) - (1 - t) * log(max(1 - p, m)) on probabilities, averaged over the columns
-/// of a row. p: [N] or [N, 1], t: class numbers [N]; or p, t: [N, K]. m is min_probability; 0: the
-/// smallest normal number of p's type.
 struct LogLoss {
   double min_probability = 0;
-  bool soft_targets = false;  ///< as for BinaryCrossEntropy
+  bool soft_targets = false;
 };
-
-/// -log(max(p[t], min_probability)) on probabilities. p: [N, C], or more axes as for
-/// SoftmaxCrossEntropy; t: class numbers, of the shape of p without the class axis.
-/// min_probability 0: the smallest normal number of p's type.
 struct NegativeLogLikelihood {
   double min_probability = 0;
-  /// Rows (or positions) with this class number are ignored.
   std::optional<std::int64_t> ignore_index = {};
 };
-
-/// Kullback-Leibler divergence sum_c t[c] * (log t[c] - log softmax(s)[c]), where 0 log 0 is 0.
-/// s: [N, C] before any Softmax (log-probabilities work as well), or more axes as for
-/// SoftmaxCrossEntropy; t: probabilities of the shape of s.
 struct KlDivergence {};
 
-/// The loss of scikit-learn's SGDClassifier, one problem "this class against the rest" per column.
-/// With y = +1 for the row's class and -1 otherwise, summed over the columns, z = y*s:
-///   kLog           log(1 + exp(-z))
-///   kHinge         max(0, 1 - z)
-///   kSquaredHinge  max(0, 1 - z)^2
-///   kModifiedHuber max(0, 1 - z)^2 for z >= -1, else -4z
-/// s: [N, C] raw scores, or [N, 1] for two classes; t: [N] class numbers.
 struct OneVsRest {
   enum class Kind { kLog, kHinge, kSquaredHinge, kModifiedHuber };
   Kind kind = Kind::kLog;
@@ -147,13 +96,12 @@ enum class Reduction {
   kNone,
 };
 
-/// l1 * sum |w| + l2 * sum w^2, added to the loss (mean or sum) and thus part of its
-/// gradient. In other words, l2 is half of an optimizer's weight decay.
+/// l1 sum |w| + l2 sum w^2, added to the loss (mean or sum).
 struct Penalty {
-  double l1 = 0;  ///< >= 0
-  double l2 = 0;  ///< >= 0
-  /// Glob patterns of weights; empty: the trainable weights of two or more dimensions that the loss
-  /// depends on.
+  double l1 = 0;
+  double l2 = 0;
+  /// Glob patterns; empty: the trainable weights of two or more dimensions that the loss depends
+  /// on.
   std::vector<std::string> weights = {};
 };
 
@@ -191,11 +139,8 @@ struct Loss {
   std::vector<Loss> others = {};
 };
 
-/// The function of that name; aliases in parentheses: "absolute_error" ("mae", "l1"), "auto",
-/// "binary_cross_entropy" ("bce"), "cosine", "elastic", "hinge", "huber", "kl_divergence" ("kl"),
-/// "log_loss", "modified_huber", "negative_log_likelihood" ("nll"), "one_vs_rest_log", "poisson",
-/// "smooth_l1", "softmax_cross_entropy" ("cross_entropy"), "squared_error" ("mse", "l2"),
-/// "squared_hinge". Throws: OptionError naming the nearest.
+/// The function of that name, or short name, in loss_table(). Throws: OptionError naming the
+/// nearest.
 LossFunction loss_from_name(std::string_view name);
 /// All primary names of loss_from_name, sorted.
 std::vector<std::string> loss_names();

@@ -26,11 +26,7 @@ struct Metric {
   std::function<double(const Predictions&)> function = {};
 };
 
-/// Names of the built-in metrics, sorted. For classifiers: accuracy, balanced_accuracy, precision,
-/// recall, f1 (for class 1 if there are two classes, else the mean over the classes that occur),
-/// auc (area under the receiver operating characteristic; with more than two classes the mean of
-/// each class against the rest), log_loss. For numbers: mae, mse, rmse, max_error, r2,
-/// explained_variance (the mean over the columns), pearson.
+/// Names of the built-in metrics, sorted; metric_table() (onnxgrad/tables.h) says what each is.
 std::vector<std::string> metric_names();
 /// Whether a larger value is better; true for a name that is not built in.
 bool is_larger_better(const std::string& metric);

@@ -9,6 +9,7 @@
 #include "onnxgrad/losses.h"
 #include "onnxgrad/optimizers.h"
 #include "onnxgrad/schedules.h"
+#include "onnxgrad/trainer.h"
 
 // The available choices as data: a description of each struct of a family, in the order of
 // its variant, and structs made from such data.
@@ -26,6 +27,10 @@ struct MetricInfo {
 /// Functions only; a last field `class_axis`, for losses that have one, is that of the Loss.
 std::vector<DescriptionInfo> loss_table();
 std::vector<DescriptionInfo> optimizer_table();
+/// Of one struct, Penalty.
+std::vector<DescriptionInfo> penalty_table();
+/// Of one struct, FitOptions: its numbers, flags and choices.
+std::vector<DescriptionInfo> fit_option_table();
 /// Sorted by name; these are the names of metric_value().
 std::vector<MetricInfo> metric_table();
 std::vector<DescriptionInfo> schedule_table();
@@ -37,6 +42,8 @@ std::vector<DescriptionInfo> schedule_table();
 LossFunction make_loss_function(std::string_view type, const FieldValues& options);
 Optimizer make_optimizer(std::string_view type, const FieldValues& options);
 Schedule make_schedule(std::string_view type, const FieldValues& options);
+Penalty make_penalty(std::string_view type, const FieldValues& options);
+FitOptions make_fit_options(std::string_view type, const FieldValues& options);
 
 /// The name of the function in the table, whatever its numbers; "" if it has none.
 std::string loss_name(const LossFunction& function);

@@ -112,7 +112,7 @@ struct ClassWeights {
 };
 
 struct FitOptions {
-  std::int64_t epochs = 20;
+  std::int64_t epochs = 10;
   /// 0: 32, or all rows with L-BFGS, which requires them. kAsTheyCome: each chunk of a DataSource
   /// is a batch.
   std::int64_t batch_size = 0;
@@ -142,8 +142,8 @@ struct FitOptions {
   /// repeated. 0: only when an epoch, or a block of a DataSource, begins.
   std::int64_t snapshot_every_steps = 0;
   bool allow_nan = false;  ///< allow NaN and infinity in inputs
-  /// With a DataSource: the maximum size of each of the two blocks that rows are collected in.
-  std::int64_t block_bytes = std::int64_t{32} << 20;
+  /// With a DataSource: the maximum size of the two blocks together that rows are collected in.
+  std::int64_t buffer_bytes = std::int64_t{64} << 20;
   /// Learning rates, starting from the session's, which is restored after the fit. If the
   /// lengths in it depend on the number of steps, and a DataSource does not know its number of
   /// rows, all rows are read once before the first step.
@@ -220,7 +220,7 @@ class Trainer {
   /// Rows that come in chunks, read in a separate thread. Each chunk is checked on arrival:
   /// an error in a later chunk leaves the weights of the last step. With batch_size kAsTheyCome
   /// each chunk is one batch, in order of arrival. Otherwise rows are collected in two
-  /// blocks of `block_bytes`; shuffling takes the chunks in random order, if the source
+  /// blocks, of `buffer_bytes` together; shuffling takes the chunks in random order, if the source
   /// supports it, and then the rows of each block. A validation fraction is drawn row by row, and
   /// read in a separate pass.
   const History& fit(DataSource& source, const FitOptions& options = {});

@@ -20,17 +20,21 @@ void bind_descriptions(nb::module_& module) {
       .def_ro("default_value", &FieldInfo::default_value)
       .def_prop_ro("kind",
                    [](const FieldInfo& field) {
-                     static constexpr std::array<const char*, 7> kKinds{
-                         "flag", "whole", "number", "text", "wholes", "numbers", "optional whole"};
+                     static constexpr std::array<const char*, 8> kKinds{
+                         "flag",   "whole",   "number", "text",
+                         "wholes", "numbers", "texts",  "optional whole"};
                      return kKinds.at(field.default_value.index());
                    })
       .def_prop_ro("minimum", [](const FieldInfo& field) { return field.range.minimum; })
       .def_prop_ro("is_open", [](const FieldInfo& field) { return field.range.is_open; })
       .def_prop_ro("maximum", [](const FieldInfo& field) { return field.range.maximum; })
       .def_prop_ro("below", [](const FieldInfo& field) { return field.range.below; })
-      .def_ro("zero_is_none", &FieldInfo::zero_is_none)
+      .def_ro("none_is", &FieldInfo::none_is)
       .def_ro("choices", &FieldInfo::choices)
-      .def_ro("meaning", &FieldInfo::meaning);
+      .def_ro("is_duration", &FieldInfo::is_duration)
+      .def_ro("aliases", &FieldInfo::aliases)
+      .def_ro("meaning", &FieldInfo::meaning)
+      .def_ro("topic", &FieldInfo::topic);
   nb::class_<StateInfo>(module, "StateInfo")
       .def_ro("name", &StateInfo::name)
       .def_ro("meaning", &StateInfo::meaning);

@@ -7,7 +7,6 @@
 #include <nanobind/stl/vector.h>
 
 #include <cstddef>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -60,13 +59,7 @@ void bind_loss(nb::module_& module) {
       .value("mean", Reduction::kMean)
       .value("sum", Reduction::kSum)
       .value("none", Reduction::kNone);
-  nb::class_<Penalty>(module, "Penalty")
-      .def(
-          "__init__",
-          [](Penalty* place, double l1, double l2, std::vector<std::string> weights) {
-            new (place) Penalty{.l1 = l1, .l2 = l2, .weights = std::move(weights)};
-          },
-          "l1"_a, "l2"_a, "weights"_a);
+  nb::class_<Penalty>(module, "Penalty");
   nb::class_<Loss>(module, "Loss")
       .def(
           "__init__",
@@ -104,12 +97,9 @@ void bind_loss(nb::module_& module) {
       .def_ro("penalized", &LossInfo::penalized)
       .def_ro("others", &LossInfo::others);
   module.def("loss_table", &loss_table);
-  module.def(
-      "make_loss_function",
-      [](const std::string& type, const std::map<std::string, FieldValue>& options) {
-        return make_loss_function(type, {options.begin(), options.end()});
-      },
-      "type"_a, "options"_a);
+  module.def("penalty_table", &penalty_table);
+  module.def("make_loss_function", &make_loss_function, "type"_a, "options"_a);
+  module.def("make_penalty", &make_penalty, "type"_a, "options"_a);
   module.def("loss_name", &loss_name, "function"_a);
   module.def("loss_from_name", &loss_from_name, "name"_a);
   module.def("loss_names", &loss_names);

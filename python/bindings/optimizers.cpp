@@ -9,7 +9,6 @@
 #include <nanobind/stl/vector.h>
 
 #include <cstddef>
-#include <map>
 #include <memory>
 #include <string>
 #include <type_traits>
@@ -74,12 +73,7 @@ void bind_optimizers(nb::module_& module) {
       .def_rw("clip_norm", &UpdateOptions::clip_norm, nb::arg().none())
       .def_rw("accumulate", &UpdateOptions::accumulate);
   module.def("optimizer_table", &optimizer_table);
-  module.def(
-      "make_optimizer",
-      [](const std::string& type, const std::map<std::string, FieldValue>& options) {
-        return make_optimizer(type, {options.begin(), options.end()});
-      },
-      "type"_a, "options"_a);
+  module.def("make_optimizer", &make_optimizer, "type"_a, "options"_a);
   module.def("optimizer_from_name", &optimizer_from_name, "name"_a);
   module.def("optimizer_names", &optimizer_names);
 }

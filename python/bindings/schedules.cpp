@@ -7,7 +7,6 @@
 #include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
-#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -24,12 +23,7 @@ void bind_schedules(nb::module_& module) {
     return to_string(self);
   });
   module.def("schedule_table", &schedule_table);
-  module.def(
-      "make_schedule",
-      [](const std::string& type, const std::map<std::string, FieldValue>& options) {
-        return make_schedule(type, {options.begin(), options.end()});
-      },
-      "type"_a, "options"_a);
+  module.def("make_schedule", &make_schedule, "type"_a, "options"_a);
   module.def(
       "schedule_sequence",
       [](std::vector<Schedule> parts) {

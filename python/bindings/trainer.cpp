@@ -1,8 +1,10 @@
 // Trainer: fit() runs without the interpreter lock; callbacks take it.
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
 #include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
@@ -15,6 +17,7 @@
 
 #include "bindings.h"
 #include "interrupt.h"
+#include "onnxgrad/tables.h"
 #include "onnxgrad/trainer.h"
 #include "tensor_caster.h"
 #include "unlocked.h"
@@ -100,11 +103,6 @@ void bind_logs(nb::module_& module) {
 }
 
 void bind_options(nb::module_& module) {
-  nb::enum_<OnNonFinite>(module, "OnNonFinite")
-      .value("raise_error", OnNonFinite::kRaise)
-      .value("stop", OnNonFinite::kStop)
-      .value("ignore", OnNonFinite::kIgnore)
-      .value("skip", OnNonFinite::kSkip);
   nb::class_<EarlyStopping>(module, "EarlyStopping")
       .def(
           "__init__",
@@ -129,9 +127,6 @@ void bind_options(nb::module_& module) {
                                           .min_seconds = min_seconds};
           },
           "folder"_a, "every_steps"_a, "keep"_a, "keep_best"_a, "min_seconds"_a = 0.0);
-  nb::enum_<Sampling>(module, "Sampling")
-      .value("rows", Sampling::kRows)
-      .value("windows", Sampling::kWindows);
   nb::class_<ClassWeights>(module, "ClassWeights")
       .def(
           "__init__",
@@ -141,34 +136,23 @@ void bind_options(nb::module_& module) {
                 .labels = labels.value_or(Tensor{}), .weights = weights, .balanced = balanced};
           },
           "labels"_a.none(), "weights"_a, "balanced"_a);
+  // What is a row of its table is set by make_fit_options.
   nb::class_<FitOptions>(module, "FitOptions")
-      .def(nb::init<>())
-      .def_rw("epochs", &FitOptions::epochs)
       .def_rw("batch_size", &FitOptions::batch_size)
       .def_ro_static("as_they_come", &FitOptions::kAsTheyCome)
-      .def_rw("shuffle", &FitOptions::shuffle)
-      .def_rw("sampling", &FitOptions::sampling)
-      .def_rw("drop_last", &FitOptions::drop_last)
       .def_rw("seed", &FitOptions::seed)
       .def_rw("validation_fraction", &FitOptions::validation_fraction)
-      .def_rw("validation_every", &FitOptions::validation_every)
       .def_rw("metrics", &FitOptions::metrics)
       .def_rw("class_weights", &FitOptions::class_weights, nb::arg().none())
-      .def_rw("snapshot_every_steps", &FitOptions::snapshot_every_steps)
-      .def_rw("grad_norm", &FitOptions::grad_norm)
-      .def_rw("keep_best", &FitOptions::keep_best)
       .def_rw("discard", &FitOptions::discard)
-      .def_rw("max_seconds", &FitOptions::max_seconds)
-      .def_rw("block_bytes", &FitOptions::block_bytes)
       .def_rw("early_stopping", &FitOptions::early_stopping, nb::arg().none())
-      .def_rw("on_non_finite", &FitOptions::on_non_finite)
-      .def_rw("allow_nan", &FitOptions::allow_nan)
       .def_rw("schedule", &FitOptions::schedule, nb::arg().none())
       .def_rw("every_n_steps", &FitOptions::every_n_steps)
-      .def_rw("max_history", &FitOptions::max_history)
       .def_rw("checkpoint", &FitOptions::checkpoint, nb::arg().none())
       .def_rw("resume", &FitOptions::resume)
       .def_rw("resume_if_any", &FitOptions::resume_if_any);
+  module.def("fit_option_table", &fit_option_table);
+  module.def("make_fit_options", &make_fit_options, "type"_a, "options"_a);
 }
 
 }  // namespace

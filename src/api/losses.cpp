@@ -121,6 +121,12 @@ LossFunction make_loss_function(std::string_view type, const FieldValues& option
   return train::loss_rows().make(type, options);
 }
 
+std::vector<DescriptionInfo> penalty_table() { return train::penalty_rows().infos(); }
+
+Penalty make_penalty(std::string_view type, const FieldValues& options) {
+  return std::get<Penalty>(train::penalty_rows().make(type, options));
+}
+
 std::string loss_name(const LossFunction& function) { return train::loss_rows().name_of(function); }
 
 FieldValue loss_field(const LossFunction& function, std::string_view name) {

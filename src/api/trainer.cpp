@@ -9,12 +9,14 @@
 #include "api/call_guard.h"
 #include "api/training_session_impl.h"
 #include "onnxgrad/option_error.h"
+#include "onnxgrad/tables.h"
 #include "train/data/block_reader.h"
 #include "train/data/dataset.h"
 #include "train/data/sampler.h"
 #include "train/data/stop_flag.h"
 #include "train/fit/evaluator.h"
 #include "train/fit/fit_loop.h"
+#include "train/fit/options.h"
 
 namespace onnxgrad {
 
@@ -170,6 +172,12 @@ EvaluationResult Trainer::evaluate(DataSource& source, std::int64_t batch_size,
                             {}, {.batch_size = batch_size});
   train::StopFlag stop;
   return evaluator.run(reader, batch_size, stop).value();
+}
+
+std::vector<DescriptionInfo> fit_option_table() { return train::fit_option_rows().infos(); }
+
+FitOptions make_fit_options(std::string_view type, const FieldValues& options) {
+  return std::get<FitOptions>(train::fit_option_rows().make(type, options));
 }
 
 void Trainer::stop() noexcept { impl_->stop.stop(); }

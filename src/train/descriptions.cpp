@@ -32,6 +32,9 @@ std::string value_text(const FieldValue& value) {
   if (const auto* list = std::get_if<std::vector<double>>(&value)) {
     return fmt::format("[{}]", fmt::join(*list, ", "));
   }
+  if (const auto* list = std::get_if<std::vector<std::string>>(&value)) {
+    return fmt::format("[{}]", fmt::join(*list, ", "));
+  }
   if (std::holds_alternative<std::monostate>(value)) return "none";
   if (const auto* whole = std::get_if<std::int64_t>(&value)) return std::to_string(*whole);
   if (const auto* real = std::get_if<double>(&value)) return fmt::format("{}", *real);
@@ -63,11 +66,15 @@ std::string range_text(const FieldInfo& field) {
   return text;
 }
 
+std::string field_text(const FieldInfo& field, const FieldValue& value) {
+  return !field.none_is.empty() && is_zero(value) ? "none" : value_text(value);
+}
+
 std::optional<Problem> field_problem(const FieldInfo& field, const FieldValue& value,
                                      std::string_view subject) {
   const NumberRange& range = field.range;
   for (const double number : numbers_of(value)) {
-    if (field.zero_is_none && number == 0) continue;
+    if (!field.none_is.empty() && number == 0) continue;
     const bool fits = std::isfinite(number) && number >= range.minimum && number <= range.maximum &&
                       number < range.below && !(range.is_open && number == range.minimum);
     if (fits) continue;

@@ -43,7 +43,7 @@ struct Field {
   std::function<void(Spec&, const FieldValue&)> set = {};
 };
 
-/// A member that is a number, several, or a bool; numbers in the given range.
+/// A member that is a number, several, a bool or texts; numbers in the given range.
 template <class Spec, class T>
 Field<Spec> field(std::string name, T Spec::* member, const NumberRange& range,
                   std::string meaning = "") {
@@ -64,6 +64,13 @@ Field<Spec> field(std::string name, T Spec::* member, const NumberRange& range,
     if constexpr (std::is_same_v<T, std::vector<double>>) {
       if (const auto* whole = std::get_if<std::vector<std::int64_t>>(&value)) {
         (spec.*member).assign(whole->begin(), whole->end());
+        return;
+      }
+    }
+    if constexpr (std::is_same_v<T, std::vector<std::string>>) {
+      const auto* none = std::get_if<std::vector<std::int64_t>>(&value);
+      if (none != nullptr && none->empty()) {  // a list without entries has no type
+        (spec.*member).clear();
         return;
       }
     }
@@ -89,8 +96,9 @@ Field<Spec> field(std::string name, std::optional<std::int64_t> Spec::* member,
   };
   return result;
 }
-template <class Spec>
-Field<Spec> field(std::string name, bool Spec::* member, std::string meaning = "") {
+template <class Spec, class T>
+  requires(std::is_same_v<T, bool> || std::is_same_v<T, std::vector<std::string>>)
+Field<Spec> field(std::string name, T Spec::* member, std::string meaning = "") {
   return field(std::move(name), member, kAnyNumber, std::move(meaning));
 }
 
@@ -122,10 +130,10 @@ Field<Spec> called(std::string option, Field<Spec> field) {
   field.info.option = std::move(option);
   return field;
 }
-/// The same field, where 0 means a value determined later.
+/// The same field, where 0 means something else: "no limit".
 template <class Spec>
-Field<Spec> zero_is_none(Field<Spec> field) {
-  field.info.zero_is_none = true;
+Field<Spec> zero_is(std::string meaning, Field<Spec> field) {
+  field.info.none_is = std::move(meaning);
   return field;
 }
 
@@ -154,6 +162,8 @@ struct Described {
 
 /// "a number of at least 0 and below 1".
 std::string range_text(const FieldInfo& field);
+/// "3", "[0.5, 1]", "true"; "none" for a 0 that stands for something else.
+std::string field_text(const FieldInfo& field, const FieldValue& value);
 /// The problem of a number out of its range. subject: "optimizer: ".
 std::optional<Problem> field_problem(const FieldInfo& field, const FieldValue& value,
                                      std::string_view subject);
@@ -258,6 +268,15 @@ class DescriptionTable {
     return otherwise;
   }
   const DescriptionInfo& info(const Variant& value) const { return row_of(value).info; }
+  /// Options whose fields are FieldInfo::is_fixed, and their values as texts.
+  std::vector<std::pair<std::string, std::string>> fixed(const Variant& value) const {
+    std::vector<std::pair<std::string, std::string>> texts;
+    for (const Field<Variant>& field : row_of(value).fields) {
+      if (!field.info.is_fixed) continue;
+      texts.emplace_back(field.info.option, field_text(field.info, field.get(value)));
+    }
+    return texts;
+  }
   /// The name of the same struct with the same strings; "" if there is none.
   std::string name_of(const Variant& value) const {
     const auto texts = [this](const Variant& of) {

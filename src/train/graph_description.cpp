@@ -138,7 +138,8 @@ std::string describe_model(const ir::Model& model, const std::unordered_set<std:
   return std::move(describer.text);
 }
 
-std::string training_checksum(const ir::Model& step) {
+std::string training_checksum(const StepGraph& step_graph) {
+  const ir::Model& step = *step_graph.model;
   // Inputs (fed values and state) keep their names, everything else is numbered in order.
   std::unordered_map<const ir::Value*, std::size_t> numbers;
   std::vector<const ir::Value*> constants;
@@ -148,7 +149,7 @@ std::string training_checksum(const ir::Model& step) {
     if (value.is_constant() && is_noted.insert(&value).second) constants.push_back(&value);
     return fmt::format("%{}", numbers.try_emplace(&value, numbers.size()).first->second);
   });
-  std::vector<const ir::Value*> results{step.graph->outputs.front()};
+  std::vector<const ir::Value*> results{step.graph->outputs.at(step_graph.ports.loss)};
   for (const ir::StateBinding& binding : step.state) results.push_back(binding.output);
   for (const ir::Node* node : needed_nodes(*step.graph, results)) describer.add(*node);
   for (const ir::Value* constant : constants) {

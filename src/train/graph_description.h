@@ -5,6 +5,7 @@
 #include <unordered_set>
 
 #include "ir/graph.h"
+#include "train/training_graph.h"
 
 // What a graph computes, as text, to check whether two graphs are the same: numbers of weights
 // are omitted, all other constants are represented by their checksum.
@@ -15,10 +16,9 @@ namespace onnxgrad::train {
 /// weights: names of initializers whose numbers are ignored.
 std::string describe_model(const ir::Model& model, const std::unordered_set<std::string>& weights);
 
-/// The checksum of the computation of the loss (output 0) and the new state of a training step.
-/// Intermediate values are identified by position, not by name, and what only further outputs need
-/// is ignored.
-std::string training_checksum(const ir::Model& step);
+/// The checksum of the computation of the loss and the new state of a training step. Intermediate
+/// values are identified by position, not by name, and what only further outputs need is ignored.
+std::string training_checksum(const StepGraph& step);
 
 }  // namespace onnxgrad::train
 

@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "train/losses/class_axis.h"
+#include "train/losses/table.h"
 #include "train/outputs.h"
 #include "train/patterns.h"
 #include "train/weights.h"
@@ -28,8 +29,7 @@ void check_number(std::string_view name, double value) {
 void check_combination(const Loss& loss) {
   check_number("the factor of a loss", loss.factor);
   for (const Penalty& penalty : loss.penalties) {
-    check_number("l1 of a penalty", penalty.l1);
-    check_number("l2 of a penalty", penalty.l2);
+    penalty_rows().check<ModelError>(penalty, "penalty: ");
   }
   const auto is_own = [](const Loss& one) {
     return std::holds_alternative<OutputLoss>(one.function);

@@ -96,7 +96,7 @@ TEST(PlaceLoss, APenaltyWithoutNamesLeavesBiasesOut) {
 }
 
 TEST(PlaceLoss, MistakesAreNamed) {
-  EXPECT_THAT(message_of({.penalties = {{.l1 = -1}}}), HasSubstr("l1 of a penalty is -1"));
+  EXPECT_THAT(message_of({.penalties = {{.l1 = -1}}}), HasSubstr("penalty: l1 is -1"));
   EXPECT_THAT(message_of({.penalties = {{.l2 = 1, .weights = {"V"}}}}), HasSubstr("matches 'V'"));
   EXPECT_THAT(message_of({.factor = -2}), HasSubstr("the factor of a loss is -2"));
   const Loss nested{.output = "y", .penalties = {{.l2 = 1}}};

@@ -86,7 +86,7 @@ def test_names_are_those_of_the_library():
     assert onnxgrad.losses.names() == _core.loss_names()
     assert onnxgrad.optimizers.names() == _core.optimizer_names()
     for name in onnxgrad.losses.names():
-        assert type(onnxgrad.losses.from_name(name)._function()) is type(_core.loss_from_name(name))
+        assert type(onnxgrad.losses.from_name(name)._native()) is type(_core.loss_from_name(name))
     for name in onnxgrad.optimizers.names():
         native, ours = _core.optimizer_from_name(name), onnxgrad.optimizers.from_name(name)
         assert str(native) == str(ours._native())

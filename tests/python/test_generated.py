@@ -2,26 +2,40 @@
 
 import inspect
 import pickle
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import onnxgrad as og
 from onnxgrad import _core, losses, optimizers, schedules
+from onnxgrad.cli.train_options import OPTIONS
+from onnxgrad.losses import penalties
+from onnxgrad.trainer.described import FitOptions
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "generate.py"
 CLASSES = [
     (module, row)
     for module, table in (
         (losses, _core.loss_table()),
+        (penalties, _core.penalty_table()),
         (optimizers, _core.optimizer_table()),
         (schedules, _core.schedule_table()),
     )
     for row in table
     if row.python_name
 ]
+
+
+def default_of(field):
+    """What Python has as the default of a field."""
+    known = field.default_value
+    if field.kind == "texts" or (field.none_is and known == 0):
+        return None
+    return tuple(known) if isinstance(known, list) else known
 
 
 def test_generated_files_are_those_of_the_tables():
@@ -43,18 +57,19 @@ class TestClass:
         assert list(parameters) == [field.option for field in row.fields]
         for parameter, field in zip(parameters.values(), row.fields, strict=True):
             by_name = parameter.KEYWORD_ONLY
-            kind = by_name if module is losses else parameter.POSITIONAL_OR_KEYWORD
-            assert parameter.kind is kind
-            is_unset = parameter.default is None and field.zero_is_none
-            default, known = 0 if is_unset else parameter.default, field.default_value
-            assert default == (tuple(known) if isinstance(known, list) else known)
+            is_of_loss = module in (losses, penalties)
+            assert parameter.kind is (by_name if is_of_loss else parameter.POSITIONAL_OR_KEYWORD)
+            assert parameter.default == default_of(field)
 
     def test_its_defaults_are_those_of_the_struct(self, module, row):
         made = getattr(module, row.python_name)()
         if module is losses:
             fields = [field.name for field in row.fields if field.option != "axis"]
-            ours, theirs = made._function(), _core.make_loss_function(row.type, {})
+            ours, theirs = made._native(), _core.make_loss_function(row.type, {})
             assert all(getattr(ours, name) == getattr(theirs, name) for name in fields)
+            return
+        if module is penalties:
+            assert (made.l1, made.l2, made.weights) == (0, 0, ())
             return
         maker = _core.make_optimizer if module is optimizers else _core.make_schedule
         assert str(made._native()) == str(maker(row.type, {}))
@@ -80,3 +95,69 @@ class TestClass:
             for value in outside:
                 with pytest.raises(og.OptionError, match=f"^{field.option}"):
                     class_(**{field.option: value})
+
+
+FIT_OPTIONS = _core.fit_option_table()[0].fields
+
+
+@pytest.mark.parametrize("field", FIT_OPTIONS, ids=lambda field: field.option)
+class TestFitOption:
+    def test_it_is_an_argument_of_fit(self, field):
+        parameters = inspect.signature(og.Trainer.fit).parameters
+        text = inspect.getdoc(og.Trainer.fit)
+        assert parameters[field.option].default == default_of(field)
+        for name in (field.option, *field.aliases):
+            assert parameters[name].kind is inspect.Parameter.KEYWORD_ONLY
+            assert name in FitOptions.__annotations__
+            assert f"\n{name} : " in text
+
+    def test_it_is_an_option_of_the_command_line(self, field):
+        found = {option.name: option for option in OPTIONS}.get(field.option)
+        if not field.topic:
+            assert found is None
+            return
+        assert (found.topic, found.default) == (field.topic, default_of(field))
+        for name in (field.option, *field.aliases):
+            assert "--" + name.replace("_", "-") in found.spelling
+        assert field.meaning.startswith(found.help.partition(".  [")[0].rstrip("."))
+
+    def test_what_is_out_of_range_is_refused(self, field, linear_model):
+        if field.kind == "flag":
+            return
+        wrong = "never" if field.kind == "text" else int(field.minimum) - 1
+        with pytest.raises(og.OptionError, match=f"^{field.option}"):
+            fit(linear_model, **{field.option: wrong})
+
+
+def fit(model, **options):
+    X, y = np.zeros((4, 2), np.float32), np.zeros((4, 1), np.float32)
+    return og.Trainer(model).fit(X, y, verbose=0, **options)
+
+
+def test_unknown_fit_options_name_the_nearest(linear_model):
+    with pytest.raises(og.OptionError, match=r"Trainer.fit has no argument 'validate_every'") as e:
+        fit(linear_model, validate_every=2)
+    assert "validation_every" in str(e.value)
+
+
+def test_a_fit_option_has_one_value_under_all_its_names(linear_model):
+    assert fit(linear_model, non_finite="skip", on_nan="skip").stop_reason == ""
+    with pytest.raises(og.OptionError, match="two names of one option"):
+        fit(linear_model, non_finite="stop", on_nan="skip")
+
+
+def test_no_fit_option_is_named_in_python_by_hand():
+    """But for those that need more than their row: a rule about several, or a dry run."""
+    package = Path(og.__file__).parent
+    generated = package / "trainer" / "described.py"
+    folders = [package / "cli", package / "trainer", package / "run_folder"]
+    sources = [path for folder in folders for path in folder.glob("*.py") if path != generated]
+    text = "\n".join(path.read_text(encoding="utf-8") for path in sources)
+    by_hand = {
+        field.option
+        for field in FIT_OPTIONS
+        if re.search(rf"[\"'. ]{field.option}(?:\"|'|=| =|:)", text)
+    }
+    in_logs = {"grad_norm"}
+    others = {"allow_nan", "batch_size", "epochs", "keep_best", "max_time", "non_finite"}
+    assert by_hand <= in_logs | others

@@ -7,7 +7,6 @@ import onnxruntime
 import pytest
 
 import onnxgrad as og
-from onnxgrad._specs import loss_of, text_of
 from onnxgrad.losses import Output
 from onnxgrad.optimizers import SGD
 from support import initializers
@@ -202,8 +201,8 @@ def test_batches_without_targets(rows):
 
 def test_text_of_the_command_line_and_run_folder(rows, tmp_path):
     for text in ("output:loss", "output:loss,reduction=sum,target=wanted"):
-        assert text_of(loss_of(text), og.losses) == text
-    assert text_of(Output("loss", target=""), og.losses) is None
+        assert og.losses.to_text(og.losses.from_text(text)) == text
+    assert og.losses.to_text(Output("loss", target="")) is None
     trainer = og.Trainer(with_mean("double"), "output:loss", "sgd", lr=0.05)
     trainer.fit(*rows, epochs=1, verbose=0, run_dir=tmp_path / "run")
     written = "".join(path.read_text() for path in (tmp_path / "run").glob("*.toml"))

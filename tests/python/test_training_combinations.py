@@ -17,7 +17,7 @@ import pytest
 
 import onnxgrad as og
 from dynamic_models import KINDS
-from onnxgrad import _specs, cli
+from onnxgrad import cli
 from pairwise import pairwise
 from support import initializers
 
@@ -189,7 +189,7 @@ def by_command(case, model, folder):
     x, y = (np.concatenate([step[i] for step in steps]) for i in (0, 2))
     onnx.save(model, folder / "model.onnx")
     np.savez(folder / "rows.npz", x=x, label=y)
-    optimizer = _specs.text_of(OPTIMIZERS[case["optimizer"]], og.optimizers)
+    optimizer = og.optimizers.to_text(OPTIMIZERS[case["optimizer"]])
     arguments = [
         "train", folder / "model.onnx", "--data", folder / "rows.npz", "--target", "label",
         "--loss", case["loss"], "--optimizer", optimizer,

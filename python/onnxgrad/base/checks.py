@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 import numbers
 import operator
@@ -78,8 +79,7 @@ def nearest_or(
 
 def checked_names(function: Callable[_P, _R]) -> Callable[_P, _R]:
     """Refuse arguments that a function does not have, naming the nearest that it has."""
-    code = function.__code__
-    known = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    known = list(inspect.signature(function).parameters)
     is_init = function.__name__ == "__init__"
 
     @functools.wraps(function)
@@ -160,15 +160,13 @@ def real_number(
 
 
 def duration(option: str, value: Any) -> float:
-    """Return seconds: of a number, or of a text such as ``"30m"``; 0 for None."""
-    if value is None:
-        return 0.0
+    """Return seconds: of a number, or of a text such as ``"30m"`` or ``"90"``."""
     if isinstance(value, str):
         units = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-        number, unit = value.strip()[:-1], value.strip()[-1:]
+        text = value.strip()
         try:
-            value = float(number) * units[unit]
-        except (ValueError, KeyError):
+            value = float(text[:-1]) * units[text[-1:]] if text[-1:] in units else float(text)
+        except ValueError:
             raise OptionError(
                 what=f"{option}: {value!r} is not a duration",
                 value=option,

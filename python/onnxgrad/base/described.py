@@ -3,60 +3,67 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from onnxgrad import _core
-from onnxgrad.base.checks import positive_int, real_number, unknown_name, whole_number
+from onnxgrad.base.checks import (
+    duration,
+    patterns,
+    positive_int,
+    real_number,
+    unknown_name,
+    whole_number,
+)
 from onnxgrad.base.description import Description
 
-__all__ = ["Described", "described_by_name"]
+__all__ = ["Described", "checked_value", "native_options", "row_of", "shown_value"]
 
 
 class Described(Description):
     """A description that the extension knows; its table says what the options are.
 
-    A family has `_table` and `_make`. A class that is made of a row has the row's type as `_type`;
-    those without write `_native`.
+    The table of a `_family` is ``_core.<family>_table()``, and ``_core.make_<family>`` makes its
+    structs. A class that is made of a row has the row's type as `_type`; those without write
+    `_native`.
     """
 
+    _family: ClassVar[str]
     _type: ClassVar[str]
 
-    @staticmethod
-    def _table() -> Sequence[_core.DescriptionInfo]:
-        raise NotImplementedError
-
-    @staticmethod
-    def _make(type_: str, options: dict[str, Any]) -> Any:
-        raise NotImplementedError
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**self._checked(options))
+    def _take(self, arguments: Mapping[str, Any]) -> None:
+        """Take the arguments of ``__init__``, itself among them, and check them by the row."""
+        row = row_of(self._family, self._type)
+        options = {one.option: checked_value(one, arguments[one.option]) for one in row.fields}
+        Description.__init__(self, **options)
         self._native()  # checks what goes together
 
-    def _checked(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        fields = {field.option: field for field in _row(self._table, self._type).fields}
-        return {option: _checked(fields[option], value) for option, value in options.items()}
-
     def _native(self) -> Any:
-        fields = _row(self._table, self._type).fields
-        values = vars(self)
-        unset = {
-            field.option: 0
-            for field in fields
-            if field.zero_is_none and values[field.option] is None
-        }
-        return self._make(self._type, {**values, **unset})
+        options = native_options(row_of(self._family, self._type), vars(self))
+        return getattr(_core, f"make_{self._family}")(self._type, options)
 
 
 @functools.cache
-def _row(table: Callable[[], Sequence[_core.DescriptionInfo]], type_: str) -> _core.DescriptionInfo:
-    return next(row for row in table() if row.type == type_)
+def row_of(family: str, type_: str) -> _core.DescriptionInfo:
+    """Return the row of a struct in the table of its family."""
+    table: list[_core.DescriptionInfo] = getattr(_core, f"{family}_table")()
+    return next(row for row in table if row.type == type_)
 
 
-def _checked(field: _core.FieldInfo, value: Any) -> Any:
-    if value is None and (field.zero_is_none or field.kind == "optional whole"):
+def checked_value(field: _core.FieldInfo, value: Any) -> Any:
+    """Return the value of an option as the field has it, None included.
+
+    Raises
+    ------
+    OptionError
+        It is of another type, out of the field's range, or none of its choices.
+    """
+    if field.kind == "texts":
+        return tuple(patterns(field.option, value))
+    if value is None and (field.none_is or field.kind == "optional whole"):
         return None
+    if field.is_duration:
+        return duration(field.option, value)
     if field.kind == "flag":
         return bool(value)
     if field.kind == "text":
@@ -78,20 +85,15 @@ def _checked(field: _core.FieldInfo, value: Any) -> Any:
     return real(value) if field.kind == "number" else tuple(map(real, value))
 
 
-def described_by_name(
-    table: Sequence[_core.DescriptionInfo], classes: Mapping[str, Any]
-) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return what the names of a table stand for, and other names for these.
+def native_options(row: _core.DescriptionInfo, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return checked values of all options of a row as the extension takes them."""
+    options = dict(values)
+    for field in row.fields:
+        if field.none_is and options[field.option] is None:
+            options[field.option] = 0
+    return options
 
-    `classes` has the classes by name; rows that none is made of are left out.
-    """
-    found, aliases = {}, {}
-    for row in table:
-        for named in row.names if row.python_name else ():
-            values = {
-                field.option: None if field.zero_is_none and value == 0 else value
-                for field, value in zip(row.fields, named.values, strict=False)
-            }
-            found[named.name] = classes[row.python_name](**values)
-            aliases.update(dict.fromkeys(named.aliases, named.name))
-    return found, aliases
+
+def shown_value(field: _core.FieldInfo, value: Any) -> Any:
+    """Return a value of the extension as users write it."""
+    return None if field.none_is and value == 0 else value

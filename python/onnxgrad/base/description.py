@@ -34,6 +34,10 @@ class Description:
         """Return a copy with other values of some options."""
         return type(self)(**{**vars(self), **changes})
 
+    def _text_options(self) -> list[str]:
+        """Return the options that a text such as ``NAME:option=value`` may change."""
+        return list(vars(self))
+
     def __setattr__(self, name: str, value: Any) -> NoReturn:
         raise AttributeError(f"'{name}' cannot be changed; use replace({name}={value!r})")
 

@@ -11,7 +11,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from onnxgrad._specs import loss_of
+from onnxgrad import losses
 from onnxgrad.base.messages import say
 from onnxgrad.cli.console import out, report_written, standard_output
 from onnxgrad.cli.rows import open_train_data
@@ -41,7 +41,7 @@ def evaluate(
     as_json: bool,
 ) -> None:
     """Print loss, accuracy and metrics of a model on a file of rows."""
-    trainer = Trainer(model, loss_of(loss, class_axis))
+    trainer = Trainer(model, losses.from_text(loss, class_axis))
     options = SimpleNamespace(
         data=data,
         target=target,

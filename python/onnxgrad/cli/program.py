@@ -32,7 +32,7 @@ from onnxgrad.cli.outputs import check_output
 from onnxgrad.cli.train_options import with_parameters
 from onnxgrad.cli.training import Terminated
 from onnxgrad.cli.training import run as run_training
-from onnxgrad.graphs.gradients import core_gradient, zeros_text
+from onnxgrad.graphs.gradients import core_gradient
 from onnxgrad.graphs.reports import report as make_report
 from onnxgrad.graphs.weight_changes import weight_change
 
@@ -267,7 +267,7 @@ def gradient(
 ) -> None:
     """Write the gradient of a model as a standard ONNX model."""
     check_output(output, "-o", {} if overwrite else {"MODEL": model}, replaced=model)
-    result, zeros = core_gradient(
+    result, warning = core_gradient(
         to_core_model(model),
         wrt,
         outputs,
@@ -279,8 +279,8 @@ def gradient(
     result.save(output)
     names = ", ".join(value.name for value in result.outputs)
     report_written(f"wrote {output} with the outputs {names}")
-    if text := zeros_text(wrt, zeros, result):
-        say(f"warning: {text}")
+    if warning:
+        say(f"warning: {warning}")
 
 
 @app.command(cls=Command, epilog=_example("onnxgrad report model.onnx"))

@@ -8,9 +8,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from onnxgrad._specs import class_weight_of
 from onnxgrad.data.files import CsvFile, open_file
-from onnxgrad.data.labels import ClassWeight
+from onnxgrad.data.labels import ClassWeight, class_weight_from_text
 from onnxgrad.data.memory import free_bytes
 from onnxgrad.data.parquet import import_pyarrow
 from onnxgrad.data.sources import Source, one_character
@@ -70,7 +69,7 @@ def open_train_data(trainer: Trainer, options: SimpleNamespace) -> TrainData:
         validation = held_out[0] if is_streamed else held_out
     weights = options.class_weight
     if weights is not None:
-        weights = class_weight_of(weights, _has_text_labels(trainer, rows[1]))
+        weights = class_weight_from_text(weights, _has_text_labels(trainer, rows[1]))
     return TrainData(rows, validation, weights, is_streamed)
 
 

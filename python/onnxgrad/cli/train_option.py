@@ -7,6 +7,9 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
+from onnxgrad import _core
+from onnxgrad.base.described import shown_value
+
 __all__ = ["TrainOption"]
 
 
@@ -20,6 +23,7 @@ class TrainOption(NamedTuple):
     kind : type
         str, int, float, bool, or list (of texts, the option may be given several times).
     default : object
+        A flag that is False by default has no ``--no-name``.
     topic : str
         Heading in the help.
     help : str
@@ -49,7 +53,8 @@ class TrainOption(NamedTuple):
         if self.flags:
             return ", ".join(self.flags)
         long = "--" + self.name.replace("_", "-")
-        return f"{long}/--no-{long[2:]}" if self.kind is bool else long
+        has_no = self.kind is bool and self.default is not False
+        return f"{long}/--no-{long[2:]}" if has_no else long
 
     @property
     def shown_value(self) -> str | None:
@@ -57,6 +62,26 @@ class TrainOption(NamedTuple):
         if self.name == "verbose":
             return None
         return self.metavar or {int: "N", float: "X", str: self.name.upper()}.get(self.kind)
+
+    @classmethod
+    def of_field(cls, field: _core.FieldInfo) -> TrainOption:
+        """Return the option for a row of the extension's table."""
+        kinds = {"flag": bool, "whole": int, "number": float, "text": str}
+        default = shown_value(field, field.default_value)
+        help_, _, _ = field.meaning.partition(". ")
+        help_ = help_.removesuffix(".") + "."
+        if default is None:
+            help_ += f"  [default: {field.none_is}]"
+        flags = ["--" + name.replace("_", "-") for name in (field.option, *field.aliases)]
+        return cls(
+            field.option,
+            str if field.is_duration else kinds[field.kind],
+            default,
+            field.topic,
+            help_,
+            "DURATION" if field.is_duration else "|".join(field.choices) or None,
+            tuple(flags) if field.aliases else (),
+        )
 
     def parameter(self) -> inspect.Parameter:
         """Return it as a parameter of the function that typer calls."""

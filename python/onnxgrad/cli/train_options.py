@@ -11,11 +11,13 @@ import typer
 
 from onnxgrad import losses, metrics, optimizers, schedules
 from onnxgrad.base.checks import is_number, nearest_or
+from onnxgrad.base.described import row_of
 from onnxgrad.cli.train_option import TrainOption
 from onnxgrad.errors import OptionError
 from onnxgrad.graphs.weights import SCHEMES
 
 __all__ = [
+    "FIT_OPTIONS",
     "OPTIONS",
     "TrainOption",
     "merged",
@@ -31,6 +33,17 @@ def _names(names: Sequence[str]) -> str:
 _DATA, _MODEL, _OPTIMIZER = "Data", "Model and loss", "Optimizer"
 _END, _VALIDATION, _RESULTS = "When training ends", "Validation", "Results"
 _PROCESS = "This process"
+
+FIT_OPTIONS = {
+    field.option: TrainOption.of_field(field)
+    for field in row_of("fit_option", "FitOptions").fields
+    if field.topic
+}
+
+
+def _rows(topic: str) -> list[TrainOption]:
+    return [option for option in FIT_OPTIONS.values() if option.topic == topic]
+
 
 OPTIONS: tuple[TrainOption, ...] = (
     TrainOption("model", str, None, "", "The .onnx file to train.", "MODEL", is_path=True),
@@ -67,7 +80,6 @@ OPTIONS: tuple[TrainOption, ...] = (
         _DATA,
         "Column to leave out; may be given several times.",
         "NAME",
-        ("--ignored",),
     ),
     TrainOption(
         "delimiter",
@@ -77,27 +89,7 @@ OPTIONS: tuple[TrainOption, ...] = (
         "What separates the columns of a .csv file.  [default: a comma; a tab in .tsv]",
         "CHARACTER",
     ),
-    TrainOption("batch_size", int, None, _DATA, "Rows of a step.  [default: 32; all with lbfgs]"),
-    TrainOption("shuffle", bool, True, _DATA, "A new order of the rows in each epoch."),
-    TrainOption(
-        "sampling",
-        str,
-        "rows",
-        _DATA,
-        "rows: each once in an epoch; windows: batches of consecutive rows at random places.",
-        "HOW",
-    ),
-    TrainOption(
-        "drop_last",
-        bool,
-        False,
-        _DATA,
-        "Leave out a last batch with fewer rows than the others.",
-        flags=("--drop-last",),
-    ),
-    TrainOption(
-        "allow_nan", bool, False, _DATA, "Let NaN and infinity through.", flags=("--allow-nan",)
-    ),
+    *_rows(_DATA),
     TrainOption(
         "stream",
         bool,
@@ -105,9 +97,6 @@ OPTIONS: tuple[TrainOption, ...] = (
         _DATA,
         "Read the files in chunks while training.  [default: those above a quarter of the "
         "free memory]",
-    ),
-    TrainOption(
-        "buffer_bytes", int, 64 << 20, _DATA, "Memory for rows that are read in chunks.", "BYTES"
     ),
     TrainOption(
         "loss",
@@ -142,7 +131,6 @@ OPTIONS: tuple[TrainOption, ...] = (
         "l1 sum |w| + l2 sum w^2, as l1=X,l2=Y for all weight matrices or PATTERN:l1=X,l2=Y; may "
         "be given several times.",
         "PENALTY",
-        ("--penalty",),
     ),
     TrainOption("init", str, None, _MODEL, f"Draw new weights first: {_names(SCHEMES)}", "SCHEME"),
     TrainOption(
@@ -152,7 +140,6 @@ OPTIONS: tuple[TrainOption, ...] = (
         _MODEL,
         "Weights to train, by name or glob pattern; may be given several times.",
         "PATTERN",
-        ("--trainable",),
     ),
     TrainOption(
         "frozen",
@@ -206,17 +193,13 @@ OPTIONS: tuple[TrainOption, ...] = (
     TrainOption(
         "accumulate", int, 1, _OPTIMIZER, "Batches whose gradients are put together for an update."
     ),
-    TrainOption("epochs", int, 10, _END, "How often all rows are used."),
-    TrainOption(
-        "max_time", str, None, _END, "Seconds, or 90s, 30m, 1.5h: end after that.", "DURATION"
-    ),
+    *_rows(_END),
     TrainOption(
         "early_stopping",
         bool,
         False,
         _END,
         "End when nothing improves, with the best weights.",
-        flags=("--early-stopping",),
     ),
     TrainOption(
         "patience",
@@ -238,32 +221,6 @@ OPTIONS: tuple[TrainOption, ...] = (
         "NAME",
     ),
     TrainOption(
-        "keep_best",
-        bool,
-        False,
-        _END,
-        "End with the weights of the best epoch.",
-        flags=("--keep-best",),
-    ),
-    TrainOption(
-        "non_finite",
-        str,
-        "raise",
-        _END,
-        "What a loss that is NaN or infinite does: raise, stop, skip (the step) or ignore.",
-        "WHAT",
-        ("--non-finite", "--on-nan"),
-    ),
-    TrainOption(
-        "snapshot_every",
-        int,
-        None,
-        _END,
-        "Steps from one copy of the weights, to go back to then, to the next.  [default: an epoch, "
-        "or a block of rows]",
-        "STEPS",
-    ),
-    TrainOption(
         "validation",
         str,
         None,
@@ -272,7 +229,7 @@ OPTIONS: tuple[TrainOption, ...] = (
         "SHARE|FILE",
         is_path=True,
     ),
-    TrainOption("validation_every", int, 1, _VALIDATION, "Epochs from one to the next."),
+    *_rows(_VALIDATION),
     TrainOption(
         "metrics",
         list,
@@ -280,16 +237,8 @@ OPTIONS: tuple[TrainOption, ...] = (
         _VALIDATION,
         f"Further numbers, NAME,... of {_names(metrics.names())}",
         "NAMES",
-        ("--metrics",),
     ),
-    TrainOption(
-        "grad_norm",
-        bool,
-        False,
-        _RESULTS,
-        "Record the norm of all gradients, before any clipping, in the history.",
-        flags=("--grad-norm",),
-    ),
+    *_rows(_RESULTS),
     TrainOption(
         "output",
         str,
@@ -306,7 +255,6 @@ OPTIONS: tuple[TrainOption, ...] = (
         False,
         _RESULTS,
         "-o may be MODEL itself, which is replaced.",
-        flags=("--overwrite",),
     ),
     TrainOption(
         "history",
@@ -351,7 +299,6 @@ OPTIONS: tuple[TrainOption, ...] = (
         False,
         _RESULTS,
         "Write an event file into the run folder.",
-        flags=("--tensorboard",),
     ),
     TrainOption(
         "config",
@@ -368,7 +315,6 @@ OPTIONS: tuple[TrainOption, ...] = (
         False,
         _PROCESS,
         "Print all options as such a file, and exit.",
-        flags=("--print-config",),
         is_stored=False,
     ),
     TrainOption(
@@ -377,7 +323,6 @@ OPTIONS: tuple[TrainOption, ...] = (
         False,
         _PROCESS,
         "Check everything, do a few steps, report what would be done; write nothing.",
-        flags=("--dry-run",),
         is_stored=False,
     ),
     TrainOption("seed", int, 0, _PROCESS, "Of shuffling, the split, Dropout and --init."),
@@ -423,7 +368,11 @@ def with_parameters(function: Callable[..., None]) -> Callable[..., None]:
 # ---------------------------------------------------------------------------------------- files
 
 
-_OTHER_NAMES = {"weight_column": "sample_weight", "freeze": "frozen", "on_nan": "non_finite"}
+_OTHER_NAMES = {
+    flag.removeprefix("--").replace("-", "_"): option.name
+    for option in OPTIONS
+    for flag in option.flags
+}
 
 
 def merged(context: Any, given: Mapping[str, Any], path: Path) -> dict[str, Any]:

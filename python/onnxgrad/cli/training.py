@@ -10,8 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from onnxgrad import errors
-from onnxgrad._specs import loss_of, optimizer_of, penalty_of, schedule_of
+from onnxgrad import errors, losses, optimizers, schedules
 from onnxgrad.base.checks import unknown_name
 from onnxgrad.base.messages import Verbosity, say
 from onnxgrad.base.models import to_core_model
@@ -26,8 +25,9 @@ from onnxgrad.cli.outputs import (
     save_unfinished,
 )
 from onnxgrad.cli.rows import TrainData, open_train_data
-from onnxgrad.cli.train_options import merged, stored
+from onnxgrad.cli.train_options import FIT_OPTIONS, merged, stored
 from onnxgrad.graphs.weights import SCHEMES, core_initialize
+from onnxgrad.losses import penalties
 from onnxgrad.optimizers import Optimizer
 from onnxgrad.run_folder import RunFolder
 from onnxgrad.run_folder.description import to_toml
@@ -35,6 +35,9 @@ from onnxgrad.sessions import Evaluation
 from onnxgrad.trainer import Trainer
 
 __all__ = ["Terminated", "run"]
+
+
+_OF_VALIDATION = tuple(name for name, option in FIT_OPTIONS.items() if option.topic == "Validation")
 
 
 class Terminated(KeyboardInterrupt):
@@ -108,7 +111,7 @@ def _refuse_without_effect(context: Any, options: Mapping[str, Any]) -> None:
     has_folder = options["run_dir"] is not None or options["resume"] is not None
     needs = (
         (("checkpoint_every", "keep"), has_folder, "a run folder", "--run-dir FOLDER"),
-        (("validation_every",), options["validation"] is not None, "a validation", "--validation"),
+        (_OF_VALIDATION, options["validation"] is not None, "a validation", "--validation"),
         (("overwrite",), options["output"] is not None, "an output", "-o FILE"),
     )
     for names, is_there, what, how in needs:
@@ -168,10 +171,10 @@ def _trainer(options: SimpleNamespace) -> Trainer:
         raise unknown_name("training_mode", options.training_mode, list(modes))
     return Trainer(
         start,
-        loss_of(options.loss, options.class_axis),
+        losses.from_text(options.loss, options.class_axis),
         _optimizer(options),
-        penalty=[penalty_of(text) for text in options.penalty or ()] or None,
-        schedule=None if options.schedule is None else schedule_of(options.schedule),
+        penalty=[penalties.from_text(text) for text in options.penalty or ()] or None,
+        schedule=None if options.schedule is None else schedules.from_text(options.schedule),
         seed=options.seed,
         threads=options.threads,
         trainable=options.trainable,
@@ -186,7 +189,7 @@ def _trainer(options: SimpleNamespace) -> Trainer:
 
 
 def _optimizer(options: SimpleNamespace) -> Optimizer:
-    optimizer = optimizer_of(options.optimizer)
+    optimizer = optimizers.from_text(options.optimizer)
     if options.weight_decay is not None:
         if "weight_decay" not in vars(optimizer):
             raise errors.OptionError(
@@ -249,28 +252,10 @@ def _fit_options(options: SimpleNamespace, data: TrainData) -> dict[str, Any]:
     return {
         "class_weight": data.class_weight,
         "validation": data.validation,
-        "validation_every": options.validation_every,
-        "epochs": options.epochs,
-        "batch_size": options.batch_size,
-        "shuffle": options.shuffle,
-        "sampling": options.sampling,
-        "drop_last": options.drop_last,
         "metrics": [name.strip() for name in names],
         "early_stopping": _early_stopping(options),
-        "grad_norm": options.grad_norm,
-        "keep_best": options.keep_best,
-        "max_time": _duration(options.max_time),
-        "buffer_bytes": options.buffer_bytes,
-        "allow_nan": options.allow_nan,
-        "non_finite": options.non_finite,
-        "snapshot_every": options.snapshot_every,
+        **{name: getattr(options, name) for name in FIT_OPTIONS},
     }
-
-
-def _duration(text: str | None) -> float | str | None:
-    with contextlib.suppress(ValueError, TypeError):
-        return float(text)  # type: ignore[arg-type]
-    return text
 
 
 def _early_stopping(options: SimpleNamespace) -> bool | EarlyStopping:

@@ -9,14 +9,46 @@ import numpy as np
 
 from onnxgrad import _core
 from onnxgrad.base.checks import nearest_or, real_number
+from onnxgrad.base.option_texts import pairs_of
 from onnxgrad.data.arrays import NativeArray, as_numpy, to_native
 from onnxgrad.data.columns import Feeds, name_list
 from onnxgrad.errors import DataError, OptionError
 
-__all__ = ["ClassWeight", "Labels", "native_class_weights", "with_class_weights"]
+__all__ = [
+    "ClassWeight",
+    "Labels",
+    "class_weight_from_text",
+    "native_class_weights",
+    "with_class_weights",
+]
 
 ClassWeight: TypeAlias = "Mapping[Any, float] | Literal['balanced']"
 """Weights by label, or ``"balanced"``."""
+
+
+def class_weight_from_text(text: str, is_text: bool) -> ClassWeight:
+    """Return ``"balanced"``, or a dictionary from labels to weights of ``LABEL=WEIGHT,...``.
+
+    `is_text` says whether labels are texts; otherwise they are whole numbers.
+    """
+    if text == "balanced":
+        return "balanced"
+    weights: dict[Any, float] = {}
+    for label, weight in pairs_of("class_weight", text):
+        try:
+            number: Any = float(weight)
+        except ValueError:
+            number = weight
+        try:
+            key: Any = label if is_text else int(float(label))
+        except ValueError:
+            raise OptionError(
+                what=f"class_weight: the label '{label}' is no number, but those of the data are",
+                value="class_weight",
+                hint="Give the labels as the target has them.",
+            ) from None
+        weights[key] = real_number(f"class_weight of {label}", number)
+    return weights
 
 
 def with_class_weights(class_weight: Any, y: Any, sample_weight: Any) -> np.ndarray[Any, Any]:

@@ -14,7 +14,7 @@ from onnxgrad.data.columns import name_list
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["core_gradient", "gradient", "zeros_text"]
+__all__ = ["core_gradient", "gradient"]
 
 
 @checked_names
@@ -75,7 +75,7 @@ def gradient(
     >>> [output.name for output in grad.graph.output]
     ['coef_grad', 'intercept_grad']
     """
-    result, zeros = core_gradient(
+    result, warning = core_gradient(
         to_core_model(model),
         wrt,
         outputs,
@@ -84,28 +84,9 @@ def gradient(
         target_opset=target_opset,
         inline=inline,
     )
-    if text := zeros_text(wrt, zeros, result):
-        warnings.warn(text, stacklevel=3)
+    if warning:
+        warnings.warn(warning, stacklevel=3)
     return to_proto(result)
-
-
-def zeros_text(
-    wrt: str | Iterable[str] | None, zeros: Sequence[str], result: _core.Model
-) -> str | None:
-    """Return the warning about gradients that are zero whatever the inputs are; None: no warning.
-
-    Worth saying are those that were asked for by name, and that there is no other gradient: of many
-    weights that a pattern finds, some may well belong to another output.
-    """
-    asked = set(patterns("wrt", wrt))
-    has_others = len(zeros) < sum(value.name.endswith("_grad") for value in result.outputs)
-    names = [name for name in zeros if name in asked] if has_others else zeros
-    if not names:
-        return None
-    return (
-        f"the gradient of {name_list(names)} is zero whatever the inputs are: the outputs do not "
-        "depend on it, or through operators alone that are constant between their steps"
-    )
 
 
 def core_gradient(
@@ -117,17 +98,36 @@ def core_gradient(
     keep_outputs: bool = False,
     target_opset: int = 26,
     inline: bool = False,
-) -> tuple[_core.Model, list[str]]:
+) -> tuple[_core.Model, str]:
     """Do what `gradient` does, on the extension's models.
 
-    Returns the gradient, and the names in `wrt` whose gradient is zero whatever the inputs are.
+    Returns the gradient and a warning, empty without one, of those that are zero whatever the
+    inputs are.
     """
-    return _core.gradient(
+    asked = patterns("wrt", wrt)
+    result, zeros = _core.gradient(
         model,
-        patterns("wrt", wrt),
+        asked,
         patterns("outputs", outputs),
         bool(fill_grad),
         bool(keep_outputs),
         positive_int("target_opset", target_opset),
         bool(inline),
+    )
+    return result, _warning_of(zeros, asked, result)
+
+
+def _warning_of(zeros: Sequence[str], asked: Sequence[str], result: _core.Model) -> str:
+    """Return the warning about gradients that are zero.
+
+    Worth a warning are those that were asked for by name, and that there is no other gradient: of
+    many weights that a pattern finds, some may well belong to another output.
+    """
+    has_others = len(zeros) < sum(value.name.endswith("_grad") for value in result.outputs)
+    names = [name for name in zeros if name in asked] if has_others else zeros
+    if not names:
+        return ""
+    return (
+        f"the gradient of {name_list(names)} is zero whatever the inputs are: the outputs do not "
+        "depend on it, or through operators alone that are constant between their steps"
     )

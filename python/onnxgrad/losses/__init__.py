@@ -21,12 +21,14 @@ Wherever a loss is asked for, these do too:
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 from onnxgrad import _core
-from onnxgrad.base.checks import real_number, unknown_name
-from onnxgrad.base.described import described_by_name
+from onnxgrad.base.checks import real_number
+from onnxgrad.base.family import Family
+from onnxgrad.base.option_texts import texts_of, with_options
 from onnxgrad.errors import OptionError
 from onnxgrad.losses import described
 from onnxgrad.losses.base import Loss
@@ -51,13 +53,15 @@ __all__ += described.__all__
 LossLike: TypeAlias = "Loss | str | Mapping[str, Loss | str | tuple[Loss | str, float]]"
 """A loss or its name, or for several outputs a dictionary of losses or pairs (loss, factor)."""
 
-_BY_NAME: dict[str, Loss]
-_BY_NAME, _SHORT = described_by_name(_core.loss_table(), globals())
+_OF_OUTPUT = re.compile(r",(?=(?:reduction|target|sample_weight)=)")
+
+_FAMILY = Family(Loss)
+_FAMILY.fill(globals())
 
 
 def names() -> list[str]:
     """Return the names of all losses, sorted."""
-    return sorted(_BY_NAME)
+    return _FAMILY.names()
 
 
 def from_name(name: str) -> Loss:
@@ -73,26 +77,52 @@ def from_name(name: str) -> Loss:
     >>> from_name("hinge")
     OneVsRest(output='', reduction='mean', kind='hinge')
     """
-    loss = _BY_NAME.get(_SHORT.get(name, name))
-    if loss is None:
-        raise unknown_name("loss", name, names())
-    return loss
+    return _FAMILY.from_name(name)
+
+
+def from_text(text: str, class_axis: int | None = None) -> Loss:
+    """Return the loss of a text such as ``"huber:delta=2"`` or ``"output:loss,reduction=sum"``.
+
+    `class_axis` is that of ``--class-axis``, another way to give the option ``axis``.
+
+    Examples
+    --------
+    >>> from_text("nll", class_axis=-1).axis
+    -1
+    """
+    name, _, options = text.partition(":")
+    if name == "output":
+        output = _OF_OUTPUT.split(options, maxsplit=1)[0]  # which may have commas itself
+        options = options[len(output) + 1 :]
+        loss: Loss = Output(output)
+        if options:
+            loss = with_options("loss", name, loss, options)
+    else:
+        loss = _FAMILY.from_text(text)
+    if class_axis is None:
+        return loss
+    if "axis" not in vars(loss):
+        raise OptionError(
+            what=f"--class-axis: {name} has no class axis",
+            value="--class-axis",
+            hint="Leave it out, or take a cross-entropy over classes.",
+        )
+    return loss.replace(axis=class_axis)
+
+
+def to_text(loss: Loss) -> str | None:
+    """Return the text of a loss with its options; None for what has no text, such as a model."""
+    if not isinstance(loss, Output):
+        return _FAMILY.to_text(loss)
+    options = texts_of(loss, Output(loss.output))
+    if options is None or "target=" in options:  # none, which a text cannot say
+        return None
+    return ",".join([f"output:{loss.output}", *options])
 
 
 def as_loss(loss: Any) -> Loss:
-    """Return a loss, or the loss of that name."""
-    if isinstance(loss, str) and ":" in loss:  # with options, as the command line has them
-        from onnxgrad._specs import loss_of
-
-        return loss_of(loss)
-    described = from_name(loss) if isinstance(loss, str) else loss
-    if not isinstance(described, Loss):
-        raise OptionError(
-            what=f"loss: a {type(loss).__name__} is not a loss",
-            value="loss",
-            hint=f"Give an object of onnxgrad.losses or one of {', '.join(names())}.",
-        )
-    return described
+    """Return a loss, or the loss of that name or text."""
+    return from_text(loss) if isinstance(loss, str) else _FAMILY.take(loss)
 
 
 def _terms(loss: Any) -> list[tuple[Loss, float]]:
@@ -141,7 +171,7 @@ def to_core_loss(
             own_target, own_weight = one.target, one.sample_weight or sample_weight
         natives.append(
             _core.Loss(
-                one._function(),
+                one._native(),
                 one.output,
                 several,
                 f"{target}_{one.output}" if several else own_target,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
 from onnxgrad import _core
@@ -10,6 +10,13 @@ from onnxgrad.base.checks import unknown_name
 from onnxgrad.base.described import Described
 from onnxgrad.base.description import Description
 from onnxgrad.errors import OptionError
+
+
+class PenaltyBase(Described):
+    """What all penalties have in common."""
+
+    _family = "penalty"
+
 
 Reduction: TypeAlias = Literal["mean", "sum", "none"]
 REDUCTIONS = ("mean", "sum", "none")
@@ -31,6 +38,8 @@ class Loss(Described):
     output: str
     reduction: Reduction
 
+    _family = "loss"
+
     def __init__(self, *, output: str = "", reduction: Reduction = "mean") -> None:
         self._set(output, reduction)
 
@@ -40,16 +49,11 @@ class Loss(Described):
             raise unknown_name("reduction", reduction, REDUCTIONS)
         Description.__init__(self, output=output, reduction=reduction, **options)
 
-    def _describe(self, output: str, reduction: Reduction, **options: Any) -> None:
-        """Take the options that all losses have, and those of this one's row of the table."""
-        self._set(output, reduction, **self._checked(options))
-        self._function()  # checks what goes together
+    def _take(self, arguments: Mapping[str, Any]) -> None:
+        self._set(arguments["output"], arguments["reduction"])
+        super()._take(arguments)
 
-    @staticmethod
-    def _table() -> Sequence[_core.DescriptionInfo]:
-        return _core.loss_table()
-
-    def _function(self) -> Any:
+    def _native(self) -> Any:
         """Return the function for the extension; where it is put is in its `Loss`."""
         if not hasattr(self, "_type"):
             raise OptionError(

@@ -33,16 +33,8 @@ class AbsoluteError(Loss):
 
     _type = "AbsoluteError"
 
-    def __init__(
-        self,
-        *,
-        output: str = "",
-        reduction: Reduction = "mean",
-    ) -> None:
-        self._describe(
-            output,
-            reduction,
-        )
+    def __init__(self, *, output: str = "", reduction: Reduction = "mean") -> None:
+        self._take(locals())
 
 
 class Auto(Loss):
@@ -67,17 +59,9 @@ class Auto(Loss):
     _type = "AutoLoss"
 
     def __init__(
-        self,
-        *,
-        axis: int | None = None,
-        output: str = "",
-        reduction: Reduction = "mean",
+        self, *, axis: int | None = None, output: str = "", reduction: Reduction = "mean"
     ) -> None:
-        self._describe(
-            output,
-            reduction,
-            axis=axis,
-        )
+        self._take(locals())
 
 
 class BinaryCrossEntropy(Loss):
@@ -99,17 +83,9 @@ class BinaryCrossEntropy(Loss):
     _type = "BinaryCrossEntropy"
 
     def __init__(
-        self,
-        *,
-        soft_targets: bool = False,
-        output: str = "",
-        reduction: Reduction = "mean",
+        self, *, soft_targets: bool = False, output: str = "", reduction: Reduction = "mean"
     ) -> None:
-        self._describe(
-            output,
-            reduction,
-            soft_targets=soft_targets,
-        )
+        self._take(locals())
 
 
 class Cosine(Loss):
@@ -120,16 +96,8 @@ class Cosine(Loss):
 
     _type = "Cosine"
 
-    def __init__(
-        self,
-        *,
-        output: str = "",
-        reduction: Reduction = "mean",
-    ) -> None:
-        self._describe(
-            output,
-            reduction,
-        )
+    def __init__(self, *, output: str = "", reduction: Reduction = "mean") -> None:
+        self._take(locals())
 
 
 class Elastic(Loss):
@@ -156,12 +124,7 @@ class Elastic(Loss):
         output: str = "",
         reduction: Reduction = "mean",
     ) -> None:
-        self._describe(
-            output,
-            reduction,
-            l1_weight=l1_weight,
-            l2_weight=l2_weight,
-        )
+        self._take(locals())
 
 
 class Huber(Loss):
@@ -180,17 +143,9 @@ class Huber(Loss):
     _type = "Huber"
 
     def __init__(
-        self,
-        *,
-        delta: float = 1.0,
-        output: str = "",
-        reduction: Reduction = "mean",
+        self, *, delta: float = 1.0, output: str = "", reduction: Reduction = "mean"
     ) -> None:
-        self._describe(
-            output,
-            reduction,
-            delta=delta,
-        )
+        self._take(locals())
 
 
 class KlDivergence(Loss):
@@ -214,17 +169,9 @@ class KlDivergence(Loss):
     _type = "KlDivergence"
 
     def __init__(
-        self,
-        *,
-        axis: int | None = None,
-        output: str = "",
-        reduction: Reduction = "mean",
+        self, *, axis: int | None = None, output: str = "", reduction: Reduction = "mean"
     ) -> None:
-        self._describe(
-            output,
-            reduction,
-            axis=axis,
-        )
+        self._take(locals())
 
 
 class LogLoss(Loss):
@@ -255,12 +202,7 @@ class LogLoss(Loss):
         output: str = "",
         reduction: Reduction = "mean",
     ) -> None:
-        self._describe(
-            output,
-            reduction,
-            min_probability=min_probability,
-            soft_targets=soft_targets,
-        )
+        self._take(locals())
 
 
 class NegativeLogLikelihood(Loss):
@@ -298,13 +240,7 @@ class NegativeLogLikelihood(Loss):
         output: str = "",
         reduction: Reduction = "mean",
     ) -> None:
-        self._describe(
-            output,
-            reduction,
-            min_probability=min_probability,
-            ignore_index=ignore_index,
-            axis=axis,
-        )
+        self._take(locals())
 
 
 class OneVsRest(Loss):
@@ -331,11 +267,7 @@ class OneVsRest(Loss):
         output: str = "",
         reduction: Reduction = "mean",
     ) -> None:
-        self._describe(
-            output,
-            reduction,
-            kind=kind,
-        )
+        self._take(locals())
 
 
 class Poisson(Loss):
@@ -355,17 +287,9 @@ class Poisson(Loss):
     _type = "Poisson"
 
     def __init__(
-        self,
-        *,
-        log_input: bool = True,
-        output: str = "",
-        reduction: Reduction = "mean",
+        self, *, log_input: bool = True, output: str = "", reduction: Reduction = "mean"
     ) -> None:
-        self._describe(
-            output,
-            reduction,
-            log_input=log_input,
-        )
+        self._take(locals())
 
 
 class SmoothL1(Loss):
@@ -384,17 +308,9 @@ class SmoothL1(Loss):
     _type = "SmoothL1"
 
     def __init__(
-        self,
-        *,
-        beta: float = 1.0,
-        output: str = "",
-        reduction: Reduction = "mean",
+        self, *, beta: float = 1.0, output: str = "", reduction: Reduction = "mean"
     ) -> None:
-        self._describe(
-            output,
-            reduction,
-            beta=beta,
-        )
+        self._take(locals())
 
 
 class SoftmaxCrossEntropy(Loss):
@@ -414,7 +330,7 @@ class SoftmaxCrossEntropy(Loss):
         Weight of each class, in the order of the columns; none: all 1.
     label_smoothing : float in [0, 1), default=0.0
     one_hot : bool, default=False
-        Whether targets are rows [N, C] of 0 and 1, or of probabilities.
+        Whether targets are 0 and 1, or probabilities, of the type and shape of s.
     axis : int, default=None
         The axis of s that has the classes, of three axes or more; negative from the end. None: the
         axis of the model's own Softmax or ArgMax; else the one that the shape of the first labels
@@ -442,15 +358,7 @@ class SoftmaxCrossEntropy(Loss):
         output: str = "",
         reduction: Reduction = "mean",
     ) -> None:
-        self._describe(
-            output,
-            reduction,
-            ignore_index=ignore_index,
-            class_weights=class_weights,
-            label_smoothing=label_smoothing,
-            one_hot=one_hot,
-            axis=axis,
-        )
+        self._take(locals())
 
 
 class SquaredError(Loss):
@@ -461,13 +369,5 @@ class SquaredError(Loss):
 
     _type = "SquaredError"
 
-    def __init__(
-        self,
-        *,
-        output: str = "",
-        reduction: Reduction = "mean",
-    ) -> None:
-        self._describe(
-            output,
-            reduction,
-        )
+    def __init__(self, *, output: str = "", reduction: Reduction = "mean") -> None:
+        self._take(locals())

@@ -1,53 +1,20 @@
-"""Penalties on weights."""
+"""Penalties on weights, in the forms that options take."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
-from onnxgrad import _core
-from onnxgrad.base.checks import patterns, real_number
-from onnxgrad.base.description import Description
+from onnxgrad.base.option_texts import with_options
 from onnxgrad.errors import OptionError
+from onnxgrad.losses.penalty import Penalty
 
-
-class Penalty(Description):
-    """l1 sum abs(w) + l2 sum w^2 over weights, added to the loss and so in its gradient.
-
-    An optimizer's weight decay of 2 l2 (not decoupled) gives the same gradient.
-
-    Parameters
-    ----------
-    l1, l2 : float, default=0
-    weights : str or list of str, default=None
-        Names or glob patterns; None is the trainable weights of two or more dimensions that the
-        loss depends on (not the biases).
-
-    Examples
-    --------
-    >>> Penalty(l2=1e-4)
-    Penalty(l1=0.0, l2=0.0001, weights=())
-    """
-
-    l1: float
-    l2: float
-    weights: tuple[str, ...]
-
-    def __init__(
-        self, *, l1: float = 0.0, l2: float = 0.0, weights: str | Iterable[str] | None = None
-    ) -> None:
-        super().__init__(
-            l1=real_number("l1", l1),
-            l2=real_number("l2", l2),
-            weights=tuple(patterns("weights", weights)),
-        )
-
-    def _native(self) -> _core.Penalty:
-        return _core.Penalty(self.l1, self.l2, list(self.weights))
-
+__all__ = ["Penalty", "PenaltyLike", "as_penalties", "from_text", "to_text"]
 
 PenaltyLike: TypeAlias = "Penalty | Iterable[Penalty] | Mapping[str, Mapping[str, float]]"
 """A penalty, several, or a dictionary from patterns of weights to ``{"l1": ..., "l2": ...}``."""
+
+_NUMBERS = [name for name in vars(Penalty()) if name != "weights"]
 
 
 def as_penalties(penalty: Any) -> list[Penalty]:
@@ -57,7 +24,7 @@ def as_penalties(penalty: Any) -> list[Penalty]:
     if isinstance(penalty, Mapping):
         found = []
         for pattern, options in penalty.items():
-            if not isinstance(options, Mapping) or not {*options} <= {"l1", "l2"}:
+            if not isinstance(options, Mapping) or not {*options} <= {*_NUMBERS}:
                 raise OptionError(
                     what=f"penalty: {options!r} for '{pattern}'",
                     value="penalty",
@@ -74,3 +41,23 @@ def as_penalties(penalty: Any) -> list[Penalty]:
                 hint="Give a losses.Penalty, or a dictionary such as {'coef': {'l2': 0.01}}.",
             )
     return found
+
+
+def from_text(text: str) -> Penalty:
+    """Return the penalty of ``"l1=X,l2=Y"`` or ``"PATTERN:l1=X,l2=Y"``.
+
+    Examples
+    --------
+    >>> from_text("dense*:l1=0.1")
+    Penalty(l1=0.1, l2=0.0, weights=('dense*',))
+    """
+    pattern, _, options = text.rpartition(":")  # names of weights may have colons
+    return with_options("penalty", "", Penalty(weights=pattern or None), options)
+
+
+def to_text(penalty: Penalty) -> str | None:
+    """Return the text of a penalty; None for one of several patterns."""
+    if len(penalty.weights) > 1:
+        return None
+    options = ",".join(f"{name}={getattr(penalty, name)!r}" for name in _NUMBERS)
+    return ":".join([*penalty.weights, options])

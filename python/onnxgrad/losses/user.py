@@ -51,7 +51,7 @@ class User(Loss):
             takes_scores=bool(takes_scores),
         )
 
-    def _function(self) -> Any:
+    def _native(self) -> Any:
         return _core.UserLoss(to_core_model(self.model), self.takes_scores)
 
     def __repr__(self) -> str:
@@ -107,7 +107,7 @@ class Output(Loss):
             sample_weight=str(sample_weight),
         )
 
-    def _function(self) -> Any:
+    def _native(self) -> Any:
         return _core.make_loss_function("OutputLoss", {})
 
 

@@ -8,13 +8,13 @@ its name does too: ``"adamw"``, ``"nesterov"``, ... (see `names`).
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from onnxgrad import _core
 from onnxgrad.base.checks import patterns as pattern_list
-from onnxgrad.base.checks import positive_int, real_number, unknown_name
-from onnxgrad.base.described import described_by_name
+from onnxgrad.base.checks import positive_int, real_number
 from onnxgrad.base.description import Description
+from onnxgrad.base.family import Family
 from onnxgrad.errors import OptionError
 from onnxgrad.optimizers import described
 from onnxgrad.optimizers.base import Optimizer
@@ -120,13 +120,14 @@ class ParameterGroup(Description):
 OptimizerLike: TypeAlias = "Optimizer | str"
 """An optimizer or its name."""
 
-_BY_NAME: dict[str, Optimizer]
-_BY_NAME, _ = described_by_name(_core.optimizer_table(), globals())
+_FAMILY = Family(Optimizer)
+_FAMILY.fill(globals())
+from_text, to_text = _FAMILY.from_text, _FAMILY.to_text
 
 
 def names() -> list[str]:
     """Return the names of all optimizers, sorted."""
-    return sorted(_BY_NAME)
+    return _FAMILY.names()
 
 
 def from_name(name: str) -> Optimizer:
@@ -142,25 +143,12 @@ def from_name(name: str) -> Optimizer:
     >>> from_name("rmsprop")
     RMSProp(lr=0.01, alpha=0.99, epsilon=1e-08, weight_decay=0.0, momentum=0.0, centered=False)
     """
-    optimizer = _BY_NAME.get(name)
-    if optimizer is None:
-        raise unknown_name("optimizer", name, names())
-    return optimizer
+    return _FAMILY.from_name(name)
 
 
 def as_optimizer(optimizer: OptimizerLike, lr: float | None = None) -> Optimizer:
     """Return the description of an optimizer or a name, with another learning rate if given."""
-    described: Any = optimizer
-    if isinstance(optimizer, str):  # with options as the command line has them
-        from onnxgrad._specs import optimizer_of
-
-        described = optimizer_of(optimizer)
-    if not isinstance(described, Optimizer):
-        raise OptionError(
-            what=f"optimizer: a {type(optimizer).__name__} is not an optimizer",
-            value="optimizer",
-            hint=f"Give an object of onnxgrad.optimizers or one of {', '.join(names())}.",
-        )
+    described = _FAMILY.take(optimizer)
     return described if lr is None else described.replace(lr=lr)
 
 

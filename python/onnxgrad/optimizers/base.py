@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
-from onnxgrad import _core
 from onnxgrad.base.described import Described
 
 __all__ = ["Optimizer"]
@@ -16,10 +12,4 @@ class Optimizer(Described):
 
     lr: float
 
-    @staticmethod
-    def _table() -> Sequence[_core.DescriptionInfo]:
-        return _core.optimizer_table()
-
-    @staticmethod
-    def _make(type_: str, options: dict[str, Any]) -> Any:
-        return _core.make_optimizer(type_, options)
+    _family = "optimizer"

@@ -51,13 +51,7 @@ class LAMB(Optimizer):
         epsilon: float = 1e-06,
         weight_decay: float = 0.01,
     ) -> None:
-        super().__init__(
-            lr=lr,
-            beta1=beta1,
-            beta2=beta2,
-            epsilon=epsilon,
-            weight_decay=weight_decay,
-        )
+        self._take(locals())
 
 
 class LBFGS(Optimizer):
@@ -75,8 +69,8 @@ class LBFGS(Optimizer):
         First length that a line search tries; in the first iteration lr * min(1, 1 / |g|_1).
     max_iterations : int >= 1, default=20
         Of a step.
-    max_evaluations : int >= 0, default=None
-        Of a step; None is 1.25 * max_iterations.
+    max_evaluations : int >= 1, default=None
+        Of a step. None is 1.25 * max_iterations.
     history : int >= 1, default=10
         Number of pairs of changes that are kept.
     gradient_tolerance : float >= 0, default=1e-07
@@ -107,15 +101,7 @@ class LBFGS(Optimizer):
         change_tolerance: float = 1e-09,
         line_search: bool = True,
     ) -> None:
-        super().__init__(
-            lr=lr,
-            max_iterations=max_iterations,
-            max_evaluations=max_evaluations,
-            history=history,
-            gradient_tolerance=gradient_tolerance,
-            change_tolerance=change_tolerance,
-            line_search=line_search,
-        )
+        self._take(locals())
 
 
 class SGD(Optimizer):
@@ -164,15 +150,7 @@ class SGD(Optimizer):
         decoupled_weight_decay: bool = False,
         rate_in_velocity: bool = False,
     ) -> None:
-        super().__init__(
-            lr=lr,
-            momentum=momentum,
-            dampening=dampening,
-            nesterov=nesterov,
-            weight_decay=weight_decay,
-            decoupled_weight_decay=decoupled_weight_decay,
-            rate_in_velocity=rate_in_velocity,
-        )
+        self._take(locals())
 
 
 class Adagrad(Optimizer):
@@ -208,13 +186,7 @@ class Adagrad(Optimizer):
         initial_accumulator: float = 0.0,
         epsilon: float = 1e-10,
     ) -> None:
-        super().__init__(
-            lr=lr,
-            rate_decay=rate_decay,
-            weight_decay=weight_decay,
-            initial_accumulator=initial_accumulator,
-            epsilon=epsilon,
-        )
+        self._take(locals())
 
 
 class Adam(Optimizer):
@@ -254,14 +226,7 @@ class Adam(Optimizer):
         weight_decay: float = 0.0,
         amsgrad: bool = False,
     ) -> None:
-        super().__init__(
-            lr=lr,
-            beta1=beta1,
-            beta2=beta2,
-            epsilon=epsilon,
-            weight_decay=weight_decay,
-            amsgrad=amsgrad,
-        )
+        self._take(locals())
 
 
 class AdamW(Optimizer):
@@ -300,14 +265,7 @@ class AdamW(Optimizer):
         weight_decay: float = 0.01,
         amsgrad: bool = False,
     ) -> None:
-        super().__init__(
-            lr=lr,
-            beta1=beta1,
-            beta2=beta2,
-            epsilon=epsilon,
-            weight_decay=weight_decay,
-            amsgrad=amsgrad,
-        )
+        self._take(locals())
 
 
 class Lion(Optimizer):
@@ -334,18 +292,9 @@ class Lion(Optimizer):
     _type = "Lion"
 
     def __init__(
-        self,
-        lr: float = 0.0001,
-        beta1: float = 0.9,
-        beta2: float = 0.99,
-        weight_decay: float = 0.0,
+        self, lr: float = 0.0001, beta1: float = 0.9, beta2: float = 0.99, weight_decay: float = 0.0
     ) -> None:
-        super().__init__(
-            lr=lr,
-            beta1=beta1,
-            beta2=beta2,
-            weight_decay=weight_decay,
-        )
+        self._take(locals())
 
 
 class Muon(Optimizer):
@@ -399,16 +348,7 @@ class Muon(Optimizer):
         beta1: float = 0.9,
         beta2: float = 0.95,
     ) -> None:
-        super().__init__(
-            lr=lr,
-            momentum=momentum,
-            nesterov=nesterov,
-            weight_decay=weight_decay,
-            iterations=iterations,
-            epsilon=epsilon,
-            beta1=beta1,
-            beta2=beta2,
-        )
+        self._take(locals())
 
 
 class RMSProp(Optimizer):
@@ -448,11 +388,4 @@ class RMSProp(Optimizer):
         momentum: float = 0.0,
         centered: bool = False,
     ) -> None:
-        super().__init__(
-            lr=lr,
-            alpha=alpha,
-            epsilon=epsilon,
-            weight_decay=weight_decay,
-            momentum=momentum,
-            centered=centered,
-        )
+        self._take(locals())

@@ -8,29 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from onnxgrad import losses, optimizers, schedules
-from onnxgrad._specs import text_of
+from onnxgrad.base.described import row_of
 from onnxgrad.callbacks import EarlyStopping
 from onnxgrad.callbacks.base import RunningTrainer
-from onnxgrad.losses.penalties import as_penalties
+from onnxgrad.losses import penalties
 
 __all__ = ["run_options"]
 
-# Arguments of `fit` that are neither plain numbers, texts or None, nor options of a training.
-_OTHERS = (
-    "self",
-    "X",
-    "y",
-    "sample_weight",
-    "class_weight",
-    "validation",
-    "metrics",
-    "early_stopping",
-    "run_dir",
-    "callbacks",
-    "max_history",
-    "verbose",
-    "resume",
-)
 _OF_SESSION = ("clip_norm", "clip_value", "accumulate", "threads", "device", "trainable", "frozen")
 
 
@@ -42,19 +26,17 @@ def run_options(trainer: RunningTrainer, fit: Mapping[str, Any]) -> dict[str, An
     session = trainer.session
     arguments = session._arguments
     said: dict[str, Any] = {"model": session._model.path or None, "seed": trainer.seed}
-    said |= {name: value for name, value in fit.items() if name not in _OTHERS} | _data(fit)
+    fields = row_of("fit_option", "FitOptions").fields
+    said |= {field.option: fit[field.option] for field in fields if field.topic} | _data(fit)
     said |= {name: arguments[name] or None for name in _OF_SESSION}
-    said["optimizer"] = text_of(session.optimizer, optimizers, without="lr")
+    said["optimizer"] = optimizers.to_text(session.optimizer, without="lr")
     said["lr"] = session.lr
     if not isinstance(arguments["loss"], Mapping):
-        said["loss"] = text_of(losses.as_loss(arguments["loss"]), losses)
+        said["loss"] = losses.to_text(losses.as_loss(arguments["loss"]))
     if trainer.schedule is not None:
-        said["schedule"] = text_of(trainer.schedule, schedules)
-    said["penalty"] = [
-        f"{','.join(one.weights)}{':' if one.weights else ''}l1={one.l1!r},l2={one.l2!r}"
-        for one in as_penalties(arguments["penalty"])
-        if len(one.weights) < 2
-    ]
+        said["schedule"] = schedules.to_text(trainer.schedule)
+    texts = map(penalties.to_text, penalties.as_penalties(arguments["penalty"]))
+    said["penalty"] = [text for text in texts if text is not None]
     modes = {"auto": "auto", True: "on", False: "off"}
     said["training_mode"] = modes[arguments["training_mode"]]
     said["untie"] = arguments["untie"]

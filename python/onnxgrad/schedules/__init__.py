@@ -11,14 +11,8 @@ schedule is asked for, its name does too: ``"cosine"``, ``"warmup_cosine"``, ...
 
 from __future__ import annotations
 
-from typing import Any
-
-from onnxgrad import _core
-from onnxgrad.base.checks import unknown_name
-from onnxgrad.base.described import described_by_name
-from onnxgrad.errors import OptionError
 from onnxgrad.schedules import described
-from onnxgrad.schedules.base import Chain, Product, Schedule, ScheduleLike
+from onnxgrad.schedules.base import FAMILY, Chain, Product, Schedule, ScheduleLike
 from onnxgrad.schedules.described import *  # noqa: F403
 from onnxgrad.schedules.described import Cosine, Linear
 
@@ -42,12 +36,12 @@ def warm_up(length: float, then: ScheduleLike = "cosine", start_factor: float = 
     >>> warm_up(2, "cosine").rates(lr=1.0, steps_per_epoch=6)
     [0.0, 0.5, 1.0, 0.8535533905932737, 0.5, 0.14644660940672627]
     """
-    return Chain([Linear(length, start_factor, 1.0), as_schedule(then)])
+    return Chain([Linear(length, start_factor, 1.0), then])
 
 
 def names() -> list[str]:
     """Return the names of all schedules, sorted."""
-    return sorted(_BY_NAME)
+    return FAMILY.names()
 
 
 def from_name(name: str) -> Schedule:
@@ -63,28 +57,10 @@ def from_name(name: str) -> Schedule:
     >>> from_name("exponential")
     Exponential(factor=0.95, unit='epoch')
     """
-    schedule = _BY_NAME.get(_ALIASES.get(name, name))
-    if schedule is None:
-        raise unknown_name("schedule", name, names())
-    return schedule
+    return FAMILY.from_name(name)
 
 
-def as_schedule(schedule: ScheduleLike) -> Schedule:
-    """Return the description of a schedule or a name."""
-    described: Any = schedule
-    if isinstance(schedule, str):  # with options as the command line has them
-        from onnxgrad._specs import schedule_of
-
-        described = schedule_of(schedule)
-    if not isinstance(described, Schedule):
-        raise OptionError(
-            what=f"schedule: a {type(schedule).__name__} is not a schedule",
-            value="schedule",
-            hint=f"Give an object of onnxgrad.schedules or one of {', '.join(names())}.",
-        )
-    return described
-
-
-_BY_NAME: dict[str, Schedule]
-_BY_NAME, _ALIASES = described_by_name(_core.schedule_table(), globals())
-_BY_NAME |= {"warmup_cosine": warm_up(0.1, Cosine()), "warmup_linear": warm_up(0.1, Linear())}
+FAMILY.fill(globals())
+FAMILY.add("warmup_cosine", warm_up(0.1, Cosine()))
+FAMILY.add("warmup_linear", warm_up(0.1, Linear()))
+as_schedule, from_text, to_text = FAMILY.take, FAMILY.from_text, FAMILY.to_text

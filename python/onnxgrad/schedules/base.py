@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Iterable
+from typing import TypeAlias
 
 from onnxgrad import _core
 from onnxgrad.base.checks import positive_int, real_number
 from onnxgrad.base.described import Described
 from onnxgrad.base.description import Description
+from onnxgrad.base.family import Family
 from onnxgrad.errors import OptionError
 
 __all__ = ["Chain", "Product", "Schedule", "ScheduleLike"]
@@ -17,13 +18,7 @@ __all__ = ["Chain", "Product", "Schedule", "ScheduleLike"]
 class Schedule(Described):
     """What all schedules have in common."""
 
-    @staticmethod
-    def _table() -> Sequence[_core.DescriptionInfo]:
-        return _core.schedule_table()
-
-    @staticmethod
-    def _make(type_: str, options: dict[str, Any]) -> Any:
-        return _core.make_schedule(type_, options)
+    _family = "schedule"
 
     def __add__(self, after: Schedule) -> Chain:
         return Chain([*_parts(self, Chain), *_parts(after, Chain)])
@@ -64,21 +59,25 @@ class Schedule(Described):
         )
 
 
+FAMILY = Family(Schedule)  # that the package fills
+
+
 class _Composite(Schedule):
     """Schedules made of schedules."""
 
     parts: tuple[Schedule, ...]
 
     def __init__(self, parts: Iterable[ScheduleLike]) -> None:
-        from onnxgrad.schedules import as_schedule
-
-        Description.__init__(self, parts=tuple(as_schedule(part) for part in parts))
+        Description.__init__(self, parts=tuple(FAMILY.take(part) for part in parts))
         if not self.parts:
             raise OptionError(
                 what="parts: no schedules were given",
                 value="parts",
                 hint="Give one schedule or more.",
             )
+
+    def _text_options(self) -> list[str]:
+        return []
 
 
 class Chain(_Composite):

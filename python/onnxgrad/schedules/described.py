@@ -37,13 +37,8 @@ class Constant(Schedule):
 
     _type = "ConstantRate"
 
-    def __init__(
-        self,
-        factor: float = 1.0,
-    ) -> None:
-        super().__init__(
-            factor=factor,
-        )
+    def __init__(self, factor: float = 1.0) -> None:
+        self._take(locals())
 
 
 class Cosine(Schedule):
@@ -54,7 +49,7 @@ class Cosine(Schedule):
     Parameters
     ----------
     length : float > 0, default=None
-        Updates or epochs; below 1 that share of the fit, None what is left of it.
+        Updates or epochs; below 1 that share of the fit. None is what is left of it.
     minimum_factor : float >= 0, default=0.0
     unit : {"step", "epoch"}, default="step"
     """
@@ -71,11 +66,7 @@ class Cosine(Schedule):
         minimum_factor: float = 0.0,
         unit: Literal["step", "epoch"] = "step",
     ) -> None:
-        super().__init__(
-            length=length,
-            minimum_factor=minimum_factor,
-            unit=unit,
-        )
+        self._take(locals())
 
 
 class CosineRestarts(Schedule):
@@ -110,13 +101,7 @@ class CosineRestarts(Schedule):
         minimum_factor: float = 0.0,
         unit: Literal["step", "epoch"] = "step",
     ) -> None:
-        super().__init__(
-            length=length,
-            length_factor=length_factor,
-            restart_factor=restart_factor,
-            minimum_factor=minimum_factor,
-            unit=unit,
-        )
+        self._take(locals())
 
 
 class Exponential(Schedule):
@@ -135,15 +120,8 @@ class Exponential(Schedule):
 
     _type = "ExponentialDecay"
 
-    def __init__(
-        self,
-        factor: float = 0.95,
-        unit: Literal["step", "epoch"] = "epoch",
-    ) -> None:
-        super().__init__(
-            factor=factor,
-            unit=unit,
-        )
+    def __init__(self, factor: float = 0.95, unit: Literal["step", "epoch"] = "epoch") -> None:
+        self._take(locals())
 
 
 class InverseScaling(Schedule):
@@ -163,15 +141,8 @@ class InverseScaling(Schedule):
 
     _type = "InverseScaling"
 
-    def __init__(
-        self,
-        power: float = 0.25,
-        unit: Literal["step", "epoch"] = "step",
-    ) -> None:
-        super().__init__(
-            power=power,
-            unit=unit,
-        )
+    def __init__(self, power: float = 0.25, unit: Literal["step", "epoch"] = "step") -> None:
+        self._take(locals())
 
 
 class Linear(Schedule):
@@ -182,7 +153,7 @@ class Linear(Schedule):
     Parameters
     ----------
     length : float > 0, default=None
-        Updates or epochs; below 1 that share of the fit, None what is left of it.
+        Updates or epochs; below 1 that share of the fit. None is what is left of it.
     start_factor : float >= 0, default=1.0
     end_factor : float >= 0, default=0.0
     unit : {"step", "epoch"}, default="step"
@@ -202,12 +173,7 @@ class Linear(Schedule):
         end_factor: float = 0.0,
         unit: Literal["step", "epoch"] = "step",
     ) -> None:
-        super().__init__(
-            length=length,
-            start_factor=start_factor,
-            end_factor=end_factor,
-            unit=unit,
-        )
+        self._take(locals())
 
 
 class MultiStep(Schedule):
@@ -235,11 +201,7 @@ class MultiStep(Schedule):
         factor: float = 0.1,
         unit: Literal["step", "epoch"] = "epoch",
     ) -> None:
-        super().__init__(
-            milestones=milestones,
-            factor=factor,
-            unit=unit,
-        )
+        self._take(locals())
 
 
 class OneCycle(Schedule):
@@ -253,7 +215,7 @@ class OneCycle(Schedule):
     Parameters
     ----------
     length : float > 0, default=None
-        Updates or epochs; below 1 that share of the fit, None what is left of it.
+        Updates or epochs; below 1 that share of the fit. None is what is left of it.
     rise : float in [0, 1], default=0.3
     start_divisor : float > 0, default=25.0
     end_divisor : float > 0, default=10000.0
@@ -277,13 +239,7 @@ class OneCycle(Schedule):
         end_divisor: float = 10000.0,
         linear: bool = False,
     ) -> None:
-        super().__init__(
-            length=length,
-            rise=rise,
-            start_divisor=start_divisor,
-            end_divisor=end_divisor,
-            linear=linear,
-        )
+        self._take(locals())
 
 
 class Optimal(Schedule):
@@ -314,11 +270,7 @@ class Optimal(Schedule):
         first_is_lr: bool = False,
         unit: Literal["step", "epoch"] = "step",
     ) -> None:
-        super().__init__(
-            alpha=alpha,
-            first_is_lr=first_is_lr,
-            unit=unit,
-        )
+        self._take(locals())
 
 
 class Plateau(Schedule):
@@ -357,13 +309,7 @@ class Plateau(Schedule):
         cooldown: int = 0,
         minimum_factor: float = 0.0,
     ) -> None:
-        super().__init__(
-            factor=factor,
-            patience=patience,
-            threshold=threshold,
-            cooldown=cooldown,
-            minimum_factor=minimum_factor,
-        )
+        self._take(locals())
 
 
 class Polynomial(Schedule):
@@ -374,7 +320,7 @@ class Polynomial(Schedule):
     Parameters
     ----------
     length : float > 0, default=None
-        Updates or epochs; below 1 that share of the fit, None what is left of it.
+        Updates or epochs; below 1 that share of the fit. None is what is left of it.
     power : float >= 0, default=1.0
     end_factor : float >= 0, default=0.0
     unit : {"step", "epoch"}, default="step"
@@ -394,12 +340,7 @@ class Polynomial(Schedule):
         end_factor: float = 0.0,
         unit: Literal["step", "epoch"] = "step",
     ) -> None:
-        super().__init__(
-            length=length,
-            power=power,
-            end_factor=end_factor,
-            unit=unit,
-        )
+        self._take(locals())
 
 
 class Step(Schedule):
@@ -421,13 +362,6 @@ class Step(Schedule):
     _type = "StepDecay"
 
     def __init__(
-        self,
-        every: int = 10,
-        factor: float = 0.1,
-        unit: Literal["step", "epoch"] = "epoch",
+        self, every: int = 10, factor: float = 0.1, unit: Literal["step", "epoch"] = "epoch"
     ) -> None:
-        super().__init__(
-            every=every,
-            factor=factor,
-            unit=unit,
-        )
+        self._take(locals())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
 import numpy as np
 
@@ -35,9 +35,10 @@ from onnxgrad.metrics import MetricLike, native_metrics
 from onnxgrad.optimizers import OptimizerLike, ParameterGroup, as_optimizer
 from onnxgrad.schedules import ScheduleLike, as_schedule
 from onnxgrad.sessions import Evaluation, TrainingSession
-from onnxgrad.trainer.fit_options import fit_options, one_of_two_names
+from onnxgrad.trainer.described import FitOptions
 from onnxgrad.trainer.guards import one_at_a_time
 from onnxgrad.trainer.hooks import FitHooks
+from onnxgrad.trainer.options import complete, native_fit_options, takes_fit_options
 from onnxgrad.trainer.rows import dataset, validation_rows
 
 if TYPE_CHECKING:
@@ -202,6 +203,7 @@ class Trainer(FitHooks):
 
     @one_at_a_time
     @checked_names
+    @takes_fit_options
     def fit(
         self,
         X: DataLike,
@@ -210,27 +212,13 @@ class Trainer(FitHooks):
         *,
         class_weight: ClassWeight | None = None,
         validation: float | Sequence[Any] | Source | None = None,
-        validation_every: int = 1,
-        epochs: int = 10,
-        batch_size: int | None = None,
-        shuffle: bool = True,
-        sampling: str = "rows",
-        drop_last: bool = False,
         metrics: MetricLike | Iterable[MetricLike] | Mapping[str, MetricLike] = (),
         early_stopping: bool | EarlyStopping = False,
-        grad_norm: bool = False,
-        keep_best: bool = False,
-        max_time: float | str | None = None,
-        buffer_bytes: int = 64 << 20,
         run_dir: str | os.PathLike[str] | RunFolder | None = None,
         callbacks: CallbackLike | Iterable[CallbackLike] = (),
-        max_history: int | None = 65536,
         verbose: Verbosity = "auto",
-        allow_nan: bool = False,
-        non_finite: str = "raise",
-        on_nan: str | None = None,
-        snapshot_every: int | None = None,
         resume: bool | str | os.PathLike[str] = False,
+        **options: Unpack[FitOptions],
     ) -> Trainer:
         """Train for some epochs, continuing from the current weights.
 
@@ -260,64 +248,24 @@ class Trainer(FitHooks):
             A share of the rows in (0, 1) that is kept for validation (the same share of each
             class; of data in chunks each row is drawn by itself), or rows of its own; the path of
             another file like `X`.
-        validation_every : int, default=1
-            Epochs from one validation to the next.
-        epochs : int, default=10
-        batch_size : int, default=None
-            None is 32 rows, or all rows with `optimizers.LBFGS`; batches of an iterable are then
-            taken as they come.
-        shuffle : bool, default=True
-            A new order of the rows in each epoch, given by `seed` and the number of the epoch. Of
-            data in chunks, see `onnxgrad.data`; batches that are taken as they come keep their
-            order.
-        sampling : {"rows", "windows"}, default="rows"
-            Each row once in an epoch, or ceil(N / batch_size) batches of consecutive rows of arrays
-            that begin at random places, read where they are; a row can come twice or not at all.
-        drop_last : bool, default=False
-            Whether to leave out a last batch with fewer rows than the others.
         metrics : name, function, list of these, or dict of str to these, default=()
             Further numbers of the validation; see `onnxgrad.metrics`.
         early_stopping : bool or callbacks.EarlyStopping, default=False
             True is ``callbacks.EarlyStopping()``.
-        grad_norm : bool, default=False
-            Whether to report the norm of all gradients together, before any clipping: as
-            ``grad_norm`` in the history (the mean over the epoch's steps) and in logs of steps.
-        keep_best : bool, default=False
-            Whether to end with the weights of the best epoch, as early stopping does.
-        max_time : float or str, default=None
-            Seconds, or a text such as ``"90s"``, ``"30m"`` or ``"1.5h"``, after which training ends
-            with the current step.
-        buffer_bytes : int, default=67108864
-            Of data in chunks: memory of the two blocks that rows are collected in.
         run_dir : path or RunFolder, default=None
             A folder for the log, the options, checkpoints, the best and the last model; see
             `onnxgrad.run_folder`. ``resume=True`` continues the run in it. None writes nothing.
         callbacks : Callback, function, or list of these, default=()
             See `onnxgrad.callbacks`; a function is called with (trainer, logs) after each epoch.
-        max_history : int or None, default=65536
-            Epochs that `history` has at most, 8 or more; None keeps all. Of a longer fit it has
-            every second, fourth, eighth, ... epoch, and always the first, the best and the newest
-            one: ``history["epoch"]`` has their numbers. Files of callbacks have all epochs.
         verbose : {"auto", 0, 1, 2}, default="auto"
             ``"auto"`` writes a line for each epoch to standard error, with a bar on a terminal;
             0 nothing, 1 lines, 2 also the weights, inputs that are copied, and the plan.
-        allow_nan : bool, default=False
-            Whether NaN and infinity in X are let through.
-        non_finite : {"raise", "stop", "skip", "ignore"}, default="raise"
-            What a loss that is NaN or infinite does: raise `ConvergenceError`, end the training
-            with the message as `stop_reason`, leave out the step (weights and optimizer state stay,
-            also where only the new weights would not be finite), or nothing.
-        on_nan : str, default=None
-            Another name of `non_finite`.
-        snapshot_every : int, default=None
-            For ``"raise"`` and ``"stop"``, steps are done again from a copy of weights and
-            optimizer state: of the start of the epoch (of data in chunks, of the block of rows),
-            or, with a number, at most so many steps back.
         resume : bool or path, default=False
             Resumes from a checkpoint of an earlier `fit` with the same data and options (`epochs`,
             the total number, may differ), bit for bit as if that had not been stopped: from this
             file, from the newest whole one of this folder, or with True from the newest one of the
             `callbacks.Checkpoint` or of `run_dir`, if there is any.
+        **options : FitOptions
 
         Returns
         -------
@@ -345,33 +293,20 @@ class Trainer(FitHooks):
         -----
         The loop does not hold the interpreter lock. One `fit` at a time.
         """
-        non_finite = one_of_two_names(non_finite, on_nan)
-        given = {name: value for name, value in locals().items() if name != "on_nan"}
-        options = fit_options(
-            epochs=epochs,
-            schedule=None if self.schedule is None else self.schedule._native(),
-            seed=self.seed,
-            shuffle=shuffle,
-            sampling=sampling,
-            drop_last=drop_last,
-            allow_nan=allow_nan,
-            non_finite=non_finite,
-            snapshot_every=snapshot_every,
-            grad_norm=grad_norm,
-            keep_best=keep_best,
-            max_time=max_time,
-            buffer_bytes=buffer_bytes,
-            validation_every=validation_every,
-            max_history=max_history,
-            is_trial=self._is_trial,
-        )
-        self.epochs = options.epochs
+        chosen = complete(options)
+        given = {**locals(), **chosen}
+        if self._is_trial:
+            chosen["non_finite"] = "ignore"
+        native = native_fit_options(chosen)
+        native.discard = self._is_trial
+        native.seed = self.seed
+        if self.schedule is not None and not self._is_trial:
+            native.schedule = self.schedule._native()
+        self.epochs = chosen["epochs"]
         source, y, sample_weight = as_source(X, y, sample_weight)
-        if batch_size is not None:
-            options.batch_size = positive_int("batch_size", batch_size)
-        elif isinstance(source, Batches):
-            options.batch_size = _core.FitOptions.as_they_come
-        options.metrics = native_metrics(metrics, has_rows=validation is not None)
+        if chosen["batch_size"] is None and isinstance(source, Batches):
+            native.batch_size = _core.FitOptions.as_they_come
+        native.metrics = native_metrics(metrics, has_rows=validation is not None)
         added: list[CallbackLike] = [] if self._is_trial else [*messages()]
         num_trained = sum(weight.num_parameters for weight in self.session.trained_weights)
         added += progress_for(verbose, num_trained)
@@ -382,11 +317,11 @@ class Trainer(FitHooks):
             added += [folder, folder.checkpoint]
         added += stopping_of(early_stopping)
         self._callbacks = CallbackList([*added, *CallbackList(callbacks).callbacks])
-        options.early_stopping = self._callbacks.early_stopping()
+        native.early_stopping = self._callbacks.early_stopping()
         if source is not None:
             check_alone(source, y=y, sample_weight=sample_weight)
             if class_weight is not None:
-                options.class_weights = native_class_weights(class_weight)
+                native.class_weights = native_class_weights(class_weight)
                 self.session._use_sample_weight(places=self._has_places())
         elif y is None and self.session.target_name:
             raise DataError(what="there is no y", value="y", hint="Give the targets: fit(X, y).")
@@ -399,19 +334,19 @@ class Trainer(FitHooks):
             if not self._is_trial:
                 report_notes(self.session._core, X, y, validation, verbose)
             if class_weight is not None and self._has_places():
-                options.class_weights = native_class_weights(class_weight)
+                native.class_weights = native_class_weights(class_weight)
                 self.session._use_sample_weight(places=True)
             elif class_weight is not None:
                 sample_weight = with_class_weights(class_weight, y, sample_weight)
         if sample_weight is not None or has_weight(validation) or has_weight(source):
             self.session._use_sample_weight(places=self._weighs_places(sample_weight))
-        self._callbacks.set_checkpoints(options, resume)
+        self._callbacks.set_checkpoints(native, resume)
         rows = self._rows(source, X, y, sample_weight)
-        held_out = validation_rows(self.session, self._labels, validation, source, options)
+        held_out = validation_rows(self.session, self._labels, validation, source, native)
         self.validation_names = (
-            [] if validation is None else validation_names(self.session._core, options)
+            [] if validation is None else validation_names(self.session._core, native)
         )
-        self._run(rows, options, held_out, verbose)
+        self._run(rows, native, held_out, verbose)
         return self
 
     def lr_find(

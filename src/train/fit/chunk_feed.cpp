@@ -67,7 +67,7 @@ ChunkFeed::ChunkFeed(const FitSession& session, DataSource& source, FitOptions& 
       },
       drawn_rows(fraction, options_.seed, false),
       BlockOptions{.batch_size = block_.batch_rows,
-                   .block_bytes = options_.block_bytes,
+                   .block_bytes = options_.buffer_bytes / 2,
                    .shuffle = options_.shuffle,
                    .seed = options_.seed});
 }

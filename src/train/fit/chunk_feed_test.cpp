@@ -66,7 +66,7 @@ struct Process : FitProcess {
 };
 
 /// Blocks of 10 to 20 rows, so that an epoch has several.
-FitOptions small_blocks() { return {.epochs = 4, .batch_size = 5, .block_bytes = 10 * 20}; }
+FitOptions small_blocks() { return {.epochs = 4, .batch_size = 5, .buffer_bytes = 2 * 10 * 20}; }
 
 void expect_resumed_is_uninterrupted(const FitOptions& options, std::int64_t steps,
                                      std::int64_t every_steps, const std::string& what) {
@@ -82,7 +82,7 @@ TEST(ChunkFeed, ResumedIsUninterrupted) {
   };
   const std::vector<Case> cases{
       {"blocks", [](FitOptions&) {}},
-      {"one block", [](FitOptions& o) { o.block_bytes = 1 << 20; }},
+      {"one block", [](FitOptions& o) { o.buffer_bytes = 2 << 20; }},
       {"in order", [](FitOptions& o) { o.shuffle = false; }},
       {"drop_last", [](FitOptions& o) { o.drop_last = true; }},
       {"as they come", [](FitOptions& o) { o.batch_size = FitOptions::kAsTheyCome; }},
@@ -119,8 +119,8 @@ TEST(ChunkFeed, OtherRowsAreNoticed) {
   const std::vector<Case> cases{
       {"different training or validation rows",
        [](Process& p, FitOptions&) { p.source.y[20] += 1; }},
-      {"block_bytes is 200 in the checkpoint, 100 now",
-       [](Process&, FitOptions& o) { o.block_bytes = 100; }},
+      {"buffer_bytes is 400 in the checkpoint, 200 now",
+       [](Process&, FitOptions& o) { o.buffer_bytes = 200; }},
       {"different training or validation rows",
        [&held_out](Process&, FitOptions& o) { o.validation = &held_out; }},
       {"seed is 0 in the checkpoint, 1 now", [](Process&, FitOptions& o) { o.seed = 1; }},
@@ -162,7 +162,7 @@ TEST(ChunkFeed, AFaultIsFoundAndTheLastFiniteWeightsStay) {
       }
       EXPECT_THAT(expected, HasSubstr("at epoch 2, step 14 (batch 6, rows 30, 31, 32, 33, ...)"));
       options.batch_size = batch_size;
-      options.block_bytes = 12 * 12;
+      options.buffer_bytes = 2 * 12 * 12;
       options.snapshot_every_steps = every;
       Process chunks(Sgd{.learning_rate = 0.1});
       try {

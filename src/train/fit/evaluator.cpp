@@ -1,7 +1,5 @@
 #include "train/fit/evaluator.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <memory>
 #include <string>
@@ -148,7 +146,7 @@ Validation::Validation(const FitSession& session, const FitOptions& options, Dat
       },
       std::move(keep),
       BlockOptions{.batch_size = options.batch_size == FitOptions::kAsTheyCome ? 0 : batch_size_,
-                   .block_bytes = options.block_bytes});
+                   .block_bytes = options.buffer_bytes / 2});
 }
 
 void Validation::run(StopFlag& stop, EpochLog& log) {
@@ -166,42 +164,6 @@ std::optional<PreparedData> validation_rows(const FitSession& session, const Fit
   if (options.validation == nullptr) return std::nullopt;
   return prepare_data(session.schema(), session.evaluation(false)->data_ports(),
                       *options.validation, options.allow_nan, kValidation);
-}
-
-void check_fit_options(const FitOptions& options) {
-  const auto refuse = [](const std::string& what, const char* hint) {
-    throw OptionError({.what = what, .hint = hint});
-  };
-  const auto at_least = [&](const char* name, std::int64_t value, std::int64_t least) {
-    if (value >= least) return;
-    throw OptionError({.what = fmt::format("{} is {}, expected {} or more", name, value, least),
-                       .hint = fmt::format("Give {} = {} or more.", name, least)});
-  };
-  at_least("epochs", options.epochs, 0);
-  if (options.batch_size < FitOptions::kAsTheyCome) {
-    refuse(fmt::format("batch_size is {}, expected 1 or more", options.batch_size),
-           "Give a batch size of 1 or more; 0 means the default.");
-  }
-  at_least("validation_every", options.validation_every, 1);
-  at_least("snapshot_every_steps", options.snapshot_every_steps, 0);
-  at_least("every_n_steps", options.every_n_steps, 0);
-  if (options.max_history != 0) at_least("max_history", options.max_history, 8);
-  const bool has_rows = options.validation != nullptr || options.validation_source != nullptr;
-  if (options.validation_fraction != 0 && has_rows) {
-    refuse("both a validation fraction and validation data were given", "Give one of them.");
-  }
-  if (!options.metrics.empty() && !has_rows && options.validation_fraction == 0) {
-    refuse("metrics need validation rows, and there is no validation",
-           "Give validation rows, or a fraction of the rows for it.");
-  }
-  if (options.sampling == Sampling::kWindows && !options.shuffle) {
-    refuse("windows begin at random rows, but shuffle is false",
-           "Leave shuffle true, or use plain rows.");
-  }
-  if (!(options.max_seconds >= 0)) {
-    refuse(fmt::format("max_seconds is {}, expected 0 or more", options.max_seconds),
-           "Give a number of seconds; 0 means no limit.");
-  }
 }
 
 }  // namespace onnxgrad::train

@@ -85,9 +85,6 @@ class Validation {
 /// The validation data in `options` besides a fraction; nullopt if there is none.
 std::optional<PreparedData> validation_rows(const FitSession& session, const FitOptions& options);
 
-/// Throws: OptionError for options that are invalid whatever the data.
-void check_fit_options(const FitOptions& options);
-
 }  // namespace onnxgrad::train
 
 #endif  // ONNXGRAD_TRAIN_FIT_EVALUATOR_H_

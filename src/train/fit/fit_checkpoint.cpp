@@ -11,9 +11,12 @@
 #include "onnxgrad/option_error.h"
 #include "train/fit/fault_search.h"
 #include "train/fit/fit_history.h"
+#include "train/fit/options.h"
 
 namespace onnxgrad::train {
 namespace {
+
+using Texts = std::vector<std::pair<std::string, std::string>>;
 
 constexpr std::string_view kOption = "option:";  // in the metadata
 
@@ -27,9 +30,14 @@ void set_row(Checkpoint& checkpoint, std::string_view name, const std::vector<do
                  Tensor::from(numbers, Dims{static_cast<std::int64_t>(numbers.size())}));
 }
 
+// An option that the checkpoint does not have is newer than it: the fit had its default.
 std::string option_of(const Checkpoint& checkpoint, const std::string& name) {
   const auto found = checkpoint.metadata.find(fmt::format("{}{}", kOption, name));
-  return found == checkpoint.metadata.end() ? "" : found->second;
+  if (found != checkpoint.metadata.end()) return found->second;
+  for (const auto& [option, value] : fit_option_rows().fixed(FitOptions{})) {
+    if (option == name) return value;
+  }
+  return "";
 }
 
 std::string early_stopping_text(const FitOptions& options) {
@@ -55,28 +63,27 @@ std::string number_or_none(std::optional<std::int64_t> number) {
 
 // What the order of the rows, the numbers and the end depend on, by the names that users know.
 // The first one that differs is reported, so what explains the others comes first.
-std::vector<std::pair<std::string, std::string>> FitCheckpoints::fixed_options() const {
+Texts FitCheckpoints::fixed_options() const {
   const FitOptions& options = fit_.options;
-  const bool has_windows = options.sampling == Sampling::kWindows;
   const bool has_arrays = fit_.feed.known_block() != nullptr;
   const bool has_norm = fit_.session.step().graph().ports.gradient_norm.has_value();
-  return {{"data", has_arrays ? "arrays" : "chunks"},
-          {"windows", has_windows ? "1" : "0"},
-          {"validation", fmt::format("{}", options.validation_fraction)},
-          {"training_rows", number_or_none(fit_.feed.num_rows())},
-          {"batch_size", options.batch_size == FitOptions::kAsTheyCome
-                             ? "as they come"
-                             : std::to_string(options.batch_size)},
-          {"block_bytes", has_arrays ? "none" : std::to_string(options.block_bytes)},
-          {"shuffle", options.shuffle ? "1" : "0"},
-          {"drop_last", options.drop_last ? "1" : "0"},
-          {"seed", std::to_string(options.seed)},
-          {"validation_every", std::to_string(options.validation_every)},
-          {"class_weights", class_weights_text(options)},
-          {"grad_norm", has_norm ? "1" : "0"},
-          {"metrics", metrics_text(options.metrics)},
-          {"early_stopping", early_stopping_text(options)},
-          {"schedule", options.schedule ? schedule_text(*options.schedule) : "none"}};
+  Texts texts{{"data", has_arrays ? "arrays" : "chunks"}};
+  for (auto& text : fit_option_rows().fixed(options)) {
+    if (!has_arrays || text.first != "buffer_bytes") texts.push_back(std::move(text));
+  }
+  const Texts others{{"validation", fmt::format("{}", options.validation_fraction)},
+                     {"training_rows", number_or_none(fit_.feed.num_rows())},
+                     {"batch_size", options.batch_size == FitOptions::kAsTheyCome
+                                        ? "as they come"
+                                        : std::to_string(options.batch_size)},
+                     {"seed", std::to_string(options.seed)},
+                     {"class_weights", class_weights_text(options)},
+                     {"grad_norm", has_norm ? "true" : "false"},
+                     {"metrics", metrics_text(options.metrics)},
+                     {"early_stopping", early_stopping_text(options)},
+                     {"schedule", options.schedule ? schedule_text(*options.schedule) : "none"}};
+  texts.insert(texts.end(), others.begin(), others.end());
+  return texts;
 }
 
 bool FitCheckpoints::open(const RowBlock*& block, StopFlag& stop) {

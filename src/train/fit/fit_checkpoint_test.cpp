@@ -196,10 +196,10 @@ TEST(FitCheckpoint, OtherDataOrOptionsAreNamed) {
   EXPECT_THAT(refusal(other), HasSubstr("seed is 0 in the checkpoint, 9 now"));
   other = options;
   other.shuffle = false;
-  EXPECT_THAT(refusal(other), HasSubstr("shuffle is 1 in the checkpoint, 0 now"));
+  EXPECT_THAT(refusal(other), HasSubstr("shuffle is true in the checkpoint, false now"));
   other = options;
   other.sampling = Sampling::kWindows;
-  EXPECT_THAT(refusal(other), HasSubstr("windows is 0 in the checkpoint, 1 now"));
+  EXPECT_THAT(refusal(other), HasSubstr("sampling is rows in the checkpoint, windows now"));
   other = options;
   other.validation_fraction = 0.2;
   EXPECT_THAT(refusal(other), HasSubstr("validation is 0 in the checkpoint, 0.2 now"));

@@ -5,32 +5,14 @@
 #include <algorithm>
 #include <functional>
 #include <numeric>
+#include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace onnxgrad::train {
 namespace {
-
-// Numbers that every epoch has, by column name.
-struct NumberColumn {
-  const char* name;
-  double (*get)(const EpochLog& log);
-  void (*set)(EpochLog& log, double value);
-};
-
-constexpr NumberColumn kColumns[] = {
-    {"train_loss", [](const EpochLog& log) { return log.train_loss; },
-     [](EpochLog& log, double value) { log.train_loss = value; }},
-    {"lr", [](const EpochLog& log) { return log.learning_rate; },
-     [](EpochLog& log, double value) { log.learning_rate = value; }},
-    {"seconds", [](const EpochLog& log) { return log.seconds; },
-     [](EpochLog& log, double value) { log.seconds = value; }},
-    {"rows_per_s", [](const EpochLog& log) { return log.rows_per_s; },
-     [](EpochLog& log, double value) { log.rows_per_s = value; }},
-    {"data_wait_s", [](const EpochLog& log) { return log.data_wait_s; },
-     [](EpochLog& log, double value) { log.data_wait_s = value; }},
-};
 
 // Bits of "history/flags".
 constexpr std::int64_t kHasLoss = 1;
@@ -39,10 +21,32 @@ constexpr std::int64_t kIsBest = 4;
 constexpr std::int64_t kHasMetrics = 8;
 constexpr std::int64_t kHasNorm = 16;
 
+// Numbers of an epoch, by the names of their columns.
+constexpr std::pair<const char*, double EpochLog::*> kNumbers[] = {
+    {"train_loss", &EpochLog::train_loss},   {"lr", &EpochLog::learning_rate},
+    {"seconds", &EpochLog::seconds},         {"rows_per_s", &EpochLog::rows_per_s},
+    {"data_wait_s", &EpochLog::data_wait_s},
+};
+constexpr std::pair<const char*, std::int64_t EpochLog::*> kCounts[] = {
+    {"steps", &EpochLog::steps},
+    {"rows", &EpochLog::rows},
+};
+// Those that an epoch may not have: 0 then, without the flag.
+struct OptionalColumn {
+  const char* name;
+  std::optional<double> EpochLog::* member;
+  std::int64_t flag;
+};
+constexpr OptionalColumn kOptionals[] = {
+    {"val_loss", &EpochLog::val_loss, kHasLoss},
+    {"val_accuracy", &EpochLog::val_accuracy, kHasAccuracy},
+    {"grad_norm", &EpochLog::grad_norm, kHasNorm},
+};
+
 std::int64_t flags_of(const EpochLog& log) {
-  return (log.val_loss ? kHasLoss : 0) | (log.val_accuracy ? kHasAccuracy : 0) |
-         (log.is_best ? kIsBest : 0) | (log.val_metrics.empty() ? 0 : kHasMetrics) |
-         (log.grad_norm ? kHasNorm : 0);
+  std::int64_t flags = (log.is_best ? kIsBest : 0) | (log.val_metrics.empty() ? 0 : kHasMetrics);
+  for (const auto& [name, member, flag] : kOptionals) flags |= log.*member ? flag : 0;
+  return flags;
 }
 
 template <class T>
@@ -86,13 +90,8 @@ std::vector<std::int64_t> read_epochs(const Checkpoint& checkpoint, std::size_t 
                          .hint = "Use another checkpoint: this file was not written by onnxgrad."});
 }
 
-// The results of a step besides its loss.
-void read_log_outputs(const Checkpoint& checkpoint, std::span<const std::int64_t> flags,
-                      std::span<const std::string> targets, std::span<EpochLog> logs) {
-  const auto norms = column_of<double>(checkpoint, "grad_norm", logs.size());
-  for (std::size_t i = 0; i < logs.size(); ++i) {
-    if ((flags[i] & kHasNorm) != 0) logs[i].grad_norm = norms[i];
-  }
+void read_targets(const Checkpoint& checkpoint, std::span<const std::string> targets,
+                  std::span<EpochLog> logs) {
   for (const std::string& target : targets) {
     const std::string name = "train_loss_" + target;
     const auto values = column_of<double>(checkpoint, "target/" + name, logs.size());
@@ -102,15 +101,9 @@ void read_log_outputs(const Checkpoint& checkpoint, std::span<const std::int64_t
   }
 }
 
-void read_validation(const Checkpoint& checkpoint, const FitOptions& options,
-                     std::span<const std::int64_t> flags, std::span<EpochLog> logs) {
-  const auto losses = column_of<double>(checkpoint, "val_loss", logs.size());
-  const auto accuracies = column_of<double>(checkpoint, "val_accuracy", logs.size());
-  for (std::size_t i = 0; i < logs.size(); ++i) {
-    if ((flags[i] & kHasLoss) != 0) logs[i].val_loss = losses[i];
-    if ((flags[i] & kHasAccuracy) != 0) logs[i].val_accuracy = accuracies[i];
-  }
-  for (const Metric& metric : options.metrics) {
+void read_metrics(const Checkpoint& checkpoint, const std::vector<Metric>& metrics,
+                  std::span<const std::int64_t> flags, std::span<EpochLog> logs) {
+  for (const Metric& metric : metrics) {
     const auto values = column_of<double>(checkpoint, metric_column(metric), logs.size());
     for (std::size_t i = 0; i < logs.size(); ++i) {
       if ((flags[i] & kHasMetrics) == 0) continue;
@@ -147,22 +140,22 @@ void write_history(Checkpoint& checkpoint, const FitOptions& options, const Hist
                    std::int64_t steps) {
   const auto add_doubles = [&](const std::string& name, const auto& get) {
     std::vector<double> values;
-    for (const EpochLog& log : history.epochs) values.push_back(get(log));
+    for (const EpochLog& log : history.epochs) values.push_back(std::invoke(get, log));
     add_column<double>(checkpoint, name, values);
   };
   const auto add_ints = [&](const std::string& name, const auto& get) {
     std::vector<std::int64_t> values;
-    for (const EpochLog& log : history.epochs) values.push_back(get(log));
+    for (const EpochLog& log : history.epochs) values.push_back(std::invoke(get, log));
     add_column<std::int64_t>(checkpoint, name, values);
   };
   add_ints("flags", flags_of);
-  add_ints("epoch", [](const EpochLog& log) { return log.epoch; });
-  add_ints("steps", [](const EpochLog& log) { return log.steps; });
-  add_ints("rows", [](const EpochLog& log) { return log.rows; });
-  for (const NumberColumn& column : kColumns) add_doubles(column.name, column.get);
-  add_doubles("val_loss", [](const EpochLog& log) { return log.val_loss.value_or(0); });
-  add_doubles("val_accuracy", [](const EpochLog& log) { return log.val_accuracy.value_or(0); });
-  add_doubles("grad_norm", [](const EpochLog& log) { return log.grad_norm.value_or(0); });
+  add_ints("epoch", &EpochLog::epoch);
+  for (const auto& [name, member] : kCounts) add_ints(name, member);
+  for (const auto& [name, member] : kNumbers) add_doubles(name, member);
+  for (const OptionalColumn& column : kOptionals) {
+    add_doubles(column.name,
+                [&column](const EpochLog& log) { return (log.*column.member).value_or(0); });
+  }
   const std::size_t targets = history.epochs.empty() ? 0 : history.epochs[0].target_losses.size();
   for (std::size_t t = 0; t < targets; ++t) {
     add_doubles("target/" + history.epochs[0].target_losses[t].first,
@@ -183,22 +176,28 @@ void read_history(const Checkpoint& checkpoint, const FitOptions& options,
                   std::span<const std::string> targets, History& history) {
   const auto flags = checkpoint.get_ints("history/flags");
   const std::size_t num_epochs = flags.size();
-  const auto steps = column_of<std::int64_t>(checkpoint, "steps", num_epochs);
-  const auto rows = column_of<std::int64_t>(checkpoint, "rows", num_epochs);
   const auto epochs = read_epochs(checkpoint, num_epochs, history.epoch_stride);
   std::vector<EpochLog> logs(num_epochs);
   for (std::size_t i = 0; i < num_epochs; ++i) {
     logs[i].epoch = epochs[i];
-    logs[i].steps = steps[i];
-    logs[i].rows = rows[i];
     logs[i].is_best = (flags[i] & kIsBest) != 0;
   }
-  for (const NumberColumn& column : kColumns) {
-    const auto values = column_of<double>(checkpoint, column.name, num_epochs);
-    for (std::size_t i = 0; i < num_epochs; ++i) column.set(logs[i], values[i]);
+  for (const auto& [name, member] : kCounts) {
+    const auto values = column_of<std::int64_t>(checkpoint, name, num_epochs);
+    for (std::size_t i = 0; i < num_epochs; ++i) logs[i].*member = values[i];
   }
-  read_validation(checkpoint, options, flags, logs);
-  if (num_epochs > 0) read_log_outputs(checkpoint, flags, targets, logs);
+  for (const auto& [name, member] : kNumbers) {
+    const auto values = column_of<double>(checkpoint, name, num_epochs);
+    for (std::size_t i = 0; i < num_epochs; ++i) logs[i].*member = values[i];
+  }
+  for (const auto& [name, member, flag] : kOptionals) {
+    const auto values = column_of<double>(checkpoint, name, num_epochs);
+    for (std::size_t i = 0; i < num_epochs; ++i) {
+      if ((flags[i] & flag) != 0) logs[i].*member = values[i];
+    }
+  }
+  read_metrics(checkpoint, options.metrics, flags, logs);
+  if (num_epochs > 0) read_targets(checkpoint, targets, logs);
   for (const EpochLog& log : logs) {
     if (log.is_best) history.best_epoch = log.epoch;
   }

@@ -10,6 +10,7 @@
 #include "train/fit/array_feed.h"
 #include "train/fit/chunk_feed.h"
 #include "train/fit/fit_history.h"
+#include "train/fit/options.h"
 
 namespace onnxgrad::train {
 namespace {
@@ -232,7 +233,7 @@ bool FitLoop::begin_block(bool is_first) {
   } else {
     const std::int64_t steps = options_.snapshot_every_steps;
     const std::int64_t most = steps > 0 ? std::min(steps, kMostKept) : kMostKept;
-    if (faults_->num_steps() >= most || faults_->kept_bytes() >= options_.block_bytes) {
+    if (faults_->num_steps() >= most || 2 * faults_->kept_bytes() >= options_.buffer_bytes) {
       if (!check_state()) return false;
       faults_->take_snapshot(progress_);
     }

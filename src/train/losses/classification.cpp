@@ -229,12 +229,13 @@ void register_classes(LossTable& table) {
               "e = label_smoothing a row's loss is (1 - e) w[t] (-log p[t]) + e / C sum_c w[c] "
               "(-log p[c]), and it counts w[t] times in a mean. With one-hot targets it is "
               "-sum_c w[c] log p[c] ((1 - e) t[c] + e / C), and counts once.",
-          .fields = {field("ignore_index", &SoftmaxCrossEntropy::ignore_index, kIgnoreMeaning),
-                     field("class_weights", &SoftmaxCrossEntropy::class_weights, kAtLeastZero,
-                           "Weight of each class, in the order of the columns; none: all 1."),
-                     field("label_smoothing", &SoftmaxCrossEntropy::label_smoothing, kBelowOne),
-                     field("one_hot", &SoftmaxCrossEntropy::one_hot,
-                           "Whether targets are rows [N, C] of 0 and 1, or of probabilities.")},
+          .fields =
+              {field("ignore_index", &SoftmaxCrossEntropy::ignore_index, kIgnoreMeaning),
+               field("class_weights", &SoftmaxCrossEntropy::class_weights, kAtLeastZero,
+                     "Weight of each class, in the order of the columns; none: all 1."),
+               field("label_smoothing", &SoftmaxCrossEntropy::label_smoothing, kBelowOne),
+               field("one_hot", &SoftmaxCrossEntropy::one_hot,
+                     "Whether targets are 0 and 1, or probabilities, of the type and shape of s.")},
           .names = {{"softmax_cross_entropy", {}, {"cross_entropy"}}},
           .check = check_ignored,
       });

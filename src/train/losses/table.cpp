@@ -39,4 +39,25 @@ const LossTable& loss_rows() {
   return table;
 }
 
+const PenaltyTable& penalty_rows() {
+  static const PenaltyTable table = [] {
+    PenaltyTable made("penalty");
+    made.add(Described<Penalty>{
+        .type = "Penalty",
+        .python_name = "Penalty",
+        .summary = "Penalty on weights",
+        .source = "Hoerl and Kennard 1970 for l2, Tibshirani 1996 for l1, Zou and Hastie 2005 for "
+                  "both: the elastic net",
+        .formula = "l1 sum abs(w) + l2 sum w^2, added to the loss and so in its gradient. An "
+                   "optimizer's weight decay of 2 l2 (not decoupled) gives the same gradient.",
+        .fields = {field("l1", &Penalty::l1, kAtLeastZero), field("l2", &Penalty::l2, kAtLeastZero),
+                   field("weights", &Penalty::weights,
+                         "Names or glob patterns. None is the trainable weights of two or more "
+                         "dimensions that the loss depends on (not the biases).")},
+    });
+    return made;
+  }();
+  return table;
+}
+
 }  // namespace onnxgrad::train

@@ -8,8 +8,8 @@
 #include "train/descriptions.h"
 #include "train/losses/rules.h"
 
-// The table of losses. A file of formulas has `void register_<stem>(LossTable&)`, which adds the
-// rows of its losses.
+// The tables of losses and penalties. A file of formulas has `void register_<stem>(LossTable&)`,
+// which adds the rows of its losses.
 
 namespace onnxgrad::train {
 
@@ -60,6 +60,10 @@ class LossTable : public DescriptionTable<LossFunction> {
 
 const LossTable& loss_rows();
 inline const LossKind& kind_of(const LossFunction& function) { return loss_rows().kind(function); }
+
+/// Of penalties on weights.
+using PenaltyTable = DescriptionTable<std::variant<Penalty>>;
+const PenaltyTable& penalty_rows();
 
 }  // namespace onnxgrad::train
 

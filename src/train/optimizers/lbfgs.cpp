@@ -200,8 +200,8 @@ void register_lbfgs(OptimizerTable& table) {
       .fields = {rate_field<Lbfgs>("First length that a line search tries; in the first iteration "
                                    "lr * min(1, 1 / |g|_1)."),
                  field("max_iterations", &Lbfgs::max_iterations, kAtLeastOne, "Of a step."),
-                 zero_is_none(field("max_evaluations", &Lbfgs::max_evaluations, kAtLeastZero,
-                                    "Of a step; None is 1.25 * max_iterations.")),
+                 zero_is("1.25 * max_iterations", field("max_evaluations", &Lbfgs::max_evaluations,
+                                                        kAtLeastOne, "Of a step.")),
                  field("history", &Lbfgs::history, kAtLeastOne,
                        "Number of pairs of changes that are kept."),
                  field("gradient_tolerance", &Lbfgs::gradient_tolerance, kAtLeastZero,

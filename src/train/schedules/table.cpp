@@ -17,12 +17,11 @@ namespace {
 
 using Rows = DescriptionTable<Schedule::Rule>;
 
-constexpr const char* kLengthMeaning =
-    "Updates or epochs; below 1 that share of the fit, None what is left of it.";
+constexpr const char* kLengthMeaning = "Updates or epochs; below 1 that share of the fit.";
 
 template <class Spec>
 Field<Spec> length_field() {
-  return zero_is_none(field("length", &Spec::length, kAboveZero, kLengthMeaning));
+  return zero_is("what is left of it", field("length", &Spec::length, kAboveZero, kLengthMeaning));
 }
 
 template <class Spec>

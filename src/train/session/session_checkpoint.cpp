@@ -126,7 +126,7 @@ void check_graphs(const Session& session, const Checkpoint& checkpoint) {
   if (metadata_text(checkpoint, "graph_hash") != base::checksum_hex(graph)) {
     refuse_graph(checkpoint, graph);
   }
-  if (metadata_text(checkpoint, "optimizer_hash") == training_checksum(*session.graph().model)) {
+  if (metadata_text(checkpoint, "optimizer_hash") == training_checksum(session.graph())) {
     return;
   }
   const std::string loss = metadata_text(checkpoint, "loss");
@@ -200,7 +200,7 @@ Checkpoint checkpoint_of(const Session& session) {
   checkpoint.set_int("session/seed", static_cast<std::int64_t>(session.seed()));
   checkpoint.set_double("session/learning_rate", session.learning_rate());
   checkpoint.metadata = {{"graph_hash", base::checksum_hex(graph)},
-                         {"optimizer_hash", training_checksum(*session.graph().model)},
+                         {"optimizer_hash", training_checksum(session.graph())},
                          {"loss", session.loss().line},
                          {"step", std::to_string(session.steps())}};
   return checkpoint;

@@ -21,19 +21,9 @@ NodeArg = og.NodeArg
 
 _NORM = "global_gradient_norm"
 
-# Name of an optimizer -> its class here, and the names of its attributes.
-_OPTIMIZERS: dict[str, tuple[str, dict[str, str]]] = {
-    "SGDOptimizer": ("SGD", {}),
-    "AdamOptimizer": (
-        "AdamW",
-        {"alpha": "beta1", "beta": "beta2", "lambda": "weight_decay", "epsilon": "epsilon"},
-    ),
-    "LambOptimizer": (
-        "LAMB",
-        {"alpha": "beta1", "beta": "beta2", "lambda": "weight_decay", "epsilon": "epsilon"},
-    ),
-}
-_ADAM_DEFAULTS = {"weight_decay": 0.0}
+# Names of optimizers and of their attributes -> the names here.
+_OPTIMIZERS = {"SGDOptimizer": "sgd", "AdamOptimizer": "adamw", "LambOptimizer": "lamb"}
+_ATTRIBUTES = {"alpha": "beta1", "beta": "beta2", "lambda": "weight_decay", "epsilon": "epsilon"}
 _MAX_NORM = 1.0  # of enable_grad_norm_clip, as in onnxruntime-training
 
 # Fields of the parameters that are refused with any other value.
@@ -151,19 +141,20 @@ def _optimizer(name: Any, options: Mapping[str, float]) -> Any:
             raise NotImplementedError(
                 f"Unexpected training_optimizer_name={name!r}, expected one of {known}."
             ) from error
-    class_name, table = _OPTIMIZERS[name]
-    ours = dict(_ADAM_DEFAULTS) if class_name != "SGD" else {}
+    described = og.optimizers.from_name(_OPTIMIZERS[name])
+    attributes = _ATTRIBUTES if "beta1" in vars(described) else {}
+    ours = {"weight_decay": 0.0}
     for option, value in options.items():
         if option in ("do_bias_correction", "weight_decay_mode") and value == int(
             option == "do_bias_correction"
         ):
             continue  # what our optimizer does
-        if option not in table:
+        if option not in attributes:
             raise NotImplementedError(
-                f"{name} has no attribute {option}={value} here, only {[*table]}."
+                f"{name} has no attribute {option}={value} here, only {[*attributes]}."
             )
-        ours[table[option]] = value
-    return getattr(og.optimizers, class_name)(**ours)
+        ours[attributes[option]] = value
+    return described.replace(**ours)
 
 
 class TrainingSession:

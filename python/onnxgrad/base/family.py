@@ -1,0 +1,88 @@
+"""Families of descriptions: by name, and as text ``NAME:option=value,...``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Generic, TypeVar
+
+from onnxgrad import _core
+from onnxgrad.base.checks import unknown_name
+from onnxgrad.base.described import Described, shown_value
+from onnxgrad.base.option_texts import texts_of, with_options
+from onnxgrad.errors import OptionError
+
+__all__ = ["Family"]
+
+DescribedT = TypeVar("DescribedT", bound=Described)
+
+
+class Family(Generic[DescribedT]):
+    """What the names of a table of the extension stand for.
+
+    Parameters
+    ----------
+    base : type
+        The class that all descriptions of the family derive from.
+    """
+
+    def __init__(self, base: type[DescribedT]) -> None:
+        self._base = base
+        self._by_name: dict[str, DescribedT] = {}
+        self._aliases: dict[str, str] = {}
+
+    def fill(self, classes: Mapping[str, Any]) -> None:
+        """Take in the names of the table; `classes` has the classes of its rows, by name."""
+        for row in getattr(_core, f"{self._base._family}_table")():
+            for named in row.names if row.python_name else ():
+                values = zip(row.fields, named.values, strict=False)
+                options = {field.option: shown_value(field, value) for field, value in values}
+                self.add(named.name, classes[row.python_name](**options))
+                self._aliases.update(dict.fromkeys(named.aliases, named.name))
+
+    def add(self, name: str, described: DescribedT) -> None:
+        """Add a name for what is no row of the table."""
+        self._by_name[name] = described
+
+    def names(self) -> list[str]:
+        """Return all names, sorted."""
+        return sorted(self._by_name)
+
+    def from_name(self, name: str) -> DescribedT:
+        """Return the description of that name. Raises: OptionError."""
+        described = self._by_name.get(self._aliases.get(name, name))
+        if described is None:
+            raise unknown_name(self._base._family, name, self.names())
+        return described
+
+    def from_text(self, text: str) -> DescribedT:
+        """Return the description of a text such as ``"sgd:momentum=0.9,nesterov=true"``."""
+        name, _, options = text.partition(":")
+        described = self.from_name(name)
+        return with_options(self._base._family, name, described, options) if options else described
+
+    def to_text(self, described: DescribedT, without: str = "") -> str | None:
+        """Return the shortest text for a description, without one of its options.
+
+        None for what has no text: functions, several in one.
+        """
+        best: list[str] | None = None
+        for name in self.names():
+            known = self._by_name[name]
+            texts = texts_of(described, known, without) if type(known) is type(described) else None
+            if texts is not None and (best is None or len(texts) < len(best) - 1):
+                best = [name, *texts]
+        return None if best is None else best[0] + ":" * (len(best) > 1) + ",".join(best[1:])
+
+    def take(self, given: DescribedT | str) -> DescribedT:
+        """Return a description, or that of a name or text. Raises: OptionError."""
+        described: Any = self.from_text(given) if isinstance(given, str) else given
+        if isinstance(described, self._base):
+            return described
+        family = self._base._family
+        article = "an" if family[0] in "aeiou" else "a"
+        raise OptionError(
+            what=f"{family}: a {type(given).__name__} is not {article} {family}",
+            value=family,
+            hint=f"Give an object of {self._base.__module__.removesuffix('.base')} or one of "
+            f"{', '.join(self.names())}.",
+        )

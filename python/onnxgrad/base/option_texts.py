@@ -1,0 +1,81 @@
+"""Options as text: ``option=value,...``, as the command line takes them."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from onnxgrad.base.checks import unknown_name
+from onnxgrad.base.description import Description
+from onnxgrad.errors import OptionError
+
+__all__ = ["pairs_of", "texts_of", "values_of", "with_options"]
+
+DescriptionT = TypeVar("DescriptionT", bound=Description)
+
+
+def with_options(option: str, name: str, described: DescriptionT, text: str) -> DescriptionT:
+    """Return a description with the options of a text; `option` and `name` are for messages."""
+    place = f"{option} {name}".rstrip()
+    values = values_of(option, text)
+    known = described._text_options()
+    for key in values:
+        if not known:
+            raise OptionError(
+                what=f"{option}: {name} has no options",
+                value=option,
+                hint=f"Give {name} alone.",
+            )
+        if key not in known:
+            raise unknown_name(place, key, known)
+    try:
+        return described.replace(**values)
+    except OptionError as error:
+        raise OptionError(what=f"{place}: {error.what}", value=option, hint=error.hint) from error
+
+
+def texts_of(described: Description, known: Description, without: str = "") -> list[str] | None:
+    """Return ``option=value`` for each option but `without` that differs from `known`.
+
+    None where one of them has no text.
+    """
+    texts = []
+    for name, value in vars(described).items():
+        if name == without or value == vars(known)[name]:
+            continue
+        if not isinstance(value, (bool, int, float, str)):
+            return None
+        shown = value if isinstance(value, str) else repr(value)
+        texts.append(f"{name}={shown.lower() if isinstance(value, bool) else shown}")
+    return texts
+
+
+def values_of(option: str, text: str) -> dict[str, Any]:
+    """Return the options of a text: numbers, true, false, none, and other texts."""
+    return {name: _value(value) for name, value in pairs_of(option, text)}
+
+
+def pairs_of(option: str, text: str) -> list[tuple[str, str]]:
+    """Return names and values of ``name=value,...``."""
+    pairs = []
+    for part in text.split(","):
+        name, equals, value = (one.strip() for one in part.rpartition("="))
+        if not equals or not name or not value:
+            raise OptionError(
+                what=f"{option}: '{part}' in '{text}' is not name=value",
+                value=option,
+                hint="Give pairs such as momentum=0.9, with commas between them.",
+            )
+        pairs.append((name, value))
+    return pairs
+
+
+def _value(text: str) -> Any:
+    known = {"true": True, "false": False, "none": None}
+    if text.lower() in known:
+        return known[text.lower()]
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

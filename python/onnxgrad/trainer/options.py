@@ -1,0 +1,75 @@
+"""Options of `Trainer.fit` that are rows of the extension's table."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, ParamSpec, TypeVar
+
+from onnxgrad import _core
+from onnxgrad.base.described import checked_value, native_options, row_of, shown_value
+from onnxgrad.errors import OptionError
+from onnxgrad.trainer.described import FitOptions
+
+__all__ = ["complete", "native_fit_options", "takes_fit_options"]
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+_ROW = row_of("fit_option", "FitOptions")
+
+
+def takes_fit_options(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Give a function that takes them as ``**options`` their names, defaults and descriptions."""
+    signature = inspect.signature(function)
+    own = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
+    defaults = complete({}) | {alias: None for field in _ROW.fields for alias in field.aliases}
+    own += [
+        inspect.Parameter(name, own[-1].kind, default=defaults[name], annotation=annotation)
+        for name, annotation in FitOptions.__annotations__.items()
+    ]
+    function.__signature__ = signature.replace(parameters=own)  # type: ignore[attr-defined]
+    parameters = (FitOptions.__doc__ or "").partition("----------\n")[2].rstrip()
+    function.__doc__ = (function.__doc__ or "").replace(
+        "    **options : FitOptions", parameters.replace("\n", "\n    ")
+    )
+    return function
+
+
+def complete(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of all options under their first names, with defaults.
+
+    Raises
+    ------
+    OptionError
+        An option is given under two names.
+    """
+    values = {}
+    for field in _ROW.fields:
+        default = shown_value(field, field.default_value)
+        values[field.option] = options.get(field.option, default)
+        for alias in field.aliases:
+            given = options.get(alias)
+            if given is None:
+                continue
+            if values[field.option] not in (default, given):
+                raise OptionError(
+                    what=f"{field.option}={values[field.option]!r} and {alias}={given!r} are two "
+                    "names of one option",
+                    value=alias,
+                    hint="Give one of them.",
+                )
+            values[field.option] = given
+    return values
+
+
+def native_fit_options(values: Mapping[str, Any]) -> _core.FitOptions:
+    """Return `complete` options as the extension takes them.
+
+    Raises
+    ------
+    OptionError
+        An unknown name, or a number out of its range.
+    """
+    checked = {field.option: checked_value(field, values[field.option]) for field in _ROW.fields}
+    return _core.make_fit_options(_ROW.type, native_options(_ROW, checked))
