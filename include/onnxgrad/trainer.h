@@ -136,6 +136,8 @@ struct FitOptions {
   bool grad_norm = false;
   bool keep_best = false;  ///< end with the best weights, as with EarlyStopping::restore_best
   bool discard = false;    ///< a trial: weights, optimizer state and steps are restored at the end
+  /// Training ends with this step, if not before; 0: no limit.
+  std::int64_t max_steps = 0;
   double max_seconds = 0;  ///< training ends at the first step that ends later; 0: no limit
   OnNonFinite on_non_finite = OnNonFinite::kRaise;
   /// For kRaise and kStop: takes a new snapshot after this many steps, so that fewer are

@@ -32,6 +32,9 @@ class FitOptions(TypedDict, total=False):
         each.
     validation_every : int >= 1, default=1
         Epochs from one validation to the next.
+    max_steps : int >= 1, default=None
+        Training ends with this step, also within an epoch. Steps of all epochs count, and those
+        before a fit was resumed; a schedule has this many. None is no limit.
     max_time : float > 0 or str, default=None
         Seconds, or a text such as 90s, 30m or 1.5h: training ends with the first step that ends
         later. None is no limit.
@@ -65,6 +68,7 @@ class FitOptions(TypedDict, total=False):
     allow_nan: bool
     buffer_bytes: int
     validation_every: int
+    max_steps: int | None
     max_time: float | str | None
     keep_best: bool
     non_finite: Literal["raise", "stop", "ignore", "skip"]

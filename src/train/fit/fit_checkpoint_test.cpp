@@ -54,6 +54,8 @@ TEST(FitCheckpoint, ResumedIsUninterruptedWithEveryOption) {
   FitOptions options = plain_options();
   options.drop_last = true;
   expect_resumed_is_uninterrupted(options, 3, 0, "drop_last");
+  options.max_steps = 11;
+  expect_resumed_is_uninterrupted(options, 3, 0, "max_steps");
   options = plain_options();
   options.shuffle = false;
   expect_resumed_is_uninterrupted(options, 3, 0, "shuffle");

@@ -127,7 +127,7 @@ void FitLoop::run() {
 }
 
 void FitLoop::run_epochs() {
-  if (notice_early_stop()) return;  // the resumed fit had already ended
+  if (notice_early_stop() || has_done_steps()) return;  // the resumed fit had already ended
   while (progress_.epoch <= options_.epochs) {
     EpochLog log;
     if (!run_epoch(log)) return;
@@ -135,6 +135,7 @@ void FitLoop::run_epochs() {
     ++progress_.epoch;
     progress_.row = 0;
     notice_early_stop();
+    if (progress_.epoch <= options_.epochs) has_done_steps();
     if (options_.on_epoch_end && options_.on_epoch_end(log)) end_with("a callback asked to stop");
     if (stop_.is_set()) end_with(stop_.reason());
     if (!history_.stop_reason.empty()) return;
@@ -255,6 +256,7 @@ bool FitLoop::run_block() {
 
 // False: training ends with this step.
 bool FitLoop::run_batch(std::int64_t begin, std::int64_t rows) {
+  if (has_done_steps()) return false;
   runtime::Execution& plan = binder_.bind(*block_, begin, rows);
   rates_.set_rate(progress_);
   if (faults_) faults_->note_rate();
@@ -326,6 +328,12 @@ bool FitLoop::call_step_callback(double loss, const runtime::Execution& plan) {
 bool FitLoop::is_time_over() {
   if (Clock::now() < deadline_) return false;
   end_with(fmt::format("the time limit of {:g} s was reached", options_.max_seconds));
+  return true;
+}
+
+bool FitLoop::has_done_steps() {
+  if (options_.max_steps == 0 || progress_.step < options_.max_steps) return false;
+  end_with(fmt::format("all of max_steps={} are done", options_.max_steps));
   return true;
 }
 

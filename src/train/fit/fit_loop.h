@@ -56,6 +56,7 @@ class FitLoop {
   bool handle_fault(const std::string& fault_seen);
   bool call_step_callback(double loss, const runtime::Execution& plan);
   bool is_time_over();
+  bool has_done_steps();
   bool end_with(std::string reason);
   void fill_log(EpochLog& log) const;
   void note_unchanged_weights();

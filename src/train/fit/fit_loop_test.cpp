@@ -1,5 +1,6 @@
 #include "train/fit/fit_loop.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include <cmath>
@@ -194,6 +195,41 @@ TEST(FitLoop, ValidatesOnAFractionOrOnItsOwnRows) {
   EXPECT_FALSE(logs.epochs[0].val_loss.has_value());
   ASSERT_TRUE(logs.epochs[1].val_loss.has_value());
   EXPECT_NEAR(*logs.epochs[1].val_loss, expected, 1e-4 * expected);
+}
+
+TEST(FitLoop, EndsWithTheLastOfSoManySteps) {
+  const auto fit = [](std::int64_t max_steps) {  // 5 steps in an epoch
+    Fixture fixture;
+    return fixture.fit(linear_data(), {.epochs = 3, .batch_size = 5, .max_steps = max_steps});
+  };
+  const History all = fit(0);
+  EXPECT_EQ(all.step_losses.size(), 15U);
+  for (const std::int64_t steps : {1, 5, 7, 15, 16}) {
+    const History history = fit(steps);
+    const std::size_t done = std::min<std::size_t>(static_cast<std::size_t>(steps), 15);
+    EXPECT_EQ(history.step_losses,
+              std::vector<double>(all.step_losses.begin(),
+                                  all.step_losses.begin() + static_cast<std::ptrdiff_t>(done)));
+    EXPECT_EQ(history.epochs.size(), done / 5) << steps;
+    EXPECT_EQ(history.stop_reason,
+              steps < 15 ? fmt::format("all of max_steps={} are done", steps) : std::string());
+  }
+}
+
+TEST(FitLoop, AScheduleEndsWithTheLastOfSoManySteps) {
+  Fixture fixture;
+  std::vector<double> rates;
+  FitOptions options{.epochs = 9, .batch_size = 5, .max_steps = 8};
+  options.schedule = LinearRate{.start_factor = 1, .end_factor = 0};
+  options.every_n_steps = 1;
+  options.on_step_end = [&](const StepLog&) {
+    rates.push_back(fixture.session.learning_rate());
+    return false;
+  };
+  fixture.fit(linear_data(), options);
+  ASSERT_EQ(rates.size(), 8U);
+  EXPECT_NEAR(rates[4], 0.05, 1e-12);
+  EXPECT_NEAR(rates[7], 0.0125, 1e-12);
 }
 
 TEST(FitLoop, StopsEarlyWithTheBestWeights) {

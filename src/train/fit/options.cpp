@@ -93,7 +93,11 @@ std::vector<Topic> topics() {
        {fixed(field("validation_every", &FitOptions::validation_every, kAtLeastOne,
                     "Epochs from one validation to the next."))}},
       {"When training ends",
-       {max_time(),
+       {zero_is("no limit", field("max_steps", &FitOptions::max_steps, kAtLeastOne,
+                                  "Training ends with this step, also within an epoch. Steps of "
+                                  "all epochs count, and those before a fit was resumed; a "
+                                  "schedule has this many.")),
+        max_time(),
         field("keep_best", &FitOptions::keep_best,
               "End with the weights of the best epoch, as early stopping does."),
         non_finite(), snapshot_every()}},

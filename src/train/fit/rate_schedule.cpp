@@ -1,5 +1,6 @@
 #include "train/fit/rate_schedule.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace onnxgrad::train {
@@ -23,10 +24,14 @@ void RateSchedule::prepare(BatchFeed& feed, bool has_block, StopFlag& stop) {
     }
   }
   std::optional<std::int64_t> updates;
+  std::int64_t epochs = options_.epochs;
   if (const auto batches = feed.num_batches()) {
-    updates = options_.epochs * *batches / updates_every_;
+    std::int64_t steps = epochs * *batches;
+    if (options_.max_steps > 0) steps = std::min(steps, options_.max_steps);
+    updates = steps / updates_every_;
+    epochs = (steps + *batches - 1) / std::max<std::int64_t>(*batches, 1);
   }
-  schedule_.emplace(*options_.schedule, first_rate_, updates, options_.epochs);
+  schedule_.emplace(*options_.schedule, first_rate_, updates, epochs);
   if (!resumed_state_.empty()) schedule_->load_state(resumed_state_);
 }
 
