@@ -141,6 +141,12 @@ Value* hard_sigmoid_rule(const Unary& u, GraphBuilder& g) {
   Value* inside = g.op("And", {is_positive(g, u.y), g.less(u.y, g.scalar_like(u.y, 1))});
   return keep_where(g, inside, g.scale(u.dy, alpha));
 }
+// y = x max(0, min(1, x / 6 + 1 / 2));  dx = dy (x / 3 + 1 / 2) within (-3, 3), else that of Relu.
+Value* hard_swish_rule(const Unary& u, GraphBuilder& g) {
+  Value* inside = g.less(g.abs(u.x), g.scalar_like(u.x, 3));
+  Value* slope = g.add(g.scale(u.x, 1.0 / 3), g.scalar_like(u.x, 0.5));
+  return g.where(inside, g.mul(u.dy, slope), keep_where(g, is_positive(g, u.x), u.dy));
+}
 
 constexpr double kGeluCubic = 0.044715;
 constexpr double kGeluScale = 0.7978845608028654;  // sqrt(2 / pi)
@@ -218,14 +224,24 @@ std::int32_t selu_expression(const Node& node, const std::vector<std::int32_t>& 
   return program.emit(ExprOp::kMul, program.constant(gamma), elu);
 }
 
-std::int32_t hard_sigmoid_expression(const Node& node, const std::vector<std::int32_t>& operands,
-                                     ExprProgram& program) {
-  const std::int32_t alpha = program.constant(static_cast<double>(node.float_attribute("alpha")));
-  const std::int32_t beta = program.constant(static_cast<double>(node.float_attribute("beta")));
-  const std::int32_t line =
-      program.emit(ExprOp::kAdd, program.emit(ExprOp::kMul, alpha, operands[0]), beta);
+// max(0, min(1, alpha x + beta)), for HardSigmoid and HardSwish.
+std::int32_t emit_hard_sigmoid(std::int32_t x, double alpha, double beta, ExprProgram& program) {
+  const std::int32_t scaled = program.emit(ExprOp::kMul, program.constant(alpha), x);
+  const std::int32_t line = program.emit(ExprOp::kAdd, scaled, program.constant(beta));
   const std::int32_t below = program.emit(ExprOp::kMin, line, program.constant(1));
   return program.emit(ExprOp::kMax, below, program.constant(0));
+}
+
+std::int32_t hard_sigmoid_expression(const Node& node, const std::vector<std::int32_t>& operands,
+                                     ExprProgram& program) {
+  return emit_hard_sigmoid(operands[0], static_cast<double>(node.float_attribute("alpha")),
+                           static_cast<double>(node.float_attribute("beta")), program);
+}
+
+std::int32_t hard_swish_expression(const Node&, const std::vector<std::int32_t>& operands,
+                                   ExprProgram& program) {
+  const std::int32_t gate = emit_hard_sigmoid(operands[0], 1.0 / 6, 0.5, program);
+  return program.emit(ExprOp::kMul, operands[0], gate);
 }
 
 std::int32_t gelu_expression(const Node& node, const std::vector<std::int32_t>& operands,
@@ -281,6 +297,7 @@ std::vector<Row> plain_rows() {
       {"Softplus", 22, unary_expression<ExprOp::kSoftplus>, unary_vjp<softplus_rule>},
       {"Softsign", 22, softsign_expression, unary_vjp<softsign_rule>},
       {"Relu", 14, unary_expression<ExprOp::kRelu>, unary_vjp<relu_rule>},
+      {"HardSwish", 22, hard_swish_expression, unary_vjp<hard_swish_rule>},
       {"Sign", 13, unary_expression<ExprOp::kSign>},
       {"Floor", 13, unary_expression<ExprOp::kFloor>},
       {"Ceil", 13, unary_expression<ExprOp::kCeil>},

@@ -50,6 +50,9 @@ const std::vector<Sample> kSamples = {
     {"Selu <alpha = 1.5, gamma = 0.9>", 0.1, 2},
     {"HardSigmoid", -2, 2},
     {"HardSigmoid <alpha = 0.5, beta = 0.4>", -0.7, 1.1},
+    {"HardSwish", -2.9, 2.9},
+    {"HardSwish", -5, -3.1},
+    {"HardSwish", 3.1, 5},
     {"Gelu", -3, 3},
     {"Gelu <approximate = \"none\">", -3, 3},
     {"Gelu <approximate = \"tanh\">", -3, 3},
@@ -134,6 +137,7 @@ void add_special_values(std::vector<OpCase>& cases) {
   add("Sqrt", {0, 4, infinity}, {0, 2, infinity});
   add("Erf", {-30, 0, 30}, {-1, 0, 1});
   add("HardSigmoid", {-100, 0, 100}, {0, 0.5, 1});
+  add("HardSwish", {-100, -3, -1.5, 0, 3, 100}, {0, 0, -0.375, 0, 3, 100});
 }
 
 }  // namespace unary
@@ -166,11 +170,11 @@ std::vector<ErrorCase> unary_error_cases() {
   std::vector<ErrorCase> cases;
   // Every operator of the table refuses what it does not declare and a type that it has not.
   for (const char* op :
-       {"Neg",      "Abs",       "Exp",  "Log",   "Sqrt",  "Reciprocal",  "Tanh",
-        "Sigmoid",  "Erf",       "Sin",  "Cos",   "Tan",   "Asin",        "Acos",
-        "Atan",     "Sinh",      "Cosh", "Asinh", "Acosh", "Atanh",       "Softplus",
-        "Softsign", "Relu",      "Sign", "Floor", "Ceil",  "Round",       "IsNaN",
-        "IsInf",    "LeakyRelu", "Elu",  "Selu",  "Gelu",  "HardSigmoid", "Not"}) {
+       {"Neg",  "Abs",   "Exp",         "Log",   "Sqrt",     "Reciprocal", "Tanh",      "Sigmoid",
+        "Erf",  "Sin",   "Cos",         "Tan",   "Asin",     "Acos",       "Atan",      "Sinh",
+        "Cosh", "Asinh", "Acosh",       "Atanh", "Softplus", "Softsign",   "Relu",      "HardSwish",
+        "Sign", "Floor", "Ceil",        "Round", "IsNaN",    "IsInf",      "LeakyRelu", "Elu",
+        "Selu", "Gelu",  "HardSigmoid", "Not"}) {
     const bool takes_bool = std::string_view(op) == "Not";
     const DataType good = takes_bool ? DataType::kBool : DataType::kUndefined;
     const DataType bad = takes_bool ? DataType::kInt64 : DataType::kBool;
