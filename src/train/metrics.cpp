@@ -279,11 +279,11 @@ struct BuiltIn {
 };
 
 constexpr const char* kOfClassOne =
-    "of class 1 where there are two classes, else the mean over the classes that occur";
+    "for class 1 if there are two classes, else the mean over the classes that occur";
 
 // Sorted. Name, of classes, whether larger is better, meaning.
 const BuiltIn kBuiltIns[] = {
-    {{"accuracy", true, true, "share of the rows whose class has the largest score"}, accuracy},
+    {{"accuracy", true, true, "fraction of the rows whose class has the largest score"}, accuracy},
     {{"auc", true, true,
       "area under the ROC curve; with more than two classes the mean of each against the rest"},
      auc},

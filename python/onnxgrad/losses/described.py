@@ -41,7 +41,7 @@ class Auto(Loss):
     """Automatic loss.
 
     Chosen by the head of the model: squared error for a regression output; softmax, binary or
-    one-vs-rest cross-entropy for the scores behind Softmax or Sigmoid; the negative log of the
+    one-vs-rest cross-entropy for the scores before Softmax or Sigmoid; the negative log of the
     probability where there are no scores.
 
     Parameters
@@ -74,8 +74,8 @@ class BinaryCrossEntropy(Loss):
     Parameters
     ----------
     soft_targets : bool, default=False
-        Whether targets of one column, too, are numbers from 0 to 1, of the type and shape of the
-        scores. A session that is given fractions as targets does so by itself.
+        Whether targets of one column are also numbers from 0 to 1, of the type and shape of the
+        scores. A session sets this itself when given fractions as targets.
     """
 
     soft_targets: bool
@@ -152,7 +152,7 @@ class KlDivergence(Loss):
     """Kullback-Leibler divergence (torch: KLDivLoss of log p).
 
     sum_c t[c] (log t[c] - log softmax(s)[c]). s: [N, C] before any Softmax, or logarithms of
-    probabilities; t: [N, C] probabilities. With more axes, the mean over the places of a row.
+    probabilities; t: [N, C] probabilities. With more axes, the mean over the positions of a row.
 
     Parameters
     ----------
@@ -183,10 +183,10 @@ class LogLoss(Loss):
     Parameters
     ----------
     min_probability : float in [0, 1), default=0.0
-        Logarithms are of at least this; 0 is the smallest normal number of the type of p.
+        Lower bound of p in logarithms; 0 is the smallest normal number of the type of p.
     soft_targets : bool, default=False
-        Whether targets of one column, too, are numbers from 0 to 1, of the type and shape of the
-        scores. A session that is given fractions as targets does so by itself.
+        Whether targets of one column are also numbers from 0 to 1, of the type and shape of the
+        scores. A session sets this itself when given fractions as targets.
     """
 
     min_probability: float
@@ -214,9 +214,9 @@ class NegativeLogLikelihood(Loss):
     Parameters
     ----------
     min_probability : float in [0, 1), default=0.0
-        Logarithms are of at least this; 0 is the smallest normal number of the type of p.
+        Lower bound of p in logarithms; 0 is the smallest normal number of the type of p.
     ignore_index : int, default=None
-        Rows (or places) of this class count nothing.
+        Rows (or positions) of this class are ignored.
     axis : int, default=None
         The axis of s that has the classes, of three axes or more; negative from the end. None: the
         axis of the model's own Softmax or ArgMax; else the one that the shape of the first labels
@@ -318,14 +318,14 @@ class SoftmaxCrossEntropy(Loss):
 
     -log p[t] with p = softmax(s). s: [N, C] before any Softmax, t: [N] class numbers; or s with
     more axes, such as [B, T, C], and t of the shape of s without the class axis, such as [B, T]:
-    the mean over the places of a row. With w = class_weights and e = label_smoothing a row's loss
-    is (1 - e) w[t] (-log p[t]) + e / C sum_c w[c] (-log p[c]), and it counts w[t] times in a mean.
-    With one-hot targets it is -sum_c w[c] log p[c] ((1 - e) t[c] + e / C), and counts once.
+    the mean over the positions of a row. With w = class_weights and e = label_smoothing a row's
+    loss is (1 - e) w[t] (-log p[t]) + e / C sum_c w[c] (-log p[c]), and it counts w[t] times in a
+    mean. With one-hot targets it is -sum_c w[c] log p[c] ((1 - e) t[c] + e / C), and counts once.
 
     Parameters
     ----------
     ignore_index : int, default=None
-        Rows (or places) of this class count nothing.
+        Rows (or positions) of this class are ignored.
     class_weights : sequence of float >= 0, default=()
         Weight of each class, in the order of the columns; none: all 1.
     label_smoothing : float in [0, 1), default=0.0

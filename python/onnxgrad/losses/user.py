@@ -24,7 +24,7 @@ class User(Loss):
         output is the loss of each row, [N] or [N, 1], or the mean loss of the batch, [] or [1].
         Targets are class numbers where the second input is int64 [N].
     takes_scores : bool, default=False
-        Whether it is put on the scores behind Softmax or Sigmoid, and not on the probabilities.
+        Whether it is applied to the scores before Softmax or Sigmoid, not to the probabilities.
 
     See Also
     --------

@@ -20,9 +20,9 @@ __all__ = [
 class LAMB(Optimizer):
     """LAMB (You et al., 2019, algorithm 2).
 
-    m and v as Adam's; u = m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + epsilon) + weight_decay *
-    w; w -= lr * |w| / |u| * u with Euclidean norms over each weight (the factor |w| / |u| is 1
-    where one of them is 0).
+    m and v as in Adam; u = m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + epsilon) + weight_decay *
+    w; w -= lr * |w| / |u| * u with Euclidean norms over each weight (the factor |w| / |u| is 1 if
+    one of them is 0).
 
     Parameters
     ----------
@@ -72,11 +72,11 @@ class LBFGS(Optimizer):
     max_evaluations : int >= 1, default=None
         Of a step. None is 1.25 * max_iterations.
     history : int >= 1, default=10
-        Number of pairs of changes that are kept.
+        Number of pairs of changes to keep.
     gradient_tolerance : float >= 0, default=1e-07
-        A step ends where no element of the gradient is larger.
+        A step ends when no element of the gradient is larger.
     change_tolerance : float >= 0, default=1e-09
-        A step ends where loss or weights change by less.
+        A step ends when loss or weights change by less.
     line_search : bool, default=True
         False: every iteration moves by lr times the direction.
     """
@@ -121,13 +121,13 @@ class SGD(Optimizer):
     nesterov : bool, default=False
         Needs momentum above 0 and no dampening.
     weight_decay : float >= 0, default=0.0
-        g += weight_decay * w, before all that.
+        g += weight_decay * w, before everything else.
     decoupled_weight_decay : bool, default=False
         Instead, w *= 1 - lr * weight_decay.
     rate_in_velocity : bool, default=False
-        As scikit-learn, the velocity holds the rates of its steps: v = momentum * v - lr * g, then
-        w += v, or with Nesterov's correction w += momentum * v - lr * g. The same while lr does not
-        change. Needs momentum above 0 and no dampening.
+        As in scikit-learn, the velocity includes the rates of its steps: v = momentum * v - lr * g,
+        then w += v, or with Nesterov's correction w += momentum * v - lr * g. The same while lr
+        does not change. Needs momentum above 0 and no dampening.
     """
 
     lr: float
@@ -164,9 +164,9 @@ class Adagrad(Optimizer):
         Learning rate.
     rate_decay : float >= 0, default=0.0
     weight_decay : float >= 0, default=0.0
-        g += weight_decay * w, before all that.
+        g += weight_decay * w, before everything else.
     initial_accumulator : float >= 0, default=0.0
-        What s starts as.
+        Initial value of s.
     epsilon : float >= 0, default=1e-10
     """
 
@@ -203,9 +203,9 @@ class Adam(Optimizer):
     beta2 : float in [0, 1), default=0.999
     epsilon : float >= 0, default=1e-08
     weight_decay : float >= 0, default=0.0
-        g += weight_decay * w, before all that.
+        g += weight_decay * w, before everything else.
     amsgrad : bool, default=False
-        The largest v so far stands in place of v (Reddi, Kale and Kumar, 2018).
+        Uses the largest v so far in place of v (Reddi, Kale and Kumar, 2018).
     """
 
     lr: float
@@ -232,7 +232,7 @@ class Adam(Optimizer):
 class AdamW(Optimizer):
     """Adam with decoupled weight decay (Loshchilov and Hutter, 2017).
 
-    w *= 1 - lr * weight_decay, then as Adam.
+    w *= 1 - lr * weight_decay, then as in Adam.
 
     Parameters
     ----------
@@ -244,7 +244,7 @@ class AdamW(Optimizer):
     weight_decay : float >= 0, default=0.01
         Decoupled.
     amsgrad : bool, default=False
-        The largest v so far stands in place of v (Reddi, Kale and Kumar, 2018).
+        Uses the largest v so far in place of v (Reddi, Kale and Kumar, 2018).
     """
 
     lr: float
@@ -298,13 +298,13 @@ class Lion(Optimizer):
 
 
 class Muon(Optimizer):
-    """Muon: momentum made orthogonal for matrices, AdamW for all other weights.
+    """Muon: orthogonalised momentum for matrices, AdamW for all other weights.
 
     Source: Jordan et al., 2024; the factor 0.2 * sqrt(max(rows, columns)): Liu et al., 2025.
 
-    Of a weight of two dimensions, w *= 1 - lr * weight_decay, m = momentum * m + (1 - momentum) *
-    g, u = m, or with Nesterov's correction u = momentum * m + (1 - momentum) * g, and w -= lr * 0.2
-    * sqrt(max(rows, columns)) * orthogonal(u). There x starts as u / (|u| + epsilon), with the
+    For a two-dimensional weight, w *= 1 - lr * weight_decay, m = momentum * m + (1 - momentum) * g,
+    u = m, or with Nesterov's correction u = momentum * m + (1 - momentum) * g, and w -= lr * 0.2 *
+    sqrt(max(rows, columns)) * orthogonal(u). There x starts as u / (|u| + epsilon), with the
     Euclidean norm of all elements, and becomes 3.4445 * x - 4.775 * (x x^T) x + 2.0315 * (x x^T)^2
     x in each iteration. All other weights are updated by AdamW with lr, weight_decay, beta1 and
     beta2.
@@ -318,7 +318,7 @@ class Muon(Optimizer):
     weight_decay : float >= 0, default=0.1
         Decoupled.
     iterations : int >= 1, default=5
-        Of Newton and Schulz.
+        Of Newton-Schulz.
     epsilon : float >= 0, default=1e-07
     beta1 : float in [0, 1), default=0.9
         Of AdamW.
@@ -364,7 +364,7 @@ class RMSProp(Optimizer):
     alpha : float in [0, 1), default=0.99
     epsilon : float >= 0, default=1e-08
     weight_decay : float >= 0, default=0.0
-        g += weight_decay * w, before all that.
+        g += weight_decay * w, before everything else.
     momentum : float >= 0, default=0.0
     centered : bool, default=False
         a = alpha * a + (1 - alpha) * g and r = sqrt(max(s - a^2, 0)) + epsilon.

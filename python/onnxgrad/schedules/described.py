@@ -24,7 +24,7 @@ __all__ = [
 
 
 class Constant(Schedule):
-    """A fixed share of the rate.
+    """A fixed fraction of the rate.
 
     r * factor.
 
@@ -49,7 +49,7 @@ class Cosine(Schedule):
     Parameters
     ----------
     length : float > 0, default=None
-        Updates or epochs; below 1 that share of the fit. None is what is left of it.
+        Updates or epochs; below 1 that fraction of the fit. None is the rest of it.
     minimum_factor : float >= 0, default=0.0
     unit : {"step", "epoch"}, default="step"
     """
@@ -70,7 +70,7 @@ class Cosine(Schedule):
 
 
 class CosineRestarts(Schedule):
-    """The cosine again and again (Loshchilov and Hutter, 2016; torch: CosineAnnealingWarmRestarts).
+    """A cosine with restarts (Loshchilov and Hutter, 2016; torch: CosineAnnealingWarmRestarts).
 
     Each round is length_factor times longer than the one before, and begins at restart_factor times
     its highest rate.
@@ -146,14 +146,14 @@ class InverseScaling(Schedule):
 
 
 class Linear(Schedule):
-    """From r * start_factor to r * end_factor along a line (torch: LinearLR).
+    """Linearly from r * start_factor to r * end_factor (torch: LinearLR).
 
     r * (a + (b - a) * t / length) with a = start_factor and b = end_factor; then r * b.
 
     Parameters
     ----------
     length : float > 0, default=None
-        Updates or epochs; below 1 that share of the fit. None is what is left of it.
+        Updates or epochs; below 1 that fraction of the fit. None is the rest of it.
     start_factor : float >= 0, default=1.0
     end_factor : float >= 0, default=0.0
     unit : {"step", "epoch"}, default="step"
@@ -205,9 +205,7 @@ class MultiStep(Schedule):
 
 
 class OneCycle(Schedule):
-    """Up to r, then down to next to nothing.
-
-    Source: Smith and Topin, 2017; torch: OneCycleLR with max_lr = r.
+    """Up to r, then down to almost zero (Smith and Topin, 2017; torch: OneCycleLR with max_lr = r).
 
     From r / start_divisor up to r in the first `rise` of the length, then down to r /
     (start_divisor * end_divisor). Momentum is not changed.
@@ -215,7 +213,7 @@ class OneCycle(Schedule):
     Parameters
     ----------
     length : float > 0, default=None
-        Updates or epochs; below 1 that share of the fit. None is what is left of it.
+        Updates or epochs; below 1 that fraction of the fit. None is the rest of it.
     rise : float in [0, 1], default=0.3
     start_divisor : float > 0, default=25.0
     end_divisor : float > 0, default=10000.0
@@ -274,12 +272,12 @@ class Optimal(Schedule):
 
 
 class Plateau(Schedule):
-    """Lower the rate where the loss no longer falls.
+    """Lower the rate when the loss stops falling.
 
     Source: torch: ReduceLROnPlateau; scikit-learn: adaptive, with factor 0.2.
 
-    Looks at the validation loss (without validation the training loss) of each epoch. Where it was
-    not below (1 - threshold) * best for more than `patience` epochs, the rate is multiplied by
+    Monitors the validation loss (without validation the training loss) of each epoch. If it was not
+    below (1 - threshold) * best for more than `patience` epochs, the rate is multiplied by
     `factor`.
 
     Parameters
@@ -313,14 +311,14 @@ class Plateau(Schedule):
 
 
 class Polynomial(Schedule):
-    """Along a power of the time that is left (torch: PolynomialLR).
+    """By a power of the remaining time (torch: PolynomialLR).
 
     r * (e + (1 - e) * (1 - t / length)^power) with e = end_factor; then r * e.
 
     Parameters
     ----------
     length : float > 0, default=None
-        Updates or epochs; below 1 that share of the fit. None is what is left of it.
+        Updates or epochs; below 1 that fraction of the fit. None is the rest of it.
     power : float >= 0, default=1.0
     end_factor : float >= 0, default=0.0
     unit : {"step", "epoch"}, default="step"
@@ -344,7 +342,7 @@ class Polynomial(Schedule):
 
 
 class Step(Schedule):
-    """By a factor after every so many epochs (torch: StepLR).
+    """By a factor at regular intervals (torch: StepLR).
 
     r * factor^floor(t / every).
 

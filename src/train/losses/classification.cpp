@@ -208,9 +208,9 @@ void check_ignored(const SoftmaxCrossEntropy& spec) {
                     .hint = "Give class numbers as targets, or rows a sample weight of 0."});
 }
 
-const char* const kIgnoreMeaning = "Rows (or places) of this class count nothing.";
+const char* const kIgnoreMeaning = "Rows (or positions) of this class are ignored.";
 const char* const kProbabilityMeaning =
-    "Logarithms are of at least this; 0 is the smallest normal number of the type of p.";
+    "Lower bound of p in logarithms; 0 is the smallest normal number of the type of p.";
 
 void register_classes(LossTable& table) {
   table.add<write_softmax_cross_entropy>(
@@ -225,7 +225,8 @@ void register_classes(LossTable& table) {
           .formula =
               "-log p[t] with p = softmax(s). s: [N, C] before any Softmax, t: [N] class numbers; "
               "or s with more axes, such as [B, T, C], and t of the shape of s without the class "
-              "axis, such as [B, T]: the mean over the places of a row. With w = class_weights and "
+              "axis, such as [B, T]: the mean over the positions of a row. With w = class_weights "
+              "and "
               "e = label_smoothing a row's loss is (1 - e) w[t] (-log p[t]) + e / C sum_c w[c] "
               "(-log p[c]), and it counts w[t] times in a mean. With one-hot targets it is "
               "-sum_c w[c] log p[c] ((1 - e) t[c] + e / C), and counts once.",
@@ -262,15 +263,15 @@ void register_classes(LossTable& table) {
           .source = "torch: KLDivLoss of log p",
           .formula = "sum_c t[c] (log t[c] - log softmax(s)[c]). s: [N, C] before any Softmax, or "
                      "logarithms of probabilities; t: [N, C] probabilities. With more axes, the "
-                     "mean over the places of a row.",
+                     "mean over the positions of a row.",
           .names = {{"kl_divergence", {}, {"kl"}}},
       });
 }
 
 void register_columns(LossTable& table) {
   const char* const soft =
-      "Whether targets of one column, too, are numbers from 0 to 1, of the type and shape of the "
-      "scores. A session that is given fractions as targets does so by itself.";
+      "Whether targets of one column are also numbers from 0 to 1, of the type and shape of the "
+      "scores. A session sets this itself when given fractions as targets.";
   table.add<write_binary_cross_entropy>(
       {.target = TargetKind::kByColumns, .takes_scores = true},
       Described<BinaryCrossEntropy>{

@@ -25,7 +25,7 @@ const LossTable& loss_rows() {
                                    .summary = "automatic loss",
                                    .formula = "Chosen by the head of the model: squared error for "
                                               "a regression output; softmax, binary or one-vs-rest "
-                                              "cross-entropy for the scores behind Softmax or "
+                                              "cross-entropy for the scores before Softmax or "
                                               "Sigmoid; the negative log of the probability where "
                                               "there are no scores.",
                                    .names = {{"auto", {}}},

@@ -172,7 +172,7 @@ std::vector<Field<Spec>> adam_fields(std::string decay) {
   auto fields = moment_fields<Spec>();
   fields.push_back(decay_field<Spec>(std::move(decay)));
   fields.push_back(field("amsgrad", &Spec::amsgrad,
-                         "The largest v so far stands in place of v (Reddi, Kale and Kumar, "
+                         "Uses the largest v so far in place of v (Reddi, Kale and Kumar, "
                          "2018)."));
   return fields;
 }
@@ -199,7 +199,7 @@ void register_adam(OptimizerTable& table) {
       .formula =
           "m = beta1 * m + (1 - beta1) * g, v = beta2 * v + (1 - beta2) * g^2, and at step t "
           "w -= lr / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + epsilon).",
-      .fields = adam_fields<Adam>("g += weight_decay * w, before all that."),
+      .fields = adam_fields<Adam>("g += weight_decay * w, before everything else."),
       .states = kAdamStates,
       .names = {{"adam", {}}},
   });
@@ -208,7 +208,7 @@ void register_adam(OptimizerTable& table) {
       .python_name = "AdamW",
       .summary = "Adam with decoupled weight decay",
       .source = "Loshchilov and Hutter, 2017",
-      .formula = "w *= 1 - lr * weight_decay, then as Adam.",
+      .formula = "w *= 1 - lr * weight_decay, then as in Adam.",
       .fields = adam_fields<AdamW>("Decoupled."),
       .states = kAdamStates,
       .names = {{"adamw", {}}},
@@ -218,9 +218,9 @@ void register_adam(OptimizerTable& table) {
       .python_name = "LAMB",
       .summary = "LAMB",
       .source = "You et al., 2019, algorithm 2",
-      .formula = "m and v as Adam's; u = m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + epsilon) "
+      .formula = "m and v as in Adam; u = m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + epsilon) "
                  "+ weight_decay * w; w -= lr * |w| / |u| * u with Euclidean norms over each "
-                 "weight (the factor |w| / |u| is 1 where one of them is 0).",
+                 "weight (the factor |w| / |u| is 1 if one of them is 0).",
       .fields = lamb_fields(),
       .states = {{"lamb_m", "m"}, {"lamb_v", "v"}, {"step_count", "updates done"}},
       .names = {{"lamb", {}}},

@@ -102,7 +102,7 @@ void register_adaptive(OptimizerTable& table) {
       .fields = {rate_field<Adagrad>(), field("rate_decay", &Adagrad::rate_decay, kAtLeastZero),
                  decay_field<Adagrad>(),
                  field("initial_accumulator", &Adagrad::initial_accumulator, kAtLeastZero,
-                       "What s starts as."),
+                       "Initial value of s."),
                  field("epsilon", &Adagrad::epsilon, kAtLeastZero)},
       .states = {{"adagrad_sum", "s"}, {"step_count", "with rate_decay"}},
       .names = {{"adagrad", {}}},

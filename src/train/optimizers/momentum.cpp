@@ -116,7 +116,7 @@ void register_momentum(OptimizerTable& table) {
                  field("decoupled_weight_decay", &Sgd::decoupled_weight_decay,
                        "Instead, w *= 1 - lr * weight_decay."),
                  field("rate_in_velocity", &Sgd::rate_in_velocity,
-                       "As scikit-learn, the velocity holds the rates of its steps: "
+                       "As in scikit-learn, the velocity includes the rates of its steps: "
                        "v = momentum * v - lr * g, then w += v, or with Nesterov's correction "
                        "w += momentum * v - lr * g. The same while lr does not change. Needs "
                        "momentum above 0 and no dampening.")},

@@ -73,10 +73,10 @@ void register_muon(OptimizerTable& table) {
   table.add<MuonRule>(Described<Muon>{
       .type = "Muon",
       .python_name = "Muon",
-      .summary = "Muon: momentum made orthogonal for matrices, AdamW for all other weights",
+      .summary = "Muon: orthogonalised momentum for matrices, AdamW for all other weights",
       .source = "Jordan et al., 2024; the factor 0.2 * sqrt(max(rows, columns)): Liu et al., 2025",
       .formula =
-          "Of a weight of two dimensions, w *= 1 - lr * weight_decay, "
+          "For a two-dimensional weight, w *= 1 - lr * weight_decay, "
           "m = momentum * m + (1 - momentum) * g, u = m, or with Nesterov's correction "
           "u = momentum * m + (1 - momentum) * g, and "
           "w -= lr * 0.2 * sqrt(max(rows, columns)) * orthogonal(u). There x starts as "
@@ -86,7 +86,7 @@ void register_muon(OptimizerTable& table) {
       .fields = {rate_field<Muon>("Learning rate; one that suits AdamW."),
                  field("momentum", &Muon::momentum, kBelowOne), field("nesterov", &Muon::nesterov),
                  decay_field<Muon>("Decoupled."),
-                 field("iterations", &Muon::iterations, kAtLeastOne, "Of Newton and Schulz."),
+                 field("iterations", &Muon::iterations, kAtLeastOne, "Of Newton-Schulz."),
                  field("epsilon", &Muon::epsilon, kAtLeastZero),
                  field("beta1", &Muon::beta1, kBelowOne, "Of AdamW."),
                  field("beta2", &Muon::beta2, kBelowOne, "Of AdamW.")},

@@ -68,7 +68,7 @@ Field<Spec> rate_field(std::string meaning = "Learning rate.") {
                 field("learning_rate", &Spec::learning_rate, kAtLeastZero, std::move(meaning)));
 }
 template <class Spec>
-Field<Spec> decay_field(std::string meaning = "g += weight_decay * w, before all that.") {
+Field<Spec> decay_field(std::string meaning = "g += weight_decay * w, before everything else.") {
   return field("weight_decay", &Spec::weight_decay, kAtLeastZero, std::move(meaning));
 }
 

@@ -17,11 +17,11 @@ namespace {
 
 using Rows = DescriptionTable<Schedule::Rule>;
 
-constexpr const char* kLengthMeaning = "Updates or epochs; below 1 that share of the fit.";
+constexpr const char* kLengthMeaning = "Updates or epochs; below 1 that fraction of the fit.";
 
 template <class Spec>
 Field<Spec> length_field() {
-  return zero_is("what is left of it", field("length", &Spec::length, kAboveZero, kLengthMeaning));
+  return zero_is("the rest of it", field("length", &Spec::length, kAboveZero, kLengthMeaning));
 }
 
 template <class Spec>
@@ -39,7 +39,7 @@ void add_powers(Rows& rows) {
   rows.add(Described<ConstantRate>{
       .type = "ConstantRate",
       .python_name = "Constant",
-      .summary = "A fixed share of the rate",
+      .summary = "A fixed fraction of the rate",
       .formula = "r * factor.",
       .fields = {field("factor", &ConstantRate::factor, kAtLeastZero)},
       .names = {{"constant", {}}},
@@ -74,7 +74,7 @@ void add_powers(Rows& rows) {
   rows.add(Described<StepDecay>{
       .type = "StepDecay",
       .python_name = "Step",
-      .summary = "By a factor after every so many epochs",
+      .summary = "By a factor at regular intervals",
       .source = "torch: StepLR",
       .formula = "r * factor^floor(t / every).",
       .fields = {field("every", &StepDecay::every, kAtLeastOne),
@@ -127,7 +127,7 @@ void add_curves(Rows& rows) {
   rows.add(Described<CosineRestarts>{
       .type = "CosineRestarts",
       .python_name = "CosineRestarts",
-      .summary = "The cosine again and again",
+      .summary = "A cosine with restarts",
       .source = "Loshchilov and Hutter, 2016; torch: CosineAnnealingWarmRestarts",
       .formula = "Each round is length_factor times longer than the one before, and begins at "
                  "restart_factor times its highest rate.",
@@ -141,7 +141,7 @@ void add_curves(Rows& rows) {
   rows.add(Described<OneCycle>{
       .type = "OneCycle",
       .python_name = "OneCycle",
-      .summary = "Up to r, then down to next to nothing",
+      .summary = "Up to r, then down to almost zero",
       .source = "Smith and Topin, 2017; torch: OneCycleLR with max_lr = r",
       .formula = "From r / start_divisor up to r in the first `rise` of the length, then down to "
                  "r / (start_divisor * end_divisor). Momentum is not changed.",
@@ -155,7 +155,7 @@ void add_curves(Rows& rows) {
   rows.add(Described<LinearRate>{
       .type = "LinearRate",
       .python_name = "Linear",
-      .summary = "From r * start_factor to r * end_factor along a line",
+      .summary = "Linearly from r * start_factor to r * end_factor",
       .source = "torch: LinearLR",
       .formula = "r * (a + (b - a) * t / length) with a = start_factor and b = end_factor; then "
                  "r * b.",
@@ -168,7 +168,7 @@ void add_curves(Rows& rows) {
   rows.add(Described<PolynomialDecay>{
       .type = "PolynomialDecay",
       .python_name = "Polynomial",
-      .summary = "Along a power of the time that is left",
+      .summary = "By a power of the remaining time",
       .source = "torch: PolynomialLR",
       .formula = "r * (e + (1 - e) * (1 - t / length)^power) with e = end_factor; then r * e.",
       .fields = {length_field<PolynomialDecay>(),
@@ -183,10 +183,10 @@ void add_others(Rows& rows) {
   rows.add(Described<Plateau>{
       .type = "Plateau",
       .python_name = "Plateau",
-      .summary = "Lower the rate where the loss no longer falls",
+      .summary = "Lower the rate when the loss stops falling",
       .source = "torch: ReduceLROnPlateau; scikit-learn: adaptive, with factor 0.2",
-      .formula = "Looks at the validation loss (without validation the training loss) of each "
-                 "epoch. Where it was not below (1 - threshold) * best for more than `patience` "
+      .formula = "Monitors the validation loss (without validation the training loss) of each "
+                 "epoch. If it was not below (1 - threshold) * best for more than `patience` "
                  "epochs, the rate is multiplied by `factor`.",
       .fields = {field("factor", &Plateau::factor, {.minimum = 0, .is_open = true, .below = 1}),
                  field("patience", &Plateau::patience, kAtLeastZero),
@@ -199,7 +199,7 @@ void add_others(Rows& rows) {
   });
   rows.add(Described<ScheduleSequence>{
       .type = "ScheduleSequence",
-      .summary = "One after the other, each with t from 0",
+      .summary = "One after another, each with t from 0",
       .source = "torch: SequentialLR",
       .names = {{"warmup_cosine", after_warm_up(CosineDecay{})},
                 {"warmup_linear", after_warm_up(LinearRate{})}},
