@@ -103,12 +103,12 @@ std::vector<DescriptionInfo> loss_table() {
         {.name = "class_axis",
          .option = "axis",
          .default_value = std::monostate{},
-         .meaning = "The axis of s that has the classes, of three axes or more; negative from the "
-                    "end. None: the axis of the model's own Softmax or ArgMax; else the one that "
-                    "the shape of the first labels leaves out (several that fit are an error, "
-                    "unless one of them is the only axis of a fixed size behind the first). In "
-                    "files, which have no labels, and with probabilities as targets: that only "
-                    "axis of a fixed size, else axis 1 as in PyTorch."});
+         .meaning = "The class axis of s, if it has three axes or more; negative from the end. "
+                    "None: the axis of the model's own Softmax or ArgMax; else the one missing "
+                    "from the shape of the first labels (several candidates are an error, unless "
+                    "one of them is the only axis of fixed size after the first). In files, which "
+                    "have no labels, and with probabilities as targets: that only axis of fixed "
+                    "size, else axis 1 as in PyTorch."});
   }
   return table;
 }

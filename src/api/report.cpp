@@ -56,7 +56,7 @@ OperatorCounts computed_operators(const ir::Model& working, bool& all_outputs) {
   all_outputs = true;
   for (const train::RunnableOutput& output : train::runnable_outputs(*working.graph)) {
     all_outputs = all_outputs && output.value != nullptr;
-    if (output.value != nullptr) needed.merge(train::values_behind(output.value));
+    if (output.value != nullptr) needed.merge(train::ancestors_of(output.value));
   }
   OperatorCounts counts;
   for (const Node* node : working.graph->nodes) {

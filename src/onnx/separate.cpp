@@ -98,7 +98,7 @@ std::optional<TensorSeparator::Place> TensorSeparator::find(const TensorReads& t
   const std::string& name = tensor.value->name;
   if (const PlacePath* place = index_.initializer(tensor.scope, name)) {
     return Place{.graph = {place->begin(), place->end() - 1},
-                 .behind = place->back(),
+                 .after = place->back(),
                  .tensor = index_.text_at(place->back())};
   }
   const PlacePath* node = index_.node(tensor.scope, name);
@@ -107,7 +107,7 @@ std::optional<TensorSeparator::Place> TensorSeparator::find(const TensorReads& t
   for (WireReader in(index_.text_at(attribute->back())); in.next();) {
     if (in.field() != onnx::AttributeProto::kTFieldNumber) continue;
     return Place{
-        .graph = {node->begin(), node->end() - 1}, .behind = node->back(), .tensor = in.bytes()};
+        .graph = {node->begin(), node->end() - 1}, .after = node->back(), .tensor = in.bytes()};
   }
   return std::nullopt;
 }
@@ -128,7 +128,7 @@ void TensorSeparator::separate(const Separation& separation) {
                              renamed(place->tensor, onnx::TensorProto::kNameFieldNumber, name));
     for (const std::size_t i : reads) redirect(separation.tensor->reads[i], name);
   }
-  append_after(place->graph, place->behind, fields);
+  append_after(place->graph, place->after, fields);
   if (separation.tensor->value->is_input) add_inputs(separation, place->graph);
 }
 

@@ -56,9 +56,9 @@ class TensorSeparator {
 
  private:
   struct Place {
-    PlacePath graph;           // the graph that it is in
-    MessagePlace behind = {};  // the part of it after which new tensors are written
-    std::string_view tensor;   // the TensorProto
+    PlacePath graph;          // the graph that it is in
+    MessagePlace after = {};  // the part of it after which new tensors are written
+    std::string_view tensor;  // the TensorProto
   };
   std::optional<Place> find(const TensorReads& tensor) const;
   void add_inputs(const Separation& separation, const PlacePath& graph);

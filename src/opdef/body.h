@@ -19,7 +19,7 @@
 
 namespace onnxgrad::opdef {
 
-/// Where an operand of a body lies: in iteration i at `at` + i * `stride` (bytes).
+/// The location of an operand of a body: in iteration i at `at` + i * `stride` (bytes).
 struct Slice {
   std::byte* at = nullptr;
   std::int64_t stride = 0;
@@ -28,7 +28,7 @@ struct Slice {
 /// A value that each iteration replaces by a new one of the same type and shape.
 struct BodyState {
   const std::byte* initial = nullptr;
-  std::byte* last = nullptr;  ///< where its last value goes; nullptr: it is not wanted
+  std::byte* last = nullptr;  ///< where its last value goes; nullptr: not wanted
 };
 
 /// One run of a body. Its inputs are those of the graph in order, without the states; its outputs
@@ -38,11 +38,11 @@ struct BodyRun {
   const Slice* inputs = nullptr;
   const Slice* outputs = nullptr;
   std::int64_t count = 1;  ///< of iterations, at most
-  /// State 0 is a truth value: there is no further iteration once it is false.
+  /// State 0 is a truth value: there are no further iterations once it is false.
   bool stops = false;
   /// Has the number of the iteration while it runs.
   std::int64_t* counter = nullptr;
-  /// For so many iterations there is room in the outputs; then grow(), if given, moves them and
+  /// The outputs have space for this many iterations; then grow(), if given, moves them and
   /// returns the new number.
   std::int64_t capacity = std::numeric_limits<std::int64_t>::max();
   const std::function<std::int64_t(std::int64_t done)>* grow = nullptr;
@@ -53,7 +53,7 @@ struct BodyRun {
 class CompiledBody {
  public:
   virtual ~CompiledBody() = default;
-  /// Types and shapes of the outputs behind those of the states.
+  /// Types and shapes of the outputs after those of the states.
   virtual const std::vector<TensorDesc>& outputs() const = 0;
   virtual std::int64_t workspace_bytes() const = 0;
   /// The sum over its kernels.
@@ -70,7 +70,7 @@ struct BodyForm {
 };
 
 /// Gives kernels the bodies of their node. The node is in a closed form: what a body reads of
-/// enclosing graphs is an input of node and body (behind their own), unless it is a constant.
+/// enclosing graphs is an input of node and body (after their own), unless it is a constant.
 class BodyCompiler {
  public:
   virtual ~BodyCompiler() = default;

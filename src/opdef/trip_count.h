@@ -9,7 +9,7 @@
 namespace onnxgrad::opdef {
 
 /// How often a node in the form of ONNX's Loop (inputs: trip count, condition, states; a "body")
-/// runs its body, where nothing that a run computes can change that: the trip count is a constant,
+/// runs its body, if nothing that a run computes can change that: the trip count is a constant,
 /// and the condition is true from beginning to end.
 std::optional<std::int64_t> fixed_trip_count(const ir::Node& node);
 

@@ -18,7 +18,7 @@
 namespace onnxgrad::runtime {
 
 /// A copy of `body` that reads nothing of enclosing graphs: of `captured`, constants become its
-/// own, all others inputs behind its own.
+/// own, all others inputs after its own.
 ir::GraphPtr close_body(const ir::Graph& body, std::span<ir::Value* const> captured);
 
 /// The closed form of `node`, of domain ir::kFusedDomain and in no list: it has the inputs of

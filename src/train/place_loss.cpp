@@ -146,14 +146,14 @@ bool is_matrix(const Weight& weight) {
 // Which of the weights a penalty applies to.
 std::vector<bool> match_penalty(const Penalty& penalty, const std::vector<Weight>& weights,
                                 const std::vector<std::string>& names,
-                                const std::unordered_set<const Value*>& behind) {
+                                const std::unordered_set<const Value*>& ancestors) {
   if (!penalty.weights.empty()) {
     return match_patterns(penalty.weights, names, "floating-point weight");
   }
   std::vector<bool> matched;
   bool is_any = false;
   for (const Weight& weight : weights) {
-    matched.push_back(is_matrix(weight) && behind.contains(weight.value));
+    matched.push_back(is_matrix(weight) && ancestors.contains(weight.value));
     is_any = is_any || matched.back();
   }
   if (!is_any) {
@@ -174,12 +174,12 @@ std::vector<Weight> find_floating_weights(const ir::Model& model,
 }
 
 std::vector<Penalized> find_penalized(const std::vector<Weight>& weights, const Loss& loss,
-                                      const std::unordered_set<const Value*>& behind) {
+                                      const std::unordered_set<const Value*>& ancestors) {
   std::vector<std::string> names;
   for (const Weight& weight : weights) names.push_back(weight.value->name);
   std::vector<Penalized> sums(weights.size());
   for (const Penalty& penalty : loss.penalties) {
-    const auto matched = match_penalty(penalty, weights, names, behind);
+    const auto matched = match_penalty(penalty, weights, names, ancestors);
     for (std::size_t i = 0; i < weights.size(); ++i) {
       if (!matched[i]) continue;
       sums[i].weight = weights[i].value;
@@ -258,9 +258,9 @@ PlacedLoss finish(GraphBuilder& g, const Loss& loss, const std::vector<Weight>& 
                   PlacedLoss placed) {
   std::vector<Penalized> penalties;
   if (!loss.penalties.empty()) {
-    auto behind = values_behind(placed.written.loss);
-    for (const PlacedLoss& other : placed.others) behind.merge(values_behind(other.written.loss));
-    penalties = find_penalized(weights, loss, behind);
+    auto ancestors = ancestors_of(placed.written.loss);
+    for (const PlacedLoss& other : placed.others) ancestors.merge(ancestors_of(other.written.loss));
+    penalties = find_penalized(weights, loss, ancestors);
   }
   LossInfo& info = placed.resolved.info;
   for (const Penalized& penalized : penalties) {
@@ -277,17 +277,17 @@ PlacedLoss finish(GraphBuilder& g, const Loss& loss, const std::vector<Weight>& 
 
 }  // namespace
 
-std::unordered_set<const Value*> values_behind(const Value* value) {
-  std::unordered_set<const Value*> behind;
+std::unordered_set<const Value*> ancestors_of(const Value* value) {
+  std::unordered_set<const Value*> ancestors;
   std::vector<const Value*> open{value};
   while (!open.empty()) {
     const Value* next = open.back();
     open.pop_back();
-    if (next == nullptr || !behind.insert(next).second || next->producer == nullptr) continue;
+    if (next == nullptr || !ancestors.insert(next).second || next->producer == nullptr) continue;
     for (const Value* input : next->producer->inputs) open.push_back(input);
     for (const Value* captured : ir::captured_values(*next->producer)) open.push_back(captured);
   }
-  return behind;
+  return ancestors;
 }
 
 LossPlace PlacedLoss::place() const {

@@ -32,7 +32,7 @@ struct PlacedLoss {
 PlacedLoss place_loss(ir::GraphBuilder& g, const opdef::OpRegistry& registry, const Loss& loss);
 
 /// All values that `value` is computed from, including itself.
-std::unordered_set<const ir::Value*> values_behind(const ir::Value* value);
+std::unordered_set<const ir::Value*> ancestors_of(const ir::Value* value);
 
 }  // namespace onnxgrad::train
 

@@ -56,7 +56,7 @@ Session::Session(Source source, const Loss& loss, const Optimizer& optimizer,
     outputs_.push_back(value_info(runnable_[i].name, shown->type));
     // Predictions are made without targets.
     if (has_own_loss && runnable_[i].value != nullptr &&
-        std::ranges::any_of(values_behind(runnable_[i].value), is_own)) {
+        std::ranges::any_of(ancestors_of(runnable_[i].value), is_own)) {
       runnable_[i].value = nullptr;
     }
   }

@@ -68,7 +68,7 @@ Value* find_in(const ir::Graph& graph, const WeightInfo& weight) {
 // Weights that the loss depends on. Naming one that does not affect it is an error.
 std::vector<Weight> reachable_weights(const std::vector<Weight>& selected, Value* loss,
                                       bool were_named) {
-  const auto needed = values_behind(loss);
+  const auto needed = ancestors_of(loss);
   std::vector<Weight> reachable;
   for (const Weight& weight : selected) {
     if (needed.contains(weight.value)) {
@@ -253,7 +253,7 @@ struct StateWeights {
 // Puts operators into training mode. Statistics that they keep are neither trained nor held.
 StateWeights enter_training(Draft& draft, const opdef::OpRegistry& registry, ChosenWeights chosen,
                             Value* loss, const StepGraphOptions& options) {
-  const auto needed = values_behind(loss);
+  const auto needed = ancestors_of(loss);
   StateWeights result{.held = std::move(chosen.held)};
   result.statistics = switch_on_training(draft.g(), registry, needed, values_of(chosen.trained),
                                          options.training_mode);

@@ -47,11 +47,11 @@ class Auto(Loss):
     Parameters
     ----------
     axis : int, default=None
-        The axis of s that has the classes, of three axes or more; negative from the end. None: the
-        axis of the model's own Softmax or ArgMax; else the one that the shape of the first labels
-        leaves out (several that fit are an error, unless one of them is the only axis of a fixed
-        size behind the first). In files, which have no labels, and with probabilities as targets:
-        that only axis of a fixed size, else axis 1 as in PyTorch.
+        The class axis of s, if it has three axes or more; negative from the end. None: the axis of
+        the model's own Softmax or ArgMax; else the one missing from the shape of the first labels
+        (several candidates are an error, unless one of them is the only axis of fixed size after
+        the first). In files, which have no labels, and with probabilities as targets: that only
+        axis of fixed size, else axis 1 as in PyTorch.
     """
 
     axis: int | None
@@ -157,11 +157,11 @@ class KlDivergence(Loss):
     Parameters
     ----------
     axis : int, default=None
-        The axis of s that has the classes, of three axes or more; negative from the end. None: the
-        axis of the model's own Softmax or ArgMax; else the one that the shape of the first labels
-        leaves out (several that fit are an error, unless one of them is the only axis of a fixed
-        size behind the first). In files, which have no labels, and with probabilities as targets:
-        that only axis of a fixed size, else axis 1 as in PyTorch.
+        The class axis of s, if it has three axes or more; negative from the end. None: the axis of
+        the model's own Softmax or ArgMax; else the one missing from the shape of the first labels
+        (several candidates are an error, unless one of them is the only axis of fixed size after
+        the first). In files, which have no labels, and with probabilities as targets: that only
+        axis of fixed size, else axis 1 as in PyTorch.
     """
 
     axis: int | None
@@ -218,11 +218,11 @@ class NegativeLogLikelihood(Loss):
     ignore_index : int, default=None
         Rows (or positions) of this class are ignored.
     axis : int, default=None
-        The axis of s that has the classes, of three axes or more; negative from the end. None: the
-        axis of the model's own Softmax or ArgMax; else the one that the shape of the first labels
-        leaves out (several that fit are an error, unless one of them is the only axis of a fixed
-        size behind the first). In files, which have no labels, and with probabilities as targets:
-        that only axis of a fixed size, else axis 1 as in PyTorch.
+        The class axis of s, if it has three axes or more; negative from the end. None: the axis of
+        the model's own Softmax or ArgMax; else the one missing from the shape of the first labels
+        (several candidates are an error, unless one of them is the only axis of fixed size after
+        the first). In files, which have no labels, and with probabilities as targets: that only
+        axis of fixed size, else axis 1 as in PyTorch.
     """
 
     min_probability: float
@@ -332,11 +332,11 @@ class SoftmaxCrossEntropy(Loss):
     one_hot : bool, default=False
         Whether targets are 0 and 1, or probabilities, of the type and shape of s.
     axis : int, default=None
-        The axis of s that has the classes, of three axes or more; negative from the end. None: the
-        axis of the model's own Softmax or ArgMax; else the one that the shape of the first labels
-        leaves out (several that fit are an error, unless one of them is the only axis of a fixed
-        size behind the first). In files, which have no labels, and with probabilities as targets:
-        that only axis of a fixed size, else axis 1 as in PyTorch.
+        The class axis of s, if it has three axes or more; negative from the end. None: the axis of
+        the model's own Softmax or ArgMax; else the one missing from the shape of the first labels
+        (several candidates are an error, unless one of them is the only axis of fixed size after
+        the first). In files, which have no labels, and with probabilities as targets: that only
+        axis of fixed size, else axis 1 as in PyTorch.
     """
 
     ignore_index: int | None

@@ -62,7 +62,7 @@ void check(const GemmSpec& spec, std::mt19937& random, double factor, bool in_pl
   const auto start =
       random_numbers<T>(spec.start == GemmStart::kRow ? spec.n : spec.m * spec.n, random);
   const PreparedGemm gemm = prepare_gemm(spec);
-  // A guard behind C shows writes beyond its end.
+  // A guard after C shows writes beyond its end.
   constexpr std::size_t kGuard = 64;
   std::vector<T> c(static_cast<std::size_t>(spec.m * spec.n) + kGuard, T(77));
   if (in_place) std::copy(start.begin(), start.end(), c.begin());
@@ -87,11 +87,11 @@ void check(const GemmSpec& spec, std::mt19937& random, double factor, bool in_pl
     }
   }
   for (std::size_t i = 0; i < kGuard; ++i) {
-    ASSERT_EQ(c[c.size() - 1 - i], T(77)) << gemm.label << " writes behind C";
+    ASSERT_EQ(c[c.size() - 1 - i], T(77)) << gemm.label << " writes past the end of C";
   }
   for (std::int64_t i = 0; i < 64; ++i) {
     ASSERT_EQ(scratch.get()[gemm.scratch_bytes + i], std::byte{0xFF})
-        << gemm.label << " writes behind its scratch";
+        << gemm.label << " writes past its scratch";
   }
 }
 

@@ -151,7 +151,7 @@ class IterationGradient {
     }
   }
 
-  // The gradient of one iteration: from those of the states behind it and of what it stacks to
+  // The gradient of one iteration: from those of the states after it and of what it stacks to
   // those of the states before it, the growing sums and those of the rows that it reads.
   void write_body() {
     std::vector<Value*> results;
@@ -258,7 +258,7 @@ class IterationGradient {
     add_sequence(ctx_.add_output(std::move(type), value->name + "_all"), true);
   }
 
-  // A Scan needs one that says how often it runs.
+  // A Scan needs one that determines how often it runs.
   void add_any_sequence() {
     Value* formal = roles_.scans_backward.empty() ? body_.inputs.at(0) : scan_formal(0);
     save_rows(formal);

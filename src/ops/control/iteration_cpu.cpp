@@ -383,7 +383,7 @@ class SlowRun {
     throw UnsupportedOperatorError(
         {.what = "no kernel scans or stacks " + std::string(dtype_name(dtype)),
          .where = {.node = call_.node.name, .op_type = call_.node.op_type},
-         .hint = "Scan indices of these values, and look them up behind the node."});
+         .hint = "Scan indices of these values, and look them up after the node."});
   }
 
   Tensor row(std::size_t k, std::int64_t iteration) const {

@@ -25,8 +25,8 @@ struct Iteration {
   std::size_t first_input = 0;               ///< of the states among the node's inputs
   std::size_t num_states = 0;                ///< without the condition
   bool is_loop = false;                      ///< inputs 0 and 1 are trip count and condition
-  std::vector<ScannedOperand> scanned = {};  ///< inputs behind the states
-  std::vector<ScannedOperand> stacked = {};  ///< outputs behind the states
+  std::vector<ScannedOperand> scanned = {};  ///< inputs after the states
+  std::vector<ScannedOperand> stacked = {};  ///< outputs after the states
 };
 
 /// A kernel that runs the body of `request.node`, a node in its closed form.

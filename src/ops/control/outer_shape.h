@@ -7,11 +7,11 @@
 
 namespace onnxgrad::ops {
 
-/// A shape of this type, int64 [rank], from what is there before a node with subgraphs: numbers,
-/// and dimensions of `outer` values that have the same symbols. nullptr if it cannot be told.
+/// A shape of this type, int64 [rank], from what is known before a node with subgraphs: numbers,
+/// and dimensions of `outer` values that have the same symbols. nullptr if it is not known.
 Value* find_shape(GraphBuilder& g, const ir::Type& type, std::span<Value* const> outer);
 
-/// What `shape`, a Shape node, gives, told in the same way.
+/// The result of `shape`, a Shape node, determined in the same way.
 Value* find_shape(GraphBuilder& g, const Node& shape, std::span<Value* const> outer);
 
 }  // namespace onnxgrad::ops
