@@ -256,6 +256,37 @@ Replacement space_to_depth_28(Node& node, GraphBuilder& /*g*/) {
   return std::nullopt;
 }
 
+// Of signed integers, with those of unsigned ones. A shift to the right copies the sign bit: of a
+// negative x it is ~(~x >> y). An amount outside of [0, bits) leaves copies of the sign bit, or 0.
+Replacement bit_shift_28(Node& node, GraphBuilder& g) {
+  Value* x = node.inputs.at(0);
+  const DataType dtype = x->dtype();
+  DataType bits = DataType::kUndefined;
+  if (dtype == DataType::kInt8) bits = DataType::kUint8;
+  if (dtype == DataType::kInt16) bits = DataType::kUint16;
+  if (dtype == DataType::kInt32) bits = DataType::kUint32;
+  if (dtype == DataType::kInt64) bits = DataType::kUint64;
+  if (bits == DataType::kUndefined) return std::nullopt;
+  const auto as = [&](Value* value, DataType to) {
+    return g.op("BitCast", {value}, {attribute("to", static_cast<std::int64_t>(to))});
+  };
+  const std::string direction = node.string_attribute("direction", "");
+  const bool is_right = direction == "RIGHT";
+  Value* y = node.inputs.at(1);
+  Value* zero = g.scalar_like(x, 0);
+  Value* last = g.scalar_like(x, static_cast<double>(Dims{}.size_bytes(dtype) * 8 - 1));
+  Value* is_out = g.op("Or", {g.less(y, zero), g.greater(y, last)});
+  Value* is_negative = is_right ? g.less(x, zero) : nullptr;
+  const auto flipped = [&](Value* value) {
+    return g.where(is_negative, g.op("BitwiseNot", {value}), value);
+  };
+  Value* shifted =
+      g.op("BitShift", {as(is_right ? flipped(x) : x, bits), as(g.where(is_out, zero, y), bits)},
+           {attribute("direction", direction)});
+  Value* z = g.where(is_out, zero, as(shifted, dtype));
+  return std::vector<Value*>{is_right ? flipped(z) : z};
+}
+
 // The first opset with the new form.
 constexpr RewriteRule kRules[] = {
     {"BatchNormalization", 9, batch_normalization_9},
@@ -297,6 +328,7 @@ constexpr RewriteRule kRules[] = {
 
 // Changes of opsets above ours that only some nodes use.
 constexpr RewriteRule kNewerRules[] = {
+    {"BitShift", 28, bit_shift_28},
     {"Range", 27, remove_stash_type},
     {"SpaceToDepth", 28, space_to_depth_28},
 };

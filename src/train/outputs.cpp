@@ -30,6 +30,15 @@ void find_label_lookup(RunnableOutput& output) {
   output.value = lookup->input(1);
 }
 
+// Texts that an operator computes, not a lookup; those of subgraphs the engine has not.
+bool computes_texts(const Value* value) {
+  static const ir::NodeTest kPasses = builtin_engine().ops.passing(opdef::Passage::kReshaped);
+  const Value* source = ir::look_through(value, kPasses);
+  const Node* node = source == nullptr ? nullptr : source->producer;
+  return node != nullptr && node->subgraphs().empty() &&
+         builtin_engine().kernels.dynamic(node->domain, node->op_type) != nullptr;
+}
+
 }  // namespace
 
 Tensor RunnableOutput::finish(Tensor computed) const {
@@ -58,6 +67,7 @@ std::vector<RunnableOutput> runnable_outputs(const ir::Graph& graph) {
       output.value = producer->input(0);
     } else if (value->type.is_tensor() && value->dtype() == DataType::kString) {
       find_label_lookup(output);
+      if (output.value == nullptr && computes_texts(value)) output.value = value;
     } else if (!value->type.is_tensor() && value->type.kind != ir::Type::Kind::kUnknown) {
       output.value = nullptr;
     }

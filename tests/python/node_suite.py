@@ -63,11 +63,13 @@ class Case(NamedTuple):
         return dict(zip(names, self.inputs, strict=True))
 
 
-def _value(value: Any) -> Any:
+def _value(value: Any, info: onnx.ValueInfoProto) -> Any:
+    if info.type.tensor_type.elem_type == onnx.TensorProto.STRING:
+        return np.asarray(value).astype(object)  # empty ones are made without a type
     if isinstance(value, onnx.TensorProto):
         return numpy_helper.to_array(value)
     if isinstance(value, list):
-        return [_value(item) for item in value]
+        return [_value(item, info) for item in value]
     return value if value is None or isinstance(value, dict) else np.asarray(value)
 
 
@@ -92,7 +94,14 @@ def _collected() -> list[tuple]:
             case.name,
             operators[case.name],
             case.model.SerializeToString(),
-            *([_value(value) for value in side] for side in case.data_sets[0]),
+            *(
+                [_value(value, info) for value, info in zip(values, infos, strict=True)]
+                for values, infos in zip(
+                    case.data_sets[0],
+                    (case.model.graph.input, case.model.graph.output),
+                    strict=True,
+                )
+            ),
             case.rtol,
             case.atol,
         )

@@ -25,6 +25,7 @@ BUILD = Path(os.environ.get("ONNXGRAD_BUILD_DIR", ROOT / "build/release"))
 # What onnxruntime says when it has no kernel for an operator or a type, as opposed to a model that
 # it finds wrong.
 NOT_TAKEN = (
+    "Single dimension value must be greater than 0",  # StringNormalizer
     "NOT_IMPLEMENTED",
     "Could not find an implementation",
     "is not supported",
@@ -43,6 +44,14 @@ NOT_IN_ONNXRUNTIME = (
     "cast.like_flags",
     "one_hot.int32",  # labels
     "one_hot.float_indices",
+    "topk.uint16",
+    "topk.uint32",
+    "topk.uint64",
+    "unique.int32",
+    "unique.uint8",
+    "bitwise.shift_LEFT_uint16",
+    "bitwise.shift_RIGHT_uint16",
+    "strings.normalizer_empty",
 )
 
 # Operators that ONNX's evaluator computes in float32 whatever the type, or wrong.

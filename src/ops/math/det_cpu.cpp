@@ -1,0 +1,203 @@
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "onnxgrad/error.h"
+#include "ir/builder.h"
+#include "opdef/kernel.h"
+#include "ops/kernel_support.h"
+
+// Det and Cofactors of matrices [..., n, n], by Gaussian elimination in double precision.
+//
+// Det pivots by rows. Cofactors pivot by rows and columns, P X Q = L U, so that what is small comes
+// last: C(X) = det(P) det(Q) P^T C(L) C(U) Q^T, where C(L) = L^-T. C(U) divides by all pivots but
+// the last, which may be zero; if one before it is zero too, all cofactors are zero.
+
+namespace onnxgrad::ops {
+namespace {
+
+using opdef::KernelOffer;
+using opdef::KernelRequest;
+
+struct MatrixData {
+  std::int64_t matrices = 0;
+  std::int64_t n = 0;
+  int threads = 1;
+  std::int64_t thread_bytes = 0;
+};
+
+void swap_rows(double* a, std::int64_t n, std::int64_t i, std::int64_t j) {
+  std::swap_ranges(a + i * n, a + (i + 1) * n, a + j * n);
+}
+
+// Subtracts multiples of row k from the rows below it. The factors stay where the zeros would be.
+void eliminate(double* a, std::int64_t n, std::int64_t k) {
+  for (std::int64_t i = k + 1; i < n; ++i) {
+    const double factor = a[i * n + k] / a[k * n + k];
+    a[i * n + k] = factor;
+    if (factor == 0) continue;
+    for (std::int64_t j = k + 1; j < n; ++j) a[i * n + j] -= factor * a[k * n + j];
+  }
+}
+
+double det_of(double* a, std::int64_t n) {
+  double det = 1;
+  for (std::int64_t k = 0; k < n; ++k) {
+    std::int64_t best = k;
+    for (std::int64_t i = k + 1; i < n; ++i) {
+      if (std::abs(a[i * n + k]) > std::abs(a[best * n + k])) best = i;
+    }
+    if (best != k) {
+      swap_rows(a, n, k, best);
+      det = -det;
+    }
+    const double pivot = a[k * n + k];
+    det *= pivot;
+    if (pivot == 0) return det;
+    eliminate(a, n, k);
+  }
+  return det;
+}
+
+struct Factors {
+  std::int64_t rank = 0;  ///< pivots that are not zero; elimination ends there
+  double sign = 1;        ///< of both permutations
+};
+
+// P X Q = L U in place; rows[i] and columns[j] say where row i and column j of P X Q come from.
+Factors factorize(double* a, std::int64_t n, std::int64_t* rows, std::int64_t* columns) {
+  Factors factors;
+  for (std::int64_t i = 0; i < n; ++i) rows[i] = columns[i] = i;
+  for (std::int64_t k = 0; k < n; ++k) {
+    std::int64_t row = k;
+    std::int64_t column = k;
+    for (std::int64_t i = k; i < n; ++i) {
+      for (std::int64_t j = k; j < n; ++j) {
+        if (std::abs(a[i * n + j]) > std::abs(a[row * n + column])) {
+          row = i;
+          column = j;
+        }
+      }
+    }
+    if (row != k) {
+      swap_rows(a, n, k, row);
+      std::swap(rows[k], rows[row]);
+      factors.sign = -factors.sign;
+    }
+    if (column != k) {
+      for (std::int64_t i = 0; i < n; ++i) std::swap(a[i * n + k], a[i * n + column]);
+      std::swap(columns[k], columns[column]);
+      factors.sign = -factors.sign;
+    }
+    if (a[k * n + k] == 0) break;
+    ++factors.rank;
+    eliminate(a, n, k);
+  }
+  return factors;
+}
+
+// adj(U) = det(U) U^-1 column by column into `v` [n, n], by back substitution. In the last column
+// det(U) / u_nn is the product of the other pivots.
+void adjugate_upper(const double* u, std::int64_t n, double* v) {
+  double others = 1;  // all pivots but the last
+  for (std::int64_t k = 0; k + 1 < n; ++k) others *= u[k * n + k];
+  const double last = u[n * n - 1];
+  for (std::int64_t j = 0; j < n; ++j) {
+    for (std::int64_t i = 0; i < n; ++i) v[i * n + j] = 0;
+    v[j * n + j] = j + 1 == n ? others : others * last / u[j * n + j];
+    for (std::int64_t i = j - 1; i >= 0; --i) {
+      double sum = 0;
+      for (std::int64_t k = i + 1; k <= j; ++k) sum += u[i * n + k] * v[k * n + j];
+      v[i * n + j] = -sum / u[i * n + i];
+    }
+  }
+}
+
+// v becomes v L^-1: columns from the last to the first.
+void divide_by_lower(const double* a, std::int64_t n, double* v) {
+  for (std::int64_t i = 0; i < n; ++i) {
+    double* row = v + i * n;
+    for (std::int64_t k = n - 1; k > 0; --k) {
+      for (std::int64_t j = 0; j < k; ++j) row[j] -= row[k] * a[k * n + j];
+    }
+  }
+}
+
+// adj(X) = adj(Q) adj(U) adj(L) adj(P) up to the sign; C(X) is its transpose.
+template <class T>
+void cofactors_of(double* a, std::int64_t n, double* scratch, T* result) {
+  if (n == 0) return;
+  double* v = scratch;
+  auto* rows = reinterpret_cast<std::int64_t*>(scratch + n * n);
+  std::int64_t* columns = rows + n;
+  const Factors factors = factorize(a, n, rows, columns);
+  if (factors.rank + 1 < n) {
+    std::fill_n(result, n * n, T{0});
+    return;
+  }
+  adjugate_upper(a, n, v);
+  divide_by_lower(a, n, v);
+  for (std::int64_t i = 0; i < n; ++i) {
+    for (std::int64_t j = 0; j < n; ++j) {
+      result[rows[j] * n + columns[i]] = static_cast<T>(factors.sign * v[i * n + j]);
+    }
+  }
+}
+
+template <class T, bool kIsDet>
+void run_matrices(const void* data, std::byte* const* args, const opdef::Launch& /*launch*/) {
+  const auto& task = *static_cast<const MatrixData*>(data);
+  const std::int64_t size = task.n * task.n;
+  const T* x = reinterpret_cast<const T*>(args[0]);
+  T* y = reinterpret_cast<T*>(args[1]);
+  const auto run_share = [&](int share) {
+    auto* a = reinterpret_cast<double*>(args[2] + share * task.thread_bytes);
+    const std::int64_t end = task.matrices * (share + 1) / task.threads;
+    for (std::int64_t m = task.matrices * share / task.threads; m < end; ++m) {
+      std::copy_n(x + m * size, size, a);
+      if constexpr (kIsDet)
+        y[m] = static_cast<T>(det_of(a, task.n));
+      else
+        cofactors_of(a, task.n, a + size, y + m * size);
+    }
+  };
+#pragma omp parallel for num_threads(task.threads) schedule(static) if (task.threads > 1)
+  for (int share = 0; share < task.threads; ++share) run_share(share);
+}
+
+template <bool kIsDet>
+KernelOffer offer_matrices(const KernelRequest& request) {
+  const Dims& dims = request.inputs[0].dims;
+  const std::size_t rank = dims.rank();
+  if (rank < 2 || dims[rank - 1] != dims[rank - 2]) {
+    throw ShapeError({.what = "shape " + dims.to_string() + ", expected square matrices",
+                      .where = {.node = request.node.name, .op_type = request.node.op_type},
+                      .hint = "Give an input whose last two dimensions are equal."});
+  }
+  MatrixData data{.matrices = dims.product(0, rank - 2), .n = dims[rank - 1]};
+  constexpr std::int64_t kParallelFlops = 1 << 18;
+  if (data.matrices * data.n * data.n * data.n >= kParallelFlops) {
+    data.threads = static_cast<int>(std::clamp<std::int64_t>(data.matrices, 1, request.threads));
+  }
+  constexpr std::int64_t kEightBytes = 8;
+  const std::int64_t cells = kIsDet ? data.n * data.n : 2 * data.n * data.n + 2 * data.n;
+  data.thread_bytes = (cells * kEightBytes + 63) / 64 * 64;
+  const DataType dtype = request.inputs[0].dtype;
+  if (dtype != DataType::kFloat32 && dtype != DataType::kFloat64) {
+    return decline_dtype(request, dtype);
+  }
+  const bool is_single = dtype == DataType::kFloat32;
+  KernelOffer offer = prepared(
+      is_single ? run_matrices<float, kIsDet> : run_matrices<double, kIsDet>, data, "elimination");
+  offer.kernel.scratch_bytes = data.thread_bytes * data.threads;
+  return offer;
+}
+
+}  // namespace
+
+void register_det_cpu(opdef::KernelRegistry& registry) {
+  registry.add("", "Det", 0, offer_matrices<true>);
+  registry.add(ir::kFunctionDomain, "Cofactors", 0, offer_matrices<false>);
+}
+
+}  // namespace onnxgrad::ops

@@ -1,0 +1,20 @@
+#include "opdef/registry.h"
+#include "ops/rules.h"
+
+// BitCast: the same bytes under another type. What it gives is not a function of the numbers that
+// changes little where they do.
+
+namespace onnxgrad::ops {
+
+void register_bitcast(opdef::OpRegistry& registry) {
+  registry.add({.op_type = "BitCast",
+                .since_version = 26,
+                .attributes = {{.name = "to",
+                                .type = opdef::AttributeType::kInt,
+                                .required = true,
+                                .min = 1,
+                                .max = 64}},
+                .zero_gradient = true});
+}
+
+}  // namespace onnxgrad::ops

@@ -1,0 +1,46 @@
+#include <cstring>
+
+#include "onnxgrad/error.h"
+#include "opdef/kernel.h"
+#include "ops/kernel_support.h"
+
+namespace onnxgrad::ops {
+namespace {
+
+using opdef::KernelOffer;
+using opdef::KernelRequest;
+
+struct Bytes {
+  std::int64_t count = 0;
+};
+
+void run_bitcast(const void* data, std::byte* const* args, const opdef::Launch& /*launch*/) {
+  if (args[1] == args[0]) return;
+  const auto count = static_cast<const Bytes*>(data)->count;
+  std::memcpy(args[1], args[0], static_cast<std::size_t>(count));
+}
+
+KernelOffer offer_bitcast(const KernelRequest& request) {
+  const opdef::TensorDesc& x = request.inputs[0];
+  const opdef::TensorDesc& y = request.outputs[0];
+  const std::int64_t bytes = x.dims.size_bytes(x.dtype);
+  if (x.dtype == DataType::kString || y.dtype == DataType::kString ||
+      bytes != y.dims.size_bytes(y.dtype)) {
+    throw ShapeError(
+        {.what = std::string(dtype_name(x.dtype)) + " to " + std::string(dtype_name(y.dtype)),
+         .where = {.node = request.node.name, .op_type = request.node.op_type},
+         .detail = "Their elements have different widths.",
+         .hint = "Use Cast, or a type of as many bits."});
+  }
+  KernelOffer offer = prepared(run_bitcast, Bytes{bytes}, "copy");
+  offer.kernel.in_place = {{0, 0}};
+  return offer;
+}
+
+}  // namespace
+
+void register_bitcast_cpu(opdef::KernelRegistry& registry) {
+  registry.add("", "BitCast", 0, offer_bitcast);
+}
+
+}  // namespace onnxgrad::ops

@@ -1,0 +1,81 @@
+#include <algorithm>
+#include <cstring>
+
+#include "onnxgrad/error.h"
+#include "opdef/kernel.h"
+#include "ops/kernel_support.h"
+
+// The data is [d0, d1, block]: time and batch are the first two axes, in either order.
+
+namespace onnxgrad::ops {
+namespace {
+
+using opdef::KernelOffer;
+using opdef::KernelRequest;
+
+struct ReverseData {
+  std::int64_t times = 0;
+  std::int64_t batch = 0;
+  std::int64_t time_bytes = 0;   ///< from one time to the next
+  std::int64_t batch_bytes = 0;  ///< from one sequence to the next
+  std::int64_t block_bytes = 0;
+  int threads = 1;
+  std::string node;
+};
+
+[[noreturn]] void throw_length(std::int64_t length, const ReverseData& task) {
+  throw DataError({.what = "sequence of length " + std::to_string(length) + ", expected 0 to " +
+                           std::to_string(task.times) + ", in " + task.node,
+                   .hint = "Give lengths that the time axis has room for."});
+}
+
+void run_reverse(const void* data, std::byte* const* args, const opdef::Launch& /*launch*/) {
+  const auto& task = *static_cast<const ReverseData*>(data);
+  const auto* lengths = reinterpret_cast<const std::int64_t*>(args[1]);
+  for (std::int64_t b = 0; b < task.batch; ++b) {
+    if (lengths[b] < 0 || lengths[b] > task.times) throw_length(lengths[b], task);
+  }
+#pragma omp parallel for num_threads(task.threads) schedule(static) if (task.threads > 1)
+  for (std::int64_t t = 0; t < task.times; ++t) {
+    for (std::int64_t b = 0; b < task.batch; ++b) {
+      const std::int64_t from = t < lengths[b] ? lengths[b] - 1 - t : t;
+      std::memcpy(args[2] + t * task.time_bytes + b * task.batch_bytes,
+                  args[0] + from * task.time_bytes + b * task.batch_bytes,
+                  static_cast<std::size_t>(task.block_bytes));
+    }
+  }
+}
+
+KernelOffer offer_reverse(const KernelRequest& request) {
+  const Dims& dims = request.inputs[0].dims;
+  const std::int64_t bytes = element_bytes(request.inputs[0].dtype);
+  if (bytes == 0) return decline_dtype(request, request.inputs[0].dtype);
+  const auto time = static_cast<std::size_t>(request.node.int_attribute("time_axis"));
+  const auto batch = static_cast<std::size_t>(request.node.int_attribute("batch_axis"));
+  if (dims.rank() < 2 || time == batch || request.inputs[1].dims != Dims{dims[batch]}) {
+    throw ShapeError({.what = "sequence_lens of shape " + request.inputs[1].dims.to_string() +
+                              " for an input of shape " + dims.to_string(),
+                      .where = {.node = request.node.name, .op_type = request.node.op_type},
+                      .detail = "Batch axis " + std::to_string(batch) + ", time axis " +
+                                std::to_string(time) + ".",
+                      .hint = "Give one length for each sequence; one of the first two axes is the "
+                              "batch, the other one time."});
+  }
+  ReverseData data{.times = dims[time],
+                   .batch = dims[batch],
+                   .block_bytes = dims.product(2, dims.rank()) * bytes,
+                   .node = request.node.describe()};
+  data.time_bytes = data.block_bytes * (time == 0 ? dims[1] : 1);
+  data.batch_bytes = data.block_bytes * (batch == 0 ? dims[1] : 1);
+  constexpr std::int64_t kParallelBytes = 1 << 20;
+  if (dims.num_elements() * bytes >= kParallelBytes) data.threads = request.threads;
+  return prepared(run_reverse, std::move(data), "plain reversal");
+}
+
+}  // namespace
+
+void register_reverse_sequence_cpu(opdef::KernelRegistry& registry) {
+  registry.add("", "ReverseSequence", 0, offer_reverse);
+}
+
+}  // namespace onnxgrad::ops

@@ -1,0 +1,14 @@
+#include "opdef/registry.h"
+#include "ops/rules.h"
+
+namespace onnxgrad::ops {
+
+// y: does the whole text match the pattern?
+void register_regex_full_match(opdef::OpRegistry& registry) {
+  registry.add({.op_type = "RegexFullMatch",
+                .since_version = 20,
+                .attributes = {{.name = "pattern", .type = opdef::AttributeType::kString}},
+                .zero_gradient = true});
+}
+
+}  // namespace onnxgrad::ops

@@ -1,0 +1,43 @@
+#include <limits>
+
+#include "opdef/registry.h"
+#include "ops/rules.h"
+
+namespace onnxgrad::ops {
+
+using opdef::AttributeType;
+
+// TfIdfVectorizer: how often each n-gram of a pool occurs in a row of texts or numbers.
+void register_tfidf(opdef::OpRegistry& registry) {
+  const auto number = [](std::string_view name, std::int64_t min) {
+    return opdef::AttributeSpec{.name = name,
+                                .type = AttributeType::kInt,
+                                .required = true,
+                                .min = min,
+                                .max = std::numeric_limits<std::int32_t>::max()};
+  };
+  const auto list = [](std::string_view name, AttributeType type, bool is_required) {
+    return opdef::AttributeSpec{
+        .name = name, .type = type, .required = is_required, .max_count = std::size_t{1} << 31};
+  };
+  auto indexes = list("ngram_indexes", AttributeType::kInts, true);
+  indexes.min = 0;
+  indexes.max = std::numeric_limits<std::int32_t>::max();
+  registry.add({.op_type = "TfIdfVectorizer",
+                .since_version = 9,
+                .attributes = {number("max_gram_length", 1),
+                               number("max_skip_count", 0),
+                               number("min_gram_length", 1),
+                               {.name = "mode",
+                                .type = AttributeType::kString,
+                                .required = true,
+                                .choices = {"TF", "IDF", "TFIDF"}},
+                               list("ngram_counts", AttributeType::kInts, true),
+                               indexes,
+                               list("pool_int64s", AttributeType::kInts, false),
+                               list("pool_strings", AttributeType::kStrings, false),
+                               list("weights", AttributeType::kFloats, false)},
+                .zero_gradient = true});
+}
+
+}  // namespace onnxgrad::ops
