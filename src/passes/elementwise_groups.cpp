@@ -329,19 +329,24 @@ class Grouper {
 DataType compute_type(const ir::Node& node) {
   bool has_float32 = false;
   bool has_float64 = false;
+  bool has_uint64 = false;
+  bool has_other = false;  // integers that are ordered as int64
   for (const auto* list : {&node.inputs, &node.outputs}) {
     for (const ir::Value* value : *list) {
       if (value == nullptr) continue;
       const DataType dtype = value->dtype();
       has_float32 = has_float32 || dtype == DataType::kFloat32;
       has_float64 = has_float64 || dtype == DataType::kFloat64;
+      has_uint64 = has_uint64 || dtype == DataType::kUint64;
+      has_other = has_other || (dtype != DataType::kUint64 && dtype != DataType::kBool);
       const bool is_known = dtype == DataType::kFloat32 || dtype == DataType::kFloat64 ||
                             is_integer(dtype) || dtype == DataType::kBool;
       if (!is_known || !value->type.static_dims()) return DataType::kUndefined;
     }
   }
   if (has_float64) return DataType::kFloat64;
-  return has_float32 ? DataType::kFloat32 : DataType::kInt64;
+  if (has_float32) return DataType::kFloat32;
+  return has_uint64 && !has_other ? DataType::kUint64 : DataType::kInt64;
 }
 
 std::vector<ElementwiseGroup> group_elementwise(const ir::Graph& graph,

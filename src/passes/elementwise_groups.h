@@ -19,7 +19,7 @@ enum class Role : std::uint8_t {
 
 /// Nodes that become one onnxgrad.fused.Elementwise.
 struct ElementwiseGroup {
-  DataType compute = DataType::kUndefined;  ///< float32, float64 or int64
+  DataType compute = DataType::kUndefined;  ///< float32, float64, int64 or uint64
   Dims space = {};                          ///< of the main members
   std::vector<std::int64_t> reduce_axes =
       {};  ///< axes of `space` longer than 1; empty: no reduction

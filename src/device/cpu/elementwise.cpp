@@ -24,7 +24,7 @@ std::int64_t bytes_of(DataType dtype) { return size_bits(dtype) / 8; }
 
 bool is_known(DataType dtype, DataType compute) {
   const bool is_int = is_integer(dtype) || dtype == DataType::kBool;
-  return compute == DataType::kInt64 ? is_int : is_int || is_floating(dtype);
+  return is_int || (is_floating(compute) && is_floating(dtype));
 }
 
 class Preparer {

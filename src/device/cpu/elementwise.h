@@ -20,9 +20,9 @@ namespace onnxgrad::device {
 struct ElementwiseSpec {
   /// Over the first program.num_inputs of `inputs`, which are broadcast to their common shape F.
   opdef::ExprProgram program;
-  DataType compute = DataType::kFloat32;  ///< float32, float64 or int64
+  DataType compute = DataType::kFloat32;  ///< float32, float64, int64 or uint64
   /// Operands of `program`, then those of `post`. Any of bool, integers, float16, bfloat16,
-  /// float32, float64 (int64: integers and bool only).
+  /// float32, float64 (int64, uint64: integers and bool only).
   std::vector<opdef::TensorDesc> inputs = {};
   /// Stored results (shape F), then reduced or post results (F without the reduced axes, or with 1
   /// there). Absent: not computed.

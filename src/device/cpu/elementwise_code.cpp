@@ -101,7 +101,7 @@ class Compiler {
     simplify_powers();
     find_rates();
     count_uses();
-    if (compute_ != DataType::kInt64) {
+    if (is_floating(compute_)) {
       replace_divisions();
       fuse_pairs();
     }
@@ -163,9 +163,9 @@ class Compiler {
         set(node, tile_op(ExprOp::kMul), x, x);
       } else if (exponent == 1) {
         set(node, TileOp::kCopy, x);
-      } else if (exponent == 0.5 && compute_ != DataType::kInt64) {
+      } else if (exponent == 0.5 && is_floating(compute_)) {
         set(node, tile_op(ExprOp::kSqrt), x);
-      } else if (exponent == -1 && compute_ != DataType::kInt64) {
+      } else if (exponent == -1 && is_floating(compute_)) {
         set(node, tile_op(ExprOp::kReciprocal), x);
       }
     }

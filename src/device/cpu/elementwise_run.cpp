@@ -290,6 +290,8 @@ class Runner {
         fill_identity<double>(to, plan_.reduced_size, reduction.fold);
       } else if (plan_.code.compute == DataType::kFloat32) {
         fill_identity<float>(to, plan_.reduced_size, reduction.fold);
+      } else if (plan_.code.compute == DataType::kUint64) {
+        fill_identity<std::uint64_t>(to, plan_.reduced_size, reduction.fold);
       } else {
         fill_identity<std::int64_t>(to, plan_.reduced_size, reduction.fold);
       }

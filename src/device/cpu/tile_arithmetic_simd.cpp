@@ -418,6 +418,8 @@ TileTable make_tile_table(DataType compute) {
   TileTable table;
   if (compute == DataType::kInt64) {
     fill_integers(table);
+  } else if (compute == DataType::kUint64) {
+    fill_unsigned(table);
   } else {
     fill_arithmetic(table, compute);
     fill_functions(table, compute);

@@ -10,7 +10,7 @@
 // The instructions of element-wise programs, each over a tile: a run of elements that fits into the
 // L1 cache. One table per type of the computation, filled for the best instruction set of this
 // machine by tile_arithmetic_simd.cpp and tile_functions_simd.cpp (float, double) and
-// tile_integers.cpp (int64).
+// tile_integers.cpp (int64, uint64).
 
 namespace onnxgrad::device {
 
@@ -64,13 +64,14 @@ struct TileTable {
   }
 };
 
-/// For kFloat32, kFloat64 or kInt64.
+/// For kFloat32, kFloat64, kInt64 or kUint64.
 TileTable make_tile_table(DataType compute);
 
 // Parts of the above.
 void fill_arithmetic(TileTable& table, DataType compute);
 void fill_functions(TileTable& table, DataType compute);
 void fill_integers(TileTable& table);
+void fill_unsigned(TileTable& table);
 
 }  // namespace onnxgrad::device
 

@@ -136,7 +136,7 @@ Tensor random_operand(Random& random, DataType dtype, const Dims& dims) {
 /// A whole random node.
 KernelCall random_call(unsigned seed, DataType compute) {
   Random random(seed);
-  const bool is_float = compute != DataType::kInt64;
+  const bool is_float = is_floating(compute);
   static constexpr DataType kFloats[] = {DataType::kFloat32, DataType::kFloat64, DataType::kBool,
                                          DataType::kInt32,   DataType::kInt64,   DataType::kUint8};
   static constexpr DataType kIntegers[] = {DataType::kInt64, DataType::kInt32, DataType::kBool,
@@ -219,6 +219,8 @@ TEST(FusedElementwise, RandomProgramsInFloat32) { compare_random(DataType::kFloa
 TEST(FusedElementwise, RandomProgramsInFloat64) { compare_random(DataType::kFloat64, 800, 1e-12); }
 TEST(FusedElementwise, RandomProgramsInInt64) { compare_random(DataType::kInt64, 800, 0); }
 
+TEST(FusedElementwise, RandomProgramsInUint64) { compare_random(DataType::kUint64, 800, 0); }
+
 TEST(FusedElementwise, EveryInstructionSet) {
   device::for_each_instruction_set([] {
     compare_random(DataType::kFloat32, 150, 2e-5);
@@ -232,10 +234,11 @@ TEST(FusedElementwise, EveryOperation) {
        ++number) {
     const auto op = static_cast<ExprOp>(number);
     const int arity = opdef::expr_arity(op);
-    for (const DataType compute : {DataType::kFloat32, DataType::kFloat64, DataType::kInt64}) {
+    for (const DataType compute :
+         {DataType::kFloat32, DataType::kFloat64, DataType::kInt64, DataType::kUint64}) {
       // Functions of real numbers: no integer operator has them.
       const bool is_function = op >= ExprOp::kExp && op <= ExprOp::kRound;
-      if (compute == DataType::kInt64 && is_function) continue;
+      if (!is_floating(compute) && is_function) continue;
       for (int scalars = 0; scalars < 1 << arity; ++scalars) {
         ExprProgram program{.num_inputs = arity + 1};
         KernelCall call{.op_type = "Elementwise", .domain = ir::kFusedDomain};

@@ -185,6 +185,8 @@ KernelOffer offer_program(const KernelRequest& request, opdef::Elementwise op) {
       return prepared(&elementwise<double>, std::move(d), "reference float64");
     case DataType::kInt64:
       return prepared(&elementwise<std::int64_t>, std::move(d), "reference int64");
+    case DataType::kUint64:
+      return prepared(&elementwise<std::uint64_t>, std::move(d), "reference uint64");
     default:
       return KernelOffer::decline("unknown compute type");
   }

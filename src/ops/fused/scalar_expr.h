@@ -21,7 +21,9 @@ using opdef::ExprOp;
 template <class T>
 T integer_division(T a, T b) {
   if (b == 0) return 0;
-  if (b == -1) return static_cast<T>(0 - static_cast<std::make_unsigned_t<T>>(a));  // INT_MIN / -1
+  if (std::is_signed_v<T> && b == static_cast<T>(-1)) {  // INT_MIN / -1
+    return static_cast<T>(0 - static_cast<std::make_unsigned_t<T>>(a));
+  }
   return a / b;
 }
 
@@ -31,7 +33,7 @@ T remainder_of(T a, T b, bool like_divisor) {
     const T rest = std::fmod(a, b);
     return like_divisor && rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest;
   } else {
-    if (b == 0 || b == -1) return 0;
+    if (b == 0 || (std::is_signed_v<T> && b == static_cast<T>(-1))) return 0;
     const T rest = a % b;
     return like_divisor && rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest;
   }
@@ -39,7 +41,10 @@ T remainder_of(T a, T b, bool like_divisor) {
 
 template <class T>
 T integer_power(T base, T exponent) {
-  if (exponent < 0) return base == 1 ? 1 : base == -1 ? (exponent % 2 == 0 ? 1 : -1) : 0;
+  if (exponent < 0) {
+    const auto minus_one = static_cast<T>(-1);
+    return base == 1 ? 1 : base == minus_one ? (exponent % 2 == 0 ? 1 : minus_one) : 0;
+  }
   using U = std::make_unsigned_t<T>;
   U result = 1;
   for (U factor = static_cast<U>(base); exponent > 0; exponent /= 2, factor *= factor) {
@@ -252,6 +257,9 @@ bool visit_dtype(DataType dtype, Visitor&& visit) {
       return true;
     case DataType::kUint32:
       visit(std::uint32_t{});
+      return true;
+    case DataType::kUint64:
+      visit(std::uint64_t{});
       return true;
     case DataType::kBool:
       visit(bool{});
