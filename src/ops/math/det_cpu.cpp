@@ -2,8 +2,8 @@
 #include <cmath>
 #include <utility>
 
-#include "onnxgrad/error.h"
 #include "ir/builder.h"
+#include "onnxgrad/error.h"
 #include "opdef/kernel.h"
 #include "ops/kernel_support.h"
 
