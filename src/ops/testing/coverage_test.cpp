@@ -113,6 +113,9 @@ std::set<std::string> values_used(const opdef::OpDef& def, std::string_view attr
       used.insert(*text);
     else
       used.insert("given");
+    if (const auto* numbers = std::get_if<std::vector<std::int64_t>>(value)) {
+      for (const std::int64_t one : *numbers) used.insert(std::to_string(one));
+    }
   }
   return used;
 }

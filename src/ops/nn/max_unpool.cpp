@@ -1,0 +1,50 @@
+#include <vector>
+
+#include "opdef/registry.h"
+#include "ops/nn/window.h"
+#include "ops/rules.h"
+
+namespace onnxgrad::ops {
+namespace {
+
+// y = zeros with x at the indices, which are those of the whole tensor whose pool x may be:
+// (X - 1) * stride - pads + kernel along each spatial axis. In a larger output_shape it is the
+// first corner.
+std::optional<std::vector<Value*>> lower_max_unpool(const Node& node, GraphBuilder& g) {
+  Value* x = node.inputs[0];
+  const std::size_t rank = node.ints_attribute("kernel_shape").size();
+  const WindowAttrs attrs = WindowAttrs::read(node, rank);
+  std::vector<Value*> dims = {dim_value(g, x, 0), dim_value(g, x, 1)};
+  for (std::size_t i = 0; i < rank; ++i) {
+    const std::int64_t more =
+        attrs.kernel[i] - attrs.strides[i] - attrs.pads[i] - attrs.pads[rank + i];
+    Value* size = dim_value(g, x, static_cast<std::int64_t>(i) + 2);
+    dims.push_back(g.add(g.mul(size, g.ints({attrs.strides[i]})), g.ints({more})));
+  }
+  Value* shape = g.concat(dims, 0);
+  Value* zeros = zeros_of_shape(g, g.op("ReduceProd", {shape}), x);
+  Value* flat =
+      g.op("ScatterElements", {zeros, g.reshape(node.inputs[1], {-1}), g.reshape(x, {-1})},
+           {{"axis", std::int64_t{0}}});
+  Value* y = g.reshape(flat, shape);
+  if (Value* wanted = node.input(2)) {
+    std::vector<std::int64_t> none(rank + 2, 0);
+    y = g.op("Pad", {y, g.concat({g.ints(none), g.sub(wanted, shape)}, 0)});
+  }
+  return {{y}};
+}
+
+}  // namespace
+
+void register_max_unpool(opdef::OpRegistry& registry) {
+  std::vector<opdef::AttributeSpec> attributes = window_attribute_specs(/*kernel_required=*/true);
+  std::erase_if(attributes, [](const opdef::AttributeSpec& spec) {
+    return spec.name == "dilations" || spec.name == "auto_pad";
+  });
+  registry.add({.op_type = "MaxUnpool",
+                .since_version = 22,
+                .attributes = std::move(attributes),
+                .lower = lower_max_unpool});
+}
+
+}  // namespace onnxgrad::ops
