@@ -248,12 +248,24 @@ Replacement remove_stash_type(Node& node, GraphBuilder& /*g*/) {
   return std::nullopt;
 }
 
-Replacement space_to_depth_28(Node& node, GraphBuilder& /*g*/) {
-  if (node.string_attribute("mode", "DCR") != "DCR") {
-    refuse(node, "mode CRD was introduced in opset 28 and has no older form");
-  }
+// Mode CRD, the inverse of DepthToSpace's: [N, C, H, W] as [N, C, H / b, b, W / b, b] becomes
+// [N, C, b, b, H / b, W / b].
+Replacement space_to_depth_28(Node& node, GraphBuilder& g) {
+  const std::string mode = node.string_attribute("mode", "DCR");
   node.remove_attribute("mode");
-  return std::nullopt;
+  if (mode == "DCR") return std::nullopt;
+  Value* x = node.inputs.at(0);
+  const std::int64_t b = node.int_attribute("blocksize", 0);
+  if (b < 1) refuse(node, "blocksize is " + std::to_string(b));
+  Value* block = g.ints({b});
+  Value* channels = g.dims_of(x, 1, 2);
+  Value* height = g.div(g.dims_of(x, 2, 3), block);
+  Value* width = g.div(g.dims_of(x, 3, 4), block);
+  Value* batch = g.dims_of(x, 0, 1);
+  Value* blocks = g.reshape(x, g.concat({batch, channels, height, block, width, block}, 0));
+  Value* depth = g.mul(channels, g.ints({b * b}));
+  return {{g.reshape(g.transpose(blocks, {0, 1, 3, 5, 2, 4}),
+                     g.concat({batch, depth, height, width}, 0))}};
 }
 
 // Of signed integers, with those of unsigned ones. A shift to the right copies the sign bit: of a

@@ -50,6 +50,10 @@ class ShapeValues {
     };
     for (const Node* node : nodes | std::views::reverse) {
       for (const Value* value : direct_values(*node, depth)) want(value);
+      for (const Value* value : planned_values(*node, depth)) {
+        const bool is_given = value != nullptr && !knowable.contains(value);
+        if (is_given && is_float_list(*value)) wanted.insert(value);
+      }
       const bool is_wanted = std::ranges::any_of(
           node->outputs, [&](const Value* output) { return wanted.contains(output); });
       if (!is_wanted || is_known_by_types(*node)) continue;
@@ -66,6 +70,11 @@ class ShapeValues {
            dtype == DataType::kUndefined;
   }
 
+  // A list that a plan can be compiled for by value, such as the scales of Resize.
+  static bool is_float_list(const Value& value) {
+    return value.dtype() == DataType::kFloat32 && value.type.has_rank() && value.type.rank() <= 1;
+  }
+
   bool is_known_by_types(const Node& node) const {
     const OpDef* def = ops_.find(node);
     return def != nullptr && def->fold_types != nullptr;
@@ -78,20 +87,29 @@ class ShapeValues {
     return !is_dynamic || !def->shape_inputs.empty();
   }
 
-  // What this node itself reads and a plan needs the values of.
-  std::vector<const Value*> direct_values(const Node& node, int depth) {
+  static void add(const Node& node, const std::vector<int>& inputs,
+                  std::vector<const Value*>& values) {
+    for (const int i : inputs) values.push_back(node.input(static_cast<std::size_t>(i)));
+  }
+
+  // The values that the node's kernel, or one in its function's body, needs at plan time.
+  std::vector<const Value*> planned_values(const Node& node, int depth) {
     std::vector<const Value*> values;
     if (const ir::Function* function = model_.find_function(node.domain, node.op_type)) {
       for (const std::size_t i : inputs_of_call(*function, depth)) values.push_back(node.input(i));
-      return values;
+    } else if (const OpDef* def = ops_.find(node); def != nullptr && depth < kMaxDepth) {
+      add(node, def->planned_inputs, values);
     }
+    return values;
+  }
+
+  // What this node itself reads and a plan needs the values of.
+  std::vector<const Value*> direct_values(const Node& node, int depth) {
+    std::vector<const Value*> values = planned_values(node, depth);
     const OpDef* def = ops_.find(node);
-    if (def == nullptr || depth >= kMaxDepth) return values;
-    const auto add = [&](const std::vector<int>& inputs) {
-      for (const int i : inputs) values.push_back(node.input(static_cast<std::size_t>(i)));
-    };
-    add(def->planned_inputs);
-    if (!has_static_outputs(node)) add(def->shape_inputs);
+    const bool is_call = model_.find_function(node.domain, node.op_type) != nullptr;
+    if (is_call || def == nullptr || depth >= kMaxDepth) return values;
+    if (!has_static_outputs(node)) add(node, def->shape_inputs, values);
     for (const ir::Graph* body : node.subgraphs()) {
       const auto wanted = find(body->nodes, depth + 1);
       values.insert(values.end(), wanted.begin(), wanted.end());  // captured ones, and its own

@@ -327,8 +327,9 @@ class Compiler {
 }  // namespace
 
 bool gives_shape(const opdef::TensorDesc& desc) {
-  return (desc.dtype == DataType::kInt64 || desc.dtype == DataType::kInt32) &&
-         desc.dims.rank() <= 1 && desc.dims.num_elements() <= kMaxShapeElements;
+  const bool is_listed = desc.dtype == DataType::kInt64 || desc.dtype == DataType::kInt32 ||
+                         desc.dtype == DataType::kFloat32;
+  return is_listed && desc.dims.rank() <= 1 && desc.dims.num_elements() <= kMaxShapeElements;
 }
 
 CompiledRegion compile(const Program& program, const std::vector<FeedInfo>& feeds,

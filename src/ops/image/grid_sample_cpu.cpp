@@ -1,0 +1,304 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "onnxgrad/error.h"
+#include "opdef/kernel.h"
+#include "opdef/registry.h"
+#include "ops/image/sample_taps.h"
+#include "ops/image/weighted_sums.h"
+#include "ops/kernel_support.h"
+
+// Kernels of GridSample and of its gradients. The points of an image come in blocks: which elements
+// a block reads, and with which weights, is worked out once for all channels.
+
+namespace onnxgrad::ops {
+namespace {
+
+using opdef::KernelOffer;
+using opdef::KernelRequest;
+
+constexpr std::int64_t kEntries = 4096;  // of a block: points times taps
+constexpr std::int64_t kMaxBlock = 256;  // points
+constexpr std::int64_t kParallelElements = 1 << 14;
+
+struct SampleTask {
+  std::int64_t images = 0;
+  std::int64_t channels = 0;
+  std::int64_t points = 0;  // of an image
+  std::int64_t plane = 1;   // elements of a channel
+  std::size_t rank = 2;
+  std::array<sample::Axis, 3> axes = {};  // outermost first
+  std::int64_t taps = 1;
+  std::int64_t block = 1;
+  int threads = 1;
+
+  std::int64_t blocks() const { return (points + block - 1) / block; }
+};
+
+// What one block of points reads.
+template <class T>
+class Block {
+ public:
+  Block(const SampleTask& task, bool with_slopes) : task_(task), with_slopes_(with_slopes) {}
+
+  // Points [first, first + count) of one image, whose part of the grid is `grid`.
+  void find(const T* grid, std::int64_t first, std::int64_t count) {
+    const auto rank = static_cast<std::int64_t>(task_.rank);
+    for (std::int64_t a = 0; a < rank; ++a) {
+      const auto at = static_cast<std::size_t>(a);
+      // The grid has the coordinate of the innermost axis first.
+      sample::axis_taps(task_.axes[at], grid + first * rank + (rank - 1 - a), rank, count,
+                        task_.block, position_.data(), axis_indices_[at].data(),
+                        axis_weights_[at].data(), with_slopes_ ? slopes_[at].data() : nullptr);
+    }
+    combine(count);
+  }
+
+  weighted::Taps<T> taps() const {
+    return {.indices = indices_.data(),
+            .weights = weights_.data(),
+            .taps = task_.taps,
+            .stride = task_.block};
+  }
+
+  // dgrid of the block's points, from the sums over channels of dy * x at each tap.
+  void grid_gradient(const T* sums, std::int64_t count, T* dgrid) const {
+    const auto rank = static_cast<std::int64_t>(task_.rank);
+    for (std::int64_t a = 0; a < rank; ++a) {
+      std::array<T, kMaxBlock> total{};
+      for (std::int64_t t = 0; t < task_.taps; ++t) {
+        std::array<const T*, 3> factors{};
+        std::int64_t rest = t;
+        for (std::int64_t b = rank - 1; b >= 0; --b) {
+          const auto at = static_cast<std::size_t>(b);
+          const std::int64_t taps = sample::taps_of(task_.axes[at].mode);
+          const auto& source = a == b ? slopes_[at] : axis_weights_[at];
+          factors[at] = source.data() + rest % taps * task_.block;
+          rest /= taps;
+        }
+        const T* part = sums + t * task_.block;
+        for (std::int64_t p = 0; p < count; ++p) {
+          T product = part[p];
+          for (std::size_t b = 0; b < task_.rank; ++b) product *= factors[b][p];
+          total[static_cast<std::size_t>(p)] += product;
+        }
+      }
+      for (std::int64_t p = 0; p < count; ++p) {
+        dgrid[p * rank + (rank - 1 - a)] = total[static_cast<std::size_t>(p)];
+      }
+    }
+  }
+
+ private:
+  // All combinations of the axes' taps, in place: from the last one, since each writes behind what
+  // is still to be read.
+  void combine(std::int64_t count) {
+    std::int64_t taps = 1;
+    std::fill_n(indices_.begin(), count, 0);
+    std::fill_n(weights_.begin(), count, T(1));
+    for (std::size_t a = 0; a < task_.rank; ++a) {
+      const std::int64_t own = sample::taps_of(task_.axes[a].mode);
+      const auto size = static_cast<std::int32_t>(task_.axes[a].size);
+      for (std::int64_t t = taps; t-- > 0;) {
+        for (std::int64_t k = own; k-- > 0;) {
+          const std::int32_t* from = indices_.data() + t * task_.block;
+          const T* weight = weights_.data() + t * task_.block;
+          const std::int32_t* more = axis_indices_[a].data() + k * task_.block;
+          const T* factor = axis_weights_[a].data() + k * task_.block;
+          std::int32_t* to = indices_.data() + (t * own + k) * task_.block;
+          T* product = weights_.data() + (t * own + k) * task_.block;
+          for (std::int64_t p = 0; p < count; ++p) {
+            to[p] = from[p] * size + more[p];
+            product[p] = weight[p] * factor[p];
+          }
+        }
+      }
+      taps *= own;
+    }
+  }
+
+  const SampleTask& task_;
+  bool with_slopes_;
+  std::array<T, 2 * kMaxBlock> position_;
+  std::array<std::array<std::int32_t, 4 * kMaxBlock>, 3> axis_indices_;
+  std::array<std::array<T, 4 * kMaxBlock>, 3> axis_weights_;
+  std::array<std::array<T, 4 * kMaxBlock>, 3> slopes_;
+  std::array<std::int32_t, kEntries> indices_;
+  std::array<T, kEntries> weights_;
+};
+
+// Calls f(first, end) for shares of [0, total), one per thread.
+template <class F>
+void visit_shares(int threads, std::int64_t total, F&& f) {
+  if (threads <= 1) return f(std::int64_t{0}, total);
+#pragma omp parallel for num_threads(threads) schedule(static)
+  for (int i = 0; i < threads; ++i) f(total * i / threads, total * (i + 1) / threads);
+}
+
+// args: x, grid, y.
+template <class T>
+void run_sample(const void* data, std::byte* const* args, const opdef::Launch&) {
+  const auto& task = *static_cast<const SampleTask*>(data);
+  const T* x = reinterpret_cast<const T*>(args[0]);
+  const T* grid = reinterpret_cast<const T*>(args[1]);
+  T* y = reinterpret_cast<T*>(args[2]);
+  const std::int64_t blocks = task.blocks();
+  visit_shares(task.threads, task.images * blocks, [&](std::int64_t begin, std::int64_t end) {
+    Block<T> block(task, false);
+    for (std::int64_t i = begin; i < end; ++i) {
+      const std::int64_t image = i / blocks;
+      const std::int64_t first = i % blocks * task.block;
+      const std::int64_t count = std::min(task.block, task.points - first);
+      block.find(grid + image * task.points * static_cast<std::int64_t>(task.rank), first, count);
+      for (std::int64_t c = image * task.channels; c < (image + 1) * task.channels; ++c) {
+        weighted::gather_sums(x + c * task.plane, block.taps(), count, y + c * task.points + first);
+      }
+    }
+  });
+}
+
+// args: dy, x (not read), grid, dx. Threads have channels of their own, so that no two add to the
+// same element.
+template <class T>
+void run_image_gradient(const void* data, std::byte* const* args, const opdef::Launch&) {
+  const auto& task = *static_cast<const SampleTask*>(data);
+  const T* dy = reinterpret_cast<const T*>(args[0]);
+  const T* grid = reinterpret_cast<const T*>(args[2]);
+  T* dx = reinterpret_cast<T*>(args[3]);
+  visit_shares(task.threads, task.images * task.channels,
+               [&](std::int64_t begin, std::int64_t end) {
+                 Block<T> block(task, false);
+                 std::fill(dx + begin * task.plane, dx + end * task.plane, T(0));
+                 while (begin < end) {
+                   const std::int64_t image = begin / task.channels;
+                   const std::int64_t stop = std::min(end, (image + 1) * task.channels);
+                   for (std::int64_t first = 0; first < task.points; first += task.block) {
+                     const std::int64_t count = std::min(task.block, task.points - first);
+                     block.find(grid + image * task.points * static_cast<std::int64_t>(task.rank),
+                                first, count);
+                     const weighted::Taps<T> taps = block.taps();
+                     for (std::int64_t c = begin; c < stop; ++c) {
+                       const T* upstream = dy + c * task.points + first;
+                       T* target = dx + c * task.plane;
+                       for (std::int64_t t = 0; t < taps.taps; ++t) {
+                         const std::int32_t* indices = taps.indices + t * taps.stride;
+                         const T* weights = taps.weights + t * taps.stride;
+                         for (std::int64_t p = 0; p < count; ++p)
+                           target[indices[p]] += weights[p] * upstream[p];
+                       }
+                     }
+                   }
+                   begin = stop;
+                 }
+               });
+}
+
+// args: dy, x, grid, dgrid.
+template <class T>
+void run_grid_gradient(const void* data, std::byte* const* args, const opdef::Launch&) {
+  const auto& task = *static_cast<const SampleTask*>(data);
+  const T* dy = reinterpret_cast<const T*>(args[0]);
+  const T* x = reinterpret_cast<const T*>(args[1]);
+  const T* grid = reinterpret_cast<const T*>(args[2]);
+  T* dgrid = reinterpret_cast<T*>(args[3]);
+  const std::int64_t blocks = task.blocks();
+  const auto rank = static_cast<std::int64_t>(task.rank);
+  visit_shares(task.threads, task.images * blocks, [&](std::int64_t begin, std::int64_t end) {
+    Block<T> block(task, true);
+    std::array<T, kEntries> sums;
+    for (std::int64_t i = begin; i < end; ++i) {
+      const std::int64_t image = i / blocks;
+      const std::int64_t first = i % blocks * task.block;
+      const std::int64_t count = std::min(task.block, task.points - first);
+      block.find(grid + image * task.points * rank, first, count);
+      std::fill_n(sums.begin(), task.taps * task.block, T(0));
+      for (std::int64_t c = image * task.channels; c < (image + 1) * task.channels; ++c) {
+        weighted::add_gathered(x + c * task.plane, block.taps(), dy + c * task.points + first,
+                               count, sums.data());
+      }
+      block.grid_gradient(sums.data(), count, dgrid + (image * task.points + first) * rank);
+    }
+  });
+}
+
+[[noreturn]] void refuse(const KernelRequest& request, const Dims& x, const Dims& grid) {
+  throw ShapeError(
+      {.what = fmt::format("grid {} does not fit input {}", grid.to_string(), x.to_string()),
+       .where = {.node = request.node.name, .op_type = request.node.op_type},
+       .hint = "Give [N, C, H, W] a grid [N, H_out, W_out, 2], or [N, C, D, H, W] a "
+               "grid [N, D_out, H_out, W_out, 3]; neither image may be empty."});
+}
+
+SampleTask make_task(const KernelRequest& request, const Dims& x, const Dims& grid) {
+  constexpr std::int64_t kMaxPlane = std::int64_t{1} << 30;
+  const std::size_t rank = x.rank() - 2;
+  const bool fits = (rank == 2 || rank == 3) && grid.rank() == x.rank() && grid[0] == x[0] &&
+                    grid[rank + 1] == static_cast<std::int64_t>(rank);
+  if (!fits) refuse(request, x, grid);
+  SampleTask task{.images = x[0],
+                  .channels = x[1],
+                  .points = grid.product(1, rank + 1),
+                  .plane = x.product(2, x.rank()),
+                  .rank = rank};
+  const std::string mode = request.node.string_attribute("mode");
+  const std::string padding = request.node.string_attribute("padding_mode");
+  for (std::size_t a = 0; a < rank; ++a) {
+    sample::Axis& axis = task.axes[a];
+    axis.size = x[a + 2];
+    axis.mode = mode == "nearest"  ? sample::Mode::kNearest
+                : mode == "linear" ? sample::Mode::kLinear
+                                   : sample::Mode::kCubic;
+    axis.padding = padding == "zeros"    ? sample::Padding::kZeros
+                   : padding == "border" ? sample::Padding::kBorder
+                                         : sample::Padding::kReflection;
+    axis.align_corners = request.node.int_attribute("align_corners") != 0;
+    task.taps *= sample::taps_of(axis.mode);
+    if (axis.size >= 1 << 24) refuse(request, x, grid);
+  }
+  const bool has_work = task.images * task.channels * task.points > 0;
+  if ((has_work && task.plane == 0) || task.plane > kMaxPlane) refuse(request, x, grid);
+  task.block = std::min(kMaxBlock, kEntries / task.taps);
+  const double work = static_cast<double>(task.images) * static_cast<double>(task.points) *
+                      static_cast<double>(task.taps * (task.channels + 4));
+  task.threads = work < kParallelElements ? 1 : request.threads;
+  return task;
+}
+
+template <opdef::KernelFn kFloat, opdef::KernelFn kDouble>
+KernelOffer offer_task(const KernelRequest& request, std::size_t x, std::size_t grid) {
+  const DataType dtype = request.inputs[x].dtype;
+  if (request.inputs[grid].dtype != dtype) {
+    return KernelOffer::decline("input and grid have different types");
+  }
+  if (dtype != DataType::kFloat32 && dtype != DataType::kFloat64) {
+    return decline_dtype(request, dtype);
+  }
+  SampleTask task = make_task(request, request.inputs[x].dims, request.inputs[grid].dims);
+  std::string label = fmt::format("{} taps, blocks of {} points", task.taps, task.block);
+  return prepared(dtype == DataType::kFloat32 ? kFloat : kDouble, task, std::move(label));
+}
+
+KernelOffer offer_sample(const KernelRequest& request) {
+  return offer_task<run_sample<float>, run_sample<double>>(request, 0, 1);
+}
+KernelOffer offer_image_gradient(const KernelRequest& request) {
+  return offer_task<run_image_gradient<float>, run_image_gradient<double>>(request, 1, 2);
+}
+KernelOffer offer_grid_gradient(const KernelRequest& request) {
+  return offer_task<run_grid_gradient<float>, run_grid_gradient<double>>(request, 1, 2);
+}
+
+}  // namespace
+
+void register_grid_sample_cpu(opdef::KernelRegistry& registry) {
+  registry.add("", "GridSample", 0, offer_sample);
+  registry.add(ir::kFunctionDomain, "GridSampleImageGrad", 0, offer_image_gradient);
+  registry.add(ir::kFunctionDomain, "GridSampleGridGrad", 0, offer_grid_gradient);
+}
+
+}  // namespace onnxgrad::ops
