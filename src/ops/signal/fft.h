@@ -1,0 +1,62 @@
+#ifndef ONNXGRAD_OPS_SIGNAL_FFT_H_
+#define ONNXGRAD_OPS_SIGNAL_FFT_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+// Fast Fourier transforms of any length: Stockham's algorithm with the radices 4, 2, 3, 5 and other
+// primes up to 13; lengths with larger prime factors by Bluestein's algorithm (A linear filtering
+// approach to the computation of discrete Fourier transform, 1970).
+
+namespace onnxgrad::ops::fft {
+
+/// Complex numbers, real and imaginary parts apart.
+template <class T>
+struct Parts {
+  T* re = nullptr;
+  T* im = nullptr;
+};
+
+/// One round of Stockham's algorithm: m * stride butterflies of `radix` numbers each.
+template <class T>
+struct Stage {
+  std::int64_t radix = 2;
+  std::int64_t m = 1;              ///< number of different twiddle factors
+  std::int64_t stride = 1;         ///< numbers that lie side by side and have the same factor
+  std::vector<T> twiddle_re = {};  ///< [radix - 1, m]
+  std::vector<T> twiddle_im = {};
+  std::vector<T> root_re = {};  ///< [radix]: the powers of exp(-2 pi i / radix)
+  std::vector<T> root_im = {};
+};
+
+/// y[stride * (radix * p + j) + q] = w_p^j * sum over k of x[stride * (p + m * k) + q] * root^(jk).
+void run_stage(const Stage<float>& stage, Parts<const float> x, Parts<float> y);
+void run_stage(const Stage<double>& stage, Parts<const double> x, Parts<double> y);
+
+/// y[k] = sum over t in [0, n) of x[t] exp(-2 pi i k t / n), for `batch` signals at once.
+template <class T>
+class Transform {
+ public:
+  Transform(std::int64_t n, std::int64_t batch);
+  /// Numbers of T.
+  std::int64_t scratch() const;
+  /// x: [n, batch], not kept; y: [n, batch], no overlap.
+  void operator()(Parts<T> x, Parts<T> y, T* scratch) const;
+
+ private:
+  void stockham(Parts<T> x, Parts<T> y) const;
+  void bluestein(Parts<T> x, Parts<T> y, T* scratch) const;
+
+  std::int64_t n_;
+  std::int64_t batch_;
+  std::vector<Stage<T>> stages_;
+  // Bluestein: exp(-pi i t^2 / n), and the transform of its conjugate, wrapped to the length of
+  // `inner_`.
+  std::shared_ptr<const Transform> inner_;
+  std::vector<T> chirp_re_, chirp_im_, filter_re_, filter_im_;
+};
+
+}  // namespace onnxgrad::ops::fft
+
+#endif  // ONNXGRAD_OPS_SIGNAL_FFT_H_
