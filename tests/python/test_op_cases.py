@@ -52,6 +52,12 @@ NOT_IN_ONNXRUNTIME = (
     "bitwise.shift_LEFT_uint16",
     "bitwise.shift_RIGHT_uint16",
     "strings.normalizer_empty",
+    "resize.nearest_bool",
+    "resize.nearest_int16",
+    "resize.nearest_int64",
+    "resize.linear_int32",  # through float64
+    "resize.cubic_int32",
+    "depth_to_space.depth_int16",
 )
 
 # Operators that ONNX's evaluator computes in float32 whatever the type, or wrong.
@@ -60,6 +66,8 @@ NOT_FOR_EVALUATOR = {
     "Erf": "float32",
     "Gelu": "float32",
     "GlobalMaxPool": "wrong shape for other than two spatial axes",
+    "GridSample": "coordinates in float32",
+    "Resize": "weights in float32",
 }
 
 # Operators that onnxruntime expands with constants of float32, whatever the type.

@@ -95,7 +95,8 @@ class Taps {
     Value* low = number(align_corners_ ? 0 : -0.5);
     Value* high = align_corners_ ? last : f_.sub(size, number(0.5));
     Value* slope = f_.expand(scale, f_.shape_of(x));
-    if (padding_ != "zeros") {
+    // As PyTorch and onnxruntime have it: of cubic interpolation the border moves the taps alone.
+    if (padding_ == "reflection" || (padding_ == "border" && mode_ != "cubic")) {
       Value* is_inside =
           f_.op("And", {f_.op("GreaterOrEqual", {x, low}), f_.op("LessOrEqual", {x, high})});
       Value* outside = nullptr;

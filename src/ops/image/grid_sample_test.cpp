@@ -31,6 +31,9 @@ std::vector<OpCase> grid_sample_cases() {
         const std::string attributes = grid_sample::attributes(mode, padding, align);
         add(name, attributes, {2, 3, 4, 5}, uniform({2, 3, 4, 2}, -1.6, 1.6));
         add(name + "_volume", attributes, {1, 2, 3, 2, 4}, uniform({1, 2, 1, 3, 3}, -1.4, 1.4));
+        if (mode == "cubic") {
+          cases.back().no_oracle = "onnxruntime's cubic is of images alone, ONNX's of float32";
+        }
       }
     }
   }

@@ -259,12 +259,12 @@ std::vector<Value*> resize_grad_vjp(VjpContext& ctx, GraphBuilder& g) {
                std::move(attributes))};
 }
 
-// Integers are interpolated as numbers of 64 bits and rounded.
+// Integers are interpolated as numbers that hold them, and rounded.
 std::optional<std::vector<Value*>> lower_integers(const Node& node, GraphBuilder& g) {
   const DataType dtype = node.inputs[0]->dtype();
   if (!is_integer(dtype) || node.string_attribute("mode") == "nearest") return std::nullopt;
   std::vector<Value*> inputs = node.inputs;
-  inputs[0] = g.cast(inputs[0], DataType::kFloat64);
+  inputs[0] = g.cast(inputs[0], size_bits(dtype) <= 16 ? DataType::kFloat32 : DataType::kFloat64);
   Value* y = g.op("Round", {g.op("Resize", std::move(inputs), node.attributes)});
   if (node.string_attribute("mode") == "cubic") {  // which overshoots
     const int bits = size_bits(dtype);

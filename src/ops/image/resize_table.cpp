@@ -67,7 +67,7 @@ class TableBuilder {
 
   ResizeTable build() && {
     for (std::int64_t o = 0; o < axis_.output; ++o) {
-      add(snapped(source_coordinate(attrs_.coordinates, axis_, static_cast<double>(o))));
+      add(source_coordinate(attrs_.coordinates, axis_, static_cast<double>(o)));
       table_.starts.push_back(static_cast<std::int32_t>(table_.indices.size()));
     }
     return std::move(table_);
@@ -77,8 +77,8 @@ class TableBuilder {
   void add(double x) {
     const double last = static_cast<double>(axis_.input) - 1;
     const bool is_crop = attrs_.coordinates == "tf_crop_and_resize";
-    if (is_crop && !(x >= 0 && x <= last)) return;
-    if (attrs_.mode == "nearest") return push(nearest(attrs_.nearest_mode, x), 1);
+    if (is_crop && !(snapped(x) >= 0 && snapped(x) <= last)) return;
+    if (attrs_.mode == "nearest") return push(nearest(attrs_.nearest_mode, snapped(x)), 1);
     // Stretched by 1 / scale, the filter covers all that it would else leave out.
     const double stretch = attrs_.antialias ? std::min(axis_.scale, 1.0) : 1.0;
     const double radius = (attrs_.mode == "cubic" ? 2 : 1) / stretch;

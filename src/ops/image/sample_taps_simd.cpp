@@ -41,7 +41,8 @@ HWY_INLINE T reflected(T x, T low, T high, T& sign) {
 }
 
 // Where the points lie on the axis, position[p], and how they move with the grid, position[count +
-// p].
+// p]. Those beyond the border are brought back; of cubic interpolation with padding "border" the
+// taps alone are, as PyTorch and onnxruntime have it.
 template <class T>
 HWY_INLINE void find_positions(const Axis& axis, const T* HWY_RESTRICT grid, std::int64_t grid_step,
                                std::int64_t count, T* HWY_RESTRICT position) {
@@ -58,7 +59,7 @@ HWY_INLINE void find_positions(const Axis& axis, const T* HWY_RESTRICT grid, std
   if (axis.mode == Mode::kNearest) {
     for (std::int64_t p = 0; p < count; ++p) position[p] = rounded(position[p]);
   }
-  if (axis.padding == Padding::kBorder) {
+  if (axis.padding == Padding::kBorder && axis.mode != Mode::kCubic) {
     for (std::int64_t p = 0; p < count; ++p) {
       const T x = position[p];
       const bool is_inside = x >= low && x <= high;

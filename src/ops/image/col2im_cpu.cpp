@@ -1,0 +1,193 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <numeric>
+#include <vector>
+
+#include "onnxgrad/error.h"
+#include "opdef/kernel.h"
+#include "opdef/registry.h"
+#include "ops/kernel_support.h"
+#include "ops/nn/window.h"
+
+// Col2Im and its gradient go through the same pairs of places: for each tap of the blocks, rows of
+// columns along the last axis, and where they lie in the image.
+
+namespace onnxgrad::ops {
+namespace {
+
+using opdef::KernelOffer;
+using opdef::KernelRequest;
+
+constexpr std::int64_t kParallelElements = 1 << 15;
+
+// A row of columns: `count` elements from `column` on, and from `pixel` on with the last axis'
+// stride.
+struct Row {
+  std::int64_t column = 0;
+  std::int64_t pixel = 0;
+  std::int64_t count = 0;
+};
+
+struct Col2ImTask {
+  std::int64_t planes = 0;   // batch times channels
+  std::int64_t columns = 0;  // elements of the columns of a plane
+  std::int64_t pixels = 0;   // of a plane
+  std::int64_t stride = 1;   // of the last axis
+  std::vector<Row> rows = {};
+  int threads = 1;
+};
+
+template <class F>
+void visit_planes(const Col2ImTask& task, F&& f) {
+  if (task.threads <= 1) {
+    for (std::int64_t plane = 0; plane < task.planes; ++plane) f(plane);
+    return;
+  }
+#pragma omp parallel for num_threads(task.threads) schedule(static)
+  for (std::int64_t plane = 0; plane < task.planes; ++plane) f(plane);
+}
+
+// args: columns, image_shape, block_shape, image.
+template <class T>
+void run_col2im(const void* data, std::byte* const* args, const opdef::Launch&) {
+  const auto& task = *static_cast<const Col2ImTask*>(data);
+  visit_planes(task, [&](std::int64_t plane) {
+    const T* columns = reinterpret_cast<const T*>(args[0]) + plane * task.columns;
+    T* image = reinterpret_cast<T*>(args[3]) + plane * task.pixels;
+    std::fill_n(image, task.pixels, T(0));
+    for (const Row& row : task.rows) {
+      const T* from = columns + row.column;
+      T* to = image + row.pixel;
+      if (task.stride == 1) {
+        for (std::int64_t i = 0; i < row.count; ++i) to[i] = static_cast<T>(to[i] + from[i]);
+      } else {
+        for (std::int64_t i = 0; i < row.count; ++i) {
+          to[i * task.stride] = static_cast<T>(to[i * task.stride] + from[i]);
+        }
+      }
+    }
+  });
+}
+
+// args: image, image_shape, block_shape, columns.
+template <class T>
+void run_col2im_grad(const void* data, std::byte* const* args, const opdef::Launch&) {
+  const auto& task = *static_cast<const Col2ImTask*>(data);
+  visit_planes(task, [&](std::int64_t plane) {
+    const T* image = reinterpret_cast<const T*>(args[0]) + plane * task.pixels;
+    T* columns = reinterpret_cast<T*>(args[3]) + plane * task.columns;
+    std::fill_n(columns, task.columns, T(0));
+    for (const Row& row : task.rows) {
+      const T* from = image + row.pixel;
+      T* to = columns + row.column;
+      for (std::int64_t i = 0; i < row.count; ++i) to[i] = from[i * task.stride];
+    }
+  });
+}
+
+// The numbers that a row-major position has along axes of these sizes.
+std::vector<std::int64_t> unravel(std::int64_t position, const std::vector<std::int64_t>& sizes) {
+  std::vector<std::int64_t> numbers(sizes.size());
+  for (std::size_t i = sizes.size(); i-- > 0;) {
+    numbers[i] = position % sizes[i];
+    position /= sizes[i];
+  }
+  return numbers;
+}
+
+// All rows of the blocks' taps. The windows of the last axis that lie inside are neighbours.
+void find_rows(const std::vector<WindowAxis>& axes, Col2ImTask& task) {
+  const std::size_t last = axes.size() - 1;
+  std::vector<std::int64_t> kernel;
+  std::vector<std::int64_t> outputs;
+  for (const WindowAxis& axis : axes) {
+    kernel.push_back(axis.kernel);
+    outputs.push_back(axis.output);
+  }
+  const std::int64_t windows = std::exchange(outputs.back(), 1);
+  const auto product = [](const std::vector<std::int64_t>& sizes) {
+    return std::accumulate(sizes.begin(), sizes.end(), std::int64_t{1}, std::multiplies<>());
+  };
+  const std::int64_t taps = product(kernel);
+  const std::int64_t lines = product(outputs);
+  task.columns = taps * lines * windows;
+  task.stride = axes[last].stride;
+  for (std::int64_t t = 0; t < taps; ++t) {
+    const auto tap = unravel(t, kernel);
+    const std::int64_t shift = tap[last] * axes[last].dilation - axes[last].pad_begin;
+    // The windows o with 0 <= o * stride + shift < input.
+    const std::int64_t first = shift >= 0 ? 0 : (-shift + task.stride - 1) / task.stride;
+    const std::int64_t room = axes[last].input - 1 - shift;
+    const std::int64_t end = room < 0 ? 0 : std::min(windows, room / task.stride + 1);
+    if (first >= end) continue;
+    for (std::int64_t line = 0; line < lines; ++line) {
+      const auto window = unravel(line, outputs);
+      std::int64_t pixel = 0;
+      bool is_inside = true;
+      for (std::size_t i = 0; i < last; ++i) {
+        const std::int64_t place =
+            window[i] * axes[i].stride + tap[i] * axes[i].dilation - axes[i].pad_begin;
+        is_inside = is_inside && place >= 0 && place < axes[i].input;
+        pixel = (pixel + place) * axes[i + 1].input;
+      }
+      if (!is_inside) continue;
+      task.rows.push_back({.column = (t * lines + line) * windows + first,
+                           .pixel = pixel + first * task.stride + shift,
+                           .count = end - first});
+    }
+  }
+}
+
+KernelOffer offer(const KernelRequest& request, const Dims& image, const Dims& columns,
+                  bool is_grad) {
+  const auto sizes = planned_ints(request, 1);
+  const auto block = planned_ints(request, 2);
+  if (!sizes || !block)
+    return KernelOffer::decline("its shapes are not known before the step runs");
+  const WindowAttrs attrs = WindowAttrs::read(request.node, sizes->size());
+  const auto refuse = [&](std::string what) {
+    throw ShapeError(
+        problem_at(request.node, std::move(what), {},
+                   "Give input [N, C * block size, number of blocks], with image_shape "
+                   "and block_shape of one number per axis of the image."));
+  };
+  if (sizes->empty() || block->size() != sizes->size()) refuse("its shapes have other axes");
+  const auto axes = resolve_window(request.node, attrs, *sizes, *block);
+  Col2ImTask task;
+  find_rows(axes, task);
+  task.planes = image.product(0, 2);
+  task.pixels = image.product(2, image.rank());
+  if (columns.rank() != 3 || columns[0] != image[0] ||
+      columns[1] * columns[2] != image[1] * task.columns) {
+    refuse(fmt::format("columns of shape {} do not fit an image of shape {}", columns.to_string(),
+                       image.to_string()));
+  }
+  task.threads = task.planes * task.columns < kParallelElements ? 1 : request.threads;
+  const DataType dtype = request.inputs[0].dtype;
+  const auto typed = [&]<class T>(T) {
+    return prepared(is_grad ? run_col2im_grad<T> : run_col2im<T>, std::move(task), "rows");
+  };
+  if (dtype == DataType::kFloat32) return typed(float{});
+  if (dtype == DataType::kFloat64) return typed(double{});
+  if (dtype == DataType::kInt32) return typed(std::int32_t{});
+  if (dtype == DataType::kInt64) return typed(std::int64_t{});
+  return decline_dtype(request, dtype);
+}
+
+KernelOffer offer_col2im(const KernelRequest& request) {
+  return offer(request, request.outputs[0].dims, request.inputs[0].dims, false);
+}
+KernelOffer offer_col2im_grad(const KernelRequest& request) {
+  return offer(request, request.inputs[0].dims, request.outputs[0].dims, true);
+}
+
+}  // namespace
+
+void register_col2im_cpu(opdef::KernelRegistry& registry) {
+  registry.add("", "Col2Im", 0, offer_col2im);
+  registry.add(ir::kFunctionDomain, "Col2ImGrad", 0, offer_col2im_grad);
+}
+
+}  // namespace onnxgrad::ops
