@@ -145,11 +145,12 @@ void add_inputs(std::vector<OpCase>& cases) {
                      .no_gradient = "integers"});
   }
   for (const std::string m : {"linear", "cubic"}) {
-    cases.push_back(
-        {.name = m + "_integers",
-         .model = "y = Resize <mode = \"" + m + "\"> (x, \"\", s)",
-         .inputs = {integers({1, 1, 3, 3}, -100, 100, DataType::kInt32), scales({1, 1, 2, 2})},
-         .no_gradient = "integers"});
+    for (const DataType dtype : {DataType::kInt8, DataType::kInt32}) {
+      cases.push_back({.name = m + "_" + std::string(dtype_name(dtype)),
+                       .model = "y = Resize <mode = \"" + m + "\"> (x, \"\", s)",
+                       .inputs = {integers({1, 1, 3, 3}, -127, 127, dtype), scales({1, 1, 2, 2})},
+                       .no_gradient = "integers"});
+    }
   }
 }
 

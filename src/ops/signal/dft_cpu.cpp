@@ -11,7 +11,9 @@
 #include "ops/signal/fft.h"
 
 // DFT: signals [outer, length, inner, 1 or 2] along one axis. Some of them at a time are brought
-// side by side into scratch memory, cut or filled with zeros to the length of the transform.
+// side by side into scratch memory, cut or filled with zeros to the length of the transform. Of
+// real signals two are the parts of one complex signal: Y_a[k] = (Z[k] + conj(Z[n - k])) / 2 and
+// Y_b[k] = (Z[k] - conj(Z[n - k])) / 2i.
 
 namespace onnxgrad::ops {
 namespace {
@@ -35,11 +37,13 @@ struct DftTask {
   std::int64_t parts_in = 2;   // 1: real
   std::int64_t parts_out = 2;  // 1: the real part alone
   bool is_inverse = false;
+  bool is_paired = false;
   bool is_half = false;  // the input is the first half of a spectrum whose other half mirrors it
   int num_args = 3;
   int threads = 1;
 
   std::int64_t signals() const { return outer * inner; }
+  std::int64_t batch_signals() const { return is_paired ? 2 * batch : batch; }
   std::int64_t thread_scratch() const {
     return (4 * n * batch + transform.scratch() + 15) / 16 * 16;
   }
@@ -53,12 +57,14 @@ void load(const DftTask<T>& task, const T* x, std::int64_t first, std::int64_t c
   const std::int64_t given = std::min(task.length_in, task.is_half ? task.n / 2 + 1 : task.n);
   std::fill_n(to.re, task.n * task.batch, T(0));
   std::fill_n(to.im, task.n * task.batch, T(0));
-  for (std::int64_t b = 0; b < count; ++b) {
-    const std::int64_t signal = first + b;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::int64_t signal = first + i;
+    const std::int64_t b = task.is_paired ? i / 2 : i;
+    T* real = task.is_paired && i % 2 == 1 ? to.im : to.re;
     const T* from = x + (signal / task.inner * task.length_in * task.inner + signal % task.inner) *
                             task.parts_in;
     for (std::int64_t t = 0; t < given; ++t, from += step) {
-      to.re[t * task.batch + b] = from[0];
+      real[t * task.batch + b] = from[0];
       if (task.parts_in == 2) to.im[t * task.batch + b] = from[1];
     }
   }
@@ -67,6 +73,23 @@ void load(const DftTask<T>& task, const T* x, std::int64_t first, std::int64_t c
     for (std::int64_t b = 0; b < count; ++b) {
       to.re[t * task.batch + b] = to.re[(task.n - t) * task.batch + b];
       to.im[t * task.batch + b] = -to.im[(task.n - t) * task.batch + b];
+    }
+  }
+}
+
+// The spectrum of signal `i` of a batch of real ones, all of it from the pair's.
+template <class T>
+void store_of_pair(const DftTask<T>& task, fft::Parts<T> from, std::int64_t i, std::int64_t step,
+                   T* to) {
+  for (std::int64_t k = 0; k < task.length_out; ++k, to += step) {
+    const std::int64_t at = k * task.batch + i / 2;
+    const std::int64_t mirrored = (k == 0 ? 0 : task.n - k) * task.batch + i / 2;
+    if (i % 2 == 0) {
+      to[0] = (from.re[at] + from.re[mirrored]) / 2;
+      to[1] = (from.im[at] - from.im[mirrored]) / 2;
+    } else {
+      to[0] = (from.im[at] + from.im[mirrored]) / 2;
+      to[1] = (from.re[mirrored] - from.re[at]) / 2;
     }
   }
 }
@@ -80,6 +103,10 @@ void store(const DftTask<T>& task, fft::Parts<T> from, std::int64_t first, std::
     const std::int64_t signal = first + b;
     T* to = y + (signal / task.inner * task.length_out * task.inner + signal % task.inner) *
                     task.parts_out;
+    if (task.is_paired) {
+      store_of_pair(task, from, b, step, to);
+      continue;
+    }
     for (std::int64_t t = 0; t < task.length_out; ++t, to += step) {
       to[0] = from.re[t * task.batch + b] * factor;
       if (task.parts_out == 2) to[1] = from.im[t * task.batch + b] * factor;
@@ -94,8 +121,8 @@ void transform_batches(const DftTask<T>& task, std::int64_t begin, std::int64_t 
   const fft::Parts<T> in{scratch, scratch + size};
   const fft::Parts<T> out{scratch + 2 * size, scratch + 3 * size};
   for (std::int64_t i = begin; i < end; ++i) {
-    const std::int64_t first = i * task.batch;
-    const std::int64_t count = std::min(task.batch, task.signals() - first);
+    const std::int64_t first = i * task.batch_signals();
+    const std::int64_t count = std::min(task.batch_signals(), task.signals() - first);
     load(task, x, first, count, in);
     // The inverse is the transform with real and imaginary parts exchanged.
     if (task.is_inverse) {
@@ -113,7 +140,7 @@ void run_dft(const void* data, std::byte* const* args, const opdef::Launch&) {
   const T* x = reinterpret_cast<const T*>(args[0]);
   T* y = reinterpret_cast<T*>(args[task.num_args]);
   T* scratch = reinterpret_cast<T*>(args[task.num_args + 1]);
-  const std::int64_t batches = (task.signals() + task.batch - 1) / task.batch;
+  const std::int64_t batches = (task.signals() + task.batch_signals() - 1) / task.batch_signals();
   if (task.threads <= 1) return transform_batches(task, 0, batches, x, y, scratch);
 #pragma omp parallel for num_threads(task.threads) schedule(static)
   for (int i = 0; i < task.threads; ++i) {
@@ -149,6 +176,7 @@ KernelOffer offer_typed(const KernelRequest& request, std::size_t axis, std::int
                   .parts_in = x[last],
                   .parts_out = y[last],
                   .is_inverse = is_inverse,
+                  .is_paired = x[last] == 1 && !is_inverse,
                   .is_half = is_inverse && is_onesided,
                   .num_args = static_cast<int>(request.inputs.size()),
                   .threads = request.threads};

@@ -116,4 +116,21 @@ TEST(DftKernel, LengthsOfAllKindsFollowTheDefinition) {
   dft::check(200, 128, false, 3);
 }
 
+TEST(DftKernel, RealSignalsArePaired) {
+  for (const std::int64_t n : {1, 6, 7, 10, 128}) {
+    for (const std::int64_t signals : {1, 2, 37}) {
+      const Tensor x = random_tensor(DataType::kFloat64, {signals, n, 1}, 1);
+      std::vector<double> parts;
+      for (const double real : x.to_doubles()) parts.insert(parts.end(), {real, 0});
+      const Tensor expected = dft::by_definition(Tensor::from(parts, {signals, n, 2}), false);
+      const KernelCall call{.op_type = "DFT",
+                            .attributes = {{.name = "inverse", .value = std::int64_t{0}},
+                                           {.name = "onesided", .value = std::int64_t{0}}},
+                            .inputs = {x},
+                            .outputs = {{.dtype = DataType::kFloat64, .dims = expected.dims()}}};
+      EXPECT_EQ(compare(run_plain(call).at(0), expected, 1e-12), "") << n << " " << signals;
+    }
+  }
+}
+
 }  // namespace onnxgrad::ops_test
