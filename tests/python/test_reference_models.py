@@ -23,7 +23,6 @@ NO_GRADIENT = {
     "loop_euler": {"Loop"},
     "lstm_language_model": {"LSTM"},
     "scan_leaky_neurons": {"Scan"},
-    "unet_nearest": {"Resize"},
 }
 # And without a kernel.
 NO_KERNEL = {**NO_GRADIENT, "quantized_mlp": {"DequantizeLinear"}}
