@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -20,6 +21,15 @@ struct EngineOptions {
   bool fuse = true;                     ///< false: one kernel per node, for debugging
 };
 
+/// A sequence of tensors, or an optional that holds one tensor or sequence, as one tensor of bytes,
+/// uint8 [n]: what InferenceSession::run takes and returns for inputs and outputs of these types.
+/// Copies the elements. Throws: UnsupportedOperatorError (strings).
+Tensor pack_values(std::span<const Tensor> elements);
+/// An empty optional.
+Tensor pack_nothing();
+/// What was packed; nullopt: an empty optional. Copies. Throws: DataError (other bytes).
+std::optional<std::vector<Tensor>> unpack_values(const Tensor& packed);
+
 /// Runs a model. Plans are compiled per input shape and cached. One call at a time: a call from
 /// another thread while one is running throws Error; sessions are independent of each other.
 class InferenceSession {
@@ -36,7 +46,8 @@ class InferenceSession {
   const std::vector<ValueInfo>& outputs() const;
 
   /// The named outputs (empty: all), copied. Feeds are read, not copied; inputs with a default
-  /// may be omitted. Throws: DataError (unknown or missing input, dtype), ShapeError.
+  /// may be omitted. Sequences and optionals are packed: see pack_values().
+  /// Throws: DataError (unknown or missing input, dtype), ShapeError.
   std::vector<Tensor> run(std::span<const std::string> output_names, const NamedTensors& feeds);
 
   /// The plan of the last run, one line per kernel; empty before the first.

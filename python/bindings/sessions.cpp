@@ -51,6 +51,11 @@ void bind_inference(nb::module_& module) {
           },
           "output_names"_a, "feeds"_a, Unlocked())
       .def("plan_summary", &InferenceSession::plan_summary);
+  module.def(
+      "pack_values", [](const std::vector<Tensor>& elements) { return pack_values(elements); },
+      "elements"_a);
+  module.def("pack_nothing", &pack_nothing);
+  module.def("unpack_values", &unpack_values, "packed"_a);
 }
 
 void bind_measures(nb::module_& module) {

@@ -6,6 +6,8 @@
 #include "api/call_guard.h"
 #include "api/model_impl.h"
 #include "base/check.h"
+#include "base/packed.h"
+#include "runtime/packed_graph.h"
 #include "train/engine.h"
 #include "train/feeds.h"
 #include "train/outputs.h"
@@ -33,6 +35,12 @@ NamedTensors take_defaults(ir::Model& model) {
 }
 
 }  // namespace
+
+Tensor pack_values(std::span<const Tensor> elements) { return base::pack(elements); }
+Tensor pack_nothing() { return base::pack_nothing(); }
+std::optional<std::vector<Tensor>> unpack_values(const Tensor& packed) {
+  return base::unpack(packed);
+}
 
 struct InferenceSession::Impl {
   Impl(const Model& model, const EngineOptions& options);
@@ -62,6 +70,9 @@ InferenceSession::Impl::Impl(const Model& model, const EngineOptions& options) {
     const bool is_number = all[i].value != nullptr && !all[i].labels.is_defined();
     outputs.push_back(
         train::value_info(all[i].name, (is_number ? all[i].value : declared[i])->type));
+    if (all[i].value == nullptr && runtime::is_packed(declared[i]->type)) {
+      all[i].value = declared[i];
+    }
     if (all[i].value == nullptr) continue;
     graph.outputs.push_back(all[i].value);
     runnable.push_back(std::move(all[i]));

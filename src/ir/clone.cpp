@@ -111,6 +111,13 @@ void clone_into(const Graph& from, Graph& to, ValueMap& map) {
   for (Value* output : from.outputs) to.outputs.push_back(mapped(map, output));
 }
 
+void reserve_node_names(Graph& graph) {
+  for (const Node* node : graph.nodes) {
+    graph.names().reserve(node->name);
+    for (Graph* body : node->subgraphs()) reserve_node_names(*body);
+  }
+}
+
 }  // namespace
 
 Model clone(const Model& model, ValueMap* map) {
@@ -120,7 +127,7 @@ Model clone(const Model& model, ValueMap* map) {
   copy.graph = std::make_shared<Graph>();
   // Names that only the original uses (of erased values) need not stay reserved.
   clone_into(*model.graph, *copy.graph, values);
-  for (const Node* node : copy.graph->nodes) copy.graph->names().reserve(node->name);
+  reserve_node_names(*copy.graph);
   for (StateBinding& binding : copy.state) {
     binding.input = mapped(values, binding.input);
     binding.output = mapped(values, binding.output);

@@ -245,6 +245,10 @@ std::vector<ir::Type> Inferer::output_types(ir::Node& node, std::int64_t opset, 
   if (is_standard && node.op_type == "Loop") {
     return infer_loop(node, infer_body, depth < kMaxLoopDepth ? kMaxLoopRounds : 1);
   }
+  if (is_standard && node.op_type == "OptionalHasElement") {  // of an absent input too
+    return {ir::Type::tensor(DataType::kBool, Dims{})};
+  }
+  if (is_standard && node.op_type == "Optional") ir::trim_inputs(node);
   if (is_standard && node.op_type == "Constant") {
     const ir::AttributeValue* value = node.find_attribute("value");
     const Tensor* tensor = value == nullptr ? nullptr : std::get_if<Tensor>(value);

@@ -129,8 +129,12 @@ void Retargeter::process_node(const Work& work, ir::GraphBuilder& g, std::vector
 // Types come from bodies in the internal form; these are then converted to the target.
 void Retargeter::process_control_flow(const Work& work, ir::GraphBuilder& g) {
   Node& node = *work.node;
-  if (is_standard_domain(node.domain))
-    upgrade_node(node, work.opset, g);  // refuses Scan of opset 8
+  if (is_standard_domain(node.domain) && upgrade_node(node, work.opset, g)) {
+    throw ModelError({.what = node.op_type + " of opset " + std::to_string(work.opset) +
+                              " has no equivalent in other opsets",
+                      .where = {.node = node.name, .op_type = node.op_type},
+                      .hint = "Export the model again with opset 9 or newer."});
+  }
   const std::int64_t target = std::exchange(opset_, ir::kInternalOpset);
   for (Graph* body : node.subgraphs()) process_graph(*body, work.opset);
   inferer_.infer(node);

@@ -15,6 +15,7 @@
 #include "onnx/model_io.h"
 #include "onnx/model_rules.h"
 #include "onnx/node_rules.h"
+#include "onnx/resolved_sequences.h"
 #include "onnx/rewriting.h"
 #include "onnx/upgrade_rules.h"
 #include "onnxgrad/error.h"
@@ -185,6 +186,7 @@ ir::Model Internaliser::run() {
     replaced_.erase(output);
     inferer_.infer(*graph.nodes.back());
   }
+  drop_resolved_sequences(*model_.graph);
   model_.opaque_training_info.clear();  // written for the file's opset
   mark_definitions();
   finish_imports();

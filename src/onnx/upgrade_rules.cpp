@@ -4,6 +4,7 @@
 #include <limits>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 
 #include "onnx/functions.h"
@@ -205,8 +206,95 @@ Replacement scatter_11(Node& node, GraphBuilder& /*g*/) {
   return std::nullopt;
 }
 
-Replacement scan_9(Node& node, GraphBuilder& /*g*/) {
-  refuse(node, "Scan of opset 8, with its own batch axis, has no newer form");
+// The first `length` rows of x in reverse order, then the others.
+Value* reverse_rows(GraphBuilder& g, Value* x, Value* length) {
+  Value* count = g.squeeze(g.dims_of(x, 0, 1), {0});
+  Value* place = g.op("Range", {g.int_scalar(0), count, g.int_scalar(1)});
+  Value* mirrored = g.sub(g.sub(length, g.int_scalar(1)), place);
+  return g.gather(x, g.where(g.less(place, length), mirrored, place), 0);
+}
+
+// The body of a Scan of opset 8, in a Scan over the steps of one example. `rows`: the example's
+// states, then what it scans. `length`: how many steps it has, those behind it give zeros and leave
+// the states as they are; nullptr: all.
+std::vector<Value*> scan_example(GraphBuilder& g, const Node& node, const ir::Graph& body,
+                                 const std::vector<Value*>& rows, Value* length) {
+  const auto num_scanned = static_cast<std::size_t>(node.int_attribute("num_scan_inputs", 0));
+  const std::size_t num_states = rows.size() - num_scanned;
+  const ir::GraphPtr step = g.subgraph(body.name + "_step", [&](GraphBuilder& inner) {
+    ir::Graph& graph = inner.graph();
+    const ir::Type scalar = ir::Type::tensor(DataType::kInt64, Dims{});
+    Value* number = length == nullptr ? nullptr : graph.add_input("number", scalar);
+    std::unordered_map<const Value*, Value*> map;
+    for (const Value* formal : body.inputs) {
+      map[formal] = graph.add_input(formal->name, formal->type);
+    }
+    ir::append_nodes(body, graph, map);
+    std::vector<Value*> results;
+    Value* is_there = length == nullptr ? nullptr : inner.less(number, length);
+    if (length != nullptr) results.push_back(inner.add(number, inner.int_scalar(1)));
+    for (std::size_t i = 0; i < body.outputs.size(); ++i) {
+      Value* result = map.at(body.outputs[i]);
+      if (length != nullptr) {
+        Value* other = i < num_states ? map.at(body.inputs[i]) : inner.zeros_like(result);
+        result = inner.where(is_there, result, other);
+      }
+      results.push_back(result);
+    }
+    return results;
+  });
+  std::vector<Value*> inputs = rows;
+  if (length != nullptr) inputs.insert(inputs.begin(), g.int_scalar(0));
+  std::vector<ir::Attribute> attributes = {attribute("body", step),
+                                           attribute("num_scan_inputs", std::int64_t(num_scanned))};
+  std::vector<std::int64_t> directions = node.ints_attribute("directions");
+  for (std::size_t k = 0; length != nullptr && k < directions.size(); ++k) {
+    if (directions[k] == 0) continue;
+    Value*& row = inputs.at(1 + num_states + k);
+    row = reverse_rows(g, row, length);
+    directions[k] = 0;
+  }
+  if (!directions.empty()) attributes.push_back(attribute("scan_input_directions", directions));
+  const std::size_t extra = length == nullptr ? 0 : 1;
+  std::vector<Value*> results =
+      g.ops("Scan", std::move(inputs), body.outputs.size() + extra, std::move(attributes));
+  results.erase(results.begin(), results.begin() + static_cast<std::ptrdiff_t>(extra));
+  return results;
+}
+
+// Scan of opset 8 has a batch axis before all others, and lengths: a Scan over the examples.
+Replacement scan_9(Node& node, GraphBuilder& g) {
+  const ir::AttributeValue* attribute_value = node.find_attribute("body");
+  const auto* body = attribute_value ? std::get_if<ir::GraphPtr>(attribute_value) : nullptr;
+  const auto num_scanned = node.int_attribute("num_scan_inputs", 0);
+  if (body == nullptr || num_scanned < 1 || node.inputs.size() != (*body)->inputs.size() + 1 ||
+      static_cast<std::size_t>(num_scanned) >= node.inputs.size() ||
+      node.outputs.size() != (*body)->outputs.size()) {
+    refuse(node, "its inputs, outputs and body do not fit");
+  }
+  const std::vector<Value*> operands(node.inputs.begin() + 1, node.inputs.end());
+  Value* lengths = node.inputs[0];
+  const auto without_first = [](const Value* value) {
+    ir::Type type = value->type;
+    if (type.shape && !type.shape->empty()) type.shape->erase(type.shape->begin());
+    return type;
+  };
+  const ir::GraphPtr example = g.subgraph((*body)->name + "_example", [&](GraphBuilder& inner) {
+    std::vector<Value*> rows;
+    for (const Value* operand : operands) {
+      rows.push_back(inner.graph().add_input(operand->name, without_first(operand)));
+    }
+    Value* length = nullptr;
+    if (lengths != nullptr) {
+      length = inner.graph().add_input(lengths->name, ir::Type::tensor(DataType::kInt64, Dims{}));
+    }
+    return scan_example(inner, node, **body, rows, length);
+  });
+  std::vector<Value*> inputs = operands;
+  if (lengths != nullptr) inputs.push_back(lengths);
+  const auto count = static_cast<std::int64_t>(inputs.size());
+  return g.ops("Scan", std::move(inputs), node.outputs.size(),
+               {attribute("body", example), attribute("num_scan_inputs", count)});
 }
 
 Replacement roi_align_16(Node& node, GraphBuilder& /*g*/) {

@@ -47,10 +47,11 @@ class Compiler {
     for (const StateUpdate& update : binding_.updates) context.next_states.insert(update.value);
     lower(*inferer);
     passes::fold_constants(graph(), context);
-    while (expand_calls(*inferer)) {
+    while (expand_calls(*inferer) || lower(*inferer)) {
       lower(*inferer);
       passes::fold_constants(graph(), context);
     }
+    ir::eliminate_dead_nodes(graph());  // sequences whose elements are read as tensors
     follow_updates();
     const bool is_whole = split();
     if (!is_whole) make_tail();
@@ -116,7 +117,8 @@ class Compiler {
 
   // Function bodies may contain operators that have a lowering (CastLike). Nodes with very many
   // inputs become several.
-  void lower(const ir::TypeInferer& inferer) {
+  // True if there was one.
+  bool lower(const ir::TypeInferer& inferer) {
     ir::GraphBuilder g(*region_.model, graph(), inferer, engine_.ops);
     std::unordered_map<const ir::Value*, ir::Value*> replaced;
     std::vector<ir::Node*> nodes;
@@ -135,6 +137,7 @@ class Compiler {
     }
     graph().nodes = std::move(nodes);
     if (!replaced.empty()) ir::replace_uses(graph(), replaced);
+    return !replaced.empty();
   }
 
   // A kernel replaces a function only if the body is what the registry builds for this call.

@@ -12,6 +12,7 @@
 #include "runtime/finite.h"
 #include "runtime/input_sizes.h"
 #include "runtime/kernel_selection.h"
+#include "runtime/packed_graph.h"
 #include "runtime/region.h"
 #include "runtime/tail_cache.h"
 
@@ -55,6 +56,7 @@ struct Executor::Impl {
     std::unordered_map<const ir::Value*, ir::Value*> map;
     program.model = ir::clone(*model, &map);
     ir::Graph& graph = *program.model.graph;
+    pack_values(graph, engine.kernels);
     std::unordered_map<const ir::Value*, std::size_t> state_of;
     for (const ir::StateBinding& binding : program.model.state) {
       if (!binding.input->is_initializer()) {

@@ -42,6 +42,8 @@ class Switcher {
       const opdef::OpDef* def = registry_.find(*node);
       if (node->domain.empty() && node->op_type == "If") {
         enter_branches(g, *node, statistics);
+      } else if (!node->subgraphs().empty()) {
+        enter_iterated(g, *node);
       } else if (def != nullptr && def->switch_on_training != nullptr && takes_part(*node, *def)) {
         opdef::complete_attributes(*node, *def);
         for (const StateBinding& fresh : def->switch_on_training(*node, g)) {
@@ -54,6 +56,21 @@ class Switcher {
   }
 
  private:
+  // In a body that is iterated, only layers that draw at random: statistics would have to be
+  // carried from iteration to iteration.
+  void enter_iterated(GraphBuilder& g, Node& node) const {
+    for (ir::Graph* body : node.subgraphs()) {
+      GraphBuilder inner = g.inside(*body);
+      for (Node* child : std::vector<Node*>(body->nodes)) {
+        if (!child->subgraphs().empty()) enter_iterated(inner, *child);
+        const opdef::OpDef* def = registry_.find(*child);
+        if (def == nullptr || !def->is_random || def->switch_on_training == nullptr) continue;
+        opdef::complete_attributes(*child, *def);
+        def->switch_on_training(*child, inner);
+      }
+    }
+  }
+
   bool takes_part(const Node& node, const opdef::OpDef& def) const {
     if (mode_ == TrainingMode::kOn || def.weight_inputs.empty()) return true;
     return std::ranges::any_of(def.weight_inputs, [&](int i) {

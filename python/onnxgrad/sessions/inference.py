@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from onnxgrad import _core
 from onnxgrad.base.checks import checked_names
 from onnxgrad.base.engine_options import engine_options
 from onnxgrad.base.models import ModelLike, to_core_model
 from onnxgrad.base.values import NodeArg, node_args
-from onnxgrad.data.arrays import ArrayLike, from_native_list, to_feeds
-
-if TYPE_CHECKING:
-    import numpy as np
+from onnxgrad.data.arrays import ArrayLike, from_native_list, to_feeds, to_native
 
 __all__ = ["InferenceSession", "NotPickled"]
 
@@ -24,6 +21,22 @@ class NotPickled:
     def __reduce__(self) -> str:
         name = type(self).__name__
         raise TypeError(f"a {name} cannot be pickled: it is tied to the memory of this process")
+
+
+def _packed(value: Any, name: str) -> Any:
+    """Return a sequence or optional as the extension takes it."""
+    if value is None:
+        return _core.pack_nothing()
+    elements = value if isinstance(value, list | tuple) else [value]
+    return _core.pack_values([to_native(element, name) for element in elements])
+
+
+def _unpacked(value: Any, type_name: str) -> Any:
+    elements = _core.unpack_values(value)
+    if elements is None:
+        return None
+    arrays = from_native_list(elements)
+    return arrays if "sequence(" in type_name else arrays[0]
 
 
 class InferenceSession(NotPickled):
@@ -69,8 +82,10 @@ class InferenceSession(NotPickled):
         self._core = _core.InferenceSession(to_core_model(model), engine_options(device, threads))
 
     def run(
-        self, output_names: Sequence[str] | None, feeds: Mapping[str, ArrayLike]
-    ) -> list[np.ndarray[Any, Any]]:
+        self,
+        output_names: Sequence[str] | None,
+        feeds: Mapping[str, ArrayLike | Sequence[ArrayLike] | None],
+    ) -> list[Any]:
         """Return the outputs for the inputs `feeds`.
 
         Parameters
@@ -79,13 +94,15 @@ class InferenceSession(NotPickled):
             None is all outputs.
         feeds : dict of str to array
             Arrays of the declared types; contiguous ones are read in place. Inputs with a default
-            value may be left out.
+            value may be left out. Inputs that are sequences take lists of arrays, optionals an
+            array, a list or None.
 
         Returns
         -------
         list of numpy.ndarray
             In the order of `output_names`. Texts come as arrays of objects. The sequence of maps
-            of a ZipMap is given as the array [N, C] of its values.
+            of a ZipMap is given as the array [N, C] of its values. Other sequences come as lists
+            of arrays, optionals as what they hold or None.
 
         Raises
         ------
@@ -94,7 +111,24 @@ class InferenceSession(NotPickled):
         ShapeError
             Shapes that do not fit each other or the model.
         """
-        return from_native_list(self._core.run(list(output_names or []), to_feeds(feeds)))
+        names = list(output_names or [])
+        types = {value.name: value.type for value in self._core.outputs if not value.is_tensor}
+        outputs = from_native_list(self._core.run(names, self._feeds(feeds)))
+        if not types:
+            return outputs
+        names = names or [value.name for value in self._core.outputs]
+        return [
+            _unpacked(value, types[name]) if name in types else value
+            for name, value in zip(names, outputs, strict=True)
+        ]
+
+    def _feeds(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        lists = [value.name for value in self._core.inputs if not value.is_tensor]
+        if not lists or not isinstance(feeds, Mapping):
+            return dict(to_feeds(feeds))
+        native = dict(to_feeds({k: value for k, value in feeds.items() if k not in lists}))
+        native |= {name: _packed(feeds[name], name) for name in lists if name in feeds}
+        return native
 
     def __repr__(self) -> str:
         inputs = [value.name for value in self._core.inputs]

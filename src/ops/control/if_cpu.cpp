@@ -1,7 +1,103 @@
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <string>
+
+#include "ir/builder.h"
+#include "opdef/body.h"
 #include "opdef/kernel.h"
+#include "ops/kernel_support.h"
 
 namespace onnxgrad::ops {
 namespace {
+
+using opdef::KernelOffer;
+using opdef::KernelRequest;
+using opdef::Slice;
+
+constexpr std::array<const char*, 2> kBranches = {"else_branch", "then_branch"};
+constexpr std::int64_t kAlignment = 64;
+
+std::int64_t aligned(std::int64_t bytes) {
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+const ir::Graph& branch_of(const ir::Node& node, bool taken) {
+  return *std::get<ir::GraphPtr>(*node.find_attribute(kBranches.at(taken ? 1 : 0)));
+}
+
+// Two bodies of the same inputs and outputs. Scratch: a table of inputs, a table of outputs, the
+// outputs that nobody reads, the workspace.
+struct IfKernel {
+  std::array<std::shared_ptr<const opdef::CompiledBody>, 2> branches = {};
+  std::size_t num_inputs = 0;             // of the bodies; the condition comes before them
+  std::vector<std::int64_t> unread = {};  // for each output its place in the scratch, or -1
+  std::int64_t outputs_offset = 0;
+  std::int64_t workspace_offset = 0;
+};
+
+void run_branch(const void* data, std::byte* const* args, const opdef::Launch& launch) {
+  const auto& kernel = *static_cast<const IfKernel*>(data);
+  const std::size_t first_output = 1 + kernel.num_inputs;
+  std::byte* scratch = args[first_output + kernel.unread.size()];
+  auto* inputs = reinterpret_cast<Slice*>(scratch);
+  auto* outputs = reinterpret_cast<Slice*>(scratch + kernel.outputs_offset);
+  for (std::size_t i = 0; i < kernel.num_inputs; ++i) inputs[i] = {.at = args[1 + i]};
+  for (std::size_t i = 0; i < kernel.unread.size(); ++i) {
+    const std::int64_t place = kernel.unread[i];
+    outputs[i] = {.at = place < 0 ? args[first_output + i] : scratch + place};
+  }
+  const bool taken = *reinterpret_cast<const bool*>(args[0]);
+  kernel.branches.at(taken ? 1 : 0)
+      ->run({.inputs = inputs, .outputs = outputs, .workspace = scratch + kernel.workspace_offset},
+            launch);
+}
+
+KernelOffer offer_if(const KernelRequest& request) {
+  if (request.bodies == nullptr) return KernelOffer::decline("no branch can be compiled here");
+  if (request.inputs[0].dtype != DataType::kBool || request.inputs[0].dims.num_elements() != 1) {
+    return KernelOffer::decline("the condition is not one truth value");
+  }
+  IfKernel kernel{.num_inputs = request.inputs.size() - 1};
+  std::int64_t workspace = 0;
+  double flops = 0;
+  for (const bool taken : {false, true}) {
+    std::string reason;
+    const auto body = request.bodies->compile(branch_of(request.node, taken),
+                                              std::span(request.inputs).subspan(1), {}, reason);
+    if (body == nullptr) return KernelOffer::decline(std::move(reason));
+    for (std::size_t i = 0; i < request.outputs.size(); ++i) {
+      const opdef::TensorDesc& wanted = request.outputs[i];
+      const opdef::TensorDesc& given = body->outputs().at(i);
+      if (wanted.is_present() && (wanted.dtype != given.dtype || wanted.dims != given.dims)) {
+        return KernelOffer::decline("its branches return different shapes");
+      }
+    }
+    workspace = std::max(workspace, body->workspace_bytes());
+    flops = std::max(flops, body->flops());
+    kernel.branches.at(taken ? 1 : 0) = body;
+  }
+  const auto table = [](std::size_t count) {
+    return aligned(static_cast<std::int64_t>(count * sizeof(Slice)));
+  };
+  kernel.outputs_offset = table(kernel.num_inputs);
+  std::int64_t end = kernel.outputs_offset + table(request.outputs.size());
+  for (std::size_t i = 0; i < request.outputs.size(); ++i) {
+    kernel.unread.push_back(request.outputs[i].is_present() ? -1 : end);
+    if (request.outputs[i].is_present()) continue;
+    std::int64_t bytes = 0;
+    for (const auto& branch : kernel.branches) {
+      const opdef::TensorDesc& given = branch->outputs()[i];
+      bytes = std::max(bytes, given.dims.size_bytes(given.dtype));
+    }
+    end += aligned(bytes);
+  }
+  kernel.workspace_offset = end;
+  KernelOffer offer = prepared(run_branch, std::move(kernel), "branches");
+  offer.kernel.scratch_bytes = end + workspace;
+  offer.kernel.flops = flops;
+  return offer;
+}
 
 std::vector<Tensor> run_if(const opdef::DynamicCall& call) {
   const Tensor& condition = call.inputs.at(0);
@@ -9,14 +105,16 @@ std::vector<Tensor> run_if(const opdef::DynamicCall& call) {
     throw ShapeError({.what = "the condition has shape " + condition.dims().to_string() +
                               ", expected one truth value",
                       .where = {.node = call.node.name, .op_type = "If"},
-                      .hint = "Reduce it to one value, or use Where to choose per element."});
+                      .hint = "Reduce it to one value, or use Where for one choice per element."});
   }
-  const char* branch = condition.data<bool>()[0] ? "then_branch" : "else_branch";
-  return call.run_subgraph(*std::get<ir::GraphPtr>(*call.node.find_attribute(branch)), {});
+  return call.run_subgraph(branch_of(call.node, condition.data<bool>()[0]), {});
 }
 
 }  // namespace
 
-void register_if_cpu(opdef::KernelRegistry& registry) { registry.add_dynamic("", "If", run_if); }
+void register_if_cpu(opdef::KernelRegistry& registry) {
+  registry.add(ir::kFusedDomain, "If", 0, offer_if);
+  registry.add_dynamic("", "If", run_if);
+}
 
 }  // namespace onnxgrad::ops

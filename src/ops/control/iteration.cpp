@@ -186,6 +186,11 @@ class IterationGradient {
         Value*& total = outputs[states_.size() + i];
         total = inner.add(totals[i], total);
       }
+      // onnxruntime 1.31 stacks a value once, however many outputs it is.
+      for (auto output = outputs.begin(); output != outputs.end(); ++output) {
+        if (std::find(outputs.begin(), output, *output) != output)
+          *output = inner.identity(*output);
+      }
       return outputs;
     });
   }
@@ -253,7 +258,8 @@ class IterationGradient {
     if (type.shape) type.shape->insert(type.shape->begin(), roles_.length);
     // Inputs go out through a node, as runtimes want it; and onnxruntime 1.31 loses what a node
     // with subgraphs gives where that is stacked at once.
-    const bool is_plain = value->producer != nullptr && value->producer->subgraphs().empty();
+    const bool is_plain = value->producer != nullptr && value->producer->subgraphs().empty() &&
+                          std::ranges::find(body_.outputs, value) == body_.outputs.end();
     body_.outputs.push_back(is_plain ? value : g_.inside(body_).identity(value));
     add_sequence(ctx_.add_output(std::move(type), value->name + "_all"), true);
   }

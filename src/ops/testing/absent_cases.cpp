@@ -24,11 +24,11 @@ constexpr std::size_t kMaxListPosition = 2;  // of the lists of variadic operato
 // Optional inputs that the operator's other inputs or attributes need in every case that has
 // them. The errors of such nodes are tested by their own error cases.
 const std::set<std::pair<std::string_view, std::string_view>> kNeeded = {
-    {"Loop", "M"},         // else nothing ends it; cases of its own leave it out
-    {"Pad", "axes"},       // pads of some axes only
-    {"Resize", "roi"},     // a crop reads it
-    {"Resize", "scales"},  // one of these two
-    {"Resize", "sizes"},  {"Split", "split"},  // else num_outputs is wanted
+    {"Loop", "M"},                           // else nothing ends it; cases of its own leave it out
+    {"Optional", "input"}, {"Pad", "axes"},  // pads of some axes only
+    {"Resize", "roi"},                       // a crop reads it
+    {"Resize", "scales"},                    // one of these two
+    {"Resize", "sizes"},   {"Split", "split"},  // else num_outputs is wanted
 };
 
 // An attribute says how many outputs they have, absent ones counted.

@@ -288,7 +288,9 @@ std::string model_text(const OpCase& op_case, const CaseVariant& variant) {
   for (const auto& [domain, version] : op_case.domains) {
     opsets += fmt::format(", \"{}\" : {}", domain, version);
   }
-  const std::string body = replace_all(op_case.model, "$T", text_dtype(variant.dtype));
+  const std::string number = std::to_string(static_cast<int>(variant.dtype));
+  const std::string body =
+      replace_all(replace_all(op_case.model, "$T", text_dtype(variant.dtype)), "$D", number);
   return fmt::format("<ir_version: 10, opset_import: [{}]>\ncase ({}) => ({}){} {{\n{}\n}}\n{}",
                      opsets, formal, fmt::join(output_names(op_case), ", "),
                      initializers.empty() ? "" : " <" + initializers + ">", body,

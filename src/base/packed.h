@@ -1,0 +1,27 @@
+#ifndef ONNXGRAD_BASE_PACKED_H_
+#define ONNXGRAD_BASE_PACKED_H_
+
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "onnxgrad/tensor.h"
+
+// Sequences and optionals as the engine handles them where they are not resolved: one tensor of
+// bytes, uint8 [n], which goes through plans, loops and branches like any other. It is as long as a
+// power of two, so that few different shapes occur.
+
+namespace onnxgrad::base {
+
+/// A sequence of these tensors, or an optional that holds one. Copies them.
+/// Throws: UnsupportedOperatorError (strings).
+Tensor pack(std::span<const Tensor> elements);
+/// An empty optional.
+Tensor pack_nothing();
+
+/// What was packed; nullopt for an empty optional. Copies. Throws: DataError (other bytes).
+std::optional<std::vector<Tensor>> unpack(const Tensor& packed);
+
+}  // namespace onnxgrad::base
+
+#endif  // ONNXGRAD_BASE_PACKED_H_

@@ -1,0 +1,20 @@
+#ifndef ONNXGRAD_OPDEF_PACKED_KIND_H_
+#define ONNXGRAD_OPDEF_PACKED_KIND_H_
+
+#include <cstdint>
+
+namespace onnxgrad::opdef {
+
+/// What an operand of a kernel of sequences was before it became a tensor of bytes, if it did;
+/// attribute "kinds" of such a node (runtime/packed_graph.h).
+enum class PackedKind : std::uint8_t {
+  kAbsent,
+  kTensor,  ///< it is one still
+  kSequence,
+  kOptionalTensor,
+  kOptionalSequence,
+};
+
+}  // namespace onnxgrad::opdef
+
+#endif  // ONNXGRAD_OPDEF_PACKED_KIND_H_

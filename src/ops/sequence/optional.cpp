@@ -1,0 +1,66 @@
+#include <optional>
+#include <vector>
+
+#include "opdef/registry.h"
+#include "ops/rules.h"
+
+// Optional values that are known to be there, or not, when a model is loaded or compiled are
+// resolved: what reads one reads what it holds.
+
+namespace onnxgrad::ops {
+namespace {
+
+using opdef::AttributeType;
+using Results = std::optional<std::vector<Value*>>;
+
+const Value* behind_identities(const Value* value) {
+  while (value->producer != nullptr && value->producer->domain.empty() &&
+         value->producer->op_type == "Identity") {
+    value = value->producer->inputs[0];
+  }
+  return value;
+}
+
+bool makes_optional(const Node* node) {
+  return node != nullptr && node->domain.empty() && node->op_type == "Optional";
+}
+
+// A tensor or a sequence may stand where an optional is read.
+Results lower_get_element(const Node& node, GraphBuilder& /*g*/) {
+  Value* input = node.input(0);
+  if (input->type.is_tensor() || input->type.kind == ir::Type::Kind::kSequence) {
+    return std::vector{input};
+  }
+  const Node* producer = behind_identities(input)->producer;
+  if (!makes_optional(producer)) return std::nullopt;
+  if (producer->input(0) == nullptr) {
+    throw DataError({.what = "the optional value is empty",
+                     .where = {.node = node.name, .op_type = node.op_type, .value = input->name},
+                     .hint = "Ask OptionalHasElement before, in the condition of an If."});
+  }
+  return std::vector{producer->input(0)};
+}
+
+Results lower_has_element(const Node& node, GraphBuilder& g) {
+  const auto known = [&g](bool there) {
+    return std::vector{g.constant(Tensor::scalar(there), "has_element")};
+  };
+  const Value* input = node.input(0);
+  if (input == nullptr) return known(false);
+  if (input->type.is_tensor() || input->type.kind == ir::Type::Kind::kSequence) return known(true);
+  const Node* producer = behind_identities(input)->producer;
+  if (!makes_optional(producer)) return std::nullopt;
+  return known(producer->input(0) != nullptr);
+}
+
+}  // namespace
+
+void register_optional(opdef::OpRegistry& registry) {
+  registry.add({.op_type = "Optional",
+                .since_version = 15,
+                .attributes = {{.name = "type", .type = AttributeType::kOther}}});
+  registry.add({.op_type = "OptionalGetElement", .since_version = 18, .lower = lower_get_element});
+  registry.add({.op_type = "OptionalHasElement", .since_version = 18, .lower = lower_has_element});
+}
+
+}  // namespace onnxgrad::ops

@@ -1,0 +1,131 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "onnx/inference.h"
+#include "onnx/model_io.h"
+#include "ops/builtin.h"
+#include "runtime/evaluator.h"
+#include "runtime/executor.h"
+
+// Bodies of Scan, Loop and If: how often they are compiled, what they draw, which way they are run.
+
+namespace onnxgrad::runtime::bodies_test {
+namespace {
+
+struct Registries {
+  opdef::OpRegistry ops;
+  opdef::KernelRegistry kernels;
+  Registries() {
+    ops::register_builtin_ops(ops);
+    ops::register_builtin_cpu_kernels(kernels);
+  }
+};
+
+const Engine& engine() {
+  static const Registries registries;
+  static const Engine instance{registries.ops, registries.kernels, onnx_io::make_type_inferer};
+  return instance;
+}
+
+Executor executor_of(const std::string& graph) {
+  const std::string text = "<ir_version: 10, opset_import: [\"\" : 21]>\n" + graph;
+  const KernelEvaluator evaluator(engine());
+  auto model = std::make_shared<const ir::Model>(
+      onnx_io::to_internal(onnx_io::load_text(text), engine().ops, &evaluator));
+  return Executor(std::move(model), engine(), {.seed = 5});
+}
+
+Tensor numbers(const std::vector<double>& values) {
+  return Tensor::from(values, Dims{static_cast<std::int64_t>(values.size())});
+}
+
+constexpr const char* kRunningSum = R"(sums (double[T] x) => (double[] last, double[T] all) <
+  double zero = {0.0}> {
+  last, all = Scan <num_scan_inputs = 1,
+      body = add (double s, double e) => (double next, double copy) {
+    next = Add (s, e)
+    copy = Mul (next, next)
+  }> (zero, x)
+})";
+
+TEST(Bodies, AreCompiledOncePerSetOfShapes) {
+  Executor executor = executor_of(kRunningSum);
+  for (int run = 0; run < 2; ++run) {
+    const std::vector<Tensor> results = executor.run(std::vector{numbers({1, 2, 4})});
+    EXPECT_EQ(results[0].to_doubles(), std::vector<double>{7});
+    EXPECT_EQ(results[1].to_doubles(), (std::vector<double>{1, 9, 49}));
+  }
+  EXPECT_EQ(executor.num_compiled(), 2);  // the graph, and the body once for its three iterations
+  executor.run(std::vector{numbers({1, 2})});
+  EXPECT_EQ(executor.num_compiled(), 4);
+}
+
+TEST(Bodies, AreKernelsOfThePlan) {
+  Executor executor = executor_of(kRunningSum);
+  executor.run(std::vector{numbers({1, 2, 4})});
+  const std::string plan = executor.prepare({Dims{3}}).to_text();
+  EXPECT_NE(plan.find("Scan [iterations 3]"), std::string::npos) << plan;
+  EXPECT_EQ(plan.find("dynamic"), std::string::npos) << plan;
+}
+
+TEST(Bodies, GiveStatesThatChangeTheirRoles) {
+  Executor executor =
+      executor_of(R"(swap (double[2] x, double[2] y, int64 n) => (double[2] a, double[2] b) {
+    a, b = Loop <body = step (int64 i, bool c, double[2] p, double[2] q)
+        => (bool c1, double[2] p1, double[2] q1) {
+      c1 = Identity (c)
+      p1 = Add (p, q)
+      q1 = Identity (p)
+    }> (n, , x, y)
+  })");
+  // Fibonacci's numbers.
+  for (const auto& [count, a, b] :
+       {std::tuple{0, 1.0, 0.0}, {1, 1.0, 1.0}, {2, 2.0, 1.0}, {3, 3.0, 2.0}, {10, 89.0, 55.0}}) {
+    const std::vector<Tensor> results = executor.run(std::vector{
+        numbers({1, 10}), numbers({0, 0}), Tensor::scalar(static_cast<std::int64_t>(count))});
+    EXPECT_EQ(results[0].to_doubles(), (std::vector<double>{a, 10 * a}));
+    EXPECT_EQ(results[1].to_doubles(), (std::vector<double>{b, 10 * b}));
+  }
+}
+
+TEST(Bodies, DrawAnewInEachIteration) {
+  Executor executor = executor_of(R"(draws (double[3] x, int64 n) => (double[K, 3] all) {
+    last, all = Loop <body = step (int64 i, bool c, double[3] h)
+        => (bool c1, double[3] next, double[3] drawn) {
+      c1 = Identity (c)
+      drawn = RandomUniformLike (h)
+      next = Add (h, drawn)
+    }> (n, , x)
+  })");
+  const std::vector<Tensor> inputs{numbers({0, 0, 0}), Tensor::scalar(std::int64_t{20})};
+  const std::vector<double> drawn = executor.run(inputs)[0].to_doubles();
+  ASSERT_EQ(drawn.size(), 60U);
+  for (std::size_t i = 3; i < drawn.size(); ++i) EXPECT_NE(drawn[i], drawn[i - 3]);
+  EXPECT_EQ(executor.run(inputs)[0].to_doubles(), drawn);  // of the same step
+  ++executor.cells().step;
+  EXPECT_NE(executor.run(inputs)[0].to_doubles(), drawn);
+}
+
+TEST(Bodies, OfBranchesThatReturnOneShapeAreKernels) {
+  Executor executor = executor_of(R"(choose (double[2] x, bool c) => (double[2] y) {
+    h = Neg (x)
+    r = If (c) <then_branch = a () => (double[2] p) { p = Mul (h, x) },
+                else_branch = b () => (double[2] q) { q = Identity (h) }>
+    y = Exp (r)
+  })");
+  const auto run = [&](bool taken) {
+    return executor.run(std::vector{numbers({1, 2}), Tensor::scalar(taken)})[0].to_doubles();
+  };
+  EXPECT_EQ(run(true), (std::vector<double>{std::exp(-1.0), std::exp(-4.0)}));
+  EXPECT_EQ(run(false), (std::vector<double>{std::exp(-1.0), std::exp(-2.0)}));
+  EXPECT_EQ(executor.num_compiled(), 3);
+}
+
+}  // namespace
+}  // namespace onnxgrad::runtime::bodies_test

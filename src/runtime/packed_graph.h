@@ -1,0 +1,21 @@
+#ifndef ONNXGRAD_RUNTIME_PACKED_GRAPH_H_
+#define ONNXGRAD_RUNTIME_PACKED_GRAPH_H_
+
+#include "ir/graph.h"
+#include "opdef/kernel.h"
+#include "opdef/packed_kind.h"
+
+namespace onnxgrad::runtime {
+
+/// Makes every sequence and optional of `graph` and its subgraphs a tensor of bytes
+/// (base/packed.h). Nodes of ai.onnx that `kernels` has a dynamic kernel for in domain
+/// ir::kFusedDomain move there; "kinds" says what their inputs, then their outputs, were: see
+/// opdef::PackedKind.
+void pack_values(ir::Graph& graph, const opdef::KernelRegistry& kernels);
+
+/// True for values that pack_values() packs.
+bool is_packed(const ir::Type& type);
+
+}  // namespace onnxgrad::runtime
+
+#endif  // ONNXGRAD_RUNTIME_PACKED_GRAPH_H_
