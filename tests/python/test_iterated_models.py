@@ -184,7 +184,8 @@ def test_sequences_that_are_known_when_the_model_runs():
         + """main (float[N] extra, int64 place) => (float[M] joined, int64 size) {
           longer = SequenceInsert (list, extra, place)
           size = SequenceLength (longer)
-          out = Loop <body = twofold (int64 i, bool c, seq(float[]) s) => (bool c1, seq(float[]) s1) {
+          out = Loop <body = twofold (int64 i, bool c, seq(float[]) s)
+              => (bool c1, seq(float[]) s1) {
             c1 = Identity (c)
             element = SequenceAt (s, i)
             twice = Add (element, element)

@@ -295,7 +295,6 @@ def test_every_exported_model_means_the_same(tmp_path: Path) -> None:
 REFUSED = {
     "spatial": Case(7, "BatchNormalization", [IMAGE, *NORM], spatial=0),
     "opset 6": Case(6, "Relu", [uniform(3)]),
-    "batch axis": Case(8, "Scan", [None, uniform(2, 3)], num_scan_inputs=1),
     "shrinks and enlarges": Case(
         10, "Resize", [SMALL, np.array([1, 1, 2, 0.5], np.float32)], constants={1}
     ),
@@ -309,14 +308,6 @@ REFUSED = {
 @pytest.mark.parametrize("reason", REFUSED)
 def test_what_would_change_its_meaning_is_refused(reason: str, tmp_path: Path) -> None:
     model = REFUSED[reason].model()
-    if reason == "batch axis":
-        body = helper.make_graph(
-            [helper.make_node("Identity", ["e"], ["f"])],
-            "b",
-            [helper.make_tensor_value_info("e", FLOAT, [])],
-            [helper.make_tensor_value_info("f", FLOAT, [])],
-        )
-        model.graph.node[0].attribute.append(helper.make_attribute("body", body))
     with pytest.raises(ValueError, match=f"(ModelError|UnsupportedOperatorError).*{reason}"):
         convert("internal", model, tmp_path)
 
