@@ -163,8 +163,24 @@ void name_open_dims(Value& input) {
   }
 }
 
+// True if a node has another form in the oldest opset than in this one, which came before.
+bool has_older_forms(const Graph& graph, std::int64_t opset) {
+  return std::ranges::any_of(graph.nodes, [&](const Node* node) {
+    const auto bodies = node->subgraphs();
+    return (is_standard_domain(node->domain) &&
+            since_version("", node->op_type, opset) !=
+                since_version("", node->op_type, kOldestOpset)) ||
+           std::ranges::any_of(bodies,
+                               [&](const Graph* body) { return has_older_forms(*body, opset); });
+  });
+}
+
 ir::Model Internaliser::run() {
-  const std::int64_t opset = model_.opset();
+  std::int64_t opset = model_.opset();
+  if (opset != 0 && opset < kOldestOpset && !has_older_forms(*model_.graph, opset) &&
+      model_.functions.empty()) {
+    opset = kOldestOpset;
+  }
   if (opset != 0 && opset < kOldestOpset) {
     throw ModelError({.what = "opset " + std::to_string(opset) + " of ai.onnx, expected " +
                               std::to_string(kOldestOpset) + " or newer",
@@ -231,10 +247,19 @@ void Internaliser::process_node(const Work& work, ir::GraphBuilder& g, std::vect
   if (const Graph* branch = known_body(node, registry_, evaluator_)) {
     return take_branch(work, const_cast<Graph&>(*branch), stack);  // NOLINT: a body of our node
   }
+  // In other domains, nodes are of the newest version that ONNX has.
+  const Schema* schema = is_standard_domain(node.domain)
+                             ? nullptr
+                             : find_schema(node.domain, node.op_type, newest_opset(node.domain));
+  if (schema != nullptr && knows_operators_ && registry_.find(node) == nullptr) {
+    if (const auto body = schema_function(node, newest_opset(node.domain))) {
+      check_node(node, *schema);
+      inferer_.infer(node);
+      return expand(work, *body, stack);
+    }
+  }
   process_bodies(work);
   if (is_standard_domain(node.domain)) return process_standard(work, g, stack);
-  // In other domains, nodes are of the newest version that ONNX has.
-  const Schema* schema = find_schema(node.domain, node.op_type, newest_opset(node.domain));
   if (schema != nullptr) check_node(node, *schema);
   keep(node, g);
 }

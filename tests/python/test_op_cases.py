@@ -26,6 +26,7 @@ BUILD = Path(os.environ.get("ONNXGRAD_BUILD_DIR", ROOT / "build/release"))
 # it finds wrong.
 NOT_TAKEN = (
     "Single dimension value must be greater than 0",  # StringNormalizer
+    "Invalid value for attribute k",  # 0 in TopK of opset 1
     "NOT_IMPLEMENTED",
     "Could not find an implementation",
     "is not supported",
@@ -42,8 +43,17 @@ NOT_IN_ONNXRUNTIME = (
     "shape.eye_bool",
     "cast.flags",  # 8-bit floating-point types
     "cast.like_flags",
-    "one_hot.int32",  # labels
+    *(f"one_hot.{kind}" for kind in ("int32", "int16", "int8", "uint")),  # labels
     "one_hot.float_indices",
+    *(
+        f"arg_extremum.{op}_{kind}"
+        for op in ("ArgMax", "ArgMin")
+        for kind in ("int16", "uint16", "uint32", "uint64")
+    ),
+    "cumsum.uint",
+    *(f"reduce.Reduce{kind}" for kind in ("Sum_u", "Mean_u", "Prod_u", "Max_u", "Min_u")),
+    *(f"reduce.Reduce{kind}" for kind in ("SumSquare_u", "L1_u", "L2_u")),
+    "topk.empty_axis",
     "topk.uint16",
     "topk.uint32",
     "topk.uint64",

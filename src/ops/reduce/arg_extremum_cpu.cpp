@@ -66,6 +66,18 @@ KernelOffer offer_arg(const KernelRequest& request) {
       return prepared(run_arg<std::int64_t>, data, "plain arg");
     case DataType::kInt32:
       return prepared(run_arg<std::int32_t>, data, "plain arg");
+    case DataType::kInt16:
+      return prepared(run_arg<std::int16_t>, data, "plain arg");
+    case DataType::kInt8:
+      return prepared(run_arg<std::int8_t>, data, "plain arg");
+    case DataType::kUint64:
+      return prepared(run_arg<std::uint64_t>, data, "plain arg");
+    case DataType::kUint32:
+      return prepared(run_arg<std::uint32_t>, data, "plain arg");
+    case DataType::kUint16:
+      return prepared(run_arg<std::uint16_t>, data, "plain arg");
+    case DataType::kUint8:
+      return prepared(run_arg<std::uint8_t>, data, "plain arg");
     default:
       return decline_dtype(request, request.inputs[0].dtype);
   }

@@ -22,6 +22,10 @@ std::vector<OpCase> arg_extremum_cases() {
     add("no_rows", "<axis = 1>", uniform({0, 3}, -1, 1));
     add("int64", "<axis = 1>", integers({3, 4}, -3, 3));
     add("int32", "<axis = 1>", integers({3, 4}, -3, 3, DataType::kInt32));
+    for (const DataType dtype : {DataType::kInt16, DataType::kInt8, DataType::kUint64,
+                                 DataType::kUint32, DataType::kUint16, DataType::kUint8}) {
+      add(std::string(dtype_name(dtype)), "<axis = 1>", integers({3, 4}, 0, 5, dtype));
+    }
   }
   return cases;
 }

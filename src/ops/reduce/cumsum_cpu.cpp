@@ -69,6 +69,10 @@ KernelOffer offer_cumsum(const KernelRequest& request) {
       return prepared(run_cumsum<std::int64_t>, data, "plain sums");
     case DataType::kInt32:
       return prepared(run_cumsum<std::int32_t>, data, "plain sums");
+    case DataType::kUint64:
+      return prepared(run_cumsum<std::uint64_t>, data, "plain sums");
+    case DataType::kUint32:
+      return prepared(run_cumsum<std::uint32_t>, data, "plain sums");
     default:
       return decline_dtype(request, request.inputs[0].dtype);
   }

@@ -24,8 +24,9 @@ std::vector<OpCase> cumsum_cases() {
   sized("one", uniform({1}, -1, 1));
   sized("empty", uniform({0, 3}, -1, 1));
   sized("empty_rows", uniform({3, 0}, -1, 1));
-  for (const DataType dtype : {DataType::kInt64, DataType::kInt32}) {
-    sized(std::string(dtype_name(dtype)), integers({5}, -9, 9, dtype));
+  for (const DataType dtype :
+       {DataType::kInt64, DataType::kInt32, DataType::kUint64, DataType::kUint32}) {
+    sized(std::string(dtype_name(dtype)), integers({5}, 0, 9, dtype));
     cases.back().no_gradient = "integers";
   }
   return cases;

@@ -108,8 +108,9 @@ template <class T>
 struct Mean : Sum<T> {
   static T finish(Wide<T> a, double count) {
     if constexpr (std::is_floating_point_v<T>) return static_cast<T>(a / count);
-    const auto n = static_cast<std::int64_t>(count);
-    return n == 0 ? T{0} : static_cast<T>(static_cast<std::int64_t>(a) / n);
+    using Quotient = std::conditional_t<std::is_signed_v<T>, std::int64_t, std::uint64_t>;
+    const auto n = static_cast<Quotient>(count);
+    return n == 0 ? T{0} : static_cast<T>(static_cast<Quotient>(a) / n);
   }
 };
 template <class T>
@@ -259,6 +260,19 @@ Choice choose(DataType dtype) {
   return choice;
 }
 
+// The types that sums are defined for, and those that have an order.
+template <template <class> class Kind>
+Choice choose_number(DataType dtype) {
+  return choose<Kind, float, double, std::int64_t, std::int32_t, std::uint64_t, std::uint32_t>(
+      dtype);
+}
+
+template <template <class> class Kind>
+Choice choose_ordered(DataType dtype) {
+  return choose<Kind, float, double, std::int64_t, std::int32_t, std::uint64_t, std::uint32_t,
+                std::int8_t, std::uint8_t, bool>(dtype);
+}
+
 Choice choose_log_sum_exp(DataType dtype) {
   if (dtype == DataType::kFloat32) return {run_log_sum_exp<float>, sizeof(double)};
   if (dtype == DataType::kFloat64) return {run_log_sum_exp<double>, sizeof(double)};
@@ -285,19 +299,14 @@ void register_reduce_cpu(opdef::KernelRegistry& registry) {
   const auto add = [&registry](std::string_view op_type, opdef::KernelOfferFn offer) {
     registry.add("", op_type, 0, offer);
   };
-  add("ReduceSum", offer_reduce<choose<Sum, float, double, std::int64_t, std::int32_t>>);
-  add("ReduceMean", offer_reduce<choose<Mean, float, double, std::int64_t, std::int32_t>>);
-  add("ReduceProd", offer_reduce<choose<Prod, float, double, std::int64_t, std::int32_t>>);
-  add("ReduceMax",
-      offer_reduce<
-          choose<Max, float, double, std::int64_t, std::int32_t, std::int8_t, std::uint8_t, bool>>);
-  add("ReduceMin",
-      offer_reduce<
-          choose<Min, float, double, std::int64_t, std::int32_t, std::int8_t, std::uint8_t, bool>>);
-  add("ReduceSumSquare",
-      offer_reduce<choose<SumSquare, float, double, std::int64_t, std::int32_t>>);
-  add("ReduceL1", offer_reduce<choose<L1, float, double, std::int64_t, std::int32_t>>);
-  add("ReduceL2", offer_reduce<choose<L2, float, double>>);
+  add("ReduceSum", offer_reduce<choose_number<Sum>>);
+  add("ReduceMean", offer_reduce<choose_number<Mean>>);
+  add("ReduceProd", offer_reduce<choose_number<Prod>>);
+  add("ReduceMax", offer_reduce<choose_ordered<Max>>);
+  add("ReduceMin", offer_reduce<choose_ordered<Min>>);
+  add("ReduceSumSquare", offer_reduce<choose_number<SumSquare>>);
+  add("ReduceL1", offer_reduce<choose_number<L1>>);
+  add("ReduceL2", offer_reduce<choose_number<L2>>);
   add("ReduceLogSum", offer_reduce<choose<LogSum, float, double>>);
   add("ReduceLogSumExp", offer_reduce<choose_log_sum_exp>);
 }

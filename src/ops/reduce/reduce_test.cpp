@@ -82,6 +82,17 @@ void add_integers(std::vector<OpCase>& cases) {
                        .no_gradient = "integers"});
     }
   }
+  for (const std::string& op : kOps) {
+    if (op.starts_with("ReduceLogSum")) continue;
+    for (const DataType dtype : {DataType::kUint64, DataType::kUint32}) {
+      // ONNX's evaluator gives uint64.
+      if (op == "ReduceSumSquare" && dtype == DataType::kUint32) continue;
+      cases.push_back({.name = op + "_" + std::string(dtype_name(dtype)),
+                       .model = "y = " + op + " <keepdims = 0> (x, axes)",
+                       .inputs = {integers({3, 4}, 0, 9, dtype), ints({1})},
+                       .no_gradient = "integers"});
+    }
+  }
   for (const std::string op : {"ReduceMax", "ReduceMin"}) {
     for (const DataType dtype : {DataType::kInt8, DataType::kUint8, DataType::kBool}) {
       cases.push_back({.name = op + "_" + std::string(dtype_name(dtype)),

@@ -10,8 +10,12 @@ std::vector<Value*> one_hot_vjp(opdef::VjpContext& ctx, GraphBuilder& g) {
   if (!ctx.needs(2)) return {};
   Value* dy = ctx.cotangent(0);
   Value* off_on = g.constant(Tensor::from(std::vector<double>{0, 1}, Dims{2}));
+  // The size of the new axis is known where the depth, which may be of any type, is not.
+  const std::int64_t axis = ctx.node().int_attribute("axis");
+  const auto known = known_dim(dy, axis);
+  Value* depth = known ? g.int_scalar(*known) : g.squeeze(dim_value(g, dy, axis), {0});
   Value* is_hot =
-      g.op("OneHot", {ctx.input(0), ctx.input(1), g.cast_like(off_on, dy)}, ctx.node().attributes);
+      g.op("OneHot", {ctx.input(0), depth, g.cast_like(off_on, dy)}, ctx.node().attributes);
   Value* is_cold = g.sub(g.scalar_like(dy, 1), is_hot);
   const auto sum = [&](Value* mask) {
     return g.unsqueeze(g.reduce_sum(g.mul(dy, mask), {}, /*keepdims=*/false), {0});

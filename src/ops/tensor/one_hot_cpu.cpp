@@ -24,6 +24,9 @@ std::int64_t hot_place(Index index, std::int64_t depth) {
   if constexpr (std::is_floating_point_v<Index>) {
     if (!(std::abs(index) <= static_cast<Index>(depth))) return -1;
   }
+  if constexpr (std::is_same_v<Index, std::uint64_t>) {
+    if (index >= static_cast<std::uint64_t>(depth)) return -1;
+  }
   const auto place = static_cast<std::int64_t>(index);
   if (place < -depth || place >= depth) return -1;
   return place < 0 ? place + depth : place;
@@ -60,6 +63,12 @@ opdef::KernelFn choose(DataType index, std::int64_t bytes) {
   if (index == DataType::kInt32) return choose<std::int32_t>(bytes);
   if (index == DataType::kFloat32) return choose<float>(bytes);
   if (index == DataType::kFloat64) return choose<double>(bytes);
+  if (index == DataType::kInt16) return choose<std::int16_t>(bytes);
+  if (index == DataType::kInt8) return choose<std::int8_t>(bytes);
+  if (index == DataType::kUint64) return choose<std::uint64_t>(bytes);
+  if (index == DataType::kUint32) return choose<std::uint32_t>(bytes);
+  if (index == DataType::kUint16) return choose<std::uint16_t>(bytes);
+  if (index == DataType::kUint8) return choose<std::uint8_t>(bytes);
   return nullptr;
 }
 

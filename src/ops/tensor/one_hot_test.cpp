@@ -15,7 +15,11 @@ std::vector<OpCase> one_hot_cases() {
   add("first", "<axis = 0>", values({0, 3, 1, 1}, {2, 2}, DataType::kInt64));
   add("middle", "<axis = 1>", values({0, 3, 1, 1}, {2, 2}, DataType::kInt64));
   add("negative_and_outside", "", values({-1, -4, -5, 4}, {4}, DataType::kInt64));
-  add("int32", "", values({0, 3, 1}, {3}, DataType::kInt32));
+  for (const DataType dtype :
+       {DataType::kInt32, DataType::kInt16, DataType::kInt8, DataType::kUint64, DataType::kUint32,
+        DataType::kUint16, DataType::kUint8}) {
+    add(std::string(dtype_name(dtype)), "", values({0, 3, 1}, {3}, dtype));
+  }
   add("empty", "", values({}, {0}, DataType::kInt64));
   add("one", "", values({2}, {1}, DataType::kInt64));
   cases.push_back({.name = "float_indices",
