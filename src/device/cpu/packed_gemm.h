@@ -1,0 +1,53 @@
+#ifndef ONNXGRAD_DEVICE_CPU_PACKED_GEMM_H_
+#define ONNXGRAD_DEVICE_CPU_PACKED_GEMM_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "device/cpu/gemm_plan.h"
+
+// Products of many small matrices with one matrix B, as the steps of a recurrence have them: op(B)
+// is written once in the order in which the innermost loops read it, then every product reads that.
+// For one thread; several may share what is packed.
+
+namespace onnxgrad::device {
+
+/// C = A op(B) + start, with op(B) [k, n]. What is known at plan time; trivially copyable.
+template <class T>
+struct PackedGemm {
+  std::int64_t k = 0;
+  std::int64_t n = 0;
+  int lanes = 1;
+  ColumnSplit<T> columns = {};
+
+  /// The tiles for m rows of A.
+  struct Rows {
+    RowSplit<T> wide = {};
+    RowSplit<T> narrow = {};
+  };
+
+  /// All strides are in elements; rows of A and of C are contiguous.
+  struct Operands {
+    const T* a = nullptr;
+    std::ptrdiff_t a_row = 0;
+    const T* packed = nullptr;
+    T* c = nullptr;
+    std::ptrdiff_t c_row = 0;
+    const T* start = nullptr;      ///< nullptr: zero; may be `c`
+    std::ptrdiff_t start_row = 0;  ///< 0: one row for all
+  };
+
+  static PackedGemm prepare(std::int64_t k, std::int64_t n);
+  Rows rows(std::int64_t m) const;
+  /// Elements of op(B) as pack() writes it.
+  std::int64_t packed_size() const;
+  /// B: [k, n], or [n, k] if `transpose`; `b_row` elements from row to row. `packed`: 64-byte
+  /// aligned, packed_size() elements.
+  void pack(const T* b, std::ptrdiff_t b_row, bool transpose, T* packed) const;
+  /// Sums run over k in an order that depends on the sizes only.
+  void run(const Rows& rows, const Operands& operands) const;
+};
+
+}  // namespace onnxgrad::device
+
+#endif  // ONNXGRAD_DEVICE_CPU_PACKED_GEMM_H_

@@ -1,0 +1,97 @@
+#include "device/cpu/packed_gemm.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "base/memory_budget.h"
+#include "device/testing/instruction_sets.h"
+
+namespace onnxgrad::device::packed_gemm_test {
+namespace {
+
+enum class Start { kZero, kRow, kItself };
+
+// One product; rows of A, B and C lie further apart than they are long.
+template <class T>
+void check(std::int64_t m, std::int64_t n, std::int64_t k, bool transpose, Start start,
+           std::mt19937& random) {
+  constexpr std::int64_t kGap = 3;
+  std::normal_distribution<double> normal;
+  const auto numbers = [&](std::int64_t count) {
+    std::vector<T> made(static_cast<std::size_t>(count));
+    for (T& number : made) number = static_cast<T>(normal(random));
+    return made;
+  };
+  const std::int64_t b_row = (transpose ? k : n) + kGap;
+  const std::vector<T> a = numbers(m * (k + kGap));
+  const std::vector<T> b = numbers((transpose ? n : k) * b_row);
+  const std::vector<T> row = numbers(n);
+  std::vector<T> c = numbers(m * (n + kGap));
+  const std::vector<T> before = c;
+
+  const auto gemm = PackedGemm<T>::prepare(k, n);
+  const auto packed = base::allocate_aligned(gemm.packed_size() * std::int64_t{sizeof(T)} + 64);
+  auto* packed_b = reinterpret_cast<T*>(packed.get());
+  packed_b[gemm.packed_size()] = T(77);
+  gemm.pack(b.data(), b_row, transpose, packed_b);
+  EXPECT_EQ(packed_b[gemm.packed_size()], T(77)) << "writes behind what is packed";
+  gemm.run(gemm.rows(m), {.a = a.data(),
+                          .a_row = k + kGap,
+                          .packed = packed_b,
+                          .c = c.data(),
+                          .c_row = n + kGap,
+                          .start = start == Start::kZero  ? nullptr
+                                   : start == Start::kRow ? row.data()
+                                                          : c.data(),
+                          .start_row = start == Start::kRow ? 0 : n + kGap});
+
+  const auto at = [](std::int64_t index) { return static_cast<std::size_t>(index); };
+  for (std::int64_t i = 0; i < m; ++i) {
+    for (std::int64_t j = 0; j < n + kGap; ++j) {
+      const std::size_t place = at(i * (n + kGap) + j);
+      if (j >= n) {
+        ASSERT_EQ(c[place], before[place]) << "writes between rows";
+        continue;
+      }
+      double sum = start == Start::kZero  ? 0
+                   : start == Start::kRow ? static_cast<double>(row[at(j)])
+                                          : static_cast<double>(before[place]);
+      double size = std::abs(sum);
+      for (std::int64_t p = 0; p < k; ++p) {
+        const double product =
+            static_cast<double>(a[at(i * (k + kGap) + p)]) *
+            static_cast<double>(b[at(transpose ? j * b_row + p : p * b_row + j)]);
+        sum += product;
+        size += std::abs(product);
+      }
+      const double epsilon = static_cast<double>(std::numeric_limits<T>::epsilon());
+      ASSERT_NEAR(static_cast<double>(c[place]), sum,
+                  epsilon * (static_cast<double>(k) + 4) * size + 1e-300)
+          << m << "x" << n << "x" << k << " at [" << i << ", " << j << "]";
+    }
+  }
+}
+
+TEST(PackedGemm, ProductsOfAllShapes) {
+  for_each_instruction_set([] {
+    std::mt19937 random(1);
+    for (const std::int64_t m : {0, 1, 2, 5, 16, 17}) {
+      for (const std::int64_t n : {1, 3, 16, 31, 64, 100, 129}) {
+        for (const std::int64_t k : {1, 2, 9, 40}) {
+          for (const Start start : {Start::kZero, Start::kRow, Start::kItself}) {
+            const bool transpose = random() % 2 == 0;
+            check<float>(m, n, k, transpose, start, random);
+            check<double>(m, n, k, !transpose, start, random);
+          }
+        }
+      }
+    }
+  });
+}
+
+}  // namespace
+}  // namespace onnxgrad::device::packed_gemm_test
