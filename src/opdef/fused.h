@@ -125,6 +125,7 @@ struct FusedSupport {
   bool gemm_epilogue = true;       ///< element-wise work after a product, in its kernel
   bool gemm_update = true;         ///< `GemmUpdate`
   bool gemm_weight_update = true;  ///< `GemmWeightUpdate`
+  bool kept_gates = true;          ///< `LSTM`, `GRU` and `RNN` that return their gates
 };
 
 /// `GemmWeightUpdate` of domain `onnxgrad.fused`, (A, B, w, m, ...): WeightUpdate with the product

@@ -64,6 +64,10 @@ bool fuse_gemm_updates(ir::Graph& graph, const PassContext& context);
 /// onnxgrad.fused.GemmWeightUpdate.
 bool fuse_weight_updates(ir::Graph& graph, const PassContext& context);
 
+/// LSTM, GRU and RNN whose gates are computed again for their gradient (onnxgrad.LSTMGates, ...)
+/// become onnxgrad.fused.LSTM, ...: the results of both nodes, computed once.
+bool keep_gates(ir::Graph& graph, const PassContext& context);
+
 /// Every element-wise node becomes (part of) an onnxgrad.fused.Elementwise; with `merge`, connected
 /// nodes over the same index space, trailing reductions and what follows these become one.
 bool fuse_elementwise(ir::Graph& graph, const PassContext& context, bool merge);

@@ -67,6 +67,51 @@ TEST_F(PassTest, LinearRegressionStepIsThreeKernels) {
       << ir::to_text(graph());
 }
 
+// The gates of a cell are computed once, by the operator, and its gradient reads them; not where
+// another node is the one that they belong to.
+TEST_F(PassTest, CellsKeepTheirGates) {
+  for (const auto& [op_type, gates] : {std::pair{"LSTM", 4}, {"GRU", 3}, {"RNN", 1}}) {
+    SCOPED_TRACE(op_type);
+    testing_support::Workbench bench;
+    ir::GraphBuilder& g = bench.builder();
+    const auto add_input = [&](const char* name, const Dims& dims) {
+      return bench.graph().add_input(name, ir::Type::tensor(DataType::kFloat32, dims));
+    };
+    Value* x = add_input("x", {5, 2, 3});
+    Value* w = add_input("w", {1, gates * 4, 3});
+    Value* r = add_input("r", {1, gates * 4, 4});
+    Value* y = g.op(op_type, {x, w, r}, {{.name = "hidden_size", .value = std::int64_t{4}}});
+    const std::vector<Value*> weights{x, w, r};
+    const std::vector<Value*> outputs{y};
+    const std::vector<Value*> seeds{g.ones_like(y)};
+    bench.graph().outputs = autodiff::add_vjp(g, registry(), outputs, seeds, weights);
+    fold_constants(bench.graph(), bench.context());  // attributes are complete afterwards
+    const std::size_t nodes = bench.graph().nodes.size();
+    ASSERT_TRUE(keep_gates(bench.graph(), bench.context()));
+    ASSERT_EQ(ir::find_fault(bench.graph()), "");
+    EXPECT_EQ(bench.graph().nodes.size(), nodes - 1);
+    EXPECT_EQ(y->producer->domain, ir::kFusedDomain);
+    EXPECT_EQ(y->producer->op_type, op_type);
+    EXPECT_FALSE(keep_gates(bench.graph(), bench.context()));
+  }
+}
+
+TEST_F(PassTest, GatesOfAnotherCellAreNotKept) {
+  Value* x = input("x", {5, 2, 3});
+  Value* w = input("w", {1, 4, 3});
+  Value* r = input("r", {1, 4, 4});
+  const auto attributes = [](float clip) {
+    return std::vector<ir::Attribute>{{.name = "hidden_size", .value = std::int64_t{4}},
+                                      {.name = "clip", .value = clip}};
+  };
+  Value* y = g_.op("RNN", {x, w, r}, attributes(1));
+  Value* gates = g_.call("RNNGates", {x, w, r, nullptr, nullptr, nullptr, y}, 1, attributes(2))[0];
+  Value* others =
+      g_.call("RNNGates", {g_.neg(x), w, r, nullptr, nullptr, nullptr, y}, 1, attributes(1))[0];
+  graph().outputs = {y, gates, others};
+  EXPECT_FALSE(keep_gates(graph(), context()));
+}
+
 TEST_F(PassTest, BiasAndActivationBecomeAnEpilogue) {
   Value* x = input("x", {15, 100});
   Value* w = input("w", {100, 50});

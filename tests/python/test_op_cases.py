@@ -76,8 +76,11 @@ NOT_FOR_EVALUATOR = {
     "AffineGrid": "float32, and counts its points with a step that rounds",
     "Erf": "float32",
     "Gelu": "float32",
+    "GRU": "knows one direction and no lengths, and computes activations of its own",
     "GlobalMaxPool": "wrong shape for other than two spatial axes",
     "GridSample": "coordinates in float32",
+    "LSTM": "as GRU",
+    "RNN": "as GRU",
     "Resize": "weights in float32",
 }
 

@@ -1,0 +1,368 @@
+#include "ops/recurrent/cell_cpu.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+#include <string_view>
+#include <utility>
+
+#include "base/check.h"
+#include "onnxgrad/error.h"
+#include "ops/kernel_support.h"
+#include "ops/nn/window.h"
+
+namespace onnxgrad::ops::recurrent {
+
+using opdef::KernelRequest;
+using opdef::TensorDesc;
+
+namespace {
+
+// Fewer operations than this are not worth a second thread.
+constexpr std::int64_t kParallelFlops = 1 << 20;
+
+struct OperandRow {
+  std::string_view name;
+  // The dimensions, by letters: T, D, N, I, H, and 2H, GH, ... as "axis factor".
+  std::string_view dims;
+};
+
+// By Operand. t: steps, d: directions, n: sequences, i: inputs, h: hidden, g: gates * hidden,
+// b: 2 * gates * hidden, p: 3 * hidden.
+constexpr OperandRow kOperands[] = {
+    {"X", "tni"},           {"W", "dgi"},         {"R", "dgh"},         {"B", "db"},
+    {"sequence_lens", "n"}, {"initial_h", "dnh"}, {"initial_c", "dnh"}, {"P", "dp"},
+    {"Y", "tdnh"},          {"gates", "dtng"},    {"cells", "dtnh"},    {"dY", "tdnh"},
+    {"dY_h", "dnh"},        {"dY_c", "dnh"},      {"Y", "tdnh"},        {"Y_h", "dnh"},
+    {"Y_c", "dnh"},         {"gates", "dtng"},    {"cells", "dtnh"},    {"dX", "tni"},
+    {"dW", "dgi"},          {"dR", "dgh"},        {"dB", "db"},         {"dinitial_h", "dnh"},
+    {"dinitial_c", "dnh"},  {"dP", "dp"},
+};
+
+Dims expected_dims(const CellShape& s, std::string_view letters) {
+  std::vector<std::int64_t> dims;
+  for (const char letter : letters) {
+    dims.push_back(letter == 't'   ? s.steps
+                   : letter == 'd' ? s.directions
+                   : letter == 'n' ? s.batch
+                   : letter == 'i' ? s.inputs
+                   : letter == 'h' ? s.hidden
+                   : letter == 'g' ? s.width()
+                   : letter == 'b' ? 2 * s.width()
+                                   : 3 * s.hidden);
+  }
+  return Dims{dims};
+}
+
+CellShape read_shape(const KernelRequest& request, const CellAttributes& attributes) {
+  const Dims& x = request.inputs[0].dims;
+  const Dims& r = request.inputs[2].dims;
+  if (x.rank() != 3 || r.rank() != 3) {
+    throw ShapeError(problem_at(
+        request.node,
+        fmt::format("inputs X and R have shapes {} and {}, expected three dimensions each",
+                    x.to_string(), r.to_string()),
+        {}, "Give X as [steps, batch, inputs] and R as [directions, gates * hidden, hidden]."));
+  }
+  const std::int64_t hidden = request.node.int_attribute("hidden_size", r[2]);
+  if (hidden != r[2] || hidden == 0) {
+    throw ShapeError(problem_at(
+        request.node,
+        fmt::format("input R has shape {}, attribute hidden_size is {}", r.to_string(), hidden), {},
+        "Give R and hidden_size the same number of hidden units, at least one."));
+  }
+  return {.steps = x[0],
+          .batch = x[1],
+          .inputs = x[2],
+          .hidden = hidden,
+          .directions = attributes.directions,
+          .gates = attributes.gates()};
+}
+
+void check_operand(const KernelRequest& request, const CellShape& shape, Operand operand,
+                   const TensorDesc& desc) {
+  const OperandRow& row = kOperands[static_cast<std::size_t>(operand)];
+  const Dims expected = expected_dims(shape, row.dims);
+  if (desc.dims == expected) return;
+  throw ShapeError(problem_at(
+      request.node,
+      fmt::format("'{}' has shape {}, expected {}", row.name, desc.dims.to_string(),
+                  expected.to_string()),
+      fmt::format("X has {} steps of {} sequences and {} inputs; there are {} direction{} and {} "
+                  "hidden units.",
+                  shape.steps, shape.batch, shape.inputs, shape.directions,
+                  shape.directions == 1 ? "" : "s", shape.hidden),
+      "Give all operands the shapes that fit these numbers."));
+}
+
+}  // namespace
+
+std::string plan_cell(const KernelRequest& request, const CellSignature& signature,
+                      CellPlan& plan) {
+  plan.attributes = CellAttributes::read(request.node, signature.cell);
+  plan.shape = read_shape(request, plan.attributes);
+  plan.node = request.node.name;
+  plan.place.fill(-1);
+  const DataType dtype = request.inputs[0].dtype;
+  const auto take = [&](std::span<const Operand> operands, const std::vector<TensorDesc>& descs,
+                        std::size_t offset) -> std::string {
+    for (std::size_t i = 0; i < descs.size(); ++i) {
+      if (!descs[i].is_present()) continue;
+      if (i >= operands.size()) return "more operands than the operator has";
+      const DataType wanted = operands[i] == Operand::kLengths ? DataType::kInt32 : dtype;
+      if (descs[i].dtype != wanted) return "operands of different types";
+      check_operand(request, plan.shape, operands[i], descs[i]);
+      plan.place[static_cast<std::size_t>(operands[i])] = static_cast<int>(offset + i);
+    }
+    return "";
+  };
+  if (auto reason = take(signature.inputs, request.inputs, 0); !reason.empty()) return reason;
+  if (auto reason = take(signature.outputs, request.outputs, request.inputs.size());
+      !reason.empty()) {
+    return reason;
+  }
+  plan.scratch = static_cast<int>(request.inputs.size() + request.outputs.size());
+  plan.threads = request.threads;
+  const CellShape& s = plan.shape;
+  const bool is_large = 2 * s.rows() * s.width() * s.hidden >= kParallelFlops;
+  const std::int64_t wanted = (plan.threads + s.directions - 1) / s.directions;
+  plan.blocks =
+      is_large ? std::clamp<std::int64_t>(wanted, 1, std::max<std::int64_t>(s.batch, 1)) : 1;
+  if (!is_large) plan.threads = 1;
+  for (int d = 0; d < plan.attributes.directions; ++d) {
+    const std::size_t count = plan.attributes.functions();
+    CellFunctions functions{.f = plan.attributes.activation(d, 0)};
+    if (count > 1) functions.g = plan.attributes.activation(d, 1);
+    if (count > 2) functions.h = plan.attributes.activation(d, 2);
+    functions.clip = plan.attributes.clip;
+    functions.input_forget = plan.attributes.input_forget;
+    plan.functions.push_back(functions);
+  }
+  return "";
+}
+
+TaskRows task_rows(const CellPlan& plan, std::int64_t task) {
+  const std::int64_t block = task % plan.blocks;
+  const std::int64_t first = block * plan.shape.batch / plan.blocks;
+  const std::int64_t end = (block + 1) * plan.shape.batch / plan.blocks;
+  return {.direction = task / plan.blocks, .block = block, .first = first, .count = end - first};
+}
+
+void check_lengths(const CellArgs& args) {
+  const std::int32_t* lengths = args.lengths();
+  if (lengths == nullptr) return;
+  const CellShape& shape = args.plan.shape;
+  for (std::int64_t row = 0; row < shape.batch; ++row) {
+    if (lengths[row] >= 0 && lengths[row] <= shape.steps) continue;
+    throw DataError({.what = fmt::format("sequence_lens[{}] is {}, expected 0 to {}", row,
+                                         lengths[row], shape.steps),
+                     .where = {.node = args.plan.node},
+                     .detail = "X has as many steps.",
+                     .hint = "Give each sequence its number of steps."});
+  }
+}
+
+template <class T>
+void InputProduct<T>::prepare(const CellPlan& plan, ScratchPlan& scratch_plan) {
+  const CellShape& s = plan.shape;
+  const bool has_bias = plan.has(Operand::kB);
+  gemm =
+      device::prepare_gemm({.dtype = dtype_of<T>(),
+                            .m = s.rows(),
+                            .n = s.width(),
+                            .k = s.inputs,
+                            .transpose_b = true,
+                            .start = has_bias ? device::GemmStart::kRow : device::GemmStart::kZero,
+                            .threads = plan.threads});
+  scratch = scratch_plan.add<std::byte>(gemm.scratch_bytes);
+  if (has_bias) biases = scratch_plan.add<T>(s.directions * s.width());
+}
+
+template <class T>
+void InputProduct<T>::run(const CellArgs& args, T* gates) const {
+  const CellShape& s = args.plan.shape;
+  const T* b = args.at<const T>(Operand::kB);
+  for (std::int64_t d = 0; d < s.directions; ++d) {
+    device::GemmOperands operands{.a = args.at<const T>(Operand::kX),
+                                  .b = args.at<const T>(Operand::kW) + d * s.width() * s.inputs,
+                                  .c = gates + d * s.rows() * s.width(),
+                                  .scratch = args.scratch<std::byte>(scratch)};
+    if (b != nullptr) {
+      T* sum = args.scratch<T>(biases) + d * s.width();
+      const T* w_bias = b + d * 2 * s.width();
+      // With linear_before_reset the last part of Rb is added before the reset gate.
+      const std::int64_t shared =
+          args.plan.attributes.linear_before_reset ? 2 * s.hidden : s.width();
+      for (std::int64_t i = 0; i < s.width(); ++i) {
+        sum[i] = w_bias[i] + (i < shared ? w_bias[s.width() + i] : T(0));
+      }
+      operands.start = sum;
+    }
+    gemm(operands);
+  }
+}
+
+template <class T>
+void HiddenProduct<T>::prepare(const CellPlan& plan, RowsOfR wanted, ScratchPlan& scratch_plan) {
+  part = wanted;
+  const std::int64_t hidden = plan.shape.hidden;
+  gemm = wanted.transpose ? device::PackedGemm<T>::prepare(hidden, wanted.count)
+                          : device::PackedGemm<T>::prepare(wanted.count, hidden);
+  for (std::int64_t block = 0; block < plan.blocks; ++block) {
+    rows.push_back(gemm.rows(task_rows(plan, block).count));
+  }
+  packed = scratch_plan.add<T>(plan.shape.directions * stride());
+}
+
+template <class T>
+void HiddenProduct<T>::pack(const CellArgs& args) const {
+  const CellShape& s = args.plan.shape;
+  for (std::int64_t d = 0; d < s.directions; ++d) {
+    const T* r = args.at<const T>(Operand::kR) + (d * s.width() + part.first) * s.hidden;
+    gemm.pack(r, s.hidden, part.transpose, args.scratch<T>(packed) + d * stride());
+  }
+}
+
+template <class T>
+void HiddenProduct<T>::run(const CellArgs& args, const TaskRows& task,
+                           typename device::PackedGemm<T>::Operands operands) const {
+  operands.packed = args.scratch<const T>(packed) + task.direction * stride();
+  gemm.run(rows[static_cast<std::size_t>(task.block)], operands);
+}
+
+template <class T>
+void WeightProducts<T>::prepare(const CellPlan& plan, std::span<const GradientPart> wanted,
+                                ScratchPlan& scratch_plan) {
+  using device::GemmStart;
+  const CellShape& s = plan.shape;
+  std::int64_t scratch_bytes = 0;
+  const auto prepare_one = [&](device::GemmSpec spec) {
+    spec.dtype = dtype_of<T>();
+    spec.threads = plan.threads;
+    device::PreparedGemm gemm = device::prepare_gemm(spec);
+    scratch_bytes = std::max(scratch_bytes, gemm.scratch_bytes);
+    return gemm;
+  };
+  for (const GradientPart& part : wanted) {
+    Part made{.part = part};
+    const device::GemmSpec dx{.m = s.rows(), .n = s.inputs, .k = part.width};
+    device::GemmSpec dx_more = dx;
+    dx_more.start = GemmStart::kMatrix;
+    made.dx_first = prepare_one(dx);
+    made.dx_more = prepare_one(dx_more);
+    made.dw = prepare_one({.m = part.width, .n = s.inputs, .k = s.rows(), .transpose_a = true});
+    made.dr = prepare_one({.m = part.width, .n = s.hidden, .k = s.rows(), .transpose_a = true});
+    parts.push_back(std::move(made));
+  }
+  scratch = scratch_plan.add<std::byte>(scratch_bytes);
+  if (plan.has(Operand::kLengths)) inputs = scratch_plan.add<T>(s.rows() * s.inputs);
+}
+
+template <class T>
+void WeightProducts<T>::run(const CellArgs& args) const {
+  const CellShape& s = args.plan.shape;
+  const T* x = args.at<const T>(Operand::kX);
+  const T* w = args.at<const T>(Operand::kW);
+  T* dx = args.at<T>(Operand::kDX);
+  T* dw = args.at<T>(Operand::kDW);
+  T* dr = args.at<T>(Operand::kDR);
+  std::byte* own_scratch = args.scratch<std::byte>(scratch);
+  if (dw != nullptr && args.lengths() != nullptr) {
+    T* valid = args.scratch<T>(inputs);
+    for (std::int64_t row = 0; row < s.rows(); ++row) {
+      const bool is_valid = args.is_valid(row / s.batch, row % s.batch);
+      copy_or_zero<T>(is_valid ? x + row * s.inputs : nullptr, valid + row * s.inputs, s.inputs);
+    }
+    x = valid;
+  }
+  bool is_first = true;
+  for (std::int64_t d = 0; d < s.directions; ++d) {
+    for (const Part& made : parts) {
+      const GradientPart& part = made.part;
+      const T* ds = args.scratch<const T>(part.offset) + d * s.rows() * part.width;
+      const std::int64_t weight_row = d * s.width() + part.row;
+      if (part.for_inputs && dx != nullptr) {
+        (is_first ? made.dx_first : made.dx_more)({.a = ds,
+                                                   .b = w + weight_row * s.inputs,
+                                                   .start = dx,
+                                                   .c = dx,
+                                                   .scratch = own_scratch});
+        is_first = false;
+      }
+      if (part.for_inputs && dw != nullptr) {
+        made.dw({.a = ds, .b = x, .c = dw + weight_row * s.inputs, .scratch = own_scratch});
+      }
+      if (part.for_hidden && dr != nullptr) {
+        const T* side = args.scratch<const T>(part.side) + d * s.rows() * s.hidden;
+        made.dr({.a = ds, .b = side, .c = dr + weight_row * s.hidden, .scratch = own_scratch});
+      }
+    }
+  }
+}
+
+template <class T>
+void copy_or_zero(const T* from, T* to, std::int64_t count) {
+  if (from == nullptr) {
+    std::fill_n(to, count, T(0));
+  } else {
+    std::copy_n(from, count, to);
+  }
+}
+
+template <class T>
+void copy_last(const CellArgs& args, const TaskRows& rows, const T* from, T* to) {
+  const std::int64_t hidden = args.plan.shape.hidden;
+  const std::int32_t* lengths = args.lengths();
+  for (std::int64_t row = 0; row < rows.count; ++row) {
+    const bool is_empty = lengths != nullptr && lengths[rows.first + row] == 0;
+    copy_or_zero<T>(is_empty || from == nullptr ? nullptr : from + row * hidden, to + row * hidden,
+                    hidden);
+  }
+}
+
+template <class T>
+void copy_before(const CellArgs& args, const TaskRows& rows, std::int64_t step, T* to) {
+  const CellPlan& plan = args.plan;
+  const CellShape& s = plan.shape;
+  const bool goes_back = plan.attributes.goes_back(static_cast<int>(rows.direction));
+  const T* initial = state_at(plan, rows, args.at<const T>(Operand::kInitialH));
+  const std::int64_t before = goes_back ? step + 1 : step - 1;
+  const T* y = before < 0 || before == s.steps
+                   ? nullptr
+                   : output_at(plan, rows, before, args.at<const T>(Operand::kY));
+  for (std::int64_t row = 0; row < rows.count; ++row) {
+    const T* from = nullptr;
+    if (args.is_valid(step, rows.first + row)) {
+      const bool is_first = y == nullptr || !args.is_valid(before, rows.first + row);
+      from = is_first ? initial : y;
+      if (from != nullptr) from += row * s.hidden;
+    }
+    copy_or_zero(from, to + row * s.hidden, s.hidden);
+  }
+}
+
+template <class T>
+void add_blocks(const CellPlan& plan, std::int64_t d, const T* parts, std::int64_t size, T* sums) {
+  copy_or_zero(parts + d * plan.blocks * size, sums, size);
+  for (std::int64_t block = 1; block < plan.blocks; ++block) {
+    const T* more = parts + (d * plan.blocks + block) * size;
+    for (std::int64_t i = 0; i < size; ++i) sums[i] += more[i];
+  }
+}
+
+template struct InputProduct<float>;
+template struct InputProduct<double>;
+template struct HiddenProduct<float>;
+template struct HiddenProduct<double>;
+template struct WeightProducts<float>;
+template struct WeightProducts<double>;
+template void copy_or_zero(const float*, float*, std::int64_t);
+template void copy_or_zero(const double*, double*, std::int64_t);
+template void copy_last(const CellArgs&, const TaskRows&, const float*, float*);
+template void copy_last(const CellArgs&, const TaskRows&, const double*, double*);
+template void copy_before(const CellArgs&, const TaskRows&, std::int64_t, float*);
+template void copy_before(const CellArgs&, const TaskRows&, std::int64_t, double*);
+template void add_blocks(const CellPlan&, std::int64_t, const float*, std::int64_t, float*);
+template void add_blocks(const CellPlan&, std::int64_t, const double*, std::int64_t, double*);
+
+}  // namespace onnxgrad::ops::recurrent

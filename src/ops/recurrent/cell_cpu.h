@@ -1,0 +1,287 @@
+#ifndef ONNXGRAD_OPS_RECURRENT_CELL_CPU_H_
+#define ONNXGRAD_OPS_RECURRENT_CELL_CPU_H_
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "device/cpu/gemm.h"
+#include "device/cpu/packed_gemm.h"
+#include "opdef/kernel.h"
+#include "ops/recurrent/cell.h"
+#include "ops/recurrent/cell_steps.h"
+
+// What the kernels of RNN, GRU and LSTM share. A way through the steps is a task for some rows
+// (sequences) of one direction: tasks need nothing of each other, so threads meet only before and
+// after all steps, where products over all steps are. On the way there these are X W^T; on the way
+// back dX, dW and dR. In a step there is one product with R, packed once per call, and the
+// element-wise part (cell_steps.h). Symbols as in cell.h.
+
+namespace onnxgrad::ops::recurrent {
+
+struct CellShape {
+  std::int64_t steps = 0;
+  std::int64_t batch = 0;
+  std::int64_t inputs = 0;
+  std::int64_t hidden = 0;
+  std::int64_t directions = 1;
+  std::int64_t gates = 1;
+
+  std::int64_t rows() const { return steps * batch; }
+  std::int64_t width() const { return gates * hidden; }
+};
+
+/// Operands by name: where they are among the arguments of the kernel. -1: absent.
+enum class Operand : std::uint8_t {
+  kX,
+  kW,
+  kR,
+  kB,
+  kLengths,
+  kInitialH,
+  kInitialC,
+  kP,
+  kY,
+  kGates,
+  kKept,  ///< cells of LSTM, m of GRU
+  kDY,
+  kDYh,
+  kDYc,
+  // Results.
+  kOutY,
+  kOutYh,
+  kOutYc,
+  kOutGates,
+  kOutKept,
+  kDX,
+  kDW,
+  kDR,
+  kDB,
+  kDInitialH,
+  kDInitialC,
+  kDP,
+  kCount
+};
+
+/// A part of scratch memory, of 64-byte aligned arrays.
+class ScratchPlan {
+ public:
+  /// The offset of `count` elements.
+  template <class T>
+  std::int64_t add(std::int64_t count) {
+    const std::int64_t offset = bytes_;
+    bytes_ += (count * static_cast<std::int64_t>(sizeof(T)) + 63) / 64 * 64;
+    return offset;
+  }
+  std::int64_t bytes() const { return bytes_; }
+
+ private:
+  std::int64_t bytes_ = 0;
+};
+
+/// What both ways have at plan time.
+struct CellPlan {
+  CellAttributes attributes = {};
+  CellShape shape = {};
+  std::array<int, static_cast<std::size_t>(Operand::kCount)> place = {};
+  int scratch = 0;  ///< its argument
+  int threads = 1;
+  std::int64_t blocks = 1;  ///< of rows, per direction
+  std::vector<CellFunctions> functions = {};
+  std::string node = {};  ///< for messages
+
+  std::int64_t tasks() const { return shape.directions * blocks; }
+  bool has(Operand operand) const { return place[static_cast<std::size_t>(operand)] >= 0; }
+};
+
+/// The rows of a task.
+struct TaskRows {
+  std::int64_t direction = 0;
+  std::int64_t block = 0;
+  std::int64_t first = 0;
+  std::int64_t count = 0;
+};
+TaskRows task_rows(const CellPlan& plan, std::int64_t task);
+
+/// The arguments of one call.
+struct CellArgs {
+  const CellPlan& plan;
+  std::byte* const* args;
+
+  template <class T>
+  T* at(Operand operand) const {
+    const int place = plan.place[static_cast<std::size_t>(operand)];
+    return place < 0 ? nullptr : reinterpret_cast<T*>(args[place]);
+  }
+  template <class T>
+  T* scratch(std::int64_t offset) const {
+    return reinterpret_cast<T*>(args[plan.scratch] + offset);
+  }
+  const std::int32_t* lengths() const { return at<const std::int32_t>(Operand::kLengths); }
+  /// True for a step of the sequence in this row.
+  bool is_valid(std::int64_t step, std::int64_t row) const {
+    const std::int32_t* all = lengths();
+    return all == nullptr || step < all[row];
+  }
+};
+
+/// Throws: DataError naming the first of sequence_lens outside [0, steps].
+void check_lengths(const CellArgs& args);
+
+/// Calls valid(first, count) for stretches of rows for which the step is one, else none(row), rows
+/// counted from those of the task.
+template <class V, class N>
+void visit_rows(const CellArgs& args, const TaskRows& rows, std::int64_t step, V&& valid,
+                N&& none) {
+  std::int64_t first = 0;
+  if (args.lengths() != nullptr) {
+    for (std::int64_t row = 0; row < rows.count; ++row) {
+      if (args.is_valid(step, rows.first + row)) continue;
+      if (row > first) valid(first, row - first);
+      none(row);
+      first = row + 1;
+    }
+  }
+  if (rows.count > first) valid(first, rows.count - first);
+}
+
+/// Names of the operands in the order of a node's inputs and outputs.
+struct CellSignature {
+  Cell cell = Cell::kRnn;
+  std::span<const Operand> inputs;
+  std::span<const Operand> outputs;
+};
+
+/// Shapes, functions and places of a node. Throws: ShapeError, ModelError. The reason why no kernel
+/// takes it, or "".
+std::string plan_cell(const opdef::KernelRequest& request, const CellSignature& signature,
+                      CellPlan& plan);
+
+/// The product of all steps on the way there: gates of all directions, X W^T and biases.
+template <class T>
+struct InputProduct {
+  device::PreparedGemm gemm = {};
+  std::int64_t scratch = 0;
+  std::int64_t biases = 0;  ///< [D, G H] in scratch
+
+  void prepare(const CellPlan& plan, ScratchPlan& scratch_plan);
+  void run(const CellArgs& args, T* gates) const;
+};
+
+/// Some rows of R, [D, gates * hidden, hidden].
+struct RowsOfR {
+  std::int64_t first = 0;
+  std::int64_t count = 0;
+  bool transpose = false;  ///< x R^T, else x R
+};
+
+/// The product of a step with some rows of R, packed once per call.
+template <class T>
+struct HiddenProduct {
+  RowsOfR part = {};
+  device::PackedGemm<T> gemm = {};
+  std::vector<typename device::PackedGemm<T>::Rows> rows = {};  ///< of each block
+  std::int64_t packed = 0;                                      ///< in scratch
+
+  void prepare(const CellPlan& plan, RowsOfR wanted, ScratchPlan& scratch_plan);
+  void pack(const CellArgs& args) const;
+  /// `operands` without what is packed.
+  void run(const CellArgs& args, const TaskRows& task,
+           typename device::PackedGemm<T>::Operands operands) const;
+
+ private:
+  // Elements from one direction to the next: each begins on a cache line.
+  std::int64_t stride() const { return (gemm.packed_size() + 15) / 16 * 16; }
+};
+
+/// A part of the gates' gradients, [D, T N, width] in scratch, and where its rows of W and R are.
+struct GradientPart {
+  std::int64_t offset = 0;
+  std::int64_t width = 0;
+  std::int64_t row = 0;
+  bool for_inputs = true;  ///< W
+  bool for_hidden = true;  ///< R
+  std::int64_t side = 0;   ///< [D, T N, H] in scratch: what R was multiplied with
+};
+
+/// The products of all steps on the way back.
+template <class T>
+struct WeightProducts {
+  struct Part {
+    GradientPart part = {};
+    device::PreparedGemm dx_first = {};  ///< dX = ...
+    device::PreparedGemm dx_more = {};   ///< dX += ...
+    device::PreparedGemm dw = {};
+    device::PreparedGemm dr = {};
+  };
+  std::vector<Part> parts = {};
+  std::int64_t scratch = 0;
+  std::int64_t inputs = 0;  ///< X without steps that are none, in scratch
+
+  void prepare(const CellPlan& plan, std::span<const GradientPart> wanted,
+               ScratchPlan& scratch_plan);
+  void run(const CellArgs& args) const;
+};
+
+/// Where row `first` of the task lies in a state [D, N, H]; nullptr stays.
+template <class T>
+T* state_at(const CellPlan& plan, const TaskRows& rows, T* state) {
+  const CellShape& s = plan.shape;
+  if (state == nullptr) return nullptr;
+  return state + (rows.direction * s.batch + rows.first) * s.hidden;
+}
+
+/// The same in Y [T, D, N, H].
+template <class T>
+T* output_at(const CellPlan& plan, const TaskRows& rows, std::int64_t step, T* y) {
+  const CellShape& s = plan.shape;
+  if (y == nullptr) return nullptr;
+  return y + ((step * s.directions + rows.direction) * s.batch + rows.first) * s.hidden;
+}
+
+/// The same in what is kept of all steps, [D, T, N, width].
+template <class T>
+T* kept_at(const CellPlan& plan, const TaskRows& rows, std::int64_t step, std::int64_t width,
+           T* kept) {
+  const CellShape& s = plan.shape;
+  if (kept == nullptr) return nullptr;
+  return kept + ((rows.direction * s.steps + step) * s.batch + rows.first) * width;
+}
+
+/// Copies `count` elements, or zeros where `from` is nullptr.
+template <class T>
+void copy_or_zero(const T* from, T* to, std::int64_t count);
+
+/// Copies rows of a last state or its cotangent, which are zero for sequences of no steps.
+template <class T>
+void copy_last(const CellArgs& args, const TaskRows& rows, const T* from, T* to);
+
+/// y of the step before `step` of each row: of the operand Y or initial_h; zeros for steps that are
+/// none.
+template <class T>
+void copy_before(const CellArgs& args, const TaskRows& rows, std::int64_t step, T* to);
+
+/// Calls f(task) for all tasks.
+template <class F>
+void visit_tasks(const CellPlan& plan, F&& f) {
+  const std::int64_t tasks = plan.tasks();
+  const auto threads = static_cast<int>(std::min<std::int64_t>(plan.threads, tasks));
+  if (threads < 2 || plan.shape.steps == 0) {
+    for (std::int64_t task = 0; task < tasks; ++task) f(task);
+    return;
+  }
+#pragma omp parallel for num_threads(threads) schedule(static, 1)
+  for (std::int64_t task = 0; task < tasks; ++task) f(task);
+}
+
+/// sums[0, size) = the sum over the blocks of direction d of parts [tasks, size].
+template <class T>
+void add_blocks(const CellPlan& plan, std::int64_t d, const T* parts, std::int64_t size, T* sums);
+
+}  // namespace onnxgrad::ops::recurrent
+
+#endif  // ONNXGRAD_OPS_RECURRENT_CELL_CPU_H_

@@ -1,0 +1,113 @@
+#ifndef ONNXGRAD_OPS_RECURRENT_CELL_STEPS_H_
+#define ONNXGRAD_OPS_RECURRENT_CELL_STEPS_H_
+
+#include <cstdint>
+
+#include "ops/recurrent/cell.h"
+
+// The element-wise part of one step of a cell, with SIMD, for some rows (sequences). All arrays are
+// dense: [rows, hidden] unless a shape is given; those called optional may be nullptr. The formulas
+// are in lstm.cpp, gru.cpp and rnn.cpp.
+
+namespace onnxgrad::ops::recurrent {
+
+/// The functions of one direction.
+struct CellFunctions {
+  Activation f = {};
+  Activation g = {};
+  Activation h = {};
+  double clip = 0;  ///< 0: none
+  bool input_forget = false;
+};
+
+template <class T>
+struct LstmForward {
+  std::int64_t rows = 0;
+  std::int64_t hidden = 0;
+  const T* gates = nullptr;      ///< s_i, s_o, s_f, s_c: [rows, 4 hidden]
+  const T* peepholes = nullptr;  ///< optional: [3 hidden]
+  T* c = nullptr;                ///< of the step before; becomes that of this one
+  T* h = nullptr;                ///< becomes y
+  T* y = nullptr;                ///< optional: another copy
+  T* cells = nullptr;            ///< optional: a copy of c
+};
+
+template <class T>
+struct LstmBackward {
+  std::int64_t rows = 0;
+  std::int64_t hidden = 0;
+  const T* gates = nullptr;      ///< [rows, 4 hidden]
+  const T* peepholes = nullptr;  ///< optional: [3 hidden]
+  const T* before = nullptr;     ///< optional: c of the step before, else zero
+  const T* cells = nullptr;      ///< c
+  const T* dy = nullptr;         ///< optional
+  const T* dh = nullptr;         ///< what came from the step behind
+  T* dc = nullptr;               ///< of c; becomes that of c of the step before
+  T* dgates = nullptr;           ///< [rows, 4 hidden]
+};
+
+template <class T>
+struct GruForward {
+  std::int64_t rows = 0;
+  std::int64_t hidden = 0;
+  const T* gates = nullptr;   ///< s_z, s_r, s_n: [rows, 3 hidden]
+  const T* linear = nullptr;  ///< optional: m, of linear_before_reset
+  T* h = nullptr;             ///< y of the step before; becomes that of this one
+  T* y = nullptr;             ///< optional: another copy
+};
+
+template <class T>
+struct GruBackward {
+  std::int64_t rows = 0;
+  std::int64_t hidden = 0;
+  const T* gates = nullptr;   ///< [rows, 3 hidden]
+  const T* linear = nullptr;  ///< optional: m
+  const T* before = nullptr;  ///< y of the step before
+  const T* dy = nullptr;      ///< optional
+  T* dh = nullptr;            ///< becomes the part that goes past the gates
+  T* dzr = nullptr;           ///< [rows, 2 hidden]; only z without m
+  T* dn = nullptr;
+  T* dm = nullptr;  ///< only with m
+  // Second half, without m.
+  const T* dq = nullptr;  ///< of q = r y'
+  T* q = nullptr;         ///< becomes r y'
+};
+
+template <class T>
+struct RnnStep {
+  std::int64_t rows = 0;
+  std::int64_t hidden = 0;
+  const T* gates = nullptr;
+  T* h = nullptr;         ///< forward: becomes y
+  T* y = nullptr;         ///< forward, optional: another copy
+  const T* dy = nullptr;  ///< backward, optional
+  const T* dh = nullptr;  ///< backward
+  T* dgates = nullptr;    ///< backward
+};
+
+/// What one instruction set offers for T.
+template <class T>
+struct StepTable {
+  void (*lstm)(const CellFunctions& functions, const LstmForward<T>& at) = nullptr;
+  void (*lstm_back)(const CellFunctions& functions, const LstmBackward<T>& at) = nullptr;
+  void (*gru)(const CellFunctions& functions, const GruForward<T>& at) = nullptr;
+  /// Without m: q = r y', from which s_n of this step is made before gru().
+  void (*gru_reset)(const CellFunctions& functions, const GruForward<T>& at, T* q) = nullptr;
+  /// With m all of it; without, all but what gru_reset_back() does when dq is known.
+  void (*gru_back)(const CellFunctions& functions, const GruBackward<T>& at) = nullptr;
+  void (*gru_reset_back)(const CellFunctions& functions, const GruBackward<T>& at) = nullptr;
+  void (*rnn)(const CellFunctions& functions, const RnnStep<T>& at) = nullptr;
+  void (*rnn_back)(const CellFunctions& functions, const RnnStep<T>& at) = nullptr;
+  /// sums[j] += sum over i of x[i, j] * y[i, j]: x has rows `x_row` apart, y [rows, columns] or
+  /// nullptr for ones.
+  void (*column_sums)(const T* x, std::int64_t x_row, const T* y, std::int64_t rows,
+                      std::int64_t columns, T* sums) = nullptr;
+};
+
+/// Of the best instruction set of this machine.
+template <class T>
+const StepTable<T>& step_table();
+
+}  // namespace onnxgrad::ops::recurrent
+
+#endif  // ONNXGRAD_OPS_RECURRENT_CELL_STEPS_H_

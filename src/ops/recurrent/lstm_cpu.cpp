@@ -1,0 +1,39 @@
+#include <array>
+
+#include "ops/recurrent/plain_cell_cpu.h"
+
+// Kernels of LSTM, of the functions of its gradient and of onnxgrad.fused.LSTM, which is LSTM with
+// the results of LSTMGates as further outputs.
+
+namespace onnxgrad::ops {
+namespace recurrent::lstm {
+
+using enum Operand;
+
+constexpr std::array kInputs = {kX, kW, kR, kB, kLengths, kInitialH, kInitialC, kP, kY};
+constexpr std::array kOutputs = {kOutY, kOutYh, kOutYc, kOutGates, kOutKept};
+constexpr std::array kGatesOutputs = {kOutGates, kOutKept};
+constexpr std::array kGradientInputs = {kX, kW,     kR,    kLengths, kInitialH, kInitialC, kP,
+                                        kY, kGates, kKept, kDY,      kDYh,      kDYc};
+constexpr std::array kGradientOutputs = {kDX, kDW, kDR, kDB, kDInitialH, kDInitialC, kDP};
+
+opdef::KernelOffer offer(const opdef::KernelRequest& request) {
+  return offer_plain_cell(request, {Cell::kLstm, kInputs, kOutputs});
+}
+opdef::KernelOffer offer_gates(const opdef::KernelRequest& request) {
+  return offer_plain_cell(request, {Cell::kLstm, kInputs, kGatesOutputs});
+}
+opdef::KernelOffer offer_gradient(const opdef::KernelRequest& request) {
+  return offer_plain_cell_gradient(request, {Cell::kLstm, kGradientInputs, kGradientOutputs});
+}
+
+}  // namespace recurrent::lstm
+
+void register_lstm_cpu(opdef::KernelRegistry& registry) {
+  registry.add("", "LSTM", 0, recurrent::lstm::offer);
+  registry.add(ir::kFusedDomain, "LSTM", 0, recurrent::lstm::offer);
+  registry.add(ir::kFunctionDomain, "LSTMGates", 0, recurrent::lstm::offer_gates);
+  registry.add(ir::kFunctionDomain, "LSTMGradient", 0, recurrent::lstm::offer_gradient);
+}
+
+}  // namespace onnxgrad::ops

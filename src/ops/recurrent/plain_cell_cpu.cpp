@@ -1,0 +1,345 @@
+#include "ops/recurrent/plain_cell_cpu.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "ops/kernel_support.h"
+
+// RNN and LSTM; start reading at run_forward and run_backward. cell_cpu.h says how the work is cut.
+
+namespace onnxgrad::ops::recurrent {
+namespace {
+
+using opdef::KernelOffer;
+using opdef::KernelRequest;
+using opdef::Launch;
+
+template <class T>
+struct ForwardPlan {
+  CellPlan cell = {};
+  InputProduct<T> inputs = {};
+  HiddenProduct<T> hidden = {};
+  std::int64_t gates = 0;  // [D, T, N, G H] in scratch, if they are not kept
+  std::int64_t h = 0;      // [D, N, H]
+  std::int64_t c = 0;      // [D, N, H] of LSTM
+};
+
+template <class T>
+void forward_rows(const ForwardPlan<T>& plan, const CellArgs& args, const TaskRows& task,
+                  std::int64_t step, T* gates, T* h, T* c) {
+  const CellShape& s = plan.cell.shape;
+  const bool is_lstm = plan.cell.attributes.cell == Cell::kLstm;
+  const CellFunctions& functions = plan.cell.functions[static_cast<std::size_t>(task.direction)];
+  const T* peepholes = args.at<const T>(Operand::kP);
+  if (peepholes != nullptr) peepholes += task.direction * 3 * s.hidden;
+  T* y = output_at(plan.cell, task, step, args.at<T>(Operand::kOutY));
+  T* cells = kept_at(plan.cell, task, step, s.hidden, args.at<T>(Operand::kOutKept));
+  const auto row_of = [&](T* rows, std::int64_t row) {
+    return rows == nullptr ? nullptr : rows + row * s.hidden;
+  };
+  visit_rows(
+      args, task, step,
+      [&](std::int64_t first, std::int64_t count) {
+        if (is_lstm) {
+          step_table<T>().lstm(functions, {.rows = count,
+                                           .hidden = s.hidden,
+                                           .gates = gates + first * s.width(),
+                                           .peepholes = peepholes,
+                                           .c = row_of(c, first),
+                                           .h = row_of(h, first),
+                                           .y = row_of(y, first),
+                                           .cells = row_of(cells, first)});
+        } else {
+          step_table<T>().rnn(functions, {.rows = count,
+                                          .hidden = s.hidden,
+                                          .gates = gates + first * s.width(),
+                                          .h = row_of(h, first),
+                                          .y = row_of(y, first)});
+        }
+      },
+      [&](std::int64_t row) {
+        if (y != nullptr) copy_or_zero<T>(nullptr, row_of(y, row), s.hidden);
+        if (cells != nullptr) copy_or_zero<T>(row_of(c, row), row_of(cells, row), s.hidden);
+      });
+}
+
+template <class T>
+void forward_task(const ForwardPlan<T>& plan, const CellArgs& args, const TaskRows& task,
+                  T* all_gates) {
+  const CellShape& s = plan.cell.shape;
+  const bool is_lstm = plan.cell.attributes.cell == Cell::kLstm;
+  const bool goes_back = plan.cell.attributes.goes_back(static_cast<int>(task.direction));
+  const std::int64_t count = task.count * s.hidden;
+  T* h = state_at(plan.cell, task, args.scratch<T>(plan.h));
+  T* c = is_lstm ? state_at(plan.cell, task, args.scratch<T>(plan.c)) : nullptr;
+  const T* initial_h = state_at(plan.cell, task, args.at<const T>(Operand::kInitialH));
+  copy_or_zero(initial_h, h, count);
+  if (is_lstm) {
+    copy_or_zero(state_at(plan.cell, task, args.at<const T>(Operand::kInitialC)), c, count);
+  }
+  for (std::int64_t i = 0; i < s.steps; ++i) {
+    const std::int64_t step = goes_back ? s.steps - 1 - i : i;
+    T* gates = kept_at(plan.cell, task, step, s.width(), all_gates);
+    const bool is_zero = i == 0 && initial_h == nullptr;
+    if (!is_zero) {
+      plan.hidden.run(args, task,
+                      {.a = h,
+                       .a_row = s.hidden,
+                       .c = gates,
+                       .c_row = s.width(),
+                       .start = gates,
+                       .start_row = s.width()});
+    }
+    forward_rows(plan, args, task, step, gates, h, c);
+  }
+  if (T* last = state_at(plan.cell, task, args.at<T>(Operand::kOutYh))) {
+    copy_last<T>(args, task, h, last);
+  }
+  if (T* last = state_at(plan.cell, task, args.at<T>(Operand::kOutYc))) {
+    copy_last<T>(args, task, c, last);
+  }
+}
+
+template <class T>
+void run_forward(const void* data, std::byte* const* arguments, const Launch& /*launch*/) {
+  const auto& plan = *static_cast<const ForwardPlan<T>*>(data);
+  const CellArgs args{plan.cell, arguments};
+  check_lengths(args);
+  T* gates = args.at<T>(Operand::kOutGates);
+  if (gates == nullptr) gates = args.scratch<T>(plan.gates);
+  plan.inputs.run(args, gates);
+  plan.hidden.pack(args);
+  visit_tasks(plan.cell, [&](std::int64_t task) {
+    forward_task(plan, args, task_rows(plan.cell, task), gates);
+  });
+}
+
+template <class T>
+struct BackwardPlan {
+  CellPlan cell = {};
+  HiddenProduct<T> hidden = {};
+  WeightProducts<T> products = {};
+  std::int64_t dgates = 0;  // [D, T N, G H]
+  std::int64_t before = 0;  // [D, T N, H]: y of the step before
+  std::int64_t dh = 0;      // [D, N, H]
+  std::int64_t dc = 0;      // [D, N, H] of LSTM
+  std::int64_t db = 0;      // [tasks, G H]
+  std::int64_t dp = 0;      // [tasks, 3 H]
+};
+
+// What one step of a task reads and writes.
+template <class T>
+struct BackwardStep {
+  std::int64_t step = 0;
+  const T* cells = nullptr;
+  const T* cells_before = nullptr;  // nullptr: zero
+  T* dh = nullptr;
+  T* dc = nullptr;
+  T* dgates = nullptr;
+};
+
+template <class T>
+void backward_rows(const BackwardPlan<T>& plan, const CellArgs& args, const TaskRows& task,
+                   const BackwardStep<T>& at) {
+  const CellShape& s = plan.cell.shape;
+  const CellFunctions& functions = plan.cell.functions[static_cast<std::size_t>(task.direction)];
+  const T* peepholes = args.at<const T>(Operand::kP);
+  if (peepholes != nullptr) peepholes += task.direction * 3 * s.hidden;
+  const T* dy = output_at(plan.cell, task, at.step, args.at<const T>(Operand::kDY));
+  const T* gates = kept_at(plan.cell, task, at.step, s.width(), args.at<const T>(Operand::kGates));
+  const auto row_of = [&](auto* rows, std::int64_t row) {
+    return rows == nullptr ? nullptr : rows + row * s.hidden;
+  };
+  visit_rows(
+      args, task, at.step,
+      [&](std::int64_t first, std::int64_t count) {
+        T* dgates = at.dgates + first * s.width();
+        if (plan.cell.attributes.cell == Cell::kLstm) {
+          step_table<T>().lstm_back(functions, {.rows = count,
+                                                .hidden = s.hidden,
+                                                .gates = gates + first * s.width(),
+                                                .peepholes = peepholes,
+                                                .before = row_of(at.cells_before, first),
+                                                .cells = row_of(at.cells, first),
+                                                .dy = row_of(dy, first),
+                                                .dh = row_of(at.dh, first),
+                                                .dc = row_of(at.dc, first),
+                                                .dgates = dgates});
+        } else {
+          step_table<T>().rnn_back(functions, {.rows = count,
+                                               .hidden = s.hidden,
+                                               .gates = gates + first * s.width(),
+                                               .dy = row_of(dy, first),
+                                               .dh = row_of(at.dh, first),
+                                               .dgates = dgates});
+        }
+        // The product is added to dh where some rows keep theirs.
+        if (args.lengths() != nullptr) {
+          copy_or_zero<T>(nullptr, row_of(at.dh, first), count * s.hidden);
+        }
+      },
+      [&](std::int64_t row) { copy_or_zero<T>(nullptr, at.dgates + row * s.width(), s.width()); });
+}
+
+template <class T>
+void add_sums(const BackwardPlan<T>& plan, const CellArgs& args, const TaskRows& task,
+              const BackwardStep<T>& at) {
+  const CellShape& s = plan.cell.shape;
+  const std::int64_t number = task.direction * plan.cell.blocks + task.block;
+  if (plan.cell.has(Operand::kDB)) {
+    step_table<T>().column_sums(at.dgates, s.width(), nullptr, task.count, s.width(),
+                                args.scratch<T>(plan.db) + number * s.width());
+  }
+  if (!plan.cell.has(Operand::kDP)) return;
+  T* dp = args.scratch<T>(plan.dp) + number * 3 * s.hidden;
+  const T* factors[3] = {at.cells_before, at.cells, at.cells_before};
+  for (std::int64_t k = 0; k < 3; ++k) {
+    if (factors[k] == nullptr) continue;
+    step_table<T>().column_sums(at.dgates + k * s.hidden, s.width(), factors[k], task.count,
+                                s.hidden, dp + k * s.hidden);
+  }
+}
+
+template <class T>
+void backward_task(const BackwardPlan<T>& plan, const CellArgs& args, const TaskRows& task) {
+  const CellShape& s = plan.cell.shape;
+  const bool is_lstm = plan.cell.attributes.cell == Cell::kLstm;
+  const bool goes_back = plan.cell.attributes.goes_back(static_cast<int>(task.direction));
+  const std::int64_t number = task.direction * plan.cell.blocks + task.block;
+  if (plan.cell.has(Operand::kDB)) {
+    copy_or_zero<T>(nullptr, args.scratch<T>(plan.db) + number * s.width(), s.width());
+  }
+  if (plan.cell.has(Operand::kDP)) {
+    copy_or_zero<T>(nullptr, args.scratch<T>(plan.dp) + number * 3 * s.hidden, 3 * s.hidden);
+  }
+  const T* cells = args.at<const T>(Operand::kKept);
+  BackwardStep<T> at{.dh = state_at(plan.cell, task, args.scratch<T>(plan.dh))};
+  copy_last<T>(args, task, state_at(plan.cell, task, args.at<const T>(Operand::kDYh)), at.dh);
+  if (is_lstm) {
+    at.dc = state_at(plan.cell, task, args.scratch<T>(plan.dc));
+    copy_last<T>(args, task, state_at(plan.cell, task, args.at<const T>(Operand::kDYc)), at.dc);
+  }
+  T* dinitial_h = state_at(plan.cell, task, args.at<T>(Operand::kDInitialH));
+  for (std::int64_t i = 0; i < s.steps; ++i) {
+    at.step = goes_back ? i : s.steps - 1 - i;
+    const bool is_last = i + 1 == s.steps;
+    at.dgates = kept_at(plan.cell, task, at.step, s.width(), args.scratch<T>(plan.dgates));
+    if (is_lstm) {
+      at.cells = kept_at(plan.cell, task, at.step, s.hidden, cells);
+      at.cells_before = is_last ? state_at(plan.cell, task, args.at<const T>(Operand::kInitialC))
+                                : kept_at(plan.cell, task, goes_back ? at.step + 1 : at.step - 1,
+                                          s.hidden, cells);
+    }
+    copy_before(args, task, at.step,
+                kept_at(plan.cell, task, at.step, s.hidden, args.scratch<T>(plan.before)));
+    backward_rows(plan, args, task, at);
+    add_sums(plan, args, task, at);
+    if (is_last && dinitial_h == nullptr) break;
+    plan.hidden.run(args, task,
+                    {.a = at.dgates,
+                     .a_row = s.width(),
+                     .c = at.dh,
+                     .c_row = s.hidden,
+                     .start = args.lengths() == nullptr ? nullptr : at.dh,
+                     .start_row = s.hidden});
+  }
+  if (dinitial_h != nullptr) std::copy_n(at.dh, task.count * s.hidden, dinitial_h);
+  if (T* dinitial_c = state_at(plan.cell, task, args.at<T>(Operand::kDInitialC))) {
+    std::copy_n(at.dc, task.count * s.hidden, dinitial_c);
+  }
+}
+
+template <class T>
+void run_backward(const void* data, std::byte* const* arguments, const Launch& /*launch*/) {
+  const auto& plan = *static_cast<const BackwardPlan<T>*>(data);
+  const CellShape& s = plan.cell.shape;
+  const CellArgs args{plan.cell, arguments};
+  check_lengths(args);
+  plan.hidden.pack(args);
+  visit_tasks(plan.cell,
+              [&](std::int64_t task) { backward_task(plan, args, task_rows(plan.cell, task)); });
+  plan.products.run(args);
+  for (std::int64_t d = 0; d < s.directions; ++d) {
+    if (T* db = args.at<T>(Operand::kDB)) {
+      db += d * 2 * s.width();
+      add_blocks<T>(plan.cell, d, args.scratch<T>(plan.db), s.width(), db);
+      std::copy_n(db, s.width(), db + s.width());
+    }
+    if (T* dp = args.at<T>(Operand::kDP)) {
+      add_blocks<T>(plan.cell, d, args.scratch<T>(plan.dp), 3 * s.hidden, dp + d * 3 * s.hidden);
+    }
+  }
+}
+
+double flops_of(const CellShape& s) {
+  return 2.0 * static_cast<double>(s.directions) * static_cast<double>(s.rows()) *
+         static_cast<double>(s.width()) * static_cast<double>(s.inputs + s.hidden);
+}
+
+template <class T>
+KernelOffer offer_forward(CellPlan cell) {
+  ForwardPlan<T> plan{.cell = std::move(cell)};
+  const CellShape& s = plan.cell.shape;
+  ScratchPlan scratch;
+  plan.inputs.prepare(plan.cell, scratch);
+  plan.hidden.prepare(plan.cell, {.count = s.width(), .transpose = true}, scratch);
+  if (!plan.cell.has(Operand::kOutGates)) {
+    plan.gates = scratch.add<T>(s.directions * s.rows() * s.width());
+  }
+  plan.h = scratch.add<T>(s.directions * s.batch * s.hidden);
+  plan.c = scratch.add<T>(s.directions * s.batch * s.hidden);
+  const double flops = flops_of(s);
+  KernelOffer offer = prepared(run_forward<T>, std::move(plan), "steps");
+  offer.kernel.scratch_bytes = scratch.bytes();
+  offer.kernel.flops = flops;
+  return offer;
+}
+
+template <class T>
+KernelOffer offer_backward(CellPlan cell) {
+  BackwardPlan<T> plan{.cell = std::move(cell)};
+  const CellShape& s = plan.cell.shape;
+  ScratchPlan scratch;
+  plan.hidden.prepare(plan.cell, {.count = s.width(), .transpose = false}, scratch);
+  plan.dgates = scratch.add<T>(s.directions * s.rows() * s.width());
+  plan.before = scratch.add<T>(s.directions * s.rows() * s.hidden);
+  const GradientPart part{.offset = plan.dgates, .width = s.width(), .side = plan.before};
+  plan.products.prepare(plan.cell, {&part, 1}, scratch);
+  plan.dh = scratch.add<T>(s.directions * s.batch * s.hidden);
+  plan.dc = scratch.add<T>(s.directions * s.batch * s.hidden);
+  plan.db = scratch.add<T>(plan.cell.tasks() * s.width());
+  plan.dp = scratch.add<T>(plan.cell.tasks() * 3 * s.hidden);
+  const double flops = 2 * flops_of(s);
+  KernelOffer offer = prepared(run_backward<T>, std::move(plan), "steps");
+  offer.kernel.scratch_bytes = scratch.bytes();
+  offer.kernel.flops = flops;
+  return offer;
+}
+
+}  // namespace
+
+KernelOffer offer_plain_cell(const KernelRequest& request, const CellSignature& signature) {
+  CellPlan plan;
+  const DataType dtype = request.inputs[0].dtype;
+  if (auto reason = plan_cell(request, signature, plan); !reason.empty()) {
+    return KernelOffer::decline(std::move(reason));
+  }
+  if (dtype == DataType::kFloat32) return offer_forward<float>(std::move(plan));
+  if (dtype == DataType::kFloat64) return offer_forward<double>(std::move(plan));
+  return decline_dtype(request, dtype);
+}
+
+KernelOffer offer_plain_cell_gradient(const KernelRequest& request,
+                                      const CellSignature& signature) {
+  CellPlan plan;
+  const DataType dtype = request.inputs[0].dtype;
+  if (auto reason = plan_cell(request, signature, plan); !reason.empty()) {
+    return KernelOffer::decline(std::move(reason));
+  }
+  if (dtype == DataType::kFloat32) return offer_backward<float>(std::move(plan));
+  if (dtype == DataType::kFloat64) return offer_backward<double>(std::move(plan));
+  return decline_dtype(request, dtype);
+}
+
+}  // namespace onnxgrad::ops::recurrent

@@ -1,0 +1,38 @@
+#include <array>
+
+#include "ops/recurrent/plain_cell_cpu.h"
+
+// Kernels of RNN, of the functions of its gradient and of onnxgrad.fused.RNN, which is RNN with the
+// result of RNNGates as a further output.
+
+namespace onnxgrad::ops {
+namespace recurrent::rnn {
+
+using enum Operand;
+
+constexpr std::array kInputs = {kX, kW, kR, kB, kLengths, kInitialH, kY};
+constexpr std::array kOutputs = {kOutY, kOutYh, kOutGates};
+constexpr std::array kGatesOutputs = {kOutGates};
+constexpr std::array kGradientInputs = {kX, kW, kR, kLengths, kInitialH, kY, kGates, kDY, kDYh};
+constexpr std::array kGradientOutputs = {kDX, kDW, kDR, kDB, kDInitialH};
+
+opdef::KernelOffer offer(const opdef::KernelRequest& request) {
+  return offer_plain_cell(request, {Cell::kRnn, kInputs, kOutputs});
+}
+opdef::KernelOffer offer_gates(const opdef::KernelRequest& request) {
+  return offer_plain_cell(request, {Cell::kRnn, kInputs, kGatesOutputs});
+}
+opdef::KernelOffer offer_gradient(const opdef::KernelRequest& request) {
+  return offer_plain_cell_gradient(request, {Cell::kRnn, kGradientInputs, kGradientOutputs});
+}
+
+}  // namespace recurrent::rnn
+
+void register_rnn_cpu(opdef::KernelRegistry& registry) {
+  registry.add("", "RNN", 0, recurrent::rnn::offer);
+  registry.add(ir::kFusedDomain, "RNN", 0, recurrent::rnn::offer);
+  registry.add(ir::kFunctionDomain, "RNNGates", 0, recurrent::rnn::offer_gates);
+  registry.add(ir::kFunctionDomain, "RNNGradient", 0, recurrent::rnn::offer_gradient);
+}
+
+}  // namespace onnxgrad::ops

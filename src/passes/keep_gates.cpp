@@ -1,0 +1,105 @@
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "ir/builder.h"
+#include "opdef/registry.h"
+#include "passes/passes.h"
+
+// Pattern: onnxgrad.LSTMGates(X, W, R, ..., Y), as the gradient of LSTM calls it, where Y is the
+// first output of LSTM(X, W, R, ...) with the same attributes; likewise of GRU and RNN. The
+// operator, which computes the gates anyway, becomes onnxgrad.fused.LSTM: its own outputs, then
+// those of LSTMGates.
+
+namespace onnxgrad::passes {
+namespace {
+
+using ir::Node;
+using ir::Value;
+
+struct CellRow {
+  std::string_view op_type;
+  std::string_view gates;
+  std::size_t num_inputs = 0;   // of the operator, which are those of the function but Y
+  std::size_t num_outputs = 0;  // of the operator
+};
+
+constexpr std::array<CellRow, 3> kCells = {{
+    {"LSTM", "LSTMGates", 8, 3},
+    {"GRU", "GRUGates", 6, 2},
+    {"RNN", "RNNGates", 6, 2},
+}};
+
+const CellRow* find_cell(const Node& node) {
+  if (node.domain != ir::kFunctionDomain) return nullptr;
+  const std::string_view name = opdef::base_name(node.domain, node.op_type);
+  const auto* found = std::ranges::find(kCells, name, &CellRow::gates);
+  return found == kCells.end() ? nullptr : found;
+}
+
+template <class T>
+bool is_same_as(const ir::AttributeValue& a, const ir::AttributeValue& b) {
+  const T* first = std::get_if<T>(&a);
+  const T* second = std::get_if<T>(&b);
+  return first != nullptr && second != nullptr && *first == *second;
+}
+
+// Of the types that these operators have.
+bool is_same(const ir::AttributeValue& a, const ir::AttributeValue& b) {
+  return is_same_as<std::int64_t>(a, b) || is_same_as<float>(a, b) ||
+         is_same_as<std::string>(a, b) || is_same_as<std::vector<float>>(a, b) ||
+         is_same_as<std::vector<std::string>>(a, b);
+}
+
+bool has_attributes_of(const Node& gates, const Node& cell) {
+  const auto agrees = [](const Node& a, const Node& b) {
+    return std::ranges::all_of(a.attributes, [&](const ir::Attribute& attribute) {
+      // One is 0 in a plan, the other follows from a shape.
+      if (attribute.name == "layout" || attribute.name == "hidden_size") return true;
+      const ir::AttributeValue* other = b.find_attribute(attribute.name);
+      return other != nullptr && is_same(*other, attribute.value);
+    });
+  };
+  return agrees(gates, cell) && agrees(cell, gates);
+}
+
+// The operator whose gates these are, or nullptr.
+Node* find_operator(const Node& gates, const CellRow& row) {
+  const Value* y = gates.input(row.num_inputs);
+  Node* cell = y == nullptr || y->output_index != 0 ? nullptr : y->producer;
+  if (cell == nullptr || !cell->domain.empty() || cell->op_type != row.op_type) return nullptr;
+  for (std::size_t i = 0; i < row.num_inputs; ++i) {
+    if (cell->input(i) != gates.input(i)) return nullptr;
+  }
+  return has_attributes_of(gates, *cell) ? cell : nullptr;
+}
+
+}  // namespace
+
+bool keep_gates(ir::Graph& graph, const PassContext& /*context*/) {
+  bool changed = false;
+  for (Node* node : graph.nodes) {
+    const CellRow* row = find_cell(*node);
+    Node* cell = row == nullptr ? nullptr : find_operator(*node, *row);
+    if (cell == nullptr) continue;
+    cell->domain = ir::kFusedDomain;
+    for (std::size_t i = 0; i < node->outputs.size(); ++i) {
+      ir::Graph::set_output(cell, row->num_outputs + i, node->outputs[i]);
+    }
+    node->outputs.clear();
+    changed = true;
+  }
+  if (changed) {
+    std::erase_if(graph.nodes, [](const Node* node) {
+      return node->outputs.empty() && find_cell(*node) != nullptr;
+    });
+  }
+  return changed;
+}
+
+}  // namespace onnxgrad::passes
