@@ -8,13 +8,15 @@
 #include <vector>
 
 #include "ir/builder.h"
+#include "ir/uses.h"
 #include "opdef/registry.h"
 #include "passes/passes.h"
 
 // Pattern: onnxgrad.LSTMGates(X, W, R, ..., Y), as the gradient of LSTM calls it, where Y is the
 // first output of LSTM(X, W, R, ...) with the same attributes; likewise of GRU and RNN. The
 // operator, which computes the gates anyway, becomes onnxgrad.fused.LSTM: its own outputs, then
-// those of LSTMGates.
+// those of LSTMGates. Results of onnxgrad.LSTMGradient that nobody reads (stock runtimes want them
+// in the file) are dropped, so that the kernel leaves out their products.
 
 namespace onnxgrad::passes {
 namespace {
@@ -25,14 +27,15 @@ using ir::Value;
 struct CellRow {
   std::string_view op_type;
   std::string_view gates;
+  std::string_view gradient;
   std::size_t num_inputs = 0;   // of the operator, which are those of the function but Y
   std::size_t num_outputs = 0;  // of the operator
 };
 
 constexpr std::array<CellRow, 3> kCells = {{
-    {"LSTM", "LSTMGates", 8, 3},
-    {"GRU", "GRUGates", 6, 2},
-    {"RNN", "RNNGates", 6, 2},
+    {"LSTM", "LSTMGates", "LSTMGradient", 8, 3},
+    {"GRU", "GRUGates", "GRUGradient", 6, 2},
+    {"RNN", "RNNGates", "RNNGradient", 6, 2},
 }};
 
 const CellRow* find_cell(const Node& node) {
@@ -81,6 +84,27 @@ Node* find_operator(const Node& gates, const CellRow& row) {
 
 }  // namespace
 
+namespace {
+
+// True if it drops any.
+bool drop_unread_gradients(ir::Graph& graph) {
+  const ir::Uses uses(graph);
+  bool changed = false;
+  for (Node* node : graph.nodes) {
+    if (node->domain != ir::kFunctionDomain) continue;
+    const std::string_view name = opdef::base_name(node->domain, node->op_type);
+    if (std::ranges::find(kCells, name, &CellRow::gradient) == kCells.end()) continue;
+    for (Value*& output : node->outputs) {
+      if (output == nullptr || uses.count(output) > 0) continue;
+      output = nullptr;
+      changed = true;
+    }
+  }
+  return changed;
+}
+
+}  // namespace
+
 bool keep_gates(ir::Graph& graph, const PassContext& /*context*/) {
   bool changed = false;
   for (Node* node : graph.nodes) {
@@ -99,7 +123,7 @@ bool keep_gates(ir::Graph& graph, const PassContext& /*context*/) {
       return node->outputs.empty() && find_cell(*node) != nullptr;
     });
   }
-  return changed;
+  return drop_unread_gradients(graph) || changed;
 }
 
 }  // namespace onnxgrad::passes

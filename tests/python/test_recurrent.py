@@ -285,7 +285,7 @@ def test_node_test(case) -> None:
 
 
 def test_padding_that_is_not_a_number_changes_nothing() -> None:
-    """What lies behind a sequence's end is read by nobody."""
+    """Padding does not enter values or gradients."""
     row = {name: values[0] for name, values in PARAMETERS.items()}
     row |= {"sequence_lens": [5, 2, 4], "B": True, "direction": "bidirectional"}
     for op in reference.STEPS:
@@ -302,3 +302,47 @@ def test_padding_that_is_not_a_number_changes_nothing() -> None:
                 results.append(run_one(gradient, feeds))
         for other in results[1:]:
             assert_near(other, results[0], 1e-5)
+
+
+@pytest.mark.parametrize("op", reference.STEPS)
+@pytest.mark.parametrize("direction", ["forward", "bidirectional"])
+def test_second_derivatives(op: str, direction: str) -> None:
+    """The gradient of a gradient's file beside differences of the first one, in float64."""
+    row = {name: values[0] for name, values in PARAMETERS.items()}
+    row |= {"op": op, "direction": direction, "B": True, "sequence_lens": (5, 2, 4)}
+    row |= {"initial_h": True, "initial_c": op == "LSTM", "P": op == "LSTM"}
+    operands, attributes = operands_of(row, np.float64), attributes_of(row)
+    model = make_model(op, operands, ["Y"], attributes)
+    wrt = [name for name in operands if name != "sequence_lens"]
+    first = og.gradient(model, wrt, ["Y"], fill_grad=False)
+    rng = np.random.default_rng(4)
+    seed = rng.uniform(-1, 1, (STEPS, operands["R"].shape[0], BATCH, HIDDEN))
+    feeds = {**operands, "Y_grad": seed}
+    session = og.InferenceSession(first)
+    names = [value.name for value in session.get_outputs()]
+
+    def gradients(values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        given = {value.name: values[value.name] for value in session.get_inputs()}
+        return dict(zip(names, session.run(None, given), strict=True))
+
+    weights = {
+        f"{name}_grad": rng.uniform(-1, 1, array.shape) for name, array in gradients(feeds).items()
+    }
+    second = og.InferenceSession(og.gradient(first, [*wrt, "Y_grad"], names, fill_grad=False))
+    all_feeds = {**feeds, **weights}
+    given = {value.name: all_feeds[value.name] for value in second.get_inputs()}
+    results = dict(
+        zip([v.name for v in second.get_outputs()], second.run(None, given), strict=True)
+    )
+
+    def weighted(values: dict[str, np.ndarray]) -> float:
+        found = gradients(values)
+        return sum(float(np.sum(weights[f"{name}_grad"] * found[name])) for name in names)
+
+    step = 1e-5
+    inputs = [*wrt, "Y_grad"]
+    for name, result in zip(inputs, results.values(), strict=True):
+        move = rng.uniform(-1, 1, feeds[name].shape)
+        sides = [weighted({**feeds, name: feeds[name] + sign * move}) for sign in (step, -step)]
+        slope = float(np.sum(result * move))
+        assert slope == pytest.approx((sides[0] - sides[1]) / (2 * step), rel=1e-6, abs=1e-6), name

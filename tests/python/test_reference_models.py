@@ -19,8 +19,6 @@ WITH_LOSS = [name for name, row in ROWS.items() if row["loss"]]
 
 # Operators without a gradient here yet, by model; a model leaves this table when they have one.
 NO_GRADIENT = {
-    "loop_euler": {"Loop"},
-    "scan_leaky_neurons": {"Scan"},
 }
 # And without a kernel.
 NO_KERNEL = {**NO_GRADIENT, "quantized_mlp": {"DequantizeLinear"}}

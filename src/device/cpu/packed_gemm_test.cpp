@@ -38,7 +38,7 @@ void check(std::int64_t m, std::int64_t n, std::int64_t k, bool transpose, Start
   auto* packed_b = reinterpret_cast<T*>(packed.get());
   packed_b[gemm.packed_size()] = T(77);
   gemm.pack(b.data(), b_row, transpose, packed_b);
-  EXPECT_EQ(packed_b[gemm.packed_size()], T(77)) << "writes behind what is packed";
+  EXPECT_EQ(packed_b[gemm.packed_size()], T(77)) << "writes past the packed matrix";
   gemm.run(gemm.rows(m), {.a = a.data(),
                           .a_row = k + kGap,
                           .packed = packed_b,

@@ -431,7 +431,6 @@ std::vector<Value*> cell_vjp(opdef::VjpContext& ctx, GraphBuilder& g) {
   for (std::size_t i = 0; i < (is_lstm ? 3U : 2U); ++i) inputs.push_back(ctx.cotangent(i));
   const std::vector<Value*> given =
       g.call(node.op_type + "Gradient", std::move(inputs), is_lstm ? 7 : 5, call);
-
   std::vector<Value*> gradients(given.begin(), given.begin() + 4);
   gradients.push_back(nullptr);  // sequence_lens
   gradients.insert(gradients.end(), given.begin() + 4, given.end());

@@ -145,7 +145,7 @@ class CellBody {
 
   std::vector<std::string> names_;
   Value* valid_ = nullptr;       // bool [T, N, 1]: step t is one of the sequence, or no lengths
-  Value* next_valid_ = nullptr;  // [T, N, 1]: the step behind
+  Value* next_valid_ = nullptr;  // [T, N, 1]: step t + 1 is one of the sequence
 };
 
 /// The rule of all three cells: calls <operator>Gates and <operator>Gradient.

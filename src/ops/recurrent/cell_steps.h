@@ -41,7 +41,7 @@ struct LstmBackward {
   const T* before = nullptr;     ///< optional: c of the step before, else zero
   const T* cells = nullptr;      ///< c
   const T* dy = nullptr;         ///< optional
-  const T* dh = nullptr;         ///< what came from the step behind
+  const T* dh = nullptr;         ///< from the following step
   T* dc = nullptr;               ///< of c; becomes that of c of the step before
   T* dgates = nullptr;           ///< [rows, 4 hidden]
 };

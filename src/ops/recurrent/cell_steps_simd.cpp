@@ -132,7 +132,7 @@ HWY_NOINLINE Vector<T> slope_of(const Activation& a, Vector<T> x, Vector<T> y) {
   return one;
 }
 
-// A function behind the bounds of clip.
+// A function of its clipped argument.
 template <class T>
 struct AnyFunction {
   Activation activation;

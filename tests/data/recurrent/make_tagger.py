@@ -8,7 +8,7 @@ in order; the loss of a step is the mean cross-entropy over the words of its bat
 differentiates; the cell is written out from its formulas, the second direction runs over sentences
 that are reversed one by one.
 
-Arrays: `words` [24, 9], `lengths` [24], `tags` [24, 9] (-100 behind the end), `first/<weight>` and
+Arrays: `words` [24, 9], `lengths` [24], `tags` [24, 9] (-100 after the end), `first/<weight>` and
 `last/<weight>` in the layout of ONNX's LSTM, `losses` [20].
 
 Written with jax 0.10.2, numpy 2.4.6.
@@ -28,7 +28,7 @@ BATCH, EPOCHS, RATE = 6, 5, 2.0
 
 
 def lstm(x, length, w, r, b):
-    """Hidden states [steps, HIDDEN] of one sentence; zeros behind its end."""
+    """Hidden states [steps, HIDDEN] of one sentence; zeros after its end."""
 
     def step(state, x_t):
         h, c = state
