@@ -18,8 +18,7 @@ ROWS = {row["name"]: row for row in json.loads((MODELS / "index.json").read_text
 WITH_LOSS = [name for name, row in ROWS.items() if row["loss"]]
 
 # Operators without a gradient here yet, by model; a model leaves this table when they have one.
-NO_GRADIENT = {
-}
+NO_GRADIENT: dict[str, set[str]] = {}
 # And without a kernel.
 NO_KERNEL = {**NO_GRADIENT, "quantized_mlp": {"DequantizeLinear"}}
 
