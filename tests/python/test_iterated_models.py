@@ -7,6 +7,7 @@ import onnx.helper
 import onnx.parser
 import onnxruntime
 import pytest
+from onnx import numpy_helper
 
 import onnxgrad as og
 
@@ -118,6 +119,32 @@ def test_steps_equal_those_of_stock_onnxruntime(name, optimizer, accumulate):
             np.testing.assert_allclose(value, state[key], rtol=1e-9, atol=1e-12, err_msg=key)
     for weight, value in before.items():
         assert np.abs(value - state[weight]).min() > 0, f"{weight} is not trained"
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+@pytest.mark.parametrize("name", ["while", "recurrent"])
+def test_a_fit_is_these_steps(name, optimizer, accumulate):
+    rng = np.random.default_rng(8)
+    x = rng.normal(size=(12, 2) if name == "while" else (12, 5, 2))
+    y = rng.normal(size=(12, 2) if name == "while" else (12, 1))
+    options = {"trainable": WEIGHTS[name], "accumulate": accumulate}
+    trainer = og.Trainer(load(name), og.losses.SquaredError(), optimizer, **options)
+    trainer.fit(x, y, epochs=3, batch_size=4, shuffle=False)
+    session = og.TrainingSession(load(name), og.losses.SquaredError(), optimizer, **options)
+    losses = [
+        session.step({"x": x[start : start + 4], "label": y[start : start + 4]})
+        for _ in range(3)
+        for start in (0, 4, 8)
+    ]
+    np.testing.assert_allclose(trainer.history["train_loss"][-1], np.mean(losses[-3:]), rtol=1e-12)
+    weights = {w.name: numpy_helper.to_array(w) for w in trainer.trained_model().graph.initializer}
+    for weight in WEIGHTS[name]:
+        np.testing.assert_array_equal(weights[weight], session.state()[weight])
+    trained = og.InferenceSession(trainer.trained_model()).run(None, {"x": x})[0]
+    file = trainer.trained_model().SerializeToString()
+    stock = onnxruntime.InferenceSession(file).run(None, {"x": x})[0]
+    np.testing.assert_allclose(trained, stock, rtol=1e-11)
 
 
 @pytest.mark.parametrize("name", MODELS)
