@@ -6,12 +6,14 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/interrupt.h"
 #include "runtime/arena.h"
 
 namespace onnxgrad::runtime {
 namespace {
 
 constexpr std::int64_t kAlignment = 64;
+constexpr std::int64_t kPolled = 4096;  // iterations between looks for an interrupt
 
 }  // namespace
 
@@ -138,6 +140,7 @@ class PlannedBody::Runner {
       } else if (i > 0) {
         advance();
       }
+      if (i % kPolled == kPolled - 1) base::poll_interrupt();  // a Loop may have no end
       if (run_.counter != nullptr) *run_.counter = i;
       iterate(launch, i);
     }

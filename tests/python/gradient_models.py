@@ -93,10 +93,13 @@ MODELS = {
         """s = SequenceConstruct (a, b)
         y = ConcatFromSequence <axis = 0> (s)""",
         {"a": [2, 3], "b": [1, 3]},
-        pairs={
-            "a": ("SequenceConstruct", "inputs"),
-            "b": ("ConcatFromSequence", "input_sequence"),
-        },
+        pairs={"a": ("SequenceConstruct", "inputs")},
+    ),
+    "concat_from_sequence": Small(
+        """s = SequenceConstruct (a, b)
+        y = ConcatFromSequence <axis = -1, new_axis = 1> (s)""",
+        {"a": [2, 3], "b": [2, 3]},
+        pairs={"a": ("ConcatFromSequence", "input_sequence")},
     ),
     "sequence_at": Small(
         """s = SequenceConstruct (a, b)
