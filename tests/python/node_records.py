@@ -1,8 +1,8 @@
 """What ran of ONNX's node tests when it was last written down, and the page that says it.
 
-tests/data/node_tests has two lists: tests that do not run, with the reason, and the inputs of
-operators with what their gradient is. `python scripts/node_tests.py` writes them, and
-docs/operators.md from them.
+tests/data/node_tests has three lists: tests that do not run, with the reason, the inputs of
+operators with what their gradient is, and the element types that kernels lack.
+`python scripts/node_tests.py` writes them, and docs/operators.md from them.
 """
 
 from collections import Counter
@@ -15,11 +15,13 @@ import onnx
 
 import node_suite
 from node_suite import ROOT, Gradient
+from node_types import Missing, missing_types
 from onnxgrad import _core
 
 DATA = ROOT / "tests/data/node_tests"
 NOT_RUN = DATA / "not_run.txt"
 GRADIENTS = DATA / "gradients.txt"
+TYPES = DATA / "types.txt"
 PAGE = ROOT / "docs/operators.md"
 
 # Inputs that ONNX's schemas do not mark differentiable, and that people differentiate by. Names
@@ -171,6 +173,10 @@ def stored_pairs() -> list[Pair]:
     return [Pair(*line.split("\t")) for line in _lines(GRADIENTS)]
 
 
+def stored_types() -> list[Missing]:
+    return [Missing(*line.split("\t")) for line in _lines(TYPES)]
+
+
 def _lines(file: Path) -> list[str]:
     return file.read_text(encoding="utf-8").splitlines() if file.exists() else []
 
@@ -185,6 +191,9 @@ def write(found: dict[str, Found]) -> None:
     # A merge of two branches may have left a line twice.
     _write_lines(NOT_RUN, sorted(set(tests)))
     _write_lines(GRADIENTS, sorted(dict.fromkeys(pairs), key=lambda pair: pair.operator))
+    types = [row for row in stored_types() if row.operator not in found]
+    types += [row for operator in found for row in missing_types(operator)]
+    _write_lines(TYPES, sorted(set(types)))
     PAGE.write_text(page(), encoding="utf-8")
 
 
@@ -224,6 +233,18 @@ wherever there is one. Inputs in italics are not marked in ONNX's schemas.
 """
 
 
+TYPES_TEXT = """
+## Element types
+
+Types that an operator's schema allows at opset 26 and no kernel takes, found by its tests with
+these types instead of their own. Operators that are not here take all; strings, complex numbers and
+types of less than a byte, or of 8-bit floating-point numbers, are not looked at.
+
+| operator | type parameter | types without a kernel |
+| --- | --- | --- |
+"""
+
+
 def page() -> str:
     """Return docs/operators.md, which follows from the lists alone."""
     text = INTRODUCTION.format(version=onnx.__version__, **counts())
@@ -232,6 +253,9 @@ def page() -> str:
         by_operator.setdefault(pair.operator, []).append(pair)
     for operator, pairs in by_operator.items():
         text += f"| {operator} | {_inputs(pairs, True)} | {_inputs(pairs, False)} |\n"
+    text += TYPES_TEXT
+    for row in stored_types():
+        text += f"| {row.operator} | {row.parameter} | {row.types} |\n"
     text += "\n## Tests that do not run\n"
     reasons: dict[str, Counter[str]] = {}
     names: dict[tuple[str, str], list[str]] = {}

@@ -103,18 +103,21 @@ class Slopes:
         session = og.InferenceSession(gradient, threads=1)
         return session.run(None, {key: fed[key] for key in inputs})[0].astype(np.float64)
 
-    def _objective(self, name: str, value: np.ndarray) -> tuple[float, float]:
-        """Return the projection, and what it may be off by because of rounding."""
+    def _objective(self, name: str, value: np.ndarray) -> tuple[np.ndarray, float]:
+        """Return the terms of the projection, and what their sum may be off by because of rounding.
+
+        The terms are NaN where the outputs have another shape.
+        """
         moved = value.astype(self._precision.dtype)
         outputs = self._session.run(list(self._seeds), {**self._feeds, name: moved})
-        total, rounding = 0.0, 0.0
+        terms, rounding = [], 0.0
         for output, seed in zip(outputs, self._seeds.values(), strict=True):
             if output.shape != seed.shape:
-                return np.nan, 0.0  # another shape from here on
-            terms = seed[seed != 0] * output[seed != 0].astype(np.float64)
-            total += float(np.sum(terms))
-            rounding += float(np.sqrt(np.sum(terms**2)))
-        return total, rounding * float(np.finfo(self._precision.dtype).eps)
+                terms.append(np.full(np.count_nonzero(seed), np.nan))
+                continue
+            terms.append(seed[seed != 0] * output[seed != 0].astype(np.float64))
+            rounding += float(np.sqrt(np.sum(terms[-1] ** 2)))
+        return np.concatenate(terms), rounding * float(np.finfo(self._precision.dtype).eps)
 
     def _judge(self, name: str, direction: np.ndarray, given: np.ndarray) -> str:
         point = self._feeds[name].astype(np.float64)
@@ -130,23 +133,31 @@ class Slopes:
                 break
         return text
 
-    def _sides(self, name: str, direction: np.ndarray, steps: list[float]) -> tuple[Sides, float]:
-        """Return the slopes, and what they may be off by."""
+    def _sides(
+        self, name: str, direction: np.ndarray, steps: list[float]
+    ) -> tuple[Sides, tuple[float, float], float]:
+        """Return the slopes, their bounds, and what they may be off by.
+
+        The bounds are sums over the elements of the outputs, each of which may have a kink of its
+        own there, and the gradient of each may be anything between its two slopes.
+        """
         point = self._feeds[name].astype(np.float64)
         here, rounding = self._objective(name, point)
-        sides = Sides(
-            *(
-                tuple(
-                    (self._objective(name, point + sign * step * direction)[0] - here)
-                    / (sign * step)
-                    for step in steps
-                )
-                for sign in (1, -1)
-            )
-        )
-        return sides, 4 * rounding / steps[1]
+        slopes = [
+            [
+                (self._objective(name, point + sign * step * direction)[0] - here) / (sign * step)
+                for step in steps
+            ]
+            for sign in (1, -1)
+        ]
+        right, left = (tuple(float(np.sum(terms)) for terms in side) for side in slopes)
+        both = np.stack([side[1] for side in slopes])
+        bounds = (float(np.sum(np.min(both, axis=0))), float(np.sum(np.max(both, axis=0))))
+        return Sides(right, left), bounds, 4 * rounding / steps[1]
 
-    def _compare(self, slope: float, sides: Sides, noise: float) -> str:
+    def _compare(
+        self, slope: float, sides: Sides, bounds: tuple[float, float], noise: float
+    ) -> str:
         there = [side for side in sides if np.isfinite(side).all() and not _jumps(side)]
         if not there:
             return ""
@@ -161,9 +172,9 @@ class Slopes:
                     return ""
             if not _is_kink(sides, tolerance, noise):
                 return f"gradient {slope:.9g}, difference {central:.9g}"
-        low, high = min(side[1] for side in there), max(side[1] for side in there)
+        low, high = bounds
         if len(there) == 1:
-            low, high = min(low, 0.0), max(high, 0.0)
+            low, high = min(there[0][1], 0.0), max(there[0][1], 0.0)
         slack = 100 * tolerance * max(1.0, abs(low), abs(high)) + noise
         if low - slack <= slope <= high + slack:
             return ""
