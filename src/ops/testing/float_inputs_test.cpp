@@ -56,7 +56,8 @@ bool is_float32_alone(const OpCase& variant) {
     build_case(variant, {});
     return false;
   } catch (const ModelError& error) {
-    if (error.problem().what.find("a type that the operator does not take") == std::string::npos) {
+    if (error.problem().what.find("a type that the operator does not accept") ==
+        std::string::npos) {
       return false;
     }
   } catch (const Error&) {
