@@ -72,7 +72,9 @@ class ShapeValues {
 
   // A list that a plan can be compiled for by value, such as the scales of Resize.
   static bool is_float_list(const Value& value) {
-    return value.dtype() == DataType::kFloat32 && value.type.has_rank() && value.type.rank() <= 1;
+    const bool is_float =
+        value.dtype() == DataType::kFloat32 || value.dtype() == DataType::kFloat64;
+    return is_float && value.type.has_rank() && value.type.rank() <= 1;
   }
 
   bool is_known_by_types(const Node& node) const {

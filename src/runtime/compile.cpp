@@ -331,7 +331,7 @@ class Compiler {
 
 bool gives_shape(const opdef::TensorDesc& desc) {
   const bool is_listed = desc.dtype == DataType::kInt64 || desc.dtype == DataType::kInt32 ||
-                         desc.dtype == DataType::kFloat32;
+                         desc.dtype == DataType::kFloat32 || desc.dtype == DataType::kFloat64;
   return is_listed && desc.dims.rank() <= 1 && desc.dims.num_elements() <= kMaxShapeElements;
 }
 

@@ -89,7 +89,7 @@ TEST(FloatInputs, HaveTheirGradientOrAreRefused) {
       EXPECT_NE(text.find("'" + variant.wrt[0] + "'"), std::string::npos) << text;
     } catch (const DataError&) {
       // At the edge of what is allowed, as a probability of 1, it cannot be moved.
-    } catch (const Error& error) {
+    } catch (const std::exception& error) {
       ADD_FAILURE() << error.what();
     }
   }
