@@ -62,13 +62,13 @@ NOT_IN_ONNXRUNTIME = (
     "bitwise.shift_LEFT_uint16",
     "bitwise.shift_RIGHT_uint16",
     "strings.normalizer_empty",
-    "resize.nearest_bool",
     "resize.nearest_int16",
     "resize.nearest_int64",
     "resize.linear_int32",  # through float64
     "resize.cubic_int32",
     "depth_to_space.depth_int16",
     "col2im.integers",
+    "grid_sample.grid_of_floats",  # through float64
 )
 
 # Operators that ONNX's evaluator computes in float32 whatever the type, or wrong.

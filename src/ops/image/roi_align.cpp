@@ -82,7 +82,9 @@ AlignAxis align_axis(const Node& node, GraphBuilder& g, Value* begin, Value* end
     is_inside = g.op("And", {is_inside, g.unsqueeze(axis.is_taken, {1})});
   }
   Value* clamped = g.op("Min", {g.op("Max", {place, zero}), last});
-  Value* low = g.op("Floor", {clamped});
+  // Whole places that rounding has left just below count as whole: then all kinks of the weights
+  // have the slope to the right.
+  Value* low = g.op("Floor", {g.add(clamped, g.scalar_like(begin, 0x1p-40))});
   Value* high = g.op("Min", {g.add(low, g.scalar_like(begin, 1)), last});
   Value* fraction = g.sub(clamped, low);
   const auto pair = [&](Value* a, Value* b) {
