@@ -18,7 +18,7 @@
 // plane is what lies within one index of the axes before the first of them. The rows of a plane
 // that a stripe of the output needs are resized along the inner axes into scratch memory, which
 // stays in the cache, and from there, along the first axis, into the output. Selections (mode
-// nearest) move bytes; sums are taken by vectors, along rows or, on the innermost axis, by gathers.
+// nearest) move bytes; sums of rows are taken by vectors.
 
 namespace onnxgrad::ops {
 namespace {
@@ -84,12 +84,7 @@ void resize_row(const Pass<T>& pass, std::int64_t first, std::int64_t end, T out
     }
   }
   if (pass.weights.empty()) {
-    if constexpr (sizeof(T) == 4) {
-      weighted::gather_words(reinterpret_cast<const std::uint32_t*>(x), indices, count,
-                             reinterpret_cast<std::uint32_t*>(y));
-    } else {
-      for (std::int64_t o = 0; o < count; ++o) y[o] = x[indices[o]];
-    }
+    for (std::int64_t o = 0; o < count; ++o) y[o] = x[indices[o]];
   }
   for (const std::int32_t o : pass.without_entries) {
     if (o >= first && o < end) y[o - first] = outside;

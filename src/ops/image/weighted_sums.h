@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-// Interpolation with SIMD: sums of a few weighted elements or rows of an image.
+// Interpolation: sums of a few weighted elements or rows of an image.
 
 namespace onnxgrad::ops::weighted {
 
@@ -16,26 +16,74 @@ struct Taps {
   std::int64_t stride = 0;
 };
 
-/// y[o] = sum over t of weights[t][o] * x[indices[t][o]], o in [0, count). Indices of x that is not
-/// empty.
-void gather_sums(const float* x, const Taps<float>& taps, std::int64_t count, float* y);
-void gather_sums(const double* x, const Taps<double>& taps, std::int64_t count, double* y);
+// Gathers are loops over single loads, which many processors do faster than gather instructions
+// (those of AMD, those of Intel since the change of their microcode against "gather data
+// sampling").
+
+namespace detail {
+
+template <int kTaps, class T>
+void gather_sums(const T* __restrict x, const Taps<T>& taps, std::int64_t count, T* __restrict y) {
+  const std::int32_t* __restrict indices = taps.indices;
+  const T* __restrict weights = taps.weights;
+  const std::int64_t stride = taps.stride;
+  for (std::int64_t o = 0; o < count; ++o) {
+    T sum = weights[o] * x[indices[o]];
+    for (int t = 1; t < kTaps; ++t) {
+      sum += weights[t * stride + o] * x[indices[t * stride + o]];
+    }
+    y[o] = sum;
+  }
+}
+
+}  // namespace detail
+
+/// y[o] = sum over t of weights[t][o] * x[indices[t][o]], o in [0, count). At least one tap; no
+/// overlap.
+template <class T>
+void gather_sums(const T* x, const Taps<T>& taps, std::int64_t count, T* y) {
+  switch (taps.taps) {
+    case 1:
+      return detail::gather_sums<1>(x, taps, count, y);
+    case 2:
+      return detail::gather_sums<2>(x, taps, count, y);
+    case 3:
+      return detail::gather_sums<3>(x, taps, count, y);
+    case 4:
+      return detail::gather_sums<4>(x, taps, count, y);
+    case 8:
+      return detail::gather_sums<8>(x, taps, count, y);
+    case 16:
+      return detail::gather_sums<16>(x, taps, count, y);
+    default:
+      break;
+  }
+  for (std::int64_t o = 0; o < count; ++o) {
+    T sum = 0;
+    for (std::int64_t t = 0; t < taps.taps; ++t) {
+      sum += taps.weights[t * taps.stride + o] * x[taps.indices[t * taps.stride + o]];
+    }
+    y[o] = sum;
+  }
+}
 
 /// sums[t][o] += dy[o] * x[indices[t][o]]; weights are not read. sums: [taps, stride].
-void add_gathered(const float* x, const Taps<float>& taps, const float* dy, std::int64_t count,
-                  float* sums);
-void add_gathered(const double* x, const Taps<double>& taps, const double* dy, std::int64_t count,
-                  double* sums);
+template <class T>
+void add_gathered(const T* __restrict x, const Taps<T>& taps, const T* __restrict dy,
+                  std::int64_t count, T* __restrict sums) {
+  for (std::int64_t t = 0; t < taps.taps; ++t) {
+    const std::int32_t* __restrict indices = taps.indices + t * taps.stride;
+    T* __restrict own = sums + t * taps.stride;
+    for (std::int64_t o = 0; o < count; ++o) own[o] += dy[o] * x[indices[o]];
+  }
+}
 
-/// y[i] = sum over t of weights[t] * x[offsets[t] + i], i in [0, n). At least one tap.
+/// y[i] = sum over t of weights[t] * x[offsets[t] + i], i in [0, n), with SIMD. At least one tap;
+/// y may be one of the rows.
 void sum_rows(const float* x, const std::int64_t* offsets, const float* weights, std::int64_t taps,
               std::int64_t n, float* y);
 void sum_rows(const double* x, const std::int64_t* offsets, const double* weights,
               std::int64_t taps, std::int64_t n, double* y);
-
-/// y[o] = x[indices[o]]: elements of 4 bytes.
-void gather_words(const std::uint32_t* x, const std::int32_t* indices, std::int64_t count,
-                  std::uint32_t* y);
 
 }  // namespace onnxgrad::ops::weighted
 

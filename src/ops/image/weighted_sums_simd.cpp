@@ -36,53 +36,6 @@ HWY_INLINE void store_some(hn::Vec<Tag<T>> v, T* to, std::int64_t count) {
   dn::store_first(v, d, hn::FirstN(d, static_cast<std::size_t>(count)), to, count);
 }
 
-// x[indices[0]], x[indices[1]], ...: a vector of them, x[0] behind the last.
-template <class T>
-HWY_INLINE hn::Vec<Tag<T>> gather_some(const T* x, const std::int32_t* indices,
-                                       std::int64_t count) {
-  const Tag<T> d;
-  const hn::RebindToSigned<Tag<T>> di;
-  if constexpr (sizeof(T) == 4) {
-    return hn::GatherIndex(d, x, load_some<std::int32_t>(indices, count));
-  } else {
-    const hn::Rebind<std::int32_t, Tag<T>> narrow;
-    if (count >= kLanes<T>) {
-      return hn::GatherIndex(d, x, hn::PromoteTo(di, hn::LoadU(narrow, indices)));
-    }
-    HWY_ALIGN std::int32_t some[kLanes<T>] = {};
-    std::copy_n(indices, count, some);
-    return hn::GatherIndex(d, x, hn::PromoteTo(di, hn::Load(narrow, some)));
-  }
-}
-
-template <class T>
-HWY_INLINE void gather_sums_of(const T* x, const Taps<T>& taps, std::int64_t count, T* y) {
-  for (std::int64_t o = 0; o < count; o += kLanes<T>) {
-    const std::int64_t some = std::min(count - o, kLanes<T>);
-    auto sum = hn::Mul(load_some(taps.weights + o, some), gather_some(x, taps.indices + o, some));
-    for (std::int64_t t = 1; t < taps.taps; ++t) {
-      const std::int64_t at = t * taps.stride + o;
-      sum = hn::MulAdd(load_some(taps.weights + at, some), gather_some(x, taps.indices + at, some),
-                       sum);
-    }
-    store_some(sum, y + o, some);
-  }
-}
-
-template <class T>
-HWY_INLINE void add_gathered_of(const T* x, const Taps<T>& taps, const T* dy, std::int64_t count,
-                                T* sums) {
-  for (std::int64_t o = 0; o < count; o += kLanes<T>) {
-    const std::int64_t some = std::min(count - o, kLanes<T>);
-    const auto upstream = load_some(dy + o, some);
-    for (std::int64_t t = 0; t < taps.taps; ++t) {
-      const std::int64_t at = t * taps.stride + o;
-      const auto value = gather_some(x, taps.indices + at, some);
-      store_some(hn::MulAdd(upstream, value, load_some(sums + at, some)), sums + at, some);
-    }
-  }
-}
-
 template <class T>
 HWY_INLINE void sum_rows_of(const T* x, const std::int64_t* offsets, const T* weights,
                             std::int64_t taps, std::int64_t n, T* y) {
@@ -110,22 +63,6 @@ HWY_INLINE void sum_rows_of(const T* x, const std::int64_t* offsets, const T* we
   }
 }
 
-HWY_ATTR void gather_sums_float(const float* x, const Taps<float>& taps, std::int64_t count,
-                                float* y) {
-  gather_sums_of(x, taps, count, y);
-}
-HWY_ATTR void gather_sums_double(const double* x, const Taps<double>& taps, std::int64_t count,
-                                 double* y) {
-  gather_sums_of(x, taps, count, y);
-}
-HWY_ATTR void add_gathered_float(const float* x, const Taps<float>& taps, const float* dy,
-                                 std::int64_t count, float* sums) {
-  add_gathered_of(x, taps, dy, count, sums);
-}
-HWY_ATTR void add_gathered_double(const double* x, const Taps<double>& taps, const double* dy,
-                                  std::int64_t count, double* sums) {
-  add_gathered_of(x, taps, dy, count, sums);
-}
 HWY_ATTR void sum_rows_float(const float* x, const std::int64_t* offsets, const float* weights,
                              std::int64_t taps, std::int64_t n, float* y) {
   sum_rows_of(x, offsets, weights, taps, n, y);
@@ -134,13 +71,6 @@ HWY_ATTR void sum_rows_double(const double* x, const std::int64_t* offsets, cons
                               std::int64_t taps, std::int64_t n, double* y) {
   sum_rows_of(x, offsets, weights, taps, n, y);
 }
-HWY_ATTR void gather_words_of(const std::uint32_t* x, const std::int32_t* indices,
-                              std::int64_t count, std::uint32_t* y) {
-  for (std::int64_t o = 0; o < count; o += kLanes<std::uint32_t>) {
-    const std::int64_t some = std::min(count - o, kLanes<std::uint32_t>);
-    store_some(gather_some(x, indices + o, some), y + o, some);
-  }
-}
 
 }  // namespace onnxgrad::ops::weighted::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -148,31 +78,8 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace onnxgrad::ops::weighted {
 
-HWY_EXPORT(gather_sums_float);
-HWY_EXPORT(gather_sums_double);
-HWY_EXPORT(add_gathered_float);
-HWY_EXPORT(add_gathered_double);
 HWY_EXPORT(sum_rows_float);
 HWY_EXPORT(sum_rows_double);
-HWY_EXPORT(gather_words_of);
-
-void gather_sums(const float* x, const Taps<float>& taps, std::int64_t count, float* y) {
-  HWY_DYNAMIC_DISPATCH(gather_sums_float)(x, taps, count, y);
-}
-
-void gather_sums(const double* x, const Taps<double>& taps, std::int64_t count, double* y) {
-  HWY_DYNAMIC_DISPATCH(gather_sums_double)(x, taps, count, y);
-}
-
-void add_gathered(const float* x, const Taps<float>& taps, const float* dy, std::int64_t count,
-                  float* sums) {
-  HWY_DYNAMIC_DISPATCH(add_gathered_float)(x, taps, dy, count, sums);
-}
-
-void add_gathered(const double* x, const Taps<double>& taps, const double* dy, std::int64_t count,
-                  double* sums) {
-  HWY_DYNAMIC_DISPATCH(add_gathered_double)(x, taps, dy, count, sums);
-}
 
 void sum_rows(const float* x, const std::int64_t* offsets, const float* weights, std::int64_t taps,
               std::int64_t n, float* y) {
@@ -182,11 +89,6 @@ void sum_rows(const float* x, const std::int64_t* offsets, const float* weights,
 void sum_rows(const double* x, const std::int64_t* offsets, const double* weights,
               std::int64_t taps, std::int64_t n, double* y) {
   HWY_DYNAMIC_DISPATCH(sum_rows_double)(x, offsets, weights, taps, n, y);
-}
-
-void gather_words(const std::uint32_t* x, const std::int32_t* indices, std::int64_t count,
-                  std::uint32_t* y) {
-  HWY_DYNAMIC_DISPATCH(gather_words_of)(x, indices, count, y);
 }
 
 }  // namespace onnxgrad::ops::weighted

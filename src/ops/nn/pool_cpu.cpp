@@ -35,6 +35,7 @@ struct PoolTask {
   std::string node;
   int threads = 1;
   std::vector<std::int32_t> taps = {};  ///< of the kernel with a table: see planes::TapTable
+  std::int64_t row = 1;  ///< of the kernels with rows: elements side by side in each window
 };
 
 // Below this many elements read, a second thread costs more than it saves.
@@ -280,6 +281,64 @@ void run_average_pool_grad(const void* data, std::byte* const* args, const Launc
   }
 }
 
+// The pool with the last axes that it does not change as one row: windows over rows, whose sums are
+// taken side by side.
+void merge_rows(PoolTask& task) {
+  for (std::size_t i = 3; i-- > 0;) {
+    WindowAxis& axis = task.shape.axes[i];
+    const bool is_kept =
+        axis.kernel == 1 && axis.stride == 1 && axis.pad_begin == 0 && axis.output == axis.input;
+    if (!is_kept) return;
+    task.row *= axis.input;
+    axis = WindowAxis{};
+  }
+}
+
+// args: x, y.
+template <std::floating_point T>
+void run_average_pool_rows(const void* data, std::byte* const* args, const Launch&) {
+  const auto& task = *static_cast<const PoolTask*>(data);
+  const PoolShape& shape = task.shape;
+  const T* x = reinterpret_cast<const T*>(args[0]);
+  T* y = reinterpret_cast<T*>(args[1]);
+  visit_shares(task, [&](std::int64_t first, std::int64_t count) {
+    for (std::int64_t plane = first; plane < first + count; ++plane) {
+      const T* input = x + plane * shape.input_size() * task.row;
+      visit_windows(shape, [&](const auto& window, std::int64_t number) {
+        T* row = y + (plane * shape.output_size() + number) * task.row;
+        std::fill_n(row, task.row, T{0});
+        visit_window(shape, window, [&](std::int64_t i) {
+          for (std::int64_t k = 0; k < task.row; ++k) row[k] += input[i * task.row + k];
+        });
+        const T share = T{1} / static_cast<T>(divisor(task, window));
+        for (std::int64_t k = 0; k < task.row; ++k) row[k] *= share;
+      });
+    }
+  });
+}
+
+// args: dy, x (not read), dx.
+template <std::floating_point T>
+void run_average_pool_rows_grad(const void* data, std::byte* const* args, const Launch&) {
+  const auto& task = *static_cast<const PoolTask*>(data);
+  const PoolShape& shape = task.shape;
+  const T* dy = reinterpret_cast<const T*>(args[0]);
+  T* dx = reinterpret_cast<T*>(args[2]);
+  visit_shares(task, [&](std::int64_t first, std::int64_t count) {
+    for (std::int64_t plane = first; plane < first + count; ++plane) {
+      T* result = dx + plane * shape.input_size() * task.row;
+      std::fill_n(result, shape.input_size() * task.row, T{0});
+      visit_windows(shape, [&](const auto& window, std::int64_t number) {
+        const T* row = dy + (plane * shape.output_size() + number) * task.row;
+        const T share = T{1} / static_cast<T>(divisor(task, window));
+        visit_window(shape, window, [&](std::int64_t i) {
+          for (std::int64_t k = 0; k < task.row; ++k) result[i * task.row + k] += share * row[k];
+        });
+      });
+    }
+  });
+}
+
 struct PlaneTask {
   std::int64_t planes = 0;
   std::int64_t size = 0;
@@ -436,6 +495,26 @@ KernelOffer offer_max_pool_grad(const KernelRequest& request) {
                                                                           std::move(*task));
 }
 
+const char* const kShortRows = "the pool leaves no long rows as they are";
+constexpr std::int64_t kLongRow = 8;
+
+KernelOffer offer_average_pool_rows(const KernelRequest& request) {
+  auto task = pool_task(request, 0, {1});
+  if (!task) return KernelOffer::decline(kTooManyAxes);
+  merge_rows(*task);
+  if (task->row < kLongRow) return KernelOffer::decline(kShortRows);
+  return offer_typed<run_average_pool_rows<float>, run_average_pool_rows<double>>(request,
+                                                                                  std::move(*task));
+}
+KernelOffer offer_average_pool_rows_grad(const KernelRequest& request) {
+  auto task = pool_task(request, 1, {0});
+  if (!task) return KernelOffer::decline(kTooManyAxes);
+  merge_rows(*task);
+  if (task->row < kLongRow) return KernelOffer::decline(kShortRows);
+  return offer_typed<run_average_pool_rows_grad<float>, run_average_pool_rows_grad<double>>(
+      request, std::move(*task));
+}
+
 KernelOffer offer_average_pool(const KernelRequest& request) {
   auto task = pool_task(request, 0, {1});
   if (!task) return KernelOffer::decline(kTooManyAxes);
@@ -469,8 +548,10 @@ void register_pool_cpu(opdef::KernelRegistry& registry) {
   registry.add("", "MaxPool", 10, offer_max_pool_simd);
   registry.add(ir::kFunctionDomain, "MaxPoolGrad", 10, offer_max_pool_grad_simd);
   registry.add("", "AveragePool", 0, offer_average_pool);
+  registry.add("", "AveragePool", 1, offer_average_pool_rows);
   registry.add(ir::kFunctionDomain, "MaxPoolGrad", 0, offer_max_pool_grad);
   registry.add(ir::kFunctionDomain, "AveragePoolGrad", 0, offer_average_pool_grad);
+  registry.add(ir::kFunctionDomain, "AveragePoolGrad", 1, offer_average_pool_rows_grad);
   registry.add("", "GlobalAveragePool", 0,
                offer_global<run_global_average<float>, run_global_average<double>>);
   registry.add("", "GlobalMaxPool", 0, offer_global<run_global_max<float>, run_global_max<double>>);

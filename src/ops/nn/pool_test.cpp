@@ -242,6 +242,27 @@ TEST(PoolKernels, ThreadsGiveTheSame) {
   pool::compare_kernels({{4, 16, 64, 66}, {4, 16, 32, 33}, {3, 3}, {2, 2}, {1, 1, 1, 1}}, 3);
 }
 
+TEST(PoolKernels, RowsThatAPoolDoesNotChangeAreAddedAsAWhole) {
+  const std::vector<pool::Layer> layers = {
+      {{2, 3, 7, 9}, {2, 3, 7, 9}, {3, 1}, {1, 1}, {1, 0, 1, 0}},
+      {{1, 1, 6, 4, 5}, {1, 1, 3, 4, 5}, {2, 1, 1}, {2, 1, 1}, {0, 0, 0, 0, 0, 0}},
+      {{8, 1, 40, 16, 64}, {8, 1, 40, 16, 64}, {5, 1, 1}, {1, 1, 1}, {2, 0, 0, 2, 0, 0}},
+  };
+  for (const pool::Layer& layer : layers) {
+    SCOPED_TRACE(layer.x.to_string());
+    const opdef::TensorDesc y{.dtype = DataType::kFloat32, .dims = layer.y};
+    const opdef::TensorDesc dx{.dtype = DataType::kFloat32, .dims = layer.x};
+    const Tensor image = random_tensor(DataType::kFloat32, layer.x, 1);
+    const Tensor dy = random_tensor(DataType::kFloat32, layer.y, 2);
+    KernelCall forward = pool::call_of(layer, "AveragePool", {image}, {y}, "");
+    KernelCall backward = pool::call_of(layer, "AveragePoolGrad", {dy, image}, {dx}, "onnxgrad");
+    for (KernelCall* call : {&forward, &backward}) {
+      call->threads = 3;
+      EXPECT_EQ(compare_offers(*call, 1e-6), 1u);
+    }
+  }
+}
+
 TEST(PoolKernels, IndicesOfAnotherPoolAreFollowed) {
   // The gradient adds to wherever the indices say, in or out of the windows.
   const pool::Layer layer = pool::layers().front();
