@@ -15,8 +15,8 @@
 // Pattern: onnxgrad.LSTMGates(X, W, R, ..., Y), as the gradient of LSTM calls it, where Y is the
 // first output of LSTM(X, W, R, ...) with the same attributes; likewise of GRU and RNN. The
 // operator, which computes the gates anyway, becomes onnxgrad.fused.LSTM: its own outputs, then
-// those of LSTMGates. Results of onnxgrad.LSTMGradient that nobody reads (stock runtimes want them
-// in the file) are dropped, so that the kernel leaves out their products.
+// those of LSTMGates. Unread results of onnxgrad.LSTMGradient (stock runtimes want them in the
+// file) are dropped, so that the kernel leaves out their products.
 
 namespace onnxgrad::passes {
 namespace {

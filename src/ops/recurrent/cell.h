@@ -61,7 +61,8 @@ struct CellAttributes {
   bool input_forget = false;
   bool linear_before_reset = false;
 
-  /// Throws: ModelError for activations that nobody knows or of another number.
+  /// Throws: ModelError for unknown activations, or another number of them than the directions
+  /// need.
   static CellAttributes read(const ir::Node& node, Cell cell);
   int gates() const { return cell == Cell::kLstm ? 4 : cell == Cell::kGru ? 3 : 1; }
   std::size_t functions() const { return cell == Cell::kLstm ? 3 : cell == Cell::kGru ? 2 : 1; }
@@ -102,16 +103,16 @@ class CellBody {
                             std::int64_t size = 1);
   /// `value`, or zeros [N, H].
   Value* or_zeros(Value* value);
-  /// value where the step is one of the sequence, else `otherwise`; `value` without
+  /// value where the step is within its sequence, else `otherwise`; `value` without
   /// sequence_lens.
   Value* only_valid(Value* value, double otherwise = 0);
   /// [N, H]: the cotangent of the last state of direction d, or zeros. A sequence of no steps has
   /// the last state zero, whatever its first one is.
   Value* last_cotangent(std::string_view name, int d);
-  /// [T, N, 1]: 1 for steps that are none, else 0; nullptr without sequence_lens.
+  /// [T, N, 1]: 1 for padding, else 0; nullptr without sequence_lens.
   Value* passing();
   /// [T, N, H]: what state each step of direction d starts from, given the states after the steps
-  /// (those of steps that are none: arbitrary) and the one before the first.
+  /// (in padding: arbitrary) and the one before the first.
   Value* previous(int d, Value* after, Value* initial);
   /// Sums of the products over time, [T, N, m] and [T, N, n] to [m, n]; without b, sums [m].
   Value* sum_products(Value* a, Value* b);
@@ -144,8 +145,8 @@ class CellBody {
   Value* bounded(GraphBuilder& g, Value* x);
 
   std::vector<std::string> names_;
-  Value* valid_ = nullptr;       // bool [T, N, 1]: step t is one of the sequence, or no lengths
-  Value* next_valid_ = nullptr;  // [T, N, 1]: step t + 1 is one of the sequence
+  Value* valid_ = nullptr;       // bool [T, N, 1]: step t is within its sequence
+  Value* next_valid_ = nullptr;  // [T, N, 1]: step t + 1 is within its sequence
 };
 
 /// The rule of all three cells: calls <operator>Gates and <operator>Gradient.

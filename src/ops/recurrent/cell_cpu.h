@@ -15,11 +15,12 @@
 #include "ops/recurrent/cell.h"
 #include "ops/recurrent/cell_steps.h"
 
-// What the kernels of RNN, GRU and LSTM share. A way through the steps is a task for some rows
-// (sequences) of one direction: tasks need nothing of each other, so threads meet only before and
-// after all steps, where products over all steps are. On the way there these are X W^T; on the way
-// back dX, dW and dR. In a step there is one product with R, packed once per call, and the
-// element-wise part (cell_steps.h). Symbols as in cell.h.
+// What the kernels of RNN, GRU and LSTM share. A task runs all steps for some rows (sequences) of
+// one direction. Tasks are independent of each other, so that threads synchronize only before and
+// after the loop over the steps. The products over all steps are outside this loop: X W^T before it
+// in the forward pass; dX, dW and dR after it in the backward pass. In a step there remain one
+// product with R, packed once per call, and the element-wise part (cell_steps.h). Symbols as in
+// cell.h.
 
 namespace onnxgrad::ops::recurrent {
 
@@ -83,7 +84,7 @@ class ScratchPlan {
   std::int64_t bytes_ = 0;
 };
 
-/// What both ways have at plan time.
+/// What the forward and the backward kernel have at plan time.
 struct CellPlan {
   CellAttributes attributes = {};
   CellShape shape = {};
@@ -132,8 +133,8 @@ struct CellArgs {
 /// Throws: DataError naming the first of sequence_lens outside [0, steps].
 void check_lengths(const CellArgs& args);
 
-/// Calls valid(first, count) for stretches of rows for which the step is one, else none(row), rows
-/// counted from those of the task.
+/// Calls valid(first, count) for stretches of rows for which the step is within the sequence, and
+/// none(row) for the others; rows are counted from the first of the task.
 template <class V, class N>
 void visit_rows(const CellArgs& args, const TaskRows& rows, std::int64_t step, V&& valid,
                 N&& none) {
@@ -161,7 +162,7 @@ struct CellSignature {
 std::string plan_cell(const opdef::KernelRequest& request, const CellSignature& signature,
                       CellPlan& plan);
 
-/// The product of all steps on the way there: gates of all directions, X W^T and biases.
+/// The product of all steps in the forward pass: gates of all directions, X W^T and biases.
 template <class T>
 struct InputProduct {
   device::PreparedGemm gemm = {};
@@ -208,7 +209,7 @@ struct GradientPart {
   std::int64_t side = 0;   ///< [D, T N, H] in scratch: what R was multiplied with
 };
 
-/// The products of all steps on the way back.
+/// The products of all steps in the backward pass.
 template <class T>
 struct WeightProducts {
   struct Part {
@@ -220,7 +221,7 @@ struct WeightProducts {
   };
   std::vector<Part> parts = {};
   std::int64_t scratch = 0;
-  std::int64_t inputs = 0;  ///< X without steps that are none, in scratch
+  std::int64_t inputs = 0;  ///< X with zeros as padding, in scratch
 
   void prepare(const CellPlan& plan, std::span<const GradientPart> wanted,
                ScratchPlan& scratch_plan);

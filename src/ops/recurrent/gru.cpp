@@ -69,11 +69,11 @@ ir::Function gates_body(std::string_view base_name, const Values& inputs,
   return std::move(body.f).finish(std::move(outputs));
 }
 
-// What the way back multiplies with, for all steps: of the cotangent dh of y,
+// What the backward pass multiplies with, for all steps: of the cotangent dh of y,
 //   ds_z = dh z,  ds_n = dh n,  dh' = dh keep + ds_z R_z + ds_r R_r + ...
 //   linear_before_reset: ds_r = ds_n r,  dm = ds_n reset,  ... = dm R_n
 //   otherwise: dq = ds_n R_n,  ds_r = dq r,  ... = dq reset, with q = r y'.
-// Steps that are none pass dh on.
+// Padding passes dh on.
 struct Factors {
   Value* z = nullptr;
   Value* n = nullptr;

@@ -94,11 +94,11 @@ ir::Function gates_body(std::string_view base_name, const Values& inputs,
   return std::move(body.f).finish(std::move(outputs));
 }
 
-// What the way back through one direction multiplies with, for all steps: of the cotangents dh of y
-// and dc of c,
+// What the backward pass of one direction multiplies with, for all steps: of the cotangents dh of
+// y and dc of c,
 //   ds_o = dh o,  dc += dh c + ds_o P_o,  ds_i = dc i,  ds_f = dc u,  ds_c = dc n,
 //   dc' = dc keep + ds_i P_i + ds_f P_f,  dh' = ds R.
-// Steps that are none pass both on.
+// Padding passes both on.
 struct Factors {
   Value* o = nullptr;
   Value* c = nullptr;
@@ -135,7 +135,7 @@ Factors factors_of(CellBody& body, int d, const Peepholes& peepholes, Value* bef
   return factors;
 }
 
-// The way back: the cotangents of the first states, then ds of all steps.
+// The backward pass: the cotangents of the first states, then ds of all steps.
 Values go_back(CellBody& body, int d, const Peepholes& peepholes, const Factors& factors) {
   Value* r = body.at(body.in("R"), 0, d);
   Value* dy = body.only_valid(body.at(body.in("dY"), 1, d));

@@ -1,3 +1,7 @@
+#include <gtest/gtest.h>
+
+#include "device/testing/instruction_sets.h"
+#include "ops/testing/case_runner.h"
 #include "ops/testing/op_case.h"
 
 namespace onnxgrad::ops_test {
@@ -138,6 +142,44 @@ std::vector<ErrorCase> lstm_error_cases() {
        .error = "DataError",
        .fragments = {"cell", "sequence_lens[1]"}},
   };
+}
+
+// 19 units: whole vectors and a part of one, with every instruction set; and with threads, which
+// share the rows of 23 sequences.
+TEST(Recurrent, InstructionSetsAndThreadsGiveTheSame) {
+  const auto make_case = [](const std::string& op_type, std::int64_t gates) {
+    return OpCase{
+        .name = "sets." + op_type,
+        .model = "y, last = " + op_type +
+                 " <hidden_size = 19, direction = \"bidirectional\"> (x, w, r, b)",
+        .inputs = {uniform({30, 23, 5}, -1, 1), uniform({2, gates * 19, 5}, -0.5, 0.5),
+                   uniform({2, gates * 19, 19}, -0.5, 0.5), uniform({2, 2 * gates * 19}, -1, 1)}};
+  };
+  for (const OpCase& one : {make_case("LSTM", 4), make_case("GRU", 3), make_case("RNN", 1)}) {
+    SCOPED_TRACE(one.name);
+    const BuiltCase built = build_case(one, {.dtype = DataType::kFloat64});
+    const CaseResult expected = run_case(one, built);
+    const auto expect_same = [&](const CaseResult& given) {
+      for (std::size_t i = 0; i < expected.gradients.size(); ++i) {
+        EXPECT_EQ(compare(given.gradients[i], expected.gradients[i], 1e-11), "") << i;
+      }
+      for (std::size_t i = 0; i < expected.outputs.size(); ++i) {
+        EXPECT_EQ(compare(given.outputs[i], expected.outputs[i], 1e-12), "") << i;
+      }
+    };
+    device::for_each_instruction_set([&] { expect_same(run_case(one, built)); });
+    for (const int threads : {2, 3}) {
+      runtime::Executor executor(built.gradient, builtin_engine(), {.threads = threads});
+      std::vector<Tensor> inputs = built.inputs;
+      inputs.insert(inputs.end(), expected.seeds.begin(), expected.seeds.end());
+      std::vector<Tensor> results = executor.run(inputs);
+      CaseResult given;
+      const auto first = results.begin() + static_cast<std::ptrdiff_t>(expected.outputs.size());
+      given.outputs.assign(results.begin(), first);
+      given.gradients.assign(first, results.end());
+      expect_same(given);
+    }
+  }
 }
 
 }  // namespace onnxgrad::ops_test

@@ -6,7 +6,8 @@
 
 namespace onnxgrad::ops::recurrent {
 
-/// RNN and LSTM: cells all of whose gates are x W^T + y' R^T + b. The way there, and the way back.
+/// RNN and LSTM: cells all of whose gates are x W^T + y' R^T + b. The forward
+/// and the backward pass.
 opdef::KernelOffer offer_plain_cell(const opdef::KernelRequest& request,
                                     const CellSignature& signature);
 opdef::KernelOffer offer_plain_cell_gradient(const opdef::KernelRequest& request,

@@ -35,7 +35,7 @@ ir::Function gates_body(std::string_view base_name, const Values& inputs,
   return std::move(body.f).finish(std::move(outputs));
 }
 
-// ds = dh f'(s), dh' = ds R from the back. Steps that are none pass dh on.
+// The backward pass: ds = dh f'(s), dh' = ds R. Padding passes dh on.
 Values go_back(CellBody& body, int d) {
   Value* r = body.at(body.in("R"), 0, d);
   Value* dy = body.only_valid(body.at(body.in("dY"), 1, d));
