@@ -65,6 +65,14 @@ MODELS = {
         {"x": [1, 2, 3, 3], "w": [2, 3, 3, 3], "b": [3]},
     ),
     "global_lp_pool": Small("y = GlobalLpPool <p = 3> (x)", {"x": [2, 3, 4, 2]}),
+    "gru_initial_state": Small(
+        "y, last = GRU <hidden_size = 2> (x, w, r, b, , h)",
+        {"x": [3, 2, 2], "w": [1, 6, 2], "r": [1, 6, 2], "b": [1, 12], "h": [1, 2, 2]},
+    ),
+    "rnn_initial_state": Small(
+        "y, last = RNN <hidden_size = 2> (x, w, r, b, , h)",
+        {"x": [3, 2, 2], "w": [1, 2, 2], "r": [1, 2, 2], "b": [1, 4], "h": [1, 2, 2]},
+    ),
     "max_roi_pool": Small(
         "y = MaxRoiPool <pooled_shape = [2, 2]> (x, rois)",
         {"x": [1, 2, 6, 6]},
