@@ -252,13 +252,17 @@ def test_an_iteration_costs_less_than_a_microsecond():
           }> (count, , x)
         }"""
     )
-    session = og.InferenceSession(model)
+    session = og.InferenceSession(model, threads=1)
     feeds = {"x": np.ones(4, np.float32)}
-    times = []
-    for count in (0, 100_000):
-        session.run(None, {**feeds, "count": np.array(count)})
-        start = time.perf_counter()
-        session.run(None, {**feeds, "count": np.array(count)})
-        times.append(time.perf_counter() - start)
-    per_iteration = (times[1] - times[0]) / 100_000
+
+    def fastest(count):
+        """The machine may be busy: the least of many short runs."""
+        times = []
+        for _ in range(50):
+            start = time.perf_counter()
+            session.run(None, {**feeds, "count": np.array(count)})
+            times.append(time.perf_counter() - start)
+        return min(times)
+
+    per_iteration = (fastest(5000) - fastest(0)) / 5000
     assert per_iteration < 1e-6, f"{per_iteration * 1e9:.0f} ns"
