@@ -127,7 +127,8 @@ class Internaliser {
   void take_branch(const Work& work, Graph& branch, std::vector<Work>& stack);
   void process_bodies(const Work& work);
   void infer(Node& node) const;
-  void keep(Node& node, ir::GraphBuilder& g);
+  void keep(Node& node, ir::GraphBuilder& g, std::vector<Work>& stack);
+  void revisit(std::size_t first_new, ir::GraphBuilder& g, std::vector<Work>& stack) const;
   void replace_outputs(Node& node, const std::vector<Value*>& results, std::size_t first_new,
                        ir::GraphBuilder& g);
   bool make_constant(Node& node);
@@ -261,7 +262,7 @@ void Internaliser::process_node(const Work& work, ir::GraphBuilder& g, std::vect
   process_bodies(work);
   if (is_standard_domain(node.domain)) return process_standard(work, g, stack);
   if (schema != nullptr) check_node(node, *schema);
-  keep(node, g);
+  keep(node, g, stack);
 }
 
 void Internaliser::process_bodies(const Work& work) {
@@ -332,7 +333,7 @@ void Internaliser::process_standard(const Work& work, ir::GraphBuilder& g,
       return expand({.node = &node, .opset = ir::kInternalOpset}, *function, stack);
     }
   }
-  keep(node, g);
+  keep(node, g, stack);
 }
 
 void Internaliser::expand(const Work& work, const ir::Function& function,
@@ -346,21 +347,39 @@ void Internaliser::expand(const Work& work, const ir::Function& function,
   }
 }
 
-void Internaliser::keep(Node& node, ir::GraphBuilder& g) {
+void Internaliser::keep(Node& node, ir::GraphBuilder& g, std::vector<Work>& stack) {
   const std::size_t first_new = g.graph().nodes.size();
   const opdef::OpDef* def = registry_.find(node);
   if (def != nullptr) {
     opdef::check_attributes(node, *def);
     if (def->lower != nullptr) {
       inferer_.check(node);
-      if (const auto results = def->lower(registry_.complete(node), g))
-        return replace_outputs(node, *results, first_new, g);
+      if (const auto results = def->lower(registry_.complete(node), g)) {
+        replace_outputs(node, *results, first_new, g);
+        return revisit(first_new, g, stack);
+      }
     }
   } else if (const Schema* schema = find_schema(node.domain, node.op_type, ir::kInternalOpset)) {
     check_attribute_types(node, *schema);
   }
   g.graph().nodes.push_back(&node);
   infer(node);
+}
+
+// What a node was lowered to may be operators that have a body, or a lowering, themselves.
+void Internaliser::revisit(std::size_t first_new, ir::GraphBuilder& g,
+                           std::vector<Work>& stack) const {
+  std::vector<Node*>& nodes = g.graph().nodes;
+  const auto is_final = [this](const Node* node) {
+    const opdef::OpDef* def = registry_.find(*node);
+    return def != nullptr && def->lower == nullptr;
+  };
+  const auto first = nodes.begin() + static_cast<std::ptrdiff_t>(first_new);
+  const auto open = std::find_if_not(first, nodes.end(), is_final);
+  for (auto node = nodes.end(); node != open; --node) {
+    stack.push_back({*std::prev(node), ir::kInternalOpset});
+  }
+  nodes.erase(open, nodes.end());
 }
 
 void Internaliser::replace_outputs(Node& node, const std::vector<Value*>& results,

@@ -121,6 +121,17 @@ std::string full_name(const ir::Node& node) {
   return (node.domain.empty() ? "" : node.domain + ".") + node.op_type;
 }
 
+// What to do about an operator that nothing here runs.
+Hint hint_for(const ir::Node& node) {
+  if (node.domain.empty() || node.domain == "ai.onnx.ml" || node.domain == "com.microsoft") {
+    return "Replace these operators, or cut the model before them.";
+  }
+  return fmt::format(
+      "ONNX does not say what operators of domain '{}' compute: add a model-local function {} of "
+      "that domain to the model, made of standard operators, or cut the model before them.",
+      node.domain, node.op_type);
+}
+
 }  // namespace
 
 void check_operators(const ir::Model& model, const Engine& engine) {
@@ -145,7 +156,7 @@ void check_operators(const ir::Model& model, const Engine& engine) {
       {.what = fmt::format("no kernel runs {} node{}: {}", found.size(),
                            found.size() == 1 ? "" : "s", list),
        .where = {.graph = model.graph->name, .op_type = full_name(*found.front())},
-       .hint = "Replace these operators, or cut the model before them."});
+       .hint = hint_for(*found.front())});
 }
 
 }  // namespace onnxgrad::runtime

@@ -95,6 +95,7 @@ RANDOM = ("draw", "dropout")
 
 # Empty batches that the others cannot do; finite differences and shapes check them all the same.
 NOBODY_ELSE = {
+    "attention.no_rows": "onnxruntime's fusion into Gemm reshapes no rows",
     "affine_grid.no_pictures": "onnxruntime's FusedMatMul refuses an empty batch",
     "deform_conv.no_images": "onnxruntime's MatMul refuses an empty batch",
     "dft.onesided_7_1": "onnxruntime takes the half of a spectrum for that of an even length",

@@ -54,14 +54,14 @@ std::optional<std::vector<Value*>> lower_scaler(const Node& node, GraphBuilder& 
   return std::vector<Value*>{y == node.input(0) ? g.identity(y) : y};
 }
 
-// Picks columns: z[..., j] = x[..., y[j]]; a vector x becomes one row. Lists of strings (class
-// names) are left unchanged.
+// Picks columns: z[..., j] = x[..., y[j]]; a vector x becomes one row. Constant lists of strings
+// (class names) are left unchanged.
 std::optional<std::vector<Value*>> lower_array_feature_extractor(const Node& node,
                                                                  GraphBuilder& g) {
   Value* x = node.input(0);
   const auto rank = known_rank(x);
-  if (x->dtype() == DataType::kString || x->dtype() == DataType::kUndefined || !rank ||
-      *rank == 0) {
+  if ((x->dtype() == DataType::kString && x->is_constant()) || x->dtype() == DataType::kUndefined ||
+      !rank || *rank == 0) {
     return std::nullopt;
   }
   Value* index = g.reshape(node.input(1), std::vector<std::int64_t>{-1});

@@ -78,6 +78,8 @@ TEST(FloatInputs, HaveTheirGradientOrAreRefused) {
   for (const OpCase& variant : float_inputs::all()) {
     SCOPED_TRACE(variant.name);
     if (float_inputs::is_float32_alone(variant)) continue;
+    // By its definition not the derivative of what it computes.
+    if (variant.name.starts_with("linear_quantization.straight_through")) continue;
     try {
       for (const Difference& difference :
            check_case_gradient(variant, builtin_ops(), /*only_where_smooth=*/true)) {
@@ -89,6 +91,11 @@ TEST(FloatInputs, HaveTheirGradientOrAreRefused) {
       EXPECT_NE(text.find("'" + variant.wrt[0] + "'"), std::string::npos) << text;
     } catch (const DataError&) {
       // At the edge of what is allowed, as a probability of 1, it cannot be moved.
+    } catch (const ShapeError& error) {
+      // Some operators take no float64 there; their gradients are tested in Python.
+      EXPECT_NE(std::string(error.what()).find("float64"), std::string::npos) << error.what();
+    } catch (const ModelError& error) {
+      EXPECT_NE(std::string(error.what()).find("float64"), std::string::npos) << error.what();
     } catch (const std::exception& error) {
       ADD_FAILURE() << error.what();
     }

@@ -1,0 +1,199 @@
+#include <fmt/format.h>
+
+#include <cstring>
+#include <utility>
+
+#include "ops/contrib/attention.h"
+#include "ops/contrib/contrib.h"
+#include "ops/quantize/linear_quantization.h"
+
+// MatMulNBits, QAttention, MatMulIntegerToFloat, DynamicQuantizeMatMul and QGemm (com.microsoft 1):
+// products with integer weights. The integers stay; their scales, and all that is floating-point,
+// have gradients.
+
+namespace onnxgrad::ops {
+namespace {
+
+// The weights of MatMulNBits: [N, blocks * block_size] integers of 2, 4 or 8 bits along K.
+struct BlockWeights {
+  std::int64_t n = 0;
+  std::int64_t k = 0;
+  std::int64_t bits = 4;
+  std::int64_t block = 32;
+  std::int64_t blocks() const { return (k + block - 1) / block; }
+};
+
+BlockWeights read_blocks(const Node& node) {
+  return {.n = node.int_attribute("N"),
+          .k = node.int_attribute("K"),
+          .bits = node.int_attribute("bits"),
+          .block = node.int_attribute("block_size")};
+}
+
+// `rows` lists of `count` integers, each of which starts with a byte, one byte per integer.
+Tensor unpack(const Node& node, const Tensor& packed, std::int64_t rows, std::int64_t count,
+              std::int64_t bits) {
+  const std::int64_t per_byte = 8 / bits;
+  const std::int64_t row_bytes = (count + per_byte - 1) / per_byte;
+  if (packed.size_bytes() != rows * row_bytes) {
+    throw ShapeError({.what = fmt::format("{} bytes of integers, expected {}", packed.size_bytes(),
+                                          rows * row_bytes),
+                      .where = {.node = node.name, .op_type = node.op_type},
+                      .hint = "Quantize the model again: N, K and block_size do not fit B."});
+  }
+  Tensor whole = Tensor::empty(DataType::kUint8, Dims{rows, count});
+  const auto out = whole.mutable_data<std::uint8_t>();
+  const int mask = (1 << bits) - 1;
+  for (std::int64_t r = 0; r < rows; ++r) {
+    const std::byte* from = packed.raw() + r * row_bytes;
+    for (std::int64_t i = 0; i < count; ++i) {
+      const int shift = static_cast<int>(i % per_byte * bits);
+      const int byte = std::to_integer<int>(from[i / per_byte]);
+      out[static_cast<std::size_t>(r * count + i)] =
+          static_cast<std::uint8_t>((byte >> shift) & mask);
+    }
+  }
+  return whole;
+}
+
+const Tensor& constant_operand(const Node& node, std::size_t input, std::string_view name) {
+  const Value* value = node.input(input);
+  if (value->is_constant()) return value->initializer;
+  refuse_form(node, fmt::format("input {} '{}' is not constant", name, value->name),
+              "Give the quantized weights as initializers.");
+}
+
+// The zero points [N, blocks] as uint8, or in the type of the scales if they have it.
+Value* zero_points(const Node& node, GraphBuilder& g, const BlockWeights& w) {
+  Value* given = node.input(3);
+  if (given == nullptr) {
+    const auto middle = static_cast<std::uint8_t>(1 << (w.bits - 1));
+    const std::vector<std::uint8_t> all(static_cast<std::size_t>(w.n * w.blocks()), middle);
+    return g.constant(Tensor::from(all, {w.n, w.blocks()}));
+  }
+  if (given->dtype() != DataType::kUint8) return g.reshape(given, {w.n, w.blocks()});
+  const Tensor& packed = constant_operand(node, 3, "zero_points");
+  return g.constant(unpack(node, packed, w.n, w.blocks(), w.bits));
+}
+
+// y = A W' + bias with W[n, k] = (B[n, k] - zero[n, block of k]) scale[n, block of k]
+Lowered lower_matmul_n_bits(const Node& node, GraphBuilder& g) {
+  check_inputs(node, 3, {"A", "B", "scales", "zero_points", "g_idx", "bias"});
+  refuse_attribute(node, "weight_prepacked");
+  const BlockWeights w = read_blocks(node);
+  if (w.bits != 2 && w.bits != 4 && w.bits != 8) {
+    refuse_form(node, fmt::format("bits = {}", w.bits), "Quantize the model to 2, 4 or 8 bits.");
+  }
+  const Tensor& packed = constant_operand(node, 1, "B");
+  const Tensor numbers = unpack(node, packed, w.n * w.blocks(), w.block, w.bits);
+  Value* b = g.constant(numbers.reshaped(Dims{w.n, w.blocks() * w.block}), "B");
+  Value* scales = g.reshape(node.input(2), {w.n, w.blocks()});
+  Value* zeros = zero_points(node, g, w);
+  Value* weight = nullptr;
+  if (node.input(4) != nullptr) {  // g_idx: the block of each k
+    Value* index = g.cast(node.input(4), DataType::kInt64);
+    Value* kept = g.cast_like(g.slice(b, {0}, {w.k}, {1}), scales);
+    Value* zero = g.gather(g.cast_like(zeros, scales), index, 1);
+    weight = g.mul(g.sub(kept, zero), g.gather(scales, index, 1));
+  } else if (zeros->dtype() == DataType::kUint8) {
+    weight = g.op("DequantizeLinear", {b, scales, zeros},
+                  {{"axis", std::int64_t{1}}, {"block_size", w.block}});
+  } else {
+    Value* cubes = g.cast_like(g.reshape(b, {w.n, w.blocks(), w.block}), scales);
+    Value* shifted = g.sub(cubes, g.unsqueeze(zeros, {2}));
+    weight = g.reshape(g.mul(shifted, g.unsqueeze(scales, {2})), {w.n, w.blocks() * w.block});
+  }
+  if (node.input(4) == nullptr && w.blocks() * w.block != w.k) {
+    weight = g.slice(weight, {0}, {w.k}, {1});
+  }
+  Value* y = g.matmul(node.input(0), g.transpose(weight, {1, 0}));
+  return {{add_if(g, y, node.input(5))}};
+}
+
+// The projection of quantized input with quantized weights, then Attention.
+Lowered lower_qattention(const Node& node, GraphBuilder& g) {
+  check_inputs(node, 5,
+               {"input", "weight", "bias", "input_scale", "weight_scale", "mask_index",
+                "input_zero_point", "weight_zero_point", "past"});
+  Value* x = dequantize(g, node.input(0), node.input(3), node.input(6), -1);
+  Value* w = dequantize(g, node.input(1), node.input(4), node.input(7), -1);
+  return attend_projected(node, g,
+                          {.qkv = g.add(g.matmul(x, w), node.input(2)),
+                           .width = required_dim(node, node.input(1), 1, "weight"),
+                           .mask = 5,
+                           .past = 8});
+}
+
+Lowered lower_matmul_to_float(const Node& node, GraphBuilder& g) {
+  check_inputs(node, 4, {"A", "B", "a_scale", "b_scale", "a_zero_point", "b_zero_point", "bias"});
+  Value* a = dequantize(g, node.input(0), node.input(2), node.input(4), -2);
+  Value* b = dequantize(g, node.input(1), node.input(3), node.input(5), -1);
+  return {{add_if(g, g.matmul(a, b), node.input(6))}};
+}
+
+// A is rounded to 8 bits of its own range on the way; gradients go straight through that.
+Lowered lower_dynamic_matmul(const Node& node, GraphBuilder& g) {
+  check_inputs(node, 3, {"A", "B", "b_scale", "b_zero_point", "bias"});
+  const std::vector<Value*> quantized = g.ops("DynamicQuantizeLinear", {node.input(0)}, 3);
+  Value* rounded = g.op("QuantizeLinear", {node.input(0), quantized[1], quantized[2]});
+  Value* a = dequantize(g, rounded, quantized[1], quantized[2], -2);
+  Value* b = dequantize(g, node.input(1), node.input(2), node.input(3), -1);
+  return {{add_if(g, g.matmul(a, b), node.input(4))}};
+}
+
+// alpha op(A) op(B) + C, quantized again if there is a scale for that. C has the scale
+// alpha a_scale b_scale.
+Lowered lower_qgemm(const Node& node, GraphBuilder& g) {
+  check_inputs(node, 6,
+               {"A", "a_scale", "a_zero_point", "B", "b_scale", "b_zero_point", "C", "y_scale",
+                "y_zero_point"});
+  const auto alpha = static_cast<double>(node.float_attribute("alpha"));
+  const bool turns_b = node.int_attribute("transB") != 0;
+  Value* a = dequantize(g, node.input(0), node.input(1), node.input(2), -1);
+  Value* b = dequantize(g, node.input(3), node.input(4), node.input(5), turns_b ? 0 : 1);
+  if (node.int_attribute("transA") != 0) a = g.transpose(a, {1, 0});
+  if (turns_b) b = g.transpose(b, {1, 0});
+  Value* y = g.scale(g.matmul(a, b), alpha);
+  if (node.input(6) != nullptr) {
+    Value* step = g.scale(g.mul(node.input(1), node.input(4)), alpha);
+    y = g.add(y, g.mul(g.cast_like(node.input(6), step), step));
+  }
+  if (node.input(7) == nullptr) return {{y}};
+  const Value* zero = node.input(8);
+  return {{quantize(g, y, node.input(7), node.input(8),
+                    zero == nullptr ? DataType::kUint8 : zero->dtype())}};
+}
+
+opdef::AttributeSpec required_int(std::string_view name, std::int64_t max) {
+  opdef::AttributeSpec spec = int_attribute(name, 1, max);
+  spec.required = true;
+  return spec;
+}
+
+}  // namespace
+
+void register_quantized_product(opdef::OpRegistry& registry) {
+  const auto add = [&registry](std::string_view op_type, opdef::LowerFn lower,
+                               std::vector<opdef::AttributeSpec> attributes) {
+    registry.add({.domain = kMicrosoft,
+                  .op_type = op_type,
+                  .attributes = std::move(attributes),
+                  .lower = lower});
+  };
+  constexpr std::int64_t kMaxSize = std::int64_t{1} << 31;
+  add("MatMulNBits", lower_matmul_n_bits,
+      {required_int("K", kMaxSize), required_int("N", kMaxSize),
+       required_int("block_size", 1 << 20), int_attribute("accuracy_level", 0, 4, 0),
+       int_attribute("bits", 1, 8, 4), int_attribute("weight_prepacked", 0, 3, 0)});
+  add("QAttention", lower_qattention,
+      {required_int("num_heads", 1 << 16), flag_attribute("unidirectional", false),
+       int_attribute("do_rotary", 0, 1), int_attribute("past_present_share_buffer", 0, 1),
+       float_attribute("mask_filter_value"), float_attribute("scale")});
+  add("MatMulIntegerToFloat", lower_matmul_to_float, {});
+  add("DynamicQuantizeMatMul", lower_dynamic_matmul, {});
+  add("QGemm", lower_qgemm,
+      {float_attribute("alpha", 1.0F), flag_attribute("transA", false),
+       flag_attribute("transB", false)});
+}
+
+}  // namespace onnxgrad::ops

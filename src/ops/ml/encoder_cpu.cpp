@@ -1,0 +1,277 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include "onnxgrad/error.h"
+#include "opdef/kernel.h"
+#include "ops/kernel_support.h"
+
+// Kernels of LabelEncoder and OneHotEncoder. Most plans have numbers in the place of texts
+// (train/text_codes.h); texts that an operator on texts gave are read as they are.
+
+namespace onnxgrad::ops {
+namespace {
+
+using opdef::KernelOffer;
+using opdef::KernelRequest;
+
+// Sorted keys; equal ones keep the first, as in a search from the front.
+template <class Key>
+class KeyTable {
+ public:
+  explicit KeyTable(const std::vector<Key>& keys) {
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+      if (is_nan(keys[i])) {
+        if (nan_ < 0) nan_ = static_cast<std::int64_t>(i);
+      } else {
+        rows_.emplace_back(keys[i], static_cast<std::int64_t>(i));
+      }
+    }
+    std::ranges::stable_sort(rows_, {}, &Row::first);
+    const auto rest = std::ranges::unique(rows_, {}, &Row::first);
+    rows_.erase(rest.begin(), rest.end());
+    make_dense();
+  }
+
+  // The number of the key, -1 if it is not there.
+  std::int64_t find(const Key& key) const {
+    if (is_nan(key)) return nan_;
+    if constexpr (std::is_integral_v<Key>) {
+      if (!dense_.empty()) {
+        if (key < rows_.front().first || key > rows_.back().first) return -1;
+        return dense_[static_cast<std::size_t>(key - rows_.front().first)];
+      }
+    }
+    const auto row = std::ranges::lower_bound(rows_, key, {}, &Row::first);
+    return row == rows_.end() || row->first != key ? -1 : row->second;
+  }
+
+ private:
+  using Row = std::pair<Key, std::int64_t>;
+
+  static bool is_nan(const Key& key) {
+    if constexpr (std::is_floating_point_v<Key>) return std::isnan(key);
+    return false;
+  }
+
+  // Integers that lie close together are found by their place.
+  void make_dense() {
+    if constexpr (std::is_integral_v<Key>) {
+      if (rows_.empty()) return;
+      const auto first = static_cast<std::uint64_t>(rows_.front().first);
+      const std::uint64_t span = static_cast<std::uint64_t>(rows_.back().first) - first;
+      if (span > 4 * rows_.size() + 64) return;
+      dense_.assign(static_cast<std::size_t>(span) + 1, -1);
+      for (const auto& [key, number] : rows_) {
+        dense_[static_cast<std::size_t>(static_cast<std::uint64_t>(key) - first)] = number;
+      }
+    }
+  }
+
+  std::vector<Row> rows_;
+  std::vector<std::int64_t> dense_;
+  std::int64_t nan_ = -1;
+};
+
+template <class Key>
+struct LabelData {
+  KeyTable<Key> keys;
+  std::vector<std::byte> values;  // one per key, then the default; element_bytes each
+  std::int64_t num_keys = 0;
+  std::int64_t element_bytes = 0;
+  std::int64_t count = 0;
+};
+
+// x: [count] of type T, y: [count] elements of element_bytes.
+template <class T, class Key>
+void run_label_encoder(const void* data, std::byte* const* args, const opdef::Launch&) {
+  const auto& table = *static_cast<const LabelData<Key>*>(data);
+  const auto* x = reinterpret_cast<const T*>(args[0]);
+  std::byte* y = args[1];
+  const auto bytes = static_cast<std::size_t>(table.element_bytes);
+  for (std::int64_t i = 0; i < table.count; ++i) {
+    const std::int64_t found = table.keys.find(Key(x[i]));
+    const std::int64_t place = found < 0 ? table.num_keys : found;
+    std::memcpy(y, table.values.data() + place * table.element_bytes, bytes);
+    y += bytes;
+  }
+}
+
+// The elements of the first of these attributes that the node has; undefined if it has none.
+Tensor first_list(const ir::Node& node, const std::string& prefix) {
+  if (const auto* value = node.find_attribute(prefix + "_strings")) {
+    const auto& list = std::get<std::vector<std::string>>(*value);
+    return Tensor::from_strings(list, {static_cast<std::int64_t>(list.size())});
+  }
+  if (const auto* value = node.find_attribute(prefix + "_tensor")) {
+    if (const auto* tensor = std::get_if<Tensor>(value)) return *tensor;
+  }
+  if (const auto* value = node.find_attribute(prefix + "_int64s")) {
+    const auto& list = std::get<std::vector<std::int64_t>>(*value);
+    return Tensor::from(list, {static_cast<std::int64_t>(list.size())});
+  }
+  if (const auto* value = node.find_attribute(prefix + "_floats")) {
+    const auto& list = std::get<std::vector<float>>(*value);
+    return Tensor::from(list, {static_cast<std::int64_t>(list.size())});
+  }
+  return {};
+}
+
+Tensor default_value(const ir::Node& node, DataType dtype) {
+  if (const auto* value = node.find_attribute("default_tensor")) {
+    if (const auto* tensor = std::get_if<Tensor>(value); tensor->num_elements() == 1) {
+      return tensor->cast(dtype);
+    }
+  }
+  if (is_floating(dtype)) {
+    return Tensor::scalar(node.float_attribute("default_float")).cast(dtype);
+  }
+  return Tensor::scalar(node.int_attribute("default_int64")).cast(dtype);
+}
+
+template <class T, class Key>
+KernelOffer make_label_encoder(const KernelRequest& request, const std::vector<Key>& keys,
+                               Tensor values) {
+  values = values.cast(request.outputs[0].dtype);
+  const Tensor fallback = default_value(request.node, values.dtype());
+  const std::int64_t bytes = element_bytes(values.dtype());
+  LabelData<Key> data{
+      .keys = KeyTable<Key>(keys),
+      .values = std::vector<std::byte>(static_cast<std::size_t>(values.size_bytes() + bytes)),
+      .num_keys = values.num_elements(),
+      .element_bytes = bytes,
+      .count = request.inputs[0].dims.num_elements()};
+  std::memcpy(data.values.data(), values.raw(), static_cast<std::size_t>(values.size_bytes()));
+  std::memcpy(data.values.data() + values.size_bytes(), fallback.raw(),
+              static_cast<std::size_t>(bytes));
+  return prepared(run_label_encoder<T, Key>, std::move(data), "lookup in sorted keys");
+}
+
+KernelOffer offer_label_encoder(const KernelRequest& request) {
+  const DataType from = request.inputs[0].dtype;
+  const DataType to = request.outputs[0].dtype;
+  if (to == DataType::kString) return decline_dtype(request, to);
+  const Tensor keys = first_list(request.node, "keys");
+  const Tensor values = first_list(request.node, "values");
+  if (!keys.is_defined() || !values.is_defined() || keys.num_elements() != values.num_elements()) {
+    throw ModelError(
+        {.what = fmt::format("{} keys for {} values", keys.is_defined() ? keys.num_elements() : 0,
+                             values.is_defined() ? values.num_elements() : 0),
+         .where = {.node = request.node.name, .op_type = request.node.op_type},
+         .hint = "Give one value for each key, in one of the attributes each."});
+  }
+  if ((from == DataType::kString) != (keys.dtype() == DataType::kString)) {
+    return KernelOffer::decline("there are no keys of this type");
+  }
+  switch (from) {
+    case DataType::kString: {
+      const auto texts = keys.strings();
+      return make_label_encoder<std::string, std::string>(
+          request, std::vector<std::string>(texts.begin(), texts.end()), values);
+    }
+    case DataType::kFloat32:
+      return make_label_encoder<float, double>(request, keys.to_doubles(), values);
+    case DataType::kFloat64:
+      return make_label_encoder<double, double>(request, keys.to_doubles(), values);
+    case DataType::kInt64:
+      return make_label_encoder<std::int64_t, std::int64_t>(request, keys.to_int64s(), values);
+    case DataType::kInt32:
+      return make_label_encoder<std::int32_t, std::int64_t>(request, keys.to_int64s(), values);
+    case DataType::kInt16:
+      return make_label_encoder<std::int16_t, std::int64_t>(request, keys.to_int64s(), values);
+    default:
+      return decline_dtype(request, from);
+  }
+}
+
+template <class Key>
+struct OneHotData {
+  KeyTable<Key> keys;
+  std::int64_t categories = 0;
+  std::int64_t count = 0;
+  bool takes_others = true;
+  std::string node;
+};
+
+[[noreturn]] void refuse_category(const std::string& node, std::int64_t element,
+                                  std::int64_t categories) {
+  throw DataError(
+      {.what = fmt::format("element {} of the input of {} is none of its {} categories", element,
+                           node, categories),
+       .hint = "Give known categories, or export the encoder with handle_unknown='ignore'."});
+}
+
+// y: [count, categories], one 1 per row or none.
+template <class T, class Key>
+void run_one_hot_encoder(const void* data, std::byte* const* args, const opdef::Launch&) {
+  const auto& table = *static_cast<const OneHotData<Key>*>(data);
+  const auto* x = reinterpret_cast<const T*>(args[0]);
+  auto* y = reinterpret_cast<float*>(args[1]);
+  std::fill_n(y, table.count * table.categories, 0.0F);
+  for (std::int64_t i = 0; i < table.count; ++i, y += table.categories) {
+    std::int64_t found = -1;
+    if constexpr (std::is_floating_point_v<T>) {
+      // Numbers count by their whole part, as onnxruntime's do.
+      constexpr T kLimit = static_cast<T>(1LL << 62);
+      if (x[i] > -kLimit && x[i] < kLimit) found = table.keys.find(static_cast<std::int64_t>(x[i]));
+    } else {
+      found = table.keys.find(x[i]);
+    }
+    if (found >= 0) {
+      y[found] = 1;
+    } else if (!table.takes_others) {
+      refuse_category(table.node, i, table.categories);
+    }
+  }
+}
+
+template <class Key>
+KernelOffer make_one_hot(const KernelRequest& request, opdef::KernelFn fn,
+                         const std::vector<Key>& categories) {
+  if (categories.empty()) return KernelOffer::decline("there are no categories of this type");
+  OneHotData<Key> data{.keys = KeyTable<Key>(categories),
+                       .categories = static_cast<std::int64_t>(categories.size()),
+                       .count = request.inputs[0].dims.num_elements(),
+                       .takes_others = request.node.int_attribute("zeros") != 0,
+                       .node = request.node.describe()};
+  return prepared(fn, std::move(data), "lookup in sorted keys");
+}
+
+KernelOffer offer_one_hot_encoder(const KernelRequest& request) {
+  const DataType from = request.inputs[0].dtype;
+  if (from == DataType::kString) {
+    const auto* given = request.node.find_attribute("cats_strings");
+    const auto* texts = given == nullptr ? nullptr : std::get_if<std::vector<std::string>>(given);
+    return make_one_hot(request, run_one_hot_encoder<std::string, std::string>,
+                        texts == nullptr ? std::vector<std::string>() : *texts);
+  }
+  const std::vector<std::int64_t> categories = request.node.ints_attribute("cats_int64s");
+  const auto make = [&](opdef::KernelFn fn) { return make_one_hot(request, fn, categories); };
+  switch (from) {
+    case DataType::kFloat32:
+      return make(run_one_hot_encoder<float, std::int64_t>);
+    case DataType::kFloat64:
+      return make(run_one_hot_encoder<double, std::int64_t>);
+    case DataType::kInt64:
+      return make(run_one_hot_encoder<std::int64_t, std::int64_t>);
+    case DataType::kInt32:
+      return make(run_one_hot_encoder<std::int32_t, std::int64_t>);
+    default:
+      return decline_dtype(request, from);
+  }
+}
+
+}  // namespace
+
+void register_encoder_cpu(opdef::KernelRegistry& registry) {
+  registry.add("ai.onnx.ml", "LabelEncoder", 0, offer_label_encoder);
+  registry.add("ai.onnx.ml", "OneHotEncoder", 0, offer_one_hot_encoder);
+}
+
+}  // namespace onnxgrad::ops

@@ -1,0 +1,64 @@
+#include "ops/testing/op_case.h"
+
+namespace onnxgrad::ops_test {
+namespace encoder {
+
+OpCase ml(std::string name, const std::string& call, std::vector<CaseInput> inputs,
+          std::string no_gradient = "a lookup is constant almost everywhere") {
+  return {.name = std::move(name),
+          .model = "y = ai.onnx.ml." + call,
+          .inputs = std::move(inputs),
+          .no_gradient = std::move(no_gradient),
+          .domains = {{"ai.onnx.ml", 5}}};
+}
+
+ErrorCase refused(std::string name, const std::string& call, std::vector<CaseInput> inputs,
+                  std::string error, std::string fragment) {
+  return {.name = std::move(name),
+          .model = "[head] y = ai.onnx.ml." + call,
+          .inputs = std::move(inputs),
+          .error = std::move(error),
+          .fragments = {"head", std::move(fragment)},
+          .domains = {{"ai.onnx.ml", 5}}};
+}
+
+}  // namespace encoder
+
+std::vector<OpCase> encoder_cases() {
+  using encoder::ml;
+  // Texts are in tests/python/test_ml_operators.py.
+  const std::string ints = "keys_int64s = [0, 3, 1000000], values_int64s = [5, 6, 7]";
+  const std::string floats = "keys_floats = [0.5, 2.0], values_floats = [1.5, 2.5]";
+  const CaseInput halves = values({0.5, 2, 1}, {3}, DataType::kFloat32);
+  return {
+      ml("ints", "LabelEncoder <" + ints + ", default_int64 = -7> (x)", {integers({2, 4}, 0, 4)}),
+      ml("ints_nothing", "LabelEncoder <" + ints + "> (x)", {integers({0, 4}, 0, 4)}),
+      ml("ints_one", "LabelEncoder <" + ints + "> (x)", {integers({1}, 3, 3)}),
+      ml("floats", "LabelEncoder <" + floats + ", default_float = 9.0> (x)", {halves}),
+      ml("tensors",
+         "LabelEncoder <keys_tensor = int64[2] {1, 2}, values_tensor = float[2] {0.5, 1.5}, "
+         "default_tensor = float[1] {-1}> (x)",
+         {integers({5}, 0, 4)}),
+      ml("one_hot", "OneHotEncoder <cats_int64s = [2, 0]> (x)", {integers({3, 1}, 0, 3)}),
+      ml("one_hot_strict", "OneHotEncoder <cats_int64s = [2, 0, 1], zeros = 0> (x)",
+         {integers({3, 1}, 0, 2)}),
+      ml("one_hot_lenient", "OneHotEncoder <cats_int64s = [2, 0, 1], zeros = 1> (x)",
+         {values({2, 0.5, -9}, {3}, DataType::kFloat32)}),
+      ml("one_hot_nothing", "OneHotEncoder <cats_int64s = [2, 0, 1]> (x)",
+         {integers({0, 1}, 0, 2)}),
+  };
+}
+
+std::vector<ErrorCase> encoder_error_cases() {
+  using encoder::refused;
+  const CaseInput x = integers({3}, 5, 5);
+  return {
+      refused("lengths", "LabelEncoder <keys_int64s = [1], values_int64s = [1, 2]> (x)", {x},
+              "ShapeError", "keys 1"),
+      refused("mapper", "CategoryMapper <cats_int64s = [1]> (x)", {x}, "ModelError", "0 texts"),
+      refused("unknown", "OneHotEncoder <cats_int64s = [1, 2], zeros = 0> (x)", {x}, "DataError",
+              "none of its 2 categories"),
+  };
+}
+
+}  // namespace onnxgrad::ops_test

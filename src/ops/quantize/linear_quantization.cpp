@@ -1,0 +1,306 @@
+#include "ops/quantize/linear_quantization.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <utility>
+
+#include "onnxgrad/error.h"
+#include "opdef/function_body.h"
+#include "opdef/registry.h"
+#include "ops/quantize/small_types.h"
+
+// QuantizeLinear and DequantizeLinear (ai.onnx 25). Quantized values carry no gradient, so when a
+// model is loaded a DequantizeLinear of what a QuantizeLinear of the same scale gave becomes a call
+// of the function `FakeQuantize`, whose body is these two: it rounds, and passes gradients straight
+// through (Bengio, Leonard and Courville, Estimating or Propagating Gradients Through Stochastic
+// Neurons, 2013) where nothing is clipped. The gradient of the scale is that of Esser et al.,
+// Learned Step Size Quantization, 2020.
+
+namespace onnxgrad::ops {
+namespace {
+
+using ir::Attribute;
+using opdef::AttributeSpec;
+using opdef::FunctionBody;
+using opdef::VjpContext;
+
+// How the elements of a scale belong to those of x.
+struct Groups {
+  std::int64_t axis = 0;        // from 0
+  std::int64_t block_size = 0;  // 0: one scale per element of the axis
+  std::size_t rank = 0;
+  bool is_single = false;  // one scale for all
+};
+
+Groups groups_of(const Node& node, std::size_t rank, const Value* scale) {
+  const auto scale_rank = known_rank(scale);
+  Groups groups{.axis = node.int_attribute("axis"),
+                .block_size = node.int_attribute("block_size"),
+                .rank = rank,
+                .is_single = scale_rank == std::size_t{0}};
+  if (groups.axis < 0) groups.axis += static_cast<std::int64_t>(rank);
+  if (scale_rank == std::size_t{1} && known_dim(scale, 0) == 1 && groups.block_size == 0) {
+    groups.is_single = true;
+  }
+  return groups;
+}
+
+// The scale of each element of x, in a shape that broadcasts to x's.
+Value* spread_scale(GraphBuilder& g, Value* scale, Value* x, const Groups& groups) {
+  if (groups.is_single) return g.reshape(scale, std::vector<std::int64_t>{1});
+  Value* ones = g.expand(g.constant(Tensor::scalar(std::uint8_t{1})), shape_value(g, x));
+  return g.op("DequantizeLinear", {ones, scale},
+              {{"axis", groups.axis}, {"block_size", groups.block_size}});
+}
+
+// v, of x's shape, summed over the elements that share a scale: of the shape of `scale`.
+Value* sum_groups(GraphBuilder& g, Value* v, Value* scale, const Groups& groups) {
+  if (groups.is_single) {
+    return g.reshape(g.reduce_sum(v, {}, /*keepdims=*/false), shape_value(g, scale));
+  }
+  const auto rank = static_cast<std::int64_t>(groups.rank);
+  if (groups.block_size == 0) {
+    std::vector<std::int64_t> axes;
+    for (std::int64_t i = 0; i < rank; ++i) {
+      if (i != groups.axis) axes.push_back(i);
+    }
+    return axes.empty() ? v : g.reduce_sum(v, axes, /*keepdims=*/false);
+  }
+  Value* blocks = dim_value(g, scale, groups.axis);
+  Value* length = g.mul(blocks, g.ints({groups.block_size}));
+  const auto size = known_dim(v, groups.axis);
+  if (!size || *size % groups.block_size != 0) {  // the last block may be short
+    Value* missing = g.sub(length, dim_value(g, v, groups.axis));
+    v = g.op("Pad",
+             {v, g.concat({g.ints({0}), missing}, 0), g.scalar_like(v, 0), g.ints({groups.axis})});
+  }
+  std::vector<Value*> shape;
+  if (groups.axis > 0) shape.push_back(g.dims_of(scale, 0, groups.axis));
+  shape.push_back(blocks);
+  shape.push_back(g.ints({groups.block_size}));
+  if (groups.axis + 1 < rank) shape.push_back(g.dims_of(scale, groups.axis + 1, rank));
+  return g.reduce_sum(g.reshape(v, g.concat(shape, 0)), {groups.axis + 1}, /*keepdims=*/false);
+}
+
+// y = (x - zero_point) scale;  dscale = sum of dy (x - zero_point)
+std::vector<Value*> dequantize_vjp(VjpContext& ctx, GraphBuilder& g) {
+  std::vector<Value*> grads(ctx.num_inputs(), nullptr);
+  if (!ctx.needs(1)) return grads;
+  Value* scale = ctx.input(1);
+  const Groups groups = groups_of(ctx.node(), required_rank(ctx, 0), scale);
+  std::vector<Value*> inputs = {ctx.input(0), g.ones_like(scale)};
+  if (ctx.input(2) != nullptr) inputs.push_back(ctx.input(2));
+  Value* steps = g.op("DequantizeLinear", std::move(inputs), ctx.node().attributes);
+  grads[1] = sum_groups(g, g.mul(ctx.cotangent(0), steps), scale, groups);
+  return grads;
+}
+
+// The largest number of a floating-point type of 4 or 8 bits.
+double largest_of(DataType dtype) {
+  std::array<std::byte, 1> code{};
+  store_small(dtype, code.data(), 0, 3e38F, /*saturate=*/true);
+  return static_cast<double>(load_small(dtype, code.data(), 0));
+}
+
+// y = quantized x:  dx = dy where x is not clipped, else 0;
+// dscale = sum of dy (y - x) / scale where x is not clipped, else of dy y / scale.
+// What is not clipped moves by half a step at most.
+std::vector<Value*> fake_quantize_vjp(VjpContext& ctx, GraphBuilder& g) {
+  Value* x = ctx.input(0);
+  Value* scale = ctx.input(1);
+  Value* y = ctx.output(0);
+  Value* dy = ctx.cotangent(0);
+  const Groups groups = groups_of(ctx.node(), required_rank(ctx, 0), scale);
+  Value* step = spread_scale(g, scale, x, groups);
+  const auto dtype = static_cast<DataType>(ctx.node().int_attribute("quantized_dtype"));
+  Value* is_kept = nullptr;
+  if (is_small_float(dtype)) {
+    is_kept = g.op("LessOrEqual", {g.abs(x), g.scale(g.abs(step), largest_of(dtype))});
+  } else {
+    constexpr double kHalf = 0.500001;  // rounding of the quotient
+    is_kept = g.op("LessOrEqual", {g.abs(g.sub(x, y)), g.scale(g.abs(step), kHalf)});
+  }
+  std::vector<Value*> grads(ctx.num_inputs(), nullptr);
+  if (ctx.needs(0)) grads[0] = keep_where(g, is_kept, dy);
+  if (ctx.needs(1)) {
+    Value* change = g.div(g.sub(y, keep_where(g, is_kept, x)), step);
+    grads[1] = sum_groups(g, g.mul(dy, change), scale, groups);
+  }
+  return grads;
+}
+
+ir::Function fake_quantize_body(std::string_view base_name, const std::vector<Value*>& inputs,
+                                const std::vector<Attribute>& attributes) {
+  ir::Node node;
+  node.attributes = attributes;
+  const std::int64_t axis = node.int_attribute("axis");
+  const std::int64_t block_size = node.int_attribute("block_size");
+  const std::int64_t dtype = node.int_attribute("quantized_dtype");
+  const std::int64_t saturate = node.int_attribute("saturate");
+  const bool has_zero_point = inputs.size() > 2;
+  const auto to = static_cast<std::int64_t>(inputs.at(1)->dtype());
+  FunctionBody f(
+      base_name,
+      fmt::format("axis{}_block{}_type{}_to{}_{}{}", opdef::key_of(std::array{axis}), block_size,
+                  dtype, to, saturate != 0 ? "saturate" : "exact", has_zero_point ? "_zero" : ""),
+      attributes);
+  Value* x = f.input("x");
+  Value* scale = f.input("scale");
+  std::vector<Value*> rest = {scale};
+  if (has_zero_point) rest.push_back(f.input("zero_point"));
+  std::vector<Value*> operands = {x};
+  operands.insert(operands.end(), rest.begin(), rest.end());
+  std::vector<Attribute> how = {{"axis", axis}, {"block_size", block_size}, {"saturate", saturate}};
+  if (!has_zero_point) how.push_back({"output_dtype", dtype});
+  operands[0] = f.op("QuantizeLinear", operands, std::move(how));
+  // The type is written out: expanded in a plan, it is not taken for such a pair again.
+  Value* y = f.op("DequantizeLinear", operands,
+                  {{"axis", axis}, {"block_size", block_size}, {"output_dtype", to}});
+  return std::move(f).finish({y});
+}
+
+bool is_same(const Value* a, const Value* b) {
+  if (a == b) return true;
+  return a != nullptr && b != nullptr && a->is_constant() && b->is_constant() &&
+         a->initializer.equals(b->initializer);
+}
+
+std::int64_t attribute_or(const Node& node, std::string_view name, std::int64_t fallback) {
+  return node.int_attribute(name, fallback);
+}
+
+DataType quantized_type(const Node& quantize) {
+  if (quantize.input(2) != nullptr) return quantize.input(2)->dtype();
+  const auto dtype = static_cast<DataType>(attribute_or(quantize, "output_dtype", 0));
+  return dtype == DataType::kUndefined ? DataType::kUint8 : dtype;
+}
+
+bool is_straight(const Node& quantize, const Value* scale, const Value* zero_point,
+                 std::int64_t axis, std::int64_t block_size, bool is_single) {
+  if (quantize.op_type != "QuantizeLinear" || !quantize.domain.empty()) return false;
+  if (!is_same(quantize.input(1), scale) || !is_same(quantize.input(2), zero_point)) return false;
+  if (!is_floating(quantize.input(0)->dtype())) return false;
+  return is_single || (attribute_or(quantize, "axis", 1) == axis &&
+                       attribute_or(quantize, "block_size", 0) == block_size);
+}
+
+Value* call_fake_quantize(GraphBuilder& g, const Node& quantize) {
+  std::vector<Value*> inputs = {quantize.input(0), quantize.input(1)};
+  if (quantize.input(2) != nullptr) inputs.push_back(quantize.input(2));
+  return g.call("FakeQuantize", std::move(inputs), 1,
+                {{"axis", attribute_or(quantize, "axis", 1)},
+                 {"block_size", attribute_or(quantize, "block_size", 0)},
+                 {"quantized_dtype", static_cast<std::int64_t>(quantized_type(quantize))},
+                 {"saturate", attribute_or(quantize, "saturate", 1)}})[0];
+}
+
+// Operators that move elements, or take the largest, which is the largest before rounding, too.
+bool commutes(const Node& node) {
+  constexpr std::array<std::string_view, 8> kMoving = {
+      "Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Slice", "MaxPool"};
+  return node.domain.empty() && node.output(1) == nullptr &&
+         std::ranges::find(kMoving, node.op_type) != kMoving.end();
+}
+
+// The number that x, quantized, stands for, with a gradient; nullptr if x comes from elsewhere.
+Value* straight_through(GraphBuilder& g, Value* x, const Value* scale, const Value* zero_point,
+                        std::int64_t axis, std::int64_t block_size) {
+  const bool is_single = known_rank(scale) == std::size_t{0} ||
+                         (known_rank(scale) == std::size_t{1} && known_dim(scale, 0) == 1);
+  std::vector<const Node*> moves;
+  const Node* producer = x->producer;
+  while (producer != nullptr && is_single && commutes(*producer)) {
+    moves.push_back(producer);
+    producer = producer->input(0)->producer;
+  }
+  if (producer == nullptr ||
+      !is_straight(*producer, scale, zero_point, axis, block_size, is_single)) {
+    return nullptr;
+  }
+  Value* y = call_fake_quantize(g, *producer);
+  for (auto move = moves.rbegin(); move != moves.rend(); ++move) {
+    std::vector<Value*> inputs = (*move)->inputs;
+    inputs[0] = y;
+    y = g.op((*move)->op_type, std::move(inputs), (*move)->attributes);
+  }
+  return y;
+}
+
+std::optional<std::vector<Value*>> lower_dequantize(const Node& node, GraphBuilder& g) {
+  if (node.int_attribute("output_dtype") != 0) return std::nullopt;
+  Value* y = straight_through(g, node.input(0), node.input(1), node.input(2),
+                              node.int_attribute("axis"), node.int_attribute("block_size"));
+  if (y == nullptr) return std::nullopt;
+  return {{y}};
+}
+
+AttributeSpec dtype_attribute(std::string_view name) {
+  return {.name = name,
+          .type = opdef::AttributeType::kInt,
+          .min = 0,
+          .max = static_cast<std::int64_t>(DataType::kInt2),
+          .default_value = std::int64_t{0}};
+}
+
+AttributeSpec block_attribute() {
+  return {.name = "block_size",
+          .type = opdef::AttributeType::kInt,
+          .min = 0,
+          .max = std::int64_t{1} << 40,
+          .default_value = std::int64_t{0}};
+}
+
+}  // namespace
+
+Value* dequantize(GraphBuilder& g, Value* x, Value* scale, Value* zero_point, std::int64_t axis) {
+  const auto as_scalar = [&](Value* value) {
+    const bool is_one =
+        value != nullptr && known_rank(value) == std::size_t{1} && known_dim(value, 0) == 1;
+    return is_one ? g.squeeze(value, {0}) : value;
+  };
+  if (Value* y = straight_through(g, x, scale, zero_point, axis, 0)) return y;
+  std::vector<Value*> inputs = {x, as_scalar(scale)};
+  if (zero_point != nullptr) inputs.push_back(as_scalar(zero_point));
+  return g.op("DequantizeLinear", std::move(inputs), {{"axis", axis}});
+}
+
+Value* quantize(GraphBuilder& g, Value* x, Value* scale, Value* zero_point, DataType dtype) {
+  const auto as_scalar = [&](Value* value) {
+    return known_rank(value) == std::size_t{1} ? g.squeeze(value, {0}) : value;
+  };
+  std::vector<Value*> inputs = {x, as_scalar(scale)};
+  if (zero_point != nullptr) {
+    inputs.push_back(as_scalar(zero_point));
+    return g.op("QuantizeLinear", std::move(inputs));
+  }
+  return g.op("QuantizeLinear", std::move(inputs),
+              {{"output_dtype", static_cast<std::int64_t>(dtype)}});
+}
+
+void register_linear_quantization(opdef::OpRegistry& registry) {
+  registry.add(
+      {.op_type = "QuantizeLinear",
+       .since_version = 25,
+       .attributes = {axis_attribute("axis", 1), block_attribute(), dtype_attribute("output_dtype"),
+                      dtype_attribute("precision"), flag_attribute("saturate", true)}});
+  registry.add({.op_type = "DequantizeLinear",
+                .since_version = 25,
+                .differentiable_inputs = {1},
+                .attributes = {axis_attribute("axis", 1), block_attribute(),
+                               dtype_attribute("output_dtype")},
+                .vjp = dequantize_vjp,
+                .lower = lower_dequantize});
+  registry.add(
+      {.domain = ir::kFunctionDomain,
+       .op_type = "FakeQuantize",
+       .differentiable_inputs = {0, 1},
+       .attributes = {axis_attribute("axis", 1), block_attribute(),
+                      dtype_attribute("quantized_dtype"), flag_attribute("saturate", true)},
+       .vjp = fake_quantize_vjp,
+       .function_body = fake_quantize_body});
+}
+
+}  // namespace onnxgrad::ops

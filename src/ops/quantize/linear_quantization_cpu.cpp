@@ -1,0 +1,298 @@
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <optional>
+#include <utility>
+
+#include "onnxgrad/error.h"
+#include "opdef/kernel.h"
+#include "ops/kernel_support.h"
+#include "ops/quantize/small_types.h"
+
+// Kernels of QuantizeLinear and DequantizeLinear. A tensor is runs of elements along which the
+// scale is one number, or moves on with the elements. Scales and zero points become float32 once
+// per call.
+
+namespace onnxgrad::ops {
+namespace {
+
+using opdef::KernelOffer;
+using opdef::KernelRequest;
+
+struct Run {
+  std::int64_t first = 0;  // element
+  std::int64_t count = 0;
+  std::int64_t scale = 0;  // of the first element
+  bool moves = false;      // the scale moves on with the elements
+};
+
+// x is [outer, size, inner] around the axis; the scale has one element, [size], or [outer, blocks,
+// inner].
+struct Layout {
+  enum class Kind : std::uint8_t { kSingle, kAxis, kBlocks };
+  Kind kind = Kind::kSingle;
+  std::int64_t outer = 1;
+  std::int64_t size = 1;
+  std::int64_t inner = 1;
+  std::int64_t block = 1;
+  std::int64_t num_scales = 1;
+
+  static constexpr std::int64_t kChunk = 1 << 14;
+
+  std::int64_t elements() const { return outer * size * inner; }
+  std::int64_t blocks() const { return (size + block - 1) / block; }
+
+  std::int64_t num_runs() const {
+    if (elements() == 0) return 0;
+    if (kind == Kind::kSingle) return (elements() + kChunk - 1) / kChunk;
+    if (inner > 1) return outer * size;
+    return kind == Kind::kAxis ? outer : outer * blocks();
+  }
+
+  Run run(std::int64_t i) const {
+    if (kind == Kind::kSingle) {
+      return {.first = i * kChunk, .count = std::min(kChunk, elements() - i * kChunk)};
+    }
+    if (kind == Kind::kAxis) {
+      if (inner == 1) return {.first = i * size, .count = size, .scale = 0, .moves = true};
+      return {.first = i * inner, .count = inner, .scale = i % size};
+    }
+    if (inner == 1) {
+      const std::int64_t b = i % blocks();
+      return {.first = i / blocks() * size + b * block,
+              .count = std::min(block, size - b * block),
+              .scale = i};
+    }
+    return {.first = i * inner,
+            .count = inner,
+            .scale = (i / size * blocks() + i % size / block) * inner,
+            .moves = true};
+  }
+};
+
+[[noreturn]] void refuse_scale(const KernelRequest& request) {
+  throw ShapeError(
+      {.what = "a scale of shape " + request.inputs[1].dims.to_string() +
+               " for an input of shape " + request.inputs[0].dims.to_string(),
+       .where = {.node = request.node.name, .op_type = request.node.op_type},
+       .hint = "Give one scale, one per element of the axis, or, with block_size, one per block."});
+}
+
+Layout layout_of(const KernelRequest& request) {
+  const Dims& x = request.inputs[0].dims;
+  const Dims& scale = request.inputs[1].dims;
+  if (scale.rank() == 0) {
+    return {.kind = Layout::Kind::kSingle, .outer = 1, .size = x.num_elements(), .inner = 1};
+  }
+  const std::int64_t block = request.node.int_attribute("block_size");
+  if (x.rank() == 0) {
+    if (scale.num_elements() != 1) refuse_scale(request);
+    return {};
+  }
+  const auto axis =
+      static_cast<std::size_t>(normalize_axis(request.node.int_attribute("axis"), x.rank()));
+  Layout layout{.kind = block > 0 ? Layout::Kind::kBlocks : Layout::Kind::kAxis,
+                .outer = x.product(0, axis),
+                .size = x[axis],
+                .inner = x.product(axis + 1, x.rank()),
+                .block = std::max<std::int64_t>(block, 1),
+                .num_scales = scale.num_elements()};
+  bool fits = true;
+  if (block > 0) {
+    fits = scale.rank() == x.rank();
+    for (std::size_t i = 0; fits && i < x.rank(); ++i) {
+      fits = scale[i] == (i == axis ? layout.blocks() : x[i]);
+    }
+  } else {
+    fits = scale.rank() == 1 && scale[0] == layout.size;
+    if (!fits && scale.rank() == 1 && scale[0] == 1) {
+      return {.kind = Layout::Kind::kSingle, .outer = 1, .size = x.num_elements(), .inner = 1};
+    }
+  }
+  if (!fits) refuse_scale(request);
+  return layout;
+}
+
+struct Task {
+  Layout layout;
+  DataType x = DataType::kFloat32;
+  DataType scale = DataType::kFloat32;
+  DataType y = DataType::kFloat32;
+  bool has_zero_point = false;
+  std::size_t num_inputs = 2;
+  bool saturate = true;
+  int threads = 1;
+};
+
+// Scales and zero points as float32, in the scratch block.
+struct Factors {
+  const float* scale = nullptr;
+  const float* zero = nullptr;
+};
+
+Factors load_factors(const Task& task, DataType zero_type, std::byte* const* args) {
+  auto* scratch = reinterpret_cast<float*>(args[task.num_inputs + 1]);
+  const std::int64_t count = task.layout.num_scales;
+  for (std::int64_t i = 0; i < count; ++i) {
+    scratch[i] = load_small(task.scale, args[1], i);
+    scratch[count + i] = task.has_zero_point ? load_small(zero_type, args[2], i) : 0.0F;
+  }
+  return {.scale = scratch, .zero = scratch + count};
+}
+
+// To the nearest whole number, ties to even, for magnitudes below 2^22.
+inline float round_small(float x) {
+  constexpr float kMagic = 12582912.0F;  // 1.5 * 2^23
+  return (x + kMagic) - kMagic;
+}
+
+// y[i] = nearest(x[i] / scale) + zero, clipped to what T has. kStride: 1 if the scale moves on.
+template <class T, int kStride>
+void quantize_run(const float* x, const float* scale, const float* zero, T* y, std::int64_t count) {
+  constexpr auto kLow = static_cast<float>(std::numeric_limits<T>::min());
+  constexpr auto kHigh = static_cast<float>(std::numeric_limits<T>::max());
+  constexpr float kFar = 200000.0F;  // beyond every result, and small enough to round
+  for (std::int64_t i = 0; i < count; ++i) {
+    const float steps = x[i] / scale[i * kStride];
+    const float near = round_small(std::min(kFar, std::max(-kFar, steps)));
+    const float code = std::min(kHigh, std::max(kLow, near + zero[i * kStride]));
+    y[i] = static_cast<T>(static_cast<std::int32_t>(code));
+  }
+}
+
+template <class T>
+void run_quantize(const void* data, std::byte* const* args, const opdef::Launch&) {
+  const auto& task = *static_cast<const Task*>(data);
+  const Factors factors = load_factors(task, task.y, args);
+  const auto* x = reinterpret_cast<const float*>(args[0]);
+  auto* y = reinterpret_cast<T*>(args[task.num_inputs]);
+  const std::int64_t runs = task.layout.num_runs();
+#pragma omp parallel for num_threads(task.threads) if (task.layout.elements() > Layout::kChunk) \
+    schedule(static)
+  for (std::int64_t r = 0; r < runs; ++r) {
+    const Run run = task.layout.run(r);
+    const auto quantize = run.moves ? quantize_run<T, 1> : quantize_run<T, 0>;
+    quantize(x + run.first, factors.scale + run.scale, factors.zero + run.scale, y + run.first,
+             run.count);
+  }
+}
+
+// Any types, in order: elements may share bytes.
+void run_quantize_any(const void* data, std::byte* const* args, const opdef::Launch&) {
+  const auto& task = *static_cast<const Task*>(data);
+  const Factors factors = load_factors(task, task.y, args);
+  const bool is_float = is_small_float(task.y);
+  const std::int64_t runs = task.layout.num_runs();
+  for (std::int64_t r = 0; r < runs; ++r) {
+    const Run run = task.layout.run(r);
+    for (std::int64_t i = 0; i < run.count; ++i) {
+      const std::int64_t s = run.scale + (run.moves ? i : 0);
+      float steps = load_small(task.x, args[0], run.first + i) / factors.scale[s];
+      if (!is_float) steps = std::nearbyint(steps) + factors.zero[s];
+      store_small(task.y, args[task.num_inputs], run.first + i, steps, task.saturate);
+    }
+  }
+}
+
+// y[i] = (x[i] - zero) scale
+template <class T, int kStride>
+void dequantize_run(const T* x, const float* scale, const float* zero, float* y,
+                    std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    y[i] = (static_cast<float>(x[i]) - zero[i * kStride]) * scale[i * kStride];
+  }
+}
+
+template <class T>
+void run_dequantize(const void* data, std::byte* const* args, const opdef::Launch&) {
+  const auto& task = *static_cast<const Task*>(data);
+  const Factors factors = load_factors(task, task.x, args);
+  const auto* x = reinterpret_cast<const T*>(args[0]);
+  auto* y = reinterpret_cast<float*>(args[task.num_inputs]);
+  const std::int64_t runs = task.layout.num_runs();
+#pragma omp parallel for num_threads(task.threads) if (task.layout.elements() > Layout::kChunk) \
+    schedule(static)
+  for (std::int64_t r = 0; r < runs; ++r) {
+    const Run run = task.layout.run(r);
+    const auto dequantize = run.moves ? dequantize_run<T, 1> : dequantize_run<T, 0>;
+    dequantize(x + run.first, factors.scale + run.scale, factors.zero + run.scale, y + run.first,
+               run.count);
+  }
+}
+
+void run_dequantize_any(const void* data, std::byte* const* args, const opdef::Launch&) {
+  const auto& task = *static_cast<const Task*>(data);
+  const Factors factors = load_factors(task, task.x, args);
+  const std::int64_t runs = task.layout.num_runs();
+  for (std::int64_t r = 0; r < runs; ++r) {
+    const Run run = task.layout.run(r);
+    for (std::int64_t i = 0; i < run.count; ++i) {
+      const std::int64_t s = run.scale + (run.moves ? i : 0);
+      const float x = load_small(task.x, args[0], run.first + i);
+      store_small(task.y, args[task.num_inputs], run.first + i,
+                  (x - factors.zero[s]) * factors.scale[s], true);
+    }
+  }
+}
+
+KernelOffer make_offer(opdef::KernelFn fn, Task task) {
+  const std::int64_t scales = std::max<std::int64_t>(task.layout.num_scales, 1);
+  KernelOffer offer = prepared(fn, std::move(task), "runs of one scale");
+  offer.kernel.scratch_bytes = 2 * scales * static_cast<std::int64_t>(sizeof(float));
+  return offer;
+}
+
+std::optional<DataType> unknown_type(const KernelRequest& request) {
+  for (const DataType dtype :
+       {request.inputs[0].dtype, request.inputs[1].dtype, request.outputs[0].dtype}) {
+    if (!is_small_type(dtype)) return dtype;
+  }
+  return std::nullopt;
+}
+
+Task task_of(const KernelRequest& request) {
+  return {.layout = layout_of(request),
+          .x = request.inputs[0].dtype,
+          .scale = request.inputs[1].dtype,
+          .y = request.outputs[0].dtype,
+          .has_zero_point = request.inputs.size() > 2 && request.inputs[2].is_present(),
+          .num_inputs = request.inputs.size(),
+          .threads = request.threads};
+}
+
+KernelOffer offer_quantize(const KernelRequest& request) {
+  if (const auto dtype = unknown_type(request)) return decline_dtype(request, *dtype);
+  Task task = task_of(request);
+  task.saturate = request.node.int_attribute("saturate") != 0;
+  opdef::KernelFn fn = run_quantize_any;
+  if (task.x == DataType::kFloat32) {
+    if (task.y == DataType::kInt8) fn = run_quantize<std::int8_t>;
+    if (task.y == DataType::kUint8) fn = run_quantize<std::uint8_t>;
+    if (task.y == DataType::kInt16) fn = run_quantize<std::int16_t>;
+    if (task.y == DataType::kUint16) fn = run_quantize<std::uint16_t>;
+  }
+  return make_offer(fn, std::move(task));
+}
+
+KernelOffer offer_dequantize(const KernelRequest& request) {
+  if (const auto dtype = unknown_type(request)) return decline_dtype(request, *dtype);
+  Task task = task_of(request);
+  opdef::KernelFn fn = run_dequantize_any;
+  if (task.y == DataType::kFloat32) {
+    if (task.x == DataType::kInt8) fn = run_dequantize<std::int8_t>;
+    if (task.x == DataType::kUint8) fn = run_dequantize<std::uint8_t>;
+    if (task.x == DataType::kInt16) fn = run_dequantize<std::int16_t>;
+    if (task.x == DataType::kUint16) fn = run_dequantize<std::uint16_t>;
+    if (task.x == DataType::kInt32) fn = run_dequantize<std::int32_t>;
+  }
+  return make_offer(fn, std::move(task));
+}
+
+}  // namespace
+
+void register_linear_quantization_cpu(opdef::KernelRegistry& registry) {
+  registry.add("", "QuantizeLinear", 0, offer_quantize);
+  registry.add("", "DequantizeLinear", 0, offer_dequantize);
+}
+
+}  // namespace onnxgrad::ops

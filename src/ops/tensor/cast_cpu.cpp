@@ -1,0 +1,125 @@
+#include <cmath>
+#include <utility>
+
+#include "opdef/kernel.h"
+#include "ops/kernel_support.h"
+#include "ops/quantize/small_types.h"
+
+// Cast from and to the types that the element-wise kernel does not load and store: floating-point
+// numbers of 4 and 8 bits, integers of 2 and 4 bits.
+
+namespace onnxgrad::ops {
+namespace {
+
+using opdef::KernelOffer;
+using opdef::KernelRequest;
+
+struct CastData {
+  DataType from = DataType::kUndefined;
+  DataType to = DataType::kUndefined;
+  bool saturate = true;
+  ScaleRounding rounding = ScaleRounding::kUp;
+  std::int64_t count = 0;
+};
+
+bool is_bit_integer(DataType dtype) {
+  return dtype == DataType::kInt4 || dtype == DataType::kUint4 || dtype == DataType::kInt2 ||
+         dtype == DataType::kUint2;
+}
+
+bool is_plain(DataType dtype) {
+  return is_integer(dtype) || dtype == DataType::kBool || dtype == DataType::kFloat64;
+}
+
+double load_plain(DataType dtype, const std::byte* data, std::int64_t i) {
+  switch (dtype) {
+    case DataType::kFloat64:
+      return reinterpret_cast<const double*>(data)[i];
+    case DataType::kBool:
+      return reinterpret_cast<const bool*>(data)[i] ? 1 : 0;
+    case DataType::kInt64:
+      return static_cast<double>(reinterpret_cast<const std::int64_t*>(data)[i]);
+    case DataType::kUint64:
+      return static_cast<double>(reinterpret_cast<const std::uint64_t*>(data)[i]);
+    case DataType::kUint32:
+      return reinterpret_cast<const std::uint32_t*>(data)[i];
+    case DataType::kInt32:
+      return reinterpret_cast<const std::int32_t*>(data)[i];
+    default:
+      return static_cast<double>(load_small(dtype, data, i));
+  }
+}
+
+// Small values, which every integer type has as they are; fractions are cut off.
+void store_plain(DataType dtype, std::byte* data, std::int64_t i, double value) {
+  switch (dtype) {
+    case DataType::kFloat64:
+      reinterpret_cast<double*>(data)[i] = value;
+      return;
+    case DataType::kBool:
+      reinterpret_cast<bool*>(data)[i] = value != 0;
+      return;
+    case DataType::kInt64:
+      reinterpret_cast<std::int64_t*>(data)[i] = static_cast<std::int64_t>(value);
+      return;
+    case DataType::kUint64:
+      reinterpret_cast<std::uint64_t*>(data)[i] =
+          static_cast<std::uint64_t>(static_cast<std::int64_t>(value));
+      return;
+    case DataType::kUint32:
+      reinterpret_cast<std::uint32_t*>(data)[i] =
+          static_cast<std::uint32_t>(static_cast<std::int64_t>(value));
+      return;
+    case DataType::kInt32:
+      reinterpret_cast<std::int32_t*>(data)[i] = static_cast<std::int32_t>(value);
+      return;
+    default: {
+      // Whole numbers wrap around, as those of wider types do.
+      const auto whole = static_cast<std::int64_t>(value);
+      const int bits = size_bits(dtype);
+      const std::int64_t low = static_cast<std::int64_t>(integer_range(dtype).low);
+      const std::int64_t mask = (std::int64_t{1} << bits) - 1;
+      const std::int64_t wrapped = ((whole - low) & mask) + low;
+      store_small(dtype, data, i, static_cast<float>(wrapped), true);
+    }
+  }
+}
+
+void run_cast(const void* data, std::byte* const* args, const opdef::Launch&) {
+  const auto& cast = *static_cast<const CastData*>(data);
+  for (std::int64_t i = 0; i < cast.count; ++i) {
+    const double value = load_plain(cast.from, args[0], i);
+    if (is_small_float(cast.to) || cast.to == DataType::kFloat16 ||
+        cast.to == DataType::kBfloat16 || cast.to == DataType::kFloat32) {
+      store_small(cast.to, args[1], i, static_cast<float>(value), cast.saturate, cast.rounding);
+    } else if (std::isfinite(value)) {
+      store_plain(cast.to, args[1], i, std::trunc(value));
+    } else {
+      store_plain(cast.to, args[1], i, cast.to == DataType::kFloat64 ? value : 0);
+    }
+  }
+}
+
+KernelOffer offer_cast(const KernelRequest& request) {
+  const DataType from = request.inputs[0].dtype;
+  const DataType to = request.outputs[0].dtype;
+  const auto is_own = [](DataType dtype) { return is_small_float(dtype) || is_bit_integer(dtype); };
+  const auto is_known = [](DataType dtype) { return is_small_type(dtype) || is_plain(dtype); };
+  if (!is_own(from) && !is_own(to)) return KernelOffer::decline("the element-wise kernel casts it");
+  for (const DataType dtype : {from, to}) {
+    if (!is_known(dtype)) return decline_dtype(request, dtype);
+  }
+  const ir::Node& node = request.node;
+  CastData data{.from = from,
+                .to = to,
+                .saturate = node.int_attribute("saturate") != 0,
+                .rounding = scale_rounding(node.string_attribute("round_mode")),
+                .count = request.inputs[0].dims.num_elements()};
+  return prepared(run_cast, std::move(data), "one element at a time");
+}
+
+}  // namespace
+
+void register_cast_cpu(opdef::KernelRegistry& registry) { registry.add("", "Cast", 0, offer_cast); }
+
+}  // namespace onnxgrad::ops
