@@ -45,7 +45,7 @@ TRAIN: dict[str, set[str]] = {
     "session": {"graphs", "data", "checkpoints"},
     "fit": {"session"},
 }
-TRAIN_TOOLS = {"descriptions", "engine", "feeds", "mean", "patterns", "user_graph"}
+TRAIN_TOOLS = {"descriptions", "engine", "feeds", "mean", "patterns", "text_codes", "user_graph"}
 KERNELS_ALSO = {"device"}  # for the kernel files of src/ops
 
 # Pattern of a library's headers -> layers that may include them ("kernels": kernel files of ops).

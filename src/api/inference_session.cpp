@@ -11,6 +11,7 @@
 #include "train/engine.h"
 #include "train/feeds.h"
 #include "train/outputs.h"
+#include "train/text_codes.h"
 
 namespace onnxgrad {
 namespace {
@@ -49,15 +50,19 @@ struct InferenceSession::Impl {
   std::vector<ValueInfo> outputs;
   std::vector<train::RunnableOutput> runnable;  ///< those that can be computed
   NamedTensors defaults;
+  std::shared_ptr<const train::TextCodes> texts;  ///< nullptr: the model reads none
   std::optional<runtime::Executor> executor;
   runtime::Execution* last = nullptr;
   api::Gate busy;
 };
 
 InferenceSession::Impl::Impl(const Model& model, const EngineOptions& options) {
-  auto working = std::make_shared<ir::Model>(ir::clone(*model.impl().working()));
+  const std::shared_ptr<const ir::Model> given = model.impl().working();
+  const train::NumberedModel numbered = train::number_texts(given);
+  texts = numbered.texts;
+  auto working = std::make_shared<ir::Model>(ir::clone(*numbered.model));
   ir::Graph& graph = *working->graph;
-  for (const ir::Value* input : graph.inputs) {
+  for (const ir::Value* input : given->graph->inputs) {
     if (working->ir_version >= 4 || !input->is_initializer()) {
       inputs.push_back(train::value_info(input->name, input->type));
     }
@@ -67,9 +72,13 @@ InferenceSession::Impl::Impl(const Model& model, const EngineOptions& options) {
   auto all = train::runnable_outputs(graph);
   graph.outputs.clear();
   for (std::size_t i = 0; i < all.size(); ++i) {
+    const ir::Value& named = *given->graph->outputs[i];
+    if (texts != nullptr && train::is_text_output(named, all[i])) {
+      all[i].labels = texts->table();
+      all[i].is_text = true;
+    }
     const bool is_number = all[i].value != nullptr && !all[i].labels.is_defined();
-    outputs.push_back(
-        train::value_info(all[i].name, (is_number ? all[i].value : declared[i])->type));
+    outputs.push_back(train::value_info(all[i].name, (is_number ? *all[i].value : named).type));
     if (all[i].value == nullptr && runtime::is_packed(declared[i]->type)) {
       all[i].value = declared[i];
     }
@@ -100,6 +109,15 @@ std::vector<Tensor> InferenceSession::run(std::span<const std::string> output_na
       complete.push_back(fallback);
     }
   }
+  // Texts that the model does not know have numbers in this call, so that outputs may return them.
+  train::TextCodes known_texts;
+  if (impl_->texts != nullptr) {
+    known_texts = *impl_->texts;
+    for (NamedTensor& feed : complete) {
+      if (feed.tensor.dtype() != DataType::kString) continue;
+      feed.tensor = known_texts.encode_growing(feed.tensor);
+    }
+  }
   const auto ordered = train::order_feeds(complete, impl_->executor->inputs());
   std::vector<Dims> dims;
   for (const Tensor* tensor : ordered) dims.push_back(tensor->dims());
@@ -122,7 +140,9 @@ std::vector<Tensor> InferenceSession::run(std::span<const std::string> output_na
                        .hint = base::nearest_or(name, known)});
     }
     const auto index = static_cast<std::size_t>(place - known.begin());
-    results.push_back(impl_->runnable[index].finish(execution.output_tensor(index)));
+    train::RunnableOutput output = impl_->runnable[index];
+    if (output.is_text) output.labels = known_texts.table();
+    results.push_back(output.finish(execution.output_tensor(index)));
   }
   return results;
 }

@@ -55,7 +55,7 @@ Tensor RunnableOutput::finish(Tensor computed) const {
     texts.push_back(table[static_cast<std::size_t>(number)]);
   }
   const auto count = static_cast<std::int64_t>(texts.size());
-  return Tensor::from_strings(std::move(texts), Dims{count});
+  return Tensor::from_strings(std::move(texts), is_text ? computed.dims() : Dims{count});
 }
 
 std::vector<RunnableOutput> runnable_outputs(const ir::Graph& graph) {
@@ -74,6 +74,11 @@ std::vector<RunnableOutput> runnable_outputs(const ir::Graph& graph) {
     outputs.push_back(std::move(output));
   }
   return outputs;
+}
+
+bool is_text_output(const ir::Value& declared, const RunnableOutput& runnable) {
+  return declared.type.is_tensor() && declared.dtype() == DataType::kString &&
+         runnable.value != nullptr && !runnable.labels.is_defined();
 }
 
 ValueInfo value_info(const std::string& name, const ir::Type& type) {

@@ -15,6 +15,8 @@ struct RunnableOutput {
   ir::Value* value = nullptr;  ///< what is computed; nullptr: this output cannot be
   /// String labels [C]: `value` has class numbers and the output is their labels, [N].
   Tensor labels = {};
+  /// The labels are all texts of the model, and the output has the shape of `value`.
+  bool is_text = false;
 
   /// The output itself, from what was computed. Throws: DataError (a class number out of range).
   Tensor finish(Tensor computed) const;
@@ -23,6 +25,9 @@ struct RunnableOutput {
 /// One per output of `graph`, in order. A ZipMap is replaced by the tensor that it reads; string
 /// labels are looked up after the run.
 std::vector<RunnableOutput> runnable_outputs(const ir::Graph& graph);
+
+/// True if the output `declared` is a text that `runnable` computes the number of.
+bool is_text_output(const ir::Value& declared, const RunnableOutput& runnable);
 
 /// The description of a value in the public interface.
 ValueInfo value_info(const std::string& name, const ir::Type& type);

@@ -34,6 +34,10 @@ Session::Session(Source source, const Loss& loss, const Optimizer& optimizer,
       optimizer_(optimizer),
       options_(options),
       executor_options_(executor_options(options.engine)) {
+  const std::shared_ptr<const ir::Model> given = source_.working;
+  NumberedModel numbered = number_texts(given);
+  source_.working = std::move(numbered.model);
+  texts_ = std::move(numbered.texts);
   build({});
   set_learning_rate(first_rate(optimizer));
   const ir::Graph& working = *source_.working->graph;
@@ -45,14 +49,20 @@ Session::Session(Source source, const Loss& loss, const Optimizer& optimizer,
   const auto names = names_of(step_->data_ports());
   for (const ir::Value* input : working.inputs) {
     if (input->is_initializer()) continue;
-    if (!is_own(input)) inputs_.push_back(value_info(input->name, input->type));
+    if (!is_own(input)) {
+      inputs_.push_back(value_info(input->name, given->graph->find(input->name)->type));
+    }
     if (std::ranges::find(names, input->name) == names.end()) unused_inputs_.push_back(input->name);
   }
   runnable_ = runnable_outputs(working);
   for (std::size_t i = 0; i < runnable_.size(); ++i) {
+    if (is_text_output(*given->graph->outputs[i], runnable_[i])) {
+      runnable_[i].labels = texts_->table();
+      runnable_[i].is_text = true;
+    }
     const ir::Value* shown = runnable_[i].value != nullptr && !runnable_[i].labels.is_defined()
                                  ? runnable_[i].value
-                                 : working.outputs[i];
+                                 : given->graph->outputs[i];
     outputs_.push_back(value_info(runnable_[i].name, shown->type));
     // Predictions are made without targets.
     if (has_own_loss && runnable_[i].value != nullptr &&
@@ -162,6 +172,7 @@ void Session::check_rows(std::span<const Port> ports, std::span<const Tensor* co
 }
 
 StepResult Session::step(const NamedTensors& feeds) {
+  if (texts_ != nullptr) return step_on(fit_feeds(encode_texts(texts_.get(), feeds)));
   if (needs_fitting(feeds)) return step_on(fit_feeds(feeds));
   return step_on(feeds);
 }
@@ -194,6 +205,7 @@ Tensor Session::encode_target(const Tensor& labels, const std::string& output) c
 }
 
 EvaluationResult Session::evaluate(const NamedTensors& feeds) {
+  if (texts_ != nullptr) return evaluate_on(fit_feeds(encode_texts(texts_.get(), feeds)));
   if (needs_fitting(feeds)) return evaluate_on(fit_feeds(feeds));
   return evaluate_on(feeds);
 }
@@ -222,7 +234,7 @@ std::vector<Tensor> Session::predict(const NamedTensors& feeds,
   }
   std::vector<std::string> input_names;
   for (const ValueInfo& input : inputs_) input_names.push_back(input.name);
-  return prediction_->run(feeds, input_names, output_names);
+  return prediction_->run(encode_texts(texts_.get(), feeds), input_names, output_names);
 }
 
 NamedTensors Session::state() const {

@@ -14,6 +14,7 @@
 #include "train/session/forward_runner.h"
 #include "train/session/label_form.h"
 #include "train/session/step_runner.h"
+#include "train/text_codes.h"
 
 namespace onnxgrad::train {
 
@@ -42,7 +43,10 @@ class Session {
   Tensor encode_target(const Tensor& labels, const std::string& output = "") const;
   /// What rows are checked against.
   DataSchema schema() const {
-    return {.inputs = inputs_, .loss = loss(), .sample_weight = graph().sample_weight};
+    return {.inputs = inputs_,
+            .loss = loss(),
+            .sample_weight = graph().sample_weight,
+            .texts = texts_.get()};
   }
 
   double learning_rate() const { return step_->learning_rate(); }
@@ -114,7 +118,8 @@ class Session {
   std::optional<std::int64_t> find_class_axis(const LossInfo& loss, const Dims& labels,
                                               const FirstRows& rows) const;
 
-  Source source_;
+  Source source_;                           ///< the working copy has numbers for texts
+  std::shared_ptr<const TextCodes> texts_;  ///< nullptr: the model reads none
   Loss loss_;
   Optimizer optimizer_;
   TrainingOptions options_;

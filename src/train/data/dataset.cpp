@@ -198,6 +198,8 @@ Tensor prepare_input(const DataSchema& schema, const Port& port, const Dataset& 
   const std::int64_t own_rows = rows_of(port.name, given);
   const Tensor fitted = fit_shape(port, given, rows, place);
   check_rows(port.name, own_rows, rows);
+  const bool is_text = schema.texts != nullptr && fitted.dtype() == DataType::kString;
+  if (is_text && port.type.dtype == DataType::kInt64) return schema.texts->encode(fitted);
   if (!allow_nan) check_finite(place, fitted, true);
   return convert_numbers(place, fitted, port.type.dtype);
 }

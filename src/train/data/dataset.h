@@ -12,6 +12,7 @@
 #include "onnxgrad/losses.h"
 #include "onnxgrad/model.h"
 #include "runtime/executor.h"
+#include "train/text_codes.h"
 
 namespace onnxgrad::train {
 
@@ -60,6 +61,7 @@ struct DataSchema {
   const std::vector<ValueInfo>& inputs;  ///< of the model
   const LossInfo& loss;
   const std::string& sample_weight;  ///< name of that input; empty: none
+  const TextCodes* texts = nullptr;  ///< the numbers of texts; nullptr: the model reads none
 };
 
 /// Checks everything before anything runs: names, number of rows and columns, dtypes (converted
