@@ -112,12 +112,16 @@ nb::object tensor_to_python(const Tensor& tensor) {
   }
   std::vector<std::size_t> shape(dims.begin(), dims.end());
   if (is_known_to_numpy(tensor.dtype())) return array_of(tensor, shape);
-  if (size_bits(tensor.dtype()) < 8) {  // packed
-    const Tensor bytes =
-        Tensor::view(DataType::kUint8, Dims{tensor.size_bytes()},
-                     const_cast<std::byte*>(tensor.raw()), std::make_shared<Tensor>(tensor));
-    return nb::make_tuple(array_of(bytes, {static_cast<std::size_t>(bytes.num_elements())}),
-                          std::string(dtype_name(tensor.dtype())));
+  if (const int bits = size_bits(tensor.dtype()); bits < 8) {  // NumPy has a byte per element
+    Tensor bytes = Tensor::empty(DataType::kUint8, tensor.dims());
+    const auto codes = bytes.mutable_data<std::uint8_t>();
+    const auto per_byte = static_cast<std::size_t>(8 / bits);
+    for (std::size_t i = 0; i < codes.size(); ++i) {
+      const auto packed = std::to_integer<unsigned>(tensor.raw()[i / per_byte]);
+      const auto shift = static_cast<unsigned>(i % per_byte) * static_cast<unsigned>(bits);
+      codes[i] = static_cast<std::uint8_t>((packed >> shift) & ((1U << bits) - 1));
+    }
+    return nb::make_tuple(array_of(bytes, shape), std::string(dtype_name(tensor.dtype())));
   }
   return nb::make_tuple(array_of(tensor, shape), std::string(dtype_name(tensor.dtype())));
 }

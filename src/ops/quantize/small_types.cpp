@@ -75,14 +75,10 @@ std::uint32_t encode(const Format& format, float value, bool saturate) {
   const std::uint32_t sign_bit = 1U << (format.exponent_bits + format.mantissa_bits);
   const std::uint32_t sign = std::signbit(value) ? sign_bit : 0;
   if (std::isnan(value)) {
-    if (format.nan_code == 0) return format.max_code;
+    if (format.nan_code == 0) return sign_bit;  // -0, as ml_dtypes and the node tests have it
     return format.nan_code == 0x80 ? format.nan_code : sign | format.nan_code;
   }
-  if (std::isinf(value)) {
-    // The formats without a negative zero have one code besides numbers, NaN.
-    if (!format.has_negative_zero) return format.nan_code;
-    return too_large(format, sign, saturate);
-  }
+  if (std::isinf(value)) return too_large(format, sign, saturate);
   const double magnitude = std::fabs(static_cast<double>(value));
   if (magnitude == 0) return format.has_negative_zero ? sign : 0;
   int exponent = std::max(std::ilogb(magnitude), 1 - format.bias);
