@@ -34,7 +34,7 @@ def includes(path: str, *lines: str) -> list[str]:
         ("src/onnx/import.cpp", "<onnx/onnx_pb.h>"),
         ("src/onnx/import.cpp", "<google/protobuf/arena.h>"),
         ("src/onnx/import.cpp", '"onnx/upgrade.h"'),
-        ("src/device/cpu/gemm_tile_simd.cpp", "<hwy/highway.h>"),
+        ("src/device/cpu/gemm_tile_float_simd.cpp", "<hwy/highway.h>"),
         ("src/ops/nn/softmax.cpp", '"ops/common/shape.h"'),
         ("src/ops/nn/softmax_cpu.cpp", '"device/cpu/threads.h"'),
         ("src/ops/nn/softmax_cpu.cpp", "<hwy/highway.h>"),

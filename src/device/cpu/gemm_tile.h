@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-// The smallest pieces of a matrix product, one set per instruction set (gemm_tile_simd.cpp).
+// The smallest pieces of a matrix product, one set per instruction set (gemm_tile-inl.h).
 // gemm.cpp decides at plan time which pieces make up a product.
 
 namespace onnxgrad::device {

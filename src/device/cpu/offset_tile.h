@@ -8,7 +8,7 @@
 
 // Tiles of a matrix product with one operand read through a table of offsets: the matrix
 // that a convolution multiplies by is never materialised. One set per instruction set
-// (offset_tile_simd.cpp). All strides are in elements.
+// (offset_tile-inl.h). All strides are in elements.
 
 namespace onnxgrad::device {
 

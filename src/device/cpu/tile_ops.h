@@ -9,7 +9,7 @@
 
 // The instructions of element-wise programs, each over a tile: a run of elements that fits into the
 // L1 cache. One table per type of the computation, filled for the best instruction set of this
-// machine by tile_arithmetic_simd.cpp and tile_functions_simd.cpp (float, double) and
+// machine by tile_arithmetic-inl.h and tile_functions_simd.cpp (float, double) and
 // tile_integers.cpp (int64, uint64).
 
 namespace onnxgrad::device {
@@ -68,7 +68,8 @@ struct TileTable {
 TileTable make_tile_table(DataType compute);
 
 // Parts of the above.
-void fill_arithmetic(TileTable& table, DataType compute);
+void fill_float_arithmetic(TileTable& table);
+void fill_double_arithmetic(TileTable& table);
 void fill_functions(TileTable& table, DataType compute);
 void fill_integers(TileTable& table);
 void fill_unsigned(TileTable& table);

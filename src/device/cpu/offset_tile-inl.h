@@ -1,21 +1,23 @@
-#include "device/cpu/offset_tile.h"
+// Tiles of convolutions, for all instruction sets; see gemm_tile-inl.h.
+#if defined(ONNXGRAD_DEVICE_CPU_OFFSET_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef ONNXGRAD_DEVICE_CPU_OFFSET_TILE_INL_H_
+#undef ONNXGRAD_DEVICE_CPU_OFFSET_TILE_INL_H_
+#else
+#define ONNXGRAD_DEVICE_CPU_OFFSET_TILE_INL_H_
+#endif
+
+#include <hwy/highway.h>
 
 #include <utility>
 
-#include "device/cpu/simd.h"
-
-#undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "device/cpu/offset_tile_simd.cpp"
-#include <hwy/foreach_target.h>  // IWYU pragma: keep
-#include <hwy/highway.h>
-
+#include "device/cpu/offset_tile.h"
 #include "device/cpu/simd-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace onnxgrad::device::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// As in gemm_tile_simd.cpp: sums, vectors of b and one element of a fit into the registers.
+// As in gemm_tile-inl.h: sums, vectors of b and one element of a fit into the registers.
 #if HWY_TARGET <= HWY_AVX3 || HWY_ARCH_ARM_A64
 constexpr int kMaxVectors = 4;
 constexpr int kMaxRows[kGemmMaxVectors] = {16, 12, 8, 6};
@@ -225,34 +227,7 @@ OffsetTarget<T> make_target() {
   return target;
 }
 
-const OffsetTarget<float>* float_offset_target() {
-  static const OffsetTarget<float> target = make_target<float>();
-  return &target;
-}
-
-const OffsetTarget<double>* double_offset_target() {
-  static const OffsetTarget<double> target = make_target<double>();
-  return &target;
-}
-
 }  // namespace onnxgrad::device::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
-#if HWY_ONCE
-namespace onnxgrad::device {
-
-HWY_EXPORT(float_offset_target);
-HWY_EXPORT(double_offset_target);
-
-template <>
-const OffsetTarget<float>& offset_target<float>() {
-  return *HWY_DYNAMIC_DISPATCH(float_offset_target)();
-}
-
-template <>
-const OffsetTarget<double>& offset_target<double>() {
-  return *HWY_DYNAMIC_DISPATCH(double_offset_target)();
-}
-
-}  // namespace onnxgrad::device
-#endif  // HWY_ONCE
+#endif  // ONNXGRAD_DEVICE_CPU_OFFSET_TILE_INL_H_

@@ -1,14 +1,17 @@
-#include <cstdint>
+// Arithmetic on tiles, for all instruction sets; see gemm_tile-inl.h.
+#if defined(ONNXGRAD_DEVICE_CPU_TILE_ARITHMETIC_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef ONNXGRAD_DEVICE_CPU_TILE_ARITHMETIC_INL_H_
+#undef ONNXGRAD_DEVICE_CPU_TILE_ARITHMETIC_INL_H_
+#else
+#define ONNXGRAD_DEVICE_CPU_TILE_ARITHMETIC_INL_H_
+#endif
 
-#include "device/cpu/simd.h"
-#include "device/cpu/tile_ops.h"
-
-#undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "device/cpu/tile_arithmetic_simd.cpp"
-#include <hwy/foreach_target.h>  // IWYU pragma: keep
 #include <hwy/highway.h>
 
+#include <cstdint>
+
 #include "device/cpu/tile_loops-inl.h"
+#include "device/cpu/tile_ops.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace onnxgrad::device::HWY_NAMESPACE {
@@ -394,38 +397,7 @@ void fill(TileTable& table) {
   add_fold<T, Fold::kMin>(table);
 }
 
-void fill_float(TileTable& table) { fill<float>(table); }
-void fill_double(TileTable& table) { fill<double>(table); }
-
 }  // namespace onnxgrad::device::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
-#if HWY_ONCE
-namespace onnxgrad::device {
-
-HWY_EXPORT(fill_float);
-HWY_EXPORT(fill_double);
-
-void fill_arithmetic(TileTable& table, DataType compute) {
-  if (compute == DataType::kFloat32) {
-    HWY_DYNAMIC_DISPATCH(fill_float)(table);
-  } else {
-    HWY_DYNAMIC_DISPATCH(fill_double)(table);
-  }
-}
-
-TileTable make_tile_table(DataType compute) {
-  TileTable table;
-  if (compute == DataType::kInt64) {
-    fill_integers(table);
-  } else if (compute == DataType::kUint64) {
-    fill_unsigned(table);
-  } else {
-    fill_arithmetic(table, compute);
-    fill_functions(table, compute);
-  }
-  return table;
-}
-
-}  // namespace onnxgrad::device
-#endif  // HWY_ONCE
+#endif  // ONNXGRAD_DEVICE_CPU_TILE_ARITHMETIC_INL_H_

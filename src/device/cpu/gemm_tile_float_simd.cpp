@@ -1,0 +1,33 @@
+#include "device/cpu/gemm_tile.h"
+#include "device/cpu/simd.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "device/cpu/gemm_tile_float_simd.cpp"
+#include <hwy/foreach_target.h>  // IWYU pragma: keep
+#include <hwy/highway.h>
+
+#include "device/cpu/gemm_tile-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace onnxgrad::device::HWY_NAMESPACE {
+
+const GemmTarget<float>* float_target() {
+  static const GemmTarget<float> target = make_target<float>();
+  return &target;
+}
+
+}  // namespace onnxgrad::device::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace onnxgrad::device {
+
+HWY_EXPORT(float_target);
+
+template <>
+const GemmTarget<float>& gemm_target<float>() {
+  return *HWY_DYNAMIC_DISPATCH(float_target)();
+}
+
+}  // namespace onnxgrad::device
+#endif  // HWY_ONCE

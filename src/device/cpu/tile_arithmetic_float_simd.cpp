@@ -1,0 +1,27 @@
+#include "device/cpu/simd.h"
+#include "device/cpu/tile_ops.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "device/cpu/tile_arithmetic_float_simd.cpp"
+#include <hwy/foreach_target.h>  // IWYU pragma: keep
+#include <hwy/highway.h>
+
+#include "device/cpu/tile_arithmetic-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace onnxgrad::device::HWY_NAMESPACE {
+
+void fill_float(TileTable& table) { fill<float>(table); }
+
+}  // namespace onnxgrad::device::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace onnxgrad::device {
+
+HWY_EXPORT(fill_float);
+
+void fill_float_arithmetic(TileTable& table) { HWY_DYNAMIC_DISPATCH(fill_float)(table); }
+
+}  // namespace onnxgrad::device
+#endif  // HWY_ONCE
