@@ -16,18 +16,30 @@ function(onnxgrad_precompile target header)
     CONTENT "${checksum} fmt ${fmt_VERSION} GTest ${GTest_VERSION} nanobind ${nanobind_VERSION}\n")
 endfunction()
 
+# onnxgrad_optimize(<layer> <level>)
+#
+# The optimization level of a layer in release builds. Without a call it is 1, at which a source compiles in
+# two thirds of the time: for what runs once per model. 2: what runs once per plan or per row of a file; 3: kernels.
+function(onnxgrad_optimize name level)
+  target_compile_options(onnxgrad_${name} PRIVATE $<$<CONFIG:Release>:-O${level}>)
+endfunction()
+
+# GCC 12 crashes on a precompiled header that was made at a lower level than the source that includes it.
 add_library(onnxgrad_core_precompiled OBJECT "${PROJECT_SOURCE_DIR}/src/precompiled.cpp")
 target_link_libraries(onnxgrad_core_precompiled PRIVATE onnxgrad_options fmt::fmt OpenMP::OpenMP_CXX)
 target_include_directories(onnxgrad_core_precompiled PRIVATE "${PROJECT_SOURCE_DIR}/src")
+onnxgrad_optimize(core_precompiled 3)
 onnxgrad_precompile(onnxgrad_core_precompiled precompiled.h)
 
-# onnxgrad_add_layer(<name> [SOURCES <file>...] [DEPS <target>...] [PRIVATE_DEPS <target>...])
+# onnxgrad_add_layer(<name> [SOURCES <file>...] [DEPS <target>...] [PRIVATE_DEPS <target>...] [UNITY])
 #
 # Makes the library of one folder of src/: target onnxgrad_<name>, alias onnxgrad::<name>. Includes
 # are written relative to src/ ("ir/graph.h") and include/ ("onnxgrad/error.h"). A layer without
 # sources is an interface target. PRIVATE_DEPS are libraries that the layer's headers do not show.
+# UNITY compiles several sources at a time, in half the time: the names in the anonymous namespaces of a
+# layer must differ then.
 function(onnxgrad_add_layer name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;DEPS;PRIVATE_DEPS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "UNITY" "" "SOURCES;DEPS;PRIVATE_DEPS")
   if(arg_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "onnxgrad_add_layer(${name}): unexpected ${arg_UNPARSED_ARGUMENTS}")
   endif()
@@ -40,6 +52,7 @@ function(onnxgrad_add_layer name)
       PUBLIC onnxgrad_options ${arg_DEPS}
       PRIVATE ${arg_PRIVATE_DEPS} fmt::fmt OpenMP::OpenMP_CXX)
     target_precompile_headers(${target} REUSE_FROM onnxgrad_core_precompiled)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ${arg_UNITY} UNITY_BUILD_BATCH_SIZE 8)
   else()
     add_library(${target} INTERFACE)
     target_include_directories(${target} INTERFACE
@@ -136,7 +149,7 @@ function(onnxgrad_finish_ops)
   onnxgrad_add_layer(ops SOURCES ${ops_file} ${op_sources} ${arg_SOURCES} DEPS ${arg_DEPS})
   onnxgrad_add_layer(kernels_cpu
     SOURCES ${cpu_file} ${cpu_sources} ${arg_CPU_SOURCES} DEPS onnxgrad::ops ${arg_CPU_DEPS})
-  onnxgrad_optimize_loops(kernels_cpu)
+  onnxgrad_optimize(kernels_cpu 3)
 
   get_property(tests GLOBAL PROPERTY ONNXGRAD_OP_TESTS)
   set(test_deps
@@ -148,13 +161,6 @@ function(onnxgrad_finish_ops)
   set(cases_file "${CMAKE_CURRENT_BINARY_DIR}/op_cases.cpp")
   onnxgrad_write_op_cases("${cases_file}")
   onnxgrad_add_test(ops SHARDS 2 SOURCES ${tests} ${cases_file} ${arg_TESTS} DEPS ${test_deps})
-endfunction()
-
-# onnxgrad_optimize_loops(<layer>)
-#
-# -O3 for a layer of kernels; all others are built at -O2, in four fifths of the time.
-function(onnxgrad_optimize_loops name)
-  target_compile_options(onnxgrad_${name} PRIVATE $<$<CONFIG:Release>:-O3>)
 endfunction()
 
 # onnxgrad_add_simd_sources(<layer> <file>...)

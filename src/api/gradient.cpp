@@ -22,7 +22,7 @@ namespace {
 using ir::Value;
 
 // For other runtimes, with our name as producer.
-Model write(ir::Model model, const WriteOptions& options) {
+Model write_graph(ir::Model model, const WriteOptions& options) {
   model.state.clear();  // in a file, state is plain inputs and outputs
   model.producer_name = "onnxgrad";
   model.producer_version = version();
@@ -138,7 +138,7 @@ Model gradient(const Model& model, const GradientOptions& options) {
     graph.outputs.insert(graph.outputs.begin() + static_cast<std::ptrdiff_t>(i), named);
   }
   ir::eliminate_dead_nodes(graph);
-  return write(std::move(working), options.write);
+  return write_graph(std::move(working), options.write);
 }
 
 Model training_step(const Model& model, const Loss& loss, const Optimizer& optimizer,
@@ -166,7 +166,7 @@ Model training_step(const Model& model, const Loss& loss, const Optimizer& optim
     outputs.front() = losses;
     ir::give_name(*graph.graph, losses, "loss");
   }
-  return write(std::move(graph), options.write);
+  return write_graph(std::move(graph), options.write);
 }
 
 }  // namespace onnxgrad

@@ -24,26 +24,22 @@ using ir::GraphBuilder;
 using ir::Node;
 using ir::Value;
 
-[[noreturn]] void refuse(const Node& node, const std::string& what) {
+[[noreturn]] void refuse_downgrade(const Node& node, const std::string& what) {
   throw ModelError({.what = what + ", which the target opset cannot express",
                     .where = {.node = node.name, .op_type = node.op_type},
                     .hint = "Choose a newer target opset."});
 }
 
-ir::Attribute attribute(std::string name, ir::AttributeValue value) {
-  return {.name = std::move(name), .value = std::move(value)};
-}
-
 std::vector<std::int64_t> constant_ints(const Node& node, std::size_t input, const char* what) {
   const auto numbers = known_ints(node.input(input));
-  if (!numbers) refuse(node, std::string(what) + " that are not constant");
+  if (!numbers) refuse_downgrade(node, std::string(what) + " that are not constant");
   return *numbers;
 }
 
 double constant_number(const Node& node, std::size_t input, const char* what) {
   const Tensor* tensor = constant_of(node.input(input));
   if (tensor == nullptr || tensor->num_elements() != 1) {
-    refuse(node, std::string(what) + " that is not constant");
+    refuse_downgrade(node, std::string(what) + " that is not constant");
   }
   return tensor->to_doubles().front();
 }
@@ -55,7 +51,7 @@ void erase_input(Node& node, std::size_t index) {
 
 std::size_t known_rank(const Node& node) {
   const Value* x = node.input(0);
-  if (x == nullptr || !x->type.has_rank()) refuse(node, "an input of unknown rank");
+  if (x == nullptr || !x->type.has_rank()) refuse_downgrade(node, "an input of unknown rank");
   return x->type.rank();
 }
 
@@ -65,7 +61,7 @@ Replacement reduce_axes(Node& node, GraphBuilder& g) {
     const bool keeps = node.op_type == "ReduceSum" || node.op_type == "ReduceMean" ||
                        node.op_type == "ReduceMax" || node.op_type == "ReduceMin" ||
                        node.op_type == "ReduceProd";
-    if (!keeps) refuse(node, "noop_with_empty_axes");
+    if (!keeps) refuse_downgrade(node, "noop_with_empty_axes");
     return std::vector<Value*>{g.identity(node.inputs[0])};
   }
   const std::vector<std::int64_t> axes = constant_ints(node, 1, "axes");
@@ -112,7 +108,7 @@ Replacement split_12(Node& node, GraphBuilder& /*g*/) {
 }
 
 Replacement pad_18(Node& node, GraphBuilder& /*g*/) {
-  if (node.string_attribute("mode", "constant") == "wrap") refuse(node, "mode wrap");
+  if (node.string_attribute("mode", "constant") == "wrap") refuse_downgrade(node, "mode wrap");
   return std::nullopt;
 }
 
@@ -121,7 +117,7 @@ Replacement pad_17(Node& node, GraphBuilder& /*g*/) {
   if (node.input(3) == nullptr) return std::nullopt;
   constant_ints(node, 3, "axes");
   known_rank(node);
-  refuse(node, "pads that do not match the axes");
+  refuse_downgrade(node, "pads that do not match the axes");
 }
 
 Replacement pad_10(Node& node, GraphBuilder& /*g*/) {
@@ -135,7 +131,7 @@ Replacement pad_10(Node& node, GraphBuilder& /*g*/) {
 
 Replacement resize_18(Node& node, GraphBuilder& /*g*/) {
   if (node.string_attribute("coordinate_transformation_mode", "") == "half_pixel_symmetric") {
-    refuse(node, "half_pixel_symmetric");
+    refuse_downgrade(node, "half_pixel_symmetric");
   }
   return std::nullopt;
 }
@@ -146,11 +142,11 @@ Replacement resize_17(Node& node, GraphBuilder& g) {
   node.remove_attribute("axes");
   if (axes.empty()) return std::nullopt;
   const std::size_t rank = known_rank(node);
-  if (node.input(1) != nullptr) refuse(node, "a region of interest of some axes");
+  if (node.input(1) != nullptr) refuse_downgrade(node, "a region of interest of some axes");
   const Tensor* scales = constant_of(node.input(2));
-  if (scales == nullptr) refuse(node, "axes with sizes");
+  if (scales == nullptr) refuse_downgrade(node, "axes with sizes");
   const std::vector<double> some = scales->to_doubles();
-  if (some.size() != axes.size()) refuse(node, "scales that do not match the axes");
+  if (some.size() != axes.size()) refuse_downgrade(node, "scales that do not match the axes");
   std::vector<float> all(rank, 1.0F);
   for (std::size_t i = 0; i < axes.size(); ++i) {
     all[static_cast<std::size_t>(normalize_axis(axes[i], rank))] = static_cast<float>(some[i]);
@@ -172,7 +168,7 @@ Replacement resize_12(Node& node, GraphBuilder& g) {
 
 Replacement scatter_17(Node& node, GraphBuilder& /*g*/) {
   const std::string reduction = node.string_attribute("reduction", "none");
-  if (reduction == "max" || reduction == "min") refuse(node, "reduction " + reduction);
+  if (reduction == "max" || reduction == "min") refuse_downgrade(node, "reduction " + reduction);
   return std::nullopt;
 }
 
@@ -184,13 +180,13 @@ Replacement scatter_10(Node& node, GraphBuilder& /*g*/) {
 // Before 16 there was one mode, and it is no longer the default.
 Replacement roi_align_15(Node& node, GraphBuilder& /*g*/) {
   const std::string mode = node.string_attribute("coordinate_transformation_mode", "half_pixel");
-  if (mode != "output_half_pixel") refuse(node, "mode " + mode);
+  if (mode != "output_half_pixel") refuse_downgrade(node, "mode " + mode);
   node.remove_attribute("coordinate_transformation_mode");
   return std::nullopt;
 }
 
 Replacement resize_10(Node& node, GraphBuilder& /*g*/) {
-  refuse(node, "Resize with coordinate modes");
+  refuse_downgrade(node, "Resize with coordinate modes");
 }
 
 Replacement grid_sample_19(Node& node, GraphBuilder& /*g*/) {
@@ -213,7 +209,7 @@ Replacement dft_19(Node& node, GraphBuilder& /*g*/) {
 // Older pools have dilations of 1.
 Replacement remove_unit_dilations(Node& node, GraphBuilder& /*g*/) {
   for (const std::int64_t dilation : node.ints_attribute("dilations")) {
-    if (dilation != 1) refuse(node, "dilations");
+    if (dilation != 1) refuse_downgrade(node, "dilations");
   }
   node.remove_attribute("dilations");
   return std::nullopt;
@@ -222,7 +218,7 @@ Replacement remove_unit_dilations(Node& node, GraphBuilder& /*g*/) {
 Replacement reshape_13(Node& node, GraphBuilder& /*g*/) {
   if (node.int_attribute("allowzero", 0) == 0) return std::nullopt;
   const std::vector<std::int64_t> shape = constant_ints(node, 1, "zero dimensions");
-  if (std::ranges::find(shape, 0) != shape.end()) refuse(node, "a dimension of 0");
+  if (std::ranges::find(shape, 0) != shape.end()) refuse_downgrade(node, "a dimension of 0");
   node.remove_attribute("allowzero");
   return std::nullopt;
 }
@@ -237,7 +233,7 @@ Replacement shape_14(Node& node, GraphBuilder& g) {
 
 Replacement cast_like_14(Node& node, GraphBuilder& g) {
   const Value* like = node.inputs.at(1);
-  if (like == nullptr || like->dtype() == DataType::kUndefined) refuse(node, "CastLike");
+  if (like == nullptr || like->dtype() == DataType::kUndefined) refuse_downgrade(node, "CastLike");
   return std::vector<Value*>{
       g.op("Cast", {node.inputs[0]}, {attribute("to", static_cast<std::int64_t>(like->dtype()))})};
 }
@@ -261,7 +257,7 @@ Replacement softmax_12(Node& node, GraphBuilder& g) {
 // A mask, all true here, was at first of the data's type, and meaningless.
 Replacement dropout_11(Node& node, GraphBuilder& g) {
   if (node.input(2) != nullptr && constant_number(node, 2, "a training mode") != 0) {
-    refuse(node, "training mode");
+    refuse_downgrade(node, "training mode");
   }
   if (node.output(1) != nullptr) {
     Value* x = node.inputs.at(0);
@@ -288,7 +284,8 @@ Replacement clip_10(Node& node, GraphBuilder& /*g*/) {
 Replacement slice_9(Node& node, GraphBuilder& /*g*/) {
   if (node.input(4) != nullptr) {
     const std::vector<std::int64_t> steps = constant_ints(node, 4, "steps");
-    if (std::ranges::any_of(steps, [](std::int64_t s) { return s != 1; })) refuse(node, "steps");
+    if (std::ranges::any_of(steps, [](std::int64_t s) { return s != 1; }))
+      refuse_downgrade(node, "steps");
   }
   node.set_attribute("starts", constant_ints(node, 1, "starts"));
   node.set_attribute("ends", constant_ints(node, 2, "ends"));
@@ -324,7 +321,7 @@ Replacement constant_11(Node& node, GraphBuilder& /*g*/) {
 }
 
 // The newest opset that needs the older form.
-constexpr RewriteRule kRules[] = {
+constexpr RewriteRule kDowngradeRules[] = {
     {"AveragePool", 18, remove_unit_dilations},
     {"CastLike", 14, cast_like_14},
     {"Clip", 10, clip_10},
@@ -394,12 +391,12 @@ void remove_new_defaults(Node& node, std::int64_t opset) {
 
 std::optional<std::vector<Value*>> downgrade_node(Node& node, std::int64_t opset, GraphBuilder& g) {
   // A rule may change the node's operator; the rules of the old one have been applied by then.
-  for (std::size_t i = 0; i < std::size(kRules); ++i) {
-    const RewriteRule& rule = kRules[i];
+  for (std::size_t i = 0; i < std::size(kDowngradeRules); ++i) {
+    const RewriteRule& rule = kDowngradeRules[i];
     if (node.op_type != rule.op_type || opset > rule.opset) continue;
     for (const ir::Attribute& a : node.attributes) {
       if (std::holds_alternative<ir::AttributeRef>(a.value)) {
-        refuse(node, "attribute '" + a.name + "' that refers to the function's");
+        refuse_downgrade(node, "attribute '" + a.name + "' that refers to the function's");
       }
     }
     if (Replacement replacement = rule.apply(node, g)) return replacement;

@@ -13,8 +13,6 @@
 namespace onnxgrad::onnx_io {
 namespace {
 
-using Graph = onnx::GraphProto;
-
 std::pair<std::string, std::int64_t> read_opset(std::string_view bytes) {
   std::pair<std::string, std::int64_t> opset;
   for (WireReader in(bytes); in.next();) {
@@ -214,35 +212,35 @@ void Importer::read_graph(std::string_view bytes, ir::Graph& graph) {
   std::vector<std::string_view> infos;
   for (WireReader in(bytes); in.next();) {
     switch (in.field()) {
-      case Graph::kNodeFieldNumber:
+      case onnx::GraphProto::kNodeFieldNumber:
         nodes.push_back(in.bytes());
         break;
-      case Graph::kNameFieldNumber:
+      case onnx::GraphProto::kNameFieldNumber:
         graph.name = in.text();
         break;
-      case Graph::kInitializerFieldNumber:
+      case onnx::GraphProto::kInitializerFieldNumber:
         initializers.push_back(in.bytes());
         break;
-      case Graph::kSparseInitializerFieldNumber:
+      case onnx::GraphProto::kSparseInitializerFieldNumber:
         sparse.push_back(in.bytes());
         break;
-      case Graph::kDocStringFieldNumber:
+      case onnx::GraphProto::kDocStringFieldNumber:
         graph.doc_string = in.text();
         break;
-      case Graph::kInputFieldNumber:
+      case onnx::GraphProto::kInputFieldNumber:
         inputs.push_back(in.bytes());
         break;
-      case Graph::kOutputFieldNumber:
+      case onnx::GraphProto::kOutputFieldNumber:
         outputs.push_back(in.bytes());
         break;
-      case Graph::kValueInfoFieldNumber:
+      case onnx::GraphProto::kValueInfoFieldNumber:
         infos.push_back(in.bytes());
         break;
-      case Graph::kQuantizationAnnotationFieldNumber:
+      case onnx::GraphProto::kQuantizationAnnotationFieldNumber:
         graph.opaque.push_back(
             opaque<onnx::TensorAnnotation>(in.bytes(), "a quantization annotation"));
         break;
-      case Graph::kMetadataPropsFieldNumber:
+      case onnx::GraphProto::kMetadataPropsFieldNumber:
         graph.metadata.push_back(read_entry(in.bytes()));
         break;
       default:

@@ -13,8 +13,8 @@
 namespace onnxgrad::onnx_io {
 namespace {
 
-constexpr int kMaxDepth = 64;                // of producers that are traced back
-constexpr int kMaxWork = 512;                // nodes visited for one value
+constexpr int kMaxBranchDepth = 64;          // of producers that are traced back
+constexpr int kMaxBranchWork = 512;          // nodes visited for one value
 constexpr std::int64_t kMaxBytes = 1 << 16;  // of a value
 
 class ConstantFinder {
@@ -25,7 +25,7 @@ class ConstantFinder {
   Tensor find(const ir::Value& value, int depth) {
     if (value.is_constant()) return is_small(value) ? value.initializer : Tensor();
     const ir::Node* node = value.producer;
-    if (node == nullptr || depth >= kMaxDepth || ++work_ > kMaxWork) return {};
+    if (node == nullptr || depth >= kMaxBranchDepth || ++work_ > kMaxBranchWork) return {};
     Tensor numbers = integers_.integers(value);
     return numbers.is_defined() ? numbers : compute(*node, value, depth);
   }

@@ -240,7 +240,7 @@ Replacement only_before_22(Node& node, GraphBuilder& /*g*/) {
 }
 
 // The oldest opset that needs the other form.
-constexpr RewriteRule kRules[] = {
+constexpr RewriteRule kPortableRules[] = {
     {"Bernoulli", 0, bernoulli},           {"Dropout", 0, dropout},
     {"Expand", 0, empty_constant},         {"Flatten", 0, positive_axis},
     {"GlobalLpPool", 22, global_lp_pool},  {"MaxRoiPool", 22, only_before_22},
@@ -256,9 +256,9 @@ constexpr RewriteRule kRules[] = {
     {"Squeeze", 0, positive_axes},         {"Unsqueeze", 0, positive_axes},
 };
 
-void drop_unread_masks(ir::Graph& graph, const ir::Uses& uses) {
+void drop_masks(ir::Graph& graph, const ir::Uses& uses) {
   for (Node* node : graph.nodes) {
-    for (ir::Graph* body : node->subgraphs()) drop_unread_masks(*body, uses);
+    for (ir::Graph* body : node->subgraphs()) drop_masks(*body, uses);
     const bool has_mask = node->op_type == "Dropout" && node->outputs.size() == 2;
     if (has_mask && uses.count(node->outputs[1]) == 0) node->outputs.resize(1);
   }
@@ -266,11 +266,11 @@ void drop_unread_masks(ir::Graph& graph, const ir::Uses& uses) {
 
 }  // namespace
 
-void drop_unread_masks(ir::Graph& graph) { drop_unread_masks(graph, ir::Uses(graph)); }
+void drop_unread_masks(ir::Graph& graph) { drop_masks(graph, ir::Uses(graph)); }
 
 std::optional<std::vector<Value*>> portable_form(Node& node, std::int64_t opset, GraphBuilder& g) {
   if (!node.inputs.empty() && node.inputs[0] == nullptr) return std::nullopt;  // refused elsewhere
-  for (const RewriteRule& rule : kRules) {
+  for (const RewriteRule& rule : kPortableRules) {
     if (node.op_type == rule.op_type && opset >= rule.opset) return rule.apply(node, g);
   }
   return std::nullopt;

@@ -4,12 +4,18 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "ir/builder.h"
 
 namespace onnxgrad::onnx_io {
+
+inline ir::Attribute attribute(std::string name, ir::AttributeValue value) {
+  return {.name = std::move(name), .value = std::move(value)};
+}
 
 /// What a rule makes of a node: one value per output, or nullopt if the node, possibly changed,
 /// is kept.

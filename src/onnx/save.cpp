@@ -1,18 +1,16 @@
 #include <filesystem>
-#include <limits>
 #include <string>
 #include <utility>
 
 #include "base/files.h"
 #include "onnx/exporter.h"
 #include "onnx/model_io.h"
+#include "onnx/wire.h"
 #include "onnxgrad/error.h"
 
 namespace onnxgrad::onnx_io {
 namespace {
 
-// protobuf's own limit for one message.
-constexpr std::int64_t kMaxMessageBytes = std::numeric_limits<std::int32_t>::max();
 // Above that, tensors leave the message; the rest must still fit.
 constexpr std::int64_t kMaxInlineBytes = kMaxMessageBytes - (std::int64_t{64} << 20);
 

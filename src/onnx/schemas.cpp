@@ -50,7 +50,9 @@ Parameter make_parameter(const onnx::OpSchema::FormalParameter& formal,
   return parameter;
 }
 
-std::string_view canonical(std::string_view domain) { return domain == "ai.onnx" ? "" : domain; }
+std::string_view schema_domain(std::string_view domain) {
+  return domain == "ai.onnx" ? "" : domain;
+}
 
 // All versions of one operator, oldest first, and their schemas as far as requested.
 struct Versions {
@@ -154,18 +156,18 @@ const Parameter* Schema::at(const std::vector<Parameter>& parameters, std::size_
 }
 
 const Schema* find_schema(std::string_view domain, std::string_view op_type, std::int64_t opset) {
-  return catalogue().schema(canonical(domain), op_type, opset);
+  return catalogue().schema(schema_domain(domain), op_type, opset);
 }
 
 int since_version(std::string_view domain, std::string_view op_type, std::int64_t opset) {
-  const SchemaRow* row = catalogue().row(canonical(domain), op_type, opset);
+  const SchemaRow* row = catalogue().row(schema_domain(domain), op_type, opset);
   return row == nullptr ? 0 : row->since_version;
 }
 
-int newest_opset(std::string_view domain) { return catalogue().newest(canonical(domain)); }
+int newest_opset(std::string_view domain) { return catalogue().newest(schema_domain(domain)); }
 
 std::vector<std::string> schema_names(std::string_view domain) {
-  return catalogue().names(canonical(domain));
+  return catalogue().names(schema_domain(domain));
 }
 
 }  // namespace onnxgrad::onnx_io

@@ -21,14 +21,10 @@ using ir::GraphBuilder;
 using ir::Node;
 using ir::Value;
 
-[[noreturn]] void refuse(const Node& node, std::string what) {
+[[noreturn]] void refuse_upgrade(const Node& node, std::string what) {
   throw ModelError({.what = std::move(what),
                     .where = {.node = node.name, .op_type = node.op_type},
                     .hint = "Export the model again with opset 18 or newer."});
-}
-
-ir::Attribute attribute(std::string name, ir::AttributeValue value) {
-  return {.name = std::move(name), .value = std::move(value)};
 }
 
 void set_input(Node& node, std::size_t index, Value* value) {
@@ -56,7 +52,7 @@ Replacement unsqueeze_13(Node& node, GraphBuilder& g) {
 
 Replacement batch_normalization_9(Node& node, GraphBuilder& /*g*/) {
   if (node.int_attribute("spatial", 1) != 1) {
-    refuse(node, "spatial = 0, statistics per element, has no newer form");
+    refuse_upgrade(node, "spatial = 0, statistics per element, has no newer form");
   }
   node.remove_attribute("spatial");
   return std::nullopt;
@@ -125,7 +121,7 @@ Replacement resize_11(Node& node, GraphBuilder& /*g*/) {
       const auto values = scales->initializer.data<float>();
       const bool shrinks = std::ranges::any_of(values, [](float s) { return s < 1; });
       const bool enlarges = std::ranges::any_of(values, [](float s) { return s > 1; });
-      if (shrinks && enlarges) refuse(node, "it shrinks and enlarges at once");
+      if (shrinks && enlarges) refuse_upgrade(node, "it shrinks and enlarges at once");
       if (shrinks) nearest = "ceil";
     }
     node.set_attribute("nearest_mode", nearest);
@@ -270,7 +266,7 @@ Replacement scan_9(Node& node, GraphBuilder& g) {
   if (body == nullptr || num_scanned < 1 || node.inputs.size() != (*body)->inputs.size() + 1 ||
       static_cast<std::size_t>(num_scanned) >= node.inputs.size() ||
       node.outputs.size() != (*body)->outputs.size()) {
-    refuse(node, "its inputs, outputs and body do not fit");
+    refuse_upgrade(node, "its inputs, outputs and body do not fit");
   }
   const std::vector<Value*> operands(node.inputs.begin() + 1, node.inputs.end());
   Value* lengths = node.inputs[0];
@@ -318,7 +314,7 @@ Replacement dft_20(Node& node, GraphBuilder& g) {
 // scale and bias were per group: [G] becomes [C] with each element C / G times.
 Replacement group_normalization_21(Node& node, GraphBuilder& g) {
   const std::int64_t groups = node.int_attribute("num_groups", 0);
-  if (groups < 1) refuse(node, "num_groups is " + std::to_string(groups));
+  if (groups < 1) refuse_upgrade(node, "num_groups is " + std::to_string(groups));
   Value* channels = g.op("Shape", {node.inputs.at(0)},
                          {attribute("start", std::int64_t{1}), attribute("end", std::int64_t{2})});
   Value* size = g.div(channels, g.ints({groups}));
@@ -344,7 +340,7 @@ Replacement space_to_depth_28(Node& node, GraphBuilder& g) {
   if (mode == "DCR") return std::nullopt;
   Value* x = node.inputs.at(0);
   const std::int64_t b = node.int_attribute("blocksize", 0);
-  if (b < 1) refuse(node, "blocksize is " + std::to_string(b));
+  if (b < 1) refuse_upgrade(node, "blocksize is " + std::to_string(b));
   Value* block = g.ints({b});
   Value* channels = g.dims_of(x, 1, 2);
   Value* height = g.div(g.dims_of(x, 2, 3), block);
@@ -388,7 +384,7 @@ Replacement bit_shift_28(Node& node, GraphBuilder& g) {
 }
 
 // The first opset with the new form.
-constexpr RewriteRule kRules[] = {
+constexpr RewriteRule kUpgradeRules[] = {
     {"BatchNormalization", 9, batch_normalization_9},
     {"BatchNormalization", 14, batch_normalization_14},
     {"Clip", 11, clip_11},
@@ -436,7 +432,7 @@ constexpr RewriteRule kNewerRules[] = {
 void refuse_references(const Node& node) {
   for (const ir::Attribute& a : node.attributes) {
     if (std::holds_alternative<ir::AttributeRef>(a.value)) {
-      refuse(node, "attribute '" + a.name + "' is a reference that no call has set");
+      refuse_upgrade(node, "attribute '" + a.name + "' is a reference that no call has set");
     }
   }
 }
@@ -452,7 +448,7 @@ std::optional<std::vector<Value*>> upgrade_node(Node& node, std::int64_t opset, 
   }
   // In order of versions, since a rule may change the node's operator.
   for (std::int64_t version = opset + 1; version <= ir::kInternalOpset; ++version) {
-    for (const RewriteRule& rule : kRules) {
+    for (const RewriteRule& rule : kUpgradeRules) {
       if (rule.opset != version || node.op_type != rule.op_type) continue;
       refuse_references(node);
       if (Replacement replacement = rule.apply(node, g)) return replacement;

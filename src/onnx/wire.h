@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,6 +14,9 @@
 // onnx-ml.pb.h. Nothing here recurses.
 
 namespace onnxgrad::onnx_io {
+
+/// The size that protobuf allows one message.
+inline constexpr std::int64_t kMaxMessageBytes = std::numeric_limits<std::int32_t>::max();
 
 enum class WireType : std::uint8_t { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5 };
 

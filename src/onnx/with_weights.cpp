@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <set>
@@ -24,7 +23,6 @@ namespace onnxgrad::onnx_io {
 namespace {
 
 using Weights = std::span<const std::pair<std::string, Tensor>>;
-using Tensors = onnx::TensorProto;
 
 [[noreturn]] void fail(const std::string& weight, std::string what, std::string detail = {},
                        Hint hint = "Give the weights of a model loaded from this file.") {
@@ -50,14 +48,14 @@ std::string rewrite_tensor(std::string_view message, const WriteData& write_data
     const std::string_view field = rest.substr(0, size);
     rest.remove_prefix(size);
     switch (in.field()) {
-      case Tensors::kFloatDataFieldNumber:
-      case Tensors::kInt32DataFieldNumber:
-      case Tensors::kInt64DataFieldNumber:
-      case Tensors::kDoubleDataFieldNumber:
-      case Tensors::kUint64DataFieldNumber:
-      case Tensors::kRawDataFieldNumber:
-      case Tensors::kExternalDataFieldNumber:
-      case Tensors::kDataLocationFieldNumber:
+      case onnx::TensorProto::kFloatDataFieldNumber:
+      case onnx::TensorProto::kInt32DataFieldNumber:
+      case onnx::TensorProto::kInt64DataFieldNumber:
+      case onnx::TensorProto::kDoubleDataFieldNumber:
+      case onnx::TensorProto::kUint64DataFieldNumber:
+      case onnx::TensorProto::kRawDataFieldNumber:
+      case onnx::TensorProto::kExternalDataFieldNumber:
+      case onnx::TensorProto::kDataLocationFieldNumber:
         break;
       default:
         result += field;
@@ -161,8 +159,8 @@ void Patcher::write_stored(const TensorMessage& message, const Tensor& tensor,
     kept_.push_back(tensor);
     return edit_.replace_by_view(path, offset_of(*message.raw), data.size(), data);
   }
-  const bool is_fixed = message.typed_field == Tensors::kFloatDataFieldNumber ||
-                        message.typed_field == Tensors::kDoubleDataFieldNumber;
+  const bool is_fixed = message.typed_field == onnx::TensorProto::kFloatDataFieldNumber ||
+                        message.typed_field == onnx::TensorProto::kDoubleDataFieldNumber;
   if (is_fixed) {
     kept_.push_back(tensor);
     std::size_t position = 0;
@@ -176,7 +174,7 @@ void Patcher::write_stored(const TensorMessage& message, const Tensor& tensor,
   // The size of varints depends on their value: these tensors become raw data.
   edit_.replace(path, path.back().offset, path.back().size,
                 rewrite_tensor(message.whole, [&](WireWriter& out) {
-                  out.bytes(Tensors::kRawDataFieldNumber, data);
+                  out.bytes(onnx::TensorProto::kRawDataFieldNumber, data);
                 }));
 }
 
@@ -185,7 +183,7 @@ void Patcher::write_external(const Tensor& tensor, const PlacePath& path) {
   edit_.replace(path, path.back().offset, path.back().size,
                 rewrite_tensor(index_.text_at(path.back()), [&](WireWriter& out) {
                   if (external_ == nullptr) {
-                    out.bytes(Tensors::kRawDataFieldNumber, bytes_of(tensor));
+                    out.bytes(onnx::TensorProto::kRawDataFieldNumber, bytes_of(tensor));
                   } else {
                     write_external_fields(out, *external_, tensor);
                   }
@@ -246,8 +244,6 @@ void Patcher::write_attribute(const std::string& name, const Tensor& weight,
                   std::string(reinterpret_cast<const char*>(&number), sizeof number));
   }
 }
-
-constexpr std::int64_t kMaxMessageBytes = std::numeric_limits<std::int32_t>::max();
 
 void expect_size(std::int64_t size, std::int64_t max_bytes) {
   if (size <= max_bytes) return;

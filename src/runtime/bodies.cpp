@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "ir/builder.h"
+#include "runtime/plan_key.h"
 #include "runtime/planned_body.h"
 #include "runtime/program.h"
 #include "runtime/region.h"
@@ -16,22 +17,13 @@ namespace {
 
 constexpr std::size_t kMaxKept = 64;
 
-template <class T>
-void append_bytes(std::string& key, const T& value) {
-  key.append(reinterpret_cast<const char*>(&value), sizeof value);
-}
-
 std::string key_of(const ir::Graph& body, std::span<const opdef::TensorDesc> inputs,
                    opdef::BodyForm form) {
   std::string key;
   append_bytes(key, &body);
   append_bytes(key, form.first_state);
   append_bytes(key, form.num_states);
-  for (const opdef::TensorDesc& desc : inputs) {
-    append_bytes(key, desc.dtype);
-    append_bytes(key, desc.dims.rank());
-    for (const std::int64_t dim : desc.dims) append_bytes(key, dim);
-  }
+  for (const opdef::TensorDesc& desc : inputs) append_desc(key, desc);
   return key;
 }
 

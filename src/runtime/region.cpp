@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "runtime/finite.h"
+#include "runtime/plan_key.h"
 
 namespace onnxgrad::runtime {
 
@@ -50,11 +51,6 @@ class Running {
  private:
   bool& flag_;
 };
-
-template <class T>
-void append_bytes(std::string& key, const T& value) {
-  key.append(reinterpret_cast<const char*>(&value), sizeof value);
-}
 
 }  // namespace
 
@@ -353,9 +349,7 @@ Region& Region::prepare_tail() {
       const Tensor& tensor = dynamic_results_[feed.index][feed.output];
       info.desc = {.dtype = tensor.dtype(), .dims = tensor.dims()};
     }
-    append_bytes(key, info.desc.dtype);
-    append_bytes(key, info.desc.dims.rank());
-    for (const std::int64_t dim : info.desc.dims) append_bytes(key, dim);
+    append_desc(key, info.desc);
     if (feed.gives_shape && gives_shape(info.desc)) {
       info.value = is_planned ? plan_tensor(feed.index) : dynamic_results_[feed.index][feed.output];
       key.append(reinterpret_cast<const char*>(info.value.raw()),

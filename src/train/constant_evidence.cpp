@@ -175,13 +175,13 @@ bool is_short(double number, int digits, double tolerance = 2e-7) {
   return std::abs(scaled - std::round(scaled)) <= tolerance * scaled;
 }
 
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
+bool is_decimal(char c) { return c >= '0' && c <= '9'; }
 
 // "val_12" and "val_1_2" without their numbers: "val".
 std::string_view without_numbers(std::string_view name) {
   while (true) {
     std::size_t end = name.size();
-    while (end > 0 && is_digit(name[end - 1])) --end;
+    while (end > 0 && is_decimal(name[end - 1])) --end;
     if (end == name.size() || end < 2 || name[end - 1] != '_') return name;
     name = name.substr(0, end - 1);
   }
@@ -193,7 +193,7 @@ bool is_any(std::string_view name, std::span<const std::string_view> words) {
 
 // skl2onnx: "Ad_Addcst", "Di_Divcst1".
 bool is_sklearn_constant(std::string_view name) {
-  while (!name.empty() && is_digit(name.back())) name.remove_suffix(1);
+  while (!name.empty() && is_decimal(name.back())) name.remove_suffix(1);
   return name.ends_with("cst") && name.size() > 5 && name[2] == '_';
 }
 
@@ -253,7 +253,7 @@ bool has_constant_name(std::string_view name) {
                                                            "lift_fresh_copy",
                                                            "scalar_tensor_default",
                                                            "clone"};
-  if (std::ranges::all_of(name, is_digit)) return true;
+  if (std::ranges::all_of(name, is_decimal)) return true;
   for (const std::string_view start : {"onnx::", "/", "ortshared_", "const_fold_opt"}) {
     if (name.starts_with(start)) return true;
   }
@@ -263,7 +263,7 @@ bool has_constant_name(std::string_view name) {
   if (is_sklearn_constant(name)) return true;
   if (name.ends_with("_cast")) name.remove_suffix(5);
   std::string_view word = name;  // "_tensor_constant0"
-  while (!word.empty() && is_digit(word.back())) word.remove_suffix(1);
+  while (!word.empty() && is_decimal(word.back())) word.remove_suffix(1);
   return is_any(without_numbers(name), kWords) || is_any(word, kWords);
 }
 

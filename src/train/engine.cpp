@@ -27,6 +27,8 @@ const runtime::Engine& builtin_engine() {
   return engine;
 }
 
+ir::Node complete_node(const ir::Node& node) { return builtin_engine().ops.complete(node); }
+
 const opdef::Evaluator& builtin_evaluator() {
   static const runtime::KernelEvaluator evaluator(builtin_engine());
   return evaluator;

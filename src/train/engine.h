@@ -16,6 +16,9 @@ const runtime::Engine& builtin_engine();
 /// Computes single nodes with those kernels: for constants. Thread-safe.
 const opdef::Evaluator& builtin_evaluator();
 
+/// `node` with the defaults of its attributes written out.
+ir::Node complete_node(const ir::Node& node);
+
 /// The engine options for an executor. Throws: OptionError; DeviceError (unknown device,
 /// listing the available ones).
 runtime::ExecutorOptions executor_options(const EngineOptions& options);

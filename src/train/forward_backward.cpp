@@ -44,7 +44,7 @@ std::vector<std::size_t> blocks_of(std::initializer_list<std::size_t> counts) {
   return blocks;
 }
 
-std::string describe(DataType dtype, const Dims& dims) {
+std::string describe_type(DataType dtype, const Dims& dims) {
   return fmt::format("{}{}", dtype_name(dtype), dims.to_string());
 }
 
@@ -154,7 +154,7 @@ Tensor SplitRunner::checked_gradient(std::span<const Tensor> given, std::size_t 
   if (gradient.dtype() == dtype && gradient.dims() == dims) return gradient;
   Problem problem{.what = fmt::format(
                       "the gradient of output '{}' is {}, expected {}", split_.outputs[output].name,
-                      describe(gradient.dtype(), gradient.dims()), describe(dtype, dims)),
+                      describe_type(gradient.dtype(), gradient.dims()), describe_type(dtype, dims)),
                   .where = {.value = split_.outputs[output].name},
                   .hint = "Give it the type and shape of the output."};
   if (gradient.dtype() != dtype) throw DataError(std::move(problem));
@@ -246,8 +246,8 @@ void SplitRunner::set_weights(const NamedTensors& weights) {
     }
     if (tensor.dtype() != found->dtype || tensor.dims() != found->dims) {
       throw ModelError({.what = fmt::format("weight '{}' is {}, expected {}", name,
-                                            describe(tensor.dtype(), tensor.dims()),
-                                            describe(found->dtype, found->dims)),
+                                            describe_type(tensor.dtype(), tensor.dims()),
+                                            describe_type(found->dtype, found->dims)),
                         .where = {.value = name},
                         .hint = "Give it the type and shape that it has in the model."});
     }

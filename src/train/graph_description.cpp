@@ -12,7 +12,7 @@
 namespace onnxgrad::train {
 namespace {
 
-std::string describe(const Tensor& tensor) {
+std::string describe_tensor(const Tensor& tensor) {
   std::string text = fmt::format("{}{} ", dtype_name(tensor.dtype()), tensor.dims().to_string());
   if (tensor.dtype() == DataType::kString) {
     base::Checksum checksum;
@@ -51,7 +51,8 @@ class Describer {
     text += "{\n";
     for (const ir::Value* input : graph.inputs) text += "input " + value(input) + "\n";
     for (const ir::Value* constant : graph.initializers) {
-      text += fmt::format("constant {} {}\n", value(constant), describe(constant->initializer));
+      text +=
+          fmt::format("constant {} {}\n", value(constant), describe_tensor(constant->initializer));
     }
     for (const ir::Node* node : graph.nodes) add(*node);
     for (const ir::Value* output : graph.outputs) text += "output " + value(output) + "\n";
@@ -77,7 +78,7 @@ class Describer {
   void add_value(std::int64_t number) { text += fmt::format("{}", number); }
   void add_value(float number) { text += fmt::format("{}", number); }
   void add_value(const std::string& one) { text += "'" + one + "'"; }
-  void add_value(const Tensor& tensor) { text += describe(tensor); }
+  void add_value(const Tensor& tensor) { text += describe_tensor(tensor); }
   void add_value(const ir::GraphPtr& graph) { add(*graph); }
   void add_value(const ir::AttributeRef& ref) { text += "@" + ref.name; }
   void add_value(const ir::OpaqueAttribute& opaque) { text += base::checksum_hex(opaque.bytes); }
@@ -130,7 +131,7 @@ std::string describe_model(const ir::Model& model, const std::unordered_set<std:
     describer.text += weights.contains(value->name)
                           ? fmt::format("weight {} {}{}\n", value->name, dtype_name(tensor.dtype()),
                                         tensor.dims().to_string())
-                          : fmt::format("constant {} {}\n", value->name, describe(tensor));
+                          : fmt::format("constant {} {}\n", value->name, describe_tensor(tensor));
   }
   for (const ir::Node* node : graph.nodes) describer.add(*node);
   for (const ir::Value* output : graph.outputs) describer.text += "output " + output->name + "\n";
@@ -153,7 +154,7 @@ std::string training_checksum(const StepGraph& step_graph) {
   for (const ir::StateBinding& binding : step.state) results.push_back(binding.output);
   for (const ir::Node* node : needed_nodes(*step.graph, results)) describer.add(*node);
   for (const ir::Value* constant : constants) {
-    describer.text += describe(constant->initializer) + "\n";
+    describer.text += describe_tensor(constant->initializer) + "\n";
   }
   for (const ir::StateBinding& binding : step.state) {
     const auto number = numbers.find(binding.output);

@@ -20,7 +20,7 @@ using ir::Node;
 using ir::Value;
 
 /// The kind of a weight.
-enum class Role {
+enum class LayerRole {
   kMatrix,
   kConvolution,
   kBias,
@@ -35,7 +35,7 @@ enum class Role {
 
 /// A weight and what its initial values depend on.
 struct Layer {
-  Role role = Role::kMatrix;
+  LayerRole role = LayerRole::kMatrix;
   double fan_in = 1;
   double fan_out = 1;
   double hidden = 1;            ///< of recurrent weights
@@ -96,8 +96,6 @@ class ActivationFinder {
   ir::NodeTest passes_;
 };
 
-Node complete(const Node& node) { return builtin_engine().ops.complete(node); }
-
 Layer matrix_layer(const Node& node, const Dims& dims, int input) {
   Layer layer;
   if (dims.rank() < 2) {
@@ -106,7 +104,8 @@ Layer matrix_layer(const Node& node, const Dims& dims, int input) {
   }
   auto in = static_cast<double>(dims[dims.rank() - 2]);
   auto out = static_cast<double>(dims[dims.rank() - 1]);
-  const bool transposed = node.op_type == "Gemm" && complete(node).int_attribute("transB") != 0;
+  const bool transposed =
+      node.op_type == "Gemm" && complete_node(node).int_attribute("transB") != 0;
   if (transposed || input == 0) std::swap(in, out);
   layer.fan_in = in;
   layer.fan_out = out;
@@ -114,10 +113,10 @@ Layer matrix_layer(const Node& node, const Dims& dims, int input) {
 }
 
 Layer convolution_layer(const Node& node, const Dims& dims) {
-  Layer layer{.role = Role::kConvolution};
+  Layer layer{.role = LayerRole::kConvolution};
   if (dims.rank() < 2) return layer;
   const auto window = static_cast<double>(dims.product(2, dims.rank()));
-  const auto group = static_cast<double>(complete(node).int_attribute("group"));
+  const auto group = static_cast<double>(complete_node(node).int_attribute("group"));
   layer.fan_in = static_cast<double>(dims[1]) * window;
   layer.fan_out = static_cast<double>(dims[0]) / group * window;
   if (node.op_type == "ConvTranspose") std::swap(layer.fan_in, layer.fan_out);
@@ -126,33 +125,34 @@ Layer convolution_layer(const Node& node, const Dims& dims) {
 
 Layer layer_of_node(const Node& node, const Dims& dims, int input) {
   if (is_op(node, {"Conv", "ConvTranspose"})) {
-    return input == 1 ? convolution_layer(node, dims) : Layer{.role = Role::kBias};
+    return input == 1 ? convolution_layer(node, dims) : Layer{.role = LayerRole::kBias};
   }
   if (is_op(node, {"BatchNormalization", "LayerNormalization", "InstanceNormalization",
                    "GroupNormalization", "RMSNormalization"})) {
-    constexpr std::array kRoles{Role::kScale, Role::kShift, Role::kShift, Role::kRunningVariance};
+    constexpr std::array kRoles{LayerRole::kScale, LayerRole::kShift, LayerRole::kShift,
+                                LayerRole::kRunningVariance};
     return {.role = kRoles.at(static_cast<std::size_t>(std::clamp(input - 1, 0, 3)))};
   }
   if (is_op(node, {"RNN", "GRU", "LSTM"})) {
-    return {.role = Role::kRecurrent,
+    return {.role = LayerRole::kRecurrent,
             .hidden = static_cast<double>(
                 std::max<std::int64_t>(1, node.int_attribute("hidden_size", 1)))};
   }
-  if (is_op(node, {"Gather", "GatherND"}) && input == 0) return {.role = Role::kEmbedding};
-  if (node.op_type == "Gemm" && input == 2) return {.role = Role::kBias};
+  if (is_op(node, {"Gather", "GatherND"}) && input == 0) return {.role = LayerRole::kEmbedding};
+  if (node.op_type == "Gemm" && input == 2) return {.role = LayerRole::kBias};
   return matrix_layer(node, dims, input);
 }
 
 // The layer of a bias: its fans are those of the matrix whose product it is added to.
 Layer bias_layer(const Node& layer_node) {
   const auto converts = builtin_engine().ops.passing(opdef::Passage::kConverted);
-  Layer layer{.role = Role::kBias};
+  Layer layer{.role = LayerRole::kBias};
   for (std::size_t i = 0; i < layer_node.inputs.size(); ++i) {
     const Value* source = ir::look_through(layer_node.inputs[i], converts);
     if (source == nullptr || !source->is_initializer() || source->initializer.dims().rank() < 2)
       continue;
     const Layer matrix = layer_of_node(layer_node, source->initializer.dims(), static_cast<int>(i));
-    layer.of_convolution = matrix.role == Role::kConvolution;
+    layer.of_convolution = matrix.role == LayerRole::kConvolution;
     layer.fan_in = matrix.fan_in;
     layer.fan_out = matrix.fan_out;
   }
@@ -167,28 +167,28 @@ bool is_matrix(const Dims& dims) {
 Layer operand(const Weight& weight) {
   const Node& node = *weight.reader;
   if (is_op(node, {"Add", "Concat", "Where"}) && weight.value->initializer.num_elements() > 1) {
-    return {.role = Role::kTable};
+    return {.role = LayerRole::kTable};
   }
   const Dims& dims = weight.value->initializer.dims();
   // In an expression that a layer reads: the matrix of a standardised convolution.
   if (is_op(node, {"Conv", "ConvTranspose", "MatMul", "Gemm"}) && is_matrix(dims)) {
     return layer_of_node(node, dims, weight.input);
   }
-  return {.role = Role::kFactor};
+  return {.role = LayerRole::kFactor};
 }
 
-Layer describe(const Weight& weight, const ActivationFinder& activations) {
+Layer layer_of(const Weight& weight, const ActivationFinder& activations) {
   if (weight.reader == nullptr) return {};
   if (weight.trainable && !weight.is_of_layer) return operand(weight);
   const Node& node = weight.layer != nullptr ? *weight.layer : *weight.reader;
   if (weight.trainable && is_op(node, {"Mul"})) {  // a normalisation that is written out
-    return {.role = weight.layer != nullptr ? Role::kShift : Role::kScale};
+    return {.role = weight.layer != nullptr ? LayerRole::kShift : LayerRole::kScale};
   }
   Layer layer = weight.layer != nullptr
                     ? bias_layer(*weight.layer)
                     : layer_of_node(node, weight.value->initializer.dims(), weight.input);
-  if (layer.role == Role::kBias && weight.layer == nullptr) {
-    const Role role = layer.role;
+  if (layer.role == LayerRole::kBias && weight.layer == nullptr) {
+    const LayerRole role = layer.role;
     layer = bias_layer(node);
     layer.role = role;
   }
@@ -234,27 +234,27 @@ constexpr double kTableDeviation = 0.02;  // as in vision and language transform
 
 Distribution choose(InitScheme scheme, const Layer& layer) {
   switch (layer.role) {
-    case Role::kScale:
-    case Role::kRunningVariance:
+    case LayerRole::kScale:
+    case LayerRole::kRunningVariance:
       return constant(1);
-    case Role::kShift:
+    case LayerRole::kShift:
       return constant(0);
-    case Role::kEmbedding:
+    case LayerRole::kEmbedding:
       return scheme == InitScheme::kZeros ? constant(0) : normal(1);
-    case Role::kRecurrent:
+    case LayerRole::kRecurrent:
       return scheme == InitScheme::kZeros ? constant(0) : uniform(1 / std::sqrt(layer.hidden));
-    case Role::kBias: {
+    case LayerRole::kBias: {
       const bool drawn = scheme == InitScheme::kUniform || scheme == InitScheme::kNormal ||
                          (scheme == InitScheme::kAuto && !layer.of_convolution);
       return drawn ? scaled(scheme, layer) : constant(0);
     }
-    case Role::kConvolution:
+    case LayerRole::kConvolution:
       return scaled(scheme == InitScheme::kAuto ? InitScheme::kHeNormal : scheme, layer);
-    case Role::kMatrix:
+    case LayerRole::kMatrix:
       return scaled(scheme, layer);
-    case Role::kTable:
+    case LayerRole::kTable:
       return scheme == InitScheme::kZeros ? constant(0) : normal(kTableDeviation);
-    case Role::kFactor:
+    case LayerRole::kFactor:
       break;
   }
   return constant(0);
@@ -292,8 +292,8 @@ NamedTensors draw_weights(const ir::Model& working, const opdef::OpRegistry& reg
     const std::uint32_t stream = place++;
     if (std::ranges::find(chosen, weight.value, &Weight::value) == chosen.end()) continue;
     const Tensor& old = weight.value->initializer;
-    const Layer layer = describe(weight, activations);
-    if (layer.role == Role::kFactor) continue;
+    const Layer layer = layer_of(weight, activations);
+    if (layer.role == LayerRole::kFactor) continue;
     const Distribution distribution = choose(options.scheme, layer);
     drawn.push_back(
         {.name = weight.value->name,

@@ -22,9 +22,9 @@ constexpr std::string_view kChecksumPrefix = "checksum:";
 constexpr const char* kHeadChecksum = "header_checksum";
 constexpr std::size_t kChecksumDigits = 32;
 
-[[noreturn]] void refuse(const std::string& path, const std::string& what,
-                         const std::string& value = {},
-                         Hint hint = "The file was modified; use an older checkpoint.") {
+[[noreturn]] void refuse_checkpoint(const std::string& path, const std::string& what,
+                                    const std::string& value = {},
+                                    Hint hint = "The file was modified; use an older checkpoint.") {
   throw CheckpointError(
       {.what = what, .where = {.file = path, .value = value}, .hint = std::move(hint)});
 }
@@ -50,32 +50,34 @@ void check_format(const SafetensorsFile& file) {
     return found == file.metadata().end() ? std::string() : found->second;
   };
   if (text("format") != kFormat) {
-    refuse(file.path(), "this safetensors file is not a checkpoint of onnxgrad", {},
-           "Use set_weights to load the weights of other files into a model.");
+    refuse_checkpoint(file.path(), "this safetensors file is not a checkpoint of onnxgrad", {},
+                      "Use set_weights to load the weights of other files into a model.");
   }
   const std::string least = text("min_reader");
   std::int64_t version = 0;
   const auto [end, error] = std::from_chars(least.data(), least.data() + least.size(), version);
   if (error != std::errc() || end != least.data() + least.size() || version < 1) {
-    refuse(file.path(), "the checkpoint's 'min_reader' is '" + least + "', expected a version");
+    refuse_checkpoint(file.path(),
+                      "the checkpoint's 'min_reader' is '" + least + "', expected a version");
   }
   if (version > kVersion) {
-    refuse(file.path(),
-           fmt::format("the checkpoint has format version {}, this onnxgrad {} reads up to {}",
-                       version, onnxgrad::kVersion, kVersion),
-           {}, "Use the onnxgrad that wrote it (" + text("onnxgrad") + ") or a newer one.");
+    refuse_checkpoint(
+        file.path(),
+        fmt::format("the checkpoint has format version {}, this onnxgrad {} reads up to {}",
+                    version, onnxgrad::kVersion, kVersion),
+        {}, "Use the onnxgrad that wrote it (" + text("onnxgrad") + ") or a newer one.");
   }
 }
 
 void check_head(const SafetensorsFile& file) {
   std::string head = file.head();
   const auto place = find_head_checksum(head);
-  if (!place) refuse(file.path(), "the checkpoint has no checksum of its header");
+  if (!place) refuse_checkpoint(file.path(), "the checkpoint has no checksum of its header");
   const std::string expected = head.substr(*place, kChecksumDigits);
   head.replace(*place, kChecksumDigits, kChecksumDigits, '0');
   if (base::checksum_hex(head) != expected) {
-    refuse(file.path(), "the checkpoint's header has changed: its checksum differs", {},
-           "The file is damaged; use an older checkpoint.");
+    refuse_checkpoint(file.path(), "the checkpoint's header has changed: its checksum differs", {},
+                      "The file is damaged; use an older checkpoint.");
   }
 }
 
@@ -104,12 +106,14 @@ template <class T>
 std::vector<T> numbers(const Checkpoint& checkpoint, std::string_view name, std::size_t rank) {
   const std::string full = fmt::format("{}{}", kReservedPrefix, name);
   const Tensor* tensor = checkpoint.find(full);
-  if (tensor == nullptr) refuse(checkpoint.path, "the checkpoint lacks '" + full + "'", full);
+  if (tensor == nullptr)
+    refuse_checkpoint(checkpoint.path, "the checkpoint lacks '" + full + "'", full);
   if (tensor->dtype() != dtype_of<T>() || tensor->dims().rank() != rank) {
-    refuse(checkpoint.path,
-           fmt::format("'{}' is {}{}, expected {} of rank {}", full, dtype_name(tensor->dtype()),
-                       tensor->dims().to_string(), dtype_name(dtype_of<T>()), rank),
-           full);
+    refuse_checkpoint(
+        checkpoint.path,
+        fmt::format("'{}' is {}{}, expected {} of rank {}", full, dtype_name(tensor->dtype()),
+                    tensor->dims().to_string(), dtype_name(dtype_of<T>()), rank),
+        full);
   }
   const auto data = tensor->data<T>();
   return {data.begin(), data.end()};
@@ -167,12 +171,13 @@ Checkpoint read_checkpoint(const std::string& path) {
   for (const SafetensorsEntry& entry : file.entries()) {
     const auto expected = file.metadata().find(std::string(kChecksumPrefix) + entry.name);
     if (expected == file.metadata().end()) {
-      refuse(path, "the checkpoint has no checksum of '" + entry.name + "'", entry.name);
+      refuse_checkpoint(path, "the checkpoint has no checksum of '" + entry.name + "'", entry.name);
     }
     Tensor tensor = file.read(entry);
     if (base::checksum_hex(bytes_of(tensor)) != expected->second) {
-      refuse(path, "the numbers of '" + entry.name + "' have changed: their checksum differs",
-             entry.name, "The file is damaged; use an older checkpoint.");
+      refuse_checkpoint(path,
+                        "the numbers of '" + entry.name + "' have changed: their checksum differs",
+                        entry.name, "The file is damaged; use an older checkpoint.");
     }
     checkpoint.set(entry.name, std::move(tensor));
   }

@@ -78,27 +78,29 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   bool start_object(std::size_t /*elements*/) override {
     if (place_ == Place::kStart) return go(Place::kTop);
     if (place_ == Place::kTopValue) return go(is_metadata_ ? Place::kMetadata : Place::kEntry);
-    return refuse("an object where none belongs");
+    return refuse_safetensors("an object where none belongs");
   }
   bool end_object() override {
     if (place_ == Place::kTop) return go(Place::kEnd);
     if (place_ == Place::kEntry) {
       const RawEntry& entry = entries.back();
       if (!entry.dtype || !entry.shape || !entry.offsets) {
-        return refuse("tensor '" + entry.name + "' lacks dtype, shape or data_offsets");
+        return refuse_safetensors("tensor '" + entry.name + "' lacks dtype, shape or data_offsets");
       }
     }
     return go(Place::kTop);
   }
   bool key(string_t& text) override {
     if (place_ == Place::kTop) {
-      if (!names_.insert(text).second) return refuse("the name '" + text + "' occurs twice");
+      if (!names_.insert(text).second)
+        return refuse_safetensors("the name '" + text + "' occurs twice");
       is_metadata_ = text == kMetadata;
       if (!is_metadata_) entries.push_back({.name = text});
       return go(Place::kTopValue);
     }
     if (place_ == Place::kMetadata) {
-      if (metadata.contains(text)) return refuse("the metadata '" + text + "' occur twice");
+      if (metadata.contains(text))
+        return refuse_safetensors("the metadata '" + text + "' occur twice");
       key_ = text;
       return go(Place::kMetadataValue);
     }
@@ -111,46 +113,51 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
       return go(Place::kMetadata);
     }
     if (place_ != Place::kEntryValue || key_ != "dtype" || entries.back().dtype) {
-      return refuse("a string where none belongs");
+      return refuse_safetensors("a string where none belongs");
     }
     entries.back().dtype = type_from_text(text);
     if (!entries.back().dtype) {
-      return refuse("tensor '" + entries.back().name + "' has the unknown type '" + text + "'");
+      return refuse_safetensors("tensor '" + entries.back().name + "' has the unknown type '" +
+                                text + "'");
     }
     return go(Place::kEntry);
   }
   bool start_array(std::size_t /*elements*/) override {
-    if (place_ != Place::kEntryValue) return refuse("a list where none belongs");
+    if (place_ != Place::kEntryValue) return refuse_safetensors("a list where none belongs");
     RawEntry& entry = entries.back();
     const bool is_shape = key_ == "shape";
-    if (!is_shape && key_ != "data_offsets") return refuse("an unknown list '" + key_ + "'");
+    if (!is_shape && key_ != "data_offsets")
+      return refuse_safetensors("an unknown list '" + key_ + "'");
     auto& list = is_shape ? entry.shape : entry.offsets;
-    if (list) return refuse("tensor '" + entry.name + "' has '" + key_ + "' twice");
+    if (list) return refuse_safetensors("tensor '" + entry.name + "' has '" + key_ + "' twice");
     list.emplace();
     list_ = &*list;
     return go(Place::kList);
   }
   bool end_array() override { return go(Place::kEntry); }
   bool number_unsigned(number_unsigned_t value) override {
-    if (place_ != Place::kList) return refuse("a number where none belongs");
-    if (list_->size() >= Dims::kMaxRank) return refuse("a shape with more than 64 dimensions");
+    if (place_ != Place::kList) return refuse_safetensors("a number where none belongs");
+    if (list_->size() >= Dims::kMaxRank)
+      return refuse_safetensors("a shape with more than 64 dimensions");
     if (value > static_cast<number_unsigned_t>(std::numeric_limits<std::int64_t>::max())) {
-      return refuse("a number above 2^63");
+      return refuse_safetensors("a number above 2^63");
     }
     list_->push_back(static_cast<std::int64_t>(value));
     return true;
   }
 
-  bool null() override { return refuse("a null"); }
-  bool boolean(bool /*value*/) override { return refuse("a true or false"); }
-  bool number_integer(number_integer_t /*value*/) override { return refuse("a negative number"); }
-  bool number_float(number_float_t /*value*/, const string_t& /*text*/) override {
-    return refuse("a number that is not an integer");
+  bool null() override { return refuse_safetensors("a null"); }
+  bool boolean(bool /*value*/) override { return refuse_safetensors("a true or false"); }
+  bool number_integer(number_integer_t /*value*/) override {
+    return refuse_safetensors("a negative number");
   }
-  bool binary(binary_t& /*value*/) override { return refuse("binary data"); }
+  bool number_float(number_float_t /*value*/, const string_t& /*text*/) override {
+    return refuse_safetensors("a number that is not an integer");
+  }
+  bool binary(binary_t& /*value*/) override { return refuse_safetensors("binary data"); }
   bool parse_error(std::size_t position, const std::string& /*last_token*/,
                    const nlohmann::detail::exception& /*error*/) override {
-    return refuse(fmt::format("invalid JSON at byte {}", position));
+    return refuse_safetensors(fmt::format("invalid JSON at byte {}", position));
   }
 
  private:
@@ -169,7 +176,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
     place_ = place;
     return true;
   }
-  bool refuse(const std::string& what) {
+  bool refuse_safetensors(const std::string& what) {
     if (problem.empty()) problem = what.substr(0, 300);
     return false;
   }
@@ -181,8 +188,8 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   std::unordered_set<std::string> names_;
 };
 
-[[noreturn]] void refuse(const std::string& path, const std::string& what,
-                         const std::string& tensor = {}) {
+[[noreturn]] void refuse_safetensors(const std::string& path, const std::string& what,
+                                     const std::string& tensor = {}) {
   throw CheckpointError({.what = "this is not a complete safetensors file: " + what,
                          .where = {.file = path, .value = tensor},
                          .hint = "The file was truncated or modified, or has another format."});
@@ -195,7 +202,7 @@ std::pair<Dims, std::int64_t> checked_size(const RawEntry& entry, const std::str
     const std::int64_t bytes = dims.size_bytes(*entry.dtype);
     return {std::move(dims), bytes};
   } catch (const ShapeError& error) {
-    refuse(path, "tensor '" + entry.name + "': " + error.problem().what, entry.name);
+    refuse_safetensors(path, "tensor '" + entry.name + "': " + error.problem().what, entry.name);
   }
 }
 
@@ -217,20 +224,22 @@ SafetensorsFile SafetensorsFile::open(const std::string& path) {
 
 void SafetensorsFile::read_head() {
   const std::int64_t size = file_.size_bytes();
-  if (size < static_cast<std::int64_t>(kLengthBytes)) refuse(path(), "it has less than 8 bytes");
+  if (size < static_cast<std::int64_t>(kLengthBytes))
+    refuse_safetensors(path(), "it has less than 8 bytes");
   std::uint64_t length = 0;
   file_.read(0, std::as_writable_bytes(std::span(&length, 1)));
   const std::int64_t most =
       std::min(kMaxHeaderBytes, size - static_cast<std::int64_t>(kLengthBytes));
   if (length > static_cast<std::uint64_t>(most)) {
-    refuse(path(), fmt::format("its header has {} bytes, but there are {}", length, most));
+    refuse_safetensors(path(),
+                       fmt::format("its header has {} bytes, but there are {}", length, most));
   }
   head_.resize(kLengthBytes + static_cast<std::size_t>(length));
   file_.read(0, std::as_writable_bytes(std::span(head_)));
   HeaderReader reader;
   const std::string_view text = std::string_view(head_).substr(kLengthBytes);
   const bool is_whole = nlohmann::json::sax_parse(text.begin(), text.end(), &reader);
-  if (!is_whole) refuse(path(), "its header has " + reader.problem);
+  if (!is_whole) refuse_safetensors(path(), "its header has " + reader.problem);
   metadata_ = std::move(reader.metadata);
 
   const auto data_begin = static_cast<std::int64_t>(head_.size());
@@ -238,13 +247,14 @@ void SafetensorsFile::read_head() {
     auto [dims, bytes] = checked_size(raw, path());
     const auto& offsets = *raw.offsets;
     if (offsets.size() != 2 || offsets[1] < offsets[0] || offsets[1] - offsets[0] != bytes) {
-      refuse(path(),
-             fmt::format("tensor '{}' does not have the {} bytes of {}{}", raw.name, bytes,
-                         dtype_name(*raw.dtype), dims.to_string()),
-             raw.name);
+      refuse_safetensors(path(),
+                         fmt::format("tensor '{}' does not have the {} bytes of {}{}", raw.name,
+                                     bytes, dtype_name(*raw.dtype), dims.to_string()),
+                         raw.name);
     }
     if (offsets[1] > size - data_begin) {
-      refuse(path(), "tensor '" + raw.name + "' ends past the end of the file", raw.name);
+      refuse_safetensors(path(), "tensor '" + raw.name + "' ends past the end of the file",
+                         raw.name);
     }
     entries_.push_back({.name = raw.name,
                         .dtype = *raw.dtype,
@@ -265,13 +275,14 @@ void SafetensorsFile::place_entries() {
   auto expected = static_cast<std::int64_t>(head_.size());
   for (const SafetensorsEntry& entry : entries_) {
     if (entry.offset != expected) {
-      refuse(path(), "there is a gap or an overlap before tensor '" + entry.name + "'", entry.name);
+      refuse_safetensors(path(), "there is a gap or an overlap before tensor '" + entry.name + "'",
+                         entry.name);
     }
     expected = end_of(entry);
   }
   if (expected != file_.size_bytes()) {
-    refuse(path(),
-           fmt::format("it has {} bytes, but its tensors end at {}", file_.size_bytes(), expected));
+    refuse_safetensors(path(), fmt::format("it has {} bytes, but its tensors end at {}",
+                                           file_.size_bytes(), expected));
   }
 }
 
@@ -286,7 +297,8 @@ Tensor SafetensorsFile::read(const SafetensorsEntry& entry) const {
   if (entry.dtype == DataType::kBool) {
     const std::span<const std::byte> bytes(tensor.raw(), size);
     if (std::ranges::any_of(bytes, [](std::byte b) { return b > std::byte{1}; })) {
-      refuse(path(), "tensor '" + entry.name + "' has a bool that is neither 0 nor 1", entry.name);
+      refuse_safetensors(path(), "tensor '" + entry.name + "' has a bool that is neither 0 nor 1",
+                         entry.name);
     }
   }
   return tensor;

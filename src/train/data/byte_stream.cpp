@@ -14,10 +14,10 @@ namespace {
 
 using base::ReadableFile;
 
-constexpr const char* kDamaged = "The file is damaged or truncated: write or fetch it again.";
+constexpr const char* kDamagedFile = "The file is damaged or truncated: write or fetch it again.";
 
-[[noreturn]] void refuse(const ReadableFile& file, const std::string& what,
-                         const std::string& member = {}, Hint hint = kDamaged) {
+[[noreturn]] void refuse_file(const ReadableFile& file, const std::string& what,
+                              const std::string& member = {}, Hint hint = kDamagedFile) {
   throw DataError(
       {.what = what, .where = {.file = file.path(), .value = member}, .hint = std::move(hint)});
 }
@@ -28,14 +28,14 @@ class FilePart final : public ByteStream {
       : file_(std::move(file)), offset_(offset), bytes_(bytes) {
     const std::int64_t size = file_->size_bytes();
     if (offset < 0 || bytes < 0 || offset > size || bytes > size - offset) {
-      refuse(*file_, "a part of the file is outside it");
+      refuse_file(*file_, "a part of the file is outside it");
     }
   }
   std::int64_t size_bytes() const override { return bytes_; }
   bool has_random_access() const override { return true; }
   void read(std::int64_t offset, std::span<std::byte> out) override {
     if (offset < 0 || std::ssize(out) > bytes_ || offset > bytes_ - std::ssize(out)) {
-      refuse(*file_, "the file ends before its data");
+      refuse_file(*file_, "the file ends before its data");
     }
     file_->read(offset_ + offset, out);
   }
@@ -68,7 +68,7 @@ class DeflatedPart final : public ByteStream {
   bool has_random_access() const override { return false; }
   void read(std::int64_t offset, std::span<std::byte> out) override {
     if (offset < 0 || std::ssize(out) > member_.bytes || offset > member_.bytes - std::ssize(out)) {
-      refuse(*file_, "the array ends before its data", member_.name);
+      refuse_file(*file_, "the array ends before its data", member_.name);
     }
     if (offset < position_) rewind();
     std::byte skipped[4096];
@@ -105,19 +105,20 @@ class DeflatedPart final : public ByteStream {
       if (stream_.avail_in == 0) refill();
       const int state = inflate(&stream_, Z_NO_FLUSH);
       if (state == Z_STREAM_END && stream_.avail_out == 0) break;
-      if (state != Z_OK) refuse(*file_, "the compressed array is corrupt", member_.name);
+      if (state != Z_OK) refuse_file(*file_, "the compressed array is corrupt", member_.name);
     }
     position_ += std::ssize(out);
     checksum_ = static_cast<std::uint32_t>(::crc32(
         checksum_, reinterpret_cast<const Bytef*>(out.data()), static_cast<uInt>(out.size())));
     if (position_ == member_.bytes && checksum_ != member_.crc32) {
-      refuse(*file_, "the checksum of the array differs from that in the archive", member_.name);
+      refuse_file(*file_, "the checksum of the array differs from that in the archive",
+                  member_.name);
     }
   }
 
   void refill() {
     const std::int64_t count = std::min<std::int64_t>(kPieceBytes, packed_.size_bytes() - read_);
-    if (count == 0) refuse(*file_, "the compressed array ends before its data", member_.name);
+    if (count == 0) refuse_file(*file_, "the compressed array ends before its data", member_.name);
     packed_.read(read_, std::span(input_).first(static_cast<std::size_t>(count)));
     read_ += count;
     stream_.next_in = reinterpret_cast<Bytef*>(input_.data());
@@ -145,7 +146,7 @@ T number_at(std::span<const std::byte> bytes, std::size_t offset) {
 
 std::vector<std::byte> bytes_of(const ReadableFile& file, std::int64_t offset, std::int64_t count) {
   if (offset < 0 || count < 0 || offset > file.size_bytes() || count > file.size_bytes() - offset) {
-    refuse(file, "the zip archive refers to positions outside the file");
+    refuse_file(file, "the zip archive refers to positions outside the file");
   }
   std::vector<std::byte> bytes(static_cast<std::size_t>(count));
   file.read(offset, bytes);
@@ -183,7 +184,7 @@ Directory find_directory(const ReadableFile& file) {
             .bytes = number_at<std::int64_t>(record, 40),
             .members = number_at<std::int64_t>(record, 32)};
   }
-  refuse(file, "this is not a zip archive (an .npz file is one), or it is truncated");
+  refuse_file(file, "this is not a zip archive (an .npz file is one), or it is truncated");
 }
 
 // Sizes of 4 GiB and more are in an extra field.
@@ -221,13 +222,13 @@ std::vector<ZipMember> list_zip(const ReadableFile& file) {
   std::vector<ZipMember> members;
   for (std::int64_t i = 0; i < directory.members; ++i) {
     if (rest.size() < kRecordBytes || number_at<std::uint32_t>(rest, 0) != 0x02014B50) {
-      refuse(file, "the directory of the zip archive is corrupt");
+      refuse_file(file, "the directory of the zip archive is corrupt");
     }
     const std::size_t name_bytes = number_at<std::uint16_t>(rest, 28);
     const std::size_t extra_bytes = number_at<std::uint16_t>(rest, 30);
     const std::size_t comment_bytes = number_at<std::uint16_t>(rest, 32);
     const std::size_t total = kRecordBytes + name_bytes + extra_bytes + comment_bytes;
-    if (total > rest.size()) refuse(file, "the directory of the zip archive is corrupt");
+    if (total > rest.size()) refuse_file(file, "the directory of the zip archive is corrupt");
     ZipMember member{
         .name = std::string(reinterpret_cast<const char*>(rest.data()) + kRecordBytes, name_bytes),
         .is_deflated = number_at<std::uint16_t>(rest, 10) != 0,
@@ -237,15 +238,15 @@ std::vector<ZipMember> list_zip(const ReadableFile& file) {
         .crc32 = number_at<std::uint32_t>(rest, 16)};
     read_zip64(rest.subspan(kRecordBytes + name_bytes, extra_bytes), member);
     if ((number_at<std::uint16_t>(rest, 8) & 1) != 0) {
-      refuse(file, "it is encrypted", member.name, "Write the archive without a password.");
+      refuse_file(file, "it is encrypted", member.name, "Write the archive without a password.");
     }
     const auto method = number_at<std::uint16_t>(rest, 10);
     if (method != 0 && method != 8) {
-      refuse(file, fmt::format("compression method {} is not supported, only deflate", method),
-             member.name, "Write it with numpy.savez or numpy.savez_compressed.");
+      refuse_file(file, fmt::format("compression method {} is not supported, only deflate", method),
+                  member.name, "Write it with numpy.savez or numpy.savez_compressed.");
     }
     if (!member.is_deflated && member.stored_bytes != member.bytes) {
-      refuse(file, "a stored array has two sizes", member.name);
+      refuse_file(file, "a stored array has two sizes", member.name);
     }
     members.push_back(std::move(member));
     rest = rest.subspan(total);
@@ -258,11 +259,11 @@ std::unique_ptr<ByteStream> open_zip_member(std::shared_ptr<const ReadableFile> 
   constexpr std::int64_t kHeaderBytes = 30;
   const auto header = bytes_of(*file, member.offset, kHeaderBytes);
   if (number_at<std::uint32_t>(header, 0) != 0x04034B50) {
-    refuse(*file, "its header in the zip archive is corrupt", member.name);
+    refuse_file(*file, "its header in the zip archive is corrupt", member.name);
   }
   const std::int64_t begin = member.offset + kHeaderBytes + number_at<std::uint16_t>(header, 26) +
                              number_at<std::uint16_t>(header, 28);
-  if (member.bytes < 0) refuse(*file, "its size in the zip archive is corrupt", member.name);
+  if (member.bytes < 0) refuse_file(*file, "its size in the zip archive is corrupt", member.name);
   if (!member.is_deflated) return file_part(std::move(file), begin, member.bytes);
   return std::make_unique<DeflatedPart>(std::move(file), begin, member);
 }

@@ -33,8 +33,8 @@ constexpr std::int64_t kLongestLine = std::int64_t{16} << 20;  // detects a miss
 constexpr const char* kQuotes =
     "A quoted cell begins and ends with a quote; a quote inside is doubled.";
 
-[[noreturn]] void refuse(const std::string& path, const std::string& what, Hint hint,
-                         std::string column = {}) {
+[[noreturn]] void refuse_csv(const std::string& path, const std::string& what, Hint hint,
+                             std::string column = {}) {
   throw DataError(
       {.what = what, .where = {.file = path, .value = std::move(column)}, .hint = std::move(hint)});
 }
@@ -228,8 +228,8 @@ std::int64_t CsvSource::make_index() {
     chunk.bytes = used ? rest.data() - buffer_.data() - (chunk.offset - piece) : 0;
     if (chunk.offset + chunk.bytes == piece && !is_last) {
       if (piece_bytes >= kLongestLine) {
-        refuse(file_.path(), fmt::format("line {} is longer than {} bytes", line, piece_bytes),
-               "Is a quote missing in it? Otherwise give larger chunks.");
+        refuse_csv(file_.path(), fmt::format("line {} is longer than {} bytes", line, piece_bytes),
+                   "Is a quote missing in it? Otherwise give larger chunks.");
       }
       piece_bytes = std::min(2 * piece_bytes, kLongestLine);
       continue;
@@ -237,9 +237,10 @@ std::int64_t CsvSource::make_index() {
     if (rows > chunk.first_row) chunks_.push_back(chunk);
     offset = chunk.offset + chunk.bytes;
   }
-  if (!has_header) refuse(file_.path(), "the file is empty", "Give a line with names, then rows.");
+  if (!has_header)
+    refuse_csv(file_.path(), "the file is empty", "Give a line with names, then rows.");
   if (rows == 0) {
-    refuse(file_.path(), "there are no rows below the header", "Give one line for each row.");
+    refuse_csv(file_.path(), "there are no rows below the header", "Give one line for each row.");
   }
   return rows;
 }
@@ -257,11 +258,11 @@ std::optional<std::int64_t> CsvSource::read_header(std::string_view text, bool i
   }
   if (trimmed(line).empty() && !is_last) return std::nullopt;
   if (!splitter_.split(line, cells_)) {
-    refuse(file_.path(), "line 1: a misplaced quote", kQuotes);
+    refuse_csv(file_.path(), "line 1: a misplaced quote", kQuotes);
   }
   if (std::ssize(cells_) > kMaxColumns) {
-    refuse(file_.path(), fmt::format("{} columns are too many", cells_.size()),
-           "Save the rows as an .npz file: one array of many columns.");
+    refuse_csv(file_.path(), fmt::format("{} columns are too many", cells_.size()),
+               "Save the rows as an .npz file: one array of many columns.");
   }
   bool all_numbers = true;
   std::unordered_set<std::string_view> seen;
@@ -270,21 +271,22 @@ std::optional<std::int64_t> CsvSource::read_header(std::string_view text, bool i
     double number = 0;
     all_numbers = all_numbers && !cell.empty() && parse_number(cell, number);
     if (!seen.insert(cell).second) {
-      refuse(file_.path(), fmt::format("the column '{}' occurs twice", cell),
-             "The first line of a CSV file must give each column a different name.",
-             std::string(cell));
+      refuse_csv(file_.path(), fmt::format("the column '{}' occurs twice", cell),
+                 "The first line of a CSV file must give each column a different name.",
+                 std::string(cell));
     }
     columns_.emplace_back(cell);
   }
   if (all_numbers) {
-    refuse(file_.path(), "the first line has numbers, not the names of the columns",
-           "Add a line before it that gives each column a name.");
+    refuse_csv(file_.path(), "the first line has numbers, not the names of the columns",
+               "Add a line before it that gives each column a name.");
   }
   const std::size_t mark = columns_[0].find_first_of(";\t|,");
   if (columns_.size() == 1 && mark != std::string::npos) {
     const std::string other = columns_[0][mark] == '\t' ? "\\t" : std::string(1, columns_[0][mark]);
-    refuse(file_.path(), "there is one column, " + in_quotes(columns_[0]),
-           fmt::format("Its columns seem to be separated by '{0}': give delimiter='{0}'.", other));
+    refuse_csv(
+        file_.path(), "there is one column, " + in_quotes(columns_[0]),
+        fmt::format("Its columns seem to be separated by '{0}': give delimiter='{0}'.", other));
   }
   return static_cast<std::int64_t>(used);
 }
@@ -293,9 +295,10 @@ void CsvSource::refuse_cell(const Cell& cell, const std::string& what) const {
   const std::string& name = columns_[static_cast<std::size_t>(cell.column)];
   const bool is_target = std::ranges::find(plan_.targets, cell.column) != plan_.targets.end();
   const bool can_be_left_out = !is_target && cell.column != plan_.sample_weight;
-  refuse(file_.path(),
-         fmt::format("line {}, column '{}': {} {}", cell.line, name, in_quotes(cell.text), what),
-         number_hint(std::string(cell.text), can_be_left_out ? name : ""), name);
+  refuse_csv(
+      file_.path(),
+      fmt::format("line {}, column '{}': {} {}", cell.line, name, in_quotes(cell.text), what),
+      number_hint(std::string(cell.text), can_be_left_out ? name : ""), name);
 }
 
 double CsvSource::number(const Cell& cell) const {
@@ -423,13 +426,13 @@ Dataset CsvSource::read_chunk(std::int64_t chunk) {
   make_tensors(std::ssize(lines), data);
   for (std::size_t row = 0; row < lines.size(); ++row) {
     if (!splitter_.split(lines[row], cells_)) {
-      refuse(file_.path(), fmt::format("line {}: a misplaced quote", numbers[row]), kQuotes);
+      refuse_csv(file_.path(), fmt::format("line {}: a misplaced quote", numbers[row]), kQuotes);
     }
     if (cells_.size() != columns_.size()) {
-      refuse(file_.path(),
-             fmt::format("line {} has {} cell{}, expected {}", numbers[row], cells_.size(),
-                         cells_.size() == 1 ? "" : "s", columns_.size()),
-             "Fix the line; a cell that contains the delimiter needs quotes.");
+      refuse_csv(file_.path(),
+                 fmt::format("line {} has {} cell{}, expected {}", numbers[row], cells_.size(),
+                             cells_.size() == 1 ? "" : "s", columns_.size()),
+                 "Fix the line; a cell that contains the delimiter needs quotes.");
     }
     read_line(static_cast<std::int64_t>(row), numbers[row], data);
   }
@@ -438,11 +441,11 @@ Dataset CsvSource::read_chunk(std::int64_t chunk) {
 
 void check_csv_options(const std::string& path, const CsvOptions& options) {
   if (options.chunk_bytes < 1) {
-    refuse(path, "chunk_bytes is not positive", "Omit it, or give a number of bytes.");
+    refuse_csv(path, "chunk_bytes is not positive", "Omit it, or give a number of bytes.");
   }
   if (std::string_view("\"\n\r").find(options.delimiter) != std::string_view::npos) {
-    refuse(path, "the delimiter is a quote or the end of a line",
-           "Give the character between the cells, such as ',' or ';'.");
+    refuse_csv(path, "the delimiter is a quote or the end of a line",
+               "Give the character between the cells, such as ',' or ';'.");
   }
 }
 

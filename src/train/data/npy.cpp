@@ -20,10 +20,10 @@ namespace {
 
 constexpr std::int64_t kLongestHeader = 1 << 16;
 
-constexpr const char* kDamaged = "The data is damaged or truncated: write it again.";
-constexpr const char* kTypes = "Save it as a floating, integer, bool or string type.";
+constexpr const char* kDamagedData = "The data is damaged or truncated: write it again.";
+constexpr const char* kTakenTypes = "Save it as a floating, integer, bool or string type.";
 
-struct Place {
+struct NpyPlace {
   const std::string& file;
   const std::string& name;
   [[noreturn]] void refuse(const std::string& what, Hint hint) const {
@@ -35,7 +35,7 @@ struct Place {
 // Reads the single dictionary of a header.
 class HeaderParser {
  public:
-  HeaderParser(std::string_view text, const Place& place) : rest_(text), place_(place) {}
+  HeaderParser(std::string_view text, const NpyPlace& place) : rest_(text), place_(place) {}
 
   void parse(std::string& descr, bool& fortran_order, std::vector<std::int64_t>& shape) {
     bool has_descr = false;
@@ -66,7 +66,7 @@ class HeaderParser {
 
  private:
   [[noreturn]] void broken() const {
-    place_.refuse("the header of the .npy data is corrupt", kDamaged);
+    place_.refuse("the header of the .npy data is corrupt", kDamagedData);
   }
   char peek() {
     const std::size_t start = rest_.find_first_not_of(" \n");
@@ -116,7 +116,7 @@ class HeaderParser {
   }
 
   std::string_view rest_;
-  const Place& place_;
+  const NpyPlace& place_;
 };
 
 std::optional<DataType> number_type(std::string_view kind) {
@@ -131,10 +131,10 @@ std::optional<DataType> number_type(std::string_view kind) {
 }
 
 // "<f4", "|b1", ">i8", "<U10", "|S3".
-void read_descr(std::string_view descr, const Place& place, NpyHeader& header) {
+void read_descr(std::string_view descr, const NpyPlace& place, NpyHeader& header) {
   if (descr.size() < 3 || std::string_view("<>|=").find(descr.front()) == std::string_view::npos) {
     place.refuse("an array of type '" + std::string(descr.substr(0, 40)) + "' cannot be read",
-                 kTypes);
+                 kTakenTypes);
   }
   header.is_big_endian = descr.front() == '>';
   const std::string_view kind = descr.substr(1);
@@ -154,7 +154,7 @@ void read_descr(std::string_view descr, const Place& place, NpyHeader& header) {
   const auto dtype = number_type(kind);
   if (!dtype) {
     place.refuse("an array of type '" + std::string(descr.substr(0, 40)) + "' cannot be read",
-                 kTypes);
+                 kTakenTypes);
   }
   header.dtype = *dtype;
   header.item_bytes = count;
@@ -192,7 +192,7 @@ void swap_bytes(std::span<std::byte> bytes, std::size_t item_bytes) {
 }  // namespace
 
 NpyHeader read_npy_header(ByteStream& bytes, const std::string& file, const std::string& name) {
-  const Place place{file, name};
+  const NpyPlace place{file, name};
   std::byte start[12] = {};
   const auto start_bytes = static_cast<std::size_t>(std::min<std::int64_t>(bytes.size_bytes(), 12));
   bytes.read(0, std::span(start).first(start_bytes));
@@ -208,7 +208,7 @@ NpyHeader read_npy_header(ByteStream& bytes, const std::string& file, const std:
   const std::int64_t begin = version == 1 ? 10 : 12;
   const std::int64_t length = at(8) | at(9) << 8 | (version == 1 ? 0 : at(10) << 16 | at(11) << 24);
   if (length > kLongestHeader || length > bytes.size_bytes() - begin) {
-    place.refuse("the header of the .npy data is corrupt", kDamaged);
+    place.refuse("the header of the .npy data is corrupt", kDamagedData);
   }
   std::string text(static_cast<std::size_t>(length), '\0');
   bytes.read(begin, std::as_writable_bytes(std::span(text)));
@@ -234,7 +234,7 @@ NpyHeader read_npy_header(ByteStream& bytes, const std::string& file, const std:
   if (!fits || total > available) {
     place.refuse(fmt::format("the header has shape ({}), but there are {} bytes of data",
                              fmt::join(header.dims, ", "), available),
-                 kDamaged);
+                 kDamagedData);
   }
   if (header.row_bytes == 0 && header.dims.front() > 0) {
     place.refuse("its rows are empty", "Save rows with at least one number.");

@@ -36,8 +36,8 @@ std::int64_t first_non_finite(std::span<const T> values) {
 }
 
 // "<array> has <what> in <row and column><reason>".
-[[noreturn]] void refuse(const ArrayPlace& place, const Dims& dims, std::int64_t element,
-                         const std::string& what, const std::string& reason, Hint hint) {
+[[noreturn]] void refuse_target(const ArrayPlace& place, const Dims& dims, std::int64_t element,
+                                const std::string& what, const std::string& reason, Hint hint) {
   throw DataError({.what = fmt::format("{} has {} in {}{}", place.subject, what,
                                        place.element(dims, element), reason),
                    .where = place.where(),
@@ -51,11 +51,11 @@ std::int64_t first_non_finite(std::span<const T> values) {
   for (std::size_t i = 0; i < texts.size(); ++i) {
     if (!texts[i].empty() && parse_number(texts[i], number)) continue;
     if (texts[i].empty()) {
-      refuse(place, value.dims(), static_cast<std::int64_t>(i), "an empty string", "",
-             "Fill such cells with numbers, or remove their rows.");
+      refuse_target(place, value.dims(), static_cast<std::int64_t>(i), "an empty string", "",
+                    "Fill such cells with numbers, or remove their rows.");
     }
-    refuse(place, value.dims(), static_cast<std::int64_t>(i), in_quotes(texts[i]),
-           ", which is not a number", number_hint(texts[i]));
+    refuse_target(place, value.dims(), static_cast<std::int64_t>(i), in_quotes(texts[i]),
+                  ", which is not a number", number_hint(texts[i]));
   }
   throw DataError(
       {.what = fmt::format("{} is text, expected {}", place.subject, dtype_name(wanted)),
@@ -175,7 +175,7 @@ std::vector<std::int64_t> whole_numbers(const LossInfo& loss, const Tensor& labe
     const auto numbers = labels.to_doubles();
     for (std::size_t i = 0; i < numbers.size(); ++i) {
       if (!is_lost<std::int64_t>(numbers[i])) continue;
-      refuse(
+      refuse_target(
           place, labels.dims(), static_cast<std::int64_t>(i), fmt::format("{}", numbers[i]),
           fmt::format(", but the loss ({} on '{}') takes class labels", describe(loss.function),
                       loss.scores),
@@ -282,9 +282,10 @@ void check_range(const LossInfo& loss, const Tensor& target, const ArrayPlace& p
   const auto check = [&](auto numbers) {
     for (std::size_t i = 0; i < numbers.size(); ++i) {
       if (numbers[i] >= 0 && numbers[i] <= range.maximum) continue;
-      refuse(place, target.dims(), static_cast<std::int64_t>(i), fmt::format("{}", numbers[i]), "",
-             fmt::format("Targets of a {} must be numbers {}.", describe(loss.function),
-                         range.wanted));
+      refuse_target(place, target.dims(), static_cast<std::int64_t>(i),
+                    fmt::format("{}", numbers[i]), "",
+                    fmt::format("Targets of a {} must be numbers {}.", describe(loss.function),
+                                range.wanted));
     }
   };
   if (target.dtype() == DataType::kFloat32) return check(target.data<float>());
@@ -309,9 +310,10 @@ Tensor convert_numbers(const ArrayPlace& place, const Tensor& value, DataType dt
     for (std::size_t i = 0; i < numbers.size(); ++i) {
       if (is_floating(dtype) ? is_lost_in(dtype, numbers[i])
                              : !std::isfinite(numbers[i]) || is_lost_in(dtype, numbers[i])) {
-        refuse(place, value.dims(), static_cast<std::int64_t>(i), fmt::format("{}", numbers[i]),
-               fmt::format(", which {} cannot represent", dtype_name(dtype)),
-               fmt::format("The model reads {}: give numbers in its range.", dtype_name(dtype)));
+        refuse_target(
+            place, value.dims(), static_cast<std::int64_t>(i), fmt::format("{}", numbers[i]),
+            fmt::format(", which {} cannot represent", dtype_name(dtype)),
+            fmt::format("The model reads {}: give numbers in its range.", dtype_name(dtype)));
       }
     }
   }
@@ -329,9 +331,9 @@ void check_finite(const ArrayPlace& place, const Tensor& value, bool can_be_allo
     if (bad >= 0) number = value.data<double>()[static_cast<std::size_t>(bad)];
   }
   if (bad < 0) return;
-  refuse(place, value.dims(), bad, non_finite_text(place, number), "",
-         can_be_allowed ? "Remove or fill such rows, or give allow_nan=True."
-                        : "Remove or fill such rows.");
+  refuse_target(place, value.dims(), bad, non_finite_text(place, number), "",
+                can_be_allowed ? "Remove or fill such rows, or give allow_nan=True."
+                               : "Remove or fill such rows.");
 }
 
 Tensor encode_target(const LossInfo& loss, const Tensor& labels, const ArrayPlace& place) {

@@ -13,8 +13,6 @@
 namespace onnxgrad::train {
 namespace {
 
-constexpr std::int64_t kBatchSize = 32;
-
 // L-BFGS has one batch of all rows.
 void choose_batch_size(const StepRunner& step, std::int64_t rows, FitOptions& options) {
   if (options.batch_size < 0) {
@@ -32,7 +30,7 @@ void choose_batch_size(const StepRunner& step, std::int64_t rows, FitOptions& op
     options.shuffle = false;
     options.sampling = Sampling::kRows;
   }
-  if (options.batch_size == 0) options.batch_size = kBatchSize;
+  if (options.batch_size == 0) options.batch_size = kDefaultBatchSize;
   if (options.drop_last && rows < options.batch_size) {
     throw DataError({.what = fmt::format("{} rows are fewer than a batch of {}, and drop_last "
                                          "leaves none",

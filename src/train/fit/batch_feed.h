@@ -11,6 +11,8 @@
 
 namespace onnxgrad::train {
 
+inline constexpr std::int64_t kDefaultBatchSize = 32;
+
 /// Rows that are in memory together, and how they are split into batches: batch k has the positions
 /// [k * batch_rows, (k + 1) * batch_rows) of the block.
 struct RowBlock {

@@ -13,10 +13,9 @@
 namespace onnxgrad::train {
 namespace {
 
-constexpr std::int64_t kBatchSize = 32;
 constexpr std::size_t kMarks = 1024;  // more than FaultSearch keeps batches
 
-void refuse(const std::string& what, const std::string& hint) {
+void refuse_options(const std::string& what, const std::string& hint) {
   throw DataError({.what = what, .hint = hint});
 }
 
@@ -42,19 +41,19 @@ ChunkFeed::ChunkFeed(const FitSession& session, DataSource& source, FitOptions& 
       as_they_come_(options.batch_size == FitOptions::kAsTheyCome),
       has_checksum_(options.checkpoint || !options.resume.empty()) {
   if (session_.step().takes_whole_batch()) {
-    refuse("L-BFGS takes all rows at once, not data in chunks",
-           "Give arrays, or use another optimizer.");
+    refuse_options("L-BFGS takes all rows at once, not data in chunks",
+                   "Give arrays, or use another optimizer.");
   }
   if (options_.sampling == Sampling::kWindows) {
-    refuse("windows need arrays, not data in chunks", "Give arrays, or use all rows.");
+    refuse_options("windows need arrays, not data in chunks", "Give arrays, or use all rows.");
   }
   const double fraction = options_.validation_fraction;
   const bool is_share = fraction > 0 && fraction < 1;
   if (fraction != 0 && !is_share) {
-    refuse(fmt::format("validation fraction {} is not between 0 and 1", fraction),
-           "Give a fraction of the rows, such as 0.1.");
+    refuse_options(fmt::format("validation fraction {} is not between 0 and 1", fraction),
+                   "Give a fraction of the rows, such as 0.1.");
   }
-  if (options.batch_size == 0) options.batch_size = kBatchSize;
+  if (options.batch_size == 0) options.batch_size = kDefaultBatchSize;
   block_.batch_rows = as_they_come_ ? 0 : options.batch_size;
   if (options_.class_weights) prepare_class_weights(stop);
   reader_.emplace(
@@ -76,7 +75,7 @@ void ChunkFeed::prepare_class_weights(StopFlag& stop) {
   weigher_.emplace(session_.schema(), *options_.class_weights);
   if (!weigher_->needs_counts()) return;
   if (!source_.can_start_again()) {
-    refuse(
+    refuse_options(
         "balanced class weights need a pass over all rows before the first step, but the "
         "batches can be read only once",
         "Give the weights as numbers by label, or a function that returns a new iterator.");

@@ -5,7 +5,7 @@
 namespace onnxgrad::train {
 namespace {
 
-constexpr std::size_t kNumbers = 4;  // in a state, before the targets
+constexpr std::size_t kEpochNumbers = 4;  // in a state, before the targets
 
 }  // namespace
 
@@ -39,12 +39,12 @@ std::vector<double> EpochLoss::state() const {
 }
 
 bool EpochLoss::set_state(const std::vector<double>& state, std::size_t num_targets) {
-  if (state.size() != kNumbers && state.size() != kNumbers + num_targets) return false;
+  if (state.size() != kEpochNumbers && state.size() != kEpochNumbers + num_targets) return false;
   sum_ = state[0];
   weight_ = state[1];
   norm_sum_ = state[2];
   steps_ = state[3];
-  target_sums_.assign(state.begin() + kNumbers, state.end());
+  target_sums_.assign(state.begin() + kEpochNumbers, state.end());
   return true;
 }
 

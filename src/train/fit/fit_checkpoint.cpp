@@ -20,8 +20,8 @@ using Texts = std::vector<std::pair<std::string, std::string>>;
 
 constexpr std::string_view kOption = "option:";  // in the metadata
 
-[[noreturn]] void refuse(const Checkpoint& checkpoint, const std::string& what,
-                         const std::string& hint) {
+[[noreturn]] void refuse_position(const Checkpoint& checkpoint, const std::string& what,
+                                  const std::string& hint) {
   throw CheckpointError({.what = what, .where = {.file = checkpoint.path}, .hint = hint});
 }
 
@@ -139,14 +139,15 @@ std::optional<Checkpoint> FitCheckpoints::find() {
 
 void FitCheckpoints::check_fit(const Checkpoint& checkpoint) const {
   if (checkpoint.find(fmt::format("{}fit/epoch", kReservedPrefix)) == nullptr) {
-    refuse(checkpoint, "the checkpoint is of a session, not of a fit",
-           "Load it into the session, then train without resuming.");
+    refuse_position(checkpoint, "the checkpoint is of a session, not of a fit",
+                    "Load it into the session, then train without resuming.");
   }
   for (const auto& [name, value] : fixed_options()) {
     const std::string stored = option_of(checkpoint, name);
     if (stored == value) continue;
-    refuse(checkpoint, fmt::format("{} is {} in the checkpoint, {} now", name, stored, value),
-           "Resume with the data and options of the first run.");
+    refuse_position(checkpoint,
+                    fmt::format("{} is {} in the checkpoint, {} now", name, stored, value),
+                    "Resume with the data and options of the first run.");
   }
 }
 
@@ -161,17 +162,18 @@ bool FitCheckpoints::seek_rows(const Checkpoint& checkpoint, const FitProgress& 
     }
     if (stop.is_set()) return false;
     if (block == nullptr) {
-      refuse(checkpoint,
-             fmt::format("epoch {} has {} rows, the checkpoint was made after {}", place.epoch,
-                         first_row, place.row),
-             "Give the data of the first run; an exhausted iterator yields no rows: "
-             "give a list, or a function that returns a new iterator.");
+      refuse_position(checkpoint,
+                      fmt::format("epoch {} has {} rows, the checkpoint was made after {}",
+                                  place.epoch, first_row, place.row),
+                      "Give the data of the first run; an exhausted iterator yields no rows: "
+                      "give a list, or a function that returns a new iterator.");
     }
   }
   const auto stored = checkpoint.metadata.find("data_hash");
   if (stored == checkpoint.metadata.end() || stored->second != fit_.feed.checksum(place.row)) {
-    refuse(checkpoint, "the checkpoint was written with different training or validation rows",
-           "Resume with the data of the first run, in the same order.");
+    refuse_position(checkpoint,
+                    "the checkpoint was written with different training or validation rows",
+                    "Resume with the data of the first run, in the same order.");
   }
   return true;
 }
@@ -186,18 +188,19 @@ bool FitCheckpoints::resume(const Checkpoint& checkpoint, const RowBlock*& block
   const std::int64_t waited = checkpoint.get_int("fit/epochs_without_improvement");
   if (place.epoch < 1 || place.row < 0 || place.row > fit_.feed.num_rows().value_or(place.row) ||
       epoch_steps < 0 || place.step < epoch_steps || skipped < 0 || waited < 0) {
-    refuse(checkpoint,
-           fmt::format("the checkpoint is at epoch {}, row {}, step {}", place.epoch, place.row,
-                       place.step),
-           "Use another checkpoint: this file was not written by onnxgrad.");
+    refuse_position(checkpoint,
+                    fmt::format("the checkpoint is at epoch {}, row {}, step {}", place.epoch,
+                                place.row, place.step),
+                    "Use another checkpoint: this file was not written by onnxgrad.");
   }
   if (!seek_rows(checkpoint, place, block, stop)) return false;
   const StepGraph& graph = fit_.session.step().graph();
   History history;
   read_history(checkpoint, fit_.options, graph.target_losses, history);
   if (!place.loss.set_state(checkpoint.get_doubles("fit/epoch_loss"), graph.target_losses.size())) {
-    refuse(checkpoint, "the losses of the epoch in the checkpoint are not those of these targets",
-           "Use another checkpoint: this file was not written by onnxgrad.");
+    refuse_position(checkpoint,
+                    "the losses of the epoch in the checkpoint are not those of these targets",
+                    "Use another checkpoint: this file was not written by onnxgrad.");
   }
   place.epoch_first_step = place.step - epoch_steps;
   place.block_first_row = fit_.progress.block_first_row;

@@ -22,12 +22,12 @@ constexpr std::int64_t kHasMetrics = 8;
 constexpr std::int64_t kHasNorm = 16;
 
 // Numbers of an epoch, by the names of their columns.
-constexpr std::pair<const char*, double EpochLog::*> kNumbers[] = {
+constexpr std::pair<const char*, double EpochLog::*> kNumberColumns[] = {
     {"train_loss", &EpochLog::train_loss},   {"lr", &EpochLog::learning_rate},
     {"seconds", &EpochLog::seconds},         {"rows_per_s", &EpochLog::rows_per_s},
     {"data_wait_s", &EpochLog::data_wait_s},
 };
-constexpr std::pair<const char*, std::int64_t EpochLog::*> kCounts[] = {
+constexpr std::pair<const char*, std::int64_t EpochLog::*> kCountColumns[] = {
     {"steps", &EpochLog::steps},
     {"rows", &EpochLog::rows},
 };
@@ -150,8 +150,8 @@ void write_history(Checkpoint& checkpoint, const FitOptions& options, const Hist
   };
   add_ints("flags", flags_of);
   add_ints("epoch", &EpochLog::epoch);
-  for (const auto& [name, member] : kCounts) add_ints(name, member);
-  for (const auto& [name, member] : kNumbers) add_doubles(name, member);
+  for (const auto& [name, member] : kCountColumns) add_ints(name, member);
+  for (const auto& [name, member] : kNumberColumns) add_doubles(name, member);
   for (const OptionalColumn& column : kOptionals) {
     add_doubles(column.name,
                 [&column](const EpochLog& log) { return (log.*column.member).value_or(0); });
@@ -182,11 +182,11 @@ void read_history(const Checkpoint& checkpoint, const FitOptions& options,
     logs[i].epoch = epochs[i];
     logs[i].is_best = (flags[i] & kIsBest) != 0;
   }
-  for (const auto& [name, member] : kCounts) {
+  for (const auto& [name, member] : kCountColumns) {
     const auto values = column_of<std::int64_t>(checkpoint, name, num_epochs);
     for (std::size_t i = 0; i < num_epochs; ++i) logs[i].*member = values[i];
   }
-  for (const auto& [name, member] : kNumbers) {
+  for (const auto& [name, member] : kNumberColumns) {
     const auto values = column_of<double>(checkpoint, name, num_epochs);
     for (std::size_t i = 0; i < num_epochs; ++i) logs[i].*member = values[i];
   }

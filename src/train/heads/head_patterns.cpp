@@ -31,8 +31,6 @@ Value* find(const Pattern& pattern, const Value* value) {
 
 Value* strip(const Value* value) { return ir::look_through(value, unchanged()); }
 
-Node complete(const Node& node) { return builtin_engine().ops.complete(node); }
-
 std::vector<std::int64_t> integers_of(const Value* value) {
   return ir::constant_integers(strip(value));
 }
@@ -42,7 +40,7 @@ bool is_column_axis(std::int64_t axis) { return axis == 1 || axis == -1; }
 // True for a reduction over the columns that keeps a column.
 bool reduces_columns(const Node& node) {
   const auto axes = integers_of(node.input(1));
-  return complete(node).int_attribute("keepdims") != 0 && axes.size() == 1 &&
+  return complete_node(node).int_attribute("keepdims") != 0 && axes.size() == 1 &&
          is_column_axis(axes.front());
 }
 
@@ -109,6 +107,10 @@ bool depends_on_row_sum(const Value* value, const Value* rows) {
 
 }  // namespace
 
+bool has_two_columns(const Value& value) {
+  return value.type.is_tensor() && value.type.rank() == 2 && value.type.shape->back() == ir::Dim(2);
+}
+
 Value* match_negation(const Value* value) {
   static const Pattern kPattern = negation(capture());
   return find(kPattern, value);
@@ -168,7 +170,7 @@ ColumnOf match_column(const Value* value) {
       node->domain == "ai.onnx.ml" && node->op_type == "ArrayFeatureExtractor";
   if (!is_extractor && !node->domain.empty()) return {};
   const bool is_gather =
-      node->op_type == "Gather" && is_column_axis(complete(*node).int_attribute("axis"));
+      node->op_type == "Gather" && is_column_axis(complete_node(*node).int_attribute("axis"));
   if (is_extractor || is_gather || node->op_type == "Slice") {
     const auto places = integers_of(node->input(1));
     if (places.size() != 1 || node->input(0)->is_initializer()) return {};

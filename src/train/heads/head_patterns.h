@@ -42,6 +42,9 @@ struct ColumnOf {
 /// Slice, Gather or ArrayFeatureExtractor at a constant position.
 ColumnOf match_column(const ir::Value* value);
 
+/// True for a matrix with two columns.
+bool has_two_columns(const ir::Value& value);
+
 /// True if `value` is a layer's result without an activation: MatMul, Gemm, Conv, a pooled mean,
 /// and these with constants added or multiplied.
 bool is_affine(const ir::Value* value);

@@ -40,7 +40,7 @@ struct Walk {
 
 // A step examines the producer of walk.value and moves walk.value to an input of it; false: it
 // stays.
-using Step = bool (*)(const Node& node, Walk& walk);
+using WalkStep = bool (*)(const Node& node, Walk& walk);
 
 bool pass(const Node& node, Walk& walk) {
   walk.value = node.input(0);
@@ -227,10 +227,6 @@ bool is_column_axis(const Node& node) {
           axis == static_cast<std::int64_t>(x->type.rank()) - 1);
 }
 
-bool has_two_columns(const Value& value) {
-  return value.type.rank() == 2 && value.type.shape->back() == ir::Dim(2);
-}
-
 bool end_softmax(const Node& node, Walk& walk) {
   if (!is_column_axis(node) || walk.opposite_columns) return false;
   if (walk.two_columns && !has_two_columns(*node.output(0))) return false;
@@ -250,35 +246,35 @@ bool end_exponential(const Node& node, Walk& walk) {
   return true;
 }
 
-struct Rule {
+struct WalkRule {
   std::string_view domain;
   std::string_view op_type;
-  Step step;
+  WalkStep step;
 };
 
 constexpr std::array kRules{
-    Rule{"", "ArgMax", pass_argmax},
-    Rule{"", "Slice", pass_column},
-    Rule{"", "Gather", pass_lookup},
-    Rule{kMl, "ArrayFeatureExtractor", pass_lookup},
-    Rule{kMl, "LabelEncoder", pass_label_encoder},
-    Rule{kMl, "ZipMap", pass_zip_map},
-    Rule{kMl, "Normalizer", pass_normalizer},
-    Rule{kMl, "Binarizer", pass_binarizer},
-    Rule{"", "Concat", pass_two_columns},
-    Rule{"", "Softmax", end_softmax},
-    Rule{"", "LogSoftmax", end_softmax},
-    Rule{"", "Exp", end_exponential},
-    Rule{"", "Sigmoid", end_sigmoid},
-    Rule{"", "Reciprocal", pass_arithmetic},
-    Rule{"", "Div", pass_arithmetic},
-    Rule{"", "Mul", pass_arithmetic},
+    WalkRule{"", "ArgMax", pass_argmax},
+    WalkRule{"", "Slice", pass_column},
+    WalkRule{"", "Gather", pass_lookup},
+    WalkRule{kMl, "ArrayFeatureExtractor", pass_lookup},
+    WalkRule{kMl, "LabelEncoder", pass_label_encoder},
+    WalkRule{kMl, "ZipMap", pass_zip_map},
+    WalkRule{kMl, "Normalizer", pass_normalizer},
+    WalkRule{kMl, "Binarizer", pass_binarizer},
+    WalkRule{"", "Concat", pass_two_columns},
+    WalkRule{"", "Softmax", end_softmax},
+    WalkRule{"", "LogSoftmax", end_softmax},
+    WalkRule{"", "Exp", end_exponential},
+    WalkRule{"", "Sigmoid", end_sigmoid},
+    WalkRule{"", "Reciprocal", pass_arithmetic},
+    WalkRule{"", "Div", pass_arithmetic},
+    WalkRule{"", "Mul", pass_arithmetic},
 };
 
-Step find_step(const Node& node, opdef::Passage passage) {
+WalkStep find_step(const Node& node, opdef::Passage passage) {
   if (passage >= opdef::Passage::kConverted) return pass;
   if (passage == opdef::Passage::kReshaped) return pass_reshape;
-  const auto* rule = std::ranges::find_if(kRules, [&](const Rule& candidate) {
+  const auto* rule = std::ranges::find_if(kRules, [&](const WalkRule& candidate) {
     return candidate.op_type == node.op_type && candidate.domain == node.domain;
   });
   return rule == kRules.end() ? nullptr : rule->step;
@@ -307,7 +303,7 @@ Head walk_back(Value* value) {
     const opdef::OpDef* def = ops.find(node);
     const auto passage = def == nullptr ? opdef::Passage::kNone : def->passage;
     Value* const before = walk.value;
-    const Step step = find_step(node, passage);
+    const WalkStep step = find_step(node, passage);
     if (step == nullptr || !step(node, walk)) break;
     if (passage != opdef::Passage::kUnchanged) {
       walk.alias = nullptr;

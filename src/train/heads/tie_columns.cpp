@@ -32,7 +32,7 @@ struct Pairs {
 };
 
 /// A layer that computes [-s, s].
-struct Layer {
+struct TwoColumnLayer {
   Node* product = nullptr;  // MatMul or Gemm
   Node* last = nullptr;     // the Add of the bias, or `product`
   Value* weight = nullptr;
@@ -46,21 +46,19 @@ class Tier {
  public:
   explicit Tier(Graph& graph) : graph_(graph), uses_(graph) {}
 
-  std::vector<Layer> find() const;
-  void tie(const Layer& layer);
+  std::vector<TwoColumnLayer> find() const;
+  void tie(const TwoColumnLayer& layer);
 
  private:
   bool is_opposite(const Value* constant, const Pairs& pairs) const;
   bool is_opposite_bias(const Value* constant) const;
-  bool add_bias(Layer& layer) const;
-  bool gives_classes(const Layer& layer) const;
+  bool add_bias(TwoColumnLayer& layer) const;
+  bool gives_classes(const TwoColumnLayer& layer) const;
   bool is_normalized(const Value* rows) const;
 
   Graph& graph_;
   ir::Uses uses_;
 };
-
-Node complete(const Node& node) { return builtin_engine().ops.complete(node); }
 
 // True for a constant read only by this node whose pairs are all (-a, a).
 bool Tier::is_opposite(const Value* constant, const Pairs& pairs) const {
@@ -85,7 +83,7 @@ bool Tier::is_opposite_bias(const Value* constant) const {
 }
 
 // Adds the bias to `layer`. False: something is added that is not opposite.
-bool Tier::add_bias(Layer& layer) const {
+bool Tier::add_bias(TwoColumnLayer& layer) const {
   layer.last = layer.product;
   if (layer.product->op_type == "Gemm") {
     layer.bias = layer.product->input(2);
@@ -102,13 +100,13 @@ bool Tier::add_bias(Layer& layer) const {
 bool Tier::is_normalized(const Value* rows) const {
   return std::ranges::any_of(graph_.nodes, [&](const Node* node) {
     if (node->op_type == "Normalizer") {
-      return node->input(0) == rows && complete(*node).string_attribute("norm") == "L1";
+      return node->input(0) == rows && complete_node(*node).string_attribute("norm") == "L1";
     }
     return is_op(node, "Div") && match_row_share(node->output(0)) == rows;
   });
 }
 
-bool Tier::gives_classes(const Layer& layer) const {
+bool Tier::gives_classes(const TwoColumnLayer& layer) const {
   const bool is_zero = std::ranges::all_of(layer.weight->initializer.to_doubles(),
                                            [](double number) { return number == 0; });
   return std::ranges::any_of(uses_.of(layer.scores()), [&](const ir::Use& use) {
@@ -117,19 +115,15 @@ bool Tier::gives_classes(const Layer& layer) const {
   });
 }
 
-bool has_two_columns(const Value& value) {
-  return value.type.is_tensor() && value.type.rank() == 2 && value.type.shape->back() == ir::Dim(2);
-}
-
-std::vector<Layer> Tier::find() const {
-  std::vector<Layer> layers;
+std::vector<TwoColumnLayer> Tier::find() const {
+  std::vector<TwoColumnLayer> layers;
   for (Node* node : graph_.nodes) {
     const bool is_gemm = is_op(node, "Gemm");
     if (!is_gemm && !is_op(node, "MatMul")) continue;
-    Layer layer{.product = node, .weight = node->input(1)};
+    TwoColumnLayer layer{.product = node, .weight = node->input(1)};
     if (!is_float_constant(layer.weight) || !has_two_columns(*node->output(0))) continue;
     const Dims& dims = layer.weight->initializer.dims();
-    const bool transposed = is_gemm && complete(*node).int_attribute("transB") != 0;
+    const bool transposed = is_gemm && complete_node(*node).int_attribute("transB") != 0;
     if (dims.rank() != 2 || dims[transposed ? 0 : 1] != 2) continue;
     layer.weight_pairs = {.count = dims[transposed ? 1 : 0], .transposed = transposed};
     if (is_opposite(layer.weight, layer.weight_pairs) && add_bias(layer) &&
@@ -159,7 +153,7 @@ void keep_second(Value* constant, const Pairs& pairs, Dims dims) {
   constant->origin = std::make_shared<const ir::WeightOrigin>(std::move(origin));
 }
 
-void Tier::tie(const Layer& layer) {
+void Tier::tie(const TwoColumnLayer& layer) {
   const Pairs& pairs = layer.weight_pairs;
   keep_second(layer.weight, pairs, pairs.transposed ? Dims{1, pairs.count} : Dims{pairs.count, 1});
   if (layer.bias != nullptr) {
@@ -191,7 +185,7 @@ std::shared_ptr<const ir::Model> tie_opposite_columns(std::shared_ptr<const ir::
   if (Tier(*working->graph).find().empty()) return working;
   auto copy = std::make_shared<ir::Model>(ir::clone(*working));
   Tier tier(*copy->graph);
-  for (const Layer& layer : tier.find()) tier.tie(layer);
+  for (const TwoColumnLayer& layer : tier.find()) tier.tie(layer);
   return copy;
 }
 

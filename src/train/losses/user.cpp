@@ -17,7 +17,7 @@ using ir::Value;
 
 namespace {
 
-const UserPart& part() {
+const UserPart& loss_part() {
   static const UserPart loss{.subject = "user loss",
                              .form =
                                  "A loss is a model with the inputs scores, target and, "
@@ -25,8 +25,8 @@ const UserPart& part() {
   return loss;
 }
 
-[[noreturn]] void refuse(const std::string& what, const std::string& hint) {
-  refuse_user_part(part(), what, hint);
+[[noreturn]] void refuse_loss(const std::string& what, const std::string& hint) {
+  refuse_user_part(loss_part(), what, hint);
 }
 
 bool is_floating_tensor(const ir::Type& type) {
@@ -35,17 +35,17 @@ bool is_floating_tensor(const ir::Type& type) {
 
 // Throws if the model does not have the form of a loss.
 ir::Model load(const UserLoss& spec) {
-  ir::Model model = load_user_part(part(), spec.model);
+  ir::Model model = load_user_part(loss_part(), spec.model);
   const ir::Graph& graph = *model.graph;
   const auto inputs = formal_inputs(graph);
   if (inputs.size() < 2 || inputs.size() > 3) {
-    refuse("the model has " + std::to_string(inputs.size()) + " inputs, expected 2 or 3",
-           "Make everything else an initializer.");
+    refuse_loss("the model has " + std::to_string(inputs.size()) + " inputs, expected 2 or 3",
+                "Make everything else an initializer.");
   }
   if (graph.outputs.size() != 1 || !is_floating_tensor(graph.outputs.front()->type)) {
-    refuse("the model has " + std::to_string(graph.outputs.size()) +
-               " outputs, expected one of a floating-point type",
-           "Keep only the loss, for each row or for the batch.");
+    refuse_loss("the model has " + std::to_string(graph.outputs.size()) +
+                    " outputs, expected one of a floating-point type",
+                "Keep only the loss, for each row or for the batch.");
   }
   return model;
 }
@@ -70,14 +70,14 @@ bool is_batch_loss(const Value& loss, const ir::Dim& rows, const std::string& su
 ir::Type user_target_type(const UserLoss& spec, const Value& scores) {
   const ir::Model model = load(spec);
   const auto inputs = formal_inputs(*model.graph);
-  check_user_dtype(part(), *inputs[0], scores.dtype(), "the scores");
+  check_user_dtype(loss_part(), *inputs[0], scores.dtype(), "the scores");
   if (inputs.size() == 3) {
-    check_user_dtype(part(), *inputs[2], scores.dtype(), "sample weights");
+    check_user_dtype(loss_part(), *inputs[2], scores.dtype(), "sample weights");
   }
   const ir::Type& declared = inputs[1]->type;
   if (!scores.type.has_rank() || scores.type.rank() == 0) {
-    refuse("the scores '" + scores.name + "' have no rows",
-           "Name another output in the loss, by its output.");
+    refuse_loss("the scores '" + scores.name + "' have no rows",
+                "Name another output in the loss, by its output.");
   }
   // Symbols of the loss's own file mean nothing here: the rows are the scores' rows.
   ir::SymbolicShape shape{scores.type.shape->front()};
@@ -86,8 +86,8 @@ ir::Type user_target_type(const UserLoss& spec, const Value& scores) {
     return ir::Type::tensor(declared.dtype, std::move(shape));
   }
   if (declared.rank() == 0) {
-    refuse("the target '" + inputs[1]->name + "' is one number",
-           "Give it a first dimension for the rows.");
+    refuse_loss("the target '" + inputs[1]->name + "' is one number",
+                "Give it a first dimension for the rows.");
   }
   for (std::size_t axis = 1; axis < declared.rank(); ++axis) {
     const ir::Dim& dim = (*declared.shape)[axis];
@@ -121,11 +121,11 @@ Elements write_user_loss(GraphBuilder& g, const UserLoss& spec, const LossInputs
       .values = loss,
       .mean_of_columns = true,
       .is_weighted = wants_weights && in.weight != nullptr,
-      .is_total = is_batch_loss(*loss, in.scores->type.shape->front(), part().subject)};
+      .is_total = is_batch_loss(*loss, in.scores->type.shape->front(), loss_part().subject)};
   if (!elements.is_total) return elements;
   if (in.weight != nullptr && !wants_weights) {
-    refuse("it returns one loss for the batch and takes no sample weights",
-           "Give its model a third input for them, or let it return the loss of each row.");
+    refuse_loss("it returns one loss for the batch and takes no sample weights",
+                "Give its model a third input for them, or let it return the loss of each row.");
   }
   if (loss->type.rank() > 0) elements.values = g.reduce_sum(loss, {}, /*keepdims=*/false);
   return elements;

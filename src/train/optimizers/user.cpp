@@ -18,7 +18,7 @@ using ir::Value;
 
 constexpr std::size_t kFirstSlot = 4;  // after weight, gradient, learning rate and step
 
-const UserPart& part() {
+const UserPart& optimizer_part() {
   static const UserPart optimizer{
       .subject = "user optimizer",
       .form =
@@ -27,32 +27,33 @@ const UserPart& part() {
   return optimizer;
 }
 
-[[noreturn]] void refuse(const std::string& what, const std::string& hint) {
-  refuse_user_part(part(), what, hint);
+[[noreturn]] void refuse_optimizer(const std::string& what, const std::string& hint) {
+  refuse_user_part(optimizer_part(), what, hint);
 }
 
 // Throws if the model does not have the form of an optimizer.
 ir::Model load(const UserOptimizer& spec) {
-  ir::Model model = load_user_part(part(), spec.model);
+  ir::Model model = load_user_part(optimizer_part(), spec.model);
   const ir::Graph& graph = *model.graph;
   const auto& inputs = graph.inputs;
   if (inputs.size() < kFirstSlot || formal_inputs(graph).size() < kFirstSlot) {
-    refuse("the model has " + std::to_string(formal_inputs(graph).size()) +
-               " inputs without a default, expected at least 4",
-           "Make everything else an initializer.");
+    refuse_optimizer("the model has " + std::to_string(formal_inputs(graph).size()) +
+                         " inputs without a default, expected at least 4",
+                     "Make everything else an initializer.");
   }
   if (graph.outputs.size() != inputs.size() - kFirstSlot + 1) {
-    refuse("the model has " + std::to_string(inputs.size() - kFirstSlot) + " slots and " +
-               std::to_string(graph.outputs.size()) + " outputs",
-           "Give the new weight and the new value of each slot, in their order.");
+    refuse_optimizer("the model has " + std::to_string(inputs.size() - kFirstSlot) + " slots and " +
+                         std::to_string(graph.outputs.size()) + " outputs",
+                     "Give the new weight and the new value of each slot, in their order.");
   }
   const std::unordered_set<std::string> taken{"step_count", "accumulated"};
   for (std::size_t i = kFirstSlot; i < inputs.size(); ++i) {
     const Value& slot = *inputs[i];
-    if (taken.contains(slot.name)) refuse("a slot cannot be called '" + slot.name + "'", "");
+    if (taken.contains(slot.name))
+      refuse_optimizer("a slot cannot be called '" + slot.name + "'", "");
     if (slot.is_initializer() && slot.initializer.num_elements() != 1) {
-      refuse("the initial value of slot '" + slot.name + "' is not one number",
-             "Let it start from one number everywhere.");
+      refuse_optimizer("the initial value of slot '" + slot.name + "' is not one number",
+                       "Let it start from one number everywhere.");
     }
   }
   return model;
@@ -66,7 +67,7 @@ class UserRule : public UpdateRule {
   Value* update(const WeightStep& step) override {
     const auto& inputs = model_.graph->inputs;
     for (const std::size_t i : {std::size_t{0}, std::size_t{1}}) {
-      check_user_dtype(part(), *inputs[i], step.weight->dtype(),
+      check_user_dtype(optimizer_part(), *inputs[i], step.weight->dtype(),
                        "weights such as '" + step.weight->name + "'");
     }
     std::unordered_map<const Value*, Value*> given{
@@ -104,9 +105,10 @@ class UserRule : public UpdateRule {
     const bool fits =
         x->dtype() == like.dtype() && (!found || found->num_elements() == dims.num_elements());
     if (!fits) {
-      refuse("output '" + model_.graph->outputs[output]->name + "' is " + x->type.to_string() +
-                 ", but '" + like.name + "' is " + like.type.to_string(),
-             "Give a new value of the same type and shape.");
+      refuse_optimizer("output '" + model_.graph->outputs[output]->name + "' is " +
+                           x->type.to_string() + ", but '" + like.name + "' is " +
+                           like.type.to_string(),
+                       "Give a new value of the same type and shape.");
     }
     if (found && *found == dims) return x;
     return writer_.g().reshape(x, std::vector<std::int64_t>(dims.begin(), dims.end()));
@@ -121,7 +123,7 @@ class UserRule : public UpdateRule {
   }
 
   Value* make_slot(const Value& declared, const WeightStep& step) {
-    check_user_dtype(part(), declared, step.weight->dtype(), "weights and slots");
+    check_user_dtype(optimizer_part(), declared, step.weight->dtype(), "weights and slots");
     const double first = declared.is_initializer() ? declared.initializer.to_doubles().front() : 0;
     return writer_.slot(declared.name, step, first);
   }

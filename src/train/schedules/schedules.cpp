@@ -32,14 +32,14 @@ ScheduleUnit unit_of(const auto& spec) {
   }
 }
 
-bool needs_updates(const Schedule& schedule, bool in_sequence) {
+bool takes_updates(const Schedule& schedule, bool in_sequence) {
   return std::visit(
       [&](const auto& spec) {
         using Spec = std::decay_t<decltype(spec)>;
         constexpr bool kIsSequence = std::is_same_v<Spec, ScheduleSequence>;
         if constexpr (kIsSequence || std::is_same_v<Spec, ScheduleProduct>) {
           return std::ranges::any_of(spec.parts, [&](const Schedule& part) {
-            return needs_updates(part, in_sequence || kIsSequence);
+            return takes_updates(part, in_sequence || kIsSequence);
           });
         } else {
           const bool in_epochs = unit_of(spec) == ScheduleUnit::kEpoch;
@@ -53,7 +53,7 @@ bool needs_updates(const Schedule& schedule, bool in_sequence) {
 
 }  // namespace
 
-bool needs_updates(const Schedule& schedule) { return needs_updates(schedule, false); }
+bool needs_updates(const Schedule& schedule) { return takes_updates(schedule, false); }
 
 bool counts_epochs(const Schedule& schedule) {
   return std::visit(

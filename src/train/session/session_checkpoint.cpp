@@ -21,8 +21,8 @@ constexpr const char* kHint =
     "Resume with the model, loss, optimizer and options of the first run; to load only weights "
     "into a model use set_weights.";
 
-[[noreturn]] void refuse(const Checkpoint& checkpoint, const std::string& what,
-                         const std::string& value = {}, const std::string& detail = {}) {
+[[noreturn]] void refuse_state(const Checkpoint& checkpoint, const std::string& what,
+                               const std::string& value = {}, const std::string& detail = {}) {
   throw CheckpointError({.what = what,
                          .where = {.file = checkpoint.path, .value = value},
                          .detail = detail,
@@ -73,10 +73,10 @@ std::string take_line(std::string_view& text) {
     const std::string mine = take_line(here).substr(0, kMostShown);
     const std::string theirs = take_line(there).substr(0, kMostShown);
     if (mine == theirs) continue;
-    refuse(checkpoint, "the checkpoint is of another model", {},
-           fmt::format(R"(First difference: it has "{}", this model "{}".)", theirs, mine));
+    refuse_state(checkpoint, "the checkpoint is of another model", {},
+                 fmt::format(R"(First difference: it has "{}", this model "{}".)", theirs, mine));
   }
-  refuse(checkpoint, "the checkpoint is of another model");
+  refuse_state(checkpoint, "the checkpoint is of another model");
 }
 
 // Names, types and shapes of all state, before the graph: the most informative difference.
@@ -93,16 +93,17 @@ std::vector<const Tensor*> ordered_state(const NamedTensors& state,
     expected.insert(name);
     const auto found = stored.find(name);
     if (found == stored.end()) {
-      refuse(checkpoint,
-             fmt::format("the checkpoint lacks the {} '{}' of this session", what, entry.name),
-             entry.name);
+      refuse_state(
+          checkpoint,
+          fmt::format("the checkpoint lacks the {} '{}' of this session", what, entry.name),
+          entry.name);
     }
     const Tensor& tensor = *found->second;
     if (tensor.dtype() != entry.tensor.dtype() || tensor.dims() != entry.tensor.dims()) {
-      refuse(checkpoint,
-             fmt::format("{} '{}' is {} in the checkpoint, {} in this session", what, entry.name,
-                         type_text(tensor), type_text(entry.tensor)),
-             entry.name);
+      refuse_state(checkpoint,
+                   fmt::format("{} '{}' is {} in the checkpoint, {} in this session", what,
+                               entry.name, type_text(tensor), type_text(entry.tensor)),
+                   entry.name);
     }
     ordered.push_back(&tensor);
   }
@@ -113,8 +114,9 @@ std::vector<const Tensor*> ordered_state(const NamedTensors& state,
   }
   if (!unknown.empty()) {
     const std::string& first = *unknown.begin();
-    refuse(checkpoint,
-           fmt::format("the checkpoint has '{}', which this session does not have", first), first);
+    refuse_state(checkpoint,
+                 fmt::format("the checkpoint has '{}', which this session does not have", first),
+                 first);
   }
   return ordered;
 }
@@ -131,10 +133,11 @@ void check_graphs(const Session& session, const Checkpoint& checkpoint) {
   }
   const std::string loss = metadata_text(checkpoint, "loss");
   if (loss != session.loss().line) {
-    refuse(checkpoint, "the checkpoint was written with another loss", {},
-           fmt::format(R"(It has "{}", this session "{}".)", loss, session.loss().line));
+    refuse_state(checkpoint, "the checkpoint was written with another loss", {},
+                 fmt::format(R"(It has "{}", this session "{}".)", loss, session.loss().line));
   }
-  refuse(checkpoint, "the checkpoint was written with different options of loss or optimizer");
+  refuse_state(checkpoint,
+               "the checkpoint was written with different options of loss or optimizer");
 }
 
 constexpr std::int64_t kSoftTargets = 1;
@@ -172,7 +175,7 @@ void restore_settled(Session& session, const Checkpoint& checkpoint) {
   const std::int64_t steps = checkpoint.get_int("session/steps");
   const std::int64_t seed = checkpoint.get_int("session/seed");
   const double learning_rate = checkpoint.get_double("session/learning_rate");
-  if (steps < 0) refuse(checkpoint, fmt::format("the checkpoint has done {} steps", steps));
+  if (steps < 0) refuse_state(checkpoint, fmt::format("the checkpoint has done {} steps", steps));
 
   NamedTensors loaded;
   for (std::size_t i = 0; i < state.size(); ++i) {
