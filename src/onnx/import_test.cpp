@@ -118,10 +118,10 @@ TEST(Import, RefusesNamesThatAreNotDefinedOnce) {
   EXPECT_THAT(graph_error("g (float[1] x) => (float[1] x) { x = Relu(x) }"),
               HasSubstr("already used"));
   EXPECT_THAT(graph_error("g (float[1] x, float[1] x) => (float[1] x) { }"),
-              HasSubstr("another value of the graph has"));
+              HasSubstr("the name of another value of the graph"));
   EXPECT_THAT(graph_error("g (float[1] x) => (float[1] y) <float w = {1}, float w = {2}>"
                           "{ y = Add(x, w) }"),
-              HasSubstr("another value of the graph has"));
+              HasSubstr("the name of another value of the graph"));
 }
 
 TEST(Import, SortsNodesAndRefusesCycles) {

@@ -64,19 +64,18 @@ TEST(InferenceSessionApi, RefusesWrongFeeds) {
 
 TEST(InferenceSessionApi, NamesEveryOperatorThatItCannotRun) {
   const Model model = Model::from_text(R"(
-<ir_version: 8, opset_import: ["" : 17]>
-g (float[1, 2, 4, 4] x, float[1, 5] rois) => (float[1, 2, 2, 2] y)
+<ir_version: 9, opset_import: ["" : 20]>
+g (uint8[N] file) => (uint8[H, W, C] y, uint8[H2, W2, C2] z)
 {
-  [first] p = MaxRoiPool<pooled_shape = [4, 4]>(x, rois)
-  r = Relu(p)
-  [second] y = MaxRoiPool<pooled_shape = [2, 2]>(r, rois)
+  [first] y = ImageDecoder<pixel_format = "RGB">(file)
+  [second] z = ImageDecoder<pixel_format = "Grayscale">(file)
 }
 )");
   try {
     const InferenceSession session(model, {.threads = 1});
     FAIL();
   } catch (const UnsupportedOperatorError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("2 nodes: MaxRoiPool 'first', MaxRoiPool 'second'"));
+    EXPECT_THAT(error.what(), HasSubstr("2 nodes: ImageDecoder 'first', ImageDecoder 'second'"));
   }
 }
 

@@ -45,8 +45,8 @@ std::vector<OpCase> all() {
   return variants;
 }
 
-// The scales of Resize are float32 whatever the data are; that they have no gradient is said of
-// float32, where the case can be built.
+// The scales of Resize and of quantized tensors are float32 whatever the data are. The node tests
+// of ONNX check those gradients, in float32; here the case builds, or the gradient is refused.
 bool is_float32_alone(const OpCase& variant) {
   OpCase narrow = variant;
   const std::vector<std::string> names = input_names(variant);
@@ -65,7 +65,7 @@ bool is_float32_alone(const OpCase& variant) {
   }
   narrow.inputs[moved].dtype = DataType::kFloat32;
   try {
-    EXPECT_TRUE(build_case(narrow, {}).seeded_outputs.empty());  // integers
+    build_case(narrow, {});
   } catch (const GradientError&) {
     return true;
   }
