@@ -230,30 +230,32 @@ Replacement empty_constant(Node& node, GraphBuilder& g) {
                 {{.name = "value", .value = Tensor::zeros(type.dtype, {1})}})}};
 }
 
-// Since opset 22 these have other element types, and stock onnxruntime only has kernels for earlier
-// versions. Their areas depend on values: no other operators can express this.
-Replacement only_before_22(Node& node, GraphBuilder& /*g*/) {
-  throw ModelError(
-      {.what = "stock onnxruntime runs this operator only up to opset 21",
-       .where = {.graph = node.graph->name, .node = node.name, .op_type = node.op_type},
-       .hint = "Give target_opset=21."});
-}
-
 // The oldest opset that needs the other form.
 constexpr RewriteRule kPortableRules[] = {
-    {"Bernoulli", 0, bernoulli},           {"Dropout", 0, dropout},
-    {"Expand", 0, empty_constant},         {"Flatten", 0, positive_axis},
-    {"GlobalLpPool", 22, global_lp_pool},  {"MaxRoiPool", 22, only_before_22},
-    {"Multinomial", 22, multinomial},      {"Pad", 0, pads_of_all_axes},
-    {"RandomNormal", 22, random_normal},   {"RandomNormalLike", 22, random_normal},
-    {"RandomUniform", 22, random_uniform}, {"RandomUniformLike", 22, random_uniform},
-    {"ReduceL1", 0, positive_axes},        {"ReduceL2", 0, positive_axes},
-    {"ReduceLogSum", 0, positive_axes},    {"ReduceLogSumExp", 0, positive_axes},
-    {"ReduceMax", 0, positive_axes},       {"ReduceMean", 0, positive_axes},
-    {"ReduceMin", 0, positive_axes},       {"ReduceProd", 0, positive_axes},
-    {"ReduceSum", 0, positive_axes},       {"ReduceSumSquare", 0, positive_axes},
-    {"RoiAlign", 22, only_before_22},      {"Softplus", 0, softplus},
-    {"Squeeze", 0, positive_axes},         {"Unsqueeze", 0, positive_axes},
+    {"Bernoulli", 0, bernoulli},
+    {"Dropout", 0, dropout},
+    {"Expand", 0, empty_constant},
+    {"Flatten", 0, positive_axis},
+    {"GlobalLpPool", 22, global_lp_pool},
+    {"Multinomial", 22, multinomial},
+    {"Pad", 0, pads_of_all_axes},
+    {"RandomNormal", 22, random_normal},
+    {"RandomNormalLike", 22, random_normal},
+    {"RandomUniform", 22, random_uniform},
+    {"RandomUniformLike", 22, random_uniform},
+    {"ReduceL1", 0, positive_axes},
+    {"ReduceL2", 0, positive_axes},
+    {"ReduceLogSum", 0, positive_axes},
+    {"ReduceLogSumExp", 0, positive_axes},
+    {"ReduceMax", 0, positive_axes},
+    {"ReduceMean", 0, positive_axes},
+    {"ReduceMin", 0, positive_axes},
+    {"ReduceProd", 0, positive_axes},
+    {"ReduceSum", 0, positive_axes},
+    {"ReduceSumSquare", 0, positive_axes},
+    {"Softplus", 0, softplus},
+    {"Squeeze", 0, positive_axes},
+    {"Unsqueeze", 0, positive_axes},
 };
 
 void drop_masks(ir::Graph& graph, const ir::Uses& uses) {

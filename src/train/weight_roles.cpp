@@ -21,7 +21,8 @@ bool is_reparametrisation(const Node& node) {
 }
 
 bool is_quantization(const Node& node) {
-  return is_op(node, {"QuantizeLinear", "DequantizeLinear"});
+  return is_op(node, {"QuantizeLinear", "DequantizeLinear"}) ||
+         node.op_type.starts_with("FakeQuantize");
 }
 
 bool is_floating_value(const Value* value) {

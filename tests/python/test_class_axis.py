@@ -216,7 +216,7 @@ def test_files_where_nothing_tells_have_axis_1():
 def test_labels_of_no_axis_are_refused():
     for places in (T, "T"):
         session = og.TrainingSession(model(places=places), "cross_entropy")
-        with pytest.raises(og.Error, match=r"labels \[6, 3\].*(shape of the scores|3 places)"):
+        with pytest.raises(og.Error, match=r"labels \[6, 3\].*(shape of the scores|3 positions)"):
             session.step({"X": X, "label": LABELS[:, :3]})
     session = og.TrainingSession(model(shown=False), "cross_entropy")
     session.step({"X": X, "label": LABELS})

@@ -180,7 +180,7 @@ def test_columns_that_are_missing(rows):
     table = pa.table({"a": rows[0][:, 0]})
     with pytest.raises(og.DataError, match="no column 'b'"):
         og.Trainer(mlp_proto([1, 1])).fit(table, "b", verbose=0)
-    with pytest.raises(og.DataError, match="nothing for the model's input 'X'"):
+    with pytest.raises(og.DataError, match="no column for the model's input 'X'"):
         og.Trainer(mlp_proto([1, 1])).fit(table, "a", verbose=0)
     table = pa.table({"a": rows[0][:, 0], "s": ["x"] * 120})
     with pytest.raises(og.DataError, match="column 's' is text"):

@@ -448,7 +448,7 @@ def test_class_weights_that_cannot_be(labelled, rows):
     X, y = labelled
     batches = in_batches(X, y, 10)
     once = (batch for batch in batches)
-    with pytest.raises(og.DataError, match="can be read once") as error:
+    with pytest.raises(og.DataError, match="can be read only once") as error:
         make_classifier().fit(once, class_weight="balanced", epochs=1, verbose=0)
     assert "as numbers by label" in str(error.value)
     assert next(once) is batches[0]

@@ -243,7 +243,7 @@ REFUSED = {
     "empty": ("", "the file is empty"),
     "header only": ("a,b,y\n", "no rows below the header"),
     "numbers first": ("1,2,3\n4,5,6\n", "the first line has numbers"),
-    "twice": ("a,a,y\n1,2,3\n", "column 'a' is there twice"),
+    "twice": ("a,a,y\n1,2,3\n", "column 'a' occurs twice"),
     "no target": ("a,b,z\n1,2,3\n", "no column 'y'"),
     "text": ("a,b,y\n1,2,3\n4,five,6\n", "line 3, column 'b': 'five' is not a number"),
     "comma": ('a,b,y\n1,2,3\n"1,5",2,3\n', "line 3, column 'a': '1,5' is not a number"),

@@ -235,6 +235,7 @@ def test_options_in_the_text_of_the_command_line(prepared):
     spans = [span for span in spans if not re.search(r"\b[A-Z]{3,}\b| [NX]$", span)]
     assert len(spans) >= 4
     for span in spans:
+        span = span.split("\\|")[0]  # the first of the choices in a table
         run(f"onnxgrad train model.onnx --data train.csv --target y -o o.onnx -q --epochs 1 {span}")
     Path("run.toml").write_text(*blocks_of(prepared[0], "toml"), encoding="utf-8")
     run("onnxgrad train --config run.toml")

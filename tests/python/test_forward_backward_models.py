@@ -7,7 +7,6 @@ import pytest
 import onnxgrad as og
 from onnx_tool import MODELS
 from test_reference_models import (
-    NO_GRADIENT,
     ROWS,
     WITH_LOSS,
     assert_close,
@@ -16,7 +15,7 @@ from test_reference_models import (
     part,
 )
 
-NAMES = [name for name in WITH_LOSS if name not in NO_GRADIENT]
+NAMES = WITH_LOSS
 
 
 def layer_of(name: str) -> og.ForwardBackward:

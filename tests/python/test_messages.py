@@ -181,7 +181,7 @@ MISTAKES = {
         "two.onnx",
         "a,c,y\n1,2,3\n",
         [],
-        ["nothing for the model's input 'b'", "has 'a', 'c', 'y'"],
+        ["no column for the model's input 'b'", "has 'a', 'c', 'y'"],
     ),
     "all frozen": (
         "linear.onnx",
@@ -311,7 +311,7 @@ def test_predict_says_which_columns_it_reads(command):
     assert "input 'x' reads the columns 'a', 'y'" in said
     status, said = command("a,y\n1,2\n", "predict", "two.onnx", "--data", "data.csv")
     assert status == 4
-    assert "nothing for the model's input 'b'" in said
+    assert "no column for the model's input 'b'" in said
     status, said = command(table(3, 1), "predict", "linear.onnx", "--data", "data.csv")
     assert "Columns: 'a', 'b', 'y'." in said
     status, said = command(
@@ -501,7 +501,7 @@ def test_columns_of_tables_have_their_names():
     with pytest.raises(og.DataError, match=r"'b' is text \('2,5' in row 1\)[^|]*2\.5"):
         trainer.fit(texts, "y", verbose=0)
     two = og.Trainer(model("two.onnx"))
-    with pytest.raises(og.DataError, match="nothing for the model's input 'b'"):
+    with pytest.raises(og.DataError, match="no column for the model's input 'b'"):
         two.fit(pa.table({"a": [1.0], "z": [1.0], "y": [1.0]}), "y", verbose=0)
 
 

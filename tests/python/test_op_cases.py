@@ -79,6 +79,7 @@ NOT_FOR_EVALUATOR = {
     "GRU": "knows one direction and no lengths, and computes activations of its own",
     "GlobalMaxPool": "wrong shape for other than two spatial axes",
     "GridSample": "coordinates in float32",
+    "HardSwish": "float32",
     "LSTM": "as GRU",
     "RNN": "as GRU",
     "Resize": "weights in float32",
@@ -88,7 +89,7 @@ NOT_FOR_EVALUATOR = {
 FLOAT32_IN_ONNXRUNTIME = {"DFT", "Gelu"}
 
 # Operators whose definition, for opsets without them, has constants of float32.
-FLOAT32_DEFINITIONS = "unary.gelu"
+FLOAT32_DEFINITIONS = ("unary.gelu", "unary.hardswish")
 
 # Of these stock onnxruntime draws other numbers; it must run them all the same.
 RANDOM = ("draw", "dropout")

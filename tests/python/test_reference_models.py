@@ -17,11 +17,6 @@ from onnx_tool import MODELS
 ROWS = {row["name"]: row for row in json.loads((MODELS / "index.json").read_text())}
 WITH_LOSS = [name for name, row in ROWS.items() if row["loss"]]
 
-# Operators without a gradient here yet, by model; a model leaves this table when they have one.
-NO_GRADIENT: dict[str, set[str]] = {}
-# And without a kernel.
-NO_KERNEL = {**NO_GRADIENT, "quantized_mlp": {"DequantizeLinear"}}
-
 
 def batches(name: str) -> list[dict[str, np.ndarray]]:
     """The stored arrays of each batch, without the batch's prefix."""
@@ -49,7 +44,7 @@ def check_gradients(got: dict[str, np.ndarray], want: dict[str, np.ndarray], t: 
         assert_close(got[name], value, t, 0.02 * largest)
 
 
-@pytest.mark.parametrize("name", [name for name in WITH_LOSS if name not in NO_GRADIENT])
+@pytest.mark.parametrize("name", WITH_LOSS)
 def test_loss_and_gradients(name: str) -> None:
     row = ROWS[name]
     model = onnx.load(MODELS / f"{name}_loss.onnx")
@@ -71,7 +66,7 @@ def test_loss_and_gradients(name: str) -> None:
             check_gradients(got, part(batch, "grad/"), row["tolerance"])
 
 
-@pytest.mark.parametrize("name", [name for name in ROWS if name not in NO_KERNEL])
+@pytest.mark.parametrize("name", ROWS)
 def test_outputs(name: str) -> None:
     row = ROWS[name]
     session = og.InferenceSession(MODELS / f"{name}.onnx")
@@ -89,28 +84,9 @@ def test_outputs(name: str) -> None:
             assert_close(np.asarray(got), want, row["tolerance"], floor)
 
 
-def run_first_batch(name: str) -> list:
-    session = og.InferenceSession(MODELS / f"{name}.onnx")
-    return session.run(None, part_of_inputs(session, batches(name)[0]))
-
-
 def part_of_inputs(session: og.InferenceSession, batch: dict) -> dict[str, np.ndarray]:
     given = part(batch, "in/")
     return {value.name: given[value.name] for value in session.get_inputs()}
-
-
-@pytest.mark.parametrize("name", NO_GRADIENT)
-def test_missing_gradients_are_named(name: str) -> None:
-    with pytest.raises(og.GradientError) as caught:
-        og.gradient(MODELS / f"{name}_loss.onnx", None, ["loss"], fill_grad=True)
-    assert all(operator in str(caught.value) for operator in NO_GRADIENT[name])
-
-
-@pytest.mark.parametrize("name", NO_KERNEL)
-def test_missing_kernels_are_named(name: str) -> None:
-    with pytest.raises(og.UnsupportedOperatorError) as caught:
-        run_first_batch(name)
-    assert all(operator in str(caught.value) for operator in NO_KERNEL[name])
 
 
 # Scores [N, T, C] with the classes last; a loss of ours wants them second, as ONNX has them.
@@ -122,7 +98,7 @@ CLASSES_LAST = {
 WITH_IGNORED_LABELS = {"lstm_language_model"}
 
 
-@pytest.mark.parametrize("name", sorted({*WITH_LOSS} - {*NO_GRADIENT} - CLASSES_LAST))
+@pytest.mark.parametrize("name", sorted({*WITH_LOSS} - CLASSES_LAST))
 def test_first_losses_of_a_training_session(name: str) -> None:
     """With a rate of 0 each batch has its stored loss."""
     row = ROWS[name]

@@ -170,7 +170,7 @@ def _expect_room(array: np.ndarray[Any, Any], name: str) -> None:
 
 def _from_objects(array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
     items = array.ravel().tolist()
-    if items and all(isinstance(item, str) for item in items):
+    if all(isinstance(item, str) for item in items):  # none, too: numbers have types
         return np.array(items, dtype=np.str_).reshape(array.shape)
     if all(isinstance(item, (bool, int, float)) for item in items):
         return np.array(items).reshape(array.shape)

@@ -76,7 +76,7 @@ def plan_columns(
     by_name = bool(named) and len(left) == 1
     if len(missing) > 1 or not left or by_name or (len(left) > 1 and not stacks):
         raise DataError(
-            what=f"{path or 'the table'}{':' if path else ' has'} nothing for the model's input "
+            what=f"{path or 'the table'}{':' if path else ' has'} no column for the model's input "
             f"'{missing[0]}'",
             file=path,
             value=missing[0],

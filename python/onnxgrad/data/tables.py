@@ -265,7 +265,7 @@ def _read_csv(path: str, delimiter: str) -> Table:
         problem = (
             "the file is empty"
             if not header
-            else f"the column '{repeated}' is there twice"
+            else f"the column '{repeated}' occurs twice"
             if repeated is not None and not is_number(repeated)
             else "the first line has numbers, not the names of the columns"
         )
