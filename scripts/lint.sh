@@ -71,15 +71,14 @@ fi
 
 clang_format() { cpp_files | xargs -r -d '\n' clang-format --dry-run -Werror --ferror-limit=3; }
 
-# Test files are unity-built, so no compile command names them; the headers they exercise are
-# checked through the sources.
 clang_tidy() {
   local files
   if [[ $mode == --all ]]; then files=$(cpp_files); else files=$(changed_files); fi
   files=$(grep -E '^(src|python/bindings)/.*\.cpp$' <<<"$files" | grep -vE '_(test|bench)\.cpp$' || true)
   [[ -n $files ]] || return 0
   [[ -f $build/compile_commands.json ]] || { echo "no $build/compile_commands.json: build first"; return 1; }
-  xargs -r -d '\n' -P "$jobs" -n 1 clang-tidy --quiet -p "$build" \
+  python scripts/source_commands.py "$build"
+  xargs -r -d '\n' -P "$jobs" -n 1 clang-tidy --quiet -p "$build/sources" \
     --extra-arg=-Wno-unknown-warning-option --extra-arg=-Wno-unused-command-line-argument \
     --extra-arg=-Wno-ignored-gch \
     --extra-arg=-idirafter --extra-arg="$(c++ -print-file-name=include)" <<<"$files"  # for omp.h

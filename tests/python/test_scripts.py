@@ -1,5 +1,6 @@
 """The checks in scripts/: the layer table and the file-length limit, on files made for the test."""
 
+import json
 import subprocess
 import sys
 import sysconfig
@@ -263,3 +264,22 @@ def test_requirements_agree_with_pyproject():
 def test_python_headers_are_those_of_the_interpreter():
     # The set-up refuses an interpreter without headers; the extension is built against them.
     assert (Path(sysconfig.get_paths()["include"]) / "Python.h").exists()
+
+
+def test_sources_of_unity_builds_have_commands(tmp_path):
+    unity = tmp_path / "Unity" / "unity_0_cxx.cxx"
+    unity.parent.mkdir()
+    unity.write_text('/* generated */\n#include "/src/a.cpp"\n\n#include "/src/b.cpp"\n')
+    entries = [
+        {"directory": "/build", "file": str(unity), "command": f"c++ -O1 -c {unity}"},
+        {"directory": "/build", "file": "/src/c.cpp", "command": "c++ -O3 -c /src/c.cpp"},
+    ]
+    (tmp_path / "compile_commands.json").write_text(json.dumps(entries))
+    script = ROOT / "scripts" / "source_commands.py"
+    subprocess.run([sys.executable, script, tmp_path], check=True)
+    found = json.loads((tmp_path / "sources" / "compile_commands.json").read_text())
+    assert {entry["file"]: entry["command"] for entry in found} == {
+        "/src/a.cpp": "c++ -O1 -c /src/a.cpp",
+        "/src/b.cpp": "c++ -O1 -c /src/b.cpp",
+        "/src/c.cpp": "c++ -O3 -c /src/c.cpp",
+    }

@@ -161,7 +161,8 @@ class OnnxFunction:
         if self._session is None:
             self._session = og.InferenceSession(self.to_onnx())
         names = [value.name for value in self._session.get_inputs()]
-        return self._session.run(None, dict(zip(names, arrays, strict=True)))[0]
+        found = self._session.run(None, dict(zip(names, arrays, strict=True)))[0]
+        return np.asarray(found)
 
 
 def onnxnumpy_default(function: Callable[..., Any]) -> OnnxFunction:

@@ -239,7 +239,7 @@ class OrtGradientOptimizer(BaseEstimator):
 
         feeds, _ = self._feeds(X, y, sample_weight)
         session = og.InferenceSession(self.get_trained_onnx())
-        return session.run([self.loss_output_name], as_inputs(feeds, session))[0]
+        return np.asarray(session.run([self.loss_output_name], as_inputs(feeds, session))[0])
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return minus the loss per row, with any penalty: the larger, the better."""

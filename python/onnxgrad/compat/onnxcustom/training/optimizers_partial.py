@@ -416,7 +416,7 @@ class OrtGradientForwardBackwardOptimizer(BaseEstimator):
             "sample_weight": None if weight is None else as_weights(sample_weight, target),
         }
         feeds = as_inputs(data, session)
-        found = session.run([with_loss.graph.output[0].name], feeds)[0]
+        found = np.asarray(session.run([with_loss.graph.output[0].name], feeds)[0])
         # The engine takes the mean over the columns of a row.
         return found if self.learning_loss.is_classifier else found * target.shape[1]
 
