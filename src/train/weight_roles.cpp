@@ -22,7 +22,7 @@ bool is_reparametrisation(const Node& node) {
 
 bool is_quantization(const Node& node) {
   return is_op(node, {"QuantizeLinear", "DequantizeLinear"}) ||
-         node.op_type.starts_with("FakeQuantize");
+         opdef::base_name(node.domain, node.op_type) == "FakeQuantize";
 }
 
 bool is_floating_value(const Value* value) {
