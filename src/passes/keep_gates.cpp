@@ -38,10 +38,11 @@ constexpr std::array<CellRow, 3> kCells = {{
     {"RNN", "RNNGates", "RNNGradient", 6, 2},
 }};
 
-const CellRow* find_cell(const Node& node) {
+// The row that has this function in a column.
+const CellRow* find_cell(const Node& node, std::string_view CellRow::* column) {
   if (node.domain != ir::kFunctionDomain) return nullptr;
   const std::string_view name = opdef::base_name(node.domain, node.op_type);
-  const auto* found = std::ranges::find(kCells, name, &CellRow::gates);
+  const auto* found = std::ranges::find(kCells, name, column);
   return found == kCells.end() ? nullptr : found;
 }
 
@@ -82,18 +83,12 @@ Node* find_operator(const Node& gates, const CellRow& row) {
   return has_attributes_of(gates, *cell) ? cell : nullptr;
 }
 
-}  // namespace
-
-namespace {
-
 // True if it drops any.
 bool drop_unread_gradients(ir::Graph& graph) {
   const ir::Uses uses(graph);
   bool changed = false;
   for (Node* node : graph.nodes) {
-    if (node->domain != ir::kFunctionDomain) continue;
-    const std::string_view name = opdef::base_name(node->domain, node->op_type);
-    if (std::ranges::find(kCells, name, &CellRow::gradient) == kCells.end()) continue;
+    if (find_cell(*node, &CellRow::gradient) == nullptr) continue;
     for (Value*& output : node->outputs) {
       if (output == nullptr || uses.count(output) > 0) continue;
       output = nullptr;
@@ -108,7 +103,7 @@ bool drop_unread_gradients(ir::Graph& graph) {
 bool keep_gates(ir::Graph& graph, const PassContext& /*context*/) {
   bool changed = false;
   for (Node* node : graph.nodes) {
-    const CellRow* row = find_cell(*node);
+    const CellRow* row = find_cell(*node, &CellRow::gates);
     Node* cell = row == nullptr ? nullptr : find_operator(*node, *row);
     if (cell == nullptr) continue;
     cell->domain = ir::kFusedDomain;
@@ -120,7 +115,7 @@ bool keep_gates(ir::Graph& graph, const PassContext& /*context*/) {
   }
   if (changed) {
     std::erase_if(graph.nodes, [](const Node* node) {
-      return node->outputs.empty() && find_cell(*node) != nullptr;
+      return node->outputs.empty() && find_cell(*node, &CellRow::gates) != nullptr;
     });
   }
   return drop_unread_gradients(graph) || changed;
