@@ -30,6 +30,10 @@ Value* look_through(const Value* value, const NodeTest& passes) {
   return const_cast<Value*>(value);  // NOLINT: what the graph owns, as the caller may change it
 }
 
+Value* look_through_identities(const Value* value) {
+  return look_through(value, [](const Node& node) { return is_op(&node, "Identity"); });
+}
+
 Pattern capture() {
   return [](const Value* value, Match& match) {
     if (value == nullptr) return false;

@@ -21,6 +21,8 @@ namespace onnxgrad::ir {
 /// The value found by walking back through nodes that satisfy `passes`, along input 0. nullptr if
 /// that is absent.
 Value* look_through(const Value* value, const NodeTest& passes);
+/// The same through Identity nodes alone.
+Value* look_through_identities(const Value* value);
 
 /// A match in progress.
 struct Match {

@@ -2,20 +2,14 @@
 
 #include <algorithm>
 
+#include "ir/pattern.h"
+
 namespace onnxgrad::opdef {
 namespace {
 
-const ir::Value* behind_identities(const ir::Value* value) {
-  while (value->producer != nullptr && value->producer->op_type == "Identity" &&
-         value->producer->domain.empty()) {
-    value = value->producer->inputs[0];
-  }
-  return value;
-}
-
 bool is_true(const ir::Value* value) {
   if (value == nullptr) return true;  // no condition
-  value = behind_identities(value);
+  value = ir::look_through_identities(value);
   if (!value->is_constant()) return false;
   const Tensor& tensor = value->initializer;
   return tensor.dtype() == DataType::kBool && tensor.num_elements() == 1 && tensor.data<bool>()[0];
@@ -34,7 +28,7 @@ std::optional<std::int64_t> fixed_trip_count(const ir::Node& node) {
   }
   if (!is_true(node.input(1))) return {};
   const ir::Value* next = (*body)->outputs[0];
-  if (behind_identities(next) != (*body)->inputs[1] && !is_true(next)) return {};
+  if (ir::look_through_identities(next) != (*body)->inputs[1] && !is_true(next)) return {};
   return std::max<std::int64_t>(count->initializer.data<std::int64_t>()[0], 0);
 }
 

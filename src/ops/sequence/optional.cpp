@@ -1,6 +1,7 @@
 #include <optional>
 #include <vector>
 
+#include "ir/pattern.h"
 #include "opdef/registry.h"
 #include "ops/rules.h"
 
@@ -13,14 +14,6 @@ namespace {
 using opdef::AttributeType;
 using Results = std::optional<std::vector<Value*>>;
 
-const Value* behind_identities(const Value* value) {
-  while (value->producer != nullptr && value->producer->domain.empty() &&
-         value->producer->op_type == "Identity") {
-    value = value->producer->inputs[0];
-  }
-  return value;
-}
-
 bool makes_optional(const Node* node) {
   return node != nullptr && node->domain.empty() && node->op_type == "Optional";
 }
@@ -31,7 +24,7 @@ Results lower_get_element(const Node& node, GraphBuilder& /*g*/) {
   if (input->type.is_tensor() || input->type.kind == ir::Type::Kind::kSequence) {
     return std::vector{input};
   }
-  const Node* producer = behind_identities(input)->producer;
+  const Node* producer = ir::look_through_identities(input)->producer;
   if (!makes_optional(producer)) return std::nullopt;
   if (producer->input(0) == nullptr) {
     throw DataError({.what = "the optional value is empty",
@@ -48,7 +41,7 @@ Results lower_has_element(const Node& node, GraphBuilder& g) {
   const Value* input = node.input(0);
   if (input == nullptr) return known(false);
   if (input->type.is_tensor() || input->type.kind == ir::Type::Kind::kSequence) return known(true);
-  const Node* producer = behind_identities(input)->producer;
+  const Node* producer = ir::look_through_identities(input)->producer;
   if (!makes_optional(producer)) return std::nullopt;
   return known(producer->input(0) != nullptr);
 }

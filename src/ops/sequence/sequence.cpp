@@ -4,6 +4,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "ir/pattern.h"
 #include "opdef/registry.h"
 #include "ops/rules.h"
 
@@ -21,18 +22,10 @@ using Results = std::optional<Values>;
 
 constexpr std::size_t kMaxElements = 4096;
 
-const Value* behind_identities(const Value* value) {
-  while (value->producer != nullptr && value->producer->domain.empty() &&
-         value->producer->op_type == "Identity") {
-    value = value->producer->inputs[0];
-  }
-  return value;
-}
-
 // The elements of a sequence; nullopt if they are not known.
 Results elements_of(const Value* sequence) {
   if (sequence == nullptr) return std::nullopt;
-  const Node* node = behind_identities(sequence)->producer;
+  const Node* node = ir::look_through_identities(sequence)->producer;
   if (node == nullptr || !node->domain.empty()) return std::nullopt;
   if (node->op_type == "SequenceEmpty") return Values{};
   if (node->op_type != "SequenceConstruct") return std::nullopt;
@@ -88,7 +81,7 @@ struct EqualParts {
 };
 
 std::optional<EqualParts> equal_parts(const Value* sequence) {
-  const Node* node = behind_identities(sequence)->producer;
+  const Node* node = ir::look_through_identities(sequence)->producer;
   if (node == nullptr || !node->domain.empty() || node->op_type != "SplitToSequence") return {};
   EqualParts parts{.tensor = node->inputs[0], .axis = node->int_attribute("axis", 0)};
   const Value* split = node->input(1);
@@ -182,7 +175,7 @@ Results lower_length(const Node& node, GraphBuilder& g) {
 // What each iteration of a Loop appends to a sequence that is empty before it, stacked: a further
 // output of the Loop. nullptr: the sequence comes from something else.
 Value* collected_rows(GraphBuilder& g, const Value* sequence) {
-  sequence = behind_identities(sequence);
+  sequence = ir::look_through_identities(sequence);
   Node* loop = sequence->producer;
   if (loop == nullptr || loop->op_type != "Loop" || !loop->domain.empty() ||
       loop->graph != &g.graph()) {
@@ -193,9 +186,9 @@ Value* collected_rows(GraphBuilder& g, const Value* sequence) {
   const Results initial = elements_of(loop->inputs[state + 2]);
   if (!initial || !initial->empty()) return nullptr;
   ir::Graph& body = *std::get<ir::GraphPtr>(*loop->find_attribute("body"));
-  const Node* insert = behind_identities(body.outputs[state + 1])->producer;
+  const Node* insert = ir::look_through_identities(body.outputs[state + 1])->producer;
   if (insert == nullptr || insert->op_type != "SequenceInsert" || insert->input(2) != nullptr ||
-      behind_identities(insert->inputs[0]) != body.inputs[state + 2]) {
+      ir::look_through_identities(insert->inputs[0]) != body.inputs[state + 2]) {
     return nullptr;
   }
   Value* element = insert->inputs[1];
@@ -229,7 +222,7 @@ Value* join_rows(GraphBuilder& g, Value* rows, std::int64_t axis, bool new_axis)
 }
 
 Results lower_collected(const Node& node, GraphBuilder& g) {
-  const Value* sequence = behind_identities(node.input(0));
+  const Value* sequence = ir::look_through_identities(node.input(0));
   if (sequence->type.kind != ir::Type::Kind::kSequence || !sequence->type.element) return {};
   const bool new_axis = node.int_attribute("new_axis") == 1;
   const Node* loop = sequence->producer;
@@ -237,7 +230,7 @@ Results lower_collected(const Node& node, GraphBuilder& g) {
   const auto place = static_cast<std::size_t>(sequence->output_index) + 1;
   const ir::Graph& body = *loop->subgraphs().front();
   if (place >= body.outputs.size()) return std::nullopt;
-  const Node* insert = behind_identities(body.outputs[place])->producer;
+  const Node* insert = ir::look_through_identities(body.outputs[place])->producer;
   // Parts of different sizes can be concatenated; they cannot be stacked.
   if (insert == nullptr || insert->inputs.size() != 2 || !insert->inputs[1]->type.has_rank() ||
       (!new_axis && !has_fixed_shape(insert->inputs[1]))) {
