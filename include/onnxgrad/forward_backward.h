@@ -26,6 +26,7 @@ struct ForwardBackwardOptions {
   /// Names of inputs to differentiate; empty: all of floating type.
   std::vector<std::string> inputs = {};
   bool input_gradients = true;                       ///< false: gradients of weights only
+  std::vector<std::string> stop_gradient = {};       ///< as in TrainingOptions
   TrainingMode training_mode = TrainingMode::kAuto;  ///< for forward passes for training
   EngineOptions engine = {};
 };

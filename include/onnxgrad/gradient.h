@@ -32,6 +32,9 @@ struct GradientOptions {
   /// True: it is ones, so the result is the gradient of the sum of all output elements.
   bool fill_grad = false;
   bool keep_outputs = false;  ///< keep the differentiated outputs, after the gradients
+  /// Values, or nodes for all their outputs, by their names in `model`, also of subgraphs: no
+  /// gradient flows past them.
+  std::vector<std::string> stop_gradient = {};
   WriteOptions write = {};
   /// Receives the names in `wrt` whose gradient is always zero; null: not wanted.
   std::vector<std::string>* zeros = nullptr;
@@ -45,6 +48,45 @@ struct GradientOptions {
 ///         ModelError (unknown name, opset out of range).
 Model gradient(const Model& model, const GradientOptions& options = {});
 
+struct DerivativeOptions {
+  /// As for gradient().
+  std::vector<std::string> wrt = {};
+  std::vector<std::string> outputs = {};
+  bool keep_outputs = false;  ///< keep the differentiated outputs, after the derivatives
+  std::vector<std::string> stop_gradient = {};
+  WriteOptions write = {};
+  /// Receives the names of the derivatives that are always zero; null: not wanted.
+  std::vector<std::string>* zeros = nullptr;
+};
+
+// Four further derivatives, written as gradient() writes its own: x_1, x_2, ... are the values of
+// `wrt`, y_1, y_2, ... those of `outputs`. Weights of `wrt` become inputs; every derivative has the
+// dtype of its value; what does not depend on a value has zeros for it. Dimensions may be open.
+// They throw what gradient() throws; a rule that cannot be differentiated again is a GradientError.
+
+/// Vector-Jacobian products: for cotangents u_i, inputs `<y_i>_grad` of the shape of y_i, the
+/// outputs `<x_j>_grad` = sum_i (dy_i/dx_j)^T u_i, of the shape of x_j. The graph of gradient().
+Model vjp(const Model& model, const DerivativeOptions& options = {});
+
+/// Jacobian-vector products: for tangents v_j, inputs `<x_j>_tangent` of the shape of x_j, the
+/// outputs `<y_i>_tangent` = sum_j (dy_i/dx_j) v_j, of the shape of y_i. It is the gradient of
+/// vjp() by its cotangents, which it is linear in; what only vjp() needed is removed.
+Model jvp(const Model& model, const DerivativeOptions& options = {});
+
+/// Products with the Hessian of y = sum_i y_i: for inputs `<x_j>_tangent` = v_j, the outputs
+/// `<x_j>_hvp` = sum_k (d^2 y / dx_j dx_k) v_k, of the shape of x_j: the gradient of
+/// sum_k <dy/dx_k, v_k>. Costs a few times as much as the gradient. Each output has one element.
+/// Throws: ModelError (an output with more).
+Model hvp(const Model& model, const DerivativeOptions& options = {});
+
+/// The Hessian of y = sum_i y_i, outputs with one element each, in blocks: for each pair of `wrt`,
+/// in the order of the rows, an output `<x_j>_<x_k>_hessian` of the shape of x_j followed by that
+/// of x_k, whose element [a, b] is d^2 y / dx_j[a] dx_k[b]. A Scan over the elements of x_j (a Loop
+/// where their number is open) computes a row of all blocks at a time with one product as of hvp():
+/// time grows with the number of elements of `wrt`, memory with its square. Throws: ModelError (an
+/// output with more than one element).
+Model hessian(const Model& model, const DerivativeOptions& options = {});
+
 struct TrainingStepOptions {
   /// Glob patterns of weights to train; empty: the trainable ones.
   std::vector<std::string> trainable = {};
@@ -55,6 +97,8 @@ struct TrainingStepOptions {
   bool untie = true;
   UpdateOptions update = {};  ///< groups of weights, clipping, accumulation
   bool gradients = false;     ///< also output `<weight>_grad`
+  /// As for gradient(); weights are left as they are with `frozen` instead.
+  std::vector<std::string> stop_gradient = {};
   TrainingMode training_mode = TrainingMode::kAuto;
   /// The graph computes the rate of each update from `learning_rate` and the number of updates.
   std::optional<Schedule> schedule = {};

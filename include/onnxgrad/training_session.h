@@ -29,6 +29,9 @@ struct TrainingOptions {
   /// (the Euclidean norm of all gradients together).
   std::vector<std::string> outputs = {};
   UpdateOptions update = {};  ///< groups of weights, clipping, accumulation
+  /// Values, or nodes for all their outputs, by their names in the file, also of subgraphs: no
+  /// gradient flows past them. Weights are left as they are with `frozen` instead.
+  std::vector<std::string> stop_gradient = {};
   TrainingMode training_mode = TrainingMode::kAuto;
   /// A step whose loss or new weights are NaN or infinite changes nothing; its loss is returned.
   bool skip_non_finite = false;

@@ -19,8 +19,34 @@ using namespace nb::literals;
 
 namespace onnxgrad::python {
 
+namespace {
+
+using Names = std::vector<std::string>;
+using Derivative = Model (*)(const Model&, const DerivativeOptions&);
+
+template <Derivative kDerivative>
+void bind_derivative(nb::module_& module, const char* name) {
+  module.def(
+      name,
+      [](const Model& model, Names wrt, Names outputs, bool keep_outputs, Names stop_gradient,
+         std::int64_t target_opset, bool inline_functions) {
+        Names zeros;
+        Model result = kDerivative(
+            model, {.wrt = std::move(wrt),
+                    .outputs = std::move(outputs),
+                    .keep_outputs = keep_outputs,
+                    .stop_gradient = std::move(stop_gradient),
+                    .write = {.target_opset = target_opset, .inline_functions = inline_functions},
+                    .zeros = &zeros});
+        return std::pair(std::move(result), std::move(zeros));
+      },
+      "model"_a, "wrt"_a, "outputs"_a, "keep_outputs"_a, "stop_gradient"_a, "target_opset"_a,
+      "inline_functions"_a, Unlocked());
+}
+
+}  // namespace
+
 void bind_gradients(nb::module_& module) {
-  using Names = std::vector<std::string>;
   nb::enum_<TrainingMode>(module, "TrainingMode")
       .value("auto", TrainingMode::kAuto)
       .value("on", TrainingMode::kOn)
@@ -28,23 +54,28 @@ void bind_gradients(nb::module_& module) {
   module.def(
       "gradient",
       [](const Model& model, Names wrt, Names outputs, bool fill_grad, bool keep_outputs,
-         std::int64_t target_opset, bool inline_functions) {
+         Names stop_gradient, std::int64_t target_opset, bool inline_functions) {
         Names zeros;
         Model result = gradient(
             model, {.wrt = std::move(wrt),
                     .outputs = std::move(outputs),
                     .fill_grad = fill_grad,
                     .keep_outputs = keep_outputs,
+                    .stop_gradient = std::move(stop_gradient),
                     .write = {.target_opset = target_opset, .inline_functions = inline_functions},
                     .zeros = &zeros});
         return std::pair(std::move(result), std::move(zeros));
       },
-      "model"_a, "wrt"_a, "outputs"_a, "fill_grad"_a, "keep_outputs"_a, "target_opset"_a,
-      "inline_functions"_a, Unlocked());
+      "model"_a, "wrt"_a, "outputs"_a, "fill_grad"_a, "keep_outputs"_a, "stop_gradient"_a,
+      "target_opset"_a, "inline_functions"_a, Unlocked());
+  bind_derivative<vjp>(module, "vjp");
+  bind_derivative<jvp>(module, "jvp");
+  bind_derivative<hvp>(module, "hvp");
+  bind_derivative<hessian>(module, "hessian");
   module.def(
       "training_step",
       [](const Model& model, const Loss& loss, const Optimizer& optimizer, Names trainable,
-         Names frozen, bool untie, const UpdateOptions& update, bool gradients,
+         Names frozen, bool untie, const UpdateOptions& update, bool gradients, Names stop_gradient,
          TrainingMode training_mode, std::optional<Schedule> schedule, std::int64_t updates,
          std::int64_t epochs, std::int64_t target_opset, bool inline_functions) {
         return training_step(
@@ -54,6 +85,7 @@ void bind_gradients(nb::module_& module) {
              .untie = untie,
              .update = update,
              .gradients = gradients,
+             .stop_gradient = std::move(stop_gradient),
              .training_mode = training_mode,
              .schedule = std::move(schedule),
              .updates = updates,
@@ -61,8 +93,8 @@ void bind_gradients(nb::module_& module) {
              .write = {.target_opset = target_opset, .inline_functions = inline_functions}});
       },
       "model"_a, "loss"_a, "optimizer"_a, "trainable"_a, "frozen"_a, "untie"_a, "update"_a,
-      "gradients"_a, "training_mode"_a, "schedule"_a, "updates"_a, "epochs"_a, "target_opset"_a,
-      "inline_functions"_a, Unlocked());
+      "gradients"_a, "stop_gradient"_a, "training_mode"_a, "schedule"_a, "updates"_a, "epochs"_a,
+      "target_opset"_a, "inline_functions"_a, Unlocked());
 }
 
 }  // namespace onnxgrad::python

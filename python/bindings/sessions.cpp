@@ -92,20 +92,22 @@ void bind_training(nb::module_& module) {
           "__init__",
           [](TrainingSession* place, const Model& model, const Loss& loss,
              const Optimizer& optimizer, Names trainable, Names frozen, bool untie, Names outputs,
-             const UpdateOptions& update, TrainingMode training_mode, bool skip_non_finite,
-             const EngineOptions& engine) {
+             const UpdateOptions& update, Names stop_gradient, TrainingMode training_mode,
+             bool skip_non_finite, const EngineOptions& engine) {
             new (place) TrainingSession(model, loss, optimizer,
                                         {.trainable = std::move(trainable),
                                          .frozen = std::move(frozen),
                                          .untie = untie,
                                          .outputs = std::move(outputs),
                                          .update = update,
+                                         .stop_gradient = std::move(stop_gradient),
                                          .training_mode = training_mode,
                                          .skip_non_finite = skip_non_finite,
                                          .engine = engine});
           },
           "model"_a, "loss"_a, "optimizer"_a, "trainable"_a, "frozen"_a, "untie"_a, "outputs"_a,
-          "update"_a, "training_mode"_a, "skip_non_finite"_a, "engine"_a, Unlocked())
+          "update"_a, "stop_gradient"_a, "training_mode"_a, "skip_non_finite"_a, "engine"_a,
+          Unlocked())
       .def(
           "step",
           [](TrainingSession& session, const NamedTensors& feeds) {

@@ -61,7 +61,10 @@ __all__ = [
     "data",
     "errors",
     "gradient",
+    "hessian",
+    "hvp",
     "initialize",
+    "jvp",
     "losses",
     "metrics",
     "optimizers",
@@ -70,6 +73,7 @@ __all__ = [
     "set_weights",
     "show_versions",
     "training_step",
+    "vjp",
     "weight_change",
 ]
 
@@ -77,7 +81,17 @@ __version__: str = _version()
 
 if _TYPE_CHECKING:
     from onnxgrad.base.versions import show_versions
-    from onnxgrad.graphs import add_loss, gradient, initialize, set_weights, training_step
+    from onnxgrad.graphs import (
+        add_loss,
+        gradient,
+        hessian,
+        hvp,
+        initialize,
+        jvp,
+        set_weights,
+        training_step,
+        vjp,
+    )
     from onnxgrad.graphs.reports import Report, report
     from onnxgrad.graphs.weight_changes import weight_change
     from onnxgrad.sessions.forward_backward import ForwardBackward, Gradients
@@ -89,11 +103,15 @@ _LATER = {
     "Report": "graphs.reports",
     "add_loss": "graphs",
     "gradient": "graphs",
+    "hessian": "graphs",
+    "hvp": "graphs",
     "initialize": "graphs",
+    "jvp": "graphs",
     "report": "graphs.reports",
     "set_weights": "graphs",
     "show_versions": "base.versions",
     "training_step": "graphs",
+    "vjp": "graphs",
     "weight_change": "graphs.weight_changes",
 }
 

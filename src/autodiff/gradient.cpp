@@ -295,4 +295,11 @@ std::vector<Value*> add_vjp(ir::GraphBuilder& g, const opdef::OpRegistry& regist
   return sweep(g, g.graph(), registry, outputs, seeds, wrt, zeros);
 }
 
+std::vector<Value*> add_vjp_inside(ir::GraphBuilder& g, ir::Graph& primal,
+                                   const opdef::OpRegistry& registry,
+                                   std::span<Value* const> outputs, std::span<Value* const> seeds,
+                                   std::span<Value* const> wrt, ZeroGradients* zeros) {
+  return sweep(g, primal, registry, outputs, seeds, wrt, zeros);
+}
+
 }  // namespace onnxgrad::autodiff

@@ -42,6 +42,15 @@ std::vector<ir::Value*> add_vjp(ir::GraphBuilder& g, const opdef::OpRegistry& re
                                 std::span<ir::Value* const> seeds, std::span<ir::Value* const> wrt,
                                 ZeroGradients* zeros = nullptr);
 
+/// The same, appended to g.graph(), a subgraph of a future node of `primal`: the new nodes capture
+/// values of `primal`, and rules may still add outputs to its nodes.
+std::vector<ir::Value*> add_vjp_inside(ir::GraphBuilder& g, ir::Graph& primal,
+                                       const opdef::OpRegistry& registry,
+                                       std::span<ir::Value* const> outputs,
+                                       std::span<ir::Value* const> seeds,
+                                       std::span<ir::Value* const> wrt,
+                                       ZeroGradients* zeros = nullptr);
+
 }  // namespace onnxgrad::autodiff
 
 #endif  // ONNXGRAD_AUTODIFF_GRADIENT_H_

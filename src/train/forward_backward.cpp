@@ -10,6 +10,7 @@
 #include "train/engine.h"
 #include "train/feeds.h"
 #include "train/outputs.h"
+#include "train/stop_gradient.h"
 
 namespace onnxgrad {
 
@@ -44,6 +45,11 @@ std::vector<std::size_t> blocks_of(std::initializer_list<std::size_t> counts) {
   return blocks;
 }
 
+Source stopped(Source source, const ForwardBackwardOptions& options) {
+  source.working = with_stops(source.working, builtin_engine().ops, options.stop_gradient);
+  return source;
+}
+
 std::string describe_type(DataType dtype, const Dims& dims) {
   return fmt::format("{}{}", dtype_name(dtype), dims.to_string());
 }
@@ -51,7 +57,7 @@ std::string describe_type(DataType dtype, const Dims& dims) {
 }  // namespace
 
 SplitRunner::SplitRunner(Source source, const ForwardBackwardOptions& options)
-    : source_(std::move(source)),
+    : source_(stopped(std::move(source), options)),
       split_(split_graph(*source_.working, builtin_engine().ops,
                          {.weights = options.weights,
                           .frozen = options.frozen,

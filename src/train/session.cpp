@@ -11,6 +11,7 @@
 #include "train/mean.h"
 #include "train/place_loss.h"
 #include "train/session/trained_set.h"
+#include "train/stop_gradient.h"
 
 namespace onnxgrad::train {
 namespace {
@@ -34,6 +35,8 @@ Session::Session(Source source, const Loss& loss, const Optimizer& optimizer,
       optimizer_(optimizer),
       options_(options),
       executor_options_(executor_options(options.engine)) {
+  source_.working =
+      with_stops(std::move(source_.working), builtin_engine().ops, options.stop_gradient);
   const std::shared_ptr<const ir::Model> given = source_.working;
   NumberedModel numbered = number_texts(given);
   source_.working = std::move(numbered.model);

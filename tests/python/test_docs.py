@@ -171,6 +171,7 @@ DOCUMENTS = {
     "docs/checkpoints.md": checkpoints,
     "docs/command-line.md": command_line,
     "docs/data.md": data_files,
+    "docs/derivatives.md": lambda names: None,
     "docs/python.md": regression,
     "docs/scikit-learn.md": lambda names: None,
     "docs/sessions.md": sessions,

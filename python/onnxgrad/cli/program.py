@@ -1,4 +1,4 @@
-"""The command line: ``onnxgrad train | evaluate | predict | gradient | report | versions``.
+"""The command line: ``onnxgrad train | evaluate | predict | gradient | jvp | report | ...``.
 
 Exit status: 0 done; 1 a bug in onnxgrad; 2 wrong usage; 3 model or gradient; 4 data; 5 diverged;
 6 an output; 7 device; 129 hung up; 130 interrupted; 141 output closed; 143 terminated.
@@ -16,23 +16,20 @@ import typer
 
 from onnxgrad import errors
 from onnxgrad.base.messages import say
-from onnxgrad.base.models import to_core_model
 from onnxgrad.base.versions import show_versions
-from onnxgrad.cli import evaluation
+from onnxgrad.cli import derivatives, evaluation
 from onnxgrad.cli.command import Command, TopicsCommand, message_of, plain_warnings
 from onnxgrad.cli.console import (
     OutputClosedError,
     finish_streams,
     out,
     prepare_streams,
-    report_written,
     standard_output,
 )
 from onnxgrad.cli.outputs import check_output
 from onnxgrad.cli.train_options import with_parameters
 from onnxgrad.cli.training import Terminated
 from onnxgrad.cli.training import run as run_training
-from onnxgrad.graphs.gradients import core_gradient
 from onnxgrad.graphs.reports import report as make_report
 from onnxgrad.graphs.weight_changes import weight_change
 
@@ -222,65 +219,13 @@ def predict(
     evaluation.predict(model, data, output, outputs, ignored, delimiter)
 
 
-@app.command(
+app.command(
     cls=Command, epilog=_example("onnxgrad gradient model.onnx -o gradient.onnx --fill-grad")
-)
-@_with_exit_status
-def gradient(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="The .onnx file.")],
-    output: Annotated[
-        str, typer.Option("-o", "--output", metavar="FILE", help="Where to write the gradient.")
-    ],
-    wrt: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="Weight or input to differentiate with respect to; may be given several times.  "
-            "[default: all trainable weights]",
-        ),
-    ] = None,
-    outputs: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--of",
-            metavar="NAME",
-            help="Output to differentiate; may be given several times.  "
-            "[default: 'loss', else all floating outputs]",
-        ),
-    ] = None,
-    fill_grad: Annotated[
-        bool,
-        typer.Option(
-            "--fill-grad", help="The gradient of the outputs is ones, not one more input."
-        ),
-    ] = False,
-    keep_outputs: Annotated[
-        bool, typer.Option("--keep-outputs", help="The differentiated outputs stay.")
-    ] = False,
-    target_opset: Annotated[int, typer.Option(help="Operator set of the result, 9 to 26.")] = 26,
-    inline: Annotated[
-        bool, typer.Option("--inline", help="Leave no model-local functions.")
-    ] = False,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="-o may be MODEL itself, which is replaced.")
-    ] = False,
-) -> None:
-    """Write the gradient of a model as a standard ONNX model."""
-    check_output(output, "-o", {} if overwrite else {"MODEL": model}, replaced=model)
-    result, warning = core_gradient(
-        to_core_model(model),
-        wrt,
-        outputs,
-        fill_grad=fill_grad,
-        keep_outputs=keep_outputs,
-        target_opset=target_opset,
-        inline=inline,
-    )
-    result.save(output)
-    names = ", ".join(value.name for value in result.outputs)
-    report_written(f"wrote {output} with the outputs {names}")
-    if warning:
-        say(f"warning: {warning}")
+)(_with_exit_status(derivatives.gradient))
+for _kind in derivatives.COMMANDS:
+    app.command(
+        cls=Command, epilog=_example(f"onnxgrad {_kind} model.onnx -o {_kind}.onnx --wrt x")
+    )(_with_exit_status(derivatives.command_for(_kind)))
 
 
 @app.command(cls=Command, epilog=_example("onnxgrad report model.onnx"))

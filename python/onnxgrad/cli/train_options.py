@@ -152,6 +152,14 @@ OPTIONS: tuple[TrainOption, ...] = (
     ),
     TrainOption("untie", bool, True, _MODEL, "Train equal weights of several layers apart."),
     TrainOption(
+        "stop_gradient",
+        list,
+        None,
+        _MODEL,
+        "Value or node that no gradient flows past; may be given several times.",
+        "NAME",
+    ),
+    TrainOption(
         "training_mode",
         str,
         "auto",

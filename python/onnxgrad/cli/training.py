@@ -183,6 +183,7 @@ def _trainer(options: SimpleNamespace) -> Trainer:
         clip_value=options.clip_value,
         clip_norm=options.clip_norm,
         accumulate=options.accumulate,
+        stop_gradient=options.stop_gradient,
         training_mode=modes[options.training_mode],
         device=options.device,
     )

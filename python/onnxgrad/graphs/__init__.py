@@ -1,7 +1,18 @@
 """Functions from models to models: losses, gradients, whole training steps, new weights."""
 
+from onnxgrad.graphs.derivatives import hessian, hvp, jvp, vjp
 from onnxgrad.graphs.gradients import gradient
 from onnxgrad.graphs.steps import add_loss, training_step
 from onnxgrad.graphs.weights import initialize, set_weights
 
-__all__ = ["add_loss", "gradient", "initialize", "set_weights", "training_step"]
+__all__ = [
+    "add_loss",
+    "gradient",
+    "hessian",
+    "hvp",
+    "initialize",
+    "jvp",
+    "set_weights",
+    "training_step",
+    "vjp",
+]

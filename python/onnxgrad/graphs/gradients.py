@@ -14,7 +14,7 @@ from onnxgrad.data.columns import name_list
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["core_gradient", "gradient"]
+__all__ = ["core_gradient", "gradient", "zero_warning"]
 
 
 @checked_names
@@ -25,6 +25,7 @@ def gradient(
     *,
     fill_grad: bool = False,
     keep_outputs: bool = False,
+    stop_gradient: str | Iterable[str] | None = None,
     target_opset: int = 26,
     inline: bool = False,
 ) -> onnx.ModelProto:
@@ -42,6 +43,9 @@ def gradient(
         is ones, so that the result is the gradient of the sum of all elements of the outputs.
     keep_outputs : bool, default=False
         Whether the differentiated outputs stay, after the gradients.
+    stop_gradient : str or list of str, default=None
+        Values of the model, or nodes for all their outputs, also in subgraphs: no gradient flows
+        past them.
     target_opset : int, default=26
         Operator set of the result, 9 to 26; below 17 many gradients cannot be expressed.
     inline : bool, default=False
@@ -81,6 +85,7 @@ def gradient(
         outputs,
         fill_grad=fill_grad,
         keep_outputs=keep_outputs,
+        stop_gradient=stop_gradient,
         target_opset=target_opset,
         inline=inline,
     )
@@ -96,6 +101,7 @@ def core_gradient(
     *,
     fill_grad: bool = False,
     keep_outputs: bool = False,
+    stop_gradient: str | Iterable[str] | None = None,
     target_opset: int = 26,
     inline: bool = False,
 ) -> tuple[_core.Model, str]:
@@ -111,6 +117,7 @@ def core_gradient(
         patterns("outputs", outputs),
         bool(fill_grad),
         bool(keep_outputs),
+        patterns("stop_gradient", stop_gradient),
         positive_int("target_opset", target_opset),
         bool(inline),
     )
@@ -118,16 +125,20 @@ def core_gradient(
 
 
 def _warning_of(zeros: Sequence[str], asked: Sequence[str], result: _core.Model) -> str:
-    """Return the warning about gradients that are zero.
-
-    Worth a warning are those that were asked for by name, and that there is no other gradient: of
-    many weights that a pattern finds, some may well belong to another output.
-    """
     has_others = len(zeros) < sum(value.name.endswith("_grad") for value in result.outputs)
+    return zero_warning("gradient", zeros, asked, has_others)
+
+
+def zero_warning(what: str, zeros: Sequence[str], asked: Sequence[str], has_others: bool) -> str:
+    """Return the warning about derivatives that are zero.
+
+    Worth a warning are those that were asked for by name, and that there is no other: of many
+    weights that a pattern finds, some may well belong to another output.
+    """
     names = [name for name in zeros if name in asked] if has_others else zeros
     if not names:
         return ""
     return (
-        f"the gradient of {name_list(names)} is zero whatever the inputs are: the outputs do not "
+        f"the {what} of {name_list(names)} is zero whatever the inputs are: the outputs do not "
         "depend on it, or through operators alone that are constant between their steps"
     )

@@ -95,6 +95,7 @@ def training_step(
     clip_value: float | None = None,
     clip_norm: float | None = None,
     accumulate: int = 1,
+    stop_gradient: str | Iterable[str] | None = None,
     training_mode: bool | str = "auto",
     schedule: ScheduleLike | None = None,
     updates: int | None = None,
@@ -124,7 +125,7 @@ def training_step(
     untie : bool, default=True
         Whether weights that are one in the file by accident are trained apart; see
         `TrainingSession`.
-    groups, clip_value, clip_norm, accumulate, training_mode
+    groups, clip_value, clip_norm, accumulate, stop_gradient, training_mode
         As for `TrainingSession`.
     schedule : str or Schedule, default=None
         See `onnxgrad.schedules`: the rate of each update follows from ``learning_rate`` and the
@@ -173,6 +174,7 @@ def training_step(
             bool(untie),
             update_options(described.lr, groups, clip_value, clip_norm, accumulate),
             bool(gradients),
+            patterns("stop_gradient", stop_gradient),
             training_mode_of(training_mode),
             None if schedule is None else as_schedule(schedule)._native(),
             0 if updates is None else positive_int("updates", updates),

@@ -16,6 +16,7 @@ from onnxgrad.losses import penalties
 __all__ = ["run_options"]
 
 _OF_SESSION = ("clip_norm", "clip_value", "accumulate", "threads", "device", "trainable", "frozen")
+_OF_SESSION += ("stop_gradient",)
 
 
 def run_options(trainer: RunningTrainer, fit: Mapping[str, Any]) -> dict[str, Any]:

@@ -81,6 +81,9 @@ class ForwardBackward:
         Names of inputs to differentiate; None is all of floating type.
     input_gradients : bool, default=True
         False computes the gradients of weights alone.
+    stop_gradient : str or list of str, default=None
+        Values of the model, or nodes for all their outputs, also in subgraphs: no gradient flows
+        past them.
     training_mode : "auto", True or False, default="auto"
         Whether Dropout drops and BatchNormalization takes the statistics of the batch, in a model
         that was exported for inference. ``"auto"``: Dropout, and each BatchNormalization whose
@@ -128,6 +131,7 @@ class ForwardBackward:
         untie: bool = True,
         inputs: str | Iterable[str] | None = None,
         input_gradients: bool = True,
+        stop_gradient: str | Iterable[str] | None = None,
         training_mode: bool | str = "auto",
         device: str = "cpu",
         threads: int | None = None,
@@ -139,6 +143,7 @@ class ForwardBackward:
             "untie": bool(untie),
             "inputs": patterns("inputs", inputs),
             "input_gradients": bool(input_gradients),
+            "stop_gradient": patterns("stop_gradient", stop_gradient),
             "training_mode": training_mode,
             "device": device,
             "threads": threads,
@@ -155,6 +160,7 @@ class ForwardBackward:
             options["untie"],
             options["inputs"],
             options["input_gradients"],
+            options["stop_gradient"],
             training_mode_of(options["training_mode"]),
             engine_options(options["device"], options["threads"], options["seed"]),
         )

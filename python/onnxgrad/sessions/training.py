@@ -76,6 +76,9 @@ class TrainingSession(NotPickled):
         Gradients are scaled down where the Euclidean norm of all of them together is larger.
     accumulate : int, default=1
         The update is done at every n-th step, with the gradient of the rows of n batches together.
+    stop_gradient : str or list of str, default=None
+        Values of the model, or nodes for all their outputs, also in subgraphs: no gradient flows
+        past them.
     training_mode : "auto", True or False, default="auto"
         Whether Dropout drops and BatchNormalization takes the statistics of the batch, in a model
         that was exported for inference. ``"auto"``: Dropout, and each BatchNormalization whose
@@ -129,6 +132,7 @@ class TrainingSession(NotPickled):
         clip_value: float | None = None,
         clip_norm: float | None = None,
         accumulate: int = 1,
+        stop_gradient: str | Iterable[str] | None = None,
         training_mode: bool | str = "auto",
         skip_non_finite: bool = False,
         device: str = "cpu",
@@ -145,8 +149,9 @@ class TrainingSession(NotPickled):
         trainable = pattern_list("trainable", trainable)
         frozen = pattern_list("frozen", frozen)
         groups = [groups] if isinstance(groups, ParameterGroup) else list(groups)
+        stops = pattern_list("stop_gradient", stop_gradient)
         again = {"trainable": trainable, "frozen": frozen, "outputs": self._outputs}
-        self._arguments = arguments | again | {"groups": groups}
+        self._arguments = arguments | again | {"groups": groups, "stop_gradient": stops}
         self._core = _core.TrainingSession(
             self._model,
             to_core_loss(loss, target, self._sample_weight, penalty=penalty),
@@ -156,6 +161,7 @@ class TrainingSession(NotPickled):
             bool(untie),
             self._outputs,
             update_options(self._optimizer.lr, groups, clip_value, clip_norm, accumulate),
+            stops,
             training_mode_of(training_mode),
             bool(skip_non_finite),
             engine_options(device, threads, seed),

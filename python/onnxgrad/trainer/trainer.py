@@ -82,7 +82,7 @@ class Trainer(FitHooks):
     untie : bool, default=True
         Whether weights that are one in the file by accident are trained apart; see
         `TrainingSession`.
-    groups, clip_value, clip_norm, accumulate, training_mode
+    groups, clip_value, clip_norm, accumulate, stop_gradient, training_mode
         See `TrainingSession`.
     device : {"cpu", "auto"}, default="cpu"
 
@@ -140,6 +140,7 @@ class Trainer(FitHooks):
         clip_value: float | None = None,
         clip_norm: float | None = None,
         accumulate: int = 1,
+        stop_gradient: str | Iterable[str] | None = None,
         training_mode: bool | str = "auto",
         device: str = "cpu",
     ) -> None:
@@ -158,6 +159,7 @@ class Trainer(FitHooks):
                 "clip_value": clip_value is not None,
                 "clip_norm": clip_norm is not None,
                 "accumulate": accumulate != 1,
+                "stop_gradient": stop_gradient is not None,
                 "training_mode": training_mode != "auto",
             }
             for option, is_given in given.items():
@@ -183,6 +185,7 @@ class Trainer(FitHooks):
                 clip_value=clip_value,
                 clip_norm=clip_norm,
                 accumulate=accumulate,
+                stop_gradient=stop_gradient,
                 training_mode=training_mode,
                 device=device,
                 threads=threads,

@@ -1,6 +1,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "opdef/function_body.h"
 #include "opdef/registry.h"
 #include "ops/rules.h"
 
@@ -341,6 +342,14 @@ std::vector<Row> rows_with_attributes() {
 // y = x;  dx = dy.
 std::vector<Value*> identity_vjp(VjpContext& ctx, GraphBuilder&) { return {ctx.cotangent(0)}; }
 
+// y = x;  dx = 0.
+ir::Function stop_gradient_body(std::string_view base, const std::vector<Value*>&,
+                                const std::vector<ir::Attribute>& attributes) {
+  opdef::FunctionBody f(base, "identity", attributes);
+  Value* const y = f.identity(f.input("x"));
+  return std::move(f).finish({y});
+}
+
 void add_row(opdef::OpRegistry& registry, Row row) {
   opdef::OpDef def{.op_type = row.op_type,
                    .since_version = row.since_version,
@@ -363,6 +372,14 @@ void register_unary(opdef::OpRegistry& registry) {
                 .vjp = identity_vjp,
                 .passage = opdef::Passage::kUnchanged,
                 .is_identity = [](const Node&) { return true; }});
+  // Where stop_gradient= ends the gradient: Identity with another rule. Searches for layers look
+  // through it, those for the scores under a head, which the loss is put on, do not.
+  registry.add({.domain = ir::kFunctionDomain,
+                .op_type = "StopGradient",
+                .function_body = stop_gradient_body,
+                .passage = opdef::Passage::kPermuted,
+                .is_identity = [](const Node&) { return true; },
+                .zero_gradient = true});
 }
 
 }  // namespace onnxgrad::ops

@@ -1,0 +1,136 @@
+"""The commands that write derivatives of a model: ``gradient``, ``vjp``, ``jvp``, ``hvp`` and more.
+
+Those other than ``gradient`` have the same options, so one function makes them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+
+from onnxgrad import _core
+from onnxgrad.base.messages import say
+from onnxgrad.base.models import to_core_model
+from onnxgrad.cli.console import report_written
+from onnxgrad.cli.outputs import check_output
+from onnxgrad.graphs.derivatives import core_derivative
+from onnxgrad.graphs.gradients import core_gradient
+
+__all__ = ["COMMANDS", "Model", "StopGradient", "command_for", "gradient"]
+
+COMMANDS = {
+    "vjp": "Write vector-Jacobian products: cotangents of the outputs are inputs.",
+    "jvp": "Write Jacobian-vector products: tangents of weights and inputs are inputs.",
+    "hvp": "Write products of the Hessian of a scalar with vectors.",
+    "hessian": "Write the Hessian of a scalar, in blocks.",
+}
+
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="The .onnx file.")]
+StopGradient = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME", help="Value or node that no gradient flows past; several times for several."
+    ),
+]
+_Output = Annotated[
+    str, typer.Option("-o", "--output", metavar="FILE", help="Where to write the result.")
+]
+_Wrt = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME",
+        help="Weight or input to differentiate with respect to; may be given several times.  "
+        "[default: all trainable weights]",
+    ),
+]
+_Outputs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--of",
+        metavar="NAME",
+        help="Output to differentiate; may be given several times.  "
+        "[default: 'loss', else all floating outputs]",
+    ),
+]
+_KeepOutputs = Annotated[
+    bool, typer.Option("--keep-outputs", help="The differentiated outputs stay.")
+]
+_TargetOpset = Annotated[int, typer.Option(help="Operator set of the result, 9 to 26.")]
+_Inline = Annotated[bool, typer.Option("--inline", help="Leave no model-local functions.")]
+_Overwrite = Annotated[
+    bool, typer.Option("--overwrite", help="-o may be MODEL itself, which is replaced.")
+]
+
+
+def gradient(
+    model: Model,
+    output: _Output,
+    wrt: _Wrt = None,
+    outputs: _Outputs = None,
+    fill_grad: Annotated[
+        bool,
+        typer.Option(
+            "--fill-grad", help="The gradient of the outputs is ones, not one more input."
+        ),
+    ] = False,
+    keep_outputs: _KeepOutputs = False,
+    stop_gradient: StopGradient = None,
+    target_opset: _TargetOpset = 26,
+    inline: _Inline = False,
+    overwrite: _Overwrite = False,
+) -> None:
+    """Write the gradient of a model as a standard ONNX model."""
+    check_output(output, "-o", {} if overwrite else {"MODEL": model}, replaced=model)
+    result, warning = core_gradient(
+        to_core_model(model),
+        wrt,
+        outputs,
+        fill_grad=fill_grad,
+        keep_outputs=keep_outputs,
+        stop_gradient=stop_gradient,
+        target_opset=target_opset,
+        inline=inline,
+    )
+    _write(result, output, warning)
+
+
+def command_for(kind: str) -> Callable[..., None]:
+    """Return the command that writes the derivative of the name `kind`."""
+
+    def command(
+        model: Model,
+        output: _Output,
+        wrt: _Wrt = None,
+        outputs: _Outputs = None,
+        keep_outputs: _KeepOutputs = False,
+        stop_gradient: StopGradient = None,
+        target_opset: _TargetOpset = 26,
+        inline: _Inline = False,
+        overwrite: _Overwrite = False,
+    ) -> None:
+        check_output(output, "-o", {} if overwrite else {"MODEL": model}, replaced=model)
+        result, warning = core_derivative(
+            kind,
+            to_core_model(model),
+            wrt,
+            outputs,
+            keep_outputs=keep_outputs,
+            stop_gradient=stop_gradient,
+            target_opset=target_opset,
+            inline=inline,
+        )
+        _write(result, output, warning)
+
+    command.__name__ = kind
+    command.__doc__ = COMMANDS[kind]
+    return command
+
+
+def _write(result: _core.Model, output: str, warning: str) -> None:
+    result.save(output)
+    names = ", ".join(value.name for value in result.outputs)
+    report_written(f"wrote {output} with the outputs {names}")
+    if warning:
+        say(f"warning: {warning}")

@@ -1,0 +1,308 @@
+"""Derivatives of models other than the gradient, as models of standard operators."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from onnxgrad import _core
+from onnxgrad.base.checks import checked_names, patterns, positive_int
+from onnxgrad.base.models import ModelLike, to_core_model, to_proto
+from onnxgrad.graphs.gradients import zero_warning
+
+if TYPE_CHECKING:
+    import onnx
+
+__all__ = ["DERIVATIVES", "core_derivative", "hessian", "hvp", "jvp", "vjp"]
+
+DERIVATIVES = {
+    "vjp": _core.vjp,
+    "jvp": _core.jvp,
+    "hvp": _core.hvp,
+    "hessian": _core.hessian,
+}
+
+
+@checked_names
+def vjp(
+    model: ModelLike,
+    wrt: str | Iterable[str] | None = None,
+    outputs: str | Iterable[str] | None = None,
+    *,
+    keep_outputs: bool = False,
+    stop_gradient: str | Iterable[str] | None = None,
+    target_opset: int = 26,
+    inline: bool = False,
+) -> onnx.ModelProto:
+    """Return vector-Jacobian products of a model as a model of standard ONNX operators.
+
+    With the values x of `wrt`, the outputs y and cotangents u, it computes u^T dy/dx: what reverse
+    mode computes. It is the model of ``gradient(model, wrt, outputs)``.
+
+    Parameters
+    ----------
+    model : path, bytes or onnx.ModelProto
+    wrt : str or list of str, default=None
+        Weights and inputs x to differentiate with respect to; None is all trainable weights.
+    outputs : str or list of str, default=None
+        Outputs y to differentiate; None is ``"loss"`` if there is one, else all floating outputs.
+    keep_outputs : bool, default=False
+        Whether the differentiated outputs stay, after the products.
+    stop_gradient : str or list of str, default=None
+        Values of the model, or nodes for all their outputs, also in subgraphs: no gradient flows
+        past them.
+    target_opset : int, default=26
+        Operator set of the result, 9 to 26.
+    inline : bool, default=False
+        True leaves no model-local functions, for runtimes that do not know them.
+
+    Returns
+    -------
+    onnx.ModelProto
+        Inputs: those of `model`, each weight of `wrt`, then ``<y>_grad`` of the shape and dtype of
+        y for each output. Outputs: ``<x>_grad`` of the shape and dtype of x for each name of `wrt`:
+        the sum over the outputs, zeros where none depends on x.
+
+    Warns
+    -----
+    UserWarning
+        Of products that are zero whatever the inputs are, as `gradient`.
+
+    Raises
+    ------
+    GradientError
+        Names every node on a path to `wrt` that has no gradient.
+    ModelError
+        No valid model, an unknown name, or an operator set that is out of range or too old.
+
+    Examples
+    --------
+    >>> import onnxgrad as og
+    >>> product = og.vjp(linear_model, "X")
+    >>> [value.name for value in product.graph.input if value.name.endswith("_grad")]
+    ['Y_grad']
+    >>> [value.name for value in product.graph.output]
+    ['X_grad']
+    """
+    return _derivative(
+        "vjp", model, wrt, outputs, keep_outputs, stop_gradient, target_opset, inline
+    )
+
+
+@checked_names
+def jvp(
+    model: ModelLike,
+    wrt: str | Iterable[str] | None = None,
+    outputs: str | Iterable[str] | None = None,
+    *,
+    keep_outputs: bool = False,
+    stop_gradient: str | Iterable[str] | None = None,
+    target_opset: int = 26,
+    inline: bool = False,
+) -> onnx.ModelProto:
+    """Return Jacobian-vector products of a model as a model of standard ONNX operators.
+
+    With the values x of `wrt`, tangents v and the outputs y, it computes (dy/dx) v: how the outputs
+    change when the values move along v, what forward mode computes. It is derived from `vjp`,
+    which is linear in its cotangents: its gradient by these, applied to v, without whatever is
+    needed for the cotangents alone.
+
+    Parameters
+    ----------
+    model, wrt, outputs, keep_outputs, stop_gradient, target_opset, inline
+        As for `vjp`.
+
+    Returns
+    -------
+    onnx.ModelProto
+        Inputs: those of `model`, each weight of `wrt`, then ``<x>_tangent`` of the shape and dtype
+        of x for each name of `wrt`. Outputs: ``<y>_tangent`` of the shape and dtype of y for each
+        output: the sum over `wrt`, zeros where y does not depend on any of them.
+
+    Warns
+    -----
+    UserWarning
+        Of products that are zero whatever the inputs are.
+
+    Raises
+    ------
+    GradientError
+        Names every node on a path from `wrt` whose gradient cannot be built or not be
+        differentiated again.
+    ModelError
+        No valid model, an unknown name, or an operator set that is out of range or too old.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import onnxgrad as og
+    >>> product = og.InferenceSession(og.jvp(linear_model, "X"))
+    >>> X = np.zeros((1, 2), np.float32)
+    >>> product.run(None, {"X": X, "X_tangent": np.ones_like(X)})[0].shape
+    (1, 1)
+    """
+    return _derivative(
+        "jvp", model, wrt, outputs, keep_outputs, stop_gradient, target_opset, inline
+    )
+
+
+@checked_names
+def hvp(
+    model: ModelLike,
+    wrt: str | Iterable[str] | None = None,
+    outputs: str | Iterable[str] | None = None,
+    *,
+    keep_outputs: bool = False,
+    stop_gradient: str | Iterable[str] | None = None,
+    target_opset: int = 26,
+    inline: bool = False,
+) -> onnx.ModelProto:
+    """Return products of the Hessian with vectors as a model of standard ONNX operators.
+
+    With the values x of `wrt`, a scalar y and vectors v, it computes (d^2 y/dx^2) v as the gradient
+    of <dy/dx, v>, without the matrix: it costs a few times what the gradient costs.
+
+    Parameters
+    ----------
+    model, wrt, keep_outputs, stop_gradient, target_opset, inline
+        As for `vjp`.
+    outputs : str or list of str, default=None
+        Outputs with one element each; y is their sum. None is ``"loss"`` if there is one, else all
+        floating outputs.
+
+    Returns
+    -------
+    onnx.ModelProto
+        Inputs: those of `model`, each weight of `wrt`, then ``<x>_tangent`` of the shape and dtype
+        of x for each name of `wrt`. Outputs: ``<x>_hvp`` of the shape and dtype of x for each name
+        of `wrt`: its rows of the Hessian by all of `wrt` times the tangents.
+
+    Raises
+    ------
+    GradientError
+        Names every node on a path to `wrt` whose gradient cannot be built or not be differentiated
+        again.
+    ModelError
+        An output with more than one element, or as for `vjp`.
+
+    Examples
+    --------
+    >>> import onnxgrad as og
+    >>> with_loss = og.add_loss(linear_model, "squared_error")
+    >>> [value.name for value in og.hvp(with_loss, "coef").graph.output]
+    ['coef_hvp']
+    """
+    return _derivative(
+        "hvp", model, wrt, outputs, keep_outputs, stop_gradient, target_opset, inline
+    )
+
+
+@checked_names
+def hessian(
+    model: ModelLike,
+    wrt: str | Iterable[str] | None = None,
+    outputs: str | Iterable[str] | None = None,
+    *,
+    keep_outputs: bool = False,
+    stop_gradient: str | Iterable[str] | None = None,
+    target_opset: int = 26,
+    inline: bool = False,
+) -> onnx.ModelProto:
+    """Return the Hessian of a scalar as a model of standard ONNX operators.
+
+    Parameters
+    ----------
+    model, wrt, outputs, keep_outputs, stop_gradient, target_opset, inline
+        As for `hvp`.
+
+    Returns
+    -------
+    onnx.ModelProto
+        Inputs: those of `model`, then each weight of `wrt`. Outputs: for each pair of names of
+        `wrt` a block ``<x>_<z>_hessian`` of the dtype of x, and of the shape of x followed by
+        that of z: element [a, b] is the derivative of dy/dx[a] by z[b]. Zeros where nothing depends
+        on one of them.
+
+    Raises
+    ------
+    GradientError, ModelError
+        As for `hvp`.
+
+    Notes
+    -----
+    A Scan computes a row of all blocks at a time, with one product as of `hvp` for each element of
+    each value of `wrt` (a Loop where the size of the value is open). Time grows with the number of
+    elements, memory with its square.
+
+    Examples
+    --------
+    >>> import onnxgrad as og
+    >>> with_loss = og.add_loss(linear_model, "squared_error")
+    >>> [value.name for value in og.hessian(with_loss, ["coef", "intercept"]).graph.output][:2]
+    ['coef_coef_hessian', 'coef_intercept_hessian']
+    """
+    return _derivative(
+        "hessian", model, wrt, outputs, keep_outputs, stop_gradient, target_opset, inline
+    )
+
+
+def _derivative(
+    kind: str,
+    model: ModelLike,
+    wrt: str | Iterable[str] | None,
+    outputs: str | Iterable[str] | None,
+    keep_outputs: bool,
+    stop_gradient: str | Iterable[str] | None,
+    target_opset: int,
+    inline: bool,
+) -> onnx.ModelProto:
+    result, warning = core_derivative(
+        kind,
+        to_core_model(model),
+        wrt,
+        outputs,
+        keep_outputs=keep_outputs,
+        stop_gradient=stop_gradient,
+        target_opset=target_opset,
+        inline=inline,
+    )
+    if warning:
+        warnings.warn(warning, stacklevel=4)
+    return to_proto(result)
+
+
+def core_derivative(
+    kind: str,
+    model: _core.Model,
+    wrt: str | Iterable[str] | None = None,
+    outputs: str | Iterable[str] | None = None,
+    *,
+    keep_outputs: bool = False,
+    stop_gradient: str | Iterable[str] | None = None,
+    target_opset: int = 26,
+    inline: bool = False,
+) -> tuple[_core.Model, str]:
+    """Do what the function of the name `kind` does, on the extension's models.
+
+    Returns the derivative and a warning, empty without one, of those that are zero whatever the
+    inputs are. A second derivative that is zero is no surprise: no warning.
+    """
+    asked = patterns("wrt", wrt)
+    of = patterns("outputs", outputs)
+    result, zeros = DERIVATIVES[kind](
+        model,
+        asked,
+        of,
+        bool(keep_outputs),
+        patterns("stop_gradient", stop_gradient),
+        positive_int("target_opset", target_opset),
+        bool(inline),
+    )
+    if kind in ("hvp", "hessian"):
+        return result, ""
+    suffix, named = ("_grad", asked) if kind == "vjp" else ("_tangent", of)
+    has_others = len(zeros) < sum(value.name.endswith(suffix) for value in result.outputs)
+    return result, zero_warning(
+        "derivative" if kind == "jvp" else "gradient", zeros, named, has_others
+    )

@@ -1,0 +1,189 @@
+#include "api/derivative_graph.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "api/model_impl.h"
+#include "base/check.h"
+#include "ir/naming.h"
+#include "onnx/inference.h"
+#include "onnxgrad/version.h"
+#include "train/engine.h"
+#include "train/stop_gradient.h"
+#include "train/weights.h"
+
+namespace onnxgrad::api {
+namespace {
+
+using ir::Value;
+
+bool is_differentiable(const Value& value) {
+  return value.type.is_tensor() && is_floating(value.type.dtype);
+}
+
+// The values to differentiate by: weights and inputs by name, or the trainable weights.
+std::vector<Value*> find_wrt(const ir::Model& model, const std::vector<std::string>& names) {
+  std::vector<Value*> wrt;
+  if (names.empty()) {
+    const auto weights = train::find_weights(model, train::builtin_engine().ops);
+    for (const train::Weight& weight : train::select_weights(weights, {}, {})) {
+      wrt.push_back(weight.value);
+    }
+    return wrt;
+  }
+  std::vector<std::string> known;
+  for (const Value* value : model.graph->inputs) known.push_back(value->name);
+  for (const Value* value : model.graph->initializers) known.push_back(value->name);
+  for (const std::string& name : names) {
+    Value* value = model.graph->find(name);
+    if (value == nullptr || value->producer != nullptr || !is_differentiable(*value)) {
+      throw ModelError({.what = "there is no floating-point weight or input '" + name + "'",
+                        .where = {.value = name},
+                        .detail = "There are " + base::quote_list(known) + ".",
+                        .hint = base::nearest_or(name, known)});
+    }
+    wrt.push_back(value);
+  }
+  return wrt;
+}
+
+std::vector<Value*> find_outputs(const ir::Graph& graph, const std::vector<std::string>& names) {
+  std::vector<std::string> known;
+  std::vector<Value*> floating;
+  for (Value* output : graph.outputs) {
+    known.push_back(output->name);
+    if (names.empty() && output->name == "loss" && is_differentiable(*output)) return {output};
+    if (is_differentiable(*output)) floating.push_back(output);
+  }
+  if (names.empty()) {
+    if (!floating.empty()) return floating;
+    throw ModelError({.what = "the model has no floating-point output to differentiate",
+                      .detail = "Outputs: " + base::quote_list(known) + ".",
+                      .hint = "Add a loss with add_loss(), or name a value with outputs=."});
+  }
+  std::vector<Value*> outputs;
+  for (const std::string& name : names) {
+    Value* value = graph.find(name);
+    if (value == nullptr || !is_differentiable(*value)) {
+      throw ModelError({.what = "there is no floating-point output or value '" + name + "'",
+                        .where = {.value = name},
+                        .detail = "Outputs: " + base::quote_list(known) + ".",
+                        .hint = base::nearest_or(name, known)});
+    }
+    outputs.push_back(value);
+  }
+  return outputs;
+}
+
+// Weights become inputs without default, after the model's own.
+void open_inputs(ir::Graph& graph, const std::vector<Value*>& wrt) {
+  for (Value* value : wrt) {
+    if (!value->is_input) {
+      value->is_input = true;
+      graph.inputs.push_back(value);
+    }
+    value->initializer = {};
+  }
+  std::erase_if(graph.initializers, [](const Value* value) { return !value->is_initializer(); });
+}
+
+ir::Model with_stopped_gradients(const Model& model, const std::vector<std::string>& names) {
+  ir::Model working = ir::clone(*model.impl().working());
+  train::stop_gradients(working, train::builtin_engine().ops, names);
+  return working;
+}
+
+// Every reader in `graph` and its subgraphs.
+template <class Visit>
+void visit_readers(ir::Graph& graph, const Value* value, const Visit& visit) {
+  for (ir::Node* node : graph.nodes) {
+    for (Value*& input : node->inputs) {
+      if (input == value) visit(*node, input);
+    }
+    for (ir::Graph* body : node->subgraphs()) visit_readers(*body, value, visit);
+  }
+}
+
+}  // namespace
+
+Model write_graph(ir::Model model, const WriteOptions& options) {
+  model.state.clear();  // in a file, state is plain inputs and outputs
+  model.producer_name = "onnxgrad";
+  model.producer_version = version();
+  ir::Model written =
+      onnx_io::to_target_opset(model, options.target_opset, options.inline_functions);
+  ir::eliminate_dead_nodes(*written.graph);  // constants that only other forms of nodes read
+  return wrap(std::move(written));
+}
+
+DerivativeGraph::DerivativeGraph(const Model& model, const DerivativeNames& names)
+    : registry_(train::builtin_engine().ops),
+      model_(with_stopped_gradients(model, names.stop_gradient)),
+      inferer_(onnx_io::make_type_inferer(model_)),
+      g_(model_, *model_.graph, *inferer_, registry_),
+      wrt_(find_wrt(model_, names.wrt)),
+      outputs_(find_outputs(graph(), names.outputs)) {
+  open_inputs(graph(), wrt_);
+  // Names of outputs that are not kept are available for derivatives.
+  graph().outputs.clear();
+  if (names.keep_outputs) graph().outputs = outputs_;
+}
+
+std::vector<Value*> DerivativeGraph::vjp(std::span<Value* const> outputs,
+                                         std::span<Value* const> seeds, std::span<Value* const> wrt,
+                                         autodiff::ZeroGradients* zeros) {
+  return autodiff::add_vjp(g_, registry_, outputs, seeds, wrt, zeros);
+}
+
+std::vector<Value*> DerivativeGraph::vjp_inside(ir::GraphBuilder& body,
+                                                std::span<Value* const> outputs,
+                                                std::span<Value* const> seeds,
+                                                std::span<Value* const> wrt,
+                                                autodiff::ZeroGradients* zeros) {
+  return autodiff::add_vjp_inside(body, graph(), registry_, outputs, seeds, wrt, zeros);
+}
+
+std::vector<Value*> DerivativeGraph::gradient_of_sum(autodiff::ZeroGradients* zeros) {
+  std::vector<Value*> seeds;
+  for (Value* output : outputs_) seeds.push_back(g_.ones_like(output));
+  return vjp(outputs_, seeds, wrt_, zeros);
+}
+
+std::vector<Value*> DerivativeGraph::add_inputs_like(std::span<Value* const> values,
+                                                     std::string_view suffix) {
+  std::vector<Value*> inputs;
+  for (const Value* value : values) {
+    inputs.push_back(graph().add_input(value->name + std::string(suffix), value->type));
+  }
+  return inputs;
+}
+
+void DerivativeGraph::add_output(Value* value, const std::string& name) {
+  g_.set_scope("");
+  Value* const named = g_.identity(value);  // a separate value, so that its name can be chosen
+  ir::give_name(graph(), named, name);
+  graph().outputs.insert(graph().outputs.begin() + num_added_++, named);
+}
+
+void DerivativeGraph::close_input(Value* input, Value* like) {
+  visit_readers(graph(), input, [&](const ir::Node& node, Value*& read) {
+    const opdef::OpDef* def = registry_.find(node);
+    if (def != nullptr && def->fold_types != nullptr) read = like;  // Shape, Size
+  });
+  std::erase(graph().inputs, input);
+  bool is_read = false;
+  visit_readers(graph(), input, [&](const ir::Node&, Value*&) { is_read = true; });
+  if (is_read) {
+    Value* const zeros = g_.zeros_like(like);
+    ir::replace_uses(graph(), {{input, zeros}});
+    ir::sort_topologically(graph());
+  }
+}
+
+Model DerivativeGraph::finish(const WriteOptions& options) && {
+  train::remove_stops(model_);
+  ir::eliminate_dead_nodes(graph());
+  return write_graph(std::move(model_), options);
+}
+
+}  // namespace onnxgrad::api

@@ -1,0 +1,72 @@
+#ifndef ONNXGRAD_API_DERIVATIVE_GRAPH_H_
+#define ONNXGRAD_API_DERIVATIVE_GRAPH_H_
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "autodiff/gradient.h"
+#include "ir/builder.h"
+#include "onnxgrad/gradient.h"
+
+namespace onnxgrad::api {
+
+/// For other runtimes, with our name as producer.
+Model write_graph(ir::Model model, const WriteOptions& options);
+
+/// What is differentiated and with respect to what, by name; see GradientOptions.
+struct DerivativeNames {
+  const std::vector<std::string>& wrt;
+  const std::vector<std::string>& outputs;
+  const std::vector<std::string>& stop_gradient;
+  bool keep_outputs = false;
+};
+
+/// A copy of a model that derivatives are added to.
+class DerivativeGraph {
+ public:
+  /// The weights of `wrt` become inputs. Throws: ModelError (unknown name, no floating output).
+  DerivativeGraph(const Model& model, const DerivativeNames& names);
+
+  ir::Graph& graph() { return *model_.graph; }
+  ir::GraphBuilder& g() { return g_; }
+  const std::vector<ir::Value*>& wrt() const { return wrt_; }
+  const std::vector<ir::Value*>& outputs() const { return outputs_; }
+
+  /// See autodiff::add_vjp.
+  std::vector<ir::Value*> vjp(std::span<ir::Value* const> outputs,
+                              std::span<ir::Value* const> seeds, std::span<ir::Value* const> wrt,
+                              autodiff::ZeroGradients* zeros = nullptr);
+  /// The same in a subgraph of a future node.
+  std::vector<ir::Value*> vjp_inside(ir::GraphBuilder& body, std::span<ir::Value* const> outputs,
+                                     std::span<ir::Value* const> seeds,
+                                     std::span<ir::Value* const> wrt,
+                                     autodiff::ZeroGradients* zeros = nullptr);
+  /// The gradient of the sum of the outputs, by each of wrt().
+  std::vector<ir::Value*> gradient_of_sum(autodiff::ZeroGradients* zeros = nullptr);
+  /// An input for each value, "<value><suffix>", of its type.
+  std::vector<ir::Value*> add_inputs_like(std::span<ir::Value* const> values,
+                                          std::string_view suffix);
+  /// The next output, before those that are kept.
+  void add_output(ir::Value* value, const std::string& name);
+  /// Whoever reads `input` for its shape reads `like`, of the same shape; all others, in linear
+  /// functions of it that nothing needs, zeros. It is no input any more.
+  void close_input(ir::Value* input, ir::Value* like);
+  Model finish(const WriteOptions& options) &&;
+
+ private:
+  const opdef::OpRegistry& registry_;
+  ir::Model model_;
+  std::unique_ptr<ir::TypeInferer> inferer_;
+  ir::GraphBuilder g_;
+  std::vector<ir::Value*> wrt_;
+  std::vector<ir::Value*> outputs_;
+  std::ptrdiff_t num_added_ = 0;  // outputs
+};
+
+}  // namespace onnxgrad::api
+
+#endif  // ONNXGRAD_API_DERIVATIVE_GRAPH_H_
