@@ -65,10 +65,27 @@ Tensor view_of(const HostArray& array, std::optional<DataType> dtype) {
                       std::make_shared<HostArray>(array));
 }
 
+// Elements of less than a byte, which NumPy has a byte each for: the first in the lowest bits.
+Tensor packed(const HostArray& array, DataType dtype) {
+  std::vector<std::int64_t> dims(array.shape_ptr(), array.shape_ptr() + array.ndim());
+  Tensor tensor = Tensor::zeros(dtype, Dims(std::move(dims)));
+  const auto* codes = static_cast<const std::uint8_t*>(array.data());
+  const auto bits = static_cast<unsigned>(size_bits(dtype));
+  const unsigned per_byte = 8 / bits;
+  for (std::size_t i = 0; i < array.size(); ++i) {
+    const unsigned code = (codes[i] & ((1U << bits) - 1)) << (i % per_byte * bits);
+    tensor.mutable_raw()[i / per_byte] |= static_cast<std::byte>(code);
+  }
+  return tensor;
+}
+
 Tensor from_pair(const nb::tuple& pair) {
   if (nb::isinstance<nb::str>(pair[1])) {
     const auto array = nb::cast<HostArray>(pair[0]);
     const auto dtype = dtype_from_name(nb::cast<std::string>(pair[1]));
+    if (dtype && size_bits(*dtype) < 8 && size_bits(*dtype) > 0 && array.dtype().bits == 8) {
+      return packed(array, *dtype);
+    }
     if (!dtype || size_bits(*dtype) != array.dtype().bits) throw nb::cast_error();
     return view_of(array, dtype);
   }

@@ -148,22 +148,78 @@ std::string reason_for(const opdef::OpDef* def, const Value& input) {
   return fmt::format("the operator's gradient rule does not cover '{}'", input.name);
 }
 
-std::vector<MissingGradient> missing_in(const Activity& activity,
-                                        const opdef::OpRegistry& registry) {
+// Nodes that depend on `wrt` and that no gradient passes.
+void find_ends(const ir::Graph& graph, const opdef::OpRegistry& registry,
+               std::span<Value* const> outputs, std::span<Value* const> wrt,
+               std::vector<const Node*>& ends) {
+  std::unordered_set<const Value*> needed(outputs.begin(), outputs.end());
+  std::unordered_set<const Node*> before;
+  for (std::size_t n = graph.nodes.size(); n-- > 0;) {
+    const Node& node = *graph.nodes[n];
+    const auto is_needed = [&](const Value* value) { return needed.contains(value); };
+    if (std::ranges::none_of(node.outputs, is_needed)) continue;
+    before.insert(&node);
+    for (const Value* input : gradient_inputs(node)) needed.insert(input);
+  }
+  std::unordered_set<const Value*> live(wrt.begin(), wrt.end());
+  for (const Node* node : graph.nodes) {
+    if (!before.contains(node)) continue;
+    const opdef::OpDef* def = registry.find(*node);
+    const std::vector<Value*> inputs = gradient_inputs(*node);
+    bool is_reached = false;
+    bool passes = false;
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      if (!live.contains(inputs[i])) continue;
+      is_reached = true;
+      passes = passes || can_flow_to(def, *node, i);
+    }
+    const bool has_floating = std::ranges::any_of(node->outputs, carries_gradient);
+    if (is_reached && passes && has_floating) {
+      for (const Value* output : node->outputs) live.insert(output);
+    } else if (is_reached) {
+      ends.push_back(node);
+    }
+  }
+}
+
+MissingGradient missing_at(const Node& node, std::size_t input, std::string reason) {
+  const Value* first = node.outputs.empty() ? nullptr : node.outputs[0];
+  return {.op_type = node.op_type,
+          .node = node.name,
+          .output = first == nullptr ? "" : first->name,
+          .input = static_cast<int>(input),
+          .reason = std::move(reason)};
+}
+
+// Nodes whose results are no floating-point numbers and whose slope nevertheless is not known to be
+// zero: numbers that were quantized, and read in a way that no gradient follows.
+void add_integer_ends(const ir::Graph& graph, const opdef::OpRegistry& registry,
+                      std::span<Value* const> outputs, std::span<Value* const> wrt,
+                      std::vector<MissingGradient>& missing) {
+  std::vector<const Node*> ends;
+  find_ends(graph, registry, outputs, wrt, ends);
+  for (const Node* node : ends) {
+    const opdef::OpDef* def = registry.find(*node);
+    const bool is_known = def == nullptr || def->zero_gradient || def->vjp != nullptr ||
+                          def->lower != nullptr || !node->subgraphs().empty();
+    if (is_known || std::ranges::any_of(node->outputs, carries_gradient)) continue;
+    missing.push_back(missing_at(*node, 0, "its result is of integers, which carry no gradient"));
+  }
+}
+
+std::vector<MissingGradient> missing_in(const ir::Graph& graph, const Activity& activity,
+                                        const opdef::OpRegistry& registry,
+                                        std::span<Value* const> outputs,
+                                        std::span<Value* const> wrt) {
   std::vector<MissingGradient> missing;
+  add_integer_ends(graph, registry, outputs, wrt, missing);
   for (const Node* node : activity.nodes()) {
     const opdef::OpDef* def = registry.find(*node);
     const std::vector<Value*> inputs = gradient_inputs(*node);
     for (std::size_t i = 0; i < inputs.size(); ++i) {
       if (!activity.is_active(inputs[i]) || !can_flow_to(def, *node, i)) continue;
       if (has_rule_for(def, *node, i)) continue;
-      missing.push_back({.op_type = node->op_type,
-                         .node = node->name,
-                         .output = node->outputs.empty() || node->outputs[0] == nullptr
-                                       ? ""
-                                       : node->outputs[0]->name,
-                         .input = static_cast<int>(i),
-                         .reason = reason_for(def, *inputs[i])});
+      missing.push_back(missing_at(*node, i, reason_for(def, *inputs[i])));
       break;
     }
   }
@@ -207,40 +263,6 @@ void expand_functions(ir::GraphBuilder& g, ir::Graph& primal, const opdef::OpReg
   }
 }
 
-// Nodes that depend on `wrt` and that no gradient passes.
-void find_ends(const ir::Graph& graph, const opdef::OpRegistry& registry,
-               std::span<Value* const> outputs, std::span<Value* const> wrt,
-               std::vector<const Node*>& ends) {
-  std::unordered_set<const Value*> needed(outputs.begin(), outputs.end());
-  std::unordered_set<const Node*> before;
-  for (std::size_t n = graph.nodes.size(); n-- > 0;) {
-    const Node& node = *graph.nodes[n];
-    const auto is_needed = [&](const Value* value) { return needed.contains(value); };
-    if (std::ranges::none_of(node.outputs, is_needed)) continue;
-    before.insert(&node);
-    for (const Value* input : gradient_inputs(node)) needed.insert(input);
-  }
-  std::unordered_set<const Value*> live(wrt.begin(), wrt.end());
-  for (const Node* node : graph.nodes) {
-    if (!before.contains(node)) continue;
-    const opdef::OpDef* def = registry.find(*node);
-    const std::vector<Value*> inputs = gradient_inputs(*node);
-    bool is_reached = false;
-    bool passes = false;
-    for (std::size_t i = 0; i < inputs.size(); ++i) {
-      if (!live.contains(inputs[i])) continue;
-      is_reached = true;
-      passes = passes || can_flow_to(def, *node, i);
-    }
-    const bool has_floating = std::ranges::any_of(node->outputs, carries_gradient);
-    if (is_reached && passes && has_floating) {
-      for (const Value* output : node->outputs) live.insert(output);
-    } else if (is_reached) {
-      ends.push_back(node);
-    }
-  }
-}
-
 // The sweep over the nodes of `primal`: g.graph(), or a body whose values the new nodes read as if
 // they were part of it.
 std::vector<Value*> sweep(ir::GraphBuilder& g, ir::Graph& primal, const opdef::OpRegistry& registry,
@@ -249,7 +271,7 @@ std::vector<Value*> sweep(ir::GraphBuilder& g, ir::Graph& primal, const opdef::O
   ONNXGRAD_ASSERT(outputs.size() == seeds.size());
   expand_functions(g, primal, registry, outputs, wrt);
   const Activity activity(primal, registry, outputs, wrt);
-  const std::vector<MissingGradient> missing = missing_in(activity, registry);
+  const std::vector<MissingGradient> missing = missing_in(primal, activity, registry, outputs, wrt);
   if (!missing.empty()) throw_missing(missing, primal.name);
 
   Cotangents cotangents(g);
@@ -281,8 +303,8 @@ std::vector<MissingGradient> find_missing_gradients(const ir::Model& model,
                                                     const opdef::OpRegistry& registry,
                                                     std::span<Value* const> outputs,
                                                     std::span<Value* const> wrt) {
-  std::vector<MissingGradient> missing =
-      missing_in(Activity(*model.graph, registry, outputs, wrt), registry);
+  const Activity activity(*model.graph, registry, outputs, wrt);
+  std::vector<MissingGradient> missing = missing_in(*model.graph, activity, registry, outputs, wrt);
   std::erase_if(missing, [&](const MissingGradient& m) {
     return model.find_function(ir::kFunctionDomain, m.op_type) != nullptr;
   });

@@ -149,6 +149,27 @@ MODELS = {
         {"one": np.array(1)},
         {"x": ("SplitToSequence", "input")},
     ),
+    "quantize": Small(
+        """single = Cast <to = 1> (x)
+        step = Exp (s)
+        scale = Cast <to = 1> (step)
+        q = QuantizeLinear <axis = 1> (single, scale, zero)
+        turned = Transpose (q)
+        y = Cast <to = 11> (turned)""",
+        {"x": [4, 2], "s": [2]},
+        {"zero": np.array([2, 120], np.uint8)},
+        {"x": ("QuantizeLinear", "x"), "s": ("QuantizeLinear", "y_scale")},
+        low=-9.0,
+        high=1.0,
+        straight_through="""step = Exp (s)
+        zeros = Cast <to = 11> (zero)
+        steps = Div (x, step)
+        places = Add (steps, zeros)
+        none = Constant <value = double {0}> ()
+        most = Constant <value = double {255}> ()
+        clipped = Clip (places, none, most)
+        y = Transpose (clipped)""",
+    ),
     "optional": Small(
         """held = Optional (x)
         element = OptionalGetElement (held)

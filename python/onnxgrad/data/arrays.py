@@ -23,7 +23,8 @@ NativeArray: TypeAlias = "np.ndarray[Any, Any] | tuple[Any, Any]"
 
 _NATIVE_KINDS = frozenset("fiub")
 _USER_DEFINED = 2  # dtype.isbuiltin of types of other packages; that of an unpickled array is 0
-# The types of ml_dtypes that the extension takes as bits, under the same names.
+# The types of ml_dtypes that the extension takes as bits, under the same names; those of less than a
+# byte have a byte for each element.
 _BITS = {
     "bfloat16": np.uint16,
     "float8_e4m3fn": np.uint8,
@@ -31,6 +32,11 @@ _BITS = {
     "float8_e5m2": np.uint8,
     "float8_e5m2fnuz": np.uint8,
     "float8_e8m0fnu": np.uint8,
+    "float4_e2m1fn": np.uint8,
+    "int4": np.uint8,
+    "uint4": np.uint8,
+    "int2": np.uint8,
+    "uint2": np.uint8,
 }
 _LARGE = 64 << 20  # bytes: before a larger copy, the free memory is checked
 

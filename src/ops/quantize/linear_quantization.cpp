@@ -7,9 +7,11 @@
 #include <string>
 #include <utility>
 
+#include "ir/pattern.h"
 #include "onnxgrad/error.h"
 #include "opdef/function_body.h"
 #include "opdef/registry.h"
+#include "ops/quantize/quantized_number.h"
 #include "ops/quantize/small_types.h"
 
 // QuantizeLinear and DequantizeLinear (ai.onnx 25). Quantized values carry no gradient, so when a
@@ -17,7 +19,8 @@
 // of the function `FakeQuantize`, whose body is these two: it rounds, and passes gradients straight
 // through (Bengio, Leonard and Courville, Estimating or Propagating Gradients Through Stochastic
 // Neurons, 2013) where nothing is clipped. The gradient of the scale is that of Esser et al.,
-// Learned Step Size Quantization, 2020.
+// Learned Step Size Quantization, 2020. Where the integers are read as numbers otherwise, by a Cast
+// or a DequantizeLinear of another scale, they are `QuantizedNumber`: see quantized_number.h.
 
 namespace onnxgrad::ops {
 namespace {
@@ -98,6 +101,8 @@ std::vector<Value*> dequantize_vjp(VjpContext& ctx, GraphBuilder& g) {
   return grads;
 }
 
+constexpr double kHalfStep = 0.500001;  // and the rounding of the quotient
+
 // The largest number of a floating-point type of 4 or 8 bits.
 double largest_of(DataType dtype) {
   std::array<std::byte, 1> code{};
@@ -120,8 +125,7 @@ std::vector<Value*> fake_quantize_vjp(VjpContext& ctx, GraphBuilder& g) {
   if (is_small_float(dtype)) {
     is_kept = g.op("LessOrEqual", {g.abs(x), g.scale(g.abs(step), largest_of(dtype))});
   } else {
-    constexpr double kHalf = 0.500001;  // rounding of the quotient
-    is_kept = g.op("LessOrEqual", {g.abs(g.sub(x, y)), g.scale(g.abs(step), kHalf)});
+    is_kept = g.op("LessOrEqual", {g.abs(g.sub(x, y)), g.scale(g.abs(step), kHalfStep)});
   }
   std::vector<Value*> grads(ctx.num_inputs(), nullptr);
   if (ctx.needs(0)) grads[0] = keep_where(g, is_kept, dy);
@@ -132,37 +136,73 @@ std::vector<Value*> fake_quantize_vjp(VjpContext& ctx, GraphBuilder& g) {
   return grads;
 }
 
-ir::Function fake_quantize_body(std::string_view base_name, const std::vector<Value*>& inputs,
-                                const std::vector<Attribute>& attributes) {
+// y = q as a number, q = x / scale + zero_point rounded and clipped:
+// dx = dy / scale where x is not clipped, else 0;  dscale = sum of -dy x / scale^2 there.
+std::vector<Value*> quantized_number_vjp(VjpContext& ctx, GraphBuilder& g) {
+  const Groups groups = groups_of(ctx.node(), required_rank(ctx, 0), ctx.input(1));
+  Value* x = g.cast(ctx.input(0), DataType::kFloat32);
+  Value* step = spread_scale(g, g.cast(ctx.input(1), DataType::kFloat32), x, groups);
+  Value* steps = g.div(x, step);
+  const auto dtype = static_cast<DataType>(ctx.node().int_attribute("quantized_dtype"));
+  Value* is_kept = nullptr;
+  if (is_small_float(dtype)) {
+    is_kept = g.op("LessOrEqual", {g.abs(steps), g.scalar_like(steps, largest_of(dtype))});
+  } else {
+    Value* rounded = ctx.output(0);
+    if (Value* zero_point = ctx.input(2)) {
+      Value* zero = g.cast(zero_point, DataType::kFloat32);
+      rounded = g.sub(rounded, spread_scale(g, zero, x, groups));
+    }
+    is_kept = g.op("LessOrEqual", {g.abs(g.sub(steps, rounded)), g.scalar_like(x, kHalfStep)});
+  }
+  Value* slope = keep_where(g, is_kept, g.div(ctx.cotangent(0), step));
+  std::vector<Value*> grads(ctx.num_inputs(), nullptr);
+  if (ctx.needs(0)) grads[0] = g.cast_like(slope, ctx.input(0));
+  if (ctx.needs(1)) {
+    Value* change = g.neg(g.mul(slope, steps));
+    grads[1] = g.cast_like(sum_groups(g, change, ctx.input(1), groups), ctx.input(1));
+  }
+  return grads;
+}
+
+// Of FakeQuantize and of QuantizedNumber.
+ir::Function straight_through_body(std::string_view base_name, const std::vector<Value*>& inputs,
+                                   const std::vector<Attribute>& attributes) {
   ir::Node node;
   node.attributes = attributes;
+  const bool is_number = base_name == "QuantizedNumber";
   const std::int64_t axis = node.int_attribute("axis");
   const std::int64_t block_size = node.int_attribute("block_size");
   const std::int64_t dtype = node.int_attribute("quantized_dtype");
   const std::int64_t saturate = node.int_attribute("saturate");
   const bool has_zero_point = inputs.size() > 2;
-  const auto to = static_cast<std::int64_t>(inputs.at(1)->dtype());
+  const DataType result = is_number ? DataType::kFloat32 : inputs.at(1)->dtype();
+  const auto to = static_cast<std::int64_t>(result);
   FunctionBody f(
       base_name,
       fmt::format("axis{}_block{}_type{}_to{}_{}{}", opdef::key_of(std::array{axis}), block_size,
                   dtype, to, saturate != 0 ? "saturate" : "exact", has_zero_point ? "_zero" : ""),
       attributes);
-  Value* x = f.input("x");
-  Value* scale = f.input("scale");
-  std::vector<Value*> rest = {scale};
-  if (has_zero_point) rest.push_back(f.input("zero_point"));
-  std::vector<Value*> operands = {x};
-  operands.insert(operands.end(), rest.begin(), rest.end());
+  std::vector<Value*> operands = {f.input("x"), f.input("scale")};
+  if (has_zero_point) operands.push_back(f.input("zero_point"));
   std::vector<Attribute> how = {{"axis", axis}, {"block_size", block_size}, {"saturate", saturate}};
   if (!has_zero_point) how.push_back({"output_dtype", dtype});
   operands[0] = f.op("QuantizeLinear", operands, std::move(how));
   // The type is written out: expanded in a plan, it is not taken for such a pair again.
-  Value* y = f.op("DequantizeLinear", operands,
-                  {{"axis", axis}, {"block_size", block_size}, {"output_dtype", to}});
-  return std::move(f).finish({y});
+  std::vector<Attribute> back = {{"output_dtype", to}};
+  if (is_number) {
+    operands = {operands[0], f.constant(Tensor::scalar(1.0F))};
+  } else {
+    back.push_back({"axis", axis});
+    back.push_back({"block_size", block_size});
+  }
+  return std::move(f).finish({f.op("DequantizeLinear", operands, std::move(back))});
 }
 
 bool is_same(const Value* a, const Value* b) {
+  const auto is_identity = [](const Node& node) { return ir::is_op(node, {"Identity"}); };
+  if (a != nullptr) a = ir::look_through(a, is_identity);
+  if (b != nullptr) b = ir::look_through(b, is_identity);
   if (a == b) return true;
   return a != nullptr && b != nullptr && a->is_constant() && b->is_constant() &&
          a->initializer.equals(b->initializer);
@@ -187,10 +227,10 @@ bool is_straight(const Node& quantize, const Value* scale, const Value* zero_poi
                        attribute_or(quantize, "block_size", 0) == block_size);
 }
 
-Value* call_fake_quantize(GraphBuilder& g, const Node& quantize) {
+Value* call_straight_through(GraphBuilder& g, std::string_view function, const Node& quantize) {
   std::vector<Value*> inputs = {quantize.input(0), quantize.input(1)};
   if (quantize.input(2) != nullptr) inputs.push_back(quantize.input(2));
-  return g.call("FakeQuantize", std::move(inputs), 1,
+  return g.call(function, std::move(inputs), 1,
                 {{"axis", attribute_or(quantize, "axis", 1)},
                  {"block_size", attribute_or(quantize, "block_size", 0)},
                  {"quantized_dtype", static_cast<std::int64_t>(quantized_type(quantize))},
@@ -220,7 +260,7 @@ Value* straight_through(GraphBuilder& g, Value* x, const Value* scale, const Val
       !is_straight(*producer, scale, zero_point, axis, block_size, is_single)) {
     return nullptr;
   }
-  Value* y = call_fake_quantize(g, *producer);
+  Value* y = call_straight_through(g, "FakeQuantize", *producer);
   for (auto move = moves.rbegin(); move != moves.rend(); ++move) {
     std::vector<Value*> inputs = (*move)->inputs;
     inputs[0] = y;
@@ -229,10 +269,28 @@ Value* straight_through(GraphBuilder& g, Value* x, const Value* scale, const Val
   return y;
 }
 
+// The same where the scales differ: y = (number - zero_point) scale.
+Value* dequantize_number(GraphBuilder& g, const Node& node) {
+  Value* scale = node.input(1);
+  const auto rank = known_rank(node.input(0));
+  if (!rank || !is_floating(scale->dtype())) return nullptr;
+  Value* number = quantized_number(g, node.input(0));
+  if (number == nullptr) return nullptr;
+  number = g.cast(number, DataType::kFloat32);
+  const Groups groups = groups_of(node, *rank, scale);
+  if (Value* zero_point = node.input(2)) {
+    Value* zero = g.cast(zero_point, DataType::kFloat32);
+    number = g.sub(number, spread_scale(g, zero, number, groups));
+  }
+  Value* step = spread_scale(g, g.cast(scale, DataType::kFloat32), number, groups);
+  return g.cast(g.mul(number, step), scale->dtype());
+}
+
 std::optional<std::vector<Value*>> lower_dequantize(const Node& node, GraphBuilder& g) {
   if (node.int_attribute("output_dtype") != 0) return std::nullopt;
   Value* y = straight_through(g, node.input(0), node.input(1), node.input(2),
                               node.int_attribute("axis"), node.int_attribute("block_size"));
+  if (y == nullptr) y = dequantize_number(g, node);
   if (y == nullptr) return std::nullopt;
   return {{y}};
 }
@@ -280,6 +338,13 @@ Value* quantize(GraphBuilder& g, Value* x, Value* scale, Value* zero_point, Data
               {{"output_dtype", static_cast<std::int64_t>(dtype)}});
 }
 
+Value* number_of_quantize(GraphBuilder& g, const Node& quantize) {
+  const Value* scale = quantize.input(1);
+  const bool is_known = is_floating(quantize.input(0)->dtype()) && known_rank(quantize.input(0)) &&
+                        scale != nullptr && known_rank(scale);
+  return is_known ? call_straight_through(g, "QuantizedNumber", quantize) : nullptr;
+}
+
 void register_linear_quantization(opdef::OpRegistry& registry) {
   registry.add(
       {.op_type = "QuantizeLinear",
@@ -293,14 +358,18 @@ void register_linear_quantization(opdef::OpRegistry& registry) {
                                dtype_attribute("output_dtype")},
                 .vjp = dequantize_vjp,
                 .lower = lower_dequantize});
-  registry.add(
-      {.domain = ir::kFunctionDomain,
-       .op_type = "FakeQuantize",
-       .differentiable_inputs = {0, 1},
-       .attributes = {axis_attribute("axis", 1), block_attribute(),
-                      dtype_attribute("quantized_dtype"), flag_attribute("saturate", true)},
-       .vjp = fake_quantize_vjp,
-       .function_body = fake_quantize_body});
+  opdef::OpDef straight_through{
+      .domain = ir::kFunctionDomain,
+      .op_type = "FakeQuantize",
+      .differentiable_inputs = {0, 1},
+      .attributes = {axis_attribute("axis", 1), block_attribute(),
+                     dtype_attribute("quantized_dtype"), flag_attribute("saturate", true)},
+      .vjp = fake_quantize_vjp,
+      .function_body = straight_through_body};
+  registry.add(straight_through);
+  straight_through.op_type = "QuantizedNumber";
+  straight_through.vjp = quantized_number_vjp;
+  registry.add(std::move(straight_through));
 }
 
 }  // namespace onnxgrad::ops

@@ -1,6 +1,7 @@
 #include <optional>
 
 #include "opdef/registry.h"
+#include "ops/quantize/quantized_number.h"
 #include "ops/rules.h"
 
 // Cast and CastLike. Reading and writing convert, so the expression only applies what a conversion
@@ -45,6 +46,16 @@ std::optional<std::vector<Value*>> lower_cast_like(const Node& node, GraphBuilde
   return {{g.op("Cast", {node.inputs[0]}, std::move(attributes))}};
 }
 
+// Integers that were quantized are read as the numbers that carry their gradient.
+std::optional<std::vector<Value*>> lower_cast(const Node& node, GraphBuilder& g) {
+  const auto to = static_cast<DataType>(node.int_attribute("to"));
+  const DataType from = node.inputs[0]->dtype();
+  if (!is_floating(to) || is_floating(from) || from == DataType::kUndefined) return std::nullopt;
+  Value* number = quantized_number(g, node.inputs[0]);
+  if (number == nullptr) return std::nullopt;
+  return {{g.cast(number, to)}};
+}
+
 bool keeps_type(const Node& node) {
   const DataType from = node.inputs[0]->dtype();
   return from != DataType::kUndefined && from == node.outputs[0]->dtype();
@@ -60,6 +71,7 @@ void register_cast(opdef::OpRegistry& registry) {
                     .differentiable_inputs = {0},
                     .attributes = conversion,
                     .vjp = cast_vjp,
+                    .lower = lower_cast,
                     .expression = cast_expression,
                     .passage = opdef::Passage::kConverted,
                     .is_identity = keeps_type};
