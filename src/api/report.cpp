@@ -41,7 +41,8 @@ bool has_kernel(const OperatorName& name) {
 
 bool can_run(const OperatorName& name) {
   const opdef::OpDef* def = train::builtin_engine().ops.find(name.first, name.second);
-  return (def != nullptr && def->lower != nullptr) || has_kernel(name);
+  return (def != nullptr && (def->lower != nullptr || def->function_body != nullptr)) ||
+         has_kernel(name);
 }
 
 bool can_differentiate(const OperatorName& name) {

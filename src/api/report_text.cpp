@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "onnxgrad/report.h"
+#include "train/weights.h"
 
 // The text form of a report: Python and the command line print it too.
 
@@ -147,7 +148,7 @@ std::string weights_text(const Report& report) {
 std::string reasons_text(const Report& report) {
   std::vector<std::pair<std::string, std::string>> reasons;
   for (const WeightInfo& weight : report.weights) {
-    if (weight.trainable || !is_floating(weight.dtype)) continue;
+    if (weight.trainable || !(is_floating(weight.dtype) || train::is_quantized(weight))) continue;
     auto known = std::ranges::find(reasons, weight.reason, &decltype(reasons)::value_type::first);
     if (known == reasons.end()) known = reasons.insert(known, {weight.reason, ""});
     known->second += (known->second.empty() ? "'" : ", '") + weight.name + "'";

@@ -21,8 +21,9 @@ bool is_reparametrisation(const Node& node) {
 }
 
 bool is_quantization(const Node& node) {
-  return is_op(node, {"QuantizeLinear", "DequantizeLinear"}) ||
-         opdef::base_name(node.domain, node.op_type) == "FakeQuantize";
+  const std::string_view name = opdef::base_name(node.domain, node.op_type);
+  return is_op(node, {"QuantizeLinear", "DequantizeLinear"}) || name == "FakeQuantize" ||
+         name == "QuantizedNumber";
 }
 
 bool is_floating_value(const Value* value) {

@@ -54,6 +54,14 @@ std::string reason_of_table(const ir::Value& value, bool is_known_layer) {
   return std::string(formula_behind(value.initializer));
 }
 
+constexpr std::string_view kQuantized =
+    "quantized: integers carry no gradient; the model before quantization can be trained";
+
+bool is_quantized(const Tensor& numbers) {
+  const int bits = size_bits(numbers.dtype());
+  return bits > 0 && bits <= 8 && numbers.dtype() != DataType::kBool && numbers.dims().rank() >= 2;
+}
+
 class WeightFinder {
  public:
   WeightFinder(const ir::Model& model, const opdef::OpRegistry& registry)
@@ -63,7 +71,9 @@ class WeightFinder {
 
   Weight describe(ir::Value* value) const {
     Weight weight{.value = value, .reader = roles_.first_reader(value)};
-    if (!is_floating(value->initializer.dtype())) {
+    if (is_quantized(value->initializer) && weight.reader != nullptr) {
+      weight.reason = std::string(kQuantized);
+    } else if (!is_floating(value->initializer.dtype())) {
       weight.reason = "no floating-point numbers";
     } else if (value->initializer.num_elements() == 0) {
       weight.reason = "no numbers";
@@ -127,6 +137,8 @@ std::vector<Weight> find_weights(const ir::Model& model, const opdef::OpRegistry
   return weights;
 }
 
+bool is_quantized(const WeightInfo& weight) { return weight.reason == kQuantized; }
+
 bool is_plain_number(const WeightInfo& weight) {
   return !weight.trainable && weight.dims.num_elements() == 1;
 }
@@ -151,7 +163,7 @@ WeightInfo weight_info(const Weight& weight) {
       break;
   }
   if (weight.reader != nullptr) {
-    info.op_type = weight.reader->op_type;
+    info.op_type = opdef::base_name(weight.reader->domain, weight.reader->op_type);
     info.node = weight.reader->name;
   }
   return info;

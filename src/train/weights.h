@@ -33,6 +33,9 @@ struct Weight {
 /// All initializers of the top graph in file order, of any type.
 std::vector<Weight> find_weights(const ir::Model& model, const opdef::OpRegistry& registry);
 
+/// True for a matrix of integers of 8 bits or fewer, which carry no gradient, instead of a weight.
+bool is_quantized(const WeightInfo& weight);
+
 /// True for a single number that is not trained: a constant of a formula, which is not counted as
 /// a weight.
 bool is_plain_number(const WeightInfo& weight);

@@ -73,7 +73,9 @@ std::string weights_line(const ir::Model& working, const StepGraph& step,
       ++total;
       continue;
     }
-    if (!is_floating(info.dtype) || is_plain_number(info) || is_of_definition(weight)) continue;
+    if ((!is_floating(info.dtype) && !is_quantized(info)) || is_plain_number(info) ||
+        is_of_definition(weight))
+      continue;
     ++total;
     const bool is_wanted = info.trainable || is_matched(options.trainable, info.name);
     if (statistics.contains(info.name)) {

@@ -212,3 +212,26 @@ def test_integers_that_no_gradient_follows_are_named() -> None:
     with pytest.raises(og.GradientError, match="rounding") as caught:
         og.gradient(proto, ["x"], ["y"])
     assert "integers" in str(caught.value)
+
+
+def test_reports_say_what_is_quantized() -> None:
+    text = str(og.report(dynamic_model()))
+    assert "not trained: 'w2' (quantized" in text
+    assert "QuantizedNumber" not in text
+    runs = {row.op_type: (row.runs, row.has_gradient) for row in og.report(dynamic_model()).operators}
+    assert runs["DynamicQuantizeLinear"] == runs["MatMulInteger"] == (True, True)
+
+
+def test_readers_are_named_as_operators() -> None:
+    proto = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["" : 21]>
+        g (float[N, 2] x) => (float[N, 3] y)
+        <float[2, 3] w = {1, -2, 3, -4, 5, -6}, float s = {0.02}, int8 z = {0}> {
+          q = QuantizeLinear (w, s, z)
+          d = DequantizeLinear (q, s, z)
+          y = MatMul (x, d)
+        }"""
+    )
+    weights = {weight.name: weight for weight in og.report(proto).weights}
+    assert weights["w"].trainable
+    assert weights["w"].op_type in ("FakeQuantize", "MatMul")

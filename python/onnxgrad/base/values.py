@@ -86,6 +86,11 @@ class WeightInfo(NamedTuple):
         """Whether elements are of a floating type."""
         return self.dtype in _ITEM_BYTES
 
+    @property
+    def is_quantized(self) -> bool:
+        """Whether it is a matrix of integers of 8 bits or fewer, which carry no gradient."""
+        return self.reason.startswith("quantized")
+
 
 _ITEM_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 

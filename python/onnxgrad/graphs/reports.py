@@ -292,7 +292,7 @@ def _totals(report: Report) -> str:
 def _reasons(report: Report) -> list[str]:
     reasons: dict[str, list[str]] = {}
     for weight in report.weights:
-        if weight.is_floating and not weight.trainable:
+        if not weight.trainable and (weight.is_floating or weight.is_quantized):
             reasons.setdefault(weight.reason, []).append(f"'{weight.name}'")
     lines = [f"not trained: {', '.join(names)} ({reason})" for reason, names in reasons.items()]
     for name, parts in report.separated.items():

@@ -200,9 +200,8 @@ ir::Function straight_through_body(std::string_view base_name, const std::vector
 }
 
 bool is_same(const Value* a, const Value* b) {
-  const auto is_identity = [](const Node& node) { return ir::is_op(node, {"Identity"}); };
-  if (a != nullptr) a = ir::look_through(a, is_identity);
-  if (b != nullptr) b = ir::look_through(b, is_identity);
+  if (a != nullptr) a = ir::look_through_identities(a);
+  if (b != nullptr) b = ir::look_through_identities(b);
   if (a == b) return true;
   return a != nullptr && b != nullptr && a->is_constant() && b->is_constant() &&
          a->initializer.equals(b->initializer);
