@@ -11,6 +11,7 @@
 #include "onnxgrad/files.h"              // IWYU pragma: export
 #include "onnxgrad/forward_backward.h"   // IWYU pragma: export
 #include "onnxgrad/gradient.h"           // IWYU pragma: export
+#include "onnxgrad/image_decoder.h"      // IWYU pragma: export
 #include "onnxgrad/inference_session.h"  // IWYU pragma: export
 #include "onnxgrad/interrupt.h"          // IWYU pragma: export
 #include "onnxgrad/losses.h"             // IWYU pragma: export

@@ -15,7 +15,9 @@ Everything that is raised derives from `onnxgrad.Error`.
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from onnxgrad import callbacks, data, errors, losses, metrics, optimizers, schedules
+from onnxgrad._core import set_image_decoder as _set_image_decoder
 from onnxgrad._core import version as _version
+from onnxgrad.data.images import decode_image as _decode_image
 from onnxgrad.errors import (
     CheckpointError,
     ConvergenceError,
@@ -78,6 +80,8 @@ __all__ = [
 ]
 
 __version__: str = _version()
+
+_set_image_decoder(_decode_image)
 
 if _TYPE_CHECKING:
     from onnxgrad.base.versions import show_versions

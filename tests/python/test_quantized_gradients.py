@@ -218,7 +218,9 @@ def test_reports_say_what_is_quantized() -> None:
     text = str(og.report(dynamic_model()))
     assert "not trained: 'w2' (quantized" in text
     assert "QuantizedNumber" not in text
-    runs = {row.op_type: (row.runs, row.has_gradient) for row in og.report(dynamic_model()).operators}
+    runs = {
+        row.op_type: (row.runs, row.has_gradient) for row in og.report(dynamic_model()).operators
+    }
     assert runs["DynamicQuantizeLinear"] == runs["MatMulInteger"] == (True, True)
 
 

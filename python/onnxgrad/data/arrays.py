@@ -23,8 +23,8 @@ NativeArray: TypeAlias = "np.ndarray[Any, Any] | tuple[Any, Any]"
 
 _NATIVE_KINDS = frozenset("fiub")
 _USER_DEFINED = 2  # dtype.isbuiltin of types of other packages; that of an unpickled array is 0
-# The types of ml_dtypes that the extension takes as bits, under the same names; those of less than a
-# byte have a byte for each element.
+# The types of ml_dtypes that the extension takes as bits, under the same names. Those of less than
+# a byte have a byte for each element.
 _BITS = {
     "bfloat16": np.uint16,
     "float8_e4m3fn": np.uint8,

@@ -171,9 +171,11 @@ KernelOffer offer(const KernelRequest& request, const Dims& image, const Dims& c
   };
   if (dtype == DataType::kFloat32) return typed(float{});
   if (dtype == DataType::kFloat64) return typed(double{});
-  if (dtype == DataType::kInt32) return typed(std::int32_t{});
-  if (dtype == DataType::kInt64) return typed(std::int64_t{});
-  return decline_dtype(request, dtype);
+  if (dtype == DataType::kBool) return typed(bool{});  // a sum is true where a term is
+  if (!is_integer(dtype)) return decline_dtype(request, dtype);
+  std::optional<KernelOffer> whole;  // signed sums have the bits of unsigned ones
+  with_element_type(element_bytes(dtype), [&](auto element) { whole = typed(element); });
+  return *std::move(whole);
 }
 
 KernelOffer offer_col2im(const KernelRequest& request) {

@@ -23,6 +23,9 @@ std::vector<OpCase> col2im_cases() {
   add("one", "", uniform({1, 1, 6}, -1, 1), {2, 3}, {1, 1});
   add("no_images", "", uniform({0, 4, 2}, -1, 1), {2, 3}, {2, 2});
   add("integers", "", integers({1, 4, 2}, -9, 9), {2, 3}, {2, 2});
+  add("bytes", "", integers({1, 4, 2}, 0, 9, DataType::kUint8), {2, 3}, {2, 2});
+  add("signed_words", "<strides = [1, 2]>", integers({1, 4, 4}, -9, 9, DataType::kInt16), {3, 4},
+      {2, 2});
   return cases;
 }
 

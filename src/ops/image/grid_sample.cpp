@@ -310,7 +310,7 @@ std::optional<std::vector<Value*>> unify_types(const Node& node, GraphBuilder& g
   if (is_floating(image)) {
     return {{g.op("GridSample", {node.inputs[0], g.cast(node.inputs[1], image)}, node.attributes)}};
   }
-  if (!is_integer(image)) return std::nullopt;
+  if (!is_integer(image) && image != DataType::kBool) return std::nullopt;
   Value* y =
       g.op("GridSample",
            {g.cast(node.inputs[0], DataType::kFloat64), g.cast(node.inputs[1], DataType::kFloat64)},

@@ -34,6 +34,9 @@ struct NormTask {
   int running = 0;         ///< how many of running mean and variance are outputs
   int outputs = 0;         ///< argument of the first output
   int threads = 1;
+  /// Of scale and bias, and of mean and variance, if not those of x.
+  DataType scale_dtype = DataType::kUndefined;
+  DataType statistics_dtype = DataType::kUndefined;
 
   std::int64_t count() const { return segments * length; }
 };
@@ -102,22 +105,32 @@ Statistics stretch_statistics(const NormTask& task, const float* x, std::int64_t
   return {.mean = mean, .variance = std::max(squares / count - error * error, 0.0)};
 }
 
-template <std::floating_point T>
-Statistics given_statistics(std::byte* const* args, std::int64_t c) {
-  return {.mean = static_cast<double>(reinterpret_cast<const T*>(args[3])[c]),
-          .variance = static_cast<double>(reinterpret_cast<const T*>(args[4])[c])};
+// The number of channel `c`; there are as few of them as channels.
+double channel_number(const std::byte* numbers, DataType dtype, std::int64_t c) {
+  return dtype == DataType::kFloat64
+             ? reinterpret_cast<const double*>(numbers)[c]
+             : static_cast<double>(reinterpret_cast<const float*>(numbers)[c]);
+}
+
+Statistics given_statistics(const NormTask& task, std::byte* const* args, std::int64_t c) {
+  return {.mean = channel_number(args[3], task.statistics_dtype, c),
+          .variance = channel_number(args[4], task.statistics_dtype, c)};
 }
 
 // running = old * momentum + batch * (1 - momentum)
-template <std::floating_point T>
 void update_running(const NormTask& task, std::byte* const* args, std::int64_t c,
                     const Statistics& batch) {
   for (int i = 0; i < task.running; ++i) {
-    T* running = reinterpret_cast<T*>(args[task.outputs + 1 + i]);
+    std::byte* running = args[task.outputs + 1 + i];
     if (running == nullptr) continue;
-    const auto old = static_cast<double>(reinterpret_cast<const T*>(args[3 + i])[c]);
+    const double old = channel_number(args[3 + i], task.statistics_dtype, c);
     const double current = i == 0 ? batch.mean : batch.variance;
-    running[c] = static_cast<T>(old * task.momentum + current * (1 - task.momentum));
+    const double next = old * task.momentum + current * (1 - task.momentum);
+    if (task.statistics_dtype == DataType::kFloat64) {
+      reinterpret_cast<double*>(running)[c] = next;
+    } else {
+      reinterpret_cast<float*>(running)[c] = static_cast<float>(next);
+    }
   }
 }
 
@@ -126,19 +139,18 @@ template <std::floating_point T>
 void run_normalization(const void* data, std::byte* const* args, const Launch&) {
   const auto& task = *static_cast<const NormTask*>(data);
   const T* x = reinterpret_cast<const T*>(args[0]);
-  const T* scale = reinterpret_cast<const T*>(args[1]);
-  const T* bias = reinterpret_cast<const T*>(args[2]);
   T* y = reinterpret_cast<T*>(args[task.outputs]);
   for (std::int64_t group = 0; group < task.groups; ++group) {
     const std::int64_t c = group % task.channels;
     const Statistics batch =
-        task.uses_batch ? batch_statistics(task, x, group) : given_statistics<T>(args, c);
-    update_running<T>(task, args, c, batch);
+        task.uses_batch ? batch_statistics(task, x, group) : given_statistics(task, args, c);
+    update_running(task, args, c, batch);
     if (y == nullptr) continue;
-    const double slope = static_cast<double>(scale[c]) / std::sqrt(batch.variance + task.epsilon);
-    const auto factor = static_cast<T>(slope);
+    const double scale = channel_number(args[1], task.scale_dtype, c);
+    const auto factor = static_cast<T>(scale / std::sqrt(batch.variance + task.epsilon));
     const auto mean = static_cast<T>(batch.mean);
-    visit_group(task, group, [&](std::int64_t i) { y[i] = (x[i] - mean) * factor + bias[c]; });
+    const auto bias = static_cast<T>(channel_number(args[2], task.scale_dtype, c));
+    visit_group(task, group, [&](std::int64_t i) { y[i] = (x[i] - mean) * factor + bias; });
   }
 }
 
@@ -152,8 +164,8 @@ void run_stretches(const void* data, std::byte* const* args, const Launch&) {
   visit_channels(task, [&](std::int64_t c) {
     for (std::int64_t group = c; group < task.groups; group += task.channels) {
       const Statistics batch =
-          task.uses_batch ? stretch_statistics(task, x, group) : given_statistics<float>(args, c);
-      update_running<float>(task, args, c, batch);
+          task.uses_batch ? stretch_statistics(task, x, group) : given_statistics(task, args, c);
+      update_running(task, args, c, batch);
       if (y == nullptr) continue;
       const double slope = static_cast<double>(scale[c]) / std::sqrt(batch.variance + task.epsilon);
       visit_stretches(task, group, [&](auto i) {
@@ -266,7 +278,9 @@ NormTask make_task(const KernelRequest& request, std::size_t x_input, bool per_i
                 .epsilon = static_cast<double>(request.node.float_attribute("epsilon")),
                 .momentum = static_cast<double>(request.node.float_attribute("momentum", 0)),
                 .outputs = static_cast<int>(request.inputs.size()),
-                .threads = request.threads};
+                .threads = request.threads,
+                .scale_dtype = request.inputs[1].dtype,
+                .statistics_dtype = request.inputs.back().dtype};
   return task;
 }
 
@@ -281,10 +295,16 @@ void check_operand(const KernelRequest& request, std::size_t input, const Dims& 
 }
 
 template <opdef::KernelFn kFloat, opdef::KernelFn kDouble>
-KernelOffer offer_typed(const KernelRequest& request, NormTask task) {
+KernelOffer offer_typed(const KernelRequest& request, const NormTask& task,
+                        bool takes_several_types = false) {
   const DataType dtype = request.inputs[0].dtype;
   for (const opdef::TensorDesc& input : request.inputs) {
-    if (input.dtype != dtype) return KernelOffer::decline("inputs of different types");
+    if (input.dtype != dtype && !takes_several_types) {
+      return KernelOffer::decline("inputs of different types");
+    }
+    if (input.dtype != DataType::kFloat32 && input.dtype != DataType::kFloat64) {
+      return decline_dtype(request, input.dtype);
+    }
   }
   if (dtype == DataType::kFloat32) return prepared(kFloat, task, "reference");
   if (dtype == DataType::kFloat64) return prepared(kDouble, task, "reference");
@@ -327,8 +347,8 @@ KernelOffer offer_simd(const KernelRequest& request, NormTask task, opdef::Kerne
 }
 
 KernelOffer offer_batch(const KernelRequest& request) {
-  return offer_typed<run_normalization<float>, run_normalization<double>>(request,
-                                                                          batch_task(request));
+  return offer_typed<run_normalization<float>, run_normalization<double>>(
+      request, batch_task(request), /*takes_several_types=*/true);
 }
 
 KernelOffer offer_batch_simd(const KernelRequest& request) {

@@ -17,6 +17,19 @@ OpCase batch(std::string name, const std::string& attributes, Dims x,
                  uniform({c}, -1, 1), uniform({c}, 0.5, 2)}};
 }
 
+// Three types, of which the one under test is x's.
+OpCase mixed(std::string name, const std::string& attributes, const std::string& outputs) {
+  OpCase one{
+      .name = "mixed_" + std::move(name),
+      .model = outputs + " = BatchNormalization " + attributes + "(x, scale, bias, mean, variance)",
+      .inputs = {uniform({3, 2, 4}, -2, 2), uniform({2}, 0.5, 1.5).as(DataType::kFloat32),
+                 uniform({2}, -1, 1).as(DataType::kFloat32),
+                 uniform({2}, -1, 1).as(DataType::kFloat64),
+                 uniform({2}, 0.5, 2).as(DataType::kFloat64)},
+      .outputs = {"y"}};
+  return one;
+}
+
 OpCase instance(std::string name, const std::string& attributes, Dims x) {
   const std::int64_t c = x[1];
   return {.name = "instance_" + std::move(name),
@@ -29,6 +42,7 @@ OpCase instance(std::string name, const std::string& attributes, Dims x) {
 std::vector<OpCase> batch_normalization_cases() {
   using batch_normalization::batch;
   using batch_normalization::instance;
+  using batch_normalization::mixed;
   const std::string all = "y, running_mean, running_variance";
   return {
       batch("inference", "", {3, 2, 2, 3}),
@@ -47,6 +61,8 @@ std::vector<OpCase> batch_normalization_cases() {
        .inputs = {uniform({4, 2, 3}, -2, 2), uniform({2}, 0.5, 1.5), uniform({2}, -1, 1),
                   uniform({2}, -1, 1).constant(), uniform({2}, 0.5, 2).constant()},
        .outputs = {"y"}},
+      mixed("inference", "", "y"),
+      mixed("training", "<training_mode = 1> ", "y, running_mean, running_variance"),
       instance("images", "", {2, 3, 3, 2}),
       instance("one_axis", "", {2, 3, 5}),
       instance("epsilon", "<epsilon = 0.1> ", {1, 2, 4}),

@@ -47,6 +47,15 @@ std::vector<OpCase> linear_quantization_cases() {
        .model = "q = QuantizeLinear (x, s, z)\nr = DequantizeLinear (q, s, z)\n"
                 "d = CastLike (r, w)\ny = Mul (d, w)",
        .inputs = {x.constant(), one.constant(), zero, uniform({6}, -1, 1)}},
+      {.name = "number",
+       .model = "q = QuantizeLinear (x, s, z)\nr = Cast <to = 1> (q)\n"
+                "d = CastLike (r, w)\ny = Mul (d, w)",
+       .inputs = {x.constant(), one.constant(), zero, uniform({6}, -1, 1)}},
+      {.name = "another_scale",
+       .model = "q = QuantizeLinear (x, s, z)\nr = DequantizeLinear <axis = 1> (q, t)\n"
+                "d = CastLike (r, w)\ny = Mul (d, w)",
+       .inputs = {x.constant(), one.constant(), zero, floats({6}, 0.1, 1).constant(),
+                  uniform({6}, -1, 1)}},
   };
 }
 

@@ -1,0 +1,40 @@
+"""Decodes images for the operator ImageDecoder."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+
+from onnxgrad.errors import DataError, UnsupportedOperatorError
+
+_MODES = {"RGB": "RGB", "BGR": "RGB", "Grayscale": "L"}
+
+
+def decode_image(encoded: np.ndarray[Any, Any], pixel_format: str) -> np.ndarray[Any, Any]:
+    """Return the pixels, uint8 [H, W, C], of an image file, uint8 [n].
+
+    Pillow reads it: BMP, JPEG, JPEG 2000, PNG, PNM, TIFF, WebP and what else it knows.
+    """
+    try:
+        from PIL import Image, UnidentifiedImageError
+    except ImportError as error:
+        raise UnsupportedOperatorError(
+            what="ImageDecoder needs the library Pillow, which is not installed",
+            op_type="ImageDecoder",
+            hint="Install it: pip install 'onnxgrad[image]'.",
+        ) from error
+    try:
+        with Image.open(io.BytesIO(encoded.tobytes())) as image:
+            pixels = np.asarray(image.convert(_MODES[pixel_format]))
+    except (UnidentifiedImageError, OSError, SyntaxError, Image.DecompressionBombError) as error:
+        raise DataError(
+            what=f"ImageDecoder was fed {encoded.size} bytes that are no image",
+            op_type="ImageDecoder",
+            detail=str(error),
+            hint="Feed the bytes of an image file: np.fromfile(path, np.uint8).",
+        ) from error
+    if pixel_format == "BGR":
+        pixels = pixels[:, :, ::-1]
+    return np.ascontiguousarray(pixels.reshape(*pixels.shape[:2], -1))
