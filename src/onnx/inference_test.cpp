@@ -53,6 +53,21 @@ TEST_F(InferenceTest, FollowsShapesThroughShapeArithmetic) {
   EXPECT_EQ(text(g_.op("ConstantOfShape", {known})), "float32[3, 5]");
 }
 
+// As PyTorch's older exporter writes x.unflatten(-1, ...): the end of a Slice is -1 modulo the
+// rank.
+TEST_F(InferenceTest, FollowsShapesThroughQuotients) {
+  Value* x = floats("x", {Dim::named("N"), 3, 12});
+  Value* end = g_.op("Mod", {g_.ints({-1}), g_.ints({3})});
+  Value* kept = g_.op("Slice", {g_.shape_of(x), g_.ints({0}), end});
+  Value* half = g_.op("Div", {g_.ints({13, -7}), g_.ints({2})});
+  EXPECT_EQ(text(g_.reshape(x, g_.concat({kept, g_.ints({4, 3})}, 0))), "float32[N, 3, 4, 3]");
+  EXPECT_EQ(text(g_.op("ConstantOfShape",
+                       {g_.op("Mul", {g_.op("Mod", {half, g_.ints({-4})}), g_.ints({-1})})})),
+            "float32[2, 3]");
+  Value* by_zero = g_.op("Mod", {g_.ints({2, 5}), g_.ints({0, 3})});
+  EXPECT_EQ(text(g_.op("ConstantOfShape", {by_zero})), "float32[?, 2]");
+}
+
 TEST_F(InferenceTest, FollowsShapesThroughSplit) {
   Value* x = floats("x", {Dim::named("N"), 3, 5, 7});
   Value* shape = g_.shape_of(x);

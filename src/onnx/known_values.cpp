@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <deque>
 #include <exception>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -124,6 +125,7 @@ std::optional<onnx::TensorShapeProto> KnownValues::propagate(const ir::Node& nod
     return same == nullptr ? std::nullopt : std::optional(*same);
   }
   if (node.op_type == "Range") return range(node);
+  if (node.op_type == "Div" || node.op_type == "Mod") return quotient(node);
   if (node.op_type == "Slice" && !has_small_steps(node)) return std::nullopt;
   const Schema* schema = find_schema("", node.op_type, opset_);
   if (schema == nullptr || !schema->propagate()) return std::nullopt;
@@ -196,6 +198,35 @@ std::optional<onnx::TensorShapeProto> KnownValues::range(const ir::Node& node) {
     list.add_dim()->set_dim_value(i);
   }
   return list;
+}
+
+// Div and Mod of integers, for which ONNX propagates nothing; exporters write negative axes with
+// it.
+std::optional<onnx::TensorShapeProto> KnownValues::quotient(const ir::Node& node) {
+  const ir::Value* inputs[2] = {node.input(0), node.input(1)};
+  if (inputs[0] == nullptr || inputs[1] == nullptr) return std::nullopt;
+  const onnx::TensorShapeProto* lists[2] = {elements(*inputs[0]), elements(*inputs[1])};
+  if (lists[0] == nullptr || lists[1] == nullptr) return std::nullopt;
+  const int sizes[2] = {lists[0]->dim_size(), lists[1]->dim_size()};
+  if (sizes[0] != sizes[1] && sizes[0] != 1 && sizes[1] != 1) return std::nullopt;
+  const int size = sizes[0] == 1 ? sizes[1] : sizes[0];
+  const bool is_mod = node.op_type == "Mod";
+  const bool is_sign_of_dividend = node.int_attribute("fmod", 0) != 0;
+  onnx::TensorShapeProto result;
+  for (int i = 0; i < size; ++i) {
+    auto* element = result.add_dim();
+    const auto& a = lists[0]->dim(sizes[0] == 1 ? 0 : i);
+    const auto& b = lists[1]->dim(sizes[1] == 1 ? 0 : i);
+    if (!a.has_dim_value() || !b.has_dim_value() || b.dim_value() == 0) continue;  // unknown
+    const std::int64_t x = a.dim_value();
+    const std::int64_t y = b.dim_value();
+    const bool is_overflow = y == -1 && x == std::numeric_limits<std::int64_t>::min();
+    if (is_overflow) continue;
+    std::int64_t value = is_mod ? x % y : x / y;
+    if (is_mod && !is_sign_of_dividend && value != 0 && (value < 0) != (y < 0)) value += y;
+    element->set_dim_value(value);
+  }
+  return result;
 }
 
 const onnx::TensorProto* KnownValues::tensor(const ir::Value& value) {

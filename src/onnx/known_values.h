@@ -36,6 +36,7 @@ class KnownValues {
   bool has_small_steps(const ir::Node& node);
   std::optional<onnx::TensorShapeProto> part(const ir::Node& node, int output);
   std::optional<onnx::TensorShapeProto> range(const ir::Node& node);
+  std::optional<onnx::TensorShapeProto> quotient(const ir::Node& node);
 
   std::int64_t opset_;
   int depth_ = 0;

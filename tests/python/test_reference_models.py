@@ -13,6 +13,7 @@ import pytest
 
 import onnxgrad as og
 from onnx_tool import MODELS
+from reference_values import assert_close, check_gradients, part
 
 ROWS = {row["name"]: row for row in json.loads((MODELS / "index.json").read_text())}
 WITH_LOSS = [name for name, row in ROWS.items() if row["loss"]]
@@ -25,23 +26,6 @@ def batches(name: str) -> list[dict[str, np.ndarray]]:
     first = {key: value for key, value in arrays.items() if not key.startswith("2/")}
     second = {key[2:]: value for key, value in arrays.items() if key.startswith("2/")}
     return [first, second] if second else [first]
-
-
-def part(batch: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
-    return {key[len(prefix) :]: value for key, value in batch.items() if key.startswith(prefix)}
-
-
-def assert_close(got: np.ndarray, want: np.ndarray, tolerance: float, floor: float) -> None:
-    """`|got - want| <= tolerance * max(largest |want|, floor)` for every element."""
-    assert got.shape == want.shape
-    bound = tolerance * max(np.abs(want).max(initial=0), floor)
-    assert np.abs(got - want).max(initial=0) <= bound
-
-
-def check_gradients(got: dict[str, np.ndarray], want: dict[str, np.ndarray], t: float) -> None:
-    largest = max(np.abs(value).max(initial=0) for value in want.values())
-    for name, value in want.items():
-        assert_close(got[name], value, t, 0.02 * largest)
 
 
 @pytest.mark.parametrize("name", WITH_LOSS)
