@@ -187,7 +187,7 @@ def _parameters(row: _core.DescriptionInfo) -> list[str]:
 
 
 def _meaning(field: _core.FieldInfo) -> str:
-    return f"{field.meaning} None is {field.none_is}." if field.none_is else field.meaning
+    return f"{field.meaning} None means {field.none_is}." if field.none_is else field.meaning
 
 
 def _sentence(row: _core.DescriptionInfo) -> str:

@@ -1,7 +1,7 @@
-"""Writing files such that a name never refers to half a file.
+"""Writing files such that none is ever incomplete.
 
-Everything that the Python package writes goes through here. A whole file is written by the C++
-library, as checkpoints and models are; a file that grows by a line at a time is a `LineFile`.
+All files that the Python package writes go through this module. Whole files are written by the C++
+library, like checkpoints and models; a file that grows line by line is a `LineFile`.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 __all__ = ["LineFile", "save_model", "write_file"]
 
-_SECONDS_BETWEEN_FLUSHES = 1.0  # of the disk: each takes longer than many short epochs
+_SECONDS_BETWEEN_FLUSHES = 1.0  # to the disk: each takes longer than many short epochs
 
 
 def write_file(path: str | os.PathLike[str], contents: str | bytes) -> None:
-    """Write a file that is complete or, after any error, unchanged.
+    """Write a file completely or, if there is any error, not at all.
 
     It is written under a temporary name in the same folder, flushed, and renamed; then the folder
     is flushed. Links are followed; permissions of an existing file are kept. A stream such as
@@ -34,7 +34,7 @@ def write_file(path: str | os.PathLike[str], contents: str | bytes) -> None:
     Raises
     ------
     CheckpointError
-        If it cannot be written; no temporary file is left.
+        If it cannot be written; no temporary file is left behind.
     """
     data = contents.encode("utf-8") if isinstance(contents, str) else contents
     _core.write_file(path_text("path", path), data)
@@ -46,10 +46,10 @@ def save_model(model: onnx.ModelProto, path: str | os.PathLike[str]) -> None:
 
 
 class LineFile:
-    """A text file that grows: complete lines are written at once.
+    """A text file to which complete lines are written immediately.
 
-    Each piece is one call of the system, so that a process that is killed leaves whole lines. It is
-    flushed to the disk at most once in a second, and when it is closed.
+    Each write is one system call, so that a process that is killed leaves only complete lines. The
+    file is flushed to the disk at most once per second, and when it is closed.
 
     Parameters
     ----------
@@ -65,23 +65,23 @@ class LineFile:
 
     def __init__(self, path: str | os.PathLike[str], *, append: bool = False) -> None:
         self._path = path_text("path", path)
-        self._rest = ""  # of a line that is not over
+        self._rest = ""  # beginning of an unfinished line
         self._flushed = time.monotonic()
         try:
             self._file: Any = Path(self._path).open("ab" if append else "wb", buffering=0)  # noqa: SIM115
         except OSError as error:
-            raise _unwritten(self._path, error) from error
+            raise _write_error(self._path, error) from error
 
     def write(self, text: str) -> int:
-        """Add text; return the number of characters, as streams do."""
-        lines, is_over, rest = (self._rest + text).rpartition("\n")
+        """Append text; return the number of characters, like streams."""
+        lines, newline, rest = (self._rest + text).rpartition("\n")
         self._rest = rest
-        if is_over:
+        if newline:
             self._put(f"{lines}\n")
         return len(text)
 
     def flush(self) -> None:
-        """Do nothing: lines are written at once."""
+        """Do nothing: lines are written immediately."""
 
     def close(self) -> None:
         """Write the rest, flush to the disk and close."""
@@ -102,7 +102,7 @@ class LineFile:
             while data:
                 data = data[self._file.write(data) :]
         except OSError as error:
-            raise _unwritten(self._path, error) from error
+            raise _write_error(self._path, error) from error
         if time.monotonic() - self._flushed >= _SECONDS_BETWEEN_FLUSHES:
             self._sync()
 
@@ -113,13 +113,13 @@ class LineFile:
         try:
             os.fsync(self._file.fileno())
         except OSError as error:
-            raise _unwritten(self._path, error) from error
+            raise _write_error(self._path, error) from error
 
 
-def occupy_standard_streams() -> None:
-    """Open the null device for standard streams that are closed: no other file gets their number.
+def open_closed_streams() -> None:
+    """Open the null device for closed standard streams, so that no other file gets their number.
 
-    Standard input and output can then be read, not written; standard error is discarded.
+    Standard input and output are then opened for reading; standard error is discarded.
     """
     for number in range(3):
         try:
@@ -128,8 +128,8 @@ def occupy_standard_streams() -> None:
             os.open(os.devnull, os.O_WRONLY if number == 2 else os.O_RDONLY)
 
 
-def redirect_to_nowhere(stream: Any) -> None:
-    """Discard what is in the buffer of a stream that cannot be written, and what comes after it."""
+def redirect_to_null(stream: Any) -> None:
+    """Discard the buffer of a stream that cannot be written, and everything written later."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         number = stream.fileno()
         null = os.open(os.devnull, os.O_WRONLY)
@@ -138,9 +138,9 @@ def redirect_to_nowhere(stream: Any) -> None:
         stream.flush()
 
 
-def _unwritten(path: str, error: OSError) -> CheckpointError:
+def _write_error(path: str, error: OSError) -> CheckpointError:
     return CheckpointError(
         what=f"cannot write '{path}': {error.strerror}",
         file=path,
-        hint="Make room, or choose another path, in a folder that exists.",
+        hint="Free space on the disk, or choose another path, in an existing folder.",
     )

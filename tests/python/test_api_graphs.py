@@ -394,7 +394,7 @@ def test_change_of_weights(linear_proto):
     assert "intercept" in changes._repr_html_()
     with pytest.raises(og.ModelError, match=r"'W0' \[3, 2\] is \[3, 4\] in the second"):
         og.weight_change(mlp_proto([3, 2, 1]), mlp_proto([3, 4, 1]))
-    with pytest.raises(og.ModelError, match=r"'W1' .* is not there"):
+    with pytest.raises(og.ModelError, match=r"'W1' .* is missing"):
         og.weight_change(mlp_proto([3, 2, 1]), mlp_proto([3, 2]))
 
 

@@ -80,7 +80,7 @@ def test_on_nan_is_non_finite(linear_proto, linear_data):
     trainer = og.Trainer(linear_proto, optimizer="sgd", lr=0.5)
     trainer.fit(X, y, epochs=3, on_nan="stop", verbose=0)
     assert "the training loss is" in trainer.stop_reason
-    with pytest.raises(og.OptionError, match="two names of one option"):
+    with pytest.raises(og.OptionError, match="two names of the same option"):
         trainer.fit(X, y, on_nan="stop", non_finite="ignore", verbose=0)
     with pytest.raises(og.OptionError, match="maybe"):
         trainer.fit(X, y, on_nan="maybe", verbose=0)
@@ -94,7 +94,7 @@ def test_the_device_that_there_is(linear_proto, linear_data):
         states.append(trainer.session.state())
     for name, value in states[0].items():
         np.testing.assert_array_equal(value, states[1][name])
-    with pytest.raises(og.DeviceError, match="Available here: 'cpu'"):
+    with pytest.raises(og.DeviceError, match="Use 'cpu' or 'auto'"):
         og.Trainer(linear_proto, device="tpu")
 
 

@@ -161,7 +161,7 @@ def test_files_that_cannot_be_written_or_read(tmp_path):
         session.load(tmp_path / "none.safetensors")
     with pytest.raises(og.CheckpointError, match="this is a folder"):
         session.load(tmp_path)
-    with pytest.raises(og.OptionError, match="name of a model"):
+    with pytest.raises(og.OptionError, match="is a model file"):
         session.save(tmp_path / "model.onnx")
     assert list(tmp_path.iterdir()) == []
 
@@ -465,7 +465,7 @@ def test_signals_leave_a_checkpoint_of_the_last_step(tmp_path, files, signal_num
 def test_command_line_refuses_what_makes_no_sense(tmp_path, files):
     run = tmp_path / "run"
     status, _, errors = onnxgrad_train("--resume", run)
-    assert (status, "is not the folder of a training" in errors) == (2, True)
+    assert (status, "is not a run folder" in errors) == (2, True)
     status, _, errors = onnxgrad_train(*files, "-o", tmp_path / "o.onnx", "--run-dir", run)
     assert status == 0, errors
     status, _, errors = onnxgrad_train(*files, "-o", tmp_path / "o.onnx", "--run-dir", run)

@@ -207,14 +207,18 @@ def test_signals_end_a_training_with_its_model(folder, number):
         (("-o", "x" * 300), 6, "File name too long"),
         (("-o", ""), 6, "this is not a path"),
         (("-o", "o.onnx", "--history", "no/h.csv"), 6, "with --history"),
-        (("-o", "o.onnx", "--history", "o.onnx"), 2, "-o and --history are one file"),
-        (("-o", "o.onnx", "--history", "./o.onnx"), 2, "-o and --history are one file"),
+        (("-o", "o.onnx", "--history", "o.onnx"), 2, "-o and --history are the same file"),
+        (("-o", "o.onnx", "--history", "./o.onnx"), 2, "-o and --history are the same file"),
         (("-o", "o.onnx", "--run-dir", "model.onnx/run"), 6, "with --run-dir"),
-        (("-o", "o.onnx", "--history", "model.onnx"), 2, "is MODEL, which is read"),
+        (("-o", "o.onnx", "--history", "model.onnx"), 2, "is the input MODEL"),
         (("-o", "model.onnx"), 2, "replace it with --overwrite"),
-        (("-o", "link.onnx"), 2, "-o 'link.onnx' is MODEL"),
+        (("-o", "link.onnx"), 2, "-o 'link.onnx' is the input MODEL"),
         (("-o", "new.csv", "--overwrite", "--validation", "new.csv"), 4, "absent.csv"),
-        (("-o", "model.csv", "--overwrite", "--validation", "model.csv"), 2, "is --validation"),
+        (
+            ("-o", "model.csv", "--overwrite", "--validation", "model.csv"),
+            2,
+            "is the input --validation",
+        ),
     ],
 )
 def test_places_are_checked_before_anything_is_read(folder, arguments, status, message):
@@ -287,7 +291,7 @@ def test_a_history_file_that_fails_does_not_end_the_training(folder, expected):
     assert err.count("warning: '/dev/full'") == 1
     assert "No space left" in err
     assert "cannot write '/dev/full'" in err
-    assert "the trained model itself is written" in err
+    assert "the trained model itself has been written" in err
     assert_trained("o.onnx", expected)
 
 

@@ -125,7 +125,7 @@ def test_mistakes(rows):
         og.Trainer(mlp_proto([6, 3], head="Softmax"), optimizer="lbfgs").fit(X, kind, verbose=0)
     with pytest.raises(og.DataError, match="a sparse csr"):
         og.TrainingSession(mlp_proto([6, 3], head="Softmax")).step({"X": X, "label": kind})
-    with pytest.raises(og.DataError, match="there is no y"):
+    with pytest.raises(og.DataError, match="y is missing"):
         classifier().fit(X, **OPTIONS)
 
 

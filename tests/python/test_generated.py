@@ -142,7 +142,7 @@ def test_unknown_fit_options_name_the_nearest(linear_model):
 
 def test_a_fit_option_has_one_value_under_all_its_names(linear_model):
     assert fit(linear_model, non_finite="skip", on_nan="skip").stop_reason == ""
-    with pytest.raises(og.OptionError, match="two names of one option"):
+    with pytest.raises(og.OptionError, match="two names of the same option"):
         fit(linear_model, non_finite="stop", on_nan="skip")
 
 

@@ -100,7 +100,7 @@ def history_of(*logs):
 
 
 def test_tables_with_columns_that_come_later(tmp_path):
-    table = EpochTable(tmp_path / "t.csv", goes_on=False)
+    table = EpochTable(tmp_path / "t.csv", append=False)
     first, second = log(1), log(2, val_loss=0.5)
     table.add(history_of(first), first)
     table.add(history_of(first, second), second)
@@ -114,18 +114,18 @@ def test_tables_with_columns_that_come_later(tmp_path):
 def test_tables_go_on_after_lines_that_are_cut_off(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("epoch,train_loss\n1,1\n2,0.5\n3")
-    table = EpochTable(path, goes_on=True)
+    table = EpochTable(path, append=True)
     table.add(history_of(log(4)), log(4))
     table.close(history_of(log(4)))
     assert path.read_text() == "epoch,train_loss\n1,1\n2,0.5\n4,0.25\n"
-    table = EpochTable(path, goes_on=False)
+    table = EpochTable(path, append=False)
     table.add(history_of(log(1)), log(1))
     assert path.read_text() == "epoch,train_loss\n1,1\n"
 
 
 def test_tables_bring_later_what_could_not_be_written(tmp_path):
     path = tmp_path / "folder" / "t.csv"
-    table = EpochTable(path, goes_on=False)
+    table = EpochTable(path, append=False)
     with pytest.raises(og.CheckpointError, match="no folder"):
         table.add(history_of(log(1)), log(1))
     path.parent.mkdir()

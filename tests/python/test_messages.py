@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import onnxgrad as og
 from onnxgrad import cli
-from onnxgrad.cli.wording import Spelling, in_words_of
+from onnxgrad.cli.spelling import Spelling, spell_options
 
 HEADER = '<ir_version: 10, opset_import: ["" : 18]>\n'
 LINEAR = """m (float[N,2] x) => (float[N,1] y) <float[2,1] w = {0.1, 0.2}, float[1] b = {0}>
@@ -215,7 +215,7 @@ MISTAKES = {
         "linear.onnx",
         table(),
         ["--schedule", "step:every=0"],
-        ["--schedule step: every: 0, expected a whole number of at least 1"],
+        ["--schedule step: every: 0, expected an integer of at least 1"],
     ),
     "option of a penalty": (
         "linear.onnx",
@@ -414,7 +414,7 @@ def test_options_without_effect_are_refused(option, needed, adds, command):
 def test_gradients_of_zero_are_told(command):
     status, said = command("", "gradient", "flat.onnx", "-o", "grad.onnx")
     assert status == 0
-    assert "the gradient of 'w' is zero whatever the inputs are" in said
+    assert "the gradient of 'w' is zero for all inputs" in said
     with pytest.warns(UserWarning, match="gradient of 'w' is zero"):
         og.gradient(model("flat.onnx"))
     with warnings.catch_warnings():
@@ -434,7 +434,7 @@ TWO_OUTPUTS = """m (float[N,2] x) => (float[N,1] y) <float[2,1] w = {1, 2}, floa
 def test_gradients_of_zero_are_told_alike(wrt, said, command, tmp_path):
     """In Python and on the command line: those asked for by name, and all of them."""
     onnx.save(onnx.parser.parse_model(HEADER + TWO_OUTPUTS), tmp_path / "m.onnx")
-    text = "the gradient of 'v' is zero whatever the inputs are"
+    text = "the gradient of 'v' is zero for all inputs"
     options = [item for name in wrt or () for item in ("--wrt", name)]
     assert (text in command("", "gradient", "m.onnx", "-o", "g.onnx", *options)[1]) == said
     with warnings.catch_warnings(record=True) as caught:
@@ -533,7 +533,7 @@ def test_arrays_in_place_of_options():
         trainer.fit(X, y, validation=X, verbose=0)
     with pytest.raises(og.OptionError, match="1 arrays, expected"):
         trainer.fit(X, y, validation=(X,), verbose=0)
-    with pytest.raises(og.OptionError, match="epochs: of type ndarray, expected a whole number"):
+    with pytest.raises(og.OptionError, match="epochs: of type ndarray, expected an integer"):
         trainer.fit(X, y, epochs=np.ones((9, 9)), verbose=0)
     with pytest.raises(og.OptionError, match="Give all inputs together"):
         og.ForwardBackward(model("two.onnx")).forward(X[:, :1], X[:, :1])
@@ -580,4 +580,4 @@ def test_words_of_the_command_line(text, shown):
     names = ("validation", "trainable", "loss", "allow_nan", "batch_size", "ignored", "lr")
     options = {name: Spelling("--" + name.replace("_", "-")) for name in names}
     options["shuffle"] = Spelling("--shuffle", "--no-shuffle")
-    assert in_words_of(options, text) == shown
+    assert spell_options(text, options) == shown

@@ -251,10 +251,10 @@ def test_a_run_goes_on(folder, name, way):
     ("text", "message"),
     [
         ("epoch = 3", "Did you mean 'epochs'"),
-        ('epochs = "3"', "expected a whole number"),
-        ("epochs = true", "expected a whole number"),
+        ('epochs = "3"', "expected an integer"),
+        ("epochs = true", "expected an integer"),
         ("shuffle = 1", "expected true or false"),
-        ("optimizer = [1]", "expected a text"),
+        ("optimizer = [1]", "expected a string"),
         ("resume = 'x'", "there is no option 'resume'"),
         ("epochs = ", "cannot read"),
     ],
@@ -284,7 +284,7 @@ def test_dry_run_says_what_would_be_done_and_writes_nothing(folder):
     assert sorted(folder.iterdir()) == before
     lines = dict(line.split(": ", 1) for line in out.splitlines())
     lines = {name: text.strip() for name, text in lines.items()}
-    assert lines["steps"] == "3 in an epoch, 21 in total"
+    assert lines["steps"] == "3 per epoch, 21 in total"
     assert lines["data"] == "rows.csv: 90 rows, in memory"
     assert lines["trained"].startswith("51 numbers: W0 [4, 6], b0 [6]")
     assert lines["would write"] == "o.onnx, h.csv"

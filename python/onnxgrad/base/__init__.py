@@ -1,1 +1,1 @@
-"""What every other room uses: checks of options, descriptions, messages, models and versions."""
+"""Used by all other sub-packages: checks of options, descriptions, messages, models, versions."""

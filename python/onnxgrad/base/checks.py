@@ -13,14 +13,14 @@ from typing import Any, ParamSpec, TypeVar
 
 from onnxgrad.errors import DeviceError, OptionError
 
-_LONGEST = 60  # text of a value in a message
+_MAX_REPR = 60  # characters of a value in a message
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
-# What options and losses are called in other libraries, and common abbreviations.
-_ELSEWHERE = {
+# Names of options and losses in other libraries, and common abbreviations.
+_SYNONYMS = {
     "lr": ("learning_rate", "learningrate", "rate", "eta", "eta0", "alpha", "step_size"),
     "epochs": ("epoch", "n_epochs", "num_epochs", "nb_epoch", "max_epochs", "max_iter", "n_iter"),
     "batch_size": ("batch", "bs", "batchsize", "minibatch_size"),
@@ -57,28 +57,26 @@ _ELSEWHERE = {
 
 
 def nearest_name(wrong: str, known: Iterable[str]) -> str | None:
-    """Return the known name for `wrong`, which another library may use, or the nearest, or None."""
+    """Return the known name that `wrong` is a synonym of, or else the nearest one, or None."""
     import difflib
 
     names = {name.lower(): name for name in known}
     plain = wrong.lower().strip("-").replace("-", "_")
-    for name, others in _ELSEWHERE.items():
-        if name in names and plain in others:
+    for name, synonyms in _SYNONYMS.items():
+        if name in names and plain in synonyms:
             return names[name]
     near = difflib.get_close_matches(plain, names, n=1, cutoff=0.5)
     return names[near[0]] if near else None
 
 
-def nearest_or(
-    wrong: str, known: Iterable[str], otherwise: str = "Take one of these names."
-) -> str:
+def nearest_or(wrong: str, known: Iterable[str], otherwise: str = "Use one of these names.") -> str:
     """Return ``"Did you mean 'x'?"`` for the nearest known name, or `otherwise` if none is near."""
     near = nearest_name(wrong, known)
     return otherwise if near is None else f"Did you mean '{near}'?"
 
 
 def checked_names(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Refuse arguments that a function does not have, naming the nearest that it has."""
+    """Refuse unknown arguments of a function, suggesting the nearest one."""
     known = list(inspect.signature(function).parameters)
     is_init = function.__name__ == "__init__"
 
@@ -109,30 +107,31 @@ def unknown_name(option: str, given: object, known: Sequence[str]) -> OptionErro
 
 
 def shown(value: Any) -> str:
-    """Return what a message shows of a wrong value: its type if its repr is long."""
+    """Return the repr of a wrong value for a message, or its type if the repr is long."""
     text = repr(value)
-    return text if len(text) <= _LONGEST and "\n" not in text else f"of type {type(value).__name__}"
+    is_short = len(text) <= _MAX_REPR and "\n" not in text
+    return text if is_short else f"of type {type(value).__name__}"
 
 
 def positive_int(option: str, value: Any, minimum: int = 1) -> int:
-    """Return `value` as int if it is a whole number of at least `minimum`."""
+    """Return `value` as int if it is an integer of at least `minimum`."""
     is_whole = isinstance(value, numbers.Integral) and value is not True and value is not False
     if is_whole and int(value) >= minimum:
         return int(value)
     raise OptionError(
-        what=f"{option}: {shown(value)}, expected a whole number of at least {minimum}",
+        what=f"{option}: {shown(value)}, expected an integer of at least {minimum}",
         value=option,
         hint=f"Give a number such as {max(minimum, 1)}.",
     )
 
 
-def whole_number(option: str, value: Any) -> int:
-    """Return `value` as int if it is a whole number, of any sign."""
+def any_int(option: str, value: Any) -> int:
+    """Return `value` as int if it is an integer, of any sign."""
     try:
         return operator.index(value)
     except TypeError:
         raise OptionError(
-            what=f"{option}: {shown(value)} is not a whole number",
+            what=f"{option}: {shown(value)} is not an integer",
             value=option,
             hint=f"Give a number such as -1, or leave {option} out.",
         ) from None
@@ -160,7 +159,7 @@ def real_number(
 
 
 def duration(option: str, value: Any) -> float:
-    """Return seconds: of a number, or of a text such as ``"30m"`` or ``"90"``."""
+    """Return a duration in seconds, given as a number or a string such as ``"30m"`` or ``"90"``."""
     if isinstance(value, str):
         units = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
         text = value.strip()
@@ -170,13 +169,13 @@ def duration(option: str, value: Any) -> float:
             raise OptionError(
                 what=f"{option}: {value!r} is not a duration",
                 value=option,
-                hint="Give seconds, or a text such as '90s', '30m' or '1.5h'.",
+                hint="Give seconds, or a string such as '90s', '30m' or '1.5h'.",
             ) from None
     return real_number(option, value, open_minimum=True)
 
 
 def patterns(option: str, value: str | Iterable[str] | None) -> list[str]:
-    """Return names or glob patterns as a list; one text is one pattern, None is none."""
+    """Return names or glob patterns as a list; a string is one pattern, None is no pattern."""
     if value is None:
         return []
     names = [value] if isinstance(value, str) else list(value)
@@ -185,13 +184,13 @@ def patterns(option: str, value: str | Iterable[str] | None) -> list[str]:
             raise OptionError(
                 what=f"{option}: {name!r} is not a name or pattern",
                 value=option,
-                hint="Give texts such as 'fc1.weight' or 'fc*'.",
+                hint="Give strings such as 'fc1.weight' or 'fc*'.",
             )
     return names
 
 
 def is_number(text: Any) -> bool:
-    """Return whether a text is a number."""
+    """Return whether a string is a number."""
     try:
         float(text)
     except ValueError:
@@ -200,13 +199,13 @@ def is_number(text: Any) -> bool:
 
 
 def device_name(device: Any) -> str:
-    """Return the device that `device` stands for; ``"auto"`` is the best one that exists here."""
+    """Return the device for the option `device`; ``"auto"`` means the best one available."""
     if device in ("cpu", "auto"):
         return "cpu"
     raise DeviceError(
         what=f"device {device!r} is not available",
         value="device",
-        hint="Available here: 'cpu', which 'auto' takes.",
+        hint="Use 'cpu' or 'auto'.",
     )
 
 
@@ -216,12 +215,12 @@ def thread_count(threads: int | None) -> int:
 
 
 def path_text(option: str, path: Any) -> str:
-    """Return a path as text."""
+    """Return a path as a string."""
     try:
         return os.fsdecode(path)
     except TypeError:
         raise OptionError(
             what=f"{option}: a {type(path).__name__} is not a path",
             value=option,
-            hint="Give a text or a pathlib.Path.",
+            hint="Give a string or a pathlib.Path.",
         ) from None

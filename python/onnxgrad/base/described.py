@@ -1,4 +1,4 @@
-"""Descriptions whose options are a row in a table of the extension."""
+"""Descriptions whose options are defined by a row in a table of the extension."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any, ClassVar
 
 from onnxgrad import _core
 from onnxgrad.base.checks import (
+    any_int,
     duration,
     patterns,
     positive_int,
     real_number,
     unknown_name,
-    whole_number,
 )
 from onnxgrad.base.description import Description
 
@@ -21,22 +21,21 @@ __all__ = ["Described", "checked_value", "native_options", "row_of", "shown_valu
 
 
 class Described(Description):
-    """A description that the extension knows; its table says what the options are.
+    """A description whose options are defined by a table of the extension.
 
-    The table of a `_family` is ``_core.<family>_table()``, and ``_core.make_<family>`` makes its
-    structs. A class that is made of a row has the row's type as `_type`; those without write
-    `_native`.
+    The table of a `_family` is ``_core.<family>_table()``, and ``_core.make_<family>`` creates its
+    structs. A class generated from a row has the row's type as `_type`; others override `_native`.
     """
 
     _family: ClassVar[str]
     _type: ClassVar[str]
 
     def _take(self, arguments: Mapping[str, Any]) -> None:
-        """Take the arguments of ``__init__``, itself among them, and check them by the row."""
+        """Set the options from the local variables of ``__init__``, checked against the row."""
         row = row_of(self._family, self._type)
         options = {one.option: checked_value(one, arguments[one.option]) for one in row.fields}
         Description.__init__(self, **options)
-        self._native()  # checks what goes together
+        self._native()  # checks combinations
 
     def _native(self) -> Any:
         options = native_options(row_of(self._family, self._type), vars(self))
@@ -51,12 +50,12 @@ def row_of(family: str, type_: str) -> _core.DescriptionInfo:
 
 
 def checked_value(field: _core.FieldInfo, value: Any) -> Any:
-    """Return the value of an option as the field has it, None included.
+    """Return the value of an option, converted to the type of its field; it may be None.
 
     Raises
     ------
     OptionError
-        It is of another type, out of the field's range, or none of its choices.
+        It is of a wrong type, out of the field's range, or not one of its choices.
     """
     if field.kind == "texts":
         return tuple(patterns(field.option, value))
@@ -71,7 +70,7 @@ def checked_value(field: _core.FieldInfo, value: Any) -> Any:
             raise unknown_name(field.option, value, field.choices)
         return value
     if field.kind == "optional whole":
-        return whole_number(field.option, value)
+        return any_int(field.option, value)
     if field.kind in ("whole", "wholes"):
         check = functools.partial(positive_int, field.option, minimum=int(field.minimum))
         return check(value) if field.kind == "whole" else tuple(map(check, value))
@@ -86,7 +85,7 @@ def checked_value(field: _core.FieldInfo, value: Any) -> Any:
 
 
 def native_options(row: _core.DescriptionInfo, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return checked values of all options of a row as the extension takes them."""
+    """Convert checked values of all options of a row for the extension."""
     options = dict(values)
     for field in row.fields:
         if field.none_is and options[field.option] is None:
@@ -95,5 +94,5 @@ def native_options(row: _core.DescriptionInfo, values: Mapping[str, Any]) -> dic
 
 
 def shown_value(field: _core.FieldInfo, value: Any) -> Any:
-    """Return a value of the extension as users write it."""
+    """Convert a value of the extension to what users write."""
     return None if field.none_is and value == 0 else value

@@ -1,4 +1,4 @@
-"""Options of the engine that several classes have, checked, as the extension takes them."""
+"""Options of the engine that several classes share, checked and converted."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def engine_options(device: str, threads: int | None, seed: int = 0) -> _core.Eng
 
 
 def training_mode_of(value: bool | str) -> _core.TrainingMode:
-    """Return the option `training_mode` for the extension."""
+    """Convert the option `training_mode` for the extension."""
     if value == "auto":
         return _core.TrainingMode.auto
     if isinstance(value, bool):
@@ -27,5 +27,5 @@ def training_mode_of(value: bool | str) -> _core.TrainingMode:
     raise OptionError(
         what=f"training_mode: {value!r}, expected 'auto', True or False",
         value="training_mode",
-        hint="Leave it out: 'auto' switches Dropout and BatchNormalization on where it should.",
+        hint="Leave it out: 'auto' enables Dropout and BatchNormalization where appropriate.",
     )

@@ -1,4 +1,4 @@
-"""Families of descriptions: by name, and as text ``NAME:option=value,...``."""
+"""Families of descriptions, by name and as strings ``NAME:option=value,...``."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ DescribedT = TypeVar("DescribedT", bound=Described)
 
 
 class Family(Generic[DescribedT]):
-    """What the names of a table of the extension stand for.
+    """The descriptions of a table of the extension, by name.
 
     Parameters
     ----------
     base : type
-        The class that all descriptions of the family derive from.
+        Base class of all descriptions of the family.
     """
 
     def __init__(self, base: type[DescribedT]) -> None:
@@ -31,7 +31,7 @@ class Family(Generic[DescribedT]):
         self._aliases: dict[str, str] = {}
 
     def fill(self, classes: Mapping[str, Any]) -> None:
-        """Take in the names of the table; `classes` has the classes of its rows, by name."""
+        """Add the names of the table; `classes` has the classes of its rows, by name."""
         for row in getattr(_core, f"{self._base._family}_table")():
             for named in row.names if row.python_name else ():
                 values = zip(row.fields, named.values, strict=False)
@@ -40,7 +40,7 @@ class Family(Generic[DescribedT]):
                 self._aliases.update(dict.fromkeys(named.aliases, named.name))
 
     def add(self, name: str, described: DescribedT) -> None:
-        """Add a name for what is no row of the table."""
+        """Add a name that is not in the table."""
         self._by_name[name] = described
 
     def names(self) -> list[str]:
@@ -55,15 +55,15 @@ class Family(Generic[DescribedT]):
         return described
 
     def from_text(self, text: str) -> DescribedT:
-        """Return the description of a text such as ``"sgd:momentum=0.9,nesterov=true"``."""
+        """Parse a description such as ``"sgd:momentum=0.9,nesterov=true"``."""
         name, _, options = text.partition(":")
         described = self.from_name(name)
         return with_options(self._base._family, name, described, options) if options else described
 
     def to_text(self, described: DescribedT, without: str = "") -> str | None:
-        """Return the shortest text for a description, without one of its options.
+        """Return the shortest string for a description, without one of its options.
 
-        None for what has no text: functions, several in one.
+        None if no string can express it, such as functions and composites.
         """
         best: list[str] | None = None
         for name in self.names():
@@ -74,7 +74,7 @@ class Family(Generic[DescribedT]):
         return None if best is None else best[0] + ":" * (len(best) > 1) + ",".join(best[1:])
 
     def take(self, given: DescribedT | str) -> DescribedT:
-        """Return a description, or that of a name or text. Raises: OptionError."""
+        """Return a description, given as such, by name or as a string. Raises: OptionError."""
         described: Any = self.from_text(given) if isinstance(given, str) else given
         if isinstance(described, self._base):
             return described

@@ -1,6 +1,6 @@
-"""Lines on standard error, and messages to Python's logging under the name ``onnxgrad``.
+"""Lines on standard error, and messages to the logger ``onnxgrad`` of Python's logging.
 
-The module `logging` is not imported for it: nothing is logged unless a program has imported it.
+Nothing is logged unless the program has imported `logging`, which this module does not.
 """
 
 from __future__ import annotations
@@ -12,27 +12,27 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 if TYPE_CHECKING:
     import logging
 
-__all__ = ["BROKEN", "Verbosity", "log", "logger", "say"]
+__all__ = ["BROKEN", "Verbosity", "log", "logger", "print_stderr"]
 
 Verbosity: TypeAlias = Literal["auto", 0, 1, 2]
 """How much a training writes to standard error; see `Trainer.fit`."""
 
 Level = Literal["debug", "info", "warning"]
 
-# Raised by a stream whose reader has gone, whose disk is full, or that is closed: no reason to
-# end a training, whose weights would be lost.
+# Raised by a stream that is closed, whose reader is gone or whose disk is full. None of these ends
+# a training, whose weights would be lost.
 BROKEN = (OSError, ValueError)
 
 
-def say(*lines: str) -> None:
-    """Write lines to standard error, if it can be written to."""
+def print_stderr(*lines: str) -> None:
+    """Print lines to standard error; do nothing if it cannot be written to."""
     if sys.stderr is not None:
         with contextlib.suppress(*BROKEN):
             print(*lines, sep="\n", file=sys.stderr, flush=True)
 
 
 def logger() -> logging.Logger | None:
-    """Return the logger ``onnxgrad``, which writes nowhere by itself; None without `logging`."""
+    """Return the logger ``onnxgrad``, which has no output by default; None without `logging`."""
     module = sys.modules.get("logging")
     if module is None:
         return None

@@ -1,4 +1,4 @@
-"""Models in any form that users have, and as ``onnx.ModelProto``; `onnx` is imported lazily."""
+"""Conversion of models from any form to the extension's, and back; imports `onnx` lazily."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class SerializableModel(Protocol):
-    """The method by which an ``onnx.ModelProto`` is recognised."""
+    """The method by which an ``onnx.ModelProto`` is recognized."""
 
     def SerializeToString(self) -> bytes:  # noqa: N802 (protobuf's name)
         """Return the model as bytes."""
@@ -24,11 +24,11 @@ class SerializableModel(Protocol):
 ModelLike: TypeAlias = (
     "str | os.PathLike[str] | bytes | bytearray | memoryview | SerializableModel | _core.Model"
 )
-"""A model: the path of a file, the bytes of one, or an ``onnx.ModelProto``."""
+"""A model: the path or the bytes of a file, or an ``onnx.ModelProto``."""
 
 
 def to_core_model(model: Any) -> _core.Model:
-    """Return the extension's model of any `ModelLike`."""
+    """Convert any `ModelLike` to the extension's model."""
     if isinstance(model, _core.Model):
         return model
     if isinstance(model, (str, os.PathLike)):
@@ -45,7 +45,7 @@ def to_core_model(model: Any) -> _core.Model:
 
 
 def to_proto(model: _core.Model) -> onnx.ModelProto:
-    """Return the extension's model as ``onnx.ModelProto``."""
+    """Convert the extension's model to an ``onnx.ModelProto``."""
     import onnx
     from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
@@ -56,7 +56,7 @@ def to_proto(model: _core.Model) -> onnx.ModelProto:
         raise ModelError(
             what="protobuf cannot read the model",
             detail=f"{type(error).__name__}: {error}",
-            hint="Save it with save(), or export the original again: its nesting is too deep or "
-            "its bytes are damaged.",
+            hint="Save it with save(), or export the original again: it is damaged or too deeply "
+            "nested.",
         ) from error
     return proto

@@ -1,4 +1,4 @@
-"""Options as text: ``option=value,...``, as the command line takes them."""
+"""Options as strings ``option=value,...``, as on the command line."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ DescriptionT = TypeVar("DescriptionT", bound=Description)
 
 
 def with_options(option: str, name: str, described: DescriptionT, text: str) -> DescriptionT:
-    """Return a description with the options of a text; `option` and `name` are for messages."""
-    place = f"{option} {name}".rstrip()
+    """Return a description with the options in `text`; `option` and `name` are for messages."""
+    title = f"{option} {name}".rstrip()
     values = values_of(option, text)
     known = described._text_options()
     for key in values:
@@ -26,17 +26,17 @@ def with_options(option: str, name: str, described: DescriptionT, text: str) -> 
                 hint=f"Give {name} alone.",
             )
         if key not in known:
-            raise unknown_name(place, key, known)
+            raise unknown_name(title, key, known)
     try:
         return described.replace(**values)
     except OptionError as error:
-        raise OptionError(what=f"{place}: {error.what}", value=option, hint=error.hint) from error
+        raise OptionError(what=f"{title}: {error.what}", value=option, hint=error.hint) from error
 
 
 def texts_of(described: Description, known: Description, without: str = "") -> list[str] | None:
-    """Return ``option=value`` for each option but `without` that differs from `known`.
+    """Return ``option=value`` for each option except `without` that differs from `known`.
 
-    None where one of them has no text.
+    None if a string cannot express one of them.
     """
     texts = []
     for name, value in vars(described).items():
@@ -50,12 +50,12 @@ def texts_of(described: Description, known: Description, without: str = "") -> l
 
 
 def values_of(option: str, text: str) -> dict[str, Any]:
-    """Return the options of a text: numbers, true, false, none, and other texts."""
+    """Parse options, whose values are numbers, true, false, none, or other strings."""
     return {name: _value(value) for name, value in pairs_of(option, text)}
 
 
 def pairs_of(option: str, text: str) -> list[tuple[str, str]]:
-    """Return names and values of ``name=value,...``."""
+    """Split ``name=value,...`` into names and values."""
     pairs = []
     for part in text.split(","):
         name, equals, value = (one.strip() for one in part.rpartition("="))
@@ -63,7 +63,7 @@ def pairs_of(option: str, text: str) -> list[tuple[str, str]]:
             raise OptionError(
                 what=f"{option}: '{part}' in '{text}' is not name=value",
                 value=option,
-                hint="Give pairs such as momentum=0.9, with commas between them.",
+                hint="Give pairs such as momentum=0.9, separated by commas.",
             )
         pairs.append((name, value))
     return pairs

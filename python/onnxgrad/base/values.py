@@ -1,4 +1,4 @@
-"""Inputs, outputs and weights of models, and results, as plain descriptions."""
+"""Named tuples that describe inputs, outputs and weights of models, and results."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _ORT_TYPES = {"float32": "float", "float64": "double", "undefined": "undefined"}
 
 
 def node_args(values: Sequence[_core.ValueInfo]) -> list[NodeArg]:
-    """Return descriptions of the extension as NodeArg."""
+    """Convert value descriptions of the extension to NodeArg."""
     return [
         NodeArg(
             value.name,
@@ -57,7 +57,7 @@ class WeightInfo(NamedTuple):
     op_type, node : str
         The operator that reads it, and the name of that node.
     storage : {"initializer", "constant", "attribute"}
-        Where the file keeps it.
+        Where it is stored in the file.
     reason : str
         Why it is not trained by default; empty if it is.
     """
@@ -96,7 +96,7 @@ _ITEM_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 
 
 def weight_infos(weights: Sequence[_core.WeightInfo]) -> list[WeightInfo]:
-    """Return descriptions of the extension as WeightInfo."""
+    """Convert weight descriptions of the extension to WeightInfo."""
     return [
         WeightInfo(
             w.name, w.dtype, tuple(w.shape), w.trainable, w.op_type, w.node, w.storage, w.reason
@@ -112,16 +112,16 @@ class _Evaluation(NamedTuple):
 
 
 class Evaluation(_Evaluation):
-    """What `evaluate` found: a tuple of loss, accuracy and rows.
+    """The result of `evaluate`: a tuple of loss, accuracy and rows.
 
     Attributes
     ----------
     loss : float
     accuracy : float or None
-        Share of the rows whose class is right; None if the model is not a classifier.
+        Fraction of the rows with the right class; None if the model is not a classifier.
     rows : int
     metrics : dict of str to float
-        Those that were asked for; no part of the tuple.
+        The requested metrics; not an element of the tuple.
     """
 
     metrics: dict[str, float]
@@ -133,7 +133,7 @@ class Evaluation(_Evaluation):
         rows: int,
         metrics: Mapping[str, float] | None = None,
     ) -> Evaluation:
-        """Make one of these numbers."""
+        """Create the tuple."""
         result = super().__new__(cls, loss, accuracy, rows)
         result.metrics = dict(metrics or {})
         return result

@@ -39,16 +39,16 @@ def versions(full: bool = False, packages: Sequence[str] = ()) -> dict[str, dict
 def show_versions(
     file: TextIO | None = None, full: bool = False, packages: Sequence[str] = ()
 ) -> None:
-    """Print the versions of onnxgrad, of what it was built with, and of what it works with.
+    """Print the versions of onnxgrad, its build tools and its dependencies.
 
     Parameters
     ----------
     file : text file, default=None
-        None is standard output.
+        None means standard output.
     full : bool, default=False
-        Also what may identify you: the path of the interpreter.
+        Whether to include the path of the interpreter, which may identify you.
     packages : sequence of str, default=()
-        More packages to look up; one that is absent is listed as not installed.
+        Further packages to list; absent ones are listed as not installed.
 
     Examples
     --------

@@ -1,7 +1,7 @@
-"""Hooks that a training calls between its steps and epochs.
+"""Callbacks that a training calls between its steps and epochs.
 
-The loop itself runs in C++ and does not stop for Python; callbacks are called at the end of an
-epoch and, where they ask for it, every `every_n_steps` steps.
+The loop itself runs in C++. It calls Python at the end of an epoch and, for callbacks that set
+`every_n_steps`, after that many steps.
 """
 
 from onnxgrad.callbacks.base import Callback, CallbackLike, Logs

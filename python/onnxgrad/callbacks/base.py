@@ -1,4 +1,4 @@
-"""The interface of callbacks, and what those of this package read of a trainer."""
+"""The interface of callbacks, and the attributes of a trainer that they use."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 __all__ = ["Callback", "CallbackLike", "Logs", "RunningTrainer"]
 
 Logs: TypeAlias = Mapping[str, float]
-"""What callbacks are given: a dictionary of numbers such as ``train_loss`` and ``val_loss``."""
+"""Argument of callbacks: a dictionary of numbers such as ``train_loss`` and ``val_loss``."""
 
 CallbackLike: TypeAlias = "Callback | Callable[[Any, Logs], bool | None]"
-"""A `Callback`, or a function of (trainer, logs) that is called as its `on_epoch_end`."""
+"""A `Callback`, or a function of (trainer, logs) that is called at the end of each epoch."""
 
 
 class RunningTrainer(Protocol):
@@ -41,7 +41,7 @@ class RunningTrainer(Protocol):
 
 
 class Callback:
-    """Base of callbacks; every method does nothing until it is overridden.
+    """Base class of callbacks; by default, every method does nothing.
 
     A method that returns True ends the training after the current epoch (or step, for
     `on_step_end`), as ``trainer.stop(reason)`` does. `trainer` is the `Trainer`, and `logs` a
@@ -50,7 +50,7 @@ class Callback:
     Attributes
     ----------
     every_n_steps : int or None
-        How often `on_step_end` is called; None is never.
+        Number of steps between calls of `on_step_end`; None means no calls.
 
     Examples
     --------
@@ -66,25 +66,25 @@ class Callback:
         """Before the first epoch."""
 
     def on_epoch_begin(self, trainer: Any) -> bool | None:
-        """Before an epoch."""
+        """Before each epoch."""
 
     def on_step_end(self, trainer: Any, logs: Logs) -> bool | None:
         """After every `every_n_steps` steps; `logs` has ``epoch``, ``step`` and ``train_loss``.
 
-        Epochs count from 1, steps from 1 at the start of the fit; the loss is that of the step.
+        Epochs and steps of a fit count from 1; the loss is that of the step.
         """
 
     def on_validation_end(self, trainer: Any, logs: Logs) -> bool | None:
-        """After the validation at the end of an epoch."""
+        """After each validation, at the end of an epoch."""
 
     def on_epoch_end(self, trainer: Any, logs: Logs) -> bool | None:
-        """After an epoch and its validation."""
+        """After each epoch and its validation."""
 
     def on_checkpoint(self, trainer: Any, path: str) -> bool | None:
         """After a checkpoint was written, or a model by `Trainer.save`."""
 
     def on_exception(self, trainer: Any, error: BaseException) -> bool | None:
-        """When training ends by an exception, Ctrl-C included; the exception is raised after it."""
+        """When an exception (including Ctrl-C) ends training, before it is raised again."""
 
     def on_train_end(self, trainer: Any) -> bool | None:
         """After the last epoch, also after an exception."""

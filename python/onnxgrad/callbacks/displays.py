@@ -1,4 +1,4 @@
-"""Displays of the progress of a training: the table of epochs, and a bar on a terminal."""
+"""Progress displays of a training: the table of epochs, and a bar on a terminal."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ _COLUMNS: dict[str, tuple[str, Callable[[float], str]]] = {
 
 
 def column(name: str) -> tuple[str, Callable[[float], str]]:
-    """Return title and format of a column."""
+    """Return the title and the format function of a column."""
     width = max(12, len(name))
     return _COLUMNS.get(name, (f"{name:>{width}}", _number(width)))
 
 
 def columns_of(trainer: RunningTrainer, logs: Logs) -> list[str]:
-    """Return the columns of the table; losses of targets follow their sum, metrics the accuracy."""
+    """Return the columns of the table, with metrics after the accuracy."""
     known = [name for name in _COLUMNS if name in logs or name in trainer.validation_names]
     metrics = [name for name in trainer.validation_names if name not in known]
-    place = next((i for i, name in enumerate(known) if name in ("grad_norm", "lr")), len(known))
+    end = next((i for i, name in enumerate(known) if name in ("grad_norm", "lr")), len(known))
     targets = [name for name in logs if name.startswith("train_loss_")]
-    return [*known[:2], *targets, *known[2:place], *metrics, *known[place:]]
+    return [*known[:2], *targets, *known[2:end], *metrics, *known[end:]]
 
 
 def _duration(seconds: float) -> str:
@@ -62,7 +62,7 @@ def is_terminal(stream: TextIO | None) -> bool:
 
 
 class PlainDisplay:
-    """Lines only: for pipes and files."""
+    """Plain lines, for pipes and files."""
 
     def __init__(self, stream: TextIO | None, epochs: int) -> None:
         self._stream = stream
@@ -75,7 +75,7 @@ class PlainDisplay:
                 print(text, file=self._stream, flush=True)
 
     def advance(self, epoch: int, logs: Logs, steps: int) -> None:
-        """Show that an epoch is over, after `steps` steps in total."""
+        """Show the end of an epoch, after `steps` steps in total."""
 
     def step(self, step: int, loss: float) -> None:
         """Show the loss of a step."""
@@ -85,7 +85,7 @@ class PlainDisplay:
 
 
 class RichDisplay:
-    """Lines with a bar that stays below them."""
+    """Lines with a progress bar below them."""
 
     def __init__(self, stream: TextIO | None, epochs: int) -> None:
         from rich.console import Console
@@ -99,7 +99,7 @@ class RichDisplay:
 
         class Lines(Console):
             def on_broken_pipe(self) -> None:
-                raise BrokenPipeError  # otherwise it ends the process
+                raise BrokenPipeError  # rich would exit the process
 
         self._console = Lines(file=stream, force_terminal=True, highlight=False)
         self._progress = Progress(
@@ -125,7 +125,7 @@ class RichDisplay:
         self._lines.append((text, "bold" if is_best else None))
 
     def advance(self, epoch: int, logs: Logs, steps: int) -> None:
-        """Show that an epoch is over, after `steps` steps in total."""
+        """Show the end of an epoch, after `steps` steps in total."""
         self._per_epoch = steps / epoch
         self._state = (epoch, f"loss {logs['train_loss']:.4g}")
         if time.monotonic() - self._updated >= MIN_UPDATE_S:
@@ -134,7 +134,7 @@ class RichDisplay:
     def step(self, step: int, loss: float) -> None:
         """Show the loss of a step."""
         if time.monotonic() - self._updated >= MIN_UPDATE_S:
-            # In the first epoch, its number of steps is not known yet.
+            # The number of steps per epoch is unknown during the first one.
             done = step / self._per_epoch if self._per_epoch else 0.0
             self._state = (max(self._state[0], done), f"step {step}, loss {loss:.4g}")
             self._update()

@@ -1,4 +1,4 @@
-"""The course of a training as messages of Python's logging."""
+"""Messages about a training for Python's logging."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ __all__ = ["LogMessages", "messages"]
 
 
 class LogMessages(Callback):
-    """The course of a training as messages.
+    """Logs a training.
 
-    ``INFO``: the loss that was chosen, each epoch, the end. ``DEBUG``: the trained weights,
-    checkpoints and models that were written. ``WARNING``: what ended it, if that is an exception.
+    ``INFO``: the loss, each epoch, the end. ``DEBUG``: the trained weights, and checkpoints and
+    models that were written. ``WARNING``: an exception that ended the training.
     """
 
     def on_train_begin(self, trainer: RunningTrainer) -> None:
-        """Log what is trained."""
+        """Log the loss and the trained weights."""
         log("info", trainer.session.loss_line)
         for weight in trainer.session.trained_weights:
             log("debug", f"trained: {weight.name} {list(weight.shape)}")
@@ -40,10 +40,10 @@ class LogMessages(Callback):
         """Log how many epochs were done."""
         done = int(trainer.history["epoch"][-1]) if trainer.history else 0
         why = f" ({trainer.stop_reason})" if trainer.stop_reason else ""
-        log("info", f"end after {done} of {trainer.epochs} epochs{why}")
+        log("info", f"ended after {done} of {trainer.epochs} epochs{why}")
 
 
 def messages() -> list[LogMessages]:
-    """Return the callback that logs a training, or nothing where no one has asked for logs."""
+    """Return the callback that logs a training, or nothing if logging is not enabled."""
     target = logger()
     return [LogMessages()] if target is not None and target.isEnabledFor(20) else []  # INFO

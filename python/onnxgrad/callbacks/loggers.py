@@ -16,12 +16,12 @@ __all__ = ["CSVLogger", "OptunaPruning", "TensorBoard"]
 
 
 class CSVLogger(Callback):
-    """Writes a line for each epoch to a CSV file, with the names of the history; flushed at once.
+    """Writes a line for each epoch to a CSV file, with the names of the history.
 
     Parameters
     ----------
     path : path
-        The file; the folder must be there.
+        The file; its folder must exist.
     append : bool, default=False
         Whether to append to an existing file; its columns must be the same.
 
@@ -62,7 +62,7 @@ class CSVLogger(Callback):
 
 
 class TensorBoard(Callback):
-    """Writes an event file that TensorBoard shows; needs tensorboardX.
+    """Writes an event file for TensorBoard; needs tensorboardX.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ class TensorBoard(Callback):
     Notes
     -----
     Tags are ``loss/train``, ``loss/val``, ``lr``, ``rows_per_s`` and ``metric/<name>``, over the
-    epochs; ``loss/step`` over the steps. ``pip install onnxgrad[tensorboard]`` brings the writer.
+    epochs; ``loss/step`` over the steps. ``pip install onnxgrad[tensorboard]`` installs the writer.
     """
 
     _TAGS: ClassVar = {"train_loss": "loss/train", "val_loss": "loss/val"}
@@ -124,17 +124,18 @@ class TensorBoard(Callback):
 
 
 class OptunaPruning(Callback):
-    """Reports each epoch to a trial of Optuna, and ends the trial where Optuna prunes it.
+    """Reports each epoch to a trial of Optuna, and ends the training if Optuna prunes the trial.
 
     Parameters
     ----------
     trial : optuna.Trial
     monitor : str, default="val_loss"
-        What is reported, by its name in the history; epochs without it are left out.
+        Name in the history of the value to report; epochs without it are not reported.
 
     Notes
     -----
-    `fit` raises ``optuna.TrialPruned`` then, which a study expects. Steps count from 1.
+    `fit` of a pruned trial raises ``optuna.TrialPruned``, which a study expects. Steps reported to
+    Optuna are epochs, counted from 1.
     """
 
     def __init__(self, trial: Any, monitor: str = "val_loss") -> None:

@@ -15,23 +15,23 @@ from onnxgrad.errors import OptionError
 
 __all__ = ["Progress", "progress_for"]
 
-_MAX_LINES = 100  # of one training, unless epochs take longer than a second
+_MAX_LINES = 100  # maximum lines of a training, unless epochs take longer than a second
 
 
 class Progress(Callback):
-    """One table row per epoch, and a live bar below it on a terminal.
+    """Prints a table row for each epoch, with a progress bar below it on a terminal.
 
     Parameters
     ----------
     bar : bool or None, default=None
-        Whether to draw the bar; None draws it when `stream` is a terminal.
+        Whether to draw the bar; None draws it if `stream` is a terminal.
     stream : text file, default=None
-        Where to write; None is standard error.
+        Where to write; None means standard error.
 
     Notes
     -----
     The best row so far (lowest validation loss, or training loss without validation) is marked
-    with ``*``. Of more than 100 epochs only every n-th row is printed, unless epochs take longer
+    with ``*``. For more than 100 epochs only every n-th row is printed, unless epochs take longer
     than a second. The environment variable ``NO_COLOR`` is respected.
     """
 
@@ -41,7 +41,7 @@ class Progress(Callback):
         self._display: RichDisplay | PlainDisplay | None = None
 
     def on_train_begin(self, trainer: RunningTrainer) -> None:
-        """Print the head of the table."""
+        """Prepare the table."""
         self._best = math.inf
         self._every = max(1, math.ceil(trainer.epochs / _MAX_LINES))
         self._last_row = 0.0
@@ -59,9 +59,9 @@ class Progress(Callback):
         if not self._columns:
             self._columns = columns_of(trainer, logs)
             self._display.line("  ".join(column(name)[0] for name in self._columns))
-        watched = logs.get("val_loss", math.inf if trainer.validation_names else logs["train_loss"])
-        is_best = watched < self._best
-        self._best = min(self._best, watched)
+        loss = logs.get("val_loss", math.inf if trainer.validation_names else logs["train_loss"])
+        is_best = loss < self._best
+        self._best = min(self._best, loss)
         is_due = epoch % self._every == 0 or epoch in (1, trainer.epochs)
         if is_due or now - self._last_row >= 1.0:
             self._last_row = now
@@ -73,12 +73,12 @@ class Progress(Callback):
         self._display.advance(epoch, logs, trainer.session.steps - self._first_step)
 
     def on_step_end(self, trainer: RunningTrainer, logs: Logs) -> None:  # noqa: ARG002 (interface)
-        """Show the step and its loss beside the bar."""
+        """Show the step and its loss next to the bar."""
         if self._display is not None:
             self._display.step(int(logs["step"]), logs["train_loss"])
 
     def on_train_end(self, trainer: RunningTrainer) -> None:
-        """Remove the bar; say why the training stopped early."""
+        """Remove the bar; print why the training stopped early."""
         if self._display is not None:
             if trainer.stop_reason:
                 self._display.line(f"stopped: {trainer.stop_reason}")
@@ -87,15 +87,15 @@ class Progress(Callback):
 
 
 def progress_for(verbose: Verbosity, num_trained: int) -> list[Progress]:
-    """Return the table for `verbose`, or nothing.
+    """Return the progress callback for `verbose`, or nothing.
 
-    With many trained numbers (`num_trained`) a step takes long, so the bar is updated after fewer.
+    With many parameters (`num_trained`), a step takes longer, so the bar is updated after fewer.
     """
     if verbose not in ("auto", 0, 1, 2):
         raise OptionError(
             what=f"verbose: {verbose!r}, expected 'auto', 0, 1 or 2",
             value="verbose",
-            hint="Give 0 for silence, 1 for lines, 2 also for the weights and the plan.",
+            hint="Give 0 for no output, 1 for lines, 2 for the weights and the plan too.",
         )
     if verbose == 0:
         return []

@@ -1,4 +1,4 @@
-"""Several callbacks as one, as a fit calls them."""
+"""The list of callbacks of a fit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["CallbackList", "stopping_of"]
 
 
 class _Function(Callback):
-    """A bare function, called at the end of every epoch."""
+    """A function that is called at the end of every epoch."""
 
     def __init__(self, function: Callable[[Any, Logs], bool | None]) -> None:
         self._function = function
@@ -28,20 +28,20 @@ class _Function(Callback):
 
 
 class CallbackList(Callback):
-    """Several callbacks as one, called in order; used by the Trainer."""
+    """Callbacks that are called in order; used by the Trainer."""
 
     def __init__(self, callbacks: Iterable[CallbackLike] | CallbackLike) -> None:
         several: Any = callbacks if hasattr(callbacks, "__iter__") else [callbacks]
         self.callbacks = [_as_callback(callback) for callback in several]
         others = [c.every_n_steps for c in self.callbacks if not isinstance(c, Progress)]
-        often = math.gcd(*(steps for steps in others if steps))
+        interval = math.gcd(*(steps for steps in others if steps))
         for callback in self.callbacks:
-            if often and isinstance(callback, Progress) and callback.every_n_steps:
-                # A multiple of it: the loop need not stop more often than others ask for.
-                callback.every_n_steps = often * max(1, callback.every_n_steps // often)
+            if interval and isinstance(callback, Progress) and callback.every_n_steps:
+                # A multiple of it, so that the loop does not call Python more often.
+                callback.every_n_steps = interval * max(1, callback.every_n_steps // interval)
 
     def early_stopping(self) -> _core.EarlyStopping | None:
-        """Return the early stopping among them as the extension takes it.
+        """Return the options of `EarlyStopping` for the extension, or None.
 
         Raises
         ------
@@ -51,22 +51,22 @@ class CallbackList(Callback):
         found = [c for c in self.callbacks if isinstance(c, EarlyStopping)]
         if len(found) > 1:
             raise OptionError(
-                what=f"early stopping is given {len(found)} times; there can be one",
+                what=f"early stopping is given {len(found)} times, expected at most once",
                 value="early_stopping",
-                hint="Give early_stopping or one callbacks.EarlyStopping; stop for other reasons "
-                "in a callback that returns True.",
+                hint="Give early_stopping or one callbacks.EarlyStopping; to stop for other "
+                "reasons, return True from a callback.",
             )
         return found[0].native() if found else None
 
     def set_checkpoints(
         self, options: _core.FitOptions, resume: bool | str | os.PathLike[str]
     ) -> None:
-        """Put the `Checkpoint` among them, and what to resume from, into `options`.
+        """Set the options of `Checkpoint` and what to resume from in `options`.
 
         Raises
         ------
         OptionError
-            There are several, that of a run folder included; or nothing to resume from.
+            There are several, including that of a run folder, or there is nothing to resume from.
         """
         found = [c for c in self.callbacks if isinstance(c, Checkpoint)]
         if len(found) > 1:
@@ -93,16 +93,16 @@ class CallbackList(Callback):
             raise OptionError(
                 what="resume=True, but there is neither callbacks.Checkpoint nor run_dir",
                 value="resume",
-                hint="Add one, or give the path of a checkpoint.",
+                hint="Add one of them, or give the path of a checkpoint.",
             )
 
     def handlers(self, hook: str) -> list[Callback]:
-        """Return those that override the method `hook`."""
+        """Return the callbacks that override the method `hook`."""
         base = getattr(Callback, hook)
         return [c for c in self.callbacks if getattr(type(c), hook, base) is not base]
 
     def call(self, hook: str, *arguments: Any) -> bool:
-        """Call the method `hook` of each; True if one asked to stop."""
+        """Call the method `hook` of each; return whether one returned True to stop."""
         stop = False
         for callback in self.handlers(hook):
             stop = getattr(callback, hook)(*arguments) is True or stop
@@ -110,7 +110,7 @@ class CallbackList(Callback):
 
 
 def stopping_of(early_stopping: Any) -> list[CallbackLike]:
-    """Return the callback that the option `early_stopping` stands for, or nothing."""
+    """Return the callback for the option `early_stopping`, or nothing."""
     if early_stopping is False or early_stopping is None:
         return []
     if early_stopping is True:

@@ -1,4 +1,4 @@
-"""Callbacks whose work the loop in C++ does: early stopping and checkpoints."""
+"""Callbacks that configure the loop in C++: early stopping and checkpoints."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ __all__ = ["Checkpoint", "CheckpointWarning", "EarlyStopping"]
 
 
 class EarlyStopping(Callback):
-    """Ends training when the monitored number no longer improves.
+    """Ends training when the monitored metric no longer improves.
 
     Parameters
     ----------
     monitor : str, default=None
-        ``"train_loss"``, ``"val_loss"``, ``"val_accuracy"`` or ``"val_<metric>"``. None is the
+        ``"train_loss"``, ``"val_loss"``, ``"val_accuracy"`` or ``"val_<metric>"``. None means the
         validation loss, or the training loss without validation.
     patience : int, default=10
         Epochs (with a validation, if there is one) without improvement before training ends.
     min_delta : float, default=1e-4
-        What counts as an improvement.
+        Smallest change that counts as improvement.
     mode : {"auto", "min", "max"}, default="auto"
-        Whether smaller or larger is better; ``"auto"`` knows losses and built-in metrics, and takes
-        larger as better for metrics that are functions.
+        Whether smaller or larger is better; ``"auto"`` decides for losses and built-in metrics, and
+        means ``"max"`` for metrics that are functions.
     restore_best : bool, default=True
-        Whether to end with the weights of the best epoch.
+        Whether to restore the weights of the best epoch.
 
     Examples
     --------
@@ -46,12 +46,12 @@ class EarlyStopping(Callback):
         mode: str = "auto",
         restore_best: bool = True,
     ) -> None:
-        # The loop in C++ does the work: it keeps the best weights without a copy to Python.
+        # The loop in C++ keeps the best weights, without a copy to Python.
         if monitor is not None and not isinstance(monitor, str):
             raise OptionError(
                 what=f"monitor: {monitor!r}, expected a name such as 'val_loss'",
                 value="monitor",
-                hint="Epochs to wait for are given by name: EarlyStopping(patience=5).",
+                hint="Give the number of epochs by name: EarlyStopping(patience=5).",
             )
         if mode not in ("auto", "min", "max"):
             raise unknown_name("mode", mode, ["auto", "min", "max"])
@@ -62,12 +62,12 @@ class EarlyStopping(Callback):
         self.mode = mode
 
     def __repr__(self) -> str:
-        watched = "" if self.monitor is None else f", monitor={self.monitor!r}"
+        monitor = "" if self.monitor is None else f", monitor={self.monitor!r}"
         options = f"min_delta={self.min_delta}, restore_best={self.restore_best}"
-        return f"EarlyStopping(patience={self.patience}, {options}{watched})"
+        return f"EarlyStopping(patience={self.patience}, {options}{monitor})"
 
     def native(self) -> _core.EarlyStopping:
-        """Return it as the extension takes it."""
+        """Return the options for the extension."""
         monitor = self.monitor or ""
         maximize = self.mode == "max"
         if self.mode == "auto" and monitor.startswith("val_") and monitor != "val_loss":
@@ -82,31 +82,30 @@ class CheckpointWarning(UserWarning):
 
 
 class Checkpoint(Callback):
-    """Writes checkpoints, so that a training that was stopped can continue as if it had not been.
+    """Writes checkpoints, from which an interrupted training continues as if it had not stopped.
 
     Parameters
     ----------
     path : path
-        A folder of its own, which is made if need be. The files in it are called
-        ``ck-<step>.safetensors``; one process at a time may write there.
+        A folder for checkpoints only, created if needed. Its files are called
+        ``ck-<step>.safetensors``; only one process at a time may write there.
     every : "epoch" or int, default="epoch"
-        At the end of each epoch, or after so many steps. One is also written where training ends,
-        by an exception and by Ctrl-C too.
+        ``"epoch"`` writes one at the end of each epoch, a number after that many steps. One is also
+        written at the end of the training, even if an exception or Ctrl-C ends it.
     keep : int, default=3
-        How many of the newest stay.
+        How many of the newest to keep.
     best : bool, default=True
-        Whether the one of the best epoch stays too; the file ``best`` has its name.
+        Whether to keep that of the best epoch too; the file ``best`` contains its name.
     min_seconds : float, default=0
-        At the end of an epoch none is written where the one before is younger than this: with short
-        epochs, training would wait for the disk. The best epoch is then the best one that was
-        written.
+        Write none at the end of an epoch if the previous one is younger than this: with short
+        epochs, training would wait for the disk. The best epoch is then the best of those written.
 
     Notes
     -----
-    `Trainer.fit(..., resume=True)` resumes from the newest one. A file has its name only when it is
-    on the disk as a whole, so a process that is killed at any moment leaves only whole checkpoints.
-    Where one cannot be written, training continues, and a warning says why. docs/checkpoints.md
-    describes the format.
+    `Trainer.fit(..., resume=True)` resumes from the newest one. A checkpoint is renamed to its name
+    when it is completely on the disk, so a process killed at any moment leaves only valid ones. If
+    one cannot be written, training continues with a warning. docs/checkpoints.md describes the
+    format.
 
     Examples
     --------
@@ -122,7 +121,7 @@ class Checkpoint(Callback):
         best: bool = True,
         min_seconds: float = 0.0,
     ) -> None:
-        # The loop in C++ does the work, between two steps and without a copy of the weights.
+        # The loop in C++ writes them between two steps, without a copy of the weights.
         self.path = path_text("path", path)
         self.every_steps = 0 if every == "epoch" else positive_int("every", every)
         self.keep = positive_int("keep", keep)

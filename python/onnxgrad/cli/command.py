@@ -1,4 +1,4 @@
-"""Commands of the command line: unknown options, and messages that spell options as it does."""
+"""Command classes: suggestions for unknown options, and messages with command-line spellings."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import typer
 from typer.core import TyperCommand
 
 from onnxgrad.base.checks import nearest_name
-from onnxgrad.base.messages import say
-from onnxgrad.cli.wording import Spelling, in_words_of, message, spellings
+from onnxgrad.base.messages import print_stderr
+from onnxgrad.cli.spelling import Spelling, message, spell_options, spellings
 from onnxgrad.errors import Error
 
 __all__ = ["Command", "TopicsCommand", "message_of", "plain_warnings"]
 
-# How the command that runs spells its options.
+# Spellings of the options of the running command.
 _running: ContextVar[Mapping[str, Spelling] | None] = ContextVar("running", default=None)
 
 
@@ -30,11 +30,11 @@ def message_of(error: Error) -> str:
 
 @contextlib.contextmanager
 def plain_warnings() -> Iterator[None]:
-    """Show the warnings of onnxgrad as lines without a place in its source, and no others."""
+    """Show warnings of onnxgrad as plain lines, without their source location; hide all others."""
 
     def show(text: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
         if category.__module__.partition(".")[0] == "onnxgrad":
-            say(f"warning: {in_words_of(_running.get() or {}, str(text))}")
+            print_stderr(f"warning: {spell_options(str(text), _running.get() or {})}")
 
     with warnings.catch_warnings():
         warnings.showwarning = show  # type: ignore[assignment]
@@ -42,10 +42,10 @@ def plain_warnings() -> Iterator[None]:
 
 
 class Command(TyperCommand):
-    """A command that suggests the nearest option, and whose messages spell options as it does."""
+    """A command that suggests the nearest option and spells options in messages as it does."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the options; for an unknown one suggest the nearest."""
+        """Parse the options; suggest the nearest one for an unknown option."""
         try:
             return super().parse_args(ctx, args)
         except _no_such_option() as error:
@@ -71,15 +71,15 @@ class Command(TyperCommand):
 
 
 def _no_such_option() -> Any:
-    # Of click, which typer may have as a part of its own.
+    # A class of click, which some versions of typer vendor.
     return sys.modules[typer.BadParameter.__module__].NoSuchOption
 
 
 class TopicsCommand(Command):
-    """A command whose help has its options under headings."""
+    """A command whose help groups its options under headings."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the options of each topic; those that have none come last."""
+        """Write the options of each topic; those without one come last."""
         topics: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)

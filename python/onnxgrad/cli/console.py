@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any, TextIO
 
 from onnxgrad.errors import CheckpointError
-from onnxgrad.files import occupy_standard_streams, redirect_to_nowhere
+from onnxgrad.files import open_closed_streams, redirect_to_null
 
 __all__ = [
     "OutputClosedError",
@@ -23,19 +23,19 @@ __all__ = [
 
 
 class OutputClosedError(Exception):
-    """Standard output was closed early, as by ``| head``: the command ends without a message."""
+    """Standard output was closed early, as by ``| head``; the command exits without a message."""
 
 
 class _Closed(io.TextIOBase):
-    """What standard output is where the process began without one (``>&-``)."""
+    """Replaces standard output in a process that was started without one (``>&-``)."""
 
     def write(self, _text: str) -> int:
         raise OSError(errno.EBADF, "it is closed")
 
 
 def prepare_streams() -> None:
-    """Let the streams accept names that they cannot encode; replace a closed one."""
-    occupy_standard_streams()
+    """Let the streams accept names that they cannot encode; replace closed ones."""
+    open_closed_streams()
     if sys.stdout is None:
         sys.stdout = _Closed()
     for stream in (sys.stdout, sys.stderr):
@@ -45,7 +45,7 @@ def prepare_streams() -> None:
 
 @contextlib.contextmanager
 def standard_output() -> Iterator[TextIO]:
-    """Return standard output as a context; it is flushed at the end.
+    """Yield standard output and flush it at the end.
 
     Raises
     ------
@@ -58,13 +58,13 @@ def standard_output() -> Iterator[TextIO]:
         yield sys.stdout
         sys.stdout.flush()
     except OSError as error:
-        redirect_to_nowhere(sys.stdout)
+        redirect_to_null(sys.stdout)
         if isinstance(error, BrokenPipeError):
             raise OutputClosedError from None
         raise CheckpointError(
             what=f"cannot write to standard output: {error.strerror}",
             file="standard output",
-            hint="Send it elsewhere: to a file on a disk with room, or to another program.",
+            hint="Redirect it to a file on a disk with free space, or to another program.",
         ) from None
 
 
@@ -75,15 +75,15 @@ def out(*lines: str) -> None:
 
 
 def report_written(line: str) -> None:
-    """Report a file that was written, unless standard output is closed."""
+    """Write a line about a saved file to standard output, unless that is closed."""
     with contextlib.suppress(OutputClosedError):
         out(line)
 
 
 def finish_streams(status: Any) -> Any:
-    """Flush the streams or give up on them; return the exit status.
+    """Flush the streams, discarding what cannot be written; return the exit status.
 
-    Otherwise the interpreter reports what it cannot flush, and ends with another status.
+    Otherwise the interpreter would report the failure itself and exit with another status.
     """
     try:
         with standard_output():
@@ -98,5 +98,5 @@ def finish_streams(status: Any) -> Any:
         try:
             sys.stderr.flush()
         except (OSError, ValueError):
-            redirect_to_nowhere(sys.stderr)
+            redirect_to_null(sys.stderr)
     return status

@@ -1,7 +1,4 @@
-"""The commands that write derivatives of a model: ``gradient``, ``vjp``, ``jvp``, ``hvp`` and more.
-
-Those other than ``gradient`` have the same options, so one function makes them all.
-"""
+"""The commands that write derivatives: ``gradient``, ``vjp``, ``jvp``, ``hvp``, ``hessian``."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from typing import Annotated
 import typer
 
 from onnxgrad import _core
-from onnxgrad.base.messages import say
+from onnxgrad.base.messages import print_stderr
 from onnxgrad.base.models import to_core_model
 from onnxgrad.cli.console import report_written
 from onnxgrad.cli.outputs import check_output
@@ -31,11 +28,12 @@ Model = Annotated[str, typer.Argument(metavar="MODEL", help="The .onnx file.")]
 StopGradient = Annotated[
     list[str] | None,
     typer.Option(
-        metavar="NAME", help="Value or node that no gradient flows past; several times for several."
+        metavar="NAME",
+        help="Value or node that no gradient flows through; may be given several times.",
     ),
 ]
 _Output = Annotated[
-    str, typer.Option("-o", "--output", metavar="FILE", help="Where to write the result.")
+    str, typer.Option("-o", "--output", metavar="FILE", help="File to write the result to.")
 ]
 _Wrt = Annotated[
     list[str] | None,
@@ -55,13 +53,11 @@ _Outputs = Annotated[
     ),
 ]
 _KeepOutputs = Annotated[
-    bool, typer.Option("--keep-outputs", help="The differentiated outputs stay.")
+    bool, typer.Option("--keep-outputs", help="Keep the differentiated outputs.")
 ]
 _TargetOpset = Annotated[int, typer.Option(help="Operator set of the result, 9 to 26.")]
-_Inline = Annotated[bool, typer.Option("--inline", help="Leave no model-local functions.")]
-_Overwrite = Annotated[
-    bool, typer.Option("--overwrite", help="-o may be MODEL itself, which is replaced.")
-]
+_Inline = Annotated[bool, typer.Option("--inline", help="Inline model-local functions.")]
+_Overwrite = Annotated[bool, typer.Option("--overwrite", help="Allow -o to replace MODEL itself.")]
 
 
 def gradient(
@@ -72,7 +68,7 @@ def gradient(
     fill_grad: Annotated[
         bool,
         typer.Option(
-            "--fill-grad", help="The gradient of the outputs is ones, not one more input."
+            "--fill-grad", help="Use ones as the gradients of the outputs, not new inputs."
         ),
     ] = False,
     keep_outputs: _KeepOutputs = False,
@@ -97,7 +93,7 @@ def gradient(
 
 
 def command_for(kind: str) -> Callable[..., None]:
-    """Return the command that writes the derivative of the name `kind`."""
+    """Return the command `kind`, one of `COMMANDS`."""
 
     def command(
         model: Model,
@@ -133,4 +129,4 @@ def _write(result: _core.Model, output: str, warning: str) -> None:
     names = ", ".join(value.name for value in result.outputs)
     report_written(f"wrote {output} with the outputs {names}")
     if warning:
-        say(f"warning: {warning}")
+        print_stderr(f"warning: {warning}")

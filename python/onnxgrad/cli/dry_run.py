@@ -1,4 +1,4 @@
-"""``onnxgrad train --dry-run``: a few steps, and what a training would take."""
+"""``onnxgrad train --dry-run``: a few steps, and an estimate of the whole training."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MAX_SECONDS = 2.0
 
 
 class _Clock(Callback):
-    """Ends a training after a few steps, and measures the time of a step."""
+    """Stops a training after a few steps and measures the time of a step."""
 
     every_n_steps = 1
 
@@ -37,7 +37,7 @@ class _Clock(Callback):
 
     @property
     def seconds(self) -> float | None:
-        """Of a step; the first one compiles, so it does not count."""
+        """Duration of a step, without the first one, which compiles."""
         steps = len(self._times) - 1
         return (self._times[-1] - self._times[0]) / steps if steps else None
 
@@ -47,7 +47,7 @@ def dry_run(
 ) -> None:
     """Do a few steps with the options `fit` of `Trainer.fit`, undo them, and print a summary.
 
-    Raises what a training would raise within these steps. Nothing is written.
+    Raises what the training would raise in these steps. Writes no file.
     """
     clock = _Clock()
     fit = {**fit, "max_time": None, "early_stopping": False, "keep_best": False}
@@ -86,17 +86,17 @@ def _work_lines(
     lines = [("data", f"{options.data}: {size}")]
     steps = _steps(trainer, data, options)
     if steps is not None:
-        lines.append(("steps", f"{steps} in an epoch, {steps * options.epochs} in total"))
+        lines.append(("steps", f"{steps} per epoch, {steps * options.epochs} in total"))
     memory = trainer.session.memory()
     total = sum(value for value in memory if isinstance(value, int))
     lines.append(("memory", f"{size_text(total)} for weights, state and inner values"))
-    places = [options.output, options.history, options.run_dir or options.resume]
-    lines.append(("would write", ", ".join(str(place) for place in places if place)))
+    paths = [options.output, options.history, options.run_dir or options.resume]
+    lines.append(("would write", ", ".join(str(path) for path in paths if path)))
     return lines
 
 
 def _steps(trainer: Trainer, data: TrainData, options: SimpleNamespace) -> int | None:
-    """Return the steps of an epoch, if the number of rows is known."""
+    """Return the number of steps of an epoch, or None if the number of rows is unknown."""
     if data.num_rows is None:
         return None
     rows = data.num_rows
@@ -108,10 +108,10 @@ def _steps(trainer: Trainer, data: TrainData, options: SimpleNamespace) -> int |
 
 
 def _time_text(seconds: float, steps: int | None, options: SimpleNamespace) -> str:
-    text = f"{_duration(seconds)} a step"
+    text = f"{_duration(seconds)} per step"
     if steps is not None:
         epoch = seconds * steps
-        text += f", {_duration(epoch)} an epoch, {_duration(epoch * options.epochs)} in total"
+        text += f", {_duration(epoch)} per epoch, {_duration(epoch * options.epochs)} in total"
     return text + " (without validation)"
 
 

@@ -1,4 +1,4 @@
-"""The commands ``onnxgrad evaluate`` and ``onnxgrad predict``: a model on a file of rows."""
+"""The commands ``onnxgrad evaluate`` and ``onnxgrad predict``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, TextIO
 import numpy as np
 
 from onnxgrad import losses
-from onnxgrad.base.messages import say
+from onnxgrad.base.messages import print_stderr
 from onnxgrad.cli.console import out, report_written, standard_output
 from onnxgrad.cli.rows import open_train_data
 from onnxgrad.data.columns import Feeds, name_list
@@ -24,7 +24,7 @@ from onnxgrad.trainer import Trainer
 
 __all__ = ["evaluate", "predict"]
 
-_ROWS = 4096  # predicted at once: bounds the memory for intermediate values
+_BATCH_ROWS = 4096  # bounds the memory for intermediate values
 
 
 def evaluate(
@@ -53,7 +53,7 @@ def evaluate(
         delimiter=delimiter,
     )
     rows = open_train_data(trainer, options).rows
-    if rows[1] is not None:  # texts of a model without a list of classes are numbered as by `fit`
+    if rows[1] is not None:  # string labels of a model that lists no classes: numbered as by `fit`
         trainer._labels.learn(trainer.session._core, rows[1])
     names = [name.strip() for text in metrics or () for name in text.split(",")]
     found = trainer.evaluate(*rows, metrics=names)
@@ -62,7 +62,7 @@ def evaluate(
     if as_json:
         out(json.dumps({**numbers, "loss_line": trainer.session.loss_line}, indent=2))
         return
-    say(trainer.session.loss_line)
+    print_stderr(trainer.session.loss_line)
     for name, value in numbers.items():
         out(f"{name:<12}{value if isinstance(value, int) else format(value, '.6g')}")
 
@@ -75,12 +75,12 @@ def predict(
     ignored: Sequence[str] | None,
     delimiter: str | None,
 ) -> None:
-    """Write outputs of a model for a file of rows: as CSV to standard output, or as `output` says.
+    """Write the outputs of a model for a file of rows to `output`, or as CSV to standard output.
 
     Raises
     ------
     OptionError
-        A suffix that is not known, or several outputs for an ``.npy`` file.
+        An unknown suffix, or several outputs for an ``.npy`` file.
     """
     session = InferenceSession(model)
     feeds = _feeds(session, data, list(ignored or ()), delimiter)
@@ -123,12 +123,12 @@ def _feeds(
                 detail=f"Columns: {name_list(names.get(value.name, list(table.columns)), 20)}.",
                 hint="Leave out what is not an input with ignored=, each column by its name."
                 if found[1] > wanted[1]
-                else "Give the columns that the model was made for, in their order.",
+                else "Give the columns that the model was trained on, in the same order.",
             )
     table.check_finite(feeds)
-    if feeds.plan.stacked_input is not None:  # no name says that these are the right ones
+    if feeds.plan.stacked_input is not None:  # columns that were not matched by name
         columns = name_list(feeds.plan.stacked, 20)
-        say(f"input '{feeds.plan.stacked_input}' reads the columns {columns}")
+        print_stderr(f"input '{feeds.plan.stacked_input}' reads the columns {columns}")
     dtypes = {"tensor(float)": "float32", "tensor(double)": "float64"}
     return {
         value.name: _converted(feeds[value.name], dtypes.get(value.type), value.name, table, feeds)
@@ -139,11 +139,11 @@ def _feeds(
 def _converted(
     array: np.ndarray[Any, Any], dtype: str | None, name: str, table: Table, feeds: Feeds
 ) -> np.ndarray[Any, Any]:
-    """Return an array in the type of an input; texts that are not numbers are refused."""
+    """Convert an array to the type of an input; refuse strings that are not numbers."""
     if dtype is not None and array.dtype.kind in "UO":
         columns = dict(feeds.plan.names()).get(name, [])
-        for place, column in enumerate(columns):
-            table.check_numbers(column, array[:, place])
+        for i, column in enumerate(columns):
+            table.check_numbers(column, array[:, i])
     return array if dtype is None else array.astype(dtype)
 
 
@@ -153,11 +153,11 @@ def _run(
     number = len(next(iter(feeds.values())))
     if number == 0:
         raise DataError(
-            what="there are no rows", value="--data", hint="Give a file with one row or more."
+            what="there are no rows", value="--data", hint="Give a file with at least one row."
         )
     parts = []
-    for start in range(0, number, _ROWS):
-        stop = start + _ROWS
+    for start in range(0, number, _BATCH_ROWS):
+        stop = start + _BATCH_ROWS
         batch = {name: np.ascontiguousarray(rows[start:stop]) for name, rows in feeds.items()}
         parts.append(session.run(names, batch))
     columns = zip(*parts, strict=True)
@@ -185,12 +185,12 @@ def _write(found: Mapping[str, np.ndarray[Any, Any]], output: str, suffix: str) 
 
 
 def _write_csv(found: Mapping[str, np.ndarray[Any, Any]], stream: TextIO) -> None:
-    """Write a line for each row; an output with several numbers a row has a column for each."""
+    """Write a line for each row, with a column for each element of an output's row."""
     columns: dict[str, np.ndarray[Any, Any]] = {}
     for name, array in found.items():
         rows = array.reshape(len(array), -1)
-        for place in range(rows.shape[1]):
-            columns[name if rows.shape[1] == 1 else f"{name}_{place}"] = rows[:, place]
+        for i in range(rows.shape[1]):
+            columns[name if rows.shape[1] == 1 else f"{name}_{i}"] = rows[:, i]
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(columns)
     writer.writerows(zip(*(column.tolist() for column in columns.values()), strict=True))

@@ -1,4 +1,4 @@
-"""What the command line writes: checked before the work starts, rescued where writing fails."""
+"""Output files: checked before the work starts, saved elsewhere if writing fails."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ __all__ = ["HistoryFile", "check_output", "check_outputs", "save_output", "save_
 def check_output(
     path: str, option: str, read: Mapping[str, str | None], replaced: str | None = None
 ) -> None:
-    """Refuse an output that cannot be written, or that is a file which is read.
+    """Refuse an output that cannot be written, or that is one of the inputs.
 
     Parameters
     ----------
     path : str
     option : str
-        That named it, for messages.
+        The option that names it, for messages.
     read : dict of str to str
-        Files that the command reads, by the options that named them.
+        Files that the command reads, by the options that name them.
     replaced : str, default=None
-        A file that it may be with ``--overwrite``; it takes as much room as that.
+        The input file that ``--overwrite`` allows it to replace; it needs as much disk space.
     """
     for name, other in read.items():
         if other is not None and _is_same(path, other):
             how = ", or replace it with --overwrite" if other == replaced else ""
             raise OptionError(
-                what=f"{option} '{path}' is {name}, which is read and would be lost",
+                what=f"{option} '{path}' is the input {name} and would overwrite it",
                 value=option,
-                hint=f"Choose another place with {option}{how}.",
+                hint=f"Choose another path with {option}{how}.",
             )
     size = 0
-    with contextlib.suppress(OSError):  # of a model that cannot be read: an error of its own
+    with contextlib.suppress(OSError):  # a model that cannot be read is reported later
         size = 0 if replaced is None else Path(replaced).stat().st_size
     _check_writable(path, option, size)
 
@@ -57,7 +57,7 @@ def _check_writable(path: str, option: str, size: int) -> None:
         raise CheckpointError(
             what=f"cannot write '{path}': {error.what}",
             file=path,
-            hint=f"Choose another place with {option}.",
+            hint=f"Choose another path with {option}.",
         ) from None
 
 
@@ -68,7 +68,7 @@ def _is_same(path: str, other: str) -> bool:
 
 
 def check_outputs(options: SimpleNamespace) -> None:
-    """Do `check_output` for all that a training writes."""
+    """Apply `check_output` to all files that a training writes."""
     read = {"--data": options.data, "--validation": options.validation, "--config": options.config}
     read |= {"--target": options.target, "--sample-weight": options.sample_weight}
     if not options.overwrite:
@@ -79,16 +79,16 @@ def check_outputs(options: SimpleNamespace) -> None:
         check_output(options.history, "--history", {**read, "MODEL": options.model})
         if options.output is not None and _resolved(options.output) == _resolved(options.history):
             raise OptionError(
-                what=f"-o and --history are one file, '{options.history}'",
+                what=f"-o and --history are the same file, '{options.history}'",
                 value="--history",
-                hint="Choose another place for one of them.",
+                hint="Choose another path for one of them.",
             )
     folder = options.resume or options.run_dir
     if folder is not None:
-        places = (Path(folder).absolute(), *Path(folder).absolute().parents)
-        there = next(place for place in places if place.exists())
+        candidates = (Path(folder).absolute(), *Path(folder).absolute().parents)
+        existing = next(path for path in candidates if path.exists())
         option = "--run-dir" if options.resume is None else "--resume"
-        _check_writable(str(there / "config.toml"), option, 0)
+        _check_writable(str(existing / "config.toml"), option, 0)
 
 
 def _resolved(path: str) -> str:
@@ -99,94 +99,94 @@ def _resolved(path: str) -> str:
 
 
 def save_output(trainer: Trainer, path: str) -> None:
-    """Write the trained model; where that fails, to a place that the message names.
+    """Write the trained model to `path` or, if that fails, to another folder.
 
     Raises
     ------
     CheckpointError
-        It could not be written to `path`.
+        It could not be written to `path`; the message names the other file.
     """
     try:
         trainer.save(path)
     except CheckpointError as error:
-        place = _rescue(trainer, Path(path))
-        if place is None:
+        saved = _save_elsewhere(trainer, path)
+        if saved is None:
             raise
         raise CheckpointError(
             what=f"cannot write '{path}': {error.what}",
             file=path,
-            detail=f"The trained model is in '{place}'.",
-            hint=f"Make room, then move it: mv '{place}' '{path}'",
+            detail=f"The trained model is in '{saved}'.",
+            hint=f"Free space on the disk, then move it: mv '{saved}' '{path}'",
         ) from None
 
 
 def save_unfinished(trainer: Trainer, output: str) -> str | None:
-    """Write the model of a training that an error ended, next to `output` if that is possible.
+    """Write the model of a training that failed, next to `output` if possible.
 
-    Returns where it is; None if there is no room anywhere.
+    Returns its path, or None if it could not be written anywhere.
     """
-    wanted = Path(output)
-    place = _free_name(wanted.parent, wanted, "unfinished")
+    path = _unused_path(Path(output).parent, output, "unfinished")
     with contextlib.suppress(CheckpointError):
-        trainer.save(place)
-        return str(place)
-    return _rescue(trainer, wanted)
+        trainer.save(path)
+        return str(path)
+    return _save_elsewhere(trainer, output)
 
 
-def _rescue(trainer: Trainer, wanted: Path) -> str | None:
-    """Write the model to a folder that may be on another disk; return the place."""
+def _save_elsewhere(trainer: Trainer, output: str) -> str | None:
+    """Write the model to a folder that may be on another disk; return its path."""
     folders = ["/tmp", "~", ".", "/var/tmp", "/dev/shm"]
-    with contextlib.suppress(OSError):  # there is none with room
+    with contextlib.suppress(OSError):  # no temporary folder is writable
         folders.insert(0, tempfile.gettempdir())
     for folder in folders:
-        place = _free_name(Path(os.path.expanduser(folder)), wanted, "rescued")  # noqa: PTH111
+        path = _unused_path(Path(os.path.expanduser(folder)), output, "rescued")  # noqa: PTH111
         with contextlib.suppress(CheckpointError):
-            trainer.save(place)
-            return str(place)
+            trainer.save(path)
+            return str(path)
     return None
 
 
-def _free_name(folder: Path, wanted: Path, how: str) -> Path:
-    """Return a name in `folder` that no file has."""
+def _unused_path(folder: Path, output: str, label: str) -> Path:
+    """Return a path in `folder` that does not exist, named after `output` and `label`."""
+    name = Path(output)
     for number in itertools.count():
-        place = folder / f"{wanted.stem}.{how}{number or ''}{wanted.suffix}"
-        if not os.path.lexists(place):
+        path = folder / f"{name.stem}.{label}{number or ''}{name.suffix}"
+        if not os.path.lexists(path):
             break
-    return place
+    return path
 
 
 # ---------------------------------------------------------------------------------- the history
 
 
 class HistoryFile(Callback):
-    """Writes ``--history``: a line for each epoch as soon as it is over.
+    """Writes the file of ``--history``: a line at the end of each epoch.
 
     Attributes
     ----------
     problem : str
-        Why the file is not whole; empty if it is.
+        Why the file is incomplete; empty if it is complete.
     """
 
-    def __init__(self, path: str, goes_on: bool) -> None:
+    def __init__(self, path: str, append: bool) -> None:
         self._path = path
-        self._table = EpochTable(Path(path), goes_on)
+        self._table = EpochTable(Path(path), append)
         self.problem = ""
 
     def on_epoch_end(self, trainer: Trainer, logs: Logs) -> None:
         """Write the line of the epoch."""
-        with self._noted():
+        with self._recording_problems():
             self._table.add(trainer.history, logs)
 
     def on_train_end(self, trainer: Trainer) -> None:
         """Close the file."""
-        with self._noted():
+        with self._recording_problems():
             self._table.close(trainer.history)
 
     @contextlib.contextmanager
-    def _noted(self) -> Iterator[None]:
+    def _recording_problems(self) -> Iterator[None]:
         try:
             yield
-        except CheckpointError as error:  # no reason to end a training
+        except CheckpointError as error:  # not a reason to stop a training
             if not self.problem:
                 warnings.warn(f"'{self._path}': {error}", CheckpointWarning, stacklevel=4)
             self.problem = error.what
@@ -194,12 +194,12 @@ class HistoryFile(Callback):
             self.problem = ""
 
 
-def fault_of_history(history: HistoryFile | None, options: Any) -> CheckpointError | None:
-    """Return the error for a history that is not whole."""
+def history_error(history: HistoryFile | None, options: Any) -> CheckpointError | None:
+    """Return the error for an incomplete history file, or None."""
     if history is None or not history.problem:
         return None
     return CheckpointError(
         what=f"cannot write '{options.history}': {history.problem}",
         file=options.history,
-        hint="Make room; the trained model itself is written.",
+        hint="Free space on the disk; the trained model itself has been written.",
     )

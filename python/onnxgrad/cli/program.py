@@ -1,7 +1,7 @@
 """The command line: ``onnxgrad train | evaluate | predict | gradient | jvp | report | ...``.
 
-Exit status: 0 done; 1 a bug in onnxgrad; 2 wrong usage; 3 model or gradient; 4 data; 5 diverged;
-6 an output; 7 device; 129 hung up; 130 interrupted; 141 output closed; 143 terminated.
+Exit status: 0 success; 1 bug in onnxgrad; 2 usage; 3 model or gradient; 4 data; 5 divergence;
+6 output file; 7 device; 129 hangup; 130 interrupted; 141 output closed; 143 terminated.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from onnxgrad import errors
-from onnxgrad.base.messages import say
+from onnxgrad.base.messages import print_stderr
 from onnxgrad.base.versions import show_versions
 from onnxgrad.cli import derivatives, evaluation
 from onnxgrad.cli.command import Command, TopicsCommand, message_of, plain_warnings
@@ -50,8 +50,8 @@ EXIT_STATUS: dict[type[BaseException], int] = {
 }
 
 _EXIT_HELP = (
-    "Exit status: 0 done, 1 bug in onnxgrad, 2 usage, 3 model or gradient, 4 data, 5 diverged, "
-    "6 output, 7 device, 129 hung up, 130 interrupted, 141 output closed, "
+    "Exit status: 0 success, 1 bug in onnxgrad, 2 usage, 3 model or gradient, 4 data, "
+    "5 divergence, 6 output file, 7 device, 129 hangup, 130 interrupted, 141 output closed, "
     "143 terminated."
 )
 
@@ -84,29 +84,29 @@ def _with_exit_status(command: CommandFunction) -> CommandFunction:
         except OutputClosedError:
             raise typer.Exit(141) from None
         except Terminated as ended:
-            say("terminated")
+            print_stderr("terminated")
             raise typer.Exit(128 + ended.signal_number) from None
         except KeyboardInterrupt:
-            say("interrupted")
+            print_stderr("interrupted")
             raise typer.Exit(130) from None
         except errors.InternalError as error:
-            _report_fault(error)
+            _report_bug(error)
         except errors.Error as error:
-            say(message_of(error))
+            print_stderr(message_of(error))
             raise typer.Exit(EXIT_STATUS.get(type(error), 1)) from None
         except (ValueError, TypeError, KeyError, IndexError, AttributeError, OSError) as error:
-            _report_fault(error)
+            _report_bug(error)
 
     return wrapped  # type: ignore[return-value]
 
 
-def _report_fault(error: BaseException) -> None:
+def _report_bug(error: BaseException) -> None:
     import io
     import traceback
 
     versions = io.StringIO()
     show_versions(versions)
-    say(
+    print_stderr(
         "".join(traceback.format_exception(error)),
         "This is a bug in onnxgrad; please report it with these lines:\n",
         versions.getvalue().rstrip(),
@@ -118,7 +118,7 @@ def _report_fault(error: BaseException) -> None:
 
 
 def train(context: typer.Context, **given: Any) -> None:
-    """Train a model on a file of rows; write it with better weights."""
+    """Train a model on a file of rows and write it with the trained weights."""
     run_training(context, given)
 
 
@@ -135,7 +135,7 @@ app.command(
 
 _Delimiter = Annotated[
     str | None,
-    typer.Option(metavar="CHARACTER", help="What separates the columns of a .csv file."),
+    typer.Option(metavar="CHARACTER", help="Column separator of a .csv file."),
 ]
 _IGNORED_HELP = "Column to leave out; may be given several times."
 
@@ -150,7 +150,7 @@ def evaluate(
         str, typer.Option(metavar="FILE", help="Rows: .csv, .tsv, .npz, .parquet or .npy.")
     ],
     target: Annotated[
-        str, typer.Option(metavar="NAME", help="Column with the right values; of .npy its file.")
+        str, typer.Option(metavar="NAME", help="Column with the targets; for .npy, their file.")
     ],
     sample_weight: Annotated[
         str | None, typer.Option(metavar="NAME", help="Column with a weight for each row.")
@@ -161,13 +161,13 @@ def evaluate(
         int | None, typer.Option(metavar="AXIS", help="As for train.", show_default=False)
     ] = None,
     metrics: Annotated[
-        list[str] | None, typer.Option(metavar="NAMES", help="Further numbers, as for train.")
+        list[str] | None, typer.Option(metavar="NAMES", help="Further metrics, as for train.")
     ] = None,
     stream: Annotated[
         bool | None, typer.Option("--stream/--no-stream", help="Read the file in chunks.")
     ] = None,
     delimiter: _Delimiter = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Print loss, accuracy and metrics of a model on a file of rows."""
     evaluation.evaluate(
@@ -201,7 +201,7 @@ def predict(
             "-o",
             "--output",
             metavar="FILE",
-            help="Where to write them: .csv, .npz or .npy.  [default: CSV to standard output]",
+            help="File to write: .csv, .npz or .npy.  [default: CSV to standard output]",
         ),
     ] = None,
     outputs: Annotated[
@@ -234,9 +234,9 @@ def report(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="The .onnx file.")],
     before: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="Also how the weights differ from this version."),
+        typer.Option(metavar="FILE", help="Also show how the weights differ from this version."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show operators, weights, the loss, and what has no gradient."""
     found = make_report(model)
@@ -255,9 +255,11 @@ def report(
 @app.command(cls=Command, epilog=_example("onnxgrad versions"))
 @_with_exit_status
 def versions(
-    full: Annotated[bool, typer.Option("--full", help="Also the path of the interpreter.")] = False,
+    full: Annotated[
+        bool, typer.Option("--full", help="Also show the path of the interpreter.")
+    ] = False,
 ) -> None:
-    """Show versions of onnxgrad and of what it works with."""
+    """Show the versions of onnxgrad and of its dependencies."""
     with standard_output() as stream:
         show_versions(stream, full=full)
 
@@ -268,15 +270,15 @@ def main() -> None:
     stdout = sys.stdout
     status: Any = 0
     try:
-        with standard_output():  # of the help; commands write for themselves
+        with standard_output():  # for the help text; commands open it themselves
             app(prog_name="onnxgrad")
     except OutputClosedError:
         status = 141
     except errors.CheckpointError as error:
-        say(message_of(error))
+        print_stderr(message_of(error))
         status = EXIT_STATUS[errors.CheckpointError]
     except SystemExit as ended:
         status = ended.code
-        if sys.stdout is not stdout and status == 1:  # what typer does if no one reads the help
+        if sys.stdout is not stdout and status == 1:  # typer's reaction to a closed pipe
             status = 141
     sys.exit(finish_streams(status))

@@ -1,4 +1,4 @@
-"""The rows of ``onnxgrad train``: in memory if they fit, else read in chunks."""
+"""The rows of ``onnxgrad train``: loaded if they fit into memory, else read in chunks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from onnxgrad.trainer import Trainer
 __all__ = ["TrainData", "open_train_data"]
 
 Rows = tuple[Any, Any, Any]
-"""X, y and sample weights, as `Trainer.fit` takes them; of a source the first alone."""
+"""Arguments X, y and sample_weight of `Trainer.fit`; a source is an X alone."""
 
 
 class TrainData(NamedTuple):
@@ -29,9 +29,9 @@ class TrainData(NamedTuple):
     Attributes
     ----------
     rows : tuple
-        To train on.
+        Training data.
     validation : float, tuple, Source or None
-        As `Trainer.fit` takes it.
+        As for `Trainer.fit`.
     class_weight : dict, "balanced" or None
     is_streamed : bool
         Whether the files are read in chunks.
@@ -44,7 +44,7 @@ class TrainData(NamedTuple):
 
     @property
     def num_rows(self) -> int | None:
-        """Number of rows, if it is known before the training."""
+        """Number of rows, or None if it is unknown before the training."""
         return None if self.is_streamed else len(self.rows[1])
 
 
@@ -54,16 +54,16 @@ def open_train_data(trainer: Trainer, options: SimpleNamespace) -> TrainData:
     Raises
     ------
     DataError
-        A file that cannot be read, or a column that is not there.
+        A file that cannot be read, or a missing column.
     """
     files = [options.data]
-    share = _share(options.validation)
-    if options.validation is not None and share is None:
+    fraction = _fraction(options.validation)
+    if options.validation is not None and fraction is None:
         files.append(options.validation)
     is_streamed = _is_streamed(files, options.stream)
     open_rows = _open if is_streamed else _read
     rows = open_rows(trainer, options.data, options)
-    validation: Any = share
+    validation: Any = fraction
     if len(files) > 1:
         held_out = open_rows(trainer, options.validation, options)
         validation = held_out[0] if is_streamed else held_out
@@ -73,7 +73,7 @@ def open_train_data(trainer: Trainer, options: SimpleNamespace) -> TrainData:
     return TrainData(rows, validation, weights, is_streamed)
 
 
-def _share(text: str | None) -> float | None:
+def _fraction(text: str | None) -> float | None:
     try:
         return None if text is None else float(text)
     except ValueError:
@@ -87,7 +87,7 @@ def _is_streamed(files: list[str], wanted: bool | None) -> bool:
 
 
 def _size_in_memory(path: str) -> int:
-    """Return approximately the bytes that the rows of a file take; 0 if it cannot be read."""
+    """Return the approximate size of a file's rows in memory; 0 if it cannot be read."""
     suffix = Path(path).suffix.lower()
     with contextlib.suppress(OSError, ValueError, zipfile.BadZipFile):
         if suffix == ".npz":
@@ -144,7 +144,7 @@ def _no_validation_file() -> OptionError:
     return OptionError(
         what="--validation: an .npy file has no target",
         value="--validation",
-        hint="Give a share of the rows, or put the arrays into .npz files.",
+        hint="Give a fraction of the rows, or store the arrays in .npz files.",
     )
 
 

@@ -19,22 +19,22 @@ class TrainOption(NamedTuple):
     Attributes
     ----------
     name : str
-        As in a file and in Python; ``--name`` with hyphens on the command line.
+        Name in a file and in Python; ``--name`` with hyphens on the command line.
     kind : type
-        str, int, float, bool, or list (of texts, the option may be given several times).
+        str, int, float, bool, or list (of str; the option may be given several times).
     default : object
-        A flag that is False by default has no ``--no-name``.
+        A flag whose default is False has no ``--no-name``.
     topic : str
         Heading in the help.
     help : str
     metavar : str
-        What stands for the value in the help; None is N, X, or the name.
+        Placeholder of the value in the help; None means N, X, or the name.
     flags : tuple of str
-        How it is spelled on the command line, if not ``--name``.
+        Spellings on the command line, if not ``--name``.
     is_path : bool
-        Whether it is stored as an absolute path.
+        Whether to store it as an absolute path.
     is_stored : bool
-        Whether it belongs into a configuration file.
+        Whether it may be in a configuration file.
     """
 
     name: str
@@ -58,7 +58,7 @@ class TrainOption(NamedTuple):
 
     @property
     def shown_value(self) -> str | None:
-        """What stands for the value in the help; None for flags."""
+        """Placeholder of the value in the help; None for flags."""
         if self.name == "verbose":
             return None
         return self.metavar or {int: "N", float: "X", str: self.name.upper()}.get(self.kind)
@@ -84,7 +84,7 @@ class TrainOption(NamedTuple):
         )
 
     def parameter(self) -> inspect.Parameter:
-        """Return it as a parameter of the function that typer calls."""
+        """Return the option as a parameter of the function that typer calls."""
         annotation: Any = list[str] if self.kind is list else self.kind
         if self.default is None or self.kind is list:
             annotation = annotation | None

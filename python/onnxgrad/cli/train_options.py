@@ -1,4 +1,4 @@
-"""The options of ``onnxgrad train``: one table, of which parser, help, files and docs are made."""
+"""The options of ``onnxgrad train``: the table behind parser, help, configuration and docs."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ OPTIONS: tuple[TrainOption, ...] = (
         str,
         None,
         _DATA,
-        "Column (array of an .npz) that is predicted; of .npy its file.",
+        "Column (or array of an .npz file) to predict; for .npy, its file.",
         "NAME",
     ),
     TrainOption(
@@ -69,7 +69,7 @@ OPTIONS: tuple[TrainOption, ...] = (
         str,
         None,
         _DATA,
-        "Column with a weight for each row; of .npy its file.",
+        "Column with a weight for each row; for .npy, its file.",
         "NAME",
         ("--sample-weight", "--weight-column"),
     ),
@@ -86,7 +86,7 @@ OPTIONS: tuple[TrainOption, ...] = (
         str,
         None,
         _DATA,
-        "What separates the columns of a .csv file.  [default: a comma; a tab in .tsv]",
+        "Column separator of a .csv file.  [default: a comma; a tab in .tsv]",
         "CHARACTER",
     ),
     *_rows(_DATA),
@@ -95,24 +95,24 @@ OPTIONS: tuple[TrainOption, ...] = (
         bool,
         None,
         _DATA,
-        "Read the files in chunks while training.  [default: those above a quarter of the "
-        "free memory]",
+        "Read the files in chunks while training.  [default: if they are larger than a quarter of "
+        "the free memory]",
     ),
     TrainOption(
         "loss",
         str,
         "auto",
         _MODEL,
-        f"NAME or NAME:option=value,...: {_names(losses.names())}; or output:NAME, the loss that "
-        "the model has already.",
+        f"NAME or NAME:option=value,...: {_names(losses.names())}; or output:NAME, a loss that the "
+        "model computes itself.",
     ),
     TrainOption(
         "class_axis",
         int,
         None,
         _MODEL,
-        "Axis of the scores that has the classes, such as -1, of a cross-entropy on three axes or "
-        "more.  [default: the one that the labels' shape leaves out]",
+        "Class axis of the scores, such as -1, for a cross-entropy on three or more axes.  "
+        "[default: the axis missing from the labels' shape]",
         "AXIS",
     ),
     TrainOption(
@@ -128,8 +128,8 @@ OPTIONS: tuple[TrainOption, ...] = (
         list,
         None,
         _MODEL,
-        "l1 sum |w| + l2 sum w^2, as l1=X,l2=Y for all weight matrices or PATTERN:l1=X,l2=Y; may "
-        "be given several times.",
+        "l1 sum |w| + l2 sum w^2: l1=X,l2=Y for all weight matrices, or PATTERN:l1=X,l2=Y; may be "
+        "given several times.",
         "PENALTY",
     ),
     TrainOption("init", str, None, _MODEL, f"Draw new weights first: {_names(SCHEMES)}", "SCHEME"),
@@ -146,17 +146,17 @@ OPTIONS: tuple[TrainOption, ...] = (
         list,
         None,
         _MODEL,
-        "Weights to leave as they are; may be given several times.",
+        "Weights to keep as they are; may be given several times.",
         "PATTERN",
         ("--frozen", "--freeze"),
     ),
-    TrainOption("untie", bool, True, _MODEL, "Train equal weights of several layers apart."),
+    TrainOption("untie", bool, True, _MODEL, "Train equal weights of several layers separately."),
     TrainOption(
         "stop_gradient",
         list,
         None,
         _MODEL,
-        "Value or node that no gradient flows past; may be given several times.",
+        "Value or node that no gradient flows through; may be given several times.",
         "NAME",
     ),
     TrainOption(
@@ -164,7 +164,7 @@ OPTIONS: tuple[TrainOption, ...] = (
         str,
         "auto",
         _MODEL,
-        "Whether Dropout and BatchNormalization train: auto, on or off.",
+        "Whether Dropout and BatchNormalization are in training mode: auto, on or off.",
         "MODE",
     ),
     TrainOption(
@@ -179,7 +179,7 @@ OPTIONS: tuple[TrainOption, ...] = (
         str,
         None,
         _OPTIMIZER,
-        "Learning rate, or 'auto': by a short trial.  [default: the optimizer's]",
+        "Learning rate, or 'auto' to find one in a short trial.  [default: the optimizer's]",
         "RATE",
     ),
     TrainOption(
@@ -187,19 +187,19 @@ OPTIONS: tuple[TrainOption, ...] = (
         str,
         None,
         _OPTIMIZER,
-        f"Of the rate, NAME or NAME:option=value,...: {_names(schedules.names())}",
+        f"Learning rate schedule, NAME or NAME:option=value,...: {_names(schedules.names())}",
     ),
     TrainOption(
         "weight_decay", float, None, _OPTIMIZER, "Weight decay.  [default: the optimizer's]"
     ),
     TrainOption(
-        "clip_norm", float, None, _OPTIMIZER, "Scale gradients down to this norm of all together."
+        "clip_norm", float, None, _OPTIMIZER, "Scale all gradients down to at most this total norm."
     ),
     TrainOption(
         "clip_value", float, None, _OPTIMIZER, "Clip each element of a gradient to [-X, X]."
     ),
     TrainOption(
-        "accumulate", int, 1, _OPTIMIZER, "Batches whose gradients are put together for an update."
+        "accumulate", int, 1, _OPTIMIZER, "Number of batches whose gradients make up an update."
     ),
     *_rows(_END),
     TrainOption(
@@ -207,25 +207,28 @@ OPTIONS: tuple[TrainOption, ...] = (
         bool,
         False,
         _END,
-        "End when nothing improves, with the best weights.",
+        "Stop when there is no more improvement, and restore the best weights.",
     ),
     TrainOption(
         "patience",
         int,
         None,
         _END,
-        "Epochs without improvement that early stopping waits for, and early stopping.  "
-        "[default: 10]",
+        "Stop after this many epochs without improvement; implies --early-stopping.  [default: 10]",
     ),
     TrainOption(
-        "min_delta", float, None, _END, "The same: what counts as improvement.  [default: 1e-4]"
+        "min_delta",
+        float,
+        None,
+        _END,
+        "Smallest change that counts as improvement; implies --early-stopping.  [default: 1e-4]",
     ),
     TrainOption(
         "monitor",
         str,
         None,
         _END,
-        "The same: the number that is watched.  [default: val_loss, else train_loss]",
+        "Metric to monitor; implies --early-stopping.  [default: val_loss, else train_loss]",
         "NAME",
     ),
     TrainOption(
@@ -233,8 +236,8 @@ OPTIONS: tuple[TrainOption, ...] = (
         str,
         None,
         _VALIDATION,
-        "Share of the rows in (0, 1), or a file like --data.",
-        "SHARE|FILE",
+        "Fraction of the rows in (0, 1), or a file like --data.",
+        "FRACTION|FILE",
         is_path=True,
     ),
     *_rows(_VALIDATION),
@@ -243,7 +246,7 @@ OPTIONS: tuple[TrainOption, ...] = (
         list,
         None,
         _VALIDATION,
-        f"Further numbers, NAME,... of {_names(metrics.names())}",
+        f"Further metrics, NAME,...: {_names(metrics.names())}",
         "NAMES",
     ),
     *_rows(_RESULTS),
@@ -252,7 +255,7 @@ OPTIONS: tuple[TrainOption, ...] = (
         str,
         None,
         _RESULTS,
-        "Where to write the trained model.  [default: last.onnx of the run folder]",
+        "File to write the trained model to.  [default: last.onnx in the run folder]",
         "FILE",
         ("-o", "--output"),
         is_path=True,
@@ -262,14 +265,14 @@ OPTIONS: tuple[TrainOption, ...] = (
         bool,
         False,
         _RESULTS,
-        "-o may be MODEL itself, which is replaced.",
+        "Allow -o to replace MODEL itself.",
     ),
     TrainOption(
         "history",
         str,
         None,
         _RESULTS,
-        "Write the numbers of each epoch as CSV.",
+        "Write the losses and metrics of each epoch as CSV.",
         "FILE",
         is_path=True,
     ),
@@ -278,7 +281,7 @@ OPTIONS: tuple[TrainOption, ...] = (
         str,
         None,
         _RESULTS,
-        "A new folder for options, metrics, models and checkpoints of this run.  [default: "
+        "New folder for options, metrics, models and checkpoints of this run.  [default: "
         "runs/<model> if there is no -o]",
         "FOLDER",
         is_stored=False,
@@ -288,7 +291,7 @@ OPTIONS: tuple[TrainOption, ...] = (
         str,
         None,
         _RESULTS,
-        "Continue the run of this folder; needs no other option.",
+        "Continue the run in this folder; needs no other option.",
         "FOLDER",
         is_stored=False,
     ),
@@ -297,23 +300,23 @@ OPTIONS: tuple[TrainOption, ...] = (
         int,
         None,
         _RESULTS,
-        "Of a run folder.  [default: at the end of each epoch]",
+        "Steps between checkpoints in a run folder.  [default: one at the end of each epoch]",
         "STEPS",
     ),
-    TrainOption("keep", int, 3, _RESULTS, "Checkpoints that are kept, besides the best."),
+    TrainOption("keep", int, 3, _RESULTS, "Number of checkpoints to keep, besides the best."),
     TrainOption(
         "tensorboard",
         bool,
         False,
         _RESULTS,
-        "Write an event file into the run folder.",
+        "Write a TensorBoard event file to the run folder.",
     ),
     TrainOption(
         "config",
         str,
         None,
         _PROCESS,
-        "A TOML file with these options; those on the command line take precedence.",
+        "TOML file with these options; those on the command line take precedence.",
         "FILE",
         is_stored=False,
     ),
@@ -322,7 +325,7 @@ OPTIONS: tuple[TrainOption, ...] = (
         bool,
         False,
         _PROCESS,
-        "Print all options as such a file, and exit.",
+        "Print all options as such a file and exit.",
         is_stored=False,
     ),
     TrainOption(
@@ -330,10 +333,10 @@ OPTIONS: tuple[TrainOption, ...] = (
         bool,
         False,
         _PROCESS,
-        "Check everything, do a few steps, report what would be done; write nothing.",
+        "Check everything, do a few steps and report what would be done; write nothing.",
         is_stored=False,
     ),
-    TrainOption("seed", int, 0, _PROCESS, "Of shuffling, the split, Dropout and --init."),
+    TrainOption("seed", int, 0, _PROCESS, "Seed of shuffling, the split, Dropout and --init."),
     TrainOption(
         "threads",
         int,
@@ -341,13 +344,13 @@ OPTIONS: tuple[TrainOption, ...] = (
         _PROCESS,
         "Number of threads.  [default: all cores, or OMP_NUM_THREADS]",
     ),
-    TrainOption("device", str, "cpu", _PROCESS, "Where to compute: cpu, or auto."),
+    TrainOption("device", str, "cpu", _PROCESS, "Device to train on: cpu or auto."),
     TrainOption(
         "log_level",
         str,
         None,
         _PROCESS,
-        "Show the messages of the logger 'onnxgrad' from this level on: debug, info, warning.",
+        "Show messages of the logger 'onnxgrad' from this level: debug, info or warning.",
         "LEVEL",
         is_stored=False,
     ),
@@ -363,7 +366,7 @@ _BY_NAME = {option.name: option for option in OPTIONS}
 
 
 def with_parameters(function: Callable[..., None]) -> Callable[..., None]:
-    """Give `function`, which takes the context and ``**options``, a parameter for each option."""
+    """Declare a parameter for each option on `function`, which takes ``**options``."""
     context = inspect.Parameter(
         "context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context
     )
@@ -384,12 +387,12 @@ _OTHER_NAMES = {
 
 
 def merged(context: Any, given: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """Return the options: those of the command line, then of the file `path`, then the defaults.
+    """Merge options: the command line takes precedence over the file `path`, then defaults.
 
     Raises
     ------
     OptionError
-        The file cannot be read, or has a key or a value that makes no sense.
+        The file cannot be read, or has an unknown key or a value of the wrong type.
     """
     result = dict(given)
     for key, value in _read(path).items():
@@ -410,14 +413,14 @@ def merged(context: Any, given: Mapping[str, Any], path: Path) -> dict[str, Any]
 
 
 def stored(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options as they are written down: without those that are not set, paths in full."""
+    """Return the options for a configuration file: only those that are set, paths absolute."""
     result = {}
     for option in OPTIONS:
         value = options[option.name]
         if value is None or not option.is_stored:
             continue
         is_path = option.is_path and not is_number(value)
-        if option.name in ("target", "sample_weight"):  # of .npy these are files, too
+        if option.name in ("target", "sample_weight"):  # with .npy, these are files too
             is_path = str(options["data"]).endswith(".npy")
         result[option.name] = str(Path(value).absolute()) if is_path else value
     return result
@@ -428,7 +431,7 @@ def _read(path: Path) -> dict[str, Any]:
 
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:  # ValueError: no TOML, or no UTF-8
+    except (OSError, ValueError) as error:  # ValueError: not TOML, or not UTF-8
         problem = error.strerror if isinstance(error, OSError) else str(error)
         raise OptionError(
             what=f"cannot read '{path}': {problem}",
@@ -437,7 +440,7 @@ def _read(path: Path) -> dict[str, Any]:
         ) from error
 
 
-_KINDS = {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}
+_KINDS = {str: "a string", int: "an integer", float: "a number", bool: "true or false"}
 
 
 def _converted(option: TrainOption, value: Any, path: Path) -> Any:
@@ -452,7 +455,7 @@ def _converted(option: TrainOption, value: Any, path: Path) -> Any:
         return float(value)
     elif type(value) is option.kind:
         return value
-    expected = _KINDS.get(option.kind, "a text, or a list of texts")
+    expected = _KINDS.get(option.kind, "a string, or a list of strings")
     raise OptionError(
         what=f"{path}: {option.name} is {value!r}, expected {expected}",
         file=str(path),

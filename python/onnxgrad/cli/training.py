@@ -12,7 +12,7 @@ from typing import Any
 
 from onnxgrad import errors, losses, optimizers, schedules
 from onnxgrad.base.checks import unknown_name
-from onnxgrad.base.messages import Verbosity, say
+from onnxgrad.base.messages import Verbosity, print_stderr
 from onnxgrad.base.models import to_core_model
 from onnxgrad.callbacks import Callback, CallbackLike, EarlyStopping, TensorBoard
 from onnxgrad.cli.console import OutputClosedError, out
@@ -20,7 +20,7 @@ from onnxgrad.cli.dry_run import dry_run
 from onnxgrad.cli.outputs import (
     HistoryFile,
     check_outputs,
-    fault_of_history,
+    history_error,
     save_output,
     save_unfinished,
 )
@@ -37,11 +37,13 @@ from onnxgrad.trainer import Trainer
 __all__ = ["Terminated", "run"]
 
 
-_OF_VALIDATION = tuple(name for name, option in FIT_OPTIONS.items() if option.topic == "Validation")
+_VALIDATION_OPTIONS = tuple(
+    name for name, option in FIT_OPTIONS.items() if option.topic == "Validation"
+)
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM or SIGHUP, which end a training as Ctrl-C does: after a step, and saved."""
+    """SIGTERM or SIGHUP: like Ctrl-C, they end a training after a step, and the model is saved."""
 
     def __init__(self, signal_number: int) -> None:
         super().__init__()
@@ -49,7 +51,7 @@ class Terminated(KeyboardInterrupt):
 
 
 def run(context: Any, given: Mapping[str, Any]) -> None:
-    """Train as the options `given` on the command line, and the files that they name, specify."""
+    """Train with the options `given` on the command line and the files that they name."""
     options = _resolved(context, given)
     if options.print_config:
         out(to_toml(stored(vars(options))).rstrip())
@@ -57,10 +59,10 @@ def run(context: Any, given: Mapping[str, Any]) -> None:
     _log_to_stderr(options.log_level)
     check_outputs(options)
     trainer = _trainer(options)
-    _end_by_signals()
+    _handle_signals()
     data = open_train_data(trainer, options)
     if data.is_streamed and not options.quiet:
-        say(f"rows are read in chunks from {options.data}")
+        print_stderr(f"rows are read in chunks from {options.data}")
     if options.dry_run:
         dry_run(trainer, data, options, _fit_options(options, data))
         return
@@ -68,14 +70,14 @@ def run(context: Any, given: Mapping[str, Any]) -> None:
         options.lr = _suggested_rate(trainer, data, options)
     folder = _folder(options)
     if folder is not None and not options.quiet:
-        say(f"run folder: {folder.path}")
+        print_stderr(f"run folder: {folder.path}")
     history = _history(options)
     _fit(trainer, data, options, folder, history)
     _finish(trainer, data, options, folder, history)
 
 
 def _resolved(context: Any, given: Mapping[str, Any]) -> SimpleNamespace:
-    """Return the options, completed from a configuration file or the run that continues."""
+    """Return the options, completed from a configuration file or the run to resume."""
     options = dict(given)
     chosen = [name for name in ("run_dir", "resume", "config") if options[name] is not None]
     if "resume" in chosen and len(chosen) > 1:
@@ -83,7 +85,7 @@ def _resolved(context: Any, given: Mapping[str, Any]) -> SimpleNamespace:
         raise errors.OptionError(
             what=f"both {other} and --resume were given",
             value="--resume",
-            hint="--resume FOLDER alone continues in that folder.",
+            hint="Use --resume FOLDER alone to continue the run in that folder.",
         )
     if options["config"] is not None:
         options = merged(context, options, Path(options["config"]))
@@ -91,7 +93,7 @@ def _resolved(context: Any, given: Mapping[str, Any]) -> SimpleNamespace:
         config = Path(options["resume"]) / "config.toml"
         if not config.is_file():
             raise errors.OptionError(
-                what=f"--resume: '{options['resume']}' is not the folder of a training",
+                what=f"--resume: '{options['resume']}' is not a run folder",
                 value="--resume",
                 hint="Give the --run-dir of an earlier training.",
             )
@@ -107,17 +109,17 @@ def _resolved(context: Any, given: Mapping[str, Any]) -> SimpleNamespace:
 
 
 def _refuse_without_effect(context: Any, options: Mapping[str, Any]) -> None:
-    """Refuse options of the command line that belong to something that is not asked for."""
+    """Refuse options given on the command line that have no effect without another option."""
     has_folder = options["run_dir"] is not None or options["resume"] is not None
     needs = (
         (("checkpoint_every", "keep"), has_folder, "a run folder", "--run-dir FOLDER"),
-        (_OF_VALIDATION, options["validation"] is not None, "a validation", "--validation"),
+        (_VALIDATION_OPTIONS, options["validation"] is not None, "a validation", "--validation"),
         (("overwrite",), options["output"] is not None, "an output", "-o FILE"),
     )
-    for names, is_there, what, how in needs:
+    for names, is_given, what, how in needs:
         for name in names:
             source = context.get_parameter_source(name)
-            if is_there or source is None or source.name != "COMMANDLINE":
+            if is_given or source is None or source.name != "COMMANDLINE":
                 continue
             shown = "--" + name.replace("_", "-")
             raise errors.OptionError(
@@ -142,7 +144,7 @@ def _log_to_stderr(level: str | None) -> None:
     logger.setLevel(level.upper())
 
 
-def _end_by_signals() -> None:
+def _handle_signals() -> None:
     """Let SIGTERM, and SIGHUP unless it is ignored, end the training and save the model."""
     if threading.current_thread() is not threading.main_thread():
         return
@@ -209,12 +211,12 @@ def _optimizer(options: SimpleNamespace) -> Optimizer:
         raise errors.OptionError(
             what=f"--lr: '{options.lr}' is neither a number nor 'auto'",
             value="--lr",
-            hint="Give a number such as 0.001; 'auto' looks for one.",
+            hint="Give a number such as 0.001, or 'auto' to find one.",
         ) from None
 
 
 def _suggested_rate(trainer: Trainer, data: TrainData, options: SimpleNamespace) -> str | None:
-    """Set the learning rate that a short trial suggests, and return it as text."""
+    """Set the learning rate that a short trial suggests, and return it as a string."""
     if options.resume is not None:  # the checkpoint has it
         return None
     rate = trainer.lr_find(*data.rows, batch_size=options.batch_size).suggestion
@@ -226,7 +228,7 @@ def _suggested_rate(trainer: Trainer, data: TrainData, options: SimpleNamespace)
         )
     trainer.session.lr = rate
     if not options.quiet:
-        say(f"learning rate: {rate:.3g}, found by a trial")
+        print_stderr(f"learning rate: {rate:.3g}, found in a trial")
     return repr(rate)
 
 
@@ -234,12 +236,12 @@ def _suggested_rate(trainer: Trainer, data: TrainData, options: SimpleNamespace)
 
 
 def _folder(options: SimpleNamespace) -> RunFolder | None:
-    place = options.resume or options.run_dir
-    if place is None:
+    path = options.resume or options.run_dir
+    if path is None:
         return None
     every: Any = "epoch" if options.checkpoint_every is None else options.checkpoint_every
     return RunFolder(
-        place,
+        path,
         stored(vars(options)),
         resume=options.resume is not None,
         every=every,
@@ -248,7 +250,7 @@ def _folder(options: SimpleNamespace) -> RunFolder | None:
 
 
 def _fit_options(options: SimpleNamespace, data: TrainData) -> dict[str, Any]:
-    """Return the options of `Trainer.fit`, without those of output files."""
+    """Return the options of `Trainer.fit`, except those for output files."""
     names = [name for text in options.metrics or () for name in text.split(",")]
     return {
         "class_weight": data.class_weight,
@@ -260,15 +262,15 @@ def _fit_options(options: SimpleNamespace, data: TrainData) -> dict[str, Any]:
 
 
 def _early_stopping(options: SimpleNamespace) -> bool | EarlyStopping:
-    said = {name: getattr(options, name) for name in ("patience", "min_delta", "monitor")}
-    said = {name: value for name, value in said.items() if value is not None}
-    return EarlyStopping(**said) if said else bool(options.early_stopping)
+    given = {name: getattr(options, name) for name in ("patience", "min_delta", "monitor")}
+    given = {name: value for name, value in given.items() if value is not None}
+    return EarlyStopping(**given) if given else bool(options.early_stopping)
 
 
 def _history(options: SimpleNamespace) -> HistoryFile | None:
     if options.history is None:
         return None
-    return HistoryFile(options.history, goes_on=options.resume is not None)
+    return HistoryFile(options.history, append=options.resume is not None)
 
 
 def _fit(
@@ -295,9 +297,9 @@ def _fit(
     except KeyboardInterrupt:
         if options.output is not None:
             save_output(trainer, options.output)
-            say(f"wrote {options.output} as it was when interrupted")
+            print_stderr(f"wrote {options.output} as it was when interrupted")
         if folder is not None:
-            say(f"continue with: onnxgrad train --resume {folder.path}")
+            print_stderr(f"continue with: onnxgrad train --resume {folder.path}")
         raise
     except Exception:
         _keep_unfinished(trainer, options, folder, before)
@@ -307,16 +309,16 @@ def _fit(
 def _keep_unfinished(
     trainer: Trainer, options: SimpleNamespace, folder: RunFolder | None, before: int
 ) -> None:
-    """Save the model that an error in the middle of a training left, and report where."""
+    """Save the model of a training that failed, and report where."""
     if trainer.session.steps == before:
         return
-    place = _last(folder)
+    path = _last(folder)
     if options.output is not None or (folder is not None and folder.problem):
-        place = save_unfinished(trainer, options.output or str(place))
-    if place is not None:
-        say(f"the model as it was after step {trainer.session.steps} is in {place}")
+        path = save_unfinished(trainer, options.output or str(path))
+    if path is not None:
+        print_stderr(f"the model as it was after step {trainer.session.steps} is in {path}")
     if folder is not None:
-        say(f"continue with: onnxgrad train --resume {folder.path}")
+        print_stderr(f"continue with: onnxgrad train --resume {folder.path}")
 
 
 def _last(folder: RunFolder | None) -> str | None:
@@ -334,29 +336,29 @@ def _finish(
     written = options.output or _last(folder)
     if options.output is not None or (folder is not None and folder.problem):
         save_output(trainer, str(written))
-    with contextlib.suppress(OutputClosedError):  # the model is what matters
+    with contextlib.suppress(OutputClosedError):  # the model has been written
         try:
             _print_results(trainer, data, options.allow_nan)
         finally:
             out(f"wrote {written}")
-    if error := fault_of_history(history, options):
+    if error := history_error(history, options):
         raise error
     if trainer.checkpoint_problem:
         raise errors.CheckpointError(
             what=f"the last checkpoint could not be written: {trainer.checkpoint_problem}",
             file="" if folder is None else str(folder.checkpoint.path),
-            hint="Make room; the trained model itself is written.",
+            hint="Free space on the disk; the trained model itself has been written.",
         )
 
 
 def _print_results(trainer: Trainer, data: TrainData, nan: bool) -> None:
-    is_share = isinstance(data.validation, float)  # then the rows of the file are both
+    is_fraction = isinstance(data.validation, float)  # of the same rows
     result = trainer.evaluate(*data.rows, allow_nan=nan)
-    out(_summary("all rows" if is_share else "train", result))
-    if data.validation is not None and not is_share:
+    out(_summary("all rows" if is_fraction else "train", result))
+    if data.validation is not None and not is_fraction:
         held_out = data.validation if isinstance(data.validation, tuple) else (data.validation,)
         out(_summary("validation", trainer.evaluate(*held_out, allow_nan=nan)))
-    elif is_share and trainer.history.get("val_loss"):
+    elif is_fraction and trainer.history.get("val_loss"):
         last = {name: values[-1] for name, values in trainer.history.items() if values}
         out(_summary("validation", Evaluation(last["val_loss"], last.get("val_accuracy"), 0)))
 

@@ -1,4 +1,4 @@
-"""Decodes images for the operator ImageDecoder."""
+"""Image decoding for the operator ImageDecoder."""
 
 from __future__ import annotations
 
@@ -13,10 +13,7 @@ _MODES = {"RGB": "RGB", "BGR": "RGB", "Grayscale": "L"}
 
 
 def decode_image(encoded: np.ndarray[Any, Any], pixel_format: str) -> np.ndarray[Any, Any]:
-    """Return the pixels, uint8 [H, W, C], of an image file, uint8 [n].
-
-    Pillow reads it: BMP, JPEG, JPEG 2000, PNG, PNM, TIFF, WebP and what else it knows.
-    """
+    """Return the pixels, uint8 [H, W, C], of an image file, uint8 [n], decoded by Pillow."""
     try:
         from PIL import Image, UnidentifiedImageError
     except ImportError as error:
@@ -30,7 +27,7 @@ def decode_image(encoded: np.ndarray[Any, Any], pixel_format: str) -> np.ndarray
             pixels = np.asarray(image.convert(_MODES[pixel_format]))
     except (UnidentifiedImageError, OSError, SyntaxError, Image.DecompressionBombError) as error:
         raise DataError(
-            what=f"ImageDecoder was fed {encoded.size} bytes that are no image",
+            what=f"ImageDecoder was fed {encoded.size} bytes that are not an image",
             op_type="ImageDecoder",
             detail=str(error),
             hint="Feed the bytes of an image file: np.fromfile(path, np.uint8).",

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from onnxgrad import _core
-from onnxgrad.base.messages import Verbosity, log, logger, say
+from onnxgrad.base.messages import Verbosity, log, logger, print_stderr
 from onnxgrad.data.arrays import as_numpy, is_sparse
 
 __all__ = ["FEW_ROWS", "DataWarning", "class_notes", "copy_notes", "report_notes", "warn"]
@@ -39,7 +39,7 @@ def report_notes(
         for note in copy_notes(session, X):
             log("debug", note)
             if verbose == 2:
-                say(note)
+                print_stderr(note)
 
 
 def warn(note: str) -> None:

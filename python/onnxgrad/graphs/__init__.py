@@ -1,4 +1,4 @@
-"""Functions from models to models: losses, gradients, whole training steps, new weights."""
+"""Functions that return a new model: with a loss, gradients, a training step, other weights."""
 
 from onnxgrad.graphs.derivatives import hessian, hvp, jvp, vjp
 from onnxgrad.graphs.gradients import gradient

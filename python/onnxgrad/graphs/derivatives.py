@@ -37,44 +37,45 @@ def vjp(
 ) -> onnx.ModelProto:
     """Return vector-Jacobian products of a model as a model of standard ONNX operators.
 
-    With the values x of `wrt`, the outputs y and cotangents u, it computes u^T dy/dx: what reverse
-    mode computes. It is the model of ``gradient(model, wrt, outputs)``.
+    With the values x of `wrt`, the outputs y and cotangents u, it computes u^T dy/dx, by reverse
+    mode. It is the same model as ``gradient(model, wrt, outputs)``.
 
     Parameters
     ----------
     model : path, bytes or onnx.ModelProto
     wrt : str or list of str, default=None
-        Weights and inputs x to differentiate with respect to; None is all trainable weights.
+        Weights and inputs x to differentiate with respect to; None means all trainable weights.
     outputs : str or list of str, default=None
-        Outputs y to differentiate; None is ``"loss"`` if there is one, else all floating outputs.
+        Outputs y to differentiate; None means ``"loss"`` if there is one, else all floating
+        outputs.
     keep_outputs : bool, default=False
-        Whether the differentiated outputs stay, after the products.
+        Whether to keep the differentiated outputs, after the products.
     stop_gradient : str or list of str, default=None
-        Values of the model, or nodes for all their outputs, also in subgraphs: no gradient flows
-        past them.
+        Values of the model, or nodes (all their outputs), also in subgraphs, that no gradient flows
+        through.
     target_opset : int, default=26
         Operator set of the result, 9 to 26.
     inline : bool, default=False
-        True leaves no model-local functions, for runtimes that do not know them.
+        Whether to inline model-local functions, for runtimes that do not support them.
 
     Returns
     -------
     onnx.ModelProto
         Inputs: those of `model`, each weight of `wrt`, then ``<y>_grad`` of the shape and dtype of
         y for each output. Outputs: ``<x>_grad`` of the shape and dtype of x for each name of `wrt`:
-        the sum over the outputs, zeros where none depends on x.
+        the sum over the outputs, zeros if none depends on x.
 
     Warns
     -----
     UserWarning
-        Of products that are zero whatever the inputs are, as `gradient`.
+        If a product is zero for all inputs, as for `gradient`.
 
     Raises
     ------
     GradientError
-        Names every node on a path to `wrt` that has no gradient.
+        Nodes on a path to `wrt` have no gradient; the message names all of them.
     ModelError
-        No valid model, an unknown name, or an operator set that is out of range or too old.
+        An invalid model, an unknown name, or an operator set that is out of range or too old.
 
     Examples
     --------
@@ -103,10 +104,10 @@ def jvp(
 ) -> onnx.ModelProto:
     """Return Jacobian-vector products of a model as a model of standard ONNX operators.
 
-    With the values x of `wrt`, tangents v and the outputs y, it computes (dy/dx) v: how the outputs
-    change when the values move along v, what forward mode computes. It is derived from `vjp`,
-    which is linear in its cotangents: its gradient by these, applied to v, without whatever is
-    needed for the cotangents alone.
+    With the values x of `wrt`, tangents v and the outputs y, it computes (dy/dx) v, as forward mode
+    does: how the outputs change if the values move along v. It is derived from `vjp`, which is
+    linear in its cotangents: the gradient with respect to these, applied to v, without the parts
+    that only the cotangents need.
 
     Parameters
     ----------
@@ -118,20 +119,20 @@ def jvp(
     onnx.ModelProto
         Inputs: those of `model`, each weight of `wrt`, then ``<x>_tangent`` of the shape and dtype
         of x for each name of `wrt`. Outputs: ``<y>_tangent`` of the shape and dtype of y for each
-        output: the sum over `wrt`, zeros where y does not depend on any of them.
+        output: the sum over `wrt`, zeros if y does not depend on any of them.
 
     Warns
     -----
     UserWarning
-        Of products that are zero whatever the inputs are.
+        If a product is zero for all inputs.
 
     Raises
     ------
     GradientError
-        Names every node on a path from `wrt` whose gradient cannot be built or not be
-        differentiated again.
+        Nodes on a path from `wrt` have no gradient, or none that can be differentiated again; the
+        message names all of them.
     ModelError
-        No valid model, an unknown name, or an operator set that is out of range or too old.
+        An invalid model, an unknown name, or an operator set that is out of range or too old.
 
     Examples
     --------
@@ -161,28 +162,28 @@ def hvp(
     """Return products of the Hessian with vectors as a model of standard ONNX operators.
 
     With the values x of `wrt`, a scalar y and vectors v, it computes (d^2 y/dx^2) v as the gradient
-    of <dy/dx, v>, without the matrix: it costs a few times what the gradient costs.
+    of <dy/dx, v>, without the matrix, at a few times the cost of the gradient.
 
     Parameters
     ----------
     model, wrt, keep_outputs, stop_gradient, target_opset, inline
         As for `vjp`.
     outputs : str or list of str, default=None
-        Outputs with one element each; y is their sum. None is ``"loss"`` if there is one, else all
-        floating outputs.
+        Outputs with one element each; y is their sum. None means ``"loss"`` if there is one, else
+        all floating outputs.
 
     Returns
     -------
     onnx.ModelProto
         Inputs: those of `model`, each weight of `wrt`, then ``<x>_tangent`` of the shape and dtype
         of x for each name of `wrt`. Outputs: ``<x>_hvp`` of the shape and dtype of x for each name
-        of `wrt`: its rows of the Hessian by all of `wrt` times the tangents.
+        of `wrt`: its rows of the Hessian with respect to all of `wrt`, times the tangents.
 
     Raises
     ------
     GradientError
-        Names every node on a path to `wrt` whose gradient cannot be built or not be differentiated
-        again.
+        Nodes on a path to `wrt` have no gradient, or none that can be differentiated again; the
+        message names all of them.
     ModelError
         An output with more than one element, or as for `vjp`.
 
@@ -221,8 +222,8 @@ def hessian(
     onnx.ModelProto
         Inputs: those of `model`, then each weight of `wrt`. Outputs: for each pair of names of
         `wrt` a block ``<x>_<z>_hessian`` of the dtype of x, and of the shape of x followed by
-        that of z: element [a, b] is the derivative of dy/dx[a] by z[b]. Zeros where nothing depends
-        on one of them.
+        that of z: element [a, b] is the derivative of dy/dx[a] with respect to z[b], or zero if y
+        does not depend on both.
 
     Raises
     ------
@@ -231,8 +232,8 @@ def hessian(
 
     Notes
     -----
-    A Scan computes a row of all blocks at a time, with one product as of `hvp` for each element of
-    each value of `wrt` (a Loop where the size of the value is open). Time grows with the number of
+    A Scan computes a row of all blocks at a time, by a product as in `hvp` for each element of each
+    value of `wrt` (a Loop if the size of the value is unknown). Time grows with the number of
     elements, memory with its square.
 
     Examples
@@ -283,16 +284,16 @@ def core_derivative(
     target_opset: int = 26,
     inline: bool = False,
 ) -> tuple[_core.Model, str]:
-    """Do what the function of the name `kind` does, on the extension's models.
+    """Implement the function called `kind` for models of the extension.
 
-    Returns the derivative and a warning, empty without one, of those that are zero whatever the
-    inputs are. A second derivative that is zero is no surprise: no warning.
+    Returns the derivative and a warning about derivatives that are always zero, or ``""``. There is
+    no warning about second derivatives, which are often zero.
     """
-    asked = patterns("wrt", wrt)
+    requested = patterns("wrt", wrt)
     of = patterns("outputs", outputs)
     result, zeros = DERIVATIVES[kind](
         model,
-        asked,
+        requested,
         of,
         bool(keep_outputs),
         patterns("stop_gradient", stop_gradient),
@@ -301,7 +302,7 @@ def core_derivative(
     )
     if kind in ("hvp", "hessian"):
         return result, ""
-    suffix, named = ("_grad", asked) if kind == "vjp" else ("_tangent", of)
+    suffix, named = ("_grad", requested) if kind == "vjp" else ("_tangent", of)
     has_others = len(zeros) < sum(value.name.endswith(suffix) for value in result.outputs)
     return result, zero_warning(
         "derivative" if kind == "jvp" else "gradient", zeros, named, has_others

@@ -35,42 +35,42 @@ def gradient(
     ----------
     model : path, bytes or onnx.ModelProto
     wrt : str or list of str, default=None
-        Weights and inputs to differentiate with respect to; None is all trainable weights.
+        Weights and inputs to differentiate with respect to; None means all trainable weights.
     outputs : str or list of str, default=None
-        Outputs to differentiate; None is ``"loss"`` if there is one, else all floating outputs.
+        Outputs to differentiate; None means ``"loss"`` if there is one, else all floating outputs.
     fill_grad : bool, default=False
         False: the gradient of each output is a new input ``<output>_grad`` of its shape. True: it
         is ones, so that the result is the gradient of the sum of all elements of the outputs.
     keep_outputs : bool, default=False
         Whether the differentiated outputs stay, after the gradients.
     stop_gradient : str or list of str, default=None
-        Values of the model, or nodes for all their outputs, also in subgraphs: no gradient flows
-        past them.
+        Values of the model, or nodes (all their outputs), also in subgraphs, that no gradient flows
+        through.
     target_opset : int, default=26
         Operator set of the result, 9 to 26; below 17 many gradients cannot be expressed.
     inline : bool, default=False
-        True leaves no model-local functions, for runtimes that do not know them.
+        Whether to inline model-local functions, for runtimes that do not support them.
 
     Returns
     -------
     onnx.ModelProto
         Inputs: those of `model` that are needed, each weight of `wrt` (no longer an initializer),
         then ``<output>_grad``. Outputs: ``<name>_grad`` for each name of `wrt`, with its shape and
-        dtype. Inner values of `model` with such a name get another; where an input, a weight or an
-        output that stays has it, the new name ends in ``_1``.
+        dtype. Inner values of `model` with such a name are renamed; if an input, a weight or an
+        output that is kept has it, the new name ends in ``_1``.
 
     Warns
     -----
     UserWarning
-        Of gradients that are zero whatever the inputs are: those that `wrt` names without a
-        pattern, and all where there is no other.
+        If a gradient is zero for all inputs, and `wrt` gives its full name or all gradients are
+        zero.
 
     Raises
     ------
     GradientError
-        Names every node on a path to `wrt` that has no gradient.
+        Nodes on a path to `wrt` have no gradient; the message names all of them.
     ModelError
-        No valid model, an unknown name, or an operator set that is out of range or too old.
+        An invalid model, an unknown name, or an operator set that is out of range or too old.
 
     Examples
     --------
@@ -105,15 +105,14 @@ def core_gradient(
     target_opset: int = 26,
     inline: bool = False,
 ) -> tuple[_core.Model, str]:
-    """Do what `gradient` does, on the extension's models.
+    """Implement `gradient` for models of the extension.
 
-    Returns the gradient and a warning, empty without one, of those that are zero whatever the
-    inputs are.
+    Returns the gradient and a warning about gradients that are always zero, or ``""``.
     """
-    asked = patterns("wrt", wrt)
+    requested = patterns("wrt", wrt)
     result, zeros = _core.gradient(
         model,
-        asked,
+        requested,
         patterns("outputs", outputs),
         bool(fill_grad),
         bool(keep_outputs),
@@ -121,24 +120,28 @@ def core_gradient(
         positive_int("target_opset", target_opset),
         bool(inline),
     )
-    return result, _warning_of(zeros, asked, result)
+    return result, _zero_gradient_warning(zeros, requested, result)
 
 
-def _warning_of(zeros: Sequence[str], asked: Sequence[str], result: _core.Model) -> str:
+def _zero_gradient_warning(
+    zeros: Sequence[str], requested: Sequence[str], result: _core.Model
+) -> str:
     has_others = len(zeros) < sum(value.name.endswith("_grad") for value in result.outputs)
-    return zero_warning("gradient", zeros, asked, has_others)
+    return zero_warning("gradient", zeros, requested, has_others)
 
 
-def zero_warning(what: str, zeros: Sequence[str], asked: Sequence[str], has_others: bool) -> str:
-    """Return the warning about derivatives that are zero.
+def zero_warning(
+    what: str, zeros: Sequence[str], requested: Sequence[str], has_others: bool
+) -> str:
+    """Return the warning about derivatives that are zero, or ``""``.
 
-    Worth a warning are those that were asked for by name, and that there is no other: of many
-    weights that a pattern finds, some may well belong to another output.
+    If there are others, it names those requested by their full name: of the many weights that a
+    pattern matches, some may well belong to another output.
     """
-    names = [name for name in zeros if name in asked] if has_others else zeros
+    names = [name for name in zeros if name in requested] if has_others else zeros
     if not names:
         return ""
     return (
-        f"the {what} of {name_list(names)} is zero whatever the inputs are: the outputs do not "
-        "depend on it, or through operators alone that are constant between their steps"
+        f"the {what} of {name_list(names)} is zero for all inputs: the outputs do not depend on "
+        "it, or only through piecewise constant operators"
     )

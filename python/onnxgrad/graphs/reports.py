@@ -1,4 +1,4 @@
-"""What a model is made of, and what training it would encounter."""
+"""Summaries of models: operators, weights, the loss, and what prevents training."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ __all__ = ["MissingGradient", "OperatorUse", "Report", "report"]
 
 @dataclass(frozen=True)
 class OperatorUse:
-    """An operator of a model, and how often it is used.
+    """An operator of a model, and how many nodes use it.
 
     Attributes
     ----------
     domain, op_type : str
     count : int
     runs : bool
-        Whether the engine can run it, or need not: constants, the maps of a ZipMap.
+        Whether the engine can run it, or does not need to (constants, ZipMap).
     has_gradient : bool
-        Or needs none, as these.
+        Whether it has a gradient, or needs none.
     """
 
     domain: str
@@ -51,7 +51,7 @@ class MissingGradient:
     ----------
     op_type, node : str
     input : int
-        Number of the node's input.
+        Index of the node's input.
     reason : str
     """
 
@@ -63,7 +63,7 @@ class MissingGradient:
 
 @dataclass(frozen=True)
 class Report:
-    """What a model is made of; printing it gives aligned tables, and notebooks show them.
+    """A summary of a model; prints as aligned tables, which notebooks render.
 
     Attributes
     ----------
@@ -74,24 +74,24 @@ class Report:
         Sorted by domain and name.
     weights : list of WeightInfo
     weight_flops : list of int
-        For each weight the floating-point operations of its layer in a forward pass of one row:
-        2 for each product and sum of a matrix product or convolution, else 1 for each element of
-        the result. Dimensions that are not known count as 1.
+        For each weight, the floating-point operations of its layer in a forward pass of one row:
+        2 per multiply-add of a matrix product or convolution, else 1 per element of the result.
+        Unknown dimensions count as 1.
     weight_readers : list of int
-        For each weight the number of nodes that read it.
+        For each weight, the number of nodes that read it.
     num_trainable, num_parameters : int
         Elements of the trainable weights, and of all floating weights.
     loss_line : str
-        The loss that ``"auto"`` would put on it; empty where none is found.
+        The loss that ``"auto"`` selects; empty if it finds none.
     loss_problem : str
-        Why none is found.
+        Why it finds none.
     missing_gradients : list of MissingGradient
-        What cannot be differentiated.
+        Nodes that cannot be differentiated.
     separated : dict of str to list of str
-        Weights of several layers that training takes apart, since only equal numbers made them one
-        in the file, and the names of their parts; see `TrainingSession`.
+        Weights that several layers share in the file only because their values were equal, and the
+        names under which training separates them; see `TrainingSession`.
     text : str
-        What `str` gives: the text of the C++ library.
+        The report as plain text, the result of `str`.
     """
 
     file: str
@@ -128,7 +128,7 @@ class Report:
         return sum(self.weight_flops)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as dictionaries, lists, texts and numbers, ready for JSON."""
+        """Return everything as dictionaries, lists, strings and numbers, ready for JSON."""
         found = asdict(self)
         del found["text"]
         for name in ("inputs", "outputs"):
@@ -155,7 +155,7 @@ class Report:
 
 
 def report(model: ModelLike) -> Report:
-    """Return what a model is made of, and what training it would encounter.
+    """Summarize a model: its operators and weights, the loss, and what prevents training.
 
     Parameters
     ----------
@@ -168,7 +168,7 @@ def report(model: ModelLike) -> Report:
     Raises
     ------
     ModelError
-        No valid model, or an operator of an unknown operator set.
+        An invalid model, or an operator of an unknown operator set.
 
     Examples
     --------
@@ -209,7 +209,7 @@ def report(model: ModelLike) -> Report:
     )
 
 
-def _yes(value: bool) -> str:
+def _yes_no(value: bool) -> str:
     return "yes" if value else "no"
 
 
@@ -224,8 +224,8 @@ def _operators(report: Report) -> Table:
         (
             f"{use.domain}.{use.op_type}" if use.domain else use.op_type,
             str(use.count),
-            _yes(use.runs),
-            _yes(use.has_gradient),
+            _yes_no(use.runs),
+            _yes_no(use.has_gradient),
         )
         for use in report.operators
     ]
@@ -256,7 +256,7 @@ def _weights(report: Report) -> Table:
             str(list(weight.shape)),
             str(weight.num_parameters),
             count_text(flops),
-            _yes(weight.trainable),
+            _yes_no(weight.trainable),
         )
         for weight, flops, readers in zip(
             report.weights, report.weight_flops, report.weight_readers, strict=True
@@ -267,9 +267,9 @@ def _weights(report: Report) -> Table:
 
 
 def _heading(report: Report) -> str:
-    maker = f", made by {report.producer}" if report.producer else ""
+    producer = f", made by {report.producer}" if report.producer else ""
     file = report.file or "model"
-    return f"{file}, opset {report.opset}, IR version {report.ir_version}{maker}"
+    return f"{file}, opset {report.opset}, IR version {report.ir_version}{producer}"
 
 
 def _values(report: Report) -> list[str]:
@@ -310,7 +310,7 @@ def _training(report: Report) -> list[str]:
 
 
 def _as_html(report: Report) -> str:
-    """Return small tables without style or script; long ones are cut, with the number of rows."""
+    """Return small tables without style or script; long ones are truncated."""
     lines = html_lines(_values(report))
     training = html_lines([*_reasons(report), *_training(report)])
     return (

@@ -1,4 +1,4 @@
-"""Models with a loss, and whole training steps as models."""
+"""Models with a loss, and training steps as models."""
 
 from __future__ import annotations
 
@@ -40,30 +40,31 @@ def add_loss(
         See `onnxgrad.losses`.
     target : str, default="label"
         Preferred name of the new input for targets: class numbers int64 [N] for a classifier, else
-        values of the type and shape of the scores. Of several losses, ``<target>_<output>`` each.
+        values of the type and shape of the scores. With several losses, one input
+        ``<target>_<output>`` each.
     sample_weight : str, default=None
-        Name of a new input [N] with a weight for each row; None is no such input.
+        Name of a new input [N] with a weight for each row; None adds no such input.
     penalty : Penalty, list of Penalty or dict, default=None
         See `onnxgrad.losses.Penalty`; a dictionary is ``{"coef": {"l2": 0.01}}``.
     loss_name : str, default="loss"
         Preferred name of the new output, of shape [] (or [N] with ``reduction="none"``).
     keep_outputs : bool, default=True
-        Whether the model's outputs stay, after the loss.
+        Whether to keep the model's outputs, after the loss.
     target_opset : int, default=None
-        Operator set of the result, 9 to 26; None is that of `model`, which may be too old to write
-        the loss in.
+        Operator set of the result, 9 to 26; None means that of `model`, which may be too old to
+        express the loss.
 
     Returns
     -------
     onnx.ModelProto
-        Operator set, IR version, names and nodes are those of `model`. Where an inner value has the
-        preferred name of an input or of the loss, that value gets another; where an input, output
-        or initializer has it, a number is added to the new name.
+        Operator set, IR version, names and nodes are those of `model`. An inner value that has the
+        preferred name of an input or of the loss is renamed; if an input, output or initializer
+        has it, a number is appended to the new name.
 
     Raises
     ------
     ModelError
-        No valid model, or nothing a loss can be put on.
+        An invalid model, or one without a value that a loss can be applied to.
 
     Examples
     --------
@@ -104,9 +105,9 @@ def training_step(
     target_opset: int = 26,
     inline: bool = False,
 ) -> onnx.ModelProto:
-    """Return a whole training step as one model: loss, gradient and update.
+    """Return a training step as one model: loss, gradient and update.
 
-    Feeding the outputs ``next/<state>`` back as the inputs ``<state>`` trains in any runtime.
+    It trains in any runtime that feeds the outputs ``next/<state>`` back as inputs ``<state>``.
 
     Parameters
     ----------
@@ -117,44 +118,44 @@ def training_step(
     target : str, default="label"
         Preferred name of the input for targets.
     sample_weight : str, default=None
-        Name of an input [N] with a weight for each row; None is no such input.
+        Name of an input [N] with a weight for each row; None adds no such input.
     penalty : Penalty, list of Penalty or dict, default=None
         See `onnxgrad.losses.Penalty`.
     trainable, frozen : str or list of str, default=None
         Names or glob patterns of weights.
     untie : bool, default=True
-        Whether weights that are one in the file by accident are trained apart; see
+        Whether to train weights separately that are one in the file by accident; see
         `TrainingSession`.
     groups, clip_value, clip_norm, accumulate, stop_gradient, training_mode
         As for `TrainingSession`.
     schedule : str or Schedule, default=None
-        See `onnxgrad.schedules`: the rate of each update follows from ``learning_rate`` and the
-        count of updates, which is part of the state then.
+        See `onnxgrad.schedules`: the rate of each update is computed from ``learning_rate`` and the
+        number of updates, which is then part of the state.
     updates : int, default=None
-        Updates of the whole training, for schedules whose length is a share of it or all of it, and
+        Number of updates of the whole training, for schedules whose length is relative to it and
         for those that count epochs.
     epochs : int, default=1
-        The epochs that these updates are.
+        Number of epochs that these updates make up.
     gradients : bool, default=False
-        Whether ``<weight>_grad`` are outputs too.
+        Whether to add the outputs ``<weight>_grad``.
     target_opset : int, default=26
         Operator set of the result, 9 to 26, as for `gradient`.
     inline : bool, default=False
-        True leaves no model-local functions.
+        Whether to inline model-local functions.
 
     Returns
     -------
     onnx.ModelProto
         Inputs: the model's, the target, the sample weight if there is one, ``learning_rate``
-        (unless it is scheduled by `schedules.Optimal`, which takes no rate), with a
-        `schedules.Plateau` its factor so far as ``plateau_factor`` (float64, rank 0), then the
-        state: weights, optimizer state, ``step_count``, each with its first value as default.
-        Outputs: the loss, gradients if asked for, then ``next/<state>`` in the same order.
+        (unless the schedule is `schedules.Optimal`, which takes no rate), with
+        `schedules.Plateau` its current factor as ``plateau_factor`` (float64, rank 0), then the
+        state: weights, optimizer state, ``step_count``, each with its initial value as default.
+        Outputs: the loss, gradients if requested, then ``next/<state>`` in the same order.
 
     Raises
     ------
     ModelError, GradientError
-        As `add_loss` and `gradient`.
+        As for `add_loss` and `gradient`.
 
     Examples
     --------

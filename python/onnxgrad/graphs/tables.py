@@ -1,4 +1,4 @@
-"""Small tables as text and as HTML, and large numbers as people read them."""
+"""Small tables as text and as HTML, and large numbers in readable form."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = [
     "text_table",
 ]
 
-# Rows of a table, and lines of a list, that are shown as HTML; text shows all.
+# Maximum number of table rows and list lines in HTML; text shows all.
 _HTML_ROWS = 30
 _HTML_LINES = 8
 
@@ -26,7 +26,7 @@ class Column(NamedTuple):
     """A column of a table."""
 
     title: str
-    width: int | None  # characters that a cell has at most; None: names that options take
+    width: int | None  # maximum characters of a cell; None: unlimited, for names to copy
     is_number: bool = False
 
 
@@ -38,12 +38,12 @@ class Table(NamedTuple):
 
 
 def fitted(text: str, width: int | None) -> str:
-    """Return `text`, cut to `width` characters if that is a number."""
+    """Return `text`, truncated to `width` characters unless that is None."""
     return text if width is None or len(text) <= width else text[: width - 3] + "..."
 
 
 def size_text(num_bytes: int) -> str:
-    """Return a number of bytes as people read it.
+    """Return a number of bytes with a suitable unit.
 
     Examples
     --------
@@ -59,7 +59,7 @@ def size_text(num_bytes: int) -> str:
 
 
 def count_text(number: int) -> str:
-    """Return a large number as people read it.
+    """Return a number, with a suitable unit if it is large.
 
     Examples
     --------
@@ -75,7 +75,7 @@ def count_text(number: int) -> str:
 
 
 def text_table(table: Table) -> list[str]:
-    """Return aligned lines, the titles first."""
+    """Return a table as aligned lines, the titles first."""
     cells = [tuple(column.title for column in table.columns)]
     for row in table.rows:
         pairs = zip(row, table.columns, strict=True)
@@ -91,7 +91,7 @@ def text_table(table: Table) -> list[str]:
 
 
 def html_lines(lines: Sequence[str]) -> str:
-    """Return a paragraph; of many lines the first ones."""
+    """Return lines as a paragraph; only the first ones if there are many."""
     shown = [html.escape(fitted(line, 200)) for line in lines[:_HTML_LINES]]
     if len(lines) > _HTML_LINES:
         shown.append(f"and {len(lines) - _HTML_LINES} more")
@@ -99,7 +99,7 @@ def html_lines(lines: Sequence[str]) -> str:
 
 
 def html_table(table: Table) -> str:
-    """Return a table without style or script; of many rows the first ones."""
+    """Return a table without style or script; only the first rows if there are many."""
 
     def row(cells: Iterable[str], tag: str) -> str:
         return "<tr>" + "".join(f"<{tag}>{cell}</{tag}>" for cell in cells) + "</tr>"

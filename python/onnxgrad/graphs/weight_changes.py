@@ -25,7 +25,7 @@ class WeightChange(NamedTuple):
     name : str
     shape : tuple of int
     norm_before, norm_after : float
-        The root of the sum of squares.
+        Euclidean norm.
     relative : float
         The norm of the difference divided by `norm_before`; infinity for a weight that was 0.
     """
@@ -38,7 +38,7 @@ class WeightChange(NamedTuple):
 
 
 class WeightChanges(list[WeightChange]):
-    """The changes of all floating weights; printing it gives a table, notebooks show one."""
+    """The changes of all floating weights; prints as a table, which notebooks render."""
 
     def __str__(self) -> str:
         return "\n".join(text_table(_table(self))) + "\n"
@@ -63,7 +63,7 @@ def weight_change(before: ModelLike, after: ModelLike) -> WeightChanges:
     Raises
     ------
     ModelError
-        The models do not have the same weights; names the first that differs.
+        The models do not have the same weights; the message names the first that differs.
 
     Examples
     --------
@@ -81,11 +81,11 @@ def weight_change(before: ModelLike, after: ModelLike) -> WeightChanges:
             continue
         other = others.get(weight.name)
         if other is None or other.shape != weight.shape:
-            found = "is not there" if other is None else f"is {list(other.shape)}"
+            found = "is missing" if other is None else f"is {list(other.shape)}"
             raise ModelError(
                 what=f"weight '{weight.name}' {list(weight.shape)} {found} in the second model",
                 value=weight.name,
-                hint="Give two versions of one model.",
+                hint="Give two versions of the same model.",
             )
         old, new = (
             from_native(model.weight(weight.name)).astype(np.float64) for model in (first, second)

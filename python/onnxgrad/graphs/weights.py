@@ -1,4 +1,4 @@
-"""Models with other weights: new random ones, or given ones."""
+"""Models with new weights: random or given ones."""
 
 from __future__ import annotations
 
@@ -39,23 +39,22 @@ def initialize(
     weights: str | Iterable[str] | None = None,
     untie: bool = True,
 ) -> onnx.ModelProto:
-    """Return a model with new random weights; everything else stays byte for byte as it was.
+    """Return a model with new random weights; everything else is unchanged, byte for byte.
 
     Parameters
     ----------
     model : path, bytes or onnx.ModelProto
     scheme : str, default="auto"
-        ``"auto"`` draws as scikit-learn's multi-layer perceptrons do for dense layers, and what is
-        usual for others; or ``"glorot_uniform"``, ``"glorot_normal"``, ``"he_uniform"``,
+        ``"auto"`` initializes dense layers as scikit-learn's multi-layer perceptrons do, and others
+        as usual for their kind; or ``"glorot_uniform"``, ``"glorot_normal"``, ``"he_uniform"``,
         ``"he_normal"``, ``"lecun_uniform"``, ``"lecun_normal"``, ``"uniform"``, ``"normal"``,
         ``"zeros"``.
     seed : int, default=0
         The same seed draws the same weights on every machine.
     weights : str or list of str, default=None
-        Names or glob patterns of the weights to draw; None is the trainable ones.
+        Names or glob patterns of the weights to draw; None means the trainable ones.
     untie : bool, default=True
-        Whether weights that are one in the file by accident become several, each with numbers of
-        its own; see `TrainingSession`.
+        Whether to separate weights that are one in the file by accident; see `TrainingSession`.
 
     Returns
     -------
@@ -64,7 +63,7 @@ def initialize(
     Raises
     ------
     ModelError
-        No valid model, or a pattern that matches nothing.
+        An invalid model, or a pattern that matches nothing.
 
     Examples
     --------
@@ -85,7 +84,7 @@ def core_initialize(
     weights: str | Iterable[str] | None = None,
     untie: bool = True,
 ) -> _core.Model:
-    """Do what `initialize` does, on the extension's models."""
+    """Implement `initialize` for models of the extension."""
     if scheme not in SCHEMES:
         raise unknown_name("scheme", scheme, SCHEMES)
     return _core.initialize(
@@ -97,14 +96,14 @@ def core_initialize(
 def set_weights(
     model: ModelLike, weights: Mapping[str, ArrayLike] | str | os.PathLike[str]
 ) -> onnx.ModelProto:
-    """Return a model with these weights; everything else stays byte for byte as it was.
+    """Return a model with these weights; everything else is unchanged, byte for byte.
 
     Parameters
     ----------
     model : path, bytes or onnx.ModelProto
     weights : dict of str to array, or path
-        Each with the dtype and shape of the weight; or the path of a checkpoint or of any other
-        safetensors file. Names may be those of weights that training takes apart (``b_1``).
+        Arrays with the dtype and shape of their weights; or the path of a checkpoint or any other
+        safetensors file. Names may be those of weights that training separates (``b_1``).
 
     Returns
     -------
@@ -115,7 +114,7 @@ def set_weights(
     ModelError
         An unknown weight, or another dtype or shape.
     CheckpointError
-        The file is damaged or no safetensors file.
+        The file is damaged or not a safetensors file.
     """
     if isinstance(weights, (str, os.PathLike)):
         named = _core.load_weights(path_text("weights", weights))

@@ -132,7 +132,7 @@ def traced(
     dtype : {"float32", "float64"}, default="float32"
         Of the scores.
     columns : int, default=None
-        Number of columns of the scores [N, columns]; None is any.
+        Number of columns of the scores [N, columns]; None means any.
     classes : bool, default=False
         Whether targets are class numbers int64 [N], and not values like the scores.
     weights : bool, default=False

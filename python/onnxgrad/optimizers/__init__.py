@@ -41,11 +41,11 @@ class ParameterGroup(Description):
     patterns : str or list of str
         Names or glob patterns of trained weights; of several groups that match, the first counts.
     lr : float, default=None
-        Learning rate of the group; None is the optimizer's. A schedule changes all in proportion.
+        Learning rate of the group; None means the optimizer's. A schedule scales all rates alike.
     lr_factor : float, default=1
         The same as a factor of the optimizer's rate.
     weight_decay : float, default=None
-        None is the optimizer's.
+        None means the optimizer's.
     optimizer : Optimizer or str, default=None
         Another optimizer for these weights, with its rate and decay where no others are given; not
         L-BFGS. None is that of all weights.

@@ -70,7 +70,7 @@ class LBFGS(Optimizer):
     max_iterations : int >= 1, default=20
         Of a step.
     max_evaluations : int >= 1, default=None
-        Of a step. None is 1.25 * max_iterations.
+        Of a step. None means 1.25 * max_iterations.
     history : int >= 1, default=10
         Number of pairs of changes to keep.
     gradient_tolerance : float >= 0, default=1e-07

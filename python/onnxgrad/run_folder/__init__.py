@@ -1,4 +1,4 @@
-"""A folder with everything about one training, which can be resumed from it."""
+"""A folder with all files of a training, which can be resumed from it."""
 
 from onnxgrad.run_folder.folder import RunFolder
 

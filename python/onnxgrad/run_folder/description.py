@@ -13,7 +13,7 @@ from onnxgrad.files import write_file
 
 
 def write_description(folder: Path, options: Mapping[str, Any]) -> None:
-    """Make `folder` with ``environment.txt`` and ``config.toml``.
+    """Create `folder` with ``environment.txt`` and ``config.toml``.
 
     Raises
     ------
@@ -23,12 +23,12 @@ def write_description(folder: Path, options: Mapping[str, Any]) -> None:
     show_versions(environment)
     folder.mkdir(parents=True, exist_ok=True)
     write_file(folder / "environment.txt", environment.getvalue())
-    # Last: with it, the folder is that of a training. A name appears only when it is whole.
+    # Last: this file marks the folder as that of a run.
     write_file(folder / "config.toml", to_toml(options))
 
 
 def to_toml(options: Mapping[str, Any]) -> str:
-    """Return texts, numbers, true and false, and lists of them as TOML; None is left out."""
+    """Return strings, numbers, booleans, and lists of them as TOML; None is left out."""
     return "".join(
         f"{name} = {_toml_value(value)}\n" for name, value in options.items() if value is not None
     )
@@ -41,5 +41,5 @@ def _toml_value(value: Any) -> str:
         return repr(value)
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(_toml_value(item) for item in value) + "]"
-    # TOML knows the escapes of JSON, but wants one for the delete character, too.
+    # TOML has the escapes of JSON, but also requires one for the delete character.
     return json.dumps(str(value)).replace("\x7f", "\\u007f")

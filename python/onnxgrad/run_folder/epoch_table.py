@@ -1,4 +1,4 @@
-"""A CSV file with all epochs of a training, however long."""
+"""A CSV file with all epochs of a training, even one too long for its history."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ __all__ = ["EpochTable"]
 
 
 class EpochTable:
-    """Adds a line to a CSV file for each epoch; the first line has the names.
+    """Adds a line to a CSV file for each epoch, after a line with the names.
 
-    The file has all epochs, where a history keeps some: it is rewritten, where columns are new
-    or a training continues, from its own lines and what the history has.
+    Unlike a history, the file keeps all epochs. If columns are added or a training continues, it is
+    rewritten from its own lines and the history.
 
     Parameters
     ----------
     path : path
-    goes_on : bool
+    append : bool
         Whether existing lines are earlier epochs of the same training.
     """
 
-    def __init__(self, path: Path, goes_on: bool) -> None:
+    def __init__(self, path: Path, append: bool) -> None:
         self._path = path
-        self._goes_on = goes_on
+        self._append = append
         self._columns: list[str] = []
         self._file: LineFile | None = None
 
@@ -40,7 +40,7 @@ class EpochTable:
         Raises
         ------
         CheckpointError
-            The file cannot be written. The next line that can brings what is missing.
+            The file cannot be written. The next successful call also writes the missing lines.
         """
         try:
             if self._file is None or not {*log} <= {*self._columns}:
@@ -53,21 +53,21 @@ class EpochTable:
                     self._file.close()
                 self._file = None
             raise
-        self._goes_on = True
+        self._append = True
 
     def close(self, history: History) -> None:
-        """Flush and close the file; one without lines so far gets those of `history`."""
+        """Flush and close the file; if it has no lines yet, write those of `history`."""
         if self._file is not None:
             self._file.close()
             self._file = None
-        elif not self._goes_on or not self._path.exists():
+        elif not self._append or not self._path.exists():
             history.to_csv(self._path)
 
     def _begin(self, history: History, log: Mapping[str, float]) -> None:
-        """Write what is known of the epochs before this one."""
+        """Write the known epochs before this one."""
         if self._file is not None:
             self._file.close()
-        rows = self._known() if self._goes_on else {}
+        rows = self._read() if self._append else {}
         for cells in zip(*history.values(), strict=True):
             row = dict(zip(history, map(cell_text, cells), strict=True))
             rows[int(row["epoch"])] = row
@@ -81,12 +81,12 @@ class EpochTable:
         cells = (cell_text(log[name]) if name in log else "" for name in self._columns)
         return ",".join(cells) + "\n"
 
-    def _known(self) -> dict[int, dict[str, str]]:
-        """Return the lines of the file by epoch; those that are cut off are left out."""
+    def _read(self) -> dict[int, dict[str, str]]:
+        """Return the complete lines of the file by epoch."""
         try:
             text = self._path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError):
             return {}
         names, *lines = csv.reader(io.StringIO(text)) if text.strip() else [[]]
-        whole = (dict(zip(names, line, strict=True)) for line in lines if len(line) == len(names))
-        return {int(row["epoch"]): row for row in whole if row.get("epoch", "").isdigit()}
+        rows = (dict(zip(names, line, strict=True)) for line in lines if len(line) == len(names))
+        return {int(row["epoch"]): row for row in rows if row.get("epoch", "").isdigit()}

@@ -1,4 +1,4 @@
-"""A folder with everything about one training, which can be resumed from it."""
+"""A folder with all files of a training, which can be resumed from it."""
 
 from __future__ import annotations
 
@@ -26,42 +26,42 @@ __all__ = ["RunFolder", "as_run_folder"]
 
 _CONFIG = "config.toml"
 
-# Between two best models, and between two checkpoints at ends of epochs: each waits for the disk,
-# which can take longer than many short epochs.
+# Minimum time between two best models, and between two checkpoints at ends of epochs: writing to
+# the disk can take longer than many short epochs.
 _MIN_SECONDS = 1.0
 
 
 class RunFolder(Callback):
-    """Writes the folder of a run; what ``fit(run_dir=...)`` and the command line add.
+    """Writes the folder of a run, as ``fit(run_dir=...)`` and the command line do.
 
-    ``config.toml`` has the options of the training, ``environment.txt`` the versions of all parts,
-    ``metrics.csv`` a line for each epoch as soon as it is over, ``train.log`` the table that a
-    terminal shows, ``checkpoints`` what the training can be resumed from, ``best.onnx`` the model
-    of the best epoch, ``last.onnx`` that of the end, also after Ctrl-C or an exception, and
-    ``curves.svg`` the losses, if matplotlib is installed.
+    ``config.toml`` has the options of the training, ``environment.txt`` the versions of all
+    packages, ``metrics.csv`` a line for each completed epoch, ``train.log`` the table of epochs,
+    ``checkpoints`` the checkpoints to resume from, ``best.onnx`` the model of the best epoch,
+    ``last.onnx`` the final model (also after Ctrl-C or an exception), and ``curves.svg`` a plot of
+    the losses if matplotlib is installed.
 
     Parameters
     ----------
     path : path
-        Preferred folder. If it exists and is not empty, the next free of ``path-2``, ... is
-        taken: no run is overwritten.
+        Preferred folder. If it exists and is not empty, the next unused one of ``path-2``, ... is
+        created: no run is overwritten.
     options : dict of str to str, int, float, bool or list, default={}
-        What ``config.toml`` says.
+        Contents of ``config.toml``.
     resume : bool, default=False
-        Whether to continue in this folder, if it is that of a run.
+        Whether to continue in this folder if it is that of a run.
     every : "epoch" or int, default="epoch"
         See `onnxgrad.callbacks.Checkpoint`.
     keep : int, default=3
-        The same.
+        See `onnxgrad.callbacks.Checkpoint`.
 
     Attributes
     ----------
     path : pathlib.Path
-        The folder that was taken.
+        The folder.
     checkpoint : Checkpoint
-        What writes the checkpoints; no callback of this one, but one beside it.
+        The callback that writes the checkpoints; `fit` adds it separately.
     problem : str
-        Why ``last.onnx`` is missing after a training (also a warning); empty if it is not.
+        Why ``last.onnx`` is missing after a training (also a warning); empty if it is there.
     """
 
     def __init__(
@@ -73,9 +73,9 @@ class RunFolder(Callback):
         every: Literal["epoch"] | int = "epoch",
         keep: int = 3,
     ) -> None:
-        wanted = Path(path_text("run_dir", path))
-        self._goes_on = resume and (wanted / _CONFIG).is_file()
-        self.path = wanted if self._goes_on else _free_folder(wanted)
+        preferred = Path(path_text("run_dir", path))
+        self._resumes = resume and (preferred / _CONFIG).is_file()
+        self.path = preferred if self._resumes else _unused_folder(preferred)
         self.checkpoint = Checkpoint(
             self.path / "checkpoints", every, keep, min_seconds=_MIN_SECONDS
         )
@@ -84,25 +84,25 @@ class RunFolder(Callback):
         self._log: LineFile | None = None
         self._metrics: EpochTable | None = None
         self._table: Progress | None = None
-        self._best: _core.Model | None = None  # that is not written yet
+        self._best: _core.Model | None = None  # not written yet
         self._best_written = -math.inf
 
     def __repr__(self) -> str:
         return f"RunFolder({str(self.path)!r})"
 
     def on_train_begin(self, trainer: RunningTrainer) -> None:
-        """Make the folder, and the files that do not change."""
+        """Create the folder and the files that do not change."""
         try:
             write_description(self.path, self._options)
-            self._log = LineFile(self.path / "train.log", append=self._goes_on)
+            self._log = LineFile(self.path / "train.log", append=self._resumes)
         except OSError as error:
             raise CheckpointError(
                 what=f"cannot write into '{self.path}': {error.strerror}",
                 file=str(self.path),
-                hint="Make room, or choose another run_dir.",
+                hint="Free space on the disk, or choose another run_dir.",
             ) from error
         print(trainer.session.loss_line, f"seed: {trainer.seed}", sep="\n", file=self._log)
-        self._metrics = EpochTable(self.path / "metrics.csv", self._goes_on)
+        self._metrics = EpochTable(self.path / "metrics.csv", self._resumes)
         self._table = Progress(bar=False, stream=cast("TextIO", self._log))
         self._table.on_train_begin(trainer)
 
@@ -120,13 +120,13 @@ class RunFolder(Callback):
             self._write_best()
 
     def on_exception(self, trainer: RunningTrainer, error: BaseException) -> None:  # noqa: ARG002
-        """Note what ended the training."""
+        """Log what ended the training."""
         if self._log is not None:
             with self._warned():
                 print(f"{type(error).__name__}: {error}", file=self._log)
 
     def on_train_end(self, trainer: RunningTrainer) -> None:
-        """Write the last model, then everything else."""
+        """Write the last model and finish the other files."""
         if self._log is None or self._table is None or self._metrics is None:
             return
         log, table, metrics = self._log, self._table, self._metrics
@@ -147,7 +147,7 @@ class RunFolder(Callback):
 
     @contextlib.contextmanager
     def _warned(self) -> Iterator[None]:
-        """Warn if a file cannot be written: that does not end a training."""
+        """Turn failures to write a file into warnings: they do not end a training."""
         try:
             yield
         except CheckpointError as error:
@@ -191,7 +191,7 @@ def as_run_folder(
     return folder
 
 
-def _free_folder(path: Path) -> Path:
+def _unused_folder(path: Path) -> Path:
     candidate, number = path, 1
     while candidate.exists() and not (candidate.is_dir() and not any(candidate.iterdir())):
         number += 1

@@ -49,7 +49,7 @@ class Cosine(Schedule):
     Parameters
     ----------
     length : float > 0, default=None
-        Updates or epochs; below 1 that fraction of the fit. None is the rest of it.
+        Updates or epochs; below 1 that fraction of the fit. None means the rest of it.
     minimum_factor : float >= 0, default=0.0
     unit : {"step", "epoch"}, default="step"
     """
@@ -153,7 +153,7 @@ class Linear(Schedule):
     Parameters
     ----------
     length : float > 0, default=None
-        Updates or epochs; below 1 that fraction of the fit. None is the rest of it.
+        Updates or epochs; below 1 that fraction of the fit. None means the rest of it.
     start_factor : float >= 0, default=1.0
     end_factor : float >= 0, default=0.0
     unit : {"step", "epoch"}, default="step"
@@ -213,7 +213,7 @@ class OneCycle(Schedule):
     Parameters
     ----------
     length : float > 0, default=None
-        Updates or epochs; below 1 that fraction of the fit. None is the rest of it.
+        Updates or epochs; below 1 that fraction of the fit. None means the rest of it.
     rise : float in [0, 1], default=0.3
     start_divisor : float > 0, default=25.0
     end_divisor : float > 0, default=10000.0
@@ -318,7 +318,7 @@ class Polynomial(Schedule):
     Parameters
     ----------
     length : float > 0, default=None
-        Updates or epochs; below 1 that fraction of the fit. None is the rest of it.
+        Updates or epochs; below 1 that fraction of the fit. None means the rest of it.
     power : float >= 0, default=1.0
     end_factor : float >= 0, default=0.0
     unit : {"step", "epoch"}, default="step"

@@ -1,4 +1,4 @@
-"""Sessions: running a model, and training it step by step."""
+"""Sessions that run a model, or train it step by step."""
 
 from onnxgrad.base.values import Evaluation, NodeArg, WeightInfo
 from onnxgrad.profiles import KernelTime, Memory, Profile

@@ -1,4 +1,4 @@
-"""A model as a function with a gradient, for training loops that live outside."""
+"""A model as a differentiable function, for custom training loops."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ Context = _core.ForwardContext
 
 
 class Outputs(list["np.ndarray[Any, Any]"]):
-    """The outputs of a forward pass: a list of arrays, and the pass to hand to `backward`.
+    """The outputs of a forward pass: a list of arrays, with the context for `backward`.
 
     Attributes
     ----------
     context : Context or None
-        What the pass has saved; None if it was not for training. ``context.saved_bytes`` says how
-        much memory that takes besides inputs, outputs and weights.
+        The tensors saved by the pass; None if it was not for training. ``context.saved_bytes`` is
+        the memory that they take in addition to inputs, outputs and weights.
     """
 
     def __init__(self, values: Iterable[np.ndarray[Any, Any]], context: Context | None) -> None:
@@ -52,9 +52,9 @@ class Gradients(NamedTuple):
     Attributes
     ----------
     weights : dict of str to numpy.ndarray
-        By name of the weight, with its shape and dtype.
+        Gradients by name of the weight, with its shape and dtype.
     inputs : dict of str to numpy.ndarray
-        By name of the input.
+        Gradients by name of the input.
     """
 
     weights: dict[str, np.ndarray[Any, Any]]
@@ -62,51 +62,50 @@ class Gradients(NamedTuple):
 
 
 class ForwardBackward:
-    """Separate forward and backward passes of a model, with any gradient of its outputs.
+    """Separate forward and backward passes of a model, for any gradient of its outputs.
 
-    `forward` computes outputs and keeps what the gradients need; `backward` takes gradients of the
-    outputs and returns those of weights and inputs. Between the two nothing is copied: inputs and
-    weights are read where they lie, outputs and saved tensors belong to what `forward` returned.
+    `forward` computes outputs and saves what the gradients need; `backward` takes gradients of the
+    outputs and returns those of weights and inputs. Nothing is copied between them: inputs and
+    weights are read in place, outputs and saved tensors belong to the result of `forward`.
 
     Parameters
     ----------
     model : path, bytes or onnx.ModelProto
     weights, frozen : str or list of str, default=None
-        Names or glob patterns of the weights to differentiate, and of those that are constants. By
-        default, all are differentiated that are parameters; see `onnxgrad.report`.
+        Names or glob patterns of the weights to differentiate, and of those to treat as constants.
+        The default is to differentiate all parameters; see `onnxgrad.report`.
     untie : bool, default=True
-        Whether weights that are one in the file by accident are differentiated apart, and are apart
-        in the trained model; see `TrainingSession`.
+        Whether to separate weights that are one in the file by accident, also in the trained model;
+        see `TrainingSession`.
     inputs : str or list of str, default=None
-        Names of inputs to differentiate; None is all of floating type.
+        Names of inputs to differentiate; None means all of floating type.
     input_gradients : bool, default=True
-        False computes the gradients of weights alone.
+        Whether to compute gradients of inputs too.
     stop_gradient : str or list of str, default=None
-        Values of the model, or nodes for all their outputs, also in subgraphs: no gradient flows
-        past them.
+        Values of the model, or nodes (all their outputs), also in subgraphs, that no gradient flows
+        through.
     training_mode : "auto", True or False, default="auto"
-        Whether Dropout drops and BatchNormalization takes the statistics of the batch, in a model
-        that was exported for inference. ``"auto"``: Dropout, and each BatchNormalization whose
-        scale or bias is trained. So it is in passes for
-        training alone; they also update the running statistics.
+        Whether, in training passes, Dropout drops elements and BatchNormalization uses the
+        statistics of the batch (and updates the running ones), even if the model was exported for
+        inference. ``"auto"``: Dropout, and each BatchNormalization whose scale or bias is trained.
     device : {"cpu"}, default="cpu"
     threads : int, default=None
-        None takes the cores that this process may use, or as many as ``OMP_NUM_THREADS`` says if
-        that is fewer.
+        Number of threads; None means the cores that this process may use, but at most
+        ``OMP_NUM_THREADS``.
     seed : int, default=0
-        Of Dropout and other random operators.
+        Seed of Dropout and other random operators.
 
     Raises
     ------
     GradientError
-        Nodes have no gradient; names all of them.
+        Nodes have no gradient; the message names all of them.
     ModelError
-        No valid model, a pattern or name that matches nothing.
+        An invalid model, or a pattern or name that matches nothing.
 
     Notes
     -----
-    One call at a time: a call while another thread is inside raises `Error`. Objects can be
-    pickled (model, options and current weights; not open passes) and copied.
+    Only one call can run at a time: a concurrent call from another thread raises `Error`. Objects
+    can be pickled (model, options and current weights, but not open passes) and copied.
 
     Examples
     --------
@@ -177,10 +176,10 @@ class ForwardBackward:
         Parameters
         ----------
         inputs : dict of str to array, list of arrays in the order of the model, or one array
-            Arrays of the declared types. Contiguous ones are read in place: with `training`, they
+            Arrays of the declared types. Contiguous ones are read in place; with `training`, they
             and the outputs must not be changed before the backward pass.
         training : bool, default=True
-            False saves nothing, and no backward pass can follow.
+            Whether to save what a backward pass needs.
 
         Returns
         -------
@@ -191,11 +190,11 @@ class ForwardBackward:
         Raises
         ------
         DataError
-            A missing or unknown input, or another dtype than declared.
+            A missing or unknown input, or a dtype other than declared.
         ShapeError
             Shapes that do not fit each other or the model.
         """
-        if hasattr(training, "__len__"):  # one more array
+        if hasattr(training, "__len__"):  # a second array, passed by position
             raise OptionError(
                 what=f"training: {shown(training)}, expected True or False",
                 value="training",
@@ -218,17 +217,17 @@ class ForwardBackward:
         ----------
         output_gradients : dict of str to array, list of arrays or one array
             The gradient of a scalar with respect to each output, with its shape and dtype, in the
-            order of the outputs or by name. None or a missing one stands for zeros.
+            order of the outputs or by name. None or a missing one means zeros.
         context : Context, default=None
-            ``outputs.context`` of the forward pass; None takes the last one that is open, so that
-            a stack of passes is traversed backwards.
+            ``outputs.context`` of the forward pass; None means the last open one, so that a stack
+            of passes is traversed backwards.
 
         Raises
         ------
         DataError, ShapeError
-            Gradients that do not fit the outputs; the pass stays open.
+            Gradients that do not fit the outputs; the pass remains open.
         Error
-            No pass is open, or the backward pass of `context` has been done.
+            No pass is open, or the pass of `context` is already closed.
         """
         if not isinstance(output_gradients, Mapping):
             given = _as_list(output_gradients)
@@ -258,7 +257,7 @@ class ForwardBackward:
         return self._core.contexts
 
     def discard(self, context: Context | None = None) -> None:
-        """Close a pass (None: all that are open) without gradients, and free what it saved."""
+        """Close a pass (None: all open ones) without gradients, and free what it saved."""
         for open_pass in self.contexts if context is None else [context]:
             self._core.discard(open_pass)
 
@@ -266,8 +265,8 @@ class ForwardBackward:
     def weights(self) -> dict[str, np.ndarray[Any, Any]]:
         """Read-only views of the current weights and running statistics, by name.
 
-        Setting copies any number of them.
-        Open passes keep the weights that they were run with.
+        Assigning a dictionary copies the given ones. Open passes keep the weights that they were
+        run with.
         """
         views = {name: from_native(value) for name, value in self._core.weights().items()}
         for view in views.values():
@@ -283,17 +282,17 @@ class ForwardBackward:
         return node_args(self._core.inputs)
 
     def get_outputs(self) -> list[NodeArg]:
-        """Return the outputs that `forward` gives."""
+        """Return the outputs that `forward` returns."""
         return node_args(self._core.outputs)
 
     @property
     def weight_names(self) -> list[str]:
-        """Weights that get a gradient, in the order of the file."""
+        """Names of the weights that have a gradient, in the order of the file."""
         return [weight.name for weight in self._core.weight_infos]
 
     @property
     def gradient_inputs(self) -> list[str]:
-        """Inputs that get a gradient."""
+        """Names of the inputs that have a gradient."""
         return list(self._core.gradient_inputs)
 
     def trained_model(self) -> onnx.ModelProto:
@@ -306,10 +305,10 @@ class ForwardBackward:
         Returns
         -------
         dict of str to onnx.ModelProto
-            ``"inference"`` and ``"forward"``: inputs are those of the model, then the weights; the
-            outputs are those of the model, in ``"forward"`` followed by what is saved.
-            ``"backward"``: inputs are ``<output>_grad`` and, under their names there, inputs and
-            outputs of ``"forward"``; outputs are ``<weight>_grad`` and ``<input>_grad``.
+            ``"inference"`` and ``"forward"``: the inputs are those of the model, then the weights;
+            the outputs are those of the model, followed in ``"forward"`` by the saved tensors.
+            ``"backward"``: the inputs are ``<output>_grad`` and, by the same names, inputs and
+            outputs of ``"forward"``; the outputs are ``<weight>_grad`` and ``<input>_grad``.
         """
         return {name: to_proto(graph) for name, graph in self._native_graphs(target_opset, inline)}
 
@@ -321,7 +320,7 @@ class ForwardBackward:
         target_opset: int = 26,
         inline: bool = False,
     ) -> dict[str, str]:
-        """Write each of `graphs` to ``<folder>/<prefix><name>.onnx`` and return the paths.
+        """Write the `graphs` to ``<folder>/<prefix><name>.onnx`` and return the paths by name.
 
         Raises
         ------
@@ -365,7 +364,7 @@ class ForwardBackward:
 
 
 def _as_list(values: Any) -> list[Any]:
-    # A single array stands for a list of one.
+    # A single array is a list of one.
     return list(values) if isinstance(values, (list, tuple)) else [values]
 
 
@@ -388,6 +387,6 @@ def _check_names(values: Mapping[str, Any], names: list[str], what: str) -> None
             raise DataError(
                 what=f"there is no {what} {name!r}",
                 value=str(name),
-                detail=f"There are {', '.join(repr(known) for known in names)}.",
+                detail=f"Known: {', '.join(repr(known) for known in names)}.",
                 hint=nearest_or(str(name), names),
             )

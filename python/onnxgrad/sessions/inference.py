@@ -16,7 +16,7 @@ __all__ = ["InferenceSession", "NotPickled"]
 
 
 class NotPickled:
-    """Base of what cannot be pickled."""
+    """Base of classes that cannot be pickled."""
 
     def __reduce__(self) -> str:
         name = type(self).__name__
@@ -24,7 +24,7 @@ class NotPickled:
 
 
 def _packed(value: Any, name: str) -> Any:
-    """Return a sequence or optional as the extension takes it."""
+    """Convert a sequence or optional for the extension."""
     if value is None:
         return _core.pack_nothing()
     elements = value if isinstance(value, list | tuple) else [value]
@@ -40,7 +40,7 @@ def _unpacked(value: Any, type_name: str) -> Any:
 
 
 class InferenceSession(NotPickled):
-    """Runs any ONNX model on onnxgrad's engine, gradient graphs and training steps too.
+    """Runs any ONNX model on onnxgrad's engine, including gradient graphs and training steps.
 
     The interface is that of ``onnxruntime.InferenceSession``.
 
@@ -49,20 +49,21 @@ class InferenceSession(NotPickled):
     model : path, bytes or onnx.ModelProto
     device : {"cpu", "auto"}, default="cpu"
     threads : int, default=None
-        None takes the cores that this process may use, or as many as ``OMP_NUM_THREADS`` says if
-        that is fewer.
+        Number of threads; None means the cores that this process may use, but at most
+        ``OMP_NUM_THREADS``.
 
     Raises
     ------
     ModelError
-        If it is not a valid model.
+        An invalid model.
     UnsupportedOperatorError
-        If there are operators that the engine cannot run; names all of them.
+        Operators that the engine cannot run; the message names all of them.
 
     Notes
     -----
-    One call at a time: a call while another thread is inside raises `Error`. Plans are compiled for
-    each shape of the inputs when it is first seen. The interpreter lock is released during a run.
+    Only one call can run at a time: a concurrent call from another thread raises `Error`. A plan is
+    compiled for each set of input shapes when it first occurs. The interpreter lock is released
+    during a run.
 
     Examples
     --------
@@ -91,23 +92,23 @@ class InferenceSession(NotPickled):
         Parameters
         ----------
         output_names : sequence of str or None
-            None is all outputs.
+            None means all outputs.
         feeds : dict of str to array
             Arrays of the declared types; contiguous ones are read in place. Inputs with a default
-            value may be left out. Inputs that are sequences take lists of arrays, optionals an
-            array, a list or None.
+            value may be left out. A sequence is a list of arrays; an optional is an array, a list
+            or None.
 
         Returns
         -------
         list of numpy.ndarray
-            In the order of `output_names`. Texts come as arrays of objects. The sequence of maps
-            of a ZipMap is given as the array [N, C] of its values. Other sequences come as lists
-            of arrays, optionals as what they hold or None.
+            Outputs in the order of `output_names`. Strings are returned as object arrays, the
+            output of a ZipMap as the array [N, C] of its values, other sequences as lists of
+            arrays, and optionals as their element or None.
 
         Raises
         ------
         DataError
-            An unknown or missing input, or another dtype than declared.
+            An unknown or missing input, or a dtype other than declared.
         ShapeError
             Shapes that do not fit each other or the model.
         """
@@ -135,11 +136,11 @@ class InferenceSession(NotPickled):
         return f"InferenceSession(inputs={inputs}, outputs={[o.name for o in self._core.outputs]})"
 
     def get_inputs(self) -> list[NodeArg]:
-        """Return the inputs that `run` is fed with."""
+        """Return the inputs that `run` takes."""
         return node_args(self._core.inputs)
 
     def get_outputs(self) -> list[NodeArg]:
-        """Return the outputs in the order in which ``run(None, feeds)`` gives them."""
+        """Return the outputs, in the order of ``run(None, feeds)``."""
         return node_args(self._core.outputs)
 
     def plan_summary(self) -> str:

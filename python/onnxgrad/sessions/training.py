@@ -41,7 +41,7 @@ StepLoss: TypeAlias = "float | np.ndarray[Any, Any]"
 
 
 class TrainingSession(NotPickled):
-    """Loss, gradient and update in one compiled step over weights that the session holds.
+    """Trains a model step by step: loss, gradient and update are compiled into one step.
 
     Parameters
     ----------
@@ -51,54 +51,55 @@ class TrainingSession(NotPickled):
     optimizer : str or Optimizer, default="sgd"
         See `onnxgrad.optimizers`.
     target : str, default="label"
-        Preferred name of the input for targets; `target_name` is the one it got. Of several losses,
+        Preferred name of the input for targets; see `target_name`. With several losses, one input
         ``<target>_<output>`` each; see `target_names`.
     sample_weight : str, default=None
-        Name of an input [N] with a weight for each row; None is no such input.
+        Name of an input [N] with a weight for each row; None adds no such input.
     penalty : Penalty, list of Penalty or dict, default=None
-        What is added to the loss for large weights; see `onnxgrad.losses.Penalty`. A dictionary is
+        Penalty on weights to add to the loss; see `onnxgrad.losses.Penalty`. A dictionary is
         ``{"coef": {"l2": 0.01}}``.
     trainable, frozen : str or list of str, default=None
-        Names or glob patterns of the weights to train and of those that stay as they are. By
-        default, all are trained that are parameters; `onnxgrad.report` says of each other why not.
+        Names or glob patterns of the weights to train, and of those to keep as they are. The
+        default is to train all parameters; `onnxgrad.report` gives the reason for each exception.
     untie : bool, default=True
-        Whether weights that several layers read, and that are one in the file only because their
-        numbers are alike in every new network (all zeros, all ones), are trained apart. They are
-        then apart in the trained model too: ``b``, ``b_1``, ``b_2``.
+        Whether to train weights separately that several layers read and that are one in the file
+        only because they have the same values in every new network (all zeros, all ones). They are
+        then separate in the trained model too: ``b``, ``b_1``, ``b_2``.
     outputs : list of str, default=()
-        What `step` gives besides the loss: outputs of the model, ``"<weight>_grad"``, or
+        What `step` returns besides the loss: outputs of the model, ``"<weight>_grad"``, or
         ``"gradient_norm"``.
     groups : list of ParameterGroup, default=()
-        Weights with a learning rate or weight decay of their own; see `onnxgrad.optimizers`.
+        Weights with their own learning rate, weight decay or optimizer; see `onnxgrad.optimizers`.
     clip_value : float, default=None
-        Each element of each gradient is clipped to [-clip_value, clip_value].
+        Clip each element of each gradient to [-clip_value, clip_value].
     clip_norm : float, default=None
-        Gradients are scaled down where the Euclidean norm of all of them together is larger.
+        Scale all gradients down if their total Euclidean norm is larger.
     accumulate : int, default=1
-        The update is done at every n-th step, with the gradient of the rows of n batches together.
+        Update at every n-th step, with the gradient over the rows of n batches.
     stop_gradient : str or list of str, default=None
-        Values of the model, or nodes for all their outputs, also in subgraphs: no gradient flows
-        past them.
+        Values of the model, or nodes (all their outputs), also in subgraphs, that no gradient flows
+        through.
     training_mode : "auto", True or False, default="auto"
-        Whether Dropout drops and BatchNormalization takes the statistics of the batch, in a model
-        that was exported for inference. ``"auto"``: Dropout, and each BatchNormalization whose
-        scale or bias is trained. Evaluation, prediction and the
-        trained model are in inference mode, with the running statistics of the training.
+        Whether, in training steps, Dropout drops elements and BatchNormalization uses the
+        statistics of the batch, even if the model was exported for inference. ``"auto"``: Dropout,
+        and each BatchNormalization whose scale or bias is trained. Evaluation, prediction and the
+        trained model use inference mode, with the running statistics of the training.
     skip_non_finite : bool, default=False
         Whether a step whose loss or new weights are NaN or infinite changes nothing.
     device : {"cpu", "auto"}, default="cpu"
     threads : int, default=None
-        None takes the cores that this process may use, or as many as ``OMP_NUM_THREADS`` says if
-        that is fewer.
+        Number of threads; None means the cores that this process may use, but at most
+        ``OMP_NUM_THREADS``.
     seed : int, default=0
-        Of Dropout and other random operators.
+        Seed of Dropout and other random operators.
 
     Raises
     ------
     ModelError
-        No valid model, nothing a loss can be put on, or a pattern that matches no weight.
+        An invalid model, one without a value that a loss can be applied to, or a pattern that
+        matches no weight.
     GradientError
-        Nodes on the path to a wanted weight have no gradient; names all of them.
+        Nodes on the path to a trained weight have no gradient; the message names all of them.
     UnsupportedOperatorError
         The engine cannot run an operator.
 
@@ -140,18 +141,18 @@ class TrainingSession(NotPickled):
         seed: int = 0,
     ) -> None:
         arguments = dict(locals())
-        del arguments["self"], arguments["model"]  # what is left makes another one
+        del arguments["self"], arguments["model"]
         self._model = to_core_model(model)
         self._optimizer = as_optimizer(optimizer)
         self._outputs = list(outputs)
         self._sample_weight = sample_weight or ""
-        self._weigh_places = False
+        self._weighs_positions = False
         trainable = pattern_list("trainable", trainable)
         frozen = pattern_list("frozen", frozen)
         groups = [groups] if isinstance(groups, ParameterGroup) else list(groups)
         stops = pattern_list("stop_gradient", stop_gradient)
-        again = {"trainable": trainable, "frozen": frozen, "outputs": self._outputs}
-        self._arguments = arguments | again | {"groups": groups, "stop_gradient": stops}
+        lists = {"trainable": trainable, "frozen": frozen, "outputs": self._outputs}
+        self._arguments = arguments | lists | {"groups": groups, "stop_gradient": stops}
         self._core = _core.TrainingSession(
             self._model,
             to_core_loss(loss, target, self._sample_weight, penalty=penalty),
@@ -167,20 +168,20 @@ class TrainingSession(NotPickled):
             engine_options(device, threads, seed),
         )
 
-    def _use_sample_weight(self, *, places: bool = False) -> None:
-        """Give the loss an input for sample weights; weights and optimizer state stay.
+    def _use_sample_weight(self, *, per_position: bool = False) -> None:
+        """Give the loss an input for sample weights; weights and optimizer state are kept.
 
-        `places`: a weight for each label of a row, not one for all of them.
+        With `per_position`, there is a weight for each label of a row, not one for the row.
         """
-        if places or not self._sample_weight:
+        if per_position or not self._sample_weight:
             self._sample_weight = self._sample_weight or "sample_weight"
-            self._core.use_sample_weights(self._sample_weight, places)
-            self._weigh_places = self._weigh_places or places
+            self._core.use_sample_weights(self._sample_weight, per_position)
+            self._weighs_positions = self._weighs_positions or per_position
 
     def step(
         self, feeds: Mapping[str, ArrayLike]
     ) -> StepLoss | tuple[StepLoss, list[np.ndarray[Any, Any]]]:
-        """Do one training step on a batch and return its loss, taken before the update.
+        """Do one training step on a batch and return its loss before the update.
 
         Parameters
         ----------
@@ -190,22 +191,22 @@ class TrainingSession(NotPickled):
 
         Returns
         -------
-        float, or (float, list of numpy.ndarray) if `outputs` were asked for
+        float, or (float, list of numpy.ndarray) if `outputs` were requested
             With ``reduction="none"`` the loss is an array [N].
 
         Raises
         ------
         DataError
-            A missing or unknown name, another dtype, a class number out of range.
+            A missing or unknown name, a wrong dtype, or a class number out of range.
         ShapeError
-            Shapes that do not fit. The weights are then as before.
+            Shapes that do not fit. The weights have not changed then.
         """
         total, rows, outputs = self._core.step(to_feeds(feeds))
         loss: StepLoss = total if rows is None else from_native(rows)
         return (loss, from_native_list(outputs)) if self._outputs else loss
 
     def evaluate(self, feeds: Mapping[str, ArrayLike]) -> Evaluation:
-        """Return loss and accuracy on a batch; nothing is updated. `feeds` as for `step`."""
+        """Return loss and accuracy on a batch without an update; `feeds` as for `step`."""
         result = self._core.evaluate(to_feeds(feeds))
         return Evaluation(result.loss, result.accuracy, result.rows)
 
@@ -226,7 +227,7 @@ class TrainingSession(NotPickled):
     def freeze(self, patterns: str | Iterable[str]) -> None:
         """Keep trained weights as they are from the next step on.
 
-        They and their optimizer state stay part of `state`; all others are trained as before.
+        They and their optimizer state remain part of `state`; all others are trained as before.
 
         Parameters
         ----------
@@ -236,7 +237,7 @@ class TrainingSession(NotPickled):
         Raises
         ------
         ModelError
-            A pattern that matches no trained weight, or nothing is left to train.
+            A pattern matches no trained weight, or nothing is left to train.
 
         Examples
         --------
@@ -252,7 +253,7 @@ class TrainingSession(NotPickled):
         self._core.freeze(pattern_list("patterns", patterns))
 
     def unfreeze(self, patterns: str | Iterable[str]) -> None:
-        """Train floating-point weights that are frozen, or that never were trained.
+        """Train floating-point weights that are frozen or were never trained.
 
         Parameters
         ----------
@@ -262,7 +263,7 @@ class TrainingSession(NotPickled):
         Raises
         ------
         ModelError
-            A pattern that matches no such weight, or a weight without influence on the loss.
+            A pattern matches no such weight, or the loss does not depend on a weight.
         GradientError
             Nodes on the path to a weight have no gradient.
         """
@@ -270,7 +271,7 @@ class TrainingSession(NotPickled):
 
     @property
     def loss_line(self) -> str:
-        """What the loss is and where it was put, in one line."""
+        """The loss and the value that it is applied to, in one line."""
         return self._core.loss.line
 
     @property
@@ -280,7 +281,7 @@ class TrainingSession(NotPickled):
 
     @property
     def scores_name(self) -> str:
-        """Name of the value of the model that the loss is put on."""
+        """Name of the value of the model that the loss is applied to."""
         return self._core.loss.scores
 
     @property
@@ -290,7 +291,7 @@ class TrainingSession(NotPickled):
 
     @property
     def target_names(self) -> dict[str, str]:
-        """Names of the inputs for targets, by the output that their loss is on."""
+        """Names of the inputs for targets, by the output of their loss."""
         loss = self._core.loss
         return {one.output: one.target.name for one in (loss, *loss.others)}
 
@@ -302,7 +303,7 @@ class TrainingSession(NotPickled):
 
     @property
     def class_axis(self) -> int | None:
-        """Axis of the scores that has the classes, where a row has several labels; else None."""
+        """Class axis of the scores if a row has several labels, else None."""
         axis: int | None = self._core.loss.class_axis
         return axis
 
@@ -323,7 +324,7 @@ class TrainingSession(NotPickled):
 
     @property
     def weights_line(self) -> str:
-        """How many weights are trained, which are not and why, and which are trained apart."""
+        """Which weights are trained, which are not and why, and which are trained separately."""
         return self._core.weights_line
 
     @property
@@ -341,33 +342,33 @@ class TrainingSession(NotPickled):
         return self._core.steps
 
     def encode_target(self, labels: ArrayLike, output: str = "") -> np.ndarray[Any, Any]:
-        """Return labels as the loss reads them: class numbers int64 [N], or numbers [N, K].
+        """Encode labels for the loss: class numbers int64 [N], or numbers [N, K].
 
-        `output` says which of several losses; empty is the first.
+        `output` selects one of several losses; empty means the first.
 
         Raises
         ------
         DataError
-            A label that the model does not know; names it, its row and the classes.
+            An unknown label; the message names it, its row and the classes.
         """
         return from_native(self._core.encode_target(to_native(labels, "labels"), output))
 
     def state(self) -> dict[str, np.ndarray[Any, Any]]:
-        """Return copies of the weights and of the optimizer's state, by name."""
+        """Return copies of the weights and the optimizer state, by name."""
         return {name: from_native(value) for name, value in self._core.state().items()}
 
     def load_state(self, state: Mapping[str, ArrayLike]) -> None:
-        """Set all weights and the optimizer's state, as `state` gave them: all or nothing.
+        """Set all weights and the optimizer state to a result of `state`, all or nothing.
 
         Raises
         ------
         CheckpointError
-            An unknown or missing name, another dtype or shape.
+            An unknown or missing name, or a wrong dtype or shape.
         """
         self._core.load_state(to_feeds(state))
 
     def reset(self) -> None:
-        """Go back to the first weights and an empty optimizer state."""
+        """Restore the initial weights and clear the optimizer state."""
         self._core.reset()
 
     def trained_model(self) -> onnx.ModelProto:
@@ -375,22 +376,22 @@ class TrainingSession(NotPickled):
         return to_proto(self._core.trained_model())
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a checkpoint: everything that training continues from, bit for bit.
+        """Write a checkpoint, from which training continues bit for bit.
 
-        Weights, optimizer state, number of steps, learning rate and seed, as a safetensors file;
-        see docs/checkpoints.md. The file is written under another name first, so there is never
-        half a checkpoint under this one.
+        It has the weights, optimizer state, number of steps, learning rate and seed, as a
+        safetensors file; see docs/checkpoints.md. The file is written under a temporary name and
+        renamed, so it is never incomplete.
 
         Parameters
         ----------
         path : path
-            Commonly ending in ``.safetensors``. For the model itself see `trained_model`.
+            Usually ends in ``.safetensors``. For the model itself see `trained_model`.
 
         Raises
         ------
         CheckpointError
-            If the file cannot be written, has no room on the disk, or has the name of a checkpoint
-            in a folder that a `fit` is writing to.
+            The file cannot be written, the disk is full, or the path is that of a checkpoint in a
+            folder that a `fit` is writing to.
 
         Examples
         --------
@@ -402,7 +403,7 @@ class TrainingSession(NotPickled):
         text = path_text("path", path)
         if text.endswith(".onnx"):
             raise OptionError(
-                what=f"path: '{text}' is the name of a model, but a session saves a checkpoint",
+                what=f"path: '{text}' is a model file, but a session saves a checkpoint",
                 value="path",
                 hint="Save it as .safetensors; onnx.save(session.trained_model(), path) writes the "
                 "model.",
@@ -410,14 +411,15 @@ class TrainingSession(NotPickled):
         self._core.save(text)
 
     def load(self, path: str | os.PathLike[str]) -> None:
-        """Continue from a checkpoint that `save`, or a training with checkpoints, has written.
+        """Continue from a checkpoint written by `save` or by a training with checkpoints.
 
         Everything is checked before anything is changed.
 
         Raises
         ------
         CheckpointError
-            A damaged file, or one of another model, loss or optimizer; names the difference.
+            The file is damaged, or of another model, loss or optimizer; the message names the
+            difference.
         """
         self._core.load(path_text("path", path))
 
@@ -427,9 +429,9 @@ class TrainingSession(NotPickled):
 
     @contextlib.contextmanager
     def profiling(self) -> Iterator[Profile]:
-        """Time the kernels of the steps inside a ``with`` block, those of `Trainer.fit` too.
+        """Time the kernels of the steps inside a ``with`` block, including those of `Trainer.fit`.
 
-        The `Profile` that it gives is filled in at the end of the block.
+        The `Profile` is filled in at the end of the block.
 
         Examples
         --------
@@ -451,24 +453,24 @@ class TrainingSession(NotPickled):
             profile._fill(self._core.profile())
 
     def memory(self) -> Memory:
-        """Return the bytes that the session holds, by purpose."""
+        """Return the memory that the session uses, by purpose."""
         return Memory._of(self._core.memory())
 
     @property
     def num_compiled(self) -> int:
-        """Plans of the step so far: one for each set of shapes, and for each branch of an If."""
+        """Plans compiled so far: one for each set of shapes, and for each branch of an If."""
         return self._core.num_compiled
 
     @property
     def num_cached(self) -> int:
-        """Plans that are kept: at most 64 for input shapes, 64 for data-dependent ones."""
+        """Plans in the cache: at most 64 for input shapes, 64 for data-dependent ones."""
         return self._core.num_cached
 
     def __repr__(self) -> str:
         return f"TrainingSession({self._description()})"
 
     def _description(self) -> str:
-        """Return loss, optimizer and progress in a few words."""
+        """Return a short description of loss, optimizer and progress."""
         weights = [weight.name for weight in self.trained_weights]
         names = ", ".join(weights[:3]) + (f", ... ({len(weights)})" if len(weights) > 3 else "")
         done = f"{self.steps} step{'s' * (self.steps != 1)}"

@@ -58,7 +58,7 @@ _PARAMETERS = """
     optimizer : str or Optimizer, default="adam"
         See `onnxgrad.optimizers`.
     lr : float, default=None
-        Learning rate; None is the optimizer's own.
+        Learning rate; None means the optimizer's own.
     schedule : str or Schedule, default=None
         How the learning rate changes in each `fit`, see `onnxgrad.schedules`.
     groups : list of ParameterGroup, default=()
@@ -95,13 +95,13 @@ _PARAMETERS = """
     training_mode : "auto", True or False, default="auto"
         Whether Dropout and BatchNormalization of a given model train, see `TrainingSession`.
     dtype : {{"float32", "float64"}}, default=None
-        Of a network made here; None is float32 if `X` is, else float64.
+        Of a network made here; None means float32 if `X` is, else float64.
     callbacks : list of Callback or function, default=()
         See `onnxgrad.callbacks`.
     random_state : int, RandomState or None, default=None
         Of weights, order of the rows, validation rows and random operators.
     threads : int, default=None
-        None is what OpenMP may use here: all cores, in joblib's workers their share, and what
+        None means what OpenMP may use here: all cores, in joblib's workers their share, and what
         threadpoolctl allows.
     verbose : {{0, 1, 2, "auto"}}, default=0
         As for `onnxgrad.Trainer.fit`.

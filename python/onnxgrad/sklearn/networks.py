@@ -61,7 +61,7 @@ def multi_layer_perceptron(
         the sigmoids as they are, and ``label`` [N, C] of 0 and 1. ``"margins"``: ``label`` and the
         ``scores`` [N, C] or [N, 1].
     classes : array [C], default=None
-        Labels of the classes, int64 or str; None is 0 to C - 1.
+        Labels of the classes, int64 or str; None means 0 to C - 1.
     dtype : {"float32", "float64"}, default="float32"
     scheme, seed : str and int
         Of the weights' first values; see `onnxgrad.initialize`.

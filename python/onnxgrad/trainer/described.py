@@ -13,7 +13,7 @@ class FitOptions(TypedDict, total=False):
     epochs : int >= 1, default=10
         How often all rows are used. It is the total of a resumed fit.
     batch_size : int >= 1, default=None
-        Rows of a step. None is 32, or all rows with L-BFGS; batches of an iterable are taken as
+        Rows of a step. None means 32, or all rows with L-BFGS; batches of an iterable are taken as
         they come.
     shuffle : bool, default=True
         A new order of the rows in each epoch. It follows from the seed and the number of the epoch.
@@ -34,10 +34,10 @@ class FitOptions(TypedDict, total=False):
         Epochs from one validation to the next.
     max_steps : int >= 1, default=None
         Training ends with this step, also within an epoch. Steps of all epochs count, and those
-        before a fit was resumed; a schedule has this many. None is no limit.
+        before a fit was resumed; a schedule has this many. None means no limit.
     max_time : float > 0 or str, default=None
         Seconds, or a text such as 90s, 30m or 1.5h: training ends with the first step that ends
-        later. None is no limit.
+        later. None means no limit.
     keep_best : bool, default=False
         End with the weights of the best epoch, as early stopping does.
     non_finite : {"raise", "stop", "ignore", "skip"}, default="raise"
@@ -49,15 +49,15 @@ class FitOptions(TypedDict, total=False):
         Another name of `non_finite`.
     snapshot_every : int >= 1, default=None
         Steps from one copy of weights and optimizer state to the next. After a loss that is not
-        finite, with non_finite raise or stop, the steps since the copy are done again. None is an
-        epoch, or of data in chunks a block of rows.
+        finite, with non_finite raise or stop, the steps since the copy are done again. None means
+        an epoch, or of data in chunks a block of rows.
     grad_norm : bool, default=False
         Record the norm of all gradients together, before any clipping. It is grad_norm in the
         history (the mean over the epoch's steps) and in the logs of steps.
     max_history : int >= 8, default=65536
         Epochs that history has at most. Of a longer fit it has every second, fourth, eighth, ...
         epoch, whose numbers are history['epoch'], and always the first, the best and the newest
-        one. Files of callbacks have all. None is no limit.
+        one. Files of callbacks have all. None means no limit.
     """
 
     epochs: int

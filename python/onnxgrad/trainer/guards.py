@@ -1,4 +1,4 @@
-"""What a fit is guarded by: one at a time; signals that functions of Python handle."""
+"""Guards around a fit: one at a time, and signals with Python handlers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TrainerT = TypeVar("TrainerT", bound=_Fitting)
 def one_at_a_time(
     fit: Callable[Concatenate[TrainerT, _P], _R],
 ) -> Callable[Concatenate[TrainerT, _P], _R]:
-    """Refuse a second call before it has changed anything of the first one's."""
+    """Refuse a second call while the first one is running, before it changes anything."""
 
     @functools.wraps(fit)
     def guarded(self: TrainerT, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
@@ -34,7 +34,7 @@ def one_at_a_time(
             who = "the callback that makes this call" if is_callback else "fit in another thread"
             raise Error(
                 what=f"the trainer is busy: it is running {who}",
-                hint="Wait for the end of the training, or use another trainer.",
+                hint="Wait until the training has ended, or use another trainer.",
             )
         self._fitting_thread = threading.get_ident()
         try:
@@ -46,7 +46,7 @@ def one_at_a_time(
 
 
 def handled_signals() -> list[int]:
-    """Return the signals that a function of Python handles; outside the main thread none."""
+    """Return the signals that have a Python handler; none outside the main thread."""
     if threading.current_thread() is not threading.main_thread():
         return []
     return [int(n) for n in signal.valid_signals() if callable(signal.getsignal(n))]

@@ -1,4 +1,4 @@
-"""A fit while it runs: callbacks are called, the history grows, notes become warnings."""
+"""What happens during a fit: calls of callbacks, updates of the history, warnings."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 import warnings
 
 from onnxgrad import _core as native
-from onnxgrad.base.messages import Verbosity, log, say
+from onnxgrad.base.messages import Verbosity, log, print_stderr
 from onnxgrad.callbacks import CheckpointWarning
 from onnxgrad.data.notes import warn
 from onnxgrad.data.rows import NativeRows, as_pair
@@ -24,7 +24,7 @@ class FitHooks(TrainedModel):
     epochs: int
     checkpoint_problem: str
     skipped_steps: int
-    _num_notes = 0  # of the loop that have become warnings
+    _num_notes = 0  # notes of the loop that have been issued as warnings
 
     def _run(
         self,
@@ -37,15 +37,15 @@ class FitHooks(TrainedModel):
         self.stop_reason = ""
         self._num_notes = 0
         if verbose != 0:
-            say(self.session.loss_line, self.session.weights_line, f"seed: {self.seed}")
+            print_stderr(self.session.loss_line, self.session.weights_line, f"seed: {self.seed}")
         if verbose == 2:
             for weight in self.session.trained_weights:
-                say(f"trained: {weight.name} {list(weight.shape)}")
-        listeners = self._callbacks
-        steps = [c.every_n_steps for c in listeners.handlers("on_step_end") if c.every_n_steps]
+                print_stderr(f"trained: {weight.name} {list(weight.shape)}")
+        callbacks = self._callbacks
+        steps = [c.every_n_steps for c in callbacks.handlers("on_step_end") if c.every_n_steps]
         options.every_n_steps = math.gcd(*steps)
-        hooks_epoch = any(
-            listeners.handlers(hook)
+        has_epoch_hooks = any(
+            callbacks.handlers(hook)
             for hook in ("on_epoch_begin", "on_epoch_end", "on_validation_end")
         )
         saves = options.checkpoint is not None or options.resume
@@ -56,7 +56,7 @@ class FitHooks(TrainedModel):
                 *as_pair(rows),
                 options,
                 *as_pair(held_out),
-                self._on_epoch_end if hooks_epoch else None,
+                self._on_epoch_end if has_epoch_hooks else None,
                 self._on_step_end if steps else None,
                 self._on_checkpoint if saves else None,
                 handled_signals(),
@@ -72,18 +72,18 @@ class FitHooks(TrainedModel):
         finally:
             self._call("on_train_end")
         if verbose == 2:
-            say(self.session.plan_summary())
+            print_stderr(self.session.plan_summary())
 
     def _collect(self) -> None:
-        self._warn_of_notes()
+        self._issue_warnings()
         found = self._core.history
         self.history = History.from_logs(log_of(epoch) for epoch in found.epochs)
         self.stop_reason = self.stop_reason or found.stop_reason
         self.skipped_steps = found.skipped_steps
         self.checkpoint_problem = found.checkpoint_problem
 
-    def _warn_of_notes(self) -> None:
-        """Warn of what the loop found odd, once each."""
+    def _issue_warnings(self) -> None:
+        """Issue a warning for each new note of the loop."""
         for note in self._core.history.notes[self._num_notes :]:
             self._num_notes += 1
             if not self._is_trial:
@@ -91,13 +91,13 @@ class FitHooks(TrainedModel):
                 warn(note)
 
     def _on_epoch_end(self, epoch: native.EpochLog) -> bool:
-        self._warn_of_notes()
+        self._issue_warnings()
         logs = log_of(epoch)
         self.is_best = epoch.is_best
         kept = self._core.history.num_epochs
         if kept - 1 <= len(self.history.get("epoch", ())) <= kept:
             self.history.replace_from(kept - 1, logs)
-        else:  # the fit was resumed, or fewer epochs are kept from now on
+        else:  # the fit was resumed, or the history was thinned out
             self._collect()
         stop = "val_loss" in logs and self._call("on_validation_end", logs)
         stop = self._call("on_epoch_end", logs) or stop
@@ -118,7 +118,7 @@ class FitHooks(TrainedModel):
             if callback.every_n_steps and step.step % callback.every_n_steps == 0:
                 stop = callback.on_step_end(self, logs) is True or stop
         if stop and not self.stop_reason:
-            self.stop_reason = "asked for by on_step_end of a callback"
+            self.stop_reason = "requested by on_step_end of a callback"
         return stop or bool(self.stop_reason)
 
     def _on_checkpoint(self, path: str, problem: str) -> None:

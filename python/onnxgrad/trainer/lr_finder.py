@@ -1,4 +1,4 @@
-"""The learning rate of a training by a short trial."""
+"""Finding a learning rate in a short trial."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from onnxgrad.callbacks.base import Callback, Logs, RunningTrainer
 
 __all__ = ["LrFinder"]
 
-_SMOOTHING = 0.9  # of the mean of the losses so far
-_DIVERGED = 4.0  # times the smallest smoothed loss
+_SMOOTHING = 0.9  # decay of the running mean of losses
+_DIVERGED = 4.0  # multiple of the smallest smoothed loss at which the trial ends
 
 
 class LrFinder(Callback):
-    """Losses over rising learning rates; made by `Trainer.lr_find`.
+    """Losses over increasing learning rates; the result of `Trainer.lr_find`.
 
     Attributes
     ----------
     lrs : list of float
-        Rates that were tried, each a constant factor above the one before.
+        Rates that were tried, in geometric progression.
     losses : list of float
         The smoothed loss at each rate, before its step.
     suggestion : float or None
-        A tenth of the rate with the smallest loss; None if the loss never falls by more than a
-        hundredth, and than it varies between batches.
+        A tenth of the rate with the smallest loss; None if the loss never falls by more than 1 %
+        and more than it varies between batches.
     """
 
     every_n_steps = 1
@@ -46,7 +46,7 @@ class LrFinder(Callback):
         trainer.session.lr = self._plan[0]
 
     def on_step_end(self, trainer: RunningTrainer, logs: Logs) -> bool:
-        """Note the loss and set the next rate; True when the last one is done, or it diverges."""
+        """Record the loss and set the next rate; True after the last one, or if it diverges."""
         loss = logs["train_loss"]
         if not math.isfinite(loss):
             return True
@@ -63,22 +63,22 @@ class LrFinder(Callback):
     @property
     def suggestion(self) -> float | None:
         """A tenth of the rate with the smallest loss; None if the loss never falls."""
-        # At the first rates nothing is learned yet: there losses differ as batches do.
+        # At the first rates nothing is learned yet: their losses vary only between batches.
         first = max(2, len(self._plan) // 5)
         if len(self.losses) <= first:
             return None
         before = float(np.mean(self._raw[:first]))
         smallest = min(self.losses[first:])
-        place = self.losses.index(smallest, first)
-        near = self._raw[max(0, place - first) : place + 1]
+        best = self.losses.index(smallest, first)
+        near = self._raw[max(0, best - first) : best + 1]
         smoothed = math.sqrt((1 - _SMOOTHING) / (1 + _SMOOTHING))
         errors = np.std(self._raw[:first]) / math.sqrt(first), np.std(near) * smoothed
         if before - smallest < max(0.01 * abs(before), 2.5 * float(sum(errors))):
             return None
-        return self.lrs[place] / 10
+        return self.lrs[best] / 10
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw the losses over the rates; returns the matplotlib axes."""
+        """Draw the losses over the rates; return the matplotlib axes."""
         if ax is None:
             import matplotlib.pyplot as plt
 

@@ -1,4 +1,4 @@
-"""The model of a trainer: predictions, frozen weights, files and pickles."""
+"""The model of a trainer: prediction, freezing, saving and pickling."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 __all__ = ["TrainedModel"]
 
-_HTML_ROWS = 20  # of weights, in a notebook
+_HTML_ROWS = 20  # maximum number of weights in a notebook
 
-# What a pickled trainer has besides its session.
-_KEPT = (
+# Attributes in the pickle of a trainer, besides its session.
+_PICKLED = (
     "seed",
     "schedule",
     "history",
@@ -44,7 +44,7 @@ _KEPT = (
 
 
 class TrainedModel:
-    """The part of `Trainer` that is about its model."""
+    """The methods of `Trainer` that concern its model."""
 
     session: TrainingSession
     history: History
@@ -63,7 +63,7 @@ class TrainedModel:
         ----------
         X : array [N, ...] or dict of str to array
         output : str, default=None
-            Name of the output; None is the first one (of a classifier of scikit-learn the label).
+            Name of the output; None means the first one (the label of a scikit-learn classifier).
 
         Returns
         -------
@@ -86,14 +86,14 @@ class TrainedModel:
         self.session.freeze(patterns)
 
     def unfreeze(self, patterns: str | Iterable[str]) -> None:
-        """Train weights again, or for the first time; see `TrainingSession.unfreeze`."""
+        """Train weights that are frozen or were never trained; see `TrainingSession.unfreeze`."""
         self.session.unfreeze(patterns)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model as it was loaded, with the current weights.
 
-        Everything else in the file stays byte for byte as it was. The file is written under
-        another name first, so there is never half a file under this one.
+        Everything else in the file is unchanged, byte for byte. The file is written under a
+        temporary name and renamed, so it is never incomplete.
 
         Raises
         ------
@@ -111,7 +111,7 @@ class TrainedModel:
     def _call(self, hook: str, *arguments: Any) -> bool:
         stop = self._callbacks.call(hook, self, *arguments)
         if stop and not self.stop_reason:
-            self.stop_reason = f"asked for by {hook} of a callback"
+            self.stop_reason = f"requested by {hook} of a callback"
         return stop
 
     def __repr__(self) -> str:
@@ -121,7 +121,7 @@ class TrainedModel:
         return _as_html(self.session, self.history)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what a trainer is made of: its model, its options, and a checkpoint as bytes."""
+        """Return the model, the options, and a checkpoint as bytes."""
         session = self.session
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "state.safetensors"
@@ -130,17 +130,17 @@ class TrainedModel:
         return {
             "model": session._model.to_bytes(),
             "arguments": {**session._arguments, "sample_weight": session._sample_weight or None},
-            "weigh_places": session._weigh_places,
+            "weighs_positions": session._weighs_positions,
             "trained": [weight.name for weight in session.trained_weights],
             "checkpoint": checkpoint,
-            "kept": {name: vars(self)[name] for name in _KEPT},
+            "attributes": {name: vars(self)[name] for name in _PICKLED},
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         session = self.session = TrainingSession(state["model"], **state["arguments"])
         self._core = native.Trainer(session._core)
-        if state["weigh_places"]:
-            session._use_sample_weight(places=True)
+        if state["weighs_positions"]:
+            session._use_sample_weight(per_position=True)
         now = {weight.name for weight in session.trained_weights}
         if added := set(state["trained"]) - now:
             session.unfreeze(added)
@@ -150,13 +150,13 @@ class TrainedModel:
             path = Path(folder) / "state.safetensors"
             write_file(path, state["checkpoint"])
             session._core.load(str(path))
-        vars(self).update(state["kept"])
+        vars(self).update(state["attributes"])
         self.is_best = self._is_trial = False
         self._callbacks = CallbackList([])
 
 
 def _as_html(session: TrainingSession, history: Mapping[str, Sequence[float]]) -> str:
-    """Return a small table: what is trained, how, and the last numbers of the history."""
+    """Return a small table: loss, optimizer, the last entries of the history, trained weights."""
     from html import escape  # needed in notebooks only
 
     lines = {
@@ -170,7 +170,7 @@ def _as_html(session: TrainingSession, history: Mapping[str, Sequence[float]]) -
         f"<tr><td>{escape(weight.name)}</td><td>{list(weight.shape)}</td></tr>"
         for weight in session.trained_weights[:_HTML_ROWS]
     )
-    left = len(session.trained_weights) - _HTML_ROWS
-    more = f"<tr><td colspan='2'>and {left} more</td></tr>" if left > 0 else ""
+    hidden = len(session.trained_weights) - _HTML_ROWS
+    more = f"<tr><td colspan='2'>and {hidden} more</td></tr>" if hidden > 0 else ""
     head = "<tr><th>trained weight</th><th>shape</th></tr>"
     return f"<table>{cells}</table><table>{head}{weights}{more}</table>"

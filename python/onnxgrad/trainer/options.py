@@ -1,4 +1,4 @@
-"""Options of `Trainer.fit` that are rows of the extension's table."""
+"""Options of `Trainer.fit` from the extension's table."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ROW = row_of("fit_option", "FitOptions")
 
 
 def takes_fit_options(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Give a function that takes them as ``**options`` their names, defaults and descriptions."""
+    """Expand ``**options`` in the signature and docstring of a function to the fit options."""
     signature = inspect.signature(function)
     own = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
     defaults = complete({}) | {alias: None for field in _ROW.fields for alias in field.aliases}
@@ -37,12 +37,12 @@ def takes_fit_options(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
 
 def complete(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of all options under their first names, with defaults.
+    """Return the values of all options by their primary names, with defaults filled in.
 
     Raises
     ------
     OptionError
-        An option is given under two names.
+        An option is given under two names with different values.
     """
     values = {}
     for field in _ROW.fields:
@@ -55,7 +55,7 @@ def complete(options: Mapping[str, Any]) -> dict[str, Any]:
             if values[field.option] not in (default, given):
                 raise OptionError(
                     what=f"{field.option}={values[field.option]!r} and {alias}={given!r} are two "
-                    "names of one option",
+                    "names of the same option",
                     value=alias,
                     hint="Give one of them.",
                 )

@@ -1,4 +1,4 @@
-"""The rows of a fit, an evaluation or a validation, as the extension takes them."""
+"""Rows for fit, evaluation and validation, converted for the extension."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["dataset", "validation_rows"]
 def dataset(
     session: TrainingSession, labels: Labels, X: Any, y: Any, sample_weight: Any
 ) -> NativeRows:
-    """Return arrays or tables for the inputs and targets of `session`."""
+    """Return arrays or tables as rows for the inputs and targets of `session`."""
     core = session._core
     X, y, sample_weight = unpack_table(core, X, y, sample_weight)
     feeds = X if isinstance(X, Feeds) else None
@@ -46,7 +46,7 @@ def validation_rows(
     source: Source | None,
     options: _core.FitOptions,
 ) -> NativeRows | None:
-    """Return the rows that the option `validation` gives; a share of the others is an option."""
+    """Return the rows of the option `validation`; a fraction is stored in `options` instead."""
     if validation is None:
         return None
     validation = source_like(source, validation)
@@ -57,16 +57,16 @@ def validation_rows(
             raise OptionError(
                 what=f"validation: {len(validation)} arrays, expected (X, y)",
                 value="validation",
-                hint="Give (X, y), (X, y, sample_weight), or a share such as 0.1.",
+                hint="Give (X, y), (X, y, sample_weight), or a fraction such as 0.1.",
             )
         weight = validation[2] if len(validation) == 3 else None
         return dataset(session, labels, validation[0], validation[1], weight)
-    share: Any = validation
-    if hasattr(share, "__len__"):
+    fraction: Any = validation
+    if hasattr(fraction, "__len__"):
         raise OptionError(
-            what=f"validation: one {type(share).__name__}, expected (X, y)",
+            what=f"validation: one {type(fraction).__name__}, expected (X, y)",
             value="validation",
-            hint="Give (X, y), or a share of the rows such as validation=0.1.",
+            hint="Give (X, y), or a fraction of the rows such as validation=0.1.",
         )
-    options.validation_fraction = real_number("validation", share, 0.0, 1.0, open_minimum=True)
+    options.validation_fraction = real_number("validation", fraction, 0.0, 1.0, open_minimum=True)
     return None

@@ -59,28 +59,28 @@ class Trainer(FitHooks):
     Parameters
     ----------
     model : path, bytes, onnx.ModelProto or TrainingSession
-        A session is taken as it is, with its weights, loss and optimizer; the options that
-        describe these cannot be given again.
+        A session is used as it is, with its weights, loss and optimizer; options of the session
+        cannot be given then.
     loss : str or Loss, default="auto"
-        See `onnxgrad.losses`; ``"auto"`` takes it from the head of the model.
+        See `onnxgrad.losses`; ``"auto"`` chooses it by the head of the model.
     optimizer : str or Optimizer, default="adam"
         See `onnxgrad.optimizers`.
     penalty : Penalty, list of Penalty or dict, default=None
         See `onnxgrad.losses.Penalty`; a dictionary is ``{"coef": {"l2": 0.01}}``.
     lr : float, default=None
-        Learning rate; None is the optimizer's own.
+        Learning rate; None means the optimizer's own.
     schedule : str or Schedule, default=None
-        How the learning rate changes in each `fit`, from the current one on; see
-        `onnxgrad.schedules`. None leaves it as it is.
+        How the learning rate changes in each `fit`, starting from the current one; see
+        `onnxgrad.schedules`. None keeps it constant.
     seed : int, default=0
-        Of shuffling, the validation split, and random operators.
+        Seed of shuffling, the validation split, and random operators.
     threads : int, default=None
-        None takes the cores that this process may use, or as many as ``OMP_NUM_THREADS`` says if
-        that is fewer.
+        Number of threads; None means the cores that this process may use, but at most
+        ``OMP_NUM_THREADS``.
     trainable, frozen : str or list of str, default=None
-        Names or glob patterns of the weights to train and of those that stay as they are.
+        Names or glob patterns of the weights to train, and of those to keep as they are.
     untie : bool, default=True
-        Whether weights that are one in the file by accident are trained apart; see
+        Whether to train weights separately that are one in the file by accident; see
         `TrainingSession`.
     groups, clip_value, clip_norm, accumulate, stop_gradient, training_mode
         See `TrainingSession`.
@@ -89,22 +89,22 @@ class Trainer(FitHooks):
     Attributes
     ----------
     history : History
-        Of the last `fit`: a dictionary of lists with one number for each epoch; of very long fits
-        see `max_history` of `fit`.
+        History of the last `fit`: a dictionary of lists with one number for each epoch; for very
+        long fits see `max_history` of `fit`.
     session : TrainingSession
-        The weights, and what is done with them in a step.
+        The weights and the compiled training step.
     stop_reason : str
         Why the last `fit` ended before its last epoch; empty if it did not.
     checkpoint_problem : str
-        Why the last checkpoint is missing; empty if it is there, or none was asked for.
+        Why the last checkpoint is missing; empty if it was written or not requested.
     skipped_steps : int
-        Steps that the last ``fit(non_finite="skip")`` left out.
+        Steps that the last ``fit(non_finite="skip")`` skipped.
     is_best : bool
         For callbacks: whether the epoch that just ended is the best so far.
     run_dir : pathlib.Path or None
-        The folder that the last `fit` wrote.
+        The run folder of the last `fit`.
     validation_names : list of str
-        The numbers of a validation in the last `fit`: ``val_loss`` and so on.
+        Names of the validation results of the last `fit`: ``val_loss`` and so on.
 
     Examples
     --------
@@ -119,7 +119,7 @@ class Trainer(FitHooks):
     array([[-0.5]], dtype=float32)
     """
 
-    _fitting_thread = 0  # its id while `fit` runs
+    _fitting_thread = 0  # its identifier while `fit` runs
 
     @checked_names
     def __init__(
@@ -228,46 +228,47 @@ class Trainer(FitHooks):
         Parameters
         ----------
         X : array [N, ...], dict of str to array, iterable of batches, path, or data.Source
-            Rows, for models with several inputs by input name. NumPy, DLPack, anything that NumPy
-            can read, or sparse matrices of SciPy, which are made dense in chunks. Contiguous arrays
-            of the declared type are read in place and must not change meanwhile. Without `y`:
-            batches ``(X, y)``, from an iterable or a function that returns one, or what is in
-            `onnxgrad.data`. The path of a file stands for `onnxgrad.data.open_file`, with the name
-            of the target column as `y`.
+            Rows; for models with several inputs a dictionary by input name. NumPy arrays, objects
+            with DLPack or that NumPy can convert, or SciPy sparse matrices, which are made dense in
+            chunks. Contiguous arrays of the declared type are read in place and must not change
+            meanwhile. Without `y`: batches ``(X, y)``, from an iterable or a function that returns
+            one, or a source of `onnxgrad.data`. The path of a file is opened by
+            `onnxgrad.data.open_file`, with the name of the target column as `y`.
         y : array [N] or [N, K], default=None
-            Labels as the model lists them (numbers or texts), or values; with several losses a
-            dictionary by the output that each is on. Of tables, and of batches of these, the name
-            of a column, or a dictionary of names.
+            Labels as the model lists them (numbers or strings), or values; with several losses a
+            dictionary by the output of each loss. For tables and batches of tables, the name of a
+            column, or a dictionary of names.
         sample_weight : array [N], default=None
-            A weight of at least 0 for each row; where a row has several class labels, also one for
-            each label, in their shape.
+            A nonnegative weight for each row or, if rows have several class labels, for each label,
+            in the shape of the labels.
         class_weight : dict, "balanced" or None, default=None
-            A weight for the rows of each class, by label; others count 1. ``"balanced"`` is
-            N / (number of classes * number of rows of the class), where a row has several class
-            labels that of labels. They multiply the sample weights
-            of the rows in X, not those of validation rows of their own. Of data in chunks,
-            ``"balanced"`` reads all of it once more before the first step.
+            Weight of each class, by label; 1 for classes that are not listed. ``"balanced"`` means
+            N / (number of classes * rows of the class), counting labels if rows have several. It
+            multiplies the sample weights of the rows in X, not those of separate validation rows.
+            If data is read in chunks, ``"balanced"`` reads all of it once more before the first
+            step.
         validation : float, (X, y), (X, y, sample_weight), data.Source or None, default=None
-            A share of the rows in (0, 1) that is kept for validation (the same share of each
-            class; of data in chunks each row is drawn by itself), or rows of its own; the path of
-            another file like `X`.
+            A fraction of the rows in (0, 1) to hold out for validation (stratified by class; if
+            data is read in chunks, each row is drawn independently), or separate rows, or the path
+            of another file like `X`.
         metrics : name, function, list of these, or dict of str to these, default=()
-            Further numbers of the validation; see `onnxgrad.metrics`.
+            Further metrics of the validation; see `onnxgrad.metrics`.
         early_stopping : bool or callbacks.EarlyStopping, default=False
-            True is ``callbacks.EarlyStopping()``.
+            True means ``callbacks.EarlyStopping()``.
         run_dir : path or RunFolder, default=None
             A folder for the log, the options, checkpoints, the best and the last model; see
             `onnxgrad.run_folder`. ``resume=True`` continues the run in it. None writes nothing.
         callbacks : Callback, function, or list of these, default=()
             See `onnxgrad.callbacks`; a function is called with (trainer, logs) after each epoch.
         verbose : {"auto", 0, 1, 2}, default="auto"
-            ``"auto"`` writes a line for each epoch to standard error, with a bar on a terminal;
-            0 nothing, 1 lines, 2 also the weights, inputs that are copied, and the plan.
+            What to write to standard error: ``"auto"`` a line for each epoch, with a progress bar
+            on a terminal; 0 nothing; 1 lines; 2 also the weights, inputs that are copied, and the
+            plan.
         resume : bool or path, default=False
-            Resumes from a checkpoint of an earlier `fit` with the same data and options (`epochs`,
-            the total number, may differ), bit for bit as if that had not been stopped: from this
-            file, from the newest whole one of this folder, or with True from the newest one of the
-            `callbacks.Checkpoint` or of `run_dir`, if there is any.
+            Checkpoint of an earlier `fit` with the same data and options (`epochs`, the total
+            number, may differ) to resume from, bit for bit as if it had not been stopped: a file, a
+            folder, whose newest valid checkpoint is used, or True for the folder of the
+            `callbacks.Checkpoint` or of `run_dir`, if it has one.
         **options : FitOptions
 
         Returns
@@ -278,23 +279,24 @@ class Trainer(FitHooks):
         Raises
         ------
         DataError
-            NaN or infinity (names column and row), an unknown label, wrong dtype, rows or columns.
-            Of arrays, raised before the first step; of other data, when the chunk is read.
+            NaN or infinity (the message names column and row), an unknown label, a wrong dtype,
+            number of rows or columns. Raised before the first step for arrays, else when the chunk
+            is read.
         ConvergenceError
-            The loss became NaN or infinite; names step, batch and the first node whose result was
-            not finite. The weights are the last finite ones.
+            The loss became NaN or infinite; the message names step, batch and the first node whose
+            result was not finite. The weights are the last finite ones.
         CheckpointError
-            Nothing to resume from, or a checkpoint of another model, of other data or options;
-            names the first difference. A folder for checkpoints that cannot be used. Raised before
-            the first step; nothing has changed then.
+            There is nothing to resume from, or the checkpoint is of another model, other data or
+            other options (the message names the first difference), or the folder for checkpoints
+            cannot be used. Raised before the first step; nothing has changed then.
         KeyboardInterrupt
-            Ctrl-C, after the current step; the weights of that step stay, and can be saved. So do
-            all exceptions of functions that handle signals (``signal.signal``): they are called
-            after the current step, and training continues where they return.
+            Ctrl-C, after the current step, whose weights are kept. Other signal handlers
+            (``signal.signal``) are also called after the current step; if they return, training
+            continues.
 
         Notes
         -----
-        The loop does not hold the interpreter lock. One `fit` at a time.
+        The loop releases the interpreter lock. Only one `fit` can run at a time.
         """
         chosen = complete(options)
         given = {**locals(), **chosen}
@@ -325,9 +327,9 @@ class Trainer(FitHooks):
             check_alone(source, y=y, sample_weight=sample_weight)
             if class_weight is not None:
                 native.class_weights = native_class_weights(class_weight)
-                self.session._use_sample_weight(places=self._has_places())
+                self.session._use_sample_weight(per_position=self._has_positions())
         elif y is None and self.session.target_name:
-            raise DataError(what="there is no y", value="y", hint="Give the targets: fit(X, y).")
+            raise DataError(what="y is missing", value="y", hint="Give the targets: fit(X, y).")
         else:
             X, y, sample_weight = unpack_table(self.session._core, X, y, sample_weight)
             if y is not None:
@@ -336,13 +338,13 @@ class Trainer(FitHooks):
                 self._labels.learn(self.session._core, y)
             if not self._is_trial:
                 report_notes(self.session._core, X, y, validation, verbose)
-            if class_weight is not None and self._has_places():
+            if class_weight is not None and self._has_positions():
                 native.class_weights = native_class_weights(class_weight)
-                self.session._use_sample_weight(places=True)
+                self.session._use_sample_weight(per_position=True)
             elif class_weight is not None:
                 sample_weight = with_class_weights(class_weight, y, sample_weight)
         if sample_weight is not None or has_weight(validation) or has_weight(source):
-            self.session._use_sample_weight(places=self._weighs_places(sample_weight))
+            self.session._use_sample_weight(per_position=self._weighs_positions(sample_weight))
         self._callbacks.set_checkpoints(native, resume)
         rows = self._rows(source, X, y, sample_weight)
         held_out = validation_rows(self.session, self._labels, validation, source, native)
@@ -363,7 +365,7 @@ class Trainer(FitHooks):
         steps: int = 100,
         batch_size: int | None = None,
     ) -> LrFinder:
-        """Try rising learning rates, a step each; everything is as before afterwards.
+        """Try increasing learning rates, one step each, and undo the steps.
 
         Parameters
         ----------
@@ -371,7 +373,7 @@ class Trainer(FitHooks):
             As for `fit`.
         min_lr, max_lr : float, default=1e-7, 10
         steps : int, default=100
-            How many rates are tried at most; it ends when the loss is four times its smallest.
+            Maximum number of rates; the trial ends when the loss is four times its minimum.
         batch_size : int, default=None
             As for `fit`.
 
@@ -409,13 +411,13 @@ class Trainer(FitHooks):
         Parameters
         ----------
         reason : str
-            What `stop_reason` will say.
+            Value of `stop_reason`.
         """
         self.stop_reason = reason
         self._core.stop()
 
     def reset(self) -> None:
-        """Go back to the first weights, an empty optimizer state and an empty history."""
+        """Restore the initial weights, and clear optimizer state and history."""
         self._core.reset()
         self.history = History()
         self.stop_reason = ""
@@ -430,10 +432,10 @@ class Trainer(FitHooks):
         batch_size: int = 256,
         allow_nan: bool = False,
     ) -> Evaluation:
-        """Return (loss, accuracy, rows, metrics) over rows; data and options as for `fit`."""
+        """Return loss, accuracy, number of rows and metrics; data and options as for `fit`."""
         source, y, sample_weight = as_source(X, y, sample_weight)
         if sample_weight is not None or has_weight(source):
-            self.session._use_sample_weight(places=self._weighs_places(sample_weight))
+            self.session._use_sample_weight(per_position=self._weighs_positions(sample_weight))
         wanted = native_metrics(metrics)
         rows = self._rows(source, X, y, sample_weight)
         size = positive_int("batch_size", batch_size)
@@ -441,13 +443,13 @@ class Trainer(FitHooks):
         values = dict(zip([metric.name for metric in wanted], result.metrics, strict=True))
         return Evaluation(result.loss, result.accuracy, result.rows, values)
 
-    def _has_places(self) -> bool:
-        """Return whether a row has several class labels."""
+    def _has_positions(self) -> bool:
+        """Return whether a row has several class labels, one for each position."""
         loss = self.session._core.loss
         return bool(loss.is_classifier) and len(loss.target.shape or ()) > 1
 
-    def _weighs_places(self, sample_weight: Any) -> bool:
-        return self._has_places() and len(np.shape(sample_weight)) > 1
+    def _weighs_positions(self, sample_weight: Any) -> bool:
+        return self._has_positions() and len(np.shape(sample_weight)) > 1
 
     def _rows(self, source: Source | None, X: Any, y: Any, sample_weight: Any) -> NativeRows:
         if source is not None:

@@ -109,7 +109,7 @@ def graph(
     name : str
         One of `names`.
     target_opset : int, default=None
-        None is 15.
+        None means 15.
     dtype : NumPy type, default=float32
         Of the tensors.
     weight_name : str, default=None
@@ -117,8 +117,8 @@ def graph(
     **kwargs
         ``l1_weight``, ``l2_weight`` (0.01) of the elastic losses and penalties, ``l1``, ``l2``
         (1e-4) of ``update_penalty_elastic_error``, ``multiply`` (2) of ``grad_loss_square_error``,
-        ``eps`` (1e-5) of the log loss, ``n_tensors`` (1) and ``loss_shape`` ((1, 1), None is any)
-        of ``n_penalty_elastic_error``.
+        ``eps`` (1e-5) of the log loss, ``n_tensors`` (1) and ``loss_shape`` ((1, 1), or None for
+        any) of ``n_penalty_elastic_error``.
 
     Returns
     -------

@@ -38,7 +38,7 @@ def select(
     ----------
     model : onnx.ModelProto
     outputs, inputs : str or list of str, default=None
-        Names of values; None is the model's own.
+        Names of values; None means the model's own.
 
     Raises
     ------

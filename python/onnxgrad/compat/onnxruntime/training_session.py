@@ -252,7 +252,7 @@ class TrainingSession:
         Parameters
         ----------
         output_names : list of str or None
-            None is all: those of the model, and ``global_gradient_norm``.
+            None means all: those of the model, and ``global_gradient_norm``.
         input_feed : dict
             The inputs of the model and ``Learning_Rate`` [1].
         run_options : RunOptions, default=None

@@ -31,7 +31,7 @@ def select_model_inputs_outputs(
     ----------
     model : onnx.ModelProto
     outputs, inputs : str or list of str, default=None
-        None is the model's own.
+        None means the model's own.
     infer_shapes : bool, default=False
         Whether types and shapes of the new inputs and outputs are inferred where the model
         declares them, too. Those of inner values always are.

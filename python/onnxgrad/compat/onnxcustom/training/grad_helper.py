@@ -49,9 +49,9 @@ def onnx_derivative(
     ----------
     onx : onnx.ModelProto
     weights : list of str, default=None
-        Initializers to differentiate with respect to; None is all of floating type.
+        Initializers to differentiate with respect to; None means all of floating type.
     inputs : list of str, default=None
-        Inputs to differentiate with respect to; None is all of floating type.
+        Inputs to differentiate with respect to; None means all of floating type.
     options : DerivativeOptions, default=Zero
     loss, label : str, default=None
         With `DerivativeOptions.Loss`, the output to differentiate, and an input that gets no

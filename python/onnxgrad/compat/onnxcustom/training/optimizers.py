@@ -230,7 +230,7 @@ class OrtGradientOptimizer(BaseEstimator):
             self.trained_coef_ = self.train_session_.get_state()
 
     def get_trained_onnx(self, model: onnx.ModelProto | None = None) -> onnx.ModelProto:
-        """Return a model with the trained weights; None is the one that was trained."""
+        """Return a model with the trained weights; None means the one that was trained."""
         return replace_initializers_into_onnx(model or self.model_onnx, self.get_state())
 
     def losses(self, X: Any, y: Any, sample_weight: Any = None) -> np.ndarray[Any, Any]:

@@ -54,7 +54,7 @@ class OrtGradientForwardBackwardOptimizer(BaseEstimator):
     ----------
     model_onnx : onnx.ModelProto
     weights_to_train : list of str, default=None
-        In any order; None is all initializers of floating type.
+        In any order; None means all initializers of floating type.
     loss_output_name : str, default="loss"
         Taken for compatibility.
     max_iter : int, default=100
@@ -396,7 +396,7 @@ class OrtGradientForwardBackwardOptimizer(BaseEstimator):
             self._states_[kind][name] = OrtValue(np.zeros_like(new.numpy())) if zero else new
 
     def get_trained_onnx(self, model: onnx.ModelProto | None = None) -> onnx.ModelProto:
-        """Return a model with the trained weights; None is the one that was trained."""
+        """Return a model with the trained weights; None means the one that was trained."""
         return replace_initializers_into_onnx(
             model or self.model_onnx, dict(self._fitted()["weight"])
         )

@@ -53,9 +53,9 @@ class OrtGradientForwardBackward:
     ----------
     onnx_model : onnx.ModelProto
     weights_to_train : list of str, default=None
-        They become inputs, after those of the model; None is all initializers of floating type.
+        They become inputs, after those of the model; None means all initializers of floating type.
     input_names, output_names : list of str, default=None
-        None is all.
+        None means all.
     class_name : str, default=None
         Of the class `cls_type_`.
     sess_options : default=None
@@ -63,7 +63,7 @@ class OrtGradientForwardBackward:
     run_options : RunOptions, default=None
         `terminate` and `only_execute_path_to_fetches` are refused; the others have no effect.
     providers : list of str, default=None
-        None is the CPU's.
+        None means the CPU's.
     provider_options : list of dict, default=None
         Options are refused.
     graph_builder_config : OrtModuleGraphBuilderConfiguration, default=None

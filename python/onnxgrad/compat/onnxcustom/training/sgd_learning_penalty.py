@@ -79,7 +79,7 @@ class BaseLearningPenalty(BaseOnnxClass):
 
     @staticmethod
     def select(class_name: Any, **kwargs: Any) -> BaseLearningPenalty:
-        """Return the penalty of a name, or the object itself; None is no penalty.
+        """Return the penalty of a name, or the object itself; None means no penalty.
 
         Raises
         ------

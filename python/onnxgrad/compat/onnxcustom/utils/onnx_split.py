@@ -19,7 +19,7 @@ class OnnxSegment:
     ----------
     parent : OnnxSplitting
     begin, end : str or None
-        Names of the values; None is the beginning or the end of the model.
+        Names of the values; None means the beginning or the end of the model.
     size : int
         Bytes of the initializers that it reads.
     involved, nodes : list of onnx.NodeProto

@@ -79,7 +79,7 @@ def generate_artifacts(
     ----------
     model : onnx.ModelProto or path
     requires_grad : list of str, default=None
-        Parameters to train; None is all that scale or shift values.
+        Parameters to train; None means all that scale or shift values.
     frozen_params : list of str, default=None
         Parameters that are in the checkpoint and are not trained.
     loss : LossType or onnxgrad.losses.Loss, default=None
@@ -87,7 +87,7 @@ def generate_artifacts(
         behind its Softmax or Sigmoid, not on probabilities or labels.
     optimizer : OptimType or onnxgrad.optimizers.Optimizer, default=None
     artifact_directory : path, default=None
-        None is the current one.
+        None means the current one.
     prefix : str, default=""
         Of the names of the files.
     additional_output_names : list of str, default=None

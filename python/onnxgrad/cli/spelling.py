@@ -1,10 +1,9 @@
-"""The texts of messages with options spelled as on the command line.
+"""Messages with options spelled as on the command line.
 
-A message names an option by what it is called in Python, and an equals sign: ``validation=0.1``,
-or ``trainable=`` where no value is meant; a name with an underscore may stand alone
-(``drop_last``). Python shows such a text as it is. The command line shows its own spelling of each
-option that the running command has: ``--validation 0.1``, ``--trainable``, ``--drop-last``. What
-is in quotes was quoted from the user, and stays.
+A message writes an option as in Python, with an equals sign: ``validation=0.1``, or
+``trainable=`` without a value; a name with an underscore may appear alone (``drop_last``). The
+command line replaces each option of the running command by its own spelling: ``--validation 0.1``,
+``--trainable``, ``--drop-last``. Quoted text comes from the user and is not changed.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Any, NamedTuple
 
 from onnxgrad.errors import Error
 
-__all__ = ["Spelling", "in_words_of", "message", "spellings"]
+__all__ = ["Spelling", "message", "spell_options", "spellings"]
 
 
 class Spelling(NamedTuple):
@@ -24,9 +23,9 @@ class Spelling(NamedTuple):
     Attributes
     ----------
     flag : str
-        With a value, or where it is switched on.
+        Spelling with a value, or if it is switched on.
     off : str
-        Where it is switched off; empty: it can only be left out.
+        Spelling if it is switched off; empty if it can only be left out.
     """
 
     flag: str
@@ -41,7 +40,7 @@ _TOKEN = re.compile(
 
 
 def spellings(parameters: Iterable[Any]) -> dict[str, Spelling]:
-    """Return the spelling of each option among the parameters of a command, by name."""
+    """Return the spellings of the options among a command's parameters, by name."""
     found = {}
     for parameter in parameters:
         if parameter.param_type_name == "option" and parameter.name:
@@ -51,13 +50,13 @@ def spellings(parameters: Iterable[Any]) -> dict[str, Spelling]:
     return found
 
 
-def in_words_of(options: Mapping[str, Spelling], text: str) -> str:
-    """Return `text` with the options in it as the command line spells them.
+def spell_options(text: str, options: Mapping[str, Spelling]) -> str:
+    """Return `text` with the options in it spelled as on the command line.
 
     Examples
     --------
     >>> options = {"validation": Spelling("--validation"), "allow_nan": Spelling("--allow-nan")}
-    >>> in_words_of(options, "Give validation=0.1 or allow_nan=True, not 'validation=2'.")
+    >>> spell_options("Give validation=0.1 or allow_nan=True, not 'validation=2'.", options)
     "Give --validation 0.1 or --allow-nan, not 'validation=2'."
     """
 
@@ -79,8 +78,8 @@ def in_words_of(options: Mapping[str, Spelling], text: str) -> str:
 
 
 def message(error: Error, options: Mapping[str, Spelling]) -> str:
-    """Return the text of an error, with its class, with options spelled as on the command line."""
-    text = in_words_of(options, str(error))
+    """Return the class and text of an error, with options spelled as on the command line."""
+    text = spell_options(str(error), options)
     option = options.get(error.value)
     starts = (f"{error.value}:", f"{error.value} ")  # "epochs: 0, expected ..."
     if option is not None and text.startswith(starts):
