@@ -1,15 +1,15 @@
 """onnxgrad trains ONNX models.
 
-Three lines train a model that scikit-learn, PyTorch or Keras exported, and return the same file
-with better weights:
+Three lines train a model exported from scikit-learn, PyTorch or Keras, and write the same file with
+new weights:
 
 >>> import onnxgrad as og
 >>> trainer = og.Trainer("model.onnx", loss="auto", optimizer="adam")  # doctest: +SKIP
 >>> trainer.fit(X, y, validation=0.1, epochs=20, batch_size=32)        # doctest: +SKIP
 >>> trainer.save("trained.onnx")                                       # doctest: +SKIP
 
-Models are given as path, bytes or ``onnx.ModelProto``; arrays as NumPy or anything with DLPack.
-Everything that is raised derives from `onnxgrad.Error`.
+Models are given as a path, bytes or an ``onnx.ModelProto``; arrays as NumPy arrays or objects with
+DLPack. All exceptions derive from `onnxgrad.Error`.
 """
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING
@@ -100,8 +100,8 @@ if _TYPE_CHECKING:
     from onnxgrad.graphs.weight_changes import weight_change
     from onnxgrad.sessions.forward_backward import ForwardBackward, Gradients
 
-# Not needed for training, so imported at the first use: a process trains sooner.
-_LATER = {
+# Imported at the first use: they are not needed for training, which starts faster without them.
+_LAZY = {
     "ForwardBackward": "sessions.forward_backward",
     "Gradients": "sessions.forward_backward",
     "Report": "graphs.reports",
@@ -120,14 +120,14 @@ _LATER = {
 }
 
 
-_LATER_MODULES = ("graph_pictures", "graphs", "plotting", "sklearn")
+_LAZY_MODULES = ("graph_pictures", "graphs", "plotting", "sklearn")
 
 
 def __getattr__(name: str) -> object:
     from importlib import import_module
 
-    if name in _LATER_MODULES:
+    if name in _LAZY_MODULES:
         return import_module(f"onnxgrad.{name}")
-    if name in _LATER:
-        return getattr(import_module(f"onnxgrad.{_LATER[name]}"), name)
+    if name in _LAZY:
+        return getattr(import_module(f"onnxgrad.{_LAZY[name]}"), name)
     raise AttributeError(f"module 'onnxgrad' has no attribute '{name}'")

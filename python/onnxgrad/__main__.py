@@ -1,4 +1,4 @@
-"""``python -m onnxgrad``: the command line, as the program ``onnxgrad`` has it."""
+"""``python -m onnxgrad``: the command line, like the program ``onnxgrad``."""
 
 from onnxgrad.cli import main
 

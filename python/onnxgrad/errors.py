@@ -1,7 +1,7 @@
-"""The exceptions of onnxgrad, one class for each class of the C++ library.
+"""The exceptions of onnxgrad, one for each class of the C++ library.
 
-Every message has four parts: what was wrong, where, what was expected and given, and what to do.
-The same parts are attributes of the exception, for programs that react to them.
+A message has four parts: what is wrong, where, what was expected and given, and what to do. The
+same parts are attributes of the exception.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = [
 
 
 class Error(Exception):
-    """Base of everything that onnxgrad raises.
+    """Base class of all exceptions of onnxgrad.
 
     Attributes
     ----------
@@ -43,7 +43,7 @@ class Error(Exception):
     hint : str
         What to do about it.
 
-    Fields that are unknown or do not apply are empty.
+    Attributes that are unknown or do not apply are empty.
 
     Examples
     --------
@@ -87,23 +87,23 @@ class ModelError(Error, ValueError):
 
 
 class UnsupportedOperatorError(Error, NotImplementedError):
-    """An operator that cannot be run, or not with these types or attributes."""
+    """An operator is not supported, or not with these types or attributes."""
 
 
 class GradientError(Error, NotImplementedError):
-    """A requested gradient does not exist; every node in the way is named."""
+    """A requested gradient does not exist; the message names every node without one."""
 
 
 class ShapeError(Error, ValueError):
-    """Shapes that do not fit each other, or that are too large."""
+    """Shapes do not fit each other, or are too large."""
 
 
 class DataError(Error, ValueError, TypeError):
-    """Data that a model cannot take: dtype, NaN, label out of range, missing column."""
+    """Data is invalid for a model: wrong dtype, NaN, label out of range, missing column."""
 
 
 class OptionError(Error, ValueError, TypeError):
-    """An option that has no meaning here: an unknown loss, a negative learning rate."""
+    """An option is invalid: an unknown loss, a negative learning rate."""
 
 
 class CheckpointError(Error, RuntimeError):
@@ -115,7 +115,7 @@ class ConvergenceError(Error, RuntimeError):
 
 
 class DeviceError(Error, RuntimeError):
-    """A device is absent, or its memory is exhausted."""
+    """A device is not available, or out of memory."""
 
 
 class InternalError(Error, RuntimeError):

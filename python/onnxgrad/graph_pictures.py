@@ -1,6 +1,6 @@
-"""Pictures of models: laid out by Graphviz, drawn by matplotlib (the extra ``onnxgrad[plot]``).
+"""Drawings of models: layout by Graphviz, drawing by matplotlib (the extra ``onnxgrad[plot]``).
 
-Both are wheels: `pygraphviz` includes Graphviz's layout engine, no program is run.
+The wheel of `pygraphviz` includes Graphviz's layout engine; no other program is run.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _COLORS = {"input": "#ffe08a", "initializer": "#d6e9c6", "node": "#cfe2f3", "out
 _FONT_SIZE = 9.0  # points
 _MARGIN = 8.0  # points: between text and edge of a box, and around the picture
 _TITLE = 24.0  # points above the picture
-_MOST_NUMBERS = 3  # an initializer of integers up to this size is shown by value
+_MAX_SHOWN_VALUES = 3  # integer initializers up to this size are shown by value
 
 
 @dataclass
 class _Drawing:
-    """A graph with places, in points: Graphviz's axes, y upwards."""
+    """A graph with positions, in points: Graphviz's axes, y upwards."""
 
     boxes: list[tuple[str, str]] = field(default_factory=list)  # text, kind
     lines: list[tuple[int, int]] = field(default_factory=list)
@@ -40,8 +40,8 @@ def draw_graph(model: onnx.ModelProto, ax: Any = None, title: str | None = None)
     ----------
     model : onnx.ModelProto
     ax : matplotlib.axes.Axes, default=None
-        Where to draw; None makes a figure of the size the graph needs. In given axes everything,
-        text included, is scaled to fit.
+        Where to draw; None creates a figure of the size that the graph needs. In given axes
+        everything, including text, is scaled to fit.
     title : str, default=None
 
     Returns
@@ -61,7 +61,7 @@ def draw_graphs(
     axes: Sequence[Any] | None = None,
     titles: Sequence[str | None] | None = None,
 ) -> list[Any]:
-    """Draw models side by side; see `draw_graph`. Returns the axes, one for each model."""
+    """Draw models side by side and return the axes, one for each model; see `draw_graph`."""
     if not models:
         raise ValueError("Give at least one model.")
     titles = [None] * len(models) if titles is None else list(titles)
@@ -79,7 +79,7 @@ def draw_graphs(
 
 
 def graph_svg(model: onnx.ModelProto) -> str:
-    """Return the picture of a model as SVG text; the same model gives the same text."""
+    """Return the drawing of a model as SVG; it is the same for the same model."""
     plt = _pyplot()
     text = StringIO()
     with plt.rc_context({"svg.fonttype": "none", "svg.hashsalt": "onnxgrad"}):
@@ -94,15 +94,15 @@ def _pyplot() -> Any:
         import matplotlib.pyplot as plt
     except ImportError as error:
         raise ImportError(
-            "matplotlib draws models and is not installed: pip install 'onnxgrad[plot]'"
+            "drawing models needs matplotlib, which is not installed: pip install 'onnxgrad[plot]'"
         ) from error
     return plt
 
 
 def _new_axes(drawings: Sequence[_Drawing], titles: Sequence[str | None]) -> list[Any]:
-    """Axes of a new figure in which one unit is one point."""
+    """Return axes of a new figure in which one unit is one point."""
     top = _TITLE if any(titles) else 0.0
-    # A title needs room too, however small the graph is; matplotlib's are a third larger.
+    # A title needs space even if the graph is small; matplotlib's font is a third larger.
     widths = [
         max(drawing.size[0], 1.4 * _text_size(title or "")[0] + 2 * _MARGIN)
         for drawing, title in zip(drawings, titles, strict=True)
@@ -112,36 +112,36 @@ def _new_axes(drawings: Sequence[_Drawing], titles: Sequence[str | None]) -> lis
     left, axes = 0.0, []
     for drawing, width in zip(drawings, widths, strict=True):
         below = height - drawing.size[1]
-        place = (left, below, width, drawing.size[1])
+        rectangle = (left, below, width, drawing.size[1])
         total = (sum(widths), height + top, sum(widths), height + top)
-        axes.append(figure.add_axes(tuple(a / b for a, b in zip(place, total, strict=True))))
+        axes.append(figure.add_axes(tuple(a / b for a, b in zip(rectangle, total, strict=True))))
         left += width
     return axes
 
 
 def _laid_out(graph: onnx.GraphProto) -> _Drawing:
-    """Boxes and lines of a graph, with the places that Graphviz's dot gives them."""
+    """Return boxes and lines of a graph, with their positions from Graphviz's dot."""
     try:
         import pygraphviz
     except ImportError as error:
         raise ImportError(
-            "Graphviz lays out pictures of models; its Python package pygraphviz (2.0 or newer "
-            "brings Graphviz along) is not installed: pip install 'onnxgrad[plot]'"
+            "drawing models needs pygraphviz (2.0 or newer, which includes Graphviz), which is not "
+            "installed: pip install 'onnxgrad[plot]'"
         ) from error
     _pyplot()
     drawing = _boxes_and_lines(graph)
     dot = pygraphviz.AGraph(strict=False, directed=True, nodesep="0.2", ranksep="0.28")
-    for place, (text, _) in enumerate(drawing.boxes):
+    for i, (text, _) in enumerate(drawing.boxes):
         width, height = _text_size(text)
         dot.add_node(
-            place, label="", shape="box", fixedsize="true",
+            i, label="", shape="box", fixedsize="true",
             width=f"{(width + _MARGIN) / 72:.4f}", height=f"{(height + _MARGIN) / 72:.4f}",
         )  # fmt: skip
     for count, (first, second) in enumerate(drawing.lines):
         dot.add_edge(first, second, key=count, arrowsize="0.6")
     dot.layout(prog="dot")
-    for place in range(len(drawing.boxes)):
-        drawing.centers.append(_point(dot.get_node(place).attr["pos"]))
+    for i in range(len(drawing.boxes)):
+        drawing.centers.append(_point(dot.get_node(i).attr["pos"]))
     for count, (first, second) in enumerate(drawing.lines):
         drawing.curves.append(_curve(dot.get_edge(first, second, count).attr["pos"]))
     _, _, right, top = (float(number) for number in dot.graph_attr["bb"].split(","))
@@ -162,22 +162,22 @@ def _boxes_and_lines(graph: onnx.GraphProto) -> _Drawing:
         if value.name not in weights:
             made[value.name] = box(_value_text(value), "input")
     for node in graph.node:
-        place = box(node.op_type, "node")
+        index = box(node.op_type, "node")
         for name in dict.fromkeys(_read_by(node)):
             if name in weights and name not in made:
                 made[name] = box(_weight_text(weights[name]), "initializer")
             if name in made:
-                drawing.lines.append((made[name], place))
-        made.update({name: place for name in node.output if name})
+                drawing.lines.append((made[name], index))
+        made.update({name: index for name in node.output if name})
     for value in graph.output:
-        place = box(_value_text(value), "output")
+        index = box(_value_text(value), "output")
         if value.name in made:
-            drawing.lines.append((made[value.name], place))
+            drawing.lines.append((made[value.name], index))
     return drawing
 
 
 def _read_by(node: onnx.NodeProto) -> Iterator[str]:
-    """Names that a node reads, those of its inner graphs included (outer names are unique)."""
+    """Yield the names that a node reads, including its subgraphs (outer names are unique)."""
     yield from node.input
     for attribute in node.attribute:
         for inner in [attribute.g, *attribute.graphs]:
@@ -197,14 +197,14 @@ def _weight_text(init: onnx.TensorProto) -> str:
     size = 1
     for dim in init.dims:
         size *= dim
-    if init.data_type == onnx.TensorProto.INT64 and size <= _MOST_NUMBERS:
+    if init.data_type == onnx.TensorProto.INT64 and size <= _MAX_SHOWN_VALUES:
         return f"{init.name}\n= {onnx.numpy_helper.to_array(init).tolist()}"
     return f"{init.name}\n{list(init.dims)}"
 
 
 @lru_cache(maxsize=4096)
 def _text_size(text: str) -> tuple[float, float]:
-    """Width and height of lines of text in points, as matplotlib draws them."""
+    """Return width and height of lines of text in points, as matplotlib draws them."""
     from matplotlib.textpath import TextPath
 
     lines = text.split("\n")
@@ -219,7 +219,7 @@ def _point(text: str) -> tuple[float, float]:
 
 
 def _curve(text: str) -> list[tuple[float, float]]:
-    """Bezier points of an edge, as Graphviz writes them: the tip ("e,x,y") comes first."""
+    """Parse the Bezier points of an edge as Graphviz writes them: the tip ("e,x,y") is first."""
     tip, *points = text.split()
     if tip.startswith("e,"):
         return [*(_point(point) for point in points), _point(tip[2:])]
@@ -233,8 +233,8 @@ def _draw(ax: Any, drawing: _Drawing) -> None:
     width, height = drawing.size
     ax.set(xlim=(-_MARGIN, width - _MARGIN), ylim=(-_MARGIN, height - _MARGIN), aspect="equal")
     ax.axis("off")
-    room = ax.get_window_extent().transformed(ax.figure.dpi_scale_trans.inverted())
-    scale = min(72 * room.width / width, 72 * room.height / height, 1.0)
+    extent = ax.get_window_extent().transformed(ax.figure.dpi_scale_trans.inverted())
+    scale = min(72 * extent.width / width, 72 * extent.height / height, 1.0)
     for points in drawing.curves:
         *curve, tip = points
         codes = [Path.MOVETO, *[Path.CURVE4] * (len(curve) - 1), Path.LINETO]

@@ -1,4 +1,4 @@
-"""The numbers of each epoch."""
+"""The history of a fit: losses and metrics of each epoch."""
 
 from __future__ import annotations
 
@@ -17,17 +17,16 @@ __all__ = ["History", "cell_text", "log_of"]
 
 
 class History(dict[str, list[float]]):
-    """A dictionary of lists, with one number for each epoch.
+    """A dictionary of lists with one number for each epoch.
 
-    Of a fit with more than `max_history` epochs (65,536) only every second, fourth, eighth, ... is
-    there, besides the first, the best and the newest one.
+    A fit with more than `max_history` epochs (65,536) keeps only every second, fourth, eighth, ...
+    epoch, and always the first, the best and the newest one.
 
     The keys are ``epoch``, ``train_loss``, ``val_loss``, ``val_accuracy`` and ``val_<metric>``
-    (where there was validation; NaN in epochs without), ``lr``, ``seconds`` and ``rows_per_s``, and
-    of data that is read in chunks ``data_wait_s``: how long training waited for rows. With several
-    targets there is ``train_loss_<output>``, the loss of each without its factor, and with
-    ``fit(grad_norm=True)`` there is ``grad_norm``, the mean over the steps of the norm of all
-    gradients together, before any clipping.
+    (with validation; NaN for epochs without), ``lr``, ``seconds`` and ``rows_per_s``; for data read
+    in chunks ``data_wait_s``, the time that training waited for rows; with several targets
+    ``train_loss_<output>``, the loss of each without its factor; and with ``fit(grad_norm=True)``
+    ``grad_norm``, the total norm of all gradients before clipping, averaged over the steps.
 
     Examples
     --------
@@ -45,7 +44,7 @@ class History(dict[str, list[float]]):
         return history
 
     def append(self, log: Mapping[str, float]) -> None:
-        """Add an epoch; what it does not have is NaN."""
+        """Add an epoch; missing values are NaN."""
         if log.keys() == self.keys():
             for name, value in log.items():
                 self[name].append(value)
@@ -56,19 +55,19 @@ class History(dict[str, list[float]]):
         for name, column in self.items():
             column.append(log.get(name, math.nan))
 
-    def replace_from(self, place: int, log: Mapping[str, float]) -> None:
-        """Put an epoch at `place`; it is the last one then."""
+    def replace_from(self, index: int, log: Mapping[str, float]) -> None:
+        """Set the epoch at `index` and remove later ones."""
         for column in self.values():
-            del column[place:]
+            del column[index:]
         self.append(log)
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
-        """Write one line per epoch, with the names in the first line; at once, never half a file.
+        """Write a line of names and a line for each epoch to a CSV file.
 
         Raises
         ------
         CheckpointError
-            If the file cannot be written.
+            The file cannot be written.
         """
         rows = zip(*self.values(), strict=False)
         lines = [",".join(self), *(",".join(cell_text(value) for value in row) for row in rows)]
@@ -96,7 +95,7 @@ class History(dict[str, list[float]]):
 
 
 def log_of(epoch: _core.EpochLog) -> dict[str, float]:
-    """Return what callbacks get: numbers by the names of `Trainer.history`, and the epoch."""
+    """Return the `logs` argument of callbacks: numbers by the names of `Trainer.history`."""
     logs = {"epoch": float(epoch.epoch), "train_loss": epoch.train_loss}
     logs.update(epoch.target_losses)
     if epoch.val_loss is not None:
@@ -115,5 +114,5 @@ def log_of(epoch: _core.EpochLog) -> dict[str, float]:
 
 
 def cell_text(value: float) -> str:
-    """Return a number as it is written to a CSV file: the shortest text that reads back as it."""
+    """Return a number as the shortest string that is parsed back to the same value."""
     return str(int(value)) if float(value).is_integer() and abs(value) < 1e15 else repr(value)

@@ -1,11 +1,11 @@
-"""Numbers that say how good a model is on its validation rows.
+"""Metrics of a model on validation rows.
 
 A metric is the name of a built-in one, or a function ``metric(y_true, y_pred)``, which is called
-with all validation rows at once. A function that has a parameter `sample_weight` is given the
-weights of the rows too. For classifiers `y_true` are class numbers int64 [N] and `y_pred`
-probabilities [N, C]; for other models both are numbers [N, K].
+once with all validation rows. If it has a parameter `sample_weight`, it also gets the weights of
+the rows. For classifiers `y_true` are class numbers int64 [N] and `y_pred` probabilities [N, C];
+for other models both are numbers [N, K].
 
-In `Trainer.history` and in callbacks, the metric ``"f1"`` has the name ``val_f1``.
+In `Trainer.history` and in callbacks, the metric ``"f1"`` is called ``val_f1``.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ def names() -> list[str]:
 
 
 def is_larger_better(metric: str) -> bool:
-    """Return whether a larger value is better; True for names that are not built in."""
+    """Return whether larger values are better; True for metrics that are not built in."""
     return _core.is_larger_better(metric)
 
 
 def compute(name: str, y_true: Any, y_pred: Any, sample_weight: Any = None) -> float:
-    """Return a built-in metric of predictions that you have.
+    """Compute a built-in metric from predictions.
 
     Parameters
     ----------
@@ -74,13 +74,13 @@ def compute(name: str, y_true: Any, y_pred: Any, sample_weight: Any = None) -> f
             raise OptionError(
                 what="y_pred has one column, expected a score for each class",
                 value="y_pred",
-                hint="Give [N, C]: for two classes np.column_stack([1 - p, p]).",
+                hint="Give [N, C]; for two classes np.column_stack([1 - p, p]).",
             )
         if target.size and not 0 <= target.min() <= target.max() < columns:
             raise OptionError(
                 what=f"y_true has class numbers outside 0 to {columns - 1}",
                 value="y_true",
-                hint="Give classes as numbers from 0, and y_pred a column for each.",
+                hint="Number the classes from 0, and give y_pred a column for each.",
             )
     else:
         target = np.ascontiguousarray(target, np.float64)
@@ -91,7 +91,7 @@ def compute(name: str, y_true: Any, y_pred: Any, sample_weight: Any = None) -> f
     if len(predicted) != len(target) or (weight is not None and weight.shape != (len(target),)):
         raise OptionError(
             what="y_true, y_pred and sample_weight have different numbers of rows",
-            hint="Give one row of each for each example.",
+            hint="Give all of them the same number of rows.",
         )
     return _core.metric_value(name, target, predicted, weight)
 
@@ -118,7 +118,7 @@ def native_metrics(
     *,
     has_rows: bool = True,
 ) -> list[_core.Metric]:
-    """Return metrics as the extension takes them; a dictionary gives them names."""
+    """Convert metrics, or a dictionary of metrics by name, for the extension."""
     given: Iterable[tuple[str | None, MetricLike]]
     if isinstance(metrics, str) or callable(metrics):
         given = [(None, metrics)]
@@ -131,15 +131,15 @@ def native_metrics(
         raise OptionError(
             what="metrics need validation rows, and there is no validation",
             value="metrics",
-            hint="Give validation=0.1, or rows of its own.",
+            hint="Give validation=0.1, or separate rows.",
         )
     taken = [metric.name for metric in result]
     for name in taken:
         if taken.count(name) > 1 or name == "loss":
             raise OptionError(
-                what=f"metrics: there are two of the name '{name}'",
+                what=f"metrics: there are two with the name '{name}'",
                 value="metrics",
-                hint="Give functions names of their own with a dictionary: {'name': function}.",
+                hint="Name functions by a dictionary: {'name': function}.",
             )
     return result
 
@@ -153,7 +153,7 @@ def _native(name: str | None, metric: MetricLike) -> _core.Metric:
         raise OptionError(
             what=f"metrics: {metric!r} is neither a name nor a function",
             value="metrics",
-            hint=f"Known names are {', '.join(names())}.",
+            hint=f"Known names: {', '.join(names())}.",
         )
     title = name or str(getattr(metric, "__name__", type(metric).__name__))
     return _core.Metric(title, _caller(metric))

@@ -1,4 +1,4 @@
-"""Pictures of trainings, drawn with matplotlib (the extra ``onnxgrad[plot]``)."""
+"""Plots of trainings, drawn with matplotlib (the extra ``onnxgrad[plot]``)."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ __all__ = ["loss_curves"]
 
 
 def loss_curves(history: Mapping[str, Sequence[float]], ax: Any = None) -> Any:
-    """Draw training and validation loss over the epochs, and the accuracy on a second axis.
+    """Plot training and validation loss over the epochs, and the accuracy on a second axis.
 
     Parameters
     ----------
     history : History or dict of lists
-        As `Trainer.history`.
+        Such as `Trainer.history`.
     ax : matplotlib.axes.Axes, default=None
-        Where to draw; None makes a new figure.
+        Where to draw; None creates a new figure.
 
     Returns
     -------
@@ -27,7 +27,7 @@ def loss_curves(history: Mapping[str, Sequence[float]], ax: Any = None) -> Any:
             import matplotlib.pyplot as plt
         except ImportError as error:
             raise ImportError(
-                "matplotlib draws the curves and is not installed: pip install 'onnxgrad[plot]'"
+                "plotting needs matplotlib, which is not installed: pip install 'onnxgrad[plot]'"
             ) from error
         ax = plt.figure(figsize=(7, 4), layout="constrained").add_subplot()
     epochs = history.get("epoch", range(1, len(history["train_loss"]) + 1))

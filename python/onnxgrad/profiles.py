@@ -1,4 +1,4 @@
-"""Where the time of training steps went, and what memory a session holds."""
+"""Profiles of training steps, and the memory that a session uses."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ __all__ = ["KernelTime", "Memory", "Profile"]
 
 
 class Memory(NamedTuple):
-    """Bytes that a session holds, by purpose.
+    """Bytes that a session uses, by purpose.
 
     Attributes
     ----------
     weights : int
-        Those that are trained.
+        Trained weights.
     optimizer_state : int
         Slots and counters.
     activations : int
         Values and gradients of the largest step so far.
     scratch : int
-        Work space of kernels during a step.
+        Workspace of kernels during a step.
     constants : int
-        Weights that are not trained and folded values, of all plans.
+        Weights that are not trained, and folded values, of all plans.
     dynamic : int
-        Plans for shapes that depend on values and of the branches of If, with their values.
+        Plans for data-dependent shapes and branches of If, with their values.
     evaluation : int
-        What `evaluate` and `predict` take.
+        Memory for `evaluate` and `predict`.
     snapshots : int
-        Copies of the state while `Trainer.fit` runs, for going back.
+        Copies of the state during `Trainer.fit`, to go back to.
     """
 
     weights: int
@@ -49,12 +49,12 @@ class Memory(NamedTuple):
 
     @property
     def total(self) -> int:
-        """All of them together."""
+        """Sum of all purposes."""
         return sum(self)
 
 
 class KernelTime(NamedTuple):
-    """Time of one kernel: operator, node, implementation, calls, total seconds, flop per call."""
+    """Time of a kernel: operator, node, implementation, calls, total seconds, FLOPs per call."""
 
     op_type: str
     node: str
@@ -65,14 +65,14 @@ class KernelTime(NamedTuple):
 
 
 class Profile:
-    """Where the time of training steps went; see `TrainingSession.profiling`.
+    """The times of the kernels of training steps; see `TrainingSession.profiling`.
 
     Attributes
     ----------
     kernels : list of KernelTime
-        Slowest first.
+        Kernels, slowest first.
     trace_json : str
-        Single calls (the first million) in the Trace Event format, for Perfetto or
+        Individual calls (the first million) in the Trace Event format, for Perfetto or
         chrome://tracing.
     """
 

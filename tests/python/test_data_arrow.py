@@ -183,7 +183,7 @@ def test_columns_that_are_missing(rows):
     with pytest.raises(og.DataError, match="no column for the model's input 'X'"):
         og.Trainer(mlp_proto([1, 1])).fit(table, "a", verbose=0)
     table = pa.table({"a": rows[0][:, 0], "s": ["x"] * 120})
-    with pytest.raises(og.DataError, match="column 's' is text"):
+    with pytest.raises(og.DataError, match="column 's' has strings"):
         og.Trainer(mlp_proto([2, 1])).fit(table, rows[1], verbose=0)
 
 

@@ -56,7 +56,7 @@ def test_dlpack_alone_in_a_metric():
 
 
 def test_the_name_of_a_column_of_an_array(rows):
-    with pytest.raises(og.DataError, match="y is the text 'k', but X has no columns"):
+    with pytest.raises(og.DataError, match="y is the string 'k', but X has no named columns"):
         two_heads().fit(rows[0], "k", verbose=0)
 
 
@@ -71,9 +71,9 @@ def test_text_labels_of_one_of_several_targets(rows):
     assert_same_weights(found, expected)
     assert found.evaluate(X, texts).loss == expected.evaluate(X, numbers).loss
     unknown = {"price": price[:2], "kind": ["ash", "elm"]}
-    with pytest.raises(og.DataError, match="label 'elm' in row 1 of 'kind' is none of the"):
+    with pytest.raises(og.DataError, match="label 'elm' in row 1 of 'kind' is not one of the"):
         found.evaluate(X[:2], unknown)
-    with pytest.raises(og.DataError, match="of 'kind' are text, but the model does not list"):
+    with pytest.raises(og.DataError, match="of 'kind' are strings, but the model does not list"):
         two_heads().evaluate(X, texts)
     many = {"price": price[:4], "kind": list("abcd")}
     with pytest.raises(og.DataError, match="4 different labels of 'kind', but the model has 3"):

@@ -58,10 +58,10 @@ def test_classes_without_rows_for_validation():
     held_out = rows(2, 0, 1)
     held_out = (held_out[0], NAMES[held_out[1]])
     found = warnings_of(lambda: classifier().fit(X, NAMES[kind], validation=held_out, **OPTIONS))
-    wanted = "classes that no validation row has: 'birch'"
+    wanted = "classes without a validation row: 'birch'"
     assert [str(one.message) for one in found] == [wanted]
     found = warnings_of(lambda: classifier().fit(X, kind, validation=0.05, **OPTIONS))
-    wanted = "classes that may be in no validation row, with a share of 0.05: 1, 2"
+    wanted = "classes that may have no validation row, with a fraction of 0.05: 1, 2"
     assert [str(one.message) for one in found] == [wanted]
 
 
@@ -85,7 +85,7 @@ COPIES = {
     "in place": (lambda X: X, None),
     "by name": (lambda X: {"X": X}, None),
     "dtype": (lambda X: X.astype(np.float64), "X [60, 4]: copied, float64 to float32"),
-    "order": (lambda X: np.asfortranarray(X), "X [60, 4]: copied, its rows are not one after"),
+    "order": (lambda X: np.asfortranarray(X), "X [60, 4]: copied, it is not contiguous"),
     "list": (lambda X: X.tolist(), "X [60, 4]: copied, float64 to float32"),
 }
 

@@ -498,7 +498,7 @@ def test_columns_of_tables_have_their_names():
     with pytest.raises(og.DataError, match="the target has NaN in row 1, column 'b'"):
         trainer.fit(table.rename_columns(["a", "b", "c"]), "b", verbose=0)
     texts = pa.table({"a": [1.0, 2.0], "b": ["1", "2,5"], "y": [1.0, 2.0]})
-    with pytest.raises(og.DataError, match=r"'b' is text \('2,5' in row 1\)[^|]*2\.5"):
+    with pytest.raises(og.DataError, match=r"'b' has strings \('2,5' in row 1\)[^|]*2\.5"):
         trainer.fit(texts, "y", verbose=0)
     two = og.Trainer(model("two.onnx"))
     with pytest.raises(og.DataError, match="no column for the model's input 'b'"):

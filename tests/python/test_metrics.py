@@ -183,7 +183,7 @@ def test_exception_of_a_metric_comes_out(linear_model, linear_data):
     [
         ("acuracy", og.OptionError, "Did you mean 'accuracy'"),
         ("f1", og.DataError, "'f1' is for classes"),
-        (["mae", "mae"], og.OptionError, "two of the name 'mae'"),
+        (["mae", "mae"], og.OptionError, "two with the name 'mae'"),
         ([3], og.OptionError, "neither a name nor a function"),
     ],
 )

@@ -180,7 +180,7 @@ def test_a_classifier_with_texts_and_with_labels_left_out():
     right = left_out.predict(X) == WITH_IGNORED
     expected = right.sum() / (WITH_IGNORED != IGNORED).sum()
     assert left_out.score(X, WITH_IGNORED) == pytest.approx(expected)
-    with pytest.raises(ValueError, match="have to be of 0 and 1"):
+    with pytest.raises(ValueError, match="must contain only 0 and 1"):
         OnnxClassifier(max_iter=1).fit(X[:, 0], LABELS)
 
 

@@ -165,7 +165,7 @@ def test_several_labels_a_row(iris, given, loss):
         np.testing.assert_allclose(found[-1], classifier.predict_proba(X), rtol=1e-5, atol=1e-6)
     with pytest.raises(ValueError, match="y has 2 columns, expected 3"):
         classifier.partial_fit(X, y[:, :2])
-    with pytest.raises(ValueError, match="of 0 and 1"):
+    with pytest.raises(ValueError, match="only 0 and 1"):
         OnnxClassifier().fit(X, y + (np.arange(150) % 3)[:, None])
 
 

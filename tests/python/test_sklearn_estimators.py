@@ -320,7 +320,7 @@ def test_wrong_kind_of_model(iris):
         main (float[N, 2] A, float[N, 2] B) => (float[N, 2] Y) <float[2, 2] w = {1, 2, 3, 4}>
         { s = Add(A, B)  Y = MatMul(s, w) }"""
     )
-    with pytest.raises(ValueError, match="one input of numbers"):
+    with pytest.raises(ValueError, match="one numeric input"):
         OnnxRegressor(two).fit(X, X[:, :2])
 
 

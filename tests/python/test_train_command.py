@@ -322,7 +322,7 @@ def test_log_level(folder, logger):
         (["--optimizer", "lbfgs", "--weight-decay", 1], 2, "--penalty"),
         (["--penalty", "l3=1"], 2, "'l2'"),
         (["--penalty", "nothing*:l2=1"], 3, "nothing*"),
-        (["--class-weight", "x=1"], 2, "is no number"),
+        (["--class-weight", "x=1"], 2, "is not a number"),
         (["--class-weight", "9=1"], 4, "no row has the label 9"),
         (["--lr", "fast"], 2, "neither a number nor 'auto'"),
         (["--lr", "-1"], 2, "lr"),

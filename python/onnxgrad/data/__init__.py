@@ -1,10 +1,10 @@
-"""Rows that are not arrays in memory: batches that a program makes, and files.
+"""Sources of rows other than arrays in memory: batches from Python code, and files.
 
 `Trainer.fit`, `Trainer.evaluate` and their `validation` accept these instead of arrays. Files may
-be larger than memory: they are read in chunks by a separate thread and collected in two blocks of
-at most 32 MiB: one is trained on while the other is filled. With ``shuffle=True`` the chunks of an
-epoch come in a random order (where a file allows that), and then the rows of each block; both
-orders are functions of the trainer's seed and the number of the epoch.
+be larger than memory: a separate thread reads them in chunks into two blocks of at most 32 MiB, one
+of which is filled while the other is trained on. ``shuffle=True`` shuffles the chunks of an epoch
+(if the file format allows it) and the rows of each block; both orders depend only on the trainer's
+seed and the number of the epoch.
 """
 
 from onnxgrad.data.batches import Batches

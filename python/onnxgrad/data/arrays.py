@@ -1,8 +1,8 @@
-"""Converts arrays of any library for the extension without importing that library.
+"""Conversion of arrays from any library for the extension, without importing that library.
 
-The extension takes contiguous NumPy arrays without a copy. Three kinds of arrays need a companion:
-text (a list of ``str`` and a shape), and the types that NumPy knows only through ``ml_dtypes``
-(their bits and the name of the type).
+Contiguous NumPy arrays are passed to the extension without a copy. Two kinds are passed as a pair:
+strings (a list of ``str`` and a shape), and types of ``ml_dtypes`` (their bits and the name of the
+type).
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ _BITS = {
     "int2": np.uint8,
     "uint2": np.uint8,
 }
-_LARGE = 64 << 20  # bytes: before a larger copy, the free memory is checked
+_LARGE = 64 << 20  # bytes: the free memory is checked before a larger copy
 
 
 def is_sparse(value: Any) -> bool:
-    """Return whether `value` is a sparse array or matrix, as those of SciPy."""
+    """Return whether `value` is a sparse array or matrix like SciPy's."""
     return all(hasattr(value, name) for name in ("toarray", "tocsr", "nnz"))
 
 
 def as_numpy(value: ArrayLike, name: str) -> np.ndarray[Any, Any]:
-    """Return `value` as a NumPy array, sharing its memory where that is possible."""
+    """Convert `value` to a NumPy array, sharing its memory if possible."""
     if isinstance(value, np.ndarray):
         return value
     if hasattr(value, "__dlpack__") and not isinstance(value, np.generic):
@@ -71,12 +71,12 @@ def as_numpy(value: ArrayLike, name: str) -> np.ndarray[Any, Any]:
         raise DataError(
             what=f"'{name}': a sparse {type(value).__name__}",
             value=name,
-            hint="Give toarray(); X [N, C] of a Trainer may be sparse.",
+            hint="Call toarray() on it. Only X [N, C] of a Trainer may be sparse.",
         )
     try:
         return np.asarray(value)
     except MemoryError as error:
-        raise _no_room(name, str(error)) from None
+        raise _out_of_memory(name, str(error)) from None
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise DataError(
             what=f"'{name}': a {type(value).__name__} that is not an array",
@@ -87,35 +87,35 @@ def as_numpy(value: ArrayLike, name: str) -> np.ndarray[Any, Any]:
 
 
 def to_native(value: ArrayLike, name: str) -> NativeArray:
-    """Return what the extension takes for `value`; `name` is for messages.
+    """Convert `value` for the extension; `name` is for messages.
 
-    Contiguous numeric arrays are passed on without a copy.
+    Contiguous numeric arrays are not copied.
     """
     array = as_numpy(value, name)
     if array.dtype.kind in "OUT":
-        _expect_room(array, name)
+        _check_memory(array, name)
     if array.dtype.kind == "O":
         array = _from_objects(array, name)
     if array.dtype.kind in "UT":
         return ([str(item) for item in array.ravel().tolist()], list(array.shape))
     if not array.dtype.isnative:
-        _expect_room(array, name)
+        _check_memory(array, name)
         array = array.astype(array.dtype.newbyteorder("="))
-    # The kind alone does not say: one of the types of ml_dtypes calls itself floating.
+    # The kind alone is not enough: one of the types of ml_dtypes has the kind of floats.
     if array.dtype.isbuiltin != _USER_DEFINED:
         if array.dtype.kind in _NATIVE_KINDS and array.dtype.itemsize <= 8:
             return _contiguous(array, name)
     elif array.dtype.names is None and array.dtype.name in _BITS:
         return (_contiguous(array, name).view(_BITS[array.dtype.name]), array.dtype.name)
     raise DataError(
-        what=f"'{name}': arrays of {array.dtype} cannot be used",
+        what=f"'{name}': arrays of {array.dtype} are not supported",
         value=name,
         hint="Convert it to a floating, integer, bool or string type.",
     )
 
 
 def to_feeds(feeds: Mapping[str, ArrayLike]) -> dict[str, NativeArray]:
-    """Return a dictionary of inputs as the extension takes it."""
+    """Convert a dictionary of inputs for the extension."""
     if not isinstance(feeds, Mapping):
         raise DataError(
             what=f"feeds is a {type(feeds).__name__}, expected a dictionary",
@@ -125,7 +125,7 @@ def to_feeds(feeds: Mapping[str, ArrayLike]) -> dict[str, NativeArray]:
 
 
 def from_native(value: Any) -> np.ndarray[Any, Any]:
-    """Return an array of the extension as NumPy array; its memory is shared."""
+    """Convert an array of the extension to a NumPy array, which shares its memory."""
     if isinstance(value, tuple):
         data, dtype = value
         if dtype == "string":
@@ -142,41 +142,41 @@ def from_native(value: Any) -> np.ndarray[Any, Any]:
 
 
 def from_native_list(values: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
-    """Return `from_native` of each value."""
+    """Apply `from_native` to each value."""
     return [from_native(value) for value in values]
 
 
 def _contiguous(array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
     if array.flags.c_contiguous:
         return array
-    _expect_room(array, name)
+    _check_memory(array, name)
     # np.ascontiguousarray would turn rank 0 into rank 1.
     return array.copy(order="C")
 
 
-def _no_room(name: str, detail: str) -> DeviceError:
+def _out_of_memory(name: str, detail: str) -> DeviceError:
     return DeviceError(
-        what=f"'{name}': no memory for a copy of the array",
+        what=f"'{name}': out of memory for a copy of the array",
         value=name,
         detail=detail,
-        hint="Give it in parts: smaller batches, or a data source that reads them.",
+        hint="Give smaller batches, or a data source that reads it in chunks.",
     )
 
 
-def _expect_room(array: np.ndarray[Any, Any], name: str) -> None:
-    """Raise DeviceError for a view whose copy would take more memory than there is."""
-    wanted = array.size * array.itemsize  # of a view that repeats rows much more than it holds
-    if wanted > _LARGE and wanted > free_bytes():
-        raise _no_room(
+def _check_memory(array: np.ndarray[Any, Any], name: str) -> None:
+    """Raise DeviceError if a contiguous copy of a view does not fit into the free memory."""
+    size = array.size * array.itemsize  # much more than the view holds if it repeats rows
+    if size > _LARGE and size > free_bytes():
+        raise _out_of_memory(
             name,
-            f"An array {list(array.shape)} of {array.dtype} is a view that takes {wanted} bytes "
-            "when it is written out; the extension takes contiguous arrays.",
+            f"A contiguous copy of the view {list(array.shape)} of {array.dtype} takes {size} "
+            "bytes; the extension requires contiguous arrays.",
         )
 
 
 def _from_objects(array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
     items = array.ravel().tolist()
-    if all(isinstance(item, str) for item in items):  # none, too: numbers have types
+    if all(isinstance(item, str) for item in items):  # also if there are none
         return np.array(items, dtype=np.str_).reshape(array.shape)
     if all(isinstance(item, (bool, int, float)) for item in items):
         return np.array(items).reshape(array.shape)
@@ -184,18 +184,18 @@ def _from_objects(array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any
     raise DataError(
         what=f"'{name}': an array of Python objects ({', '.join(kinds[:4])})",
         value=name,
-        hint="Give numbers alone, or texts alone.",
+        hint="Give only numbers, or only strings.",
     )
 
 
 def cast_number(value: Any, dtype: str, name: str) -> Any:
-    """Convert an array of numbers to the type of the model's input, as `fit` does."""
+    """Convert an array of numbers to the dtype of the model's input, as `fit` does."""
     if isinstance(value, np.ndarray) and dtype in ("float32", "float64", "float16", "int64"):
         if value.dtype.name == dtype:
             return value
         is_number = value.dtype.kind in "fiub" and value.dtype.isbuiltin != _USER_DEFINED
         if is_number and not (dtype == "int64" and value.dtype.kind == "f"):
-            _expect_room(value, name)
+            _check_memory(value, name)
             return value.astype(dtype)
         raise DataError(
             what=f"'{name}': an array of {value.dtype}, expected {dtype}",

@@ -1,4 +1,4 @@
-"""Tables with the Arrow C interface (pyarrow, pandas, polars, ...), none of which is imported."""
+"""Tables with the Arrow C interface (pyarrow, pandas, polars, ...), without importing any."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from onnxgrad.data.columns import Feeds, name_list, plan_columns
 from onnxgrad.errors import DataError
 
 Array = np.ndarray[Any, Any]
-_MOST_CELLS = 100_000  # that are searched for the one to show
+_MAX_CELLS = 100_000  # searched for the cell to show in a message
 
 __all__ = ["columns_of", "is_table", "match_columns", "named_arrays"]
 
 
 def is_table(value: Any) -> bool:
-    """Return whether `value` has columns with names, by the Arrow C interface."""
+    """Return whether `value` is a table with named columns and the Arrow C interface."""
     if isinstance(value, np.ndarray) or not (
         hasattr(value, "__arrow_c_stream__") or hasattr(value, "__arrow_c_array__")
     ):
@@ -31,7 +31,7 @@ def is_table(value: Any) -> bool:
 
 
 def columns_of(table: Any) -> dict[str, Array]:
-    """Return the columns of an Arrow table by name; a column alone has the name ``""``.
+    """Return the columns of an Arrow table by name; a single column has the name ``""``.
 
     The index of a pandas table is not a column.
     """
@@ -46,9 +46,9 @@ def match_columns(
     targets: Mapping[str, str] | None = None,
     sample_weight: str | None = None,
 ) -> Feeds:
-    """Return what the inputs (name to dtype) are fed with; see `plan_columns`.
+    """Return the arrays for the inputs (name to dtype); see `plan_columns`.
 
-    The columns of `targets` (by output) and `sample_weight` are used otherwise.
+    The columns of `targets` (by output) and `sample_weight` are not used for inputs.
     """
     taken = [*(targets or {}).values(), *([] if sample_weight is None else [sample_weight])]
     plan = plan_columns(list(columns), list(inputs), taken)
@@ -65,8 +65,8 @@ def named_arrays(
     """Return (X, y, sample_weight) with the columns of a table as arrays by input.
 
     `inputs` are the names of the model's inputs and their dtypes. `y` (or its values, if it is a
-    dictionary by output) and `sample_weight` may be names of columns. These come back as NumPy
-    arrays or None, whatever they were; an `X` that is not a table comes back as it is.
+    dictionary by output) and `sample_weight` may be names of columns; they are returned as NumPy
+    arrays or None. An `X` that is not a table is returned unchanged.
     """
     columns: Mapping[str, Array] | None = None
     if is_table(X):
@@ -81,7 +81,7 @@ def named_arrays(
             return as_numpy(value, name)
         if columns is None:
             raise DataError(
-                what=f"{name} is the text {value!r}, but X has no columns with names",
+                what=f"{name} is the string {value!r}, but X has no named columns",
                 value=name,
                 hint="Give an array, or a table or a file as X.",
             )
@@ -102,7 +102,7 @@ def take_column(columns: Mapping[str, Array], name: str) -> Array:
         what=f"the table has no column '{name}'",
         value=name,
         detail=f"It has {name_list(list(columns))}.",
-        hint=nearest_or(name, columns, "Take one of these columns."),
+        hint=nearest_or(name, columns, "Use one of these columns."),
     )
 
 
@@ -116,11 +116,11 @@ def _stack(columns: Mapping[str, Array], dtype: str) -> Array:
     for name, column in columns.items():
         if column.dtype.kind in "fiub":
             continue
-        cells = [str(cell) for cell in column.reshape(-1)[:_MOST_CELLS]]
+        cells = [str(cell) for cell in column.reshape(-1)[:_MAX_CELLS]]
         row = next((i for i, cell in enumerate(cells) if not is_number(cell)), 0)
         first = f" ({cells[row]!r} in row {row})" if cells else ""
         raise DataError(
-            what=f"column '{name}' is text{first}, not numbers",
+            what=f"column '{name}' has strings{first}, expected numbers",
             value=name,
             hint=_core.number_hint(cells[row], name)
             if cells and not is_number(cells[row])

@@ -1,4 +1,4 @@
-"""Batches made by Python code, and the reader that the extension calls."""
+"""Batches from Python code, and the reader that the extension calls."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ __all__ = ["BatchReader", "Batches"]
 
 
 class Batches(Source):
-    """Batches made by Python code: a list, a DataLoader, a generator function.
+    """Batches from Python code: a list, a DataLoader, a generator function.
 
     Parameters
     ----------
     batches : iterable, or function without parameters that returns one
         Each batch is ``(X, y)``, ``(X, y, sample_weight)``, a dictionary of the model's inputs and
         the target by name (and ``"sample_weight"``), or a table with the Arrow C interface, whose
-        columns feed inputs as those of a `CsvFile`. With several targets `y` is a dictionary by
-        output. A generator gives one epoch; a function that returns a new one gives any number.
+        columns feed inputs like those of a `CsvFile`. With several targets `y` is a dictionary by
+        output. A generator lasts for one epoch; a function that returns a new one for any number.
     target : str or dict of str to str, default=None
-        The target's name in batches that are tables or dictionaries, or the names of several by
-        output. None: the names of the session's inputs for targets, such as ``"label"``.
+        Name of the target in batches that are tables or dictionaries, or a dictionary of names by
+        output. None means the names of the session's inputs for targets, such as ``"label"``.
     sample_weight : bool or str, default=False
         Whether batches have sample weights, or their name in tables and dictionaries.
     rows : int, default=None
-        Number of rows of one pass, if it is known. Without it, a pass is made to count them where a
-        schedule needs it; of a generator, which can be read once, it must be given.
+        Number of rows per epoch, if it is known. If it is None and a schedule needs it, they are
+        counted in an additional pass; a generator, which can be read only once, needs it then.
 
     Notes
     -----
-    The batches are made in a separate thread, at most two ahead of the training.
+    A separate thread produces the batches, at most two ahead of the training.
 
     Examples
     --------
@@ -76,25 +76,14 @@ class Batches(Source):
         return f"Batches(<{type(self._batches).__name__}>{rows})"
 
     def native(self, session: Session) -> _core.DataSource:
-        """Return the reader of the extension for the inputs and the target of `session`."""
+        """Return the extension's reader for the inputs and the target of `session`."""
         reader = BatchReader(self._batches, session._core, self._target, self._weight)
         once = isinstance(self._batches, Iterator)
         return _core.PythonSource(reader.start, reader.next, self._rows, not once)
 
 
 class BatchReader:
-    """Calls an iterable; used by the reading thread.
-
-    Parameters
-    ----------
-    batches : iterable, or function that returns one
-    session : _core.TrainingSession
-    target : str, dict of str to str, or None
-        Names of the targets in batches that are tables or dictionaries; None: those of the inputs
-        for targets.
-    sample_weight : bool or str
-        Whether tables have weights of rows, or their name in tables and dictionaries.
-    """
+    """Iterates over batches for the reading thread; the parameters are those of `Batches`."""
 
     def __init__(
         self,
@@ -116,7 +105,7 @@ class BatchReader:
     def _names(
         session: _core.TrainingSession, target: str | Mapping[str, str] | None
     ) -> dict[str, list[str]]:
-        """Return the names that a target may have, by output; ``""`` where there is one only."""
+        """Return the possible names of each target, by output; ``""`` if there is only one."""
         if isinstance(target, str):
             return {"": [target]}
         if target is not None:
@@ -129,8 +118,8 @@ class BatchReader:
 
     def start(self, epoch: int, shuffle: bool, seed: int) -> None:  # noqa: ARG002 (interface)
         """Begin a pass."""
-        made = self._batches() if callable(self._batches) else self._batches
-        self._iterator = iter(made)
+        batches = self._batches() if callable(self._batches) else self._batches
+        self._iterator = iter(batches)
         self._number = self._rows = 0
 
     def next(self) -> _core.Dataset | None:
@@ -157,17 +146,17 @@ class BatchReader:
             return self._parts_by_name({str(name): value for name, value in batch.items()})
         if not isinstance(batch, (tuple, list)) or len(batch) not in (2, 3):
             size = f" of length {len(batch)}" if isinstance(batch, (tuple, list)) else ""
-            raise self._refusal(f"a {type(batch).__name__}{size}")
+            raise self._error(f"a {type(batch).__name__}{size}")
         X, y = batch[:2]
         weight = batch[2] if len(batch) == 3 else None
         if isinstance(X, Mapping) or is_table(X):
             return X, y, weight
         if len(self._dtypes) != 1:
-            raise self._refusal(f"one array for the {len(self._dtypes)} inputs of the model")
+            raise self._error(f"one array for the {len(self._dtypes)} inputs of the model")
         return {next(iter(self._dtypes)): X}, y, weight
 
     def _parts_of_table(self, table: Any) -> tuple[Any, Any, Any]:
-        """Take the names of columns, which are looked up afterwards."""
+        """Return the table and the names of its columns, which are looked up later."""
         y = {output: names[0] for output, names in self._targets.items()}
         return table, y.get("", y), self._weight if self._has_weight else None
 
@@ -177,13 +166,13 @@ class BatchReader:
             name = next((name for name in names if name in arrays), None)
             if name is None:
                 hint = nearest_or(names[0], arrays, "")
-                raise self._refusal(f"a dictionary without the target '{names[0]}'", hint)
+                raise self._error(f"a dictionary without the target '{names[0]}'", hint)
             found[output] = arrays.pop(name)
         is_input = self._weight in self._dtypes
         weight = None if is_input else arrays.pop(self._weight, None)
         return arrays, found.get("", found), weight
 
-    def _refusal(self, given: str, hint: str = "") -> DataError:
+    def _error(self, given: str, hint: str = "") -> DataError:
         return DataError(
             what=f"batch {self._number} is {given}",
             hint=f"{hint} Each batch is (X, y), (X, y, sample_weight), a dictionary of arrays by "

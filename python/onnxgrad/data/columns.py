@@ -1,4 +1,4 @@
-"""Which columns of a table or file feed which input of a model, and their names in messages."""
+"""Assignment of the columns of a table or file to the inputs of a model."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class ColumnPlan(NamedTuple):
     Attributes
     ----------
     named : list of str
-        Inputs that have a column of their name.
+        Inputs with a column of the same name.
     stacked_input : str or None
-        The input [N, C] that the columns `stacked` make up.
+        The input [N, C] that consists of the columns `stacked`.
     stacked : list of str
     """
 
@@ -46,18 +46,18 @@ def plan_columns(
 ) -> ColumnPlan:
     """Return which columns feed the inputs of a model.
 
-    Columns are matched by name first. What is left makes up the rows [N, C] of the one input that
-    has no column of its name. Where other inputs have columns of their names, a single
-    column that is left is not used for an input without one: more likely it has another meaning.
+    Columns are matched by name first. The remaining ones make up the rows [N, C] of the only input
+    without a column of its name. If other inputs were matched by name, a single remaining column is
+    not used: it probably has another meaning.
 
     Parameters
     ----------
     columns, inputs : list of str
         Names.
     taken : list of str
-        Columns that are used otherwise.
+        Columns with another use.
     path : str
-        The file they are from, for messages; empty: a table.
+        The file they are from, for messages; empty for a table.
     stacks : bool, default=True
         Whether several columns can make up an input.
 
@@ -82,27 +82,27 @@ def plan_columns(
             value=missing[0],
             detail=f"The model reads {name_list(inputs)}; the {'file' if path else 'table'} has "
             f"{name_list(columns)}.",
-            hint=nearest_or(missing[0], left, "Name columns (or arrays) like the inputs."),
+            hint=nearest_or(missing[0], left, "Name the columns (or arrays) like the inputs."),
         )
     return ColumnPlan(named, missing[0], left)
 
 
-def name_list(names: Sequence[str], most: int = 8) -> str:
-    """Return names in quotes, the first ones of many."""
-    shown = ", ".join(f"'{name}'" for name in list(names)[:most])
-    return shown + (f", ... ({len(names)} in total)" if len(names) > most else "")
+def name_list(names: Sequence[str], limit: int = 8) -> str:
+    """Return names in quotes; only the first ones if there are many."""
+    shown = ", ".join(f"'{name}'" for name in list(names)[:limit])
+    return shown + (f", ... ({len(names)} in total)" if len(names) > limit else "")
 
 
 class Feeds(dict[str, np.ndarray[Any, Any]]):
-    """Arrays by input, made of columns with names.
+    """Arrays by input, built from named columns.
 
     Attributes
     ----------
     plan : ColumnPlan
     origin : _core.DataOrigin
-        What messages call their rows and columns.
+        Names of rows and columns in messages.
     line_of : function or None
-        The line of the file that a row is on.
+        Returns the line of a row in the file.
     """
 
     def __init__(
@@ -122,5 +122,5 @@ class Feeds(dict[str, np.ndarray[Any, Any]]):
         self.origin = _core.DataOrigin(path, line_of, plan.names(), named, sample_weight or "")
 
     def row(self, row: int) -> str:
-        """Return what messages call a row."""
+        """Return the name of a row in messages."""
         return f"row {row}" if self.line_of is None else f"line {self.line_of(row)}"

@@ -1,4 +1,4 @@
-"""Sources that read CSV, NPZ and NPY files in chunks; the file for a path, by its suffix."""
+"""Sources that read CSV, NPZ and NPY files in chunks."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ class CsvFile(ColumnFile):
     ----------
     path : path
     target : str or dict of str to str, default="y"
-        Name of the column that is predicted; with several losses the names by output.
+        Name of the column to predict; with several losses a dictionary by output.
     sample_weight : str, default=None
         Name of the column with a weight for each row.
     ignored : list of str, default=()
-        Columns that are left out.
+        Columns to ignore.
     delimiter : str, default=","
     chunk_bytes : int, default=1048576
-        How much is read at a time; more where a line is longer, up to 16 MiB.
+        Bytes to read at a time; more if a line is longer, up to 16 MiB.
 
     Notes
     -----
-    A column feeds the model's input of its name; those that are left make up the rows of the one
-    input that has none. An empty cell is NaN. Numbers are read with a point, whatever the locale.
+    A column feeds the input of the same name; the remaining ones make up the rows of the only input
+    without a column. An empty cell is NaN. The decimal separator is a point in every locale.
 
     Examples
     --------
@@ -69,7 +69,7 @@ class CsvFile(ColumnFile):
         self.delimiter = one_character("delimiter", delimiter)
 
     def native(self, session: Session) -> _core.DataSource:
-        """Return the reader of the extension for the inputs and the target of `session`."""
+        """Return the extension's reader for the inputs and the target of `session`."""
         return _core.open_csv(
             self.path, self.layout(session._core), self.delimiter, self.chunk_bytes
         )
@@ -82,37 +82,37 @@ class NpzFile(ColumnFile):
     ----------
     path : path
     target : str or dict of str to str, default="y"
-        Name of the array that is predicted; with several losses the names by output.
+        Name of the array to predict; with several losses a dictionary by output.
     sample_weight : str, default=None
         Name of the array with a weight for each row.
     ignored : list of str, default=()
-        Arrays that are left out.
+        Arrays to ignore.
     chunk_bytes : int, default=1048576
-        How much is read at a time.
+        Bytes to read at a time.
 
     Notes
     -----
-    An array feeds the model's input of its name; one that is left feeds the one input that has
-    none. Compressed arrays are read from the front: their chunks keep their order.
+    An array feeds the input of the same name; a remaining one feeds the only input without an
+    array. Compressed arrays are read sequentially: their chunks are not shuffled.
     """
 
     def native(self, session: Session) -> _core.DataSource:
-        """Return the reader of the extension for the inputs and the target of `session`."""
+        """Return the extension's reader for the inputs and the target of `session`."""
         return _core.open_npz(self.path, self.layout(session._core), self.chunk_bytes)
 
 
 class NpyFiles(Source):
-    """Rows of arrays in ``.npy`` files of their own.
+    """Rows of arrays in separate ``.npy`` files.
 
     Parameters
     ----------
     X : path, or dict of str to path
-        The file for each input of the model.
+        The file of each input of the model.
     y : path, or dict of str to path
-        With several losses the file for each output.
+        The file of the target; with several losses a dictionary by output.
     sample_weight : path, default=None
     chunk_bytes : int, default=1048576
-        How much is read at a time.
+        Bytes to read at a time.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class NpyFiles(Source):
         return f"NpyFiles({self._inputs!r}, {self._target!r}{weight})"
 
     def native(self, session: Session) -> _core.DataSource:
-        """Return the reader of the extension for the inputs and the target of `session`."""
+        """Return the extension's reader for the inputs and the target of `session`."""
         weight = "sample_weight"
         target: Target
         if isinstance(self._target, Mapping):
@@ -162,24 +162,24 @@ def open_file(
     target: PathLike | Mapping[str, PathLike] | None = None,
     sample_weight: PathLike | None = None,
 ) -> Source:
-    """Return the source for a file by its suffix, as `Trainer.fit` does for paths.
+    """Return the source for a file, by its suffix, as `Trainer.fit` does for paths.
 
     Parameters
     ----------
     path : path
-        Of a ``.csv``, ``.tsv``, ``.npz``, ``.npy`` or ``.parquet`` file.
+        A ``.csv``, ``.tsv``, ``.npz``, ``.npy`` or ``.parquet`` file.
     target : str, path or dict of str to these, default=None
-        Name of the column or array that is predicted, None is ``"y"``; of ``.npy`` the file. With
-        several losses those by output.
+        Name of the column or array to predict, None means ``"y"``; for ``.npy``, the file. With
+        several losses a dictionary by output.
     sample_weight : str or path, default=None
-        Name of the column or array with the weights; of ``.npy`` the file.
+        Name of the column or array with the weights; for ``.npy``, the file.
     """
     text = path_text("path", path)
     suffix = Path(text).suffix.lower()
     if suffix == ".npy":
         if target is None:
             raise DataError(
-                what=f"{text}: there is no file for y",
+                what=f"{text}: the file for y is missing",
                 file=text,
                 hint="Give fit('X.npy', 'y.npy').",
             )
@@ -193,7 +193,7 @@ def open_file(
     kinds: dict[str, type[ColumnFile]] = {".csv": CsvFile, ".npz": NpzFile, ".parquet": ParquetFile}
     if suffix not in kinds:
         raise DataError(
-            what=f"{text}: a file of type '{suffix}' cannot be read",
+            what=f"{text}: files of type '{suffix}' are not supported",
             file=text,
             hint="Give a .csv, .tsv, .npz, .npy or .parquet file.",
         )
@@ -201,7 +201,7 @@ def open_file(
 
 
 def source_like(source: Source | None, validation: Any) -> Any:
-    """Return the source for another file with the columns of `source`; a non-path unchanged."""
+    """Return a source like `source` for another path; return other values unchanged."""
     if not isinstance(validation, (str, os.PathLike)):
         return validation
     if isinstance(source, ColumnFile):
@@ -211,5 +211,5 @@ def source_like(source: Source | None, validation: Any) -> Any:
     raise DataError(
         what="validation is a path, but the training rows are not from a file with named columns",
         value="validation",
-        hint="Give og.data.CsvFile(path, target) or the like.",
+        hint="Give a source such as og.data.CsvFile(path, target).",
     )

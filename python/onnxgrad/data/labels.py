@@ -1,4 +1,4 @@
-"""Labels: class numbers of texts, and weights of classes turned into weights of rows."""
+"""Labels: class numbers of string labels, and weights of classes."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ ClassWeight: TypeAlias = "Mapping[Any, float] | Literal['balanced']"
 
 
 def class_weight_from_text(text: str, is_text: bool) -> ClassWeight:
-    """Return ``"balanced"``, or a dictionary from labels to weights of ``LABEL=WEIGHT,...``.
+    """Parse ``"balanced"``, or ``LABEL=WEIGHT,...`` into a dictionary from labels to weights.
 
-    `is_text` says whether labels are texts; otherwise they are whole numbers.
+    `is_text` is whether labels are strings; otherwise they are integers.
     """
     if text == "balanced":
         return "balanced"
@@ -43,9 +43,9 @@ def class_weight_from_text(text: str, is_text: bool) -> ClassWeight:
             key: Any = label if is_text else int(float(label))
         except ValueError:
             raise OptionError(
-                what=f"class_weight: the label '{label}' is no number, but those of the data are",
+                what=f"class_weight: the label '{label}' is not a number, unlike those in the data",
                 value="class_weight",
-                hint="Give the labels as the target has them.",
+                hint="Give labels as they are in the target.",
             ) from None
         weights[key] = real_number(f"class_weight of {label}", number)
     return weights
@@ -57,9 +57,9 @@ def with_class_weights(class_weight: Any, y: Any, sample_weight: Any) -> np.ndar
     Raises
     ------
     OptionError
-        Neither a dictionary nor ``"balanced"``, or a weight that is not a number of at least 0.
+        Neither a dictionary nor ``"balanced"``, or a weight that is not a nonnegative number.
     DataError
-        Labels that are not one class for each row, or a label in no row.
+        Labels that are not one class for each row, or a label that no row has.
     """
     labels = _labels(y)
     classes, rows, counts = np.unique(labels, return_inverse=True, return_counts=True)
@@ -67,19 +67,19 @@ def with_class_weights(class_weight: Any, y: Any, sample_weight: Any) -> np.ndar
         weights = len(labels) / (len(classes) * counts)
     elif isinstance(class_weight, Mapping):
         weights = np.ones(len(classes))
-        places = {_plain(label): place for place, label in enumerate(classes)}
+        numbers = {_as_key(label): number for number, label in enumerate(classes)}
         for label, weight in class_weight.items():
-            if label not in places:
+            if label not in numbers:
                 known = [str(one) for one in classes[:20]]
                 raise DataError(
                     what=f"class_weight: no row has the label {label!r}",
                     value="class_weight",
                     detail=f"Labels: {', '.join(known)}{', ...' if len(classes) > 20 else ''}.",
-                    hint=nearest_or(str(label), known, "Give weights for labels of y alone."),
+                    hint=nearest_or(str(label), known, "Give weights only for labels in y."),
                 )
-            weights[places[label]] = real_number(f"class_weight of {label!r}", weight)
+            weights[numbers[label]] = real_number(f"class_weight of {label!r}", weight)
     else:
-        raise _refusal(class_weight)
+        raise _class_weight_error(class_weight)
     result: np.ndarray[Any, Any] = weights[rows.reshape(-1)]
     if sample_weight is not None:
         result = result * as_numpy(sample_weight, "sample_weight").reshape(-1)
@@ -87,24 +87,24 @@ def with_class_weights(class_weight: Any, y: Any, sample_weight: Any) -> np.ndar
 
 
 def native_class_weights(class_weight: Any) -> _core.ClassWeights:
-    """Return weights of classes for rows that come in chunks.
+    """Return weights of classes for the extension, which applies them to rows.
 
     Raises
     ------
     OptionError
-        Neither a dictionary nor ``"balanced"``, or a weight that is not a number of at least 0.
+        Neither a dictionary nor ``"balanced"``, or a weight that is not a nonnegative number.
     """
     if isinstance(class_weight, str) and class_weight == "balanced":
         return _core.ClassWeights(None, [], True)
     if not isinstance(class_weight, Mapping) or not class_weight:
-        raise _refusal(class_weight)
+        raise _class_weight_error(class_weight)
     weights = [
         real_number(f"class_weight of {label!r}", weight) for label, weight in class_weight.items()
     ]
     return _core.ClassWeights(to_native(list(class_weight), "class_weight"), weights, False)
 
 
-def _refusal(class_weight: Any) -> OptionError:
+def _class_weight_error(class_weight: Any) -> OptionError:
     return OptionError(
         what=f"class_weight: {class_weight!r}",
         value="class_weight",
@@ -117,7 +117,7 @@ def _labels(y: Any) -> np.ndarray[Any, Any]:
         raise OptionError(
             what="class_weight: there are several targets",
             value="class_weight",
-            hint="Give sample_weight.",
+            hint="Give sample_weight instead.",
         )
     labels = as_numpy(y, "y")
     is_classes = labels.dtype.kind in "biuUSOT" or (
@@ -127,27 +127,27 @@ def _labels(y: Any) -> np.ndarray[Any, Any]:
         raise DataError(
             what="class_weight: the labels are not one class for each row",
             value="class_weight",
-            hint="Give class labels [N], or sample_weight.",
+            hint="Give class labels [N], or sample_weight instead.",
         )
     return labels.reshape(-1)
 
 
-def _plain(label: Any) -> Any:
-    """Return a label as a dictionary finds it."""
+def _as_key(label: Any) -> Any:
+    """Return a label as the key of a dictionary."""
     return label.item() if isinstance(label, np.generic) else label
 
 
 class Labels:
-    """Class numbers of text labels, for models that do not list their classes.
+    """Class numbers of string labels, for models that do not list their classes.
 
-    The classes are the sorted labels of the first rows that are trained on, of each loss its own.
+    The classes are the sorted labels of the first rows that are trained on, separately by loss.
     """
 
     def __init__(self) -> None:
-        self.classes: dict[str, list[str]] = {}  # by the output that the loss is on
+        self.classes: dict[str, list[str]] = {}  # by the output of the loss
 
     def learn(self, session: _core.TrainingSession, y: Any) -> None:
-        """Take the classes of rows to train on, where there are none yet."""
+        """Set the classes from rows to train on, unless they are set already."""
         targets = y if isinstance(y, Mapping) else {"": y}
         for output, labels in targets.items():
             loss = _loss_on(session, output)
@@ -161,14 +161,14 @@ class Labels:
                     f"has {loss.num_classes} classes",
                     value=output or "y",
                     detail=f"Labels: {name_list(classes)}.",
-                    hint="Remove or rename rows, or train a model with as many classes as labels.",
+                    hint="Remove or relabel rows, or train a model with as many classes as labels.",
                 )
             self.classes[loss.output] = classes
 
     def native(
         self, session: _core.TrainingSession, y: Any, output: str = "", feeds: Feeds | None = None
     ) -> NativeArray:
-        """Return the labels of one loss as the extension takes them; `feeds` names their rows."""
+        """Convert the labels of one loss for the extension; `feeds` has the names of their rows."""
         labels = to_native(y, output or "y")
         loss = _loss_on(session, output)
         if loss is None or not _needs_numbers(loss, labels):
@@ -177,19 +177,19 @@ class Labels:
         classes = self.classes.get(loss.output)
         if classes is None:
             raise DataError(
-                what=f"labels{_of(output)} are text, but the model does not list its classes",
+                what=f"labels{_of(output)} are strings, but the model does not list its classes",
                 value=output or "y",
-                hint="Train it on them first, or give class numbers.",
+                hint="Train on them first, or give class numbers.",
             )
         numbers = {label: number for number, label in enumerate(classes)}
         unknown = next((row for row, label in enumerate(texts) if label not in numbers), None)
         if unknown is not None:
             row = _row_name(feeds, unknown)
             raise DataError(
-                what=f"label '{texts[unknown]}' in {row}{_of(output)} is none of the classes",
+                what=f"label '{texts[unknown]}' in {row}{_of(output)} is not one of the classes",
                 value=output or "y",
                 detail=f"Classes: {', '.join(classes[:8])}.",
-                hint="Remove or rename such rows, or train on rows that have this label, too.",
+                hint="Remove or relabel such rows, or train on rows with this label too.",
             )
         return np.array([numbers[label] for label in texts], np.int64).reshape(shape)
 
@@ -203,7 +203,7 @@ def _of(output: str) -> str:
 
 
 def _loss_on(session: _core.TrainingSession, output: str) -> _core.LossInfo | None:
-    """Return the loss on that output or value; of the first one for an empty name."""
+    """Return the loss applied to an output or value; the first one for an empty name."""
     first = session.loss
     losses = (first, *first.others)
     named = (loss for loss in losses if output in ("", loss.output, loss.scores))

@@ -1,4 +1,4 @@
-"""Free memory of this process."""
+"""Memory available to this process."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from pathlib import Path
 
 __all__ = ["free_bytes"]
 
-_GROUP = Path("/sys/fs/cgroup")
+_CGROUP = Path("/sys/fs/cgroup")
 
 
 def free_bytes() -> float:
-    """Return the bytes that this process can still allocate, by machine, group and limit."""
+    """Return the bytes that this process can still allocate.
+
+    The minimum of the machine's free memory, the control group's and the process limit.
+    """
     return min(_machine(), _control_group(), _limit())
 
 
@@ -26,14 +29,14 @@ def _machine() -> float:
 
 def _control_group() -> float:
     with contextlib.suppress(OSError, ValueError):
-        most = (_GROUP / "memory.max").read_text(encoding="ascii")
-        used = (_GROUP / "memory.current").read_text(encoding="ascii")
-        return max(0.0, float(most) - float(used))
+        limit = (_CGROUP / "memory.max").read_text(encoding="ascii")
+        used = (_CGROUP / "memory.current").read_text(encoding="ascii")
+        return max(0.0, float(limit) - float(used))
     return math.inf
 
 
 def _limit() -> float:
     import resource
 
-    most = resource.getrlimit(resource.RLIMIT_AS)[0]
-    return math.inf if most == resource.RLIM_INFINITY else float(most)
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return math.inf if limit == resource.RLIM_INFINITY else float(limit)

@@ -1,4 +1,4 @@
-"""Notes on the rows of a fit: classes with few of them, arrays that had to be copied."""
+"""Notes on the rows of a fit: classes with few rows, arrays that had to be copied."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from onnxgrad.data.arrays import as_numpy, is_sparse
 __all__ = ["FEW_ROWS", "DataWarning", "class_notes", "copy_notes", "report_notes", "warn"]
 
 FEW_ROWS = 10
-_MOST_NAMES = 5
-_MOST_COUNTED = 1 << 20
+_MAX_NAMES = 5
+_MAX_LABEL = 1 << 20  # counted without sorting
 _DEBUG = 10
 
 
 class DataWarning(UserWarning):
-    """The rows can be trained on, but the model will hardly learn from them."""
+    """The rows can be trained on, but the model is unlikely to learn well from them."""
 
 
 def report_notes(
     session: _core.TrainingSession, X: Any, y: Any, validation: Any, verbose: Verbosity
 ) -> None:
-    """Warn of classes with few rows, and report copies; with ``verbose=0`` to the logger alone."""
+    """Warn about classes with few rows and report copies; if ``verbose=0``, only to the logger."""
     for note in class_notes(session, y, validation):
         log("warning", note)
         if verbose != 0:
@@ -43,7 +43,7 @@ def report_notes(
 
 
 def warn(note: str) -> None:
-    """Warn as if the code that called onnxgrad did."""
+    """Issue a warning at the code that called onnxgrad."""
     level, frame = 1, sys._getframe(1)
     while frame.f_back is not None and _is_ours(frame):
         level, frame = level + 1, frame.f_back
@@ -55,9 +55,9 @@ def _is_ours(frame: FrameType) -> bool:
 
 
 def class_notes(session: _core.TrainingSession, y: Any, validation: Any) -> Iterator[str]:
-    """Yield a note for classes that have fewer than `FEW_ROWS` rows, and which none for validation.
+    """Yield notes on classes with fewer than `FEW_ROWS` rows, or without a validation row.
 
-    y : array or dict of arrays by output. validation : as for `Trainer.fit`.
+    `y` is an array or a dictionary by output; `validation` is that of `Trainer.fit`.
     """
     first = session.loss
     is_pair = isinstance(validation, (tuple, list)) and len(validation) > 1
@@ -70,15 +70,15 @@ def class_notes(session: _core.TrainingSession, y: Any, validation: Any) -> Iter
             rows = [f"{label!r} has {count}" for label, count in few.items()]
             yield f"classes{of} with fewer than {FEW_ROWS} rows: {_listed(rows)}"
         if held_out is not None:
-            there = _counts(loss, held_out)
-            missing = [repr(label) for label in counts if there and label not in there]
+            found = _counts(loss, held_out)
+            missing = [repr(label) for label in counts if found and label not in found]
             if missing:
-                yield f"classes{of} that no validation row has: {_listed(missing)}"
+                yield f"classes{of} without a validation row: {_listed(missing)}"
         elif isinstance(validation, float):
             missing = [repr(label) for label, count in counts.items() if count * validation < 1]
             if missing:
                 yield (
-                    f"classes{of} that may be in no validation row, with a share of "
+                    f"classes{of} that may have no validation row, with a fraction of "
                     f"{validation:g}: {_listed(missing)}"
                 )
 
@@ -96,13 +96,13 @@ def copy_notes(session: _core.TrainingSession, X: Any) -> Iterator[str]:
         if array.dtype.kind in "fiub" and array.dtype.name != dtypes.get(name):
             yield f"{shown} {array.dtype.name} to {dtypes.get(name)}"
         elif not array.flags.c_contiguous:
-            yield f"{shown} its rows are not one after the other in memory"
+            yield f"{shown} it is not contiguous"
         elif isinstance(value, (list, tuple)):
             yield f"{shown} a {type(value).__name__}"
 
 
 def _counts(loss: _core.LossInfo, y: Any) -> dict[Any, int]:
-    """Return the number of rows of each label; nothing for targets that are not classes."""
+    """Return the number of rows of each label; empty for targets that are not classes."""
     if isinstance(y, Mapping):
         y = y.get(loss.output, y.get(loss.scores))
     if y is None or not loss.is_classifier:
@@ -111,13 +111,9 @@ def _counts(loss: _core.LossInfo, y: Any) -> dict[Any, int]:
     if labels.ndim == 0 or labels.size != len(labels) or labels.dtype.kind not in "biufUSOT":
         return {}
     if labels.dtype.kind == "f" and not np.array_equal(labels, np.floor(labels)):
-        return {}  # no classes: refused soon
-    if (
-        labels.dtype.kind == "i"
-        and labels.size
-        and 0 <= labels.min() <= labels.max() < _MOST_COUNTED
-    ):
-        counts = np.bincount(labels.reshape(-1))  # no sorting
+        return {}  # not classes: refused later
+    if labels.dtype.kind == "i" and labels.size and 0 <= labels.min() <= labels.max() < _MAX_LABEL:
+        counts = np.bincount(labels.reshape(-1))
         names = np.flatnonzero(counts)
         counts = counts[names]
     else:
@@ -128,5 +124,5 @@ def _counts(loss: _core.LossInfo, y: Any) -> dict[Any, int]:
 
 
 def _listed(texts: list[str]) -> str:
-    more = len(texts) - _MOST_NAMES
-    return ", ".join(texts[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+    more = len(texts) - _MAX_NAMES
+    return ", ".join(texts[:_MAX_NAMES]) + (f" and {more} more" if more > 0 else "")

@@ -1,4 +1,4 @@
-"""Parquet files, read through pyarrow a piece of a row group at a time."""
+"""Parquet files, read by pyarrow in parts of row groups."""
 
 from __future__ import annotations
 
@@ -26,33 +26,29 @@ class ParquetFile(ColumnFile):
     ----------
     path : path
     target : str or dict of str to str, default="y"
-        Name of the column that is predicted; with several losses the names by output.
+        Name of the column to predict; with several losses a dictionary by output.
     sample_weight : str, default=None
         Name of the column with a weight for each row.
     ignored : list of str, default=()
-        Columns that are left out.
+        Columns to ignore.
     chunk_bytes : int, default=1048576
-        About how much is decoded at a time.
+        Approximate number of bytes to decode at a time.
 
     Notes
     -----
-    Columns feed inputs as in `CsvFile`. Row groups are what is shuffled. The file is decoded by
-    pyarrow in this process: what onnxgrad promises about broken files does not hold for it.
+    Columns feed inputs as in `CsvFile`. Shuffling permutes row groups. pyarrow decodes the file in
+    this process: onnxgrad's guarantees about malformed files do not apply.
     """
 
     def native(self, session: Session) -> _core.DataSource:
-        """Return the reader of the extension for the inputs and the target of `session`."""
+        """Return the extension's reader for the inputs and the target of `session`."""
         self.layout(session._core)  # for its checks
         reader = ParquetReader(self, session._core)
         return _core.PythonSource(reader.start, reader.next, reader.num_rows)
 
 
 class ParquetReader:
-    """The rows of one file for the inputs of one model; used by the reading thread.
-
-    Columns are matched as in CSV files: by the name of an input first, and what is left makes up
-    the rows of the one input that has no column.
-    """
+    """Reads the rows of a file for the inputs of a model; used by the reading thread."""
 
     def __init__(self, source: ParquetFile, session: _core.TrainingSession) -> None:
         parquet = import_pyarrow()
@@ -64,7 +60,7 @@ class ParquetReader:
             raise DataError(
                 what=f"{source.path}: {str(error).splitlines()[0]}",
                 file=source.path,
-                hint="Check the path; the file has to be a whole Parquet file.",
+                hint="Check the path; it must be a complete Parquet file.",
             ) from error
         self._dtypes = {value.name: value.dtype for value in session.inputs}
         self._plan(list(self._file.schema_arrow.names))
@@ -88,7 +84,7 @@ class ParquetReader:
                     what=f"{self._path}: there is no column '{name}'",
                     file=self._path,
                     value=name,
-                    detail=f"There are {name_list(names)}.",
+                    detail=f"It has {name_list(names)}.",
                     hint=nearest_or(name, names),
                 )
         plan = plan_columns(names, list(self._dtypes), taken, path=self._path)
@@ -105,7 +101,7 @@ class ParquetReader:
         self._columns = list(dict.fromkeys(read))
 
     def start(self, epoch: int, shuffle: bool, seed: int) -> None:
-        """Begin a pass; row groups come in an order that seed and epoch give."""
+        """Begin a pass; the order of row groups depends on seed and epoch."""
         groups = np.arange(len(self._group_rows))
         if shuffle:
             groups = np.random.Generator(np.random.Philox(key=[seed, epoch])).permutation(groups)
@@ -160,10 +156,10 @@ class ParquetReader:
         if array.dtype.kind in "fiub":
             return array
         raise DataError(
-            what=f"{self._path}: column '{name}' is {column.type}, not numbers",
+            what=f"{self._path}: column '{name}' has type {column.type}, expected numbers",
             file=self._path,
             value=name,
-            hint="Leave it out with ignored=, or export its encoding with the model.",
+            hint="Leave it out with ignored=, or export the model together with its encoder.",
         )
 
     def _array(self, name: str, column: Any, first: int) -> Array:

@@ -1,4 +1,4 @@
-"""Rows in any form that users have, converted for the loop of the extension."""
+"""Conversion of rows from any form for the training loop of the extension."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ NativeRows: TypeAlias = "_core.Dataset | _core.DataSource"
 def unpack_table(
     session: _core.TrainingSession, X: Any, y: Any = None, sample_weight: Any = None
 ) -> tuple[Any, Any, Any]:
-    """Return `_arrow.named_arrays` for the inputs of `session`."""
+    """Return `named_arrays` for the inputs of `session`."""
     dtypes = {value.name: value.dtype for value in session.inputs}
     return named_arrays(dtypes, X, y, sample_weight)
 
 
 def named_inputs(session: _core.TrainingSession, X: Any) -> Iterable[tuple[str, Any]]:
-    """Return what the model's inputs are fed with, by name."""
+    """Return the arrays for the model's inputs, by name."""
     if isinstance(X, Mapping):
         return [(str(name), to_native(value, str(name))) for name, value in X.items()]
     names = [value.name for value in session.inputs]
@@ -53,7 +53,7 @@ def named_inputs(session: _core.TrainingSession, X: Any) -> Iterable[tuple[str, 
 
 
 def as_pair(rows: NativeRows | None) -> tuple[_core.Dataset | None, _core.DataSource | None]:
-    """Return rows as the extension takes them: arrays, or a source."""
+    """Return rows as a pair (arrays, source), one of which is None."""
     if isinstance(rows, _core.DataSource):
         return None, rows
     return rows, None
@@ -67,7 +67,7 @@ def has_weight(rows: Any) -> bool:
 
 
 def check_alone(source: Source, **given: Any) -> None:
-    """Raise an error for options that a source has itself."""
+    """Raise an error if arguments are given that are part of a source."""
     for name, value in given.items():
         if value is not None:
             raise DataError(
@@ -78,7 +78,7 @@ def check_alone(source: Source, **given: Any) -> None:
 
 
 def validation_names(session: _core.TrainingSession, options: _core.FitOptions) -> list[str]:
-    """Return the names of the numbers of a validation."""
+    """Return the names of the results of a validation."""
     names = ["val_loss", *(["val_accuracy"] if session.loss.is_classifier else [])]
     names += [f"val_{metric.name}" for metric in options.metrics]
     return list(dict.fromkeys(names))
@@ -91,9 +91,9 @@ def _are_names(y: Any) -> bool:
 
 
 def as_source(X: Any, y: Any, sample_weight: Any = None) -> tuple[Source | None, Any, Any]:
-    """Return the source that `X` is or stands for, and what is left of `y` and `sample_weight`.
+    """Return `X` as a source, or None if it is arrays, and the remaining `y` and `sample_weight`.
 
-    The source is None if these are arrays. Names in a file are taken into its source.
+    Names of columns become part of the source and are returned as None.
     """
     if isinstance(X, Source):
         return X, y, sample_weight
@@ -121,20 +121,20 @@ def window_starts(rows: int, batch_size: int, seed: int = 0, epoch: int = 0) -> 
     rows, batch_size : int
         At least 1.
     seed : int, default=0
-        Of the trainer.
+        Seed of the trainer.
     epoch : int, default=0
-        From 0.
+        Number of the epoch, from 0.
 
     Returns
     -------
     list of int
-        ceil(rows / batch_size) numbers in [0, rows - batch_size], drawn uniformly; 0 alone where a
-        batch is all rows.
+        ceil(rows / batch_size) numbers in [0, rows - batch_size], drawn uniformly; only 0 if a
+        batch has all rows.
 
     Raises
     ------
     OptionError
-        Numbers below 1.
+        A number is out of its range.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""The base of sources of rows, and of files whose columns have names."""
+"""The base classes of sources of rows, and of files with named columns."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ __all__ = [
 PathLike: TypeAlias = "str | os.PathLike[str]"
 
 Target: TypeAlias = "str | Mapping[str, str]"
-"""The name of the target's column, or with several losses those by output."""
+"""The name of the target's column, or a dictionary of names by output."""
 
 CHUNK_BYTES = 1 << 20
 
 
 class Session(Protocol):
-    """What a source needs of a `TrainingSession`."""
+    """The part of a `TrainingSession` that sources use."""
 
     _core: _core.TrainingSession
 
 
 class Source:
-    """Base of all sources of rows in chunks."""
+    """Base class of sources that read rows in chunks."""
 
     has_sample_weight = False
 
     def native(self, session: Session) -> _core.DataSource:
-        """Return the reader of the extension for the inputs and the target of `session`."""
+        """Return the extension's reader for the inputs and the target of `session`."""
         raise NotImplementedError
 
 
 def one_character(option: str, value: Any) -> str:
-    """Return `value` if it is one character of ASCII, as separators of columns are."""
+    """Return `value`, a column separator, if it is a single ASCII character."""
     if not isinstance(value, str) or len(value.encode()) != 1:
         raise OptionError(
             what=f"{option}: {value!r}, expected one character",
@@ -58,7 +58,7 @@ def one_character(option: str, value: Any) -> str:
 
 
 class ColumnFile(Source):
-    """A file whose columns (or arrays) have names."""
+    """A file with named columns (or arrays)."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class ColumnFile(Source):
         return text + (f", ignored={self.ignored!r})" if self.ignored else ")")
 
     def layout(self, session: _core.TrainingSession) -> _core.FileLayout:
-        """Return what the columns are for the model of `session`."""
+        """Return the roles of the columns for the model of `session`."""
         return layout(session, self.target, self.sample_weight, self.ignored)
 
 
@@ -93,7 +93,7 @@ def layout(
     sample_weight: str | None,
     ignored: Sequence[str],
 ) -> _core.FileLayout:
-    """Return what the columns of a file are for the model of `session`."""
+    """Return the roles of a file's columns for the model of `session`."""
     first = session.loss
     losses = (first, *first.others)
 
@@ -109,7 +109,7 @@ def layout(
             what=f"there is no target for output '{missing[0].output}'",
             value=missing[0].output,
             detail=f"Given: {', '.join(several)}." if several else "",
-            hint="Name a column for each output that has a loss: {'output': 'column'}.",
+            hint="Give a column for each output with a loss: {'output': 'column'}.",
         )
     return _core.FileLayout(
         session.inputs,

@@ -1,4 +1,4 @@
-"""Sparse matrices of SciPy, made dense a piece at a time; SciPy is not imported."""
+"""SciPy's sparse matrices, made dense in parts, without importing SciPy."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def has_sparse(X: Any) -> bool:
 
 
 def dense_pieces(X: Any) -> Iterator[Any]:
-    """Return the rows of `X`, which has sparse inputs, in dense pieces."""
+    """Yield the rows of `X`, which has sparse inputs, in dense parts."""
     arrays = _by_rows(X if isinstance(X, Mapping) else {"X": X})
     rows = _count_rows(arrays)
     step = _chunk_rows(arrays)
@@ -36,13 +36,13 @@ def dense_pieces(X: Any) -> Iterator[Any]:
 def sparse_source(
     session: _core.TrainingSession, X: Any, target: NativeArray | None, targets: Any, weight: Any
 ) -> _core.DataSource:
-    """Return rows as a source; targets and weights are as the extension takes arrays of them."""
+    """Return rows as a source; targets and weights are already converted for the extension."""
     reader = SparseReader(session, X, target, targets, weight)
     return _core.PythonSource(reader.start, reader.next, reader.num_rows)
 
 
 class SparseReader:
-    """Gives chunks of about 1 MiB of dense rows; used by the reading thread."""
+    """Reads chunks of about 1 MiB of dense rows; used by the reading thread."""
 
     def __init__(
         self,
@@ -68,13 +68,13 @@ class SparseReader:
                 raise DataError(
                     what=f"'{name}' has {_length(value)} rows, X has {self.num_rows}",
                     value=name,
-                    hint="Give one for each row of X.",
+                    hint="Give one element for each row of X.",
                 )
         self._step = _chunk_rows(self._inputs)
         self._firsts: Iterator[int] = iter(())
 
     def start(self, epoch: int, shuffle: bool, seed: int) -> None:
-        """Begin a pass; chunks come in an order that seed and epoch give."""
+        """Begin a pass; the order of chunks depends on seed and epoch."""
         firsts = np.arange(0, self.num_rows, self._step)
         if shuffle:
             firsts = np.random.Generator(np.random.Philox(key=[seed, epoch])).permutation(firsts)
@@ -113,7 +113,7 @@ def _count_rows(arrays: Mapping[str, Any]) -> int:
             raise DataError(
                 what=f"'{name}' has {count} rows, '{first}' has {rows}",
                 value=name,
-                hint="Give as many rows of each input.",
+                hint="Give the same number of rows for each input.",
             )
     return int(rows)
 
@@ -136,7 +136,7 @@ def _length(value: NativeArray) -> int:
 
 
 def _part(value: NativeArray, first: int, last: int) -> NativeArray:
-    """Return rows of an array, of texts and their shape, or of bits and their type."""
+    """Return rows of an array, of strings and their shape, or of bits and their type."""
     if not isinstance(value, tuple):
         return value[first:last]
     data, second = value

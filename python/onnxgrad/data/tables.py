@@ -1,4 +1,4 @@
-"""Reading data files for the command line: CSV with a header line, NPZ and Parquet."""
+"""Data files read into memory for the command line: CSV, NPZ, NPY and Parquet."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ __all__ = ["Table", "read_npy", "read_table"]
 
 @dataclass(frozen=True)
 class Table:
-    """Columns or arrays of a file by name; all have the same number of rows.
+    """Columns or arrays of a file by name, with the same number of rows.
 
     Attributes
     ----------
     path : str
     columns : dict of str to array
-        Of a CSV file [N] each; of an NPZ file [N, ...].
+        Columns [N] of a CSV or Parquet file, or arrays [N, ...] of an NPZ file.
     is_csv : bool
-        Whether these are columns, as those of a Parquet file too.
+        Whether `columns` are columns, not arrays.
     delimiter : str
-        Of a CSV file, else empty.
+        Separator of a CSV file, else empty.
     """
 
     path: str
@@ -46,7 +46,7 @@ class Table:
     delimiter: str = ""
 
     def take(self, name: str, option: str) -> Array:
-        """Return the column `name`, for the option `option` of the command line."""
+        """Return the column `name`, given by the command line's option `option`."""
         if name in self.columns:
             return self.columns[name]
         known = list(self.columns)
@@ -54,8 +54,8 @@ class Table:
             what=f"{self.path}: there is no column '{name}'",
             file=self.path,
             value=name,
-            detail=f"{option} names it; the file has {name_list(known)}.",
-            hint=nearest_or(name, known, "Take one of these columns."),
+            detail=f"Given by {option}; the file has {name_list(known)}.",
+            hint=nearest_or(name, known, "Use one of these columns."),
         )
 
     def inputs(
@@ -65,9 +65,9 @@ class Table:
         target: str | None = None,
         sample_weight: str | None = None,
     ) -> Feeds:
-        """Return what the model's inputs `names` are fed with; see `plan_columns`.
+        """Return the arrays for the model's inputs `names`; see `plan_columns`.
 
-        `without` are columns that feed no input; `target` and `sample_weight` are names of such.
+        Columns `without` feed no input, including `target` and `sample_weight`.
         """
         plan = plan_columns(list(self.columns), names, without, path=self.path, stacks=self.is_csv)
         arrays = {name: self._as_input(self.columns[name]) for name in plan.named}
@@ -88,10 +88,10 @@ class Table:
         )
 
     def line_of(self, row: int) -> int:
-        """Return the line of a CSV file that a row is on; the file is read again for it."""
+        """Return the line of a row in a CSV file, which is read again."""
         with Path(self.path).open(encoding="utf-8-sig", newline="") as file:
             lines = csv.reader(file, delimiter=self.delimiter)
-            number, before = -1, 0  # of the header, and lines before the current one
+            number, before = -1, 0  # current row (-1: the header), and lines before it
             for cells in lines:
                 if cells and number == row:
                     break
@@ -100,7 +100,7 @@ class Table:
         return before + 1
 
     def row_name(self, row: int) -> str:
-        """Return what messages call a row."""
+        """Return the name of a row in messages."""
         return f"line {self.line_of(row)}" if self.delimiter else f"row {row}"
 
     def _as_input(self, array: Array) -> Array:
@@ -114,12 +114,12 @@ class Table:
         return rows
 
     def check_numbers(self, name: str, column: Array) -> None:
-        """Refuse a column of texts that are not all numbers.
+        """Refuse a column of strings that are not all numbers.
 
         Raises
         ------
         DataError
-            Names line, column and cell.
+            A cell is not a number; the message names line, column and cell.
         """
         row = next((i for i, cell in enumerate(column) if not is_number(str(cell))), None)
         if row is None:
@@ -139,7 +139,7 @@ class Table:
         Raises
         ------
         DataError
-            Names line and column.
+            A cell is not finite; the message names line and column.
         """
         for name in [name for _, names in feeds.plan.names() for name in names]:
             column = self.columns[name]
@@ -158,13 +158,13 @@ class Table:
 def read_table(path: str, delimiter: str | None = None) -> Table:
     """Read a ``.csv`` or ``.tsv`` file with a header line, an ``.npz`` or a ``.parquet`` file.
 
-    An empty cell of a column of numbers is NaN. `delimiter` separates the columns of a ``.csv``
-    file; None is a comma, and a tab in ``.tsv``.
+    An empty cell in a column of numbers is NaN. `delimiter` separates the columns of a ``.csv``
+    file; None means a comma, or a tab for ``.tsv``.
 
     Raises
     ------
     DataError
-        If there is no such file, or it cannot be read.
+        The file does not exist or cannot be read.
     """
     suffix = Path(path).suffix.lower()
     readers: dict[str, Callable[[str], Table]] = {
@@ -175,7 +175,7 @@ def read_table(path: str, delimiter: str | None = None) -> Table:
     }
     if suffix not in readers:
         raise DataError(
-            what=f"{path}: a file of type '{suffix}' cannot be read",
+            what=f"{path}: files of type '{suffix}' are not supported",
             file=path,
             hint="Give a .csv, .tsv, .npz, .npy or .parquet file.",
         )
@@ -185,7 +185,7 @@ def read_table(path: str, delimiter: str | None = None) -> Table:
         raise DataError(
             what=f"{path}: {error.strerror or error}",
             file=path,
-            hint="Check the path; a relative path starts at the current folder.",
+            hint="Check the path; relative paths start at the current folder.",
         ) from error
 
 
@@ -198,7 +198,7 @@ def _read_npz(path: str) -> Table:
             what=f"{path}: not a readable .npz file",
             file=path,
             detail=f"{error}",
-            hint="Write it with numpy.savez, from arrays of numbers or texts.",
+            hint="Write it with numpy.savez, from arrays of numbers or strings.",
         ) from error
     return Table(path, columns, is_csv=False)
 
@@ -216,7 +216,7 @@ def _read_parquet(path: str) -> Table:
         raise DataError(
             what=f"{path}: {str(error).splitlines()[0]}",
             file=path,
-            hint="Check the path; the file has to be a whole Parquet file.",
+            hint="Check the path; it must be a complete Parquet file.",
         ) from error
     return Table(path, columns_of(table))
 
@@ -227,7 +227,7 @@ def read_npy(path: str) -> Array:
     Raises
     ------
     DataError
-        If there is no such file, or it is no array.
+        The file does not exist or is not an array.
     """
     try:
         array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
@@ -235,14 +235,14 @@ def read_npy(path: str) -> Array:
         raise DataError(
             what=f"{path}: {error.strerror or error}",
             file=path,
-            hint="Check the path; a relative path starts at the current folder.",
+            hint="Check the path; relative paths start at the current folder.",
         ) from error
     except ValueError as error:
         raise DataError(
             what=f"{path}: not a readable .npy file",
             file=path,
             detail=f"{error}",
-            hint="Write it with numpy.save, from an array of numbers or texts.",
+            hint="Write it with numpy.save, from an array of numbers or strings.",
         ) from error
     return array
 
@@ -257,7 +257,7 @@ def _read_csv(path: str, delimiter: str) -> Table:
             what=f"{path}: not a readable CSV file",
             file=path,
             detail=_encoding_of(path),
-            hint="Save it as UTF-8 with commas between the cells.",
+            hint="Save it as UTF-8, with commas between the cells.",
         ) from error
     header = [name.strip() for name in header]
     repeated = next((name for name, count in Counter(header).items() if count > 1), None)
@@ -267,25 +267,25 @@ def _read_csv(path: str, delimiter: str) -> Table:
             if not header
             else f"the column '{repeated}' occurs twice"
             if repeated is not None and not is_number(repeated)
-            else "the first line has numbers, not the names of the columns"
+            else "the first line has numbers, not column names"
         )
         raise DataError(
             what=f"{path}: {problem}",
             file=path,
-            hint="The first line of a CSV file gives each column its own name.",
+            hint="Start the file with a line of unique column names.",
         )
     other = next((mark for mark in ";\t|," if mark in header[0]), None)
     if len(header) == 1 and other is not None:
         raise DataError(
-            what=f"{path}: there is one column, '{header[0][:40]}'",
+            what=f"{path}: there is only one column, '{header[0][:40]}'",
             file=path,
-            hint=f"Its columns seem to be separated by {other!r}: give delimiter={other!r}.",
+            hint=f"The columns seem to be separated by {other!r}: give delimiter={other!r}.",
         )
     return Table(path, _read_columns(path, header, delimiter), delimiter=delimiter)
 
 
 def _encoding_of(path: str) -> str:
-    """Return what a file that is not UTF-8 seems to be."""
+    """Return a guess at the format of a file that is not UTF-8, or ``""``."""
     with Path(path).open("rb") as file:
         start = file.read(4)
     if start[:2] in (b"\xff\xfe", b"\xfe\xff"):
@@ -296,9 +296,9 @@ def _encoding_of(path: str) -> str:
 
 
 def _read_columns(path: str, header: list[str], delimiter: str) -> dict[str, Array]:
-    try:  # all numbers: NumPy's reader in C
+    try:  # NumPy's fast reader, for numbers only
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of a file without rows
+            warnings.simplefilter("ignore")  # if there are no rows
             rows = np.loadtxt(
                 path, delimiter=delimiter, skiprows=1, ndmin=2, encoding="utf-8-sig", quotechar='"'
             )
@@ -313,7 +313,7 @@ def _read_columns(path: str, header: list[str], delimiter: str) -> dict[str, Arr
             raise DataError(
                 what=f"{path}: line {number} has {len(line)} cells, expected {len(header)}",
                 file=path,
-                hint=f"Fix the line; a cell that has {delimiter!r} inside needs quotes.",
+                hint=f"Fix the line; put a cell that contains {delimiter!r} in quotes.",
             )
     if not lines:
         raise DataError(
@@ -325,7 +325,7 @@ def _read_columns(path: str, header: list[str], delimiter: str) -> dict[str, Arr
 
 
 def _convert(cells: list[str]) -> Array:
-    """Return numbers if all cells that are not empty are numbers, else texts."""
+    """Return numbers if all nonempty cells are numbers, else strings."""
     try:
         return _narrow(np.array([float(cell) if cell else np.nan for cell in cells]))
     except ValueError:
@@ -333,20 +333,20 @@ def _convert(cells: list[str]) -> Array:
 
 
 def _narrow(column: Array) -> Array:
-    """Return a column of whole numbers as int64, so that labels are what they look like."""
+    """Return a column of integers as int64, so that labels are integers too."""
     with np.errstate(invalid="ignore"):
         whole = column.astype(np.int64)
     return whole if np.array_equal(whole, column) else np.ascontiguousarray(column)
 
 
 def _narrow_all(names: list[str], rows: Array) -> dict[str, Array]:
-    """Return `_narrow` of each column; many at a time, which is quicker where there are many."""
+    """Apply `_narrow` to each column, in blocks, which is faster for many columns."""
     columns: dict[str, Array] = {}
     for start in range(0, len(names), 1024):
         block = np.ascontiguousarray(rows[:, start : start + 1024].T)
         with np.errstate(invalid="ignore"):
             whole = block.astype(np.int64)
         is_whole = (whole == block).all(axis=1)
-        for place, name in enumerate(names[start : start + 1024]):
-            columns[name] = whole[place].copy() if is_whole[place] else block[place]
+        for i, name in enumerate(names[start : start + 1024]):
+            columns[name] = whole[i].copy() if is_whole[i] else block[i]
     return columns

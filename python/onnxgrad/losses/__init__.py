@@ -1,21 +1,22 @@
-"""Losses and penalties, as plain descriptions.
+"""Losses and penalties, as immutable descriptions.
 
-N is the number of rows of a batch, C the number of classes, s the scores that the loss is put on,
-t the target, d = s - t. Each loss is written into the model as standard ONNX operators. The
-formulas give the loss of one row; the loss of a batch is the mean over its rows (weighted with the
+N is the number of rows of a batch, C the number of classes, s the scores that the loss is applied
+to, t the target, d = s - t. Each loss is written into the model as standard ONNX operators. The
+formulas give the loss of one row; the loss of a batch is the mean over its rows (weighted by the
 sample weights, if there are any), their sum with ``reduction="sum"``, or the loss of each row with
 ``reduction="none"``.
 
-Wherever a loss is asked for, these do too:
+A loss can also be given as:
 
 - its name: ``"squared_error"`` (``"mse"``, ``"l2"``), ``"absolute_error"`` (``"mae"``, ``"l1"``),
   ``"huber"``, ``"smooth_l1"``, ``"elastic"``, ``"poisson"``, ``"cosine"``,
   ``"softmax_cross_entropy"`` (``"cross_entropy"``), ``"binary_cross_entropy"`` (``"bce"``),
   ``"log_loss"``, ``"negative_log_likelihood"`` (``"nll"``), ``"kl_divergence"`` (``"kl"``),
   ``"one_vs_rest_log"``, ``"hinge"``, ``"squared_hinge"``, ``"modified_huber"``, ``"auto"``;
-- a name with options, ``"huber:delta=2"``, or ``"output:NAME"``, as the command line has them;
-- a dictionary from outputs of the model to losses, or to pairs (loss, factor): the sum of them,
-  with a target for each output. A loss of scores finds those behind the output.
+- a name with options, ``"huber:delta=2"``, or ``"output:NAME"``, as on the command line;
+- a dictionary from outputs of the model to losses, or to pairs (loss, factor): their sum, with a
+  target for each output. A loss of scores is applied to the scores that the output is computed
+  from.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ __all__ += described.__all__
 LossLike: TypeAlias = "Loss | str | Mapping[str, Loss | str | tuple[Loss | str, float]]"
 """A loss or its name, or for several outputs a dictionary of losses or pairs (loss, factor)."""
 
-_OF_OUTPUT = re.compile(r",(?=(?:reduction|target|sample_weight)=)")
+_OUTPUT_OPTION = re.compile(r",(?=(?:reduction|target|sample_weight)=)")
 
 _FAMILY = Family(Loss)
 _FAMILY.fill(globals())
@@ -70,7 +71,7 @@ def from_name(name: str) -> Loss:
     Raises
     ------
     OptionError
-        If there is none; names the nearest.
+        An unknown name; the message suggests the nearest one.
 
     Examples
     --------
@@ -81,9 +82,9 @@ def from_name(name: str) -> Loss:
 
 
 def from_text(text: str, class_axis: int | None = None) -> Loss:
-    """Return the loss of a text such as ``"huber:delta=2"`` or ``"output:loss,reduction=sum"``.
+    """Parse a loss such as ``"huber:delta=2"`` or ``"output:loss,reduction=sum"``.
 
-    `class_axis` is that of ``--class-axis``, another way to give the option ``axis``.
+    `class_axis` is the value of ``--class-axis``, another way to set the option ``axis``.
 
     Examples
     --------
@@ -92,7 +93,7 @@ def from_text(text: str, class_axis: int | None = None) -> Loss:
     """
     name, _, options = text.partition(":")
     if name == "output":
-        output = _OF_OUTPUT.split(options, maxsplit=1)[0]  # which may have commas itself
+        output = _OUTPUT_OPTION.split(options, maxsplit=1)[0]  # a name may contain commas
         options = options[len(output) + 1 :]
         loss: Loss = Output(output)
         if options:
@@ -105,28 +106,28 @@ def from_text(text: str, class_axis: int | None = None) -> Loss:
         raise OptionError(
             what=f"--class-axis: {name} has no class axis",
             value="--class-axis",
-            hint="Leave it out, or take a cross-entropy over classes.",
+            hint="Leave it out, or use a cross-entropy over classes.",
         )
     return loss.replace(axis=class_axis)
 
 
 def to_text(loss: Loss) -> str | None:
-    """Return the text of a loss with its options; None for what has no text, such as a model."""
+    """Return a loss with its options as a string; None if no string can express it."""
     if not isinstance(loss, Output):
         return _FAMILY.to_text(loss)
     options = texts_of(loss, Output(loss.output))
-    if options is None or "target=" in options:  # none, which a text cannot say
+    if options is None or "target=" in options:  # an empty target cannot be expressed
         return None
     return ",".join([f"output:{loss.output}", *options])
 
 
 def as_loss(loss: Any) -> Loss:
-    """Return a loss, or the loss of that name or text."""
+    """Return a loss, given as such, by name or as a string."""
     return from_text(loss) if isinstance(loss, str) else _FAMILY.take(loss)
 
 
 def _terms(loss: Any) -> list[tuple[Loss, float]]:
-    """Return the losses of a dictionary, each put on its output, and their factors."""
+    """Return the losses of a dictionary, with their outputs set, and their factors."""
     if not loss:
         raise OptionError(
             what="loss: an empty dictionary",
@@ -140,7 +141,7 @@ def _terms(loss: Any) -> list[tuple[Loss, float]]:
             raise OptionError(
                 what=f"loss: {len(pair)} entries for output '{output}', expected (loss, factor)",
                 value="loss",
-                hint="Give the loss alone, or (loss, factor).",
+                hint="Give a loss, or (loss, factor).",
             )
         described = as_loss(pair[0]).replace(output=str(output))
         terms.append((described, real_number(f"factor of '{output}'", pair[1])))
@@ -149,7 +150,7 @@ def _terms(loss: Any) -> list[tuple[Loss, float]]:
             raise OptionError(
                 what="loss: different reductions",
                 value="loss",
-                hint="Give all of them the same reduction.",
+                hint="Use the same reduction for all losses.",
             )
     return terms
 

@@ -1,4 +1,4 @@
-"""What all losses have."""
+"""Base classes of losses and penalties."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from onnxgrad.errors import OptionError
 
 
 class PenaltyBase(Described):
-    """What all penalties have in common."""
+    """Base class of penalties."""
 
     _family = "penalty"
 
@@ -23,15 +23,15 @@ REDUCTIONS = ("mean", "sum", "none")
 
 
 class Loss(Described):
-    """Base of all losses.
+    """Base class of losses.
 
     Parameters
     ----------
     output : str, default=""
-        Output or inner value of the model that the loss is put on. Empty: it is found by walking
-        back from the outputs to the scores.
+        Output or inner value of the model that the loss is applied to. If it is empty, the scores
+        are found by walking back from the outputs.
     reduction : {"mean", "sum", "none"}, default="mean"
-        How the losses of the rows are put together. ``"none"`` gives each row's loss, times its
+        How to combine the losses of the rows. ``"none"`` returns the loss of each row, times its
         weight; training then follows the gradient of their sum.
     """
 
@@ -44,7 +44,7 @@ class Loss(Described):
         self._set(output, reduction)
 
     def _set(self, output: str, reduction: Reduction, **options: Any) -> None:
-        """Take the options that all losses have, and those of this one."""
+        """Set the options that all losses share, and further ones."""
         if reduction not in REDUCTIONS:
             raise unknown_name("reduction", reduction, REDUCTIONS)
         Description.__init__(self, output=output, reduction=reduction, **options)
@@ -54,13 +54,13 @@ class Loss(Described):
         super()._take(arguments)
 
     def _native(self) -> Any:
-        """Return the function for the extension; where it is put is in its `Loss`."""
+        """Return the loss function for the extension, without the options of its `Loss`."""
         if not hasattr(self, "_type"):
             raise OptionError(
-                what="loss: 'Loss' itself has no formula",
+                what="loss: the base class 'Loss' has no formula",
                 value="loss",
-                hint="Take one of its subclasses in onnxgrad.losses.",
+                hint="Use one of its subclasses in onnxgrad.losses.",
             )
-        of_place = ("output", "reduction", "axis")
-        options = {name: value for name, value in vars(self).items() if name not in of_place}
+        shared = ("output", "reduction", "axis")
+        options = {name: value for name, value in vars(self).items() if name not in shared}
         return _core.make_loss_function(self._type, options)

@@ -1,4 +1,4 @@
-"""Penalties on weights, in the forms that options take."""
+"""Penalties on weights, and conversion from the forms that options accept."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ __all__ = ["Penalty", "PenaltyLike", "as_penalties", "from_text", "to_text"]
 PenaltyLike: TypeAlias = "Penalty | Iterable[Penalty] | Mapping[str, Mapping[str, float]]"
 """A penalty, several, or a dictionary from patterns of weights to ``{"l1": ..., "l2": ...}``."""
 
-_NUMBERS = [name for name in vars(Penalty()) if name != "weights"]
+_FACTORS = [name for name in vars(Penalty()) if name != "weights"]
 
 
 def as_penalties(penalty: Any) -> list[Penalty]:
-    """Return penalties in any of their forms as a list."""
+    """Convert penalties in any form to a list."""
     if penalty is None:
         return []
     if isinstance(penalty, Mapping):
         found = []
         for pattern, options in penalty.items():
-            if not isinstance(options, Mapping) or not {*options} <= {*_NUMBERS}:
+            if not isinstance(options, Mapping) or not {*options} <= {*_FACTORS}:
                 raise OptionError(
                     what=f"penalty: {options!r} for '{pattern}'",
                     value="penalty",
@@ -44,7 +44,7 @@ def as_penalties(penalty: Any) -> list[Penalty]:
 
 
 def from_text(text: str) -> Penalty:
-    """Return the penalty of ``"l1=X,l2=Y"`` or ``"PATTERN:l1=X,l2=Y"``.
+    """Parse a penalty ``"l1=X,l2=Y"`` or ``"PATTERN:l1=X,l2=Y"``.
 
     Examples
     --------
@@ -56,8 +56,8 @@ def from_text(text: str) -> Penalty:
 
 
 def to_text(penalty: Penalty) -> str | None:
-    """Return the text of a penalty; None for one of several patterns."""
+    """Return a penalty as a string; None if it has several patterns."""
     if len(penalty.weights) > 1:
         return None
-    options = ",".join(f"{name}={getattr(penalty, name)!r}" for name in _NUMBERS)
+    options = ",".join(f"{name}={getattr(penalty, name)!r}" for name in _FACTORS)
     return ":".join([*penalty.weights, options])

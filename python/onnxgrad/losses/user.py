@@ -1,4 +1,4 @@
-"""Losses that users write: models, and traced functions."""
+"""User-defined losses: models and traced functions."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
 
 
 class User(Loss):
-    """A loss of your own: a model.
+    """A user-defined loss, given as a model.
 
     Parameters
     ----------
-    model : path, bytes, onnx.ModelProto or function of onnxscript
-        Its inputs are scores, target and, if it wants them, sample weights [N], in this order. Its
-        output is the loss of each row, [N] or [N, 1], or the mean loss of the batch, [] or [1].
-        Targets are class numbers where the second input is int64 [N].
+    model : path, bytes, onnx.ModelProto or onnxscript function
+        Its inputs are scores, target and optionally sample weights [N], in this order. Its output
+        is the loss of each row, [N] or [N, 1], or the mean loss of the batch, [] or [1]. Targets
+        are class numbers if the second input is int64 [N].
     takes_scores : bool, default=False
-        Whether it is applied to the scores before Softmax or Sigmoid, not to the probabilities.
+        Whether to apply it to the scores before Softmax or Sigmoid, not to the probabilities.
 
     See Also
     --------
-    traced : the same from a Python function.
+    traced : a loss from a Python function.
     """
 
     model: bytes
@@ -42,7 +42,7 @@ class User(Loss):
         output: str = "",
         reduction: Reduction = "mean",
     ) -> None:
-        to_proto = getattr(model, "to_model_proto", None)  # of a function of onnxscript
+        to_proto = getattr(model, "to_model_proto", None)  # an onnxscript function
         core = to_core_model(model if to_proto is None else to_proto())
         self._set(
             output,
@@ -59,26 +59,26 @@ class User(Loss):
 
 
 class Output(Loss):
-    """The loss that the model has already, as one of its outputs: nothing is added to it.
+    """The loss that the model itself computes as one of its outputs.
 
     Parameters
     ----------
     output : str
-        The output (or an inner value): the loss of each row, [N] or [N, K], or of the batch, one
-        number.
+        The output (or an inner value): the loss of each row, [N] or [N, K], or of the batch, a
+        scalar.
     target : str, default="label"
-        Input of the model that takes the targets, `y` of `Trainer.fit`. Empty, or without an input
-        ``label``, there are none, and all inputs are fed by X.
+        Input of the model for the targets, `y` of `Trainer.fit`. If it is empty, or the model has
+        no input ``label``, there are no targets, and X has all inputs.
     sample_weight : str, default=""
-        Input of the model that takes the weights of rows, `sample_weight` of `Trainer.fit`; all 1
-        where none are given.
+        Input of the model for the weights of rows, `sample_weight` of `Trainer.fit`; all 1 if none
+        are given.
     reduction : {"mean", "sum", "none"}, default="mean"
-        What one number is: the mean of the rows of the batch, or their sum. Of the loss of each
-        row, what training does with them.
+        Whether a scalar output is the mean or the sum over the rows of the batch; for an output
+        with the loss of each row, how to combine them.
 
     Notes
     -----
-    Penalties can be added. There are no metrics, since the engine knows no scores; `predict` gives
+    Penalties can be added. There are no metrics, since the scores are unknown; `predict` returns
     the outputs that do not depend on target or weights.
 
     Examples
@@ -127,23 +127,23 @@ def traced(
     Parameters
     ----------
     function : callable
-        Called once, as ``function(scores, target)``, with arrays of ndonnx (the Python array API);
+        Called once, as ``function(scores, target)``, with ndonnx arrays (the Python array API);
         returns the loss of each row [N] or [N, 1], or of the batch [].
     dtype : {"float32", "float64"}, default="float32"
-        Of the scores.
+        Dtype of the scores.
     columns : int, default=None
         Number of columns of the scores [N, columns]; None means any.
     classes : bool, default=False
-        Whether targets are class numbers int64 [N], and not values like the scores.
+        Whether targets are class numbers int64 [N], not values like the scores.
     weights : bool, default=False
-        Whether it is called with sample weights [N] as third argument.
+        Whether to pass sample weights [N] as third argument.
     takes_scores, output, reduction
         As for `User`.
 
     Raises
     ------
     OptionError
-        If ndonnx is not installed.
+        ndonnx is not installed.
     """
     try:
         import ndonnx as ndx

@@ -1,8 +1,8 @@
-"""Optimizers, as plain descriptions, and groups of weights.
+"""Optimizers, as immutable descriptions, and groups of weights.
 
-Where ``torch.optim`` has the optimizer, formula and defaults are torch's. w is a weight, g its
-gradient, lr the learning rate, t the number of the step from 1. Wherever an optimizer is asked for,
-its name does too: ``"adamw"``, ``"nesterov"``, ... (see `names`).
+Formulas and defaults are those of ``torch.optim`` if it has the optimizer. w is a weight, g its
+gradient, lr the learning rate, t the number of the step from 1. An optimizer can also be given by
+its name: ``"adamw"``, ``"nesterov"``, ... (see `names`).
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ __all__ += described.__all__
 
 
 class ParameterGroup(Description):
-    """Weights that are updated in a way of their own.
+    """Weights with their own learning rate, weight decay or optimizer.
 
     Parameters
     ----------
     patterns : str or list of str
-        Names or glob patterns of trained weights; of several groups that match, the first counts.
+        Names or glob patterns of trained weights; if several groups match, the first one applies.
     lr : float, default=None
         Learning rate of the group; None means the optimizer's. A schedule scales all rates alike.
     lr_factor : float, default=1
-        The same as a factor of the optimizer's rate.
+        Learning rate as a multiple of the optimizer's.
     weight_decay : float, default=None
         None means the optimizer's.
     optimizer : Optimizer or str, default=None
-        Another optimizer for these weights, with its rate and decay where no others are given; not
-        L-BFGS. None is that of all weights.
+        Another optimizer for these weights (not L-BFGS), with its rate and decay unless these are
+        given too. None means the optimizer of all weights.
 
     Examples
     --------
@@ -93,7 +93,7 @@ class ParameterGroup(Description):
             raise OptionError(
                 what="a group takes lr or lr_factor, not both",
                 value="lr_factor",
-                hint="Give one of the two.",
+                hint="Give one of them.",
             )
 
     def _native(self, lr: float) -> _core.ParameterGroup:
@@ -136,7 +136,7 @@ def from_name(name: str) -> Optimizer:
     Raises
     ------
     OptionError
-        If there is none; names the nearest.
+        An unknown name; the message suggests the nearest one.
 
     Examples
     --------
@@ -147,7 +147,7 @@ def from_name(name: str) -> Optimizer:
 
 
 def as_optimizer(optimizer: OptimizerLike, lr: float | None = None) -> Optimizer:
-    """Return the description of an optimizer or a name, with another learning rate if given."""
+    """Return an optimizer, given as such or by name, with another learning rate if given."""
     described = _FAMILY.take(optimizer)
     return described if lr is None else described.replace(lr=lr)
 
@@ -159,7 +159,7 @@ def update_options(
     clip_norm: float | None,
     accumulate: int,
 ) -> _core.UpdateOptions:
-    """Return checked options of what is done around an optimizer's formula."""
+    """Check and convert the options that apply to all optimizers."""
     options = _core.UpdateOptions()
     listed = [groups] if isinstance(groups, ParameterGroup) else list(groups)
     for group in listed:

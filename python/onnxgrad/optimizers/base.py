@@ -1,4 +1,4 @@
-"""What all optimizers have."""
+"""Base class of optimizers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["Optimizer"]
 
 
 class Optimizer(Described):
-    """What all optimizers have in common."""
+    """Base class of optimizers."""
 
     lr: float
 

@@ -1,4 +1,4 @@
-"""Optimizers that users write: models, and traced functions."""
+"""User-defined optimizers: models and traced functions."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
 
 __all__ = ["User", "traced"]
 
-_KNOWN_INPUTS = 4  # weight, gradient, learning rate, step
+_NUM_INPUTS = 4  # weight, gradient, learning rate, step; slots follow
 
 
 class User(Optimizer):
-    """An update of your own: a model, written into the training step once for each weight.
+    """A user-defined update, given as a model that is inlined once for each weight.
 
     Parameters
     ----------
-    model : path, bytes, onnx.ModelProto or function of onnxscript
+    model : path, bytes, onnx.ModelProto or onnxscript function
         Its inputs are weight, gradient, learning rate [], step [] (the number of this update, from
-        1) and any slots, in this order; its outputs are the new weight and the new slots, in their
-        order. Slots have the weight's shape and start as the input's default, one number, or as 0.
-        Where the weight is declared as a vector [n], each weight is read as one; else it has its
-        own shape. Weight, gradient and slots have the dtype of the weights.
+        1) and any slots, in this order; its outputs are the new weight and the new slots, in the
+        same order. Slots have the weight's shape and are initialized with the input's default, a
+        scalar, or with 0. If the weight is declared as a vector [n], weights are flattened; else
+        they keep their shape. Weight, gradient and slots have the dtype of the weights.
     lr : float, default=0.01
         Learning rate.
     weight_decay : float, default=0
@@ -40,7 +40,7 @@ class User(Optimizer):
 
     See Also
     --------
-    traced : the same from a Python function.
+    traced : an optimizer from a Python function.
 
     Notes
     -----
@@ -51,7 +51,7 @@ class User(Optimizer):
     weight_decay: float
 
     def __init__(self, model: ModelLike | Any, lr: float = 0.01, weight_decay: float = 0.0) -> None:
-        to_proto = getattr(model, "to_model_proto", None)  # of a function of onnxscript
+        to_proto = getattr(model, "to_model_proto", None)  # an onnxscript function
         core = to_core_model(model if to_proto is None else to_proto())
         Description.__init__(
             self,
@@ -86,24 +86,24 @@ def traced(
     Parameters
     ----------
     function : callable
-        Called once, as ``function(weight, gradient, lr, step, *slots)``, with arrays of ndonnx (the
+        Called once, as ``function(weight, gradient, lr, step, *slots)``, with ndonnx arrays (the
         Python array API): weight, gradient and slots are vectors [n], `lr` and `step` are scalars
-        [] of `dtype`. Each parameter after the fourth is a slot of its name, which starts as its
-        default or as 0. Returns the new weight, or with slots a tuple of it and the new slots.
+        [] of `dtype`. Each parameter after the fourth is a slot of its name, initialized with its
+        default or 0. Returns the new weight, or with slots a tuple of it and the new slots.
     lr : float, default=0.01
     weight_decay : float, default=0
         As for `User`.
     dtype : {"float32", "float64"}, default="float32"
-        Of the weights.
+        Dtype of the weights.
 
     Raises
     ------
     OptionError
-        If ndonnx is not installed, or the function has other parameters or results.
+        ndonnx is not installed, or the function has other parameters or results.
 
     Examples
     --------
-    Momentum as PyTorch has it::
+    Momentum as in PyTorch::
 
         def momentum(weight, gradient, lr, step, velocity):
             velocity = 0.9 * velocity + gradient
@@ -125,14 +125,14 @@ def traced(
     from inspect import signature
 
     parameters = [*signature(function).parameters.values()]
-    if len(parameters) < _KNOWN_INPUTS:
+    if len(parameters) < _NUM_INPUTS:
         raise OptionError(
             what=f"traced: the function has {len(parameters)} parameters, expected at least 4",
             value="function",
-            hint="They are weight, gradient, lr, step, and one for each slot.",
+            hint="Declare weight, gradient, lr, step, and a parameter for each slot.",
         )
     names = ["weight", "gradient", "learning_rate", "step"]
-    slots = parameters[_KNOWN_INPUTS:]
+    slots = parameters[_NUM_INPUTS:]
     names += [slot.name for slot in slots]
     inputs = {
         name: ndx.argument(shape=() if name in names[2:4] else ("n",), dtype=kind) for name in names
@@ -142,18 +142,18 @@ def traced(
         results = (results,)
     if len(results) != len(slots) + 1:
         raise OptionError(
-            what=f"traced: the function gives {len(results)} results for {len(slots)} slots",
+            what=f"traced: the function returns {len(results)} results for {len(slots)} slots",
             value="function",
             hint="Return the new weight and the new value of each slot.",
         )
     outputs = dict(zip([f"new_{name}" for name in ["weight", *names[4:]]], results, strict=True))
     model = ndx.build(inputs, outputs)
-    _set_first_values(model, slots)
+    _set_initial_values(model, slots)
     return User(model, lr=lr, weight_decay=weight_decay)
 
 
-def _set_first_values(model: Any, slots: list[inspect.Parameter]) -> None:
-    """Give the slots of a traced model the defaults of the function's parameters."""
+def _set_initial_values(model: Any, slots: list[inspect.Parameter]) -> None:
+    """Initialize the slots of a traced model with the defaults of the function's parameters."""
     from onnx import helper
 
     for slot in slots:
@@ -161,5 +161,5 @@ def _set_first_values(model: Any, slots: list[inspect.Parameter]) -> None:
             continue
         (value,) = (value for value in model.graph.input if value.name == slot.name)
         element = value.type.tensor_type.elem_type
-        first = [real_number(slot.name, slot.default, -math.inf)]
-        model.graph.initializer.append(helper.make_tensor(slot.name, element, [1], first))
+        initial = [real_number(slot.name, slot.default, -math.inf)]
+        model.graph.initializer.append(helper.make_tensor(slot.name, element, [1], initial))

@@ -1,12 +1,12 @@
-"""Schedules of the learning rate, as plain descriptions.
+"""Schedules of the learning rate, as immutable descriptions.
 
 r is the learning rate of the optimizer and t the time from 0: the number of updates done in this
-fit, or of epochs where ``unit="epoch"``. A `length` is a number of updates or epochs; below 1 it is
-that share of the fit, and None is what is left of it. Where ``torch.optim.lr_scheduler`` has the
-schedule, the formula is torch's, with factors of r where torch takes absolute rates.
+fit, or of epochs if ``unit="epoch"``. A `length` is a number of updates or epochs; below 1 it is
+that fraction of the fit, and None means the rest of it. Formulas are those of
+``torch.optim.lr_scheduler`` if it has the schedule, with factors of r in place of absolute rates.
 
-``warm_up + cosine`` runs one after the other, ``exponential * plateau`` both at once. Wherever a
-schedule is asked for, its name does too: ``"cosine"``, ``"warmup_cosine"``, ... (see `names`).
+``warm_up + cosine`` applies one after the other, ``exponential * plateau`` both at once. A schedule
+can also be given by its name: ``"cosine"``, ``"warmup_cosine"``, ... (see `names`).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def from_name(name: str) -> Schedule:
     Raises
     ------
     OptionError
-        If there is none; names the nearest.
+        An unknown name; the message suggests the nearest one.
 
     Examples
     --------

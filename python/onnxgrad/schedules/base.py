@@ -1,4 +1,4 @@
-"""What all schedules have, and schedules made of schedules."""
+"""Base class of schedules, and composite schedules."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Chain", "Product", "Schedule", "ScheduleLike"]
 
 
 class Schedule(Described):
-    """What all schedules have in common."""
+    """Base class of schedules."""
 
     _family = "schedule"
 
@@ -33,16 +33,16 @@ class Schedule(Described):
         steps_per_epoch: int = 100,
         losses: Iterable[float] = (),
     ) -> list[float]:
-        """Return the learning rate of each update of a fit, to look at or to draw.
+        """Return the learning rate of each update of a fit.
 
         Parameters
         ----------
         lr : float, default=1
-            Of the optimizer.
+            Learning rate of the optimizer.
         epochs : int, default=1
         steps_per_epoch : int, default=100
         losses : sequence of float, default=()
-            One for each epoch, for plateaus.
+            Loss of each epoch, for `Plateau`.
 
         Examples
         --------
@@ -59,11 +59,11 @@ class Schedule(Described):
         )
 
 
-FAMILY = Family(Schedule)  # that the package fills
+FAMILY = Family(Schedule)  # filled by the package's __init__
 
 
 class _Composite(Schedule):
-    """Schedules made of schedules."""
+    """Base class of schedules that combine others."""
 
     parts: tuple[Schedule, ...]
 
@@ -73,7 +73,7 @@ class _Composite(Schedule):
             raise OptionError(
                 what="parts: no schedules were given",
                 value="parts",
-                hint="Give one schedule or more.",
+                hint="Give at least one schedule.",
             )
 
     def _text_options(self) -> list[str]:
@@ -81,9 +81,9 @@ class _Composite(Schedule):
 
 
 class Chain(_Composite):
-    """One after the other, each with t from 0; ``a + b`` is short for it. torch: SequentialLR.
+    """Schedules one after the other, each with t from 0; also ``a + b`` (torch: SequentialLR).
 
-    Every part but the last ends after its own length (`Linear`, `Cosine`, `Polynomial`,
+    Every part except the last ends after its own length (`Linear`, `Cosine`, `Polynomial`,
     `OneCycle`; the others never end).
 
     Parameters
@@ -96,7 +96,7 @@ class Chain(_Composite):
 
 
 class Product(_Composite):
-    """All at once: the rate of each part is the r of the next; ``a * b`` is short for it.
+    """Schedules all at once: the rate of each part is the r of the next; also ``a * b``.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
-"""Estimators of scikit-learn that train ONNX models.
+"""scikit-learn estimators that train ONNX models.
 
-`OnnxRegressor` and `OnnxClassifier` take any ONNX model, or make a multi-layer perceptron of the
-sizes of its layers; `to_onnx` gives the trained model as a file that every ONNX runtime runs.
+`OnnxRegressor` and `OnnxClassifier` take any ONNX model, or build a multi-layer perceptron with the
+given layer sizes; `to_onnx` returns the trained model, which runs in every ONNX runtime.
 
 >>> from onnxgrad.sklearn import OnnxClassifier
 >>> classifier = OnnxClassifier("model.onnx").fit(X, y)  # doctest: +SKIP

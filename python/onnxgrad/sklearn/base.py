@@ -1,4 +1,4 @@
-"""What the estimators have in common: from parameters to a trained model."""
+"""The base class of the estimators: from parameters to a trained model."""
 
 from __future__ import annotations
 
@@ -44,13 +44,14 @@ _PARAMETERS = """
     Parameters
     ----------
     model : path, bytes, onnx.ModelProto or function, default=None
-        Any ONNX model with one input of numbers, whose weights training starts from; or a function
-        of (number of features, number of {outputs}) that returns one. None makes a
-        multi-layer perceptron of `hidden_layer_sizes`, see `multi_layer_perceptron`.
+        Any ONNX model with one numeric input, whose weights training starts from; or a function of
+        (number of features, number of {outputs}) that returns one. None builds a multi-layer
+        perceptron with `hidden_layer_sizes`, see `multi_layer_perceptron`.
     hidden_layer_sizes : int or sequence of int, default=(100,)
-        Only without `model`, as `activation`.
+        Only without `model`.
     activation : str, default="relu"
-        ``"relu"``, ``"leaky_relu"``, ``"tanh"``, ``"logistic"`` or ``"identity"``.
+        ``"relu"``, ``"leaky_relu"``, ``"tanh"``, ``"logistic"`` or ``"identity"``. Only without
+        `model`.
     loss : str or Loss, default="auto"
         See `onnxgrad.losses`; {loss}
     penalty : Penalty, list of Penalty or dict, default=None
@@ -62,47 +63,48 @@ _PARAMETERS = """
     schedule : str or Schedule, default=None
         How the learning rate changes in each `fit`, see `onnxgrad.schedules`.
     groups : list of ParameterGroup, default=()
-        Weights that are updated in a way of their own, see `onnxgrad.optimizers`.
+        Weights with their own learning rate, weight decay or optimizer, see `onnxgrad.optimizers`.
     clip_value, clip_norm : float, default=None
         Bounds for the elements of the gradient and for its norm.
     accumulate : int, default=1
-        Number of batches whose gradients are put together for a step.
+        Number of batches whose gradients make up an update.
     batch_size : int or "auto", default="auto"
-        ``"auto"`` is 200, or all rows where there are fewer, and for L-BFGS.
+        ``"auto"`` means 200, or all rows if there are fewer or with L-BFGS.
     max_iter : int, default=200
-        Epochs of a `fit`, at most.
+        Maximum number of epochs of a `fit`.
     tol : float, default=1e-4
-        Training ends when the loss has not become smaller by `tol` for `n_iter_no_change` epochs;
-        None: it always continues to `max_iter`.
+        Stop if the loss has not improved by `tol` for `n_iter_no_change` epochs; None always trains
+        for `max_iter` epochs.
     n_iter_no_change : int, default=10
     early_stopping : bool, default=False
-        Whether it is the loss on rows kept for validation that has to become smaller, and the
-        weights of the best epoch are kept.
+        Whether to monitor the loss on rows held out for validation, and restore the weights of the
+        best epoch.
     validation_fraction : float, default=0.1
-        Share of the rows kept for validation with `early_stopping`.
+        Fraction of the rows held out for validation with `early_stopping`.
 {more}    shuffle : bool, default=True
         A new order of the rows in each epoch.
     warm_start : bool, default=False
         Whether another `fit` continues from the weights and the optimizer state of the last one.
     initializer : str, default=None
-        How new weights are drawn, see `onnxgrad.initialize`. None is ``"auto"`` for a network made
-        here; a given model keeps its weights.
+        How to draw new weights, see `onnxgrad.initialize`. None means ``"auto"`` for a network
+        built here; a given model keeps its weights.
     trainable, frozen : str or list of str, default=None
-        Names or glob patterns of the weights to train and of those that stay as they are.
+        Names or glob patterns of the weights to train, and of those to keep as they are.
     untie : bool, default=True
-        Whether weights that are one in the file by accident are trained apart, see
+        Whether to train weights separately that are one in the file by accident, see
         `TrainingSession`.
     training_mode : "auto", True or False, default="auto"
-        Whether Dropout and BatchNormalization of a given model train, see `TrainingSession`.
+        Whether Dropout and BatchNormalization of a given model are in training mode, see
+        `TrainingSession`.
     dtype : {{"float32", "float64"}}, default=None
-        Of a network made here; None means float32 if `X` is, else float64.
+        Dtype of a network built here; None means float32 if `X` is, else float64.
     callbacks : list of Callback or function, default=()
         See `onnxgrad.callbacks`.
     random_state : int, RandomState or None, default=None
-        Of weights, order of the rows, validation rows and random operators.
+        Seed of weights, shuffling, the validation split and random operators.
     threads : int, default=None
-        None means what OpenMP may use here: all cores, in joblib's workers their share, and what
-        threadpoolctl allows.
+        Number of threads; None means OpenMP's limit: all cores, or less in joblib's workers and
+        with threadpoolctl.
     verbose : {{0, 1, 2, "auto"}}, default=0
         As for `onnxgrad.Trainer.fit`.
 
@@ -110,32 +112,32 @@ _PARAMETERS = """
     ----------
     n_features_in_ : int
     feature_names_in_ : array of str
-        Only if `X` had names of columns.
+        Only if `X` had column names.
     loss_curve_ : list of float
-        Training loss of each epoch since the weights were new (of a call with very many epochs
-        those that its `history_` has).
+        Training loss of each epoch since the weights were initialized (for calls with very many
+        epochs, of those in `history_`).
     loss_ : float
-        The last of them.
+        The last training loss.
     n_iter_ : int
-        Number of epochs since the weights were new.
+        Number of epochs since the weights were initialized.
     history_ : History
-        Of the last `fit`, see `onnxgrad.Trainer`.
+        History of the last `fit`, see `onnxgrad.Trainer`.
     validation_losses_ : list of float or None
-        Of the epochs of the last `fit`, with `early_stopping`.
+        Validation losses of the epochs of the last `fit`, with `early_stopping`.
 """
 
 
 class OnnxEstimator(BaseEstimator):  # type: ignore[misc]
-    """Base of `OnnxRegressor` and `OnnxClassifier`, whose documentation of parameters they share.
+    """Base class of `OnnxRegressor` and `OnnxClassifier`, which share their parameters' docs.
 
-    A subclass gives the words that differ as keyword arguments; its docstring has
-    ``{parameters}`` where parameters and attributes belong.
+    A subclass passes the parts that differ as keyword arguments; ``{parameters}`` in its docstring
+    is replaced by the parameters and attributes.
     """
 
-    def __init_subclass__(cls, **words: str) -> None:
+    def __init_subclass__(cls, **doc_parts: str) -> None:
         super().__init_subclass__()
-        if cls.__doc__ and words:
-            parameters = _PARAMETERS.format(**words).strip()
+        if cls.__doc__ and doc_parts:
+            parameters = _PARAMETERS.format(**doc_parts).strip()
             cls.__doc__ = cls.__doc__.replace("{parameters}", parameters)
 
     @checked_names
@@ -205,7 +207,7 @@ class OnnxEstimator(BaseEstimator):  # type: ignore[misc]
         self.verbose = verbose
 
     def to_onnx(self, path: str | os.PathLike[str] | None = None) -> onnx.ModelProto:
-        """Return the trained model, and write it if there is a path.
+        """Return the trained model; also write it to a file if a path is given.
 
         Parameters
         ----------
@@ -214,8 +216,8 @@ class OnnxEstimator(BaseEstimator):  # type: ignore[misc]
         Returns
         -------
         onnx.ModelProto
-            A given model with its trained weights, everything else as it was; or the network that
-            was made by the sizes of its layers.
+            The given model with its trained weights and otherwise unchanged, or the network that
+            was built.
         """
         check_is_fitted(self)
         trained = self._training.trained_model()
@@ -223,14 +225,14 @@ class OnnxEstimator(BaseEstimator):  # type: ignore[misc]
             save_model(trained, path)
         return trained
 
-    # What the two estimators do in their own way.
+    # Hooks for the two estimators.
 
     def _network(self, num_features: int, dtype: str, seed: int) -> onnx.ModelProto:
-        """Return a new network by the sizes of its layers."""
+        """Return a new network with the given layer sizes."""
         raise NotImplementedError
 
     def _placed_loss(self) -> LossLike:
-        """Return the loss, in a network that was made here on the right value."""
+        """Return the loss, with its output set for a network that was built here."""
         return self.loss
 
     def _metrics(self) -> str | Mapping[str, MetricLike] | tuple[()]:
@@ -238,19 +240,19 @@ class OnnxEstimator(BaseEstimator):  # type: ignore[misc]
         return ()
 
     def _settle(self, training: Training) -> Training:
-        """Check that the model is of the right kind; return it, or one with a better loss."""
+        """Check that the model is suitable; return the training, or one with a better loss."""
         raise NotImplementedError
 
     # Fitting.
 
     def _is_new(self, incremental: bool) -> bool:
-        """Return whether a fit starts with new weights."""
+        """Return whether a fit initializes the weights."""
         return not ((incremental or self.warm_start) and hasattr(self, "_training"))
 
     def _validated(self, X: Any, y: Any, is_new: bool, **options: Any) -> tuple[Any, Any]:
-        """Return X and y as arrays, checked as scikit-learn does."""
+        """Return X and y as arrays, checked as by scikit-learn."""
         own = self.model is None
-        if not own and np.asarray(y).ndim > 2:  # which validate_data has no option for
+        if not own and np.asarray(y).ndim > 2:  # validate_data has no option for it
             y = check_array(y, dtype=None, ensure_2d=False, allow_nd=True)
             X = validate_data(self, X, reset=is_new, dtype="numeric", allow_nd=True)
             check_consistent_length(X, y)
@@ -275,7 +277,7 @@ class OnnxEstimator(BaseEstimator):  # type: ignore[misc]
         return weight
 
     def _start(self, X: np.ndarray[Any, Any], num_outputs: int) -> None:
-        """Make the model and what trains it."""
+        """Create the model and its training."""
         self._random = check_random_state(self.random_state)
         seed = int(self._random.randint(_SEEDS))
         model: Any = self.model
@@ -309,7 +311,7 @@ class OnnxEstimator(BaseEstimator):  # type: ignore[misc]
         if len(inputs) != 1 or inputs[0].type not in _INPUT_DTYPES:
             found = ", ".join(f"'{value.name}' {value.type}" for value in inputs)
             raise OptionError(
-                what=f"model: its inputs are {found}; estimators need one input of numbers",
+                what=f"model: its inputs are {found}; estimators need one numeric input",
                 value="model",
                 hint="Use onnxgrad.Trainer, which takes a dictionary of inputs.",
             )
@@ -325,11 +327,11 @@ class OnnxEstimator(BaseEstimator):  # type: ignore[misc]
         epochs: int,
         class_weight: Any = None,
     ) -> Self:
-        """Train for some epochs and keep what is known about them; y as the model has it."""
+        """Train for some epochs and set the attributes; `y` is already encoded for the model."""
         lr: Any = self.lr
         if isinstance(lr, Real):
             self._training.set_lr(float(lr))
-        batch_size = self._rows_of_a_step(len(X)) if self.batch_size == "auto" else self.batch_size
+        batch_size = self._auto_batch_size(len(X)) if self.batch_size == "auto" else self.batch_size
         stopping: list[CallbackLike] = []
         validate = self.early_stopping and epochs > 1
         has_own = any(isinstance(callback, EarlyStopping) for callback in self.callbacks)
@@ -338,7 +340,7 @@ class OnnxEstimator(BaseEstimator):  # type: ignore[misc]
         seed = int(self._random.randint(_SEEDS))
 
         def fit(trainer: onnxgrad.Trainer) -> onnxgrad.Trainer:
-            trainer.seed = seed  # a new order of the rows in each call
+            trainer.seed = seed  # shuffles differently in each call
             return trainer.fit(
                 self._as_input(X),
                 y,
@@ -363,7 +365,7 @@ class OnnxEstimator(BaseEstimator):  # type: ignore[misc]
         self.stop_reason_ = trainer.stop_reason
         return self
 
-    def _rows_of_a_step(self, num_rows: int) -> int:
+    def _auto_batch_size(self, num_rows: int) -> int:
         takes_all = self.optimizer == "lbfgs" or isinstance(self.optimizer, LBFGS)
         return num_rows if takes_all else min(200, num_rows)
 
@@ -373,7 +375,7 @@ class OnnxEstimator(BaseEstimator):  # type: ignore[misc]
     # Predicting.
 
     def _values(self, X: Any, output: str) -> np.ndarray[Any, Any]:
-        """Return an output of the fitted model for the rows X, which are checked here."""
+        """Check the rows X and return an output of the fitted model."""
         own = self.model is None
         rows = validate_data(
             self,
@@ -394,7 +396,7 @@ class OnnxEstimator(BaseEstimator):  # type: ignore[misc]
 
 def _bytes_of(model: Any) -> bytes:
     if isinstance(model, (str, os.PathLike)):
-        proto = onnxgrad.set_weights(model, {})  # checked: no file, or no model, is a ModelError
+        proto = onnxgrad.set_weights(model, {})  # raises ModelError for an invalid file
         folder = Path(model).resolve().parent
         onnx.load_external_data_for_model(proto, str(folder))
         model = proto
@@ -404,6 +406,6 @@ def _bytes_of(model: Any) -> bytes:
 
 
 def _thread_limit() -> int:
-    """Return the threads that this process may use: joblib's workers have a share of the cores."""
+    """Return OpenMP's limit of threads, which is lower in joblib's workers."""
     pools = threadpoolctl.threadpool_info()
     return min((pool["num_threads"] for pool in pools if pool["user_api"] == "openmp"), default=1)

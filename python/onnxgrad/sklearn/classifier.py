@@ -1,4 +1,4 @@
-"""Classification by any ONNX model."""
+"""Classification with any ONNX model."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = ["OnnxClassifier"]
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
 _MARGIN_LOSSES = ("hinge", "squared_hinge", "modified_huber")
-# Loss of scores -> the function that makes probabilities of them.
+# Loss of scores -> the function from scores to probabilities.
 _LINKS = {
     "softmax_cross_entropy": "softmax",
     "kl_divergence": "softmax",
@@ -64,12 +64,12 @@ def _has_probabilities(estimator: Any) -> bool:
     return not _has_margins(estimator)
 
 
-_LOSS = """``"auto"`` takes it from the head of a
-        given model; it is softmax cross-entropy, for two classes or several labels a row binary
-        cross-entropy. Losses of numbers are given 0 and 1 for each class."""
+_LOSS = """``"auto"`` chooses it by the head of a
+        given model, else softmax cross-entropy, or binary cross-entropy for two classes or several
+        labels per row. Regression losses get 0 and 1 for each class."""
 _CLASS_WEIGHT = """    class_weight : dict, "balanced" or None, default=None
-        Weight of each class, multiplied with the sample weights; ``"balanced"`` gives all classes
-        the same total weight.
+        Weight of each class, by which sample weights are multiplied; ``"balanced"`` gives all
+        classes the same total weight.
 """
 
 
@@ -80,16 +80,16 @@ class OnnxClassifier(
     loss=_LOSS,
     more=_CLASS_WEIGHT,
 ):
-    """Classification by an ONNX model, given or made by the sizes of its layers.
+    """Classification with an ONNX model, given or built with the given layer sizes.
 
-    A given model may end in labels and probabilities as exporters write them, in probabilities, or
-    in bare scores.
+    A given model may end in labels and probabilities as from exporters, in probabilities, or in
+    scores.
 
     {parameters}
     validation_scores_ : list of float or None
-        Accuracy on the rows kept for validation.
+        Accuracy on the rows held out for validation.
     classes_ : array [C]
-        Labels: those that a given model lists, in its order, otherwise those of `y`, sorted.
+        Labels: those that a given model lists, in its order, else those of `y`, sorted.
 
     Examples
     --------
@@ -174,14 +174,14 @@ class OnnxClassifier(
         self.class_weight = class_weight
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Train on X [N, ...] and labels y [N], or [N, ...] for a model with scores of each place.
+        """Train on X [N, ...] and labels y [N], or [N, ...] for a model with scores per position.
 
         Parameters
         ----------
         X : array-like
-        y : array-like [N], or [N, C] of 0 and 1 for several labels a row
-            Of a given model whose scores have three or more axes, such as [N, T, C], the label of
-            each place [N, T].
+        y : array-like [N], or [N, C] of 0 and 1 for several labels per row
+            For a given model whose scores have three or more axes, such as [N, T, C], the label of
+            each position [N, T].
         sample_weight : array-like [N], default=None
 
         Returns
@@ -192,14 +192,14 @@ class OnnxClassifier(
         return self._fit(X, y, sample_weight, self.max_iter, None, incremental=False)
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
-        """Train one epoch more, continuing from the current weights.
+        """Train for one more epoch, continuing from the current weights.
 
         Parameters
         ----------
         X, y, sample_weight : array-like
             As for `fit`.
         classes : array-like [C], default=None
-            All labels; needed in the first call, if the model does not list them.
+            All labels; required in the first call if the model does not list them.
 
         Returns
         -------
@@ -236,8 +236,8 @@ class OnnxClassifier(
             self._choose_classes(y, weight, classes, incremental)
             self._start(X, len(self.classes_))
             self._choose_output(y)
-        if self._has_places:
-            return self._train(X, self._place_targets(y), weight, epochs, self._class_numbers())
+        if self._has_positions:
+            return self._train(X, self._position_targets(y), weight, epochs, self._class_weights())
         if y.ndim == 2:
             weight = self._with_class_weights(weight, y)
         return self._train(X, self._targets(y), weight, epochs)
@@ -249,13 +249,13 @@ class OnnxClassifier(
         return of_classes if weight is None else weight * of_classes
 
     def _choose_classes(self, y: Array, weight: Any, classes: Any, incremental: bool) -> None:
-        """Set `classes_`, which a given model may still replace by its own."""
+        """Set `classes_`, unless a given model replaces them by its own later."""
         self._is_multi_label = y.ndim == 2 and type_of_target(y) == "multilabel-indicator"
         if self._is_multi_label:
             self.classes_ = np.arange(y.shape[1])
             return
         if y.ndim > 1 and self.model is None:
-            raise ValueError(f"y has {y.shape[1]} columns, which have to be of 0 and 1.")
+            raise ValueError(f"y has {y.shape[1]} columns, which must contain only 0 and 1.")
         if classes is None and incremental and self.model is None:
             raise ValueError("classes must be passed on the first call to partial_fit.")
         self.classes_ = np.unique(y if classes is None else classes)
@@ -267,7 +267,7 @@ class OnnxClassifier(
         if len(present) < 2:
             of = "" if weight is None else " with a sample_weight above 0"
             raise ValueError(
-                f"The number of classes{of} has to be greater than one; got 1 class: {present[0]!r}"
+                f"The number of classes{of} must be greater than one; got 1 class: {present[0]!r}"
             )
 
     def _network(self, num_features: int, dtype: str, seed: int) -> onnx.ModelProto:
@@ -276,7 +276,7 @@ class OnnxClassifier(
         single = head not in ("softmax", "multi_label") and num_classes == 2
         labels = self.classes_
         if labels.dtype.kind == "f":
-            labels = labels.astype(np.int64)  # check_classification_targets: they are whole numbers
+            labels = labels.astype(np.int64)  # integers, see check_classification_targets
         return multi_layer_perceptron(
             self._layers(num_features, 1 if single else num_classes),
             activation=self.activation,
@@ -300,19 +300,19 @@ class OnnxClassifier(
         outputs = training.outputs()
         if session.is_classifier or self.loss != "auto":
             return training
-        # Bare columns look like a regression; here they are scores.
+        # Columns without a head look like a regression; here they are scores.
         shape = outputs[0].shape
         binary = (self._is_multi_label and len(shape) < 3) or len(shape) < 2 or shape[-1] == 1
         loss = "binary_cross_entropy" if binary else "softmax_cross_entropy"
         as_classifier = training.with_options(loss=loss)
         try:
             as_classifier.outputs()
-        except ModelError:  # no scores of classes
+        except ModelError:  # they are not scores of classes
             return training
         return as_classifier
 
     def _choose_output(self, y: Array) -> None:
-        """Find out what the model gives: labels, and margins, scores or probabilities."""
+        """Determine what the model returns: labels, and margins, scores or probabilities."""
         session = self._training.use(lambda trainer: trainer.session)
         loss = session.loss_name
         values = [out for out in session.get_outputs() if out.type not in _LABEL_TYPES]
@@ -323,7 +323,7 @@ class OnnxClassifier(
         has_scores = scores in names
         chosen = values[names.index(scores) if has_scores else 0]
         self._output = chosen.name
-        # skl2onnx makes probabilities of the margins of the modified Huber loss.
+        # skl2onnx converts the margins of the modified Huber loss to probabilities.
         self._is_margin = loss in _MARGIN_LOSSES and (has_scores or loss != "modified_huber")
         self._link = _LINKS.get(loss, "") if has_scores else ""
         self._is_normalised = loss != "binary_cross_entropy"
@@ -332,14 +332,14 @@ class OnnxClassifier(
             self.classes_ = np.array(listed.tolist())
         self._lists_labels = listed is not None
         self._takes_labels = session.is_classifier
-        self._has_places = self._takes_labels and len(chosen.shape) > 2 and y.ndim > 1
-        if self._has_places:
+        self._has_positions = self._takes_labels and len(chosen.shape) > 2 and y.ndim > 1
+        if self._has_positions:
             self._is_multi_label = False
             if listed is None:
-                self.classes_ = self._classes_of_places(y, chosen.shape)
+                self.classes_ = self._position_classes(y, chosen.shape)
             return
         if y.ndim > 1 and not self._is_multi_label:
-            raise ValueError(f"y has {y.shape[1]} columns, which have to be of 0 and 1.")
+            raise ValueError(f"y has {y.shape[1]} columns, which must contain only 0 and 1.")
         columns = chosen.shape[-1] if len(chosen.shape) > 1 else None
         self._num_columns = columns if isinstance(columns, int) else len(self.classes_)
         fits = [len(self.classes_)]
@@ -351,33 +351,33 @@ class OnnxClassifier(
                 f"{len(self.classes_)} classes."
             )
 
-    def _classes_of_places(self, y: Array, shape: Sequence[Any]) -> Array:
-        """Return the labels that stand for the classes of scores: their numbers, or texts."""
+    def _position_classes(self, y: Array, shape: Sequence[Any]) -> Array:
+        """Return the labels of the classes for scores per position: numbers or strings."""
         if y.dtype.kind not in "biuf":
-            texts: Array = np.unique(y)
-            return texts
+            strings: Array = np.unique(y)
+            return strings
         axis = self._training.use(lambda trainer: trainer.session.class_axis)
         sizes = [size for size in shape[1:] if isinstance(size, int)]
         size = shape[axis] if axis is not None else (sizes[0] if len(sizes) == 1 else None)
         return np.arange(size if isinstance(size, int) else int(y.max()) + 1)
 
-    def _place_targets(self, y: Array) -> Array:
-        """Return labels of places as the loss takes them: class numbers, or texts of the model."""
+    def _position_targets(self, y: Array) -> Array:
+        """Convert labels of positions for the loss: class numbers, or strings of the model."""
         if y.dtype.kind in "biuf" or self._lists_labels:
             return y.astype(np.int64) if y.dtype.kind in "bf" else y
         numbers: Array = self._encoded(y.ravel()).reshape(y.shape)
         return numbers
 
-    def _class_numbers(self) -> Any:
-        """Return the class weights by what `_place_targets` makes of the labels."""
+    def _class_weights(self) -> Any:
+        """Return the class weights with labels converted as by `_position_targets`."""
         weights = self.class_weight
         if not isinstance(weights, Mapping) or self._lists_labels:
             return weights
-        places = {label: number for number, label in enumerate(self.classes_.tolist())}
-        return {places.get(label, label): weight for label, weight in weights.items()}
+        numbers = {label: number for number, label in enumerate(self.classes_.tolist())}
+        return {numbers.get(label, label): weight for label, weight in weights.items()}
 
     def _encoded(self, y: Array) -> Array:
-        """Return the number of each label's class [N]."""
+        """Return the class number of each label [N]."""
         numbers = {label: i for i, label in enumerate(self.classes_.tolist())}
         labels, inverse = np.unique(y, return_inverse=True)
         unknown = [label for label in labels.tolist() if label not in numbers]
@@ -391,9 +391,9 @@ class OnnxClassifier(
         return of_rows
 
     def _targets(self, y: Array) -> Array:
-        """Return what the loss takes: labels of the model, class numbers, or rows of 0 and 1."""
+        """Convert labels for the loss: labels of the model, class numbers, or rows of 0 and 1."""
         if y.ndim != 1 + self._is_multi_label:
-            raise ValueError("y must have one label a row in all calls, or several in all.")
+            raise ValueError("y must have either one label per row in all calls, or several.")
         if self._is_multi_label:
             if y.shape[1] != len(self.classes_):
                 raise ValueError(f"y has {y.shape[1]} columns, expected {len(self.classes_)}.")
@@ -412,12 +412,12 @@ class OnnxClassifier(
     def predict(self, X: Any) -> Array:
         """Return the labels [N], or [N, C] of 0 and 1, of the rows X [N, ...].
 
-        Of a model with scores of each place, such as [N, T, C], the labels [N, T].
+        For a model with scores per position, such as [N, T, C], these are labels [N, T].
         """
         check_is_fitted(self)
-        if self._has_places:
-            of_places: Array = self.classes_[self.predict_proba(X).argmax(axis=-1)]
-            return of_places
+        if self._has_positions:
+            position_labels: Array = self.classes_[self.predict_proba(X).argmax(axis=-1)]
+            return position_labels
         if self._is_multi_label:
             likely: Array = (self.predict_proba(X) > 0.5).astype(int)
             return likely
@@ -433,18 +433,18 @@ class OnnxClassifier(
     def predict_proba(self, X: Any) -> Array:
         """Return the probabilities [N, C] of the classes, in the order of `classes_`.
 
-        Not there for losses of margins such as ``"hinge"``. Several labels a row: each by itself.
-        Of a model with scores of each place: [N, T, C].
+        Not available for margin losses such as ``"hinge"``. With several labels per row, the
+        probability of each label. For a model with scores per position: [N, T, C].
         """
         check_is_fitted(self)
         values: Array = self._values(X, self._output)
-        if self._has_places:
+        if self._has_positions:
             axis = self._training.use(lambda trainer: trainer.session.class_axis)
             values = np.moveaxis(values, 1 if axis is None else axis, -1)
             if self._link == "softmax":
                 values = np.exp(values - values.max(axis=-1, keepdims=True))
-            of_places: Array = values / values.sum(axis=-1, keepdims=True)
-            return of_places
+            probabilities: Array = values / values.sum(axis=-1, keepdims=True)
+            return probabilities
         values = values.reshape(len(values), -1)
         if self._link == "softmax":
             values = np.exp(values - values.max(axis=1, keepdims=True))
@@ -467,7 +467,7 @@ class OnnxClassifier(
 
     @available_if(_has_margins)  # type: ignore[untyped-decorator]
     def decision_function(self, X: Any) -> Array:
-        """Return the margins [N, C], for two classes [N]; only for losses such as ``"hinge"``."""
+        """Return the margins [N, C], or [N] for two classes; only for margin losses."""
         check_is_fitted(self)
         values: Array = self._values(X, self._output)
         values = values.reshape(len(values), -1)
@@ -475,8 +475,8 @@ class OnnxClassifier(
         return margins
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Return the accuracy of `predict`: of places all count that have a label of a class."""
-        if not getattr(self, "_has_places", False):
+        """Return the accuracy of `predict`; positions without the label of a class are ignored."""
+        if not getattr(self, "_has_positions", False):
             return float(super().score(X, y, sample_weight))
         y = np.asarray(y)
         counts = np.isin(y, self.classes_).astype(float)

@@ -1,4 +1,4 @@
-"""Multi-layer perceptrons as ONNX models, by the sizes of their layers."""
+"""Multi-layer perceptrons as ONNX models."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Head: TypeAlias = Literal[
     "values", "exponential", "softmax", "sigmoid", "one_vs_rest", "multi_label", "margins"
 ]
 
-# Name (scikit-learn's where it has the function) -> operator; None: no operator. Only operators
-# that onnxruntime has for float64 too.
+# Name (scikit-learn's if it has the function) -> operator, or None. Only operators that onnxruntime
+# supports for float64 too.
 ACTIVATIONS: dict[str, str | None] = {
     "identity": None,
     "leaky_relu": "LeakyRelu",
@@ -45,26 +45,26 @@ def multi_layer_perceptron(
     """Return a multi-layer perceptron as an ONNX model of standard operators.
 
     Layer i computes activation(h @ layer<i>.weight + layer<i>.bias); the last one has no
-    activation and gives the value ``scores``.
+    activation and computes ``scores``.
 
     Parameters
     ----------
     layer_sizes : sequence of int
         Number of columns of the input, of each hidden layer, and of the scores.
     activation : str, default="relu"
-        Of the hidden layers: ``"relu"``, ``"leaky_relu"``, ``"tanh"``, ``"logistic"`` or
+        Activation of the hidden layers: ``"relu"``, ``"leaky_relu"``, ``"tanh"``, ``"logistic"`` or
         ``"identity"``.
     head : str, default="values"
-        What the outputs are. ``"values"``: the scores as ``variable`` [N, K]; ``"exponential"``:
+        Determines the outputs. ``"values"``: the scores as ``variable`` [N, K]; ``"exponential"``:
         exp(scores). With ``label`` [N] and ``probabilities`` [N, C]: ``"softmax"``, ``"sigmoid"``
         of one score, or ``"one_vs_rest"``, the sigmoids divided by their sum. ``"multi_label"``:
-        the sigmoids as they are, and ``label`` [N, C] of 0 and 1. ``"margins"``: ``label`` and the
-        ``scores`` [N, C] or [N, 1].
+        the sigmoids, and ``label`` [N, C] of 0 and 1. ``"margins"``: ``label`` and the ``scores``
+        [N, C] or [N, 1].
     classes : array [C], default=None
         Labels of the classes, int64 or str; None means 0 to C - 1.
     dtype : {"float32", "float64"}, default="float32"
     scheme, seed : str and int
-        Of the weights' first values; see `onnxgrad.initialize`.
+        Initialization of the weights; see `onnxgrad.initialize`.
 
     Returns
     -------
@@ -130,13 +130,13 @@ def _check(sizes: list[int], activation: str, head: str, dtype: str) -> None:
         raise OptionError(
             what=f"layer_sizes: {sizes}, expected two or more sizes of at least 1",
             value="layer_sizes",
-            hint="Give inputs, hidden layers and outputs: [10, 50, 3].",
+            hint="Give the sizes of input, hidden layers and output: [10, 50, 3].",
         )
     if head == "sigmoid" and sizes[-1] != 1:
         raise OptionError(
             what=f"head 'sigmoid' is for one score, not {sizes[-1]}",
             value="head",
-            hint="Take 'softmax', 'one_vs_rest' or 'multi_label'.",
+            hint="Use 'softmax', 'one_vs_rest' or 'multi_label'.",
         )
     known: list[tuple[str, str, Sequence[str]]] = [
         ("activation", activation, list(ACTIVATIONS)),
@@ -160,7 +160,7 @@ def _add_classifier_head(
     classes: np.ndarray[Any, Any] | None,
     dtype: str,
 ) -> list[onnx.ValueInfoProto]:
-    """Append what makes labels and probabilities of ``scores``; returns the outputs."""
+    """Append nodes from ``scores`` to labels and probabilities; return the outputs."""
     num_classes = max(num_scores, 2)
     labels = np.arange(num_classes) if classes is None else np.asarray(classes)
     if head != "multi_label":
@@ -180,7 +180,7 @@ def _add_classifier_head(
     elif head == "multi_label":
         values = node("Sigmoid", ["scores"], "probabilities")
     elif head in ("sigmoid", "one_vs_rest"):
-        one_column = num_scores == 1  # of two classes, also with one_vs_rest
+        one_column = num_scores == 1  # two classes, also with one_vs_rest
         values = node("Sigmoid", ["scores"], "positive" if one_column else "positives")
         if one_column:
             one = constant("one", np.ones((), dtype))

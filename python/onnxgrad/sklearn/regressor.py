@@ -1,4 +1,4 @@
-"""Regression by any ONNX model."""
+"""Regression with any ONNX model."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from onnxgrad.sklearn.training import Training
 __all__ = ["OnnxRegressor"]
 
 
-_LOSS = """``"auto"`` is squared error. A network made here for ``"poisson"``
-        ends in an exponential."""
+_LOSS = """``"auto"`` means squared error. A network built here for
+        ``"poisson"`` ends in an exponential."""
 
 
 class OnnxRegressor(
@@ -33,11 +33,11 @@ class OnnxRegressor(
     loss=_LOSS,
     more="",
 ):
-    """Regression by an ONNX model, given or made by the sizes of its layers.
+    """Regression with an ONNX model, given or built with the given layer sizes.
 
     {parameters}
     validation_scores_ : list of float or None
-        R^2 on the rows kept for validation.
+        R^2 on the rows held out for validation.
     n_outputs_ : int
         Number of targets.
 
@@ -54,7 +54,7 @@ class OnnxRegressor(
     """
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Train on X [N, ...] and y [N] or [N, K], for a given model also [N, ...].
+        """Train on X [N, ...] and y [N] or [N, K], or [N, ...] for a given model.
 
         Parameters
         ----------
@@ -70,7 +70,7 @@ class OnnxRegressor(
         return self._fit(X, y, sample_weight, self.max_iter, incremental=False)
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Train one epoch more, continuing from the current weights; parameters as for `fit`."""
+        """Train for one more epoch from the current weights; parameters as for `fit`."""
         return self._fit(X, y, sample_weight, 1, incremental=True)
 
     def _fit(self, X: Any, y: Any, sample_weight: Any, epochs: int, *, incremental: bool) -> Self:
@@ -125,13 +125,13 @@ class OnnxRegressor(
         return training
 
     def predict(self, X: Any) -> np.ndarray[Any, Any]:
-        """Return the values for the rows X [N, ...], in the shape of `y` but for its length."""
+        """Return the values for the rows X [N, ...], with rows of the shape of `y`."""
         check_is_fitted(self)
         values = self._values(X, self._output)
         return values.reshape(len(values), *self._shape_of_row)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Return R^2 of `predict`, the mean of all columns; parameters as for `fit`."""
+        """Return R^2 of `predict`, averaged over the columns; parameters as for `fit`."""
         y = np.asarray(y)
         columns = y if y.ndim < 3 else y.reshape(len(y), -1)
         predicted = self.predict(X).reshape(columns.shape)

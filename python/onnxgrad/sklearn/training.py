@@ -1,4 +1,4 @@
-"""A model in training that can be pickled: what the estimators keep between calls."""
+"""The state that estimators keep between calls: a trainer that can be pickled."""
 
 from __future__ import annotations
 
@@ -13,21 +13,20 @@ import onnxgrad
 
 __all__ = ["Training"]
 
-# Rows that are predicted at once: bounds the memory for inner values.
-_PREDICT_ROWS = 8192
+_PREDICT_ROWS = 8192  # bounds the memory for intermediate values
 
 Result = TypeVar("Result")
 
 
 class Training:
-    """A Trainer that is made when it is needed, also when it comes from a pickle.
+    """A Trainer that is created when it is first used, also after unpickling.
 
     Parameters
     ----------
     model : bytes
         The model before training.
     options : dict
-        Of `onnxgrad.Trainer`.
+        Arguments of `onnxgrad.Trainer`.
     """
 
     def __init__(self, model: bytes, options: dict[str, Any]) -> None:
@@ -41,7 +40,7 @@ class Training:
         with self._lock:
             state = self._state
             if self._trainer is not None:
-                state = {**self._trainer.__getstate__(), "model": None}  # once is enough
+                state = {**self._trainer.__getstate__(), "model": None}  # stored below
         return {"model": self._model, "options": self._options, "state": state}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -49,11 +48,11 @@ class Training:
         self._state = state["state"]
 
     def with_options(self, **options: Any) -> Training:
-        """Return a new training of the model with other options."""
+        """Return a new training of the same model with other options."""
         return Training(self._model, {**self._options, **options})
 
     def use(self, function: Callable[[onnxgrad.Trainer], Result]) -> Result:
-        """Return what `function` gives for the trainer; one thread at a time."""
+        """Call `function` with the trainer, one thread at a time, and return the result."""
         with self._lock:
             if self._trainer is None:
                 if self._state is None:
@@ -65,7 +64,7 @@ class Training:
             return function(self._trainer)
 
     def set_lr(self, lr: float) -> None:
-        """Set the learning rate of the steps to come."""
+        """Set the learning rate of later steps."""
         self._options = {**self._options, "lr": lr}
 
         def change(trainer: onnxgrad.Trainer) -> None:
@@ -86,7 +85,7 @@ class Training:
         return self.use(run)
 
     def unchanged(self, name: str) -> str:
-        """Return the output that gives the value of this name as it is, else the name."""
+        """Return the output that is the value `name` itself, else the name."""
         graph = onnx.load_model_from_string(self._model).graph
         outputs = {value.name for value in graph.output}
         same = {node.input[0]: node.output[0] for node in graph.node if node.op_type == "Identity"}
