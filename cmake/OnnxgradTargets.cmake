@@ -52,7 +52,8 @@ function(onnxgrad_add_layer name)
       PUBLIC onnxgrad_options ${arg_DEPS}
       PRIVATE ${arg_PRIVATE_DEPS} fmt::fmt OpenMP::OpenMP_CXX)
     target_precompile_headers(${target} REUSE_FROM onnxgrad_core_precompiled)
-    set_target_properties(${target} PROPERTIES UNITY_BUILD ${arg_UNITY} UNITY_BUILD_BATCH_SIZE 8)
+    set_target_properties(${target} PROPERTIES
+      UNITY_BUILD ${arg_UNITY} UNITY_BUILD_BATCH_SIZE 8 UNITY_BUILD_RELOCATABLE ON)
   else()
     add_library(${target} INTERFACE)
     target_include_directories(${target} INTERFACE
@@ -66,11 +67,13 @@ endfunction()
 # onnxgrad_add_op(<family>/<stem> [CPU] [BENCH])
 #
 # The one build line of an operator (or tight family of operators), relative to src/ops/:
-#   <family>/<stem>.cpp        -> onnxgrad_ops, has void ops::register_<stem>(opdef::OpRegistry&)
+#   <family>/<stem>.cpp        -> onnxgrad_ops, has
+#                                 void ops::<stem>_op::register_<stem>(opdef::OpRegistry&)
 #   <family>/<stem>_cpu.cpp    -> onnxgrad_kernels_cpu (CPU), has
-#                                 void ops::register_<stem>_cpu(opdef::KernelRegistry&)
+#                                 void ops::<stem>_cpu::register_<stem>_cpu(opdef::KernelRegistry&)
 #   <family>/<stem>_test.cpp   -> the test binary onnxgrad_ops_test
 #   <family>/<stem>_bench.cpp  -> the benchmark binary onnxgrad_ops_bench (BENCH)
+# The files are unity-built: what a file alone has is in its namespace <stem>_op or <stem>_cpu.
 # Both register functions are called by generated code (onnxgrad_finish_ops); there is no other list.
 function(onnxgrad_add_op path)
   _onnxgrad_add_op_files("${path}" ${ARGN} OP)
@@ -110,13 +113,20 @@ function(_onnxgrad_add_op_files path)
   endif()
 endfunction()
 
-# Writes `layer::function(registry)`, which calls register_<stem><suffix> of every stem.
-function(onnxgrad_write_registration file layer function registry header stems suffix)
+# Writes `layer::function(registry)`, which calls <stem>_<kind>::register_<stem><suffix> of every stem, or,
+# where `kind` is empty, register_<stem><suffix>.
+function(onnxgrad_write_registration file layer function registry header stems kind suffix)
   set(declarations "")
   set(calls "")
   foreach(stem IN LISTS stems)
-    string(APPEND declarations "void register_${stem}${suffix}(${registry}& registry);\n")
-    string(APPEND calls "  register_${stem}${suffix}(registry);\n")
+    set(name "register_${stem}${suffix}")
+    set(declaration "void ${name}(${registry}& registry);")
+    if(kind)
+      set(declaration "namespace ${stem}_${kind} {\n${declaration}\n}")
+      set(name "${stem}_${kind}::${name}")
+    endif()
+    string(APPEND declarations "${declaration}\n")
+    string(APPEND calls "  ${name}(registry);\n")
   endforeach()
   set(ONNXGRAD_REGISTRATION_NAMESPACE "${layer}")
   set(ONNXGRAD_REGISTRATION_FUNCTION "${function}")
@@ -143,12 +153,13 @@ function(onnxgrad_finish_ops)
   set(ops_file "${CMAKE_CURRENT_BINARY_DIR}/register_ops.cpp")
   set(cpu_file "${CMAKE_CURRENT_BINARY_DIR}/register_cpu_kernels.cpp")
   onnxgrad_write_registration("${ops_file}" ops register_builtin_ops
-    opdef::OpRegistry ops/builtin.h "${op_stems}" "")
+    opdef::OpRegistry ops/builtin.h "${op_stems}" op "")
   onnxgrad_write_registration("${cpu_file}" ops register_builtin_cpu_kernels
-    opdef::KernelRegistry ops/builtin.h "${cpu_stems}" "_cpu")
-  onnxgrad_add_layer(ops SOURCES ${ops_file} ${op_sources} ${arg_SOURCES} DEPS ${arg_DEPS})
-  onnxgrad_add_layer(kernels_cpu
+    opdef::KernelRegistry ops/builtin.h "${cpu_stems}" cpu "_cpu")
+  onnxgrad_add_layer(ops UNITY SOURCES ${ops_file} ${op_sources} ${arg_SOURCES} DEPS ${arg_DEPS})
+  onnxgrad_add_layer(kernels_cpu UNITY
     SOURCES ${cpu_file} ${cpu_sources} ${arg_CPU_SOURCES} DEPS onnxgrad::ops ${arg_CPU_DEPS})
+  set_target_properties(onnxgrad_kernels_cpu PROPERTIES UNITY_BUILD_BATCH_SIZE 4)
   onnxgrad_optimize(kernels_cpu 3)
 
   get_property(tests GLOBAL PROPERTY ONNXGRAD_OP_TESTS)
@@ -170,5 +181,6 @@ endfunction()
 # rest, so no shared inline function is compiled for an instruction set that a machine may lack.
 function(onnxgrad_add_simd_sources name)
   target_sources(onnxgrad_${name} PRIVATE ${ARGN})
+  set_source_files_properties(${ARGN} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
   target_link_libraries(onnxgrad_${name} PRIVATE hwy::hwy)
 endfunction()

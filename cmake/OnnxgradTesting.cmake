@@ -19,7 +19,8 @@ endif()
 function(_onnxgrad_test_settings target)
   _onnxgrad_test_flags(${target})
   target_precompile_headers(${target} REUSE_FROM onnxgrad_precompiled)
-  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 6)
+  set_target_properties(${target} PROPERTIES
+    UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 6 UNITY_BUILD_RELOCATABLE ON)
 endfunction()
 
 # onnxgrad_add_test_library(<name> SOURCES <file>... [DEPS <target>...])

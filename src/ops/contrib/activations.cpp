@@ -4,7 +4,7 @@
 
 // Gelu, BiasGelu, FastGelu, QuickGelu and BiasSplitGelu (com.microsoft 1).
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::activations_op {
 namespace {
 
 Lowered lower_gelu(const Node& node, GraphBuilder& g) {
@@ -56,4 +56,4 @@ void register_activations(opdef::OpRegistry& registry) {
   add("BiasSplitGelu", lower_bias_split_gelu);
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::activations_op

@@ -237,6 +237,10 @@ Lowered lower_multi_head_attention(const Node& node, GraphBuilder& g) {
 
 }  // namespace
 
+}  // namespace onnxgrad::ops
+
+namespace onnxgrad::ops::attention_op {
+
 void register_attention(opdef::OpRegistry& registry) {
   constexpr std::int64_t kMaxHeads = 1 << 16;
   const std::vector<opdef::AttributeSpec> common = {{.name = "num_heads",
@@ -262,4 +266,4 @@ void register_attention(opdef::OpRegistry& registry) {
                 .lower = lower_multi_head_attention});
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::attention_op

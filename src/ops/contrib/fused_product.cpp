@@ -6,7 +6,7 @@
 
 // FusedMatMul, TransposeMatMul, FusedGemm, GemmFastGelu, FusedConv and NhwcConv (com.microsoft 1).
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::fused_product_op {
 namespace {
 
 // One operand of FusedMatMul, ready for MatMul: `rotated` means that axis 0 comes behind the batch
@@ -196,4 +196,4 @@ void register_fused_product(opdef::OpRegistry& registry) {
   add("NhwcConv", lower_nhwc_conv, window_attributes());
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::fused_product_op

@@ -2,7 +2,7 @@
 
 // Operators of com.microsoft that are left out, each with the reason that the message gives.
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::left_out_op {
 namespace {
 
 Lowered refuse_ordered(const Node& node, GraphBuilder&) {
@@ -33,4 +33,4 @@ void register_left_out(opdef::OpRegistry& registry) {
   }
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::left_out_op

@@ -7,7 +7,7 @@
 // the operators on quantized tensors that quantizers write beside ONNX's own: each is the operator
 // between DequantizeLinear and QuantizeLinear.
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::quantized_layer_op {
 namespace {
 
 Lowered lower_quantize(const Node& node, GraphBuilder& g) {
@@ -153,4 +153,4 @@ void register_quantized_layer(opdef::OpRegistry& registry) {
   add("QLinearConcat", lower_concat, {required(axis_attribute("axis"))});
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::quantized_layer_op

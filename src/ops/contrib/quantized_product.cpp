@@ -11,7 +11,7 @@
 // products with integer weights. The integers stay; their scales, and all that is floating-point,
 // have gradients.
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::quantized_product_op {
 namespace {
 
 // The weights of MatMulNBits: [N, blocks * block_size] integers of 2, 4 or 8 bits along K.
@@ -196,4 +196,4 @@ void register_quantized_product(opdef::OpRegistry& registry) {
        flag_attribute("transB", false)});
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::quantized_product_op

@@ -7,7 +7,7 @@
 // RotaryEmbedding and GroupQueryAttention (com.microsoft 1). Su et al., RoFormer: Enhanced
 // Transformer with Rotary Position Embedding, 2021; Ainslie et al., GQA, 2023.
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::rotary_op {
 namespace {
 
 // input [B, S, N * D] or [B, N, S, D]; position_ids [B, S], or [1]: the first one of each row.
@@ -236,4 +236,4 @@ void register_rotary(opdef::OpRegistry& registry) {
        .lower = lower_group_query_attention});
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::rotary_op

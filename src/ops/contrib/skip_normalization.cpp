@@ -6,7 +6,7 @@
 // SkipLayerNormalization, SimplifiedLayerNormalization (which files hold in ai.onnx's domain),
 // SkipSimplifiedLayerNormalization and EmbedLayerNormalization (com.microsoft 1).
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::skip_normalization_op {
 namespace {
 
 // (y, mean, 1 / deviation) over the last axis; the statistics only if they are wanted.
@@ -121,4 +121,4 @@ void register_skip_normalization(opdef::OpRegistry& registry) {
       {float_attribute("epsilon", kEpsilon), int_attribute("mask_index_type", 0, 1)});
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::skip_normalization_op

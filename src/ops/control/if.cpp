@@ -11,7 +11,7 @@
 // work is recomputed, which takes less time than keeping a tensor and making the other
 // branch return one in its place.
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::if_op {
 namespace {
 
 using opdef::VjpContext;
@@ -134,4 +134,4 @@ void register_if(opdef::OpRegistry& registry) {
        .taken_body = taken_branch});
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::if_op

@@ -8,7 +8,7 @@
 #include "opdef/kernel.h"
 #include "ops/kernel_support.h"
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::if_cpu {
 namespace {
 
 using opdef::KernelOffer;
@@ -117,4 +117,4 @@ void register_if_cpu(opdef::KernelRegistry& registry) {
   registry.add_dynamic("", "If", run_if);
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::if_cpu

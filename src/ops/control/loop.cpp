@@ -9,7 +9,7 @@
 // iteration to iteration, other results are stacked. The gradient is a Scan over the iterations
 // that were done, from the last one to the first: see iteration.h.
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::loop_op {
 namespace {
 
 using opdef::AttributeType;
@@ -40,4 +40,4 @@ void register_loop(opdef::OpRegistry& registry) {
                 .shape_inputs = {0, 1}});
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::loop_op

@@ -1,7 +1,7 @@
 #include "ir/builder.h"
 #include "ops/control/iteration_cpu.h"
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::loop_cpu {
 namespace {
 
 Iteration roles_of(const ir::Node& node, std::size_t num_inputs) {
@@ -29,4 +29,4 @@ void register_loop_cpu(opdef::KernelRegistry& registry) {
   registry.add_dynamic("", "Loop", run_loop);
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::loop_cpu

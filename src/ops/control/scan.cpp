@@ -12,7 +12,7 @@
 // rows lie in one piece; kernels and the gradient see first axes only. The gradient is a Scan from
 // the other end: see iteration.h.
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::scan_op {
 namespace {
 
 using opdef::AttributeSpec;
@@ -123,4 +123,4 @@ void register_scan(opdef::OpRegistry& registry) {
                 .lower = lower_scan});
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::scan_op

@@ -1,7 +1,7 @@
 #include "ir/builder.h"
 #include "ops/control/iteration_cpu.h"
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::scan_cpu {
 namespace {
 
 std::vector<ScannedOperand> operands_of(const ir::Node& node, const char* axes,
@@ -42,4 +42,4 @@ void register_scan_cpu(opdef::KernelRegistry& registry) {
   registry.add_dynamic("", "Scan", run_scan);
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::scan_cpu

@@ -4,7 +4,7 @@
 #include "opdef/fused.h"
 #include "opdef/kernel.h"
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::elementwise_cpu {
 namespace {
 
 opdef::KernelOffer offer_elementwise(const opdef::KernelRequest& request) {
@@ -29,4 +29,4 @@ void register_elementwise_cpu(opdef::KernelRegistry& registry) {
   registry.add(ir::kFusedDomain, opdef::kElementwise, 1, offer_elementwise);
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::elementwise_cpu

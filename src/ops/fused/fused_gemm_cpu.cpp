@@ -3,7 +3,7 @@
 #include "opdef/kernel.h"
 #include "ops/fused/product_cpu.h"
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::fused_gemm_cpu {
 namespace {
 
 opdef::KernelOffer decline_shapes(const opdef::KernelRequest& request) {
@@ -47,4 +47,4 @@ void register_fused_gemm_cpu(opdef::KernelRegistry& registry) {
   registry.add(ir::kFusedDomain, opdef::kGemmUpdate, 1, offer_gemm_update);
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::fused_gemm_cpu

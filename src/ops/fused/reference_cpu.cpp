@@ -14,7 +14,7 @@
 // Plain kernels of the fused operators: one element at a time, in the order of the definition. The
 // fast ones are tested against them; they accept what those decline.
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::reference_cpu {
 namespace {
 
 using opdef::ExprOp;
@@ -335,4 +335,4 @@ void register_reference_cpu(opdef::KernelRegistry& kernels) {
   kernels.add(ir::kFusedDomain, opdef::kGemmWeightUpdate, 0, offer_gemm_weight_update);
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::reference_cpu

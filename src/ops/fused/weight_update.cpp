@@ -8,7 +8,7 @@
 #include "opdef/function_body.h"
 #include "opdef/registry.h"
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::weight_update_op {
 namespace {
 
 using ir::Value;
@@ -93,4 +93,4 @@ void register_weight_update(opdef::OpRegistry& registry) {
        .function_body = update_body});
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::weight_update_op

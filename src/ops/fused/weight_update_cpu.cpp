@@ -21,7 +21,7 @@
 // formulas. The product is computed in blocks of rows that stay in the L1 cache until the
 // update has read them.
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::weight_update_cpu {
 namespace {
 
 using device::UpdateArrays;
@@ -227,4 +227,4 @@ void register_weight_update_cpu(opdef::KernelRegistry& registry) {
   registry.add(ir::kFusedDomain, opdef::kGemmWeightUpdate, 1, offer_product_and_update);
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::weight_update_cpu

@@ -11,7 +11,7 @@
 // y[n, c, l stride + k dilation - pad] += x[n, c K + k, l].  dx[n, c K + k, l] = dy at that place,
 // 0 in the padding: a call of Col2ImGrad.
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::col2im_op {
 namespace {
 
 using ir::Attribute;
@@ -124,4 +124,4 @@ void register_col2im(opdef::OpRegistry& registry) {
                 .planned_inputs = {1, 2}});
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::col2im_op

@@ -14,7 +14,7 @@
 // Col2Im and its gradient go through the same pairs of places: for each tap of the blocks, rows of
 // columns along the last axis, and where they lie in the image.
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::col2im_cpu {
 namespace {
 
 using opdef::KernelOffer;
@@ -192,4 +192,4 @@ void register_col2im_cpu(opdef::KernelRegistry& registry) {
   registry.add(ir::kFunctionDomain, "Col2ImGrad", 0, offer_col2im_grad);
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::col2im_cpu

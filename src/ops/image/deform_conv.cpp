@@ -11,7 +11,7 @@
 // by a mask: a GridSample whose result a product takes, as one of im2col does. Both have their
 // gradients.
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::deform_conv_op {
 namespace {
 
 // What the lowering reads of the node; sizes are int64 [1].
@@ -145,4 +145,4 @@ void register_deform_conv(opdef::OpRegistry& registry) {
                 .weight_inputs = {1, 3}});
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::deform_conv_op

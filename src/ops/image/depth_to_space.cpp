@@ -6,7 +6,7 @@
 // DepthToSpace and SpaceToDepth: blocks of b x b pixels become channels and back. Each is a
 // permutation, so its gradient is the inverse one.
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::depth_to_space_op {
 namespace {
 
 using opdef::VjpContext;
@@ -62,4 +62,4 @@ void register_depth_to_space(opdef::OpRegistry& registry) {
                 .vjp = space_to_depth_vjp});
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::depth_to_space_op

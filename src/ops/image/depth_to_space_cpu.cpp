@@ -7,7 +7,7 @@
 
 // DepthToSpace and SpaceToDepth move bytes: one strided copy over [N, C, H, b, W, b].
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::depth_to_space_cpu {
 namespace {
 
 using opdef::KernelOffer;
@@ -62,4 +62,4 @@ void register_depth_to_space_cpu(opdef::KernelRegistry& registry) {
   registry.add("", "SpaceToDepth", 0, offer_blocks);
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::depth_to_space_cpu

@@ -13,7 +13,7 @@
 //   dx    = zeros with w dy added at i:          a call of GridSampleImageGrad
 //   dgrid = sum over c and taps of dy x[i] dw:   a call of GridSampleGridGrad
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::grid_sample_op {
 namespace {
 
 using ir::Attribute;
@@ -348,4 +348,4 @@ void register_grid_sample(opdef::OpRegistry& registry) {
                 .function_body = grid_grad_body});
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::grid_sample_op

@@ -16,7 +16,7 @@
 // Kernels of GridSample and of its gradients. The points of an image come in blocks: which elements
 // a block reads, and with which weights, is worked out once for all channels.
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::grid_sample_cpu {
 namespace {
 
 using opdef::KernelOffer;
@@ -301,4 +301,4 @@ void register_grid_sample_cpu(opdef::KernelRegistry& registry) {
   registry.add(ir::kFunctionDomain, "GridSampleGridGrad", 0, offer_grid_gradient);
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::grid_sample_cpu

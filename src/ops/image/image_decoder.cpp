@@ -3,7 +3,7 @@
 
 // ImageDecoder (ai.onnx 20): an image file as a tensor of bytes. Its size depends on the file.
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::image_decoder_op {
 
 void register_image_decoder(opdef::OpRegistry& registry) {
   registry.add({.op_type = "ImageDecoder",
@@ -12,4 +12,4 @@ void register_image_decoder(opdef::OpRegistry& registry) {
                 .zero_gradient = true});
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::image_decoder_op

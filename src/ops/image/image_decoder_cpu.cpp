@@ -35,7 +35,7 @@ void set_image_decoder(ImageDecoder decoder) {
   std::swap(installed().decoder, next);
 }
 
-namespace ops {
+namespace ops::image_decoder_cpu {
 namespace {
 
 std::vector<Tensor> run_image_decoder(const opdef::DynamicCall& call) {
@@ -67,5 +67,5 @@ void register_image_decoder_cpu(opdef::KernelRegistry& registry) {
   registry.add_dynamic("", "ImageDecoder", run_image_decoder);
 }
 
-}  // namespace ops
+}  // namespace ops::image_decoder_cpu
 }  // namespace onnxgrad

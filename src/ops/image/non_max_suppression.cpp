@@ -1,7 +1,7 @@
 #include "opdef/registry.h"
 #include "ops/rules.h"
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::non_max_suppression_op {
 
 // Boxes in the order of their scores, but for those that overlap a better one too much: how many is
 // known only when it has run. Numbers of boxes have no gradient.
@@ -12,4 +12,4 @@ void register_non_max_suppression(opdef::OpRegistry& registry) {
                 .zero_gradient = true});
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::non_max_suppression_op

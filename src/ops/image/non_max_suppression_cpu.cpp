@@ -7,7 +7,7 @@
 #include "onnxgrad/error.h"
 #include "opdef/kernel.h"
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::non_max_suppression_cpu {
 namespace {
 
 using opdef::DynamicCall;
@@ -120,4 +120,4 @@ void register_non_max_suppression_cpu(opdef::KernelRegistry& registry) {
   registry.add_dynamic("", "NonMaxSuppression", run_suppression);
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::non_max_suppression_cpu

@@ -19,7 +19,7 @@
 // matrix: so the function's body has no formula of its own, and the gradient is that of the very
 // runtime that it runs in.
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::resize_op {
 namespace {
 
 using ir::Attribute;
@@ -329,4 +329,4 @@ void register_resize(opdef::OpRegistry& registry) {
                 .planned_inputs = {2, 3}});
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::resize_op

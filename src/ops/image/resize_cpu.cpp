@@ -20,7 +20,7 @@
 // stays in the cache, and from there, along the first axis, into the output. Selections (mode
 // nearest) move bytes; sums of rows are taken by vectors.
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::resize_cpu {
 namespace {
 
 using opdef::KernelOffer;
@@ -461,4 +461,4 @@ void register_resize_cpu(opdef::KernelRegistry& registry) {
   registry.add(ir::kFunctionDomain, "ResizeGrad", 0, offer_resize_grad);
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::resize_cpu

@@ -10,7 +10,7 @@
 // read, weighted, and averaged or compared. Gathered rows have their gradient, and so do the
 // weights, which are functions of the regions.
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::roi_align_op {
 namespace {
 
 // x: [N, C, H, W] as rows of channels, [N H W, C].
@@ -237,4 +237,4 @@ void register_roi_align(opdef::OpRegistry& registry) {
                 .lower = lower_max_roi_pool});
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::roi_align_op

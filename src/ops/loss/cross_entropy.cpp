@@ -30,6 +30,9 @@ CrossEntropyAttrs CrossEntropyAttrs::read(const ir::Node& node) {
   return attrs;
 }
 
+}  // namespace onnxgrad::ops
+
+namespace onnxgrad::ops::cross_entropy_op {
 namespace {
 
 std::vector<Value*> operands(Value* dloss, Value* rows, Value* labels, Value* weights) {
@@ -204,4 +207,4 @@ void register_cross_entropy(opdef::OpRegistry& registry) {
                 .function_body = grad_body});
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::cross_entropy_op

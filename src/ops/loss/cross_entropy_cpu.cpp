@@ -15,7 +15,7 @@
 // ones and ones for contiguous rows. A row's elements are `inner` apart: scores [batch, classes,
 // inner], labels [batch, inner].
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::cross_entropy_cpu {
 
 using opdef::KernelOffer;
 using opdef::KernelRequest;
@@ -334,4 +334,4 @@ void register_cross_entropy_cpu(opdef::KernelRegistry& registry) {
   registry.add(ir::kFunctionDomain, "NegativeLogLikelihoodLossGrad", 0, offer_grad);
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::cross_entropy_cpu

@@ -6,7 +6,7 @@
 // Element-wise operators of two broadcast inputs: rows of the table at the end. The engine sums a
 // gradient to its input's shape, so rules assume equal shapes. c: output, dc: its cotangent.
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::binary_op {
 namespace {
 
 using opdef::ExprOp;
@@ -150,4 +150,4 @@ void register_binary(opdef::OpRegistry& registry) {
   });
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::binary_op

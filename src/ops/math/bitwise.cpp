@@ -4,7 +4,7 @@
 // Operators on the bits of integers. BitShift is for unsigned integers here; for signed ones, which
 // came with opset 28, an upgrade rule writes it with these.
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::bitwise_op {
 
 void register_bitwise(opdef::OpRegistry& registry) {
   for (const char* op_type : {"BitwiseAnd", "BitwiseOr", "BitwiseXor"}) {
@@ -22,4 +22,4 @@ void register_bitwise(opdef::OpRegistry& registry) {
                 .zero_gradient = true});
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::bitwise_op

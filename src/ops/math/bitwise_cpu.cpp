@@ -12,7 +12,7 @@
 // One loop for all: over rows of the broadcast space, along which an operand lies densely or stays
 // the same element.
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::bitwise_cpu {
 namespace {
 
 using opdef::KernelOffer;
@@ -138,4 +138,4 @@ void register_bitwise_cpu(opdef::KernelRegistry& registry) {
   registry.add("", "BitShift", 0, offer_shift);
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::bitwise_cpu

@@ -8,7 +8,7 @@
 // determinant of X without row i and column j. They exist for singular matrices as well, for which
 // det(X) X^-T does not.
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::det_op {
 namespace {
 
 using opdef::FunctionBody;
@@ -51,4 +51,4 @@ void register_det(opdef::OpRegistry& registry) {
       {.domain = ir::kFunctionDomain, .op_type = "Cofactors", .function_body = cofactors_body});
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::det_op

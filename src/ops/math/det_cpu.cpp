@@ -13,7 +13,7 @@
 // last: C(X) = det(P) det(Q) P^T C(L) C(U) Q^T, where C(L) = L^-T. C(U) divides by all pivots but
 // the last, which may be zero; if one before it is zero too, all cofactors are zero.
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::det_cpu {
 namespace {
 
 using opdef::KernelOffer;
@@ -200,4 +200,4 @@ void register_det_cpu(opdef::KernelRegistry& registry) {
   registry.add(ir::kFunctionDomain, "Cofactors", 0, offer_matrices<false>);
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::det_cpu

@@ -17,7 +17,7 @@
 // A term is a list of letters, one per axis. An ellipsis stands for letters of its own, which
 // broadcast; they are counted from the last axis that it covers.
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::einsum_op {
 namespace {
 
 using Letter = int;
@@ -464,4 +464,4 @@ void register_einsum(opdef::OpRegistry& registry) {
                 .lower = lower_einsum});
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::einsum_op

@@ -3,7 +3,7 @@
 
 // Y = alpha op(A) op(B) + beta C, op(A): [m, k], op(B): [k, n], C broadcast to [m, n].
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::gemm_op {
 namespace {
 
 using opdef::VjpContext;
@@ -54,4 +54,4 @@ void register_gemm(opdef::OpRegistry& registry) {
                 .weight_inputs = {0, 1, 2}});
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::gemm_op

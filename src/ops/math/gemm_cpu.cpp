@@ -11,7 +11,7 @@
 // Gemm: C' = alpha op(A) op(B) + beta C with C broadcast to [m, n]. Rank 1: fast products of
 // float32 and float64. Rank 0: loops over all types that Gemm has.
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::gemm_cpu {
 namespace {
 
 bool has_addend(const opdef::KernelRequest& request) {
@@ -132,4 +132,4 @@ void register_gemm_cpu(opdef::KernelRegistry& registry) {
   registry.add("", "Gemm", 0, offer_plain);
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::gemm_cpu

@@ -4,7 +4,7 @@
 // C = A B over the last two axes, with broadcast batch axes; one-dimensional operands are a row (A)
 // or a column (B) whose axis is dropped from C.
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::matmul_op {
 namespace {
 
 using opdef::VjpContext;
@@ -64,4 +64,4 @@ void register_matmul(opdef::OpRegistry& registry) {
                 .weight_inputs = {0, 1}});
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::matmul_op

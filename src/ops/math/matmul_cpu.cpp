@@ -18,7 +18,7 @@
 // (B) whose axis C lacks. Rank 1: a product for each matrix of the batch, of float32 and float64.
 // Rank 0: loops over all types that MatMul has.
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::matmul_cpu {
 namespace {
 
 /// The products of a MatMul: C[i] = A[a[i]] B[b[i]], in matrices.
@@ -195,4 +195,4 @@ void register_matmul_cpu(opdef::KernelRegistry& registry) {
   registry.add("", "MatMul", 0, offer_plain);
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::matmul_cpu

@@ -3,7 +3,7 @@
 
 // Where, Clip and PRelu: element-wise choices. y: output, dy: its cotangent.
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::select_op {
 namespace {
 
 using opdef::ExprOp;
@@ -103,4 +103,4 @@ void register_select(opdef::OpRegistry& registry) {
                 .weight_inputs = {1}});
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::select_op

@@ -9,7 +9,7 @@
 // the element-wise kernel computes) and its rule (x: input, y: output, dy: cotangent of y). Rules
 // read y instead of x if either works: the memory of x is then free after the operator.
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::unary_op {
 namespace {
 
 using opdef::ExprOp;
@@ -382,4 +382,4 @@ void register_unary(opdef::OpRegistry& registry) {
                 .zero_gradient = true});
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::unary_op

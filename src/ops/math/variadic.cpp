@@ -3,7 +3,7 @@
 
 // Sum, Mean, Max and Min of any number of broadcast inputs. y: output, dy: its cotangent.
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::variadic_op {
 namespace {
 
 using opdef::ExprOp;
@@ -110,4 +110,4 @@ void register_variadic(opdef::OpRegistry& registry) {
   }
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::variadic_op

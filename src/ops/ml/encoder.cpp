@@ -10,7 +10,7 @@
 // LabelEncoder (ai.onnx.ml 4), CategoryMapper and OneHotEncoder (1): constant tables that texts and
 // numbers are looked up in. No gradient flows through a lookup.
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::encoder_op {
 namespace {
 
 // A text becomes the number beside it, a number the text.
@@ -83,4 +83,4 @@ void register_encoder(opdef::OpRegistry& registry) {
                 .zero_gradient = true});
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::encoder_op

@@ -15,7 +15,7 @@
 // Kernels of LabelEncoder and OneHotEncoder. Most plans have numbers in the place of texts
 // (train/text_codes.h); texts that an operator on texts gave are read as they are.
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::encoder_cpu {
 namespace {
 
 using opdef::KernelOffer;
@@ -274,4 +274,4 @@ void register_encoder_cpu(opdef::KernelRegistry& registry) {
   registry.add("ai.onnx.ml", "OneHotEncoder", 0, offer_one_hot_encoder);
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::encoder_cpu

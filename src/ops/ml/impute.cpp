@@ -8,7 +8,7 @@
 
 // Imputer, Binarizer and FeatureVectorizer (ai.onnx.ml 1).
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::impute_op {
 namespace {
 
 void check_count(const Node& node, const std::string& attribute, std::size_t count) {
@@ -104,4 +104,4 @@ void register_impute(opdef::OpRegistry& registry) {
                 .lower = lower_feature_vectorizer});
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::impute_op

@@ -14,7 +14,7 @@
 // LinearRegressor and LinearClassifier (ai.onnx.ml 1) as tensor operators. Their weights are
 // attributes; each becomes an initializer with its inverse (ir::WeightOrigin).
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::linear_op {
 
 using ir::WeightOrigin;
 
@@ -287,4 +287,4 @@ void register_linear(opdef::OpRegistry& registry) {
        .lower = lower_classifier});
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::linear_op

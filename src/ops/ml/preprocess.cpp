@@ -12,7 +12,7 @@
 
 // Scaler, Normalizer and ArrayFeatureExtractor (ai.onnx.ml 1).
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::preprocess_op {
 
 using ir::WeightOrigin;
 
@@ -115,4 +115,4 @@ void register_preprocess(opdef::OpRegistry& registry) {
                 .lower = lower_normalizer});
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::preprocess_op

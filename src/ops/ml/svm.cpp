@@ -10,7 +10,7 @@
 // weights: support vectors, coefficients, rho, and the slopes of the probabilities. Chang and Lin,
 // LIBSVM, 2011; Platt, Probabilistic Outputs for Support Vector Machines, 1999.
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::svm_op {
 namespace {
 
 struct Kernel {
@@ -299,4 +299,4 @@ void register_svm(opdef::OpRegistry& registry) {
                 .lower = lower_classifier});
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::svm_op

@@ -13,7 +13,7 @@
 // almost everywhere, so no gradient flows to the input or the splits. What the leaves add up to is
 // tensor operators on their weights, which are trained like others.
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::tree_op {
 namespace {
 
 using opdef::AttributeType;
@@ -316,4 +316,4 @@ void register_tree(opdef::OpRegistry& registry) {
                 .lower = lower_classifier});
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::tree_op

@@ -11,7 +11,7 @@
 // The kernel of TreeEnsemble: the sum of the leaves' weights per target. Rows are walked down tree
 // by tree, so that the nodes of a tree stay in the cache.
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::tree_cpu {
 namespace {
 
 using opdef::KernelOffer;
@@ -203,4 +203,4 @@ void register_tree_cpu(opdef::KernelRegistry& registry) {
   registry.add("ai.onnx.ml", "TreeEnsemble", 0, offer_trees);
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::tree_cpu

@@ -7,7 +7,7 @@
 #include "opdef/registry.h"
 #include "ops/rules.h"
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::affine_grid_op {
 namespace {
 
 // The axes of the space, 2 or 3, if known from the shapes: size is [N, C, (D,) H, W] and theta is
@@ -83,4 +83,4 @@ void register_affine_grid(opdef::OpRegistry& registry) {
                 .shape_inputs = {1}});
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::affine_grid_op

@@ -16,7 +16,7 @@
 // the statistics are taken over all axes except the channels' (BatchNormalization in training
 // mode), over the spatial axes (InstanceNormalization), or given (BatchNormalization otherwise).
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::batch_normalization_op {
 
 using ir::Attribute;
 using opdef::FunctionBody;
@@ -235,4 +235,4 @@ void register_batch_normalization(opdef::OpRegistry& registry) {
                 .function_body = instance_grad_body});
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::batch_normalization_op

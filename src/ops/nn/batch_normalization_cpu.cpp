@@ -14,7 +14,7 @@
 // for float32 with SIMD over long stretches. A group shares statistics: `segments`
 // stretches of `length` elements, the first at group * length, `stride` apart.
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::batch_normalization_cpu {
 
 using opdef::KernelOffer;
 using opdef::KernelRequest;
@@ -393,4 +393,4 @@ void register_batch_normalization_cpu(opdef::KernelRegistry& registry) {
   registry.add(ir::kFunctionDomain, "InstanceNormalizationGrad", 10, offer_instance_grad_simd);
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::batch_normalization_cpu

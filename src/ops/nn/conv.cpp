@@ -54,6 +54,37 @@ std::vector<Attribute> conv_call_attributes(const WindowAttrs& attrs, std::int64
   return call;
 }
 
+ConvShape conv_shape(const ir::Node& node, const Dims& x, const Dims& w) {
+  const std::int64_t groups = node.int_attribute("group");
+  if (x.rank() < 3 || x.rank() != w.rank()) {
+    throw ShapeError(problem_at(
+        node, fmt::format("input {} and weight {} do not match", x.to_string(), w.to_string()),
+        "Both must have the same rank, at least 3: [N, C, X...], [M, C, k...].",
+        "Reshape the input to these axes."));
+  }
+  if (w[0] % groups != 0 || x[1] != w[1] * groups) {
+    throw ShapeError(problem_at(
+        node,
+        fmt::format("{} input channels and a weight {} with group = {}", x[1], w.to_string(),
+                    groups),
+        fmt::format("The input needs {} channels (weight dimension 1 times group), and the "
+                    "weight's first dimension a multiple of group.",
+                    w[1] * groups),
+        "Change the input, the weight or group so that they match."));
+  }
+  const WindowAttrs attrs = WindowAttrs::read(node, x.rank() - 2);
+  const auto axes = resolve_window(node, attrs, x.values().subspan(2), w.values().subspan(2));
+  return {.batch = x[0],
+          .groups = groups,
+          .in_channels = w[1],
+          .out_channels = w[0] / groups,
+          .spatial_rank = axes.size(),
+          .axes = axes.size() <= 3 ? three_axes(axes) : std::array<WindowAxis, 3>{}};
+}
+
+}  // namespace onnxgrad::ops
+
+namespace onnxgrad::ops::conv_op {
 namespace {
 
 std::int64_t count_groups(const ir::Node& node) { return node.int_attribute("group"); }
@@ -278,34 +309,6 @@ std::vector<Value*> conv_input_grad_vjp(VjpContext& ctx, ir::GraphBuilder& g) {
 
 }  // namespace
 
-ConvShape conv_shape(const ir::Node& node, const Dims& x, const Dims& w) {
-  const std::int64_t groups = count_groups(node);
-  if (x.rank() < 3 || x.rank() != w.rank()) {
-    throw ShapeError(problem_at(
-        node, fmt::format("input {} and weight {} do not match", x.to_string(), w.to_string()),
-        "Both must have the same rank, at least 3: [N, C, X...], [M, C, k...].",
-        "Reshape the input to these axes."));
-  }
-  if (w[0] % groups != 0 || x[1] != w[1] * groups) {
-    throw ShapeError(problem_at(
-        node,
-        fmt::format("{} input channels and a weight {} with group = {}", x[1], w.to_string(),
-                    groups),
-        fmt::format("The input needs {} channels (weight dimension 1 times group), and the "
-                    "weight's first dimension a multiple of group.",
-                    w[1] * groups),
-        "Change the input, the weight or group so that they match."));
-  }
-  const WindowAttrs attrs = WindowAttrs::read(node, x.rank() - 2);
-  const auto axes = resolve_window(node, attrs, x.values().subspan(2), w.values().subspan(2));
-  return {.batch = x[0],
-          .groups = groups,
-          .in_channels = w[1],
-          .out_channels = w[0] / groups,
-          .spatial_rank = axes.size(),
-          .axes = axes.size() <= 3 ? three_axes(axes) : std::array<WindowAxis, 3>{}};
-}
-
 void register_conv(opdef::OpRegistry& registry) {
   registry.add({.op_type = "Conv",
                 .since_version = 22,
@@ -327,4 +330,4 @@ void register_conv(opdef::OpRegistry& registry) {
                 .function_body = conv_weight_grad_body});
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::conv_op

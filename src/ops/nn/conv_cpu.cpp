@@ -11,7 +11,7 @@
 // offers. Start reading at visit_products: all three computations use it with a different
 // assignment.
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::conv_cpu {
 
 using opdef::KernelOffer;
 using opdef::KernelRequest;
@@ -59,8 +59,11 @@ void check_operands(const ConvTask& task, const KernelRequest& request) {
 }
 
 }  // namespace
+}  // namespace onnxgrad::ops::conv_cpu
 
-std::optional<ConvTask> ConvTask::of(const KernelRequest& request) {
+namespace onnxgrad::ops {
+
+std::optional<ConvTask> ConvTask::of(const opdef::KernelRequest& request) {
   const ir::Node& node = request.node;
   const std::string_view op_type = opdef::base_name(node.domain, node.op_type);
   const auto& in = request.inputs;
@@ -102,10 +105,13 @@ std::optional<ConvTask> ConvTask::of(const KernelRequest& request) {
   }
   const bool takes_bias = op_type == "Conv" || op_type == "ConvTranspose";
   if (takes_bias && in.size() > 2 && in[2].is_present()) task.bias = 2;
-  check_operands(task, request);
+  conv_cpu::check_operands(task, request);
   return task;
 }
 
+}  // namespace onnxgrad::ops
+
+namespace onnxgrad::ops::conv_cpu {
 namespace {
 
 // Calls f(o, j, i) for all windows o and taps j of one axis that read input position i.
@@ -222,4 +228,4 @@ void register_conv_cpu(opdef::KernelRegistry& registry) {
   }
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::conv_cpu

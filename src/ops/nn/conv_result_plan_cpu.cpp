@@ -7,14 +7,10 @@
 namespace onnxgrad::ops {
 namespace {
 
-// Sums of one unit of work, and its padded images, stay in the L2 cache.
+// Sums of one unit of work stay in the L2 cache.
 constexpr std::int64_t kSumBytes = std::int64_t{256} * 1024;
-constexpr std::int64_t kCopyBytes = std::int64_t{1024} * 1024;
 // Number of results that should share loaded weights.
 constexpr std::int64_t kSharedResults = 256;
-// A padded image may have this many times the elements of the image and the result.
-constexpr std::int64_t kLargestPadding = 16;
-constexpr std::int64_t kPaddingAllowance = 65536;
 // At least one in this many products of a unit must be with the image and not with padding.
 constexpr double kLargestWaste = 16;
 constexpr double kWasteAllowance = 1 << 20;

@@ -9,9 +9,6 @@ namespace {
 
 // After a copy, so that full vectors can be read and written at its end.
 constexpr std::int64_t kSlack = 64;
-// Channels a multiple of this apart map to the same few cache sets: one more line spreads
-// them.
-constexpr std::int64_t kAliasingElements = 128;
 constexpr std::int64_t kLineElements = 16;
 
 }  // namespace

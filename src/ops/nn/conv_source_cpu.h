@@ -18,6 +18,10 @@
 
 namespace onnxgrad::ops {
 
+/// Planes a multiple of this apart map to the same few sets of the cache: one more line spreads
+/// them.
+inline constexpr std::int64_t kAliasingElements = 128;
+
 struct AxisTap {
   std::int64_t tap = 0;
   std::int64_t offset = 0;

@@ -15,6 +15,12 @@
 
 namespace onnxgrad::ops {
 
+/// Padded images of one unit of work stay in the L2 cache.
+inline constexpr std::int64_t kCopyBytes = std::int64_t{1024} * 1024;
+/// A padded image may have this many times the elements of the image and the result.
+inline constexpr std::int64_t kLargestPadding = 16;
+inline constexpr std::int64_t kPaddingAllowance = 65536;
+
 /// `total` as `big_count` parts of `big`, then `small_count` of `big - 1`.
 struct EvenSplit {
   std::int64_t big = 0;

@@ -216,6 +216,10 @@ ConvShape conv_transpose_shape(const ir::Node& node, const Dims& y, const Dims& 
           .axes = rank <= 3 ? three_axes(axes) : std::array<WindowAxis, 3>{}};
 }
 
+}  // namespace onnxgrad::ops
+
+namespace onnxgrad::ops::conv_transpose_op {
+
 void register_conv_transpose(opdef::OpRegistry& registry) {
   auto attributes = window_attribute_specs(/*kernel_required=*/false);
   constexpr std::int64_t kMax = std::int64_t{1} << 31;
@@ -242,4 +246,4 @@ void register_conv_transpose(opdef::OpRegistry& registry) {
                 .weight_inputs = {1, 2}});
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::conv_transpose_op

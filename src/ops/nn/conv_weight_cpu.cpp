@@ -22,15 +22,10 @@ using opdef::Launch;
 namespace {
 
 // Of y's columns that stay in the L1 cache while rows are traversed.
-constexpr std::int64_t kPanelBytes = std::int64_t{28} * 1024;
-constexpr std::int64_t kCopyBytes = std::int64_t{1024} * 1024;
-constexpr std::int64_t kLargestPadding = 16;
-constexpr std::int64_t kPaddingAllowance = 65536;
-// Channels this many elements apart share few cache sets.
-constexpr std::int64_t kAliasingElements = 128;
+constexpr std::int64_t kYPanelBytes = std::int64_t{28} * 1024;
 // Cycles per element of the matrix of windows, of y transposed, and per dot product at its end.
 constexpr double kCopied = 0.4;
-constexpr double kTransposed = 0.5;
+constexpr double kTransposedY = 0.5;
 constexpr double kDotEnd = 12;
 // Windows that a dot product should have.
 constexpr std::int64_t kDotWindows = 4096;
@@ -109,7 +104,7 @@ double tile_window_cycles(const WeightPlan<T>& plan, bool has_matrix, std::int64
   const EvenSplit columns((plan.y_channels + lanes - 1) / lanes, vectors);
   const EvenSplit rows(has_matrix ? plan.rows() : plan.channels,
                        plan.target->max_rows[vectors - 1]);
-  const double transposed = kTransposed * static_cast<double>(plan.y_channels);
+  const double transposed = kTransposedY * static_cast<double>(plan.y_channels);
   double cycles = 0;
   for (const std::int64_t c : {columns.big, columns.big - 1}) {
     const auto count =
@@ -160,7 +155,7 @@ void split_work(WeightPlan<T>& plan) {
     return;
   }
   const std::int64_t largest =
-      std::max<std::int64_t>(kPanelBytes / bytes / plan.panels.front().width, 1);
+      std::max<std::int64_t>(kYPanelBytes / bytes / plan.panels.front().width, 1);
   for (plan.block_axis = 0; plan.block_axis < 2; ++plan.block_axis) {
     if (plan.axes[plan.block_axis].count > 1) break;
   }

@@ -15,7 +15,7 @@
 // with statistics over the axes from `axis` on. float64 is computed in float64, whatever
 // stash_type.
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::layer_normalization_op {
 
 using ir::Attribute;
 using opdef::FunctionBody;
@@ -210,4 +210,4 @@ void register_layer_normalization(opdef::OpRegistry& registry) {
                 .function_body = grad_body});
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::layer_normalization_op

@@ -15,7 +15,7 @@
 // Kernels of LayerNormalization and its gradient, plain ones and ones for float32 with SIMD. x:
 // [rows, size], where size is the product of the normalised axes; scale and bias broadcast to x.
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::layer_normalization_cpu {
 
 using opdef::KernelOffer;
 using opdef::KernelRequest;
@@ -329,4 +329,4 @@ void register_layer_normalization_cpu(opdef::KernelRegistry& registry) {
   registry.add(ir::kFunctionDomain, "LayerNormalizationGrad", 10, offer_grad_rows);
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::layer_normalization_cpu

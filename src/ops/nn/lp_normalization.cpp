@@ -1,7 +1,7 @@
 #include "opdef/registry.h"
 #include "ops/rules.h"
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::lp_normalization_op {
 namespace {
 
 // y = x / (sum |x|^p)^(1/p) along the axis, p = 1 or 2; 0, and with it the gradient, where the norm
@@ -25,4 +25,4 @@ void register_lp_normalization(opdef::OpRegistry& registry) {
                 .lower = lower_lp_normalization});
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::lp_normalization_op

@@ -7,7 +7,7 @@
 
 // LpPool and GlobalLpPool: y = (sum of |x|^p over each window)^(1/p).
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::lp_pool_op {
 namespace {
 
 // |x|^p
@@ -124,4 +124,4 @@ void register_lp_pool(opdef::OpRegistry& registry) {
                 .lower = lower_global_lp_pool});
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::lp_pool_op

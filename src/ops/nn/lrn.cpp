@@ -3,7 +3,7 @@
 #include "opdef/registry.h"
 #include "ops/rules.h"
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::lrn_op {
 namespace {
 
 // y = x / (bias + alpha * mean)^beta, where mean is that of x^2 over `size` neighbouring channels
@@ -50,4 +50,4 @@ void register_lrn(opdef::OpRegistry& registry) {
                 .lower = lower_lrn});
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::lrn_op

@@ -4,7 +4,7 @@
 #include "ops/nn/window.h"
 #include "ops/rules.h"
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::max_unpool_op {
 namespace {
 
 // y = zeros with x at the indices, which are those of the whole tensor whose pool x may be:
@@ -47,4 +47,4 @@ void register_max_unpool(opdef::OpRegistry& registry) {
                 .lower = lower_max_unpool});
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::max_unpool_op

@@ -58,6 +58,9 @@ PoolShape pool_shape(const ir::Node& node, const Dims& x) {
           .axes = rank <= 3 ? three_axes(axes) : std::array<WindowAxis, 3>{}};
 }
 
+}  // namespace onnxgrad::ops
+
+namespace onnxgrad::ops::pool_op {
 namespace {
 
 ir::Node call_node(std::string_view base_name, const std::vector<Attribute>& attributes) {
@@ -267,4 +270,4 @@ void register_pool(opdef::OpRegistry& registry) {
                 .vjp = global_max_pool_vjp});
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::pool_op

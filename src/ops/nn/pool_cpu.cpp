@@ -19,7 +19,7 @@
 // ones, and for MaxPool of float32 two with SIMD: adjacent 2 x 2 windows, and any windows with
 // a table.
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::pool_cpu {
 
 using opdef::KernelOffer;
 using opdef::KernelRequest;
@@ -557,4 +557,4 @@ void register_pool_cpu(opdef::KernelRegistry& registry) {
   registry.add("", "GlobalMaxPool", 0, offer_global<run_global_max<float>, run_global_max<double>>);
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::pool_cpu

@@ -4,7 +4,7 @@
 // Softmax, LogSoftmax and Hardmax (ai.onnx 13). The softmax of a row of -inf (fully masked) is NaN;
 // the rules return a gradient of 0 for such a row if nothing depends on it.
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::softmax_op {
 
 using opdef::VjpContext;
 
@@ -59,4 +59,4 @@ void register_softmax(opdef::OpRegistry& registry) {
                 .zero_gradient = true});
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::softmax_op

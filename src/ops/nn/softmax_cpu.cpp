@@ -10,7 +10,7 @@
 // Kernels of Softmax, LogSoftmax and Hardmax, plain ones and ones for the last axis. A tensor is
 // [outer, size, inner] around the axis.
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::softmax_cpu {
 
 using opdef::KernelOffer;
 using opdef::KernelRequest;
@@ -145,4 +145,4 @@ void register_softmax_cpu(opdef::KernelRegistry& registry) {
   registry.add("", "Hardmax", 0, offer_columns<hardmax_column<float>, hardmax_column<double>>);
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::softmax_cpu

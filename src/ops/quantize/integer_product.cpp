@@ -10,7 +10,7 @@
 // of up to 256 terms exactly, float64 all. Between QuantizeLinear and DequantizeLinear of QLinear
 // products gradients go straight through; int32 results carry none.
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::integer_product_op {
 namespace {
 
 DataType exact_type(std::optional<std::int64_t> terms) {
@@ -120,4 +120,4 @@ void register_integer_product(opdef::OpRegistry& registry) {
                 .lower = lower_qlinear_conv});
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::integer_product_op

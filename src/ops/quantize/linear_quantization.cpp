@@ -344,6 +344,10 @@ Value* number_of_quantize(GraphBuilder& g, const Node& quantize) {
   return is_known ? call_straight_through(g, "QuantizedNumber", quantize) : nullptr;
 }
 
+}  // namespace onnxgrad::ops
+
+namespace onnxgrad::ops::linear_quantization_op {
+
 void register_linear_quantization(opdef::OpRegistry& registry) {
   registry.add(
       {.op_type = "QuantizeLinear",
@@ -371,4 +375,4 @@ void register_linear_quantization(opdef::OpRegistry& registry) {
   registry.add(std::move(straight_through));
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::linear_quantization_op

@@ -13,7 +13,7 @@
 // scale is one number, or moves on with the elements. Scales and zero points become float32 once
 // per call.
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::linear_quantization_cpu {
 namespace {
 
 using opdef::KernelOffer;
@@ -295,4 +295,4 @@ void register_linear_quantization_cpu(opdef::KernelRegistry& registry) {
   registry.add("", "DequantizeLinear", 0, offer_dequantize);
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::linear_quantization_cpu

@@ -4,7 +4,7 @@
 // RandomNormal, RandomUniform, their Like forms and Bernoulli (ai.onnx 22). No gradient flows back
 // through a draw: an input determines its shape, or a probability with a discontinuous effect.
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::draw_op {
 namespace {
 
 opdef::OpDef draw(std::string_view op_type, std::vector<opdef::AttributeSpec> attributes) {
@@ -48,4 +48,4 @@ void register_draw(opdef::OpRegistry& registry) {
   registry.add(draw("Bernoulli", {dtype_spec()}));
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::draw_op

@@ -13,7 +13,7 @@
 // Plain kernels of the random generators. Elements 2 b and 2 b + 1 come from block b, as two
 // uniform numbers of 53 bits or, by Box and Muller (1958), two normal ones.
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::draw_cpu {
 
 using opdef::KernelOffer;
 using opdef::KernelRequest;
@@ -170,4 +170,4 @@ void register_draw_cpu(opdef::KernelRegistry& registry) {
   registry.add("", "Bernoulli", 0, offer_bernoulli);
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::draw_cpu

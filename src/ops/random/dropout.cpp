@@ -6,7 +6,7 @@
 // Dropout (ai.onnx 22): y = x * mask / (1 - ratio) in training mode, otherwise y = x and a mask of
 // ones.
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::dropout_op {
 
 using opdef::VjpContext;
 
@@ -80,4 +80,4 @@ void register_dropout(opdef::OpRegistry& registry) {
                 .switch_on_training = switch_on_dropout});
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::dropout_op

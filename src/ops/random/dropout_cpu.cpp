@@ -13,7 +13,7 @@
 // The plain kernel of Dropout. Element i uses word i % 4 of block i / 4 and is dropped if that is
 // below ratio * 2^32.
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::dropout_cpu {
 
 using opdef::KernelOffer;
 using opdef::KernelRequest;
@@ -114,4 +114,4 @@ void register_dropout_cpu(opdef::KernelRegistry& registry) {
   registry.add("", "Dropout", 0, offer_dropout);
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::dropout_cpu

@@ -8,8 +8,7 @@
 //   n = g(s_n + r m), s_n = x W_n^T + Wb_n, m = y' R_n^T + Rb_n,
 //   y = (1 - z) n + z y'.
 
-namespace onnxgrad::ops {
-namespace recurrent::gru {
+namespace onnxgrad::ops::recurrent::gru {
 
 using Values = std::vector<Value*>;
 
@@ -166,7 +165,9 @@ ir::Function gradient_body(std::string_view base_name, const Values& inputs,
   return std::move(body.f).finish(std::move(outputs));
 }
 
-}  // namespace recurrent::gru
+}  // namespace onnxgrad::ops::recurrent::gru
+
+namespace onnxgrad::ops::gru_op {
 
 void register_gru(opdef::OpRegistry& registry) {
   recurrent::register_cell(registry, {.cell = recurrent::Cell::kGru,
@@ -177,4 +178,4 @@ void register_gru(opdef::OpRegistry& registry) {
                                       .gradient_body = recurrent::gru::gradient_body});
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::gru_op

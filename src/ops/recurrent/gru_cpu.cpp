@@ -9,8 +9,7 @@
 // results of GRUGates as further outputs. Formulas are in gru.cpp; cell_cpu.h says how the work is
 // cut. Start reading at run_forward and run_backward.
 
-namespace onnxgrad::ops {
-namespace recurrent::gru {
+namespace onnxgrad::ops::recurrent::gru {
 
 using enum Operand;
 using opdef::KernelOffer;
@@ -358,7 +357,9 @@ KernelOffer offer_gradient(const KernelRequest& request) {
   return decline_dtype(request, dtype);
 }
 
-}  // namespace recurrent::gru
+}  // namespace onnxgrad::ops::recurrent::gru
+
+namespace onnxgrad::ops::gru_cpu {
 
 void register_gru_cpu(opdef::KernelRegistry& registry) {
   registry.add("", "GRU", 0, recurrent::gru::offer);
@@ -367,4 +368,4 @@ void register_gru_cpu(opdef::KernelRegistry& registry) {
   registry.add(ir::kFunctionDomain, "GRUGradient", 0, recurrent::gru::offer_gradient);
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::gru_cpu

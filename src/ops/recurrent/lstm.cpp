@@ -7,8 +7,7 @@
 //   c = u c' + i n,  y = o h(c),
 // where s = x W^T + y' R^T + Wb + Rb, and y', c' are of the step before. u = 1 - i if input_forget.
 
-namespace onnxgrad::ops {
-namespace recurrent::lstm {
+namespace onnxgrad::ops::recurrent::lstm {
 
 using Values = std::vector<Value*>;
 
@@ -202,7 +201,9 @@ ir::Function gradient_body(std::string_view base_name, const Values& inputs,
   return std::move(body.f).finish(std::move(outputs));
 }
 
-}  // namespace recurrent::lstm
+}  // namespace onnxgrad::ops::recurrent::lstm
+
+namespace onnxgrad::ops::lstm_op {
 
 void register_lstm(opdef::OpRegistry& registry) {
   recurrent::register_cell(registry, {.cell = recurrent::Cell::kLstm,
@@ -213,4 +214,4 @@ void register_lstm(opdef::OpRegistry& registry) {
                                       .gradient_body = recurrent::lstm::gradient_body});
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::lstm_op

@@ -5,8 +5,7 @@
 // Kernels of LSTM, of the functions of its gradient and of onnxgrad.fused.LSTM, which is LSTM with
 // the results of LSTMGates as further outputs.
 
-namespace onnxgrad::ops {
-namespace recurrent::lstm {
+namespace onnxgrad::ops::recurrent::lstm {
 
 using enum Operand;
 
@@ -27,7 +26,9 @@ opdef::KernelOffer offer_gradient(const opdef::KernelRequest& request) {
   return offer_plain_cell_gradient(request, {Cell::kLstm, kGradientInputs, kGradientOutputs});
 }
 
-}  // namespace recurrent::lstm
+}  // namespace onnxgrad::ops::recurrent::lstm
+
+namespace onnxgrad::ops::lstm_cpu {
 
 void register_lstm_cpu(opdef::KernelRegistry& registry) {
   registry.add("", "LSTM", 0, recurrent::lstm::offer);
@@ -36,4 +37,4 @@ void register_lstm_cpu(opdef::KernelRegistry& registry) {
   registry.add(ir::kFunctionDomain, "LSTMGradient", 0, recurrent::lstm::offer_gradient);
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::lstm_cpu

@@ -6,8 +6,7 @@
 //   y = f(s), with clip before f,  s = x W^T + y' R^T + Wb + Rb,
 // where y' is of the step before.
 
-namespace onnxgrad::ops {
-namespace recurrent::rnn {
+namespace onnxgrad::ops::recurrent::rnn {
 
 using Values = std::vector<Value*>;
 
@@ -80,7 +79,9 @@ ir::Function gradient_body(std::string_view base_name, const Values& inputs,
   return std::move(body.f).finish(std::move(outputs));
 }
 
-}  // namespace recurrent::rnn
+}  // namespace onnxgrad::ops::recurrent::rnn
+
+namespace onnxgrad::ops::rnn_op {
 
 void register_rnn(opdef::OpRegistry& registry) {
   recurrent::register_cell(registry, {.cell = recurrent::Cell::kRnn,
@@ -91,4 +92,4 @@ void register_rnn(opdef::OpRegistry& registry) {
                                       .gradient_body = recurrent::rnn::gradient_body});
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::rnn_op

@@ -5,8 +5,7 @@
 // Kernels of RNN, of the functions of its gradient and of onnxgrad.fused.RNN, which is RNN with the
 // result of RNNGates as a further output.
 
-namespace onnxgrad::ops {
-namespace recurrent::rnn {
+namespace onnxgrad::ops::recurrent::rnn {
 
 using enum Operand;
 
@@ -26,7 +25,9 @@ opdef::KernelOffer offer_gradient(const opdef::KernelRequest& request) {
   return offer_plain_cell_gradient(request, {Cell::kRnn, kGradientInputs, kGradientOutputs});
 }
 
-}  // namespace recurrent::rnn
+}  // namespace onnxgrad::ops::recurrent::rnn
+
+namespace onnxgrad::ops::rnn_cpu {
 
 void register_rnn_cpu(opdef::KernelRegistry& registry) {
   registry.add("", "RNN", 0, recurrent::rnn::offer);
@@ -35,4 +36,4 @@ void register_rnn_cpu(opdef::KernelRegistry& registry) {
   registry.add(ir::kFunctionDomain, "RNNGradient", 0, recurrent::rnn::offer_gradient);
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::rnn_cpu

@@ -3,7 +3,7 @@
 
 // ArgMax and ArgMin: positions, whose gradient is zero wherever it exists.
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::arg_extremum_op {
 
 void register_arg_extremum(opdef::OpRegistry& registry) {
   for (const char* op_type : {"ArgMax", "ArgMin"}) {
@@ -15,4 +15,4 @@ void register_arg_extremum(opdef::OpRegistry& registry) {
   }
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::arg_extremum_op

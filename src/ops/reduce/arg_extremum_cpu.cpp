@@ -3,7 +3,7 @@
 
 // Plain kernels of ArgMax and ArgMin. The data is [outer, length, inner].
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::arg_extremum_cpu {
 namespace {
 
 using opdef::KernelOffer;
@@ -90,4 +90,4 @@ void register_arg_extremum_cpu(opdef::KernelRegistry& registry) {
   registry.add("", "ArgMin", 0, offer_arg<false>);
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::arg_extremum_cpu

@@ -11,7 +11,7 @@
 // numbers. r_k = dy_k + x_{k+1} r_{k+1}, which the kernel uses. If exclusive, y_i lacks x_i, and
 // r_k is the sum over i > k of dy_i times the product of the x_j with k < j < i.
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::cumprod_op {
 namespace {
 
 using opdef::FunctionBody;
@@ -93,4 +93,4 @@ void register_cumprod(opdef::OpRegistry& registry) {
        .planned_inputs = {2}});
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::cumprod_op

@@ -7,7 +7,7 @@
 // CumProd and its gradient; the formulas are in cumprod.cpp. The data is [outer, length, inner];
 // the work goes from row of `inner` elements to row, in the direction of the product.
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::cumprod_cpu {
 namespace {
 
 using opdef::KernelOffer;
@@ -158,4 +158,4 @@ void register_cumprod_cpu(opdef::KernelRegistry& registry) {
   registry.add(ir::kFunctionDomain, "CumProdGrad", 0, offer_grad);
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::cumprod_cpu

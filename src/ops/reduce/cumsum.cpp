@@ -1,7 +1,7 @@
 #include "opdef/registry.h"
 #include "ops/rules.h"
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::cumsum_op {
 namespace {
 
 // y_i = sum_{j <= i} x_j (j < i if exclusive; from the other end if reverse);
@@ -26,4 +26,4 @@ void register_cumsum(opdef::OpRegistry& registry) {
        .planned_inputs = {1}});
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::cumsum_op

@@ -4,7 +4,7 @@
 // Plain kernel of CumSum. The data is [outer, length, inner]; rows of `inner` elements are added to
 // the row before (after, if reverse).
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::cumsum_cpu {
 namespace {
 
 using opdef::KernelOffer;
@@ -84,4 +84,4 @@ void register_cumsum_cpu(opdef::KernelRegistry& registry) {
   registry.add("", "CumSum", 0, offer_cumsum);
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::cumsum_cpu

@@ -5,7 +5,7 @@
 // x: data, y: reduced, dy: its cotangent; "kept" values have the reduced axes as axes of size 1, so
 // that they broadcast against x.
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::reduce_op {
 namespace {
 
 using opdef::VjpContext;
@@ -160,4 +160,4 @@ void register_reduce(opdef::OpRegistry& registry) {
   }
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::reduce_op

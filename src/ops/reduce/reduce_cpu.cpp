@@ -11,7 +11,7 @@
 // so that the data is [.., kept, reduced, kept, ..] and is read once, in order, in runs along the
 // last merged axis. Floating sums are accumulated in double in a fixed order.
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::reduce_cpu {
 namespace {
 
 using opdef::KernelOffer;
@@ -311,4 +311,4 @@ void register_reduce_cpu(opdef::KernelRegistry& registry) {
   add("ReduceLogSumExp", offer_reduce<choose_log_sum_exp>);
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::reduce_cpu

@@ -1,7 +1,7 @@
 #include "opdef/registry.h"
 #include "ops/rules.h"
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::topk_op {
 namespace {
 
 // values[j] = x[indices[j]] along the axis;  dx = dvalues at the indices, which differ, 0
@@ -26,4 +26,4 @@ void register_topk(opdef::OpRegistry& registry) {
                 .planned_inputs = {1}});
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::topk_op

@@ -18,7 +18,7 @@
 // says, are passed over. Few candidates are kept sorted; many gather in a buffer of 2 k, which a
 // selection halves whenever it is full. NaN counts as larger than all numbers.
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::topk_cpu {
 namespace {
 
 using opdef::KernelOffer;
@@ -332,4 +332,4 @@ KernelOffer offer_topk(const KernelRequest& request) {
 
 void register_topk_cpu(opdef::KernelRegistry& registry) { registry.add("", "TopK", 0, offer_topk); }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::topk_cpu

@@ -8,7 +8,7 @@
 // Optional values that are known to be there, or not, when a model is loaded or compiled are
 // resolved: what reads one reads what it holds.
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::optional_op {
 namespace {
 
 using opdef::AttributeType;
@@ -56,4 +56,4 @@ void register_optional(opdef::OpRegistry& registry) {
   registry.add({.op_type = "OptionalHasElement", .since_version = 18, .lower = lower_has_element});
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::optional_op

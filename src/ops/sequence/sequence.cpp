@@ -12,7 +12,7 @@
 // what produces one becomes a SequenceConstruct of its elements, what reads one reads the elements.
 // No value of such a sequence is left, so the gradient is that of tensors.
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::sequence_op {
 namespace {
 
 using opdef::AttributeSpec;
@@ -344,4 +344,4 @@ void register_sequence(opdef::OpRegistry& registry) {
                 .lower = lower_map});
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::sequence_op

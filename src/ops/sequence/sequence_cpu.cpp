@@ -12,7 +12,7 @@
 // Sequences that are known when the model runs only (in a Loop): tensors of bytes, see
 // base/packed.h. Each operator unpacks what it reads and packs what it returns.
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::sequence_cpu {
 namespace {
 
 using opdef::DynamicCall;
@@ -261,4 +261,4 @@ void register_sequence_cpu(opdef::KernelRegistry& registry) {
   }
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::sequence_cpu

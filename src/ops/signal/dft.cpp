@@ -8,7 +8,7 @@
 // zeros to the length n; inverse: y = conj(F) x / n. With respect to real and imaginary parts, the
 // gradient is the conjugate transpose, another transform:  dx = conj(F) dy = n DFT(dy, inverse).
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::dft_op {
 namespace {
 
 using opdef::VjpContext;
@@ -109,4 +109,4 @@ void register_dft(opdef::OpRegistry& registry) {
                 .planned_inputs = {1, 2}});
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::dft_op

@@ -15,7 +15,7 @@
 // real signals two are the parts of one complex signal: Y_a[k] = (Z[k] + conj(Z[n - k])) / 2 and
 // Y_b[k] = (Z[k] - conj(Z[n - k])) / 2i.
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::dft_cpu {
 namespace {
 
 using opdef::KernelOffer;
@@ -221,4 +221,4 @@ KernelOffer offer_dft(const KernelRequest& request) {
 
 void register_dft_cpu(opdef::KernelRegistry& registry) { registry.add("", "DFT", 0, offer_dft); }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::dft_cpu

@@ -1,7 +1,7 @@
 #include "opdef/registry.h"
 #include "ops/rules.h"
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::mel_weight_matrix_op {
 
 // Numbers alone; its kernel has the formula. Steps between bins have no gradient.
 void register_mel_weight_matrix(opdef::OpRegistry& registry) {
@@ -14,4 +14,4 @@ void register_mel_weight_matrix(opdef::OpRegistry& registry) {
        .zero_gradient = true});
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::mel_weight_matrix_op

@@ -10,7 +10,7 @@
 // MelWeightMatrix: triangles over the bins of a spectrum, which stand at equal distances on the mel
 // scale. All is worked out when the plan is made.
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::mel_weight_matrix_cpu {
 namespace {
 
 using opdef::KernelOffer;
@@ -106,4 +106,4 @@ void register_mel_weight_matrix_cpu(opdef::KernelRegistry& registry) {
   registry.add("", "MelWeightMatrix", 0, offer_mel);
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::mel_weight_matrix_cpu

@@ -3,7 +3,7 @@
 #include "opdef/registry.h"
 #include "ops/rules.h"
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::stft_op {
 namespace {
 
 // int64 [1] of one number.
@@ -46,4 +46,4 @@ void register_stft(opdef::OpRegistry& registry) {
                 .shape_inputs = {1, 3}});
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::stft_op

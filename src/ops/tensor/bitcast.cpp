@@ -4,7 +4,7 @@
 // BitCast: the same bytes under another type. What it gives is not a function of the numbers that
 // changes little where they do.
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::bitcast_op {
 
 void register_bitcast(opdef::OpRegistry& registry) {
   registry.add({.op_type = "BitCast",
@@ -17,4 +17,4 @@ void register_bitcast(opdef::OpRegistry& registry) {
                 .zero_gradient = true});
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::bitcast_op

@@ -4,7 +4,7 @@
 #include "opdef/kernel.h"
 #include "ops/kernel_support.h"
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::bitcast_cpu {
 namespace {
 
 using opdef::KernelOffer;
@@ -43,4 +43,4 @@ void register_bitcast_cpu(opdef::KernelRegistry& registry) {
   registry.add("", "BitCast", 0, offer_bitcast);
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::bitcast_cpu

@@ -7,7 +7,7 @@
 // Cast and CastLike. Reading and writing convert, so the expression only applies what a conversion
 // changes: a number becomes 0 or 1 as a truth value, and a whole number as an integer.
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::cast_op {
 namespace {
 
 using opdef::ExprOp;
@@ -91,4 +91,4 @@ void register_cast(opdef::OpRegistry& registry) {
                 .is_identity = keeps_type});
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::cast_op

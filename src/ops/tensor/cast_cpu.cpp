@@ -8,7 +8,7 @@
 // Cast from and to the types that the element-wise kernel does not load and store: floating-point
 // numbers of 4 and 8 bits, integers of 2 and 4 bits.
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::cast_cpu {
 namespace {
 
 using opdef::KernelOffer;
@@ -122,4 +122,4 @@ KernelOffer offer_cast(const KernelRequest& request) {
 
 void register_cast_cpu(opdef::KernelRegistry& registry) { registry.add("", "Cast", 0, offer_cast); }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::cast_cpu

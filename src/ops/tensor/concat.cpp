@@ -6,7 +6,7 @@
 
 // Concat and Split: each is the other's transpose.
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::concat_op {
 namespace {
 
 using opdef::VjpContext;
@@ -89,4 +89,4 @@ void register_concat(opdef::OpRegistry& registry) {
                 .is_identity = [](const Node& node) { return node.outputs.size() == 1; }});
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::concat_op

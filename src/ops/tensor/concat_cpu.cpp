@@ -4,7 +4,7 @@
 
 // Concat and Split: one strided copy per part. The whole is [outer, length, inner].
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::concat_cpu {
 namespace {
 
 using opdef::KernelOffer;
@@ -119,4 +119,4 @@ void register_concat_cpu(opdef::KernelRegistry& registry) {
   registry.add("", "Split", 0, offer_split);
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::concat_cpu

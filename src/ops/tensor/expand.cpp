@@ -3,7 +3,7 @@
 
 // Expand and Tile: repeated elements, whose gradients are summed.
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::expand_op {
 namespace {
 
 using opdef::VjpContext;
@@ -64,4 +64,4 @@ void register_expand(opdef::OpRegistry& registry) {
                 .is_identity = keeps_shape});
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::expand_op

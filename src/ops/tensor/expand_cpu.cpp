@@ -4,7 +4,7 @@
 
 // Expand and Tile: copies from a view with stride zero along repeated axes.
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::expand_cpu {
 namespace {
 
 using opdef::KernelOffer;
@@ -61,4 +61,4 @@ void register_expand_cpu(opdef::KernelRegistry& registry) {
   registry.add("", "Tile", 0, offer_tile);
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::expand_cpu

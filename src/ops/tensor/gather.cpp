@@ -6,7 +6,7 @@
 // Gather, GatherElements and GatherND: picked elements. Each gradient adds dy at the positions that
 // were read, since a position may have been read several times.
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::gather_op {
 namespace {
 
 using opdef::VjpContext;
@@ -123,4 +123,4 @@ void register_gather(opdef::OpRegistry& registry) {
                 .vjp = gather_nd_vjp});
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::gather_op

@@ -8,7 +8,7 @@
 
 // Plain kernels of the gathering operators. Every index is checked when the step runs.
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::gather_cpu {
 namespace {
 
 using opdef::KernelOffer;
@@ -202,4 +202,4 @@ void register_gather_cpu(opdef::KernelRegistry& registry) {
   registry.add("", "GatherND", 0, offer_gather_nd);
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::gather_cpu

@@ -3,7 +3,7 @@
 
 // NonZero and Compress: the size of their results depends on the data.
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::nonzero_op {
 namespace {
 
 using opdef::VjpContext;
@@ -31,4 +31,4 @@ void register_nonzero(opdef::OpRegistry& registry) {
                 .vjp = compress_vjp});
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::nonzero_op

@@ -4,7 +4,7 @@
 #include "opdef/kernel.h"
 #include "ops/kernel_support.h"
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::nonzero_cpu {
 namespace {
 
 using opdef::DynamicCall;
@@ -92,4 +92,4 @@ void register_nonzero_cpu(opdef::KernelRegistry& registry) {
   registry.add_dynamic("", "Compress", run_compress);
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::nonzero_cpu

@@ -1,7 +1,7 @@
 #include "opdef/registry.h"
 #include "ops/rules.h"
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::one_hot_op {
 namespace {
 
 // y = values[1] where the index along the new axis is the given one, else values[0];
@@ -34,4 +34,4 @@ void register_one_hot(opdef::OpRegistry& registry) {
                 .shape_inputs = {1}});
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::one_hot_op

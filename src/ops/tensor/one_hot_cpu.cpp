@@ -5,7 +5,7 @@
 #include "opdef/kernel.h"
 #include "ops/kernel_support.h"
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::one_hot_cpu {
 namespace {
 
 using opdef::KernelOffer;
@@ -94,4 +94,4 @@ void register_one_hot_cpu(opdef::KernelRegistry& registry) {
   registry.add("", "OneHot", 0, offer_one_hot);
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::one_hot_cpu

@@ -5,7 +5,7 @@
 
 // Pad: y is x with elements added before and after along axes (removed if a pad is negative).
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::pad_op {
 namespace {
 
 using opdef::VjpContext;
@@ -65,4 +65,4 @@ void register_pad(opdef::OpRegistry& registry) {
                 .is_identity = adds_nothing});
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::pad_op

@@ -10,7 +10,7 @@
 // Pad. "constant" fills the output and copies what is kept; the other modes compute, for each
 // axis, which element of the input an element of the output comes from.
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::pad_cpu {
 namespace {
 
 using opdef::KernelOffer;
@@ -190,4 +190,4 @@ KernelOffer offer_pad(const KernelRequest& request) {
 
 void register_pad_cpu(opdef::KernelRegistry& registry) { registry.add("", "Pad", 0, offer_pad); }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::pad_cpu

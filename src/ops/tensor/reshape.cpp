@@ -3,7 +3,7 @@
 
 // Reshape, Flatten, Squeeze and Unsqueeze: the same elements with a different shape.
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::reshape_op {
 namespace {
 
 using opdef::VjpContext;
@@ -64,4 +64,4 @@ void register_reshape(opdef::OpRegistry& registry) {
                 .is_identity = keeps_shape});
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::reshape_op

@@ -1,7 +1,7 @@
 #include "opdef/registry.h"
 #include "ops/rules.h"
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::reverse_sequence_op {
 namespace {
 
 // y = x with the first lengths[b] elements along the time axis in reverse order, for each b of the
@@ -32,4 +32,4 @@ void register_reverse_sequence(opdef::OpRegistry& registry) {
                 .passage = opdef::Passage::kPermuted});
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::reverse_sequence_op

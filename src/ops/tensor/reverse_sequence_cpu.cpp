@@ -7,7 +7,7 @@
 
 // The data is [d0, d1, block]: time and batch are the first two axes, in either order.
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::reverse_sequence_cpu {
 namespace {
 
 using opdef::KernelOffer;
@@ -78,4 +78,4 @@ void register_reverse_sequence_cpu(opdef::KernelRegistry& registry) {
   registry.add("", "ReverseSequence", 0, offer_reverse);
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::reverse_sequence_cpu

@@ -7,7 +7,7 @@
 // compared with the elements at `indices`. Both have one rule, in terms of the scatter itself and
 // of the operator that picks elements at the same indices.
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::scatter_op {
 namespace {
 
 using opdef::VjpContext;
@@ -124,4 +124,4 @@ void register_scatter(opdef::OpRegistry& registry) {
   });
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::scatter_op

@@ -10,7 +10,7 @@
 // (the result is the same on every run; the last of several overwriting updates wins). Every index
 // is checked when the step runs.
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::scatter_cpu {
 namespace {
 
 using opdef::KernelOffer;
@@ -245,4 +245,4 @@ void register_scatter_cpu(opdef::KernelRegistry& registry) {
   registry.add("", "ScatterND", 0, offer_scatter_nd);
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::scatter_cpu

@@ -6,7 +6,7 @@
 // Constant, Shape and Size, which follow from attributes and types, and the operators that make
 // tensors from shapes and numbers.
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::shape_op {
 namespace {
 
 using opdef::VjpContext;
@@ -115,4 +115,4 @@ void register_shape(opdef::OpRegistry& registry) {
                 .shape_inputs = {0, 1, 2}});
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::shape_op

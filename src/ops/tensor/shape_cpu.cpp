@@ -8,7 +8,7 @@
 
 // Plain kernels of the operators that make tensors from shapes and numbers.
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::shape_cpu {
 namespace {
 
 using opdef::KernelOffer;
@@ -189,4 +189,4 @@ void register_shape_cpu(opdef::KernelRegistry& registry) {
   registry.add_dynamic("", "Range", run_range);
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::shape_cpu

@@ -7,7 +7,7 @@
 // Slice: y = x[starts:ends:steps] along axes, with negative numbers counted from the end and
 // everything out of range clamped.
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::slice_op {
 namespace {
 
 using opdef::VjpContext;
@@ -105,4 +105,4 @@ void register_slice(opdef::OpRegistry& registry) {
                 .passage = opdef::Passage::kPartial});
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::slice_op

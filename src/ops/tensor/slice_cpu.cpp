@@ -5,7 +5,7 @@
 #include "ops/kernel_support.h"
 #include "ops/tensor/strided_copy.h"
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::slice_cpu {
 namespace {
 
 using opdef::KernelOffer;
@@ -71,4 +71,4 @@ void register_slice_cpu(opdef::KernelRegistry& registry) {
   registry.add("", "Slice", 0, offer_slice);
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::slice_cpu

@@ -4,7 +4,7 @@
 // TensorScatter: present = past with update[b, :, i, :] at place start_b + i of the axis, start_b
 // being write_indices[b], or 0; modulo the size of the axis if the mode is circular.
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::tensor_scatter_op {
 namespace {
 
 using opdef::VjpContext;
@@ -53,4 +53,4 @@ void register_tensor_scatter(opdef::OpRegistry& registry) {
        .vjp = tensor_scatter_vjp});
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::tensor_scatter_op

@@ -7,7 +7,7 @@
 
 // The cache is [batch, prefixes, length, block], the update [batch, prefixes, count, block].
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::tensor_scatter_cpu {
 namespace {
 
 using opdef::KernelOffer;
@@ -101,4 +101,4 @@ void register_tensor_scatter_cpu(opdef::KernelRegistry& registry) {
   registry.add("", "TensorScatter", 0, offer_tensor_scatter);
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::tensor_scatter_cpu

@@ -3,7 +3,7 @@
 #include "opdef/registry.h"
 #include "ops/rules.h"
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::transpose_op {
 namespace {
 
 // y[i_perm] = x[i];  dx = dy transposed by the inverse permutation (reversing the axes is its own
@@ -40,4 +40,4 @@ void register_transpose(opdef::OpRegistry& registry) {
                 .is_identity = moves_nothing});
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::transpose_op

@@ -2,7 +2,7 @@
 #include "ops/kernel_support.h"
 #include "ops/tensor/strided_copy.h"
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::transpose_cpu {
 namespace {
 
 using opdef::KernelOffer;
@@ -36,4 +36,4 @@ void register_transpose_cpu(opdef::KernelRegistry& registry) {
   registry.add("", "Transpose", 0, offer_transpose);
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::transpose_cpu

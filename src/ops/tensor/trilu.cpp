@@ -1,7 +1,7 @@
 #include "opdef/registry.h"
 #include "ops/rules.h"
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::trilu_op {
 namespace {
 
 // y = x above (below) diagonal k, 0 elsewhere;  dx = the same part of dy.
@@ -21,4 +21,4 @@ void register_trilu(opdef::OpRegistry& registry) {
                 .vjp = trilu_vjp});
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::trilu_op

@@ -4,7 +4,7 @@
 #include "opdef/kernel.h"
 #include "ops/kernel_support.h"
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::trilu_cpu {
 namespace {
 
 using opdef::KernelOffer;
@@ -80,4 +80,4 @@ void register_trilu_cpu(opdef::KernelRegistry& registry) {
   registry.add("", "Trilu", 0, offer_trilu);
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::trilu_cpu

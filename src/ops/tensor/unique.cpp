@@ -1,7 +1,7 @@
 #include "opdef/registry.h"
 #include "ops/rules.h"
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::unique_op {
 namespace {
 
 // y = x at `indices`, the first places of what differs: along the axis, or of the flat x;
@@ -25,4 +25,4 @@ void register_unique(opdef::OpRegistry& registry) {
                 .vjp = unique_vjp});
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::unique_op

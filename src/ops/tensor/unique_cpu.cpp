@@ -14,7 +14,7 @@
 // inner], and item i has the outer * inner elements x[:, i, :]. Items are sorted by their numbers,
 // equal ones by place; the first of each group stands for it.
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::unique_cpu {
 namespace {
 
 using opdef::DynamicCall;
@@ -184,4 +184,4 @@ void register_unique_cpu(opdef::KernelRegistry& registry) {
   registry.add_dynamic("", "Unique", run_unique);
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::unique_cpu

@@ -1,7 +1,7 @@
 #include "opdef/registry.h"
 #include "ops/rules.h"
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::regex_full_match_op {
 
 // y: does the whole text match the pattern?
 void register_regex_full_match(opdef::OpRegistry& registry) {
@@ -11,4 +11,4 @@ void register_regex_full_match(opdef::OpRegistry& registry) {
                 .zero_gradient = true});
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::regex_full_match_op

@@ -5,7 +5,7 @@
 #include "ops/kernel_support.h"
 #include "ops/text/regex_program.h"
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::regex_full_match_cpu {
 namespace {
 
 RegexProgram compile(const ir::Node& node) {
@@ -35,4 +35,4 @@ void register_regex_full_match_cpu(opdef::KernelRegistry& registry) {
   registry.add_dynamic("", "RegexFullMatch", run_regex);
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::regex_full_match_cpu

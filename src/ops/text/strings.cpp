@@ -5,7 +5,7 @@
 
 // StringConcat, StringSplit and StringNormalizer: nothing to differentiate.
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::strings_op {
 
 using opdef::AttributeType;
 
@@ -25,4 +25,4 @@ void register_strings(opdef::OpRegistry& registry) {
                 .zero_gradient = true});
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::strings_op

@@ -15,7 +15,7 @@
 #include "ops/kernel_support.h"
 #include "ops/text/utf8.h"
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::strings_cpu {
 namespace {
 
 using opdef::DynamicCall;
@@ -220,4 +220,4 @@ void register_strings_cpu(opdef::KernelRegistry& registry) {
   registry.add("", "Equal", 0, offer_equal);
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::strings_cpu

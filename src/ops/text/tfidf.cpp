@@ -3,7 +3,7 @@
 #include "opdef/registry.h"
 #include "ops/rules.h"
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::tfidf_op {
 
 using opdef::AttributeType;
 
@@ -40,4 +40,4 @@ void register_tfidf(opdef::OpRegistry& registry) {
                 .zero_gradient = true});
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::tfidf_op

@@ -11,7 +11,7 @@
 // The pool is a tree: an n-gram is a way of n words from its root. Words have numbers; those that
 // are not in the pool end every way.
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::tfidf_cpu {
 namespace {
 
 using opdef::DynamicCall;
@@ -198,4 +198,4 @@ void register_tfidf_cpu(opdef::KernelRegistry& registry) {
   registry.add_dynamic("", "TfIdfVectorizer", run_tfidf);
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::tfidf_cpu
