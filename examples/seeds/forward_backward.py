@@ -1,4 +1,4 @@
-"""OrtGradientForwardBackward: forward and backward passes, and a training loop of one's own.
+"""OrtGradientForwardBackward: forward and backward passes, and a custom training loop.
 
 The loop does what OrtGradientForwardBackwardOptimizer does, one piece at a time: forward, loss and
 its gradient, backward, update; on full batches both give the same losses.
@@ -152,7 +152,7 @@ def main():
     function = show_passes(forback, X)
     show_log(onx, X)
 
-    section("A loop of one's own")
+    section("A custom training loop")
     losses, state = own_loop(onx, X, y, 30, LearningRateSGD(0.2))
     trainer = OrtGradientForwardBackwardOptimizer(
         onx, learning_rate=LearningRateSGD(0.2), batch_size=100, max_iter=30, warm_start=True
@@ -163,7 +163,7 @@ def main():
     numpy.testing.assert_allclose(losses, trainer.train_losses_, rtol=1e-3, atol=1e-8)
     numpy.testing.assert_allclose(state[0].numpy().ravel(), [1, -2], atol=1e-2)
     curves = {"own loop": losses, "fit": trainer.train_losses_}
-    plot_losses(curves, folder / "losses.png", "a loop of one's own")
+    plot_losses(curves, folder / "losses.png", "a custom training loop")
 
     section("The graphs as files")
     saved = function.save_onnx_graph(str(folder))

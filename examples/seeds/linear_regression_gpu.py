@@ -1,6 +1,6 @@
 """A linear regression on a GPU, value by value; without one it says why it stops.
 
-The steps are those of a loop of one's own: the weights are OrtValues on the device, `forward`,
+The steps are those of a custom training loop: the weights are OrtValues on the device, `forward`,
 loss, `backward` and update take and give OrtValues, and nothing comes back to the host before the
 end.
 

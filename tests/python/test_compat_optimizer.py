@@ -280,7 +280,7 @@ def test_float64_to_ten_digits():
 
 
 class Halving(BaseLearningRate):
-    """A learning rate of one's own."""
+    """A learning rate defined by a user."""
 
     def __init__(self, start=0.1):
         self.start = start

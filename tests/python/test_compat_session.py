@@ -356,7 +356,7 @@ def test_everything_works_without_stock_onnxruntime(tmp_path):
     lines = done.stdout.splitlines()
     assert lines[:2] == ["6.0", "[[6.]]"]
     assert lines[2].startswith("CPU ")
-    assert "stock onnxruntime is not installed" in lines[3]
+    assert "stock onnxruntime, which is not installed" in lines[3]
 
 
 def test_bound_inputs_and_outputs_are_those_of_run():

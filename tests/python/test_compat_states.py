@@ -327,7 +327,9 @@ def test_stock_values_as_cache():
     passes.forward(inputs, forward_outputs_cache=lists)
     np.testing.assert_allclose(lists[0].numpy(), memory[0])
     small, _ = stock_vector(np.zeros((3, 1), np.float32))
-    with pytest.raises(TypeError, match=r"float32 \[3, 1\] at place 0, expected float32 \[30, 1\]"):
+    with pytest.raises(
+        TypeError, match=r"float32 \[3, 1\] at position 0, expected float32 \[30, 1\]"
+    ):
         passes.forward(inputs, forward_outputs_cache=small)
 
 
@@ -337,6 +339,6 @@ def test_memory_that_is_read_only_is_named():
     rate.init_learning_rate()
     weight = np.ones(2, np.float32)
     weight.flags.writeable = False
-    with pytest.raises(TypeError, match=r"ndarray float32 \[2\] is read only"):
+    with pytest.raises(TypeError, match=r"ndarray float32 \[2\] is read-only"):
         rate.update_weights(0, None, weight, np.ones(2, np.float32), 1)
     assert len(OrtValueVector([weight])) == 1

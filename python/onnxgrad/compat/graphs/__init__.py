@@ -1,1 +1,1 @@
-"""Graphs that programs of other packages ask for: written, taken apart and put together here."""
+"""Building, splitting and editing of graphs for the interfaces of other packages."""

@@ -1,7 +1,7 @@
-"""Losses, penalties and updates as small models of their own, by name.
+"""Losses, penalties and updates as small models, by name.
 
-Training does not need them: there, these are parts of the compiled step. They are for looking at,
-and for loops of one's own.
+Training does not use them, since they are part of the compiled step; they are for inspection and
+for custom training loops.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from onnxgrad.errors import OptionError
 
 __all__ = ["graph", "inner_product", "names"]
 
-# Inputs and outputs, then the nodes. T is the type; {w} is the weight's input, {weigh} what
+# Inputs and outputs, then the nodes. T is the type; {w} is the input for the weight, {weigh}
 # multiplies a column by the weight. Constants are initializers of shape [1].
 _FUNCTIONS: dict[str, str] = {
     # Y = alpha X1 + X2
@@ -38,12 +38,12 @@ _FUNCTIONS: dict[str, str] = {
     "square_error": """(T[N, K] X1, T[N, K] X2{w}) => (T[1] Y)
         { d = Sub(X1, X2) e = Mul(d, d) {weigh:e} total = ReduceSum(weighted)
           Y = Reshape(total, c_flat) }""",
-    # Its gradient by X2.
+    # Its gradient with respect to X2.
     "grad_square_error": """(T[N, K] X1, T[N, K] X2{w}) => (T[N, K] Y_grad)
         { d = Sub(X1, X2) e = Mul(d, c_minus_two) {weigh:e} Y_grad = Identity(weighted) }""",
     "linear_regression": """(T[N, D] X, T[D, K] A, T[K] B) => (T[N, K] Y)
         { p = MatMul(X, A) Y = Add(p, B) }""",
-    # Y is the loss, times multiply / 2; Y_grad is its gradient by X2.
+    # Y is the loss, times multiply / 2; Y_grad is its gradient with respect to X2.
     "grad_loss_square_error": """(T[N, K] X1, T[N, K] X2{w}) => (T[1] Y, T[N, K] Y_grad)
         { d = Sub(X1, X2) {weigh:d} e = Mul(weighted, d) f = Mul(e, c_half_multiply)
           total = ReduceSum(f) Y = Reshape(total, c_flat)
@@ -72,13 +72,13 @@ _FUNCTIONS: dict[str, str] = {
           Y = Add(a1, e2)
           s = Sign(X) s1 = Mul(s, c_l1) g = Mul(X, c_two) g2 = Mul(g, c_l2)
           Y_grad = Add(s1, g2) }""",
-    # One step of rate 1 against the gradient of the penalty.
+    # A gradient descent step on the penalty, with learning rate 1.
     "update_penalty_elastic_error": """(T X) => (T Y)
         { s = Sign(X) s1 = Mul(s, c_l1) g = Mul(X, c_two) g2 = Mul(g, c_l2) z = Add(s1, g2)
           Y = Sub(X, z) }""",
 }
 
-# Options of the functions that have any, and their defaults.
+# Options of functions, and their defaults.
 _ELASTIC = {"l1_weight": 0.01, "l2_weight": 0.01}
 _OPTIONS: dict[str, dict[str, Any]] = {
     "grad_loss_elastic_error": _ELASTIC,
@@ -111,9 +111,9 @@ def graph(
     target_opset : int, default=None
         None means 15.
     dtype : NumPy type, default=float32
-        Of the tensors.
+        Dtype of the tensors.
     weight_name : str, default=None
-        Name of one more input [N] that weighs rows; for losses. Left out, all weigh 1.
+        Name of an additional input [N] with weights of rows, for losses; its default is 1.
     **kwargs
         ``l1_weight``, ``l2_weight`` (0.01) of the elastic losses and penalties, ``l1``, ``l2``
         (1e-4) of ``update_penalty_elastic_error``, ``multiply`` (2) of ``grad_loss_square_error``,
@@ -123,7 +123,7 @@ def graph(
     Returns
     -------
     onnx.ModelProto
-        Losses Y and penalties are of shape [1].
+        The losses Y and penalties have shape [1].
 
     Raises
     ------
@@ -184,28 +184,28 @@ def graph(
 def inner_product(
     weights: Mapping[str, np.ndarray[Any, Any]], factors: Mapping[str, str], output: str
 ) -> onnx.ModelProto:
-    """Return a model whose loss has the gradients that are fed: sum <w, g> over its weights.
+    """Return a model whose loss has given gradients: the sum of <w, g> over its weights.
 
     Parameters
     ----------
     weights : dict of str to array
-        Initializers, of one dtype; at least one.
+        Initializers, all of the same dtype; at least one.
     factors : dict of str to str
-        Name of the input g for each weight, of its shape.
+        Name of the input g for each weight, of the same shape.
     output : str
         Name of the output, [1, 1].
 
     Notes
     -----
-    With ``losses.Output(output, target="", reduction="sum")`` a training step of it is an
-    optimizer's update with given gradients.
+    With ``losses.Output(output, target="", reduction="sum")``, a training step is an optimizer's
+    update with the given gradients.
     """
     make = onnx.helper.make_node
     dtype = onnx.helper.np_dtype_to_tensor_dtype(next(iter(weights.values())).dtype)
     nodes, inputs, terms = [], [], []
-    for place, (name, value) in enumerate(weights.items()):
+    for i, (name, value) in enumerate(weights.items()):
         inputs.append(onnx.helper.make_tensor_value_info(factors[name], dtype, value.shape))
-        product, total = f"update/product_{place}", f"update/sum_{place}"
+        product, total = f"update/product_{i}", f"update/sum_{i}"
         nodes.append(make("Mul", [name, factors[name]], [product]))
         nodes.append(make("Reshape", [product, "update/row"], [f"{product}_row"]))
         nodes.append(make("ReduceSum", [f"{product}_row", "update/axis"], [total], keepdims=1))
@@ -235,7 +235,7 @@ def _options(name: str, options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _with_weight(source: str, weight_name: str | None) -> str:
-    """Fill in the places of the weight: {w}, {weigh:x} and {scale:x}."""
+    """Replace the placeholders of the weight: {w}, {weigh:x} and {scale:x}."""
     weighted = weight_name is not None
     text = source.replace("{w}", f", T[N] {weight_name}" if weighted else "")
     column = f"column = Reshape({weight_name}, c_column) " if weighted else ""
@@ -256,7 +256,7 @@ def _with_weight(source: str, weight_name: str | None) -> str:
 
 
 def _penalty_of_several(count: int, loss_shape: Any) -> str:
-    """Return the text of Y = loss + l1 sum |W_i| + l2 sum W_i^2 over the inputs W_i."""
+    """Return the source of Y = loss + l1 sum |W_i| + l2 sum W_i^2 over the inputs W_i."""
     if count < 1:
         raise OptionError(
             what=f"n_tensors={count}, expected at least 1",

@@ -1,7 +1,7 @@
-"""A loss with penalties as nodes of a model, summed over all elements, and the way back.
+"""A loss with penalties as nodes of a model, summed over all elements, and the inverse.
 
-`onnxgrad.add_loss` has more losses, and averages the columns of a row. This is the form that
-onnxcustom's programs train: an output of shape [1, 1], which is a plain sum.
+`onnxgrad.add_loss` has more losses, and averages over the columns of a row. This is the form that
+onnxcustom trains: an output of shape [1, 1], which is a plain sum.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SCORES = {
 
 
 class _Nodes:
-    """Nodes and initializers with new names, for a graph of elements of one type."""
+    """Collects nodes and initializers with new names, for a graph with one element type."""
 
     def __init__(self, taken: set[str], element: int) -> None:
         self.taken = taken
@@ -71,17 +71,17 @@ def penalty_nodes(
     Parameters
     ----------
     name : str
-        Of the weight. The result, of shape [1], is called ``penalty_<name>``.
+        Name of the weight. The result, of shape [1], is called ``penalty_<name>``.
     dtype : NumPy type
     l1, l2 : float, default=None
-        At least one of them is not 0.
+        At least one of them must be nonzero.
     existing_names : set of str, default=None
-        Names that are taken; new ones are added.
+        Names in use; new ones are added.
 
     Raises
     ------
     OptionError
-        If both are None or 0.
+        Both are None or 0.
     """
     if not l1 and not l2:
         raise OptionError(
@@ -119,7 +119,7 @@ def add_summed_loss(
     output_index: int | str | None = None,
     **kwargs: Any,
 ) -> onnx.ModelProto:
-    """Return a model with a loss as first output, and the expected values as one more input.
+    """Return a model with a loss as first output and the expected values as additional input.
 
     Parameters
     ----------
@@ -130,14 +130,14 @@ def add_summed_loss(
         ``"elastic"`` is l1_weight abs(d) + l2_weight d^2. ``"log"`` is the mean log loss of two
         columns of probabilities, with classes 0 and 1 (int64 [N, 1]) as labels.
     loss_name, label_name : str
-        Names of the output [1, 1] and of the input. What the model computes under the name of the
-        input, such as the label of a classifier, is called ``_label_`` then.
+        Names of the output [1, 1] and of the input. A value of the model with the name of the
+        input, such as the label of a classifier, is renamed to ``_label_``.
     weight_name : str, default=None
-        Name of one more input [N] with a weight for each row.
+        Name of an additional input [N] with a weight for each row.
     penalty : dict, default=None
         ``{weight: {"l1": a, "l2": b}}`` or ``{weight: b}`` adds a sum abs(w) + b sum w^2.
     output_index : int or str, default=None
-        Which output; None asks for a model with one output.
+        Output to apply the loss to; None requires a model with one output.
     **kwargs
         ``l1_weight``, ``l2_weight`` (0.5) of ``"elastic"``, ``eps`` (1e-6) of ``"log"``.
 
@@ -152,9 +152,9 @@ def add_summed_loss(
             value="score_name",
             hint=nearest_or(str(score_name), _SCORES),
         )
-    place = list(onx.graph.output).index(_pick(list(onx.graph.output), output_index))
+    index = list(onx.graph.output).index(_pick(list(onx.graph.output), output_index))
     onx = _free_name(onx, label_name)
-    output = onx.graph.output[place]
+    output = onx.graph.output[index]
     kind = _SCORES[score_name]
     allowed = {"elastic": {"l1_weight", "l2_weight"}, "log": {"eps"}}.get(kind, set())
     if not set(kwargs) <= allowed:
@@ -202,7 +202,7 @@ def add_summed_loss(
 
 
 def _free_name(onx: onnx.ModelProto, name: str) -> onnx.ModelProto:
-    """Return the model, in which a node's result of that name is called ``_name_``."""
+    """Return the model with a node's result of that name renamed to ``_name_``."""
     made = {value for node in onx.graph.node for value in node.output}
     if name not in made:
         return onx
@@ -229,7 +229,7 @@ def _rename(graph: onnx.GraphProto, name: str, other: str) -> None:
 
 
 def _dims_of(onx: onnx.ModelProto, output: onnx.ValueInfoProto) -> list[Any] | None:
-    """Return the dimensions of an output, declared or inferred, or None for an unknown shape."""
+    """Return the declared or inferred dimensions of an output, or None for an unknown shape."""
     kind = output.type.tensor_type
     if not kind.HasField("shape"):
         inferred = onnx.shape_inference.infer_shapes(onx).graph.output
@@ -246,7 +246,7 @@ def _pick(outputs: list[onnx.ValueInfoProto], index: int | str | None) -> onnx.V
             raise OptionError(
                 what=f"Unable to guess the output to compare: output_index among {names}.",
                 value="output_index",
-                hint="Give its name or its number.",
+                hint="Give its name or index.",
             )
         return outputs[0]
     if isinstance(index, str):
@@ -331,39 +331,39 @@ def _write_penalties(
 
 
 def unreduced_loss(onx: onnx.ModelProto, output_name: str = "score") -> onnx.ModelProto:
-    """Return a loss model that gives the loss of each element in place of their sum or mean.
+    """Return a loss model that returns the loss of each element instead of their sum or mean.
 
-    The node of the output (ReduceSum or ReduceMean, behind any Reshape or Neg) is taken out.
+    The reduction of the output (ReduceSum or ReduceMean, before any Reshape or Neg) is removed.
 
     Raises
     ------
     OptionError
-        If the model does not have one output, or no such node makes it.
+        The model does not have exactly one output, or it is not such a reduction.
     """
     graph = onx.graph
     if len(graph.output) != 1:
         raise OptionError(
             what=f"Expected one output, not {[o.name for o in graph.output]}.",
-            hint="Give a model whose output is the loss alone.",
+            hint="Give a model whose only output is the loss.",
         )
     made = {name: node for node in graph.node for name in node.output}
-    name, behind = graph.output[0].name, []
+    name, after = graph.output[0].name, []
     while name in made and made[name].op_type in ("Reshape", "Neg", "Identity"):
-        behind.append(made[name])
+        after.append(made[name])
         name = made[name].input[0]
     if name not in made or made[name].op_type not in ("ReduceSum", "ReduceMean"):
         raise OptionError(
-            what=f"No ReduceSum or ReduceMean makes the output {graph.output[0].name!r}.",
+            what=f"The output {graph.output[0].name!r} is not a ReduceSum or ReduceMean.",
             hint="Give a model whose last node sums or averages the loss of the rows.",
         )
     reduced = made[name]
-    dropped = [reduced, *behind]
+    dropped = [reduced, *after]
     result = onnx.ModelProto()
     result.CopyFrom(onx)
     result.graph.ClearField("node")
     result.graph.ClearField("output")
     result.graph.node.extend(node for node in graph.node if not any(node is d for d in dropped))
-    is_negative = sum(node.op_type == "Neg" for node in behind) % 2 == 1
+    is_negative = sum(node.op_type == "Neg" for node in after) % 2 == 1
     op_type = "Neg" if is_negative else "Identity"
     result.graph.node.append(onnx.helper.make_node(op_type, [reduced.input[0]], [output_name]))
     element = graph.output[0].type.tensor_type.elem_type

@@ -1,6 +1,6 @@
-"""Models taken apart and put together: selecting, renaming, replacing operators, cutting.
+"""Editing of models: selecting parts, renaming, replacing operators, splitting.
 
-Training does not need these; they are for looking at models and for programs that change them.
+Training does not use these functions; they are for inspecting and changing models.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import onnx.helper
 import onnx.numpy_helper
 
 __all__ = [
+    "ancestors",
     "choose_cut_points",
     "cut_points",
     "name_constants",
@@ -22,7 +23,6 @@ __all__ = [
     "replace_operator",
     "select",
     "split",
-    "values_behind",
     "weights_as_inputs",
 ]
 
@@ -88,11 +88,11 @@ def rename(
     ----------
     model : onnx.ModelProto
     strategy : str, default="simple"
-        Results become r0, r1, ..., initializers i0, i1, ...
+        ``"simple"``: results become r0, r1, ..., initializers i0, i1, ...
     recursive : bool, default=True
-        Whether the bodies of If, Loop and Scan are renamed too.
+        Whether to rename in the bodies of If, Loop and Scan too.
     replace : dict of str to str, default=None
-        These names and no others are replaced.
+        Names to replace, instead of all.
 
     Returns
     -------
@@ -116,9 +116,9 @@ def replace_operator(
     onx : onnx.ModelProto
     op_type : str
     sub_onx : onnx.ModelProto
-        As many inputs and outputs as the nodes have, in this order.
+        A model with the inputs and outputs of the nodes, in the same order.
     recursive : bool, default=True
-        Whether bodies of If, Loop and Scan are rewritten too.
+        Whether to replace in the bodies of If, Loop and Scan too.
 
     Raises
     ------
@@ -137,9 +137,9 @@ def replace_operator(
 
 
 def cut_points(model: onnx.ModelProto) -> dict[str, int]:
-    """Return the values that everything after them depends on alone.
+    """Return the values that all later nodes depend on exclusively.
 
-    Each name comes with the number of nodes before the cut, in the order of the nodes.
+    Each name is mapped to the number of nodes before the cut; they are in the order of the nodes.
     """
     graph = model.graph
     constants = {init.name for init in graph.initializer}
@@ -158,17 +158,17 @@ def cut_points(model: onnx.ModelProto) -> dict[str, int]:
 
 
 def choose_cut_points(model: onnx.ModelProto, parts: int) -> list[str]:
-    """Return where to cut a model into parts of about the same number of nodes.
+    """Return the cut points that split a model into parts of about the same number of nodes.
 
     Raises
     ------
     ValueError
-        Fewer than two parts, or more than there are places to cut.
+        Fewer than two parts, or too few cut points.
     """
     possible, nodes = cut_points(model), len(model.graph.node)
     if parts < 2 or len(possible) < parts - 1:
         raise ValueError(
-            f"Unable to split into {parts} parts: there are {len(possible)} places to cut."
+            f"Unable to split into {parts} parts: there are {len(possible)} cut points."
         )
     chosen: list[str] = []
     for part in range(1, parts):
@@ -198,7 +198,7 @@ def split(model: onnx.ModelProto, cuts: Sequence[str]) -> list[onnx.ModelProto]:
 
 
 def weights_as_inputs(model: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelProto:
-    """Return a model where some initializers are inputs, after the others and in this order.
+    """Return a model with some initializers as inputs, after the others and in this order.
 
     Raises
     ------
@@ -222,8 +222,8 @@ def weights_as_inputs(model: onnx.ModelProto, names: Sequence[str]) -> onnx.Mode
     return result
 
 
-def values_behind(model: onnx.ModelProto, outputs: Sequence[str]) -> set[str]:
-    """Return the names of all values that some outputs are computed from, and theirs."""
+def ancestors(model: onnx.ModelProto, outputs: Sequence[str]) -> set[str]:
+    """Return the names of the outputs and of all values that they are computed from."""
     made_by = {name: node for node in model.graph.node for name in node.output}
     seen: set[str] = set()
     waiting = list(outputs)
@@ -241,11 +241,11 @@ def values_behind(model: onnx.ModelProto, outputs: Sequence[str]) -> set[str]:
 
 
 def name_constants(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a traced model whose constants are initializers with the names that mlprodict gives.
+    """Return a traced model with its constants as initializers, named like those of mlprodict.
 
-    They are numbered from the output back, the last computed input of a node first and its
-    constants after them; equal constants are one. Steps of 1 of a Slice and the Identity at the end
-    go.
+    They are numbered from the output backwards: for each node, those of its computed inputs, the
+    last one first, then its own; equal constants share an initializer. Steps of 1 of a Slice and a
+    final Identity are removed.
     """
     graph = model.graph
     constants = {
@@ -266,8 +266,8 @@ def name_constants(model: onnx.ModelProto) -> onnx.ModelProto:
     result.graph.ClearField("node")
     seen: dict[str, str] = {}
     for node in nodes:
-        for place, name in enumerate(node.input):
-            node.input[place] = names.get(name, name)
+        for i, name in enumerate(node.input):
+            node.input[i] = names.get(name, name)
         result.graph.node.append(node)
     for name, new in sorted(names.items(), key=lambda item: item[1]):
         if new not in seen:
@@ -311,7 +311,7 @@ def _names_of(
                 continue
             array = constants[name]
             key = (array.dtype.str, array.shape, array.tobytes())
-            # b and c keep the alphabetical order of names with more digits.
+            # b and c keep names with more digits in alphabetical order.
             letter = "" if count < 10 else "b" if count < 100 else "c"
             fresh = "init" if count == 0 else f"init_{letter}{count}"
             names[name] = values.setdefault(key, fresh)
@@ -356,10 +356,10 @@ def _short_names(graph: onnx.GraphProto) -> dict[str, str]:
 def _rename(graph: onnx.GraphProto, table: dict[str, str], recursive: bool, is_short: bool) -> None:
     for node in graph.node:
         for field in (node.input, node.output):
-            for place, name in enumerate(field):
-                field[place] = table.get(name, name)
+            for i, name in enumerate(field):
+                field[i] = table.get(name, name)
         for body in _subgraphs(node):
-            # A body reads values of the outer graph by name, so these are replaced in any case.
+            # A body reads values of the outer graph by name, so these are always replaced.
             inner = dict(table)
             if recursive and is_short:
                 made = [name for child in body.node for name in child.output if name]

@@ -6,18 +6,18 @@ from typing import Any
 
 __all__ = ["add_notebook_menu"]
 
-# Of the release whose names these are.
+# The release that this module reproduces.
 __version__ = "0.4.220"
 
-# Lists the headings of the page and links to them; runs in the reader's browser.
+# Lists the headings of the page with links to them; runs in the browser.
 _SCRIPT = """
 <div id="{menu_id}"><b>{title}</b></div>
 <script>
 (function () {{
   const menu = document.getElementById("{menu_id}");
   const names = "{levels}".split(" ");
-  document.querySelectorAll(names.join(",")).forEach(function (heading, place) {{
-    if (!heading.id) heading.id = "{menu_id}-" + place;
+  document.querySelectorAll(names.join(",")).forEach(function (heading, index) {{
+    if (!heading.id) heading.id = "{menu_id}-" + index;
     const line = document.createElement("div");
     line.style.marginLeft = (names.indexOf(heading.tagName.toLowerCase()) * 1.5) + "em";
     const link = document.createElement("a");
@@ -34,16 +34,16 @@ _SCRIPT = """
 def add_notebook_menu(
     menu_id: str = "my_menu_id", first_level: int = 2, last_level: int = 4, header: str = ""
 ) -> Any:
-    """Return a menu of a notebook's headings, for the first cell to show.
+    """Return a menu of a notebook's headings, to display in a cell.
 
     Parameters
     ----------
     menu_id : str, default="my_menu_id"
-        Of the element on the page.
+        Identifier of the element on the page.
     first_level, last_level : int, default=2 and 4
-        Which headings it lists.
+        Levels of the headings to list.
     header : str, default=""
-        Text above it.
+        Text above the menu.
 
     Returns
     -------

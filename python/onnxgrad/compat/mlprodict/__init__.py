@@ -1,6 +1,6 @@
-"""mlprodict's module tree, as far as the training notebooks use it.
+"""The part of mlprodict's module tree that the training notebooks use.
 
-``%load_ext onnxgrad.compat.mlprodict`` gives notebooks the magic command ``%onnxview model``.
+``%load_ext onnxgrad.compat.mlprodict`` registers the magic command ``%onnxview model``.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from typing import Any
 
 __all__ = ["load_ipython_extension"]
 
-# Of the release whose names these are.
+# The release that this module reproduces.
 __version__ = "0.9.1887"
 
 
 def load_ipython_extension(ipython: Any) -> None:
-    """Register ``%onnxview``: it draws a model as SVG."""
+    """Register ``%onnxview``, which draws a model as SVG."""
 
     def onnxview(line: str) -> Any:
         from IPython.display import SVG

@@ -6,14 +6,11 @@ __all__ = ["__version__", "get_max_opset"]
 
 __version__ = "0.4.344"
 
-_NEWEST = 26  # that can be trained
+_NEWEST = 26  # trainable
 
 
 def get_max_opset() -> int:
-    """Return the newest operator set that can be trained, and that skl2onnx converts to.
-
-    Without skl2onnx it is the newest one that can be trained.
-    """
+    """Return the newest operator set that can be trained and, if installed, skl2onnx supports."""
     try:
         from skl2onnx import __max_supported_opset__ as newest
     except ImportError:
@@ -22,6 +19,6 @@ def get_max_opset() -> int:
 
 
 def __getattr__(name: str) -> Any:
-    if name == "__max_supported_opset__":  # asks skl2onnx, whose import takes a second
+    if name == "__max_supported_opset__":  # imports skl2onnx, which takes a second
         return get_max_opset()
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

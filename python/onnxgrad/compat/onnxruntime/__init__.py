@@ -1,8 +1,8 @@
 """onnxruntime-training's names on onnxgrad's engine.
 
-What is not about training comes from stock onnxruntime where that is installed. Without it,
+Names unrelated to training come from stock onnxruntime if it is installed. Without it,
 `InferenceSession`, `SessionOptions` and `RunOptions` are onnxgrad's. `get_device` always is: it
-names where training runs, whatever devices stock onnxruntime has.
+returns the device for training, whatever devices stock onnxruntime has.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ __all__ = [
 
 
 def get_device() -> str:
-    """Return the kind of device that trainings can use here, ``"CPU"`` or ``"GPU"``."""
+    """Return the kind of device that training can use, ``"CPU"`` or ``"GPU"``."""
     try:
         og.InferenceSession(formulas.graph("copy"), device="cuda")
     except og.DeviceError:
@@ -62,7 +62,7 @@ def get_device() -> str:
 def __getattr__(name: str) -> Any:
     if name.startswith("__") and name != "__version__":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if name == "training":  # this package's, also where stock onnxruntime has one
+    if name == "training":  # this package's, even if stock onnxruntime has one
         return importlib.import_module(f"{__name__}.training")
     try:
         import onnxruntime
@@ -76,9 +76,7 @@ def __getattr__(name: str) -> Any:
         }
         if name in own:
             return own[name]
-        raise AttributeError(
-            f"{name!r} is not about training, and stock onnxruntime is not installed"
-        ) from None
+        raise AttributeError(f"{name!r} needs stock onnxruntime, which is not installed") from None
     try:
         return getattr(onnxruntime, name)
     except AttributeError:

@@ -24,9 +24,9 @@ class GradientGraphBuilder:
     x_node_arg_names : set of str
         Inputs and initializers to differentiate with respect to.
     loss_node_arg_name : str
-        Of the loss, which has one element; its own gradient is 1.
+        Name of the loss, which has one element; its gradient is 1.
     options
-        Taken for compatibility.
+        Accepted for compatibility.
     """
 
     def __init__(

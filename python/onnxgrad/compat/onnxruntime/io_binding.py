@@ -1,4 +1,4 @@
-"""Inputs and outputs bound to a session, as onnxruntime has it; arrays are read where they are."""
+"""Inputs and outputs bound to a session, as in onnxruntime; arrays are read in place."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["IOBinding"]
 
 
 class IOBinding:
-    """What a run reads and gives.
+    """The inputs and outputs of a run.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ class IOBinding:
         self._inputs[name] = arr_on_cpu
 
     def bind_ortvalue_input(self, name: str, ortvalue: Any) -> None:
-        """Bind a value of either library to an input."""
+        """Bind an OrtValue of either library to an input."""
         self._inputs[name] = array_of(ortvalue)
 
     def bind_input(
@@ -49,12 +49,12 @@ class IOBinding:
         shape: Sequence[int],
         buffer_ptr: int,
     ) -> None:
-        """Bind memory of the host to an input. It must stay as long as it is bound.
+        """Bind host memory to an input; it must remain valid while it is bound.
 
         Raises
         ------
         RuntimeError
-            If the device is not the host.
+            The device is not the host.
         """
         if str(device_type).lower() != "cpu" or device_id != 0:
             raise RuntimeError(f"Device {device_type!r}:{device_id} is not available; use 'cpu'.")
@@ -64,7 +64,7 @@ class IOBinding:
         self._inputs[name] = np.frombuffer(memory, dtype).reshape(tuple(shape))
 
     def bind_output(self, name: str, *device: Any, **options: Any) -> None:
-        """Ask for an output, in memory of its own.
+        """Request an output in new memory.
 
         Raises
         ------
@@ -75,7 +75,7 @@ class IOBinding:
         self._bind(name, None)
 
     def bind_ortvalue_output(self, name: str, ortvalue: OrtValue) -> None:
-        """Ask for an output in the memory of a value of the same shape and type."""
+        """Request an output in the memory of an OrtValue of the same shape and type."""
         self._bind(name, ortvalue)
 
     def _bind(self, name: str, value: OrtValue | None) -> None:
@@ -84,11 +84,11 @@ class IOBinding:
         self._outputs[name] = value
 
     def clear_binding_inputs(self) -> None:
-        """Forget the inputs."""
+        """Remove the inputs."""
         self._inputs = {}
 
     def clear_binding_outputs(self) -> None:
-        """Forget the outputs."""
+        """Remove the outputs."""
         self._outputs = {}
 
     def get_outputs(self) -> list[OrtValue]:
@@ -100,7 +100,7 @@ class IOBinding:
         return [value.numpy() for value in self._values]
 
     def run(self, session: Any) -> None:
-        """Run a session on the inputs; the outputs are then here."""
+        """Run a session on the inputs and store the outputs."""
         names = list(self._outputs)
         found = session.run(names, self._inputs)
         self._values = []

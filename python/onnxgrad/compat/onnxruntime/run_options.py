@@ -1,4 +1,4 @@
-"""Options of a single run: those that would change it are refused, the others change nothing."""
+"""Options of a single run: those that would change it are refused, others have no effect."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from typing import Any
 __all__ = ["check_run_options"]
 
 _REFUSED = {
-    "terminate": "a run is not stopped by its options; leave the loop instead",
-    "only_execute_path_to_fetches": "a step is one compiled plan and is always done as a whole",
+    "terminate": "options cannot stop a run; leave the loop instead",
+    "only_execute_path_to_fetches": "a step is one compiled plan, which always runs completely",
 }
 
 
 def check_run_options(run_options: Any) -> None:
-    """Refuse what a run here does not do.
+    """Refuse unsupported options of a run.
 
-    Names and levels of logs, `training_mode` and `synchronize_execution_providers` are taken: there
-    is nothing to log, passes and steps say themselves what they are for, and the host waits.
+    Options for logging, `training_mode` and `synchronize_execution_providers` are accepted: nothing
+    is logged, the mode depends on the method that is called, and runs are synchronous.
 
     Parameters
     ----------
     run_options : RunOptions or None
-        Stock onnxruntime's or the one that stands for it.
+        Stock onnxruntime's, or its replacement.
 
     Raises
     ------
     NotImplementedError
-        Names the option.
+        An unsupported option, which the message names.
     """
     for name, reason in _REFUSED.items():
         if getattr(run_options, name, False):

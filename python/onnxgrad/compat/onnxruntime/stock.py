@@ -1,4 +1,4 @@
-"""What is not about training: names of stock onnxruntime's modules."""
+"""Access to names of stock onnxruntime's modules that are unrelated to training."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ __all__ = ["from_stock"]
 
 
 def from_stock(module: str, name: str) -> Any:
-    """Return a name of `onnxgrad.compat.onnxruntime`, or else of a module of stock onnxruntime.
+    """Return an attribute of `onnxgrad.compat.onnxruntime`, or else of stock onnxruntime's module.
 
     Raises
     ------
     AttributeError
-        If neither has it.
+        Neither has it.
     """
     own = importlib.import_module("onnxgrad.compat.onnxruntime")
     if name in own.__all__:

@@ -25,30 +25,29 @@ __all__ = [
 
 
 class OrtValueCache(dict[str, Any]):
-    """Values by name that a graph need not compute again; nothing is put there."""
+    """A cache of values by name; it is accepted but not used."""
 
 
 class PartialGraphExecutionState:
-    """What a forward pass has saved for its backward pass."""
+    """The context that a forward pass saves for its backward pass."""
 
     def __init__(self) -> None:
         self.context: Any = None
 
 
 class TrainingGraphTransformerConfiguration:
-    """Options of the optimization of graphs: any can be set, none has an effect."""
+    """Options of graph optimizations; they have no effect."""
 
 
 class OrtModuleGraphBuilderConfiguration:
-    """What a graph builder differentiates.
+    """Weights and inputs that a graph builder differentiates.
 
     Attributes
     ----------
     initializer_names, initializer_names_to_train : list of str
-        All weights that become inputs, and those that get a gradient; empty is all of floating
-        type.
+        Weights that become inputs, and those that get a gradient; empty means all of floating type.
     input_names_require_grad : list of str
-        Inputs that get a gradient; empty is all of floating type.
+        Inputs that get a gradient; empty means all of floating type.
     """
 
     def __init__(self) -> None:
@@ -69,7 +68,7 @@ class OrtModuleGraphBuilder:
         self._names: list[str] = []
 
     def initialize(self, model: Any, config: OrtModuleGraphBuilderConfiguration) -> None:
-        """Take a model and what is to be differentiated."""
+        """Set the model and the weights and inputs to differentiate."""
         proto = load_proto(model)
         trained = config.initializer_names_to_train or _float_initializers(proto)
         self._model = tools.weights_as_inputs(proto, config.initializer_names or trained)
@@ -79,7 +78,7 @@ class OrtModuleGraphBuilder:
         self._names = [*inputs, *trained]
 
     def build(self, config: TrainingGraphTransformerConfiguration | None = None) -> None:
-        """Do nothing: graphs are built when they are asked for."""
+        """Do nothing: graphs are built when they are requested."""
         del config
 
     def get_forward_model(self) -> bytes:
@@ -89,7 +88,7 @@ class OrtModuleGraphBuilder:
         return bytes(self._model.SerializeToString())
 
     def get_gradient_model(self) -> bytes:
-        """Return the model of outputs and gradients; gradients of outputs are inputs."""
+        """Return the model of outputs and gradients, whose inputs include gradients of outputs."""
         model = og.gradient(self.get_forward_model(), self._names, keep_outputs=True, inline=True)
         return bytes(model.SerializeToString())
 
@@ -100,15 +99,15 @@ class TrainingAgent:
     Parameters
     ----------
     session : onnx.ModelProto, bytes, path, onnxgrad.ForwardBackward or stock InferenceSession
-        A model whose weights are inputs; of a session, the model that it was made of.
+        A model whose weights are inputs, or a session of one.
     fw_feed_names : list of str
         Inputs in the order of the feeds.
     fw_outputs_device_info : list
-        Taken for compatibility.
+        Accepted for compatibility.
     bw_fetches_names : list of str
-        Inputs and weights that get a gradient, or names ``<input>_grad``, in the wanted order.
+        Inputs and weights to differentiate, or names ``<input>_grad``, in the order of the results.
     bw_outputs_device_info, local_rank
-        Taken for compatibility.
+        Accepted for compatibility.
     providers : list, default=None
     """
 
@@ -168,7 +167,7 @@ class TrainingAgent:
 
 
 def _model_of(session: Any) -> Any:
-    """Return the model behind a session of stock onnxruntime; what is a model stays as it is."""
+    """Return the model of a stock onnxruntime session; return other values unchanged."""
     for name in ("_model_bytes", "_model_path"):
         if getattr(session, name, None):
             return getattr(session, name)

@@ -1,4 +1,4 @@
-"""Training of a model whose loss is one of its outputs: parameters and session."""
+"""Training of a model that computes its loss: parameters and session."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ NodeArg = og.NodeArg
 
 _NORM = "global_gradient_norm"
 
-# Names of optimizers and of their attributes -> the names here.
+# Names of optimizers and of their attributes -> onnxgrad's names.
 _OPTIMIZERS = {"SGDOptimizer": "sgd", "AdamOptimizer": "adamw", "LambOptimizer": "lamb"}
 _ATTRIBUTES = {"alpha": "beta1", "beta": "beta2", "lambda": "weight_decay", "epsilon": "epsilon"}
 _MAX_NORM = 1.0  # of enable_grad_norm_clip, as in onnxruntime-training
 
-# Fields of the parameters that are refused with any other value.
+# The only supported values of some parameters.
 _NEUTRAL: dict[str, tuple[Any, str]] = {
     "use_mixed_precision": (False, "weights are trained in their own type"),
     "gradient_accumulation_steps": (1, "use accumulate of onnxgrad.TrainingSession or Trainer"),
@@ -38,7 +38,7 @@ _NEUTRAL: dict[str, tuple[Any, str]] = {
 
 
 class TrainingParameters:
-    """What a `TrainingSession` trains, and how.
+    """The parameters of a `TrainingSession`.
 
     Attributes
     ----------
@@ -49,12 +49,11 @@ class TrainingParameters:
         `onnxgrad.optimizers`, or an update as a graph, see `onnxgrad.optimizers.User`.
     optimizer_attributes_map, optimizer_int_attributes_map : dict
         Attributes by weight: ``{weight: {"alpha": 0.9, "beta": 0.999, "lambda": 0, ...}}``; for
-        names of onnxgrad's optimizers, those of their class. A weight that is not named has the
-        defaults.
+        onnxgrad's optimizers, the options of their class. Other weights have the defaults.
     lr_params_feed_name : str, default="Learning_Rate"
     enable_grad_norm_clip : bool, default=False
-        Whether gradients are scaled down where the norm of all of them together is above 1. The
-        output ``global_gradient_norm`` is the norm before that.
+        Whether to scale gradients down if their total norm is above 1. The output
+        ``global_gradient_norm`` is the norm before scaling.
 
     Notes
     -----
@@ -80,19 +79,19 @@ class TrainingParameters:
         self.set_gradients_as_graph_outputs = False
 
     def check(self) -> None:
-        """Refuse what is not done.
+        """Refuse unsupported values.
 
         Raises
         ------
         NotImplementedError
-            Names the field.
+            An unsupported value; the message names the parameter.
         """
         for name, (neutral, hint) in _NEUTRAL.items():
             if getattr(self, name) != neutral:
                 raise NotImplementedError(f"{name}={getattr(self, name)!r} is refused: {hint}.")
 
     def optimizer(self) -> Any:
-        """Return the description of the optimizer, that of the first weight by name.
+        """Return the optimizer of the first weight by name.
 
         Raises
         ------
@@ -103,7 +102,7 @@ class TrainingParameters:
         return next(iter(found.values())) if found else self._described({})
 
     def groups(self) -> list[og.optimizers.ParameterGroup]:
-        """Return the weights whose attributes are not those of `optimizer`."""
+        """Return groups for the weights whose attributes differ from those of `optimizer`."""
         if not self.optimizer_attributes_map and not self.optimizer_int_attributes_map:
             return []
         first = self.optimizer()
@@ -148,7 +147,7 @@ def _optimizer(name: Any, options: Mapping[str, float]) -> Any:
         if option in ("do_bias_correction", "weight_decay_mode") and value == int(
             option == "do_bias_correction"
         ):
-            continue  # what our optimizer does
+            continue  # our optimizer's behavior
         if option not in attributes:
             raise NotImplementedError(
                 f"{name} has no attribute {option}={value} here, only {[*attributes]}."
@@ -165,12 +164,11 @@ class TrainingSession:
     path_or_bytes : path, bytes or onnx.ModelProto
     parameters : TrainingParameters
     sess_options : SessionOptions, default=None
-        ``use_deterministic_compute`` is always so.
+        No effect; computation is always deterministic.
     providers, provider_options : list, default=None
-        Of providers only the CPU's is there.
+        Only the CPU's provider is available.
     for_epochs : bool, default=False
-        Whether it is begun with `use_trainer` and not with single steps, which then are compiled
-        at the first one.
+        Whether `use_trainer` will be called; single steps are then compiled when first needed.
     """
 
     def __init__(
@@ -214,13 +212,13 @@ class TrainingSession:
             self._use_session()
 
     def _parts(self) -> tuple[onnx.ModelProto, Any, Any]:
-        """Return what onnxgrad trains: model, loss and optimizer."""
+        """Return model, loss and optimizer for onnxgrad."""
         name = self._parameters.loss_output_name
         loss = og.losses.Output(name, target="", reduction="sum")
         return self._model, loss, self._parameters.optimizer()
 
     def _use_session(self) -> og.TrainingSession:
-        """Return the session that does single steps, with the newest weights."""
+        """Return the session for single steps, with the newest weights."""
         if self._session is None:
             wanted = [*self._outputs, "gradient_norm"]
             self._session = og.TrainingSession(*self._parts(), outputs=wanted, **self._options)
@@ -228,7 +226,7 @@ class TrainingSession:
         return self._session
 
     def use_trainer(self, seed: int) -> og.Trainer:
-        """Return the trainer of whole epochs, with the newest weights. Its loss is of a sum."""
+        """Return the trainer for epochs, with the newest weights; its loss is a sum."""
         trainer = self._trainer
         if trainer is None or trainer.seed != seed:
             trainer = og.Trainer(*self._parts(), seed=seed, **self._options)
@@ -247,16 +245,16 @@ class TrainingSession:
         input_feed: Mapping[str, Any],
         run_options: Any = None,
     ) -> list[np.ndarray[Any, Any]]:
-        """Do one step and return outputs, taken before the update.
+        """Do one step and return outputs from before the update.
 
         Parameters
         ----------
         output_names : list of str or None
-            None means all: those of the model, and ``global_gradient_norm``.
+            None means all outputs of the model, and ``global_gradient_norm``.
         input_feed : dict
             The inputs of the model and ``Learning_Rate`` [1].
         run_options : RunOptions, default=None
-            `terminate` and `only_execute_path_to_fetches` are refused; the others have no effect.
+            `terminate` and `only_execute_path_to_fetches` are refused; others have no effect.
         """
         check_run_options(run_options)
         feeds = {name: array_of(value) for name, value in input_feed.items()}
@@ -276,7 +274,7 @@ class TrainingSession:
         return IOBinding([*self._outputs, _NORM])
 
     def run_with_iobinding(self, iobinding: IOBinding, run_options: Any = None) -> None:
-        """Do one step on what is bound; the outputs are then in the binding."""
+        """Do one step on the bound inputs, and store the outputs in the binding."""
         check_run_options(run_options)
         iobinding.run(self)
 
@@ -292,7 +290,7 @@ class TrainingSession:
         return [*node_args(values), rate]
 
     def get_outputs(self) -> list[og.NodeArg]:
-        """Return the outputs with their inferred shapes: those of the model, and the norm."""
+        """Return the outputs of the model, with inferred shapes, and the norm."""
         bare = onnx.ModelProto()
         bare.CopyFrom(self._model)
         for value in bare.graph.output:
@@ -305,7 +303,7 @@ class TrainingSession:
         ]
         for value in values:
             for dim in value.type.tensor_type.shape.dim:
-                if dim.dim_param.startswith("unk__"):  # a name that the inference made up
+                if dim.dim_param.startswith("unk__"):  # a name generated by shape inference
                     dim.Clear()
         return [*node_args(values), og.NodeArg(_NORM, "tensor(float)", [])]
 
@@ -319,7 +317,7 @@ class TrainingSession:
         return {name: state[name] for name in self.weights}
 
     def load_state(self, dictionary: Mapping[str, Any], strict: bool = False) -> None:
-        """Set weights; those that are not given stay, unless `strict`."""
+        """Set weights; with `strict`, all weights must be given."""
         newest = self._newest or self._use_session()
         state = newest.state()
         unknown = set(dictionary) - set(self.weights)
@@ -342,7 +340,7 @@ def load_proto(model: Any) -> onnx.ModelProto:
     Raises
     ------
     onnxgrad.ModelError
-        No file, or none of a model.
+        The file does not exist or is not a model.
     """
     return model if isinstance(model, onnx.ModelProto) else og.set_weights(model, {})
 
@@ -356,7 +354,7 @@ def check_providers(providers: Sequence[Any]) -> list[str]:
     Raises
     ------
     ValueError
-        A name that is not one of an execution provider here.
+        An unknown provider.
     """
     names = [one if isinstance(one, str) else one[0] for one in providers]
     unknown = [name for name in names if name not in _DEVICES]
@@ -366,7 +364,7 @@ def check_providers(providers: Sequence[Any]) -> list[str]:
 
 
 def device_of(providers: Sequence[Any] | None) -> str:
-    """Return the device of the first of a list of execution providers.
+    """Return the device of the first execution provider.
 
     Raises
     ------
@@ -377,7 +375,7 @@ def device_of(providers: Sequence[Any] | None) -> str:
 
 
 def node_args(values: Iterable[onnx.ValueInfoProto]) -> list[og.NodeArg]:
-    """Return descriptions of inputs or outputs as onnxruntime gives them."""
+    """Return descriptions of inputs or outputs like onnxruntime's."""
     found = []
     for value in values:
         tensor = value.type.tensor_type

@@ -1,4 +1,4 @@
-"""Tensors and devices under onnxruntime's names: thin classes over NumPy arrays, no copies."""
+"""Tensors and devices under onnxruntime's names: thin wrappers of NumPy arrays, without copies."""
 
 from __future__ import annotations
 
@@ -50,17 +50,17 @@ class OrtDevice:
 
     @staticmethod
     def cpu() -> int:
-        """Return the type of host memory."""
+        """Return the device type of the host."""
         return 0
 
     @staticmethod
     def cuda() -> int:
-        """Return the type of NVIDIA's devices."""
+        """Return the device type of NVIDIA's GPUs."""
         return 1
 
     @staticmethod
     def fpga() -> int:
-        """Return the type of programmable devices."""
+        """Return the device type of FPGAs."""
         return 2
 
     @staticmethod
@@ -70,7 +70,7 @@ class OrtDevice:
 
     @staticmethod
     def make(name: str, device_id: int = 0) -> OrtDevice:
-        """Return the device of a name such as ``"cpu"``."""
+        """Return the device of that name, such as ``"cpu"``."""
         types = {"cpu": OrtDevice.cpu(), "cuda": OrtDevice.cuda()}
         if name not in types:
             raise ValueError(f"Unexpected device {name!r}, expected one of {sorted(types)}.")
@@ -102,7 +102,7 @@ class OrtDevice:
 
 
 class OrtValue:
-    """A tensor in host memory, with the methods of onnxruntime's class of that name.
+    """A tensor in host memory, with the methods of onnxruntime's OrtValue.
 
     Parameters
     ----------
@@ -121,7 +121,7 @@ class OrtValue:
         device_type: str | OrtDevice = "cpu",
         device_id: int = 0,  # noqa: ARG004 (there is one host memory)
     ) -> OrtValue:
-        """Return a value that shares the memory of an array; `device_type` is the host's."""
+        """Return a value that shares the memory of an array; the device must be the host."""
         _check_host(device_type)
         return OrtValue(numpy_obj)
 
@@ -132,7 +132,7 @@ class OrtValue:
         device_type: str | OrtDevice = "cpu",
         device_id: int = 0,  # noqa: ARG004
     ) -> OrtValue:
-        """Return a value of that shape with memory of its own."""
+        """Return a value of that shape in new memory."""
         _check_host(device_type)
         return OrtValue(np.empty(tuple(shape), np.dtype(element_type)))
 
@@ -149,11 +149,11 @@ class OrtValue:
         return list(self._array.shape)
 
     def data_type(self) -> str:
-        """Return the type, as ``"tensor(float)"``."""
+        """Return the type, such as ``"tensor(float)"``."""
         return tensor_type(self._array.dtype)
 
     def element_type(self) -> int:
-        """Return ONNX's number of the element type."""
+        """Return ONNX's number for the element type."""
         return int(onnx.helper.np_dtype_to_tensor_dtype(self._array.dtype))
 
     proto_type = element_type
@@ -167,23 +167,23 @@ class OrtValue:
         return "cpu"
 
     def has_value(self) -> bool:
-        """Return whether there is a tensor: always."""
+        """Return True: there is always a tensor."""
         return True
 
     def is_tensor(self) -> bool:
-        """Return whether it is a tensor: always."""
+        """Return True: the value is always a tensor."""
         return True
 
     def is_sparse_tensor(self) -> bool:
-        """Return whether it is a sparse tensor: never."""
+        """Return False: the value is never a sparse tensor."""
         return False
 
     def is_tensor_sequence(self) -> bool:
-        """Return whether it is a sequence of tensors: never."""
+        """Return False: the value is never a sequence."""
         return False
 
     def tensor_size_in_bytes(self) -> int:
-        """Return the size of the data."""
+        """Return the size of the data in bytes."""
         return int(self._array.nbytes)
 
     def update_inplace(self, np_arr: np.ndarray[Any, Any]) -> None:
@@ -216,7 +216,7 @@ class OrtValue:
 
 
 class OrtValueVector(list[OrtValue]):
-    """A list of values; whatever is appended becomes an `OrtValue` without a copy."""
+    """A list of OrtValues; appended arrays are converted without a copy."""
 
     def __init__(self, values: Iterable[Any] = ()) -> None:
         super().__init__(as_ort_value(value) for value in values)
@@ -242,30 +242,30 @@ class OrtValueVector(list[OrtValue]):
         return self[index].to_dlpack()
 
     def element_type_at(self, index: int) -> int:
-        """Return ONNX's number of the element type of one value."""
+        """Return ONNX's number for the element type of one value."""
         return self[index].element_type()
 
     def bool_tensor_indices(self) -> list[int]:
-        """Return the places of values of type bool."""
+        """Return the indices of values of type bool."""
         return [i for i, value in enumerate(self) if value.numpy().dtype == np.bool_]
 
     def to_dlpacks(self, to_tensor: Any = None) -> Iterator[Any]:
-        """Yield the capsules, each through `to_tensor` if that is given."""
+        """Yield the capsules, converted by `to_tensor` if it is given."""
         for value in self:
             yield value.to_dlpack() if to_tensor is None else to_tensor(value.to_dlpack())
 
 
 def tensor_type(dtype: Any) -> str:
-    """Return onnxruntime's name of a type of tensors, such as ``"tensor(float)"``."""
+    """Return onnxruntime's name for a tensor type, such as ``"tensor(float)"``."""
     name = np.dtype(dtype).name
     return f"tensor({_TYPE_NAMES.get(name, name)})"
 
 
 def array_of(value: Any) -> np.ndarray[Any, Any]:
-    """Return the array behind a value, sharing its memory where it has one.
+    """Return the array of a value, sharing its memory if possible.
 
-    Takes `OrtValue`, NumPy arrays, stock onnxruntime's ``OrtValue`` and ``C_OrtValue``, and
-    anything with DLPack.
+    Takes `OrtValue`, NumPy arrays, stock onnxruntime's ``OrtValue`` and ``C_OrtValue``, and objects
+    with DLPack.
     """
     if isinstance(value, OrtValue):
         return value.numpy()
@@ -274,7 +274,7 @@ def array_of(value: Any) -> np.ndarray[Any, Any]:
     inner = getattr(value, "_ortvalue", value)  # stock onnxruntime's OrtValue holds a C_OrtValue
     if hasattr(inner, "__dlpack__"):
         array = np.from_dlpack(inner)
-        # onnxruntime hands bool over as bytes: DLPack did not have the type.
+        # onnxruntime exports bool as bytes, since older versions of DLPack lack the type.
         is_bool = hasattr(inner, "data_type") and inner.data_type() == "tensor(bool)"
         return array.view(np.bool_) if is_bool else array
     if hasattr(inner, "numpy"):
@@ -283,7 +283,7 @@ def array_of(value: Any) -> np.ndarray[Any, Any]:
 
 
 def as_ort_value(value: Any) -> OrtValue:
-    """Return a value as `OrtValue`, sharing its memory."""
+    """Convert a value to an `OrtValue` that shares its memory."""
     return value if isinstance(value, OrtValue) else OrtValue(array_of(value))
 
 
@@ -293,7 +293,7 @@ def write_into(value: Any, array: np.ndarray[Any, Any]) -> None:
     Raises
     ------
     TypeError
-        If the memory of the value may not be written.
+        The memory of the value is read-only.
     """
     inner = getattr(value, "_ortvalue", value)
     if not isinstance(value, (OrtValue, np.ndarray)) and hasattr(inner, "update_inplace"):
@@ -302,8 +302,8 @@ def write_into(value: Any, array: np.ndarray[Any, Any]) -> None:
     target = array_of(value)
     if not target.flags.writeable:
         raise TypeError(
-            f"the memory of a {type(value).__name__} {target.dtype} {list(target.shape)} is read "
-            "only and cannot be changed in place. Give a NumPy array or an OrtValue of one."
+            f"the memory of a {type(value).__name__} {target.dtype} {list(target.shape)} is "
+            "read-only. Give a NumPy array or an OrtValue of one."
         )
     np.copyto(target, array)
 

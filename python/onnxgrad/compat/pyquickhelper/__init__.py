@@ -1,4 +1,4 @@
-"""pyquickhelper's module tree, as far as the training notebooks use it."""
+"""The part of pyquickhelper's module tree that the training notebooks use."""
 
-# Of the release whose names these are.
+# The release that this module reproduces.
 __version__ = "1.12.3823"

@@ -1,4 +1,4 @@
-"""Functions on traced values: ``exp``, ``sum``, ``where``, ...; those of ndonnx, by name."""
+"""The functions of ndonnx on traced values: ``exp``, ``sum``, ``where``, ..."""
 
 from __future__ import annotations
 

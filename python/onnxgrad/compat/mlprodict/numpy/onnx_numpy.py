@@ -1,6 +1,6 @@
-"""Functions of NumPy-like code with annotated shapes, as ONNX models.
+"""Functions in NumPy-like code with annotated shapes, as ONNX models.
 
-The function is called once with traced values. A call with arrays runs the model that comes out.
+The function is called once with traced values. A call with arrays runs the resulting model.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ def import_ndonnx() -> Any:
 
 
 class OnnxVar:
-    """A traced value: an array of ndonnx with the methods that NumPy's arrays have."""
+    """A traced value: an ndonnx array with methods like NumPy's arrays."""
 
-    __array_ufunc__ = None  # NumPy leaves operators between its arrays and these to these
+    __array_ufunc__ = None  # lets this class handle operators with NumPy arrays
 
     def __init__(self, array: Any) -> None:
         self.array = array
 
     @property
     def shape(self) -> Any:
-        """Static shape, with None for open dimensions."""
+        """Static shape, with None for unknown dimensions."""
         return self.array.shape
 
     @property
@@ -87,7 +87,7 @@ class OnnxVar:
 
 
 def apply(function: Callable[..., Any], *arguments: Any, **options: Any) -> OnnxVar:
-    """Call a function of ndonnx with traced values and arrays."""
+    """Call an ndonnx function with traced values and arrays."""
     return OnnxVar(function(*(_plain(value) for value in arguments), **options))
 
 
@@ -112,14 +112,14 @@ for _name in ("neg", "abs", "lt", "le", "gt", "ge"):
 
 
 class OnnxFunction:
-    """A function as a model; calls run it.
+    """A function as a model, which calls run.
 
     Parameters
     ----------
     function : callable
-        With annotated arguments and result.
+        A function with annotated arguments and result.
     runtime : str, default="onnxruntime"
-        Taken for compatibility: calls run on onnxgrad's engine.
+        Accepted for compatibility: calls run on onnxgrad's engine.
     """
 
     def __init__(self, function: Callable[..., Any], runtime: str = "onnxruntime") -> None:
@@ -131,7 +131,7 @@ class OnnxFunction:
         self._session: og.InferenceSession | None = None
 
     def to_onnx(self) -> onnx.ModelProto:
-        """Return the model: inputs by their names, output ``y``, constants ``init``, ``init_1``."""
+        """Return the model: inputs by name, output ``y``, constants ``init``, ``init_1``, ..."""
         if self._model is None:
             self._model = self._trace()
         copy = onnx.ModelProto()
@@ -166,10 +166,10 @@ class OnnxFunction:
 
 
 def onnxnumpy_default(function: Callable[..., Any]) -> OnnxFunction:
-    """Make a function a model, as a decorator."""
+    """Convert a function to a model; a decorator."""
     return OnnxFunction(function)
 
 
 def onnxnumpy(runtime: str = "onnxruntime") -> Callable[[Callable[..., Any]], OnnxFunction]:
-    """Make a function a model, as a decorator with options."""
+    """Convert a function to a model; a decorator with options."""
     return lambda function: OnnxFunction(function, runtime)

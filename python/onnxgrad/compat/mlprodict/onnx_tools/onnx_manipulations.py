@@ -1,4 +1,4 @@
-"""Selecting a part of a model, and renaming what is in it; see `onnxgrad.compat.graphs.tools`."""
+"""Selecting a part of a model, and renaming its values; see `onnxgrad.compat.graphs.tools`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def select_model_inputs_outputs(
     verbose: int = 0,
     fLOG: Callable[..., Any] | None = None,
 ) -> onnx.ModelProto:
-    """Return the part of a model between some values, see `onnxgrad.compat.graphs.tools.select`.
+    """Return the part of a model between some values; see `onnxgrad.compat.graphs.tools.select`.
 
     Parameters
     ----------
@@ -33,14 +33,14 @@ def select_model_inputs_outputs(
     outputs, inputs : str or list of str, default=None
         None means the model's own.
     infer_shapes : bool, default=False
-        Whether types and shapes of the new inputs and outputs are inferred where the model
-        declares them, too. Those of inner values always are.
+        Whether to infer types and shapes even if the model declares them. Those of inner values
+        are always inferred.
     overwrite : dict, default=None
         ``{name: (dtype, shape)}`` of new inputs and outputs.
     remove_unused : bool, default=True
-        False keeps all initializers.
+        Whether to remove unused initializers.
     verbose : int, default=0
-        1 says by `fLOG` how many nodes stay.
+        1 reports the number of nodes with `fLOG`.
     fLOG : function, default=None
     """
     source = onnx.shape_inference.infer_shapes(model) if infer_shapes else model
@@ -66,5 +66,5 @@ def onnx_rename_names(
     recursive: bool = True,
     replace: Mapping[str, str] | None = None,
 ) -> onnx.ModelProto:
-    """Rename values and initializers in place, see `onnxgrad.compat.graphs.tools.rename`."""
+    """Rename values and initializers in place; see `onnxgrad.compat.graphs.tools.rename`."""
     return tools.rename(model, strategy, recursive, replace)

@@ -1,4 +1,4 @@
-"""Running a model by names."""
+"""Running a model with inputs and outputs by name."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class OnnxInference:
     ----------
     onnx_or_bytes_or_stream : onnx.ModelProto, bytes or path
     runtime : str, default=None
-        None or ``"python"`` is onnxgrad's engine; ``"onnxruntime1"`` is stock onnxruntime, or
-        onnxgrad's engine where that is not installed.
+        None and ``"python"`` mean onnxgrad's engine; ``"onnxruntime1"`` means stock onnxruntime, or
+        onnxgrad's engine if that is not installed.
     """
 
     def __init__(self, onnx_or_bytes_or_stream: Any, runtime: str | None = None) -> None:

@@ -18,7 +18,7 @@ def onnx_text_plot_io(
     ----------
     model : onnx.ModelProto
     verbose, att_display
-        As onnx-array-api has them.
+        As in onnx-array-api.
 
     Raises
     ------
@@ -31,13 +31,13 @@ def onnx_text_plot_io(
 def onnx_simple_text_plot(
     model: onnx.ModelProto, verbose: bool = False, att_display: Any = None, **options: Any
 ) -> str:
-    """Return a model as text, in which a node is indented below the one whose results it reads.
+    """Return a model as text, with a node indented below the one whose results it reads.
 
     Parameters
     ----------
     model : onnx.ModelProto
     verbose, att_display, **options
-        As onnx-array-api has them: ``add_links``, ``recursive``, ``functions``, ``indent``, ...
+        As in onnx-array-api: ``add_links``, ``recursive``, ``functions``, ``indent``, ...
 
     Raises
     ------
@@ -54,6 +54,6 @@ def _library() -> Any:
         from onnx_array_api.plotting import text_plot
     except ImportError as error:
         raise ImportError(
-            "Models as text need onnx-array-api: pip install onnxgrad[compat]."
+            "text plots need onnx-array-api: pip install onnxgrad[compat]."
         ) from error
     return text_plot

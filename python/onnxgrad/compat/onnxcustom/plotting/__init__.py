@@ -1,1 +1,1 @@
-"""Pictures."""
+"""Drawings of models."""

@@ -1,4 +1,4 @@
-"""Models as pictures, under the old name: `onnxgrad.graph_pictures` draws them."""
+"""Drawings of models under onnxcustom's name; see `onnxgrad.graph_pictures`."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def plot_onnxs(
     ----------
     *onx : onnx.ModelProto
     ax : matplotlib.axes.Axes or list of them, default=None
-        Where to draw; None makes a new figure.
+        Where to draw; None creates a new figure.
     dpi : int, default=300
-        Of a new figure, when it is shown: 100 at most.
+        Resolution of a new figure, at most 100.
     temp_dot, temp_img : str, default=None
-        Taken for compatibility: no other program is called.
+        Accepted for compatibility: no other program is called.
     show : bool, default=False
         Whether to show the figure.
     title : str or list of str, default=None

@@ -1,4 +1,4 @@
-"""What the classes of this package have in common: graphs to save, parameters to show."""
+"""Base class of this package's classes: saving of graphs, and parameters."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MAX_SHOWN = 50
 
 
 GraphFolder: TypeAlias = "str | os.PathLike[str] | type[bytes]"
-"""Where graphs are written; the type `bytes` has them returned instead."""
+"""Folder to write graphs to; the type `bytes` returns them instead."""
 
 
 def check_graph_folder(folder: GraphFolder) -> None:
@@ -43,7 +43,7 @@ def save_graph(model: onnx.ModelProto, folder: GraphFolder, file: str) -> str | 
 
 
 class BaseOnnxClass:
-    """An object whose attributes may be ONNX graphs, or other such objects."""
+    """An object whose attributes may be ONNX graphs or other such objects."""
 
     def save_onnx_graph(
         self, folder: GraphFolder, prefix: str | None = None, suffix: str | None = None
@@ -53,15 +53,15 @@ class BaseOnnxClass:
         Parameters
         ----------
         folder : path or the type bytes
-            Must exist. ``bytes`` writes nothing: the dictionary then has the graphs as bytes.
+            Must exist. With ``bytes``, nothing is written and the dictionary has the graphs.
         prefix, suffix : str, default=None
-            Of the names of the files; default prefix is the name of the class, shortened.
+            Prefix and suffix of file names; the default prefix is the abbreviated class name.
 
         Returns
         -------
         dict
             Paths by name of the attribute, with a dictionary for each attribute that is an object
-            with graphs of its own.
+            with graphs.
         """
         check_graph_folder(folder)
         start = f"{self._short_name()}." if prefix is None else prefix
@@ -98,7 +98,7 @@ class BaseOnnxClass:
         return [name for name in inspect.signature(cls.__init__).parameters if name != "self"]
 
     def get_params(self, deep: bool = False) -> dict[str, Any]:
-        """Return the parameters of the constructor; with `deep` also those of parameters."""
+        """Return the constructor's parameters; with `deep`, also those of the parameters."""
         params = {name: getattr(self, name) for name in self._param_names()}
         if deep:
             for name, value in list(params.items()):
@@ -108,7 +108,7 @@ class BaseOnnxClass:
         return params
 
     def set_params(self, **params: Any) -> Self:
-        """Change parameters of the constructor; ``name__inner`` is one of a parameter.
+        """Set constructor parameters; ``name__inner`` is a parameter of the parameter `name`.
 
         Raises
         ------
@@ -145,7 +145,7 @@ class BaseOnnxClass:
 
 
 class GraphRunner:
-    """A small graph on the engine; what goes in and out are values of either library."""
+    """Runs a small graph on the engine, with arrays or OrtValues of either library."""
 
     def __init__(self, graph: onnx.ModelProto) -> None:
         self.session = og.InferenceSession(graph, threads=1)

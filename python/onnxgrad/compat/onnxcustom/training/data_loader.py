@@ -1,7 +1,6 @@
-"""Batches of consecutive rows that start at random places.
+"""Batches of consecutive rows that start at random rows, for custom training loops.
 
-For loops of one's own: the optimizers hand whole arrays to the training loop in the engine, which
-draws its batches in the same way.
+The optimizers pass whole arrays to the engine's training loop, which draws batches in the same way.
 """
 
 from __future__ import annotations
@@ -29,18 +28,18 @@ class OrtDataLoader:
     Parameters
     ----------
     X, y : array or OrtValue
-        N rows each; a target of one dimension becomes a column.
+        Arrays with N rows; a one-dimensional target becomes a column.
     sample_weight : array [N] or [N, 1], default=None
     batch_size : int, default=20
-        With N or more, or 0, a batch has all rows.
+        0, or N or more, means all rows.
     device : str, default="cpu"
     random_iter : bool, default=True
-        False goes through the rows in their order.
+        False iterates over the rows in order.
 
     Attributes
     ----------
     desc : list of (shape, dtype)
-        Of X, y and, if there are any, the sample weights.
+        Shapes and dtypes of X, y and the sample weights, if any.
     """
 
     def __init__(
@@ -94,7 +93,7 @@ class OrtDataLoader:
             yield tuple(array[rows] for array in self.data_np)
 
     def iter_ortvalue(self) -> Iterator[tuple[OrtValue, ...]]:
-        """Yield the same as values that share the memory of the arrays."""
+        """Yield the batches as OrtValues that share the memory of the arrays."""
         for batch in self.iter_numpy():
             yield tuple(numpy_to_ort_value(array, self.device) for array in batch)
 
@@ -106,7 +105,7 @@ class OrtDataLoader:
             yield len(batch[0])
 
     def data(self) -> tuple[Any, ...]:
-        """Return all of the data."""
+        """Return all data."""
         return self.data_np
 
     def __getstate__(self) -> dict[str, Any]:
@@ -124,5 +123,5 @@ class OrtDataLoader:
 
     @property
     def data_ort(self) -> tuple[OrtValue, ...]:
-        """The arrays as values that share their memory."""
+        """The arrays as OrtValues that share their memory."""
         return tuple(numpy_to_ort_value(array, self.device) for array in self.data_np)

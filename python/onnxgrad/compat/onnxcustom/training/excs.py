@@ -14,4 +14,4 @@ class EvaluationError(RuntimeError):
 
 
 class ProviderError(RuntimeError, ValueError):
-    """An execution provider that is not known or not available."""
+    """An execution provider is unknown or not available."""

@@ -1,4 +1,4 @@
-"""What both optimizers have in common: data, epochs, the learning rate, losses, progress."""
+"""Shared by both optimizers: data, epochs, the learning rate, losses, progress."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = [
 
 
 class BaseEstimator(BaseOnnxClass):
-    """Base of the optimizers.
+    """Base class of the optimizers.
 
     Parameters
     ----------
@@ -50,18 +50,19 @@ class BaseEstimator(BaseOnnxClass):
         self.device = device
 
     def __sklearn_tags__(self) -> Any:
-        # Asked for by scikit-learn alone, which is there then.
+        # Only called by scikit-learn, so it is installed.
         from sklearn.base import BaseEstimator as Estimator
 
         return Estimator().__sklearn_tags__()
 
     def _set_validation_every(self, validation_every: float) -> None:
-        share = validation_every < 1
-        self.validation_every = int(self.max_iter * validation_every if share else validation_every)
+        is_fraction = validation_every < 1
+        every = self.max_iter * validation_every if is_fraction else validation_every
+        self.validation_every = int(every)
 
 
 class _Epochs(og.callbacks.Callback):
-    """Keeps losses, moves the learning rate and shows the progress at the end of each epoch."""
+    """Records losses, sets the learning rate and shows the progress at the end of each epoch."""
 
     def __init__(self, estimator: BaseEstimator, bar: Any, every: int) -> None:
         super().__init__()
@@ -83,7 +84,7 @@ class _Epochs(og.callbacks.Callback):
             self.bar.update(1)
 
     def _text(self, loss: float, rate: float) -> str:
-        """Return what stands before the bar: the longer text for `verbose` above 1."""
+        """Return the text before the bar, which is longer if `verbose` is above 1."""
         if self.estimator.verbose < 2:
             return f"loss={loss:1.3g} lr={rate:1.3g}"
         parts = [f"loss={loss:1.6g}", f"best={min(self.losses):1.6g}"]
@@ -98,16 +99,17 @@ def train(
     data: tuple[Any, Any, Any],
     validation: tuple[Any, ...] | None,
 ) -> None:
-    """Train for the estimator's epochs in the engine's loop, and leave the losses in the estimator.
+    """Train for the estimator's epochs in the engine's loop, and set the estimator's losses.
 
-    The trainer's loss is a sum over the batch, so its rate is the estimator's by the batch size.
+    The trainer's loss is a sum over the batch, so its rate is the estimator's divided by the batch
+    size.
 
     Parameters
     ----------
     estimator : BaseEstimator
     trainer : onnxgrad.Trainer
     data : (X, y, sample weight or None)
-        `y` is None where X has the inputs of a model with a loss, by name.
+        `y` is None if X has the inputs of a model with a loss, by name.
     validation : (X, y) or (X, y, sample weight), or None
     """
     rate = estimator.learning_rate.init_learning_rate()
@@ -150,7 +152,7 @@ def _bar(estimator: BaseEstimator) -> Any:
 
 
 def as_array(data: Any) -> np.ndarray[Any, Any]:
-    """Return data as an array: a value or an array without a copy, a list, a table of pandas."""
+    """Convert a list, a pandas table, or an array or OrtValue (without a copy) to an array."""
     if isinstance(data, (list, tuple)) or hasattr(data, "__dataframe__") or hasattr(data, "iloc"):
         return np.asarray(data)
     return array_of(data)
@@ -159,7 +161,7 @@ def as_array(data: Any) -> np.ndarray[Any, Any]:
 def as_inputs(
     data: Mapping[str, np.ndarray[Any, Any]], session: og.InferenceSession
 ) -> dict[str, np.ndarray[Any, Any]]:
-    """Return data in the types of a model's inputs; an input of rank 1 gets a flat array."""
+    """Convert data to the types of a model's inputs, flattened for inputs of rank 1."""
     kinds = {"tensor(float)": np.float32, "tensor(double)": np.float64}
     feeds = {}
     for one in session.get_inputs():
@@ -169,18 +171,18 @@ def as_inputs(
 
 
 def as_column(y: Any) -> np.ndarray[Any, Any]:
-    """Return a target as an array; one of one dimension becomes a column."""
+    """Convert a target to an array; a one-dimensional one becomes a column."""
     array = as_array(y)
     return array.reshape((-1, 1)) if array.ndim == 1 else array
 
 
 def as_weights(sample_weight: Any, target: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return the weights of rows, [N] or [N, 1], as an array [N].
+    """Convert the weights of rows, [N] or [N, 1], to an array [N].
 
     Raises
     ------
     ValueError
-        There are not as many as rows of the target.
+        Their number differs from the rows of the target.
     """
     weights = as_array(sample_weight)
     if weights.size != len(target) or weights.shape[:1] != target.shape[:1]:
@@ -191,7 +193,7 @@ def as_weights(sample_weight: Any, target: np.ndarray[Any, Any]) -> np.ndarray[A
 
 
 def draw_weights(shapes: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
-    """Return weights drawn from N(0, 1) by NumPy's global generator, in the order given."""
+    """Draw weights from N(0, 1) with NumPy's global generator, in the given order."""
     return {
         name: np.asarray(np.random.randn(*array.shape)).astype(array.dtype)  # noqa: NPY002
         for name, array in shapes.items()
@@ -199,17 +201,17 @@ def draw_weights(shapes: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def new_seed() -> int:
-    """Return a seed drawn by NumPy's global generator: `numpy.random.seed` fixes a training."""
+    """Draw a seed with NumPy's global generator, which `numpy.random.seed` seeds."""
     return int(np.random.randint(0, 2**31 - 1))  # noqa: NPY002
 
 
 def check_device(device: Any) -> str:
-    """Return the name of a device for onnxgrad, ``"cpu"`` or ``"cuda"``.
+    """Return onnxgrad's name of a device, ``"cpu"`` or ``"cuda"``.
 
     Raises
     ------
     ValueError
-        If it is neither.
+        It is neither.
     """
     from onnxgrad.compat.onnxcustom.utils.onnxruntime_helper import (
         get_ort_device,

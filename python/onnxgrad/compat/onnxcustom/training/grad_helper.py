@@ -18,13 +18,13 @@ _FLOATS = (onnx.TensorProto.FLOAT16, onnx.TensorProto.FLOAT, onnx.TensorProto.DO
 
 
 class DerivativeOptions(IntFlag):
-    """What the gradient graph looks like.
+    """Options of the gradient graph.
 
     - `Zero`: the gradients of the outputs are inputs ``<output>_grad``;
-    - `KeepOutputs`: the outputs stay, after the gradients;
-    - `FillGrad`: the gradients of the outputs are ones, and no inputs;
-    - `Loss`: of one output, the loss, which stays;
-    - `KeepYieldOp`: refused, see `onnx_derivative`.
+    - `KeepOutputs`: the outputs are kept, after the gradients;
+    - `FillGrad`: the gradients of the outputs are ones, not inputs;
+    - `Loss`: the gradient of one output, the loss, which is kept;
+    - `KeepYieldOp`: not supported, see `onnx_derivative`.
     """
 
     Zero = 0
@@ -54,33 +54,32 @@ def onnx_derivative(
         Inputs to differentiate with respect to; None means all of floating type.
     options : DerivativeOptions, default=Zero
     loss, label : str, default=None
-        With `DerivativeOptions.Loss`, the output to differentiate, and an input that gets no
-        gradient.
+        With `DerivativeOptions.Loss`, the output to differentiate, and an input without a gradient.
     path_name : str, default=None
-        Where to save the result.
+        File to save the result to.
 
     Returns
     -------
     onnx.ModelProto
         Inputs: those of the model, the weights, ``<output>_grad``. Outputs: ``<input>_grad``,
         ``<weight>_grad``, and with `KeepOutputs` the outputs. The operator set is that of the
-        model, 17 at least.
+        model, but at least 17.
 
     Raises
     ------
     TypeError
         If `options` is not a DerivativeOptions.
     NotImplementedError
-        `KeepYieldOp`: YieldOp is an operator of onnxruntime-training alone, which hands control
-        back to Python between forward and backward pass; `onnxgrad.ForwardBackward` does that.
+        `KeepYieldOp`: YieldOp is specific to onnxruntime-training, where it returns control to
+        Python between forward and backward pass; use `onnxgrad.ForwardBackward`.
     """
     if not isinstance(options, DerivativeOptions):
         raise TypeError(f"Options must be from type DerivativeOptions not {type(options)!r}.")
     is_loss = options == DerivativeOptions.Loss
     if options & DerivativeOptions.KeepYieldOp and not is_loss:
         raise NotImplementedError(
-            "KeepYieldOp: YieldOp is an operator of onnxruntime-training alone and runs nowhere "
-            "else. Use OrtGradientForwardBackward for separate forward and backward passes."
+            "KeepYieldOp: YieldOp runs only in onnxruntime-training. "
+            "Use OrtGradientForwardBackward for separate forward and backward passes."
         )
     outputs = [output.name for output in onx.graph.output]
     if is_loss:

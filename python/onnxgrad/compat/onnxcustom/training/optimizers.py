@@ -1,4 +1,4 @@
-"""Training of a model whose loss is one of its outputs."""
+"""Training of a model that computes its loss."""
 
 from __future__ import annotations
 
@@ -27,32 +27,32 @@ __all__ = ["BaseEstimator", "OrtGradientOptimizer"]
 
 
 class OrtGradientOptimizer(BaseEstimator):
-    """Trains a model that has its loss already, by any of onnxgrad's optimizers.
+    """Trains a model that computes its loss, with any of onnxgrad's optimizers.
 
     Parameters
     ----------
     model_onnx : onnx.ModelProto
-        With a loss, see `add_loss_output`.
+        A model with a loss, see `add_loss_output`.
     weights_to_train : list of str
-        In any order.
+        Names, in any order.
     loss_output_name : str, default="loss"
     max_iter : int, default=100
-        Epochs.
+        Number of epochs.
     training_optimizer_name : str, Optimizer or onnx.ModelProto, default="SGDOptimizer"
-        See `TrainingParameters`; with the default, the update is the learning rate's.
+        See `TrainingParameters`; the default uses the update of the learning rate.
     batch_size : int, default=10
     learning_rate : float, str or BaseLearningRate, default="SGD"
     device : str, default="cpu"
     warm_start : bool, default=False
         False draws the weights from N(0, 1) at the beginning of `fit`; True continues from the
-        present ones.
+        current ones.
     verbose : int, default=0
-        1 shows a bar with loss and rate, by tqdm; 2 with more digits, the smallest loss so far
-        and the last one of the validation.
+        1 shows a progress bar with loss and rate, with tqdm; 2 shows more digits, the smallest loss
+        so far and the last validation loss.
     validation_every : int or float, default=0.1
-        Epochs between validations, or that share of `max_iter`.
+        Epochs between validations, or that fraction of `max_iter`.
     saved_gradient : str, default=None
-        Where to save the gradient graph.
+        File to save the gradient graph to.
     sample_weight_name : str, default="weight"
         Input of the model for the weights of the rows.
 
@@ -132,9 +132,9 @@ class OrtGradientOptimizer(BaseEstimator):
         sample_weight : array [N] or [N, 1], default=None
             For a model with an input `sample_weight_name`.
         X_val, y_val : arrays, default=None
-            To validate on.
+            Validation data.
         use_numpy : bool, default=False
-            Taken for compatibility: arrays are always read where they are.
+            Accepted for compatibility: arrays are always read in place.
         """
         del use_numpy
         before = self.get_state() if self.warm_start and self._is_fitted() else None
@@ -154,7 +154,7 @@ class OrtGradientOptimizer(BaseEstimator):
         return self
 
     def _feeds(self, X: Any, y: Any, weight: Any) -> tuple[dict[str, Any], None]:
-        """Return the inputs of the model by name, and no target beside them."""
+        """Return the inputs of the model by name, including the target, and None."""
         names = [value.name for value in self._session().get_inputs()[:-1]]
         target = as_column(y)
         feeds = {names[0]: as_array(X), names[1]: target}
@@ -192,7 +192,7 @@ class OrtGradientOptimizer(BaseEstimator):
         return hasattr(self, "trained_coef_")
 
     def _session(self) -> TrainingSession:
-        """Return the session; an object that has been unpickled makes a new one.
+        """Return the session; after unpickling, create a new one.
 
         Raises
         ------
@@ -218,7 +218,7 @@ class OrtGradientOptimizer(BaseEstimator):
         return self._session().get_state()
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Change the trained weights.
+        """Set the trained weights.
 
         Raises
         ------
@@ -234,7 +234,7 @@ class OrtGradientOptimizer(BaseEstimator):
         return replace_initializers_into_onnx(model or self.model_onnx, self.get_state())
 
     def losses(self, X: Any, y: Any, sample_weight: Any = None) -> np.ndarray[Any, Any]:
-        """Return the loss of all rows together with the current weights, [1, 1]."""
+        """Return the total loss of all rows with the current weights, [1, 1]."""
         import onnxgrad as og
 
         feeds, _ = self._feeds(X, y, sample_weight)
@@ -242,5 +242,5 @@ class OrtGradientOptimizer(BaseEstimator):
         return np.asarray(session.run([self.loss_output_name], as_inputs(feeds, session))[0])
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Return minus the loss per row, with any penalty: the larger, the better."""
+        """Return the negative loss per row, including any penalty."""
         return -float(self.losses(X, y, sample_weight).sum()) / len(as_array(X))

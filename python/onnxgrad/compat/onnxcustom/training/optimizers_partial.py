@@ -1,4 +1,4 @@
-"""Training of a model without a loss, with a loss, a penalty and an update of one's choice."""
+"""Training of a model without a loss, with a choice of loss, penalty and update."""
 
 from __future__ import annotations
 
@@ -48,39 +48,39 @@ class OrtGradientForwardBackwardOptimizer(BaseEstimator):
 
     `fit` compiles model, loss, penalty and update into one step and runs it in the engine's epoch
     loop. `train_session_`, `train_function_` and the methods of loss, penalty and learning rate are
-    the same pieces one by one, for a loop of one's own.
+    the individual parts, for custom training loops.
 
     Parameters
     ----------
     model_onnx : onnx.ModelProto
     weights_to_train : list of str, default=None
-        In any order; None means all initializers of floating type.
+        Names, in any order; None means all initializers of floating type.
     loss_output_name : str, default="loss"
-        Taken for compatibility.
+        Accepted for compatibility.
     max_iter : int, default=100
-        Epochs.
+        Number of epochs.
     training_optimizer_name : str, Optimizer or onnx.ModelProto, default="SGDOptimizer"
-        With the default, the update is the learning rate's; else see `TrainingParameters`.
+        See `TrainingParameters`; the default uses the update of the learning rate.
     batch_size : int, default=10
     learning_rate : float, str or BaseLearningRate, default="SGD"
     device : str, default="cpu"
     warm_start : bool, default=False
         False draws the weights from N(0, 1) at the beginning of `fit`.
     verbose : int, default=0
-        1 shows a bar with loss and rate, by tqdm; 2 with more digits, the smallest loss so far
-        and the last one of the validation.
+        1 shows a progress bar with loss and rate, with tqdm; 2 shows more digits, the smallest loss
+        so far and the last validation loss.
     validation_every : int or float, default=0.1
-        Epochs between validations, or that share of `max_iter`.
+        Epochs between validations, or that fraction of `max_iter`.
     learning_loss : str or BaseLearningLoss, default="square_error"
     enable_logging : bool, default=False
-        To the logger ``onnxcustom``.
+        Whether to log to the logger ``onnxcustom``.
     weight_name : str, default=None
-        Name of the weight of rows in the graphs of the loss.
+        Name of the input for weights of rows in the graphs of the loss.
     learning_penalty : str or BaseLearningPenalty, default=None
-        Added to the loss of each batch, for all trained weights.
+        Penalty on all trained weights, added to the loss of each batch.
     exc : bool, default=True
         Whether a loss that is not finite raises ConvergenceError. Otherwise the training ends with
-        a warning, and the last finite weights stay.
+        a warning, with the last finite weights.
 
     Attributes
     ----------
@@ -135,12 +135,12 @@ class OrtGradientForwardBackwardOptimizer(BaseEstimator):
         return self.learning_rate.needs_grad
 
     def build_onnx_function(self) -> None:
-        """Make the graphs of loss, penalty and update."""
+        """Build the graphs of loss, penalty and update."""
         opset = get_onnx_opset(self.model_onnx)
         device = get_ort_device(check_device(self.device))
         count = len(self.weights_to_train)
         dtype = self._dtype()
-        # A class of one's own may not have the option: float32 is what it makes.
+        # A user-defined class may not have the option; it builds float32 graphs.
         more = {} if dtype == np.float32 else {"dtype": dtype}
         for part in (self.learning_rate, self.learning_penalty):
             if hasattr(part, "build_onnx_function"):
@@ -156,7 +156,7 @@ class OrtGradientForwardBackwardOptimizer(BaseEstimator):
         return np.dtype(np.float32)
 
     def _graphs(self) -> dict[str, Any]:
-        # The order of the notebook.
+        # In the order of the original notebook.
         parts: dict[str, Any] = {
             "model_onnx": self.model_onnx,
             "learning_rate": self.learning_rate,
@@ -203,7 +203,7 @@ class OrtGradientForwardBackwardOptimizer(BaseEstimator):
         self.output_names_ = self.train_session_.cls_type_._bw_fetches_names
 
     def _description(self, columns: int) -> Any:
-        """Return the loss for the engine, which takes the mean of columns where this is a sum."""
+        """Return the loss for the engine, whose mean over the columns is scaled to a sum."""
         loss = self.learning_loss.description()
         if columns == 1:
             return loss
@@ -245,9 +245,9 @@ class OrtGradientForwardBackwardOptimizer(BaseEstimator):
         y : array [N] or [N, K]
         sample_weight : array [N] or [N, 1], default=None
         X_val, y_val : arrays, default=None
-            To validate on.
+            Validation data.
         use_numpy : bool, default=False
-            Taken for compatibility: arrays are always read where they are.
+            Accepted for compatibility: arrays are always read in place.
 
         Raises
         ------
@@ -266,7 +266,7 @@ class OrtGradientForwardBackwardOptimizer(BaseEstimator):
             logger.info("[fit] begin: %d rows, %r", len(X), self.weights_to_train)
         columns = target.shape[1]
         trainer = self._trainer(columns, new_seed())
-        self._set_start(trainer.session)
+        self._set_initial_state(trainer.session)
         validation = None if X_val is None else (as_array(X_val), self._target(as_column(y_val)))
         try:
             train(self, trainer, (X, self._target(target), weight), validation)
@@ -291,8 +291,8 @@ class OrtGradientForwardBackwardOptimizer(BaseEstimator):
             return target
         return {self.model_onnx.graph.output[0].name: target}
 
-    def _set_start(self, session: og.TrainingSession) -> None:
-        """Give a session the weights to start from."""
+    def _set_initial_state(self, session: og.TrainingSession) -> None:
+        """Set the initial weights of a session."""
         state = session.state()
         if not self.warm_start:
             drawn = draw_weights({name: state[name] for name in self.weights_to_train})
@@ -306,18 +306,18 @@ class OrtGradientForwardBackwardOptimizer(BaseEstimator):
             session.load_state({**state, **before, **slots})
 
     def _take_state(self, session: og.TrainingSession) -> None:
-        """Keep weights and slots, both in the order of `weights_to_train`.
+        """Store weights and slots, both in the order of `weights_to_train`.
 
-        A slot is named ``<kind>/<weight>``; what belongs to no weight, a count of steps, is last.
+        A slot is named ``<kind>/<weight>``; the step count, which has no weight, is last.
         """
         state = session.state()
-        places = {name: place for place, name in enumerate(self.weights_to_train)}
+        order = {name: i for i, name in enumerate(self.weights_to_train)}
         slots = sorted(
-            (name for name in state if name not in places),
-            key=lambda name: places.get(name.partition("/")[2], len(places)),
+            (name for name in state if name not in order),
+            key=lambda name: order.get(name.partition("/")[2], len(order)),
         )
         self._states_ = {
-            "weight": {name: OrtValue(state[name]) for name in places},
+            "weight": {name: OrtValue(state[name]) for name in order},
             "grad": {name: OrtValue(state[name]) for name in slots},
         }
 
@@ -337,7 +337,7 @@ class OrtGradientForwardBackwardOptimizer(BaseEstimator):
         Parameters
         ----------
         kind : {"weight", "grad"} or list of them, default="weight"
-            ``"grad"`` is the state of the optimizer: the velocities of momentum, or nothing.
+            ``"grad"`` means the optimizer state: the velocities of momentum, or nothing.
 
         Raises
         ------
@@ -351,7 +351,7 @@ class OrtGradientForwardBackwardOptimizer(BaseEstimator):
         return list(self._fitted()[kind].values())
 
     def get_full_state(self, kind: Any = "weight") -> Any:
-        """Return the same with None for each input of the model before it."""
+        """Return `get_state`, preceded by None for each input of the model."""
         if isinstance(kind, (list, tuple)):
             return [self.get_full_state(one) for one in kind]
         self._fitted()
@@ -361,17 +361,17 @@ class OrtGradientForwardBackwardOptimizer(BaseEstimator):
     def set_state(
         self, state: Any, check_trained: bool = True, kind: str = "weight", zero: bool = False
     ) -> None:
-        """Change the trained weights.
+        """Set the trained weights.
 
         Parameters
         ----------
-        state : list or dict of arrays or values
-            As `get_state` or `get_full_state` give it, or by name.
+        state : list or dict of arrays or OrtValues
+            A result of `get_state` or `get_full_state`, or a dictionary by name.
         check_trained : bool, default=True
-            Whether `fit` must have been called.
+            Whether to require that `fit` has been called.
         kind : {"weight", "grad"}, default="weight"
         zero : bool, default=False
-            Sets zeros of the given shapes instead.
+            Whether to set zeros of the given shapes instead.
         """
         if kind not in _KINDS:
             raise ValueError(f"Unexpected kind={kind!r}, expected one of {_KINDS}.")
@@ -380,7 +380,7 @@ class OrtGradientForwardBackwardOptimizer(BaseEstimator):
                 raise AttributeError("Method fit must be called before.")
             self._take_state(self._trainer(1, 0).session)
             self._make_function()
-        if not self._states_[kind]:  # a plain update has none: kept under the weights' names
+        if not self._states_[kind]:  # a plain update has no slots: stored by weight
             zeros = {n: np.zeros_like(v.numpy()) for n, v in self._states_["weight"].items()}
             self._states_[kind] = {name: OrtValue(value) for name, value in zeros.items()}
         names = list(self._states_[kind])
@@ -421,7 +421,7 @@ class OrtGradientForwardBackwardOptimizer(BaseEstimator):
         return found if self.learning_loss.is_classifier else found * target.shape[1]
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Return minus the mean loss of the rows: the larger, the better."""
+        """Return the negative mean loss of the rows."""
         return -float(np.mean(self.losses(X, y, sample_weight)))
 
 

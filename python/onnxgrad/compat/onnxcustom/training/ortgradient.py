@@ -1,4 +1,4 @@
-"""Forward and backward passes of a model, for training loops of one's own."""
+"""Forward and backward passes of a model, for custom training loops."""
 
 from __future__ import annotations
 
@@ -45,40 +45,40 @@ __all__ = ["OrtGradientForwardBackward", "OrtGradientForwardBackwardFunction"]
 
 
 class OrtGradientForwardBackward:
-    """Makes a class with the forward and backward passes of a model.
+    """Creates a class with the forward and backward passes of a model.
 
-    Weights may have any order, and the model may have subgraphs.
+    Weights may be in any order, and the model may have subgraphs.
 
     Parameters
     ----------
     onnx_model : onnx.ModelProto
     weights_to_train : list of str, default=None
-        They become inputs, after those of the model; None means all initializers of floating type.
+        Initializers that become inputs, after those of the model; None means all of floating type.
     input_names, output_names : list of str, default=None
         None means all.
     class_name : str, default=None
-        Of the class `cls_type_`.
+        Name of the class `cls_type_`.
     sess_options : default=None
-        Kept; no effect.
+        Stored; no effect.
     run_options : RunOptions, default=None
-        `terminate` and `only_execute_path_to_fetches` are refused; the others have no effect.
+        `terminate` and `only_execute_path_to_fetches` are refused; others have no effect.
     providers : list of str, default=None
         None means the CPU's.
     provider_options : list of dict, default=None
-        Options are refused.
+        Not supported: options are refused.
     graph_builder_config : OrtModuleGraphBuilderConfiguration, default=None
-        Names of weights and inputs in place of all.
+        Names of weights and inputs, instead of all.
     device_index : int, default=0
-        The host has only 0.
+        Must be 0 for the host.
     enable_logging : bool, default=False
-        To the logger ``onnxcustom``.
+        Whether to log to the logger ``onnxcustom``.
     debug : bool, default=False
-        Checks the types of what goes in.
+        Whether to check the types of inputs.
 
     Attributes
     ----------
     cls_type_ : type
-        Derived from `OrtGradientForwardBackwardFunction`.
+        A subclass of `OrtGradientForwardBackwardFunction`.
     """
 
     def __init__(
@@ -162,10 +162,10 @@ class OrtGradientForwardBackward:
         return "\n".join([f"{space}{type(obj).__name__}", *lines])
 
     def get_initializer(self, name: str, exc: bool = True) -> OrtValue | None:
-        """Return an initializer as a value; if there is none, raise an exception or return None."""
+        """Return an initializer as OrtValue; if there is none, raise an error or return None."""
         for init in self.onnx_model.graph.initializer:
             if init.name == name:
-                # The tensor's own memory is not writable, and a trained weight changes.
+                # A copy: the tensor's memory is read-only, and a trained weight changes.
                 return OrtValue(onnx.numpy_helper.to_array(init).copy())
         if exc:
             names = [init.name for init in self.onnx_model.graph.initializer]
@@ -181,7 +181,7 @@ class OrtGradientForwardBackward:
         self.cls_type_: Any = type(name, (OrtGradientForwardBackwardFunction,), attributes)
 
     def _create_onnx_graphs(self) -> dict[str, Any]:
-        """Return the attributes of the class, made from the graphs."""
+        """Build the graphs and return the attributes of the class."""
         from onnxgrad.compat.mlprodict.onnx_tools.onnx_manipulations import (
             select_model_inputs_outputs,
         )
@@ -236,7 +236,7 @@ class OrtGradientForwardBackward:
         }
 
     def new_instance(self) -> OrtGradientForwardBackwardFunction:
-        """Return an object of the class `cls_type_`."""
+        """Return a new instance of the class `cls_type_`."""
         instance: OrtGradientForwardBackwardFunction = self.cls_type_()
         return instance
 
@@ -262,12 +262,12 @@ class OrtGradientForwardBackward:
 
 
 class OrtGradientForwardBackwardFunction:
-    """Base of the classes that `OrtGradientForwardBackward` makes.
+    """Base class of the classes that `OrtGradientForwardBackward` creates.
 
     Attributes
     ----------
     saved_tensors_ : list
-        Stack of the inputs of forward passes whose backward pass is to come.
+        Stack of the inputs of forward passes that have had no backward pass yet.
     """
 
     _training_agent: TrainingAgent
@@ -294,7 +294,7 @@ class OrtGradientForwardBackwardFunction:
     def input_to_ort(
         tensors: Any, devices: Sequence[OrtDevice] | None = None, debug: bool = False
     ) -> OrtValueVector:
-        """Return arrays or values of either library as a vector, without copies.
+        """Convert arrays or OrtValues of either library to a vector, without copies.
 
         Raises
         ------
@@ -304,22 +304,22 @@ class OrtGradientForwardBackwardFunction:
         if isinstance(tensors, OrtValueVector):
             return tensors
         if debug:
-            for place, tensor in enumerate(tensors):
+            for i, tensor in enumerate(tensors):
                 try:
                     array_of(tensor)
                 except TypeError as error:
-                    raise TypeError(f"Unexpected type for input {place}: {error}") from error
+                    raise TypeError(f"Unexpected type for input {i}: {error}") from error
             if devices and len({device.device_type() for device in devices}) > 1:
                 raise RuntimeError(f"Values on different devices: {list(devices)}.")
         return OrtValueVector(tensors)
 
     def save_for_backward(self, inputs: Sequence[Any]) -> None:
-        """Put a shallow copy of a list of inputs on the stack."""
+        """Push a shallow copy of a list of inputs onto the stack."""
         self.saved_tensors_.append(list(inputs))
 
     @property
     def saved_tensors(self) -> list[Any]:
-        """Take the last list of inputs from the stack."""
+        """Pop the last list of inputs from the stack."""
         return self.saved_tensors_.pop()
 
     def forward(
@@ -332,13 +332,13 @@ class OrtGradientForwardBackwardFunction:
 
         Parameters
         ----------
-        inputs : list of arrays or values, or OrtValueVector
-            Inputs of the model, then the weights; read in place. Until the backward pass they must
-            not be changed.
+        inputs : list of arrays or OrtValues, or OrtValueVector
+            Inputs of the model, then the weights; read in place. They must not be changed before
+            the backward pass.
         training : bool, default=False
-            True saves what the backward pass needs; several passes may be open.
+            Whether to save what the backward pass needs; several passes may be open.
         forward_outputs_cache : OrtValueVector, default=None
-            Values in whose memory the outputs are written, where shapes and types are the same.
+            Values whose memory the outputs are written to, if shapes and types are the same.
         """
         check_run_options(self._run_options)
         feeds = self.input_to_ort(inputs, self._devices, self._debug)
@@ -359,10 +359,10 @@ class OrtGradientForwardBackwardFunction:
 
         Parameters
         ----------
-        grad_outputs : list of arrays or values, or OrtValueVector
+        grad_outputs : list of arrays or OrtValues, or OrtValueVector
             The gradient of each output.
         backward_outputs_cache : OrtValueVector, default=None
-            Values in whose memory the gradients are written.
+            Values whose memory the gradients are written to.
 
         Raises
         ------
@@ -391,7 +391,7 @@ class OrtGradientForwardBackwardFunction:
     ) -> dict[str, Any]:
         """Write the gradient and the model with weights as inputs to files; return their paths.
 
-        With the type ``bytes`` as folder, return the graphs as bytes.
+        If the folder is the type ``bytes``, return the graphs as bytes.
         """
         check_graph_folder(folder)
         saved = {}
@@ -402,7 +402,7 @@ class OrtGradientForwardBackwardFunction:
 
 
 def _picklable(value: Any) -> Any:
-    """Return a value, or None if it cannot be pickled, like stock onnxruntime's options."""
+    """Return a value, or None if it cannot be pickled, such as stock onnxruntime's options."""
     try:
         pickle.dumps(value)
     except (TypeError, AttributeError, pickle.PicklingError):
@@ -411,30 +411,30 @@ def _picklable(value: Any) -> Any:
 
 
 def _into(cache: Any, values: OrtValueVector) -> OrtValueVector:
-    """Return values in the memory of a cache, as far as that fits; the cache is filled.
+    """Write values into a cache and return it, reusing its memory if shapes and types match.
 
     Raises
     ------
     TypeError
-        If a cache of stock onnxruntime's values does not fit: nothing can be put into it.
+        A cache of stock onnxruntime does not match; it cannot be changed.
     """
     if cache is None:
         return values
-    for place, value in enumerate(values):
+    for i, value in enumerate(values):
         new = value.numpy()
-        old = array_of(cache[place]) if place < len(cache) else None
+        old = array_of(cache[i]) if i < len(cache) else None
         if old is not None and old.shape == new.shape and old.dtype == new.dtype:
-            write_into(cache[place], new)
+            write_into(cache[i], new)
         elif not isinstance(cache, list):
             found = "nothing" if old is None else f"{old.dtype} {list(old.shape)}"
             raise TypeError(
-                f"cache: a {type(cache).__name__} has {found} at place {place}, expected "
+                f"cache: a {type(cache).__name__} has {found} at position {i}, expected "
                 f"{new.dtype} {list(new.shape)}. Give a list or an OrtValueVector of "
-                "onnxgrad.compat.onnxruntime, which can be filled."
+                "onnxgrad.compat.onnxruntime, which can be changed."
             )
         elif old is None:
             cache.append(value)
         else:
-            cache[place] = value
+            cache[i] = value
     filled: OrtValueVector = cache
     return filled

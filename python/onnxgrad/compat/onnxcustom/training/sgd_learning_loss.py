@@ -1,7 +1,7 @@
 """Losses on the output of a model.
 
-In `fit` the loss is part of the engine's step; `loss_gradient` and `loss_scores` are for loops of
-one's own.
+In `fit` the loss is part of the engine's step; `loss_gradient` and `loss_scores` are for custom
+training loops.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ __all__ = [
 
 
 class BaseLearningLoss(BaseOnnxClass):
-    """Base of the losses.
+    """Base class of losses.
 
-    A class of one's own defines `description` for `fit`, or a graph for `build_onnx_function`.
+    A user-defined subclass defines `description` for `fit`, or a graph for `build_onnx_function`.
     """
 
     is_classifier = False
     _function = ""
 
     def description(self) -> og.losses.Loss:
-        """Return the loss as the engine knows it, summed over the rows."""
+        """Return the engine's loss, summed over the rows."""
         raise NotImplementedError("This method must be overwritten.")
 
     def _options(self) -> dict[str, Any]:
@@ -49,10 +49,10 @@ class BaseLearningLoss(BaseOnnxClass):
         weight_name: str | None = None,
         dtype: Any = np.float32,
     ) -> None:
-        """Make the graphs: ``loss_grad_onnx_`` (Y, Y_grad: gradient) and ``loss_score_onnx_`` (Y).
+        """Build the graphs ``loss_grad_onnx_`` (Y, Y_grad) and ``loss_score_onnx_`` (Y).
 
-        Inputs are X1 (expected), X2 (predicted), of type `dtype`, and the weight of rows if it has
-        a name. Y is the sum over the rows [1]; that of the scores is element by element.
+        The inputs are X1 (expected), X2 (predicted), of type `dtype`, and the weights of rows if
+        they have a name. Y of the first is the sum over the rows [1], of the second elementwise.
         """
         del device
         self.weight_name_ = weight_name
@@ -70,13 +70,13 @@ class BaseLearningLoss(BaseOnnxClass):
     def loss_gradient(
         self, device: Any, expected: Any, predicted: Any, weight: Any = None
     ) -> list[OrtValue]:
-        """Return the loss, summed over the rows [1], and its gradient by the prediction."""
+        """Return the loss, summed over the rows [1], and its gradient for the prediction."""
         return self._run("loss_grad_onnx_", device, expected, predicted, weight)
 
     def loss_scores(
         self, device: Any, expected: Any, predicted: Any, weight: Any = None
     ) -> OrtValue:
-        """Return the loss of each element of the prediction, with the weight of its row."""
+        """Return the loss of each element of the prediction, times the weight of its row."""
         return self._run("loss_score_onnx_", device, expected, predicted, weight)[0]
 
     def _run(
@@ -94,7 +94,7 @@ class BaseLearningLoss(BaseOnnxClass):
 
     @staticmethod
     def select(class_name: Any, **kwargs: Any) -> BaseLearningLoss:
-        """Return the loss of a name, or the object itself.
+        """Return the loss of that name, or the object itself.
 
         Raises
         ------
@@ -137,7 +137,7 @@ class SquareLearningLoss(BaseLearningLoss):
         pass
 
     def description(self) -> og.losses.Loss:
-        """Return the loss as the engine knows it, summed over the rows."""
+        """Return the engine's loss, summed over the rows."""
         return og.losses.SquaredError(reduction="sum")
 
 
@@ -150,7 +150,7 @@ class AbsoluteLearningLoss(BaseLearningLoss):
         pass
 
     def description(self) -> og.losses.Loss:
-        """Return the loss as the engine knows it, summed over the rows."""
+        """Return the engine's loss, summed over the rows."""
         return og.losses.AbsoluteError(reduction="sum")
 
 
@@ -172,7 +172,7 @@ class ElasticLearningLoss(BaseLearningLoss):
         return {"l1_weight": self.l1_weight, "l2_weight": self.l2_weight}
 
     def description(self) -> og.losses.Loss:
-        """Return the loss as the engine knows it, summed over the rows."""
+        """Return the engine's loss, summed over the rows."""
         return og.losses.Elastic(
             l1_weight=self.l1_weight, l2_weight=self.l2_weight, reduction="sum"
         )
@@ -184,8 +184,7 @@ class NegLogLearningLoss(BaseLearningLoss):
     Parameters
     ----------
     eps : float, default=1e-5
-        `loss_gradient` keeps p within [eps, 1 - eps]; the engine computes from the scores and does
-        not need to.
+        `loss_gradient` clips p to [eps, 1 - eps]; the engine computes from the scores without it.
     probability_function : {"sigmoid"}, default="sigmoid"
     """
 
@@ -204,5 +203,5 @@ class NegLogLearningLoss(BaseLearningLoss):
         return {"eps": self.eps}
 
     def description(self) -> og.losses.Loss:
-        """Return the loss as the engine knows it, summed over the rows."""
+        """Return the engine's loss, summed over the rows."""
         return og.losses.BinaryCrossEntropy(reduction="sum")

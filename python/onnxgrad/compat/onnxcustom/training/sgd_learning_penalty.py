@@ -1,7 +1,7 @@
 """Penalties on the weights.
 
-In `fit` the penalty is part of the engine's step; `penalty_loss` and `update_weights` are for loops
-of one's own.
+In `fit` the penalty is part of the engine's step; `penalty_loss` and `update_weights` are for
+custom training loops.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ __all__ = [
 
 
 class BaseLearningPenalty(BaseOnnxClass):
-    """Base of the penalties: l1 sum abs(w) + l2 sum w^2, added to the loss of each batch."""
+    """Base class of penalties: l1 sum abs(w) + l2 sum w^2, added to the loss of each batch."""
 
     l1: float
     l2: float
 
     def description(self, weights: list[str]) -> Any:
-        """Return the penalty as the engine knows it, or None."""
+        """Return the engine's penalty, or None."""
         if not self.l1 and not self.l2:
             return None
         return og.losses.Penalty(l1=self.l1, l2=self.l2, weights=weights)
@@ -39,7 +39,7 @@ class BaseLearningPenalty(BaseOnnxClass):
     def build_onnx_function(
         self, opset: int, device: Any, n_tensors: int, dtype: Any = np.float32
     ) -> None:
-        """Make the graphs: ``penalty_onnx_`` of the loss, ``penalty_grad_onnx_`` of the update."""
+        """Build the graphs ``penalty_onnx_`` (loss) and ``penalty_grad_onnx_`` (update)."""
         del device
         self.penalty_onnx_ = function_onnx_graph(
             "n_penalty_elastic_error",
@@ -61,7 +61,7 @@ class BaseLearningPenalty(BaseOnnxClass):
             delattr(self, name)
 
     def penalty_loss(self, device: Any, loss: Any, *weights: Any) -> OrtValue:
-        """Return the loss [1] with the penalty of the weights that follow it."""
+        """Return the loss [1] plus the penalty on the weights."""
         del device
         feeds = {"loss": loss, **{f"W{i}": weight for i, weight in enumerate(weights)}}
         if not hasattr(self, "_run_loss"):
@@ -69,7 +69,7 @@ class BaseLearningPenalty(BaseOnnxClass):
         return self._run_loss(feeds)[0]
 
     def update_weights(self, n_bind: int, device: Any, statei: Any) -> OrtValue:
-        """Return a weight after a step of rate 1 against the penalty; it is changed in place."""
+        """Update a weight in place by a gradient step of rate 1 on the penalty, and return it."""
         del n_bind, device
         if not hasattr(self, "_run_update"):
             self._run_update = GraphRunner(self.penalty_grad_onnx_)
@@ -79,7 +79,7 @@ class BaseLearningPenalty(BaseOnnxClass):
 
     @staticmethod
     def select(class_name: Any, **kwargs: Any) -> BaseLearningPenalty:
-        """Return the penalty of a name, or the object itself; None means no penalty.
+        """Return the penalty of that name, or the object itself; None means no penalty.
 
         Raises
         ------
@@ -120,15 +120,15 @@ class NoLearningPenalty(BaseLearningPenalty):
     def build_onnx_function(
         self, opset: int, device: Any, n_tensors: int, dtype: Any = np.float32
     ) -> None:
-        """Make no graphs: there are none."""
+        """Do nothing: there are no graphs."""
 
     def penalty_loss(self, device: Any, loss: Any, *weights: Any) -> OrtValue:
-        """Return the loss as it is."""
+        """Return the loss unchanged."""
         del device, weights
         return as_ort_value(loss)
 
     def update_weights(self, n_bind: int, device: Any, statei: Any) -> OrtValue:
-        """Return the weight as it is."""
+        """Return the weight unchanged."""
         del n_bind, device
         return as_ort_value(statei)
 

@@ -1,6 +1,6 @@
-"""Learning rates: how they change from epoch to epoch, and the update that they are part of.
+"""Learning rates, their schedules by epoch, and the updates that use them.
 
-In `fit` the update is the engine's; `update_weights` is for loops of one's own.
+In `fit` the update is the engine's; `update_weights` is for custom training loops.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _SCHEDULES = ("adaptive", "constant", "invscaling", "optimal")
 
 
 class BaseLearningRate(BaseOnnxClass):
-    """Base of the learning rates.
+    """Base class of learning rates.
 
-    A class of one's own defines `init_learning_rate`, `update_learning_rate` and `value`; it may
-    define `optimizer`, which says what update the engine does.
+    A user-defined subclass defines `init_learning_rate`, `update_learning_rate` and `value`; it may
+    define `optimizer`, the update of the engine.
     """
 
     def init_learning_rate(self) -> Self:
-        """Begin a training."""
+        """Reset the rate for a new training."""
         raise NotImplementedError("This method must be overwritten.")
 
     def update_learning_rate(self, t: int) -> Self:
@@ -46,11 +46,11 @@ class BaseLearningRate(BaseOnnxClass):
         return False
 
     def optimizer(self, lr: float) -> Any:
-        """Return the description of the update, with a learning rate."""
+        """Return the engine's optimizer, with a learning rate."""
         return og.optimizers.SGD(lr)
 
     def update_loss(self, loss: float) -> None:
-        """Take note of the loss of an epoch."""
+        """Record the loss of an epoch."""
 
     def loop(self, n: int = 1000) -> Iterator[float]:
         """Yield the rates of `n` epochs."""
@@ -61,7 +61,7 @@ class BaseLearningRate(BaseOnnxClass):
 
     @staticmethod
     def select(class_name: Any, **kwargs: Any) -> BaseLearningRate:
-        """Return the learning rate of a name, of a number (its first value), or the object itself.
+        """Return the learning rate for a name or number (its first value), or the object itself.
 
         Raises
         ------
@@ -107,17 +107,17 @@ class LearningRateSGD(BaseLearningRate):
     Parameters
     ----------
     eta0 : float, default=0.01
-        First rate.
+        Initial rate.
     alpha : float, default=0.0001
-        Of ``"optimal"``.
+        Parameter of ``"optimal"``.
     power_t : float, default=0.25
-        Of ``"invscaling"``.
+        Parameter of ``"invscaling"``.
     learning_rate : {"invscaling", "constant", "optimal", "adaptive"}, default="invscaling"
-        After epoch t, from 0: ``"invscaling"`` is eta0 / (t + 1)^power_t,
+        The rate after epoch t, from 0. ``"invscaling"`` is eta0 / (t + 1)^power_t, see
         `onnxgrad.schedules.InverseScaling`; ``"optimal"`` is `onnxgrad.schedules.Optimal` with
-        eta0 as its first rate (scikit-learn's own scale is that without `first_is_lr`);
-        ``"adaptive"`` divides by 5 when the loss has not improved by a thousandth for five epochs,
-        `onnxgrad.schedules.Plateau`.
+        eta0 as its first rate (scikit-learn's scale is that without `first_is_lr`);
+        ``"adaptive"`` divides the rate by 5 if the loss has not improved by 0.1 % for five epochs,
+        see `onnxgrad.schedules.Plateau`.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class LearningRateSGD(BaseLearningRate):
         return self.value_
 
     def init_learning_rate(self) -> Self:
-        """Begin a training."""
+        """Reset the rate for a new training."""
         self.eta0_ = float(self.eta0)
         self._losses: list[float] = []
         self._rates = [self.eta0_]
@@ -174,14 +174,14 @@ class LearningRateSGD(BaseLearningRate):
         return self
 
     def update_loss(self, loss: float) -> None:
-        """Take note of the loss of an epoch, for ``"adaptive"``."""
+        """Record the loss of an epoch, for ``"adaptive"``."""
         if self.learning_rate == "adaptive":
             self._losses.append(loss)
 
     def build_onnx_function(
         self, opset: int, device: Any, n_tensors: int, dtype: Any = np.float32
     ) -> None:
-        """Make the graph of the update, ``axpy_onnx_``: w - rate / batch_size g."""
+        """Build the graph of the update, ``axpy_onnx_``: w - rate / batch_size g."""
         del device, n_tensors
         self.axpy_onnx_ = function_onnx_graph("axpy", target_opset=opset, dtype=dtype)
         vars(self).pop("_run_axpy", None)
@@ -195,7 +195,7 @@ class LearningRateSGD(BaseLearningRate):
         batch_size: int,
         velocity: Any = None,
     ) -> OrtValue:
-        """Return a weight after a step along its gradient; the weight itself is changed too."""
+        """Update a weight in place by a gradient step, and return it."""
         del n_bind, device
         if velocity is not None:
             raise RuntimeError("Velocity must be None for this way of updating weights.")
@@ -215,7 +215,9 @@ class LearningRateSGD(BaseLearningRate):
 
 
 class LearningRateSGDNesterov(LearningRateSGD):
-    """The same with momentum: V' = momentum V - rate g, w' = w + V' or, with Nesterov's correction,
+    """`LearningRateSGD` with momentum.
+
+    V' = momentum V - rate g, and w' = w + V' or, with Nesterov's correction,
     w' = w + momentum V' - rate g.
 
     Parameters
@@ -224,7 +226,7 @@ class LearningRateSGDNesterov(LearningRateSGD):
         As in `LearningRateSGD`.
     momentum : float, default=0.9
     nesterov : bool, default=True
-    """  # noqa: D205
+    """
 
     def __init__(
         self,
@@ -241,11 +243,11 @@ class LearningRateSGDNesterov(LearningRateSGD):
 
     @property
     def needs_grad(self) -> bool:
-        """Whether past gradients are kept: yes."""
+        """Whether past gradients are kept; True."""
         return True
 
     def optimizer(self, lr: float) -> Any:
-        """Return the description of the update, with a learning rate."""
+        """Return the engine's optimizer, with a learning rate."""
         if not self.momentum:
             return og.optimizers.SGD(lr)
         return og.optimizers.SGD(
@@ -255,7 +257,7 @@ class LearningRateSGDNesterov(LearningRateSGD):
     def build_onnx_function(
         self, opset: int, device: Any, n_tensors: int, dtype: Any = np.float32
     ) -> None:
-        """Make the graph of the update, ``axpyw_onnx_``."""
+        """Build the graph of the update, ``axpyw_onnx_``."""
         del device, n_tensors
         name = "axpyw2" if self.nesterov else "axpyw"
         self.axpyw_onnx_ = function_onnx_graph(name, target_opset=opset, dtype=dtype)
@@ -270,7 +272,7 @@ class LearningRateSGDNesterov(LearningRateSGD):
         batch_size: int,
         velocity: Any = None,
     ) -> Any:
-        """Return weight and velocity after a step; both are changed in place too."""
+        """Update weight and velocity in place, and return both."""
         del n_bind, device
         if velocity is None:
             raise RuntimeError("Velocity must not be None for this way of updating weights.")

@@ -1,4 +1,4 @@
-"""Small functions as ONNX models, by name; they are those of `onnxgrad.compat.graphs.formulas`."""
+"""Small functions as ONNX models, by name; see `onnxgrad.compat.graphs.formulas`."""
 
 from __future__ import annotations
 

@@ -22,9 +22,9 @@ __all__ = [
 
 
 def onnx_rename_weights(onx: onnx.ModelProto) -> onnx.ModelProto:
-    """Give initializers the prefixes ``I0_``, ``I1_``, ... in their order; in place.
+    """Prefix the names of initializers with ``I0_``, ``I1_``, ... in their order, in place.
 
-    Training works without it too: weights may have any order.
+    Training does not need it: weights may be in any order.
     """
     names = [init.name for init in onx.graph.initializer]
     digits = len(str(max(0, len(names) - 1)))
@@ -48,7 +48,7 @@ def get_onnx_opset(onx: onnx.ModelProto, domain: str = "") -> int:
 
 
 def proto_type_to_dtype(proto_type: int | str) -> Any:
-    """Return the NumPy type of ONNX's number of a type, or of a name such as ``tensor(float)``."""
+    """Return the NumPy type for ONNX's type number, or for a name such as ``tensor(float)``."""
     if isinstance(proto_type, str):
         name = proto_type.removeprefix("tensor(").removesuffix(")")
         if not proto_type.startswith("tensor("):
@@ -58,7 +58,7 @@ def proto_type_to_dtype(proto_type: int | str) -> Any:
 
 
 def dtype_to_var_type(dtype: Any) -> Any:
-    """Return skl2onnx's tensor type of a NumPy type."""
+    """Return skl2onnx's tensor type for a NumPy type."""
     from skl2onnx.common import data_types
 
     kinds = {
@@ -75,7 +75,7 @@ def dtype_to_var_type(dtype: Any) -> Any:
 
 
 def add_initializer(model: onnx.ModelProto, name: str, value: Any) -> onnx.ModelProto:
-    """Return the model with one more initializer.
+    """Return the model with an additional initializer.
 
     Raises
     ------
@@ -99,13 +99,13 @@ def add_initializer(model: onnx.ModelProto, name: str, value: Any) -> onnx.Model
 def replace_initializers_into_onnx(
     model: onnx.ModelProto, results: dict[str, Any]
 ) -> onnx.ModelProto:
-    """Return the model with other values of some initializers.
+    """Return the model with new values of some initializers.
 
     Parameters
     ----------
     model : onnx.ModelProto
     results : dict of str to array or OrtValue
-        Each as large as the initializer of its name.
+        Values by name, each with as many elements as its initializer.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Replacing an operator by a small model, and a loss by its losses per row."""
+"""Replacing an operator by a small model, and a loss by the losses of its elements."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def onnx_rewrite_operator(
 ) -> onnx.ModelProto:
     """Return the model with every node of a type replaced by the nodes of another model.
 
-    See `onnxgrad.compat.graphs.tools.replace_operator`; `debug_info` changes nothing.
+    See `onnxgrad.compat.graphs.tools.replace_operator`; `debug_info` has no effect.
     """
     del debug_info
     return tools.replace_operator(onx, op_type, sub_onx, recursive)
 
 
 def unreduced_onnx_loss(onx: onnx.ModelProto, output_name: str = "score") -> onnx.ModelProto:
-    """Return a loss model that gives the loss of each element in place of their sum or mean.
+    """Return a loss model that returns the loss of each element instead of their sum or mean.
 
     See `onnxgrad.compat.graphs.summed_losses.unreduced_loss`.
     """

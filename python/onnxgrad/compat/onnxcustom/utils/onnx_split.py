@@ -1,4 +1,4 @@
-"""Cutting a model into parts that run one after the other; see `onnxgrad.compat.graphs.tools`."""
+"""Splitting a model into parts that run one after the other; see `onnxgrad.compat.graphs.tools`."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ __all__ = ["OnnxSegment", "OnnxSplitting", "split_onnx"]
 
 
 class OnnxSegment:
-    """The nodes of a model between two neighbouring places to cut.
+    """The nodes of a model between two adjacent cut points.
 
     Attributes
     ----------
     parent : OnnxSplitting
     begin, end : str or None
-        Names of the values; None means the beginning or the end of the model.
+        Names of the cut points; None means the beginning or the end of the model.
     size : int
         Bytes of the initializers that it reads.
     involved, nodes : list of onnx.NodeProto
     shape_results : list
-        Empty: a segment needs nothing but its value.
+        Empty: a segment only needs the value at its beginning.
     """
 
     def __init__(
@@ -47,24 +47,24 @@ class OnnxSegment:
 
 
 class OnnxSplitting:
-    """A model and the places where it can be cut.
+    """A model and its cut points.
 
     Parameters
     ----------
     onnx_model : onnx.ModelProto
     verbose : int, default=0
-        Above 0 it prints what it does.
+        Whether to log progress.
     doc_string : bool, default=False
-        Whether the parts say in their doc_string which ones they are.
+        Whether to add the segments of a part to its doc_string.
     fLOG : callable, default=None
-        Takes the messages of `verbose`; None prints them.
+        Function that logs messages; None prints them.
 
     Attributes
     ----------
     cutting_points : list of str
-        Values that everything after them depends on alone.
+        Values that all later nodes depend on exclusively.
     segments : list of OnnxSegment
-        One more than there are places to cut.
+        The segments between the cut points.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class OnnxSplitting:
     def split_segment(
         self, n_parts: int | None = None, cut_points: Sequence[str] | None = None
     ) -> list[int]:
-        """Return the places of the first segment of each part, and the number of segments.
+        """Return the index of the first segment of each part, and the number of segments.
 
         Raises
         ------
@@ -116,17 +116,17 @@ class OnnxSplitting:
         for name in cut_points:
             if name not in self.cutting_points:
                 raise ValueError(f"Unable to split at {name!r}, only at {self.cutting_points}.")
-        places = sorted(self.cutting_points.index(name) + 1 for name in cut_points)
-        return [0, *places, len(self.segments)]
+        indices = sorted(self.cutting_points.index(name) + 1 for name in cut_points)
+        return [0, *indices, len(self.segments)]
 
     def make_onnx(self, extremities: Sequence[int]) -> list[onnx.ModelProto]:
-        """Return a model for each part that `split_segment` has chosen."""
-        cuts = [self.cutting_points[place - 1] for place in extremities[1:-1]]
+        """Return a model for each part chosen by `split_segment`."""
+        cuts = [self.cutting_points[i - 1] for i in extremities[1:-1]]
         self._log(f"splits {[*extremities]} at {cuts}")
         parts = tools.split(self.onnx_model, cuts)
         if self.doc_string:
-            for place, part in enumerate(parts):
-                part.doc_string += f"\nsegments {extremities[place]}:{extremities[place + 1]}"
+            for i, part in enumerate(parts):
+                part.doc_string += f"\nsegments {extremities[i]}:{extremities[i + 1]}"
         return parts
 
 
@@ -139,19 +139,19 @@ def split_onnx(
     doc_string: bool = False,
     fLOG: Callable[..., Any] | None = None,
 ) -> Any:
-    """Return parts of a model; the outputs of each are the inputs of the next.
+    """Split a model into parts; the outputs of each are the inputs of the next.
 
     Parameters
     ----------
     onnx_model : onnx.ModelProto
     n_parts : int, default=None
-        Number of parts; they are cut where they have about the same number of nodes.
+        Number of parts, which have about the same number of nodes.
     cut_points : list of str, default=None
-        In place of `n_parts`, names of values where all of the computation goes through.
+        Names of cut points, instead of `n_parts`.
     verbose, doc_string, fLOG
-        Of `OnnxSplitting`.
+        As for `OnnxSplitting`.
     stats : bool, default=False
-        True returns the parts and a dictionary: ``split``, ``segments``, ``cutting_points``,
+        Whether to return a dictionary too: ``split``, ``segments``, ``cutting_points``,
         ``extremities``, ``split_points``.
 
     Raises
@@ -172,5 +172,5 @@ def split_onnx(
         ],
         "cutting_points": splitting.cutting_points,
         "extremities": extremities,
-        "split_points": [splitting.segments[place].begin for place in extremities[1:-1]],
+        "split_points": [splitting.segments[i].begin for i in extremities[1:-1]],
     }

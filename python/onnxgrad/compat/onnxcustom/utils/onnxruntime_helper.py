@@ -1,4 +1,4 @@
-"""Devices, providers and values."""
+"""Devices, execution providers and OrtValues."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def provider_to_device(provider_name: str) -> str:
 
 
 def get_ort_device_type(device: Any) -> int:
-    """Return the number of the type of a device, given as a name or an object with a name."""
+    """Return the type number of a device, given as a name or an object with a name."""
     name = device if isinstance(device, str) else device.device_name()
     return get_ort_device(name.lower()).device_type()
 
 
 def get_ort_device(device: str | OrtDevice) -> OrtDevice:
-    """Return the device of a name: ``"cpu"``, ``"cuda"``, ``"gpu"``, ``"cuda:1"``."""
+    """Return the device of that name: ``"cpu"``, ``"cuda"``, ``"gpu"``, ``"cuda:1"``."""
     if isinstance(device, OrtDevice):
         return device
     name, _, index = device.partition(":")
@@ -46,7 +46,7 @@ def get_ort_device(device: str | OrtDevice) -> OrtDevice:
 
 
 def ort_device_to_string(device: OrtDevice) -> str:
-    """Return the name of a device; the reverse of `get_ort_device`."""
+    """Return the name of a device; the inverse of `get_ort_device`."""
     names = {OrtDevice.cpu(): "cpu", OrtDevice.cuda(): "cuda"}
     if device.device_type() not in names:
         raise NotImplementedError(f"Unable to guess device for {device!r}.")
@@ -55,7 +55,7 @@ def ort_device_to_string(device: OrtDevice) -> str:
 
 
 def numpy_to_ort_value(arr: np.ndarray[Any, Any], device: Any = None) -> OrtValue:
-    """Return an array as a value, without a copy."""
+    """Convert an array to an OrtValue, without a copy."""
     host = "cpu" if device is None else get_ort_device(device)
     return OrtValue.ortvalue_from_numpy(arr, host)
 

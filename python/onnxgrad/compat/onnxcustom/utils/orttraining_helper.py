@@ -49,7 +49,7 @@ def add_loss_output(
     output_index: int | str | None = None,
     **kwargs: Any,
 ) -> onnx.ModelProto:
-    """Return a model with a loss as first output, and the expected values as one more input.
+    """Return a model with a loss as first output and the expected values as additional input.
 
     See `onnxgrad.compat.graphs.summed_losses.add_summed_loss`.
     """

@@ -1,4 +1,4 @@
-"""Values as short texts."""
+"""Short descriptions of OrtValues."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Where programs import the classes of onnxruntime's extension from."""
+"""The modules from which programs import the classes of onnxruntime's extension."""

@@ -1,4 +1,4 @@
-"""The classes of onnxruntime in Python: values of onnxgrad, and stock onnxruntime's sessions."""
+"""The Python classes of onnxruntime: onnxgrad's values, and stock onnxruntime's sessions."""
 
 from __future__ import annotations
 

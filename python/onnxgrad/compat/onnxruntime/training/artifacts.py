@@ -1,8 +1,8 @@
-"""Writes what `onnxgrad.compat.onnxruntime.training.api` trains with, under the usual names.
+"""Generation of the files for `onnxgrad.compat.onnxruntime.training.api`, with the usual names.
 
-`training_model.onnx` and `eval_model.onnx` are the model with its loss, of standard operators; the
-gradient is built when they are loaded. `optimizer_model.onnx` is the update as a graph, and its
-metadata names the optimizer. `checkpoint` holds the parameters.
+`training_model.onnx` and `eval_model.onnx` are the model with its loss, in standard operators; the
+gradient is built when they are loaded. `optimizer_model.onnx` is the update as a graph, with the
+optimizer in its metadata. `checkpoint` has the parameters.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from onnxgrad.files import save_model
 
 __all__ = ["LossType", "OptimType", "generate_artifacts"]
 
-# Of the metadata of the training model.
+# Key in the metadata of the training model.
 KEY = "onnxgrad.training"
 
 
@@ -79,32 +79,32 @@ def generate_artifacts(
     ----------
     model : onnx.ModelProto or path
     requires_grad : list of str, default=None
-        Parameters to train; None means all that scale or shift values.
+        Parameters to train; None means all trainable ones.
     frozen_params : list of str, default=None
-        Parameters that are in the checkpoint and are not trained.
+        Parameters that are in the checkpoint but not trained.
     loss : LossType or onnxgrad.losses.Loss, default=None
-        None: the first output of the model is the loss. A classifier's loss is put on the scores
-        behind its Softmax or Sigmoid, not on probabilities or labels.
+        None means that the first output of the model is the loss. A classifier's loss is applied to
+        the scores before its Softmax or Sigmoid, not to probabilities or labels.
     optimizer : OptimType or onnxgrad.optimizers.Optimizer, default=None
     artifact_directory : path, default=None
-        None means the current one.
+        None means the current directory.
     prefix : str, default=""
-        Of the names of the files.
+        Prefix of the file names.
     additional_output_names : list of str, default=None
-        Outputs of the model that a training step gives after the loss.
+        Outputs of the model that a training step returns after the loss.
     nominal_checkpoint : bool, default=False
-        Whether ``nominal_checkpoint`` is written too; here it has the parameters as well.
+        Whether to write ``nominal_checkpoint`` too; here it also has the parameters.
     loss_input_names : list of str, default=None
-        The output that the loss is put on; one name.
+        The output to apply the loss to; a single name.
     ort_format, custom_op_library
-        Refused: there are no such files here.
+        Not supported.
 
     Raises
     ------
     RuntimeError
-        A parameter to train that is frozen too, an unknown kind of loss.
+        A parameter to train is also frozen, or an unknown type of loss.
     TypeError
-        An unknown kind of optimizer.
+        An unknown type of optimizer.
     """
     for name, value in (("ort_format", ort_format), ("custom_op_library", custom_op_library)):
         if value:
@@ -170,7 +170,7 @@ def _with_loss(
         )
     if loss_input_names:
         if len(loss_input_names) > 1:
-            raise RuntimeError(f"A loss is put on one output, not on {list(loss_input_names)}.")
+            raise RuntimeError(f"A loss is applied to one output, not {list(loss_input_names)}.")
         loss = loss.replace(output=loss_input_names[0])
     return og.add_loss(model, loss, target=target)
 

@@ -1,6 +1,6 @@
-"""Profiles of Python code as trees of calls, from the standard library's profiler.
+"""Profiles of Python code as call trees, from the standard library's profiler.
 
-The time inside `fit` is the engine's: `onnxgrad.TrainingSession.profiling` has it by kernel.
+For the time inside `fit`, by kernel, see `onnxgrad.TrainingSession.profiling`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["ProfileNode", "profile", "profile2graph"]
 _Key = tuple[str, int, str]
 _Numbers = tuple[int, int, float, float]
 
-# Files of the interpreter and its library, whose small functions are left out of the text.
+# Files of the interpreter and its library, whose fast functions are left out of the text.
 _LIBRARY = frozenset(
     (
         *("~", "_collections_abc.py", "abc.py", "contextlib.py", "functools.py", "inspect.py"),
@@ -43,7 +43,7 @@ def profile(fct: Callable[[], Any], sort: str = "cumulative") -> tuple[pstats.St
 
 
 class _Line(NamedTuple):
-    """A line of the text; the numbers are those of the call, or of the function for a root."""
+    """A line of the text; the numbers are those of the call, or for a root of the function."""
 
     node: ProfileNode
     depth: int
@@ -59,12 +59,12 @@ class ProfileNode:
     func_name, filename : str
     line : int
     nc1, nc2 : int
-        Calls without recursive ones, and all.
+        Number of calls without recursive ones, and of all calls.
     tin, tall : float
-        Seconds in the function itself, and with what it calls.
+        Seconds in the function itself, and including the functions it calls.
     called_by, calls_to : list of ProfileNode
     calls_to_elements : list of (nc1, nc2, tin, tall)
-        The share of each function of `calls_to` that this one has caused.
+        The numbers of calls of each function in `calls_to` from this one.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class ProfileNode:
         self.called_by.append(pnode)
 
     def add_calls_to(self, pnode: ProfileNode, time_elements: _Numbers) -> None:
-        """Add a function that this one calls, with the numbers of these calls."""
+        """Add a function that this one calls, and the numbers of these calls."""
         self.calls_to.append(pnode)
         self.calls_to_elements.append(time_elements)
 
@@ -99,7 +99,7 @@ class ProfileNode:
 
     @property
     def numbers(self) -> _Numbers:
-        """Calls and times of the function, whoever calls it."""
+        """Calls and times of the function, from all callers."""
         return self.nc1, self.nc2, self.tin, self.tall
 
     def __iter__(self) -> Iterator[ProfileNode]:
@@ -110,33 +110,33 @@ class ProfileNode:
             yield node
             new = [child for child in node.calls_to if child.key not in found]
             found |= {child.key: child for child in new}
-            stack += [child for place, child in enumerate(new) if child not in new[:place]]
+            stack += [child for i, child in enumerate(new) if child not in new[:i]]
 
     def __repr__(self) -> str:
         return f"ProfileNode({self.filename!r}, {self.line!r}, {self.func_name!r})"
 
     def to_text(self, fct_width: int = 60, with_file: bool = True) -> str:
-        """Return the tree below this function, four spaces more for each level.
+        """Return the call tree of this function, indented by four spaces per level.
 
-        Numbers are those of the calls from the line above that has one level less. A function that
-        several others call is marked ``+++`` there and is a tree of its own, with all of its calls,
-        below; without files it is opened everywhere instead, except below itself. Small functions
-        of Python's library are left out.
+        Numbers are those of the calls from the parent line. A function with several callers is
+        marked ``+++`` there and has a separate tree below, with all of its calls; without files it
+        is expanded everywhere instead, except below itself. Fast functions of Python's library are
+        left out.
 
         Parameters
         ----------
         fct_width : int, default=60
             Width of the column of names.
         with_file : bool, default=True
-            False leaves the files out.
+            Whether to include file names.
         """
-        lines = [*(_forest if with_file else _opened)(self)]
+        lines = [*(_forest if with_file else _expanded)(self)]
         digits = 1 + max(len(str(count)) for line in lines for count in line.numbers[:2])
         return "\n".join(_format(line, digits, fct_width, with_file) for line in lines)
 
 
 def _children(node: ProfileNode) -> list[tuple[ProfileNode, _Numbers]]:
-    """Return what a function calls, in the order of the source."""
+    """Return the functions that a function calls, in source order."""
     calls = zip(node.calls_to, node.calls_to_elements, strict=True)
     kept = [
         (child, part)
@@ -167,8 +167,8 @@ def _forest(root: ProfileNode) -> Iterator[_Line]:
         yield from visit(node, numbers, 0)
 
 
-def _opened(root: ProfileNode) -> Iterator[_Line]:
-    """Yield the lines of one tree where every call is opened, except below itself."""
+def _expanded(root: ProfileNode) -> Iterator[_Line]:
+    """Yield the lines of a single tree with every call expanded, except below itself."""
 
     def visit(node: ProfileNode, numbers: _Numbers, above: tuple[int, ...]) -> Iterator[_Line]:
         yield _Line(node, len(above), numbers, again=False)
@@ -193,7 +193,7 @@ def _format(line: _Line, digits: int, fct_width: int, with_file: bool) -> str:
 
 
 def _fit(name: str, width: int) -> str:
-    """Return a name of just this width; a longer one has dots in the middle."""
+    """Return a name padded to a width, or shortened with dots in the middle."""
     if width < 8:
         return name
     half = width // 2 - 1
@@ -203,13 +203,13 @@ def _fit(name: str, width: int) -> str:
 def profile2graph(
     ps: Any, clean_text: Callable[[str], str] | None = None
 ) -> tuple[ProfileNode, dict[str, ProfileNode]]:
-    """Return a profile as a tree: its root, and all functions by ``file:line:name``.
+    """Convert a profile to a tree: its root, and all functions by ``file:line:name``.
 
     Parameters
     ----------
     ps : pstats.Stats or cProfile.Profile
     clean_text : callable, default=None
-        Applied to the names of files.
+        Applied to file names.
     """
     table: Any = getattr(ps, "stats", None) if not isinstance(ps, cProfile.Profile) else None
     if table is None:
@@ -227,6 +227,6 @@ def profile2graph(
                 nodes[key].add_called_by(nodes[caller])
     roots = [n for n in nodes.values() if all(caller is n for caller in n.called_by)]
     if not roots:
-        raise RuntimeError("The profile has no function that nothing calls.")
+        raise RuntimeError("Every function in the profile has a caller.")
     by_name = {node.key: node for node in nodes.values()}
     return max(roots, key=lambda node: node.tall), by_name

@@ -1,4 +1,4 @@
-"""Parameters, gradients and properties of a training, and their file."""
+"""Parameters, gradients and properties of a training, and their checkpoint file."""
 
 from __future__ import annotations
 
@@ -19,16 +19,15 @@ _Array = np.ndarray[Any, Any]
 
 
 class Parameter:
-    """A parameter of the model; the state makes them.
+    """A parameter of the model, created by `CheckpointState`.
 
     Attributes
     ----------
     name : str
     data : numpy.ndarray
-        Its value, a read-only view; a copy is taken when it is set, and shape and dtype must be the
-        same.
+        Its value, a read-only view; assigning an array of the same shape and dtype copies it.
     grad : numpy.ndarray or None
-        What the training steps since the last reset add up to, a read-only view.
+        The sum of the gradients since the last reset, a read-only view.
     requires_grad : bool
     """
 
@@ -98,7 +97,7 @@ class Parameters:
 
 
 class Properties:
-    """Numbers and texts of one's own that are kept with the parameters."""
+    """User-defined numbers and strings that are stored with the parameters."""
 
     def __init__(self) -> None:
         self._values: dict[str, int | float | str] = {}
@@ -122,7 +121,7 @@ class Properties:
 
 
 class CheckpointState:
-    """The state of a training: made by `load_checkpoint`.
+    """The state of a training, created by `load_checkpoint`.
 
     Attributes
     ----------
@@ -134,7 +133,7 @@ class CheckpointState:
         self._values = dict(values)
         self._trained = list(trained)
         self._gradients: dict[str, _Array] = {}
-        self._changes = 0  # by the user, for those who hold copies
+        self._changes = 0  # number of assignments by the user, to invalidate copies
         self._optimizer: dict[str, _Array] = {}
         self._optimizer_source: Any = None  # the Optimizer, once there is one
         self.parameters = Parameters(self)
@@ -142,7 +141,7 @@ class CheckpointState:
 
     @classmethod
     def load_checkpoint(cls, checkpoint_uri: str | os.PathLike[str]) -> CheckpointState:
-        """Read a file that `generate_artifacts` or `save_checkpoint` has written."""
+        """Read a file written by `generate_artifacts` or `save_checkpoint`."""
         with Path(checkpoint_uri).open("rb") as file, np.load(file, allow_pickle=False) as found:
             head = json.loads(str(found["head"]))
             parameters = {name: found[f"parameter/{name}"] for name in head["parameters"]}
@@ -161,14 +160,14 @@ class CheckpointState:
         checkpoint_uri: str | os.PathLike[str],
         include_optimizer_state: bool = False,
     ) -> None:
-        """Write a state to a file, which replaces an older one whole or not at all.
+        """Write a state to a file, replacing an older one completely or not at all.
 
         Parameters
         ----------
         state : CheckpointState
         checkpoint_uri : path
         include_optimizer_state : bool, default=False
-            Whether moments, step and rate of the optimizer are kept too.
+            Whether to write moments, step and rate of the optimizer too.
         """
         source = state._optimizer_source
         optimizer = state._optimizer if source is None else source._arrays()

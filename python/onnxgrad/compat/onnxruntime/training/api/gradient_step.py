@@ -1,7 +1,7 @@
-"""Updates with gradients that are given: a TrainingSession on a model whose gradients they are.
+"""Optimizer updates with given gradients, as steps of a TrainingSession.
 
-The loss of that model is sum_i <w_i, g_i> with the gradients g_i as inputs, so that its gradient
-with respect to w_i is g_i, and one step of it is the optimizer's update.
+The loss of its model is sum_i <w_i, g_i> with the gradients g_i as inputs, so that its gradient
+with respect to w_i is g_i, and a step is the optimizer's update.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ def step_sum() -> og.losses.Loss:
 
 
 def described(optimizer: og.optimizers.Optimizer) -> str:
-    """Return an optimizer as text."""
+    """Serialize an optimizer to a string."""
     try:
         return json.dumps({"type": type(optimizer).__name__, "options": vars(optimizer)})
     except TypeError as error:
         raise TypeError(
-            f"{type(optimizer).__name__} has no text for an artifact: {error}"
+            f"{type(optimizer).__name__} cannot be stored in an artifact: {error}"
         ) from error
 
 
 def optimizer_from(text: str) -> og.optimizers.Optimizer:
-    """Return the optimizer of a text that `described` has made."""
+    """Return the optimizer serialized by `described`."""
     found = json.loads(text)
     made: og.optimizers.Optimizer = getattr(og.optimizers, found["type"])(**found["options"])
     return made

@@ -1,4 +1,4 @@
-"""A learning rate that rises linearly and falls linearly."""
+"""A learning rate with linear warm-up and linear decay."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class LinearLRScheduler:
         self.step()
 
     def step(self) -> None:
-        """Set the rate; to be called after each step of the optimizer."""
+        """Set the rate; call it after each step of the optimizer."""
         done = self._optimizer._steps
         if done < self._warmup:
             factor = done / max(1, self._warmup)

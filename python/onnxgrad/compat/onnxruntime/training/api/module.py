@@ -23,11 +23,11 @@ KEY = "onnxgrad.training"
 
 
 def metadata(model: onnx.ModelProto, path: Any) -> dict[str, str]:
-    """Return the metadata of an artifact, which must have been written by `generate_artifacts`."""
+    """Return the metadata of an artifact written by `generate_artifacts`."""
     found = {entry.key: entry.value for entry in model.metadata_props}
     if KEY not in found:
         raise ValueError(
-            f"{os.fspath(path)!r} was not written by generate_artifacts of onnxgrad: make the "
+            f"{os.fspath(path)!r} was not written by onnxgrad's generate_artifacts: generate the "
             "artifacts again from the model."
         )
     return found
@@ -39,12 +39,12 @@ class Module:
     Parameters
     ----------
     train_model_uri : path
-        Of the training model.
+        Path of the training model.
     state : CheckpointState
     eval_model_uri : path, default=None
-        Of the evaluation model; without one, there is only training mode.
+        Path of the evaluation model, which evaluation mode requires.
     device : str, default="cpu"
-        ``"cpu"`` alone.
+        Only ``"cpu"``.
     session_options : default=None
         No effect.
 
@@ -99,10 +99,10 @@ class Module:
         self._seen = self._state._changes
 
     def __call__(self, *user_inputs: Any) -> Any:
-        """Do a training or an evaluation step and return the loss, or the outputs as a tuple.
+        """Do a training or an evaluation step and return the loss, or a tuple of outputs.
 
-        In training mode, the gradients are added to those since the last reset. Inputs are arrays
-        or OrtValues; with OrtValues alone, the outputs are OrtValues too.
+        In training mode, gradients accumulate until the next reset. Inputs are arrays or OrtValues;
+        if all are OrtValues, so are the outputs.
         """
         if self._seen != self._state._changes:  # the user has set parameters
             self._build()
@@ -120,7 +120,7 @@ class Module:
         return results[0] if len(results) == 1 else results
 
     def _fitting(self, name: str, value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Return a target [N, 1] of numbers as class numbers [N] where the loss takes these."""
+        """Convert a target [N, 1] of numbers to class numbers [N] if the loss takes these."""
         wanted = self._types[name]
         dtype = onnx.helper.tensor_dtype_to_np_dtype(wanted.elem_type)
         if value.ndim == 2 and len(wanted.shape.dim) == 1 and value.shape[1] == 1:
@@ -147,16 +147,16 @@ class Module:
         return list(self._passes.forward(feeds, training=False))
 
     def train(self, mode: bool = True) -> Self:
-        """Choose training mode (True) or evaluation mode, and return the module."""
+        """Set training mode (True) or evaluation mode, and return the module."""
         self.training = mode
         return self
 
     def eval(self) -> Self:
-        """Choose evaluation mode, and return the module."""
+        """Set evaluation mode, and return the module."""
         return self.train(False)
 
     def lazy_reset_grad(self) -> None:
-        """Let the next training step begin new gradients."""
+        """Reset the gradients at the next training step."""
         self._reset = True
 
     def _names(self, trainable_only: bool) -> list[str]:
@@ -167,7 +167,7 @@ class Module:
         return sum(self._state._values[name].size for name in self._names(trainable_only))
 
     def get_contiguous_parameters(self, trainable_only: bool = False) -> OrtValue:
-        """Return all parameters, one after the other, as a float32 vector."""
+        """Return all parameters, concatenated into a float32 vector."""
         flat = [self._state._values[name].ravel() for name in self._names(trainable_only)]
         return OrtValue(np.concatenate(flat).astype(np.float32))
 
@@ -190,14 +190,14 @@ class Module:
         """Write the model with its current parameters, without loss and target."""
         model = og.set_weights(self._model, self._state._values)
         del model.metadata_props[:]
-        needed = tools.values_behind(model, graph_output_names)
+        needed = tools.ancestors(model, graph_output_names)
         inputs = [value.name for value in model.graph.input if value.name in needed]
         part = onnx.utils.Extractor(model).extract_model(inputs, list(graph_output_names))
         part.ir_version = model.ir_version
         save_model(part, inference_model_uri)
 
     def input_names(self) -> list[str]:
-        """Return the names of the inputs, the target among them."""
+        """Return the names of the inputs, including the target."""
         return [value.name for value in self._passes.get_inputs()]
 
     def output_names(self) -> list[str]:

@@ -28,7 +28,7 @@ class Optimizer:
     Parameters
     ----------
     optimizer_uri : path
-        Of the optimizer model.
+        Path of the optimizer model.
     module : Module
     """
 
@@ -78,7 +78,7 @@ class Optimizer:
         return self._session.lr
 
     def _arrays(self) -> dict[str, np.ndarray[Any, Any]]:
-        """Return what a checkpoint keeps: the optimizer's state without the weights."""
+        """Return the optimizer state for a checkpoint, without the weights."""
         state = self._session.state()
         slots = {f"slot/{name}": v for name, v in state.items() if name not in self._trained}
         return slots | {_RATE: np.array(self._session.lr), _STEPS: np.array(self._steps)}
