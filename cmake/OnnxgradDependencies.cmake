@@ -1,6 +1,6 @@
 # Finds the libraries of docs/architecture.md and wraps those without a CMake package of their own.
 # Targets: fmt::fmt, spdlog::spdlog, nlohmann_json::nlohmann_json, protobuf::libprotobuf, ONNX::onnx,
-# hwy::hwy, onnxgrad::xxhash, OpenMP::OpenMP_CXX.
+# hwy::hwy, re2::re2, onnxgrad::xxhash, OpenMP::OpenMP_CXX.
 
 # ONNX's own library: in CMAKE_PREFIX_PATH, or where scripts/onnx_library.sh has put it.
 execute_process(
@@ -27,6 +27,17 @@ if(NOT ONNX_FOUND)
 endif()
 find_package(ZLIB REQUIRED)
 find_package(hwy REQUIRED)
+
+# Older versions of RE2 have no CMake package.
+find_package(re2 CONFIG QUIET)
+if(NOT re2_FOUND)
+  find_path(ONNXGRAD_RE2_INCLUDE_DIR re2/re2.h REQUIRED)
+  find_library(ONNXGRAD_RE2_LIBRARY re2 REQUIRED)
+  add_library(re2::re2 UNKNOWN IMPORTED)
+  set_target_properties(re2::re2 PROPERTIES
+    IMPORTED_LOCATION "${ONNXGRAD_RE2_LIBRARY}"
+    INTERFACE_INCLUDE_DIRECTORIES "${ONNXGRAD_RE2_INCLUDE_DIR}")
+endif()
 
 # Only the header is used.
 add_library(onnxgrad_xxhash INTERFACE)

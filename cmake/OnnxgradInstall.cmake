@@ -18,7 +18,7 @@ foreach(_layer IN LISTS _layers)
     list(APPEND _objects $<TARGET_OBJECTS:onnxgrad_${_layer}>)
   endif()
 endforeach()
-set(_libraries fmt::fmt spdlog::spdlog ONNX::onnx protobuf::libprotobuf hwy::hwy ZLIB::ZLIB
+set(_libraries fmt::fmt spdlog::spdlog ONNX::onnx protobuf::libprotobuf hwy::hwy re2::re2 ZLIB::ZLIB
   OpenMP::OpenMP_CXX Threads::Threads)
 list(TRANSFORM _libraries REPLACE "(.+)" "$<BUILD_INTERFACE:\\1>" OUTPUT_VARIABLE _build_libraries)
 

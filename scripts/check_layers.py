@@ -53,6 +53,7 @@ LIBRARIES: list[tuple[str, str, set[str]]] = [
     ("protobuf", r"google/protobuf/", {"onnx"}),
     ("spdlog", r"spdlog/", {"base"}),
     ("Highway", r"hwy/", {"device", "kernels"}),
+    ("RE2", r"re2/", {"kernels"}),
     ("nanobind", r"nanobind/", {"bindings"}),
 ]
 # Room of python/onnxgrad (a sub-package, or a module of one file) -> rooms that it may import

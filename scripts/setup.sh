@@ -23,6 +23,7 @@ debian_packages=(
   libgtest-dev
   libhwy-dev
   libprotobuf-dev
+  libre2-dev
   libspdlog-dev
   libxxhash-dev
   ninja-build

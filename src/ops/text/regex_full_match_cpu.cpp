@@ -1,31 +1,25 @@
-#include <stdexcept>
+#include <re2/re2.h>
 
 #include "onnxgrad/error.h"
 #include "opdef/kernel.h"
 #include "ops/kernel_support.h"
-#include "ops/text/regex_program.h"
 
 namespace onnxgrad::ops::regex_full_match_cpu {
 namespace {
 
-RegexProgram compile(const ir::Node& node) {
-  const std::string pattern = node.string_attribute("pattern", "");
-  try {
-    return RegexProgram(pattern);
-  } catch (const std::invalid_argument& error) {
-    throw ModelError({.what = "pattern '" + pattern + "': " + error.what(),
-                      .where = {.node = node.name, .op_type = node.op_type},
-                      .hint = "Write the pattern in the syntax of RE2, without \\p and \\C."});
-  }
-}
-
 std::vector<Tensor> run_regex(const opdef::DynamicCall& call) {
-  const RegexProgram program = compile(call.node);
+  const std::string pattern = call.node.string_attribute("pattern", "");
+  const re2::RE2 regex(pattern, re2::RE2::Quiet);
+  if (!regex.ok()) {
+    throw ModelError({.what = fmt::format("pattern '{}': {}", pattern, regex.error()),
+                      .where = {.node = call.node.name, .op_type = call.node.op_type},
+                      .hint = "Write the pattern in the syntax of RE2."});
+  }
   const Tensor& x = call.inputs.at(0);
   Tensor y = Tensor::empty(DataType::kBool, x.dims());
   const auto texts = x.strings();
   auto* out = reinterpret_cast<bool*>(y.mutable_raw());
-  for (std::size_t i = 0; i < texts.size(); ++i) out[i] = program.matches(texts[i]);
+  for (std::size_t i = 0; i < texts.size(); ++i) out[i] = re2::RE2::FullMatch(texts[i], regex);
   return {y};
 }
 

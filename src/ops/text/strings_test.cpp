@@ -1,4 +1,7 @@
+#include <gtest/gtest.h>
+
 #include "ops/testing/op_case.h"
+#include "ops/text/utf8.h"
 
 namespace onnxgrad::ops_test {
 namespace strings {
@@ -94,6 +97,17 @@ std::vector<ErrorCase> strings_error_cases() {
            .inputs = {},
            .error = "ModelError",
            .fragments = {"kept", "case_change_action"}}};
+}
+
+TEST(Utf8, CharactersGoThereAndBack) {
+  const std::string text = "a\xc3\xa4\xe2\x82\xac\xf0\x9f\x98\x80";
+  EXPECT_EQ(ops::decode_utf8(text), U"a\u00e4\u20ac\U0001f600");
+  EXPECT_EQ(ops::encode_utf8(ops::decode_utf8(text)), text);
+}
+
+TEST(Utf8, OtherBytesAreReplaced) {
+  EXPECT_EQ(ops::decode_utf8("\xff"), U"\ufffd");
+  EXPECT_EQ(ops::decode_utf8("\xe0\x80\x80").size(), 3U);  // too long a form
 }
 
 }  // namespace onnxgrad::ops_test
