@@ -28,7 +28,7 @@ SUM = "s = ReduceSum<keepdims = 0>(x)\n"
 
 
 def branch(output, condition, taken, other, values="$T[N, 4]"):
-    """An If whose branches compute `output`; `{y}` stands for it in their bodies."""
+    """An If whose branches compute `output`; `{y}` is its placeholder in their bodies."""
     then, els = (
         body.replace("{y}", f"{output}_{side}") for body, side in ((taken, "a"), (other, "b"))
     )

@@ -217,7 +217,7 @@ def _compare(name: str, given: Any, wanted: Any, case: Case, is_random: bool) ->
 
 
 class Gradient(NamedTuple):
-    """What was found of one input of a test. Where the gradient is right, both texts are empty."""
+    """The result for one input of a test. Both strings are empty if the gradient is right."""
 
     operator: str
     input: str  # its formal name; "": an input of a function body

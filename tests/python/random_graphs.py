@@ -53,7 +53,7 @@ class Value:
 
 @dataclass
 class Draft:
-    """A graph on its way."""
+    """A graph under construction."""
 
     rng: np.random.Generator
     dtype: np.dtype
@@ -63,7 +63,7 @@ class Draft:
     read: set[str] = field(default_factory=set)
 
     def pick(self, wanted=lambda value: True) -> Value | None:
-        """Return a value, a late one rather than an early one; None if there is none like it."""
+        """Return a random value, preferably a late one; None if there is no such value."""
         fitting = [value for value in self.values if wanted(value)]
         if not fitting:
             return None

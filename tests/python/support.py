@@ -43,7 +43,7 @@ g (float[N, 2] X) => (float[N, 1] price, float[N, 3] kind)
 
 
 class DLPackOnly:
-    """An array of which nothing is known but DLPack."""
+    """An array that supports only DLPack."""
 
     def __init__(self, array):
         self._array = array

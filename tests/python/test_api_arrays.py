@@ -23,7 +23,7 @@ def identity(dtype, shape):
 
 
 class OnlyArray:
-    """An array of another library: nothing but __array__."""
+    """An array of another library that supports only __array__."""
 
     def __init__(self, array):
         self._array = array
@@ -74,7 +74,7 @@ def test_bfloat16():
     np.testing.assert_array_equal(found, given)
 
 
-def test_texts_cross_the_border():
+def test_strings_are_passed_both_ways():
     # The engine computes with numbers; texts are labels.
     tensor = np.array([["a", "bé"], ["", "中文"]])
     for given in (tensor, tensor.astype(object)):

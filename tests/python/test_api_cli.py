@@ -1,4 +1,4 @@
-"""The command line, run as users run it: what it prints, what it writes, its exit status."""
+"""The command line as users run it: what it prints and writes, and its exit status."""
 
 import csv
 import json
@@ -243,7 +243,7 @@ def test_status_130_interrupted(folder):
     onnx.checker.check_model(folder / "out.onnx")
 
 
-def test_status_1_fault(monkeypatch, capsys, folder):
+def test_status_1_bug(monkeypatch, capsys, folder):
     def broken(*arguments, **options):
         raise errors.InternalError("the reason")
 

@@ -67,7 +67,7 @@ def test_steps_are_those_of_numpy(linear_proto, linear_data):
     assert session.steps == 10
 
 
-def test_asked_outputs_of_a_step(linear_proto, linear_data):
+def test_requested_outputs_of_a_step(linear_proto, linear_data):
     X, y = linear_data
     session = og.TrainingSession(
         linear_proto, "squared_error", "sgd", outputs=["coef_grad", "gradient_norm"]

@@ -86,7 +86,7 @@ def test_on_nan_is_non_finite(linear_proto, linear_data):
         trainer.fit(X, y, on_nan="maybe", verbose=0)
 
 
-def test_the_device_that_there_is(linear_proto, linear_data):
+def test_the_available_device(linear_proto, linear_data):
     states = []
     for device in ("cpu", "auto"):
         trainer = og.Trainer(linear_proto, device=device)
@@ -128,7 +128,7 @@ def test_history_without_validation(classifier, blobs):
     assert set(classifier.history) == NAMES - {"val_loss", "val_accuracy"}
 
 
-def test_validation_rows_of_their_own(classifier, blobs):
+def test_separate_validation_rows(classifier, blobs):
     X, y = blobs
     classifier.fit(X[:200], y[:200], validation=(X[200:], y[200:]), epochs=3, verbose=0)
     held_out = classifier.evaluate(X[200:], y[200:])
@@ -152,7 +152,7 @@ def test_same_seed_same_bytes(blobs):
     assert train(1) != train(2)
 
 
-def test_fit_goes_on_and_reset_goes_back(blobs):
+def test_fit_continues_and_reset_restores(blobs):
     X, y = blobs
     model = mlp_proto([4, 8, 3])
     trainer = og.Trainer(model, "softmax_cross_entropy", "sgd", lr=0.05)
@@ -169,7 +169,7 @@ def test_fit_goes_on_and_reset_goes_back(blobs):
     assert trainer.history["train_loss"] == first
 
 
-def test_session_given(linear_proto, linear_data):
+def test_trainer_of_a_session(linear_proto, linear_data):
     X, y = linear_data
     session = og.TrainingSession(linear_proto, "squared_error", og.optimizers.SGD(lr=0.1))
     trainer = og.Trainer(session).fit(X, y, epochs=2, verbose=0)
@@ -216,7 +216,7 @@ def test_sample_weight_leaves_rows_out(linear_proto, linear_data):
     np.testing.assert_allclose(ours["intercept"], theirs["intercept"], rtol=1e-4)
 
 
-def test_labels_settle_the_loss_of_bare_columns(blobs, capsys):
+def test_labels_determine_the_loss_of_columns_without_a_head(blobs, capsys):
     # A file whose output is several bare columns does not say whether they are scores.
     X, y = blobs
     trainer = og.Trainer(mlp_proto([4, 8, 3]), lr=0.01)

@@ -1,4 +1,4 @@
-"""`onnxgrad evaluate` and `onnxgrad predict` say what the models say in stock onnxruntime."""
+"""`onnxgrad evaluate` and `onnxgrad predict` agree with the models in stock onnxruntime."""
 
 import csv
 import json

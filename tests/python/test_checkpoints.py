@@ -1,4 +1,4 @@
-"""Checkpoints: resuming is exact, files of others are refused, other programs can read them."""
+"""Checkpoints: resuming is exact, foreign files are refused, other programs can read them."""
 
 import json
 import signal
@@ -39,7 +39,7 @@ def same_state(a, b):
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "nesterov", "adam"])
-def test_session_goes_on_bit_for_bit(tmp_path, batch, optimizer):
+def test_session_continues_bit_for_bit(tmp_path, batch, optimizer):
     first, second = session_of(optimizer=optimizer), session_of(optimizer=optimizer)
     for _ in range(4):
         first.step(batch)
@@ -133,7 +133,7 @@ def test_checkpoint_of_another_model_is_refused(tmp_path, batch):
     session.step(batch)
 
 
-def test_trained_model_goes_on_from_its_checkpoint(tmp_path, batch):
+def test_trained_model_continues_from_its_checkpoint(tmp_path, batch):
     """The weights of the file do not count: the checkpoint brings its own."""
     session = session_of()
     session.step(batch)
@@ -270,7 +270,7 @@ def test_resumed_history_has_its_metrics(tmp_path, rows):
         fit(trainer_of(), rows, metrics="max_error", callbacks=[keeper], resume=True)
 
 
-def test_session_of_lbfgs_goes_on_bit_for_bit(tmp_path, batch):
+def test_session_of_lbfgs_continues_bit_for_bit(tmp_path, batch):
     first, second = session_of(optimizer="lbfgs"), session_of(optimizer="lbfgs")
     first.step(batch)
     first.save(tmp_path / "state.safetensors")
@@ -295,7 +295,7 @@ def test_resume_takes_true_files_and_folders(tmp_path, rows):
         fit(trainer_of(), rows, resume=tmp_path / "none")
 
 
-def test_callbacks_are_told_of_checkpoints(tmp_path, rows):
+def test_callbacks_are_called_for_checkpoints(tmp_path, rows):
     class Listener(og.callbacks.Callback):
         def __init__(self):
             self.paths = []
@@ -462,7 +462,7 @@ def test_signals_leave_a_checkpoint_of_the_last_step(tmp_path, files, signal_num
     assert og.set_weights(tmp_path / "model.onnx", newest) == onnx.load(output)
 
 
-def test_command_line_refuses_what_makes_no_sense(tmp_path, files):
+def test_command_line_refuses_invalid_combinations(tmp_path, files):
     run = tmp_path / "run"
     status, _, errors = onnxgrad_train("--resume", run)
     assert (status, "is not a run folder" in errors) == (2, True)

@@ -1,4 +1,4 @@
-"""Checkpoints where there is no room: a limit of file sizes, and a small disk that is full."""
+"""Checkpoints without disk space: a limit of file sizes, and a small disk that is full."""
 
 import contextlib
 import resource
@@ -49,7 +49,7 @@ def test_a_limit_of_file_sizes_leaves_the_old_checkpoint(size, tmp_path):
     with largest_file(size), pytest.raises(og.CheckpointError, match="too large"):
         trained.save(path)
     assert_old_state_is_whole(path, old)
-    trained.save(path)  # with room again
+    trained.save(path)  # with free space again
     assert path.read_bytes() != old
 
 

@@ -70,7 +70,7 @@ def gradient_by_hand(x=X, labels=LABELS):
 
 @pytest.mark.parametrize("shown", [True, False], ids=["declared", "hidden"])
 @pytest.mark.parametrize("axis", [1, 2])
-def test_labels_tell_the_axis_in_a_step(axis, shown):
+def test_labels_determine_the_axis_in_a_step(axis, shown):
     session = og.TrainingSession(
         model(axis=axis, shown=shown),
         "cross_entropy",
@@ -99,7 +99,7 @@ def test_labels_tell_the_axis_in_a_step(axis, shown):
     ids=lambda options: "-".join(options) or "plain",
 )
 @pytest.mark.parametrize("weight", [None, WEIGHTS], ids=["", "weighted"])
-def test_options_with_places(axis, options, weight):
+def test_options_with_positions(axis, options, weight):
     labels = np.where(RNG.random((B, T)) < 0.2, -1, LABELS)
     if options.get("ignore_index") != -1:
         labels = LABELS
@@ -181,7 +181,7 @@ def test_the_axis_of_the_models_own_softmax():
         assert shape == (["N", V] if "1>" in head and "-1" not in head else ["N", T]), head
 
 
-def test_ambiguous_labels_say_axis():
+def test_ambiguous_labels_suggest_axis():
     """[B, C, C]: a label [B, C] fits both axes."""
     square = model(places=V)
     x, labels = X[:, :V], LABELS[:, :V]
@@ -202,7 +202,7 @@ def test_ambiguous_labels_say_axis():
         assert found == pytest.approx(expected, rel=1e-5)
 
 
-def test_files_where_nothing_tells_have_axis_1():
+def test_files_default_to_axis_1():
     """As PyTorch and ONNX's own operator have it; the line of the loss says so."""
     both_fixed = model(places=T)
     for write in (og.add_loss, og.training_step):
@@ -264,7 +264,7 @@ METRICS = ["accuracy", "f1"]
 
 
 @pytest.mark.parametrize("axis", [1, 2])
-def test_trainer_validates_and_counts_places(axis):
+def test_trainer_validates_and_counts_positions(axis):
     from sklearn.metrics import accuracy_score, f1_score
 
     trainer = og.Trainer(model(axis=axis), "cross_entropy", "sgd", lr=1e-30)
@@ -279,7 +279,7 @@ def test_trainer_validates_and_counts_places(axis):
     assert history["val_f1"][-1] == pytest.approx(expected)
 
 
-def test_trainer_learns_from_batches_and_goes_on(tmp_path):
+def test_trainer_learns_from_batches_and_continues(tmp_path):
     """An iterable of batches can be read once: its first batch is not lost."""
 
     def batches():

@@ -40,7 +40,7 @@ def expected(folder):
 
 
 def shell(command, folder):
-    """Run a line of bash in which `onnxgrad` stands for this interpreter's."""
+    """Run a line of bash with this interpreter's `onnxgrad`."""
     own = f"{shlex.quote(sys.executable)} -m onnxgrad.cli"
     return subprocess.run(
         ["bash", "-o", "pipefail", "-c", f'onnxgrad() {{ {own} "$@"; }}; {command}'],
@@ -93,7 +93,7 @@ OTHERS = (
 
 
 @pytest.mark.parametrize("command", OTHERS)
-def test_results_that_no_one_reads_or_that_find_no_room(folder, command):
+def test_results_that_nobody_reads_or_that_do_not_fit(folder, command):
     for ends, status in (("| head -0", 141), ("> /dev/full", 6), (">&-", 6)):
         done = shell(f"onnxgrad {command} {ends}", folder)
         assert done.returncode == status, (ends, done.stderr)
@@ -103,7 +103,7 @@ def test_results_that_no_one_reads_or_that_find_no_room(folder, command):
         assert ("cannot write to standard output" in done.stderr) == (status == 6)
 
 
-def test_a_gradient_and_predictions_are_written_though_no_one_listens(folder):
+def test_files_are_written_even_if_standard_output_is_closed(folder):
     done = shell("onnxgrad gradient model.onnx -o g.onnx | head -0", folder)
     assert done.returncode == 0, done.stderr
     onnx.checker.check_model(str(folder / "g.onnx"))
@@ -138,7 +138,7 @@ def vanishing(folder, monkeypatch):
 ROWS = ("model.onnx", "--data", "rows.csv", "--target", "y", "--threads", 1, "-q")
 
 
-def test_a_model_that_cannot_be_written_is_in_another_place(vanishing, expected):
+def test_a_model_that_cannot_be_written_is_saved_elsewhere(vanishing, expected):
     arguments = (*ROWS, "--epochs", EPOCHS, "--history", "h.csv")
     out, err = train(*arguments, "-o", "out/o.onnx", status=6)
     place = vanishing / "tmp" / "o.rescued.onnx"
@@ -152,7 +152,7 @@ def test_a_model_that_cannot_be_written_is_in_another_place(vanishing, expected)
     assert "o.rescued1.onnx" in err  # the first one stays
 
 
-def test_a_run_folder_has_it_too(vanishing, expected):
+def test_the_model_of_a_run_is_saved_elsewhere_too(vanishing, expected):
     arguments = (*ROWS, "--epochs", EPOCHS, "--history", "h.csv", "--run-dir", "run")
     train(*arguments, "-o", "out/o.onnx", status=6)
     (vanishing / "out").mkdir()
@@ -221,7 +221,7 @@ def test_signals_end_a_training_with_its_model(folder, number):
         ),
     ],
 )
-def test_places_are_checked_before_anything_is_read(folder, arguments, status, message):
+def test_paths_are_checked_before_anything_is_read(folder, arguments, status, message):
     (folder / "link.onnx").symlink_to("model.onnx")
     (folder / "model.csv").write_text("a,b,y\n1,2,3\n")
     before = {path: path.read_bytes() for path in folder.iterdir()}
@@ -232,19 +232,19 @@ def test_places_are_checked_before_anything_is_read(folder, arguments, status, m
     assert {path: path.read_bytes() for path in folder.iterdir()} == before
 
 
-def test_a_disk_without_room_is_seen_before(folder, monkeypatch):
+def test_a_full_disk_is_detected_before_training(folder, monkeypatch):
     with pytest.raises(og.CheckpointError, match="are free on the disk"):
         og._core.check_writable("o.onnx", 1 << 62)
     og._core.check_writable("o.onnx", 1)
     assert not (folder / "o.onnx").exists()
 
 
-def test_a_model_is_trained_in_place_if_that_is_asked_for(folder, expected):
+def test_a_model_is_trained_in_place_if_requested(folder, expected):
     train(*ROWS, "--epochs", EPOCHS, "-o", "model.onnx", "--overwrite")
     assert_trained("model.onnx", expected)
 
 
-def test_other_commands_do_not_write_over_what_they_read(folder):
+def test_other_commands_do_not_overwrite_their_inputs(folder):
     command = "onnxgrad gradient model.onnx -o model.onnx"
     done = shell(command, folder)
     assert done.returncode == 2
@@ -309,7 +309,7 @@ class Broken:
 
 
 @pytest.mark.parametrize("is_terminal", [False, True])
-def test_a_fit_goes_on_without_a_stream_for_its_progress(folder, monkeypatch, is_terminal):
+def test_a_fit_continues_without_a_stream_for_its_progress(folder, monkeypatch, is_terminal):
     stream = Broken()
     stream.is_terminal = is_terminal
     X, y = np.ones((4, 2), np.float32), np.zeros(4, np.float32)

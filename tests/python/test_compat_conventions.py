@@ -207,7 +207,7 @@ def test_squared_error_of_an_output_without_a_shape(matrices):
     np.testing.assert_allclose(loss, [[expected]], rtol=1e-5)
 
 
-def test_the_label_of_a_classifier_makes_room_for_the_target():
+def test_the_label_of_a_classifier_is_renamed_for_the_target():
     model = probabilities("[N, 2]")
     model.graph.node.append(onnx.helper.make_node("ArgMax", ["P"], ["label"], axis=1, keepdims=0))
     label = onnx.helper.make_tensor_value_info("label", onnx.TensorProto.INT64, ["N"])

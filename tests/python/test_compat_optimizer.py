@@ -146,7 +146,7 @@ def test_weights_of_rows_and_penalties():
         make().fit(*polynomial_data(), np.ones(100))
 
 
-def test_warm_start_goes_on_and_cold_start_draws_again():
+def test_warm_start_continues_and_cold_start_draws_again():
     X, y = polynomial_data()
     cold = make(max_iter=5).fit(X, y)
     before = cold.trained_coef_["init"].copy()
@@ -298,7 +298,7 @@ class Halving(BaseLearningRate):
         return self.value_
 
 
-def test_learning_rate_of_ones_own():
+def test_user_defined_learning_rate():
     X = np.ones((4, 2), np.float32)
     trainer = OrtGradientOptimizer(
         add_loss_output(linear_regression([0, 0], 0)), ["intercept"], learning_rate=Halving(0.1),

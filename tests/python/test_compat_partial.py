@@ -296,7 +296,7 @@ def test_adaptive_rate_falls_when_nothing_improves():
         LearningRateSGD(learning_rate="no")
 
 
-def test_a_loop_of_ones_own_is_what_fit_does():
+def test_a_custom_loop_does_what_fit_does():
     """The pieces one by one, as the original's fit puts them together, on full batches."""
     X, y = polynomial_data()
     rate = LearningRateSGDNesterov(0.1, learning_rate="constant")
@@ -323,7 +323,7 @@ def initial_weights():
     return [np.array(value, np.float32) for value in ([[0.5, -0.33333]], [[-2.0, 3.0]], [-1.0])]
 
 
-def test_penalty_of_a_loop_of_ones_own():
+def test_penalty_in_a_custom_loop():
     penalty = ElasticLearningPenalty(0.2, 0.7)
     penalty.build_onnx_function(15, None, 2)
     w = np.array([1, -2], np.float32)

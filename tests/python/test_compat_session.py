@@ -200,7 +200,7 @@ def test_gradients_are_clipped_to_a_norm_of_one():
         ("model_with_training_graph_path", "training.onnx"),
     ],
 )
-def test_parameters_without_a_meaning_here_are_refused_by_name(name, value):
+def test_unsupported_parameters_are_refused_by_name(name, value):
     model = linear_regression([1, -1], 0.5, with_loss=True)
     with pytest.raises(NotImplementedError, match=f"{name}={value!r}"):
         TrainingSession(model, parameters_of(**{name: value}))

@@ -65,7 +65,7 @@ def test_state_before_fit():
         np.testing.assert_array_equal(value.numpy(), np.zeros_like(given))
 
 
-def test_velocities_that_are_given_are_where_training_goes_on():
+def test_training_continues_from_given_velocities():
     """One step from known velocities: w' = w + m (m v - r g) - r g, in NumPy."""
     weights = [np.array([0.5], np.float32), np.array([[1], [-1]], np.float32)]
     velocity = [np.array([0.1], np.float32), np.array([[0.2], [-0.3]], np.float32)]

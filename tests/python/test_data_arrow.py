@@ -11,7 +11,7 @@ pa = pytest.importorskip("pyarrow")
 
 
 class Stream:
-    """An object of which nothing is known but the interface."""
+    """An object that supports only the interface."""
 
     def __init__(self, table):
         self._table = table

@@ -398,7 +398,7 @@ def test_npy_types(dtype, tmp_path):
         np.testing.assert_array_equal(chunk.target, y)
 
 
-def test_text_that_is_no_unicode(tmp_path):
+def test_text_that_is_not_unicode(tmp_path):
     points = np.array([[0x61, 0x110000], [0xD800, 0x62], [0xFFFFFFFF, 0]], "<u4")
     header = npy_with_header("{'descr': '<U2', 'fortran_order': False, 'shape': (3, ), }")
     chunk = read_npy(tmp_path, header + points.tobytes())

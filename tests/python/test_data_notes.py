@@ -106,7 +106,7 @@ def test_copies(case, capsys, caplog):
         assert any(one.startswith(message) for one in logged)
 
 
-def test_the_logger_is_told_with_verbose_0(caplog):
+def test_the_logger_gets_notes_with_verbose_0(caplog):
     with caplog.at_level(logging.DEBUG, "onnxgrad"):
         classifier().fit(rows(20, 3, 20)[0].astype(float), rows(20, 3, 20)[1], epochs=1, verbose=0)
     assert ("onnxgrad", logging.WARNING, "classes with fewer than 10 rows: 1 has 3") in (

@@ -51,7 +51,7 @@ def test_in_chunks(wide):
     )
 
 
-def test_a_name_that_is_there_twice(wide):
+def test_a_repeated_name(wide):
     path, _, session = wide
     other = path.with_name("twice.csv")
     header, rest = path.read_text().split("\n", 1)

@@ -36,7 +36,7 @@ def test_the_default_is_the_parameters_of_the_module(name):
         assert reasons[constant]
 
 
-def test_what_is_not_trained_is_said(capfd):
+def test_what_is_not_trained_is_reported(capfd):
     row = ROWS["spline_oscillator"]
     with np.load(MODELS / "spline_oscillator.npz") as data:
         feeds = {key: data[f"in/{key}"] for key in row["inputs"]}
@@ -74,7 +74,7 @@ def test_other_reasons():
     assert "(not named)" in named.weights_line
 
 
-def test_the_command_line_says_it(tmp_path):
+def test_the_command_line_reports_it(tmp_path):
     rows = np.random.default_rng(0).normal(size=(8, 3))
     data = tmp_path / "rows.csv"
     np.savetxt(data, rows, delimiter=",", header="a,b,y", comments="")

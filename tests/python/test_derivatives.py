@@ -452,7 +452,7 @@ def test_separate_passes_and_steps_stop_too() -> None:
     assert results["v_grad"].any()
 
 
-def test_what_cannot_be_stopped_is_said() -> None:
+def test_what_cannot_be_stopped_is_reported() -> None:
     with pytest.raises(og.ModelError, match=r"no value and no node 'acc'.*\n.*Did you mean 'act'"):
         og.gradient(parse(LAYERS), stop_gradient="acc")
     with pytest.raises(og.ModelError, match=r"'w' is a weight\n.*frozen="):

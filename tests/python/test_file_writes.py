@@ -86,11 +86,11 @@ def writes_of(source):
         "def f(path):\n    figure.savefig(path)",
     ],
 )
-def test_writes_are_seen(source):
+def test_writes_are_found(source):
     assert writes_of(source)
 
 
-def test_reads_and_memory_are_no_writes():
+def test_reads_and_memory_are_not_writes():
     assert not writes_of("path.open('rb'), open(path), open(path, 'r'), path.open()")
     assert not writes_of("def f():\n    memory = io.BytesIO()\n    np.save(memory, a)")
 
@@ -193,7 +193,7 @@ def test_lines_reach_the_disk(tmp_path, monkeypatch):
     assert flushed == [4, 4]
 
 
-def test_a_flush_that_fails_is_told(tmp_path, monkeypatch):
+def test_a_failed_flush_is_reported(tmp_path, monkeypatch):
     def fail(descriptor):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -248,7 +248,7 @@ def temporaries(folder):
     return sorted(path.name for path in folder.iterdir() if "onnxgrad-tmp" in path.name)
 
 
-def test_what_killed_processes_left_goes_away(tmp_path):
+def test_files_of_killed_processes_are_removed(tmp_path):
     """Of a process that is alive the file stays, and its write succeeds."""
     for name in ("a.bin", "b.bin") * 4:
         command = [sys.executable, "-c", WRITER, tmp_path / name]
@@ -287,7 +287,7 @@ for _ in range(300):
 """
 
 
-def test_writers_of_one_folder_leave_each_other_alone(tmp_path):
+def test_writers_in_a_folder_do_not_interfere(tmp_path):
     """A file that is written has its lock until it has its name: nobody takes it for a left one."""
     command = [sys.executable, "-c", MANY_WRITES, tmp_path / "a.bin"]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:

@@ -48,7 +48,7 @@ def test_files_are_written_all_the_same():
     onnx.checker.check_model(with_loss, full_check=True)
 
 
-def test_moved_elements_are_no_computing():
+def test_moving_elements_is_not_computing():
     moved = onnx.parser.parse_model(
         """<ir_version: 8, opset_import: ["" : 17]>
         main (float16[N, 2] X) => (float16[2, N] Y) { Y = Transpose <perm = [1, 0]> (X) }"""

@@ -1,4 +1,4 @@
-"""Graphs beyond what people draw: very wide nodes, very long chains, very many states."""
+"""Very large graphs: very wide nodes, very long chains, very many states."""
 
 import numpy as np
 import onnx

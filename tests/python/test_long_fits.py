@@ -111,7 +111,7 @@ def test_tables_with_columns_that_come_later(tmp_path):
     assert text == f"epoch,train_loss,val_loss\n1,1,nan\n2,0.5,0.5\n3,{third},\n"
 
 
-def test_tables_go_on_after_lines_that_are_cut_off(tmp_path):
+def test_tables_continue_after_truncated_lines(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("epoch,train_loss\n1,1\n2,0.5\n3")
     table = EpochTable(path, append=True)
@@ -123,7 +123,7 @@ def test_tables_go_on_after_lines_that_are_cut_off(tmp_path):
     assert path.read_text() == "epoch,train_loss\n1,1\n"
 
 
-def test_tables_bring_later_what_could_not_be_written(tmp_path):
+def test_tables_write_missing_lines_later(tmp_path):
     path = tmp_path / "folder" / "t.csv"
     table = EpochTable(path, append=False)
     with pytest.raises(og.CheckpointError, match="no folder"):

@@ -248,7 +248,7 @@ def test_class_weight_is_scikit_learns(given):
     assert one.history["train_loss"] == two.history["train_loss"]
 
 
-def test_class_weight_of_texts_and_bad_ones(linear_model, linear_data):
+def test_class_weight_of_strings_and_invalid_ones(linear_model, linear_data):
     from onnxgrad.data.labels import with_class_weights
 
     y = np.array(["no", "yes", "no", "no"])

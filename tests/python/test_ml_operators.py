@@ -407,7 +407,7 @@ def mixed_model() -> tuple[onnx.ModelProto, dict[str, np.ndarray], np.ndarray]:
     return convert_sklearn(pipeline, initial_types=types, options=options), columns, labels
 
 
-def test_columns_of_texts_equal_onnxruntimes() -> None:
+def test_columns_of_strings_equal_onnxruntimes() -> None:
     model, columns, _ = mixed_model()
     columns["port"][3] = "elsewhere"
     feeds = {name: array.reshape(-1, 1) for name, array in columns.items()}
@@ -417,7 +417,7 @@ def test_columns_of_texts_equal_onnxruntimes() -> None:
     np.testing.assert_allclose(given[1], expected[1], rtol=1e-5, atol=1e-5)
 
 
-def test_columns_of_texts_are_trained_on() -> None:
+def test_columns_of_strings_are_trained_on() -> None:
     """The classifier comes back from zero, in memory as from a file."""
     model, columns, labels = mixed_model()
     for node in model.graph.node:
@@ -439,7 +439,7 @@ def test_columns_of_texts_are_trained_on() -> None:
     assert encoders[0] == encoders[1]
 
 
-def test_the_command_line_trains_on_columns_of_texts(tmp_path) -> None:
+def test_the_command_line_trains_on_columns_of_strings(tmp_path) -> None:
     model, columns, labels = mixed_model()
     onnx.save(model, tmp_path / "mixed.onnx")
     lines = ["age,fare,sex,port,survived"]

@@ -115,7 +115,7 @@ def test_a_matrix_without_gradient_only_decays():
     np.testing.assert_allclose(session.state()["W0"], before * (1 - RATE * 0.1), rtol=1e-15)
 
 
-def test_a_checkpoint_goes_on(tmp_path):
+def test_training_continues_from_a_checkpoint(tmp_path):
     model = mlp_proto([4, 6, 3], dtype=np.float64)
     optimizer = og.optimizers.Muon(RATE)
     expected = NumpyMuon(initializers(model))

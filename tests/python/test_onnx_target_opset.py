@@ -234,7 +234,7 @@ IMPOSSIBLE = {
 
 
 @pytest.mark.parametrize("reason", IMPOSSIBLE)
-def test_what_an_opset_cannot_say_is_refused(reason: str, tmp_path: Path) -> None:
+def test_what_an_opset_cannot_express_is_refused(reason: str, tmp_path: Path) -> None:
     opset, model = IMPOSSIBLE[reason]
     with pytest.raises(ValueError, match=f"ModelError.*{reason}"):
         convert(f"target:{opset}", model, tmp_path)

@@ -301,7 +301,7 @@ class TestFreezing:
         rng = np.random.default_rng(seed)
         return {"X": rng.normal(size=(6, 3)), "label": rng.normal(size=(6, 2))}
 
-    def test_frozen_weights_stay_and_the_others_go_on(self):
+    def test_frozen_weights_stay_and_others_are_trained(self):
         session, plain = self.session(), self.session()
         for s in (session, plain):
             for i in range(3):
@@ -376,7 +376,7 @@ class TestFreezing:
         saved = og.InferenceSession(session.trained_model())
         np.testing.assert_array_equal(saved.run(None, {"X": self.batch()["X"]})[0], expected)
 
-    def test_reset_begins_anew(self):
+    def test_reset_starts_over(self):
         session, fresh = self.session(), self.session()
         session.step(self.batch())
         session.freeze("*0")
@@ -518,7 +518,7 @@ class TestLbfgs:
             trainer.fit(X, y, batch_size=32, verbose=0)
         trainer.fit(X, y, batch_size=400, epochs=1, validation=(X[:10], y[:10]), verbose=0)
 
-    def test_goes_on_from_its_state(self, stored):
+    def test_continues_from_its_state(self, stored):
         model = mlp_proto([4, 5, 3], dtype=np.float64)
         X, y = self.rows(stored)
         batch = {"X": X, "label": y}
@@ -545,7 +545,7 @@ class TestLbfgs:
         assert norm < 1e-4
         np.testing.assert_array_equal(session.state()["b"], before)
 
-    def test_is_no_graph(self, linear_model):
+    def test_cannot_be_a_graph(self, linear_model):
         with pytest.raises(og.ModelError, match="L-BFGS"):
             og.training_step(linear_model, optimizer="lbfgs")
         with pytest.raises(og.ModelError, match="L-BFGS"):

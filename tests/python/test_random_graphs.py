@@ -326,7 +326,7 @@ def test_wrong_gradients_are_found(dtype):
     assert found >= 18
 
 
-def test_rounding_is_told_from_a_wrong_result():
+def test_rounding_is_distinguished_from_a_wrong_result():
     """A sum that cancels to nothing: its last digits pass, a thousandth of one term does not."""
     rng = np.random.default_rng(0)
     a = rng.uniform(5e3, 2e4, 100).astype(np.float32)

@@ -1,4 +1,4 @@
-"""What a training leaves behind: CSV log, event file, run folder; and the learning-rate finder."""
+"""The files of a training: CSV log, event file, run folder; and the learning-rate finder."""
 
 import csv
 import io
@@ -253,7 +253,7 @@ def test_the_command_line_repeats_a_run_on_files(rows, tmp_path):
     assert (tmp_path / "o.onnx").read_bytes() == (tmp_path / "run" / "last.onnx").read_bytes()
 
 
-def test_run_folder_goes_on(rows, tmp_path):
+def test_run_folder_is_resumed(rows, tmp_path):
     run = tmp_path / "run"
     options = {"batch_size": 20, "verbose": 0, "validation": 0.2}
     whole = make_trainer().fit(*rows, epochs=6, **options)
@@ -281,7 +281,7 @@ def test_metrics_of_a_run_with_validation_every_second_epoch(rows, tmp_path):
     assert [line["val_loss"] == "" or line["val_loss"] == "nan" for line in lines] == [1, 0, 1, 0]
 
 
-def test_a_run_goes_on_where_the_best_model_cannot_be_written(rows, tmp_path):
+def test_a_run_continues_if_the_best_model_cannot_be_written(rows, tmp_path):
     def block(trainer, logs):
         if logs["epoch"] == 1:
             (tmp_path / "run" / "best.onnx").unlink()
@@ -387,7 +387,7 @@ def test_lr_find_suggests_a_rate_that_trains(rows):
     assert finder.plot().get_xlabel() == "learning rate"
 
 
-def test_lr_find_is_not_taken_in_by_noise():
+def test_lr_find_suggests_nothing_for_noise():
     """Labels that nothing can tell: batches differ, and no rate makes the loss fall."""
     rng = np.random.default_rng(0)
     X = np.zeros((2000, 4), np.float32)

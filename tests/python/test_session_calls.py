@@ -1,4 +1,4 @@
-"""Who may call a session when; what it says of time and memory; losses that are not finite."""
+"""Concurrent calls of a session; its profiles and memory; losses that are not finite."""
 
 import json
 import threading
@@ -211,7 +211,7 @@ def test_gradients_of_another_number_of_rows_name_the_output():
         passes.backward({"Y": ones(5, 1)})
 
 
-def test_other_sizes_of_one_name_are_told_too():
+def test_other_sizes_of_one_name_are_reported_too():
     session = og.InferenceSession(onnx.parser.parse_model(PLACES))
     with pytest.raises(og.ShapeError) as info:
         session.run(None, {"A": ones(2, 5, 2), "B": ones(2, 4, 2)})

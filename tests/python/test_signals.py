@@ -42,7 +42,7 @@ def send(number, seconds=0.2):
 
 @pytest.mark.parametrize("callbacks", [[], [lambda trainer, logs: None]])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGALRM])
-def test_a_handler_that_returns_lets_the_fit_go_on(handlers, number, callbacks):
+def test_fit_continues_after_a_handler_returns(handlers, number, callbacks):
     called = []
 
     def handle(number, frame):

@@ -147,7 +147,7 @@ def test_log_loss_is_that_of_probabilities(iris):
 
 @pytest.mark.parametrize("given", [None, "", "Sigmoid"])
 @pytest.mark.parametrize("loss", ["auto", "log_loss"])
-def test_several_labels_a_row(iris, given, loss):
+def test_several_labels_per_row(iris, given, loss):
     if given == "" and loss == "log_loss":
         loss = "binary_cross_entropy"  # bare scores are no probabilities
     X = iris[0]
@@ -326,7 +326,7 @@ def test_frozen_weights_stay(iris):
     assert {name for name in first if np.array_equal(first[name], last[name])} == {"W0"}
 
 
-def test_images_are_taken_by_models_that_want_them():
+def test_images_as_input():
     X, y = (array[:200] for array in load_digits(n_class=3, return_X_y=True))
     X = (X / 16).astype(np.float32).reshape(-1, 1, 8, 8)
     model = onnx.parser.parse_model(

@@ -108,7 +108,7 @@ def by_joblib(estimator):
 
 @pytest.mark.parametrize("copy", [by_pickle, by_joblib])
 @pytest.mark.parametrize("optimizer", og.optimizers.names())
-def test_a_pickled_estimator_goes_on_as_the_first_one(iris, copy, optimizer):
+def test_a_pickled_estimator_continues_like_the_original(iris, copy, optimizer):
     X, y = iris
     first = OnnxClassifier(
         hidden_layer_sizes=(5,), optimizer=optimizer, max_iter=3, warm_start=True, random_state=0
@@ -121,7 +121,7 @@ def test_a_pickled_estimator_goes_on_as_the_first_one(iris, copy, optimizer):
     assert first.n_iter_ == second.n_iter_ == 6
 
 
-def test_a_pickled_estimator_draws_what_the_first_one_draws(iris):
+def test_a_pickled_estimator_draws_like_the_original(iris):
     """Dropout continues in its stream of random numbers."""
     model = multi_layer_perceptron([4, 20, 3], head="softmax", seed=1)
     place = next(i for i, node in enumerate(model.graph.node) if node.op_type == "Relu")
@@ -239,7 +239,7 @@ def test_validation_scores_of_a_regressor(iris, loss):
     assert OnnxRegressor(max_iter=2).fit(X, y).validation_scores_ is None
 
 
-def test_sparse_rows_are_refused_with_a_way_out(iris):
+def test_sparse_rows_are_refused_with_a_hint(iris):
     sparse = pytest.importorskip("scipy.sparse")
     rows = sparse.csr_array(iris[0])
     with pytest.raises(TypeError, match="toarray"):
@@ -303,7 +303,7 @@ def test_wrong_options_are_named(iris, options, words):
         OnnxClassifier(**options).fit(*iris)
 
 
-def test_files_that_are_no_models(iris, tmp_path):
+def test_files_that_are_not_models(iris, tmp_path):
     (tmp_path / "text.onnx").write_text("this is not a model")
     for path in ("missing.onnx", tmp_path / "text.onnx"):
         with pytest.raises(og.ModelError, match=Path(path).name):

@@ -1,4 +1,4 @@
-"""How many threads a session takes: all cores, what OMP_NUM_THREADS says, or what it is told."""
+"""The number of threads of a session: all cores, OMP_NUM_THREADS, or the option."""
 
 import os
 import subprocess
@@ -48,7 +48,7 @@ def threads_of_a_step(variable, *arguments):
 
 @pytest.fixture(scope="module")
 def by_itself():
-    """Threads of a step where nothing is said: more than one, or there is nothing to see here."""
+    """Threads of a step by default; the tests are skipped if there is only one."""
     count = threads_of_a_step(None)
     if count < 2:
         pytest.skip("needs two cores")
@@ -61,7 +61,7 @@ def test_openmps_variable_is_respected(variable, by_itself):
 
 
 @pytest.mark.parametrize("variable", ["0", "many", "1000000"])
-def test_what_is_no_number_or_too_large_changes_nothing(variable, by_itself):
+def test_invalid_numbers_change_nothing(variable, by_itself):
     assert threads_of_a_step(variable) == by_itself
 
 

@@ -236,7 +236,7 @@ def test_a_run_can_be_done_again_from_its_file(folder):
 
 @pytest.mark.parametrize("way", ["--stream", "--no-stream"])
 @pytest.mark.parametrize("name", FORMATS)
-def test_a_run_goes_on(folder, name, way):
+def test_a_run_is_resumed(folder, name, way):
     target, weight = FORMATS[name]
     data = ("model.onnx", "--data", name, "--target", target, "--sample-weight", weight, way, "-q")
     train(*data, "--epochs", 5, "-o", "whole.onnx", "--seed", 4)
@@ -344,7 +344,7 @@ def test_mistakes(folder, arguments, status, message):
     assert not (folder / "o.onnx").exists()
 
 
-def test_texts_of_descriptions():
+def test_strings_of_descriptions():
     texts = {
         og.losses: ("huber:delta=2.0", "output:my:loss", "hinge", "elastic:l1_weight=0.1"),
         og.optimizers: ("sgd", "nesterov:weight_decay=0.1", "adam:amsgrad=true", "lbfgs:history=3"),

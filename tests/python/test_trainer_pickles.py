@@ -41,7 +41,7 @@ TRAINERS = {
 
 @pytest.mark.parametrize("name", TRAINERS)
 @pytest.mark.parametrize("way", ["pickle", "copy"])
-def test_goes_on_bit_for_bit(rows, name, way):
+def test_continues_bit_for_bit(rows, name, way):
     fit = {**OPTIONS, "batch_size": None} if name == "lbfgs" else OPTIONS
     trainer = og.Trainer(mlp_proto([4, 5, 3], head="Softmax"), **TRAINERS[name])
     trainer.fit(*rows, epochs=2, **fit)
@@ -58,7 +58,7 @@ def test_goes_on_bit_for_bit(rows, name, way):
     assert again.history["train_loss"] == trainer.history["train_loss"]
 
 
-def test_what_fit_has_settled_stays(rows):
+def test_choices_of_fit_are_kept(rows):
     """Sample weights, a loss chosen by integer labels, weights that were frozen later."""
     trainer = og.Trainer(mlp_proto([4, 5, 3]), "auto", "adam")
     trainer.freeze("b1")

@@ -167,7 +167,7 @@ def test_a_function_of_onnxscript(linear_proto, linear_data):
         (("float[M, K] target", "float target"), "'target' is one number"),
     ],
 )
-def test_models_that_are_no_losses(change, message, linear_proto):
+def test_models_that_are_not_losses(change, message, linear_proto):
     text = PINBALL.replace(*change)
     if "double" in text:
         text = (

@@ -272,7 +272,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_models_that_are_no_update(case):
+def test_models_that_are_not_updates(case):
     old, new, message = BAD[case]
     assert old in MOMENTUM
     text = MOMENTUM.replace(old, new)

@@ -1,7 +1,7 @@
 """Class weights and sample weights where a row has several labels; estimators on such models.
 
-The loss of place (b, t) counts w[b] c[label]; a mean is divided by the sum of what counts. All
-expected values are NumPy's, by hand.
+The loss at position (b, t) has the weight w[b] c[label]; a mean is divided by the sum of the
+weights. NumPy computes all expected values.
 """
 
 import pickle
@@ -20,7 +20,7 @@ IGNORED = -100
 CLASS_WEIGHT = {0: 0.5, 2: 3.0, 3: 0.25}
 RNG = np.random.default_rng(11)
 ROW_WEIGHTS = RNG.uniform(0.5, 2.0, size=B)
-PLACE_WEIGHTS = RNG.uniform(0.5, 2.0, size=(B, T))
+POSITION_WEIGHTS = RNG.uniform(0.5, 2.0, size=(B, T))
 WITH_IGNORED = np.where(RNG.random((B, T)) < 0.3, IGNORED, LABELS)
 LOSS = og.losses.SoftmaxCrossEntropy(ignore_index=IGNORED)
 
@@ -49,7 +49,9 @@ def rows_weight(weight):
     return 1.0 if weight is None else weight if weight.ndim > 1 else weight[:, None]
 
 
-@pytest.mark.parametrize("weight", [None, ROW_WEIGHTS, PLACE_WEIGHTS], ids=["", "rows", "places"])
+@pytest.mark.parametrize(
+    "weight", [None, ROW_WEIGHTS, POSITION_WEIGHTS], ids=["", "rows", "positions"]
+)
 @pytest.mark.parametrize("class_weight", [CLASS_WEIGHT, "balanced", None])
 @pytest.mark.parametrize("labels", [LABELS, WITH_IGNORED], ids=["", "ignored"])
 @pytest.mark.parametrize("axis", [1, 2])
@@ -64,8 +66,8 @@ def test_a_step_by_hand(axis, labels, class_weight, weight):
 
 def test_evaluation_by_hand():
     trainer = og.Trainer(model(), LOSS)
-    counts = weights_of(WITH_IGNORED, {}) * PLACE_WEIGHTS
-    found = trainer.evaluate(X, WITH_IGNORED, PLACE_WEIGHTS, metrics="f1")
+    counts = weights_of(WITH_IGNORED, {}) * POSITION_WEIGHTS
+    found = trainer.evaluate(X, WITH_IGNORED, POSITION_WEIGHTS, metrics="f1")
     assert found.loss == pytest.approx(after_a_step(WITH_IGNORED, counts, 0)[1], rel=1e-5)
     right = (X @ W).argmax(-1) == WITH_IGNORED
     assert found.accuracy == pytest.approx((right * counts).sum() / counts.sum())
@@ -76,7 +78,7 @@ def test_evaluation_by_hand():
         WITH_IGNORED[known],
         (X @ W).argmax(-1)[known],
         average="macro",
-        sample_weight=PLACE_WEIGHTS[known],
+        sample_weight=POSITION_WEIGHTS[known],
     )
     assert found.metrics["f1"] == pytest.approx(expected)
 
@@ -98,12 +100,12 @@ def test_batches_and_pickles(class_weight):
     np.testing.assert_array_equal(again.session.state()["W"], arrays.session.state()["W"])
 
 
-def test_a_fit_goes_on_with_weights_of_places():
-    """Rows first, then places: weights and optimizer state stay."""
+def test_a_fit_continues_with_weights_of_positions():
+    """Rows first, then positions: weights and optimizer state are kept."""
     trainer = og.Trainer(model(), LOSS, "sgd", lr=0.5)
     trainer.fit(X, LABELS, ROW_WEIGHTS, epochs=1, batch_size=B, verbose=0)
     middle = trainer.session.state()["W"]
-    trainer.fit(X, LABELS, PLACE_WEIGHTS, epochs=1, batch_size=B, verbose=0)
+    trainer.fit(X, LABELS, POSITION_WEIGHTS, epochs=1, batch_size=B, verbose=0)
     np.testing.assert_allclose(
         middle, after_a_step(LABELS, np.ones((B, T)) * ROW_WEIGHTS[:, None], 0.5)[0], rtol=1e-4
     )
@@ -114,7 +116,7 @@ def test_a_fit_goes_on_with_weights_of_places():
 def test_wrong_weights_are_refused():
     trainer = og.Trainer(model(), LOSS)
     with pytest.raises(og.DataError, match="18 sample weights for 6 rows") as info:
-        trainer.fit(X, LABELS, PLACE_WEIGHTS[:, :3], epochs=1, verbose=0)
+        trainer.fit(X, LABELS, POSITION_WEIGHTS[:, :3], epochs=1, verbose=0)
     assert "or for each label" in str(info.value)
     with pytest.raises(og.DataError, match="weight of row 1 is -1"):
         trainer.fit(X, LABELS, np.where(np.arange(B * T) == T, -1, 1).reshape(B, T), verbose=0)
@@ -146,7 +148,7 @@ def test_the_command_line(tmp_path):
 
 @pytest.mark.parametrize("axis", [1, 2])
 @pytest.mark.parametrize("class_weight", [None, CLASS_WEIGHT, "balanced"])
-def test_a_classifier_of_places(axis, class_weight):
+def test_a_classifier_of_positions(axis, class_weight):
     estimator = OnnxClassifier(
         model(axis=axis).SerializeToString(),
         optimizer="sgd",
@@ -168,7 +170,7 @@ def test_a_classifier_of_places(axis, class_weight):
     assert estimator.score(X, LABELS) == pytest.approx((scores.argmax(-1) == LABELS).mean())
 
 
-def test_a_classifier_with_texts_and_with_labels_left_out():
+def test_a_classifier_with_strings_and_with_labels_left_out():
     names = np.array(["dog", "ant", "cat", "bee"])
     estimator = OnnxClassifier(model().SerializeToString(), max_iter=300, lr=0.1, random_state=0)
     estimator.fit(X, names[LABELS])
@@ -184,15 +186,15 @@ def test_a_classifier_with_texts_and_with_labels_left_out():
         OnnxClassifier(max_iter=1).fit(X[:, 0], LABELS)
 
 
-def test_two_classes_of_places_are_not_several_labels():
-    """y of 0 and 1 [N, T] could be T labels a row, if the model had T columns."""
+def test_two_classes_of_positions_are_not_several_labels():
+    """y of 0 and 1 [N, T] could be T labels per row if the model had T columns."""
     labels = (LABELS > 1).astype(int)
     estimator = OnnxClassifier(model().SerializeToString(), max_iter=1, random_state=0)
     assert estimator.fit(X, labels).predict_proba(X).shape == (B, T, V)
 
 
 @pytest.mark.parametrize("shape", [(B, T, V), (B, T * V)])
-def test_a_regressor_of_places(shape):
+def test_a_regressor_of_positions(shape):
     wanted = RNG.normal(size=(B, T, V)).astype(np.float32)
     estimator = OnnxRegressor(
         model().SerializeToString(), optimizer="sgd", lr=0.5, max_iter=1, random_state=0
