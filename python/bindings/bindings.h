@@ -19,6 +19,7 @@ void bind_schedules(nanobind::module_& module);
 void bind_arrow(nanobind::module_& module);
 void bind_data(nanobind::module_& module);
 void bind_gradients(nanobind::module_& module);
+void bind_operators(nanobind::module_& module);
 void bind_forward_backward(nanobind::module_& module);
 void bind_sessions(nanobind::module_& module);
 void bind_trainer(nanobind::module_& module);

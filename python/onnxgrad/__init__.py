@@ -51,6 +51,7 @@ __all__ = [
     "ModelError",
     "NodeArg",
     "OptionError",
+    "Registration",
     "Report",
     "ShapeError",
     "Trainer",
@@ -70,6 +71,8 @@ __all__ = [
     "losses",
     "metrics",
     "optimizers",
+    "register_gradient",
+    "register_operator",
     "report",
     "schedules",
     "set_weights",
@@ -96,6 +99,7 @@ if _TYPE_CHECKING:
         training_step,
         vjp,
     )
+    from onnxgrad.graphs.operators import Registration, register_gradient, register_operator
     from onnxgrad.graphs.reports import Report, report
     from onnxgrad.graphs.weight_changes import weight_change
     from onnxgrad.sessions.forward_backward import ForwardBackward, Gradients
@@ -104,6 +108,7 @@ if _TYPE_CHECKING:
 _LAZY = {
     "ForwardBackward": "sessions.forward_backward",
     "Gradients": "sessions.forward_backward",
+    "Registration": "graphs.operators",
     "Report": "graphs.reports",
     "add_loss": "graphs",
     "gradient": "graphs",
@@ -111,6 +116,8 @@ _LAZY = {
     "hvp": "graphs",
     "initialize": "graphs",
     "jvp": "graphs",
+    "register_gradient": "graphs.operators",
+    "register_operator": "graphs.operators",
     "report": "graphs.reports",
     "set_weights": "graphs",
     "show_versions": "base.versions",

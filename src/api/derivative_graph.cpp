@@ -118,6 +118,7 @@ Model write_graph(ir::Model model, const WriteOptions& options) {
 
 DerivativeGraph::DerivativeGraph(const Model& model, const DerivativeNames& names)
     : registry_(train::builtin_engine().ops),
+      custom_(model.impl().operators),
       model_(with_stopped_gradients(model, names.stop_gradient)),
       inferer_(onnx_io::make_type_inferer(model_)),
       g_(model_, *model_.graph, *inferer_, registry_),
@@ -132,7 +133,7 @@ DerivativeGraph::DerivativeGraph(const Model& model, const DerivativeNames& name
 std::vector<Value*> DerivativeGraph::vjp(std::span<Value* const> outputs,
                                          std::span<Value* const> seeds, std::span<Value* const> wrt,
                                          autodiff::ZeroGradients* zeros) {
-  return autodiff::add_vjp(g_, registry_, outputs, seeds, wrt, zeros);
+  return autodiff::add_vjp(g_, registry_, outputs, seeds, wrt, zeros, custom_.get());
 }
 
 std::vector<Value*> DerivativeGraph::vjp_inside(ir::GraphBuilder& body,
@@ -140,7 +141,8 @@ std::vector<Value*> DerivativeGraph::vjp_inside(ir::GraphBuilder& body,
                                                 std::span<Value* const> seeds,
                                                 std::span<Value* const> wrt,
                                                 autodiff::ZeroGradients* zeros) {
-  return autodiff::add_vjp_inside(body, graph(), registry_, outputs, seeds, wrt, zeros);
+  return autodiff::add_vjp_inside(body, graph(), registry_, outputs, seeds, wrt, zeros,
+                                  custom_.get());
 }
 
 std::vector<Value*> DerivativeGraph::gradient_of_sum(autodiff::ZeroGradients* zeros) {

@@ -59,6 +59,7 @@ class DerivativeGraph {
 
  private:
   const opdef::OpRegistry& registry_;
+  std::shared_ptr<const opdef::CustomGradients> custom_;
   ir::Model model_;
   std::unique_ptr<ir::TypeInferer> inferer_;
   ir::GraphBuilder g_;

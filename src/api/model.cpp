@@ -27,7 +27,9 @@ std::shared_ptr<base::MemoryBudget> budget_of(const LoadOptions& options) {
 }  // namespace
 
 Model::Impl::Impl(onnx_io::FileModel file_model, LoadOptions load_options)
-    : file(std::move(file_model)), options(std::move(load_options)) {
+    : file(std::move(file_model)),
+      options(std::move(load_options)),
+      operators(onnx_io::current_operators()) {
   const ir::Graph& graph = *file.model->graph;
   // Before IR version 4 every initializer was listed as an input; none was meant to be fed.
   for (const ir::Value* input : graph.inputs) {
@@ -41,6 +43,7 @@ Model::Impl::Impl(onnx_io::FileModel file_model, LoadOptions load_options)
 Model::Impl::Impl(const Impl& base, const NamedTensors& new_weights)
     : file(base.file),
       options(base.options),
+      operators(base.operators),
       inputs(base.inputs),
       outputs(base.outputs),
       separated(base.separated),
@@ -61,8 +64,8 @@ const std::shared_ptr<const ir::Model>& Model::Impl::working() const {
   std::call_once(working_made_, [&] {
     const base::MemoryBudgetScope scope(budget_of(options));
     const opdef::OpRegistry& ops = train::builtin_engine().ops;
-    auto model =
-        std::make_shared<ir::Model>(onnx_io::to_internal(file, ops, &train::builtin_evaluator()));
+    auto model = std::make_shared<ir::Model>(
+        onnx_io::to_internal(file, ops, &train::builtin_evaluator(), {.table = operators.get()}));
     for (const train::Weight& weight : train::find_weights(*model, ops)) {
       weights_.push_back(train::weight_info(weight));
     }
@@ -86,12 +89,13 @@ const std::shared_ptr<const Model::Impl>& Model::Impl::untied() const {
     const opdef::OpRegistry& ops = train::builtin_engine().ops;
     if (!train::may_untie(file, *working(), ops)) return;
     const onnx_io::FileModel current = current_file();
-    auto parts = train::untie(current, *working(), ops);
+    auto parts = train::untie(current, *working(), ops, {.table = operators.get()});
     if (!parts) return;
     const onnx_io::LoadOptions load{.external_root = current.external_root};
     auto apart = std::make_shared<Impl>(
         onnx_io::load_bytes(std::move(parts->bytes), load, file.path), options);
     apart->separated = std::move(parts->weights);
+    apart->operators = operators;
     untied_ = std::move(apart);
   });
   return untied_;

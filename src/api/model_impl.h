@@ -9,6 +9,7 @@
 
 #include "base/memory_budget.h"
 #include "onnx/model_io.h"
+#include "onnx/operator_table.h"
 #include "onnxgrad/model.h"
 #include "train/engine.h"
 
@@ -23,11 +24,15 @@ struct Model::Impl {
 
   /// The working copy; made at the first call, by one thread while others wait.
   const std::shared_ptr<const ir::Model>& working() const;
-  train::Source source() const { return {.file = file, .working = working()}; }
+  train::Source source() const {
+    return {.file = file, .working = working(), .gradients = operators};
+  }
   /// The working copy for training: opposite columns are one weight
   /// (train/heads/tie_columns.h).
   const std::shared_ptr<const ir::Model>& training_copy() const;
-  train::Source training_source() const { return {.file = file, .working = training_copy()}; }
+  train::Source training_source() const {
+    return {.file = file, .working = training_copy(), .gradients = operators};
+  }
   /// The file with the weights separated that share a tensor in it by accident (train/untie.h), and
   /// `separated` listing them; nullptr if there are none.
   const std::shared_ptr<const Impl>& untied() const;
@@ -39,6 +44,8 @@ struct Model::Impl {
 
   onnx_io::FileModel file;
   LoadOptions options;
+  /// What was registered when the model was loaded.
+  std::shared_ptr<const onnx_io::OperatorTable> operators;
   std::vector<ValueInfo> inputs;
   std::vector<ValueInfo> outputs;
   std::vector<SeparatedWeight> separated;  ///< of the result of untied()

@@ -39,13 +39,15 @@ bool has_kernel(const OperatorName& name) {
          engine.kernels.dynamic(domain, op_type) != nullptr;
 }
 
-bool can_run(const OperatorName& name) {
+bool can_run(const OperatorName& name, const ir::Model& working) {
+  if (working.find_function(name.first, name.second) != nullptr) return true;
   const opdef::OpDef* def = train::builtin_engine().ops.find(name.first, name.second);
   return (def != nullptr && (def->lower != nullptr || def->function_body != nullptr)) ||
          has_kernel(name);
 }
 
-bool can_differentiate(const OperatorName& name) {
+bool can_differentiate(const OperatorName& name, const onnx_io::OperatorTable& custom) {
+  if (custom.gradients().contains(name)) return true;
   const opdef::OpDef* def = train::builtin_engine().ops.find(name.first, name.second);
   return def != nullptr && (def->lower != nullptr || def->vjp != nullptr);
 }
@@ -71,7 +73,8 @@ OperatorCounts computed_operators(const ir::Model& working, bool& all_outputs) {
 }
 
 // Types of the nodes that no gradient of the outputs passes, on the path to weights and inputs.
-std::unordered_set<std::string> operators_without_gradient(const ir::Model& working) {
+std::unordered_set<std::string> operators_without_gradient(const ir::Model& working,
+                                                           const onnx_io::OperatorTable& custom) {
   const auto is_floating_tensor = [](const ir::Value* value) {
     return value != nullptr && value->type.is_tensor() && is_floating(value->type.dtype);
   };
@@ -83,8 +86,8 @@ std::unordered_set<std::string> operators_without_gradient(const ir::Model& work
   wrt.insert(wrt.end(), working.graph->initializers.begin(), working.graph->initializers.end());
   std::erase_if(wrt, [&](const ir::Value* value) { return !is_floating_tensor(value); });
   std::unordered_set<std::string> types;
-  for (const autodiff::MissingGradient& gap :
-       autodiff::find_missing_gradients(working, train::builtin_engine().ops, outputs, wrt)) {
+  for (const autodiff::MissingGradient& gap : autodiff::find_missing_gradients(
+           working, train::builtin_engine().ops, outputs, wrt, &custom)) {
     types.insert(gap.op_type);
   }
   return types;
@@ -92,17 +95,18 @@ std::unordered_set<std::string> operators_without_gradient(const ir::Model& work
 
 // An operator of the file that is left in the working copy counts itself. For others, which
 // became constants or were replaced by operators that the engine supports, those count.
-std::vector<OperatorUse> list_operators(const ir::Model& file, const ir::Model& working) {
+std::vector<OperatorUse> list_operators(const ir::Model& file, const ir::Model& working,
+                                        const onnx_io::OperatorTable& custom) {
   OperatorCounts counts;
   count_operators(*file.graph, counts);
   bool all_outputs = true;
   const OperatorCounts computed = computed_operators(working, all_outputs);
   bool all_new_run = all_outputs;
-  const auto without = operators_without_gradient(working);
+  const auto without = operators_without_gradient(working, custom);
   bool all_new_differentiate = all_outputs;
   for (const auto& [name, count] : computed) {
     if (counts.contains(name)) continue;
-    all_new_run = all_new_run && can_run(name);
+    all_new_run = all_new_run && can_run(name, working);
     all_new_differentiate = all_new_differentiate && !without.contains(name.second);
   }
   std::vector<OperatorUse> uses;
@@ -112,8 +116,8 @@ std::vector<OperatorUse> list_operators(const ir::Model& file, const ir::Model& 
         {.domain = name.first,
          .op_type = name.second,
          .count = count,
-         .runs = can_run(name) || (!is_left && all_new_run),
-         .has_gradient = can_differentiate(name) || (!is_left && all_new_differentiate)});
+         .runs = can_run(name, working) || (!is_left && all_new_run),
+         .has_gradient = can_differentiate(name, custom) || (!is_left && all_new_differentiate)});
   }
   return uses;
 }
@@ -177,8 +181,8 @@ void describe_training(const Model& model, Report& report) {
     for (const train::Weight& weight : train::find_weights(*loss.model, ops)) {
       if (weight.trainable) weights.push_back(weight.value);
     }
-    const auto missing =
-        autodiff::find_missing_gradients(*loss.model, ops, std::span(&loss.loss, 1), weights);
+    const auto missing = autodiff::find_missing_gradients(
+        *loss.model, ops, std::span(&loss.loss, 1), weights, model.impl().operators.get());
     for (const autodiff::MissingGradient& m : missing) {
       report.missing_gradients.push_back(
           {.op_type = m.op_type, .node = m.node, .input = m.input, .reason = m.reason});
@@ -216,7 +220,7 @@ Report report(const Model& model) {
   result.inputs = model.inputs();
   result.outputs = model.outputs();
   const ir::Model& working = *model.impl().working();
-  result.operators = list_operators(file, working);
+  result.operators = list_operators(file, working, *model.impl().operators);
   result.weights = model.weights();
   std::unordered_map<const ir::Value*, std::int64_t> readers;
   count_readers(*working.graph, readers);

@@ -19,12 +19,16 @@ std::vector<ir::Value*> gradient_inputs(const ir::Node& node) {
   return inputs;
 }
 
-bool can_flow_to(const opdef::OpDef* def, const ir::Node& node, std::size_t i) {
+bool Rules::can_flow_to(const ir::Node& node, std::size_t i) const {
+  if (is_custom(node)) return custom->covers(node, i);
+  const opdef::OpDef* def = registry.find(node);
   if (def == nullptr || i >= node.inputs.size()) return true;
   return !def->zero_gradient;
 }
 
-bool has_rule_for(const opdef::OpDef* def, const ir::Node& node, std::size_t i) {
+bool Rules::has_rule_for(const ir::Node& node, std::size_t i) const {
+  if (is_custom(node)) return true;
+  const opdef::OpDef* def = registry.find(node);
   if (def == nullptr || def->vjp == nullptr) return false;
   if (i >= node.inputs.size()) return true;  // captured by a subgraph
   const auto& listed = def->differentiable_inputs;
@@ -35,17 +39,16 @@ bool has_rule_for(const opdef::OpDef* def, const ir::Node& node, std::size_t i) 
   return std::ranges::find(listed, static_cast<int>(i)) != listed.end();
 }
 
-Activity::Activity(const ir::Graph& graph, const opdef::OpRegistry& registry,
-                   std::span<ir::Value* const> outputs, std::span<ir::Value* const> wrt) {
+Activity::Activity(const ir::Graph& graph, const Rules& rules, std::span<ir::Value* const> outputs,
+                   std::span<ir::Value* const> wrt) {
   // For each node: where a gradient could come from and go to.
   std::vector<std::vector<ir::Value*>> flows(graph.nodes.size());
   std::unordered_set<const ir::Value*> from_wrt(wrt.begin(), wrt.end());
   for (std::size_t n = 0; n < graph.nodes.size(); ++n) {
     const ir::Node& node = *graph.nodes[n];
-    const opdef::OpDef* def = registry.find(node);
     const std::vector<ir::Value*> inputs = gradient_inputs(node);
     for (std::size_t i = 0; i < inputs.size(); ++i) {
-      if (carries_gradient(inputs[i]) && can_flow_to(def, node, i)) flows[n].push_back(inputs[i]);
+      if (carries_gradient(inputs[i]) && rules.can_flow_to(node, i)) flows[n].push_back(inputs[i]);
     }
     const bool depends = std::ranges::any_of(
         flows[n], [&](const ir::Value* value) { return from_wrt.contains(value); });

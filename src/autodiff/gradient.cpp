@@ -43,18 +43,18 @@ class Cotangents {
   std::unordered_map<const Value*, std::vector<Value*>> parts_;
 };
 
-std::vector<Value*> sweep(ir::GraphBuilder& g, ir::Graph& primal, const opdef::OpRegistry& registry,
+std::vector<Value*> sweep(ir::GraphBuilder& g, ir::Graph& primal, const Rules& rules,
                           std::span<Value* const> outputs, std::span<Value* const> seeds,
                           std::span<Value* const> wrt, ZeroGradients* zeros);
 
 class Context : public opdef::VjpContext {
  public:
-  Context(ir::GraphBuilder& g, const opdef::OpRegistry& registry, Node& node,
-          std::vector<Value*> cotangents, std::vector<bool> needs)
+  Context(ir::GraphBuilder& g, const Rules& rules, Node& node, std::vector<Value*> cotangents,
+          std::vector<bool> needs)
       : g_(g),
-        registry_(registry),
+        rules_(rules),
         node_(node),
-        complete_(registry.complete(node)),
+        complete_(rules.registry.complete(node)),
         cotangents_(std::move(cotangents)),
         needs_(std::move(needs)) {}
 
@@ -76,11 +76,11 @@ class Context : public opdef::VjpContext {
   std::vector<Value*> differentiate(opdef::GraphBuilder& g, ir::Graph& body,
                                     std::span<Value* const> outputs, std::span<Value* const> seeds,
                                     std::span<Value* const> wrt) override {
-    return sweep(g, body, registry_, outputs, seeds, wrt, nullptr);
+    return sweep(g, body, rules_, outputs, seeds, wrt, nullptr);
   }
   void carry(opdef::GraphBuilder& g, ir::Graph& body,
              const std::function<Value*(Value*)>& save) override {
-    carry_values(g, body, registry_, save);
+    carry_values(g, body, rules_.registry, save);
   }
   Value* add_output(ir::Type type, std::string_view hint) override {
     Value* output = node_.graph->add_output(&node_, node_.outputs.size(), std::move(type), hint);
@@ -90,7 +90,7 @@ class Context : public opdef::VjpContext {
 
  private:
   ir::GraphBuilder& g_;
-  const opdef::OpRegistry& registry_;
+  const Rules& rules_;
   Node& node_;
   Node complete_;  // the same with all attributes
   std::vector<Value*> cotangents_;
@@ -98,10 +98,9 @@ class Context : public opdef::VjpContext {
 };
 
 // The result of the rule, in the shape of the input, with all that is known about its type.
-Value* conform(ir::GraphBuilder& g, const opdef::OpDef& def, const Node& node, Value* gradient,
+Value* conform(ir::GraphBuilder& g, bool broadcasts, const Node& node, Value* gradient,
                const Value* input) {
-  if (def.broadcasts)
-    gradient = g.sum_to(gradient, const_cast<Value*>(input));  // NOLINT: only read
+  if (broadcasts) gradient = g.sum_to(gradient, const_cast<Value*>(input));  // NOLINT: only read
   const auto given = gradient->type.static_dims();
   const auto wanted = input->type.static_dims();
   if (given && wanted && *given != *wanted) {
@@ -114,9 +113,10 @@ Value* conform(ir::GraphBuilder& g, const opdef::OpDef& def, const Node& node, V
 }
 
 // True: a gradient arrives at the node but does not reach its active inputs.
-bool apply_rule(ir::GraphBuilder& g, const opdef::OpRegistry& registry, const Activity& activity,
-                Node& node, Cotangents& cotangents) {
-  const opdef::OpDef& def = *registry.find(node);
+bool apply_rule(ir::GraphBuilder& g, const Rules& rules, const Activity& activity, Node& node,
+                Cotangents& cotangents) {
+  const bool is_custom = rules.is_custom(node);
+  const opdef::OpDef* def = rules.registry.find(node);
   std::vector<Value*> upstream;
   bool any = false;
   for (const Value* output : node.outputs) {
@@ -128,30 +128,31 @@ bool apply_rule(ir::GraphBuilder& g, const opdef::OpRegistry& registry, const Ac
   std::vector<bool> needs;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     needs.push_back(inputs[i] != nullptr && activity.is_active(inputs[i]) &&
-                    can_flow_to(&def, node, i));
+                    rules.can_flow_to(node, i));
   }
-  Context context(g, registry, node, std::move(upstream), needs);
-  const std::vector<Value*> gradients = def.vjp(context, g);
+  Context context(g, rules, node, std::move(upstream), needs);
+  const std::vector<Value*> gradients =
+      is_custom ? rules.custom->apply(context, g, rules.registry) : def->vjp(context, g);
+  const bool broadcasts = !is_custom && def->broadcasts;
   ONNXGRAD_ASSERT(gradients.size() <= inputs.size());
   bool is_end = true;
   for (std::size_t i = 0; i < gradients.size(); ++i) {
     if (!needs[i] || gradients[i] == nullptr) continue;
-    cotangents.add(inputs[i], conform(g, def, node, gradients[i], inputs[i]));
+    cotangents.add(inputs[i], conform(g, broadcasts, node, gradients[i], inputs[i]));
     is_end = false;
   }
   return is_end;
 }
 
 std::string reason_for(const opdef::OpDef* def, const Value& input) {
-  if (def == nullptr) return "onnxgrad does not support the operator";
+  if (def == nullptr) return "onnxgrad does not know the operator; register_operator() defines it";
   if (def->vjp == nullptr) return "the operator has no gradient rule";
   return fmt::format("the operator's gradient rule does not cover '{}'", input.name);
 }
 
 // Nodes that depend on `wrt` and that no gradient passes.
-void find_ends(const ir::Graph& graph, const opdef::OpRegistry& registry,
-               std::span<Value* const> outputs, std::span<Value* const> wrt,
-               std::vector<const Node*>& ends) {
+void find_ends(const ir::Graph& graph, const Rules& rules, std::span<Value* const> outputs,
+               std::span<Value* const> wrt, std::vector<const Node*>& ends) {
   std::unordered_set<const Value*> needed(outputs.begin(), outputs.end());
   std::unordered_set<const Node*> before;
   for (std::size_t n = graph.nodes.size(); n-- > 0;) {
@@ -164,14 +165,13 @@ void find_ends(const ir::Graph& graph, const opdef::OpRegistry& registry,
   std::unordered_set<const Value*> live(wrt.begin(), wrt.end());
   for (const Node* node : graph.nodes) {
     if (!before.contains(node)) continue;
-    const opdef::OpDef* def = registry.find(*node);
     const std::vector<Value*> inputs = gradient_inputs(*node);
     bool is_reached = false;
     bool passes = false;
     for (std::size_t i = 0; i < inputs.size(); ++i) {
       if (!live.contains(inputs[i])) continue;
       is_reached = true;
-      passes = passes || can_flow_to(def, *node, i);
+      passes = passes || rules.can_flow_to(*node, i);
     }
     const bool has_floating = std::ranges::any_of(node->outputs, carries_gradient);
     if (is_reached && passes && has_floating) {
@@ -193,33 +193,31 @@ MissingGradient missing_at(const Node& node, std::size_t input, std::string reas
 
 // Nodes whose results are no floating-point numbers and whose slope nevertheless is not known to be
 // zero: numbers that were quantized, and read in a way that no gradient follows.
-void add_integer_ends(const ir::Graph& graph, const opdef::OpRegistry& registry,
-                      std::span<Value* const> outputs, std::span<Value* const> wrt,
-                      std::vector<MissingGradient>& missing) {
+void add_integer_ends(const ir::Graph& graph, const Rules& rules, std::span<Value* const> outputs,
+                      std::span<Value* const> wrt, std::vector<MissingGradient>& missing) {
   std::vector<const Node*> ends;
-  find_ends(graph, registry, outputs, wrt, ends);
+  find_ends(graph, rules, outputs, wrt, ends);
   for (const Node* node : ends) {
-    const opdef::OpDef* def = registry.find(*node);
+    const opdef::OpDef* def = rules.registry.find(*node);
     const bool is_known = def == nullptr || def->zero_gradient || def->vjp != nullptr ||
-                          def->lower != nullptr || !node->subgraphs().empty();
+                          def->lower != nullptr || !node->subgraphs().empty() ||
+                          rules.is_custom(*node);
     if (is_known || std::ranges::any_of(node->outputs, carries_gradient)) continue;
     missing.push_back(missing_at(*node, 0, "its result is of integers, which carry no gradient"));
   }
 }
 
 std::vector<MissingGradient> missing_in(const ir::Graph& graph, const Activity& activity,
-                                        const opdef::OpRegistry& registry,
-                                        std::span<Value* const> outputs,
+                                        const Rules& rules, std::span<Value* const> outputs,
                                         std::span<Value* const> wrt) {
   std::vector<MissingGradient> missing;
-  add_integer_ends(graph, registry, outputs, wrt, missing);
+  add_integer_ends(graph, rules, outputs, wrt, missing);
   for (const Node* node : activity.nodes()) {
-    const opdef::OpDef* def = registry.find(*node);
     const std::vector<Value*> inputs = gradient_inputs(*node);
     for (std::size_t i = 0; i < inputs.size(); ++i) {
-      if (!activity.is_active(inputs[i]) || !can_flow_to(def, *node, i)) continue;
-      if (has_rule_for(def, *node, i)) continue;
-      missing.push_back(missing_at(*node, i, reason_for(def, *inputs[i])));
+      if (!activity.is_active(inputs[i]) || !rules.can_flow_to(*node, i)) continue;
+      if (rules.has_rule_for(*node, i)) continue;
+      missing.push_back(missing_at(*node, i, reason_for(rules.registry.find(*node), *inputs[i])));
       break;
     }
   }
@@ -242,19 +240,20 @@ std::vector<MissingGradient> missing_in(const ir::Graph& graph, const Activity& 
                            missing.size(), missing.size() == 1 ? "" : "s"),
        .where = {.graph = graph, .node = missing[0].node, .op_type = missing[0].op_type},
        .detail = list + ".",
-       .hint = "Freeze the weights before these nodes, or replace the operators."});
+       .hint = "Freeze the weights before these nodes, replace the operators, or give them a "
+               "gradient with register_gradient()."});
 }
 
 // Calls of functions whose operator has no rule are differentiated through their bodies.
-void expand_functions(ir::GraphBuilder& g, ir::Graph& primal, const opdef::OpRegistry& registry,
+void expand_functions(ir::GraphBuilder& g, ir::Graph& primal, const Rules& rules,
                       std::span<Value* const> outputs, std::span<Value* const> wrt) {
   bool expanded = true;
   while (expanded) {
     expanded = false;
-    const Activity activity(primal, registry, outputs, wrt);
+    const Activity activity(primal, rules, outputs, wrt);
     for (Node* node : activity.nodes()) {
-      const opdef::OpDef* def = registry.find(*node);
-      if (def != nullptr && def->vjp != nullptr) continue;
+      const opdef::OpDef* def = rules.registry.find(*node);
+      if ((def != nullptr && def->vjp != nullptr) || rules.is_custom(*node)) continue;
       const ir::Function* function = g.model().find_function(node->domain, node->op_type);
       if (function == nullptr) continue;
       ir::inline_call(*node, *function, g.inferer());
@@ -265,13 +264,13 @@ void expand_functions(ir::GraphBuilder& g, ir::Graph& primal, const opdef::OpReg
 
 // The sweep over the nodes of `primal`: g.graph(), or a body whose values the new nodes read as if
 // they were part of it.
-std::vector<Value*> sweep(ir::GraphBuilder& g, ir::Graph& primal, const opdef::OpRegistry& registry,
+std::vector<Value*> sweep(ir::GraphBuilder& g, ir::Graph& primal, const Rules& rules,
                           std::span<Value* const> outputs, std::span<Value* const> seeds,
                           std::span<Value* const> wrt, ZeroGradients* zeros) {
   ONNXGRAD_ASSERT(outputs.size() == seeds.size());
-  expand_functions(g, primal, registry, outputs, wrt);
-  const Activity activity(primal, registry, outputs, wrt);
-  const std::vector<MissingGradient> missing = missing_in(primal, activity, registry, outputs, wrt);
+  expand_functions(g, primal, rules, outputs, wrt);
+  const Activity activity(primal, rules, outputs, wrt);
+  const std::vector<MissingGradient> missing = missing_in(primal, activity, rules, outputs, wrt);
   if (!missing.empty()) throw_missing(missing, primal.name);
 
   Cotangents cotangents(g);
@@ -280,7 +279,7 @@ std::vector<Value*> sweep(ir::GraphBuilder& g, ir::Graph& primal, const opdef::O
   }
   const std::vector<Node*>& nodes = activity.nodes();
   for (std::size_t n = nodes.size(); n-- > 0;) {
-    const bool is_end = apply_rule(g, registry, activity, *nodes[n], cotangents);
+    const bool is_end = apply_rule(g, rules, activity, *nodes[n], cotangents);
     if (is_end && zeros != nullptr) zeros->ends.push_back(nodes[n]);
   }
 
@@ -292,7 +291,7 @@ std::vector<Value*> sweep(ir::GraphBuilder& g, ir::Graph& primal, const opdef::O
     gradients.push_back(gradient == nullptr ? g.zeros_like(value) : gradient);
   }
   if (zeros != nullptr && std::ranges::find(zeros->is_zero, true) != zeros->is_zero.end()) {
-    find_ends(primal, registry, outputs, wrt, zeros->ends);
+    find_ends(primal, rules, outputs, wrt, zeros->ends);
   }
   return gradients;
 }
@@ -302,9 +301,11 @@ std::vector<Value*> sweep(ir::GraphBuilder& g, ir::Graph& primal, const opdef::O
 std::vector<MissingGradient> find_missing_gradients(const ir::Model& model,
                                                     const opdef::OpRegistry& registry,
                                                     std::span<Value* const> outputs,
-                                                    std::span<Value* const> wrt) {
-  const Activity activity(*model.graph, registry, outputs, wrt);
-  std::vector<MissingGradient> missing = missing_in(*model.graph, activity, registry, outputs, wrt);
+                                                    std::span<Value* const> wrt,
+                                                    const opdef::CustomGradients* custom) {
+  const Rules rules{registry, custom};
+  const Activity activity(*model.graph, rules, outputs, wrt);
+  std::vector<MissingGradient> missing = missing_in(*model.graph, activity, rules, outputs, wrt);
   std::erase_if(missing, [&](const MissingGradient& m) {
     return model.find_function(ir::kFunctionDomain, m.op_type) != nullptr;
   });
@@ -313,15 +314,17 @@ std::vector<MissingGradient> find_missing_gradients(const ir::Model& model,
 
 std::vector<Value*> add_vjp(ir::GraphBuilder& g, const opdef::OpRegistry& registry,
                             std::span<Value* const> outputs, std::span<Value* const> seeds,
-                            std::span<Value* const> wrt, ZeroGradients* zeros) {
-  return sweep(g, g.graph(), registry, outputs, seeds, wrt, zeros);
+                            std::span<Value* const> wrt, ZeroGradients* zeros,
+                            const opdef::CustomGradients* custom) {
+  return sweep(g, g.graph(), {registry, custom}, outputs, seeds, wrt, zeros);
 }
 
 std::vector<Value*> add_vjp_inside(ir::GraphBuilder& g, ir::Graph& primal,
                                    const opdef::OpRegistry& registry,
                                    std::span<Value* const> outputs, std::span<Value* const> seeds,
-                                   std::span<Value* const> wrt, ZeroGradients* zeros) {
-  return sweep(g, primal, registry, outputs, seeds, wrt, zeros);
+                                   std::span<Value* const> wrt, ZeroGradients* zeros,
+                                   const opdef::CustomGradients* custom) {
+  return sweep(g, primal, {registry, custom}, outputs, seeds, wrt, zeros);
 }
 
 }  // namespace onnxgrad::autodiff

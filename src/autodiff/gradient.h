@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "ir/builder.h"
+#include "opdef/custom_gradients.h"
 #include "opdef/registry.h"
 
 namespace onnxgrad::autodiff {
@@ -23,7 +24,8 @@ struct MissingGradient {
 std::vector<MissingGradient> find_missing_gradients(const ir::Model& model,
                                                     const opdef::OpRegistry& registry,
                                                     std::span<ir::Value* const> outputs,
-                                                    std::span<ir::Value* const> wrt);
+                                                    std::span<ir::Value* const> wrt,
+                                                    const opdef::CustomGradients* custom = nullptr);
 
 /// What a sweep found to be zero everywhere.
 struct ZeroGradients {
@@ -36,11 +38,12 @@ struct ZeroGradients {
 /// zeros where nothing depends on it. Reverse-mode accumulation over the nodes between wrt and
 /// outputs (Griewank and Walther, Evaluating Derivatives, 2008, chapter 3). Throws: GradientError
 /// naming every node that has no rule (see find_missing_gradients). `zeros` receives what is zero
-/// whatever the values are.
+/// whatever the values are. `custom`: rules that come before those of the registry.
 std::vector<ir::Value*> add_vjp(ir::GraphBuilder& g, const opdef::OpRegistry& registry,
                                 std::span<ir::Value* const> outputs,
                                 std::span<ir::Value* const> seeds, std::span<ir::Value* const> wrt,
-                                ZeroGradients* zeros = nullptr);
+                                ZeroGradients* zeros = nullptr,
+                                const opdef::CustomGradients* custom = nullptr);
 
 /// The same, appended to g.graph(), a subgraph of a future node of `primal`: the new nodes capture
 /// values of `primal`, and rules may still add outputs to its nodes.
@@ -49,7 +52,8 @@ std::vector<ir::Value*> add_vjp_inside(ir::GraphBuilder& g, ir::Graph& primal,
                                        std::span<ir::Value* const> outputs,
                                        std::span<ir::Value* const> seeds,
                                        std::span<ir::Value* const> wrt,
-                                       ZeroGradients* zeros = nullptr);
+                                       ZeroGradients* zeros = nullptr,
+                                       const opdef::CustomGradients* custom = nullptr);
 
 }  // namespace onnxgrad::autodiff
 

@@ -48,6 +48,14 @@ std::string to_bytes(const ir::Model& model);
 /// `<path>.data` (`<path>.<n>.data` if that exists: external data is never overwritten).
 void save_file(const ir::Model& model, const std::string& path);
 
+class OperatorTable;  // operator_table.h
+
+/// Operators that users registered.
+struct RegisteredOperators {
+  const OperatorTable* table = nullptr;  ///< null: none
+  bool keeps_calls = true;  ///< of operators with a registered gradient; false: all are expanded
+};
+
 /// A working copy: internal opset, Constant nodes as initializers, operators with a lowering rule
 /// replaced (their weights have a WeightOrigin), functions of the model expanded if `registry`
 /// has no operator for them, operators that it lacks expanded to ONNX's definition, types
@@ -57,7 +65,8 @@ void save_file(const ir::Model& model, const std::string& path);
 /// Opsets 7 to 28 are supported.
 /// Throws: ModelError (an operator that cannot be upgraded faithfully), ShapeError.
 ir::Model to_internal(const FileModel& file, const opdef::OpRegistry& registry,
-                      const opdef::Evaluator* evaluator = nullptr);
+                      const opdef::Evaluator* evaluator = nullptr,
+                      const RegisteredOperators& operators = {});
 
 /// For other runtimes: ai.onnx opset `opset` (17 to 26; 9 to 16 as far as operators allow) and the
 /// IR version of its time, at most 10; with `inline_functions` no local functions remain. `model`

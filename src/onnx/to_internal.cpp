@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -15,6 +16,7 @@
 #include "onnx/model_io.h"
 #include "onnx/model_rules.h"
 #include "onnx/node_rules.h"
+#include "onnx/operator_table.h"
 #include "onnx/resolved_sequences.h"
 #include "onnx/rewriting.h"
 #include "onnx/upgrade_rules.h"
@@ -103,9 +105,10 @@ bool may_be_weight(const Tensor& tensor) {
 class Internaliser {
  public:
   Internaliser(const FileModel& file, const opdef::OpRegistry& registry,
-               const opdef::Evaluator* evaluator)
+               const opdef::Evaluator* evaluator, const RegisteredOperators& operators)
       : registry_(registry),
         evaluator_(evaluator),
+        operators_(operators),
         knows_operators_(!registry.all().empty()),
         file_(*file.model),
         model_(ir::clone(*file.model)),
@@ -126,6 +129,7 @@ class Internaliser {
   void expand(const Work& work, const ir::Function& function, std::vector<Work>& stack);
   void take_branch(const Work& work, Graph& branch, std::vector<Work>& stack);
   void process_bodies(const Work& work);
+  bool process_registered(const Work& work, ir::GraphBuilder& g, std::vector<Work>& stack);
   void infer(Node& node) const;
   void keep(Node& node, ir::GraphBuilder& g, std::vector<Work>& stack);
   void revisit(std::size_t first_new, ir::GraphBuilder& g, std::vector<Work>& stack) const;
@@ -142,14 +146,16 @@ class Internaliser {
 
   const opdef::OpRegistry& registry_;
   const opdef::Evaluator* evaluator_;
+  RegisteredOperators operators_;
   bool knows_operators_;  // false: a registry without operators, which expands nothing
   const ir::Model& file_;
   ir::Model model_;
   Origins origins_;
   Inferer inferer_;
-  std::unordered_map<const Value*, Value*> replaced_;     // by a hoisted constant
-  std::unordered_map<const std::byte*, Value*> hoisted_;  // by the data
-  int branches_ = 0;                                      // enclosing the current node
+  std::unordered_map<const Value*, Value*> replaced_;         // by a hoisted constant
+  std::unordered_map<const std::byte*, Value*> hoisted_;      // by the data
+  std::set<std::pair<std::string, std::string>> kept_calls_;  // of registered operators
+  int branches_ = 0;                                          // enclosing the current node
 };
 
 // An unknown dimension of an input (an unnamed batch) is the same wherever it reappears: gradients
@@ -243,6 +249,7 @@ void Internaliser::process_node(const Work& work, ir::GraphBuilder& g, std::vect
   Node& node = *work.node;
   g.set_scope(node.name);
   resolve_inputs(node);
+  if (operators_.table != nullptr && process_registered(work, g, stack)) return;
   const ir::Function* function = called_function(model_, node);
   if (function != nullptr && !is_kept_function(*function)) return expand(work, *function, stack);
   if (const Graph* branch = known_body(node, registry_, evaluator_)) {
@@ -263,6 +270,29 @@ void Internaliser::process_node(const Work& work, ir::GraphBuilder& g, std::vect
   if (is_standard_domain(node.domain)) return process_standard(work, g, stack);
   if (schema != nullptr) check_node(node, *schema);
   keep(node, g, stack);
+}
+
+// Operators that users registered: calls of those with a gradient of their own are kept.
+bool Internaliser::process_registered(const Work& work, ir::GraphBuilder& g,
+                                      std::vector<Work>& stack) {
+  Node& node = *work.node;
+  const ir::Function* own = called_function(model_, node);
+  const ir::Function* body = own != nullptr ? own : operators_.table->body_of(node);
+  if (!operators_.keeps_calls || !operators_.table->covers(node)) {
+    if (body == nullptr || body == own) return false;
+    expand(work, *body, stack);
+    return true;
+  }
+  // A standard operator stays itself, unless it would be replaced by others.
+  const opdef::OpDef* def = registry_.find(node);
+  const bool is_known = def != nullptr || find_schema(node.domain, node.op_type,
+                                                      newest_opset(node.domain)) != nullptr;
+  const bool is_replaced = def == nullptr || def->lower != nullptr;
+  if (body == nullptr && (!is_known || !is_replaced)) return false;
+  specialise_call(node, body, work.opset, model_, registry_, evaluator_, *operators_.table);
+  kept_calls_.insert({node.domain, node.op_type});
+  g.graph().nodes.push_back(&node);
+  return true;
 }
 
 void Internaliser::process_bodies(const Work& work) {
@@ -470,6 +500,7 @@ void Internaliser::resolve_inputs(Node& node) const {
 }
 
 bool Internaliser::is_kept_function(const ir::Function& function) const {
+  if (kept_calls_.contains({function.domain, function.name})) return true;
   return registry_.find(function.domain, function.name) != nullptr &&
          opset_of(function, ir::kInternalOpset) == ir::kInternalOpset;
 }
@@ -505,9 +536,9 @@ void Internaliser::finish_imports() {
 }  // namespace
 
 ir::Model to_internal(const FileModel& file, const opdef::OpRegistry& registry,
-                      const opdef::Evaluator* evaluator) {
+                      const opdef::Evaluator* evaluator, const RegisteredOperators& operators) {
   try {
-    return Internaliser(file, registry, evaluator).run();
+    return Internaliser(file, registry, evaluator, operators).run();
   } catch (const ModelError& error) {
     Problem problem = error.problem();
     if (problem.where.file.empty()) problem.where.file = file.path;

@@ -127,8 +127,9 @@ Hint hint_for(const ir::Node& node) {
     return "Replace these operators, or cut the model before them.";
   }
   return fmt::format(
-      "ONNX does not say what operators of domain '{}' compute: add a model-local function {} of "
-      "that domain to the model, made of standard operators, or cut the model before them.",
+      "ONNX does not say what operators of domain '{}' compute: define {} by standard operators "
+      "with "
+      "register_operator(), or as a model-local function of the model, or cut the model before.",
       node.domain, node.op_type);
 }
 

@@ -5,6 +5,7 @@
 
 #include "onnx/model_io.h"
 #include "onnxgrad/inference_session.h"
+#include "opdef/custom_gradients.h"
 #include "runtime/executor.h"
 
 namespace onnxgrad::train {
@@ -23,10 +24,11 @@ ir::Node complete_node(const ir::Node& node);
 /// listing the available ones).
 runtime::ExecutorOptions executor_options(const EngineOptions& options);
 
-/// A file and its working copy; both immutable and shared.
+/// A file, its working copy, and the gradients that users registered; all immutable and shared.
 struct Source {
   onnx_io::FileModel file;
   std::shared_ptr<const ir::Model> working;
+  std::shared_ptr<const opdef::CustomGradients> gradients = {};
 };
 
 }  // namespace onnxgrad::train

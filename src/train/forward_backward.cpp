@@ -63,7 +63,8 @@ SplitRunner::SplitRunner(Source source, const ForwardBackwardOptions& options)
                           .frozen = options.frozen,
                           .inputs = options.inputs,
                           .input_gradients = options.input_gradients,
-                          .training_mode = options.training_mode})) {
+                          .training_mode = options.training_mode,
+                          .custom_gradients = source_.gradients.get()})) {
   const runtime::Engine& engine = builtin_engine();
   runtime::ExecutorOptions common = executor_options(options.engine);
   const std::size_t num_outputs = split_.outputs.size();

@@ -86,6 +86,7 @@ std::unique_ptr<StepRunner> Session::build(const std::optional<TrainedSet>& set)
                                 .frozen = options_.frozen,
                                 .exact = set,
                                 .training_mode = options_.training_mode,
+                                .custom_gradients = source_.gradients.get(),
                                 .skip_non_finite = options_.skip_non_finite,
                                 .update = options_.update,
                                 .outputs = options_.outputs,

@@ -187,7 +187,8 @@ class Splitter {
                         .hint = "Make the scores an output: labels have no gradient."});
     }
     g_.set_scope("gradient");
-    const auto gradients = autodiff::add_vjp(g_, registry_, differentiated, seeds_, wrt_);
+    const auto gradients = autodiff::add_vjp(g_, registry_, differentiated, seeds_, wrt_, nullptr,
+                                             options_.custom_gradients);
     for (std::size_t i = 0; i < wrt_.size(); ++i) {
       Value* named = g_.identity(gradients[i]);
       ir::give_name(graph_, named, wrt_[i]->name + "_grad");

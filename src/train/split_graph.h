@@ -24,6 +24,7 @@ struct SplitOptions {
   std::vector<std::string> inputs = {};  ///< names; empty: all floating-point inputs
   bool input_gradients = true;
   TrainingMode training_mode = TrainingMode::kAuto;
+  const opdef::CustomGradients* custom_gradients = nullptr;  ///< that users registered
 };
 
 /// Where an input of the backward graph comes from.

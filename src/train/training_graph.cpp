@@ -409,8 +409,9 @@ StepGraph build_step(const ir::Model& working, const opdef::OpRegistry& registry
   g.set_scope("gradient");
   Value* const seed = g.scalar_like(loss_value, 1);
   autodiff::ZeroGradients zeros;
-  const std::vector<Value*> gradients = autodiff::add_vjp(
-      g, registry, std::span(&loss_value, 1), std::span(&seed, 1), weight_values, &zeros);
+  const std::vector<Value*> gradients =
+      autodiff::add_vjp(g, registry, std::span(&loss_value, 1), std::span(&seed, 1), weight_values,
+                        &zeros, options.custom_gradients);
   if (std::ranges::find(zeros.is_zero, false) == zeros.is_zero.end()) refuse_zero(zeros);
   g.set_scope("");
   graph.outputs.clear();

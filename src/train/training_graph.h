@@ -12,6 +12,7 @@
 #include "onnxgrad/optimizers.h"
 #include "onnxgrad/schedules.h"
 #include "onnxgrad/training_mode.h"
+#include "opdef/custom_gradients.h"
 #include "opdef/registry.h"
 #include "train/weights.h"
 
@@ -44,6 +45,7 @@ struct StepGraphOptions {
   /// Instead of the patterns.
   std::optional<TrainedSet> exact = {};
   TrainingMode training_mode = TrainingMode::kAuto;
+  const opdef::CustomGradients* custom_gradients = nullptr;  ///< that users registered
   /// A step whose loss or new state is not finite changes nothing.
   bool skip_non_finite = false;
   UpdateOptions update = {};

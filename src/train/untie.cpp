@@ -78,7 +78,8 @@ std::vector<Candidate> find_candidates(const TensorIndex& index, const ir::Model
 
 // The file with a tensor for each read of a candidate, as a working copy.
 ir::Model make_trial(const onnx_io::FileModel& file, std::vector<Candidate>& candidates,
-                     const opdef::OpRegistry& registry) {
+                     const opdef::OpRegistry& registry,
+                     const onnx_io::RegisteredOperators& operators) {
   std::unordered_map<const Value*, Value*> map;
   auto trial = std::make_shared<ir::Model>(ir::clone(*file.model, &map));
   auto reads = onnx_io::collect_tensor_reads(*trial);
@@ -94,7 +95,7 @@ ir::Model make_trial(const onnx_io::FileModel& file, std::vector<Candidate>& can
   }
   onnx_io::FileModel trial_file = file;
   trial_file.model = std::move(trial);
-  return onnx_io::to_internal(trial_file, registry);
+  return onnx_io::to_internal(trial_file, registry, nullptr, operators);
 }
 
 /// Which layers of a trial are one layer that is used several times.
@@ -232,7 +233,8 @@ bool may_untie(const onnx_io::FileModel& file, const ir::Model& working,
 }
 
 std::optional<UntiedFile> untie(const onnx_io::FileModel& file, const ir::Model& working,
-                                const opdef::OpRegistry& registry) {
+                                const opdef::OpRegistry& registry,
+                                const onnx_io::RegisteredOperators& operators) {
   const TensorIndex index(*file.model);
   std::vector<Candidate> candidates = find_candidates(index, working, registry);
   if (candidates.empty()) return std::nullopt;
@@ -240,7 +242,7 @@ std::optional<UntiedFile> untie(const onnx_io::FileModel& file, const ir::Model&
   std::erase_if(candidates, [&](const Candidate& candidate) {
     return !separator.can_separate(*candidate.tensor);
   });
-  const ir::Model trial = make_trial(file, candidates, registry);
+  const ir::Model trial = make_trial(file, candidates, registry, operators);
   const std::vector<Weight> weights = find_weights(trial, registry);
   std::unordered_map<std::string, const Weight*> by_name;
   for (const Weight& weight : weights) by_name.emplace(weight.value->name, &weight);

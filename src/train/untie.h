@@ -34,7 +34,8 @@ bool may_untie(const onnx_io::FileModel& file, const ir::Model& working,
 /// "<name>_1", "<name>_2", ..., in the order of the file, skipping used names. A weight in
 /// the body of a function is one for all its calls, and remains so.
 std::optional<UntiedFile> untie(const onnx_io::FileModel& file, const ir::Model& working,
-                                const opdef::OpRegistry& registry);
+                                const opdef::OpRegistry& registry,
+                                const onnx_io::RegisteredOperators& operators = {});
 
 }  // namespace onnxgrad::train
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Annotated
 
 import typer
@@ -14,8 +14,17 @@ from onnxgrad.cli.console import report_written
 from onnxgrad.cli.outputs import check_output
 from onnxgrad.graphs.derivatives import core_derivative
 from onnxgrad.graphs.gradients import core_gradient
+from onnxgrad.graphs.operators import load_operators
 
-__all__ = ["COMMANDS", "Model", "StopGradient", "command_for", "gradient"]
+__all__ = [
+    "COMMANDS",
+    "Model",
+    "Operators",
+    "StopGradient",
+    "command_for",
+    "gradient",
+    "load_all",
+]
 
 COMMANDS = {
     "vjp": "Write vector-Jacobian products: cotangents of the outputs are inputs.",
@@ -30,6 +39,14 @@ StopGradient = Annotated[
     typer.Option(
         metavar="NAME",
         help="Value or node that no gradient flows through; may be given several times.",
+    ),
+]
+Operators = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="FILE",
+        help="Own operators: an .onnx file with functions, a .py file or a module that registers "
+        "them; may be given several times.",
     ),
 ]
 _Output = Annotated[
@@ -75,9 +92,11 @@ def gradient(
     stop_gradient: StopGradient = None,
     target_opset: _TargetOpset = 26,
     inline: _Inline = False,
+    operators: Operators = None,
     overwrite: _Overwrite = False,
 ) -> None:
     """Write the gradient of a model as a standard ONNX model."""
+    load_all(operators)
     check_output(output, "-o", {} if overwrite else {"MODEL": model}, replaced=model)
     result, warning = core_gradient(
         to_core_model(model),
@@ -92,6 +111,12 @@ def gradient(
     _write(result, output, warning)
 
 
+def load_all(operators: Iterable[str] | None) -> None:
+    """Register the operators of ``--operators``."""
+    for source in operators or ():
+        load_operators(source)
+
+
 def command_for(kind: str) -> Callable[..., None]:
     """Return the command `kind`, one of `COMMANDS`."""
 
@@ -104,8 +129,10 @@ def command_for(kind: str) -> Callable[..., None]:
         stop_gradient: StopGradient = None,
         target_opset: _TargetOpset = 26,
         inline: _Inline = False,
+        operators: Operators = None,
         overwrite: _Overwrite = False,
     ) -> None:
+        load_all(operators)
         check_output(output, "-o", {} if overwrite else {"MODEL": model}, replaced=model)
         result, warning = core_derivative(
             kind,

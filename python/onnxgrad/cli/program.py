@@ -167,9 +167,11 @@ def evaluate(
         bool | None, typer.Option("--stream/--no-stream", help="Read the file in chunks.")
     ] = None,
     delimiter: _Delimiter = None,
+    operators: derivatives.Operators = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Print loss, accuracy and metrics of a model on a file of rows."""
+    derivatives.load_all(operators)
     evaluation.evaluate(
         model,
         data,
@@ -212,8 +214,10 @@ def predict(
     ] = None,
     ignored: Annotated[list[str] | None, typer.Option(metavar="NAME", help=_IGNORED_HELP)] = None,
     delimiter: _Delimiter = None,
+    operators: derivatives.Operators = None,
 ) -> None:
     """Write the outputs of a model for a file of rows."""
+    derivatives.load_all(operators)
     if output is not None:
         check_output(output, "-o", {"MODEL": model, "--data": data})
     evaluation.predict(model, data, output, outputs, ignored, delimiter)
@@ -236,9 +240,11 @@ def report(
         str | None,
         typer.Option(metavar="FILE", help="Also show how the weights differ from this version."),
     ] = None,
+    operators: derivatives.Operators = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show operators, weights, the loss, and what has no gradient."""
+    derivatives.load_all(operators)
     found = make_report(model)
     changes = None if before is None else weight_change(before, model)
     if as_json:

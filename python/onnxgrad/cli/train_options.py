@@ -152,6 +152,15 @@ OPTIONS: tuple[TrainOption, ...] = (
     ),
     TrainOption("untie", bool, True, _MODEL, "Train equal weights of several layers separately."),
     TrainOption(
+        "operators",
+        list,
+        None,
+        _MODEL,
+        "Own operators: an .onnx file with functions, a .py file or a module that registers them; "
+        "may be given several times.",
+        "FILE",
+    ),
+    TrainOption(
         "stop_gradient",
         list,
         None,

@@ -16,6 +16,7 @@ from onnxgrad.base.messages import Verbosity, print_stderr
 from onnxgrad.base.models import to_core_model
 from onnxgrad.callbacks import Callback, CallbackLike, EarlyStopping, TensorBoard
 from onnxgrad.cli.console import OutputClosedError, out
+from onnxgrad.cli.derivatives import load_all
 from onnxgrad.cli.dry_run import dry_run
 from onnxgrad.cli.outputs import (
     HistoryFile,
@@ -161,6 +162,7 @@ def _terminate(signal_number: int, _frame: object) -> None:
 
 
 def _trainer(options: SimpleNamespace) -> Trainer:
+    load_all(options.operators)
     start = to_core_model(options.model)
     if options.init is not None:
         if options.init not in SCHEMES:

@@ -1,0 +1,28 @@
+#ifndef ONNXGRAD_OPDEF_CUSTOM_GRADIENTS_H_
+#define ONNXGRAD_OPDEF_CUSTOM_GRADIENTS_H_
+
+#include <cstddef>
+#include <vector>
+
+#include "opdef/op_def.h"
+
+namespace onnxgrad::opdef {
+
+class OpRegistry;
+
+/// Gradient rules that users registered. They come before those of the registry.
+class CustomGradients {
+ public:
+  virtual ~CustomGradients() = default;
+  /// True if there is a rule for the operator of `node`.
+  virtual bool covers(const Node& node) const = 0;
+  /// True if that rule has a gradient for input `i`; for the other inputs it is zero.
+  virtual bool covers(const Node& node, std::size_t i) const = 0;
+  /// As VjpFn, for a node that it covers. Throws: GradientError.
+  virtual std::vector<Value*> apply(VjpContext& ctx, GraphBuilder& g,
+                                    const OpRegistry& registry) const = 0;
+};
+
+}  // namespace onnxgrad::opdef
+
+#endif  // ONNXGRAD_OPDEF_CUSTOM_GRADIENTS_H_
