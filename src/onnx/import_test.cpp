@@ -266,6 +266,13 @@ TEST(Import, InitializersMustFitTheirInputs) {
             "no error");
 }
 
+// onnxruntime's optimizer for transformers transposes weights and leaves their declarations.
+TEST(Import, DeclarationsOfInitializersInsideAreIgnored) {
+  EXPECT_EQ(text_error(header() + "g (float[2] x) => (float[2] y) <float[3] w, float[2] w = {1, 2}>"
+                                  "{ y = Add(x, w) }"),
+            "no error");
+}
+
 TEST(Import, StaysWithinTheMemoryBudget) {
   onnx::ModelProto model = small_model();
   onnx::TensorProto& tensor = *model.mutable_graph()->add_initializer();

@@ -364,7 +364,8 @@ void Importer::read_value_infos(std::span<const std::string_view> infos, ir::Gra
       ir::Value declared;
       declared.name = value->name;
       declared.type = info.type;
-      expect_declared(graph, declared, value->initializer);
+      // Inside, the initializer is right: optimizers leave declarations of what they changed.
+      if (are_outputs) expect_declared(graph, declared, value->initializer);
     } else if (info.type.kind != ir::Type::Kind::kUnknown && !value->is_input) {
       value->type = std::move(info.type);
     }

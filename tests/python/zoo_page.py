@@ -8,6 +8,11 @@ from zoo import ROWS, WAITING
 PAGE = ROOT / "docs/zoo.md"
 TITLES = {
     "attention": "Attention, language models, mixtures of experts (PyTorch)",
+    "keras": "Keras",
+    "runtime": "What onnxruntime's tools write",
+    "sklearn": "scikit-learn, LightGBM, XGBoost (skl2onnx, onnxmltools)",
+    "timm": "timm",
+    "transformers": "transformers",
     "general": "Dense networks, graphs, tables, generative models, types (PyTorch)",
     "sequence": "Recurrence, loops, scans, audio (PyTorch)",
     "vision": "Images, volumes, detection (PyTorch, torchvision)",

@@ -248,12 +248,12 @@ std::optional<std::vector<Value*>> lower_classifier(const Node& node, GraphBuild
                                           sizes.size(), classes));
     }
     const Pairs pairs = decide_pairs(g, node, x, sizes);
+    // By votes, as LIBSVM does and onnxruntime, even if another class is more probable.
+    number = arg_max(g, count_votes(g, pairs));
     if (count_of(node, "prob_a") > 0) {
       scores = probabilities(g, node, pairs);
-      number = arg_max(g, scores);
     } else {
       scores = pairs.scores;
-      number = arg_max(g, count_votes(g, pairs));
       if (classes == 2) scores = g.concat({g.neg(scores), scores}, 1);
     }
   }

@@ -98,11 +98,15 @@ def save(spec, proto, data):
 # ---- networks of PyTorch -----------------------------------------------------------------------------------------
 
 
+def floating(net):
+    return [p for p in net.parameters() if p.is_floating_point()]
+
+
 def randomize(net):
     """Every element of every parameter has a value of its own, so that initializers are matched to parameters by value."""
     import torch
     with torch.no_grad():
-        for p in net.parameters():
+        for p in floating(net):
             p.copy_(p * 0.8 + 0.08 * torch.randn_like(p))
         for name, b in net.named_buffers():
             if name.endswith("running_mean"):
@@ -110,7 +114,7 @@ def randomize(net):
             if name.endswith("running_var"):
                 b.copy_(0.6 + 0.8 * torch.rand_like(b))
         seen = np.zeros(0, np.float32)
-        for p in net.parameters():
+        for p in floating(net):
             for _ in range(200):
                 flat = p.float().numpy().reshape(-1)
                 _, first = np.unique(flat, return_index=True)
@@ -153,7 +157,7 @@ def export(spec, net, args):
 
 def match(proto, net):
     """Initializer name -> for each of its elements the number of the parameter's element; also names of unused parameters."""
-    named = dict(net.named_parameters())
+    named = {n: p for n, p in net.named_parameters() if p.is_floating_point()}
     values = np.concatenate([p.detach().float().numpy().reshape(-1) for p in named.values()] or [np.zeros(0, np.float32)])
     order = np.argsort(values)
     found, partly = {}, []
@@ -230,6 +234,8 @@ def autograd(spec, net, args, label, dtype):
     """Loss, gradients of all elements of all parameters in one array, gradients of floating-point inputs."""
     import torch
     net, label = copy.deepcopy(net).to(dtype), cast(label, dtype)
+    for p in floating(net):   # frozen ones too
+        p.requires_grad_(True)
     args = [cast(a.detach().clone(), dtype).requires_grad_(a.is_floating_point()) for a in args]
     loss = loss_of(spec, outputs_of(spec, net, args), label)
     loss.backward()
@@ -238,7 +244,7 @@ def autograd(spec, net, args, label, dtype):
         return (torch.zeros_like(t) if t.grad is None else t.grad).detach().double().numpy()
     without = spec.get("no_input_gradients", [])
     inputs = {n: grad(a) for n, a in zip(spec["inputs"], args) if a.is_floating_point() and n not in without}
-    flat = np.concatenate([grad(p).reshape(-1) for p in net.parameters()] or [np.zeros(0)])
+    flat = np.concatenate([grad(p).reshape(-1) for p in floating(net)] or [np.zeros(0)])
     return float(loss.detach()), flat, inputs
 
 
@@ -290,7 +296,9 @@ def make(spec):
     net, args = spec["make"]()
     net.train(spec.get("training", False))
     randomize(net)
-    proto = export(spec, net, args)
+    proto = spec["export"](net) if "export" in spec else export(spec, net, args)
+    if "export" in spec:
+        spec = dict(spec, inputs=[i.name for i in proto.graph.input], outputs=[o.name for o in proto.graph.output])
     strip(proto)
     assert [i.name for i in proto.graph.input] == spec["inputs"], [i.name for i in proto.graph.input]
     assert [o.name for o in proto.graph.output] == spec["outputs"], [o.name for o in proto.graph.output]
@@ -302,7 +310,7 @@ def make(spec):
     with torch.no_grad():
         outputs = outputs_of(spec, copy.deepcopy(net).to(wide), [cast(a, wide) for a in args])
     assert len(outputs) == len(spec["outputs"]), len(outputs)
-    spec["made_by"] = "torch.onnx.export, dynamo=%s" % (spec.get("exporter", "dynamo") == "dynamo")
+    spec.setdefault("made_by", "torch.onnx.export, dynamo=%s" % (spec.get("exporter", "dynamo") == "dynamo"))
     data = {"in/" + n: v for n, v in feeds.items()}
     if spec.get("random"):
         data["in/label"] = label_of(spec, outputs).numpy()
@@ -329,6 +337,7 @@ def make(spec):
     for optimizer in spec.get("train", ()):
         data.update(trained(spec, net, args, label, optimizer, found))
     save(spec, proto, data)
-    return row(spec, proto, trains=True, loss=spec.get("loss", "mse"), loss_output=spec["outputs"][spec.get("loss_output", 0)],
+    more = dict(optimizers=list(spec["train"])) if "train" in spec else {}
+    return row(spec, proto, **more, trains=True, loss=spec.get("loss", "mse"), loss_output=spec["outputs"][spec.get("loss_output", 0)],
                trainable=list(found), input_gradients=list(inputs), tied=tied_groups(found, count),
                tolerance=float("%.1g" % max(spec.get("tolerance", 2e-4), 20 * noise)), float32_error=float("%.2g" % noise))
