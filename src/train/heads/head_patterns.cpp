@@ -151,6 +151,18 @@ Value* match_unshifted(const Value* value) {
   return find(kPattern, value);
 }
 
+Value* match_log_softmax(const Value* value) {
+  value = strip(value);
+  if (value == nullptr || !ir::is_op(value->producer, "Sub")) return nullptr;
+  static const ir::NodeTest kReshapes = builtin_engine().ops.passing(opdef::Passage::kReshaped);
+  Value* scores = strip(value->producer->input(0));
+  const Value* sum = ir::look_through(value->producer->input(1), kReshapes);
+  if (sum == nullptr || !ir::is_op(sum->producer, "ReduceLogSumExp")) return nullptr;
+  const auto axes = integers_of(sum->producer->input(1));
+  const bool is_of_rows = axes.size() == 1 && is_column_axis(axes.front());
+  return is_of_rows && strip(sum->producer->input(0)) == scores ? scores : nullptr;
+}
+
 Value* match_complement_columns(const Value* value) {
   static const Pattern kPattern =
       columns(op("Sub", {number(1), alone(capture())}), alone(capture()));

@@ -28,6 +28,9 @@ ir::Value* match_row_share(const ir::Value* value);
 /// x of x - max(x) over the columns of each row.
 ir::Value* match_unshifted(const ir::Value* value);
 
+/// x of x - log(sum(exp(x))) over the columns of each row; the sums may be reshaped.
+ir::Value* match_log_softmax(const ir::Value* value);
+
 /// p of Concat(1 - p, p) along the columns.
 ir::Value* match_complement_columns(const ir::Value* value);
 

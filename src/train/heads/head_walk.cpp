@@ -237,9 +237,17 @@ bool end_softmax(const Node& node, Walk& walk) {
   return pass(node, walk);
 }
 
-// exp(x) / sum(exp(x)), written out; the exponents may be shifted by the largest of the row.
+// exp(x) / sum(exp(x)), written out; the exponents may be shifted by the largest of the row. Or
+// exp(x - log(sum(exp(x)))).
 bool end_exponential(const Node& node, Walk& walk) {
-  if (!walk.normalized || walk.two_columns) return false;
+  if (walk.two_columns) return false;
+  if (Value* scores = match_log_softmax(node.input(0))) {
+    note_probabilities(walk);
+    walk.kind = HeadKind::kSoftmax;
+    walk.value = scores;
+    return true;
+  }
+  if (!walk.normalized) return false;
   walk.kind = HeadKind::kSoftmax;
   Value* unshifted = match_unshifted(node.input(0));
   walk.value = unshifted == nullptr ? node.input(0) : unshifted;

@@ -66,6 +66,10 @@ INSTANTIATE_TEST_SUITE_P(
          .nodes = "m = ReduceMax(s, last)  z = Sub(s, m)  e = Exp(z)  r = ReduceSum(e, last)  "
                   "Y = Div(e, r)",
          .line = "softmax cross-entropy on 's' (scores before output 'Y'), 3 classes"},
+        {.name = "softmax_by_logarithms",
+         .outputs = "float[N, 3] Y",
+         .nodes = "r = ReduceLogSumExp(s, last)  z = Sub(s, r)  Y = Exp(z)",
+         .line = "softmax cross-entropy on 's' (scores before output 'Y'), 3 classes"},
         {.name = "softmax_of_rows_is_none",
          .outputs = "float[N, 3] Y",
          .nodes = "Y = Softmax <axis = 0> (s)",
