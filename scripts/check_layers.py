@@ -71,10 +71,11 @@ ROOMS: dict[str, set[str]] = {
     "families": {"base"},  # losses, optimizers, schedules
     "sessions": {"data", "families", "profiles"},
     "graphs": {"data", "families"},
+    "gradient_checks": {"graphs", "sessions"},
     "callbacks": {"history", "metrics", "sessions"},
     "run_folder": {"callbacks"},
     "trainer": {"run_folder"},
-    "cli": {"graphs", "trainer"},
+    "cli": {"gradient_checks", "graphs", "trainer"},
     "sklearn": {"graphs", "trainer"},
     "compat": {"graph_pictures", "graphs", "sklearn", "trainer"},
 }

@@ -43,6 +43,7 @@ __all__ = [
     "Error",
     "Evaluation",
     "ForwardBackward",
+    "GradientCheck",
     "GradientError",
     "Gradients",
     "History",
@@ -61,6 +62,7 @@ __all__ = [
     "__version__",
     "add_loss",
     "callbacks",
+    "check_gradients",
     "data",
     "errors",
     "gradient",
@@ -88,6 +90,7 @@ _set_image_decoder(_decode_image)
 
 if _TYPE_CHECKING:
     from onnxgrad.base.versions import show_versions
+    from onnxgrad.gradient_checks import GradientCheck, check_gradients
     from onnxgrad.graphs import (
         add_loss,
         gradient,
@@ -107,10 +110,12 @@ if _TYPE_CHECKING:
 # Imported at the first use: they are not needed for training, which starts faster without them.
 _LAZY = {
     "ForwardBackward": "sessions.forward_backward",
+    "GradientCheck": "gradient_checks",
     "Gradients": "sessions.forward_backward",
     "Registration": "graphs.operators",
     "Report": "graphs.reports",
     "add_loss": "graphs",
+    "check_gradients": "gradient_checks",
     "gradient": "graphs",
     "hessian": "graphs",
     "hvp": "graphs",

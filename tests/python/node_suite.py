@@ -22,7 +22,7 @@ from onnx import numpy_helper
 import gradient_models
 import onnxgrad as og
 from double_models import in_double
-from slopes import SINGLE, Slopes
+from onnxgrad.gradient_checks.slopes import SINGLE, Slopes
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "tests/data/node_tests"

@@ -1,6 +1,8 @@
 """vjp, jvp, hvp, hessian and stop_gradient: beside JAX, differences, each other and onnxruntime."""
 
 import json
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -459,3 +461,41 @@ def test_what_cannot_be_stopped_is_reported() -> None:
         og.TrainingSession(parse(LAYERS), "squared_error", stop_gradient="w")
     with pytest.raises(og.GradientError, match="gradient of all weights is zero"):
         og.TrainingSession(parse(LAYERS), "squared_error", stop_gradient="y")
+
+
+SHARED = """
+import sys
+import numpy as np, onnx
+from onnx import helper, numpy_helper
+from onnxgrad import _core
+
+def peak():
+    with open("/proc/self/status") as status:
+        found = next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
+    with open("/proc/self/clear_refs", "w") as refs:
+        refs.write("5")
+    return found / 1024
+
+weight = numpy_helper.from_array(np.ones((4096, 4096), np.float32), "w")  # 64 MiB
+ends = [helper.make_tensor_value_info(n, 1, ["N", 4096]) for n in ("x", "y")]
+nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
+graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], [weight])
+model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+loaded = _core.Model.from_bytes(model.SerializeToString())
+loaded.weights
+peak()
+before = peak()
+for wrt in (["x"], ["w"]):
+    for function in (_core.vjp, _core.jvp):
+        kept = function(loaded, wrt, ["y"], True, [], 26, False)[0]
+        assert len(kept.inputs) >= 2
+print(peak() - before)
+"""
+
+
+def test_weights_are_shared_and_not_copied() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SHARED], capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) < 16  # MiB, of a weight of 64

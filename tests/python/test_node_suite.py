@@ -8,7 +8,7 @@ import onnx.parser
 import pytest
 
 import node_records
-from slopes import Slopes
+from onnxgrad.gradient_checks.slopes import Slopes
 
 
 @pytest.mark.parametrize("operator", node_records.operators())

@@ -17,7 +17,7 @@ import typer
 from onnxgrad import errors
 from onnxgrad.base.messages import print_stderr
 from onnxgrad.base.versions import show_versions
-from onnxgrad.cli import derivatives, evaluation
+from onnxgrad.cli import checking, derivatives, evaluation
 from onnxgrad.cli.command import Command, TopicsCommand, message_of, plain_warnings
 from onnxgrad.cli.console import (
     OutputClosedError,
@@ -230,6 +230,11 @@ for _kind in derivatives.COMMANDS:
     app.command(
         cls=Command, epilog=_example(f"onnxgrad {_kind} model.onnx -o {_kind}.onnx --wrt x")
     )(_with_exit_status(derivatives.command_for(_kind)))
+
+
+app.command(cls=Command, epilog=_example("onnxgrad check model.onnx --samples 20"))(
+    _with_exit_status(checking.check)
+)
 
 
 @app.command(cls=Command, epilog=_example("onnxgrad report model.onnx"))

@@ -6,13 +6,23 @@ it must lie between the two slopes. A side on which the function jumps, or is no
 the gradient is the slope on the other side then, or zero.
 """
 
+from __future__ import annotations
+
 import warnings
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
-import onnx
 
-import onnxgrad as og
+from onnxgrad.graphs.gradients import gradient as gradient_of
+from onnxgrad.sessions import InferenceSession
+
+if TYPE_CHECKING:
+    import onnx
+
+__all__ = ["DOUBLE", "ELEMENTS", "SINGLE", "Finding", "Precision", "Slopes"]
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
 
 ELEMENTS = 12  # of one input that are moved one by one; then one direction moves all
 SHRINK = 8.0  # from the wide step to the narrow one
@@ -21,7 +31,7 @@ SHRINK = 8.0  # from the wide step to the narrow one
 class Precision(NamedTuple):
     """Of the differences of a model that computes in `dtype`."""
 
-    dtype: type
+    dtype: type[np.floating[Any]]
     step: float
     tolerance: float
 
@@ -37,73 +47,126 @@ class Sides(NamedTuple):
     left: tuple[float, float]
 
 
+class Finding(NamedTuple):
+    """What a comparison found.
+
+    Attributes
+    ----------
+    problem : str
+        What is wrong with the gradient; empty if nothing is.
+    error : float
+        The largest difference between gradient and slope, relative to the slope where that is
+        larger than 1. At a kink, the distance to the slopes on either side.
+    checked : int
+        Elements that were moved one by one.
+    """
+
+    problem: str
+    error: float
+    checked: int
+
+
 class Slopes:
     """Compares the gradients of a model at a point with differences."""
 
     def __init__(
         self,
         model: onnx.ModelProto,
-        feeds: dict[str, Any],
+        feeds: Mapping[str, Any],
         precision: Precision = DOUBLE,
         straight_through: onnx.ModelProto | None = None,
+        *,
+        outputs: Sequence[str] | None = None,
+        samples: int | None = ELEMENTS,
+        seed: int = 0,
+        stop_gradient: Sequence[str] = (),
     ) -> None:
         """Differences are those of `straight_through`, if it is given.
+
+        `outputs` are projected (None: all); `samples` elements of each input are moved one by one
+        (None: all); `seed` chooses them and the projection.
 
         Raises onnxgrad.Error if the engine does not run the model.
         """
         self._model = model
-        self._feeds = feeds
+        self._feeds = dict(feeds)
         self._precision = precision
-        self._session = og.InferenceSession(model, threads=1)
+        self._samples = samples
+        self._seed = seed
+        self._stops = list(stop_gradient)
+        self._worst = 0.0
+        self._session = InferenceSession(model, threads=1)
         names = [value.name for value in model.graph.output]
-        rng = np.random.default_rng(0)
+        rng = np.random.default_rng(seed)
         self._seeds = {
             name: np.where(np.isfinite(value), rng.uniform(0.5, 1.5, value.shape), 0.0)
-            for name, value in zip(names, self._session.run(None, feeds), strict=False)
-            if isinstance(value, np.ndarray) and value.dtype == precision.dtype
+            for name, value in zip(names, self._session.run(None, self._feeds), strict=False)
+            if isinstance(value, np.ndarray)
+            and value.dtype == precision.dtype
+            and (outputs is None or name in outputs)
         }
         self.has_outputs = bool(self._seeds)  # whose gradient there may be
         if straight_through is not None:
-            self._session = og.InferenceSession(straight_through, threads=1)
+            self._session = InferenceSession(straight_through, threads=1)
 
     def problem(self, name: str) -> str:
         """Return what is wrong with the gradient by input `name`; "" if nothing is.
 
         Raises onnxgrad.Error if the gradient is refused.
         """
+        return self.check(name).problem
+
+    def check(self, name: str) -> Finding:
+        """Compare the gradient by input `name` with differences.
+
+        Raises onnxgrad.Error if the gradient is refused.
+        """
         given = self._gradient(name)
         point = self._feeds[name]
         if given.shape != point.shape:
-            return f"shape {given.shape} of the gradient by {name} {point.shape}"
+            return Finding(
+                f"shape {given.shape} of the gradient by {name} {point.shape}", np.inf, 0
+            )
         if np.isnan(given).any():
-            return f"the gradient by {name} has NaN"
-        rng = np.random.default_rng(1)
-        picked = rng.permutation(point.size)[:ELEMENTS]
-        unusual = np.flatnonzero(np.isinf(given))[:ELEMENTS]
+            return Finding(f"the gradient by {name} has NaN", np.inf, 0)
+        self._worst = 0.0
+        rng = np.random.default_rng(self._seed + 1)
+        picked = rng.permutation(point.size)[: self._samples]
+        unusual = np.flatnonzero(np.isinf(given))[: self._samples]
+        problem = self._problem_of(name, given, rng, picked, unusual)
+        return Finding(problem, self._worst, len(picked))
+
+    def _problem_of(
+        self, name: str, given: Array, rng: np.random.Generator, picked: Array, unusual: Array
+    ) -> str:
+        point = self._feeds[name]
         for element in [*picked, *unusual]:
             direction = np.zeros(point.size)
             direction[element] = 1
             if text := self._judge(name, direction.reshape(point.shape), given):
                 place = tuple(int(i) for i in np.unravel_index(element, point.shape))
                 return f"{name}{list(place)}: {text}"
-        if point.size <= ELEMENTS or unusual.size:
+        if point.size <= len(picked) or unusual.size:
             return ""
         text = self._judge(name, rng.choice([-1.0, 1.0], point.shape), given)
         return text and f"{name}, all elements: {text}"
 
-    def _gradient(self, name: str) -> np.ndarray:
+    def _gradient(self, name: str) -> Array:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a gradient that is zero
-            gradient = og.gradient(self._model, [name], list(self._seeds))
+            gradient = gradient_of(
+                self._model, [name], list(self._seeds), stop_gradient=self._stops
+            )
         seeds = {
             f"{key}_grad": seed.astype(self._precision.dtype) for key, seed in self._seeds.items()
         }
         fed = self._feeds | seeds
         inputs = [value.name for value in gradient.graph.input]
-        session = og.InferenceSession(gradient, threads=1)
-        return session.run(None, {key: fed[key] for key in inputs})[0].astype(np.float64)
+        session = InferenceSession(gradient, threads=1)
+        found: Array = session.run(None, {key: fed[key] for key in inputs})[0]
+        return found.astype(np.float64)
 
-    def _objective(self, name: str, value: np.ndarray) -> tuple[np.ndarray, float]:
+    def _objective(self, name: str, value: Array) -> tuple[Array, float]:
         """Return the terms of the projection, and what their sum may be off by because of rounding.
 
         The terms are NaN where the outputs have another shape.
@@ -119,22 +182,25 @@ class Slopes:
             rounding += float(np.sqrt(np.sum(terms[-1] ** 2)))
         return np.concatenate(terms), rounding * float(np.finfo(self._precision.dtype).eps)
 
-    def _judge(self, name: str, direction: np.ndarray, given: np.ndarray) -> str:
+    def _judge(self, name: str, direction: Array, given: Array) -> str:
         point = self._feeds[name].astype(np.float64)
         largest = float(np.max(np.abs(point[direction != 0]), initial=0))
         if not np.isfinite(largest):
             return ""
         slope = float(np.sum(given[direction != 0] * direction[direction != 0]))
-        text = ""
+        text, error = "", np.inf
         # Some functions of large numbers change with them in proportion, others (Exp) do not.
         for scale in sorted({max(1.0, largest), 1.0}, reverse=True):
             steps = [self._precision.step * scale, self._precision.step * scale / SHRINK]
-            if not (text := self._compare(slope, *self._sides(name, direction, steps))):
+            text, found = self._compare(slope, *self._sides(name, direction, steps))
+            error = min(error, found)
+            if not text:
                 break
+        self._worst = max(self._worst, error)
         return text
 
     def _sides(
-        self, name: str, direction: np.ndarray, steps: list[float]
+        self, name: str, direction: Array, steps: list[float]
     ) -> tuple[Sides, tuple[float, float], float]:
         """Return the slopes, their bounds, and what they may be off by.
 
@@ -150,35 +216,41 @@ class Slopes:
             ]
             for sign in (1, -1)
         ]
-        right, left = (tuple(float(np.sum(terms)) for terms in side) for side in slopes)
+        right, left = ((float(np.sum(side[0])), float(np.sum(side[1]))) for side in slopes)
         both = np.stack([side[1] for side in slopes])
         bounds = (float(np.sum(np.min(both, axis=0))), float(np.sum(np.max(both, axis=0))))
         return Sides(right, left), bounds, 4 * rounding / steps[1]
 
     def _compare(
         self, slope: float, sides: Sides, bounds: tuple[float, float], noise: float
-    ) -> str:
+    ) -> tuple[str, float]:
+        """Return what is wrong, and the error."""
         there = [side for side in sides if np.isfinite(side).all() and not _jumps(side)]
         if not there:
-            return ""
+            return "", 0.0
         if np.isinf(slope):  # as that of the square root at zero
-            grows = any(abs(side[1]) > 1.5 * abs(side[0]) for side in there)
-            return "" if grows else f"gradient {slope}, slopes {[side[1] for side in there]}"
+            if any(abs(side[1]) > 1.5 * abs(side[0]) for side in there):
+                return "", 0.0
+            return f"gradient {slope}, slopes {[side[1] for side in there]}", np.inf
         tolerance = self._precision.tolerance
+        error = np.inf
         if len(there) == 2:
             for i, factor in enumerate((1, 10)):  # the narrow step where the curvature is large
                 central = (sides.right[i] + sides.left[i]) / 2
-                if abs(slope - central) <= factor * tolerance * max(1.0, abs(central)) + noise:
-                    return ""
+                size = max(1.0, abs(central))
+                error = min(error, abs(slope - central) / size)
+                if abs(slope - central) <= factor * tolerance * size + noise:
+                    return "", error
             if not _is_kink(sides, tolerance, noise):
-                return f"gradient {slope:.9g}, difference {central:.9g}"
+                return f"gradient {slope:.9g}, difference {central:.9g}", error
         low, high = bounds
         if len(there) == 1:
             low, high = min(there[0][1], 0.0), max(there[0][1], 0.0)
-        slack = 100 * tolerance * max(1.0, abs(low), abs(high)) + noise
-        if low - slack <= slope <= high + slack:
-            return ""
-        return f"gradient {slope:.9g}, slopes from {low:.9g} to {high:.9g}"
+        size = max(1.0, abs(low), abs(high))
+        outside = max(low - slope, slope - high, 0.0) / size
+        if outside * size <= 100 * tolerance * size + noise:
+            return "", outside
+        return f"gradient {slope:.9g}, slopes from {low:.9g} to {high:.9g}", outside
 
 
 def _jumps(side: tuple[float, float]) -> bool:

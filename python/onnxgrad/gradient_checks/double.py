@@ -1,0 +1,112 @@
+"""Models in float64 that are as they are otherwise."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import onnx
+
+__all__ = ["FLOATS", "array_in_double", "model_in_double"]
+
+# Numbers of types in ONNX: float, float16, bfloat16; and double.
+FLOATS = {1, 10, 16}
+_DOUBLE = 11
+# Attributes that are the number of a type.
+_TYPE_ATTRIBUTES = {"dtype", "output_dtype", "softmax_precision", "stash_type", "to"}
+
+
+def model_in_double(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a copy with float64 wherever a floating-point type was, also in its functions."""
+    import onnx
+
+    double = onnx.ModelProto()
+    double.CopyFrom(model)
+    opsets = {opset.domain: opset.version for opset in double.opset_import}
+    _convert_graph(double.graph, opsets)
+    for function in double.functions:
+        own = {opset.domain: opset.version for opset in function.opset_import}
+        for value in function.value_info:
+            _convert_type(value.type)
+        _convert_nodes(function.node, own)
+    return double
+
+
+def array_in_double(value: Any) -> Any:
+    """Return the value of an input in float64 if it is of a floating-point type."""
+    if isinstance(value, list):
+        return [array_in_double(item) for item in value]
+    is_float = isinstance(value, np.ndarray) and value.dtype.name in (
+        "float32",
+        "float16",
+        "bfloat16",
+    )
+    return value.astype(np.float64) if is_float else value
+
+
+def _convert_graph(graph: onnx.GraphProto, opsets: dict[str, int]) -> None:
+    for value in [*graph.input, *graph.output, *graph.value_info]:
+        _convert_type(value.type)
+    for tensor in graph.initializer:
+        _convert_tensor(tensor)
+    _convert_nodes(graph.node, opsets)
+
+
+def _convert_nodes(nodes: Any, opsets: dict[str, int]) -> None:
+    import onnx
+
+    for node in nodes:
+        # In what it computes, float32 by default.
+        if _has_stash_type(node, opsets) and all(a.name != "stash_type" for a in node.attribute):
+            node.attribute.append(onnx.helper.make_attribute("stash_type", _DOUBLE))
+        for attribute in node.attribute:
+            _convert_attribute(node, attribute, opsets)
+
+
+def _has_stash_type(node: onnx.NodeProto, opsets: dict[str, int]) -> bool:
+    import onnx
+
+    try:
+        schema = onnx.defs.get_schema(node.op_type, opsets.get(node.domain, 1), node.domain)
+    except onnx.defs.SchemaError:  # of another domain, or a function
+        return False
+    return "stash_type" in schema.attributes
+
+
+def _convert_type(kind: onnx.TypeProto) -> None:
+    field = kind.WhichOneof("value")
+    if field == "tensor_type":
+        if kind.tensor_type.elem_type in FLOATS:
+            kind.tensor_type.elem_type = _DOUBLE
+    elif field in ("sequence_type", "optional_type"):
+        _convert_type(getattr(kind, field).elem_type)
+
+
+def _convert_tensor(tensor: onnx.TensorProto) -> None:
+    from onnx import numpy_helper
+
+    if tensor.data_type in FLOATS:
+        array = numpy_helper.to_array(tensor).astype(np.float64)
+        tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+
+
+def _convert_attribute(
+    node: onnx.NodeProto, attribute: onnx.AttributeProto, opsets: dict[str, int]
+) -> None:
+    import onnx
+    from onnx import numpy_helper
+
+    if attribute.name in _TYPE_ATTRIBUTES and attribute.i in FLOATS:
+        attribute.i = _DOUBLE
+    elif attribute.type == onnx.AttributeProto.TENSOR:
+        _convert_tensor(attribute.t)
+    elif attribute.type == onnx.AttributeProto.GRAPH:
+        _convert_graph(attribute.g, opsets)
+    elif node.op_type == "Constant" and attribute.name in ("value_float", "value_floats"):
+        if attribute.ref_attr_name:
+            return
+        numbers = attribute.f if attribute.name == "value_float" else attribute.floats
+        tensor = numpy_helper.from_array(np.array(numbers, np.float64))
+        attribute.CopyFrom(onnx.helper.make_attribute("value", tensor))
