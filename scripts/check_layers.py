@@ -1,7 +1,7 @@
 """Fails if a file includes what its layer may not; `python scripts/check_layers.py [root]`.
 
 Reads the #include lines of src/, include/, python/bindings and the imports of python/onnxgrad.
-The tables below are those of docs/architecture.md; what a layer, or a room of the Python package,
+The tables below are those of docs/architecture.md; what a layer, or a sub-package of onnxgrad,
 may include is transitive. Imports for type checkers alone count as well.
 
 Tests (*_test.*, *_bench.*, folders named testing/) may include anything. In src/ops only kernel
@@ -56,9 +56,9 @@ LIBRARIES: list[tuple[str, str, set[str]]] = [
     ("RE2", r"re2/", {"kernels"}),
     ("nanobind", r"nanobind/", {"bindings"}),
 ]
-# Room of python/onnxgrad (a sub-package, or a module of one file) -> rooms that it may import
-# besides itself, directly.
-ROOMS: dict[str, set[str]] = {
+# Sub-package of python/onnxgrad (or public module of one file) -> those that it may import besides
+# itself, directly.
+SUBPACKAGES: dict[str, set[str]] = {
     "errors": set(),
     "base": {"errors"},
     "files": {"base"},
@@ -79,8 +79,8 @@ ROOMS: dict[str, set[str]] = {
     "sklearn": {"graphs", "trainer"},
     "compat": {"graph_pictures", "graphs", "sklearn", "trainer"},
 }
-# Modules that belong to a room but are not in its folder.
-IN_ROOM = {
+# Modules that belong to a sub-package but are not in its folder.
+IN_SUBPACKAGE = {
     "losses": "families",
     "optimizers": "families",
     "schedules": "families",
@@ -256,20 +256,20 @@ def used_names(text: str) -> set[str]:
     return names
 
 
-def room_of(module: str) -> str:
-    """Return the room of a module of onnxgrad, e.g. "data" of "onnxgrad.data.arrays"."""
+def subpackage_of(module: str) -> str:
+    """Return the sub-package of a module of onnxgrad, e.g. "data" of "onnxgrad.data.arrays"."""
     first = module.split(".")[1]
-    return IN_ROOM.get(first, first)
+    return IN_SUBPACKAGE.get(first, first)
 
 
 def check_imports(path: Path, text: str) -> list[str]:
     """Return what is wrong with the imports of `path`, a file of python/onnxgrad."""
     if path.parts[:2] != ("python", "onnxgrad") or path.suffix != ".py":
         return []
-    room = room_of(f"onnxgrad.{path.parts[2].removesuffix('.py')}")
-    if len(path.parts) > 3 and room not in ROOMS:
-        return [f"{path}: folder {room} is not in the table of scripts/check_layers.py"]
-    is_adaptor = room == "compat" and path.parts[3] != "graphs"
+    subpackage = subpackage_of(f"onnxgrad.{path.parts[2].removesuffix('.py')}")
+    if len(path.parts) > 3 and subpackage not in SUBPACKAGES:
+        return [f"{path}: folder {subpackage} is not in the table of scripts/check_layers.py"]
+    is_adaptor = subpackage == "compat" and path.parts[3] != "graphs"
     problems = []
     if is_adaptor:
         names = used_names(text)
@@ -283,40 +283,45 @@ def check_imports(path: Path, text: str) -> list[str]:
         if library in {"torch", "tensorflow", "jax"}:
             problems.append(f"{path}: imports {name}; the package must not need {library}")
         elif library == "onnxgrad":
-            problems += [f"{path}: imports {name}; {what}" for what in _wrong_room(room, name)]
-            if (is_adaptor or room == "sklearn") and not _is_public(name, room):
-                problems.append(f"{path}: imports {name}; {room} uses only public names")
-        elif room == "compat" and library not in COMPAT_LIBRARIES | sys.stdlib_module_names:
+            problems += [
+                f"{path}: imports {name}; {what}" for what in _wrong_import(subpackage, name)
+            ]
+            if (is_adaptor or subpackage == "sklearn") and not _is_public(name, subpackage):
+                problems.append(f"{path}: imports {name}; {subpackage} uses only public names")
+        elif subpackage == "compat" and library not in COMPAT_LIBRARIES | sys.stdlib_module_names:
             what = f"compat may not need {library}; see COMPAT_LIBRARIES in scripts/check_layers.py"
             problems.append(f"{path}: imports {name}; {what}")
-        elif room == "sklearn" and library not in ESTIMATORS_MAY_IMPORT | sys.stdlib_module_names:
+        elif (
+            subpackage == "sklearn"
+            and library not in ESTIMATORS_MAY_IMPORT | sys.stdlib_module_names
+        ):
             may = ", ".join(sorted(ESTIMATORS_MAY_IMPORT))
             problems.append(f"{path}: imports {name}; estimators may import onnxgrad, {may}")
-        elif library == "sklearn" and room not in {"compat", "sklearn"}:
+        elif library == "sklearn" and subpackage not in {"compat", "sklearn"}:
             problems.append(f"{path}: imports {name}; scikit-learn belongs in onnxgrad.sklearn")
     return problems
 
 
-def _wrong_room(room: str, name: str) -> list[str]:
-    """Return what is wrong if a file of `room` imports `name`, "onnxgrad" or something in it."""
-    if room in {"__init__", "__main__"}:
+def _wrong_import(subpackage: str, name: str) -> list[str]:
+    """Return what is wrong if `subpackage` imports `name`, "onnxgrad" or something in it."""
+    if subpackage in {"__init__", "__main__"}:
         return []
-    if "." not in name or room_of(name) not in ROOMS:
-        if room in {"compat", "sklearn"} or name.startswith("onnxgrad._core"):
+    if "." not in name or subpackage_of(name) not in SUBPACKAGES:
+        if subpackage in {"compat", "sklearn"} or name.startswith("onnxgrad._core"):
             return []
-        return ["name the room; onnxgrad itself imports all of them"]
-    if room_of(name) not in closure(room, ROOMS):
-        may = ", ".join(sorted(closure(room, ROOMS) - {room})) or "no other"
-        return [f"{room} may import {may}"]
+        return ["name the sub-package; onnxgrad itself imports all of them"]
+    if subpackage_of(name) not in closure(subpackage, SUBPACKAGES):
+        may = ", ".join(sorted(closure(subpackage, SUBPACKAGES) - {subpackage})) or "no other"
+        return [f"{subpackage} may import {may}"]
     return []
 
 
-def _is_public(name: str, room: str) -> bool:
-    """Return whether `name` is one of the package's public names, or belongs to `room`."""
+def _is_public(name: str, subpackage: str) -> bool:
+    """Return whether `name` is one of the package's public names, or belongs to `subpackage`."""
     parts = name.split(".")
-    if parts[1:2] == [room] or len(parts) == 1:
+    if parts[1:2] == [subpackage] or len(parts) == 1:
         return True
-    if room == "sklearn" and name.startswith(ESTIMATORS_CHECK_WITH):
+    if subpackage == "sklearn" and name.startswith(ESTIMATORS_CHECK_WITH):
         return True
     is_private = any(part.startswith("_") and not part.endswith("__") for part in parts)
     return not is_private and parts[1] != "base" and len(parts) <= 3

@@ -101,7 +101,7 @@ def test_forbidden_include(path, line, words):
         ("python/onnxgrad/trainer.py", "import sklearn.base", "belongs in onnxgrad.sklearn"),
         ("python/onnxgrad/cli/program.py", "from onnxgrad.sklearn import base", "cli may import"),
         ("python/onnxgrad/data/rows.py", "import onnxgrad.trainer", "data may import base, errors"),
-        ("python/onnxgrad/data/rows.py", "from onnxgrad import Trainer", "name the room"),
+        ("python/onnxgrad/data/rows.py", "from onnxgrad import Trainer", "name the sub-package"),
         ("python/onnxgrad/data/rows.py", "if 1:\n    from onnxgrad.losses import x", "data may"),
         ("python/onnxgrad/attic/x.py", "import os", "not in the table"),
         ("python/onnxgrad/sklearn/base.py", "from onnxgrad import _core", "only public names"),
@@ -156,7 +156,7 @@ def test_compat_holds_no_algorithms(source, words):
 
 @pytest.mark.parametrize(
     "table",
-    [check_layers.ALLOWED, check_layers.TRAIN, check_layers.ROOMS],
+    [check_layers.ALLOWED, check_layers.TRAIN, check_layers.SUBPACKAGES],
     ids=["src", "train", "python"],
 )
 def test_layers_form_no_cycle(table):
