@@ -1,4 +1,4 @@
-"""How fast each kind of data reaches a training, and how busy that keeps the engine.
+"""How fast each data format is read in training, and how busy the engine is meanwhile.
 
     .venv/bin/python benchmarks/data_formats.py [--mebibytes 256] [--docs docs/benchmarks.md]
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What a step costs behind a branch or a data-dependent shape: fresh labels beside the same ones.
+"""The cost of a step after a branch or a data-dependent shape: new labels against the same ones.
 
     .venv/bin/python benchmarks/dynamic_shapes.py            # prints the table
     .venv/bin/python benchmarks/dynamic_shapes.py --check    # exit status 1 if labels make plans
@@ -37,7 +37,7 @@ MIDDLES = {
 
 
 def network(middle: str) -> onnx.ModelProto:
-    """Return the classifier with this in its middle, from h0 to h."""
+    """Return the classifier with these nodes in the middle, from h0 to h."""
     rng = np.random.default_rng(0)
     w0, w1 = (", ".join(f"{v:.4f}" for v in rng.normal(size=24)) for _ in range(2))
     return onnx.parser.parse_model(
@@ -65,7 +65,7 @@ def step_us(middle: str, fresh: bool) -> tuple[float, int]:
 
 
 def main() -> int:
-    """Print the table; with --check, say whether an aim is missed."""
+    """Print the table; with --check, report missed goals."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true")
     arguments = parser.parse_args()

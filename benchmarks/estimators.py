@@ -1,4 +1,4 @@
-"""Processor time of `fit`: scikit-learn's MLPClassifier beside OnnxClassifier, on one thread.
+"""Processor time of `fit`: scikit-learn's MLPClassifier and OnnxClassifier, on one thread.
 
     python benchmarks/estimators.py [repetitions]
 

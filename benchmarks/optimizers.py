@@ -3,14 +3,14 @@
 
     .venv/bin/python benchmarks/optimizers.py                  # prints the table
     .venv/bin/python benchmarks/optimizers.py --only sgd adam  # some rows of it
-    .venv/bin/python benchmarks/optimizers.py --check          # exit status 1 if an aim is missed
+    .venv/bin/python benchmarks/optimizers.py --check          # exit status 1 if a goal is missed
 
 A timed run is one call of Trainer.fit over `--epochs` epochs of 50 batches in file order, from the
 first weights on. The optimizers take turns, and the fastest of `--repeats` runs of each counts:
 what else the machine does hits all alike. L-BFGS is not in the table: its step is a search over
 all rows.
 
-The aim: Adam and Nesterov at most 15 % over plain SGD.
+The goal: Adam and Nesterov at most 15 % over plain SGD.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ import environments
 import workloads
 
 WORKLOAD = "w2_mlp"
-AIM = 1.15
+GOAL = 1.15
 AIMED = ("adam", "nesterov")
 BASE = "sgd"
 
@@ -104,7 +104,7 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", choices=list(ROWS), default=list(ROWS), metavar="NAME")
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--repeats", type=int, default=300)
-    parser.add_argument("--check", action="store_true", help="exit status 1 if an aim is missed")
+    parser.add_argument("--check", action="store_true", help="exit status 1 if a goal is missed")
     parser.add_argument("--work", type=pathlib.Path, default=environments.DEFAULT_CACHE)
     options = parser.parse_args()
     try:
@@ -121,7 +121,7 @@ def main() -> int:
     print("| optimizer | step, 1T | beside sgd |\n|---|---|---|")
     for name, seconds in best.items():
         print(f"| {name} | {seconds * 1e6:.2f} µs | {seconds / best[BASE] - 1:+.0%} |")
-    missed = [name for name in AIMED if best.get(name, 0) > AIM * best[BASE]]
+    missed = [name for name in AIMED if best.get(name, 0) > GOAL * best[BASE]]
     for name in missed:
         print(f"optimizers.py: {name} is more than 15 % over {BASE}", file=sys.stderr)
     return 1 if missed and options.check else 0

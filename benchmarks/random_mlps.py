@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What a step costs beside its arithmetic: ten MLPs of random sizes, on one thread.
+"""The overhead of a step besides its arithmetic: ten MLPs of random sizes, on one thread.
 
     .venv/bin/python benchmarks/random_mlps.py            # prints the table
     .venv/bin/python benchmarks/random_mlps.py --check    # exit status 1 if the spread is over 30 %

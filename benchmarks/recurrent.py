@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Training steps of LSTM and GRU, beside PyTorch's if an interpreter with torch is given.
+"""Training steps of LSTM and GRU, and of PyTorch's if an interpreter with torch is given.
 
     .venv/bin/python benchmarks/recurrent.py
     .venv/bin/python benchmarks/recurrent.py --torch ENVIRONMENT/bin/python --threads 1
@@ -10,7 +10,7 @@ and of 1, rows first on both sides. The systems take turns; the fastest of `--re
 counts; with one thread it is processor time, which other processes disturb less. GFLOP/s are
 those of the five products of a step: X W, H R and the gradients of H, W and R.
 
-The aim: one and a half times the speed of PyTorch.
+The goal: one and a half times the speed of PyTorch.
 """
 
 from __future__ import annotations

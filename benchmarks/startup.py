@@ -2,7 +2,7 @@
 """Start-up time and memory of training w2_mlp with onnxgrad, from a path.
 
     .venv/bin/python benchmarks/startup.py            # prints the figures
-    .venv/bin/python benchmarks/startup.py --check    # exit status 1 if an aim is missed
+    .venv/bin/python benchmarks/startup.py --check    # exit status 1 if a goal is missed
 
 Spawns `python -c` ten times and reports, from the best start: the time from the spawn to the end of
 the first training step (interpreter, imports, data, model, plan and step), the part of it that had
@@ -10,7 +10,7 @@ passed after `import numpy` and after `import onnxgrad`, and the peak memory aft
 more process trains all epochs and reports the peak memory of the whole. Neither may import the onnx
 package.
 
-The aims: 0.15 s to the first step, 60 MB.
+The goals: 0.15 s to the first step, 60 MB.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import environments
 import workloads
 
 WORKLOAD = "w2_mlp"
-AIM_SECONDS, AIM_MB = 0.15, 60.0
+GOAL_SECONDS, GOAL_MB = 0.15, 60.0
 # Arguments: model, x.npy, y.npy, rows, epochs, batch, learning rate, time of the spawn.
 PROGRAM = """
 import sys, time
@@ -52,7 +52,7 @@ print(json.dumps({
 
 
 def train(python: str, models: pathlib.Path, rows: int, epochs: int) -> dict:
-    """Runs PROGRAM in a process of its own; returns what it prints."""
+    """Runs PROGRAM in a separate process; returns its output."""
     workload = workloads.WORKLOADS[WORKLOAD]
     files = [str(models / f"{WORKLOAD}{end}") for end in (".onnx", ".x.npy", ".y.npy")]
     numbers = [rows, epochs, workload.batch, workload.optimizer.rate]
@@ -62,16 +62,16 @@ def train(python: str, models: pathlib.Path, rows: int, epochs: int) -> dict:
 
 
 def problems(best: dict, whole: dict) -> list[str]:
-    """Which aims are missed, one line each."""
+    """The missed goals, one line each."""
     found = []
     for modules in (best["onnx"], whole["onnx"]):
         if modules:
             found.append(f"imported {modules[0]} and {len(modules) - 1} more modules of onnx")
             break
-    if best["end_s"] > AIM_SECONDS:
-        found.append(f"first step after {best['end_s']:.3f} s, the aim is {AIM_SECONDS} s")
-    if whole["rss_mb"] > AIM_MB:
-        found.append(f"peak memory {whole['rss_mb']:.0f} MB, the aim is {AIM_MB:.0f} MB")
+    if best["end_s"] > GOAL_SECONDS:
+        found.append(f"first step after {best['end_s']:.3f} s, the goal is {GOAL_SECONDS} s")
+    if whole["rss_mb"] > GOAL_MB:
+        found.append(f"peak memory {whole['rss_mb']:.0f} MB, the goal is {GOAL_MB:.0f} MB")
     return found
 
 
@@ -80,7 +80,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--starts", type=int, default=10)
-    parser.add_argument("--check", action="store_true", help="exit status 1 if an aim is missed")
+    parser.add_argument("--check", action="store_true", help="exit status 1 if a goal is missed")
     parser.add_argument("--work", type=pathlib.Path, default=environments.DEFAULT_CACHE)
     options = parser.parse_args()
     try:
@@ -100,13 +100,13 @@ def main() -> int:
     times = sorted(start["end_s"] for start in starts)
     print(f"{WORKLOAD}, {options.starts} starts")
     print(f"  process start to end of first step  {times[0]:.3f} s (median "
-          f"{times[len(times) // 2]:.3f} s, aim {AIM_SECONDS} s)")  # fmt: skip
+          f"{times[len(times) // 2]:.3f} s, goal {GOAL_SECONDS} s)")  # fmt: skip
     print(f"    of which until numpy is imported  {best['numpy_s']:.3f} s")
     print(f"    of which import onnxgrad          {best['import_s'] - best['numpy_s']:.3f} s")
     print(f"    of which model, plan, first step  {best['end_s'] - best['import_s']:.3f} s")
     print(f"  peak memory after the first step    {best['rss_mb']:.1f} MB")
     print(f"  peak memory after all {workload.epochs} epochs    {whole['rss_mb']:.1f} MB "
-          f"(aim {AIM_MB:.0f} MB)")  # fmt: skip
+          f"(goal {GOAL_MB:.0f} MB)")  # fmt: skip
     print(f"  modules of onnx imported            {len(best['onnx'])}")
     found = problems(best, whole)
     for line in found:

@@ -30,7 +30,7 @@ def too_long(root: Path, limit: int = LIMIT) -> list[str]:
 
 
 def main(arguments: list[str]) -> int:
-    """Print what is too long; return the exit status."""
+    """Print the files that are too long; return the exit status."""
     problems = too_long(Path(arguments[0]).resolve() if arguments else ROOT)
     for problem in problems:
         print(problem, file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Fails if a file includes what its layer may not; `python scripts/check_layers.py [root]`.
+"""Fails if a file includes headers that its layer may not; `python scripts/check_layers.py [root]`.
 
 Reads the #include lines of src/, include/, python/bindings and the imports of python/onnxgrad.
 The tables below are those of docs/architecture.md; what a layer, or a sub-package of onnxgrad,
@@ -102,8 +102,8 @@ COMPAT_LIBRARIES = {
     "skl2onnx",
     "tqdm",
 }
-# What compat modules do not use, since they hold no algorithms (but for those of compat/graphs):
-# names (of functions and attributes) -> where that is done.
+# Names (of functions and attributes) that compat modules do not use, since they have no algorithms,
+# except in compat/graphs -> where that is done.
 COMPAT_NEVER_USES = {
     "graphs are written by onnxgrad itself and in compat/graphs": {
         "make_function",

@@ -1,10 +1,10 @@
 """Finds code for a special instruction set that other machines could run into.
 
 `python scripts/check_symbols.py LIBRARY...` fails if an inline or template function ("weak" in the
-object file) uses AVX registers although its name does not say so. The linker keeps one copy of
+object file) uses AVX registers although its name has no target in it. The linker keeps one copy of
 such a function for the whole program: if it takes the one that was compiled for AVX-512, a
 processor without it stops at an illegal instruction, in code far from any kernel. Highway's
-functions live in namespaces named after their target (N_AVX2, ...) and are never shared.
+functions are in namespaces named after their target (N_AVX2, ...) and are never shared.
 """
 
 import re
@@ -57,7 +57,7 @@ def shared_special_functions(library: Path) -> list[str]:
 
 
 def main(arguments: list[str]) -> int:
-    """Print what is wrong; return the exit status."""
+    """Print the errors; return the exit status."""
     status = 0
     for argument in arguments:
         for name in shared_special_functions(Path(argument)):

@@ -25,7 +25,7 @@ def read_version(root: Path = ROOT) -> str:
 
 
 def write_if_changed(path: Path, text: str) -> None:
-    """Write `text` to `path` unless that is what it holds."""
+    """Write `text` to `path` unless it is already its content."""
     if not path.exists() or path.read_text(encoding="utf-8") != text:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")

@@ -1,9 +1,9 @@
-"""Writes what is made of the extension's tables: `python scripts/generate.py [--check]`.
+"""Writes the files generated from the extension's tables: `python scripts/generate.py [--check]`.
 
 A table of option structs (optimizers, ...) gives a module of Python classes, with signatures and
 docstrings, and a table in the documents, between two comments; the options of a fit a typed
 dictionary, and those of the command line a table. With --check nothing is written; the exit status
-is 1 if a file is not what its table says.
+is 1 if a file differs from its table.
 """
 
 import sys
@@ -23,20 +23,20 @@ sys.path.insert(0, str(PACKAGE))
 import _core  # noqa: E402
 
 sys.path.pop(0)
-sys.modules["onnxgrad._core"] = _core  # for what is imported when the classes are written
+sys.modules["onnxgrad._core"] = _core  # for the imports of the modules that write the classes
 
 
 class Family(NamedTuple):
-    """A table, and what is made of it.
+    """A table, and the file generated from it.
 
     Attributes
     ----------
     name : str
     table : sequence of DescriptionInfo
     module : str
-        Path of what is written, in the package.
+        Path of the generated module, in the package.
     base : str
-        Class that all derive from, with its module.
+        Base class of all, with its module.
     common : mapping
         Parameters that all have beside their fields, with annotation and default.
     is_by_name : bool
@@ -203,7 +203,7 @@ _PYTHON_TYPES = {
     "texts": "tuple[str, ...]",
     "optional whole": "int",
 }
-# What is given for several, and how a docstring says it.
+# Parameters of several functions, and their docstrings.
 _SEQUENCES = {
     "wholes": ("Iterable[int]", "sequence of int"),
     "numbers": ("Iterable[float]", "sequence of float"),

@@ -1,4 +1,4 @@
-"""Writes down what runs of ONNX's node tests: `python scripts/node_tests.py [OPERATOR...]`.
+"""Records which of ONNX's node tests pass: `python scripts/node_tests.py [OPERATOR...]`.
 
 The lists in tests/data/node_tests, of these operators or of all, and docs/operators.md, which
 follows from them. With --page that page alone; with --show nothing is written, and what the tests
@@ -14,7 +14,7 @@ import node_records
 
 
 def main(arguments: list[str]) -> int:
-    """Run the tests; return 1 if one gives something wrong."""
+    """Run the tests; return 1 if one gives a wrong result."""
     if arguments == ["--page"]:
         node_records.PAGE.write_text(node_records.page(), encoding="utf-8")
         return 0

@@ -1,4 +1,4 @@
-"""The one list of systems that are measured, and how a user's choice from it is read."""
+"""The list of the systems that are measured, and the parsing of a user's choice."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ RULER_WORKLOAD = "w2_mlp"
 
 
 class UsageError(Exception):
-    """A name that is not known; the message offers near ones."""
+    """An unknown name; the message suggests similar ones."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +46,7 @@ ORDER = [*PEERS, RULER]
 
 
 def position(name: str) -> int:
-    """Place of a system in the tables; unknown ones come last."""
+    """Position of a system in the tables; unknown ones come last."""
     return ORDER.index(name) if name in ORDER else len(ORDER)
 
 
@@ -59,7 +59,7 @@ def trains(peer: str, workload: str) -> bool:
 
 
 def check_names(kind: str, names: list[str], known: list[str]) -> list[str]:
-    """`names` without blanks; raises UsageError, with near names, for one that is not known."""
+    """`names` without blanks; raises UsageError, with similar names, for an unknown one."""
     names = [name.strip() for name in names if name.strip()]
     for name in names:
         if name not in known:

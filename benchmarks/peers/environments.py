@@ -39,7 +39,7 @@ FLOOR_LIBRARIES = ["-lxsmm", "-lxsmmext", "-lxsmmnoblas", "-lpthread", "-ldl"]
 
 
 class SetUpError(Exception):
-    """An environment, a model or the ruler that cannot be made; the message says why."""
+    """An environment, a model or the ruler cannot be made; the message has the reason."""
 
 
 def log(*words: object) -> None:
@@ -47,7 +47,7 @@ def log(*words: object) -> None:
 
 
 def run_checked(command: list[str], what: str) -> None:
-    """Runs a command quietly; raises with the end of its output if it fails."""
+    """Runs a command without printing its output; raises with the end of it if it fails."""
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode != 0:
         tail = " ".join(done.stdout.split())[-400:]
@@ -87,7 +87,7 @@ class Cache:
         return str(python)
 
     def models(self, names: list[str]) -> pathlib.Path:
-        """The folder with the files of the workloads, made anew when their definition changed."""
+        """The folder with the files of the workloads, written again if their definition changed."""
         folder = self.folder / "models"
         digest = hashlib.sha256()
         for source in ("workloads.py", "models.py"):

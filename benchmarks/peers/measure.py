@@ -1,4 +1,4 @@
-"""Timed runs of peer processes, interleaved so that a busy moment of the machine hits all alike."""
+"""Timed runs of peer processes, interleaved so that load on the machine affects all equally."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Answer = dict[str, typing.Any]  # one message of the worker protocol, see README
 
 @dataclasses.dataclass
 class Settings:
-    """What run.py's options ask for, and what it has made for them."""
+    """The options of run.py, and what it has prepared for them."""
 
     cache: environments.Cache
     models: pathlib.Path
@@ -83,7 +83,7 @@ class Worker:
         return {"ok": False, "error": "died: " + tail}
 
     def run(self) -> Answer:
-        with contextlib.suppress(BrokenPipeError):  # read() says how it died
+        with contextlib.suppress(BrokenPipeError):  # read() reports how it ended
             self.process.stdin.write("run\n")
             self.process.stdin.flush()
         return self.read()

@@ -1,4 +1,4 @@
-"""onnxgrad itself, the way its users call it: a Trainer from a path, and Trainer.fit.
+"""onnxgrad itself, as users call it: a Trainer from a path, and Trainer.fit.
 
 A timed run is one call of fit over all epochs. Neither the model nor its weights pass through
 Python, and no module of the onnx package is imported: the start-up figures would show it.

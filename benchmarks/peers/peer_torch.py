@@ -123,7 +123,7 @@ class Peer:
         return tensor.contiguous(memory_format=self.layout) if tensor.ndim == 4 else tensor
 
     def copy_weights(self, task: worker.Task) -> None:
-        """Dense weights become [out, in], the way F.linear wants them."""
+        """Dense weights become [out, in], as F.linear expects."""
         trainable = set(task.trainable)
         for name, value in task.weights.items():
             if name not in trainable and not name.endswith(("_mean", "_var")):

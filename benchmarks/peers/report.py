@@ -116,7 +116,7 @@ def loss_cells(results: Results, workload: str, peer: str, runs: Runs) -> list[s
 
 
 def peer_row(results: Results, workload: str, peer: str, width: int) -> list[str]:
-    """Cells of a system's row in a workload's table; the last says why there are no others."""
+    """The cells of a system's row in a workload's table, or the reason for having none."""
     runs, definition = runs_of(results, workload, peer), workloads.WORKLOADS[workload]
     if not runs:
         answers = [peers.get(peer, {}) for peers in results["workloads"][workload].values()]
@@ -171,7 +171,7 @@ def workload_table(results: Results, workload: str) -> str:
 
 
 def conditions(results: Results) -> str:
-    """What the figures were measured on and how to read their marks."""
+    """The machine that the figures were measured on, and the meaning of their marks."""
     others, versions = [], {}
     for name in measured_workloads(results):
         for peer in systems(results, name):
@@ -200,7 +200,7 @@ def full(results: Results) -> str:
 
 
 def write_docs(path: pathlib.Path, results: Results) -> None:
-    """Replaces what stands between the two marks in a Markdown file by the tables."""
+    """Replaces the text between the two marks in a Markdown file with the tables."""
     text = path.read_text()
     if BEGIN not in text or END not in text.split(BEGIN, 1)[1]:
         raise ValueError(f"{path}: no '{BEGIN}' followed by '{END}'")

@@ -1,4 +1,4 @@
-"""The frame of a peer process: one process = one peer, one workload, one thread count.
+"""The main program of a peer process: one process = one peer, one workload, one thread count.
 
 The driver starts it and then asks for timed runs one at a time over stdin, so that several peers
 can be interleaved (protocol: README.md, "Adding a system"). A run trains from the initial weights
@@ -68,7 +68,7 @@ class Peer(typing.Protocol):
     version: str
 
     def first(self) -> None:
-        """Takes one step; what it leaves behind is undone by `reset`."""
+        """Takes one step; `reset` undoes its effects."""
 
     def reset(self) -> None:
         """Back to the initial weights and a fresh optimizer."""
@@ -138,7 +138,7 @@ def main(make: Callable[[Task], Peer]) -> None:
 
     try:
         peer, message = set_up(make, request, imported_at)
-    except Exception as error:  # the driver's table says why
+    except Exception as error:  # the driver's table has the reason
         answer(failure(error))
         return
     answer(message)

@@ -1,4 +1,4 @@
-"""The workloads that every training system is measured on: sizes, data, data order, files.
+"""The workloads of all training systems: sizes, data, data order, files.
 
 `WORKLOADS` is the one list. `generate()` writes, for each workload, what a peer in any language
 can read:

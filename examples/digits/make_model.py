@@ -1,4 +1,4 @@
-"""Writes what the demo starts from: a pipeline as scikit-learn users export it, and its data.
+"""Writes the input of the demo: a pipeline as scikit-learn users export it, and its data.
 
     python make_model.py FOLDER
 
@@ -44,7 +44,7 @@ def fit(seed: int, rows: np.ndarray, labels: np.ndarray) -> Pipeline:
         random_state=seed,
     )
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # the number of epochs is meant
+        warnings.simplefilter("ignore", ConvergenceWarning)  # the number of epochs is intended
         return make_pipeline(StandardScaler(), network).fit(rows, labels)
 
 

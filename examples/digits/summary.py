@@ -1,4 +1,4 @@
-"""Shows what the demo has reached, next to scikit-learn's own training, and checks it.
+"""Prints the demo's results next to those of scikit-learn's own training, and checks them.
 
     python summary.py FOLDER
 
@@ -27,7 +27,7 @@ def read_csv(path: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 def accuracy(session: object, rows: np.ndarray, labels: np.ndarray) -> float:
-    """Return the share of rows whose label output is right."""
+    """Return the fraction of rows whose label output is right."""
     predicted = session.run(["output_label"], {"X": rows})[0]
     return float(np.mean(predicted == labels))
 

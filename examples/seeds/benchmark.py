@@ -44,7 +44,7 @@ def best_time(fit, repeats=REPEATS):
 
 
 def ways(epochs):
-    """What is timed, by name."""
+    """The timed functions by name."""
     X, y = make_regression(1000, n_features=100, bias=2, random_state=0)
     X, y = X.astype(numpy.float32), y.astype(numpy.float32)
     options = {"max_iter": epochs, "batch_size": 15}

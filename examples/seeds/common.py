@@ -1,4 +1,4 @@
-"""What the examples of this folder share: the folder for their files, pictures, reports."""
+"""Shared by the examples of this folder: the folder for their files, pictures, reports."""
 
 import sys
 from pathlib import Path

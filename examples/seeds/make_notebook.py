@@ -1,4 +1,4 @@
-"""Executes the notebook of this folder anew and stores it with its outputs.
+"""Executes the notebook of this folder again and stores it with its outputs.
 
     python examples/seeds/make_notebook.py
 

@@ -2,7 +2,7 @@
 
     python examples/seeds/make_page.py [script ...]
 
-With names of scripts, only their parts are written anew.
+With names of scripts, only their parts are rewritten.
 A test runs the examples too and compares what they print with the page, numbers and the sections in
 VOLATILE apart.
 """
@@ -42,7 +42,7 @@ and for what differs. Times are of one run on a machine that did other things to
 
 
 def run(name, folder, *args):
-    """What the example prints."""
+    """The output of the example."""
     done = subprocess.run(
         [sys.executable, str(HERE / f"{name}.py"), str(folder), *args],
         capture_output=True,
@@ -57,7 +57,7 @@ def run(name, folder, *args):
 
 
 def cleaned(text, folder):
-    """Without the folder, numbers of objects and what says which machine it ran on."""
+    """The text without the folder, addresses of objects and the name of the machine."""
     text = text.replace(f"{folder}/", "")
     text = re.sub(r"Function_\d+", "Function_<id>", text)
     return re.sub(r"\n(  (?:cpu|system|cores) .*)(?=\n)", "", text)
@@ -129,7 +129,7 @@ def main():
     (DOCS / "seeds.md").write_text(text, encoding="utf-8")
     for picture in PICTURES.glob("*.png"):
         if f"(pictures/seeds/{picture.name})" not in text:
-            picture.unlink()  # of a picture that is not drawn any more
+            picture.unlink()  # of a picture that is no longer drawn
 
 
 if __name__ == "__main__":

@@ -57,7 +57,7 @@ print(status.split("VmHWM:")[1].split()[0])
 
 
 def test_training_takes_little_memory(w2):
-    """The aim is 60 MB at most, most of which is Python with NumPy."""
+    """The goal is 60 MB at most, most of which is Python with NumPy."""
     done = run_python(TRAIN + PEAK, w2 / "w2.onnx", w2 / "data.npz", w2 / "out.onnx")
     assert done.returncode == 0, done.stderr
     assert int(done.stdout.split()[-1]) * 1024 < 60e6

@@ -1,4 +1,4 @@
-"""Writes the models of this folder and index.json, which says what is to be found in each.
+"""Writes the models of this folder and index.json, with the head of each.
 
 Run in the project's environment: PYTHONHASHSEED=0 python tests/data/heads/make_heads.py (the hash
 seed fixes the order of operator sets). The models are pipelines of scikit-learn as skl2onnx writes

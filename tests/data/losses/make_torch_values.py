@@ -269,7 +269,7 @@ def case(name, loss, options, reduction, function, scores, target, weights):
 
 
 def reduce(rows, weights, counts, reduction):
-    """Rows [N] put together; `counts` [N] is what each counts in the mean."""
+    """Reduction of rows [N]; `counts` [N] are their weights in the mean."""
     w = torch.ones(len(rows)) if weights is None else weights[: len(rows)]
     if reduction == "none":
         return w * rows
