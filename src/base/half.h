@@ -2,6 +2,7 @@
 #define ONNXGRAD_BASE_HALF_H_
 
 #include <bit>
+#include <cmath>
 #include <cstdint>
 
 // Conversion of stored float16 (IEEE binary16) and bfloat16 to and from float. To nearest, ties to
@@ -56,6 +57,22 @@ inline Float16 to_float16(float value) {
     result = (magnitude - 0x38000000U + rounding) >> 13;
   }
   return {static_cast<std::uint16_t>(result | sign)};
+}
+
+/// The float for which to_float16 and to_bfloat16 return the half nearest to `value`: towards zero,
+/// with the last bit set where that is inexact, so that a number just beside the middle of two
+/// halves does not become the middle. Subnormal floats have fewer bits: there it is the nearest
+/// bfloat16, a multiple of 2^-133.
+inline float to_odd_float(double value) {
+  if (std::fabs(value) < 0x1p-126) {
+    constexpr double kMagic = 0x1.8p-81;  // the last bit of numbers of this size is 2^-133
+    const double rounded = (std::fabs(value) + kMagic) - kMagic;
+    return static_cast<float>(std::copysign(rounded, value));
+  }
+  constexpr std::uint64_t kLost = (std::uint64_t{1} << 29) - 1;
+  auto bits = std::bit_cast<std::uint64_t>(value);
+  if ((bits & kLost) != 0) bits = (bits & ~kLost) | (kLost + 1);
+  return static_cast<float>(std::bit_cast<double>(bits));
 }
 
 }  // namespace onnxgrad::base

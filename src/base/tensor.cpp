@@ -62,8 +62,6 @@ To convert(From value) {
   }
 }
 
-bool is_half(DataType dtype) { return dtype == DataType::kFloat16 || dtype == DataType::kBfloat16; }
-
 template <class Half>
 Tensor widened_from(const Tensor& tensor) {
   Tensor result = Tensor::empty(DataType::kFloat32, tensor.dims());
@@ -76,6 +74,18 @@ Tensor widened_from(const Tensor& tensor) {
 Tensor widened(const Tensor& tensor) {
   return tensor.dtype() == DataType::kFloat16 ? widened_from<base::Float16>(tensor)
                                               : widened_from<base::Bfloat16>(tensor);
+}
+
+// float64 as float16 or bfloat16.
+Tensor narrowed(const Tensor& tensor, DataType dtype) {
+  Tensor result = Tensor::empty(dtype, tensor.dims());
+  auto* bits = reinterpret_cast<std::uint16_t*>(result.mutable_raw());
+  for (const double element : tensor.data<double>()) {
+    const float single = base::to_odd_float(element);
+    *bits++ = dtype == DataType::kFloat16 ? base::to_float16(single).bits
+                                          : base::to_bfloat16(single).bits;
+  }
+  return result;
 }
 
 template <class To>
@@ -196,6 +206,7 @@ std::vector<std::int64_t> Tensor::to_int64s() const {
 Tensor Tensor::cast(DataType dtype) const {
   if (dtype == dtype_) return *this;
   if (is_half(dtype_)) return widened(*this).cast(dtype);
+  if (is_half(dtype)) return narrowed(cast(DataType::kFloat64), dtype);
   Tensor result = empty(dtype, dims_);
   visit_arithmetic(dtype_, [&](auto from) {
     using From = decltype(from);

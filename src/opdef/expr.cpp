@@ -18,16 +18,17 @@ struct Row {
 
 // In the order of ExprOp.
 constexpr std::array kRows = {
-    Row{"in", 0},       Row{"const", 0}, Row{"add", 2},     Row{"sub", 2},    Row{"mul", 2},
-    Row{"div", 2},      Row{"pow", 2},   Row{"mod", 2},     Row{"fmod", 2},   Row{"min", 2},
-    Row{"max", 2},      Row{"eq", 2},    Row{"gt", 2},      Row{"ge", 2},     Row{"lt", 2},
-    Row{"le", 2},       Row{"and", 2},   Row{"or", 2},      Row{"xor", 2},    Row{"neg", 1},
-    Row{"abs", 1},      Row{"sign", 1},  Row{"exp", 1},     Row{"log", 1},    Row{"sqrt", 1},
-    Row{"recip", 1},    Row{"tanh", 1},  Row{"sigmoid", 1}, Row{"erf", 1},    Row{"sin", 1},
-    Row{"cos", 1},      Row{"tan", 1},   Row{"asin", 1},    Row{"acos", 1},   Row{"atan", 1},
-    Row{"sinh", 1},     Row{"cosh", 1},  Row{"asinh", 1},   Row{"acosh", 1},  Row{"atanh", 1},
-    Row{"softplus", 1}, Row{"floor", 1}, Row{"ceil", 1},    Row{"round", 1},  Row{"not", 1},
-    Row{"isnan", 1},    Row{"isinf", 1}, Row{"relu", 1},    Row{"select", 3}, Row{"fma", 3},
+    Row{"in", 0},       Row{"const", 0}, Row{"add", 2},     Row{"sub", 2},   Row{"mul", 2},
+    Row{"div", 2},      Row{"pow", 2},   Row{"mod", 2},     Row{"fmod", 2},  Row{"min", 2},
+    Row{"max", 2},      Row{"eq", 2},    Row{"gt", 2},      Row{"ge", 2},    Row{"lt", 2},
+    Row{"le", 2},       Row{"and", 2},   Row{"or", 2},      Row{"xor", 2},   Row{"neg", 1},
+    Row{"abs", 1},      Row{"sign", 1},  Row{"exp", 1},     Row{"log", 1},   Row{"sqrt", 1},
+    Row{"recip", 1},    Row{"tanh", 1},  Row{"sigmoid", 1}, Row{"erf", 1},   Row{"sin", 1},
+    Row{"cos", 1},      Row{"tan", 1},   Row{"asin", 1},    Row{"acos", 1},  Row{"atan", 1},
+    Row{"sinh", 1},     Row{"cosh", 1},  Row{"asinh", 1},   Row{"acosh", 1}, Row{"atanh", 1},
+    Row{"softplus", 1}, Row{"floor", 1}, Row{"ceil", 1},    Row{"round", 1}, Row{"not", 1},
+    Row{"isnan", 1},    Row{"isinf", 1}, Row{"relu", 1},    Row{"f16", 1},   Row{"bf16", 1},
+    Row{"select", 3},   Row{"fma", 3},
 };
 static_assert(kRows.size() == static_cast<std::size_t>(ExprOp::kFma) + 1);
 

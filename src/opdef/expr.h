@@ -59,6 +59,8 @@ enum class ExprOp : std::uint8_t {
   kIsNan,
   kIsInf,
   kRelu,
+  kToFloat16,   // rounded to the nearest float16, ties to even
+  kToBfloat16,  // to the nearest bfloat16
   kSelect,  // a != 0 ? b : c
   kFma,     // a * b + c
 };

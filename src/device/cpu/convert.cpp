@@ -27,8 +27,12 @@ auto widen(From value) {
 
 template <class To, class From>
 To round_to_half(From value) {
-  // From double directly would be one rounding, not two; no kernel computes halves in double.
-  const auto single = static_cast<float>(value);
+  float single = 0;
+  if constexpr (std::is_same_v<From, double>) {
+    single = base::to_odd_float(value);
+  } else {
+    single = static_cast<float>(value);
+  }
   if constexpr (std::is_same_v<To, Float16>) return base::to_float16(single);
   if constexpr (std::is_same_v<To, Bfloat16>) return base::to_bfloat16(single);
 }

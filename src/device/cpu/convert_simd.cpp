@@ -10,10 +10,11 @@
 #include <hwy/foreach_target.h>  // IWYU pragma: keep
 #include <hwy/highway.h>
 
+#include "device/cpu/half-inl.h"
 #include "device/cpu/simd-inl.h"
 
 // Conversions that are frequent in training steps: masks to numbers and back, between the floating
-// types.
+// types, float16 and bfloat16 among them.
 
 HWY_BEFORE_NAMESPACE();
 namespace onnxgrad::device::HWY_NAMESPACE {
@@ -70,7 +71,53 @@ void double_to_float(void* to, const void* from, std::int64_t n) {
                   [&](auto v) { return hn::DemoteTo(df, v); });
 }
 
+template <class Format>
+void half_to_float(void* to, const void* from, std::int64_t n) {
+  const hn::ScalableTag<float> d;
+  convert_vectors(static_cast<float*>(to), static_cast<const std::uint16_t*>(from), n,
+                  [&](auto v) { return Format::load(d, v); });
+}
+
+template <class Format>
+void float_to_half(void* to, const void* from, std::int64_t n) {
+  const hn::ScalableTag<float> d;
+  convert_vectors(static_cast<std::uint16_t*>(to), static_cast<const float*>(from), n,
+                  [&](auto v) { return Format::store(d, v); });
+}
+
+template <class Format>
+void half_to_double(void* to, const void* from, std::int64_t n) {
+  const hn::ScalableTag<double> d;
+  const hn::Rebind<float, decltype(d)> df;
+  convert_vectors(static_cast<double*>(to), static_cast<const std::uint16_t*>(from), n,
+                  [&](auto v) { return hn::PromoteTo(d, Format::load(df, v)); });
+}
+
+template <class Format>
+void double_to_half(void* to, const void* from, std::int64_t n) {
+  const hn::ScalableTag<double> d;
+  const hn::Rebind<float, decltype(d)> df;
+  convert_vectors(static_cast<std::uint16_t*>(to), static_cast<const double*>(from), n,
+                  [&](auto v) { return Format::store(df, to_odd_floats(d, v)); });
+}
+
+template <class Format>
+ConvertFn find_from_half(DataType to) {
+  if (to == DataType::kFloat32) return half_to_float<Format>;
+  return to == DataType::kFloat64 ? half_to_double<Format> : nullptr;
+}
+
+template <class Format>
+ConvertFn find_to_half(DataType from) {
+  if (from == DataType::kFloat32) return float_to_half<Format>;
+  return from == DataType::kFloat64 ? double_to_half<Format> : nullptr;
+}
+
 ConvertFn find(DataType from, DataType to) {
+  if (from == DataType::kFloat16) return find_from_half<Float16Format>(to);
+  if (from == DataType::kBfloat16) return find_from_half<Bfloat16Format>(to);
+  if (to == DataType::kFloat16) return find_to_half<Float16Format>(from);
+  if (to == DataType::kBfloat16) return find_to_half<Bfloat16Format>(from);
   if (from == DataType::kBool && to == DataType::kFloat32) return mask_to_float;
   if (from == DataType::kFloat32 && to == DataType::kBool) return float_to_mask;
   if (from == DataType::kFloat32 && to == DataType::kFloat64) return float_to_double;

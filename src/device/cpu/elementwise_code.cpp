@@ -54,6 +54,9 @@ double cost_of(TileOp op) {
     case ExprOp::kSqrt:
     case ExprOp::kReciprocal:
       return 6;
+    case ExprOp::kToFloat16:
+    case ExprOp::kToBfloat16:
+      return 4;
     case ExprOp::kExp:
     case ExprOp::kLog:
     case ExprOp::kTanh:
@@ -219,6 +222,8 @@ class Compiler {
         case ExprOp::kFloor:
         case ExprOp::kCeil:
         case ExprOp::kRound:
+        case ExprOp::kToFloat16:
+        case ExprOp::kToBfloat16:
         case ExprOp::kSign:
         case ExprOp::kNot:
         case ExprOp::kEqual:

@@ -5,8 +5,10 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <vector>
 
 #include "device/cpu/convert.h"
+#include "device/testing/instruction_sets.h"
 
 namespace onnxgrad::device::half_test {
 namespace {
@@ -67,6 +69,104 @@ TEST(Half, RoundsToNearestEven) {
   EXPECT_EQ(to_float16(-1e30F).bits, 0xFC00);
   EXPECT_EQ(to_bfloat16(1.00390625F).bits, 0x3F80);  // half way to 1.0078125
   EXPECT_EQ(to_bfloat16(1.01171875F).bits, 0x3F82);
+}
+
+// Beside the middle of two halves a double is no tie, though the nearest float is.
+TEST(Half, DoublesAreRoundedOnce) {
+  const double middle = 1 + 0x1p-11;  // of 1 and the next float16
+  EXPECT_EQ(to_float16(base::to_odd_float(middle)).bits, 0x3C00);
+  EXPECT_EQ(to_float16(base::to_odd_float(middle + 0x1p-50)).bits, 0x3C01);
+  EXPECT_EQ(to_float16(base::to_odd_float(-middle - 0x1p-50)).bits, 0xBC01);
+  EXPECT_EQ(to_bfloat16(base::to_odd_float(1 + 0x1p-8 + 0x1p-50)).bits, 0x3F81);
+  EXPECT_EQ(to_float16(base::to_odd_float(1e300)).bits, 0x7C00);
+  EXPECT_EQ(to_bfloat16(base::to_odd_float(-1e300)).bits, 0xFF80);
+  // The same between the subnormal numbers 2^-133 and 2^-132.
+  EXPECT_EQ(to_bfloat16(base::to_odd_float(0x1.8p-133)).bits, 2);
+  EXPECT_EQ(to_bfloat16(base::to_odd_float(0x1.7fffffffp-133)).bits, 1);
+  EXPECT_EQ(to_bfloat16(base::to_odd_float(-0x1.0p-134)).bits, 0x8000);
+  EXPECT_EQ(to_bfloat16(base::to_odd_float(-0x1.0000001p-134)).bits, 0x8001);
+}
+
+/// All halves, the numbers in the middle of two neighbours and those right beside these.
+template <class T>
+std::vector<T> numbers_around(DataType half) {
+  std::vector<T> numbers;
+  for (std::uint32_t i = 0; i < 0x10000; ++i) {
+    const auto at = [half](std::uint32_t bits) {
+      const auto stored = static_cast<std::uint16_t>(bits);
+      return half == DataType::kFloat16 ? to_float(Float16{stored}) : to_float(Bfloat16{stored});
+    };
+    const T low = at(i);
+    numbers.push_back(low);
+    const T middle = (low + static_cast<T>(at(i + 1 < 0x10000 ? i + 1 : 0))) / 2;
+    numbers.push_back(middle);
+    numbers.push_back(std::nextafter(middle, T(-INFINITY)));
+    numbers.push_back(std::nextafter(middle, T(INFINITY)));
+  }
+  return numbers;
+}
+
+std::uint16_t rounded(DataType half, double number) {
+  const float single = base::to_odd_float(number);
+  return half == DataType::kFloat16 ? to_float16(single).bits : to_bfloat16(single).bits;
+}
+
+bool is_nan(DataType half, std::uint16_t bits) {
+  return (bits & 0x7FFF) > (half == DataType::kFloat16 ? 0x7C00 : 0x7F80);
+}
+
+template <class T>
+void compare_vectors(DataType half, DataType wide) {
+  const std::vector<T> numbers = numbers_around<T>(half);
+  std::vector<std::uint16_t> bits(numbers.size());
+  find_vector_conversion(wide, half)(bits.data(), numbers.data(), std::ssize(numbers));
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    const std::uint16_t expected = rounded(half, static_cast<double>(numbers[i]));
+    if (is_nan(half, expected)) {
+      ASSERT_TRUE(is_nan(half, bits[i])) << i;
+    } else {
+      ASSERT_EQ(bits[i], expected) << numbers[i];
+    }
+  }
+  std::vector<std::uint16_t> all(0x10000);
+  for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::uint16_t>(i);
+  std::vector<T> back(all.size());
+  find_vector_conversion(half, wide)(back.data(), all.data(), std::ssize(all));
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const double expected =
+        half == DataType::kFloat16 ? decode(all[i], 5, 10) : decode(all[i], 8, 7);
+    if (std::isnan(expected)) {
+      ASSERT_TRUE(std::isnan(back[i])) << i;
+    } else {
+      ASSERT_EQ(static_cast<double>(back[i]), expected) << i;
+      ASSERT_EQ(std::signbit(back[i]), std::signbit(expected)) << i;
+    }
+  }
+}
+
+TEST(Convert, VectorsOfHalvesAreTheSameOnEveryInstructionSet) {
+  for_each_instruction_set([] {
+    for (const DataType half : {DataType::kFloat16, DataType::kBfloat16}) {
+      compare_vectors<float>(half, DataType::kFloat32);
+      compare_vectors<double>(half, DataType::kFloat64);
+    }
+  });
+}
+
+// Nothing is read or written behind the last element.
+TEST(Convert, HalvesOfAnyNumber) {
+  for (const DataType half : {DataType::kFloat16, DataType::kBfloat16}) {
+    for (std::int64_t n = 0; n < 40; ++n) {
+      std::vector<float> numbers(static_cast<std::size_t>(n) + 1, 1.5F);
+      std::vector<std::uint16_t> bits(numbers.size(), 0xABCD);
+      find_conversion(DataType::kFloat32, half)(bits.data(), numbers.data(), n);
+      EXPECT_EQ(bits.back(), 0xABCD);
+      std::vector<float> back(numbers.size(), 7);
+      find_conversion(half, DataType::kFloat32)(back.data(), bits.data(), n);
+      EXPECT_EQ(back.back(), 7);
+      for (std::size_t i = 0; i + 1 < back.size(); ++i) EXPECT_EQ(back[i], 1.5F);
+    }
+  }
 }
 
 TEST(Convert, FloatsToIntegersGoThroughInt64) {

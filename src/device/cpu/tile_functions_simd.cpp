@@ -9,6 +9,7 @@
 #include <hwy/foreach_target.h>  // IWYU pragma: keep
 #include <hwy/highway.h>
 
+#include "device/cpu/half-inl.h"
 #include "device/cpu/tile_functions-inl.h"
 #include "device/cpu/tile_loops-inl.h"
 
@@ -76,6 +77,14 @@ struct CosOp {
   }
 };
 
+template <class Format>
+struct ToHalfOp {
+  template <class D, class V>
+  HWY_INLINE V operator()(D d, V x) const {
+    return round_to_half<Format>(d, x);
+  }
+};
+
 // Functions that no hot loop has needed yet: the C library's, lane by lane.
 #define ONNXGRAD_LANE_OP(Name, function)                           \
   struct Name {                                                    \
@@ -139,6 +148,8 @@ void fill_functions_of(TileTable& table) {
   add_unary<T, ErfOp>(table, tile_op(ExprOp::kErf));
   add_unary<T, SinOp>(table, tile_op(ExprOp::kSin));
   add_unary<T, CosOp>(table, tile_op(ExprOp::kCos));
+  add_unary<T, ToHalfOp<Float16Format>>(table, tile_op(ExprOp::kToFloat16));
+  add_unary<T, ToHalfOp<Bfloat16Format>>(table, tile_op(ExprOp::kToBfloat16));
   add_unary<T, TanOp>(table, tile_op(ExprOp::kTan));
   add_unary<T, AsinOp>(table, tile_op(ExprOp::kAsin));
   add_unary<T, AcosOp>(table, tile_op(ExprOp::kAcos));

@@ -8,6 +8,7 @@
 #include <limits>
 #include <type_traits>
 
+#include "base/half.h"
 #include "onnxgrad/dtype.h"
 #include "opdef/fused.h"
 
@@ -145,6 +146,10 @@ T apply_arithmetic(ExprOp op, T a, T b, T c) {
   }
 }
 
+/// A number as the float that rounds to its nearest half.
+inline float to_odd(float a) { return a; }
+inline float to_odd(double a) { return base::to_odd_float(a); }
+
 template <class T>
 T apply_function(ExprOp op, T a) {
   switch (op) {
@@ -198,6 +203,10 @@ T apply_function(ExprOp op, T a) {
       return std::isnan(a);
     case ExprOp::kIsInf:
       return std::isinf(a);
+    case ExprOp::kToFloat16:
+      return static_cast<T>(base::to_float(base::to_float16(to_odd(a))));
+    case ExprOp::kToBfloat16:
+      return static_cast<T>(base::to_float(base::to_bfloat16(to_odd(a))));
     default:
       return {};
   }
@@ -205,7 +214,7 @@ T apply_function(ExprOp op, T a) {
 
 inline bool is_function(ExprOp op) {
   return (op >= ExprOp::kExp && op <= ExprOp::kRound) || op == ExprOp::kIsNan ||
-         op == ExprOp::kIsInf;
+         op == ExprOp::kIsInf || op == ExprOp::kToFloat16 || op == ExprOp::kToBfloat16;
 }
 
 /// Runs `program`: operands[k] is operand number k; registers has space for every instruction and
@@ -273,6 +282,12 @@ bool visit_dtype(DataType dtype, Visitor&& visit) {
 template <class T>
 T load(const std::byte* base, DataType dtype, std::int64_t index) {
   T value{};
+  if (dtype == DataType::kFloat16) {
+    return static_cast<T>(base::to_float(reinterpret_cast<const base::Float16*>(base)[index]));
+  }
+  if (dtype == DataType::kBfloat16) {
+    return static_cast<T>(base::to_float(reinterpret_cast<const base::Bfloat16*>(base)[index]));
+  }
   visit_dtype(dtype, [&](auto example) {
     value = static_cast<T>(reinterpret_cast<const decltype(example)*>(base)[index]);
   });
@@ -282,6 +297,13 @@ T load(const std::byte* base, DataType dtype, std::int64_t index) {
 /// Stores `value` as element `index` of an array of `dtype`, converted; bool is value != 0.
 template <class T>
 void store(std::byte* base, DataType dtype, std::int64_t index, T value) {
+  if (dtype == DataType::kFloat16 || dtype == DataType::kBfloat16) {
+    const float single = to_odd(static_cast<double>(value));
+    reinterpret_cast<std::uint16_t*>(base)[index] = dtype == DataType::kFloat16
+                                                        ? base::to_float16(single).bits
+                                                        : base::to_bfloat16(single).bits;
+    return;
+  }
   visit_dtype(dtype, [&](auto example) {
     using To = decltype(example);
     if constexpr (std::is_same_v<To, bool>) {
