@@ -49,10 +49,11 @@ class ShapeValues {
       if (value != nullptr && is_knowable(value)) wanted.insert(value);
     };
     for (const Node* node : nodes | std::views::reverse) {
-      for (const Value* value : direct_values(*node, depth)) want(value);
-      for (const Value* value : planned_values(*node, depth)) {
-        const bool is_given = value != nullptr && !knowable.contains(value);
-        if (is_given && is_float_list(*value)) wanted.insert(value);
+      for (const Value* value : direct_values(*node, depth)) {
+        want(value);
+        const Value* source = before_casts(value);
+        const bool is_given = source != nullptr && !knowable.contains(source);
+        if (is_given && is_float_list(*source)) wanted.insert(source);
       }
       const bool is_wanted = std::ranges::any_of(
           node->outputs, [&](const Value* output) { return wanted.contains(output); });
@@ -72,9 +73,19 @@ class ShapeValues {
 
   // A list that a plan can be compiled for by value, such as the scales of Resize.
   static bool is_float_list(const Value& value) {
-    const bool is_float =
-        value.dtype() == DataType::kFloat32 || value.dtype() == DataType::kFloat64;
-    return is_float && value.type.has_rank() && value.type.rank() <= 1;
+    return is_floating(value.dtype()) && value.type.has_rank() && value.type.rank() <= 1;
+  }
+
+  // The value that Casts convert.
+  const Value* before_casts(const Value* value) const {
+    while (value != nullptr && value->producer != nullptr) {
+      const OpDef* def = ops_.find(*value->producer);
+      const bool is_cast = def != nullptr && def->passage == Passage::kConverted &&
+                           value->producer->inputs.size() == 1;
+      if (!is_cast) break;
+      value = value->producer->inputs[0];
+    }
+    return value;
   }
 
   bool is_known_by_types(const Node& node) const {

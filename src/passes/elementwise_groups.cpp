@@ -335,12 +335,11 @@ DataType compute_type(const ir::Node& node) {
     for (const ir::Value* value : *list) {
       if (value == nullptr) continue;
       const DataType dtype = value->dtype();
-      has_float32 = has_float32 || dtype == DataType::kFloat32;
+      has_float32 = has_float32 || dtype == DataType::kFloat32 || is_half(dtype);
       has_float64 = has_float64 || dtype == DataType::kFloat64;
       has_uint64 = has_uint64 || dtype == DataType::kUint64;
       has_other = has_other || (dtype != DataType::kUint64 && dtype != DataType::kBool);
-      const bool is_known = dtype == DataType::kFloat32 || dtype == DataType::kFloat64 ||
-                            is_integer(dtype) || dtype == DataType::kBool;
+      const bool is_known = is_floating(dtype) || is_integer(dtype) || dtype == DataType::kBool;
       if (!is_known || !value->type.static_dims()) return DataType::kUndefined;
     }
   }

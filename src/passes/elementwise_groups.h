@@ -44,7 +44,8 @@ struct ElementwiseGroup {
   }
 };
 
-/// The type in which an element-wise node is computed; kUndefined if no kernel supports it.
+/// The type in which an element-wise node is computed, float32 for float16 and bfloat16; kUndefined
+/// if no kernel supports it.
 DataType compute_type(const ir::Node& node);
 
 /// Partitions the element-wise nodes (and reductions over constant axes) of `graph`. With `merge`,

@@ -65,10 +65,17 @@ class ProgramBuilder {
     return entry->second;
   }
 
-  void add_node(const ir::Node& node) {
+  // `is_read`: by other instructions, so that a float16 or bfloat16 must be rounded here, not only
+  // where it is stored.
+  void add_node(const ir::Node& node, bool is_read) {
     std::vector<std::int32_t> operands;
     for (ir::Value* input : node.inputs) operands.push_back(input == nullptr ? -1 : read(input));
-    known_[node.outputs[0]] = registry_.find(node)->expression(node, operands, program_);
+    std::int32_t result = registry_.find(node)->expression(node, operands, program_);
+    const DataType dtype = node.outputs[0]->dtype();
+    if (is_read && is_half(dtype) && !is_rounded(result, dtype, kMaxDepth)) {
+      result = program_.emit(rounding(dtype), result);
+    }
+    known_[node.outputs[0]] = result;
   }
 
   std::int32_t emit(opdef::ExprOp op, std::int32_t a, std::int32_t b) {
@@ -80,6 +87,42 @@ class ProgramBuilder {
   std::vector<ir::Value*>& operands() { return operands_; }
 
  private:
+  static constexpr int kMaxDepth = 4;  // of instructions that only choose or change signs
+
+  static opdef::ExprOp rounding(DataType half) {
+    return half == DataType::kFloat16 ? opdef::ExprOp::kToFloat16 : opdef::ExprOp::kToBfloat16;
+  }
+
+  // True if an instruction yields numbers of the type `half` only.
+  bool is_rounded(std::int32_t i, DataType half, int depth) const {
+    using opdef::ExprOp;
+    if (depth == 0) return false;
+    const opdef::ExprInstruction& in = program_.instructions[static_cast<std::size_t>(i)];
+    const auto is = [&](std::int32_t operand) { return is_rounded(operand, half, depth - 1); };
+    switch (in.op) {
+      case ExprOp::kInput:
+        return static_cast<std::size_t>(in.a) < operands_.size() &&
+               operands_[static_cast<std::size_t>(in.a)]->dtype() == half;
+      case ExprOp::kConstant:
+        return Tensor::scalar_of(half, in.constant).to_doubles().front() == in.constant;
+      case ExprOp::kNeg:
+      case ExprOp::kAbs:
+      case ExprOp::kSign:
+      case ExprOp::kRelu:
+      case ExprOp::kFloor:
+      case ExprOp::kCeil:
+      case ExprOp::kRound:
+        return is(in.a);
+      case ExprOp::kMin:
+      case ExprOp::kMax:
+        return is(in.a) && is(in.b);
+      case ExprOp::kSelect:
+        return is(in.b) && is(in.c);
+      default:
+        return in.op == rounding(half);
+    }
+  }
+
   const opdef::OpRegistry& registry_;
   ExprProgram program_;
   std::unordered_map<const ir::Value*, std::int32_t> known_;
@@ -108,7 +151,7 @@ class Emitter {
 
   ir::Node* emit(const ElementwiseGroup& group) {
     ProgramBuilder main(context_.ops);
-    for (const ir::Node* node : group.main) main.add_node(*node);
+    for (const ir::Node* node : group.main) main.add_node(*node, is_read_inside(*node, group));
     std::vector<ir::Value*> outputs;
     for (const ir::Node* node : group.main) {
       if (is_read_outside(node->outputs[0], group)) outputs.push_back(node->outputs[0]);
@@ -131,7 +174,7 @@ class Emitter {
       }
       post.define(node->outputs[0], result);
     }
-    for (const ir::Node* node : group.post) post.add_node(*node);
+    for (const ir::Node* node : group.post) post.add_node(*node, is_read_inside(*node, group));
     for (const auto* list : {&group.reductions, &group.post}) {
       for (const ir::Node* node : *list) {
         ir::Value* output = node->outputs[0];
@@ -164,14 +207,20 @@ class Emitter {
     });
   }
 
+  static std::int64_t count_inside(const ir::Value* value, const ElementwiseGroup& group) {
+    std::int64_t inside = 0;
+    group.for_each(
+        [&](const ir::Node* node, Role) { inside += std::ranges::count(node->inputs, value); });
+    return inside;
+  }
+
+  // Of interest for halves only.
+  static bool is_read_inside(const ir::Node& node, const ElementwiseGroup& group) {
+    return is_half(node.outputs[0]->dtype()) && count_inside(node.outputs[0], group) > 0;
+  }
+
   bool is_read_outside(const ir::Value* value, const ElementwiseGroup& group) const {
-    auto outside = static_cast<std::int64_t>(uses_.count(value));
-    for (const auto* list : {&group.main, &group.reductions, &group.post}) {
-      for (const ir::Node* node : *list) {
-        outside -= std::ranges::count(node->inputs, value);
-      }
-    }
-    return outside > 0;
+    return static_cast<std::int64_t>(uses_.count(value)) > count_inside(value, group);
   }
 
   // The kernel derives its space from the operands: constants alone do not span it.

@@ -1,6 +1,7 @@
 #ifndef ONNXGRAD_PASSES_PASSES_H_
 #define ONNXGRAD_PASSES_PASSES_H_
 
+#include <functional>
 #include <span>
 #include <unordered_set>
 
@@ -25,6 +26,9 @@ struct PassContext {
   std::unordered_set<const ir::Value*> next_states = {};
   /// What the device supports.
   opdef::FusedSupport fused = {};
+  /// Whether a kernel runs a node, whose shapes are known, on the types that it has. Without it no
+  /// node is widened.
+  std::function<bool(const ir::Node&)> has_kernel = {};
 };
 
 struct Pass {
@@ -47,6 +51,10 @@ void run_passes(ir::Graph& graph, const PassContext& context, bool fuse);
 /// that can then be replaced by one of its subgraphs (If) becomes the nodes of that. All nodes have
 /// complete attributes afterwards: the first pass of a plan.
 bool fold_constants(ir::Graph& graph, const PassContext& context);
+
+/// Nodes that only float32 kernels can run are put between Casts from and to float16 and bfloat16.
+/// Does nothing where there are no such types.
+bool widen_half(ir::Graph& graph, const PassContext& context);
 
 /// Drops nodes that return their input.
 bool eliminate_identities(ir::Graph& graph, const PassContext& context);

@@ -9,6 +9,7 @@
 #include "ir/inline.h"
 #include "opdef/shape_values.h"
 #include "passes/passes.h"
+#include "passes/widen_half.h"
 #include "runtime/bodies.h"
 #include "runtime/evaluator.h"
 #include "runtime/kernel_selection.h"
@@ -45,6 +46,7 @@ class Compiler {
     passes::PassContext context{engine_.ops, *inferer, evaluator_};
     context.fused = engine_.device.fused();
     for (const StateUpdate& update : binding_.updates) context.next_states.insert(update.value);
+    context.has_kernel = [this](const ir::Node& node) { return has_kernel(node); };
     lower(*inferer);
     passes::fold_constants(graph(), context);
     while (expand_calls(*inferer) || lower(*inferer)) {
@@ -140,8 +142,13 @@ class Compiler {
     return !replaced.empty();
   }
 
+  bool has_kernel(const ir::Node& node) const {
+    const auto request = make_request(node, options_.threads, region_.bodies.get());
+    return select_kernel(engine_.kernels, request).has_value();
+  }
+
   // A kernel replaces a function only if the body is what the registry builds for this call.
-  bool runs_natively(const ir::Node& node, const ir::Function& function) {
+  bool runs_natively(ir::Node& node, const ir::Function& function) {
     const opdef::OpDef* def = engine_.ops.find(node);
     if (def == nullptr || def->function_body == nullptr ||
         engine_.kernels.offers(node.domain, node.op_type).empty()) {
@@ -149,8 +156,11 @@ class Compiler {
     }
     const bool all_static =
         std::ranges::all_of(node.inputs, is_static) && std::ranges::all_of(node.outputs, is_static);
-    if (!all_static || !select_kernel(engine_.kernels, make_request(node, options_.threads))) {
-      return false;
+    if (!all_static) return false;
+    if (!has_kernel(node)) {
+      if (!passes::touches_half(node)) return false;
+      const passes::WidenedNode in_float32(node);
+      if (!has_kernel(node)) return false;
     }
     auto [known, is_new] = genuine_.try_emplace(function.name, false);
     if (is_new) {
@@ -331,7 +341,7 @@ class Compiler {
 
 bool gives_shape(const opdef::TensorDesc& desc) {
   const bool is_listed = desc.dtype == DataType::kInt64 || desc.dtype == DataType::kInt32 ||
-                         desc.dtype == DataType::kFloat32 || desc.dtype == DataType::kFloat64;
+                         is_floating(desc.dtype);
   return is_listed && desc.dims.rank() <= 1 && desc.dims.num_elements() <= kMaxShapeElements;
 }
 

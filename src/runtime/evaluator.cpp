@@ -2,6 +2,7 @@
 
 #include "base/check.h"
 #include "passes/passes.h"
+#include "passes/widen_half.h"
 #include "runtime/kernel_selection.h"
 
 namespace onnxgrad::runtime {
@@ -61,6 +62,19 @@ std::optional<std::vector<Tensor>> run_kernel(const Engine& engine, const ir::No
   return results;
 }
 
+// What kernels run on float32 only is computed in it.
+std::optional<std::vector<Tensor>> run_in_float32(const Engine& engine, ir::Node& node) {
+  if (!passes::touches_half(node)) return std::nullopt;
+  const std::vector<ir::Value*> outputs = node.outputs;
+  const passes::WidenedNode in_float32(node);
+  auto results = run_kernel(engine, node);
+  for (std::size_t i = 0; results && i < outputs.size(); ++i) {
+    Tensor& result = (*results)[i];
+    if (result.is_defined()) result = result.cast(outputs[i]->dtype());
+  }
+  return results;
+}
+
 }  // namespace
 
 std::optional<std::vector<Tensor>> KernelEvaluator::evaluate(const ir::Node& node,
@@ -82,7 +96,9 @@ std::optional<std::vector<Tensor>> KernelEvaluator::evaluate(const ir::Node& nod
     const NoInference no_inference;
     passes::fuse_elementwise(single.graph, {engine_.ops, no_inference, *this}, /*merge=*/false);
   }
-  return run_kernel(engine_, *single.graph.nodes.at(0));
+  ir::Node& copy = *single.graph.nodes.at(0);
+  auto results = run_kernel(engine_, copy);
+  return results ? results : run_in_float32(engine_, copy);
 }
 
 }  // namespace onnxgrad::runtime

@@ -8,7 +8,6 @@
 
 #include "base/check.h"
 #include "runtime/arena.h"
-#include "runtime/element_types.h"
 #include "runtime/finite.h"
 #include "runtime/input_sizes.h"
 #include "runtime/kernel_selection.h"
@@ -39,7 +38,6 @@ struct Executor::Impl {
     if (!options.stream) options.stream = engine.device.make_stream();
     const base::MemoryBudgetScope scope(options.budget);
     cells.seed = options.seed;
-    check_element_types(*model->graph, engine.ops);
     make_program();
     make_state();
   }

@@ -95,7 +95,7 @@ void throw_no_kernel(const ir::Node& node, const std::string& reasons) {
                  .node = node.name,
                  .op_type = (node.domain.empty() ? "" : node.domain + ".") + node.op_type},
        .detail = reasons.empty() ? "" : "Declined: " + reasons + ".",
-       .hint = "Convert the model to float32, or replace the operator."});
+       .hint = "Replace the operator, or put a Cast to float32 before it."});
 }
 
 namespace {

@@ -1,0 +1,35 @@
+#ifndef ONNXGRAD_PASSES_WIDEN_HALF_H_
+#define ONNXGRAD_PASSES_WIDEN_HALF_H_
+
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "ir/graph.h"
+
+namespace onnxgrad::passes {
+
+/// True for a node with an operand or a result of float16 or bfloat16.
+bool touches_half(const ir::Node& node);
+
+/// While it exists, `node` has float32 in place of float16 and bfloat16: operands, results,
+/// attributes that name types. Constants have their values, up to `max_constant` elements.
+class WidenedNode {
+ public:
+  explicit WidenedNode(ir::Node& node,
+                       std::int64_t max_constant = std::numeric_limits<std::int64_t>::max());
+  ~WidenedNode();
+  WidenedNode(const WidenedNode&) = delete;
+  WidenedNode& operator=(const WidenedNode&) = delete;
+
+ private:
+  ir::Node& node_;
+  std::vector<ir::Value*> inputs_;
+  std::vector<ir::Value*> outputs_;
+  std::vector<ir::Attribute> attributes_;
+  std::vector<ir::Value> values_;
+};
+
+}  // namespace onnxgrad::passes
+
+#endif  // ONNXGRAD_PASSES_WIDEN_HALF_H_
