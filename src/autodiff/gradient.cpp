@@ -8,11 +8,14 @@
 
 #include "autodiff/activity.h"
 #include "autodiff/carry.h"
+#include "autodiff/widening.h"
 #include "base/check.h"
 #include "ir/inline.h"
+#include "opdef/gradient_type.h"
 
 // Reverse-mode differentiation of a graph: activity analysis, then one sweep over the active nodes
-// from the outputs to the wanted values. Start reading at add_vjp.
+// from the outputs to the wanted values. Start reading at add_vjp. Gradients of float16 and
+// bfloat16 are float32 (widening.h).
 
 namespace onnxgrad::autodiff {
 namespace {
@@ -43,20 +46,30 @@ class Cotangents {
   std::unordered_map<const Value*, std::vector<Value*>> parts_;
 };
 
+// A sweep and what its parts share.
+struct Sweep {
+  ir::GraphBuilder& g;
+  const Rules& rules;
+  Widening& widening;
+};
+
 std::vector<Value*> sweep(ir::GraphBuilder& g, ir::Graph& primal, const Rules& rules,
                           std::span<Value* const> outputs, std::span<Value* const> seeds,
                           std::span<Value* const> wrt, ZeroGradients* zeros);
 
 class Context : public opdef::VjpContext {
  public:
-  Context(ir::GraphBuilder& g, const Rules& rules, Node& node, std::vector<Value*> cotangents,
-          std::vector<bool> needs)
-      : g_(g),
-        rules_(rules),
+  Context(const Sweep& sweep, Node& node, std::vector<Value*> cotangents, std::vector<bool> needs,
+          bool in_own_types)
+      : g_(sweep.g),
+        rules_(sweep.rules),
+        widening_(in_own_types ? nullptr : &sweep.widening),
         node_(node),
-        complete_(rules.registry.complete(node)),
+        complete_(rules_.registry.complete(node)),
         cotangents_(std::move(cotangents)),
-        needs_(std::move(needs)) {}
+        needs_(std::move(needs)) {
+    if (widening_ != nullptr) widening_->widen(complete_);
+  }
 
   const Node& node() const override { return complete_; }
   Value* cotangent(std::size_t i) const override {
@@ -64,19 +77,20 @@ class Context : public opdef::VjpContext {
   }
   bool needs(std::size_t i) const override { return i < needs_.size() && needs_[i]; }
   Value* require_output(std::size_t i) override {
-    if (Value* output = node_.output(i)) return output;
+    if (node_.output(i) != nullptr) return complete_.output(i);
     const auto named =
         std::ranges::find_if(node_.outputs, [](const Value* output) { return output != nullptr; });
     const std::string hint = fmt::format("{}_{}", (*named)->name, i);  // one received a gradient
     node_.graph->add_output(&node_, i, {}, hint);
     g_.inferer().infer(node_);
     complete_.outputs = node_.outputs;
-    return node_.output(i);
+    if (widening_ != nullptr) widening_->widen(complete_);
+    return complete_.output(i);
   }
   std::vector<Value*> differentiate(opdef::GraphBuilder& g, ir::Graph& body,
                                     std::span<Value* const> outputs, std::span<Value* const> seeds,
                                     std::span<Value* const> wrt) override {
-    return sweep(g, body, rules_, outputs, seeds, wrt, nullptr);
+    return sweep(g, body, rules_, outputs, seeds, wrt, nullptr);  // halves have float32
   }
   void carry(opdef::GraphBuilder& g, ir::Graph& body,
              const std::function<Value*(Value*)>& save) override {
@@ -91,8 +105,9 @@ class Context : public opdef::VjpContext {
  private:
   ir::GraphBuilder& g_;
   const Rules& rules_;
+  Widening* widening_;  // nullptr: the rule sees the types of the node
   Node& node_;
-  Node complete_;  // the same with all attributes
+  Node complete_;  // the same with all attributes, in float32 instead of halves
   std::vector<Value*> cotangents_;
   std::vector<bool> needs_;
 };
@@ -108,20 +123,24 @@ Value* conform(ir::GraphBuilder& g, bool broadcasts, const Node& node, Value* gr
         fmt::format("the rule of {} returned a gradient of shape {} for '{}' of shape {}",
                     node.describe(), given->to_string(), input->name, wanted->to_string()));
   }
-  if (input->type.is_tensor() && !given) gradient->type = input->type;
+  if (input->type.is_tensor() && !given) gradient->type = opdef::gradient_type(input->type);
   return gradient;
 }
 
 // True: a gradient arrives at the node but does not reach its active inputs.
-bool apply_rule(ir::GraphBuilder& g, const Rules& rules, const Activity& activity, Node& node,
-                Cotangents& cotangents) {
+bool apply_rule(const Sweep& sweep, const Activity& activity, Node& node, Cotangents& cotangents) {
+  ir::GraphBuilder& g = sweep.g;
+  const Rules& rules = sweep.rules;
   const bool is_custom = rules.is_custom(node);
+  const bool in_own_types = is_custom || Widening::keeps_types(node);
   const opdef::OpDef* def = rules.registry.find(node);
   std::vector<Value*> upstream;
   bool any = false;
   for (const Value* output : node.outputs) {
-    upstream.push_back(output == nullptr ? nullptr : cotangents.sum(output));
-    any = any || upstream.back() != nullptr;
+    Value* sum = output == nullptr ? nullptr : cotangents.sum(output);
+    if (sum != nullptr && in_own_types) sum = as_stored(g, sum, *output);
+    upstream.push_back(sum);
+    any = any || sum != nullptr;
   }
   if (!any) return false;
   const std::vector<Value*> inputs = gradient_inputs(node);
@@ -130,7 +149,7 @@ bool apply_rule(ir::GraphBuilder& g, const Rules& rules, const Activity& activit
     needs.push_back(inputs[i] != nullptr && activity.is_active(inputs[i]) &&
                     rules.can_flow_to(node, i));
   }
-  Context context(g, rules, node, std::move(upstream), needs);
+  Context context(sweep, node, std::move(upstream), needs, in_own_types);
   const std::vector<Value*> gradients =
       is_custom ? rules.custom->apply(context, g, rules.registry) : def->vjp(context, g);
   const bool broadcasts = !is_custom && def->broadcasts;
@@ -138,7 +157,8 @@ bool apply_rule(ir::GraphBuilder& g, const Rules& rules, const Activity& activit
   bool is_end = true;
   for (std::size_t i = 0; i < gradients.size(); ++i) {
     if (!needs[i] || gradients[i] == nullptr) continue;
-    cotangents.add(inputs[i], conform(g, broadcasts, node, gradients[i], inputs[i]));
+    Value* gradient = as_gradient(g, gradients[i]);
+    cotangents.add(inputs[i], conform(g, broadcasts, node, gradient, inputs[i]));
     is_end = false;
   }
   return is_end;
@@ -263,7 +283,7 @@ void expand_functions(ir::GraphBuilder& g, ir::Graph& primal, const Rules& rules
 }
 
 // The sweep over the nodes of `primal`: g.graph(), or a body whose values the new nodes read as if
-// they were part of it.
+// they were part of it. Seeds and gradients of halves are float32.
 std::vector<Value*> sweep(ir::GraphBuilder& g, ir::Graph& primal, const Rules& rules,
                           std::span<Value* const> outputs, std::span<Value* const> seeds,
                           std::span<Value* const> wrt, ZeroGradients* zeros) {
@@ -277,9 +297,10 @@ std::vector<Value*> sweep(ir::GraphBuilder& g, ir::Graph& primal, const Rules& r
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     if (activity.is_active(outputs[i])) cotangents.add(outputs[i], seeds[i]);
   }
+  Widening widening(g, rules.registry, activity);
   const std::vector<Node*>& nodes = activity.nodes();
   for (std::size_t n = nodes.size(); n-- > 0;) {
-    const bool is_end = apply_rule(g, rules, activity, *nodes[n], cotangents);
+    const bool is_end = apply_rule({g, rules, widening}, activity, *nodes[n], cotangents);
     if (is_end && zeros != nullptr) zeros->ends.push_back(nodes[n]);
   }
 
@@ -288,11 +309,23 @@ std::vector<Value*> sweep(ir::GraphBuilder& g, ir::Graph& primal, const Rules& r
   for (Value* value : wrt) {
     Value* gradient = cotangents.sum(value);
     if (zeros != nullptr) zeros->is_zero.push_back(gradient == nullptr);
-    gradients.push_back(gradient == nullptr ? g.zeros_like(value) : gradient);
+    gradients.push_back(gradient == nullptr ? opdef::zero_gradient(g, value) : gradient);
   }
+  widening.drop_unread(gradients);
   if (zeros != nullptr && std::ranges::find(zeros->is_zero, true) != zeros->is_zero.end()) {
     find_ends(primal, rules, outputs, wrt, zeros->ends);
   }
+  return gradients;
+}
+
+// A sweep whose seeds and gradients have the types of the values.
+std::vector<Value*> stored_sweep(ir::GraphBuilder& g, ir::Graph& primal, const Rules& rules,
+                                 std::span<Value* const> outputs, std::span<Value* const> seeds,
+                                 std::span<Value* const> wrt, ZeroGradients* zeros) {
+  std::vector<Value*> wide_seeds;
+  for (Value* seed : seeds) wide_seeds.push_back(as_gradient(g, seed));
+  std::vector<Value*> gradients = sweep(g, primal, rules, outputs, wide_seeds, wrt, zeros);
+  for (std::size_t i = 0; i < wrt.size(); ++i) gradients[i] = as_stored(g, gradients[i], *wrt[i]);
   return gradients;
 }
 
@@ -316,7 +349,7 @@ std::vector<Value*> add_vjp(ir::GraphBuilder& g, const opdef::OpRegistry& regist
                             std::span<Value* const> outputs, std::span<Value* const> seeds,
                             std::span<Value* const> wrt, ZeroGradients* zeros,
                             const opdef::CustomGradients* custom) {
-  return sweep(g, g.graph(), {registry, custom}, outputs, seeds, wrt, zeros);
+  return stored_sweep(g, g.graph(), {registry, custom}, outputs, seeds, wrt, zeros);
 }
 
 std::vector<Value*> add_vjp_inside(ir::GraphBuilder& g, ir::Graph& primal,
@@ -324,7 +357,7 @@ std::vector<Value*> add_vjp_inside(ir::GraphBuilder& g, ir::Graph& primal,
                                    std::span<Value* const> outputs, std::span<Value* const> seeds,
                                    std::span<Value* const> wrt, ZeroGradients* zeros,
                                    const opdef::CustomGradients* custom) {
-  return sweep(g, primal, {registry, custom}, outputs, seeds, wrt, zeros);
+  return stored_sweep(g, primal, {registry, custom}, outputs, seeds, wrt, zeros);
 }
 
 }  // namespace onnxgrad::autodiff

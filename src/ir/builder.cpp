@@ -103,6 +103,8 @@ Value* GraphBuilder::scalar_like(Value* like, double value) {
       return constant(Tensor::scalar(value), "scalar");
     case DataType::kInt64:
     case DataType::kInt32:
+    case DataType::kFloat16:
+    case DataType::kBfloat16:
       return constant(Tensor::scalar_of(like->dtype(), value), "scalar");
     default:
       return cast_like(constant(Tensor::scalar(value), "scalar"), like);

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "opdef/gradient_type.h"
 #include "opdef/registry.h"
 #include "ops/control/outer_shape.h"
 #include "ops/rules.h"
@@ -74,7 +75,7 @@ ir::GraphPtr differentiate_branch(VjpContext& ctx, GraphBuilder& g, ir::Graph& p
           return ctx.differentiate(inner, primal, results, wanted.cotangents, wanted.captured);
         }
         results.clear();
-        for (Value* value : wanted.captured) results.push_back(inner.zeros_like(value));
+        for (Value* value : wanted.captured) results.push_back(opdef::zero_gradient(inner, value));
         return results;
       });
   GraphBuilder inner = g.inside(*branch);

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "opdef/gradient_type.h"
 #include "opdef/random_stream.h"
 #include "ops/control/outer_shape.h"
 
@@ -14,6 +15,7 @@ namespace onnxgrad::ops {
 namespace {
 
 using opdef::VjpContext;
+using opdef::zero_gradient;
 using Values = std::unordered_set<const Value*>;
 
 bool can_have_gradient(const Value* value) {
@@ -160,10 +162,11 @@ class IterationGradient {
       results.push_back(next_state(s));
       wrt.push_back(state_formal(s));
       Value* cotangent = ctx_.cotangent(s);
-      initial_.push_back(cotangent != nullptr ? cotangent
-                                              : g_.zeros_like(node_.input(roles_.first_input + s)));
+      initial_.push_back(cotangent != nullptr
+                             ? cotangent
+                             : zero_gradient(g_, node_.input(roles_.first_input + s)));
     }
-    for (const std::size_t k : sums_) initial_.push_back(g_.zeros_like(captured_[k]));
+    for (const std::size_t k : sums_) initial_.push_back(zero_gradient(g_, captured_[k]));
     for (const std::size_t k : stacked_) {
       results.push_back(stacked(k));
       add_sequence(stacked_cotangent(k), !roles_.stacks_backward[k]);
@@ -174,7 +177,7 @@ class IterationGradient {
     const std::string name = g_.graph().names().unique(body_.name + "_grad");
     backward_ = g_.subgraph(name, [&](GraphBuilder& inner) {
       const auto formal = [&](const Value* like) {
-        return inner.graph().add_input(like->name + "_grad", like->type);
+        return inner.graph().add_input(like->name + "_grad", opdef::gradient_type(like->type));
       };
       std::vector<Value*> seeds;
       std::vector<Value*> totals;

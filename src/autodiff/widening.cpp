@@ -1,0 +1,79 @@
+#include "autodiff/widening.h"
+
+#include <algorithm>
+#include <unordered_set>
+
+namespace onnxgrad::autodiff {
+namespace {
+
+using ir::Value;
+
+bool holds_half(const Value* value) {
+  return value != nullptr && value->type.is_tensor() && is_half(value->dtype());
+}
+
+}  // namespace
+
+Value* as_gradient(ir::GraphBuilder& g, Value* gradient) {
+  return holds_half(gradient) ? g.cast(gradient, DataType::kFloat32) : gradient;
+}
+
+Value* as_stored(ir::GraphBuilder& g, Value* gradient, const Value& value) {
+  return holds_half(&value) ? g.cast(gradient, value.dtype()) : gradient;
+}
+
+bool Widening::keeps_types(const ir::Node& node) {
+  if (!node.subgraphs().empty()) return false;
+  const auto is_other = [](const Value* value) {
+    return value != nullptr && !value->type.is_tensor() &&
+           value->type.kind != ir::Type::Kind::kUnknown;
+  };
+  return std::ranges::any_of(node.inputs, is_other) || std::ranges::any_of(node.outputs, is_other);
+}
+
+void Widening::widen(ir::Node& copy) {
+  if (!copy.subgraphs().empty() || keeps_types(copy)) return;
+  for (auto* list : {&copy.inputs, &copy.outputs}) {
+    for (Value*& value : *list) {
+      if (holds_half(value)) value = wide(value);
+    }
+  }
+}
+
+Value* Widening::wide(Value* half) {
+  Value*& known = wide_[half];
+  if (known != nullptr) return known;
+  // A number of a formula that rules look at. Those of a weight may change.
+  const bool is_number =
+      half->is_constant() && half->initializer.num_elements() == 1 && !activity_.is_active(half);
+  known = is_number ? g_.constant(half->initializer.cast(DataType::kFloat32), half->name)
+                    : g_.cast(half, DataType::kFloat32);
+  return known;
+}
+
+void Widening::drop_unread(const std::vector<Value*>& results) {
+  if (wide_.empty()) return;
+  std::unordered_map<const Value*, Value*> half_of;
+  std::unordered_set<const ir::Node*> casts;
+  for (const auto& [half, wide] : wide_) {
+    half_of.emplace(wide, half);
+    if (wide->producer != nullptr) casts.insert(wide->producer);
+  }
+  std::unordered_set<const Value*> read(results.begin(), results.end());
+  for (ir::Node* node : g_.graph().nodes) {
+    const opdef::OpDef* def = registry_.find(*node);
+    const bool is_shape = def != nullptr && def->fold_types != nullptr;
+    for (Value*& input : node->inputs) {
+      const auto found = half_of.find(input);
+      if (is_shape && found != half_of.end()) input = found->second;
+      read.insert(input);
+    }
+    if (node->subgraphs().empty()) continue;
+    for (const Value* captured : ir::captured_values(*node)) read.insert(captured);
+  }
+  std::erase_if(g_.graph().nodes, [&](const ir::Node* node) {
+    return casts.contains(node) && !read.contains(node->outputs[0]);
+  });
+}
+
+}  // namespace onnxgrad::autodiff

@@ -1,0 +1,47 @@
+#ifndef ONNXGRAD_AUTODIFF_WIDENING_H_
+#define ONNXGRAD_AUTODIFF_WIDENING_H_
+
+#include <unordered_map>
+#include <vector>
+
+#include "autodiff/activity.h"
+#include "ir/builder.h"
+#include "opdef/registry.h"
+
+// Gradients of float16 and bfloat16 values are float32 from one end of a sweep to the other:
+// nothing is rounded on the way, and no gradient overflows or vanishes that would not in float32.
+// Rules see such nodes in float32 too, through a Cast after each value that is stored as a half.
+
+namespace onnxgrad::autodiff {
+
+/// `gradient` of a half in float32; others are unchanged.
+ir::Value* as_gradient(ir::GraphBuilder& g, ir::Value* gradient);
+/// `gradient` in the type of `value`.
+ir::Value* as_stored(ir::GraphBuilder& g, ir::Value* gradient, const ir::Value& value);
+
+/// The float32 values of one sweep.
+class Widening {
+ public:
+  Widening(ir::GraphBuilder& g, const opdef::OpRegistry& registry, const Activity& activity)
+      : g_(g), registry_(registry), activity_(activity) {}
+
+  /// True for a node whose rule works in the types of the node: it has sequences or optionals.
+  static bool keeps_types(const ir::Node& node);
+  /// Replaces the halves among the inputs and outputs of `copy`, which is in no graph. Not for
+  /// nodes with subgraphs, whose rules call for more sweeps, nor for those that keep types.
+  void widen(ir::Node& copy);
+  /// At the end: removes Casts that nothing reads. Shapes are taken of the halves themselves.
+  void drop_unread(const std::vector<ir::Value*>& results);
+
+ private:
+  ir::Value* wide(ir::Value* half);
+
+  ir::GraphBuilder& g_;
+  const opdef::OpRegistry& registry_;
+  const Activity& activity_;
+  std::unordered_map<ir::Value*, ir::Value*> wide_;  // by half
+};
+
+}  // namespace onnxgrad::autodiff
+
+#endif  // ONNXGRAD_AUTODIFF_WIDENING_H_
