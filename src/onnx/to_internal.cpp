@@ -355,10 +355,19 @@ void Internaliser::process_standard(const Work& work, ir::GraphBuilder& g,
   }
   const std::size_t first_new = g.graph().nodes.size();
   const auto results = upgrade_node(node, work.opset, g);
-  if (results) return replace_outputs(node, *results, first_new, g);
+  if (results) {
+    replace_outputs(node, *results, first_new, g);
+    // An operator of a newer opset became others of ours.
+    if (work.opset > ir::kInternalOpset) revisit(first_new, g, stack);
+    return;
+  }
   if (knows_operators_ && registry_.find("", node.op_type) == nullptr) {
     // What the engine has no kernel for is run and differentiated as ONNX defines it.
     if (const auto function = schema_function(node, ir::kInternalOpset)) {
+      if (const auto wide = in_float32(node, g, /*if_refused=*/false)) {
+        replace_outputs(node, *wide, first_new, g);
+        return revisit(first_new, g, stack);
+      }
       inferer_.infer(node);  // its body need not check what the operator's schema checks
       return expand({.node = &node, .opset = ir::kInternalOpset}, *function, stack);
     }
@@ -384,6 +393,14 @@ void Internaliser::keep(Node& node, ir::GraphBuilder& g, std::vector<Work>& stac
     opdef::check_attributes(node, *def);
     if (def->lower != nullptr) {
       inferer_.check(node);
+      // What is written by several operators is not rounded between them.
+      const bool computes = def->passage == opdef::Passage::kNone && def->expression == nullptr;
+      if (computes && node.domain.empty()) {
+        if (const auto wide = in_float32(node, g, /*if_refused=*/false)) {
+          replace_outputs(node, *wide, first_new, g);
+          return revisit(first_new, g, stack);
+        }
+      }
       if (const auto results = def->lower(registry_.complete(node), g)) {
         replace_outputs(node, *results, first_new, g);
         return revisit(first_new, g, stack);

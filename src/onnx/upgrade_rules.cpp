@@ -9,6 +9,7 @@
 
 #include "onnx/functions.h"
 #include "onnx/rewriting.h"
+#include "onnx/schemas.h"
 #include "onnxgrad/error.h"
 
 // One rule per change of form. A rule for version v takes a node as it was before v; several apply
@@ -383,6 +384,47 @@ Replacement bit_shift_28(Node& node, GraphBuilder& g) {
   return std::vector<Value*>{is_right ? flipped(z) : z};
 }
 
+}  // namespace
+
+std::optional<std::vector<Value*>> in_float32(const Node& node, GraphBuilder& g, bool if_refused) {
+  const Schema* schema = find_schema("", node.op_type, ir::kInternalOpset);
+  if (schema == nullptr) return std::nullopt;
+  const auto is_other = [](const Value* value) {
+    return value != nullptr && !value->type.is_tensor() &&
+           value->type.kind != ir::Type::Kind::kUnknown;
+  };
+  if (std::ranges::any_of(node.inputs, is_other)) return std::nullopt;
+  for (std::size_t i = 0; i < node.outputs.size(); ++i) {  // sequences and optionals hold halves
+    const Parameter* parameter = schema->output(i);
+    if (parameter == nullptr || parameter->takes_others) return std::nullopt;
+  }
+  std::vector<DataType> stored(schema->num_constraints(), DataType::kUndefined);
+  std::vector<Value*> inputs = node.inputs;
+  bool is_any = false;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    const Parameter* parameter = schema->input(i);
+    if (inputs[i] == nullptr || parameter == nullptr || parameter->constraint < 0) continue;
+    const DataType dtype = inputs[i]->dtype();
+    if (!is_half(dtype) || !parameter->takes(DataType::kFloat32)) continue;
+    if (if_refused && parameter->takes(dtype)) continue;
+    stored[static_cast<std::size_t>(parameter->constraint)] = dtype;
+    inputs[i] = g.cast(inputs[i], DataType::kFloat32);
+    is_any = true;
+  }
+  if (!is_any) return std::nullopt;
+  std::vector<Value*> results =
+      g.ops(node.op_type, std::move(inputs), node.outputs.size(), node.attributes);
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    const Parameter* parameter = schema->output(i);
+    if (parameter == nullptr || parameter->constraint < 0 || results[i] == nullptr) continue;
+    const DataType dtype = stored[static_cast<std::size_t>(parameter->constraint)];
+    if (dtype != DataType::kUndefined) results[i] = g.cast(results[i], dtype);
+  }
+  return results;
+}
+
+namespace {
+
 // The first opset with the new form.
 constexpr RewriteRule kUpgradeRules[] = {
     {"BatchNormalization", 9, batch_normalization_9},
@@ -442,9 +484,10 @@ void refuse_references(const Node& node) {
 std::optional<std::vector<Value*>> upgrade_node(Node& node, std::int64_t opset, GraphBuilder& g) {
   if (opset > ir::kInternalOpset) {
     for (const RewriteRule& rule : kNewerRules) {
-      if (node.op_type == rule.op_type && opset >= rule.opset) return rule.apply(node, g);
+      if (node.op_type != rule.op_type || opset < rule.opset) continue;
+      if (Replacement replacement = rule.apply(node, g)) return replacement;
     }
-    return std::nullopt;
+    return in_float32(node, g, /*if_refused=*/true);
   }
   // In order of versions, since a rule may change the node's operator.
   for (std::int64_t version = opset + 1; version <= ir::kInternalOpset; ++version) {

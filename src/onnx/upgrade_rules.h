@@ -21,6 +21,12 @@ inline constexpr std::int64_t kOldestOpset = 7;
 std::optional<std::vector<ir::Value*>> upgrade_node(ir::Node& node, std::int64_t opset,
                                                     ir::GraphBuilder& g);
 
+/// The ai.onnx node computed in float32, between Casts, if operands of it are float16 or bfloat16,
+/// with `if_refused` only if the internal opset's schema does not allow that; else nullopt. Results
+/// as of upgrade_node.
+std::optional<std::vector<ir::Value*>> in_float32(const ir::Node& node, ir::GraphBuilder& g,
+                                                  bool if_refused);
+
 }  // namespace onnxgrad::onnx_io
 
 #endif  // ONNXGRAD_ONNX_UPGRADE_RULES_H_
