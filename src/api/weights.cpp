@@ -60,8 +60,16 @@ Model with_weights(const Model& model, const NamedTensors& weights) {
     };
     if (is_like(old)) continue;
     const ir::Value& trained = *find_weight(*model.impl().training_copy(), weight.name);
-    if (is_like(trained.initializer) && trained.origin != nullptr) {
-      weight.tensor = ir::stored_form(weight.tensor, *trained.origin, old.dims());
+    const bool is_master = is_half(old.dtype()) && weight.tensor.dtype() == DataType::kFloat32;
+    if (is_master && weight.tensor.dims() == old.dims()) {
+      weight.tensor = weight.tensor.cast(old.dtype());
+      continue;
+    }
+    const bool is_tied = trained.origin != nullptr &&
+                         (is_like(trained.initializer) ||
+                          (is_master && weight.tensor.dims() == trained.initializer.dims()));
+    if (is_tied) {
+      weight.tensor = ir::stored_form(weight.tensor, *trained.origin, old.dims()).cast(old.dtype());
       continue;
     }
     throw ModelError(

@@ -74,6 +74,11 @@ Value* find_data_input(const ir::Graph& graph, const std::string& name) {
                     .hint = base::nearest_or(name, names)});
 }
 
+// Losses and their sums are float32 where the model is float16 or bfloat16.
+Value* in_float32(GraphBuilder& g, Value* value) {
+  return is_half(value->dtype()) ? g.cast(value, DataType::kFloat32) : value;
+}
+
 // The model's own loss, with target and weights among its own inputs.
 PlacedLoss place_own(GraphBuilder& g, const Loss& loss, Reduction reduction) {
   const ir::Graph& graph = g.graph();
@@ -89,6 +94,8 @@ PlacedLoss place_own(GraphBuilder& g, const Loss& loss, Reduction reduction) {
     placed.sample_weight = find_data_input(graph, loss.sample_weight);
     if (placed.sample_weight == nullptr) no_such_input(graph, "weights", loss.sample_weight);
   }
+  placed.stored_scores = placed.resolved.scores;
+  placed.resolved.scores = in_float32(g, placed.resolved.scores);
   Value* rows = placed.target;
   if (rows == nullptr) {
     // Without any input that has rows, the loss counts as one row.
@@ -106,7 +113,9 @@ PlacedLoss place_one(GraphBuilder& g, const Loss& loss, ResolvedLoss resolved, R
                      Value* sample_weight) {
   ir::Graph& graph = g.graph();
   PlacedLoss placed{.resolved = std::move(resolved), .sample_weight = sample_weight};
-  Value* scores = placed.resolved.scores;
+  placed.stored_scores = placed.resolved.scores;
+  Value* scores = in_float32(g, placed.resolved.scores);
+  placed.resolved.scores = scores;
   const LossFunction& function = placed.resolved.function;
   placed.target =
       graph.add_input(loss.target, target_type(function, *scores, placed.resolved.class_axis));
@@ -195,9 +204,9 @@ Value* add_or(GraphBuilder& g, Value* sum, Value* term) {
   return sum == nullptr ? term : g.add(sum, term);
 }
 
-// l1 sum |w| + l2 sum w^2, rank 0, in the weight's type.
+// l1 sum |w| + l2 sum w^2, rank 0, in the weight's type or float32.
 Value* write_penalty(GraphBuilder& g, const Penalized& penalized) {
-  Value* w = penalized.weight;
+  Value* w = in_float32(g, penalized.weight);
   Value* sum = nullptr;
   if (penalized.l1 != 0) {
     sum = g.scale(g.reduce_sum(g.abs(w), {}, /*keepdims=*/false), penalized.l1);

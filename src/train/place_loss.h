@@ -13,7 +13,8 @@ namespace onnxgrad::train {
 
 /// A loss with its inputs, in a graph.
 struct PlacedLoss {
-  ResolvedLoss resolved = {};
+  ResolvedLoss resolved = {};  ///< its scores are float32 where those of the model are halves
+  ir::Value* stored_scores = nullptr;  ///< the scores of the model
   ir::Value* target = nullptr;         ///< nullptr: the model's own loss has none
   ir::Value* sample_weight = nullptr;  ///< or nullptr
   /// Of the whole: the sum of several losses and the penalties.

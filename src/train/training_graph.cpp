@@ -15,6 +15,7 @@
 #include "onnxgrad/option_error.h"
 #include "train/engine.h"
 #include "train/losses.h"
+#include "train/master_weights.h"
 #include "train/optimizers.h"
 #include "train/outputs.h"
 #include "train/place_loss.h"
@@ -386,6 +387,25 @@ void add_update(Draft& draft, const Optimizer& optimizer, const StepGraphOptions
   cut_around_state(*draft.model());
 }
 
+// Halves become float32 in the state.
+void widen(Draft& draft, StateWeights& weights) {
+  for (const auto* list : {&weights.trained, &weights.held}) {
+    for (const Weight& weight : *list) widen_weight(draft.graph(), weight.value);
+  }
+  widen_statistics(draft.g(), weights.statistics);
+}
+
+// Turns weights into inputs that are bound to the state of a step.
+void bind_weights(ir::Graph& graph, const std::vector<WeightInfo>& weights) {
+  for (const WeightInfo& weight : weights) {
+    Value* value = find_in(graph, weight);
+    value->initializer = {};
+    if (weight.dtype == DataType::kFloat32) widen_weight(graph, value);
+    open_weights(graph, {value});
+  }
+  std::erase_if(graph.initializers, [](const Value* value) { return !value->is_initializer(); });
+}
+
 }  // namespace
 
 StepGraph build_step(const ir::Model& working, const opdef::OpRegistry& registry, const Loss& loss,
@@ -401,8 +421,9 @@ StepGraph build_step(const ir::Model& working, const opdef::OpRegistry& registry
   ChosenWeights chosen = choose_weights(*draft.model(), registry, options);
   const PlacedLoss placed = place_loss(g, registry, loss);
   Value* loss_value = placed.written.loss;
-  const StateWeights state_weights =
+  StateWeights state_weights =
       enter_training(draft, registry, std::move(chosen), loss_value, options);
+  widen(draft, state_weights);
   const std::vector<Weight>& weights = state_weights.trained;
   const auto weight_values = values_of(weights);
 
@@ -472,12 +493,7 @@ EvaluationGraph build_evaluation(const ir::Model& working, const opdef::OpRegist
     ports.counted = add_output(graph, rows.rows);
   }
   if (options.scores) ports.scores = add_output(graph, placed.resolved.scores);
-  for (const WeightInfo& weight : weights) {
-    Value* value = find_in(graph, weight);
-    value->initializer = {};
-    open_weights(graph, {value});
-  }
-  std::erase_if(graph.initializers, [](const Value* value) { return !value->is_initializer(); });
+  bind_weights(graph, weights);
   cut_to_outputs(graph);
   return {.model = draft.model(), .ports = ports};
 }
@@ -491,12 +507,7 @@ std::shared_ptr<ir::Model> build_prediction(const ir::Model& working,
   close_defaults(graph);
   graph.outputs.clear();
   for (const Value* output : outputs) graph.outputs.push_back(map.at(output));
-  for (const WeightInfo& weight : weights) {
-    Value* value = find_in(graph, weight);
-    value->initializer = {};
-    open_weights(graph, {value});
-  }
-  std::erase_if(graph.initializers, [](const Value* value) { return !value->is_initializer(); });
+  bind_weights(graph, weights);
   cut_to_outputs(graph);
   return model;
 }
@@ -507,11 +518,11 @@ LossGraph build_loss(const ir::Model& working, const opdef::OpRegistry& registry
   LossGraph result{.model = draft.model(), .first_new_node = draft.graph().nodes.size()};
   const PlacedLoss placed = place_loss(draft.g(), registry, loss);
   result.info = placed.resolved.info;
-  const auto add_scores = [&](const ResolvedLoss& resolved) {
-    result.inputs.push_back({.value = resolved.scores, .name = resolved.info.scores});
+  const auto add_scores = [&](const PlacedLoss& one) {
+    result.inputs.push_back({.value = one.stored_scores, .name = one.resolved.info.scores});
   };
-  add_scores(placed.resolved);
-  for (const PlacedLoss& other : placed.others) add_scores(other.resolved);
+  add_scores(placed);
+  for (const PlacedLoss& other : placed.others) add_scores(other);
   for (Value* weight : placed.penalized) {
     result.inputs.push_back({.value = weight, .name = weight->name});
   }

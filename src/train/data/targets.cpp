@@ -89,6 +89,10 @@ bool is_lost_in(DataType dtype, double value) {
       return is_lost<float>(value);
     case DataType::kFloat64:
       return false;
+    case DataType::kFloat16:
+      return std::isfinite(value) && std::abs(value) >= 65520;  // rounds to infinity
+    case DataType::kBfloat16:
+      return std::isfinite(value) && std::abs(value) >= 0x1.FFp127;
     case DataType::kInt8:
       return is_lost<std::int8_t>(value);
     case DataType::kInt16:
@@ -302,8 +306,9 @@ Tensor convert_numbers(const ArrayPlace& place, const Tensor& value, DataType dt
                      .where = place.where(),
                      .hint = "Give texts."});
   }
-  // Every number of these types is in the range of all our floating types.
-  const bool always_fits = is_floating(dtype) && !is_floating(value.dtype());
+  // Every number of these types is in the range of our floating types, float16 excepted.
+  const bool always_fits =
+      is_floating(dtype) && dtype != DataType::kFloat16 && !is_floating(value.dtype());
   const bool widens = value.dtype() == DataType::kFloat32 && dtype == DataType::kFloat64;
   if (!always_fits && !widens) {
     const auto numbers = value.to_doubles();
@@ -329,6 +334,10 @@ void check_finite(const ArrayPlace& place, const Tensor& value, bool can_be_allo
   } else if (value.dtype() == DataType::kFloat64) {
     bad = first_non_finite(value.data<double>());
     if (bad >= 0) number = value.data<double>()[static_cast<std::size_t>(bad)];
+  } else if (is_half(value.dtype())) {
+    const std::vector<double> numbers = value.to_doubles();
+    bad = first_non_finite(std::span(numbers));
+    if (bad >= 0) number = numbers[static_cast<std::size_t>(bad)];
   }
   if (bad < 0) return;
   refuse_target(place, value.dims(), bad, non_finite_text(place, number), "",
