@@ -6,6 +6,8 @@ import numpy as np
 import onnx
 import onnx.parser
 
+from half_models import to_half
+
 TYPES = {"float32": "float", "float64": "double"}
 
 # The network around the middle: h0 [N, 4] goes in, h [N, 4] comes out.
@@ -57,8 +59,10 @@ class Kind:
         }
         parts = (self.plain, "", "N") if plain else (self.middle, self.inputs, self.rows)
         text = NETWORK % {**dict(zip(("middle", "inputs", "rows"), parts, strict=True)), **drawn}
-        text = text.replace("$T", TYPES[dtype]).replace("$C", str(columns))
+        text = text.replace("$T", TYPES.get(dtype, "float")).replace("$C", str(columns))
         model = onnx.parser.parse_model(text)
+        if dtype not in TYPES:
+            model = to_half(model, dtype)
         onnx.checker.check_model(model)
         return model
 

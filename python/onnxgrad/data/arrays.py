@@ -38,6 +38,8 @@ _BITS = {
     "int2": np.uint8,
     "uint2": np.uint8,
 }
+# What `cast_number` converts to.
+_CAST_TO = ("float32", "float64", "float16", "bfloat16", "int64")
 _LARGE = 64 << 20  # bytes: the free memory is checked before a larger copy
 
 
@@ -133,12 +135,16 @@ def from_native(value: Any) -> np.ndarray[Any, Any]:
             text = np.empty(len(items), dtype=object)
             text[:] = items
             return text.reshape(shape)
-        import ml_dtypes
-
         bits: np.ndarray[Any, Any] = data
-        return bits.view(np.dtype(getattr(ml_dtypes, dtype)))
+        return bits.view(_type_of_ml_dtypes(dtype))
     array: np.ndarray[Any, Any] = value
     return array
+
+
+def _type_of_ml_dtypes(name: str) -> np.dtype[Any]:
+    import ml_dtypes
+
+    return np.dtype(getattr(ml_dtypes, name))
 
 
 def from_native_list(values: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
@@ -190,13 +196,13 @@ def _from_objects(array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any
 
 def cast_number(value: Any, dtype: str, name: str) -> Any:
     """Convert an array of numbers to the dtype of the model's input, as `fit` does."""
-    if isinstance(value, np.ndarray) and dtype in ("float32", "float64", "float16", "int64"):
+    if isinstance(value, np.ndarray) and dtype in _CAST_TO:
         if value.dtype.name == dtype:
             return value
         is_number = value.dtype.kind in "fiub" and value.dtype.isbuiltin != _USER_DEFINED
         if is_number and not (dtype == "int64" and value.dtype.kind == "f"):
             _check_memory(value, name)
-            return value.astype(dtype)
+            return value.astype(_type_of_ml_dtypes(dtype) if dtype in _BITS else dtype)
         raise DataError(
             what=f"'{name}': an array of {value.dtype}, expected {dtype}",
             value=name,
