@@ -61,8 +61,8 @@ enum class ExprOp : std::uint8_t {
   kRelu,
   kToFloat16,   // rounded to the nearest float16, ties to even
   kToBfloat16,  // to the nearest bfloat16
-  kSelect,  // a != 0 ? b : c
-  kFma,     // a * b + c
+  kSelect,      // a != 0 ? b : c
+  kFma,         // a * b + c
 };
 
 /// One instruction; `a`, `b`, `c` are indices of earlier instructions (of an operand for kInput).
