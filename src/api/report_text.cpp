@@ -138,7 +138,7 @@ std::string weights_text(const Report& report) {
                     yes_or_no(weight.trainable)});
   }
   const std::string totals =
-      fmt::format("{} parameters ({}): {} trained, {} frozen; {} FLOPs a row forward\n",
+      fmt::format("{} parameters ({}): {} trained, {} frozen; {} FLOPs per row in a forward pass\n",
                   report.num_parameters, size_text(num_bytes), report.num_trainable,
                   report.num_parameters - report.num_trainable, count_text(flops));
   return table_text(kColumns, rows) + totals;
@@ -158,8 +158,8 @@ std::string reasons_text(const Report& report) {
     text += fmt::format("not trained: {} ({})\n", names, reason);
   }
   for (const SeparatedWeight& weight : report.separated) {
-    text +=
-        fmt::format("trained apart: '{}' as '{}'\n", weight.name, fmt::join(weight.parts, "', '"));
+    text += fmt::format("trained separately: '{}' as '{}'\n", weight.name,
+                        fmt::join(weight.parts, "', '"));
   }
   return text;
 }
@@ -169,7 +169,7 @@ std::string reasons_text(const Report& report) {
 std::string Report::to_text() const {
   std::string text =
       fmt::format("{}, opset {}, IR version {}{}\n", file.empty() ? "model" : file, opset,
-                  ir_version, producer.empty() ? "" : ", made by " + producer);
+                  ir_version, producer.empty() ? "" : ", produced by " + producer);
   for (const ValueInfo& input : inputs) {
     text += fmt::format("input  {}: {}\n", input.name, input.type);
   }

@@ -57,7 +57,7 @@ std::string name_of_number(const FieldInfo& field) {
 std::string range_text(const FieldInfo& field) {
   const NumberRange& range = field.range;
   std::string text =
-      std::holds_alternative<std::int64_t>(field.default_value) ? "a whole number" : "a number";
+      std::holds_alternative<std::int64_t>(field.default_value) ? "an integer" : "a number";
   if (std::isfinite(range.minimum)) {
     text += fmt::format(" {} {:g}", range.is_open ? "above" : "of at least", range.minimum);
   }

@@ -53,7 +53,7 @@ std::string separation_line(std::span<const SeparatedWeight> separated) {
   if (separated.size() > kMostNames) {
     text += fmt::format("; and {} more", separated.size() - kMostNames);
   }
-  return "\ntrained apart, since equal numbers alone made them one in the file: " + text;
+  return "\ntrained separately, since only equal values made them one in the file: " + text;
 }
 
 std::string weights_line(const ir::Model& working, const StepGraph& step,

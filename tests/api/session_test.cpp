@@ -142,7 +142,7 @@ two (float[N, 2] x) => (float[N, 2] y)
     EXPECT_EQ(trained.weights().size(), untie ? 4U : 3U);
     if (!untie) continue;
     EXPECT_THAT(session.separated_weights()[0].parts, ElementsAre("b", "b_1"));
-    EXPECT_THAT(session.weights_line(), HasSubstr("trains 4 of 4 weights\ntrained apart"));
+    EXPECT_THAT(session.weights_line(), HasSubstr("trains 4 of 4 weights\ntrained separately"));
     EXPECT_NE(trained.weight("b").to_doubles(), trained.weight("b_1").to_doubles());
     // The weights of a session are known by name to the file that it began with.
     const NamedTensors bias{{.name = "b_1", .tensor = floats({5, 6}, Dims{2})}};
@@ -320,7 +320,7 @@ MatMul        1  yes   yes
 weight  read by  dtype    shape   parameters  FLOPs  trained
 w       MatMul   float32  [2, 1]           2      4  yes
 b       Add      float32  [1]              1      1  yes
-3 parameters (12 B): 3 trained, 0 frozen; 5 FLOPs a row forward
+3 parameters (12 B): 3 trained, 0 frozen; 5 FLOPs per row in a forward pass
 
 loss: squared error on 'y'
 )");

@@ -61,7 +61,7 @@ def without_external_data():
         og.report(path)
 
 
-# name -> (function, class, texts that the message must hold)
+# name -> (function, class, strings that the message must contain)
 CASES = {
     "no_file": (lambda: og.report("missing.onnx"), og.ModelError, ["missing.onnx"]),
     "no_external_data": (without_external_data, og.ModelError, ["'W0'", "/weights.bin'"]),
@@ -104,7 +104,7 @@ CASES = {
     ),
     "fit_rows_differ": (lambda: fit(X, Y[:3]), (og.DataError, og.ShapeError), ["3", "4"]),
     "fit_nan": (lambda: fit(NAN, Y), og.DataError, ["nan", "2", "1"]),
-    "fit_text": (lambda: fit(X.astype(str), Y), og.DataError, ["is text", "float32"]),
+    "fit_text": (lambda: fit(X.astype(str), Y), og.DataError, ["has strings", "float32"]),
     "fit_objects": (lambda: fit([[None, {}]], Y), og.DataError, ["X"]),
     "fit_ragged": (lambda: fit([[1], [1, 2]], Y), og.DataError, ["X"]),
     "unknown_loss": (lambda: og.Trainer(linear(), "square_error"), og.OptionError, ["'squared_"]),

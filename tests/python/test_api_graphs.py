@@ -289,7 +289,9 @@ def test_report_lists_every_weight():
         ["W1", "MatMul matmul_1", "float32", "[30, 3]", "90", "180", "yes"],
         ["b1", "Add add_1", "float32", "[3]", "3", "3", "yes"],
     ]
-    assert totals == ["723 parameters (2.8 KiB): 723 trained, 0 frozen; 1413 FLOPs a row forward"]
+    assert totals == [
+        "723 parameters (2.8 KiB): 723 trained, 0 frozen; 1413 FLOPs per row in a forward pass"
+    ]
     assert table_of(str(found), "operator")[1] == ["MatMul", "2", "yes", "yes"]
     as_json = json.loads(json.dumps(found.to_dict()))
     assert as_json["weights"][0]["num_parameters"] == 600
@@ -358,7 +360,7 @@ def test_report_in_a_notebook(linear_proto):
     page = ElementTree.fromstring(f"<div>{closed(og.report(linear_proto)._repr_html_())}</div>")
     cells = [[cell.text for cell in row] for row in page.iter("tr")]
     assert ["coef", "MatMul", "float32", "[2, 1]", "2", "4", "yes"] in cells
-    assert page.find("b").text.endswith("made by <b>&")
+    assert page.find("b").text.endswith("produced by <b>&")
     assert len(og.report(mlp_proto([3] * 500))._repr_html_()) < 10_000
     assert "and 968 more" in og.report(mlp_proto([3] * 500))._repr_html_()
 

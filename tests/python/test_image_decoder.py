@@ -63,8 +63,8 @@ def test_each_image_has_its_own_size() -> None:
 
 
 @pytest.mark.parametrize("cut", [0, 3, 40])
-def test_what_is_no_image_is_refused(cut: int) -> None:
-    with pytest.raises(og.DataError, match="no image") as caught:
+def test_what_is_not_an_image_is_refused(cut: int) -> None:
+    with pytest.raises(og.DataError, match="not an image") as caught:
         og.InferenceSession(model()).run(None, {"file": encoded("PNG")[:cut]})
     assert caught.value.hint
 
@@ -87,7 +87,7 @@ def test_decoders_can_be_replaced() -> None:
         with pytest.raises(og.DataError, match="expected uint8"):
             session.run(None, feeds)
         _core.set_image_decoder(None)
-        with pytest.raises(og.UnsupportedOperatorError, match="no decoder"):
+        with pytest.raises(og.UnsupportedOperatorError, match="no image decoder"):
             session.run(None, feeds)
     finally:
         _core.set_image_decoder(decode_image)

@@ -1,6 +1,6 @@
-"""What is said of typical mistakes: what, where (file, line, column, cell), and what to do.
+"""Messages for typical mistakes: what, where (file, line, column, cell), and what to do.
 
-The command line answers in its own words, Python in Python's.
+Options are spelled as on the command line, or as in Python.
 """
 
 import pickle
@@ -266,13 +266,13 @@ def test_validation_rows_are_named(command, tmp_path, stream):
     assert "held_out.csv" in said
 
 
-def test_nan_is_let_through_where_that_is_asked_for(command):
+def test_nan_is_allowed_if_requested(command):
     options = ["--allow-nan", "--non-finite", "stop"]
     status, said = command(table(4, 1), "train", "linear.onnx", *TRAIN, *options)
     assert status == 0, said
 
 
-def test_options_by_other_names_are_answered_with_ours(command):
+def test_options_by_other_names_get_a_suggestion(command):
     for given, meant in {
         "--learning-rate": "--lr",
         "--n-epochs": "--epochs",
@@ -351,7 +351,7 @@ NO_MODELS = {
 
 
 @pytest.mark.parametrize("name", NO_MODELS)
-def test_what_is_no_model_is_called_by_its_name(name, command, tmp_path, monkeypatch):
+def test_files_that_are_not_models_are_identified(name, command, tmp_path, monkeypatch):
     from onnxgrad.compat.onnxruntime.training.artifacts import generate_artifacts
     from onnxgrad.compat.onnxruntime.training_session import load_proto
 
@@ -378,7 +378,7 @@ def test_what_is_no_model_is_called_by_its_name(name, command, tmp_path, monkeyp
     assert said in text
 
 
-def test_arguments_of_estimators_are_answered_with_the_nearest():
+def test_arguments_of_estimators_get_a_suggestion():
     from onnxgrad.sklearn import OnnxClassifier, OnnxRegressor
 
     for estimator in (OnnxClassifier, OnnxRegressor):
@@ -411,7 +411,7 @@ def test_options_without_effect_are_refused(option, needed, adds, command):
     assert status == 0, said
 
 
-def test_gradients_of_zero_are_told(command):
+def test_gradients_of_zero_are_reported(command):
     status, said = command("", "gradient", "flat.onnx", "-o", "grad.onnx")
     assert status == 0
     assert "the gradient of 'w' is zero for all inputs" in said
@@ -431,8 +431,8 @@ TWO_OUTPUTS = """m (float[N,2] x) => (float[N,1] y) <float[2,1] w = {1, 2}, floa
     ("wrt", "said"),
     [(None, False), (["w"], False), (["w", "v"], True), (["v"], True)],
 )
-def test_gradients_of_zero_are_told_alike(wrt, said, command, tmp_path):
-    """In Python and on the command line: those asked for by name, and all of them."""
+def test_gradients_of_zero_are_reported_consistently(wrt, said, command, tmp_path):
+    """In Python and on the command line: those requested by name, and all of them."""
     onnx.save(onnx.parser.parse_model(HEADER + TWO_OUTPUTS), tmp_path / "m.onnx")
     text = "the gradient of 'v' is zero for all inputs"
     options = [item for name in wrt or () for item in ("--wrt", name)]
@@ -443,7 +443,7 @@ def test_gradients_of_zero_are_told_alike(wrt, said, command, tmp_path):
     assert any(text in str(one.message) for one in caught) == said
 
 
-def test_weights_that_do_not_change_are_told():
+def test_weights_that_do_not_change_are_reported():
     X, y = np.ones((8, 2), np.float32), np.ones((8, 1), np.float32)
     trainer = og.Trainer(model("dead.onnx"), optimizer="sgd", lr=0.1)
     with pytest.warns(UserWarning, match="no weight has changed in epoch 1: 'w', 'b', 'v'") as seen:
@@ -464,7 +464,7 @@ X = np.array([[0.5, 1.5], [1.25, -1], [3, 0.25], [-2, 1]], np.float32)
     ("y", "words"),
     [
         (np.array(["1", "2", "n/a", "3"]), "the target has 'n/a' in row 2, which is not a number"),
-        (np.array(["1", "2", "3", "3"]), "the target is text, expected float32"),
+        (np.array(["1", "2", "3", "3"]), "the target has strings, expected float32"),
         (np.array([1, np.nan, 1, 1]), "the target has NaN in row 1"),
     ],
 )
@@ -474,7 +474,7 @@ def test_targets_in_python(y, words):
     assert "allow_nan" not in str(caught.value)
 
 
-def test_python_has_the_words_of_python():
+def test_python_messages_use_python_spelling():
     y = np.ones(4, np.float32)
     trainer = og.Trainer(model("linear.onnx"))
     with pytest.raises(og.DataError, match=r"'x' has NaN in row 1, column 0\n.*allow_nan=True"):
@@ -576,7 +576,7 @@ def test_missing_external_data_says_where_it_is_looked_for(tmp_path):
         ("momentum=0.9", "momentum=0.9"),
     ],
 )
-def test_words_of_the_command_line(text, shown):
+def test_spelling_of_options(text, shown):
     names = ("validation", "trainable", "loss", "allow_nan", "batch_size", "ignored", "lr")
     options = {name: Spelling("--" + name.replace("_", "-")) for name in names}
     options["shuffle"] = Spelling("--shuffle", "--no-shuffle")

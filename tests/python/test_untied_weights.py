@@ -1,4 +1,4 @@
-"""Weights that equal numbers alone made one in a file: trained and written apart."""
+"""Weights that only equal values made one in a file: trained and written separately."""
 
 import numpy as np
 import onnx
@@ -118,10 +118,10 @@ def test_nothing_else_changes_in_the_file():
     assert og.TrainingSession(apart, "squared_error").trained_model() == apart
 
 
-def test_it_is_said(capfd):
+def test_it_is_reported(capfd):
     X, y = data()
     trainer = og.Trainer(chain(), "squared_error")
-    said = "trained apart, since equal numbers alone made them one in the file: "
+    said = "trained separately, since only equal values made them one in the file: "
     assert trainer.session.weights_line.splitlines() == [
         "trains 6 of 6 weights",
         said + "'b' as 'b', 'b_1', 'b_2'",
@@ -130,8 +130,8 @@ def test_it_is_said(capfd):
     assert said in capfd.readouterr().err
     report = og.report(chain())
     assert report.separated == {"b": ["b", "b_1", "b_2"]}
-    assert "trained apart: 'b' as 'b', 'b_1', 'b_2'" in str(report)
-    assert "trained apart" in report._repr_html_()
+    assert "trained separately: 'b' as 'b', 'b_1', 'b_2'" in str(report)
+    assert "trained separately" in report._repr_html_()
     tied = og.Trainer(chain(), "squared_error", untie=False)
     assert tied.session.weights_line == "trains 4 of 4 weights"
 
@@ -403,4 +403,4 @@ def test_command_line(tmp_path, flags):
     done = run_python(TRAIN, *command)
     found = initializers(tmp_path / "trained.onnx")
     assert ("b_1" in found) == (not flags), done.stderr
-    assert ("trained apart" in done.stderr) == (not flags)
+    assert ("trained separately" in done.stderr) == (not flags)

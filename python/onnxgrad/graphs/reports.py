@@ -267,7 +267,7 @@ def _weights(report: Report) -> Table:
 
 
 def _heading(report: Report) -> str:
-    producer = f", made by {report.producer}" if report.producer else ""
+    producer = f", produced by {report.producer}" if report.producer else ""
     file = report.file or "model"
     return f"{file}, opset {report.opset}, IR version {report.ir_version}{producer}"
 
@@ -285,7 +285,7 @@ def _totals(report: Report) -> str:
     return (
         f"{report.num_parameters} parameters ({size_text(report.num_bytes)}): "
         f"{report.num_trainable} trained, {report.num_frozen} frozen; "
-        f"{count_text(report.flops)} FLOPs a row forward"
+        f"{count_text(report.flops)} FLOPs per row in a forward pass"
     )
 
 
@@ -296,7 +296,7 @@ def _reasons(report: Report) -> list[str]:
             reasons.setdefault(weight.reason, []).append(f"'{weight.name}'")
     lines = [f"not trained: {', '.join(names)} ({reason})" for reason, names in reasons.items()]
     for name, parts in report.separated.items():
-        lines.append(f"trained apart: '{name}' as {', '.join(map(repr, parts))}")
+        lines.append(f"trained separately: '{name}' as {', '.join(map(repr, parts))}")
     return lines
 
 

@@ -25,7 +25,7 @@ class Penalty(PenaltyBase):
     l1 : float >= 0, default=0.0
     l2 : float >= 0, default=0.0
     weights : str or list of str, default=None
-        Names or glob patterns. None is the trainable weights of two or more dimensions that the
+        Names or glob patterns. None means the trainable weights of two or more dimensions that the
         loss depends on (not the biases).
     """
 

@@ -36,7 +36,7 @@ class FitOptions(TypedDict, total=False):
         Training ends with this step, also within an epoch. Steps of all epochs count, and those
         before a fit was resumed; a schedule has this many. None means no limit.
     max_time : float > 0 or str, default=None
-        Seconds, or a text such as 90s, 30m or 1.5h: training ends with the first step that ends
+        Seconds, or a string such as 90s, 30m or 1.5h: training ends with the first step that ends
         later. None means no limit.
     keep_best : bool, default=False
         End with the weights of the best epoch, as early stopping does.

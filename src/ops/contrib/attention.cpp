@@ -59,7 +59,7 @@ Value* bias_of_mask(const Node& node, GraphBuilder& g, Value* mask, Value* input
                          g.slice(mask, {0}, {*batch}, {0}), filter);
     }
   } else if (*rank == 2 && known_dim(mask, 1) == 1 && known_dim(k, 2) != 1) {
-    return nullptr;  // a mask that stands for none
+    return nullptr;  // a placeholder for no mask
   } else if (*rank == 2 || *rank == 3) {
     return flag_bias(g, mask, *rank, k, filter);
   }
@@ -76,11 +76,12 @@ std::vector<std::int64_t> projected_sizes(const Node& node, std::int64_t width) 
   bool fits = sizes.size() == 3 && sizes[0] + sizes[1] + sizes[2] == width && sizes[0] == sizes[1];
   for (const std::int64_t size : sizes) fits = fits && size > 0 && size % heads == 0;
   if (fits) return sizes;
-  throw ModelError({.what = fmt::format("{} columns of weights do not give queries, keys and "
-                                        "values for {} heads",
-                                        width, heads),
-                    .where = {.node = node.name, .op_type = node.op_type},
-                    .hint = "Give num_heads and qkv_hidden_sizes that the weights have."});
+  throw ModelError(
+      {.what = fmt::format("{} columns of weights cannot be split into queries, keys and "
+                           "values for {} heads",
+                           width, heads),
+       .where = {.node = node.name, .op_type = node.op_type},
+       .hint = "Set num_heads and qkv_hidden_sizes to match the weights."});
 }
 
 Value* half_of_past(GraphBuilder& g, Value* past, std::int64_t which) {

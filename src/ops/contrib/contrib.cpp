@@ -14,7 +14,7 @@ void check_inputs(const Node& node, std::size_t required,
     throw ModelError({.what = fmt::format("{} inputs, expected {} to {}", node.inputs.size(),
                                           required, names.size()),
                       .where = where,
-                      .hint = "Export the model again, or give the node what it takes."});
+                      .hint = "Export the model again, or correct the inputs of the node."});
   }
   for (std::size_t i = 0; i < names.size(); ++i) {
     const Value* input = node.input(i);
@@ -61,11 +61,10 @@ void refuse_attribute(const Node& node, std::string_view name) {
 std::int64_t required_dim(const Node& node, const Value* value, std::int64_t axis,
                           std::string_view name) {
   if (const auto dim = known_dim(value, axis)) return *dim;
-  throw ModelError(
-      {.what = fmt::format("the size of input {} '{}' along axis {} is not known", name,
-                           value->name, axis),
-       .where = {.node = node.name, .op_type = node.op_type},
-       .hint = "Give the value a shape in the model with this dimension as a number."});
+  throw ModelError({.what = fmt::format("the size of input {} '{}' along axis {} is not known",
+                                        name, value->name, axis),
+                    .where = {.node = node.name, .op_type = node.op_type},
+                    .hint = "Declare this dimension as a number in the model."});
 }
 
 Value* add_if(GraphBuilder& g, Value* x, Value* bias) {

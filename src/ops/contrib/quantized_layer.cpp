@@ -107,7 +107,7 @@ Lowered lower_concat(const Node& node, GraphBuilder& g) {
   if (node.inputs.size() < 5 || (node.inputs.size() - 2) % 3 != 0) {
     throw ModelError({.what = std::to_string(node.inputs.size()) + " inputs",
                       .where = {.node = node.name, .op_type = node.op_type},
-                      .hint = "Give a scale and a zero point, and these with each tensor."});
+                      .hint = "Give a scale and a zero point for the result and for each tensor."});
   }
   for (const Value* input : node.inputs) {
     if (input == nullptr) {

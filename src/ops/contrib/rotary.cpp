@@ -182,7 +182,7 @@ Lowered lower_group_query_attention(const Node& node, GraphBuilder& g) {
     throw ModelError(
         {.what = fmt::format("{} heads of queries for {} heads of keys", o.heads, o.key_heads),
          .where = {.node = node.name, .op_type = node.op_type},
-         .hint = "num_heads is a multiple of kv_num_heads."});
+         .hint = "Make num_heads a multiple of kv_num_heads."});
   }
   read_operands(o);
   turn(o);

@@ -57,10 +57,11 @@ Lowered lower_simplified(const Node& node, GraphBuilder& g) {
   if (axis >= 0) {
     const auto rank = known_rank(x);
     if (!rank || axis >= static_cast<std::int64_t>(*rank)) {
-      throw ModelError({.what = "axis is " + std::to_string(axis) + ", but input X '" + x->name +
-                                "' is " + x->type.to_string(),
-                        .where = {.node = node.name, .op_type = node.op_type},
-                        .hint = "Give X a shape with this axis in the model; symbols will do."});
+      throw ModelError(
+          {.what = "axis is " + std::to_string(axis) + ", but input X '" + x->name + "' is " +
+                   x->type.to_string(),
+           .where = {.node = node.name, .op_type = node.op_type},
+           .hint = "Give X a shape with this axis in the model; symbols are allowed."});
     }
     axis -= static_cast<std::int64_t>(*rank);
   }

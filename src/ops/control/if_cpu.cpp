@@ -103,7 +103,7 @@ std::vector<Tensor> run_if(const opdef::DynamicCall& call) {
   const Tensor& condition = call.inputs.at(0);
   if (condition.dtype() != DataType::kBool || condition.num_elements() != 1) {
     throw ShapeError({.what = "the condition has shape " + condition.dims().to_string() +
-                              ", expected one truth value",
+                              ", expected a single bool",
                       .where = {.node = call.node.name, .op_type = "If"},
                       .hint = "Reduce it to one value, or use Where for one choice per element."});
   }

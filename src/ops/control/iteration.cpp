@@ -203,7 +203,7 @@ class IterationGradient {
     directions_.push_back(backward ? 1 : 0);
   }
 
-  // Brings what the new body reads of the old one over, row by row.
+  // Makes values of the old body that the new one reads available, row by row.
   void carry() {
     GraphBuilder inner = g_.inside(*backward_);
     ctx_.carry(inner, body_, [&](Value* value) { return save(inner, value); });

@@ -190,7 +190,7 @@ Prepared prepare(const Operands& operands, const Iteration& roles,
     }
     const ScannedOperand& scanned = roles.scanned[k - roles.num_states];
     const Extent extent = extent_of(desc, scanned.axis);
-    if (element_bytes(desc.dtype) == 0) return {.reason = "an element is less than a byte"};
+    if (element_bytes(desc.dtype) == 0) return {.reason = "elements are smaller than a byte"};
     if (extent.outer > 1) return {.reason = "an axis other than the first is scanned"};
     kernel.count = std::min(kernel.count, extent.length);
     const std::int64_t last = std::max<std::int64_t>(extent.length - 1, 0) * extent.inner_bytes;
@@ -208,7 +208,7 @@ Prepared prepare(const Operands& operands, const Iteration& roles,
   ONNXGRAD_ASSERT(kernel.body->outputs().size() == roles.stacked.size());
   for (std::size_t i = 0; i < roles.stacked.size(); ++i) {
     const TensorDesc& desc = kernel.body->outputs()[i];
-    if (element_bytes(desc.dtype) == 0) return {.reason = "an element is less than a byte"};
+    if (element_bytes(desc.dtype) == 0) return {.reason = "elements are smaller than a byte"};
     kernel.outputs.push_back({.arg = kernel.first_output + roles.num_states + i});
   }
   return {.kernel = std::move(kernel)};

@@ -87,7 +87,7 @@ std::vector<Value*> scan_vjp(opdef::VjpContext& ctx, GraphBuilder& g) {
   const Node& node = ctx.node();
   if (has_other(node.ints_attribute("scan_input_axes")) ||
       has_other(node.ints_attribute("scan_output_axes"))) {
-    throw GradientError({.what = "the rank of what it scans is not known before the model runs",
+    throw GradientError({.what = "the rank of a scanned input is unknown before the model runs",
                          .where = {.node = node.name, .op_type = node.op_type},
                          .hint = "Give the scanned values shapes; dimensions may be symbols."});
   }

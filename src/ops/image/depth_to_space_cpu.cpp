@@ -24,8 +24,8 @@ void check_divides(const KernelRequest& request, bool divides) {
                            request.node.int_attribute("blocksize")),
        .where = {.node = request.node.name, .op_type = request.node.op_type},
        .hint = request.node.op_type == "DepthToSpace"
-                   ? "Give [N, C, H, W] with a number of channels that blocksize^2 divides."
-                   : "Give [N, C, H, W] with a height and a width that blocksize divides."});
+                   ? "Give [N, C, H, W] with a number of channels divisible by blocksize^2."
+                   : "Give [N, C, H, W] with a height and a width divisible by blocksize."});
 }
 
 // Strides of the deep tensor [N, channels, H, W], in the order N, C, H, i, W, j.

@@ -42,7 +42,7 @@ std::vector<Tensor> run_image_decoder(const opdef::DynamicCall& call) {
   const Place where{.node = call.node.name, .op_type = "ImageDecoder"};
   const auto decoder = installed_decoder();
   if (decoder == nullptr) {
-    throw UnsupportedOperatorError({.what = "no decoder of images is installed",
+    throw UnsupportedOperatorError({.what = "no image decoder is installed",
                                     .where = where,
                                     .hint = "Call set_image_decoder() first, or decode the images "
                                             "before they are fed."});
@@ -52,7 +52,7 @@ std::vector<Tensor> run_image_decoder(const opdef::DynamicCall& call) {
   const std::int64_t channels = format == "Grayscale" ? 1 : 3;
   const Dims& dims = image.dims();
   if (image.dtype() != DataType::kUint8 || dims.rank() != 3 || dims[2] != channels) {
-    throw DataError({.what = "the decoder of images returned " +
+    throw DataError({.what = "the image decoder returned " +
                              std::string(dtype_name(image.dtype())) + " " + dims.to_string() +
                              ", expected uint8 [height, width, " + std::to_string(channels) + "]",
                      .where = where,

@@ -158,7 +158,7 @@ double common_scale(const std::vector<ResizeAxis>& axes, const std::vector<std::
 
 void check_axis(const ir::Node& node, std::size_t i, const ResizeAxis& axis) {
   if (axis.output > 0 && axis.input == 0) {
-    refuse(node, fmt::format("axis {} has no elements to make {} of", i, axis.output),
+    refuse(node, fmt::format("axis {} is empty and cannot be resized to {}", i, axis.output),
            "Resize inputs that are not empty.");
   }
   constexpr std::int64_t kMax = std::int64_t{1} << 30;

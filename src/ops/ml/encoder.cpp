@@ -20,10 +20,10 @@ std::optional<std::vector<Value*>> lower_category_mapper(const Node& node, Graph
   const ir::AttributeValue* given = node.find_attribute("cats_strings");
   const auto* texts = given == nullptr ? nullptr : std::get_if<Strings>(given);
   if (texts == nullptr || texts->size() != numbers.size()) {
-    throw ModelError({.what = fmt::format("{} texts for {} numbers",
+    throw ModelError({.what = fmt::format("{} strings for {} integers",
                                           texts == nullptr ? 0 : texts->size(), numbers.size()),
                       .where = {.node = node.name, .op_type = node.op_type},
-                      .hint = "cats_strings and cats_int64s have one element per category."});
+                      .hint = "Give cats_strings and cats_int64s one element per category."});
   }
   const DataType from = node.input(0)->dtype();
   if (from == DataType::kUndefined) return std::nullopt;

@@ -164,7 +164,7 @@ KernelOffer offer_label_encoder(const KernelRequest& request) {
         {.what = fmt::format("{} keys for {} values", keys.is_defined() ? keys.num_elements() : 0,
                              values.is_defined() ? values.num_elements() : 0),
          .where = {.node = request.node.name, .op_type = request.node.op_type},
-         .hint = "Give one value for each key, in one of the attributes each."});
+         .hint = "Give one value for each key."});
   }
   if ((from == DataType::kString) != (keys.dtype() == DataType::kString)) {
     return KernelOffer::decline("there are no keys of this type");
@@ -202,7 +202,7 @@ struct OneHotData {
 [[noreturn]] void refuse_category(const std::string& node, std::int64_t element,
                                   std::int64_t categories) {
   throw DataError(
-      {.what = fmt::format("element {} of the input of {} is none of its {} categories", element,
+      {.what = fmt::format("element {} of the input of {} is not one of its {} categories", element,
                            node, categories),
        .hint = "Give known categories, or export the encoder with handle_unknown='ignore'."});
 }

@@ -55,7 +55,7 @@ std::vector<ErrorCase> encoder_error_cases() {
   return {
       refused("lengths", "LabelEncoder <keys_int64s = [1], values_int64s = [1, 2]> (x)", {x},
               "ShapeError", "keys 1"),
-      refused("mapper", "CategoryMapper <cats_int64s = [1]> (x)", {x}, "ModelError", "0 texts"),
+      refused("mapper", "CategoryMapper <cats_int64s = [1]> (x)", {x}, "ModelError", "0 strings"),
       refused("unknown", "OneHotEncoder <cats_int64s = [1, 2], zeros = 0> (x)", {x}, "DataError",
               "none of its 2 categories"),
   };

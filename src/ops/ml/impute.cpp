@@ -68,7 +68,7 @@ std::optional<std::vector<Value*>> lower_feature_vectorizer(const Node& node, Gr
     const auto width = known_dim(part, 1);
     if (!widths.empty() && width && *width != widths[i]) {
       throw ShapeError(
-          {.what = fmt::format("input {} has {} columns, inputdimensions says {}", i, *width,
+          {.what = fmt::format("input {} has {} columns, expected {} by inputdimensions", i, *width,
                                widths[i]),
            .where = {.node = node.name, .op_type = node.op_type},
            .hint = fmt::format("Give {} columns, or export the model again.", widths[i])});

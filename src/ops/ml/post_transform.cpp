@@ -49,7 +49,7 @@ Value* post_transform(GraphBuilder& g, Value* scores, const std::string& transfo
 void refuse_attributes(const Node& node, std::string what) {
   throw ModelError({.what = std::move(what),
                     .where = {.node = node.name, .op_type = node.op_type},
-                    .hint = "Export the model again: its attributes do not fit each other."});
+                    .hint = "Export the model again: its attributes are inconsistent."});
 }
 
 Value* attribute_initializer(GraphBuilder& g, const Node& node, const std::string& attribute,

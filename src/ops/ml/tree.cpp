@@ -73,7 +73,7 @@ Value* sum_leaves(GraphBuilder& g, const Node& node, const Forest& forest,
   const bool has_gaps = std::ranges::find(numbers, absent) != numbers.end();
   if (has_gaps && (aggregate == "MIN" || aggregate == "MAX")) {
     throw UnsupportedOperatorError(
-        {.what = aggregate + " over leaves of which some have no weight for a target",
+        {.what = aggregate + " over leaves, some of which have no weight for a target",
          .where = {.node = node.name, .op_type = node.op_type},
          .hint = "Export the ensemble with a weight for every leaf and target."});
   }
@@ -127,10 +127,10 @@ std::optional<std::vector<Value*>> lower_regressor(const Node& node, GraphBuilde
   const std::string transform = node.string_attribute("post_transform");
   if (num_targets == 1 && transform != "NONE" && transform != "PROBIT") {
     throw UnsupportedOperatorError(
-        {.what = "post_transform " + transform + " of one target, which runtimes disagree about",
+        {.what = "post_transform " + transform + " with one target, on which runtimes disagree",
          .where = {.node = node.name, .op_type = node.op_type},
          .detail = "ONNX applies it, onnxruntime does not.",
-         .hint = "Export the ensemble without it, and put the operator behind it."});
+         .hint = "Export the ensemble without it, and append the operator."});
   }
   Value* scores = sum_leaves(g, node, forest, holder(node, "target_weights"), weights, num_targets,
                              node.string_attribute("aggregate_function"));

@@ -180,10 +180,10 @@ KernelOffer offer_trees(const KernelRequest& request) {
   }
   for (const Split& split : forest.splits) {
     if (split.feature < x.dims[1]) continue;
-    throw ShapeError({.what = "a tree asks for feature " + std::to_string(split.feature) +
+    throw ShapeError({.what = "a tree reads feature " + std::to_string(split.feature) +
                               ", input X has " + std::to_string(x.dims[1]),
                       .where = {.node = node.name, .op_type = node.op_type, .value = "X"},
-                      .hint = "Give all features that the trees were made for."});
+                      .hint = "Give all features that the trees were trained on."});
   }
   const std::int64_t targets = node.int_attribute("n_targets", 1);
   for (const LeafEntry& entry : forest.entries) {
@@ -191,7 +191,7 @@ KernelOffer offer_trees(const KernelRequest& request) {
     throw ModelError({.what = "a leaf has target " + std::to_string(entry.target) + " of " +
                               std::to_string(targets),
                       .where = {.node = node.name, .op_type = node.op_type},
-                      .hint = "Export the model again: its attributes do not fit each other."});
+                      .hint = "Export the model again: its attributes are inconsistent."});
   }
   return x.dtype == DataType::kFloat32 ? make_trees<float>(request, forest)
                                        : make_trees<double>(request, forest);

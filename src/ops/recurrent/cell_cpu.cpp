@@ -157,7 +157,7 @@ void check_lengths(const CellArgs& args) {
     throw DataError({.what = fmt::format("sequence_lens[{}] is {}, expected 0 to {}", row,
                                          lengths[row], shape.steps),
                      .where = {.node = args.plan.node},
-                     .detail = "X has as many steps.",
+                     .detail = "X has that many steps.",
                      .hint = "Give each sequence its number of steps."});
   }
 }

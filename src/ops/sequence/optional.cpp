@@ -29,7 +29,7 @@ Results lower_get_element(const Node& node, GraphBuilder& /*g*/) {
   if (producer->input(0) == nullptr) {
     throw DataError({.what = "the optional value is empty",
                      .where = {.node = node.name, .op_type = node.op_type, .value = input->name},
-                     .hint = "Ask OptionalHasElement before, in the condition of an If."});
+                     .hint = "Check OptionalHasElement first, in the condition of an If."});
   }
   return std::vector{producer->input(0)};
 }

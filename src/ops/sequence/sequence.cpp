@@ -46,12 +46,12 @@ std::optional<std::size_t> position_in(const Node& node, const Value* position, 
     throw DataError({.what = "position " + std::to_string(place) + " in a sequence of " +
                              std::to_string(size) + (size == 1 ? " element" : " elements"),
                      .where = {.node = node.name, .op_type = node.op_type},
-                     .hint = "Give a position that is in the sequence."});
+                     .hint = "Give a position within the sequence."});
   }
   return static_cast<std::size_t>(place < 0 ? place + count : place);
 }
 
-// A sequence of no elements has to say of what type they are not.
+// An empty sequence states the type of its elements.
 Results make_sequence(GraphBuilder& g, const Values& elements, const Value* like) {
   if (!elements.empty()) return Values{g.op("SequenceConstruct", elements)};
   const auto& element = like->type.element;

@@ -27,7 +27,7 @@ using Tensors = std::vector<Tensor>;
 
 Tensors sequence_at(const DynamicCall& call, std::size_t i) {
   auto elements = base::unpack(call.inputs.at(i));
-  if (!elements) fail(call, "the optional sequence is empty", "Ask OptionalHasElement before.");
+  if (!elements) fail(call, "the optional sequence is empty", "Check OptionalHasElement first.");
   return *std::move(elements);
 }
 
@@ -41,7 +41,7 @@ std::size_t place_in(const DynamicCall& call, std::size_t i, std::size_t size, b
   const auto count = static_cast<std::int64_t>(size);
   if (given < -count || given > count || (given == count && !insert)) {
     fail(call, "position " + std::to_string(given) + " in a sequence of " + std::to_string(size),
-         "Give a position that is in the sequence.");
+         "Give a position within the sequence.");
   }
   return static_cast<std::size_t>(given < 0 ? given + count : given);
 }
@@ -65,7 +65,7 @@ Tensors run_insert(const DynamicCall& call) {
 
 Tensors run_erase(const DynamicCall& call) {
   Tensors elements = sequence_at(call, 0);
-  if (elements.empty()) fail(call, "the sequence is empty", "Ask SequenceLength before.");
+  if (elements.empty()) fail(call, "the sequence is empty", "Check SequenceLength first.");
   const std::size_t place =
       has_input(call, 1) ? place_in(call, 1, elements.size(), false) : elements.size() - 1;
   elements.erase(elements.begin() + static_cast<std::ptrdiff_t>(place));
@@ -226,7 +226,8 @@ Tensors run_get_element(const DynamicCall& call) {
   }
   auto elements = base::unpack(call.inputs.at(0));
   if (!elements || elements->size() != 1) {
-    fail(call, "the optional value is empty", "Ask OptionalHasElement before, in an If.");
+    fail(call, "the optional value is empty",
+         "Check OptionalHasElement first, in the condition of an If.");
   }
   return *std::move(elements);
 }

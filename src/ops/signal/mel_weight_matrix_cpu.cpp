@@ -90,7 +90,7 @@ KernelOffer offer_mel(const KernelRequest& request) {
                     numbers[1] < kMost && spec.sample_rate > 0 && spec.low_hertz >= 0 &&
                     spec.high_hertz >= spec.low_hertz && spec.high_hertz <= spec.sample_rate;
   if (!fits) {
-    throw ModelError({.what = "its numbers of bins and frequencies do not fit together",
+    throw ModelError({.what = "the numbers of bins and the frequencies are inconsistent",
                       .where = {.node = request.node.name, .op_type = request.node.op_type},
                       .hint = "Give positive counts and 0 <= lower_edge_hertz <= upper_edge_hertz "
                               "<= sample_rate."});

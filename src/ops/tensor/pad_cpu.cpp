@@ -178,7 +178,7 @@ KernelOffer offer_pad(const KernelRequest& request) {
     const auto is_bounded = [&](std::int64_t pad) { return pad >= -limit && pad <= limit; };
     if (!is_bounded(pads->before[i]) || !is_bounded(pads->after[i]) ||
         from[i] + pads->before[i] + pads->after[i] != to[i]) {
-      refuse(request, "a pad removes more than there is",
+      refuse(request, "a pad removes more elements than the axis has",
              "Use pads that do not remove more than the whole axis.");
     }
   }

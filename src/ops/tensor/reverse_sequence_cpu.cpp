@@ -26,7 +26,7 @@ struct ReverseData {
 [[noreturn]] void throw_length(std::int64_t length, const ReverseData& task) {
   throw DataError({.what = "sequence of length " + std::to_string(length) + ", expected 0 to " +
                            std::to_string(task.times) + ", in " + task.node,
-                   .hint = "Give lengths that the time axis has room for."});
+                   .hint = "Give lengths of at most the size of the time axis."});
 }
 
 void run_reverse(const void* data, std::byte* const* args, const opdef::Launch& /*launch*/) {

@@ -32,7 +32,7 @@ std::int64_t start_of(const TensorScatterData& task, const std::int64_t* starts,
     throw DataError({.what = "write index " + std::to_string(start) + " for " +
                              std::to_string(task.count) + " of " + std::to_string(task.length) +
                              " places, in " + task.node,
-                     .hint = "Give a cache with room for the update behind each write index."});
+                     .hint = "Give a larger cache, or smaller write indices."});
   }
   return start;
 }

@@ -158,9 +158,10 @@ std::vector<Tensor> run_normalizer(const DynamicCall& call) {
   const Tensor& x = call.inputs.at(0);
   const std::size_t rank = x.dims().rank();
   if (rank == 0 || rank > 2 || (rank == 2 && x.dims()[0] != 1)) {
-    throw ShapeError({.what = "texts of shape " + x.dims().to_string() + ", expected [C] or [1, C]",
-                      .where = {.node = node.name, .op_type = node.op_type},
-                      .hint = "Give one row of texts."});
+    throw ShapeError(
+        {.what = "strings of shape " + x.dims().to_string() + ", expected [C] or [1, C]",
+         .where = {.node = node.name, .op_type = node.op_type},
+         .hint = "Give one row of strings."});
   }
   const CaseChange change(
       node.find_attribute("locale") == nullptr ? "" : node.string_attribute("locale"));

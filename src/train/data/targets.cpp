@@ -58,7 +58,7 @@ std::int64_t first_non_finite(std::span<const T> values) {
                   ", which is not a number", number_hint(texts[i]));
   }
   throw DataError(
-      {.what = fmt::format("{} is text, expected {}", place.subject, dtype_name(wanted)),
+      {.what = fmt::format("{} has strings, expected {}", place.subject, dtype_name(wanted)),
        .where = place.where(),
        .hint = fmt::format("Convert it to {}.", dtype_name(wanted))});
 }
@@ -144,7 +144,7 @@ std::vector<std::int64_t> numbers_of_strings(const LossInfo& loss, const Tensor&
   if (loss.classes.dtype() != DataType::kString) {
     const std::string first =
         labels.strings().empty() ? "" : in_quotes(labels.strings()[0]) + " in ";
-    throw DataError({.what = fmt::format("labels are text ({}{}), but the model's classes are "
+    throw DataError({.what = fmt::format("labels are strings ({}{}), but the model's classes are "
                                          "numbers",
                                          first, place.element(labels.dims(), 0)),
                      .where = place.where(),
@@ -196,7 +196,7 @@ std::vector<std::int64_t> numbers_of_integers(const LossInfo& loss, const Tensor
   std::vector<std::int64_t> result = whole_numbers(loss, labels, place);
   if (!loss.classes.is_defined()) return result;
   if (loss.classes.dtype() == DataType::kString) {
-    throw DataError({.what = "labels are numbers, but the model's classes are text",
+    throw DataError({.what = "labels are numbers, but the model's classes are strings",
                      .where = place.where(),
                      .detail = "Classes: " + class_list_text(loss) + ".",
                      .hint = "Give the labels as strings, spelled like the classes."});

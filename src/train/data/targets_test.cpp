@@ -69,7 +69,7 @@ TEST(Targets, WithoutAListLabelsAreNumbersAlready) {
 TEST(Targets, UnknownLabelsAreNamedWithTheirRow) {
   expect_error(classifier(ints({10, 20}), 2), ints({10, 99}), "label 99 in row 1");
   expect_error(classifier(texts({"cat", "dog"}), 2), texts({"cat", "cow"}), "label 'cow' in row 1");
-  expect_error(classifier(texts({"cat", "dog"}), 2), ints({0}), "classes are text");
+  expect_error(classifier(texts({"cat", "dog"}), 2), ints({0}), "classes are strings");
   expect_error(classifier(ints({0, 1}), 2), texts({"0"}), "classes are numbers");
   const Tensor fraction = Tensor::from(std::vector<double>{0, 0.5}, Dims{2});
   expect_error(classifier(ints({0, 1}), 2), fraction, "0.5 in row 1");
@@ -114,7 +114,7 @@ TEST(Targets, NumbersThatDoNotFitAreRefused) {
   refused(doubles({std::nan("")}), DataType::kInt64, "nan in row 0");
   refused(doubles({300}), DataType::kUint8, "300 in row 0");
   refused(ints({-1}), DataType::kUint32, "-1 in row 0");
-  refused(texts({"1"}), DataType::kFloat32, "is text, expected float32");
+  refused(texts({"1"}), DataType::kFloat32, "has strings, expected float32");
   refused(texts({"1", "n/a"}), DataType::kFloat32, "'n/a' in row 1, which is not a number");
   refused(ints({2}), DataType::kBool, "2 in row 0");
   EXPECT_THAT(convert_numbers("x", doubles({1, -2}), DataType::kInt8).to_doubles(),

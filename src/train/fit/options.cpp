@@ -26,9 +26,10 @@ Row batch_size() {
 }
 
 Row max_time() {
-  Row row = field("max_seconds", &FitOptions::max_seconds, kAboveZero,
-                  "Seconds, or a text such as 90s, 30m or 1.5h: training ends with the first step "
-                  "that ends later.");
+  Row row =
+      field("max_seconds", &FitOptions::max_seconds, kAboveZero,
+            "Seconds, or a string such as 90s, 30m or 1.5h: training ends with the first step "
+            "that ends later.");
   row.info.is_duration = true;
   return called("max_time", zero_is("no limit", std::move(row)));
 }

@@ -52,7 +52,7 @@ const PenaltyTable& penalty_rows() {
                    "optimizer's weight decay of 2 l2 (not decoupled) gives the same gradient.",
         .fields = {field("l1", &Penalty::l1, kAtLeastZero), field("l2", &Penalty::l2, kAtLeastZero),
                    field("weights", &Penalty::weights,
-                         "Names or glob patterns. None is the trainable weights of two or more "
+                         "Names or glob patterns. None means the trainable weights of two or more "
                          "dimensions that the loss depends on (not the biases).")},
     });
     return made;
