@@ -220,6 +220,16 @@ def test_functions_of_a_model_and_models_as_functions() -> None:
     np.testing.assert_allclose(gradient, 2 * X)
 
 
+def test_an_object_with_a_function_as_onnxscript_makes_it() -> None:
+    class Scripted:
+        def to_function_proto(self) -> onnx.FunctionProto:
+            return onnx.parser.parse_function(SQUARE)
+
+    with og.register_operator(Scripted(), BY_OUTPUT) as registered:
+        assert repr(registered) == "Registration('own::Square')"
+        assert og.check_gradients(CALL).ok
+
+
 def test_a_registration_replaces_and_ends() -> None:
     first = og.register_operator(SQUARE, TRIPLE)
     try:
