@@ -23,7 +23,7 @@ struct EngineOptions {
 
 /// A sequence of tensors, or an optional that holds one tensor or sequence, as one tensor of bytes,
 /// uint8 [n]: what InferenceSession::run takes and returns for inputs and outputs of these types.
-/// Copies the elements. Throws: UnsupportedOperatorError (strings).
+/// The elements of a map are its keys and its values, one tensor each. Copies the elements.
 Tensor pack_values(std::span<const Tensor> elements);
 /// An empty optional.
 Tensor pack_nothing();

@@ -9,7 +9,8 @@ namespace onnxgrad::base {
 namespace {
 
 // int64 words: the number of elements, -1 for an empty optional; of each its dtype, rank and
-// dimensions, then its bytes up to a multiple of eight.
+// dimensions, then its bytes up to a multiple of eight, or of each of its texts the length and the
+// bytes.
 constexpr std::int64_t kWord = sizeof(std::int64_t);
 constexpr std::uint64_t kLeastBytes = 256;
 
@@ -48,6 +49,12 @@ class Reader {
     if (bytes > 0) std::memcpy(to, packed_.raw() + at_, static_cast<std::size_t>(bytes));
     at_ += padded(bytes);
   }
+  void read_text(std::string& text) {
+    const std::int64_t length = word();
+    if (length < 0 || length > packed_.size_bytes() - at_) fail();
+    text.resize(static_cast<std::size_t>(length));
+    read(text.data(), length);
+  }
   [[noreturn]] static void fail() {
     throw DataError({.what = "these bytes are no sequence",
                      .hint = "Give the list of its tensors, or None for an empty optional."});
@@ -63,12 +70,13 @@ class Reader {
 Tensor pack(std::span<const Tensor> elements) {
   std::int64_t bytes = kWord;
   for (const Tensor& element : elements) {
-    if (element.dtype() == DataType::kString) {
-      throw UnsupportedOperatorError({.what = "a sequence of strings cannot be handled",
-                                      .hint = "Use numbers that stand for the strings."});
-    }
     const auto rank = static_cast<std::int64_t>(element.dims().rank());
-    bytes += (2 + rank) * kWord + padded(element.size_bytes());
+    bytes += (2 + rank) * kWord;
+    if (element.dtype() != DataType::kString) {
+      bytes += padded(element.size_bytes());
+      continue;
+    }
+    for (const std::string& text : element.strings()) bytes += kWord + padded(std::ssize(text));
   }
   Writer writer(bytes);
   writer.write(std::ssize(elements));
@@ -76,7 +84,14 @@ Tensor pack(std::span<const Tensor> elements) {
     writer.write(static_cast<std::int64_t>(element.dtype()));
     writer.write(static_cast<std::int64_t>(element.dims().rank()));
     for (const std::int64_t dim : element.dims()) writer.write(dim);
-    writer.write(element.raw(), element.size_bytes());
+    if (element.dtype() != DataType::kString) {
+      writer.write(element.raw(), element.size_bytes());
+      continue;
+    }
+    for (const std::string& text : element.strings()) {
+      writer.write(std::ssize(text));
+      writer.write(text.data(), std::ssize(text));
+    }
   }
   return writer.finish();
 }
@@ -97,17 +112,22 @@ std::optional<std::vector<Tensor>> unpack(const Tensor& packed) {
   for (std::int64_t i = 0; i < count; ++i) {
     const std::int64_t dtype = reader.word();
     const std::int64_t rank = reader.word();
-    const bool is_type = dtype > 0 && dtype <= static_cast<std::int64_t>(DataType::kInt2) &&
-                         dtype != static_cast<std::int64_t>(DataType::kString);
+    const bool is_type = dtype > 0 && dtype <= static_cast<std::int64_t>(DataType::kInt2);
     if (!is_type || rank < 0 || rank > static_cast<std::int64_t>(Dims::kMaxRank)) Reader::fail();
     std::vector<std::int64_t> dims;
     for (std::int64_t axis = 0; axis < rank; ++axis) dims.push_back(reader.word());
     if (std::ranges::any_of(dims, [](std::int64_t dim) { return dim < 0; })) Reader::fail();
     const Dims shape{std::move(dims)};
     const auto type = static_cast<DataType>(dtype);
-    if (shape.size_bytes(type) > packed.size_bytes()) Reader::fail();
+    const bool is_text = type == DataType::kString;
+    const std::int64_t least = is_text ? shape.num_elements() * kWord : shape.size_bytes(type);
+    if (least > packed.size_bytes()) Reader::fail();
     Tensor element = Tensor::empty(type, shape);
-    reader.read(element.mutable_raw(), element.size_bytes());
+    if (is_text) {
+      for (std::string& text : element.mutable_strings()) reader.read_text(text);
+    } else {
+      reader.read(element.mutable_raw(), element.size_bytes());
+    }
     elements.push_back(std::move(element));
   }
   return elements;

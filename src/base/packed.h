@@ -13,8 +13,8 @@
 
 namespace onnxgrad::base {
 
-/// A sequence of these tensors, or an optional that holds one. Copies them.
-/// Throws: UnsupportedOperatorError (strings).
+/// A sequence of these tensors, or an optional that holds one, or, of its keys and its values, a
+/// map. Copies them.
 Tensor pack(std::span<const Tensor> elements);
 /// An empty optional.
 Tensor pack_nothing();

@@ -120,7 +120,8 @@ class Internaliser {
  private:
   struct Work {
     Node* node = nullptr;
-    std::int64_t opset = 0;  // of ai.onnx, that the node was written for
+    std::int64_t opset = 0;   // of ai.onnx, that the node was written for
+    bool is_lowered = false;  // the node is not of the file: of the newest version in other domains
   };
 
   void process_graph(Graph& graph, std::int64_t opset);
@@ -255,10 +256,14 @@ void Internaliser::process_node(const Work& work, ir::GraphBuilder& g, std::vect
   if (const Graph* branch = known_body(node, registry_, evaluator_)) {
     return take_branch(work, const_cast<Graph&>(*branch), stack);  // NOLINT: a body of our node
   }
-  // In other domains, nodes are of the newest version that ONNX has.
-  const Schema* schema = is_standard_domain(node.domain)
-                             ? nullptr
-                             : find_schema(node.domain, node.op_type, newest_opset(node.domain));
+  const Schema* schema = nullptr;  // in other domains
+  if (!is_standard_domain(node.domain)) {
+    const std::int64_t version = work.is_lowered ? 0 : model_.opset(node.domain);
+    if (version > 0) schema = find_schema(node.domain, node.op_type, version);
+    if (schema == nullptr) {
+      schema = find_schema(node.domain, node.op_type, newest_opset(node.domain));
+    }
+  }
   if (schema != nullptr && knows_operators_ && registry_.find(node) == nullptr) {
     if (const auto body = schema_function(node, newest_opset(node.domain))) {
       check_node(node, *schema);
@@ -424,7 +429,7 @@ void Internaliser::revisit(std::size_t first_new, ir::GraphBuilder& g,
   const auto first = nodes.begin() + static_cast<std::ptrdiff_t>(first_new);
   const auto open = std::find_if_not(first, nodes.end(), is_final);
   for (auto node = nodes.end(); node != open; --node) {
-    stack.push_back({*std::prev(node), ir::kInternalOpset});
+    stack.push_back({*std::prev(node), ir::kInternalOpset, /*is_lowered=*/true});
   }
   nodes.erase(open, nodes.end());
 }

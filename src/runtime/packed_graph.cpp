@@ -23,9 +23,8 @@ PackedKind kind_of(const ir::Value* value) {
 void move_nodes(ir::Graph& graph, const opdef::KernelRegistry& kernels) {
   for (ir::Node* node : graph.nodes) {
     for (ir::Graph* body : node->subgraphs()) move_nodes(*body, kernels);
-    if (!node->domain.empty() || kernels.dynamic(ir::kFusedDomain, node->op_type) == nullptr) {
-      continue;
-    }
+    const bool is_standard = node->domain.empty() || node->domain == "ai.onnx.ml";
+    if (!is_standard || kernels.dynamic(ir::kFusedDomain, node->op_type) == nullptr) continue;
     std::vector<std::int64_t> kinds;
     for (const ir::Value* value : node->inputs) {
       kinds.push_back(static_cast<std::int64_t>(kind_of(value)));
@@ -54,6 +53,7 @@ void change_types(ir::Graph& graph) {
 }  // namespace
 
 bool is_packed(const ir::Type& type) {
+  if (type.kind == Kind::kMap) return type.element == nullptr || type.element->is_tensor();
   if (type.kind == Kind::kOptional) {
     return type.element == nullptr || type.element->is_tensor() || is_packed(*type.element);
   }

@@ -36,7 +36,8 @@ bool computes_texts(const Value* value) {
   const Value* source = ir::look_through(value, kPasses);
   const Node* node = source == nullptr ? nullptr : source->producer;
   return node != nullptr && node->subgraphs().empty() &&
-         builtin_engine().kernels.dynamic(node->domain, node->op_type) != nullptr;
+         (builtin_engine().kernels.dynamic(node->domain, node->op_type) != nullptr ||
+          builtin_engine().kernels.dynamic(ir::kFusedDomain, node->op_type) != nullptr);
 }
 
 }  // namespace

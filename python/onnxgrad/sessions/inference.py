@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from onnxgrad import _core
 from onnxgrad.base.checks import checked_names
@@ -11,6 +14,7 @@ from onnxgrad.base.engine_options import engine_options
 from onnxgrad.base.models import ModelLike, to_core_model
 from onnxgrad.base.values import NodeArg, node_args
 from onnxgrad.data.arrays import ArrayLike, from_native_list, to_feeds, to_native
+from onnxgrad.errors import DataError
 
 __all__ = ["InferenceSession", "NotPickled"]
 
@@ -23,8 +27,37 @@ class NotPickled:
         raise TypeError(f"a {name} cannot be pickled: it is tied to the memory of this process")
 
 
-def _packed(value: Any, name: str) -> Any:
-    """Convert a sequence or optional for the extension."""
+_MAP_TYPES = {"string": np.str_, "int64": np.int64, "float32": np.float32, "float64": np.float64}
+
+
+def _packed_map(value: Any, name: str, type_name: str) -> Any:
+    """Convert a dictionary for the extension: its keys, then its values."""
+    if not isinstance(value, Mapping):
+        raise DataError(
+            what=f"'{name}': a {type(value).__name__} for a map",
+            value=name,
+            hint="Give one dictionary; run the model once for each of several.",
+        )
+    key_type, value_type = re.findall("|".join(_MAP_TYPES), type_name)[:2]
+    parts = []
+    for items, kind in ((value.keys(), key_type), (value.values(), value_type)):
+        try:
+            array = np.array(list(items), _MAP_TYPES[kind])
+        except (TypeError, ValueError, OverflowError) as error:
+            raise DataError(
+                what=f"'{name}': its keys or values are not all of type {kind}",
+                value=name,
+                detail=str(error),
+                hint=f"The model declares {type_name}.",
+            ) from error
+        parts.append(to_native(array, name))
+    return _core.pack_values(parts)
+
+
+def _packed(value: Any, name: str, type_name: str) -> Any:
+    """Convert a sequence, optional or map for the extension."""
+    if type_name.startswith("map("):
+        return _packed_map(value, name, type_name)
     if value is None:
         return _core.pack_nothing()
     elements = value if isinstance(value, list | tuple) else [value]
@@ -96,7 +129,7 @@ class InferenceSession(NotPickled):
         feeds : dict of str to array
             Arrays of the declared types; contiguous ones are read in place. Inputs with a default
             value may be left out. A sequence is a list of arrays; an optional is an array, a list
-            or None.
+            or None; a map is a dictionary.
 
         Returns
         -------
@@ -124,11 +157,13 @@ class InferenceSession(NotPickled):
         ]
 
     def _feeds(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
-        lists = [value.name for value in self._core.inputs if not value.is_tensor]
+        lists = {value.name: value.type for value in self._core.inputs if not value.is_tensor}
         if not lists or not isinstance(feeds, Mapping):
             return dict(to_feeds(feeds))
         native = dict(to_feeds({k: value for k, value in feeds.items() if k not in lists}))
-        native |= {name: _packed(feeds[name], name) for name in lists if name in feeds}
+        native |= {
+            name: _packed(feeds[name], name, kind) for name, kind in lists.items() if name in feeds
+        }
         return native
 
     def __repr__(self) -> str:

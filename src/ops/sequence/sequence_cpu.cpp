@@ -76,14 +76,28 @@ Tensors run_length(const DynamicCall& call) {
   return {Tensor::scalar(static_cast<std::int64_t>(sequence_at(call, 0).size()))};
 }
 
-// Bytes of the elements behind the first `axis` dimensions.
-std::int64_t bytes_behind(const DynamicCall& call, const Tensor& tensor, std::int64_t axis) {
-  const std::int64_t bytes = element_bytes(tensor.dtype());
-  if (bytes == 0) {
-    fail(call, "no kernel for " + std::string(dtype_name(tensor.dtype())), "Put a Cast before it.");
-  }
-  return std::accumulate(tensor.dims().begin() + axis, tensor.dims().end(), bytes,
+// The elements behind the first `axis` dimensions.
+std::int64_t count_behind(const Tensor& tensor, std::int64_t axis) {
+  return std::accumulate(tensor.dims().begin() + axis, tensor.dims().end(), std::int64_t{1},
                          std::multiplies<>());
+}
+
+// `count` elements, texts too.
+void copy_elements(const DynamicCall& call, const Tensor& from, std::int64_t first, Tensor& to,
+                   std::int64_t place, std::int64_t count) {
+  if (count == 0) return;
+  if (from.dtype() == DataType::kString) {
+    const auto texts =
+        from.strings().subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count));
+    std::ranges::copy(texts, to.mutable_strings().begin() + place);
+    return;
+  }
+  const std::int64_t bytes = element_bytes(from.dtype());
+  if (bytes == 0) {
+    fail(call, "no kernel for " + std::string(dtype_name(from.dtype())), "Put a Cast before it.");
+  }
+  std::memcpy(to.mutable_raw() + place * bytes, from.raw() + first * bytes,
+              static_cast<std::size_t>(count * bytes));
 }
 
 std::int64_t count_before(const Tensor& tensor, std::int64_t axis) {
@@ -124,12 +138,12 @@ Tensors run_concat(const DynamicCall& call) {
     joined += part.dims()[static_cast<std::size_t>(axis)];
   }
   Tensor result = Tensor::empty(parts.front().dtype(), Dims{std::move(dims)});
-  std::byte* to = result.mutable_raw();
+  std::int64_t place = 0;
   for (std::int64_t o = 0; o < count_before(result, axis); ++o) {
     for (const Tensor& part : parts) {
-      const std::int64_t bytes = bytes_behind(call, part, axis);
-      if (bytes > 0) std::memcpy(to, part.raw() + o * bytes, static_cast<std::size_t>(bytes));
-      to += bytes;
+      const std::int64_t count = count_behind(part, axis);
+      copy_elements(call, part, o * count, result, place, count);
+      place += count;
     }
   }
   return {result};
@@ -158,7 +172,7 @@ Tensors run_split(const DynamicCall& call) {
   const std::int64_t axis = normalize_axis(call.node.int_attribute("axis", 0), x.dims().rank());
   const auto along = static_cast<std::size_t>(axis);
   const bool drops_axis = !has_input(call, 1) && call.node.int_attribute("keepdims", 1) == 0;
-  const std::int64_t row_bytes = bytes_behind(call, x, axis + 1);
+  const std::int64_t row = count_behind(x, axis + 1);
   const std::int64_t outer = count_before(x, axis);
   Tensors parts;
   std::int64_t start = 0;
@@ -166,10 +180,8 @@ Tensors run_split(const DynamicCall& call) {
     std::vector<std::int64_t> dims(x.dims().begin(), x.dims().end());
     dims[along] = size;
     Tensor part = Tensor::empty(x.dtype(), Dims{dims});
-    for (std::int64_t o = 0; o < outer && size * row_bytes > 0; ++o) {
-      std::memcpy(part.mutable_raw() + o * size * row_bytes,
-                  x.raw() + (o * x.dims()[along] + start) * row_bytes,
-                  static_cast<std::size_t>(size * row_bytes));
+    for (std::int64_t o = 0; o < outer; ++o) {
+      copy_elements(call, x, (o * x.dims()[along] + start) * row, part, o * size * row, size * row);
     }
     if (drops_axis) {
       dims.erase(dims.begin() + axis);
