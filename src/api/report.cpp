@@ -36,7 +36,8 @@ bool has_kernel(const OperatorName& name) {
   const opdef::OpDef* def = engine.ops.find(domain, op_type);
   return (def != nullptr && (def->expression != nullptr || def->is_view())) ||
          !engine.kernels.offers(domain, op_type).empty() ||
-         engine.kernels.dynamic(domain, op_type) != nullptr;
+         engine.kernels.dynamic(domain, op_type) != nullptr ||
+         engine.kernels.dynamic(ir::kFusedDomain, op_type) != nullptr;
 }
 
 bool can_run(const OperatorName& name, const ir::Model& working) {
@@ -117,7 +118,9 @@ std::vector<OperatorUse> list_operators(const ir::Model& file, const ir::Model& 
          .op_type = name.second,
          .count = count,
          .runs = can_run(name, working) || (!is_left && all_new_run),
-         .has_gradient = can_differentiate(name, custom) || (!is_left && all_new_differentiate)});
+         .has_gradient =
+             (can_differentiate(name, custom) && !(is_left && without.contains(name.second))) ||
+             (!is_left && all_new_differentiate)});
   }
   return uses;
 }

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "onnxgrad/error.h"
 #include "opdef/gradient_type.h"
 #include "opdef/random_stream.h"
 #include "ops/control/outer_shape.h"
@@ -72,6 +73,7 @@ class IterationGradient {
     find_wanted();
     std::vector<Value*> gradients(node_.inputs.size() + captured_.size(), nullptr);
     if (states_.empty() && scanned_.empty() && sums_.empty()) return gradients;
+    check_shapes();
     write_body();
     carry();
     if (sequences_.empty()) add_any_sequence();
@@ -150,6 +152,52 @@ class IterationGradient {
         marked[s] = true;
         has_changed = true;
       }
+    }
+  }
+
+  // What an iteration makes of a state's shape, by another inference with the shapes that the
+  // states begin with: a state of another shape cannot be stacked with those of other iterations.
+  void check_shapes() const {
+    const auto is_open = [this](std::size_t s) {
+      return node_.input(roles_.first_input + s)->type.static_dims().has_value() &&
+             !next_state(s)->type.static_dims().has_value();
+    };
+    const bool runs_once = roles_.length.is_static() && roles_.length.value() <= 1;
+    if (runs_once || std::ranges::none_of(states_, is_open)) return;
+    ir::Graph first;
+    std::unordered_map<const Value*, Value*> map;
+    for (std::size_t i = 0; i < body_.inputs.size(); ++i) {
+      const Value* formal = body_.inputs[i];
+      const bool is_state = i >= roles_.first_formal && i < roles_.first_formal + roles_.num_states;
+      const Value* given =
+          is_state ? node_.input(roles_.first_input + i - roles_.first_formal) : formal;
+      map[formal] = first.add_input(formal->name, given->type);
+    }
+    ir::append_nodes(body_, first, map);
+    try {
+      for (Node* node : first.nodes) {
+        for (Value* output : node->outputs) {
+          if (output != nullptr) output->type = {};
+        }
+        g_.inferer().infer(*node);
+      }
+    } catch (const Error&) {
+      return;  // what is wrong is said when the body runs
+    }
+    for (const std::size_t s : states_) {
+      const Value* initial = node_.input(roles_.first_input + s);
+      const auto found = map.find(next_state(s));
+      const auto after = found == map.end() ? std::nullopt : found->second->type.static_dims();
+      const auto before = initial->type.static_dims();
+      if (!before || !after || *before == *after) continue;
+      throw GradientError(
+          {.what = "no gradient through a state that changes its shape",
+           .where = {.node = node_.name, .op_type = node_.op_type, .value = initial->name},
+           .detail = "It is " + before->to_string() + " before the first iteration and " +
+                     after->to_string() + " after it.",
+           .hint =
+               "Collect what is appended as an output of the body, which is stacked, or keep it "
+               "in a tensor of the full size."});
     }
   }
 

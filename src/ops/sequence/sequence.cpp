@@ -127,13 +127,62 @@ Value* take_part(GraphBuilder& g, const EqualParts& parts, Value* position) {
   return g.op("Slice", {parts.tensor, start, end, g.ints({parts.axis})});
 }
 
+// What each iteration of a Loop appends to a sequence that is empty before it, stacked: a further
+// output of the Loop. nullptr: the sequence comes from something else.
+Value* collected_rows(GraphBuilder& g, const Value* sequence) {
+  sequence = ir::look_through_identities(sequence);
+  Node* loop = sequence->producer;
+  if (loop == nullptr || loop->op_type != "Loop" || !loop->domain.empty()) return nullptr;
+  const auto state = static_cast<std::size_t>(sequence->output_index);
+  if (state + 2 >= loop->inputs.size()) return nullptr;
+  const Results initial = elements_of(loop->inputs[state + 2]);
+  if (!initial || !initial->empty()) return nullptr;
+  ir::Graph& body = *std::get<ir::GraphPtr>(*loop->find_attribute("body"));
+  const Node* insert = ir::look_through_identities(body.outputs[state + 1])->producer;
+  if (insert == nullptr || insert->op_type != "SequenceInsert" || insert->input(2) != nullptr ||
+      ir::look_through_identities(insert->inputs[0]) != body.inputs[state + 2]) {
+    return nullptr;
+  }
+  Value* element = insert->inputs[1];
+  const bool is_own = element->graph == &body && element->producer != nullptr;
+  body.outputs.push_back(is_own ? element : g.inside(body).identity(element));
+  ir::Type type = element->type;
+  if (type.shape) type.shape->insert(type.shape->begin(), ir::Dim());
+  return loop->graph->add_output(loop, loop->outputs.size(), std::move(type),
+                                 element->name + "_all");
+}
+
+bool has_fixed_shape(const Value* value) {
+  return value->type.has_rank() && std::ranges::all_of(*value->type.shape, [](const ir::Dim& dim) {
+           return dim.is_static() || dim.is_symbolic();
+         });
+}
+
+// The rows, if those of all iterations have one shape: every position is then a row.
+Value* equal_rows(GraphBuilder& g, const Value* sequence) {
+  const Node* loop = ir::look_through_identities(sequence)->producer;
+  if (loop == nullptr || loop->op_type != "Loop" || loop->subgraphs().size() != 1) return nullptr;
+  const auto place =
+      static_cast<std::size_t>(ir::look_through_identities(sequence)->output_index) + 1;
+  const ir::Graph& body = *loop->subgraphs().front();
+  if (place >= body.outputs.size()) return nullptr;
+  const Node* insert = ir::look_through_identities(body.outputs[place])->producer;
+  const bool is_insert = insert != nullptr && insert->inputs.size() == 2 &&
+                         insert->op_type == "SequenceInsert" && has_fixed_shape(insert->inputs[1]);
+  return is_insert ? collected_rows(g, sequence) : nullptr;
+}
+
 // With a position that is computed, a row of the stacked elements, if they have one shape.
 Results lower_at(const Node& node, GraphBuilder& g) {
   const Results elements = elements_of(node.input(0));
   if (const auto parts = equal_parts(node.input(0)); parts && !elements) {
     return Values{take_part(g, *parts, node.input(1))};
   }
-  if (!elements) return std::nullopt;
+  if (!elements) {
+    Value* rows = equal_rows(g, node.input(0));
+    if (rows == nullptr) return std::nullopt;
+    return Values{g.gather(rows, node.input(1), 0)};
+  }
   if (const auto place = position_in(node, node.input(1), elements->size(), false, 0)) {
     return Values{(*elements)[*place]};
   }
@@ -168,41 +217,12 @@ Results lower_length(const Node& node, GraphBuilder& g) {
   if (const auto parts = equal_parts(node.input(0)); parts && !elements) {
     return Values{g.squeeze(count_parts(g, *parts), {0})};
   }
-  if (!elements) return std::nullopt;
+  if (!elements) {
+    Value* rows = equal_rows(g, node.input(0));
+    if (rows == nullptr) return std::nullopt;
+    return Values{g.squeeze(dim_value(g, rows, 0), {0})};
+  }
   return Values{g.int_scalar(static_cast<std::int64_t>(elements->size()))};
-}
-
-// What each iteration of a Loop appends to a sequence that is empty before it, stacked: a further
-// output of the Loop. nullptr: the sequence comes from something else.
-Value* collected_rows(GraphBuilder& g, const Value* sequence) {
-  sequence = ir::look_through_identities(sequence);
-  Node* loop = sequence->producer;
-  if (loop == nullptr || loop->op_type != "Loop" || !loop->domain.empty() ||
-      loop->graph != &g.graph()) {
-    return nullptr;
-  }
-  const auto state = static_cast<std::size_t>(sequence->output_index);
-  if (state + 2 >= loop->inputs.size()) return nullptr;
-  const Results initial = elements_of(loop->inputs[state + 2]);
-  if (!initial || !initial->empty()) return nullptr;
-  ir::Graph& body = *std::get<ir::GraphPtr>(*loop->find_attribute("body"));
-  const Node* insert = ir::look_through_identities(body.outputs[state + 1])->producer;
-  if (insert == nullptr || insert->op_type != "SequenceInsert" || insert->input(2) != nullptr ||
-      ir::look_through_identities(insert->inputs[0]) != body.inputs[state + 2]) {
-    return nullptr;
-  }
-  Value* element = insert->inputs[1];
-  const bool is_own = element->graph == &body && element->producer != nullptr;
-  body.outputs.push_back(is_own ? element : g.inside(body).identity(element));
-  ir::Type type = element->type;
-  if (type.shape) type.shape->insert(type.shape->begin(), ir::Dim());
-  return g.graph().add_output(loop, loop->outputs.size(), std::move(type), element->name + "_all");
-}
-
-bool has_fixed_shape(const Value* value) {
-  return value->type.has_rank() && std::ranges::all_of(*value->type.shape, [](const ir::Dim& dim) {
-           return dim.is_static() || dim.is_symbolic();
-         });
 }
 
 // [n, ...] becomes [..., n, ...], or, without a new axis, [..., n d, ...].
