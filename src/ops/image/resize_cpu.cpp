@@ -47,6 +47,9 @@ struct Pass {
   std::vector<std::int32_t> without_entries = {};
   std::vector<std::uint8_t> is_read = {};  // by input
   std::int64_t slabs = 1;                  // that lie side by side in a row of the pass before
+  // A whole factor: output o is input o / repeats, or the sum of the inputs from o * sums on.
+  std::int64_t repeats = 0;
+  std::int64_t sums = 0;
 
   std::int64_t count(std::int64_t o) const {
     return starts[static_cast<std::size_t>(o) + 1] - starts[static_cast<std::size_t>(o)];
@@ -68,10 +71,64 @@ struct ResizePlan {
   std::int64_t plane_out() const { return passes[0].output * passes[0].inner_out; }
 };
 
+// Each of `count` elements kFactor times (0: `factor` times).
+template <int kFactor, class T>
+void repeat_elements(const T* x, std::int64_t count, std::int64_t factor, T* y) {
+  const std::int64_t times = kFactor > 0 ? kFactor : factor;
+  for (std::int64_t i = 0; i < count; ++i) {
+    for (std::int64_t k = 0; k < times; ++k) y[i * times + k] = x[i];
+  }
+}
+
+// `count` sums of kFactor (0: `factor`) neighbours.
+template <int kFactor, class T>
+void sum_neighbours(const T* x, std::int64_t count, std::int64_t factor, T* y) {
+  const std::int64_t terms = kFactor > 0 ? kFactor : factor;
+  for (std::int64_t i = 0; i < count; ++i) {
+    T sum = x[i * terms];
+    for (std::int64_t k = 1; k < terms; ++k) sum += x[i * terms + k];
+    y[i] = sum;
+  }
+}
+
+// resize_row() by a whole factor, with all elements next to each other. False: it is something
+// else.
+template <class T>
+bool resize_row_by_factor(const Pass<T>& pass, std::int64_t first, std::int64_t end, const T* x,
+                          T* y) {
+  if (const std::int64_t f = pass.repeats; f > 0 && first % f == 0 && end % f == 0) {
+    const std::int64_t count = (end - first) / f;
+    x += first / f;
+    if (f == 2) {
+      repeat_elements<2>(x, count, f, y);
+    } else if (f == 4) {
+      repeat_elements<4>(x, count, f, y);
+    } else {
+      repeat_elements<0>(x, count, f, y);
+    }
+    return true;
+  }
+  if constexpr (std::is_floating_point_v<T>) {
+    if (const std::int64_t f = pass.sums; f > 0) {
+      x += first * f;
+      if (f == 2) {
+        sum_neighbours<2>(x, end - first, f, y);
+      } else if (f == 4) {
+        sum_neighbours<4>(x, end - first, f, y);
+      } else {
+        sum_neighbours<0>(x, end - first, f, y);
+      }
+      return true;
+    }
+  }
+  return false;
+}
+
 // y[o] for o in [first, end) of one row of the innermost axis.
 template <class T>
 void resize_row(const Pass<T>& pass, std::int64_t first, std::int64_t end, T outside, const T* x,
                 T* y) {
+  if (resize_row_by_factor(pass, first, end, x, y)) return;
   const std::int32_t* indices = pass.lane_indices.data() + first;
   const std::int64_t count = end - first;
   if constexpr (std::is_floating_point_v<T>) {
@@ -173,6 +230,29 @@ std::pair<std::int64_t, std::int64_t> rows_read(const Pass<T>& pass, std::int64_
   return {*least, *most};
 }
 
+// Rows that are selected are resized along the inner axes where they belong; equal ones are copied.
+template <class T>
+void select_rows(const ResizePlan<T>& plan, std::int64_t first, std::int64_t end, const T* x, T* y,
+                 T* scratch) {
+  const Pass<T>& pass = plan.passes[0];
+  std::int64_t last = -1;
+  for (std::int64_t o = first; o < end; ++o, y += pass.inner_out) {
+    if (pass.count(o) == 0) {
+      std::fill_n(y, pass.inner_out, plan.outside);
+      last = -1;
+      continue;
+    }
+    const std::int64_t row =
+        pass.indices[static_cast<std::size_t>(pass.starts[static_cast<std::size_t>(o)])];
+    if (row == last) {
+      std::memcpy(y, y - pass.inner_out, static_cast<std::size_t>(pass.inner_out) * sizeof(T));
+    } else {
+      resize_slabs(plan, 1, x + row * pass.inner_in, y, scratch);
+    }
+    last = row;
+  }
+}
+
 template <class T>
 void resize_stripe(const ResizePlan<T>& plan, std::int64_t task, const T* x, T* y, T* scratch) {
   const Pass<T>& pass = plan.passes[0];
@@ -185,6 +265,7 @@ void resize_stripe(const ResizePlan<T>& plan, std::int64_t task, const T* x, T* 
     if (pass.inner_out == 1) return resize_row(pass, first, end, plan.outside, x, y);
     return combine_rows(pass, first, end, plan.outside, x, 0, y);
   }
+  if (pass.weights.empty()) return select_rows(plan, first, end, x, y, scratch);
   const auto [least, most] = rows_read(pass, first, end);
   T* rows = scratch + plan.scratch_offsets[0];
   for (std::int64_t r = least; r <= most; ++r) {
@@ -251,6 +332,31 @@ void set_lanes(Pass<T>& pass) {
   }
 }
 
+// Whether the innermost axis is resized by a whole factor.
+template <class T>
+void set_factor(Pass<T>& pass) {
+  if (pass.input == 0 || pass.output == 0 || !pass.without_entries.empty()) return;
+  const auto holds = [&](std::int64_t count, const auto& index_of) {
+    for (std::int64_t o = 0; o < pass.output; ++o) {
+      if (pass.count(o) != count) return false;
+      for (std::int64_t t = 0; t < count; ++t) {
+        const auto entry = static_cast<std::size_t>(pass.starts[static_cast<std::size_t>(o)] + t);
+        if (pass.indices[entry] != index_of(o, t)) return false;
+      }
+    }
+    return std::ranges::all_of(pass.weights, [](T weight) { return weight == T(1); });
+  };
+  const std::int64_t more = pass.output / pass.input;
+  const std::int64_t fewer = pass.input / pass.output;
+  if (more > 1 && more * pass.input == pass.output) {
+    if (holds(1, [&](std::int64_t o, std::int64_t) { return o / more; })) pass.repeats = more;
+  } else if (fewer > 1 && fewer * pass.output == pass.input && !pass.weights.empty()) {
+    if (holds(fewer, [&](std::int64_t o, std::int64_t t) { return o * fewer + t; })) {
+      pass.sums = fewer;
+    }
+  }
+}
+
 // How many rows of scratch memory the stripes need, and how long they are.
 template <class T>
 void set_stripes(ResizePlan<T>& plan) {
@@ -305,7 +411,10 @@ ResizePlan<T> make_plan(const std::vector<ResizeTable>& tables, bool is_selectio
     out *= table.output;
     plan.passes.push_back(std::move(pass));
   }
-  if (plan.passes.front().inner_out == 1) set_lanes(plan.passes.front());
+  if (plan.passes.front().inner_out == 1) {
+    set_lanes(plan.passes.front());
+    set_factor(plan.passes.front());
+  }
   std::ranges::reverse(plan.passes);
   for (std::size_t i = 1; i < plan.passes.size(); ++i) {
     Pass<T>& pass = plan.passes[i];
