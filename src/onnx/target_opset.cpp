@@ -67,10 +67,12 @@ class Retargeter {
   void requeue(std::size_t first_new, const Work& work, ir::GraphBuilder& g,
                std::vector<Work>& stack);
   void check(const Node& node) const;
+  void infer(Node& node, int expansions) const;
 
   ir::Model model_;
   std::int64_t opset_;  // that nodes are converted to
   bool inline_functions_;
+  int branches_ = 0;  // around the current node
   Inferer inferer_;
   NoFunctions no_functions_;
 };
@@ -123,7 +125,28 @@ void Retargeter::process_node(const Work& work, ir::GraphBuilder& g, std::vector
   if (!node.subgraphs().empty()) return process_control_flow(work, g);
   if (is_standard_domain(node.domain) && !is_call) return process_standard(work, g, stack);
   g.graph().nodes.push_back(&node);
-  inferer_.infer(node);
+  infer(node, work.expansions);
+}
+
+// A branch that does not fit together is one that is not taken. The bodies that ONNX defines
+// operators by do not cover every shape that the operators take (LayerNormalization's scale).
+void Retargeter::infer(Node& node, int expansions) const {
+  try {
+    inferer_.infer(node);
+  } catch (const ShapeError& error) {
+    if (branches_ > 0) {
+      for (Value* output : node.outputs) {
+        if (output != nullptr) output->type = {};
+      }
+      return;
+    }
+    if (expansions == 0) throw;
+    throw ModelError({.what = "an operator with these shapes cannot be written in opset " +
+                              std::to_string(opset_),
+                      .where = error.problem().where,
+                      .detail = error.problem().what + ".",
+                      .hint = "Choose a newer target opset."});
+  }
 }
 
 // Types come from bodies in the internal form; these are then converted to the target.
@@ -135,14 +158,17 @@ void Retargeter::process_control_flow(const Work& work, ir::GraphBuilder& g) {
                       .where = {.node = node.name, .op_type = node.op_type},
                       .hint = "Export the model again with opset 9 or newer."});
   }
+  const int is_branching = node.op_type == "If" ? 1 : 0;
+  branches_ += is_branching;
   const std::int64_t target = std::exchange(opset_, ir::kInternalOpset);
   for (Graph* body : node.subgraphs()) process_graph(*body, work.opset);
-  inferer_.infer(node);
+  infer(node, work.expansions);
   opset_ = target;
   if (target != ir::kInternalOpset) {
     for (Graph* body : node.subgraphs()) process_graph(*body, ir::kInternalOpset);
     if (is_standard_domain(node.domain)) check(node);
   }
+  branches_ -= is_branching;
   g.graph().nodes.push_back(&node);
 }
 
@@ -159,7 +185,7 @@ void Retargeter::process_standard(const Work& work, ir::GraphBuilder& g, std::ve
   };
   if (const auto results = upgrade_node(node, work.opset, g)) return adopt(*results);
   const std::int64_t newest = std::max(work.opset, ir::kInternalOpset);
-  if (since_version("", node.op_type, ir::kInternalOpset) != 0) inferer_.infer(node);
+  if (since_version("", node.op_type, ir::kInternalOpset) != 0) infer(node, work.expansions);
   if (const auto results = portable_form(node, opset_, g)) return adopt(*results);
   const bool is_too_new = since_version("", node.op_type, opset_) == 0 ||
                           (node.op_type == "GroupNormalization" && opset_ < 21);
