@@ -113,14 +113,13 @@ std::vector<OperatorUse> list_operators(const ir::Model& file, const ir::Model& 
   std::vector<OperatorUse> uses;
   for (const auto& [name, count] : counts) {
     const bool is_left = computed.contains(name);
-    uses.push_back(
-        {.domain = name.first,
-         .op_type = name.second,
-         .count = count,
-         .runs = can_run(name, working) || (!is_left && all_new_run),
-         .has_gradient =
-             (can_differentiate(name, custom) && !(is_left && without.contains(name.second))) ||
-             (!is_left && all_new_differentiate)});
+    uses.push_back({.domain = name.first,
+                    .op_type = name.second,
+                    .count = count,
+                    .runs = can_run(name, working) || (!is_left && all_new_run),
+                    .has_gradient = (can_differentiate(name, custom) &&
+                                     !(is_left && without.contains(name.second))) ||
+                                    (!is_left && all_new_differentiate)});
   }
   return uses;
 }
