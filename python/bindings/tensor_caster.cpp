@@ -28,6 +28,8 @@ std::optional<DataType> dtype_from_dlpack(nb::dlpack::dtype dtype) {
       {{static_cast<std::uint8_t>(Code::UInt), 32, 1}, DataType::kUint32},
       {{static_cast<std::uint8_t>(Code::UInt), 64, 1}, DataType::kUint64},
       {{static_cast<std::uint8_t>(Code::Bool), 8, 1}, DataType::kBool},
+      {{static_cast<std::uint8_t>(Code::Complex), 64, 1}, DataType::kComplex64},
+      {{static_cast<std::uint8_t>(Code::Complex), 128, 1}, DataType::kComplex128},
   };
   for (const auto& [known, ours] : kTable) {
     if (known == dtype) return ours;

@@ -76,6 +76,8 @@ bool takes_numbers(const Node& node) {
                                                         "Squeeze",
                                                         "Tile",
                                                         "Transpose"};
+  // Which of two texts is the smaller one, their numbers do not say.
+  if (node.string_attribute("reduction", "none") != "none") return false;
   return std::ranges::find(kMoving, node.op_type) != kMoving.end() || node.op_type == "Unsqueeze" ||
          node.op_type == "Where";
 }

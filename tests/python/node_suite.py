@@ -229,19 +229,6 @@ class Gradient(NamedTuple):
     refusal: str  # why there is none
 
 
-# Inputs at whose values several terms have kinks, upwards and downwards: the sum of one-sided
-# slopes of the terms need not lie between those of the sum. They are moved to where it is smooth.
-AT_KINKS = {"test_roialign_mode_max": "rois"}
-
-
-def _away_from_kinks(case: Case, feeds: dict[str, Any]) -> dict[str, Any]:
-    if case.name not in AT_KINKS:
-        return feeds
-    name = AT_KINKS[case.name]
-    shift = np.random.default_rng(0).uniform(0.01, 0.02, feeds[name].shape)
-    return {**feeds, name: (feeds[name] + shift).astype(feeds[name].dtype)}
-
-
 def check_gradients(case: Case) -> Iterator[Gradient]:
     """Compare the gradient by each floating-point input with differences of the model."""
     if any(_has_no_derivative(case, node) for node in case.model.graph.node):
@@ -249,7 +236,6 @@ def check_gradients(case: Case) -> Iterator[Gradient]:
     model, feeds = case.model, case.feeds()
     if case.straight_through is None:  # else it is in float64 where it can be
         model, feeds = in_double(model, feeds)
-    feeds = _away_from_kinks(case, feeds)
     try:
         slopes = Slopes(model, feeds, straight_through=case.straight_through)
     except og.Error:  # no form for float64

@@ -24,6 +24,19 @@ TYPES = {
     "float": np.float32,
     "double": np.float64,
     "bool": np.bool_,
+    "string": np.object_,
+    "complex64": np.complex64,
+    "complex128": np.complex128,
+    "float8e4m3fn": ml_dtypes.float8_e4m3fn,
+    "float8e4m3fnuz": ml_dtypes.float8_e4m3fnuz,
+    "float8e5m2": ml_dtypes.float8_e5m2,
+    "float8e5m2fnuz": ml_dtypes.float8_e5m2fnuz,
+    "float8e8m0": ml_dtypes.float8_e8m0fnu,
+    "float4e2m1": ml_dtypes.float4_e2m1fn,
+    "int4": ml_dtypes.int4,
+    "uint4": ml_dtypes.uint4,
+    "int2": ml_dtypes.int2,
+    "uint2": ml_dtypes.uint2,
 }
 
 
@@ -119,5 +132,6 @@ def _with_type(
         if array.dtype.kind not in "fiub":
             return None
         with np.errstate(all="ignore"):
+            array = array.astype(np.float64).astype(str) if kind == "string" else array
             feeds[name] = array.astype(TYPES[kind])
     return (model, feeds) if inputs else None

@@ -21,7 +21,7 @@ ArrayLike: TypeAlias = Any
 
 NativeArray: TypeAlias = "np.ndarray[Any, Any] | tuple[Any, Any]"
 
-_NATIVE_KINDS = frozenset("fiub")
+_NATIVE_KINDS = frozenset("fiubc")
 _USER_DEFINED = 2  # dtype.isbuiltin of types of other packages; that of an unpickled array is 0
 # The types of ml_dtypes that the extension takes as bits, under the same names. Those of less than
 # a byte have a byte for each element.
@@ -105,7 +105,7 @@ def to_native(value: ArrayLike, name: str) -> NativeArray:
         array = array.astype(array.dtype.newbyteorder("="))
     # The kind alone is not enough: one of the types of ml_dtypes has the kind of floats.
     if array.dtype.isbuiltin != _USER_DEFINED:
-        if array.dtype.kind in _NATIVE_KINDS and array.dtype.itemsize <= 8:
+        if array.dtype.kind in _NATIVE_KINDS and array.dtype.itemsize <= (16 if array.dtype.kind == "c" else 8):
             return _contiguous(array, name)
     elif array.dtype.names is None and array.dtype.name in _BITS:
         return (_contiguous(array, name).view(_BITS[array.dtype.name]), array.dtype.name)
