@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <set>
 #include <string>
@@ -232,6 +233,21 @@ void check_node(Node& node, const Schema& schema) {
   ir::trim_inputs(node, static_cast<std::size_t>(schema.op().min_input()));
 }
 
+// LabelEncoder of ai.onnx.ml 1 has one list: a text becomes its place there, a number the text at
+// that place.
+void upgrade_label_encoder(Node& node) {
+  const ir::AttributeValue* classes = node.find_attribute("classes_strings");
+  if (node.op_type != "LabelEncoder" || classes == nullptr) return;
+  const auto texts = std::get<std::vector<std::string>>(*classes);
+  std::vector<std::int64_t> places(texts.size());
+  std::iota(places.begin(), places.end(), 0);
+  const bool to_number = node.input(0)->dtype() == DataType::kString;
+  node.remove_attribute("classes_strings");
+  node.remove_attribute(to_number ? "default_string" : "default_int64");
+  node.set_attribute(to_number ? "keys_strings" : "values_strings", texts);
+  node.set_attribute(to_number ? "values_int64s" : "keys_int64s", places);
+}
+
 void Internaliser::process_graph(Graph& graph, std::int64_t opset) {
   std::vector<Node*> nodes = std::exchange(graph.nodes, {});
   std::vector<Work> stack;
@@ -274,6 +290,7 @@ void Internaliser::process_node(const Work& work, ir::GraphBuilder& g, std::vect
   process_bodies(work);
   if (is_standard_domain(node.domain)) return process_standard(work, g, stack);
   if (schema != nullptr) check_node(node, *schema);
+  upgrade_label_encoder(node);
   keep(node, g, stack);
 }
 

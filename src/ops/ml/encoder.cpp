@@ -1,6 +1,5 @@
 #include <fmt/format.h>
 
-#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -39,26 +38,6 @@ std::optional<std::vector<Value*>> lower_category_mapper(const Node& node, Graph
   return {{g.op("LabelEncoder", {node.input(0)}, std::move(attributes), kMl)}};
 }
 
-// Version 1 has one list: a text becomes its place there, and a number the text at that place.
-std::optional<std::vector<Value*>> lower_label_encoder(const Node& node, GraphBuilder& g) {
-  const ir::AttributeValue* classes = node.find_attribute("classes_strings");
-  if (classes == nullptr) return std::nullopt;
-  const DataType from = node.input(0)->dtype();
-  if (from == DataType::kUndefined) return std::nullopt;
-  const auto& texts = std::get<std::vector<std::string>>(*classes);
-  std::vector<std::int64_t> places(texts.size());
-  std::iota(places.begin(), places.end(), 0);
-  const bool to_number = from == DataType::kString;
-  std::vector<ir::Attribute> attributes = {{to_number ? "keys_strings" : "values_strings", texts},
-                                           {to_number ? "values_int64s" : "keys_int64s", places}};
-  if (to_number) {
-    attributes.push_back({"default_int64", node.int_attribute("default_int64")});
-  } else {
-    attributes.push_back({"default_string", node.string_attribute("default_string")});
-  }
-  return {{g.op("LabelEncoder", {node.input(0)}, std::move(attributes), kMl)}};
-}
-
 }  // namespace
 
 void register_encoder(opdef::OpRegistry& registry) {
@@ -66,8 +45,7 @@ void register_encoder(opdef::OpRegistry& registry) {
   registry.add({.domain = kMl,
                 .op_type = "LabelEncoder",
                 .since_version = 4,
-                .attributes = {list_attribute("classes_strings", Type::kStrings),
-                               list_attribute("keys_floats", Type::kFloats),
+                .attributes = {list_attribute("keys_floats", Type::kFloats),
                                list_attribute("keys_int64s", Type::kInts),
                                list_attribute("keys_strings", Type::kStrings),
                                {.name = "keys_tensor", .type = Type::kTensor},
@@ -83,7 +61,6 @@ void register_encoder(opdef::OpRegistry& registry) {
                                 .type = Type::kString,
                                 .default_value = std::string("_Unused")},
                                {.name = "default_tensor", .type = Type::kTensor}},
-                .lower = lower_label_encoder,
                 .zero_gradient = true});
   registry.add({.domain = kMl,
                 .op_type = "CategoryMapper",
