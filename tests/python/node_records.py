@@ -237,8 +237,8 @@ TYPES_TEXT = """
 ## Element types
 
 Types that an operator's schema allows at opset 26 and no kernel takes, found by its tests with
-these types instead of their own. Operators that are not here take all. Complex numbers are moved, not
-computed with: no model that trains has them. Numbers of 4 and 8 bits are stored, moved and converted.
+these types instead of their own. Operators that are not here take all. Complex numbers are moved,
+not computed with: no model that trains has them.
 
 | operator | type parameter | types without a kernel |
 | --- | --- | --- |

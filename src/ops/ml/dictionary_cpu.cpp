@@ -16,7 +16,7 @@
 // DictVectorizer and CastMap (ai.onnx.ml 1): maps, which are the inputs of a model, as tensors
 // [1, n]. A map arrives packed: its keys, then its values (runtime/packed_graph.h).
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::dictionary_cpu {
 namespace {
 
 using opdef::DynamicCall;
@@ -172,4 +172,4 @@ void register_dictionary_cpu(opdef::KernelRegistry& registry) {
   registry.add_dynamic(ir::kFusedDomain, "CastMap", run_cast_map);
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::dictionary_cpu

@@ -14,15 +14,16 @@
 // onnxruntime. Here are maps that no caller should give.
 
 namespace onnxgrad::ops {
-
+namespace dictionary_cpu {
 void register_dictionary_cpu(opdef::KernelRegistry& registry);
+}
 
 namespace dictionary {
 
 std::vector<Tensor> run(std::string op_type, std::vector<ir::Attribute> attributes,
                         const std::vector<Tensor>& parts) {
   opdef::KernelRegistry registry;
-  register_dictionary_cpu(registry);
+  dictionary_cpu::register_dictionary_cpu(registry);
   ir::Node node;
   node.op_type = op_type;
   node.attributes = std::move(attributes);
