@@ -8,9 +8,9 @@
 namespace onnxgrad::runtime {
 
 /// Makes every sequence, optional and map of `graph` and its subgraphs a tensor of bytes
-/// (base/packed.h). Nodes of ai.onnx and ai.onnx.ml that `kernels` has a dynamic kernel for in domain
-/// ir::kFusedDomain move there; "kinds" says what their inputs, then their outputs, were: see
-/// opdef::PackedKind.
+/// (base/packed.h). Nodes of ai.onnx and ai.onnx.ml that `kernels` has a dynamic kernel for in
+/// domain ir::kFusedDomain move there; "kinds" says what their inputs, then their outputs, were:
+/// see opdef::PackedKind.
 void pack_values(ir::Graph& graph, const opdef::KernelRegistry& kernels);
 
 /// True for values that pack_values() packs.
