@@ -6,7 +6,7 @@ import onnx.parser
 import pytest
 
 import onnxgrad as og
-from slopes import Slopes
+from onnxgrad.gradient_checks.slopes import Slopes
 
 COLLECT = """<ir_version: 10, opset_import: ["" : 21]>
 g (double[2, 3] x, double[3, 3] w, double limit) => (double[M, K] y) <int64 many = {20}> {

@@ -105,7 +105,8 @@ def to_native(value: ArrayLike, name: str) -> NativeArray:
         array = array.astype(array.dtype.newbyteorder("="))
     # The kind alone is not enough: one of the types of ml_dtypes has the kind of floats.
     if array.dtype.isbuiltin != _USER_DEFINED:
-        if array.dtype.kind in _NATIVE_KINDS and array.dtype.itemsize <= (16 if array.dtype.kind == "c" else 8):
+        most_bytes = 16 if array.dtype.kind == "c" else 8
+        if array.dtype.kind in _NATIVE_KINDS and array.dtype.itemsize <= most_bytes:
             return _contiguous(array, name)
     elif array.dtype.names is None and array.dtype.name in _BITS:
         return (_contiguous(array, name).view(_BITS[array.dtype.name]), array.dtype.name)
