@@ -17,16 +17,7 @@ ROWS: dict[str, dict[str, Any]] = {
     row["name"]: row for row in json.loads((ZOO / "index.json").read_text())
 }
 # Models that this version cannot run yet, with the reason; their tests are expected to fail.
-WAITING = {
-    name: "the engine does not compute in " + kind
-    for name, kind in {
-        "mlp_float16": "float16",
-        "converted_to_float16": "float16",
-        "convolutions_float16": "float16",
-        "mixed_float16_float32": "float16",
-        "mlp_bfloat16": "bfloat16",
-    }.items()
-} | {"sk_tfidf_logistic_regression": "com.microsoft.Tokenizer has no kernel"}
+WAITING = {"sk_tfidf_logistic_regression": "com.microsoft.Tokenizer has no kernel"}
 
 
 @functools.cache
