@@ -26,6 +26,7 @@
 #include "onnxgrad/tables.h"             // IWYU pragma: export
 #include "onnxgrad/tensor.h"             // IWYU pragma: export
 #include "onnxgrad/trainer.h"            // IWYU pragma: export
+#include "onnxgrad/training_info.h"      // IWYU pragma: export
 #include "onnxgrad/training_mode.h"      // IWYU pragma: export
 #include "onnxgrad/training_session.h"   // IWYU pragma: export
 #include "onnxgrad/version.h"            // IWYU pragma: export

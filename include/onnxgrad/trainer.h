@@ -199,8 +199,10 @@ class Trainer {
   /// The session is shared: it is the same before, during and after a fit().
   explicit Trainer(std::shared_ptr<TrainingSession> session);
   explicit Trainer(TrainingSession session);
-  explicit Trainer(const Model& model, const Loss& loss = {}, const Optimizer& optimizer = Adam{},
+  explicit Trainer(const Model& model, const Loss& loss, const Optimizer& optimizer = Adam{},
                    const TrainingOptions& options = {});
+  /// As the model's file describes, if it has training information; else with Loss{} and Adam{}.
+  explicit Trainer(const Model& model, const TrainingOptions& options = {});
   ~Trainer();
   Trainer(Trainer&&) noexcept;
   Trainer& operator=(Trainer&&) noexcept;

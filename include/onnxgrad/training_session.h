@@ -13,6 +13,7 @@
 #include "onnxgrad/model.h"
 #include "onnxgrad/optimizers.h"
 #include "onnxgrad/profile.h"
+#include "onnxgrad/training_info.h"
 #include "onnxgrad/training_mode.h"
 
 namespace [[gnu::visibility("default")]] onnxgrad {
@@ -58,8 +59,11 @@ class TrainingSession {
  public:
   /// Throws: what find_loss and gradient throw; UnsupportedOperatorError; ModelError (a pattern
   /// that matches no weight, no weight to train).
-  explicit TrainingSession(const Model& model, const Loss& loss = {},
-                           const Optimizer& optimizer = Sgd{}, const TrainingOptions& options = {});
+  explicit TrainingSession(const Model& model, const Loss& loss, const Optimizer& optimizer = Sgd{},
+                           const TrainingOptions& options = {});
+  /// Trains as the model's file describes, if it has training information (has_training_info());
+  /// else with Loss{} and Sgd{}. Options that contradict the file throw OptionError.
+  explicit TrainingSession(const Model& model, const TrainingOptions& options = {});
   ~TrainingSession();
   TrainingSession(TrainingSession&&) noexcept;
   TrainingSession& operator=(TrainingSession&&) noexcept;
@@ -79,6 +83,9 @@ class TrainingSession {
   /// The model's inputs, without target and sample weight.
   const std::vector<ValueInfo>& inputs() const;
   const std::vector<ValueInfo>& outputs() const;
+  /// Whether the model's file describes the training; optimizer() is then without effect, and
+  /// learning_rate() 0 unless there is an initializer of that name.
+  bool is_of_file() const;
   const LossInfo& loss() const;
   const Optimizer& optimizer() const;
   /// Trained weights, in file order.
@@ -134,6 +141,9 @@ class TrainingSession {
 
   /// The file as it was loaded, with the current weights.
   Model trained_model() const;
+  /// The same with the session's training in it, as it is now: weights, optimizer state and
+  /// learning rate; see add_training_info(). Throws: ModelError (L-BFGS).
+  Model with_training_info(const TrainingInfoOptions& options = {}) const;
   /// The step's plan for the last batch shape, one line per kernel; empty before the first.
   std::string plan_summary() const;
 

@@ -12,6 +12,7 @@
 
 #include "bindings.h"
 #include "onnxgrad/gradient.h"
+#include "onnxgrad/training_info.h"
 #include "unlocked.h"
 
 namespace nb = nanobind;
@@ -72,6 +73,29 @@ void bind_gradients(nb::module_& module) {
   bind_derivative<jvp>(module, "jvp");
   bind_derivative<hvp>(module, "hvp");
   bind_derivative<hessian>(module, "hessian");
+  module.def("has_training_info", &has_training_info, "model"_a);
+  module.def(
+      "add_training_info",
+      [](const Model& model, const Loss& loss, const Optimizer& optimizer, Names trainable,
+         Names frozen, bool untie, const UpdateOptions& update, Names stop_gradient,
+         TrainingMode training_mode, std::optional<Schedule> schedule, std::int64_t updates,
+         std::int64_t epochs, std::int64_t target_opset, bool inline_functions) {
+        return add_training_info(
+            model, loss, optimizer,
+            {.trainable = std::move(trainable),
+             .frozen = std::move(frozen),
+             .untie = untie,
+             .update = update,
+             .stop_gradient = std::move(stop_gradient),
+             .training_mode = training_mode,
+             .schedule = std::move(schedule),
+             .updates = updates,
+             .epochs = epochs},
+            {.target_opset = target_opset, .inline_functions = inline_functions});
+      },
+      "model"_a, "loss"_a, "optimizer"_a, "trainable"_a, "frozen"_a, "untie"_a, "update"_a,
+      "stop_gradient"_a, "training_mode"_a, "schedule"_a, "updates"_a, "epochs"_a, "target_opset"_a,
+      "inline_functions"_a, Unlocked());
   module.def(
       "training_step",
       [](const Model& model, const Loss& loss, const Optimizer& optimizer, Names trainable,

@@ -91,23 +91,27 @@ void bind_training(nb::module_& module) {
       .def(
           "__init__",
           [](TrainingSession* place, const Model& model, const Loss& loss,
-             const Optimizer& optimizer, Names trainable, Names frozen, bool untie, Names outputs,
-             const UpdateOptions& update, Names stop_gradient, TrainingMode training_mode,
-             bool skip_non_finite, const EngineOptions& engine) {
-            new (place) TrainingSession(model, loss, optimizer,
-                                        {.trainable = std::move(trainable),
-                                         .frozen = std::move(frozen),
-                                         .untie = untie,
-                                         .outputs = std::move(outputs),
-                                         .update = update,
-                                         .stop_gradient = std::move(stop_gradient),
-                                         .training_mode = training_mode,
-                                         .skip_non_finite = skip_non_finite,
-                                         .engine = engine});
+             const std::optional<Optimizer>& optimizer, Names trainable, Names frozen, bool untie,
+             Names outputs, const UpdateOptions& update, Names stop_gradient,
+             TrainingMode training_mode, bool skip_non_finite, const EngineOptions& engine) {
+            const TrainingOptions options{.trainable = std::move(trainable),
+                                          .frozen = std::move(frozen),
+                                          .untie = untie,
+                                          .outputs = std::move(outputs),
+                                          .update = update,
+                                          .stop_gradient = std::move(stop_gradient),
+                                          .training_mode = training_mode,
+                                          .skip_non_finite = skip_non_finite,
+                                          .engine = engine};
+            if (optimizer) {
+              new (place) TrainingSession(model, loss, *optimizer, options);
+            } else {
+              new (place) TrainingSession(model, options);
+            }
           },
-          "model"_a, "loss"_a, "optimizer"_a, "trainable"_a, "frozen"_a, "untie"_a, "outputs"_a,
-          "update"_a, "stop_gradient"_a, "training_mode"_a, "skip_non_finite"_a, "engine"_a,
-          Unlocked())
+          "model"_a, "loss"_a, "optimizer"_a.none(), "trainable"_a, "frozen"_a, "untie"_a,
+          "outputs"_a, "update"_a, "stop_gradient"_a, "training_mode"_a, "skip_non_finite"_a,
+          "engine"_a, Unlocked())
       .def(
           "step",
           [](TrainingSession& session, const NamedTensors& feeds) {
@@ -149,6 +153,13 @@ void bind_training(nb::module_& module) {
       .def("load", &TrainingSession::load, "path"_a, Unlocked())
       .def("reset", &TrainingSession::reset, Unlocked())
       .def("trained_model", &TrainingSession::trained_model, Unlocked())
+      .def(
+          "with_training_info",
+          [](const TrainingSession& session, std::int64_t target_opset, bool inline_functions) {
+            return session.with_training_info(
+                {.target_opset = target_opset, .inline_functions = inline_functions});
+          },
+          "target_opset"_a, "inline_functions"_a, Unlocked())
       .def("plan_summary", &TrainingSession::plan_summary)
       .def("set_profiling", &TrainingSession::set_profiling, "on"_a)
       .def("profile", &TrainingSession::profile, Unlocked())

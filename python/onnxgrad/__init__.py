@@ -61,6 +61,7 @@ __all__ = [
     "WeightInfo",
     "__version__",
     "add_loss",
+    "add_training_info",
     "callbacks",
     "check_gradients",
     "data",
@@ -93,6 +94,7 @@ if _TYPE_CHECKING:
     from onnxgrad.gradient_checks import GradientCheck, check_gradients
     from onnxgrad.graphs import (
         add_loss,
+        add_training_info,
         gradient,
         hessian,
         hvp,
@@ -116,6 +118,7 @@ _LAZY = {
     "Report": "graphs.reports",
     "add_loss": "graphs",
     "check_gradients": "gradient_checks",
+    "add_training_info": "graphs",
     "gradient": "graphs",
     "hessian": "graphs",
     "hvp": "graphs",

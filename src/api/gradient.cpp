@@ -5,6 +5,7 @@
 
 #include "api/derivative_graph.h"
 #include "api/model_impl.h"
+#include "api/step_graph.h"
 #include "ir/naming.h"
 #include "train/engine.h"
 #include "train/optimizers.h"
@@ -12,17 +13,6 @@
 #include "train/training_graph.h"
 
 namespace onnxgrad {
-namespace {
-
-std::optional<train::ScheduleInGraph> schedule_of(const TrainingStepOptions& options) {
-  if (!options.schedule) return std::nullopt;
-  train::ScheduleInGraph spec{.schedule = *options.schedule, .epochs = options.epochs};
-  if (options.updates > 0) spec.updates = options.updates;
-  return spec;
-}
-
-}  // namespace
-
 Model gradient(const Model& model, const GradientOptions& options) {
   api::DerivativeGraph d(model, {.wrt = options.wrt,
                                  .outputs = options.outputs,
@@ -42,22 +32,39 @@ Model gradient(const Model& model, const GradientOptions& options) {
   return std::move(d).finish(options.write);
 }
 
+namespace api {
+
+train::StepGraph build_step_graph(const ir::Model& working, const Loss& loss,
+                                  const Optimizer& optimizer, const TrainingStepOptions& options,
+                                  const opdef::CustomGradients* custom) {
+  std::optional<train::ScheduleInGraph> schedule;
+  if (options.schedule) {
+    schedule = train::ScheduleInGraph{.schedule = *options.schedule, .epochs = options.epochs};
+    if (options.updates > 0) schedule->updates = options.updates;
+  }
+  return train::build_step(working, train::builtin_engine().ops, loss, optimizer,
+                           {.trainable = options.trainable,
+                            .frozen = options.frozen,
+                            .training_mode = options.training_mode,
+                            .custom_gradients = custom,
+                            .update = options.update,
+                            .schedule = std::move(schedule),
+                            .all_gradients = options.gradients});
+}
+
+}  // namespace api
+
 Model training_step(const Model& model, const Loss& loss, const Optimizer& optimizer,
                     const TrainingStepOptions& options) {
   if (train::is_host_loop(optimizer)) {
     throw ModelError({.what = "optimizer: L-BFGS is a loop around loss and gradient, not one graph",
                       .hint = "Write the two with add_loss() and gradient()."});
   }
+  const Model source = api::untied(model, options.untie);
+  const auto working = train::with_stops(source.impl().training_copy(), train::builtin_engine().ops,
+                                         options.stop_gradient);
   const train::StepGraph step =
-      train::build_step(*train::with_stops(api::untied(model, options.untie).impl().training_copy(),
-                                           train::builtin_engine().ops, options.stop_gradient),
-                        train::builtin_engine().ops, loss, optimizer,
-                        {.trainable = options.trainable,
-                         .frozen = options.frozen,
-                         .training_mode = options.training_mode,
-                         .update = options.update,
-                         .schedule = schedule_of(options),
-                         .all_gradients = options.gradients});
+      api::build_step_graph(*working, loss, optimizer, options, source.impl().operators.get());
   ir::Model graph = ir::clone(*step.model);
   train::remove_stops(graph);
   if (step.ports.row_losses) {  // they are the requested loss, not their sum

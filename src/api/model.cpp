@@ -5,6 +5,8 @@
 #include "api/model_impl.h"
 #include "base/check.h"
 #include "ir/builder.h"
+#include "onnx/gradient_nodes.h"
+#include "onnx/training_info.h"
 #include "train/engine.h"
 #include "train/heads/tie_columns.h"
 #include "train/outputs.h"
@@ -60,12 +62,32 @@ Model::Impl::Impl(const Impl& base, const NamedTensors& new_weights)
   });
 }
 
+Model::Impl::Impl(const Impl& base, const NamedTensors& states,
+                  std::shared_ptr<const ir::Model> step)
+    : file(base.file),
+      options(base.options),
+      operators(base.operators),
+      inputs(base.inputs),
+      outputs(base.outputs),
+      step_(std::move(step)) {
+  auto model = std::make_shared<ir::Model>(ir::clone(*base.working()));
+  for (const NamedTensor& state : states) {
+    changed_.emplace_back(state.name, state.tensor);
+    const ir::Value* place = step_->graph->find(state.name);
+    if (place->origin != nullptr) continue;  // in an algorithm
+    if (ir::Value* weight = model->graph->find(state.name)) weight->initializer = state.tensor;
+  }
+  std::call_once(working_made_, [&] {
+    working_ = std::move(model);
+    weights_ = base.weight_list();
+  });
+}
+
 const std::shared_ptr<const ir::Model>& Model::Impl::working() const {
   std::call_once(working_made_, [&] {
     const base::MemoryBudgetScope scope(budget_of(options));
     const opdef::OpRegistry& ops = train::builtin_engine().ops;
-    auto model = std::make_shared<ir::Model>(
-        onnx_io::to_internal(file, ops, &train::builtin_evaluator(), {.table = operators.get()}));
+    auto model = std::make_shared<ir::Model>(train::to_working_copy(file, operators.get()));
     for (const train::Weight& weight : train::find_weights(*model, ops)) {
       weights_.push_back(train::weight_info(weight));
     }
@@ -84,7 +106,8 @@ const std::shared_ptr<const ir::Model>& Model::Impl::training_copy() const {
 
 const std::shared_ptr<const Model::Impl>& Model::Impl::untied() const {
   std::call_once(untied_made_, [&] {
-    if (!separated.empty()) return;  // it is one
+    if (!separated.empty()) return;                               // it is one
+    if (onnx_io::has_gradient_nodes(*file.model->graph)) return;  // they name tensors of the file
     const base::MemoryBudgetScope scope(budget_of(options));
     const opdef::OpRegistry& ops = train::builtin_engine().ops;
     if (!train::may_untie(file, *working(), ops)) return;
@@ -101,7 +124,6 @@ const std::shared_ptr<const Model::Impl>& Model::Impl::untied() const {
   return untied_;
 }
 
-// The file with its changed weights, in bytes.
 onnx_io::FileModel Model::Impl::current_file() const {
   if (file.bytes != nullptr && changed_.empty()) return file;
   return onnx_io::load_bytes(bytes(), {.external_root = file.external_root}, file.path);
@@ -116,7 +138,14 @@ std::string Model::Impl::bytes() const {
   if (file.bytes == nullptr) return onnx_io::to_bytes(*file.model);
   const bool has_changed = !changed_.empty();
   if (!has_changed && !onnx_io::has_external_data(file)) return *file.bytes;
-  return onnx_io::with_weights(file, has_changed ? *working() : *file.model, changed_);
+  return onnx_io::with_weights(file, has_changed ? places() : *file.model, changed_, note());
+}
+
+// States of the file's own training are no initial values anymore.
+std::string Model::Impl::note() const {
+  const bool is_new =
+      step_ != nullptr && onnx_io::has_initial_values(file) && !onnx_io::is_initialized(file);
+  return is_new ? onnx_io::initialized_note() : "";
 }
 
 std::shared_ptr<const ir::Model> Model::Impl::file_graph() const {
@@ -128,7 +157,7 @@ void Model::Impl::save(const std::string& path) const {
   if (file.bytes == nullptr) {
     onnx_io::save_file(*file.model, path);
   } else {
-    onnx_io::save_with_weights(file, *working(), changed_, path);
+    onnx_io::save_with_weights(file, places(), changed_, path, note());
   }
 }
 

@@ -21,6 +21,9 @@ struct Model::Impl {
   /// The same file as `base` with new numbers for these weights of its working copy, with the same
   /// dtypes and shapes.
   Impl(const Impl& base, const NamedTensors& new_weights);
+  /// The file of `base`, in bytes, with new numbers for these states of its own training: initial
+  /// values of `step`, each at its origin.
+  Impl(const Impl& base, const NamedTensors& states, std::shared_ptr<const ir::Model> step);
 
   /// The working copy; made at the first call, by one thread while others wait.
   const std::shared_ptr<const ir::Model>& working() const;
@@ -41,6 +44,8 @@ struct Model::Impl {
   /// The graph of the file with the changed weights in it.
   std::shared_ptr<const ir::Model> file_graph() const;
   void save(const std::string& path) const;
+  /// The file with its changed weights, in bytes.
+  onnx_io::FileModel current_file() const;
 
   onnx_io::FileModel file;
   LoadOptions options;
@@ -51,9 +56,11 @@ struct Model::Impl {
   std::vector<SeparatedWeight> separated;  ///< of the result of untied()
 
  private:
-  onnx_io::FileModel current_file() const;
+  const ir::Model& places() const { return step_ == nullptr ? *working() : *step_; }
+  std::string note() const;
 
   std::vector<std::pair<std::string, Tensor>> changed_;  // instead of what is in the file
+  std::shared_ptr<const ir::Model> step_;  // whose states changed_ has; nullptr: of working()
   mutable std::once_flag working_made_;
   mutable std::shared_ptr<const ir::Model> working_;
   mutable std::once_flag training_copy_made_;

@@ -72,6 +72,7 @@ void check_batch_size(std::int64_t batch_size) {
 }  // namespace
 
 void Trainer::Impl::compile_for(const FitOptions& options) const {
+  if (options.schedule || options.learning_rate) compiled().expect_learning_rate();
   if (options.on_non_finite == OnNonFinite::kSkip) compiled().guard_updates();
   compiled().log_gradient_norm(options.grad_norm);
 }
@@ -83,6 +84,10 @@ Trainer::Trainer(TrainingSession session)
 Trainer::Trainer(const Model& model, const Loss& loss, const Optimizer& optimizer,
                  const TrainingOptions& options)
     : Trainer(std::make_shared<TrainingSession>(model, loss, optimizer, options)) {}
+Trainer::Trainer(const Model& model, const TrainingOptions& options)
+    : Trainer(std::make_shared<TrainingSession>(
+          has_training_info(model) ? TrainingSession(model, options)
+                                   : TrainingSession(model, Loss{}, Adam{}, options))) {}
 Trainer::~Trainer() = default;
 Trainer::Trainer(Trainer&&) noexcept = default;
 Trainer& Trainer::operator=(Trainer&&) noexcept = default;

@@ -13,9 +13,26 @@ namespace onnxgrad {
 using api::CallGuard;
 using Kind = CallGuard::Kind;
 
+namespace {
+
+// As the file describes, if it does.
+std::unique_ptr<TrainingSession::Impl> make_impl(const Model& model,
+                                                 const TrainingOptions& options) {
+  if (!has_training_info(model)) {
+    return std::make_unique<TrainingSession::Impl>(model, Loss{}, Sgd{}, options);
+  }
+  auto loaded = std::make_shared<Model::Impl>(model.impl().current_file(), model.impl().options);
+  loaded->operators = model.impl().operators;
+  return std::make_unique<TrainingSession::Impl>(Model(loaded), loaded->file, options);
+}
+
+}  // namespace
+
 TrainingSession::TrainingSession(const Model& model, const Loss& loss, const Optimizer& optimizer,
                                  const TrainingOptions& options)
     : impl_(std::make_unique<Impl>(model, loss, optimizer, options)) {}
+TrainingSession::TrainingSession(const Model& model, const TrainingOptions& options)
+    : impl_(make_impl(model, options)) {}
 TrainingSession::~TrainingSession() = default;
 TrainingSession::TrainingSession(TrainingSession&&) noexcept = default;
 TrainingSession& TrainingSession::operator=(TrainingSession&&) noexcept = default;
@@ -39,6 +56,8 @@ std::vector<Tensor> TrainingSession::predict(const NamedTensors& feeds,
 const std::vector<ValueInfo>& TrainingSession::inputs() const { return impl_->session.inputs(); }
 
 const std::vector<ValueInfo>& TrainingSession::outputs() const { return impl_->session.outputs(); }
+
+bool TrainingSession::is_of_file() const { return impl_->session.file_training() != nullptr; }
 
 const LossInfo& TrainingSession::loss() const { return impl_->session.loss(); }
 
@@ -115,6 +134,10 @@ void TrainingSession::reset() {
 
 Model TrainingSession::trained_model() const {
   const CallGuard guard(impl_->busy, Kind::kFromCallback);
+  if (is_of_file()) {
+    return Model(std::make_shared<const Model::Impl>(impl_->model.impl(), impl_->session.state(),
+                                                     impl_->session.graph().model));
+  }
   return api::with_weights(impl_->model, impl_->session.weights());
 }
 

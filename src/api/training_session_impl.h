@@ -4,6 +4,7 @@
 #include "api/call_guard.h"
 #include "api/model_impl.h"
 #include "onnxgrad/training_session.h"
+#include "train/file_training.h"
 #include "train/session.h"
 
 namespace onnxgrad {
@@ -13,6 +14,13 @@ struct TrainingSession::Impl {
        const TrainingOptions& options)
       : model(api::untied(source_model, options.untie)),
         session(model.impl().training_source(), loss, optimizer, options) {}
+  /// Trains as the file describes.
+  Impl(const Model& source_model, const onnx_io::FileModel& file, const TrainingOptions& options)
+      : model(source_model),
+        session(file,
+                std::make_shared<train::FileTraining>(file, options.engine.seed,
+                                                      model.impl().operators),
+                options) {}
 
   Model model;
   train::Session session;

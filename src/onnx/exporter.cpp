@@ -54,9 +54,9 @@ class Exporter {
   void write_model(WireWriter& out, const ir::Model& model);
   void write_function(WireWriter& out, const ir::Function& function);
   void write_node(WireWriter& out, const ir::Node& node);
+  void write_graph(WireWriter& out, const ir::Graph& graph);
 
  private:
-  void write_graph(WireWriter& out, const ir::Graph& graph);
   void write_nodes(WireWriter& out, int field, const ir::Graph& graph);
   void write_attribute(WireWriter& out, int field, const ir::Attribute& attribute);
   void write_attribute_value(WireWriter& out, const ir::AttributeValue& value);
@@ -310,6 +310,13 @@ std::string export_node(const ir::Node& node) {
   std::string bytes;
   WireWriter out(bytes);
   Exporter(nullptr).write_node(out, node);
+  return bytes;
+}
+
+std::string export_graph(const ir::Graph& graph) {
+  std::string bytes;
+  WireWriter out(bytes);
+  Exporter(nullptr).write_graph(out, graph);
   return bytes;
 }
 

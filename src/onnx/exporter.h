@@ -46,6 +46,7 @@ std::int64_t initializer_bytes(const ir::Model& model);
 /// Single messages.
 std::string export_function(const ir::Function& function);
 std::string export_node(const ir::Node& node);
+std::string export_graph(const ir::Graph& graph);
 void write_tensor(WireWriter& out, int field, const Tensor& tensor, std::string_view name = "");
 
 }  // namespace onnxgrad::onnx_io

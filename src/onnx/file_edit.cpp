@@ -7,14 +7,24 @@
 #include <utility>
 
 #include "base/check.h"
+#include "onnx/training_info.h"
 
 namespace onnxgrad::onnx_io {
 
 FileIndex::FileIndex(std::string_view bytes) : bytes_(bytes) {
   const PlacePath whole;
+  std::size_t num_algorithms = 0;
   for (WireReader in(bytes); in.next();) {
     if (in.field() == onnx::ModelProto::kGraphFieldNumber) {
       read_graph(inner(whole, in), scope_of("", {}));
+    } else if (in.field() == onnx::ModelProto::kTrainingInfoFieldNumber) {
+      const std::string scope = algorithm_scope(num_algorithms++);
+      const PlacePath path = inner(whole, in);
+      for (WireReader part(in.bytes()); part.next();) {
+        if (part.field() == onnx::TrainingInfoProto::kAlgorithmFieldNumber) {
+          read_graph(inner(path, part), scope);
+        }
+      }
     } else if (in.field() == onnx::ModelProto::kFunctionsFieldNumber) {
       using Field = onnx::FunctionProto;
       std::string domain;

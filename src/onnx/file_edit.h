@@ -24,7 +24,7 @@ struct FileModel;
 /// with_weights() with a different limit for the bytes.
 std::string with_weights_up_to(const FileModel& file, const ir::Model& working,
                                std::span<const std::pair<std::string, Tensor>> weights,
-                               std::int64_t max_bytes);
+                               std::int64_t max_bytes, std::string_view note = {});
 
 /// A length-delimited value: `size` bytes at `offset`, its length in the bytes before it.
 struct MessagePlace {
@@ -56,7 +56,8 @@ class FileIndex {
   /// Every TensorProto with external data.
   const std::vector<PlacePath>& external_tensors() const { return external_; }
 
-  /// Name of the main graph ("") or a function ("domain:name:overload"), then the path inwards.
+  /// Name of the main graph (""), a function ("domain:name:overload") or an algorithm
+  /// (algorithm_scope()), then the path inwards.
   static std::string scope_of(const std::string& function,
                               const std::vector<std::pair<std::string, std::string>>& path);
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "ir/graph.h"
+#include "opdef/gradient_at.h"
 #include "opdef/kernel.h"
 #include "opdef/registry.h"
 
@@ -61,12 +62,14 @@ struct RegisteredOperators {
 /// has no operator for them, operators that it lacks expanded to ONNX's definition, types
 /// inferred. Weights are shared with `file`, not copied; those of subgraphs and functions become
 /// initializers of the main graph. An If whose condition is known becomes its branch; `evaluator`
-/// computes conditions; without one, only constants of the file are known.
-/// Opsets 7 to 28 are supported.
-/// Throws: ModelError (an operator that cannot be upgraded faithfully), ShapeError.
+/// computes conditions; without one, only constants of the file are known. Nodes of the operator
+/// Gradient become what `gradient_at` writes; without one they remain. Opsets 7 to 28 are
+/// supported. Throws: ModelError (an operator that cannot be upgraded faithfully), ShapeError;
+/// GradientError (a Gradient node through operators without a gradient).
 ir::Model to_internal(const FileModel& file, const opdef::OpRegistry& registry,
                       const opdef::Evaluator* evaluator = nullptr,
-                      const RegisteredOperators& operators = {});
+                      const RegisteredOperators& operators = {},
+                      const opdef::GradientAtFn& gradient_at = nullptr);
 
 /// For other runtimes: ai.onnx opset `opset` (17 to 26; 9 to 16 as far as operators allow) and the
 /// IR version of its time, at most 10; with `inline_functions` no local functions remain. `model`
@@ -81,8 +84,10 @@ ir::Model to_target_opset(const ir::Model& model, std::int64_t opset, bool inlin
 /// initializers: one that a frozen node also reads changes for that node as well. Data in
 /// external files moves into the bytes, which are self-contained. Throws:
 /// ModelError (unknown weight, different dtype or shape, more than 2 GiB), with names.
+/// `note`, serialized fields of a ModelProto, is appended.
 std::string with_weights(const FileModel& file, const ir::Model& working,
-                         std::span<const std::pair<std::string, Tensor>> weights);
+                         std::span<const std::pair<std::string, Tensor>> weights,
+                         std::string_view note = {});
 
 /// Whether tensors of the file have their data in other files.
 bool has_external_data(const FileModel& file);
@@ -93,7 +98,7 @@ bool has_external_data(const FileModel& file);
 /// ModelError.
 void save_with_weights(const FileModel& file, const ir::Model& working,
                        std::span<const std::pair<std::string, Tensor>> weights,
-                       const std::string& path);
+                       const std::string& path, std::string_view note = {});
 
 }  // namespace onnxgrad::onnx_io
 

@@ -12,6 +12,7 @@
 #include "base/interrupt.h"
 #include "ir/inline.h"
 #include "onnx/functions.h"
+#include "onnx/gradient_nodes.h"
 #include "onnx/inferer.h"
 #include "onnx/known_branches.h"
 #include "onnx/model_io.h"
@@ -106,10 +107,12 @@ bool may_be_weight(const Tensor& tensor) {
 class Internaliser {
  public:
   Internaliser(const FileModel& file, const opdef::OpRegistry& registry,
-               const opdef::Evaluator* evaluator, const RegisteredOperators& operators)
+               const opdef::Evaluator* evaluator, const RegisteredOperators& operators,
+               const opdef::GradientAtFn& gradient_at)
       : registry_(registry),
         evaluator_(evaluator),
         operators_(operators),
+        gradient_at_(gradient_at),
         knows_operators_(!registry.all().empty()),
         file_(*file.model),
         model_(ir::clone(*file.model)),
@@ -149,6 +152,7 @@ class Internaliser {
   const opdef::OpRegistry& registry_;
   const opdef::Evaluator* evaluator_;
   RegisteredOperators operators_;
+  const opdef::GradientAtFn& gradient_at_;
   bool knows_operators_;  // false: a registry without operators, which expands nothing
   const ir::Model& file_;
   ir::Model model_;
@@ -202,6 +206,7 @@ ir::Model Internaliser::run() {
   }
   std::erase_if(model_.graph->inputs, [](const Value* value) { return !value->is_input; });
   for (Value* input : model_.graph->inputs) name_open_dims(*input);
+  if (gradient_at_) resolve_gradient_names(model_);
   process_graph(*model_.graph, opset == 0 ? ir::kInternalOpset : opset);
   for (Value* output : model_.graph->outputs) {
     Value* value = resolved(output);
@@ -271,6 +276,10 @@ void Internaliser::process_node(const Work& work, ir::GraphBuilder& g, std::vect
   if (function != nullptr && !is_kept_function(*function)) return expand(work, *function, stack);
   if (const Graph* branch = known_body(node, registry_, evaluator_)) {
     return take_branch(work, const_cast<Graph&>(*branch), stack);  // NOLINT: a body of our node
+  }
+  if (gradient_at_ && is_gradient_node(node)) {
+    const std::size_t first_new = g.graph().nodes.size();
+    return replace_outputs(node, expand_gradient_node(node, g, gradient_at_), first_new, g);
   }
   const Schema* schema = nullptr;  // in other domains
   if (!is_standard_domain(node.domain)) {
@@ -575,9 +584,10 @@ void Internaliser::finish_imports() {
 }  // namespace
 
 ir::Model to_internal(const FileModel& file, const opdef::OpRegistry& registry,
-                      const opdef::Evaluator* evaluator, const RegisteredOperators& operators) {
+                      const opdef::Evaluator* evaluator, const RegisteredOperators& operators,
+                      const opdef::GradientAtFn& gradient_at) {
   try {
-    return Internaliser(file, registry, evaluator, operators).run();
+    return Internaliser(file, registry, evaluator, operators, gradient_at).run();
   } catch (const ModelError& error) {
     Problem problem = error.problem();
     if (problem.where.file.empty()) problem.where.file = file.path;

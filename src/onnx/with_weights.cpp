@@ -256,17 +256,19 @@ void expect_size(std::int64_t size, std::int64_t max_bytes) {
 
 }  // namespace
 
-std::string with_weights(const FileModel& file, const ir::Model& working, Weights weights) {
-  return with_weights_up_to(file, working, weights, kMaxMessageBytes);
+std::string with_weights(const FileModel& file, const ir::Model& working, Weights weights,
+                         std::string_view note) {
+  return with_weights_up_to(file, working, weights, kMaxMessageBytes, note);
 }
 
 std::string with_weights_up_to(const FileModel& file, const ir::Model& working, Weights weights,
-                               std::int64_t max_bytes) {
+                               std::int64_t max_bytes, std::string_view note) {
   Patcher patcher(file, working, nullptr);
   expect_size(patcher.size_with_external_data(), max_bytes);
   for (const auto& [name, tensor] : weights) patcher.write(name, tensor);
   patcher.move_other_external_data();
   std::string bytes = patcher.apply();
+  bytes += note;
   expect_size(std::ssize(bytes), max_bytes);
   return bytes;
 }
@@ -276,7 +278,7 @@ bool has_external_data(const FileModel& file) {
 }
 
 void save_with_weights(const FileModel& file, const ir::Model& working, Weights weights,
-                       const std::string& path) {
+                       const std::string& path, std::string_view note) {
   namespace fs = std::filesystem;
   try {
     const std::string data_path = free_data_path(path);
@@ -289,7 +291,8 @@ void save_with_weights(const FileModel& file, const ir::Model& working, Weights 
         !file.external_root.empty() &&
         fs::equivalent(file.external_root, parent.empty() ? fs::path(".") : parent, error);
     if (!is_same_folder) patcher.move_other_external_data();
-    const std::string bytes = patcher.apply();
+    std::string bytes = patcher.apply();
+    bytes += note;
     expect_size(std::ssize(bytes), kMaxMessageBytes);
     // The data first: once the model's file has its name, the data that it refers to exists.
     if (!external.tensors.empty()) write_external(data_path, external);

@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 
+#include "autodiff/gradient_at.h"
 #include "base/memory_budget.h"
 #include "device/cpu/thread_count.h"
 #include "onnx/inference.h"
+#include "onnx/operator_table.h"
 #include "onnxgrad/option_error.h"
 #include "ops/builtin.h"
 #include "runtime/evaluator.h"
@@ -32,6 +34,15 @@ ir::Node complete_node(const ir::Node& node) { return builtin_engine().ops.compl
 const opdef::Evaluator& builtin_evaluator() {
   static const runtime::KernelEvaluator evaluator(builtin_engine());
   return evaluator;
+}
+
+ir::Model to_working_copy(const onnx_io::FileModel& file, const onnx_io::OperatorTable* operators) {
+  const opdef::OpRegistry& ops = builtin_engine().ops;
+  return onnx_io::to_internal(
+      file, ops, &builtin_evaluator(), {.table = operators},
+      [&ops, operators](ir::GraphBuilder& g, const opdef::GradientAt& request) {
+        return autodiff::add_gradient_at(g, ops, request, operators);
+      });
 }
 
 runtime::ExecutorOptions executor_options(const EngineOptions& options) {

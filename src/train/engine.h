@@ -17,6 +17,11 @@ const runtime::Engine& builtin_engine();
 /// Computes single nodes with those kernels: for constants. Thread-safe.
 const opdef::Evaluator& builtin_evaluator();
 
+/// The working copy of a file for that engine, with the operators that users registered; see
+/// onnx_io::to_internal().
+ir::Model to_working_copy(const onnx_io::FileModel& file,
+                          const onnx_io::OperatorTable* operators = nullptr);
+
 /// `node` with the defaults of its attributes written out.
 ir::Node complete_node(const ir::Node& node);
 

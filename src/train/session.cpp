@@ -1,12 +1,16 @@
 #include "train/session.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
 #include "base/check.h"
+#include "onnxgrad/option_error.h"
 #include "runtime/input_sizes.h"
 #include "train/data/targets.h"
 #include "train/feeds.h"
+#include "train/file_training.h"
 #include "train/losses.h"
 #include "train/mean.h"
 #include "train/place_loss.h"
@@ -22,6 +26,31 @@ std::int64_t rows_of(const Tensor& target) {
   return target.dims().rank() > 0 ? target.dims()[0] : 1;
 }
 
+constexpr const char* kFileTrainingHint =
+    "Pass loss= and optimizer= to train the model otherwise than its file describes.";
+
+// Options of a step that we write.
+void check_for_file_training(const TrainingOptions& options) {
+  const UpdateOptions& update = options.update;
+  const std::pair<const char*, bool> given[] = {
+      {"trainable=", !options.trainable.empty()},
+      {"frozen=", !options.frozen.empty()},
+      {"outputs=", !options.outputs.empty()},
+      {"groups=", !update.groups.empty()},
+      {"clip_value=", update.clip_value.has_value()},
+      {"clip_norm=", update.clip_norm.has_value()},
+      {"accumulate=", update.accumulate != 1},
+      {"stop_gradient=", !options.stop_gradient.empty()},
+      {"training_mode=", options.training_mode != TrainingMode::kAuto}};
+  for (const auto& [name, is_given] : given) {
+    if (!is_given) continue;
+    throw OptionError({.what = fmt::format("{} has no effect on the training that the model's file "
+                                           "describes",
+                                           name),
+                       .hint = kFileTrainingHint});
+  }
+}
+
 double first_rate(const Optimizer& optimizer) {
   return std::visit([](const auto& spec) { return spec.learning_rate; }, optimizer);
 }
@@ -30,7 +59,17 @@ double first_rate(const Optimizer& optimizer) {
 
 Session::Session(Source source, const Loss& loss, const Optimizer& optimizer,
                  const TrainingOptions& options)
+    : Session(std::move(source), loss, optimizer, options, nullptr) {}
+
+Session::Session(const onnx_io::FileModel& file, std::shared_ptr<const FileTraining> training,
+                 const TrainingOptions& options)
+    : Session({.file = file, .working = training->working()}, training->loss(), Sgd{}, options,
+              training) {}
+
+Session::Session(Source source, const Loss& loss, const Optimizer& optimizer,
+                 const TrainingOptions& options, std::shared_ptr<const FileTraining> training)
     : source_(std::move(source)),
+      training_(std::move(training)),
       loss_(loss),
       optimizer_(optimizer),
       options_(options),
@@ -38,41 +77,80 @@ Session::Session(Source source, const Loss& loss, const Optimizer& optimizer,
   source_.working =
       with_stops(std::move(source_.working), builtin_engine().ops, options.stop_gradient);
   const std::shared_ptr<const ir::Model> given = source_.working;
-  NumberedModel numbered = number_texts(given);
-  source_.working = std::move(numbered.model);
-  texts_ = std::move(numbered.texts);
+  if (training_ == nullptr) {
+    NumberedModel numbered = number_texts(given);
+    source_.working = std::move(numbered.model);
+    texts_ = std::move(numbered.texts);
+  } else {
+    check_for_file_training(options);
+  }
   build({});
-  set_learning_rate(first_rate(optimizer));
+  step_->set_learning_rate(training_ == nullptr ? first_rate(optimizer)
+                                                : training_->learning_rate());
+  find_inputs(*given);
+  find_outputs(*given);
+}
+
+// With a loss in the model, its targets and weights are inputs of the model.
+bool Session::is_own_input(const ir::Value* value) const {
+  return std::holds_alternative<OutputLoss>(loss_.function) &&
+         (value->name == graph().loss.target.name || value->name == graph().sample_weight);
+}
+
+void Session::find_inputs(const ir::Model& given) {
   const ir::Graph& working = *source_.working->graph;
-  const bool has_own_loss = std::holds_alternative<OutputLoss>(loss.function);
-  const std::vector<std::string> own{graph().loss.target.name, graph().sample_weight};
-  const auto is_own = [&](const ir::Value* value) {
-    return has_own_loss && std::ranges::find(own, value->name) != own.end();
-  };
-  const auto names = names_of(step_->data_ports());
+  const auto ports = step_->data_ports();
+  const auto names = names_of(ports);
   for (const ir::Value* input : working.inputs) {
     if (input->is_initializer()) continue;
-    if (!is_own(input)) {
-      inputs_.push_back(value_info(input->name, given->graph->find(input->name)->type));
+    if (!is_own_input(input)) {
+      inputs_.push_back(value_info(input->name, given.graph->find(input->name)->type));
     }
     if (std::ranges::find(names, input->name) == names.end()) unused_inputs_.push_back(input->name);
   }
-  runnable_ = runnable_outputs(working);
+  for (const Port& port : ports) {  // of other algorithms of the file than the one with the loss
+    if (training_ == nullptr || working.find(port.name) != nullptr) continue;
+    inputs_.push_back(value_info(port.name, port.type));
+  }
+}
+
+void Session::find_outputs(const ir::Model& given) {
+  runnable_ = runnable_outputs(*source_.working->graph);
+  if (training_ != nullptr) runnable_.resize(training_->num_model_outputs());
   for (std::size_t i = 0; i < runnable_.size(); ++i) {
-    if (is_text_output(*given->graph->outputs[i], runnable_[i])) {
+    const ir::Value& declared = *given.graph->outputs[i];
+    if (texts_ != nullptr && is_text_output(declared, runnable_[i])) {
       runnable_[i].labels = texts_->table();
       runnable_[i].is_text = true;
     }
     const ir::Value* shown = runnable_[i].value != nullptr && !runnable_[i].labels.is_defined()
                                  ? runnable_[i].value
-                                 : given->graph->outputs[i];
+                                 : &declared;
     outputs_.push_back(value_info(runnable_[i].name, shown->type));
     // Predictions are made without targets.
-    if (has_own_loss && runnable_[i].value != nullptr &&
-        std::ranges::any_of(ancestors_of(runnable_[i].value), is_own)) {
+    if (!std::holds_alternative<OutputLoss>(loss_.function) || runnable_[i].value == nullptr) {
+      continue;
+    }
+    const auto needed = ancestors_of(runnable_[i].value);
+    if (std::ranges::any_of(needed, [this](const auto* value) { return is_own_input(value); })) {
       runnable_[i].value = nullptr;
     }
   }
+}
+
+StepGraph Session::write_step(const std::optional<TrainedSet>& set) const {
+  if (training_ != nullptr) return training_->build(options_.skip_non_finite);
+  return build_step(*source_.working, builtin_engine().ops, loss_, optimizer_,
+                    {.trainable = options_.trainable,
+                     .frozen = options_.frozen,
+                     .exact = set,
+                     .training_mode = options_.training_mode,
+                     .custom_gradients = source_.gradients.get(),
+                     .skip_non_finite = options_.skip_non_finite,
+                     .update = options_.update,
+                     .outputs = options_.outputs,
+                     .target_losses = true,
+                     .gradient_norm = logs_gradient_norm_});
 }
 
 // The step with initial values, all or nothing. Returns the previous one.
@@ -81,18 +159,7 @@ std::unique_ptr<StepRunner> Session::build(const std::optional<TrainedSet>& set)
     throw Error({.what = "the trained weights cannot be changed while fit() runs",
                  .hint = "Freeze and unfreeze between two fits."});
   }
-  StepGraph graph = build_step(*source_.working, builtin_engine().ops, loss_, optimizer_,
-                               {.trainable = options_.trainable,
-                                .frozen = options_.frozen,
-                                .exact = set,
-                                .training_mode = options_.training_mode,
-                                .custom_gradients = source_.gradients.get(),
-                                .skip_non_finite = options_.skip_non_finite,
-                                .update = options_.update,
-                                .outputs = options_.outputs,
-                                .target_losses = true,
-                                .gradient_norm = logs_gradient_norm_});
-  auto step = std::make_unique<StepRunner>(std::move(graph), std::get_if<Lbfgs>(&optimizer_),
+  auto step = std::make_unique<StepRunner>(write_step(set), std::get_if<Lbfgs>(&optimizer_),
                                            executor_options_);
   if (step_ != nullptr) {
     step->set_learning_rate(step_->learning_rate());
@@ -102,6 +169,21 @@ std::unique_ptr<StepRunner> Session::build(const std::optional<TrainedSet>& set)
   evaluation_.reset();
   prediction_.reset();
   return std::exchange(step_, std::move(step));
+}
+
+void Session::expect_own_step(const std::string& what) const {
+  if (training_ == nullptr) return;
+  throw OptionError(
+      {.what = what + ": the model's file describes its training", .hint = kFileTrainingHint});
+}
+
+void Session::expect_learning_rate() const {
+  if (training_ == nullptr || !graph().learning_rate.empty()) return;
+  throw OptionError({.what = "the training that the model's file describes has no learning rate "
+                             "that can be set",
+                     .detail = "That is an initializer 'learning_rate' of algorithm, one "
+                               "floating-point number of rank 0 that nothing updates.",
+                     .hint = kFileTrainingHint});
 }
 
 void Session::change_trained(TrainedSet set) {
@@ -122,12 +204,14 @@ void Session::change(T& option, T value) {
 }
 
 void Session::freeze(std::span<const std::string> patterns) {
+  expect_own_step("the trained weights cannot be changed");
   TrainedSet set = trained_set(graph());
   train::freeze(set, patterns);
   change_trained(std::move(set));
 }
 
 void Session::unfreeze(std::span<const std::string> patterns) {
+  expect_own_step("the trained weights cannot be changed");
   TrainedSet set = trained_set(graph());
   train::unfreeze(set, patterns, *source_.working);
   change_trained(std::move(set));
@@ -137,6 +221,7 @@ void Session::ask_loss(Loss loss) { change(loss_, std::move(loss)); }
 
 void Session::use_sample_weights(const std::string& name, bool of_places) {
   if (!loss_.sample_weight.empty() && (loss_.weigh_places || !of_places)) return;
+  expect_own_step("there is no input for sample weights");
   Loss weighted = loss_;
   if (weighted.sample_weight.empty()) weighted.sample_weight = name;
   weighted.weigh_places = of_places;
@@ -148,6 +233,7 @@ void Session::guard_updates() {
 }
 
 void Session::log_gradient_norm(bool wanted) {
+  if (wanted) expect_own_step("the norm of the gradients is not known");
   if (logs_gradient_norm_ != wanted) change(logs_gradient_norm_, wanted);
 }
 
@@ -197,8 +283,10 @@ StepResult Session::step_on(const NamedTensors& feeds) {
 std::shared_ptr<Evaluation> Session::evaluation(bool with_scores) {
   if (evaluation_ == nullptr || (with_scores && !evaluation_->has_scores())) {
     evaluation_ = std::make_shared<Evaluation>(
-        build_evaluation(*source_.working, builtin_engine().ops, loss_, graph().state_weights(),
-                         {.scores = with_scores}),
+        build_evaluation(
+            *source_.working, builtin_engine().ops, loss_,
+            training_ == nullptr ? graph().state_weights() : training_->evaluated_states(),
+            {.scores = with_scores}),
         *step_, executor_options_);
   }
   return evaluation_;

@@ -19,6 +19,7 @@
 namespace onnxgrad::train {
 
 struct Checkpoint;
+class FileTraining;
 
 /// The implementation of TrainingSession: a model, what it is trained with, and the step,
 /// evaluation and prediction compiled from them (train/session/). Evaluation and prediction
@@ -26,6 +27,9 @@ struct Checkpoint;
 class Session {
  public:
   Session(Source source, const Loss& loss, const Optimizer& optimizer,
+          const TrainingOptions& options);
+  /// Trains as the file describes. Throws: OptionError (options that contradict it).
+  Session(const onnx_io::FileModel& file, std::shared_ptr<const FileTraining> training,
           const TrainingOptions& options);
 
   StepResult step(const NamedTensors& feeds);
@@ -50,7 +54,15 @@ class Session {
   }
 
   double learning_rate() const { return step_->learning_rate(); }
-  void set_learning_rate(double rate) { step_->set_learning_rate(rate); }
+  void set_learning_rate(double rate) {
+    expect_learning_rate();
+    step_->set_learning_rate(rate);
+  }
+  /// Throws: OptionError: the training that the file describes has no rate that can be set.
+  void expect_learning_rate() const;
+  /// nullptr: the loss and the optimizer are ours.
+  const FileTraining* file_training() const { return training_.get(); }
+  bool reads_texts() const { return texts_ != nullptr; }
   std::int64_t steps() const { return step_->steps(); }
   void set_steps(std::int64_t steps) { step_->set_steps(steps); }
   /// For Dropout and other random operators.
@@ -104,6 +116,15 @@ class Session {
   Tensor weight_value(const std::string& name) const {
     return step_->executor().read_state(step_->find_state(name).value());
   }
+  Session(Source source, const Loss& loss, const Optimizer& optimizer,
+          const TrainingOptions& options, std::shared_ptr<const FileTraining> training);
+
+  void find_inputs(const ir::Model& given);
+  void find_outputs(const ir::Model& given);
+  bool is_own_input(const ir::Value* value) const;
+  StepGraph write_step(const std::optional<TrainedSet>& set) const;
+  /// Throws: OptionError if the file describes its training.
+  void expect_own_step(const std::string& what) const;
   std::unique_ptr<StepRunner> build(const std::optional<TrainedSet>& set);
   void change_trained(TrainedSet set);
   template <class T>
@@ -118,7 +139,8 @@ class Session {
   std::optional<std::int64_t> find_class_axis(const LossInfo& loss, const Dims& labels,
                                               const FirstRows& rows) const;
 
-  Source source_;                           ///< the working copy has numbers for texts
+  Source source_;  ///< the working copy has numbers for texts
+  std::shared_ptr<const FileTraining> training_;
   std::shared_ptr<const TextCodes> texts_;  ///< nullptr: the model reads none
   Loss loss_;
   Optimizer optimizer_;

@@ -20,6 +20,7 @@
 #include "train/outputs.h"
 #include "train/place_loss.h"
 #include "train/schedules/schedules.h"
+#include "train/step_parts.h"
 #include "train/training_mode.h"
 
 namespace onnxgrad::train {
@@ -27,38 +28,6 @@ namespace {
 
 using ir::GraphBuilder;
 using ir::Value;
-
-/// A copy of the working model that is being written to.
-class Draft {
- public:
-  Draft(const ir::Model& working, const opdef::OpRegistry& registry)
-      : model_(std::make_shared<ir::Model>(ir::clone(working))),
-        inferer_(onnx_io::make_type_inferer(*model_)),
-        builder_(*model_, *model_->graph, *inferer_, registry) {}
-
-  const std::shared_ptr<ir::Model>& model() { return model_; }
-  ir::Graph& graph() { return *model_->graph; }
-  GraphBuilder& g() { return builder_; }
-
- private:
-  std::shared_ptr<ir::Model> model_;
-  std::unique_ptr<ir::TypeInferer> inferer_;
-  GraphBuilder builder_;
-};
-
-// Inputs with a default stop being inputs: in training they are constants or state.
-void close_defaults(ir::Graph& graph) {
-  for (Value* value : graph.initializers) value->is_input = false;
-  std::erase_if(graph.inputs, [](const Value* value) { return value->is_initializer(); });
-}
-
-// Removes everything that `graph.outputs` do not need, including inputs.
-void cut_to_outputs(ir::Graph& graph) {
-  ir::eliminate_dead_nodes(graph);
-  const ir::Uses uses(graph);
-  std::erase_if(graph.inputs, [&](const Value* value) { return uses.count(value) == 0; });
-  std::erase_if(graph.initializers, [&](const Value* value) { return uses.count(value) == 0; });
-}
 
 Value* find_in(const ir::Graph& graph, const WeightInfo& weight) {
   Value* value = graph.find(weight.name);
@@ -179,14 +148,6 @@ void open_weights(ir::Graph& graph, const std::vector<Value*>& weights) {
   }
 }
 
-void append_state_outputs(ir::Model& model) {
-  for (const ir::StateBinding& binding : model.state) {
-    if (binding.output == binding.input) continue;  // held unchanged
-    ir::give_name(*model.graph, binding.output, "next/" + binding.input->name);
-    model.graph->outputs.push_back(binding.output);
-  }
-}
-
 // The weights of a session that chose them by name, in file order.
 std::vector<Weight> weights_named(const std::vector<Weight>& weights,
                                   const std::vector<std::string>& names) {
@@ -214,15 +175,6 @@ void hold_states(Draft& draft, const std::vector<Weight>& weights,
     graph.initializers.push_back(value);
     state.push_back({.input = value, .output = value});
   }
-}
-
-// Reduces the graph to the outputs, but keeps all states.
-void cut_around_state(ir::Model& model) {
-  ir::Graph& graph = *model.graph;
-  const std::vector<Value*> outputs = graph.outputs;
-  for (const ir::StateBinding& binding : model.state) graph.outputs.push_back(binding.output);
-  cut_to_outputs(graph);
-  graph.outputs = outputs;
 }
 
 std::vector<WeightInfo> infos_of(const std::vector<Weight>& weights) {
@@ -275,29 +227,6 @@ StateWeights enter_training(Draft& draft, const opdef::OpRegistry& registry, Cho
   result.trained =
       reachable_weights(chosen.trained, loss, options.exact || !options.trainable.empty());
   return result;
-}
-
-// Sum of x * 0: 0 if all elements are finite, else NaN.
-Value* write_fault(GraphBuilder& g, Value* x) {
-  Value* zeros = g.scale(x, 0);
-  return g.cast(x->type.has_rank() && x->type.rank() == 0 ? zeros : g.reduce_sum(zeros, {}, false),
-                DataType::kFloat32);
-}
-
-// Every state keeps its value if the loss or a new value of the state is not finite.
-void guard_update(GraphBuilder& g, Value* loss, std::vector<ir::StateBinding>& state) {
-  g.set_scope("guard");
-  Value* fault = write_fault(g, loss);
-  for (const auto& [input, output] : state) {
-    if (input == output || !is_floating(input->dtype())) continue;
-    fault = g.add(fault, write_fault(g, output));
-  }
-  Value* is_finite = g.equal(fault, g.scalar_like(fault, 0));
-  for (ir::StateBinding& binding : state) {
-    if (binding.input == binding.output) continue;
-    binding.output = g.where(is_finite, binding.output, binding.input);
-  }
-  g.set_scope("update");
 }
 
 // Running statistics as state; returns their names.

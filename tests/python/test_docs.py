@@ -244,7 +244,7 @@ def test_options_in_the_text_of_the_command_line(prepared):
 
 
 def test_commands_of_the_synopsis_are_those_of_the_help():
-    synopsis = set(re.findall(r"^onnxgrad (\w+)", text_of("docs/command-line.md"), re.M))
+    synopsis = set(re.findall(r"^onnxgrad ([\w-]+)", text_of("docs/command-line.md"), re.M))
     listed = run("onnxgrad --help")[0].split("Commands:")[1].split("\n\n")[0]
     assert synopsis == {line.split()[0] for line in listed.splitlines() if line.strip()}
 

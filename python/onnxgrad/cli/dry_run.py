@@ -73,7 +73,7 @@ def _model_lines(trainer: Trainer, options: SimpleNamespace) -> list[tuple[str, 
     return [
         ("model", options.model),
         ("loss", session.loss_line.removeprefix("loss: ")),
-        ("optimizer", repr(session.optimizer)),
+        ("optimizer", "as the file says" if session.optimizer is None else repr(session.optimizer)),
         ("trained", f"{count} numbers: {shown}{more}"),
     ]
 

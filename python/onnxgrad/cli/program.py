@@ -237,6 +237,88 @@ app.command(cls=Command, epilog=_example("onnxgrad check model.onnx --samples 20
 )
 
 
+@app.command(
+    "training-info",
+    cls=Command,
+    epilog=_example("onnxgrad training-info model.onnx -o described.onnx --optimizer adam"),
+)
+@_with_exit_status
+def training_info(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="The .onnx file.")],
+    output: Annotated[
+        str, typer.Option("-o", "--output", metavar="FILE", help="Where to write the model.")
+    ],
+    loss: Annotated[str, typer.Option(help="As for train.")] = "auto",
+    class_axis: Annotated[
+        int | None, typer.Option(metavar="AXIS", help="As for train.", show_default=False)
+    ] = None,
+    optimizer: Annotated[str, typer.Option(help="As for train; any but lbfgs.")] = "adam",
+    lr: Annotated[
+        float | None,
+        typer.Option(metavar="RATE", help="Learning rate.  [default: the optimizer's]"),
+    ] = None,
+    schedule: Annotated[
+        str | None, typer.Option(help="Of the rate, as for train; any but plateau.")
+    ] = None,
+    updates: Annotated[
+        int | None, typer.Option(help="Of the whole training, where the schedule depends on it.")
+    ] = None,
+    epochs: Annotated[int, typer.Option(help="That these updates are.")] = 1,
+    penalty: Annotated[
+        list[str] | None, typer.Option(metavar="PENALTY", help="As for train.")
+    ] = None,
+    trainable: Annotated[
+        list[str] | None, typer.Option(metavar="PATTERN", help="As for train.")
+    ] = None,
+    frozen: Annotated[
+        list[str] | None, typer.Option(metavar="PATTERN", help="As for train.")
+    ] = None,
+    clip_norm: Annotated[float | None, typer.Option(help="As for train.")] = None,
+    clip_value: Annotated[float | None, typer.Option(help="As for train.")] = None,
+    accumulate: Annotated[int, typer.Option(metavar="N", help="As for train.")] = 1,
+    target: Annotated[
+        str, typer.Option(metavar="NAME", help="Preferred name of the input for targets.")
+    ] = "label",
+    target_opset: Annotated[
+        int | None,
+        typer.Option(help="Operator set of the result, 9 to 26.  [default: the model's]"),
+    ] = None,
+    inline: Annotated[
+        bool, typer.Option("--inline", help="Leave no model-local functions.")
+    ] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="-o may be MODEL itself, which is replaced.")
+    ] = False,
+) -> None:
+    """Write a model with a description of its training, as ONNX's training_info."""
+    from onnxgrad import losses, optimizers, schedules
+    from onnxgrad.files import write_file
+    from onnxgrad.graphs.steps import add_training_info
+    from onnxgrad.losses import penalties
+
+    check_output(output, "-o", {} if overwrite else {"MODEL": model}, replaced=model)
+    result = add_training_info(
+        model,
+        losses.from_text(loss, class_axis),
+        optimizers.as_optimizer(optimizers.from_text(optimizer), lr),
+        target=target,
+        penalty=[penalties.from_text(text) for text in penalty or ()] or None,
+        trainable=trainable,
+        frozen=frozen,
+        clip_norm=clip_norm,
+        clip_value=clip_value,
+        accumulate=accumulate,
+        schedule=None if schedule is None else schedules.from_text(schedule),
+        updates=updates,
+        epochs=epochs,
+        target_opset=target_opset,
+        inline=inline,
+    )
+    write_file(output, result.SerializeToString())
+    count = len(result.training_info[0].update_binding)
+    report_written(f"wrote {output} with training_info that updates {count} tensors")
+
+
 @app.command(cls=Command, epilog=_example("onnxgrad report model.onnx"))
 @_with_exit_status
 def report(

@@ -179,9 +179,10 @@ OPTIONS: tuple[TrainOption, ...] = (
     TrainOption(
         "optimizer",
         str,
-        "adam",
+        None,
         _OPTIMIZER,
-        f"NAME or NAME:option=value,...: {_names(optimizers.names())}",
+        f"NAME or NAME:option=value,...: {_names(optimizers.names())}  [default: adam; as the "
+        "model's file describes, if it does]",
     ),
     TrainOption(
         "lr",

@@ -60,6 +60,7 @@ def run(context: Any, given: Mapping[str, Any]) -> None:
     _log_to_stderr(options.log_level)
     check_outputs(options)
     trainer = _trainer(options)
+    _choose_target(trainer, options)
     _handle_signals()
     data = open_train_data(trainer, options)
     if data.is_streamed and not options.quiet:
@@ -99,7 +100,7 @@ def _resolved(context: Any, given: Mapping[str, Any]) -> SimpleNamespace:
                 hint="Give the --run-dir of an earlier training.",
             )
         options = merged(context, options, config)
-    for name, shown in (("model", "MODEL"), ("data", "--data"), ("target", "--target")):
+    for name, shown in (("model", "MODEL"), ("data", "--data")):
         if options[name] is None:
             raise errors.OptionError(what=f"{shown} is missing", value=shown, hint="See --help.")
     needs_folder = options["output"] is None or options["tensorboard"]
@@ -193,8 +194,19 @@ def _trainer(options: SimpleNamespace) -> Trainer:
     )
 
 
-def _optimizer(options: SimpleNamespace) -> Optimizer:
-    optimizer = optimizers.from_text(options.optimizer)
+def _choose_target(trainer: Trainer, options: SimpleNamespace) -> None:
+    """Take the target column that the model's file names, if none is given."""
+    if options.target is None and trainer.session.optimizer is None:
+        options.target = trainer.session.target_name or None
+    if options.target is None:
+        raise errors.OptionError(what="--target is missing", value="--target", hint="See --help.")
+
+
+def _optimizer(options: SimpleNamespace) -> Optimizer | None:
+    described = [options.optimizer, options.weight_decay, options.lr]
+    if described == [None, None, None]:  # as the model's file describes, if it does
+        return None
+    optimizer = optimizers.from_text(options.optimizer or "adam")
     if options.weight_decay is not None:
         if "weight_decay" not in vars(optimizer):
             raise errors.OptionError(

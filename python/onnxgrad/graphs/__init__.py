@@ -2,11 +2,12 @@
 
 from onnxgrad.graphs.derivatives import hessian, hvp, jvp, vjp
 from onnxgrad.graphs.gradients import gradient
-from onnxgrad.graphs.steps import add_loss, training_step
+from onnxgrad.graphs.steps import add_loss, add_training_info, training_step
 from onnxgrad.graphs.weights import initialize, set_weights
 
 __all__ = [
     "add_loss",
+    "add_training_info",
     "gradient",
     "hessian",
     "hvp",

@@ -16,7 +16,7 @@ from onnxgrad.schedules import ScheduleLike, as_schedule
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["add_loss", "training_step"]
+__all__ = ["add_loss", "add_training_info", "training_step"]
 
 
 @checked_names
@@ -184,3 +184,94 @@ def training_step(
             bool(inline),
         )
     )
+
+
+@checked_names
+def add_training_info(
+    model: ModelLike,
+    loss: LossLike = "auto",
+    optimizer: OptimizerLike = "adam",
+    *,
+    target: str = "label",
+    sample_weight: str | None = None,
+    penalty: PenaltyLike | None = None,
+    trainable: str | Iterable[str] | None = None,
+    frozen: str | Iterable[str] | None = None,
+    untie: bool = True,
+    groups: ParameterGroup | Iterable[ParameterGroup] = (),
+    clip_value: float | None = None,
+    clip_norm: float | None = None,
+    accumulate: int = 1,
+    stop_gradient: str | Iterable[str] | None = None,
+    training_mode: bool | str = "auto",
+    schedule: ScheduleLike | None = None,
+    updates: int | None = None,
+    epochs: int = 1,
+    target_opset: int | None = None,
+    inline: bool = False,
+) -> onnx.ModelProto:
+    """Return a model that describes its own training, as ONNX defines it (TrainingInfoProto).
+
+    `Trainer`, `TrainingSession` and ``onnxgrad train`` train such a model without a loss or an
+    optimizer; so can any runtime that executes ``training_info``. See also
+    `Trainer.with_training_info`, which writes a training as it is now.
+
+    Parameters
+    ----------
+    model : path, bytes or onnx.ModelProto
+    loss : str or Loss, default="auto"
+    optimizer : str or Optimizer, default="adam"
+        Any but L-BFGS, which is a loop around loss and gradient.
+    target, sample_weight, penalty, trainable, frozen, untie, groups, clip_value, clip_norm
+        As for `training_step`.
+    accumulate, stop_gradient, training_mode, schedule, updates, epochs
+        As for `training_step`; but no schedule with `schedules.Plateau`, which follows the losses
+        of epochs.
+    target_opset : int, default=None
+        Operator set of the whole file, 9 to 26; None is that of `model`, or 26 if the training
+        cannot be expressed in it.
+    inline : bool, default=False
+        True leaves no model-local functions.
+
+    Returns
+    -------
+    onnx.ModelProto
+        `model` with one ``training_info`` in standard operators, instead of any that it has. Its
+        algorithm reads the target and the sample weight, computes the loss and a step of the
+        optimizer, and has the learning rate, the optimizer's state and ``step_count`` as
+        initializers; its bindings update these and the weights. The graph of the model is unchanged
+        if the trained weights are initializers of it and its operator set can express the training;
+        otherwise it is written anew, with every weight an initializer.
+
+    Raises
+    ------
+    ModelError, GradientError
+        As `training_step`.
+
+    Examples
+    --------
+    >>> import onnxgrad as og
+    >>> model = og.add_training_info(linear_model, "squared_error", "sgd")
+    >>> [binding.key for binding in model.training_info[0].update_binding]
+    ['coef', 'intercept']
+    >>> og.Trainer(model).session.loss_line
+    "loss: 'loss' of the training that the file describes"
+    """
+    described = as_optimizer(optimizer)
+    native = _core.add_training_info(
+        to_core_model(model),
+        to_core_loss(loss, target, sample_weight or "", penalty=penalty),
+        described._native(),
+        patterns("trainable", trainable),
+        patterns("frozen", frozen),
+        bool(untie),
+        update_options(described.lr, groups, clip_value, clip_norm, accumulate),
+        patterns("stop_gradient", stop_gradient),
+        training_mode_of(training_mode),
+        None if schedule is None else as_schedule(schedule)._native(),
+        0 if updates is None else positive_int("updates", updates),
+        positive_int("epochs", epochs),
+        0 if target_opset is None else positive_int("target_opset", target_opset),
+        bool(inline),
+    )
+    return to_proto(native)

@@ -38,8 +38,9 @@ def run_options(trainer: RunningTrainer, fit: Mapping[str, Any]) -> dict[str, An
     fields = row_of("fit_option", "FitOptions").fields
     options |= {field.option: fit[field.option] for field in fields if field.topic} | _data(fit)
     options |= {name: arguments[name] or None for name in _SESSION_OPTIONS}
-    options["optimizer"] = optimizers.to_text(session.optimizer, without="lr")
-    options["lr"] = session.lr
+    if session.optimizer is not None:  # else the model's file describes the training
+        options["optimizer"] = optimizers.to_text(session.optimizer, without="lr")
+        options["lr"] = session.lr
     if not isinstance(arguments["loss"], Mapping):
         options["loss"] = losses.to_text(losses.as_loss(arguments["loss"]))
     if trainer.schedule is not None:

@@ -10,6 +10,7 @@ from onnxgrad import _core
 from onnxgrad.base.checks import (
     checked_names,
     path_text,
+    positive_int,
     real_number,
 )
 from onnxgrad.base.checks import patterns as pattern_list
@@ -19,6 +20,7 @@ from onnxgrad.base.values import Evaluation, NodeArg, WeightInfo, node_args, wei
 from onnxgrad.data.arrays import ArrayLike, from_native, from_native_list, to_feeds, to_native
 from onnxgrad.errors import OptionError
 from onnxgrad.losses import LossLike, PenaltyLike, to_core_loss
+from onnxgrad.losses.described import Auto
 from onnxgrad.optimizers import (
     Optimizer,
     OptimizerLike,
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
     import numpy as np
     import onnx
 
-__all__ = ["TrainingSession"]
+__all__ = ["TrainingSession", "describes_training"]
 
 StepLoss: TypeAlias = "float | np.ndarray[Any, Any]"
 
@@ -48,8 +50,10 @@ class TrainingSession(NotPickled):
     model : path, bytes or onnx.ModelProto
     loss : str or Loss, default="auto"
         See `onnxgrad.losses`.
-    optimizer : str or Optimizer, default="sgd"
-        See `onnxgrad.optimizers`.
+    optimizer : str or Optimizer, default=None
+        See `onnxgrad.optimizers`. None is ``"sgd"``; with ``loss="auto"``, a model that describes
+        its training itself (``training_info``) is trained as it says, and the options that describe
+        a training cannot be given.
     target : str, default="label"
         Preferred name of the input for targets; see `target_name`. With several losses, one input
         ``<target>_<output>`` each; see `target_names`.
@@ -120,7 +124,7 @@ class TrainingSession(NotPickled):
         self,
         model: ModelLike,
         loss: LossLike = "auto",
-        optimizer: OptimizerLike = "sgd",
+        optimizer: OptimizerLike | None = None,
         *,
         target: str = "label",
         sample_weight: str | None = None,
@@ -143,7 +147,13 @@ class TrainingSession(NotPickled):
         arguments = dict(locals())
         del arguments["self"], arguments["model"]
         self._model = to_core_model(model)
-        self._optimizer = as_optimizer(optimizer)
+        self._is_of_file = describes_training(self._model, loss, optimizer)
+        if self._is_of_file:
+            _refuse_with_file(target=target != "label", sample_weight=sample_weight is not None)
+            _refuse_with_file(penalty=penalty is not None)
+        self._optimizer = (
+            None if self._is_of_file else as_optimizer("sgd" if optimizer is None else optimizer)
+        )
         self._outputs = list(outputs)
         self._sample_weight = sample_weight or ""
         self._weighs_positions = False
@@ -156,12 +166,18 @@ class TrainingSession(NotPickled):
         self._core = _core.TrainingSession(
             self._model,
             to_core_loss(loss, target, self._sample_weight, penalty=penalty),
-            self._optimizer._native(),
+            None if self._optimizer is None else self._optimizer._native(),
             trainable,
             frozen,
             bool(untie),
             self._outputs,
-            update_options(self._optimizer.lr, groups, clip_value, clip_norm, accumulate),
+            update_options(
+                0.0 if self._optimizer is None else self._optimizer.lr,
+                groups,
+                clip_value,
+                clip_norm,
+                accumulate,
+            ),
             stops,
             training_mode_of(training_mode),
             bool(skip_non_finite),
@@ -313,8 +329,8 @@ class TrainingSession(NotPickled):
         return self._core.loss.is_classifier
 
     @property
-    def optimizer(self) -> Optimizer:
-        """The optimizer."""
+    def optimizer(self) -> Optimizer | None:
+        """The optimizer; None if the model's file describes the training."""
         return self._optimizer
 
     @property
@@ -329,7 +345,11 @@ class TrainingSession(NotPickled):
 
     @property
     def lr(self) -> float:
-        """Learning rate; a new one is used from the next step on."""
+        """Learning rate; a new one is used from the next step on.
+
+        Of a training that the model's file describes, the initializer ``learning_rate`` of its
+        algorithm; without one it is 0 and cannot be set.
+        """
         return self._core.learning_rate
 
     @lr.setter
@@ -374,6 +394,22 @@ class TrainingSession(NotPickled):
     def trained_model(self) -> onnx.ModelProto:
         """Return the model as it was loaded, with the current weights."""
         return to_proto(self._core.trained_model())
+
+    def with_training_info(
+        self, *, target_opset: int | None = None, inline: bool = False
+    ) -> onnx.ModelProto:
+        """Return the trained model with its training, as it is now, as ``training_info``.
+
+        What `add_training_info` writes, with the current weights, optimizer state and learning
+        rate: a session on the result continues from here.
+
+        Raises
+        ------
+        ModelError
+            With L-BFGS, which is a loop around loss and gradient.
+        """
+        opset = 0 if target_opset is None else positive_int("target_opset", target_opset)
+        return to_proto(self._core.with_training_info(opset, bool(inline)))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a checkpoint, from which training continues bit for bit.
@@ -475,4 +511,22 @@ class TrainingSession(NotPickled):
         names = ", ".join(weights[:3]) + (f", ... ({len(weights)})" if len(weights) > 3 else "")
         done = f"{self.steps} step{'s' * (self.steps != 1)}"
         loss = f"{self.loss_name or 'loss'} on '{self.scores_name}'"
-        return f"{loss}, {self.optimizer!r}, trains {names}, {done} done"
+        how = "trained as the file says" if self.optimizer is None else repr(self.optimizer)
+        return f"{loss}, {how}, trains {names}, {done} done"
+
+
+def describes_training(model: _core.Model, loss: LossLike, optimizer: OptimizerLike | None) -> bool:
+    """Return whether the model's file says how to train it, and nothing else was asked for."""
+    is_auto = isinstance(loss, Auto) or (isinstance(loss, str) and loss == "auto")
+    return is_auto and optimizer is None and _core.has_training_info(model)
+
+
+def _refuse_with_file(**given: bool) -> None:
+    for option, is_given in given.items():
+        if is_given:
+            raise OptionError(
+                what=f"{option}= has no effect on the training that the model's file describes",
+                value=option,
+                hint="Pass loss= and optimizer= to train the model otherwise than its file "
+                "describes.",
+            )

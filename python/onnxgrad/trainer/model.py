@@ -108,6 +108,16 @@ class TrainedModel:
         """Return the model as it was loaded, with the current weights."""
         return to_proto(self._core.trained_model())
 
+    def with_training_info(
+        self, *, target_opset: int | None = None, inline: bool = False
+    ) -> onnx.ModelProto:
+        """Return the trained model with its training; see `TrainingSession.with_training_info`.
+
+        A schedule of the trainer is not part of it: the learning rate is the current one. See
+        `add_training_info` for a training with a schedule.
+        """
+        return self.session.with_training_info(target_opset=target_opset, inline=inline)
+
     def _call(self, hook: str, *arguments: Any) -> bool:
         stop = self._callbacks.call(hook, self, *arguments)
         if stop and not self.stop_reason:
@@ -161,7 +171,7 @@ def _as_html(session: TrainingSession, history: Mapping[str, Sequence[float]]) -
 
     lines = {
         "loss": session.loss_line.removeprefix("loss: "),
-        "optimizer": repr(session.optimizer),
+        "optimizer": "as the file says" if session.optimizer is None else repr(session.optimizer),
         "steps": f"{session.steps}, learning rate now {session.lr:g}",
     }
     lines |= {f"last {name}": f"{column[-1]:.6g}" for name, column in history.items() if column}

@@ -11,7 +11,7 @@ import numpy as np
 from onnxgrad import _core
 from onnxgrad.base.checks import checked_names, positive_int, real_number
 from onnxgrad.base.messages import Verbosity
-from onnxgrad.base.models import ModelLike
+from onnxgrad.base.models import ModelLike, to_core_model
 from onnxgrad.callbacks import CallbackLike, EarlyStopping
 from onnxgrad.callbacks.log import messages
 from onnxgrad.callbacks.progress import progress_for
@@ -35,6 +35,7 @@ from onnxgrad.metrics import MetricLike, native_metrics
 from onnxgrad.optimizers import OptimizerLike, ParameterGroup, as_optimizer
 from onnxgrad.schedules import ScheduleLike, as_schedule
 from onnxgrad.sessions import Evaluation, TrainingSession
+from onnxgrad.sessions.training import describes_training
 from onnxgrad.trainer.described import FitOptions
 from onnxgrad.trainer.guards import one_at_a_time
 from onnxgrad.trainer.hooks import FitHooks
@@ -63,8 +64,9 @@ class Trainer(FitHooks):
         cannot be given then.
     loss : str or Loss, default="auto"
         See `onnxgrad.losses`; ``"auto"`` chooses it by the head of the model.
-    optimizer : str or Optimizer, default="adam"
-        See `onnxgrad.optimizers`.
+    optimizer : str or Optimizer, default=None
+        See `onnxgrad.optimizers`. None is ``"adam"``; with ``loss="auto"``, a model that describes
+        its training itself (``training_info``) is trained as it says.
     penalty : Penalty, list of Penalty or dict, default=None
         See `onnxgrad.losses.Penalty`; a dictionary is ``{"coef": {"l2": 0.01}}``.
     lr : float, default=None
@@ -126,7 +128,7 @@ class Trainer(FitHooks):
         self,
         model: ModelLike | TrainingSession,
         loss: LossLike = "auto",
-        optimizer: OptimizerLike = "adam",
+        optimizer: OptimizerLike | None = None,
         *,
         penalty: PenaltyLike | None = None,
         lr: float | None = None,
@@ -150,7 +152,7 @@ class Trainer(FitHooks):
             given = {
                 "loss": loss != "auto",
                 "penalty": penalty is not None,
-                "optimizer": optimizer != "adam",
+                "optimizer": optimizer not in (None, "adam"),
                 "threads": threads is not None,
                 "trainable": trainable is not None,
                 "frozen": frozen is not None,
@@ -173,10 +175,13 @@ class Trainer(FitHooks):
             if lr is not None:
                 self.session.lr = lr
         else:
+            model = to_core_model(model)
+            is_of_file = describes_training(model, loss, optimizer)
+            optimizer = "adam" if optimizer is None else optimizer
             self.session = TrainingSession(
                 model,
                 loss,
-                as_optimizer(optimizer, lr),
+                None if is_of_file else as_optimizer(optimizer, lr),
                 penalty=penalty,
                 trainable=trainable,
                 frozen=frozen,
@@ -191,6 +196,8 @@ class Trainer(FitHooks):
                 threads=threads,
                 seed=seed,
             )
+            if is_of_file and lr is not None:
+                self.session.lr = lr
         self._core = _core.Trainer(self.session._core)
         self.history = History()
         self.stop_reason = ""

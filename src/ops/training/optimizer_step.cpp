@@ -14,7 +14,7 @@
 // becomes element-wise operators, so that they are differentiated and exported like any others. The
 // formulas are those of ONNX's Operators.md (domain ai.onnx.preview.training).
 
-namespace onnxgrad::ops {
+namespace onnxgrad::ops::optimizer_step_op {
 namespace {
 
 constexpr std::string_view kDomain = "ai.onnx.preview.training";
@@ -209,4 +209,4 @@ void register_optimizer_step(opdef::OpRegistry& registry) {
                 .lower = lower_momentum});
 }
 
-}  // namespace onnxgrad::ops
+}  // namespace onnxgrad::ops::optimizer_step_op

@@ -184,7 +184,7 @@ void restore_settled(Session& session, const Checkpoint& checkpoint) {
   session.load_state(loaded);
   session.set_steps(steps);
   session.set_seed(static_cast<std::uint64_t>(seed));
-  session.set_learning_rate(learning_rate);
+  session.runner().set_learning_rate(learning_rate);
 }
 
 }  // namespace

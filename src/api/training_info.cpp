@@ -1,0 +1,67 @@
+#include "onnxgrad/training_info.h"
+
+#include "api/model_impl.h"
+#include "api/step_graph.h"
+#include "api/training_session_impl.h"
+#include "onnx/training_info.h"
+#include "onnxgrad/training_session.h"
+#include "train/optimizers.h"
+#include "train/schedules/schedules.h"
+#include "train/stop_gradient.h"
+#include "train/write_training_info.h"
+
+namespace onnxgrad {
+namespace {
+
+void expect_one_graph(const Optimizer& optimizer) {
+  if (!train::is_host_loop(optimizer)) return;
+  throw ModelError({.what = "optimizer: L-BFGS is a loop around loss and gradient, not one graph",
+                    .hint = "Write the training with another optimizer."});
+}
+
+}  // namespace
+
+bool has_training_info(const Model& model) { return onnx_io::has_training_info(model.impl().file); }
+
+Model add_training_info(const Model& model, const Loss& loss, const Optimizer& optimizer,
+                        const TrainingStepOptions& step, const TrainingInfoOptions& options) {
+  expect_one_graph(optimizer);
+  if (step.schedule && train::num_plateaus(*step.schedule) > 0) {
+    throw ModelError({.what = "schedule: a plateau follows the losses of epochs, which a training "
+                              "step does not know",
+                      .hint = "Use a schedule that depends on the number of updates."});
+  }
+  const Model source = api::untied(model, step.untie);
+  const ir::Model& working = *source.impl().training_copy();
+  const auto stopped = train::with_stops(source.impl().training_copy(), train::builtin_engine().ops,
+                                         step.stop_gradient);
+  const train::StepGraph graph =
+      api::build_step_graph(*stopped, loss, optimizer, step, source.impl().operators.get());
+  return api::wrap(train::write_training_info({.file = *source.impl().file_graph(),
+                                               .working = working,
+                                               .step = graph,
+                                               .state = {},
+                                               .learning_rate = learning_rate_of(optimizer)},
+                                              options));
+}
+
+Model TrainingSession::with_training_info(const TrainingInfoOptions& options) const {
+  const Model trained = trained_model();
+  if (is_of_file()) return trained;
+  const api::CallGuard guard(impl_->busy, api::CallGuard::Kind::kFromCallback);
+  expect_one_graph(optimizer());
+  const train::Session& session = impl_->session;
+  if (session.reads_texts()) {
+    throw UnsupportedOperatorError(
+        {.what = "the training of a model that reads texts cannot be written from a session",
+         .hint = "Write it with add_training_info() from the trained model."});
+  }
+  return api::wrap(train::write_training_info({.file = *trained.impl().file_graph(),
+                                               .working = *impl_->model.impl().training_copy(),
+                                               .step = session.graph(),
+                                               .state = session.state(),
+                                               .learning_rate = session.learning_rate()},
+                                              options));
+}
+
+}  // namespace onnxgrad
