@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "base/check.h"
+#include "onnxgrad/error.h"
 #include "runtime/arena.h"
 #include "runtime/kernel_selection.h"
 
@@ -96,8 +97,22 @@ class Planner {
     for (const StateUpdate& update : binding_.updates) last_use_[root(update.value)] = kForever;
   }
 
+  // A new value is written where the old one is: a file that describes its training may have one of
+  // another shape for these batches.
+  static void check_update(const ir::Value& input, const ir::Value& value) {
+    if (input.dtype() == value.dtype() && input.type.static_dims() == value.type.static_dims()) {
+      return;
+    }
+    throw ShapeError(
+        {.what = fmt::format("the state '{}' is {}, but its next value is {}", input.name,
+                             input.type.to_string(), value.type.to_string()),
+         .where = {.value = input.name},
+         .hint = "Let the step compute a value of the same type and shape."});
+  }
+
   void find_updated_states() {
     for (const auto& [input, value] : binding_.updates) {
+      check_update(*input, *value);
       if (root(value) == input) continue;
       updated_.insert(static_cast<std::int64_t>(binding_.states.at(input)));
     }

@@ -33,7 +33,10 @@ void cut_to_outputs(ir::Graph& graph) {
 void cut_around_state(ir::Model& model) {
   ir::Graph& graph = *model.graph;
   const std::vector<Value*> outputs = graph.outputs;
-  for (const ir::StateBinding& binding : model.state) graph.outputs.push_back(binding.output);
+  for (const auto& [input, output] : model.state) {
+    graph.outputs.push_back(output);
+    graph.outputs.push_back(input);  // a state that is only written stays an input
+  }
   cut_to_outputs(graph);
   graph.outputs = outputs;
 }

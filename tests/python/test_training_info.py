@@ -417,3 +417,62 @@ def test_other_faults_are_refused():
     shared = simple(body="  p = Identity (b)\n  b_new = Identity (b)\n")
     with pytest.raises(og.ModelError, match=r"'p' has a name that is already used"):
         og.Trainer(described(line, (shared, {"b": "b_new"})))
+
+
+def test_new_values_of_another_shape_for_a_batch_are_refused():
+    # As far as the graph shows, [N, 1] may be [2, 1].
+    graph = algorithm(
+        "float[N,1] label",
+        "float loss, float[N,1] w_new",
+        "",
+        LOSS + "  w_new = Identity (e)\n",
+    )
+    session = og.TrainingSession(described(parsed(LINE), (graph, {"w": "w_new"})))
+    x, y = line_data()
+    with pytest.raises(og.ShapeError, match=r"state 'w' is float32\[2, 1\].*\[3, 1\]"):
+        session.step({"x": x[:3], "label": y[:3]})
+    session.step({"x": x[:2], "label": y[:2]})
+    error = x[:2] @ np.array([[0.5], [-0.5]]) + 0.1 - y[:2]
+    np.testing.assert_allclose(session.state()["w"], error, rtol=1e-5)
+
+
+def test_one_output_for_two_initializers_and_inputs_by_name():
+    graph = algorithm(
+        "float[N,1] label, float[N,1] scale, float[1] step",
+        "float loss, float[1] b_new",
+        "float[1] old = {9}",
+        """
+  e = Sub (y, label)
+  s = Mul (e, scale)
+  ee = Mul (s, s)
+  loss = ReduceMean <keepdims = 0> (ee)
+  b_new = Sub (b, step)
+""",
+    )
+    model = described(parsed(LINE), (graph, {"b": "b_new", "old": "b_new"}))
+    session = og.TrainingSession(model)
+    assert session.target_name == "label"
+    assert [value.name for value in session.get_inputs()] == ["x", "scale", "step"]
+    x, y = line_data()
+    feeds = {"x": x, "label": y, "scale": 2 * np.ones_like(y), "step": np.array([0.25], np.float32)}
+    loss = session.step(feeds)
+    assert loss == pytest.approx(4 * np.mean((x @ [[0.5], [-0.5]] + 0.1 - y) ** 2), rel=1e-5)
+    assert session.state()["b"] == session.state()["old"] == pytest.approx(-0.15)
+
+
+def test_labels_of_a_written_classifier(iris):
+    from sklearn.linear_model import LogisticRegression
+
+    skl2onnx = pytest.importorskip("skl2onnx")
+    x, y = iris
+    names = np.array(["setosa", "versicolor", "virginica"])[y]
+    estimator = LogisticRegression(max_iter=5).fit(x, names)
+    model = skl2onnx.to_onnx(estimator, x[:1], options={"zipmap": False}, target_opset=17)
+    written = og.add_training_info(model, optimizer="sgd")
+    loaded, direct = og.Trainer(written), og.Trainer(model, optimizer="sgd")
+    for trainer in (loaded, direct):
+        trainer.fit(x, names, epochs=3, batch_size=50, verbose=0)
+    assert list(loaded.session.classes) == ["setosa", "versicolor", "virginica"]
+    assert loaded.history["train_loss"] == pytest.approx(direct.history["train_loss"], rel=1e-5)
+    with pytest.raises(og.DataError, match="daisy"):
+        loaded.fit(x[:2], np.array(["setosa", "daisy"]), epochs=1, verbose=0)

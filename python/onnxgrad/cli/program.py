@@ -24,6 +24,7 @@ from onnxgrad.cli.console import (
     finish_streams,
     out,
     prepare_streams,
+    report_written,
     standard_output,
 )
 from onnxgrad.cli.outputs import check_output
