@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "onnx/rewriting.h"
 #include "onnxgrad/error.h"
 
 namespace onnxgrad::onnx_io {
@@ -137,8 +138,7 @@ void resolve_gradient_names(ir::Model& model) {
   for (ir::Function& function : model.functions) resolve_in(*function.body);
 }
 
-std::vector<Value*> expand_gradient_node(const Node& node, ir::GraphBuilder& g,
-                                         const opdef::GradientAtFn& gradient_at) {
+void expand_gradient_node(Node& node, ir::GraphBuilder& g, const opdef::GradientAtFn& gradient_at) {
   const std::size_t num_xs = names_of(node).xs.size();
   const std::size_t count = node.inputs.size() / 2;  // and y
   const std::span<Value* const> inputs(node.inputs);
@@ -158,7 +158,8 @@ std::vector<Value*> expand_gradient_node(const Node& node, ir::GraphBuilder& g,
            {}, "Feed a tensor of the same type.", named.name);
   }
   try {
-    return gradient_at(g, request);
+    const std::size_t first_new = g.graph().nodes.size();
+    adopt_results(node, gradient_at(g, request), first_new, g, g.inferer());
   } catch (const GradientError& error) {
     Problem problem = error.problem();
     problem.what = node.describe() + ": " + problem.what;

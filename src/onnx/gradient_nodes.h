@@ -21,10 +21,11 @@ bool has_gradient_nodes(const ir::Graph& graph);
 /// name, nothing to differentiate, y depends on the node itself).
 void resolve_gradient_names(ir::Model& model);
 
-/// The values of the outputs of such a node, written through `g`. Throws: ModelError (tensors of
-/// another type), GradientError (nodes without a gradient), both naming the node.
-std::vector<ir::Value*> expand_gradient_node(const ir::Node& node, ir::GraphBuilder& g,
-                                             const opdef::GradientAtFn& gradient_at);
+/// Writes nodes that compute the outputs of such a node, which is in no list, through `g`. Throws:
+/// ModelError (tensors of another type), GradientError (nodes without a gradient), both naming the
+/// node.
+void expand_gradient_node(ir::Node& node, ir::GraphBuilder& g,
+                          const opdef::GradientAtFn& gradient_at);
 
 }  // namespace onnxgrad::onnx_io
 

@@ -277,10 +277,7 @@ void Internaliser::process_node(const Work& work, ir::GraphBuilder& g, std::vect
   if (const Graph* branch = known_body(node, registry_, evaluator_)) {
     return take_branch(work, const_cast<Graph&>(*branch), stack);  // NOLINT: a body of our node
   }
-  if (gradient_at_ && is_gradient_node(node)) {
-    const std::size_t first_new = g.graph().nodes.size();
-    return replace_outputs(node, expand_gradient_node(node, g, gradient_at_), first_new, g);
-  }
+  if (gradient_at_ && is_gradient_node(node)) return expand_gradient_node(node, g, gradient_at_);
   const Schema* schema = nullptr;  // in other domains
   if (!is_standard_domain(node.domain)) {
     const std::int64_t version = work.is_lowered ? 0 : model_.opset(node.domain);
