@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <ranges>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -412,6 +413,16 @@ std::optional<std::vector<Value*>> in_float32(const Node& node, GraphBuilder& g,
     is_any = true;
   }
   if (!is_any) return std::nullopt;
+  for (std::size_t i = 0; i < node.outputs.size(); ++i) {
+    // Of a type that an attribute or another operand gives (DequantizeLinear).
+    const Parameter* parameter = schema->output(i);
+    const bool is_bound =
+        parameter->constraint < 0 ||
+        std::ranges::any_of(
+            std::views::iota(std::size_t{0}, node.inputs.size()),
+            [&](auto input) { return schema->input(input)->constraint == parameter->constraint; });
+    if (!is_bound && parameter->takes(DataType::kFloat16)) return std::nullopt;
+  }
   std::vector<Value*> results =
       g.ops(node.op_type, std::move(inputs), node.outputs.size(), node.attributes);
   for (std::size_t i = 0; i < results.size(); ++i) {

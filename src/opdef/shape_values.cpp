@@ -51,9 +51,10 @@ class ShapeValues {
     for (const Node* node : nodes | std::views::reverse) {
       for (const Value* value : direct_values(*node, depth)) {
         want(value);
-        const Value* source = before_casts(value);
-        const bool is_given = source != nullptr && !knowable.contains(source);
-        if (is_given && is_float_list(*source)) wanted.insert(source);
+        // A list that is fed, or what Casts have made of it in the part that ran before.
+        for (const Value* list = value; list != nullptr; list = before_cast(list)) {
+          if (!knowable.contains(list) && is_float_list(*list)) wanted.insert(list);
+        }
       }
       const bool is_wanted = std::ranges::any_of(
           node->outputs, [&](const Value* output) { return wanted.contains(output); });
@@ -76,16 +77,13 @@ class ShapeValues {
     return is_floating(value.dtype()) && value.type.has_rank() && value.type.rank() <= 1;
   }
 
-  // The value that Casts convert.
-  const Value* before_casts(const Value* value) const {
-    while (value != nullptr && value->producer != nullptr) {
-      const OpDef* def = ops_.find(*value->producer);
-      const bool is_cast = def != nullptr && def->passage == Passage::kConverted &&
-                           value->producer->inputs.size() == 1;
-      if (!is_cast) break;
-      value = value->producer->inputs[0];
-    }
-    return value;
+  // The value that a Cast converts; nullptr if none makes this one.
+  const Value* before_cast(const Value* value) const {
+    const Node* node = value->producer;
+    const OpDef* def = node == nullptr ? nullptr : ops_.find(*node);
+    const bool is_cast =
+        def != nullptr && def->passage == Passage::kConverted && node->inputs.size() == 1;
+    return is_cast ? node->inputs[0] : nullptr;
   }
 
   bool is_known_by_types(const Node& node) const {

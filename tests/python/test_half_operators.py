@@ -69,7 +69,7 @@ def _pair(case: node_suite.Case, dtype: str) -> Pair | None:
     }
     inputs = names(node.input, schema.inputs) & floats
     # Only outputs of the type of an input; others are chosen by attributes, or are as computed.
-    if node.op_type != "LinearAttention":
+    if node.op_type not in ("LinearAttention", "DequantizeLinear"):
         allowed &= {
             schema.inputs[min(i, len(schema.inputs) - 1)].type_str
             for i, name in enumerate(node.input)

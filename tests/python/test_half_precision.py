@@ -89,6 +89,26 @@ class TestConversions:
         np.testing.assert_array_equal(in_double(found[1]), in_double(i.astype(DTYPES[dtype])))
 
 
+@pytest.mark.parametrize("to", ["float16", "bfloat16", "float", "double", "int32"])
+def test_texts_are_numbers(to):
+    element = getattr(onnx.TensorProto, to.upper())
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 11, opset_import: ["" : 21]>
+        g (string[N] s) => ({to}[N] y) {{ y = Cast <to = {element}> (s) }}"""
+    )
+    texts = ["0.1", "-3e2", "+7", "1024.75"]
+    if to != "int32":
+        texts += ["-INF", "inf", "1e-40", "65519"]
+    found = run(model, s=np.array(texts, object))[0]
+    wanted = np.array([float(text) for text in texts])
+    kind = onnx.helper.tensor_dtype_to_np_dtype(element)
+    np.testing.assert_array_equal(in_double(found), in_double(wanted.astype(kind)))
+    assert np.isnan(in_double(run(model, s=np.array(["NaN"], object))[0])) if to != "int32" else 1
+    for text in ("", "x", "1x", "--1", "0x10", "1 "):
+        with pytest.raises(og.DataError, match="is not a number"):
+            run(model, s=np.array([text], object))
+
+
 def nearest(x: np.ndarray, dtype: str) -> np.ndarray:
     """Doubles rounded once: NumPy does it for float16; for bfloat16 by the definition."""
     if dtype == "float16":

@@ -1,12 +1,19 @@
+#include <algorithm>
+#include <charconv>
 #include <cmath>
+#include <limits>
+#include <string>
+#include <string_view>
 #include <utility>
 
+#include "device/cpu/convert.h"
+#include "onnxgrad/error.h"
 #include "opdef/kernel.h"
 #include "ops/kernel_support.h"
 #include "ops/quantize/small_types.h"
 
 // Cast from and to the types that the element-wise kernel does not load and store: floating-point
-// numbers of 4 and 8 bits, integers of 2 and 4 bits.
+// numbers of 4 and 8 bits, integers of 2 and 4 bits; and from texts to numbers.
 
 namespace onnxgrad::ops::cast_cpu {
 namespace {
@@ -100,9 +107,72 @@ void run_cast(const void* data, std::byte* const* args, const opdef::Launch&) {
   }
 }
 
+struct TextData {
+  device::ConvertFn convert = nullptr;  // from double, or from int64
+  std::int64_t element_bytes = 0;
+  std::int64_t count = 0;
+  bool to_integer = false;
+};
+
+[[noreturn]] void refuse_text(const std::string& text) {
+  throw DataError({.what = "Cast: '" + text.substr(0, 40) + "' is not a number",
+                   .hint = "Give numbers in plain or scientific notation, INF or NaN."});
+}
+
+// A number in plain or scientific notation, INF or NaN in any case, with a sign.
+double read_number(const std::string& text) {
+  std::string_view rest = text;
+  const bool is_negative = rest.starts_with('-');
+  if (is_negative || rest.starts_with('+')) rest.remove_prefix(1);
+  double number = 0;
+  const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), number);
+  const bool is_whole = end == rest.data() + rest.size() && !rest.starts_with('-');
+  if (!is_whole || error == std::errc::invalid_argument) refuse_text(text);
+  if (error == std::errc::result_out_of_range) number = std::strtod(text.c_str(), nullptr);
+  return is_negative && error == std::errc() ? -number : number;
+}
+
+std::int64_t read_integer(const std::string& text) {
+  std::int64_t number = 0;
+  const char* first = text.data() + (text.starts_with('+') ? 1 : 0);
+  const char* last = text.data() + text.size();
+  const auto [end, error] = std::from_chars(first, last, number);
+  if (error == std::errc() && end == last) return number;
+  const double fraction = std::trunc(read_number(text));
+  if (!(std::fabs(fraction) < 0x1p63)) refuse_text(text);
+  return static_cast<std::int64_t>(fraction);
+}
+
+void run_text_cast(const void* data, std::byte* const* args, const opdef::Launch&) {
+  const auto& cast = *static_cast<const TextData*>(data);
+  const auto* texts = reinterpret_cast<const std::string*>(args[0]);
+  for (std::int64_t i = 0; i < cast.count; ++i) {
+    std::byte* to = args[1] + i * cast.element_bytes;
+    if (cast.to_integer) {
+      const std::int64_t number = read_integer(texts[i]);
+      cast.convert(to, &number, 1);
+    } else {
+      const double number = read_number(texts[i]);
+      cast.convert(to, &number, 1);
+    }
+  }
+}
+
+KernelOffer offer_text_cast(const KernelRequest& request, DataType to) {
+  const bool to_integer = is_integer(to);
+  TextData data{
+      .convert = device::find_conversion(to_integer ? DataType::kInt64 : DataType::kFloat64, to),
+      .element_bytes = size_bits(to) / 8,
+      .count = request.inputs[0].dims.num_elements(),
+      .to_integer = to_integer};
+  if (data.convert == nullptr) return decline_dtype(request, to);
+  return prepared(run_text_cast, std::move(data), "texts");
+}
+
 KernelOffer offer_cast(const KernelRequest& request) {
   const DataType from = request.inputs[0].dtype;
   const DataType to = request.outputs[0].dtype;
+  if (from == DataType::kString) return offer_text_cast(request, to);
   const auto is_own = [](DataType dtype) { return is_small_float(dtype) || is_bit_integer(dtype); };
   const auto is_known = [](DataType dtype) { return is_small_type(dtype) || is_plain(dtype); };
   if (!is_own(from) && !is_own(to)) return KernelOffer::decline("the element-wise kernel casts it");
