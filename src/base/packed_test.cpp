@@ -53,7 +53,10 @@ TEST(Packed, OtherBytesAreRefused) {
       EXPECT_THROW(unpack(bad), DataError) << word << " " << wrong;
     }
   }
-  EXPECT_THROW(pack(std::vector{Tensor::from_strings({"a"}, Dims{1})}), UnsupportedOperatorError);
+  Tensor texts = pack(std::vector{Tensor::from_strings({"a"}, Dims{1})});
+  const std::int64_t longer = 9;  // than the bytes that follow
+  std::memcpy(texts.mutable_raw() + 4 * sizeof longer, &longer, sizeof longer);
+  EXPECT_THROW(unpack(texts), DataError);
 }
 
 }  // namespace

@@ -57,7 +57,7 @@ std::vector<ErrorCase> encoder_error_cases() {
               "ShapeError", "keys 1"),
       refused("mapper", "CategoryMapper <cats_int64s = [1]> (x)", {x}, "ModelError", "0 strings"),
       refused("unknown", "OneHotEncoder <cats_int64s = [1, 2], zeros = 0> (x)", {x}, "DataError",
-              "none of its 2 categories"),
+              "not one of its 2 categories"),
   };
 }
 
