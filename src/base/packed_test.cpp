@@ -54,7 +54,7 @@ TEST(Packed, OtherBytesAreRefused) {
     }
   }
   Tensor texts = pack(std::vector{Tensor::from_strings({"a"}, Dims{1})});
-  const std::int64_t longer = 9;  // than the bytes that follow
+  const std::int64_t longer = std::int64_t{1} << 40;  // than the bytes that follow
   std::memcpy(texts.mutable_raw() + 4 * sizeof longer, &longer, sizeof longer);
   EXPECT_THROW(unpack(texts), DataError);
 }

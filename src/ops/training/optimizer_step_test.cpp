@@ -68,9 +68,21 @@ std::vector<OpCase> optimizer_step_cases() {
                         uniform({}, -1, 1), h, uniform({}, 0.2, 1)}));
   cases.push_back(step("scalars_with_axis", call("y, p", "Adagrad", "x, g, h"),
                        {uniform({1}, 0.1, 0.5), integers({1}, 2, 2), x, x, h}));
-  cases.push_back(step("empty", call("y, p", "Adagrad", "x, g, h"),
-                       {rate(), integers({}, 2, 2), uniform({0, 3}, -1, 1), uniform({0, 3}, -1, 1),
-                        uniform({0, 3}, 0, 1)}));
+  for (const std::int64_t rows : {0, 1}) {
+    const std::string suffix = "_rows_" + std::to_string(rows);
+    const CaseInput w = uniform({rows, 3}, -1, 1);
+    const CaseInput squares = uniform({rows, 3}, 0.2, 1);
+    cases.push_back(step("adagrad" + suffix, call("y, p", "Adagrad", "x, g, h"),
+                         {rate(), integers({}, 2, 2), w, w, squares}));
+    cases.push_back(step("adam" + suffix, call("y, p, q", "Adam", "x, g, v, h"),
+                         {rate(), integers({}, 2, 2), w, w, w, squares}));
+    cases.push_back(step("momentum" + suffix,
+                         call("y, p",
+                              "Momentum <alpha = 0.8, beta = 0.3, norm_coefficient = 0.02, "
+                              "mode = \"nesterov\">",
+                              "x, g, v"),
+                         {rate(), integers({}, 2, 2), w, w, w}));
+  }
   return cases;
 }
 
