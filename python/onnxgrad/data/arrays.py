@@ -145,7 +145,8 @@ def from_native(value: Any) -> np.ndarray[Any, Any]:
 def _type_of_ml_dtypes(name: str) -> np.dtype[Any]:
     import ml_dtypes
 
-    return np.dtype(getattr(ml_dtypes, name))
+    dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+    return dtype
 
 
 def from_native_list(values: Sequence[Any]) -> list[np.ndarray[Any, Any]]:

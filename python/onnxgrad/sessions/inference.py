@@ -42,7 +42,7 @@ def _packed_map(value: Any, name: str, type_name: str) -> Any:
     parts = []
     for items, kind in ((value.keys(), key_type), (value.values(), value_type)):
         try:
-            array = np.array(list(items), _MAP_TYPES[kind])
+            array: np.ndarray[Any, Any] = np.array(list(items), _MAP_TYPES[kind])
         except (TypeError, ValueError, OverflowError) as error:
             raise DataError(
                 what=f"'{name}': its keys or values are not all of type {kind}",
