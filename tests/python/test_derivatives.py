@@ -258,7 +258,8 @@ def test_jvp_is_the_transpose_of_vjp(name: str) -> None:
     gradients = run(backward, arrays | seeds, stock=False)
     left = sum(np.sum(a * u) for a, u in zip(moved, seeds.values(), strict=True))
     right = sum(np.sum(a * v) for a, v in zip(gradients, tangents.values(), strict=True))
-    np.testing.assert_allclose(left, right, rtol=1e-9, atol=1e-12)
+    rtol = 1e-6 if name == "quantize" else 1e-9  # that model computes in float32
+    np.testing.assert_allclose(left, right, rtol=rtol, atol=1e-12)
 
 
 # ------------------------------------------------------------------------------- names and messages

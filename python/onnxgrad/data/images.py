@@ -23,7 +23,7 @@ def decode_image(encoded: np.ndarray[Any, Any], pixel_format: str) -> np.ndarray
             hint="Install it: pip install 'onnxgrad[image]'.",
         ) from error
     try:
-        with Image.open(io.BytesIO(encoded.tobytes())) as image:
+        with Image.open(fp=io.BytesIO(encoded.tobytes())) as image:
             pixels = np.asarray(image.convert(_MODES[pixel_format]))
     except (UnidentifiedImageError, OSError, SyntaxError, Image.DecompressionBombError) as error:
         raise DataError(
