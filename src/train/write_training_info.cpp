@@ -40,8 +40,9 @@ bool are_equal(const Tensor& a, const Tensor& b) {
          std::memcmp(a.raw(), b.raw(), static_cast<std::size_t>(a.size_bytes())) == 0;
 }
 
-// The initializer of the file that a weight is, element by element; nullptr: it is none.
-const Value* initializer_of(const ir::Model& file, const Value& weight) {
+// The initializer of the file that a weight is, element by element, possibly in another
+// floating-point type; nullptr: it is none.
+const Value* stored_weight(const ir::Model& file, const Value& weight) {
   std::string name = weight.name;
   if (const auto& origin = weight.origin) {
     const bool is_plain = origin->kind == ir::WeightOrigin::Kind::kInitializer &&
@@ -51,9 +52,18 @@ const Value* initializer_of(const ir::Model& file, const Value& weight) {
     name = origin->name;
   }
   const Value* value = file.graph->find(name);
-  const bool is_same = value != nullptr && value->is_initializer() &&
-                       has_form_of(value->initializer, weight.initializer);
+  if (value == nullptr || !value->is_initializer()) return nullptr;
+  const Tensor& stored = value->initializer;
+  const bool are_floating = is_floating(stored.dtype()) && is_floating(weight.initializer.dtype());
+  const bool is_same = stored.dims() == weight.initializer.dims() &&
+                       (are_floating || stored.dtype() == weight.initializer.dtype());
   return is_same ? value : nullptr;
+}
+
+// The same, in the same type.
+const Value* initializer_of(const ir::Model& file, const Value& weight) {
+  const Value* value = stored_weight(file, weight);
+  return value != nullptr && has_form_of(value->initializer, weight.initializer) ? value : nullptr;
 }
 
 // The step in the wanted opset; its outputs are the loss and the new states.
@@ -83,6 +93,7 @@ class AlgorithmWriter {
   bool is_weight(const std::string& name) const;
   void find_shared();
   void share(Value* value, const Value* of_model) { shared_[value] = of_model; }
+  void narrow_weights();
   void set_learning_rate();
   void set_state();
   void name_values(Graph& graph, bool is_main);
@@ -95,6 +106,7 @@ class AlgorithmWriter {
   ir::Model step_;
   ir::Model model_;
   std::unordered_map<const Value*, const Value*> shared_;  // values of the step that the model has
+  std::vector<std::pair<std::string, Value*>> narrowed_;   // initializers of the model: new values
 };
 
 bool AlgorithmWriter::is_weight(const std::string& name) const {
@@ -105,7 +117,7 @@ bool AlgorithmWriter::is_weight(const std::string& name) const {
 bool AlgorithmWriter::can_continue() const {
   for (const ir::StateBinding& binding : step_.state) {
     const bool must_be_there = is_weight(binding.input->name);
-    if (must_be_there && initializer_of(model_, *binding.input) == nullptr) return false;
+    if (must_be_there && stored_weight(model_, *binding.input) == nullptr) return false;
   }
   return std::ranges::all_of(step_.opset_imports, [this](const auto& import) {
     const std::int64_t version = model_.opset(import.first);
@@ -128,6 +140,30 @@ void AlgorithmWriter::find_shared() {
     const bool is_same =
         is_state ? is_weight(value->name) : are_equal(same->initializer, value->initializer);
     if (is_same) share(value, same);
+  }
+}
+
+// A weight that the file has in float16 or bfloat16 is trained as one of the algorithm's in
+// float32; the model's becomes that value, rounded.
+void AlgorithmWriter::narrow_weights() {
+  Graph& graph = *step_.graph;
+  for (const ir::StateBinding& binding : step_.state) {
+    if (!is_weight(binding.input->name) || shared_.contains(binding.input)) continue;
+    const Value* stored = stored_weight(model_, *binding.input);
+    if (stored == nullptr) {
+      throw ModelError({.what = "weight '" + binding.input->name +
+                                "' is no initializer that a training could update",
+                        .where = {.value = binding.input->name},
+                        .hint = "Freeze it, or export the model with it as an initializer."});
+    }
+    if (binding.output == binding.input) continue;
+    const auto to = static_cast<std::int64_t>(stored->initializer.dtype());
+    ir::Node* cast = graph.add_node("Cast", {binding.output}, 1, {{.name = "to", .value = to}}, "",
+                                    "next/" + stored->name + "_stored");
+    Value* value = cast->outputs.front();
+    value->type = ir::Type::tensor(stored->initializer.dtype(), stored->initializer.dims());
+    graph.outputs.push_back(value);
+    narrowed_.emplace_back(stored->name, value);
   }
 }
 
@@ -196,6 +232,9 @@ std::vector<onnx_io::TrainingBinding> AlgorithmWriter::bindings() const {
   for (const auto& [input, output] : step_.state) {
     if (input != output) updates.push_back({.initializer = input->name, .output = output->name});
   }
+  for (const auto& [name, value] : narrowed_) {
+    updates.push_back({.initializer = name, .output = value->name});
+  }
   return updates;
 }
 
@@ -239,6 +278,7 @@ void AlgorithmWriter::merge_header() {
 
 ir::Model AlgorithmWriter::run() {
   find_shared();
+  narrow_weights();
   set_learning_rate();
   set_state();
   name_values(*step_.graph, true);

@@ -9,7 +9,7 @@ import onnx.parser
 import pytest
 
 import onnxgrad as og
-from support import mlp_proto
+from support import initializers, mlp_proto
 from training_infos import Interpreter, assert_same_state, state_of
 
 
@@ -309,6 +309,29 @@ def test_threads(threads):
         loaded.step({"X": x, "label": y})
     for name, value in direct.state().items():
         np.testing.assert_allclose(loaded.state()[name], value, rtol=1e-6, atol=1e-8)
+
+
+def test_weights_in_half_precision_are_trained_as_float32():
+    text = "m (float16[N,3] x) => (float16[N,1] y) { p = MatMul (x, w)  y = Tanh (p) }"
+    model = onnx.parser.parse_model('<ir_version: 8, opset_import: ["" : 17]>' + text)
+    first = np.array([[0.5], [-0.5], [0.25]], np.float16)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(first, "w"))
+    x = np.random.default_rng(0).normal(size=(16, 3)).astype(np.float16)
+    y = np.tanh(x @ np.array([[1], [2], [0.5]], np.float16))
+    written = og.add_training_info(model, "squared_error", "adam")
+    onnx.checker.check_model(written)
+    direct, loaded = og.Trainer(model, "squared_error", "adam"), og.Trainer(written)
+    for trainer in (direct, loaded):
+        trainer.fit(x, y, epochs=5, verbose=0)
+    assert loaded.history["train_loss"] == pytest.approx(direct.history["train_loss"])
+    trained = [initializers(trainer.trained_model())["w"] for trainer in (direct, loaded)]
+    assert trained[1].dtype == np.float16
+    assert np.any(trained[0] != first)
+    np.testing.assert_array_equal(trained[1], trained[0])
+    again = og.Trainer(loaded.trained_model())  # the float32 weight is in the file too
+    for trainer in (direct, again):
+        trainer.fit(x, y, epochs=5, verbose=0)
+    assert again.history["train_loss"] == pytest.approx(direct.history["train_loss"])
 
 
 # ------------------------------------------------------------------------------------- commands
