@@ -234,14 +234,10 @@ void dots(const GemmDots<T>& dots) {
 inline constexpr std::int64_t kFloatSquare = 4;
 inline constexpr std::int64_t kDoubleSquare = 2;
 
-HWY_INLINE void transpose_square(const float* p, std::ptrdiff_t from_row, float* q,
-                                 std::ptrdiff_t to_row) {
-  const hn::FixedTag<float, 4> d;
-  const hn::FixedTag<double, 2> pair;
-  const auto r0 = hn::LoadU(d, p);
-  const auto r1 = hn::LoadU(d, p + from_row);
-  const auto r2 = hn::LoadU(d, p + 2 * from_row);
-  const auto r3 = hn::LoadU(d, p + 3 * from_row);
+/// The transpose of four rows, in each 128 bits of them by itself.
+template <class D, class V>
+HWY_INLINE void store_transposed(D d, V r0, V r1, V r2, V r3, float* q, std::ptrdiff_t to_row) {
+  const hn::Repartition<double, D> pair;
   const auto low01 = hn::BitCast(pair, hn::InterleaveLower(d, r0, r1));
   const auto low23 = hn::BitCast(pair, hn::InterleaveLower(d, r2, r3));
   const auto high01 = hn::BitCast(pair, hn::InterleaveUpper(d, r0, r1));
@@ -250,6 +246,16 @@ HWY_INLINE void transpose_square(const float* p, std::ptrdiff_t from_row, float*
   hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(pair, low01, low23)), d, q + to_row);
   hn::StoreU(hn::BitCast(d, hn::InterleaveLower(pair, high01, high23)), d, q + 2 * to_row);
   hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(pair, high01, high23)), d, q + 3 * to_row);
+}
+
+HWY_INLINE void transpose_square(const float* p, std::ptrdiff_t from_row, float* q,
+                                 std::ptrdiff_t to_row) {
+  const hn::FixedTag<float, 4> d;
+  const auto r0 = hn::LoadU(d, p);
+  const auto r1 = hn::LoadU(d, p + from_row);
+  const auto r2 = hn::LoadU(d, p + 2 * from_row);
+  const auto r3 = hn::LoadU(d, p + 3 * from_row);
+  store_transposed(d, r0, r1, r2, r3, q, to_row);
 }
 
 HWY_INLINE void transpose_square(const double* p, std::ptrdiff_t from_row, double* q,
@@ -280,19 +286,11 @@ HWY_INLINE hn::Vec<D> load_quarters(D d, const T* from, std::ptrdiff_t step) {
 HWY_INLINE void transpose_strip(const float* p, std::ptrdiff_t from_row, float* q,
                                 std::ptrdiff_t to_row) {
   const hn::ScalableTag<float> d;
-  const hn::Repartition<double, decltype(d)> pair;
   const auto r0 = load_quarters(d, p, 4 * from_row);
   const auto r1 = load_quarters(d, p + from_row, 4 * from_row);
   const auto r2 = load_quarters(d, p + 2 * from_row, 4 * from_row);
   const auto r3 = load_quarters(d, p + 3 * from_row, 4 * from_row);
-  const auto low01 = hn::BitCast(pair, hn::InterleaveLower(d, r0, r1));
-  const auto low23 = hn::BitCast(pair, hn::InterleaveLower(d, r2, r3));
-  const auto high01 = hn::BitCast(pair, hn::InterleaveUpper(d, r0, r1));
-  const auto high23 = hn::BitCast(pair, hn::InterleaveUpper(d, r2, r3));
-  hn::StoreU(hn::BitCast(d, hn::InterleaveLower(pair, low01, low23)), d, q);
-  hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(pair, low01, low23)), d, q + to_row);
-  hn::StoreU(hn::BitCast(d, hn::InterleaveLower(pair, high01, high23)), d, q + 2 * to_row);
-  hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(pair, high01, high23)), d, q + 3 * to_row);
+  store_transposed(d, r0, r1, r2, r3, q, to_row);
 }
 
 HWY_INLINE void transpose_strip(const double* p, std::ptrdiff_t from_row, double* q,
