@@ -1,6 +1,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "base/philox.h"
 #include "train/fit/fit_loop.h"
@@ -45,6 +48,19 @@ class Layers {
                       {{.name = "kernel_shape", .value = two}, {.name = "strides", .value = two}});
   }
 
+  /// The last hidden states of a cell with `gates` rows of weights per unit, forwards and backwards
+  /// over sequences of given lengths; x: [T, N, inputs], result: [N, 2 * units].
+  Value* recurrent(const std::string& op_type, const std::vector<Value*>& x_and_lengths,
+                   std::int64_t inputs, std::int64_t units, std::int64_t gates) {
+    Value* w = weight({2, gates * units, inputs}, inputs);
+    Value* r = weight({2, gates * units, units}, units);
+    const std::vector<Value*> outputs =
+        draft.g.ops(op_type, {x_and_lengths[0], w, r, nullptr, x_and_lengths[1]}, 2,
+                    {{.name = "hidden_size", .value = units},
+                     {.name = "direction", .value = std::string("bidirectional")}});
+    return draft.g.op("Flatten", {draft.g.transpose(outputs[1], {1, 0, 2})});
+  }
+
   Draft draft;
 
  private:
@@ -80,6 +96,20 @@ Draft convolutions() {
   h = layers.max_pool(layers.relu(layers.conv(h, 8, 16, 3)));
   h = layers.draft.g.op("Flatten", {h});
   layers.draft.output(layers.dense(h, 16 * 3 * 3, kClasses), "scores");
+  return std::move(layers.draft);
+}
+
+constexpr std::int64_t kTimeSteps = 6;
+
+/// A recurrent layer in both directions over sequences of different lengths, one dense layer.
+Draft recurrent(const std::string& op_type, std::int64_t gates) {
+  constexpr std::int64_t kUnits = 48;
+  Layers layers;
+  Value* x = layers.draft.input("x", DataType::kFloat32, {Dim::named("N"), kTimeSteps, 8});
+  Value* lengths = layers.draft.input("lengths", DataType::kInt32, {Dim::named("N")});
+  Value* steps = layers.draft.g.transpose(x, {1, 0, 2});
+  Value* h = layers.recurrent(op_type, {steps, lengths}, 8, kUnits, gates);
+  layers.draft.output(layers.dense(h, 2 * kUnits, kClasses), "scores");
   return std::move(layers.draft);
 }
 
@@ -131,6 +161,21 @@ TEST_F(Allocations, NoneForConvolutions) {
   for (const int threads : {1, 2}) {
     EXPECT_EQ(count_allocations(convolutions(), data, Adam{}, threads), 0) << threads;
     EXPECT_EQ(count_allocations(convolutions(), data, momentum, threads), 0) << threads;
+  }
+}
+
+TEST_F(Allocations, NoneForRecurrentLayers) {
+  Dataset data = random_rows({200, kTimeSteps, 8});
+  data.inputs[0].name = "x";
+  std::vector<std::int32_t> lengths;
+  for (std::int32_t i = 0; i < 200; ++i) lengths.push_back(i % (kTimeSteps + 1));
+  data.inputs.push_back({.name = "lengths", .tensor = Tensor::from(lengths, Dims{200})});
+  for (const auto& [op_type, gates] :
+       {std::pair("LSTM", 4), std::pair("GRU", 3), std::pair("RNN", 1)}) {
+    for (const int threads : {1, 2}) {
+      EXPECT_EQ(count_allocations(recurrent(op_type, gates), data, Adam{}, threads), 0)
+          << op_type << ", " << threads << " threads";
+    }
   }
 }
 
