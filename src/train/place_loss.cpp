@@ -148,10 +148,6 @@ struct Penalized {
   double l2 = 0;
 };
 
-bool is_matrix(const Weight& weight) {
-  return weight.trainable && weight.value->initializer.dims().rank() >= 2;
-}
-
 // Which of the weights a penalty applies to.
 std::vector<bool> match_penalty(const Penalty& penalty, const std::vector<Weight>& weights,
                                 const std::vector<std::string>& names,
@@ -162,7 +158,8 @@ std::vector<bool> match_penalty(const Penalty& penalty, const std::vector<Weight
   std::vector<bool> matched;
   bool is_any = false;
   for (const Weight& weight : weights) {
-    matched.push_back(is_matrix(weight) && ancestors.contains(weight.value));
+    const bool is_matrix = weight.value->initializer.dims().rank() >= 2;
+    matched.push_back(is_matrix && weight.trainable && ancestors.contains(weight.value));
     is_any = is_any || matched.back();
   }
   if (!is_any) {
@@ -173,12 +170,16 @@ std::vector<bool> match_penalty(const Penalty& penalty, const std::vector<Weight
   return matched;
 }
 
-std::vector<Weight> find_floating_weights(const ir::Model& model,
-                                          const opdef::OpRegistry& registry) {
+std::vector<Weight> find_floating_weights(const ir::Model& model, const opdef::OpRegistry& registry,
+                                          const std::vector<std::string>* trained) {
   std::vector<Weight> weights = find_weights(model, registry);
   std::erase_if(weights, [](const Weight& weight) {
     return !is_floating(weight.value->initializer.dtype());
   });
+  if (trained == nullptr) return weights;
+  for (Weight& weight : weights) {
+    weight.trainable = std::ranges::find(*trained, weight.value->name) != trained->end();
+  }
   return weights;
 }
 
@@ -306,11 +307,12 @@ LossPlace PlacedLoss::place() const {
           .class_axis = resolved.class_axis};
 }
 
-PlacedLoss place_loss(GraphBuilder& g, const opdef::OpRegistry& registry, const Loss& loss) {
+PlacedLoss place_loss(GraphBuilder& g, const opdef::OpRegistry& registry, const Loss& loss,
+                      const std::vector<std::string>* trained) {
   check_combination(loss);
   // Before the loss adds its own constants, which no pattern should match.
   std::vector<Weight> weights;
-  if (!loss.penalties.empty()) weights = find_floating_weights(g.model(), registry);
+  if (!loss.penalties.empty()) weights = find_floating_weights(g.model(), registry, trained);
   g.set_scope("loss");
   if (std::holds_alternative<OutputLoss>(loss.function)) {
     PlacedLoss placed = place_own(g, loss, loss.reduction);

@@ -1,6 +1,7 @@
 #ifndef ONNXGRAD_TRAIN_PLACE_LOSS_H_
 #define ONNXGRAD_TRAIN_PLACE_LOSS_H_
 
+#include <string>
 #include <unordered_set>
 #include <vector>
 
@@ -27,10 +28,12 @@ struct PlacedLoss {
 };
 
 /// Adds the inputs for targets and sample weights to the graph that `g` writes, and the nodes of
-/// the loss. Throws: ModelError (see resolve_loss and write_loss; a penalty or factor that is not
-/// a number of at least 0; a pattern that matches no weight; others with their own penalties,
-/// weights or others).
-PlacedLoss place_loss(ir::GraphBuilder& g, const opdef::OpRegistry& registry, const Loss& loss);
+/// the loss. Penalties without patterns apply to the matrices among `trained`, by name; nullptr: to
+/// those that are trainable. Throws: ModelError (see resolve_loss and write_loss; a penalty or
+/// factor that is not a number of at least 0; a pattern that matches no weight; others with their
+/// own penalties, weights or others).
+PlacedLoss place_loss(ir::GraphBuilder& g, const opdef::OpRegistry& registry, const Loss& loss,
+                      const std::vector<std::string>* trained = nullptr);
 
 /// All values that `value` is computed from, including itself.
 std::unordered_set<const ir::Value*> ancestors_of(const ir::Value* value);

@@ -95,6 +95,17 @@ TEST(PlaceLoss, APenaltyWithoutNamesLeavesBiasesOut) {
   EXPECT_THAT(names_of(placed.penalized), ElementsAre("W"));
 }
 
+TEST(PlaceLoss, APenaltyWithoutNamesIsOnWhatIsTrained) {
+  Draft draft = linear_model(kWeights, kBias);
+  const std::vector<std::string> trained{"b"};
+  draft.weight("K", Tensor::from(kWeights, Dims{1, 2}));  // nothing reads it
+  const Loss loss{.penalties = {{.l2 = 1, .weights = {}}}};
+  EXPECT_THROW(place_loss(draft.g, builtin_engine().ops, loss, &trained), ModelError);
+  const std::vector<std::string> matrices{"W", "K"};
+  EXPECT_THAT(names_of(place_loss(draft.g, builtin_engine().ops, loss, &matrices).penalized),
+              ElementsAre("W"));
+}
+
 TEST(PlaceLoss, MistakesAreNamed) {
   EXPECT_THAT(message_of({.penalties = {{.l1 = -1}}}), HasSubstr("penalty: l1 is -1"));
   EXPECT_THAT(message_of({.penalties = {{.l2 = 1, .weights = {"V"}}}}), HasSubstr("matches 'V'"));

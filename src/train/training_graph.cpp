@@ -177,6 +177,12 @@ void hold_states(Draft& draft, const std::vector<Weight>& weights,
   }
 }
 
+std::vector<std::string> names_of(const std::vector<Weight>& weights) {
+  std::vector<std::string> names;
+  for (const Weight& weight : weights) names.push_back(weight.value->name);
+  return names;
+}
+
 std::vector<WeightInfo> infos_of(const std::vector<Weight>& weights) {
   std::vector<WeightInfo> infos;
   std::ranges::transform(weights, std::back_inserter(infos), weight_info);
@@ -348,7 +354,9 @@ StepGraph build_step(const ir::Model& working, const opdef::OpRegistry& registry
   onnx_io::take_known_branches(*draft.model(), g.inferer(), registry, builtin_evaluator());
   auto model_outputs = runnable_outputs(graph);
   ChosenWeights chosen = choose_weights(*draft.model(), registry, options);
-  const PlacedLoss placed = place_loss(g, registry, loss);
+  std::vector<std::string> penalized = names_of(chosen.trained);
+  std::ranges::copy(names_of(chosen.held), std::back_inserter(penalized));
+  const PlacedLoss placed = place_loss(g, registry, loss, &penalized);
   Value* loss_value = placed.written.loss;
   StateWeights state_weights =
       enter_training(draft, registry, std::move(chosen), loss_value, options);
@@ -409,7 +417,9 @@ EvaluationGraph build_evaluation(const ir::Model& working, const opdef::OpRegist
   close_defaults(graph);
   Loss reduced = loss;
   if (loss.reduction == Reduction::kNone) reduced.reduction = Reduction::kSum;
-  const PlacedLoss placed = place_loss(draft.g(), registry, reduced);
+  std::vector<std::string> names;
+  std::ranges::transform(weights, std::back_inserter(names), &WeightInfo::name);
+  const PlacedLoss placed = place_loss(draft.g(), registry, reduced, &names);
   graph.outputs.clear();
   EvaluationPorts ports{.numerator = add_output(graph, placed.written.numerator),
                         .denominator = add_output(graph, placed.written.denominator)};

@@ -90,6 +90,12 @@ def mlp_proto(sizes, seed=0, dtype=np.float32, head=""):
     return model
 
 
+def linear_rows(proto, X, y):
+    """The scores of the linear model and their differences from y, in float64."""
+    weights = initializers(proto)
+    return X.astype(np.float64) @ weights["coef"] + weights["intercept"] - y
+
+
 def initializers(model):
     """The weights of a model by name; `model` is a ModelProto or a path."""
     proto = model if isinstance(model, onnx.ModelProto) else onnx.load(model)

@@ -1,4 +1,4 @@
-"""Losses against PyTorch's stored values, NumPy and scikit-learn; penalties, several targets."""
+"""Losses against PyTorch's stored values, NumPy and scikit-learn; several targets."""
 
 import json
 from pathlib import Path
@@ -9,7 +9,7 @@ import onnxruntime
 import pytest
 
 import onnxgrad as og
-from support import initializers, mlp_proto
+from support import initializers, linear_rows, mlp_proto
 
 DATA = Path(__file__).parents[1] / "data" / "losses" / "torch_values.json"
 CASES = json.loads(DATA.read_text())["cases"]
@@ -114,12 +114,6 @@ def test_the_manual_has_every_loss_and_penalty():
 
 
 # Reductions and weights in sessions and trainers.
-
-
-def linear_rows(proto, X, y):
-    """The scores of the linear model and their differences from y, in float64."""
-    weights = initializers(proto)
-    return X.astype(np.float64) @ weights["coef"] + weights["intercept"] - y
 
 
 def test_session_gives_the_loss_of_each_row(linear_proto, linear_data):
@@ -266,84 +260,6 @@ def test_class_weight_of_strings_and_invalid_ones(linear_model, linear_data):
 
 
 # Penalties.
-
-
-@pytest.mark.parametrize("reduction", ["mean", "sum"])
-@pytest.mark.parametrize(
-    ("penalty", "l1", "l2"),
-    [
-        (og.losses.Penalty(l1=0.1), 0.1, 0),
-        (og.losses.Penalty(l2=0.3, weights="co*"), 0, 0.3),
-        ({"coef": {"l1": 0.1, "l2": 0.3}}, 0.1, 0.3),
-        ([og.losses.Penalty(l1=0.1), og.losses.Penalty(l2=0.3, weights=["coef"])], 0.1, 0.3),
-    ],
-)
-def test_penalties_are_in_the_loss_and_in_the_gradient(
-    penalty, l1, l2, reduction, linear_proto, linear_data
-):
-    X, y = linear_data
-    w = initializers(linear_proto)["coef"].astype(np.float64)
-    d = linear_rows(linear_proto, X, y)
-    scale = len(X) if reduction == "mean" else 1
-    expected = (d**2).sum() / scale + l1 * np.abs(w).sum() + l2 * (w**2).sum()
-    slope = 2 * X.T @ d / scale + l1 * np.sign(w) + 2 * l2 * w
-    loss = og.losses.SquaredError(reduction=reduction)
-    session = og.TrainingSession(
-        linear_proto, loss, og.optimizers.SGD(lr=0.0), penalty=penalty, outputs=["coef_grad"]
-    )
-    assert "penalty on 'coef'" in session.loss_line
-    feeds = {"X": X, "label": y}
-    found, (gradient,) = session.step(feeds)
-    assert found == pytest.approx(expected, rel=1e-5)
-    np.testing.assert_allclose(gradient, slope, rtol=1e-4)
-    assert session.evaluate(feeds).loss == pytest.approx(expected, rel=1e-5)
-    file = og.add_loss(linear_proto, loss, penalty=penalty)
-    stock = onnxruntime.InferenceSession(file.SerializeToString())
-    assert stock.run(["loss"], feeds)[0] == pytest.approx(expected, rel=1e-5)
-
-
-@pytest.mark.parametrize(("alpha", "l1_ratio"), [(0.2, 0.5), (0.3, 0.1), (0.1, 0.9)])
-def test_penalized_regression_ends_where_scikit_learns_does(
-    alpha, l1_ratio, linear_proto, linear_data
-):
-    from sklearn.linear_model import ElasticNet
-
-    # scikit-learn's objective is half of ours: |y - X w|^2 / (2 N) + a r |w| + a (1 - r) / 2 |w|^2.
-    penalty = og.losses.Penalty(l1=2 * alpha * l1_ratio, l2=alpha * (1 - l1_ratio))
-    X, y = linear_data
-    trainer = og.Trainer(linear_proto, "mse", "sgd", lr=0.2, penalty=penalty)
-    trainer.fit(X, y, epochs=150, batch_size=len(X), verbose=0)
-    best = ElasticNet(alpha=alpha, l1_ratio=l1_ratio, tol=1e-8, max_iter=10000).fit(X, y[:, 0])
-    state = trainer.session.state()
-    np.testing.assert_allclose(state["coef"][:, 0], best.coef_, atol=1e-5)
-    np.testing.assert_allclose(state["intercept"], best.intercept_, atol=1e-5)
-
-
-def test_penalty_in_the_validation_loss_of_unequal_batches(linear_proto, linear_data):
-    X, y = linear_data[0][:50], linear_data[1][:50]
-    penalty = og.losses.Penalty(l2=0.5, weights="*")
-    trainer = og.Trainer(linear_proto, "mse", og.optimizers.SGD(lr=0.0), penalty=penalty)
-    trainer.fit(X, y, validation=(X, y), epochs=1, batch_size=16, verbose=0)
-    weights = initializers(linear_proto)
-    d = linear_rows(linear_proto, X, y)
-    expected = np.mean(d**2) + 0.5 * sum((w.astype(float) ** 2).sum() for w in weights.values())
-    assert trainer.history["train_loss"][0] == pytest.approx(expected, rel=1e-5)
-    assert trainer.history["val_loss"][0] == pytest.approx(expected, rel=1e-5)
-
-
-def test_penalties_that_cannot_be():
-    model = mlp_proto([4, 3], head="Softmax")
-    with pytest.raises(og.OptionError, match="l2: -1"):
-        og.losses.Penalty(l2=-1)
-    with pytest.raises(og.OptionError, match=r"penalty: 0\.1 for 'W0'"):
-        og.Trainer(model, penalty={"W0": 0.1})
-    with pytest.raises(og.OptionError, match="a float is not a penalty"):
-        og.Trainer(model, penalty=[0.1])
-    with pytest.raises(og.ModelError, match="no floating-point weight matches 'V0'"):
-        og.Trainer(model, penalty={"V0": {"l2": 1}})
-
-
-# The losses that add_loss_output of the older library knows: sums over the batch.
 
 
 def test_elastic_loss_with_weights_and_penalty_as_add_loss_output_states_it(linear_proto):
