@@ -112,9 +112,13 @@ def _convert_graph(graph: onnx.GraphProto, half: np.dtype, element: int) -> None
     for tensor in graph.initializer:
         _convert_tensor(tensor, half)
     for value in [*graph.input, *graph.output, *graph.value_info]:
-        if value.type.tensor_type.elem_type == TensorProto.FLOAT:
-            value.type.tensor_type.elem_type = element
+        of_items = value.type.sequence_type.elem_type
+        kind = of_items if value.type.HasField("sequence_type") else value.type
+        if kind.tensor_type.elem_type == TensorProto.FLOAT:
+            kind.tensor_type.elem_type = element
     for node in graph.node:
+        if node.op_type == "SequenceEmpty" and not node.attribute:
+            node.attribute.append(onnx.helper.make_attribute("dtype", TensorProto.FLOAT))
         for attribute in node.attribute:
             if attribute.name in ("to", "dtype") and attribute.i == TensorProto.FLOAT:
                 attribute.i = element

@@ -7,16 +7,9 @@ import numpy as np
 import onnxruntime
 import pytest
 import sklearn.metrics
-from typer.testing import CliRunner
 
-from onnxgrad import cli
+from command_line import run
 from support import mlp_proto
-
-
-def run(*arguments, status=0):
-    done = CliRunner().invoke(cli.app, [str(argument) for argument in arguments])
-    assert done.exit_code == status, done.output
-    return done.stdout, done.stderr
 
 
 @pytest.fixture
