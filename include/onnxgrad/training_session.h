@@ -36,6 +36,9 @@ struct TrainingOptions {
   TrainingMode training_mode = TrainingMode::kAuto;
   /// A step whose loss or new weights are NaN or infinite changes nothing; its loss is returned.
   bool skip_non_finite = false;
+  /// No gradient and no update: evaluate() and predict() only, for models without weights to train
+  /// too. Options of the update are ignored.
+  bool evaluation_only = false;
   EngineOptions engine = {};
 };
 

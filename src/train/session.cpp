@@ -150,7 +150,8 @@ StepGraph Session::write_step(const std::optional<TrainedSet>& set) const {
                      .update = options_.update,
                      .outputs = options_.outputs,
                      .target_losses = true,
-                     .gradient_norm = logs_gradient_norm_});
+                     .gradient_norm = logs_gradient_norm_,
+                     .evaluation_only = options_.evaluation_only});
 }
 
 // The step with initial values, all or nothing. Returns the previous one.
@@ -177,7 +178,15 @@ void Session::expect_own_step(const std::string& what) const {
       {.what = what + ": the model's file describes its training", .hint = kFileTrainingHint});
 }
 
+void Session::expect_training() const {
+  if (!options_.evaluation_only) return;
+  throw OptionError({.what = "this session only evaluates and predicts: it was made with "
+                             "evaluation_only",
+                     .hint = "Make another without it."});
+}
+
 void Session::expect_learning_rate() const {
+  expect_training();
   if (training_ == nullptr || !graph().learning_rate.empty()) return;
   throw OptionError({.what = "the training that the model's file describes has no learning rate "
                              "that can be set",
@@ -262,6 +271,7 @@ void Session::check_rows(std::span<const Port> ports, std::span<const Tensor* co
 }
 
 StepResult Session::step(const NamedTensors& feeds) {
+  expect_training();
   if (texts_ != nullptr) return step_on(fit_feeds(encode_texts(texts_.get(), feeds)));
   if (needs_fitting(feeds)) return step_on(fit_feeds(feeds));
   return step_on(feeds);

@@ -58,6 +58,8 @@ class Session {
     expect_learning_rate();
     step_->set_learning_rate(rate);
   }
+  /// Throws: OptionError: the session only evaluates.
+  void expect_training() const;
   /// Throws: OptionError: the training that the file describes has no rate that can be set.
   void expect_learning_rate() const;
   /// nullptr: the loss and the optimizer are ours.
@@ -160,7 +162,10 @@ class Session {
 /// What an epoch loop uses of a session. During its lifetime, plans are kept.
 class FitSession {
  public:
-  explicit FitSession(Session& session) : session_(session) { session_.is_fitting_ = true; }
+  explicit FitSession(Session& session) : session_(session) {
+    session.expect_training();
+    session_.is_fitting_ = true;
+  }
   ~FitSession() { session_.is_fitting_ = false; }
   FitSession(const FitSession&) = delete;
   FitSession& operator=(const FitSession&) = delete;

@@ -341,6 +341,19 @@ void bind_weights(ir::Graph& graph, const std::vector<WeightInfo>& weights) {
   std::erase_if(graph.initializers, [](const Value* value) { return !value->is_initializer(); });
 }
 
+// A step that computes the loss alone.
+StepGraph loss_step(Draft& draft, const PlacedLoss& placed, const Loss& loss) {
+  draft.graph().outputs.clear();
+  StepGraph step{.model = draft.model(),
+                 .loss = placed.resolved.info,
+                 .class_symbol = class_symbol(placed.resolved),
+                 .ports = {.loss = add_output(draft.graph(), placed.written.loss)},
+                 .is_mean = loss.reduction == Reduction::kMean};
+  if (placed.sample_weight != nullptr) step.sample_weight = placed.sample_weight->name;
+  cut_around_state(*draft.model());
+  return step;
+}
+
 }  // namespace
 
 StepGraph build_step(const ir::Model& working, const opdef::OpRegistry& registry, const Loss& loss,
@@ -352,6 +365,7 @@ StepGraph build_step(const ir::Model& working, const opdef::OpRegistry& registry
   GraphBuilder& g = draft.g();
   close_defaults(graph);
   onnx_io::take_known_branches(*draft.model(), g.inferer(), registry, builtin_evaluator());
+  if (options.evaluation_only) return loss_step(draft, place_loss(g, registry, loss), loss);
   auto model_outputs = runnable_outputs(graph);
   ChosenWeights chosen = choose_weights(*draft.model(), registry, options);
   std::vector<std::string> penalized = names_of(chosen.trained);

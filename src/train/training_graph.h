@@ -57,6 +57,7 @@ struct StepGraphOptions {
   /// For the history of the training: see StepPorts.
   bool target_losses = false;
   bool gradient_norm = false;
+  bool evaluation_only = false;  ///< the loss alone: no gradient, no update, no state
 };
 
 /// The positions of a step's results among its outputs. Numbers are rank 0, except the row losses.

@@ -200,3 +200,36 @@ def test_classes_and_labels():
         session.encode_target([0, 7])
     with pytest.raises(og.DataError, match="99"):
         session.step({"X": np.zeros((1, 4), np.float32), "label": np.array([99])})
+
+
+def test_a_session_that_only_evaluates(linear_model, linear_data):
+    X, y = linear_data
+    session = og.TrainingSession(linear_model, "squared_error", evaluation_only=True)
+    wanted = og.Trainer(linear_model, "squared_error").evaluate(X, y)
+    assert og.Trainer(session).evaluate(X, y) == wanted
+    weight = np.linspace(0, 1, len(X), dtype=np.float32)
+    weighted = og.Trainer(linear_model, "squared_error").evaluate(X, y, weight)
+    assert og.Trainer(session).evaluate(X, y, weight) == weighted
+    (scores,) = session.predict({"X": X})
+    np.testing.assert_array_equal(scores, og.InferenceSession(linear_model).run(None, {"X": X})[0])
+    assert session.state() == {}
+    with pytest.raises(og.OptionError, match="only evaluates"):
+        session.step({"X": X, "label": y})
+    with pytest.raises(og.OptionError, match="only evaluates"):
+        og.Trainer(session).fit(X, y, epochs=1, verbose=False)
+    k_means = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        nearest (float[N, 2] X) => (int64[N] label, float[N, 2] scores)
+        <float[2, 2] centres = {0, 0, 1, 1}, int64[1] axes = {1}, int64[1] last = {2}>
+        {
+          x = Unsqueeze(X, axes)  d = Sub(x, centres)  e = Mul(d, d)
+          s = ReduceSum<keepdims = 0>(e, last)
+          scores = Neg(s)
+          label = ArgMax<axis = 1, keepdims = 0>(scores)
+        }"""
+    )
+    nothing = og.TrainingSession(
+        k_means, og.losses.SoftmaxCrossEntropy(output="scores"), evaluation_only=True
+    )
+    labels = (X.sum(axis=1) > 1).astype(np.int64)
+    assert og.Trainer(nothing).evaluate(X, labels).accuracy == 1

@@ -341,25 +341,12 @@ def compare_training(case: dict[str, Any], folder: Path) -> None:
         assert difference <= bound, name
 
 
-def exporters_seed(name: str, outputs: Arrays) -> np.ndarray:
-    """The derivative of the exporter's loss by the first output."""
-    kind = zoo.ROWS[name]["loss"]
-    y, label = next(iter(outputs.values())), zoo.stored(name)["in/label"]
-    if kind == "mse":
-        return 2 * (y - label) / y.size
-    axis = kind[1]
-    e = np.exp(y - y.max(axis, keepdims=True))
-    hot = np.moveaxis(np.eye(y.shape[axis])[label], -1, axis)
-    return (e / e.sum(axis, keepdims=True) - hot) / label.size
-
-
 def compare_gradients(case: dict[str, Any], _folder: Path) -> None:
     """Of the exporter's loss, in separate passes or by a gradient as a file."""
     name = KINDS[case["kind"]].model
     model, feeds, _ = problem(case["kind"], case["dtype"])
     weights, output = zoo.weights_to_train(name), model.graph.output[0].name
-    seed = exporters_seed(name, part(zoo.stored(name), "out/"))
-    seed = seed.astype(DTYPES.get(case["dtype"], case["dtype"]))
+    seed = zoo.derivative_of_loss(name).astype(DTYPES.get(case["dtype"], case["dtype"]))
     if case["entry"] == "passes":
         layer = og.ForwardBackward(
             model, weights=weights, input_gradients=False, threads=case["threads"]

@@ -50,6 +50,18 @@ def loss_of(row: dict[str, Any]) -> og.losses.Loss | str:
     return og.losses.SoftmaxCrossEntropy(output=row["loss_output"], axis=row["loss"][1])
 
 
+def derivative_of_loss(name: str) -> np.ndarray:
+    """Of the exporter's loss, by the first output."""
+    data, loss = stored(name), ROWS[name]["loss"]
+    y, label = data[f"out/{next(iter(ROWS[name]['outputs']))}"], data["in/label"]
+    if loss == "mse":
+        return 2 * (y - label) / y.size
+    axis = loss[1]
+    e = np.exp(y - y.max(axis, keepdims=True))
+    hot = np.moveaxis(np.eye(y.shape[axis])[label], -1, axis)
+    return (e / e.sum(axis, keepdims=True) - hot) / label.size
+
+
 def gradient_model(name: str) -> onnx.ModelProto:
     """Loss, outputs and the gradients that are stored, as one model with the weights as inputs."""
     row = ROWS[name]

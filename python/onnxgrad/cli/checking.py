@@ -10,9 +10,10 @@ import typer
 
 from onnxgrad.cli.console import out
 from onnxgrad.cli.derivatives import Model, Operators, load_all
-from onnxgrad.data.tables import read_npy, read_table
+from onnxgrad.cli.model_inputs import read_inputs
+from onnxgrad.data.columns import name_list
 from onnxgrad.errors import GradientError, OptionError
-from onnxgrad.gradient_checks import check_gradients
+from onnxgrad.gradient_checks import GradientCheck, check_gradients
 from onnxgrad.sessions import InferenceSession
 
 __all__ = ["check"]
@@ -80,29 +81,26 @@ def check(
         raise GradientError(
             what=f"the gradient by '{wrong[0].name}' is wrong: {wrong[0].problem}",
             value=wrong[0].name,
-            hint="Report a bug if none of its operators has a gradient of your own.",
+            hint=_hint(found),
         )
+
+
+def _hint(found: GradientCheck) -> str:
+    if found.straight_through:
+        return (
+            f"The gradient of {name_list(found.straight_through)} passes over rounding, where "
+            "differences see steps. Check the model that has not been quantized."
+        )
+    return "Report a bug if none of its operators has a gradient of your own."
 
 
 def _feeds(model: str, data: str | None) -> dict[str, Any] | None:
-    import numpy as np
-
     if data is None:
         return None
-    inputs = InferenceSession(model).get_inputs()
-    suffix = Path(data).suffix.lower()
-    if suffix == ".npy":
-        return {inputs[0].name: read_npy(data)}
-    table = read_table(data, None)
-    feeds = table.inputs([value.name for value in inputs], [])
-    rows = None if suffix == ".npz" else _ROWS
-    dtypes = {"tensor(float)": np.float32, "tensor(double)": np.float64}
-    return {
-        value.name: np.asarray(feeds[value.name])[:rows].astype(
-            dtypes.get(value.type, feeds[value.name].dtype)
-        )
-        for value in inputs
-    }
+    arrays = read_inputs(InferenceSession(model), data, allow_nan=True)
+    if Path(data).suffix.lower() in (".npz", ".npy"):
+        return arrays
+    return {name: array[:_ROWS] for name, array in arrays.items()}
 
 
 def _sizes(texts: list[str] | tuple[()]) -> dict[str, int]:

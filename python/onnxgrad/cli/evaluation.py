@@ -14,12 +14,11 @@ import numpy as np
 from onnxgrad import losses
 from onnxgrad.base.messages import print_stderr
 from onnxgrad.cli.console import out, report_written, standard_output
+from onnxgrad.cli.model_inputs import read_inputs
 from onnxgrad.cli.rows import open_train_data
-from onnxgrad.data.columns import Feeds, name_list
-from onnxgrad.data.tables import Table, read_npy, read_table
 from onnxgrad.errors import DataError, OptionError
 from onnxgrad.files import write_file
-from onnxgrad.sessions import InferenceSession
+from onnxgrad.sessions import InferenceSession, TrainingSession
 from onnxgrad.trainer import Trainer
 
 __all__ = ["evaluate", "predict"]
@@ -38,10 +37,12 @@ def evaluate(
     metrics: Sequence[str] | None,
     stream: bool | None,
     delimiter: str | None,
+    allow_nan: bool,
     as_json: bool,
 ) -> None:
     """Print loss, accuracy and metrics of a model on a file of rows."""
-    trainer = Trainer(model, losses.from_text(loss, class_axis))
+    chosen = losses.from_text(loss, class_axis)
+    trainer = Trainer(TrainingSession(model, chosen, evaluation_only=True))
     options = SimpleNamespace(
         data=data,
         target=target,
@@ -56,7 +57,7 @@ def evaluate(
     if rows[1] is not None:  # string labels of a model that lists no classes: numbered as by `fit`
         trainer._labels.learn(trainer.session._core, rows[1])
     names = [name.strip() for text in metrics or () for name in text.split(",")]
-    found = trainer.evaluate(*rows, metrics=names)
+    found = trainer.evaluate(*rows, metrics=names, allow_nan=allow_nan)
     numbers = {"loss": found.loss, "accuracy": found.accuracy, "rows": found.rows, **found.metrics}
     numbers = {name: value for name, value in numbers.items() if value is not None}
     if as_json:
@@ -74,6 +75,7 @@ def predict(
     outputs: Sequence[str] | None,
     ignored: Sequence[str] | None,
     delimiter: str | None,
+    allow_nan: bool,
 ) -> None:
     """Write the outputs of a model for a file of rows to `output`, or as CSV to standard output.
 
@@ -83,7 +85,7 @@ def predict(
         An unknown suffix, or several outputs for an ``.npy`` file.
     """
     session = InferenceSession(model)
-    feeds = _feeds(session, data, list(ignored or ()), delimiter)
+    feeds = read_inputs(session, data, ignored or (), delimiter, allow_nan=allow_nan)
     names = list(outputs or [value.name for value in session.get_outputs()])
     suffix = Path(output).suffix.lower() if output is not None else ".csv"
     if suffix not in (".csv", ".npz", ".npy") or (suffix == ".npy" and len(names) != 1):
@@ -93,75 +95,41 @@ def predict(
             hint="Choose the output with --of.",
         )
     found = _run(session, names, feeds)
+    if suffix == ".csv":
+        _check_rows(found)
     if output is None:
         with standard_output() as stream:
             _write_csv(found, stream)
         return
     _write(found, output, suffix)
-    number = len(next(iter(found.values())))
-    report_written(f"wrote {output} with {', '.join(names)} of {number} rows")
-
-
-def _feeds(
-    session: InferenceSession, data: str, ignored: list[str], delimiter: str | None
-) -> dict[str, Any]:
-    inputs = session.get_inputs()
-    if Path(data).suffix.lower() == ".npy":
-        return {inputs[0].name: read_npy(data)}
-    table = read_table(data, delimiter)
-    for name in ignored:
-        table.take(name, "--ignored")
-    feeds = table.inputs([value.name for value in inputs], ignored)
-    names = dict(feeds.plan.names())
-    for value in inputs:
-        found, wanted = feeds[value.name].shape, value.shape
-        if len(found) == len(wanted) == 2 and isinstance(wanted[1], int) and found[1] != wanted[1]:
-            raise DataError(
-                what=f"{data}: {found[1]} columns for input '{value.name}', expected {wanted[1]}",
-                file=data,
-                value=value.name,
-                detail=f"Columns: {name_list(names.get(value.name, list(table.columns)), 20)}.",
-                hint="Leave out what is not an input with ignored=, each column by its name."
-                if found[1] > wanted[1]
-                else "Give the columns that the model was trained on, in the same order.",
-            )
-    table.check_finite(feeds)
-    if feeds.plan.stacked_input is not None:  # columns that were not matched by name
-        columns = name_list(feeds.plan.stacked, 20)
-        print_stderr(f"input '{feeds.plan.stacked_input}' reads the columns {columns}")
-    dtypes = {"tensor(float)": "float32", "tensor(double)": "float64"}
-    return {
-        value.name: _converted(feeds[value.name], dtypes.get(value.type), value.name, table, feeds)
-        for value in inputs
-    }
-
-
-def _converted(
-    array: np.ndarray[Any, Any], dtype: str | None, name: str, table: Table, feeds: Feeds
-) -> np.ndarray[Any, Any]:
-    """Convert an array to the type of an input; refuse strings that are not numbers."""
-    if dtype is not None and array.dtype.kind in "UO":
-        columns = dict(feeds.plan.names()).get(name, [])
-        for i, column in enumerate(columns):
-            table.check_numbers(column, array[:, i])
-    return array if dtype is None else array.astype(dtype)
+    counts = {len(array) for array in found.values() if array.ndim}
+    rows = f" of {counts.pop()} rows" if len(counts) == 1 else ""
+    report_written(f"wrote {output} with {', '.join(names)}{rows}")
 
 
 def _run(
     session: InferenceSession, names: list[str], feeds: Mapping[str, Any]
 ) -> dict[str, np.ndarray[Any, Any]]:
-    number = len(next(iter(feeds.values())))
+    """Run the model on all rows; in parts if there are many, and if that is the same."""
+    number = max((len(array) for array in feeds.values() if array.ndim), default=1)
     if number == 0:
         raise DataError(
             what="there are no rows", value="--data", hint="Give a file with at least one row."
         )
+    values = [*session.get_inputs(), *session.get_outputs()]
+    is_by_rows = all(value.shape and not isinstance(value.shape[0], int) for value in values)
+    if not is_by_rows or {len(array) for array in feeds.values()} != {number}:
+        return dict(zip(names, session.run(names, feeds), strict=True))
     parts = []
     for start in range(0, number, _BATCH_ROWS):
         stop = start + _BATCH_ROWS
         batch = {name: np.ascontiguousarray(rows[start:stop]) for name, rows in feeds.items()}
         parts.append(session.run(names, batch))
     columns = zip(*parts, strict=True)
-    return {name: np.concatenate(found) for name, found in zip(names, columns, strict=True)}
+    return {
+        name: found[0] if len(found) == 1 else np.concatenate(found)
+        for name, found in zip(names, columns, strict=True)
+    }
 
 
 def _write(found: Mapping[str, np.ndarray[Any, Any]], output: str, suffix: str) -> None:
@@ -184,11 +152,24 @@ def _write(found: Mapping[str, np.ndarray[Any, Any]], output: str, suffix: str) 
     write_file(output, binary.getvalue())
 
 
+def _check_rows(found: Mapping[str, np.ndarray[Any, Any]]) -> None:
+    """Refuse outputs that do not have the same number of rows."""
+    rows = {name: len(np.atleast_1d(array)) for name, array in found.items()}
+    if len({*rows.values()}) > 1:
+        listed = ", ".join(f"'{name}' has {count}" for name, count in rows.items())
+        raise OptionError(
+            what=f"the outputs have different numbers of rows: {listed}",
+            value="-o",
+            hint="Choose one with --of, or write an .npz file with -o.",
+        )
+
+
 def _write_csv(found: Mapping[str, np.ndarray[Any, Any]], stream: TextIO) -> None:
     """Write a line for each row, with a column for each element of an output's row."""
     columns: dict[str, np.ndarray[Any, Any]] = {}
     for name, array in found.items():
-        rows = array.reshape(len(array), -1)
+        rows = np.atleast_1d(array)
+        rows = rows.reshape(len(rows), -1)
         for i in range(rows.shape[1]):
             columns[name if rows.shape[1] == 1 else f"{name}_{i}"] = rows[:, i]
     writer = csv.writer(stream, lineterminator="\n")

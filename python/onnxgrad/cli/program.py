@@ -134,6 +134,9 @@ app.command(
 # ----------------------------------------------------------------------------------- other commands
 
 
+_AllowNan = Annotated[
+    bool, typer.Option("--allow-nan", help="Let NaN and infinity in the inputs through.")
+]
 _Delimiter = Annotated[
     str | None,
     typer.Option(metavar="CHARACTER", help="Column separator of a .csv file."),
@@ -168,6 +171,7 @@ def evaluate(
         bool | None, typer.Option("--stream/--no-stream", help="Read the file in chunks.")
     ] = None,
     delimiter: _Delimiter = None,
+    allow_nan: _AllowNan = False,
     operators: derivatives.Operators = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -184,6 +188,7 @@ def evaluate(
         metrics,
         stream,
         delimiter,
+        allow_nan,
         as_json,
     )
 
@@ -215,13 +220,14 @@ def predict(
     ] = None,
     ignored: Annotated[list[str] | None, typer.Option(metavar="NAME", help=_IGNORED_HELP)] = None,
     delimiter: _Delimiter = None,
+    allow_nan: _AllowNan = False,
     operators: derivatives.Operators = None,
 ) -> None:
     """Write the outputs of a model for a file of rows."""
     derivatives.load_all(operators)
     if output is not None:
         check_output(output, "-o", {"MODEL": model, "--data": data})
-    evaluation.predict(model, data, output, outputs, ignored, delimiter)
+    evaluation.predict(model, data, output, outputs, ignored, delimiter, allow_nan)
 
 
 app.command(

@@ -151,7 +151,7 @@ class Table:
                 what=f"{self.path}: {what} in {self.row_name(row)}, column '{name}'",
                 file=self.path,
                 value=name,
-                hint="Fill or remove such rows.",
+                hint="Fill or remove such rows, or give allow_nan=True.",
             )
 
 

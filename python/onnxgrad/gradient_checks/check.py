@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -11,7 +11,12 @@ from onnxgrad.base.checks import checked_names, patterns, positive_int
 from onnxgrad.base.models import ModelLike, to_core_model, to_proto
 from onnxgrad.data.columns import name_list
 from onnxgrad.errors import DataError, Error, ModelError
-from onnxgrad.gradient_checks.double import array_in_double, model_in_double
+from onnxgrad.gradient_checks.double import (
+    all_nodes,
+    array_in_double,
+    computes_in_double,
+    model_in_double,
+)
 from onnxgrad.gradient_checks.slopes import DOUBLE, ELEMENTS, SINGLE, Precision, Slopes
 
 if TYPE_CHECKING:
@@ -19,7 +24,17 @@ if TYPE_CHECKING:
 
 __all__ = ["CheckedInput", "GradientCheck", "check_gradients"]
 
+_Opened: TypeAlias = "tuple[Slopes, dict[str, tuple[int, ...]]]"
+
 _OPEN = 3  # size of dimensions that the model leaves open
+# Their gradients pass over rounding, by convention.
+_STRAIGHT_THROUGH = {
+    "DynamicQuantizeLinear",
+    "QGemm",
+    "QLinearConv",
+    "QLinearMatMul",
+    "QuantizeLinear",
+}
 
 
 class CheckedInput(NamedTuple):
@@ -52,12 +67,16 @@ class GradientCheck(NamedTuple):
     inputs : tuple of CheckedInput
         In the order of the model, inputs before weights.
     dtype : str
-        In which the model was run: ``"float64"``, or ``"float32"`` if it has operators without
-        float64.
+        In which the model was run: ``"float64"``, or ``"float32"`` if some inputs had to be checked
+        so because of operators without float64.
+    straight_through : tuple of str
+        Operators of the model that round, and whose gradients pass over that as if they did not,
+        where differences see steps.
     """
 
     inputs: tuple[CheckedInput, ...]
     dtype: str
+    straight_through: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -149,8 +168,6 @@ def check_gradients(
     True
     """
     proto = to_proto(to_core_model(model))
-    double = model_in_double(proto)
-    arrays = _complete(double, feeds or {}, dims or {}, seed)
     names = patterns("wrt", wrt) or None
     wanted = patterns("outputs", outputs) or None
     _check_outputs(proto, wanted)
@@ -159,25 +176,50 @@ def check_gradients(
         "samples": None if samples is None else positive_int("samples", samples),
         "seed": positive_int("seed", seed, 0),
     }
+
+    def slopes_of(form: onnx.ModelProto, precision: Precision) -> _Opened:
+        arrays = _complete(form, feeds or {}, dims or {}, seed)
+        return _slopes(form, arrays, names, precision, tolerance, options)
+
+    double = model_in_double(proto)
+    found: dict[str, _Opened] = {}
     first = None
     try:
-        slopes, opened = _slopes(double, arrays, names, DOUBLE, tolerance, options)
-        dtype = "float64"
+        found["float64"] = slopes_of(double, DOUBLE)
     except Error as error:  # perhaps of operators that have no form for float64
         first = error
-    if first is not None:
+    if first is not None or not computes_in_double(double):
         try:
-            single = _complete(proto, feeds or {}, dims or {}, seed)
-            slopes, opened = _slopes(proto, single, names, SINGLE, tolerance, options)
-            dtype = "float32"
+            found["float32"] = slopes_of(proto, SINGLE)
         except Error:
-            raise first from None
-    if not slopes.has_outputs:
+            if first is not None:
+                raise first from None
+    found = {dtype: opened for dtype, opened in found.items() if opened[0].has_outputs}
+    if not found:
         raise ModelError(
             what="no output that is checked is of floating-point numbers",
             hint="Name others with outputs=.",
         )
-    return GradientCheck(tuple(_check(slopes, name, opened[name]) for name in opened), dtype)
+    straight = sorted({node.op_type for node in all_nodes(proto)} & _STRAIGHT_THROUGH)
+    checked, dtypes = _check_all(found)
+    return GradientCheck(checked, "float32" if "float32" in dtypes else "float64", tuple(straight))
+
+
+def _check_all(found: dict[str, _Opened]) -> tuple[tuple[CheckedInput, ...], set[str]]:
+    """Check each input in the first type in which it is right; some operators have float32 only."""
+    checked, dtypes = [], set()
+    for name, shape in next(iter(found.values()))[1].items():
+        results = {}
+        for dtype, (slopes, _) in found.items():
+            results[dtype] = _check(slopes, name, shape)
+            if not results[dtype].problem:
+                break
+        dtype = next(
+            (dtype for dtype, one in results.items() if not one.problem), next(iter(results))
+        )
+        checked.append(results[dtype])
+        dtypes.add(dtype)
+    return tuple(checked), dtypes
 
 
 def _check(slopes: Slopes, name: str, shape: tuple[int, ...]) -> CheckedInput:
@@ -185,7 +227,10 @@ def _check(slopes: Slopes, name: str, shape: tuple[int, ...]) -> CheckedInput:
         found = slopes.check(name)
     except Error as error:
         return CheckedInput(name, shape, 0, float("inf"), str(error).splitlines()[0])
-    return CheckedInput(name, shape, found.checked, float(found.error), found.problem)
+    problem = found.problem
+    if problem and slopes.undefined:
+        problem += f"; output '{slopes.undefined[0]}' has NaN itself for these inputs"
+    return CheckedInput(name, shape, found.checked, float(found.error), problem)
 
 
 def _check_outputs(model: onnx.ModelProto, wanted: Sequence[str] | None) -> None:
@@ -207,7 +252,7 @@ def _slopes(
     precision: Precision,
     tolerance: float | None,
     options: dict[str, Any],
-) -> tuple[Slopes, dict[str, tuple[int, ...]]]:
+) -> _Opened:
     """Return what compares, and the shapes of what it is asked for, by name.
 
     Weights become inputs, so that they can be moved.

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["FLOATS", "array_in_double", "model_in_double"]
+__all__ = [
+    "FLOATS",
+    "all_nodes",
+    "array_in_double",
+    "computes_in_double",
+    "model_in_double",
+    "schema_of",
+]
 
 # Numbers of types in ONNX: float, float16, bfloat16; and double.
 FLOATS = {1, 10, 16}
@@ -46,6 +54,48 @@ def array_in_double(value: Any) -> Any:
     return value.astype(np.float64) if is_float else value
 
 
+def computes_in_double(model: onnx.ModelProto) -> bool:
+    """Return whether no operator has outputs in float32 only, as those of ai.onnx.ml."""
+    opsets = {opset.domain: opset.version for opset in model.opset_import}
+    return not any(
+        output and "tensor(float)" in formal.types and "tensor(double)" not in formal.types
+        for node in all_nodes(model)
+        for output, formal in zip(node.output, schema_of(node, opsets).outputs, strict=False)
+    )
+
+
+def all_nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
+    """Yield the nodes of a model, with those of subgraphs and functions."""
+
+    def nodes_of(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+        for node in nodes:
+            yield node
+            for attribute in node.attribute:
+                for graph in [attribute.g, *attribute.graphs]:
+                    yield from nodes_of(graph.node)
+
+    yield from nodes_of(model.graph.node)
+    for function in model.functions:
+        yield from nodes_of(function.node)
+
+
+class _NoSchema(NamedTuple):
+    """Of operators that ONNX does not know."""
+
+    attributes: Mapping[str, Any] = {}
+    outputs: Sequence[Any] = ()
+
+
+def schema_of(node: onnx.NodeProto, opsets: Mapping[str, int]) -> Any:
+    """Return ONNX's schema of a node's operator, an empty one if there is none."""
+    import onnx
+
+    try:
+        return onnx.defs.get_schema(node.op_type, opsets.get(node.domain, 1), node.domain)
+    except onnx.defs.SchemaError:  # of another domain, or a function
+        return _NoSchema()
+
+
 def _convert_graph(graph: onnx.GraphProto, opsets: dict[str, int]) -> None:
     for value in [*graph.input, *graph.output, *graph.value_info]:
         _convert_type(value.type)
@@ -66,13 +116,7 @@ def _convert_nodes(nodes: Any, opsets: dict[str, int]) -> None:
 
 
 def _has_stash_type(node: onnx.NodeProto, opsets: dict[str, int]) -> bool:
-    import onnx
-
-    try:
-        schema = onnx.defs.get_schema(node.op_type, opsets.get(node.domain, 1), node.domain)
-    except onnx.defs.SchemaError:  # of another domain, or a function
-        return False
-    return "stash_type" in schema.attributes
+    return "stash_type" in schema_of(node, opsets).attributes
 
 
 def _convert_type(kind: onnx.TypeProto) -> None:

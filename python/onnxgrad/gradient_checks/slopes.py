@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from onnxgrad.gradient_checks.double import all_nodes, schema_of
 from onnxgrad.graphs.gradients import gradient as gradient_of
 from onnxgrad.sessions import InferenceSession
 
@@ -90,22 +91,26 @@ class Slopes:
         """
         self._model = model
         self._feeds = dict(feeds)
+        self._fed = self._feeds  # of the graph that differences are of
         self._precision = precision
         self._samples = samples
         self._seed = seed
         self._stops = list(stop_gradient)
         self._worst = 0.0
+        self._is_random = _is_random(model)
         self._session = InferenceSession(model, threads=1)
         names = [value.name for value in model.graph.output]
         rng = np.random.default_rng(seed)
+        first = dict(zip(names, self._session.run(None, self._feeds), strict=False))
         self._seeds = {
             name: np.where(np.isfinite(value), rng.uniform(0.5, 1.5, value.shape), 0.0)
-            for name, value in zip(names, self._session.run(None, self._feeds), strict=False)
+            for name, value in first.items()
             if isinstance(value, np.ndarray)
             and value.dtype == precision.dtype
             and (outputs is None or name in outputs)
         }
         self.has_outputs = bool(self._seeds)  # whose gradient there may be
+        self.undefined = [name for name in self._seeds if np.isnan(first[name]).any()]
         if straight_through is not None:
             self._session = InferenceSession(straight_through, threads=1)
 
@@ -155,7 +160,11 @@ class Slopes:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a gradient that is zero
             gradient = gradient_of(
-                self._model, [name], list(self._seeds), stop_gradient=self._stops
+                self._model,
+                [name],
+                list(self._seeds),
+                keep_outputs=self._is_random,
+                stop_gradient=self._stops,
             )
         seeds = {
             f"{key}_grad": seed.astype(self._precision.dtype) for key, seed in self._seeds.items()
@@ -163,7 +172,9 @@ class Slopes:
         fed = self._feeds | seeds
         inputs = [value.name for value in gradient.graph.input]
         session = InferenceSession(gradient, threads=1)
-        found: Array = session.run(None, {key: fed[key] for key in inputs})[0]
+        if self._is_random:  # another graph draws other numbers: differences are of this one
+            self._session, self._fed = session, {key: fed[key] for key in inputs}
+        found: Array = session.run([f"{name}_grad"], {key: fed[key] for key in inputs})[0]
         return found.astype(np.float64)
 
     def _objective(self, name: str, value: Array) -> tuple[Array, float]:
@@ -172,7 +183,7 @@ class Slopes:
         The terms are NaN where the outputs have another shape.
         """
         moved = value.astype(self._precision.dtype)
-        outputs = self._session.run(list(self._seeds), {**self._feeds, name: moved})
+        outputs = self._session.run(list(self._seeds), {**self._fed, name: moved})
         terms, rounding = [], 0.0
         for output, seed in zip(outputs, self._seeds.values(), strict=True):
             if output.shape != seed.shape:
@@ -251,6 +262,11 @@ class Slopes:
         if outside * size <= 100 * tolerance * size + noise:
             return "", outside
         return f"gradient {slope:.9g}, slopes from {low:.9g} to {high:.9g}", outside
+
+
+def _is_random(model: onnx.ModelProto) -> bool:
+    opsets = {opset.domain: opset.version for opset in model.opset_import}
+    return any("seed" in schema_of(node, opsets).attributes for node in all_nodes(model))
 
 
 def _jumps(side: tuple[float, float]) -> bool:

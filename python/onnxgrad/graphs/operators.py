@@ -240,7 +240,7 @@ def _functions_of(
     import onnx
 
     if hasattr(source, "to_function_proto"):  # of onnxscript
-        source = source.to_function_proto()
+        return source.to_function_proto(), _called_by(source)
     if isinstance(source, str):
         try:
             source = onnx.parser.parse_function(source)
@@ -262,6 +262,22 @@ def _functions_of(
         value=option,
         hint="Give an onnx.FunctionProto, its text, an onnxscript function, or a model.",
     )
+
+
+def _called_by(source: Any) -> list[onnx.FunctionProto]:
+    """Return the onnxscript functions that one calls, directly or not, but is not registered."""
+    registered = {one.name for one in _core.registered_operators() if one.has_body}
+    found: dict[str, Any] = {}
+    waiting = [source]
+    while waiting:
+        calls = getattr(getattr(waiting.pop(), "function_ir", None), "get_called_functions", dict)
+        for one in calls().values():
+            proto = one.to_function_proto()
+            name = f"{proto.domain}::{proto.name}"
+            if one is not source and name not in found and name not in registered:
+                found[name] = proto
+                waiting.append(one)
+    return list(found.values())
 
 
 def _function_of_model(option: str, model: onnx.ModelProto, name: str | None) -> onnx.FunctionProto:

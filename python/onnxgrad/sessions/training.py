@@ -90,6 +90,9 @@ class TrainingSession(NotPickled):
         trained model use inference mode, with the running statistics of the training.
     skip_non_finite : bool, default=False
         Whether a step whose loss or new weights are NaN or infinite changes nothing.
+    evaluation_only : bool, default=False
+        Whether there is no gradient and no update: `evaluate` and `predict` only, for models
+        without weights to train too.
     device : {"cpu", "auto"}, default="cpu"
     threads : int, default=None
         Number of threads; None means the cores that this process may use, but at most
@@ -140,6 +143,7 @@ class TrainingSession(NotPickled):
         stop_gradient: str | Iterable[str] | None = None,
         training_mode: bool | str = "auto",
         skip_non_finite: bool = False,
+        evaluation_only: bool = False,
         device: str = "cpu",
         threads: int | None = None,
         seed: int = 0,
@@ -181,6 +185,7 @@ class TrainingSession(NotPickled):
             stops,
             training_mode_of(training_mode),
             bool(skip_non_finite),
+            bool(evaluation_only),
             engine_options(device, threads, seed),
         )
 
