@@ -43,7 +43,7 @@ class Switcher {
       if (node->domain.empty() && node->op_type == "If") {
         enter_branches(g, *node, statistics);
       } else if (!node->subgraphs().empty()) {
-        enter_iterated(g, *node);
+        enter_iterated(g, *node, statistics);
       } else if (def != nullptr && def->switch_on_training != nullptr && takes_part(*node, *def)) {
         opdef::complete_attributes(*node, *def);
         for (const StateBinding& fresh : def->switch_on_training(*node, g)) {
@@ -56,18 +56,49 @@ class Switcher {
   }
 
  private:
-  // In a body that is iterated, only layers that draw at random: statistics would have to be
-  // carried from iteration to iteration.
-  void enter_iterated(GraphBuilder& g, Node& node) const {
-    for (ir::Graph* body : node.subgraphs()) {
-      GraphBuilder inner = g.inside(*body);
-      for (Node* child : std::vector<Node*>(body->nodes)) {
-        if (!child->subgraphs().empty()) enter_iterated(inner, *child);
-        const opdef::OpDef* def = registry_.find(*child);
-        if (def == nullptr || !def->is_random || def->switch_on_training == nullptr) continue;
-        opdef::complete_attributes(*child, *def);
-        def->switch_on_training(*child, inner);
+  // Statistics that change in an iteration become states of the Loop or Scan. The body of a
+  // SequenceMap has none, and its iterations no order: only layers that draw at random change.
+  void enter_iterated(GraphBuilder& g, Node& node, Statistics& statistics) const {
+    const bool is_loop = node.op_type == "Loop";
+    ir::Graph& body = *node.subgraphs().front();
+    GraphBuilder inner = g.inside(body);
+    if (!is_loop && node.op_type != "Scan") return enter_unordered(inner);
+    Statistics after;
+    enter(inner, [](const Node&) { return true; }, after);
+    for (const auto& [initializer, value] : after) {
+      const auto state = static_cast<std::ptrdiff_t>(count_states(node, is_loop));
+      Value* formal = body.add_input(initializer->name + "_before", initializer->type);
+      std::ranges::rotate(body.inputs.begin() + state + (is_loop ? 2 : 0),
+                          std::prev(body.inputs.end()), body.inputs.end());
+      ir::replace_uses(body, {{initializer, formal}});
+      body.outputs.insert(body.outputs.begin() + state + (is_loop ? 1 : 0), value);
+      node.inputs.insert(node.inputs.begin() + state + (is_loop ? 2 : 0),
+                         current(statistics, initializer));
+      node.outputs.insert(node.outputs.begin() + state, nullptr);
+      for (auto i = static_cast<std::size_t>(state) + 1; i < node.outputs.size(); ++i) {
+        if (node.outputs[i] != nullptr) ir::Graph::set_output(&node, i, node.outputs[i]);
       }
+      Value* result = g.graph().add_output(&node, static_cast<std::size_t>(state),
+                                           initializer->type, initializer->name + "_running");
+      set_current(statistics, initializer, result);
+    }
+  }
+
+  static std::size_t count_states(const Node& node, bool is_loop) {
+    if (is_loop) return node.inputs.size() - 2;
+    return node.inputs.size() - static_cast<std::size_t>(node.int_attribute("num_scan_inputs", 0));
+  }
+
+  void enter_unordered(GraphBuilder& g) const {
+    for (Node* node : std::vector<Node*>(g.graph().nodes)) {
+      for (ir::Graph* body : node->subgraphs()) {
+        GraphBuilder inner = g.inside(*body);
+        enter_unordered(inner);
+      }
+      const opdef::OpDef* def = registry_.find(*node);
+      if (def == nullptr || !def->is_random || def->switch_on_training == nullptr) continue;
+      opdef::complete_attributes(*node, *def);
+      def->switch_on_training(*node, g);
     }
   }
 

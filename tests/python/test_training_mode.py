@@ -307,6 +307,94 @@ def test_batch_normalization_in_a_branch_keeps_statistics():
     np.testing.assert_allclose(trained["mean"], mean, rtol=1e-5)
 
 
+ITERATED = """
+<ir_version: 8, opset_import: ["" : 17]>
+iterated (float[N, 3] X, int64 count) => (float[N, 2] Y)
+<float[3] scale = {1, 2, 0.5}, float[3] bias = {0, 0.1, -0.2}, float[3] mean = {0.5, 0, 0},
+ float[3] variance = {1, 2, 1}, float[3, 2] w = {1, 0, 0, 1, 1, 1}, int64[2] halves = {0, 1}>
+{
+  %s
+  Y = MatMul(h, w)
+}
+"""
+
+LAYER = "n = BatchNormalization<momentum = 0.75, epsilon = 0.01>(x, scale, bias, mean, variance)"
+REPEATED = {
+    "loop": f"""h = Loop(count, , X) <body = step (int64 i, bool c, float[N, 3] x)
+        => (bool d, float[N, 3] next) {{ d = Identity(c)  {LAYER}  next = Sin(n) }}>""",
+    "scan": f"""h = Scan(X, halves) <num_scan_inputs = 1, body = step (float[N, 3] x, int64 i)
+        => (float[N, 3] next) {{ {LAYER}  next = Sin(n) }}>""",
+    "branch in a loop": f"""h = Loop(count, , X) <body = step (int64 i, bool c, float[N, 3] x)
+        => (bool d, float[N, 3] next) {{
+          d = Identity(c)
+          always = Constant<value_int = 1>()
+          one = Cast<to = 9>(always)
+          both = And(one, c)
+          next = If(both) <
+            then_branch = on () => (float[N, 3] a) {{ {LAYER}  a = Sin(n) }},
+            else_branch = off () => (float[N, 3] b) {{ b = Sin(x) }}>
+        }}>""",
+    "loop in a loop": f"""one = Constant<value_int = 1>()
+        h = Loop(count, , X) <body = step (int64 i, bool c, float[N, 3] y)
+        => (bool d, float[N, 3] z) {{
+          d = Identity(c)
+          z = Loop(one, , y) <body = inner (int64 j, bool e, float[N, 3] x)
+            => (bool f, float[N, 3] next) {{ f = Identity(e)  {LAYER}  next = Sin(n) }}>
+        }}>""",
+}
+
+
+@pytest.mark.parametrize("form", REPEATED)
+def test_batch_normalization_in_a_body_carries_statistics(form):
+    model = onnx.parser.parse_model(ITERATED % REPEATED[form])
+    before = initializers(model)
+    options = {"trainable": ["scale", "w"]}
+    session = og.TrainingSession(model, "squared_error", og.optimizers.SGD(lr=0.1), **options)
+    X, y = data()
+    weights = {name: before[name].astype(np.float64) for name in ("scale", "w")}
+    statistics = before["mean"], before["variance"]
+
+    def forward(scale, w):
+        h, (mean, variance) = X.astype(np.float64), statistics
+        for _ in range(2):
+            batch = h.mean(axis=0), h.var(axis=0)
+            mean, variance = running(mean, batch[0]), running(variance, batch[1])
+            h = np.sin(normalize(h, scale, before["bias"], *batch))
+        return np.mean((h @ w - y) ** 2), mean, variance
+
+    def slope(name):
+        result = np.zeros_like(weights[name])
+        for index in np.ndindex(result.shape):
+            moved = {name: values.copy() for name, values in weights.items()}
+            moved[name][index] += 1e-6
+            above = forward(**moved)[0]
+            moved[name][index] -= 2e-6
+            result[index] = (above - forward(**moved)[0]) / 2e-6
+        return result
+
+    for _ in range(3):
+        expected, *statistics = forward(**weights)
+        new = {name: values - 0.1 * slope(name) for name, values in weights.items()}
+        loss = session.step({"X": X, "count": np.array(2), "label": y})
+        assert loss == pytest.approx(expected, rel=1e-5)
+        weights = new
+        state = session.state()
+        np.testing.assert_allclose(state["mean"], statistics[0], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(state["variance"], statistics[1], rtol=1e-5)
+        for name, values in weights.items():
+            np.testing.assert_allclose(state[name], values, rtol=1e-4, atol=1e-6)
+    trained = initializers(session.trained_model())
+    np.testing.assert_allclose(trained["mean"], statistics[0], rtol=1e-5, atol=1e-6)
+
+
+def test_batch_normalization_in_a_loop_without_iterations_keeps_statistics():
+    model = onnx.parser.parse_model(ITERATED % REPEATED["loop"])
+    session = og.TrainingSession(model, "squared_error", og.optimizers.SGD(lr=0.1))
+    X, y = data()
+    session.step({"X": X, "count": np.array(0), "label": y})
+    np.testing.assert_array_equal(session.state()["mean"], initializers(model)["mean"])
+
+
 DROPPED_BRANCH = """
 <ir_version: 8, opset_import: ["" : 17]>
 dropped (float[N, 100] X, bool flag) => (float[N, 100] Y)
