@@ -2,12 +2,12 @@
 
 #include <algorithm>
 
+#include "opdef/gradient_type.h"
+
 namespace onnxgrad::autodiff {
 
 bool carries_gradient(const ir::Value* value) {
-  return value != nullptr &&
-         (value->type.kind == ir::Type::Kind::kUnknown || value->dtype() == DataType::kUndefined ||
-          is_floating(value->dtype()));
+  return value != nullptr && opdef::can_have_gradient(value->type);
 }
 
 std::vector<ir::Value*> gradient_inputs(const ir::Node& node) {

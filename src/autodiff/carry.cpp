@@ -32,7 +32,8 @@ class Carrier {
       Node* node = body_.nodes[n];
       if (is_read(*node) && !save_outputs(*node)) repeat(*node);
     }
-    for (Value* input : body_.inputs) {
+    const std::vector<Value*> inputs = body_.inputs;  // save_() may add some
+    for (Value* input : inputs) {
       if (!read_.contains(input)) continue;
       stand_ins_[input] = save_(input);
       ONNXGRAD_ASSERT(stand_ins_[input] != nullptr);

@@ -36,7 +36,9 @@ class Cotangents {
     if (found == parts_.end()) return nullptr;
     std::vector<Value*>& parts = found->second;
     Value* total = parts.front();
-    for (std::size_t i = 1; i < parts.size(); ++i) total = g_.add(total, parts[i]);
+    for (std::size_t i = 1; i < parts.size(); ++i) {
+      total = opdef::add_gradients(g_, total, parts[i]);
+    }
     parts.assign(1, total);
     return total;
   }
@@ -132,13 +134,12 @@ bool apply_rule(const Sweep& sweep, const Activity& activity, Node& node, Cotang
   ir::GraphBuilder& g = sweep.g;
   const Rules& rules = sweep.rules;
   const bool is_custom = rules.is_custom(node);
-  const bool in_own_types = is_custom || Widening::keeps_types(node);
   const opdef::OpDef* def = rules.registry.find(node);
   std::vector<Value*> upstream;
   bool any = false;
   for (const Value* output : node.outputs) {
     Value* sum = output == nullptr ? nullptr : cotangents.sum(output);
-    if (sum != nullptr && in_own_types) sum = as_stored(g, sum, *output);
+    if (sum != nullptr && is_custom) sum = as_stored(g, sum, *output);
     upstream.push_back(sum);
     any = any || sum != nullptr;
   }
@@ -149,7 +150,7 @@ bool apply_rule(const Sweep& sweep, const Activity& activity, Node& node, Cotang
     needs.push_back(inputs[i] != nullptr && activity.is_active(inputs[i]) &&
                     rules.can_flow_to(node, i));
   }
-  Context context(sweep, node, std::move(upstream), needs, in_own_types);
+  Context context(sweep, node, std::move(upstream), needs, is_custom);
   const std::vector<Value*> gradients =
       is_custom ? rules.custom->apply(context, g, rules.registry) : def->vjp(context, g);
   const bool broadcasts = !is_custom && def->broadcasts;

@@ -22,17 +22,8 @@ Value* as_stored(ir::GraphBuilder& g, Value* gradient, const Value& value) {
   return holds_half(&value) ? g.cast(gradient, value.dtype()) : gradient;
 }
 
-bool Widening::keeps_types(const ir::Node& node) {
-  if (!node.subgraphs().empty()) return false;
-  const auto is_other = [](const Value* value) {
-    return value != nullptr && !value->type.is_tensor() &&
-           value->type.kind != ir::Type::Kind::kUnknown;
-  };
-  return std::ranges::any_of(node.inputs, is_other) || std::ranges::any_of(node.outputs, is_other);
-}
-
 void Widening::widen(ir::Node& copy) {
-  if (!copy.subgraphs().empty() || keeps_types(copy)) return;
+  if (!copy.subgraphs().empty()) return;
   for (auto* list : {&copy.inputs, &copy.outputs}) {
     for (Value*& value : *list) {
       if (holds_half(value)) value = wide(value);

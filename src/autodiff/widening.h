@@ -25,10 +25,9 @@ class Widening {
   Widening(ir::GraphBuilder& g, const opdef::OpRegistry& registry, const Activity& activity)
       : g_(g), registry_(registry), activity_(activity) {}
 
-  /// True for a node whose rule works in the types of the node: it has sequences or optionals.
-  static bool keeps_types(const ir::Node& node);
   /// Replaces the halves among the inputs and outputs of `copy`, which is in no graph. Not for
-  /// nodes with subgraphs, whose rules call for more sweeps, nor for those that keep types.
+  /// nodes with subgraphs, whose rules call for more sweeps. Elements of sequences are not halves
+  /// in gradients only: rules of such nodes read no elements.
   void widen(ir::Node& copy);
   /// At the end: removes Casts that nothing reads. Shapes are taken of the halves themselves.
   void drop_unread(const std::vector<ir::Value*>& results);

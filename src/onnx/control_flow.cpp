@@ -110,8 +110,23 @@ void forget_contradicted(const ir::Type& a, const ir::Type& b, ir::Value* output
   }
 }
 
-// Forgets the dimensions of `state` that `next` does not keep. True if there were any.
+ir::Type without_shape(ir::Type type) {
+  type.shape.reset();
+  if (type.element) {
+    type.element = std::make_shared<const ir::Type>(without_shape(*type.element));
+  }
+  return type;
+}
+
+// Forgets the dimensions of `state` that `next` does not keep, also those of the elements of a
+// sequence. True if there were any.
 bool relax(ir::Type& state, const ir::Type& next) {
+  if (state.element) {
+    ir::Type element = *state.element;
+    const bool has_changed = relax(element, next.element ? *next.element : kUnknown);
+    state.element = std::make_shared<const ir::Type>(std::move(element));
+    return has_changed;
+  }
   if (!state.shape) return false;
   if (!next.shape || next.shape->size() != state.shape->size()) {
     state.shape.reset();
@@ -237,16 +252,14 @@ std::vector<ir::Type> infer_loop(ir::Node& node, const InferBody& infer_body, in
   bool has_changed = true;
   for (int round = 1; has_changed; ++round) {
     if (round >= max_rounds) {
-      for (ir::Type& state : states) state.shape.reset();
+      for (ir::Type& state : states) state = without_shape(std::move(state));
     }
     declared.restore();
     body.inputs[0]->type = ir::Type::tensor(DataType::kInt64, Dims{});
     body.inputs[1]->type = ir::Type::tensor(DataType::kBool, Dims{});
     for (std::size_t i = 0; i < num_states; ++i) {
       // A shape that the file declares for the state may hold for the first iteration only.
-      ir::Type declared_element = body.inputs[i + 2]->type;
-      declared_element.shape.reset();
-      body.inputs[i + 2]->type = merge_types(states[i], declared_element);
+      body.inputs[i + 2]->type = merge_types(states[i], without_shape(body.inputs[i + 2]->type));
     }
     infer_body(body);
     has_changed = false;
@@ -266,6 +279,27 @@ std::vector<ir::Type> infer_loop(ir::Node& node, const InferBody& infer_body, in
     states.push_back(with_axis(body.outputs[i + 1]->type, 0, length));
   }
   return states;
+}
+
+std::vector<ir::Type> infer_sequence_map(ir::Node& node, const InferBody& infer_body) {
+  using Kind = ir::Type::Kind;
+  ir::Graph& body = body_of(node, "body");
+  expect_counts(node, body, node.inputs.size(), node.outputs.size());
+  for (std::size_t i = 0; i < node.inputs.size(); ++i) {
+    ir::Type type = type_of(node.input(i));
+    if (type.kind == Kind::kSequence) type = type.element ? ir::Type(*type.element) : kUnknown;
+    body.inputs[i]->type = merge_types(type, without_shape(body.inputs[i]->type));
+  }
+  infer_body(body);
+  std::vector<ir::Type> types;
+  for (const ir::Value* output : body.outputs) {
+    ir::Type type{.kind = Kind::kSequence};
+    if (output->type.kind != Kind::kUnknown) {
+      type.element = std::make_shared<const ir::Type>(output->type);
+    }
+    types.push_back(std::move(type));
+  }
+  return types;
 }
 
 std::vector<ir::Type> infer_scan(ir::Node& node, const InferBody& infer_body) {

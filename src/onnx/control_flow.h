@@ -21,6 +21,7 @@ using InferBody = std::function<void(ir::Graph& body)>;
 std::vector<ir::Type> infer_if(ir::Node& node, const InferBody& infer_body);
 /// `max_rounds`: how often the body may be inferred to find what iterations keep; 1: no shapes.
 std::vector<ir::Type> infer_loop(ir::Node& node, const InferBody& infer_body, int max_rounds);
+std::vector<ir::Type> infer_sequence_map(ir::Node& node, const InferBody& infer_body);
 std::vector<ir::Type> infer_scan(ir::Node& node, const InferBody& infer_body);
 
 /// The common part of both types, unknown where they differ. Throws: ModelError (different element

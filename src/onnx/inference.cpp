@@ -242,6 +242,7 @@ std::vector<ir::Type> Inferer::output_types(ir::Node& node, std::int64_t opset, 
   };
   if (is_standard && node.op_type == "If") return infer_if(node, infer_body);
   if (is_standard && node.op_type == "Scan") return infer_scan(node, infer_body);
+  if (is_standard && node.op_type == "SequenceMap") return infer_sequence_map(node, infer_body);
   if (is_standard && node.op_type == "Loop") {
     return infer_loop(node, infer_body, depth < kMaxLoopDepth ? kMaxLoopRounds : 1);
   }

@@ -1,9 +1,10 @@
 #ifndef ONNXGRAD_OPDEF_GRADIENT_TYPE_H_
 #define ONNXGRAD_OPDEF_GRADIENT_TYPE_H_
 
-#include <utility>
-
 #include "ir/builder.h"
+
+// Gradients as values. That of a tensor is a tensor of its shape; that of a sequence is a sequence
+// of as many elements, the gradients of its elements.
 
 namespace onnxgrad::opdef {
 
@@ -12,19 +13,21 @@ inline DataType gradient_dtype(DataType dtype) {
   return is_half(dtype) ? DataType::kFloat32 : dtype;
 }
 
-inline ir::Type gradient_type(ir::Type type) {
-  if (type.is_tensor()) type.dtype = gradient_dtype(type.dtype);
-  return type;
-}
+ir::Type gradient_type(ir::Type type);
+
+/// False for integers, truth values, texts and sequences of such; true where it is not known.
+bool can_have_gradient(const ir::Type& type);
 
 /// Zeros of the shape of `value` and the type of its gradients.
-inline ir::Value* zero_gradient(ir::GraphBuilder& g, ir::Value* value) {
-  if (!value->type.is_tensor() || !is_half(value->dtype())) return g.zeros_like(value);
-  ir::Value* zero = g.constant(Tensor::zeros(DataType::kFloat32, Dims{}), "zero");
-  const auto dims = value->type.static_dims();
-  if (!dims) return g.expand(zero, g.shape_of(value));
-  return dims->rank() == 0 ? zero : g.expand(zero, g.ints({dims->begin(), dims->end()}));
-}
+ir::Value* zero_gradient(ir::GraphBuilder& g, ir::Value* value);
+
+/// The sum of two gradients of one value.
+ir::Value* add_gradients(ir::GraphBuilder& g, ir::Value* a, ir::Value* b);
+
+/// The gradient of `sequence` where only the element at `position`, an integer scalar that may be
+/// negative, has one: `gradient`. add_gradients() adds such a gradient to another in one place.
+ir::Value* element_gradient(ir::GraphBuilder& g, ir::Value* sequence, ir::Value* position,
+                            ir::Value* gradient);
 
 }  // namespace onnxgrad::opdef
 

@@ -1,6 +1,8 @@
 #include "ops/control/iteration.h"
 
 #include <algorithm>
+#include <limits>
+#include <memory>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -20,8 +22,7 @@ using opdef::zero_gradient;
 using Values = std::unordered_set<const Value*>;
 
 bool can_have_gradient(const Value* value) {
-  return value != nullptr &&
-         (value->dtype() == DataType::kUndefined || is_floating(value->dtype()));
+  return value != nullptr && opdef::can_have_gradient(value->type);
 }
 
 std::vector<Value*> reads(const Node& node) {
@@ -67,18 +68,23 @@ class IterationGradient {
         node_(ctx.node()),
         body_(*roles.body),
         captured_(ir::captured_values(node_)),
-        num_stacked_(node_.outputs.size() - roles.num_states) {}
+        num_states_(roles.num_states),
+        num_stacked_(node_.outputs.size() - roles.num_states) {
+    for (std::size_t k = 0; k < num_stacked_; ++k) {
+      stacked_outputs_.push_back(node_.output(roles.num_states + k));
+    }
+  }
 
   std::vector<Value*> run() {
     find_wanted();
     std::vector<Value*> gradients(node_.inputs.size() + captured_.size(), nullptr);
     if (states_.empty() && scanned_.empty() && sums_.empty()) return gradients;
-    check_shapes();
+    find_symbols();
     write_body();
     carry();
     if (sequences_.empty()) add_any_sequence();
     extend_directions();
-    const std::vector<Value*> results = roles_.may_be_empty ? write_loop() : write_scan();
+    const std::vector<Value*> results = needs_loop() ? write_loop() : write_scan();
     std::size_t next = 0;
     for (const std::size_t s : states_) gradients[roles_.first_input + s] = results[next++];
     for (const std::size_t k : sums_) gradients[node_.inputs.size() + k] = results[next++];
@@ -91,7 +97,7 @@ class IterationGradient {
   Value* state_formal(std::size_t s) const { return body_.inputs[roles_.first_formal + s]; }
   Value* scan_formal(std::size_t k) const { return state_formal(roles_.num_states + k); }
   Value* next_state(std::size_t s) const { return body_.outputs[roles_.first_result + s]; }
-  Value* stacked(std::size_t k) const { return next_state(roles_.num_states + k); }
+  Value* stacked(std::size_t k) const { return next_state(num_states_ + k); }
   Value* stacked_cotangent(std::size_t k) const {
     return can_have_gradient(stacked(k)) ? ctx_.cotangent(roles_.num_states + k) : nullptr;
   }
@@ -155,50 +161,36 @@ class IterationGradient {
     }
   }
 
-  // What an iteration makes of a state's shape, by another inference with the shapes that the
-  // states begin with: a state of another shape cannot be stacked with those of other iterations.
-  void check_shapes() const {
-    const auto is_open = [this](std::size_t s) {
-      return node_.input(roles_.first_input + s)->type.static_dims().has_value() &&
-             !next_state(s)->type.static_dims().has_value();
-    };
-    const bool runs_once = roles_.length.is_static() && roles_.length.value() <= 1;
-    if (runs_once || std::ranges::none_of(states_, is_open)) return;
-    ir::Graph first;
-    std::unordered_map<const Value*, Value*> map;
-    for (std::size_t i = 0; i < body_.inputs.size(); ++i) {
-      const Value* formal = body_.inputs[i];
-      const bool is_state = i >= roles_.first_formal && i < roles_.first_formal + roles_.num_states;
-      const Value* given =
-          is_state ? node_.input(roles_.first_input + i - roles_.first_formal) : formal;
-      map[formal] = first.add_input(formal->name, given->type);
-    }
-    ir::append_nodes(body_, first, map);
-    try {
-      for (Node* node : first.nodes) {
-        for (Value* output : node->outputs) {
-          if (output != nullptr) output->type = {};
-        }
-        g_.inferer().infer(*node);
+  void find_symbols() {
+    std::vector<Value*> outer = node_.inputs;
+    outer.insert(outer.end(), captured_.begin(), captured_.end());
+    for (const Value* value : outer) {
+      if (value == nullptr || !value->type.shape) continue;
+      for (const ir::Dim& dim : *value->type.shape) {
+        if (dim.is_symbolic()) symbols_.insert(dim.symbol());
       }
-    } catch (const Error&) {
-      return;  // what is wrong is said when the body runs
     }
-    for (const std::size_t s : states_) {
-      const Value* initial = node_.input(roles_.first_input + s);
-      const auto found = map.find(next_state(s));
-      const auto after = found == map.end() ? std::nullopt : found->second->type.static_dims();
-      const auto before = initial->type.static_dims();
-      if (!before || !after || *before == *after) continue;
-      throw GradientError(
-          {.what = "no gradient through a state that changes its shape",
-           .where = {.node = node_.name, .op_type = node_.op_type, .value = initial->name},
-           .detail = "It is " + before->to_string() + " before the first iteration and " +
-                     after->to_string() + " after it.",
-           .hint =
-               "Collect what is appended as an output of the body, which is stacked, or keep it "
-               "in a tensor of the full size."});
-    }
+  }
+
+  // True for a tensor of the body that certainly has the same shape in all iterations: inference
+  // has left the states only those dimensions that no iteration changes.
+  bool is_steady(const Value& value) const {
+    return value.type.is_tensor() && value.type.shape &&
+           std::ranges::all_of(*value.type.shape, [this](const ir::Dim& dim) {
+             return dim.is_static() || (dim.is_symbolic() && symbols_.contains(dim.symbol()));
+           });
+  }
+
+  bool changes(std::size_t s) const {
+    const bool runs_once = roles_.length.is_static() && roles_.length.value() <= 1;
+    return !is_steady(*next_state(s)) && (!runs_once || !next_state(s)->type.is_tensor());
+  }
+
+  // The gradient of a state after the last iteration.
+  Value* last_gradient(std::size_t s) {
+    if (Value* cotangent = ctx_.cotangent(s)) return cotangent;
+    if (!changes(s)) return zero_gradient(g_, node_.input(roles_.first_input + s));
+    return zero_gradient(g_, ctx_.require_output(s));
   }
 
   // The gradient of one iteration: from those of the states after it and of what it stacks to
@@ -209,10 +201,7 @@ class IterationGradient {
     for (const std::size_t s : states_) {
       results.push_back(next_state(s));
       wrt.push_back(state_formal(s));
-      Value* cotangent = ctx_.cotangent(s);
-      initial_.push_back(cotangent != nullptr
-                             ? cotangent
-                             : zero_gradient(g_, node_.input(roles_.first_input + s)));
+      initial_.push_back(last_gradient(s));
     }
     for (const std::size_t k : sums_) initial_.push_back(zero_gradient(g_, captured_[k]));
     for (const std::size_t k : stacked_) {
@@ -229,13 +218,13 @@ class IterationGradient {
       };
       std::vector<Value*> seeds;
       std::vector<Value*> totals;
-      for (const std::size_t s : states_) seeds.push_back(formal(state_formal(s)));
+      for (const std::size_t s : states_) seeds.push_back(formal(next_state(s)));
       for (const std::size_t k : sums_) totals.push_back(formal(captured_[k]));
       for (const std::size_t k : stacked_) seeds.push_back(formal(stacked(k)));
       std::vector<Value*> outputs = ctx_.differentiate(inner, body_, results, seeds, wrt);
       for (std::size_t i = 0; i < totals.size(); ++i) {
         Value*& total = outputs[states_.size() + i];
-        total = inner.add(totals[i], total);
+        total = opdef::add_gradients(inner, totals[i], total);
       }
       // onnxruntime 1.31 stacks a value once, however many outputs it is.
       for (auto output = outputs.begin(); output != outputs.end(); ++output) {
@@ -244,6 +233,7 @@ class IterationGradient {
       }
       return outputs;
     });
+    ir::eliminate_dead_nodes(*backward_);  // of gradients that were added to others in place
   }
 
   void add_sequence(Value* value, bool backward) {
@@ -259,16 +249,103 @@ class IterationGradient {
   }
 
   Value* save(GraphBuilder& inner, Value* value) {
-    if (value->producer != nullptr && value->producer->op_type == "Shape" &&
-        value->producer->domain.empty()) {
+    const Node* producer = value->producer;
+    if (value->type.kind == ir::Type::Kind::kSequence && producer == nullptr) {
+      return save_elements(inner, value);
+    }
+    if (producer != nullptr && producer->op_type == "Shape" && producer->domain.empty() &&
+        is_steady(*producer->inputs[0])) {
       std::vector<Value*> outer = node_.inputs;
       outer.insert(outer.end(), captured_.begin(), captured_.end());
-      if (Value* shape = find_shape(inner, *value->producer, outer)) return shape;
+      if (Value* shape = find_shape(inner, *producer, outer)) return shape;
     }
     if (!value->type.is_tensor() || value->dtype() == DataType::kString) return nullptr;
     if (may_differ_in_length(*value)) return nullptr;
-    save_rows(value);
+    if (is_steady(*value)) {
+      save_rows(value);
+    } else if (roles_.is_loop) {
+      save_list(value);
+    } else {
+      return nullptr;
+    }
+    return add_row_formal(value);
+  }
+
+  Value* add_row_formal(const Value* value) {
     return backward_->add_input(value->name + "_at", value->type);
+  }
+
+  // Another state of the Loop: a sequence that is empty before it, and to which an iteration
+  // appends. Returns the formal input of the body; `output` is the node's.
+  Value* add_sequence_state(const Value& like, const ir::Type& element, Value*& output) {
+    ir::Type type{.kind = ir::Type::Kind::kSequence,
+                  .element = std::make_shared<const ir::Type>(ir::Type::tensor(element.dtype))};
+    Node& primal = primal_node();
+    GraphBuilder outside = g_.inside(*primal.graph);
+    Value* empty =
+        outside.op("SequenceEmpty", {}, {{"dtype", static_cast<std::int64_t>(element.dtype)}});
+    std::vector<Node*>& nodes = primal.graph->nodes;
+    std::rotate(std::ranges::find(nodes, &primal), std::prev(nodes.end()), nodes.end());
+
+    const auto state = static_cast<std::ptrdiff_t>(num_states_++);
+    primal.inputs.insert(
+        primal.inputs.begin() + static_cast<std::ptrdiff_t>(roles_.first_input) + state, empty);
+    Value* formal = body_.add_input(like.name + "_before", type);
+    ONNXGRAD_ASSERT(body_.inputs.back() == state_formal(static_cast<std::size_t>(state)));
+    body_.outputs.insert(
+        body_.outputs.begin() + static_cast<std::ptrdiff_t>(roles_.first_result) + state, formal);
+    primal.outputs.insert(primal.outputs.begin() + state, nullptr);
+    for (std::size_t i = static_cast<std::size_t>(state) + 1; i < primal.outputs.size(); ++i) {
+      if (primal.outputs[i] != nullptr) ir::Graph::set_output(&primal, i, primal.outputs[i]);
+    }
+    output = primal.graph->add_output(&primal, static_cast<std::size_t>(state), std::move(type),
+                                      like.name + "_all");
+    return formal;
+  }
+
+  // `value` of all iterations in a sequence, of which the new body reads an element.
+  void save_list(Value* value) {
+    Value* all = nullptr;
+    Value* before = add_sequence_state(*value, value->type, all);
+    const std::size_t state = num_states_ - 1;
+    body_.outputs[roles_.first_result + state] =
+        g_.inside(body_).op("SequenceInsert", {before, value});
+    add_sequence(all, true);
+  }
+
+  // A sequence that the body reads: the elements of all iterations in one sequence, of which the
+  // new body takes those of an iteration, by their number and by that of all before them.
+  Value* save_elements(GraphBuilder& inner, Value* sequence) {
+    ONNXGRAD_ASSERT(roles_.is_loop && sequence->type.element);
+    GraphBuilder body = g_.inside(body_);
+    Value* count = body.op("SequenceLength", {sequence});
+    Value* all = nullptr;
+    Value* before = add_sequence_state(*sequence, *sequence->type.element, all);
+    const std::size_t state = num_states_ - 1;
+    body_.outputs[roles_.first_result + state] =
+        append_elements(body, before, sequence, nullptr, count);
+    save_rows(count);
+    Value* counts = sequences_.back();
+    Value* own_count = add_row_formal(count);
+    add_sequence(g_.op("CumSum", {counts, g_.int_scalar(0)}, {{"exclusive", std::int64_t{1}}}),
+                 true);
+    Value* own_first = add_row_formal(count);
+    const auto dtype = static_cast<std::int64_t>(sequence->type.element->dtype);
+    Value* none = inner.op("SequenceEmpty", {}, {{"dtype", dtype}});
+    return append_elements(inner, none, all, own_first, own_count);
+  }
+
+  // `to` with `count` elements of `from` appended, from number `first` on (nullptr: 0).
+  static Value* append_elements(GraphBuilder& g, Value* to, Value* from, Value* first,
+                                Value* count) {
+    ir::GraphPtr body = g.subgraph("append", [&](GraphBuilder& step) {
+      Value* i = step.graph().add_input("i", ir::Type::tensor(DataType::kInt64, Dims{}));
+      Value* goes_on = step.graph().add_input("goes_on", ir::Type::tensor(DataType::kBool, Dims{}));
+      Value* so_far = step.graph().add_input("so_far", to->type);
+      Value* element = step.op("SequenceAt", {from, first == nullptr ? i : step.add(first, i)});
+      return std::vector{step.identity(goes_on), step.op("SequenceInsert", {so_far, element})};
+    });
+    return g.op("Loop", {count, nullptr, to}, {{"body", std::move(body)}});
   }
 
   // What an inner Loop stacks may have another length in each iteration: it is run again.
@@ -296,12 +373,12 @@ class IterationGradient {
   void save_rows(Value* value) {
     const auto formal = std::ranges::find(body_.inputs, value) - body_.inputs.begin();
     const auto first_scanned = static_cast<std::ptrdiff_t>(roles_.first_formal + roles_.num_states);
-    if (formal >= first_scanned && formal < std::ssize(body_.inputs)) {
+    if (!roles_.is_loop && formal >= first_scanned && formal < std::ssize(body_.inputs)) {
       const auto k = static_cast<std::size_t>(formal - first_scanned);
       return add_sequence(node_.input(scan_input(k)), !roles_.scans_backward[k]);
     }
-    for (std::size_t k = 0; k < node_.outputs.size() - roles_.num_states; ++k) {
-      Value* output = node_.output(roles_.num_states + k);
+    for (std::size_t k = 0; k < stacked_outputs_.size(); ++k) {
+      Value* output = stacked_outputs_[k];
       if (stacked(k) != value || output == nullptr) continue;
       return add_sequence(output, k >= num_stacked_ || !roles_.stacks_backward[k]);
     }
@@ -312,7 +389,8 @@ class IterationGradient {
     const bool is_plain = value->producer != nullptr && value->producer->subgraphs().empty() &&
                           std::ranges::find(body_.outputs, value) == body_.outputs.end();
     body_.outputs.push_back(is_plain ? value : g_.inside(body_).identity(value));
-    add_sequence(ctx_.add_output(std::move(type), value->name + "_all"), true);
+    stacked_outputs_.push_back(ctx_.add_output(std::move(type), value->name + "_all"));
+    add_sequence(stacked_outputs_.back(), true);
   }
 
   // A Scan needs one that determines how often it runs.
@@ -322,11 +400,19 @@ class IterationGradient {
     backward_->add_input(formal->name + "_at", formal->type);
   }
 
+  bool needs_loop() const {
+    const auto is_other = [this](const Value* value) { return !value->type.is_tensor(); };
+    return roles_.may_be_empty || std::ranges::any_of(initial_, is_other) ||
+           std::ranges::any_of(sequences_, is_other) ||
+           std::ranges::any_of(states_, [this](std::size_t s) { return changes(s); });
+  }
+
   // The rows are picked by number, from the last one on.
   std::vector<Value*> write_loop() {
-    ONNXGRAD_ASSERT(scanned_.empty());
     GraphBuilder inner = g_.inside(*backward_);
-    Value* count = g_.squeeze(dim_value(g_, sequences_.front(), 0), {0});
+    Value* first = sequences_.front();
+    Value* count = first->type.is_tensor() ? g_.squeeze(dim_value(g_, first, 0), {0})
+                                           : g_.op("SequenceLength", {first});
     Value* last = g_.sub(count, g_.int_scalar(1));
     const auto first_new = std::ssize(backward_->nodes);
     Value* number = backward_->add_input("iteration", ir::Type::tensor(DataType::kInt64, Dims{}));
@@ -335,7 +421,9 @@ class IterationGradient {
     std::unordered_map<const Value*, Value*> picked;
     for (std::size_t i = 0; i < sequences_.size(); ++i) {
       const Value* formal = backward_->inputs[initial_.size() + i];
-      Value* value = inner.gather(sequences_[i], row, 0);
+      Value* at = directions_[i] == 1 ? row : number;
+      Value* value = sequences_[i]->type.is_tensor() ? inner.gather(sequences_[i], at, 0)
+                                                     : inner.op("SequenceAt", {sequences_[i], at});
       value->type = formal->type;
       picked.emplace(formal, value);
     }
@@ -348,7 +436,20 @@ class IterationGradient {
     backward_->outputs.insert(backward_->outputs.begin(), inner.identity(goes_on));
     std::vector<Value*> inputs = {count, nullptr};
     inputs.insert(inputs.end(), initial_.begin(), initial_.end());
-    return g_.ops("Loop", std::move(inputs), initial_.size(), {{"body", backward_}});
+    std::vector<Value*> results =
+        g_.ops("Loop", std::move(inputs), initial_.size() + scanned_.size(), {{"body", backward_}});
+    for (std::size_t i = 0; i < scanned_.size(); ++i) {
+      Value*& rows = results[initial_.size() + i];
+      if (!roles_.scans_backward[scanned_[i]]) rows = reversed(rows);
+    }
+    return results;
+  }
+
+  // The rows in the opposite order.
+  Value* reversed(Value* rows) {
+    const std::int64_t before_first = std::numeric_limits<std::int64_t>::min();
+    return g_.op("Slice",
+                 {rows, g_.ints({-1}), g_.ints({before_first}), g_.ints({0}), g_.ints({-1})});
   }
 
   std::vector<Value*> write_scan() {
@@ -367,17 +468,21 @@ class IterationGradient {
 
   // A list of the node that has one entry per stacked output has one for each new one too.
   void extend_directions() {
-    const std::vector<Value*>& outputs = node_.outputs;
-    const auto there =
-        std::ranges::find_if(outputs, [](const Value* output) { return output != nullptr; });
-    ONNXGRAD_ASSERT(there != outputs.end());
-    Node& primal = *(*there)->producer;  // of which ctx.node() is a copy
+    Node& primal = primal_node();
     for (const char* name : {"scan_output_directions", "scan_output_axes"}) {
       std::vector<std::int64_t> list = primal.ints_attribute(name);
       if (list.empty()) continue;
-      list.resize(outputs.size() - roles_.num_states, 0);
+      list.resize(stacked_outputs_.size(), 0);
       primal.set_attribute(name, list);
     }
+  }
+
+  // The node itself, of which ctx.node() is a copy.
+  Node& primal_node() const {
+    const auto there =
+        std::ranges::find_if(node_.outputs, [](const Value* output) { return output != nullptr; });
+    ONNXGRAD_ASSERT(there != node_.outputs.end());
+    return *(*there)->producer;
   }
 
   VjpContext& ctx_;
@@ -386,7 +491,10 @@ class IterationGradient {
   const Node& node_;
   ir::Graph& body_;
   std::vector<Value*> captured_;
+  std::size_t num_states_;   // with the sequences that the gradient reads
   std::size_t num_stacked_;  // before the gradient stacked more
+  std::vector<Value*> stacked_outputs_;
+  std::unordered_set<std::string> symbols_;  // those of dimensions outside of the body
   // What takes part, by number: states, captured values, scanned inputs, stacked outputs.
   std::vector<std::size_t> states_;
   std::vector<std::size_t> sums_;

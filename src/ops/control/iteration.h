@@ -18,6 +18,7 @@ struct IterationRoles {
   std::size_t first_formal = 0;  ///< among the body's inputs
   std::size_t first_result = 0;  ///< among the body's outputs
   std::size_t num_states = 0;
+  bool is_loop = false;
   std::vector<bool> scans_backward = {};   ///< per scanned input: from the last row to the first
   std::vector<bool> stacks_backward = {};  ///< per stacked output
   ir::Dim length = {};                     ///< number of iterations, as far as it is known
@@ -25,10 +26,11 @@ struct IterationRoles {
 };
 
 /// The gradient of such a node: a Scan that runs from the last iteration to the first, or a Loop
-/// where there may be none (stock onnxruntime has no Scan over nothing). Its states are the
-/// gradients of the states and sums of those of captured values; over the iterations it reads the
-/// gradients of the stacked outputs and what the gradient of the body needs of its values, which
-/// become further outputs of body and node.
+/// where there may be none (stock onnxruntime has no Scan over nothing) or where what it reads or
+/// carries is no tensor of one shape. Its states are the gradients of the states and sums of those
+/// of captured values; over the iterations it reads the gradients of the stacked outputs and what
+/// the gradient of the body needs of its values. These become further outputs of body and node:
+/// stacked, or, of a Loop where their shapes differ from iteration to iteration, in a sequence.
 std::vector<ir::Value*> iteration_vjp(opdef::VjpContext& ctx, ir::GraphBuilder& g,
                                       const IterationRoles& roles);
 

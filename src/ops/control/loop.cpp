@@ -21,7 +21,8 @@ std::vector<Value*> loop_vjp(opdef::VjpContext& ctx, GraphBuilder& g) {
                        .first_input = 2,
                        .first_formal = 2,
                        .first_result = 1,
-                       .num_states = node.inputs.size() - 2};
+                       .num_states = node.inputs.size() - 2,
+                       .is_loop = true};
   roles.stacks_backward.resize(node.outputs.size() - roles.num_states, false);
   const auto count = opdef::fixed_trip_count(node);
   if (count) roles.length = ir::Dim(*count);

@@ -7,10 +7,12 @@
 #include "ir/pattern.h"
 #include "opdef/registry.h"
 #include "ops/rules.h"
+#include "ops/sequence/sequence_gradient.h"
 
 // Sequences whose elements are known by position when a model is loaded or compiled are resolved:
 // what produces one becomes a SequenceConstruct of its elements, what reads one reads the elements.
-// No value of such a sequence is left, so the gradient is that of tensors.
+// No value of such a sequence is left, so the gradient is that of tensors. Others have rules
+// (sequence_gradient.h).
 
 namespace onnxgrad::ops::sequence_op {
 namespace {
@@ -342,25 +344,49 @@ Results lower_map(const Node& node, GraphBuilder& g) {
 void register_sequence(opdef::OpRegistry& registry) {
   AttributeSpec axis = axis_attribute("axis");
   axis.required = true;
-  registry.add({.op_type = "SequenceConstruct", .since_version = 11});
+  registry.add({.op_type = "SequenceConstruct",
+                .since_version = 11,
+                .differentiable_inputs = {0, -1},
+                .vjp = sequence_construct_vjp});
   registry.add({.op_type = "SequenceEmpty",
                 .since_version = 11,
                 .attributes = {{.name = "dtype", .min = 1, .max = 16}}});
-  registry.add({.op_type = "SequenceAt", .since_version = 11, .lower = lower_at});
-  registry.add({.op_type = "SequenceInsert", .since_version = 11, .lower = lower_insert});
-  registry.add({.op_type = "SequenceErase", .since_version = 11, .lower = lower_erase});
-  registry.add({.op_type = "SequenceLength", .since_version = 11, .lower = lower_length});
+  registry.add({.op_type = "SequenceAt",
+                .since_version = 11,
+                .differentiable_inputs = {0},
+                .vjp = sequence_at_vjp,
+                .lower = lower_at});
+  registry.add({.op_type = "SequenceInsert",
+                .since_version = 11,
+                .differentiable_inputs = {0, 1},
+                .vjp = sequence_insert_vjp,
+                .lower = lower_insert});
+  registry.add({.op_type = "SequenceErase",
+                .since_version = 11,
+                .differentiable_inputs = {0},
+                .vjp = sequence_erase_vjp,
+                .lower = lower_erase});
+  registry.add({.op_type = "SequenceLength",
+                .since_version = 11,
+                .lower = lower_length,
+                .zero_gradient = true});
   registry.add({.op_type = "ConcatFromSequence",
                 .since_version = 11,
+                .differentiable_inputs = {0},
                 .attributes = {axis, flag_attribute("new_axis", false)},
+                .vjp = concat_from_sequence_vjp,
                 .lower = lower_concat});
   registry.add({.op_type = "SplitToSequence",
                 .since_version = 24,
+                .differentiable_inputs = {0},
                 .attributes = {axis_attribute("axis", 0), flag_attribute("keepdims", true)},
+                .vjp = split_to_sequence_vjp,
                 .lower = lower_split});
   registry.add({.op_type = "SequenceMap",
                 .since_version = 17,
+                .differentiable_inputs = {0, -1},
                 .attributes = {{.name = "body", .type = AttributeType::kGraph, .required = true}},
+                .vjp = sequence_map_vjp,
                 .lower = lower_map});
 }
 

@@ -28,6 +28,32 @@ const std::string kRows = R"(
     next = Add (square, decayed)
   }> (count, , s0))";
 
+// A list that an iteration appends to and reads: its last element and one at a computed place.
+const std::string kRead = R"(
+  list = SequenceConstruct (a, b)
+  all = Loop <body = step (int64 i, bool c, seq($T[]) s) => (bool d, seq($T[]) t) {
+    d = Identity (c)
+    last = SequenceAt (s, minus_one)
+    other = SequenceAt (s, i)
+    product = Mul (last, other)
+    next = Sin (product)
+    t = SequenceInsert (s, next)
+  }> (count, , list)
+  y = ConcatFromSequence <axis = 0> (all))";
+
+// Its first element goes, and comes back at the end, changed.
+const std::string kTurned = R"(
+  list = SplitToSequence <axis = 0, keepdims = 0> (x)
+  all = Loop <body = step (int64 i, bool c, seq($T[]) s) => (bool d, seq($T[]) t) {
+    d = Identity (c)
+    first = SequenceAt (s, zero)
+    rest = SequenceErase (s, zero)
+    scaled = Mul (first, w)
+    next = Tanh (scaled)
+    t = SequenceInsert (rest, next)
+  }> (count, , list)
+  y = ConcatFromSequence <axis = 0, new_axis = 1> (all))";
+
 std::string replaced(std::string text, const std::string& from, const std::string& to) {
   for (std::size_t at = text.find(from); at != std::string::npos; at = text.find(from, at)) {
     text.replace(at, from.size(), to);
@@ -142,6 +168,20 @@ std::vector<OpCase> sequence_cases() {
                   uniform({2}, -1, 1).named("s0")},
        .outputs = {"sum"}},
   };
+  for (const std::int64_t count : {3, 0}) {
+    const std::string suffix = count == 0 ? "_no_iterations" : "";
+    cases.push_back(
+        {.name = "read_in_a_loop" + suffix,
+         .model = kRead,
+         .inputs = {pair_of_rows("a"), pair_of_rows("b"), integers({}, count, count).named("count"),
+                    int_scalar(-1).named("minus_one")},
+         .static_only = "the columns of different inputs need not agree"});
+    cases.push_back(
+        {.name = "changed_in_a_loop" + suffix,
+         .model = kTurned,
+         .inputs = {uniform({2, 3}, -1, 1).named("x"), uniform({3}, -1, 1).named("w"),
+                    integers({}, count, count).named("count"), int_scalar(0).named("zero")}});
+  }
   for (const bool new_axis : {true, false}) {
     for (const bool first : {true, false}) {
       const std::string axis = first ? "0" : "-1";
