@@ -2,7 +2,10 @@
 #include <onnx/onnx_pb.h>
 
 #include <exception>
+#include <memory>
 #include <new>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include "base/files.h"
@@ -40,18 +43,40 @@ auto in_file(const std::string& path, const Body& body) {
   }
 }
 
+using Bytes = std::shared_ptr<const std::string_view>;
+
 // The bytes of a file, charged to the memory budget as long as they are held.
-std::shared_ptr<const std::string> keep(std::string bytes) {
+Bytes keep(std::string bytes) {
+  struct Kept {
+    std::string bytes;
+    std::string_view view;
+    std::shared_ptr<base::MemoryBudget> budget;
+    std::int64_t size;
+    ~Kept() { budget->release(size); }
+  };
   auto budget = base::current_budget();
   const auto size = static_cast<std::int64_t>(bytes.size());
   budget->reserve(size);
-  return {new std::string(std::move(bytes)), [budget = std::move(budget), size](auto* p) {
-            delete p;
-            budget->release(size);
-          }};
+  auto kept = std::make_shared<Kept>(std::move(bytes), std::string_view(), std::move(budget), size);
+  kept->view = kept->bytes;
+  return {kept, &kept->view};
 }
 
-ir::Model parse(Importer& importer, const std::string& bytes) {
+// Read once, into memory that nothing has written to. A mapped file would change, or end, when
+// another program writes to it.
+Bytes read(const base::ReadableFile& file) {
+  struct Kept {
+    std::shared_ptr<std::byte> memory;
+    std::string_view view;
+  };
+  const auto size = static_cast<std::size_t>(file.size_bytes());
+  auto kept = std::make_shared<Kept>(base::allocate_aligned(file.size_bytes()));
+  file.read(0, {kept->memory.get(), size});
+  kept->view = {reinterpret_cast<const char*>(kept->memory.get()), size};
+  return {kept, &kept->view};
+}
+
+ir::Model parse(Importer& importer, std::string_view bytes) {
   try {
     return importer.import_model(bytes);
   } catch (const ModelError&) {
@@ -61,8 +86,7 @@ ir::Model parse(Importer& importer, const std::string& bytes) {
   }
 }
 
-FileModel import_bytes(std::shared_ptr<const std::string> bytes, const LoadOptions& options,
-                       const std::string& path) {
+FileModel import_bytes(Bytes bytes, const LoadOptions& options, const std::string& path) {
   std::string root = options.external_root;
   if (root.empty() && !path.empty()) root = base::real_folder(path);
   Importer importer(TensorDecoder(bytes, root));
@@ -93,12 +117,7 @@ FileModel load_file(const std::string& path, const LoadOptions& options) {
           {.what = "the file is empty",
            .hint = "Export the model again: the file was truncated while being written."});
     }
-    const auto budget = base::current_budget();
-    budget->reserve(file.size_bytes());  // refuses before memory is allocated; keep() charges it
-    budget->release(file.size_bytes());
-    std::string bytes(static_cast<std::size_t>(file.size_bytes()), '\0');
-    file.read(0, std::as_writable_bytes(std::span(bytes)));
-    return import_bytes(keep(std::move(bytes)), options, path);
+    return import_bytes(read(file), options, path);
   });
 }
 

@@ -59,7 +59,7 @@ std::pair<std::string, std::string> read_entry(std::string_view bytes);
 class TensorDecoder {
  public:
   /// `owner` keeps the file's bytes; `external_root` empty: external data is refused.
-  TensorDecoder(std::shared_ptr<const std::string> owner, std::string external_root)
+  TensorDecoder(std::shared_ptr<const void> owner, std::string external_root)
       : owner_(std::move(owner)), external_root_(std::move(external_root)) {}
 
   /// The data: a view into the file's bytes if they are aligned and in the in-memory form, else a
@@ -73,7 +73,7 @@ class TensorDecoder {
                                           const std::string& location);
   Tensor decode_external(const TensorMessage& message, const ExternalLocation& external);
 
-  std::shared_ptr<const std::string> owner_;
+  std::shared_ptr<const void> owner_;
   std::string external_root_;
   std::map<std::string, base::ReadableFile> files_;
 };
