@@ -44,7 +44,7 @@ Tensor other_numbers(const Tensor& tensor) {
   return changed;
 }
 
-std::vector<std::size_t> differing_bytes(const std::string& a, const std::string& b) {
+std::vector<std::size_t> differing_bytes(std::string_view a, std::string_view b) {
   std::vector<std::size_t> positions;
   for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
     if (a[i] != b[i]) positions.push_back(i);
