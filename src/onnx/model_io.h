@@ -29,10 +29,10 @@ struct LoadOptions {
 
 /// A model as in its file: own opset, names, functions. Immutable, shareable.
 struct FileModel {
-  std::string path;                          ///< empty if it came from bytes
+  std::string path;                               ///< empty if it came from bytes
   std::shared_ptr<const std::string_view> bytes;  ///< the serialized ModelProto; owns it
-  std::shared_ptr<const ir::Model> model;    ///< tensors are views into `bytes` where aligned
-  std::string external_root = {};            ///< folder of its external data; empty: it has none
+  std::shared_ptr<const ir::Model> model;         ///< tensors are views into `bytes` where aligned
+  std::string external_root = {};  ///< folder of its external data; empty: it has none
 };
 
 /// Reads, checks (own checks: structure, names, cycles, types, attribute forms, tensor sizes) and
