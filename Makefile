@@ -11,7 +11,7 @@ export PATH := $(bin):$(PATH)
 preset ?= release
 jobs ?= 2
 
-.PHONY: help setup build package install demo test ctest test-faults pytest lint lint-all format fuzz fuzz-graphs bench bench-kernels wheel wheel-test generated docs clean
+.PHONY: help setup setup-package build package install demo test ctest test-faults pytest lint lint-all format fuzz fuzz-graphs bench bench-kernels wheel wheel-test generated docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -19,7 +19,10 @@ help: ## list the targets
 setup: ## install what building and testing need (Debian packages, .venv, ONNX's library)
 	@scripts/setup.sh
 
-build/$(preset)/build.ninja: CMakePresets.json requirements/build.txt | setup
+setup-package:
+	@scripts/setup.sh --package
+
+build/$(preset)/build.ninja: CMakePresets.json requirements/build.txt | setup-package
 	@cmake --preset $(preset)
 	@touch $@
 
@@ -27,11 +30,11 @@ build: setup build/$(preset)/build.ninja ## build the C++ core, its tests and th
 	@cmake --build --preset $(preset) -j $(jobs)
 	@python scripts/develop.py
 
-package: setup build/$(preset)/build.ninja ## build the C++ core and the Python package, without tests
+package: setup-package build/$(preset)/build.ninja ## build the C++ core and the Python package, without tests
 	@cmake --build --preset $(preset) -j $(jobs) --target onnxgrad_core onnxgrad_core_stub
 	@python scripts/develop.py
 
-install: setup build/$(preset)/build.ninja ## install the C++ library: headers, static and shared, CMake package, pkg-config (PREFIX=/usr/local)
+install: setup-package build/$(preset)/build.ninja ## install the C++ library: headers, static and shared, CMake package, pkg-config (PREFIX=/usr/local)
 	@cmake --build --preset $(preset) -j $(jobs) --target onnxgrad onnxgrad_shared
 	@cmake --install build/$(preset) --component cpp --prefix "$(abspath $(or $(PREFIX),/usr/local))"
 
@@ -69,10 +72,10 @@ fuzz-graphs: build ## random models against stock onnxruntime, 5,000 of them (gr
 	@ONNXGRAD_FUZZ_GRAPHS=$(or $(graphs),5000) ONNXGRAD_FUZZ_FIRST=$(or $(first),0) \
 	  python -m pytest -q -n $(jobs) tests/python/test_random_graphs.py
 
-generated: package ## write what is made of the tables: Python classes, tables in the documents
+generated: setup package ## write what is made of the tables: Python classes, tables in the documents
 	@python scripts/generate.py
 
-docs: package ## run the examples of onnxcustom's documents; write docs/seeds.md and the notebook
+docs: setup package ## run the examples of onnxcustom's documents; write docs/seeds.md and the notebook
 	@python -m pip install -q --disable-pip-version-check -r requirements/docs.txt -c requirements/constraints.txt
 	@python examples/seeds/make_notebook.py
 	@python examples/seeds/make_page.py

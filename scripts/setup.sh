@@ -1,18 +1,22 @@
 #!/usr/bin/env bash
 # Puts everything in place that onnxgrad is built and tested with; run it as often as you like.
 #
+# usage: setup.sh [--package]    --package: without what only tests and linters need
+#
 #   1. Debian packages (only what is missing; as root or through sudo)
 #   2. .venv in the project's root with the pinned Python packages of requirements/
 #   3. ONNX's C++ library in a dependency prefix (scripts/onnx_library.sh)
 #
 # A run that finds nothing to do takes a fraction of a second: a stamp in .venv holds the hash of all
-# inputs. ONNXGRAD_DEPS moves the dependency prefix, PYTHON chooses the interpreter (>= 3.11).
+# inputs and what was installed. ONNXGRAD_DEPS moves the dependency prefix, PYTHON chooses the interpreter (>= 3.11).
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root"
 venv=$root/.venv
 stamp=$venv/.onnxgrad-setup
+extent=all
+[[ ${1:-} == --package ]] && extent=package
 
 debian_packages=(
   ccache
@@ -131,19 +135,23 @@ make_venv() {
     rm -rf "$venv"
     "$python" -m venv "$venv"
   fi
-  say "installing Python packages into .venv"
-  "$venv/bin/python" -m pip install -q --disable-pip-version-check --no-input \
-    -r requirements/build.txt -r requirements/runtime.txt -r requirements/test.txt \
-    -r requirements/lint.txt -c requirements/constraints.txt
+  local list lists=(build runtime demo) files=()
+  [[ $extent == package ]] || lists+=(test lint)
+  say "installing Python packages into .venv: ${lists[*]}"
+  for list in "${lists[@]}"; do files+=(-r "requirements/$list.txt"); done
+  # Python compiles the modules that are imported when they are; all of them would take twenty seconds.
+  "$venv/bin/python" -m pip install -q --disable-pip-version-check --no-input --no-compile \
+    "${files[@]}" -c requirements/constraints.txt
 }
 
 hash=$(inputs_hash)
-if [[ -f $stamp && $(<"$stamp") == "$hash" ]] && scripts/onnx_library.sh --is-built; then
+installed=$(cat "$stamp" 2>/dev/null || true)
+if [[ $installed == "$hash all" || $installed == "$hash $extent" ]] && scripts/onnx_library.sh --is-built; then
   exit 0
 fi
 
 install_debian_packages
 make_venv
 scripts/onnx_library.sh
-echo "$hash" >"$stamp"
+echo "$hash $extent" >"$stamp"
 say "done"

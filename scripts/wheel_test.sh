@@ -10,7 +10,7 @@ wheel=("$root"/dist/onnxgrad-*.whl)
 
 "$root/.venv/bin/python" -m venv "$work/venv"
 grep -v '^#' "$root/requirements/runtime.txt" >"$work/constraints.txt"
-grep -E '^(onnxruntime|numpy)==' "$root/requirements/test.txt" >>"$work/constraints.txt" || true
+grep -E '^(onnxruntime|numpy)==' "$root/requirements/demo.txt" >>"$work/constraints.txt" || true
 "$work/venv/bin/python" -m pip install -q --disable-pip-version-check -c "$work/constraints.txt" \
   "${wheel[0]}" onnxruntime
 cp "$root/tests/python/smoke.py" "$work/smoke.py"
