@@ -1,7 +1,6 @@
 #ifndef ONNXGRAD_TRAIN_DESCRIPTIONS_H_
 #define ONNXGRAD_TRAIN_DESCRIPTIONS_H_
 
-#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -15,7 +14,6 @@
 #include <variant>
 #include <vector>
 
-#include "base/check.h"
 #include "onnxgrad/description.h"
 #include "onnxgrad/option_error.h"
 
@@ -35,107 +33,73 @@ inline constexpr NumberRange kAtLeastOne{.minimum = 1};
 [[noreturn]] void throw_unknown(std::string_view subject, std::string_view name,
                                 std::span<const std::string> known);
 
-/// A member of `Spec`, or of the variant that holds one.
-template <class Spec>
+/// A member of an option struct. The code that reads and writes it is that of the member's type;
+/// the struct's type is forgotten, so that a struct costs the compiler little.
 struct Field {
   FieldInfo info = {};
-  std::function<FieldValue(const Spec&)> get = {};
-  std::function<void(Spec&, const FieldValue&)> set = {};
+  const void* spec = nullptr;  ///< default_of() the struct that it is a member of
+  std::size_t offset = 0;      ///< bytes, within the struct
+  FieldValue (*read)(const void* member, const FieldInfo& info) = nullptr;
+  /// Throws: OptionError (an unknown choice).
+  void (*write)(void* member, const FieldValue& value, const FieldInfo& info) = nullptr;
 };
+
+/// Field::read and Field::write of a T: bool, int64, double, string, a vector of one of the last
+/// three, or optional<int64>; int is an enumeration, whose strings are the choices.
+template <class T>
+FieldValue read_member(const void* member, const FieldInfo& info);
+template <class T>
+void write_member(void* member, const FieldValue& value, const FieldInfo& info);
+
+/// The struct as it is without options; its address stands for its type.
+template <class Spec>
+const Spec& default_of() {
+  static const Spec spec{};
+  return spec;
+}
+
+/// `info` has everything but name, option and default value.
+Field make_field(std::string name, FieldInfo info, Field field);
+
+template <class T, class Spec, class Member>
+Field member_field(std::string name, Member Spec::* member, FieldInfo info) {
+  const Spec& spec = default_of<Spec>();
+  const auto* start = reinterpret_cast<const std::byte*>(&spec);
+  const auto* place = reinterpret_cast<const std::byte*>(&(spec.*member));
+  return make_field(std::move(name), std::move(info),
+                    {.spec = &spec,
+                     .offset = static_cast<std::size_t>(place - start),
+                     .read = &read_member<T>,
+                     .write = &write_member<T>});
+}
 
 /// A member that is a number, several, a bool or texts; numbers in the given range.
 template <class Spec, class T>
-Field<Spec> field(std::string name, T Spec::* member, const NumberRange& range,
-                  std::string meaning = "") {
-  Field<Spec> result;
-  result.info = {.name = name,
-                 .option = name,
-                 .default_value = Spec{}.*member,
-                 .range = range,
-                 .meaning = std::move(meaning)};
-  result.get = [member](const Spec& spec) { return FieldValue(spec.*member); };
-  result.set = [member](Spec& spec, const FieldValue& value) {
-    if constexpr (std::is_same_v<T, double>) {
-      if (const auto* whole = std::get_if<std::int64_t>(&value)) {
-        spec.*member = static_cast<double>(*whole);
-        return;
-      }
-    }
-    if constexpr (std::is_same_v<T, std::vector<double>>) {
-      if (const auto* whole = std::get_if<std::vector<std::int64_t>>(&value)) {
-        (spec.*member).assign(whole->begin(), whole->end());
-        return;
-      }
-    }
-    if constexpr (std::is_same_v<T, std::vector<std::string>>) {
-      const auto* none = std::get_if<std::vector<std::int64_t>>(&value);
-      if (none != nullptr && none->empty()) {  // a list without entries has no type
-        (spec.*member).clear();
-        return;
-      }
-    }
-    spec.*member = std::get<T>(value);
-  };
-  return result;
-}
-/// An optional int64.
-template <class Spec>
-Field<Spec> field(std::string name, std::optional<std::int64_t> Spec::* member,
-                  std::string meaning = "") {
-  Field<Spec> result;
-  result.info = {.name = name,
-                 .option = name,
-                 .default_value = std::monostate{},
-                 .meaning = std::move(meaning)};
-  result.get = [member](const Spec& spec) -> FieldValue {
-    return spec.*member ? FieldValue(*(spec.*member)) : FieldValue(std::monostate{});
-  };
-  result.set = [member](Spec& spec, const FieldValue& value) {
-    const auto* whole = std::get_if<std::int64_t>(&value);
-    spec.*member = whole == nullptr ? std::nullopt : std::optional(*whole);
-  };
-  return result;
+Field field(std::string name, T Spec::* member, const NumberRange& range,
+            std::string meaning = "") {
+  return member_field<T>(std::move(name), member, {.range = range, .meaning = std::move(meaning)});
 }
 template <class Spec, class T>
-  requires(std::is_same_v<T, bool> || std::is_same_v<T, std::vector<std::string>>)
-Field<Spec> field(std::string name, T Spec::* member, std::string meaning = "") {
-  return field(std::move(name), member, kAnyNumber, std::move(meaning));
+  requires(std::is_same_v<T, bool> || std::is_same_v<T, std::vector<std::string>> ||
+           std::is_same_v<T, std::optional<std::int64_t>>)
+Field field(std::string name, T Spec::* member, std::string meaning = "") {
+  return member_field<T>(std::move(name), member, {.meaning = std::move(meaning)});
 }
 
 /// A member of enumeration type, with strings for the enumerators in their order.
 template <class Spec, class Enum>
   requires(std::is_enum_v<Enum>)
-Field<Spec> field(std::string name, Enum Spec::* member, std::vector<std::string> choices,
-                  std::string meaning = "") {
-  const auto text = [member, choices](const Spec& spec) -> FieldValue {
-    return choices.at(static_cast<std::size_t>(spec.*member));
-  };
-  return {.info = {.name = name,
-                   .option = name,
-                   .default_value = text(Spec{}),
-                   .choices = choices,
-                   .meaning = std::move(meaning)},
-          .get = text,
-          .set = [member, choices](Spec& spec, const FieldValue& value) {
-            const auto& wanted = std::get<std::string>(value);
-            const auto found = std::ranges::find(choices, wanted);
-            if (found == choices.end()) throw_unknown("choice", wanted, choices);
-            spec.*member = static_cast<Enum>(found - choices.begin());
-          }};
+Field field(std::string name, Enum Spec::* member, std::vector<std::string> choices,
+            std::string meaning = "") {
+  static_assert(std::is_same_v<std::underlying_type_t<Enum>, int>);
+  return member_field<int>(std::move(name), member,
+                           {.choices = std::move(choices), .meaning = std::move(meaning)});
 }
 
 /// The same field with a different name in Python.
-template <class Spec>
-Field<Spec> called(std::string option, Field<Spec> field) {
-  field.info.option = std::move(option);
-  return field;
-}
+Field called(std::string option, Field field);
 /// The same field, where 0 means something else: "no limit".
-template <class Spec>
-Field<Spec> zero_is(std::string meaning, Field<Spec> field) {
-  field.info.none_is = std::move(meaning);
-  return field;
-}
+Field zero_is(std::string meaning, Field field);
 
 /// A name by which users know a struct with certain values.
 template <class Spec>
@@ -153,11 +117,11 @@ struct Described {
   std::string summary = {};
   std::string source = {};
   std::string formula = {};
-  std::vector<Field<Spec>> fields = {};
+  std::vector<Field> fields = {};
   std::vector<StateInfo> states = {};
   std::vector<Named<Spec>> names = {};
   /// Throws OptionError for incompatible values; those in `fields` are in their ranges.
-  std::function<void(const Spec&)> check = [](const Spec&) {};
+  std::function<void(const Spec&)> check = nullptr;
 };
 
 /// "a number of at least 0 and below 1".
@@ -172,160 +136,140 @@ std::optional<Problem> field_problem(const FieldInfo& field, const FieldValue& v
 std::string fields_text(std::span<const FieldInfo> fields, std::span<const FieldValue> values,
                         bool is_whole);
 
+/// What a table knows whatever the variant: rows by the index of the alternative, structs by their
+/// address.
+class DescriptionRows {
+ public:
+  /// In the order of the variant.
+  std::vector<DescriptionInfo> infos() const;
+  std::vector<std::string> names() const;
+  /// After the last row: names are sorted, and each alternative must have a row.
+  void finish();
+
+ protected:
+  struct Name {
+    std::string name = {};
+    std::vector<std::string> aliases = {};
+    std::size_t place = 0;  ///< in the order in which names were added
+  };
+  struct Row {
+    DescriptionInfo info = {};
+    std::vector<Field> fields = {};
+  };
+
+  DescriptionRows(std::string subject, std::size_t size)
+      : subject_(std::move(subject)), rows_(size) {}
+
+  void add_row(std::size_t index, Row row, const void* spec);
+  void add_name(std::size_t index, const void* spec, std::string name,
+                std::vector<std::string> aliases);
+
+  /// Throws: OptionError naming the nearest.
+  std::size_t place_of(std::string_view name) const;
+  std::size_t row_of_type(std::string_view type) const;
+  void assign(std::size_t index, void* spec, const FieldValues& values) const;
+
+  const Row& row(std::size_t index) const { return rows_.at(index); }
+  const std::vector<Name>& known_names() const { return names_; }
+  std::optional<Problem> find_problem(std::size_t index, const void* spec,
+                                      std::string_view place) const;
+  FieldValue get(std::size_t index, const void* spec, std::string_view name,
+                 FieldValue otherwise) const;
+  std::vector<std::pair<std::string, std::string>> fixed(std::size_t index, const void* spec) const;
+  /// The values that are strings.
+  std::vector<FieldValue> strings(std::size_t index, const void* spec) const;
+  std::string to_string(std::size_t index, const void* spec, bool is_whole) const;
+
+ private:
+  std::string subject_;
+  std::vector<Row> rows_;
+  std::vector<Name> names_;
+};
+
 /// The table of a family: a row for each alternative of the variant.
 template <class Variant>
-class DescriptionTable {
+class DescriptionTable : public DescriptionRows {
  public:
   /// subject: the name of a member of the family in messages, "optimizer".
-  explicit DescriptionTable(std::string subject) : subject_(std::move(subject)) {}
+  explicit DescriptionTable(std::string subject)
+      : DescriptionRows(std::move(subject), std::variant_size_v<Variant>) {}
 
   template <class Spec>
   void add(Described<Spec> described) {
-    Row row{.info = {.type = std::move(described.type),
-                     .python_name = std::move(described.python_name),
-                     .summary = std::move(described.summary),
-                     .source = std::move(described.source),
-                     .formula = std::move(described.formula),
-                     .states = std::move(described.states)},
-            .initial = Spec{}};
-    for (Field<Spec>& field : described.fields) {
-      row.info.fields.push_back(field.info);
-      row.fields.push_back(
-          {.info = std::move(field.info),
-           .get = [get = std::move(field.get)](
-                      const Variant& value) { return get(std::get<Spec>(value)); },
-           .set = [set = std::move(field.set)](
-                      Variant& value, const FieldValue& to) { set(std::get<Spec>(value), to); }});
-    }
+    const Variant initial = Spec{};
+    const std::size_t index = initial.index();
+    add_row(index,
+            {.info = {.type = std::move(described.type),
+                      .python_name = std::move(described.python_name),
+                      .summary = std::move(described.summary),
+                      .source = std::move(described.source),
+                      .formula = std::move(described.formula),
+                      .states = std::move(described.states)},
+             .fields = std::move(described.fields)},
+            &default_of<Spec>());
     for (Named<Spec>& named : described.names) {
-      row.info.names.push_back({.name = named.name,
-                                .values = values_of(row, Variant(named.spec)),
-                                .aliases = named.aliases});
-      names_.push_back({std::move(named.name), std::move(named.spec), std::move(named.aliases)});
+      add_name(index, &named.spec, std::move(named.name), std::move(named.aliases));
+      specs_.emplace_back(std::move(named.spec));
     }
-    row.check = [check = std::move(described.check)](const Variant& value) {
-      check(std::get<Spec>(value));
-    };
-    rows_.at(Variant(Spec{}).index()) = std::move(row);
+    initial_.at(index) = initial;
+    if (described.check != nullptr) {
+      checks_.at(index) = [check = std::move(described.check)](const Variant& value) {
+        check(std::get<Spec>(value));
+      };
+    }
   }
 
-  /// After the last row: names are sorted, and each alternative must have a row.
-  void finish() {
-    for (const Row& row : rows_) ONNXGRAD_ASSERT(!row.info.type.empty());
-    std::ranges::sort(names_, {}, &Named<Variant>::name);
-  }
-
-  /// In the order of the variant.
-  std::vector<DescriptionInfo> infos() const {
-    std::vector<DescriptionInfo> infos;
-    for (const Row& row : rows_) infos.push_back(row.info);
-    return infos;
-  }
-  std::vector<std::string> names() const {
-    std::vector<std::string> names;
-    for (const Named<Variant>& named : names_) names.push_back(named.name);
-    return names;
-  }
   /// Throws: OptionError naming the nearest.
-  const Variant& from_name(std::string_view name) const {
-    for (const Named<Variant>& known : names_) {
-      if (known.name == name || std::ranges::find(known.aliases, name) != known.aliases.end()) {
-        return known.spec;
-      }
-    }
-    throw_unknown(subject_, name, names());
-  }
+  const Variant& from_name(std::string_view name) const { return specs_.at(place_of(name)); }
   /// The struct of that type with these values; the others are defaults.
   /// Throws: OptionError (an unknown type or field, a value out of range).
   Variant make(std::string_view type, const FieldValues& values) const {
-    for (const Row& row : rows_) {
-      if (row.info.type != type) continue;
-      Variant result = row.initial;
-      for (const auto& [option, value] : values) field_of(row, option).set(result, value);
-      check(result, "");
-      return result;
-    }
-    std::vector<std::string> types;
-    for (const Row& row : rows_) types.push_back(row.info.type);
-    throw_unknown(subject_, type, types);
+    const std::size_t index = row_of_type(type);
+    Variant result = initial_.at(index);
+    assign(index, const_cast<void*>(address(result)), values);  // of a value that is not const
+    check(result, "");
+    return result;
   }
   /// Throws: E (a value out of range), what Described::check throws.
   template <class E = OptionError>
   void check(const Variant& value, std::string_view place) const {
-    const Row& row = row_of(value);
-    for (const Field<Variant>& field : row.fields) {
-      if (auto problem = field_problem(field.info, field.get(value), place)) {
-        throw E(std::move(*problem));
-      }
+    if (auto problem = find_problem(value.index(), address(value), place)) {
+      throw E(std::move(*problem));
     }
-    row.check(value);
+    if (const auto& check = checks_.at(value.index())) check(value);
   }
   /// The value of one field; `otherwise` if the struct does not have it.
   FieldValue get(const Variant& value, std::string_view name, FieldValue otherwise) const {
-    for (const Field<Variant>& field : row_of(value).fields) {
-      if (field.info.name == name) return field.get(value);
-    }
-    return otherwise;
+    return DescriptionRows::get(value.index(), address(value), name, std::move(otherwise));
   }
-  const DescriptionInfo& info(const Variant& value) const { return row_of(value).info; }
+  const DescriptionInfo& info(const Variant& value) const { return row(value.index()).info; }
   /// Options whose fields are FieldInfo::is_fixed, and their values as texts.
   std::vector<std::pair<std::string, std::string>> fixed(const Variant& value) const {
-    std::vector<std::pair<std::string, std::string>> texts;
-    for (const Field<Variant>& field : row_of(value).fields) {
-      if (!field.info.is_fixed) continue;
-      texts.emplace_back(field.info.option, field_text(field.info, field.get(value)));
-    }
-    return texts;
+    return DescriptionRows::fixed(value.index(), address(value));
   }
   /// The name of the same struct with the same strings; "" if there is none.
   std::string name_of(const Variant& value) const {
-    const auto texts = [this](const Variant& of) {
-      std::vector<FieldValue> values = values_of(row_of(of), of);
-      std::erase_if(
-          values, [](const FieldValue& one) { return !std::holds_alternative<std::string>(one); });
-      return values;
-    };
-    for (const Named<Variant>& known : names_) {
-      if (known.spec.index() == value.index() && texts(known.spec) == texts(value)) {
-        return known.name;
-      }
+    const std::vector<FieldValue> wanted = strings(value.index(), address(value));
+    for (const Name& known : known_names()) {
+      const Variant& spec = specs_.at(known.place);
+      if (spec.index() != value.index()) continue;
+      if (strings(spec.index(), address(spec)) == wanted) return known.name;
     }
     return "";
   }
   /// "Sgd(learning_rate=0.01, momentum=0.9)"; see fields_text().
   std::string to_string(const Variant& value, bool is_whole = false) const {
-    const Row& row = row_of(value);
-    return row.info.type + "(" + fields_text(row.info.fields, values_of(row, value), is_whole) +
-           ")";
+    return DescriptionRows::to_string(value.index(), address(value), is_whole);
   }
 
  private:
-  struct Row {
-    DescriptionInfo info = {};
-    Variant initial = {};
-    std::vector<Field<Variant>> fields = {};
-    std::function<void(const Variant&)> check = {};
-  };
-
-  const Row& row_of(const Variant& value) const { return rows_.at(value.index()); }
-
-  static std::vector<FieldValue> values_of(const Row& row, const Variant& value) {
-    std::vector<FieldValue> values;
-    for (const Field<Variant>& field : row.fields) values.push_back(field.get(value));
-    return values;
-  }
-  const Field<Variant>& field_of(const Row& row, std::string_view option) const {
-    std::vector<std::string> known;
-    for (const Field<Variant>& field : row.fields) {
-      if (field.info.option == option) return field;
-      known.push_back(field.info.option);
-    }
-    throw_unknown("option of " + row.info.type, option, known);
+  static const void* address(const Variant& value) {
+    return std::visit([](const auto& spec) -> const void* { return &spec; }, value);
   }
 
-  std::string subject_;
-  std::array<Row, std::variant_size_v<Variant>> rows_;
-  std::vector<Named<Variant>> names_;
+  std::array<Variant, std::variant_size_v<Variant>> initial_;
+  std::array<std::function<void(const Variant&)>, std::variant_size_v<Variant>> checks_;
+  std::vector<Variant> specs_;  // of names
 };
 
 }  // namespace onnxgrad::train

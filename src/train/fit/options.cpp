@@ -7,7 +7,7 @@
 namespace onnxgrad::train {
 namespace {
 
-using Row = Field<FitOptions>;
+using Row = Field;
 
 // A resumed fit must have the same.
 Row fixed(Row row) {
@@ -19,8 +19,9 @@ Row fixed(Row row) {
 Row batch_size() {
   Row row = zero_is("32, or all rows with L-BFGS; batches of an iterable are taken as they come",
                     field("batch_size", &FitOptions::batch_size, kAtLeastOne, "Rows of a step."));
-  row.get = [](const FitOptions& options) -> FieldValue {
-    return options.batch_size == FitOptions::kAsTheyCome ? 0 : options.batch_size;
+  row.read = [](const void* member, const FieldInfo&) -> FieldValue {
+    const auto batch_size = *static_cast<const std::int64_t*>(member);
+    return batch_size == FitOptions::kAsTheyCome ? 0 : batch_size;
   };
   return row;
 }

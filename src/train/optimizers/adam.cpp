@@ -162,13 +162,13 @@ class LambRule : public UpdateRule {
 };
 
 template <class Spec>
-std::vector<Field<Spec>> moment_fields() {
+std::vector<Field> moment_fields() {
   return {rate_field<Spec>(), field("beta1", &Spec::beta1, kBelowOne),
           field("beta2", &Spec::beta2, kBelowOne), field("epsilon", &Spec::epsilon, kAtLeastZero)};
 }
 
 template <class Spec>
-std::vector<Field<Spec>> adam_fields(std::string decay) {
+std::vector<Field> adam_fields(std::string decay) {
   auto fields = moment_fields<Spec>();
   fields.push_back(decay_field<Spec>(std::move(decay)));
   fields.push_back(field("amsgrad", &Spec::amsgrad,
@@ -177,7 +177,7 @@ std::vector<Field<Spec>> adam_fields(std::string decay) {
   return fields;
 }
 
-std::vector<Field<Lamb>> lamb_fields() {
+std::vector<Field> lamb_fields() {
   auto fields = moment_fields<Lamb>();
   fields.push_back(decay_field<Lamb>("Decoupled."));
   return fields;

@@ -63,12 +63,12 @@ const OptimizerTable& optimizer_rows();
 
 /// Fields of most optimizers.
 template <class Spec>
-Field<Spec> rate_field(std::string meaning = "Learning rate.") {
+Field rate_field(std::string meaning = "Learning rate.") {
   return called("lr",
                 field("learning_rate", &Spec::learning_rate, kAtLeastZero, std::move(meaning)));
 }
 template <class Spec>
-Field<Spec> decay_field(std::string meaning = "g += weight_decay * w, before everything else.") {
+Field decay_field(std::string meaning = "g += weight_decay * w, before everything else.") {
   return field("weight_decay", &Spec::weight_decay, kAtLeastZero, std::move(meaning));
 }
 

@@ -20,12 +20,12 @@ using Rows = DescriptionTable<Schedule::Rule>;
 constexpr const char* kLengthMeaning = "Updates or epochs; below 1 that fraction of the fit.";
 
 template <class Spec>
-Field<Spec> length_field() {
+Field length_field() {
   return zero_is("the rest of it", field("length", &Spec::length, kAboveZero, kLengthMeaning));
 }
 
 template <class Spec>
-Field<Spec> unit_field() {
+Field unit_field() {
   return field("unit", &Spec::unit, {"step", "epoch"});
 }
 
