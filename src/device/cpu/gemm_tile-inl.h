@@ -230,7 +230,6 @@ void dots(const GemmDots<T>& dots) {
   for (; i < dots.rows; ++i) dot_rows<T, 1, 8>(dots, i);
 }
 
-#if HWY_TARGET != HWY_SCALAR
 inline constexpr std::int64_t kFloatSquare = 4;
 inline constexpr std::int64_t kDoubleSquare = 2;
 
@@ -266,9 +265,7 @@ HWY_INLINE void transpose_square(const double* p, std::ptrdiff_t from_row, doubl
   hn::StoreU(hn::InterleaveLower(d, r0, r1), d, q);
   hn::StoreU(hn::InterleaveUpper(d, r0, r1), d, q + to_row);
 }
-#endif
 
-#if HWY_TARGET != HWY_SCALAR
 /// Quarters of 128 bits from addresses `step` apart, one after another.
 template <class D, class T = hn::TFromD<D>>
 HWY_INLINE hn::Vec<D> load_quarters(D d, const T* from, std::ptrdiff_t step) {
@@ -301,13 +298,11 @@ HWY_INLINE void transpose_strip(const double* p, std::ptrdiff_t from_row, double
   hn::StoreU(hn::InterleaveLower(d, r0, r1), d, q);
   hn::StoreU(hn::InterleaveUpper(d, r0, r1), d, q + to_row);
 }
-#endif
 
 /// In strips, then in squares; those at the lower and right edges overlap their neighbours.
 template <class T>
 void transpose(const T* from, std::ptrdiff_t from_row, T* to, std::ptrdiff_t to_row,
                std::int64_t rows, std::int64_t columns) {
-#if HWY_TARGET != HWY_SCALAR
   constexpr std::int64_t kSquare = sizeof(T) == 4 ? kFloatSquare : kDoubleSquare;
   constexpr std::int64_t kLanes = hn::MaxLanes(hn::ScalableTag<T>());
   if (rows >= kSquare && columns >= kSquare) {
@@ -337,7 +332,6 @@ void transpose(const T* from, std::ptrdiff_t from_row, T* to, std::ptrdiff_t to_
     }
     return;
   }
-#endif
   for (std::int64_t i = 0; i < rows; ++i) {
     for (std::int64_t j = 0; j < columns; ++j) to[j * to_row + i] = from[i * from_row + j];
   }

@@ -71,7 +71,7 @@ HWY_INLINE hn::Vec<D> load_padded(D d, M mask, const T* from) {
 /// max(floor, x) with floor not NaN; NaN where x is NaN.
 template <class V>
 HWY_INLINE V max_or_nan(V floor, V x) {
-#if HWY_ARCH_X86 && HWY_TARGET != HWY_SCALAR
+#if HWY_ARCH_X86
   return hn::Max(floor, x);  // maxps returns its second operand if either is NaN
 #else
   return hn::IfThenElse(hn::Lt(x, floor), floor, x);

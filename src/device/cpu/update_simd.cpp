@@ -18,7 +18,7 @@ namespace onnxgrad::device::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // Estimates of 11 bits or more, which one Newton step extends to 22.
-#if HWY_ARCH_X86 && HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128
+#if HWY_ARCH_X86
 inline constexpr bool kHasEstimates = true;
 #else
 inline constexpr bool kHasEstimates = false;

@@ -12,7 +12,7 @@ namespace onnxgrad::device {
 /// prepared within f use it. Not thread-safe.
 template <class F>
 void for_each_instruction_set(F f) {
-  constexpr std::int64_t kSets[] = {HWY_AVX3, HWY_AVX2, HWY_SSE4, HWY_NEON, HWY_SCALAR};
+  constexpr std::int64_t kSets[] = {HWY_AVX3, HWY_AVX2, HWY_SSE4, HWY_NEON};
   const std::int64_t supported = hwy::SupportedTargets();
   for (const std::int64_t set : kSets) {
     if ((supported & set) == 0) continue;

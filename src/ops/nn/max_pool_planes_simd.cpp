@@ -43,8 +43,7 @@ HWY_INLINE void store_some(hn::Vec<D> v, D d, T* to, std::int64_t count) {
 
 // base + offsets as int64.
 HWY_INLINE void store_indices(VI offsets, std::int64_t base, std::int64_t* to,
-                              [[maybe_unused]] std::int64_t count) {
-#if HWY_TARGET != HWY_SCALAR
+                              std::int64_t count) {
   const hn::ScalableTag<std::int64_t> d;
   const hn::Half<I> half;
   const auto start = hn::Set(d, base);
@@ -52,9 +51,6 @@ HWY_INLINE void store_indices(VI offsets, std::int64_t base, std::int64_t* to,
   const auto high = hn::PromoteTo(d, hn::UpperHalf(half, offsets));
   store_some(hn::Add(start, low), d, to, count);
   store_some(hn::Add(start, high), d, to + kLanes / 2, count - kLanes / 2);
-#else
-  *to = base + hn::GetLane(offsets);
-#endif
 }
 
 // True where `a` replaces `best`, which comes before it.
@@ -71,11 +67,7 @@ struct Columns {
 HWY_INLINE Columns load_columns(const float* from, std::int64_t count) {
   const VF low = load_some(F(), from, 2 * count);
   const VF high = load_some(F(), from + kLanes, 2 * count - kLanes);
-#if HWY_TARGET == HWY_SCALAR
-  return {low, high};
-#else
   return {hn::ConcatEven(F(), high, low), hn::ConcatOdd(F(), high, low)};
-#endif
 }
 
 HWY_INLINE void store_columns(VF even, VF odd, float* to, std::int64_t count) {
@@ -129,7 +121,6 @@ HWY_ATTR void halve(const HalvedPlanes& planes, const float* x, float* y, std::i
 HWY_INLINE bool load_places(const std::int64_t* indices, std::int64_t first, std::int64_t width,
                             std::int64_t count, VI& places) {
   const I di;
-#if HWY_TARGET != HWY_SCALAR
   // The low halves are offsets; the high ones must be those of `first`, where none carries.
   const auto low_of_first = static_cast<std::uint32_t>(first);
   if (std::endian::native == std::endian::little && low_of_first < 0x70000000U &&
@@ -149,7 +140,6 @@ HWY_INLINE bool load_places(const std::int64_t* indices, std::int64_t first, std
     const auto is_behind = hn::Not(hn::FirstN(di, static_cast<std::size_t>(count)));
     return hn::AllTrue(di, hn::Or(fits, is_behind));
   }
-#endif
   HWY_ALIGN std::int32_t lanes[kLanes] = {};
   for (std::int64_t i = 0; i < count; ++i) {
     const std::int64_t within = indices[i] - first - 2 * i;
