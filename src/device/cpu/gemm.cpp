@@ -1,6 +1,7 @@
 #include "device/cpu/gemm.h"
 
 #include <fmt/format.h>
+#include <omp.h>
 
 #include <algorithm>
 #include <utility>
@@ -13,6 +14,8 @@ namespace onnxgrad::device {
 namespace {
 
 constexpr std::int64_t kWidestPanel = 64;  // columns of the widest tile of any instruction set
+// Multiply-adds from which threads share a product: some ten microseconds, ten times their barrier.
+constexpr std::int64_t kSharedProduct = std::int64_t{1} << 19;
 
 std::int64_t round_up(std::int64_t value, std::int64_t unit) {
   return (value + unit - 1) / unit * unit;
@@ -87,6 +90,91 @@ void run_tiles(const void* data, const GemmOperands& operands) {
   run_panels(plan, tile);
 }
 
+template <class T>
+void move_down(GemmTile<T>& tile, std::int64_t rows) {
+  tile.a += rows * tile.a_row;
+  tile.c += rows * tile.c_row;
+  tile.start += rows * tile.start_row;
+}
+
+/// What one of several threads does of a list.
+struct Share {
+  std::int64_t thread = omp_get_thread_num();
+  std::int64_t threads = omp_get_num_threads();
+
+  std::int64_t first(std::int64_t total) const { return total * thread / threads; }
+  std::int64_t last(std::int64_t total) const { return total * (thread + 1) / threads; }
+};
+
+/// run_rows() for the tiles of one thread.
+template <class T>
+void run_row_share(GemmTile<T> tile, const RowSplit<T>& rows, const Share& share) {
+  const std::int64_t count = rows.big_count + rows.small_count;
+  std::int64_t first = share.first(count);
+  const std::int64_t last = share.last(count);
+  const std::int64_t big_first = std::min(first, rows.big_count);
+  move_down(tile, first * rows.big - (first - big_first));
+  if (first < rows.big_count) {
+    tile.blocks = std::min(last, rows.big_count) - first;
+    tile.a_block = rows.big * tile.a_row;
+    if (tile.blocks > 0) rows.big_fn(tile);
+    move_down(tile, tile.blocks * rows.big);
+    first += tile.blocks;
+  }
+  if (first >= last) return;
+  tile.blocks = last - first;
+  tile.a_block = (rows.big - 1) * tile.a_row;
+  rows.small_fn(tile);
+}
+
+/// run_panels() for one thread: some tiles of each panel, or some panels.
+template <class T>
+void run_panel_share(const GemmPlan<T>& plan, const GemmTile<T>& start, const Share& share) {
+  const ColumnSplit<T>& columns = plan.columns;
+  const std::int64_t count = columns.wide_count + columns.narrow_count;
+  const std::int64_t first = plan.shares_rows ? 0 : share.first(count);
+  const std::int64_t last = plan.shares_rows ? count : share.last(count);
+  for (std::int64_t p = first; p < last; ++p) {
+    const std::int64_t wide_before = std::min(p, columns.wide_count);
+    const std::int64_t column = (p * columns.wide - (p - wide_before)) * plan.target->lanes;
+    GemmTile<T> tile = start;
+    tile.b += column;
+    tile.c += column;
+    tile.start += column * plan.start_column;
+    tile.tail = p + 1 == count ? columns.tail : plan.target->lanes;
+    const RowSplit<T>& rows = p < columns.wide_count ? plan.wide_rows : plan.narrow_rows;
+    if (plan.shares_rows) {
+      run_row_share(tile, rows, share);
+    } else {
+      run_rows(tile, rows);
+    }
+  }
+}
+
+template <class T>
+void run_shared_tiles(const void* data, const GemmOperands& operands) {
+  const auto& plan = *static_cast<const GemmPlan<T>*>(data);
+  GemmTile<T> tile = first_tile(plan, operands);
+  const T* b = tile.b;
+  T* packed = reinterpret_cast<T*>(operands.scratch);
+  if (plan.pack_b) tile.b = packed;
+#pragma omp parallel num_threads(plan.threads)
+  {
+    const Share share;
+    if (plan.pack_b) {
+      const std::int64_t unit = plan.target->lanes;
+      const std::int64_t units = (plan.k + unit - 1) / unit;
+      const std::int64_t first = share.first(units) * unit;
+      const std::int64_t steps = std::min(share.last(units) * unit, plan.k) - first;
+      if (steps > 0) {
+        pack_b(plan, b, first, steps, 0, plan.n, packed + first * tile.b_step, tile.b_step);
+      }
+#pragma omp barrier
+    }
+    run_panel_share(plan, tile, share);
+  }
+}
+
 /// One column of C, that is one row of its transpose, [m] = op(A) b: A^T takes the role of B.
 template <class T>
 void run_column_of_transposed_a(const void* data, const GemmOperands& operands) {
@@ -119,17 +207,29 @@ void run_dots(const void* data, const GemmOperands& operands) {
     plan.target->transpose(b, plan.n, packed, plan.k, plan.k, plan.n);
     b = packed;
   }
-  plan.target->dots({.a = tile.a,
-                     .b = b,
-                     .rows = plan.m,
-                     .columns = plan.n,
-                     .steps = plan.k,
-                     .c = tile.c,
-                     .start = tile.start,
-                     .start_row = tile.start_row,
-                     .start_column = plan.start_column,
-                     .scale = tile.scale,
-                     .finish = tile.finish});
+  GemmDots<T> dots{.a = tile.a,
+                   .b = b,
+                   .rows = plan.m,
+                   .columns = plan.n,
+                   .steps = plan.k,
+                   .c = tile.c,
+                   .start = tile.start,
+                   .start_row = tile.start_row,
+                   .start_column = plan.start_column,
+                   .scale = tile.scale,
+                   .finish = tile.finish};
+  if (plan.threads == 1) return plan.target->dots(dots);
+#pragma omp parallel num_threads(plan.threads) firstprivate(dots)
+  {
+    const Share share;
+    const std::int64_t units = (plan.m + kGemmMaxRows - 1) / kGemmMaxRows;
+    const std::int64_t first = share.first(units) * kGemmMaxRows;
+    dots.rows = std::min(share.last(units) * kGemmMaxRows, plan.m) - first;
+    dots.a += first * plan.k;
+    dots.c += first * plan.n;
+    dots.start += first * dots.start_row;
+    if (dots.rows > 0) plan.target->dots(dots);
+  }
 }
 
 void run_nothing(const void* /*data*/, const GemmOperands& /*operands*/) {}
@@ -182,11 +282,13 @@ PreparedGemm prepare(const GemmSpec& spec) {
     return prepared;
   };
   if (spec.m == 0 || spec.n == 0) return finish(run_nothing, "empty");
+  const bool is_large = spec.m * spec.n * spec.k >= kSharedProduct;
   switch (choose_gemm(spec, *plan->target)) {
     case GemmChoice::kBlocked:
       prepared.scratch_bytes = plan_blocked(*plan);
       return finish(run_blocked<T>, "blocked");
     case GemmChoice::kDots:
+      if (!is_large) plan->threads = 1;
       plan->pack_b = !plan->transpose_b && spec.n != 1 && spec.k != 1;
       if (plan->pack_b)
         prepared.scratch_bytes = spec.n * spec.k * static_cast<std::int64_t>(sizeof(T));
@@ -215,7 +317,10 @@ PreparedGemm prepare(const GemmSpec& spec) {
         tile.b_step * std::max<std::int64_t>(spec.k, 1) * static_cast<std::int64_t>(sizeof(T));
   }
   plan_panels(*plan, spec.m, spec.n);
-  return finish(run_tiles<T>, "tiles");
+  const std::int64_t panels = plan->columns.wide_count + plan->columns.narrow_count;
+  plan->shares_rows = plan->wide_rows.big_count + plan->wide_rows.small_count >= panels;
+  const bool is_shared = plan->threads > 1 && is_large;
+  return finish(is_shared ? run_shared_tiles<T> : run_tiles<T>, "tiles");
 }
 
 }  // namespace

@@ -55,6 +55,7 @@ struct GemmPlan {
   bool pack_b = false;
   ColumnSplit<T> columns = {};
   RowSplit<T> wide_rows = {}, narrow_rows = {};
+  bool shares_rows = false;  ///< threads share the tiles of a panel, not the panels
 
   // Blocked: sizes of the blocks and bytes of one thread's scratch.
   std::int64_t block_m = 0, block_n = 0, block_k = 0;
