@@ -49,6 +49,7 @@ struct Problem {
 class Error : public std::runtime_error {
  public:
   explicit Error(Problem problem);
+  ~Error() override;
   const Problem& problem() const { return problem_; }
   const Place& place() const { return problem_.where; }
   /// Name of the class: "ShapeError", ...; also the name of the Python class.
@@ -62,6 +63,7 @@ class Error : public std::runtime_error {
 class ModelError : public Error {
  public:
   using Error::Error;
+  ~ModelError() override;
   std::string_view kind() const override { return "ModelError"; }
 };
 
@@ -69,6 +71,7 @@ class ModelError : public Error {
 class UnsupportedOperatorError : public Error {
  public:
   using Error::Error;
+  ~UnsupportedOperatorError() override;
   std::string_view kind() const override { return "UnsupportedOperatorError"; }
 };
 
@@ -76,6 +79,7 @@ class UnsupportedOperatorError : public Error {
 class GradientError : public Error {
  public:
   using Error::Error;
+  ~GradientError() override;
   std::string_view kind() const override { return "GradientError"; }
 };
 
@@ -83,6 +87,7 @@ class GradientError : public Error {
 class ShapeError : public Error {
  public:
   using Error::Error;
+  ~ShapeError() override;
   std::string_view kind() const override { return "ShapeError"; }
 };
 
@@ -90,6 +95,7 @@ class ShapeError : public Error {
 class DataError : public Error {
  public:
   using Error::Error;
+  ~DataError() override;
   std::string_view kind() const override { return "DataError"; }
 };
 
@@ -97,6 +103,7 @@ class DataError : public Error {
 class CheckpointError : public Error {
  public:
   using Error::Error;
+  ~CheckpointError() override;
   std::string_view kind() const override { return "CheckpointError"; }
 };
 
@@ -104,6 +111,7 @@ class CheckpointError : public Error {
 class ConvergenceError : public Error {
  public:
   using Error::Error;
+  ~ConvergenceError() override;
   std::string_view kind() const override { return "ConvergenceError"; }
 };
 
@@ -111,6 +119,7 @@ class ConvergenceError : public Error {
 class DeviceError : public Error {
  public:
   using Error::Error;
+  ~DeviceError() override;
   std::string_view kind() const override { return "DeviceError"; }
 };
 
@@ -118,6 +127,7 @@ class DeviceError : public Error {
 class InternalError : public Error {
  public:
   explicit InternalError(std::string what);
+  ~InternalError() override;
   std::string_view kind() const override { return "InternalError"; }
 };
 

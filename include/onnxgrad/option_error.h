@@ -12,6 +12,7 @@ namespace [[gnu::visibility("default")]] onnxgrad {
 class OptionError : public Error {
  public:
   using Error::Error;
+  ~OptionError() override;
   std::string_view kind() const override { return "OptionError"; }
 };
 

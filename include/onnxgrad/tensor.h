@@ -75,6 +75,8 @@ class Tensor {
   Tensor cast(DataType dtype) const;
 
  private:
+  /// empty() for `count` values. Throws: ShapeError if that is not their number.
+  static Tensor empty_for(std::size_t count, DataType dtype, Dims dims);
   void expect_dtype(DataType wanted) const;
   DataType dtype_ = DataType::kUndefined;
   Dims dims_;
@@ -84,12 +86,7 @@ class Tensor {
 
 template <class T>
 Tensor Tensor::from(std::span<const T> values, Dims dims) {
-  if (static_cast<std::int64_t>(values.size()) != dims.num_elements()) {
-    throw ShapeError(
-        {.what = std::to_string(values.size()) + " values for shape " + dims.to_string(),
-         .hint = "Give one value for each element."});
-  }
-  Tensor tensor = empty(dtype_of<T>(), std::move(dims));
+  Tensor tensor = empty_for(values.size(), dtype_of<T>(), std::move(dims));
   auto out = tensor.mutable_data<T>();
   for (std::size_t i = 0; i < values.size(); ++i) out[i] = values[i];
   return tensor;

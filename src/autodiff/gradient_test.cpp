@@ -190,7 +190,10 @@ TEST_F(GradientTest, AnInputThatTheRuleLeavesOutIsRefused) {
 
 // f(x) = exp(x) * x as a model_ function without a rule of its own.
 TEST_F(GradientTest, FunctionsAreDifferentiatedThroughTheirBodies) {
-  ir::Function f{.domain = "my.domain", .name = "Frob", .body = std::make_shared<ir::Graph>()};
+  ir::Function f;
+  f.domain = "my.domain";
+  f.name = "Frob";
+  f.body = std::make_shared<ir::Graph>();
   Value* formal = f.body->add_input("a", {});
   Value* e = f.body->add_node("Exp", {formal}, 1)->outputs[0];
   f.body->outputs = {f.body->add_node("Mul", {e, formal}, 1)->outputs[0]};

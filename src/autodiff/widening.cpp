@@ -4,29 +4,22 @@
 #include <unordered_set>
 
 namespace onnxgrad::autodiff {
-namespace {
 
 using ir::Value;
 
-bool holds_half(const Value* value) {
-  return value != nullptr && value->type.is_tensor() && is_half(value->dtype());
-}
-
-}  // namespace
-
 Value* as_gradient(ir::GraphBuilder& g, Value* gradient) {
-  return holds_half(gradient) ? g.cast(gradient, DataType::kFloat32) : gradient;
+  return ir::holds_half(gradient) ? g.cast(gradient, DataType::kFloat32) : gradient;
 }
 
 Value* as_stored(ir::GraphBuilder& g, Value* gradient, const Value& value) {
-  return holds_half(&value) ? g.cast(gradient, value.dtype()) : gradient;
+  return ir::holds_half(&value) ? g.cast(gradient, value.dtype()) : gradient;
 }
 
 void Widening::widen(ir::Node& copy) {
   if (!copy.subgraphs().empty()) return;
   for (auto* list : {&copy.inputs, &copy.outputs}) {
     for (Value*& value : *list) {
-      if (holds_half(value)) value = wide(value);
+      if (ir::holds_half(value)) value = wide(value);
     }
   }
 }

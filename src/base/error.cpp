@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "onnxgrad/option_error.h"
+
 namespace onnxgrad {
 namespace {
 
@@ -48,5 +50,18 @@ Error::Error(Problem problem) : std::runtime_error(format(problem)), problem_(st
 InternalError::InternalError(std::string what)
     : Error({.what = "internal error: " + std::move(what),
              .hint = "This is a bug in onnxgrad: please report it with the model."}) {}
+
+// Compiled here and not in every source that throws.
+Error::~Error() = default;
+ModelError::~ModelError() = default;
+UnsupportedOperatorError::~UnsupportedOperatorError() = default;
+GradientError::~GradientError() = default;
+ShapeError::~ShapeError() = default;
+DataError::~DataError() = default;
+CheckpointError::~CheckpointError() = default;
+ConvergenceError::~ConvergenceError() = default;
+DeviceError::~DeviceError() = default;
+InternalError::~InternalError() = default;
+OptionError::~OptionError() = default;
 
 }  // namespace onnxgrad

@@ -102,6 +102,14 @@ std::vector<To> converted(const Tensor& tensor) {
 
 }  // namespace
 
+Tensor Tensor::empty_for(std::size_t count, DataType dtype, Dims dims) {
+  if (static_cast<std::int64_t>(count) != dims.num_elements()) {
+    throw ShapeError({.what = std::to_string(count) + " values for shape " + dims.to_string(),
+                      .hint = "Give one value for each element."});
+  }
+  return empty(dtype, std::move(dims));
+}
+
 Tensor Tensor::empty(DataType dtype, Dims dims) {
   Tensor tensor;
   tensor.dtype_ = dtype;

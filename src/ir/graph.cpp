@@ -9,6 +9,36 @@
 
 namespace onnxgrad::ir {
 
+AttributeValue::AttributeValue() = default;
+AttributeValue::AttributeValue(const AttributeValue& other) = default;
+AttributeValue::AttributeValue(AttributeValue&& other) noexcept = default;
+AttributeValue& AttributeValue::operator=(const AttributeValue& other) = default;
+AttributeValue& AttributeValue::operator=(AttributeValue&& other) noexcept = default;
+AttributeValue::~AttributeValue() = default;
+
+Graph::Graph() : Graph(std::make_shared<NameAuthority>()) {}
+Graph::Graph(std::shared_ptr<NameAuthority> names, Graph* parent)
+    : names_(std::move(names)), parent_(parent) {}
+Graph::~Graph() = default;
+
+Function::Function() = default;
+Function::Function(const Function& other) = default;
+Function::Function(Function&& other) noexcept = default;
+Function& Function::operator=(const Function& other) = default;
+Function& Function::operator=(Function&& other) noexcept = default;
+Function::~Function() = default;
+
+Model::Model() = default;
+Model::Model(const Model& other) = default;
+Model::Model(Model&& other) noexcept = default;
+Model& Model::operator=(const Model& other) = default;
+Model& Model::operator=(Model&& other) noexcept = default;
+Model::~Model() = default;
+
+bool holds_half(const Value* value) {
+  return value != nullptr && value->type.is_tensor() && is_half(value->dtype());
+}
+
 std::string NameAuthority::unique(std::string_view hint) {
   std::string name(hint.empty() ? "value" : hint);
   if (used_.insert(name).second) return name;

@@ -53,6 +53,9 @@ struct Value {
   DataType dtype() const { return type.dtype; }
 };
 
+/// Whether it is a tensor of float16 or bfloat16; false for an absent value.
+bool holds_half(const Value* value);
+
 /// An operator application. Created only by Graph. Absent optional inputs and outputs are nullptr.
 class Node {
  public:
@@ -109,11 +112,11 @@ class NameAuthority {
 
 class Graph {
  public:
-  explicit Graph(std::shared_ptr<NameAuthority> names, Graph* parent = nullptr)
-      : names_(std::move(names)), parent_(parent) {}
-  Graph() : Graph(std::make_shared<NameAuthority>()) {}
+  Graph();
+  explicit Graph(std::shared_ptr<NameAuthority> names, Graph* parent = nullptr);
   Graph(const Graph&) = delete;
   Graph& operator=(const Graph&) = delete;
+  ~Graph();
 
   std::string name;
   std::string doc_string;
@@ -176,6 +179,13 @@ class Graph {
 /// A model-local function. Its body is a Graph whose inputs and outputs are the formal ones (types
 /// unknown); attributes of body nodes may be AttributeRefs.
 struct Function {
+  Function();
+  Function(const Function& other);
+  Function(Function&& other) noexcept;
+  Function& operator=(const Function& other);
+  Function& operator=(Function&& other) noexcept;
+  ~Function();
+
   std::string domain = {};
   std::string name = {};
   std::string overload = {};
@@ -194,6 +204,13 @@ struct StateBinding {
 };
 
 struct Model {
+  Model();
+  Model(const Model& other);
+  Model(Model&& other) noexcept;
+  Model& operator=(const Model& other);
+  Model& operator=(Model&& other) noexcept;
+  ~Model();
+
   std::shared_ptr<Graph> graph = std::make_shared<Graph>();
   std::vector<Function> functions;
   std::vector<StateBinding> state;

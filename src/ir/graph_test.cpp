@@ -133,7 +133,10 @@ TEST(Graph, SubgraphsReadEnclosingValues) {
 
 // f(a, b) = (a + b, a), with an attribute that the call may leave out.
 Function sum_function() {
-  Function function{.domain = "onnxgrad", .name = "F", .body = std::make_shared<Graph>()};
+  Function function;
+  function.domain = "onnxgrad";
+  function.name = "F";
+  function.body = std::make_shared<Graph>();
   Graph& body = *function.body;
   Value* a = body.add_input("a", {});
   Value* b = body.add_input("b", {});

@@ -17,7 +17,7 @@ int attribute_type(const ir::AttributeValue& value) {
                             AttributeProto::TENSORS, AttributeProto::GRAPHS};
   if (const auto* ref = std::get_if<ir::AttributeRef>(&value)) return ref->type;
   if (const auto* opaque = std::get_if<ir::OpaqueAttribute>(&value)) return opaque->type;
-  static_assert(std::size(kTypes) + 2 == std::variant_size_v<ir::AttributeValue>);
+  static_assert(std::size(kTypes) + 2 == std::variant_size_v<ir::AttributeVariant>);
   return kTypes[value.index()];
 }
 

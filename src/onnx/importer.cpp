@@ -127,7 +127,8 @@ ir::Model Importer::import_model(std::string_view bytes) {
 
 ir::Function Importer::import_function(std::string_view bytes, bool may_lack_outputs) {
   using Field = onnx::FunctionProto;
-  ir::Function function{.body = std::make_shared<ir::Graph>()};
+  ir::Function function;
+  function.body = std::make_shared<ir::Graph>();
   ir::Graph& body = *function.body;
   std::vector<std::string_view> inputs;
   std::vector<std::string_view> outputs;

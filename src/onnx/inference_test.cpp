@@ -207,7 +207,10 @@ TEST_F(InferenceTest, GoesThroughTheBodiesThatOnnxDefines) {
 }
 
 TEST_F(InferenceTest, RecursionIsBounded) {
-  ir::Function function{.domain = "local", .name = "Again", .body = std::make_shared<ir::Graph>()};
+  ir::Function function;
+  function.domain = "local";
+  function.name = "Again";
+  function.body = std::make_shared<ir::Graph>();
   Value* x = function.body->add_input("x", {});
   ir::Node* call = function.body->add_node("Again", {x}, 1, {}, "local");
   function.body->outputs = {call->outputs[0]};

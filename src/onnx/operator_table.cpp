@@ -347,9 +347,10 @@ void specialise_call(Node& node, const ir::Function* body, std::int64_t opset, i
   }
   graph.inputs = std::move(formals);
   make_body(graph);
-  ir::Function function{.domain = key.first.empty() ? std::string(kReplacedDomain) : key.first,
-                        .body = inner.graph,
-                        .opset_imports = {{"", ir::kInternalOpset}}};
+  ir::Function function;
+  function.domain = key.first.empty() ? std::string(kReplacedDomain) : key.first;
+  function.body = inner.graph;
+  function.opset_imports = {{"", ir::kInternalOpset}};
   for (const ir::Attribute& attribute : node.attributes) {
     function.attribute_names.push_back(attribute.name);
   }

@@ -21,7 +21,7 @@ AttributeType type_of(const ir::AttributeValue& value) {
       AttributeType::kTensor, AttributeType::kGraph,   AttributeType::kInts,
       AttributeType::kFloats, AttributeType::kStrings, AttributeType::kTensors,
       AttributeType::kGraphs, AttributeType::kOther,   AttributeType::kOther};
-  static_assert(std::size(kTypes) == std::variant_size_v<ir::AttributeValue>);
+  static_assert(std::size(kTypes) == std::variant_size_v<ir::AttributeVariant>);
   return kTypes[value.index()];
 }
 

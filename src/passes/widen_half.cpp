@@ -16,10 +16,6 @@
 namespace onnxgrad::passes {
 namespace {
 
-bool holds_half(const ir::Value* value) {
-  return value != nullptr && value->type.is_tensor() && is_half(value->dtype());
-}
-
 ir::Type in_float32(ir::Type type) {
   type.dtype = DataType::kFloat32;
   return type;
@@ -68,12 +64,12 @@ class Widener {
     }
     std::vector<ir::Node*> after;
     for (ir::Value*& input : node.inputs) {
-      if (holds_half(input)) input = widened(input);
+      if (ir::holds_half(input)) input = widened(input);
     }
     graph_.nodes.push_back(&node);
     for (std::size_t i = 0; i < node.outputs.size(); ++i) {
       ir::Value* half = node.outputs[i];
-      if (!holds_half(half)) continue;
+      if (!ir::holds_half(half)) continue;
       ir::Value* wide = graph_.add_output(&node, i, in_float32(half->type), half->name + "_wide");
       after.push_back(make_cast(wide, half));
     }
@@ -116,7 +112,7 @@ class Widener {
     const opdef::OpDef* def = context_.ops.find(*node);
     const bool is_movement = def != nullptr && def->expression == nullptr &&
                              (def->is_view() || def->passage == opdef::Passage::kPermuted);
-    return is_movement && holds_half(node->inputs[0]) ? node : nullptr;
+    return is_movement && ir::holds_half(node->inputs[0]) ? node : nullptr;
   }
 
   ir::Value* add_wide(const ir::Value* half) {
@@ -139,8 +135,8 @@ class Widener {
 }  // namespace
 
 bool touches_half(const ir::Node& node) {
-  return std::ranges::any_of(node.inputs, holds_half) ||
-         std::ranges::any_of(node.outputs, holds_half);
+  return std::ranges::any_of(node.inputs, ir::holds_half) ||
+         std::ranges::any_of(node.outputs, ir::holds_half);
 }
 
 WidenedNode::WidenedNode(ir::Node& node, std::int64_t max_constant)
@@ -148,7 +144,7 @@ WidenedNode::WidenedNode(ir::Node& node, std::int64_t max_constant)
   values_.reserve(inputs_.size() + outputs_.size());
   for (auto* list : {&node.inputs, &node.outputs}) {
     for (ir::Value*& value : *list) {
-      if (!holds_half(value)) continue;
+      if (!ir::holds_half(value)) continue;
       ir::Value& wide = values_.emplace_back();
       wide.name = value->name;
       wide.type = in_float32(value->type);
