@@ -1,6 +1,7 @@
 """The command line as users run it: what it prints and writes, and its exit status."""
 
 import csv
+import importlib.metadata
 import json
 import os
 import re
@@ -158,6 +159,7 @@ def test_versions():
     assert re.search(r"version +\d+\.\d+\.\d+", out)
     assert "numpy" in out
     assert sys.executable not in out
+    assert run("--version")[0] == f"onnxgrad {importlib.metadata.version('onnxgrad')}\n"
     out, _ = run("versions", "--full")
     assert sys.executable in out
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from onnxgrad import errors
+from onnxgrad import __version__, errors
 from onnxgrad.base.messages import print_stderr
 from onnxgrad.base.versions import show_versions
 from onnxgrad.cli import checking, derivatives, evaluation
@@ -70,6 +70,27 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _show_version(wanted: bool) -> None:
+    if not wanted:
+        return
+    with standard_output() as stream:
+        stream.write(f"onnxgrad {__version__}\n")
+    raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Trains ONNX models."""
+
 
 CommandFunction = TypeVar("CommandFunction", bound=Callable[..., None])
 
