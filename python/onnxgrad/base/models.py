@@ -31,6 +31,9 @@ def to_core_model(model: Any) -> _core.Model:
     """Convert any `ModelLike` to the extension's model."""
     if isinstance(model, _core.Model):
         return model
+    to_model_proto = getattr(model, "to_model_proto", None)  # an onnxscript function
+    if to_model_proto is not None:
+        model = to_model_proto()
     if isinstance(model, (str, os.PathLike)):
         return _core.Model.load(os.fsdecode(model))
     if isinstance(model, (bytes, bytearray, memoryview)):

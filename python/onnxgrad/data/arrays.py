@@ -117,6 +117,34 @@ def to_native(value: ArrayLike, name: str) -> NativeArray:
     )
 
 
+def num_rows_of(value: NativeArray) -> int:
+    """Return the first dimension of an array, or of bits or strings with type or shape."""
+    if isinstance(value, tuple):
+        shape = value[1] if isinstance(value[1], list) else value[0].shape
+        return int(shape[0]) if len(shape) else 0
+    return len(value) if value.ndim else 0
+
+
+def by_input(session: _core.TrainingSession, X: Any) -> Mapping[str, Any]:
+    """Return `X`, a dictionary or the one input of the model, as a dictionary.
+
+    Raises
+    ------
+    DataError
+        One array for a model with several inputs.
+    """
+    if isinstance(X, Mapping):
+        return X
+    names = [value.name for value in session.inputs]
+    if len(names) != 1:
+        raise DataError(
+            what=f"X is one array, but the model has {len(names)} inputs",
+            value="X",
+            hint=f"Give a dictionary with {', '.join(repr(name) for name in names)}.",
+        )
+    return {names[0]: X}
+
+
 def to_feeds(feeds: Mapping[str, ArrayLike]) -> dict[str, NativeArray]:
     """Convert a dictionary of inputs for the extension."""
     if not isinstance(feeds, Mapping):

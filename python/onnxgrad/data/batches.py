@@ -7,7 +7,7 @@ from typing import Any
 
 from onnxgrad import _core
 from onnxgrad.base.checks import nearest_or
-from onnxgrad.data.arrays import to_native
+from onnxgrad.data.arrays import num_rows_of, to_native
 from onnxgrad.data.arrow import is_table, named_arrays
 from onnxgrad.data.sources import Session, Source, Target
 from onnxgrad.errors import DataError
@@ -134,7 +134,7 @@ class BatchReader:
         targets = {output: to_native(value, output) for output, value in several.items()}
         labels = None if y is None or y is several else to_native(y, "y")
         counted = [labels] if labels is not None else [*targets.values(), *inputs.values()]
-        first, self._rows = self._rows, self._rows + _count(counted[0])
+        first, self._rows = self._rows, self._rows + num_rows_of(counted[0])
         self._number += 1
         weights = None if weight is None else to_native(weight, "sample_weight")
         return _core.Dataset(inputs, labels, targets, weights, first)
@@ -178,11 +178,3 @@ class BatchReader:
             hint=f"{hint} Each batch is (X, y), (X, y, sample_weight), a dictionary of arrays by "
             "name, or a table.".strip(),
         )
-
-
-def _count(labels: Any) -> int:
-    if isinstance(labels, tuple):
-        second = labels[1]
-        shape = second if isinstance(second, list) else labels[0].shape
-        return int(shape[0]) if len(shape) else 0
-    return len(labels) if labels.ndim else 0

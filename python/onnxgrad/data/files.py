@@ -20,6 +20,7 @@ from onnxgrad.data.sources import (
     Target,
     layout,
     one_character,
+    unknown_suffix,
 )
 from onnxgrad.errors import DataError
 
@@ -192,11 +193,7 @@ def open_file(
         return CsvFile(path, name, sample_weight=weight, delimiter="\t")
     kinds: dict[str, type[ColumnFile]] = {".csv": CsvFile, ".npz": NpzFile, ".parquet": ParquetFile}
     if suffix not in kinds:
-        raise DataError(
-            what=f"{text}: files of type '{suffix}' are not supported",
-            file=text,
-            hint="Give a .csv, .tsv, .npz, .npy or .parquet file.",
-        )
+        raise unknown_suffix(text, suffix)
     return kinds[suffix](path, name, sample_weight=weight)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -14,7 +15,7 @@ from onnxgrad.data.columns import name_list, plan_columns
 from onnxgrad.data.sources import ColumnFile, Session
 from onnxgrad.errors import DataError
 
-__all__ = ["ParquetFile", "ParquetReader", "import_pyarrow"]
+__all__ = ["ParquetFile", "ParquetReader", "import_pyarrow", "reading_parquet"]
 
 Array = np.ndarray[Any, Any]
 
@@ -51,17 +52,10 @@ class ParquetReader:
     """Reads the rows of a file for the inputs of a model; used by the reading thread."""
 
     def __init__(self, source: ParquetFile, session: _core.TrainingSession) -> None:
-        parquet = import_pyarrow()
         self._source = source
         self._path = source.path
-        try:
-            self._file = parquet.ParquetFile(source.path)
-        except (OSError, ValueError) as error:
-            raise DataError(
-                what=f"{source.path}: {str(error).splitlines()[0]}",
-                file=source.path,
-                hint="Check the path; it must be a complete Parquet file.",
-            ) from error
+        with reading_parquet(source.path):
+            self._file = import_pyarrow().ParquetFile(source.path)
         self._dtypes = {value.name: value.dtype for value in session.inputs}
         self._plan(list(self._file.schema_arrow.names))
         metadata = self._file.metadata
@@ -178,6 +172,19 @@ class ParquetReader:
             if array.size and not isinstance(array[0], (str, bool, int, float)):
                 array = np.stack(array.tolist())
         return array
+
+
+@contextlib.contextmanager
+def reading_parquet(path: str) -> Iterator[None]:
+    """Raise a DataError with the path where pyarrow cannot read the file."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        raise DataError(
+            what=f"{path}: {str(error).splitlines()[0]}",
+            file=path,
+            hint="Check the path; it must be a complete Parquet file.",
+        ) from error
 
 
 def import_pyarrow() -> Any:

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from onnxgrad import _core
 from onnxgrad.base.checks import positive_int
-from onnxgrad.data.arrays import is_sparse, to_native
+from onnxgrad.data.arrays import by_input, is_sparse, to_native
 from onnxgrad.data.arrow import named_arrays
 from onnxgrad.data.batches import Batches
 from onnxgrad.data.files import open_file
@@ -42,14 +42,7 @@ def named_inputs(session: _core.TrainingSession, X: Any) -> Iterable[tuple[str, 
     """Return the arrays for the model's inputs, by name."""
     if isinstance(X, Mapping):
         return [(str(name), to_native(value, str(name))) for name, value in X.items()]
-    names = [value.name for value in session.inputs]
-    if len(names) != 1:
-        raise DataError(
-            what=f"X is one array, but the model has {len(names)} inputs",
-            value="X",
-            hint=f"Give a dictionary with {', '.join(repr(name) for name in names)}.",
-        )
-    return [(names[0], to_native(X, "X"))]
+    return [(name, to_native(value, "X")) for name, value in by_input(session, X).items()]
 
 
 def as_pair(rows: NativeRows | None) -> tuple[_core.Dataset | None, _core.DataSource | None]:

@@ -20,6 +20,7 @@ __all__ = [
     "Target",
     "layout",
     "one_character",
+    "unknown_suffix",
 ]
 
 PathLike: TypeAlias = "str | os.PathLike[str]"
@@ -44,6 +45,15 @@ class Source:
     def native(self, session: Session) -> _core.DataSource:
         """Return the extension's reader for the inputs and the target of `session`."""
         raise NotImplementedError
+
+
+def unknown_suffix(path: str, suffix: str) -> DataError:
+    """Return the error for a file whose suffix is not that of a table."""
+    return DataError(
+        what=f"{path}: files of type '{suffix}' are not supported",
+        file=path,
+        hint="Give a .csv, .tsv, .npz, .npy or .parquet file.",
+    )
 
 
 def one_character(option: str, value: Any) -> str:

@@ -9,7 +9,14 @@ from typing import Any
 import numpy as np
 
 from onnxgrad import _core
-from onnxgrad.data.arrays import NativeArray, as_numpy, is_sparse, to_native
+from onnxgrad.data.arrays import (
+    NativeArray,
+    as_numpy,
+    by_input,
+    is_sparse,
+    num_rows_of,
+    to_native,
+)
 from onnxgrad.errors import DataError
 
 __all__ = ["SparseReader", "dense_pieces", "has_sparse", "sparse_source"]
@@ -52,21 +59,14 @@ class SparseReader:
         targets: Mapping[str, NativeArray],
         weight: NativeArray | None,
     ) -> None:
-        names = [value.name for value in session.inputs]
-        if not isinstance(X, Mapping) and len(names) != 1:
-            raise DataError(
-                what=f"X is one array, but the model has {len(names)} inputs",
-                value="X",
-                hint=f"Give a dictionary with {', '.join(repr(name) for name in names)}.",
-            )
-        self._inputs = _by_rows(X if isinstance(X, Mapping) else {names[0]: X})
+        self._inputs = _by_rows(by_input(session, X))
         self._target, self._targets, self._weight = target, targets, weight
         self.num_rows = _count_rows(self._inputs)
         given = {"y": target, **targets, "sample_weight": weight}
         for name, value in given.items():
-            if value is not None and _length(value) != self.num_rows:
+            if value is not None and num_rows_of(value) != self.num_rows:
                 raise DataError(
-                    what=f"'{name}' has {_length(value)} rows, X has {self.num_rows}",
+                    what=f"'{name}' has {num_rows_of(value)} rows, X has {self.num_rows}",
                     value=name,
                     hint="Give one element for each row of X.",
                 )
@@ -126,13 +126,6 @@ def _chunk_rows(arrays: Mapping[str, Any]) -> int:
 def _dense(value: Any, first: int, last: int) -> Any:
     part = value[first:last]
     return part.toarray() if is_sparse(part) else part
-
-
-def _length(value: NativeArray) -> int:
-    if isinstance(value, tuple):
-        shape = value[1] if isinstance(value[1], list) else value[0].shape
-        return int(shape[0]) if len(shape) else 0
-    return len(value) if value.ndim else 0
 
 
 def _part(value: NativeArray, first: int, last: int) -> NativeArray:

@@ -16,8 +16,8 @@ from onnxgrad import _core
 from onnxgrad.base.checks import is_number, nearest_or
 from onnxgrad.data.arrow import columns_of
 from onnxgrad.data.columns import ColumnPlan, Feeds, name_list, plan_columns
-from onnxgrad.data.parquet import import_pyarrow
-from onnxgrad.data.sources import one_character
+from onnxgrad.data.parquet import import_pyarrow, reading_parquet
+from onnxgrad.data.sources import one_character, unknown_suffix
 from onnxgrad.errors import DataError
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -174,11 +174,7 @@ def read_table(path: str, delimiter: str | None = None) -> Table:
         ".parquet": _read_parquet,
     }
     if suffix not in readers:
-        raise DataError(
-            what=f"{path}: files of type '{suffix}' are not supported",
-            file=path,
-            hint="Give a .csv, .tsv, .npz, .npy or .parquet file.",
-        )
+        raise unknown_suffix(path, suffix)
     try:
         return readers[suffix](path)
     except OSError as error:
@@ -210,14 +206,8 @@ def _bad_zip() -> type[Exception]:
 
 
 def _read_parquet(path: str) -> Table:
-    try:
+    with reading_parquet(path):
         table = import_pyarrow().ParquetFile(path).read()
-    except (OSError, ValueError) as error:
-        raise DataError(
-            what=f"{path}: {str(error).splitlines()[0]}",
-            file=path,
-            hint="Check the path; it must be a complete Parquet file.",
-        ) from error
     return Table(path, columns_of(table))
 
 

@@ -42,8 +42,7 @@ class User(Loss):
         output: str = "",
         reduction: Reduction = "mean",
     ) -> None:
-        to_proto = getattr(model, "to_model_proto", None)  # an onnxscript function
-        core = to_core_model(model if to_proto is None else to_proto())
+        core = to_core_model(model)
         self._set(
             output,
             reduction,

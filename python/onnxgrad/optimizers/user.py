@@ -51,8 +51,7 @@ class User(Optimizer):
     weight_decay: float
 
     def __init__(self, model: ModelLike | Any, lr: float = 0.01, weight_decay: float = 0.0) -> None:
-        to_proto = getattr(model, "to_model_proto", None)  # an onnxscript function
-        core = to_core_model(model if to_proto is None else to_proto())
+        core = to_core_model(model)
         Description.__init__(
             self,
             model=core.to_bytes(),

@@ -10,6 +10,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 import onnxgrad
+from onnxgrad.base.checks import unknown_name
 from onnxgrad.errors import OptionError
 
 __all__ = ["ACTIVATIONS", "Head", "multi_layer_perceptron"]
@@ -145,11 +146,7 @@ def _check(sizes: list[int], activation: str, head: str, dtype: str) -> None:
     ]
     for option, given, names in known:
         if given not in names:
-            raise OptionError(
-                what=f"{option}: unknown {given!r}",
-                value=option,
-                hint=f"Known: {', '.join(repr(name) for name in names)}.",
-            )
+            raise unknown_name(option, given, names)
 
 
 def _add_classifier_head(

@@ -17,6 +17,7 @@ from onnx import TensorProto
 from onnx.helper import make_node, make_tensor_value_info
 
 from onnxgrad.base.checks import nearest_or
+from onnxgrad.compat.graphs.tools import all_names
 from onnxgrad.errors import OptionError
 
 __all__ = ["add_summed_loss", "penalty_nodes", "unreduced_loss"]
@@ -164,7 +165,7 @@ def add_summed_loss(
             hint="Leave them out.",
         )
     element = output.type.tensor_type.elem_type
-    out = _Nodes(_all_names(onx), element)
+    out = _Nodes(all_names(onx.graph), element)
     label, loss = out.name(label_name), out.name(loss_name)
     weight = None if weight_name is None else out.name(weight_name)
     total = out.name("loss_without_penalty") if penalty else loss
@@ -206,7 +207,7 @@ def _free_name(onx: onnx.ModelProto, name: str) -> onnx.ModelProto:
     made = {value for node in onx.graph.node for value in node.output}
     if name not in made:
         return onx
-    taken = _all_names(onx)
+    taken = all_names(onx.graph)
     other = f"_{name}_"
     while other in taken:
         other = f"_{other}_"
@@ -258,12 +259,6 @@ def _pick(outputs: list[onnx.ValueInfoProto], index: int | str | None) -> onnx.V
             )
         return outputs[names.index(index)]
     return outputs[index]
-
-
-def _all_names(onx: onnx.ModelProto) -> set[str]:
-    graph = onx.graph
-    names = {value.name for value in [*graph.input, *graph.output, *graph.initializer]}
-    return names | {name for node in graph.node for name in [*node.input, *node.output]}
 
 
 def _row_losses(

@@ -15,6 +15,7 @@ import onnx.helper
 import onnx.numpy_helper
 
 __all__ = [
+    "all_names",
     "ancestors",
     "choose_cut_points",
     "cut_points",
@@ -127,7 +128,7 @@ def replace_operator(
     """
     result = onnx.ModelProto()
     result.CopyFrom(onx)
-    taken = _all_names(result.graph)
+    taken = all_names(result.graph)
     _rewrite(result.graph, op_type, sub_onx.graph, recursive, taken)
     known = {opset.domain: opset for opset in result.opset_import}
     for opset in sub_onx.opset_import:
@@ -375,13 +376,14 @@ def _rename(graph: onnx.GraphProto, table: dict[str, str], recursive: bool, is_s
         sparse.values.name = table.get(sparse.values.name, sparse.values.name)
 
 
-def _all_names(graph: onnx.GraphProto) -> set[str]:
+def all_names(graph: onnx.GraphProto) -> set[str]:
+    """Return the names of all values of a graph and its subgraphs."""
     names = {value.name for value in [*graph.input, *graph.output, *graph.initializer]}
     for node in graph.node:
         names |= {*node.input, *node.output}
         for attribute in node.attribute:
             if attribute.HasField("g"):
-                names |= _all_names(attribute.g)
+                names |= all_names(attribute.g)
     return names
 
 

@@ -13,7 +13,7 @@ import onnx.shape_inference
 import onnxgrad as og
 from onnxgrad.compat.onnxruntime.io_binding import IOBinding
 from onnxgrad.compat.onnxruntime.run_options import check_run_options
-from onnxgrad.compat.onnxruntime.values import array_of
+from onnxgrad.compat.onnxruntime.values import DEVICES, array_of
 
 __all__ = ["NodeArg", "TrainingParameters", "TrainingSession", "check_providers", "node_args"]
 
@@ -345,9 +345,6 @@ def load_proto(model: Any) -> onnx.ModelProto:
     return model if isinstance(model, onnx.ModelProto) else og.set_weights(model, {})
 
 
-_DEVICES = {"CPUExecutionProvider": "cpu", "CUDAExecutionProvider": "cuda"}
-
-
 def check_providers(providers: Sequence[Any]) -> list[str]:
     """Return the names of execution providers, which may have options.
 
@@ -357,9 +354,9 @@ def check_providers(providers: Sequence[Any]) -> list[str]:
         An unknown provider.
     """
     names = [one if isinstance(one, str) else one[0] for one in providers]
-    unknown = [name for name in names if name not in _DEVICES]
+    unknown = [name for name in names if name not in DEVICES]
     if unknown:
-        raise ValueError(f"Unexpected providers {unknown}, expected some of {[*_DEVICES]}.")
+        raise ValueError(f"Unexpected providers {unknown}, expected some of {[*DEVICES]}.")
     return names
 
 
@@ -371,7 +368,7 @@ def device_of(providers: Sequence[Any] | None) -> str:
     ValueError
         An unknown provider.
     """
-    return _DEVICES[check_providers(providers or ["CPUExecutionProvider"])[0]]
+    return DEVICES[check_providers(providers or ["CPUExecutionProvider"])[0]]
 
 
 def node_args(values: Iterable[onnx.ValueInfoProto]) -> list[og.NodeArg]:

@@ -11,6 +11,7 @@ import onnx.helper
 from onnxgrad.errors import DeviceError
 
 __all__ = [
+    "DEVICES",
     "OrtDevice",
     "OrtMemType",
     "OrtValue",
@@ -21,6 +22,8 @@ __all__ = [
     "write_into",
 ]
 
+# Devices of execution providers.
+DEVICES = {"CPUExecutionProvider": "cpu", "CUDAExecutionProvider": "cuda"}
 _TYPE_NAMES = {"float32": "float", "float64": "double", "object": "string"}
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from onnxgrad.compat.onnxruntime.values import OrtDevice, OrtMemType, OrtValue
+from onnxgrad.compat.onnxruntime.values import DEVICES, OrtDevice, OrtMemType, OrtValue
 
 __all__ = [
     "device_to_providers",
@@ -18,14 +18,12 @@ __all__ = [
     "provider_to_device",
 ]
 
-_DEVICES = {"CPUExecutionProvider": "cpu", "CUDAExecutionProvider": "cuda"}
-
 
 def provider_to_device(provider_name: str) -> str:
     """Return ``"cpu"`` or ``"cuda"`` for the name of an execution provider."""
-    if provider_name not in _DEVICES:
+    if provider_name not in DEVICES:
         raise ValueError(f"Unexpected value for provider_name={provider_name!r}.")
-    return _DEVICES[provider_name]
+    return DEVICES[provider_name]
 
 
 def get_ort_device_type(device: Any) -> int:

@@ -20,13 +20,11 @@ import onnx
 import onnxgrad as og
 from onnxgrad.compat.onnxruntime.training.api.checkpoint_state import CheckpointState
 from onnxgrad.compat.onnxruntime.training.api.gradient_step import described, step_model, step_sum
+from onnxgrad.compat.onnxruntime.training.api.module import KEY
 from onnxgrad.compat.onnxruntime.training_session import load_proto
 from onnxgrad.files import save_model
 
 __all__ = ["LossType", "OptimType", "generate_artifacts"]
-
-# Key in the metadata of the training model.
-KEY = "onnxgrad.training"
 
 
 class LossType(Enum):

@@ -19,6 +19,7 @@ from onnxgrad.files import save_model
 
 __all__ = ["Module", "metadata"]
 
+# Of an artifact's metadata: what it was made from.
 KEY = "onnxgrad.training"
 
 
