@@ -33,7 +33,7 @@ struct GradientOptions {
   bool fill_grad = false;
   bool keep_outputs = false;  ///< keep the differentiated outputs, after the gradients
   /// Values, or nodes for all their outputs, by their names in `model`, also of subgraphs: no
-  /// gradient flows past them.
+  /// gradient flows through them.
   std::vector<std::string> stop_gradient = {};
   WriteOptions write = {};
   /// Receives the names in `wrt` whose gradient is always zero; null: not wanted.

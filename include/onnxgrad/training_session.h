@@ -31,7 +31,7 @@ struct TrainingOptions {
   std::vector<std::string> outputs = {};
   UpdateOptions update = {};  ///< groups of weights, clipping, accumulation
   /// Values, or nodes for all their outputs, by their names in the file, also of subgraphs: no
-  /// gradient flows past them. Weights are left as they are with `frozen` instead.
+  /// gradient flows through them. Weights are left as they are with `frozen` instead.
   std::vector<std::string> stop_gradient = {};
   TrainingMode training_mode = TrainingMode::kAuto;
   /// A step whose loss or new weights are NaN or infinite changes nothing; its loss is returned.

@@ -10,10 +10,10 @@
 
 namespace onnxgrad::train {
 
-/// No gradient flows past the values of `model`, a working copy, that these names are of, or past
-/// the outputs of nodes of these names, in subgraphs too: a call of the function `StopGradient`
-/// takes the place of each, so that copies of a body and gradients of gradients end there as well.
-/// Throws: ModelError (no value and no node of that name).
+/// Stops gradients at the values of `model`, a working copy, with these names, and at the outputs
+/// of nodes with these names, in subgraphs too. A call of the function `StopGradient` replaces
+/// each, so that copies of a body and gradients of gradients stop there as well. Throws: ModelError
+/// (no value and no node of that name).
 void stop_gradients(ir::Model& model, const opdef::OpRegistry& registry,
                     std::span<const std::string> names);
 

@@ -25,17 +25,17 @@
 #include "mutator.h"
 #include "stages.h"
 
-// Changed models through everything that a user can do with a file: load, look at the weights, run
-// it, build its gradient and run that, pass forward and backward, train a step. Runs in
-// subprocesses with limits on memory and time; only onnxgrad::Error may leave, and no subprocess
-// may die.
+// Feeds mutated models to everything that a user can do with a file: load it, list its weights, run
+// it, build and run its gradient, run a forward and a backward pass, train a step. Each batch runs
+// in a subprocess with limits on memory and time; onnxgrad::Error is the only exception allowed,
+// and no subprocess may crash.
 //
 //   onnxgrad_mutants <folders> <number of mutants> [<first mutant>]   all, in parallel
 //   onnxgrad_mutants <folders> --one <mutant>        one, in this process, reported in detail
 //   onnxgrad_mutants <folders> --write <number> <folder>     <number>.onnx for other tests
 //
-// <folders>: tests/data/models, or with a comma behind it the folder of the operators' cases, which
-// the test DumpCases.WritesTheirModels of the operators fills.
+// <folders>: tests/data/models, optionally followed by a comma and the folder that the test
+// DumpCases.WritesTheirModels fills with the models of the operators' cases.
 
 namespace onnxgrad::fuzz {
 namespace {
@@ -43,14 +43,14 @@ namespace {
 constexpr std::size_t kBatch = 250;  // mutants per subprocess
 constexpr int kProcesses = 2;
 constexpr int kSecondsPerMutant = 5;               // of processor time
-constexpr int kLongestWait = 120;                  // of a mutant: somebody waits for ever
-constexpr std::int64_t kAddressBytes = 3LL << 30;  // that the process may map
+constexpr int kLongestWait = 120;                  // of a mutant, for a deadlock
+constexpr std::int64_t kAddressBytes = 3LL << 30;  // of address space
 constexpr std::int64_t kTensorBytes = 64LL << 20;  // the library's own limit
-constexpr std::int64_t kPeakBytes = 160LL << 20;   // that the process may have in memory
+constexpr std::int64_t kPeakBytes = 160LL << 20;   // resident
 
-// What a subprocess reports to its parent as it goes.
+// Progress that a subprocess reports to its parent.
 struct Progress {
-  std::atomic<std::size_t> current{0};  // the mutant that is being tried
+  std::atomic<std::size_t> current{0};  // the mutant being run
   std::atomic<std::size_t> done{0};
   std::array<std::atomic<std::size_t>, kStages.size()> passed{};  // by stage
   std::atomic<std::size_t> refused{0};                            // by all stages
@@ -59,8 +59,8 @@ struct Progress {
   std::atomic<std::size_t> peak_mutant{0};
 };
 
-// The most memory that this process had resident since the last call (or ever, where the kernel
-// does not let it be reset): VmHWM of proc(5). What is only mapped does not count.
+// Peak resident memory of this process since the last call (or since its start, if the kernel does
+// not allow a reset): VmHWM of proc(5). Mapped but untouched pages do not count.
 std::int64_t take_peak_bytes() {
   std::int64_t kibibytes = 0;
   std::ifstream status("/proc/self/status");
@@ -129,8 +129,8 @@ Progress* shared_progress() {
   return memory == MAP_FAILED ? nullptr : new (memory) Progress;
 }
 
-// What stops an unchanged model: whole models of the list kComplete must get through all stages,
-// the others must load (not all operators run on any numbers), and only our errors may leave.
+// Checks unchanged models: those in kComplete must pass all stages, the others must load (not every
+// operator runs on arbitrary numbers), and our errors are the only exceptions allowed.
 std::string fault_of(const Seed& seed) {
   std::string failed;
   const auto note = [&](const char* stage, const std::string& result) {
@@ -154,7 +154,7 @@ void name_slow_seed(int /*signal*/) {
   _exit(1);
 }
 
-// The mutants of what is checked here reach what they attack.
+// Mutants of these models reach the stages that they are meant for.
 bool check_seeds(const Seeds& seeds) {
   std::fflush(stdout);
   const pid_t child = fork();
@@ -177,7 +177,7 @@ bool check_seeds(const Seeds& seeds) {
   return WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
-// Runs all batches; one that dies is continued behind the mutant that it died of.
+// Runs all batches; after a crash a batch continues with the next mutant.
 class Runner {
  public:
   Runner(const Seeds& seeds, std::size_t first, std::size_t count) : seeds_(seeds), count_(count) {
@@ -252,7 +252,7 @@ class Runner {
       std::printf("expected %zu mutants\n", count_);
       return 1;
     }
-    // A harness whose mutants never get anywhere would test nothing.
+    // If no mutant passes the first stages, nothing is tested.
     const std::size_t few = count_ / 20;
     const bool gets_nowhere =
         std::ranges::any_of(passed_, [few](std::size_t passed) { return passed < few; });

@@ -1,6 +1,6 @@
 #include "ops/contrib/contrib.h"
 
-// Operators of com.microsoft that are left out, each with the reason that the message gives.
+// Unsupported operators of com.microsoft, each with the reason that its error message gives.
 
 namespace onnxgrad::ops::left_out_op {
 namespace {
@@ -14,7 +14,7 @@ Lowered refuse_ordered(const Node& node, GraphBuilder&) {
 }  // namespace
 
 void register_left_out(opdef::OpRegistry& registry) {
-  // Whatever these say: the message is about the operator.
+  // Any attributes and inputs are accepted, so that the error is about the operator.
   std::vector<opdef::AttributeSpec> attributes;
   for (const std::string_view name :
        {"axis", "epsilon", "num_heads", "order_A", "order_B", "order_X", "order_Y",

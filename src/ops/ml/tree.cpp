@@ -8,10 +8,10 @@
 #include "ops/ml/forest.h"
 #include "ops/ml/post_transform.h"
 
-// TreeEnsembleRegressor and TreeEnsembleClassifier (ai.onnx.ml 1 to 3) and TreeEnsemble (5). Which
-// leaf a row falls into is the work of a TreeEnsemble with an output per tree; that it is constant
-// almost everywhere, so no gradient flows to the input or the splits. What the leaves add up to is
-// tensor operators on their weights, which are trained like others.
+// TreeEnsembleRegressor and TreeEnsembleClassifier (ai.onnx.ml 1 to 3) and TreeEnsemble (5). A
+// TreeEnsemble with one output per tree finds the leaf that a row reaches. It is constant almost
+// everywhere, so the input and the splits get no gradient. Ordinary tensor operators add up the
+// weights of the leaves, so these weights are trained like any others.
 
 namespace onnxgrad::ops::tree_op {
 namespace {
@@ -20,13 +20,13 @@ using opdef::AttributeType;
 
 constexpr std::int64_t kOpsetWithTreeEnsemble = 5;
 
-// int64 [N, T]: the number of the leaf of each tree among all.
+// int64 [N, T]: the index of the leaf that each row reaches in each tree, among all leaves.
 Value* find_leaves(GraphBuilder& g, Value* x, const Forest& forest) {
   if (!is_floating(x->dtype())) x = g.cast(x, DataType::kFloat32);
   g.model().set_opset(kMl, kOpsetWithTreeEnsemble);
   Value* found =
       g.cast(g.op("TreeEnsemble", {x}, leaf_finder(forest, x->dtype()), kMl), DataType::kInt64);
-  // The numbers within a tree, as tensors of floats count them exactly, to numbers among all.
+  // From indices within a tree, which floats hold exactly, to indices among all leaves.
   std::vector<std::int64_t> next(forest.roots.size(), 0);
   std::vector<std::int64_t> first(forest.roots.size(), 0);
   for (const std::int64_t tree : forest.tree_of_leaf) ++next[static_cast<std::size_t>(tree)];
@@ -34,8 +34,8 @@ Value* find_leaves(GraphBuilder& g, Value* x, const Forest& forest) {
   return g.add(found, g.ints(first));
 }
 
-// For each leaf, in the order of find_leaves(), and target the number of its weight; `absent` for
-// one that has none.
+// For each leaf, in the order of find_leaves(), and each target the index of its weight; `absent`
+// where there is none.
 std::vector<std::int64_t> weight_numbers(const Node& node, const Forest& forest,
                                          std::int64_t num_targets, std::int64_t absent) {
   std::vector<std::vector<std::int64_t>> by_tree(forest.roots.size());
@@ -64,7 +64,7 @@ std::vector<std::int64_t> weight_numbers(const Node& node, const Forest& forest,
   return numbers;
 }
 
-// What the leaves of each row add up to: [N, num_targets]. `attribute` holds the weights.
+// The sum of the leaves that each row reaches: [N, num_targets]. `attribute` holds the weights.
 Value* sum_leaves(GraphBuilder& g, const Node& node, const Forest& forest,
                   const std::string& attribute, const Tensor& weights, std::int64_t num_targets,
                   const std::string& aggregate) {
@@ -142,8 +142,8 @@ Value* arg_max(GraphBuilder& g, Value* scores) {
   return g.op("ArgMax", {scores}, {{"axis", std::int64_t{1}}, {"keepdims", std::int64_t{0}}});
 }
 
-// One score s per row for two classes. Weights that are all positive are shares of the second
-// class, others its distance from the border.
+// One score s per row for two classes. If all weights are positive, s is the probability of the
+// second class; otherwise it is a distance from the decision boundary.
 std::vector<Value*> classify_by_one(GraphBuilder& g, const Node& node, Value* s, bool are_shares) {
   Value* border = g.scalar_like(s, are_shares ? 0.5 : 0);
   Value* number = g.cast(g.squeeze(g.greater(s, border), {1}), DataType::kInt64);
@@ -258,7 +258,7 @@ std::vector<opdef::AttributeSpec> ensemble_attributes() {
   return specs;
 }
 
-// Those that the regressor and the classifier have in common.
+// The attributes that the regressor and the classifier share.
 std::vector<opdef::AttributeSpec> list_attributes() {
   std::vector<opdef::AttributeSpec> specs = {
       choice_attribute("post_transform", {"NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT"}),

@@ -42,8 +42,7 @@ HWY_INLINE void store_some(hn::Vec<D> v, D d, T* to, std::int64_t count) {
 }
 
 // base + offsets as int64.
-HWY_INLINE void store_indices(VI offsets, std::int64_t base, std::int64_t* to,
-                              std::int64_t count) {
+HWY_INLINE void store_indices(VI offsets, std::int64_t base, std::int64_t* to, std::int64_t count) {
   const hn::ScalableTag<std::int64_t> d;
   const hn::Half<I> half;
   const auto start = hn::Set(d, base);

@@ -17,7 +17,8 @@ bool is_one_of(const Node& node, std::initializer_list<std::string_view> op_type
   return ir::is_op(node, op_types);
 }
 
-// They move, repeat or drop elements of input 0, or take the largest; all other inputs are places.
+// Operators that move, repeat or drop elements of input 0, or take maxima; the other inputs are
+// indices.
 bool moves_elements(const Node& node) {
   return is_one_of(node, {"Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose",
                           "Slice", "Gather", "GatherElements", "GatherND", "Compress", "Expand",
@@ -26,7 +27,7 @@ bool moves_elements(const Node& node) {
          node.output(1) == nullptr;
 }
 
-// Their result is the same for numbers as for integers without overflow.
+// Operators with the same result for real numbers as for integers that do not overflow.
 bool is_arithmetic(const Node& node) {
   if (!is_one_of(node, {"Add", "Sub", "Mul", "Neg", "Max", "Min"})) return false;
   const DataType dtype = node.outputs[0]->dtype();
@@ -38,8 +39,8 @@ bool is_widening(DataType from, DataType to) {
          (to != DataType::kUint16 && to != DataType::kUint32 && to != DataType::kUint64);
 }
 
-// True for floating-point values that are whole numbers, whatever the inputs are: products of
-// integers that were converted, as MatMulInteger is written.
+// True for floating-point values that are integers for all inputs: products of converted integers,
+// as in the body of MatMulInteger.
 bool is_whole(const Value* value, int depth) {
   const Node* node = value->producer;
   if (node == nullptr || depth > 8) return false;
@@ -107,7 +108,7 @@ class Search {
     return g_.op("Pad", std::move(inputs), node.attributes);
   }
 
-  // The node with numbers for inputs [first, last); nullptr if none of these is found.
+  // A copy of the node with real numbers for inputs [first, last); nullptr if none of them has any.
   Value* with_numbers(const Node& node, std::size_t first, std::size_t last, int depth) {
     std::vector<Value*> inputs = node.inputs;
     bool is_any = false;
@@ -116,7 +117,7 @@ class Search {
       Value* number = find(inputs[i], depth + 1);
       is_any = is_any || number != nullptr;
       if (number != nullptr) inputs[i] = number;
-      // Sums of 32-bit integers need more digits than float32 has.
+      // Sums of 32-bit integers need more precision than float32 has.
       if (last > 1 && size_bits(node.inputs[i]->dtype()) > 16) wide = DataType::kFloat64;
     }
     if (!is_any) return nullptr;
