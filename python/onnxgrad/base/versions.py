@@ -10,7 +10,7 @@ from typing import TextIO
 
 from onnxgrad import _core
 
-__all__ = ["show_versions", "versions"]
+__all__ = ["show_versions", "version_of", "versions"]
 
 _PACKAGES = ("numpy", "onnx", "onnxruntime", "protobuf", "scikit-learn", "skl2onnx", "typer")
 
@@ -32,7 +32,7 @@ def versions(full: bool = False, packages: Sequence[str] = ()) -> dict[str, dict
     return {
         "onnxgrad": dict(_core.environment()),
         "system": system,
-        "packages": {name: _version(name) for name in dict.fromkeys([*_PACKAGES, *packages])},
+        "packages": {name: version_of(name) for name in dict.fromkeys([*_PACKAGES, *packages])},
     }
 
 
@@ -65,7 +65,8 @@ def show_versions(
             print(f"  {name:<{width}}{value}", file=file)
 
 
-def _version(package: str) -> str:
+def version_of(package: str) -> str:
+    """Return the version of an installed package, or "not installed"."""
     from importlib import metadata
 
     try:

@@ -14,9 +14,9 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from onnxgrad import __version__, errors
+from onnxgrad import errors
 from onnxgrad.base.messages import print_stderr
-from onnxgrad.base.versions import show_versions
+from onnxgrad.base.versions import show_versions, version_of
 from onnxgrad.cli import checking, derivatives, evaluation
 from onnxgrad.cli.command import Command, TopicsCommand, message_of, plain_warnings
 from onnxgrad.cli.console import (
@@ -76,7 +76,7 @@ def _show_version(wanted: bool) -> None:
     if not wanted:
         return
     with standard_output() as stream:
-        stream.write(f"onnxgrad {__version__}\n")
+        stream.write(f"onnxgrad {version_of('onnxgrad')}\n")
     raise typer.Exit
 
 
