@@ -43,7 +43,9 @@ bool has_kernel(const OperatorName& name) {
 bool can_run(const OperatorName& name, const ir::Model& working) {
   if (working.find_function(name.first, name.second) != nullptr) return true;
   const opdef::OpDef* def = train::builtin_engine().ops.find(name.first, name.second);
-  return (def != nullptr && (def->lower != nullptr || def->function_body != nullptr)) ||
+  // A Constant with an attribute of the function that it was in has no kernel: it is folded.
+  return (def != nullptr &&
+          (def->lower != nullptr || def->function_body != nullptr || def->fold_types != nullptr)) ||
          has_kernel(name);
 }
 

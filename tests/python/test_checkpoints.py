@@ -481,3 +481,18 @@ def test_command_line_refuses_invalid_combinations(tmp_path, files):
 def test_options_are_written_as_toml():
     options = {"a": 'x"\\\n\x7f\u00e9', "b": 1, "c": 0.1, "d": True, "e": ["p*", "q"], "f": 1e-30}
     assert tomllib.loads(to_toml(options)) == options
+
+
+def test_the_folder_of_a_run_is_one_to_resume_from(linear_model, linear_data, tmp_path):
+    X, y = linear_data
+
+    def trainer():
+        return og.Trainer(linear_model, "squared_error", "adam", threads=1)
+
+    whole = trainer().fit(X, y, epochs=4, verbose=False)
+    folder = og.run_folder.RunFolder(tmp_path / "run", every=1)
+    trainer().fit(X, y, epochs=2, verbose=False, run_dir=folder)
+    resumed = trainer().fit(X, y, epochs=4, verbose=False, resume=tmp_path / "run")
+    assert len(resumed.history["train_loss"]) == 4
+    for name, value in whole.session.state().items():
+        np.testing.assert_array_equal(resumed.session.state()[name], value, err_msg=name)

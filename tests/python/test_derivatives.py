@@ -186,6 +186,12 @@ CONV = """m (double[1, 2, 4, 4] x, double[2, 2, 3, 3] w) => (double y) {
     p = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (a)
     y = ReduceSumSquare <keepdims = 0> (p)
 }"""
+RESIZE = """m (double[1, 1, 3, 2] x) => (double y)
+<float[4] scales = {{1.0, 1.0, 2.0, 1.5}}> {{
+    z = Mul (x, x)
+    r = Resize <mode = "{mode}"> (z, , scales)
+    y = ReduceSumSquare <keepdims = 0> (r)
+}}"""
 
 # Text, values, what to differentiate by, whether stock onnxruntime has the operators in float64.
 SECOND: dict[str, tuple[str, Arrays, list[str], bool]] = {
@@ -209,6 +215,10 @@ SECOND: dict[str, tuple[str, Arrays, list[str], bool]] = {
         False,
     ),
     "conv": (CONV, drawn(x=(1, 2, 4, 4), w=(2, 2, 3, 3)), ["w"], False),
+    **{
+        f"resize_{mode}": (RESIZE.format(mode=mode), drawn(x=(1, 1, 3, 2)), ["x"], False)
+        for mode in ("nearest", "linear", "cubic")
+    },
 }
 
 

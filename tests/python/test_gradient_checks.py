@@ -55,6 +55,23 @@ def test_kinks_and_jumps_are_judged_by_the_slopes_beside_them() -> None:
     assert drawn.inputs[0].shape == (5, 2)
 
 
+def test_what_operators_take_in_float32_alone_stays_so() -> None:
+    text = """m (float[1, 1, 3, 3] x) => (float[1, 1, N, M] y)
+    <float[4] scales = {1, 1, 2, 1.5}, float w = {2}> {
+        a = Mul (x, w)
+        y = Resize <mode = "cubic"> (a, , scales)
+    }"""
+    found = og.check_gradients(parse(text))
+    assert found.ok, str(found)
+    assert found.dtype == "float64"
+    assert [one.name for one in found.inputs] == ["x", "w"]
+    # And second derivatives of it: of a gradient that is in the model.
+    gradient = og.gradient(parse(text), "w", fill_grad=True, keep_outputs=True)
+    again = og.check_gradients(gradient, wrt=["x", "w"])
+    assert again.ok, str(again)
+    assert again.dtype == "float64"
+
+
 @pytest.mark.parametrize("factor", [3.0, 2.001])
 def test_a_wrong_rule_is_found(factor: float) -> None:
     square = f"{HEADER} Square (x) => (y) {{ y = Mul (x, x) }}"

@@ -99,6 +99,7 @@ def test_an_onnxscript_operator_trains_like_a_built_in_one(rule) -> None:
                 np.testing.assert_allclose(stock[name], wanted[name], rtol=0, atol=2e-6)
         assert [node.op_type for node in trainer.trained_model().graph.node][2] == "Swish"
         row = next(o for o in og.report(model).operators if o.op_type == "Swish")
+        assert row.runs
         assert row.has_gradient
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 from onnxgrad import _core
@@ -88,7 +89,9 @@ class CallbackList(Callback):
             if resume is True:
                 options.resume, options.resume_if_any = callback.path, True
         if not isinstance(resume, bool):
-            options.resume = path_text("resume", resume)
+            folder = Path(path_text("resume", resume))
+            of_run = folder / "checkpoints"  # of a run folder
+            options.resume = str(of_run if of_run.is_dir() else folder)
         elif resume and not options.resume:
             raise OptionError(
                 what="resume=True, but there is neither callbacks.Checkpoint nor run_dir",

@@ -16,6 +16,7 @@ from onnxgrad.gradient_checks.double import (
     array_in_double,
     computes_in_double,
     model_in_double,
+    parameters_in_single,
 )
 from onnxgrad.gradient_checks.slopes import DOUBLE, ELEMENTS, SINGLE, Precision, Slopes
 
@@ -136,7 +137,8 @@ def check_gradients(
     feeds : dict of str to array, default=None
         The inputs; those that are missing are drawn: uniform in [-1, 1], integers 0 or 1.
     wrt : str or list of str, default=None
-        Inputs and weights to check; None is all of floating type.
+        Inputs and weights to check; None is all of floating type but those that their operators
+        take in float32 alone, as Resize its scales.
     outputs : str or list of str, default=None
         Outputs to differentiate; None is all of floating type.
     samples : int, default=12
@@ -195,6 +197,8 @@ def check_gradients(
             if first is not None:
                 raise first from None
     found = {dtype: opened for dtype, opened in found.items() if opened[0].has_outputs}
+    if not found and first is not None:
+        raise first
     if not found:
         raise ModelError(
             what="no output that is checked is of floating-point numbers",
@@ -271,7 +275,8 @@ def _slopes(
         for value in opened.graph.input
         if value.name not in weights and _is_float(value.type.tensor_type.elem_type)
     } | {name: tuple(tensor.dims) for name, tensor in weights.items()}
-    asked = {name: known[name] for name in _wanted(names, known)}
+    left_out = parameters_in_single(model) if names is None else set()  # as scales of Resize
+    asked = {name: known[name] for name in _wanted(names, known) if name not in left_out}
     inputs = {value.name for value in opened.graph.input}
     for name in asked:
         if name in weights:

@@ -274,8 +274,8 @@ class Trainer(FitHooks):
         resume : bool or path, default=False
             Checkpoint of an earlier `fit` with the same data and options (`epochs`, the total
             number, may differ) to resume from, bit for bit as if it had not been stopped: a file, a
-            folder, whose newest valid checkpoint is used, or True for the folder of the
-            `callbacks.Checkpoint` or of `run_dir`, if it has one.
+            folder (also of a run), whose newest valid checkpoint is used, or True for the folder of
+            the `callbacks.Checkpoint` or of `run_dir`, if it has one.
         **options : FitOptions
 
         Returns

@@ -244,7 +244,8 @@ ir::Function resize_grad_body(std::string_view base_name, const std::vector<Valu
   return std::move(f).finish({f.reshape(dx, f.shape_of(x))});
 }
 
-// dx is linear in dy: the gradient with respect to dy is Resize of its own upstream gradient.
+// dx is linear in dy: the gradient with respect to dy is Resize of its own upstream gradient. Of x
+// only the shape counts.
 std::vector<Value*> resize_grad_vjp(VjpContext& ctx, GraphBuilder& g) {
   const Node& node = ctx.node();
   std::vector<Attribute> attributes = node.attributes;
@@ -322,7 +323,7 @@ void register_resize(opdef::OpRegistry& registry) {
                          .choices = {"scales", "sizes"}});
   registry.add({.domain = ir::kFunctionDomain,
                 .op_type = "ResizeGrad",
-                .differentiable_inputs = {0},
+                .differentiable_inputs = {0, 1},
                 .attributes = std::move(of_gradient),
                 .vjp = resize_grad_vjp,
                 .function_body = resize_grad_body,
