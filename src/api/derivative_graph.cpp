@@ -125,6 +125,8 @@ DerivativeGraph::DerivativeGraph(const Model& model, const DerivativeNames& name
       wrt_(find_wrt(model_, names.wrt)),
       outputs_(find_outputs(graph(), names.outputs)) {
   open_inputs(graph(), wrt_);
+  for (const ir::Node* node : graph().nodes)
+    given_.insert(node->outputs.begin(), node->outputs.end());
   // Names of outputs that are not kept are available for derivatives.
   graph().outputs.clear();
   if (names.keep_outputs) graph().outputs = outputs_;
@@ -162,7 +164,11 @@ std::vector<Value*> DerivativeGraph::add_inputs_like(std::span<Value* const> val
 
 void DerivativeGraph::add_output(Value* value, const std::string& name) {
   g_.set_scope("");
-  Value* const named = g_.identity(value);  // a separate value, so that its name can be chosen
+  // A value of its own, so that its name can be chosen.
+  const bool is_own = value->producer != nullptr && value->graph == &graph() &&
+                      !given_.contains(value) &&
+                      std::ranges::find(graph().outputs, value) == graph().outputs.end();
+  Value* const named = is_own ? value : g_.identity(value);
   ir::give_name(graph(), named, name);
   graph().outputs.insert(graph().outputs.begin() + num_added_++, named);
 }

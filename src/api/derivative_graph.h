@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_set>
 #include <vector>
 
 #include "autodiff/gradient.h"
@@ -65,7 +66,8 @@ class DerivativeGraph {
   ir::GraphBuilder g_;
   std::vector<ir::Value*> wrt_;
   std::vector<ir::Value*> outputs_;
-  std::ptrdiff_t num_added_ = 0;  // outputs
+  std::unordered_set<const ir::Value*> given_;  // computed by nodes of the model
+  std::ptrdiff_t num_added_ = 0;                // outputs
 };
 
 }  // namespace onnxgrad::api

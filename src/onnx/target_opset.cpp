@@ -172,6 +172,28 @@ void Retargeter::process_control_flow(const Work& work, ir::GraphBuilder& g) {
   g.graph().nodes.push_back(&node);
 }
 
+// Bodies of functions have no types: their numbers are a Constant and a CastLike. Where they are
+// inlined the type is known, and the result of `node` becomes a constant. False: it is none.
+bool become_number(Node& node, Graph& graph) {
+  const Value* number = node.op_type == "CastLike" ? node.input(0) : nullptr;
+  const Value* like = node.input(1);
+  if (number == nullptr || like == nullptr || like->dtype() == DataType::kUndefined) return false;
+  const Tensor* tensor = number->is_constant() ? &number->initializer : nullptr;
+  if (number->producer != nullptr && number->producer->op_type == "Constant") {
+    const ir::AttributeValue* value = number->producer->find_attribute("value");
+    tensor = value == nullptr ? nullptr : std::get_if<Tensor>(value);
+  }
+  Value* result = node.outputs[0];
+  const bool is_output = std::ranges::find(graph.outputs, result) != graph.outputs.end();
+  if (tensor == nullptr || tensor->num_elements() != 1 || is_output) return false;
+  result->producer = nullptr;
+  result->output_index = 0;
+  result->initializer = tensor->cast(like->dtype());
+  result->type = ir::Type::tensor(like->dtype(), tensor->dims());
+  graph.initializers.push_back(result);
+  return true;
+}
+
 void Retargeter::process_standard(const Work& work, ir::GraphBuilder& g, std::vector<Work>& stack) {
   Node& node = *work.node;
   const std::size_t first_new = g.graph().nodes.size();
@@ -183,6 +205,7 @@ void Retargeter::process_standard(const Work& work, ir::GraphBuilder& g, std::ve
     }
     requeue(first_new, work, g, stack);
   };
+  if (inline_functions_ && work.expansions > 0 && become_number(node, g.graph())) return;
   if (const auto results = upgrade_node(node, work.opset, g)) return adopt(*results);
   const std::int64_t newest = std::max(work.opset, ir::kInternalOpset);
   if (since_version("", node.op_type, ir::kInternalOpset) != 0) infer(node, work.expansions);

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <bit>
 #include <numeric>
 #include <string>
@@ -101,10 +102,48 @@ Value* per_channel(GraphBuilder& g, Value* vector, Value* x, std::size_t rank) {
   return g.unsqueeze(g.cast_like(vector, x), after_channels(rank));
 }
 
+Tensor ones_of(DataType dtype, const Dims& dims) {
+  Tensor ones = Tensor::zeros(DataType::kFloat32, dims);
+  std::ranges::fill(ones.mutable_data<float>(), 1.0F);
+  return ones.cast(dtype);
+}
+
+// The inputs by channel have numbers as shapes and the type of x.
+bool is_plain(const Node& node) {
+  const DataType dtype = node.inputs[0]->dtype();
+  return known_dim(node.input(1), 0) && std::ranges::all_of(node.inputs, [&](const Value* input) {
+           return input != nullptr && input->dtype() == dtype;
+         });
+}
+
+// The normalisation is linear, so that it is its own derivative:
+//   dx = normalisation(dy, scale, 0, 0, variance),
+//   dscale = sum(dy * h), h = normalisation(x, 1, 0, mean, variance), dbias = sum(dy).
+std::vector<Value*> plain_inference_vjp(VjpContext& ctx, GraphBuilder& g) {
+  Value* x = ctx.input(0);
+  Value* dy = ctx.cotangent(0);
+  const auto axes = all_axes_but_channels(rank_of(ctx.node(), x));
+  const Dims channels{*known_dim(ctx.input(1), 0)};
+  Value* zeros = g.constant(Tensor::zeros(x->dtype(), channels), "zeros");
+  const auto normalise = [&](Value* image, Value* scale, Value* mean) {
+    return g.op("BatchNormalization", {image, scale, zeros, mean, ctx.input(4)},
+                {epsilon_of(ctx.node())});
+  };
+  std::vector<Value*> grads(5, nullptr);
+  if (ctx.needs(0)) grads[0] = normalise(dy, ctx.input(1), zeros);
+  if (ctx.needs(1)) {
+    Value* ones = g.constant(ones_of(x->dtype(), channels), "ones");
+    grads[1] = g.reduce_sum(g.mul(dy, normalise(x, ones, ctx.input(3))), axes, /*keepdims=*/false);
+  }
+  if (ctx.needs(2)) grads[2] = g.reduce_sum(dy, axes, /*keepdims=*/false);
+  return grads;
+}
+
 // Given statistics are constants: y is linear in x, scale and bias.
 //   dx = dy * scale * r, dscale = sum(dy * h), dbias = sum(dy),
 //   dmean = -scale * r * dbias, dvariance = -scale * r^2 / 2 * dscale.
 std::vector<Value*> inference_vjp(VjpContext& ctx, GraphBuilder& g) {
+  if (!ctx.needs(3) && !ctx.needs(4) && is_plain(ctx.node())) return plain_inference_vjp(ctx, g);
   const Node& node = ctx.node();
   Value* x = ctx.input(0);
   Value* dy = ctx.cotangent(0);

@@ -202,11 +202,19 @@ ir::Function conv_input_grad_body(std::string_view base_name, const std::vector<
 }
 
 // [N, G * C, X...] as [C, G * N, X...]: what group g of a convolution sums over is then the batch.
-Value* batch_as_channels(FunctionBody& f, Value* x, std::int64_t group, std::size_t rank) {
+// If it `is_depthwise`, C is 1.
+Value* batch_as_channels(FunctionBody& f, Value* x, std::int64_t group, std::size_t rank,
+                         bool is_depthwise) {
   std::vector<std::int64_t> perm(rank + 2);
   std::iota(perm.begin(), perm.end(), 0);
   std::swap(perm[0], perm[1]);
   if (group == 1) return f.transpose(x, perm);
+  if (is_depthwise) {
+    std::vector<std::int64_t> dims(rank + 2, 0);  // 0: as they are
+    dims[0] = 1;
+    dims[1] = -1;
+    return f.op("Reshape", {f.transpose(x, perm), f.ints(dims)});
+  }
   const auto end = static_cast<std::int64_t>(rank) + 2;
   Value* batch = f.dims_of(x, 0, 1);
   Value* groups = f.ints({group});
@@ -236,7 +244,8 @@ Value* pad_same(FunctionBody& f, const WindowAttrs& attrs, Value* padded, Value*
 
 // dw: [M, C / G, k...] from (dy, x) or (dy, x, w); of w only the shape is read. With batch and
 // channels swapped, x convolved with dy is dw: taps and windows swap roles, so strides and
-// dilations are swapped too. Positions that no window reached yield extra rows, which are dropped.
+// dilations are swapped too. Positions that no window reached, which there are with strides only,
+// yield extra rows, which are dropped.
 ir::Function conv_weight_grad_body(std::string_view base_name, const std::vector<Value*>& inputs,
                                    const std::vector<Attribute>& attributes) {
   const ir::Node node = call_node(base_name, attributes);
@@ -244,7 +253,13 @@ ir::Function conv_weight_grad_body(std::string_view base_name, const std::vector
   const std::size_t rank = conv_spatial_rank(node, inputs.at(1), weight);
   const WindowAttrs attrs = WindowAttrs::read(node, rank);
   const std::int64_t group = count_groups(node);
-  FunctionBody f(base_name, conv_key(attrs, group), attributes);
+  // Every dimension behind the channels must have elements for Reshape to know the first two.
+  const auto sizes = inputs.at(1)->type.static_dims();
+  const bool is_depthwise =
+      sizes && (*sizes)[1] == group &&
+      std::ranges::none_of(*sizes, [](std::int64_t size) { return size == 0; });
+  FunctionBody f(base_name, conv_key(attrs, group) + (is_depthwise ? "_depthwise" : ""),
+                 attributes);
   Value* dy = f.input("dy");
   Value* x = f.input("x");
   Value* w = weight == nullptr ? nullptr : f.input("w");
@@ -252,13 +267,16 @@ ir::Function conv_weight_grad_body(std::string_view base_name, const std::vector
   std::iota(swap.begin(), swap.end(), 0);
   std::swap(swap[0], swap[1]);
 
-  Value* image = batch_as_channels(f, x, group, rank);
+  Value* image = batch_as_channels(f, x, group, rank, is_depthwise);
   if (attrs.is_same()) image = pad_same(f, attrs, image, x, dy, w);
   Value* full = f.op("Conv", {image, f.transpose(dy, swap)},
                      {{.name = "strides", .value = attrs.dilations},
                       {.name = "dilations", .value = attrs.strides},
                       {.name = "pads", .value = attrs.pads},
                       {.name = "group", .value = group}});
+  const bool is_exact =
+      std::ranges::all_of(attrs.strides, [](std::int64_t stride) { return stride == 1; });
+  if (is_exact) return std::move(f).finish({f.transpose(full, swap)});
   std::vector<std::int64_t> spatial(rank);
   std::iota(spatial.begin(), spatial.end(), 2);
   Value* cut = f.op("Slice", {full, f.ints(std::vector<std::int64_t>(rank, 0)),

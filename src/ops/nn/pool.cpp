@@ -149,12 +149,54 @@ Value* tap_counts(FunctionBody& f, const WindowAttrs& attrs, std::size_t i, cons
   return f.reduce_sum(f.op("CastLike", {counts, dy}), {1}, /*keepdims=*/false);
 }
 
+// True if every window is whole and the last ends where the image does.
+bool covers_exactly(const WindowAttrs& attrs, const Value* x, const Value* dy) {
+  if (attrs.is_same() || attrs.ceil_mode) return false;
+  for (std::size_t i = 0; i < attrs.kernel.size(); ++i) {
+    const auto axis = static_cast<std::int64_t>(i) + 2;
+    const auto image = known_dim(x, axis);
+    const auto windows = known_dim(dy, axis);
+    if (!image || !windows || *windows == 0 || attrs.pads[i] != 0 ||
+        attrs.pads[i + attrs.kernel.size()] != 0) {
+      return false;
+    }
+    const std::int64_t end =
+        (*windows - 1) * attrs.strides[i] + attrs.dilations[i] * (attrs.kernel[i] - 1) + 1;
+    if (end != *image) return false;
+  }
+  return true;
+}
+
+// The same where covers_exactly(): planes as a batch of one channel, spread by a kernel of 1 /
+// size.
+ir::Function exact_average_pool_grad_body(std::string_view base_name, const WindowAttrs& attrs,
+                                          const std::vector<Attribute>& attributes) {
+  FunctionBody f(base_name, window_key(attrs) + "_exact", attributes);
+  Value* dy = f.input("dy");
+  Value* x = f.input("x");
+  std::vector<std::int64_t> planes(attrs.kernel.size() + 2, 0);  // 0: as it is
+  planes[0] = -1;
+  planes[1] = 1;
+  std::vector<std::int64_t> shape{1, 1};
+  shape.insert(shape.end(), attrs.kernel.begin(), attrs.kernel.end());
+  double size = 1;
+  for (const std::int64_t taps : attrs.kernel) size *= static_cast<double>(taps);
+  Value* share = f.op("Expand", {f.scalar_like(dy, 1 / size), f.ints(shape)});
+  Value* spread = f.op("ConvTranspose", {f.op("Reshape", {dy, f.ints(planes)}), share},
+                       {{.name = "strides", .value = attrs.strides},
+                        {.name = "dilations", .value = attrs.dilations}});
+  return std::move(f).finish({f.reshape(spread, f.shape_of(x))});
+}
+
 // dx from (dy, x); of x only the shape is read.
-ir::Function average_pool_grad_body(std::string_view base_name, const std::vector<Value*>&,
+ir::Function average_pool_grad_body(std::string_view base_name, const std::vector<Value*>& inputs,
                                     const std::vector<Attribute>& attributes) {
   const ir::Node node = call_node(base_name, attributes);
   const std::size_t rank = pool_spatial_rank(node);
   const WindowAttrs attrs = WindowAttrs::read(node, rank);
+  if (covers_exactly(attrs, inputs.at(1), inputs.at(0))) {
+    return exact_average_pool_grad_body(base_name, attrs, attributes);
+  }
   const bool include_pad = node.int_attribute("count_include_pad") != 0;
   const std::string key =
       window_key(attrs) + (attrs.ceil_mode ? "_ceil" : "") + (include_pad ? "_include_pad" : "");
