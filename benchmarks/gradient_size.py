@@ -1,4 +1,4 @@
-"""Nodes of the gradient of ten models, here and in other systems.
+"""Nodes of the gradient of known models, here and in other systems.
 
 Writes docs/gradient-sizes.md. The others are called where their Python is given:
 
@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
@@ -27,10 +27,17 @@ import onnxgrad as og
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT / "tests" / "python"))
+import known_models  # noqa: E402
+
 import zoo  # noqa: E402
 
 PAGE = ROOT / "docs/gradient-sizes.md"
+BUILT = {"lenet": known_models.lenet(), "resnet18": known_models.resnet18(64),
+         "resnet50": known_models.resnet50(64)}  # fmt: skip
 MODELS = {
+    "lenet": "LeNet-5, digits",
+    "resnet18": "ResNet-18, 64 by 64",
+    "resnet50": "ResNet-50, 64 by 64",
     "implicit_image": "perceptron with sines",
     "text_convolutions": "convolutions over words",
     "residual_network": "ResNet, three blocks",
@@ -42,14 +49,16 @@ MODELS = {
     "vit_classifier": "ViT, one layer",
     "moe_top2_gather": "mixture of experts with TopK",
 }
-RUNS = 50
+RUNS = 200  # at most, of each file
+SECONDS = 5.0  # at most, of one model
 HEAD = """# Sizes of gradients
 
 Written by `python benchmarks/gradient_size.py`. Nodes of the model with its loss (the mean of
 squared differences) and of its gradient by all weights, with the forward pass in it, functions
-inlined and without nodes of constants; in brackets the least time of {runs} runs in stock
-onnxruntime {version}, one thread, where it runs the file. The models are
-those of [tests/data/zoo](zoo.md), with batches of a few rows: times are mostly those of calls.
+inlined and without nodes of constants; in brackets the least time of up to {runs} runs in stock
+onnxruntime {version}, one thread, where it runs the file; the files of one model are run in turn.
+LeNet and the ResNets are built with all their layers, for two images; the other models are those of
+[tests/data/zoo](zoo.md), with batches of a few rows: their times are mostly those of calls.
 
 | model | forward | onnxgrad | onnx-ad 0.3.0 | onnxruntime-training 1.19.2 |
 | --- | --- | --- | --- | --- |
@@ -57,17 +66,55 @@ those of [tests/data/zoo](zoo.md), with batches of a few rows: times are mostly 
 
 
 TAIL = """
-onnxruntime-training writes fewer nodes for the U-Net: ConvGrad, ReluGrad, ResizeGrad and others are
-one node each, of its own domain, which no other runtime has and which have no gradient. Here
-all nodes are standard ONNX: the gradient of a convolution by its weights is a convolution between
-transposed operands, and shapes that are not known beforehand are computed in the graph.
+Where others are smaller: onnxruntime-training writes fewer nodes for LeNet and the U-Net, because
+ConvGrad, AveragePoolGrad, ReluGrad, ResizeGrad and others are one node each, of its own domain,
+which no other runtime has (its own inference build included) and which have no gradient. Here all
+nodes are standard ONNX: the gradient of a convolution by its weights is a convolution between
+transposed operands (three or four nodes), that of a Relu a comparison and a Where, that of a Resize
+a product with the matrix that Resize makes of the identity for each axis, and shapes that are not
+known beforehand are computed in the graph. Of those that write standard ONNX, none is smaller than
+the gradients here.
+
+The two largest that remain: the tagger's LSTM has sequence lengths and two directions, each with a
+Scan over the steps and another one back, whose bodies are written out; MobileNetV3's HardSwish has
+three pieces, eight nodes for each, and its depthwise convolutions need their operands reshaped.
 """
 
 
-def with_weights_as_inputs(name: str) -> tuple[onnx.ModelProto, list[str]]:
-    """A model with its loss in plain operators, in which the weights are inputs."""
-    model = onnx.inliner.inline_local_functions(zoo.load(name))
-    output = next(v for v in model.graph.output if v.name == zoo.ROWS[name]["loss_output"])
+class Source(NamedTuple):
+    """A model, what is trained, and feeds with a target of zeros."""
+
+    model: onnx.ModelProto
+    output: str
+    weights: list[str]
+    values: dict[str, np.ndarray]
+
+
+def source(name: str) -> Source:
+    """Return one that is built here, or one of the zoo."""
+    if name not in BUILT:
+        output = zoo.ROWS[name]["loss_output"]
+        target = np.zeros_like(zoo.stored(name)[f"out/{output}"])
+        model = onnx.inliner.inline_local_functions(zoo.load(name))
+        values = {**zoo.values(name), "target": target}
+        return Source(model, output, zoo.weights_to_train(name), values)
+    model = onnx.ModelProto()
+    model.CopyFrom(BUILT[name])
+    arrays = {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer}
+    weights = [tensor for tensor in arrays if not tensor.startswith("running")]
+    dims = model.graph.input[0].type.tensor_type.shape.dim
+    image = np.random.default_rng(0).standard_normal([2, *(d.dim_value for d in dims[1:])])
+    feeds = {"x": image.astype(np.float32)}
+    session = ort.InferenceSession(model.SerializeToString())
+    (result,) = session.run(None, feeds)
+    values = {**arrays, **feeds, "target": np.zeros_like(result)}
+    return Source(model, model.graph.output[0].name, weights, values)
+
+
+def with_weights_as_inputs(given: Source) -> onnx.ModelProto:
+    """Return a model with its loss in plain operators, in which the weights are inputs."""
+    model, weights, values = given.model, given.weights, given.values
+    output = next(v for v in model.graph.output if v.name == given.output)
     label = onnx.ValueInfoProto()
     label.CopyFrom(output)
     label.name = "target"
@@ -79,7 +126,6 @@ def with_weights_as_inputs(name: str) -> tuple[onnx.ModelProto, list[str]]:
             helper.make_node("ReduceMean", ["squares"], ["loss"], keepdims=0),
         ]
     )
-    weights = zoo.weights_to_train(name)
     kept = [tensor for tensor in model.graph.initializer if tensor.name not in weights]
     for tensor in model.graph.initializer:
         if tensor.name in weights:
@@ -91,7 +137,6 @@ def with_weights_as_inputs(name: str) -> tuple[onnx.ModelProto, list[str]]:
     del model.graph.output[:]
     model.graph.output.append(helper.make_tensor_value_info("loss", onnx.TensorProto.FLOAT, []))
     model.ir_version = min(model.ir_version, 10)
-    values = inputs_of(name)
     for value in model.graph.input:  # the others want to know all shapes
         if value.name in values:
             shape = value.type.tensor_type.shape
@@ -100,13 +145,7 @@ def with_weights_as_inputs(name: str) -> tuple[onnx.ModelProto, list[str]]:
                 onnx.TensorShapeProto.Dimension(dim_value=size) for size in values[value.name].shape
             )
     del model.graph.value_info[:]
-    return onnx.shape_inference.infer_shapes(model, data_prop=True), weights
-
-
-def inputs_of(name: str) -> dict[str, np.ndarray]:
-    """Weights, inputs and a target of zeros."""
-    output = zoo.stored(name)[f"out/{zoo.ROWS[name]['loss_output']}"]
-    return {**zoo.values(name), "target": np.zeros_like(output)}
+    return onnx.shape_inference.infer_shapes(model, data_prop=True)
 
 
 def count(graph: onnx.GraphProto) -> collections.Counter[str]:
@@ -120,22 +159,29 @@ def count(graph: onnx.GraphProto) -> collections.Counter[str]:
     return found
 
 
-def seconds(model: onnx.ModelProto, values: dict[str, np.ndarray]) -> float | None:
-    """The least time of a run, or None where stock onnxruntime does not run the file."""
+def least_times(
+    models: dict[str, onnx.ModelProto], values: dict[str, np.ndarray]
+) -> dict[str, float]:
+    """Return the least time of a run of each, in turn; of those that stock onnxruntime runs."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 4
-    try:
-        session = ort.InferenceSession(model.SerializeToString(), options)
-        feeds = {v.name: feed(v, values) for v in session.get_inputs()}
-        session.run(None, feeds)
-    except Exception:
-        return None
-    best = float("inf")
-    for _ in range(RUNS):
-        start = time.perf_counter()
-        session.run(None, feeds)
-        best = min(best, time.perf_counter() - start)
+    runs = {}
+    for system, model in models.items():
+        with contextlib.suppress(Exception):
+            session = ort.InferenceSession(model.SerializeToString(), options)
+            feeds = {v.name: feed(v, values) for v in session.get_inputs()}
+            session.run(None, feeds)
+            runs[system] = (session, feeds)
+    best = dict.fromkeys(runs, float("inf"))
+    stop = time.monotonic() + SECONDS
+    for number in range(RUNS):
+        for system, (session, feeds) in runs.items():
+            start = time.perf_counter()
+            session.run(None, feeds)
+            best[system] = min(best[system], time.perf_counter() - start)
+        if number > 4 and time.monotonic() > stop:
+            break
     return best
 
 
@@ -168,16 +214,24 @@ def others(python: str | None, system: str, files: dict[str, tuple], folder: Pat
     }
 
 
-def cell(gradient: onnx.ModelProto | str | None, values: dict[str, np.ndarray]) -> str:
-    if gradient is None:
-        return "not measured"
-    if isinstance(gradient, str):
-        return "none"
-    with contextlib.suppress(Exception):
-        gradient = onnx.inliner.inline_local_functions(gradient)
-    spent = seconds(gradient, values)
-    size = sum(count(gradient.graph).values())
-    return f"{size} ({spent * 1e6:.0f} µs)" if spent is not None else f"{size} (not run)"
+def cells(results: dict[str, Any], values: dict[str, np.ndarray]) -> list[str]:
+    """Return number of nodes and time of each system."""
+    found = {}
+    for system, gradient in results.items():
+        if isinstance(gradient, onnx.ModelProto):
+            found[system] = gradient
+            with contextlib.suppress(Exception):
+                found[system] = onnx.inliner.inline_local_functions(gradient)
+    times = least_times(found, values)
+    texts = []
+    for system, gradient in results.items():
+        if system not in found:
+            texts.append("not measured" if gradient is None else "none")
+            continue
+        size = sum(count(found[system].graph).values())
+        spent = times.get(system)
+        texts.append(f"{size} ({spent * 1e6:.0f} µs)" if spent else f"{size} (not run)")
+    return texts
 
 
 def main() -> None:
@@ -186,7 +240,10 @@ def main() -> None:
     parser.add_argument("--onnxruntime-training", help="Python with onnxruntime-training")
     parser.add_argument("--show", nargs="*", default=[], help="print operators of these models")
     given = parser.parse_args()
-    files = {name: with_weights_as_inputs(name) for name in MODELS}
+    sources = {name: source(name) for name in MODELS}
+    files = {
+        name: (with_weights_as_inputs(given), given.weights) for name, given in sources.items()
+    }
     with tempfile.TemporaryDirectory() as folder:
         peers = {
             "onnx-ad": others(given.onnx_ad, "onnx-ad", files, Path(folder)),
@@ -196,16 +253,16 @@ def main() -> None:
         }
     lines, reasons = [], []
     for name, (model, weights) in files.items():
-        values = inputs_of(name)
         ours = og.gradient(model, weights, ["loss"], fill_grad=True, keep_outputs=True, inline=True)
-        cells = [str(sum(count(model.graph).values())), cell(ours, values)]
-        for system, results in peers.items():
-            cells.append(cell(results.get(name), values))
-            if isinstance(results.get(name), str):
-                reasons.append(f"- {system}, `{name}`: {results[name][:160]}")
-            if name in given.show and isinstance(results.get(name), onnx.ModelProto):
-                print(name, system, count(ours.graph) - count(results[name].graph))
-        lines.append(f"| {MODELS[name]} (`{name}`) | " + " | ".join(cells) + " |")
+        results = {"onnxgrad": ours} | {peer: found.get(name) for peer, found in peers.items()}
+        forward = str(sum(count(model.graph).values()))
+        row = [forward, *cells(results, sources[name].values)]
+        for system, found in peers.items():
+            if isinstance(found.get(name), str):
+                reasons.append(f"- {system}, `{name}`: {found[name][:160]}")
+            if name in given.show and isinstance(found.get(name), onnx.ModelProto):
+                print(name, system, count(ours.graph) - count(found[name].graph))
+        lines.append(f"| {MODELS[name]} (`{name}`) | " + " | ".join(row) + " |")
         print(lines[-1], flush=True)
     text = HEAD.format(runs=RUNS, version=ort.__version__) + "\n".join(lines) + "\n"
     if reasons:
