@@ -19,6 +19,8 @@ import onnx.reference
 import onnxruntime as ort
 import pytest
 
+import second_gradients
+
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("ONNXGRAD_BUILD_DIR", ROOT / "build/release"))
 
@@ -285,3 +287,24 @@ def test_others_compute_the_same(cases: dict[str, list[Case]], stem: str) -> Non
         if not is_taken
     ]
     assert not problems, f"{len(problems)} differences\n" + "\n".join(problems[:20])
+
+
+def test_gradients_of_gradients(cases: dict[str, list[Case]]) -> None:
+    """Of every operator that has a gradient: none is left out."""
+    operators = second_gradients.by_operator(cases)
+    assert len(operators) > 110
+    found = {name: list(second_gradients.problems(some)) for name, some in operators.items()}
+    wrong = {name: texts for name, texts in found.items() if texts}
+    assert not wrong, "\n".join(f"{name}: {texts}" for name, texts in wrong.items())
+
+
+def test_no_gradient_is_nan(cases: dict[str, list[Case]]) -> None:
+    """Where inputs and results are finite: masked rows, no rows, ties, repeated indices."""
+    wrong = []
+    for case in (case for some in cases.values() for case in some):
+        arrays = case.tensors("inputs") + case.tensors("outputs")
+        floats = [array for array in arrays if np.issubdtype(array.dtype, np.floating)]
+        if case.entry["gradient"] and all(np.isfinite(array).all() for array in floats):
+            gradients = case.tensors("gradients")
+            wrong += [case.entry["name"]] * any(np.isnan(array).any() for array in gradients)
+    assert not wrong

@@ -247,6 +247,7 @@ ir::Function resize_grad_body(std::string_view base_name, const std::vector<Valu
 // dx is linear in dy: the gradient with respect to dy is Resize of its own upstream gradient. Of x
 // only the shape counts.
 std::vector<Value*> resize_grad_vjp(VjpContext& ctx, GraphBuilder& g) {
+  if (!ctx.needs(0)) return {};
   const Node& node = ctx.node();
   std::vector<Attribute> attributes = node.attributes;
   const bool by_sizes = node.string_attribute("given") == "sizes";

@@ -27,7 +27,8 @@ ir::Function cofactors_body(std::string_view base_name, const std::vector<Value*
   Value* shape = f.shape_of(x);
   Value* n =
       f.op("Slice", {shape, f.ints({-1}), f.ints({std::numeric_limits<std::int64_t>::max()})});
-  Value* matrices = f.reshape(x, f.concat({f.ints({-1}), n, n}, 0));
+  Value* count = f.op("ReduceProd", {f.dims_of(x, 0, -2)});  // -1 does not go with matrices of 0
+  Value* matrices = f.reshape(x, f.concat({count, n, n}, 0));
   const auto range = [&](Value* stop) {
     return f.op("Range", {f.int_scalar(0), f.squeeze(stop, {0}), f.int_scalar(1)});
   };
