@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
+import onnx.parser
 import onnxruntime as ort
 import pytest
 from onnx.reference import ReferenceEvaluator
@@ -319,3 +320,42 @@ def test_check_of_random_draws_and_of_operators_in_float32(
     found = json.loads(out)
     assert found["ok"]
     assert found["dtype"] == dtype
+
+
+LENGTHS = """<ir_version: 10, opset_import: ["" : 21]>
+table (float[N, 1] a, float[N] b, int64[N] count) => (float[N, 1] y)
+<float[1, 1] w = {0.5}, int64[1] axis = {1}>
+{
+  column = Unsqueeze (b, axis)  number = Cast <to = 1> (count)
+  times = Unsqueeze (number, axis)
+  sum = Add (a, column)  product = Mul (sum, times)  y = MatMul (product, w)
+}"""
+
+
+@pytest.mark.parametrize("stream", [[], ["--stream"]])
+def test_columns_of_a_table_feed_inputs_of_rank_1(stream: list[str], tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    a, b, count = rng.normal(size=9), rng.normal(size=9), rng.integers(0, 4, 9)
+    y = 2 * (a + b) * count
+    rows, model, trained = (tmp_path / name for name in ("rows.csv", "model.onnx", "trained.onnx"))
+    np.savetxt(
+        rows, np.column_stack([a, b, count, y]), "%.9g", ",", header="a,b,count,y", comments=""
+    )
+    onnx.save(onnx.parser.parse_model(LENGTHS), model)
+    data = ["--data", rows, "--target", "y"]
+    options = ["--optimizer", "sgd:lr=0.01", "--epochs", 3, "--batch-size", 4, "--no-shuffle"]
+    run("train", model, *data, *options, *stream, "-q", "-o", trained)
+    w = 0.5
+    for _ in range(3):
+        for start in (0, 4, 8):
+            batch = slice(start, start + 4)
+            x = ((a + b) * count)[batch]
+            w -= 0.01 * np.mean(2 * (x * w - y[batch]) * x)
+    assert initializers(trained)["w"].item() == pytest.approx(w, rel=1e-4)
+    found = json.loads(run("evaluate", trained, *data, *stream, "--json")[0])
+    predicted = (a + b) * count * w
+    assert found["loss"] == pytest.approx(np.mean((predicted - y) ** 2), rel=1e-3)
+    out, _ = run("predict", trained, "--data", rows, "--ignored", "y")
+    np.testing.assert_allclose([float(line) for line in out.splitlines()[1:]], predicted, atol=1e-3)
+    out, _ = run("check", trained, "--data", rows)
+    assert "are right" in out

@@ -18,7 +18,9 @@ std::int64_t rows_of(const std::string& name, const Tensor& tensor) {
   if (!tensor.is_defined() || tensor.dims().rank() == 0) {
     throw DataError({.what = "'" + name + "' has no rows",
                      .where = {.value = name},
-                     .hint = "Give an array whose first dimension counts rows."});
+                     .hint =
+                         "Give an array whose first dimension counts rows. One value for all rows "
+                         "can be fed to TrainingSession.step()."});
   }
   return tensor.dims()[0];
 }
@@ -81,6 +83,9 @@ Tensor fit_shape(const Port& port, const Tensor& tensor, std::int64_t rows,
   if (given.rank() == 1 && declared.size() == 2 &&
       (!declared[1].is_static() || declared[1].value() == 1)) {
     return tensor.reshaped(Dims{given[0], 1});
+  }
+  if (given.rank() == 2 && given[1] == 1 && declared.size() == 1) {  // a column of a table
+    return tensor.reshaped(Dims{given[0]});
   }
   const auto refuse = [&](Hint hint) {
     throw DataError({.what = fmt::format("{} has shape {}, but the model reads {}", place.subject,
