@@ -1,12 +1,13 @@
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <optional>
+#include <tuple>
 #include <utility>
 
 #include "onnxgrad/error.h"
 #include "opdef/kernel.h"
 #include "ops/kernel_support.h"
+#include "ops/quantize/quantize_runs.h"
 #include "ops/quantize/small_types.h"
 
 // Kernels of QuantizeLinear and DequantizeLinear. A tensor is runs of elements along which the
@@ -140,40 +141,25 @@ Factors load_factors(const Task& task, DataType zero_type, std::byte* const* arg
   return {.scale = scratch, .zero = scratch + count};
 }
 
-// To the nearest whole number, ties to even, for magnitudes below 2^22.
-inline float round_small(float x) {
-  constexpr float kMagic = 12582912.0F;  // 1.5 * 2^23
-  return (x + kMagic) - kMagic;
-}
-
-// y[i] = nearest(x[i] / scale) + zero, clipped to what T has. kStride: 1 if the scale moves on.
-template <class T, int kStride>
-void quantize_run(const float* x, const float* scale, const float* zero, T* y, std::int64_t count) {
-  constexpr auto kLow = static_cast<float>(std::numeric_limits<T>::min());
-  constexpr auto kHigh = static_cast<float>(std::numeric_limits<T>::max());
-  constexpr float kFar = 200000.0F;  // beyond every result, and small enough to round
-  for (std::int64_t i = 0; i < count; ++i) {
-    const float steps = x[i] / scale[i * kStride];
-    const float near = round_small(std::min(kFar, std::max(-kFar, steps)));
-    const float code = std::min(kHigh, std::max(kLow, near + zero[i * kStride]));
-    y[i] = static_cast<T>(static_cast<std::int32_t>(code));
-  }
-}
-
 template <class T>
 void run_quantize(const void* data, std::byte* const* args, const opdef::Launch&) {
   const auto& task = *static_cast<const Task*>(data);
   const Factors factors = load_factors(task, task.y, args);
   const auto* x = reinterpret_cast<const float*>(args[0]);
   auto* y = reinterpret_cast<T*>(args[task.num_inputs]);
+  const auto& table = std::get<quantize::QuantizeTable<T>>(quantize::run_tables());
   const std::int64_t runs = task.layout.num_runs();
 #pragma omp parallel for num_threads(task.threads) if (task.layout.elements() > Layout::kChunk) \
     schedule(static)
   for (std::int64_t r = 0; r < runs; ++r) {
     const Run run = task.layout.run(r);
-    const auto quantize = run.moves ? quantize_run<T, 1> : quantize_run<T, 0>;
-    quantize(x + run.first, factors.scale + run.scale, factors.zero + run.scale, y + run.first,
-             run.count);
+    const float* scale = factors.scale + run.scale;
+    const float* zero = factors.zero + run.scale;
+    if (run.moves) {
+      table.each(x + run.first, scale, zero, y + run.first, run.count);
+    } else {
+      table.run(x + run.first, *scale, *zero, y + run.first, run.count);
+    }
   }
 }
 
@@ -194,29 +180,25 @@ void run_quantize_any(const void* data, std::byte* const* args, const opdef::Lau
   }
 }
 
-// y[i] = (x[i] - zero) scale
-template <class T, int kStride>
-void dequantize_run(const T* x, const float* scale, const float* zero, float* y,
-                    std::int64_t count) {
-  for (std::int64_t i = 0; i < count; ++i) {
-    y[i] = (static_cast<float>(x[i]) - zero[i * kStride]) * scale[i * kStride];
-  }
-}
-
 template <class T>
 void run_dequantize(const void* data, std::byte* const* args, const opdef::Launch&) {
   const auto& task = *static_cast<const Task*>(data);
   const Factors factors = load_factors(task, task.x, args);
   const auto* x = reinterpret_cast<const T*>(args[0]);
   auto* y = reinterpret_cast<float*>(args[task.num_inputs]);
+  const auto& table = std::get<quantize::DequantizeTable<T>>(quantize::run_tables());
   const std::int64_t runs = task.layout.num_runs();
 #pragma omp parallel for num_threads(task.threads) if (task.layout.elements() > Layout::kChunk) \
     schedule(static)
   for (std::int64_t r = 0; r < runs; ++r) {
     const Run run = task.layout.run(r);
-    const auto dequantize = run.moves ? dequantize_run<T, 1> : dequantize_run<T, 0>;
-    dequantize(x + run.first, factors.scale + run.scale, factors.zero + run.scale, y + run.first,
-               run.count);
+    const float* scale = factors.scale + run.scale;
+    const float* zero = factors.zero + run.scale;
+    if (run.moves) {
+      table.each(x + run.first, scale, zero, y + run.first, run.count);
+    } else {
+      table.run(x + run.first, *scale, *zero, y + run.first, run.count);
+    }
   }
 }
 

@@ -1,0 +1,42 @@
+#ifndef ONNXGRAD_OPS_QUANTIZE_QUANTIZE_RUNS_H_
+#define ONNXGRAD_OPS_QUANTIZE_QUANTIZE_RUNS_H_
+
+#include <cstdint>
+#include <tuple>
+
+// The inner loops of QuantizeLinear and DequantizeLinear, with SIMD: `count` elements that share a
+// scale, or, in the functions named `each`, have one each.
+
+namespace onnxgrad::ops::quantize {
+
+/// For T = int8, uint8, int16, uint16. Quotients are rounded to the nearest whole number, ties to
+/// even, exactly as those of a division. The number of NaN is the lowest one.
+template <class T>
+struct QuantizeTable {
+  /// y[i] = clip(round(x[i] / scale) + zero)
+  void (*run)(const float* x, float scale, float zero, T* y, std::int64_t count) = nullptr;
+  void (*each)(const float* x, const float* scale, const float* zero, T* y,
+               std::int64_t count) = nullptr;
+};
+
+/// For these and int32.
+template <class T>
+struct DequantizeTable {
+  /// y[i] = (x[i] - zero) scale
+  void (*run)(const T* x, float scale, float zero, float* y, std::int64_t count) = nullptr;
+  void (*each)(const T* x, const float* scale, const float* zero, float* y,
+               std::int64_t count) = nullptr;
+};
+
+using RunTables =
+    std::tuple<QuantizeTable<std::int8_t>, QuantizeTable<std::uint8_t>, QuantizeTable<std::int16_t>,
+               QuantizeTable<std::uint16_t>, DequantizeTable<std::int8_t>,
+               DequantizeTable<std::uint8_t>, DequantizeTable<std::int16_t>,
+               DequantizeTable<std::uint16_t>, DequantizeTable<std::int32_t>>;
+
+/// Of the best instruction set of this machine.
+const RunTables& run_tables();
+
+}  // namespace onnxgrad::ops::quantize
+
+#endif  // ONNXGRAD_OPS_QUANTIZE_QUANTIZE_RUNS_H_
