@@ -23,7 +23,7 @@ using opdef::KernelOffer;
 using opdef::KernelRequest;
 
 constexpr std::int64_t kEntries = 4096;  // of a block: points times taps
-constexpr std::int64_t kMaxBlock = 256;  // points
+constexpr std::int64_t kMaxBlock = 256;  // points, a multiple of sample::kPadding
 constexpr std::int64_t kParallelElements = 1 << 14;
 
 struct SampleTask {
@@ -49,14 +49,27 @@ class Block {
   // Points [first, first + count) of one image, whose part of the grid is `grid`.
   void find(const T* grid, std::int64_t first, std::int64_t count) {
     const auto rank = static_cast<std::int64_t>(task_.rank);
-    for (std::int64_t a = 0; a < rank; ++a) {
-      const auto at = static_cast<std::size_t>(a);
-      // The grid has the coordinate of the innermost axis first.
-      sample::axis_taps(task_.axes[at], grid + first * rank + (rank - 1 - a), rank, count,
-                        task_.block, position_.data(), axis_indices_[at].data(),
-                        axis_weights_[at].data(), with_slopes_ ? slopes_[at].data() : nullptr);
+    table_.split(grid + first * rank, rank, count, kMaxBlock, columns_.data());
+    std::int64_t taps = 0;
+    for (std::size_t a = 0; a < task_.rank; ++a) {
+      // The grid has the coordinate of the innermost axis first. The taps of the outermost axis are
+      // the first ones of all.
+      const T* column = columns_.data() + (rank - 1 - static_cast<std::int64_t>(a)) * kMaxBlock;
+      const sample::Axis& axis = task_.axes[a];
+      std::int32_t* indices = a == 0 ? indices_.data() : axis_indices_.data();
+      T* weights = axis_weights_[a].data();
+      table_.find(axis, column, count, task_.block, indices, weights,
+                  with_slopes_ ? slopes_[a].data() : nullptr);
+      const std::int64_t own = sample::taps_of(axis.mode);
+      if (a == 0) {
+        std::copy_n(weights, own * task_.block, weights_.data());
+        taps = own;
+        continue;
+      }
+      table_.combine(taps, indices, weights, own, axis.size, count, task_.block, indices_.data(),
+                     weights_.data());
+      taps *= own;
     }
-    combine(count);
   }
 
   weighted::Taps<T> taps() const {
@@ -81,12 +94,8 @@ class Block {
           factors[at] = source.data() + rest % taps * task_.block;
           rest /= taps;
         }
-        const T* part = sums + t * task_.block;
-        for (std::int64_t p = 0; p < count; ++p) {
-          T product = part[p];
-          for (std::size_t b = 0; b < task_.rank; ++b) product *= factors[b][p];
-          total[static_cast<std::size_t>(p)] += product;
-        }
+        table_.add_products(sums + t * task_.block, factors[0], factors[1], factors[2], count,
+                            total.data());
       }
       for (std::int64_t p = 0; p < count; ++p) {
         dgrid[p * rank + (rank - 1 - a)] = total[static_cast<std::size_t>(p)];
@@ -95,37 +104,11 @@ class Block {
   }
 
  private:
-  // All combinations of the axes' taps, in place: from the last one, since each writes behind what
-  // is still to be read.
-  void combine(std::int64_t count) {
-    std::int64_t taps = 1;
-    std::fill_n(indices_.begin(), count, 0);
-    std::fill_n(weights_.begin(), count, T(1));
-    for (std::size_t a = 0; a < task_.rank; ++a) {
-      const std::int64_t own = sample::taps_of(task_.axes[a].mode);
-      const auto size = static_cast<std::int32_t>(task_.axes[a].size);
-      for (std::int64_t t = taps; t-- > 0;) {
-        for (std::int64_t k = own; k-- > 0;) {
-          const std::int32_t* from = indices_.data() + t * task_.block;
-          const T* weight = weights_.data() + t * task_.block;
-          const std::int32_t* more = axis_indices_[a].data() + k * task_.block;
-          const T* factor = axis_weights_[a].data() + k * task_.block;
-          std::int32_t* to = indices_.data() + (t * own + k) * task_.block;
-          T* product = weights_.data() + (t * own + k) * task_.block;
-          for (std::int64_t p = 0; p < count; ++p) {
-            to[p] = from[p] * size + more[p];
-            product[p] = weight[p] * factor[p];
-          }
-        }
-      }
-      taps *= own;
-    }
-  }
-
   const SampleTask& task_;
+  const sample::TapTable<T>& table_ = sample::tap_table<T>();
   bool with_slopes_;
-  std::array<T, 2 * kMaxBlock> position_;
-  std::array<std::array<std::int32_t, 4 * kMaxBlock>, 3> axis_indices_;
+  std::array<T, 3 * kMaxBlock> columns_;
+  std::array<std::int32_t, 4 * kMaxBlock> axis_indices_;
   std::array<std::array<T, 4 * kMaxBlock>, 3> axis_weights_;
   std::array<std::array<T, 4 * kMaxBlock>, 3> slopes_;
   std::array<std::int32_t, kEntries> indices_;

@@ -3,13 +3,16 @@
 
 #include <cstdint>
 
-// Which elements of an image a point reads, along one axis, and with which weights: what GridSample
-// and its gradients start from.
+// Which elements of an image a point reads, and with which weights: what GridSample and its
+// gradients start from. With SIMD: points come in blocks, whose arrays have rows of `stride`
+// entries, a multiple of kPadding. Entries behind the last point are written too.
 
 namespace onnxgrad::ops::sample {
 
 enum class Mode : std::uint8_t { kNearest, kLinear, kCubic };
 enum class Padding : std::uint8_t { kZeros, kBorder, kReflection };
+
+inline constexpr std::int64_t kPadding = 16;
 
 /// The number of taps along one axis.
 constexpr std::int64_t taps_of(Mode mode) {
@@ -23,16 +26,30 @@ struct Axis {
   bool align_corners = false;
 };
 
-/// Of points at grid[p * grid_step], p in [0, count), in [-1, 1] on the axis: tap k reads index
-/// indices[k * stride + p] with weight weights[k * stride + p], whose derivative with respect to
-/// the grid is slopes[k * stride + p] (nullptr: not wanted). A tap that reads nothing has index 0
-/// and weight 0. `position` has room for 2 * count numbers. Points that are NaN lie outside.
-void axis_taps(const Axis& axis, const float* grid, std::int64_t grid_step, std::int64_t count,
-               std::int64_t stride, float* position, std::int32_t* indices, float* weights,
-               float* slopes);
-void axis_taps(const Axis& axis, const double* grid, std::int64_t grid_step, std::int64_t count,
-               std::int64_t stride, double* position, std::int32_t* indices, double* weights,
-               double* slopes);
+/// What one instruction set offers for T.
+template <class T>
+struct TapTable {
+  /// columns[a, p] = grid[p, a] for p in [0, count), and zeros behind them. `rank` is 2 or 3.
+  void (*split)(const T* grid, std::int64_t rank, std::int64_t count, std::int64_t stride,
+                T* columns) = nullptr;
+  /// Of points at grid[p] in [-1, 1] on the axis: tap k reads index indices[k, p] with weight
+  /// weights[k, p], whose derivative with respect to the grid is slopes[k, p] (nullptr: not
+  /// wanted). A tap that reads nothing has index 0 and weight 0. Points that are NaN lie outside.
+  void (*find)(const Axis& axis, const T* grid, std::int64_t count, std::int64_t stride,
+               std::int32_t* indices, T* weights, T* slopes) = nullptr;
+  /// All combinations of `taps` taps in `indices` and `weights` with the `own` ones of a further
+  /// axis of that size, in place.
+  void (*combine)(std::int64_t taps, const std::int32_t* more, const T* factors, std::int64_t own,
+                  std::int64_t size, std::int64_t count, std::int64_t stride, std::int32_t* indices,
+                  T* weights) = nullptr;
+  /// total[p] += part[p] * a[p] * b[p] * c[p]; b and c may be nullptr.
+  void (*add_products)(const T* part, const T* a, const T* b, const T* c, std::int64_t count,
+                       T* total) = nullptr;
+};
+
+/// Of the best instruction set of this machine.
+template <class T>
+const TapTable<T>& tap_table();
 
 }  // namespace onnxgrad::ops::sample
 

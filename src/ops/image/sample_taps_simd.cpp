@@ -1,216 +1,272 @@
+#include "ops/image/sample_taps.h"
+
 #include <cstdint>
 
 #include "device/cpu/simd.h"
-#include "ops/image/sample_taps.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/image/sample_taps_simd.cpp"
 #include <hwy/foreach_target.h>  // IWYU pragma: keep
 #include <hwy/highway.h>
 
-// Plain loops over points, which the compiler turns into vectors of each instruction set. Nothing
-// of the standard library is called: its inline functions are shared between instruction sets.
-
 HWY_BEFORE_NAMESPACE();
 namespace onnxgrad::ops::sample::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
 
-HWY_INLINE float floor_of(float x) { return __builtin_floorf(x); }
-HWY_INLINE double floor_of(double x) { return __builtin_floor(x); }
-HWY_INLINE float rounded(float x) { return __builtin_rintf(x); }
-HWY_INLINE double rounded(double x) { return __builtin_rint(x); }
+template <class T>
+using Tag = hn::ScalableTag<T>;
+template <class T>
+using Vector = hn::Vec<Tag<T>>;
+template <class T>
+using Places = hn::Rebind<std::int32_t, Tag<T>>;
+template <class T>
+inline constexpr std::int64_t kLanes = hn::MaxLanes(Tag<T>());
+
+template <class T>
+HWY_INLINE Vector<T> set(T value) {
+  return hn::Set(Tag<T>(), value);
+}
 
 // `low` for NaN.
 template <class T>
-HWY_INLINE T clamped(T x, T low, T high) {
-  const T least = x > low ? x : low;
-  return least < high ? least : high;
+HWY_INLINE Vector<T> clamped(Vector<T> x, Vector<T> low, Vector<T> high) {
+#if HWY_ARCH_X86 && HWY_TARGET != HWY_SCALAR
+  return hn::Min(hn::Max(x, low), high);  // maxps returns its second operand if either is NaN
+#else
+  return hn::Min(hn::IfThenElse(hn::Gt(x, low), x, low), high);
+#endif
 }
 
-// x reflected at `low` and `high` until it is between them; `sign` turns with it.
+// Whole numbers that an int32 holds.
 template <class T>
-HWY_INLINE T reflected(T x, T low, T high, T& sign) {
-  const T range = high - low;
-  const T distance = x - low;
-  const T size = distance < T(0) ? -distance : distance;
-  const T turns = range > T(0) ? floor_of(size / range) : T(0);
-  const T rest = range > T(0) ? size - turns * range : T(0);
-  const bool is_back = turns - T(2) * floor_of(turns / T(2)) != T(0);
-  const bool is_negative = distance < T(0);
-  if (is_back != is_negative) sign = -sign;
-  return is_back ? high - rest : low + rest;
+HWY_INLINE void store_places(Vector<T> x, std::int32_t* to) {
+  if constexpr (sizeof(T) == 4) {
+    hn::StoreU(hn::ConvertTo(Places<T>(), x), Places<T>(), to);
+  } else {
+    hn::StoreU(hn::DemoteTo(Places<T>(), x), Places<T>(), to);
+  }
 }
 
-// Where the points lie on the axis, position[p], and how they move with the grid, position[count +
-// p]. Those beyond the border are brought back; of cubic interpolation with padding "border" the
-// taps alone are, as PyTorch and onnxruntime have it.
+// An axis as numbers, and whether coordinates beyond the border are brought back. Of cubic
+// interpolation with padding "border" the taps alone are, as PyTorch and onnxruntime have it.
 template <class T>
-HWY_INLINE void find_positions(const Axis& axis, const T* HWY_RESTRICT grid, std::int64_t grid_step,
-                               std::int64_t count, T* HWY_RESTRICT position) {
-  const T last = static_cast<T>(axis.size - 1);
-  const T scale = static_cast<T>(axis.align_corners ? axis.size - 1 : axis.size) / T(2);
-  const T shift = last / T(2);
-  const T low = axis.align_corners ? T(0) : T(-0.5);
-  const T high = axis.align_corners ? last : last + T(0.5);
-  T* HWY_RESTRICT slope = position + count;
-  for (std::int64_t p = 0; p < count; ++p) {
-    position[p] = grid[p * grid_step] * scale + shift;
-    slope[p] = scale;
-  }
-  if (axis.mode == Mode::kNearest) {
-    for (std::int64_t p = 0; p < count; ++p) position[p] = rounded(position[p]);
-  }
-  if (axis.padding == Padding::kBorder && axis.mode != Mode::kCubic) {
-    for (std::int64_t p = 0; p < count; ++p) {
-      const T x = position[p];
-      const bool is_inside = x >= low && x <= high;
-      position[p] = is_inside ? x : clamped(x, T(0), last);
-      slope[p] = is_inside ? slope[p] : T(0);
+struct Range {
+  explicit Range(const Axis& of)
+      : axis(of),  // a copy: stores do not change it
+        last(static_cast<T>(of.size - 1)),
+        scale(static_cast<T>(of.align_corners ? of.size - 1 : of.size) / T(2)),
+        low(of.align_corners ? T(0) : T(-0.5)),
+        high(of.align_corners ? last : last + T(0.5)) {}
+
+  Axis axis;
+  T last;
+  T scale;
+  T low;
+  T high;
+
+  // x reflected at `low` and `high` until it is between them; `sign` turns with it.
+  HWY_INLINE Vector<T> reflected(Vector<T> x, Vector<T>& sign) const {
+    const auto range = set<T>(high - low);
+    const auto distance = hn::Sub(x, set<T>(low));
+    const auto size = hn::Abs(distance);
+    const auto zero = hn::Zero(Tag<T>());
+    auto turns = zero;
+    auto rest = zero;
+    if (high > low) {
+      turns = hn::Floor(hn::Div(size, range));
+      rest = hn::NegMulAdd(turns, range, size);
     }
-  } else if (axis.padding == Padding::kReflection) {
-    for (std::int64_t p = 0; p < count; ++p) {
-      T sign = slope[p];
-      const T x = position[p];
-      const bool is_inside = x >= low && x <= high;
-      const T mirrored = reflected(x, low, high, sign);
-      position[p] = is_inside ? x : clamped(mirrored, low, high);
-      slope[p] = is_inside ? scale : sign;
+    const auto half = hn::Mul(turns, set<T>(T(0.5)));
+    const auto is_back = hn::Ne(half, hn::Floor(half));
+    const auto is_negative = hn::Lt(distance, zero);
+    sign = hn::IfThenElse(hn::Xor(is_back, is_negative), hn::Neg(sign), sign);
+    return hn::IfThenElse(is_back, hn::Sub(set<T>(high), rest), hn::Add(set<T>(low), rest));
+  }
+
+  HWY_INLINE hn::Mask<Tag<T>> is_between(Vector<T> x, T least, T most) const {
+    return hn::And(hn::Ge(x, set<T>(least)), hn::Le(x, set<T>(most)));
+  }
+
+  // Where points lie on the axis, and how they move with the grid.
+  HWY_INLINE Vector<T> position(Vector<T> grid, Vector<T>& slope) const {
+    const Tag<T> d;
+    slope = set<T>(scale);
+    auto x = hn::MulAdd(grid, slope, set<T>(last / T(2)));
+    if (axis.mode == Mode::kNearest) x = hn::Round(x);
+    const auto is_inside = is_between(x, low, high);
+    if (axis.padding == Padding::kBorder && axis.mode != Mode::kCubic) {
+      x = hn::IfThenElse(is_inside, x, clamped<T>(x, hn::Zero(d), set<T>(last)));
+      slope = hn::IfThenElseZero(is_inside, slope);
+    } else if (axis.padding == Padding::kReflection && !hn::AllTrue(d, is_inside)) {
+      auto sign = slope;
+      const auto mirrored = clamped<T>(reflected(x, sign), set<T>(low), set<T>(high));
+      x = hn::IfThenElse(is_inside, x, mirrored);
+      slope = hn::IfThenElse(is_inside, slope, sign);
+    }
+    // Anything farther outside reads the same, and every whole number fits an index.
+    return clamped<T>(x, set<T>(T(-4)), set<T>(last + T(4)));
+  }
+
+  // The place that a tap at the whole number x reads; without padding, weights of 0 outside.
+  HWY_INLINE Vector<T> place(Vector<T> x, Vector<T>& weight, Vector<T>& slope) const {
+    const Tag<T> d;
+    const auto zero = hn::Zero(d);
+    if (axis.padding == Padding::kBorder) return clamped<T>(x, zero, set<T>(last));
+    const auto is_inside = is_between(x, T(0), last);
+    if (axis.padding == Padding::kZeros) {
+      weight = hn::IfThenElseZero(is_inside, weight);
+      slope = hn::IfThenElseZero(is_inside, slope);
+      return hn::IfThenElseZero(is_inside, x);
+    }
+    if (hn::AllTrue(d, is_inside)) return x;
+    auto unused = zero;
+    const auto mirrored = clamped<T>(hn::Round(reflected(x, unused)), zero, set<T>(last));
+    return hn::IfThenElse(is_inside, x, mirrored);
+  }
+};
+
+// Keys, Cubic convolution interpolation for digital image processing, 1981, with a = -0.75: the
+// weight at a distance below 1, or between 1 and 2, and its derivative.
+template <class T>
+HWY_INLINE Vector<T> cubic_weight(bool is_near, Vector<T> d) {
+  if (is_near) {
+    const auto inner = hn::MulAdd(set<T>(T(1.25)), d, set<T>(T(-2.25)));
+    return hn::MulAdd(hn::Mul(inner, d), d, set<T>(T(1)));
+  }
+  auto far = hn::MulAdd(set<T>(T(-0.75)), d, set<T>(T(3.75)));
+  far = hn::MulAdd(far, d, set<T>(T(-6)));
+  return hn::MulAdd(far, d, set<T>(T(3)));
+}
+template <class T>
+HWY_INLINE Vector<T> cubic_slope(bool is_near, Vector<T> d) {
+  if (is_near) return hn::Mul(hn::MulAdd(set<T>(T(3.75)), d, set<T>(T(-4.5))), d);
+  const auto far = hn::MulAdd(set<T>(T(-2.25)), d, set<T>(T(7.5)));
+  return hn::MulAdd(far, d, set<T>(T(-6)));
+}
+
+// Tap k of points whose whole and fractional parts are `first` and `fraction`.
+template <Mode kMode, class T>
+HWY_INLINE void store_tap(const Range<T>& range, std::int64_t k, Vector<T> first,
+                          Vector<T> fraction, Vector<T> moves, std::int32_t* indices, T* weights,
+                          T* slopes) {
+  const Tag<T> d;
+  auto at = first;
+  auto weight = set<T>(T(1));
+  auto slope = hn::Zero(d);
+  if constexpr (kMode == Mode::kLinear) {
+    weight = k == 0 ? hn::Sub(weight, fraction) : fraction;
+    slope = k == 0 ? hn::Neg(moves) : moves;
+    at = hn::Add(at, set<T>(static_cast<T>(k)));
+  } else if constexpr (kMode == Mode::kCubic) {
+    const auto sign = set<T>(k < 2 ? T(1) : T(-1));
+    const auto distance = hn::Mul(sign, hn::Sub(fraction, set<T>(static_cast<T>(k - 1))));
+    weight = cubic_weight<T>(k == 1 || k == 2, distance);
+    slope = hn::Mul(hn::Mul(sign, cubic_slope<T>(k == 1 || k == 2, distance)), moves);
+    at = hn::Add(at, set<T>(static_cast<T>(k - 1)));
+  }
+  store_places<T>(range.place(at, weight, slope), indices);
+  hn::StoreU(weight, d, weights);
+  if (slopes != nullptr) hn::StoreU(slope, d, slopes);
+}
+
+template <Mode kMode, class T>
+HWY_INLINE void find_of(const Range<T>& range, const T* grid, std::int64_t count,
+                        std::int64_t stride, std::int32_t* indices, T* weights, T* slopes) {
+  const Tag<T> d;
+  for (std::int64_t p = 0; p < count; p += kLanes<T>) {
+    auto moves = hn::Zero(d);
+    const auto x = range.position(hn::LoadU(d, grid + p), moves);
+    const auto first = kMode == Mode::kNearest ? x : hn::Floor(x);
+    const auto fraction = hn::Sub(x, first);
+    for (std::int64_t k = 0; k < taps_of(kMode); ++k) {
+      const std::int64_t to = k * stride + p;
+      store_tap<kMode, T>(range, k, first, fraction, moves, indices + to, weights + to,
+                          slopes == nullptr ? nullptr : slopes + to);
     }
   }
-  // Anything farther outside reads the same, and every whole number fits an index.
-  for (std::int64_t p = 0; p < count; ++p) {
-    position[p] = clamped(position[p], T(-4), last + T(4));
+}
+
+template <class T>
+HWY_ATTR void find(const Axis& axis, const T* grid, std::int64_t count, std::int64_t stride,
+                   std::int32_t* indices, T* weights, T* slopes) {
+  const Range<T> range(axis);
+  switch (axis.mode) {
+    case Mode::kNearest:
+      return find_of<Mode::kNearest>(range, grid, count, stride, indices, weights, slopes);
+    case Mode::kLinear:
+      return find_of<Mode::kLinear>(range, grid, count, stride, indices, weights, slopes);
+    case Mode::kCubic:
+      return find_of<Mode::kCubic>(range, grid, count, stride, indices, weights, slopes);
   }
 }
 
-HWY_INLINE std::int32_t mirrored_index(std::int32_t i, std::int32_t size, bool align_corners) {
-  if (size == 1) return 0;
-  const std::int32_t period = align_corners ? 2 * (size - 1) : 2 * size;
-  i %= period;
-  if (i < 0) i += period;
-  if (i < size) return i;
-  return align_corners ? period - i : period - 1 - i;
-}
-
-// The indices of one tap, and weights of 0 where it reads nothing.
 template <class T>
-HWY_INLINE void place_tap(const Axis& axis, std::int64_t count, std::int32_t* HWY_RESTRICT indices,
-                          T* HWY_RESTRICT weights, T* HWY_RESTRICT slopes) {
-  const auto size = static_cast<std::int32_t>(axis.size);
-  if (axis.padding == Padding::kReflection) {
-    for (std::int64_t p = 0; p < count; ++p) {
-      if (indices[p] >= 0 && indices[p] < size) continue;
-      indices[p] = mirrored_index(indices[p], size, axis.align_corners);
+HWY_ATTR void split(const T* grid, std::int64_t rank, std::int64_t count, std::int64_t stride,
+                    T* columns) {
+  const Tag<T> d;
+  std::int64_t p = 0;
+  for (; p + kLanes<T> <= count; p += kLanes<T>) {
+    Vector<T> a;
+    Vector<T> b;
+    Vector<T> c = hn::Zero(d);
+    if (rank == 2) {
+      hn::LoadInterleaved2(d, grid + 2 * p, a, b);
+    } else {
+      hn::LoadInterleaved3(d, grid + 3 * p, a, b, c);
     }
-    return;
+    hn::StoreU(a, d, columns + p);
+    hn::StoreU(b, d, columns + stride + p);
+    if (rank == 3) hn::StoreU(c, d, columns + 2 * stride + p);
   }
-  if (axis.padding == Padding::kBorder) {
-    for (std::int64_t p = 0; p < count; ++p) {
-      const std::int32_t least = indices[p] > 0 ? indices[p] : 0;
-      indices[p] = least < size - 1 ? least : size - 1;
-    }
-    return;
-  }
-  if (slopes != nullptr) {
-    for (std::int64_t p = 0; p < count; ++p) {
-      slopes[p] = indices[p] >= 0 && indices[p] < size ? slopes[p] : T(0);
+  for (; p % kPadding != 0 || p < count; ++p) {
+    for (std::int64_t a = 0; a < rank; ++a) {
+      columns[a * stride + p] = p < count ? grid[p * rank + a] : T(0);
     }
   }
-  for (std::int64_t p = 0; p < count; ++p) {
-    const bool is_inside = indices[p] >= 0 && indices[p] < size;
-    indices[p] = is_inside ? indices[p] : 0;
-    weights[p] = is_inside ? weights[p] : T(0);
-  }
 }
 
-// Keys, Cubic convolution interpolation for digital image processing, 1981, with a = -0.75.
+// From the last ones: each writes behind what is still to be read.
 template <class T>
-HWY_INLINE T near_weight(T d) {
-  return (T(1.25) * d - T(2.25)) * d * d + T(1);
-}
-template <class T>
-HWY_INLINE T far_weight(T d) {
-  return ((T(-0.75) * d + T(3.75)) * d - T(6)) * d + T(3);
-}
-template <class T>
-HWY_INLINE T near_slope(T d) {
-  return (T(3.75) * d - T(4.5)) * d;
-}
-template <class T>
-HWY_INLINE T far_slope(T d) {
-  return (T(-2.25) * d + T(7.5)) * d - T(6);
-}
-
-template <class T>
-HWY_INLINE void cubic_tap(std::int64_t k, const T* HWY_RESTRICT position, std::int64_t count,
-                          std::int32_t* HWY_RESTRICT indices, T* HWY_RESTRICT weights,
-                          T* HWY_RESTRICT slopes) {
-  const T* HWY_RESTRICT moves = position + count;
-  const bool is_near = k == 1 || k == 2;
-  const T sign = k < 2 ? T(1) : T(-1);
-  for (std::int64_t p = 0; p < count; ++p) {
-    const T first = floor_of(position[p]);
-    const T fraction = position[p] - first;
-    const T distance = sign * (fraction - static_cast<T>(k - 1));
-    indices[p] = static_cast<std::int32_t>(first) + static_cast<std::int32_t>(k - 1);
-    weights[p] = is_near ? near_weight(distance) : far_weight(distance);
-    if (slopes == nullptr) continue;
-    const T slope = is_near ? near_slope(distance) : far_slope(distance);
-    slopes[p] = sign * slope * moves[p];
+HWY_ATTR void combine(std::int64_t taps, const std::int32_t* more, const T* factors,
+                      std::int64_t own, std::int64_t size, std::int64_t count, std::int64_t stride,
+                      std::int32_t* indices, T* weights) {
+  const Tag<T> d;
+  const Places<T> di;
+  const auto width = hn::Set(di, static_cast<std::int32_t>(size));
+  for (std::int64_t t = taps; t-- > 0;) {
+    for (std::int64_t p = 0; p < count; p += kLanes<T>) {
+      const auto row = hn::Mul(hn::LoadU(di, indices + t * stride + p), width);
+      const auto weight = hn::LoadU(d, weights + t * stride + p);
+      for (std::int64_t k = own; k-- > 0;) {
+        const std::int64_t to = (t * own + k) * stride + p;
+        hn::StoreU(hn::Add(row, hn::LoadU(di, more + k * stride + p)), di, indices + to);
+        hn::StoreU(hn::Mul(weight, hn::LoadU(d, factors + k * stride + p)), d, weights + to);
+      }
+    }
   }
 }
 
 template <class T>
-HWY_INLINE void linear_tap(std::int64_t k, const T* HWY_RESTRICT position, std::int64_t count,
-                           std::int32_t* HWY_RESTRICT indices, T* HWY_RESTRICT weights,
-                           T* HWY_RESTRICT slopes) {
-  const T* HWY_RESTRICT moves = position + count;
-  for (std::int64_t p = 0; p < count; ++p) {
-    const T first = floor_of(position[p]);
-    const T fraction = position[p] - first;
-    indices[p] = static_cast<std::int32_t>(first) + static_cast<std::int32_t>(k);
-    weights[p] = k == 0 ? T(1) - fraction : fraction;
-  }
-  if (slopes == nullptr) return;
-  for (std::int64_t p = 0; p < count; ++p) slopes[p] = k == 0 ? -moves[p] : moves[p];
-}
-
-template <class T>
-HWY_INLINE void nearest_tap(const T* HWY_RESTRICT position, std::int64_t count,
-                            std::int32_t* HWY_RESTRICT indices, T* HWY_RESTRICT weights,
-                            T* HWY_RESTRICT slopes) {
-  for (std::int64_t p = 0; p < count; ++p) {
-    indices[p] = static_cast<std::int32_t>(position[p]);
-    weights[p] = T(1);
-  }
-  if (slopes == nullptr) return;
-  for (std::int64_t p = 0; p < count; ++p) slopes[p] = T(0);
-}
-
-template <class T>
-HWY_INLINE void axis_taps_of(const Axis& axis, const T* grid, std::int64_t grid_step,
-                             std::int64_t count, std::int64_t stride, T* position,
-                             std::int32_t* indices, T* weights, T* slopes) {
-  find_positions(axis, grid, grid_step, count, position);
-  for (std::int64_t k = 0; k < taps_of(axis.mode); ++k) {
-    if (axis.mode == Mode::kNearest) nearest_tap(position, count, indices, weights, slopes);
-    if (axis.mode == Mode::kLinear) linear_tap(k, position, count, indices, weights, slopes);
-    if (axis.mode == Mode::kCubic) cubic_tap(k, position, count, indices, weights, slopes);
-    place_tap(axis, count, indices, weights, slopes);
-    indices += stride;
-    weights += stride;
-    if (slopes != nullptr) slopes += stride;
+HWY_ATTR void add_products(const T* part, const T* a, const T* b, const T* c, std::int64_t count,
+                           T* total) {
+  const Tag<T> d;
+  for (std::int64_t p = 0; p < count; p += kLanes<T>) {
+    auto product = hn::Mul(hn::LoadU(d, part + p), hn::LoadU(d, a + p));
+    if (b != nullptr) product = hn::Mul(product, hn::LoadU(d, b + p));
+    if (c != nullptr) product = hn::Mul(product, hn::LoadU(d, c + p));
+    hn::StoreU(hn::Add(hn::LoadU(d, total + p), product), d, total + p);
   }
 }
 
-HWY_ATTR void axis_taps_float(const Axis& axis, const float* grid, std::int64_t grid_step,
-                              std::int64_t count, std::int64_t stride, float* position,
-                              std::int32_t* indices, float* weights, float* slopes) {
-  axis_taps_of(axis, grid, grid_step, count, stride, position, indices, weights, slopes);
+const TapTable<float>* float_table() {
+  static const TapTable<float> table{split<float>, find<float>, combine<float>,
+                                     add_products<float>};
+  return &table;
 }
-HWY_ATTR void axis_taps_double(const Axis& axis, const double* grid, std::int64_t grid_step,
-                               std::int64_t count, std::int64_t stride, double* position,
-                               std::int32_t* indices, double* weights, double* slopes) {
-  axis_taps_of(axis, grid, grid_step, count, stride, position, indices, weights, slopes);
+const TapTable<double>* double_table() {
+  static const TapTable<double> table{split<double>, find<double>, combine<double>,
+                                      add_products<double>};
+  return &table;
 }
 
 }  // namespace onnxgrad::ops::sample::HWY_NAMESPACE
@@ -219,21 +275,16 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace onnxgrad::ops::sample {
 
-HWY_EXPORT(axis_taps_float);
-HWY_EXPORT(axis_taps_double);
+HWY_EXPORT(float_table);
+HWY_EXPORT(double_table);
 
-void axis_taps(const Axis& axis, const float* grid, std::int64_t grid_step, std::int64_t count,
-               std::int64_t stride, float* position, std::int32_t* indices, float* weights,
-               float* slopes) {
-  HWY_DYNAMIC_DISPATCH(axis_taps_float)
-  (axis, grid, grid_step, count, stride, position, indices, weights, slopes);
+template <>
+const TapTable<float>& tap_table<float>() {
+  return *HWY_DYNAMIC_DISPATCH(float_table)();
 }
-
-void axis_taps(const Axis& axis, const double* grid, std::int64_t grid_step, std::int64_t count,
-               std::int64_t stride, double* position, std::int32_t* indices, double* weights,
-               double* slopes) {
-  HWY_DYNAMIC_DISPATCH(axis_taps_double)
-  (axis, grid, grid_step, count, stride, position, indices, weights, slopes);
+template <>
+const TapTable<double>& tap_table<double>() {
+  return *HWY_DYNAMIC_DISPATCH(double_table)();
 }
 
 }  // namespace onnxgrad::ops::sample
