@@ -226,10 +226,14 @@ Operand Contraction::without_repeats(Operand x) {
     if (const auto number = constant_ints(n))
       shape.back() = g_.ints({number->front() * number->front()});
     Value* flat = reshape_to(g_, matrices, shape);
+    // One list of places for each matrix: the gradient is then added in place.
     Value* places = g_.mul(range_value(g_, g_.ints({0}), n), g_.add(n, g_.ints({1})));
+    shape.back() = n;
+    places = g_.expand(places, shape.size() == 1 ? n : g_.concat(shape, 0));
+    const auto axis = static_cast<std::int64_t>(rest.size());
     rest.push_back(x.term[i]);
     return without_repeats(
-        {g_.gather(flat, places, static_cast<std::int64_t>(rest.size()) - 1), std::move(rest)});
+        {g_.op("GatherElements", {flat, places}, {{"axis", axis}}), std::move(rest)});
   }
   return x;
 }

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstring>
 
+#include "device/cpu/gemm_tile.h"
 #include "onnxgrad/dims.h"
 #include "ops/kernel_support.h"
 
@@ -70,8 +71,12 @@ void copy_elements(const std::byte* source, std::byte* target, const Axis& axis)
 void copy_axis(const std::byte* source, std::byte* target, const Axis& axis,
                std::int64_t block_bytes) {
   if (is_element(block_bytes)) {
-    with_element_type(
-        block_bytes, [&](auto element) { copy_elements<decltype(element)>(source, target, axis); });
+    const bool is_fill = axis.source_stride == 0 && axis.target_stride == block_bytes;
+    with_element_type(block_bytes, [&](auto element) {
+      using T = decltype(element);
+      if (is_fill) return fill_elements<T>(source, target, axis.size);
+      copy_elements<T>(source, target, axis);
+    });
     return;
   }
   for (std::int64_t i = 0; i < axis.size; ++i) {
@@ -80,8 +85,20 @@ void copy_axis(const std::byte* source, std::byte* target, const Axis& axis,
   }
 }
 
+// With SIMD, as numbers of that size.
+template <class Number>
+void transpose_numbers(const std::byte* source, std::byte* target, const Axis& rows,
+                       const Axis& columns) {
+  constexpr auto kBytes = static_cast<std::int64_t>(sizeof(Number));
+  device::gemm_target<Number>().transpose(
+      reinterpret_cast<const Number*>(source), columns.source_stride / kBytes,
+      reinterpret_cast<Number*>(target), rows.target_stride / kBytes, columns.size, rows.size);
+}
+
 template <class T>
 void copy_tiles(const std::byte* source, std::byte* target, const Axis& rows, const Axis& columns) {
+  if constexpr (sizeof(T) == 4) return transpose_numbers<float>(source, target, rows, columns);
+  if constexpr (sizeof(T) == 8) return transpose_numbers<double>(source, target, rows, columns);
   for (std::int64_t r = 0; r < rows.size; r += kTile) {
     const std::int64_t last_row = std::min(r + kTile, rows.size);
     for (std::int64_t c = 0; c < columns.size; c += kTile) {
