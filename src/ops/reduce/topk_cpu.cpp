@@ -15,8 +15,8 @@
 // An element becomes a key, an integer that is the larger the better the element is, and a
 // candidate, one number that orders by key first, then by the smaller index. A row is read once:
 // blocks in which no element beats the worst of the best k so far, which one comparison of vectors
-// says, are passed over. Few candidates are kept sorted; many gather in a buffer of 2 k, which a
-// selection halves whenever it is full. NaN counts as larger than all numbers.
+// says, are passed over. Few candidates are kept sorted; many gather in a buffer, which a
+// selection cuts back to k whenever it is full. NaN counts as larger than all numbers.
 
 namespace onnxgrad::ops::topk_cpu {
 namespace {
@@ -84,12 +84,14 @@ template <class Key>
 using CandidateOf = std::conditional_t<sizeof(Key) == 4, Narrow, Wide>;
 
 constexpr std::int64_t kBlock = 64;
-constexpr std::int64_t kFew = 32;  // candidates that are kept sorted
+constexpr std::int64_t kShort = 16;  // blocks that are not worth a look first
+constexpr std::int64_t kFew = 32;    // candidates that are kept sorted
 
 // Rows that lie along an inner axis are brought together so many at a time.
 constexpr std::int64_t kColumns = 16;
 
-std::int64_t capacity_of(std::int64_t k) { return std::max(2 * k, k + kBlock); }
+// A selection takes as long as some hundred comparisons: it should be worth it.
+std::int64_t capacity_of(std::int64_t k) { return std::max(2 * k, k + 6 * kBlock); }
 
 template <class T>
 class Selection {
@@ -145,22 +147,24 @@ class Selection {
   void visit_better(Take&& take) {
     for (std::int64_t first = k_; first < length_; first += kBlock) {
       const std::int64_t end = std::min(first + kBlock, length_);
-      if (!may_have_better(first, end)) continue;
+      if (end - first > kShort && !may_have_better(first, end)) continue;
       take(first, end);
     }
   }
 
+  // Among those before `place`, which are in order; those behind move up to it.
+  void insert(const Candidate fresh, std::int64_t place) {
+    for (; place > 0 && fresh < buffer_[place - 1]; --place) buffer_[place] = buffer_[place - 1];
+    buffer_[place] = fresh;
+  }
+
   void keep_few() {
-    std::sort(buffer_, buffer_ + k_);
+    for (std::int64_t i = 1; i < k_; ++i) insert(buffer_[i], i);
     set_worst(buffer_[k_ - 1]);
     visit_better([&](std::int64_t first, std::int64_t end) {
       for (std::int64_t i = first; i < end; ++i) {
         if (key(i) <= worst_key_) continue;
-        const Candidate fresh = candidate(i);
-        std::int64_t place = k_ - 1;
-        for (; place > 0 && fresh < buffer_[place - 1]; --place)
-          buffer_[place] = buffer_[place - 1];
-        buffer_[place] = fresh;
+        insert(candidate(i), k_ - 1);
         set_worst(buffer_[k_ - 1]);
       }
     });
