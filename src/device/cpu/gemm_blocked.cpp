@@ -1,7 +1,10 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <array>
+#include <cstring>
 #include <limits>
+#include <utility>
 
 #include "device/cpu/gemm_plan.h"
 
@@ -27,20 +30,30 @@ struct Part {
   std::int64_t row = 0, rows = 0, column = 0, columns = 0;
 };
 
-/// op(A)[row : row + count, k0 : k0 + steps] as [steps, count].
-template <class T>
-void pack_rows(const GemmPlan<T>& plan, const T* a, std::int64_t row, std::int64_t count,
-               std::int64_t k0, std::int64_t steps, T* to) {
-  if (!plan.transpose_a) {
-    plan.target->transpose(a + row * plan.k + k0, plan.k, to, count, count, steps);
-    return;
-  }
-  const T* from = a + k0 * plan.m + row;
+/// `count` strips of kWidth columns next to each other, [steps, count kWidth], as [count, steps,
+/// kWidth]. Row by row: columns would have too many cache lines.
+template <class T, int kWidth>
+void copy_strips(const T* from, std::ptrdiff_t from_row, std::int64_t steps, std::int64_t count,
+                 T* to) {
+  constexpr std::int64_t kLine = 64 / sizeof(T);
+  constexpr std::int64_t kAhead = 4;  // rows: the hardware does not predict the next one
   for (std::int64_t k = 0; k < steps; ++k) {
-    for (std::int64_t i = 0; i < count; ++i) to[i] = from[i];
-    from += plan.m;
-    to += count;
+    for (std::int64_t j = 0; j < count * kWidth; j += kLine) {
+      __builtin_prefetch(from + kAhead * from_row + j);
+    }
+    T* at = to + k * kWidth;
+    for (std::int64_t i = 0; i < count; ++i) {
+      std::memcpy(at, from + i * kWidth, kWidth * sizeof(T));
+      at += steps * kWidth;
+    }
+    from += from_row;
   }
+}
+
+/// By width, from 1 on.
+template <class T, int... kBefore>
+constexpr auto strip_copies(std::integer_sequence<int, kBefore...> /*widths*/) {
+  return std::array{copy_strips<T, kBefore + 1>...};
 }
 
 template <class T>
@@ -155,13 +168,14 @@ class Blocked {
   void pack_block(const RowSplit<T>& rows, std::int64_t row, std::int64_t k) {
     if (packed_split_.big == rows.big && packed_split_.big_count == rows.big_count) return;
     packed_split_ = rows;
-    T* to = packed_a_;
-    for (std::int64_t i = 0; i < rows.big_count + rows.small_count; ++i) {
-      const std::int64_t height = i < rows.big_count ? rows.big : rows.big - 1;
-      pack_rows(plan_, a_, row, height, k, steps_, to);
-      row += height;
-      to += height * steps_;
-    }
+    static constexpr auto kCopies =
+        strip_copies<T>(std::make_integer_sequence<int, kGemmMaxRows>());
+    const T* from = a_ + k * plan_.m + row;
+    const std::int64_t done = rows.big_count * rows.big;
+    const auto big = static_cast<std::size_t>(rows.big);
+    kCopies[big - 1](from, plan_.m, steps_, rows.big_count, packed_a_);
+    if (rows.small_count == 0) return;
+    kCopies[big - 2](from + done, plan_.m, steps_, rows.small_count, packed_a_ + done * steps_);
   }
 
   const GemmPlan<T>& plan_;
