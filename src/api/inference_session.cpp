@@ -52,7 +52,7 @@ struct InferenceSession::Impl {
   NamedTensors defaults;
   std::shared_ptr<const train::TextCodes> texts;  ///< nullptr: the model reads none
   std::optional<runtime::Executor> executor;
-  runtime::Execution* last = nullptr;
+  std::optional<std::vector<Dims>> last_dims;
   api::Gate busy;
 };
 
@@ -87,7 +87,9 @@ InferenceSession::Impl::Impl(const Model& model, const EngineOptions& options) {
     runnable.push_back(std::move(all[i]));
   }
   ir::eliminate_dead_nodes(graph);
-  executor.emplace(std::move(working), train::builtin_engine(), train::executor_options(options));
+  runtime::ExecutorOptions own = train::executor_options(options);
+  for (std::size_t i = 0; i < graph.outputs.size(); ++i) own.output_blocks.push_back(i);
+  executor.emplace(std::move(working), train::builtin_engine(), std::move(own));
 }
 
 InferenceSession::InferenceSession(const Model& model, const EngineOptions& options)
@@ -120,11 +122,13 @@ std::vector<Tensor> InferenceSession::run(std::span<const std::string> output_na
   }
   const auto ordered = train::order_feeds(complete, impl_->executor->inputs());
   std::vector<Dims> dims;
-  for (const Tensor* tensor : ordered) dims.push_back(tensor->dims());
-  runtime::Execution& execution = impl_->executor->prepare(dims);
-  for (std::size_t i = 0; i < ordered.size(); ++i) execution.bind(i, ordered[i]->raw());
-  execution.run();
-  impl_->last = &execution;
+  std::vector<Tensor> inputs;
+  for (const Tensor* tensor : ordered) {
+    dims.push_back(tensor->dims());
+    inputs.push_back(*tensor);
+  }
+  const std::vector<Tensor> computed = impl_->executor->run_owning(inputs);
+  impl_->last_dims = std::move(dims);
 
   std::vector<std::string> known;
   for (const train::RunnableOutput& output : impl_->runnable) known.push_back(output.name);
@@ -142,14 +146,15 @@ std::vector<Tensor> InferenceSession::run(std::span<const std::string> output_na
     const auto index = static_cast<std::size_t>(place - known.begin());
     train::RunnableOutput output = impl_->runnable[index];
     if (output.is_text) output.labels = known_texts.table();
-    results.push_back(output.finish(execution.output_tensor(index)));
+    const bool is_repeated = &*std::ranges::find(wanted, name) != &name;
+    results.push_back(output.finish(is_repeated ? computed[index].clone() : computed[index]));
   }
   return results;
 }
 
 std::string InferenceSession::plan_summary() const {
   const api::CallGuard guard(impl_->busy);
-  return impl_->last == nullptr ? "" : impl_->last->to_text();
+  return impl_->last_dims ? impl_->executor->prepare(*impl_->last_dims).to_text() : "";
 }
 
 }  // namespace onnxgrad

@@ -300,6 +300,12 @@ std::vector<Tensor> Executor::run_keeping(std::span<const Tensor> inputs) {
   return region.run_keeping(inputs);
 }
 
+std::vector<Tensor> Executor::run_owning(std::span<const Tensor> inputs) {
+  Region& region = impl_->prepare(impl_->checked_dims(inputs), inputs);
+  const base::MemoryBudgetScope scope(impl_->options.budget);
+  return region.run_owning(inputs);
+}
+
 std::int64_t Executor::num_compiled() const { return impl_->options.tails->num_compiled; }
 
 std::int64_t Executor::num_cached() const {

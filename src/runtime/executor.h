@@ -47,8 +47,8 @@ struct ExecutorOptions {
   /// recently used ones.
   std::size_t max_cached_plans = 64;
   bool fuse = true;  ///< false: one kernel per node, for debugging
-  /// For an executor that is only run by run_keeping(): the block of memory, numbered from 0, that
-  /// each of outputs() is computed into.
+  /// For an executor that is only run by run_keeping() or run_owning(): the block of memory,
+  /// numbered from 0, that each of outputs() is computed into.
   std::vector<std::size_t> output_blocks = {};
   /// Inputs by number whose values plans may be compiled for: small integers that determine shapes.
   std::vector<std::size_t> shape_inputs = {};
@@ -187,6 +187,9 @@ class Executor {
   /// constant shares its memory. A block is reused when no tensor of it is left. (Outputs that
   /// depend on a data-dependent shape are copied.)
   std::vector<Tensor> run_keeping(std::span<const Tensor> inputs);
+  /// The same, but no result shares memory with another one, an input or a constant: such are
+  /// copied.
+  std::vector<Tensor> run_owning(std::span<const Tensor> inputs);
   /// Plans compiled so far, including those of tails and bodies and those no longer cached.
   std::int64_t num_compiled() const;
   /// Plans currently kept.

@@ -136,7 +136,8 @@ class Planner {
     }
   }
 
-  // Outputs that a kernel computes are in blocks from the start; nothing else is placed there.
+  // Outputs that a kernel computes are in blocks from the start; nothing else is placed there but
+  // what they are computed in place of.
   void place_in_blocks() {
     if (binding_.output_blocks.empty()) return;
     std::vector<ArenaLayout> layouts(1 + std::ranges::max(binding_.output_blocks),
@@ -145,9 +146,31 @@ class Planner {
       const ir::Value* value = root(graph_.outputs.at(o));
       if (value->producer == nullptr || locations_.contains(value)) continue;
       const std::size_t block = binding_.output_blocks[o];
-      locations_[value] = {Location::Kind::kBlock, layouts[block].allocate(bytes_of(value)), block};
+      place_chain(value, {Location::Kind::kBlock, layouts[block].allocate(bytes_of(value)), block});
     }
     for (const ArenaLayout& layout : layouts) plan_.block_bytes.push_back(layout.size_bytes());
+  }
+
+  // Places a value, the one that it may be written over, and so on.
+  void place_chain(const ir::Value* value, const Location& location) {
+    while (value != nullptr) {
+      locations_[value] = location;
+      const auto at = std::ranges::find(nodes_, value->producer);
+      if (at == nodes_.end()) return;
+      const auto i = static_cast<std::size_t>(at - nodes_.begin());
+      const auto output = static_cast<std::size_t>(value->output_index);
+      const ir::Value* before = nullptr;
+      for (const auto& [from, to] : plan_.steps[i].kernel.in_place) {
+        const ir::Value* input = (*at)->input(static_cast<std::size_t>(from));
+        if (static_cast<std::size_t>(to) != output || input == nullptr) continue;
+        const ir::Value* old = root(input);
+        const bool is_free = std::ranges::find(nodes_, old->producer) != nodes_.end() &&
+                             !locations_.contains(old) && last_use_.at(old) == i &&
+                             bytes_of(old) == bytes_of(value);
+        if (is_free && can_overwrite(i, old, output)) before = old;
+      }
+      value = before;
+    }
   }
 
   // True if step `i` may write output `output` over the bytes of `old`.

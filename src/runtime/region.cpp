@@ -195,7 +195,9 @@ device::Buffer Region::take_block(std::size_t block) {
   return fresh;
 }
 
-std::vector<Tensor> Region::run_keeping(std::span<const Tensor> feeds) {
+// Calls result_of(i, results before it) for the outputs of a run.
+template <class F>
+std::vector<Tensor> Region::run_in_blocks(std::span<const Tensor> feeds, F&& result_of) {
   const std::size_t num_blocks = compiled_.plan.block_bytes.size();
   block_pool_.resize(num_blocks);
   for (std::size_t b = 0; b < num_blocks; ++b) blocks_.push_back(take_block(b));
@@ -204,13 +206,31 @@ std::vector<Tensor> Region::run_keeping(std::span<const Tensor> feeds) {
   std::vector<Tensor> results;
   try {
     run();
-    for (std::size_t i = 0; i < num_outputs(); ++i) results.push_back(kept_output(i, feeds));
+    for (std::size_t i = 0; i < num_outputs(); ++i) results.push_back(result_of(i, results));
   } catch (...) {
     blocks_.clear();
     throw;
   }
   blocks_.clear();
   return results;
+}
+
+std::vector<Tensor> Region::run_keeping(std::span<const Tensor> feeds) {
+  return run_in_blocks(feeds, [&](std::size_t i, const std::vector<Tensor>& /*before*/) {
+    return kept_output(i, feeds);
+  });
+}
+
+std::vector<Tensor> Region::run_owning(std::span<const Tensor> feeds) {
+  return run_in_blocks(feeds, [&](std::size_t i, const std::vector<Tensor>& before) {
+    const bool is_computed =
+        !compiled_.tail && compiled_.plan.outputs[i].location.kind == Location::Kind::kBlock;
+    if (!is_computed) return output_tensor(i);
+    Tensor kept = kept_output(i, feeds);
+    const bool is_known =
+        std::ranges::any_of(before, [&](const Tensor& other) { return other.raw() == kept.raw(); });
+    return is_known ? kept.clone() : kept;
+  });
 }
 
 Tensor Region::kept_output(std::size_t i, std::span<const Tensor> feeds) const {

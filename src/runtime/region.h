@@ -54,6 +54,7 @@ class Region final : public Execution {
   std::optional<NonFinite> run_until_non_finite() override;
   /// See Executor::run_keeping.
   std::vector<Tensor> run_keeping(std::span<const Tensor> feeds);
+  std::vector<Tensor> run_owning(std::span<const Tensor> feeds);
   std::int64_t block_bytes() const;     ///< of the blocks that it holds
   std::int64_t scratch_bytes() const;   ///< of the largest scratch block
   std::int64_t constant_bytes() const;  ///< of its folded constants
@@ -86,6 +87,8 @@ class Region final : public Execution {
   void upload_constants();
   device::Buffer take_block(std::size_t block);
   std::size_t num_outputs() const;
+  template <class F>
+  std::vector<Tensor> run_in_blocks(std::span<const Tensor> feeds, F&& result_of);
   Tensor kept_output(std::size_t i, std::span<const Tensor> feeds) const;
   void run_profiled();
   void copy_results();
