@@ -33,7 +33,8 @@ KernelOffer offer_expand(const KernelRequest& request) {
     const bool is_repeated = i < lead || from[i - lead] == 1;
     copy.source_strides.push_back(is_repeated ? 0 : strides[i - lead]);
   }
-  return prepared(run_repeat, RepeatData{plan_copy(copy), request.inputs.size()}, "strided copy");
+  return prepared(run_repeat, RepeatData{plan_copy(copy, request.threads), request.inputs.size()},
+                  "strided copy");
 }
 
 // The output's axis a is [repeats_a, dim_a].
@@ -51,7 +52,8 @@ KernelOffer offer_tile(const KernelRequest& request) {
     copy.source_strides.insert(copy.source_strides.end(), {0, from_strides[i]});
     copy.target_strides.insert(copy.target_strides.end(), {from[i] * to_strides[i], to_strides[i]});
   }
-  return prepared(run_repeat, RepeatData{plan_copy(copy), request.inputs.size()}, "strided copy");
+  return prepared(run_repeat, RepeatData{plan_copy(copy, request.threads), request.inputs.size()},
+                  "strided copy");
 }
 
 }  // namespace

@@ -91,7 +91,7 @@ KernelOffer offer_constant(const KernelRequest& request, const Pads& pads, std::
   const bool has_value = request.inputs.size() > 2 && request.inputs[2].is_present();
   if (has_value && bytes > 8) return decline_dtype(request, request.inputs[0].dtype);
   return prepared(run_constant,
-                  ConstantData{.copy = plan_copy(copy),
+                  ConstantData{.copy = plan_copy(copy, request.threads),
                                .element_bytes = bytes,
                                .num_outputs = to.num_elements(),
                                .has_value = has_value,

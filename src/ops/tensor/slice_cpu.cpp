@@ -62,7 +62,8 @@ KernelOffer offer_slice(const KernelRequest& request) {
     // A single element is never stepped from; the product of a huge step could overflow.
     copy.source_strides[axis] = to[axis] == 1 ? 0 : stride * steps[i];
   }
-  return prepared(run_slice, SliceData{plan_copy(copy), request.inputs.size()}, "strided copy");
+  return prepared(run_slice, SliceData{plan_copy(copy, request.threads), request.inputs.size()},
+                  "strided copy");
 }
 
 }  // namespace

@@ -13,7 +13,8 @@ namespace {
 
 using Axis = CopyPlan::Axis;
 
-constexpr std::int64_t kTile = 16;  // rows and columns of a transposed tile
+constexpr std::int64_t kThreadBytes = 1 << 17;  // that a thread has at least
+constexpr std::int64_t kTile = 16;              // rows and columns of a transposed tile
 
 // Axes of size 1 are dropped; two neighbours that both sides traverse evenly are merged.
 std::vector<Axis> merge_axes(const CopyRequest& request) {
@@ -79,9 +80,14 @@ void copy_axis(const std::byte* source, std::byte* target, const Axis& axis,
     });
     return;
   }
+  constexpr std::int64_t kAhead = 2;       // blocks: the hardware does not predict where they lie
+  constexpr std::int64_t kLongest = 4096;  // within one it does
   for (std::int64_t i = 0; i < axis.size; ++i) {
-    std::memcpy(target + i * axis.target_stride, source + i * axis.source_stride,
-                static_cast<std::size_t>(block_bytes));
+    const std::byte* from = source + i * axis.source_stride;
+    for (std::int64_t line = 0; line < block_bytes && block_bytes <= kLongest; line += 64) {
+      __builtin_prefetch(from + kAhead * axis.source_stride + line);
+    }
+    std::memcpy(target + i * axis.target_stride, from, static_cast<std::size_t>(block_bytes));
   }
 }
 
@@ -123,7 +129,7 @@ std::vector<std::int64_t> dense_strides(std::span<const std::int64_t> dims) {
   return strides;
 }
 
-CopyPlan plan_copy(const CopyRequest& request) {
+CopyPlan plan_copy(const CopyRequest& request, int threads) {
   CopyPlan plan;
   if (std::ranges::find(request.sizes, 0) != request.sizes.end()) return plan;
   plan.source_offset = request.source_offset * request.element_bytes;
@@ -136,17 +142,25 @@ CopyPlan plan_copy(const CopyRequest& request) {
     plan.axes.pop_back();
   }
   plan.is_tiled = arrange_tiles(plan);
+  std::int64_t bytes = plan.block_bytes;
+  for (const Axis& axis : plan.axes) bytes *= axis.size;
+  if (!plan.axes.empty()) {
+    const std::int64_t most = std::min(plan.axes[0].size, bytes / kThreadBytes);
+    plan.threads = static_cast<int>(std::clamp<std::int64_t>(most, 1, threads));
+  }
   return plan;
 }
 
-void run_copy(const CopyPlan& plan, const std::byte* source, std::byte* target) {
-  if (plan.block_bytes == 0) return;
-  source += plan.source_offset;
-  target += plan.target_offset;
-  if (plan.axes.empty()) {
-    std::memcpy(target, source, static_cast<std::size_t>(plan.block_bytes));
-    return;
-  }
+namespace {
+
+// `count` elements of the outermost axis.
+void copy_some(const CopyPlan& plan, std::int64_t count, const std::byte* source,
+               std::byte* target) {
+  const auto axis_at = [&](std::size_t i) {
+    Axis axis = plan.axes[i];
+    if (i == 0) axis.size = count;
+    return axis;
+  };
   const std::size_t inner = plan.is_tiled ? 2 : 1;
   const std::size_t outer = plan.axes.size() - inner;
   std::array<std::int64_t, Dims::kMaxRank * 2> position;
@@ -154,14 +168,14 @@ void run_copy(const CopyPlan& plan, const std::byte* source, std::byte* target) 
   while (true) {
     if (plan.is_tiled) {
       with_element_type(plan.block_bytes, [&](auto element) {
-        copy_tiles<decltype(element)>(source, target, plan.axes[outer], plan.axes[outer + 1]);
+        copy_tiles<decltype(element)>(source, target, axis_at(outer), plan.axes[outer + 1]);
       });
     } else {
-      copy_axis(source, target, plan.axes[outer], plan.block_bytes);
+      copy_axis(source, target, axis_at(outer), plan.block_bytes);
     }
     std::size_t axis = outer;
     while (axis > 0) {
-      const Axis& step = plan.axes[axis - 1];
+      const Axis step = axis_at(axis - 1);
       source += step.source_stride;
       target += step.target_stride;
       if (++position[axis - 1] < step.size) break;
@@ -171,6 +185,26 @@ void run_copy(const CopyPlan& plan, const std::byte* source, std::byte* target) 
       --axis;
     }
     if (axis == 0) return;
+  }
+}
+
+}  // namespace
+
+void run_copy(const CopyPlan& plan, const std::byte* source, std::byte* target) {
+  if (plan.block_bytes == 0) return;
+  source += plan.source_offset;
+  target += plan.target_offset;
+  if (plan.axes.empty()) {
+    std::memcpy(target, source, static_cast<std::size_t>(plan.block_bytes));
+    return;
+  }
+  const Axis& outermost = plan.axes[0];
+  if (plan.threads == 1) return copy_some(plan, outermost.size, source, target);
+#pragma omp parallel for num_threads(plan.threads) schedule(static)
+  for (int i = 0; i < plan.threads; ++i) {
+    const std::int64_t first = outermost.size * i / plan.threads;
+    copy_some(plan, outermost.size * (i + 1) / plan.threads - first,
+              source + first * outermost.source_stride, target + first * outermost.target_stride);
   }
 }
 

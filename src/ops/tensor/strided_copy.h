@@ -34,9 +34,11 @@ struct CopyPlan {
   std::int64_t source_offset = 0;  // bytes
   std::int64_t target_offset = 0;  // bytes
   bool is_tiled = false;           // the last two axes are a transposition
+  int threads = 1;                 // which share the outermost axis
 };
 
-CopyPlan plan_copy(const CopyRequest& request);
+/// `threads` at most, fewer if there is little to copy.
+CopyPlan plan_copy(const CopyRequest& request, int threads = 1);
 
 /// target[i] = source[i] over all elements of the views. The views are inside the two buffers and
 /// do not overlap.

@@ -27,7 +27,7 @@ KernelOffer offer_transpose(const KernelRequest& request) {
     copy.source_strides.push_back(strides[static_cast<std::size_t>(axis)]);
   }
   copy.target_strides = dense_strides(copy.sizes);
-  return prepared(run_transpose, plan_copy(copy), "strided copy");
+  return prepared(run_transpose, plan_copy(copy, request.threads), "strided copy");
 }
 
 }  // namespace

@@ -1,3 +1,11 @@
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <numeric>
+#include <vector>
+
+#include "device/testing/instruction_sets.h"
+#include "ops/tensor/strided_copy.h"
 #include "ops/testing/op_case.h"
 
 namespace onnxgrad::ops_test {
@@ -50,6 +58,52 @@ std::vector<ErrorCase> transpose_error_cases() {
        .error = "ModelError",
        .fragments = {"turned", "perm"}},
   };
+}
+
+namespace transpose {
+
+// y[c, a, b] = x[a, b, c], or with `swaps` y[a, c, b].
+template <class T>
+void check_copy(bool swaps, int threads) {
+  constexpr std::int64_t kA = 5;
+  constexpr std::int64_t kB = 131;
+  constexpr std::int64_t kC = 219;
+  std::vector<T> x(kA * kB * kC);
+  std::iota(x.begin(), x.end(), T(1));
+  std::vector<T> y(x.size());
+  ops::CopyRequest copy{.element_bytes = sizeof(T), .sizes = {kC, kA, kB}};
+  copy.source_strides = {1, kB * kC, kC};
+  if (swaps) copy.sizes = {kA, kC, kB}, copy.source_strides = {kB * kC, 1, kC};
+  copy.target_strides = ops::dense_strides(copy.sizes);
+  const ops::CopyPlan plan = ops::plan_copy(copy, threads);
+  EXPECT_EQ(plan.threads > 1, threads > 1);
+  ops::run_copy(plan, reinterpret_cast<const std::byte*>(x.data()),
+                reinterpret_cast<std::byte*>(y.data()));
+  std::int64_t wrong = 0;
+  for (std::int64_t a = 0; a < kA; ++a) {
+    for (std::int64_t b = 0; b < kB; ++b) {
+      for (std::int64_t c = 0; c < kC; ++c) {
+        const std::int64_t place = swaps ? (a * kC + c) * kB + b : (c * kA + a) * kB + b;
+        wrong += y[static_cast<std::size_t>(place)] !=
+                 x[static_cast<std::size_t>((a * kB + b) * kC + c)];
+      }
+    }
+  }
+  EXPECT_EQ(wrong, 0) << sizeof(T) << " bytes, " << threads << " threads";
+}
+
+}  // namespace transpose
+
+TEST(StridedCopy, TransposesWithAnyInstructionSetAndThreads) {
+  device::for_each_instruction_set([] {
+    for (const int threads : {1, 3}) {
+      for (const bool swaps : {false, true}) {
+        transpose::check_copy<std::int16_t>(swaps, threads);
+        transpose::check_copy<float>(swaps, threads);
+        transpose::check_copy<std::int64_t>(swaps, threads);
+      }
+    }
+  });
 }
 
 }  // namespace onnxgrad::ops_test
