@@ -1,3 +1,14 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <tuple>
+#include <vector>
+
+#include "device/testing/instruction_sets.h"
+#include "ops/quantize/quantize_runs.h"
 #include "ops/testing/op_case.h"
 
 namespace onnxgrad::ops_test {
@@ -73,6 +84,61 @@ std::vector<ErrorCase> linear_quantization_error_cases() {
        .error = "ShapeError",
        .fragments = {"head", "[4, 2]"}},
   };
+}
+
+namespace linear_quantization {
+
+// Halves of a step, their neighbours, and what is far out.
+std::vector<float> near_halves(float scale) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  std::vector<float> x = {0, -0.0F, kInfinity, -kInfinity, 1e30F, -1e30F};
+  for (int i = -700; i < 700; ++i) {
+    const float half = static_cast<float>(0.5 * i) * scale;
+    x.insert(x.end(), {half, std::nextafter(half, kInfinity), std::nextafter(half, -kInfinity)});
+  }
+  return x;
+}
+
+template <class T>
+void check_runs(float scale, float zero) {
+  const std::vector<float> x = near_halves(scale);
+  const auto& table = std::get<ops::quantize::QuantizeTable<T>>(ops::quantize::run_tables());
+  for (const std::size_t count : {x.size(), std::size_t{37}, std::size_t{3}}) {
+    std::vector<T> shared(count, T(7));
+    std::vector<T> own(count, T(7));
+    const auto size = static_cast<std::int64_t>(count);
+    table.run(x.data(), scale, zero, shared.data(), size);
+    const std::vector<float> scales(count, scale);
+    const std::vector<float> zeros(count, zero);
+    table.each(x.data(), scales.data(), zeros.data(), own.data(), size);
+    for (std::size_t i = 0; i < count; ++i) {
+      const float code = std::nearbyint(x[i] / scale) + zero;
+      const auto expected =
+          static_cast<T>(std::clamp(code, static_cast<float>(std::numeric_limits<T>::min()),
+                                    static_cast<float>(std::numeric_limits<T>::max())));
+      ASSERT_EQ(shared[i], expected) << x[i] << " / " << scale;
+      ASSERT_EQ(own[i], expected) << x[i] << " / " << scale;
+    }
+    const auto& back = std::get<ops::quantize::DequantizeTable<T>>(ops::quantize::run_tables());
+    std::vector<float> y(count);
+    back.run(shared.data(), scale, zero, y.data(), size);
+    for (std::size_t i = 0; i < count; ++i) {
+      ASSERT_EQ(y[i], (static_cast<float>(shared[i]) - zero) * scale);
+    }
+  }
+}
+
+}  // namespace linear_quantization
+
+TEST(QuantizeRuns, RoundAsADivisionDoes) {
+  device::for_each_instruction_set([] {
+    for (const float scale : {0.1F, 0.004F, 0.5F, 3.0F, 1.0F / 3, 7.3e-5F, -0.25F, 1e-35F}) {
+      linear_quantization::check_runs<std::int8_t>(scale, -3);
+      linear_quantization::check_runs<std::uint8_t>(scale, 77);
+      linear_quantization::check_runs<std::int16_t>(scale, 100);
+      linear_quantization::check_runs<std::uint16_t>(scale, 128);
+    }
+  });
 }
 
 }  // namespace onnxgrad::ops_test

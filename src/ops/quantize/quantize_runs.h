@@ -10,7 +10,7 @@
 namespace onnxgrad::ops::quantize {
 
 /// For T = int8, uint8, int16, uint16. Quotients are rounded to the nearest whole number, ties to
-/// even, exactly as those of a division. The number of NaN is the lowest one.
+/// even. The number of NaN is the lowest one.
 template <class T>
 struct QuantizeTable {
   /// y[i] = clip(round(x[i] / scale) + zero)

@@ -10,6 +10,8 @@
 #include <hwy/foreach_target.h>  // IWYU pragma: keep
 #include <hwy/highway.h>
 
+#undef ONNXGRAD_QUANTIZES_BY_RECIPROCAL
+
 HWY_BEFORE_NAMESPACE();
 namespace onnxgrad::ops::quantize::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
@@ -125,42 +127,87 @@ HWY_INLINE void quantize_by_division(const float* x, const Factors& factors, T* 
                 });
 }
 
-// The same without divisions. Up to 511, the product with the reciprocal is off by at most 2^-13:
-// only quotients that close to a half may be rounded differently.
+// Numbers of 8 bits with one scale are computed without divisions, where products and sums are
+// rounded once: the product with the reciprocal is corrected by what remains (Markstein,
+// Computation of elementary functions on the IBM RISC System/6000 processor, 1990).
+#if HWY_TARGET != HWY_SCALAR && (HWY_TARGET <= HWY_AVX2 || HWY_ARCH_ARM_A64)
+#define ONNXGRAD_QUANTIZES_BY_RECIPROCAL 1
+
 template <class T>
-HWY_INLINE void quantize_by_reciprocal(const float* x, const Shared& factors, T* y,
-                                       std::int64_t count) {
-  const Floats d;
-  const Vector reciprocal = hn::Set(d, 1.0F / factors.factor);
-  const Vector magic = hn::Set(d, kWhole);
-  const Vector sure = hn::Set(d, 0.5F - 0x1p-13F);
-  const Vector low = low_of<T>(factors.zero(0));
-  const Vector high = high_of<T>(factors.zero(0));
-  visit_vectors(x, factors, y, count,
-                [&](const float* from, const auto& own, std::int64_t i, T* to) HWY_ATTR {
-                  const Vector v = hn::LoadU(d, from + i);
-                  const Vector quotient = clamped(hn::Mul(v, reciprocal), low, high);
-                  Vector whole = hn::Add(quotient, magic);
-                  const Vector rest = hn::Sub(quotient, hn::Sub(whole, magic));
-                  if (HWY_UNLIKELY(!hn::AllFalse(d, hn::Gt(hn::Abs(rest), sure)))) {
-                    whole = rounded_quotient(v, own.scale(i), low, high);
-                  }
-                  store_numbers(hn::Add(whole, own.zero(i)), to + i);
-                });
-}
+class Reciprocal {
+ public:
+  explicit Reciprocal(const Shared& factors)
+      : scale_(hn::Set(d, factors.factor)),
+        reciprocal_(hn::Set(d, 1.0F / factors.factor)),
+        low_(low_of<T>(factors.zero(0))),
+        high_(high_of<T>(factors.zero(0))) {
+    // What makes of kWhole plus a number the code, counted from the lowest one.
+    constexpr std::int32_t kBits = 0x4B400000;
+    const auto zero = static_cast<std::int32_t>(factors.offset);
+    offset_ = hn::Set(di, zero - kBits - std::numeric_limits<T>::min());
+    HWY_ALIGN std::int32_t order[kLanes];
+    constexpr std::int64_t kBlocks = kLanes / 4;
+    for (std::int64_t i = 0; i < kLanes; ++i) {
+      order[i] = static_cast<std::int32_t>(4 * (i % kBlocks) + i / kBlocks);
+    }
+    order_ = hn::SetTableIndices(di, order);
+  }
+
+  // Four vectors of x as bytes.
+  HWY_INLINE void store(const float* x, T* y) const {
+    for (std::int64_t k = 0; k < 4; ++k) __builtin_prefetch(x + (16 + k) * kLanes);
+    const auto ab = hn::Or(codes(x), hn::ShiftLeft<8>(codes(x + kLanes)));
+    const auto cd =
+        hn::Or(hn::ShiftLeft<16>(codes(x + 2 * kLanes)), hn::ShiftLeft<24>(codes(x + 3 * kLanes)));
+    auto all = hn::Or(ab, cd);
+    if (std::numeric_limits<T>::is_signed) {
+      all = hn::Xor(all, hn::Set(di, static_cast<std::int32_t>(0x80808080U)));
+    }
+    // The bytes of each vector next to each other, within 128 bits, then as a whole.
+    HWY_ALIGN static constexpr std::uint8_t kBytes[16] = {0, 4, 8,  12, 1, 5, 9,  13,
+                                                          2, 6, 10, 14, 3, 7, 11, 15};
+    const hn::Repartition<std::uint8_t, Floats> bytes;
+    const auto words = hn::BitCast(
+        di, hn::TableLookupBytes(hn::BitCast(bytes, all), hn::LoadDup128(bytes, kBytes)));
+    const auto sorted = hn::TableLookupLanes(words, order_);
+    hn::StoreU(hn::BitCast(bytes, sorted), bytes, reinterpret_cast<std::uint8_t*>(y));
+  }
+
+ private:
+  HWY_INLINE hn::Vec<Numbers> codes(const float* from) const {
+    const Vector x = hn::LoadU(d, from);
+    const Vector estimate = hn::Min(hn::Mul(x, reciprocal_), hn::Set(d, kFar));
+    const Vector rest = hn::NegMulAdd(estimate, scale_, x);
+    const Vector quotient = clamped(hn::MulAdd(rest, reciprocal_, estimate), low_, high_);
+    return hn::Add(hn::BitCast(di, hn::Add(quotient, hn::Set(d, kWhole))), offset_);
+  }
+
+  static constexpr float kFar = 1048576.0F;  // beyond every result
+  Floats d = {};
+  Numbers di = {};
+  Vector scale_;
+  Vector reciprocal_;
+  Vector low_;
+  Vector high_;
+  hn::Vec<Numbers> offset_;
+  decltype(hn::SetTableIndices(Numbers(), static_cast<const std::int32_t*>(nullptr))) order_;
+};
+#endif
 
 template <class T>
 HWY_ATTR void quantize_run(const float* x, float scale, float zero, T* y, std::int64_t count) {
-  const float reciprocal = 1.0F / scale;
-  const float size = reciprocal < 0 ? -reciprocal : reciprocal;
   const Shared factors{scale, zero};
-  const bool is_normal =
-      size >= std::numeric_limits<float>::min() && size <= std::numeric_limits<float>::max();
-  if (sizeof(T) == 1 && is_normal) {
-    quantize_by_reciprocal(x, factors, y, count);
-  } else {
-    quantize_by_division(x, factors, y, count);
+#ifdef ONNXGRAD_QUANTIZES_BY_RECIPROCAL
+  const float size = scale < 0 ? -scale : scale;
+  if (sizeof(T) == 1 && size > 1e-30F && size < 1e30F) {  // neither is denormal
+    const Reciprocal<T> reciprocal(factors);
+    constexpr std::int64_t kStep = 4 * kLanes;
+    std::int64_t i = 0;
+    for (; i + kStep <= count; i += kStep) reciprocal.store(x + i, y + i);
+    return quantize_by_division(x + i, factors, y + i, count - i);
   }
+#endif
+  quantize_by_division(x, factors, y, count);
 }
 
 template <class T>
