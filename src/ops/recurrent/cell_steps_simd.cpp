@@ -292,6 +292,10 @@ HWY_INLINE void lstm_backward(const F& f, const G& g, const H& h, bool coupled,
     T* dgates = at.dgates + row * 4 * n;
     visit_columns<T>(n, [&](std::int64_t i, const auto& access) HWY_ATTR {
       const std::int64_t k = row * n + i;
+      for (std::int64_t gate = 4; gate < 8; ++gate) {  // of the row after: too many streams
+        __builtin_prefetch(gates + gate * n + i);
+        __builtin_prefetch(dgates + gate * n + i, 1);
+      }
       const auto c = access.load(at.cells + k);
       const auto before = at.before == nullptr ? set<T>(0) : access.load(at.before + k);
       auto s_i = access.load(gates + i);
