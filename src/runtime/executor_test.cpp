@@ -453,31 +453,6 @@ TEST(Executor, KeepsResultsWithoutCopies) {
   EXPECT_EQ(executor.memory().blocks, runs * 2 * engine().device.alignment());
 }
 
-// Results lie in blocks that the caller owns, each in memory of its own.
-TEST(Executor, ResultsShareNoMemory) {
-  Fixture f;
-  Value* x = f.input("x", {ir::Dim::named("N")});
-  Value* doubled = f.g.scale(x, 2);
-  f.model.graph->outputs = {doubled, f.g.reshape(doubled, {-1, 1}), f.g.reshape(x, {-1, 1}),
-                            f.g.scalar_like(x, 7)};
-  Executor executor(std::make_shared<ir::Model>(ir::clone(f.model)), engine(),
-                    {.output_blocks = {0, 1, 2, 3}});
-  const Tensor input = Tensor::from(std::vector<double>{1, 2, 3}, Dims{3});
-  const auto first = executor.run_owning(std::vector{input});
-  const auto second = executor.run_owning(std::vector{input});
-  std::vector<const std::byte*> places = {input.raw()};
-  for (const auto& results : {first, second}) {
-    EXPECT_EQ(results[0].to_doubles(), (std::vector<double>{2, 4, 6}));
-    EXPECT_EQ(results[1].dims(), Dims({3, 1}));
-    EXPECT_EQ(results[1].to_doubles(), (std::vector<double>{2, 4, 6}));
-    EXPECT_EQ(results[2].to_doubles(), (std::vector<double>{1, 2, 3}));
-    EXPECT_EQ(results[3].to_doubles(), std::vector<double>{7});
-    for (const Tensor& result : results) places.push_back(result.raw());
-  }
-  std::ranges::sort(places);
-  EXPECT_EQ(std::ranges::adjacent_find(places), places.end());
-}
-
 // A shape that comes in as a value is known when the plan is compiled for it.
 TEST(Executor, ShapeInputsAreCompiledByValue) {
   Fixture f;

@@ -29,6 +29,29 @@ def test_same_results_and_descriptions_as_onnxruntime():
     assert "Softmax" in ours.plan_summary()
 
 
+def test_results_share_no_memory():
+    model = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["" : 21]>
+        g (float[2, 2] x) => (float[2, 2] doubled, float[4] flat, float[4] given, float[2] fixed)
+        <float[2] seven = {7, 7}, int64[1] all = {-1}> {
+            doubled = Add(x, x)  flat = Reshape(doubled, all)  given = Reshape(x, all)
+            fixed = Identity(seven)
+        }"""
+    )
+    session, x = og.InferenceSession(model), np.array([[1, 2], [3, 4]], np.float32)
+    first = session.run(None, {"x": x})
+    expected = [array.copy() for array in first]
+    np.testing.assert_array_equal(expected[1], [2, 4, 6, 8])
+    second = session.run(["doubled", "flat", "doubled", "given", "fixed"], {"x": x})
+    arrays = [x, *first, *second]
+    for i, array in enumerate(arrays):
+        assert not any(np.shares_memory(array, other) for other in arrays[:i])
+        array += 100
+    x -= 100
+    for array, wanted in zip(session.run(None, {"x": x}), expected, strict=True):
+        np.testing.assert_array_equal(array, wanted)
+
+
 @pytest.mark.parametrize("form", ["path", "str", "bytes", "proto", "bytearray", "memoryview"])
 def test_forms_of_a_model(form, linear_file, linear_model, linear_proto):
     model = {
