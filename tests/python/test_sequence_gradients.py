@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx.numpy_helper
 import onnx.parser
 import onnxruntime as ort
 import pytest
@@ -365,3 +366,28 @@ def test_gradients_of_gradients(name: str) -> None:
     for who, results in runners(second, {**feeds, f"{output}_grad": seed}).items():
         for w, ours, theirs in zip(wrt, results, expected, strict=True):
             np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6, err_msg=f"{who} {w}")
+
+
+@pytest.mark.parametrize("name", ["fibonacci", "replace", "branches", "growing", "shrinking"])
+def test_training(name: str) -> None:
+    """Steps of gradient descent are those of the gradient file."""
+    model, feeds = case(name)
+    wrt = floats(feeds)[-1]
+    gradient = og.gradient(model, [wrt], ["y"])
+    rows = [value for value in model.graph.input if value.name != wrt]
+    del model.graph.input[:]
+    model.graph.input.extend(rows)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(feeds[wrt], wrt))
+    target = np.zeros_like(run_reference(model, feeds)[0])
+    session = og.TrainingSession(
+        model, "squared_error", og.optimizers.SGD(lr=0.05), trainable=wrt, threads=2
+    )
+    fed = {key: value for key, value in feeds.items() if key != wrt}
+    for _ in range(3):
+        (y,) = run_reference(model, feeds)
+        loss = session.step({**fed, "label": target})
+        assert loss == pytest.approx(np.mean(y**2), rel=1e-9)
+        (slope,) = run_reference(gradient, {**feeds, "y_grad": 2 * y / y.size})
+        feeds[wrt] = feeds[wrt] - 0.05 * slope
+        model.graph.initializer[-1].CopyFrom(onnx.numpy_helper.from_array(feeds[wrt], wrt))
+        np.testing.assert_allclose(session.state()[wrt], feeds[wrt], rtol=1e-9, atol=1e-12)
