@@ -18,18 +18,22 @@ main (float[N, 2] X) => (float[N, 1] Y)
 
 # Sequences whose positions are known only at run time have no gradient.
 TWO_WITHOUT_GRADIENT = """
-<ir_version: 8, opset_import: ["" : 17]>
-main (float[1, 2, 4, 4] X, int64 i) => (float[1, 2, 4, 4] Y)
+<ir_version: 8, opset_import: ["" : 18]>
+main (float[1, 2, 4, 4] X, bool flag) => (float[1, 2, 4, 4] Y)
 <float[2, 2, 1, 1] mix = {1, 2, 3, 4}>
 {
   h = Conv(X, mix)
-  pair = SequenceConstruct(h, X)
-  [first_erase] one = SequenceErase(pair, i)
-  p = ConcatFromSequence<axis = 0>(one)
+  one = If(flag) <
+    then_branch = a () => (optional(float[1, 2, 4, 4]) u) { u = Optional(h) },
+    else_branch = b () => (optional(float[1, 2, 4, 4]) v) { v = Optional(X) }
+  >
+  [first_get] p = OptionalGetElement(one)
   q = Conv(p, mix)
-  others = SequenceConstruct(q, h)
-  [second_erase] other = SequenceErase(others, i)
-  Y = ConcatFromSequence<axis = 0>(other)
+  other = If(flag) <
+    then_branch = c () => (optional(float[1, 2, 4, 4]) s) { s = Optional(q) },
+    else_branch = d () => (optional(float[1, 2, 4, 4]) t) { t = Optional(h) }
+  >
+  [second_get] Y = OptionalGetElement(other)
 }
 """
 

@@ -408,9 +408,9 @@ def test_report_names_what_has_no_gradient():
     found = og.report(onnx.parser.parse_model(TWO_WITHOUT_GRADIENT))
     used = {use.op_type: use for use in found.operators}
     assert used["Conv"].has_gradient
-    assert not used["SequenceConstruct"].has_gradient
-    gaps = {gap.node for gap in found.missing_gradients if gap.op_type == "SequenceErase"}
-    assert gaps == {"first_erase", "second_erase"}
+    assert not used["OptionalGetElement"].has_gradient
+    gaps = {gap.node for gap in found.missing_gradients if gap.op_type == "OptionalGetElement"}
+    assert gaps == {"first_get", "second_get"}
 
 
 REPORTED = """<ir_version: 10, opset_import: ["" : 24, "ai.onnx.ml" : 3]>
@@ -456,7 +456,7 @@ def test_report_of_a_zip_map_and_of_what_has_no_kernel():
         use.op_type: use
         for use in og.report(onnx.parser.parse_model(TWO_WITHOUT_GRADIENT)).operators
     }
-    assert not uses["SequenceConstruct"].has_gradient
+    assert not uses["OptionalGetElement"].has_gradient
 
 
 def test_add_loss_with_a_newer_opset():
