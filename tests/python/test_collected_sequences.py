@@ -64,7 +64,7 @@ def test_gradients(name: str, limit: float) -> None:
     assert slopes.problem("w") == ""
 
 
-def test_reports_tell_lists_with_a_gradient_from_others() -> None:
+def test_reports_tell_that_lists_have_a_gradient() -> None:
     def gradients(proto: onnx.ModelProto) -> dict[str, bool]:
         return {use.op_type: use.has_gradient for use in og.report(proto).operators}
 
@@ -72,12 +72,10 @@ def test_reports_tell_lists_with_a_gradient_from_others() -> None:
     # A list that begins with what the loop is given remains one while the model runs.
     longer = READERS["joined"].replace("(list)", "(list2)")
     proto = model(f"list2 = SequenceInsert (list, x)\n{longer}")
-    assert not gradients(proto)["ConcatFromSequence"]
-    with pytest.raises(og.GradientError, match=r"ConcatFromSequence|SequenceInsert"):
-        og.gradient(proto, ["x"], ["y"])
+    assert gradients(proto)["ConcatFromSequence"]
 
 
-def test_a_state_that_grows_is_refused_before_it_runs() -> None:
+def test_a_state_that_grows_has_a_gradient() -> None:
     proto = onnx.parser.parse_model(
         """<ir_version: 10, opset_import: ["" : 21]>
         g (double[1, 3] x) => (double[N, 3] y) <int64 many = {4}> {
@@ -89,7 +87,5 @@ def test_a_state_that_grows_is_refused_before_it_runs() -> None:
         }"""
     )
     assert og.InferenceSession(proto).run(None, {"x": np.ones((1, 3))})[0].shape == (16, 3)
-    with pytest.raises(og.GradientError, match="changes its shape") as caught:
-        og.gradient(proto, ["x"], ["y"])
-    assert "[1, 3]" in str(caught.value)
-    assert "[2, 3]" in str(caught.value)
+    slopes = Slopes(proto, {"x": np.full((1, 3), 0.5)})
+    assert slopes.problem("x") == ""

@@ -242,6 +242,19 @@ CHOSEN = """
     more = Concat <axis = 0> (odd, square)
   }> (n, , a)"""
 
+# What an iteration does last is to erase.
+ERASED = """
+  list = SequenceConstruct (a, b, a, b)
+  all = Loop <body = step (int64 i, bool c, seq(double[]) s) => (bool d, seq(double[]) t) {
+    d = Identity (c)
+    zero = Constant <value_int = 0> ()
+    first = SequenceAt (s, zero)
+    product = Mul (first, w)
+    longer = SequenceInsert (s, product)
+    t = SequenceErase (longer, zero)
+  }> (n, , list)
+  y = ConcatFromSequence <axis = 0> (all)"""
+
 # A Scan whose body reads a sequence of the outer graph.
 SCANNED = """
   list = SplitToSequence <axis = 0, keepdims = 0> (x)
@@ -275,6 +288,7 @@ CASES: dict[str, tuple[str, dict[str, list[int]], dict[str, Any]]] = {
     "doubling": (DOUBLING, {"a": [1], "b": [1]}, {"n": 9}),
     "shrinking": (SHRINKING, {"x": [4], "a": [1], "w": [1]}, {"n": 3}),
     "chosen": (CHOSEN, {"a": [4], "b": [1]}, {"n": 3}),
+    "erased": (ERASED, PAIR, {"n": 3}),
     "scanned": (SCANNED, {"x": [3, 2], "x0": [2], "w": [2]}, {"numbers": [1, 2, 2]}),
 }
 

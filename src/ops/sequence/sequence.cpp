@@ -254,8 +254,8 @@ Results lower_collected(const Node& node, GraphBuilder& g) {
   if (place >= body.outputs.size()) return std::nullopt;
   const Node* insert = ir::look_through_identities(body.outputs[place])->producer;
   // Parts of different sizes can be concatenated; they cannot be stacked.
-  if (insert == nullptr || insert->inputs.size() != 2 || !insert->inputs[1]->type.has_rank() ||
-      (!new_axis && !has_fixed_shape(insert->inputs[1]))) {
+  if (insert == nullptr || insert->op_type != "SequenceInsert" || insert->inputs.size() != 2 ||
+      !insert->inputs[1]->type.has_rank() || (!new_axis && !has_fixed_shape(insert->inputs[1]))) {
     return std::nullopt;
   }
   const auto rank = static_cast<std::int64_t>(insert->inputs[1]->type.rank()) + (new_axis ? 1 : 0);
