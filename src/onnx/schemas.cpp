@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "onnx/contrib_schemas.h"
 #include "onnxgrad/error.h"
 
 namespace onnxgrad::onnx_io {
@@ -64,11 +65,8 @@ struct Versions {
 class Catalogue {
  public:
   Catalogue() {
-    for (const SchemaRow& row : schema_table()) {
-      by_domain_[row.domain][row.op_type].rows.push_back(&row);
-      int& newest = newest_[row.domain];
-      newest = std::max(newest, row.since_version);
-    }
+    add(schema_table());
+    add(contrib_schema_table());
     for (auto& [domain, operators] : by_domain_) {
       for (auto& [name, versions] : operators) {
         std::ranges::sort(versions.rows, {}, &SchemaRow::since_version);
@@ -109,6 +107,14 @@ class Catalogue {
   }
 
  private:
+  void add(std::span<const SchemaRow> rows) {
+    for (const SchemaRow& row : rows) {
+      by_domain_[row.domain][row.op_type].rows.push_back(&row);
+      int& newest = newest_[row.domain];
+      newest = std::max(newest, row.since_version);
+    }
+  }
+
   Versions* find(std::string_view domain, std::string_view op_type) {
     const auto operators = by_domain_.find(domain);
     if (operators == by_domain_.end()) return nullptr;

@@ -17,7 +17,7 @@ ROWS: dict[str, dict[str, Any]] = {
     row["name"]: row for row in json.loads((ZOO / "index.json").read_text())
 }
 # Models that this version cannot run yet, with the reason; their tests are expected to fail.
-WAITING = {"sk_tfidf_logistic_regression": "com.microsoft.Tokenizer has no kernel"}
+WAITING: dict[str, str] = {}
 
 
 @functools.cache
