@@ -9,6 +9,7 @@
 
 #include "ir/graph.h"
 #include "onnxgrad/training_mode.h"
+#include "opdef/custom_gradients.h"
 #include "opdef/registry.h"
 #include "train/outputs.h"
 #include "train/weights.h"

@@ -170,6 +170,15 @@ Value* count_votes(GraphBuilder& g, const Pairs& pairs) {
                g.matmul(losses, g.constant(Tensor::from(second, {count, pairs.classes}))));
 }
 
+// Of two classes, 0 where the score of the pair is positive.
+Value* winner_of_two(GraphBuilder& g, Value* score) {
+  Value* second = g.neg(score);
+  return g.op("ArgMax", {g.concat({g.neg(second), second}, 1)},
+              {{"axis", std::int64_t{1}},
+               {"keepdims", std::int64_t{0}},
+               {"select_last_index", std::int64_t{1}}});
+}
+
 // Probabilities p that make the pairs' r_ij most likely: Q p is constant, where
 // Q_ii = sum_j r_ji^2 and Q_ij = -r_ji r_ij (Wu, Lin and Weng, Probability Estimates for
 // Multi-class Classification by Pairwise Coupling, 2004), by elimination, which needs no exchange
@@ -249,7 +258,7 @@ std::optional<std::vector<Value*>> lower_classifier(const Node& node, GraphBuild
     }
     const Pairs pairs = decide_pairs(g, node, x, sizes);
     // By votes, as LIBSVM does and onnxruntime, even if another class is more probable.
-    number = arg_max(g, count_votes(g, pairs));
+    number = classes == 2 ? winner_of_two(g, pairs.scores) : arg_max(g, count_votes(g, pairs));
     if (count_of(node, "prob_a") > 0) {
       scores = probabilities(g, node, pairs);
     } else {

@@ -132,6 +132,11 @@ Value* match_clipped_margin(const Value* value) {
 
 Value* match_row_share(const Value* value) {
   value = strip(value);
+  const Node* guard_node = value == nullptr ? nullptr : value->producer;
+  if (guard_node != nullptr && ir::is_op(*guard_node, {"Where"}) &&
+      ir::is_number(strip(guard_node->input(1)), 0)) {
+    value = strip(guard_node->input(2));  // 0 where the sum is 0
+  }
   if (value == nullptr || !ir::is_op(value->producer, "Div")) return nullptr;
   const Node& div = *value->producer;
   Value* numerator = strip(div.input(0));
@@ -166,12 +171,27 @@ Value* match_log_softmax(const Value* value) {
 Value* match_complement_columns(const Value* value) {
   static const Pattern kPattern =
       columns(op("Sub", {number(1), alone(capture())}), alone(capture()));
-  return strip(find(kPattern, value));
+  if (Value* second = strip(find(kPattern, value))) return second;
+  // [q, 1 - q]: the second column is the difference itself.
+  static const Pattern kReversed =
+      columns(alone(capture()), op("Sub", {number(1), alone(capture())}));
+  const bool is_reversed = find(kReversed, value) != nullptr;
+  return is_reversed ? strip(strip(value)->producer->input(1)) : nullptr;
 }
 
 Value* match_opposite_columns(const Value* value) {
   static const Pattern kPattern = columns(negation(capture()), alone(capture()));
-  return strip(find(kPattern, value));
+  if (Value* second = strip(find(kPattern, value))) return second;
+  // [t, -t]: the second column is the negation itself.
+  static const Pattern kReversed = columns(alone(capture()), negation(capture()));
+  const bool is_reversed = find(kReversed, value) != nullptr;
+  return is_reversed ? strip(strip(value)->producer->input(1)) : nullptr;
+}
+
+Value* match_times_one(const Value* value) {
+  static const Pattern kPattern =
+      one_of({in_any_order("Mul", capture(), number(1)), op("Div", {capture(), number(1)})});
+  return find(kPattern, value);
 }
 
 ColumnOf match_column(const Value* value) {

@@ -31,11 +31,15 @@ ir::Value* match_unshifted(const ir::Value* value);
 /// x of x - log(sum(exp(x))) over the columns of each row; the sums may be reshaped.
 ir::Value* match_log_softmax(const ir::Value* value);
 
-/// p of Concat(1 - p, p) along the columns.
+/// p of Concat(1 - p, p) along the columns, the probability of the second class; also 1 - q of
+/// Concat(q, 1 - q).
 ir::Value* match_complement_columns(const ir::Value* value);
 
-/// s of Concat(-s, s) along the columns.
+/// s of Concat(-s, s) along the columns, the score of the second class; also -t of Concat(t, -t).
 ir::Value* match_opposite_columns(const ir::Value* value);
+
+/// x of x * 1 and x / 1, which converters of boosted trees write.
+ir::Value* match_times_one(const ir::Value* value);
 
 /// One column of a matrix.
 struct ColumnOf {

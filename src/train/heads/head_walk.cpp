@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "train/engine.h"
+#include "train/heads/head_evidence.h"
 #include "train/heads/head_patterns.h"
 #include "train/losses.h"
 
@@ -24,14 +25,14 @@ struct Walk {
   Value* value = nullptr;
   Value* alias = nullptr;  ///< a name of `value` nearer to the output: an Identity of it
   Value* probabilities = nullptr;
-  Value* before_columns = nullptr;    ///< where a single column was taken
-  bool is_log = false;                ///< LogSoftmax
-  bool labels = false;                ///< an ArgMax
-  bool rounded = false;               ///< a Binarizer
-  bool normalized = false;            ///< division by the sum of the row
-  bool two_columns = false;           ///< [1 - p, p]
-  bool second_column = false;         ///< p itself is the second column of a matrix
-  bool opposite_columns = false;      ///< [-s, s]
+  Value* regression = nullptr;    ///< where a single column was taken, or rows from another axis
+  bool is_log = false;            ///< LogSoftmax
+  bool labels = false;            ///< an ArgMax
+  bool rounded = false;           ///< a Binarizer
+  bool normalized = false;        ///< division by the sum of the row
+  bool two_columns = false;       ///< [1 - p, p]
+  bool second_column = false;     ///< p itself is the second column of a matrix
+  bool opposite_columns = false;  ///< [-s, s]
   std::optional<HeadKind> kind = {};  ///< set by the last step
   ClassList classes = {};
   std::optional<std::int64_t> class_axis = {};  ///< of a value of rank `class_axis_rank`
@@ -58,12 +59,24 @@ void note_classes(Walk& walk, const Tensor& labels, std::string source) {
                   .source = std::move(source)};
 }
 
+// True for rows [N, 1] of a value [1, N], which a Gaussian process returns.
+bool has_rows_of_another(const Value& after, const Value& before) {
+  const auto is_one_row = [](const Value& value) {
+    return value.type.has_rank() && value.type.rank() == 2 &&
+           value.type.shape->front() == ir::Dim(1);
+  };
+  return is_one_row(before) && !is_one_row(after);
+}
+
 // Only matrices are followed: a Reshape that merges rows and time steps is not undone.
 bool pass_reshape(const Node& node, Walk& walk) {
   const Value* before = node.input(0);
   if (before == nullptr) return false;
   const bool of_labels = walk.labels || !is_floating(before->type.dtype);
   if (!of_labels && (!before->type.has_rank() || before->type.rank() > 2)) return false;
+  if (walk.regression == nullptr && has_rows_of_another(*node.output(0), *before)) {
+    walk.regression = walk.value;
+  }
   return pass(node, walk);
 }
 
@@ -94,7 +107,7 @@ bool pass_binarizer(const Node& node, Walk& walk) {
 bool pass_column(const Node& node, Walk& walk) {
   const ColumnOf column = match_column(node.output(0));
   if (column.matrix == nullptr || (walk.two_columns && column.index != 1)) return false;
-  if (walk.before_columns == nullptr) walk.before_columns = walk.value;
+  if (walk.regression == nullptr) walk.regression = walk.value;
   walk.second_column = walk.two_columns;
   walk.value = column.matrix;
   return true;
@@ -188,11 +201,16 @@ bool end_clipped_margin(Value* scores, Walk& walk) {
 
 bool end_sigmoid(const Node& node, Walk& walk) { return end_logistic(node.input(0), walk); }
 
-// A sigmoid or a probability of the modified Huber loss that is written out, or a division by the
-// sum of the row.
+// A sigmoid or a probability of the modified Huber loss that is written out, a division by the sum
+// of the row, or what changes nothing.
 bool pass_arithmetic(const Node&, Walk& walk) {
   if (Value* scores = match_logistic(walk.value)) return end_logistic(scores, walk);
   if (Value* scores = match_clipped_margin(walk.value)) return end_clipped_margin(scores, walk);
+  Value* same = match_times_one(walk.value);
+  if (same != nullptr && is_never_negative(same)) {  // not the gain of a layer
+    walk.value = same;
+    return true;
+  }
   Value* rows = match_row_share(walk.value);
   if (rows == nullptr) return false;
   note_probabilities(walk);
@@ -201,12 +219,21 @@ bool pass_arithmetic(const Node&, Walk& walk) {
   return true;
 }
 
+bool has_several_columns(const Value& value) {
+  return value.type.is_tensor() && value.type.rank() == 2 && value.type.shape->back().is_static() &&
+         value.type.shape->back().value() > 1;
+}
+
 // [1 - p, p] or [-s, s]: the columns of a two-class model with one score.
 bool pass_two_columns(const Node& node, Walk& walk) {
   if (node.inputs.size() == 1) return pass(node, walk);
   if ((walk.two_columns && !walk.second_column) || walk.opposite_columns) return false;
   walk.second_column = false;
   if (Value* probability = match_complement_columns(walk.value)) {
+    if (has_several_columns(*probability)) {  // of several labels in a row, one beside the other
+      walk.value = probability;
+      return true;
+    }
     note_probabilities(walk);
     walk.two_columns = true;
     walk.value = probability;
@@ -277,6 +304,7 @@ constexpr std::array kRules{
     WalkRule{"", "Reciprocal", pass_arithmetic},
     WalkRule{"", "Div", pass_arithmetic},
     WalkRule{"", "Mul", pass_arithmetic},
+    WalkRule{"", "Where", pass_arithmetic},
 };
 
 WalkStep find_step(const Node& node, opdef::Passage passage) {
@@ -294,9 +322,9 @@ HeadKind kind_of_rest(const Walk& walk) {
   if (walk.normalized || walk.two_columns) return HeadKind::kProbabilities;
   if (walk.opposite_columns) return HeadKind::kMargins;
   if (walk.classes.labels.is_defined()) {
-    // Producers of class scores that are not layers: trees, votes, calibrated
-    // classifiers.
-    return is_affine(walk.value) ? HeadKind::kMargins : HeadKind::kProbabilities;
+    // Producers of class scores that are not layers: trees, kernels, calibrated classifiers.
+    if (is_never_negative(walk.value)) return HeadKind::kProbabilities;
+    return is_affine(walk.value) ? HeadKind::kMargins : HeadKind::kScores;
   }
   return walk.labels ? HeadKind::kScores : HeadKind::kValues;
 }
@@ -333,9 +361,10 @@ Head walk_back(Value* value) {
     if (head.probabilities == nullptr) head.probabilities = walk.value;
     head.scores = head.probabilities;
   }
-  // A regression may well return one column of a matrix: the rest of it is not needed.
-  if (head.kind == HeadKind::kValues && walk.before_columns != nullptr) {
-    head.scores = walk.before_columns;
+  // A regression may well return one column of a matrix: the rest of it is not needed; and its
+  // rows are those of the output.
+  if (head.kind == HeadKind::kValues && walk.regression != nullptr) {
+    head.scores = walk.regression;
   }
   return head;
 }

@@ -23,7 +23,8 @@ enum class HeadKind {
   kModifiedHuber,  ///< (clip(s, -1, 1) + 1) / 2 per column, or for one score per row
   kProbabilities,  ///< probabilities without scores before them
   kMargins,        ///< scores of a list of classes, without probabilities; [N, C], or one per row
-  kScores,         ///< the class number is the index of the largest score; no list of classes
+  kScores,         ///< the class number is the index of the largest score, which is no layer's or
+                   ///< has no list of classes
   kValues,         ///< none of these: a regression
 };
 

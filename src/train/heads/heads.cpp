@@ -1,11 +1,13 @@
 #include "train/heads/heads.h"
 
 #include <algorithm>
+#include <iterator>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/check.h"
+#include "train/heads/head_evidence.h"
 #include "train/heads/head_patterns.h"
 #include "train/losses.h"
 #include "train/losses/class_axis.h"
@@ -87,21 +89,55 @@ void borrow_classes(std::vector<Head>& heads) {
   }
 }
 
+// Labels that are chosen by votes (pairs of classes, neighbours) have no scores that a gradient
+// reaches. The scores are then another output with a column for each class, unless the votes are
+// counted from it.
+void find_scores_of_votes(std::vector<Head>& heads, const std::vector<Head>& votes) {
+  for (Head& head : heads) {
+    if (head.kind != HeadKind::kValues) continue;
+    for (const Head& vote : votes) {
+      if (!vote.from_labels || !vote.classes.labels.is_defined()) continue;
+      if (class_columns(*head.scores) != vote.classes.labels.num_elements()) continue;
+      if (depends_on(vote.scores, head.scores)) continue;
+      const bool are_shares = is_never_negative(head.scores);
+      head.kind = are_shares ? HeadKind::kProbabilities : HeadKind::kScores;
+      if (are_shares) head.probabilities = head.scores;
+      head.classes = vote.classes;
+    }
+  }
+}
+
+// The order of the columns is that of the labels: of the scores of two outputs, one the negative
+// of the other, those that the label is chosen by.
+void prefer_scores_of_labels(std::vector<Head>& heads) {
+  const Head& best = heads.front();
+  if (best.kind != HeadKind::kMargins || best.from_labels) return;
+  const auto chosen = std::ranges::find_if(heads, [&](const Head& other) {
+    return other.kind == HeadKind::kMargins && other.from_labels && other.scores != best.scores;
+  });
+  if (chosen != heads.end()) std::rotate(heads.begin(), chosen, chosen + 1);
+}
+
 std::vector<Head> find_heads(const ir::Graph& graph) {
   const auto is_before = [](const Head& a, const Head& b) {
     const int first = rank_of(a);
     const int second = rank_of(b);
     return first != second ? first < second : !a.from_labels && b.from_labels;
   };
-  std::vector<Head> heads;  // equal ones in the order of the outputs
+  std::vector<Head> heads;
+  std::vector<Head> without_gradient;
   for (Value* output : graph.outputs) {
     Head head = walk_back(output);
     head.output = output->name;
     if (!is_usable(head)) continue;
-    const auto place = std::ranges::upper_bound(heads, head, is_before);
-    heads.insert(place, std::move(head));
+    (may_have_gradient(head.scores) ? heads : without_gradient).push_back(std::move(head));
   }
+  find_scores_of_votes(heads, without_gradient);
+  std::ranges::stable_sort(heads, is_before);  // equal ones in the order of the outputs
+  std::ranges::stable_sort(without_gradient, is_before);
+  std::ranges::move(without_gradient, std::back_inserter(heads));
   if (heads.empty()) return heads;
+  prefer_scores_of_labels(heads);
   settle_sigmoids(heads);
   borrow_classes(heads);
   return heads;

@@ -127,7 +127,8 @@ INSTANTIATE_TEST_SUITE_P(
         {.name = "complement_columns_the_other_way_round",
          .outputs = "float[N, 2] Y",
          .nodes = "p = Sigmoid(u)  q = Sub(one, p)  Y = Concat <axis = 1> (p, q)",
-         .line = "squared error on 'Y'"},
+         .line = "negative log-likelihood on 'Y' (no scores found; the logarithm is clamped), "
+                 "2 classes"},
         {.name = "complement_of_no_scores",
          .outputs = "float[N, 2] Y",
          .nodes = "p = Erf(u)  q = Sub(one, p)  Y = Concat <axis = 1> (q, p)",
@@ -191,8 +192,19 @@ INSTANTIATE_TEST_SUITE_P(
          .outputs = "string[N] L",
          .nodes = "p = Add(s, product)  i = ArgMax <axis = 1, keepdims = 0> (p)  "
                   "L = Gather(names, i)",
+         .line = "softmax cross-entropy on 'p' (scores before output 'L'), 3 classes from "
+                 "initializer 'names'"},
+        {.name = "label_of_a_mean_of_probabilities",
+         .outputs = "string[N] L",
+         .nodes = "a = Sigmoid(s)  b = Softmax(product)  p = Mean(a, b)  "
+                  "i = ArgMax <axis = 1, keepdims = 0> (p)  L = Gather(names, i)",
          .line = "negative log-likelihood on 'p' (probabilities before output 'L', no scores "
                  "found; the logarithm is clamped), 3 classes from initializer 'names'"},
+        {.name = "label_of_votes_beside_scores",
+         .outputs = "string[N] L, float[N, 3] Y",
+         .nodes = "g = Greater(s, product)  v = Cast <to = 1> (g)  "
+                  "i = ArgMax <axis = 1, keepdims = 0> (v)  L = Gather(names, i)  Y = Erf(product)",
+         .line = "softmax cross-entropy on 'Y', 3 classes from initializer 'names'"},
         {.name = "zip_map_of_scores",
          .outputs = "seq(map(string, float)) M",
          .nodes = "M = ai.onnx.ml.ZipMap <classlabels_strings = [\"a\", \"b\", \"c\"]> (s)",

@@ -225,7 +225,7 @@ def sk_svc_polynomial():
     return fitted(SVC(kernel="poly", degree=2, probability=True, random_state=0), x, classes(g, x), {"zipmap": False})
 
 
-@sk("kernel", forward_tolerance=2e-2, tolerance=2e-2, loss="mse", **REGRESSOR)
+@sk("kernel", forward_tolerance=2e-2, tolerance=2e-2, **REGRESSOR)
 def sk_gaussian_process():
     """GaussianProcessRegressor: distances to the training rows, exponentials, a product."""
     from sklearn.gaussian_process import GaussianProcessRegressor
@@ -253,7 +253,7 @@ def sk_k_means():
     return fitted(KMeans(4, n_init=1, random_state=0), x, None)
 
 
-@sk("bayes", loss="nll", **CLASSIFIER)
+@sk("bayes", **CLASSIFIER)
 def sk_gaussian_naive_bayes():
     """GaussianNB: logarithms of densities."""
     from sklearn.naive_bayes import GaussianNB
@@ -356,7 +356,7 @@ def lightgbm_regressor():
     return boosted(LGBMRegressor(n_estimators=5, num_leaves=6, n_jobs=1, verbose=-1), x, numbers(g, x), "lightgbm")
 
 
-@sk("trees", loss="nll", trainable=LEAVES, **CLASSIFIER, **ONNXMLTOOLS)
+@sk("trees", trainable=LEAVES, **CLASSIFIER, **ONNXMLTOOLS)
 def lightgbm_classifier():
     """LGBMClassifier, three classes."""
     from lightgbm import LGBMClassifier
