@@ -141,8 +141,8 @@ Reading RoleFinder::read(const Use& use, const Value* value, bool keeps_numbers)
   const Node& node = *use.node;
   Reading reading{.node = &node, .input = use.input};
   const opdef::OpDef* def = registry_.find(node);
-  if (is_quantization(node) && use.input > 0) {
-    reading.reason = "a scale of quantized numbers";
+  if ((is_quantization(node) && use.input > 0) || scales_integers(use)) {
+    reading.reason = kQuantizationScale;
     return reading;
   }
   if (def == nullptr) {
@@ -175,6 +175,47 @@ Reading RoleFinder::read(const Use& use, const Value* value, bool keeps_numbers)
     if (scales_inputs(use, value)) reading.reason = "scales an input of the model";
   }
   return reading;
+}
+
+// Integers as floating-point numbers, less their zero point.
+bool RoleFinder::is_from_integers(const Value* value) const {
+  while (value != nullptr) {
+    if (value->type.is_tensor() && is_integer(value->type.dtype)) return true;
+    const Node* node = value->producer;
+    if (node == nullptr) return false;
+    if (opdef::base_name(node->domain, node->op_type) == "QuantizedNumber") return true;
+    const bool keeps = passes(*node, Passage::kRepeated) || is_op(node, "Sub");
+    value = keeps && !is_quantization(*node) ? node->input(0) : nullptr;
+  }
+  return false;
+}
+
+bool RoleFinder::is_product_of_integers(const Value* value) const {
+  while (value != nullptr && value->producer != nullptr) {
+    const Node& node = *value->producer;
+    if (is_op(node, {"MatMulInteger", "ConvInteger"})) return true;
+    if (is_op(node, {"MatMul", "Conv", "Gemm"})) {
+      return is_from_integers(node.input(0)) && is_from_integers(node.input(1));
+    }
+    if (!passes(node, Passage::kRepeated)) return false;
+    value = node.input(0);
+  }
+  return false;
+}
+
+// A factor of a product of integers, or of another such factor (that of the other operand).
+bool RoleFinder::scales_integers(const Use& use) const {
+  const auto other_of = [](const Node& node, const Value* operand) {
+    return node.input(node.input(0) == operand ? 1 : 0);
+  };
+  const Node& node = *use.node;
+  if (!is_op(&node, "Mul")) return false;
+  if (is_product_of_integers(node.input(use.input == 0 ? 1 : 0))) return true;
+  const Value* factor = node.output(0);
+  return std::ranges::any_of(uses_.of(factor), [&](const Use& next) {
+    return next.node != nullptr && is_op(next.node, "Mul") &&
+           is_product_of_integers(other_of(*next.node, factor));
+  });
 }
 
 bool RoleFinder::is_bias_or_scale(const Use& use, const Value* value, Reading& reading) const {

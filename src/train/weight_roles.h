@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <unordered_set>
 #include <vector>
 
@@ -21,6 +22,11 @@ enum class Role : std::uint8_t {
   kTable,      ///< a layer's parameter, unless its numbers come from a formula
   kLayer,      ///< a layer's parameter
 };
+
+/// Reading::reason of what quantized numbers are multiplied by. Neither the scales of activations
+/// nor those of weights are trained by default, whether the model writes QuantizeLinear and
+/// DequantizeLinear, QLinear operators or products of integers, wherever else they are read.
+inline constexpr std::string_view kQuantizationScale = "a scale of quantized numbers";
 
 /// One place where an initializer meets values that depend on the model's inputs.
 struct Reading {
@@ -55,6 +61,9 @@ class RoleFinder {
   bool passes(const ir::Node& node, opdef::Passage least) const;
   bool moves(const ir::Node& node, int input) const;
   Reading read(const ir::Use& use, const ir::Value* value, bool keeps_numbers) const;
+  bool is_from_integers(const ir::Value* value) const;
+  bool is_product_of_integers(const ir::Value* value) const;
+  bool scales_integers(const ir::Use& use) const;
   bool is_bias_or_scale(const ir::Use& use, const ir::Value* value, Reading& reading) const;
   bool is_scale_of_normalization(const ir::Node& node, std::size_t input) const;
   const ir::Node* layer_before(const ir::Value* value) const;

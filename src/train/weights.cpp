@@ -89,7 +89,15 @@ class WeightFinder {
   // The first place where it is a parameter; failing that, the first place and why it is not.
   void settle(Weight& weight) const {
     bool is_first = true;
-    for (const Reading& reading : roles_.readings(weight.value)) {
+    const std::vector<Reading> readings = roles_.readings(weight.value);
+    const auto scale = std::ranges::find(readings, kQuantizationScale, &Reading::reason);
+    if (scale != readings.end()) {
+      weight.reason = scale->reason;
+      weight.reader = scale->node;
+      weight.input = scale->input;
+      return;
+    }
+    for (const Reading& reading : readings) {
       std::string reason = reason_against(*weight.value, reading);
       const bool is_parameter = reason.empty();
       if (!is_parameter && !is_first) continue;
@@ -199,6 +207,17 @@ namespace {
 
 }  // namespace
 
+namespace {
+
+// A constant of the definition of an operator is in no file: only its full name selects it.
+bool is_selected(const Weight& weight, const std::vector<std::string>& patterns) {
+  const auto& origin = weight.value->origin;
+  return origin == nullptr || origin->kind != ir::WeightOrigin::Kind::kDefinition ||
+         std::ranges::find(patterns, weight.value->name) != patterns.end();
+}
+
+}  // namespace
+
 std::vector<Weight> select_weights(const std::vector<Weight>& weights,
                                    const std::vector<std::string>& trainable,
                                    const std::vector<std::string>& frozen) {
@@ -213,7 +232,9 @@ std::vector<Weight> select_weights(const std::vector<Weight>& weights,
   const auto excluded = match_patterns(frozen, names, "floating-point weight");
   std::vector<Weight> selected;
   for (std::size_t i = 0; i < floating.size(); ++i) {
-    if ((trainable.empty() ? floating[i]->trainable : wanted[i]) && !excluded[i]) {
+    const bool is_wanted = trainable.empty() ? floating[i]->trainable
+                                             : wanted[i] && is_selected(*floating[i], trainable);
+    if (is_wanted && !excluded[i]) {
       selected.push_back(*floating[i]);
     }
   }

@@ -8,7 +8,7 @@ import onnx.parser
 import pytest
 
 import onnxgrad as og
-from onnx_tool import MODELS
+from onnx_tool import MODELS, ROOT
 from support import run_python
 
 TRAIN = "import sys; sys.argv[1:1] = ['train']; from onnxgrad.cli import main; main()"
@@ -91,3 +91,34 @@ def test_the_command_line_reports_it(tmp_path):
     done = run_python(TRAIN, *command)
     expected = "trains 1 of 2 weights; not trained: 'mean' (scales an input of the model)"
     assert expected in done.stderr.splitlines(), done.stderr
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "quantized_qlinear_convolutions",
+        "quantization_aware_training",
+        "quantized_dynamically",
+        "four_bit_weights",
+    ],
+)
+def test_scales_of_quantized_numbers_are_not_trained(name):
+    """In every form: QLinear operators, QuantizeLinear pairs, products of integers, blocks."""
+    model = onnx.load(ROOT / f"tests/data/zoo/{name}.onnx")
+    weights = og.report(model).weights
+    scales = [w for w in weights if w.reason == "a scale of quantized numbers"]
+    named = {w.name for w in weights if w.is_floating and "scale" in w.name}
+    assert named <= {w.name for w in scales}
+    assert scales
+    assert not any(w.trainable for w in scales)
+    assert all("bias" in w.name or "weight" in w.name for w in weights if w.trainable)
+
+
+def test_scales_of_quantized_numbers_are_trained_by_name():
+    model = ROOT / "tests/data/zoo/quantized_qlinear_convolutions.onnx"
+    loss = og.losses.SquaredError(output="y")
+    with pytest.raises(og.ModelError, match="no weight to train"):
+        og.TrainingSession(model, loss)
+    session = og.TrainingSession(model, loss, trainable="*_scale")
+    names = {weight.name for weight in session.trained_weights}
+    assert {"conv2d_scale", "a.weight_scale"} <= names
