@@ -122,9 +122,26 @@ void check_body(const Key& key) {
   }
 }
 
+// A gradient is a function of a node's inputs, outputs and cotangents. What a subgraph reads of the
+// graph around it is none of these: its gradient would silently be zero.
+void check_no_subgraphs(const Key& key) {
+  const opdef::OpDef* def = train::builtin_engine().ops.find(key.first, key.second);
+  const bool has_graphs =
+      def != nullptr && std::ranges::any_of(def->attributes, [](const opdef::AttributeSpec& spec) {
+        return spec.type == opdef::AttributeType::kGraph ||
+               spec.type == opdef::AttributeType::kGraphs;
+      });
+  if (!has_graphs) return;
+  refuse(key,
+         "has subgraphs: what they read of the graph around them is no input of a gradient, and "
+         "ONNX has no operator that is the derivative of a subgraph",
+         "Register an operator with a gradient, and call that in the subgraph.");
+}
+
 // The number of inputs tells whether a gradient reads the outputs.
 void check_arity(const Key& key, const ir::Function& gradient, const std::vector<int>& inputs,
                  const Functions& bodies) {
+  check_no_subgraphs(key);
   std::optional<std::pair<std::size_t, std::size_t>> arity;
   if (const auto body = bodies.find(key); body != bodies.end()) {
     const ir::Graph& graph = *body->second.back().function->body;

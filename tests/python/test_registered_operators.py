@@ -354,3 +354,12 @@ def test_a_gradient_of_another_shape_is_said() -> None:
         pytest.raises(og.GradientError, match=r"'own::Square' does not fit: .*Relu1"),
     ):
         og.gradient(CALL, "x")
+
+
+@pytest.mark.parametrize("operator", ["If", "Loop", "Scan"])
+def test_a_gradient_of_an_operator_with_subgraphs_is_refused_with_the_reason(operator):
+    """Of what its subgraphs capture, the gradient would silently be zero."""
+    rule = """<opset_import: ["" : 17], domain: "own">
+    BranchRule (c, dy) => (dc) { dc = Identity (c) }"""
+    with pytest.raises(og.OptionError, match="no operator that is the derivative of a subgraph"):
+        og.register_gradient(operator, rule)

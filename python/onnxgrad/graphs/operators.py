@@ -132,7 +132,10 @@ def register_gradient(
     Parameters
     ----------
     operator : str
-        ``"Round"``, or with a domain ``"domain::Name"``. It may have no subgraphs.
+        ``"Round"``, or with a domain ``"domain::Name"``. It may have no subgraphs (If, Loop, Scan):
+        a function gets neither the gradient of a subgraph, for which ONNX has no operator, nor what
+        a subgraph reads of the graph around it. Register an operator with a gradient that the
+        subgraph calls.
     gradient : onnx.FunctionProto, str, onnxscript function or onnx.ModelProto
         As for `register_operator`. Its inputs are all that the operator can have, in the newest
         form of ONNX; optional ones that a node leaves out are absent in the function too.
