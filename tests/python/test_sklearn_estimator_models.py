@@ -417,3 +417,14 @@ def test_sizes_of_layers():
         largest = np.abs(weights[f"layer{i}.weight"]).max()
         assert 0.8 * bound < largest <= bound * (1 + 1e-6)
         assert 0 < np.abs(weights[f"layer{i}.bias"]).max() <= bound * (1 + 1e-6)
+
+
+def test_no_gradient_before_a_stop(iris):
+    X, y = iris
+    model = onnx.parser.parse_model(NORMALISED)
+    options = {"lr": 0.02, "max_iter": 2, "training_mode": False, "stop_gradient": "a"}
+    stopped = OnnxClassifier(model, **options).fit(X, y)
+    assert by_pickle(stopped).get_params()["stop_gradient"] == "a"
+    before, after = initializers(model), initializers(stopped.to_onnx())
+    np.testing.assert_array_equal(after["W"], before["W"])
+    assert not np.array_equal(after["scale"], before["scale"])

@@ -93,6 +93,9 @@ _PARAMETERS = """
     untie : bool, default=True
         Whether to train weights separately that are one in the file by accident, see
         `TrainingSession`.
+    stop_gradient : str or list of str, default=None
+        Values of the model, or nodes (all their outputs), that no gradient flows through, see
+        `TrainingSession`.
     training_mode : "auto", True or False, default="auto"
         Whether Dropout and BatchNormalization of a given model are in training mode, see
         `TrainingSession`.
@@ -168,6 +171,7 @@ class OnnxEstimator(BaseEstimator):  # type: ignore[misc]
         trainable: str | Iterable[str] | None = None,
         frozen: str | Iterable[str] | None = None,
         untie: bool = True,
+        stop_gradient: str | Iterable[str] | None = None,
         training_mode: bool | Literal["auto"] = "auto",
         dtype: Literal["float32", "float64"] | None = None,
         callbacks: Iterable[CallbackLike] = (),
@@ -199,6 +203,7 @@ class OnnxEstimator(BaseEstimator):  # type: ignore[misc]
         self.trainable = trainable
         self.frozen = frozen
         self.untie = untie
+        self.stop_gradient = stop_gradient
         self.training_mode = training_mode
         self.dtype = dtype
         self.callbacks = callbacks
@@ -304,6 +309,7 @@ class OnnxEstimator(BaseEstimator):  # type: ignore[misc]
             "trainable": self.trainable,
             "frozen": self.frozen,
             "untie": self.untie,
+            "stop_gradient": self.stop_gradient,
             "training_mode": self.training_mode,
         }
         self._training = self._settle(Training(_bytes_of(model), options))
