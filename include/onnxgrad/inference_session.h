@@ -23,7 +23,8 @@ struct EngineOptions {
 
 /// A sequence of tensors, or an optional that holds one tensor or sequence, as one tensor of bytes,
 /// uint8 [n]: what InferenceSession::run takes and returns for inputs and outputs of these types.
-/// The elements of a map are its keys and its values, one tensor each. Copies the elements.
+/// Maps are rows of a tensor (see ValueInfo::keys); the elements of one that cannot be are its keys
+/// and its values, one tensor each. Copies the elements.
 Tensor pack_values(std::span<const Tensor> elements);
 /// An empty optional.
 Tensor pack_nothing();
@@ -42,7 +43,7 @@ class InferenceSession {
 
   /// Inputs to feed. Weights of gradient models are ordinary inputs.
   const std::vector<ValueInfo>& inputs() const;
-  /// Outputs; in place of a ZipMap's sequence of maps, the tensor [N, C] that the ZipMap reads.
+  /// Outputs; a ZipMap's maps are the tensor [N, C] that it reads, with the keys of its columns.
   const std::vector<ValueInfo>& outputs() const;
 
   /// The named outputs (empty: all), copied. Feeds are read, not copied; inputs with a default

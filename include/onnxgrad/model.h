@@ -35,7 +35,12 @@ struct ValueInfo {
   bool is_tensor = true;                             ///< false: sequences, maps, optionals
   DataType dtype = DataType::kUndefined;             ///< of tensors
   std::optional<std::vector<Dimension>> shape = {};  ///< of tensors; nullopt: unknown rank
-  std::string type = {};  ///< readable: "float32[N, 4]", "seq(map(int64, float32))"
+  std::string type = {};  ///< readable: "float32[N, 4]", "sequence(map(int64, float32[]))"
+  /// Of maps that a session reads or returns as a tensor [N, C], one row for each: the keys of the
+  /// columns, int64 or string [C]. In a row of an input, a key that the map does not have is 0 (or
+  /// ""). `type` is that of the file then. Undefined: there are no maps, or (an input of type
+  /// "map(...)") each row has the values of its map in the order of the keys.
+  Tensor keys = {};
 };
 
 /// A weight: an initializer, a Constant node's value, or numbers in attributes (LinearClassifier).

@@ -60,7 +60,10 @@ void bind_infos(nb::module_& module) {
       .def_ro("type", &ValueInfo::type)
       .def_prop_ro("dtype",
                    [](const ValueInfo& value) { return std::string(dtype_name(value.dtype)); })
-      .def_prop_ro("shape", &shape_of, nb::sig("def shape(self) -> list[int | str | None] | None"));
+      .def_prop_ro("shape", &shape_of, nb::sig("def shape(self) -> list[int | str | None] | None"))
+      .def_prop_ro("keys", [](const ValueInfo& value) {
+        return value.keys.is_defined() ? std::optional(value.keys) : std::nullopt;
+      });
   nb::class_<WeightInfo>(module, "WeightInfo")
       .def_ro("name", &WeightInfo::name)
       .def_ro("trainable", &WeightInfo::trainable)

@@ -67,6 +67,7 @@ InferenceSession::Impl::Impl(const Model& model, const EngineOptions& options) {
       inputs.push_back(train::value_info(input->name, input->type));
     }
   }
+  train::describe_map_inputs(model.impl().file.model.get(), inputs);
   defaults = take_defaults(*working);
   const auto declared = graph.outputs;
   auto all = train::runnable_outputs(graph);
@@ -78,7 +79,8 @@ InferenceSession::Impl::Impl(const Model& model, const EngineOptions& options) {
       all[i].is_text = true;
     }
     const bool is_number = all[i].value != nullptr && !all[i].labels.is_defined();
-    outputs.push_back(train::value_info(all[i].name, (is_number ? *all[i].value : named).type));
+    outputs.push_back(
+        train::output_info(all[i], (is_number ? *all[i].value : named).type, named.type));
     if (all[i].value == nullptr && runtime::is_packed(declared[i]->type)) {
       all[i].value = declared[i];
     }

@@ -15,6 +15,7 @@
 #include "onnx/gradient_nodes.h"
 #include "onnx/inferer.h"
 #include "onnx/known_branches.h"
+#include "onnx/map_inputs.h"
 #include "onnx/model_io.h"
 #include "onnx/model_rules.h"
 #include "onnx/node_rules.h"
@@ -200,11 +201,11 @@ ir::Model Internaliser::run() {
                       .hint = "Convert the model with onnx.version_converter, and compare what it "
                               "computes, or export it again."});
   }
-  for (Value* value : model_.graph->initializers) {
-    // Before IR version 4 every initializer also had to be an input.
-    if (model_.ir_version < 4) value->is_input = false;
+  if (model_.ir_version < 4) {  // every initializer also had to be an input
+    for (Value* value : model_.graph->initializers) value->is_input = false;
   }
   std::erase_if(model_.graph->inputs, [](const Value* value) { return !value->is_input; });
+  replace_map_inputs(model_);
   for (Value* input : model_.graph->inputs) name_open_dims(*input);
   if (gradient_at_) resolve_gradient_names(model_);
   process_graph(*model_.graph, opset == 0 ? ir::kInternalOpset : opset);

@@ -93,6 +93,7 @@ SplitRunner::SplitRunner(Source source, const ForwardBackwardOptions& options)
   for (std::size_t i = 0; i < split_.num_model_inputs; ++i) {
     inputs_.push_back(value_info(forward_->inputs()[i].name, forward_->inputs()[i].type));
   }
+  describe_map_inputs(source_.file.model.get(), inputs_);
   for (std::size_t i = 0; i < num_outputs; ++i) {
     outputs_.push_back(value_info(split_.outputs[i].name, inference_->outputs()[i].type));
   }

@@ -1,9 +1,11 @@
 #include "train/outputs.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/check.h"
 #include "ir/pattern.h"
+#include "onnx/map_inputs.h"
 #include "train/engine.h"
 
 namespace onnxgrad::train {
@@ -40,6 +42,18 @@ bool computes_texts(const Value* value) {
           builtin_engine().kernels.dynamic(ir::kFusedDomain, node->op_type) != nullptr);
 }
 
+// The keys of a ZipMap; undefined: it has none.
+Tensor keys_of(const Node& zip_map) {
+  const auto numbers = zip_map.ints_attribute("classlabels_int64s");
+  if (!numbers.empty()) {
+    return Tensor::from(numbers, {static_cast<std::int64_t>(numbers.size())});
+  }
+  const ir::AttributeValue* given = zip_map.find_attribute("classlabels_strings");
+  const auto* texts = given == nullptr ? nullptr : std::get_if<std::vector<std::string>>(given);
+  if (texts == nullptr) return {};
+  return Tensor::from_strings(*texts, {static_cast<std::int64_t>(texts->size())});
+}
+
 }  // namespace
 
 Tensor RunnableOutput::finish(Tensor computed) const {
@@ -66,6 +80,7 @@ std::vector<RunnableOutput> runnable_outputs(const ir::Graph& graph) {
     const Node* producer = value->producer;
     if (producer != nullptr && producer->op_type == "ZipMap") {
       output.value = producer->input(0);
+      output.keys = keys_of(*producer);
     } else if (value->type.is_tensor() && value->dtype() == DataType::kString) {
       find_label_lookup(output);
       if (output.value == nullptr && computes_texts(value)) output.value = value;
@@ -93,6 +108,26 @@ ValueInfo value_info(const std::string& name, const ir::Type& type) {
         {.value = dim.is_static() ? dim.value() : -1, .symbol = dim.is_open() ? "" : dim.symbol()});
   }
   return info;
+}
+
+ValueInfo output_info(const RunnableOutput& output, const ir::Type& shown,
+                      const ir::Type& declared) {
+  ValueInfo info = value_info(output.name, shown);
+  if (!output.keys.is_defined()) return info;
+  info.keys = output.keys;
+  info.type = declared.to_string();
+  return info;
+}
+
+void describe_map_inputs(const ir::Model* file, std::vector<ValueInfo>& inputs) {
+  if (file == nullptr) return;
+  const ir::Graph& graph = *file->graph;
+  for (const onnx_io::MapInput& map : onnx_io::find_map_inputs(graph)) {
+    const auto input = std::ranges::find(inputs, map.name, &ValueInfo::name);
+    if (input == inputs.end()) continue;
+    input->keys = map.keys;
+    input->type = graph.find(map.name)->type.to_string();
+  }
 }
 
 }  // namespace onnxgrad::train

@@ -17,6 +17,8 @@ struct RunnableOutput {
   Tensor labels = {};
   /// The labels are all texts of the model, and the output has the shape of `value`.
   bool is_text = false;
+  /// Of a ZipMap: the keys of the columns of `value`.
+  Tensor keys = {};
 
   /// The output itself, from what was computed. Throws: DataError (a class number out of range).
   Tensor finish(Tensor computed) const;
@@ -31,6 +33,15 @@ bool is_text_output(const ir::Value& declared, const RunnableOutput& runnable);
 
 /// The description of a value in the public interface.
 ValueInfo value_info(const std::string& name, const ir::Type& type);
+
+/// The description of an output: of `shown`, the type of what is returned, and, if these are maps,
+/// with their keys and the type that the model declares.
+ValueInfo output_info(const RunnableOutput& output, const ir::Type& shown,
+                      const ir::Type& declared);
+
+/// Adds to the descriptions of inputs that are maps in the model of a file, and tensors in its
+/// working copy, what ValueInfo::keys says. nullptr: a graph that is from no file.
+void describe_map_inputs(const ir::Model* file, std::vector<ValueInfo>& inputs);
 
 }  // namespace onnxgrad::train
 

@@ -112,6 +112,7 @@ void Session::find_inputs(const ir::Model& given) {
     if (training_ == nullptr || working.find(port.name) != nullptr) continue;
     inputs_.push_back(value_info(port.name, port.type));
   }
+  describe_map_inputs(source_.file.model.get(), inputs_);
 }
 
 void Session::find_outputs(const ir::Model& given) {
@@ -126,7 +127,7 @@ void Session::find_outputs(const ir::Model& given) {
     const ir::Value* shown = runnable_[i].value != nullptr && !runnable_[i].labels.is_defined()
                                  ? runnable_[i].value
                                  : &declared;
-    outputs_.push_back(value_info(runnable_[i].name, shown->type));
+    outputs_.push_back(output_info(runnable_[i], shown->type, declared.type));
     // Predictions are made without targets.
     if (!std::holds_alternative<OutputLoss>(loss_.function) || runnable_[i].value == nullptr) {
       continue;

@@ -100,7 +100,7 @@ def test_cast_map(value: str, form: str, to: str) -> None:
 def test_what_is_no_dictionary_is_refused() -> None:
     node = oh.make_node("DictVectorizer", ["x"], ["y"], domain=ML, string_vocabulary=["a"])
     session = og.InferenceSession(model_of(node, map_type("string", "float"), Types.FLOAT))
-    for wrong in ([{"a": 1.0}], np.ones(3), {"a": "text"}, {1: 2.0, "b": [3]}, None):
+    for wrong in ([1.0], np.ones(3), {"a": "text"}, {1: 2.0, "b": [3]}, [{"a": 1.0}, 2], None):
         with pytest.raises(og.DataError):
             session.run(None, {"x": wrong})
 
@@ -119,7 +119,7 @@ def test_a_pipeline_of_scikit_learn() -> None:
     model.graph.node.extend(nodes)
     session = og.InferenceSession(model)
     assert [(one.name, one.type) for one in session.get_inputs()] == [
-        ("x", "map(string, float32[])")
+        ("x", "map(string,tensor(float))")
     ]
     for row in rows:
         expected = 2 * (vectorizer.transform([row]) - 1)

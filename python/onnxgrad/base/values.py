@@ -36,13 +36,22 @@ def node_args(values: Sequence[_core.ValueInfo]) -> list[NodeArg]:
     return [
         NodeArg(
             value.name,
-            f"tensor({_ORT_TYPES.get(value.dtype, value.dtype)})"
-            if value.is_tensor
-            else value.type,
-            value.shape or [],
+            _ort_type(value),
+            [] if "map(" in value.type else value.shape or [],
         )
         for value in values
     ]
+
+
+def _ort_type(value: _core.ValueInfo) -> str:
+    if "map(" in value.type:
+        keys, elements = value.type.split("map(")[1].rstrip(")").split(", ", 1)
+        element = elements.rstrip("[].")
+        text = f"map({keys},tensor({_ORT_TYPES.get(element, element)}))"
+        return f"seq({text})" if value.type.startswith("sequence(") else text
+    if not value.is_tensor:
+        return value.type
+    return f"tensor({_ORT_TYPES.get(value.dtype, value.dtype)})"
 
 
 class WeightInfo(NamedTuple):

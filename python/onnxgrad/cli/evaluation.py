@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, TextIO
+from typing import Any, TextIO, TypeAlias
 
 import numpy as np
 
@@ -88,28 +88,50 @@ def predict(
     feeds = read_inputs(session, data, ignored or (), delimiter, allow_nan=allow_nan)
     names = list(outputs or [value.name for value in session.get_outputs()])
     suffix = Path(output).suffix.lower() if output is not None else ".csv"
-    if suffix not in (".csv", ".npz", ".npy") or (suffix == ".npy" and len(names) != 1):
+    known = (".csv", ".npz", ".npy", ".json", ".jsonl")
+    if suffix not in known or (suffix == ".npy" and len(names) != 1):
         raise OptionError(
-            what=f"-o {output}: expected .csv, .npz, or .npy for one output",
+            what=f"-o {output}: expected .csv, .npz, .json, .jsonl, or .npy for one output",
             value="-o",
             hint="Choose the output with --of.",
         )
-    found = _run(session, names, feeds)
-    if suffix == ".csv":
+    found, keys = _split_maps(_run(session, names, feeds))
+    if suffix in (".csv", ".json", ".jsonl"):
         _check_rows(found)
     if output is None:
         with standard_output() as stream:
-            _write_csv(found, stream)
+            _write_csv(found, keys, stream)
         return
-    _write(found, output, suffix)
+    _write(found, keys, output, suffix)
     counts = {len(array) for array in found.values() if array.ndim}
     rows = f" of {counts.pop()} rows" if len(counts) == 1 else ""
     report_written(f"wrote {output} with {', '.join(names)}{rows}")
 
 
-def _run(
-    session: InferenceSession, names: list[str], feeds: Mapping[str, Any]
-) -> dict[str, np.ndarray[Any, Any]]:
+Arrays: TypeAlias = "dict[str, np.ndarray[Any, Any]]"
+Keys: TypeAlias = "dict[str, list[Any]]"
+
+
+def _split_maps(found: Mapping[str, Any]) -> tuple[Arrays, Keys]:
+    """Return arrays, and the keys of the columns of those that are made of maps."""
+    arrays: Arrays = {}
+    keys: Keys = {}
+    for name, value in found.items():
+        if isinstance(value, np.ndarray):
+            arrays[name] = value
+        elif isinstance(value, list) and value and isinstance(value[0], dict):
+            arrays[name] = np.array([[*row.values()] for row in value], np.float32)
+            keys[name] = [*value[0]]
+        else:
+            raise DataError(
+                what=f"output '{name}' is a {type(value).__name__}, which has no rows",
+                value=name,
+                hint="Name the other outputs with --of.",
+            )
+    return arrays, keys
+
+
+def _run(session: InferenceSession, names: list[str], feeds: Mapping[str, Any]) -> dict[str, Any]:
     """Run the model on all rows; in parts if there are many, and if that is the same."""
     number = max((len(array) for array in feeds.values() if array.ndim), default=1)
     if number == 0:
@@ -132,18 +154,22 @@ def _run(
     }
 
 
-def _write(found: Mapping[str, np.ndarray[Any, Any]], output: str, suffix: str) -> None:
+def _write(found: Arrays, keys: Keys, output: str, suffix: str) -> None:
     import io
 
+    if suffix in (".json", ".jsonl"):
+        write_file(output, _json_text(found, keys, suffix))
+        return
     if suffix == ".csv":
         text = io.StringIO(newline="")
-        _write_csv(found, text)
+        _write_csv(found, keys, text)
         write_file(output, text.getvalue())
         return
     plain = {
         name: array.astype(np.str_) if array.dtype.kind == "O" else array
         for name, array in found.items()
     }
+    plain |= {f"{name}.keys": np.array(labels) for name, labels in keys.items()}
     binary = io.BytesIO()
     if suffix == ".npy":
         np.save(binary, next(iter(plain.values())), allow_pickle=False)
@@ -164,14 +190,29 @@ def _check_rows(found: Mapping[str, np.ndarray[Any, Any]]) -> None:
         )
 
 
-def _write_csv(found: Mapping[str, np.ndarray[Any, Any]], stream: TextIO) -> None:
-    """Write a line for each row, with a column for each element of an output's row."""
-    columns: dict[str, np.ndarray[Any, Any]] = {}
+def _json_text(found: Arrays, keys: Keys, suffix: str) -> str:
+    """Return an object for each row: a list of them, or for ``.jsonl`` one in each line."""
+    columns = {name: np.atleast_1d(array).tolist() for name, array in found.items()}
+    for name, labels in keys.items():
+        columns[name] = [dict(zip(labels, row, strict=True)) for row in columns[name]]
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    if suffix == ".json":
+        return json.dumps(rows, indent=1) + "\n"
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+def _write_csv(found: Arrays, keys: Keys, stream: TextIO) -> None:
+    """Write a line for each row, with a column for each element of an output's row.
+
+    The columns of maps have their keys in their names.
+    """
+    columns: Arrays = {}
     for name, array in found.items():
         rows = np.atleast_1d(array)
         rows = rows.reshape(len(rows), -1)
-        for i in range(rows.shape[1]):
-            columns[name if rows.shape[1] == 1 else f"{name}_{i}"] = rows[:, i]
+        is_alone = rows.shape[1] == 1 and name not in keys
+        for i, label in enumerate(keys.get(name, range(rows.shape[1]))):
+            columns[name if is_alone else f"{name}_{label}"] = rows[:, i]
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(columns)
     writer.writerows(zip(*(column.tolist() for column in columns.values()), strict=True))

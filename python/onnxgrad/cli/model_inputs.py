@@ -10,6 +10,7 @@ import numpy as np
 
 from onnxgrad.base.messages import print_stderr
 from onnxgrad.data.columns import Feeds, name_list
+from onnxgrad.data.maps import columns_of_maps
 from onnxgrad.data.tables import Table, read_npy, read_table
 from onnxgrad.errors import DataError
 from onnxgrad.sessions import InferenceSession, NodeArg
@@ -43,13 +44,15 @@ def read_inputs(
     table = read_table(path, delimiter)
     for name in ignored:
         table.take(name, "--ignored")
-    feeds = table.inputs([value.name for value in inputs], ignored)
+    maps = columns_of_maps(session._core.inputs)
+    feeds = table.inputs([value.name for value in inputs], ignored, maps=maps)
     _check_columns(table, feeds, inputs)
     if not allow_nan:
-        table.check_finite(feeds)
-    if feeds.plan.stacked_input is not None:  # columns that were not matched by name
+        table.check_finite(feeds, maps)
+    stacked = feeds.plan.stacked_input
+    if stacked is not None and stacked not in maps:  # columns that were not matched by name
         columns = name_list(feeds.plan.stacked, 20)
-        print_stderr(f"input '{feeds.plan.stacked_input}' reads the columns {columns}")
+        print_stderr(f"input '{stacked}' reads the columns {columns}")
     return {value.name: _converted(value, table, feeds) for value in inputs}
 
 
@@ -72,6 +75,8 @@ def _check_columns(table: Table, feeds: Feeds, inputs: Sequence[NodeArg]) -> Non
 
 def _converted(value: NodeArg, table: Table, feeds: Feeds) -> Array:
     array = feeds[value.name]
+    if value.type.startswith("map("):
+        return array
     if array.dtype.kind in "UO" and value.type != "tensor(string)":
         columns = dict(feeds.plan.names()).get(value.name, [])
         for i, column in enumerate(columns):

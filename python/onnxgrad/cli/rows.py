@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from onnxgrad.data.files import CsvFile, open_file
 from onnxgrad.data.labels import ClassWeight, class_weight_from_text
+from onnxgrad.data.maps import columns_of_maps
 from onnxgrad.data.memory import free_bytes
 from onnxgrad.data.parquet import import_pyarrow
 from onnxgrad.data.sources import Source, one_character
@@ -83,6 +84,8 @@ def _fraction(text: str | None) -> float | None:
 def _is_streamed(files: list[str], wanted: bool | None) -> bool:
     if wanted is not None:
         return wanted
+    if any(Path(file).suffix.lower() == ".jsonl" for file in files):
+        return False
     return sum(_size_in_memory(file) for file in files) > free_bytes() / 4
 
 
@@ -137,7 +140,9 @@ def _columns(trainer: Trainer, table: Table, options: SimpleNamespace) -> Rows:
         weight = table.take(options.sample_weight, "--sample-weight")
         without.append(options.sample_weight)
     names = [value.name for value in trainer.session.get_inputs()]
-    return table.inputs(names, without, options.target, options.sample_weight), y, weight
+    maps = columns_of_maps(trainer.session._core.inputs)
+    feeds = table.inputs(names, without, options.target, options.sample_weight, maps)
+    return feeds, y, weight
 
 
 def _no_validation_file() -> OptionError:

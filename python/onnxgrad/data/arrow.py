@@ -10,7 +10,7 @@ import numpy as np
 from onnxgrad import _core
 from onnxgrad.base.checks import is_number, nearest_or
 from onnxgrad.data.arrays import as_numpy, from_native
-from onnxgrad.data.columns import Feeds, name_list, plan_columns
+from onnxgrad.data.columns import Feeds, name_list, plan_columns, without_gaps
 from onnxgrad.errors import DataError
 
 Array = np.ndarray[Any, Any]
@@ -45,22 +45,29 @@ def match_columns(
     inputs: Mapping[str, str],
     targets: Mapping[str, str] | None = None,
     sample_weight: str | None = None,
+    maps: Mapping[str, list[str]] | None = None,
 ) -> Feeds:
     """Return the arrays for the inputs (name to dtype); see `plan_columns`.
 
     The columns of `targets` (by output) and `sample_weight` are not used for inputs.
     """
     taken = [*(targets or {}).values(), *([] if sample_weight is None else [sample_weight])]
-    plan = plan_columns(list(columns), list(inputs), taken)
+    maps = maps or {}
+    plan = plan_columns(list(columns), list(inputs), taken, maps=maps)
     feeds = {name: _as_rows(columns[name]) for name in plan.named}
     if plan.stacked_input is not None:
         stacked = {name: columns[name] for name in plan.stacked}
-        feeds[plan.stacked_input] = _stack(stacked, inputs[plan.stacked_input])
+        rows = _stack(stacked, inputs[plan.stacked_input])
+        feeds[plan.stacked_input] = without_gaps(rows) if plan.stacked_input in maps else rows
     return Feeds(feeds, plan, targets=targets, sample_weight=sample_weight)
 
 
 def named_arrays(
-    inputs: Mapping[str, str], X: Any, y: Any = None, sample_weight: Any = None
+    inputs: Mapping[str, str],
+    X: Any,
+    y: Any = None,
+    sample_weight: Any = None,
+    maps: Mapping[str, list[str]] | None = None,
 ) -> tuple[Any, Any, Any]:
     """Return (X, y, sample_weight) with the columns of a table as arrays by input.
 
@@ -74,7 +81,7 @@ def named_arrays(
         several = y if isinstance(y, Mapping) else {"": y}
         targets = {str(key): name for key, name in several.items() if isinstance(name, str)}
         weight = sample_weight if isinstance(sample_weight, str) else None
-        X = match_columns(columns, inputs, targets, weight)
+        X = match_columns(columns, inputs, targets, weight, maps)
 
     def read(value: Any, name: str) -> Array:
         if not isinstance(value, str):

@@ -11,7 +11,7 @@ from onnxgrad import _core
 from onnxgrad.base.checks import nearest_or
 from onnxgrad.errors import DataError
 
-__all__ = ["ColumnPlan", "Feeds", "name_list", "plan_columns"]
+__all__ = ["ColumnPlan", "Feeds", "name_list", "plan_columns", "without_gaps"]
 
 
 class ColumnPlan(NamedTuple):
@@ -43,6 +43,7 @@ def plan_columns(
     *,
     path: str = "",
     stacks: bool = True,
+    maps: Mapping[str, Sequence[str]] | None = None,
 ) -> ColumnPlan:
     """Return which columns feed the inputs of a model.
 
@@ -60,6 +61,8 @@ def plan_columns(
         The file they are from, for messages; empty for a table.
     stacks : bool, default=True
         Whether several columns can make up an input.
+    maps : dict of str to list of str, default=None
+        The columns of inputs that are maps: their keys.
 
     Raises
     ------
@@ -73,6 +76,18 @@ def plan_columns(
     left = [name for name in columns if name not in used]
     if not missing:
         return ColumnPlan(named, None, [])
+    keys = (maps or {}).get(missing[0]) if len(missing) == 1 and stacks else None
+    if keys is not None:
+        absent = next((key for key in keys if key not in left), None)
+        if absent is None:
+            return ColumnPlan(named, missing[0], list(keys))
+        raise DataError(
+            what=f"{path or 'the table'}{':' if path else ' has'} no column for the key "
+            f"'{absent}' of the maps '{missing[0]}'",
+            file=path,
+            value=absent,
+            hint="Add a column of that name; its cells may be empty.",
+        )
     by_name = bool(named) and len(left) == 1
     if len(missing) > 1 or not left or by_name or (len(left) > 1 and not stacks):
         raise DataError(
@@ -85,6 +100,13 @@ def plan_columns(
             hint=nearest_or(missing[0], left, "Name the columns (or arrays) like the inputs."),
         )
     return ColumnPlan(named, missing[0], left)
+
+
+def without_gaps(rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return the rows of maps with 0 for empty cells: keys that a map does not have."""
+    if rows.dtype.kind != "f" or not np.isnan(rows).any():
+        return rows
+    return np.nan_to_num(rows, nan=0.0, posinf=np.inf, neginf=-np.inf)
 
 
 def name_list(names: Sequence[str], limit: int = 8) -> str:

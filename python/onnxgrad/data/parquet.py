@@ -11,7 +11,8 @@ import numpy as np
 from onnxgrad import _core
 from onnxgrad.base.checks import nearest_or
 from onnxgrad.data.arrays import to_native
-from onnxgrad.data.columns import name_list, plan_columns
+from onnxgrad.data.columns import name_list, plan_columns, without_gaps
+from onnxgrad.data.maps import columns_of_maps
 from onnxgrad.data.sources import ColumnFile, Session
 from onnxgrad.errors import DataError
 
@@ -57,6 +58,7 @@ class ParquetReader:
         with reading_parquet(source.path):
             self._file = import_pyarrow().ParquetFile(source.path)
         self._dtypes = {value.name: value.dtype for value in session.inputs}
+        self._maps = columns_of_maps(session.inputs)
         self._plan(list(self._file.schema_arrow.names))
         metadata = self._file.metadata
         self._group_rows = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
@@ -81,7 +83,7 @@ class ParquetReader:
                     detail=f"It has {name_list(names)}.",
                     hint=nearest_or(name, names),
                 )
-        plan = plan_columns(names, list(self._dtypes), taken, path=self._path)
+        plan = plan_columns(names, list(self._dtypes), taken, path=self._path, maps=self._maps)
         self._named, self._stacked_input, self._stacked = plan
         self._origin = _core.DataOrigin(
             self._path,
@@ -131,6 +133,8 @@ class ParquetReader:
             )
             for i, name in enumerate(self._stacked):
                 stacked[:, i] = self._numbers(name, columns[name], first)
+            if self._stacked_input in self._maps:
+                stacked = without_gaps(stacked)
             inputs[self._stacked_input] = to_native(stacked, self._stacked_input)
         source = self._source
         targets = {

@@ -12,6 +12,7 @@ from onnxgrad.data.arrays import by_input, is_sparse, to_native
 from onnxgrad.data.arrow import named_arrays
 from onnxgrad.data.batches import Batches
 from onnxgrad.data.files import open_file
+from onnxgrad.data.maps import columns_of_maps
 from onnxgrad.data.sources import Source
 from onnxgrad.errors import DataError
 
@@ -35,7 +36,7 @@ def unpack_table(
 ) -> tuple[Any, Any, Any]:
     """Return `named_arrays` for the inputs of `session`."""
     dtypes = {value.name: value.dtype for value in session.inputs}
-    return named_arrays(dtypes, X, y, sample_weight)
+    return named_arrays(dtypes, X, y, sample_weight, columns_of_maps(session.inputs))
 
 
 def named_inputs(session: _core.TrainingSession, X: Any) -> Iterable[tuple[str, Any]]:

@@ -1,11 +1,11 @@
-"""Data files read into memory for the command line: CSV, NPZ, NPY and Parquet."""
+"""Data files read into memory for the command line: CSV, NPZ, NPY, Parquet and JSON lines."""
 
 from __future__ import annotations
 
 import csv
 import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -15,7 +15,8 @@ import numpy as np
 from onnxgrad import _core
 from onnxgrad.base.checks import is_number, nearest_or
 from onnxgrad.data.arrow import columns_of
-from onnxgrad.data.columns import ColumnPlan, Feeds, name_list, plan_columns
+from onnxgrad.data.columns import ColumnPlan, Feeds, name_list, plan_columns, without_gaps
+from onnxgrad.data.json_lines import read_json_lines
 from onnxgrad.data.parquet import import_pyarrow, reading_parquet
 from onnxgrad.data.sources import one_character, unknown_suffix
 from onnxgrad.errors import DataError
@@ -64,18 +65,24 @@ class Table:
         without: Sequence[str],
         target: str | None = None,
         sample_weight: str | None = None,
+        maps: Mapping[str, Sequence[str]] | None = None,
     ) -> Feeds:
         """Return the arrays for the model's inputs `names`; see `plan_columns`.
 
         Columns `without` feed no input, including `target` and `sample_weight`.
         """
-        plan = plan_columns(list(self.columns), names, without, path=self.path, stacks=self.is_csv)
+        maps = maps or {}
+        plan = plan_columns(
+            list(self.columns), names, without, path=self.path, stacks=self.is_csv, maps=maps
+        )
         arrays = {name: self._as_input(self.columns[name]) for name in plan.named}
         if plan.stacked_input is not None:
             columns = {name: self.columns[name] for name in plan.stacked}
             arrays[plan.stacked_input] = (
                 self._stack(columns) if self.is_csv else next(iter(columns.values()))
             )
+            if plan.stacked_input in maps:
+                arrays[plan.stacked_input] = without_gaps(arrays[plan.stacked_input])
         if not self.is_csv:  # the columns of an array have no names
             plan = ColumnPlan([], None, [])
         return Feeds(
@@ -133,15 +140,16 @@ class Table:
             hint=_core.number_hint(cell, name),
         )
 
-    def check_finite(self, feeds: Feeds) -> None:
-        """Refuse NaN and infinity in the columns that feed a model.
+    def check_finite(self, feeds: Feeds, maps: Container[str] = ()) -> None:
+        """Refuse NaN and infinity in the columns that feed a model, except in those of `maps`.
 
         Raises
         ------
         DataError
             A cell is not finite; the message names line and column.
         """
-        for name in [name for _, names in feeds.plan.names() for name in names]:
+        read = [names for value, names in feeds.plan.names() if value not in maps]
+        for name in [name for names in read for name in names]:
             column = self.columns[name]
             if column.dtype.kind != "f" or np.isfinite(column).all():
                 continue
@@ -156,7 +164,7 @@ class Table:
 
 
 def read_table(path: str, delimiter: str | None = None) -> Table:
-    """Read a ``.csv`` or ``.tsv`` file with a header line, an ``.npz`` or a ``.parquet`` file.
+    """Read a ``.csv`` or ``.tsv`` file with a header line, ``.npz``, ``.parquet`` or ``.jsonl``.
 
     An empty cell in a column of numbers is NaN. `delimiter` separates the columns of a ``.csv``
     file; None means a comma, or a tab for ``.tsv``.
@@ -170,6 +178,7 @@ def read_table(path: str, delimiter: str | None = None) -> Table:
     readers: dict[str, Callable[[str], Table]] = {
         ".csv": lambda path: _read_csv(path, delimiter or ","),
         ".tsv": lambda path: _read_csv(path, delimiter or "\t"),
+        ".jsonl": lambda path: Table(path, read_json_lines(path)),
         ".npz": _read_npz,
         ".parquet": _read_parquet,
     }

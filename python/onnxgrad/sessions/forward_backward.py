@@ -20,6 +20,7 @@ from onnxgrad.base.engine_options import engine_options, training_mode_of
 from onnxgrad.base.models import ModelLike, to_core_model, to_proto
 from onnxgrad.base.values import NodeArg, node_args
 from onnxgrad.data.arrays import ArrayLike, from_native, from_native_list, to_feeds, to_native
+from onnxgrad.data.maps import with_rows
 from onnxgrad.errors import DataError, OptionError
 
 if TYPE_CHECKING:
@@ -185,7 +186,8 @@ class ForwardBackward:
         -------
         Outputs
             A list of arrays in the order of the model, and the `context` of this pass. Several
-            passes may be open.
+            passes may be open. In place of the dictionaries of a ZipMap there is the array [N, C]
+            that they are made of, which has a gradient.
 
         Raises
         ------
@@ -200,7 +202,9 @@ class ForwardBackward:
                 value="training",
                 hint="Give all inputs together: a list in their order, or a dictionary by name.",
             )
-        feeds = to_feeds(_by_name(inputs, self._input_names, "inputs"))
+        feeds = to_feeds(
+            with_rows(self._core.inputs, _by_name(inputs, self._input_names, "inputs"))
+        )
         outputs, context = self._core.forward(feeds, bool(training))
         return Outputs(from_native_list(outputs), context if training else None)
 

@@ -14,6 +14,7 @@ from onnxgrad.base.engine_options import engine_options
 from onnxgrad.base.models import ModelLike, to_core_model
 from onnxgrad.base.values import NodeArg, node_args
 from onnxgrad.data.arrays import ArrayLike, from_native_list, to_feeds, to_native
+from onnxgrad.data.maps import is_map, maps_of_rows, rows_of_maps
 from onnxgrad.errors import DataError
 
 __all__ = ["InferenceSession", "NotPickled"]
@@ -70,6 +71,27 @@ def _unpacked(value: Any, type_name: str) -> Any:
         return None
     arrays = from_native_list(elements)
     return arrays if "sequence(" in type_name else arrays[0]
+
+
+def as_declared(
+    outputs: list[Any], names: Sequence[str], declared: Sequence[_core.ValueInfo]
+) -> list[Any]:
+    """Return outputs of the extension as the model declares them: sequences, optionals and maps.
+
+    `names` are those of `outputs`; empty means all of `declared`.
+    """
+    if all(value.is_tensor and value.keys is None for value in declared):
+        return outputs
+    infos = {value.name: value for value in declared}
+    result = []
+    for name, value in zip(names or infos, outputs, strict=True):
+        info = infos[name]
+        if not info.is_tensor:
+            value = _unpacked(value, info.type)
+        elif info.keys is not None:
+            value = maps_of_rows(value, info.keys)
+        result.append(value)
+    return result
 
 
 class InferenceSession(NotPickled):
@@ -129,14 +151,14 @@ class InferenceSession(NotPickled):
         feeds : dict of str to array
             Arrays of the declared types; contiguous ones are read in place. Inputs with a default
             value may be left out. A sequence is a list of arrays; an optional is an array, a list
-            or None; a map is a dictionary.
+            or None; a map is a dictionary, or a list of these, one for each row.
 
         Returns
         -------
         list of numpy.ndarray
             Outputs in the order of `output_names`. Strings are returned as object arrays, the
-            output of a ZipMap as the array [N, C] of its values, other sequences as lists of
-            arrays, and optionals as their element or None.
+            output of a ZipMap as a list of dictionaries, one for each row, other sequences as lists
+            of arrays, and optionals as their element or None.
 
         Raises
         ------
@@ -146,20 +168,15 @@ class InferenceSession(NotPickled):
             Shapes that do not fit each other or the model.
         """
         names = list(output_names or [])
-        types = {value.name: value.type for value in self._core.outputs if not value.is_tensor}
         outputs = from_native_list(self._core.run(names, self._feeds(feeds)))
-        if not types:
-            return outputs
-        names = names or [value.name for value in self._core.outputs]
-        return [
-            _unpacked(value, types[name]) if name in types else value
-            for name, value in zip(names, outputs, strict=True)
-        ]
+        return as_declared(outputs, names, self._core.outputs)
 
     def _feeds(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         lists = {value.name: value.type for value in self._core.inputs if not value.is_tensor}
-        if not lists or not isinstance(feeds, Mapping):
+        maps = {value.name: value for value in self._core.inputs if is_map(value)}
+        if not (lists or maps) or not isinstance(feeds, Mapping):
             return dict(to_feeds(feeds))
+        feeds = {k: rows_of_maps(v, maps[k]) if k in maps else v for k, v in feeds.items()}
         native = dict(to_feeds({k: value for k, value in feeds.items() if k not in lists}))
         native |= {
             name: _packed(feeds[name], name, kind) for name, kind in lists.items() if name in feeds

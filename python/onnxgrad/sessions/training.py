@@ -18,6 +18,7 @@ from onnxgrad.base.engine_options import engine_options, training_mode_of
 from onnxgrad.base.models import ModelLike, to_core_model, to_proto
 from onnxgrad.base.values import Evaluation, NodeArg, WeightInfo, node_args, weight_infos
 from onnxgrad.data.arrays import ArrayLike, from_native, from_native_list, to_feeds, to_native
+from onnxgrad.data.maps import with_rows
 from onnxgrad.errors import OptionError
 from onnxgrad.losses import LossLike, PenaltyLike, to_core_loss
 from onnxgrad.losses.described import Auto
@@ -29,7 +30,7 @@ from onnxgrad.optimizers import (
     update_options,
 )
 from onnxgrad.profiles import Memory, Profile
-from onnxgrad.sessions.inference import NotPickled
+from onnxgrad.sessions.inference import NotPickled, as_declared
 
 if TYPE_CHECKING:
     import os
@@ -222,20 +223,26 @@ class TrainingSession(NotPickled):
         ShapeError
             Shapes that do not fit. The weights have not changed then.
         """
-        total, rows, outputs = self._core.step(to_feeds(feeds))
+        total, rows, outputs = self._core.step(self._feeds(feeds))
         loss: StepLoss = total if rows is None else from_native(rows)
         return (loss, from_native_list(outputs)) if self._outputs else loss
 
     def evaluate(self, feeds: Mapping[str, ArrayLike]) -> Evaluation:
         """Return loss and accuracy on a batch without an update; `feeds` as for `step`."""
-        result = self._core.evaluate(to_feeds(feeds))
+        result = self._core.evaluate(self._feeds(feeds))
         return Evaluation(result.loss, result.accuracy, result.rows)
 
     def predict(
         self, feeds: Mapping[str, ArrayLike], output_names: Sequence[str] | None = None
-    ) -> list[np.ndarray[Any, Any]]:
+    ) -> list[Any]:
         """Return outputs of the model with the current weights, as `InferenceSession.run` does."""
-        return from_native_list(self._core.predict(to_feeds(feeds), list(output_names or [])))
+        names = list(output_names or [])
+        outputs = from_native_list(self._core.predict(self._feeds(feeds), names))
+        return as_declared(outputs, names, self._core.outputs)
+
+    def _feeds(self, feeds: Mapping[str, ArrayLike]) -> dict[str, Any]:
+        maps = isinstance(feeds, Mapping)
+        return dict(to_feeds(with_rows(self._core.inputs, feeds) if maps else feeds))
 
     def get_inputs(self) -> list[NodeArg]:
         """Return the inputs of the model, without target and sample weight."""

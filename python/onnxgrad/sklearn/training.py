@@ -18,6 +18,13 @@ _PREDICT_ROWS = 8192  # bounds the memory for intermediate values
 Result = TypeVar("Result")
 
 
+def _as_array(predicted: Any) -> np.ndarray[Any, Any]:
+    """Return the values of a ZipMap's dictionaries as an array [N, C]."""
+    if isinstance(predicted, np.ndarray):
+        return predicted
+    return np.array([[*row.values()] for row in predicted], np.float32)
+
+
 class Training:
     """A Trainer that is created when it is first used, also after unpickling.
 
@@ -77,7 +84,7 @@ class Training:
 
         def run(trainer: onnxgrad.Trainer) -> np.ndarray[Any, Any]:
             parts = [
-                trainer.predict(X[start : start + _PREDICT_ROWS], output)
+                _as_array(trainer.predict(X[start : start + _PREDICT_ROWS], output))
                 for start in range(0, len(X), _PREDICT_ROWS)
             ]
             return parts[0] if len(parts) == 1 else np.concatenate(parts)

@@ -15,11 +15,13 @@ from onnxgrad.base.checks import path_text, unknown_name
 from onnxgrad.base.models import to_proto
 from onnxgrad.callbacks.several import CallbackList
 from onnxgrad.data.arrays import ArrayLike, cast_number, from_native
+from onnxgrad.data.maps import with_rows
 from onnxgrad.data.rows import named_inputs, unpack_table
 from onnxgrad.data.sparse import dense_pieces, has_sparse
 from onnxgrad.files import write_file
 from onnxgrad.history import History
 from onnxgrad.sessions import TrainingSession
+from onnxgrad.sessions.inference import as_declared
 
 if TYPE_CHECKING:
     import onnx
@@ -54,9 +56,7 @@ class TrainedModel:
     _callbacks: CallbackList
     _is_trial: bool
 
-    def predict(
-        self, X: ArrayLike | Mapping[str, ArrayLike], output: str | None = None
-    ) -> np.ndarray[Any, Any]:
+    def predict(self, X: ArrayLike | Mapping[str, ArrayLike], output: str | None = None) -> Any:
         """Return an output of the model with the current weights.
 
         Parameters
@@ -67,7 +67,8 @@ class TrainedModel:
 
         Returns
         -------
-        numpy.ndarray [N, ...]
+        numpy.ndarray [N, ...], or list of dict
+            The output of a ZipMap is a dictionary for each row, as in onnxruntime.
         """
         core = self.session._core
         names = [value.name for value in core.outputs]
@@ -75,11 +76,14 @@ class TrainedModel:
             raise unknown_name("output", output, names)
         if has_sparse(X):
             parts = [self.predict(piece, output or names[0]) for piece in dense_pieces(X)]
+            if isinstance(parts[0], list):
+                return [row for part in parts for row in part]
             return np.concatenate(parts)
-        feeds = dict(named_inputs(core, unpack_table(core, X)[0]))
+        feeds = dict(named_inputs(core, with_rows(core.inputs, unpack_table(core, X)[0])))
         dtypes = {value.name: value.dtype for value in core.inputs}
         feeds = {n: cast_number(value, dtypes.get(n, ""), n) for n, value in feeds.items()}
-        return from_native(core.predict(feeds, [output or names[0]])[0])
+        name = output or names[0]
+        return as_declared([from_native(core.predict(feeds, [name])[0])], [name], core.outputs)[0]
 
     def freeze(self, patterns: str | Iterable[str]) -> None:
         """Keep trained weights as they are in the next `fit`; see `TrainingSession.freeze`."""

@@ -11,6 +11,7 @@ from onnxgrad.data.arrays import to_native
 from onnxgrad.data.columns import Feeds
 from onnxgrad.data.files import source_like
 from onnxgrad.data.labels import Labels
+from onnxgrad.data.maps import with_rows
 from onnxgrad.data.rows import NativeRows, named_inputs, unpack_table
 from onnxgrad.data.sources import Source
 from onnxgrad.data.sparse import has_sparse, sparse_source
@@ -26,6 +27,7 @@ def dataset(
     """Return arrays or tables as rows for the inputs and targets of `session`."""
     core = session._core
     X, y, sample_weight = unpack_table(core, X, y, sample_weight)
+    X = with_rows(core.inputs, X)
     feeds = X if isinstance(X, Feeds) else None
     weight = None if sample_weight is None else to_native(sample_weight, "sample_weight")
     target, targets = None, {}

@@ -86,6 +86,30 @@ Tensor& target_at(Dataset& data, std::size_t i) {
   return data.targets.empty() ? data.target : data.targets[i].tensor;
 }
 
+namespace {
+
+// The columns that the keys of a map name, or none if the file has one that is not there.
+std::vector<std::int64_t> columns_of_keys(const std::string& path, const ColumnIndex& index,
+                                          const ValueInfo& map, const std::vector<bool>& is_taken) {
+  std::vector<std::int64_t> places;
+  for (std::int64_t i = 0; i < map.keys.num_elements(); ++i) {
+    const auto k = static_cast<std::size_t>(i);
+    const std::string key = map.keys.dtype() == DataType::kString
+                                ? map.keys.strings()[k]
+                                : std::to_string(map.keys.data<std::int64_t>()[k]);
+    const std::int64_t place = index.find(key);
+    if (place < 0 || is_taken[static_cast<std::size_t>(place)]) {
+      throw DataError({.what = "no column for the key '" + key + "' of the maps '" + map.name + "'",
+                       .where = {.file = path, .value = key},
+                       .hint = "Add a column of that name; its cells may be empty."});
+    }
+    places.push_back(place);
+  }
+  return places;
+}
+
+}  // namespace
+
 ColumnPlan plan_columns(const std::string& path, const std::vector<std::string>& columns,
                         const FileLayout& layout, bool stacks) {
   ColumnPlan plan;
@@ -114,6 +138,13 @@ ColumnPlan plan_columns(const std::string& path, const std::vector<std::string>&
     if (!is_taken[c]) left.push_back(static_cast<std::int64_t>(c));
   }
   if (open.empty()) return plan;
+  const ValueInfo& first = layout.inputs[open.front()];
+  if (stacks && open.size() == 1 && first.keys.is_defined()) {
+    plan.stacked_input = static_cast<std::int64_t>(open.front());
+    plan.stacked = columns_of_keys(path, index, first, is_taken);
+    plan.fills_empty_cells = true;
+    return plan;
+  }
   // If other inputs have columns of their names, a remaining one is not used for another input.
   const bool by_name = open.size() < layout.inputs.size() && left.size() == 1;
   if (open.size() > 1 || left.empty() || by_name || (!stacks && left.size() > 1)) {

@@ -33,8 +33,10 @@ class ChunkedSource : public DataSource {
 /// Which column (or array) of a file feeds what; -1: none.
 struct ColumnPlan {
   std::vector<std::int64_t> inputs;  ///< per input of the model
-  std::int64_t stacked_input = -1;   ///< the input formed by `stacked`
+  /// The input formed by `stacked`: those left over, in order, or those named by a map's keys.
+  std::int64_t stacked_input = -1;
   std::vector<std::int64_t> stacked;
+  bool fills_empty_cells = false;     ///< of `stacked`, with 0: keys that a map does not have
   std::vector<std::int64_t> targets;  ///< per target_columns()
   std::int64_t sample_weight = -1;
 };

@@ -361,7 +361,10 @@ void CsvSource::read_line(std::int64_t row, std::int64_t line, Dataset& data) {
     }
     const std::int64_t columns = std::ssize(plan_.stacked);
     for (std::int64_t c = 0; c < columns; ++c) {
-      store(tensor, row * columns + c, cell(plan_.stacked[static_cast<std::size_t>(c)]));
+      Cell next = cell(plan_.stacked[static_cast<std::size_t>(c)]);
+      const bool is_absent = plan_.fills_empty_cells && next.text.empty();
+      if (is_absent && tensor.dtype() != DataType::kString) next.text = "0";
+      store(tensor, row * columns + c, next);
     }
   }
   for (std::size_t i = 0; i < plan_.targets.size(); ++i) {
