@@ -1,511 +1,333 @@
-"""Operators of ai.onnx.ml beside stock onnxruntime, by the node and as skl2onnx writes them."""
+"""Every operator of ai.onnx.ml in every version: it runs beside stock onnxruntime, and trains.
 
-import subprocess
-import sys
+The list is ONNX's own. An operator in the middle of a model trains what comes after it; where its
+own numbers are weights (linear models, kernels, leaves of trees) they are trained; where a gradient
+flows through it, that is compared with differences of stock onnxruntime.
+"""
+
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
-import onnx.helper as oh
-import onnx.numpy_helper as nh
 import onnxruntime as ort
 import pytest
-from skl2onnx import convert_sklearn, to_onnx
-from skl2onnx.common.data_types import FloatTensorType, StringTensorType
-from sklearn.calibration import CalibratedClassifierCV
-from sklearn.compose import ColumnTransformer
-from sklearn.datasets import make_classification, make_regression
-from sklearn.ensemble import (
-    AdaBoostClassifier,
-    BaggingClassifier,
-    ExtraTreesClassifier,
-    GradientBoostingClassifier,
-    GradientBoostingRegressor,
-    IsolationForest,
-    RandomForestClassifier,
-    RandomForestRegressor,
-    StackingClassifier,
-)
-from sklearn.impute import SimpleImputer
-from sklearn.linear_model import LogisticRegression
-from sklearn.pipeline import Pipeline
-from sklearn.preprocessing import OneHotEncoder, StandardScaler
-from sklearn.svm import SVC, SVR, LinearSVC, NuSVC, OneClassSVM
-from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
+from onnx import TensorProto as Types
+from onnx import helper as oh
+from onnx import numpy_helper
 
 import onnxgrad as og
 
-F = np.float32
 ML = "ai.onnx.ml"
-NAN = float("nan")
-
-ort.set_default_logger_severity(4)
-
-
-def run_stock(model: onnx.ModelProto, feeds: dict) -> list[np.ndarray]:
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = 1
-    return ort.InferenceSession(model.SerializeToString(), options).run(None, feeds)
-
-
-def node_model(op_type: str, inputs: list[np.ndarray], outputs: int = 1, opset: int = 3, **given):
-    names = [f"x{i}" for i in range(len(inputs))]
-    results = ["label", "scores"][-outputs:] if outputs == 2 else ["y"]
-    node = oh.make_node(op_type, names, results, "the_node", domain=ML, **given)
-    infos = [
-        oh.make_tensor_value_info(
-            name,
-            onnx.TensorProto.STRING
-            if array.dtype.kind in "OU"
-            else oh.np_dtype_to_tensor_dtype(array.dtype),
-            array.shape,
-        )
-        for name, array in zip(names, inputs, strict=True)
-    ]
-    graph = oh.make_graph(
-        [node], "sample", infos, [oh.make_empty_tensor_value_info(name) for name in results]
-    )
-    opsets = [oh.make_opsetid("", 17), oh.make_opsetid(ML, opset)]
-    model = oh.make_model(graph, opset_imports=opsets, ir_version=8)
-    return model, dict(zip(names, inputs, strict=True))
+G = np.random.default_rng(3)
+NUMBERS = G.normal(size=(12, 3)).astype(np.float32)
+GAPS = np.where(G.random((12, 3)) < 0.3, np.nan, NUMBERS).astype(np.float32)
+WORDS = np.array([["ash"], ["oak"], ["fir"], ["elm"]] * 3, object)
+WHOLE = np.array([[1], [3], [2], [9]] * 3, np.int64)
+MAPS = [{"u": 1.5, "w": -1.0}, {"v": 2.0}] * 6
+MAP_TYPE = oh.make_map_type_proto(Types.STRING, oh.make_tensor_type_proto(Types.FLOAT, []))
+INT_MAP_TYPE = oh.make_map_type_proto(Types.INT64, oh.make_tensor_type_proto(Types.FLOAT, []))
+WORDS_OF_TREES = ["ash", "elm", "oak"]
 
 
-def texts(*values: str) -> np.ndarray:
-    return np.array(values, dtype=object)
+class Sample(NamedTuple):
+    """A node with its inputs; `output` is the one that is compared and trained on."""
+
+    feeds: dict[str, Any]
+    attributes: dict[str, Any]
+    num_outputs: int = 1
+    output: int = 0
+    has_gradient: bool = False  # by its input
+    trains_itself: bool = False  # its own numbers
+    constants: dict[str, np.ndarray] = {}  # noqa: RUF012
+    is_by_rows: bool = False  # stock onnxruntime takes one map at a time
+    outcome: str = "tensor"
 
 
-FLOATS = np.array([[1.0, NAN, 3.0], [2.0, 5.0, -1.0]], F)
-WORDS = texts("red", "blue", "pink", "red")
+def tree_lists(prefix: str, targets: dict[str, Any]) -> dict[str, Any]:
+    """Two trees of one split each."""
+    return {
+        "nodes_treeids": [0, 0, 0, 1, 1, 1],
+        "nodes_nodeids": [0, 1, 2, 0, 1, 2],
+        "nodes_featureids": [0, 0, 0, 1, 0, 0],
+        "nodes_modes": ["BRANCH_LEQ", "LEAF", "LEAF"] * 2,
+        "nodes_values": [0.1, 0.0, 0.0, -0.2, 0.0, 0.0],
+        "nodes_truenodeids": [1, 0, 0, 1, 0, 0],
+        "nodes_falsenodeids": [2, 0, 0, 2, 0, 0],
+        f"{prefix}_treeids": [0, 0, 1, 1],
+        f"{prefix}_nodeids": [1, 2, 1, 2],
+        f"{prefix}_ids": [0, 1, 2, 0],
+        **targets,
+    }
 
-ENCODERS = {
-    "label_text_to_int": (
-        "LabelEncoder",
-        [WORDS],
-        {"keys_strings": ["red", "blue"], "values_int64s": [7, 8], "default_int64": -3},
-    ),
-    "label_text_to_float": (
-        "LabelEncoder",
-        [WORDS],
-        {"keys_strings": ["red", "blue"], "values_floats": [0.5, 1.5], "default_float": 9.0},
-    ),
-    "label_text_to_text": (
-        "LabelEncoder",
-        [WORDS],
-        {"keys_strings": ["red"], "values_strings": ["RED"], "default_string": "none"},
-    ),
-    "label_int_to_text": (
-        "LabelEncoder",
-        [np.array([0, 2, 5, 1])],
-        {"keys_int64s": [0, 1, 2], "values_strings": ["a", "b", "c"], "default_string": "z"},
-    ),
-    "label_int_to_int": (
-        "LabelEncoder",
-        [np.array([[0, 2], [5, 1]])],
-        {"keys_int64s": [0, 5], "values_int64s": [3, 4]},
-    ),
-    "label_int_to_float": (
-        "LabelEncoder",
-        [np.array([0, 2, 10**12])],
-        {"keys_int64s": [0, 10**12], "values_floats": [0.25, 4.0]},
-    ),
-    "label_float_to_int": (
-        "LabelEncoder",
-        [np.array([0.5, NAN, 2.0], F)],
-        {"keys_floats": [0.5, NAN], "values_int64s": [1, 2]},
-    ),
-    "label_float_to_float": (
-        "LabelEncoder",
-        [np.array([0.5, 1.5, 2.0], F)],
-        {"keys_floats": [0.5, 1.5], "values_floats": [1.0, 2.0], "default_float": -1.0},
-    ),
-    "mapper_to_int": (
-        "CategoryMapper",
-        [WORDS],
-        {"cats_strings": ["red", "blue"], "cats_int64s": [1, 0], "default_int64": 5},
-    ),
-    "mapper_to_text": (
-        "CategoryMapper",
-        [np.array([1, 0, 4])],
-        {"cats_strings": ["red", "blue"], "cats_int64s": [1, 0], "default_string": "?"},
-    ),
-    "one_hot_text": ("OneHotEncoder", [WORDS], {"cats_strings": ["blue", "red"]}),
-    "one_hot_int": ("OneHotEncoder", [np.array([[1], [3], [9]])], {"cats_int64s": [3, 1]}),
-    "one_hot_float": (
-        "OneHotEncoder",
-        [np.array([[1.0], [3.0]], F)],
-        {"cats_int64s": [3, 1], "zeros": 1},
-    ),
-    "imputer_nan": (
-        "Imputer",
-        [FLOATS],
-        {"imputed_value_floats": [9.0, 8.0, 7.0], "replaced_value_float": NAN},
-    ),
-    "imputer_number": (
-        "Imputer",
-        [FLOATS],
-        {"imputed_value_floats": [9.0], "replaced_value_float": 3.0},
-    ),
-    "imputer_int": (
-        "Imputer",
-        [np.array([[1, 2], [2, 3]])],
-        {"imputed_value_int64s": [7, 8], "replaced_value_int64": 2},
-    ),
-    "binarizer": ("Binarizer", [FLOATS[1:]], {"threshold": 2.0}),
-    "vectorizer": (
-        "FeatureVectorizer",
-        [np.array([[1.0, 2.0]], F), np.array([[3.0]], F)],
-        {"inputdimensions": [2, 1]},
-    ),
-    "extractor_text": (
-        "ArrayFeatureExtractor",
-        [np.array([["a", "b"], ["c", "d"]], dtype=object), np.array([1])],
-        {},
-    ),
+
+def in_tensors(attributes: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    """The lists of version 3 as tensors."""
+    changed = dict(attributes)
+    for name in names:
+        values = np.array(changed.pop(name), np.float32)
+        changed[f"{name}_as_tensor"] = numpy_helper.from_array(values, name)
+    return changed
+
+
+REGRESSOR = tree_lists("target", {"target_weights": [0.5, -1.0, 2.0, 0.25], "n_targets": 3})
+CLASSIFIER = tree_lists(
+    "class",
+    {
+        "class_weights": [0.5, -1.0, 2.0, 0.25],
+        "classlabels_strings": WORDS_OF_TREES,
+        "post_transform": "SOFTMAX",
+    },
+)
+ENSEMBLE = {
+    "n_targets": 2,
+    "aggregate_function": 1,
+    "post_transform": 0,
+    "tree_roots": [0, 1],
+    "nodes_featureids": [0, 1],
+    "nodes_splits": numpy_helper.from_array(np.array([0.1, -0.2], np.float32)),
+    "nodes_modes": numpy_helper.from_array(np.array([0, 0], np.uint8)),
+    "nodes_truenodeids": [0, 2],
+    "nodes_trueleafs": [1, 1],
+    "nodes_falsenodeids": [1, 3],
+    "nodes_falseleafs": [1, 1],
+    "leaf_targetids": [0, 1, 1, 0],
+    "leaf_weights": numpy_helper.from_array(np.array([0.5, -1.0, 2.0, 0.25], np.float32)),
 }
+SVM = {
+    "kernel_type": "RBF",
+    "kernel_params": [0.4, 0.0, 3.0],
+    "support_vectors": NUMBERS[:4].ravel().tolist(),
+}
+LINEAR = G.normal(size=(3, 3)).ravel().tolist()
+
+SAMPLES: dict[tuple[str, int], Sample] = {
+    ("ArrayFeatureExtractor", 1): Sample(
+        {"x": NUMBERS}, {}, has_gradient=True, constants={"i": np.array([2, 0])}
+    ),
+    ("Binarizer", 1): Sample({"x": NUMBERS}, {"threshold": 0.2}),
+    ("CastMap", 1): Sample(
+        {"x": [{1: 2.0}, {0: -1.0, 2: 3.0}] * 6},
+        {"cast_to": "TO_FLOAT", "map_form": "SPARSE", "max_map": 3},
+        is_by_rows=True,
+    ),
+    ("CategoryMapper", 1): Sample(
+        {"x": WORDS}, {"cats_strings": ["ash", "oak", "elm"], "cats_int64s": [4, 5, 6]}
+    ),
+    ("DictVectorizer", 1): Sample(
+        {"x": MAPS}, {"string_vocabulary": ["w", "u", "v"]}, is_by_rows=True
+    ),
+    ("FeatureVectorizer", 1): Sample(
+        {"x": NUMBERS, "x2": NUMBERS[:, :2] + 1}, {"inputdimensions": [3, 2]}, has_gradient=True
+    ),
+    ("Imputer", 1): Sample(
+        {"x": GAPS},
+        {"imputed_value_floats": [0.5, 1.0, 2.0], "replaced_value_float": float("nan")},
+    ),
+    ("LabelEncoder", 1): Sample({"x": WORDS}, {"classes_strings": ["ash", "elm", "oak"]}),
+    ("LabelEncoder", 2): Sample(
+        {"x": WORDS}, {"keys_strings": ["ash", "oak"], "values_int64s": [7, 2], "default_int64": -1}
+    ),
+    ("LabelEncoder", 4): Sample(
+        {"x": WHOLE},
+        {
+            "keys_tensor": numpy_helper.from_array(np.array([1, 2, 3])),
+            "values_tensor": numpy_helper.from_array(np.array([2.5, 0.5, 1], np.float32)),
+            "default_tensor": numpy_helper.from_array(np.array([-1], np.float32)),
+        },
+    ),
+    ("LinearClassifier", 1): Sample(
+        {"x": NUMBERS},
+        {
+            "coefficients": LINEAR,
+            "intercepts": [0.1, 0.2, 0.3],
+            "classlabels_strings": WORDS_OF_TREES,
+            "post_transform": "SOFTMAX",
+        },
+        num_outputs=2,
+        output=1,
+        has_gradient=True,
+        trains_itself=True,
+    ),
+    ("LinearRegressor", 1): Sample(
+        {"x": NUMBERS},
+        {"coefficients": LINEAR, "intercepts": [0.1, 0.2, 0.3], "targets": 3},
+        has_gradient=True,
+        trains_itself=True,
+    ),
+    ("Normalizer", 1): Sample({"x": NUMBERS}, {"norm": "L2"}, has_gradient=True),
+    ("OneHotEncoder", 1): Sample({"x": WORDS}, {"cats_strings": ["ash", "elm", "oak"], "zeros": 1}),
+    ("SVMClassifier", 1): Sample(
+        {"x": NUMBERS},
+        {
+            **SVM,
+            "coefficients": [0.7, -0.2, -0.9, 0.4],
+            "rho": [0.1],
+            "vectors_per_class": [2, 2],
+            "classlabels_ints": [0, 1],
+        },
+        num_outputs=2,
+        output=1,
+        has_gradient=True,
+        trains_itself=True,
+    ),
+    ("SVMRegressor", 1): Sample(
+        {"x": NUMBERS},
+        {**SVM, "coefficients": [0.7, -0.2, -0.9, 0.4], "rho": [0.1], "n_supports": 4},
+        has_gradient=True,
+        trains_itself=True,
+    ),
+    ("Scaler", 1): Sample(
+        {"x": NUMBERS}, {"offset": [0.1, 0.2, 0.3], "scale": [1.0, 2.0, 0.5]}, has_gradient=True
+    ),
+    ("TreeEnsemble", 5): Sample({"x": NUMBERS}, ENSEMBLE, trains_itself=True),
+    ("ZipMap", 1): Sample({"x": NUMBERS}, {"classlabels_strings": WORDS_OF_TREES}, outcome="maps"),
+}
+for version in (1, 3):
+    names = ("nodes_values", "target_weights") if version > 1 else ()
+    SAMPLES["TreeEnsembleRegressor", version] = Sample(
+        {"x": NUMBERS}, in_tensors(REGRESSOR, names), trains_itself=True
+    )
+    names = ("nodes_values", "class_weights") if version > 1 else ()
+    SAMPLES["TreeEnsembleClassifier", version] = Sample(
+        {"x": NUMBERS},
+        in_tensors(CLASSIFIER, names),
+        num_outputs=2,
+        output=1,
+        trains_itself=True,
+    )
 
 
-@pytest.mark.parametrize("name", ENCODERS)
-def test_encoders_equal_onnxruntimes(name: str) -> None:
-    op_type, inputs, attributes = ENCODERS[name]
-    model, feeds = node_model(op_type, inputs, opset=4, **attributes)
-    expected = run_stock(model, feeds)[0]
-    given = og.InferenceSession(model).run(None, feeds)[0]
-    assert given.shape == expected.shape
-    np.testing.assert_array_equal(given, expected)
+def type_of(name: str, value: Any) -> onnx.ValueInfoProto:
+    if isinstance(value, list):
+        is_text = isinstance(next(iter(value[0])), str)
+        return oh.make_value_info(name, MAP_TYPE if is_text else INT_MAP_TYPE)
+    dtype = Types.STRING if value.dtype == object else oh.np_dtype_to_tensor_dtype(value.dtype)
+    return oh.make_tensor_value_info(name, dtype, [None, value.shape[1]])
 
 
-def test_one_hot_encoder_refuses_what_it_does_not_know() -> None:
-    model, feeds = node_model("OneHotEncoder", [WORDS], cats_strings=["red", "blue"], zeros=0)
-    with pytest.raises(og.DataError, match="not one of its 2 categories"):
-        og.InferenceSession(model).run(None, feeds)
+def model_of(key: tuple[str, int], *, with_layer: bool = False) -> onnx.ModelProto:
+    op_type, version = key
+    sample = SAMPLES[key]
+    outputs = [f"out{i}" for i in range(sample.num_outputs)]
+    inputs = [*sample.feeds, *sample.constants]
+    nodes = [oh.make_node(op_type, inputs, outputs, domain=ML, **sample.attributes)]
+    constants = [numpy_helper.from_array(v, name) for name, v in sample.constants.items()]
+    last = outputs[sample.output]
+    if with_layer:
+        width = run_stock(key)[sample.output].reshape(12, -1).shape[1]
+        weight = G.normal(size=(width, 1)).astype(np.float32) * 0.1
+        constants += [
+            numpy_helper.from_array(weight, "layer"),
+            numpy_helper.from_array(np.array([-1, width]), "rows"),
+        ]
+        nodes += [
+            oh.make_node("Cast", [last], ["numbers"], to=Types.FLOAT),
+            oh.make_node("Reshape", ["numbers", "rows"], ["flat"]),
+            oh.make_node("MatMul", ["flat", "layer"], ["y"]),
+        ]
+        outputs = ["y"]
+    graph = oh.make_graph(
+        nodes,
+        "g",
+        [type_of(name, value) for name, value in sample.feeds.items()],
+        [onnx.ValueInfoProto(name=name) for name in outputs],
+        constants,
+    )
+    opsets = [oh.make_opsetid("", 17), oh.make_opsetid(ML, version)]
+    model = oh.make_model(graph, opset_imports=opsets, ir_version=8)
+    for value in model.graph.output:
+        value.type.CopyFrom(output_type(sample, value.name))
+    return model
+
+
+def output_type(sample: Sample, name: str) -> onnx.TypeProto:
+    if sample.outcome == "maps":
+        return oh.make_sequence_type_proto(MAP_TYPE)
+    if name == "out0" and sample.num_outputs == 2:
+        is_text = "classlabels_strings" in sample.attributes
+        return oh.make_tensor_type_proto(Types.STRING if is_text else Types.INT64, None)
+    integers = {"cats_int64s", "values_int64s", "classes_strings"} & {*sample.attributes}
+    return oh.make_tensor_type_proto(Types.INT64 if integers and name != "y" else Types.FLOAT, None)
+
+
+def run_stock(key: tuple[str, int], feeds: dict[str, Any] | None = None) -> list[Any]:
+    sample = SAMPLES[key]
+    session = ort.InferenceSession(model_of(key).SerializeToString())
+    feeds = feeds or sample.feeds
+    if not sample.is_by_rows:
+        return session.run(None, feeds)
+    rows = [session.run(None, {"x": one})[0] for one in feeds["x"]]
+    return [np.concatenate(rows)]
+
+
+def test_every_operator_and_version_has_a_sample() -> None:
+    known = {
+        (schema.name, schema.since_version)
+        for schema in onnx.defs.get_all_schemas_with_history()
+        if schema.domain == ML and not schema.deprecated  # in version 5, the old trees
+    }
+    assert {*SAMPLES} == known
+
+
+@pytest.mark.parametrize("key", SAMPLES, ids=lambda key: f"{key[0]}-{key[1]}")
+def test_it_runs_as_in_stock_onnxruntime(key: tuple[str, int]) -> None:
+    got = og.InferenceSession(model_of(key)).run(None, SAMPLES[key].feeds)
+    for one, want in zip(got, run_stock(key), strict=True):
+        if isinstance(want, list):
+            assert one == want
+        elif want.dtype.kind == "f":
+            np.testing.assert_allclose(one, want, rtol=1e-5, atol=1e-6)
+            assert one.dtype == want.dtype
+        else:
+            np.testing.assert_array_equal(one, want)
+
+
+TRAINED = [key for key, sample in SAMPLES.items() if sample.outcome == "tensor"]
+
+
+@pytest.mark.parametrize("key", TRAINED, ids=lambda key: f"{key[0]}-{key[1]}")
+def test_a_layer_after_it_trains_and_its_own_weights_do(key: tuple[str, int]) -> None:
+    sample = SAMPLES[key]
+    y = np.full((12, 1), 2, np.float32)
+    trainer = og.Trainer(
+        model_of(key, with_layer=True),
+        "squared_error",
+        "adam",
+        lr=0.02,
+        trainable="*" if sample.trains_itself else None,
+    )
+    own = {weight.name for weight in trainer.session.trained_weights} - {"layer"}
+    assert bool(own) == sample.trains_itself
+    before = trainer.session.state()
+    trainer.fit(sample.feeds, y, epochs=5, batch_size=5, verbose=0, allow_nan=True)
+    losses = trainer.history["train_loss"]
+    assert losses[-1] < losses[0]
+    after = trainer.session.state()
+    for name in own:
+        if name.endswith(("_weights", "coefficients", "support_vectors")):
+            assert not np.array_equal(before[name], after[name]), name
+    trained = trainer.trained_model().SerializeToString()
+    if not sample.is_by_rows:
+        want = ort.InferenceSession(trained).run(None, sample.feeds)[0]
+        np.testing.assert_allclose(trainer.predict(sample.feeds), want, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(
-    ("keys", "values", "default"),
-    [
-        (np.array([1, 2], np.int32), np.array([0.5, 1.5]), np.array([7.0])),
-        (np.array([1.5, 2.5]), np.array([3, 4], np.int16), np.array([-1], np.int16)),
-        (np.array(["a", "b"], object), np.array([3, 4], np.int32), np.array([0], np.int32)),
-    ],
+    "key", [k for k in SAMPLES if SAMPLES[k].has_gradient], ids=lambda key: f"{key[0]}-{key[1]}"
 )
-def test_label_encoder_with_tensors(keys, values, default) -> None:
-    x = np.concatenate([keys, keys[:1]])
-    if keys.dtype == object:
-        x[-1] = "other"
-    elif keys.dtype == np.int32:
-        x[-1] = 99
-    model, feeds = node_model("LabelEncoder", [x], opset=4)
-    node = model.graph.node[0]
-    for name, array in (("keys", keys), ("values", values), ("default", default)):
-        node.attribute.append(oh.make_attribute(f"{name}_tensor", nh.from_array(array)))
-    given = og.InferenceSession(model).run(None, feeds)[0]
-    found = dict(zip(keys.tolist(), values.tolist(), strict=True))
-    expected = [found.get(key, default[0]) for key in x.tolist()]
-    assert given.dtype == values.dtype
-    np.testing.assert_array_equal(given, np.array(expected, values.dtype))
-
-
-# Trees.
-
-
-def table(classes: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    if classes:
-        x, y = make_classification(
-            80, 5, n_informative=4, n_redundant=0, n_classes=classes, random_state=0
-        )
-    else:
-        x, y = make_regression(80, 5, noise=1.0, random_state=0)
-    return x.astype(F), y
-
-
-FORESTS = {
-    "tree": (DecisionTreeRegressor(max_depth=4), 0),
-    "stump": (DecisionTreeRegressor(max_depth=1), 0),
-    "forest": (RandomForestRegressor(7, max_depth=3, random_state=0), 0),
-    "boosting": (GradientBoostingRegressor(n_estimators=6, random_state=0), 0),
-    "tree_classes": (DecisionTreeClassifier(max_depth=4), 3),
-    "forest_classes": (RandomForestClassifier(5, max_depth=3, random_state=0), 3),
-    "forest_two": (RandomForestClassifier(5, max_depth=3, random_state=0), 2),
-}
-
-
-@pytest.mark.parametrize("name", FORESTS)
-def test_trees_equal_onnxruntimes(name: str) -> None:
-    estimator, classes = FORESTS[name]
-    x, y = table(classes)
-    model = to_onnx(estimator.fit(x, y), x[:1], options={"zipmap": False} if classes else None)
-    expected = run_stock(model, {"X": x})
-    given = og.InferenceSession(model).run(None, {"X": x})
-    for ours, theirs in zip(given, expected, strict=True):
-        if theirs.dtype.kind == "f":
-            np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
-        else:
-            np.testing.assert_array_equal(ours, theirs)
-
-
-TREES = {
-    "nodes_treeids": [0] * 5 + [1] * 3,
-    "nodes_nodeids": [0, 1, 2, 3, 4, 0, 1, 2],
-    "nodes_featureids": [0, 1, 0, 0, 0, 1, 0, 0],
-    "nodes_modes": ["BRANCH_LEQ", "BRANCH_GT", "LEAF", "LEAF", "LEAF", "BRANCH_LT", "LEAF", "LEAF"],
-    "nodes_values": [0.5, 0.0, 0.0, 0.0, 0.0, 0.25, 0.0, 0.0],
-    "nodes_truenodeids": [1, 3, 0, 0, 0, 1, 0, 0],
-    "nodes_falsenodeids": [2, 4, 0, 0, 0, 2, 0, 0],
-    "nodes_missing_value_tracks_true": [1, 0, 0, 0, 0, 0, 0, 0],
-}
-LEAVES = {"treeids": [0, 0, 0, 1, 1], "nodeids": [2, 3, 4, 1, 2]}
-# onnxruntime leaves out what no leaf of a row has a weight for; here every leaf has all of them.
-ROWS = np.array([[0.1, 0.2], [0.9, 0.3], [0.5, -0.5], [NAN, 0.1], [0.2, NAN]], F)
-
-
-def list_model(op_type: str, prefix: str, ids: list[int], weights: list[float], **given):
-    attributes = {
-        **TREES,
-        **{f"{prefix}_{name}": value * (len(ids) // 5) for name, value in LEAVES.items()},
-        f"{prefix}_ids": ids,
-        f"{prefix}_weights": weights,
-        **given,
-    }
-    return node_model(op_type, [ROWS], 2 if prefix == "class" else 1, **attributes)
-
-
-REGRESSORS = [
-    {"n_targets": 1},
-    {"n_targets": 1, "aggregate_function": "AVERAGE"},
-    {"n_targets": 1, "aggregate_function": "MIN"},
-    {"n_targets": 1, "aggregate_function": "MAX", "base_values": [0.5]},
-    {"n_targets": 2, "base_values": [1.0, 2.0]},
-    {"n_targets": 2, "post_transform": "SOFTMAX"},
-    {"n_targets": 3, "post_transform": "LOGISTIC"},
-    {"n_targets": 3, "post_transform": "SOFTMAX_ZERO", "aggregate_function": "MAX"},
-    {"n_targets": 2, "ids": [0, 0, 0, 1, 1], "base_values": [1.0, 2.0]},
-]
-
-
-@pytest.mark.parametrize("given", REGRESSORS)
-def test_regressors_of_lists(given: dict) -> None:
-    given = dict(given)
-    ids = given.pop("ids", np.repeat(np.arange(given["n_targets"]), 5).tolist())
-    weights = np.random.default_rng(0).normal(size=len(ids)).tolist()
-    model, feeds = list_model("TreeEnsembleRegressor", "target", ids, weights, **given)
-    expected = run_stock(model, feeds)[0]
-    ours = og.InferenceSession(model).run(None, feeds)[0]
-    np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-6)
-
-
-THREE = {"classlabels_int64s": [4, 5, 6]}
-TWO = {"classlabels_strings": ["no", "yes"]}
-ALL_THREE, BOTH, ONE = ([i for i in range(n) for _ in range(5)] for n in (3, 2, 1))
-CLASSIFIERS = [
-    (THREE, ALL_THREE, -0.5, {}),
-    (THREE, ALL_THREE, -0.5, {"post_transform": "SOFTMAX"}),
-    (THREE, ALL_THREE, 0.0, {"base_values": [0.1, 0.2, 0.3]}),
-    (THREE, ALL_THREE, -0.5, {"post_transform": "LOGISTIC"}),
-    (TWO, BOTH, 0.0, {}),
-    (TWO, BOTH, -0.5, {"post_transform": "SOFTMAX"}),
-    (TWO, ONE, 0.0, {}),
-    (TWO, ONE, -0.5, {"post_transform": "LOGISTIC"}),
-    (TWO, ONE, -0.5, {"base_values": [0.3]}),
-]
-
-
-@pytest.mark.parametrize(("labels", "ids", "least", "given"), CLASSIFIERS)
-def test_classifiers_of_lists(labels: dict, ids: list, least: float, given: dict) -> None:
-    weights = np.random.default_rng(0).uniform(least, 0.5, len(ids)).tolist()
-    model, feeds = list_model("TreeEnsembleClassifier", "class", ids, weights, **labels, **given)
-    expected = run_stock(model, feeds)
-    ours = og.InferenceSession(model).run(None, feeds)
-    np.testing.assert_array_equal(ours[0], expected[0])
-    np.testing.assert_allclose(ours[1], expected[1], rtol=1e-5, atol=1e-6)
-
-
-def test_the_weights_of_leaves_are_trained() -> None:
-    """Splits stay; the leaves become the means of what falls into them."""
-    x, y = table()
-    tree = DecisionTreeRegressor(max_depth=3).fit(x, y)
-    model = to_onnx(tree, x[:1])
-    node = next(n for n in model.graph.node if n.op_type == "TreeEnsembleRegressor")
-    wanted = next(a for a in node.attribute if a.name == "target_weights")
-    before = list(wanted.floats)
-    wanted.floats[:] = [0.0] * len(before)
-    trainer = og.Trainer(
-        model, loss="mse", optimizer="sgd", lr=0.5, trainable=[f"{node.output[0]}.target_weights"]
-    )
-    trainer.fit(x, y.reshape(-1, 1).astype(F), epochs=400, batch_size=len(x), verbose=False)
-    after = next(
-        a
-        for n in trainer.trained_model().graph.node
-        if n.op_type == "TreeEnsembleRegressor"
-        for a in n.attribute
-        if a.name == "target_weights"
-    )
-    np.testing.assert_allclose(after.floats, before, rtol=1e-3, atol=1e-2)
-
-
-# Support vectors.
-
-MACHINES = {
-    "rbf": (SVR(), 0),
-    "linear": (SVR(kernel="linear"), 0),
-    "poly": (SVR(kernel="poly", degree=2, coef0=0.5), 0),
-    "sigmoid": (SVR(kernel="sigmoid", gamma=0.05), 0),
-    "one_class": (OneClassSVM(nu=0.3), 0),
-    "two": (SVC(), 2),
-    "three": (SVC(), 3),
-    "three_linear": (SVC(kernel="linear"), 3),
-    "nu": (NuSVC(), 3),
-    "two_shares": (SVC(probability=True, random_state=0), 2),
-    "three_shares": (SVC(probability=True, random_state=0), 3),
-    "linear_shares": (SVC(kernel="linear", probability=True, random_state=0), 3),
-    "nu_shares": (NuSVC(nu=0.3, probability=True, random_state=0), 3),
-}
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", MACHINES)
-def test_support_vectors_equal_onnxruntimes(name: str) -> None:
-    estimator, classes = MACHINES[name]
-    x, y = table(classes)
-    if not classes:
-        y = y / 50
-    model = to_onnx(estimator.fit(x, y), x[:1], options={"zipmap": False} if classes else None)
-    expected = run_stock(model, {"X": x})
-    given = og.InferenceSession(model).run(None, {"X": x})
-    for ours, theirs in zip(given, expected, strict=True):
-        if theirs.dtype.kind == "f":
-            # Coupling of probabilities stops at a change of 0.005 / classes there.
-            tolerance = 5e-3 if name.endswith("shares") else 5e-5
-            np.testing.assert_allclose(ours, theirs, rtol=0, atol=tolerance)
-        else:
-            np.testing.assert_array_equal(ours, theirs)  # by votes, not by probabilities
-
-
-ENSEMBLES = {
-    "extra_trees": ExtraTreesClassifier(n_estimators=4, random_state=0),
-    "gradient_boosting": GradientBoostingClassifier(n_estimators=4, random_state=0),
-    "isolation_forest": IsolationForest(n_estimators=4, random_state=0),
-    "ada_boost": AdaBoostClassifier(n_estimators=4, random_state=0),
-    "bagging": BaggingClassifier(n_estimators=3, random_state=0),
-    "calibrated": CalibratedClassifierCV(LinearSVC(), cv=2),
-    "stacking": StackingClassifier(
-        [("lines", LogisticRegression()), ("tree", DecisionTreeClassifier(max_depth=3))], cv=2
-    ),
-}
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", ENSEMBLES)
-def test_ensembles_equal_onnxruntimes(name: str) -> None:
-    estimator = ENSEMBLES[name]
-    x, y = table(3)
-    estimator.fit(x, y)
-    options = {id(estimator): {"zipmap": False}} if hasattr(estimator, "classes_") else None
-    model = to_onnx(estimator, x[:1], options=options, target_opset={"": 18, ML: 3})
-    feeds = {model.graph.input[0].name: x}
-    for ours, theirs in zip(
-        og.InferenceSession(model).run(None, feeds), run_stock(model, feeds), strict=True
-    ):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
-
-
-# A table with columns of texts and numbers, as ColumnTransformer is exported.
-
-
-def mixed_rows(count: int = 120) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    rng = np.random.default_rng(0)
-    columns = {
-        "age": rng.uniform(18, 80, count).astype(F),
-        "fare": rng.uniform(1, 100, count).astype(F),
-        "sex": rng.choice(["male", "female"], count).astype(object),
-        "port": rng.choice(["S", "C", "Q"], count).astype(object),
-    }
-    score = (columns["sex"] == "female") * 2.0 + (columns["port"] == "C") - columns["age"] / 40
-    labels = (score + rng.normal(0, 0.5, count) > 0).astype(np.int64)
-    columns["age"][::7] = NAN
-    return columns, labels
-
-
-def mixed_model() -> tuple[onnx.ModelProto, dict[str, np.ndarray], np.ndarray]:
-    pandas = pytest.importorskip("pandas")
-    columns, labels = mixed_rows()
-    numbers = Pipeline([("imputer", SimpleImputer()), ("scaler", StandardScaler())])
-    transformer = ColumnTransformer(
-        [
-            ("numbers", numbers, ["age", "fare"]),
-            ("texts", OneHotEncoder(handle_unknown="ignore"), ["sex", "port"]),
-        ]
-    )
-    pipeline = Pipeline([("columns", transformer), ("classifier", LogisticRegression())])
-    pipeline.fit(pandas.DataFrame(columns), labels)
-    types = [
-        (name, StringTensorType([None, 1]) if array.dtype == object else FloatTensorType([None, 1]))
-        for name, array in columns.items()
-    ]
-    options = {id(pipeline): {"zipmap": False}}
-    return convert_sklearn(pipeline, initial_types=types, options=options), columns, labels
-
-
-def test_columns_of_strings_equal_onnxruntimes() -> None:
-    model, columns, _ = mixed_model()
-    columns["port"][3] = "elsewhere"
-    feeds = {name: array.reshape(-1, 1) for name, array in columns.items()}
-    expected = run_stock(model, feeds)
-    given = og.InferenceSession(model).run(None, feeds)
-    np.testing.assert_array_equal(given[0], expected[0])
-    np.testing.assert_allclose(given[1], expected[1], rtol=1e-5, atol=1e-5)
-
-
-def test_columns_of_strings_are_trained_on() -> None:
-    """The classifier comes back from zero, in memory as from a file."""
-    model, columns, labels = mixed_model()
-    for node in model.graph.node:
-        for attribute in node.attribute:
-            if attribute.name == "coefficients":
-                attribute.floats[:] = [0.0] * len(attribute.floats)
-    feeds = {name: array.reshape(-1, 1) for name, array in columns.items()}
-    trainer = og.Trainer(model, optimizer="adam", lr=0.05)
-    trainer.fit(feeds, labels, epochs=80, batch_size=20, verbose=False, allow_nan=True)
-    trained = trainer.trained_model()
-    predicted = run_stock(trained, feeds)[0]
-    assert np.mean(predicted == labels) > 0.8
-    np.testing.assert_array_equal(trainer.predict(feeds), predicted)
-    # What the encoder knows is what it was.
-    encoders = [
-        [n.SerializeToString() for n in one.graph.node if n.op_type == "OneHotEncoder"]
-        for one in (model, trained)
-    ]
-    assert encoders[0] == encoders[1]
-
-
-def test_the_command_line_trains_on_columns_of_strings(tmp_path) -> None:
-    model, columns, labels = mixed_model()
-    onnx.save(model, tmp_path / "mixed.onnx")
-    lines = ["age,fare,sex,port,survived"]
-    for i, label in enumerate(labels):
-        age = columns["age"][i]
-        cells = [
-            "" if np.isnan(age) else str(age),
-            *(columns[n][i] for n in ("fare", "sex", "port")),
-        ]
-        lines.append(",".join(map(str, [*cells, label])))
-    (tmp_path / "rows.csv").write_text("\n".join(lines) + "\n")
-    arguments = [
-        "train",
-        "mixed.onnx",
-        "--data",
-        "rows.csv",
-        "--target",
-        "survived",
-        "--epochs",
-        "3",
-    ]
-    done = subprocess.run(
-        [sys.executable, "-m", "onnxgrad", *arguments, "--allow-nan", "-o", "trained.onnx"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    feeds = {name: array.reshape(-1, 1) for name, array in columns.items()}
-    trained = onnx.load(tmp_path / "trained.onnx")
-    assert np.mean(run_stock(trained, feeds)[0] == labels) > 0.7
+def test_its_gradient_beside_differences_of_stock_onnxruntime(key: tuple[str, int]) -> None:
+    sample = SAMPLES[key]
+    layer = og.ForwardBackward(model_of(key))
+    names = [value.name for value in layer.get_outputs()]
+    outputs = layer.forward(sample.feeds)
+    place = names.index(f"out{sample.output}")
+    seed = G.normal(size=outputs[place].shape).astype(np.float32)
+    gradient = layer.backward({f"out{sample.output}": seed}).inputs["x"]
+    direction = G.normal(size=NUMBERS.shape).astype(np.float32)
+    step = 1e-2
+    sides = []
+    for sign in (1, -1):
+        feeds = {**sample.feeds, "x": sample.feeds["x"] + sign * step * direction}
+        sides.append(np.sum(run_stock(key, feeds)[sample.output] * seed, dtype=np.float64))
+    difference = (sides[0] - sides[1]) / (2 * step)
+    np.testing.assert_allclose(np.sum(gradient * direction), difference, rtol=2e-2, atol=2e-2)
