@@ -159,9 +159,10 @@ void check_no_subgraphs(const Node& node) {
   throw ModelError(
       {.what = "a registered operator or gradient with subgraphs among its attributes",
        .where = {.node = node.name, .op_type = node.op_type},
-       .detail = "A gradient is an ONNX function of a node's inputs, outputs and cotangents. What a "
-                 "subgraph reads of the graph around it is none of these, and ONNX has no operator "
-                 "that is the derivative of a subgraph.",
+       .detail =
+           "A gradient is an ONNX function of a node's inputs, outputs and cotangents. What a "
+           "subgraph reads of the graph around it is none of these, and ONNX has no operator "
+           "that is the derivative of a subgraph.",
        .hint = "Register the body as an operator with a gradient, and call that in the subgraph."});
 }
 
