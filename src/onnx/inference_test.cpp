@@ -171,8 +171,10 @@ TEST_F(InferenceTest, FusedAndForeignNodesAreLeftAlone) {
 
 // y = x + Expand(s, Shape(x)) as a function with an attribute that its body reads.
 ir::Function make_function() {
-  ir::Function function{
-      .domain = "local", .name = "AddAndConcat", .body = std::make_shared<ir::Graph>()};
+  ir::Function function;
+  function.domain = "local";
+  function.name = "AddAndConcat";
+  function.body = std::make_shared<ir::Graph>();
   ir::Graph& body = *function.body;
   Value* x = body.add_input("x", {});
   Value* shape = body.add_input("shape", {});
