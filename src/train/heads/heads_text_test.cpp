@@ -196,15 +196,15 @@ INSTANTIATE_TEST_SUITE_P(
                  "initializer 'names'"},
         {.name = "label_of_a_mean_of_probabilities",
          .outputs = "string[N] L",
-         .nodes = "first = Sigmoid(s)  second = Softmax(product)  p = Mean(first, second)  "
+         .nodes = "each = Sigmoid(s)  all = Softmax(product)  p = Mean(each, all)  "
                   "i = ArgMax <axis = 1, keepdims = 0> (p)  L = Gather(names, i)",
          .line = "negative log-likelihood on 'p' (probabilities before output 'L', no scores "
                  "found; the logarithm is clamped), 3 classes from initializer 'names'"},
         {.name = "label_of_votes_beside_scores",
          .outputs = "string[N] L, float[N, 3] Y",
-         .nodes =
-             "wins = Greater(s, product)  votes = Cast <to = 1> (wins)  "
-             "i = ArgMax <axis = 1, keepdims = 0> (votes)  L = Gather(names, i)  Y = Erf(product)",
+         .nodes = "wins = Greater(s, product)  counted = Cast <to = 1> (wins)  "
+                  "votes = Add(counted, one)  i = ArgMax <axis = 1, keepdims = 0> (votes)  "
+                  "L = Gather(names, i)  Y = Erf(product)",
          .line = "softmax cross-entropy on 'Y', 3 classes from initializer 'names'"},
         {.name = "zip_map_of_scores",
          .outputs = "seq(map(string, float)) M",
