@@ -1,3 +1,4 @@
+#include <string>
 #include <vector>
 
 #include "onnxgrad/error.h"
@@ -80,6 +81,12 @@ std::vector<Value*> dft_vjp(VjpContext& ctx, GraphBuilder& g) {
   const Node& node = ctx.node();
   const std::size_t rank = required_rank(ctx, 0);
   Value* x = ctx.input(0);
+  if (const auto parts = known_dim(x, -1); parts && parts != 1 && parts != 2) {
+    throw GradientError({.what = "the last dimension of the signal is " + std::to_string(*parts) +
+                                 ", expected 1 or 2",
+                         .where = {.node = node.name, .op_type = node.op_type, .value = x->name},
+                         .hint = "Give a signal [..., length, ..., 1 or 2]."});
+  }
   Value* dy = ctx.cotangent(0);
   const bool inverse = node.int_attribute("inverse") != 0;
   const bool onesided = node.int_attribute("onesided") != 0;
