@@ -106,7 +106,7 @@ def without_gaps(rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Return the rows of maps with 0 for empty cells: keys that a map does not have."""
     if rows.dtype.kind != "f" or not np.isnan(rows).any():
         return rows
-    return np.nan_to_num(rows, nan=0.0, posinf=np.inf, neginf=-np.inf)
+    return np.where(np.isnan(rows), rows.dtype.type(0), rows)
 
 
 def name_list(names: Sequence[str], limit: int = 8) -> str:

@@ -13,6 +13,7 @@ import numpy as np
 
 from onnxgrad import _core
 from onnxgrad.data.arrays import as_numpy, from_native
+from onnxgrad.data.columns import Feeds
 from onnxgrad.errors import DataError
 
 __all__ = ["columns_of_maps", "is_map", "maps_of_rows", "rows_of_maps", "with_rows"]
@@ -100,7 +101,7 @@ def with_rows(inputs: Sequence[_core.ValueInfo], X: Any) -> Any:
     if _is_alone(inputs) and not maps.keys() & X.keys():  # one map
         return {name: rows_of_maps(X, info) for name, info in maps.items()}
     rows = {name: rows_of_maps(X[name], info) for name, info in maps.items() if name in X}
-    if type(X) is not dict and hasattr(X, "plan"):  # columns of a table, which messages name
+    if isinstance(X, Feeds):  # columns of a table, which messages name
         X.update(rows)
         return X
     return {**X, **rows}
