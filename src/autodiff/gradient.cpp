@@ -121,9 +121,13 @@ Value* conform(ir::GraphBuilder& g, bool broadcasts, const Node& node, Value* gr
   const auto given = gradient->type.static_dims();
   const auto wanted = input->type.static_dims();
   if (given && wanted && *given != *wanted) {
-    throw InternalError(
-        fmt::format("the rule of {} returned a gradient of shape {} for '{}' of shape {}",
-                    node.describe(), given->to_string(), input->name, wanted->to_string()));
+    // ONNX's inference of shapes accepts inputs that no runtime would.
+    throw GradientError(
+        {.what = fmt::format("'{}' has shape {}, and its gradient {}", input->name,
+                             wanted->to_string(), given->to_string()),
+         .where = {.node = node.name, .op_type = node.op_type, .value = input->name},
+         .hint = "Check that the inputs and attributes of the node match: run the model. If it "
+                 "runs, this is a bug in onnxgrad: please report it with the model."});
   }
   if (input->type.is_tensor() && !given) gradient->type = opdef::gradient_type(input->type);
   return gradient;

@@ -23,6 +23,11 @@ def cyclic():
     return model.SerializeToString()
 
 
+# 8 channels for blocks of 9, which ONNX's inference of shapes accepts.
+UNEVEN = """agraph (float[2, 8, 2, 3] x) => (float[2, c, h, w] y) {
+s = Exp (x)
+y = DepthToSpace <blocksize = 3> (s)
+}"""
 SUM = "main (float[N] x, float[M] z) => (float[K] y) { y = Add(x, z) }"
 UNKNOWN_OPERATOR = "main (float[N] x) => (float[N] y) { y = Frobnicate(x) }"
 
@@ -133,6 +138,11 @@ CASES = {
         lambda: og.Trainer(onnx.parser.parse_model(TWO_WITHOUT_GRADIENT), "mse"),
         og.GradientError,
         ["first_get", "second_get", "OptionalGetElement"],
+    ),
+    "operands_that_do_not_match": (
+        lambda: og.gradient(parse(UNEVEN), wrt=["x"], fill_grad=True),
+        og.GradientError,
+        ["DepthToSpace", "'s' has shape [2, 8, 2, 3]", "run the model"],
     ),
     "shapes": (
         lambda: og.InferenceSession(parse(SUM)).run(None, {"x": X[0], "z": X[:3, 0]}),
