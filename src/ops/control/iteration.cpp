@@ -34,7 +34,7 @@ std::vector<Value*> reads(const Node& node) {
   return values;
 }
 
-// What of the body depends on `sources` in a differentiable way, these included.
+// Values of the body that depend on `sources` in a differentiable way, `sources` included.
 Values reached_from(const ir::Graph& body, Values sources) {
   for (const Node* node : body.nodes) {
     const std::vector<Value*> inputs = reads(*node);
@@ -46,7 +46,7 @@ Values reached_from(const ir::Graph& body, Values sources) {
   return sources;
 }
 
-// What of the body `targets` depend on, these included.
+// Values of the body that `targets` depend on, `targets` included.
 Values needed_for(const ir::Graph& body, Values targets) {
   for (std::size_t n = body.nodes.size(); n-- > 0;) {
     const Node& node = *body.nodes[n];
@@ -102,7 +102,7 @@ class IterationGradient {
     return can_have_gradient(stacked(k)) ? ctx_.cotangent(roles_.num_states + k) : nullptr;
   }
 
-  // States on the way from something wanted to something that a gradient comes to.
+  // States between an input whose gradient is wanted and an output that has a gradient.
   void find_wanted() {
     Values wanted;
     for (std::size_t k = 0; k < roles_.scans_backward.size(); ++k) {
@@ -141,8 +141,8 @@ class IterationGradient {
     }
   }
 
-  // Marks further states until `follow`, from `seeds` and start(s) of what is marked, finds no
-  // end(s) of another one.
+  // Marks states until nothing changes: each whose end(s) is among the values that `follow` finds
+  // from `seeds` and from start(s) of the states that are marked already.
   template <class Start, class End, class Follow>
   void spread(std::vector<bool>& marked, const Values& seeds, const Start& start, const End& end,
               const Follow& follow) const {
@@ -172,8 +172,8 @@ class IterationGradient {
     }
   }
 
-  // True for a tensor of the body that certainly has the same shape in all iterations: inference
-  // has left the states only those dimensions that no iteration changes.
+  // True for a tensor of the body that has the same shape in all iterations: the types of states
+  // keep only the dimensions that no iteration changes.
   bool is_steady(const Value& value) const {
     return value.type.is_tensor() && value.type.shape &&
            std::ranges::all_of(*value.type.shape, [this](const ir::Dim& dim) {
@@ -193,8 +193,9 @@ class IterationGradient {
     return zero_gradient(g_, ctx_.require_output(s));
   }
 
-  // The gradient of one iteration: from those of the states after it and of what it stacks to
-  // those of the states before it, the growing sums and those of the rows that it reads.
+  // The gradient of one iteration. Its inputs are the gradients of the states after the iteration
+  // and of the rows that it stacks; its outputs are those of the states before it, of the rows that
+  // it reads, and the sums for captured values.
   void write_body() {
     std::vector<Value*> results;
     std::vector<Value*> wrt;
@@ -226,7 +227,7 @@ class IterationGradient {
         Value*& total = outputs[states_.size() + i];
         total = opdef::add_gradients(inner, totals[i], total);
       }
-      // onnxruntime 1.31 stacks a value once, however many outputs it is.
+      // onnxruntime 1.31 stacks a value only once, even if it is several outputs.
       for (auto output = outputs.begin(); output != outputs.end(); ++output) {
         if (std::find(outputs.begin(), output, *output) != output)
           *output = inner.identity(*output);
@@ -241,7 +242,7 @@ class IterationGradient {
     directions_.push_back(backward ? 1 : 0);
   }
 
-  // Makes values of the old body that the new one reads available, row by row.
+  // Saves the values of the primal body that the new body reads, and reads them there row by row.
   void carry() {
     GraphBuilder inner = g_.inside(*backward_);
     ctx_.carry(inner, body_, [&](Value* value) { return save(inner, value); });
@@ -275,8 +276,8 @@ class IterationGradient {
     return backward_->add_input(value->name + "_at", value->type);
   }
 
-  // Another state of the Loop: a sequence that is empty before it, and to which an iteration
-  // appends. Returns the formal input of the body; `output` is the node's.
+  // Adds a state to the Loop: a sequence that is empty at first and that iterations append to.
+  // Returns the input of the body; `output` receives the output of the node.
   Value* add_sequence_state(const Value& like, const ir::Type& element, Value*& output) {
     ir::Type type{.kind = ir::Type::Kind::kSequence,
                   .element = std::make_shared<const ir::Type>(ir::Type::tensor(element.dtype))};
@@ -303,7 +304,7 @@ class IterationGradient {
     return formal;
   }
 
-  // `value` of all iterations in a sequence, of which the new body reads an element.
+  // Collects `value` of all iterations in a sequence; the new body reads one element.
   void save_list(Value* value) {
     Value* all = nullptr;
     Value* before = add_sequence_state(*value, value->type, all);
@@ -313,8 +314,8 @@ class IterationGradient {
     add_sequence(all, true);
   }
 
-  // A sequence that the body reads: the elements of all iterations in one sequence, of which the
-  // new body takes those of an iteration, by their number and by that of all before them.
+  // A sequence that the body reads: the elements of all iterations are collected in one sequence;
+  // the new body takes those of its iteration, from their number and the number of all before them.
   Value* save_elements(GraphBuilder& inner, Value* sequence) {
     ONNXGRAD_ASSERT(roles_.is_loop && sequence->type.element);
     GraphBuilder body = g_.inside(body_);
@@ -348,7 +349,7 @@ class IterationGradient {
     return g.op("Loop", {count, nullptr, to}, {{"body", std::move(body)}});
   }
 
-  // What an inner Loop stacks may have another length in each iteration: it is run again.
+  // The rows that an inner Loop stacks may differ in number between iterations: it runs again.
   static bool may_differ_in_length(const Value& value) {
     if (value.producer == nullptr || value.producer->subgraphs().empty()) return false;
     return !value.type.shape || std::ranges::any_of(*value.type.shape, [](const ir::Dim& dim) {
@@ -356,7 +357,7 @@ class IterationGradient {
     });
   }
 
-  // Iterations have draws of their own, and the gradient runs them in another order.
+  // Each iteration draws its own random numbers, but the gradient runs in the opposite order.
   void check_draws(const ir::Graph& graph) const {
     for (const Node* node : graph.nodes) {
       if (opdef::draws_like_another(*node)) {
@@ -369,7 +370,7 @@ class IterationGradient {
     }
   }
 
-  // The rows of `value` become a sequence of the new Scan.
+  // The rows of `value` become a scanned input of the new Scan.
   void save_rows(Value* value) {
     const auto formal = std::ranges::find(body_.inputs, value) - body_.inputs.begin();
     const auto first_scanned = static_cast<std::ptrdiff_t>(roles_.first_formal + roles_.num_states);
@@ -384,8 +385,8 @@ class IterationGradient {
     }
     ir::Type type = value->type;
     if (type.shape) type.shape->insert(type.shape->begin(), roles_.length);
-    // Inputs go out through a node, as runtimes want it; and onnxruntime 1.31 loses what a node
-    // with subgraphs gives where that is stacked at once.
+    // Runtimes require that an output is computed by a node, not an input; and onnxruntime 1.31
+    // loses the output of a node with subgraphs if it is stacked directly.
     const bool is_plain = value->producer != nullptr && value->producer->subgraphs().empty() &&
                           std::ranges::find(body_.outputs, value) == body_.outputs.end();
     body_.outputs.push_back(is_plain ? value : g_.inside(body_).identity(value));
@@ -393,7 +394,7 @@ class IterationGradient {
     add_sequence(stacked_outputs_.back(), true);
   }
 
-  // A Scan needs one that determines how often it runs.
+  // A Scan needs a scanned input, which determines the number of iterations.
   void add_any_sequence() {
     Value* formal = roles_.scans_backward.empty() ? body_.inputs.at(0) : scan_formal(0);
     save_rows(formal);
@@ -407,7 +408,7 @@ class IterationGradient {
            std::ranges::any_of(states_, [this](std::size_t s) { return changes(s); });
   }
 
-  // The rows are picked by number, from the last one on.
+  // The body gathers its rows by index, from the last one to the first.
   std::vector<Value*> write_loop() {
     GraphBuilder inner = g_.inside(*backward_);
     Value* first = sequences_.front();
@@ -466,7 +467,7 @@ class IterationGradient {
                   std::move(attributes));
   }
 
-  // A list of the node that has one entry per stacked output has one for each new one too.
+  // Attributes with one entry per stacked output get an entry for each new output.
   void extend_directions() {
     Node& primal = primal_node();
     for (const char* name : {"scan_output_directions", "scan_output_axes"}) {
@@ -495,7 +496,7 @@ class IterationGradient {
   std::size_t num_stacked_;  // before the gradient stacked more
   std::vector<Value*> stacked_outputs_;
   std::unordered_set<std::string> symbols_;  // those of dimensions outside of the body
-  // What takes part, by number: states, captured values, scanned inputs, stacked outputs.
+  // Indices of the states, captured values, scanned inputs and stacked outputs that take part.
   std::vector<std::size_t> states_;
   std::vector<std::size_t> sums_;
   std::vector<std::size_t> scanned_;
