@@ -36,6 +36,11 @@ std::vector<const Tensor*> order_feeds(const NamedTensors& feeds, std::span<cons
                        .where = {.value = feed.name},
                        .hint = "Give each input one array."});
     }
+    if (port->type.is_tensor() && port->type.dtype == DataType::kUndefined) {
+      throw ModelError({.what = "input '" + feed.name + "' has an element type that is not known",
+                        .where = {.value = feed.name},
+                        .hint = "Declare the input with a type of ONNX up to IR version 13."});
+    }
     if (feed.tensor.dtype() != port->type.dtype) {
       throw DataError(
           {.what = fmt::format("input '{}' is {}, expected {}", feed.name,

@@ -1,5 +1,6 @@
 """Files that our parser, protobuf and ONNX see differently: a result, or an error of ours."""
 
+import numpy as np
 import onnx
 import onnx.parser
 import pytest
@@ -102,3 +103,31 @@ def test_no_error_of_protobuf_leaves(file, call):
         raise
     except og.Error:
         pass
+
+
+def test_unknown_element_type():
+    """Of a later version of ONNX: no array can be fed, and no kernel takes the input as absent."""
+    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["": 21]>
+    agraph (float[4, 3, 2] x, float[1, 9, 2] w, float[1, 9, 3] r) => (float[d, e, f, g] y) {
+    y = GRU <hidden_size = 3> (x, w, r)
+    }""")
+    model.graph.input[2].type.tensor_type.elem_type = 27
+    feeds = {
+        value.name: np.ones([d.dim_value for d in value.type.tensor_type.shape.dim], np.float32)
+        for value in model.graph.input
+    }
+    with pytest.raises(og.Error, match="'r'"):
+        og.InferenceSession(model).run(None, feeds)
+
+
+@pytest.mark.parametrize("count", [np.zeros(0, np.int64), np.array([2, 3])], ids=["none", "two"])
+def test_trip_count_is_one_number(count):
+    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["": 21]>
+    agraph (int64[n] count, float[2] x) => (float[d] y) {
+    y = Loop (count, , x) <body = step (int64 i, bool c, float[2] a) => (bool c1, float[2] b) {
+        c1 = Identity (c)
+        b = Add (a, a)
+    }>
+    }""")
+    with pytest.raises(og.ShapeError, match="trip count"):
+        og.InferenceSession(model).run(None, {"count": count, "x": np.ones(2, np.float32)})

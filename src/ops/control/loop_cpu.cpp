@@ -1,8 +1,13 @@
+#include <fmt/format.h>
+
 #include "ir/builder.h"
+#include "onnxgrad/error.h"
 #include "ops/control/iteration_cpu.h"
 
 namespace onnxgrad::ops::loop_cpu {
 namespace {
+
+constexpr const char* kControls[] = {"trip count", "condition"};
 
 Iteration roles_of(const ir::Node& node, std::size_t num_inputs) {
   Iteration roles{.body = std::get<ir::GraphPtr>(*node.find_attribute("body")).get(),
@@ -13,12 +18,29 @@ Iteration roles_of(const ir::Node& node, std::size_t num_inputs) {
   return roles;
 }
 
+// Throws: ShapeError for a trip count or condition of several elements or none.
+void check_control(const ir::Node& node, const Dims& dims, const char* what) {
+  if (dims.num_elements() == 1) return;
+  throw ShapeError(
+      {.what = fmt::format("the {} has shape {}, expected one element", what, dims.to_string()),
+       .where = {.node = node.name, .op_type = "Loop"},
+       .hint = "Reduce it to one number or truth value."});
+}
+
 opdef::KernelOffer offer_loop(const opdef::KernelRequest& request) {
+  for (std::size_t i = 0; i < 2; ++i) {
+    if (!request.inputs[i].is_present()) continue;
+    check_control(request.node, request.inputs[i].dims, kControls[i]);
+  }
   const auto captured = static_cast<std::size_t>(request.node.int_attribute("num_captured"));
   return offer_iteration(request, roles_of(request.node, request.inputs.size() - captured));
 }
 
 std::vector<Tensor> run_loop(const opdef::DynamicCall& call) {
+  for (std::size_t i = 0; i < 2; ++i) {
+    if (!call.inputs[i].is_defined()) continue;
+    check_control(call.node, call.inputs[i].dims(), kControls[i]);
+  }
   return run_iteration(call, roles_of(call.node, call.inputs.size()));
 }
 

@@ -121,6 +121,12 @@ std::string plan_cell(const KernelRequest& request, const CellSignature& signatu
       !reason.empty()) {
     return reason;
   }
+  for (const Operand operand : signature.inputs) {
+    const bool is_required = operand == Operand::kW || operand == Operand::kR;
+    if (is_required && plan.place[static_cast<std::size_t>(operand)] < 0) {
+      return "the type of W or R is not known";
+    }
+  }
   plan.scratch = static_cast<int>(request.inputs.size() + request.outputs.size());
   plan.threads = request.threads;
   const CellShape& s = plan.shape;
