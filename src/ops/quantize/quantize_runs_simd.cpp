@@ -127,8 +127,8 @@ HWY_INLINE void quantize_by_division(const float* x, const Factors& factors, T* 
                 });
 }
 
-// Numbers of 8 bits with one scale are computed without divisions, where products and sums are
-// rounded once: the product with the reciprocal is corrected by what remains (Markstein,
+// Numbers of 8 bits with one positive scale are computed without divisions, where products and sums
+// are rounded once: the product with the reciprocal is corrected by what remains (Markstein,
 // Computation of elementary functions on the IBM RISC System/6000 processor, 1990).
 #if HWY_TARGET != HWY_SCALAR && (HWY_TARGET <= HWY_AVX2 || HWY_ARCH_ARM_A64)
 #define ONNXGRAD_QUANTIZES_BY_RECIPROCAL 1
@@ -139,58 +139,41 @@ class Reciprocal {
   explicit Reciprocal(const Shared& factors)
       : scale_(hn::Set(d, factors.factor)),
         reciprocal_(hn::Set(d, 1.0F / factors.factor)),
-        low_(low_of<T>(factors.zero(0))),
-        high_(high_of<T>(factors.zero(0))) {
-    // What makes of kWhole plus a number the code, counted from the lowest one.
-    constexpr std::int32_t kBits = 0x4B400000;
-    const auto zero = static_cast<std::int32_t>(factors.offset);
-    offset_ = hn::Set(di, zero - kBits - std::numeric_limits<T>::min());
-    HWY_ALIGN std::int32_t order[kLanes];
-    constexpr std::int64_t kBlocks = kLanes / 4;
-    for (std::int64_t i = 0; i < kLanes; ++i) {
-      order[i] = static_cast<std::int32_t>(4 * (i % kBlocks) + i / kBlocks);
-    }
-    order_ = hn::SetTableIndices(di, order);
-  }
+        low_(hn::Mul(low_of<T>(factors.zero(0)), scale_)),
+        high_(hn::Mul(high_of<T>(factors.zero(0)), scale_)),
+        zero_(hn::Set(bytes, static_cast<std::uint8_t>(static_cast<int>(factors.offset)))) {}
 
   // Four vectors of x as bytes.
   HWY_INLINE void store(const float* x, T* y) const {
     for (std::int64_t k = 0; k < 4; ++k) __builtin_prefetch(x + (16 + k) * kLanes);
-    const auto ab = hn::Or(codes(x), hn::ShiftLeft<8>(codes(x + kLanes)));
-    const auto cd =
-        hn::Or(hn::ShiftLeft<16>(codes(x + 2 * kLanes)), hn::ShiftLeft<24>(codes(x + 3 * kLanes)));
-    auto all = hn::Or(ab, cd);
-    if (std::numeric_limits<T>::is_signed) {
-      all = hn::Xor(all, hn::Set(di, static_cast<std::int32_t>(0x80808080U)));
-    }
-    // The bytes of each vector next to each other, within 128 bits, then as a whole.
-    HWY_ALIGN static constexpr std::uint8_t kBytes[16] = {0, 4, 8,  12, 1, 5, 9,  13,
-                                                          2, 6, 10, 14, 3, 7, 11, 15};
-    const hn::Repartition<std::uint8_t, Floats> bytes;
-    const auto words = hn::BitCast(
-        di, hn::TableLookupBytes(hn::BitCast(bytes, all), hn::LoadDup128(bytes, kBytes)));
-    const auto sorted = hn::TableLookupLanes(words, order_);
-    hn::StoreU(hn::BitCast(bytes, sorted), bytes, reinterpret_cast<std::uint8_t*>(y));
+    const auto low = hn::ConcatEven(words, whole(x + kLanes), whole(x));
+    const auto high = hn::ConcatEven(words, whole(x + 3 * kLanes), whole(x + 2 * kLanes));
+    const auto all = hn::ConcatEven(bytes, hn::BitCast(bytes, high), hn::BitCast(bytes, low));
+    hn::StoreU(hn::Add(all, zero_), bytes, reinterpret_cast<std::uint8_t*>(y));
   }
 
  private:
-  HWY_INLINE hn::Vec<Numbers> codes(const float* from) const {
-    const Vector x = hn::LoadU(d, from);
-    const Vector estimate = hn::Min(hn::Mul(x, reciprocal_), hn::Set(d, kFar));
+  using Words = hn::Repartition<std::uint16_t, Floats>;
+  using Bytes = hn::Repartition<std::uint8_t, Floats>;
+
+  // x / scale, rounded, in the lowest byte of each number. What is clipped is clipped before: the
+  // bounds are rounded, their quotients are the numbers that they stand for.
+  HWY_INLINE hn::Vec<Words> whole(const float* from) const {
+    const Vector x = clamped(hn::LoadU(d, from), low_, high_);
+    const Vector estimate = hn::Mul(x, reciprocal_);
     const Vector rest = hn::NegMulAdd(estimate, scale_, x);
-    const Vector quotient = clamped(hn::MulAdd(rest, reciprocal_, estimate), low_, high_);
-    return hn::Add(hn::BitCast(di, hn::Add(quotient, hn::Set(d, kWhole))), offset_);
+    const Vector quotient = hn::MulAdd(rest, reciprocal_, estimate);
+    return hn::BitCast(words, hn::Add(quotient, hn::Set(d, kWhole)));
   }
 
-  static constexpr float kFar = 1048576.0F;  // beyond every result
   Floats d = {};
-  Numbers di = {};
+  Words words = {};
+  Bytes bytes = {};
   Vector scale_;
   Vector reciprocal_;
   Vector low_;
   Vector high_;
-  hn::Vec<Numbers> offset_;
-  decltype(hn::SetTableIndices(Numbers(), static_cast<const std::int32_t*>(nullptr))) order_;
+  hn::Vec<Bytes> zero_;
 };
 #endif
 
@@ -198,8 +181,7 @@ template <class T>
 HWY_ATTR void quantize_run(const float* x, float scale, float zero, T* y, std::int64_t count) {
   const Shared factors{scale, zero};
 #ifdef ONNXGRAD_QUANTIZES_BY_RECIPROCAL
-  const float size = scale < 0 ? -scale : scale;
-  if (sizeof(T) == 1 && size > 1e-30F && size < 1e30F) {  // neither is denormal
+  if (sizeof(T) == 1 && scale > 1e-30F && scale < 1e30F) {  // nor is the reciprocal denormal
     const Reciprocal<T> reciprocal(factors);
     constexpr std::int64_t kStep = 4 * kLanes;
     std::int64_t i = 0;
