@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <cstring>
 #include <string>
 #include <utility>
 
@@ -14,7 +15,8 @@
 #include "ops/kernel_support.h"
 
 // Kernels of GridSample and of its gradients. The points of an image come in blocks: which elements
-// a block reads, and with which weights, is worked out once for all channels.
+// a block reads, and with which weights, is worked out once for all channels. Points that read
+// 2 x 2 elements next to each other, as linear interpolation of images does, have one place each.
 
 namespace onnxgrad::ops::grid_sample_cpu {
 namespace {
@@ -37,14 +39,18 @@ struct SampleTask {
   std::int64_t block = 1;
   int threads = 1;
 
+  bool has_patches() const {
+    return rank == 2 && axes[0].mode == sample::Mode::kLinear && axes[0].size > 1 &&
+           axes[1].size > 1;
+  }
   std::int64_t blocks() const { return (points + block - 1) / block; }
 };
 
 // What one block of points reads.
 template <class T>
-class Block {
+class TapBlock {
  public:
-  Block(const SampleTask& task, bool with_slopes) : task_(task), with_slopes_(with_slopes) {}
+  TapBlock(const SampleTask& task, bool with_slopes) : task_(task), with_slopes_(with_slopes) {}
 
   // Points [first, first + count) of one image, whose part of the grid is `grid`.
   void find(const T* grid, std::int64_t first, std::int64_t count) {
@@ -72,15 +78,28 @@ class Block {
     }
   }
 
-  weighted::Taps<T> taps() const {
-    return {.indices = indices_.data(),
-            .weights = weights_.data(),
-            .taps = task_.taps,
-            .stride = task_.block};
+  // y of one channel.
+  void sample(const T* x, std::int64_t count, T* y) const {
+    weighted::gather_sums(x, taps(), count, y);
   }
 
-  // dgrid of the block's points, from the sums over channels of dy * x at each tap.
-  void grid_gradient(const T* sums, std::int64_t count, T* dgrid) const {
+  // Adds to dx of one channel.
+  void spread(const T* dy, std::int64_t count, T* dx) const {
+    for (std::int64_t t = 0; t < task_.taps; ++t) {
+      const std::int32_t* indices = indices_.data() + t * task_.block;
+      const T* weights = weights_.data() + t * task_.block;
+      for (std::int64_t p = 0; p < count; ++p) dx[indices[p]] += weights[p] * dy[p];
+    }
+  }
+
+  // The sums over channels of dy * x at each tap.
+  void clear_sums() { std::fill_n(sums_.begin(), task_.taps * task_.block, T(0)); }
+  void add(const T* x, const T* dy, std::int64_t count) {
+    weighted::add_gathered(x, taps(), dy, count, sums_.data());
+  }
+
+  // dgrid of the block's points, from the sums.
+  void grid_gradient(std::int64_t count, T* dgrid) const {
     const auto rank = static_cast<std::int64_t>(task_.rank);
     for (std::int64_t a = 0; a < rank; ++a) {
       std::array<T, kMaxBlock> total{};
@@ -94,8 +113,8 @@ class Block {
           factors[at] = source.data() + rest % taps * task_.block;
           rest /= taps;
         }
-        table_.add_products(sums + t * task_.block, factors[0], factors[1], factors[2], count,
-                            total.data());
+        table_.add_products(sums_.data() + t * task_.block, factors[0], factors[1], factors[2],
+                            count, total.data());
       }
       for (std::int64_t p = 0; p < count; ++p) {
         dgrid[p * rank + (rank - 1 - a)] = total[static_cast<std::size_t>(p)];
@@ -104,6 +123,13 @@ class Block {
   }
 
  private:
+  weighted::Taps<T> taps() const {
+    return {.indices = indices_.data(),
+            .weights = weights_.data(),
+            .taps = task_.taps,
+            .stride = task_.block};
+  }
+
   const SampleTask& task_;
   const sample::TapTable<T>& table_ = sample::tap_table<T>();
   bool with_slopes_;
@@ -113,6 +139,90 @@ class Block {
   std::array<std::array<T, 4 * kMaxBlock>, 3> slopes_;
   std::array<std::int32_t, kEntries> indices_;
   std::array<T, kEntries> weights_;
+  std::array<T, kEntries> sums_;
+};
+
+// The same where has_patches().
+template <class T>
+class PatchBlock {
+ public:
+  PatchBlock(const SampleTask& task, bool with_slopes) : task_(task) {
+    patches_.slopes = with_slopes ? slopes_.data() : nullptr;
+  }
+  PatchBlock(const PatchBlock&) = delete;
+  PatchBlock& operator=(const PatchBlock&) = delete;
+
+  void find(const T* grid, std::int64_t first, std::int64_t count) {
+    table_.split(grid + 2 * first, 2, count, kMaxBlock, columns_.data());
+    table_.find_patches(task_.axes[0], task_.axes[1], columns_.data(), count, patches_);
+  }
+
+  void sample(const T* x, std::int64_t count, T* y) {
+    read(x, count);
+    if (count % sample::kPadding == 0) return table_.sum_patches(patches_, count, y);
+    table_.sum_patches(patches_, count, space_.data());
+    std::copy_n(space_.data(), count, y);
+  }
+
+  void spread(const T* dy, std::int64_t count, T* dx) {
+    table_.share_patches(patches_, padded(dy, count), count, shares_.data());
+    const std::int64_t width = task_.axes[1].size;
+    for (std::int64_t p = 0; p < count; ++p) {
+      T* upper = dx + first_[static_cast<std::size_t>(p)];
+      T* lower = upper + width;
+      const T* share = shares_.data() + 4 * p;
+      upper[0] += share[0];
+      upper[1] += share[1];
+      lower[0] += share[2];
+      lower[1] += share[3];
+    }
+  }
+
+  void clear_sums() { shares_.fill(T(0)); }
+  void add(const T* x, const T* dy, std::int64_t count) {
+    read(x, count);
+    table_.add_patches(patches_, padded(dy, count), count, shares_.data());
+  }
+
+  void grid_gradient(std::int64_t count, T* dgrid) {
+    if (count % sample::kPadding == 0) {
+      return table_.patch_slopes(patches_, shares_.data(), count, dgrid);
+    }
+    table_.patch_slopes(patches_, shares_.data(), count, space_.data());
+    std::copy_n(space_.data(), 2 * count, dgrid);
+  }
+
+ private:
+  void read(const T* x, std::int64_t count) {
+    const std::int64_t width = task_.axes[1].size;
+    for (std::int64_t p = 0; p < count; ++p) {
+      const T* upper = x + first_[static_cast<std::size_t>(p)];
+      std::memcpy(elements_.data() + 2 * p, upper, 2 * sizeof(T));
+      std::memcpy(elements_.data() + 2 * (kMaxBlock + p), upper + width, 2 * sizeof(T));
+    }
+  }
+
+  // With whole vectors to read.
+  const T* padded(const T* dy, std::int64_t count) {
+    if (count % sample::kPadding == 0) return dy;
+    std::copy_n(dy, count, space_.data());
+    return space_.data();
+  }
+
+  const SampleTask& task_;
+  const sample::TapTable<T>& table_ = sample::tap_table<T>();
+  std::array<std::int32_t, kMaxBlock> first_ = {};
+  std::array<T, 2 * kMaxBlock> columns_ = {};
+  std::array<T, 2 * kMaxBlock> space_ = {};
+  std::array<T, 4 * kMaxBlock> weights_ = {};
+  std::array<T, 4 * kMaxBlock> slopes_ = {};
+  std::array<T, 4 * kMaxBlock> elements_ = {};
+  std::array<T, 4 * kMaxBlock> shares_ = {};  // or sums
+  sample::Patches<T> patches_ = {.first = first_.data(),
+                                 .weights = weights_.data(),
+                                 .slopes = nullptr,
+                                 .elements = elements_.data(),
+                                 .stride = kMaxBlock};
 };
 
 // Calls f(first, end) for shares of [0, total), one per thread.
@@ -124,7 +234,7 @@ void visit_shares(int threads, std::int64_t total, F&& f) {
 }
 
 // args: x, grid, y.
-template <class T>
+template <class T, class Block>
 void run_sample(const void* data, std::byte* const* args, const opdef::Launch&) {
   const auto& task = *static_cast<const SampleTask*>(data);
   const T* x = reinterpret_cast<const T*>(args[0]);
@@ -132,14 +242,14 @@ void run_sample(const void* data, std::byte* const* args, const opdef::Launch&) 
   T* y = reinterpret_cast<T*>(args[2]);
   const std::int64_t blocks = task.blocks();
   visit_shares(task.threads, task.images * blocks, [&](std::int64_t begin, std::int64_t end) {
-    Block<T> block(task, false);
+    Block block(task, false);
     for (std::int64_t i = begin; i < end; ++i) {
       const std::int64_t image = i / blocks;
       const std::int64_t first = i % blocks * task.block;
       const std::int64_t count = std::min(task.block, task.points - first);
       block.find(grid + image * task.points * static_cast<std::int64_t>(task.rank), first, count);
       for (std::int64_t c = image * task.channels; c < (image + 1) * task.channels; ++c) {
-        weighted::gather_sums(x + c * task.plane, block.taps(), count, y + c * task.points + first);
+        block.sample(x + c * task.plane, count, y + c * task.points + first);
       }
     }
   });
@@ -147,7 +257,7 @@ void run_sample(const void* data, std::byte* const* args, const opdef::Launch&) 
 
 // args: dy, x (not read), grid, dx. Threads have channels of their own, so that no two add to the
 // same element.
-template <class T>
+template <class T, class Block>
 void run_image_gradient(const void* data, std::byte* const* args, const opdef::Launch&) {
   const auto& task = *static_cast<const SampleTask*>(data);
   const T* dy = reinterpret_cast<const T*>(args[0]);
@@ -155,7 +265,7 @@ void run_image_gradient(const void* data, std::byte* const* args, const opdef::L
   T* dx = reinterpret_cast<T*>(args[3]);
   visit_shares(task.threads, task.images * task.channels,
                [&](std::int64_t begin, std::int64_t end) {
-                 Block<T> block(task, false);
+                 Block block(task, false);
                  std::fill(dx + begin * task.plane, dx + end * task.plane, T(0));
                  while (begin < end) {
                    const std::int64_t image = begin / task.channels;
@@ -164,16 +274,8 @@ void run_image_gradient(const void* data, std::byte* const* args, const opdef::L
                      const std::int64_t count = std::min(task.block, task.points - first);
                      block.find(grid + image * task.points * static_cast<std::int64_t>(task.rank),
                                 first, count);
-                     const weighted::Taps<T> taps = block.taps();
                      for (std::int64_t c = begin; c < stop; ++c) {
-                       const T* upstream = dy + c * task.points + first;
-                       T* target = dx + c * task.plane;
-                       for (std::int64_t t = 0; t < taps.taps; ++t) {
-                         const std::int32_t* indices = taps.indices + t * taps.stride;
-                         const T* weights = taps.weights + t * taps.stride;
-                         for (std::int64_t p = 0; p < count; ++p)
-                           target[indices[p]] += weights[p] * upstream[p];
-                       }
+                       block.spread(dy + c * task.points + first, count, dx + c * task.plane);
                      }
                    }
                    begin = stop;
@@ -182,7 +284,7 @@ void run_image_gradient(const void* data, std::byte* const* args, const opdef::L
 }
 
 // args: dy, x, grid, dgrid.
-template <class T>
+template <class T, class Block>
 void run_grid_gradient(const void* data, std::byte* const* args, const opdef::Launch&) {
   const auto& task = *static_cast<const SampleTask*>(data);
   const T* dy = reinterpret_cast<const T*>(args[0]);
@@ -192,19 +294,17 @@ void run_grid_gradient(const void* data, std::byte* const* args, const opdef::La
   const std::int64_t blocks = task.blocks();
   const auto rank = static_cast<std::int64_t>(task.rank);
   visit_shares(task.threads, task.images * blocks, [&](std::int64_t begin, std::int64_t end) {
-    Block<T> block(task, true);
-    std::array<T, kEntries> sums;
+    Block block(task, true);
     for (std::int64_t i = begin; i < end; ++i) {
       const std::int64_t image = i / blocks;
       const std::int64_t first = i % blocks * task.block;
       const std::int64_t count = std::min(task.block, task.points - first);
       block.find(grid + image * task.points * rank, first, count);
-      std::fill_n(sums.begin(), task.taps * task.block, T(0));
+      block.clear_sums();
       for (std::int64_t c = image * task.channels; c < (image + 1) * task.channels; ++c) {
-        weighted::add_gathered(x + c * task.plane, block.taps(), dy + c * task.points + first,
-                               count, sums.data());
+        block.add(x + c * task.plane, dy + c * task.points + first, count);
       }
-      block.grid_gradient(sums.data(), count, dgrid + (image * task.points + first) * rank);
+      block.grid_gradient(count, dgrid + (image * task.points + first) * rank);
     }
   });
 }
@@ -252,8 +352,15 @@ SampleTask make_task(const KernelRequest& request, const Dims& x, const Dims& gr
   return task;
 }
 
-template <opdef::KernelFn kFloat, opdef::KernelFn kDouble>
-KernelOffer offer_task(const KernelRequest& request, std::size_t x, std::size_t grid) {
+// Kernels for any points, and for those of patches.
+template <class T>
+struct Kernels {
+  opdef::KernelFn any;
+  opdef::KernelFn patches;
+};
+
+KernelOffer offer_task(const KernelRequest& request, std::size_t x, std::size_t grid,
+                       const Kernels<float>& of_float, const Kernels<double>& of_double) {
   const DataType dtype = request.inputs[x].dtype;
   if (request.inputs[grid].dtype != dtype) {
     return KernelOffer::decline("input and grid have different types");
@@ -263,17 +370,29 @@ KernelOffer offer_task(const KernelRequest& request, std::size_t x, std::size_t 
   }
   SampleTask task = make_task(request, request.inputs[x].dims, request.inputs[grid].dims);
   std::string label = fmt::format("{} taps, blocks of {} points", task.taps, task.block);
-  return prepared(dtype == DataType::kFloat32 ? kFloat : kDouble, task, std::move(label));
+  const auto choose = [&](const auto& kernels) {
+    return prepared(task.has_patches() ? kernels.patches : kernels.any, task, std::move(label));
+  };
+  return dtype == DataType::kFloat32 ? choose(of_float) : choose(of_double);
 }
 
 KernelOffer offer_sample(const KernelRequest& request) {
-  return offer_task<run_sample<float>, run_sample<double>>(request, 0, 1);
+  return offer_task(request, 0, 1,
+                    {run_sample<float, TapBlock<float>>, run_sample<float, PatchBlock<float>>},
+                    {run_sample<double, TapBlock<double>>, run_sample<double, PatchBlock<double>>});
 }
 KernelOffer offer_image_gradient(const KernelRequest& request) {
-  return offer_task<run_image_gradient<float>, run_image_gradient<double>>(request, 1, 2);
+  return offer_task(
+      request, 1, 2,
+      {run_image_gradient<float, TapBlock<float>>, run_image_gradient<float, PatchBlock<float>>},
+      {run_image_gradient<double, TapBlock<double>>,
+       run_image_gradient<double, PatchBlock<double>>});
 }
 KernelOffer offer_grid_gradient(const KernelRequest& request) {
-  return offer_task<run_grid_gradient<float>, run_grid_gradient<double>>(request, 1, 2);
+  return offer_task(
+      request, 1, 2,
+      {run_grid_gradient<float, TapBlock<float>>, run_grid_gradient<float, PatchBlock<float>>},
+      {run_grid_gradient<double, TapBlock<double>>, run_grid_gradient<double, PatchBlock<double>>});
 }
 
 }  // namespace

@@ -40,6 +40,8 @@ std::vector<OpCase> grid_sample_cases() {
   for (const std::string padding : {"border", "reflection"}) {
     add("one_pixel_" + padding, grid_sample::attributes("linear", padding, 0), {1, 2, 1, 1},
         uniform({1, 2, 2, 2}, -1, 1));
+    add("four_pixels_" + padding, grid_sample::attributes("linear", padding, 0), {1, 2, 2, 2},
+        uniform({1, 4, 4, 2}, -2, 2));
     add("far_" + padding, grid_sample::attributes("linear", padding, 1), {1, 1, 3, 4},
         uniform({1, 3, 2, 2}, -9, 9));
   }

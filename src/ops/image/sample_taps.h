@@ -26,6 +26,18 @@ struct Axis {
   bool align_corners = false;
 };
 
+/// The 2 x 2 elements that each point reads with linear interpolation on two axes, y and x, of at
+/// least two elements each. Rows of `weights` and `slopes` belong to the upper and lower row of the
+/// patch, then to its left and right column.
+template <class T>
+struct Patches {
+  std::int32_t* first = nullptr;  ///< [stride]: places of the upper left elements
+  T* weights = nullptr;           ///< [4, stride]
+  T* slopes = nullptr;            ///< [4, stride], their derivatives; nullptr: not wanted
+  T* elements = nullptr;          ///< [2, stride, 2], the rows of the patches, read by the caller
+  std::int64_t stride = 0;
+};
+
 /// What one instruction set offers for T.
 template <class T>
 struct TapTable {
@@ -45,6 +57,21 @@ struct TapTable {
   /// total[p] += part[p] * a[p] * b[p] * c[p]; b and c may be nullptr.
   void (*add_products)(const T* part, const T* a, const T* b, const T* c, std::int64_t count,
                        T* total) = nullptr;
+
+  /// The patches of the points at columns [2, stride], x first.
+  void (*find_patches)(const Axis& y, const Axis& x, const T* columns, std::int64_t count,
+                       const Patches<T>& patches) = nullptr;
+  /// to[p] = the weighted sum of patch p.
+  void (*sum_patches)(const Patches<T>& patches, std::int64_t count, T* to) = nullptr;
+  /// shares[p] = the weights of patch p times dy[p], row by row: [stride, 4].
+  void (*share_patches)(const Patches<T>& patches, const T* dy, std::int64_t count,
+                        T* shares) = nullptr;
+  /// sums[:, p] += the elements of patch p times dy[p], row by row: [4, stride].
+  void (*add_patches)(const Patches<T>& patches, const T* dy, std::int64_t count,
+                      T* sums) = nullptr;
+  /// dgrid[p] = the derivatives by x and y of the weighted sums of `sums`: [stride, 2].
+  void (*patch_slopes)(const Patches<T>& patches, const T* sums, std::int64_t count,
+                       T* dgrid) = nullptr;
 };
 
 /// Of the best instruction set of this machine.

@@ -258,14 +258,164 @@ HWY_ATTR void add_products(const T* part, const T* a, const T* b, const T* c, st
   }
 }
 
+// The two elements that a point at `grid` reads along an axis: returns the first one's place. A tap
+// beside the image has weight 0, or its weight goes to the tap within.
+template <class T>
+HWY_INLINE Vector<T> find_pair(const Range<T>& range, Vector<T> grid, std::int64_t stride,
+                               T* weights, T* slopes) {
+  const Tag<T> d;
+  const auto zero = hn::Zero(d);
+  const auto one = set<T>(T(1));
+  auto moves = zero;
+  const auto x = range.position(grid, moves);
+  const auto first = clamped<T>(hn::Floor(x), zero, set<T>(range.last - T(1)));
+  const auto at = hn::Sub(x, first);  // in [0, 1) where both taps are in the image
+  const bool has_zeros = range.axis.padding == Padding::kZeros;
+  auto right = clamped<T>(at, zero, one);
+  auto left = hn::Sub(one, right);
+  if (has_zeros) {
+    left = hn::Max(hn::Sub(one, hn::Abs(at)), zero);
+    right = hn::Max(hn::Sub(one, hn::Abs(hn::Sub(at, one))), zero);
+  }
+  hn::StoreU(left, d, weights);
+  hn::StoreU(right, d, weights + stride);
+  if (slopes != nullptr) {
+    const auto cell = hn::Floor(at);
+    const auto rises = hn::IfThenElseZero(hn::Eq(cell, zero), moves);
+    auto falls = hn::Neg(rises);
+    auto grows = rises;
+    if (has_zeros) {
+      falls = hn::IfThenElse(hn::Eq(cell, set<T>(T(-1))), moves, falls);
+      grows = hn::IfThenElse(hn::Eq(cell, one), hn::Neg(moves), grows);
+    }
+    hn::StoreU(falls, d, slopes);
+    hn::StoreU(grows, d, slopes + stride);
+  }
+  return first;
+}
+
+template <class T>
+HWY_ATTR void find_patches(const Axis& y, const Axis& x, const T* columns, std::int64_t count,
+                           const Patches<T>& patches) {
+  const Tag<T> d;
+  const Places<T> di;
+  const Range<T> rows(y);
+  const Range<T> row(x);
+  const auto [first, weights, slopes, elements, stride] = patches;
+  const auto width = hn::Set(di, static_cast<std::int32_t>(x.size));
+  HWY_ALIGN std::int32_t up[kLanes<T>];
+  HWY_ALIGN std::int32_t left[kLanes<T>];
+  for (std::int64_t p = 0; p < count; p += kLanes<T>) {
+    T* own = slopes == nullptr ? nullptr : slopes + p;
+    store_places<T>(find_pair(rows, hn::LoadU(d, columns + stride + p), stride, weights + p, own),
+                    up);
+    own = own == nullptr ? nullptr : own + 2 * stride;
+    store_places<T>(
+        find_pair(row, hn::LoadU(d, columns + p), stride, weights + 2 * stride + p, own), left);
+    hn::StoreU(hn::Add(hn::Mul(hn::LoadU(di, up), width), hn::LoadU(di, left)), di, first + p);
+  }
+}
+
+// The weights, or slopes, of vector p: rows up and down, columns left and right.
+template <class T>
+struct Factors {
+  Factors(const T* rows, const T* columns, std::int64_t stride, std::int64_t p)
+      : up(hn::LoadU(Tag<T>(), rows + p)),
+        down(hn::LoadU(Tag<T>(), rows + stride + p)),
+        left(hn::LoadU(Tag<T>(), columns + p)),
+        right(hn::LoadU(Tag<T>(), columns + stride + p)) {}
+
+  HWY_INLINE Vector<T> sum(const Vector<T>& a, const Vector<T>& b, const Vector<T>& c,
+                           const Vector<T>& e) const {
+    const auto upper = hn::MulAdd(left, a, hn::Mul(right, b));
+    const auto lower = hn::MulAdd(left, c, hn::Mul(right, e));
+    return hn::MulAdd(up, upper, hn::Mul(down, lower));
+  }
+
+  Vector<T> up;
+  Vector<T> down;
+  Vector<T> left;
+  Vector<T> right;
+};
+
+// The elements of the patches of vector p, row by row.
+template <class T>
+HWY_INLINE void load_patches(const Patches<T>& patches, std::int64_t p, Vector<T>& a, Vector<T>& b,
+                             Vector<T>& c, Vector<T>& e) {
+  const Tag<T> d;
+  hn::LoadInterleaved2(d, patches.elements + 2 * p, a, b);
+  hn::LoadInterleaved2(d, patches.elements + 2 * (patches.stride + p), c, e);
+}
+
+template <class T>
+HWY_ATTR void sum_patches(const Patches<T>& patches, std::int64_t count, T* to) {
+  const T* weights = patches.weights;
+  const std::int64_t stride = patches.stride;
+  for (std::int64_t p = 0; p < count; p += kLanes<T>) {
+    Vector<T> a, b, c, e;
+    load_patches(patches, p, a, b, c, e);
+    const Factors<T> own(weights, weights + 2 * stride, stride, p);
+    hn::StoreU(own.sum(a, b, c, e), Tag<T>(), to + p);
+  }
+}
+
+template <class T>
+HWY_ATTR void share_patches(const Patches<T>& patches, const T* dy, std::int64_t count, T* shares) {
+  const Tag<T> d;
+  const T* weights = patches.weights;
+  const std::int64_t stride = patches.stride;
+  for (std::int64_t p = 0; p < count; p += kLanes<T>) {
+    const Factors<T> own(weights, weights + 2 * stride, stride, p);
+    const auto upstream = hn::LoadU(d, dy + p);
+    const auto up = hn::Mul(own.up, upstream);
+    const auto down = hn::Mul(own.down, upstream);
+    hn::StoreInterleaved4(hn::Mul(up, own.left), hn::Mul(up, own.right), hn::Mul(down, own.left),
+                          hn::Mul(down, own.right), d, shares + 4 * p);
+  }
+}
+
+template <class T>
+HWY_ATTR void add_patches(const Patches<T>& patches, const T* dy, std::int64_t count, T* sums) {
+  const Tag<T> d;
+  const std::int64_t stride = patches.stride;
+  for (std::int64_t p = 0; p < count; p += kLanes<T>) {
+    Vector<T> element[4];
+    load_patches(patches, p, element[0], element[1], element[2], element[3]);
+    const auto upstream = hn::LoadU(d, dy + p);
+    for (std::int64_t k = 0; k < 4; ++k) {
+      T* sum = sums + k * stride + p;
+      hn::StoreU(hn::MulAdd(element[k], upstream, hn::LoadU(d, sum)), d, sum);
+    }
+  }
+}
+
+template <class T>
+HWY_ATTR void patch_slopes(const Patches<T>& patches, const T* sums, std::int64_t count, T* dgrid) {
+  const Tag<T> d;
+  const auto [first, weights, slopes, elements, stride] = patches;
+  for (std::int64_t p = 0; p < count; p += kLanes<T>) {
+    const auto a = hn::LoadU(d, sums + p);
+    const auto b = hn::LoadU(d, sums + stride + p);
+    const auto c = hn::LoadU(d, sums + 2 * stride + p);
+    const auto e = hn::LoadU(d, sums + 3 * stride + p);
+    const Factors<T> by_x(weights, slopes + 2 * stride, stride, p);
+    const Factors<T> by_y(slopes, weights + 2 * stride, stride, p);
+    hn::StoreInterleaved2(by_x.sum(a, b, c, e), by_y.sum(a, b, c, e), d, dgrid + 2 * p);
+  }
+}
+
+template <class T>
+TapTable<T> make_table() {
+  return {split<T>,       find<T>,          combine<T>,     add_products<T>, find_patches<T>,
+          sum_patches<T>, share_patches<T>, add_patches<T>, patch_slopes<T>};
+}
+
 const TapTable<float>* float_table() {
-  static const TapTable<float> table{split<float>, find<float>, combine<float>,
-                                     add_products<float>};
+  static const TapTable<float> table = make_table<float>();
   return &table;
 }
 const TapTable<double>* double_table() {
-  static const TapTable<double> table{split<double>, find<double>, combine<double>,
-                                      add_products<double>};
+  static const TapTable<double> table = make_table<double>();
   return &table;
 }
 
