@@ -24,7 +24,8 @@ namespace {
 using opdef::KernelOffer;
 using opdef::KernelRequest;
 
-constexpr std::int64_t kEntries = 4096;  // of a block: points times taps
+constexpr std::int64_t kEntries =
+    1024;  // of a block: points times taps, which stay in the L1 cache
 constexpr std::int64_t kMaxBlock = 256;  // points, a multiple of sample::kPadding
 constexpr std::int64_t kParallelElements = 1 << 14;
 
@@ -80,7 +81,16 @@ class TapBlock {
 
   // y of one channel.
   void sample(const T* x, std::int64_t count, T* y) const {
-    weighted::gather_sums(x, taps(), count, y);
+    const sample::Axis& axis = task_.axes[0];
+    if (task_.rank == 2 && axis.mode == sample::Mode::kCubic) {
+      return table_.sum_cubic(x, indices_.data(), weights_.data(), axis_weights_[0].data(),
+                              axis_weights_[1].data(), count, task_.block, y);
+    }
+    weighted::Taps<T> all = taps();
+    const bool is_copy =
+        axis.mode == sample::Mode::kNearest && axis.padding != sample::Padding::kZeros;
+    if (is_copy) all.weights = nullptr;
+    weighted::gather_sums(x, all, count, y);
   }
 
   // Adds to dx of one channel.
@@ -293,6 +303,10 @@ void run_grid_gradient(const void* data, std::byte* const* args, const opdef::La
   T* dgrid = reinterpret_cast<T*>(args[3]);
   const std::int64_t blocks = task.blocks();
   const auto rank = static_cast<std::int64_t>(task.rank);
+  if (task.axes[0].mode == sample::Mode::kNearest) {  // constant but for jumps
+    std::fill_n(dgrid, task.images * task.points * rank, T(0));
+    return;
+  }
   visit_shares(task.threads, task.images * blocks, [&](std::int64_t begin, std::int64_t end) {
     Block block(task, true);
     for (std::int64_t i = begin; i < end; ++i) {

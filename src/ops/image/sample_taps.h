@@ -57,6 +57,10 @@ struct TapTable {
   /// total[p] += part[p] * a[p] * b[p] * c[p]; b and c may be nullptr.
   void (*add_products)(const T* part, const T* a, const T* b, const T* c, std::int64_t count,
                        T* total) = nullptr;
+  /// y[p] = the sum over 4 x 4 taps of weights[t, p] * x[indices[t, p]], where weights[4 r + k, p]
+  /// = rows[r, p] * columns[k, p]. Fast where the taps of a row are next to each other.
+  void (*sum_cubic)(const T* x, const std::int32_t* indices, const T* weights, const T* rows,
+                    const T* columns, std::int64_t count, std::int64_t stride, T* y) = nullptr;
 
   /// The patches of the points at columns [2, stride], x first.
   void (*find_patches)(const Axis& y, const Axis& x, const T* columns, std::int64_t count,

@@ -258,6 +258,58 @@ HWY_ATTR void add_products(const T* part, const T* a, const T* b, const T* c, st
   }
 }
 
+// One point of sum_cubic, as four numbers to be added.
+template <class T>
+HWY_INLINE void sum_cubic_point(const T* x, const std::int32_t* indices, const T* weights,
+                                const T* rows, const T* columns, std::int64_t stride, T* to) {
+  if (indices[3 * stride] - indices[0] == 3) {  // no tap of the row is beside the image
+    const hn::CappedTag<T, 4> d;
+    for (std::int64_t k = 0; k < 4; k += hn::MaxLanes(d)) {
+      auto sum = hn::Mul(hn::Set(d, rows[0]), hn::LoadU(d, x + indices[0] + k));
+      for (std::int64_t r = 1; r < 4; ++r) {
+        const T* row = x + indices[4 * r * stride] + k;
+        sum = hn::MulAdd(hn::Set(d, rows[r * stride]), hn::LoadU(d, row), sum);
+      }
+      hn::StoreU(hn::Mul(sum, hn::LoadU(d, columns + k)), d, to + k);
+    }
+    return;
+  }
+  for (std::int64_t k = 0; k < 4; ++k) {
+    to[k] = 0;
+    for (std::int64_t t = k; t < 16; t += 4) {
+      to[k] += weights[t * stride] * x[indices[t * stride]];
+    }
+  }
+}
+
+template <class T>
+HWY_ATTR void sum_cubic(const T* x, const std::int32_t* indices, const T* weights, const T* rows,
+                        const T* columns, std::int64_t count, std::int64_t stride, T* y) {
+  const Tag<T> d;
+  HWY_ALIGN T own[4 * kLanes<T>];
+  HWY_ALIGN T parts[4 * kLanes<T>] = {};
+  for (std::int64_t p = 0; p < count; p += kLanes<T>) {
+    hn::StoreInterleaved4(hn::LoadU(d, columns + p), hn::LoadU(d, columns + stride + p),
+                          hn::LoadU(d, columns + 2 * stride + p),
+                          hn::LoadU(d, columns + 3 * stride + p), d, own);
+    const std::int64_t some = count - p < kLanes<T> ? count - p : kLanes<T>;
+    for (std::int64_t i = 0; i < some; ++i) {
+      sum_cubic_point(x, indices + p + i, weights + p + i, rows + p + i, own + 4 * i, stride,
+                      parts + 4 * i);
+    }
+    Vector<T> a, b, c, e;
+    hn::LoadInterleaved4(d, parts, a, b, c, e);
+    const auto sum = hn::Add(hn::Add(a, b), hn::Add(c, e));
+    if (some == kLanes<T>) {
+      hn::StoreU(sum, d, y + p);
+    } else {
+      HWY_ALIGN T last[kLanes<T>];
+      hn::Store(sum, d, last);
+      for (std::int64_t i = 0; i < some; ++i) y[p + i] = last[i];
+    }
+  }
+}
+
 // The two elements that a point at `grid` reads along an axis: returns the first one's place. A tap
 // beside the image has weight 0, or its weight goes to the tap within.
 template <class T>
@@ -406,8 +458,8 @@ HWY_ATTR void patch_slopes(const Patches<T>& patches, const T* sums, std::int64_
 
 template <class T>
 TapTable<T> make_table() {
-  return {split<T>,       find<T>,          combine<T>,     add_products<T>, find_patches<T>,
-          sum_patches<T>, share_patches<T>, add_patches<T>, patch_slopes<T>};
+  return {split<T>,        find<T>,        combine<T>,       add_products<T>, sum_cubic<T>,
+          find_patches<T>, sum_patches<T>, share_patches<T>, add_patches<T>,  patch_slopes<T>};
 }
 
 const TapTable<float>* float_table() {

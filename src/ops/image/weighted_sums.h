@@ -11,7 +11,7 @@ namespace onnxgrad::ops::weighted {
 template <class T>
 struct Taps {
   const std::int32_t* indices = nullptr;
-  const T* weights = nullptr;
+  const T* weights = nullptr;  ///< nullptr: one tap, of weight 1
   std::int64_t taps = 0;
   std::int64_t stride = 0;
 };
@@ -21,6 +21,21 @@ struct Taps {
 // sampling").
 
 namespace detail {
+
+template <class T>
+void gather(const T* __restrict x, const std::int32_t* __restrict indices, std::int64_t count,
+            T* __restrict y) {
+  // Points next to each other mostly read elements next to each other: the next ones, which the
+  // caller reads after those of other channels.
+  constexpr std::int64_t kLine = 64 / sizeof(T);
+  std::int64_t o = 0;
+  for (; o + kLine <= count; o += kLine) {
+    __builtin_prefetch(x + indices[o] + count);
+    __builtin_prefetch(y + o + count, 1);
+    for (std::int64_t i = o; i < o + kLine; ++i) y[i] = x[indices[i]];
+  }
+  for (; o < count; ++o) y[o] = x[indices[o]];
+}
 
 template <int kTaps, class T>
 void gather_sums(const T* __restrict x, const Taps<T>& taps, std::int64_t count, T* __restrict y) {
@@ -42,6 +57,9 @@ void gather_sums(const T* __restrict x, const Taps<T>& taps, std::int64_t count,
 /// overlap.
 template <class T>
 void gather_sums(const T* x, const Taps<T>& taps, std::int64_t count, T* y) {
+  if (taps.weights == nullptr) {
+    return detail::gather(x, taps.indices, count, y);
+  }
   switch (taps.taps) {
     case 1:
       return detail::gather_sums<1>(x, taps, count, y);
