@@ -15,8 +15,11 @@
 // Pattern: onnxgrad.LSTMGates(X, W, R, ..., Y), as the gradient of LSTM calls it, where Y is the
 // first output of LSTM(X, W, R, ...) with the same attributes; likewise of GRU and RNN. The
 // operator, which computes the gates anyway, becomes onnxgrad.fused.LSTM: its own outputs, then
-// those of LSTMGates. Unread results of onnxgrad.LSTMGradient (stock runtimes want them in the
-// file) are dropped, so that the kernel leaves out their products.
+// those of LSTMGates. If only the gradient reads the gates, and they are a sigmoid or tanh of their
+// sums, both nodes get gate_values = 1: the gates are kept as values, from which the derivatives
+// follow, and onnxgrad.LSTMGradient becomes onnxgrad.fused.LSTMGradient. Unread results of
+// onnxgrad.LSTMGradient (stock runtimes want them in the file) are dropped, so that the kernel
+// leaves out their products.
 
 namespace onnxgrad::passes {
 namespace {
@@ -32,6 +35,7 @@ struct CellRow {
   std::size_t num_outputs = 0;  // of the operator
 };
 
+constexpr std::size_t kGradientGates = 8;  // which input of LSTMGradient
 constexpr std::array<CellRow, 3> kCells = {{
     {"LSTM", "LSTMGates", "LSTMGradient", 8, 3},
     {"GRU", "GRUGates", "GRUGradient", 6, 2},
@@ -83,6 +87,44 @@ Node* find_operator(const Node& gates, const CellRow& row) {
   return has_attributes_of(gates, *cell) ? cell : nullptr;
 }
 
+// Sigmoid for i, o and u, tanh for n and the cell, none of them clipped; without peepholes.
+bool has_usual_gates(const Node& lstm) {
+  constexpr std::array<std::string_view, 3> kUsual = {"Sigmoid", "Tanh", "Tanh"};
+  if (const ir::AttributeValue* given = lstm.find_attribute("activations")) {
+    const auto* names = std::get_if<std::vector<std::string>>(given);
+    if (names == nullptr) return false;
+    for (std::size_t i = 0; i < names->size(); ++i) {
+      if ((*names)[i] != kUsual[i % kUsual.size()]) return false;
+    }
+  }
+  return lstm.float_attribute("clip", 0.0F) == 0 && lstm.input(7) == nullptr;
+}
+
+// True if any are kept.
+bool keep_values(ir::Graph& graph) {
+  const ir::Uses uses(graph);
+  bool changed = false;
+  for (Node* node : graph.nodes) {
+    const CellRow* row = find_cell(*node, &CellRow::gradient);
+    if (row == nullptr || row->op_type != "LSTM") continue;
+    const Value* gates = node->input(kGradientGates);
+    Node* cell = gates == nullptr ? nullptr : gates->producer;
+    if (cell == nullptr || cell->domain != ir::kFusedDomain || cell->op_type != row->op_type ||
+        uses.only_reader(gates) != node || cell->input(7) != node->input(6)) {
+      continue;
+    }
+    if (gates->dtype() != DataType::kFloat32 && gates->dtype() != DataType::kFloat64) continue;
+    if (!has_usual_gates(*cell) || !has_attributes_of(*node, *cell)) continue;
+    for (Node* one : {cell, node}) {
+      one->set_attribute("gate_values", std::int64_t{1});
+    }
+    node->domain = ir::kFusedDomain;
+    node->op_type = std::string(row->gradient);
+    changed = true;
+  }
+  return changed;
+}
+
 // True if it drops any.
 bool drop_unread_gradients(ir::Graph& graph) {
   const ir::Uses uses(graph);
@@ -118,7 +160,8 @@ bool keep_gates(ir::Graph& graph, const PassContext& /*context*/) {
       return node->outputs.empty() && find_cell(*node, &CellRow::gates) != nullptr;
     });
   }
-  return drop_unread_gradients(graph) || changed;
+  changed = drop_unread_gradients(graph) || changed;
+  return keep_values(graph) || changed;
 }
 
 }  // namespace onnxgrad::passes

@@ -96,6 +96,55 @@ TEST_F(PassTest, CellsKeepTheirGates) {
   }
 }
 
+// The gates of an LSTM are kept as values if its gradient is their only reader and they are a
+// sigmoid or tanh of their sums.
+TEST_F(PassTest, GatesOfLstmAreKeptAsValues) {
+  enum class Case : std::uint8_t { kUsual, kActivation, kClip, kPeepholes, kAnotherReader };
+  for (const Case one :
+       {Case::kUsual, Case::kActivation, Case::kClip, Case::kPeepholes, Case::kAnotherReader}) {
+    SCOPED_TRACE(static_cast<int>(one));
+    testing_support::Workbench bench;
+    ir::GraphBuilder& g = bench.builder();
+    const auto add_input = [&](const char* name, const Dims& dims) {
+      return bench.graph().add_input(name, ir::Type::tensor(DataType::kFloat32, dims));
+    };
+    Value* w = add_input("w", {1, 16, 3});
+    std::vector<Value*> inputs = {add_input("x", {5, 2, 3}),
+                                  w,
+                                  add_input("r", {1, 16, 4}),
+                                  nullptr,
+                                  nullptr,
+                                  nullptr,
+                                  nullptr};
+    if (one == Case::kPeepholes) inputs.push_back(add_input("p", {1, 12}));
+    std::vector<ir::Attribute> attributes = {{.name = "hidden_size", .value = std::int64_t{4}}};
+    if (one == Case::kActivation) {
+      attributes.push_back({.name = "activations",
+                            .value = std::vector<std::string>{"Sigmoid", "Tanh", "Softsign"}});
+    }
+    if (one == Case::kClip) attributes.push_back({.name = "clip", .value = 1.0F});
+    Value* y = g.op("LSTM", inputs, attributes);
+    const std::vector<Value*> weights{w};
+    const std::vector<Value*> outputs{y};
+    const std::vector<Value*> seeds{g.ones_like(y)};
+    bench.graph().outputs = autodiff::add_vjp(g, registry(), outputs, seeds, weights);
+    fold_constants(bench.graph(), bench.context());
+    ir::Node* gradient = nullptr;
+    for (ir::Node* node : bench.graph().nodes) {
+      if (node->input(8) != nullptr) gradient = node;
+    }
+    ASSERT_NE(gradient, nullptr);
+    if (one == Case::kAnotherReader) bench.graph().outputs.push_back(g.neg(gradient->input(8)));
+    ASSERT_TRUE(keep_gates(bench.graph(), bench.context()));
+    ASSERT_EQ(ir::find_fault(bench.graph()), "");
+    const std::int64_t expected = one == Case::kUsual ? 1 : 0;
+    EXPECT_EQ(gradient->domain, expected == 1 ? ir::kFusedDomain : ir::kFunctionDomain);
+    EXPECT_EQ(gradient->int_attribute("gate_values", 0), expected);
+    EXPECT_EQ(y->producer->int_attribute("gate_values", 0), expected);
+    EXPECT_EQ(y->producer->domain, ir::kFusedDomain);
+  }
+}
+
 TEST_F(PassTest, GatesOfAnotherCellAreNotKept) {
   Value* x = input("x", {5, 2, 3});
   Value* w = input("w", {1, 4, 3});

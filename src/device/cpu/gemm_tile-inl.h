@@ -43,13 +43,16 @@ struct TileEnd {
   }
 
   /// All of `start` is read before anything is written: a load right after a masked store to the
-  /// same cache line waits for it.
+  /// same cache line waits for it. By itself if nothing scales: some processors add beside the
+  /// multiply-adds of the next tile.
+  template <bool kScales>
   void add(V (&sum)[kRows][kVectors], const T* start, std::ptrdiff_t start_row, V scale) const {
 #pragma GCC unroll 16
     for (int i = 0; i < kRows; ++i) {
 #pragma GCC unroll 4
       for (int v = 0; v < kVectors; ++v) {
-        sum[i][v] = hn::MulAdd(scale, sum[i][v], load(start + v * kLanes, v));
+        const V term = load(start + v * kLanes, v);
+        sum[i][v] = kScales ? hn::MulAdd(scale, sum[i][v], term) : hn::Add(sum[i][v], term);
       }
       start += start_row;
       keep_in_register(start);
@@ -108,6 +111,7 @@ void gemm_tile(const GemmTile<hn::TFromD<D>>& tile) {
   const std::int64_t steps = tile.steps;
   const GemmFinish finish = tile.finish;
   const bool prefetches = steps >= kLongSum && start_row != 0;
+  const bool scales = tile.scale != T(1);
   const V scale = hn::Set(d, tile.scale);
   const T* block_a = tile.a;
   const T* start = tile.start;
@@ -154,7 +158,11 @@ void gemm_tile(const GemmTile<hn::TFromD<D>>& tile) {
       for (int g = 0; g < kGroups; ++g) a[g] += a_step;
     }
     if (finish != GemmFinish::kStore) {
-      end.add(sum, start, start_row, scale);
+      if (scales) {
+        end.template add<true>(sum, start, start_row, scale);
+      } else {
+        end.template add<false>(sum, start, start_row, scale);
+      }
       if (finish == GemmFinish::kRelu) end.relu(sum);
     }
     end.store(sum, c, c_row);

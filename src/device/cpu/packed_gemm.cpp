@@ -6,8 +6,8 @@ namespace onnxgrad::device {
 namespace {
 
 // Calls f(panel, first column, columns, columns with padding).
-template <class T, class F>
-void visit_panels(const PackedGemm<T>& gemm, F&& f) {
+template <class Gemm, class F>
+void visit_panels(const Gemm& gemm, F&& f) {
   std::int64_t column = 0;
   const std::int64_t count = gemm.columns.wide_count + gemm.columns.narrow_count;
   for (std::int64_t p = 0; p < count; ++p) {
@@ -102,7 +102,89 @@ void PackedGemm<T>::run(const Rows& rows, const Operands& operands) const {
   });
 }
 
+template <class T>
+RowSumGemm<T> RowSumGemm<T>::prepare(std::int64_t m, std::int64_t n, std::int64_t block) {
+  const GemmTarget<T>& target = gemm_target<T>();
+  RowSumGemm made{.m = m, .n = n, .block = block, .lanes = target.lanes};
+  made.columns = split_columns(n, target);
+  const auto tiles_of = [&](int vectors) {
+    Tiles tiles;
+    if (vectors == 0) return tiles;
+    const auto split = [&](std::int64_t rows) {
+      return rows == 0 ? RowSplit<T>{}
+                       : split_rows(rows, target.tile[vectors - 1], target.max_rows[vectors - 1]);
+    };
+    tiles.whole = split(target.lanes);
+    tiles.rest = split(m % target.lanes);
+    return tiles;
+  };
+  made.wide = tiles_of(made.columns.wide);
+  made.narrow = tiles_of(made.columns.wide - 1);
+  return made;
+}
+
+template <class T>
+std::int64_t RowSumGemm<T>::a_size() const {
+  return (m + lanes - 1) / lanes * lanes * block;
+}
+
+template <class T>
+std::int64_t RowSumGemm<T>::b_size() const {
+  std::int64_t size = 0;
+  visit_panels(*this, [&](auto, auto, auto, std::int64_t padded) { size += padded * block; });
+  return size;
+}
+
+template <class T>
+void RowSumGemm<T>::pack_a(const T* a, std::ptrdiff_t a_row, std::int64_t first, std::int64_t count,
+                           T* packed) const {
+  const GemmTarget<T>& target = gemm_target<T>();
+  for (std::int64_t column = 0; column < m; column += lanes) {
+    target.copy(a + column, a_row, packed + column * block + first * lanes, lanes, count,
+                std::min<std::int64_t>(lanes, m - column));
+  }
+}
+
+template <class T>
+void RowSumGemm<T>::pack_b(const T* b, std::int64_t first, std::int64_t count, T* packed) const {
+  const GemmTarget<T>& target = gemm_target<T>();
+  visit_panels(*this, [&](auto, std::int64_t column, std::int64_t width, std::int64_t padded) {
+    target.copy(b + column, n, packed + first * padded, padded, count, width);
+    packed += padded * block;
+  });
+}
+
+template <class T>
+void RowSumGemm<T>::run(const Operands& operands) const {
+  constexpr std::int64_t kWidestPanel = 64;
+  alignas(64) static constexpr T kZeros[kWidestPanel] = {};
+  const T* b = operands.b;
+  const std::int64_t count = columns.wide_count + columns.narrow_count;
+  visit_panels(*this, [&](std::int64_t p, std::int64_t column, auto, std::int64_t padded) {
+    const Tiles& tiles = p < columns.wide_count ? wide : narrow;
+    for (std::int64_t row = 0; row < m; row += lanes) {
+      GemmTile<T> tile;
+      tile.a = operands.a + row * block;
+      tile.a_row = 1;
+      tile.a_step = lanes;
+      tile.b = b;
+      tile.b_step = padded;
+      tile.c = operands.c + row * n + column;
+      tile.c_row = n;
+      tile.start = operands.adds ? tile.c : kZeros;
+      tile.start_row = operands.adds ? n : 0;
+      tile.steps = operands.rows;
+      tile.tail = p + 1 == count ? columns.tail : lanes;
+      tile.finish = operands.adds ? GemmFinish::kAdd : GemmFinish::kStore;
+      run_tiles(tile, row + lanes <= m ? tiles.whole : tiles.rest);
+    }
+    b += padded * block;
+  });
+}
+
 template struct PackedGemm<float>;
 template struct PackedGemm<double>;
+template struct RowSumGemm<float>;
+template struct RowSumGemm<double>;
 
 }  // namespace onnxgrad::device

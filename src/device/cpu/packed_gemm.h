@@ -48,6 +48,44 @@ struct PackedGemm {
   void run(const Rows& rows, const Operands& operands) const;
 };
 
+/// C = A^T B, or C += A^T B, with A [rows, m] and B [rows, n] in blocks of rows: gradients of
+/// weights, summed over the steps of a recurrence while these are cached. Trivially copyable.
+template <class T>
+struct RowSumGemm {
+  std::int64_t m = 0;
+  std::int64_t n = 0;
+  std::int64_t block = 0;  ///< most rows
+  int lanes = 1;
+  ColumnSplit<T> columns = {};  ///< of B
+
+  /// Tiles for the columns of A that make up a vector, and for those after the last whole one.
+  struct Tiles {
+    RowSplit<T> whole = {};
+    RowSplit<T> rest = {};
+  };
+  Tiles wide = {};
+  Tiles narrow = {};
+
+  struct Operands {
+    const T* a = nullptr;  ///< as pack_a() writes it
+    const T* b = nullptr;  ///< as pack_b() writes it
+    std::int64_t rows = 0;
+    bool adds = false;
+    T* c = nullptr;  ///< [m, n]
+  };
+
+  static RowSumGemm prepare(std::int64_t m, std::int64_t n, std::int64_t block);
+  /// Elements of all columns of A, which several products may share, and of B.
+  std::int64_t a_size() const;
+  std::int64_t b_size() const;
+  /// Rows [first, first + count) of a block. `packed` is 64-byte aligned; `a_row`: from one row of
+  /// A to the next.
+  void pack_a(const T* a, std::ptrdiff_t a_row, std::int64_t first, std::int64_t count,
+              T* packed) const;
+  void pack_b(const T* b, std::int64_t first, std::int64_t count, T* packed) const;
+  void run(const Operands& operands) const;
+};
+
 }  // namespace onnxgrad::device
 
 #endif  // ONNXGRAD_DEVICE_CPU_PACKED_GEMM_H_

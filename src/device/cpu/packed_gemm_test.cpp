@@ -2,9 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "base/memory_budget.h"
@@ -87,6 +89,68 @@ TEST(PackedGemm, ProductsOfAllShapes) {
             check<float>(m, n, k, transpose, start, random);
             check<double>(m, n, k, !transpose, start, random);
           }
+        }
+      }
+    }
+  });
+}
+
+// Two blocks of rows, the second one shorter, each packed in two parts.
+template <class T>
+void check_row_sums(std::int64_t m, std::int64_t n, std::int64_t block, std::mt19937& random) {
+  std::normal_distribution<double> normal;
+  const std::int64_t rows = block + (block + 1) / 2;
+  const auto numbers = [&](std::int64_t count) {
+    std::vector<T> made(static_cast<std::size_t>(count));
+    for (T& number : made) number = static_cast<T>(normal(random));
+    return made;
+  };
+  const std::vector<T> a = numbers(rows * m);
+  const std::vector<T> b = numbers(rows * n);
+  std::vector<T> c = numbers(m * n + 1);
+  const T beyond = c.back();
+  const auto gemm = RowSumGemm<T>::prepare(m, n, block);
+  const auto packed_a = base::allocate_aligned(gemm.a_size() * std::int64_t{sizeof(T)});
+  const auto packed_b = base::allocate_aligned(gemm.b_size() * std::int64_t{sizeof(T)});
+  auto* own_a = reinterpret_cast<T*>(packed_a.get());
+  auto* own_b = reinterpret_cast<T*>(packed_b.get());
+  for (std::int64_t first = 0; first < rows; first += block) {
+    const std::int64_t count = std::min(block, rows - first);
+    for (const auto& [from, to] :
+         {std::pair{std::int64_t{0}, count / 2}, std::pair{count / 2, count}}) {
+      gemm.pack_a(a.data() + (first + from) * m, m, from, to - from, own_a);
+      gemm.pack_b(b.data() + (first + from) * n, from, to - from, own_b);
+    }
+    gemm.run({.a = own_a, .b = own_b, .rows = count, .adds = first > 0, .c = c.data()});
+  }
+  EXPECT_EQ(c.back(), beyond) << "writes past the result";
+  const auto at = [](std::int64_t index) { return static_cast<std::size_t>(index); };
+  for (std::int64_t i = 0; i < m; ++i) {
+    for (std::int64_t j = 0; j < n; ++j) {
+      double sum = 0;
+      double size = 0;
+      for (std::int64_t p = 0; p < rows; ++p) {
+        const double product =
+            static_cast<double>(a[at(p * m + i)]) * static_cast<double>(b[at(p * n + j)]);
+        sum += product;
+        size += std::abs(product);
+      }
+      const double epsilon = static_cast<double>(std::numeric_limits<T>::epsilon());
+      ASSERT_NEAR(static_cast<double>(c[at(i * n + j)]), sum,
+                  epsilon * (static_cast<double>(rows) + 4) * size + 1e-300)
+          << m << "x" << n << ", blocks of " << block << " rows, at [" << i << ", " << j << "]";
+    }
+  }
+}
+
+TEST(PackedGemm, SumsOverRowsInBlocks) {
+  for_each_instruction_set([] {
+    std::mt19937 random(2);
+    for (const std::int64_t m : {1, 5, 16, 33, 76}) {
+      for (const std::int64_t n : {1, 3, 16, 31, 64, 100, 129}) {
+        for (const std::int64_t block : {1, 7, 40}) {
+          check_row_sums<float>(m, n, block, random);
+          check_row_sums<double>(m, n, block, random);
         }
       }
     }

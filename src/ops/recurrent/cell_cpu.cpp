@@ -20,6 +20,13 @@ namespace {
 
 // Fewer operations than this are not worth a second thread.
 constexpr std::int64_t kParallelFlops = 1 << 20;
+// Rows of a step from which products with W step by step read it often enough, and rows of several
+// steps at a time: their gates and R fit into the L2 cache.
+constexpr std::int64_t kFewRows = 12;
+constexpr std::int64_t kStepRows = 96;
+// Rows that a product for dW and dR sums at a time: few enough for the L2 cache, many enough for
+// dW and dR to be read and written seldom.
+constexpr std::int64_t kSumRows = 192;
 
 struct OperandRow {
   std::string_view name;
@@ -101,6 +108,7 @@ std::string plan_cell(const KernelRequest& request, const CellSignature& signatu
                       CellPlan& plan) {
   plan.attributes = CellAttributes::read(request.node, signature.cell);
   plan.shape = read_shape(request, plan.attributes);
+  plan.has_gate_values = request.node.int_attribute("gate_values", 0) != 0;
   plan.node = request.node.name;
   plan.place.fill(-1);
   const DataType dtype = request.inputs[0].dtype;
@@ -169,6 +177,25 @@ void check_lengths(const CellArgs& args) {
 }
 
 template <class T>
+void BiasSums<T>::prepare(const CellPlan& plan, ScratchPlan& scratch_plan) {
+  if (plan.has(Operand::kB))
+    offset = scratch_plan.add<T>(plan.shape.directions * plan.shape.width());
+}
+
+template <class T>
+const T* BiasSums<T>::run(const CellArgs& args, std::int64_t direction) const {
+  if (offset < 0) return nullptr;
+  const CellShape& s = args.plan.shape;
+  const T* of_w = args.at<const T>(Operand::kB) + direction * 2 * s.width();
+  const T* of_r = of_w + s.width();
+  T* sum = args.scratch<T>(offset) + direction * s.width();
+  // With linear_before_reset the last part of Rb is added before the reset gate.
+  const std::int64_t shared = args.plan.attributes.linear_before_reset ? 2 * s.hidden : s.width();
+  for (std::int64_t i = 0; i < s.width(); ++i) sum[i] = of_w[i] + (i < shared ? of_r[i] : T(0));
+  return sum;
+}
+
+template <class T>
 void InputProduct<T>::prepare(const CellPlan& plan, ScratchPlan& scratch_plan) {
   const CellShape& s = plan.shape;
   const bool has_bias = plan.has(Operand::kB);
@@ -181,31 +208,62 @@ void InputProduct<T>::prepare(const CellPlan& plan, ScratchPlan& scratch_plan) {
                             .start = has_bias ? device::GemmStart::kRow : device::GemmStart::kZero,
                             .threads = plan.threads});
   scratch = scratch_plan.add<std::byte>(gemm.scratch_bytes);
-  if (has_bias) biases = scratch_plan.add<T>(s.directions * s.width());
+  biases.prepare(plan, scratch_plan);
 }
 
 template <class T>
 void InputProduct<T>::run(const CellArgs& args, T* gates) const {
   const CellShape& s = args.plan.shape;
-  const T* b = args.at<const T>(Operand::kB);
   for (std::int64_t d = 0; d < s.directions; ++d) {
-    device::GemmOperands operands{.a = args.at<const T>(Operand::kX),
-                                  .b = args.at<const T>(Operand::kW) + d * s.width() * s.inputs,
-                                  .c = gates + d * s.rows() * s.width(),
-                                  .scratch = args.scratch<std::byte>(scratch)};
-    if (b != nullptr) {
-      T* sum = args.scratch<T>(biases) + d * s.width();
-      const T* w_bias = b + d * 2 * s.width();
-      // With linear_before_reset the last part of Rb is added before the reset gate.
-      const std::int64_t shared =
-          args.plan.attributes.linear_before_reset ? 2 * s.hidden : s.width();
-      for (std::int64_t i = 0; i < s.width(); ++i) {
-        sum[i] = w_bias[i] + (i < shared ? w_bias[s.width() + i] : T(0));
-      }
-      operands.start = sum;
-    }
-    gemm(operands);
+    gemm({.a = args.at<const T>(Operand::kX),
+          .b = args.at<const T>(Operand::kW) + d * s.width() * s.inputs,
+          .start = biases.run(args, d),
+          .c = gates + d * s.rows() * s.width(),
+          .scratch = args.scratch<std::byte>(scratch)});
   }
+}
+
+template <class T>
+bool InputSteps<T>::fits(const CellPlan& plan) {
+  const CellShape& s = plan.shape;
+  return s.inputs > 0 && s.steps > 0 && s.batch >= kFewRows;
+}
+
+template <class T>
+void InputSteps<T>::prepare(const CellPlan& plan, ScratchPlan& scratch_plan) {
+  const CellShape& s = plan.shape;
+  gemm = device::PackedGemm<T>::prepare(s.inputs, s.width());
+  // Rows of a task are adjacent over steps if it has all.
+  if (plan.blocks == 1) steps = std::clamp<std::int64_t>(kStepRows / s.batch, 1, s.steps);
+  packed = scratch_plan.add<T>(s.directions * stride());
+  biases.prepare(plan, scratch_plan);
+}
+
+template <class T>
+void InputSteps<T>::pack(const CellArgs& args) const {
+  const CellShape& s = args.plan.shape;
+  for (std::int64_t d = 0; d < s.directions; ++d) {
+    const T* w = args.at<const T>(Operand::kW) + d * s.width() * s.inputs;
+    gemm.pack(w, s.inputs, true, args.scratch<T>(packed) + d * stride());
+    biases.run(args, d);
+  }
+}
+
+template <class T>
+void InputSteps<T>::run(const CellArgs& args, const TaskRows& task, std::int64_t i,
+                        T* gates) const {
+  if (i % steps != 0) return;
+  const CellShape& s = args.plan.shape;
+  const std::int64_t count = std::min(steps, s.steps - i);
+  const bool goes_back = args.plan.attributes.goes_back(static_cast<int>(task.direction));
+  const std::int64_t first = goes_back ? s.steps - i - count : i;
+  gemm.run(gemm.rows(count * task.count),
+           {.a = args.at<const T>(Operand::kX) + (first * s.batch + task.first) * s.inputs,
+            .a_row = s.inputs,
+            .packed = args.scratch<const T>(packed) + task.direction * stride(),
+            .c = kept_at(args.plan, task, first, s.width(), gates),
+            .c_row = s.width(),
+            .start = biases.at(args, task.direction)});
 }
 
 template <class T>
@@ -256,12 +314,15 @@ void WeightProducts<T>::prepare(const CellPlan& plan, std::span<const GradientPa
     dx_more.start = GemmStart::kMatrix;
     made.dx_first = prepare_one(dx);
     made.dx_more = prepare_one(dx_more);
-    made.dw = prepare_one({.m = part.width, .n = s.inputs, .k = s.rows(), .transpose_a = true});
-    made.dr = prepare_one({.m = part.width, .n = s.hidden, .k = s.rows(), .transpose_a = true});
     parts.push_back(std::move(made));
+    if (!part.for_weights) continue;
+    Part& last = parts.back();
+    last.dw = prepare_one({.m = part.width, .n = s.inputs, .k = s.rows(), .transpose_a = true});
+    last.dr = prepare_one({.m = part.width, .n = s.hidden, .k = s.rows(), .transpose_a = true});
   }
   scratch = scratch_plan.add<std::byte>(scratch_bytes);
-  if (plan.has(Operand::kLengths)) inputs = scratch_plan.add<T>(s.rows() * s.inputs);
+  if (plan.has(Operand::kLengths) && wanted.front().for_weights)
+    inputs = scratch_plan.add<T>(s.rows() * s.inputs);
 }
 
 template <class T>
@@ -273,7 +334,7 @@ void WeightProducts<T>::run(const CellArgs& args) const {
   T* dw = args.at<T>(Operand::kDW);
   T* dr = args.at<T>(Operand::kDR);
   std::byte* own_scratch = args.scratch<std::byte>(scratch);
-  if (dw != nullptr && args.lengths() != nullptr) {
+  if (inputs >= 0 && dw != nullptr) {
     T* valid = args.scratch<T>(inputs);
     for (std::int64_t row = 0; row < s.rows(); ++row) {
       const bool is_valid = args.is_valid(row / s.batch, row % s.batch);
@@ -295,12 +356,135 @@ void WeightProducts<T>::run(const CellArgs& args) const {
                                                    .scratch = own_scratch});
         is_first = false;
       }
-      if (part.for_inputs && dw != nullptr) {
+      if (part.for_inputs && part.for_weights && dw != nullptr) {
         made.dw({.a = ds, .b = x, .c = dw + weight_row * s.inputs, .scratch = own_scratch});
       }
-      if (part.for_hidden && dr != nullptr) {
+      if (part.for_hidden && part.for_weights && dr != nullptr) {
         const T* side = args.scratch<const T>(part.side) + d * s.rows() * s.hidden;
         made.dr({.a = ds, .b = side, .c = dr + weight_row * s.hidden, .scratch = own_scratch});
+      }
+    }
+  }
+}
+
+template <class T>
+void WeightSums<T>::prepare(const CellPlan& plan, ScratchPlan& scratch_plan) {
+  const CellShape& s = plan.shape;
+  has_dw = plan.has(Operand::kDW) && s.inputs > 0;
+  has_dr = plan.has(Operand::kDR);
+  steps = std::clamp<std::int64_t>(kSumRows / std::max<std::int64_t>(s.batch, 1), 1,
+                                   std::max<std::int64_t>(s.steps, 1));
+  const std::int64_t block = steps * s.batch;
+  const std::int64_t lanes = device::RowSumGemm<T>::prepare(1, 1, 1).lanes;
+  const std::int64_t panels = (s.width() + lanes - 1) / lanes;
+  const std::int64_t shares = plan.blocks == 1 ? 1 : std::min<std::int64_t>(plan.threads, panels);
+  const std::int64_t count = plan.blocks == 1 ? s.directions : shares;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::int64_t share = plan.blocks == 1 ? 0 : i;
+    Slice slice{.first = panels * share / shares * lanes};
+    const std::int64_t end = std::min(panels * (share + 1) / shares * lanes, s.width());
+    slice.dr = device::RowSumGemm<T>::prepare(end - slice.first, s.hidden, block);
+    slice.dgates = scratch_plan.add<T>(slice.dr.a_size());
+    slice.rows = scratch_plan.add<T>(s.batch * std::max(s.inputs, s.hidden));
+    if (has_dw) {
+      slice.dw = device::RowSumGemm<T>::prepare(end - slice.first, s.inputs, block);
+      slice.x = scratch_plan.add<T>(slice.dw.b_size());
+    }
+    if (has_dr) slice.before = scratch_plan.add<T>(slice.dr.b_size());
+    slices.push_back(slice);
+  }
+}
+
+/// Copies rows of X, with zeros as padding.
+template <class T>
+const T* valid_rows(const CellArgs& args, const TaskRows& task, std::int64_t step, const T* from,
+                    T* to) {
+  const std::int64_t inputs = args.plan.shape.inputs;
+  for (std::int64_t row = 0; row < task.count; ++row) {
+    const bool is_valid = args.is_valid(step, task.first + row);
+    copy_or_zero<T>(is_valid ? from + row * inputs : nullptr, to + row * inputs, inputs);
+  }
+  return to;
+}
+
+template <class T>
+T* WeightSums<T>::panels(const CellArgs& args, std::int64_t direction, std::int64_t number) const {
+  const CellShape& s = args.plan.shape;
+  if (args.plan.blocks != 1 || (!has_dw && !has_dr)) return nullptr;
+  const Slice& slice = slices[static_cast<std::size_t>(direction)];
+  if (s.hidden % slice.dr.lanes != 0) return nullptr;
+  return args.scratch<T>(slice.dgates) + number % steps * s.batch * slice.dr.lanes;
+}
+
+template <class T>
+void WeightSums<T>::add(const CellArgs& args, std::int64_t direction, const Step& at) const {
+  if (args.plan.blocks != 1 || (!has_dw && !has_dr)) return;
+  add_slice(args, direction, slices[static_cast<std::size_t>(direction)], at);
+}
+
+template <class T>
+void WeightSums<T>::add_slice(const CellArgs& args, std::int64_t direction, const Slice& slice,
+                              const Step& at) const {
+  const CellShape& s = args.plan.shape;
+  const TaskRows all{.direction = direction, .count = s.batch};
+  const std::int64_t first = at.number % steps * s.batch;
+  const bool is_padded = args.lengths() != nullptr;
+  T* dgates = args.scratch<T>(slice.dgates);
+  T* rows = args.scratch<T>(slice.rows);
+  if (at.gradients != nullptr) {
+    slice.dr.pack_a(at.gradients + slice.first, s.width(), first, s.batch, dgates);
+  }
+  if (has_dw) {
+    const T* from = args.at<const T>(Operand::kX) + at.step * s.batch * s.inputs;
+    if (is_padded) from = valid_rows(args, all, at.step, from, rows);
+    slice.dw.pack_b(from, first, s.batch, args.scratch<T>(slice.x));
+  }
+  // The first step of a sequence multiplies R with zeros if there is no first state.
+  const bool is_last = at.number + 1 == s.steps;
+  const bool is_zero = is_last && args.at<const T>(Operand::kInitialH) == nullptr;
+  if (has_dr && !is_zero) {
+    const T* from = is_padded ? nullptr : rows_before<T>(args, all, at.step);
+    if (from == nullptr) {
+      copy_before(args, all, at.step, rows);
+      from = rows;
+    }
+    slice.dr.pack_b(from, first, s.batch, args.scratch<T>(slice.before));
+  }
+  if ((at.number + 1) % steps != 0 && !is_last) return;
+  const auto sum = [&](const device::RowSumGemm<T>& gemm, std::int64_t b, std::int64_t count,
+                       Operand result) {
+    gemm.run({.a = dgates,
+              .b = args.scratch<const T>(b),
+              .rows = count,
+              .adds = at.number >= steps,
+              .c = args.at<T>(result) + (direction * s.width() + slice.first) * gemm.n});
+  };
+  const std::int64_t last = first + s.batch;
+  if (has_dw) sum(slice.dw, slice.x, last, Operand::kDW);
+  if (has_dr) sum(slice.dr, slice.before, is_zero ? first : last, Operand::kDR);
+}
+
+template <class T>
+void WeightSums<T>::finish(const CellArgs& args, const T* dgates) const {
+  const CellPlan& plan = args.plan;
+  const CellShape& s = plan.shape;
+  if (s.steps == 0 || s.batch == 0) {
+    const std::int64_t rows = s.directions * s.width();
+    if (has_dw) copy_or_zero<T>(nullptr, args.at<T>(Operand::kDW), rows * s.inputs);
+    if (has_dr) copy_or_zero<T>(nullptr, args.at<T>(Operand::kDR), rows * s.hidden);
+    return;
+  }
+  if (plan.blocks == 1 || (!has_dw && !has_dr)) return;
+  const auto count = static_cast<int>(slices.size());
+#pragma omp parallel for num_threads(count) schedule(static, 1)
+  for (int share = 0; share < count; ++share) {
+    for (std::int64_t d = 0; d < s.directions; ++d) {
+      const bool goes_back = plan.attributes.goes_back(static_cast<int>(d));
+      for (std::int64_t i = 0; i < s.steps; ++i) {
+        const std::int64_t step = goes_back ? i : s.steps - 1 - i;
+        const T* gradients = dgates + (d * s.steps + step) * s.batch * s.width();
+        add_slice(args, d, slices[static_cast<std::size_t>(share)],
+                  {.number = i, .step = step, .gradients = gradients});
       }
     }
   }
@@ -324,6 +508,17 @@ void copy_last(const CellArgs& args, const TaskRows& rows, const T* from, T* to)
     copy_or_zero<T>(is_empty || from == nullptr ? nullptr : from + row * hidden, to + row * hidden,
                     hidden);
   }
+}
+
+template <class T>
+const T* rows_before(const CellArgs& args, const TaskRows& rows, std::int64_t step) {
+  const CellPlan& plan = args.plan;
+  const bool goes_back = plan.attributes.goes_back(static_cast<int>(rows.direction));
+  const std::int64_t before = goes_back ? step + 1 : step - 1;
+  if (before < 0 || before == plan.shape.steps) {
+    return state_at(plan, rows, args.at<const T>(Operand::kInitialH));
+  }
+  return output_at(plan, rows, before, args.at<const T>(Operand::kY));
 }
 
 template <class T>
@@ -358,10 +553,14 @@ void add_blocks(const CellPlan& plan, std::int64_t d, const T* parts, std::int64
 
 template struct InputProduct<float>;
 template struct InputProduct<double>;
+template struct InputSteps<float>;
+template struct InputSteps<double>;
 template struct HiddenProduct<float>;
 template struct HiddenProduct<double>;
 template struct WeightProducts<float>;
 template struct WeightProducts<double>;
+template struct WeightSums<float>;
+template struct WeightSums<double>;
 template void copy_or_zero(const float*, float*, std::int64_t);
 template void copy_or_zero(const double*, double*, std::int64_t);
 template void copy_last(const CellArgs&, const TaskRows&, const float*, float*);

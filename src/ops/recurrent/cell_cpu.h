@@ -93,7 +93,8 @@ struct CellPlan {
   int threads = 1;
   std::int64_t blocks = 1;  ///< of rows, per direction
   std::vector<CellFunctions> functions = {};
-  std::string node = {};  ///< for messages
+  bool has_gate_values = false;  ///< of fused.LSTM: the operand gates is i, o, u, n, not s
+  std::string node = {};         ///< for messages
 
   std::int64_t tasks() const { return shape.directions * blocks; }
   bool has(Operand operand) const { return place[static_cast<std::size_t>(operand)] >= 0; }
@@ -162,15 +163,49 @@ struct CellSignature {
 std::string plan_cell(const opdef::KernelRequest& request, const CellSignature& signature,
                       CellPlan& plan);
 
+/// Sums of both biases, [D, G H] in scratch.
+template <class T>
+struct BiasSums {
+  std::int64_t offset = -1;
+
+  void prepare(const CellPlan& plan, ScratchPlan& scratch_plan);
+  /// Of one direction; nullptr without biases.
+  const T* run(const CellArgs& args, std::int64_t direction) const;
+  /// What run() has written.
+  const T* at(const CellArgs& args, std::int64_t direction) const {
+    if (offset < 0) return nullptr;
+    return args.scratch<const T>(offset) + direction * args.plan.shape.width();
+  }
+};
+
 /// The product of all steps in the forward pass: gates of all directions, X W^T and biases.
 template <class T>
 struct InputProduct {
   device::PreparedGemm gemm = {};
   std::int64_t scratch = 0;
-  std::int64_t biases = 0;  ///< [D, G H] in scratch
+  BiasSums<T> biases = {};
 
   void prepare(const CellPlan& plan, ScratchPlan& scratch_plan);
   void run(const CellArgs& args, T* gates) const;
+};
+
+/// The same for some steps at a time, whose gates are still cached when the steps run.
+template <class T>
+struct InputSteps {
+  device::PackedGemm<T> gemm = {};
+  std::int64_t steps = 1;   ///< at a time
+  std::int64_t packed = 0;  ///< in scratch
+  BiasSums<T> biases = {};
+
+  /// Whether these products are worth more than one of all steps.
+  static bool fits(const CellPlan& plan);
+  void prepare(const CellPlan& plan, ScratchPlan& scratch_plan);
+  void pack(const CellArgs& args) const;
+  /// Step i of the recurrence is about to run.
+  void run(const CellArgs& args, const TaskRows& task, std::int64_t i, T* gates) const;
+
+ private:
+  std::int64_t stride() const { return (gemm.packed_size() + 15) / 16 * 16; }
 };
 
 /// Some rows of R, [D, gates * hidden, hidden].
@@ -204,9 +239,10 @@ struct GradientPart {
   std::int64_t offset = 0;
   std::int64_t width = 0;
   std::int64_t row = 0;
-  bool for_inputs = true;  ///< W
-  bool for_hidden = true;  ///< R
-  std::int64_t side = 0;   ///< [D, T N, H] in scratch: what R was multiplied with
+  bool for_inputs = true;   ///< W
+  bool for_hidden = true;   ///< R
+  bool for_weights = true;  ///< dW and dR, else only dX
+  std::int64_t side = 0;    ///< [D, T N, H] in scratch: what R was multiplied with
 };
 
 /// The products of all steps in the backward pass.
@@ -221,11 +257,53 @@ struct WeightProducts {
   };
   std::vector<Part> parts = {};
   std::int64_t scratch = 0;
-  std::int64_t inputs = 0;  ///< X with zeros as padding, in scratch
+  std::int64_t inputs = -1;  ///< X with zeros as padding, in scratch; -1: none
 
   void prepare(const CellPlan& plan, std::span<const GradientPart> wanted,
                ScratchPlan& scratch_plan);
   void run(const CellArgs& args) const;
+};
+
+/// dW and dR, summed over blocks of steps. If a task has all rows, while the gradients of the gates
+/// are cached; else after all tasks, each thread some rows of dW and dR. The sums are the same.
+template <class T>
+struct WeightSums {
+  /// Rows of dW and dR, and where in scratch their operands are, as the products read them.
+  struct Slice {
+    std::int64_t first = 0;
+    device::RowSumGemm<T> dw = {};
+    device::RowSumGemm<T> dr = {};
+    std::int64_t dgates = 0;
+    std::int64_t x = 0;
+    std::int64_t before = 0;
+    std::int64_t rows = 0;  ///< [N, max(I, H)]: rows of X or y as they are packed
+  };
+  std::vector<Slice> slices =
+      {};                  ///< of each direction if tasks have all rows, else of each thread
+  std::int64_t steps = 1;  ///< at a time
+  bool has_dw = false;
+  bool has_dr = false;
+
+  /// A step of the backward pass.
+  struct Step {
+    std::int64_t number = 0;       ///< of the pass
+    std::int64_t step = 0;         ///< of the sequence
+    const T* gradients = nullptr;  ///< [N, G H]; nullptr: panels() has them
+  };
+
+  void prepare(const CellPlan& plan, ScratchPlan& scratch_plan);
+  /// Where the product wants the gradients of the gates of a step, in vectors of columns that are
+  /// panel_size() apart; nullptr if they are not whole vectors or if add() is not called.
+  T* panels(const CellArgs& args, std::int64_t direction, std::int64_t number) const;
+  std::int64_t panel_size() const { return slices[0].dr.block * slices[0].dr.lanes; }
+  /// For tasks that have all rows.
+  void add(const CellArgs& args, std::int64_t direction, const Step& at) const;
+  /// After all tasks. `dgates`: [D, T N, G H] if tasks have some rows only.
+  void finish(const CellArgs& args, const T* dgates) const;
+
+ private:
+  void add_slice(const CellArgs& args, std::int64_t direction, const Slice& slice,
+                 const Step& at) const;
 };
 
 /// Where row `first` of the task lies in a state [D, N, H]; nullptr stays.
@@ -260,6 +338,11 @@ void copy_or_zero(const T* from, T* to, std::int64_t count);
 /// Copies rows of a last state or its cotangent, which are zero for sequences of no steps.
 template <class T>
 void copy_last(const CellArgs& args, const TaskRows& rows, const T* from, T* to);
+
+/// The same where all sequences have all steps: a part of the operand Y or initial_h, or nullptr
+/// for zeros.
+template <class T>
+const T* rows_before(const CellArgs& args, const TaskRows& rows, std::int64_t step);
 
 /// y of the step before `step` of each row: of the operand Y or initial_h; zeros for steps that are
 /// none.

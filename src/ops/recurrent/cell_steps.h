@@ -24,7 +24,8 @@ template <class T>
 struct LstmForward {
   std::int64_t rows = 0;
   std::int64_t hidden = 0;
-  const T* gates = nullptr;      ///< s_i, s_o, s_f, s_c: [rows, 4 hidden]
+  T* gates = nullptr;            ///< s_i, s_o, s_f, s_c: [rows, 4 hidden]
+  bool keeps_values = false;     ///< `gates` become i, o, u, n
   const T* peepholes = nullptr;  ///< optional: [3 hidden]
   T* c = nullptr;                ///< of the step before; becomes that of this one
   T* h = nullptr;                ///< becomes y
@@ -37,6 +38,7 @@ struct LstmBackward {
   std::int64_t rows = 0;
   std::int64_t hidden = 0;
   const T* gates = nullptr;      ///< [rows, 4 hidden]
+  bool has_values = false;       ///< `gates` are i, o, u, n of the usual functions; no peepholes
   const T* peepholes = nullptr;  ///< optional: [3 hidden]
   const T* before = nullptr;     ///< optional: c of the step before, else zero
   const T* cells = nullptr;      ///< c
@@ -44,6 +46,9 @@ struct LstmBackward {
   const T* dh = nullptr;         ///< from the following step
   T* dc = nullptr;               ///< of c; becomes that of c of the step before
   T* dgates = nullptr;           ///< [rows, 4 hidden]
+  // Optional: a copy in panels as wide as a vector, for `hidden` of whole vectors only.
+  T* panels = nullptr;  ///< [4 hidden / lanes, panel_size]: rows one after another
+  std::int64_t panel_size = 0;
 };
 
 template <class T>

@@ -12,17 +12,12 @@
 
 #include "device/cpu/simd-inl.h"
 #include "device/cpu/tile_functions-inl.h"
+#include "ops/recurrent/quick_functions_simd.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace onnxgrad::ops::recurrent::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 namespace dn = onnxgrad::device::HWY_NAMESPACE;
-
-template <class T>
-using Tag = hn::ScalableTag<T>;
-
-template <class T>
-using Vector = hn::Vec<Tag<T>>;
 
 template <class T>
 HWY_INLINE Vector<T> set(double value) {
@@ -154,71 +149,6 @@ struct AnyFunction {
   }
 };
 
-// Shorter than the general functions, which have to be right for denormal results too; float only.
-// Errors are at most 7 units in the last place, below -80 those of a sigmoid 1e-35.
-
-// a / b for b of at least 1 and at most 1e35: a division takes as long as ten products.
-HWY_INLINE Vector<float> quick_quotient(Vector<float> a, Vector<float> b) {
-#if HWY_TARGET <= HWY_AVX3  // an estimate of 14 bits, and one step of Newton's method
-  const auto estimate = hn::ApproximateReciprocal(b);
-  const auto two = hn::Set(Tag<float>(), 2.0F);
-  return hn::Mul(a, hn::Mul(estimate, hn::NegMulAdd(b, estimate, two)));
-#else
-  return hn::Div(a, b);
-#endif
-}
-
-HWY_INLINE Vector<float> at_most(Vector<float> x, float bound) {
-  const Tag<float> d;
-  const auto limit = hn::Set(d, bound);
-  return hn::IfThenElse(hn::Gt(hn::Abs(x), limit), hn::CopySignToAbs(limit, x), x);  // NaN stays
-}
-
-// exp(-x) for |x| up to 80: 2^n exp(r), with exp(r) as its Taylor polynomial, |r| < 0.35.
-HWY_INLINE Vector<float> exp_of_negative(Vector<float> x) {
-  const Tag<float> d;
-  const hn::RebindToSigned<Tag<float>> di;
-  const auto shift = hn::Set(d, 12582912.0F);  // 1.5 * 2^23: n is in the lowest bits of the sum
-  const auto sum = hn::NegMulAdd(x, hn::Set(d, 1.44269504F), shift);
-  const auto n = hn::Sub(sum, shift);
-  auto r = hn::NegMulAdd(n, hn::Set(d, 0.693359375F), hn::Neg(x));
-  r = hn::NegMulAdd(n, hn::Set(d, -2.12194440e-4F), r);
-  const auto square = hn::Mul(r, r);
-  auto p = hn::MulAdd(hn::Set(d, 1.0F / 5040), r, hn::Set(d, 1.0F / 720));
-  p = hn::MulAdd(p, r, hn::Set(d, 1.0F / 120));
-  p = hn::MulAdd(p, r, hn::Set(d, 1.0F / 24));
-  p = hn::MulAdd(p, r, hn::Set(d, 1.0F / 6));
-  p = hn::MulAdd(p, r, hn::Set(d, 0.5F));
-  p = hn::MulAdd(p, square, hn::Add(r, hn::Set(d, 1.0F)));
-  const auto scaled = hn::Add(hn::BitCast(di, p), hn::ShiftLeft<23>(hn::BitCast(di, sum)));
-  return hn::BitCast(d, scaled);
-}
-
-HWY_INLINE Vector<float> quick_sigmoid(Vector<float> x) {
-  const Tag<float> d;
-  const auto one = hn::Set(d, 1.0F);
-  const auto bounded = at_most(x, 80.0F);
-  const auto sum = hn::Add(one, exp_of_negative(bounded));
-  return quick_quotient(one, hn::MulAdd(bounded, hn::Zero(d), sum));  // NaN whatever its bits are
-}
-
-// x P(x^2) / Q(x^2), fitted to tanh on [-9.02, 9.02] with a relative error of 2.1e-8. Beyond 9.02
-// it is 1 to within half a unit in the last place.
-HWY_INLINE Vector<float> quick_tanh(Vector<float> x) {
-  const Tag<float> d;
-  const auto bounded = at_most(x, 9.02F);
-  const auto z = hn::Mul(bounded, bounded);
-  auto p = hn::MulAdd(hn::Set(d, 1.331906052e-08F), z, hn::Set(d, 2.0583474906e-05F));
-  p = hn::MulAdd(p, z, hn::Set(d, 3.4940342885e-03F));
-  p = hn::MulAdd(p, z, hn::Set(d, 1.3379718363e-01F));
-  p = hn::MulAdd(p, z, hn::Set(d, 1.0F));
-  auto q = hn::MulAdd(hn::Set(d, 7.762014888e-07F), z, hn::Set(d, 3.283092228e-04F));
-  q = hn::MulAdd(q, z, hn::Set(d, 2.5871071965e-02F));
-  q = hn::MulAdd(q, z, hn::Set(d, 4.6713033319e-01F));
-  q = hn::MulAdd(q, z, hn::Set(d, 1.0F));
-  return at_most(quick_quotient(hn::Mul(bounded, p), q), 1.0F);
-}
-
 // The functions that nearly all models have, in line.
 template <class T>
 struct SigmoidFunction {
@@ -248,6 +178,21 @@ struct TanhFunction {
   }
 };
 
+// Of gates that are values already.
+template <class Function>
+struct Known {
+  Function function = {};
+
+  template <class V>
+  HWY_INLINE V value(V y) const {
+    return y;
+  }
+  template <class V>
+  HWY_INLINE V slope(V x, V y) const {
+    return function.slope(x, y);
+  }
+};
+
 bool are_usual(const CellFunctions& functions) {
   return functions.f.act == Act::kSigmoid && functions.g.act == Act::kTanh &&
          functions.h.act == Act::kTanh && functions.clip == 0;
@@ -258,7 +203,7 @@ HWY_INLINE void lstm_forward(const F& f, const G& g, const H& h, bool coupled,
                              const LstmForward<T>& at) {
   const std::int64_t n = at.hidden;
   for (std::int64_t row = 0; row < at.rows; ++row) {
-    const T* gates = at.gates + row * 4 * n;
+    T* gates = at.gates + row * 4 * n;
     visit_columns<T>(n, [&](std::int64_t i, const auto& access) HWY_ATTR {
       T* c_at = at.c + row * n + i;
       const auto before = access.load(c_at);
@@ -272,9 +217,17 @@ HWY_INLINE void lstm_forward(const F& f, const G& g, const H& h, bool coupled,
       }
       const auto gate_i = f.value(s_i);
       const auto gate_u = coupled ? hn::Sub(set<T>(1), gate_i) : f.value(s_u);
-      const auto c = hn::MulAdd(gate_u, before, hn::Mul(gate_i, g.value(s_n)));
+      const auto gate_n = g.value(s_n);
+      const auto c = hn::MulAdd(gate_u, before, hn::Mul(gate_i, gate_n));
       if (at.peepholes != nullptr) s_o = hn::MulAdd(access.load(at.peepholes + n + i), c, s_o);
-      const auto y = hn::Mul(f.value(s_o), h.value(c));
+      const auto gate_o = f.value(s_o);
+      const auto y = hn::Mul(gate_o, h.value(c));
+      if (at.keeps_values) {
+        access.store(gate_i, gates + i);
+        access.store(gate_o, gates + n + i);
+        access.store(gate_u, gates + 2 * n + i);
+        access.store(gate_n, gates + 3 * n + i);
+      }
       access.store(c, c_at);
       access.store(y, at.h + row * n + i);
       if (at.y != nullptr) access.store(y, at.y + row * n + i);
@@ -286,6 +239,7 @@ HWY_INLINE void lstm_forward(const F& f, const G& g, const H& h, bool coupled,
 template <class T, class F, class G, class H>
 HWY_INLINE void lstm_backward(const F& f, const G& g, const H& h, bool coupled,
                               const LstmBackward<T>& at) {
+  constexpr std::int64_t kLanes = hn::MaxLanes(Tag<T>());
   const std::int64_t n = at.hidden;
   for (std::int64_t row = 0; row < at.rows; ++row) {
     const T* gates = at.gates + row * 4 * n;
@@ -337,6 +291,13 @@ HWY_INLINE void lstm_backward(const F& f, const G& g, const H& h, bool coupled,
       access.store(ds_o, dgates + n + i);
       access.store(ds_u, dgates + 2 * n + i);
       access.store(ds_n, dgates + 3 * n + i);
+      if (at.panels == nullptr) return;
+      T* panel = at.panels + row * kLanes + i / kLanes * at.panel_size;
+      const std::int64_t next = n / kLanes * at.panel_size;
+      access.store(ds_i, panel);
+      access.store(ds_o, panel + next);
+      access.store(ds_u, panel + 2 * next);
+      access.store(ds_n, panel + 3 * next);
     });
   }
 }
@@ -477,7 +438,10 @@ HWY_ATTR void any_lstm(const CellFunctions& functions, const LstmForward<T>& at)
 
 template <class T>
 HWY_ATTR void any_lstm_back(const CellFunctions& functions, const LstmBackward<T>& at) {
-  if (are_usual(functions)) {
+  if (at.has_values) {
+    lstm_backward(Known<SigmoidFunction<T>>(), Known<TanhFunction<T>>(), TanhFunction<T>(),
+                  functions.input_forget, at);
+  } else if (are_usual(functions)) {
     lstm_backward(SigmoidFunction<T>(), TanhFunction<T>(), TanhFunction<T>(),
                   functions.input_forget, at);
   } else {

@@ -3,7 +3,8 @@
 #include "ops/recurrent/plain_cell_cpu.h"
 
 // Kernels of LSTM, of the functions of its gradient and of onnxgrad.fused.LSTM, which is LSTM with
-// the results of LSTMGates as further outputs.
+// the results of LSTMGates as further outputs. Where both have gate_values = 1, these and the gates
+// that onnxgrad.fused.LSTMGradient reads are i, o, u and n instead of sums.
 
 namespace onnxgrad::ops::recurrent::lstm {
 
@@ -35,6 +36,7 @@ void register_lstm_cpu(opdef::KernelRegistry& registry) {
   registry.add(ir::kFusedDomain, "LSTM", 0, recurrent::lstm::offer);
   registry.add(ir::kFunctionDomain, "LSTMGates", 0, recurrent::lstm::offer_gates);
   registry.add(ir::kFunctionDomain, "LSTMGradient", 0, recurrent::lstm::offer_gradient);
+  registry.add(ir::kFusedDomain, "LSTMGradient", 0, recurrent::lstm::offer_gradient);
 }
 
 }  // namespace onnxgrad::ops::lstm_cpu

@@ -18,7 +18,9 @@ using opdef::Launch;
 template <class T>
 struct ForwardPlan {
   CellPlan cell = {};
-  InputProduct<T> inputs = {};
+  InputProduct<T> inputs = {};  // or
+  InputSteps<T> input_steps = {};
+  bool by_steps = false;
   HiddenProduct<T> hidden = {};
   std::int64_t gates = 0;  // [D, T, N, G H] in scratch, if they are not kept
   std::int64_t h = 0;      // [D, N, H]
@@ -45,6 +47,7 @@ void forward_rows(const ForwardPlan<T>& plan, const CellArgs& args, const TaskRo
           step_table<T>().lstm(functions, {.rows = count,
                                            .hidden = s.hidden,
                                            .gates = gates + first * s.width(),
+                                           .keeps_values = plan.cell.has_gate_values,
                                            .peepholes = peepholes,
                                            .c = row_of(c, first),
                                            .h = row_of(h, first),
@@ -81,6 +84,7 @@ void forward_task(const ForwardPlan<T>& plan, const CellArgs& args, const TaskRo
   for (std::int64_t i = 0; i < s.steps; ++i) {
     const std::int64_t step = goes_back ? s.steps - 1 - i : i;
     T* gates = kept_at(plan.cell, task, step, s.width(), all_gates);
+    if (plan.by_steps) plan.input_steps.run(args, task, i, all_gates);
     const bool is_zero = i == 0 && initial_h == nullptr;
     if (!is_zero) {
       plan.hidden.run(args, task,
@@ -108,7 +112,11 @@ void run_forward(const void* data, std::byte* const* arguments, const Launch& /*
   check_lengths(args);
   T* gates = args.at<T>(Operand::kOutGates);
   if (gates == nullptr) gates = args.scratch<T>(plan.gates);
-  plan.inputs.run(args, gates);
+  if (plan.by_steps) {
+    plan.input_steps.pack(args);
+  } else {
+    plan.inputs.run(args, gates);
+  }
   plan.hidden.pack(args);
   visit_tasks(plan.cell, [&](std::int64_t task) {
     forward_task(plan, args, task_rows(plan.cell, task), gates);
@@ -119,13 +127,14 @@ template <class T>
 struct BackwardPlan {
   CellPlan cell = {};
   HiddenProduct<T> hidden = {};
-  WeightProducts<T> products = {};
-  std::int64_t dgates = 0;  // [D, T N, G H]
-  std::int64_t before = 0;  // [D, T N, H]: y of the step before
-  std::int64_t dh = 0;      // [D, N, H]
-  std::int64_t dc = 0;      // [D, N, H] of LSTM
-  std::int64_t db = 0;      // [tasks, G H]
-  std::int64_t dp = 0;      // [tasks, 3 H]
+  WeightSums<T> sums = {};
+  WeightProducts<T> products = {};  // dX
+  bool keeps_dgates = false;        // of all steps
+  std::int64_t dgates = 0;          // [D, T N, G H], else [D, N, G H]
+  std::int64_t dh = 0;              // [D, N, H]
+  std::int64_t dc = 0;              // [D, N, H] of LSTM
+  std::int64_t db = 0;              // [tasks, G H]
+  std::int64_t dp = 0;              // [tasks, 3 H]
 };
 
 // What one step of a task reads and writes.
@@ -137,6 +146,7 @@ struct BackwardStep {
   T* dh = nullptr;
   T* dc = nullptr;
   T* dgates = nullptr;
+  T* panels = nullptr;  // of WeightSums
 };
 
 template <class T>
@@ -159,13 +169,16 @@ void backward_rows(const BackwardPlan<T>& plan, const CellArgs& args, const Task
           step_table<T>().lstm_back(functions, {.rows = count,
                                                 .hidden = s.hidden,
                                                 .gates = gates + first * s.width(),
+                                                .has_values = plan.cell.has_gate_values,
                                                 .peepholes = peepholes,
                                                 .before = row_of(at.cells_before, first),
                                                 .cells = row_of(at.cells, first),
                                                 .dy = row_of(dy, first),
                                                 .dh = row_of(at.dh, first),
                                                 .dc = row_of(at.dc, first),
-                                                .dgates = dgates});
+                                                .dgates = dgates,
+                                                .panels = at.panels,
+                                                .panel_size = plan.sums.panel_size()});
         } else {
           step_table<T>().rnn_back(functions, {.rows = count,
                                                .hidden = s.hidden,
@@ -201,6 +214,16 @@ void add_sums(const BackwardPlan<T>& plan, const CellArgs& args, const TaskRows&
   }
 }
 
+// Of one step only, which stay cached, if no product after the loop needs all.
+template <class T>
+T* dgates_at(const BackwardPlan<T>& plan, const CellArgs& args, const TaskRows& task,
+             std::int64_t step) {
+  const CellShape& s = plan.cell.shape;
+  T* all = args.scratch<T>(plan.dgates);
+  if (plan.keeps_dgates) return kept_at(plan.cell, task, step, s.width(), all);
+  return all + (task.direction * s.batch + task.first) * s.width();
+}
+
 template <class T>
 void backward_task(const BackwardPlan<T>& plan, const CellArgs& args, const TaskRows& task) {
   const CellShape& s = plan.cell.shape;
@@ -224,17 +247,20 @@ void backward_task(const BackwardPlan<T>& plan, const CellArgs& args, const Task
   for (std::int64_t i = 0; i < s.steps; ++i) {
     at.step = goes_back ? i : s.steps - 1 - i;
     const bool is_last = i + 1 == s.steps;
-    at.dgates = kept_at(plan.cell, task, at.step, s.width(), args.scratch<T>(plan.dgates));
+    at.dgates = dgates_at(plan, args, task, at.step);
     if (is_lstm) {
       at.cells = kept_at(plan.cell, task, at.step, s.hidden, cells);
       at.cells_before = is_last ? state_at(plan.cell, task, args.at<const T>(Operand::kInitialC))
                                 : kept_at(plan.cell, task, goes_back ? at.step + 1 : at.step - 1,
                                           s.hidden, cells);
     }
-    copy_before(args, task, at.step,
-                kept_at(plan.cell, task, at.step, s.hidden, args.scratch<T>(plan.before)));
+    // Padding would need zeros in them.
+    if (is_lstm && args.lengths() == nullptr) at.panels = plan.sums.panels(args, task.direction, i);
     backward_rows(plan, args, task, at);
     add_sums(plan, args, task, at);
+    plan.sums.add(
+        args, task.direction,
+        {.number = i, .step = at.step, .gradients = at.panels == nullptr ? at.dgates : nullptr});
     if (is_last && dinitial_h == nullptr) break;
     plan.hidden.run(args, task,
                     {.a = at.dgates,
@@ -259,6 +285,7 @@ void run_backward(const void* data, std::byte* const* arguments, const Launch& /
   plan.hidden.pack(args);
   visit_tasks(plan.cell,
               [&](std::int64_t task) { backward_task(plan, args, task_rows(plan.cell, task)); });
+  plan.sums.finish(args, args.scratch<const T>(plan.dgates));
   plan.products.run(args);
   for (std::int64_t d = 0; d < s.directions; ++d) {
     if (T* db = args.at<T>(Operand::kDB)) {
@@ -282,7 +309,12 @@ KernelOffer offer_forward(CellPlan cell) {
   ForwardPlan<T> plan{.cell = std::move(cell)};
   const CellShape& s = plan.cell.shape;
   ScratchPlan scratch;
-  plan.inputs.prepare(plan.cell, scratch);
+  plan.by_steps = InputSteps<T>::fits(plan.cell);
+  if (plan.by_steps) {
+    plan.input_steps.prepare(plan.cell, scratch);
+  } else {
+    plan.inputs.prepare(plan.cell, scratch);
+  }
   plan.hidden.prepare(plan.cell, {.count = s.width(), .transpose = true}, scratch);
   if (!plan.cell.has(Operand::kOutGates)) {
     plan.gates = scratch.add<T>(s.directions * s.rows() * s.width());
@@ -302,10 +334,14 @@ KernelOffer offer_backward(CellPlan cell) {
   const CellShape& s = plan.cell.shape;
   ScratchPlan scratch;
   plan.hidden.prepare(plan.cell, {.count = s.width(), .transpose = false}, scratch);
-  plan.dgates = scratch.add<T>(s.directions * s.rows() * s.width());
-  plan.before = scratch.add<T>(s.directions * s.rows() * s.hidden);
-  const GradientPart part{.offset = plan.dgates, .width = s.width(), .side = plan.before};
-  plan.products.prepare(plan.cell, {&part, 1}, scratch);
+  const bool has_dx = plan.cell.has(Operand::kDX);
+  plan.keeps_dgates = has_dx || plan.cell.blocks > 1;
+  plan.dgates = scratch.add<T>(s.directions * (plan.keeps_dgates ? s.rows() : s.batch) * s.width());
+  plan.sums.prepare(plan.cell, scratch);
+  if (has_dx) {
+    const GradientPart part{.offset = plan.dgates, .width = s.width(), .for_weights = false};
+    plan.products.prepare(plan.cell, {&part, 1}, scratch);
+  }
   plan.dh = scratch.add<T>(s.directions * s.batch * s.hidden);
   plan.dc = scratch.add<T>(s.directions * s.batch * s.hidden);
   plan.db = scratch.add<T>(plan.cell.tasks() * s.width());
