@@ -53,7 +53,7 @@ function(onnxgrad_add_layer name)
       PRIVATE ${arg_PRIVATE_DEPS} fmt::fmt OpenMP::OpenMP_CXX)
     target_precompile_headers(${target} REUSE_FROM onnxgrad_core_precompiled)
     set_target_properties(${target} PROPERTIES
-      UNITY_BUILD ${arg_UNITY} UNITY_BUILD_BATCH_SIZE 8 UNITY_BUILD_RELOCATABLE ON)
+      UNITY_BUILD ${arg_UNITY} UNITY_BUILD_BATCH_SIZE 16 UNITY_BUILD_RELOCATABLE ON)
   else()
     add_library(${target} INTERFACE)
     target_include_directories(${target} INTERFACE
@@ -159,7 +159,7 @@ function(onnxgrad_finish_ops)
   onnxgrad_add_layer(ops UNITY SOURCES ${ops_file} ${op_sources} ${arg_SOURCES} DEPS ${arg_DEPS})
   onnxgrad_add_layer(kernels_cpu UNITY
     SOURCES ${cpu_file} ${cpu_sources} ${arg_CPU_SOURCES} DEPS onnxgrad::ops ${arg_CPU_DEPS})
-  set_target_properties(onnxgrad_kernels_cpu PROPERTIES UNITY_BUILD_BATCH_SIZE 4)
+  set_target_properties(onnxgrad_kernels_cpu PROPERTIES UNITY_BUILD_BATCH_SIZE 8)
   onnxgrad_optimize(kernels_cpu 3)
 
   get_property(tests GLOBAL PROPERTY ONNXGRAD_OP_TESTS)

@@ -21,10 +21,14 @@ cp trained.onnx trained_0.onnx
 
 echo "demo: the same for the seeds 1 to 4, and with learning rate 0"
 for seed in 0 1 2 3 4; do
+  runs=()
   if [[ $seed != 0 ]]; then
-    onnxgrad train pipeline.onnx "${options[@]}" --seed "$seed" -o "trained_$seed.onnx" --quiet >/dev/null
+    onnxgrad train pipeline.onnx "${options[@]}" --seed "$seed" -o "trained_$seed.onnx" --quiet >/dev/null &
+    runs+=($!)
   fi
   onnxgrad train pipeline.onnx "${options[@]}" --seed "$seed" -o "untrained_$seed.onnx" --quiet \
-    --lr 0 --epochs 1 >/dev/null
+    --lr 0 --epochs 1 >/dev/null &
+  runs+=($!)
+  for run in "${runs[@]}"; do wait "$run"; done
 done
 python "$root/examples/digits/summary.py" "$folder"

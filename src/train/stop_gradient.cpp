@@ -93,11 +93,11 @@ void add_stop(ir::GraphBuilder& g, Value* value) {
   graph.nodes.insert(place + 1, stop);
 }
 
-void remove_stops(Graph& graph) {
+void remove_stops_in(Graph& graph) {
   std::unordered_map<const Value*, Value*> replaced;
   std::vector<Node*> kept;
   for (Node* node : graph.nodes) {
-    for (Graph* body : node->subgraphs()) remove_stops(*body);
+    for (Graph* body : node->subgraphs()) remove_stops_in(*body);
     if (!is_stop(*node)) {
       kept.push_back(node);
       continue;
@@ -160,7 +160,7 @@ std::shared_ptr<const ir::Model> with_stops(std::shared_ptr<const ir::Model> wor
 }
 
 void remove_stops(ir::Model& model) {
-  remove_stops(*model.graph);
+  remove_stops_in(*model.graph);
   std::erase_if(model.functions, [](const ir::Function& function) {
     return function.domain == ir::kFunctionDomain &&
            opdef::base_name(function.domain, function.name) == kStop;
