@@ -239,13 +239,19 @@ def _check(slopes: Slopes, name: str, shape: tuple[int, ...]) -> CheckedInput:
 
 def _check_outputs(model: onnx.ModelProto, wanted: Sequence[str] | None) -> None:
     known = [value.name for value in model.graph.output]
-    for name in wanted or ():
+    _check_names("output", wanted or (), known, "Outputs:", "outputs")
+
+
+def _check_names(
+    kind: str, names: Sequence[str], known: Sequence[str], listed: str, option: str
+) -> None:
+    for name in names:
         if name not in known:
             raise ModelError(
-                what=f"there is no output '{name}'",
+                what=f"there is no {kind} '{name}'",
                 value=name,
-                detail=f"Outputs: {name_list(known)}.",
-                hint="Name one of these with outputs=.",
+                detail=f"{listed} {name_list(known)}.",
+                hint=f"Name one of these with {option}=.",
             )
 
 
@@ -293,14 +299,7 @@ def _slopes(
 
 
 def _wanted(names: Sequence[str] | None, known: Mapping[str, Any]) -> list[str]:
-    for name in names or ():
-        if name not in known:
-            raise ModelError(
-                what=f"there is no floating-point input or weight '{name}'",
-                value=name,
-                detail=f"There are {name_list(list(known))}.",
-                hint="Name one of these with wrt=.",
-            )
+    _check_names("floating-point input or weight", names or (), list(known), "There are", "wrt")
     return [name for name in known if names is None or name in names]
 
 

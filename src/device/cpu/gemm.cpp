@@ -1,7 +1,6 @@
 #include "device/cpu/gemm.h"
 
 #include <fmt/format.h>
-#include <omp.h>
 
 #include <algorithm>
 #include <utility>
@@ -96,15 +95,6 @@ void move_down(GemmTile<T>& tile, std::int64_t rows) {
   tile.c += rows * tile.c_row;
   tile.start += rows * tile.start_row;
 }
-
-/// What one of several threads does of a list.
-struct Share {
-  std::int64_t thread = omp_get_thread_num();
-  std::int64_t threads = omp_get_num_threads();
-
-  std::int64_t first(std::int64_t total) const { return total * thread / threads; }
-  std::int64_t last(std::int64_t total) const { return total * (thread + 1) / threads; }
-};
 
 /// run_rows() for the tiles of one thread.
 template <class T>

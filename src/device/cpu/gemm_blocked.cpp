@@ -1,5 +1,3 @@
-#include <omp.h>
-
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -219,12 +217,11 @@ void run_blocked(const void* data, const GemmOperands& operands) {
   }
 #pragma omp parallel num_threads(plan.threads)
   {
-    const std::int64_t thread = omp_get_thread_num();
-    const std::int64_t threads = omp_get_num_threads();
+    const Share share;
     const std::int64_t unit = plan.split_m ? kGemmMaxRows : plan.target->lanes;
     const std::int64_t units = ceil_div(plan.split_m ? plan.m : plan.n, unit);
-    const std::int64_t first = units * thread / threads * unit;
-    const std::int64_t last = units * (thread + 1) / threads * unit;
+    const std::int64_t first = share.first(units) * unit;
+    const std::int64_t last = share.last(units) * unit;
     Part part{0, plan.m, 0, plan.n};
     if (plan.split_m) {
       part.row = first;
@@ -233,7 +230,7 @@ void run_blocked(const void* data, const GemmOperands& operands) {
       part.column = first;
       part.columns = std::min(last, plan.n) - first;
     }
-    Blocked<T>(plan, operands, operands.scratch + thread * plan.thread_scratch).run(part);
+    Blocked<T>(plan, operands, operands.scratch + share.thread * plan.thread_scratch).run(part);
   }
 }
 
