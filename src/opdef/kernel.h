@@ -24,6 +24,7 @@
 namespace onnxgrad::opdef {
 
 class BodyCompiler;  // opdef/body.h
+class Collectives;   // opdef/collectives.h
 
 /// Dense row-major operand or result. dtype kUndefined: absent.
 struct TensorDesc {
@@ -47,6 +48,11 @@ struct KernelRequest {
 struct StepCells {
   std::uint64_t seed = 0;
   std::uint64_t step = 0;  ///< counts steps: the position in the random streams
+  /// Of several workers that share a batch: the rows of this one. Draws are those of the batch.
+  std::int64_t first_row = 0;
+  std::int64_t rows = 0;
+  std::int64_t batch_rows = 0;         ///< of all workers; 0: there is one worker
+  Collectives* collectives = nullptr;  ///< with which it exchanges data; nullptr: one worker
 };
 
 /// What an iteration of a body draws with: the first one as the step does, all others differently.
