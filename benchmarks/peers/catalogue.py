@@ -28,13 +28,13 @@ class Entry:
 
 
 DENSE = ("w1", "w2", "w3")
-IMAGES = ("w4", "w5")
+IMAGES = ("w4", "w5", "w8")
 PEERS: dict[str, Entry] = {
     "onnxgrad": Entry("project", "peer_onnxgrad.py"),
     "sklearn": Entry("sklearn", "peer_sklearn.py", DENSE),
     "sklearn-sgd": Entry("sklearn", "peer_sklearn.py", ("w1",), default=False, exact=False),
     "ort-api": Entry("ort", "peer_ort.py"),
-    "ort-agent": Entry("ort", "peer_ort.py", ("w1", "w2", "w4", "w5")),
+    "ort-agent": Entry("ort", "peer_ort.py", ("w1", "w2", "w4", "w5", "w8")),
     "torch-eager": Entry("torch", "peer_torch.py", default=False),
     "torch-eager-cl": Entry("torch", "peer_torch.py", IMAGES, default=False),
     "torch-compile": Entry("torch", "peer_torch.py", default=False, compiles=True),

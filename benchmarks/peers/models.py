@@ -107,52 +107,94 @@ def convolutions(graph: Graph) -> str:
     return graph.head(value, weight, graph.uniform((10,), features))
 
 
+def convolution(
+    graph: Graph, value: str, name: str, shape: tuple[int, int, int], stride: int, group: int = 1
+) -> str:
+    """A convolution without a bias; `shape`: input channels, filters, size of the window."""
+    channels, filters, size = shape
+    fan_in = channels // group * size * size
+    weight = graph.normal((filters, channels // group, size, size), np.sqrt(2.0 / fan_in))
+    return graph(
+        "Conv", [value, graph.weight(name, weight)], kernel_shape=[size, size], group=group,
+        strides=[stride, stride], pads=[size // 2] * 4,
+    )  # fmt: skip
+
+
+def batch_norm(graph: Graph, value: str, name: str, channels: int) -> str:
+    """Batch normalisation in training mode, with running statistics."""
+    inputs = [
+        value,
+        graph.weight(name + "_scale", np.ones(channels)),
+        graph.weight(name + "_bias", np.zeros(channels)),
+        graph.constant(np.zeros(channels, np.float32), name + "_mean"),
+        graph.constant(np.ones(channels, np.float32), name + "_var"),
+    ]
+    return graph(
+        "BatchNormalization", inputs, outputs=3, epsilon=1e-5, momentum=0.9, training_mode=1
+    )
+
+
+def pooled_head(graph: Graph, value: str, features: int) -> str:
+    value = graph("Flatten", [graph("GlobalAveragePool", [value])], axis=1)
+    weight = graph.uniform((10, features), features)
+    return graph.head(value, weight, graph.uniform((10,), features))
+
+
 def resnet18(graph: Graph) -> str:
-    """The 32x32 variant: a 3x3 stem without pooling; batch normalisation in training mode."""
+    """The 32x32 variant: a 3x3 stem without pooling."""
 
-    def convolution(value: str, name: str, channels: int, filters: int, size: int, stride: int):
-        shape = (filters, channels, size, size)
-        weight = graph.normal(shape, np.sqrt(2.0 / (channels * size * size)))
-        return graph(
-            "Conv", [value, graph.weight(name, weight)], kernel_shape=[size, size],
-            strides=[stride, stride], pads=[size // 2] * 4,
-        )  # fmt: skip
-
-    def normalise(value: str, name: str, channels: int) -> str:
-        inputs = [
-            value,
-            graph.weight(name + "_scale", np.ones(channels)),
-            graph.weight(name + "_bias", np.zeros(channels)),
-            graph.constant(np.zeros(channels, np.float32), name + "_mean"),
-            graph.constant(np.ones(channels, np.float32), name + "_var"),
-        ]
-        return graph(
-            "BatchNormalization", inputs, outputs=3, epsilon=1e-5, momentum=0.9, training_mode=1
+    def layer(value: str, name: tuple[str, str], shape: tuple[int, int, int], stride: int) -> str:
+        return batch_norm(
+            graph, convolution(graph, value, name[0], shape, stride), name[1], shape[1]
         )
 
-    value = graph("Relu", [normalise(convolution("X", "stem", 3, 64, 3, 1), "stem_bn", 64)])
+    value = graph("Relu", [layer("X", ("stem", "stem_bn"), (3, 64, 3), 1)])
     channels = 64
     for stage, filters in enumerate([64, 128, 256, 512]):
         for block in range(2):
             stride = 2 if stage > 0 and block == 0 else 1
             p = f"s{stage}b{block}"
-            inner = convolution(value, p + "c1", channels, filters, 3, stride)
-            inner = graph("Relu", [normalise(inner, p + "n1", filters)])
-            inner = normalise(convolution(inner, p + "c2", filters, filters, 3, 1), p + "n2",
-                              filters)  # fmt: skip
+            inner = graph(
+                "Relu", [layer(value, (p + "c1", p + "n1"), (channels, filters, 3), stride)]
+            )
+            inner = layer(inner, (p + "c2", p + "n2"), (filters, filters, 3), 1)
             if stride != 1 or channels != filters:
-                value = convolution(value, p + "cs", channels, filters, 1, stride)
-                value = normalise(value, p + "ns", filters)
+                value = layer(value, (p + "cs", p + "ns"), (channels, filters, 1), stride)
             value = graph("Relu", [graph("Add", [inner, value])])
             channels = filters
-    value = graph("Flatten", [graph("GlobalAveragePool", [value])], axis=1)
-    weight = graph.uniform((10, 512), 512)
-    return graph.head(value, weight, graph.uniform((10,), 512))
+    return pooled_head(graph, value, 512)
+
+
+def mobilenetv2(graph: Graph) -> str:
+    """Inverted residual blocks as in torchvision; the layout is `workloads.MOBILENET_BLOCKS`."""
+    six = [graph.constant(np.float32(bound), f"bound_{bound}") for bound in (0, 6)]
+
+    def layer(value, name, shape, stride=1, group=1, active=True) -> str:
+        value = convolution(graph, value, name, shape, stride, group)
+        value = batch_norm(graph, value, name + "n", shape[1])
+        return graph("Clip", [value, *six]) if active else value
+
+    value, channels = layer("X", "stem", (3, 32, 3), 2), 32
+    for index, (expansion, filters, stride) in enumerate(workloads.MOBILENET_BLOCKS):
+        p, inner, wide = f"b{index}", value, channels * expansion
+        if expansion != 1:
+            inner = layer(inner, p + "e", (channels, wide, 1))
+        inner = layer(inner, p + "d", (wide, wide, 3), stride, group=wide)
+        inner = layer(inner, p + "p", (wide, filters, 1), active=False)
+        is_residual = stride == 1 and channels == filters
+        value = graph("Add", [value, inner]) if is_residual else inner
+        channels = filters
+    value = layer(value, "last", (channels, 1280, 1))
+    return pooled_head(graph, value, 1280)
 
 
 def transformer(graph: Graph, sizes: workloads.Transformer) -> str:
-    """A post-norm encoder with exact GELU in its opset 17 spelling, mean pooling, dense head."""
-    width, head_width = sizes.width, sizes.width // sizes.heads
+    """A stack of transformer layers with exact GELU in its opset 17 spelling.
+
+    An encoder normalises after each residual and ends in mean pooling and a dense head; a causal
+    language model normalises before, masks the scores and ends in one score per token.
+    """
+    width, head_width, is_causal = sizes.width, sizes.width // sizes.heads, sizes.causal
 
     def linear(value: str, name: str, fan_in: int, fan_out: int) -> str:
         weight = graph.weight(name + "_w", graph.normal((fan_in, fan_out), 0.02))
@@ -171,29 +213,47 @@ def transformer(graph: Graph, sizes: workloads.Transformer) -> str:
     root2 = graph.constant(np.float32(np.sqrt(2.0)), "sqrt2")
     one = graph.constant(np.float32(1.0), "one")
     half = graph.constant(np.float32(0.5), "half")
-    value = "X"
-    if sizes.vocabulary:
-        table = graph.weight("emb", graph.normal((sizes.vocabulary, width), 0.02))
-        positions = graph.weight("pos", graph.normal((sizes.sequence, width), 0.02))
-        value = graph("Add", [graph("Gather", [table, value], axis=0), positions])
-        value = normalise(value, "emb_ln")
-    for layer in range(sizes.layers):
-        p = f"l{layer}_"
+    if is_causal:
+        above = np.triu(np.full((sizes.sequence, sizes.sequence), -np.inf, np.float32), 1)
+        mask = graph.constant(above, "causal_mask")
+
+    def attention(value: str, p: str) -> str:
         query, key, content = (
             graph("Transpose", [graph("Reshape", [linear(value, p + name, width, width), split])],
                   perm=order)
             for name, order in (("q", [0, 2, 1, 3]), ("k", [0, 2, 3, 1]), ("v", [0, 2, 1, 3]))
         )  # fmt: skip
         scores = graph("Mul", [graph("MatMul", [query, key]), scale])
+        if is_causal:
+            scores = graph("Add", [scores, mask])
         mixed = graph("MatMul", [graph("Softmax", [scores], axis=-1), content])
         mixed = graph("Reshape", [graph("Transpose", [mixed], perm=[0, 2, 1, 3]), merge])
-        value = graph("Add", [linear(mixed, p + "o", width, width), value])
-        value = normalise(value, p + "ln1")
+        return linear(mixed, p + "o", width, width)
+
+    def feed_forward(value: str, p: str) -> str:
         inner = linear(value, p + "f1", width, sizes.feed_forward)
         erf = graph("Add", [graph("Erf", [graph("Div", [inner, root2])]), one])
         inner = graph("Mul", [graph("Mul", [inner, erf]), half])
-        inner = linear(inner, p + "f2", sizes.feed_forward, width)
-        value = normalise(graph("Add", [inner, value]), p + "ln2")
+        return linear(inner, p + "f2", sizes.feed_forward, width)
+
+    value = "X"
+    if sizes.vocabulary:
+        table = graph.weight("emb", graph.normal((sizes.vocabulary, width), 0.02))
+        positions = graph.weight("pos", graph.normal((sizes.sequence, width), 0.02))
+        value = graph("Add", [graph("Gather", [table, value], axis=0), positions])
+        if not is_causal:
+            value = normalise(value, "emb_ln")
+    for layer in range(sizes.layers):
+        p = f"l{layer}_"
+        for part, name in ((attention, "ln1"), (feed_forward, "ln2")):
+            if is_causal:
+                value = graph("Add", [part(normalise(value, p + name), p), value])
+            else:
+                value = normalise(graph("Add", [part(value, p), value]), p + name)
+    if is_causal:
+        value = normalise(value, "last_ln")
+        weight = graph.weight("FW", graph.normal((width, sizes.vocabulary), 0.02))
+        return graph("MatMul", [value, weight])
     value = graph("ReduceMean", [value], axes=[1], keepdims=0)
     return graph.head(value, graph.normal((10, width), 0.02), np.zeros(10))
 
@@ -207,6 +267,8 @@ def build_graph(name: str) -> tuple[Graph, str]:
         return graph, convolutions(graph)
     if workload.kind == "resnet18":
         return graph, resnet18(graph)
+    if workload.kind == "mobilenetv2":
+        return graph, mobilenetv2(graph)
     return graph, dense(graph, workload)
 
 
@@ -220,13 +282,14 @@ def build(name: str) -> tuple[onnx.ModelProto, Graph]:
                 node.output[index] = "Y"
     sizes = workload.transformer
     tokens = sizes is not None and sizes.vocabulary > 0
+    positions = [sizes.sequence] if sizes is not None and sizes.causal else []
     value_info = onnx.helper.make_tensor_value_info
     model = onnx.helper.make_model(
         onnx.helper.make_graph(
             graph.nodes, name,
             [value_info("X", TensorProto.INT64 if tokens else TensorProto.FLOAT,
                         ["N", *workloads.input_shape(name)])],
-            [value_info("Y", TensorProto.FLOAT, ["N", workload.outputs])],
+            [value_info("Y", TensorProto.FLOAT, ["N", *positions, workload.outputs])],
             [numpy_helper.from_array(value, key) for key, value in graph.initializers.items()],
         ),
         opset_imports=[onnx.helper.make_opsetid("", OPSET)],

@@ -16,11 +16,18 @@ from jax import lax
 Forward = Callable[[dict, jax.Array], jax.Array]
 
 
-def convolve(x, weight, stride=1, padding=0):
+def convolve(x, weight, stride=1, padding=0, groups=1):
     return lax.conv_general_dilated(
         x, weight, (stride, stride), [(padding, padding)] * 2,
-        dimension_numbers=("NHWC", "HWIO", "NHWC"),
+        dimension_numbers=("NHWC", "HWIO", "NHWC"), feature_group_count=groups,
     )  # fmt: skip
+
+
+def batch_norm(weights, x, name):
+    mean = x.mean((0, 1, 2))
+    variance = jnp.square(x).mean((0, 1, 2)) - jnp.square(mean)
+    scale = lax.rsqrt(variance + 1e-5) * weights[name + "_scale"]
+    return (x - mean) * scale + weights[name + "_bias"]
 
 
 def dense(workload: workloads.Workload) -> Forward:
@@ -47,10 +54,7 @@ def convolutions(weights, x):
 
 def resnet18(weights, x):
     def normalise(x, name):
-        mean = x.mean((0, 1, 2))
-        variance = jnp.square(x).mean((0, 1, 2)) - jnp.square(mean)
-        scale = lax.rsqrt(variance + 1e-5) * weights[name + "_scale"]
-        return (x - mean) * scale + weights[name + "_bias"]
+        return batch_norm(weights, x, name)
 
     def block(x, p, stride):
         inner = convolve(x, weights[p + "c1"], stride, 1)
@@ -67,8 +71,27 @@ def resnet18(weights, x):
     return x.mean((1, 2)) @ weights["FW"] + weights["FB"]
 
 
+def mobilenetv2(weights, x):
+    def layer(x, name, stride=1, active=True):
+        weight = weights[name]
+        groups = weight.shape[3] if weight.shape[2] == 1 else 1
+        x = convolve(x, weight, stride, weight.shape[0] // 2, groups)
+        x = batch_norm(weights, x, name + "n")
+        return jnp.clip(x, 0, 6) if active else x
+
+    x, channels = layer(x, "stem", 2), 32
+    for index, (expansion, filters, stride) in enumerate(workloads.MOBILENET_BLOCKS):
+        p = f"b{index}"
+        inner = layer(x, p + "e") if expansion != 1 else x
+        inner = layer(layer(inner, p + "d", stride), p + "p", active=False)
+        x = x + inner if stride == 1 and channels == filters else inner
+        channels = filters
+    return layer(x, "last").mean((1, 2)) @ weights["FW"] + weights["FB"]
+
+
 def transformer(sizes: workloads.Transformer) -> Forward:
     width, heads, sequence = sizes.width, sizes.heads, sizes.sequence
+    mask = np.triu(np.full((sequence, sequence), -np.inf, np.float32), 1) if sizes.causal else 0.0
 
     def linear(weights, x, name):
         return x @ weights[name + "_w"] + weights[name + "_b"]
@@ -85,20 +108,31 @@ def transformer(sizes: workloads.Transformer) -> Forward:
             for name in "qkv"
         )
         scores = jnp.einsum("bqhd,bkhd->bhqk", query, key) / np.float32(np.sqrt(width // heads))
-        mixed = jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(scores, axis=-1), content)
+        mixed = jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(scores + mask, axis=-1), content)
         return linear(weights, mixed.reshape(-1, sequence, width), p + "o")
 
-    def forward(weights, x):
+    def feed_forward(weights, x, p):
+        inner = jax.nn.gelu(linear(weights, x, p + "f1"), approximate=False)
+        return linear(weights, inner, p + "f2")
+
+    def encoder(weights, x):
         if sizes.vocabulary:
             x = normalise(weights, weights["emb"][x] + weights["pos"], "emb_ln")
         for layer in range(sizes.layers):
             p = f"l{layer}_"
             x = normalise(weights, attention(weights, x, p) + x, p + "ln1")
-            inner = jax.nn.gelu(linear(weights, x, p + "f1"), approximate=False)
-            x = normalise(weights, linear(weights, inner, p + "f2") + x, p + "ln2")
+            x = normalise(weights, feed_forward(weights, x, p) + x, p + "ln2")
         return x.mean(1) @ weights["FW"] + weights["FB"]
 
-    return forward
+    def language_model(weights, x):
+        x = weights["emb"][x] + weights["pos"]
+        for layer in range(sizes.layers):
+            p = f"l{layer}_"
+            x = attention(weights, normalise(weights, x, p + "ln1"), p) + x
+            x = feed_forward(weights, normalise(weights, x, p + "ln2"), p) + x
+        return normalise(weights, x, "last_ln") @ weights["FW"]
+
+    return language_model if sizes.causal else encoder
 
 
 def make_forward(workload: workloads.Workload) -> Forward:
@@ -106,6 +140,8 @@ def make_forward(workload: workloads.Workload) -> Forward:
         return transformer(workload.transformer)
     if workload.kind == "cnn":
         return convolutions
+    if workload.kind == "mobilenetv2":
+        return mobilenetv2
     return resnet18 if workload.kind == "resnet18" else dense(workload)
 
 
@@ -116,7 +152,7 @@ def make_loss(workload: workloads.Workload) -> Callable:
         scores = forward(weights, x)
         if workload.loss == "mse":
             return jnp.mean(jnp.square(scores - y))
-        return -jnp.mean(jnp.take_along_axis(jax.nn.log_softmax(scores), y[:, None], axis=1))
+        return -jnp.mean(jnp.take_along_axis(jax.nn.log_softmax(scores), y[..., None], axis=-1))
 
     return loss
 
@@ -154,7 +190,10 @@ def converted(workload: workloads.Workload, name: str, value: np.ndarray) -> np.
         return value.transpose(2, 3, 1, 0)  # OIHW to HWIO
     if name == "FW" and workload.kind == "cnn":  # columns follow C, H, W: reorder to H, W, C
         value = value.reshape(10, 32, 7, 7).transpose(0, 2, 3, 1).reshape(10, -1)
-    transposed = name == "FW" or (workload.loss == "ce" and name.startswith("W"))
+    is_token_head = workload.transformer is not None and workload.transformer.causal
+    transposed = (name == "FW" and not is_token_head) or (
+        workload.loss == "ce" and name.startswith("W")
+    )
     return value.T if transposed else value
 
 

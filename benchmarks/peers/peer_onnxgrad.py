@@ -14,7 +14,12 @@ import workloads
 
 import onnxgrad as og
 
-LOSSES = {"mse": "squared_error", "ce": "softmax_cross_entropy"}
+
+def make_loss(workload: workloads.Workload) -> object:
+    if workload.loss == "mse":
+        return og.losses.SquaredError()
+    is_language_model = workload.transformer is not None and workload.transformer.causal
+    return og.losses.SoftmaxCrossEntropy(axis=-1 if is_language_model else None)
 
 
 def make_optimizer(settings: workloads.Optimizer) -> object:
@@ -34,7 +39,7 @@ class Peer:
         self.task = task
         self.trainer = og.Trainer(
             str(task.model_path),
-            loss=LOSSES[task.workload.loss],
+            loss=make_loss(task.workload),
             optimizer=make_optimizer(task.workload.optimizer),
             threads=task.threads,
             seed=0,

@@ -59,6 +59,8 @@ class Api:
         settings = task.workload.optimizer
         if settings.name == "sgd" and settings.momentum:
             raise NotImplementedError("the on-device API has no momentum")
+        if task.targets.ndim > 1 and task.workload.loss == "ce":
+            raise NotImplementedError("its cross-entropy takes [rows, classes]")
         self.api, self.threads, self.workload = api, task.threads, task.workload
         self.folder = tempfile.mkdtemp(prefix="ort-api-")
         if settings.name == "sgd":

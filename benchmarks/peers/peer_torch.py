@@ -38,12 +38,16 @@ def convolutions(weights: Tensors) -> Forward:
     return forward
 
 
+def batch_norm(weights: Tensors, statistics: Tensors, x: torch.Tensor, name: str) -> torch.Tensor:
+    return F.batch_norm(
+        x, statistics[name + "_mean"], statistics[name + "_var"], weights[name + "_scale"],
+        weights[name + "_bias"], training=True, momentum=0.1, eps=1e-5,
+    )  # fmt: skip
+
+
 def resnet18(weights: Tensors, statistics: Tensors) -> Forward:
     def normalise(x, name):
-        return F.batch_norm(
-            x, statistics[name + "_mean"], statistics[name + "_var"], weights[name + "_scale"],
-            weights[name + "_bias"], training=True, momentum=0.1, eps=1e-5,
-        )  # fmt: skip
+        return batch_norm(weights, statistics, x, name)
 
     def block(x, p, stride):
         inner = F.conv2d(x, weights[p + "c1"], stride=stride, padding=1)
@@ -63,6 +67,30 @@ def resnet18(weights: Tensors, statistics: Tensors) -> Forward:
     return forward
 
 
+def mobilenetv2(weights: Tensors, statistics: Tensors) -> Forward:
+    def layer(x, name, stride=1, active=True):
+        weight = weights[name]
+        depthwise = weight.shape[1] == 1
+        x = F.conv2d(
+            x, weight, stride=stride, padding=weight.shape[2] // 2,
+            groups=weight.shape[0] if depthwise else 1,
+        )  # fmt: skip
+        x = batch_norm(weights, statistics, x, name + "n")
+        return F.relu6(x, inplace=True) if active else x
+
+    def forward(x):
+        x, channels = layer(x, "stem", 2), 32
+        for index, (expansion, filters, stride) in enumerate(workloads.MOBILENET_BLOCKS):
+            p = f"b{index}"
+            inner = layer(x, p + "e") if expansion != 1 else x
+            inner = layer(layer(inner, p + "d", stride), p + "p", active=False)
+            x = x + inner if stride == 1 and channels == filters else inner
+            channels = filters
+        return F.linear(layer(x, "last").mean((2, 3)), weights["FW"], weights["FB"])
+
+    return forward
+
+
 def transformer(sizes: workloads.Transformer, weights: Tensors) -> Forward:
     width, heads = sizes.width, sizes.heads
 
@@ -75,19 +103,32 @@ def transformer(sizes: workloads.Transformer, weights: Tensors) -> Forward:
     def split(x):
         return x.view(-1, sizes.sequence, heads, width // heads).transpose(1, 2)
 
-    def forward(x):
+    def attention(x, p):
+        query, key, content = (split(linear(x, p + name)) for name in "qkv")
+        mixed = F.scaled_dot_product_attention(query, key, content, is_causal=sizes.causal)
+        return linear(mixed.transpose(1, 2).reshape(-1, sizes.sequence, width), p + "o")
+
+    def feed_forward(x, p):
+        return linear(F.gelu(linear(x, p + "f1")), p + "f2")
+
+    def encoder(x):
         if sizes.vocabulary:
             x = normalise(F.embedding(x, weights["emb"]) + weights["pos"], "emb_ln")
         for layer in range(sizes.layers):
             p = f"l{layer}_"
-            query, key, content = (split(linear(x, p + name)) for name in "qkv")
-            mixed = F.scaled_dot_product_attention(query, key, content)
-            mixed = mixed.transpose(1, 2).reshape(-1, sizes.sequence, width)
-            x = normalise(linear(mixed, p + "o") + x, p + "ln1")
-            x = normalise(linear(F.gelu(linear(x, p + "f1")), p + "f2") + x, p + "ln2")
+            x = normalise(attention(x, p) + x, p + "ln1")
+            x = normalise(feed_forward(x, p) + x, p + "ln2")
         return F.linear(x.mean(1), weights["FW"], weights["FB"])
 
-    return forward
+    def language_model(x):
+        x = F.embedding(x, weights["emb"]) + weights["pos"]
+        for layer in range(sizes.layers):
+            p = f"l{layer}_"
+            x = attention(normalise(x, p + "ln1"), p) + x
+            x = feed_forward(normalise(x, p + "ln2"), p) + x
+        return F.linear(normalise(x, "last_ln"), weights["FW"]).flatten(0, 1)
+
+    return language_model if sizes.causal else encoder
 
 
 class Peer:
@@ -114,7 +155,7 @@ class Peer:
         criterion = F.mse_loss if workload.loss == "mse" else F.cross_entropy
 
         def loss(x, y):
-            return criterion(forward(x), y)
+            return criterion(forward(x), y.flatten() if workload.loss == "ce" else y)
 
         self.loss = loss if self.eager else torch.compile(loss)
         self.make_optimizer()
@@ -129,7 +170,12 @@ class Peer:
             if name not in trainable and not name.endswith(("_mean", "_var")):
                 continue
             tensor = torch.from_numpy(value)
-            if (self.workload.loss == "mse" and name.startswith("W")) or name.endswith("_w"):
+            is_token_head = name == "FW" and "FB" not in trainable
+            if (
+                (self.workload.loss == "mse" and name.startswith("W"))
+                or name.endswith("_w")
+                or is_token_head
+            ):
                 tensor = tensor.t().contiguous()
             tensor = self.arranged(tensor)
             self.initial[name] = tensor.clone()
@@ -145,6 +191,8 @@ class Peer:
             return convolutions(self.weights)
         if self.workload.kind == "resnet18":
             return resnet18(self.weights, self.statistics)
+        if self.workload.kind == "mobilenetv2":
+            return mobilenetv2(self.weights, self.statistics)
         return dense(self.workload, self.weights)
 
     def make_optimizer(self) -> None:

@@ -6,7 +6,8 @@ can read:
     NAME.onnx         forward graph with the initial weights: opset 17, IR 8, symbolic batch "N",
                       input "X", output "Y", metadata "trainable" = names of the weights
     NAME.x.npy        inputs [rows, ...], float32 (int64 token numbers for a model with embeddings)
-    NAME.y.npy        targets: float32 [rows, 1] for "mse", int64 [rows] for "ce"
+    NAME.y.npy        targets: float32 [rows, 1] for "mse", int64 [rows] for "ce", [rows, sequence]
+                      for a language model (class axis of the output: the last)
     NAME.weights.npz  the same initial weights, for peers that have no ONNX reader
     workloads.json    the entries of WORKLOADS, with the number of steps and the trainable names
 
@@ -50,7 +51,10 @@ class Optimizer:
 
 @dataclasses.dataclass(frozen=True)
 class Transformer:
-    """Sizes of an encoder; `vocabulary` 0 means that the input is already embedded."""
+    """Sizes of an encoder, or of a causal language model, which predicts each next token.
+
+    `vocabulary` 0 means that the input of an encoder is already embedded.
+    """
 
     vocabulary: int
     layers: int
@@ -58,17 +62,18 @@ class Transformer:
     heads: int
     feed_forward: int
     sequence: int
+    causal: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
 class Workload:
     """A model family with its sizes, the amount of data, the loss and the optimizer."""
 
-    kind: str  # "linear", "mlp", "cnn", "resnet18", "transformer"
+    kind: str  # "linear", "mlp", "cnn", "resnet18", "mobilenetv2", "transformer"
     rows: int
     batch: int
     epochs: int
-    loss: str  # "mse": mean squared error; "ce": softmax cross-entropy, mean over rows
+    loss: str  # "mse": mean squared error; "ce": softmax cross-entropy, mean of rows and positions
     optimizer: Optimizer
     features: int = 0  # dense models: columns of X
     hidden: tuple[int, ...] = ()  # dense models: widths of the hidden layers (ReLU)
@@ -125,7 +130,27 @@ WORKLOADS: dict[str, Workload] = {
         optimizer=Optimizer("adamw", 1e-4, decay=0.01),
         transformer=Transformer(0, layers=1, width=768, heads=12, feed_forward=3072, sequence=128),
     ),
+    "w7_causal_lm": Workload(
+        kind="transformer", rows=20, batch=4, epochs=1, loss="ce",
+        optimizer=Optimizer("adamw", 3e-4, decay=0.01), outputs=8192, repeats=3,
+        transformer=Transformer(
+            8192, layers=6, width=256, heads=4, feed_forward=1024, sequence=256, causal=True
+        ),
+    ),
+    "w8_mobilenetv2": Workload(
+        kind="mobilenetv2", rows=80, batch=16, epochs=1, loss="ce",
+        optimizer=Optimizer("sgd", 0.001, momentum=0.9), repeats=3,
+    ),
 }  # fmt: skip
+# MobileNetV2 (Sandler et al., 2018, table 2): expansion, filters and stride of each block.
+MOBILENET_BLOCKS = [
+    (expansion, filters, stride if index == 0 else 1)
+    for expansion, filters, count, stride in (
+        (1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2),
+        (6, 320, 1, 1),
+    )
+    for index in range(count)
+]  # fmt: skip
 DEFAULT_WORKLOADS = ("w1_linreg2", "w2_mlp", "w3_mlp784", "w4_cnn")
 
 
@@ -151,6 +176,8 @@ def make_data(name: str) -> tuple[np.ndarray, np.ndarray]:
         inputs = generator.integers(0, sizes.vocabulary, size=shape, dtype=np.int64)
     else:
         inputs = generator.standard_normal(shape, dtype=np.float32)
+    if sizes is not None and sizes.causal:  # the last position predicts the first token
+        return inputs, np.roll(inputs, -1, axis=1)
     return inputs, generator.integers(0, workload.outputs, size=workload.rows, dtype=np.int64)
 
 
@@ -161,6 +188,8 @@ def input_shape(name: str) -> list[int]:
         return [1, 28, 28]
     if workload.kind == "resnet18":
         return [3, 32, 32]
+    if workload.kind == "mobilenetv2":
+        return [3, 96, 96]
     if workload.transformer is None:
         return [workload.features]
     sizes = workload.transformer
