@@ -18,6 +18,7 @@ from source_files import ROOT, list_files
 # Folder of src/ -> folders that it may include besides itself, directly.
 ALLOWED: dict[str, set[str]] = {
     "base": set(),
+    "dist": {"base"},
     "ir": {"base"},
     "opdef": {"ir"},
     "onnx": {"ir", "opdef"},
@@ -25,10 +26,9 @@ ALLOWED: dict[str, set[str]] = {
     "ops": {"opdef"},
     "autodiff": {"opdef"},
     "passes": {"opdef"},
-    "runtime": {"opdef", "device", "passes"},
+    "runtime": {"opdef", "device", "passes", "dist"},
     "train": {"onnx", "device", "ops", "autodiff", "passes", "runtime"},
-    "dist": {"onnx", "device", "ops", "autodiff", "passes", "runtime", "train"},
-    "api": {"onnx", "device", "ops", "autodiff", "passes", "runtime", "train", "dist"},
+    "api": {"onnx", "device", "ops", "autodiff", "passes", "runtime", "train"},
 }
 # Folder of src/train -> folders of it that it may include besides itself, directly. A file beside
 # a folder, train/losses.h, belongs to the folder of its name, and those of TRAIN_TOOLS to "tools";
