@@ -149,10 +149,10 @@ void Communicator::answer_roll_call(const Collective& waiting) {
 }
 
 void Communicator::report_missing(const Collective& waiting) {
-  constexpr double kPatience = 2;
+  const double patience = std::clamp(options_.timeout_s / 4, 0.3, 2.0);
   const Waiting mine = describe(waiting.sequence_, waiting.schedule_.name);
   if (!roll_call_) roll_call_ = std::make_unique<RollCall>(*transport_);
-  const std::vector<Waiting> answers = roll_call_->call(mine, kPatience);
+  const std::vector<Waiting> answers = roll_call_->call(mine, patience);
   std::vector<std::string> missing;
   std::string waiting_for;
   for (int rank = 0; rank < size(); ++rank) {
