@@ -80,8 +80,10 @@ docs: setup package ## run the examples of onnxcustom's documents; write docs/se
 	@python examples/seeds/make_notebook.py
 	@python examples/seeds/make_page.py
 
-bench: build ## train the benchmark workloads beside other systems (PEERS=all for all of them), and with each optimizer
-	@python benchmarks/peers/run.py
+bench: build ## the benchmark workloads beside other systems at 1 and 2 threads (PEERS=... chooses), their floors, inference, optimizers
+	@PEERS=$${PEERS:-all} python benchmarks/peers/run.py --workloads all --threads 1,2
+	@python benchmarks/floors.py
+	@python benchmarks/inference.py
 	@python benchmarks/optimizers.py
 
 bench-kernels: setup ## the kernels' micro-benchmarks (Google Benchmark); filter=REGEX chooses

@@ -7,6 +7,7 @@
 #include "api/model_impl.h"
 #include "base/check.h"
 #include "base/packed.h"
+#include "passes/passes.h"
 #include "runtime/packed_graph.h"
 #include "train/engine.h"
 #include "train/feeds.h"
@@ -88,6 +89,7 @@ InferenceSession::Impl::Impl(const Model& model, const EngineOptions& options) {
     graph.outputs.push_back(all[i].value);
     runnable.push_back(std::move(all[i]));
   }
+  passes::fold_batch_norms(graph);
   ir::eliminate_dead_nodes(graph);
   runtime::ExecutorOptions own = train::executor_options(options);
   for (std::size_t i = 0; i < graph.outputs.size(); ++i) own.output_blocks.push_back(i);

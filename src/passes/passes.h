@@ -83,6 +83,12 @@ bool fuse_elementwise(ir::Graph& graph, const PassContext& context, bool merge);
 /// An element-wise node that is the only reader of a product becomes the product's epilogue.
 bool fuse_epilogues(ir::Graph& graph, const PassContext& context);
 
+/// BatchNormalization in inference mode of a Conv or Gemm whose weight and whose statistics are
+/// constants becomes part of weight and bias (new initializers), also in subgraphs. Shapes may be
+/// symbolic: for a model that only runs, once, before it is compiled for shapes. Returns whether it
+/// changed anything.
+bool fold_batch_norms(ir::Graph& graph);
+
 }  // namespace onnxgrad::passes
 
 #endif  // ONNXGRAD_PASSES_PASSES_H_
